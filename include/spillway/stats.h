@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the engine counted: bytes over each edge, bytes held in each tier, waiting and its share that
+// compute hid. Counters run from Engine::Open; a caller that wants a step's share subtracts.
+
+#ifndef SPILLWAY_STATS_H_
+#define SPILLWAY_STATS_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "spillway/types.h"
+
+namespace spillway {
+
+// Bytes over one edge, counted when the transfer completes.
+struct Traffic {
+  uint64_t read_bytes = 0;     // towards the device: NVMe→pinned, or pinned→device
+  uint64_t written_bytes = 0;  // away from it: pinned→NVMe, or device→pinned
+};
+
+// Room taken in one tier, in bytes of frames (or extents, for NVMe).
+struct Occupancy {
+  uint64_t now_bytes = 0;
+  uint64_t peak_bytes = 0;
+};
+
+struct EngineStats {
+  Traffic nvme;    // between NVMe and pinned memory
+  Traffic pinned;  // between pinned memory and the device
+
+  std::array<Occupancy, kNumTiers> tiers;                              // by Tier
+  std::array<std::array<Occupancy, kNumTiers>, kNumRoles> role_tiers;  // by Role, then Tier
+
+  uint64_t acquires = 0;         // leases granted
+  uint64_t acquire_waits = 0;    // of these, how many had to wait for bytes or for room
+  double stall_seconds = 0;      // callers' time blocked in Acquire, AcquireHost and Stream waits on the engine
+  double io_seconds = 0;         // wall time with at least one transfer in flight
+  double hidden_seconds = 0;     // of io_seconds, the part during which no caller was blocked
+  uint64_t prefetches = 0;       // tiles moved before they were asked for
+  uint64_t prefetch_wasted = 0;  // of these, evicted unused
+  uint64_t commits = 0;
+
+  // What the machine could not give, in words ("io_uring unavailable (EPERM): using threads"). Each is
+  // announced once.
+  std::vector<std::string> fallbacks;
+  std::string io_engine;  // "uring" or "posix"; empty without a store
+  std::string device;     // "host" or the GPU's name
+
+  // The share of transfer time that compute hid; 1 when nothing moved.
+  double overlap() const { return io_seconds > 0 ? hidden_seconds / io_seconds : 1.0; }
+};
+
+}  // namespace spillway
+
+#endif  // SPILLWAY_STATS_H_

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A stream: work on the device in the order it was launched, asynchronous to the caller. On the host
+// device a stream is a thread that runs closures; on a GPU it is a CUDA stream.
+
+#ifndef SPILLWAY_STREAM_H_
+#define SPILLWAY_STREAM_H_
+
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "spillway/export.h"
+
+namespace spillway {
+
+// Made by Engine::CreateStream and destroyed before its engine. Destruction waits for the work launched.
+// Thread-compatible: one caller at a time.
+//
+//   auto stream = engine->CreateStream();
+//   auto lease = engine->Acquire(id, Access::kRead, stream->get());
+//   (*stream)->Launch([data = lease->data()] { Compute(data); });
+//   lease->Release();                  // the engine keeps the bytes until the closure has run
+//   (*stream)->Synchronize();
+class SPILLWAY_EXPORT Stream {
+ public:
+  virtual ~Stream() = default;
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  // Runs `work` on the host after all that was launched before it. `work` must not call the engine.
+  virtual absl::Status Launch(std::function<void()> work) = 0;
+
+  // Waits until all that was launched has run.
+  virtual absl::Status Synchronize() = 0;
+
+  // The device's own handle (cudaStream_t on a GPU, null on the host), to launch kernels on.
+  virtual void* native_handle() = 0;
+
+ protected:
+  Stream() = default;
+};
+
+}  // namespace spillway
+
+#endif  // SPILLWAY_STREAM_H_

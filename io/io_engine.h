@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The seam between aligned memory and files: asynchronous positioned reads and writes. It knows files and
+// buffers as numbers; extents and tensors are the store's.
+
+#ifndef SPILLWAY_IO_IO_ENGINE_H_
+#define SPILLWAY_IO_IO_ENGINE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace spillway::io {
+
+// A file known to one IoEngine.
+struct FileId {
+  int32_t value = -1;
+  friend bool operator==(const FileId&, const FileId&) = default;
+};
+
+enum class IoOp : uint8_t { kRead, kWrite };
+
+// One transfer. Offset, size and buffer are multiples of kIoAlignment.
+struct IoRequest {
+  IoOp op = IoOp::kRead;
+  FileId file;
+  uint64_t offset = 0;
+  std::byte* buffer = nullptr;
+  uint32_t size_bytes = 0;
+  uint64_t tag = 0;  // comes back in the completion
+};
+
+// A transfer's end. Ok means that every byte moved: short transfers were resumed inside. Otherwise the status
+// names operation, file and offset (DataLoss for a read past the file's end; ErrnoToStatus for the rest).
+struct IoCompletion {
+  uint64_t tag = 0;
+  absl::Status status;
+};
+
+inline constexpr uint64_t kIoAlignment = 4096;
+
+// Files must be opened by the caller and outlive the engine's use of them. Submit, Reap and AddFile/AddBuffer
+// belong to one thread at a time (the mover; before it starts, whoever builds the engine); Wake may be called
+// from any thread.
+//
+//   auto engine = MakeIoEngine(IoKind::kAuto, {...}, probe_dir);
+//   FileId file = *(*engine)->AddFile(fd, "store/segment-0000");
+//   (*engine)->Submit({{IoOp::kRead, file, 0, buffer, 1 << 20, 7}});
+//   std::vector<IoCompletion> done;
+//   (*engine)->Reap(absl::InfiniteDuration(), &done);
+class IoEngine {
+ public:
+  virtual ~IoEngine() = default;
+
+  virtual std::string_view name() const = 0;  // "uring", "posix"
+
+  // `path` is for messages. The engine does not own fd.
+  virtual absl::StatusOr<FileId> AddFile(int fd, std::string path) = 0;
+  // Waits for nothing: no request on the file may be in flight.
+  virtual absl::Status RemoveFile(FileId file) = 0;
+  // Announces memory that requests will use, so that it can be registered; at most 1 GiB a call. Failure to
+  // register is not an error: requests then take the plain path, counted in unregistered_buffers().
+  virtual void AddBuffer(std::span<std::byte> memory) = 0;
+  virtual void RemoveBuffers() = 0;
+  virtual int unregistered_buffers() const = 0;
+
+  // Takes any number of requests; at most queue_depth are with the kernel at once, the rest wait inside, in
+  // order. A request that cannot be issued completes with its error.
+  virtual void Submit(std::span<const IoRequest> requests) = 0;
+
+  // Appends completions to `done`: waits until there is at least one, Wake was called, or the timeout passes.
+  virtual void Reap(absl::Duration timeout, std::vector<IoCompletion>* done) = 0;
+
+  // Makes the current (or else the next) Reap return.
+  virtual void Wake() = 0;
+
+  // Requests submitted and not reaped.
+  virtual int in_flight() const = 0;
+};
+
+}  // namespace spillway::io
+
+#endif  // SPILLWAY_IO_IO_ENGINE_H_

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The seam between the engine and a device: memory, streams, events and copies, with CUDA's semantics.
+// HostRuntime gives them on ordinary memory with threads, so that a machine without a GPU runs the same engine.
+
+#ifndef SPILLWAY_TIERS_DEVICE_RUNTIME_H_
+#define SPILLWAY_TIERS_DEVICE_RUNTIME_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace spillway::tiers {
+
+// Opaque handles, valid until destroyed.
+struct StreamHandle {
+  void* value = nullptr;
+  friend bool operator==(const StreamHandle&, const StreamHandle&) = default;
+};
+struct EventHandle {
+  void* value = nullptr;
+  friend bool operator==(const EventHandle&, const EventHandle&) = default;
+};
+
+enum class CopyDirection : uint8_t { kHostToDevice, kDeviceToHost };
+
+// Thread-safe. Handles that were never made, or were destroyed, are a programming error (CHECK).
+//
+// Semantics, as CUDA's: work on a stream runs in launch order; streams run concurrently; Record marks the
+// work launched on the stream so far; an event that was never recorded counts as complete; recording again
+// moves the mark, and a Wait already launched keeps the one it saw; Wait makes later work on the stream wait
+// and does not block the caller.
+class DeviceRuntime {
+ public:
+  virtual ~DeviceRuntime() = default;
+
+  virtual std::string name() const = 0;         // "host", or the GPU's name
+  virtual uint64_t total_bytes() const = 0;     // memory the device has
+
+  // One range of device memory, aligned to 2 MiB. The host commits memory on first touch.
+  // ResourceExhausted names what was asked and what there is.
+  virtual absl::StatusOr<std::byte*> AllocateArena(uint64_t size_bytes) = 0;
+  virtual void FreeArena(std::byte* arena, uint64_t size_bytes) = 0;
+
+  // Makes host memory known to the device for asynchronous copies (cudaHostRegister). No-op on the host.
+  virtual absl::Status RegisterHostMemory(std::span<std::byte> memory) = 0;
+  virtual void UnregisterHostMemory(std::span<std::byte> memory) = 0;
+
+  virtual absl::StatusOr<StreamHandle> CreateStream() = 0;
+  virtual void DestroyStream(StreamHandle stream) = 0;  // waits for its work
+  // Runs a closure on the host in stream order. It must not call the runtime.
+  virtual absl::Status Launch(StreamHandle stream, std::function<void()> work) = 0;
+  virtual absl::Status CopyAsync(StreamHandle stream, CopyDirection direction, void* destination,
+                                 const void* source, uint64_t size_bytes) = 0;
+  virtual absl::Status Synchronize(StreamHandle stream) = 0;
+  virtual void* native_handle(StreamHandle stream) = 0;
+
+  virtual absl::StatusOr<EventHandle> CreateEvent() = 0;
+  virtual void DestroyEvent(EventHandle event) = 0;
+  virtual absl::Status Record(EventHandle event, StreamHandle stream) = 0;
+  virtual absl::Status Wait(StreamHandle stream, EventHandle event) = 0;
+  virtual absl::StatusOr<bool> Query(EventHandle event) = 0;
+  virtual absl::Status Synchronize(EventHandle event) = 0;
+};
+
+}  // namespace spillway::tiers
+
+#endif  // SPILLWAY_TIERS_DEVICE_RUNTIME_H_

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A LLaMA-family decoder over engine tensors: explicit forward and backward, a block at a time. Every weight,
+// gradient, optimizer tensor and saved activation is an engine tensor, leased tile by tile as it is used; what
+// is left is scratch, counted in workspace_bytes().
+//
+// The rule that everything here keeps: tiles, reduction blocks and the cut between threads follow from the
+// model, the sequence and the thread count only, never from a budget, a page size or timing. So losses,
+// gradients and weights are the same bits however the bytes moved.
+
+#ifndef SPILLWAY_TOOLS_TRAINER_MODEL_H_
+#define SPILLWAY_TOOLS_TRAINER_MODEL_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "spillway/engine.h"
+#include "spillway/optimizer.h"
+#include "spillway/thread_pool.h"
+#include "tools/hf/config.h"
+
+namespace spillway::trainer {
+
+// kFp32: weights, activations and gradients in fp32; the weight is its own master.
+// kFp16Amp: fp16 weights and activations; fp32 accumulation, softmax, norms and loss; fp32 master weights.
+enum class Precision : uint8_t { kFp32, kFp16Amp };
+
+struct ModelOptions {
+  Precision precision = Precision::kFp32;
+  DType gradient_dtype = DType::kF32;     // of gradient tensors; kF32 under kFp32
+  bool checkpoint_activations = true;     // save only each block's input, recompute the rest
+  bool training = true;                   // false: no gradients, moments, masters or saved activations
+  int64_t sequence = 0;                   // tokens of a window
+  int64_t micro_batch = 1;                // windows of a micro-batch
+};
+
+// Where a parameter's first values come from: given its Hugging Face name and shape, a Reader of fp32 bytes.
+using WeightSource =
+    std::function<absl::StatusOr<Reader>(const std::string& name, const std::vector<int64_t>& shape)>;
+
+// One parameter and its engine tensors (`optimizer.master` equals `.weight` under kFp32).
+struct Parameter {
+  std::string name;             // Hugging Face's, "model.layers.0.mlp.up_proj.weight"
+  std::vector<int64_t> shape;
+  AdamWTensors tensors;
+};
+
+struct MicroBatch {
+  std::span<const int32_t> inputs;   // [micro_batch × sequence] token ids
+  std::span<const int32_t> targets;  // the same shape: the next token of each
+  bool first = true;                 // of the step: gradients are written, not added to
+  bool last = true;                  // of the step: their norm is taken
+  double gradient_scale = 1.0;       // multiplies the loss before backward: loss scale / accumulation
+  std::span<const Use> next = {};    // uses to prefetch behind this micro-batch's own
+};
+
+// Over all gradients of a step as they are stored (scaled): fp64 sums over fixed blocks.
+struct GradientSummary {
+  double sum_of_squares = 0;
+  bool finite = true;
+};
+
+// Budgets within which the model always finds room for the tiles it leases together.
+struct MinimumBudgets {
+  uint64_t device_bytes = 0;
+  uint64_t pinned_bytes = 0;
+};
+
+// Thread-compatible. The engine and pool must outlive it. After an error the engine's tensors may be half
+// updated: go back to the last commit.
+class Model {
+ public:
+  // Registers every tensor (those a commit holds are taken from there, and `source` is not asked for them).
+  // InvalidArgument names a parameter whose values are not finite.
+  static absl::StatusOr<std::unique_ptr<Model>> Create(Engine* engine, ThreadPool* pool,
+                                                       const hf::ModelConfig& config, const ModelOptions& options,
+                                                       const WeightSource& source);
+  virtual ~Model() = default;
+
+  // Forward and backward of one micro-batch; gradients are added (one rounding a use) to their tensors. Returns
+  // the mean cross-entropy over its tokens, unscaled.
+  virtual absl::StatusOr<double> Train(const MicroBatch& batch) = 0;
+  // Valid after the micro-batch with `last`.
+  virtual GradientSummary gradients() const = 0;
+  // Forward only: the mean cross-entropy.
+  virtual absl::StatusOr<double> Loss(std::span<const int32_t> inputs, std::span<const int32_t> targets) = 0;
+  // Forward only, one window of any length up to `sequence`: the last position's logits, [vocab_size] fp32.
+  virtual absl::StatusOr<std::vector<float>> NextTokenLogits(std::span<const int32_t> tokens) = 0;
+
+  virtual const std::vector<Parameter>& parameters() const = 0;
+  virtual uint64_t num_parameters() const = 0;
+  // Scratch in use at its highest, bytes (not what BLAS keeps inside).
+  virtual uint64_t workspace_bytes() const = 0;
+};
+
+// Pure functions of their arguments, for checks before anything is opened.
+MinimumBudgets SmallestBudgets(const hf::ModelConfig& config, const ModelOptions& options);
+// Bytes of all engine tensors that a commit holds, and of those that are transient.
+struct StateBytes {
+  uint64_t committed = 0;
+  uint64_t transient = 0;
+};
+StateBytes ModelStateBytes(const hf::ModelConfig& config, const ModelOptions& options);
+
+}  // namespace spillway::trainer
+
+#endif  // SPILLWAY_TOOLS_TRAINER_MODEL_H_
