@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Scalar conversions between fp32 and the 16-bit formats in which weights are published: IEEE 754 binary16
+// ("F16") and bfloat16 ("BF16"), as bit patterns. Exact where the target can hold the value, round to nearest
+// even elsewhere. Kernels have their own vector versions and are tested against these.
+
+#ifndef SPILLWAY_TOOLS_HF_DTYPE_CONVERT_H_
+#define SPILLWAY_TOOLS_HF_DTYPE_CONVERT_H_
+
+#include <bit>
+#include <cstdint>
+
+namespace spillway::hf {
+
+// Every binary16 value is an fp32 value: exact. A signalling NaN becomes quiet, as in F16C and PyTorch.
+constexpr float HalfToFloat(uint16_t half) {
+  const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
+  const uint32_t exponent = (half >> 10) & 0x1fu;
+  const uint32_t fraction = half & 0x3ffu;
+  if (exponent == 0x1f) {
+    const uint32_t quiet = fraction == 0 ? 0u : 0x400000u;
+    return std::bit_cast<float>(sign | 0x7f800000u | quiet | (fraction << 13));
+  }
+  if (exponent == 0) {
+    const float magnitude = static_cast<float>(fraction) * 0x1p-24f;  // zero or subnormal
+    return sign == 0 ? magnitude : -magnitude;
+  }
+  return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (fraction << 13));
+}
+
+// Every bfloat16 value is the upper half of an fp32 value: exact.
+constexpr float BFloat16ToFloat(uint16_t bfloat) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bfloat) << 16);
+}
+
+// Round to nearest, ties to even: 65520 and above become infinity, NaN stays NaN (quiet, upper payload kept).
+constexpr uint16_t FloatToHalf(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = (bits >> 16) & 0x8000u;
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) {  // NaN
+    return static_cast<uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));
+  }
+  if (magnitude >= 0x477ff000u) {  // 65520: halfway between the largest half and the next power of two
+    return static_cast<uint16_t>(sign | 0x7c00u);
+  }
+  if (magnitude < 0x38800000u) {  // below 2^-14: a multiple of 2^-24 results
+    // Adding 0.5 leaves room for exactly the bits down to 2^-24, so the addition rounds as wanted.
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
+  }
+  const uint32_t odd = (magnitude >> 13) & 1u;
+  return static_cast<uint16_t>(sign | ((magnitude - 0x38000000u + 0xfffu + odd) >> 13));
+}
+
+}  // namespace spillway::hf
+
+#endif  // SPILLWAY_TOOLS_HF_DTYPE_CONVERT_H_
