@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The seam between the engine and a device: memory, streams, events and copies, with CUDA's semantics.
-// HostRuntime gives them on ordinary memory with threads, so that a machine without a GPU runs the same engine.
+// HostRuntime gives them on ordinary memory with threads, so that a machine without a GPU runs the same
+// engine.
 
 #ifndef SPILLWAY_TIERS_DEVICE_RUNTIME_H_
 #define SPILLWAY_TIERS_DEVICE_RUNTIME_H_
@@ -40,8 +41,8 @@ class DeviceRuntime {
  public:
   virtual ~DeviceRuntime() = default;
 
-  virtual std::string name() const = 0;         // "host", or the GPU's name
-  virtual uint64_t total_bytes() const = 0;     // memory the device has
+  virtual std::string name() const = 0;      // "host", or the GPU's name
+  virtual uint64_t total_bytes() const = 0;  // memory the device has
 
   // One range of device memory, aligned to 2 MiB. The host commits memory on first touch.
   // ResourceExhausted names what was asked and what there is.
