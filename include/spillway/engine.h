@@ -3,7 +3,7 @@
 // The engine: tensors larger than the memory they are used in. Register tensors, lease their tiles while
 // computing, let the engine move them between device, pinned memory and NVMe, commit.
 //
-// Which calls may run concurrently: Acquire, AcquireHost, Prefetch, Evict, Stats, Find, Spec and the
+// Which calls may run concurrently: Acquire, AcquireHost, Prefetch, Evict, Discard, Stats, Find, Spec and the
 // release of leases may be called from any threads at once. Open, Register, EndStep and Commit want the
 // engine to themselves: no other call may run during them, and Commit wants no lease held.
 //
@@ -153,6 +153,9 @@ class SPILLWAY_EXPORT Engine {
   virtual void ClearPrefetch() = 0;
   // Starts moving a tile to the lowest tier there is, to make room now. FailedPrecondition if leased.
   virtual absl::Status Evict(TileRef tile) = 0;
+  // The bytes of a transient tensor's tile are wanted no longer: every copy is forgotten, nothing is written,
+  // and the tile reads as zeros. InvalidArgument if it is not transient, FailedPrecondition if leased.
+  virtual absl::Status Discard(TileRef tile) = 0;
 
   // A step's end: reports failures of transfers that nobody has waited for.
   virtual absl::Status EndStep() = 0;

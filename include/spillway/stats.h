@@ -36,7 +36,7 @@ struct EngineStats {
 
   uint64_t acquires = 0;         // leases granted
   uint64_t acquire_waits = 0;    // of these, how many had to wait for bytes or for room
-  double stall_seconds = 0;      // callers' time blocked in Acquire, AcquireHost and Stream waits on the engine
+  double stall_seconds = 0;      // callers' time blocked in Acquire and AcquireHost
   double io_seconds = 0;         // wall time with at least one transfer in flight
   double hidden_seconds = 0;     // of io_seconds, the part during which no caller was blocked
   uint64_t prefetches = 0;       // tiles moved before they were asked for
