@@ -175,7 +175,20 @@ class SPILLWAY_EXPORT Engine {
  protected:
   friend class Lease;
   virtual void EndLease(const Lease& lease) = 0;
+  // For implementations, a test's double among them: a lease on `bytes` that ends by this engine's EndLease.
+  Lease MakeLease(std::span<std::byte> bytes, TileRef tile, Tier tier, Access access);
 };
+
+inline Lease Engine::MakeLease(std::span<std::byte> bytes, TileRef tile, Tier tier, Access access) {
+  Lease lease;
+  lease.engine_ = this;
+  lease.data_ = bytes.data();
+  lease.size_bytes_ = bytes.size();
+  lease.tile_ = tile;
+  lease.tier_ = tier;
+  lease.access_ = access;
+  return lease;
+}
 
 inline Lease& Lease::operator=(Lease&& other) noexcept {
   if (this == &other) return *this;
