@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A LLaMA model in a GGUF file, seen as a Hugging Face folder: config.json, tensors, tokenizer.json.
+
+Tensors of 16 bits keep their type; everything else, quantised types included, becomes F32, because a
+dequantised value is generally not one of 16 bits. Rows are converted in blocks, so that memory follows the
+block and not the tensor.
+"""
+
+import re
+
+import numpy
+from gguf import GGUFReader, GGMLQuantizationType
+from gguf.quants import dequantize
+
+from spillway_tools import llama
+from spillway_tools.command import InputError
+from spillway_tools.gguf_tokenizer import special_token_ids, tokenizer_files
+from spillway_tools.weights import TensorSource
+
+_BLOCK_BYTES = 16 << 20
+_KEPT_TYPES = {GGMLQuantizationType.F32: "F32", GGMLQuantizationType.F16: "F16", GGMLQuantizationType.BF16: "BF16"}
+
+_GLOBAL_NAMES = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight",
+                 "output.weight": "lm_head.weight"}
+_BLOCK_NAMES = {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
+                "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
+                "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
+                "ffn_down": "mlp.down_proj"}
+# Metadata that changes the computation in a way that Spillway does not follow.
+_UNSUPPORTED_KEYS = ("rope.scale_linear", "expert_count", "expert_used_count", "attention.sliding_window",
+                     "attention.scale", "logit_scale", "residual_scale", "embedding_scale",
+                     "attn_logit_softcapping", "attention.clamp_kqv")
+
+
+class GgufModel:
+    """Opens and checks a GGUF file; `tensors` read it when their pieces are asked for."""
+
+    def __init__(self, path):
+        self._origin = str(path)
+        try:
+            self._reader = GGUFReader(path)
+            self._fields = {key: field.contents() for key, field in self._reader.fields.items()}
+        except OSError:
+            raise
+        except Exception as error:  # the reader raises whatever a lying length leads to
+            raise InputError(f"{path}: not a valid GGUF file: {error or type(error).__name__}") from error
+        if self._reader.byte_order == "S":
+            raise InputError(f"{path}: a GGUF file of the other byte order is not supported")
+        if self._field("general.architecture") != "llama":
+            raise InputError(f"{path}: general.architecture is {self._field('general.architecture')!r}; only "
+                             "'llama' is supported")
+        self.config = self._read_config()
+        llama.check_config(self.config, self._origin)
+        self.tensors = llama.select_tensors(
+            self.config, [self._source(tensor) for tensor in self._reader.tensors], self._origin)
+        self.text_files = tokenizer_files(self._fields, self._origin)
+
+    def _field(self, key, default=None):
+        return self._fields.get(key, default)
+
+    def _size(self, key, default=None):
+        return llama.size(self._fields, f"llama.{key}", self._origin, default)
+
+    def _read_config(self):
+        self._check_supported()
+        tensors = {tensor.name: tensor for tensor in self._reader.tensors}
+        if "token_embd.weight" not in tensors:
+            raise InputError(f"{self._origin}: tensor token_embd.weight is missing")
+        hidden = self._size("embedding_length")
+        heads = self._size("attention.head_count")
+        head_dim = self._size("attention.key_length", hidden // heads)
+        for key in ("attention.value_length", "rope.dimension_count"):
+            if self._size(key, head_dim) != head_dim:
+                raise InputError(f"{self._origin}: llama.{key} is {self._size(key)}; only the head's size, "
+                                 f"{head_dim}, is supported")
+        config = {
+            "architectures": ["LlamaForCausalLM"],
+            "attention_bias": False,
+            "attention_dropout": 0.0,
+            "head_dim": head_dim,
+            "hidden_act": "silu",
+            "hidden_size": hidden,
+            "initializer_range": 0.02,
+            "intermediate_size": self._size("feed_forward_length"),
+            "max_position_embeddings": self._size("context_length"),
+            "mlp_bias": False,
+            "model_type": "llama",
+            "num_attention_heads": heads,
+            "num_hidden_layers": self._size("block_count"),
+            "num_key_value_heads": self._size("attention.head_count_kv", heads),
+            "rms_norm_eps": self._float("attention.layer_norm_rms_epsilon", 1e-5),
+            "rope_scaling": None,
+            "rope_theta": self._float("rope.freq_base", 10000.0),
+            "tie_word_embeddings": "output.weight" not in tensors,
+            "torch_dtype": self._torch_dtype(tensors["token_embd.weight"]),
+            "use_cache": True,
+            "vocab_size": int(tensors["token_embd.weight"].shape[-1]),
+        }
+        config.update(special_token_ids(self._fields, config["vocab_size"], self._origin))
+        return dict(sorted(config.items()))
+
+    def _check_supported(self):
+        if self._field("llama.rope.scaling.type", "none") != "none":
+            raise InputError(f"{self._origin}: rope scaling of type {self._field('llama.rope.scaling.type')!r} is "
+                             "not supported; only plain rope is")
+        for key in _UNSUPPORTED_KEYS:
+            if self._field(f"llama.{key}"):
+                raise InputError(f"{self._origin}: llama.{key} is {self._field(f'llama.{key}')!r}, which changes the "
+                                 "computation in a way that is not supported")
+
+    def _float(self, key, default):
+        value = self._field(f"llama.{key}", default)
+        if not isinstance(value, (int, float)) or not value > 0:
+            raise InputError(f"{self._origin}: llama.{key} is {value!r}; a positive number is expected")
+        return float(str(numpy.float32(value)))  # the shortest decimal of the fp32 stored: 1e-05, as published
+
+    @staticmethod
+    def _torch_dtype(embedding):
+        return {"F16": "float16", "BF16": "bfloat16"}.get(embedding.tensor_type.name, "float32")
+
+    def _source(self, tensor):
+        name = self._hugging_face_name(tensor.name)
+        shape = tuple(int(dimension) for dimension in reversed(tensor.shape))  # GGUF: fastest first
+        rows_of_head = None
+        if name.endswith(("q_proj.weight", "k_proj.weight")) and len(shape) == 2:
+            rows_of_head = self.config["head_dim"]
+            if shape[0] % rows_of_head != 0:
+                raise InputError(f"{self._origin}: tensor {tensor.name} has {shape[0]} rows, no multiple of the "
+                                 f"head's {rows_of_head}")
+        dtype = _KEPT_TYPES.get(tensor.tensor_type, "F32")
+        return TensorSource(name, dtype, shape, lambda: self._pieces(tensor, shape, rows_of_head))
+
+    def _hugging_face_name(self, name):
+        if name == "rope_freqs.weight":
+            raise InputError(f"{self._origin}: tensor {name} means scaled rope, which is not supported")
+        block = re.fullmatch(r"blk\.(\d+)\.(\w+)\.weight", name)
+        if block and block[2] in _BLOCK_NAMES:
+            return f"model.layers.{int(block[1])}.{_BLOCK_NAMES[block[2]]}.weight"
+        if name in _GLOBAL_NAMES:
+            return _GLOBAL_NAMES[name]
+        raise InputError(f"{self._origin}: tensor {name} belongs to no LLaMA model without biases")
+
+    def _pieces(self, tensor, shape, rows_of_head):
+        num_rows = shape[0] if len(shape) == 2 else 1
+        row_bytes = 4 * shape[-1]
+        step = max(1, _BLOCK_BYTES // max(1, row_bytes))
+        if rows_of_head is not None:
+            step = max(1, step // rows_of_head) * rows_of_head
+        data = tensor.data.reshape(num_rows, -1)
+        for first in range(0, num_rows, step):
+            rows = self._convert(tensor, data[first:first + step])
+            if rows_of_head is not None:
+                rows = unpermute_heads(rows, rows_of_head)
+            yield numpy.ascontiguousarray(rows)
+
+    def _convert(self, tensor, rows):
+        if tensor.tensor_type in _KEPT_TYPES:
+            return rows
+        try:
+            return dequantize(rows, tensor.tensor_type)
+        except NotImplementedError as error:
+            raise InputError(f"{self._origin}: tensor {tensor.name} has type {tensor.tensor_type.name}, which the "
+                             "gguf package cannot convert") from error
+
+
+def unpermute_heads(rows, rows_of_head):
+    """Undoes GGUF's order of query and key rows, [heads × rows_of_head, anything].
+
+    GGUF interleaves the two halves of a head, (0, d/2, 1, d/2 + 1, …), for a rope that turns neighbours;
+    Hugging Face's turns row i against row i + d/2.
+    """
+    return rows.reshape(-1, rows_of_head // 2, 2, rows.shape[-1]).swapaxes(1, 2).reshape(rows.shape)
