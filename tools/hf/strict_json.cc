@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/hf/strict_json.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace spillway::hf {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMaxDepth = 64;
+// Half a million tensors have about four million values.
+constexpr uint64_t kMaxValues = 4'000'000;
+constexpr size_t kExcerptBytes = 80;
+
+// Walks the text without building anything and stops at the first fault.
+class Checker : public nlohmann::json_sax<json> {
+ public:
+  const std::string& fault() const { return fault_; }
+
+  bool null() override { return Count(); }
+  bool boolean(bool) override { return Count(); }
+  bool number_integer(number_integer_t) override { return Count(); }
+  bool number_unsigned(number_unsigned_t) override { return Count(); }
+  bool number_float(number_float_t, const string_t&) override { return Count(); }
+  bool string(string_t&) override { return Count(); }
+  bool binary(binary_t&) override { return Count(); }
+  bool start_object(size_t) override { return Open(); }
+  bool start_array(size_t) override { return Open(); }
+  bool end_object() override { return Close(); }
+  bool end_array() override { return Close(); }
+
+  bool key(string_t& name) override {
+    if (names_.back().insert(name).second) return true;
+    fault_ = absl::StrCat("holds the name ", Quoted(name), " twice");
+    return false;
+  }
+
+  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& error) override {
+    // The library's message opens with its own identifier, "[json.exception.parse_error.101] ".
+    const std::string what = error.what();
+    const size_t text = what.find("] ");
+    fault_ = absl::StrCat("is not valid JSON at byte ", position, ": ",
+                          text == std::string::npos ? what : what.substr(text + 2));
+    return false;
+  }
+
+ private:
+  bool Count() {
+    if (++num_values_ <= kMaxValues) return true;
+    fault_ = absl::StrCat("holds more than ", kMaxValues, " JSON values");
+    return false;
+  }
+  bool Open() {
+    if (names_.size() == kMaxDepth) {
+      fault_ = absl::StrCat("is nested more than ", kMaxDepth, " deep");
+      return false;
+    }
+    names_.emplace_back();
+    return Count();
+  }
+  bool Close() {
+    names_.pop_back();
+    return true;
+  }
+
+  std::vector<std::unordered_set<std::string>> names_;  // of the open objects (empty for arrays)
+  uint64_t num_values_ = 0;
+  std::string fault_;
+};
+
+// Cuts before a byte that would split a UTF-8 character.
+std::string CutOff(std::string text) {
+  if (text.size() <= kExcerptBytes) return text;
+  size_t end = kExcerptBytes;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  text.resize(end);
+  return text + "…";
+}
+
+}  // namespace
+
+absl::StatusOr<json> ParseStrictJson(std::string_view text, std::string_view origin) {
+  Checker checker;
+  if (!json::sax_parse(text.begin(), text.end(), &checker)) {
+    return absl::InvalidArgumentError(absl::StrCat(std::string(origin), ": ", checker.fault()));
+  }
+  json value = json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  if (value.is_discarded()) {
+    return absl::InvalidArgumentError(absl::StrCat(std::string(origin), ": is not valid JSON"));
+  }
+  return value;
+}
+
+std::string Excerpt(const json& value) {
+  return CutOff(value.dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace));
+}
+
+std::string Quoted(std::string_view name) { return Excerpt(json(std::string(name))); }
+
+}  // namespace spillway::hf
