@@ -51,7 +51,7 @@ inline constexpr uint64_t kIoAlignment = 4096;
 // belong to one thread at a time (the mover; before it starts, whoever builds the engine); Wake may be called
 // from any thread.
 //
-//   auto engine = MakeIoEngine(IoKind::kAuto, {...}, probe_dir);
+//   auto engine = MakeIoEngine(IoEngineKind::kAuto, {}, folder);
 //   FileId file = *(*engine)->AddFile(fd, "store/segment-0000");
 //   (*engine)->Submit({{IoOp::kRead, file, 0, buffer, 1 << 20, 7}});
 //   std::vector<IoCompletion> done;

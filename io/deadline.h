@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A point in monotonic time that a wait ends at: setting the wall clock moves no timeout.
+
+#ifndef SPILLWAY_IO_DEADLINE_H_
+#define SPILLWAY_IO_DEADLINE_H_
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/time/time.h"
+
+namespace spillway::io {
+
+class Deadline {
+ public:
+  static Deadline Never() { return Deadline(Clock::time_point::max()); }
+  // A negative timeout counts as none, one of a year or more as for ever.
+  static Deadline After(absl::Duration timeout) {
+    if (timeout >= absl::Hours(24 * 365)) return Never();
+    return Deadline(Clock::now() + absl::ToChronoNanoseconds(std::max(timeout, absl::ZeroDuration())));
+  }
+
+  bool is_never() const { return at_ == Clock::time_point::max(); }
+  // Not negative; infinite if is_never().
+  absl::Duration left() const {
+    if (is_never()) return absl::InfiniteDuration();
+    return std::max(absl::FromChrono(at_ - Clock::now()), absl::ZeroDuration());
+  }
+  bool passed() const { return left() == absl::ZeroDuration(); }
+
+  friend bool operator<(Deadline a, Deadline b) { return a.at_ < b.at_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  explicit Deadline(Clock::time_point at) : at_(at) {}
+  Clock::time_point at_;
+};
+
+}  // namespace spillway::io
+
+#endif  // SPILLWAY_IO_DEADLINE_H_

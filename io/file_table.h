@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The files that one IoEngine knows: FileId to descriptor and path. It opens and closes nothing.
+
+#ifndef SPILLWAY_IO_FILE_TABLE_H_
+#define SPILLWAY_IO_FILE_TABLE_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "io/io_engine.h"
+
+namespace spillway::io {
+
+// Ids are dense from zero, and those of removed files are given again. Thread-compatible.
+class FileTable {
+ public:
+  // InvalidArgument if fd is no open descriptor.
+  absl::StatusOr<FileId> Add(int fd, std::string path);
+  // NotFound if there is no such file.
+  absl::Status Remove(FileId file);
+
+  int fd(FileId file) const;  // -1 if there is no such file
+  std::string_view path(FileId file) const;
+  // One more than the largest id in use.
+  int end() const { return static_cast<int>(files_.size()); }
+
+ private:
+  struct File {
+    int fd = -1;
+    std::string path;
+  };
+  bool Holds(FileId file) const;
+
+  std::vector<File> files_;
+};
+
+}  // namespace spillway::io
+
+#endif  // SPILLWAY_IO_FILE_TABLE_H_

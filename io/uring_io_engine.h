@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// IoEngine on io_uring: one ring, batched submission, registered buffers and files, a bounded number of
+// requests with the kernel. It does not decide whether io_uring can be used here: MakeIoEngine does.
+
+#ifndef SPILLWAY_IO_URING_IO_ENGINE_H_
+#define SPILLWAY_IO_URING_IO_ENGINE_H_
+
+#include <liburing.h>
+#include <sys/types.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "io/deadline.h"
+#include "io/file_table.h"
+#include "io/io_engine.h"
+#include "io/io_engine_options.h"
+#include "io/transfer.h"
+
+namespace spillway::io {
+
+// The kernel serves a single-issuer ring to the thread that enabled it and to no other, so the ring is made
+// disabled and enabled by the first Submit or Reap. When another thread takes over (REQUIRES: nothing in
+// flight) it gets a new ring with the same files and buffers.
+//
+// The destructor, on whatever thread, waits for what the kernel holds, so that no buffer is written after it;
+// what was never issued is dropped.
+class UringIoEngine final : public IoEngine {
+ public:
+  // FailedPrecondition naming the system call and the errno if the kernel gives no ring.
+  static absl::StatusOr<std::unique_ptr<UringIoEngine>> Create(IoEngineOptions options);
+  ~UringIoEngine() override;
+
+  std::string_view name() const override { return "uring"; }
+  absl::StatusOr<FileId> AddFile(int fd, std::string path) override;
+  absl::Status RemoveFile(FileId file) override;
+  void AddBuffer(std::span<std::byte> memory) override;
+  void RemoveBuffers() override;
+  int unregistered_buffers() const override { return unregistered_buffers_; }
+  void Submit(std::span<const IoRequest> requests) override;
+  void Reap(absl::Duration timeout, std::vector<IoCompletion>* done) override;
+  void Wake() override;
+  int in_flight() const override { return in_flight_; }
+
+ private:
+  struct Buffer {
+    std::span<std::byte> memory;
+    int index = -1;  // in the ring's table; -1: not registered
+  };
+
+  explicit UringIoEngine(IoEngineOptions options);
+
+  // The ring's life.
+  absl::Status OpenRing();
+  absl::Status WatchRing();
+  void CloseRing();
+  void Drain();
+  bool IsForeign() const;
+  // Makes a new ring if the present one is another thread's; enables it for this one.
+  absl::Status EnsureNotForeign();
+  absl::Status ClaimRing();
+  void RegisterFile(FileId file);
+  void RegisterBuffer(Buffer& buffer, int index);
+
+  // The way of a request: queue_, slots_ (with the kernel), a completion.
+  void IssueQueued();
+  void Issue(uint32_t slot);
+  void ArmWake();
+  // Submits what is prepared and, if `wait`, waits for a completion until the deadline.
+  void Enter(bool wait, Deadline deadline);
+  // Takes the completions that the ring holds; true if one was the wake-up.
+  bool Harvest(std::vector<IoCompletion>* done);
+  void Advance(uint32_t slot, int64_t result, std::vector<IoCompletion>* done);
+  void Finish(const Transfer& transfer, std::vector<IoCompletion>* done);
+  // For when no ring can be had.
+  void FailQueued(const absl::Status& status, std::vector<IoCompletion>* done);
+  void WaitForWakeAlone(Deadline deadline);
+  void ClearWake();
+  const Buffer* FindBuffer(const Transfer& transfer) const;
+  int with_kernel() const;
+
+  // Constant after Create.
+  const IoEngineOptions options_;
+  int wake_fd_ = -1;  // an eventfd; any thread writes it
+
+  // Owned by the using thread.
+  io_uring ring_;
+  bool ring_open_ = false;
+  bool single_issuer_ = false;
+  pid_t ring_thread_ = 0;  // 0: not enabled yet
+  int ring_gone_fd_ = -1;  // hangs up when the kernel is done with the ring
+  bool wake_armed_ = false;
+
+  FileTable files_;
+  std::vector<bool> file_registered_;  // by FileId
+  std::vector<Buffer> buffers_;        // by address
+  int unregistered_buffers_ = 0;
+
+  std::deque<Transfer> queue_;
+  std::vector<Transfer> slots_;  // queue_depth of them; an entry's user_data is its slot
+  std::vector<uint32_t> free_slots_;
+  std::deque<uint32_t> resume_;     // slots to issue again, before anything queued
+  std::vector<Transfer> rejected_;  // failed before they were queued
+  int in_flight_ = 0;
+};
+
+}  // namespace spillway::io
+
+#endif  // SPILLWAY_IO_URING_IO_ENGINE_H_

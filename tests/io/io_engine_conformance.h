@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The fixture of the IoEngine conformance suite: what every implementation is made by, and the skip of
+// those that this machine cannot have.
+
+#ifndef SPILLWAY_TESTS_IO_IO_ENGINE_CONFORMANCE_H_
+#define SPILLWAY_TESTS_IO_IO_ENGINE_CONFORMANCE_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "gtest/gtest.h"
+#include "io/faulty_io_engine.h"
+#include "io/io_engine.h"
+#include "io/io_engine_options.h"
+#include "io/make_io_engine.h"
+#include "tests/io/io_test_util.h"
+
+namespace spillway::io {
+
+struct Implementation {
+  std::string name;
+  IoEngineKind kind;
+  bool faulty;  // wrapped, with an empty script
+};
+
+inline absl::StatusOr<std::unique_ptr<IoEngine>> MakeImplementation(const Implementation& implementation,
+                                                                    IoEngineOptions options) {
+  const auto make = [&](ResultHook faulty_hook) -> absl::StatusOr<std::unique_ptr<IoEngine>> {
+    IoEngineOptions inner = options;
+    if (faulty_hook) {
+      inner.result_hook = [theirs = options.result_hook, faulty_hook](const IoRequest& request,
+                                                                      int64_t result) {
+        return faulty_hook(request, theirs ? theirs(request, result) : result);
+      };
+    }
+    return MakeIoEngine(implementation.kind, inner, testing::TempDir());
+  };
+  if (implementation.faulty) return FaultyIoEngine::Create(/*seed=*/1, make);
+  return make({});
+}
+
+class IoEngineConformance : public testing::TestWithParam<Implementation> {
+ protected:
+  void SetUp() override {
+    const absl::StatusOr<std::unique_ptr<IoEngine>> engine = MakeImplementation(GetParam(), {});
+    if (engine.ok()) return;
+    const bool no_ring = GetParam().kind == IoEngineKind::kUring &&
+                         engine.status().code() == absl::StatusCode::kFailedPrecondition;
+    if (no_ring) GTEST_SKIP() << engine.status();
+    FAIL() << engine.status();
+  }
+
+  static std::unique_ptr<IoEngine> Make(IoEngineOptions options = {}) {
+    absl::StatusOr<std::unique_ptr<IoEngine>> engine = MakeImplementation(GetParam(), std::move(options));
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    return std::move(*engine);
+  }
+
+  static FileId Add(IoEngine& engine, const DirectFile& file) {
+    const absl::StatusOr<FileId> id = engine.AddFile(file.fd(), file.path());
+    EXPECT_TRUE(id.ok()) << id.status();
+    return *id;
+  }
+};
+
+// Instantiates a suite, derived from IoEngineConformance or it itself, for every implementation.
+#define SPILLWAY_INSTANTIATE_FOR_ALL_IO_ENGINES(suite)                                    \
+  INSTANTIATE_TEST_SUITE_P(                                                               \
+      All, suite,                                                                         \
+      testing::Values(Implementation{"Uring", IoEngineKind::kUring, /*faulty=*/false},    \
+                      Implementation{"Posix", IoEngineKind::kPosix, /*faulty=*/false},    \
+                      Implementation{"FaultyUring", IoEngineKind::kUring, /*faulty=*/true}, \
+                      Implementation{"FaultyPosix", IoEngineKind::kPosix, /*faulty=*/true}), \
+      [](const auto& test) { return test.param.name; })
+
+}  // namespace spillway::io
+
+#endif  // SPILLWAY_TESTS_IO_IO_ENGINE_CONFORMANCE_H_
