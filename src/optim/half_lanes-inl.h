@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// IEEE half precision to and from vectors of float, rounded to nearest even on every instruction set.
+// Included once for each Highway target, inside a file that foreach_target.h repeats.
+//
+// Highway 1.0.3 truncates where the machine has no conversion instruction, so those targets get integer
+// arithmetic here that gives the instruction's results.
+
+#include <hwy/highway.h>
+
+#include <cstdint>
+
+#if defined(SPILLWAY_OPTIM_HALF_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SPILLWAY_OPTIM_HALF_LANES_INL_H_
+#undef SPILLWAY_OPTIM_HALF_LANES_INL_H_
+#else
+#define SPILLWAY_OPTIM_HALF_LANES_INL_H_
+#endif
+
+#undef SPILLWAY_NATIVE_HALF
+// Targets whose float16_t conversions are instructions (F16C, or Arm's).
+#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || (HWY_ARCH_ARM_A64 && HWY_TARGET <= HWY_NEON)
+#define SPILLWAY_NATIVE_HALF 1
+#else
+#define SPILLWAY_NATIVE_HALF 0
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace spillway::optim::HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+#if SPILLWAY_NATIVE_HALF
+
+template <class D>
+HWY_INLINE hn::Vec<D> LoadHalf(D d, const uint16_t* from) {
+  const hn::Rebind<hwy::float16_t, D> d16;
+  return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
+}
+
+template <class D>
+HWY_INLINE void StoreHalf(D, hn::Vec<D> value, uint16_t* to) {
+  const hn::Rebind<hwy::float16_t, D> d16;
+  hn::StoreU(hn::DemoteTo(d16, value), d16, reinterpret_cast<hwy::float16_t*>(to));
+}
+
+#else  // !SPILLWAY_NATIVE_HALF
+
+// A half's exponent and fraction, moved up 13 bits, are a float's with the exponent too small by 112.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadHalf(D d, const uint16_t* from) {
+  const hn::RebindToUnsigned<D> du;
+  const hn::Rebind<uint16_t, D> d16;
+  const auto bits = hn::PromoteTo(du, hn::LoadU(d16, from));
+  const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(du, 0x8000u)));
+  const auto shifted = hn::ShiftLeft<13>(hn::And(bits, hn::Set(du, 0x7fffu)));
+  const auto exponent = hn::And(shifted, hn::Set(du, 0x7c00u << 13));
+
+  const auto normal = hn::Add(shifted, hn::Set(du, 112u << 23));
+  // Infinity and NaN have the largest exponent; a NaN becomes quiet.
+  const auto special = hn::Add(normal, hn::Set(du, 112u << 23));
+  const auto is_nan = hn::Gt(shifted, hn::Set(du, 0x7c00u << 13));
+  const auto quiet = hn::Or(special, hn::IfThenElseZero(is_nan, hn::Set(du, 1u << 22)));
+  // A denormal is an integer multiple of 2^-24: put it below a 1.0·2^-14 and take that away.
+  const auto one = hn::Set(du, 113u << 23);
+  const auto denormal = hn::BitCast(du, hn::Sub(hn::BitCast(d, hn::Or(shifted, one)), hn::BitCast(d, one)));
+
+  auto result = hn::IfThenElse(hn::Eq(exponent, hn::Set(du, 0x7c00u << 13)), quiet, normal);
+  result = hn::IfThenElse(hn::Eq(exponent, hn::Zero(du)), denormal, result);
+  return hn::BitCast(d, hn::Or(result, sign));
+}
+
+template <class D>
+HWY_INLINE void StoreHalf(D d, hn::Vec<D> value, uint16_t* to) {
+  const hn::RebindToUnsigned<D> du;
+  const hn::RebindToSigned<D> di;
+  const hn::Rebind<uint16_t, D> d16;
+  const auto bits = hn::BitCast(du, value);
+  const auto sign = hn::And(bits, hn::Set(du, 0x80000000u));
+  const auto magnitude = hn::Xor(bits, sign);
+
+  // Normal: add just under half of the last place, one more if the place is odd; a carry may reach infinity.
+  const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 1u));
+  const auto bias = hn::Set(du, 0xfffu - (112u << 23));
+  const auto normal = hn::ShiftRight<13>(hn::Add(hn::Add(magnitude, bias), odd));
+  // Below 2^-14: let an addition round to a multiple of 2^-24.
+  const auto half = hn::Set(du, 126u << 23);
+  const auto denormal =
+      hn::Sub(hn::BitCast(du, hn::Add(hn::BitCast(d, magnitude), hn::BitCast(d, half))), half);
+  // 65536 and above, infinity; NaN keeps its upper bits and becomes quiet.
+  const auto is_nan = hn::Gt(magnitude, hn::Set(du, 0x7f800000u));
+  const auto payload = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 0x3ffu));
+  const auto special =
+      hn::Or(hn::Set(du, 0x7c00u), hn::IfThenElseZero(is_nan, hn::Or(payload, hn::Set(du, 0x200u))));
+
+  auto result = hn::IfThenElse(hn::Lt(magnitude, hn::Set(du, 113u << 23)), denormal, normal);
+  result = hn::IfThenElse(hn::Lt(magnitude, hn::Set(du, 143u << 23)), result, special);
+  result = hn::Or(result, hn::ShiftRight<16>(sign));
+  hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di, result)), d16, to);
+}
+
+#endif  // SPILLWAY_NATIVE_HALF
+
+}  // namespace
+}  // namespace spillway::optim::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
