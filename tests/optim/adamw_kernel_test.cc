@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The kernel against one element at a time: the same bits on every instruction set that the machine has, for
-// any length, cut and alignment. Half precision is checked over all of its values.
+// any length, cut and alignment. Half precision is checked over all of its values, and the whole against the
+// rule in double and against PyTorch.
 
 #include "src/optim/adamw_kernel.h"
 
 #include <gtest/gtest.h>
 #include <hwy/targets.h>
 
-#include <bit>
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <random>
+#include <string>
 #include <vector>
+
+#include "tests/optim/adamw_golden.h"
 
 namespace spillway::optim {
 namespace {
@@ -257,6 +260,33 @@ TEST(AdamW, FollowsTheRuleInDouble) {
     EXPECT_NEAR(b.moment1[i], m[i], 1e-6) << i;
     EXPECT_NEAR(b.moment2[i], v[i], 1e-6) << i;
     EXPECT_EQ(b.weight[i], HalfOfFloat(b.master[i])) << i;
+  }
+}
+
+// What torch.optim.AdamW made of the same gradients; adamw_golden.py wrote it down. Its parameters are fp32
+// too, so that a few last places remain.
+TEST(AdamW, FollowsPyTorchStepForStep) {
+  constexpr size_t kElements = golden::kElements;
+  const AdamWOptions options = {.beta1 = golden::kBeta1,
+                                .beta2 = golden::kBeta2,
+                                .epsilon = golden::kEpsilon,
+                                .weight_decay = golden::kWeightDecay};
+  Buffers b = RandomBuffers(kElements, 12);
+  b.master.assign(std::begin(golden::kInitial), std::end(golden::kInitial));
+  b.moment1.assign(kElements, 0.0f);
+  b.moment2.assign(kElements, 0.0f);
+  for (int t = 0; t < golden::kSteps; ++t) {
+    b.gradient.assign(std::begin(golden::kGradients[t]), std::end(golden::kGradients[t]));
+    const AdamWStep step = {.step = t + 1, .learning_rate = golden::kLearningRates[t]};
+    UpdateAdamW(MakeAdamWFactors(options, step), RunOf(b, {false, false}, 0, kElements));
+    for (size_t i = 0; i < kElements; ++i) {
+      const float p = golden::kParameters[t][i], m = golden::kMoments1[t][i], v = golden::kMoments2[t][i];
+      const std::string where = "step " + std::to_string(t + 1) + " element " + std::to_string(i);
+      EXPECT_NEAR(b.master[i], p, 5e-7 * std::fabs(p)) << where;
+      EXPECT_NEAR(b.moment1[i], m, 5e-7 * (std::fabs(m) + std::fabs(b.gradient[i])))
+          << where;  // terms cancel
+      EXPECT_NEAR(b.moment2[i], v, 5e-7 * v) << where;
+    }
   }
 }
 
