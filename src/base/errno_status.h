@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The one place where an errno becomes a Status.
+
+#ifndef SPILLWAY_BASE_ERRNO_STATUS_H_
+#define SPILLWAY_BASE_ERRNO_STATUS_H_
+
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace spillway::base {
+
+// "WHAT: No space left on device (ENOSPC)". Codes: ResourceExhausted (ENOSPC, EDQUOT, ENOMEM,
+// EMFILE, ENFILE), NotFound (ENOENT), AlreadyExists (EEXIST), FailedPrecondition (EACCES, EPERM,
+// EROFS), InvalidArgument (EINVAL), Unavailable for the rest, EIO among them.
+absl::Status ErrnoToStatus(int error, std::string_view what);
+
+}  // namespace spillway::base
+
+#endif  // SPILLWAY_BASE_ERRNO_STATUS_H_

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "src/engine/mover.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "src/base/status_macros.h"
+
+namespace spillway::engine {
+
+using base::MutexLock;
+
+absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, ResidencyOptions options) {
+  std::unique_ptr<Mover> mover(new Mover(std::move(parts), std::move(options)));
+  tiers::DeviceRuntime& runtime = mover->runtime();
+  if (mover->parts_.device_bytes > 0) {
+    SPILLWAY_ASSIGN_OR_RETURN(mover->device_arena_,
+                              runtime.AllocateArena(mover->parts_.device_bytes));
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(mover->copy_in_, runtime.CreateStream());
+  SPILLWAY_ASSIGN_OR_RETURN(mover->copy_out_, runtime.CreateStream());
+  mover->thread_ = std::thread(&Mover::Run, mover.get());
+  return mover;
+}
+
+Mover::Mover(MoverParts parts, ResidencyOptions options)
+    : parts_(std::move(parts)), describe_(options.describe), residency_(std::move(options)) {
+  if (parts_.store != nullptr)
+    tile_io_ = std::make_unique<TileIo>(parts_.store.get(), parts_.io.get());
+  const uint64_t slabs = (parts_.pinned->size_bytes() + parts_.slab_bytes - 1) / parts_.slab_bytes;
+  for (uint64_t slab = 0; slab < slabs; ++slab) slab_ready_.emplace_back(false);
+}
+
+Mover::~Mover() {
+  if (thread_.joinable()) {
+    {
+      MutexLock lock(&mu_);
+      residency_.ClearDeclared();
+      while (residency_.transfers_in_flight() > 0 || drains_ > 0 || !work_.empty())
+        quiet_.Wait(&mu_);
+      stop_ = true;
+      WakeThread();
+    }
+    thread_.join();
+  }
+  if (copy_in_.value != nullptr) runtime().DestroyStream(copy_in_);
+  if (copy_out_.value != nullptr) runtime().DestroyStream(copy_out_);
+  if (parts_.io != nullptr) parts_.io->RemoveBuffers();
+  if (device_arena_ != nullptr) runtime().FreeArena(device_arena_, parts_.device_bytes);
+  parts_.store.reset();  // before the I/O engine that knows its files
+}
+
+// --- Callers' side ---
+
+TileIndex Mover::AddTile(const TilePlace& place, Role role, bool transient, bool stored) {
+  MutexLock lock(&mu_);
+  places_.push_back(place);
+  return residency_.AddTile(place.size_bytes, role, transient, stored);
+}
+
+absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access, bool on_stream) {
+  Granted granted;
+  uint64_t frame_offset = 0, frame_bytes = 0;
+  {
+    MutexLock lock(&mu_);
+    SPILLWAY_RETURN_IF_ERROR(residency_.TakeWriteError());
+    Waiter waiter;
+    const Ticket ticket = next_ticket_++;
+    waiters_[ticket] = &waiter;
+    residency_.Acquire(ticket, tile, tier, access, on_stream);
+    SPILLWAY_RETURN_IF_ERROR(WaitFor(ticket, waiter));
+    granted = waiter.granted;
+    granted.data = tier == Tier::kDevice ? device_arena_ + residency_.device_offset(tile)
+                                         : parts_.pinned->data() + residency_.pinned_offset(tile);
+    frame_offset = residency_.pinned_offset(tile);
+    frame_bytes = residency_.size_bytes(tile);
+  }
+  if (tier != Tier::kPinned) return granted;
+  if (absl::Status status = PrepareFrame(frame_offset, frame_bytes); !status.ok()) {
+    EndLease(tile, tier, access, nullptr);
+    return status;
+  }
+  return granted;
+}
+
+absl::Status Mover::WaitFor(Ticket ticket, Waiter& waiter) {
+  Dispatch();
+  if (!waiter.done) {
+    ++waits_;
+    meter_.Set(OverlapMeter::TimePoint::clock::now(), meter_.moving(), meter_.blocked() + 1);
+    while (!waiter.done) waiter.wake.Wait(&mu_);
+    meter_.Set(OverlapMeter::TimePoint::clock::now(), meter_.moving(), meter_.blocked() - 1);
+  }
+  waiters_.erase(ticket);
+  return waiter.status;
+}
+
+void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::StreamHandle* stream) {
+  if (stream != nullptr) {
+    {
+      MutexLock lock(&mu_);
+      residency_.BeginDrain(tile, tier);
+      ++drains_;
+    }
+    auto drained = [this, tile, tier, access] {
+      MutexLock lock(&mu_);
+      residency_.EndLease(tile, tier, access, /*drained=*/true);
+      --drains_;
+      Dispatch();
+    };
+    if (!runtime().Launch(*stream, drained).ok())
+      drained();  // a stream that takes no work has none running
+    return;
+  }
+  MutexLock lock(&mu_);
+  residency_.EndLease(tile, tier, access, /*drained=*/false);
+  Dispatch();
+}
+
+void Mover::Declare(std::span<const TileIndex> tiles, std::span<const Use> uses) {
+  MutexLock lock(&mu_);
+  for (size_t i = 0; i < uses.size(); ++i)
+    residency_.Declare(tiles[i], uses[i].tier, uses[i].access);
+  Dispatch();
+}
+
+void Mover::ClearDeclared() {
+  MutexLock lock(&mu_);
+  residency_.ClearDeclared();
+}
+
+absl::Status Mover::Evict(TileIndex tile) {
+  MutexLock lock(&mu_);
+  SPILLWAY_RETURN_IF_ERROR(residency_.Evict(tile));
+  Dispatch();
+  return absl::OkStatus();
+}
+
+absl::Status Mover::Discard(TileIndex tile) {
+  MutexLock lock(&mu_);
+  SPILLWAY_RETURN_IF_ERROR(residency_.Discard(tile));
+  Dispatch();
+  return absl::OkStatus();
+}
+
+absl::Status Mover::Flush() {
+  MutexLock lock(&mu_);
+  if (residency_.num_leases() > 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("Commit with ", residency_.num_leases(), " leases held (",
+                     absl::StrJoin(residency_.LeaseNames(8), ", "), "): release them first"));
+  }
+  SPILLWAY_RETURN_IF_ERROR(residency_.TakeWriteError());
+  Waiter waiter;
+  const Ticket ticket = next_ticket_++;
+  waiters_[ticket] = &waiter;
+  residency_.Flush(ticket);
+  return WaitFor(ticket, waiter);
+}
+
+absl::Status Mover::TakeWriteError() {
+  MutexLock lock(&mu_);
+  return residency_.TakeWriteError();
+}
+
+void Mover::RunWithStore(const std::function<void(io::Store*)>& work) {
+  Waiter waiter;
+  MutexLock lock(&mu_);
+  closures_.push_back([this, &work, &waiter] {
+    work(parts_.store.get());
+    MutexLock done(&mu_);
+    waiter.done = true;
+    waiter.wake.NotifyAll();
+  });
+  WakeThread();
+  while (!waiter.done) waiter.wake.Wait(&mu_);
+}
+
+// A frame that no transfer has filled may lie in a slab that is not locked yet.
+absl::Status Mover::PrepareFrame(uint64_t offset, uint64_t size_bytes) {
+  const uint64_t last = (offset + size_bytes - 1) / parts_.slab_bytes;
+  bool ready = true;
+  for (uint64_t slab = offset / parts_.slab_bytes; slab <= last; ++slab) {
+    ready &= slab_ready_[slab].load(std::memory_order_acquire);
+  }
+  if (ready) return absl::OkStatus();
+  absl::Status status;
+  RunWithStore([&](io::Store*) {
+    status = parts_.pinned->EnsureUsable(offset, size_bytes);
+    for (uint64_t slab = offset / parts_.slab_bytes; status.ok() && slab <= last; ++slab) {
+      slab_ready_[slab].store(true, std::memory_order_release);
+    }
+  });
+  return status;
+}
+
+// Hands out what Residency decided: grants at once, the rest to the thread.
+void Mover::Dispatch() {
+  for (Action& action : residency_.TakeActions()) {
+    const bool at_once = action.kind == Action::Kind::kFail ||
+                         (action.kind == Action::Kind::kGrant && !action.after_copy);
+    if (at_once) {
+      Complete(action, {});
+    } else {
+      const TilePlace place = places_[action.tile];
+      work_.push_back({std::move(action), place});
+    }
+  }
+  UpdateMeter();
+  if (!work_.empty()) WakeThread();
+  if (residency_.transfers_in_flight() == 0 && drains_ == 0 && work_.empty()) quiet_.NotifyAll();
+}
+
+void Mover::Complete(const Action& action, tiers::EventHandle arrival) {
+  Waiter& waiter = *waiters_.at(action.ticket);
+  waiter.done = true;
+  waiter.status = action.status;
+  waiter.granted.arrival = arrival;
+  waiter.wake.NotifyAll();
+}
+
+void Mover::UpdateMeter() {
+  const bool moving = residency_.transfers_in_flight() > 0;
+  if (moving != meter_.moving())
+    meter_.Set(OverlapMeter::TimePoint::clock::now(), moving, meter_.blocked());
+}
+
+void Mover::WakeThread() {
+  if (!sleeping_) return;
+  sleeping_ = false;
+  if (parts_.io != nullptr) {
+    parts_.io->Wake();
+  } else {
+    work_ready_.NotifyAll();
+  }
+}
+
+EngineStats Mover::Stats() {
+  MutexLock lock(&mu_);
+  meter_.Set(OverlapMeter::TimePoint::clock::now(), meter_.moving(), meter_.blocked());
+  EngineStats stats = residency_.stats();
+  stats.acquire_waits = waits_;
+  stats.io_seconds = meter_.io_seconds();
+  stats.hidden_seconds = meter_.hidden_seconds();
+  stats.stall_seconds = meter_.stall_seconds();
+  if (parts_.store != nullptr) stats.tiers[static_cast<size_t>(Tier::kNvme)] = store_room_;
+  return stats;
+}
+
+// --- The mover's thread ---
+
+void Mover::Run() {
+  std::vector<Work> work;
+  std::vector<std::function<void()>> closures;
+  while (TakeWork(&work, &closures)) {
+    for (const std::function<void()>& closure : closures) closure();
+    for (const Work& item : work) Execute(item);
+    Sleep(work.empty() && closures.empty());
+    work.clear();
+    closures.clear();
+  }
+}
+
+// False when it is time to stop.
+bool Mover::TakeWork(std::vector<Work>* work, std::vector<std::function<void()>>* closures) {
+  MutexLock lock(&mu_);
+  work->swap(work_);
+  closures->swap(closures_);
+  if (!work->empty() || !closures->empty()) return true;
+  if (stop_) return false;
+  sleeping_ = true;
+  return true;
+}
+
+// Takes ended transfers, waiting for one or a wake-up if there is nothing else to do.
+void Mover::Sleep(bool idle) {
+  if (tile_io_ == nullptr) {
+    if (!idle) return;
+    MutexLock lock(&mu_);
+    while (sleeping_) work_ready_.Wait(&mu_);
+    return;
+  }
+  std::vector<TileIoResult> results;
+  tile_io_->Reap(idle ? absl::InfiniteDuration() : absl::ZeroDuration(), &results);
+  MutexLock lock(&mu_);
+  sleeping_ = false;
+  store_room_.now_bytes = parts_.store->used_bytes();
+  store_room_.peak_bytes = std::max(store_room_.peak_bytes, store_room_.now_bytes);
+  for (const TileIoResult& result : results) {
+    residency_.TransferDone(result.tile, Describe(result.tile, result.status));
+  }
+  if (!results.empty()) Dispatch();
+}
+
+absl::Status Mover::Describe(TileIndex tile, const absl::Status& status) const {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(describe_(tile), ": ", status.message()));
+}
+
+void Mover::OnTransferDone(TileIndex tile, const absl::Status& status) {
+  MutexLock lock(&mu_);
+  residency_.TransferDone(tile, Describe(tile, status));
+  Dispatch();
+}
+
+void Mover::Execute(const Work& work) {
+  const Action& action = work.action;
+  if (action.kind == Action::Kind::kForget) return tile_io_ ? tile_io_->Forget(work.place) : void();
+  if (action.kind == Action::Kind::kGrant) return GrantAfterCopy(action);
+
+  absl::Status status = parts_.pinned->EnsureUsable(action.pinned_offset, work.place.size_bytes);
+  std::byte* frame = parts_.pinned->data() + action.pinned_offset;
+  if (status.ok()) {
+    switch (action.kind) {
+      case Action::Kind::kRead: return tile_io_->Read(action.tile, work.place, frame);
+      case Action::Kind::kWrite: return tile_io_->Write(action.tile, work.place, frame);
+      case Action::Kind::kZero: std::memset(frame, 0, work.place.size_bytes); break;
+      default:
+        status = Copy(action, work.place.size_bytes);
+        if (status.ok()) return;
+    }
+  }
+  OnTransferDone(action.tile, status);
+}
+
+absl::Status Mover::Copy(const Action& action, uint64_t size_bytes) {
+  std::byte* pinned = parts_.pinned->data() + action.pinned_offset;
+  std::byte* device = device_arena_ + action.device_offset;
+  const bool in = action.kind == Action::Kind::kCopyIn;
+  const tiers::StreamHandle stream = in ? copy_in_ : copy_out_;
+  SPILLWAY_RETURN_IF_ERROR(in ? runtime().CopyAsync(stream, tiers::CopyDirection::kHostToDevice,
+                                                    device, pinned, size_bytes)
+                              : runtime().CopyAsync(stream, tiers::CopyDirection::kDeviceToHost,
+                                                    pinned, device, size_bytes));
+  return runtime().Launch(stream,
+                          [this, tile = action.tile] { OnTransferDone(tile, absl::OkStatus()); });
+}
+
+// The copy was just launched; its end is marked for the caller's stream to wait for.
+void Mover::GrantAfterCopy(const Action& action) {
+  Action done = action;
+  tiers::EventHandle arrival;
+  auto event = runtime().CreateEvent();
+  if (event.ok()) {
+    arrival = *event;
+    done.status = runtime().Record(arrival, copy_in_);
+  } else {
+    done.status = event.status();
+  }
+  MutexLock lock(&mu_);
+  Complete(done, arrival);
+}
+
+}  // namespace spillway::engine

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The mover: the one owner of residency, the I/O engine, the store and the copy streams. What to do
+// is decided by Residency; the mover carries events in and actions out.
+//
+// Two kinds of thread enter. Callers and stream threads bring events under the lock, take what
+// Residency grants at once, and leave the rest as work. The mover's own thread does the work: it
+// alone touches the store, the I/O engine and the pinned arena, and it sleeps in the I/O engine's
+// Reap.
+
+#ifndef SPILLWAY_ENGINE_MOVER_H_
+#define SPILLWAY_ENGINE_MOVER_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "io/io_engine.h"
+#include "io/store.h"
+#include "spillway/engine.h"
+#include "src/base/mutex.h"
+#include "src/engine/overlap_meter.h"
+#include "src/engine/residency.h"
+#include "src/engine/tile_io.h"
+#include "tiers/device_runtime.h"
+#include "tiers/pinned_arena.h"
+
+namespace spillway::engine {
+
+// What the mover works with; it owns all of it. `io` and `store` are null together.
+struct MoverParts {
+  std::unique_ptr<tiers::DeviceRuntime> runtime;
+  std::unique_ptr<io::IoEngine> io;
+  std::unique_ptr<io::Store> store;
+  std::unique_ptr<tiers::PinnedArena> pinned;
+  uint64_t device_bytes = 0;
+  uint64_t slab_bytes = 0;  // of the pinned arena
+};
+
+// A lease as the mover gives it.
+struct Granted {
+  std::byte* data = nullptr;
+  tiers::EventHandle arrival;  // not null: the bytes are there once this has happened
+};
+
+// Thread-safe, but for what the engine's contract excludes. The destructor waits for transfers in
+// flight.
+class Mover {
+ public:
+  static absl::StatusOr<std::unique_ptr<Mover>> Create(MoverParts parts, ResidencyOptions options);
+  ~Mover();
+
+  tiers::DeviceRuntime& runtime() { return *parts_.runtime; }
+
+  TileIndex AddTile(const TilePlace& place, Role role, bool transient, bool stored);
+
+  absl::StatusOr<Granted> Acquire(TileIndex tile, Tier tier, Access access, bool on_stream);
+  // With a stream, the lease lasts until what was launched on it so far has run.
+  void EndLease(TileIndex tile, Tier tier, Access access, const tiers::StreamHandle* stream);
+  void Declare(std::span<const TileIndex> tiles, std::span<const Use> uses);
+  void ClearDeclared();
+  absl::Status Evict(TileIndex tile);
+  absl::Status Discard(TileIndex tile);
+
+  // Brings every tile that a commit holds to NVMe. FailedPrecondition with leases held.
+  absl::Status Flush();
+  // The failure of a write that nobody was told of, once.
+  absl::Status TakeWriteError();
+
+  // Runs `work` on the mover's thread, which owns the store, and waits for it.
+  void RunWithStore(const std::function<void(io::Store*)>& work);
+
+  EngineStats Stats();
+
+ private:
+  // A caller waiting for its ticket.
+  struct Waiter {
+    bool done = false;
+    absl::Status status;
+    Granted granted;
+    base::CondVar wake;
+  };
+  // An action for the mover's thread, with what it needs to know of the tile.
+  struct Work {
+    Action action;
+    TilePlace place;
+  };
+
+  Mover(MoverParts parts, ResidencyOptions options);
+
+  // Callers' side.
+  void Dispatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Complete(const Action& action, tiers::EventHandle arrival)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void UpdateMeter() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void WakeThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status WaitFor(Ticket ticket, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status PrepareFrame(uint64_t offset, uint64_t size_bytes);
+
+  // The mover's thread.
+  void Run();
+  bool TakeWork(std::vector<Work>* work, std::vector<std::function<void()>>* closures);
+  void Execute(const Work& work);
+  absl::Status Copy(const Action& action, uint64_t size_bytes);
+  void GrantAfterCopy(const Action& action);
+  void Sleep(bool idle);
+  void OnTransferDone(TileIndex tile, const absl::Status& status);
+  absl::Status Describe(TileIndex tile, const absl::Status& status) const;
+
+  // Constant after Create.
+  MoverParts parts_;
+  const std::function<std::string(TileIndex)> describe_;
+  std::byte* device_arena_ = nullptr;
+  tiers::StreamHandle copy_in_, copy_out_;
+  std::unique_ptr<TileIo> tile_io_;  // the thread's
+  std::deque<std::atomic<bool>> slab_ready_;
+
+  base::Mutex mu_;
+  Residency residency_ ABSL_GUARDED_BY(mu_);
+  std::vector<TilePlace> places_ ABSL_GUARDED_BY(mu_);  // by TileIndex
+  absl::flat_hash_map<Ticket, Waiter*> waiters_ ABSL_GUARDED_BY(mu_);
+  Ticket next_ticket_ ABSL_GUARDED_BY(mu_) = 1;
+  std::vector<Work> work_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::function<void()>> closures_ ABSL_GUARDED_BY(mu_);
+  OverlapMeter meter_ ABSL_GUARDED_BY(mu_);
+  uint64_t waits_ ABSL_GUARDED_BY(mu_) = 0;
+  int drains_ ABSL_GUARDED_BY(mu_) = 0;  // leases that wait for a stream
+  Occupancy store_room_ ABSL_GUARDED_BY(mu_);
+  bool sleeping_ ABSL_GUARDED_BY(mu_) = false;
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  base::CondVar work_ready_;  // where there is no I/O engine to sleep in
+  base::CondVar quiet_;       // no transfer, no drain
+
+  std::thread thread_;
+};
+
+}  // namespace spillway::engine
+
+#endif  // SPILLWAY_ENGINE_MOVER_H_

@@ -1,0 +1,503 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The state machine's events and jobs. Each job is one request going forward as far as it can: a
+// lease, a prefetch, a tile leaving, a tile on its way to a commit. How room is found is in
+// residency_room.cc.
+
+#include "src/engine/residency.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "src/base/check.h"
+
+namespace spillway::engine {
+
+Residency::Residency(ResidencyOptions options)
+    : options_(std::move(options)),
+      arenas_{ArenaMap(options_.device_bytes), ArenaMap(options_.pinned_bytes)} {}
+
+TileIndex Residency::AddTile(uint64_t size_bytes, Role role, bool transient, bool stored) {
+  const auto index = static_cast<TileIndex>(tiles_.size());
+  Tile& tile = tiles_.emplace_back();
+  tile.size_bytes = size_bytes;
+  tile.role = role;
+  tile.transient = transient;
+  if (stored) {
+    tile.zero = false;
+    SetStored(index, true);
+  }
+  return index;
+}
+
+// --- Events from callers ---
+
+void Residency::Acquire(Ticket ticket, TileIndex tile, Tier tier, Access access, bool on_stream) {
+  uses_.OnUse(tile, tier);
+  Job& job = AddJob(acquires_, Job::Kind::kAcquire, tile, tier);
+  job.access = access;
+  job.ticket = ticket;
+  job.on_stream = on_stream;
+  job.position = 0;
+}
+
+void Residency::BeginDrain(TileIndex tile, Tier tier) { ++copy(tiles_[tile], tier).draining; }
+
+void Residency::EndLease(TileIndex index, Tier tier, Access access, bool drained) {
+  Tile& tile = tiles_[index];
+  Copy& held = copy(tile, tier);
+  SPILLWAY_CHECK(held.leases > 0);
+  --held.leases;
+  --num_leases_;
+  if (drained) --held.draining;
+  if (!Writes(access)) {
+    --tile.readers;
+    return;
+  }
+  tile.writer = false;
+  if (tier == Tier::kPinned) MarkWritten(index);
+}
+
+absl::Status Residency::Evict(TileIndex index) {
+  Tile& tile = tiles_[index];
+  if (tile.readers > 0 || tile.writer) {
+    return absl::FailedPreconditionError(options_.describe(index) +
+                                         " is leased: release its leases before Evict");
+  }
+  const Tier tier = Ready(tile, Tier::kDevice) ? Tier::kDevice : Tier::kPinned;
+  if (!Ready(tile, tier) || copy(tile, tier).leaving) return absl::OkStatus();
+  if (tier == Tier::kPinned && !options_.has_store) return absl::OkStatus();
+  copy(tile, tier).leaving = true;
+  AddJob(evictions_, Job::Kind::kEvict, index, tier);
+  return absl::OkStatus();
+}
+
+absl::Status Residency::Discard(TileIndex index) {
+  Tile& tile = tiles_[index];
+  if (tile.readers > 0 || tile.writer) {
+    return absl::FailedPreconditionError(options_.describe(index) +
+                                         " is leased: release its leases before Discard");
+  }
+  if (tile.transfer != Transfer::kNone) {
+    tile.discard = true;
+  } else {
+    DropAll(index);
+  }
+  return absl::OkStatus();
+}
+
+void Residency::DropAll(TileIndex index) {
+  Tile& tile = tiles_[index];
+  tile.discard = false;
+  tile.zero = true;
+  for (Tier tier : {Tier::kDevice, Tier::kPinned}) {
+    Copy& held = copy(tile, tier);
+    const bool idle = held.state == Copy::State::kReady || held.state == Copy::State::kHeld;
+    if (idle && !held.leaving && held.leases == 0) DropFrame(index, tier);
+  }
+  if (tile.stored) {
+    SetStored(index, false);
+    actions_.push_back({.kind = Action::Kind::kForget, .tile = index});
+  }
+}
+
+void Residency::Flush(Ticket ticket) {
+  flush_ticket_ = ticket;
+  flush_cursor_ = 0;
+  flush_status_ = absl::OkStatus();
+}
+
+// --- Events from the mover ---
+
+void Residency::TransferDone(TileIndex index, const absl::Status& status) {
+  Tile& tile = tiles_[index];
+  const Transfer transfer = std::exchange(tile.transfer, Transfer::kNone);
+  Job* job = std::exchange(tile.transfer_job, nullptr);
+  --transfers_;
+  if (!status.ok()) {
+    if (job != nullptr) job->failure = status;
+    if (transfer == Transfer::kWrite) writes_failing_ = true;
+    if (transfer == Transfer::kWrite || job == nullptr) write_error_ = status;
+    if (tile.discard) DropAll(index);
+    return;
+  }
+  Copy& device = copy(tile, Tier::kDevice);
+  Copy& pinned = copy(tile, Tier::kPinned);
+  switch (transfer) {
+    case Transfer::kNone: SPILLWAY_CHECK(false); break;
+    case Transfer::kRead:
+      stats_.nvme.read_bytes += tile.size_bytes;
+      pinned.state = Copy::State::kReady;
+      break;
+    case Transfer::kZero: pinned.state = Copy::State::kReady; break;
+    case Transfer::kCopyIn:
+      stats_.pinned.read_bytes += tile.size_bytes;
+      device.state = Copy::State::kReady;
+      if (tile.writer) VoidOtherCopies(index, Tier::kDevice);
+      break;
+    case Transfer::kCopyOut:
+      stats_.pinned.written_bytes += tile.size_bytes;
+      pinned.state = Copy::State::kReady;
+      MarkWritten(index);
+      break;
+    case Transfer::kWrite:
+      stats_.nvme.written_bytes += tile.size_bytes;
+      SetStored(index, true);
+      writes_failing_ = false;
+      break;
+  }
+  if (tile.discard) DropAll(index);
+}
+
+// --- The pump ---
+
+std::vector<Action> Residency::TakeActions() {
+  bool progress = true;
+  while (progress) {
+    progress = AdvanceAll(acquires_);
+    progress |= AdvanceAll(evictions_);
+    StartFlushes();
+    progress |= AdvanceAll(flushes_);
+    progress |= AdvanceAll(prefetches_);
+    if (!progress) progress = StartPrefetches();
+  }
+  StartWriteBehind();
+  AdvanceAll(flushes_);
+  FinishFlush();
+  return std::exchange(actions_, {});
+}
+
+bool Residency::AdvanceAll(Jobs& jobs) {
+  bool progress = false;
+  for (auto it = jobs.begin(); it != jobs.end();) {
+    const Outcome outcome = Advance(*it);
+    progress |= outcome != Outcome::kWaiting;
+    if (outcome == Outcome::kDone) --tiles_[it->tile].jobs;
+    it = outcome == Outcome::kDone ? jobs.erase(it) : std::next(it);
+  }
+  return progress;
+}
+
+Residency::Job& Residency::AddJob(Jobs& jobs, Job::Kind kind, TileIndex tile, Tier tier) {
+  ++tiles_[tile].jobs;
+  Job& job = jobs.emplace_back();
+  job.kind = kind;
+  job.tile = tile;
+  job.tier = tier;
+  return job;
+}
+
+Residency::Outcome Residency::Advance(Job& job) {
+  if (tiles_[job.tile].transfer_job == &job) return Outcome::kWaiting;
+  switch (job.kind) {
+    case Job::Kind::kAcquire: return AdvanceAcquire(job);
+    case Job::Kind::kPrefetch: return AdvancePrefetch(job);
+    case Job::Kind::kEvict: return AdvanceEvict(job);
+    case Job::Kind::kFlush: return AdvanceFlush(job);
+  }
+  return Outcome::kDone;
+}
+
+bool Residency::CanLease(const Tile& tile, Access access) const {
+  if (tile.writer || tile.discard) return false;
+  if (!Writes(access)) return true;
+  return tile.readers == 0 && !tile.copies[0].leaving && !tile.copies[1].leaving;
+}
+
+Residency::Outcome Residency::AdvanceAcquire(Job& job) {
+  if (!job.failure.ok()) return Fail(job, job.failure);
+  Tile& tile = tiles_[job.tile];
+  Copy& target = copy(tile, job.tier);
+  if (!CanLease(tile, job.access) || target.leaving) {
+    ReleaseUnready(job.tile);  // who waits for a lease to end must not keep room from its holder
+    return Outcome::kWaiting;
+  }
+  const bool in_transfer = tile.transfer != Transfer::kNone;
+  if (target.state == Copy::State::kReady) {
+    if (Writes(job.access) && in_transfer) return Outcome::kWaiting;
+    Grant(job, /*after_copy=*/false);
+    return Outcome::kDone;
+  }
+  if (in_transfer) return Outcome::kWaiting;
+  if (job.access != Access::kDiscard) return Fill(job);
+  absl::Status why;
+  switch (EnsureFrame(job.tile, job.tier, job.position, &why)) {
+    case Room::kWaiting: return Outcome::kWaiting;
+    case Room::kImpossible: return Fail(job, why);
+    case Room::kReady: break;
+  }
+  target.state = Copy::State::kReady;
+  Grant(job, /*after_copy=*/false);
+  return Outcome::kDone;
+}
+
+Residency::Outcome Residency::AdvancePrefetch(Job& job) {
+  Tile& tile = tiles_[job.tile];
+  Copy& target = copy(tile, job.tier);
+  if (target.state == Copy::State::kReady && job.failure.ok()) {
+    if (target.leases == 0) target.prefetched = true;
+    ++stats_.prefetches;
+    return Outcome::kDone;
+  }
+  const bool over = !job.failure.ok() || tile.writer || tile.discard || target.leaving;
+  const Outcome outcome = over ? Outcome::kDone : Fill(job);
+  if (outcome == Outcome::kDone) ReleaseUnready(job.tile);
+  return outcome;
+}
+
+// Starts the next transfer that brings the tile nearer to the job's tier.
+Residency::Outcome Residency::Fill(Job& job) {
+  Tile& tile = tiles_[job.tile];
+  if (tile.transfer != Transfer::kNone) return Outcome::kWaiting;
+  absl::Status why;
+  Room room = EnsureFrame(job.tile, job.tier, job.position, &why);
+  const Tier other = job.tier == Tier::kDevice ? Tier::kPinned : Tier::kDevice;
+  if (room == Room::kReady && Ready(tile, other)) {
+    if (copy(tile, other).leaving) return Outcome::kWaiting;
+    Start(job, job.tier == Tier::kDevice ? Transfer::kCopyIn : Transfer::kCopyOut);
+    if (!job.on_stream || job.tier == Tier::kPinned) return Outcome::kProgress;
+    tile.transfer_job = nullptr;  // the stream waits for the copy, the caller does not
+    Grant(job, /*after_copy=*/true);
+    return Outcome::kDone;
+  }
+  // With device room in hand, staging may take whatever is not leased: waiting here while holding
+  // that room could make a caller wait for it for ever.
+  if (room == Room::kReady && job.tier == Tier::kDevice) {
+    if (copy(tile, Tier::kPinned).leaving) return Outcome::kWaiting;
+    room = EnsureFrame(job.tile, Tier::kPinned, 0, &why);
+  }
+  if (room == Room::kWaiting) return Outcome::kWaiting;
+  if (room == Room::kImpossible) return Fail(job, why);
+  Start(job, tile.stored ? Transfer::kRead : Transfer::kZero);
+  return Outcome::kProgress;
+}
+
+void Residency::Start(Job& job, Transfer transfer) {
+  Tile& tile = tiles_[job.tile];
+  tile.transfer = transfer;
+  tile.transfer_job = &job;
+  ++transfers_;
+  static constexpr std::array<Action::Kind, 6> kKinds = {
+      Action::Kind::kForget, Action::Kind::kRead,   Action::Kind::kWrite,
+      Action::Kind::kZero,   Action::Kind::kCopyIn, Action::Kind::kCopyOut};
+  actions_.push_back({.kind = kKinds[static_cast<size_t>(transfer)],
+                      .tile = job.tile,
+                      .pinned_offset = copy(tile, Tier::kPinned).offset,
+                      .device_offset = copy(tile, Tier::kDevice).offset});
+}
+
+void Residency::Grant(Job& job, bool after_copy) {
+  Tile& tile = tiles_[job.tile];
+  Copy& target = copy(tile, job.tier);
+  ++target.leases;
+  ++num_leases_;
+  ++stats_.acquires;
+  target.prefetched = false;
+  tile.last_use = ++clock_;
+  if (Writes(job.access)) {
+    tile.writer = true;
+    if (!after_copy) VoidOtherCopies(job.tile, job.tier);
+  } else {
+    ++tile.readers;
+  }
+  actions_.push_back({.kind = Action::Kind::kGrant,
+                      .tile = job.tile,
+                      .pinned_offset = copy(tile, Tier::kPinned).offset,
+                      .device_offset = copy(tile, Tier::kDevice).offset,
+                      .ticket = job.ticket,
+                      .after_copy = after_copy});
+}
+
+// A writer has the only bytes that count from now on.
+void Residency::VoidOtherCopies(TileIndex index, Tier keep) {
+  Tile& tile = tiles_[index];
+  const Tier other = keep == Tier::kDevice ? Tier::kPinned : Tier::kDevice;
+  Copy& stale = copy(tile, other);
+  if (stale.state == Copy::State::kReady && other == Tier::kPinned && !options_.has_store) {
+    stale.state = Copy::State::kHeld;  // its home: without a store there is no other
+  } else if (stale.state != Copy::State::kNone && options_.has_store) {
+    if (stale.state == Copy::State::kClaiming) {
+      ReleaseUnready(index);
+    } else {
+      DropFrame(index, other);
+    }
+  } else if (stale.state == Copy::State::kReady) {
+    DropFrame(index, other);
+  }
+  tile.zero = false;
+  if (!tile.stored) return;
+  SetStored(index, false);
+  if (tile.transient) actions_.push_back({.kind = Action::Kind::kForget, .tile = index});
+}
+
+Residency::Outcome Residency::Fail(Job& job, absl::Status status) {
+  if (job.kind == Job::Kind::kAcquire) {
+    if (status == write_error_) write_error_ = absl::OkStatus();
+    ReleaseUnready(job.tile);
+    actions_.push_back({.kind = Action::Kind::kFail,
+                        .tile = job.tile,
+                        .ticket = job.ticket,
+                        .status = std::move(status)});
+  }
+  return Outcome::kDone;
+}
+
+// --- Tiles that leave ---
+
+Residency::Outcome Residency::AdvanceEvict(Job& job) {
+  Tile& tile = tiles_[job.tile];
+  if (tile.transfer != Transfer::kNone) return Outcome::kWaiting;
+  Copy& leaving = copy(tile, job.tier);
+  const bool from_device = job.tier == Tier::kDevice;
+  const Copy& other = copy(tile, from_device ? Tier::kPinned : Tier::kDevice);
+  const bool kept = other.state == Copy::State::kReady && (from_device || !other.leaving);
+  const bool forgettable = leaving.state == Copy::State::kHeld || tile.stored || tile.zero || kept;
+
+  absl::Status failure = job.failure;
+  if (failure.ok() && !forgettable) {
+    Room room = Room::kReady;
+    if (from_device) room = EnsureFrame(job.tile, Tier::kPinned, 0, &failure);
+    if (room == Room::kWaiting) return Outcome::kWaiting;
+    if (room == Room::kReady) {
+      Start(job, from_device ? Transfer::kCopyOut : Transfer::kWrite);
+      return Outcome::kProgress;
+    }
+  }
+  if (!failure.ok()) {
+    leaving.leaving = false;
+    if (job.claim) {
+      Claim& claim = claims_[*job.claim];
+      claim.failure = failure;
+      if (--claim.leaving == 0) FinishClaim(*job.claim);
+    }
+    return Outcome::kDone;
+  }
+  DropFrame(job.tile, job.tier, job.claim);
+  const bool sink_further = !job.claim && from_device && options_.has_store && !tile.zero;
+  if (sink_further) (void)Evict(job.tile);
+  return Outcome::kDone;
+}
+
+// --- Towards a commit ---
+
+Residency::Outcome Residency::AdvanceFlush(Job& job) {
+  Tile& tile = tiles_[job.tile];
+  const bool for_commit = job.ticket != kNoTicket;
+  if (!job.failure.ok()) {
+    if (for_commit && flush_status_.ok()) flush_status_ = job.failure;
+    return Outcome::kDone;
+  }
+  if (tile.stored || tile.zero) return Outcome::kDone;
+  if (tile.transfer != Transfer::kNone) return Outcome::kWaiting;
+  if (tile.writer) return for_commit ? Outcome::kWaiting : Outcome::kDone;
+  if (Ready(tile, Tier::kPinned)) {
+    if (copy(tile, Tier::kPinned).leaving) return Outcome::kWaiting;
+    Start(job, Transfer::kWrite);
+    return Outcome::kProgress;
+  }
+  absl::Status why;
+  switch (EnsureFrame(job.tile, Tier::kPinned, 0, &why)) {
+    case Room::kWaiting: return Outcome::kWaiting;
+    case Room::kImpossible: job.failure = why; return Outcome::kProgress;
+    case Room::kReady: break;
+  }
+  Start(job, Transfer::kCopyOut);
+  return Outcome::kProgress;
+}
+
+void Residency::StartFlushes() {
+  if (flush_ticket_ == kNoTicket || !flush_status_.ok()) return;
+  while (flush_cursor_ < tiles_.size() &&
+         flushes_.size() < static_cast<size_t>(options_.max_flushes)) {
+    const TileIndex index = flush_cursor_++;
+    const Tile& tile = tiles_[index];
+    if (tile.transient || tile.zero || tile.stored) continue;
+    AddJob(flushes_, Job::Kind::kFlush, index, Tier::kPinned).ticket = flush_ticket_;
+  }
+}
+
+void Residency::FinishFlush() {
+  if (flush_ticket_ == kNoTicket || !flushes_.empty()) return;
+  if (flush_status_.ok() && flush_cursor_ < tiles_.size()) return;
+  if (flush_status_ == write_error_) write_error_ = absl::OkStatus();
+  actions_.push_back({.kind = flush_status_.ok() ? Action::Kind::kGrant : Action::Kind::kFail,
+                      .ticket = std::exchange(flush_ticket_, kNoTicket),
+                      .status = flush_status_});
+}
+
+// --- Ahead of need ---
+
+bool Residency::StartPrefetches() {
+  if (writes_failing_) return false;
+  bool progress = false;
+  while (prefetches_.size() < static_cast<size_t>(options_.max_prefetches)) {
+    const UseQueue::Entry* use = uses_.PrefetchCandidate();
+    if (use == nullptr) break;
+    const Tile& tile = tiles_[use->tile];
+    const Copy& target = copy(tile, use->tier);
+    const bool needless =
+        use->access == Access::kDiscard || target.state != Copy::State::kNone || tile.writer;
+    if (!needless) {
+      const uint64_t frame_bytes = FrameBytes(tile);
+      const bool free_run = arenas_[At(use->tier)].HasFree(frame_bytes);
+      if (!free_run && !FindWindow(use->tier, frame_bytes, uses_.prefetch_position()).found) break;
+      AddJob(prefetches_, Job::Kind::kPrefetch, use->tile, use->tier).position =
+          uses_.prefetch_position();
+      progress = true;
+    }
+    uses_.AdvancePrefetch();
+  }
+  return progress;
+}
+
+void Residency::MarkWritten(TileIndex index) {
+  if (options_.has_store && !tiles_[index].transient) written_.push_back(index);
+}
+
+// Writes the oldest tiles back before their room is needed, once pinned memory is half full.
+void Residency::StartWriteBehind() {
+  if (writes_failing_ || flush_ticket_ != kNoTicket) return;
+  if (arenas_[1].used_bytes() < arenas_[1].size_bytes() / 2) return;
+  for (int looked = 0; looked < 16 && !written_.empty(); ++looked) {
+    if (flushes_.size() >= static_cast<size_t>(options_.max_flushes)) return;
+    const TileIndex index = written_.front();
+    written_.pop_front();
+    const Tile& tile = tiles_[index];
+    if (tile.stored || tile.zero || tile.writer || !Ready(tile, Tier::kPinned)) continue;
+    if (tile.transfer != Transfer::kNone || tile.readers > 0) {
+      written_.push_back(index);
+      continue;
+    }
+    if (copy(tile, Tier::kPinned).leaving) continue;
+    AddJob(flushes_, Job::Kind::kFlush, index, Tier::kPinned);
+  }
+}
+
+void Residency::SetStored(TileIndex index, bool stored) {
+  Tile& tile = tiles_[index];
+  if (tile.stored == stored) return;
+  tile.stored = stored;
+  Count(index, Tier::kNvme, stored);
+}
+
+void Residency::Count(TileIndex index, Tier tier, bool held) {
+  const Tile& tile = tiles_[index];
+  for (Occupancy* room :
+       {&stats_.tiers[static_cast<size_t>(tier)],
+        &stats_.role_tiers[static_cast<size_t>(tile.role)][static_cast<size_t>(tier)]}) {
+    held ? room->now_bytes += FrameBytes(tile) : room->now_bytes -= FrameBytes(tile);
+    room->peak_bytes = std::max(room->peak_bytes, room->now_bytes);
+  }
+}
+
+std::vector<std::string> Residency::LeaseNames(size_t limit) const {
+  std::vector<std::string> names;
+  for (TileIndex index = 0; index < tiles_.size() && names.size() < limit; ++index) {
+    const Tile& tile = tiles_[index];
+    if (tile.readers == 0 && !tile.writer) continue;
+    names.push_back(options_.describe(index));
+  }
+  return names;
+}
+
+}  // namespace spillway::engine

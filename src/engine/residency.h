@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which tile is where, and what moves next: the residency state machine. Events go in as calls,
+// actions come out of TakeActions; there is no thread, clock, file or memory in it, so that tests
+// and a simulator drive it as the mover does.
+//
+// The state of a tile: a copy in any of the three tiers (every copy that is ready holds the newest
+// bytes), the leases on it, and at most one transfer in flight. A writer is alone on its tile, and
+// its lease makes the copies of other tiers void. A tile that was never written reads as zeros and
+// rests nowhere.
+//
+// How room is made: a tile that needs a frame takes a free run; else it claims the cheapest
+// contiguous window of unleased tiles, each of which leaves (forgotten if a lower tier has its
+// bytes, moved there if not) and hands its room to the claim. Room is always taken in the order
+// device, then pinned, then NVMe, and nothing in pinned memory ever waits for device room, so
+// claims cannot wait for each other in a circle.
+
+#ifndef SPILLWAY_ENGINE_RESIDENCY_H_
+#define SPILLWAY_ENGINE_RESIDENCY_H_
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "spillway/stats.h"
+#include "spillway/types.h"
+#include "src/engine/arena_map.h"
+#include "src/engine/use_queue.h"
+
+namespace spillway::engine {
+
+using Ticket = uint64_t;  // names a caller's request; chosen by the caller
+inline constexpr Ticket kNoTicket = 0;
+
+// What to do next. Transfers end with Residency::TransferDone for their tile.
+struct Action {
+  enum class Kind : uint8_t {
+    kRead,     // NVMe → pinned frame
+    kWrite,    // pinned frame → NVMe
+    kZero,     // fill the pinned frame with zeros
+    kCopyIn,   // pinned → device frame
+    kCopyOut,  // device → pinned frame
+    kForget,   // the NVMe copy is void: its extents may be freed
+    kGrant,    // the ticket's lease is held; with `after_copy`, its bytes arrive with the tile's
+               // kCopyIn
+    kFail,     // the ticket ends with `status`
+  };
+  Kind kind;
+  TileIndex tile = 0;
+  uint64_t pinned_offset = 0;
+  uint64_t device_offset = 0;
+  Ticket ticket = kNoTicket;
+  bool after_copy = false;
+  absl::Status status = absl::OkStatus();
+};
+
+struct ResidencyOptions {
+  uint64_t device_bytes = 0;  // budgets of the arenas
+  uint64_t pinned_bytes = 0;
+  bool has_store = false;                          // without one, pinned memory is the last tier
+  int max_prefetches = 8;                          // tiles on their way ahead of use
+  int max_flushes = 16;                            // tiles on their way to a commit
+  std::function<std::string(TileIndex)> describe;  // for messages: "tensor 'a' tile 3"
+};
+
+// Externally synchronised.
+class Residency {
+ public:
+  explicit Residency(ResidencyOptions options);
+
+  // A new tile; `stored`: its bytes are on NVMe already.
+  TileIndex AddTile(uint64_t size_bytes, Role role, bool transient, bool stored);
+
+  // --- Events from callers ---
+  // Ends with kGrant or kFail. `on_stream`: the lease may be granted before its bytes have come.
+  void Acquire(Ticket ticket, TileIndex tile, Tier tier, Access access, bool on_stream);
+  // The holder let go but work on a stream still uses the bytes; EndLease follows.
+  void BeginDrain(TileIndex tile, Tier tier);
+  void EndLease(TileIndex tile, Tier tier, Access access, bool drained);
+  void Declare(TileIndex tile, Tier tier, Access access) { uses_.Declare(tile, tier, access); }
+  void ClearDeclared() { uses_.Clear(); }
+  absl::Status Evict(TileIndex tile);
+  // The bytes are not wanted any more: the tile reads as zeros, every copy is void.
+  // FailedPrecondition if leased.
+  absl::Status Discard(TileIndex tile);
+  // Writes every tile that a commit holds and NVMe has not; ends with kGrant or kFail.
+  void Flush(Ticket ticket);
+
+  // --- Events from the mover ---
+  void TransferDone(TileIndex tile, const absl::Status& status);
+
+  // Goes as far as it can and hands out what there is to do. To be called after events.
+  std::vector<Action> TakeActions();
+
+  // --- What is true now ---
+  uint64_t device_offset(TileIndex tile) const { return tiles_[tile].copies[0].offset; }
+  uint64_t pinned_offset(TileIndex tile) const { return tiles_[tile].copies[1].offset; }
+  uint64_t size_bytes(TileIndex tile) const { return tiles_[tile].size_bytes; }
+  bool transient(TileIndex tile) const { return tiles_[tile].transient; }
+  int transfers_in_flight() const { return transfers_; }
+  int64_t num_leases() const { return num_leases_; }
+  std::vector<std::string> LeaseNames(size_t limit) const;
+  // A write failed and nobody was told: the failure, once.
+  absl::Status TakeWriteError() { return std::exchange(write_error_, absl::OkStatus()); }
+  // Occupancies, prefetch counts and the bytes moved.
+  const EngineStats& stats() const { return stats_; }
+
+ private:
+  enum class Transfer : uint8_t { kNone, kRead, kWrite, kZero, kCopyIn, kCopyOut };
+
+  struct Job;
+
+  // A tile's room in the device or pinned tier.
+  struct Copy {
+    enum class State : uint8_t { kNone, kClaiming, kHeld, kReady } state = State::kNone;
+    uint64_t offset = 0;
+    int leases = 0;
+    int draining = 0;         // of the leases, those that wait for a stream only
+    bool leaving = false;     // an eviction job is on it
+    bool prefetched = false;  // came ahead of use and was not used yet
+  };
+
+  struct Tile {
+    uint64_t size_bytes = 0;
+    std::array<Copy, 2> copies;  // kDevice, kPinned
+    Role role = Role::kParameter;
+    bool transient = false;
+    bool stored = false;  // NVMe has the newest bytes
+    bool zero = true;     // never written
+    bool writer = false;
+    bool discard = false;  // once the transfer in flight ends
+    Transfer transfer = Transfer::kNone;
+    int readers = 0;
+    int jobs = 0;  // on this tile, of any kind
+    uint64_t last_use = 0;
+    Job* transfer_job = nullptr;  // the job that started the transfer in flight
+  };
+
+  // A window being emptied for a tile.
+  struct Claim {
+    uint64_t offset = 0;
+    uint64_t size_bytes = 0;
+    int leaving = 0;
+    absl::Status failure;
+  };
+  using ClaimKey = std::pair<Tier, TileIndex>;
+
+  struct Job {
+    enum class Kind : uint8_t { kAcquire, kPrefetch, kEvict, kFlush } kind;
+    TileIndex tile = 0;
+    Tier tier = Tier::kDevice;
+    Access access = Access::kRead;
+    Ticket ticket = kNoTicket;
+    bool on_stream = false;
+    uint64_t position = UseQueue::kNever;  // kPrefetch: of its use
+    std::optional<ClaimKey> claim;         // kEvict: who gets the room
+    absl::Status failure;                  // of a transfer that it started
+  };
+  using Jobs = std::list<Job>;
+  enum class Outcome : uint8_t { kWaiting, kProgress, kDone };
+
+  // Phases of a pump (residency.cc).
+  bool AdvanceAll(Jobs& jobs);
+  Job& AddJob(Jobs& jobs, Job::Kind kind, TileIndex tile, Tier tier);
+  Outcome Advance(Job& job);
+  Outcome AdvanceAcquire(Job& job);
+  Outcome AdvancePrefetch(Job& job);
+  Outcome AdvanceEvict(Job& job);
+  Outcome AdvanceFlush(Job& job);
+  bool StartPrefetches();
+  void StartWriteBehind();
+  void StartFlushes();
+  void FinishFlush();
+
+  // Moving bytes towards a copy: starts the next transfer that brings the tile nearer to `tier`.
+  Outcome Fill(Job& job);
+  void Start(Job& job, Transfer transfer);
+  bool CanLease(const Tile& tile, Access access) const;
+  void Grant(Job& job, bool after_copy);
+  void VoidOtherCopies(TileIndex index, Tier keep);
+  Outcome Fail(Job& job, absl::Status status);
+  void MarkWritten(TileIndex index);
+  void DropAll(TileIndex index);
+
+  // Room (residency_room.cc).
+  enum class Room : uint8_t { kReady, kWaiting, kImpossible };
+  Room EnsureFrame(TileIndex index, Tier tier, uint64_t position, absl::Status* why);
+  struct Window {
+    uint64_t offset = 0;
+    double cost = 0;
+    bool found = false;
+    bool possible = false;  // some window would do once transfers end
+  };
+  Window FindWindow(Tier tier, uint64_t size_bytes, uint64_t position) const;
+  enum class Leave : uint8_t { kNow, kLater, kNever };
+  Leave CanLeave(const ArenaMap::Segment& segment, Tier tier, uint64_t position,
+                 double* cost) const;
+  void MakeClaim(TileIndex index, Tier tier, uint64_t offset, uint64_t size_bytes);
+  void FinishClaim(ClaimKey key);
+  void DropFrame(TileIndex index, Tier tier, std::optional<ClaimKey> claim = std::nullopt);
+  void ReleaseUnready(TileIndex index);
+  absl::Status NoRoom(TileIndex index, Tier tier) const;
+  void Count(TileIndex index, Tier tier, bool held);
+
+  static size_t At(Tier tier) { return tier == Tier::kDevice ? 0 : 1; }
+  Copy& copy(Tile& tile, Tier tier) { return tile.copies[At(tier)]; }
+  const Copy& copy(const Tile& tile, Tier tier) const { return tile.copies[At(tier)]; }
+  bool Ready(const Tile& tile, Tier tier) const {
+    return copy(tile, tier).state == Copy::State::kReady;
+  }
+  uint64_t FrameBytes(const Tile& tile) const {
+    return (tile.size_bytes + kFrameAlignment - 1) / kFrameAlignment * kFrameAlignment;
+  }
+  void SetStored(TileIndex index, bool stored);
+
+  ResidencyOptions options_;
+  std::deque<Tile> tiles_;
+  std::array<ArenaMap, 2> arenas_;
+  std::map<ClaimKey, Claim> claims_;
+  UseQueue uses_;
+  Jobs acquires_, evictions_, flushes_, prefetches_;
+  std::deque<TileIndex> written_;  // tiles written since they were last stored, oldest first
+  Ticket flush_ticket_ = kNoTicket;
+  TileIndex flush_cursor_ = 0;
+  absl::Status flush_status_;
+  uint64_t clock_ = 0;  // counts leases, for recency
+  int transfers_ = 0;
+  int64_t num_leases_ = 0;
+  absl::Status write_error_;
+  bool writes_failing_ = false;  // no unasked writes until one has succeeded
+  std::vector<Action> actions_;
+  EngineStats stats_;
+};
+
+}  // namespace spillway::engine
+
+#endif  // SPILLWAY_ENGINE_RESIDENCY_H_

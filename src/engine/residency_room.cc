@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a tile gets its frame: a free run, or a claim on the cheapest contiguous window whose tiles
+// can leave.
+
+#include <algorithm>
+
+#include "src/base/bytes.h"
+#include "src/base/check.h"
+#include "src/engine/residency.h"
+
+namespace spillway::engine {
+namespace {
+
+// What a tile's leaving costs, a byte: forgetting it now and bringing it back later; moving it
+// first.
+constexpr double kForgetCost = 1.0;
+constexpr double kCopyOutCost = 1.5;
+constexpr double kWriteCost = 3.0;
+
+}  // namespace
+
+Residency::Room Residency::EnsureFrame(TileIndex index, Tier tier, uint64_t position,
+                                       absl::Status* why) {
+  Tile& tile = tiles_[index];
+  Copy& target = copy(tile, tier);
+  if (target.state == Copy::State::kHeld || target.state == Copy::State::kReady)
+    return Room::kReady;
+  if (target.state == Copy::State::kClaiming) {
+    const Claim& claim = claims_.at({tier, index});
+    if (claim.leaving > 0) return Room::kWaiting;
+    *why = claim.failure;
+    claims_.erase({tier, index});
+    target.state = Copy::State::kNone;
+    return Room::kImpossible;
+  }
+  const uint64_t frame_bytes = FrameBytes(tile);
+  if (auto offset = arenas_[At(tier)].Allocate(frame_bytes, index)) {
+    target.state = Copy::State::kHeld;
+    target.offset = *offset;
+    Count(index, tier, true);
+    return Room::kReady;
+  }
+  const Window window = FindWindow(tier, frame_bytes, position);
+  if (window.found) {
+    MakeClaim(index, tier, window.offset, frame_bytes);
+    return Room::kWaiting;
+  }
+  if (window.possible) return Room::kWaiting;
+  *why = NoRoom(index, tier);
+  return Room::kImpossible;
+}
+
+Residency::Leave Residency::CanLeave(const ArenaMap::Segment& segment, Tier tier, uint64_t position,
+                                     double* cost) const {
+  if (segment.kind == ArenaMap::Kind::kFree) return Leave::kNow;
+  if (segment.kind == ArenaMap::Kind::kReserved) return Leave::kLater;
+  const Tile& tile = tiles_[segment.tile];
+  const Copy& held = copy(tile, tier);
+  if (held.leases > held.draining) return Leave::kNever;
+  const bool homeless = tier == Tier::kPinned && !options_.has_store && !tile.zero;
+  if (homeless) return Leave::kNever;
+  if (held.leases > 0 || held.leaving || tile.transfer != Transfer::kNone) return Leave::kLater;
+  const bool awaited = held.state == Copy::State::kHeld && tile.jobs > 0;
+  if (awaited) return Leave::kLater;
+
+  // A prefetch never sends away what is needed before it; a caller's need goes first.
+  uint64_t next = uses_.NextUse(segment.tile, tier);
+  if (tier == Tier::kPinned) next = std::min(next, uses_.NextUse(segment.tile, Tier::kDevice));
+  if (position > 0 && next <= position) return Leave::kLater;
+
+  const bool elsewhere = tile.stored || tile.zero || held.state == Copy::State::kHeld ||
+                         Ready(tile, tier == Tier::kDevice ? Tier::kPinned : Tier::kDevice);
+  const double move_cost = elsewhere               ? kForgetCost
+                           : tier == Tier::kDevice ? kCopyOutCost
+                                                   : kWriteCost;
+  const double recency = static_cast<double>(tile.last_use) / static_cast<double>(clock_ + 1);
+  const double nearness =
+      next == UseQueue::kNever ? 0.0 : 4.0 + 256.0 / static_cast<double>(next - uses_.now() + 1);
+  *cost = static_cast<double>(segment.size_bytes) * (move_cost + recency + nearness);
+  return Leave::kNow;
+}
+
+// One pass with two ends: the window grows to the right until it is large enough, then sheds what
+// it can on the left. Segments that cannot leave now cut it; those that never can (a lease) also
+// cut what is possible later.
+Residency::Window Residency::FindWindow(Tier tier, uint64_t size_bytes, uint64_t position) const {
+  struct Part {
+    uint64_t offset, size_bytes;
+    double cost;
+  };
+  Window best;
+  std::deque<Part> parts;
+  uint64_t window_bytes = 0, possible_bytes = 0;
+  double window_cost = 0;
+  for (const auto& [offset, segment] : arenas_[At(tier)].segments()) {
+    double cost = 0;
+    const Leave leave = CanLeave(segment, tier, position, &cost);
+    possible_bytes = leave == Leave::kNever ? 0 : possible_bytes + segment.size_bytes;
+    best.possible |= possible_bytes >= size_bytes;
+    if (leave != Leave::kNow) {
+      parts.clear();
+      window_bytes = 0;
+      window_cost = 0;
+      continue;
+    }
+    parts.push_back({offset, segment.size_bytes, cost});
+    window_bytes += segment.size_bytes;
+    window_cost += cost;
+    while (window_bytes - parts.front().size_bytes >= size_bytes) {
+      window_bytes -= parts.front().size_bytes;
+      window_cost -= parts.front().cost;
+      parts.pop_front();
+    }
+    if (window_bytes < size_bytes || (best.found && best.cost <= window_cost)) continue;
+    best.found = true;
+    best.offset = parts.front().offset;
+    best.cost = window_cost;
+  }
+  return best;
+}
+
+void Residency::MakeClaim(TileIndex index, Tier tier, uint64_t offset, uint64_t size_bytes) {
+  const ClaimKey key{tier, index};
+  ArenaMap& arena = arenas_[At(tier)];
+  arena.ReserveFree(offset, size_bytes, index);
+  copy(tiles_[index], tier).state = Copy::State::kClaiming;
+  Claim& claim = claims_[key];
+  claim.offset = offset;
+  claim.size_bytes = size_bytes;
+  for (auto it = arena.segments().find(offset);
+       it != arena.segments().end() && it->first < offset + size_bytes; ++it) {
+    if (it->second.kind != ArenaMap::Kind::kFrame) continue;
+    copy(tiles_[it->second.tile], tier).leaving = true;
+    ++claim.leaving;
+    AddJob(evictions_, Job::Kind::kEvict, it->second.tile, tier).claim = key;
+  }
+  SPILLWAY_CHECK(claim.leaving > 0);
+}
+
+void Residency::FinishClaim(ClaimKey key) {
+  const Claim& claim = claims_.at(key);
+  Copy& target = copy(tiles_[key.second], key.first);
+  ArenaMap& arena = arenas_[At(key.first)];
+  if (!claim.failure.ok()) {  // EnsureFrame finds it
+    arena.Unreserve(claim.offset, claim.size_bytes, key.second);
+    return;
+  }
+  arena.ReservedToFrame(claim.offset, claim.size_bytes, key.second);
+  target.state = Copy::State::kHeld;
+  target.offset = claim.offset;
+  Count(key.second, key.first, true);
+  claims_.erase(key);
+}
+
+void Residency::DropFrame(TileIndex index, Tier tier, std::optional<ClaimKey> claim_key) {
+  Tile& tile = tiles_[index];
+  Copy& leaving = copy(tile, tier);
+  SPILLWAY_CHECK(leaving.leases == 0);
+  if (leaving.prefetched) ++stats_.prefetch_wasted;
+  const uint64_t offset = leaving.offset;
+  leaving = Copy{};
+  Count(index, tier, false);
+  if (!claim_key) {
+    arenas_[At(tier)].Free(offset);
+    return;
+  }
+  Claim& claim = claims_.at(*claim_key);
+  arenas_[At(tier)].FreeInto(offset, claim.offset, claim.size_bytes, claim_key->second);
+  if (--claim.leaving == 0) FinishClaim(*claim_key);
+}
+
+// Gives back room that was taken for bytes that will not come.
+void Residency::ReleaseUnready(TileIndex index) {
+  Tile& tile = tiles_[index];
+  if (tile.transfer != Transfer::kNone) return;
+  for (Tier tier : {Tier::kDevice, Tier::kPinned}) {
+    Copy& held = copy(tile, tier);
+    const bool home = tier == Tier::kPinned && !options_.has_store && Ready(tile, Tier::kDevice);
+    if (held.state == Copy::State::kHeld && !held.leaving && held.leases == 0 && !home)
+      DropFrame(index, tier);
+    // A claim under way ends as a frame that is held and idle, which the next claim may take.
+  }
+}
+
+absl::Status Residency::NoRoom(TileIndex index, Tier tier) const {
+  const ArenaMap& arena = arenas_[At(tier)];
+  const uint64_t frame_bytes = FrameBytes(tiles_[index]);
+  std::string message = options_.describe(index) + " needs " + base::FormatBytes(frame_bytes) +
+                        " of contiguous " + std::string(Name(tier)) + " memory; the budget is " +
+                        base::FormatBytes(arena.size_bytes());
+  const std::string flag = tier == Tier::kDevice ? "device_bytes" : "pinned_bytes";
+  if (frame_bytes > arena.size_bytes()) {
+    return absl::ResourceExhaustedError(message + ": raise " + flag + " to at least " +
+                                        base::FormatBytes(frame_bytes) +
+                                        ", or register it with smaller tiles");
+  }
+  std::string holders;
+  int count = 0;
+  uint64_t homeless_bytes = 0;
+  for (const auto& [offset, segment] : arena.segments()) {
+    if (segment.kind != ArenaMap::Kind::kFrame) continue;
+    const Copy& held = copy(tiles_[segment.tile], tier);
+    if (held.leases == 0) {
+      homeless_bytes += segment.size_bytes;
+      continue;
+    }
+    if (++count > 8) continue;
+    holders += (count > 1 ? ", " : "") + options_.describe(segment.tile) + " (" +
+               base::FormatBytes(segment.size_bytes) + ")";
+  }
+  if (count > 0) message += "; leases in the way: " + holders + (count > 8 ? ", and more" : "");
+  if (tier == Tier::kPinned && !options_.has_store) {
+    message += "; without a store everything rests in pinned memory (" +
+               base::FormatBytes(homeless_bytes) + " now): give a store folder";
+  }
+  return absl::ResourceExhaustedError(message + "; release leases or raise " + flag);
+}
+
+}  // namespace spillway::engine

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Residency under random callers, with transfers that end in random order and sometimes fail,
+// against memory that holds real values: whoever is granted a lease must find the last value
+// written, whatever moved in between. A run in which nothing can happen any more although callers
+// wait is a deadlock, and fails.
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "src/engine/residency.h"
+
+namespace spillway::engine {
+namespace {
+
+constexpr uint64_t kUnit = kFrameAlignment;
+
+struct Setup {
+  bool has_store = true;
+  uint64_t device_units = 12;
+  uint64_t pinned_units = 20;
+  int num_tiles = 16;
+  uint64_t max_tile_units = 4;
+  int max_held = 1;  // leases a caller holds at once
+  double failure_rate = 0;
+};
+
+class Simulation {
+ public:
+  Simulation(Setup setup, unsigned seed)
+      : setup_(setup), random_(seed), residency_(Options(setup)) {
+    device_.resize(setup.device_units);
+    pinned_.resize(setup.pinned_units);
+    for (int i = 0; i < setup.num_tiles; ++i) {
+      const uint64_t units = 1 + random_() % setup.max_tile_units;
+      residency_.AddTile(units * kUnit - random_() % kUnit, Role::kParameter, i % 4 == 3, false);
+      units_.push_back(units);
+      truth_.push_back(0);
+      nvme_.push_back(std::nullopt);
+    }
+  }
+
+  void Run(int steps) {
+    for (int step = 0; step < steps && !testing::Test::HasFatalFailure(); ++step) {
+      Act();
+      Pump();
+    }
+    Drain();
+  }
+
+  const EngineStats& stats() const { return residency_.stats(); }
+  int failures() const { return failures_; }
+  int grants() const { return grants_; }
+
+ private:
+  struct Held {
+    TileIndex tile;
+    Tier tier;
+    Access access;
+  };
+  struct Request {
+    TileIndex tile;
+    Tier tier;
+    Access access;
+  };
+
+  static ResidencyOptions Options(const Setup& setup) {
+    ResidencyOptions options;
+    options.device_bytes = setup.device_units * kUnit;
+    options.pinned_bytes = setup.pinned_units * kUnit;
+    options.has_store = setup.has_store;
+    options.max_prefetches = 3;
+    options.describe = [](TileIndex tile) { return "tile " + std::to_string(tile); };
+    return options;
+  }
+
+  bool Chance(double p) { return std::uniform_real_distribution<>(0, 1)(random_) < p; }
+
+  void Act() {
+    const auto tile = static_cast<TileIndex>(random_() % truth_.size());
+    const Tier tier = Chance(0.5) ? Tier::kDevice : Tier::kPinned;
+    const auto access = static_cast<Access>(random_() % 4);
+    switch (random_() % 8) {
+      case 0:
+      case 1:
+      case 2:
+        if (requests_.size() + held_.size() < static_cast<size_t>(setup_.max_held)) {
+          residency_.Acquire(++ticket_, tile, tier, access, false);
+          requests_[ticket_] = {tile, tier, access};
+        }
+        break;
+      case 3: EndSomeLease(); break;
+      case 4: residency_.Declare(tile, tier, access); break;
+      case 5:
+        if (Chance(0.1)) residency_.ClearDeclared();
+        if (Chance(0.3)) (void)residency_.Evict(tile);
+        if (tile % 4 == 3 && Chance(0.2) && !Requested(tile) && residency_.Discard(tile).ok())
+          truth_[tile] = 0;
+        break;
+      case 6:
+        if (held_.empty() && requests_.empty() && !flushing_ && Chance(0.2)) {
+          flushing_ = true;
+          residency_.Flush(flush_ticket_);
+        }
+        break;
+      default: EndSomeTransfer();
+    }
+  }
+
+  bool Requested(TileIndex tile) const {
+    for (const auto& [ticket, request] : requests_) {
+      if (request.tile == tile) return true;
+    }
+    return false;
+  }
+
+  void EndSomeLease() {
+    if (held_.empty()) return;
+    const size_t i = random_() % held_.size();
+    const Held lease = held_[i];
+    held_.erase(held_.begin() + static_cast<long>(i));
+    CheckBytes(lease.tile, lease.tier);
+    residency_.EndLease(lease.tile, lease.tier, lease.access, false);
+  }
+
+  void EndSomeTransfer() {
+    if (transfers_.empty()) return;
+    const size_t i = random_() % transfers_.size();
+    const Action action = transfers_[i];
+    transfers_.erase(transfers_.begin() + static_cast<long>(i));
+    if (Chance(setup_.failure_rate) && action.kind != Action::Kind::kZero) {
+      residency_.TransferDone(action.tile, absl::UnavailableError("injected"));
+      return;
+    }
+    for (uint64_t u = 0; u < units_[action.tile]; ++u) {
+      uint64_t& pinned = pinned_[(action.pinned_offset / kUnit) + u];
+      uint64_t* device =
+          action.kind == Action::Kind::kCopyIn || action.kind == Action::Kind::kCopyOut
+              ? &device_[(action.device_offset / kUnit) + u]
+              : nullptr;
+      switch (action.kind) {
+        case Action::Kind::kRead: pinned = *nvme_[action.tile]; break;
+        case Action::Kind::kWrite: nvme_[action.tile] = pinned; break;
+        case Action::Kind::kZero: pinned = 0; break;
+        case Action::Kind::kCopyIn: *device = pinned; break;
+        case Action::Kind::kCopyOut: pinned = *device; break;
+        default: FAIL();
+      }
+    }
+    residency_.TransferDone(action.tile, absl::OkStatus());
+  }
+
+  void Pump() {
+    for (const Action& action : residency_.TakeActions()) {
+      switch (action.kind) {
+        case Action::Kind::kGrant: OnGrant(action); break;
+        case Action::Kind::kFail: OnFail(action); break;
+        case Action::Kind::kForget: nvme_[action.tile].reset(); break;
+        default: transfers_.push_back(action);
+      }
+    }
+  }
+
+  void OnGrant(const Action& action) {
+    if (action.ticket == flush_ticket_) {
+      flushing_ = false;
+      for (TileIndex tile = 0; tile < truth_.size(); ++tile) {
+        if (tile % 4 == 3 || truth_[tile] == 0) continue;
+        ASSERT_TRUE(nvme_[tile].has_value());
+        ASSERT_EQ(*nvme_[tile], truth_[tile]) << "a commit would hold an old value";
+      }
+      return;
+    }
+    ++grants_;
+    const Request request = requests_.at(action.ticket);
+    requests_.erase(action.ticket);
+    for (const Held& other : held_) {
+      ASSERT_FALSE(other.tile == request.tile && (Writes(other.access) || Writes(request.access)))
+          << "a writer is not alone";
+    }
+    if (request.access != Access::kDiscard) CheckBytes(request.tile, request.tier);
+    if (Writes(request.access)) {
+      truth_[request.tile] = ++value_;
+      for (uint64_t u = 0; u < units_[request.tile]; ++u)
+        Cell(request.tile, request.tier, u) = value_;
+    }
+    held_.push_back({request.tile, request.tier, request.access});
+  }
+
+  void OnFail(const Action& action) {
+    if (action.ticket == flush_ticket_) {
+      flushing_ = false;
+      ASSERT_GT(setup_.failure_rate, 0);
+      return;
+    }
+    ++failures_;
+    requests_.erase(action.ticket);
+    if (setup_.failure_rate > 0) return;
+    ASSERT_EQ(action.status.code(), absl::StatusCode::kResourceExhausted) << action.status;
+    ASSERT_TRUE(!held_.empty() || !setup_.has_store) << action.status;
+  }
+
+  uint64_t& Cell(TileIndex tile, Tier tier, uint64_t unit) {
+    return tier == Tier::kDevice ? device_.at(residency_.device_offset(tile) / kUnit + unit)
+                                 : pinned_.at(residency_.pinned_offset(tile) / kUnit + unit);
+  }
+
+  void CheckBytes(TileIndex tile, Tier tier) {
+    for (uint64_t u = 0; u < units_[tile]; ++u) {
+      ASSERT_EQ(Cell(tile, tier, u), truth_[tile])
+          << "tile " << tile << " in " << Name(tier) << " unit " << u;
+    }
+  }
+
+  // Everything must come to an end: leases are released, transfers end, and no request is left.
+  void Drain() {
+    for (int round = 0; round < 10000 && !testing::Test::HasFatalFailure(); ++round) {
+      if (requests_.empty() && transfers_.empty() && held_.empty() && !flushing_) return;
+      const bool stuck = transfers_.empty() && held_.empty();
+      ASSERT_FALSE(stuck) << requests_.size() << " requests wait for nothing: deadlock";
+      EndSomeTransfer();
+      Pump();
+      EndSomeLease();
+      Pump();
+    }
+    FAIL() << "did not come to rest";
+  }
+
+  Setup setup_;
+  std::mt19937 random_;
+  Residency residency_;
+  std::vector<uint64_t> device_, pinned_;  // a value a unit
+  std::vector<uint64_t> units_, truth_;
+  std::vector<std::optional<uint64_t>> nvme_;
+  std::vector<Action> transfers_;
+  std::vector<Held> held_;
+  std::map<Ticket, Request> requests_;
+  Ticket ticket_ = 100;
+  static constexpr Ticket flush_ticket_ = 1;
+  bool flushing_ = false;
+  uint64_t value_ = 0;
+  int failures_ = 0;
+  int grants_ = 0;
+};
+
+unsigned Seed() {
+  static const unsigned seed = std::random_device{}();
+  return seed;
+}
+
+void RunMany(const Setup& setup, int runs, int steps) {
+  for (int run = 0; run < runs; ++run) {
+    const unsigned seed = Seed() + static_cast<unsigned>(run);
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Simulation simulation(setup, seed);
+    simulation.Run(steps);
+    if (testing::Test::HasFatalFailure()) return;
+    EXPECT_GT(simulation.grants(), 0);
+  }
+}
+
+TEST(ResidencyRandom, OneLeaseAtATimeNeverFails) {
+  for (int run = 0; run < 200; ++run) {
+    const unsigned seed = Seed() + static_cast<unsigned>(run);
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Simulation simulation({.device_units = 4, .pinned_units = 4}, seed);
+    simulation.Run(800);
+    if (testing::Test::HasFatalFailure()) return;
+    EXPECT_EQ(simulation.failures(), 0) << "the largest tile fits in both tiers";
+  }
+}
+
+TEST(ResidencyRandom, ManyLeasesInTightBudgets) {
+  RunMany({.device_units = 9, .pinned_units = 11, .max_held = 4}, 200, 1500);
+}
+
+TEST(ResidencyRandom, AmpleBudgets) {
+  RunMany({.device_units = 100, .pinned_units = 100, .max_held = 5}, 50, 1500);
+}
+
+TEST(ResidencyRandom, FailingTransfersLoseNothing) {
+  RunMany({.device_units = 8, .pinned_units = 10, .max_held = 2, .failure_rate = 0.1}, 200, 1500);
+}
+
+TEST(ResidencyRandom, WithoutAStorePinnedMemoryIsTheLastTier) {
+  RunMany({.has_store = false, .device_units = 8, .pinned_units = 64, .max_held = 3}, 100, 1500);
+}
+
+TEST(ResidencyRandom, WithoutAStoreAndWithoutRoomTheCallerIsTold) {
+  RunMany({.has_store = false, .device_units = 8, .pinned_units = 16, .max_held = 3}, 100, 1500);
+}
+
+}  // namespace
+}  // namespace spillway::engine

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# What every target shares: language, warnings, dependencies, and the helpers that folders use.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+find_program(SPILLWAY_CCACHE ccache)
+if(SPILLWAY_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${SPILLWAY_CCACHE})
+endif()
+
+# No -march and no contraction: kernels dispatch at run time, and results must not follow from how a
+# compiler fuses.
+add_compile_options(-Wall -Wextra -Wshadow -Werror -ffp-contract=off)
+include_directories(${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+
+find_package(Threads REQUIRED)
+find_package(absl REQUIRED)
+find_package(SQLite3 REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(liburing REQUIRED IMPORTED_TARGET liburing)
+pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
+if(SPILLWAY_TOOLS)
+  find_package(nlohmann_json REQUIRED)
+  find_package(CLI11 REQUIRED)
+  pkg_check_modules(openblas REQUIRED IMPORTED_TARGET openblas)
+endif()
+if(SPILLWAY_TESTS)
+  find_package(GTest REQUIRED)
+  include(GoogleTest)
+endif()
+if(SPILLWAY_BENCH)
+  find_package(benchmark REQUIRED)
+endif()
+
+# A folder joins the build when it says how (it has a CMakeLists.txt).
+function(spillway_add_folder folder)
+  if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/CMakeLists.txt)
+    add_subdirectory(${folder})
+  endif()
+endfunction()
+
+# spillway_test(NAME LIBS target... LABELS label...): NAME.cc of the folder as a test program.
+function(spillway_test name)
+  cmake_parse_arguments(ARG "" "" "LIBS;LABELS" ${ARGN})
+  add_executable(${name} ${name}.cc)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  target_link_libraries(${name} PRIVATE ${ARG_LIBS} GTest::gtest GTest::gmock GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
+endfunction()
+
+if(NOT SPILLWAY_CUDA STREQUAL "OFF")
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER} found; no source of this version needs it")
+  elseif(SPILLWAY_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "SPILLWAY_CUDA=ON, but no nvcc was found: install the CUDA Toolkit or set SPILLWAY_CUDA=AUTO")
+  endif()
+endif()
