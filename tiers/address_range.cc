@@ -25,26 +25,33 @@ absl::Status Refused(uint64_t size_bytes, std::string_view purpose, int error) {
                    "; ask for less, or raise the address space limit (ulimit -v)"));
 }
 
+void Return(std::byte* start, uint64_t size_bytes) {
+  if (size_bytes == 0) return;
+  const int result = munmap(start, size_bytes);
+  SPILLWAY_CHECK(result == 0);
+}
+
 }  // namespace
 
 absl::StatusOr<std::byte*> MapAddressRange(uint64_t size_bytes, std::string_view purpose) {
   if (size_bytes == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("an arena of 0 bytes was asked for (",
-                                                   absl::string_view(purpose.data(), purpose.size()), ")"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("an arena of 0 bytes was asked for (",
+                     absl::string_view(purpose.data(), purpose.size()), ")"));
   }
-  if (size_bytes > std::numeric_limits<uint64_t>::max() / 2) return Refused(size_bytes, purpose, ENOMEM);
+  if (size_bytes > std::numeric_limits<uint64_t>::max() / 2)
+    return Refused(size_bytes, purpose, ENOMEM);
   const uint64_t wanted = base::RoundUp(size_bytes, kSmallPageBytes);
   const uint64_t mapped = wanted + kArenaAlignmentBytes;
-  void* const start =
-      mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const start = mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (start == MAP_FAILED) return Refused(size_bytes, purpose, errno);
 
   const auto address = reinterpret_cast<uintptr_t>(start);
   const uint64_t head = base::RoundUp(address, kArenaAlignmentBytes) - address;
   std::byte* const range = static_cast<std::byte*>(start) + head;
-  if (head > 0) SPILLWAY_CHECK(munmap(start, head) == 0);
-  const uint64_t tail = mapped - head - wanted;
-  if (tail > 0) SPILLWAY_CHECK(munmap(range + wanted, tail) == 0);
+  Return(static_cast<std::byte*>(start), head);
+  Return(range + wanted, mapped - head - wanted);
   // A kernel without transparent huge pages refuses; the range works all the same, only slower.
   (void)madvise(range, wanted, MADV_HUGEPAGE);
   return range;
@@ -52,8 +59,7 @@ absl::StatusOr<std::byte*> MapAddressRange(uint64_t size_bytes, std::string_view
 
 void UnmapAddressRange(std::byte* range, uint64_t size_bytes) {
   if (range == nullptr) return;
-  const int result = munmap(range, base::RoundUp(size_bytes, kSmallPageBytes));
-  SPILLWAY_CHECK(result == 0);
+  Return(range, base::RoundUp(size_bytes, kSmallPageBytes));
 }
 
 }  // namespace spillway::tiers

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The seam between the engine and a device: memory, streams, events and copies, with CUDA's semantics.
-// HostRuntime gives them on ordinary memory with threads, so that a machine without a GPU runs the same
-// engine.
+// The seam between the engine and a device: memory, streams, events and copies, with CUDA's
+// semantics. HostRuntime gives them on ordinary memory with threads, so that a machine without a
+// GPU runs the same engine.
 
 #ifndef SPILLWAY_TIERS_DEVICE_RUNTIME_H_
 #define SPILLWAY_TIERS_DEVICE_RUNTIME_H_
@@ -33,10 +33,10 @@ enum class CopyDirection : uint8_t { kHostToDevice, kDeviceToHost };
 
 // Thread-safe. Handles that were never made, or were destroyed, are a programming error (CHECK).
 //
-// Semantics, as CUDA's: work on a stream runs in launch order; streams run concurrently; Record marks the
-// work launched on the stream so far; an event that was never recorded counts as complete; recording again
-// moves the mark, and a Wait already launched keeps the one it saw; Wait makes later work on the stream wait
-// and does not block the caller.
+// Semantics, as CUDA's: work on a stream runs in launch order; streams run concurrently; Record
+// marks the work launched on the stream so far; an event that was never recorded counts as
+// complete; recording again moves the mark, and a Wait already launched keeps the one it saw; Wait
+// makes later work on the stream wait and does not block the caller.
 class DeviceRuntime {
  public:
   virtual ~DeviceRuntime() = default;
@@ -49,7 +49,8 @@ class DeviceRuntime {
   virtual absl::StatusOr<std::byte*> AllocateArena(uint64_t size_bytes) = 0;
   virtual void FreeArena(std::byte* arena, uint64_t size_bytes) = 0;
 
-  // Makes host memory known to the device for asynchronous copies (cudaHostRegister). No-op on the host.
+  // Makes host memory known to the device for asynchronous copies (cudaHostRegister). No-op on the
+  // host.
   virtual absl::Status RegisterHostMemory(std::span<std::byte> memory) = 0;
   virtual void UnregisterHostMemory(std::span<std::byte> memory) = 0;
 

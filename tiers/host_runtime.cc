@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams and events of the host. An event is a pointer to a *mark*, a one-shot flag that the recording
-// stream raises when it gets there. Record replaces the event's mark; Wait and Synchronize keep the one they
-// found. So a mark always belongs to work launched earlier than the wait on it, and waits cannot form a
-// cycle.
+// Streams and events of the host. An event is a pointer to a *mark*, a one-shot flag that the
+// recording stream raises when it gets there. Record replaces the event's mark; Wait and
+// Synchronize keep the one they found. So a mark always belongs to work launched earlier than the
+// wait on it, and waits cannot form a cycle.
 
 #include "tiers/host_runtime.h"
 
@@ -30,16 +30,16 @@ namespace {
 class Mark {
  public:
   void Raise() {
-    base::MutexLock lock(mutex_);
+    base::MutexLock lock(&mutex_);
     raised_ = true;
     changed_.NotifyAll();
   }
   void Wait() {
-    base::MutexLock lock(mutex_);
-    while (!raised_) changed_.Wait(mutex_);
+    base::MutexLock lock(&mutex_);
+    while (!raised_) changed_.Wait(&mutex_);
   }
   bool raised() {
-    base::MutexLock lock(mutex_);
+    base::MutexLock lock(&mutex_);
     return raised_;
   }
 
@@ -56,17 +56,17 @@ class HostStream {
 
   ~HostStream() {
     {
-      base::MutexLock lock(mutex_);
+      base::MutexLock lock(&mutex_);
       stopping_ = true;
-      launched_.NotifyAll();
+      launched_.NotifyOne();
     }
     thread_.join();
   }
 
   void Launch(std::function<void()> work) {
-    base::MutexLock lock(mutex_);
+    base::MutexLock lock(&mutex_);
     queue_.push_back(std::move(work));
-    launched_.NotifyAll();
+    launched_.NotifyOne();
   }
 
   // Returns when the stream reaches this point.
@@ -79,8 +79,8 @@ class HostStream {
  private:
   // The next closure; empty when there will be none.
   std::function<void()> Next() {
-    base::MutexLock lock(mutex_);
-    while (queue_.empty() && !stopping_) launched_.Wait(mutex_);
+    base::MutexLock lock(&mutex_);
+    while (queue_.empty() && !stopping_) launched_.Wait(&mutex_);
     if (queue_.empty()) return nullptr;
     std::function<void()> work = std::move(queue_.front());
     queue_.pop_front();
@@ -103,13 +103,16 @@ class HostRuntime final : public DeviceRuntime {
   std::string name() const override { return "host"; }
 
   uint64_t total_bytes() const override {
-    return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+           static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   }
 
   absl::StatusOr<std::byte*> AllocateArena(uint64_t size_bytes) override {
     return MapAddressRange(size_bytes, "the host device's arena");
   }
-  void FreeArena(std::byte* arena, uint64_t size_bytes) override { UnmapAddressRange(arena, size_bytes); }
+  void FreeArena(std::byte* arena, uint64_t size_bytes) override {
+    UnmapAddressRange(arena, size_bytes);
+  }
 
   absl::Status RegisterHostMemory(std::span<std::byte>) override { return absl::OkStatus(); }
   void UnregisterHostMemory(std::span<std::byte>) override {}
@@ -122,7 +125,7 @@ class HostRuntime final : public DeviceRuntime {
       return absl::ResourceExhaustedError(
           absl::StrCat("cannot start a thread for a host stream: ", error.what()));
     }
-    base::MutexLock lock(mutex_);
+    base::MutexLock lock(&mutex_);
     const StreamHandle handle{NextHandle()};
     streams_.emplace(handle.value, std::move(stream));
     return handle;
@@ -130,7 +133,7 @@ class HostRuntime final : public DeviceRuntime {
 
   void DestroyStream(StreamHandle stream) override {
     std::shared_ptr<HostStream> owned = Find(stream);
-    base::MutexLock lock(mutex_);
+    base::MutexLock lock(&mutex_);
     streams_.erase(stream.value);
   }
 
@@ -159,27 +162,29 @@ class HostRuntime final : public DeviceRuntime {
   }
 
   absl::StatusOr<EventHandle> CreateEvent() override {
-    base::MutexLock lock(mutex_);
+    base::MutexLock lock(&mutex_);
     const EventHandle handle{NextHandle()};
     events_.emplace(handle.value, nullptr);
     return handle;
   }
 
   void DestroyEvent(EventHandle event) override {
-    base::MutexLock lock(mutex_);
-    SPILLWAY_CHECK(events_.erase(event.value) == 1);
+    base::MutexLock lock(&mutex_);
+    const auto found = events_.find(event.value);
+    SPILLWAY_CHECK(found != events_.end());
+    events_.erase(found);
   }
 
   absl::Status Record(EventHandle event, StreamHandle stream) override {
     const std::shared_ptr<HostStream> target = Find(stream);
     auto mark = std::make_shared<Mark>();
     {
-      base::MutexLock lock(mutex_);
+      base::MutexLock lock(&mutex_);
       const auto found = events_.find(event.value);
       SPILLWAY_CHECK(found != events_.end());
       found->second = mark;
-      // Launched under the lock, so that of two threads that record, the later one's mark is kept and no
-      // wait can find a mark that its stream does not have yet.
+      // Launched under the lock, so that of two threads that record, the later one's mark is kept
+      // and no wait can find a mark that its stream does not have yet.
       target->Launch([mark] { mark->Raise(); });
     }
     return absl::OkStatus();
@@ -204,10 +209,12 @@ class HostRuntime final : public DeviceRuntime {
 
  private:
   // A number and not an address, so that a destroyed handle is never a live one's.
-  void* NextHandle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return reinterpret_cast<void*>(++last_handle_); }
+  void* NextHandle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return reinterpret_cast<void*>(++last_handle_);
+  }
 
   std::shared_ptr<HostStream> Find(StreamHandle stream) {
-    base::MutexLock lock(mutex_);
+    base::MutexLock lock(&mutex_);
     const auto found = streams_.find(stream.value);
     SPILLWAY_CHECK(found != streams_.end());
     return found->second;
@@ -215,7 +222,7 @@ class HostRuntime final : public DeviceRuntime {
 
   // Null for an event that was never recorded.
   std::shared_ptr<Mark> Find(EventHandle event) {
-    base::MutexLock lock(mutex_);
+    base::MutexLock lock(&mutex_);
     const auto found = events_.find(event.value);
     SPILLWAY_CHECK(found != events_.end());
     return found->second;

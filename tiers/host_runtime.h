@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The host as a device: ordinary memory for the arena, a thread for each stream, and events with CUDA's
-// semantics, so that a machine without a GPU runs the same engine, asynchronously, under the same budget.
+// The host as a device: ordinary memory for the arena, a thread for each stream, and events with
+// CUDA's semantics, so that a machine without a GPU runs the same engine, asynchronously, under the
+// same budget.
 
 #ifndef SPILLWAY_TIERS_HOST_RUNTIME_H_
 #define SPILLWAY_TIERS_HOST_RUNTIME_H_

@@ -13,7 +13,8 @@
 
 namespace spillway::tiers {
 
-// FailedPrecondition, saying what to do, for a device that this build or this machine does not have.
+// FailedPrecondition, saying what to do, for a device that this build or this machine does not
+// have.
 absl::StatusOr<std::unique_ptr<DeviceRuntime>> MakeDeviceRuntime(Device device);
 
 }  // namespace spillway::tiers

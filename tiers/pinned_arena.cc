@@ -2,7 +2,8 @@
 //
 // Pinned memory, a slab at a time:
 //   1. Create maps addresses; nothing is committed.
-//   2. The first use of a slab locks it: mlock faults all of it in, in huge pages where the kernel has them.
+//   2. The first use of a slab locks it: mlock faults all of it in, in huge pages where the kernel
+//   has them.
 //   3. Then it is registered, once.
 // A slab that may not be locked stays pageable: the engine works with it, slower, and says so once.
 
@@ -64,11 +65,13 @@ absl::StatusOr<std::unique_ptr<PinnedArena>> PinnedArena::Create(PinnedArenaOpti
   }
   if (options.slab_bytes == 0 || options.slab_bytes > kMaxSlabBytes ||
       options.slab_bytes % kSmallPageBytes != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "slabs of the pinned arena are multiples of 4096 bytes up to 1 GiB, not ", options.slab_bytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat("slabs of the pinned arena are multiples of 4096 bytes up to 1 GiB, not ",
+                     options.slab_bytes));
   }
   options.size_bytes = base::RoundDown(options.size_bytes, kSmallPageBytes);
-  SPILLWAY_ASSIGN_OR_RETURN(std::byte * data, MapAddressRange(options.size_bytes, "the pinned arena"));
+  SPILLWAY_ASSIGN_OR_RETURN(std::byte * data,
+                            MapAddressRange(options.size_bytes, "the pinned arena"));
   auto arena = std::unique_ptr<PinnedArena>(new PinnedArena(std::move(options)));
   arena->data_ = data;
   return arena;
@@ -83,7 +86,8 @@ PinnedArena::~PinnedArena() { UnmapAddressRange(data_, options_.size_bytes); }
 absl::Status PinnedArena::EnsureUsable(uint64_t offset, uint64_t size) {
   if (offset > options_.size_bytes || size > options_.size_bytes - offset) {
     return absl::InvalidArgumentError(absl::StrCat("bytes ", offset, " to ", offset, "+", size,
-                                                   " are outside the pinned arena of ", options_.size_bytes));
+                                                   " are outside the pinned arena of ",
+                                                   options_.size_bytes));
   }
   if (size == 0) return absl::OkStatus();
   const uint64_t last = (offset + size - 1) / options_.slab_bytes;
@@ -117,9 +121,9 @@ bool PinnedArena::Lock(std::span<std::byte> slab) {
   (void)munlock(slab.data(), slab.size());  // a refusal half way leaves the first pages locked
   if (!announced_pageable_) {
     announced_pageable_ = true;
-    Announce(absl::StrCat("cannot lock ", base::FormatBytes(slab.size()), " of memory (",
-                          std::strerror(error),
-                          "): pinned memory stays pageable; raise the limit (ulimit -l) to lock it"));
+    Announce(absl::StrCat(
+        "cannot lock ", base::FormatBytes(slab.size()), " of memory (", std::strerror(error),
+        "): pinned memory stays pageable; raise the limit (ulimit -l) to lock it"));
   }
   return false;
 }

@@ -26,11 +26,14 @@ absl::string_view View(std::string_view text) { return {text.data(), text.size()
 
 absl::Status CheckOptions(const AdamWOptions& options) {
   const auto refuse = [](const char* name, double value, const char* range) {
-    return absl::InvalidArgumentError(absl::StrCat("AdamW: ", name, " is ", value, "; it must be ", range));
+    return absl::InvalidArgumentError(
+        absl::StrCat("AdamW: ", name, " is ", value, "; it must be ", range));
   };
   // Written so that NaN fails.
-  if (!(options.beta1 >= 0 && options.beta1 < 1)) return refuse("beta1", options.beta1, "in [0, 1)");
-  if (!(options.beta2 >= 0 && options.beta2 < 1)) return refuse("beta2", options.beta2, "in [0, 1)");
+  if (!(options.beta1 >= 0 && options.beta1 < 1))
+    return refuse("beta1", options.beta1, "in [0, 1)");
+  if (!(options.beta2 >= 0 && options.beta2 < 1))
+    return refuse("beta2", options.beta2, "in [0, 1)");
   if (!(static_cast<float>(options.epsilon) > 0) || !std::isfinite(options.epsilon)) {
     return refuse("epsilon", options.epsilon, "above 0 in single precision");
   }
@@ -56,18 +59,22 @@ absl::Status CheckStep(const AdamWStep& step) {
   return absl::OkStatus();
 }
 
-absl::Status CheckDType(const TensorSpec& spec, const char* what, std::initializer_list<DType> allowed) {
-  if (std::find(allowed.begin(), allowed.end(), spec.dtype) != allowed.end()) return absl::OkStatus();
+absl::Status CheckDType(const TensorSpec& spec, const char* what,
+                        std::initializer_list<DType> allowed) {
+  if (std::find(allowed.begin(), allowed.end(), spec.dtype) != allowed.end())
+    return absl::OkStatus();
   std::string names;
-  for (DType dtype : allowed) absl::StrAppend(&names, names.empty() ? "" : " or ", View(Name(dtype)));
+  for (DType dtype : allowed)
+    absl::StrAppend(&names, names.empty() ? "" : " or ", View(Name(dtype)));
   return absl::InvalidArgumentError(absl::StrCat("AdamW: ", what, " '", spec.name, "' is ",
                                                  View(Name(spec.dtype)), "; it must be ", names));
 }
 
 absl::Status CheckSameTiles(const TensorSpec& spec, const char* what, const TensorSpec& master) {
   if (spec.shape == master.shape && spec.tile_rows == master.tile_rows) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("AdamW: ", what, " '", spec.name, "' and master weight '",
-                                                 master.name, "' have different shapes or tile_rows"));
+  return absl::InvalidArgumentError(absl::StrCat("AdamW: ", what, " '", spec.name,
+                                                 "' and master weight '", master.name,
+                                                 "' have different shapes or tile_rows"));
 }
 
 absl::Status CheckParameter(const Engine& engine, const AdamWTensors& tensors) {
@@ -83,9 +90,9 @@ absl::Status CheckParameter(const Engine& engine, const AdamWTensors& tensors) {
   if (tensors.weight == tensors.master) return absl::OkStatus();
   const TensorSpec& weight = engine.Spec(tensors.weight);
   if (weight.dtype == DType::kF32) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("AdamW: weight '", weight.name,
-                     "' is f32 and must then be the master weight itself, not '", master.name, "'"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "AdamW: weight '", weight.name, "' is f32 and must then be the master weight itself, not '",
+        master.name, "'"));
   }
   SPILLWAY_RETURN_IF_ERROR(CheckDType(weight, "weight", {DType::kF16}));
   return CheckSameTiles(weight, "weight", master);
@@ -95,7 +102,8 @@ absl::Status CheckParameter(const Engine& engine, const AdamWTensors& tensors) {
 absl::Status CheckDistinct(const Engine& engine, const std::vector<AdamWTensors>& parameters) {
   std::set<TensorId> seen;
   for (const AdamWTensors& tensors : parameters) {
-    std::vector<TensorId> ids = {tensors.gradient, tensors.master, tensors.moment1, tensors.moment2};
+    std::vector<TensorId> ids = {tensors.gradient, tensors.master, tensors.moment1,
+                                 tensors.moment2};
     if (tensors.weight != tensors.master) ids.push_back(tensors.weight);
     for (TensorId id : ids) {
       if (seen.insert(id).second) continue;
@@ -108,7 +116,8 @@ absl::Status CheckDistinct(const Engine& engine, const std::vector<AdamWTensors>
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<AdamW>> AdamW::Create(Engine* engine, ThreadPool* pool, AdamWOptions options,
+absl::StatusOr<std::unique_ptr<AdamW>> AdamW::Create(Engine* engine, ThreadPool* pool,
+                                                     AdamWOptions options,
                                                      std::vector<AdamWTensors> parameters) {
   SPILLWAY_RETURN_IF_ERROR(CheckOptions(options));
   for (const AdamWTensors& tensors : parameters) {
@@ -195,17 +204,18 @@ absl::Status StreamingAdamW::UpdateTile(const AdamWFactors& factors, const AdamW
   uint16_t* const weight = leases.size() > 4 ? leases[4].as<uint16_t>().data() : nullptr;
   SPILLWAY_CHECK(leases[0].size_bytes() == master.size() * gradient_element_bytes);
 
-  pool_->ParallelRanges(static_cast<int64_t>(master.size()), kGrainElements, [&](int64_t begin, int64_t end) {
-    AdamWRun run;
-    run.num_elements = end - begin;
-    run.gradient = gradient + static_cast<uint64_t>(begin) * gradient_element_bytes;
-    run.gradient_is_f16 = gradient_is_f16;
-    run.master = master.data() + begin;
-    run.moment1 = moment1 + begin;
-    run.moment2 = moment2 + begin;
-    run.weight = weight != nullptr ? weight + begin : nullptr;
-    UpdateAdamW(factors, run);
-  });
+  pool_->ParallelRanges(
+      static_cast<int64_t>(master.size()), kGrainElements, [&](int64_t begin, int64_t end) {
+        AdamWRun run;
+        run.num_elements = end - begin;
+        run.gradient = gradient + static_cast<uint64_t>(begin) * gradient_element_bytes;
+        run.gradient_is_f16 = gradient_is_f16;
+        run.master = master.data() + begin;
+        run.moment1 = moment1 + begin;
+        run.moment2 = moment2 + begin;
+        run.weight = weight != nullptr ? weight + begin : nullptr;
+        UpdateAdamW(factors, run);
+      });
   return absl::OkStatus();
 }
 

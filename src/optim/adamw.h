@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The streaming AdamW pass: one set of tiles (gradient, master, moments, weight) is leased in pinned memory,
-// updated by the kernel on all threads, and released; then the next. What brings the next tiles ahead is the
-// engine, told by Prefetch(uses()).
+// The streaming AdamW pass: one set of tiles (gradient, master, moments, weight) is leased in
+// pinned memory, updated by the kernel on all threads, and released; then the next. What brings the
+// next tiles ahead is the engine, told by Prefetch(uses()).
 
 #ifndef SPILLWAY_OPTIM_ADAMW_H_
 #define SPILLWAY_OPTIM_ADAMW_H_
@@ -38,11 +38,11 @@ class StreamingAdamW final : public AdamW {
   uint64_t min_pinned_bytes_ = 0;
 };
 
-// The pinned bytes within which leases of `lease_bytes`, taken in this order and held together, always find
-// room. With the first k−1 held and everything else out of the way, the free bytes lie in at most k gaps. If
-// all were smaller than the k-th lease, less than k·l_k would be free; so a budget of
-// (l_1 + … + l_(k−1)) + k·l_k has a gap that holds it, wherever the others lie. Sizes are rounded up to
-// frames of 4 KiB.
+// The pinned bytes within which leases of `lease_bytes`, taken in this order and held together,
+// always find room. With the first k−1 held and everything else out of the way, the free bytes lie
+// in at most k gaps. If all were smaller than the k-th lease, less than k·l_k would be free; so a
+// budget of (l_1 + … + l_(k−1)) + k·l_k has a gap that holds it, wherever the others lie. Sizes are
+// rounded up to frames of 4 KiB.
 uint64_t PinnedBytesForLeases(std::span<const uint64_t> lease_bytes);
 
 }  // namespace spillway::optim

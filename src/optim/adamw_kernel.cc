@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The AdamW kernel, compiled once for each instruction set by Highway. The end of a run that does not fill a
-// vector goes through the same vector code by way of a small buffer, so that it gets the same bits. Compiled
-// with -ffp-contract=off: a compiler that fused a multiply with an add would break them.
+// The AdamW kernel, compiled once for each instruction set by Highway. The end of a run that does
+// not fill a vector goes through the same vector code by way of a small buffer, so that it gets the
+// same bits. Compiled with -ffp-contract=off: a compiler that fused a multiply with an add would
+// break them.
 
 #include "src/optim/adamw_kernel.h"
 
@@ -27,7 +28,9 @@ using FloatLanes = hn::Vec<Floats>;
 inline FloatLanes LoadGradient(Floats d, const float* from) { return hn::LoadU(d, from); }
 inline FloatLanes LoadGradient(Floats d, const uint16_t* from) { return LoadHalf(d, from); }
 
-inline FloatLanes Scaled(float factor, FloatLanes lanes) { return hn::Mul(hn::Set(Floats(), factor), lanes); }
+inline FloatLanes Scaled(float factor, FloatLanes lanes) {
+  return hn::Mul(hn::Set(Floats(), factor), lanes);
+}
 
 // A run with its types resolved. `Gradient` is float or uint16_t (F16).
 template <typename Gradient>
@@ -39,16 +42,18 @@ struct Pointers {
   uint16_t* weight;
 };
 
-// Updates one full vector at element `i`. The factors come by value: by reference, the compiler would have to
-// load them again after every store.
+// Updates one full vector at element `i`. The factors come by value: by reference, the compiler
+// would have to load them again after every store.
 template <bool kWeight, typename Gradient>
 HWY_INLINE void UpdateVector(const AdamWFactors f, const Pointers<Gradient> at, size_t i) {
   const Floats d;
   const auto g = Scaled(f.gradient_scale, LoadGradient(d, at.gradient + i));
-  const auto m = hn::Add(Scaled(f.beta1, hn::LoadU(d, at.moment1 + i)), Scaled(f.one_minus_beta1, g));
-  const auto v =
-      hn::Add(Scaled(f.beta2, hn::LoadU(d, at.moment2 + i)), Scaled(f.one_minus_beta2, hn::Mul(g, g)));
-  const auto denominator = hn::Add(hn::Div(hn::Sqrt(v), hn::Set(d, f.bias2_root)), hn::Set(d, f.epsilon));
+  const auto m =
+      hn::Add(Scaled(f.beta1, hn::LoadU(d, at.moment1 + i)), Scaled(f.one_minus_beta1, g));
+  const auto v = hn::Add(Scaled(f.beta2, hn::LoadU(d, at.moment2 + i)),
+                         Scaled(f.one_minus_beta2, hn::Mul(g, g)));
+  const auto denominator =
+      hn::Add(hn::Div(hn::Sqrt(v), hn::Set(d, f.bias2_root)), hn::Set(d, f.epsilon));
   const auto decayed = Scaled(f.decay, hn::LoadU(d, at.master + i));
   const auto p = hn::Sub(decayed, Scaled(f.step_size, hn::Div(m, denominator)));
   hn::StoreU(m, d, at.moment1 + i);
@@ -78,8 +83,8 @@ void UpdateTail(const AdamWFactors f, const Pointers<Gradient> at, size_t i, siz
 
 template <bool kWeight, typename Gradient>
 void UpdateRun(const AdamWFactors f, const AdamWRun& run) {
-  const Pointers<Gradient> at = {static_cast<const Gradient*>(run.gradient), run.master, run.moment1,
-                                 run.moment2, run.weight};
+  const Pointers<Gradient> at = {static_cast<const Gradient*>(run.gradient), run.master,
+                                 run.moment1, run.moment2, run.weight};
   const auto n = static_cast<size_t>(run.num_elements);
   const size_t lanes = hn::Lanes(Floats());
   size_t i = 0;
@@ -94,7 +99,8 @@ void UpdateAdamWOnTarget(const AdamWFactors& factors, const AdamWRun& run) {
     run.weight != nullptr ? UpdateRun<true, uint16_t>(factors, run)
                           : UpdateRun<false, uint16_t>(factors, run);
   } else {
-    run.weight != nullptr ? UpdateRun<true, float>(factors, run) : UpdateRun<false, float>(factors, run);
+    run.weight != nullptr ? UpdateRun<true, float>(factors, run)
+                          : UpdateRun<false, float>(factors, run);
   }
 }
 

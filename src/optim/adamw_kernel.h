@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// AdamW on a run of elements that lie in memory: the arithmetic, vectorised, and nothing about tensors.
+// AdamW on a run of elements that lie in memory: the arithmetic, vectorised, and nothing about
+// tensors.
 //
 // The one idea: every element is computed by the same sequence of correctly rounded fp32 operations
-// (multiply, add, divide, square root; no fused multiply-add), so that the bits depend neither on how a tile
-// is cut, nor on alignment, nor on the instruction set that run-time dispatch picks.
+// (multiply, add, divide, square root; no fused multiply-add), so that the bits depend neither on
+// how a tile is cut, nor on alignment, nor on the instruction set that run-time dispatch picks.
 
 #ifndef SPILLWAY_OPTIM_ADAMW_KERNEL_H_
 #define SPILLWAY_OPTIM_ADAMW_KERNEL_H_

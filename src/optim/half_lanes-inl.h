@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// IEEE half precision to and from vectors of float, rounded to nearest even on every instruction set.
-// Included once for each Highway target, inside a file that foreach_target.h repeats.
+// IEEE half precision to and from vectors of float, rounded to nearest even on every instruction
+// set. Included once for each Highway target, inside a file that foreach_target.h repeats.
 //
-// Highway 1.0.3 truncates where the machine has no conversion instruction, so those targets get integer
-// arithmetic here that gives the instruction's results.
+// Highway 1.0.3 truncates where the machine has no conversion instruction, so those targets get
+// integer arithmetic here that gives the instruction's results.
 
 #include <hwy/highway.h>
 
@@ -47,7 +47,8 @@ HWY_INLINE void StoreHalf(D, hn::Vec<D> value, uint16_t* to) {
 
 #else  // !SPILLWAY_NATIVE_HALF
 
-// A half's exponent and fraction, moved up 13 bits, are a float's with the exponent too small by 112.
+// A half's exponent and fraction, moved up 13 bits, are a float's with the exponent too small by
+// 112.
 template <class D>
 HWY_INLINE hn::Vec<D> LoadHalf(D d, const uint16_t* from) {
   const hn::RebindToUnsigned<D> du;
@@ -64,7 +65,8 @@ HWY_INLINE hn::Vec<D> LoadHalf(D d, const uint16_t* from) {
   const auto quiet = hn::Or(special, hn::IfThenElseZero(is_nan, hn::Set(du, 1u << 22)));
   // A denormal is an integer multiple of 2^-24: put it below a 1.0·2^-14 and take that away.
   const auto one = hn::Set(du, 113u << 23);
-  const auto denormal = hn::BitCast(du, hn::Sub(hn::BitCast(d, hn::Or(shifted, one)), hn::BitCast(d, one)));
+  const auto denormal =
+      hn::BitCast(du, hn::Sub(hn::BitCast(d, hn::Or(shifted, one)), hn::BitCast(d, one)));
 
   auto result = hn::IfThenElse(hn::Eq(exponent, hn::Set(du, 0x7c00u << 13)), quiet, normal);
   result = hn::IfThenElse(hn::Eq(exponent, hn::Zero(du)), denormal, result);
@@ -80,7 +82,8 @@ HWY_INLINE void StoreHalf(D d, hn::Vec<D> value, uint16_t* to) {
   const auto sign = hn::And(bits, hn::Set(du, 0x80000000u));
   const auto magnitude = hn::Xor(bits, sign);
 
-  // Normal: add just under half of the last place, one more if the place is odd; a carry may reach infinity.
+  // Normal: add just under half of the last place, one more if the place is odd; a carry may reach
+  // infinity.
   const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 1u));
   const auto bias = hn::Set(du, 0xfffu - (112u << 23));
   const auto normal = hn::ShiftRight<13>(hn::Add(hn::Add(magnitude, bias), odd));
@@ -91,8 +94,8 @@ HWY_INLINE void StoreHalf(D d, hn::Vec<D> value, uint16_t* to) {
   // 65536 and above, infinity; NaN keeps its upper bits and becomes quiet.
   const auto is_nan = hn::Gt(magnitude, hn::Set(du, 0x7f800000u));
   const auto payload = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 0x3ffu));
-  const auto special =
-      hn::Or(hn::Set(du, 0x7c00u), hn::IfThenElseZero(is_nan, hn::Or(payload, hn::Set(du, 0x200u))));
+  const auto special = hn::Or(hn::Set(du, 0x7c00u),
+                              hn::IfThenElseZero(is_nan, hn::Or(payload, hn::Set(du, 0x200u))));
 
   auto result = hn::IfThenElse(hn::Lt(magnitude, hn::Set(du, 113u << 23)), denormal, normal);
   result = hn::IfThenElse(hn::Lt(magnitude, hn::Set(du, 143u << 23)), result, special);

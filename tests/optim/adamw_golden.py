@@ -39,7 +39,7 @@ def main():
     generator = torch.Generator().manual_seed(20261121)
     parameter = torch.nn.Parameter(torch.randn(ELEMENTS, generator=generator))
     initial = parameter.detach().clone()
-    optimizer = torch.optim.AdamW([parameter], lr=1.0, betas=BETAS, eps=EPSILON, weight_decay=WEIGHT_DECAY)
+    optimizer = torch.optim.AdamW([parameter], betas=BETAS, eps=EPSILON, weight_decay=WEIGHT_DECAY)
     gradients, parameters, moments1, moments2 = [], [], [], []
     for step, learning_rate in enumerate(LEARNING_RATES):
         # From 1e-6 to 1e5, so that epsilon matters to some elements, and zeros.
@@ -56,7 +56,8 @@ def main():
 
     print("// SPDX-License-Identifier: Apache-2.0")
     print("//")
-    print(f"// Written by adamw_golden.py with PyTorch {torch.__version__.split('+')[0]}: a row a step. Do not edit.")
+    version = torch.__version__.split("+")[0]
+    print(f"// Written by adamw_golden.py with PyTorch {version}: a row a step. Do not edit.")
     print()
     print("#ifndef SPILLWAY_TESTS_OPTIM_ADAMW_GOLDEN_H_")
     print("#define SPILLWAY_TESTS_OPTIM_ADAMW_GOLDEN_H_")

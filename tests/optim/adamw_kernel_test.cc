@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernel against one element at a time: the same bits on every instruction set that the machine has, for
-// any length, cut and alignment. Half precision is checked over all of its values, and the whole against the
-// rule in double and against PyTorch.
+// The kernel against one element at a time: the same bits on every instruction set that the machine
+// has, for any length, cut and alignment. Half precision is checked over all of its values, and the
+// whole against the rule in double and against PyTorch.
 
 #include "src/optim/adamw_kernel.h"
 
@@ -24,7 +24,8 @@ namespace {
 float FloatOfHalf(uint16_t half) {
   const int exponent = (half >> 10) & 31;
   const int fraction = half & 1023;
-  double value = exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
+  double value =
+      exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
   if (exponent == 31) value = fraction == 0 ? HUGE_VAL : std::numeric_limits<double>::quiet_NaN();
   return static_cast<float>((half & 0x8000) != 0 ? -value : value);
 }
@@ -35,7 +36,8 @@ uint16_t HalfOfFloat(float value) {
   const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
   if (magnitude == 0) return sign;
   const int exponent = std::isinf(value) ? 16 : std::max(std::ilogb(magnitude), -14);
-  const double units = std::rint(std::ldexp(magnitude, 10 - exponent));  // 1024 to 2048, below if denormal
+  const double units =
+      std::rint(std::ldexp(magnitude, 10 - exponent));  // 1024 to 2048, below if denormal
   const int bits = exponent > 15 ? 0x7c00 : ((exponent + 14) << 10) + static_cast<int>(units);
   return static_cast<uint16_t>(sign | std::min(bits, 0x7c00));
 }
@@ -177,8 +179,8 @@ TEST_P(AdamWKernel, ReadsEveryHalf) {
   }
 }
 
-// With a learning rate of zero the weight is the master, rounded: at every half, half way between two, and
-// the floats on either side of both.
+// With a learning rate of zero the weight is the master, rounded: at every half, half way between
+// two, and the floats on either side of both.
 TEST_P(AdamWKernel, RoundsEveryWeightToNearestEven) {
   const AdamWFactors factors = MakeAdamWFactors({}, {.learning_rate = 0});
   std::vector<float> values;
@@ -192,7 +194,8 @@ TEST_P(AdamWKernel, RoundsEveryWeightToNearestEven) {
       }
     }
   }
-  for (const float value : {65536.0f, 70000.0f, 3e38f, std::numeric_limits<float>::infinity(), 1e-30f}) {
+  for (const float value :
+       {65536.0f, 70000.0f, 3e38f, std::numeric_limits<float>::infinity(), 1e-30f}) {
     values.push_back(value);
     values.push_back(-value);
   }
@@ -227,13 +230,16 @@ std::string InstructionSetName(const testing::TestParamInfo<int64_t>& target) {
   return hwy::TargetName(target.param);
 }
 
-INSTANTIATE_TEST_SUITE_P(InstructionSets, AdamWKernel, testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
+INSTANTIATE_TEST_SUITE_P(InstructionSets, AdamWKernel,
+                         testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
                          InstructionSetName);
 
-// Many steps of the rule in double, with the quantities of the paper rather than the kernel's factors.
+// Many steps of the rule in double, with the quantities of the paper rather than the kernel's
+// factors.
 TEST(AdamW, FollowsTheRuleInDouble) {
   constexpr size_t kElements = 257;
-  const AdamWOptions options = {.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.05};
+  const AdamWOptions options = {
+      .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.05};
   Buffers b = RandomBuffers(kElements, 10);
   std::fill(b.moment1.begin(), b.moment1.end(), 0.0f);
   std::fill(b.moment2.begin(), b.moment2.end(), 0.0f);
@@ -263,8 +269,8 @@ TEST(AdamW, FollowsTheRuleInDouble) {
   }
 }
 
-// What torch.optim.AdamW made of the same gradients; adamw_golden.py wrote it down. Its parameters are fp32
-// too, so that a few last places remain.
+// What torch.optim.AdamW made of the same gradients; adamw_golden.py wrote it down. Its parameters
+// are fp32 too, so that a few last places remain.
 TEST(AdamW, FollowsPyTorchStepForStep) {
   constexpr size_t kElements = golden::kElements;
   const AdamWOptions options = {.beta1 = golden::kBeta1,
@@ -280,7 +286,8 @@ TEST(AdamW, FollowsPyTorchStepForStep) {
     const AdamWStep step = {.step = t + 1, .learning_rate = golden::kLearningRates[t]};
     UpdateAdamW(MakeAdamWFactors(options, step), RunOf(b, {false, false}, 0, kElements));
     for (size_t i = 0; i < kElements; ++i) {
-      const float p = golden::kParameters[t][i], m = golden::kMoments1[t][i], v = golden::kMoments2[t][i];
+      const float p = golden::kParameters[t][i], m = golden::kMoments1[t][i],
+                  v = golden::kMoments2[t][i];
       const std::string where = "step " + std::to_string(t + 1) + " element " + std::to_string(i);
       EXPECT_NEAR(b.master[i], p, 5e-7 * std::fabs(p)) << where;
       EXPECT_NEAR(b.moment1[i], m, 5e-7 * (std::fabs(m) + std::fabs(b.gradient[i])))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// AdamW over an engine: what it leases and in which order, that tiles and threads change no bit, and what it
-// refuses. The arithmetic itself is adamw_kernel_test's.
+// AdamW over an engine: what it leases and in which order, that tiles and threads change no bit,
+// and what it refuses. The arithmetic itself is adamw_kernel_test's.
 
 #include "src/optim/adamw.h"
 
@@ -35,8 +35,8 @@ TensorSpec Spec(std::string name, DType dtype, std::vector<int64_t> shape, int64
 enum class Precision { kF32, kHalf };
 
 // Registers the tensors of one parameter: all F32 with one weight, or F16 weight and gradient.
-AdamWTensors RegisterParameter(FakeEngine& engine, const std::string& name, std::vector<int64_t> shape,
-                               int64_t tile_rows, Precision precision) {
+AdamWTensors RegisterParameter(FakeEngine& engine, const std::string& name,
+                               std::vector<int64_t> shape, int64_t tile_rows, Precision precision) {
   const DType low = precision == Precision::kHalf ? DType::kF16 : DType::kF32;
   const auto add = [&](const char* suffix, DType dtype) {
     return *engine.Register(Spec(name + suffix, dtype, shape, tile_rows), {});
@@ -61,7 +61,8 @@ void FillRandom(FakeEngine& engine, const AdamWTensors& tensors, uint32_t seed) 
   }
 }
 
-std::unique_ptr<AdamW> Create(FakeEngine& engine, ThreadPool& pool, std::vector<AdamWTensors> parameters) {
+std::unique_ptr<AdamW> Create(FakeEngine& engine, ThreadPool& pool,
+                              std::vector<AdamWTensors> parameters) {
   auto adamw = AdamW::Create(&engine, &pool, kOptions, std::move(parameters));
   EXPECT_TRUE(adamw.ok()) << adamw.status();
   return *std::move(adamw);
@@ -158,11 +159,14 @@ TEST(StreamingAdamW, ReturnsTheEnginesFailureWithNothingHeldAndTheTileAsItWas) {
   const std::vector<float> before = Copy(engine.Content<float>(tensors.master));
   const auto adamw = Create(engine, pool, {tensors});
   engine.refuse_at = 8;  // the second tile's second moment
-  EXPECT_EQ(adamw->Step({.step = 1, .learning_rate = 0.1}), absl::DataLossError("the page is rotten"));
+  EXPECT_EQ(adamw->Step({.step = 1, .learning_rate = 0.1}),
+            absl::DataLossError("the page is rotten"));
   EXPECT_EQ(engine.held, 0);
   const std::vector<float> after = Copy(engine.Content<float>(tensors.master));
-  EXPECT_NE(std::vector(after.begin(), after.begin() + 16), std::vector(before.begin(), before.begin() + 16));
-  EXPECT_EQ(std::vector(after.begin() + 16, after.end()), std::vector(before.begin() + 16, before.end()));
+  EXPECT_NE(std::vector(after.begin(), after.begin() + 16),
+            std::vector(before.begin(), before.begin() + 16));
+  EXPECT_EQ(std::vector(after.begin() + 16, after.end()),
+            std::vector(before.begin() + 16, before.end()));
 }
 
 TEST(StreamingAdamW, WithoutParametersDoesNothing) {
@@ -208,7 +212,9 @@ TEST(StreamingAdamW, PinnedBytesHoldTheLeasesWhereverTheyArePlaced) {
 }
 
 TEST(StreamingAdamW, PinnedBytesOfATileSet) {
-  const auto bytes = [](std::vector<uint64_t> leases) { return optim::PinnedBytesForLeases(leases); };
+  const auto bytes = [](std::vector<uint64_t> leases) {
+    return optim::PinnedBytesForLeases(leases);
+  };
   EXPECT_EQ(bytes({}), 0u);
   EXPECT_EQ(bytes({1}), 4096u);
   EXPECT_EQ(bytes({4096, 8192}), 5 * 4096u);
@@ -227,7 +233,8 @@ TEST(StreamingAdamW, MinPinnedBytesFollowTheLargestTileSet) {
   EXPECT_EQ(Create(engine, pool, {tiled, whole})->min_pinned_bytes(), 7 * tile_bytes);
   const uint64_t half_bytes = 50 * 2048, full_bytes = 50 * 4096;
   // 102400 bytes are 25 frames.
-  EXPECT_EQ(Create(engine, pool, {whole})->min_pinned_bytes(), half_bytes + 2 * full_bytes + 4 * full_bytes);
+  EXPECT_EQ(Create(engine, pool, {whole})->min_pinned_bytes(),
+            half_bytes + 2 * full_bytes + 4 * full_bytes);
 }
 
 class AdamWCreate : public testing::Test {
@@ -239,7 +246,8 @@ class AdamWCreate : public testing::Test {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_NE(status.ToString().find(part), std::string::npos) << status;
   }
-  TensorId Add(const std::string& name, DType dtype, std::vector<int64_t> shape, int64_t tile_rows) {
+  TensorId Add(const std::string& name, DType dtype, std::vector<int64_t> shape,
+               int64_t tile_rows) {
     return *engine_.Register(Spec(name, dtype, std::move(shape), tile_rows), {});
   }
 
@@ -289,7 +297,8 @@ TEST_F(AdamWCreate, RefusesDTypes) {
 TEST_F(AdamWCreate, RefusesShapesAndTilesThatDiffer) {
   AdamWTensors tensors = half_;
   tensors.gradient = Add("g", DType::kF16, {8, 4}, 2);
-  ExpectRefused(Status(tensors), "gradient 'g' and master weight 'half.master' have different shapes");
+  ExpectRefused(Status(tensors),
+                "gradient 'g' and master weight 'half.master' have different shapes");
   tensors = half_;
   tensors.moment1 = Add("m", DType::kF32, {4, 8}, 1);
   ExpectRefused(Status(tensors), "moment 'm'");
@@ -302,7 +311,8 @@ TEST_F(AdamWCreate, RefusesATensorGivenTwice) {
   AdamWTensors tensors = full_;
   tensors.moment2 = tensors.moment1;
   ExpectRefused(Status(tensors), "'full.moment1' is given twice");
-  ExpectRefused(AdamW::Create(&engine_, &pool_, kOptions, {half_, half_}).status(), "is given twice");
+  ExpectRefused(AdamW::Create(&engine_, &pool_, kOptions, {half_, half_}).status(),
+                "is given twice");
 }
 
 TEST_F(AdamWCreate, StepRefusesWhatCannotBeApplied) {
@@ -310,7 +320,8 @@ TEST_F(AdamWCreate, StepRefusesWhatCannotBeApplied) {
   ExpectRefused(adamw->Step({.step = 0, .learning_rate = 0.1}), "step is 0");
   ExpectRefused(adamw->Step({.step = 1, .learning_rate = -0.1}), "learning_rate");
   ExpectRefused(adamw->Step({.step = 1, .learning_rate = std::nan("")}), "learning_rate");
-  ExpectRefused(adamw->Step({.step = 1, .learning_rate = 0.1, .gradient_scale = HUGE_VAL}), "gradient_scale");
+  ExpectRefused(adamw->Step({.step = 1, .learning_rate = 0.1, .gradient_scale = HUGE_VAL}),
+                "gradient_scale");
   EXPECT_TRUE(engine_.uses.empty());
 }
 

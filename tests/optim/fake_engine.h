@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An engine whose tiles are plain heap memory, for tests of what is said to an engine: it records every lease
-// and can refuse one. It has no tiers, no threads and no budget.
+// An engine whose tiles are plain heap memory, for tests of what is said to an engine: it records
+// every lease and can refuse one. It has no tiers, no threads and no budget.
 
 #ifndef SPILLWAY_TESTS_OPTIM_FAKE_ENGINE_H_
 #define SPILLWAY_TESTS_OPTIM_FAKE_ENGINE_H_
@@ -42,8 +42,8 @@ class FakeEngine final : public Engine {
     max_held = std::max(max_held, ++held);
     const TensorSpec& spec = Spec(tile.tensor);
     const std::span<std::byte> bytes(bytes_.at(tile.tensor.value));
-    return MakeLease(bytes.subspan(spec.tile_offset_bytes(tile.tile), spec.tile_bytes(tile.tile)), tile,
-                     Tier::kPinned, access);
+    return MakeLease(bytes.subspan(spec.tile_offset_bytes(tile.tile), spec.tile_bytes(tile.tile)),
+                     tile, Tier::kPinned, access);
   }
 
   template <typename T>
@@ -53,7 +53,9 @@ class FakeEngine final : public Engine {
   }
 
   // What is not asked of it.
-  absl::StatusOr<TensorId> Find(std::string_view) const override { return absl::NotFoundError("fake"); }
+  absl::StatusOr<TensorId> Find(std::string_view) const override {
+    return absl::NotFoundError("fake");
+  }
   absl::StatusOr<Lease> Acquire(TileRef tile, Access access, Stream*) override {
     return AcquireHost(tile, access);
   }
@@ -64,7 +66,9 @@ class FakeEngine final : public Engine {
   absl::Status EndStep() override { return absl::OkStatus(); }
   absl::Status Commit(std::string_view) override { return absl::OkStatus(); }
   std::optional<std::string> UserState() const override { return std::nullopt; }
-  absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override { return absl::NotFoundError("fake"); }
+  absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override {
+    return absl::NotFoundError("fake");
+  }
   EngineStats Stats() const override { return {}; }
   uint64_t page_bytes() const override { return kMiB; }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is the host runtime's own: memory that is committed on first touch, handles that are checked, and the
-// answer to a device that this build does not have.
+// What is the host runtime's own: memory that is committed on first touch, handles that are
+// checked, and the answer to a device that this build does not have.
 
 #include "tiers/host_runtime.h"
 
@@ -21,8 +21,8 @@ namespace {
 uint64_t ResidentBytes(std::byte* range, uint64_t size_bytes) {
   std::vector<unsigned char> pages(size_bytes / kSmallPageBytes);
   EXPECT_EQ(mincore(range, size_bytes, pages.data()), 0);
-  return kSmallPageBytes *
-         static_cast<uint64_t>(std::count_if(pages.begin(), pages.end(), [](auto page) { return page & 1; }));
+  return kSmallPageBytes * static_cast<uint64_t>(std::count_if(pages.begin(), pages.end(),
+                                                               [](auto page) { return page & 1; }));
 }
 
 TEST(HostRuntime, AnArenaIsCommittedOnFirstTouch) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The pinned arena takes memory slab by slab, never more than its budget, and works where locking is refused.
+// The pinned arena takes memory slab by slab, never more than its budget, and works where locking
+// is refused.
 
 #include "tiers/pinned_arena.h"
 
@@ -60,16 +61,17 @@ uint64_t ProcessLockedBytes() {
 uint64_t ResidentBytes(std::byte* range, uint64_t size_bytes) {
   std::vector<unsigned char> pages(size_bytes / kSmallPageBytes);
   EXPECT_EQ(mincore(range, size_bytes, pages.data()), 0);
-  return kSmallPageBytes *
-         static_cast<uint64_t>(std::count_if(pages.begin(), pages.end(), [](auto page) { return page & 1; }));
+  return kSmallPageBytes * static_cast<uint64_t>(std::count_if(pages.begin(), pages.end(),
+                                                               [](auto page) { return page & 1; }));
 }
 
-// Whether mlock does anything here: the sanitizers turn it into a no-op that succeeds, a container may
-// refuse.
+// Whether mlock does anything here: the sanitizers turn it into a no-op that succeeds, a container
+// may refuse.
 bool LockingWorks() {
   const auto range = MapAddressRange(kSmallPageBytes, "a probe");
   if (!range.ok()) return false;
-  const bool works = mlock(*range, kSmallPageBytes) == 0 && ResidentBytes(*range, kSmallPageBytes) > 0;
+  const bool works =
+      mlock(*range, kSmallPageBytes) == 0 && ResidentBytes(*range, kSmallPageBytes) > 0;
   UnmapAddressRange(*range, kSmallPageBytes);
   return works;
 }
@@ -102,7 +104,8 @@ TEST(PinnedArena, PreparesEachSlabOnFirstUseAndOnce) {
   ASSERT_TRUE(arena->EnsureUsable(4 * kMiB, 4 * kMiB).ok());
   EXPECT_EQ(slabs.registered.size(), 1u);
   EXPECT_EQ(arena->locked_bytes() + arena->pageable_bytes(), 4 * kMiB);
-  ASSERT_TRUE(arena->EnsureUsable(4 * kMiB - 1, 6 * kMiB + 1).ok());  // across all three, to the last byte
+  ASSERT_TRUE(
+      arena->EnsureUsable(4 * kMiB - 1, 6 * kMiB + 1).ok());  // across all three, to the last byte
   EXPECT_EQ(slabs.registered, (Pairs{{4 * kMiB, 4 * kMiB}, {0, 4 * kMiB}, {8 * kMiB, 2 * kMiB}}));
   EXPECT_EQ(arena->locked_bytes() + arena->pageable_bytes(), 10 * kMiB);
   std::memset(arena->data(), 1, arena->size_bytes());
@@ -130,14 +133,15 @@ TEST(PinnedArena, AnOddBudgetIsNotRoundedUpByHugePages) {
   std::memset(arena->data(), 1, arena->size_bytes());
   std::vector<unsigned char> page(1);
   EXPECT_EQ(ResidentBytes(arena->data(), arena->size_bytes()), arena->size_bytes());
-  // The next page is either not ours or not mapped; were it slack of the arena's, a huge page could fill it.
+  // The next page is either not ours or not mapped; were it slack of the arena's, a huge page could
+  // fill it.
   if (mincore(arena->data() + arena->size_bytes(), kSmallPageBytes, page.data()) != 0) {
     EXPECT_EQ(errno, ENOMEM);
   }
 }
 
-// Runs in a process of its own: a limit once lowered stays. Root locks whatever the limit says, so the
-// capability is left behind by becoming nobody.
+// Runs in a process of its own: a limit once lowered stays. Root locks whatever the limit says, so
+// the capability is left behind by becoming nobody.
 TEST(PinnedArenaDeathTest, RefusedLockingIsAnnouncedOnceAndCounted) {
   if (!LockingWorks()) GTEST_SKIP() << "mlock is refused, or made a no-op by a sanitizer";
   testing::FLAGS_gtest_death_test_style = "threadsafe";
@@ -184,15 +188,18 @@ TEST(PinnedArena, RefusesRangesOutsideIt) {
   const auto arena = NewArena(kMiB, kMiB, &slabs);
   for (const auto& [offset, size] : std::vector<std::pair<uint64_t, uint64_t>>{
            {kMiB, 1}, {0, kMiB + 1}, {kMiB - 1, 2}, {~uint64_t{0}, 2}, {1, ~uint64_t{0}}}) {
-    EXPECT_EQ(arena->EnsureUsable(offset, size).code(), absl::StatusCode::kInvalidArgument) << offset;
+    EXPECT_EQ(arena->EnsureUsable(offset, size).code(), absl::StatusCode::kInvalidArgument)
+        << offset;
   }
   EXPECT_TRUE(slabs.registered.empty());
 }
 
 TEST(PinnedArena, RefusesSizesThatCannotWork) {
   const auto create = [](uint64_t size_bytes, uint64_t slab_bytes) {
-    return PinnedArena::Create(
-               {.size_bytes = size_bytes, .slab_bytes = slab_bytes, .register_slab = {}, .announce = {}})
+    return PinnedArena::Create({.size_bytes = size_bytes,
+                                .slab_bytes = slab_bytes,
+                                .register_slab = {},
+                                .announce = {}})
         .status()
         .code();
   };
