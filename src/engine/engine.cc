@@ -189,7 +189,8 @@ absl::StatusOr<std::unique_ptr<Engine>> EngineImpl::Open(EngineOptions options) 
                                    .must_not_exist = options.mode != OpenMode::kOpenOrCreate,
                                    .scratch = options.mode == OpenMode::kScratch,
                                    .max_bytes = options.store_bytes,
-                                   .page_bytes = options.page_bytes};
+                                   .page_bytes = options.page_bytes,
+                                   .announce = announce};
     SPILLWAY_ASSIGN_OR_RETURN(parts.store, io::Store::Open(store_options, parts.io.get()));
     engine->page_bytes_ = parts.store->page_bytes();
     engine->user_state_ = parts.store->UserState();

@@ -221,7 +221,7 @@ Residency::Outcome Residency::AdvanceAcquire(Job& job) {
   if (in_transfer) return Outcome::kWaiting;
   if (job.access != Access::kDiscard) return Fill(job);
   absl::Status why;
-  switch (EnsureFrame(job.tile, job.tier, job.position, &why)) {
+  switch (EnsureFrame(job, job.tier, job.position, &why)) {
     case Room::kWaiting: return Outcome::kWaiting;
     case Room::kImpossible: return Fail(job, why);
     case Room::kReady: break;
@@ -250,7 +250,7 @@ Residency::Outcome Residency::Fill(Job& job) {
   Tile& tile = tiles_[job.tile];
   if (tile.transfer != Transfer::kNone) return Outcome::kWaiting;
   absl::Status why;
-  Room room = EnsureFrame(job.tile, job.tier, job.position, &why);
+  Room room = EnsureFrame(job, job.tier, job.position, &why);
   const Tier other = job.tier == Tier::kDevice ? Tier::kPinned : Tier::kDevice;
   if (room == Room::kReady && Ready(tile, other)) {
     if (copy(tile, other).leaving) return Outcome::kWaiting;
@@ -264,7 +264,7 @@ Residency::Outcome Residency::Fill(Job& job) {
   // that room could make a caller wait for it for ever.
   if (room == Room::kReady && job.tier == Tier::kDevice) {
     if (copy(tile, Tier::kPinned).leaving) return Outcome::kWaiting;
-    room = EnsureFrame(job.tile, Tier::kPinned, 0, &why);
+    room = EnsureFrame(job, Tier::kPinned, 0, &why);
   }
   if (room == Room::kWaiting) return Outcome::kWaiting;
   if (room == Room::kImpossible) return Fail(job, why);
@@ -356,7 +356,7 @@ Residency::Outcome Residency::AdvanceEvict(Job& job) {
   absl::Status failure = job.failure;
   if (failure.ok() && !forgettable) {
     Room room = Room::kReady;
-    if (from_device) room = EnsureFrame(job.tile, Tier::kPinned, 0, &failure);
+    if (from_device) room = EnsureFrame(job, Tier::kPinned, 0, &failure);
     if (room == Room::kWaiting) return Outcome::kWaiting;
     if (room == Room::kReady) {
       Start(job, from_device ? Transfer::kCopyOut : Transfer::kWrite);
@@ -396,7 +396,7 @@ Residency::Outcome Residency::AdvanceFlush(Job& job) {
     return Outcome::kProgress;
   }
   absl::Status why;
-  switch (EnsureFrame(job.tile, Tier::kPinned, 0, &why)) {
+  switch (EnsureFrame(job, Tier::kPinned, 0, &why)) {
     case Room::kWaiting: return Outcome::kWaiting;
     case Room::kImpossible: job.failure = why; return Outcome::kProgress;
     case Room::kReady: break;

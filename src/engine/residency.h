@@ -149,7 +149,7 @@ class Residency {
     uint64_t offset = 0;
     uint64_t size_bytes = 0;
     int leaving = 0;
-    absl::Status failure;
+    absl::Status failure;  // of one that could not leave
   };
   using ClaimKey = std::pair<Tier, TileIndex>;
 
@@ -162,7 +162,8 @@ class Residency {
     bool on_stream = false;
     uint64_t position = UseQueue::kNever;  // kPrefetch: of its use
     std::optional<ClaimKey> claim;         // kEvict: who gets the room
-    absl::Status failure;                  // of a transfer that it started
+    std::optional<ClaimKey> awaits;        // the claim whose end it waits for
+    absl::Status failure;                  // of its transfer, or of the claim it awaited
   };
   using Jobs = std::list<Job>;
   enum class Outcome : uint8_t { kWaiting, kProgress, kDone };
@@ -192,7 +193,7 @@ class Residency {
 
   // Room (residency_room.cc).
   enum class Room : uint8_t { kReady, kWaiting, kImpossible };
-  Room EnsureFrame(TileIndex index, Tier tier, uint64_t position, absl::Status* why);
+  Room EnsureFrame(Job& job, Tier tier, uint64_t position, absl::Status* why);
   struct Window {
     uint64_t offset = 0;
     double cost = 0;

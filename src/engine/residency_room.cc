@@ -20,19 +20,16 @@ constexpr double kWriteCost = 3.0;
 
 }  // namespace
 
-Residency::Room Residency::EnsureFrame(TileIndex index, Tier tier, uint64_t position,
-                                       absl::Status* why) {
+Residency::Room Residency::EnsureFrame(Job& job, Tier tier, uint64_t position, absl::Status* why) {
+  const TileIndex index = job.tile;
   Tile& tile = tiles_[index];
   Copy& target = copy(tile, tier);
+  job.awaits.reset();
   if (target.state == Copy::State::kHeld || target.state == Copy::State::kReady)
     return Room::kReady;
   if (target.state == Copy::State::kClaiming) {
-    const Claim& claim = claims_.at({tier, index});
-    if (claim.leaving > 0) return Room::kWaiting;
-    *why = claim.failure;
-    claims_.erase({tier, index});
-    target.state = Copy::State::kNone;
-    return Room::kImpossible;
+    job.awaits = ClaimKey{tier, index};
+    return Room::kWaiting;
   }
   const uint64_t frame_bytes = FrameBytes(tile);
   if (auto offset = arenas_[At(tier)].Allocate(frame_bytes, index)) {
@@ -44,6 +41,7 @@ Residency::Room Residency::EnsureFrame(TileIndex index, Tier tier, uint64_t posi
   const Window window = FindWindow(tier, frame_bytes, position);
   if (window.found) {
     MakeClaim(index, tier, window.offset, frame_bytes);
+    job.awaits = ClaimKey{tier, index};
     return Room::kWaiting;
   }
   if (window.possible) return Room::kWaiting;
@@ -142,8 +140,15 @@ void Residency::FinishClaim(ClaimKey key) {
   const Claim& claim = claims_.at(key);
   Copy& target = copy(tiles_[key.second], key.first);
   ArenaMap& arena = arenas_[At(key.first)];
-  if (!claim.failure.ok()) {  // EnsureFrame finds it
+  if (!claim.failure.ok()) {
     arena.Unreserve(claim.offset, claim.size_bytes, key.second);
+    target.state = Copy::State::kNone;
+    for (Jobs* jobs : {&acquires_, &evictions_, &flushes_, &prefetches_}) {
+      for (Job& job : *jobs) {
+        if (job.awaits == key) job.failure = claim.failure;
+      }
+    }
+    claims_.erase(key);
     return;
   }
   arena.ReservedToFrame(claim.offset, claim.size_bytes, key.second);
