@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A LLaMA-family decoder over engine tensors: explicit forward and backward, a block at a time. Every weight,
-// gradient, optimizer tensor and saved activation is an engine tensor, leased tile by tile as it is used; what
-// is left is scratch, counted in workspace_bytes().
+// A LLaMA-family decoder over engine tensors: explicit forward and backward, a block at a time.
+// Every weight, gradient, optimizer tensor and saved activation is an engine tensor, leased tile by
+// tile as it is used; what is left is scratch, counted in workspace_bytes().
 //
-// The rule that everything here keeps: tiles, reduction blocks and the cut between threads follow from the
-// model, the sequence and the thread count only, never from a budget, a page size or timing. So losses,
-// gradients and weights are the same bits however the bytes moved.
+// The rule that everything here keeps: tiles, reduction blocks and the cut between threads follow
+// from the model, the sequence and the thread count only, never from a budget, a page size or
+// timing. So losses, gradients and weights are the same bits however the bytes moved.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_MODEL_H_
 #define SPILLWAY_TOOLS_TRAINER_MODEL_H_
@@ -28,25 +28,27 @@
 namespace spillway::trainer {
 
 // kFp32: weights, activations and gradients in fp32; the weight is its own master.
-// kFp16Amp: fp16 weights and activations; fp32 accumulation, softmax, norms and loss; fp32 master weights.
+// kFp16Amp: fp16 weights and activations; fp32 accumulation, softmax, norms and loss; fp32 master
+// weights.
 enum class Precision : uint8_t { kFp32, kFp16Amp };
 
 struct ModelOptions {
   Precision precision = Precision::kFp32;
-  DType gradient_dtype = DType::kF32;     // of gradient tensors; kF32 under kFp32
-  bool checkpoint_activations = true;     // save only each block's input, recompute the rest
-  bool training = true;                   // false: no gradients, moments, masters or saved activations
-  int64_t sequence = 0;                   // tokens of a window
-  int64_t micro_batch = 1;                // windows of a micro-batch
+  DType gradient_dtype = DType::kF32;  // of gradient tensors; kF32 under kFp32
+  bool checkpoint_activations = true;  // save only each block's input, recompute the rest
+  bool training = true;                // false: no gradients, moments, masters or saved activations
+  int64_t sequence = 0;                // tokens of a window
+  int64_t micro_batch = 1;             // windows of a micro-batch
 };
 
-// Where a parameter's first values come from: given its Hugging Face name and shape, a Reader of fp32 bytes.
-using WeightSource =
-    std::function<absl::StatusOr<Reader>(const std::string& name, const std::vector<int64_t>& shape)>;
+// Where a parameter's first values come from: given its Hugging Face name and shape, a Reader of
+// fp32 bytes.
+using WeightSource = std::function<absl::StatusOr<Reader>(const std::string& name,
+                                                          const std::vector<int64_t>& shape)>;
 
 // One parameter and its engine tensors (`optimizer.master` equals `.weight` under kFp32).
 struct Parameter {
-  std::string name;             // Hugging Face's, "model.layers.0.mlp.up_proj.weight"
+  std::string name;  // Hugging Face's, "model.layers.0.mlp.up_proj.weight"
   std::vector<int64_t> shape;
   AdamWTensors tensors;
 };
@@ -56,8 +58,8 @@ struct MicroBatch {
   std::span<const int32_t> targets;  // the same shape: the next token of each
   bool first = true;                 // of the step: gradients are written, not added to
   bool last = true;                  // of the step: their norm is taken
-  double gradient_scale = 1.0;       // multiplies the loss before backward: loss scale / accumulation
-  std::span<const Use> next = {};    // uses to prefetch behind this micro-batch's own
+  double gradient_scale = 1.0;     // multiplies the loss before backward: loss scale / accumulation
+  std::span<const Use> next = {};  // uses to prefetch behind this micro-batch's own
 };
 
 // Over all gradients of a step as they are stored (scaled): fp64 sums over fixed blocks.
@@ -72,25 +74,28 @@ struct MinimumBudgets {
   uint64_t pinned_bytes = 0;
 };
 
-// Thread-compatible. The engine and pool must outlive it. After an error the engine's tensors may be half
-// updated: go back to the last commit.
+// Thread-compatible. The engine and pool must outlive it. After an error the engine's tensors may
+// be half updated: go back to the last commit.
 class Model {
  public:
-  // Registers every tensor (those a commit holds are taken from there, and `source` is not asked for them).
-  // InvalidArgument names a parameter whose values are not finite.
+  // Registers every tensor (those a commit holds are taken from there, and `source` is not asked
+  // for them). InvalidArgument names a parameter whose values are not finite.
   static absl::StatusOr<std::unique_ptr<Model>> Create(Engine* engine, ThreadPool* pool,
-                                                       const hf::ModelConfig& config, const ModelOptions& options,
+                                                       const hf::ModelConfig& config,
+                                                       const ModelOptions& options,
                                                        const WeightSource& source);
   virtual ~Model() = default;
 
-  // Forward and backward of one micro-batch; gradients are added (one rounding a use) to their tensors. Returns
-  // the mean cross-entropy over its tokens, unscaled.
+  // Forward and backward of one micro-batch; gradients are added (one rounding a use) to their
+  // tensors. Returns the mean cross-entropy over its tokens, unscaled.
   virtual absl::StatusOr<double> Train(const MicroBatch& batch) = 0;
   // Valid after the micro-batch with `last`.
   virtual GradientSummary gradients() const = 0;
   // Forward only: the mean cross-entropy.
-  virtual absl::StatusOr<double> Loss(std::span<const int32_t> inputs, std::span<const int32_t> targets) = 0;
-  // Forward only, one window of any length up to `sequence`: the last position's logits, [vocab_size] fp32.
+  virtual absl::StatusOr<double> Loss(std::span<const int32_t> inputs,
+                                      std::span<const int32_t> targets) = 0;
+  // Forward only, one window of any length up to `sequence`: the last position's logits,
+  // [vocab_size] fp32.
   virtual absl::StatusOr<std::vector<float>> NextTokenLogits(std::span<const int32_t> tokens) = 0;
 
   virtual const std::vector<Parameter>& parameters() const = 0;

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A test's engine: every tile on the heap, nothing ever moves. It keeps the contract's rules about
+// leases, so that a breach shows here, and counts what was leased and declared.
+
+#ifndef SPILLWAY_TESTS_TRAINER_HEAP_ENGINE_H_
+#define SPILLWAY_TESTS_TRAINER_HEAP_ENGINE_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "spillway/engine.h"
+
+namespace spillway {
+
+// Thread-compatible.
+class HeapEngine : public Engine {
+ public:
+  absl::StatusOr<TensorId> Register(const TensorSpec& spec, const Reader& reader = {}) override {
+    Tensor tensor{.spec = spec, .bytes = std::vector<std::byte>(spec.size_bytes())};
+    for (uint64_t tile = 0; reader && tile < spec.num_tiles(); ++tile) {
+      const uint64_t offset = spec.tile_offset_bytes(tile);
+      const auto piece = std::span(tensor.bytes).subspan(offset, spec.tile_bytes(tile));
+      if (absl::Status status = reader(offset, piece); !status.ok()) return status;
+    }
+    tensors_.push_back(std::make_unique<Tensor>(std::move(tensor)));
+    return TensorId{static_cast<uint32_t>(tensors_.size() - 1)};
+  }
+  absl::StatusOr<TensorId> Find(std::string_view name) const override {
+    for (uint32_t i = 0; i < tensors_.size(); ++i) {
+      if (tensors_[i]->spec.name == name) return TensorId{i};
+    }
+    return absl::NotFoundError(std::string(name));
+  }
+  const TensorSpec& Spec(TensorId id) const override { return tensors_[id.value]->spec; }
+
+  absl::StatusOr<Lease> Acquire(TileRef tile, Access access,
+                                Stream* /*stream*/ = nullptr) override {
+    return Grant(tile, Tier::kDevice, access);
+  }
+  absl::StatusOr<Lease> AcquireHost(TileRef tile, Access access) override {
+    return Grant(tile, Tier::kPinned, access);
+  }
+
+  absl::Status Prefetch(std::span<const Use> uses) override {
+    declared_.insert(declared_.end(), uses.begin(), uses.end());
+    return absl::OkStatus();
+  }
+  void ClearPrefetch() override { declared_.clear(); }
+  absl::Status Evict(TileRef /*tile*/) override { return absl::OkStatus(); }
+  absl::Status Discard(TileRef tile) override {
+    const TensorSpec& spec = Spec(tile.tensor);
+    if (!spec.transient) return absl::InvalidArgumentError(spec.name + " is not transient");
+    const auto bytes = Bytes(tile);
+    std::fill(bytes.begin(), bytes.end(), std::byte{0});
+    return absl::OkStatus();
+  }
+  absl::Status EndStep() override { return absl::OkStatus(); }
+  absl::Status Commit(std::string_view /*user_state*/) override {
+    return absl::FailedPreconditionError("no store");
+  }
+  std::optional<std::string> UserState() const override { return std::nullopt; }
+  absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override {
+    return absl::UnimplementedError("no streams");
+  }
+  EngineStats Stats() const override { return {}; }
+  uint64_t page_bytes() const override { return kMiB; }
+
+  // The device leases granted since the last ClearLog, in order; what Prefetch declared since the
+  // last ClearPrefetch; and the most device leases ever held at once.
+  const std::vector<Use>& log() const { return log_; }
+  void ClearLog() { log_.clear(); }
+  const std::vector<Use>& declared() const { return declared_; }
+  int most_held() const { return most_held_; }
+
+  // A tensor's bytes as values.
+  template <typename T>
+  std::span<T> Values(TensorId id) {
+    std::vector<std::byte>& bytes = tensors_[id.value]->bytes;
+    return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
+  }
+
+ protected:
+  void EndLease(const Lease& lease) override {
+    --held_;
+    readers_and_writers_[lease.data()] = 0;
+  }
+
+ private:
+  struct Tensor {
+    TensorSpec spec;
+    std::vector<std::byte> bytes;
+  };
+
+  std::span<std::byte> Bytes(TileRef tile) {
+    Tensor& tensor = *tensors_[tile.tensor.value];
+    return std::span(tensor.bytes)
+        .subspan(tensor.spec.tile_offset_bytes(tile.tile), tensor.spec.tile_bytes(tile.tile));
+  }
+
+  absl::StatusOr<Lease> Grant(TileRef tile, Tier tier, Access access) {
+    const auto bytes = Bytes(tile);
+    int& leases = readers_and_writers_[bytes.data()];
+    if (leases != 0) {
+      return absl::InternalError(absl::StrCat(Spec(tile.tensor).name, " is leased already"));
+    }
+    leases = 1;
+    most_held_ = std::max(most_held_, ++held_);
+    // Discarded bytes start undefined: NaN in every format shows a read of them.
+    if (access == Access::kDiscard && poison_)
+      std::fill(bytes.begin(), bytes.end(), std::byte{0xFF});
+    if (tier == Tier::kDevice) log_.push_back({tile, tier, access});
+    return MakeLease(bytes, tile, tier, access);
+  }
+
+  std::vector<std::unique_ptr<Tensor>> tensors_;
+  std::map<const std::byte*, int> readers_and_writers_;
+  std::vector<Use> log_;
+  std::vector<Use> declared_;
+  int held_ = 0;
+  int most_held_ = 0;
+  bool poison_ = true;
+
+ public:
+  // Without it a lease costs nothing, for timing.
+  void set_poison(bool poison) { poison_ = poison; }
+};
+
+}  // namespace spillway
+
+#endif  // SPILLWAY_TESTS_TRAINER_HEAP_ENGINE_H_

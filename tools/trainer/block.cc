@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/trainer/block.h"
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "tools/hf/status_macros.h"
+#include "tools/trainer/kernels/elementwise.h"
+#include "tools/trainer/parameters.h"
+
+namespace spillway::trainer {
+namespace {
+
+constexpr int64_t kSwigluGrain = 1024;  // elements
+
+AttentionShape AttentionShapeOf(const hf::ModelConfig& config, const BatchShape& batch) {
+  return {.windows = batch.windows,
+          .length = batch.length,
+          .heads = config.num_heads,
+          .kv_heads = config.num_kv_heads,
+          .head_dim = config.head_dim};
+}
+
+}  // namespace
+
+void BlockScratch::Bind(ScratchLayout& layout, const ModelContext& context) {
+  const hf::ModelConfig& config = context.config;
+  const BatchShape batch = {context.options.micro_batch, context.options.sequence};
+  const AttentionShape shape = AttentionShapeOf(config, batch);
+  const int64_t tokens = batch.tokens();
+  normed = layout.Take<float>(tokens * config.hidden_size);
+  query = layout.Take<float>(tokens * shape.query_width());
+  key = layout.Take<float>(tokens * shape.key_width());
+  value = layout.Take<float>(tokens * shape.key_width());
+  attention = layout.Take<float>(tokens * shape.query_width());
+  gate = layout.Take<float>(tokens * config.intermediate_size);
+  up = layout.Take<float>(tokens * config.intermediate_size);
+  hidden = layout.Take<float>(tokens * config.intermediate_size);
+  work = layout.Take<float>(AttentionScratchFloats(shape, context.pool->num_threads()));
+  if (!context.options.training) return;
+  d_normed = layout.Take<float>(tokens * config.hidden_size);
+  d_attention = layout.Take<float>(tokens * shape.query_width());
+  d_query = layout.Take<float>(tokens * shape.query_width());
+  d_key = layout.Take<float>(tokens * shape.key_width());
+  d_value = layout.Take<float>(tokens * shape.key_width());
+}
+
+Block::Block(ModelContext* context, const BlockScratch* scratch, const NormScratch* norm_scratch,
+             const RopeTables& rope, int64_t layer)
+    : context_(context),
+      scratch_(scratch),
+      rope_(rope),
+      layer_(layer),
+      input_norm_(context, norm_scratch, LayerParameterIndices(layer).input_norm),
+      middle_norm_(context, norm_scratch, LayerParameterIndices(layer).middle_norm),
+      query_(context, LayerParameterIndices(layer).query),
+      key_(context, LayerParameterIndices(layer).key),
+      value_(context, LayerParameterIndices(layer).value),
+      output_(context, LayerParameterIndices(layer).output),
+      gate_(context, LayerParameterIndices(layer).gate),
+      up_(context, LayerParameterIndices(layer).up),
+      down_(context, LayerParameterIndices(layer).down) {}
+
+AttentionShape Block::Shape(const BatchShape& batch) const {
+  return AttentionShapeOf(context_->config, batch);
+}
+
+// query, key, value, attention and residual.middle from residual.x.
+absl::Status Block::AttentionHalf(const BatchShape& batch, const Residual& residual) const {
+  const AttentionShape shape = Shape(batch);
+  const BlockScratch& s = *scratch_;
+  const int64_t tokens = batch.tokens();
+  SPILLWAY_HF_RETURN_IF_ERROR(input_norm_.Forward(residual.x, tokens, s.normed));
+  SPILLWAY_HF_RETURN_IF_ERROR(query_.Forward(s.normed, tokens, Into::kOverwrite, s.query));
+  SPILLWAY_HF_RETURN_IF_ERROR(key_.Forward(s.normed, tokens, Into::kOverwrite, s.key));
+  SPILLWAY_HF_RETURN_IF_ERROR(value_.Forward(s.normed, tokens, Into::kOverwrite, s.value));
+  context_->pool->ParallelRanges(tokens, 1, [&](int64_t begin, int64_t end) {
+    RopeForward(rope_, batch.length, shape.heads, shape.head_dim, begin, end, s.query);
+    RopeForward(rope_, batch.length, shape.kv_heads, shape.head_dim, begin, end, s.key);
+  });
+  context_->RoundActivations(s.query, tokens * shape.query_width());
+  context_->RoundActivations(s.key, tokens * shape.key_width());
+  context_->RoundActivations(s.value, tokens * shape.key_width());
+  AttentionForward(context_->pool, shape, s.query, s.key, s.value, s.work, s.attention);
+  context_->RoundActivations(s.attention, tokens * shape.query_width());
+
+  const int64_t elements = tokens * context_->config.hidden_size;
+  std::memcpy(residual.middle, residual.x, static_cast<size_t>(elements) * sizeof(float));
+  SPILLWAY_HF_RETURN_IF_ERROR(output_.Forward(s.attention, tokens, Into::kAdd, residual.middle));
+  context_->RoundActivations(residual.middle, elements);
+  return absl::OkStatus();
+}
+
+// gate and up from middle.
+absl::Status Block::GateAndUp(const BatchShape& batch, const float* middle) const {
+  const int64_t tokens = batch.tokens();
+  SPILLWAY_HF_RETURN_IF_ERROR(middle_norm_.Forward(middle, tokens, scratch_->normed));
+  SPILLWAY_HF_RETURN_IF_ERROR(
+      gate_.Forward(scratch_->normed, tokens, Into::kOverwrite, scratch_->gate));
+  SPILLWAY_HF_RETURN_IF_ERROR(
+      up_.Forward(scratch_->normed, tokens, Into::kOverwrite, scratch_->up));
+  context_->RoundActivations(scratch_->gate, tokens * context_->config.intermediate_size);
+  context_->RoundActivations(scratch_->up, tokens * context_->config.intermediate_size);
+  return absl::OkStatus();
+}
+
+absl::Status Block::Forward(const BatchShape& batch, bool save, Residual& residual) const {
+  const int64_t tokens = batch.tokens();
+  const BlockScratch& s = *scratch_;
+  if (save) {
+    SPILLWAY_HF_RETURN_IF_ERROR(
+        context_->activations->Save(layer_, Activation::kInput, residual.x));
+  }
+  SPILLWAY_HF_RETURN_IF_ERROR(AttentionHalf(batch, residual));
+  SPILLWAY_HF_RETURN_IF_ERROR(GateAndUp(batch, residual.middle));
+  if (save && !context_->options.checkpoint_activations) {
+    SPILLWAY_HF_RETURN_IF_ERROR(SaveForBackward(residual.middle));
+  }
+  context_->pool->ParallelRanges(
+      tokens * context_->config.intermediate_size, kSwigluGrain, [&](int64_t begin, int64_t end) {
+        SwigluForward(s.gate + begin, s.up + begin, end - begin, s.hidden + begin);
+      });
+  SPILLWAY_HF_RETURN_IF_ERROR(down_.Forward(s.hidden, tokens, Into::kAdd, residual.middle));
+  context_->RoundActivations(residual.middle, tokens * context_->config.hidden_size);
+  std::swap(residual.x, residual.middle);
+  return absl::OkStatus();
+}
+
+absl::Status Block::SaveForBackward(const float* middle) const {
+  Activations& saved = *context_->activations;
+  const BlockScratch& s = *scratch_;
+  SPILLWAY_HF_RETURN_IF_ERROR(saved.Save(layer_, Activation::kQuery, s.query));
+  SPILLWAY_HF_RETURN_IF_ERROR(saved.Save(layer_, Activation::kKey, s.key));
+  SPILLWAY_HF_RETURN_IF_ERROR(saved.Save(layer_, Activation::kValue, s.value));
+  SPILLWAY_HF_RETURN_IF_ERROR(saved.Save(layer_, Activation::kAttention, s.attention));
+  SPILLWAY_HF_RETURN_IF_ERROR(saved.Save(layer_, Activation::kMiddle, middle));
+  SPILLWAY_HF_RETURN_IF_ERROR(saved.Save(layer_, Activation::kGate, s.gate));
+  return saved.Save(layer_, Activation::kUp, s.up);
+}
+
+// Everything that Forward had before its last product, saved or computed again.
+absl::Status Block::Restore(const BatchShape& batch, const Residual& residual) const {
+  Activations& saved = *context_->activations;
+  const BlockScratch& s = *scratch_;
+  SPILLWAY_HF_RETURN_IF_ERROR(saved.Load(layer_, Activation::kInput, residual.x));
+  if (context_->options.checkpoint_activations) {
+    SPILLWAY_HF_RETURN_IF_ERROR(AttentionHalf(batch, residual));
+    return GateAndUp(batch, residual.middle);
+  }
+  SPILLWAY_HF_RETURN_IF_ERROR(saved.Load(layer_, Activation::kQuery, s.query));
+  SPILLWAY_HF_RETURN_IF_ERROR(saved.Load(layer_, Activation::kKey, s.key));
+  SPILLWAY_HF_RETURN_IF_ERROR(saved.Load(layer_, Activation::kValue, s.value));
+  SPILLWAY_HF_RETURN_IF_ERROR(saved.Load(layer_, Activation::kAttention, s.attention));
+  SPILLWAY_HF_RETURN_IF_ERROR(saved.Load(layer_, Activation::kMiddle, residual.middle));
+  SPILLWAY_HF_RETURN_IF_ERROR(saved.Load(layer_, Activation::kGate, s.gate));
+  SPILLWAY_HF_RETURN_IF_ERROR(saved.Load(layer_, Activation::kUp, s.up));
+  return middle_norm_.Forward(residual.middle, batch.tokens(), s.normed);
+}
+
+absl::Status Block::Backward(const BatchShape& batch, const Residual& residual,
+                             float* gradient) const {
+  SPILLWAY_HF_RETURN_IF_ERROR(Restore(batch, residual));
+  SPILLWAY_HF_RETURN_IF_ERROR(FeedForwardBackward(batch, residual.middle, gradient));
+  return AttentionHalfBackward(batch, residual.x, gradient);
+}
+
+// With the normed middle in scratch. The residual passes the gradient on, the branch adds to it.
+absl::Status Block::FeedForwardBackward(const BatchShape& batch, const float* middle,
+                                        float* gradient) const {
+  const int64_t tokens = batch.tokens();
+  const BlockScratch& s = *scratch_;
+  SPILLWAY_HF_RETURN_IF_ERROR(down_.BackwardInput(gradient, tokens, Into::kOverwrite, s.hidden));
+  context_->pool->ParallelRanges(
+      tokens * context_->config.intermediate_size, kSwigluGrain, [&](int64_t begin, int64_t end) {
+        SwigluBackward(end - begin, s.gate + begin, s.up + begin, s.hidden + begin);
+      });
+  SPILLWAY_HF_RETURN_IF_ERROR(down_.BackwardWeight(gradient, s.hidden, tokens));
+  SPILLWAY_HF_RETURN_IF_ERROR(up_.BackwardInput(s.up, tokens, Into::kOverwrite, s.d_normed));
+  SPILLWAY_HF_RETURN_IF_ERROR(up_.BackwardWeight(s.up, s.normed, tokens));
+  SPILLWAY_HF_RETURN_IF_ERROR(gate_.BackwardInput(s.gate, tokens, Into::kAdd, s.d_normed));
+  SPILLWAY_HF_RETURN_IF_ERROR(gate_.BackwardWeight(s.gate, s.normed, tokens));
+  return middle_norm_.Backward(s.d_normed, middle, tokens, gradient);
+}
+
+absl::Status Block::AttentionHalfBackward(const BatchShape& batch, const float* x,
+                                          float* gradient) const {
+  const AttentionShape shape = Shape(batch);
+  const int64_t tokens = batch.tokens();
+  const BlockScratch& s = *scratch_;
+  SPILLWAY_HF_RETURN_IF_ERROR(
+      output_.BackwardInput(gradient, tokens, Into::kOverwrite, s.d_attention));
+  SPILLWAY_HF_RETURN_IF_ERROR(output_.BackwardWeight(gradient, s.attention, tokens));
+  AttentionBackward(
+      context_->pool, shape,
+      {.q = s.query, .k = s.key, .v = s.value, .out = s.attention, .out_gradient = s.d_attention},
+      s.work, s.d_query, s.d_key, s.d_value);
+  context_->pool->ParallelRanges(tokens, 1, [&](int64_t begin, int64_t end) {
+    RopeBackward(rope_, batch.length, shape.heads, shape.head_dim, begin, end, s.d_query);
+    RopeBackward(rope_, batch.length, shape.kv_heads, shape.head_dim, begin, end, s.d_key);
+  });
+  SPILLWAY_HF_RETURN_IF_ERROR(input_norm_.Forward(x, tokens, s.normed));
+  SPILLWAY_HF_RETURN_IF_ERROR(
+      value_.BackwardInput(s.d_value, tokens, Into::kOverwrite, s.d_normed));
+  SPILLWAY_HF_RETURN_IF_ERROR(value_.BackwardWeight(s.d_value, s.normed, tokens));
+  SPILLWAY_HF_RETURN_IF_ERROR(key_.BackwardInput(s.d_key, tokens, Into::kAdd, s.d_normed));
+  SPILLWAY_HF_RETURN_IF_ERROR(key_.BackwardWeight(s.d_key, s.normed, tokens));
+  SPILLWAY_HF_RETURN_IF_ERROR(query_.BackwardInput(s.d_query, tokens, Into::kAdd, s.d_normed));
+  SPILLWAY_HF_RETURN_IF_ERROR(query_.BackwardWeight(s.d_query, s.normed, tokens));
+  return input_norm_.Backward(s.d_normed, x, tokens, gradient);
+}
+
+}  // namespace spillway::trainer

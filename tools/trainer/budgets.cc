@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a model needs, computed from its configuration alone: the smallest budgets and the bytes of
+// its state.
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "spillway/types.h"
+#include "tools/hf/config.h"
+#include "tools/trainer/activations.h"
+#include "tools/trainer/model.h"
+#include "tools/trainer/parameters.h"
+
+namespace spillway::trainer {
+namespace {
+
+// Frames are multiples of this.
+constexpr uint64_t kFrameBytes = 4 * kKiB;
+
+uint64_t TileFrameBytes(const TensorSpec& spec) {
+  return (spec.tile_bytes(0) + kFrameBytes - 1) / kFrameBytes * kFrameBytes;
+}
+
+// Pinned bytes within which the tiles of one parameter (`specs`), leased one after another and held
+// together, always find room: before the k-th, those held can leave at worst gaps just too small
+// around each of them.
+uint64_t UpdateBytes(const std::vector<TensorSpec>& specs) {
+  uint64_t held = 0;
+  uint64_t most = 0;
+  uint64_t count = 0;
+  for (const TensorSpec& spec : specs) {
+    const uint64_t bytes = TileFrameBytes(spec);
+    most = std::max(most, held + (++count) * bytes);
+    held += bytes;
+  }
+  return most;
+}
+
+// Smallest first: the order that bounds every other.
+std::vector<TensorSpec> UpdateOrder(std::vector<TensorSpec> specs) {
+  std::stable_sort(specs.begin(), specs.end(), [](const TensorSpec& a, const TensorSpec& b) {
+    return TileFrameBytes(a) < TileFrameBytes(b);
+  });
+  return specs;
+}
+
+}  // namespace
+
+MinimumBudgets SmallestBudgets(const hf::ModelConfig& config, const ModelOptions& options) {
+  MinimumBudgets budgets;
+  uint64_t largest = 0;
+  const int64_t tile_elements = TileElements(config);
+  for (const ParameterShape& parameter : ListParameters(config)) {
+    const auto specs = ParameterTensorSpecs(parameter, options, tile_elements);
+    // Only weights and gradients are leased on the device, but any tile may pass through staging.
+    for (const TensorSpec& spec : specs) {
+      const bool on_device = spec.role == Role::kParameter || spec.role == Role::kGradient;
+      if (on_device) budgets.device_bytes = std::max(budgets.device_bytes, TileFrameBytes(spec));
+      largest = std::max(largest, TileFrameBytes(spec));
+    }
+    if (options.training)
+      budgets.pinned_bytes = std::max(budgets.pinned_bytes, UpdateBytes(UpdateOrder(specs)));
+  }
+  for (const TensorSpec& spec : ActivationSpecs(config, options)) {
+    budgets.device_bytes = std::max(budgets.device_bytes, TileFrameBytes(spec));
+    largest = std::max(largest, TileFrameBytes(spec));
+  }
+  budgets.pinned_bytes = std::max(budgets.pinned_bytes, 2 * largest);
+  return budgets;
+}
+
+StateBytes ModelStateBytes(const hf::ModelConfig& config, const ModelOptions& options) {
+  StateBytes bytes;
+  const auto count = [&bytes](const TensorSpec& spec) {
+    (spec.transient ? bytes.transient : bytes.committed) += spec.size_bytes();
+  };
+  const int64_t tile_elements = TileElements(config);
+  for (const ParameterShape& parameter : ListParameters(config)) {
+    for (const TensorSpec& spec : ParameterTensorSpecs(parameter, options, tile_elements))
+      count(spec);
+  }
+  for (const TensorSpec& spec : ActivationSpecs(config, options)) count(spec);
+  return bytes;
+}
+
+}  // namespace spillway::trainer

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the parts of the model share: the configuration, the threads, the door to the engine, and
+// scratch for one weight tile.
+
+#ifndef SPILLWAY_TOOLS_TRAINER_CONTEXT_H_
+#define SPILLWAY_TOOLS_TRAINER_CONTEXT_H_
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "spillway/engine.h"
+#include "spillway/thread_pool.h"
+#include "tools/hf/config.h"
+#include "tools/trainer/activations.h"
+#include "tools/trainer/gradients.h"
+#include "tools/trainer/model.h"
+#include "tools/trainer/tile_access.h"
+#include "tools/trainer/workspace.h"
+
+namespace spillway::trainer {
+
+// Windows of equal length that go through the model together, a row a token.
+struct BatchShape {
+  int64_t windows = 0;
+  int64_t length = 0;
+  int64_t tokens() const { return windows * length; }
+};
+
+struct ModelContext {
+  hf::ModelConfig config;
+  ModelOptions options;
+  ThreadPool* pool = nullptr;
+  TileAccess* tiles = nullptr;
+  std::vector<Parameter> parameters;
+  Gradients* gradients = nullptr;      // null without training
+  Activations* activations = nullptr;  // null without training
+  float* weight_tile = nullptr;        // fp16 weights, converted; null under fp32
+
+  bool amp() const { return options.precision == Precision::kFp16Amp; }
+  const TensorSpec& WeightSpec(size_t parameter) const {
+    return tiles->engine()->Spec(parameters[parameter].tensors.weight);
+  }
+
+  // States the scratch above.
+  void Bind(ScratchLayout& layout);
+
+  // Calls use(the tile's weights in fp32), under the tile's lease or after it.
+  absl::Status WithWeights(size_t parameter, uint64_t tile,
+                           const std::function<void(const float*)>& use);
+
+  // Rounds what forward produces to what an fp16 tensor would hold; nothing under fp32.
+  void RoundActivations(float* values, int64_t n) const;
+};
+
+}  // namespace spillway::trainer
+
+#endif  // SPILLWAY_TOOLS_TRAINER_CONTEXT_H_

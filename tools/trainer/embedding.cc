@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/trainer/embedding.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "spillway/engine.h"
+#include "tools/hf/status_macros.h"
+#include "tools/trainer/kernels/convert.h"
+#include "tools/trainer/parameters.h"
+
+namespace spillway::trainer {
+
+TokenOrder::TokenOrder(std::span<const int32_t> tokens, int64_t tile_rows)
+    : entries_(tokens.size()) {
+  for (size_t i = 0; i < tokens.size(); ++i) entries_[i] = {tokens[i], static_cast<int32_t>(i)};
+  std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
+    return std::tie(a.token, a.position) < std::tie(b.token, b.position);
+  });
+  for (size_t begin = 0, end = 0; begin < entries_.size(); begin = end) {
+    const int64_t tile = entries_[begin].token / tile_rows;
+    while (end < entries_.size() && entries_[end].token / tile_rows == tile) ++end;
+    tiles_.push_back(
+        {static_cast<uint64_t>(tile), std::span(entries_).subspan(begin, end - begin)});
+  }
+}
+
+Embedding::Embedding(ModelContext* context) : context_(context) {
+  const TensorSpec& spec = context->WeightSpec(kEmbeddingIndex);
+  tile_rows_ = spec.tile_rows;
+  width_ = spec.shape[1];
+}
+
+std::vector<Use> Embedding::LookupUses(const TokenOrder& order) const {
+  std::vector<Use> uses;
+  const TensorId weight = context_->parameters[kEmbeddingIndex].tensors.weight;
+  for (const TokenOrder::Tile& tile : order.tiles()) {
+    uses.push_back({{weight, tile.index}, Tier::kDevice, Access::kRead});
+  }
+  return uses;
+}
+
+absl::Status Embedding::Lookup(const TokenOrder& order, float* x) const {
+  const TensorId weight = context_->parameters[kEmbeddingIndex].tensors.weight;
+  for (const TokenOrder::Tile& tile : order.tiles()) {
+    SPILLWAY_HF_ASSIGN_OR_RETURN(
+        const Lease lease, context_->tiles->AcquireForBatch({weight, tile.index}, Access::kRead));
+    const int64_t first_token = static_cast<int64_t>(tile.index) * tile_rows_;
+    for (const TokenOrder::Entry& entry : tile.entries) {
+      const int64_t offset = (entry.token - first_token) * width_;
+      float* const row = x + entry.position * width_;
+      if (context_->amp()) {
+        HalvesToFloats(lease.as<const uint16_t>().data() + offset, width_, row);
+      } else {
+        std::memcpy(row, lease.as<const float>().data() + offset,
+                    static_cast<size_t>(width_) * sizeof(float));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+namespace {
+
+// Untied, a step's first micro-batch writes every tile; else the tiles of the tokens are added to.
+bool WritesEveryTile(const ModelContext& context) {
+  return context.gradients->first() && !context.config.tie_word_embeddings;
+}
+
+}  // namespace
+
+std::vector<Use> Embedding::BackwardUses(const TokenOrder& order) const {
+  std::vector<Use> uses;
+  const TensorId gradient = context_->parameters[kEmbeddingIndex].tensors.gradient;
+  if (WritesEveryTile(*context_)) {
+    const uint64_t tiles = context_->WeightSpec(kEmbeddingIndex).num_tiles();
+    for (uint64_t tile = 0; tile < tiles; ++tile) {
+      uses.push_back({{gradient, tile}, Tier::kDevice, Access::kDiscard});
+    }
+    return uses;
+  }
+  for (const TokenOrder::Tile& tile : order.tiles()) {
+    uses.push_back({{gradient, tile.index}, Tier::kDevice, Access::kReadWrite});
+  }
+  return uses;
+}
+
+// One addition to each distinct token's row. The row of its first position gathers the others'.
+void Embedding::AddRows(const TokenOrder::Tile& tile, float* gradient, std::byte* stored) const {
+  const int64_t first_token = static_cast<int64_t>(tile.index) * tile_rows_;
+  const std::span<const TokenOrder::Entry> entries = tile.entries;
+  for (size_t begin = 0, end = 0; begin < entries.size(); begin = end) {
+    float* const sum = gradient + entries[begin].position * width_;
+    for (end = begin + 1; end < entries.size() && entries[end].token == entries[begin].token;
+         ++end) {
+      AddToFloats(gradient + entries[end].position * width_, width_, sum);
+    }
+    const int64_t offset = (entries[begin].token - first_token) * width_;
+    if (context_->options.gradient_dtype == DType::kF16) {
+      AddToHalves(sum, width_, reinterpret_cast<uint16_t*>(stored) + offset);
+    } else {
+      AddToFloats(sum, width_, reinterpret_cast<float*>(stored) + offset);
+    }
+  }
+}
+
+absl::Status Embedding::Backward(const TokenOrder& order, float* gradient) const {
+  const bool every_tile = WritesEveryTile(*context_);
+  // An untied tile may see no token in the last micro-batch, so its sum is kept current at every
+  // one.
+  const bool sum = context_->gradients->last() || !context_->config.tie_word_embeddings;
+  auto with_tokens = order.tiles().begin();
+  for (const Use& use : BackwardUses(order)) {
+    const bool has_tokens =
+        with_tokens != order.tiles().end() && with_tokens->index == uint64_t{use.tile.tile};
+    const uint64_t bytes =
+        context_->tiles->engine()->Spec(use.tile.tensor).tile_bytes(use.tile.tile);
+    SPILLWAY_HF_RETURN_IF_ERROR(context_->gradients->Update(
+        kEmbeddingIndex, use.tile.tile, use.access, sum, [&](std::byte* stored) {
+          if (every_tile) std::memset(stored, 0, bytes);
+          if (has_tokens) AddRows(*with_tokens, gradient, stored);
+        }));
+    if (has_tokens) ++with_tokens;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace spillway::trainer

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The embedding lookup and its gradient. Both touch only the tiles that hold tokens of the batch; a
+// token that occurs often has its gradients summed in fp32, in order, before the one add to the
+// tensor.
+
+#ifndef SPILLWAY_TOOLS_TRAINER_EMBEDDING_H_
+#define SPILLWAY_TOOLS_TRAINER_EMBEDDING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "spillway/engine.h"
+#include "tools/trainer/context.h"
+
+namespace spillway::trainer {
+
+// A batch's tokens by tile of the embedding, then id, then position.
+class TokenOrder {
+ public:
+  TokenOrder(std::span<const int32_t> tokens, int64_t tile_rows);
+
+  struct Entry {
+    int32_t token;
+    int32_t position;
+  };
+  struct Tile {
+    uint64_t index;
+    std::span<const Entry> entries;
+  };
+  // Ascending; only tiles that hold tokens.
+  const std::vector<Tile>& tiles() const { return tiles_; }
+
+ private:
+  std::vector<Entry> entries_;
+  std::vector<Tile> tiles_;
+};
+
+// Thread-compatible; the context must outlive it.
+class Embedding {
+ public:
+  explicit Embedding(ModelContext* context);
+
+  TokenOrder Order(std::span<const int32_t> tokens) const { return TokenOrder(tokens, tile_rows_); }
+
+  // The leases that Lookup and Backward will take.
+  std::vector<Use> LookupUses(const TokenOrder& order) const;
+  std::vector<Use> BackwardUses(const TokenOrder& order) const;
+
+  // x[position] = the token's row, in fp32.
+  absl::Status Lookup(const TokenOrder& order, float* x) const;
+  // Adds gradient[position] to the token's row. After the head's share where it is tied; otherwise
+  // a step's first micro-batch writes every tile. Destroys `gradient`.
+  absl::Status Backward(const TokenOrder& order, float* gradient) const;
+
+ private:
+  void AddRows(const TokenOrder::Tile& tile, float* gradient, std::byte* stored) const;
+
+  ModelContext* context_;
+  int64_t tile_rows_;
+  int64_t width_;
+};
+
+}  // namespace spillway::trainer
+
+#endif  // SPILLWAY_TOOLS_TRAINER_EMBEDDING_H_

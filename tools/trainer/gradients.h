@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Gradient tensors and their norm. A micro-batch's gradient of a tile is computed in fp32 and added
+// to the tensor with one rounding; the sum of squares of what is stored is kept by tile, over fixed
+// blocks.
+
+#ifndef SPILLWAY_TOOLS_TRAINER_GRADIENTS_H_
+#define SPILLWAY_TOOLS_TRAINER_GRADIENTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "spillway/engine.h"
+#include "spillway/thread_pool.h"
+#include "tools/trainer/model.h"
+#include "tools/trainer/tile_access.h"
+#include "tools/trainer/workspace.h"
+
+namespace spillway::trainer {
+
+// Thread-compatible. Engine, pool and parameters must outlive it.
+class Gradients {
+ public:
+  Gradients(TileAccess* tiles, ThreadPool* pool, std::span<const Parameter> parameters);
+
+  // States its scratch: one tile in fp32 and the block sums.
+  void Bind(ScratchLayout& layout);
+
+  // first: tiles are written, not added to. last: their sums of squares are taken.
+  void BeginMicroBatch(bool first, bool last);
+  bool first() const { return first_; }
+  bool last() const { return last_; }
+
+  // The use of a parameter that comes first in a micro-batch, and any after it.
+  enum class UseOfParameter : uint8_t { kFirst, kLater };
+
+  // Has `compute` fill a tile's gradient (fp32, row-major, every element) and adds it.
+  absl::Status Add(size_t parameter, uint64_t tile, UseOfParameter use,
+                   const std::function<void(float*)>& compute);
+
+  // Has `update` change a tile's stored bytes itself (the embedding's few rows), under a lease that
+  // the caller declares. With kDiscard it must write all of them. `sum`: take the tile's sum of
+  // squares after.
+  absl::Status Update(size_t parameter, uint64_t tile, Access access, bool sum,
+                      const std::function<void(std::byte*)>& update);
+
+  // Sums over tiles in order of parameters and tiles.
+  GradientSummary Summary() const;
+
+ private:
+  // Adds `from` (null: nothing) into the stored bytes, and takes their sum of squares if asked to.
+  void Accumulate(std::byte* stored, int64_t elements, const float* from, bool replace, bool sum,
+                  double* sum_of_squares);
+
+  TileAccess* const tiles_;
+  ThreadPool* const pool_;
+  const std::span<const Parameter> parameters_;
+  DType dtype_ = DType::kF32;
+  int64_t largest_tile_ = 0;  // elements
+  bool first_ = true;
+  bool last_ = true;
+  std::vector<std::vector<double>> sums_;  // by parameter, then tile
+  float* tile_scratch_ = nullptr;
+  double* block_sums_ = nullptr;
+};
+
+}  // namespace spillway::trainer
+
+#endif  // SPILLWAY_TOOLS_TRAINER_GRADIENTS_H_

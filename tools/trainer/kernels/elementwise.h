@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SwiGLU (Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202): out = silu(gate)·up with
+// silu(x) = x / (1 + e^-x). fp32, one thread a call; NaN and infinity pass through.
+
+#ifndef SPILLWAY_TOOLS_TRAINER_KERNELS_ELEMENTWISE_H_
+#define SPILLWAY_TOOLS_TRAINER_KERNELS_ELEMENTWISE_H_
+
+#include <cstdint>
+
+namespace spillway::trainer {
+
+void SwigluForward(const float* gate, const float* up, int64_t n, float* out);
+
+// In: the forward's inputs and, in `out`, the gradient of its output. In their places come the
+// gradients of gate and up, and in `out` the forward's output once more, which the next weight
+// gradient needs.
+void SwigluBackward(int64_t n, float* gate, float* up, float* out);
+
+}  // namespace spillway::trainer
+
+#endif  // SPILLWAY_TOOLS_TRAINER_KERNELS_ELEMENTWISE_H_

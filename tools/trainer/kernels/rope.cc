@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/trainer/kernels/rope.h"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tools/trainer/kernels/rope.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "tools/trainer/kernels/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace spillway::trainer {
+namespace HWY_NAMESPACE {
+namespace {
+
+// direction is 1 forward and -1 backward.
+void Rotate(const float* cosines, const float* sines, float direction, int64_t heads, int64_t half,
+            float* row) {
+  const FloatTag d;
+  const FloatVector sign = hn::Set(d, direction);
+  for (int64_t h = 0; h < heads; ++h, row += 2 * half) {
+    ForVectors(static_cast<size_t>(half), [&](size_t j, size_t count) HWY_ATTR {
+      const FloatVector c = LoadUpTo(d, cosines + j, count);
+      const FloatVector s = hn::Mul(LoadUpTo(d, sines + j, count), sign);
+      const FloatVector low = LoadUpTo(d, row + j, count);
+      const FloatVector high = LoadUpTo(d, row + half + j, count);
+      StoreUpTo(hn::NegMulAdd(high, s, hn::Mul(low, c)), d, row + j, count);
+      StoreUpTo(hn::MulAdd(low, s, hn::Mul(high, c)), d, row + half + j, count);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace spillway::trainer
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace spillway::trainer {
+namespace {
+
+HWY_EXPORT(Rotate);
+
+void RotateRows(const RopeTables& tables, float direction, int64_t window_length, int64_t heads,
+                int64_t head_dim, int64_t begin, int64_t end, float* x) {
+  const int64_t half = head_dim / 2;
+  for (int64_t r = begin; r < end; ++r) {
+    const int64_t position = r % window_length;
+    HWY_DYNAMIC_DISPATCH(Rotate)
+    (tables.cosines + position * half, tables.sines + position * half, direction, heads, half,
+     x + r * heads * head_dim);
+  }
+}
+
+}  // namespace
+
+void FillRopeTables(double theta, int64_t head_dim, int64_t length, float* cosines, float* sines) {
+  const int64_t half = head_dim / 2;
+  for (int64_t j = 0; j < half; ++j) {
+    const double exponent = static_cast<double>(2 * j) / static_cast<double>(head_dim);
+    const float frequency = 1.0f / static_cast<float>(std::pow(theta, exponent));
+    for (int64_t position = 0; position < length; ++position) {
+      const float angle = static_cast<float>(position) * frequency;
+      cosines[position * half + j] = static_cast<float>(std::cos(static_cast<double>(angle)));
+      sines[position * half + j] = static_cast<float>(std::sin(static_cast<double>(angle)));
+    }
+  }
+}
+
+void RopeForward(const RopeTables& tables, int64_t window_length, int64_t heads, int64_t head_dim,
+                 int64_t begin, int64_t end, float* x) {
+  RotateRows(tables, 1.0f, window_length, heads, head_dim, begin, end, x);
+}
+
+void RopeBackward(const RopeTables& tables, int64_t window_length, int64_t heads, int64_t head_dim,
+                  int64_t begin, int64_t end, float* x) {
+  RotateRows(tables, -1.0f, window_length, heads, head_dim, begin, end, x);
+}
+
+}  // namespace spillway::trainer
+#endif  // HWY_ONCE

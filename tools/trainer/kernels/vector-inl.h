@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the SIMD kernels share, compiled once for each instruction set: partial loads and stores for
+// the ends of rows, half-precision conversion that is right on every target, and an exp that keeps
+// NaN.
+
+// Included once a target by Highway's foreach_target, so the guard is a toggle, as Highway's own
+// are.
+#if defined(SPILLWAY_TOOLS_TRAINER_KERNELS_VECTOR_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SPILLWAY_TOOLS_TRAINER_KERNELS_VECTOR_INL_H_
+#undef SPILLWAY_TOOLS_TRAINER_KERNELS_VECTOR_INL_H_
+#else
+#define SPILLWAY_TOOLS_TRAINER_KERNELS_VECTOR_INL_H_
+#endif
+
+#include <cstdint>
+#include <cstring>
+
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+#include "tools/trainer/kernels/half.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace spillway::trainer {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using FloatTag = hn::ScalableTag<float>;
+using FloatVector = hn::Vec<FloatTag>;
+constexpr size_t kMaxLanes = HWY_MAX_BYTES / sizeof(float);
+
+// The first `count` of a vector's lanes from memory, the others zero.
+HWY_INLINE FloatVector LoadPart(FloatTag d, const float* from, size_t count) {
+  HWY_ALIGN float lanes[kMaxLanes] = {};
+  std::memcpy(lanes, from, count * sizeof(float));
+  return hn::Load(d, lanes);
+}
+
+HWY_INLINE void StorePart(FloatVector v, FloatTag d, float* to, size_t count) {
+  HWY_ALIGN float lanes[kMaxLanes];
+  hn::Store(v, d, lanes);
+  std::memcpy(to, lanes, count * sizeof(float));
+}
+
+// Calls body(i, count) over [0, n) in vector steps; `count` is less than a vector only at the end.
+template <class Body>
+HWY_INLINE void ForVectors(size_t n, const Body& body) {
+  const size_t lanes = hn::Lanes(FloatTag());
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) body(i, lanes);
+  if (i < n) body(i, n - i);
+}
+
+HWY_INLINE FloatVector LoadUpTo(FloatTag d, const float* from, size_t count) {
+  return HWY_LIKELY(count == hn::Lanes(d)) ? hn::LoadU(d, from) : LoadPart(d, from, count);
+}
+
+HWY_INLINE void StoreUpTo(FloatVector v, FloatTag d, float* to, size_t count) {
+  if (HWY_LIKELY(count == hn::Lanes(d))) {
+    hn::StoreU(v, d, to);
+  } else {
+    StorePart(v, d, to, count);
+  }
+}
+
+// Highway's own software conversion truncates and loses infinity, so targets without the
+// instruction go through half.h.
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+#define SPILLWAY_TARGET_HAS_HALF 1
+#else
+#define SPILLWAY_TARGET_HAS_HALF 0
+#endif
+
+#if SPILLWAY_TARGET_HAS_HALF
+using HalfTag = hn::Rebind<hwy::float16_t, FloatTag>;
+
+HWY_INLINE FloatVector LoadHalves(FloatTag d, const uint16_t* from) {
+  return hn::PromoteTo(d, hn::LoadU(HalfTag(), reinterpret_cast<const hwy::float16_t*>(from)));
+}
+
+HWY_INLINE void StoreHalves(FloatVector v, FloatTag /*d*/, uint16_t* to) {
+  hn::StoreU(hn::DemoteTo(HalfTag(), v), HalfTag(), reinterpret_cast<hwy::float16_t*>(to));
+}
+
+// The value nearest `v` that a half can hold, as a float.
+HWY_INLINE FloatVector RoundToHalf(FloatTag d, FloatVector v) {
+  return hn::PromoteTo(d, hn::DemoteTo(HalfTag(), v));
+}
+#else
+HWY_INLINE FloatVector LoadHalves(FloatTag d, const uint16_t* from) {
+  HWY_ALIGN float lanes[kMaxLanes];
+  for (size_t i = 0; i < hn::Lanes(d); ++i) lanes[i] = FloatFromHalf(from[i]);
+  return hn::Load(d, lanes);
+}
+
+HWY_INLINE void StoreHalves(FloatVector v, FloatTag d, uint16_t* to) {
+  HWY_ALIGN float lanes[kMaxLanes];
+  hn::Store(v, d, lanes);
+  for (size_t i = 0; i < hn::Lanes(d); ++i) to[i] = HalfFromFloat(lanes[i]);
+}
+
+HWY_INLINE FloatVector RoundToHalf(FloatTag d, FloatVector v) {
+  HWY_ALIGN uint16_t halves[kMaxLanes];
+  StoreHalves(v, d, halves);
+  return LoadHalves(d, halves);
+}
+#endif
+#undef SPILLWAY_TARGET_HAS_HALF
+
+// e^v for v up to 88; larger gives e^88. Highway's Exp turns NaN into 0, which would hide an
+// overflow from the loss scaler.
+HWY_INLINE FloatVector ExpKeepingNaN(FloatTag d, FloatVector v) {
+  const FloatVector e = hn::Exp(d, hn::Min(v, hn::Set(d, 88.0f)));
+  return hn::IfThenElse(hn::IsNaN(v), v, e);
+}
+
+HWY_INLINE float Sum(FloatTag d, FloatVector v) { return hn::GetLane(hn::SumOfLanes(d, v)); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace spillway::trainer
+HWY_AFTER_NAMESPACE();
+
+#endif  // SPILLWAY_TOOLS_TRAINER_KERNELS_VECTOR_INL_H_

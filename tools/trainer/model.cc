@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/trainer/model.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "spillway/engine.h"
+#include "tools/hf/status_macros.h"
+#include "tools/trainer/activations.h"
+#include "tools/trainer/block.h"
+#include "tools/trainer/context.h"
+#include "tools/trainer/embedding.h"
+#include "tools/trainer/gradients.h"
+#include "tools/trainer/head.h"
+#include "tools/trainer/kernels/gemm.h"
+#include "tools/trainer/kernels/rope.h"
+#include "tools/trainer/parameters.h"
+#include "tools/trainer/tile_access.h"
+#include "tools/trainer/workspace.h"
+
+namespace spillway::trainer {
+namespace {
+
+// Every scratch buffer of the model.
+struct ModelScratch {
+  float* rope_cosines = nullptr;
+  float* rope_sines = nullptr;
+  Residual residual;
+  float* gradient = nullptr;  // of the residual, [tokens, hidden]; training only
+  NormScratch norm;
+  BlockScratch block;
+  HeadScratch head;
+
+  void Bind(ScratchLayout& layout, ModelContext& context) {
+    const hf::ModelConfig& config = context.config;
+    const int64_t tokens = context.options.micro_batch * context.options.sequence;
+    rope_cosines = layout.Take<float>(context.options.sequence * config.head_dim / 2);
+    rope_sines = layout.Take<float>(context.options.sequence * config.head_dim / 2);
+    residual.x = layout.Take<float>(tokens * config.hidden_size);
+    residual.middle = layout.Take<float>(tokens * config.hidden_size);
+    norm.Bind(layout, tokens, config.hidden_size);
+    context.Bind(layout);
+    if (context.options.training) {
+      gradient = layout.Take<float>(tokens * config.hidden_size);
+      context.gradients->Bind(layout);
+    }
+    // Blocks and the head are never active together.
+    const uint64_t mark = layout.mark();
+    block.Bind(layout, context);
+    layout.Rewind(mark);
+    head.Bind(layout, context);
+  }
+};
+
+class DecoderModel : public Model {
+ public:
+  DecoderModel(Engine* engine, ThreadPool* pool, const hf::ModelConfig& config,
+               const ModelOptions& options)
+      : tiles_(engine) {
+    context_.config = config;
+    context_.options = options;
+    context_.pool = pool;
+    context_.tiles = &tiles_;
+  }
+
+  absl::Status Init(const WeightSource& source);
+
+  absl::StatusOr<double> Train(const MicroBatch& batch) override;
+  GradientSummary gradients() const override {
+    return gradients_.has_value() ? gradients_->Summary() : GradientSummary();
+  }
+  absl::StatusOr<double> Loss(std::span<const int32_t> inputs,
+                              std::span<const int32_t> targets) override;
+  absl::StatusOr<std::vector<float>> NextTokenLogits(std::span<const int32_t> tokens) override;
+
+  const std::vector<Parameter>& parameters() const override { return context_.parameters; }
+  uint64_t num_parameters() const override;
+  uint64_t workspace_bytes() const override { return workspace_->size_bytes(); }
+
+ private:
+  absl::Status CheckTokens(std::span<const int32_t> tokens) const;
+  absl::Status CheckTargets(std::span<const int32_t> inputs,
+                            std::span<const int32_t> targets) const;
+  absl::Status Blocks(const BatchShape& batch, bool save);
+
+  ModelContext context_;
+  TileAccess tiles_;
+  std::optional<Gradients> gradients_;
+  std::optional<Activations> activations_;
+  std::unique_ptr<Workspace> workspace_;
+  ModelScratch scratch_;
+  std::optional<Embedding> embedding_;
+  std::vector<Block> blocks_;
+  std::optional<Head> head_;
+};
+
+absl::Status DecoderModel::Init(const WeightSource& source) {
+  UseSerialBlas();
+  const hf::ModelConfig& config = context_.config;
+  const ModelOptions& options = context_.options;
+  SPILLWAY_HF_ASSIGN_OR_RETURN(context_.parameters,
+                               RegisterParameters(tiles_.engine(), config, options, source));
+  if (options.training) {
+    gradients_.emplace(&tiles_, context_.pool, context_.parameters);
+    context_.gradients = &*gradients_;
+    SPILLWAY_HF_ASSIGN_OR_RETURN(activations_,
+                                 Activations::Register(&tiles_, context_.pool, config, options));
+    context_.activations = &*activations_;
+  }
+  ScratchLayout measure;
+  scratch_.Bind(measure, context_);
+  SPILLWAY_HF_ASSIGN_OR_RETURN(workspace_, Workspace::Create(measure.peak_bytes()));
+  ScratchLayout layout(workspace_->data());
+  scratch_.Bind(layout, context_);
+
+  FillRopeTables(config.rope_theta, config.head_dim, options.sequence, scratch_.rope_cosines,
+                 scratch_.rope_sines);
+  const RopeTables rope = {scratch_.rope_cosines, scratch_.rope_sines};
+  embedding_.emplace(&context_);
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    blocks_.emplace_back(&context_, &scratch_.block, &scratch_.norm, rope, layer);
+  }
+  head_.emplace(&context_, &scratch_.head, &scratch_.norm);
+  return absl::OkStatus();
+}
+
+absl::Status DecoderModel::CheckTokens(std::span<const int32_t> tokens) const {
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] >= 0 && tokens[i] < context_.config.vocab_size) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "token id ", tokens[i], " at position ", i,
+        " of the batch is outside the model's vocabulary of ", context_.config.vocab_size));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecoderModel::CheckTargets(std::span<const int32_t> inputs,
+                                        std::span<const int32_t> targets) const {
+  const ModelOptions& options = context_.options;
+  if (inputs.size() != targets.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a batch of ", inputs.size(), " inputs has ", targets.size(), " targets"));
+  }
+  if (inputs.empty() || inputs.size() % static_cast<size_t>(options.sequence) != 0 ||
+      inputs.size() > static_cast<size_t>(options.micro_batch * options.sequence)) {
+    return absl::InvalidArgumentError(absl::StrCat("a batch of ", inputs.size(),
+                                                   " tokens is not 1 to ", options.micro_batch,
+                                                   " windows of ", options.sequence));
+  }
+  SPILLWAY_HF_RETURN_IF_ERROR(CheckTokens(inputs));
+  return CheckTokens(targets);
+}
+
+absl::Status DecoderModel::Blocks(const BatchShape& batch, bool save) {
+  for (const Block& block : blocks_) {
+    SPILLWAY_HF_RETURN_IF_ERROR(block.Forward(batch, save, scratch_.residual));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> DecoderModel::Train(const MicroBatch& batch) {
+  if (!context_.options.training) {
+    return absl::FailedPreconditionError("this model was created without training state");
+  }
+  SPILLWAY_HF_RETURN_IF_ERROR(CheckTargets(batch.inputs, batch.targets));
+  const BatchShape shape = {context_.options.micro_batch, context_.options.sequence};
+  if (static_cast<int64_t>(batch.inputs.size()) != shape.tokens()) {
+    return absl::InvalidArgumentError(absl::StrCat("a micro-batch of ", batch.inputs.size(),
+                                                   " tokens where the model was made for ",
+                                                   shape.tokens()));
+  }
+  const TokenOrder order = embedding_->Order(batch.inputs);
+  gradients_->BeginMicroBatch(batch.first, batch.last);
+  SPILLWAY_HF_RETURN_IF_ERROR(tiles_.Begin(batch.first ? Phase::kTrainFirst : Phase::kTrainLater,
+                                           embedding_->LookupUses(order),
+                                           embedding_->BackwardUses(order), batch.next));
+  SPILLWAY_HF_RETURN_IF_ERROR(embedding_->Lookup(order, scratch_.residual.x));
+  SPILLWAY_HF_RETURN_IF_ERROR(Blocks(shape, /*save=*/true));
+  SPILLWAY_HF_ASSIGN_OR_RETURN(
+      const double loss,
+      head_->Train(scratch_.residual.x, batch.targets, batch.gradient_scale, scratch_.gradient));
+  for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block) {
+    SPILLWAY_HF_RETURN_IF_ERROR(block->Backward(shape, scratch_.residual, scratch_.gradient));
+  }
+  SPILLWAY_HF_RETURN_IF_ERROR(embedding_->Backward(order, scratch_.gradient));
+  tiles_.Finish();
+  return loss;
+}
+
+absl::StatusOr<double> DecoderModel::Loss(std::span<const int32_t> inputs,
+                                          std::span<const int32_t> targets) {
+  SPILLWAY_HF_RETURN_IF_ERROR(CheckTargets(inputs, targets));
+  const int64_t length = context_.options.sequence;
+  const BatchShape shape = {static_cast<int64_t>(inputs.size()) / length, length};
+  const TokenOrder order = embedding_->Order(inputs);
+  SPILLWAY_HF_RETURN_IF_ERROR(tiles_.Begin(Phase::kLoss, embedding_->LookupUses(order), {}, {}));
+  SPILLWAY_HF_RETURN_IF_ERROR(embedding_->Lookup(order, scratch_.residual.x));
+  SPILLWAY_HF_RETURN_IF_ERROR(Blocks(shape, /*save=*/false));
+  SPILLWAY_HF_ASSIGN_OR_RETURN(const double loss, head_->Loss(scratch_.residual.x, targets));
+  tiles_.Finish();
+  return loss;
+}
+
+absl::StatusOr<std::vector<float>> DecoderModel::NextTokenLogits(std::span<const int32_t> tokens) {
+  const auto length = static_cast<int64_t>(tokens.size());
+  if (length < 1 || length > context_.options.sequence) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a window of ", length, " tokens is not 1 to ", context_.options.sequence));
+  }
+  SPILLWAY_HF_RETURN_IF_ERROR(CheckTokens(tokens));
+  const TokenOrder order = embedding_->Order(tokens);
+  SPILLWAY_HF_RETURN_IF_ERROR(
+      tiles_.Begin(Phase::kNextToken, embedding_->LookupUses(order), {}, {}));
+  SPILLWAY_HF_RETURN_IF_ERROR(embedding_->Lookup(order, scratch_.residual.x));
+  SPILLWAY_HF_RETURN_IF_ERROR(Blocks({1, length}, /*save=*/false));
+  SPILLWAY_HF_ASSIGN_OR_RETURN(
+      std::vector<float> logits,
+      head_->Logits(scratch_.residual.x + (length - 1) * context_.config.hidden_size));
+  tiles_.Finish();
+  return logits;
+}
+
+uint64_t DecoderModel::num_parameters() const {
+  uint64_t total = 0;
+  for (const ParameterShape& parameter : ListParameters(context_.config)) {
+    total += static_cast<uint64_t>(parameter.elements());
+  }
+  return total;
+}
+
+absl::Status CheckOptions(const ModelOptions& options) {
+  if (options.sequence < 1 || options.micro_batch < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("a micro-batch of ", options.micro_batch,
+                                                   " windows of ", options.sequence,
+                                                   " tokens: both must be at least 1"));
+  }
+  const bool half = options.gradient_dtype == DType::kF16;
+  if (options.gradient_dtype != DType::kF32 &&
+      !(half && options.precision == Precision::kFp16Amp)) {
+    return absl::InvalidArgumentError("gradients are fp32, or fp16 under fp16-amp");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> Model::Create(Engine* engine, ThreadPool* pool,
+                                                     const hf::ModelConfig& config,
+                                                     const ModelOptions& options,
+                                                     const WeightSource& source) {
+  SPILLWAY_HF_RETURN_IF_ERROR(CheckOptions(options));
+  auto model = std::make_unique<DecoderModel>(engine, pool, config, options);
+  SPILLWAY_HF_RETURN_IF_ERROR(model->Init(source));
+  return model;
+}
+
+}  // namespace spillway::trainer

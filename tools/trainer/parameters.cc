@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/trainer/parameters.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "spillway/engine.h"
+#include "tools/hf/status_macros.h"
+#include "tools/trainer/kernels/convert.h"
+
+namespace spillway::trainer {
+namespace {
+
+constexpr size_t kParametersOfLayer = 9;
+
+// Asks `source` when the engine first wants bytes, and checks every value.
+class CheckedSource {
+ public:
+  CheckedSource(WeightSource source, ParameterShape parameter)
+      : source_(std::move(source)), parameter_(std::move(parameter)) {}
+
+  absl::Status Read(uint64_t first_element, std::span<float> out) {
+    if (!reader_) {
+      SPILLWAY_HF_ASSIGN_OR_RETURN(reader_, source_(parameter_.name, parameter_.shape));
+    }
+    SPILLWAY_HF_RETURN_IF_ERROR(
+        reader_(first_element * sizeof(float), std::as_writable_bytes(out)));
+    for (size_t i = 0; i < out.size(); ++i) {
+      if (!std::isfinite(out[i])) return BadValue(first_element + i, out[i], "is not finite");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadHalves(uint64_t first_element, std::span<uint16_t> out) {
+    std::vector<float> floats(std::min<size_t>(out.size(), kPiece));
+    for (size_t done = 0; done < out.size(); done += floats.size()) {
+      floats.resize(std::min<size_t>(out.size() - done, kPiece));
+      SPILLWAY_HF_RETURN_IF_ERROR(Read(first_element + done, floats));
+      for (size_t i = 0; i < floats.size(); ++i) {
+        if (std::fabs(floats[i]) < kHalfOverflow) continue;
+        return BadValue(first_element + done + i, floats[i],
+                        "does not fit fp16: train it with fp32");
+      }
+      FloatsToHalves(floats.data(), static_cast<int64_t>(floats.size()), out.data() + done);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static constexpr size_t kPiece = 65536;
+  static constexpr float kHalfOverflow = 65520.0f;  // rounds to infinity, as does all above
+
+  absl::Status BadValue(uint64_t element, float value, std::string_view what) const {
+    return absl::InvalidArgumentError(absl::StrCat(parameter_.name, ": element ", element, " (",
+                                                   value, ") ",
+                                                   absl::string_view(what.data(), what.size())));
+  }
+
+  WeightSource source_;
+  ParameterShape parameter_;
+  Reader reader_;
+};
+
+Reader FloatReader(const WeightSource& source, const ParameterShape& parameter) {
+  auto checked = std::make_shared<CheckedSource>(source, parameter);
+  return [checked](uint64_t offset_bytes, std::span<std::byte> out) {
+    return checked->Read(offset_bytes / sizeof(float),
+                         {reinterpret_cast<float*>(out.data()), out.size() / sizeof(float)});
+  };
+}
+
+Reader HalfReader(const WeightSource& source, const ParameterShape& parameter) {
+  auto checked = std::make_shared<CheckedSource>(source, parameter);
+  return [checked](uint64_t offset_bytes, std::span<std::byte> out) {
+    return checked->ReadHalves(
+        offset_bytes / sizeof(uint16_t),
+        {reinterpret_cast<uint16_t*>(out.data()), out.size() / sizeof(uint16_t)});
+  };
+}
+
+}  // namespace
+
+int64_t ParameterShape::elements() const {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1},
+                         [](int64_t a, int64_t b) { return a * b; });
+}
+
+std::vector<ParameterShape> ListParameters(const hf::ModelConfig& config) {
+  const int64_t hidden = config.hidden_size;
+  const int64_t query_width = config.num_heads * config.head_dim;
+  const int64_t key_width = config.num_kv_heads * config.head_dim;
+  std::vector<ParameterShape> list;
+  list.push_back({"model.embed_tokens.weight", {config.vocab_size, hidden}});
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    const std::string prefix = absl::StrCat("model.layers.", layer, ".");
+    const auto add = [&](const char* name, std::vector<int64_t> shape) {
+      list.push_back({absl::StrCat(prefix, name, ".weight"), std::move(shape)});
+    };
+    add("input_layernorm", {hidden});
+    add("self_attn.q_proj", {query_width, hidden});
+    add("self_attn.k_proj", {key_width, hidden});
+    add("self_attn.v_proj", {key_width, hidden});
+    add("self_attn.o_proj", {hidden, query_width});
+    add("post_attention_layernorm", {hidden});
+    add("mlp.gate_proj", {config.intermediate_size, hidden});
+    add("mlp.up_proj", {config.intermediate_size, hidden});
+    add("mlp.down_proj", {hidden, config.intermediate_size});
+  }
+  list.push_back({"model.norm.weight", {hidden}});
+  if (!config.tie_word_embeddings) list.push_back({"lm_head.weight", {config.vocab_size, hidden}});
+  return list;
+}
+
+LayerParameters LayerParameterIndices(int64_t layer) {
+  const size_t first = 1 + static_cast<size_t>(layer) * kParametersOfLayer;
+  return {.input_norm = first,
+          .query = first + 1,
+          .key = first + 2,
+          .value = first + 3,
+          .output = first + 4,
+          .middle_norm = first + 5,
+          .gate = first + 6,
+          .up = first + 7,
+          .down = first + 8};
+}
+
+size_t FinalNormIndex(const hf::ModelConfig& config) {
+  return 1 + static_cast<size_t>(config.num_layers) * kParametersOfLayer;
+}
+
+size_t HeadIndex(const hf::ModelConfig& config) {
+  return config.tie_word_embeddings ? kEmbeddingIndex : FinalNormIndex(config) + 1;
+}
+
+int64_t TileElements(const hf::ModelConfig& config) {
+  uint64_t total = 0;
+  for (const ParameterShape& parameter : ListParameters(config)) {
+    total += static_cast<uint64_t>(parameter.elements());
+  }
+  return static_cast<int64_t>(
+      std::clamp<uint64_t>(std::bit_floor(total / 256), uint64_t{64} << 10, uint64_t{1} << 20));
+}
+
+int64_t TileRows(int64_t rows, int64_t width, int64_t tile_elements) {
+  constexpr int64_t kMultiple = 32;
+  const int64_t most = std::max<int64_t>(1, tile_elements / width);
+  if (rows <= most) return rows;
+  const int64_t tiles = (rows + most - 1) / most;
+  const int64_t even = (rows + tiles - 1) / tiles;
+  const int64_t rounded = (even + kMultiple - 1) / kMultiple * kMultiple;
+  if (rounded <= most) return rounded;
+  return most < kMultiple ? even : most / kMultiple * kMultiple;
+}
+
+std::vector<TensorSpec> ParameterTensorSpecs(const ParameterShape& parameter,
+                                             const ModelOptions& options, int64_t tile_elements) {
+  const bool amp = options.precision == Precision::kFp16Amp;
+  // A norm's vector is one tile whatever its width.
+  const int64_t tile_rows = parameter.shape.size() == 1
+                                ? parameter.shape[0]
+                                : TileRows(parameter.shape[0], parameter.shape[1], tile_elements);
+  const auto spec = [&](const char* suffix, DType dtype, Role role) {
+    return TensorSpec{.name = parameter.name + suffix,
+                      .dtype = dtype,
+                      .shape = parameter.shape,
+                      .role = role,
+                      .tile_rows = tile_rows,
+                      .transient = role == Role::kGradient};
+  };
+  std::vector<TensorSpec> specs = {spec("", amp ? DType::kF16 : DType::kF32, Role::kParameter)};
+  if (!options.training) return specs;
+  specs.push_back(spec("/grad", options.gradient_dtype, Role::kGradient));
+  if (amp) specs.push_back(spec("/master", DType::kF32, Role::kMasterWeight));
+  specs.push_back(spec("/exp_avg", DType::kF32, Role::kMoment));
+  specs.push_back(spec("/exp_avg_sq", DType::kF32, Role::kMoment));
+  return specs;
+}
+
+absl::StatusOr<std::vector<Parameter>> RegisterParameters(Engine* engine,
+                                                          const hf::ModelConfig& config,
+                                                          const ModelOptions& options,
+                                                          const WeightSource& source) {
+  const bool amp = options.precision == Precision::kFp16Amp;
+  const int64_t tile_elements = TileElements(config);
+  std::vector<Parameter> registered;
+  for (const ParameterShape& shape : ListParameters(config)) {
+    Parameter parameter{.name = shape.name, .shape = shape.shape, .tensors = {}};
+    AdamWTensors& tensors = parameter.tensors;
+    TensorId* const in_order_fp32[] = {&tensors.weight, &tensors.gradient, &tensors.moment1,
+                                       &tensors.moment2};
+    TensorId* const in_order_amp[] = {&tensors.weight, &tensors.gradient, &tensors.master,
+                                      &tensors.moment1, &tensors.moment2};
+    TensorId* const* next = amp ? in_order_amp : in_order_fp32;
+    for (const TensorSpec& spec : ParameterTensorSpecs(shape, options, tile_elements)) {
+      Reader reader;
+      if (spec.role == Role::kParameter || spec.role == Role::kMasterWeight) {
+        reader = spec.dtype == DType::kF16 ? HalfReader(source, shape) : FloatReader(source, shape);
+      }
+      SPILLWAY_HF_ASSIGN_OR_RETURN(**next++, engine->Register(spec, reader));
+    }
+    if (!amp) tensors.master = tensors.weight;
+    registered.push_back(std::move(parameter));
+  }
+  return registered;
+}
+
+}  // namespace spillway::trainer

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The parameters of a LLaMA-family decoder: their names, shapes and tiles, and the engine tensors
+// that each becomes. Everything up to registration is a pure function of the configuration, so that
+// budgets can be checked before anything is opened.
+
+#ifndef SPILLWAY_TOOLS_TRAINER_PARAMETERS_H_
+#define SPILLWAY_TOOLS_TRAINER_PARAMETERS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "spillway/engine.h"
+#include "tools/hf/config.h"
+#include "tools/trainer/model.h"
+
+namespace spillway::trainer {
+
+struct ParameterShape {
+  std::string name;            // Hugging Face's
+  std::vector<int64_t> shape;  // [outputs, inputs], or [width] of a norm
+
+  int64_t elements() const;
+};
+
+// In the order of Hugging Face's LlamaForCausalLM; no head when it is tied to the embedding.
+std::vector<ParameterShape> ListParameters(const hf::ModelConfig& config);
+
+// Where a layer's parameters are in that list.
+struct LayerParameters {
+  size_t input_norm, query, key, value, output, middle_norm, gate, up, down;
+};
+LayerParameters LayerParameterIndices(int64_t layer);
+inline constexpr size_t kEmbeddingIndex = 0;
+size_t FinalNormIndex(const hf::ModelConfig& config);
+size_t HeadIndex(const hf::ModelConfig& config);  // kEmbeddingIndex when tied
+
+// The most elements that a tile holds (a tile has at least one row): a 256th of the model as a
+// power of two, between 64 Ki and 1 Mi. Leases stay small against the model, products large enough
+// to run at speed.
+int64_t TileElements(const hf::ModelConfig& config);
+// Rows of a tile of [rows, width]: even shares, at multiples of 32 rows where there are as many.
+int64_t TileRows(int64_t rows, int64_t width, int64_t tile_elements);
+
+// The engine tensors of one parameter; what `options` does without is absent.
+std::vector<TensorSpec> ParameterTensorSpecs(const ParameterShape& parameter,
+                                             const ModelOptions& options, int64_t tile_elements);
+
+// Registers them all. `source` is asked for a parameter only if the engine wants its bytes.
+// InvalidArgument names a parameter and index that is not finite, or does not fit fp16 where
+// weights are fp16.
+absl::StatusOr<std::vector<Parameter>> RegisterParameters(Engine* engine,
+                                                          const hf::ModelConfig& config,
+                                                          const ModelOptions& options,
+                                                          const WeightSource& source);
+
+}  // namespace spillway::trainer
+
+#endif  // SPILLWAY_TOOLS_TRAINER_PARAMETERS_H_
