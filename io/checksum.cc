@@ -2,7 +2,8 @@
 
 #include "io/checksum.h"
 
-// Only this header picks AVX2 or AVX-512 at run time; the plain one keeps what the library was compiled for.
+// Only this header picks AVX2 or AVX-512 at run time; the plain one keeps what the library was
+// compiled for.
 #if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
 #include <xxh_x86dispatch.h>
 #else

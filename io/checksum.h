@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The page checksum: XXH3-64 with seed 0, as io/FORMAT.md says. It tells a page from a torn or rotten one;
-// it does not guard against forgery.
+// The page checksum: XXH3-64 with seed 0, as io/FORMAT.md says. It tells a page from a torn or
+// rotten one; it does not guard against forgery.
 
 #ifndef SPILLWAY_IO_CHECKSUM_H_
 #define SPILLWAY_IO_CHECKSUM_H_

@@ -18,10 +18,12 @@ class Deadline {
   // A negative timeout counts as none, one of a year or more as for ever.
   static Deadline After(absl::Duration timeout) {
     if (timeout >= absl::Hours(24 * 365)) return Never();
-    return Deadline(Clock::now() + absl::ToChronoNanoseconds(std::max(timeout, absl::ZeroDuration())));
+    return Deadline(Clock::now() +
+                    absl::ToChronoNanoseconds(std::max(timeout, absl::ZeroDuration())));
   }
 
   bool is_never() const { return at_ == Clock::time_point::max(); }
+  std::chrono::steady_clock::time_point at() const { return at_; }
   // Not negative; infinite if is_never().
   absl::Duration left() const {
     if (is_never()) return absl::InfiniteDuration();

@@ -53,7 +53,8 @@ absl::StatusOr<DirectFile> OpenDirect(const std::string& path, int flags, const 
   if (fd >= 0) return DirectFile(fd, /*is_direct=*/true, path);
   if (errno == EINVAL) {
     // The refused open may have made the file already; O_EXCL would then trip over it.
-    if ((flags & O_CREAT) && (flags & O_EXCL) && ::access(path.c_str(), F_OK) == 0) flags &= ~O_EXCL;
+    if ((flags & O_CREAT) && (flags & O_EXCL) && ::access(path.c_str(), F_OK) == 0)
+      flags &= ~O_EXCL;
     fd = OpenRetrying(path, flags, mode);
     if (fd >= 0) {
       if (announce) {

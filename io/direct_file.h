@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Opening files for transfers that pass the page cache by: O_DIRECT where the file system has it, buffered
-// where it has not, and the caller told so. Reading and writing them is the IoEngine's.
+// Opening files for transfers that pass the page cache by: O_DIRECT where the file system has it,
+// buffered where it has not, and the caller told so. Reading and writing them is the IoEngine's.
 
 #ifndef SPILLWAY_IO_DIRECT_FILE_H_
 #define SPILLWAY_IO_DIRECT_FILE_H_
@@ -43,13 +43,13 @@ class DirectFile {
   std::string path_;
 };
 
-// Opens `path` with `flags` (O_RDWR, O_CREAT, ...; O_DIRECT and O_CLOEXEC are added) and `mode` for a file
-// that O_CREAT makes. Where the file system refuses O_DIRECT (procfs, some FUSE and network ones, tmpfs
-// before Linux 6.6) it opens buffered and calls `announce`, which may be empty. The announcement names the
-// folder, so it is the same text for all its files: a caller that opens many keeps the first. Other failures:
-// the errno's status, naming the file.
-absl::StatusOr<DirectFile> OpenDirect(const std::string& path, int flags, const Announce& announce = {},
-                                      mode_t mode = 0644);
+// Opens `path` with `flags` (O_RDWR, O_CREAT, ...; O_DIRECT and O_CLOEXEC are added) and `mode` for
+// a file that O_CREAT makes. Where the file system refuses O_DIRECT (procfs, some FUSE and network
+// ones, tmpfs before Linux 6.6) it opens buffered and calls `announce`, which may be empty. The
+// announcement names the folder, so it is the same text for all its files: a caller that opens many
+// keeps the first. Other failures: the errno's status, naming the file.
+absl::StatusOr<DirectFile> OpenDirect(const std::string& path, int flags,
+                                      const Announce& announce = {}, mode_t mode = 0644);
 
 }  // namespace spillway::io
 

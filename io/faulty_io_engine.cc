@@ -23,8 +23,8 @@ void FlipBit(const IoRequest& request, uint64_t random) {
 
 }  // namespace
 
-std::vector<Fault> RandomFaults(uint64_t seed, std::span<const Fault::Kind> kinds, uint64_t num_requests,
-                                double probability) {
+std::vector<Fault> RandomFaults(uint64_t seed, std::span<const Fault::Kind> kinds,
+                                uint64_t num_requests, double probability) {
   std::mt19937_64 random(seed);
   std::bernoulli_distribution befalls(probability);
   std::uniform_int_distribution<size_t> pick(0, kinds.size() - 1);
@@ -39,8 +39,8 @@ std::vector<Fault> RandomFaults(uint64_t seed, std::span<const Fault::Kind> kind
   return script;
 }
 
-absl::StatusOr<std::unique_ptr<FaultyIoEngine>> FaultyIoEngine::Create(uint64_t seed,
-                                                                       const MakeInner& make_inner) {
+absl::StatusOr<std::unique_ptr<FaultyIoEngine>> FaultyIoEngine::Create(
+    uint64_t seed, const MakeInner& make_inner) {
   std::unique_ptr<FaultyIoEngine> faulty(new FaultyIoEngine(seed));
   const auto hook = [self = faulty.get()](const IoRequest& request, int64_t result) {
     return self->OnResult(request.tag, result);

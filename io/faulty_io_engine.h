@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An IoEngine whose disk misbehaves on request: for tests of everything above the seam, and of how the
-// engines resume short transfers below it.
+// An IoEngine whose disk misbehaves on request: for tests of everything above the seam, and of how
+// the engines resume short transfers below it.
 
 #ifndef SPILLWAY_IO_FAULTY_IO_ENGINE_H_
 #define SPILLWAY_IO_FAULTY_IO_ENGINE_H_
@@ -45,21 +45,24 @@ struct Fault {
   absl::Duration delay = absl::Milliseconds(1);
 };
 
-// A script that befalls each of num_requests reads and writes with the given probability, with one of
-// `kinds` (kBitFlip for reads only).
-std::vector<Fault> RandomFaults(uint64_t seed, std::span<const Fault::Kind> kinds, uint64_t num_requests,
-                                double probability);
+// A script that befalls each of num_requests reads and writes with the given probability, with one
+// of `kinds` (kBitFlip for reads only).
+std::vector<Fault> RandomFaults(uint64_t seed, std::span<const Fault::Kind> kinds,
+                                uint64_t num_requests, double probability);
 
-// Wraps an engine of either kind and keeps the contract of IoEngine. A request meets the first fault of the
-// script that applies to it. Inject, Clear and faults_met may be called from any thread.
+// Wraps an engine of either kind and keeps the contract of IoEngine. A request meets the first
+// fault of the script that applies to it. Inject, Clear and faults_met may be called from any
+// thread.
 //
-//   auto faulty = FaultyIoEngine::Create(seed, [](ResultHook hook) { return MakeIoEngine(..., hook ...); });
+//   auto faulty = FaultyIoEngine::Create(seed, [](ResultHook hook) { return MakeIoEngine(..., hook
+//   ...); });
 //   (*faulty)->Inject({.kind = Fault::Kind::kEnospc, .op = IoOp::kWrite, .skip = 2});
 class FaultyIoEngine final : public IoEngine {
  public:
   // `make_inner` must put the hook into its engine's options.
   using MakeInner = std::function<absl::StatusOr<std::unique_ptr<IoEngine>>(ResultHook)>;
-  static absl::StatusOr<std::unique_ptr<FaultyIoEngine>> Create(uint64_t seed, const MakeInner& make_inner);
+  static absl::StatusOr<std::unique_ptr<FaultyIoEngine>> Create(uint64_t seed,
+                                                                const MakeInner& make_inner);
 
   void Inject(const Fault& fault);
   // Requests submitted from now on meet no fault: the cause is gone.

@@ -15,7 +15,8 @@ absl::StatusOr<FileId> FileTable::Add(int fd, std::string path) {
   if (::fcntl(fd, F_GETFD) < 0) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": descriptor ", fd, " is not open"));
   }
-  auto free = std::find_if(files_.begin(), files_.end(), [](const File& file) { return file.fd < 0; });
+  auto free =
+      std::find_if(files_.begin(), files_.end(), [](const File& file) { return file.fd < 0; });
   if (free == files_.end()) free = files_.insert(files_.end(), File{});
   *free = File{fd, std::move(path)};
   return FileId{static_cast<int32_t>(free - files_.begin())};
@@ -37,7 +38,8 @@ int FileTable::fd(FileId file) const {
 }
 
 std::string_view FileTable::path(FileId file) const {
-  return Holds(file) ? std::string_view(files_[static_cast<size_t>(file.value)].path) : "(unknown file)";
+  return Holds(file) ? std::string_view(files_[static_cast<size_t>(file.value)].path)
+                     : "(unknown file)";
 }
 
 }  // namespace spillway::io

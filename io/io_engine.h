@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The seam between aligned memory and files: asynchronous positioned reads and writes. It knows files and
-// buffers as numbers; extents and tensors are the store's.
+// The seam between aligned memory and files: asynchronous positioned reads and writes. It knows
+// files and buffers as numbers; extents and tensors are the store's.
 
 #ifndef SPILLWAY_IO_IO_ENGINE_H_
 #define SPILLWAY_IO_IO_ENGINE_H_
@@ -38,8 +38,9 @@ struct IoRequest {
   uint64_t tag = 0;  // comes back in the completion
 };
 
-// A transfer's end. Ok means that every byte moved: short transfers were resumed inside. Otherwise the status
-// names operation, file and offset (DataLoss for a read past the file's end; ErrnoToStatus for the rest).
+// A transfer's end. Ok means that every byte moved: short transfers were resumed inside. Otherwise
+// the status names operation, file and offset (DataLoss for a read past the file's end;
+// ErrnoToStatus for the rest).
 struct IoCompletion {
   uint64_t tag = 0;
   absl::Status status;
@@ -47,9 +48,11 @@ struct IoCompletion {
 
 inline constexpr uint64_t kIoAlignment = 4096;
 
-// Files must be opened by the caller and outlive the engine's use of them. Submit, Reap and AddFile/AddBuffer
-// belong to one thread at a time (the mover; before it starts, whoever builds the engine); Wake may be called
-// from any thread.
+// Files must be opened by the caller and outlive the engine's use of them. Submit, Reap and
+// AddFile/AddBuffer belong to one thread at a time (the mover; before it starts, whoever builds the
+// engine), which may change while nothing is in flight; Wake may be called from any thread. The
+// destructor may run on any thread: it waits for transfers that the kernel has begun, and what was
+// not reaped is dropped.
 //
 //   auto engine = MakeIoEngine(IoEngineKind::kAuto, {}, folder);
 //   FileId file = *(*engine)->AddFile(fd, "store/segment-0000");
@@ -66,17 +69,19 @@ class IoEngine {
   virtual absl::StatusOr<FileId> AddFile(int fd, std::string path) = 0;
   // Waits for nothing: no request on the file may be in flight.
   virtual absl::Status RemoveFile(FileId file) = 0;
-  // Announces memory that requests will use, so that it can be registered; at most 1 GiB a call. Failure to
-  // register is not an error: requests then take the plain path, counted in unregistered_buffers().
+  // Announces memory that requests will use, so that it can be registered; at most 1 GiB a call.
+  // Failure to register is not an error: requests then take the plain path, counted in
+  // unregistered_buffers().
   virtual void AddBuffer(std::span<std::byte> memory) = 0;
   virtual void RemoveBuffers() = 0;
   virtual int unregistered_buffers() const = 0;
 
-  // Takes any number of requests; at most queue_depth are with the kernel at once, the rest wait inside, in
-  // order. A request that cannot be issued completes with its error.
+  // Takes any number of requests; at most queue_depth are with the kernel at once, the rest wait
+  // inside, in order. A request that cannot be issued completes with its error.
   virtual void Submit(std::span<const IoRequest> requests) = 0;
 
-  // Appends completions to `done`: waits until there is at least one, Wake was called, or the timeout passes.
+  // Appends completions to `done`: waits until there is at least one, Wake was called, or the
+  // timeout passes.
   virtual void Reap(absl::Duration timeout, std::vector<IoCompletion>* done) = 0;
 
   // Makes the current (or else the next) Reap return.

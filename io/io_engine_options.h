@@ -12,9 +12,9 @@
 
 namespace spillway::io {
 
-// Takes the result of one read or write by the kernel (bytes moved, or a negative errno) on behalf of
-// `request`, and gives the result to go on with. Called from any thread, below the resuming of short
-// transfers: FaultyIoEngine injects short transfers and EAGAIN here.
+// Takes the result of one read or write by the kernel (bytes moved, or a negative errno) on behalf
+// of `request`, and gives the result to go on with. Called from any thread, below the resuming of
+// short transfers: FaultyIoEngine injects short transfers and EAGAIN here.
 using ResultHook = std::function<int64_t(const IoRequest& request, int64_t result)>;
 
 inline constexpr int kMaxQueueDepth = 1024;

@@ -54,10 +54,12 @@ absl::Status Probe(IoEngine& engine, const DirectFile& file, const std::string& 
   memory->written.fill(std::byte{0x5a});
   memory->plain.fill(std::byte{0});
   memory->registered.fill(std::byte{0});
-  SPILLWAY_ASSIGN_OR_RETURN(const FileId id, engine.AddFile(file.fd(), absl::StrCat(folder, " (probe)")));
+  SPILLWAY_ASSIGN_OR_RETURN(const FileId id,
+                            engine.AddFile(file.fd(), absl::StrCat(folder, " (probe)")));
   engine.AddBuffer(memory->registered);
 
-  std::byte* const buffers[] = {memory->written.data(), memory->plain.data(), memory->registered.data()};
+  std::byte* const buffers[] = {memory->written.data(), memory->plain.data(),
+                                memory->registered.data()};
   for (std::byte* buffer : buffers) {
     const IoOp op = buffer == memory->written.data() ? IoOp::kWrite : IoOp::kRead;
     SPILLWAY_RETURN_IF_ERROR(Transact(engine, {op, id, 0, buffer, kIoAlignment, 0}));
@@ -65,15 +67,18 @@ absl::Status Probe(IoEngine& engine, const DirectFile& file, const std::string& 
   engine.RemoveBuffers();
   SPILLWAY_RETURN_IF_ERROR(engine.RemoveFile(id));
   if (memory->plain != memory->written || memory->registered != memory->written) {
-    return absl::DataLossError(absl::StrCat(folder, ": bytes written to a probe file came back changed"));
+    return absl::DataLossError(
+        absl::StrCat(folder, ": bytes written to a probe file came back changed"));
   }
   return absl::OkStatus();
 }
 
 template <typename Engine>
-absl::StatusOr<std::unique_ptr<IoEngine>> MakeProbed(const IoEngineOptions& options, const DirectFile& file,
+absl::StatusOr<std::unique_ptr<IoEngine>> MakeProbed(const IoEngineOptions& options,
+                                                     const DirectFile& file,
                                                      const std::string& folder) {
-  // An engine of its own: hooks are not for probes, and a ring belongs to the first thread that uses it.
+  // An engine of its own: hooks are not for probes, and a ring belongs to the first thread that
+  // uses it.
   SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> probed, Engine::Create({}));
   SPILLWAY_RETURN_IF_ERROR(Probe(*probed, file, folder));
   return Engine::Create(options);
@@ -85,19 +90,20 @@ absl::StatusOr<std::unique_ptr<IoEngine>> MakeIoEngine(IoEngineKind kind, IoEngi
                                                        const std::string& folder,
                                                        const Announce& announce) {
   if (options.queue_depth < 1 || options.queue_depth > kMaxQueueDepth) {
-    return absl::InvalidArgumentError(absl::StrCat("the I/O queue depth must be 1 to ", kMaxQueueDepth,
-                                                   ", not ", options.queue_depth));
+    return absl::InvalidArgumentError(absl::StrCat("the I/O queue depth must be 1 to ",
+                                                   kMaxQueueDepth, ", not ", options.queue_depth));
   }
   SPILLWAY_ASSIGN_OR_RETURN(const DirectFile file, OpenNamelessFile(folder));
   if (kind == IoEngineKind::kPosix) return MakeProbed<PosixIoEngine>(options, file, folder);
 
-  absl::StatusOr<std::unique_ptr<IoEngine>> uring = MakeProbed<UringIoEngine>(options, file, folder);
+  absl::StatusOr<std::unique_ptr<IoEngine>> uring =
+      MakeProbed<UringIoEngine>(options, file, folder);
   if (uring.ok()) return uring;
   if (kind == IoEngineKind::kUring) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("io_uring does not work here (", uring.status().message(),
-                     "); allow it (sysctl kernel.io_uring_disabled=0, the container's seccomp profile) or "
-                     "choose posix or auto"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "io_uring does not work here (", uring.status().message(),
+        "); allow it (sysctl kernel.io_uring_disabled=0, the container's seccomp profile) or "
+        "choose posix or auto"));
   }
   // A folder that no engine can use is an error of the folder's, not a reason to fall back.
   SPILLWAY_ASSIGN_OR_RETURN(std::unique_ptr<IoEngine> posix,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Chooses the IoEngine for a machine by trying it: io_uring may be absent, forbidden, or set up and then
-// fail at the first transfer, and only a transfer tells.
+// Chooses the IoEngine for a machine by trying it: io_uring may be absent, forbidden, or set up and
+// then fail at the first transfer, and only a transfer tells.
 
 #ifndef SPILLWAY_IO_MAKE_IO_ENGINE_H_
 #define SPILLWAY_IO_MAKE_IO_ENGINE_H_
@@ -20,11 +20,11 @@ namespace spillway::io {
 
 enum class IoEngineKind : uint8_t { kAuto, kUring, kPosix };
 
-// Makes the engine of that kind; kAuto takes io_uring if it works and threads if not, which `announce` (may
-// be empty) is told once. "Works" means: O_DIRECT writes and reads of a nameless file in `folder`, with
-// registered and plain buffers, gave the same bytes back. kPosix probes the same way. Errors:
-// InvalidArgument (queue_depth), FailedPrecondition (kUring does not work: the cause is named), the errno's
-// status if the folder takes no file.
+// Makes the engine of that kind; kAuto takes io_uring if it works and threads if not, which
+// `announce` (may be empty) is told once. "Works" means: O_DIRECT writes and reads of a nameless
+// file in `folder`, with registered and plain buffers, gave the same bytes back. kPosix probes the
+// same way. Errors: InvalidArgument (queue_depth), FailedPrecondition (kUring does not work: the
+// cause is named), the errno's status if the folder takes no file.
 absl::StatusOr<std::unique_ptr<IoEngine>> MakeIoEngine(IoEngineKind kind, IoEngineOptions options,
                                                        const std::string& folder,
                                                        const Announce& announce = {});

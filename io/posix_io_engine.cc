@@ -22,9 +22,10 @@ constexpr int kMaxThreads = 8;
 // One system call for what remains of the transfer; its result or the negative errno.
 int64_t MovePiece(const Transfer& transfer) {
   const auto offset = static_cast<off_t>(transfer.offset());
-  const ssize_t moved = transfer.request().op == IoOp::kRead
-                            ? ::pread(transfer.fd(), transfer.buffer(), transfer.size_bytes(), offset)
-                            : ::pwrite(transfer.fd(), transfer.buffer(), transfer.size_bytes(), offset);
+  const ssize_t moved =
+      transfer.request().op == IoOp::kRead
+          ? ::pread(transfer.fd(), transfer.buffer(), transfer.size_bytes(), offset)
+          : ::pwrite(transfer.fd(), transfer.buffer(), transfer.size_bytes(), offset);
   return moved < 0 ? -errno : moved;
 }
 
@@ -55,7 +56,7 @@ PosixIoEngine::~PosixIoEngine() {
     stopping_ = true;
     queue_.clear();
   }
-  work_.SignalAll();
+  work_.NotifyAll();
   for (std::thread& thread : threads_) thread.join();
 }
 
@@ -79,9 +80,9 @@ void PosixIoEngine::Submit(std::span<const IoRequest> requests) {
     }
   }
   if (requests.size() == 1) {
-    work_.Signal();
+    work_.NotifyOne();
   } else {
-    work_.SignalAll();
+    work_.NotifyAll();
   }
 }
 
@@ -91,7 +92,11 @@ void PosixIoEngine::Reap(absl::Duration timeout, std::vector<IoCompletion>* done
   {
     base::MutexLock lock(&mutex_);
     while (finished_.empty() && !woken_ && !deadline.passed()) {
-      news_.WaitWithTimeout(&mutex_, deadline.left());
+      if (deadline.is_never()) {
+        news_.Wait(&mutex_);
+      } else {
+        news_.WaitUntil(&mutex_, deadline.at());
+      }
     }
     woken_ = false;
     finished.swap(finished_);
@@ -106,7 +111,7 @@ void PosixIoEngine::Reap(absl::Duration timeout, std::vector<IoCompletion>* done
 void PosixIoEngine::Wake() {
   base::MutexLock lock(&mutex_);
   woken_ = true;
-  news_.Signal();
+  news_.NotifyOne();
 }
 
 void PosixIoEngine::Work() {
@@ -120,7 +125,7 @@ void PosixIoEngine::Work() {
     Run(transfer);
     mutex_.Lock();
     finished_.push_back(transfer);
-    news_.Signal();
+    news_.NotifyOne();
   }
 }
 

@@ -26,9 +26,9 @@
 
 namespace spillway::io {
 
-// min(queue_depth, 8) threads take requests in the order of submission. Buffers need no registration here:
-// AddBuffer does nothing and unregistered_buffers() is 0. The destructor waits for the transfers that
-// threads are in and drops the rest.
+// min(queue_depth, 8) threads take requests in the order of submission. Buffers need no
+// registration here: AddBuffer does nothing and unregistered_buffers() is 0. The destructor waits
+// for the transfers that threads are in and drops the rest.
 class PosixIoEngine final : public IoEngine {
  public:
   // ResourceExhausted if no thread can be started.

@@ -28,7 +28,8 @@ Transfer::Transfer(const IoRequest& request, int fd) : request_(request), fd_(fd
 }
 
 Transfer::State Transfer::Advance(int64_t result) {
-  if (result == -EINTR || result == -EAGAIN) return Stall(Failure::kErrno, static_cast<int>(-result));
+  if (result == -EINTR || result == -EAGAIN)
+    return Stall(Failure::kErrno, static_cast<int>(-result));
   if (result < 0) return Fail(Failure::kErrno, static_cast<int>(-result));
   const bool is_read = request_.op == IoOp::kRead;
   if (result == 0) return is_read ? Fail(Failure::kPastEnd) : Stall(Failure::kStalled);
@@ -60,24 +61,25 @@ Transfer::State Transfer::Fail(Failure failure, int error) {
 absl::Status Transfer::ToStatus(std::string_view path) const {
   if (state_ == State::kDone) return absl::OkStatus();
   const bool is_read = request_.op == IoOp::kRead;
-  const std::string what = absl::StrCat(is_read ? "read of " : "write of ", request_.size_bytes,
-                                        " B at offset ", request_.offset, " of ",
-                                        absl::string_view(path.data(), path.size()));
+  const std::string what =
+      absl::StrCat(is_read ? "read of " : "write of ", request_.size_bytes, " B at offset ",
+                   request_.offset, " of ", absl::string_view(path.data(), path.size()));
   switch (failure_) {
     case Failure::kBadRequest:
-      return absl::InvalidArgumentError(absl::StrCat(
-          what, ": offset, size and buffer must be multiples of ", kIoAlignment, " and the size not 0"));
-    case Failure::kErrno:
-      return base::ErrnoToStatus(error_, what);
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, ": offset, size and buffer must be multiples of ", kIoAlignment,
+                       " and the size not 0"));
+    case Failure::kErrno: return base::ErrnoToStatus(error_, what);
     case Failure::kPastEnd:
-      return absl::DataLossError(absl::StrCat(what, ": the file ends before ", offset() + size_bytes(),
-                                              "; ", done_bytes_, " B could be read"));
+      return absl::DataLossError(absl::StrCat(what, ": the file ends before ",
+                                              offset() + size_bytes(), "; ", done_bytes_,
+                                              " B could be read"));
     case Failure::kStalled:
-    case Failure::kNone:
-      break;
+    case Failure::kNone: break;
   }
   return absl::InternalError(absl::StrCat(what, ": the system took ", done_bytes_,
-                                          " B and then none, without an error, ", stalls_, " times"));
+                                          " B and then none, without an error, ", stalls_,
+                                          " times"));
 }
 
 }  // namespace spillway::io

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One request on its way: what the kernel has still to move, and what each of its answers means. A pure
-// function of results, shared by the engines, so that short transfers, retries and the end of a file are
-// treated alike and tested without a disk.
+// One request on its way: what the kernel has still to move, and what each of its answers means. A
+// pure function of results, shared by the engines, so that short transfers, retries and the end of
+// a file are treated alike and tested without a disk.
 
 #ifndef SPILLWAY_IO_TRANSFER_H_
 #define SPILLWAY_IO_TRANSFER_H_
@@ -32,8 +32,8 @@ class Transfer {
   // A request that breaks the rules of IoRequest (a size of 0, alignment) is born failed.
   Transfer(const IoRequest& request, int fd);
 
-  // Takes the kernel's answer for the remaining piece. A short count is resumed from the last multiple of
-  // kIoAlignment that it reached, because O_DIRECT takes no other.
+  // Takes the kernel's answer for the remaining piece. A short count is resumed from the last
+  // multiple of kIoAlignment that it reached, because O_DIRECT takes no other.
   State Advance(int64_t result);
 
   const IoRequest& request() const { return request_; }
@@ -45,7 +45,8 @@ class Transfer {
   std::byte* buffer() const { return request_.buffer + done_bytes_; }
   uint32_t size_bytes() const { return request_.size_bytes - done_bytes_; }
 
-  // Results in a row that moved nothing; from one on, the next try should be able to block or back off.
+  // Results in a row that moved nothing; from one on, the next try should be able to block or back
+  // off.
   int stalls() const { return stalls_; }
 
   // How it ended; `path` names the file. REQUIRES: not kMoving.

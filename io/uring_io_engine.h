@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// IoEngine on io_uring: one ring, batched submission, registered buffers and files, a bounded number of
-// requests with the kernel. It does not decide whether io_uring can be used here: MakeIoEngine does.
+// IoEngine on io_uring: one ring, batched submission, registered buffers and files, a bounded
+// number of requests with the kernel. It does not decide whether io_uring can be used here:
+// MakeIoEngine does.
 
 #ifndef SPILLWAY_IO_URING_IO_ENGINE_H_
 #define SPILLWAY_IO_URING_IO_ENGINE_H_
-
-#include <liburing.h>
-#include <sys/types.h>
 
 #include <cstdint>
 #include <deque>
@@ -24,16 +22,16 @@
 #include "io/file_table.h"
 #include "io/io_engine.h"
 #include "io/io_engine_options.h"
+#include "io/ring.h"
 #include "io/transfer.h"
 
 namespace spillway::io {
 
-// The kernel serves a single-issuer ring to the thread that enabled it and to no other, so the ring is made
-// disabled and enabled by the first Submit or Reap. When another thread takes over (REQUIRES: nothing in
-// flight) it gets a new ring with the same files and buffers.
+// A ring serves one thread (see Ring): the first that calls Submit or Reap. When another takes over
+// (REQUIRES: nothing in flight) it gets a new ring with the same files and buffers.
 //
-// The destructor, on whatever thread, waits for what the kernel holds, so that no buffer is written after it;
-// what was never issued is dropped.
+// If the kernel serves the ring no more, what is on its way and all that follows completes with
+// that error.
 class UringIoEngine final : public IoEngine {
  public:
   // FailedPrecondition naming the system call and the errno if the kernel gives no ring.
@@ -59,24 +57,20 @@ class UringIoEngine final : public IoEngine {
 
   explicit UringIoEngine(IoEngineOptions options);
 
-  // The ring's life.
+  // The ring's life. ring_ is null until the first call, and after an error.
   absl::Status OpenRing();
-  absl::Status WatchRing();
-  void CloseRing();
-  void Drain();
-  bool IsForeign() const;
-  // Makes a new ring if the present one is another thread's; enables it for this one.
   absl::Status EnsureNotForeign();
   absl::Status ClaimRing();
+  void Drain();
+  void Break(absl::Status cause);
   void RegisterFile(FileId file);
   void RegisterBuffer(Buffer& buffer, int index);
 
   // The way of a request: queue_, slots_ (with the kernel), a completion.
+  void SubmitQueued();
   void IssueQueued();
   void Issue(uint32_t slot);
   void ArmWake();
-  // Submits what is prepared and, if `wait`, waits for a completion until the deadline.
-  void Enter(bool wait, Deadline deadline);
   // Takes the completions that the ring holds; true if one was the wake-up.
   bool Harvest(std::vector<IoCompletion>* done);
   void Advance(uint32_t slot, int64_t result, std::vector<IoCompletion>* done);
@@ -93,11 +87,8 @@ class UringIoEngine final : public IoEngine {
   int wake_fd_ = -1;  // an eventfd; any thread writes it
 
   // Owned by the using thread.
-  io_uring ring_;
-  bool ring_open_ = false;
-  bool single_issuer_ = false;
-  pid_t ring_thread_ = 0;  // 0: not enabled yet
-  int ring_gone_fd_ = -1;  // hangs up when the kernel is done with the ring
+  std::unique_ptr<Ring> ring_;
+  absl::Status broken_;  // why there will be no ring any more; Ok: there is or may be one
   bool wake_armed_ = false;
 
   FileTable files_;

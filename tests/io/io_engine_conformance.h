@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fixture of the IoEngine conformance suite: what every implementation is made by, and the skip of
-// those that this machine cannot have.
+// The fixture of the IoEngine conformance suite: what every implementation is made by, and the skip
+// of those that this machine cannot have.
 
 #ifndef SPILLWAY_TESTS_IO_IO_ENGINE_CONFORMANCE_H_
 #define SPILLWAY_TESTS_IO_IO_ENGINE_CONFORMANCE_H_
@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "io/faulty_io_engine.h"
 #include "io/io_engine.h"
@@ -25,8 +26,8 @@ struct Implementation {
   bool faulty;  // wrapped, with an empty script
 };
 
-inline absl::StatusOr<std::unique_ptr<IoEngine>> MakeImplementation(const Implementation& implementation,
-                                                                    IoEngineOptions options) {
+inline absl::StatusOr<std::unique_ptr<IoEngine>> MakeImplementation(
+    const Implementation& implementation, IoEngineOptions options) {
   const auto make = [&](ResultHook faulty_hook) -> absl::StatusOr<std::unique_ptr<IoEngine>> {
     IoEngineOptions inner = options;
     if (faulty_hook) {
@@ -53,7 +54,8 @@ class IoEngineConformance : public testing::TestWithParam<Implementation> {
   }
 
   static std::unique_ptr<IoEngine> Make(IoEngineOptions options = {}) {
-    absl::StatusOr<std::unique_ptr<IoEngine>> engine = MakeImplementation(GetParam(), std::move(options));
+    absl::StatusOr<std::unique_ptr<IoEngine>> engine =
+        MakeImplementation(GetParam(), std::move(options));
     EXPECT_TRUE(engine.ok()) << engine.status();
     return std::move(*engine);
   }
@@ -66,12 +68,12 @@ class IoEngineConformance : public testing::TestWithParam<Implementation> {
 };
 
 // Instantiates a suite, derived from IoEngineConformance or it itself, for every implementation.
-#define SPILLWAY_INSTANTIATE_FOR_ALL_IO_ENGINES(suite)                                    \
-  INSTANTIATE_TEST_SUITE_P(                                                               \
-      All, suite,                                                                         \
-      testing::Values(Implementation{"Uring", IoEngineKind::kUring, /*faulty=*/false},    \
-                      Implementation{"Posix", IoEngineKind::kPosix, /*faulty=*/false},    \
-                      Implementation{"FaultyUring", IoEngineKind::kUring, /*faulty=*/true}, \
+#define SPILLWAY_INSTANTIATE_FOR_ALL_IO_ENGINES(suite)                                       \
+  INSTANTIATE_TEST_SUITE_P(                                                                  \
+      All, suite,                                                                            \
+      testing::Values(Implementation{"Uring", IoEngineKind::kUring, /*faulty=*/false},       \
+                      Implementation{"Posix", IoEngineKind::kPosix, /*faulty=*/false},       \
+                      Implementation{"FaultyUring", IoEngineKind::kUring, /*faulty=*/true},  \
                       Implementation{"FaultyPosix", IoEngineKind::kPosix, /*faulty=*/true}), \
       [](const auto& test) { return test.param.name; })
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every IoEngine does when all goes well: bytes arrive, completions come once, waits end. How failure
-// looks is in io_engine_failure_test.cc.
+// What every IoEngine does when all goes well: bytes arrive, completions come once, waits end. How
+// failure looks is in io_engine_failure_test.cc.
+
+#include "tests/io/io_engine_conformance.h"
 
 #include <atomic>
 #include <map>
 #include <random>
 #include <set>
 #include <thread>
-
-#include "tests/io/io_engine_conformance.h"
 
 namespace spillway::io {
 namespace {
@@ -27,7 +27,8 @@ TEST_P(IoEngineConformance, ReadsBackWhatItWrote) {
     const auto engine = Make();
     const FileId id = Add(*engine, file);
     uint64_t tag = 0;
-    for (const size_t size : {4 * kKiB, 8 * kKiB, 64 * kKiB, kMiB, 4 * kMiB + 4 * kKiB, 16 * kMiB}) {
+    for (const size_t size :
+         {4 * kKiB, 8 * kKiB, 64 * kKiB, kMiB, 4 * kMiB + 4 * kKiB, 16 * kMiB}) {
       SCOPED_TRACE(absl::StrCat(size, " B, registered ", registered));
       const AlignedBuffer out(size);
       const AlignedBuffer in(size);
@@ -54,8 +55,10 @@ TEST_P(IoEngineConformance, UsesAPartOfARegisteredBufferAndMemoryAcrossTwo) {
   engine->AddBuffer(memory.span().last(32 * kKiB));
   FillPattern(memory.span(), 5);
   // 24 to 40 KiB lies in both, 8 to 12 KiB inside the first.
-  ASSERT_TRUE(Transact(*engine, {IoOp::kWrite, id, 0, memory.data() + 24 * kKiB, 16 * kKiB, 1}).ok());
-  ASSERT_TRUE(Transact(*engine, {IoOp::kWrite, id, 16 * kKiB, memory.data() + 8 * kKiB, 4 * kKiB, 2}).ok());
+  ASSERT_TRUE(
+      Transact(*engine, {IoOp::kWrite, id, 0, memory.data() + 24 * kKiB, 16 * kKiB, 1}).ok());
+  ASSERT_TRUE(
+      Transact(*engine, {IoOp::kWrite, id, 16 * kKiB, memory.data() + 8 * kKiB, 4 * kKiB, 2}).ok());
   const AlignedBuffer in(20 * kKiB);
   ASSERT_TRUE(Transact(*engine, {IoOp::kRead, id, 0, in.data(), 20 * kKiB, 3}).ok());
   EXPECT_EQ(0, std::memcmp(in.data(), memory.data() + 24 * kKiB, 16 * kKiB));
@@ -172,7 +175,8 @@ TEST_P(IoEngineConformance, CompletionsComeAmidWakeUps) {
     while (!stop) engine->Wake();
   });
   for (uint64_t tag = 0; tag < 200; ++tag) {
-    const absl::Status status = Transact(*engine, {IoOp::kWrite, id, 0, memory.data(), kIoAlignment, tag});
+    const absl::Status status =
+        Transact(*engine, {IoOp::kWrite, id, 0, memory.data(), kIoAlignment, tag});
     EXPECT_TRUE(status.ok()) << status;
   }
   stop = true;
@@ -182,7 +186,8 @@ TEST_P(IoEngineConformance, CompletionsComeAmidWakeUps) {
 TEST_P(IoEngineConformance, AWaitWithNothingInFlightTimesOut) {
   const auto engine = Make();
   std::vector<IoCompletion> done;
-  for (const absl::Duration timeout : {absl::ZeroDuration(), -absl::Seconds(1), absl::Milliseconds(5)}) {
+  for (const absl::Duration timeout :
+       {absl::ZeroDuration(), -absl::Seconds(1), absl::Milliseconds(5)}) {
     engine->Reap(timeout, &done);
   }
   EXPECT_TRUE(done.empty());
@@ -297,7 +302,8 @@ TEST_P(IoEngineConformance, ManyMixedTransfersKeepEveryBlock) {
     }
     for (uint64_t block = 0; block < kBlocks; ++block) {
       const auto bytes = memory.span().subspan(block * 16 * kKiB, 16 * kKiB);
-      ASSERT_TRUE(HasPattern(bytes, versions[f * kBlocks + block])) << "round " << round << " block " << block;
+      ASSERT_TRUE(HasPattern(bytes, versions[f * kBlocks + block]))
+          << "round " << round << " block " << block;
     }
   }
 }

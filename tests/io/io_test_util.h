@@ -30,7 +30,8 @@ namespace spillway::io {
 class AlignedBuffer {
  public:
   explicit AlignedBuffer(size_t size_bytes)
-      : size_(size_bytes), data_(static_cast<std::byte*>(std::aligned_alloc(kIoAlignment, size_bytes))) {
+      : size_(size_bytes),
+        data_(static_cast<std::byte*>(std::aligned_alloc(kIoAlignment, size_bytes))) {
     std::memset(data_.get(), 0, size_);
   }
   std::byte* data() const { return data_.get(); }

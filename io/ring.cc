@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "io/ring.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "src/base/check.h"
+#include "src/base/errno_status.h"
+
+namespace spillway::io {
+namespace {
+
+pid_t ThisThread() {
+  static thread_local const pid_t tid = ::gettid();
+  return tid;
+}
+
+absl::Status NoRing(int error, const char* call) {
+  return absl::FailedPreconditionError(base::ErrnoToStatus(error, call).message());
+}
+
+// What a submission's result means: most errors are reasons to look again.
+absl::Status Submitted(int result) {
+  // Interrupted, timed out, or completions to take first.
+  if (result >= 0 || result == -EINTR || result == -ETIME || result == -EBUSY) {
+    return absl::OkStatus();
+  }
+  if (result != -EAGAIN) return NoRing(-result, "io_uring_enter");
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));  // no kernel memory for now
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Ring>> Ring::Open(unsigned entries) {
+  // From the best set-up to the plainest; a kernel that does not know a flag answers EINVAL.
+  constexpr unsigned kSetups[] = {
+      IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_R_DISABLED,
+      IORING_SETUP_COOP_TASKRUN, 0};
+  std::unique_ptr<Ring> ring(new Ring);
+  io_uring_params params;
+  int result = -EINVAL;
+  for (const unsigned flags : kSetups) {
+    params = {};
+    params.flags = flags;
+    result = io_uring_queue_init_params(entries, &ring->ring_, &params);
+    if (result != -EINVAL) break;
+  }
+  if (result < 0) return NoRing(-result, "io_uring_setup");
+  ring->is_open_ = true;
+  ring->single_issuer_ = (params.flags & IORING_SETUP_SINGLE_ISSUER) != 0;
+  if ((params.features & IORING_FEAT_EXT_ARG) == 0) {
+    return NoRing(ENOSYS, "io_uring_enter with a timeout (Linux 5.11)");
+  }
+  // The file after the callers' is the ring's own.
+  result = io_uring_register_files_sparse(&ring->ring_, kMaxFiles + 1);
+  if (result == 0) result = ring->Watch();
+  if (result < 0) return NoRing(-result, "io_uring_register (files, Linux 5.19)");
+  // Without this table every buffer's registration fails, and the plain path is taken.
+  io_uring_register_buffers_sparse(&ring->ring_, kMaxBuffers);
+  return ring;
+}
+
+// Returns a negative errno, or 0.
+int Ring::Watch() {
+  int pipe[2];
+  if (::pipe2(pipe, O_CLOEXEC) < 0) return -errno;
+  gone_fd_ = pipe[0];
+  const int result = io_uring_register_files_update(&ring_, kMaxFiles, &pipe[1], 1);
+  ::close(pipe[1]);
+  return std::min(result, 0);
+}
+
+void Ring::Close(std::unique_ptr<Ring> ring, bool idle) {
+  io_uring_queue_exit(&ring->ring_);
+  ring->is_open_ = false;
+  pollfd gone = {ring->gone_fd_, 0, 0};  // POLLHUP needs no asking
+  while (!idle && ::poll(&gone, 1, -1) < 0 && errno == EINTR) {
+  }
+}
+
+Ring::~Ring() {
+  if (is_open_) io_uring_queue_exit(&ring_);
+  if (gone_fd_ >= 0) ::close(gone_fd_);
+}
+
+bool Ring::IsForeign() const { return single_issuer_ && thread_ != 0 && thread_ != ThisThread(); }
+
+absl::Status Ring::Enable() {
+  if (!single_issuer_ || thread_ != 0) return absl::OkStatus();
+  // liburing 2.3 declares io_uring_enable_rings and does not export it.
+  if (::syscall(SYS_io_uring_register, ring_.ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0) <
+      0) {
+    return NoRing(errno, "io_uring_register (enable)");
+  }
+  thread_ = ThisThread();
+  return absl::OkStatus();
+}
+
+bool Ring::RegisterFile(int index, int fd) {
+  return index < kMaxFiles &&
+         io_uring_register_files_update(&ring_, static_cast<unsigned>(index), &fd, 1) == 1;
+}
+
+bool Ring::RegisterBuffer(int index, std::span<std::byte> memory) {
+  const iovec piece = {memory.data(), memory.size()};
+  return index < kMaxBuffers && io_uring_register_buffers_update_tag(
+                                    &ring_, static_cast<unsigned>(index), &piece, nullptr, 1) == 1;
+}
+
+io_uring_sqe* Ring::Prepare() {
+  io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
+  SPILLWAY_CHECK(sqe != nullptr);
+  return sqe;
+}
+
+absl::Status Ring::Submit() { return Submitted(io_uring_submit_and_get_events(&ring_)); }
+
+absl::Status Ring::SubmitAndWait(Deadline deadline) {
+  const timespec left = absl::ToTimespec(deadline.left());
+  __kernel_timespec timeout = {left.tv_sec, left.tv_nsec};
+  io_uring_cqe* first;
+  return Submitted(io_uring_submit_and_wait_timeout(
+      &ring_, &first, 1, deadline.is_never() ? nullptr : &timeout, nullptr));
+}
+
+}  // namespace spillway::io

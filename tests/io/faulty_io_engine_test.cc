@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// That each fault befalls the requests it was written for and no other. With an empty script the
+// engine is in the conformance suite.
+
+#include "io/faulty_io_engine.h"
+
+#include <bit>
+#include <set>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "io/make_io_engine.h"
+#include "tests/io/io_test_util.h"
+
+namespace spillway::io {
+namespace {
+
+using Kind = Fault::Kind;
+using testing::HasSubstr;
+
+constexpr uint32_t kSize = 65536;
+
+class FaultyIoEngineTest : public testing::TestWithParam<IoEngineKind> {
+ protected:
+  void SetUp() override {
+    absl::StatusOr<std::unique_ptr<FaultyIoEngine>> engine =
+        FaultyIoEngine::Create(/*seed=*/7, [](ResultHook hook) {
+          return MakeIoEngine(GetParam(), {.queue_depth = 8, .result_hook = hook},
+                              testing::TempDir());
+        });
+    if (engine.status().code() == absl::StatusCode::kFailedPrecondition)
+      GTEST_SKIP() << engine.status();
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    engine_ = std::move(*engine);
+    id_ = *engine_->AddFile(file_.fd(), "segment");
+    FillPattern(out_.span(), 1);
+  }
+
+  absl::Status Write() { return Transact(*engine_, {IoOp::kWrite, id_, 0, out_.data(), kSize, 1}); }
+  absl::Status Read() { return Transact(*engine_, {IoOp::kRead, id_, 0, in_.data(), kSize, 2}); }
+
+  const DirectFile file_ = NamelessFile();
+  const AlignedBuffer out_{kSize};
+  const AlignedBuffer in_{kSize};
+  std::unique_ptr<FaultyIoEngine> engine_;
+  FileId id_;
+};
+
+TEST_P(FaultyIoEngineTest, FailsTheRequestsAskedFor) {
+  engine_->Inject({.kind = Kind::kEnospc, .op = IoOp::kWrite, .skip = 1, .count = 2});
+  EXPECT_TRUE(Write().ok());
+  EXPECT_TRUE(Read().ok());  // of the other kind: neither spared nor befallen
+  const absl::Status status = Write();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(status.message(), HasSubstr("write of 65536 B at offset 0 of segment (injected)"));
+  EXPECT_FALSE(Write().ok());
+  EXPECT_TRUE(Write().ok());
+  EXPECT_EQ(engine_->faults_met(), 2u);
+}
+
+TEST_P(FaultyIoEngineTest, ClearEndsThem) {
+  engine_->Inject({.kind = Kind::kEio, .op = IoOp::kWrite, .count = UINT64_MAX});
+  for (int i = 0; i < 5; ++i) EXPECT_FALSE(Write().ok());
+  engine_->Clear();
+  EXPECT_TRUE(Write().ok());
+}
+
+TEST_P(FaultyIoEngineTest, FlipsOneBitOfARead) {
+  ASSERT_TRUE(Write().ok());
+  engine_->Inject({.kind = Kind::kBitFlip});
+  ASSERT_TRUE(Read().ok());
+  int bits = 0;
+  for (size_t i = 0; i < kSize; ++i) {
+    bits += std::popcount(static_cast<unsigned>(in_.data()[i] ^ out_.data()[i]));
+  }
+  EXPECT_EQ(bits, 1);
+  ASSERT_TRUE(Read().ok());
+  EXPECT_TRUE(HasPattern(in_.span(), 1));  // the disk was right
+}
+
+TEST_P(FaultyIoEngineTest, ADelayedCompletionComesAfterLaterOnes) {
+  engine_->Inject({.kind = Kind::kDelay, .op = IoOp::kWrite, .delay = absl::Hours(1)});
+  const IoRequest requests[] = {{IoOp::kWrite, id_, 0, out_.data(), kSize, 1},
+                                {IoOp::kWrite, id_, kSize, out_.data(), kSize, 2}};
+  engine_->Submit(requests);
+  std::vector<IoCompletion> done;
+  engine_->Reap(absl::InfiniteDuration(), &done);
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].tag, 2u);
+  EXPECT_EQ(engine_->in_flight(), 1);
+  // A wait for it ends by a timeout or a wake-up, as any other does.
+  engine_->Reap(absl::ZeroDuration(), &done);
+  engine_->Wake();
+  engine_->Reap(absl::InfiniteDuration(), &done);
+  EXPECT_EQ(done.size(), 1u);
+}
+
+TEST_P(FaultyIoEngineTest, ADelayEnds) {
+  engine_->Inject({.kind = Kind::kDelay, .op = IoOp::kWrite});
+  EXPECT_TRUE(Write().ok());
+}
+
+TEST_P(FaultyIoEngineTest, ShortAndRepeatedTransfersDoNotShow) {
+  for (int i = 0; i < 20; ++i) {
+    engine_->Inject({.kind = i % 2 == 0 ? Kind::kShort : Kind::kAgain, .op = IoOp::kWrite});
+    engine_->Inject({.kind = i % 2 == 0 ? Kind::kShort : Kind::kAgain, .op = IoOp::kRead});
+    FillPattern(out_.span(), static_cast<uint64_t>(i));
+    ASSERT_TRUE(Write().ok());
+    ASSERT_TRUE(Read().ok());
+    EXPECT_TRUE(HasPattern(in_.span(), static_cast<uint64_t>(i)));
+  }
+  EXPECT_EQ(engine_->faults_met(), 40u);
+}
+
+TEST_P(FaultyIoEngineTest, EveryRequestOfARandomScriptCompletesOnce) {
+  const auto seed = static_cast<uint64_t>(testing::UnitTest::GetInstance()->random_seed());
+  SCOPED_TRACE(seed);
+  const Kind kinds[] = {Kind::kEio,   Kind::kEnospc, Kind::kBitFlip,
+                        Kind::kDelay, Kind::kShort,  Kind::kAgain};
+  for (const Fault& fault : RandomFaults(seed, kinds, 400, 0.3)) engine_->Inject(fault);
+  std::vector<IoRequest> requests;
+  for (uint64_t tag = 0; tag < 400; ++tag) {
+    const uint64_t offset = tag % 16 * kIoAlignment;
+    std::byte* at = (tag < 200 ? out_ : in_).data() + offset;
+    requests.push_back(
+        {tag < 200 ? IoOp::kWrite : IoOp::kRead, id_, offset, at, kIoAlignment, tag});
+  }
+  engine_->Submit(requests);
+  std::set<uint64_t> tags;
+  for (const IoCompletion& completion : ReapAll(*engine_)) {
+    EXPECT_TRUE(tags.insert(completion.tag).second) << completion.tag;
+  }
+  EXPECT_EQ(tags.size(), 400u);
+  EXPECT_GT(engine_->faults_met(), 0u);
+}
+
+TEST(RandomFaults, TheSameSeedGivesTheSameScript) {
+  const Kind kinds[] = {Kind::kEio, Kind::kShort};
+  const std::vector<Fault> a = RandomFaults(3, kinds, 100, 0.5);
+  const std::vector<Fault> b = RandomFaults(3, kinds, 100, 0.5);
+  ASSERT_EQ(a.size(), b.size());
+  ASSERT_FALSE(a.empty());
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].kind, b[i].kind);
+    EXPECT_EQ(a[i].skip, b[i].skip);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Both, FaultyIoEngineTest,
+                         testing::Values(IoEngineKind::kUring, IoEngineKind::kPosix),
+                         [](const auto& test) {
+                           return test.param == IoEngineKind::kUring ? "Uring" : "Posix";
+                         });
+
+}  // namespace
+}  // namespace spillway::io

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which engine a machine gets. Machines without io_uring are had by a seccomp filter on one thread:
+// it refuses io_uring_setup, as container run times do.
+
+#include "io/make_io_engine.h"
+
+#include <sys/syscall.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/io/io_test_util.h"
+#include "tests/io/seccomp.h"
+
+namespace spillway::io {
+namespace {
+
+using testing::HasSubstr;
+
+// What MakeIoEngine gave and said, with a system call forbidden (0: none).
+struct Made {
+  bool filtered = true;
+  std::string name;
+  absl::Status status;
+  std::vector<std::string> said;
+};
+
+Made MakeWithout(long syscall, IoEngineKind kind, const std::string& folder = testing::TempDir()) {
+  Made made;
+  std::thread([&] {
+    if (syscall != 0) made.filtered = ForbidInThisThread(syscall, EPERM);
+    const auto announce = [&](std::string_view text) { made.said.emplace_back(text); };
+    absl::StatusOr<std::unique_ptr<IoEngine>> engine = MakeIoEngine(kind, {}, folder, announce);
+    made.status = engine.status();
+    if (engine.ok()) made.name = (*engine)->name();
+  }).join();
+  return made;
+}
+
+TEST(MakeIoEngine, PosixWorksEverywhere) {
+  const Made made = MakeWithout(SYS_io_uring_setup, IoEngineKind::kPosix);
+  EXPECT_EQ(made.name, "posix") << made.status;
+  EXPECT_TRUE(made.said.empty());
+}
+
+TEST(MakeIoEngine, AutoFallsBackToThreadsAndSaysSoOnce) {
+  const Made made = MakeWithout(SYS_io_uring_setup, IoEngineKind::kAuto);
+  if (!made.filtered) GTEST_SKIP() << "the kernel takes no seccomp filter";
+  EXPECT_EQ(made.name, "posix") << made.status;
+  ASSERT_EQ(made.said.size(), 1u);
+  EXPECT_THAT(made.said[0], HasSubstr("io_uring_setup"));
+}
+
+TEST(MakeIoEngine, ARingThatIsSetUpAndThenFailsFallsBackToo) {
+  for (const long syscall : {SYS_io_uring_register, SYS_io_uring_enter}) {
+    const Made made = MakeWithout(syscall, IoEngineKind::kAuto);
+    if (!made.filtered) GTEST_SKIP() << "the kernel takes no seccomp filter";
+    EXPECT_EQ(made.name, "posix") << made.status;
+    ASSERT_EQ(made.said.size(), 1u);
+    EXPECT_THAT(made.said[0], HasSubstr("io_uring"));
+  }
+}
+
+TEST(MakeIoEngine, UringThatDoesNotWorkIsAFailedPreconditionWithItsCause) {
+  const Made made = MakeWithout(SYS_io_uring_setup, IoEngineKind::kUring);
+  if (!made.filtered) GTEST_SKIP() << "the kernel takes no seccomp filter";
+  EXPECT_EQ(made.status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(made.status.message(), HasSubstr("io_uring_setup"));
+  EXPECT_THAT(made.status.message(), HasSubstr("posix"));
+}
+
+TEST(MakeIoEngine, AFolderThatTakesNoFileIsAnErrorOfItsOwn) {
+  for (const IoEngineKind kind :
+       {IoEngineKind::kAuto, IoEngineKind::kUring, IoEngineKind::kPosix}) {
+    const std::string folder = testing::TempDir() + "/spillway-absent";
+    const Made made = MakeWithout(0, kind, folder);
+    EXPECT_EQ(made.status.code(), absl::StatusCode::kNotFound) << made.status;
+    EXPECT_THAT(made.status.message(), HasSubstr(folder));
+    EXPECT_TRUE(made.said.empty());
+  }
+}
+
+TEST(MakeIoEngine, TheProbeLeavesNothing) {
+  std::string folder = absl::StrCat(testing::TempDir(), "/spillway-probe-XXXXXX");
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  EXPECT_TRUE(MakeWithout(0, IoEngineKind::kAuto, folder).status.ok());
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+  std::filesystem::remove(folder);
+}
+
+TEST(MakeIoEngine, TheDepthHasLimits) {
+  for (const int depth : {0, -1, kMaxQueueDepth + 1}) {
+    const absl::Status status =
+        MakeIoEngine(IoEngineKind::kAuto, {.queue_depth = depth}, testing::TempDir()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << depth;
+  }
+}
+
+}  // namespace
+}  // namespace spillway::io

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What only the ring does: registration and its limits, the bound on requests with the kernel, a
+// ring that breaks in use. The rest is the conformance suite's.
+
+#include "io/uring_io_engine.h"
+
+#include <linux/capability.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+#include <cerrno>
+#include <set>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "io/make_io_engine.h"
+#include "tests/io/io_test_util.h"
+#include "tests/io/seccomp.h"
+
+namespace spillway::io {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+class UringIoEngineTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const absl::Status ring = MakeIoEngine(IoEngineKind::kUring, {}, testing::TempDir()).status();
+    if (!ring.ok()) GTEST_SKIP() << ring;
+  }
+
+  static std::unique_ptr<UringIoEngine> Make(IoEngineOptions options = {}) {
+    absl::StatusOr<std::unique_ptr<UringIoEngine>> engine =
+        UringIoEngine::Create(std::move(options));
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    return std::move(*engine);
+  }
+
+  const DirectFile file_ = NamelessFile();
+};
+
+std::vector<IoRequest> Blocks(IoOp op, FileId file, const AlignedBuffer& memory) {
+  std::vector<IoRequest> requests;
+  for (uint64_t offset = 0; offset < memory.size(); offset += kIoAlignment) {
+    requests.push_back({op, file, offset, memory.data() + offset, kIoAlignment, offset});
+  }
+  return requests;
+}
+
+TEST_F(UringIoEngineTest, GivesTheKernelAtMostItsDepth) {
+  const AlignedBuffer memory(kMiB);
+  for (const int depth : {1, 3, 16}) {
+    const auto engine = Make({.queue_depth = depth});
+    const FileId id = *engine->AddFile(file_.fd(), "file");
+    engine->Submit(Blocks(IoOp::kWrite, id, memory));
+    // One round of completions cannot hold more than the kernel was given.
+    while (engine->in_flight() > 0) {
+      std::vector<IoCompletion> done;
+      engine->Reap(absl::InfiniteDuration(), &done);
+      EXPECT_LE(done.size(), static_cast<size_t>(depth));
+    }
+  }
+}
+
+TEST_F(UringIoEngineTest, RegistersManyBuffersAndForgetsThem) {
+  const auto engine = Make();
+  const FileId id = *engine->AddFile(file_.fd(), "file");
+  const AlignedBuffer memory(64 * kIoAlignment);
+  for (int round = 0; round < 3; ++round) {
+    // In an order that is not by address.
+    for (uint64_t i = 0; i < 64; ++i) {
+      engine->AddBuffer(memory.span().subspan(i * 37 % 64 * kIoAlignment, kIoAlignment));
+    }
+    EXPECT_EQ(engine->unregistered_buffers(), 0);
+    FillPattern(memory.span(), static_cast<uint64_t>(round));
+    engine->Submit(Blocks(IoOp::kWrite, id, memory));
+    for (const IoCompletion& completion : ReapAll(*engine)) EXPECT_TRUE(completion.status.ok());
+    std::memset(memory.data(), 0, memory.size());
+    engine->Submit(Blocks(IoOp::kRead, id, memory));
+    for (const IoCompletion& completion : ReapAll(*engine)) EXPECT_TRUE(completion.status.ok());
+    EXPECT_TRUE(HasPattern(memory.span(), static_cast<uint64_t>(round)));
+    engine->RemoveBuffers();
+  }
+}
+
+TEST_F(UringIoEngineTest, ABufferTooLargeToRegisterTakesThePlainPath) {
+  constexpr size_t kTooLarge = (size_t{1} << 30) + kIoAlignment;
+  void* reserved = ::mmap(nullptr, kTooLarge, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(reserved, MAP_FAILED);
+  const std::span<std::byte> memory(static_cast<std::byte*>(reserved), kTooLarge);
+  {
+    const auto engine = Make();
+    const FileId id = *engine->AddFile(file_.fd(), "file");
+    engine->AddBuffer(memory);
+    EXPECT_EQ(engine->unregistered_buffers(), 1);
+    FillPattern(memory.first(kMiB), 1);
+    EXPECT_TRUE(Transact(*engine, {IoOp::kWrite, id, 0, memory.data(), kMiB, 1}).ok());
+    std::byte* in = memory.data() + kMiB;
+    EXPECT_TRUE(Transact(*engine, {IoOp::kRead, id, 0, in, kMiB, 2}).ok());
+    EXPECT_TRUE(HasPattern({in, kMiB}, 1));
+    engine->RemoveBuffers();
+    EXPECT_EQ(engine->unregistered_buffers(), 0);
+  }
+  ::munmap(reserved, kTooLarge);
+}
+
+// Takes CAP_IPC_LOCK from this thread, so that RLIMIT_MEMLOCK binds it.
+bool DropIpcLock() {
+  __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct data[2] = {};
+  if (::syscall(SYS_capget, &header, data) != 0) return false;
+  data[CAP_IPC_LOCK / 32].effective &= ~(1u << (CAP_IPC_LOCK % 32));
+  return ::syscall(SYS_capset, &header, data) == 0;
+}
+
+TEST_F(UringIoEngineTest, WithoutMemoryToLockItTakesThePlainPath) {
+  rlimit before;
+  ASSERT_EQ(0, ::getrlimit(RLIMIT_MEMLOCK, &before));
+  const AlignedBuffer memory(8 * kMiB);
+  FillPattern(memory.span().first(kMiB), 4);
+  std::thread([&] {
+    if (!DropIpcLock()) return;
+    const rlimit tight = {.rlim_cur = 1 << 20, .rlim_max = before.rlim_max};
+    ASSERT_EQ(0, ::setrlimit(RLIMIT_MEMLOCK, &tight));
+    const auto engine = Make();
+    const FileId id = *engine->AddFile(file_.fd(), "file");
+    engine->AddBuffer(memory.span());
+    EXPECT_EQ(engine->unregistered_buffers(), 1);
+    EXPECT_TRUE(Transact(*engine, {IoOp::kWrite, id, 0, memory.data(), kMiB, 1}).ok());
+    EXPECT_TRUE(Transact(*engine, {IoOp::kRead, id, 0, memory.data() + kMiB, kMiB, 2}).ok());
+  }).join();
+  ASSERT_EQ(0, ::setrlimit(RLIMIT_MEMLOCK, &before));
+  EXPECT_TRUE(HasPattern(memory.span().subspan(kMiB, kMiB), 4));
+}
+
+TEST_F(UringIoEngineTest, ARingThatBreaksInUseFailsWhatIsOnItsWay) {
+  const AlignedBuffer memory(kMiB);
+  std::thread([&] {
+    const auto engine = Make({.queue_depth = 4});
+    const FileId id = *engine->AddFile(file_.fd(), "file");
+    EXPECT_TRUE(Transact(*engine, {IoOp::kWrite, id, 0, memory.data(), kMiB, 1}).ok());
+    engine->Submit(Blocks(IoOp::kRead, id, memory));
+    if (!ForbidInThisThread(SYS_io_uring_enter, EPERM)) return;
+    std::set<uint64_t> tags;
+    for (const IoCompletion& completion : ReapAll(*engine)) {
+      EXPECT_TRUE(tags.insert(completion.tag).second);
+      if (completion.status.ok()) continue;
+      EXPECT_THAT(completion.status.message(), HasSubstr("io_uring_enter"));
+    }
+    EXPECT_EQ(tags.size(), kMiB / kIoAlignment);
+    EXPECT_FALSE(Transact(*engine, {IoOp::kRead, id, 0, memory.data(), kMiB, 2}).ok());
+    std::vector<IoCompletion> done;
+    engine->Wake();
+    engine->Reap(absl::InfiniteDuration(), &done);  // a wake-up still ends a wait
+    engine->Reap(absl::Milliseconds(1), &done);
+    EXPECT_TRUE(done.empty());
+  }).join();
+}
+
+}  // namespace
+}  // namespace spillway::io
