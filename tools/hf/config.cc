@@ -23,7 +23,8 @@ constexpr uint64_t kMaxConfigBytes = 16 << 20;
 constexpr int64_t kMaxSize = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxLayers = 100'000;
 
-// Reads keys of one object. A key that is null is as one that is absent: Hugging Face writes its defaults so.
+// Reads keys of one object. A key that is null is as one that is absent: Hugging Face writes its
+// defaults so.
 class ConfigReader {
  public:
   ConfigReader(const json& object, std::string origin, std::string prefix = "")
@@ -38,8 +39,8 @@ class ConfigReader {
   absl::Status Error(const char* key, std::string_view expected) const {
     const json* value = Find(key);
     return absl::InvalidArgumentError(absl::StrCat(origin_, ": ", prefix_, key, " is ",
-                                                   value == nullptr ? "missing" : Excerpt(*value), "; ",
-                                                   std::string(expected)));
+                                                   value == nullptr ? "missing" : Excerpt(*value),
+                                                   "; ", std::string(expected)));
   }
 
   absl::StatusOr<int64_t> Size(const char* key, std::optional<int64_t> fallback = std::nullopt,
@@ -56,7 +57,8 @@ class ConfigReader {
   absl::StatusOr<double> Positive(const char* key, double fallback) const {
     const json* value = Find(key);
     if (value == nullptr) return fallback;
-    if (!value->is_number() || !(value->get<double>() > 0) || !std::isfinite(value->get<double>())) {
+    if (!value->is_number() || !(value->get<double>() > 0) ||
+        !std::isfinite(value->get<double>())) {
       return Error(key, "a positive number is expected");
     }
     return value->get<double>();
@@ -77,13 +79,15 @@ class ConfigReader {
 
   absl::Status MustBeNumber(const char* key, double only) const {
     const json* value = Find(key);
-    if (value == nullptr || (value->is_number() && value->get<double>() == only)) return absl::OkStatus();
+    if (value == nullptr || (value->is_number() && value->get<double>() == only))
+      return absl::OkStatus();
     return Error(key, absl::StrCat("only ", only, " is supported"));
   }
 
   absl::Status MustBeString(const char* key, const char* only) const {
     const json* value = Find(key);
-    if (value == nullptr || (value->is_string() && value->get<std::string>() == only)) return absl::OkStatus();
+    if (value == nullptr || (value->is_string() && value->get<std::string>() == only))
+      return absl::OkStatus();
     return Error(key, absl::StrCat("only \"", only, "\" is supported"));
   }
 
@@ -98,7 +102,8 @@ absl::Status CheckArchitecture(const ConfigReader& config) {
   if (architectures != nullptr && *architectures != json::array({"LlamaForCausalLM"})) {
     return config.Error("architectures", "only [\"LlamaForCausalLM\"] is supported");
   }
-  if (config.Find("model_type") == nullptr) return config.Error("model_type", "\"llama\" is expected");
+  if (config.Find("model_type") == nullptr)
+    return config.Error("model_type", "\"llama\" is expected");
   SPILLWAY_HF_RETURN_IF_ERROR(config.MustBeString("model_type", "llama"));
   SPILLWAY_HF_RETURN_IF_ERROR(config.MustBeString("hidden_act", "silu"));
   for (const char* key : {"attention_bias", "mlp_bias", "rope_interleaved"}) {
@@ -119,20 +124,23 @@ absl::Status CheckRopeScaling(const ConfigReader& config, const std::string& ori
   if (!scaling->is_object()) return config.Error("rope_scaling", "null or an object is expected");
   const ConfigReader reader(*scaling, origin, "rope_scaling.");
   const char* key = reader.Find("rope_type") != nullptr ? "rope_type" : "type";
-  if (reader.Find(key) == nullptr) return config.Error("rope_scaling", "only \"rope_type\": \"default\" is supported");
+  if (reader.Find(key) == nullptr)
+    return config.Error("rope_scaling", "only \"rope_type\": \"default\" is supported");
   SPILLWAY_HF_RETURN_IF_ERROR(reader.MustBeString("rope_type", "default"));
   return reader.MustBeString("type", "default");
 }
 
 absl::StatusOr<double> RopeTheta(const ConfigReader& config, const std::string& origin) {
   SPILLWAY_HF_RETURN_IF_ERROR(CheckRopeScaling(config, origin));
-  SPILLWAY_HF_ASSIGN_OR_RETURN(const double theta, config.Positive("rope_theta", ModelConfig().rope_theta));
+  SPILLWAY_HF_ASSIGN_OR_RETURN(const double theta,
+                               config.Positive("rope_theta", ModelConfig().rope_theta));
   const json* parameters = config.Find("rope_parameters");
   if (parameters == nullptr) return theta;
   if (!parameters->is_object()) return config.Error("rope_parameters", "an object is expected");
   const ConfigReader reader(*parameters, origin, "rope_parameters.");
   for (const auto& [key, unused] : parameters->items()) {
-    if (key != "rope_theta" && key != "rope_type" && key != "type" && key != "partial_rotary_factor") {
+    if (key != "rope_theta" && key != "rope_type" && key != "type" &&
+        key != "partial_rotary_factor") {
       return reader.Error(key.c_str(), "this is not supported: only rope_type and rope_theta are");
     }
   }
@@ -141,8 +149,9 @@ absl::StatusOr<double> RopeTheta(const ConfigReader& config, const std::string& 
   SPILLWAY_HF_RETURN_IF_ERROR(reader.MustBeNumber("partial_rotary_factor", 1));
   SPILLWAY_HF_ASSIGN_OR_RETURN(const double newer, reader.Positive("rope_theta", theta));
   if (config.Find("rope_theta") != nullptr && newer != theta) {
-    return reader.Error("rope_theta", absl::StrCat("rope_theta beside it is ", Excerpt(*config.Find("rope_theta")),
-                                                   "; the two must agree"));
+    return reader.Error(
+        "rope_theta", absl::StrCat("rope_theta beside it is ", Excerpt(*config.Find("rope_theta")),
+                                   "; the two must agree"));
   }
   return newer;
 }
@@ -151,26 +160,33 @@ absl::Status ReadSizes(const ConfigReader& config, ModelConfig* model) {
   SPILLWAY_HF_ASSIGN_OR_RETURN(model->vocab_size, config.Size("vocab_size"));
   SPILLWAY_HF_ASSIGN_OR_RETURN(model->hidden_size, config.Size("hidden_size"));
   SPILLWAY_HF_ASSIGN_OR_RETURN(model->intermediate_size, config.Size("intermediate_size"));
-  SPILLWAY_HF_ASSIGN_OR_RETURN(model->num_layers, config.Size("num_hidden_layers", std::nullopt, kMaxLayers));
+  SPILLWAY_HF_ASSIGN_OR_RETURN(model->num_layers,
+                               config.Size("num_hidden_layers", std::nullopt, kMaxLayers));
   SPILLWAY_HF_ASSIGN_OR_RETURN(model->num_heads, config.Size("num_attention_heads"));
-  SPILLWAY_HF_ASSIGN_OR_RETURN(model->num_kv_heads, config.Size("num_key_value_heads", model->num_heads));
-  SPILLWAY_HF_ASSIGN_OR_RETURN(model->max_position_embeddings, config.Size("max_position_embeddings", 2048));
+  SPILLWAY_HF_ASSIGN_OR_RETURN(model->num_kv_heads,
+                               config.Size("num_key_value_heads", model->num_heads));
+  SPILLWAY_HF_ASSIGN_OR_RETURN(model->max_position_embeddings,
+                               config.Size("max_position_embeddings", 2048));
   if (model->num_heads % model->num_kv_heads != 0) {
-    return config.Error("num_key_value_heads",
-                        absl::StrCat("a divisor of num_attention_heads, ", model->num_heads, ", is expected"));
+    return config.Error("num_key_value_heads", absl::StrCat("a divisor of num_attention_heads, ",
+                                                            model->num_heads, ", is expected"));
   }
   if (config.Find("head_dim") == nullptr && model->hidden_size % model->num_heads != 0) {
-    return config.Error("hidden_size", absl::StrCat("without head_dim a multiple of num_attention_heads, ",
-                                                    model->num_heads, ", is expected"));
+    return config.Error("hidden_size",
+                        absl::StrCat("without head_dim a multiple of num_attention_heads, ",
+                                     model->num_heads, ", is expected"));
   }
   SPILLWAY_HF_ASSIGN_OR_RETURN(
       model->head_dim,
-      config.Size("head_dim", std::max<int64_t>(1, model->hidden_size / model->num_heads), kMaxSize));
+      config.Size("head_dim", std::max<int64_t>(1, model->hidden_size / model->num_heads),
+                  kMaxSize));
   if (model->head_dim % 2 != 0) {
-    return config.Error("head_dim", absl::StrCat("rope needs an even one; this model's is ", model->head_dim));
+    return config.Error("head_dim",
+                        absl::StrCat("rope needs an even one; this model's is ", model->head_dim));
   }
   if (model->head_dim > kMaxSize / model->num_heads) {
-    return config.Error("head_dim", absl::StrCat(model->num_heads, " such heads are more than ", kMaxSize, " wide"));
+    return config.Error("head_dim", absl::StrCat(model->num_heads, " such heads are more than ",
+                                                 kMaxSize, " wide"));
   }
   return absl::OkStatus();
 }
@@ -182,7 +198,8 @@ absl::StatusOr<std::vector<int64_t>> EosTokenIds(const ConfigReader& config, int
   if (value == nullptr) return ids;
   for (const json& id : value->is_array() ? *value : json::array({*value})) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(vocab_size)) {
-      return config.Error("eos_token_id", absl::StrCat("tokens below vocab_size, ", vocab_size, ", are expected"));
+      return config.Error("eos_token_id",
+                          absl::StrCat("tokens below vocab_size, ", vocab_size, ", are expected"));
     }
     ids.push_back(static_cast<int64_t>(id.get<uint64_t>()));
   }
@@ -194,17 +211,20 @@ absl::StatusOr<std::vector<int64_t>> EosTokenIds(const ConfigReader& config, int
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text, const std::string& origin) {
   SPILLWAY_HF_ASSIGN_OR_RETURN(const json object, ParseStrictJson(text, origin));
   if (!object.is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(origin, ": is ", Excerpt(object), "; a JSON object is expected"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(origin, ": is ", Excerpt(object), "; a JSON object is expected"));
   }
   const ConfigReader config(object, origin);
   SPILLWAY_HF_RETURN_IF_ERROR(CheckArchitecture(config));
   ModelConfig model;
   model.json = text;
   SPILLWAY_HF_RETURN_IF_ERROR(ReadSizes(config, &model));
-  SPILLWAY_HF_ASSIGN_OR_RETURN(model.rms_norm_eps, config.Positive("rms_norm_eps", model.rms_norm_eps));
+  SPILLWAY_HF_ASSIGN_OR_RETURN(model.rms_norm_eps,
+                               config.Positive("rms_norm_eps", model.rms_norm_eps));
   if (model.rms_norm_eps >= 1) return config.Error("rms_norm_eps", "a number below 1 is expected");
   SPILLWAY_HF_ASSIGN_OR_RETURN(model.rope_theta, RopeTheta(config, origin));
-  SPILLWAY_HF_ASSIGN_OR_RETURN(model.tie_word_embeddings, config.Bool("tie_word_embeddings", false));
+  SPILLWAY_HF_ASSIGN_OR_RETURN(model.tie_word_embeddings,
+                               config.Bool("tie_word_embeddings", false));
   SPILLWAY_HF_ASSIGN_OR_RETURN(model.eos_token_ids, EosTokenIds(config, model.vocab_size));
   return model;
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A Hugging Face `config.json` of the LLaMA family, read strictly: what the trainer cannot compute exactly
-// (another architecture, rope scaling, biases) is an error that names the key, never a guess.
+// A Hugging Face `config.json` of the LLaMA family, read strictly: what the trainer cannot compute
+// exactly (another architecture, rope scaling, biases) is an error that names the key, never a
+// guess.
 
 #ifndef SPILLWAY_TOOLS_HF_CONFIG_H_
 #define SPILLWAY_TOOLS_HF_CONFIG_H_
@@ -21,14 +22,14 @@ struct ModelConfig {
   int64_t intermediate_size = 0;
   int64_t num_layers = 0;
   int64_t num_heads = 0;
-  int64_t num_kv_heads = 0;   // divides num_heads
-  int64_t head_dim = 0;       // even; hidden_size / num_heads when the file does not say
+  int64_t num_kv_heads = 0;  // divides num_heads
+  int64_t head_dim = 0;      // even; hidden_size / num_heads when the file does not say
   double rms_norm_eps = 1e-6;
   double rope_theta = 10000.0;  // `rope_theta`, or the newer `rope_parameters.rope_theta`
   bool tie_word_embeddings = false;
   int64_t max_position_embeddings = 0;
   std::vector<int64_t> eos_token_ids;  // may be empty
-  std::string json;           // the file as read, for export
+  std::string json;                    // the file as read, for export
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };

@@ -16,15 +16,17 @@
 namespace spillway::hf {
 namespace {
 
-// Larger requests are cut by the kernel at 2 GiB − 4 KiB; this keeps a request's size within ssize_t anywhere.
+// Linux cuts a request at 2 GiB - 4 KiB anyway.
 constexpr size_t kMaxRequestBytes = size_t{1} << 30;
 // Files of a killed process that had our id may hold some names.
 constexpr int kMaxNameAttempts = 1000;
 
 absl::Status FileError(int error, std::string_view operation, const std::string& path) {
-  absl::Status status = absl::ErrnoToStatus(error, absl::StrCat(path, ": ", std::string(operation)));
+  absl::Status status =
+      absl::ErrnoToStatus(error, absl::StrCat(path, ": ", std::string(operation)));
   // A full disk or quota is one kind of failure to a caller.
-  if (error == ENOSPC || error == EDQUOT || error == EFBIG) return absl::ResourceExhaustedError(status.message());
+  if (error == ENOSPC || error == EDQUOT || error == EFBIG)
+    return absl::ResourceExhaustedError(status.message());
   return status;
 }
 
@@ -41,7 +43,8 @@ absl::Status SyncFolder(const std::string& folder) {
   const int error = errno;
   ::close(descriptor);
   // Some file systems cannot sync a folder; there a rename is as durable as they make it.
-  return result == 0 || error == EINVAL ? absl::OkStatus() : FileError(error, "cannot be synced", folder);
+  return result == 0 || error == EINVAL ? absl::OkStatus()
+                                        : FileError(error, "cannot be synced", folder);
 }
 
 absl::Status ExistsError(const std::string& path) {
@@ -74,22 +77,24 @@ absl::StatusOr<File> File::Open(const std::string& path) {
   File file(path, descriptor, 0);
   struct stat status;
   if (::fstat(descriptor, &status) != 0) return FileError(errno, "cannot be examined", path);
-  if (!S_ISREG(status.st_mode)) return absl::FailedPreconditionError(absl::StrCat(path, ": is not a regular file"));
+  if (!S_ISREG(status.st_mode))
+    return absl::FailedPreconditionError(absl::StrCat(path, ": is not a regular file"));
   file.size_bytes_ = static_cast<uint64_t>(status.st_size);
   return file;
 }
 
 absl::Status File::ReadAt(uint64_t offset, std::span<std::byte> out) const {
   while (!out.empty()) {
-    const ssize_t count =
-        ::pread(descriptor_, out.data(), std::min(out.size(), kMaxRequestBytes), static_cast<off_t>(offset));
+    const ssize_t count = ::pread(descriptor_, out.data(), std::min(out.size(), kMaxRequestBytes),
+                                  static_cast<off_t>(offset));
     if (count < 0) {
       if (errno == EINTR) continue;
       return FileError(errno, absl::StrCat("cannot be read at byte ", offset), path_);
     }
     if (count == 0) {
       return absl::DataLossError(absl::StrCat(path_, ": ends at byte ", offset, ", ", out.size(),
-                                              " bytes early; it had ", size_bytes_, " bytes when it was opened"));
+                                              " bytes early; it had ", size_bytes_,
+                                              " bytes when it was opened"));
     }
     out = out.subspan(static_cast<size_t>(count));
     offset += static_cast<uint64_t>(count);
@@ -100,31 +105,35 @@ absl::Status File::ReadAt(uint64_t offset, std::span<std::byte> out) const {
 absl::StatusOr<std::string> ReadTextFile(const std::string& path, uint64_t max_bytes) {
   SPILLWAY_HF_ASSIGN_OR_RETURN(const File file, File::Open(path));
   if (file.size_bytes() > max_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": has ", file.size_bytes(), " bytes; at most ", max_bytes, " are expected"));
+    return absl::InvalidArgumentError(absl::StrCat(path, ": has ", file.size_bytes(),
+                                                   " bytes; at most ", max_bytes, " are expected"));
   }
   std::string text(file.size_bytes(), '\0');
   SPILLWAY_HF_RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(text))));
   return text;
 }
 
-AtomicFile::AtomicFile(std::string path, std::string temporary_path, int descriptor, IfExists if_exists)
+AtomicFile::AtomicFile(std::string path, std::string temporary_path, int descriptor,
+                       IfExists if_exists)
     : path_(std::move(path)),
       temporary_path_(std::move(temporary_path)),
       if_exists_(if_exists),
       descriptor_(descriptor) {}
 
-absl::StatusOr<std::unique_ptr<AtomicFile>> AtomicFile::Create(const std::string& path, IfExists if_exists) {
+absl::StatusOr<std::unique_ptr<AtomicFile>> AtomicFile::Create(const std::string& path,
+                                                               IfExists if_exists) {
   if (if_exists == IfExists::kFail && Exists(path)) return ExistsError(path);
   // Not mkstemp, whose files only their owner may read.
   for (int attempt = 0;; ++attempt) {
     std::string temporary_path = absl::StrCat(path, ".partial-", ::getpid(), "-", attempt);
-    const int descriptor = ::open(temporary_path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    const int descriptor =
+        ::open(temporary_path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (descriptor >= 0) {
       return std::unique_ptr<AtomicFile>(
           new AtomicFile(path, std::move(temporary_path), descriptor, if_exists));
     }
-    if (errno != EEXIST || attempt == kMaxNameAttempts) return FileError(errno, "cannot be created", path);
+    if (errno != EEXIST || attempt == kMaxNameAttempts)
+      return FileError(errno, "cannot be created", path);
   }
 }
 
@@ -135,7 +144,8 @@ AtomicFile::~AtomicFile() {
 
 absl::Status AtomicFile::Append(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t count = ::write(descriptor_, bytes.data(), std::min(bytes.size(), kMaxRequestBytes));
+    const ssize_t count =
+        ::write(descriptor_, bytes.data(), std::min(bytes.size(), kMaxRequestBytes));
     if (count < 0) {
       if (errno == EINTR) continue;
       return FileError(errno, "cannot be written", path_);
@@ -145,7 +155,9 @@ absl::Status AtomicFile::Append(std::span<const std::byte> bytes) {
   return absl::OkStatus();
 }
 
-absl::Status AtomicFile::Append(std::string_view text) { return Append(std::as_bytes(std::span(text))); }
+absl::Status AtomicFile::Append(std::string_view text) {
+  return Append(std::as_bytes(std::span(text)));
+}
 
 absl::Status AtomicFile::Sync() {
   if (::fsync(descriptor_) != 0) return FileError(errno, "cannot be synced", path_);
@@ -154,21 +166,31 @@ absl::Status AtomicFile::Sync() {
 
 absl::Status AtomicFile::Commit() {
   SPILLWAY_HF_RETURN_IF_ERROR(Sync());
-  if (::close(std::exchange(descriptor_, -1)) != 0) return FileError(errno, "cannot be closed", path_);
-  if (if_exists_ == IfExists::kReplace) {
-    if (::rename(temporary_path_.c_str(), path_.c_str()) != 0) return FileError(errno, "cannot be renamed", path_);
-    committed_ = true;
-  } else {
-    // Unlike a rename, a link fails where the name is taken; the destructor removes the temporary name.
-    if (::link(temporary_path_.c_str(), path_.c_str()) != 0) {
-      return errno == EEXIST ? ExistsError(path_) : FileError(errno, "cannot be linked", path_);
-    }
+  if (::close(std::exchange(descriptor_, -1)) != 0) {
+    return FileError(errno, "cannot be closed", path_);
   }
+  SPILLWAY_HF_RETURN_IF_ERROR(GiveName());
+  committed_ = true;
   return SyncFolder(FolderOf(path_));
 }
 
+absl::Status AtomicFile::GiveName() {
+  const char* from = temporary_path_.c_str();
+  if (if_exists_ == IfExists::kReplace) {
+    if (::rename(from, path_.c_str()) == 0) return absl::OkStatus();
+    return FileError(errno, "cannot be renamed", path_);
+  }
+  // Unlike a rename, a link fails where the name is taken.
+  if (::link(from, path_.c_str()) != 0) {
+    return errno == EEXIST ? ExistsError(path_) : FileError(errno, "cannot be linked", path_);
+  }
+  if (::unlink(from) != 0) return FileError(errno, "cannot be removed", temporary_path_);
+  return absl::OkStatus();
+}
+
 absl::Status WriteTextFile(const std::string& path, std::string_view text, IfExists if_exists) {
-  SPILLWAY_HF_ASSIGN_OR_RETURN(const std::unique_ptr<AtomicFile> file, AtomicFile::Create(path, if_exists));
+  SPILLWAY_HF_ASSIGN_OR_RETURN(const std::unique_ptr<AtomicFile> file,
+                               AtomicFile::Create(path, if_exists));
   SPILLWAY_HF_RETURN_IF_ERROR(file->Append(text));
   return file->Commit();
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plain files for the Hugging Face formats: one open for reading at offsets, and one that appears under its
-// name only when it is whole. Errors name the operation and the file.
+// Plain files for the Hugging Face formats: one open for reading at offsets, and one that appears
+// under its name only when it is whole. Errors name the operation and the file.
 
 #ifndef SPILLWAY_TOOLS_HF_FILE_H_
 #define SPILLWAY_TOOLS_HF_FILE_H_
@@ -30,7 +30,8 @@ class File {
   const std::string& path() const { return path_; }
   uint64_t size_bytes() const { return size_bytes_; }
 
-  // Fills `out` from `offset`, resuming short reads. DataLoss when the file ends first: it has shrunk since.
+  // Fills `out` from `offset`, resuming short reads. DataLoss when the file ends first: it has
+  // shrunk since.
   absl::Status ReadAt(uint64_t offset, std::span<std::byte> out) const;
 
  private:
@@ -46,15 +47,16 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path, uint64_t max_b
 
 enum class IfExists { kFail, kReplace };
 
-// A file written under a temporary name beside `path`, synced and renamed by Commit. Without Commit nothing
-// remains. Thread-compatible.
+// A file written under a temporary name beside `path`, synced and renamed by Commit. Without Commit
+// nothing remains. Thread-compatible.
 //
 //   auto file = AtomicFile::Create("out/config.json", IfExists::kFail);
 //   (*file)->Append(text); (*file)->Commit();
 class AtomicFile {
  public:
   // AlreadyExists under kFail when `path` exists now; Commit checks again, without a race.
-  static absl::StatusOr<std::unique_ptr<AtomicFile>> Create(const std::string& path, IfExists if_exists);
+  static absl::StatusOr<std::unique_ptr<AtomicFile>> Create(const std::string& path,
+                                                            IfExists if_exists);
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();
@@ -63,13 +65,15 @@ class AtomicFile {
   // ResourceExhausted: the file system or a quota is full.
   absl::Status Append(std::span<const std::byte> bytes);
   absl::Status Append(std::string_view text);
-  // Syncs the file; may be called before Commit, which then has nothing left that can fill the disk.
+  // Syncs the file; may be called before Commit, which then has nothing left that can fill the
+  // disk.
   absl::Status Sync();
   // Syncs, renames and syncs the folder. Call once, last.
   absl::Status Commit();
 
  private:
   AtomicFile(std::string path, std::string temporary_path, int descriptor, IfExists if_exists);
+  absl::Status GiveName();
 
   const std::string path_;
   const std::string temporary_path_;

@@ -30,15 +30,16 @@ absl::StatusOr<ShardMap> ReadIndex(const std::string& path) {
   ShardMap shards;
   for (const auto& [tensor, file] : weight_map->items()) {
     if (!file.is_string()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": weight_map.", Quoted(tensor), " is ", Excerpt(file), "; a file name is expected"));
+      return absl::InvalidArgumentError(absl::StrCat(path, ": weight_map.", Quoted(tensor), " is ",
+                                                     Excerpt(file), "; a file name is expected"));
     }
     const std::string name = file.get<std::string>();
     // An index may not lead outside its folder.
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||
         name.find('\0') != std::string::npos) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": weight_map.", Quoted(tensor), " is ", Quoted(name),
-                                                     "; the name of a file beside the index is expected"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": weight_map.", Quoted(tensor), " is ", Quoted(name),
+                       "; the name of a file beside the index is expected"));
     }
     shards[name].insert(tensor);
   }
@@ -50,14 +51,16 @@ absl::Status CheckShard(const SafetensorsFile& file, const std::set<std::string>
                         const std::string& index_path) {
   for (const std::string& name : placed) {
     if (file.Find(name) == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(file.path(), ": holds no tensor ", Quoted(name), ", which ", index_path, " places there"));
+      return absl::InvalidArgumentError(absl::StrCat(file.path(), ": holds no tensor ",
+                                                     Quoted(name), ", which ", index_path,
+                                                     " places there"));
     }
   }
   for (const TensorEntry& entry : file.tensors()) {
     if (!placed.contains(entry.name)) {
-      return absl::InvalidArgumentError(absl::StrCat(file.path(), ": holds tensor ", Quoted(entry.name), ", which ",
-                                                     index_path, " does not place there"));
+      return absl::InvalidArgumentError(absl::StrCat(file.path(), ": holds tensor ",
+                                                     Quoted(entry.name), ", which ", index_path,
+                                                     " does not place there"));
     }
   }
   return absl::OkStatus();
@@ -79,7 +82,8 @@ absl::Status ModelFolder::AddFile(const std::string& path) {
   for (const TensorEntry& entry : file->tensors()) {
     const auto [place, added] = tensors_.emplace(entry.name, Location{files_.size(), &entry});
     if (!added) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": holds tensor ", Quoted(entry.name), ", and so does ",
+      return absl::InvalidArgumentError(absl::StrCat(path, ": holds tensor ", Quoted(entry.name),
+                                                     ", and so does ",
                                                      files_[place->second.file]->path()));
     }
   }
@@ -90,15 +94,16 @@ absl::Status ModelFolder::AddFile(const std::string& path) {
 absl::Status ModelFolder::AddShards(const std::string& index_path) {
   absl::StatusOr<ShardMap> shards = ReadIndex(index_path);
   if (absl::IsNotFound(shards.status())) {
-    return absl::NotFoundError(
-        absl::StrCat(path_, ": holds neither ", kWeightsFile, " nor ", kWeightsIndexFile, "; spillway-import makes ",
-                     "such a folder from other formats"));
+    return absl::NotFoundError(absl::StrCat(path_, ": holds neither ", kWeightsFile, " nor ",
+                                            kWeightsIndexFile, "; spillway-import makes ",
+                                            "such a folder from other formats"));
   }
   SPILLWAY_HF_RETURN_IF_ERROR(shards.status());
   for (const auto& [file, placed] : *shards) {
     const absl::Status added = AddFile(absl::StrCat(path_, "/", file));
     if (absl::IsNotFound(added)) {
-      return absl::NotFoundError(absl::StrCat(added.message(), "; ", index_path, " names it as a shard"));
+      return absl::NotFoundError(
+          absl::StrCat(added.message(), "; ", index_path, " names it as a shard"));
     }
     SPILLWAY_HF_RETURN_IF_ERROR(added);
     SPILLWAY_HF_RETURN_IF_ERROR(CheckShard(*files_.back(), placed, index_path));
@@ -118,7 +123,8 @@ const TensorEntry* ModelFolder::Find(std::string_view name) const {
   return found == tensors_.end() ? nullptr : found->second.entry;
 }
 
-absl::Status ModelFolder::Read(std::string_view name, uint64_t element_offset, std::span<float> out) const {
+absl::Status ModelFolder::Read(std::string_view name, uint64_t element_offset,
+                               std::span<float> out) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) {
     return absl::NotFoundError(absl::StrCat(path_, ": holds no tensor ", Quoted(name)));

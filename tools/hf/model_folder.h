@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The weights of a Hugging Face folder as one set of names: `model.safetensors`, or the shards that
-// `model.safetensors.index.json` lists. The index is not believed: every shard must hold exactly the tensors
-// that the index places there.
+// `model.safetensors.index.json` lists. The index is not believed: every shard must hold exactly
+// the tensors that the index places there.
 
 #ifndef SPILLWAY_TOOLS_HF_MODEL_FOLDER_H_
 #define SPILLWAY_TOOLS_HF_MODEL_FOLDER_H_
@@ -28,8 +28,9 @@ inline constexpr char kWeightsIndexFile[] = "model.safetensors.index.json";
 // Thread-safe once open.
 class ModelFolder {
  public:
-  // As transformers does, `model.safetensors` is taken where both layouts are present. NotFound: neither is, or
-  // a shard is missing; InvalidArgument: a malformed file, a tensor absent from its shard, or one in two shards.
+  // As transformers does, `model.safetensors` is taken where both layouts are present. NotFound:
+  // neither is, or a shard is missing; InvalidArgument: a malformed file, a tensor absent from its
+  // shard, or one in two shards.
   static absl::StatusOr<std::unique_ptr<ModelFolder>> Open(const std::string& folder);
 
   const std::string& path() const { return path_; }

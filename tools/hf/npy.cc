@@ -26,8 +26,8 @@ constexpr uint64_t kMaxHeaderBytes = 65536;
 // Elements of two bytes widened, or of four checked, at a time.
 constexpr size_t kConvertElements = 8192;
 
-// Reads NumPy's dictionary: the three keys, each once, in any order. A fault is the first thing that did not
-// fit; parsing goes on without effect after it.
+// Reads NumPy's dictionary: the three keys, each once, in any order. A fault is the first thing
+// that did not fit; parsing goes on without effect after it.
 class DictParser {
  public:
   DictParser(std::string_view text, std::string_view origin) : text_(text), origin_(origin) {}
@@ -52,7 +52,8 @@ class DictParser {
 
  private:
   absl::Status Error(std::string_view what) const {
-    return absl::InvalidArgumentError(absl::StrCat(std::string(origin_), ": NPY header ", std::string(what)));
+    return absl::InvalidArgumentError(
+        absl::StrCat(std::string(origin_), ": NPY header ", std::string(what)));
   }
   void Fail(std::string_view what) {
     if (fault_.ok()) fault_ = Error(what);
@@ -71,13 +72,15 @@ class DictParser {
   }
   bool Accept(char token) { return Accept(std::string_view(&token, 1)); }
   void Expect(char token) {
-    if (!Accept(token)) Fail(absl::StrCat("has no '", std::string(1, token), "' before ", Quoted(text_)));
+    if (!Accept(token))
+      Fail(absl::StrCat("has no '", std::string(1, token), "' before ", Quoted(text_)));
   }
 
   std::string_view ParseString() {
     SkipSpace();
     const char quote = text_.empty() ? '\0' : text_.front();
-    const size_t end = quote == '\'' || quote == '"' ? text_.find(quote, 1) : std::string_view::npos;
+    const size_t end =
+        quote == '\'' || quote == '"' ? text_.find(quote, 1) : std::string_view::npos;
     if (end == std::string_view::npos) {
       Fail(absl::StrCat("has no string at ", Quoted(text_)));
       return {};
@@ -110,13 +113,15 @@ class DictParser {
     } else if (descr == "<u4") {
       element_bytes_ = 4;
     } else {
-      Fail(absl::StrCat("has type ", Quoted(descr), "; token ids are '<u2' or '<u4' (little-endian uint16 or uint32)"));
+      Fail(absl::StrCat("has type ", Quoted(descr),
+                        "; token ids are '<u2' or '<u4' (little-endian uint16 or uint32)"));
     }
   }
 
   void ParseOrder() {
     if (Accept("True")) return Fail("has Fortran order; C order is expected");
-    if (!Accept("False")) return Fail(absl::StrCat("has no False for fortran_order at ", Quoted(text_)));
+    if (!Accept("False"))
+      return Fail(absl::StrCat("has no False for fortran_order at ", Quoted(text_)));
     fortran_order_ = false;
   }
 
@@ -125,7 +130,8 @@ class DictParser {
     SkipSpace();
     uint64_t size = 0;
     const auto [end, error] = std::from_chars(text_.data(), text_.data() + text_.size(), size);
-    if (error != std::errc()) return Fail(absl::StrCat("has no length in 64 bits at ", Quoted(text_)));
+    if (error != std::errc())
+      return Fail(absl::StrCat("has no length in 64 bits at ", Quoted(text_)));
     text_.remove_prefix(static_cast<size_t>(end - text_.data()));
     Expect(',');
     if (!Accept(')')) return Fail("has more than one dimension; token ids have one");
@@ -154,7 +160,8 @@ absl::StatusOr<Prefix> ReadPrefix(const File& file) {
   constexpr uint64_t kShortest = 10;
   std::array<char, 12> bytes = {};
   if (file.size_bytes() < bytes.size()) {
-    return Invalid(file, absl::StrCat("has ", file.size_bytes(), " bytes, too few for an NPY file"));
+    return Invalid(file,
+                   absl::StrCat("has ", file.size_bytes(), " bytes, too few for an NPY file"));
   }
   SPILLWAY_HF_RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(bytes))));
   if (std::string_view(bytes.data(), kMagic.size()) != kMagic) {
@@ -163,16 +170,18 @@ absl::StatusOr<Prefix> ReadPrefix(const File& file) {
   const int major = static_cast<unsigned char>(bytes[6]);
   const int minor = static_cast<unsigned char>(bytes[7]);
   if ((major != 1 && major != 2) || minor != 0) {
-    return Invalid(file, absl::StrCat("has NPY version ", major, ".", minor, "; 1.0 and 2.0 are supported"));
+    return Invalid(
+        file, absl::StrCat("has NPY version ", major, ".", minor, "; 1.0 and 2.0 are supported"));
   }
   uint32_t length = 0;
   const size_t length_bytes = major == 1 ? 2 : 4;
   std::memcpy(&length, bytes.data() + 8, length_bytes);
   const Prefix prefix{major == 1 ? kShortest : kShortest + 2, length};
   if (length > kMaxHeaderBytes || prefix.dict_offset + length > file.size_bytes()) {
-    return Invalid(file, absl::StrCat("gives its NPY header ", length, " bytes; at most ",
-                                      std::min(kMaxHeaderBytes, file.size_bytes() - prefix.dict_offset),
-                                      " are expected"));
+    return Invalid(file,
+                   absl::StrCat("gives its NPY header ", length, " bytes; at most ",
+                                std::min(kMaxHeaderBytes, file.size_bytes() - prefix.dict_offset),
+                                " are expected"));
   }
   return prefix;
 }
@@ -190,34 +199,40 @@ absl::StatusOr<std::unique_ptr<NpyFile>> NpyFile::Open(const std::string& path) 
   SPILLWAY_HF_ASSIGN_OR_RETURN(File file, File::Open(path));
   SPILLWAY_HF_ASSIGN_OR_RETURN(const Prefix prefix, ReadPrefix(file));
   std::string dict(prefix.dict_bytes, '\0');
-  SPILLWAY_HF_RETURN_IF_ERROR(file.ReadAt(prefix.dict_offset, std::as_writable_bytes(std::span(dict))));
+  SPILLWAY_HF_RETURN_IF_ERROR(
+      file.ReadAt(prefix.dict_offset, std::as_writable_bytes(std::span(dict))));
   SPILLWAY_HF_ASSIGN_OR_RETURN(const NpyHeader header, ParseNpyHeader(dict, path));
   const uint64_t data_offset = prefix.dict_offset + prefix.dict_bytes;
   const uint64_t data_bytes = file.size_bytes() - data_offset;
-  if (data_bytes % header.element_bytes != 0 || data_bytes / header.element_bytes != header.num_elements) {
-    return Invalid(file, absl::StrCat("holds ", data_bytes, " bytes of data; its header says ", header.num_elements,
-                                      " elements of ", header.element_bytes, " bytes"));
+  if (data_bytes % header.element_bytes != 0 ||
+      data_bytes / header.element_bytes != header.num_elements) {
+    return Invalid(
+        file, absl::StrCat("holds ", data_bytes, " bytes of data; its header says ",
+                           header.num_elements, " elements of ", header.element_bytes, " bytes"));
   }
   return std::unique_ptr<NpyFile>(new NpyFile(std::move(file), header, data_offset));
 }
 
 absl::Status NpyFile::Read(uint64_t offset, std::span<int32_t> out) const {
   if (offset > num_elements() || out.size() > num_elements() - offset) {
-    return Invalid(file_, absl::StrCat("has ", num_elements(), " tokens; asked for ", out.size(), " from ", offset));
+    return Invalid(file_, absl::StrCat("has ", num_elements(), " tokens; asked for ", out.size(),
+                                       " from ", offset));
   }
   const uint64_t begin = data_offset_ + offset * element_bytes();
   if (element_bytes() == sizeof(int32_t)) {
     SPILLWAY_HF_RETURN_IF_ERROR(file_.ReadAt(begin, std::as_writable_bytes(out)));
     const auto bad = std::find_if(out.begin(), out.end(), [](int32_t id) { return id < 0; });
     if (bad == out.end()) return absl::OkStatus();
-    return Invalid(file_, absl::StrCat("token ", offset + static_cast<uint64_t>(bad - out.begin()), " is ",
-                                       static_cast<uint32_t>(*bad), "; at most ",
+    return Invalid(file_, absl::StrCat("token ", offset + static_cast<uint64_t>(bad - out.begin()),
+                                       " is ", static_cast<uint32_t>(*bad), "; at most ",
                                        std::numeric_limits<int32_t>::max(), " is possible"));
   }
   std::array<uint16_t, kConvertElements> stored;
   for (size_t done = 0; done < out.size();) {
-    const std::span<uint16_t> piece = std::span(stored).first(std::min(stored.size(), out.size() - done));
-    SPILLWAY_HF_RETURN_IF_ERROR(file_.ReadAt(begin + done * sizeof(uint16_t), std::as_writable_bytes(piece)));
+    const std::span<uint16_t> piece =
+        std::span(stored).first(std::min(stored.size(), out.size() - done));
+    SPILLWAY_HF_RETURN_IF_ERROR(
+        file_.ReadAt(begin + done * sizeof(uint16_t), std::as_writable_bytes(piece)));
     std::copy(piece.begin(), piece.end(), out.begin() + static_cast<ptrdiff_t>(done));
     done += piece.size();
   }

@@ -16,7 +16,8 @@
 
 namespace spillway::hf {
 
-static_assert(std::endian::native == std::endian::little, "the formats' bytes are read without swapping");
+static_assert(std::endian::native == std::endian::little,
+              "the formats' bytes are read without swapping");
 
 namespace {
 
@@ -28,13 +29,16 @@ struct KnownDType {
   std::string_view name;
   uint64_t bits;
 };
-// The format's types. Spillway reads three; of the others it knows the size, so that their place is checked.
+// The format's types. Spillway reads three; of the others it knows the size, so that their place is
+// checked.
 constexpr std::array kKnownDTypes = {
-    KnownDType{"BOOL", 8},    KnownDType{"U8", 8},      KnownDType{"I8", 8},       KnownDType{"F8_E5M2", 8},
-    KnownDType{"F8_E4M3", 8}, KnownDType{"F8_E8M0", 8}, KnownDType{"F4", 4},       KnownDType{"F6_E2M3", 6},
-    KnownDType{"F6_E3M2", 6}, KnownDType{"I16", 16},    KnownDType{"U16", 16},     KnownDType{"F16", 16},
-    KnownDType{"BF16", 16},   KnownDType{"I32", 32},    KnownDType{"U32", 32},     KnownDType{"F32", 32},
-    KnownDType{"F64", 64},    KnownDType{"I64", 64},    KnownDType{"U64", 64},     KnownDType{"C64", 64},
+    KnownDType{"BOOL", 8},    KnownDType{"U8", 8},      KnownDType{"I8", 8},
+    KnownDType{"F8_E5M2", 8}, KnownDType{"F8_E4M3", 8}, KnownDType{"F8_E8M0", 8},
+    KnownDType{"F4", 4},      KnownDType{"F6_E2M3", 6}, KnownDType{"F6_E3M2", 6},
+    KnownDType{"I16", 16},    KnownDType{"U16", 16},    KnownDType{"F16", 16},
+    KnownDType{"BF16", 16},   KnownDType{"I32", 32},    KnownDType{"U32", 32},
+    KnownDType{"F32", 32},    KnownDType{"F64", 64},    KnownDType{"I64", 64},
+    KnownDType{"U64", 64},    KnownDType{"C64", 64},
 };
 
 absl::Status Invalid(std::string_view origin, std::string_view what) {
@@ -59,7 +63,8 @@ std::optional<TensorDType> SupportedDType(std::string_view name) {
 
 absl::Status CheckMetadata(const json& metadata, std::string_view origin) {
   if (!metadata.is_object()) {
-    return Invalid(origin, absl::StrCat(kMetadataName, " is ", Excerpt(metadata), "; an object is expected"));
+    return Invalid(
+        origin, absl::StrCat(kMetadataName, " is ", Excerpt(metadata), "; an object is expected"));
   }
   for (const auto& [name, value] : metadata.items()) {
     if (!value.is_string()) {
@@ -71,7 +76,8 @@ absl::Status CheckMetadata(const json& metadata, std::string_view origin) {
 }
 
 absl::Status ParseShape(const json& shape, const EntryErrors& error, TensorEntry* entry) {
-  if (!shape.is_array()) return error(absl::StrCat("shape is ", Excerpt(shape), "; an array is expected"));
+  if (!shape.is_array())
+    return error(absl::StrCat("shape is ", Excerpt(shape), "; an array is expected"));
   uint64_t num_elements = 1;
   for (const json& dimension : shape) {
     if (!dimension.is_number_unsigned() ||
@@ -89,8 +95,8 @@ absl::Status ParseShape(const json& shape, const EntryErrors& error, TensorEntry
   return absl::OkStatus();
 }
 
-absl::Status ParseOffsets(const json& offsets, uint64_t data_bytes, const EntryErrors& error, uint64_t* begin,
-                          uint64_t* end) {
+absl::Status ParseOffsets(const json& offsets, uint64_t data_bytes, const EntryErrors& error,
+                          uint64_t* begin, uint64_t* end) {
   if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
       !offsets[1].is_number_unsigned()) {
     return error(absl::StrCat("data_offsets is ", Excerpt(offsets), "; [BEGIN, END] is expected"));
@@ -98,15 +104,18 @@ absl::Status ParseOffsets(const json& offsets, uint64_t data_bytes, const EntryE
   *begin = offsets[0].get<uint64_t>();
   *end = offsets[1].get<uint64_t>();
   if (*begin > *end || *end > data_bytes) {
-    return error(absl::StrCat("data_offsets ", Excerpt(offsets), " leave the file's ", data_bytes, " bytes of data"));
+    return error(absl::StrCat("data_offsets ", Excerpt(offsets), " leave the file's ", data_bytes,
+                              " bytes of data"));
   }
   return absl::OkStatus();
 }
 
-// The type's size times the elements must be what the offsets span; an unknown type's size is not known.
+// The type's size times the elements must be what the offsets span; an unknown type's size is not
+// known.
 absl::Status CheckSize(const TensorEntry& entry, const EntryErrors& error) {
-  const auto known = std::find_if(kKnownDTypes.begin(), kKnownDTypes.end(),
-                                  [&](const KnownDType& dtype) { return dtype.name == entry.dtype_name; });
+  const auto known =
+      std::find_if(kKnownDTypes.begin(), kKnownDTypes.end(),
+                   [&](const KnownDType& dtype) { return dtype.name == entry.dtype_name; });
   if (known == kKnownDTypes.end()) return absl::OkStatus();
   uint64_t bits = 0;
   if (__builtin_mul_overflow(entry.num_elements, known->bits, &bits) || bits % 8 != 0) {
@@ -114,16 +123,18 @@ absl::Status CheckSize(const TensorEntry& entry, const EntryErrors& error) {
                               " is not a possible number of bytes"));
   }
   if (bits / 8 != entry.size_bytes) {
-    return error(absl::StrCat("data_offsets span ", entry.size_bytes, " bytes; shape ", FormatShape(entry.shape),
-                              " of ", entry.dtype_name, " needs ", bits / 8));
+    return error(absl::StrCat("data_offsets span ", entry.size_bytes, " bytes; shape ",
+                              FormatShape(entry.shape), " of ", entry.dtype_name, " needs ",
+                              bits / 8));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<TensorEntry> ParseEntry(const std::string& name, const json& value, uint64_t data_bytes,
-                                       std::string_view origin) {
+absl::StatusOr<TensorEntry> ParseEntry(const std::string& name, const json& value,
+                                       uint64_t data_bytes, std::string_view origin) {
   const EntryErrors error{origin, name};
-  if (!value.is_object()) return error(absl::StrCat("is ", Excerpt(value), "; an object is expected"));
+  if (!value.is_object())
+    return error(absl::StrCat("is ", Excerpt(value), "; an object is expected"));
   for (const auto& [key, unused] : value.items()) {
     if (key != "dtype" && key != "shape" && key != "data_offsets") {
       return error(absl::StrCat("has the unknown key ", Quoted(key)));
@@ -133,7 +144,8 @@ absl::StatusOr<TensorEntry> ParseEntry(const std::string& name, const json& valu
     if (!value.contains(key)) return error(absl::StrCat("has no ", key));
   }
   const json& dtype = value["dtype"];
-  if (!dtype.is_string()) return error(absl::StrCat("dtype is ", Excerpt(dtype), "; a string is expected"));
+  if (!dtype.is_string())
+    return error(absl::StrCat("dtype is ", Excerpt(dtype), "; a string is expected"));
 
   TensorEntry entry;
   entry.name = name;
@@ -150,23 +162,26 @@ absl::StatusOr<TensorEntry> ParseEntry(const std::string& name, const json& valu
 }
 
 // Sorts by place and walks the data: each tensor must begin where the one before ended.
-absl::Status CheckLayout(std::vector<TensorEntry>* entries, uint64_t data_bytes, std::string_view origin) {
+absl::Status CheckLayout(std::vector<TensorEntry>* entries, uint64_t data_bytes,
+                         std::string_view origin) {
   std::sort(entries->begin(), entries->end(), [](const TensorEntry& a, const TensorEntry& b) {
     return std::pair(a.file_offset, a.size_bytes) < std::pair(b.file_offset, b.size_bytes);
   });
   uint64_t end = 0;
   for (const TensorEntry& entry : *entries) {
     if (entry.file_offset != end) {
-      return Invalid(origin, absl::StrCat("tensor ", Quoted(entry.name), " begins at data byte ", entry.file_offset,
-                                          entry.file_offset < end ? ", inside the tensor before it, which ends at "
-                                                                  : ", after a hole from ",
-                                          end));
+      return Invalid(
+          origin,
+          absl::StrCat("tensor ", Quoted(entry.name), " begins at data byte ", entry.file_offset,
+                       entry.file_offset < end ? ", inside the tensor before it, which ends at "
+                                               : ", after a hole from ",
+                       end));
     }
     end += entry.size_bytes;
   }
   if (end != data_bytes) {
-    return Invalid(origin, absl::StrCat("the tensors end at data byte ", end, "; the file holds ", data_bytes,
-                                        " bytes of data"));
+    return Invalid(origin, absl::StrCat("the tensors end at data byte ", end, "; the file holds ",
+                                        data_bytes, " bytes of data"));
   }
   return absl::OkStatus();
 }
@@ -186,17 +201,19 @@ std::string FormatShape(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
-absl::StatusOr<std::vector<TensorEntry>> ParseSafetensorsHeader(std::string_view text, uint64_t file_bytes,
+absl::StatusOr<std::vector<TensorEntry>> ParseSafetensorsHeader(std::string_view text,
+                                                                uint64_t file_bytes,
                                                                 std::string_view origin) {
   const uint64_t data_offset = kSafetensorsLengthBytes + text.size();
   if (data_offset > file_bytes) {
-    return Invalid(origin, absl::StrCat("the header has ", text.size(), " bytes and the file only ", file_bytes));
+    return Invalid(origin, absl::StrCat("the header has ", text.size(), " bytes and the file only ",
+                                        file_bytes));
   }
   if (text.empty() || text.front() != '{') {
     return Invalid(origin, "the header does not begin with '{'");
   }
-  SPILLWAY_HF_ASSIGN_OR_RETURN(const json header,
-                               ParseStrictJson(text, absl::StrCat(std::string(origin), ": header")));
+  SPILLWAY_HF_ASSIGN_OR_RETURN(
+      const json header, ParseStrictJson(text, absl::StrCat(std::string(origin), ": header")));
   const uint64_t data_bytes = file_bytes - data_offset;
   std::vector<TensorEntry> entries;
   for (const auto& [name, value] : header.items()) {

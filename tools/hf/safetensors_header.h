@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The header of a safetensors file: which tensors it holds and where. A pure function of the header's text,
-// so that tests and the fuzzer reach every rule without a file. Reading bytes is safetensors_reader.h's.
+// The header of a safetensors file: which tensors it holds and where. A pure function of the
+// header's text, so that tests and the fuzzer reach every rule without a file. Reading bytes is
+// safetensors_reader.h's.
 //
-// The format (https://github.com/huggingface/safetensors): eight bytes, the header's length N, little
-// endian; N bytes of JSON, {NAME: {"dtype":…, "shape":[…], "data_offsets":[BEGIN, END]}, …}, offsets counted
-// from the header's end; then the data, without holes or overlaps, to the end of the file.
+// The format (https://github.com/huggingface/safetensors): eight bytes, the header's length N,
+// little endian; N bytes of JSON,
+//   {NAME: {"dtype": "F32", "shape": [2, 3], "data_offsets": [BEGIN, END]}, ...},
+// offsets counted from the header's end; then the data, without holes or overlaps, to the end of
+// the file.
 
 #ifndef SPILLWAY_TOOLS_HF_SAFETENSORS_HEADER_H_
 #define SPILLWAY_TOOLS_HF_SAFETENSORS_HEADER_H_
@@ -37,13 +40,15 @@ struct TensorEntry {
   std::optional<TensorDType> dtype;  // empty: of a type that Spillway does not read
   std::vector<int64_t> shape;        // each at least 0; empty is a scalar
   uint64_t num_elements = 0;
-  uint64_t file_offset = 0;          // of the first byte, from the start of the file
+  uint64_t file_offset = 0;  // of the first byte, from the start of the file
   uint64_t size_bytes = 0;
 };
 
-// `json` is the header's text; `file_bytes` the size of the whole file. The entries come in the order of their
-// data. InvalidArgument names `origin`, the tensor, what was found and what is expected.
-absl::StatusOr<std::vector<TensorEntry>> ParseSafetensorsHeader(std::string_view json, uint64_t file_bytes,
+// `json` is the header's text; `file_bytes` the size of the whole file. The entries come in the
+// order of their data. InvalidArgument names `origin`, the tensor, what was found and what is
+// expected.
+absl::StatusOr<std::vector<TensorEntry>> ParseSafetensorsHeader(std::string_view json,
+                                                                uint64_t file_bytes,
                                                                 std::string_view origin);
 
 // "[2, 3]".

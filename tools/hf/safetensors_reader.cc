@@ -34,14 +34,16 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std
                                                    kSafetensorsLengthBytes));
   }
   SPILLWAY_HF_RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(&header_bytes, 1))));
-  const uint64_t limit = std::min(kMaxSafetensorsHeaderBytes, file.size_bytes() - kSafetensorsLengthBytes);
+  const uint64_t limit =
+      std::min(kMaxSafetensorsHeaderBytes, file.size_bytes() - kSafetensorsLengthBytes);
   if (header_bytes > limit) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": gives its header ", header_bytes, " bytes; at most ",
-                                                   limit, " are possible in a file of ", file.size_bytes(),
-                                                   ": not a safetensors file, or cut off"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": gives its header ", header_bytes, " bytes; at most ", limit,
+        " are possible in a file of ", file.size_bytes(), ": not a safetensors file, or cut off"));
   }
   std::string header(header_bytes, '\0');
-  SPILLWAY_HF_RETURN_IF_ERROR(file.ReadAt(kSafetensorsLengthBytes, std::as_writable_bytes(std::span(header))));
+  SPILLWAY_HF_RETURN_IF_ERROR(
+      file.ReadAt(kSafetensorsLengthBytes, std::as_writable_bytes(std::span(header))));
   SPILLWAY_HF_ASSIGN_OR_RETURN(std::vector<TensorEntry> tensors,
                                ParseSafetensorsHeader(header, file.size_bytes(), path));
   return std::unique_ptr<SafetensorsFile>(new SafetensorsFile(std::move(file), std::move(tensors)));
@@ -52,16 +54,20 @@ const TensorEntry* SafetensorsFile::Find(std::string_view name) const {
   return found == index_by_name_.end() ? nullptr : &tensors_[found->second];
 }
 
-absl::Status SafetensorsFile::Read(std::string_view name, uint64_t element_offset, std::span<float> out) const {
+absl::Status SafetensorsFile::Read(std::string_view name, uint64_t element_offset,
+                                   std::span<float> out) const {
   const TensorEntry* entry = Find(name);
-  if (entry == nullptr) return absl::NotFoundError(absl::StrCat(path(), ": holds no tensor ", Quoted(name)));
+  if (entry == nullptr)
+    return absl::NotFoundError(absl::StrCat(path(), ": holds no tensor ", Quoted(name)));
   if (!entry->dtype.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat(path(), ": tensor ", Quoted(name), " has type ",
-                                                   entry->dtype_name, "; F32, F16 and BF16 are supported"));
+                                                   entry->dtype_name,
+                                                   "; F32, F16 and BF16 are supported"));
   }
   if (element_offset > entry->num_elements || out.size() > entry->num_elements - element_offset) {
-    return absl::InvalidArgumentError(absl::StrCat(path(), ": tensor ", Quoted(name), " has ", entry->num_elements,
-                                                   " elements; asked for ", out.size(), " from ", element_offset));
+    return absl::InvalidArgumentError(absl::StrCat(path(), ": tensor ", Quoted(name), " has ",
+                                                   entry->num_elements, " elements; asked for ",
+                                                   out.size(), " from ", element_offset));
   }
   const uint64_t begin = entry->file_offset + element_offset * ElementBytes(*entry->dtype);
   if (*entry->dtype == TensorDType::kF32) return file_.ReadAt(begin, std::as_writable_bytes(out));
@@ -69,7 +75,8 @@ absl::Status SafetensorsFile::Read(std::string_view name, uint64_t element_offse
   const auto convert = *entry->dtype == TensorDType::kF16 ? HalfToFloat : BFloat16ToFloat;
   std::array<uint16_t, kConvertElements> stored;
   for (size_t done = 0; done < out.size();) {
-    const std::span<uint16_t> piece = std::span(stored).first(std::min(stored.size(), out.size() - done));
+    const std::span<uint16_t> piece =
+        std::span(stored).first(std::min(stored.size(), out.size() - done));
     SPILLWAY_HF_RETURN_IF_ERROR(
         file_.ReadAt(begin + done * sizeof(uint16_t), std::as_writable_bytes(piece)));
     std::transform(piece.begin(), piece.end(), out.begin() + static_cast<ptrdiff_t>(done), convert);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One safetensors file, opened and validated whole before a byte of data is believed, then read in pieces.
-// Nothing is mapped and no tensor is ever held whole: memory stays that of the header and one small buffer.
+// One safetensors file, opened and validated whole before a byte of data is believed, then read in
+// pieces. Nothing is mapped and no tensor is ever held whole: memory stays that of the header and
+// one small buffer.
 
 #ifndef SPILLWAY_TOOLS_HF_SAFETENSORS_READER_H_
 #define SPILLWAY_TOOLS_HF_SAFETENSORS_READER_H_
@@ -28,7 +29,8 @@ namespace spillway::hf {
 //   auto status = (*file)->Read("model.norm.weight", 0, rows);
 class SafetensorsFile {
  public:
-  // NotFound when there is no such file; InvalidArgument names the file, what was found and what is expected.
+  // NotFound when there is no such file; InvalidArgument names the file, what was found and what is
+  // expected.
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
@@ -37,8 +39,9 @@ class SafetensorsFile {
   // Null when the file has no such tensor.
   const TensorEntry* Find(std::string_view name) const;
 
-  // Elements [element_offset, element_offset + out.size()) of `name`, row-major, converted to fp32. NotFound:
-  // no such tensor; InvalidArgument: a type other than F32, F16 and BF16, or a range outside the tensor.
+  // Elements [element_offset, element_offset + out.size()) of `name`, row-major, converted to fp32.
+  // NotFound: no such tensor; InvalidArgument: a type other than F32, F16 and BF16, or a range
+  // outside the tensor.
   absl::Status Read(std::string_view name, uint64_t element_offset, std::span<float> out) const;
 
  private:

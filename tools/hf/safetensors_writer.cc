@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every shard but the index is written in order to a temporary file and synced when the next begins, so that
-// a full disk is met before anything is renamed. What is renamed last, the index or the only file, is what
-// readers look for.
+// Every shard but the index is written in order to a temporary file and synced when the next
+// begins, so that a full disk is met before anything is renamed. What is renamed last, the index or
+// the only file, is what readers look for.
 
 #include "tools/hf/safetensors_writer.h"
 
@@ -48,11 +48,12 @@ absl::Status CheckDeclarations(const std::vector<TensorDeclaration>& tensors) {
     }
     if (!possible || __builtin_add_overflow(total, size_bytes, &total)) {
       return absl::InvalidArgumentError(absl::StrCat("tensor ", Quoted(tensor.name), ": shape ",
-                                                     FormatShape(tensor.shape), " has no size in 64 bits"));
+                                                     FormatShape(tensor.shape),
+                                                     " has no size in 64 bits"));
     }
     if (!names.insert(tensor.name).second || tensor.name == "__metadata__") {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tensor ", Quoted(tensor.name), ": the name is taken; each tensor needs its own"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tensor ", Quoted(tensor.name), ": the name is taken; each tensor needs its own"));
     }
   }
   return absl::OkStatus();
@@ -62,8 +63,9 @@ absl::Status CheckDeclarations(const std::vector<TensorDeclaration>& tensors) {
 bool IsShardName(std::string_view name) {
   constexpr std::string_view kPattern = "model-#####-of-#####.safetensors";
   return name.size() == kPattern.size() &&
-         std::equal(name.begin(), name.end(), kPattern.begin(),
-                    [](char have, char want) { return want == '#' ? have >= '0' && have <= '9' : have == want; });
+         std::equal(name.begin(), name.end(), kPattern.begin(), [](char have, char want) {
+           return want == '#' ? have >= '0' && have <= '9' : have == want;
+         });
 }
 
 }  // namespace
@@ -73,9 +75,11 @@ SafetensorsWriter::SafetensorsWriter(std::string folder, std::vector<TensorDecla
     : folder_(std::move(folder)), tensors_(std::move(tensors)), options_(options) {}
 
 absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
-    const std::string& folder, std::vector<TensorDeclaration> tensors, const SafetensorsWriterOptions& options) {
+    const std::string& folder, std::vector<TensorDeclaration> tensors,
+    const SafetensorsWriterOptions& options) {
   SPILLWAY_HF_RETURN_IF_ERROR(CheckDeclarations(tensors));
-  std::unique_ptr<SafetensorsWriter> writer(new SafetensorsWriter(folder, std::move(tensors), options));
+  std::unique_ptr<SafetensorsWriter> writer(
+      new SafetensorsWriter(folder, std::move(tensors), options));
   writer->PlanShards();
   SPILLWAY_HF_RETURN_IF_ERROR(writer->CheckFolder());
   SPILLWAY_HF_RETURN_IF_ERROR(writer->OpenShard(0));
@@ -87,15 +91,16 @@ void SafetensorsWriter::PlanShards() {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const uint64_t size_bytes = SizeBytes(tensors_[i]);
     Shard* shard = &shards_.back();
-    const uint64_t room = options_.max_shard_bytes - std::min(options_.max_shard_bytes, shard->data_bytes);
+    const uint64_t room =
+        options_.max_shard_bytes - std::min(options_.max_shard_bytes, shard->data_bytes);
     if (!shard->tensors.empty() && size_bytes > room) shard = &shards_.emplace_back();
     shard->tensors.push_back(i);
     shard->data_bytes += size_bytes;
   }
   for (size_t i = 0; i < shards_.size(); ++i) {
-    shards_[i].file_name = shards_.size() == 1
-                               ? kWeightsFile
-                               : absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, shards_.size());
+    shards_[i].file_name = shards_.size() == 1 ? kWeightsFile
+                                               : absl::StrFormat("model-%05d-of-%05d.safetensors",
+                                                                 i + 1, shards_.size());
   }
 }
 
@@ -135,8 +140,9 @@ std::string SafetensorsWriter::HeaderJson(const Shard& shard) const {
   for (size_t index : shard.tensors) {
     const TensorDeclaration& tensor = tensors_[index];
     const uint64_t end = offset + SizeBytes(tensor);
-    header[tensor.name] = {
-        {"dtype", std::string(Name(tensor.dtype))}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
+    header[tensor.name] = {{"dtype", std::string(Name(tensor.dtype))},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {offset, end}}};
     offset = end;
   }
   std::string text = header.dump();
@@ -159,8 +165,8 @@ absl::Status SafetensorsWriter::Append(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     if (left_in_shard_ == 0) {
       if (files_.size() == shards_.size()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(folder_, ": ", bytes.size(), " bytes more than the tensors declared have"));
+        return absl::InvalidArgumentError(absl::StrCat(
+            folder_, ": ", bytes.size(), " bytes more than the tensors declared have"));
       }
       SPILLWAY_HF_RETURN_IF_ERROR(OpenShard(files_.size()));
       continue;
@@ -179,8 +185,9 @@ absl::Status SafetensorsWriter::Finish() {
     SPILLWAY_HF_RETURN_IF_ERROR(OpenShard(files_.size()));
   }
   if (left_in_shard_ != 0) {
-    return absl::FailedPreconditionError(absl::StrCat(files_.back()->path(), ": ", left_in_shard_,
-                                                      " bytes of the tensors declared were not written"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(files_.back()->path(), ": ", left_in_shard_,
+                     " bytes of the tensors declared were not written"));
   }
   if (shards_.size() > 1) {
     SPILLWAY_HF_ASSIGN_OR_RETURN(
@@ -190,7 +197,8 @@ absl::Status SafetensorsWriter::Finish() {
     files_.push_back(std::move(index));
   }
   for (const std::unique_ptr<AtomicFile>& file : files_) SPILLWAY_HF_RETURN_IF_ERROR(file->Sync());
-  for (const std::unique_ptr<AtomicFile>& file : files_) SPILLWAY_HF_RETURN_IF_ERROR(file->Commit());
+  for (const std::unique_ptr<AtomicFile>& file : files_)
+    SPILLWAY_HF_RETURN_IF_ERROR(file->Commit());
   files_.clear();
   return options_.if_exists == IfExists::kReplace ? RemoveStaleFiles() : absl::OkStatus();
 }
@@ -207,7 +215,8 @@ absl::Status SafetensorsWriter::RemoveStaleFiles() const {
     if (error) break;
   }
   if (!error) return absl::OkStatus();
-  return absl::ErrnoToStatus(error.value(), absl::StrCat(folder_, ": earlier weights cannot be removed"));
+  return absl::ErrnoToStatus(error.value(),
+                             absl::StrCat(folder_, ": earlier weights cannot be removed"));
 }
 
 }  // namespace spillway::hf

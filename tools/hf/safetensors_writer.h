@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Writes the weights of a Hugging Face folder as they are produced: the tensors are declared first, which
-// fixes the headers and the shards, then their bytes come in pieces, in that order. Files appear under their
-// names, whole and synced, only in Finish; until then the folder is as it was.
+// Writes the weights of a Hugging Face folder as they are produced: the tensors are declared first,
+// which fixes the headers and the shards, then their bytes come in pieces, in that order. Files
+// appear under their names, whole and synced, only in Finish; until then the folder is as it was.
 
 #ifndef SPILLWAY_TOOLS_HF_SAFETENSORS_WRITER_H_
 #define SPILLWAY_TOOLS_HF_SAFETENSORS_WRITER_H_
@@ -28,8 +28,8 @@ struct TensorDeclaration {
 };
 
 struct SafetensorsWriterOptions {
-  // Data of one file. Above it the tensors are cut into shards with an index; a larger tensor has a shard of
-  // its own. 5 GB is transformers' habit.
+  // Data of one file. Above it the tensors are cut into shards with an index; a larger tensor has a
+  // shard of its own. 5 GB is transformers' habit.
   uint64_t max_shard_bytes = 5'000'000'000;
   // kReplace also removes weights of the other layout, which would hide or contradict the new ones.
   IfExists if_exists = IfExists::kFail;
@@ -42,11 +42,11 @@ struct SafetensorsWriterOptions {
 //   (*writer)->Finish();
 class SafetensorsWriter {
  public:
-  // The folder must exist. AlreadyExists: it holds weights and the options do not say to replace them.
-  // InvalidArgument: a name twice, or a shape whose size overflows.
-  static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(const std::string& folder,
-                                                                   std::vector<TensorDeclaration> tensors,
-                                                                   const SafetensorsWriterOptions& options);
+  // The folder must exist. AlreadyExists: it holds weights and the options do not say to replace
+  // them. InvalidArgument: a name twice, or a shape whose size overflows.
+  static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
+      const std::string& folder, std::vector<TensorDeclaration> tensors,
+      const SafetensorsWriterOptions& options);
 
   // The next bytes, little endian, of the tensors in the order declared; a piece may span tensors.
   // InvalidArgument: more than was declared.

@@ -45,7 +45,8 @@ class Checker : public nlohmann::json_sax<json> {
     return false;
   }
 
-  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& error) override {
+  bool parse_error(size_t position, const std::string&,
+                   const nlohmann::detail::exception& error) override {
     // The library's message opens with its own identifier, "[json.exception.parse_error.101] ".
     const std::string what = error.what();
     const size_t text = what.find("] ");
@@ -90,6 +91,11 @@ std::string CutOff(std::string text) {
 }  // namespace
 
 absl::StatusOr<json> ParseStrictJson(std::string_view text, std::string_view origin) {
+  // The library takes a NUL for the end of its input and would leave what follows unread.
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(std::string(origin), ": is not valid JSON at byte ", nul, ": a NUL"));
+  }
   Checker checker;
   if (!json::sax_parse(text.begin(), text.end(), &checker)) {
     return absl::InvalidArgumentError(absl::StrCat(std::string(origin), ": ", checker.fault()));

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Thousands of damaged files through every reader: each must come back with a Status, and an
+// accepted file must keep what the reader promises. Deterministic: a failing case is found again by
+// its number.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <string>
+#include <string_view>
+
+#include "tests/hf/fuzz/fuzz_targets.h"
+#include "tests/hf/test_files.h"
+
+namespace spillway::hf {
+namespace {
+
+constexpr uint32_t kSeed = 20261121;
+constexpr int kMutations = 5000;
+
+constexpr std::array<std::string_view, 16> kNumbers = {"0",
+                                                       "1",
+                                                       "-1",
+                                                       "2",
+                                                       "4",
+                                                       "255",
+                                                       "65536",
+                                                       "2147483647",
+                                                       "2147483648",
+                                                       "4294967296",
+                                                       "9223372036854775807",
+                                                       "9223372036854775808",
+                                                       "18446744073709551615",
+                                                       "18446744073709551616",
+                                                       "1e308",
+                                                       "0.5"};
+constexpr std::array<std::string_view, 14> kTokens = {
+    "{", "}", "[", "]", ",", ":", "\"", "null", "true", "'", "\\u0000", "\xff", "(", ")"};
+
+class Mutator {
+ public:
+  explicit Mutator(uint32_t seed) : random_(seed) {}
+
+  // One to four changes.
+  std::string Mutate(std::string bytes) {
+    for (uint32_t changes = 1 + Below(4); changes > 0; --changes) Change(&bytes);
+    return bytes;
+  }
+
+ private:
+  uint32_t Below(size_t limit) { return limit == 0 ? 0 : static_cast<uint32_t>(random_() % limit); }
+
+  void Change(std::string* bytes) {
+    const size_t at = Below(bytes->size() + 1);
+    const size_t length = 1 + Below(std::min<size_t>(64, bytes->size()));
+    switch (Below(9)) {
+      case 0:
+        if (at < bytes->size()) (*bytes)[at] = static_cast<char>((*bytes)[at] ^ (1 << Below(8)));
+        return;
+      case 1:
+        if (at < bytes->size()) (*bytes)[at] = static_cast<char>(Below(256));
+        return;
+      case 2: bytes->resize(at); return;
+      case 3: bytes->append(length, static_cast<char>(Below(256))); return;
+      case 4: bytes->erase(at, length); return;
+      case 5: bytes->insert(at, bytes->substr(Below(bytes->size() + 1), length)); return;
+      case 6: bytes->insert(at, kTokens[Below(kTokens.size())]); return;
+      case 7: return ReplaceNumber(bytes, at);
+      case 8: return ReplaceLength(bytes);
+    }
+  }
+
+  // A run of digits at or after `at` becomes another number.
+  void ReplaceNumber(std::string* bytes, size_t at) {
+    const size_t begin = bytes->find_first_of("0123456789", at);
+    if (begin == std::string::npos) return;
+    const size_t end = std::min(bytes->find_first_not_of("0123456789", begin), bytes->size());
+    bytes->replace(begin, end - begin, kNumbers[Below(kNumbers.size())]);
+  }
+
+  // The binary length before a header.
+  void ReplaceLength(std::string* bytes) {
+    const size_t at = Below(10);
+    if (at < bytes->size()) (*bytes)[at] = static_cast<char>(Below(256));
+  }
+
+  std::mt19937 random_;
+};
+
+// Every mutation is seeded by its own number, so that one can be run alone.
+void RunMutations(const std::string& valid, const std::function<bool(std::string_view)>& target) {
+  ASSERT_TRUE(target(valid));
+  int accepted = 0;
+  for (uint32_t i = 0; i < kMutations; ++i) {
+    SCOPED_TRACE(i);
+    if (target(Mutator(kSeed + i).Mutate(valid))) ++accepted;
+  }
+  // The mutations are of use only if they reach the rules behind the parser.
+  EXPECT_LT(accepted, kMutations);
+  testing::Test::RecordProperty("accepted", accepted);
+}
+
+TEST(Mutation, SafetensorsNeverBreakTheReader) {
+  RunMutations(ValidSafetensors(), FuzzSafetensors);
+}
+
+TEST(Mutation, ShardIndexesNeverBreakTheReader) {
+  RunMutations(
+      R"({"metadata":{"total_size":8},"weight_map":{"a":"s1.safetensors","b":"s2.safetensors"}})",
+      FuzzShardIndex);
+}
+
+TEST(Mutation, NpyFilesNeverBreakTheReader) { RunMutations(ValidNpy(), FuzzNpy); }
+
+TEST(Mutation, ConfigsNeverBreakTheReader) { RunMutations(ValidConfig(), FuzzConfig); }
+
+}  // namespace
+}  // namespace spillway::hf
