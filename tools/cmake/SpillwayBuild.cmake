@@ -12,6 +12,7 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
+include(GNUInstallDirs)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 find_program(SPILLWAY_CCACHE ccache)
 if(SPILLWAY_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
@@ -19,8 +20,9 @@ if(SPILLWAY_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 # No -march and no contraction: kernels dispatch at run time, and results must not follow from how a
-# compiler fuses.
-add_compile_options(-Wall -Wextra -Wshadow -Wno-missing-field-initializers -Werror -ffp-contract=off)
+# compiler fuses. These options reach this project's targets only; nothing of them is exported.
+add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+                    -Wno-missing-field-initializers -Werror -ffp-contract=off)
 include_directories(${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
 
 find_package(Threads REQUIRED)
@@ -64,8 +66,10 @@ if(NOT SPILLWAY_CUDA STREQUAL "OFF")
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
-    message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER} found; no source of this version needs it")
+    enable_language(CUDA)
+    message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER}; no source of this version needs it")
   elseif(SPILLWAY_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "SPILLWAY_CUDA=ON, but no nvcc was found: install the CUDA Toolkit or set SPILLWAY_CUDA=AUTO")
+    message(FATAL_ERROR "SPILLWAY_CUDA=ON, but no nvcc was found: install the CUDA Toolkit, put nvcc on "
+                        "the path or set CUDACXX, or configure with SPILLWAY_CUDA=AUTO or OFF")
   endif()
 endif()
