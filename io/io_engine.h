@@ -56,7 +56,8 @@ inline constexpr uint64_t kIoAlignment = 4096;
 //
 //   auto engine = MakeIoEngine(IoEngineKind::kAuto, {}, folder);
 //   FileId file = *(*engine)->AddFile(fd, "store/segment-0000");
-//   (*engine)->Submit({{IoOp::kRead, file, 0, buffer, 1 << 20, 7}});
+//   const IoRequest request = {IoOp::kRead, file, 0, buffer, 1 << 20, /*tag=*/7};
+//   (*engine)->Submit({&request, 1});
 //   std::vector<IoCompletion> done;
 //   (*engine)->Reap(absl::InfiniteDuration(), &done);
 class IoEngine {
