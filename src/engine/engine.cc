@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
+#include <deque>
+#include <filesystem>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -41,6 +41,16 @@ uint64_t PhysicalMemoryBytes() {
 // More than the machine has cannot be used; reserving it would only cost addresses.
 uint64_t ArenaBytes(uint64_t budget_bytes, uint64_t memory_bytes) {
   return std::min(budget_bytes, memory_bytes) / engine::kFrameAlignment * engine::kFrameAlignment;
+}
+
+// The folder, or the nearest above it that exists: its file system is where the folder will be.
+std::string ExistingFolder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::path path = std::filesystem::absolute(folder, error);
+  while (!std::filesystem::is_directory(path, error) && path.has_relative_path()) {
+    path = path.parent_path();
+  }
+  return path.string();
 }
 
 absl::Status CheckOptions(const EngineOptions& options) {
@@ -183,8 +193,9 @@ absl::StatusOr<std::unique_ptr<Engine>> EngineImpl::Open(EngineOptions options) 
     const auto kind = static_cast<io::IoEngineKind>(options.io);
     io::IoEngineOptions io_options;
     io_options.queue_depth = options.queue_depth;
-    SPILLWAY_ASSIGN_OR_RETURN(parts.io,
-                              io::MakeIoEngine(kind, io_options, options.store.front(), announce));
+    SPILLWAY_ASSIGN_OR_RETURN(
+        parts.io,
+        io::MakeIoEngine(kind, io_options, ExistingFolder(options.store.front()), announce));
     io::StoreOptions store_options{.folders = options.store,
                                    .must_not_exist = options.mode != OpenMode::kOpenOrCreate,
                                    .scratch = options.mode == OpenMode::kScratch,
