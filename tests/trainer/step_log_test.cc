@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The lines of a step: exactly the fields promised, floats with all their digits, and a file that
+// survives a torn last line.
+
+#include "tools/trainer/metrics/step_log.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/trainer/temp_folder.h"
+
+namespace spillway::trainer {
+namespace {
+
+using test::ReadFile;
+using test::TempFolder;
+using test::WriteFile;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Json = nlohmann::ordered_json;
+
+StepRecord Example() {
+  StepRecord record;
+  record.step = 3;
+  record.loss = 0.1 + 0.2;
+  record.grad_norm = 1.0 / 3;
+  record.learning_rate = 5e-5;
+  record.loss_scale = 65536;
+  record.tokens_per_second = 1e17 / 3;
+  record.seconds = 0.5;
+  record.nvme = {.read_bytes = 1, .written_bytes = 2};
+  record.pinned = {.read_bytes = 3, .written_bytes = 0xFFFFFFFFFFFFFFFF};
+  record.stall_seconds = 1e-300;
+  return record;
+}
+
+std::vector<std::string> Keys(const Json& json) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : json.items()) keys.push_back(key);
+  return keys;
+}
+
+TEST(StepLog, TheJsonLineHasExactlyThePromisedFields) {
+  const Json json = Json::parse(ToJsonLine(Example()));
+  EXPECT_THAT(Keys(json),
+              ElementsAre("v", "step", "loss", "grad_norm", "lr", "loss_scale", "skipped",
+                          "tokens_per_s", "seconds", "read_bytes", "written_bytes", "stall_s"));
+  EXPECT_EQ(json["v"], 1);
+  EXPECT_EQ(json["skipped"], false);
+  EXPECT_THAT(Keys(json["read_bytes"]), ElementsAre("nvme", "pinned"));
+  EXPECT_THAT(Keys(json["written_bytes"]), ElementsAre("nvme", "pinned"));
+  EXPECT_EQ(json["written_bytes"]["pinned"].get<uint64_t>(), 0xFFFFFFFFFFFFFFFF);
+}
+
+TEST(StepLog, AnEvaluationAddsFields) {
+  StepRecord record = Example();
+  record.evaluation = Evaluation{.loss = 2.5, .windows = 8, .seconds = 1};
+  const Json json = Json::parse(ToJsonLine(record));
+  EXPECT_EQ(json["eval_loss"], 2.5);
+  EXPECT_EQ(json["eval_windows"], 8);
+  EXPECT_THAT(ToPeopleLine(record, 10), HasSubstr("validation loss 2.5000 over 8 windows"));
+}
+
+TEST(StepLog, FloatsReadBackAsTheSameBits) {
+  for (const double value :
+       {0.1 + 0.2, 1.0 / 3, 1e-300, 4.9e-324, 1.7976931348623157e308, 3.0, 11.090354919433594}) {
+    StepRecord record = Example();
+    record.loss = value;
+    EXPECT_EQ(Json::parse(ToJsonLine(record))["loss"].get<double>(), value);
+  }
+}
+
+TEST(StepLog, WhatIsNotFiniteIsNull) {
+  StepRecord record = Example();
+  record.loss = std::numeric_limits<double>::quiet_NaN();
+  record.grad_norm = std::numeric_limits<double>::infinity();
+  record.skipped = true;
+  const Json json = Json::parse(ToJsonLine(record));
+  EXPECT_TRUE(json["loss"].is_null());
+  EXPECT_TRUE(json["grad_norm"].is_null());
+  EXPECT_EQ(json["skipped"], true);
+}
+
+TEST(StepLog, ThePeopleLineSaysWhatMatters) {
+  StepRecord record = Example();
+  EXPECT_THAT(ToPeopleLine(record, 10),
+              HasSubstr("step 3/10  loss 0.3000  norm 0.3333  lr 5e-05  scale 65536"));
+  EXPECT_THAT(ToPeopleLine(record, 10), Not(HasSubstr("skipped")));
+  record.skipped = true;
+  EXPECT_THAT(ToPeopleLine(record, 10), HasSubstr("skipped"));
+}
+
+TEST(StepLog, ReplacesOrAppends) {
+  const TempFolder folder;
+  const std::string path = folder / "log.jsonl";
+  WriteFile(path, "old\n");
+  ASSERT_TRUE((*StepLog::Open(path, /*append=*/false))->Write(Example()).ok());
+  const std::string line = ToJsonLine(Example()) + "\n";
+  EXPECT_EQ(ReadFile(path), line);
+  ASSERT_TRUE((*StepLog::Open(path, /*append=*/true))->Write(Example()).ok());
+  EXPECT_EQ(ReadFile(path), line + line);
+}
+
+TEST(StepLog, AppendsOnALineOfItsOwnAfterATornOne) {
+  const TempFolder folder;
+  const std::string path = folder / "log.jsonl";
+  WriteFile(path, "{\"v\":1,\"st");
+  ASSERT_TRUE((*StepLog::Open(path, /*append=*/true))->Write(Example()).ok());
+  EXPECT_EQ(ReadFile(path), "{\"v\":1,\"st\n" + ToJsonLine(Example()) + "\n");
+}
+
+TEST(StepLog, AnUnwritableFileIsNamed) {
+  const auto log = StepLog::Open("/nonexistent/log.jsonl", false);
+  EXPECT_THAT(std::string(log.status().message()), HasSubstr("/nonexistent/log.jsonl"));
+}
+
+TEST(StepLog, AFullDiskIsAnError) {
+  const auto log = StepLog::Open("/dev/full", false);
+  ASSERT_TRUE(log.ok()) << log.status();
+  EXPECT_THAT(std::string((*log)->Write(Example()).message()),
+              HasSubstr("No space left on device"));
+}
+
+}  // namespace
+}  // namespace spillway::trainer

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The training state of a commit: it reads back exactly, anything else is refused, and a resume
+// with other numbers names the flag.
+
+#include "tools/trainer/train_state.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace spillway::trainer {
+namespace {
+
+using ::testing::HasSubstr;
+
+TrainState Example() {
+  TrainState state;
+  state.step = 1234567890123;
+  state.applied_updates = 1234567890000;
+  state.data_position = 0xFFFFFFFFFFFFFFFF;
+  state.loss_scale = {.scale = 0x1.fffffep-20F, .good_steps = 1999};
+  state.last_loss = 0.1 + 0.2;
+  state.fixed = {{"--seq", "256"}, {"--lr", "0.0001"}, {"--betas", "0.9,0.95"}};
+  state.config_json = "{\n  \"vocab_size\": 49152,\n  \"q\": \"\\u00e9\"\n}";
+  return state;
+}
+
+TEST(TrainState, ReadsBackExactly) {
+  const auto parsed = ParseTrainState(SerializeTrainState(Example()));
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(*parsed, Example());
+}
+
+TEST(TrainState, ALossThatIsNotFiniteComesBackAsNaN) {
+  TrainState state = Example();
+  state.last_loss = 1.0 / 0.0;
+  const auto parsed = ParseTrainState(SerializeTrainState(state));
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_NE(parsed->last_loss, parsed->last_loss);
+}
+
+TEST(TrainState, BytesThatAreNotUtf8DoNotStopACommit) {
+  TrainState state = Example();
+  state.config_json = "\xff\xfe";
+  EXPECT_TRUE(ParseTrainState(SerializeTrainState(state)).ok());
+}
+
+TEST(TrainState, AnythingElseIsDataLoss) {
+  for (const char* text : {"", "hello", "[]", "{}", R"({"v":1})", R"({"v":2,"step":1})"}) {
+    EXPECT_TRUE(absl::IsDataLoss(ParseTrainState(text).status())) << text;
+  }
+  const std::string good = SerializeTrainState(Example());
+  for (size_t length = 0; length < good.size(); ++length) {
+    EXPECT_TRUE(absl::IsDataLoss(ParseTrainState(good.substr(0, length)).status())) << length;
+  }
+}
+
+TEST(TrainState, ANewerVersionIsNamed) {
+  std::string text = SerializeTrainState(Example());
+  text.replace(text.find("\"v\":1"), 5, "\"v\":7");
+  EXPECT_THAT(std::string(ParseTrainState(text).status().message()), HasSubstr("version 7"));
+}
+
+TEST(CheckSameNumbers, NamesTheFlagAndBothValues) {
+  const std::vector<FixedFlag> stored = {{"--seq", "256"}, {"--lr", "0.0001"}};
+  EXPECT_TRUE(CheckSameNumbers(stored, stored).ok());
+  const absl::Status status = CheckSameNumbers(stored, {{"--seq", "256"}, {"--lr", "0.0002"}});
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--lr was 0.0001"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("0.0002 now"));
+}
+
+TEST(CheckSameNumbers, AFlagOnOneSideOnlyDiffers) {
+  EXPECT_FALSE(CheckSameNumbers({{"--seed", "1"}}, {}).ok());
+  EXPECT_FALSE(CheckSameNumbers({}, {{"--seed", "1"}}).ok());
+}
+
+TEST(CheckSameNumbers, AnotherModelIsAStoreOfSomethingElse) {
+  EXPECT_TRUE(absl::IsFailedPrecondition(CheckSameNumbers({{"--model", "a"}}, {{"--model", "b"}})));
+}
+
+}  // namespace
+}  // namespace spillway::trainer

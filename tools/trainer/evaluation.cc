@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Evaluation.
+
+#include "tools/trainer/evaluation.h"
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tools/hf/status_macros.h"
+
+namespace spillway::trainer {
+
+absl::StatusOr<Evaluation> Evaluate(Model* model, const TokenData& data, int64_t sequence,
+                                    int64_t num_windows, const std::atomic<bool>* stop) {
+  const auto begin = std::chrono::steady_clock::now();
+  Evaluation evaluation;
+  evaluation.windows = static_cast<int64_t>(std::min<uint64_t>(num_windows, data.num_windows()));
+  std::vector<int32_t> inputs(sequence);
+  std::vector<int32_t> targets(sequence);
+  for (int64_t window = 0; window < evaluation.windows; ++window) {
+    if (stop != nullptr && stop->load()) return absl::CancelledError("interrupted");
+    SPILLWAY_HF_RETURN_IF_ERROR(data.Read(window, inputs, targets));
+    SPILLWAY_HF_ASSIGN_OR_RETURN(const double loss, model->Loss(inputs, targets));
+    evaluation.loss += loss;
+  }
+  evaluation.loss /= static_cast<double>(evaluation.windows);
+  evaluation.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return evaluation;
+}
+
+}  // namespace spillway::trainer

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The mean loss of a model on the first windows of a text.
+
+#ifndef SPILLWAY_TOOLS_TRAINER_EVALUATION_H_
+#define SPILLWAY_TOOLS_TRAINER_EVALUATION_H_
+
+#include <atomic>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "tools/trainer/metrics/step_log.h"
+#include "tools/trainer/model.h"
+#include "tools/trainer/token_data.h"
+
+namespace spillway::trainer {
+
+// The mean cross-entropy over windows 0 to `num_windows` − 1, or over all if there are fewer, a
+// window at a time. REQUIRES: num_windows >= 1. Cancelled if `stop`, which may be null, becomes
+// true.
+absl::StatusOr<Evaluation> Evaluate(Model* model, const TokenData& data, int64_t sequence,
+                                    int64_t num_windows, const std::atomic<bool>* stop);
+
+}  // namespace spillway::trainer
+
+#endif  // SPILLWAY_TOOLS_TRAINER_EVALUATION_H_

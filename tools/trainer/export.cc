@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Writing a Hugging Face folder in five steps:
+//   1. make `folder`.partial-<pid> beside the target;
+//   2. stream the weights into it through the safetensors writer, tile by tile;
+//   3. write config.json and copy the tokenizer's files, each synced;
+//   4. sync the folder, rename it to its name (which replaces an empty folder, never a full one);
+//   5. sync the folder above.
+
+#include "tools/trainer/export.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
+#include "tools/hf/file.h"
+#include "tools/hf/safetensors_writer.h"
+#include "tools/hf/status_macros.h"
+#include "tools/trainer/master_weights.h"
+
+namespace spillway::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kMaxTokenizerFileBytes = uint64_t{1} << 30;
+
+// What transformers and tokenizers read beside the weights.
+constexpr const char* kCopiedFiles[] = {
+    "tokenizer.json",    "tokenizer_config.json",  "special_tokens_map.json",
+    "added_tokens.json", "tokenizer.model",        "vocab.json",
+    "merges.txt",        "generation_config.json", "chat_template.jinja",
+};
+
+absl::Status SystemError(int error, const std::string& operation, const std::string& path) {
+  const std::string message = absl::StrFormat("%s %s: %s", operation, path, std::strerror(error));
+  return absl::UnavailableError(message);
+}
+
+// A folder under a name of its own that is removed unless Publish gave it its final one.
+class PartialFolder {
+ public:
+  explicit PartialFolder(const std::string& target)
+      : target_(target), path_(absl::StrFormat("%s.partial-%d", target, getpid())) {}
+  PartialFolder(const PartialFolder&) = delete;
+  PartialFolder& operator=(const PartialFolder&) = delete;
+  ~PartialFolder() {
+    std::error_code ignored;
+    if (made_) fs::remove_all(path_, ignored);
+  }
+
+  const std::string& path() const { return path_; }
+
+  absl::Status Make() {
+    std::error_code error;
+    const fs::path parent = fs::path(target_).parent_path();
+    if (!parent.empty()) fs::create_directories(parent, error);
+    if (!error && !fs::create_directory(path_, error) && !error)
+      error = std::make_error_code(std::errc::file_exists);
+    if (error) return SystemError(error.value(), "make the folder", path_);
+    made_ = true;
+    return absl::OkStatus();
+  }
+
+  absl::Status Publish() {
+    SPILLWAY_HF_RETURN_IF_ERROR(SyncFolder(path_));
+    if (std::rename(path_.c_str(), target_.c_str()) != 0) {
+      const int error = errno;
+      SPILLWAY_HF_RETURN_IF_ERROR(CheckExportFolder(target_));
+      return SystemError(error, "rename to", target_);
+    }
+    made_ = false;
+    const fs::path parent = fs::path(target_).parent_path();
+    return SyncFolder(parent.empty() ? "." : parent.string());
+  }
+
+ private:
+  static absl::Status SyncFolder(const std::string& path) {
+    const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return SystemError(errno, "open", path);
+    const int error = fsync(fd) == 0 ? 0 : errno;
+    close(fd);
+    return error == 0 ? absl::OkStatus() : SystemError(error, "sync", path);
+  }
+
+  std::string target_;
+  std::string path_;
+  bool made_ = false;
+};
+
+absl::Status WriteWeights(Engine* engine, const std::vector<Parameter>& parameters,
+                          const std::string& folder) {
+  std::vector<hf::TensorDeclaration> tensors;
+  for (const Parameter& parameter : parameters) {
+    tensors.push_back({parameter.name, hf::TensorDType::kF32, parameter.shape});
+  }
+  SPILLWAY_HF_ASSIGN_OR_RETURN(const auto writer,
+                               hf::SafetensorsWriter::Create(folder, std::move(tensors), {}));
+  for (const Parameter& parameter : parameters) {
+    SPILLWAY_HF_RETURN_IF_ERROR(
+        ReadMasterWeight(engine, parameter,
+                         [&](std::span<const std::byte> bytes) { return writer->Append(bytes); }));
+  }
+  return writer->Finish();
+}
+
+// The configuration with the element type of the weights beside it, under the key that it uses
+// already.
+std::string ConfigForFp32(const std::string& config_json) {
+  using Json = nlohmann::ordered_json;
+  Json config = Json::parse(config_json, nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object()) return config_json;
+  config[config.contains("dtype") ? "dtype" : "torch_dtype"] = "float32";
+  return config.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+absl::Status CopyTokenizer(const std::string& from, const std::string& to) {
+  for (const char* name : kCopiedFiles) {
+    const absl::StatusOr<std::string> text =
+        hf::ReadTextFile(from + "/" + name, kMaxTokenizerFileBytes);
+    if (absl::IsNotFound(text.status())) continue;
+    SPILLWAY_HF_RETURN_IF_ERROR(text.status());
+    SPILLWAY_HF_RETURN_IF_ERROR(hf::WriteTextFile(to + "/" + name, *text, hf::IfExists::kFail));
+  }
+  return absl::OkStatus();
+}
+
+// "out/" names the folder "out".
+std::string WithoutTrailingSlashes(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+}  // namespace
+
+absl::Status CheckExportFolder(const std::string& folder) {
+  std::error_code error;
+  const bool is_there = fs::exists(fs::symlink_status(folder, error));
+  if (!is_there) return absl::OkStatus();
+  if (fs::is_directory(folder, error) && fs::is_empty(folder, error) && !error)
+    return absl::OkStatus();
+  return absl::AlreadyExistsError(absl::StrFormat(
+      "%s exists already and nothing is overwritten; remove it or give another name", folder));
+}
+
+absl::Status ExportModel(Engine* engine, const std::vector<Parameter>& parameters,
+                         const std::string& config_json, const std::string& model_folder,
+                         const std::string& folder) {
+  const std::string target = WithoutTrailingSlashes(folder);
+  SPILLWAY_HF_RETURN_IF_ERROR(CheckExportFolder(target));
+  PartialFolder partial(target);
+  SPILLWAY_HF_RETURN_IF_ERROR(partial.Make());
+  SPILLWAY_HF_RETURN_IF_ERROR(WriteWeights(engine, parameters, partial.path()));
+  SPILLWAY_HF_RETURN_IF_ERROR(hf::WriteTextFile(partial.path() + "/config.json",
+                                                ConfigForFp32(config_json), hf::IfExists::kFail));
+  SPILLWAY_HF_RETURN_IF_ERROR(CopyTokenizer(model_folder, partial.path()));
+  return partial.Publish();
+}
+
+}  // namespace spillway::trainer

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A trained model as a Hugging Face folder: fp32 master weights as safetensors, config.json, and
+// the tokenizer's files of the model that the training began with.
+
+#ifndef SPILLWAY_TOOLS_TRAINER_EXPORT_H_
+#define SPILLWAY_TOOLS_TRAINER_EXPORT_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "spillway/engine.h"
+#include "tools/trainer/model.h"
+
+namespace spillway::trainer {
+
+// AlreadyExists if `folder` is there and not an empty folder. For a check before the training.
+absl::Status CheckExportFolder(const std::string& folder);
+
+// Writes `folder`, which appears whole under its name or not at all: it is filled as
+// `folder`.partial-<pid>, synced and renamed, and removed again if anything fails. `config_json` is
+// the model's config.json, to which the element type written ("float32") is noted; tokenizer files
+// are copied from `model_folder` where present.
+absl::Status ExportModel(Engine* engine, const std::vector<Parameter>& parameters,
+                         const std::string& config_json, const std::string& model_folder,
+                         const std::string& folder);
+
+}  // namespace spillway::trainer
+
+#endif  // SPILLWAY_TOOLS_TRAINER_EXPORT_H_

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Text generation: the next token from a model's logits, greedy or sampled, one window recomputed a
+// token.
+
+#ifndef SPILLWAY_TOOLS_TRAINER_GENERATOR_H_
+#define SPILLWAY_TOOLS_TRAINER_GENERATOR_H_
+
+#include <atomic>
+#include <cstdint>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tools/trainer/model.h"
+
+namespace spillway::trainer {
+
+struct SamplingOptions {
+  double temperature = 0;  // 0: always the most likely token; else logits are divided by it
+  int64_t top_k = 0;       // sample among the k most likely tokens only; 0: among all
+  uint64_t seed = 0;
+};
+
+// Draws tokens. The same seed and logits give the same tokens on every machine with the same `exp`.
+// Thread-compatible.
+class Sampler {
+ public:
+  explicit Sampler(const SamplingOptions& options) : options_(options), random_(options.seed) {}
+
+  // The index of the token drawn; of equal logits the lower index counts as the more likely.
+  // InvalidArgument if a logit is not finite.
+  absl::StatusOr<int32_t> Draw(std::span<const float> logits);
+
+ private:
+  SamplingOptions options_;
+  std::mt19937_64 random_;
+};
+
+struct GenerateOptions {
+  int64_t max_tokens = 64;
+  int64_t sequence = 0;  // the model's window: of a longer text its last tokens are seen
+  std::vector<int64_t> eos_token_ids;  // generation stops before any of these
+  SamplingOptions sampling;
+};
+
+struct Generated {
+  std::vector<int32_t> tokens;  // new ones only, without the end-of-text token
+  bool reached_eos = false;
+};
+
+// Continues `prompt`, at least one token. Cancelled if `stop` becomes true.
+absl::StatusOr<Generated> Generate(Model* model, std::vector<int32_t> prompt,
+                                   const GenerateOptions& options, const std::atomic<bool>& stop);
+
+}  // namespace spillway::trainer
+
+#endif  // SPILLWAY_TOOLS_TRAINER_GENERATOR_H_

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Dynamic loss scaling with the semantics of torch.amp.GradScaler: a scale that doubles after a run
+// of good steps and halves, skipping the update, when a gradient overflowed. The scale is a float,
+// as PyTorch's is.
+
+#ifndef SPILLWAY_TOOLS_TRAINER_LOSS_SCALER_H_
+#define SPILLWAY_TOOLS_TRAINER_LOSS_SCALER_H_
+
+#include <cstdint>
+
+namespace spillway::trainer {
+
+struct LossScalerOptions {
+  bool enabled = true;  // false: the scale is 1 and never changes
+  double initial_scale = 65536;
+  double growth_factor = 2.0;
+  double backoff_factor = 0.5;
+  int64_t growth_interval = 2000;  // good steps in a row before the scale grows
+
+  friend bool operator==(const LossScalerOptions&, const LossScalerOptions&) = default;
+};
+
+// What a commit keeps of a scaler.
+struct LossScalerState {
+  float scale = 1;
+  int64_t good_steps = 0;  // since the scale changed last
+
+  friend bool operator==(const LossScalerState&, const LossScalerState&) = default;
+};
+
+class LossScaler {
+ public:
+  explicit LossScaler(const LossScalerOptions& options);
+
+  float scale() const { return state_.scale; }
+  bool enabled() const { return options_.enabled; }
+
+  // After a step: `overflow` if any gradient was not finite (the step is skipped then). A growth
+  // that would leave float's range is not taken.
+  void Update(bool overflow);
+
+  const LossScalerState& state() const { return state_; }
+  void Restore(const LossScalerState& state) { state_ = state; }
+
+ private:
+  LossScalerOptions options_;
+  LossScalerState state_;
+};
+
+}  // namespace spillway::trainer
+
+#endif  // SPILLWAY_TOOLS_TRAINER_LOSS_SCALER_H_

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reading and hashing master weights.
+
+#include "tools/trainer/master_weights.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+
+#include "absl/strings/str_format.h"
+#include "tools/hf/status_macros.h"
+#include "xxhash.h"
+
+namespace spillway::trainer {
+namespace {
+
+struct FreeHashState {
+  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+};
+
+// XXH3-128 over what is added, in order.
+class Hasher {
+ public:
+  Hasher() : state_(XXH3_createState()) { XXH3_128bits_reset(state_.get()); }
+
+  void Add(std::span<const std::byte> bytes) {
+    XXH3_128bits_update(state_.get(), bytes.data(), bytes.size());
+  }
+  void Add(uint64_t value) { Add(std::as_bytes(std::span(&value, 1))); }
+
+  std::string Hex() const {
+    const XXH128_hash_t hash = XXH3_128bits_digest(state_.get());
+    return absl::StrFormat("%016x%016x", hash.high64, hash.low64);
+  }
+
+ private:
+  std::unique_ptr<XXH3_state_t, FreeHashState> state_;
+};
+
+}  // namespace
+
+absl::Status ReadMasterWeight(
+    Engine* engine, const Parameter& parameter,
+    const std::function<absl::Status(std::span<const std::byte>)>& consume) {
+  const TensorId master = parameter.tensors.master;
+  const uint64_t num_tiles = engine->Spec(master).num_tiles();
+  std::vector<Use> uses;
+  for (uint64_t tile = 0; tile < num_tiles; ++tile)
+    uses.push_back({{master, tile}, Tier::kPinned, Access::kRead});
+  SPILLWAY_HF_RETURN_IF_ERROR(engine->Prefetch(uses));
+  for (const Use& use : uses) {
+    SPILLWAY_HF_ASSIGN_OR_RETURN(const Lease lease, engine->AcquireHost(use.tile, use.access));
+    SPILLWAY_HF_RETURN_IF_ERROR(consume({lease.data(), lease.size_bytes()}));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> HashWeights(Engine* engine, const std::vector<Parameter>& parameters) {
+  std::vector<const Parameter*> sorted;
+  for (const Parameter& parameter : parameters) sorted.push_back(&parameter);
+  std::sort(sorted.begin(), sorted.end(),
+            [](const Parameter* a, const Parameter* b) { return a->name < b->name; });
+
+  Hasher hasher;
+  for (const Parameter* parameter : sorted) {
+    hasher.Add(parameter->name.size());
+    hasher.Add(std::as_bytes(std::span(parameter->name)));
+    hasher.Add(parameter->shape.size());
+    for (const int64_t dimension : parameter->shape) hasher.Add(static_cast<uint64_t>(dimension));
+    SPILLWAY_HF_RETURN_IF_ERROR(
+        ReadMasterWeight(engine, *parameter, [&](std::span<const std::byte> bytes) {
+          hasher.Add(bytes);
+          return absl::OkStatus();
+        }));
+  }
+  return hasher.Hex();
+}
+
+}  // namespace spillway::trainer

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A step's figures, as one line for people and one JSON line for programs.
+
+#ifndef SPILLWAY_TOOLS_TRAINER_METRICS_STEP_LOG_H_
+#define SPILLWAY_TOOLS_TRAINER_METRICS_STEP_LOG_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "spillway/stats.h"
+
+namespace spillway::trainer {
+
+// An evaluation on the validation windows after a step.
+struct Evaluation {
+  double loss = 0;      // mean cross-entropy
+  int64_t windows = 0;  // over how many windows
+  double seconds = 0;   // wall time
+};
+
+// What one step did. Bytes and stall are differences of EngineStats over the step itself: its
+// micro-batches and its update, without the evaluation or commit that may follow.
+struct StepRecord {
+  int64_t step = 0;  // steps done, this one included
+  double loss = 0;   // mean over micro-batches, unscaled
+  double grad_norm =
+      0;  // of the whole gradient, unscaled, before clipping; not finite after an overflow
+  double learning_rate = 0;
+  double loss_scale = 1;  // that the step ran with
+  bool skipped = false;   // the gradient overflowed and nothing was updated
+  double tokens_per_second = 0;
+  double seconds = 0;  // wall time
+  Traffic nvme;
+  Traffic pinned;
+  double stall_seconds = 0;
+  std::optional<Evaluation> evaluation;
+};
+
+// {"v":1,"step":…,"loss":…,"grad_norm":…,"lr":…,"loss_scale":…,"skipped":…,"tokens_per_s":…,"seconds":…,
+// "read_bytes":{"nvme":…,"pinned":…},"written_bytes":{…},"stall_s":…}, an evaluation adding
+// "eval_loss", "eval_windows" and "eval_seconds". Every float reads back as the same bits; one that
+// is not finite is null.
+std::string ToJsonLine(const StepRecord& record);
+
+// "step 12/400  loss 3.1416  norm 0.512  lr 1.0e-04  scale 65536  512 tok/s  read 1.2 GB/s …".
+// `total_steps` is the run's.
+std::string ToPeopleLine(const StepRecord& record, int64_t total_steps);
+
+// The JSON lines of a run in a file. Each line reaches the file whole before Write returns.
+// Thread-compatible.
+class StepLog {
+ public:
+  // Replaces the file, or appends to it, on a line of its own even if the last one was torn.
+  // Unavailable if it cannot be written.
+  static absl::StatusOr<std::unique_ptr<StepLog>> Open(const std::string& path, bool append);
+  ~StepLog();
+  StepLog(const StepLog&) = delete;
+  StepLog& operator=(const StepLog&) = delete;
+
+  absl::Status Write(const StepRecord& record);
+
+ private:
+  StepLog(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  absl::Status WriteAll(std::string_view text);
+
+  std::string path_;
+  int fd_;
+};
+
+}  // namespace spillway::trainer
+
+#endif  // SPILLWAY_TOOLS_TRAINER_METRICS_STEP_LOG_H_

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The user state of a training run's commits.
+
+#include "tools/trainer/train_state.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
+
+namespace spillway::trainer {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kVersion = 1;
+
+absl::Status Malformed(const std::string& what) {
+  return absl::DataLossError(absl::StrCat("the store's training state is not readable: ", what));
+}
+
+// nlohmann reports a missing key or a wrong type by throwing; ParseTrainState turns that into a
+// Status.
+TrainState FromJson(const Json& json) {
+  TrainState state;
+  state.step = json.at("step").get<int64_t>();
+  state.applied_updates = json.at("applied_updates").get<int64_t>();
+  state.data_position = json.at("data_position").get<uint64_t>();
+  state.loss_scale.scale = json.at("loss_scale").at("scale").get<float>();
+  state.loss_scale.good_steps = json.at("loss_scale").at("good_steps").get<int64_t>();
+  const Json& loss = json.at("last_loss");
+  state.last_loss = loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>();
+  for (const auto& [flag, value] : json.at("fixed").items()) {
+    state.fixed.emplace_back(flag, value.get<std::string>());
+  }
+  state.config_json = json.at("config_json").get<std::string>();
+  return state;
+}
+
+}  // namespace
+
+std::string SerializeTrainState(const TrainState& state) {
+  Json fixed = Json::object();
+  for (const auto& [flag, value] : state.fixed) fixed[flag] = value;
+  const Json json = {
+      {"v", kVersion},
+      {"step", state.step},
+      {"applied_updates", state.applied_updates},
+      {"data_position", state.data_position},
+      {"loss_scale",
+       {{"scale", state.loss_scale.scale}, {"good_steps", state.loss_scale.good_steps}}},
+      {"last_loss", state.last_loss},
+      {"fixed", fixed},
+      {"config_json", state.config_json},
+  };
+  // Text of a config.json that is not valid UTF-8 must not make a commit fail.
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+absl::StatusOr<TrainState> ParseTrainState(std::string_view text) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object())
+    return Malformed("it is not a JSON object (was the store made by another program?)");
+  const Json version = json.value("v", Json());
+  if (version != kVersion) {
+    return Malformed(
+        absl::StrFormat("version %s, this program reads %d", version.dump(), kVersion));
+  }
+  try {
+    TrainState state = FromJson(json);
+    if (state.step < 0 || state.applied_updates < 0 || state.applied_updates > state.step ||
+        !(state.loss_scale.scale > 0)) {
+      return Malformed("a counter or the loss scale is out of range");
+    }
+    return state;
+  } catch (const Json::exception& error) {
+    return Malformed(error.what());
+  }
+}
+
+absl::Status CheckSameNumbers(const std::vector<FixedFlag>& stored,
+                              const std::vector<FixedFlag>& given) {
+  const auto value_of = [](const std::vector<FixedFlag>& flags,
+                           const std::string& name) -> std::string {
+    const auto it = std::find_if(flags.begin(), flags.end(),
+                                 [&](const FixedFlag& f) { return f.first == name; });
+    return it == flags.end() ? "(nothing)" : it->second;
+  };
+  const auto differs = [&](const std::string& name) -> absl::Status {
+    const std::string before = value_of(stored, name);
+    const std::string now = value_of(given, name);
+    if (before == now) return absl::OkStatus();
+    const std::string message = absl::StrFormat(
+        "cannot resume: %s was %s when the store was made and is %s now, which would change the "
+        "numbers; give "
+        "the same value, or train into a new store",
+        name, before, now);
+    const bool is_input = name == "--model" || name == "--data";
+    return is_input ? absl::FailedPreconditionError(message) : absl::InvalidArgumentError(message);
+  };
+  for (const auto& [name, value] : stored) {
+    if (absl::Status status = differs(name); !status.ok()) return status;
+  }
+  for (const auto& [name, value] : given) {
+    if (absl::Status status = differs(name); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace spillway::trainer

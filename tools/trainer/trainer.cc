@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The training loop.
+
+#include "tools/trainer/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "tools/hf/status_macros.h"
+#include "tools/trainer/evaluation.h"
+
+namespace spillway::trainer {
+namespace {
+
+// A loss scale below this leaves nothing of a gradient in fp16: what overflows there is no matter
+// of scale.
+constexpr float kSmallestLossScale = 0x1.0p-24F;
+
+// torch.nn.utils.clip_grad_norm_ adds this to the norm before dividing.
+constexpr double kClipEpsilon = 1e-6;
+
+double SecondsSince(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+Traffic operator-(const Traffic& after, const Traffic& before) {
+  return {after.read_bytes - before.read_bytes, after.written_bytes - before.written_bytes};
+}
+
+// A number in the fewest digits that read back as the same one.
+std::string Exact(double value) {
+  for (int digits = 1; digits < std::numeric_limits<double>::max_digits10; ++digits) {
+    std::string text = absl::StrFormat("%.*g", digits, value);
+    if (std::stod(text) == value) return text;
+  }
+  return absl::StrFormat("%.17g", value);
+}
+
+std::string DescribeModel(const hf::ModelConfig& config) {
+  return absl::StrFormat(
+      "vocab_size %d, hidden_size %d, intermediate_size %d, num_layers %d, num_heads %d, "
+      "num_kv_heads %d, head_dim "
+      "%d, rms_norm_eps %s, rope_theta %s, %s embeddings",
+      config.vocab_size, config.hidden_size, config.intermediate_size, config.num_layers,
+      config.num_heads, config.num_kv_heads, config.head_dim, Exact(config.rms_norm_eps),
+      Exact(config.rope_theta), config.tie_word_embeddings ? "tied" : "untied");
+}
+
+}  // namespace
+
+std::vector<FixedFlag> FixedFlags(const TrainerOptions& options, const hf::ModelConfig& config,
+                                  const TokenData& train_data, int num_threads) {
+  const LossScalerOptions& scaler = options.loss_scaler;
+  std::vector<FixedFlag> flags = {
+      {"--model", DescribeModel(config)},
+      {"--data", train_data.fingerprint()},
+      {"--seq", absl::StrFormat("%d", options.model.sequence)},
+      {"--batch", absl::StrFormat("%d", options.model.micro_batch)},
+      {"--accumulate", absl::StrFormat("%d", options.accumulate)},
+      {"--precision", options.model.precision == Precision::kFp32 ? "fp32" : "fp16-amp"},
+      {"--grad-dtype", options.model.gradient_dtype == DType::kF32 ? "fp32" : "fp16"},
+      {"--threads", absl::StrFormat("%d", num_threads)},
+      {"--lr", Exact(options.schedule.learning_rate)},
+      {"--schedule", options.schedule.kind == ScheduleKind::kConstant ? "constant" : "cosine"},
+      {"--warmup-steps", absl::StrFormat("%d", options.schedule.warmup_steps)},
+      {"--betas", Exact(options.adamw.beta1) + "," + Exact(options.adamw.beta2)},
+      {"--eps", Exact(options.adamw.epsilon)},
+      {"--weight-decay", Exact(options.adamw.weight_decay)},
+      {"--clip", Exact(options.clip_norm)},
+      {"--order", options.order == Order::kSequential ? "sequential" : "shuffled"},
+  };
+  if (options.order == Order::kShuffled)
+    flags.emplace_back("--seed", absl::StrFormat("%d", options.seed));
+  if (scaler.enabled) {
+    flags.emplace_back("--loss-scale", Exact(scaler.initial_scale));
+    flags.emplace_back("--loss-scale-growth", Exact(scaler.growth_factor));
+    flags.emplace_back("--loss-scale-backoff", Exact(scaler.backoff_factor));
+    flags.emplace_back("--loss-scale-interval", absl::StrFormat("%d", scaler.growth_interval));
+  }
+  return flags;
+}
+
+Trainer::Trainer(Engine* engine, const TrainerOptions& options, const TokenData* train_data,
+                 const TokenData* valid_data)
+    : engine_(engine),
+      options_(options),
+      train_data_(train_data),
+      valid_data_(valid_data),
+      order_(options.order, train_data->num_windows(), options.seed),
+      scaler_(options.loss_scaler),
+      inputs_(options.model.micro_batch * options.model.sequence),
+      targets_(inputs_.size()) {}
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
+    Engine* engine, ThreadPool* pool, const hf::ModelConfig& config, const TrainerOptions& options,
+    const TokenData* train_data, const TokenData* valid_data, const WeightSource& source,
+    const std::optional<TrainState>& state) {
+  std::unique_ptr<Trainer> trainer(new Trainer(engine, options, train_data, valid_data));
+  SPILLWAY_HF_ASSIGN_OR_RETURN(trainer->model_,
+                               Model::Create(engine, pool, config, options.model, source));
+  std::vector<AdamWTensors> tensors;
+  for (const Parameter& parameter : trainer->model_->parameters())
+    tensors.push_back(parameter.tensors);
+  SPILLWAY_HF_ASSIGN_OR_RETURN(trainer->adamw_,
+                               AdamW::Create(engine, pool, options.adamw, std::move(tensors)));
+  if (state) {
+    trainer->state_ = *state;
+    trainer->scaler_.Restore(state->loss_scale);
+    trainer->committed_step_ = state->step;
+  } else {
+    trainer->state_.last_loss = std::numeric_limits<double>::quiet_NaN();
+    trainer->state_.fixed = FixedFlags(options, config, *train_data, pool->num_threads());
+    trainer->state_.config_json = config.json;
+  }
+  return trainer;
+}
+
+absl::StatusOr<RunSummary> Trainer::Run(const Observer& observer, const std::atomic<bool>& stop) {
+  RunSummary summary;
+  double seconds = 0;
+  while (state_.step < options_.schedule.total_steps && !stop.load()) {
+    if (options_.stop_after > 0 && summary.steps_this_run == options_.stop_after) {
+      summary.reason = EndReason::kStoppedAfter;
+      break;
+    }
+    SPILLWAY_HF_ASSIGN_OR_RETURN(StepRecord record, RunStep());
+    ++summary.steps_this_run;
+    if (record.skipped) ++summary.skipped_this_run;
+    seconds += record.seconds;
+
+    if (options_.evaluate_every > 0 && state_.step % options_.evaluate_every == 0) {
+      const absl::StatusOr<Evaluation> evaluation = Evaluate(
+          model_.get(), *valid_data_, options_.model.sequence, options_.evaluate_windows, &stop);
+      if (!evaluation.ok() && !absl::IsCancelled(evaluation.status())) return evaluation.status();
+      if (evaluation.ok()) summary.last_evaluation = record.evaluation = *evaluation;
+    }
+    SPILLWAY_HF_RETURN_IF_ERROR(observer(record));
+    if (options_.commit_every > 0 && state_.step % options_.commit_every == 0) {
+      SPILLWAY_HF_RETURN_IF_ERROR(Commit());
+    }
+  }
+  SPILLWAY_HF_RETURN_IF_ERROR(Commit());
+
+  if (stop.load()) summary.reason = EndReason::kInterrupted;
+  summary.step = state_.step;
+  summary.last_loss = state_.last_loss;
+  const int64_t step_tokens =
+      options_.accumulate * options_.model.micro_batch * options_.model.sequence;
+  if (seconds > 0) {
+    summary.tokens_per_second = static_cast<double>(summary.steps_this_run * step_tokens) / seconds;
+  }
+  return summary;
+}
+
+absl::StatusOr<StepRecord> Trainer::RunStep() {
+  const auto begin = std::chrono::steady_clock::now();
+  const EngineStats before = engine_->Stats();
+  StepRecord record;
+  record.learning_rate = options_.schedule.At(state_.step);
+  record.loss_scale = scaler_.scale();
+
+  SPILLWAY_HF_ASSIGN_OR_RETURN(record.loss, RunMicroBatches());
+  SPILLWAY_HF_RETURN_IF_ERROR(Update(model_->gradients(), &record));
+  SPILLWAY_HF_RETURN_IF_ERROR(engine_->EndStep());
+  ++state_.step;
+  state_.last_loss = record.loss;
+
+  const EngineStats after = engine_->Stats();
+  record.step = state_.step;
+  record.seconds = SecondsSince(begin);
+  record.tokens_per_second =
+      static_cast<double>(options_.accumulate * static_cast<int64_t>(inputs_.size())) /
+      record.seconds;
+  record.nvme = after.nvme - before.nvme;
+  record.pinned = after.pinned - before.pinned;
+  record.stall_seconds = after.stall_seconds - before.stall_seconds;
+  return record;
+}
+
+// Returns the mean loss over the step's micro-batches.
+absl::StatusOr<double> Trainer::RunMicroBatches() {
+  double loss = 0;
+  for (int64_t i = 0; i < options_.accumulate; ++i) {
+    SPILLWAY_HF_RETURN_IF_ERROR(ReadMicroBatch());
+    const bool is_last = i + 1 == options_.accumulate;
+    const MicroBatch batch = {
+        .inputs = inputs_,
+        .targets = targets_,
+        .first = i == 0,
+        .last = is_last,
+        .gradient_scale =
+            static_cast<double>(scaler_.scale()) / static_cast<double>(options_.accumulate),
+        .next = is_last ? std::span<const Use>(adamw_->uses()) : std::span<const Use>(),
+    };
+    SPILLWAY_HF_ASSIGN_OR_RETURN(const double micro_batch_loss, model_->Train(batch));
+    loss += micro_batch_loss;
+  }
+  return loss / static_cast<double>(options_.accumulate);
+}
+
+// Unscales and clips in one factor and updates, or skips the update after an overflow.
+absl::Status Trainer::Update(const GradientSummary& summary, StepRecord* record) {
+  const double scale = scaler_.scale();
+  record->grad_norm = summary.finite ? std::sqrt(summary.sum_of_squares) / scale
+                                     : std::numeric_limits<double>::infinity();
+  if (!summary.finite && !scaler_.enabled()) {
+    return absl::OutOfRangeError(
+        absl::StrFormat("step %d: the gradient is not finite (loss %g); nothing was updated and "
+                        "the last commit stands. Lower --lr "
+                        "or --clip",
+                        state_.step + 1, record->loss));
+  }
+  record->skipped = !summary.finite;
+  scaler_.Update(record->skipped);
+  if (record->skipped) {
+    engine_->ClearPrefetch();
+    if (scaler_.scale() >= kSmallestLossScale) return absl::OkStatus();
+    return absl::OutOfRangeError(
+        absl::StrFormat("step %d: the gradient overflows at every loss scale down to %g (loss %g); "
+                        "the last commit stands. The "
+                        "model overflows fp16: train with --precision fp32",
+                        state_.step + 1, scale, record->loss));
+  }
+  double clip = 1.0;
+  if (options_.clip_norm > 0)
+    clip = std::min(1.0, options_.clip_norm / (record->grad_norm + kClipEpsilon));
+  const AdamWStep step = {.step = state_.applied_updates + 1,
+                          .learning_rate = record->learning_rate,
+                          .gradient_scale = clip / scale};
+  SPILLWAY_HF_RETURN_IF_ERROR(adamw_->Step(step));
+  ++state_.applied_updates;
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::ReadMicroBatch() {
+  const std::span<int32_t> inputs(inputs_);
+  const std::span<int32_t> targets(targets_);
+  const auto sequence = static_cast<size_t>(options_.model.sequence);
+  for (size_t offset = 0; offset < inputs.size(); offset += sequence) {
+    const uint64_t window = order_.WindowAt(state_.data_position++);
+    SPILLWAY_HF_RETURN_IF_ERROR(train_data_->Read(window, inputs.subspan(offset, sequence),
+                                                  targets.subspan(offset, sequence)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Commit() {
+  if (!options_.durable || committed_step_ == state_.step) return absl::OkStatus();
+  state_.loss_scale = scaler_.state();
+  SPILLWAY_HF_RETURN_IF_ERROR(engine_->Commit(SerializeTrainState(state_)));
+  committed_step_ = state_.step;
+  return absl::OkStatus();
+}
+
+}  // namespace spillway::trainer

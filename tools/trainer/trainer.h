@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The training loop: micro-batches, unscale and clip, update or skip, log, evaluate, commit. What
+// it computes is the model's and the optimizer's; what it moves is the engine's; here is the order
+// of things and what a commit keeps of them.
+
+#ifndef SPILLWAY_TOOLS_TRAINER_TRAINER_H_
+#define SPILLWAY_TOOLS_TRAINER_TRAINER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "spillway/engine.h"
+#include "spillway/optimizer.h"
+#include "spillway/thread_pool.h"
+#include "tools/hf/config.h"
+#include "tools/trainer/loss_scaler.h"
+#include "tools/trainer/metrics/step_log.h"
+#include "tools/trainer/model.h"
+#include "tools/trainer/schedule.h"
+#include "tools/trainer/token_data.h"
+#include "tools/trainer/train_state.h"
+#include "tools/trainer/window_order.h"
+
+namespace spillway::trainer {
+
+struct TrainerOptions {
+  ModelOptions model;
+  int64_t accumulate = 1;  // micro-batches of a step
+  Schedule schedule;       // its total_steps is where the run ends
+  AdamWOptions adamw;
+  double clip_norm = 1.0;         // the largest norm of the whole gradient; 0: no clipping
+  LossScalerOptions loss_scaler;  // disabled under kFp32
+  Order order = Order::kSequential;
+  uint64_t seed = 0;
+  int64_t stop_after = 0;      // end after so many steps of this run; 0: at total_steps
+  int64_t evaluate_every = 0;  // steps; 0: never
+  int64_t evaluate_windows = 8;
+  int64_t commit_every = 0;  // steps; 0: only when the run ends
+  bool durable = false;      // the engine has a store to commit to
+};
+
+// What decides the numbers of a run, as flags of the command with their values; see
+// CheckSameNumbers. The total steps are not among them: under the cosine schedule a resume with
+// other steps follows the new curve from there on. Checkpointing, budgets and the way of the bytes
+// change no number.
+std::vector<FixedFlag> FixedFlags(const TrainerOptions& options, const hf::ModelConfig& config,
+                                  const TokenData& train_data, int num_threads);
+
+enum class EndReason : uint8_t { kDone, kStoppedAfter, kInterrupted };
+
+struct RunSummary {
+  EndReason reason = EndReason::kDone;
+  int64_t step = 0;  // steps done, earlier runs included
+  int64_t steps_this_run = 0;
+  int64_t skipped_this_run = 0;
+  double last_loss = 0;  // of the last step done; not a number before the first
+  std::optional<Evaluation> last_evaluation;
+  double tokens_per_second = 0;  // over this run's steps, evaluations and commits left out
+};
+
+// Thread-compatible. Everything handed to Create must outlive it.
+class Trainer {
+ public:
+  // Called after each step and its evaluation, before the commit that may follow. An error ends the
+  // run.
+  using Observer = std::function<absl::Status(const StepRecord&)>;
+
+  // `state` is what the engine's last commit held, or none to begin: then the weights come from
+  // `source`. `valid_data` may be null if nothing is evaluated.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(
+      Engine* engine, ThreadPool* pool, const hf::ModelConfig& config,
+      const TrainerOptions& options, const TokenData* train_data, const TokenData* valid_data,
+      const WeightSource& source, const std::optional<TrainState>& state);
+
+  // Trains until the schedule's end, `stop_after`, or until `stop` is true at the end of a step;
+  // then commits if there is anything to commit. After an error the last commit stands.
+  absl::StatusOr<RunSummary> Run(const Observer& observer, const std::atomic<bool>& stop);
+
+  const Model& model() const { return *model_; }
+
+ private:
+  Trainer(Engine* engine, const TrainerOptions& options, const TokenData* train_data,
+          const TokenData* valid_data);
+
+  absl::StatusOr<StepRecord> RunStep();
+  absl::StatusOr<double> RunMicroBatches();
+  absl::Status Update(const GradientSummary& summary, StepRecord* record);
+  absl::Status ReadMicroBatch();
+  absl::Status Commit();
+
+  Engine* const engine_;
+  const TrainerOptions options_;
+  const TokenData* const train_data_;
+  const TokenData* const valid_data_;
+  const WindowOrder order_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<AdamW> adamw_;
+  LossScaler scaler_;
+  TrainState state_;
+  int64_t committed_step_ = -1;  // -1: never
+  std::vector<int32_t> inputs_;  // [micro_batch × sequence]
+  std::vector<int32_t> targets_;
+};
+
+}  // namespace spillway::trainer
+
+#endif  // SPILLWAY_TOOLS_TRAINER_TRAINER_H_

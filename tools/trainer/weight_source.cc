@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Readers of fp32 bytes for each parameter.
+
+#include "tools/trainer/weight_source.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <numbers>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "tools/hf/model_folder.h"
+#include "tools/hf/safetensors_header.h"
+#include "tools/hf/status_macros.h"
+#include "tools/trainer/parameters.h"
+#include "xxhash.h"
+
+namespace spillway::trainer {
+namespace {
+
+constexpr double kStandardDeviation = 0.02;
+constexpr uint64_t kChunkElements = uint64_t{1} << 18;
+
+// Calls `fill(first element, floats)` for a piece that must consist of whole floats.
+template <typename Fill>
+absl::Status FillFloats(const std::string& name, uint64_t offset_bytes, std::span<std::byte> out,
+                        const Fill& fill) {
+  if (offset_bytes % sizeof(float) != 0 || out.size() % sizeof(float) != 0) {
+    return absl::InternalError(
+        absl::StrFormat("%s: asked for bytes [%d, %d), which cut an fp32 element", name,
+                        offset_bytes, offset_bytes + out.size()));
+  }
+  return fill(offset_bytes / sizeof(float),
+              std::span(reinterpret_cast<float*>(out.data()), out.size() / sizeof(float)));
+}
+
+// Uniform in (0, 1], from element `index` of a stream.
+double Uniform(uint64_t stream, uint64_t index) {
+  const uint64_t bits = XXH3_64bits_withSeed(&index, sizeof(index), stream);
+  return static_cast<double>((bits >> 11) + 1) * 0x1.0p-53;
+}
+
+float Normal(uint64_t stream, uint64_t index) {
+  const double radius = std::sqrt(-2.0 * std::log(Uniform(stream, 2 * index)));
+  const double angle = 2.0 * std::numbers::pi * Uniform(stream, 2 * index + 1);
+  return static_cast<float>(kStandardDeviation * radius * std::cos(angle));
+}
+
+// The tensor of the folder, or why it cannot be the parameter.
+absl::StatusOr<const hf::TensorEntry*> FindTensor(const hf::ModelFolder& folder,
+                                                  const std::string& name,
+                                                  const std::vector<int64_t>& shape) {
+  const hf::TensorEntry* entry = folder.Find(name);
+  if (entry == nullptr) {
+    return absl::NotFoundError(absl::StrFormat(
+        "%s: the weights have no tensor %s, which config.json calls for", folder.path(), name));
+  }
+  if (!std::equal(entry->shape.begin(), entry->shape.end(), shape.begin(), shape.end())) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: tensor %s has the shape %s; config.json calls for %s", folder.path(),
+                        name, hf::FormatShape(entry->shape), hf::FormatShape(shape)));
+  }
+  if (!entry->dtype) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: tensor %s is of type %s; F32, F16 and BF16 are read", folder.path(),
+                        name, entry->dtype_name));
+  }
+  return entry;
+}
+
+// Tensors that some folders carry and the model does without: the head's copy of a tied embedding,
+// and the rotary frequencies that old versions of transformers saved.
+bool IsRedundant(const std::string& name, const hf::ModelConfig& config) {
+  return (config.tie_word_embeddings && name == "lm_head.weight") ||
+         name.ends_with("rotary_emb.inv_freq");
+}
+
+absl::Status CheckFinite(const hf::ModelFolder& folder, const hf::TensorEntry& entry) {
+  std::vector<float> chunk(kChunkElements);
+  for (uint64_t first = 0; first < entry.num_elements; first += kChunkElements) {
+    const std::span<float> part(chunk.data(), std::min(kChunkElements, entry.num_elements - first));
+    SPILLWAY_HF_RETURN_IF_ERROR(folder.Read(entry.name, first, part));
+    const auto bad =
+        std::find_if_not(part.begin(), part.end(), [](float x) { return std::isfinite(x); });
+    if (bad == part.end()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: element %d of tensor %s is not finite (%g)", folder.path(),
+                        first + static_cast<uint64_t>(bad - part.begin()), entry.name, *bad));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckWeights(const hf::ModelFolder& folder, const hf::ModelConfig& config) {
+  std::set<std::string> expected;
+  for (const ParameterShape& parameter : ListParameters(config)) {
+    SPILLWAY_HF_RETURN_IF_ERROR(FindTensor(folder, parameter.name, parameter.shape).status());
+    expected.insert(parameter.name);
+  }
+  for (const std::string& name : folder.names()) {
+    if (expected.contains(name) || IsRedundant(name, config)) continue;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: the weights hold a tensor %s, for which the model of config.json has no place",
+        folder.path(), name));
+  }
+  for (const std::string& name : expected)
+    SPILLWAY_HF_RETURN_IF_ERROR(CheckFinite(folder, *folder.Find(name)));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<WeightSource> OpenFolderWeights(const std::string& path,
+                                               const hf::ModelConfig& config) {
+  SPILLWAY_HF_ASSIGN_OR_RETURN(const std::shared_ptr<const hf::ModelFolder> folder,
+                               hf::ModelFolder::Open(path));
+  SPILLWAY_HF_RETURN_IF_ERROR(CheckWeights(*folder, config));
+  return [folder](const std::string& name,
+                  const std::vector<int64_t>& shape) -> absl::StatusOr<Reader> {
+    SPILLWAY_HF_RETURN_IF_ERROR(FindTensor(*folder, name, shape).status());
+    return [folder, name](uint64_t offset_bytes, std::span<std::byte> out) {
+      return FillFloats(name, offset_bytes, out, [&](uint64_t first, std::span<float> floats) {
+        return folder->Read(name, first, floats);
+      });
+    };
+  };
+}
+
+WeightSource RandomWeights(uint64_t seed) {
+  return
+      [seed](const std::string& name, const std::vector<int64_t>& shape) -> absl::StatusOr<Reader> {
+        const bool is_norm = shape.size() < 2;
+        const uint64_t stream = XXH3_64bits_withSeed(name.data(), name.size(), seed);
+        return [=](uint64_t offset_bytes, std::span<std::byte> out) {
+          return FillFloats(name, offset_bytes, out, [&](uint64_t first, std::span<float> floats) {
+            for (size_t i = 0; i < floats.size(); ++i)
+              floats[i] = is_norm ? 1.0F : Normal(stream, first + i);
+            return absl::OkStatus();
+          });
+        };
+      };
+}
+
+}  // namespace spillway::trainer
