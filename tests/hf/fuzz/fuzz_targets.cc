@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "tools/hf/config.h"
@@ -46,6 +47,26 @@ class MemoryFile {
 
  private:
   const int descriptor_;
+};
+
+// A folder that goes when the process ends.
+class ScratchFolder {
+ public:
+  ScratchFolder()
+      : path_((std::filesystem::temp_directory_path() / "spillway_fuzz_XXXXXX").string()) {
+    Require(::mkdtemp(path_.data()) != nullptr, "mkdtemp works");
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  ~ScratchFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
 };
 
 // Errors must name the file and stay readable.
@@ -86,13 +107,12 @@ bool FuzzSafetensors(std::string_view bytes) {
 }
 
 bool FuzzShardIndex(std::string_view bytes) {
-  static const std::string folder = [] {
-    std::string path = (std::filesystem::temp_directory_path() / "spillway_fuzz_XXXXXX").string();
-    Require(::mkdtemp(path.data()) != nullptr, "mkdtemp works");
-    std::atexit([] { std::filesystem::remove_all(folder); });
-    return path;
-  }();
-  std::ofstream(folder + "/" + kWeightsIndexFile, std::ios::binary) << bytes;
+  static const ScratchFolder scratch;
+  const std::string& folder = scratch.path();
+  const std::string path = folder + "/" + kWeightsIndexFile;
+  // A new file each time: ext4 writes a truncated one to disk when it is closed, 5 ms each.
+  std::filesystem::remove(path);
+  std::ofstream(path, std::ios::binary) << bytes;
   const auto model = ModelFolder::Open(folder);
   Require(!model.ok(), "an index of shards that are not there is refused");
   CheckError(model.status(), folder);
