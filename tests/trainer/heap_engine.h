@@ -84,6 +84,14 @@ class HeapEngine : public Engine {
   void ClearLog() { log_.clear(); }
   const std::vector<Use>& declared() const { return declared_; }
   int most_held() const { return most_held_; }
+  // Without poison a lease costs nothing, for timing.
+  void set_poison(bool poison) { poison_ = poison; }
+
+  std::vector<TensorSpec> specs() const {
+    std::vector<TensorSpec> specs;
+    for (const auto& tensor : tensors_) specs.push_back(tensor->spec);
+    return specs;
+  }
 
   // A tensor's bytes as values.
   template <typename T>
@@ -95,7 +103,7 @@ class HeapEngine : public Engine {
  protected:
   void EndLease(const Lease& lease) override {
     --held_;
-    readers_and_writers_[lease.data()] = 0;
+    leased_[lease.data()] = 0;
   }
 
  private:
@@ -112,7 +120,7 @@ class HeapEngine : public Engine {
 
   absl::StatusOr<Lease> Grant(TileRef tile, Tier tier, Access access) {
     const auto bytes = Bytes(tile);
-    int& leases = readers_and_writers_[bytes.data()];
+    int& leases = leased_[bytes.data()];
     if (leases != 0) {
       return absl::InternalError(absl::StrCat(Spec(tile.tensor).name, " is leased already"));
     }
@@ -126,16 +134,12 @@ class HeapEngine : public Engine {
   }
 
   std::vector<std::unique_ptr<Tensor>> tensors_;
-  std::map<const std::byte*, int> readers_and_writers_;
+  std::map<const std::byte*, int> leased_;
   std::vector<Use> log_;
   std::vector<Use> declared_;
   int held_ = 0;
   int most_held_ = 0;
   bool poison_ = true;
-
- public:
-  // Without it a lease costs nothing, for timing.
-  void set_poison(bool poison) { poison_ = poison; }
 };
 
 }  // namespace spillway

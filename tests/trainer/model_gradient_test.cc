@@ -62,6 +62,22 @@ std::vector<Case> Cases() {
     c.options.sequence = 150;
     c.options.micro_batch = 1;
   });
+  add("SeveralTiles", [](Case& c) {
+    c.config.vocab_size = 2100;
+    c.config.hidden_size = 33;
+    c.config.intermediate_size = 2003;
+    c.config.num_layers = 1;
+    c.options.sequence = 5;
+  });
+  add("SeveralTilesUntiedSaved", [](Case& c) {
+    c.config.vocab_size = 2100;
+    c.config.hidden_size = 33;
+    c.config.intermediate_size = 2003;
+    c.config.num_layers = 1;
+    c.config.tie_word_embeddings = false;
+    c.options.sequence = 5;
+    c.options.checkpoint_activations = false;
+  });
   return cases;
 }
 

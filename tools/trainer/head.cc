@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -62,7 +63,11 @@ absl::StatusOr<double> Head::Train(const float* x, std::span<const int32_t> targ
   const HeadScratch& s = *scratch_;
   SPILLWAY_HF_ASSIGN_OR_RETURN(const double loss,
                                Gather(x, targets, !context_->options.checkpoint_activations));
-  const auto scale_of_token = static_cast<float>(scale / static_cast<double>(tokens));
+  // A scale past fp32 is an overflow like any other: the gradients show it.
+  const double of_token = scale / static_cast<double>(tokens);
+  const float scale_of_token = of_token <= std::numeric_limits<float>::max()
+                                   ? static_cast<float>(of_token)
+                                   : std::numeric_limits<float>::infinity();
   for (uint64_t tile = 0; tile < linear_.num_tiles(); ++tile) {
     const int64_t columns = linear_.tile_outputs(tile);
     SPILLWAY_HF_RETURN_IF_ERROR(BackwardTile(tile, targets, scale_of_token));

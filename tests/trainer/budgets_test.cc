@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tiles and budgets as functions of the configuration.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "tests/trainer/small_model.h"
+#include "tools/trainer/model.h"
+#include "tools/trainer/parameters.h"
+
+namespace spillway::trainer {
+namespace {
+
+hf::ModelConfig SmolLm2() {
+  hf::ModelConfig config;
+  config.vocab_size = 49152;
+  config.hidden_size = 576;
+  config.intermediate_size = 1536;
+  config.num_layers = 30;
+  config.num_heads = 9;
+  config.num_kv_heads = 3;
+  config.head_dim = 64;
+  config.tie_word_embeddings = true;
+  return config;
+}
+
+TEST(TileRows, CoverTheRowsEvenlyWithinTheLimit) {
+  EXPECT_EQ(TileRows(10, 100, 1000), 10);
+  EXPECT_EQ(TileRows(11, 100, 1000), 6);
+  EXPECT_EQ(TileRows(5, 100000, 1000), 1) << "a row is never cut";
+  EXPECT_EQ(TileRows(49152, 576, 512 << 10), 896);
+  EXPECT_EQ(TileRows(1536, 576, 512 << 10), 768);
+  for (int64_t rows : {1, 31, 32, 33, 500, 4097}) {
+    for (int64_t width : {1, 7, 576, 5000}) {
+      const int64_t tile = TileRows(rows, width, 65536);
+      EXPECT_GE(tile, 1);
+      EXPECT_LE(tile, rows);
+      EXPECT_LE(tile * width, std::max<int64_t>(65536, width));
+    }
+  }
+}
+
+TEST(Budgets, OfSmolLm2) {
+  ModelOptions options;
+  options.precision = Precision::kFp16Amp;
+  options.gradient_dtype = DType::kF16;
+  options.sequence = 256;
+  EXPECT_EQ(TileElements(SmolLm2()), 512 << 10);
+  const MinimumBudgets half = SmallestBudgets(SmolLm2(), options);
+  EXPECT_EQ(half.device_bytes, uint64_t{896} * 576 * 2);
+  // Weight and gradient, then the master and both moments at twice their size: 1+1+2+2 before the
+  // last.
+  EXPECT_EQ(half.pinned_bytes, uint64_t{896} * 576 * 2 * (1 + 1 + 2 + 2 + 5 * 2));
+  const StateBytes bytes = ModelStateBytes(SmolLm2(), options);
+  EXPECT_EQ(bytes.committed, uint64_t{134515008} * 14);
+  EXPECT_EQ(bytes.transient, uint64_t{134515008} * 2 + uint64_t{30} * 256 * 576 * 2);
+
+  options.precision = Precision::kFp32;
+  options.gradient_dtype = DType::kF32;
+  EXPECT_EQ(SmallestBudgets(SmolLm2(), options).device_bytes, uint64_t{896} * 576 * 4);
+  EXPECT_EQ(ModelStateBytes(SmolLm2(), options).committed, uint64_t{134515008} * 12);
+  options.training = false;
+  EXPECT_EQ(SmallestBudgets(SmolLm2(), options).pinned_bytes, uint64_t{896} * 576 * 4 * 2);
+  EXPECT_EQ(ModelStateBytes(SmolLm2(), options).transient, 0);
+}
+
+TEST(Budgets, StateBytesAreThoseThatAModelRegisters) {
+  for (bool checkpoint : {true, false}) {
+    ModelOptions options;
+    options.sequence = 9;
+    options.micro_batch = 3;
+    options.checkpoint_activations = checkpoint;
+    const SmallModel small(SmallConfig(), options);
+    StateBytes registered;
+    uint64_t largest = 0;
+    for (const TensorSpec& spec : small.engine.specs()) {
+      (spec.transient ? registered.transient : registered.committed) += spec.size_bytes();
+      largest = std::max(largest, spec.tile_bytes(0));
+    }
+    const StateBytes expected = ModelStateBytes(SmallConfig(), options);
+    EXPECT_EQ(expected.committed, registered.committed);
+    EXPECT_EQ(expected.transient, registered.transient);
+    EXPECT_GE(SmallestBudgets(SmallConfig(), options).device_bytes, largest);
+  }
+}
+
+TEST(Parameters, AreHuggingFaces) {
+  const auto parameters = ListParameters(SmolLm2());
+  EXPECT_EQ(parameters.size(), 272);
+  EXPECT_EQ(parameters[kEmbeddingIndex].name, "model.embed_tokens.weight");
+  const LayerParameters layer = LayerParameterIndices(29);
+  EXPECT_EQ(parameters[layer.input_norm].name, "model.layers.29.input_layernorm.weight");
+  EXPECT_EQ(parameters[layer.down].name, "model.layers.29.mlp.down_proj.weight");
+  EXPECT_EQ(parameters[FinalNormIndex(SmolLm2())].name, "model.norm.weight");
+  hf::ModelConfig untied = SmolLm2();
+  untied.tie_word_embeddings = false;
+  EXPECT_EQ(ListParameters(untied)[HeadIndex(untied)].name, "lm_head.weight");
+}
+
+}  // namespace
+}  // namespace spillway::trainer

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What must hold of the model whatever its numbers are: the same bits along every path,
+// accumulation, overflow, what is leased and declared, and errors.
+
+#include "tools/trainer/model.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tests/trainer/small_model.h"
+#include "tools/trainer/kernels/half.h"
+
+namespace spillway::trainer {
+namespace {
+
+// Several tiles a tensor.
+hf::ModelConfig TiledConfig() {
+  hf::ModelConfig config = SmallConfig();
+  config.vocab_size = 2100;
+  config.hidden_size = 33;
+  config.intermediate_size = 2003;
+  return config;
+}
+
+ModelOptions Options(Precision precision = Precision::kFp32, bool checkpoint = true) {
+  ModelOptions options;
+  options.precision = precision;
+  options.gradient_dtype = precision == Precision::kFp32 ? DType::kF32 : DType::kF16;
+  options.checkpoint_activations = checkpoint;
+  options.sequence = 9;
+  options.micro_batch = 2;
+  return options;
+}
+
+// Everything that a step leaves: loss, norm and all gradient bytes.
+struct Outcome {
+  uint64_t loss = 0;
+  uint64_t sum_of_squares = 0;
+  std::map<std::string, std::vector<std::byte>> gradients;
+  friend bool operator==(const Outcome&, const Outcome&) = default;
+};
+
+Outcome TrainTwoMicroBatches(SmallModel& small, const hf::ModelConfig& config,
+                             const ModelOptions& options) {
+  const int64_t tokens = options.sequence * options.micro_batch;
+  Outcome outcome;
+  for (int i = 0; i < 2; ++i) {
+    const TestBatch batch = RandomBatch(config, tokens, 11 + static_cast<uint64_t>(i));
+    const auto loss = small.model->Train({.inputs = batch.inputs,
+                                          .targets = batch.targets,
+                                          .first = i == 0,
+                                          .last = i == 1,
+                                          .gradient_scale = 64,
+                                          .next = {}});
+    EXPECT_TRUE(loss.ok()) << loss.status();
+    outcome.loss ^= std::bit_cast<uint64_t>(loss.value_or(0)) << i;
+  }
+  outcome.sum_of_squares = std::bit_cast<uint64_t>(small.model->gradients().sum_of_squares);
+  for (const Parameter& parameter : small.model->parameters()) {
+    const auto bytes = small.engine.Values<std::byte>(parameter.tensors.gradient);
+    outcome.gradients[parameter.name] = {bytes.begin(), bytes.end()};
+  }
+  return outcome;
+}
+
+class EachPrecision : public testing::TestWithParam<Precision> {};
+
+TEST_P(EachPrecision, CheckpointingDoesNotChangeABit) {
+  for (const hf::ModelConfig& config : {SmallConfig(), TiledConfig()}) {
+    const ModelOptions with = Options(GetParam(), true);
+    const ModelOptions without = Options(GetParam(), false);
+    SmallModel recomputed(config, with);
+    SmallModel saved(config, without);
+    EXPECT_TRUE(TrainTwoMicroBatches(recomputed, config, with) ==
+                TrainTwoMicroBatches(saved, config, without));
+  }
+}
+
+TEST_P(EachPrecision, TheSameThreadsGiveTheSameBits) {
+  const hf::ModelConfig config = TiledConfig();
+  const ModelOptions options = Options(GetParam());
+  for (int threads : {1, 2, 3}) {
+    SmallModel one(config, options, threads);
+    SmallModel other(config, options, threads);
+    EXPECT_TRUE(TrainTwoMicroBatches(one, config, options) ==
+                TrainTwoMicroBatches(other, config, options));
+  }
+}
+
+TEST_P(EachPrecision, TheNormIsThatOfTheStoredGradients) {
+  for (bool tied : {true, false}) {
+    hf::ModelConfig config = TiledConfig();
+    config.tie_word_embeddings = tied;
+    const ModelOptions options = Options(GetParam());
+    SmallModel small(config, options);
+    TrainTwoMicroBatches(small, config, options);
+    double sum = 0;
+    for (const Parameter& parameter : small.model->parameters()) {
+      if (GetParam() == Precision::kFp32) {
+        for (float g : small.engine.Values<float>(parameter.tensors.gradient))
+          sum += static_cast<double>(g) * g;
+      } else {
+        for (uint16_t h : small.engine.Values<uint16_t>(parameter.tensors.gradient)) {
+          sum += static_cast<double>(FloatFromHalf(h)) * FloatFromHalf(h);
+        }
+      }
+    }
+    EXPECT_NEAR(small.model->gradients().sum_of_squares, sum, 1e-12 * sum) << "tied " << tied;
+  }
+}
+
+TEST_P(EachPrecision, LaterPhasesDeclareExactlyWhatTheyLease) {
+  const hf::ModelConfig config = TiledConfig();
+  const ModelOptions options = Options(GetParam(), false);
+  SmallModel small(config, options);
+  TrainTwoMicroBatches(small, config, options);
+  const int64_t tokens = options.sequence * options.micro_batch;
+  const TestBatch batch = RandomBatch(config, tokens, 99);
+  for (bool first : {true, false}) {
+    small.engine.ClearLog();
+    ASSERT_TRUE(
+        small.model
+            ->Train({.inputs = batch.inputs, .targets = batch.targets, .first = first, .next = {}})
+            .ok());
+    EXPECT_TRUE(small.engine.declared() == small.engine.log());
+  }
+  for (int i = 0; i < 2; ++i) {
+    small.engine.ClearLog();
+    ASSERT_TRUE(small.model->Loss(batch.inputs, batch.targets).ok());
+  }
+  EXPECT_TRUE(small.engine.declared() == small.engine.log());
+  EXPECT_EQ(small.engine.most_held(), 1);
+}
+
+TEST_P(EachPrecision, ForwardAloneGivesTheTrainingLoss) {
+  const hf::ModelConfig config = TiledConfig();
+  ModelOptions options = Options(GetParam());
+  const TestBatch batch = RandomBatch(config, options.sequence * options.micro_batch);
+  SmallModel training(config, options);
+  const auto loss =
+      training.model->Train({.inputs = batch.inputs, .targets = batch.targets, .next = {}});
+  ASSERT_TRUE(loss.ok());
+  options.training = false;
+  SmallModel forward(config, options);
+  ASSERT_TRUE(forward.status.ok()) << forward.status;
+  const auto alone = forward.model->Loss(batch.inputs, batch.targets);
+  ASSERT_TRUE(alone.ok());
+  EXPECT_EQ(std::bit_cast<uint64_t>(*loss), std::bit_cast<uint64_t>(*alone));
+  EXPECT_FALSE(
+      forward.model->Train({.inputs = batch.inputs, .targets = batch.targets, .next = {}}).ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Precisions, EachPrecision,
+                         testing::Values(Precision::kFp32, Precision::kFp16Amp),
+                         [](const auto& test) {
+                           return test.param == Precision::kFp32 ? "Fp32" : "Fp16Amp";
+                         });
+
+TEST(Model, MicroBatchesAddUpToTheBatch) {
+  const hf::ModelConfig config = SmallConfig();
+  ModelOptions whole = Options();
+  whole.micro_batch = 8;
+  ModelOptions part = Options();
+  part.micro_batch = 2;
+  SmallModel at_once(config, whole);
+  SmallModel in_parts(config, part);
+  const TestBatch batch = RandomBatch(config, whole.sequence * whole.micro_batch);
+  const auto loss =
+      at_once.model->Train({.inputs = batch.inputs, .targets = batch.targets, .next = {}});
+  ASSERT_TRUE(loss.ok());
+  const size_t tokens = static_cast<size_t>(part.sequence * part.micro_batch);
+  double mean = 0;
+  for (size_t i = 0; i < 4; ++i) {
+    const auto of_part =
+        in_parts.model->Train({.inputs = std::span(batch.inputs).subspan(i * tokens, tokens),
+                               .targets = std::span(batch.targets).subspan(i * tokens, tokens),
+                               .first = i == 0,
+                               .last = i == 3,
+                               .gradient_scale = 0.25,
+                               .next = {}});
+    ASSERT_TRUE(of_part.ok());
+    mean += *of_part / 4;
+  }
+  EXPECT_NEAR(mean, *loss, 1e-6 * *loss);
+  const auto expected = at_once.Gradients();
+  for (const auto& [name, gradient] : in_parts.Gradients()) {
+    float largest = 0;
+    for (float g : expected.at(name)) largest = std::max(largest, std::fabs(g));
+    for (size_t i = 0; i < gradient.size(); ++i) {
+      ASSERT_NEAR(gradient[i], expected.at(name)[i], 1e-5f * largest) << name << "[" << i << "]";
+    }
+  }
+}
+
+TEST(Model, HalfPrecisionStaysNearFull) {
+  const hf::ModelConfig config = TiledConfig();
+  const ModelOptions full = Options();
+  const ModelOptions half = Options(Precision::kFp16Amp);
+  SmallModel exact(config, full);
+  SmallModel rounded(config, half);
+  const TestBatch batch = RandomBatch(config, full.sequence * full.micro_batch);
+  constexpr double kScale = 1024;
+  const MicroBatch micro = {
+      .inputs = batch.inputs, .targets = batch.targets, .gradient_scale = kScale, .next = {}};
+  const auto expected = exact.model->Train(micro);
+  const auto loss = rounded.model->Train(micro);
+  ASSERT_TRUE(expected.ok() && loss.ok());
+  EXPECT_NEAR(*loss, *expected, 2e-3 * *expected);
+  EXPECT_NE(*loss, *expected);
+  const double norm = std::sqrt(exact.model->gradients().sum_of_squares);
+  EXPECT_NEAR(std::sqrt(rounded.model->gradients().sum_of_squares), norm, 0.01 * norm);
+}
+
+TEST(Model, AnOverflowIsSeenInTheGradientsAndAbortsNothing) {
+  const hf::ModelConfig config = TiledConfig();
+  const ModelOptions options = Options(Precision::kFp16Amp);
+  SmallModel small(config, options);
+  const TestBatch batch = RandomBatch(config, options.sequence * options.micro_batch);
+  for (double scale : {1e7, 1e30, 1e300}) {
+    const auto loss = small.model->Train(
+        {.inputs = batch.inputs, .targets = batch.targets, .gradient_scale = scale, .next = {}});
+    ASSERT_TRUE(loss.ok()) << loss.status();
+    EXPECT_TRUE(std::isfinite(*loss));
+    EXPECT_FALSE(small.model->gradients().finite) << scale;
+  }
+  // And the next step is clean.
+  ASSERT_TRUE(
+      small.model->Train({.inputs = batch.inputs, .targets = batch.targets, .next = {}}).ok());
+  EXPECT_TRUE(small.model->gradients().finite);
+}
+
+// Values that grow past fp16 in forward: the loss is lost, and the gradients say so.
+TEST(Model, AnActivationThatOverflowsMakesTheGradientsNotFinite) {
+  const hf::ModelConfig config = SmallConfig();
+  const ModelOptions options = Options(Precision::kFp16Amp);
+  const WeightSource huge = [](const std::string& name, const std::vector<int64_t>& /*shape*/) {
+    const float value = name.find("mlp") != std::string::npos ? 6e4f : 1.0f;
+    return absl::StatusOr<Reader>([value](uint64_t, std::span<std::byte> out) {
+      auto* floats = reinterpret_cast<float*>(out.data());
+      std::fill_n(floats, out.size() / sizeof(float), value);
+      return absl::OkStatus();
+    });
+  };
+  SmallModel small(config, options, 2, huge);
+  ASSERT_TRUE(small.status.ok()) << small.status;
+  const TestBatch batch = RandomBatch(config, options.sequence * options.micro_batch);
+  ASSERT_TRUE(
+      small.model->Train({.inputs = batch.inputs, .targets = batch.targets, .next = {}}).ok());
+  EXPECT_FALSE(small.model->gradients().finite);
+}
+
+TEST(Model, NextTokenLogitsAreTheReferences) {
+  const hf::ModelConfig config = TiledConfig();
+  ModelOptions options = Options();
+  options.training = false;
+  options.micro_batch = 1;
+  SmallModel small(config, options);
+  const TestBatch batch = RandomBatch(config, options.sequence);
+  for (size_t length : {size_t{1}, size_t{4}, size_t{9}}) {
+    const std::span<const int32_t> tokens = std::span<const int32_t>(batch.inputs).first(length);
+    const auto logits = small.model->NextTokenLogits(tokens);
+    ASSERT_TRUE(logits.ok()) << logits.status();
+    const Vector expected = small.Reference(config).Logits(tokens);
+    const size_t vocab = static_cast<size_t>(config.vocab_size);
+    ASSERT_EQ(logits->size(), vocab);
+    for (size_t v = 0; v < vocab; ++v) {
+      ASSERT_NEAR((*logits)[v], expected[(length - 1) * vocab + v], 2e-4) << v;
+    }
+  }
+  EXPECT_FALSE(small.model->NextTokenLogits({}).ok());
+  EXPECT_FALSE(small.model->NextTokenLogits(RandomBatch(config, 10).inputs).ok());
+}
+
+TEST(Model, BadBatchesAreRefused) {
+  const hf::ModelConfig config = SmallConfig();
+  const ModelOptions options = Options();
+  SmallModel small(config, options);
+  TestBatch batch = RandomBatch(config, options.sequence * options.micro_batch);
+  const auto train = [&] {
+    return small.model->Train({.inputs = batch.inputs, .targets = batch.targets, .next = {}})
+        .status();
+  };
+  batch.targets[3] = static_cast<int32_t>(config.vocab_size);
+  EXPECT_EQ(train().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(train().message().find("53 at position 3"), absl::string_view::npos) << train();
+  batch.targets[3] = -1;
+  EXPECT_EQ(train().code(), absl::StatusCode::kInvalidArgument);
+  batch.targets[3] = 0;
+  EXPECT_TRUE(train().ok());
+  batch.inputs.pop_back();
+  EXPECT_EQ(train().code(), absl::StatusCode::kInvalidArgument);
+  batch.targets.pop_back();
+  EXPECT_EQ(train().code(), absl::StatusCode::kInvalidArgument);
+}
+
+WeightSource OneBadWeight(const std::string& where, size_t index, float value) {
+  return [=](const std::string& name, const std::vector<int64_t>& shape) -> absl::StatusOr<Reader> {
+    size_t elements = 1;
+    for (int64_t n : shape) elements *= static_cast<size_t>(n);
+    std::vector<float> values(elements, 0.5f);
+    if (name == where) values[index] = value;
+    return Reader([values](uint64_t offset, std::span<std::byte> out) {
+      std::memcpy(out.data(), reinterpret_cast<const std::byte*>(values.data()) + offset,
+                  out.size());
+      return absl::OkStatus();
+    });
+  };
+}
+
+TEST(Model, WeightsThatAreNotFiniteAreNamed) {
+  const std::string up = "model.layers.1.mlp.up_proj.weight";
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (Precision precision : {Precision::kFp32, Precision::kFp16Amp}) {
+    const SmallModel small(SmallConfig(), Options(precision), 2, OneBadWeight(up, 77, nan));
+    EXPECT_EQ(small.status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_NE(small.status.message().find(up + ": element 77"), absl::string_view::npos)
+        << small.status;
+  }
+  const SmallModel fits(SmallConfig(), Options(), 2, OneBadWeight(up, 77, 1e5f));
+  EXPECT_TRUE(fits.status.ok()) << fits.status;
+  const SmallModel too_large(SmallConfig(), Options(Precision::kFp16Amp), 2,
+                             OneBadWeight(up, 77, 1e5f));
+  EXPECT_NE(too_large.status.message().find("does not fit fp16"), absl::string_view::npos)
+      << too_large.status;
+}
+
+TEST(Model, OptionsThatContradictAreRefused) {
+  ModelOptions options = Options();
+  options.gradient_dtype = DType::kF16;
+  EXPECT_EQ(SmallModel(SmallConfig(), options).status.code(), absl::StatusCode::kInvalidArgument);
+  options = Options();
+  options.sequence = 0;
+  EXPECT_EQ(SmallModel(SmallConfig(), options).status.code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace spillway::trainer
