@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The engine: tensors larger than the memory they are used in. Register tensors, lease their tiles while
-// computing, let the engine move them between device, pinned memory and NVMe, commit.
+// The engine: tensors larger than the memory they are used in. Register tensors, lease their tiles
+// while computing, let the engine move them between device, pinned memory and NVMe, commit.
 //
-// Which calls may run concurrently: Acquire, AcquireHost, Prefetch, Evict, Discard, Stats, Find, Spec and the
-// release of leases may be called from any threads at once. Open, Register, EndStep and Commit want the
-// engine to themselves: no other call may run during them, and Commit wants no lease held.
+// Which calls may run concurrently: Acquire, AcquireHost, Prefetch, Evict, Discard, Stats, Find,
+// Spec and the release of leases may be called from any threads at once. Open, Register, EndStep
+// and Commit want the engine to themselves: no other call may run during them, and Commit wants no
+// lease held.
 //
 // Failure: everything that can fail returns absl::Status. Codes: InvalidArgument (a bad argument),
 // NotFound, FailedPrecondition (a call out of order: commit with leases held), ResourceExhausted (a
-// budget: the message names the tensor, the tier, what was asked and what would fit), DataLoss (a checksum
-// did not match), Unavailable and Internal (the operating system refused: the errno, file and offset are
-// named). A failed write is reported by the next Acquire, AcquireHost, EndStep and Commit, and nothing is
-// committed after it until a retry of that write has succeeded.
+// budget: the message names the tensor, the tier, what was asked and what would fit), DataLoss (a
+// checksum did not match), Unavailable and Internal (the operating system refused: the errno, file
+// and offset are named). A failed write is reported by the next Acquire, AcquireHost, EndStep and
+// Commit, and nothing is committed after it until a retry of that write has succeeded.
 
 #ifndef SPILLWAY_ENGINE_H_
 #define SPILLWAY_ENGINE_H_
@@ -37,7 +38,8 @@
 
 namespace spillway {
 
-// Which device computes. Host: ordinary memory with a budget of its own, for machines without a GPU.
+// Which device computes. Host: ordinary memory with a budget of its own, for machines without a
+// GPU.
 class Device {
  public:
   enum class Kind : uint8_t { kHost, kCuda };
@@ -63,18 +65,21 @@ enum class OpenMode : uint8_t {
 };
 
 struct EngineOptions {
-  std::vector<std::string> store;        // folders, made if absent; none: everything rests in pinned memory
+  std::vector<std::string>
+      store;  // folders, made if absent; none: everything rests in pinned memory
   OpenMode mode = OpenMode::kCreate;
-  uint64_t store_bytes = kUnlimited;     // bytes of extents over all folders
+  uint64_t store_bytes = kUnlimited;  // bytes of extents over all folders
   Device device = Device::Host();
-  uint64_t device_bytes = kUnlimited;    // the device arena
-  uint64_t pinned_bytes = kUnlimited;    // the pinned arena
-  // The largest transfer and the unit of checksums; a multiple of 4 KiB, at least 4 KiB. A tile smaller
-  // than it is one page. Fixed for the life of a store. 0: 1 MiB for a new store, its own for an old one.
+  uint64_t device_bytes = kUnlimited;  // the device arena
+  uint64_t pinned_bytes = kUnlimited;  // the pinned arena
+  // The largest transfer and the unit of checksums; a multiple of 4 KiB, at least 4 KiB. A tile
+  // smaller than it is one page. Fixed for the life of a store. 0: 1 MiB for a new store, its own
+  // for an old one.
   uint64_t page_bytes = 0;
   IoKind io = IoKind::kAuto;
-  int queue_depth = 32;                  // I/O requests in flight, 1 to 1024
-  // Called once for each thing the machine could not give (see EngineStats::fallbacks). May be empty.
+  int queue_depth = 32;  // I/O requests in flight, 1 to 1024
+  // Called once for each thing the machine could not give (see EngineStats::fallbacks). May be
+  // empty.
   std::function<void(std::string_view)> announce;
 };
 
@@ -91,8 +96,8 @@ struct Use {
 
 class Engine;
 
-// A hold on one tile in one tier: contiguous bytes that stay where they are until it ends. Move-only; ends
-// at destruction or Release. A lease must end before its engine does.
+// A hold on one tile in one tier: contiguous bytes that stay where they are until it ends.
+// Move-only; ends at destruction or Release. A lease must end before its engine does.
 class SPILLWAY_EXPORT Lease {
  public:
   Lease() = default;
@@ -131,38 +136,41 @@ class SPILLWAY_EXPORT Engine {
   // Waits for transfers in flight. What was not committed is lost, as the contract says.
   virtual ~Engine() = default;
 
-  // Makes a tensor known. A new tensor is filled by `reader` in pieces of at most a tile, or starts as
-  // zeros without one. A tensor that the last commit holds is taken from there and `reader` is not called;
-  // a different spec under its name is InvalidArgument.
+  // Makes a tensor known. A new tensor is filled by `reader` in pieces of at most a tile, or starts
+  // as zeros without one. A tensor that the last commit holds is taken from there and `reader` is
+  // not called; a different spec under its name is InvalidArgument.
   virtual absl::StatusOr<TensorId> Register(const TensorSpec& spec, const Reader& reader = {}) = 0;
   virtual absl::StatusOr<TensorId> Find(std::string_view name) const = 0;
   virtual const TensorSpec& Spec(TensorId id) const = 0;
 
-  // Leases a tile in the device tier, waiting for its bytes and for room. With a stream the stream, not
-  // the caller, waits for the bytes. Fails at once with ResourceExhausted, naming the leases in the way,
-  // if nothing unleased or in flight can make room. Any number of readers, or one writer; a lease that
-  // conflicts waits for the other's end, so a thread must not acquire what it holds.
+  // Leases a tile in the device tier, waiting for its bytes and for room. With a stream the stream,
+  // not the caller, waits for the bytes. Fails at once with ResourceExhausted, naming the leases in
+  // the way, if nothing unleased or in flight can make room. Any number of readers, or one writer;
+  // a lease that conflicts waits for the other's end, so a thread must not acquire what it holds.
   virtual absl::StatusOr<Lease> Acquire(TileRef tile, Access access, Stream* stream = nullptr) = 0;
   // The same in pinned memory, for work of the CPU's on bytes at rest (the optimizer's).
   virtual absl::StatusOr<Lease> AcquireHost(TileRef tile, Access access) = 0;
 
-  // Declares uses to come, in order, after those declared before. The engine moves their bytes ahead as
-  // far as budgets allow. A use that does not come, or one that was not declared, costs time only.
+  // Declares uses to come, in order, after those declared before. The engine moves their bytes
+  // ahead as far as budgets allow. A use that does not come, or one that was not declared, costs
+  // time only.
   virtual absl::Status Prefetch(std::span<const Use> uses) = 0;
   // Forgets all declared uses that have not come.
   virtual void ClearPrefetch() = 0;
-  // Starts moving a tile to the lowest tier there is, to make room now. FailedPrecondition if leased.
+  // Starts moving a tile to the lowest tier there is, to make room now. FailedPrecondition if
+  // leased.
   virtual absl::Status Evict(TileRef tile) = 0;
-  // The bytes of a transient tensor's tile are wanted no longer: every copy is forgotten, nothing is written,
-  // and the tile reads as zeros. InvalidArgument if it is not transient, FailedPrecondition if leased.
+  // The bytes of a transient tensor's tile are wanted no longer: every copy is forgotten, nothing
+  // is written, and the tile reads as zeros. InvalidArgument if it is not transient,
+  // FailedPrecondition if leased.
   virtual absl::Status Discard(TileRef tile) = 0;
 
   // A step's end: reports failures of transfers that nobody has waited for.
   virtual absl::Status EndStep() = 0;
 
-  // Makes the state of every tensor that is not transient durable, with `user_state`, atomically: after
-  // any crash the store reopens at exactly this commit or the one before. FailedPrecondition without a
-  // store or with leases held.
+  // Makes the state of every tensor that is not transient durable, with `user_state`, atomically:
+  // after any crash the store reopens at exactly this commit or the one before. FailedPrecondition
+  // without a store or with leases held.
   virtual absl::Status Commit(std::string_view user_state) = 0;
   // The user state of the commit that the store was opened at or made since; none: never committed.
   virtual std::optional<std::string> UserState() const = 0;
@@ -175,7 +183,8 @@ class SPILLWAY_EXPORT Engine {
  protected:
   friend class Lease;
   virtual void EndLease(const Lease& lease) = 0;
-  // For implementations, a test's double among them: a lease on `bytes` that ends by this engine's EndLease.
+  // For implementations, a test's double among them: a lease on `bytes` that ends by this engine's
+  // EndLease.
   Lease MakeLease(std::span<std::byte> bytes, TileRef tile, Tier tier, Access access);
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the engine counted: bytes over each edge, bytes held in each tier, waiting and its share that
-// compute hid. Counters run from Engine::Open; a caller that wants a step's share subtracts.
+// What the engine counted: bytes over each edge, bytes held in each tier, waiting and its share
+// that compute hid. Counters run from Engine::Open; a caller that wants a step's share subtracts.
 
 #ifndef SPILLWAY_STATS_H_
 #define SPILLWAY_STATS_H_
@@ -43,8 +43,8 @@ struct EngineStats {
   uint64_t prefetch_wasted = 0;  // of these, evicted unused
   uint64_t commits = 0;
 
-  // What the machine could not give, in words ("io_uring unavailable (EPERM): using threads"). Each is
-  // announced once.
+  // What the machine could not give, in words ("io_uring unavailable (EPERM): using threads"). Each
+  // is announced once.
   std::vector<std::string> fallbacks;
   std::string io_engine;  // "uring" or "posix"; empty without a store
   std::string device;     // "host" or the GPU's name

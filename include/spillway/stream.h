@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A stream: work on the device in the order it was launched, asynchronous to the caller. On the host
-// device a stream is a thread that runs closures; on a GPU it is a CUDA stream.
+// A stream: work on the device in the order it was launched, asynchronous to the caller. On the
+// host device a stream is a thread that runs closures; on a GPU it is a CUDA stream.
 
 #ifndef SPILLWAY_STREAM_H_
 #define SPILLWAY_STREAM_H_
@@ -14,8 +14,8 @@
 
 namespace spillway {
 
-// Made by Engine::CreateStream and destroyed before its engine. Destruction waits for the work launched.
-// Thread-compatible: one caller at a time.
+// Made by Engine::CreateStream and destroyed before its engine. Destruction waits for the work
+// launched. Thread-compatible: one caller at a time.
 //
 //   auto stream = engine->CreateStream();
 //   auto lease = engine->Acquire(id, Access::kRead, stream->get());

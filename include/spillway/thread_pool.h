@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Worker threads that a trainer and the optimizer share. The one idea: work is cut into a fixed number
-// of parts that depends on the thread count only, so that the same numbers come out whatever the timing.
+// Worker threads that a trainer and the optimizer share. The one idea: work is cut into a fixed
+// number of parts that depends on the thread count only, so that the same numbers come out whatever
+// the timing.
 
 #ifndef SPILLWAY_THREAD_POOL_H_
 #define SPILLWAY_THREAD_POOL_H_
@@ -14,8 +15,8 @@
 
 namespace spillway {
 
-// `num_threads` counts the caller: a pool of one runs everything inline. Thread-compatible: one caller at a
-// time, and no ParallelFor inside another. Destruction joins the workers.
+// `num_threads` counts the caller: a pool of one runs everything inline. Thread-compatible: one
+// caller at a time, and no ParallelFor inside another. Destruction joins the workers.
 class SPILLWAY_EXPORT ThreadPool {
  public:
   explicit ThreadPool(int num_threads);
@@ -29,8 +30,9 @@ class SPILLWAY_EXPORT ThreadPool {
   // returns when all have run. Which thread runs which i is not defined; the caller runs some.
   void ParallelFor(int64_t n, const std::function<void(int64_t)>& body);
 
-  // Cuts [0, n) into num_threads() contiguous ranges, boundaries at multiples of `grain` (so that they follow
-  // from n, grain and the thread count alone), and calls body(begin, end) for each that is not empty.
+  // Cuts [0, n) into num_threads() contiguous ranges, boundaries at multiples of `grain` (so that
+  // they follow from n, grain and the thread count alone), and calls body(begin, end) for each that
+  // is not empty.
   void ParallelRanges(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
 
  private:

@@ -50,7 +50,8 @@ inline constexpr int kNumRoles = 5;
 //   kRead        reads; must not write.
 //   kWrite       writes some bytes; those it leaves alone keep their value.
 //   kReadWrite   reads and writes.
-//   kDiscard     writes every byte before reading any: the previous content is not brought in and the
+//   kDiscard     writes every byte before reading any: the previous content is not brought in and
+//   the
 //                bytes start undefined.
 enum class Access : uint8_t { kRead, kWrite, kReadWrite, kDiscard };
 constexpr bool Writes(Access access) { return access != Access::kRead; }
@@ -73,12 +74,12 @@ struct TensorId {
 // contiguous. With `tile_rows` zero the tensor is one tile. Budgets must hold the tiles that are
 // leased together, never the tensor.
 struct SPILLWAY_EXPORT TensorSpec {
-  std::string name;            // unique in an engine; 1 to 512 bytes
+  std::string name;  // unique in an engine; 1 to 512 bytes
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;  // every dimension at least 1; empty is a scalar
   Role role = Role::kParameter;
-  int64_t tile_rows = 0;       // 0: one tile; else at least 1
-  bool transient = false;      // never committed: gradients, activations
+  int64_t tile_rows = 0;   // 0: one tile; else at least 1
+  bool transient = false;  // never committed: gradients, activations
 
   uint64_t num_rows() const;    // first dimension; 1 for a scalar
   uint64_t row_bytes() const;   // bytes of one row
