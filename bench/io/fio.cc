@@ -14,7 +14,7 @@ namespace {
 std::string Command(const Passes& passes) {
   std::string command = absl::StrCat(
       "fio --output-format=json --disk_util=0 --ioengine=io_uring --direct=1 --fixedbufs=1",
-      " --registerfiles=1 --thread --invalidate=0 --overwrite=1 --stonewall",
+      " --registerfiles=1 --scramble_buffers=0 --thread --invalidate=0 --overwrite=1 --stonewall",
       " --mem=", passes.huge_pages ? "shmhuge" : "mmap",
       " --rw=", passes.op == io::IoOp::kRead ? "read" : "write", " --bs=", passes.request_bytes,
       " --size=", passes.file_bytes, " --filename='", passes.path, "'");
