@@ -50,10 +50,11 @@ absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
                      "' is no size: write bytes, or a number with KiB, MiB, GiB, TiB (powers of "
                      "1024) or KB, MB, GB, TB (powers of 1000), for example 48MiB"));
   };
+  if (text.starts_with('-')) return bad();
   double value = 0;
   const char* end = text.data() + text.size();
   auto [rest, error] = std::from_chars(text.data(), end, value, std::chars_format::fixed);
-  if (error != std::errc() || !(value >= 0)) return bad();
+  if (error != std::errc() || std::isnan(value)) return bad();
   std::string_view unit(rest, static_cast<size_t>(end - rest));
   if (unit.starts_with(' ')) unit.remove_prefix(1);
   if (unit.ends_with('B') || unit.ends_with('b')) unit.remove_suffix(1);

@@ -23,6 +23,9 @@ endif()
 # compiler fuses. These options reach this project's targets only; nothing of them is exported.
 add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
                     -Wno-missing-field-initializers -Werror -ffp-contract=off)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_compile_options(-Wno-restrict)  # g++ 12 sees overlaps in std::string's operator+ (GCC bug 105329)
+endif()
 include_directories(${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
 
 find_package(Threads REQUIRED)

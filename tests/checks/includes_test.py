@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives tools/checks/includes.py trees with wrong includes, and this repository, which has none."""
+
+import pathlib
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools" / "checks"))
+import includes  # noqa: E402
+
+
+class IncludesTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+
+    def write(self, path, *lines):
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+
+    def wrong(self):
+        return [str(each) for each in includes.check(self.root)]
+
+    def assert_rejects(self, file, line, header):
+        self.write(header)
+        self.write(file, "// first line", line)
+        wrong = [each for each in self.wrong() if each.startswith(f"{file}:2: ")]
+        self.assertEqual(len(wrong), 1, f"{file} including {header}")
+        (self.root / file).unlink()
+
+    def assert_accepts(self, file, line, header):
+        self.write(header)
+        self.write(file, line)
+        self.assertEqual(self.wrong(), [])
+
+    def test_this_repository_has_none(self):
+        self.assertEqual([str(each) for each in includes.check(ROOT)], [])
+
+    def test_arrows_against_the_direction(self):
+        for file, header in [
+            ("src/base/a.h", "io/store.h"),
+            ("io/a.cc", "tiers/arena.h"),
+            ("io/a.cc", "src/engine/mover.h"),
+            ("tiers/a.cc", "src/engine/mover.h"),
+            ("tiers/a.cc", "src/plan/plan.h"),
+            ("src/plan/a.cc", "io/store.h"),
+            ("src/plan/a.cc", "tiers/arena.h"),
+            ("src/engine/a.cc", "src/optim/adamw.h"),
+            ("src/optim/a.cc", "tools/trainer/model.h"),
+            ("tools/trainer/a.cc", "src/base/bytes.h"),
+            ("tools/trainer/a.cc", "io/store.h"),
+            ("tools/trainer/kernels/a.cc", "src/engine/mover.h"),
+            ("tools/hf/a.cc", "src/base/bytes.h"),
+            ("tools/hf/a.cc", "tools/trainer/model.h"),
+            ("src/engine/a.cc", "tests/io/fake.h"),
+            ("tools/spillway/a.cc", "bench/util.h"),
+        ]:
+            self.assert_rejects(file, f'#include "{header}"', header)
+
+    def test_a_public_header_stays_public(self):
+        self.assert_rejects("include/spillway/a.h", '#include "src/base/bytes.h"', "src/base/bytes.h")
+        self.assert_rejects("tools/hf/a.h", '#include "spillway/types.h"', "include/spillway/types.h")
+
+    def test_arrows_along_the_direction(self):
+        for file, header in [
+            ("include/spillway/a.h", "include/spillway/types.h"),
+            ("src/base/a.cc", "include/spillway/types.h"),
+            ("io/a.cc", "src/base/bytes.h"),
+            ("tiers/a.cc", "io/store.h"),
+            ("src/engine/a.cc", "tiers/arena.h"),
+            ("src/optim/a.cc", "src/engine/mover.h"),
+            ("tools/trainer/a.cc", "tools/hf/npy.h"),
+            ("tools/spillway/a.cc", "src/base/bytes.h"),
+            ("tests/io/a.cc", "src/engine/mover.h"),
+            ("bench/io/a.cc", "tests/io/fake.h"),
+        ]:
+            self.assert_accepts(file, f'#include "{header.removeprefix("include/")}"', header)
+
+    def test_cuda_is_for_cuda_files(self):
+        self.assert_rejects("tiers/a.cc", "#include <cuda_runtime.h>", "tiers/unused.h")
+        self.assert_rejects("include/spillway/a_cuda.h", "#include <cuda.h>", "tiers/unused.h")
+        self.assert_accepts("tiers/runtime_cuda.cc", "#include <cuda_runtime.h>", "tiers/unused.h")
+
+    def test_libraries_have_their_folders(self):
+        self.assert_rejects("src/engine/a.cc", "#include <liburing.h>", "io/unused.h")
+        self.assert_rejects("tools/trainer/a.cc", '#include "CLI/CLI.hpp"', "io/unused.h")
+        self.assert_accepts("io/a.cc", "#include <sqlite3.h>", "io/unused.h")
+
+    def test_paths_are_written_from_the_root(self):
+        self.write("io/store.h")
+        self.write("io/store.cc", '#include "store.h"')
+        self.assertRegex(self.wrong()[0], "io/store.cc:1: .*from the root")
+
+    def test_a_header_that_is_not_there(self):
+        self.write("io/store.cc", '#include "io/stroe.h"')
+        self.assertRegex(self.wrong()[0], "io/store.cc:1: .*no such file")
+
+    def test_a_folder_without_a_rule(self):
+        self.write("src/novel/a.cc", "#include <vector>")
+        self.assertRegex(self.wrong()[0], "src/novel/a.cc:1: .*say there")
+
+
+if __name__ == "__main__":
+    unittest.main()
