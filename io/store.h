@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The store: where tensor pages rest on NVMe, and what was committed. It hands out extents in segment files,
-// remembers which extent holds each page, and switches the durable state in one catalog transaction. It moves
-// no page itself: the mover does, through the IoEngine, with the addresses that the store gives.
+// The store: where tensor pages rest on NVMe, and what was committed. It hands out extents in
+// segment files, remembers which extent holds each page, and switches the durable state in one
+// catalog transaction. It moves no page itself: the mover does, through the IoEngine, with the
+// addresses that the store gives.
 //
-// One idea: data is written out of place. An extent that the last commit names is never written again until a
-// later commit has replaced it.
+// One idea: data is written out of place. An extent that the last commit names is never written
+// again until a later commit has replaced it.
 
 #ifndef SPILLWAY_IO_STORE_H_
 #define SPILLWAY_IO_STORE_H_
@@ -19,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "io/direct_file.h"
 #include "io/io_engine.h"
 
 namespace spillway::io {
@@ -32,7 +34,8 @@ struct Extent {
   friend bool operator==(const Extent&, const Extent&) = default;
 };
 
-// A page at rest: its extent and the XXH3-64 of its `content_bytes` bytes (the extent is rounded up).
+// A page at rest: its extent and the XXH3-64 of its `content_bytes` bytes (the extent is rounded
+// up).
 struct PageRecord {
   Extent extent;
   uint32_t content_bytes = 0;
@@ -40,8 +43,8 @@ struct PageRecord {
   friend bool operator==(const PageRecord&, const PageRecord&) = default;
 };
 
-// What the catalog keeps of a tensor. The store knows tensors as names and pages; the description is opaque
-// text (JSON of dtype, shape, role, tile_rows) that the engine compares.
+// What the catalog keeps of a tensor. The store knows tensors as names and pages; the description
+// is opaque text (JSON of dtype, shape, role, tile_rows) that the engine compares.
 struct TensorRecord {
   std::string name;
   std::string description;
@@ -51,22 +54,36 @@ struct TensorRecord {
 // A tensor's index in this store, dense from zero, stable for the life of the Store object.
 using TensorIndex = uint32_t;
 
+inline constexpr uint64_t kDefaultPageBytes = uint64_t{1} << 20;
+inline constexpr uint64_t kDefaultSegmentBytes = uint64_t{1} << 30;
+
 struct StoreOptions {
   std::vector<std::string> folders;
-  bool create = true;              // false: NotFound if there is no store
-  bool must_not_exist = false;     // FailedPrecondition if a committed or uncommitted store is there
-  bool scratch = false;            // the destructor removes what was made
-  uint64_t max_bytes = UINT64_MAX; // of extents, over all folders: committed and new together
-  uint64_t page_bytes = 0;         // 0: the store's own, or 1 MiB for a new one; a mismatch is InvalidArgument
+  bool create = true;  // false: NotFound if there is no store
+  // FailedPrecondition if a store is there, committed, uncommitted or half made. (What is left of a
+  // scratch store whose process was killed is removed.)
+  bool must_not_exist = false;
+  // The destructor removes what was made. Implies must_not_exist.
+  bool scratch = false;
+  // Of extents, over all folders: committed and new together. Segment files grow beyond it only
+  // where free runs are too short for what is asked.
+  uint64_t max_bytes = UINT64_MAX;
+  // A multiple of kIoAlignment, at most 1 GiB and segment_bytes. 0: the store's own, or 1 MiB for a
+  // new one. Another than the store's is InvalidArgument once there is a commit.
+  uint64_t page_bytes = 0;
+  // Bound on the first segment files; io/FORMAT.md says how it rises. A multiple of kIoAlignment.
+  uint64_t segment_bytes = kDefaultSegmentBytes;
+  // Told about a file system that refuses O_DIRECT, once for each file; may be empty.
+  Announce announce;
 };
 
 // Externally synchronised: one caller at a time.
 class Store {
  public:
   // Opens or makes the store. What an earlier run wrote after its last commit is reclaimed. Errors:
-  // FailedPrecondition (exists, is locked by another process, or is no Spillway store: nothing is touched),
-  // NotFound, InvalidArgument (page size, folder count or order differs), DataLoss (catalog), Unavailable
-  // (not writable).
+  // FailedPrecondition (exists, is locked by another process, or is no Spillway store: nothing is
+  // touched), NotFound, InvalidArgument (page size, folder count or order differs), DataLoss
+  // (catalog), Unavailable (not writable).
   static absl::StatusOr<std::unique_ptr<Store>> Open(const StoreOptions& options, IoEngine* io);
   virtual ~Store() = default;
 
@@ -82,8 +99,9 @@ class Store {
   // The newest copy of a page; none: never written (reads as zeros).
   virtual std::optional<PageRecord> FindPage(TensorIndex tensor, uint64_t page) const = 0;
 
-  // Room for a page, preferring extents that were written before, folders in turn. ResourceExhausted names
-  // what was asked, the limit and the use. Growing a file may fail with ENOSPC (ResourceExhausted).
+  // Room for a page, preferring extents that were written before, folders in turn.
+  // ResourceExhausted names what was asked, the limit and the use. Growing a file may fail with
+  // ENOSPC (ResourceExhausted).
   virtual absl::StatusOr<Extent> Allocate(uint32_t size_bytes) = 0;
   // Returns an extent that was allocated and never recorded.
   virtual void Release(const Extent& extent) = 0;
@@ -91,21 +109,25 @@ class Store {
   virtual FileId File(const Extent& extent) const = 0;
   virtual std::string Path(const Extent& extent) const = 0;
 
-  // The page was written there. The copy before it is freed at once if no commit names it, else after the
-  // next commit.
+  // The page was written there. The copy before it is freed at once if no commit names it, else
+  // after the next commit.
   virtual void Record(TensorIndex tensor, uint64_t page, const PageRecord& record) = 0;
   // The page's bytes are wanted no longer (a discarded transient); it reads as zeros again.
   virtual void Forget(TensorIndex tensor, uint64_t page) = 0;
 
-  // Makes every page recorded so far the durable state, with the user state: (1) sync data on every folder,
-  // (2) one catalog transaction with a durable sync, (3) free what only the commit before named. On an error
-  // the last commit stands and the call may be repeated.
+  // Makes every page recorded so far the durable state, with the user state: (1) sync data on every
+  // folder, (2) one catalog transaction with a durable sync, (3) free what only the commit before
+  // named. On an error the last commit stands in this store and the call may be repeated (it fails
+  // for good after a failed sync of data); whoever opens the store next may find either commit,
+  // whole.
   virtual absl::Status Commit(std::string_view user_state) = 0;
-  virtual std::optional<std::string> UserState() const = 0;  // of the last commit; none: never committed
+  // Of the last commit; none: never committed.
+  virtual std::optional<std::string> UserState() const = 0;
 
-  // Extents in use: the newest copies, and those that only the last commit names.
+  // Extents in use: allocated, the newest copies, and those that only the last commit names.
   virtual uint64_t used_bytes() const = 0;
-  // Bytes that could be had: under max_bytes and in the file systems' free space, counting free extents.
+  // Bytes that could be had: under max_bytes and in the file systems' free space (less what the
+  // catalog may need), counting free extents.
   virtual uint64_t available_bytes() const = 0;
 };
 

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Hashes of the catalog's rows. Their sum is stored with each commit, so that a row that was
+// changed, lost or added behind the store's back is found when it opens: a lost page row would
+// otherwise read as zeros.
+//
+// One idea: a sum does not depend on order, so a commit updates it for the rows that it changes
+// alone.
+
+#ifndef SPILLWAY_IO_CATALOG_DIGEST_H_
+#define SPILLWAY_IO_CATALOG_DIGEST_H_
+
+#include <cstdint>
+#include <string_view>
+
+#include "io/store.h"
+
+namespace spillway::io {
+
+// As io/FORMAT.md defines them.
+uint64_t TensorDigest(uint64_t catalog_id, const TensorRecord& tensor);
+uint64_t PageDigest(uint64_t catalog_id, uint64_t page, const PageRecord& record);
+uint64_t CommitDigest(uint64_t number, uint64_t page_bytes, std::string_view user_state);
+
+}  // namespace spillway::io
+
+#endif  // SPILLWAY_IO_CATALOG_DIGEST_H_

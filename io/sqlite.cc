@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "io/sqlite.h"
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "src/base/errno_status.h"
+#include "src/base/status_macros.h"
+
+namespace spillway::io {
+namespace {
+
+// How long a commit waits for someone who looks at the catalog with a tool of their own.
+constexpr int kBusyTimeoutMs = 10000;
+
+absl::StatusCode CodeOf(int primary_code) {
+  switch (primary_code) {
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+    case SQLITE_FORMAT: return absl::StatusCode::kDataLoss;
+    case SQLITE_FULL:
+    case SQLITE_NOMEM: return absl::StatusCode::kResourceExhausted;
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+    case SQLITE_PROTOCOL:
+    case SQLITE_READONLY:
+    case SQLITE_CANTOPEN:
+    case SQLITE_PERM:
+    case SQLITE_AUTH:
+    case SQLITE_IOERR:
+    case SQLITE_NOLFS: return absl::StatusCode::kUnavailable;
+    case SQLITE_TOOBIG: return absl::StatusCode::kInvalidArgument;
+    default: return absl::StatusCode::kInternal;
+  }
+}
+
+std::string_view Advice(int primary_code) {
+  switch (primary_code) {
+    case SQLITE_FULL: return "; make room on its file system and try again";
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED: return "; close the program that holds it open and try again";
+    case SQLITE_READONLY:
+    case SQLITE_CANTOPEN:
+    case SQLITE_PERM: return "; check that the folder and the file can be written";
+    default: return "";
+  }
+}
+
+absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+
+}  // namespace
+
+absl::Status SqliteDatabase::ToStatus(int code, std::string_view what) const {
+  const int primary_code = code & 0xff;
+  if (primary_code == SQLITE_OK || primary_code == SQLITE_ROW || primary_code == SQLITE_DONE) {
+    return absl::OkStatus();
+  }
+  // An operation that failed on an earlier call may have left a newer message in the handle.
+  const bool is_current = handle_ && sqlite3_extended_errcode(handle_.get()) == code;
+  const std::string message =
+      absl::StrCat(path_, ": ", View(what), ": ",
+                   is_current ? sqlite3_errmsg(handle_.get()) : sqlite3_errstr(code),
+                   " (SQLite code ", code, ")", View(Advice(primary_code)));
+  const int system_errno = handle_ ? sqlite3_system_errno(handle_.get()) : 0;
+  if (code == SQLITE_IOERR_SHORT_READ || code == SQLITE_IOERR_DATA ||
+      code == SQLITE_IOERR_CORRUPTFS) {
+    return absl::DataLossError(message);
+  }
+  if (primary_code == SQLITE_IOERR && system_errno != 0)
+    return base::ErrnoToStatus(system_errno, message);
+  return {CodeOf(primary_code), message};
+}
+
+absl::StatusOr<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(std::string path, Mode mode) {
+  std::unique_ptr<SqliteDatabase> database(new SqliteDatabase(std::move(path)));
+  const int flags = SQLITE_OPEN_READWRITE | (mode == Mode::kCreate ? SQLITE_OPEN_CREATE : 0);
+  sqlite3* handle = nullptr;
+  const int code = sqlite3_open_v2(database->path_.c_str(), &handle, flags, nullptr);
+  database->handle_.reset(handle);  // SQLite gives a handle, for its message, even when it fails
+  if (handle) sqlite3_extended_result_codes(handle, 1);
+  SPILLWAY_RETURN_IF_ERROR(database->ToStatus(code, "open"));
+  SPILLWAY_RETURN_IF_ERROR(
+      database->ToStatus(sqlite3_busy_timeout(handle, kBusyTimeoutMs), "set the time-out"));
+  return database;
+}
+
+absl::Status SqliteDatabase::Execute(const char* sql) {
+  return ToStatus(sqlite3_exec(handle_.get(), sql, nullptr, nullptr, nullptr), sql);
+}
+
+absl::StatusOr<SqliteStatement> SqliteDatabase::Prepare(std::string_view sql) {
+  sqlite3_stmt* handle = nullptr;
+  const int code = sqlite3_prepare_v3(handle_.get(), sql.data(), static_cast<int>(sql.size()),
+                                      SQLITE_PREPARE_PERSISTENT, &handle, nullptr);
+  SPILLWAY_RETURN_IF_ERROR(ToStatus(code, sql));
+  return SqliteStatement(this, handle);
+}
+
+void SqliteDatabase::RollBack() {
+  if (sqlite3_get_autocommit(handle_.get())) return;
+  // A rollback that fails leaves nothing to do: the journal makes the next one to open the file
+  // undo it.
+  sqlite3_exec(handle_.get(), "ROLLBACK", nullptr, nullptr, nullptr);
+}
+
+SqliteStatement& SqliteStatement::Bind(int index, uint64_t value) {
+  const int code = sqlite3_bind_int64(handle_.get(), index, static_cast<sqlite3_int64>(value));
+  if (bind_code_ == SQLITE_OK) bind_code_ = code;
+  return *this;
+}
+
+SqliteStatement& SqliteStatement::BindText(int index, std::string_view text) {
+  const int code = sqlite3_bind_text64(handle_.get(), index, text.empty() ? "" : text.data(),
+                                       text.size(), SQLITE_STATIC, SQLITE_UTF8);
+  if (bind_code_ == SQLITE_OK) bind_code_ = code;
+  return *this;
+}
+
+SqliteStatement& SqliteStatement::BindBlob(int index, std::string_view bytes) {
+  const int code = sqlite3_bind_blob64(handle_.get(), index, bytes.empty() ? "" : bytes.data(),
+                                       bytes.size(), SQLITE_STATIC);
+  if (bind_code_ == SQLITE_OK) bind_code_ = code;
+  return *this;
+}
+
+absl::Status SqliteStatement::Fail(int code) {
+  absl::Status status = database_->ToStatus(code, sqlite3_sql(handle_.get()));
+  sqlite3_reset(handle_.get());
+  return status;
+}
+
+absl::StatusOr<bool> SqliteStatement::Step() {
+  if (const int code = std::exchange(bind_code_, SQLITE_OK); code != SQLITE_OK) return Fail(code);
+  const int code = sqlite3_step(handle_.get());
+  if (code == SQLITE_ROW) return true;
+  if (code != SQLITE_DONE) return Fail(code);
+  sqlite3_reset(handle_.get());
+  return false;
+}
+
+absl::Status SqliteStatement::Run() {
+  while (true) {
+    SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, Step());
+    if (!has_row) return absl::OkStatus();
+  }
+}
+
+std::string SqliteStatement::Bytes(int column) const {
+  // sqlite3_column_blob gives text as it is, too; the size must be asked for after the pointer.
+  const void* bytes = sqlite3_column_blob(handle_.get(), column);
+  const int size_bytes = sqlite3_column_bytes(handle_.get(), column);
+  return bytes ? std::string(static_cast<const char*>(bytes), static_cast<size_t>(size_bytes))
+               : std::string();
+}
+
+}  // namespace spillway::io

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SQLite behind Status: a database and its prepared statements as owning objects, every return code
+// checked and mapped once, with the file's name and SQLite's own words. What is stored is the
+// catalog's business.
+
+#ifndef SPILLWAY_IO_SQLITE_H_
+#define SPILLWAY_IO_SQLITE_H_
+
+#include <sqlite3.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace spillway::io {
+
+class SqliteStatement;
+
+// An open database. Its statements must not outlive it. One thread at a time.
+//
+// Errors: DataLoss for a damaged file or one that is no database; ResourceExhausted for a full file
+// system or no memory; Unavailable for what cannot be opened, locked or written; InvalidArgument
+// for a value over SQLite's limits; the errno's status for other I/O errors; Internal for the rest.
+class SqliteDatabase {
+ public:
+  enum class Mode { kCreate, kExisting };
+  static absl::StatusOr<std::unique_ptr<SqliteDatabase>> Open(std::string path, Mode mode);
+  SqliteDatabase(const SqliteDatabase&) = delete;
+  SqliteDatabase& operator=(const SqliteDatabase&) = delete;
+
+  // Runs statements that give no rows that anyone wants.
+  absl::Status Execute(const char* sql);
+  absl::StatusOr<SqliteStatement> Prepare(std::string_view sql);
+  // Undoes the transaction that is open, if one is.
+  void RollBack();
+
+  const std::string& path() const { return path_; }
+  // Ok for SQLITE_OK, SQLITE_ROW and SQLITE_DONE.
+  absl::Status ToStatus(int code, std::string_view what) const;
+
+ private:
+  struct Closer {
+    void operator()(sqlite3* handle) const { sqlite3_close_v2(handle); }
+  };
+  explicit SqliteDatabase(std::string path) : path_(std::move(path)) {}
+
+  std::string path_;
+  std::unique_ptr<sqlite3, Closer> handle_;
+};
+
+// A prepared statement. Parameters count from 1, columns from 0, as in SQLite. Bound text must live
+// until the statement has run. Move-only.
+//
+//   SPILLWAY_ASSIGN_OR_RETURN(SqliteStatement put, database->Prepare("INSERT INTO t VALUES (?,
+//   ?)")); SPILLWAY_RETURN_IF_ERROR(put.Bind(1, 7).BindText(2, "seven").Run());
+class SqliteStatement {
+ public:
+  SqliteStatement(SqliteDatabase* database, sqlite3_stmt* handle)
+      : database_(database), handle_(handle) {}
+
+  // A failed bind is reported by the next Step or Run.
+  SqliteStatement& Bind(int index, uint64_t value);  // stored as a signed integer of the same bits
+  SqliteStatement& BindText(int index, std::string_view text);
+  SqliteStatement& BindBlob(int index, std::string_view bytes);
+
+  // True: a row is there. False: no more rows; the statement is reset.
+  absl::StatusOr<bool> Step();
+  // Runs to the end and resets, so that it can be bound and run again.
+  absl::Status Run();
+
+  bool IsInteger(int column) const {
+    return sqlite3_column_type(handle_.get(), column) == SQLITE_INTEGER;
+  }
+  int64_t Integer(int column) const { return sqlite3_column_int64(handle_.get(), column); }
+  std::string Bytes(int column) const;  // of text or a blob
+
+ private:
+  struct Finalizer {
+    void operator()(sqlite3_stmt* handle) const { sqlite3_finalize(handle); }
+  };
+  absl::Status Fail(int code);
+
+  SqliteDatabase* database_;
+  std::unique_ptr<sqlite3_stmt, Finalizer> handle_;
+  int bind_code_ = SQLITE_OK;
+};
+
+}  // namespace spillway::io
+
+#endif  // SPILLWAY_IO_SQLITE_H_

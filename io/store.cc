@@ -1,0 +1,437 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The store over its parts: folders and catalog (store_opening.h), segment files, extent allocator,
+// page ledger.
+//
+// Opening:
+//   1. Open and lock the folders; find or make the store (the steps are in store_opening.cc).
+//   2. Read the catalog once and compare its rows with the digest of the last commit, before
+//   trusting any.
+//   3. Open the segment files. All their bytes are free; then claim what the catalog's pages name.
+//   So whatever
+//      was written after the last commit is free again, and bytes that two pages name or that do
+//      not exist are found.
+//
+// A page's write, by the mover:
+//   1. Allocate gives an extent that neither a newest copy nor the last commit uses, growing a file
+//   if it must.
+//   2. The mover writes it through File.
+//   3. Record makes it the newest copy. The copy before it is free at once if no commit names it.
+//
+// Commit:
+//   1. fdatasync every segment file written since the last commit; fsync folders in which files
+//   were made.
+//   2. In one transaction, add new tensors, put or erase the pages that changed, and replace the
+//   commit's row.
+//      It is durable when the transaction returns; a crash before that leaves the last commit.
+//   3. Free what only the commit before named.
+// If step 2 fails, the new commit may yet be found by whoever opens the store next: extents of both
+// states stay taken until a commit succeeds.
+
+#include "io/store.h"
+
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <deque>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "io/catalog_digest.h"
+#include "io/extent_allocator.h"
+#include "io/page_ledger.h"
+#include "io/segment_files.h"
+#include "io/store_opening.h"
+#include "src/base/bytes.h"
+#include "src/base/check.h"
+#include "src/base/errno_status.h"
+#include "src/base/status_macros.h"
+
+namespace spillway::io {
+namespace {
+
+// Files grow by this much at a time. A fallocate costs about 2 ms on ext4 and a page's write 0.5 ms
+// a MiB.
+constexpr uint64_t kGrowBytes = uint64_t{64} << 20;
+// What a commit may add to the catalog and its log: fixed, and for each page.
+constexpr uint64_t kCatalogReserveBytes = uint64_t{1} << 20;
+constexpr uint64_t kCatalogReservePerPageBytes = 256;
+constexpr size_t kMaxNameBytes = 512;
+
+uint64_t RoundUpToUnit(uint64_t bytes) {
+  return (bytes + kIoAlignment - 1) / kIoAlignment * kIoAlignment;
+}
+
+class StoreImpl final : public Store {
+ public:
+  StoreImpl(const StoreOptions& options, OpenedStore opened, IoEngine* io);
+  ~StoreImpl() override;
+
+  // Steps 2 and 3 of opening.
+  absl::Status Load();
+
+  uint64_t page_bytes() const override { return catalog_->meta().page_bytes; }
+  std::optional<TensorIndex> FindTensor(std::string_view name) const override;
+  const TensorRecord& Tensor(TensorIndex tensor) const override { return tensors_[tensor]; }
+  uint64_t num_tensors() const override { return tensors_.size(); }
+  absl::StatusOr<TensorIndex> AddTensor(TensorRecord record, bool transient) override;
+  std::optional<PageRecord> FindPage(TensorIndex tensor, uint64_t page) const override;
+  absl::StatusOr<Extent> Allocate(uint32_t size_bytes) override;
+  void Release(const Extent& extent) override { extents_.Free(extent); }
+  FileId File(const Extent& extent) const override {
+    return segments_->File(extent.device, extent.segment);
+  }
+  std::string Path(const Extent& extent) const override {
+    return segments_->Path(extent.device, extent.segment);
+  }
+  void Record(TensorIndex tensor, uint64_t page, const PageRecord& record) override;
+  void Forget(TensorIndex tensor, uint64_t page) override;
+  absl::Status Commit(std::string_view user_state) override;
+  std::optional<std::string> UserState() const override;
+  uint64_t used_bytes() const override { return extents_.used_bytes(); }
+  uint64_t available_bytes() const override;
+
+ private:
+  absl::Status CheckPageBytes();
+  absl::Status CheckDigest();
+  absl::Status LoadTensors();
+  absl::Status LoadSegments();
+  absl::Status LoadPages();
+  absl::Status Claim(TensorIndex tensor, uint64_t page, const PageRecord& record) const;
+  TensorIndex PutTensor(TensorRecord record, std::optional<uint64_t> catalog_id);
+
+  absl::StatusOr<uint64_t> FreeBytes(uint16_t device) const;
+  absl::Status Grow(uint16_t device, uint64_t needed_bytes);
+  absl::Status OverBudget(uint64_t size_bytes) const;
+  absl::Status WithUse(const absl::Status& status, uint64_t size_bytes) const;
+  absl::Status WriteChanges();
+  uint64_t Digest(uint64_t number, std::string_view user_state) const;
+  std::string Names() const;
+
+  // Constant after construction. The order matters: files close before their folders are given up.
+  const StoreOptions options_;
+  IoEngine* const io_;
+  std::vector<StoreFolder> folders_;
+  std::vector<dev_t> file_systems_;  // of each folder
+  std::unique_ptr<Catalog> catalog_;
+  std::unique_ptr<SegmentFiles> segments_;
+
+  bool remove_files_;  // a scratch store, or a new one that did not open
+  ExtentAllocator extents_;
+  PageLedger ledger_;
+  std::deque<TensorRecord> tensors_;  // by index; addresses are stable
+  absl::flat_hash_map<absl::string_view, TensorIndex> by_name_;
+  std::vector<std::pair<uint64_t, TensorIndex>> catalog_tensors_;  // catalog id and index, by id
+  size_t num_committed_tensors_ = 0;                               // of catalog_tensors_
+  uint64_t tensor_digest_ = 0;
+  std::optional<CatalogCommit> last_commit_;
+};
+
+StoreImpl::StoreImpl(const StoreOptions& options, OpenedStore opened, IoEngine* io)
+    : options_(options),
+      io_(io),
+      folders_(std::move(opened.folders)),
+      catalog_(std::move(opened.catalog)),
+      remove_files_(opened.is_new),
+      extents_(static_cast<uint16_t>(folders_.size()), options.max_bytes) {}
+
+StoreImpl::~StoreImpl() {
+  segments_.reset();
+  catalog_.reset();
+  if (!remove_files_) return;
+  for (StoreFolder& folder : folders_) {
+    folder.Undo();
+    // There is nobody to tell; a scratch store's leftovers are removed by the next store that is
+    // made here.
+    (void)folder.RemoveStoreFiles();
+  }
+}
+
+std::string StoreImpl::Names() const { return absl::StrJoin(options_.folders, ","); }
+
+absl::Status StoreImpl::Load() {
+  SPILLWAY_ASSIGN_OR_RETURN(last_commit_, catalog_->ReadCommit());
+  SPILLWAY_RETURN_IF_ERROR(CheckPageBytes());
+  SPILLWAY_RETURN_IF_ERROR(CheckDigest());
+  SPILLWAY_RETURN_IF_ERROR(LoadTensors());
+  SPILLWAY_RETURN_IF_ERROR(LoadSegments());
+  SPILLWAY_RETURN_IF_ERROR(LoadPages());
+  for (StoreFolder& folder : folders_) folder.Keep();
+  remove_files_ = options_.scratch;
+  return absl::OkStatus();
+}
+
+absl::Status StoreImpl::CheckPageBytes() {
+  const uint64_t wanted = options_.page_bytes;
+  if (wanted == 0 || wanted == page_bytes()) return absl::OkStatus();
+  if (!last_commit_) return catalog_->ChangePageBytes(wanted);  // it holds no page yet
+  return absl::InvalidArgumentError(absl::StrCat("the store in ", Names(), " has pages of ",
+                                                 page_bytes(), " bytes and ", wanted,
+                                                 " were asked for; a store's page size "
+                                                 "cannot change: ask for ",
+                                                 page_bytes(), ", or for none"));
+}
+
+// Reads every row and keeps none: a damaged page number must not decide how much memory is taken.
+absl::Status StoreImpl::CheckDigest() {
+  uint64_t digest = 0;
+  uint64_t num_rows = 0;
+  SPILLWAY_RETURN_IF_ERROR(catalog_->ReadTensors([&](uint64_t id, const TensorRecord& tensor) {
+    digest += TensorDigest(id, tensor);
+    ++num_rows;
+    return absl::OkStatus();
+  }));
+  SPILLWAY_RETURN_IF_ERROR(
+      catalog_->ReadPages([&](uint64_t id, uint64_t page, const PageRecord& record) {
+        digest += PageDigest(id, page, record);
+        ++num_rows;
+        return absl::OkStatus();
+      }));
+  if (last_commit_)
+    digest += CommitDigest(last_commit_->number, page_bytes(), last_commit_->user_state);
+  if (last_commit_ ? digest == last_commit_->digest : num_rows == 0) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat(catalog_->path(), " is damaged: its ", num_rows,
+                   " rows are not those of its last commit; restore the store from a copy, "
+                   "or remove it and start over"));
+}
+
+absl::Status StoreImpl::LoadTensors() {
+  return catalog_->ReadTensors([this](uint64_t id, TensorRecord tensor) {
+    catalog_tensors_.push_back({id, PutTensor(std::move(tensor), id)});
+    num_committed_tensors_ = catalog_tensors_.size();
+    return absl::OkStatus();
+  });
+}
+
+absl::Status StoreImpl::LoadSegments() {
+  const uint64_t segment_bytes = std::max(options_.segment_bytes, page_bytes());
+  segments_ = std::make_unique<SegmentFiles>(
+      &folders_, SegmentFiles::Options{segment_bytes, options_.announce}, io_);
+  for (uint16_t device = 0; device < folders_.size(); ++device) {
+    struct stat info;
+    if (::stat(folders_[device].path().c_str(), &info) != 0) {
+      return base::ErrnoToStatus(errno, absl::StrCat("stat ", folders_[device].path()));
+    }
+    file_systems_.push_back(info.st_dev);
+    SPILLWAY_ASSIGN_OR_RETURN(const auto regions, segments_->OpenExisting(device));
+    for (const SegmentFiles::Region& region : regions) {
+      extents_.AddWritten(device, region.segment, region.offset, region.size_bytes);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StoreImpl::LoadPages() {
+  auto tensor = catalog_tensors_.begin();
+  return catalog_->ReadPages(
+      [&](uint64_t id, uint64_t page, const PageRecord& record) -> absl::Status {
+        while (tensor != catalog_tensors_.end() && tensor->first < id) ++tensor;
+        if (tensor == catalog_tensors_.end() || tensor->first != id ||
+            page >= tensors_[tensor->second].num_pages) {
+          return absl::DataLossError(
+              absl::StrCat(catalog_->path(), " is damaged: page ", page, " of tensor ", id,
+                           " belongs to no tensor; restore the store from a copy, or remove it "
+                           "and start over"));
+        }
+        if (!extents_.Claim(record.extent)) {
+          const Extent& extent = record.extent;
+          return absl::DataLossError(absl::StrCat(
+              "page ", page, " of tensor ", tensors_[tensor->second].name, " rests in ",
+              folders_[extent.device].SegmentPath(extent.segment), " at offset ", extent.offset,
+              ", ", extent.size_bytes,
+              " bytes, but the file is missing or too short there, or another page "
+              "rests there too; restore the store from a copy, or remove it and start over"));
+        }
+        ledger_.Load({tensor->second, page}, record);
+        return absl::OkStatus();
+      });
+}
+
+std::optional<TensorIndex> StoreImpl::FindTensor(std::string_view name) const {
+  const auto it = by_name_.find(absl::string_view(name.data(), name.size()));
+  return it == by_name_.end() ? std::nullopt : std::optional(it->second);
+}
+
+TensorIndex StoreImpl::PutTensor(TensorRecord record, std::optional<uint64_t> catalog_id) {
+  const TensorIndex index = static_cast<TensorIndex>(tensors_.size());
+  if (catalog_id) tensor_digest_ += TensorDigest(*catalog_id, record);
+  tensors_.push_back(std::move(record));
+  by_name_.emplace(tensors_.back().name, index);
+  ledger_.AddTensor(catalog_id);
+  return index;
+}
+
+absl::StatusOr<TensorIndex> StoreImpl::AddTensor(TensorRecord record, bool transient) {
+  if (record.name.empty() || record.name.size() > kMaxNameBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a tensor's name has ", record.name.size(),
+                                                   " bytes; it must have 1 to ", kMaxNameBytes));
+  }
+  if (FindTensor(record.name)) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("tensor ", record.name, " is in the store in ", Names(), " already"));
+  }
+  if (transient) return PutTensor(std::move(record), std::nullopt);
+  const uint64_t id = catalog_tensors_.empty() ? 1 : catalog_tensors_.back().first + 1;
+  const TensorIndex index = PutTensor(std::move(record), id);
+  catalog_tensors_.push_back({id, index});
+  return index;
+}
+
+std::optional<PageRecord> StoreImpl::FindPage(TensorIndex tensor, uint64_t page) const {
+  return ledger_.Find({tensor, page});
+}
+
+void StoreImpl::Record(TensorIndex tensor, uint64_t page, const PageRecord& record) {
+  SPILLWAY_CHECK(page < tensors_[tensor].num_pages);
+  segments_->Touch(record.extent.device, record.extent.segment);
+  if (const auto freed = ledger_.Record({tensor, page}, record)) extents_.Free(*freed);
+}
+
+void StoreImpl::Forget(TensorIndex tensor, uint64_t page) {
+  if (const auto freed = ledger_.Forget({tensor, page})) extents_.Free(*freed);
+}
+
+// What the folder's file system can give to segment files, the catalog's growth set aside.
+absl::StatusOr<uint64_t> StoreImpl::FreeBytes(uint16_t device) const {
+  struct statvfs info;
+  if (::statvfs(folders_[device].path().c_str(), &info) != 0) {
+    return base::ErrnoToStatus(errno,
+                               absl::StrCat("ask for the free space of ", folders_[device].path()));
+  }
+  const uint64_t free_bytes = uint64_t{info.f_bavail} * info.f_frsize / kIoAlignment * kIoAlignment;
+  if (file_systems_[device] != file_systems_[0]) return free_bytes;
+  // Pages that exist, and those that the free space could hold.
+  const uint64_t reserve_bytes =
+      RoundUpToUnit(kCatalogReserveBytes + (extents_.space_bytes() + free_bytes) / page_bytes() *
+                                               kCatalogReservePerPageBytes);
+  return free_bytes - std::min(free_bytes, reserve_bytes);
+}
+
+absl::Status StoreImpl::Grow(uint16_t device, uint64_t needed_bytes) {
+  SPILLWAY_ASSIGN_OR_RETURN(const uint64_t free_bytes, FreeBytes(device));
+  if (free_bytes < needed_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("the file system of ", folders_[device].path(),
+                                                     " has ", base::FormatBytes(free_bytes),
+                                                     " free for it"));
+  }
+  const uint64_t space_bytes = extents_.space_bytes();
+  const uint64_t budget_bytes = options_.max_bytes - std::min(options_.max_bytes, space_bytes);
+  const uint64_t wanted_bytes =
+      std::min({kGrowBytes, free_bytes, budget_bytes}) / kIoAlignment * kIoAlignment;
+  SPILLWAY_ASSIGN_OR_RETURN(const SegmentFiles::Region region,
+                            segments_->Grow(device, needed_bytes, wanted_bytes));
+  extents_.AddFresh(device, region.segment, region.offset, region.size_bytes);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Extent> StoreImpl::Allocate(uint32_t size_bytes) {
+  const uint64_t needed_bytes = RoundUpToUnit(size_bytes);
+  if (size_bytes == 0 || needed_bytes > std::max(options_.segment_bytes, page_bytes())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("room for ", size_bytes, " bytes was asked for; an extent has 1 to ",
+                     std::max(options_.segment_bytes, page_bytes()), " bytes"));
+  }
+  if (!extents_.WithinBudget(size_bytes)) return OverBudget(size_bytes);
+  if (const auto extent = extents_.TakeWritten(size_bytes)) return *extent;
+  const uint16_t turn = extents_.turn();
+  absl::Status first_error;
+  for (uint16_t i = 0; i < extents_.num_devices(); ++i) {
+    const uint16_t device = static_cast<uint16_t>((turn + i) % extents_.num_devices());
+    if (const auto extent = extents_.TakeFresh(device, size_bytes)) return *extent;
+    const absl::Status status = Grow(device, needed_bytes);
+    if (status.ok()) return *extents_.TakeFresh(device, size_bytes);
+    first_error.Update(status);
+    if (!absl::IsResourceExhausted(status))
+      break;  // a folder that fails otherwise is not passed over in silence
+  }
+  // Growing another file turns the rest of the one before into an ordinary run.
+  if (const auto extent = extents_.TakeWritten(size_bytes)) return *extent;
+  return WithUse(first_error, size_bytes);
+}
+
+absl::Status StoreImpl::OverBudget(uint64_t size_bytes) const {
+  return WithUse(
+      absl::ResourceExhaustedError(absl::StrCat("at most ", options_.max_bytes, " (",
+                                                base::FormatBytes(options_.max_bytes), ") may be")),
+      size_bytes);
+}
+
+absl::Status StoreImpl::WithUse(const absl::Status& status, uint64_t size_bytes) const {
+  const std::string_view advice =
+      absl::IsResourceExhausted(status)
+          ? "; allow the store more bytes, free some on its disks, or commit, which "
+            "frees what only the last commit needs"
+          : "";
+  return {status.code(),
+          absl::StrCat("the store in ", Names(), " has no room for ", size_bytes,
+                       " bytes: ", extents_.used_bytes(), " bytes (",
+                       base::FormatBytes(extents_.used_bytes()), ") are in use; ", status.message(),
+                       absl::string_view(advice.data(), advice.size()))};
+}
+
+uint64_t StoreImpl::available_bytes() const {
+  uint64_t bytes = extents_.space_bytes() - extents_.used_bytes();
+  for (uint16_t device = 0; device < folders_.size(); ++device) {
+    const auto begin = file_systems_.begin();
+    if (std::find(begin, begin + device, file_systems_[device]) != begin + device)
+      continue;  // counted already
+    if (const auto free_bytes = FreeBytes(device); free_bytes.ok()) bytes += *free_bytes;
+  }
+  const uint64_t used_bytes = extents_.used_bytes();
+  return std::min(bytes, options_.max_bytes - std::min(options_.max_bytes, used_bytes));
+}
+
+uint64_t StoreImpl::Digest(uint64_t number, std::string_view user_state) const {
+  return tensor_digest_ + ledger_.digest() + CommitDigest(number, page_bytes(), user_state);
+}
+
+absl::Status StoreImpl::WriteChanges() {
+  for (size_t i = num_committed_tensors_; i < catalog_tensors_.size(); ++i) {
+    const auto& [id, tensor] = catalog_tensors_[i];
+    SPILLWAY_RETURN_IF_ERROR(catalog_->PutTensor(id, tensors_[tensor]));
+  }
+  for (const PageKey& key : ledger_.Changed()) {
+    const uint64_t id = ledger_.catalog_id(key.tensor);
+    const std::optional<PageRecord> record = ledger_.Find(key);
+    SPILLWAY_RETURN_IF_ERROR(record ? catalog_->PutPage(id, key.page, *record)
+                                    : catalog_->ErasePage(id, key.page));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StoreImpl::Commit(std::string_view user_state) {
+  SPILLWAY_RETURN_IF_ERROR(segments_->Sync());
+  const uint64_t number = last_commit_ ? last_commit_->number + 1 : 1;
+  const uint64_t digest = Digest(number, user_state);
+  const absl::Status status =
+      catalog_->Write(number, digest, user_state, [this] { return WriteChanges(); });
+  if (!status.ok()) {
+    ledger_.CommitInDoubt();
+    return status;
+  }
+  for (const Extent& extent : ledger_.Committed()) extents_.Free(extent);
+  num_committed_tensors_ = catalog_tensors_.size();
+  last_commit_ = CatalogCommit{number, digest, std::string(user_state)};
+  return absl::OkStatus();
+}
+
+std::optional<std::string> StoreImpl::UserState() const {
+  return last_commit_ ? std::optional(last_commit_->user_state) : std::nullopt;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options, IoEngine* io) {
+  SPILLWAY_ASSIGN_OR_RETURN(OpenedStore opened, OpenOrMakeStore(options));
+  auto store = std::make_unique<StoreImpl>(options, std::move(opened), io);
+  SPILLWAY_RETURN_IF_ERROR(store->Load());
+  return std::unique_ptr<Store>(std::move(store));
+}
+
+}  // namespace spillway::io

@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "io/store_folder.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "io/checksum.h"
+#include "src/base/errno_status.h"
+#include "src/base/status_macros.h"
+
+namespace spillway::io {
+namespace {
+
+constexpr char kIdentityName[] = "spillway-store";
+constexpr char kLockName[] = "spillway-lock";
+constexpr char kCatalogName[] = "spillway-catalog.sqlite";
+constexpr char kSegmentPrefix[] = "spillway-segment-";
+constexpr char kNewSuffix[] = ".new";
+constexpr std::array<std::string_view, 6> kCatalogSuffixes = {"",         "-wal", "-shm",
+                                                              "-journal", ".new", ".new-journal"};
+constexpr char kIdentityTitle[] = "Spillway store";
+constexpr int kIdentityVersion = 1;
+constexpr size_t kMaxIdentityBytes = 4096;
+
+absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+
+// A file descriptor that closes itself on every way out of a function.
+class ScopedFd {
+ public:
+  explicit ScopedFd(int fd) : fd_(fd) {}
+  ScopedFd(const ScopedFd&) = delete;
+  ScopedFd& operator=(const ScopedFd&) = delete;
+  ~ScopedFd() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+int OpenRetrying(const std::string& path, int flags) {
+  int fd;
+  do {
+    fd = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
+  } while (fd < 0 && errno == EINTR);
+  return fd;
+}
+
+absl::Status SyncFd(int fd, const std::string& path) {
+  if (::fsync(fd) != 0) return FileErrorToStatus(errno, absl::StrCat("sync ", path));
+  return absl::OkStatus();
+}
+
+absl::Status SyncFolder(const std::string& path) {
+  const ScopedFd fd(OpenRetrying(path, O_RDONLY | O_DIRECTORY));
+  if (fd.get() < 0) return FileErrorToStatus(errno, absl::StrCat("open folder ", path));
+  return SyncFd(fd.get(), path);
+}
+
+absl::Status WriteAll(int fd, std::string_view text, const std::string& path) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(fd, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return FileErrorToStatus(errno, absl::StrCat("write ", path));
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ReadUpTo(int fd, size_t limit_bytes, const std::string& path) {
+  std::string text(limit_bytes, '\0');
+  size_t size = 0;
+  while (size < limit_bytes) {
+    const ssize_t got =
+        ::pread(fd, text.data() + size, limit_bytes - size, static_cast<off_t>(size));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return FileErrorToStatus(errno, absl::StrCat("read ", path));
+    if (got == 0) break;
+    size += static_cast<size_t>(got);
+  }
+  text.resize(size);
+  return text;
+}
+
+uint64_t HashText(std::string_view text) {
+  return Checksum(std::as_bytes(std::span(text.data(), text.size())));
+}
+
+std::string FormatIdentity(const FolderIdentity& identity) {
+  std::string text =
+      absl::StrCat(kIdentityTitle, "\nversion ", kIdentityVersion, "\nstore ", identity.store_id,
+                   "\nfolder ", identity.index, "\nfolders ", identity.num_folders, "\nscratch ",
+                   identity.scratch ? 1 : 0, "\n");
+  absl::StrAppend(&text, absl::StrFormat("checksum %016x\n", HashText(text)));
+  return text;
+}
+
+// The value of "key value", or nothing.
+std::optional<std::string> Value(absl::string_view line, absl::string_view key) {
+  if (line.size() <= key.size() || line.substr(0, key.size()) != key || line[key.size()] != ' ')
+    return std::nullopt;
+  return std::string(line.substr(key.size() + 1));
+}
+
+// The fields of a version 1 file. The text is compared with what these fields would be written as,
+// so nothing else needs checking.
+std::optional<FolderIdentity> ParseFields(const std::string& text) {
+  const std::vector<std::string> lines = absl::StrSplit(text, '\n');
+  if (lines.size() != 8) return std::nullopt;
+  FolderIdentity identity;
+  uint32_t index = 0;
+  uint32_t num_folders = 0;
+  const auto store = Value(lines[2], "store");
+  const auto folder = Value(lines[3], "folder");
+  const auto folders = Value(lines[4], "folders");
+  const auto scratch = Value(lines[5], "scratch");
+  if (!store || !folder || !folders || !scratch) return std::nullopt;
+  if (!absl::SimpleAtoi(*folder, &index) || !absl::SimpleAtoi(*folders, &num_folders))
+    return std::nullopt;
+  identity.store_id = *store;
+  identity.index = static_cast<uint16_t>(index);
+  identity.num_folders = static_cast<uint16_t>(num_folders);
+  identity.scratch = *scratch == "1";
+  if (identity.index >= identity.num_folders || FormatIdentity(identity) != text)
+    return std::nullopt;
+  return identity;
+}
+
+absl::StatusOr<FolderIdentity> ParseIdentity(const std::string& text, const std::string& path) {
+  const std::vector<std::string> lines = absl::StrSplit(text, '\n');
+  if (!text.empty() && lines[0] != kIdentityTitle) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        path, " was not made by Spillway; choose another folder, or move that file away"));
+  }
+  const auto version = lines.size() > 1 ? Value(lines[1], "version") : std::nullopt;
+  int number = 0;
+  if (version && absl::SimpleAtoi(*version, &number) && number != kIdentityVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " has store format ", number, "; this Spillway reads and writes format ",
+                     kIdentityVersion, ". Use the version that made the store, or another folder"));
+  }
+  std::optional<FolderIdentity> identity = ParseFields(text);
+  if (!identity) {
+    return absl::DataLossError(
+        absl::StrCat(path, " is damaged (", text.size(),
+                     " bytes that are no identity); restore the store from a copy, or "
+                     "remove it and start over"));
+  }
+  return *std::move(identity);
+}
+
+absl::StatusOr<bool> Exists(const std::string& path) {
+  struct stat info;
+  if (::lstat(path.c_str(), &info) == 0) return true;
+  if (errno == ENOENT) return false;
+  return FileErrorToStatus(errno, absl::StrCat("look for ", path));
+}
+
+absl::Status RemoveFile(const std::string& path) {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
+    return FileErrorToStatus(errno, absl::StrCat("remove ", path));
+  }
+  return absl::OkStatus();
+}
+
+// Makes `path` and the parents it lacks; appends each that was made.
+absl::Status MakeFolders(const std::string& path, std::vector<std::string>* made) {
+  std::vector<std::filesystem::path> missing;
+  std::filesystem::path folder = std::filesystem::path(path).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();
+  std::error_code error;
+  while (!folder.empty() &&
+         !std::filesystem::exists(std::filesystem::symlink_status(folder, error))) {
+    missing.push_back(folder);
+    folder = folder.parent_path();
+  }
+  for (auto it = missing.rbegin(); it != missing.rend(); ++it) {
+    if (::mkdir(it->c_str(), 0755) != 0) {
+      if (errno == EEXIST) continue;
+      return FileErrorToStatus(errno, absl::StrCat("make folder ", it->string()));
+    }
+    made->push_back(it->string());
+    const std::filesystem::path parent = it->parent_path();
+    SPILLWAY_RETURN_IF_ERROR(SyncFolder(parent.empty() ? "." : parent.string()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status FileErrorToStatus(int error, std::string_view what) {
+  const absl::Status status = base::ErrnoToStatus(error, what);
+  switch (error) {
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return absl::UnavailableError(
+          absl::StrCat(status.message(), "; a store needs a folder that this user can write"));
+    case ENOTDIR:
+      return absl::FailedPreconditionError(
+          absl::StrCat(status.message(), "; a store folder must be a folder"));
+    default: return status;
+  }
+}
+
+absl::StatusOr<StoreFolder> StoreFolder::Open(const std::string& path, Mode mode) {
+  if (path.empty())
+    return absl::InvalidArgumentError("a store folder's name is empty; name a folder");
+  // Absolute, so that a program that changes its working folder keeps its store.
+  StoreFolder folder(std::filesystem::absolute(path).string());
+  if (mode == Mode::kMake)
+    SPILLWAY_RETURN_IF_ERROR(MakeFolders(folder.path_, &folder.made_folders_));
+  folder.folder_fd_ = OpenRetrying(folder.path_, O_RDONLY | O_DIRECTORY);
+  if (folder.folder_fd_ < 0)
+    return FileErrorToStatus(errno, absl::StrCat("open store folder ", path));
+  struct stat info;
+  if (::fstat(folder.folder_fd_, &info) != 0)
+    return FileErrorToStatus(errno, absl::StrCat("stat ", path));
+  folder.device_ = info.st_dev;
+  folder.inode_ = info.st_ino;
+  return folder;
+}
+
+StoreFolder::StoreFolder(StoreFolder&& other) noexcept
+    : path_(std::move(other.path_)),
+      made_folders_(std::exchange(other.made_folders_, {})),
+      folder_fd_(std::exchange(other.folder_fd_, -1)),
+      lock_fd_(std::exchange(other.lock_fd_, -1)),
+      device_(other.device_),
+      inode_(other.inode_),
+      made_lock_file_(std::exchange(other.made_lock_file_, false)),
+      keep_(other.keep_) {}
+
+StoreFolder::~StoreFolder() {
+  // The lock file goes while its lock is held: see Lock.
+  if (!keep_ && made_lock_file_ && lock_fd_ >= 0) ::unlink(File(kLockName).c_str());
+  if (lock_fd_ >= 0) ::close(lock_fd_);
+  if (folder_fd_ >= 0) ::close(folder_fd_);
+  if (keep_) return;
+  // Fails, rightly, for a folder into which someone else has put something.
+  for (auto it = made_folders_.rbegin(); it != made_folders_.rend(); ++it) ::rmdir(it->c_str());
+}
+
+std::string StoreFolder::File(std::string_view name) const {
+  return absl::StrCat(path_, "/", View(name));
+}
+std::string StoreFolder::CatalogPath() const { return File(kCatalogName); }
+std::string StoreFolder::SegmentPath(uint32_t segment) const {
+  return File(absl::StrFormat("%s%06d", kSegmentPrefix, segment));
+}
+
+bool StoreFolder::IsSameAs(const StoreFolder& other) const {
+  return device_ == other.device_ && inode_ == other.inode_;
+}
+
+std::string StoreFolder::HolderOfLock() const {
+  const auto text = ReadUpTo(lock_fd_, 32, File(kLockName));
+  int pid = 0;
+  if (!text.ok() || !absl::SimpleAtoi(*text, &pid)) return "another process";
+  return pid == ::getpid() ? absl::StrCat("this process (", pid, ")")
+                           : absl::StrCat("process ", pid);
+}
+
+absl::Status StoreFolder::Lock() {
+  const std::string path = File(kLockName);
+  while (true) {
+    lock_fd_ = OpenRetrying(path, O_RDWR | O_CREAT | O_EXCL);
+    made_lock_file_ = lock_fd_ >= 0;
+    if (lock_fd_ < 0 && errno == EEXIST) lock_fd_ = OpenRetrying(path, O_RDWR);
+    if (lock_fd_ < 0 && errno == ENOENT) continue;  // its owner removed it in between
+    if (lock_fd_ < 0) return FileErrorToStatus(errno, absl::StrCat("open ", path));
+    if (::flock(lock_fd_, LOCK_EX | LOCK_NB) != 0) {
+      const int error = errno;
+      const std::string holder = HolderOfLock();
+      ::close(std::exchange(lock_fd_, -1));
+      made_lock_file_ = false;
+      if (error != EWOULDBLOCK) return FileErrorToStatus(error, absl::StrCat("lock ", path));
+      return absl::FailedPreconditionError(
+          absl::StrCat("the store in ", path_, " is in use by ", holder,
+                       "; wait for it to end, or choose another folder"));
+    }
+    struct stat locked;
+    struct stat named;
+    if (::fstat(lock_fd_, &locked) == 0 && ::stat(path.c_str(), &named) == 0 &&
+        locked.st_ino == named.st_ino)
+      break;
+    ::close(std::exchange(lock_fd_, -1));  // locked a file that its owner had just removed
+  }
+  // For the message above only: without room for it the message says "another process".
+  const std::string pid = absl::StrCat(::getpid(), "\n");
+  if (::ftruncate(lock_fd_, 0) == 0 && ::pwrite(lock_fd_, pid.data(), pid.size(), 0) < 0)
+    return absl::OkStatus();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<FolderIdentity>> StoreFolder::ReadIdentity() const {
+  const std::string path = File(kIdentityName);
+  const ScopedFd fd(OpenRetrying(path, O_RDONLY));
+  if (fd.get() < 0 && errno == ENOENT) return std::optional<FolderIdentity>();
+  if (fd.get() < 0) return FileErrorToStatus(errno, absl::StrCat("open ", path));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::string text, ReadUpTo(fd.get(), kMaxIdentityBytes, path));
+  SPILLWAY_ASSIGN_OR_RETURN(FolderIdentity identity, ParseIdentity(text, path));
+  return std::optional(std::move(identity));
+}
+
+absl::Status StoreFolder::WriteIdentity(const FolderIdentity& identity) {
+  const std::string path = File(kIdentityName);
+  const std::string temporary = path + kNewSuffix;
+  SPILLWAY_RETURN_IF_ERROR(RemoveFile(temporary));
+  {
+    const ScopedFd fd(OpenRetrying(temporary, O_WRONLY | O_CREAT | O_EXCL));
+    if (fd.get() < 0) return FileErrorToStatus(errno, absl::StrCat("make ", temporary));
+    SPILLWAY_RETURN_IF_ERROR(WriteAll(fd.get(), FormatIdentity(identity), temporary));
+    SPILLWAY_RETURN_IF_ERROR(SyncFd(fd.get(), temporary));
+  }
+  if (::rename(temporary.c_str(), path.c_str()) != 0) {
+    return FileErrorToStatus(errno, absl::StrCat("rename ", temporary, " to ", path));
+  }
+  return Sync();
+}
+
+absl::StatusOr<bool> StoreFolder::HasCatalog() const { return Exists(CatalogPath()); }
+
+absl::StatusOr<bool> StoreFolder::HasUnfinishedFiles() const {
+  for (const std::string& path : {CatalogPath() + kNewSuffix, File(kIdentityName) + kNewSuffix}) {
+    SPILLWAY_ASSIGN_OR_RETURN(const bool exists, Exists(path));
+    if (exists) return true;
+  }
+  return false;
+}
+
+absl::StatusOr<std::vector<uint32_t>> StoreFolder::ListSegments() const {
+  struct Closer {
+    void operator()(DIR* folder) const { ::closedir(folder); }
+  };
+  const std::unique_ptr<DIR, Closer> folder(::opendir(path_.c_str()));
+  if (!folder) return FileErrorToStatus(errno, absl::StrCat("list ", path_));
+  std::vector<uint32_t> segments;
+  for (errno = 0; const dirent* entry = ::readdir(folder.get()); errno = 0) {
+    const std::optional<std::string> digits =
+        std::string_view(entry->d_name).starts_with(kSegmentPrefix)
+            ? std::optional<std::string>(entry->d_name + sizeof(kSegmentPrefix) - 1)
+            : std::nullopt;
+    uint32_t segment = 0;
+    // Only the exact name: "spillway-segment-1.bak" is someone else's.
+    if (digits && absl::SimpleAtoi(*digits, &segment) && segment < kMaxSegments &&
+        File(entry->d_name) == SegmentPath(segment)) {
+      segments.push_back(segment);
+    }
+  }
+  if (errno != 0) return FileErrorToStatus(errno, absl::StrCat("list ", path_));
+  std::sort(segments.begin(), segments.end());
+  return segments;
+}
+
+absl::Status StoreFolder::Sync() const { return SyncFd(folder_fd_, path_); }
+
+absl::Status StoreFolder::RemoveStoreFiles() {
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<uint32_t> segments, ListSegments());
+  for (uint32_t segment : segments) SPILLWAY_RETURN_IF_ERROR(RemoveFile(SegmentPath(segment)));
+  for (std::string_view suffix : kCatalogSuffixes) {
+    SPILLWAY_RETURN_IF_ERROR(RemoveFile(absl::StrCat(CatalogPath(), View(suffix))));
+  }
+  SPILLWAY_RETURN_IF_ERROR(Sync());  // the identity must not go before what it vouches for
+  SPILLWAY_RETURN_IF_ERROR(RemoveFile(absl::StrCat(File(kIdentityName), kNewSuffix)));
+  SPILLWAY_RETURN_IF_ERROR(RemoveFile(File(kIdentityName)));
+  made_lock_file_ = true;
+  return Sync();
+}
+
+}  // namespace spillway::io

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One folder of a store: the names of the files that are Spillway's, the identity file that says
+// which store the folder belongs to, and the lock that keeps a second process out. io/FORMAT.md
+// specifies them.
+//
+// One idea: every file here is known by its exact name. Whatever else lies in the folder is never
+// read, changed or removed. Segment bytes and the catalog's content are others'.
+
+#ifndef SPILLWAY_IO_STORE_FOLDER_H_
+#define SPILLWAY_IO_STORE_FOLDER_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace spillway::io {
+
+// The content of the identity file.
+struct FolderIdentity {
+  std::string store_id;      // 32 hexadecimal digits, the same in all folders of a store
+  uint16_t index = 0;        // of this folder in its store
+  uint16_t num_folders = 0;  // of the store
+  bool scratch = false;      // made to be removed: whoever finds it unlocked may remove it
+  friend bool operator==(const FolderIdentity&, const FolderIdentity&) = default;
+};
+
+// A folder that may hold a store. The object holds the lock. What it made to get there (folders,
+// lock file) it removes again in its destructor unless Keep was called. Move-only; externally
+// synchronised.
+class StoreFolder {
+ public:
+  // Segment files are numbered below this.
+  static constexpr uint32_t kMaxSegments = 1u << 24;
+
+  enum class Mode { kMake, kExisting };
+  // Makes the folder with its parents, if asked to. NotFound: it is absent. FailedPrecondition: the
+  // path is something else. Unavailable: the rights or the file system forbid it.
+  static absl::StatusOr<StoreFolder> Open(const std::string& path, Mode mode);
+  StoreFolder(StoreFolder&& other) noexcept;
+  StoreFolder& operator=(StoreFolder&&) = delete;
+  ~StoreFolder();
+
+  const std::string& path() const { return path_; }
+  bool IsSameAs(const StoreFolder& other) const;
+
+  // FailedPrecondition, naming its process, if another StoreFolder has the lock.
+  absl::Status Lock();
+
+  // None: there is no identity file. DataLoss: it is damaged. FailedPrecondition: it is of another
+  // format version, or no Spillway file at all.
+  absl::StatusOr<std::optional<FolderIdentity>> ReadIdentity() const;
+  // Durable on return; appears at once or not at all.
+  absl::Status WriteIdentity(const FolderIdentity& identity);
+
+  std::string CatalogPath() const;
+  std::string SegmentPath(uint32_t segment) const;
+  absl::StatusOr<bool> HasCatalog() const;
+  // Whether a store that was never finished left files here.
+  absl::StatusOr<bool> HasUnfinishedFiles() const;
+  // Numbers of the segment files that are here, in order.
+  absl::StatusOr<std::vector<uint32_t>> ListSegments() const;
+  // Files were made, renamed or removed here; makes that durable.
+  absl::Status Sync() const;
+
+  // Removes every file of a store, the identity last. The lock stays held; its file counts as made
+  // by this object from here on.
+  absl::Status RemoveStoreFiles();
+  // The store is open or made: the destructor leaves everything. Undo takes that back.
+  void Keep() { keep_ = true; }
+  void Undo() { keep_ = false; }
+
+ private:
+  explicit StoreFolder(std::string path) : path_(std::move(path)) {}
+  std::string File(std::string_view name) const;
+  std::string HolderOfLock() const;
+
+  std::string path_;
+  std::vector<std::string> made_folders_;  // outermost first
+  int folder_fd_ = -1;
+  int lock_fd_ = -1;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
+  bool made_lock_file_ = false;
+  bool keep_ = false;
+};
+
+// What the errno of opening, making or writing a file means to someone who opens a store: missing
+// rights and read-only file systems are Unavailable.
+absl::Status FileErrorToStatus(int error, std::string_view what);
+
+}  // namespace spillway::io
+
+#endif  // SPILLWAY_IO_STORE_FOLDER_H_

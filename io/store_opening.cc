@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Opening, in steps:
+//   1. Open each folder, making it if allowed; lock it. From here on no other process changes the
+//   store.
+//   2. Read the identity files. Nothing of ours: there is no store. The first folder's identity,
+//   and a catalog:
+//      there is one, and folders, order and count must be its. Anything less holds no data:
+//      leftovers of a store that was never finished, or of a scratch store whose process was
+//      killed.
+//   3. Remove leftovers, if a store may be made.
+//   4. Make what is missing: the catalog first, then the identities from the last folder to the
+//   first, each
+//      durable before the next. The first folder's identity is the instant at which the store
+//      exists.
+//   5. Open the catalog and check that it belongs to these folders.
+// No segment file exists before step 4 is complete. So segment files in a folder whose store has no
+// first identity are those of a store that lies elsewhere (a disk that is not mounted), and are
+// left alone.
+
+#include "io/store_opening.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "src/base/errno_status.h"
+#include "src/base/status_macros.h"
+
+namespace spillway::io {
+namespace {
+
+constexpr uint64_t kMaxPageBytes = uint64_t{1} << 30;
+// Segment files double up to ten times and must stay below 2^44 bytes, where 32-bit unit numbers
+// end.
+constexpr uint64_t kMaxSegmentBytes = uint64_t{1} << 33;
+
+using Folders = std::vector<StoreFolder>;
+using Identities = std::vector<std::optional<FolderIdentity>>;
+
+enum class Found { kNothing, kLeftovers, kScratchLeftovers, kStore };
+
+absl::Status CheckOptions(const StoreOptions& options) {
+  if (options.folders.empty())
+    return absl::InvalidArgumentError("a store needs at least one folder; name one");
+  if (options.folders.size() > Catalog::kMaxFolders) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.folders.size(), " store folders; at most ", Catalog::kMaxFolders, " are possible"));
+  }
+  if (options.segment_bytes == 0 || options.segment_bytes % kIoAlignment != 0 ||
+      options.segment_bytes > kMaxSegmentBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("segment_bytes is ", options.segment_bytes,
+                                                   "; it must be a multiple of ", kIoAlignment,
+                                                   ", at most ", kMaxSegmentBytes));
+  }
+  const uint64_t page_bytes = options.page_bytes;
+  if (page_bytes % kIoAlignment != 0 || page_bytes > kMaxPageBytes ||
+      page_bytes > options.segment_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("page_bytes is ", page_bytes, "; it must be a multiple of ", kIoAlignment,
+                     ", at most ", std::min(kMaxPageBytes, options.segment_bytes)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Folders> OpenFolders(const StoreOptions& options) {
+  Folders folders;
+  folders.reserve(options.folders.size());
+  const auto mode = options.create ? StoreFolder::Mode::kMake : StoreFolder::Mode::kExisting;
+  for (const std::string& path : options.folders) {
+    SPILLWAY_ASSIGN_OR_RETURN(StoreFolder folder, StoreFolder::Open(path, mode));
+    for (const StoreFolder& other : folders) {
+      if (folder.IsSameAs(other)) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "store folders ", other.path(), " and ", path, " are the same folder; name each once"));
+      }
+    }
+    folders.push_back(std::move(folder));
+  }
+  return folders;
+}
+
+absl::StatusOr<Identities> ReadIdentities(const Folders& folders) {
+  Identities identities;
+  for (const StoreFolder& folder : folders) {
+    SPILLWAY_ASSIGN_OR_RETURN(auto identity, folder.ReadIdentity());
+    identities.push_back(std::move(identity));
+  }
+  return identities;
+}
+
+absl::Status NoStore(const Folders& folders, std::string_view why) {
+  return absl::NotFoundError(absl::StrCat("there is no store in ", folders[0].path(),
+                                          absl::string_view(why.data(), why.size())));
+}
+
+// The folder names in the order in which their identities count, if these are all of one store's.
+std::string RightOrder(const Folders& folders, const Identities& identities) {
+  std::vector<std::string> ordered(folders.size());
+  for (size_t i = 0; i < folders.size(); ++i) {
+    if (identities[i]->index >= folders.size()) return "";
+    ordered[identities[i]->index] = folders[i].path();
+  }
+  for (const std::string& path : ordered) {
+    if (path.empty()) return "";
+  }
+  return absl::StrCat("; name them in this order: ", absl::StrJoin(ordered, ","));
+}
+
+// Folders that have an identity must be these folders of one store, in this order.
+absl::Status CheckFoldersBelongTogether(const Folders& folders, const Identities& identities) {
+  for (size_t i = 0; i < folders.size(); ++i) {
+    if (!identities[i]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(folders[i].path(), " does not belong to the store in ", folders[0].path(),
+                       ", which has ", identities[0]->num_folders, " folder(s); name these alone"));
+    }
+    if (identities[i]->store_id != identities[0]->store_id) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(folders[i].path(), " belongs to store ", identities[i]->store_id, " and ",
+                       folders[0].path(), " to store ", identities[0]->store_id,
+                       "; name the folders of one store"));
+    }
+    if (identities[i]->num_folders != folders.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(folders[i].path(), " is folder ", identities[i]->index + 1,
+                       " of a store that has ", identities[i]->num_folders, " folders; ",
+                       folders.size(), " were named: name all of them"));
+    }
+  }
+  for (size_t i = 0; i < folders.size(); ++i) {
+    if (identities[i]->index == i) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        folders[i].path(), " is folder ", identities[i]->index + 1,
+        " of its store and was named as folder ", i + 1, RightOrder(folders, identities)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> AnyLeftovers(const Folders& folders, const Identities& identities) {
+  for (size_t i = 0; i < folders.size(); ++i) {
+    SPILLWAY_ASSIGN_OR_RETURN(const bool has_catalog, folders[i].HasCatalog());
+    SPILLWAY_ASSIGN_OR_RETURN(const bool has_unfinished, folders[i].HasUnfinishedFiles());
+    if (identities[i] || has_catalog || has_unfinished) return true;
+  }
+  return false;
+}
+
+// The first folder with segment files that no scratch store made; null: none.
+absl::StatusOr<const StoreFolder*> FolderWithSegments(const Folders& folders,
+                                                      const Identities& identities) {
+  for (size_t i = 0; i < folders.size(); ++i) {
+    if (identities[i] && identities[i]->scratch) continue;
+    SPILLWAY_ASSIGN_OR_RETURN(const auto segments, folders[i].ListSegments());
+    if (!segments.empty()) return &folders[i];
+  }
+  return nullptr;
+}
+
+absl::StatusOr<Found> Look(const Folders& folders, const Identities& identities) {
+  bool any_scratch = false;
+  const StoreFolder* with_identity = nullptr;  // of a lasting store
+  for (size_t i = 0; i < folders.size(); ++i) {
+    if (identities[i] && identities[i]->scratch) any_scratch = true;
+    if (identities[i] && !identities[i]->scratch) with_identity = &folders[i];
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(const StoreFolder* const with_segments,
+                            FolderWithSegments(folders, identities));
+  SPILLWAY_ASSIGN_OR_RETURN(const bool has_catalog, folders[0].HasCatalog());
+  if (with_identity && identities[0]) {
+    SPILLWAY_RETURN_IF_ERROR(CheckFoldersBelongTogether(folders, identities));
+    if (has_catalog) return Found::kStore;
+    if (!with_segments) return Found::kLeftovers;
+    return absl::DataLossError(
+        absl::StrCat(folders[0].CatalogPath(), " is missing, but ", with_segments->path(),
+                     " holds the store's data; restore the catalog from a copy, or remove "
+                     "the store's files and start over"));
+  }
+  // A store that was never finished has its catalog in the first folder before it has an identity
+  // anywhere.
+  const StoreFolder* const elsewhere = with_segments ? with_segments
+                                       : has_catalog ? nullptr
+                                                     : with_identity;
+  if (elsewhere) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        elsewhere->path(), " belongs to a store whose first folder is not ", folders[0].path(),
+        "; name its folders in order (is a disk not mounted?), or choose another"));
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(const bool any_leftovers, AnyLeftovers(folders, identities));
+  if (!any_leftovers) return Found::kNothing;
+  return any_scratch && !with_identity ? Found::kScratchLeftovers : Found::kLeftovers;
+}
+
+absl::Status RemoveLeftovers(Folders& folders) {
+  for (StoreFolder& folder : folders) SPILLWAY_RETURN_IF_ERROR(folder.RemoveStoreFiles());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> RandomStoreId() {
+  std::array<char, 16> bytes;
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    return base::ErrnoToStatus(errno, "get random bytes for a store id");
+  }
+  return absl::BytesToHexString(absl::string_view(bytes.data(), bytes.size()));
+}
+
+absl::Status MakeStore(const StoreOptions& options, Folders& folders) {
+  SPILLWAY_ASSIGN_OR_RETURN(const std::string store_id, RandomStoreId());
+  const uint16_t num_folders = static_cast<uint16_t>(folders.size());
+  const uint64_t page_bytes = options.page_bytes > 0
+                                  ? options.page_bytes
+                                  : std::min(kDefaultPageBytes, options.segment_bytes);
+  SPILLWAY_RETURN_IF_ERROR(
+      Catalog::Create(folders[0].CatalogPath(), {store_id, page_bytes, num_folders}));
+  SPILLWAY_RETURN_IF_ERROR(folders[0].Sync());
+  for (uint16_t i = num_folders; i-- > 0;) {
+    SPILLWAY_RETURN_IF_ERROR(folders[i].WriteIdentity({store_id, i, num_folders, options.scratch}));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Catalog>> OpenCatalog(const StoreFolder& folder) {
+  SPILLWAY_ASSIGN_OR_RETURN(const auto identity, folder.ReadIdentity());
+  SPILLWAY_ASSIGN_OR_RETURN(auto catalog, Catalog::Open(folder.CatalogPath()));
+  const CatalogMeta& meta = catalog->meta();
+  if (!identity || meta.store_id != identity->store_id ||
+      meta.num_folders != identity->num_folders) {
+    return absl::DataLossError(absl::StrCat(catalog->path(), " is the catalog of store ",
+                                            meta.store_id, " with ", meta.num_folders,
+                                            " folder(s), not of the store whose folder it lies in; "
+                                            "put the right catalog back"));
+  }
+  return catalog;
+}
+
+}  // namespace
+
+absl::StatusOr<OpenedStore> OpenOrMakeStore(const StoreOptions& options) {
+  SPILLWAY_RETURN_IF_ERROR(CheckOptions(options));
+  OpenedStore opened;
+  SPILLWAY_ASSIGN_OR_RETURN(opened.folders, OpenFolders(options));
+  if (!options.create) {
+    SPILLWAY_ASSIGN_OR_RETURN(const Identities identities, ReadIdentities(opened.folders));
+    if (!identities[0]) return NoStore(opened.folders, "");
+  }
+  for (StoreFolder& folder : opened.folders) SPILLWAY_RETURN_IF_ERROR(folder.Lock());
+
+  SPILLWAY_ASSIGN_OR_RETURN(const Identities identities, ReadIdentities(opened.folders));
+  SPILLWAY_ASSIGN_OR_RETURN(const Found found, Look(opened.folders, identities));
+  if (found == Found::kStore && (options.must_not_exist || options.scratch)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("there is a store in ", opened.folders[0].path(), " already (",
+                     identities[0]->store_id, "); resume from it, or choose another folder"));
+  }
+  if (found == Found::kLeftovers && (options.must_not_exist || options.scratch)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("there is a half-made store in ", opened.folders[0].path(),
+                     " already; it holds no commit: resume from it, which starts over, or choose "
+                     "another folder"));
+  }
+  if (found != Found::kStore) {
+    if (!options.create) return NoStore(opened.folders, ": what lies there was never finished");
+    if (found != Found::kNothing) SPILLWAY_RETURN_IF_ERROR(RemoveLeftovers(opened.folders));
+    if (absl::Status status = MakeStore(options, opened.folders); !status.ok()) {
+      // The first error is the one to report; what cannot be removed is found as a leftover next
+      // time.
+      (void)RemoveLeftovers(opened.folders);
+      return status;
+    }
+    opened.is_new = true;
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(opened.catalog, OpenCatalog(opened.folders[0]));
+  return opened;
+}
+
+}  // namespace spillway::io

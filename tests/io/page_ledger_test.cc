@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The ledger's promise: an extent is given up exactly once, and never while a commit that may be
+// the durable one names it.
+
+#include "io/page_ledger.h"
+
+#include <gtest/gtest.h>
+
+#include <iostream>
+#include <map>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "io/catalog_digest.h"
+
+namespace spillway::io {
+namespace {
+
+constexpr uint64_t kUnit = kIoAlignment;
+
+PageRecord At(uint64_t unit) {
+  return {{static_cast<uint16_t>(unit % 3), static_cast<uint32_t>(unit % 5), unit * kUnit, kUnit},
+          static_cast<uint32_t>(unit % kUnit),
+          unit * 0x9e3779b97f4a7c15u};
+}
+
+TEST(PageLedger, KeepsARecordAsItWas) {
+  PageLedger ledger;
+  ledger.AddTensor(1);
+  const PageRecord largest = {
+      {255, (1u << 24) - 1, (uint64_t{1} << 44) - kUnit, 0xfffff000u}, 0xfffff000u, UINT64_MAX};
+  EXPECT_EQ(ledger.Find({0, 7}), std::nullopt);
+  EXPECT_EQ(ledger.Record({0, 7}, largest), std::nullopt);
+  EXPECT_EQ(ledger.Find({0, 7}), largest);
+  EXPECT_EQ(ledger.Find({0, 6}), std::nullopt);
+  EXPECT_EQ(ledger.Find({0, 8}), std::nullopt);
+}
+
+TEST(PageLedger, AnUncommittedCopyIsFreedAtOnce) {
+  PageLedger ledger;
+  ledger.AddTensor(1);
+  EXPECT_EQ(ledger.Record({0, 0}, At(1)), std::nullopt);
+  EXPECT_EQ(ledger.Record({0, 0}, At(2)), At(1).extent);
+  EXPECT_EQ(ledger.Forget({0, 0}), At(2).extent);
+  EXPECT_EQ(ledger.Forget({0, 0}), std::nullopt);
+}
+
+TEST(PageLedger, RecordingTheSameExtentAgainFreesNothing) {
+  PageLedger ledger;
+  ledger.AddTensor(1);
+  ledger.Record({0, 0}, At(1));
+  EXPECT_EQ(ledger.Record({0, 0}, At(1)), std::nullopt);
+  EXPECT_EQ(ledger.Changed().size(), 1u);
+}
+
+TEST(PageLedger, ACommittedCopyIsFreedByTheNextCommit) {
+  PageLedger ledger;
+  ledger.AddTensor(1);
+  ledger.Record({0, 0}, At(1));
+  EXPECT_TRUE(ledger.Committed().empty());
+  EXPECT_TRUE(ledger.IsNamedByCommit({0, 0}));
+  EXPECT_EQ(ledger.Record({0, 0}, At(2)), std::nullopt);
+  EXPECT_EQ(ledger.Record({0, 0}, At(3)), At(2).extent);
+  EXPECT_EQ(ledger.Committed(), std::vector<Extent>{At(1).extent});
+  EXPECT_TRUE(ledger.Changed().empty());
+}
+
+TEST(PageLedger, ACommitInDoubtKeepsBothStates) {
+  PageLedger ledger;
+  ledger.AddTensor(1);
+  ledger.Record({0, 0}, At(1));
+  ledger.Committed();
+  ledger.Record({0, 0}, At(2));
+  ledger.CommitInDoubt();
+  EXPECT_EQ(ledger.Record({0, 0}, At(3)), std::nullopt);
+  EXPECT_EQ(ledger.Record({0, 0}, At(4)), At(3).extent);
+  EXPECT_EQ(ledger.Changed().size(), 1u);
+  EXPECT_EQ(ledger.Committed(), (std::vector<Extent>{At(1).extent, At(2).extent}));
+}
+
+TEST(PageLedger, TransientPagesAreNeverAmongTheChanges) {
+  PageLedger ledger;
+  ledger.AddTensor(std::nullopt);
+  ledger.Record({0, 0}, At(1));
+  EXPECT_TRUE(ledger.Changed().empty());
+  ledger.Committed();
+  EXPECT_EQ(ledger.Record({0, 0}, At(2)), At(1).extent);
+  EXPECT_EQ(ledger.digest(), 0u);
+}
+
+TEST(PageLedger, ChangesComeInOrderAndOnce) {
+  PageLedger ledger;
+  ledger.AddTensor(1);
+  ledger.AddTensor(2);
+  ledger.Record({1, 4}, At(1));
+  ledger.Record({0, 9}, At(2));
+  ledger.Record({1, 4}, At(3));
+  ledger.Record({0, 2}, At(4));
+  const auto changed = ledger.Changed();
+  EXPECT_EQ(std::vector<PageKey>(changed.begin(), changed.end()),
+            (std::vector<PageKey>{{0, 2}, {0, 9}, {1, 4}}));
+}
+
+TEST(PageLedgerDeathTest, WritingACommittedExtentInPlaceIsABrokenInvariant) {
+  PageLedger ledger;
+  ledger.AddTensor(1);
+  ledger.Record({0, 0}, At(1));
+  ledger.Committed();
+  EXPECT_DEATH(ledger.Record({0, 0}, At(1)), "invariant");
+}
+
+// Extents by unit. The durable states that a crash could bring back must stay whole at every
+// moment.
+class RandomRun {
+ public:
+  explicit RandomRun(uint32_t seed) : random_(seed) {
+    ledger_.AddTensor(7);
+    ledger_.AddTensor(std::nullopt);
+    ledger_.AddTensor(9);
+  }
+
+  void Step() {
+    const PageKey key = {static_cast<TensorIndex>(random_() % 3), random_() % 20};
+    switch (random_() % 16) {
+      case 0: return Commit();
+      case 1: return FailCommit();
+      case 2:
+      case 3: return Forget(key);
+      default: return Write(key);
+    }
+  }
+  void Check() {
+    uint64_t digest = 0;
+    for (const auto& [key, unit] : newest_) {
+      ASSERT_EQ(ledger_.Find(key), At(unit));
+      if (key.tensor != 1) digest += PageDigest(key.tensor == 0 ? 7 : 9, key.page, At(unit));
+    }
+    ASSERT_EQ(ledger_.digest(), digest);
+    std::set<uint64_t> needed;
+    for (const auto& [key, unit] : newest_) needed.insert(unit);
+    for (const auto& state : possible_) {
+      for (const auto& [key, unit] : state) needed.insert(unit);
+    }
+    ASSERT_EQ(taken_, needed);
+  }
+
+ private:
+  using State = std::map<PageKey, uint64_t>;
+
+  void Write(PageKey key) {
+    const uint64_t unit = next_unit_++;
+    taken_.insert(unit);
+    newest_[key] = unit;
+    TakeBack(ledger_.Record(key, At(unit)));
+  }
+  void Forget(PageKey key) {
+    newest_.erase(key);
+    TakeBack(ledger_.Forget(key));
+  }
+  void Commit() {
+    possible_ = {Lasting()};
+    ledger_.Changed();
+    for (const Extent& extent : ledger_.Committed()) TakeBack(extent);
+  }
+  void FailCommit() {
+    possible_.push_back(Lasting());
+    ledger_.CommitInDoubt();
+  }
+  State Lasting() const {
+    State state;
+    for (const auto& [key, unit] : newest_) {
+      if (key.tensor != 1) state[key] = unit;
+    }
+    return state;
+  }
+  void TakeBack(std::optional<Extent> extent) {
+    if (!extent) return;
+    ASSERT_EQ(taken_.erase(extent->offset / kUnit), 1u) << "given up twice";
+  }
+
+  std::mt19937 random_;
+  PageLedger ledger_;
+  State newest_;
+  std::vector<State> possible_;  // the last commit, and those in doubt since
+  std::set<uint64_t> taken_;
+  uint64_t next_unit_ = 1;
+};
+
+TEST(PageLedger, GivesUpExactlyWhatNoPossibleCommitNames) {
+  const uint32_t first_seed = std::random_device()();
+  for (uint32_t i = 0; i < 20; ++i) {
+    SCOPED_TRACE(::testing::Message() << "seed " << first_seed + i);
+    RandomRun run(first_seed + i);
+    for (int step = 0; step < 1000; ++step) {
+      run.Step();
+      run.Check();
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+  }
+  std::cout << "seeds from " << first_seed << "\n";
+}
+
+}  // namespace
+}  // namespace spillway::io

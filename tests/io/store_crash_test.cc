@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A process is killed at each of its file system calls in turn, while it makes a store and while it
+// commits, and calls are made to fail one by one. Reopening must give exactly the last commit that
+// was reported, or the one that was under way, whole.
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "io/store.h"
+#include "tests/io/store_test_util.h"
+#include "tests/io/syscall_hook.h"
+
+namespace spillway::io {
+namespace {
+
+// In memory where there is such a file system: a killed process leaves the same files there, and
+// the hundreds of syncs cost nothing.
+std::filesystem::path FastPlace() {
+  return ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path();
+}
+
+constexpr uint64_t kPages = 6;
+constexpr uint64_t kCommits = 4;
+
+StoreOptions Options(const TempFolder& folder) {
+  StoreOptions options;
+  options.folders = {folder / "a", folder / "b"};
+  options.page_bytes = kTestPageBytes;
+  options.segment_bytes = 4 * kTestPageBytes;  // so that commits make files, too
+  return options;
+}
+
+// Commit number n consists of: page p has version n if p divides n (from 1), else the version it
+// had; page 5 is forgotten in commit 3; the tensor "w<n>" exists from commit n on.
+uint64_t VersionIn(uint64_t commit, uint64_t page) { return commit / (page + 1) * (page + 1); }
+bool IsForgotten(uint64_t commit, uint64_t page) { return page == 5 && commit == 3; }
+
+absl::Status ApplyAndCommit(Store& store, const NamingIoEngine& io, uint64_t commit) {
+  std::optional<TensorIndex> tensor = store.FindTensor("w");
+  if (!tensor) tensor = *store.AddTensor({"w", "{}", kPages}, false);
+  const std::string name = absl::StrCat("w", commit);
+  if (!store.FindTensor(name)) (void)store.AddTensor({name, "{}", 1}, false);
+  for (uint64_t page = 0; page < kPages; ++page) {
+    if (IsForgotten(commit, page)) store.Forget(*tensor, page);
+    if (commit % (page + 1) != 0 && commit != 1) continue;
+    // Written twice: the first copy's extent is free again before the commit.
+    for (uint64_t version : {commit + 100, std::max(VersionIn(commit, page), uint64_t{1})}) {
+      const absl::Status status = WritePage(store, io, *tensor, page, version);
+      if (!status.ok()) return status;
+    }
+  }
+  return store.Commit(std::to_string(commit));
+}
+
+// Everything is as commit number `commit` left it; 0: never committed.
+void ExpectCommit(const Store& store, const NamingIoEngine& io, uint64_t commit) {
+  if (commit == 0) {
+    EXPECT_EQ(store.UserState(), std::nullopt);
+    EXPECT_EQ(store.num_tensors(), 0u);
+    EXPECT_EQ(store.used_bytes(), 0u);
+    return;
+  }
+  EXPECT_EQ(store.UserState(), std::to_string(commit));
+  EXPECT_EQ(store.num_tensors(), commit + 1);
+  const std::optional<TensorIndex> tensor = store.FindTensor("w");
+  ASSERT_TRUE(tensor);
+  uint64_t pages = 0;
+  for (uint64_t page = 0; page < kPages; ++page) {
+    if (commit >= 3 && page == 5) {
+      EXPECT_EQ(store.FindPage(*tensor, page), std::nullopt);
+      continue;
+    }
+    EXPECT_TRUE(PageIs(store, io, *tensor, page, std::max(VersionIn(commit, page), uint64_t{1})));
+    ++pages;
+  }
+  EXPECT_EQ(store.used_bytes(), pages * kTestPageBytes);
+}
+
+// Runs commits from `first` in a child that dies at its call number `at`. Returns the last commit
+// that the child saw succeed; `finished` if it did not die.
+uint64_t RunAndKill(const TempFolder& folder, uint64_t first, uint64_t last, hook::Deed deed,
+                    int at, bool* finished) {
+  int pipe_fds[2];
+  EXPECT_EQ(::pipe(pipe_fds), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto report = [&](char commit) { ::syscall(SYS_write, pipe_fds[1], &commit, 1); };
+    hook::Arm(deed, at);
+    NamingIoEngine io;
+    auto store = Store::Open(Options(folder), &io);
+    if (!store.ok()) ::_exit(1);
+    for (uint64_t commit = first; commit <= last; ++commit) {
+      if (!ApplyAndCommit(**store, io, commit).ok()) ::_exit(1);
+      report(static_cast<char>(commit));
+    }
+    store->reset();
+    ::_exit(0);
+  }
+  ::close(pipe_fds[1]);
+  char reported = static_cast<char>(first - 1);
+  for (char next; ::read(pipe_fds[0], &next, 1) == 1;) reported = next;
+  ::close(pipe_fds[0]);
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  *finished = WIFEXITED(status);
+  EXPECT_TRUE(*finished ? WEXITSTATUS(status) == 0 : WTERMSIG(status) == SIGKILL)
+      << "the child failed instead of dying: " << status;
+  return static_cast<uint64_t>(reported);
+}
+
+// Reopens after a crash; gives the commit that is there, after checking that it is whole and goes
+// on working.
+void ExpectReopens(const TempFolder& folder, uint64_t reported) {
+  NamingIoEngine io;
+  auto store = Store::Open(Options(folder), &io);
+  ASSERT_TRUE(store.ok()) << store.status();
+  const uint64_t found = (*store)->UserState() ? std::stoull(*(*store)->UserState()) : 0;
+  ASSERT_GE(found, reported) << "a commit that was reported is lost";
+  ASSERT_LE(found, reported + 1);
+  ExpectCommit(**store, io, found);
+  if (found == kCommits) return;
+  const absl::Status status = ApplyAndCommit(**store, io, found + 1);
+  ASSERT_TRUE(status.ok()) << status;
+  ExpectCommit(**store, io, found + 1);
+}
+
+void CopyStore(const TempFolder& from, const TempFolder& to) {
+  for (const char* name : {"a", "b"}) {
+    std::filesystem::remove_all(to / name);
+    std::filesystem::copy(from / name, to / name);
+  }
+}
+
+class StoreCrashTest : public ::testing::TestWithParam<hook::Deed> {};
+
+TEST_P(StoreCrashTest, KilledAnywhereWhileMakingAStore) {
+  bool finished = false;
+  int at = 1;
+  for (; !finished; ++at) {
+    SCOPED_TRACE(at);
+    TempFolder folder(FastPlace());
+    RunAndKill(folder, 1, 0, GetParam(), at, &finished);
+    ExpectReopens(folder, 0);
+    if (HasFatalFailure()) return;
+    for (const char* name : {"a", "b"}) {
+      for (const std::string& file : FilesIn(folder / name))
+        EXPECT_FALSE(file.ends_with(".new")) << file;
+    }
+  }
+  EXPECT_GT(at, 20);
+  std::cout << at - 2 << " points\n";
+}
+
+TEST_P(StoreCrashTest, KilledAnywhereWhileCommitting) {
+  TempFolder base(FastPlace());
+  bool finished = false;
+  RunAndKill(base, 1, 1, hook::Deed::kNothing, 0, &finished);
+  ASSERT_TRUE(finished);
+  TempFolder folder(FastPlace());
+  finished = false;
+  int at = 1;
+  for (; !finished; ++at) {
+    SCOPED_TRACE(at);
+    CopyStore(base, folder);
+    const uint64_t reported = RunAndKill(folder, 2, kCommits, GetParam(), at, &finished);
+    ExpectReopens(folder, reported);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GT(at, 50);
+  std::cout << at - 2 << " points\n";
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StoreCrashTest,
+                         ::testing::Values(hook::Deed::kKill, hook::Deed::kKillHalfway),
+                         [](const auto& param_info) {
+                           return param_info.param == hook::Deed::kKill ? "Before" : "Halfway";
+                         });
+
+TEST(StoreCrash, AKilledScratchStoreIsRemovedByTheNextOne) {
+  TempFolder folder(FastPlace());
+  StoreOptions options = Options(folder);
+  options.scratch = true;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    NamingIoEngine io;
+    auto store = Store::Open(options, &io);
+    if (!store.ok() || !ApplyAndCommit(**store, io, 1).ok()) ::_exit(1);
+    ::kill(::getpid(), SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  NamingIoEngine io;
+  {
+    auto store = Store::Open(options, &io);
+    ASSERT_TRUE(store.ok()) << store.status();
+    ExpectCommit(**store, io, 0);
+  }
+  EXPECT_TRUE(FilesIn(folder / "a").empty());
+  EXPECT_TRUE(FilesIn(folder / "b").empty());
+}
+
+// One call fails with ENOSPC or EIO; whatever the store then says, it must hold afterwards, also
+// after a crash.
+class StoreFailureTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(StoreFailureTest, AnyFailedCallLeavesAWholeCommit) {
+  TempFolder base(FastPlace());
+  bool finished = false;
+  RunAndKill(base, 1, 1, hook::Deed::kNothing, 0, &finished);
+  ASSERT_TRUE(finished);
+  TempFolder folder(FastPlace());
+  bool met = true;
+  for (int at = 1; met; ++at) {
+    SCOPED_TRACE(at);
+    CopyStore(base, folder);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      NamingIoEngine io;
+      auto store = Store::Open(Options(folder), &io);
+      if (!store.ok()) ::_exit(100);
+      hook::Arm(hook::Deed::kFail, at, GetParam());
+      const absl::Status failed = ApplyAndCommit(**store, io, 2);
+      const bool was_met = hook::plan.failed;
+      if (!failed.ok() && !was_met) ::_exit(101);
+      if (!failed.ok() && (*store)->UserState() != "1") ::_exit(102);
+      // Written on, as a run that goes on would: nothing that a commit may name is overwritten.
+      if (!failed.ok()) {
+        const TensorIndex tensor = *(*store)->FindTensor("w");
+        for (uint64_t version = 50; version < 60; ++version) {
+          for (uint64_t page = 0; page < kPages; ++page)
+            (void)WritePage(**store, io, tensor, page, version);
+        }
+      }
+      // No destructor: as if killed here.
+      ::_exit(!was_met ? 10 : failed.ok() ? 11 : 12);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status));
+    const int code = WEXITSTATUS(status);
+    ASSERT_TRUE(code == 10 || code == 11 || code == 12) << code;
+    met = code != 10;
+    ExpectReopens(folder, code == 12 ? 1 : 2);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(StoreFailureTest, ACommitThatFailedInTheCatalogCanBeRepeated) {
+  bool met = true;
+  for (int at = 1; met; ++at) {
+    SCOPED_TRACE(at);
+    TempFolder folder(FastPlace());
+    NamingIoEngine io;
+    auto store = Store::Open(Options(folder), &io);
+    ASSERT_TRUE(store.ok()) << store.status();
+    ASSERT_TRUE(ApplyAndCommit(**store, io, 1).ok());
+    hook::Arm(hook::Deed::kFail, at, GetParam(), SYS_pwrite64);
+    absl::Status status = ApplyAndCommit(**store, io, 2);
+    hook::Disarm();
+    met = hook::plan.failed;
+    if (!status.ok()) status = ApplyAndCommit(**store, io, 2);
+    ASSERT_TRUE(status.ok()) << status;
+    ExpectCommit(**store, io, 2);
+    store->reset();
+    ExpectReopens(folder, 2);
+    if (HasFatalFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Errors, StoreFailureTest, ::testing::Values(ENOSPC, EIO),
+                         [](const auto& param_info) {
+                           return param_info.param == ENOSPC ? "ENOSPC" : "EIO";
+                         });
+
+TEST(StoreFailure, AfterAFailedDataSyncNothingIsCommitted) {
+  TempFolder folder(FastPlace());
+  NamingIoEngine io;
+  auto store = Store::Open(Options(folder), &io);
+  ASSERT_TRUE(store.ok()) << store.status();
+  ASSERT_TRUE(ApplyAndCommit(**store, io, 1).ok());
+  hook::Arm(hook::Deed::kFail, 1, EIO, SYS_fdatasync);
+  const absl::Status status = ApplyAndCommit(**store, io, 2);
+  hook::Disarm();
+  EXPECT_NE(status.message().find("spillway-segment"), absl::string_view::npos) << status;
+  EXPECT_EQ((*store)->Commit("again"), status) << "the kernel reports a lost write once";
+  store->reset();
+  ExpectReopens(folder, 1);
+}
+
+// Killing a process does not lose what the kernel holds; losing power does. So the order of syncs
+// is checked.
+TEST(StoreCommit, DataAndFoldersAreSyncedBeforeTheCatalogIsWritten) {
+  TempFolder folder(FastPlace());
+  NamingIoEngine io;
+  auto store = Store::Open(Options(folder), &io);
+  ASSERT_TRUE(store.ok()) << store.status();
+  std::vector<std::pair<long, std::string>> log;
+  hook::Arm(hook::Deed::kNothing, 0);
+  hook::plan.log = &log;
+  ASSERT_TRUE(ApplyAndCommit(**store, io, 1).ok());
+  hook::Disarm();
+
+  std::vector<std::string> unsynced;
+  std::vector<std::string> folders_to_sync = {folder / "a", folder / "b"};
+  bool wrote_catalog = false;
+  bool synced_catalog = false;
+  for (const auto& [call, path] : log) {
+    const bool is_write = call == SYS_pwrite64 || call == SYS_fallocate;
+    const bool is_sync = call == SYS_fdatasync || call == SYS_fsync;
+    const bool is_catalog = path.find("catalog") != std::string::npos;
+    if (is_write && !is_catalog) {
+      EXPECT_FALSE(wrote_catalog) << path;
+      unsynced.push_back(path);
+    }
+    if (is_sync) std::erase(unsynced, path);
+    if (is_sync) std::erase(folders_to_sync, path);
+    if (is_write && is_catalog) {
+      EXPECT_TRUE(unsynced.empty())
+          << unsynced.front() << " is not synced when the catalog is written";
+      EXPECT_TRUE(folders_to_sync.empty()) << folders_to_sync.front();
+      wrote_catalog = true;
+      synced_catalog = false;
+    }
+    if (is_sync && is_catalog) synced_catalog = true;
+  }
+  EXPECT_TRUE(wrote_catalog);
+  EXPECT_TRUE(synced_catalog) << "the transaction is not durable when Commit returns";
+}
+
+}  // namespace
+}  // namespace spillway::io

@@ -1,0 +1,678 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The store's contract, seen from outside: what reopening gives, who is refused and why, and what
+// is left of the disk. store_crash_test.cc kills it.
+
+#include "io/store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "tests/io/store_test_util.h"
+
+namespace spillway::io {
+namespace {
+
+using ::testing::HasSubstr;
+
+class StoreTest : public ::testing::Test {
+ protected:
+  StoreOptions Options() {
+    StoreOptions options;
+    options.folders = {folder_ / "store"};
+    options.page_bytes = kTestPageBytes;
+    return options;
+  }
+  StoreOptions TwoFolders() {
+    StoreOptions options = Options();
+    options.folders = {folder_ / "a", folder_ / "b"};
+    return options;
+  }
+  // Opens, or fails the test.
+  std::unique_ptr<Store> Open(const StoreOptions& options) {
+    auto store = Store::Open(options, &io_);
+    EXPECT_TRUE(store.ok()) << store.status();
+    return store.ok() ? *std::move(store) : nullptr;
+  }
+  absl::Status OpenError(const StoreOptions& options) {
+    return Store::Open(options, &io_).status();
+  }
+  // A store with one tensor of four pages, written as version 1 and committed with "one"; closed
+  // again.
+  void MakeStore(const StoreOptions& options) {
+    auto store = Open(options);
+    ASSERT_TRUE(store);
+    const TensorIndex tensor = *store->AddTensor({"w", "{}", 4}, false);
+    for (uint64_t page = 0; page < 4; ++page)
+      ASSERT_TRUE(WritePage(*store, io_, tensor, page, 1).ok());
+    ASSERT_TRUE(store->Commit("one").ok());
+  }
+
+  TempFolder folder_;
+  NamingIoEngine io_;
+};
+
+TEST_F(StoreTest, ReopeningGivesTheLastCommit) {
+  MakeStore(Options());
+  {
+    auto store = Open(Options());
+    const TensorIndex tensor = *store->FindTensor("w");
+    EXPECT_EQ(store->Tensor(tensor).description, "{}");
+    EXPECT_EQ(store->UserState(), "one");
+    for (uint64_t page = 0; page < 4; ++page) EXPECT_TRUE(PageIs(*store, io_, tensor, page, 1));
+    // Written and never committed: gone after reopening.
+    ASSERT_TRUE(WritePage(*store, io_, tensor, 2, 2).ok());
+    EXPECT_TRUE(PageIs(*store, io_, tensor, 2, 2));
+    ASSERT_TRUE(store->AddTensor({"new", "{}", 1}, false).ok());
+  }
+  auto store = Open(Options());
+  EXPECT_TRUE(PageIs(*store, io_, *store->FindTensor("w"), 2, 1));
+  EXPECT_EQ(store->FindTensor("new"), std::nullopt);
+  EXPECT_EQ(store->num_tensors(), 1u);
+  EXPECT_EQ(store->used_bytes(), 4 * kTestPageBytes);
+}
+
+TEST_F(StoreTest, ANewStoreHasNoCommitAndItsPagesReadAsZeros) {
+  auto store = Open(Options());
+  EXPECT_EQ(store->UserState(), std::nullopt);
+  const TensorIndex tensor = *store->AddTensor({"w", "{}", 4}, false);
+  EXPECT_EQ(store->FindPage(tensor, 3), std::nullopt);
+  EXPECT_EQ(store->used_bytes(), 0u);
+  EXPECT_TRUE(store->Commit("").ok());
+  EXPECT_EQ(store->UserState(), "");
+}
+
+TEST_F(StoreTest, AForgottenPageStaysForgottenAfterACommit) {
+  MakeStore(Options());
+  {
+    auto store = Open(Options());
+    const TensorIndex tensor = *store->FindTensor("w");
+    store->Forget(tensor, 1);
+    EXPECT_EQ(store->FindPage(tensor, 1), std::nullopt);
+    EXPECT_EQ(store->used_bytes(), 4 * kTestPageBytes) << "the last commit still names it";
+    ASSERT_TRUE(store->Commit("two").ok());
+    EXPECT_EQ(store->used_bytes(), 3 * kTestPageBytes);
+  }
+  auto store = Open(Options());
+  EXPECT_EQ(store->FindPage(*store->FindTensor("w"), 1), std::nullopt);
+  EXPECT_TRUE(PageIs(*store, io_, *store->FindTensor("w"), 0, 1));
+}
+
+TEST_F(StoreTest, AddingATensorTwiceOrWithoutANameIsAnError) {
+  auto store = Open(Options());
+  ASSERT_TRUE(store->AddTensor({"w", "{}", 1}, false).ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(store->AddTensor({"w", "{}", 1}, true).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(store->AddTensor({"", "{}", 1}, false).status()));
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(store->AddTensor({std::string(513, 'n'), "{}", 1}, false).status()));
+}
+
+TEST_F(StoreTest, TransientTensorsAreNeverInTheCatalogAndTheirExtentsAreFreeAfterwards) {
+  {
+    auto store = Open(Options());
+    const TensorIndex lasting = *store->AddTensor({"w", "{}", 8}, false);
+    const TensorIndex transient = *store->AddTensor({"gradient", "{}", 8}, true);
+    for (uint64_t page = 0; page < 8; ++page) {
+      ASSERT_TRUE(WritePage(*store, io_, transient, page, 1).ok());
+      ASSERT_TRUE(WritePage(*store, io_, lasting, page, 1).ok());
+    }
+    ASSERT_TRUE(store->Commit("x").ok());
+    EXPECT_TRUE(PageIs(*store, io_, transient, 3, 1)) << "a commit leaves transient pages alone";
+    EXPECT_EQ(store->used_bytes(), 16 * kTestPageBytes);
+    store->Forget(transient, 3);
+    EXPECT_EQ(store->used_bytes(), 15 * kTestPageBytes);
+  }
+  const std::string catalog = folder_ / "store/spillway-catalog.sqlite";
+  EXPECT_EQ(RunSql(catalog, "SELECT group_concat(name) FROM tensors"), "w");
+  EXPECT_EQ(RunSql(catalog, "SELECT count(*) FROM pages"), "8");
+  auto store = Open(Options());
+  EXPECT_EQ(store->used_bytes(), 8 * kTestPageBytes);
+  EXPECT_EQ(store->FindTensor("gradient"), std::nullopt);
+  for (uint64_t page = 0; page < 8; ++page)
+    EXPECT_TRUE(PageIs(*store, io_, *store->FindTensor("w"), page, 1));
+}
+
+TEST_F(StoreTest, ACommitPutsOnlyWhatChanged) {
+  MakeStore(Options());
+  auto store = Open(Options());
+  const std::string catalog = folder_ / "store/spillway-catalog.sqlite";
+  RunSql(catalog,
+         "CREATE TABLE log (page); CREATE TRIGGER t AFTER INSERT ON pages BEGIN "
+         "INSERT INTO log VALUES (new.page); END");
+  ASSERT_TRUE(WritePage(*store, io_, *store->FindTensor("w"), 2, 2).ok());
+  ASSERT_TRUE(WritePage(*store, io_, *store->FindTensor("w"), 2, 3).ok());
+  ASSERT_TRUE(store->Commit("two").ok());
+  EXPECT_EQ(RunSql(catalog, "SELECT group_concat(page) FROM log"), "2");
+}
+
+TEST_F(StoreTest, ExtentsOfTheLastCommitAreNeverGivenOutBeforeTheNext) {
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  std::cout << "seed " << seed << "\n";
+  std::mt19937 random(seed);
+  StoreOptions options = TwoFolders();
+  options.segment_bytes = 16 * kTestPageBytes;
+  auto store = Open(options);
+  const TensorIndex tensor = *store->AddTensor({"w", "{}", 24}, false);
+  const auto key = [](const Extent& e) { return std::tuple(e.device, e.segment, e.offset); };
+  std::set<std::tuple<uint16_t, uint32_t, uint64_t>> committed;
+  std::map<uint64_t, uint64_t> newest;  // version by page
+  for (uint64_t version = 1; version < 1500; ++version) {
+    if (random() % 40 == 0) {
+      ASSERT_TRUE(store->Commit("x").ok());
+      committed.clear();
+      for (const auto& [page, unused] : newest)
+        committed.insert(key(store->FindPage(tensor, page)->extent));
+    }
+    const uint64_t page = random() % 24;
+    if (random() % 10 == 0) {
+      store->Forget(tensor, page);
+      newest.erase(page);
+      continue;
+    }
+    const auto extent = store->Allocate(kTestPageBytes);
+    ASSERT_TRUE(extent.ok()) << extent.status();
+    ASSERT_FALSE(committed.contains(key(*extent)));
+    for (const auto& [other, unused] : newest) {
+      ASSERT_NE(key(store->FindPage(tensor, other)->extent), key(*extent));
+    }
+    if (random() % 10 == 0) {
+      store->Release(*extent);
+      continue;
+    }
+    store->Record(tensor, page, {*extent, 1, version});
+    newest[page] = version;
+    ASSERT_EQ(store->FindPage(tensor, page)->checksum, version);
+  }
+  ASSERT_TRUE(store->Commit("end").ok());
+  EXPECT_EQ(store->used_bytes(), newest.size() * kTestPageBytes);
+}
+
+TEST_F(StoreTest, FilesGrowOnlyAsFarAsTheBusiestMoment) {
+  StoreOptions options = Options();
+  auto store = Open(options);
+  const TensorIndex tensor = *store->AddTensor({"w", "{}", 4}, false);
+  for (uint64_t version = 1; version < 200; ++version) {
+    for (uint64_t page = 0; page < 4; ++page) {
+      const auto extent = store->Allocate(kTestPageBytes);
+      ASSERT_TRUE(extent.ok());
+      EXPECT_LT(extent->offset, 9 * kTestPageBytes) << "old, new and one in hand";
+      store->Record(tensor, page, {*extent, 1, version});
+    }
+    ASSERT_TRUE(store->Commit("x").ok());
+  }
+}
+
+TEST_F(StoreTest, SegmentFilesAreBoundedAndFoldersTakeTurns) {
+  StoreOptions options = TwoFolders();
+  options.segment_bytes = 4 * kTestPageBytes;
+  auto store = Open(options);
+  const TensorIndex tensor = *store->AddTensor({"w", "{}", 24}, false);
+  for (uint64_t page = 0; page < 24; ++page) {
+    ASSERT_TRUE(WritePage(*store, io_, tensor, page, 1).ok());
+    EXPECT_EQ(store->FindPage(tensor, page)->extent.device, page % 2);
+  }
+  for (const char* name : {"a", "b"}) {
+    for (int segment = 0; segment < 3; ++segment) {
+      EXPECT_EQ(std::filesystem::file_size(folder_ / name + "/spillway-segment-00000" +
+                                           std::to_string(segment)),
+                4 * kTestPageBytes);
+    }
+  }
+  EXPECT_EQ(io_.num_files(), 6u);
+  const Extent extent = store->FindPage(tensor, 1)->extent;
+  EXPECT_EQ(store->Path(extent), folder_ / "b/spillway-segment-000000");
+  store.reset();
+  EXPECT_EQ(io_.num_files(), 0u) << "the engine forgets the files";
+}
+
+TEST_F(StoreTest, TwoFoldersReopen) {
+  MakeStore(TwoFolders());
+  auto store = Open(TwoFolders());
+  for (uint64_t page = 0; page < 4; ++page)
+    EXPECT_TRUE(PageIs(*store, io_, *store->FindTensor("w"), page, 1));
+}
+
+TEST_F(StoreTest, AMovedStoreStillOpens) {
+  MakeStore(TwoFolders());
+  StoreOptions moved = TwoFolders();
+  moved.create = false;
+  moved.folders = {folder_ / "elsewhere/one", folder_ / "two"};
+  std::filesystem::create_directory(folder_ / "elsewhere");
+  std::filesystem::rename(folder_ / "a", moved.folders[0]);
+  std::filesystem::rename(folder_ / "b", moved.folders[1]);
+  auto store = Open(moved);
+  ASSERT_TRUE(store);
+  for (uint64_t page = 0; page < 4; ++page)
+    EXPECT_TRUE(PageIs(*store, io_, *store->FindTensor("w"), page, 1));
+}
+
+TEST_F(StoreTest, FoldersInTheWrongOrderAreRefusedWithTheRightOne) {
+  MakeStore(TwoFolders());
+  StoreOptions options = TwoFolders();
+  std::swap(options.folders[0], options.folders[1]);
+  const absl::Status status = OpenError(options);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr((folder_ / "a") + "," + (folder_ / "b")));
+}
+
+TEST_F(StoreTest, AnotherNumberOfFoldersIsRefused) {
+  MakeStore(TwoFolders());
+  for (const auto& folders : std::vector<std::vector<std::string>>{
+           {folder_ / "a"}, {folder_ / "b"}, {folder_ / "a", folder_ / "b", folder_ / "c"}}) {
+    StoreOptions options = TwoFolders();
+    options.folders = folders;
+    EXPECT_TRUE(absl::IsInvalidArgument(OpenError(options))) << OpenError(options);
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "c")) << "what a refused open made is gone again";
+}
+
+TEST_F(StoreTest, FoldersOfTwoStoresAreRefused) {
+  MakeStore(TwoFolders());
+  StoreOptions other = TwoFolders();
+  other.folders = {folder_ / "c", folder_ / "d"};
+  MakeStore(other);
+  other.folders = {folder_ / "a", folder_ / "d"};
+  EXPECT_TRUE(absl::IsInvalidArgument(OpenError(other))) << OpenError(other);
+  other.folders = {folder_ / "a", folder_ / "a/../a"};
+  EXPECT_THAT(std::string(OpenError(other).message()), HasSubstr("same folder"));
+}
+
+TEST_F(StoreTest, TheSecondFolderOfAnotherStoreIsNotTakenOver) {
+  MakeStore(TwoFolders());
+  StoreOptions options = TwoFolders();
+  options.folders = {folder_ / "not-mounted", folder_ / "b"};
+  const absl::Status status = OpenError(options);
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("not mounted"));
+  EXPECT_TRUE(Open(TwoFolders()));
+}
+
+TEST_F(StoreTest, APageSizeThatDiffersIsRefusedAndNoneMeansTheStores) {
+  MakeStore(Options());
+  StoreOptions options = Options();
+  options.page_bytes = 2 * kTestPageBytes;
+  const absl::Status status = OpenError(options);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("65536"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("131072"));
+  options.page_bytes = 0;
+  EXPECT_EQ(Open(options)->page_bytes(), kTestPageBytes);
+}
+
+TEST_F(StoreTest, AStoreWithoutACommitTakesAnotherPageSize) {
+  Open(Options());
+  StoreOptions options = Options();
+  options.page_bytes = 2 * kTestPageBytes;
+  EXPECT_EQ(Open(options)->page_bytes(), 2 * kTestPageBytes);
+  options.page_bytes = 0;
+  EXPECT_EQ(Open(options)->page_bytes(), 2 * kTestPageBytes);
+}
+
+TEST_F(StoreTest, OptionsThatCannotBeAreRefusedBeforeAnythingIsMade) {
+  std::vector<StoreOptions> impossible(5, Options());
+  impossible[0].page_bytes = 1000;
+  impossible[1].page_bytes = uint64_t{1} << 31;
+  impossible[2].segment_bytes = kTestPageBytes / 2;
+  impossible[3].folders = {};
+  impossible[4].folders = {""};
+  for (const StoreOptions& options : impossible) {
+    EXPECT_TRUE(absl::IsInvalidArgument(OpenError(options))) << OpenError(options);
+  }
+  EXPECT_TRUE(FilesIn(folder_.path()).empty());
+}
+
+TEST_F(StoreTest, OpeningWhatIsNotThereIsNotFoundAndMakesNothing) {
+  StoreOptions options = Options();
+  options.create = false;
+  EXPECT_TRUE(absl::IsNotFound(OpenError(options))) << OpenError(options);
+  EXPECT_TRUE(FilesIn(folder_.path()).empty());
+  std::filesystem::create_directory(options.folders[0]);
+  EXPECT_TRUE(absl::IsNotFound(OpenError(options))) << OpenError(options);
+  EXPECT_TRUE(FilesIn(options.folders[0]).empty());
+}
+
+TEST_F(StoreTest, AnExistingStoreIsRefusedWhereNoneMayBe) {
+  StoreOptions options = Options();
+  options.must_not_exist = true;
+  MakeStore(options);
+  const std::vector<std::string> files = FilesIn(options.folders[0]);
+  EXPECT_TRUE(absl::IsFailedPrecondition(OpenError(options))) << OpenError(options);
+  options.must_not_exist = false;
+  options.scratch = true;
+  EXPECT_TRUE(absl::IsFailedPrecondition(OpenError(options))) << OpenError(options);
+  EXPECT_EQ(FilesIn(options.folders[0]), files);
+}
+
+TEST_F(StoreTest, ASecondOpenerIsRefusedAndToldWhoHoldsIt) {
+  auto store = Open(TwoFolders());
+  const absl::Status own = OpenError(TwoFolders());
+  EXPECT_TRUE(absl::IsFailedPrecondition(own)) << own;
+  EXPECT_THAT(std::string(own.message()), HasSubstr(std::to_string(::getpid())));
+  const std::string holder = "process (" + std::to_string(::getpid()) + ")";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    NamingIoEngine io;
+    const absl::Status status = Store::Open(TwoFolders(), &io).status();
+    const bool right =
+        absl::IsFailedPrecondition(status) &&
+        status.message().find(" process " + std::to_string(::getppid())) != absl::string_view::npos;
+    ::_exit(right ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  store.reset();
+  EXPECT_TRUE(Open(TwoFolders()));
+}
+
+TEST_F(StoreTest, AScratchStoreLeavesNothing) {
+  StoreOptions options = TwoFolders();
+  options.scratch = true;
+  options.folders[0] = folder_ / "deep/er/a";
+  {
+    auto store = Open(options);
+    const TensorIndex tensor = *store->AddTensor({"w", "{}", 4}, false);
+    for (uint64_t page = 0; page < 4; ++page)
+      ASSERT_TRUE(WritePage(*store, io_, tensor, page, 1).ok());
+    ASSERT_TRUE(store->Commit("x").ok());
+  }
+  EXPECT_TRUE(FilesIn(folder_.path()).empty());
+}
+
+TEST_F(StoreTest, AScratchStoreLeavesWhatItDidNotMake) {
+  StoreOptions options = Options();
+  options.scratch = true;
+  const std::string mine = options.folders[0] + "/notes.txt";
+  std::filesystem::create_directory(options.folders[0]);
+  std::ofstream(mine) << "mine";
+  std::ofstream(options.folders[0] + "/spillway-segment-7.bak") << "mine too";
+  std::ofstream(options.folders[0] + "/spillway-segment-7") << "and this";
+  {
+    auto store = Open(options);
+    const TensorIndex tensor = *store->AddTensor({"w", "{}", 1}, false);
+    ASSERT_TRUE(WritePage(*store, io_, tensor, 0, 1).ok());
+    std::ofstream(options.folders[0] + "/later") << "added while open";
+  }
+  EXPECT_EQ(FilesIn(options.folders[0]),
+            (std::vector<std::string>{"later", "notes.txt", "spillway-segment-7",
+                                      "spillway-segment-7.bak"}));
+}
+
+TEST_F(StoreTest, AFolderWithForeignFilesHoldsAStoreBesideThem) {
+  std::filesystem::create_directory(folder_ / "store");
+  std::ofstream(folder_ / "store/data.bin") << "theirs";
+  MakeStore(Options());
+  std::string text;
+  std::ifstream(folder_ / "store/data.bin") >> text;
+  EXPECT_EQ(text, "theirs");
+  EXPECT_TRUE(Open(Options()));
+}
+
+TEST_F(StoreTest, AForeignFileWithOurNameIsRefusedAndLeftAlone) {
+  std::filesystem::create_directory(folder_ / "store");
+  std::ofstream(folder_ / "store/spillway-store") << "a shopping list\n";
+  const absl::Status status = OpenError(Options());
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_EQ(FilesIn(folder_ / "store"), std::vector<std::string>{"spillway-store"});
+}
+
+TEST_F(StoreTest, AFileInPlaceOfTheFolderIsRefused) {
+  std::ofstream(folder_ / "store") << "a file";
+  const absl::Status status = OpenError(Options());
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+}
+
+TEST_F(StoreTest, AHalfMadeStoreStartsOver) {
+  MakeStore(Options());
+  std::filesystem::remove(folder_ / "store/spillway-catalog.sqlite");
+  std::filesystem::remove(folder_ / "store/spillway-segment-000000");
+  StoreOptions options = Options();
+  options.create = false;
+  EXPECT_TRUE(absl::IsNotFound(OpenError(options))) << OpenError(options);
+  options = Options();
+  options.must_not_exist = true;
+  EXPECT_TRUE(absl::IsFailedPrecondition(OpenError(options))) << OpenError(options);
+  auto store = Open(Options());
+  ASSERT_TRUE(store);
+  EXPECT_EQ(store->UserState(), std::nullopt);
+  EXPECT_EQ(store->num_tensors(), 0u);
+}
+
+TEST_F(StoreTest, DataWithoutItsCatalogIsNotThrownAway) {
+  MakeStore(Options());
+  std::filesystem::remove(folder_ / "store/spillway-catalog.sqlite");
+  EXPECT_TRUE(absl::IsDataLoss(OpenError(Options()))) << OpenError(Options());
+  std::filesystem::remove(folder_ / "store/spillway-store");
+  EXPECT_TRUE(absl::IsFailedPrecondition(OpenError(Options()))) << OpenError(Options());
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "store/spillway-segment-000000"));
+}
+
+TEST_F(StoreTest, DamageToTheStoreIsDataLossThatNamesTheFile) {
+  struct Damage {
+    const char* name;
+    const char* file;
+    std::function<void(const std::string&)> apply;
+  };
+  const auto sql = [](const char* text) {
+    return [text](const std::string& path) { RunSql(path, text); };
+  };
+  const std::vector<Damage> damages = {
+      {"empty catalog", "spillway-catalog.sqlite",
+       [](auto& p) { std::filesystem::resize_file(p, 0); }},
+      {"short catalog", "spillway-catalog.sqlite",
+       [](auto& p) { std::filesystem::resize_file(p, 5000); }},
+      {"lost page", "spillway-catalog.sqlite", sql("DELETE FROM pages WHERE page = 2")},
+      {"moved page", "spillway-catalog.sqlite",
+       sql("UPDATE pages SET offset = offset + 4096 WHERE page = 2")},
+      {"two pages in one place", "spillway-catalog.sqlite", sql("UPDATE pages SET offset = 0")},
+      {"other state", "spillway-catalog.sqlite", sql("UPDATE last_commit SET user_state = x'00'")},
+      {"lost commit", "spillway-catalog.sqlite", sql("DELETE FROM last_commit")},
+      {"renamed tensor", "spillway-catalog.sqlite", sql("UPDATE tensors SET name = 'v'")},
+      {"absurd page", "spillway-catalog.sqlite",
+       sql("UPDATE pages SET page = 1 << 60 WHERE page = 2; UPDATE tensors SET num_pages = 1 << "
+           "61")},
+      {"other store", "spillway-catalog.sqlite",
+       sql("UPDATE meta SET value = 'x' WHERE key = 'store_id'")},
+      {"other page size", "spillway-catalog.sqlite",
+       sql("UPDATE meta SET value = 4096 WHERE key = 'page_bytes'")},
+      {"short segment", "spillway-segment-000000",
+       [](auto& p) { std::filesystem::resize_file(p, 65536); }},
+      {"lost segment", "spillway-segment-000000", [](auto& p) { std::filesystem::remove(p); }},
+      {"empty identity", "spillway-store", [](auto& p) { std::filesystem::resize_file(p, 0); }},
+      {"short identity", "spillway-store", [](auto& p) { std::filesystem::resize_file(p, 60); }},
+  };
+  MakeStore(Options());
+  std::filesystem::copy(folder_ / "store", folder_ / "good");
+  for (const Damage& damage : damages) {
+    SCOPED_TRACE(damage.name);
+    std::filesystem::remove_all(folder_ / "store");
+    std::filesystem::copy(folder_ / "good", folder_ / "store");
+    damage.apply((folder_ / "store/") + damage.file);
+    StoreOptions options = Options();
+    options.page_bytes = 0;
+    const absl::Status status = OpenError(options);
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(damage.file));
+  }
+}
+
+TEST_F(StoreTest, ANewerFormatIsRefused) {
+  MakeStore(Options());
+  std::ofstream(folder_ / "store/spillway-store") << "Spillway store\nversion 2\nwhatever\n";
+  const absl::Status status = OpenError(Options());
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("format 2"));
+}
+
+TEST_F(StoreTest, BudgetIsHardAndSaysWhatIsInUse) {
+  StoreOptions options = Options();
+  options.max_bytes = 10 * kTestPageBytes;
+  auto store = Open(options);
+  const TensorIndex tensor = *store->AddTensor({"w", "{}", 20}, false);
+  EXPECT_EQ(store->available_bytes(), options.max_bytes);
+  for (uint64_t page = 0; page < 10; ++page)
+    ASSERT_TRUE(WritePage(*store, io_, tensor, page, 1).ok());
+  EXPECT_EQ(store->available_bytes(), 0u);
+  const absl::Status status = store->Allocate(kTestPageBytes).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("65536"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("655360"));
+  EXPECT_EQ(std::filesystem::file_size(folder_ / "store/spillway-segment-000000"),
+            options.max_bytes);
+  store->Forget(tensor, 3);
+  EXPECT_EQ(store->available_bytes(), kTestPageBytes);
+  EXPECT_TRUE(WritePage(*store, io_, tensor, 3, 2).ok());
+}
+
+TEST_F(StoreTest, ABudgetBelowWhatIsCommittedStillOpens) {
+  MakeStore(Options());
+  StoreOptions options = Options();
+  options.max_bytes = kTestPageBytes;
+  auto store = Open(options);
+  ASSERT_TRUE(store);
+  EXPECT_EQ(store->available_bytes(), 0u);
+  EXPECT_TRUE(absl::IsResourceExhausted(store->Allocate(1).status()));
+}
+
+TEST_F(StoreTest, AnExtentLargerThanASegmentIsRefused) {
+  StoreOptions options = Options();
+  options.segment_bytes = 2 * kTestPageBytes;
+  auto store = Open(options);
+  EXPECT_TRUE(absl::IsInvalidArgument(store->Allocate(2 * kTestPageBytes + 1).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(store->Allocate(0).status()));
+  EXPECT_TRUE(store->Allocate(2 * kTestPageBytes).ok());
+}
+
+TEST_F(StoreTest, AnEngineThatTakesNoMoreFilesLeavesNoFileBehind) {
+  auto store = Open(Options());
+  io_.FailNextAdd();
+  const absl::Status status = store->Allocate(kTestPageBytes).status();
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), HasSubstr("table full"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "store/spillway-segment-000000"));
+  EXPECT_TRUE(store->Allocate(kTestPageBytes).ok());
+}
+
+TEST_F(StoreTest, AFolderThatCannotBeWrittenIsUnavailable) {
+  std::filesystem::create_directory(folder_ / "store");
+  std::filesystem::permissions(folder_ / "store", std::filesystem::perms::owner_read |
+                                                      std::filesystem::perms::owner_exec |
+                                                      std::filesystem::perms::others_read |
+                                                      std::filesystem::perms::others_exec);
+  std::filesystem::permissions(folder_.path(), std::filesystem::perms::others_exec,
+                               std::filesystem::perm_options::add);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::geteuid() == 0 && ::setuid(65534) != 0) ::_exit(2);
+    NamingIoEngine io;
+    const absl::Status status = Store::Open(Options(), &io).status();
+    std::cerr << status << "\n";
+    ::_exit(absl::IsUnavailable(status) ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+// A tmpfs of 4 MiB; skips where mounting is not allowed.
+class FullFileSystemTest : public StoreTest {
+ protected:
+  void SetUp() override {
+    std::filesystem::create_directory(folder_ / "small");
+    if (::mount("tmpfs", (folder_ / "small").c_str(), "tmpfs", 0, "size=4m") != 0) {
+      GTEST_SKIP() << "cannot mount a small tmpfs here: " << std::strerror(errno);
+    }
+    mounted_ = true;
+  }
+  void TearDown() override {
+    if (mounted_) ::umount2((folder_ / "small").c_str(), MNT_DETACH);
+  }
+  bool mounted_ = false;
+};
+
+TEST_F(FullFileSystemTest, AFullFileSystemIsResourceExhaustedAndACommitStillFits) {
+  StoreOptions options = Options();
+  options.folders = {folder_ / "small/store"};
+  auto store = Open(options);
+  ASSERT_TRUE(store);
+  const uint64_t available_bytes = store->available_bytes();
+  EXPECT_LT(available_bytes, uint64_t{4} << 20);
+  const TensorIndex tensor = *store->AddTensor({"w", "{}", 100}, false);
+  uint64_t page = 0;
+  absl::Status status;
+  while ((status = WritePage(*store, io_, tensor, page, 1)).ok()) ++page;
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_GE((page + 1) * kTestPageBytes, available_bytes);
+  EXPECT_TRUE(store->Commit("full").ok());
+  store.reset();
+  store = Open(options);
+  for (uint64_t i = 0; i < page; ++i)
+    EXPECT_TRUE(PageIs(*store, io_, *store->FindTensor("w"), i, 1));
+}
+
+TEST_F(FullFileSystemTest, ASecondFolderWithRoomServesWhenTheFirstIsFull) {
+  StoreOptions options = Options();
+  options.folders = {folder_ / "small/store", folder_ / "large"};
+  auto store = Open(options);
+  ASSERT_TRUE(store);
+  const TensorIndex tensor = *store->AddTensor({"w", "{}", 200}, false);
+  for (uint64_t page = 0; page < 200; ++page) {
+    const absl::Status status = WritePage(*store, io_, tensor, page, 1);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  EXPECT_EQ(store->FindPage(tensor, 199)->extent.device, 1);
+  EXPECT_TRUE(store->Commit("x").ok());
+}
+
+TEST_F(FullFileSystemTest, ACommitThatDoesNotFitLeavesTheLastOneAndMayBeRepeated) {
+  StoreOptions options = Options();
+  options.folders = {folder_ / "small/store"};
+  auto store = Open(options);
+  ASSERT_TRUE(store);
+  const TensorIndex tensor = *store->AddTensor({"w", "{}", 1}, false);
+  ASSERT_TRUE(WritePage(*store, io_, tensor, 0, 1).ok());
+  ASSERT_TRUE(store->Commit("one").ok());
+  ASSERT_TRUE(WritePage(*store, io_, tensor, 0, 2).ok());
+  {
+    std::ofstream filler(folder_ / "small/filler");
+    while (filler << std::string(4096, 'x') << std::flush) continue;
+  }
+  const absl::Status status = store->Commit(std::string(100000, 's'));
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_EQ(store->UserState(), "one");
+  std::filesystem::remove(folder_ / "small/filler");
+  ASSERT_TRUE(store->Commit("two").ok());
+  store.reset();
+  store = Open(options);
+  EXPECT_EQ(store->UserState(), "two");
+  EXPECT_TRUE(PageIs(*store, io_, *store->FindTensor("w"), 0, 2));
+}
+
+TEST_F(FullFileSystemTest, AStoreThatCannotBeMadeLeavesNothing) {
+  {
+    std::ofstream filler(folder_ / "small/filler");
+    while (filler << std::string(4096, 'x') << std::flush) continue;
+  }
+  StoreOptions options = Options();
+  options.folders = {folder_ / "small/store"};
+  const absl::Status status = OpenError(options);
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_EQ(FilesIn(folder_ / "small"), std::vector<std::string>{"filler"});
+}
+
+}  // namespace
+}  // namespace spillway::io

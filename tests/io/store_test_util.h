@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the tests of the store share: a folder that goes away, an IoEngine that only names files,
+// pages with recognisable bytes, and the catalog opened with SQLite directly, as a person with the
+// sqlite3 command would.
+
+#ifndef SPILLWAY_TESTS_IO_STORE_TEST_UTIL_H_
+#define SPILLWAY_TESTS_IO_STORE_TEST_UTIL_H_
+
+#include <gtest/gtest.h>
+#include <sqlite3.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/checksum.h"
+#include "io/io_engine.h"
+#include "io/store.h"
+
+namespace spillway::io {
+
+inline constexpr uint64_t kTestPageBytes = 64 * 1024;
+
+class TempFolder {
+ public:
+  explicit TempFolder(
+      const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
+    std::string name = (parent / "spillway-test-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) std::abort();
+    path_ = name;
+  }
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+  ~TempFolder() {
+    std::error_code error;
+    std::filesystem::remove_all(path_, error);
+  }
+  const std::string& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+// Knows files and moves nothing: tests read and write through the descriptor themselves.
+class NamingIoEngine final : public IoEngine {
+ public:
+  std::string_view name() const override { return "naming"; }
+  absl::StatusOr<FileId> AddFile(int fd, std::string path) override {
+    if (fail_next_add_)
+      return std::exchange(fail_next_add_, false), absl::ResourceExhaustedError("table full");
+    files_[next_] = {fd, std::move(path)};
+    return FileId{next_++};
+  }
+  absl::Status RemoveFile(FileId file) override {
+    return files_.erase(file.value) == 1 ? absl::OkStatus() : absl::NotFoundError("no such file");
+  }
+  void AddBuffer(std::span<std::byte>) override {}
+  void RemoveBuffers() override {}
+  int unregistered_buffers() const override { return 0; }
+  void Submit(std::span<const IoRequest>) override { std::abort(); }
+  void Reap(absl::Duration, std::vector<IoCompletion>*) override { std::abort(); }
+  void Wake() override {}
+  int in_flight() const override { return 0; }
+
+  int fd(FileId file) const { return files_.at(file.value).first; }
+  size_t num_files() const { return files_.size(); }
+  void FailNextAdd() { fail_next_add_ = true; }
+
+ private:
+  std::map<int32_t, std::pair<int, std::string>> files_;
+  int32_t next_ = 0;
+  bool fail_next_add_ = false;
+};
+
+// One aligned page of memory.
+class PageBuffer {
+ public:
+  PageBuffer()
+      : bytes_(static_cast<std::byte*>(std::aligned_alloc(kIoAlignment, kTestPageBytes))) {}
+  // Bytes that say which page and version they are.
+  void Fill(uint64_t tensor, uint64_t page, uint64_t version) {
+    for (uint64_t i = 0; i < kTestPageBytes / 8; ++i) {
+      const uint64_t word = (tensor << 48) ^ (page << 32) ^ (version << 16) ^ i;
+      std::memcpy(bytes_.get() + i * 8, &word, 8);
+    }
+  }
+  std::span<std::byte> span() { return {bytes_.get(), kTestPageBytes}; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* bytes) const { std::free(bytes); }
+  };
+  std::unique_ptr<std::byte[], Free> bytes_;
+};
+
+// Allocates, writes and records one page; the way of a page without the mover.
+inline absl::Status WritePage(Store& store, const NamingIoEngine& io, TensorIndex tensor,
+                              uint64_t page, uint64_t version) {
+  PageBuffer buffer;
+  buffer.Fill(tensor, page, version);
+  const absl::StatusOr<Extent> extent = store.Allocate(kTestPageBytes);
+  if (!extent.ok()) return extent.status();
+  const ssize_t written = ::pwrite(io.fd(store.File(*extent)), buffer.span().data(), kTestPageBytes,
+                                   static_cast<off_t>(extent->offset));
+  if (written != static_cast<ssize_t>(kTestPageBytes)) {
+    store.Release(*extent);
+    return absl::UnavailableError("short write");
+  }
+  store.Record(tensor, page,
+               {*extent, static_cast<uint32_t>(kTestPageBytes), Checksum(buffer.span())});
+  return absl::OkStatus();
+}
+
+// Whether the page rests there with the bytes of that version, and the checksum that the catalog
+// has for it.
+inline ::testing::AssertionResult PageIs(const Store& store, const NamingIoEngine& io,
+                                         TensorIndex tensor, uint64_t page, uint64_t version) {
+  const std::optional<PageRecord> record = store.FindPage(tensor, page);
+  if (!record) return ::testing::AssertionFailure() << "page " << page << " was never written";
+  PageBuffer found;
+  PageBuffer wanted;
+  wanted.Fill(tensor, page, version);
+  const ssize_t got = ::pread(io.fd(store.File(record->extent)), found.span().data(),
+                              kTestPageBytes, static_cast<off_t>(record->extent.offset));
+  if (got != static_cast<ssize_t>(kTestPageBytes))
+    return ::testing::AssertionFailure() << "short read " << got;
+  if (std::memcmp(found.span().data(), wanted.span().data(), kTestPageBytes) != 0) {
+    return ::testing::AssertionFailure()
+           << "page " << page << " has other bytes than version " << version;
+  }
+  if (record->checksum != Checksum(found.span()))
+    return ::testing::AssertionFailure() << "checksum of " << page;
+  return ::testing::AssertionSuccess();
+}
+
+// Runs SQL on a catalog; gives the first column of the last row, as text.
+inline std::string RunSql(const std::string& path, const std::string& sql) {
+  sqlite3* database = nullptr;
+  std::string result;
+  EXPECT_EQ(sqlite3_open_v2(path.c_str(), &database, SQLITE_OPEN_READWRITE, nullptr), SQLITE_OK)
+      << path;
+  const auto take = [](void* out, int, char** values, char**) {
+    *static_cast<std::string*>(out) = values[0] ? values[0] : "";
+    return 0;
+  };
+  char* message = nullptr;
+  EXPECT_EQ(sqlite3_exec(database, sql.c_str(), take, &result, &message), SQLITE_OK)
+      << sql << ": " << message;
+  sqlite3_free(message);
+  sqlite3_close(database);
+  return result;
+}
+
+inline std::vector<std::string> FilesIn(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace spillway::io
+
+#endif  // SPILLWAY_TESTS_IO_STORE_TEST_UTIL_H_
