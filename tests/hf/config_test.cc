@@ -173,6 +173,14 @@ TEST(ModelConfig, TextThatIsNoObjectIsRefused) {
               IsInvalid("holds the name \"vocab_size\" twice"));
 }
 
+// Found by fuzzing: the JSON library repeats in its message all that it has read of a token.
+TEST(ModelConfig, TheMessageAboutALongMalformedTokenIsShort) {
+  const std::string token = "\"" + std::string(10'000, '\r');
+  const auto config = ParseModelConfig("{" + token, "config.json");
+  ASSERT_THAT(config, IsInvalid("config.json: is not valid JSON at byte"));
+  EXPECT_LT(config.status().message().size(), 400u);
+}
+
 TEST(ModelConfig, AMissingFileIsNamed) {
   const TempFolder folder;
   EXPECT_THAT(ReadModelConfig(folder.path()), IsError(absl::StatusCode::kNotFound, "config.json"));

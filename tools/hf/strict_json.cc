@@ -21,6 +21,30 @@ constexpr size_t kMaxDepth = 64;
 // Half a million tensors have about four million values.
 constexpr uint64_t kMaxValues = 4'000'000;
 constexpr size_t kExcerptBytes = 80;
+constexpr size_t kParserMessageBytes = 200;
+
+// Cuts before a byte that would split a UTF-8 character.
+std::string CutOff(std::string text, size_t max_bytes) {
+  if (text.size() <= max_bytes) return text;
+  size_t end = max_bytes;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  text.resize(end);
+  return text + "…";
+}
+
+// As JSON, on one line, what is not UTF-8 replaced.
+std::string Dump(const json& value) {
+  return value.dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
+}
+
+// The library's message without its identifier, "[json.exception.parse_error.101] ". It repeats
+// what it has read last, which may be long and any bytes at all.
+std::string Readable(const std::string& what) {
+  const size_t identifier = what.find("] ");
+  const std::string quoted =
+      Dump(json(identifier == std::string::npos ? what : what.substr(identifier + 2)));
+  return CutOff(quoted.substr(1, quoted.size() - 2), kParserMessageBytes);
+}
 
 // Walks the text without building anything and stops at the first fault.
 class Checker : public nlohmann::json_sax<json> {
@@ -47,11 +71,7 @@ class Checker : public nlohmann::json_sax<json> {
 
   bool parse_error(size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
-    // The library's message opens with its own identifier, "[json.exception.parse_error.101] ".
-    const std::string what = error.what();
-    const size_t text = what.find("] ");
-    fault_ = absl::StrCat("is not valid JSON at byte ", position, ": ",
-                          text == std::string::npos ? what : what.substr(text + 2));
+    fault_ = absl::StrCat("is not valid JSON at byte ", position, ": ", Readable(error.what()));
     return false;
   }
 
@@ -79,15 +99,6 @@ class Checker : public nlohmann::json_sax<json> {
   std::string fault_;
 };
 
-// Cuts before a byte that would split a UTF-8 character.
-std::string CutOff(std::string text) {
-  if (text.size() <= kExcerptBytes) return text;
-  size_t end = kExcerptBytes;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
-  text.resize(end);
-  return text + "…";
-}
-
 }  // namespace
 
 absl::StatusOr<json> ParseStrictJson(std::string_view text, std::string_view origin) {
@@ -107,9 +118,7 @@ absl::StatusOr<json> ParseStrictJson(std::string_view text, std::string_view ori
   return value;
 }
 
-std::string Excerpt(const json& value) {
-  return CutOff(value.dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace));
-}
+std::string Excerpt(const json& value) { return CutOff(Dump(value), kExcerptBytes); }
 
 std::string Quoted(std::string_view name) { return Excerpt(json(std::string(name))); }
 

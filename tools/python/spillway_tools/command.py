@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 failed (malformed input, full disk), 2 wrong usage, 130 in
 
 import argparse
 import os
+import signal
 import sys
 import time
 
@@ -20,6 +21,8 @@ class UsageError(Exception):
 
 def run(program, body):
     """Runs `body()`; returns the exit code, with one line on stderr when it is not 0."""
+    # A termination unwinds as Ctrl-C does, so that no half-made folder stays.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         body()
         return 0
@@ -28,7 +31,9 @@ def run(program, body):
     except InputError as error:
         return _fail(program, error, 1)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the flush at exit must not fail too
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # the flush at exit must not fail too
         return 1
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
@@ -59,8 +64,11 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, examples, **arguments):
         super().__init__(
-            description=examples, formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False, **arguments)
+            description=examples,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            **arguments,
+        )
 
 
 class Progress:
@@ -96,4 +104,6 @@ class Progress:
         if self._total:
             share = min(1.0, self._done / self._total)
             text += f" of {format_bytes(self._total)} ({share:.0%})"
-        print(f"{start}{text:<78}" if self._terminal else text, end=end, file=self._stream, flush=True)
+        print(
+            f"{start}{text:<78}" if self._terminal else text, end=end, file=self._stream, flush=True
+        )

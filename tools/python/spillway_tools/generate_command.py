@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""spillway-generate: text in, text out, around `spillway generate`, which takes and gives token ids."""
+"""spillway-generate: text in, text out, around `spillway generate`, whose tokens are ids."""
 
 import json
 import shutil
@@ -28,16 +28,36 @@ def main():
 
 def _parse():
     parser = Parser(_EXAMPLES, prog=_PROGRAM)
-    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="a Hugging Face folder")
+    parser.add_argument(
+        "--model", type=Path, required=True, metavar="DIR", help="a Hugging Face folder"
+    )
     parser.add_argument("--prompt", required=True, metavar="TEXT")
-    parser.add_argument("--max-tokens", type=int, default=64, metavar="N",
-                        help="new tokens at most (default: %(default)s)")
-    parser.add_argument("--temperature", type=float, default=0.8, metavar="T",
-                        help="0 takes the likeliest token (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the sampling (default: %(default)s)")
-    parser.add_argument("--spillway", type=Path, metavar="PATH",
-                        help="the command (default: the release build beside these tools, else on PATH)")
-    parser.add_argument("--json", action="store_true", help="one object on stdout: prompt, text and tokens")
+    parser.add_argument(
+        "--max-tokens",
+        type=int,
+        default=64,
+        metavar="N",
+        help="new tokens at most (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.8,
+        metavar="T",
+        help="0 takes the likeliest token (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of the sampling (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--spillway",
+        type=Path,
+        metavar="PATH",
+        help="the command (default: the release build beside these tools, else on PATH)",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="one object on stdout: prompt, text and tokens"
+    )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     own, further = _cut_at_dashes(sys.argv[1:])
     arguments = parser.parse_args(own)
@@ -52,7 +72,7 @@ def _cut_at_dashes(words):
     if "--" not in words:
         return words, []
     cut = words.index("--")
-    return words[:cut], words[cut + 1:]
+    return words[:cut], words[cut + 1 :]
 
 
 def _generate(arguments, further):
@@ -64,17 +84,37 @@ def _generate(arguments, further):
     # Decoded together: a character may span prompt and answer, and a first word its space.
     text = tokenizer.decode(prompt + tokens, skip_special_tokens=True)
     if arguments.json:
-        print(json.dumps({"v": 1, "prompt_tokens": prompt, "tokens": tokens, "text": text}, ensure_ascii=False))
+        print(
+            json.dumps(
+                {"v": 1, "prompt_tokens": prompt, "tokens": tokens, "text": text},
+                ensure_ascii=False,
+            )
+        )
     else:
         print(text)
 
 
 def _run(arguments, prompt, further):
-    command = [str(arguments.spillway or _find_spillway()), "generate", "--model", str(arguments.model),
-               "--tokens", ",".join(map(str, prompt)), "--max-tokens", str(arguments.max_tokens),
-               "--temperature", repr(arguments.temperature), "--seed", str(arguments.seed), "--json", *further]
+    command = [
+        str(arguments.spillway or _find_spillway()),
+        "generate",
+        "--model",
+        str(arguments.model),
+        "--tokens",
+        ",".join(map(str, prompt)),
+        "--max-tokens",
+        str(arguments.max_tokens),
+        "--temperature",
+        repr(arguments.temperature),
+        "--seed",
+        str(arguments.seed),
+        "--json",
+        *further,
+    ]
     try:
-        finished = subprocess.run(command, stdout=subprocess.PIPE, check=False)  # its stderr is the user's
+        finished = subprocess.run(
+            command, stdout=subprocess.PIPE, check=False
+        )  # its stderr is the user's
     except OSError as error:
         raise UsageError(f"{command[0]}: cannot be run: {error.strerror}") from error
     if finished.returncode != 0:
@@ -89,20 +129,26 @@ def _parse_tokens(output, origin):
     except ValueError as error:
         raise InputError(f"{origin}: printed no JSON object: {output[:200]!r}") from error
     tokens = answer.get("tokens") if isinstance(answer, dict) and answer.get("v") == 1 else None
-    if not isinstance(tokens, list) or not all(type(token) is int and token >= 0 for token in tokens):
-        raise InputError(f"{origin}: expected {{\"v\":1,\"tokens\":[...]}}, found {output[:200]!r}")
+    if not isinstance(tokens, list) or not all(
+        type(token) is int and token >= 0 for token in tokens
+    ):
+        raise InputError(f'{origin}: expected {{"v":1,"tokens":[...]}}, found {output[:200]!r}')
     return tokens
 
 
 def _find_spillway():
-    """The release build of the tree these tools are in or whose build/venv they run from, else PATH."""
-    candidates = [Path(__file__).resolve().parents[3] / "build/release/bin/spillway",
-                  Path(sys.prefix).parent / "release/bin/spillway"]
+    """The release build of the tree around these tools or around their build/venv, else PATH."""
+    candidates = [
+        Path(__file__).resolve().parents[3] / "build/release/bin/spillway",
+        Path(sys.prefix).parent / "release/bin/spillway",
+    ]
     for candidate in candidates:
         if candidate.is_file():
             return candidate
     found = shutil.which("spillway")
     if found:
         return Path(found)
-    raise UsageError(f"no spillway command at {candidates[0]} nor on PATH; build it with tools/setup, or name it "
-                     "with --spillway")
+    raise UsageError(
+        f"no spillway command at {candidates[0]} nor on PATH; build it with tools/setup, or name it"
+        " with --spillway"
+    )

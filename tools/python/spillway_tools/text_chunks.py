@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text cut into chunks that tokenise to exactly what the whole text does.
 
-A cut is tried after a line's end, where byte-level BPE and its kin never join tokens, and then checked: the
-text around it, tokenised whole, must give the tokens of its two sides. A tokeniser with no such place (one
-that marks the start of every text, say) gets the whole text as one chunk: slower, never different.
+A cut is tried after a line's end, where byte-level BPE and its kin never join tokens, and then
+checked: the text around it, tokenised whole, must give the tokens of its two sides. A tokeniser
+with no such place (one that marks the start of every text, say) gets the whole text as one chunk:
+slower, never different.
 """
 
 import codecs
 
 from spillway_tools.command import InputError
 
-# Characters on each side of a cut that are tokenised to check it: far more than a token looks around.
+# Characters on each side of a cut that are tokenised to check it: far more than a token sees.
 _CONTEXT = 256
 # Cuts that may fail in a row before the tokeniser is taken to have none.
 _MAX_FAILURES = 64
@@ -27,8 +28,10 @@ def read_text(file, origin, on_bytes):
             text = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
             at = done - (len(error.object) - len(block)) + error.start
-            raise InputError(f"{origin}: is not UTF-8: byte 0x{error.object[error.start]:02x} at offset {at}: "
-                             f"{error.reason}") from error
+            raise InputError(
+                f"{origin}: is not UTF-8: byte 0x{error.object[error.start]:02x} at offset {at}: "
+                f"{error.reason}"
+            ) from error
         done += len(block)
         on_bytes(block)
         if text:
@@ -63,7 +66,7 @@ class _CutFinder:
         return self._failures < _MAX_FAILURES
 
     def find(self, text, start):
-        """The first good cut at or after `start` characters, with a full context behind it; None if none."""
+        """The first good cut from `start` on that has its context behind it, or None."""
         while self.has_cuts:
             newline = text.find("\n", start, len(text) - _CONTEXT)
             if newline < 0:
@@ -77,8 +80,8 @@ class _CutFinder:
         return None
 
     def _is_good(self, text, cut):
-        left = text[max(0, cut - _CONTEXT):cut]
-        right = text[cut:cut + _CONTEXT]
+        left = text[max(0, cut - _CONTEXT) : cut]
+        right = text[cut : cut + _CONTEXT]
         return self._ids(left + right) == self._ids(left) + self._ids(right)
 
     def _ids(self, text):

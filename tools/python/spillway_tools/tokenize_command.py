@@ -24,10 +24,10 @@ _BATCH_CHUNKS = 32
 _EXAMPLES = """\
 examples:
   spillway-tokenize --model models/smollm2 --text bible.txt --out data/bible
-  spillway-tokenize --model models/smollm2 --text notes.txt --out data/notes --validation-fraction 0.1
+  spillway-tokenize --model models/smollm2 --text notes.txt --out notes --validation-fraction 0.1
 
-Writes train.npy and valid.npy (token ids in the text's order, the end of the text for validation) and
-meta.json. The text is UTF-8 and is streamed.
+Writes train.npy and valid.npy (token ids in the text's order, the end of the text for validation)
+and meta.json. The text is UTF-8 and is streamed.
 """
 
 
@@ -37,16 +37,25 @@ def main():
 
 def _parse():
     parser = Parser(_EXAMPLES, prog=_PROGRAM)
-    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="folder with tokenizer.json")
+    parser.add_argument(
+        "--model", type=Path, required=True, metavar="DIR", help="folder with tokenizer.json"
+    )
     parser.add_argument("--text", type=Path, required=True, metavar="FILE", help="UTF-8 text")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to make")
-    parser.add_argument("--validation-fraction", type=float, default=0.05, metavar="F",
-                        help="share of the tokens kept for validation, from 0 below 1 (default: %(default)s)")
+    parser.add_argument(
+        "--validation-fraction",
+        type=float,
+        default=0.05,
+        metavar="F",
+        help="share of the tokens kept for validation, from 0 below 1 (default: %(default)s)",
+    )
     parser.add_argument("--force", action="store_true", help="replace the files of an earlier run")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     arguments = parser.parse_args()
     if not 0 <= arguments.validation_fraction < 1:
-        parser.error(f"--validation-fraction is {arguments.validation_fraction}; it must be from 0 below 1")
+        parser.error(
+            f"--validation-fraction is {arguments.validation_fraction}; it must be from 0 below 1"
+        )
     return arguments
 
 
@@ -72,8 +81,14 @@ def _vocab_size(folder, tokenizer):
         vocab_size = json.loads(path.read_text(encoding="utf-8")).get("vocab_size")
     except (ValueError, AttributeError) as error:
         raise InputError(f"{path}: is not a valid JSON object: {error}") from error
-    if isinstance(vocab_size, bool) or not isinstance(vocab_size, int) or not 0 < vocab_size < 2**31:
-        raise InputError(f"{path}: vocab_size is {vocab_size!r}; a whole number from 1 to 2^31 - 1 is expected")
+    if (
+        isinstance(vocab_size, bool)
+        or not isinstance(vocab_size, int)
+        or not 0 < vocab_size < 2**31
+    ):
+        raise InputError(
+            f"{path}: vocab_size is {vocab_size!r}; a whole number from 1 to 2^31 - 1 is expected"
+        )
     return vocab_size
 
 
@@ -83,24 +98,37 @@ def _tokenize(arguments):
     dtype = numpy.uint16 if vocab_size <= 1 << 16 else numpy.uint32
     if not arguments.text.exists():
         raise UsageError(f"{arguments.text}: no such file")
-    with (StagedFolder(arguments.out, _NAMES, arguments.force) as staged,
-          open(arguments.text, "rb") as text,
-          TokensFile(staged.path / "train.npy", dtype) as train,
-          TokensFile(staged.path / "valid.npy", dtype) as valid):
+    with (
+        StagedFolder(arguments.out, _NAMES, arguments.force) as staged,
+        open(arguments.text, "rb") as text,
+        TokensFile(staged.path / "train.npy", dtype) as train,
+        TokensFile(staged.path / "valid.npy", dtype) as valid,
+    ):
         total_bytes = arguments.text.stat().st_size if arguments.text.is_file() else None
         progress = Progress(_PROGRAM, total_bytes)
         digest = hashlib.sha256()
-        text_bytes = _write_tokens(tokenizer, vocab_size, text, arguments.text, train, digest, progress)
+        text_bytes = _write_tokens(
+            tokenizer, vocab_size, text, arguments.text, train, digest, progress
+        )
         train.move_tail(valid, round(train.num_tokens * arguments.validation_fraction))
         train.finish()
         valid.finish()
-        meta = {"version": 1, "vocab_size": vocab_size, "dtype": numpy.dtype(dtype).name,
-                "train_tokens": train.num_tokens, "validation_tokens": valid.num_tokens,
-                "text": arguments.text.name, "text_bytes": text_bytes, "text_sha256": digest.hexdigest()}
+        meta = {
+            "version": 1,
+            "vocab_size": vocab_size,
+            "dtype": numpy.dtype(dtype).name,
+            "train_tokens": train.num_tokens,
+            "validation_tokens": valid.num_tokens,
+            "text": arguments.text.name,
+            "text_bytes": text_bytes,
+            "text_sha256": digest.hexdigest(),
+        }
         (staged.path / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
         staged.publish()
-    progress.finish(f"{_PROGRAM}: {train.num_tokens:,} tokens for training, {valid.num_tokens:,} for validation in "
-                    f"{arguments.out}")
+    progress.finish(
+        f"{_PROGRAM}: {train.num_tokens:,} tokens for training, {valid.num_tokens:,} for validation"
+        f" in {arguments.out}"
+    )
 
 
 def _write_tokens(tokenizer, vocab_size, file, origin, out, digest, progress):
@@ -117,8 +145,10 @@ def _write_tokens(tokenizer, vocab_size, file, origin, out, digest, progress):
         for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
             ids = numpy.asarray(encoding.ids, numpy.uint32)
             if len(ids) and int(ids.max()) >= vocab_size:
-                raise InputError(f"{origin}: gives token {int(ids.max())}, and the model has {vocab_size}: "
-                                 "tokenizer.json and config.json do not belong together")
+                raise InputError(
+                    f"{origin}: gives token {int(ids.max())}, and the model has {vocab_size}: "
+                    "tokenizer.json and config.json do not belong together"
+                )
             out.append(ids)
     if out.num_tokens == 0:
         raise InputError(f"{origin}: holds no text")

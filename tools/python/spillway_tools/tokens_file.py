@@ -43,7 +43,8 @@ class TokensFile:
         """Writes the header; nothing may be appended after."""
         header = io.BytesIO()
         numpy.lib.format.write_array_header_1_0(
-            header, {"descr": self._dtype.str, "fortran_order": False, "shape": (self.num_tokens,)})
+            header, {"descr": self._dtype.str, "fortran_order": False, "shape": (self.num_tokens,)}
+        )
         text = header.getvalue()
         assert len(text) == _HEADER_BYTES, len(text)
         self._file.seek(0)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Safetensors written as a stream: tensors are described first, then their bytes come in pieces.
 
-The `safetensors` package writes from memory only; a model larger than memory must pass through here.
+The `safetensors` package writes from memory only; a model larger than memory passes through here.
 """
 
 import json
@@ -48,8 +48,10 @@ def write_weights(folder, tensors, max_shard_bytes, progress):
         name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         _write_file(folder / name, shard, progress)
         weight_map.update({tensor.name: name for tensor in shard})
-    index = {"metadata": {"total_size": sum(tensor.size_bytes for tensor in tensors)},
-             "weight_map": dict(sorted(weight_map.items()))}
+    index = {
+        "metadata": {"total_size": sum(tensor.size_bytes for tensor in tensors)},
+        "weight_map": dict(sorted(weight_map.items())),
+    }
     (folder / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
@@ -70,8 +72,11 @@ def _write_file(path, tensors, progress):
     header = {"__metadata__": {"format": "pt"}}
     offset = 0
     for tensor in tensors:
-        header[tensor.name] = {"dtype": tensor.dtype, "shape": list(tensor.shape),
-                               "data_offsets": [offset, offset + tensor.size_bytes]}
+        header[tensor.name] = {
+            "dtype": tensor.dtype,
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, offset + tensor.size_bytes],
+        }
         offset += tensor.size_bytes
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)  # data aligned to 8 bytes
@@ -90,5 +95,7 @@ def _write_tensor(file, tensor, progress):
         written += len(piece)
         progress.add(len(piece))
     if written != tensor.size_bytes:
-        raise InputError(f"{tensor.name}: {written} bytes of data where its shape {list(tensor.shape)} and type "
-                         f"{tensor.dtype} need {tensor.size_bytes}")
+        raise InputError(
+            f"{tensor.name}: {written} bytes of data where its shape {list(tensor.shape)} and type "
+            f"{tensor.dtype} need {tensor.size_bytes}"
+        )
