@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The subcommands. Each adds itself, with its flags, to the app; once the command line is parsed,
+// `*run` does the work of the one that was chosen.
+
+#ifndef SPILLWAY_TOOLS_SPILLWAY_COMMANDS_H_
+#define SPILLWAY_TOOLS_SPILLWAY_COMMANDS_H_
+
+#include <functional>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+
+namespace spillway::command {
+
+using Run = std::function<absl::Status()>;
+
+void AddTrainCommand(CLI::App* app, Run* run);
+void AddEvalCommand(CLI::App* app, Run* run);
+void AddGenerateCommand(CLI::App* app, Run* run);
+
+}  // namespace spillway::command
+
+#endif  // SPILLWAY_TOOLS_SPILLWAY_COMMANDS_H_

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The flags that train, eval and generate share: where bytes rest and within which budgets. Checked
+// against what a model needs before anything is opened, so that a refusal costs nothing and names
+// the figure that works.
+
+#ifndef SPILLWAY_TOOLS_SPILLWAY_ENGINE_FLAGS_H_
+#define SPILLWAY_TOOLS_SPILLWAY_ENGINE_FLAGS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "spillway/engine.h"
+#include "tools/trainer/model.h"
+
+namespace spillway::command {
+
+// kAuto is the host until the trainer has GPU kernels.
+enum class DeviceChoice : uint8_t { kHost, kCuda, kAuto };
+
+struct EngineFlags {
+  std::vector<std::string> store;  // folders; none: everything in memory
+  uint64_t store_bytes = kUnlimited;
+  uint64_t device_bytes = kUnlimited;
+  uint64_t pinned_bytes = kUnlimited;
+  uint64_t page_bytes = 0;  // 0: the engine's choice, or the store's
+  IoKind io = IoKind::kAuto;
+  DeviceChoice device = DeviceChoice::kAuto;
+  int64_t threads = 0;  // 0 until AddEngineFlags puts the number of cores
+};
+
+void AddEngineFlags(CLI::App* app, EngineFlags* flags);
+
+// Usage errors, and what this machine cannot do.
+absl::Status CheckEngineFlags(const EngineFlags& flags);
+
+// What the store must hold at its fullest.
+struct StoreNeed {
+  trainer::StateBytes state;
+  bool keeps_old_copy = false;  // a commit is there, or will be, while the next one is written
+};
+
+// UsageError if a budget cannot hold the tiles leased together, naming the smallest that does;
+// likewise --store-bytes. A failure, not a usage error, if the file systems of the store have too
+// little free space.
+absl::Status CheckRoom(const EngineFlags& flags, const trainer::MinimumBudgets& smallest,
+                       const StoreNeed& need);
+
+// Opens the engine; what the machine could not give is noted on stderr.
+absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, OpenMode mode);
+
+}  // namespace spillway::command
+
+#endif  // SPILLWAY_TOOLS_SPILLWAY_ENGINE_FLAGS_H_

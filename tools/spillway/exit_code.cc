@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From a status to an exit code.
+
+#include "tools/spillway/exit_code.h"
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+
+namespace spillway::command {
+namespace {
+
+constexpr char kPayload[] = "spillway/exit_code";
+
+// What the operating system ran out of (a full file system above all) comes with the code of a
+// budget; only the errno's text tells them apart.
+bool IsOfTheSystem(const absl::Status& status) {
+  for (const int error : {ENOSPC, EDQUOT, ENOMEM, EMFILE, ENFILE}) {
+    if (absl::StrContains(status.message(), std::strerror(error))) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::Status UsageError(std::string_view message) {
+  return WithExitCode(absl::InvalidArgumentError({message.data(), message.size()}),
+                      ExitCode::kUsage);
+}
+
+absl::Status WithExitCode(const absl::Status& status, ExitCode code) {
+  absl::Status marked = status;
+  if (!marked.ok()) {
+    marked.SetPayload(kPayload, absl::Cord(std::to_string(static_cast<int>(code))));
+  }
+  return marked;
+}
+
+ExitCode ExitCodeOf(const absl::Status& status) {
+  if (const auto payload = status.GetPayload(kPayload)) {
+    int code = 0;
+    if (absl::SimpleAtoi(std::string(*payload), &code)) return static_cast<ExitCode>(code);
+  }
+  switch (status.code()) {
+    case absl::StatusCode::kOk: return ExitCode::kDone;
+    case absl::StatusCode::kDataLoss: return ExitCode::kCorrupt;
+    case absl::StatusCode::kCancelled: return ExitCode::kInterrupted;
+    case absl::StatusCode::kUnimplemented: return ExitCode::kCannot;
+    case absl::StatusCode::kResourceExhausted:
+      return IsOfTheSystem(status) ? ExitCode::kFailed : ExitCode::kUsage;
+    default: return ExitCode::kFailed;
+  }
+}
+
+}  // namespace spillway::command

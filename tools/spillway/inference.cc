@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Loading a model for inference.
+
+#include "tools/spillway/inference.h"
+
+#include "src/base/status_macros.h"
+#include "tools/spillway/arguments.h"
+#include "tools/spillway/exit_code.h"
+#include "tools/trainer/weight_source.h"
+
+namespace spillway::command {
+
+void AddInferenceFlags(CLI::App* app, InferenceFlags* flags) {
+  using trainer::Precision;
+  AddText(app, "--model", &flags->model, "Hugging Face folder of the model");
+  AddInteger(app, "--seq", &flags->sequence, 1, int64_t{1} << 20, "Tokens of a window");
+  AddChoice<Precision>(app, "--precision", &flags->precision,
+                       {{"fp32", Precision::kFp32}, {"fp16-amp", Precision::kFp16Amp}},
+                       "Of weights and activations");
+  AddEngineFlags(app, &flags->engine);
+}
+
+absl::Status CheckInferenceFlags(const InferenceFlags& flags) {
+  if (flags.model.empty()) return UsageError("--model is needed; see --help");
+  return CheckEngineFlags(flags.engine);
+}
+
+absl::StatusOr<InferenceModel> LoadForInference(const InferenceFlags& flags,
+                                                const hf::ModelConfig& config) {
+  trainer::ModelOptions options;
+  options.precision = flags.precision;
+  options.training = false;
+  options.sequence = flags.sequence;
+  SPILLWAY_ASSIGN_OR_RETURN(const trainer::WeightSource source,
+                            trainer::OpenFolderWeights(flags.model, config));
+  const StoreNeed need = {.state = trainer::ModelStateBytes(config, options)};
+  SPILLWAY_RETURN_IF_ERROR(
+      CheckRoom(flags.engine, trainer::SmallestBudgets(config, options), need));
+
+  InferenceModel loaded;
+  SPILLWAY_ASSIGN_OR_RETURN(loaded.engine, OpenEngine(flags.engine, OpenMode::kScratch));
+  loaded.pool = std::make_unique<ThreadPool>(static_cast<int>(flags.engine.threads));
+  SPILLWAY_ASSIGN_OR_RETURN(
+      loaded.model,
+      trainer::Model::Create(loaded.engine.get(), loaded.pool.get(), config, options, source));
+  return loaded;
+}
+
+}  // namespace spillway::command

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ctrl-C: the first asks the work to stop at its next good moment, the second ends the process at
+// once.
+
+#ifndef SPILLWAY_TOOLS_SPILLWAY_INTERRUPT_H_
+#define SPILLWAY_TOOLS_SPILLWAY_INTERRUPT_H_
+
+#include <atomic>
+
+namespace spillway::command {
+
+// Handles SIGINT and SIGTERM from now on; the flag returned becomes true with the first of them.
+const std::atomic<bool>& CatchInterrupts();
+
+}  // namespace spillway::command
+
+#endif  // SPILLWAY_TOOLS_SPILLWAY_INTERRUPT_H_

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The `spillway` command: parses the command line, runs one subcommand, turns its status into an
+// exit code. Data goes to stdout, talk to stderr.
+
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/strings/str_format.h"
+#include "tools/spillway/arguments.h"
+#include "tools/spillway/commands.h"
+#include "tools/spillway/exit_code.h"
+
+namespace spillway::command {
+namespace {
+
+constexpr char kDescription[] =
+    "Train models larger than the memory they train in.\n"
+    "\n"
+    "Examples:\n"
+    "  spillway train --model smollm2 --data kjv --store run --steps 400 \\\n"
+    "      --device-bytes 48MiB --pinned-bytes 96MiB\n"
+    "  spillway eval --model smollm2 --data kjv --seq 256 --batches 8\n"
+    "  spillway generate --model tuned --tokens 504,1089,253\n"
+    "\n"
+    "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 this machine cannot, 4 data is corrupt, 130\n"
+    "interrupted.\n";
+
+// Lists a subcommand by the first line of its description; its own help shows the whole.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter() { column_width(34); }
+  std::string make_subcommand(const CLI::App* sub) const override {
+    const std::string description = sub->get_description();
+    return absl::StrFormat("  %-12s%s\n", sub->get_name(),
+                           description.substr(0, description.find('\n')));
+  }
+};
+
+// Understands the command line; `*run` stays empty where help or the version was printed.
+absl::Status Parse(int argc, char** argv, Run* run) {
+  CLI::App app(kDescription, "spillway");
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.set_version_flag("--version", "spillway " SPILLWAY_VERSION);
+  AddTrainCommand(&app, run);
+  AddEvalCommand(&app, run);
+  AddGenerateCommand(&app, run);
+  // Left-over arguments are reported below, with what was probably meant.
+  app.allow_extras();
+  for (CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; })) sub->allow_extras();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help_or_version) {
+    app.exit(help_or_version);
+    *run = {};
+    return absl::OkStatus();
+  } catch (const CLI::ParseError& error) {
+    return UsageError(error.what());
+  }
+  const std::vector<CLI::App*> chosen = app.get_subcommands();
+  const absl::Status left = CheckNothingLeft(chosen.empty() ? app : *chosen.front());
+  if (!left.ok()) return left;
+  if (*run) return absl::OkStatus();
+  std::fputs(app.help().c_str(), stderr);
+  return UsageError("a command is needed: train, eval or generate");
+}
+
+absl::Status ParseAndRun(int argc, char** argv) {
+  Run run;
+  absl::Status status = Parse(argc, argv, &run);
+  if (status.ok() && run) status = run();
+  if (status.ok() && std::fflush(stdout) != 0) {
+    status = absl::UnavailableError("cannot write to stdout");
+  }
+  return status;
+}
+
+// No exception is part of any contract here; what a library throws all the same must not abort the
+// process.
+absl::Status Guarded(int argc, char** argv) {
+  try {
+    return ParseAndRun(argc, argv);
+  } catch (const std::bad_alloc&) {
+    return absl::InternalError("out of memory: use a smaller --seq or --batch, or smaller budgets");
+  } catch (const std::exception& error) {
+    return absl::InternalError(error.what());
+  }
+}
+
+}  // namespace
+}  // namespace spillway::command
+
+int main(int argc, char** argv) {
+  const absl::Status status = spillway::command::Guarded(argc, argv);
+  if (!status.ok()) absl::FPrintF(stderr, "spillway: %s\n", std::string(status.message()));
+  return static_cast<int>(spillway::command::ExitCodeOf(status));
+}

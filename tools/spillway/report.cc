@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reports.
+
+#include "tools/spillway/report.h"
+
+#include <sys/resource.h>
+
+#include <array>
+#include <string_view>
+
+#include "absl/strings/str_format.h"
+#include "spillway/types.h"
+#include "src/base/bytes.h"
+
+namespace spillway::command {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array<Tier, kNumTiers> kTiers = {Tier::kDevice, Tier::kPinned, Tier::kNvme};
+
+// The highest resident set of this process, bytes.
+uint64_t PeakRssBytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<uint64_t>(usage.ru_maxrss) * kKiB;
+}
+
+Json PeaksByTier(const std::array<Occupancy, kNumTiers>& tiers) {
+  Json json;
+  for (const Tier tier : kTiers) {
+    json[std::string(Name(tier))] = tiers[static_cast<size_t>(tier)].peak_bytes;
+  }
+  return json;
+}
+
+std::string_view ReasonName(trainer::EndReason reason) {
+  switch (reason) {
+    case trainer::EndReason::kDone: return "done";
+    case trainer::EndReason::kStoppedAfter: return "stopped";
+    case trainer::EndReason::kInterrupted: return "interrupted";
+  }
+  return "";
+}
+
+void AppendPeakRow(std::string_view label, const std::array<Occupancy, kNumTiers>& tiers,
+                   std::string* text) {
+  absl::StrAppendFormat(text, "  %-16s", std::string(label));
+  for (const Tier tier : kTiers) {
+    absl::StrAppendFormat(text, "%14s",
+                          base::FormatBytes(tiers[static_cast<size_t>(tier)].peak_bytes));
+  }
+  text->push_back('\n');
+}
+
+}  // namespace
+
+void AddEngineFigures(const EngineStats& stats, uint64_t workspace_bytes, Json* json) {
+  Json peaks = PeaksByTier(stats.tiers);
+  for (int role = 0; role < kNumRoles; ++role) {
+    peaks["roles"][std::string(Name(static_cast<Role>(role)))] =
+        PeaksByTier(stats.role_tiers[role]);
+  }
+  (*json)["peak_bytes"] = peaks;
+  (*json)["workspace_bytes"] = workspace_bytes;
+  (*json)["peak_rss_bytes"] = PeakRssBytes();
+  (*json)["read_bytes"] = {{"nvme", stats.nvme.read_bytes}, {"pinned", stats.pinned.read_bytes}};
+  (*json)["written_bytes"] = {{"nvme", stats.nvme.written_bytes},
+                              {"pinned", stats.pinned.written_bytes}};
+  (*json)["ssd_bytes_written"] = stats.nvme.written_bytes;
+  (*json)["stall_s"] = stats.stall_seconds;
+  (*json)["overlap"] = stats.overlap();
+  (*json)["io"] = stats.io_engine;
+  (*json)["device"] = stats.device;
+  (*json)["fallbacks"] = stats.fallbacks;
+}
+
+Json ToJson(const TrainReport& report) {
+  const trainer::RunSummary& run = report.run;
+  Json json = {{"v", 1},
+               {"exit_reason", ReasonName(run.reason)},
+               {"steps", run.step},
+               {"steps_this_run", run.steps_this_run},
+               {"skipped_this_run", run.skipped_this_run},
+               {"final_loss", run.last_loss}};
+  if (run.last_evaluation) json["eval_loss"] = run.last_evaluation->loss;
+  json["tokens_per_s"] = run.tokens_per_second;
+  if (report.weights_hash) json["weights_hash"] = *report.weights_hash;
+  AddEngineFigures(report.stats, report.workspace_bytes, &json);
+  json["parameters"] = report.num_parameters;
+  json["page_bytes"] = report.page_bytes;
+  json["threads"] = report.threads;
+  return json;
+}
+
+std::string ToText(const TrainReport& report) {
+  const trainer::RunSummary& run = report.run;
+  const EngineStats& stats = report.stats;
+  std::string text =
+      absl::StrFormat("%s after %d steps (%d now, %d of them skipped): loss %.4f, %.1f tokens/s\n",
+                      std::string(ReasonName(run.reason)), run.step, run.steps_this_run,
+                      run.skipped_this_run, run.last_loss, run.tokens_per_second);
+  if (run.last_evaluation) {
+    absl::StrAppendFormat(&text, "validation loss %.4f over %d windows\n",
+                          run.last_evaluation->loss, run.last_evaluation->windows);
+  }
+  absl::StrAppendFormat(&text, "peak bytes        %14s%14s%14s\n", "device", "pinned", "nvme");
+  for (int role = 0; role < kNumRoles; ++role) {
+    AppendPeakRow(Name(static_cast<Role>(role)), stats.role_tiers[role], &text);
+  }
+  AppendPeakRow("all together", stats.tiers, &text);
+  absl::StrAppendFormat(&text, "workspace %s beside them; %s resident at most\n",
+                        base::FormatBytes(report.workspace_bytes),
+                        base::FormatBytes(PeakRssBytes()));
+  absl::StrAppendFormat(
+      &text, "moved: nvme %s read, %s written; device %s in, %s out\n",
+      base::FormatBytes(stats.nvme.read_bytes), base::FormatBytes(stats.nvme.written_bytes),
+      base::FormatBytes(stats.pinned.read_bytes), base::FormatBytes(stats.pinned.written_bytes));
+  absl::StrAppendFormat(&text,
+                        "overlap: compute ran during %.1f%% of the transfer time; %.2f s waited\n",
+                        100 * stats.overlap(), stats.stall_seconds);
+  if (report.weights_hash) absl::StrAppendFormat(&text, "weights hash %s\n", *report.weights_hash);
+  return text;
+}
+
+}  // namespace spillway::command

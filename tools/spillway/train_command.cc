@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `spillway train`: from flags to a trained model. Everything that can be refused is refused before
+// the store is touched.
+
+#include <atomic>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "spillway/engine.h"
+#include "spillway/thread_pool.h"
+#include "src/base/status_macros.h"
+#include "tools/hf/config.h"
+#include "tools/spillway/commands.h"
+#include "tools/spillway/exit_code.h"
+#include "tools/spillway/interrupt.h"
+#include "tools/spillway/report.h"
+#include "tools/spillway/train_flags.h"
+#include "tools/trainer/export.h"
+#include "tools/trainer/master_weights.h"
+#include "tools/trainer/trainer.h"
+#include "tools/trainer/weight_source.h"
+
+namespace spillway::command {
+namespace {
+
+using trainer::TokenData;
+using trainer::TrainState;
+
+constexpr char kDescription[] =
+    "Fine-tune (or train) a language model whose state need not fit in memory.\n"
+    "\n"
+    "Examples:\n"
+    "  spillway train --model smollm2 --data kjv --store run --steps 400 --precision fp16-amp \\\n"
+    "      --device-bytes 48MiB --pinned-bytes 96MiB --lr 5e-5 --save tuned\n"
+    "  spillway train ... --resume           # after Ctrl-C, a crash, or with a larger --steps\n"
+    "  spillway train --model smollm2 --data kjv --steps 10     # all in memory, nothing kept\n"
+    "  spillway train ... --store nvme0/run,nvme1/run --json --hash-weights\n";
+
+// What is read before the store is touched.
+struct Inputs {
+  hf::ModelConfig config;
+  std::unique_ptr<TokenData> train_data;
+  std::unique_ptr<TokenData> valid_data;  // null unless evaluated
+  trainer::WeightSource source;
+};
+
+// The folder's weights. A resumed run takes its own from the store, so that a folder without any is
+// an error only when they are asked for.
+absl::StatusOr<trainer::WeightSource> OpenWeights(const TrainFlags& flags,
+                                                  const hf::ModelConfig& config) {
+  if (flags.random_init) return trainer::RandomWeights(flags.trainer.seed);
+  auto folder = trainer::OpenFolderWeights(flags.model, config);
+  if (folder.ok() || !flags.resume) return folder;
+  return [status = folder.status()](const std::string&,
+                                    const std::vector<int64_t>&) -> absl::StatusOr<Reader> {
+    return status;
+  };
+}
+
+absl::StatusOr<Inputs> ReadInputs(const TrainFlags& flags) {
+  Inputs inputs;
+  const int64_t sequence = flags.trainer.model.sequence;
+  SPILLWAY_ASSIGN_OR_RETURN(inputs.config, hf::ReadModelConfig(flags.model));
+  const int64_t vocab_size = inputs.config.vocab_size;
+  SPILLWAY_ASSIGN_OR_RETURN(inputs.train_data,
+                            TokenData::Open(flags.data, "train", vocab_size, sequence));
+  if (flags.trainer.evaluate_every > 0) {
+    SPILLWAY_ASSIGN_OR_RETURN(inputs.valid_data,
+                              TokenData::Open(flags.data, "valid", vocab_size, sequence));
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(inputs.source, OpenWeights(flags, inputs.config));
+  return inputs;
+}
+
+// The budgets, the disk and the export's place.
+absl::Status CheckPlaces(const TrainFlags& flags, const hf::ModelConfig& config) {
+  if (!flags.save.empty()) SPILLWAY_RETURN_IF_ERROR(trainer::CheckExportFolder(flags.save));
+  const trainer::TrainerOptions& options = flags.trainer;
+  StoreNeed need;
+  need.state = trainer::ModelStateBytes(config, options.model);
+  need.keeps_old_copy = flags.resume || options.commit_every > 0;
+  return CheckRoom(flags.engine, trainer::SmallestBudgets(config, options.model), need);
+}
+
+// The state to continue from; none: begin. Flags that would change its numbers are a usage error.
+absl::StatusOr<std::optional<TrainState>> LoadState(const Engine& engine, const TrainFlags& flags,
+                                                    const Inputs& inputs) {
+  const std::optional<std::string> text = engine.UserState();
+  if (!text) {
+    if (flags.resume) {
+      absl::FPrintF(stderr, "note: the store has no commit yet: starting at step 0\n");
+    }
+    return std::nullopt;
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(TrainState state, trainer::ParseTrainState(*text));
+  const auto given = trainer::FixedFlags(flags.trainer, inputs.config, *inputs.train_data,
+                                         static_cast<int>(flags.engine.threads));
+  const absl::Status same = trainer::CheckSameNumbers(state.fixed, given);
+  if (absl::IsInvalidArgument(same)) return WithExitCode(same, ExitCode::kUsage);
+  SPILLWAY_RETURN_IF_ERROR(same);
+  absl::FPrintF(stderr, "note: continuing after step %d\n", state.step);
+  return state;
+}
+
+// What is done with the weights once they are trained.
+absl::Status Deliver(Engine* engine, const trainer::Trainer& trainer, const TrainFlags& flags,
+                     const Inputs& inputs, TrainReport* report) {
+  const std::vector<trainer::Parameter>& parameters = trainer.model().parameters();
+  if (flags.hash_weights) {
+    SPILLWAY_ASSIGN_OR_RETURN(report->weights_hash, trainer::HashWeights(engine, parameters));
+  }
+  if (flags.save.empty() || report->run.reason == trainer::EndReason::kInterrupted) {
+    return absl::OkStatus();
+  }
+  const absl::Status saved =
+      trainer::ExportModel(engine, parameters, inputs.config.json, flags.model, flags.save);
+  // A file system that is full, not a budget.
+  return absl::IsResourceExhausted(saved) ? WithExitCode(saved, ExitCode::kFailed) : saved;
+}
+
+absl::StatusOr<TrainReport> Train(const TrainFlags& flags, const Inputs& inputs,
+                                  const std::atomic<bool>& stop) {
+  const OpenMode mode = flags.resume ? OpenMode::kOpenOrCreate : OpenMode::kCreate;
+  SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, OpenEngine(flags.engine, mode));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::optional<TrainState> state,
+                            LoadState(*engine, flags, inputs));
+  std::unique_ptr<trainer::StepLog> log;
+  if (!flags.log_json.empty()) {
+    SPILLWAY_ASSIGN_OR_RETURN(log, trainer::StepLog::Open(flags.log_json, flags.resume));
+  }
+  ThreadPool pool(static_cast<int>(flags.engine.threads));
+  SPILLWAY_ASSIGN_OR_RETURN(
+      const std::unique_ptr<trainer::Trainer> trainer,
+      trainer::Trainer::Create(engine.get(), &pool, inputs.config, flags.trainer,
+                               inputs.train_data.get(), inputs.valid_data.get(), inputs.source,
+                               state));
+
+  const auto observe = [&](const trainer::StepRecord& record) -> absl::Status {
+    absl::FPrintF(stderr, "%s\n", trainer::ToPeopleLine(record, *flags.steps));
+    return log == nullptr ? absl::OkStatus() : log->Write(record);
+  };
+  TrainReport report;
+  SPILLWAY_ASSIGN_OR_RETURN(report.run, trainer->Run(observe, stop));
+  report.stats = engine->Stats();
+  report.workspace_bytes = trainer->model().workspace_bytes();
+  report.num_parameters = trainer->model().num_parameters();
+  report.page_bytes = engine->page_bytes();
+  report.threads = flags.engine.threads;
+  SPILLWAY_RETURN_IF_ERROR(Deliver(engine.get(), *trainer, flags, inputs, &report));
+  return report;
+}
+
+absl::Status RunTrain(TrainFlags flags) {
+  SPILLWAY_RETURN_IF_ERROR(FinishTrainFlags(&flags));
+  SPILLWAY_ASSIGN_OR_RETURN(const Inputs inputs, ReadInputs(flags));
+  SPILLWAY_RETURN_IF_ERROR(CheckPlaces(flags, inputs.config));
+  const std::atomic<bool>& stop = CatchInterrupts();
+  SPILLWAY_ASSIGN_OR_RETURN(const TrainReport report, Train(flags, inputs, stop));
+  absl::PrintF("%s", flags.json ? ToJson(report).dump() + "\n" : ToText(report));
+  if (report.run.reason != trainer::EndReason::kInterrupted) return absl::OkStatus();
+  return absl::CancelledError(
+      flags.engine.store.empty()
+          ? "interrupted; without --store nothing is kept"
+          : "interrupted after a complete step, which is committed; add --resume to continue");
+}
+
+}  // namespace
+
+void AddTrainCommand(CLI::App* app, Run* run) {
+  CLI::App* const train = app->add_subcommand("train", kDescription);
+  const auto flags = std::make_shared<TrainFlags>();
+  AddTrainFlags(train, flags.get());
+  train->callback([flags, run] { *run = [flags] { return RunTrain(*flags); }; });
+}
+
+}  // namespace spillway::command
