@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One set of training options for both sides: flags of `spillway train`, and a plain PyTorch trainer."""
+
+import dataclasses
+import json
+import math
+import os
+import subprocess
+
+import torch
+
+from llama import Windows, open_model, read_weights
+
+THREADS = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    steps: int = 6
+    sequence: int = 33
+    batch: int = 2
+    accumulate: int = 1
+    lr: float = 3e-3
+    warmup_steps: int = 0
+    schedule: str = "constant"
+    betas: tuple = (0.9, 0.95)
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    clip: float = 1.0
+    precision: str = "fp32"
+    extra: tuple = ()  # further flags of the command, without a counterpart here
+
+    def flags(self):
+        return ["--steps", self.steps, "--seq", self.sequence, "--batch", self.batch, "--accumulate", self.accumulate,
+                "--lr", self.lr, "--warmup-steps", self.warmup_steps, "--schedule", self.schedule,
+                "--betas", f"{self.betas[0]},{self.betas[1]}", "--eps", self.eps,
+                "--weight-decay", self.weight_decay, "--clip", self.clip, "--precision", self.precision,
+                "--threads", THREADS, *self.extra]
+
+    def learning_rate(self, step):
+        """Linear from lr / warmup_steps, then constant or a half cosine that is 0 at `steps`."""
+        if step < self.warmup_steps:
+            return self.lr * (step + 1) / self.warmup_steps
+        if self.schedule == "constant":
+            return self.lr
+        progress = (step - self.warmup_steps) / max(1, self.steps - self.warmup_steps)
+        return self.lr * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+@dataclasses.dataclass
+class Result:
+    log: list      # a dict a step
+    weights: dict  # name -> tensor, after the last step
+    summary: dict = None
+
+
+def run_spillway(recipe, model, data, out):
+    """Trains with the command. `out` is a folder that does not exist."""
+    out.mkdir(parents=True)
+    command = [os.environ["SPILLWAY_COMMAND"], "train", "--model", model, "--data", data, "--save", out / "model",
+               "--log-json", out / "log.jsonl", "--json", *recipe.flags()]
+    finished = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True, check=False)
+    if finished.returncode != 0:
+        raise RuntimeError(f"{' '.join(map(str, command))}\nexited {finished.returncode}:\n{finished.stderr}")
+    log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    return Result(log, read_weights(out / "model"), json.loads(finished.stdout))
+
+
+def run_torch(recipe, model, data, skip=()):
+    """Trains with PyTorch in fp32. The steps in `skip` take their windows and schedule but update nothing."""
+    torch.set_num_threads(THREADS)
+    network = open_model(model)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=recipe.lr, betas=recipe.betas, eps=recipe.eps,
+                                  weight_decay=recipe.weight_decay)
+    windows = Windows(data, recipe.sequence)
+    log = []
+    for step in range(recipe.steps):
+        loss = backward(network, windows, recipe)
+        limit = recipe.clip if recipe.clip > 0 else math.inf
+        norm = torch.nn.utils.clip_grad_norm_(network.parameters(), limit)
+        for group in optimizer.param_groups:
+            group["lr"] = recipe.learning_rate(step)
+        if step not in skip:
+            optimizer.step()
+        log.append({"step": step + 1, "loss": loss, "grad_norm": norm.item(), "lr": recipe.learning_rate(step)})
+    return Result(log, {name: tensor.detach() for name, tensor in network.named_parameters()})
+
+
+def backward(network, windows, recipe):
+    """Leaves a step's gradients in the network; returns the mean loss of its micro-batches."""
+    network.zero_grad()
+    total = 0.0
+    for _ in range(recipe.accumulate):
+        inputs, targets = windows.take(recipe.batch)
+        logits = network(inputs).logits.float()
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        (loss / recipe.accumulate).backward()
+        total += loss.item()
+    return total / recipe.accumulate

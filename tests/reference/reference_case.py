@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the reference tests share: a folder for each test, and comparisons that say how far apart things are."""
+
+import pathlib
+import tempfile
+import unittest
+
+from llama import make_data, make_model, vocab_size
+
+
+class ReferenceCase(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="spillway-reference-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def make(self, shape, tokens=4096):
+        """A model of that shape and tokens for it: (model folder, data folder)."""
+        model, data = self.folder / shape / "model", self.folder / shape / "data"
+        make_model(shape, model)
+        make_data(data, vocab_size(model), tokens)
+        return model, data
+
+    def assert_near(self, actual, expected, tolerance, what):
+        """Relative to the expected."""
+        self.assertLessEqual(abs(actual - expected), tolerance * abs(expected),
+                             f"{what}: {actual!r}, PyTorch has {expected!r}")
+
+    def assert_logs_agree(self, spillway, torch_log, loss_tolerance=1e-4, norm_tolerance=1e-4):
+        self.assertEqual([line["step"] for line in spillway], [line["step"] for line in torch_log])
+        for line, expected in zip(spillway, torch_log):
+            self.assert_near(line["loss"], expected["loss"], loss_tolerance, f"loss of step {line['step']}")
+            self.assert_near(line["lr"], expected["lr"], 1e-12, f"learning rate of step {line['step']}")
+            if not line["skipped"]:
+                self.assert_near(line["grad_norm"], expected["grad_norm"], norm_tolerance,
+                                 f"grad_norm of step {line['step']}")
+
+    def assert_tensors_agree(self, actual, expected, tolerance, what):
+        """Each tensor: |actual - expected| over |expected|, in the 2-norm; all of one set of names."""
+        self.assertEqual(sorted(actual), sorted(expected))
+        for name, wanted in expected.items():
+            self.assertEqual(actual[name].shape, wanted.shape, name)
+            error = (actual[name].double() - wanted.double()).norm().item()
+            self.assertLessEqual(error, tolerance * wanted.double().norm().item(),
+                                 f"{what} of {name}: differs by {error:.3g} of {wanted.norm().item():.3g}")
+
+
+def differences(after, before):
+    return {name: after[name].double() - before[name].double() for name in after}
