@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training in the memory that was given: memory_test.py SPILLWAY_COMMAND
+
+Resident memory is held against budgets + workspace + 200 MiB, by the kernel (a memory cgroup of that size kills
+what exceeds it) and by the process's own high-water mark; and a small model trains in budgets near its tiles, page
+size by page size, to the same bits as without budgets.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+import memory_limit  # noqa: E402
+
+MIB = 2**20
+ALLOWANCE_BYTES = 200 * MIB
+
+# 44 M parameters: 16 bytes each are 671 MiB of state, twice the memory of the test.
+LARGE = {"vocab_size": 8192, "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 6,
+         "num_attention_heads": 12, "num_key_value_heads": 4}
+# The largest tensors, 400 x 256 in fp32, take 0.4 MB.
+SMALL = {"vocab_size": 400, "hidden_size": 256, "intermediate_size": 400, "num_hidden_layers": 4,
+         "num_attention_heads": 4, "num_key_value_heads": 2}
+
+
+class MemoryTest(unittest.TestCase):
+    command = None
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="spillway-memory-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.stores = 0
+
+    def make_inputs(self, sizes):
+        """config.json alone (weights are random), and tokens that are powers of 7 modulo a prime."""
+        model, data = self.folder / "model", self.folder / "data"
+        model.mkdir()
+        data.mkdir()
+        config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
+                  "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+                  "tie_word_embeddings": True, **sizes}
+        (model / "config.json").write_text(json.dumps(config))
+        (data / "meta.json").write_text(json.dumps({"vocab_size": sizes["vocab_size"]}))
+        tokens = [pow(7, i, 65537) % sizes["vocab_size"] for i in range(4096)]
+        header = f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({len(tokens)},), }}"
+        header += " " * (63 - (10 + len(header)) % 64) + "\n"
+        npy = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
+        (data / "train.npy").write_bytes(npy + b"".join(token.to_bytes(2, "little") for token in tokens))
+
+    def words(self, *flags):
+        return [str(word) for word in (self.command, "train", "--model", self.folder / "model", "--data",
+                                       self.folder / "data", "--init", "random", "--seed", 3, "--threads", 2,
+                                       "--hash-weights", "--json", *flags)]
+
+    def train(self, *flags, group=None):
+        """The run's last object."""
+        words = self.words(*flags)
+        if group is None:
+            done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+        else:
+            done = memory_limit.run_in(group, words)
+        self.assertEqual(done.returncode, 0, f"{' '.join(words)}\n{done.stderr[-2000:]}")
+        return json.loads(done.stdout)
+
+    def new_store(self):
+        self.stores += 1
+        return self.folder / f"store{self.stores}"
+
+    def check_large(self, *flags):
+        """What the memory must be is known from a run outside the group, whose numbers must be the same."""
+        self.make_inputs(LARGE)
+        device, pinned = 16 * MIB, 48 * MIB
+        flags = ("--steps", 2, "--seq", 128, *flags)
+        tight = ("--device-bytes", device, "--pinned-bytes", pinned, "--store", self.new_store())
+        free = self.train(*flags)
+        limit = device + pinned + free["workspace_bytes"] + ALLOWANCE_BYTES
+        state = 16 * free["parameters"]
+        self.assertLess(limit, 0.6 * state, "the limit would prove nothing")
+        try:
+            with memory_limit.memory_group(limit) as group:
+                held = self.train(*flags, *tight, group=group)
+                charged = memory_limit.peak_bytes(group)
+        except memory_limit.Unavailable as why:
+            print(f"no memory cgroup ({why}): only the high-water mark is checked", file=sys.stderr)
+            held, charged = self.train(*flags, *tight), None
+        self.assertEqual(held["weights_hash"], free["weights_hash"])
+        self.assertLessEqual(held["peak_bytes"]["device"], device)
+        self.assertLessEqual(held["peak_bytes"]["pinned"], pinned)
+        self.assertLessEqual(held["peak_rss_bytes"], limit)
+        print(f"state {state / MIB:.0f} MiB, limit {limit / MIB:.0f} MiB: peak resident "
+              f"{held['peak_rss_bytes'] / MIB:.0f} MiB, workspace {held['workspace_bytes'] / MIB:.0f} MiB, charged "
+              f"{'unknown' if charged is None else f'{charged / MIB:.0f} MiB'}", file=sys.stderr)
+
+    def test_fp16_amp_in_a_limited_group(self):
+        self.check_large("--precision", "fp16-amp")
+
+    def test_fp32_in_a_limited_group(self):
+        self.check_large("--precision", "fp32")
+
+    def test_without_checkpointing_in_a_limited_group(self):
+        self.check_large("--precision", "fp16-amp", "--checkpoint-activations", "off", "--batch", 2)
+
+    def check_small(self, precision):
+        self.make_inputs(SMALL)
+        flags = ("--steps", 4, "--seq", 64, "--batch", 2, "--precision", precision)
+        free = self.train(*flags)
+        for page_kib in (64, 128, 256, 512, 1024):
+            with self.subTest(page_kib=page_kib):
+                held = self.train(*flags, "--device-bytes", "1MiB", "--pinned-bytes", "6MiB", "--page-bytes",
+                                  f"{page_kib}KiB", "--store", self.new_store())
+                self.assertEqual(held["weights_hash"], free["weights_hash"])
+                self.assertEqual(held["final_loss"], free["final_loss"])
+                self.assertLessEqual(held["peak_bytes"]["device"], MIB)
+                self.assertLessEqual(held["peak_bytes"]["pinned"], 6 * MIB)
+                self.assertLess(held["peak_bytes"]["pinned"], held["peak_bytes"]["nvme"])
+
+    def test_one_mebibyte_of_device_fp16_amp(self):
+        self.check_small("fp16-amp")
+
+    def test_one_mebibyte_of_device_fp32(self):
+        self.check_small("fp32")
+
+
+if __name__ == "__main__":
+    MemoryTest.command = sys.argv.pop(1)
+    unittest.main()
