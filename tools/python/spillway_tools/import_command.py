@@ -103,7 +103,7 @@ def _open(source, scratch):
         magic = file.read(4)
     if magic == b"GGUF":
         return GgufModel(source)
-    if magic == b"PK\x03\x04":
+    if zipfile.is_zipfile(source):
         return _open_wheel(source, scratch)
     raise InputError(
         f"{source}: is neither a GGUF file (it starts with {magic!r}, not b'GGUF'), nor a wheel,"

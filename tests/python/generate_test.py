@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""spillway-generate around a command that stands in for `spillway`."""
+
+import json
+import sys
+import unittest
+
+from tokenizers import Tokenizer
+
+from tool_testing import ToolTest, tokenizer_json, write_folder
+
+# Answers with the arguments it was given (in a file) and the prompt's tokens, reversed.
+_STAND_IN = """#!{python}
+import json, pathlib, sys
+pathlib.Path({record!r}).write_text(json.dumps(sys.argv[1:]))
+tokens = [int(t) for t in sys.argv[sys.argv.index("--tokens") + 1].split(",")]
+print(json.dumps({{"v": 1, "tokens": tokens[::-1]}}))
+"""
+
+
+class GenerateTest(ToolTest):
+    def setUp(self):
+        super().setUp()
+        write_folder(self.folder / "model")
+        self.record = self.folder / "record"
+        self.stand_in(_STAND_IN.format(python=sys.executable, record=str(self.record)))
+
+    def stand_in(self, text):
+        (self.folder / "spillway").write_text(text)
+        (self.folder / "spillway").chmod(0o755)
+
+    def run_generate(self, *options, expect=0):
+        return self.run_tool(
+            "generate_command",
+            *("--model", self.folder / "model", "--spillway", self.folder / "spillway"),
+            *options,
+            expect=expect,
+        )
+
+    def test_ids_go_out_and_text_comes_back(self):
+        finished = self.run_generate("--prompt", "the an", "--max-tokens", 5, "--temperature", 0)
+        tokenizer = Tokenizer.from_str(tokenizer_json())
+        ids = tokenizer.encode("the an").ids
+        self.assertEqual(finished.stdout, tokenizer.decode(ids + ids[::-1]) + "\n")
+        arguments = json.loads(self.record.read_text())
+        expected = ["generate", "--model", str(self.folder / "model")]
+        expected += ["--tokens", ",".join(map(str, ids)), "--max-tokens", "5"]
+        expected += ["--temperature", "0.0", "--seed", "0", "--json"]
+        self.assertEqual(arguments, expected)
+
+    def test_json_and_further_arguments(self):
+        finished = self.run_generate("--prompt", "é", "--json", "--", "--device-bytes", "48MiB")
+        answer = json.loads(finished.stdout)
+        self.assertEqual(answer["v"], 1)
+        self.assertEqual(answer["tokens"], answer["prompt_tokens"][::-1])
+        self.assertEqual(json.loads(self.record.read_text())[-2:], ["--device-bytes", "48MiB"])
+
+    def test_the_commands_exit_code_is_passed_on(self):
+        self.stand_in("#!/bin/sh\necho 'spillway: a page is corrupt' >&2\nexit 4\n")
+        failed = self.run_generate("--prompt", "the", expect=4)
+        self.assertEqual(failed.stderr, "spillway: a page is corrupt\n")
+
+    def test_an_answer_that_makes_no_sense_is_an_error(self):
+        for answer in ("", "[]", '{"v": 2, "tokens": []}', '{"v": 1, "tokens": [1.5]}'):
+            self.stand_in(f"#!/bin/sh\necho '{answer}'\n")
+            self.run_generate("--prompt", "the", expect=1)
+
+    def test_wrong_usage_is_two(self):
+        self.run_generate(expect=2)
+        self.run_generate("--prompt", "", expect=2)
+        self.run_generate("--prompt", "a", "--max-tokens", 0, expect=2)
+        self.run_generate("--prompt", "a", "--temperature", -1, expect=2)
+        self.run_generate("--prompt", "a", "--temperature", "nan", expect=2)
+        (self.folder / "spillway").unlink()
+        self.assertIn("cannot be run", self.run_generate("--prompt", "a", expect=2).stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""spillway-import on Hugging Face folders, and what it never does."""
+
+import json
+import unittest
+import zipfile
+
+import numpy
+from safetensors.numpy import load_file, save_file
+
+from tool_testing import CONFIG, ToolTest, model_tensors, write_folder
+
+
+class ImportFolderTest(ToolTest):
+    def run_import(self, *options, expect=0):
+        return self.run_tool(
+            "import_command", self.folder / "in", self.folder / "out", *options, expect=expect
+        )
+
+    def assert_tensors(self, expected):
+        found = {}
+        for file in (self.folder / "out").glob("*.safetensors"):
+            found.update(load_file(file))
+        self.assertEqual(set(found), set(expected))
+        for name, values in expected.items():
+            self.assertEqual(found[name].dtype, values.dtype)
+            numpy.testing.assert_array_equal(found[name], values, name)
+
+    def test_a_folder_is_copied_and_its_format_named(self):
+        tensors = write_folder(self.folder / "in")
+        self.run_import()
+        self.assert_tensors(tensors)
+        self.assertEqual(json.loads((self.folder / "out/config.json").read_text()), CONFIG)
+        self.assertEqual(
+            (self.folder / "out/tokenizer.json").read_text(),
+            (self.folder / "in/tokenizer.json").read_text(),
+        )
+        header = (self.folder / "out/model.safetensors").read_bytes()[8:100]
+        self.assertIn(b'"__metadata__":{"format":"pt"}', header)
+
+    def test_half_stays_and_double_becomes_single(self):
+        tensors = model_tensors()
+        tensors["model.norm.weight"] = tensors["model.norm.weight"].astype("f8")
+        tensors["model.embed_tokens.weight"] = tensors["model.embed_tokens.weight"].astype("f2")
+        write_folder(self.folder / "in", tensors)
+        self.run_import()
+        tensors["model.norm.weight"] = tensors["model.norm.weight"].astype("f4")
+        self.assert_tensors(tensors)
+
+    def test_shards_are_written_and_read(self):
+        tensors = write_folder(self.folder / "in")
+        self.run_import("--max-shard-bytes", 20000)
+        self.assertGreater(len(list((self.folder / "out").glob("model-*.safetensors"))), 2)
+        self.assert_tensors(tensors)
+        (self.folder / "out").rename(self.folder / "sharded")
+        self.run_tool("import_command", self.folder / "sharded", self.folder / "out")
+        self.assert_tensors(tensors)
+
+    def test_a_wheel_may_carry_a_folder(self):
+        tensors = write_folder(self.folder / "in")
+        with zipfile.ZipFile(self.folder / "p.whl", "w") as wheel:
+            for file in (self.folder / "in").iterdir():
+                wheel.write(file, f"package/model/{file.name}")
+        self.run_tool("import_command", self.folder / "p.whl", self.folder / "out")
+        self.assert_tensors(tensors)
+
+    def test_nothing_is_overwritten_without_force(self):
+        write_folder(self.folder / "in")
+        self.run_import()
+        before = (self.folder / "out/model.safetensors").stat().st_mtime_ns
+        failed = self.run_import(expect=2)
+        self.assertIn("add --force", failed.stderr)
+        self.assertEqual((self.folder / "out/model.safetensors").stat().st_mtime_ns, before)
+        (self.folder / "out/notes.txt").write_text("mine")
+        self.run_import("--force", "--max-shard-bytes", 20000)
+        self.assertFalse((self.folder / "out/model.safetensors").exists())
+        self.run_import("--force")
+        self.assertEqual(list((self.folder / "out").glob("*index*")), [])
+        self.assertEqual((self.folder / "out/notes.txt").read_text(), "mine")
+        self.assert_tensors(model_tensors())
+
+    def test_a_failure_leaves_an_earlier_result_alone(self):
+        write_folder(self.folder / "in")
+        self.run_import()
+        (self.folder / "in/model.safetensors").write_bytes(b"\0" * 100)
+        self.run_import("--force", expect=1)
+        self.assert_tensors(model_tensors())
+        self.assert_nothing_left("in", "out")
+
+    def test_unsupported_models_are_named(self):
+        for key, value in {
+            "architectures": ["MistralForCausalLM"],
+            "model_type": "gemma",
+            "rope_scaling": {"rope_type": "llama3"},
+            "rope_parameters": {"rope_type": "yarn"},
+            "attention_bias": True,
+            "hidden_act": "gelu",
+            "quantization_config": {},
+            "hidden_size": "32",
+            "num_hidden_layers": 0,
+        }.items():
+            write_folder(self.folder / "in", config={**CONFIG, key: value})
+            failed = self.run_import(expect=1)
+            self.assertIn(key, failed.stderr)
+
+    def test_tensors_must_fit_the_config(self):
+        write_folder(self.folder / "in", config={**CONFIG, "intermediate_size": 63})
+        self.assertIn("the config implies [63, 32]", self.run_import(expect=1).stderr)
+        tensors = model_tensors()
+        tensors["model.layers.0.self_attn.q_proj.bias"] = numpy.zeros(32, "f4")
+        write_folder(self.folder / "in", tensors)
+        self.assertIn("q_proj.bias [32] belongs to no LLaMA", self.run_import(expect=1).stderr)
+        tensors = model_tensors()
+        tensors["model.norm.weight"] = tensors["model.norm.weight"].astype("i4")
+        write_folder(self.folder / "in", tensors)
+        self.assertIn("has type I32", self.run_import(expect=1).stderr)
+
+    def test_what_a_tied_model_does_not_need_is_dropped(self):
+        tensors = model_tensors()
+        extra = {
+            "lm_head.weight": tensors["model.embed_tokens.weight"].copy(),
+            "model.layers.0.self_attn.rotary_emb.inv_freq": numpy.zeros(4, "f4"),
+        }
+        write_folder(self.folder / "in", {**tensors, **extra})
+        self.run_import()
+        self.assert_tensors(tensors)
+
+    def test_an_index_must_agree_with_its_shards(self):
+        write_folder(self.folder / "in")
+        (self.folder / "in/model.safetensors").unlink()
+        save_file({"a": numpy.zeros(1, "f4")}, self.folder / "in/s.safetensors")
+        index = self.folder / "in/model.safetensors.index.json"
+        for weight_map, message in (
+            ({"b": "s.safetensors"}, "disagrees with"),
+            ({"a": "../in/s.safetensors"}, "is not the name of a shard"),
+            ({"a": "t.safetensors"}, "t.safetensors: is missing"),
+            ({}, "holds no weight_map"),
+        ):
+            index.write_text(json.dumps({"weight_map": weight_map}))
+            self.assertIn(message, self.run_import(expect=1).stderr)
+
+    def test_wrong_usage_is_two(self):
+        write_folder(self.folder / "in")
+        self.run_tool("import_command", expect=2)
+        self.run_tool("import_command", self.folder / "none", self.folder / "out", expect=2)
+        self.run_tool("import_command", self.folder / "in", self.folder / "in", expect=2)
+        self.run_tool("import_command", "--help")
+        (self.folder / "text").write_text("no model")
+        failed = self.run_tool(
+            "import_command", self.folder / "text", self.folder / "out", expect=1
+        )
+        self.assertIn("is neither a GGUF file", failed.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests share: running a command, tiny models, and a byte-level BPE vocabulary."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import numpy
+from safetensors.numpy import save_file
+
+_TOOLS = Path(__file__).resolve().parents[2] / "tools/python"
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "vocab_size": 268,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+}
+
+
+class ToolTest(unittest.TestCase):
+    """Each test has a folder of its own, `self.folder`."""
+
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory()
+        self.addCleanup(holder.cleanup)
+        self.folder = Path(holder.name)
+
+    def run_tool(self, module, *arguments, expect=0):
+        """Runs `module`'s main() as its own process; returns it finished."""
+        finished = subprocess.run(
+            [sys.executable, "-c", f"from spillway_tools.{module} import main; main()"]
+            + [str(argument) for argument in arguments],
+            env={**os.environ, "PYTHONPATH": str(_TOOLS)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.assertEqual(finished.returncode, expect, finished.stderr)
+        self.assertNotIn("Traceback", finished.stderr)
+        return finished
+
+    def assert_nothing_left(self, *names):
+        """The folder holds `names` and no half-made file."""
+        self.assertEqual(sorted(path.name for path in self.folder.iterdir()), sorted(names))
+
+
+def byte_tokens():
+    """GPT-2's 256 printable stand-ins for bytes, by byte."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    stand_ins = {byte: chr(byte) for byte in plain}
+    stand_ins.update({byte: chr(256 + index) for index, byte in enumerate(others)})
+    return [stand_ins[byte] for byte in range(256)]
+
+
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+MERGES = ["Ġ t", "h e", "Ġt he", "i n", "o r", "Ġ a", "Ċ Ċ", "Ġ Ġ", "a n"]
+
+
+def vocabulary():
+    """The tokens of a small byte-level BPE: 3 special ones, 256 bytes and 9 merges."""
+    return SPECIAL + byte_tokens() + [merge.replace(" ", "") for merge in MERGES]
+
+
+def tokenizer_json():
+    """`vocabulary()` as a tokenizer.json, written out by hand."""
+    added = [
+        {
+            "id": index,
+            "content": token,
+            "special": True,
+            "normalized": False,
+            "lstrip": False,
+            "rstrip": False,
+            "single_word": False,
+        }
+        for index, token in enumerate(SPECIAL)
+    ]
+    level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
+    digits = {"type": "Digits", "individual_digits": True}
+    return json.dumps(
+        {
+            "version": "1.0",
+            "added_tokens": added,
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": [digits, level]},
+            "decoder": level,
+            "model": {
+                "type": "BPE",
+                "vocab": {token: index for index, token in enumerate(vocabulary())},
+                "merges": MERGES,
+            },
+        }
+    )
+
+
+def model_tensors(seed=7, tied=True):
+    """The weights of CONFIG by Hugging Face name, fp32."""
+    random = numpy.random.default_rng(seed)
+    shapes = {"model.embed_tokens.weight": (268, 32), "model.norm.weight": (32,)}
+    if not tied:
+        shapes["lm_head.weight"] = (268, 32)
+    for layer in range(2):
+        for name, shape in {
+            "input_layernorm": (32,),
+            "self_attn.q_proj": (32, 32),
+            "self_attn.k_proj": (16, 32),
+            "self_attn.v_proj": (16, 32),
+            "self_attn.o_proj": (32, 32),
+            "post_attention_layernorm": (32,),
+            "mlp.gate_proj": (64, 32),
+            "mlp.up_proj": (64, 32),
+            "mlp.down_proj": (32, 64),
+        }.items():
+            shapes[f"model.layers.{layer}.{name}.weight"] = shape
+    return {name: random.standard_normal(shape, "f4") for name, shape in shapes.items()}
+
+
+def write_folder(folder, tensors=None, config=None):
+    """A Hugging Face folder; returns its tensors."""
+    tensors = model_tensors() if tensors is None else tensors
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config or CONFIG), encoding="utf-8")
+    (folder / "tokenizer.json").write_text(tokenizer_json(), encoding="utf-8")
+    save_file(tensors, folder / "model.safetensors")
+    return tensors
