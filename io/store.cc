@@ -1,71 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The store over its parts: folders and catalog (store_opening.h), segment files, extent allocator,
-// page ledger.
+// The store over its parts: folders and catalog (store_opening.h), space (store_space.h), and the
+// ledger of pages (page_ledger.h).
 //
 // Opening:
 //   1. Open and lock the folders; find or make the store (the steps are in store_opening.cc).
-//   2. Read the catalog once and compare its rows with the digest of the last commit, before
-//   trusting any.
-//   3. Open the segment files. All their bytes are free; then claim what the catalog's pages name.
-//   So whatever
-//      was written after the last commit is free again, and bytes that two pages name or that do
-//      not exist are found.
+//   2. Compare the catalog's rows with the digest of the last commit, before trusting any.
+//   3. Open the segment files. All their bytes are free; then claim what the pages name. So what
+//      was written after the last commit is free again, and bytes that two pages name, or that do
+//      not exist, are found.
 //
 // A page's write, by the mover:
-//   1. Allocate gives an extent that neither a newest copy nor the last commit uses, growing a file
-//   if it must.
+//   1. Allocate gives an extent that neither a newest copy nor the last commit uses; it may have to
+//      grow a file.
 //   2. The mover writes it through File.
 //   3. Record makes it the newest copy. The copy before it is free at once if no commit names it.
 //
 // Commit:
-//   1. fdatasync every segment file written since the last commit; fsync folders in which files
-//   were made.
-//   2. In one transaction, add new tensors, put or erase the pages that changed, and replace the
-//   commit's row.
-//      It is durable when the transaction returns; a crash before that leaves the last commit.
+//   1. fdatasync each segment file written since the last commit; fsync each folder in which files
+//      were made.
+//   2. In one transaction: add new tensors, put or erase the pages that changed, replace the row of
+//      the commit. It is durable when the transaction returns; before, the last commit stands.
 //   3. Free what only the commit before named.
 // If step 2 fails, the new commit may yet be found by whoever opens the store next: extents of both
 // states stay taken until a commit succeeds.
 
 #include "io/store.h"
 
-#include <sys/stat.h>
-#include <sys/statvfs.h>
-
-#include <algorithm>
-#include <cerrno>
 #include <deque>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "io/catalog_digest.h"
-#include "io/extent_allocator.h"
 #include "io/page_ledger.h"
-#include "io/segment_files.h"
 #include "io/store_opening.h"
-#include "src/base/bytes.h"
+#include "io/store_space.h"
 #include "src/base/check.h"
-#include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
 
 namespace spillway::io {
 namespace {
 
-// Files grow by this much at a time. A fallocate costs about 2 ms on ext4 and a page's write 0.5 ms
-// a MiB.
-constexpr uint64_t kGrowBytes = uint64_t{64} << 20;
-// What a commit may add to the catalog and its log: fixed, and for each page.
-constexpr uint64_t kCatalogReserveBytes = uint64_t{1} << 20;
-constexpr uint64_t kCatalogReservePerPageBytes = 256;
 constexpr size_t kMaxNameBytes = 512;
-
-uint64_t RoundUpToUnit(uint64_t bytes) {
-  return (bytes + kIoAlignment - 1) / kIoAlignment * kIoAlignment;
-}
 
 class StoreImpl final : public Store {
  public:
@@ -81,34 +59,30 @@ class StoreImpl final : public Store {
   uint64_t num_tensors() const override { return tensors_.size(); }
   absl::StatusOr<TensorIndex> AddTensor(TensorRecord record, bool transient) override;
   std::optional<PageRecord> FindPage(TensorIndex tensor, uint64_t page) const override;
-  absl::StatusOr<Extent> Allocate(uint32_t size_bytes) override;
-  void Release(const Extent& extent) override { extents_.Free(extent); }
+  absl::StatusOr<Extent> Allocate(uint32_t size_bytes) override {
+    return space_->Allocate(size_bytes);
+  }
+  void Release(const Extent& extent) override { space_->extents().Free(extent); }
   FileId File(const Extent& extent) const override {
-    return segments_->File(extent.device, extent.segment);
+    return space_->files().File(extent.device, extent.segment);
   }
   std::string Path(const Extent& extent) const override {
-    return segments_->Path(extent.device, extent.segment);
+    return space_->files().Path(extent.device, extent.segment);
   }
   void Record(TensorIndex tensor, uint64_t page, const PageRecord& record) override;
   void Forget(TensorIndex tensor, uint64_t page) override;
   absl::Status Commit(std::string_view user_state) override;
   std::optional<std::string> UserState() const override;
-  uint64_t used_bytes() const override { return extents_.used_bytes(); }
-  uint64_t available_bytes() const override;
+  uint64_t used_bytes() const override { return space_->extents().used_bytes(); }
+  uint64_t available_bytes() const override { return space_->available_bytes(); }
 
  private:
   absl::Status CheckPageBytes();
   absl::Status CheckDigest();
   absl::Status LoadTensors();
-  absl::Status LoadSegments();
   absl::Status LoadPages();
-  absl::Status Claim(TensorIndex tensor, uint64_t page, const PageRecord& record) const;
   TensorIndex PutTensor(TensorRecord record, std::optional<uint64_t> catalog_id);
 
-  absl::StatusOr<uint64_t> FreeBytes(uint16_t device) const;
-  absl::Status Grow(uint16_t device, uint64_t needed_bytes);
-  absl::Status OverBudget(uint64_t size_bytes) const;
-  absl::Status WithUse(const absl::Status& status, uint64_t size_bytes) const;
   absl::Status WriteChanges();
   uint64_t Digest(uint64_t number, std::string_view user_state) const;
   std::string Names() const;
@@ -117,12 +91,10 @@ class StoreImpl final : public Store {
   const StoreOptions options_;
   IoEngine* const io_;
   std::vector<StoreFolder> folders_;
-  std::vector<dev_t> file_systems_;  // of each folder
   std::unique_ptr<Catalog> catalog_;
-  std::unique_ptr<SegmentFiles> segments_;
+  std::unique_ptr<StoreSpace> space_;
 
   bool remove_files_;  // a scratch store, or a new one that did not open
-  ExtentAllocator extents_;
   PageLedger ledger_;
   std::deque<TensorRecord> tensors_;  // by index; addresses are stable
   absl::flat_hash_map<absl::string_view, TensorIndex> by_name_;
@@ -137,11 +109,10 @@ StoreImpl::StoreImpl(const StoreOptions& options, OpenedStore opened, IoEngine* 
       io_(io),
       folders_(std::move(opened.folders)),
       catalog_(std::move(opened.catalog)),
-      remove_files_(opened.is_new),
-      extents_(static_cast<uint16_t>(folders_.size()), options.max_bytes) {}
+      remove_files_(opened.is_new) {}
 
 StoreImpl::~StoreImpl() {
-  segments_.reset();
+  space_.reset();
   catalog_.reset();
   if (!remove_files_) return;
   for (StoreFolder& folder : folders_) {
@@ -159,7 +130,7 @@ absl::Status StoreImpl::Load() {
   SPILLWAY_RETURN_IF_ERROR(CheckPageBytes());
   SPILLWAY_RETURN_IF_ERROR(CheckDigest());
   SPILLWAY_RETURN_IF_ERROR(LoadTensors());
-  SPILLWAY_RETURN_IF_ERROR(LoadSegments());
+  SPILLWAY_ASSIGN_OR_RETURN(space_, StoreSpace::Open(options_, page_bytes(), &folders_, io_));
   SPILLWAY_RETURN_IF_ERROR(LoadPages());
   for (StoreFolder& folder : folders_) folder.Keep();
   remove_files_ = options_.scratch;
@@ -209,24 +180,6 @@ absl::Status StoreImpl::LoadTensors() {
   });
 }
 
-absl::Status StoreImpl::LoadSegments() {
-  const uint64_t segment_bytes = std::max(options_.segment_bytes, page_bytes());
-  segments_ = std::make_unique<SegmentFiles>(
-      &folders_, SegmentFiles::Options{segment_bytes, options_.announce}, io_);
-  for (uint16_t device = 0; device < folders_.size(); ++device) {
-    struct stat info;
-    if (::stat(folders_[device].path().c_str(), &info) != 0) {
-      return base::ErrnoToStatus(errno, absl::StrCat("stat ", folders_[device].path()));
-    }
-    file_systems_.push_back(info.st_dev);
-    SPILLWAY_ASSIGN_OR_RETURN(const auto regions, segments_->OpenExisting(device));
-    for (const SegmentFiles::Region& region : regions) {
-      extents_.AddWritten(device, region.segment, region.offset, region.size_bytes);
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status StoreImpl::LoadPages() {
   auto tensor = catalog_tensors_.begin();
   return catalog_->ReadPages(
@@ -239,7 +192,7 @@ absl::Status StoreImpl::LoadPages() {
                            " belongs to no tensor; restore the store from a copy, or remove it "
                            "and start over"));
         }
-        if (!extents_.Claim(record.extent)) {
+        if (!space_->extents().Claim(record.extent)) {
           const Extent& extent = record.extent;
           return absl::DataLossError(absl::StrCat(
               "page ", page, " of tensor ", tensors_[tensor->second].name, " rests in ",
@@ -289,102 +242,12 @@ std::optional<PageRecord> StoreImpl::FindPage(TensorIndex tensor, uint64_t page)
 
 void StoreImpl::Record(TensorIndex tensor, uint64_t page, const PageRecord& record) {
   SPILLWAY_CHECK(page < tensors_[tensor].num_pages);
-  segments_->Touch(record.extent.device, record.extent.segment);
-  if (const auto freed = ledger_.Record({tensor, page}, record)) extents_.Free(*freed);
+  space_->files().Touch(record.extent.device, record.extent.segment);
+  if (const auto freed = ledger_.Record({tensor, page}, record)) space_->extents().Free(*freed);
 }
 
 void StoreImpl::Forget(TensorIndex tensor, uint64_t page) {
-  if (const auto freed = ledger_.Forget({tensor, page})) extents_.Free(*freed);
-}
-
-// What the folder's file system can give to segment files, the catalog's growth set aside.
-absl::StatusOr<uint64_t> StoreImpl::FreeBytes(uint16_t device) const {
-  struct statvfs info;
-  if (::statvfs(folders_[device].path().c_str(), &info) != 0) {
-    return base::ErrnoToStatus(errno,
-                               absl::StrCat("ask for the free space of ", folders_[device].path()));
-  }
-  const uint64_t free_bytes = uint64_t{info.f_bavail} * info.f_frsize / kIoAlignment * kIoAlignment;
-  if (file_systems_[device] != file_systems_[0]) return free_bytes;
-  // Pages that exist, and those that the free space could hold.
-  const uint64_t reserve_bytes =
-      RoundUpToUnit(kCatalogReserveBytes + (extents_.space_bytes() + free_bytes) / page_bytes() *
-                                               kCatalogReservePerPageBytes);
-  return free_bytes - std::min(free_bytes, reserve_bytes);
-}
-
-absl::Status StoreImpl::Grow(uint16_t device, uint64_t needed_bytes) {
-  SPILLWAY_ASSIGN_OR_RETURN(const uint64_t free_bytes, FreeBytes(device));
-  if (free_bytes < needed_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("the file system of ", folders_[device].path(),
-                                                     " has ", base::FormatBytes(free_bytes),
-                                                     " free for it"));
-  }
-  const uint64_t space_bytes = extents_.space_bytes();
-  const uint64_t budget_bytes = options_.max_bytes - std::min(options_.max_bytes, space_bytes);
-  const uint64_t wanted_bytes =
-      std::min({kGrowBytes, free_bytes, budget_bytes}) / kIoAlignment * kIoAlignment;
-  SPILLWAY_ASSIGN_OR_RETURN(const SegmentFiles::Region region,
-                            segments_->Grow(device, needed_bytes, wanted_bytes));
-  extents_.AddFresh(device, region.segment, region.offset, region.size_bytes);
-  return absl::OkStatus();
-}
-
-absl::StatusOr<Extent> StoreImpl::Allocate(uint32_t size_bytes) {
-  const uint64_t needed_bytes = RoundUpToUnit(size_bytes);
-  if (size_bytes == 0 || needed_bytes > std::max(options_.segment_bytes, page_bytes())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("room for ", size_bytes, " bytes was asked for; an extent has 1 to ",
-                     std::max(options_.segment_bytes, page_bytes()), " bytes"));
-  }
-  if (!extents_.WithinBudget(size_bytes)) return OverBudget(size_bytes);
-  if (const auto extent = extents_.TakeWritten(size_bytes)) return *extent;
-  const uint16_t turn = extents_.turn();
-  absl::Status first_error;
-  for (uint16_t i = 0; i < extents_.num_devices(); ++i) {
-    const uint16_t device = static_cast<uint16_t>((turn + i) % extents_.num_devices());
-    if (const auto extent = extents_.TakeFresh(device, size_bytes)) return *extent;
-    const absl::Status status = Grow(device, needed_bytes);
-    if (status.ok()) return *extents_.TakeFresh(device, size_bytes);
-    first_error.Update(status);
-    if (!absl::IsResourceExhausted(status))
-      break;  // a folder that fails otherwise is not passed over in silence
-  }
-  // Growing another file turns the rest of the one before into an ordinary run.
-  if (const auto extent = extents_.TakeWritten(size_bytes)) return *extent;
-  return WithUse(first_error, size_bytes);
-}
-
-absl::Status StoreImpl::OverBudget(uint64_t size_bytes) const {
-  return WithUse(
-      absl::ResourceExhaustedError(absl::StrCat("at most ", options_.max_bytes, " (",
-                                                base::FormatBytes(options_.max_bytes), ") may be")),
-      size_bytes);
-}
-
-absl::Status StoreImpl::WithUse(const absl::Status& status, uint64_t size_bytes) const {
-  const std::string_view advice =
-      absl::IsResourceExhausted(status)
-          ? "; allow the store more bytes, free some on its disks, or commit, which "
-            "frees what only the last commit needs"
-          : "";
-  return {status.code(),
-          absl::StrCat("the store in ", Names(), " has no room for ", size_bytes,
-                       " bytes: ", extents_.used_bytes(), " bytes (",
-                       base::FormatBytes(extents_.used_bytes()), ") are in use; ", status.message(),
-                       absl::string_view(advice.data(), advice.size()))};
-}
-
-uint64_t StoreImpl::available_bytes() const {
-  uint64_t bytes = extents_.space_bytes() - extents_.used_bytes();
-  for (uint16_t device = 0; device < folders_.size(); ++device) {
-    const auto begin = file_systems_.begin();
-    if (std::find(begin, begin + device, file_systems_[device]) != begin + device)
-      continue;  // counted already
-    if (const auto free_bytes = FreeBytes(device); free_bytes.ok()) bytes += *free_bytes;
-  }
-  const uint64_t used_bytes = extents_.used_bytes();
-  return std::min(bytes, options_.max_bytes - std::min(options_.max_bytes, used_bytes));
+  if (const auto freed = ledger_.Forget({tensor, page})) space_->extents().Free(*freed);
 }
 
 uint64_t StoreImpl::Digest(uint64_t number, std::string_view user_state) const {
@@ -406,7 +269,7 @@ absl::Status StoreImpl::WriteChanges() {
 }
 
 absl::Status StoreImpl::Commit(std::string_view user_state) {
-  SPILLWAY_RETURN_IF_ERROR(segments_->Sync());
+  SPILLWAY_RETURN_IF_ERROR(space_->files().Sync());
   const uint64_t number = last_commit_ ? last_commit_->number + 1 : 1;
   const uint64_t digest = Digest(number, user_state);
   const absl::Status status =
@@ -415,7 +278,7 @@ absl::Status StoreImpl::Commit(std::string_view user_state) {
     ledger_.CommitInDoubt();
     return status;
   }
-  for (const Extent& extent : ledger_.Committed()) extents_.Free(extent);
+  for (const Extent& extent : ledger_.Committed()) space_->extents().Free(extent);
   num_committed_tensors_ = catalog_tensors_.size();
   last_commit_ = CatalogCommit{number, digest, std::string(user_state)};
   return absl::OkStatus();

@@ -1,18 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Opening, in steps:
-//   1. Open each folder, making it if allowed; lock it. From here on no other process changes the
-//   store.
-//   2. Read the identity files. Nothing of ours: there is no store. The first folder's identity,
-//   and a catalog:
-//      there is one, and folders, order and count must be its. Anything less holds no data:
-//      leftovers of a store that was never finished, or of a scratch store whose process was
-//      killed.
-//   3. Remove leftovers, if a store may be made.
+//   1. Open each folder, making it if allowed; lock it. From here on no other process changes it.
+//   2. Read the identity files. Nothing of ours: there is no store. An identity in the first folder
+//      and a catalog: there is one, and folders, order and count must be its. Anything less holds
+//      no data: it was never finished, or is a scratch store whose process was killed.
+//   3. Remove such leftovers, if a store may be made.
 //   4. Make what is missing: the catalog first, then the identities from the last folder to the
-//   first, each
-//      durable before the next. The first folder's identity is the instant at which the store
-//      exists.
+//      first, each durable before the next. The store exists from the first folder's identity on.
 //   5. Open the catalog and check that it belongs to these folders.
 // No segment file exists before step 4 is complete. So segment files in a folder whose store has no
 // first identity are those of a store that lies elsewhere (a disk that is not mounted), and are

@@ -170,6 +170,44 @@ inline std::vector<std::string> FilesIn(const std::string& folder) {
   return names;
 }
 
+// A folder for stores, and an engine that outlives them.
+class StoreTest : public ::testing::Test {
+ protected:
+  StoreOptions Options() {
+    StoreOptions options;
+    options.folders = {folder_ / "store"};
+    options.page_bytes = kTestPageBytes;
+    return options;
+  }
+  StoreOptions TwoFolders() {
+    StoreOptions options = Options();
+    options.folders = {folder_ / "a", folder_ / "b"};
+    return options;
+  }
+  // Opens, or fails the test.
+  std::unique_ptr<Store> Open(const StoreOptions& options) {
+    auto store = Store::Open(options, &io_);
+    EXPECT_TRUE(store.ok()) << store.status();
+    return store.ok() ? *std::move(store) : nullptr;
+  }
+  absl::Status OpenError(const StoreOptions& options) {
+    return Store::Open(options, &io_).status();
+  }
+  // A store with one tensor of four pages, written as version 1 and committed with "one"; closed
+  // again.
+  void MakeStore(const StoreOptions& options) {
+    auto store = Open(options);
+    ASSERT_TRUE(store);
+    const TensorIndex tensor = *store->AddTensor({"w", "{}", 4}, false);
+    for (uint64_t page = 0; page < 4; ++page)
+      ASSERT_TRUE(WritePage(*store, io_, tensor, page, 1).ok());
+    ASSERT_TRUE(store->Commit("one").ok());
+  }
+
+  TempFolder folder_;
+  NamingIoEngine io_;
+};
+
 }  // namespace spillway::io
 
 #endif  // SPILLWAY_TESTS_IO_STORE_TEST_UTIL_H_

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Who may open a store, what is made and what is removed on the way, and what is said about folders
+// that are not what they should be.
+
+#include "io/store_opening.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <vector>
+
+#include "tests/io/store_test_util.h"
+
+namespace spillway::io {
+namespace {
+
+using ::testing::HasSubstr;
+using StoreOpeningTest = StoreTest;
+
+TEST_F(StoreOpeningTest, TwoFoldersReopen) {
+  MakeStore(TwoFolders());
+  auto store = Open(TwoFolders());
+  for (uint64_t page = 0; page < 4; ++page)
+    EXPECT_TRUE(PageIs(*store, io_, *store->FindTensor("w"), page, 1));
+}
+
+TEST_F(StoreOpeningTest, AMovedStoreStillOpens) {
+  MakeStore(TwoFolders());
+  StoreOptions moved = TwoFolders();
+  moved.create = false;
+  moved.folders = {folder_ / "elsewhere/one", folder_ / "two"};
+  std::filesystem::create_directory(folder_ / "elsewhere");
+  std::filesystem::rename(folder_ / "a", moved.folders[0]);
+  std::filesystem::rename(folder_ / "b", moved.folders[1]);
+  auto store = Open(moved);
+  ASSERT_TRUE(store);
+  for (uint64_t page = 0; page < 4; ++page)
+    EXPECT_TRUE(PageIs(*store, io_, *store->FindTensor("w"), page, 1));
+}
+
+TEST_F(StoreOpeningTest, FoldersInTheWrongOrderAreRefusedWithTheRightOne) {
+  MakeStore(TwoFolders());
+  StoreOptions options = TwoFolders();
+  std::swap(options.folders[0], options.folders[1]);
+  const absl::Status status = OpenError(options);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr((folder_ / "a") + "," + (folder_ / "b")));
+}
+
+TEST_F(StoreOpeningTest, AnotherNumberOfFoldersIsRefused) {
+  MakeStore(TwoFolders());
+  for (const auto& folders : std::vector<std::vector<std::string>>{
+           {folder_ / "a"}, {folder_ / "b"}, {folder_ / "a", folder_ / "b", folder_ / "c"}}) {
+    StoreOptions options = TwoFolders();
+    options.folders = folders;
+    EXPECT_TRUE(absl::IsInvalidArgument(OpenError(options))) << OpenError(options);
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "c")) << "what a refused open made is gone again";
+}
+
+TEST_F(StoreOpeningTest, FoldersOfTwoStoresAreRefused) {
+  MakeStore(TwoFolders());
+  StoreOptions other = TwoFolders();
+  other.folders = {folder_ / "c", folder_ / "d"};
+  MakeStore(other);
+  other.folders = {folder_ / "a", folder_ / "d"};
+  EXPECT_TRUE(absl::IsInvalidArgument(OpenError(other))) << OpenError(other);
+  other.folders = {folder_ / "a", folder_ / "a/../a"};
+  EXPECT_THAT(std::string(OpenError(other).message()), HasSubstr("same folder"));
+}
+
+TEST_F(StoreOpeningTest, TheSecondFolderOfAnotherStoreIsNotTakenOver) {
+  MakeStore(TwoFolders());
+  StoreOptions options = TwoFolders();
+  options.folders = {folder_ / "not-mounted", folder_ / "b"};
+  const absl::Status status = OpenError(options);
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("not mounted"));
+  EXPECT_TRUE(Open(TwoFolders()));
+}
+
+TEST_F(StoreOpeningTest, APageSizeThatDiffersIsRefusedAndNoneMeansTheStores) {
+  MakeStore(Options());
+  StoreOptions options = Options();
+  options.page_bytes = 2 * kTestPageBytes;
+  const absl::Status status = OpenError(options);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("65536"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("131072"));
+  options.page_bytes = 0;
+  EXPECT_EQ(Open(options)->page_bytes(), kTestPageBytes);
+}
+
+TEST_F(StoreOpeningTest, AStoreWithoutACommitTakesAnotherPageSize) {
+  Open(Options());
+  StoreOptions options = Options();
+  options.page_bytes = 2 * kTestPageBytes;
+  EXPECT_EQ(Open(options)->page_bytes(), 2 * kTestPageBytes);
+  options.page_bytes = 0;
+  EXPECT_EQ(Open(options)->page_bytes(), 2 * kTestPageBytes);
+}
+
+TEST_F(StoreOpeningTest, OptionsThatCannotBeAreRefusedBeforeAnythingIsMade) {
+  std::vector<StoreOptions> impossible(5, Options());
+  impossible[0].page_bytes = 1000;
+  impossible[1].page_bytes = uint64_t{1} << 31;
+  impossible[2].segment_bytes = kTestPageBytes / 2;
+  impossible[3].folders = {};
+  impossible[4].folders = {""};
+  for (const StoreOptions& options : impossible) {
+    EXPECT_TRUE(absl::IsInvalidArgument(OpenError(options))) << OpenError(options);
+  }
+  EXPECT_TRUE(FilesIn(folder_.path()).empty());
+}
+
+TEST_F(StoreOpeningTest, OpeningWhatIsNotThereIsNotFoundAndMakesNothing) {
+  StoreOptions options = Options();
+  options.create = false;
+  EXPECT_TRUE(absl::IsNotFound(OpenError(options))) << OpenError(options);
+  EXPECT_TRUE(FilesIn(folder_.path()).empty());
+  std::filesystem::create_directory(options.folders[0]);
+  EXPECT_TRUE(absl::IsNotFound(OpenError(options))) << OpenError(options);
+  EXPECT_TRUE(FilesIn(options.folders[0]).empty());
+}
+
+TEST_F(StoreOpeningTest, AnExistingStoreIsRefusedWhereNoneMayBe) {
+  StoreOptions options = Options();
+  options.must_not_exist = true;
+  MakeStore(options);
+  const std::vector<std::string> files = FilesIn(options.folders[0]);
+  EXPECT_TRUE(absl::IsFailedPrecondition(OpenError(options))) << OpenError(options);
+  options.must_not_exist = false;
+  options.scratch = true;
+  EXPECT_TRUE(absl::IsFailedPrecondition(OpenError(options))) << OpenError(options);
+  EXPECT_EQ(FilesIn(options.folders[0]), files);
+}
+
+TEST_F(StoreOpeningTest, ASecondOpenerIsRefusedAndToldWhoHoldsIt) {
+  auto store = Open(TwoFolders());
+  const absl::Status own = OpenError(TwoFolders());
+  EXPECT_TRUE(absl::IsFailedPrecondition(own)) << own;
+  EXPECT_THAT(std::string(own.message()), HasSubstr(std::to_string(::getpid())));
+  const std::string holder = "process (" + std::to_string(::getpid()) + ")";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    NamingIoEngine io;
+    const absl::Status status = Store::Open(TwoFolders(), &io).status();
+    const bool right =
+        absl::IsFailedPrecondition(status) &&
+        status.message().find(" process " + std::to_string(::getppid())) != absl::string_view::npos;
+    ::_exit(right ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  store.reset();
+  EXPECT_TRUE(Open(TwoFolders()));
+}
+
+TEST_F(StoreOpeningTest, AScratchStoreLeavesNothing) {
+  StoreOptions options = TwoFolders();
+  options.scratch = true;
+  options.folders[0] = folder_ / "deep/er/a";
+  {
+    auto store = Open(options);
+    const TensorIndex tensor = *store->AddTensor({"w", "{}", 4}, false);
+    for (uint64_t page = 0; page < 4; ++page)
+      ASSERT_TRUE(WritePage(*store, io_, tensor, page, 1).ok());
+    ASSERT_TRUE(store->Commit("x").ok());
+  }
+  EXPECT_TRUE(FilesIn(folder_.path()).empty());
+}
+
+TEST_F(StoreOpeningTest, AScratchStoreLeavesWhatItDidNotMake) {
+  StoreOptions options = Options();
+  options.scratch = true;
+  const std::string mine = options.folders[0] + "/notes.txt";
+  std::filesystem::create_directory(options.folders[0]);
+  std::ofstream(mine) << "mine";
+  std::ofstream(options.folders[0] + "/spillway-segment-7.bak") << "mine too";
+  std::ofstream(options.folders[0] + "/spillway-segment-7") << "and this";
+  {
+    auto store = Open(options);
+    const TensorIndex tensor = *store->AddTensor({"w", "{}", 1}, false);
+    ASSERT_TRUE(WritePage(*store, io_, tensor, 0, 1).ok());
+    std::ofstream(options.folders[0] + "/later") << "added while open";
+  }
+  EXPECT_EQ(FilesIn(options.folders[0]),
+            (std::vector<std::string>{"later", "notes.txt", "spillway-segment-7",
+                                      "spillway-segment-7.bak"}));
+}
+
+TEST_F(StoreOpeningTest, AFolderWithForeignFilesHoldsAStoreBesideThem) {
+  std::filesystem::create_directory(folder_ / "store");
+  std::ofstream(folder_ / "store/data.bin") << "theirs";
+  MakeStore(Options());
+  std::string text;
+  std::ifstream(folder_ / "store/data.bin") >> text;
+  EXPECT_EQ(text, "theirs");
+  EXPECT_TRUE(Open(Options()));
+}
+
+TEST_F(StoreOpeningTest, AForeignFileWithOurNameIsRefusedAndLeftAlone) {
+  std::filesystem::create_directory(folder_ / "store");
+  std::ofstream(folder_ / "store/spillway-store") << "a shopping list\n";
+  const absl::Status status = OpenError(Options());
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_EQ(FilesIn(folder_ / "store"), std::vector<std::string>{"spillway-store"});
+}
+
+TEST_F(StoreOpeningTest, AFileInPlaceOfTheFolderIsRefused) {
+  std::ofstream(folder_ / "store") << "a file";
+  const absl::Status status = OpenError(Options());
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+}
+
+TEST_F(StoreOpeningTest, AHalfMadeStoreStartsOver) {
+  MakeStore(Options());
+  std::filesystem::remove(folder_ / "store/spillway-catalog.sqlite");
+  std::filesystem::remove(folder_ / "store/spillway-segment-000000");
+  StoreOptions options = Options();
+  options.create = false;
+  EXPECT_TRUE(absl::IsNotFound(OpenError(options))) << OpenError(options);
+  options = Options();
+  options.must_not_exist = true;
+  EXPECT_TRUE(absl::IsFailedPrecondition(OpenError(options))) << OpenError(options);
+  auto store = Open(Options());
+  ASSERT_TRUE(store);
+  EXPECT_EQ(store->UserState(), std::nullopt);
+  EXPECT_EQ(store->num_tensors(), 0u);
+}
+
+TEST_F(StoreOpeningTest, DataWithoutItsCatalogIsNotThrownAway) {
+  MakeStore(Options());
+  std::filesystem::remove(folder_ / "store/spillway-catalog.sqlite");
+  EXPECT_TRUE(absl::IsDataLoss(OpenError(Options()))) << OpenError(Options());
+  std::filesystem::remove(folder_ / "store/spillway-store");
+  EXPECT_TRUE(absl::IsFailedPrecondition(OpenError(Options()))) << OpenError(Options());
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "store/spillway-segment-000000"));
+}
+
+TEST_F(StoreOpeningTest, DamageToTheStoreIsDataLossThatNamesTheFile) {
+  struct Damage {
+    const char* name;
+    const char* file;
+    std::function<void(const std::string&)> apply;
+  };
+  const auto sql = [](const char* text) {
+    return [text](const std::string& path) { RunSql(path, text); };
+  };
+  const std::vector<Damage> damages = {
+      {"empty catalog", "spillway-catalog.sqlite",
+       [](auto& p) { std::filesystem::resize_file(p, 0); }},
+      {"short catalog", "spillway-catalog.sqlite",
+       [](auto& p) { std::filesystem::resize_file(p, 5000); }},
+      {"lost page", "spillway-catalog.sqlite", sql("DELETE FROM pages WHERE page = 2")},
+      {"moved page", "spillway-catalog.sqlite",
+       sql("UPDATE pages SET offset = offset + 4096 WHERE page = 2")},
+      {"two pages in one place", "spillway-catalog.sqlite", sql("UPDATE pages SET offset = 0")},
+      {"other state", "spillway-catalog.sqlite", sql("UPDATE last_commit SET user_state = x'00'")},
+      {"lost commit", "spillway-catalog.sqlite", sql("DELETE FROM last_commit")},
+      {"renamed tensor", "spillway-catalog.sqlite", sql("UPDATE tensors SET name = 'v'")},
+      {"absurd page", "spillway-catalog.sqlite",
+       sql("UPDATE pages SET page = 1 << 60 WHERE page = 2; UPDATE tensors SET num_pages = 1 << "
+           "61")},
+      {"other store", "spillway-catalog.sqlite",
+       sql("UPDATE meta SET value = 'x' WHERE key = 'store_id'")},
+      {"other page size", "spillway-catalog.sqlite",
+       sql("UPDATE meta SET value = 4096 WHERE key = 'page_bytes'")},
+      {"short segment", "spillway-segment-000000",
+       [](auto& p) { std::filesystem::resize_file(p, 65536); }},
+      {"lost segment", "spillway-segment-000000", [](auto& p) { std::filesystem::remove(p); }},
+      {"empty identity", "spillway-store", [](auto& p) { std::filesystem::resize_file(p, 0); }},
+      {"short identity", "spillway-store", [](auto& p) { std::filesystem::resize_file(p, 60); }},
+  };
+  MakeStore(Options());
+  std::filesystem::copy(folder_ / "store", folder_ / "good");
+  for (const Damage& damage : damages) {
+    SCOPED_TRACE(damage.name);
+    std::filesystem::remove_all(folder_ / "store");
+    std::filesystem::copy(folder_ / "good", folder_ / "store");
+    damage.apply((folder_ / "store/") + damage.file);
+    StoreOptions options = Options();
+    options.page_bytes = 0;
+    const absl::Status status = OpenError(options);
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(damage.file));
+  }
+}
+
+TEST_F(StoreOpeningTest, ANewerFormatIsRefused) {
+  MakeStore(Options());
+  std::ofstream(folder_ / "store/spillway-store") << "Spillway store\nversion 2\nwhatever\n";
+  const absl::Status status = OpenError(Options());
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("format 2"));
+}
+
+TEST_F(StoreOpeningTest, AFolderThatCannotBeWrittenIsUnavailable) {
+  std::filesystem::create_directory(folder_ / "store");
+  std::filesystem::permissions(folder_ / "store", std::filesystem::perms::owner_read |
+                                                      std::filesystem::perms::owner_exec |
+                                                      std::filesystem::perms::others_read |
+                                                      std::filesystem::perms::others_exec);
+  std::filesystem::permissions(folder_.path(), std::filesystem::perms::others_exec,
+                               std::filesystem::perm_options::add);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::geteuid() == 0 && ::setuid(65534) != 0) ::_exit(2);
+    NamingIoEngine io;
+    const absl::Status status = Store::Open(Options(), &io).status();
+    std::cerr << status << "\n";
+    ::_exit(absl::IsUnavailable(status) ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+}  // namespace
+}  // namespace spillway::io
