@@ -35,7 +35,7 @@ struct AdamWOptions {
 // The tensors of one parameter. All have the same shape and tile_rows.
 struct AdamWTensors {
   TensorId weight;  // what the forward pass reads: F16, or F32 and then the same tensor as `master`
-  TensorId gradient;  // F16 or F32
+  TensorId gradient;  // F16 or F32; a transient one is discarded by the update that used it
   TensorId master;    // F32
   TensorId moment1;   // F32
   TensorId moment2;   // F32

@@ -216,7 +216,9 @@ absl::Status StreamingAdamW::UpdateTile(const AdamWFactors& factors, const AdamW
         run.weight = weight != nullptr ? weight + begin : nullptr;
         UpdateAdamW(factors, run);
       });
-  return absl::OkStatus();
+  if (!engine_->Spec(tensors.gradient).transient) return absl::OkStatus();
+  leases[0].Release();
+  return engine_->Discard({tensors.gradient, tile});
 }
 
 }  // namespace optim
