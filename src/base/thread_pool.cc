@@ -4,18 +4,48 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
 #include "src/base/mutex.h"
 
 namespace spillway {
+namespace {
+
+// How long a thread looks before it sleeps. Waking a sleeper takes some 40 us; the rounds of a
+// training step follow one another closer than that. Longer looking would take the core from the
+// engine's threads.
+constexpr std::chrono::microseconds kLook{100};
+
+// Tells the processor that this thread only looks.
+void Relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Returns when `ready` holds, or has not for a while.
+template <typename Ready>
+void LookFor(const Ready& ready) {
+  const auto end = std::chrono::steady_clock::now() + kLook;
+  do {
+    for (int i = 0; i < 16; ++i) {
+      if (ready()) return;
+      Relax();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+}
+
+}  // namespace
 
 // The threads beside the caller. A round of work is published under the lock; indices are then
-// handed out by one counter, and the caller waits until every worker has left the round.
+// handed out by one counter. The caller closes the round when it finds no index left and waits for
+// the workers in it: one that wakes later finds it closed.
 class ThreadPool::Workers {
  public:
-  explicit Workers(int count) {
+  explicit Workers(int count)
+      : look_(count < static_cast<int>(std::thread::hardware_concurrency())) {
     for (int i = 0; i < count; ++i) threads_.emplace_back(&Workers::Run, this);
   }
 
@@ -23,7 +53,7 @@ class ThreadPool::Workers {
     {
       base::MutexLock lock(&mutex_);
       stop_ = true;
-      ++round_;
+      round_.fetch_add(1, std::memory_order_relaxed);
       start_.NotifyAll();
     }
     for (std::thread& thread : threads_) thread.join();
@@ -35,13 +65,17 @@ class ThreadPool::Workers {
       body_ = &body;
       n_ = n;
       next_.store(0, std::memory_order_relaxed);
-      working_ = static_cast<int>(threads_.size());
-      ++round_;
+      round_.fetch_add(1, std::memory_order_relaxed);
       start_.NotifyAll();
     }
     Work(body, n);
+    {
+      base::MutexLock lock(&mutex_);
+      body_ = nullptr;
+    }
+    if (look_) LookFor([this] { return working_.load(std::memory_order_acquire) == 0; });
     base::MutexLock lock(&mutex_);
-    while (working_ > 0) done_.Wait(&mutex_);
+    while (working_.load(std::memory_order_acquire) > 0) done_.Wait(&mutex_);
   }
 
  private:
@@ -52,30 +86,37 @@ class ThreadPool::Workers {
   void Run() {
     uint64_t seen = 0;
     for (;;) {
+      if (look_) LookFor([&] { return round_.load(std::memory_order_relaxed) != seen; });
       const std::function<void(int64_t)>* body = nullptr;
       int64_t n = 0;
       {
         base::MutexLock lock(&mutex_);
-        while (round_ == seen) start_.Wait(&mutex_);
-        seen = round_;
+        while (round_.load(std::memory_order_relaxed) == seen) start_.Wait(&mutex_);
+        seen = round_.load(std::memory_order_relaxed);
         if (stop_) return;
+        if (body_ == nullptr) continue;
         body = body_;
         n = n_;
+        working_.fetch_add(1, std::memory_order_relaxed);
       }
       Work(*body, n);
-      base::MutexLock lock(&mutex_);
-      if (--working_ == 0) done_.NotifyAll();
+      if (working_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+        base::MutexLock lock(&mutex_);
+        done_.NotifyAll();
+      }
     }
   }
 
+  const bool look_;  // only where every thread has a core
   base::Mutex mutex_;
   base::CondVar start_;
   base::CondVar done_;
-  const std::function<void(int64_t)>* body_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  const std::function<void(int64_t)>* body_ ABSL_GUARDED_BY(mutex_) =
+      nullptr;  // null: no round is open
   int64_t n_ ABSL_GUARDED_BY(mutex_) = 0;
-  int working_ ABSL_GUARDED_BY(mutex_) = 0;  // workers that have not left the round
-  uint64_t round_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  std::atomic<uint64_t> round_{0};  // written under the lock
+  std::atomic<int> working_{0};     // workers in the round; they enter under the lock
   std::atomic<int64_t> next_{0};
   std::vector<std::thread> threads_;
 };

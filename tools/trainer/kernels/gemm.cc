@@ -19,18 +19,21 @@ struct Grid {
   int64_t across = 1;  // parts of the columns
 };
 
-// Each part packs its own rows of a and columns of b, so the best grid has the smallest half
-// perimeter.
+// Each part packs its own rows of a and columns of b before it multiplies; BLAS, which sees the
+// transposed problem, takes about 8/5 of the time for an element of b. The best grid packs least.
+constexpr double kPackRow = 5;
+constexpr double kPackColumn = 8;
+
 Grid ChooseGrid(int64_t rows, int64_t columns, int64_t threads) {
   Grid best;
   double least = std::numeric_limits<double>::infinity();
   for (int64_t down = 1; down <= threads; ++down) {
     if (threads % down != 0) continue;
     const int64_t across = threads / down;
-    const double perimeter = static_cast<double>(std::max(rows / down, kGrain)) +
-                             static_cast<double>(std::max(columns / across, kGrain));
-    if (perimeter < least) {
-      least = perimeter;
+    const double packing = kPackRow * static_cast<double>(std::max(rows / down, kGrain)) +
+                           kPackColumn * static_cast<double>(std::max(columns / across, kGrain));
+    if (packing < least) {
+      least = packing;
       best = {down, across};
     }
   }
