@@ -7,9 +7,9 @@
 // Method: the file is written before anything is measured (blocks never touched read at another
 // rate). Each round runs fio, the ring and the threads over the whole file one after the other, in
 // an order that turns from round to round; a ratio is formed inside its round, and the median and
-// the range over the rounds are printed. All use the same number and kind of buffers: 2 MiB pages
-// if the system's pool has enough, else ordinary ones. It takes under a minute; figures of one
-// machine and time compare with each other only.
+// the range over the rounds are printed. All use the same number and kind of buffers, made for each
+// pass: 2 MiB pages if the system's pool has enough, else ordinary ones. It takes under a minute;
+// figures of one machine and time compare with each other only.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -49,28 +49,30 @@ struct Options {
 
 // ---- The engines' passes
 
-// Buffers for the deepest pass, of the page kind that fio uses too.
+// One pass's buffers, of the page kind that fio uses too and, as fio's, made for that pass: whether
+// ordinary pages lie together in memory is luck, and decides much of the rate.
 class Memory {
  public:
-  explicit Memory(bool huge_pages) {
+  Memory(uint64_t size_bytes, bool huge_pages)
+      : size_((size_bytes + 2 * kMiB - 1) / (2 * kMiB) * 2 * kMiB) {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE | (huge_pages ? MAP_HUGETLB : 0);
-    void* mapped = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+    void* mapped = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, flags, -1, 0);
     if (mapped != MAP_FAILED) data_ = static_cast<std::byte*>(mapped);
     if (data_ == nullptr) return;
-    if (!huge_pages) ::madvise(data_, kBytes, MADV_NOHUGEPAGE);  // as fio's
-    for (uint64_t i = 0; i < kBytes; ++i) data_[i] = static_cast<std::byte>(i * 2654435761u >> 13);
+    if (!huge_pages) ::madvise(data_, size_, MADV_NOHUGEPAGE);  // as fio's
+    for (uint64_t i = 0; i < size_; ++i) data_[i] = static_cast<std::byte>(i * 2654435761u >> 13);
   }
   ~Memory() {
-    if (data_ != nullptr) ::munmap(data_, kBytes);
+    if (data_ != nullptr) ::munmap(data_, size_);
   }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
   bool ok() const { return data_ != nullptr; }
-  std::span<std::byte> span() const { return {data_, kBytes}; }
+  std::span<std::byte> span() const { return {data_, size_}; }
 
  private:
-  static constexpr uint64_t kBytes = kMaxDepth * kMaxRequest;
+  const uint64_t size_;
   std::byte* data_ = nullptr;
 };
 
@@ -109,10 +111,12 @@ absl::Status Transfer(io::IoEngine& engine, io::FileId file, const Passes& passe
 }
 
 absl::StatusOr<std::vector<PassResult>> RunEngine(io::IoEngineKind kind, const Passes& passes,
-                                                  const io::DirectFile& file, const Memory& memory,
+                                                  const io::DirectFile& file,
                                                   const std::string& folder) {
   std::vector<PassResult> results;
   for (const int depth : passes.queue_depths) {
+    const Memory memory(static_cast<uint64_t>(depth) * passes.request_bytes, passes.huge_pages);
+    if (!memory.ok()) return absl::ResourceExhaustedError("no memory for the buffers");
     SPILLWAY_ASSIGN_OR_RETURN(auto engine, io::MakeIoEngine(kind, {.queue_depth = depth}, folder));
     SPILLWAY_ASSIGN_OR_RETURN(const io::FileId id, engine->AddFile(file.fd(), passes.path));
     engine->AddBuffer(memory.span());
@@ -218,26 +222,26 @@ nlohmann::json Machine(const Options& options, bool huge_pages) {
 
 // ---- The run
 
-absl::Status WriteFile(const Options& options, const std::string& path, const io::DirectFile& file,
-                       const Memory& memory) {
+absl::Status WriteFile(const Options& options, const std::string& path,
+                       const io::DirectFile& file) {
   const Passes fill = {.op = io::IoOp::kWrite,
                        .path = path,
                        .file_bytes = options.file_mib * kMiB,
                        .request_bytes = kMaxRequest,
                        .huge_pages = false,
                        .queue_depths = {4}};
-  return RunEngine(io::IoEngineKind::kAuto, fill, file, memory, options.folder).status();
+  return RunEngine(io::IoEngineKind::kAuto, fill, file, options.folder).status();
 }
 
 // Runs one round of every contender over one operation and request size, `first` first.
 absl::Status Round(const Passes& passes, const Options& options, const io::DirectFile& file,
-                   const Memory& memory, int first, std::span<Row> rows) {
+                   int first, std::span<Row> rows) {
   for (int i = 0; i < kContenders; ++i) {
     const int contender = (first + i) % kContenders;
     const io::IoEngineKind kind =
         contender == kUring ? io::IoEngineKind::kUring : io::IoEngineKind::kPosix;
     absl::StatusOr<std::vector<PassResult>> results =
-        contender == kFio ? RunFio(passes) : RunEngine(kind, passes, file, memory, options.folder);
+        contender == kFio ? RunFio(passes) : RunEngine(kind, passes, file, options.folder);
     if (results.status().code() == absl::StatusCode::kNotFound ||
         results.status().code() == absl::StatusCode::kFailedPrecondition) {
       continue;  // not on this machine
@@ -255,14 +259,12 @@ absl::Status Run(const Options& options) {
   const std::string free_pages = Field("/proc/meminfo", "HugePages_Free");
   const bool huge_pages =
       std::atoi(free_pages.c_str()) * 2 * kMiB >= 2 * kMaxDepth * kMaxRequest + 16 * kMiB;
-  const Memory memory(huge_pages);
-  if (!memory.ok()) return absl::ResourceExhaustedError("no memory for the buffers");
   const std::string path = absl::StrCat(options.folder, "/io_engine_bench.", ::getpid());
   SPILLWAY_ASSIGN_OR_RETURN(const io::DirectFile file,
                             io::OpenDirect(path, O_RDWR | O_CREAT | O_EXCL));
   const auto remove = [](const std::string* name) { ::unlink(name->c_str()); };
   const std::unique_ptr<const std::string, decltype(remove)> remover(&path, remove);
-  SPILLWAY_RETURN_IF_ERROR(WriteFile(options, path, file, memory));
+  SPILLWAY_RETURN_IF_ERROR(WriteFile(options, path, file));
 
   const nlohmann::json machine = Machine(options, huge_pages);
   std::printf("%s\n", machine.dump().c_str());
@@ -280,7 +282,7 @@ absl::Status Run(const Options& options) {
       for (const int depth : passes.queue_depths)
         rows.push_back({op, passes.request_bytes, depth, {}});
       for (int round = 0; round < options.rounds; ++round) {
-        SPILLWAY_RETURN_IF_ERROR(Round(passes, options, file, memory, round, rows));
+        SPILLWAY_RETURN_IF_ERROR(Round(passes, options, file, round, rows));
       }
       const double gigabytes = static_cast<double>(passes.file_bytes) / 1e9;
       for (const Row& row : rows) rows_report.push_back(Report(row, gigabytes));
