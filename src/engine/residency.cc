@@ -353,7 +353,7 @@ Residency::Outcome Residency::AdvanceEvict(Job& job) {
   const bool kept = other.state == Copy::State::kReady && (from_device || !other.leaving);
   const bool forgettable = leaving.state == Copy::State::kHeld || tile.stored || tile.zero || kept;
 
-  absl::Status failure = job.failure;
+  absl::Status failure = forgettable ? absl::OkStatus() : job.failure;
   if (failure.ok() && !forgettable) {
     Room room = Room::kReady;
     if (from_device) room = EnsureFrame(job, Tier::kPinned, 0, &failure);

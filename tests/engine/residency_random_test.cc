@@ -62,6 +62,8 @@ class Simulation {
     TileIndex tile;
     Tier tier;
     Access access;
+    bool draining = false;  // let go on a stream that has not come so far
+    bool arriving = false;  // granted to a stream before its copy ended
   };
   struct Request {
     TileIndex tile;
@@ -90,7 +92,7 @@ class Simulation {
       case 1:
       case 2:
         if (!flushing_ && requests_.size() + held_.size() < static_cast<size_t>(setup_.max_held)) {
-          residency_.Acquire(++ticket_, tile, tier, access, false);
+          residency_.Acquire(++ticket_, tile, tier, access, Chance(0.5));
           requests_[ticket_] = {tile, tier, access};
         }
         break;
@@ -119,13 +121,21 @@ class Simulation {
     return false;
   }
 
+  // Ends a lease, or only lets go of it as a holder on a stream does.
   void EndSomeLease() {
     if (held_.empty()) return;
     const size_t i = random_() % held_.size();
-    const Held lease = held_[i];
+    Held& lease = held_[i];
+    if (!lease.draining && (lease.arriving || Chance(0.3))) {
+      lease.draining = true;
+      residency_.BeginDrain(lease.tile, lease.tier);
+      return;
+    }
+    if (lease.arriving) return;
+    const Held ended = lease;
     held_.erase(held_.begin() + static_cast<long>(i));
-    CheckBytes(lease.tile, lease.tier);
-    residency_.EndLease(lease.tile, lease.tier, lease.access, false);
+    CheckBytes(ended.tile, ended.tier);
+    residency_.EndLease(ended.tile, ended.tier, ended.access, ended.draining);
   }
 
   void EndSomeTransfer() {
@@ -133,7 +143,8 @@ class Simulation {
     const size_t i = random_() % transfers_.size();
     const Action action = transfers_[i];
     transfers_.erase(transfers_.begin() + static_cast<long>(i));
-    if (Chance(setup_.failure_rate) && action.kind != Action::Kind::kZero) {
+    const bool awaited_by_stream = Arriving(action.tile) != nullptr;
+    if (Chance(setup_.failure_rate) && action.kind != Action::Kind::kZero && !awaited_by_stream) {
       residency_.TransferDone(action.tile, absl::UnavailableError("injected"));
       return;
     }
@@ -152,7 +163,24 @@ class Simulation {
         default: FAIL();
       }
     }
+    if (awaited_by_stream) Use(*Arriving(action.tile));
     residency_.TransferDone(action.tile, absl::OkStatus());
+  }
+
+  Held* Arriving(TileIndex tile) {
+    for (Held& lease : held_) {
+      if (lease.tile == tile && lease.arriving) return &lease;
+    }
+    return nullptr;
+  }
+
+  // What a holder does once the bytes are there.
+  void Use(Held& lease) {
+    lease.arriving = false;
+    if (lease.access != Access::kDiscard) CheckBytes(lease.tile, lease.tier);
+    if (!Writes(lease.access)) return;
+    truth_[lease.tile] = ++value_;
+    for (uint64_t u = 0; u < units_[lease.tile]; ++u) Cell(lease.tile, lease.tier, u) = value_;
   }
 
   void Pump() {
@@ -183,13 +211,10 @@ class Simulation {
       ASSERT_FALSE(other.tile == request.tile && (Writes(other.access) || Writes(request.access)))
           << "a writer is not alone";
     }
-    if (request.access != Access::kDiscard) CheckBytes(request.tile, request.tier);
-    if (Writes(request.access)) {
-      truth_[request.tile] = ++value_;
-      for (uint64_t u = 0; u < units_[request.tile]; ++u)
-        Cell(request.tile, request.tier, u) = value_;
-    }
-    held_.push_back({request.tile, request.tier, request.access});
+    Held lease{request.tile, request.tier, request.access};
+    lease.arriving = action.after_copy;
+    if (!lease.arriving) Use(lease);
+    held_.push_back(lease);
   }
 
   void OnFail(const Action& action) {
