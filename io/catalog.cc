@@ -59,7 +59,7 @@ CREATE TABLE last_commit (
 
 // A catalog that lacks a table or a column answers with SQLite's general error: while opening, that
 // is damage.
-absl::Status InternalIsDamage(absl::Status status) {
+absl::Status InternalIsDamage(const absl::Status& status) {
   return absl::IsInternal(status) ? absl::DataLossError(status.message()) : status;
 }
 

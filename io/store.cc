@@ -272,7 +272,7 @@ absl::Status StoreImpl::Commit(std::string_view user_state) {
   SPILLWAY_RETURN_IF_ERROR(space_->files().Sync());
   const uint64_t number = last_commit_ ? last_commit_->number + 1 : 1;
   const uint64_t digest = Digest(number, user_state);
-  const absl::Status status =
+  absl::Status status =
       catalog_->Write(number, digest, user_state, [this] { return WriteChanges(); });
   if (!status.ok()) {
     ledger_.CommitInDoubt();

@@ -207,7 +207,7 @@ absl::Status MakeFolders(const std::string& path, std::vector<std::string>* made
 }  // namespace
 
 absl::Status FileErrorToStatus(int error, std::string_view what) {
-  const absl::Status status = base::ErrnoToStatus(error, what);
+  absl::Status status = base::ErrnoToStatus(error, what);
   switch (error) {
     case EACCES:
     case EPERM:

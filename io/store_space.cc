@@ -49,7 +49,7 @@ absl::StatusOr<std::unique_ptr<StoreSpace>> StoreSpace::Open(
 }
 
 absl::Status StoreSpace::OpenFiles() {
-  for (uint16_t device = 0; device < folders_->size(); ++device) {
+  for (uint16_t device = 0; device < extents_.num_devices(); ++device) {
     struct stat info;
     if (::stat((*folders_)[device].path().c_str(), &info) != 0) {
       return base::ErrnoToStatus(errno, absl::StrCat("stat ", (*folders_)[device].path()));
@@ -143,7 +143,7 @@ absl::Status StoreSpace::NoRoom(const absl::Status& cause, uint64_t size_bytes) 
 
 uint64_t StoreSpace::available_bytes() const {
   uint64_t bytes = extents_.space_bytes() - extents_.used_bytes();
-  for (uint16_t device = 0; device < folders_->size(); ++device) {
+  for (uint16_t device = 0; device < extents_.num_devices(); ++device) {
     const auto begin = file_systems_.begin();
     if (std::find(begin, begin + device, file_systems_[device]) != begin + device)
       continue;  // counted already
