@@ -433,6 +433,9 @@ bool Residency::StartPrefetches() {
   while (prefetches_.size() < static_cast<size_t>(options_.max_prefetches)) {
     const UseQueue::Entry* use = uses_.PrefetchCandidate();
     if (use == nullptr) break;
+    // A tile that is to be written whole before this use has nothing to bring in until then.
+    const uint64_t next = uses_.NextUse(use->tile, use->tier);
+    if (next < uses_.prefetch_position() && uses_.At(next).access == Access::kDiscard) break;
     const Tile& tile = tiles_[use->tile];
     const Copy& target = copy(tile, use->tier);
     const bool needless =

@@ -39,6 +39,8 @@ class UseQueue {
 
   // Position of the next declared use of the tile in the tier; kNever if there is none.
   uint64_t NextUse(TileIndex tile, Tier tier) const;
+  // The use at a position that NextUse gave.
+  const Entry& At(uint64_t position) const { return entries_[position - first_]; }
   // The position that the next declared use to come has.
   uint64_t now() const { return first_; }
 
