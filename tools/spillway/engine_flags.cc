@@ -65,35 +65,55 @@ absl::Status CheckBudget(std::string_view flag, uint64_t given, uint64_t smalles
       std::string(flag), base::FormatBytes(given), base::FormatBytes(smallest), smallest));
 }
 
-// Why a store needs what it needs, for messages.
-std::string ExplainNeed(const StoreNeed& need, uint64_t spilled) {
-  std::string text =
-      absl::StrFormat("the training state takes %s", base::FormatBytes(need.state.committed));
-  if (need.keeps_old_copy)
+// What a store must have room for, at its fullest.
+struct RoomNeeded {
+  uint64_t state = 0;      // one copy of what a commit holds
+  uint64_t spilled = 0;    // gradients and activations, unless pinned memory holds everything
+  uint64_t in_flight = 0;  // new copies of pages whose old ones are not free yet
+  int copies = 1;
+
+  uint64_t total() const { return copies * state + spilled + in_flight; }
+};
+
+RoomNeeded NeededRoom(const EngineFlags& flags, const StoreNeed& need) {
+  RoomNeeded room;
+  room.state = need.state.committed_room;
+  room.copies = need.keeps_old_copy ? 2 : 1;
+  const uint64_t all = need.state.committed_room + need.state.transient_room;
+  if (flags.pinned_bytes >= all) return room;
+  const EngineOptions defaults;
+  const uint64_t page_bytes = flags.page_bytes > 0 ? flags.page_bytes : kMiB;
+  room.spilled = need.state.transient_room;
+  room.in_flight = std::min(all, defaults.queue_depth * page_bytes);
+  return room;
+}
+
+std::string Explain(const RoomNeeded& room) {
+  std::string text = absl::StrFormat("the training state takes %s", base::FormatBytes(room.state));
+  if (room.copies == 2)
     text += ", twice, because the last commit is kept until the next is complete";
-  if (spilled > 0) {
-    text += absl::StrFormat(", and %s of gradients and activations may not fit in memory",
-                            base::FormatBytes(spilled));
+  if (room.spilled > 0) {
+    text += absl::StrFormat(
+        ", and %s of gradients, activations and pages in flight may not fit in memory",
+        base::FormatBytes(room.spilled + room.in_flight));
   }
   return text;
 }
 
 absl::Status CheckStoreRoom(const EngineFlags& flags, const StoreNeed& need) {
-  const uint64_t all = need.state.committed + need.state.transient;
-  const uint64_t spilled = flags.pinned_bytes >= all ? 0 : need.state.transient;
-  const uint64_t needed = need.state.committed * (need.keeps_old_copy ? 2 : 1) + spilled;
+  const RoomNeeded room = NeededRoom(flags, need);
+  const uint64_t needed = room.total();
   if (flags.store_bytes < needed) {
-    return UsageError(
-        absl::StrFormat("--store-bytes %s is too small: %s; give at least %s (%d bytes)",
-                        base::FormatBytes(flags.store_bytes), ExplainNeed(need, spilled),
-                        base::FormatBytes(needed), needed));
+    return UsageError(absl::StrFormat(
+        "--store-bytes %s is too small: %s; give at least %s (%d bytes)",
+        base::FormatBytes(flags.store_bytes), Explain(room), base::FormatBytes(needed), needed));
   }
   const uint64_t available = AvailableBytes(flags.store);
   if (available >= needed) return absl::OkStatus();
   const absl::Status full = absl::ResourceExhaustedError(
       absl::StrFormat("%s: %s free, but %s are needed: %s; free some space or give other folders",
                       absl::StrJoin(flags.store, ", "), base::FormatBytes(available),
-                      base::FormatBytes(needed), ExplainNeed(need, spilled)));
+                      base::FormatBytes(needed), Explain(room)));
   return WithExitCode(full, ExitCode::kFailed);
 }
 
@@ -147,7 +167,7 @@ absl::Status CheckRoom(const EngineFlags& flags, const trainer::MinimumBudgets& 
   SPILLWAY_RETURN_IF_ERROR(
       CheckBudget("--pinned-bytes", flags.pinned_bytes, smallest.pinned_bytes));
   if (!flags.store.empty()) return CheckStoreRoom(flags, need);
-  const uint64_t all = need.state.committed + need.state.transient;
+  const uint64_t all = need.state.committed_room + need.state.transient_room;
   if (flags.pinned_bytes >= all) return absl::OkStatus();
   return UsageError(absl::StrFormat(
       "--pinned-bytes %s is too small without a store: everything rests in pinned memory, %s (%d "

@@ -43,6 +43,16 @@ class HelpFormatter : public CLI::Formatter {
   }
 };
 
+// CLI11's words for a count of values that is off, in ours.
+std::string Explain(const CLI::ParseError& error) {
+  const std::string text = error.what();
+  const std::string option = text.substr(0, text.find(':'));
+  if (error.get_name() != "ArgumentMismatch") return text;
+  if (text.find("At Most") != std::string::npos) return option + " is given more than once";
+  if (text.find("missing") != std::string::npos) return option + " needs a value";
+  return text;
+}
+
 // Understands the command line; `*run` stays empty where help or the version was printed.
 absl::Status Parse(int argc, char** argv, Run* run) {
   CLI::App app(kDescription, "spillway");
@@ -61,7 +71,7 @@ absl::Status Parse(int argc, char** argv, Run* run) {
     *run = {};
     return absl::OkStatus();
   } catch (const CLI::ParseError& error) {
-    return UsageError(error.what());
+    return UsageError(Explain(error));
   }
   const std::vector<CLI::App*> chosen = app.get_subcommands();
   const absl::Status left = CheckNothingLeft(chosen.empty() ? app : *chosen.front());

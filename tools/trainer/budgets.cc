@@ -19,8 +19,14 @@ namespace {
 // Frames are multiples of this.
 constexpr uint64_t kFrameBytes = 4 * kKiB;
 
-uint64_t TileFrameBytes(const TensorSpec& spec) {
-  return (spec.tile_bytes(0) + kFrameBytes - 1) / kFrameBytes * kFrameBytes;
+uint64_t FrameBytes(uint64_t tile_bytes) {
+  return (tile_bytes + kFrameBytes - 1) / kFrameBytes * kFrameBytes;
+}
+
+uint64_t TileFrameBytes(const TensorSpec& spec) { return FrameBytes(spec.tile_bytes(0)); }
+
+uint64_t LastTileFrameBytes(const TensorSpec& spec) {
+  return FrameBytes(spec.tile_bytes(spec.num_tiles() - 1));
 }
 
 // Pinned bytes within which the tiles of one parameter (`specs`), leased one after another and held
@@ -75,6 +81,8 @@ StateBytes ModelStateBytes(const hf::ModelConfig& config, const ModelOptions& op
   StateBytes bytes;
   const auto count = [&bytes](const TensorSpec& spec) {
     (spec.transient ? bytes.transient : bytes.committed) += spec.size_bytes();
+    uint64_t& room = spec.transient ? bytes.transient_room : bytes.committed_room;
+    room += (spec.num_tiles() - 1) * TileFrameBytes(spec) + LastTileFrameBytes(spec);
   };
   const int64_t tile_elements = TileElements(config);
   for (const ParameterShape& parameter : ListParameters(config)) {

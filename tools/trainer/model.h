@@ -106,10 +106,13 @@ class Model {
 
 // Pure functions of their arguments, for checks before anything is opened.
 MinimumBudgets SmallestBudgets(const hf::ModelConfig& config, const ModelOptions& options);
-// Bytes of all engine tensors that a commit holds, and of those that are transient.
+// Bytes of all engine tensors that a commit holds, and of those that are transient; and the room
+// that both take where they rest, each tile rounded up to 4 KiB.
 struct StateBytes {
   uint64_t committed = 0;
   uint64_t transient = 0;
+  uint64_t committed_room = 0;
+  uint64_t transient_room = 0;
 };
 StateBytes ModelStateBytes(const hf::ModelConfig& config, const ModelOptions& options);
 

@@ -25,10 +25,11 @@ absl::Status FileError(int error, std::string_view operation, const std::string&
       absl::StrFormat("%s %s: %s", std::string(operation), path, std::strerror(error)));
 }
 
-// "1.23 GB/s" over a step; decimal units, as drives are sold.
+// "1.23 GB/s" or "4.5 MB/s" over a step; decimal units, as drives are sold.
 std::string Rate(uint64_t bytes, double seconds) {
-  return absl::StrFormat("%.2f GB/s",
-                         seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0.0);
+  const double rate = seconds > 0 ? static_cast<double>(bytes) / seconds : 0;
+  return rate < 1e9 ? absl::StrFormat("%.1f MB/s", rate / 1e6)
+                    : absl::StrFormat("%.2f GB/s", rate / 1e9);
 }
 
 }  // namespace

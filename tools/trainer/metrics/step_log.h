@@ -47,8 +47,8 @@ struct StepRecord {
 // is not finite is null.
 std::string ToJsonLine(const StepRecord& record);
 
-// "step 12/400  loss 3.1416  norm 0.512  lr 1.0e-04  scale 65536  512 tok/s  read 1.2 GB/s …".
-// `total_steps` is the run's.
+// "step 12/400  loss 3.1416  norm 0.512  lr 1.0e-04  scale 65536  512 tok/s  nvme 1.20 GB/s read,
+// …". `total_steps` is the run's.
 std::string ToPeopleLine(const StepRecord& record, int64_t total_steps);
 
 // The JSON lines of a run in a file. Each line reaches the file whole before Write returns.

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Child processes. Their output goes to files, so that nothing blocks on a full pipe.
+
+#include "tests/spillway/command.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <sstream>
+#include <system_error>
+
+#include "tests/trainer/temp_folder.h"
+
+namespace spillway::test {
+namespace {
+
+// In the child: only what is safe after fork.
+[[noreturn]] void Execute(char* const* arguments, const char* out, const char* err) {
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
+  const int out_fd = open(out, kFlags, 0600);
+  const int err_fd = open(err, kFlags, 0600);
+  dup2(out_fd, STDOUT_FILENO);
+  dup2(err_fd, STDERR_FILENO);
+  execv(SPILLWAY_COMMAND, arguments);
+  _exit(127);
+}
+
+}  // namespace
+
+Command::Command(const Arguments& arguments) {
+  std::string pattern =
+      (std::filesystem::temp_directory_path() / "spillway-command-XXXXXX").string();
+  output_ = mkdtemp(pattern.data());
+  const std::string out = output_ + "/out";
+  const std::string err = output_ + "/err";
+  std::vector<std::string> words = {"spillway"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  pid_ = fork();
+  if (pid_ == 0) Execute(pointers.data(), out.c_str(), err.c_str());
+}
+
+Command::~Command() {
+  if (pid_ > 0) {
+    kill(pid_, SIGKILL);
+    Wait();
+  }
+  std::error_code ignored;
+  std::filesystem::remove_all(output_, ignored);
+}
+
+void Command::Signal(int signal) const {
+  if (pid_ > 0) kill(pid_, signal);
+}
+
+bool Command::has_ended() {
+  if (pid_ > 0 && waitpid(pid_, &status_, WNOHANG) == pid_) pid_ = -1;
+  return pid_ < 0;
+}
+
+Ended Command::Wait() {
+  if (pid_ > 0) waitpid(pid_, &status_, 0);
+  pid_ = -1;
+  Ended ended;
+  ended.exit_code = WIFSIGNALED(status_) ? -WTERMSIG(status_) : WEXITSTATUS(status_);
+  ended.out = ReadFile(output_ + "/out");
+  ended.err = ReadFile(output_ + "/err");
+  return ended;
+}
+
+Arguments operator+(Arguments first, const Arguments& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+std::vector<Json> ReadLog(const std::string& path) {
+  std::vector<Json> lines;
+  std::istringstream text(ReadFile(path));
+  for (std::string line; std::getline(text, line) && !text.eof();) {
+    lines.push_back(Json::parse(line, nullptr, /*allow_exceptions=*/false));
+  }
+  return lines;
+}
+
+}  // namespace spillway::test

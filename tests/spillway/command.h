@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The `spillway` command as a child process, and what it prints.
+
+#ifndef SPILLWAY_TESTS_SPILLWAY_COMMAND_H_
+#define SPILLWAY_TESTS_SPILLWAY_COMMAND_H_
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+
+namespace spillway::test {
+
+using Arguments = std::vector<std::string>;
+using Json = nlohmann::ordered_json;
+
+// How a command ended.
+struct Ended {
+  int exit_code = -1;  // or minus the signal that killed it
+  std::string out;
+  std::string err;
+
+  Json json() const { return Json::parse(out, nullptr, /*allow_exceptions=*/false); }
+};
+
+// A command that is running. Destruction kills it.
+class Command {
+ public:
+  explicit Command(const Arguments& arguments);
+  Command(const Command&) = delete;
+  Command& operator=(const Command&) = delete;
+  ~Command();
+
+  void Signal(int signal) const;
+  Ended Wait();
+  bool has_ended();
+
+ private:
+  pid_t pid_ = -1;
+  int status_ = 0;
+  std::string output_;  // folder that holds what it prints
+};
+
+inline Ended RunCommand(const Arguments& arguments) { return Command(arguments).Wait(); }
+
+// The arguments of both lists.
+Arguments operator+(Arguments first, const Arguments& second);
+
+// The complete lines of a JSON lines file.
+std::vector<Json> ReadLog(const std::string& path);
+
+}  // namespace spillway::test
+
+#endif  // SPILLWAY_TESTS_SPILLWAY_COMMAND_H_

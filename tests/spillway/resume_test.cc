@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A run that is cut and continued gives the numbers of one that was not: stopped on purpose, by
+// Ctrl-C, and by kill -9 between commits.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <iterator>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/spillway/command.h"
+#include "tests/spillway/training.h"
+
+namespace spillway::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kSteps = 12;
+// More steps than any test waits for.
+constexpr int64_t kEndless = 100'000'000;
+
+// What must be the same on both sides of a cut: fp16-amp, so that the scaler grows on the way; a
+// shuffled order; a warm-up that a cut falls into; accumulation.
+Arguments Flags() {
+  return {"--precision",  "fp16-amp", "--loss-scale-interval", "3",
+          "--loss-scale", "1024",     "--warmup-steps",        "6",
+          "--order",      "shuffled", "--accumulate",          "2",
+          "--batch",      "2"};
+}
+
+Arguments WithSteps(Arguments arguments, int64_t steps) {
+  const auto flag = std::find(arguments.begin(), arguments.end(), "--steps");
+  *std::next(flag) = std::to_string(steps);
+  return arguments;
+}
+
+// The numbers of `steps` steps in one go, in memory.
+Numbers Uncut(int64_t steps = kSteps) {
+  const Training training;
+  const Ended ended = RunCommand(training.Train(steps) + Flags());
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  return training.NumbersOf(ended.json());
+}
+
+// Waits until the log has `lines` lines or the command has ended.
+void AwaitLog(const Training& training, Command* command, size_t lines) {
+  while (!command->has_ended() && ReadLog(training.log()).size() < lines) usleep(2000);
+}
+
+TEST(Resume, StoppedAndContinuedIsTheSame) {
+  const Training training;
+  const Arguments arguments = training.TrainInStore(kSteps) + Flags();
+  const Ended first = RunCommand(arguments + Arguments{"--stop-after", "5"});
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_EQ(first.json()["exit_reason"], "stopped");
+  EXPECT_EQ(first.json()["steps"], 5);
+  const Ended second =
+      RunCommand(arguments + Arguments{"--resume", "--stop-after", "4", "--io", "posix"});
+  ASSERT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_EQ(second.json()["steps"], 9);
+  const Ended third =
+      RunCommand(arguments + Arguments{"--resume", "--checkpoint-activations", "off"});
+  ASSERT_EQ(third.exit_code, 0) << third.err;
+  EXPECT_EQ(third.json()["exit_reason"], "done");
+  EXPECT_EQ(training.NumbersOf(third.json()), Uncut());
+}
+
+class Interrupted : public ::testing::TestWithParam<int> {};
+
+TEST_P(Interrupted, FinishesTheStepCommitsAndExits130) {
+  const Training training;
+  const Arguments arguments = training.TrainInStore(kEndless) + Flags();
+  Command command(arguments);
+  AwaitLog(training, &command, 2);
+  command.Signal(GetParam());
+  const Ended interrupted = command.Wait();
+  ASSERT_EQ(interrupted.exit_code, 130) << interrupted.err;
+  EXPECT_THAT(interrupted.err, HasSubstr("--resume"));
+  EXPECT_EQ(interrupted.json()["exit_reason"], "interrupted");
+  const int64_t done = interrupted.json()["steps"].get<int64_t>();
+  EXPECT_EQ(done, static_cast<int64_t>(ReadLog(training.log()).size()));
+  const int64_t steps = done + 3;
+  const Ended resumed = RunCommand(WithSteps(arguments, steps) + Arguments{"--resume"});
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_EQ(resumed.json()["steps_this_run"], 3);
+  EXPECT_EQ(training.NumbersOf(resumed.json()), Uncut(steps));
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, Interrupted, ::testing::Values(SIGINT, SIGTERM));
+
+TEST(Resume, KilledBetweenCommitsContinuesFromTheLast) {
+  const Training training;
+  const Arguments arguments =
+      training.TrainInStore(kSteps) + Flags() + Arguments{"--commit-every", "2"};
+  for (const size_t lines : {3, 6, 9}) {
+    const size_t before = ReadLog(training.log()).size();
+    Command command(WithSteps(arguments, kEndless) + Arguments{"--resume"});
+    AwaitLog(training, &command, before + lines);
+    command.Signal(SIGKILL);
+    ASSERT_EQ(command.Wait().exit_code, -SIGKILL);
+  }
+  int64_t steps = kSteps;
+  for (const Json& line : ReadLog(training.log())) {
+    steps = std::max(steps, line["step"].get<int64_t>() + 1);
+  }
+  const Ended ended = RunCommand(WithSteps(arguments, steps) + Arguments{"--resume"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_LT(ended.json()["steps_this_run"], steps) << "it did not start again";
+  EXPECT_EQ(training.NumbersOf(ended.json()), Uncut(steps));
+}
+
+TEST(Resume, KilledBeforeAnyCommitStartsAtTheFirstStep) {
+  const Training training;
+  const Arguments arguments = training.TrainInStore(kSteps) + Flags();
+  {
+    Command command(WithSteps(arguments, kEndless));
+    AwaitLog(training, &command, 2);
+    command.Signal(SIGKILL);
+    ASSERT_EQ(command.Wait().exit_code, -SIGKILL);
+  }
+  std::filesystem::remove(training.log());
+  const Ended ended = RunCommand(arguments + Arguments{"--resume"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(ended.json()["steps_this_run"], kSteps);
+  EXPECT_EQ(training.NumbersOf(ended.json()), Uncut());
+}
+
+TEST(Resume, OfNothingBeginsAtTheFirstStep) {
+  const Training training;
+  const Ended ended = RunCommand(training.TrainInStore(kSteps) + Flags() + Arguments{"--resume"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(training.NumbersOf(ended.json()), Uncut());
+}
+
+TEST(Resume, BudgetsAndTheNumberOfStepsMayChange) {
+  const Training training;
+  const Arguments arguments = training.TrainInStore(kSteps) + Flags();
+  const Ended first = RunCommand(WithSteps(arguments, 5));
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  const Ended second = RunCommand(
+      arguments + Arguments{"--resume", "--device-bytes", "1MiB", "--pinned-bytes", "2MiB"});
+  ASSERT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_EQ(training.NumbersOf(second.json()), Uncut());
+}
+
+TEST(Resume, AFinishedRunHasNothingLeftToDo) {
+  const Training training;
+  const Ended first = RunCommand(training.TrainInStore(3));
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  const Ended second = RunCommand(training.TrainInStore(3) + Arguments{"--resume"});
+  ASSERT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_EQ(second.json()["steps_this_run"], 0);
+  EXPECT_EQ(second.json()["final_loss"], first.json()["final_loss"]);
+  EXPECT_EQ(second.json()["weights_hash"], first.json()["weights_hash"]);
+}
+
+TEST(Resume, CtrlCWithoutAStoreSaysThatNothingIsKept) {
+  const Training training;
+  Command command(training.Train(kEndless));
+  AwaitLog(training, &command, 1);
+  command.Signal(SIGINT);
+  const Ended ended = command.Wait();
+  EXPECT_EQ(ended.exit_code, 130);
+  EXPECT_THAT(ended.err, HasSubstr("nothing is kept"));
+}
+
+}  // namespace
+}  // namespace spillway::test

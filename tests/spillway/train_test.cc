@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `spillway train` as a user meets it: what it reports, what it refuses, and what it leaves behind.
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/spillway/command.h"
+#include "tests/spillway/training.h"
+
+namespace spillway::test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+std::vector<std::string> Keys(const Json& json) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : json.items()) keys.push_back(key);
+  return keys;
+}
+
+TEST(Train, TheSummaryIsOneObjectWithEverythingPromised) {
+  const Training training;
+  const Ended ended = RunCommand(training.TrainInStore(3));
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(ended.out.find('\n'), ended.out.size() - 1) << "one line and nothing else";
+  const Json json = ended.json();
+  ASSERT_TRUE(json.is_object()) << ended.out;
+  EXPECT_EQ(json["v"], 1);
+  EXPECT_EQ(json["exit_reason"], "done");
+  EXPECT_EQ(json["steps"], 3);
+  EXPECT_EQ(json["weights_hash"].get<std::string>().size(), 32U);
+  EXPECT_THAT(Keys(json["peak_bytes"]), ElementsAre("device", "pinned", "nvme", "roles"));
+  const Json roles = json["peak_bytes"]["roles"];
+  EXPECT_THAT(Keys(roles),
+              ElementsAre("parameter", "gradient", "master_weight", "moment", "activation"));
+  for (const auto& [role, tiers] : roles.items()) {
+    EXPECT_THAT(Keys(tiers), ElementsAre("device", "pinned", "nvme"));
+  }
+  EXPECT_GT(json["peak_bytes"]["device"], 0);
+  EXPECT_GT(json["peak_bytes"]["nvme"], 0) << "the commit wrote the state";
+  EXPECT_GT(json["workspace_bytes"], 0);
+  EXPECT_GT(json["written_bytes"]["nvme"], 0);
+  EXPECT_EQ(json["ssd_bytes_written"], json["written_bytes"]["nvme"]);
+  EXPECT_TRUE(json["final_loss"].is_number());
+  EXPECT_GT(json["tokens_per_s"], 0);
+  EXPECT_GE(json["overlap"], 0);
+  EXPECT_LE(json["overlap"], 1);
+  EXPECT_TRUE(json["fallbacks"].is_array());
+}
+
+TEST(Train, TheLogHasALineAStep) {
+  const Training training;
+  ASSERT_EQ(RunCommand(training.Train(4) + Arguments{"--eval-every", "2"}).exit_code, 0);
+  const std::vector<Json> lines = ReadLog(training.log());
+  ASSERT_EQ(lines.size(), 4U);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    EXPECT_EQ(lines[i]["step"], i + 1);
+    EXPECT_EQ(lines[i].contains("eval_loss"), i % 2 == 1);
+  }
+}
+
+TEST(Train, LearnsWhatThereIsToLearn) {
+  const Training training;
+  ASSERT_EQ(RunCommand(training.Train(60) + Arguments{"--batch", "4"}).exit_code, 0);
+  const std::vector<Json> lines = ReadLog(training.log());
+  ASSERT_EQ(lines.size(), 60U);
+  EXPECT_NEAR(lines.front()["loss"].get<double>(), 4.16, 0.1)
+      << "ln 64, as of a model that knows nothing";
+  EXPECT_LT(lines.back()["loss"].get<double>(), 3.0);
+}
+
+TEST(Train, PeopleGetATableOnStdoutAndALineAStepOnStderr) {
+  const Training training;
+  Arguments arguments = training.Train(2);
+  std::erase(arguments, "--json");
+  const Ended ended = RunCommand(arguments);
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("step 1/2  loss "));
+  EXPECT_THAT(ended.err, HasSubstr("step 2/2  loss "));
+  EXPECT_THAT(ended.out, HasSubstr("master_weight"));
+  EXPECT_THAT(ended.out, HasSubstr("overlap"));
+  EXPECT_THAT(ended.out, Not(HasSubstr("step 1/2")));
+}
+
+TEST(Train, AStoreThatIsThereIsRefusedAndLeftAlone) {
+  const Training training;
+  const Ended first = RunCommand(training.TrainInStore(2));
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  const Ended second = RunCommand(training.TrainInStore(2));
+  EXPECT_EQ(second.exit_code, 1);
+  EXPECT_THAT(second.err, HasSubstr(training.store()));
+  EXPECT_THAT(second.out, IsEmpty());
+  const Ended resumed = RunCommand(training.TrainInStore(2) + Arguments{"--resume"});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_EQ(resumed.json()["weights_hash"], first.json()["weights_hash"]);
+}
+
+TEST(Train, AResumeUnderOtherNumbersNamesTheFlagAndBothValues) {
+  const Training training;
+  ASSERT_EQ(RunCommand(training.TrainInStore(1)).exit_code, 0);
+  const Arguments resume = training.TrainInStore(2) + Arguments{"--resume"};
+  const std::vector<Arguments> others = {
+      {"--batch", "2"},         {"--accumulate", "2"},  {"--precision", "fp16-amp"},
+      {"--betas", "0.9,0.999"}, {"--clip", "0.5"},      {"--order", "shuffled"},
+      {"--eps", "1e-6"},        {"--warmup-steps", "3"}};
+  for (const Arguments& other : others) {
+    const Ended ended = RunCommand(resume + other);
+    EXPECT_EQ(ended.exit_code, 2) << ended.err;
+    EXPECT_THAT(ended.err, HasSubstr(other[0] + " was "));
+  }
+  const Ended page = RunCommand(resume + Arguments{"--page-bytes", "64KiB"});
+  EXPECT_EQ(page.exit_code, 2) << page.err;
+}
+
+TEST(Train, AStoreOfAnotherModelIsRefused) {
+  const Training training;
+  ASSERT_EQ(RunCommand(training.TrainInStore(1)).exit_code, 0);
+  nlohmann::json config = TinyConfig();
+  config["num_hidden_layers"] = 3;
+  WriteTinyModel(training.model(), config);
+  const Ended ended = RunCommand(training.TrainInStore(2) + Arguments{"--resume"});
+  EXPECT_EQ(ended.exit_code, 1) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("num_layers 2"));
+  EXPECT_THAT(ended.err, HasSubstr("num_layers 3"));
+}
+
+TEST(Train, ABudgetTooSmallNamesTheSmallestThatWorks) {
+  const Training training;
+  std::string device = "4000";
+  std::string pinned = "4000";
+  const auto run = [&] {
+    return RunCommand(training.TrainInStore(2) +
+                      Arguments{"--device-bytes", device, "--pinned-bytes", pinned});
+  };
+  Ended ended = run();
+  ASSERT_EQ(ended.exit_code, 2) << ended.err;
+  ASSERT_THAT(ended.err, HasSubstr("--device-bytes"));
+  device = BytesNamedIn(ended.err);
+  ended = run();
+  ASSERT_EQ(ended.exit_code, 2) << ended.err;
+  ASSERT_THAT(ended.err, HasSubstr("--pinned-bytes"));
+  pinned = BytesNamedIn(ended.err);
+  EXPECT_FALSE(std::filesystem::exists(training.store())) << "a refusal costs nothing";
+  ended = run();
+  EXPECT_EQ(ended.exit_code, 0) << "the figures named work: " << ended.err;
+  device = std::to_string(std::stoull(device) - 1);
+  EXPECT_EQ(run().exit_code, 2) << "and a byte less does not";
+}
+
+// With and without memory for everything, and with one commit or several.
+class StoreBytes : public ::testing::TestWithParam<Arguments> {};
+
+TEST_P(StoreBytes, TooFewAreRefusedBeforeTheFirstStepAndTheFigureNamedIsEnough) {
+  const Training training;
+  const Arguments arguments = training.TrainInStore(6) + GetParam();
+  const Ended ended = RunCommand(arguments + Arguments{"--store-bytes", "64KiB"});
+  ASSERT_EQ(ended.exit_code, 2) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("--store-bytes"));
+  EXPECT_FALSE(std::filesystem::exists(training.store()));
+  const Ended enough = RunCommand(arguments + Arguments{"--store-bytes", BytesNamedIn(ended.err)});
+  EXPECT_EQ(enough.exit_code, 0) << enough.err;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, StoreBytes,
+    ::testing::Values(Arguments{}, Arguments{"--commit-every", "2"},
+                      Arguments{"--device-bytes", "16KiB", "--pinned-bytes", "64KiB"},
+                      Arguments{"--device-bytes", "16KiB", "--pinned-bytes", "64KiB",
+                                "--commit-every", "2", "--page-bytes", "4KiB"}));
+
+TEST(Train, ThePinnedBudgetNamedIsEnoughWithoutAStore) {
+  const Training training;
+  const Ended ended = RunCommand(training.Train(2) + Arguments{"--pinned-bytes", "200KiB"});
+  ASSERT_EQ(ended.exit_code, 2) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("--store DIR"));
+  const Ended enough =
+      RunCommand(training.Train(2) + Arguments{"--pinned-bytes", BytesNamedIn(ended.err)});
+  EXPECT_EQ(enough.exit_code, 0) << enough.err;
+}
+
+TEST(Train, ExportsAFolderThatEvaluatesTheSameAndOverwritesNothing) {
+  const Training training;
+  const std::string saved = training / "saved";
+  const Arguments save = {"--save", saved, "--eval-every", "3", "--eval-batches", "4"};
+  const Ended ended = RunCommand(training.Train(3) + save);
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const Ended eval = RunCommand({"eval", "--model", saved, "--data", training.data(), "--seq", "16",
+                                 "--batches", "4", "--threads", "2", "--json"});
+  ASSERT_EQ(eval.exit_code, 0) << eval.err;
+  EXPECT_EQ(eval.json()["loss"], ended.json()["eval_loss"]);
+
+  const Ended again = RunCommand(training.Train(3) + save);
+  EXPECT_EQ(again.exit_code, 1);
+  EXPECT_THAT(again.err, HasSubstr(saved));
+  EXPECT_THAT(again.err, Not(HasSubstr("step 1/3"))) << "refused before the work, not after";
+}
+
+TEST(Train, AFullDiskUnderTheLogIsAFailure) {
+  const Training training;
+  Arguments arguments = training.Train(2);
+  std::replace(arguments.begin(), arguments.end(), training.log(), std::string("/dev/full"));
+  const Ended ended = RunCommand(arguments);
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_THAT(ended.err, HasSubstr("/dev/full"));
+}
+
+TEST(Train, AStoreThatCannotBeWrittenIsAFailure) {
+  const Training training;
+  WriteFile(training / "file", "not a folder");
+  for (const std::string& store : {std::string("/proc/spillway"), training / "file"}) {
+    const Ended ended = RunCommand(training.Train(1) + Arguments{"--store", store});
+    EXPECT_EQ(ended.exit_code, 1) << ended.err;
+    EXPECT_THAT(ended.err, HasSubstr(store));
+  }
+}
+
+TEST(Train, DataOfAnotherVocabularyIsRefused) {
+  const Training training;
+  std::vector<uint16_t> tokens(100, 3);
+  tokens[70] = kTinyVocabulary;
+  WriteNpy(training.data() + "/train.npy", tokens);
+  const Ended ended = RunCommand(training.TrainInStore(1));
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_THAT(ended.err, HasSubstr("token 64 at index 70"));
+  EXPECT_FALSE(std::filesystem::exists(training.store()));
+}
+
+// Damages every byte of every segment file of the store; returns how many there were.
+size_t DamageSegments(const std::string& store) {
+  size_t damaged = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(store)) {
+    if (entry.path().filename().string().find("segment") == std::string::npos) continue;
+    std::string bytes = ReadFile(entry.path());
+    for (char& byte : bytes) byte = static_cast<char>(~byte);
+    WriteFile(entry.path(), bytes);
+    ++damaged;
+  }
+  return damaged;
+}
+
+TEST(Train, DamageInTheStoreIsFoundAndNamed) {
+  const Training training;
+  ASSERT_EQ(RunCommand(training.TrainInStore(1)).exit_code, 0);
+  ASSERT_GT(DamageSegments(training.store()), 0U);
+  const Ended ended = RunCommand(training.TrainInStore(2) + Arguments{"--resume"});
+  EXPECT_EQ(ended.exit_code, 4) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("segment"));
+  EXPECT_THAT(ended.out, IsEmpty());
+}
+
+TEST(Train, AGradientThatIsNotFiniteUnderFp32StopsTheRun) {
+  const Training training;
+  Arguments arguments = training.Train(50) + Arguments{"--clip", "0", "--weight-decay", "100"};
+  std::replace(arguments.begin(), arguments.end(), std::string("1e-2"), std::string("10"));
+  const Ended ended = RunCommand(arguments);
+  EXPECT_EQ(ended.exit_code, 1) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("not finite"));
+}
+
+TEST(Train, AnOverflowUnderAmpHalvesTheScaleAndSkips) {
+  const Training training;
+  const Ended ended =
+      RunCommand(training.Train(40) + Arguments{"--precision", "fp16-amp", "--loss-scale", "1e9"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const std::vector<Json> lines = ReadLog(training.log());
+  ASSERT_EQ(lines.size(), 40U);
+  EXPECT_EQ(lines[0]["skipped"], true);
+  EXPECT_TRUE(lines[0]["grad_norm"].is_null());
+  for (size_t i = 1; i < lines.size(); ++i) {
+    const double before = lines[i - 1]["loss_scale"].get<double>();
+    EXPECT_EQ(lines[i]["loss_scale"].get<double>(),
+              lines[i - 1]["skipped"] == true ? before / 2 : before);
+  }
+  EXPECT_EQ(lines.back()["skipped"], false) << "it found a scale that works";
+}
+
+}  // namespace
+}  // namespace spillway::test

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The command line itself: help, version, and what is refused before anything is read.
+
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/spillway/command.h"
+
+namespace spillway::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+TEST(Usage, HelpComesWithExamplesFirst) {
+  for (const Arguments& arguments : std::vector<Arguments>{
+           {"--help"}, {"train", "--help"}, {"eval", "--help"}, {"generate", "-h"}}) {
+    const Ended ended = RunCommand(arguments);
+    EXPECT_EQ(ended.exit_code, 0);
+    EXPECT_THAT(ended.err, IsEmpty());
+    const size_t examples = ended.out.find("Examples:");
+    const size_t options = ended.out.find("Options:");
+    ASSERT_NE(examples, std::string::npos) << ended.out;
+    ASSERT_NE(options, std::string::npos) << ended.out;
+    EXPECT_LT(examples, options);
+  }
+}
+
+TEST(Usage, VersionIsOneLineOnStdout) {
+  const Ended ended = RunCommand({"--version"});
+  EXPECT_EQ(ended.exit_code, 0);
+  EXPECT_THAT(ended.out, StartsWith("spillway "));
+  EXPECT_EQ(ended.out.find('\n'), ended.out.size() - 1);
+}
+
+TEST(Usage, EveryFlagOfTrainIsInItsHelp) {
+  const std::string help = RunCommand({"train", "--help"}).out;
+  for (const char* flag : {"--model",
+                           "--data",
+                           "--store",
+                           "--store-bytes",
+                           "--device-bytes",
+                           "--pinned-bytes",
+                           "--steps",
+                           "--stop-after",
+                           "--seq",
+                           "--batch",
+                           "--accumulate",
+                           "--precision",
+                           "--lr",
+                           "--warmup-steps",
+                           "--schedule",
+                           "--betas",
+                           "--eps",
+                           "--weight-decay",
+                           "--clip",
+                           "--loss-scale",
+                           "--loss-scale-growth",
+                           "--loss-scale-backoff",
+                           "--loss-scale-interval",
+                           "--order",
+                           "--seed",
+                           "--threads",
+                           "--checkpoint-activations",
+                           "--eval-every",
+                           "--eval-batches",
+                           "--commit-every",
+                           "--page-bytes",
+                           "--io",
+                           "--device",
+                           "--log-json",
+                           "--save",
+                           "--resume",
+                           "--hash-weights",
+                           "--json",
+                           "--init",
+                           "--grad-dtype"}) {
+    EXPECT_THAT(help, HasSubstr(std::string("  ") + flag + " ")) << flag;
+  }
+}
+
+TEST(Usage, WithoutACommandItSaysWhichThereAre) {
+  const Ended ended = RunCommand({});
+  EXPECT_EQ(ended.exit_code, 2);
+  EXPECT_THAT(ended.out, IsEmpty());
+  EXPECT_THAT(ended.err, HasSubstr("train, eval or generate"));
+}
+
+TEST(Usage, UnknownWordsSuggestTheNearest) {
+  const std::vector<std::pair<Arguments, std::string>> cases = {
+      {{"trian"}, "did you mean train?"},
+      {{"train", "--modle", "x"}, "unknown option --modle; did you mean --model?"},
+      {{"train", "--device-byte=1GiB"},
+       "unknown option --device-byte; did you mean --device-bytes?"},
+      {{"eval", "--batch", "4"}, "did you mean --batches?"},
+      {{"train", "--zzzzzzzzzz"}, "unknown option --zzzzzzzzzz"},
+      {{"train", "stray"}, "unknown argument stray"},
+  };
+  for (const auto& [arguments, expected] : cases) {
+    const Ended ended = RunCommand(arguments);
+    EXPECT_EQ(ended.exit_code, 2) << expected;
+    EXPECT_THAT(ended.err, HasSubstr(expected));
+    EXPECT_THAT(ended.out, IsEmpty());
+  }
+}
+
+// A flag, a value and a part of the message.
+class BadValue
+    : public ::testing::TestWithParam<std::tuple<const char*, const char*, const char*>> {};
+
+TEST_P(BadValue, IsRefusedWithWhatIsAccepted) {
+  const auto [flag, value, expected] = GetParam();
+  Arguments arguments = {"train", "--model", "m", "--data", "d"};
+  if (std::string(flag) != "--steps") arguments.push_back("--steps=1");
+  arguments.push_back(std::string(flag) + "=" + value);
+  const Ended ended = RunCommand(arguments);
+  EXPECT_EQ(ended.exit_code, 2) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr(flag));
+  EXPECT_THAT(ended.err, HasSubstr(expected));
+  EXPECT_THAT(ended.out, IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, BadValue,
+    ::testing::Values(
+        std::tuple{"--lr", "nan", "from 0 to 10"}, std::tuple{"--lr", "inf", "from 0 to 10"},
+        std::tuple{"--lr", "-1e-4", "from 0 to 10"}, std::tuple{"--lr", "1e-4x", "from 0 to 10"},
+        std::tuple{"--lr", "0x1p-3", "from 0 to 10"}, std::tuple{"--lr", "1,5", "from 0 to 10"},
+        std::tuple{"--steps", "-1", "from 0"}, std::tuple{"--steps", "1e3", "whole number"},
+        std::tuple{"--batch", "0", "from 1"}, std::tuple{"--batch", "-3", "from 1"},
+        std::tuple{"--batch", "99999999999999999999", "from 1"},
+        std::tuple{"--seq", "1.5", "whole number"}, std::tuple{"--seq", "0", "whole number"},
+        std::tuple{"--accumulate", "0", "whole number"},
+        std::tuple{"--threads", "0", "whole number"},
+        std::tuple{"--threads", "1000000", "whole number"},
+        std::tuple{"--betas", "0.9", "0.9,0.95"}, std::tuple{"--betas", "0.9,1", "0.9,0.95"},
+        std::tuple{"--betas", "0.9,0.95,0.99", "0.9,0.95"}, std::tuple{"--eps", "0", "above 0"},
+        std::tuple{"--weight-decay", "-0.1", "from 0"}, std::tuple{"--clip", "-1", "at least 0"},
+        std::tuple{"--clip", "nan", "at least 0"}, std::tuple{"--loss-scale", "0", "above 0"},
+        std::tuple{"--loss-scale-growth", "0.5", "from 1"},
+        std::tuple{"--loss-scale-backoff", "1", "below 1"},
+        std::tuple{"--schedule", "linear", "constant|cosine"},
+        std::tuple{"--precision", "fp8", "fp32|fp16-amp"},
+        std::tuple{"--order", "random", "sequential|shuffled"},
+        std::tuple{"--io", "aio", "uring|posix|auto"},
+        std::tuple{"--checkpoint-activations", "yes", "on|off"}, std::tuple{"--seed", "-1", "2^64"},
+        std::tuple{"--device-bytes", "lots", "lots"}, std::tuple{"--device-bytes", "-1", "-1"},
+        std::tuple{"--pinned-bytes", "1.5QB", "1.5QB"},
+        std::tuple{"--page-bytes", "1000", "multiple of 4 KiB"},
+        std::tuple{"--store", "a,,b", "empty"}, std::tuple{"--store", "a,a", "twice"},
+        std::tuple{"--store-bytes", "1GiB", "--store"}, std::tuple{"--resume", "true", "--store"},
+        std::tuple{"--commit-every", "5", "--store"},
+        std::tuple{"--grad-dtype", "fp16", "fp16-amp"}));
+
+TEST(Usage, WhatIsNeededIsNamed) {
+  EXPECT_THAT(RunCommand({"train", "--data", "d", "--steps", "1"}).err,
+              HasSubstr("--model is needed"));
+  EXPECT_THAT(RunCommand({"train", "--model", "m", "--steps", "1"}).err,
+              HasSubstr("--data is needed"));
+  EXPECT_THAT(RunCommand({"train", "--model", "m", "--data", "d"}).err,
+              HasSubstr("--steps is needed"));
+  EXPECT_THAT(RunCommand({"eval", "--data", "d"}).err, HasSubstr("--model is needed"));
+  EXPECT_THAT(RunCommand({"eval", "--model", "m"}).err, HasSubstr("--data is needed"));
+}
+
+TEST(Usage, AFlagGivenTwiceIsRefused) {
+  const Ended ended = RunCommand({"train", "--lr", "1e-3", "--lr", "1e-4"});
+  EXPECT_EQ(ended.exit_code, 2);
+  EXPECT_THAT(ended.err, HasSubstr("--lr is given more than once"));
+}
+
+TEST(Usage, AFlagWithoutItsValueIsRefused) {
+  const Ended ended = RunCommand({"train", "--seq"});
+  EXPECT_EQ(ended.exit_code, 2);
+  EXPECT_THAT(ended.err, HasSubstr("--seq needs a value"));
+}
+
+TEST(Usage, AMicroBatchBeyondReasonIsRefused) {
+  const Ended ended = RunCommand({"train", "--model", "m", "--data", "d", "--steps", "1", "--batch",
+                                  "65536", "--seq", "65536"});
+  EXPECT_EQ(ended.exit_code, 2);
+  EXPECT_THAT(ended.err, HasSubstr("--accumulate"));
+}
+
+TEST(Usage, CudaIsWhatThisMachineCannot) {
+  const Ended ended =
+      RunCommand({"train", "--model", "m", "--data", "d", "--steps", "1", "--device", "cuda"});
+  EXPECT_EQ(ended.exit_code, 3);
+  EXPECT_THAT(ended.err, HasSubstr("--device cuda"));
+  EXPECT_EQ(RunCommand({"eval", "--model", "m", "--data", "d", "--device", "cuda"}).exit_code, 3);
+}
+
+}  // namespace
+}  // namespace spillway::test

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The hash of the weights and their export as a Hugging Face folder.
+
+#include "tools/trainer/master_weights.h"
+
+#include <filesystem>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/trainer/heap_engine.h"
+#include "tests/trainer/temp_folder.h"
+#include "tools/hf/model_folder.h"
+#include "tools/trainer/export.h"
+
+namespace spillway::trainer {
+namespace {
+
+using test::ReadFile;
+using test::TempFolder;
+using test::WriteFile;
+using ::testing::HasSubstr;
+
+constexpr char kConfig[] =
+    R"({"model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": 53})";
+
+// A parameter [rows × 4] in tiles of `tile_rows`, filled with `first`, `first` + 1, …
+Parameter AddParameter(HeapEngine* engine, const std::string& name, int64_t rows, int64_t tile_rows,
+                       float first) {
+  Parameter parameter{.name = name, .shape = {rows, 4}};
+  const TensorSpec spec = {.name = name, .shape = parameter.shape, .tile_rows = tile_rows};
+  parameter.tensors.master = *engine->Register(spec);
+  for (float& value : engine->Values<float>(parameter.tensors.master)) value = first++;
+  return parameter;
+}
+
+TEST(HashWeights, FollowsNamesShapesAndValuesOnly) {
+  HeapEngine engine;
+  const Parameter a = AddParameter(&engine, "a", 6, 6, 0);
+  const Parameter b = AddParameter(&engine, "b", 3, 3, 100);
+  const std::string hash = *HashWeights(&engine, {a, b});
+  EXPECT_EQ(hash.size(), 32U);
+  EXPECT_EQ(*HashWeights(&engine, {b, a}), hash) << "the order is that of the names";
+
+  HeapEngine tiled;
+  const Parameter tiled_a = AddParameter(&tiled, "a", 6, 4, 0);
+  const Parameter tiled_b = AddParameter(&tiled, "b", 3, 1, 100);
+  EXPECT_EQ(*HashWeights(&tiled, {tiled_a, tiled_b}), hash) << "tiles are no part of it";
+}
+
+TEST(HashWeights, AnyChangeOfNameShapeOrValueShows) {
+  HeapEngine engine;
+  Parameter a = AddParameter(&engine, "a", 6, 6, 0);
+  const std::string hash = *HashWeights(&engine, {a});
+  a.name = "c";
+  EXPECT_NE(*HashWeights(&engine, {a}), hash);
+  a.name = "a";
+  a.shape = {4, 6};
+  EXPECT_NE(*HashWeights(&engine, {a}), hash);
+  a.shape = {6, 4};
+  EXPECT_EQ(*HashWeights(&engine, {a}), hash);
+  engine.Values<float>(a.tensors.master)[23] = -23;
+  EXPECT_NE(*HashWeights(&engine, {a}), hash);
+}
+
+class Export : public ::testing::Test {
+ protected:
+  Export()
+      : parameters_{AddParameter(&engine_, "w", 6, 4, 0.5F), AddParameter(&engine_, "v", 3, 3, 7)} {
+    WriteFile(model_ / "tokenizer.json", "{\"tokenizer\": 1}");
+    WriteFile(model_ / "model.safetensors", "never copied");
+  }
+  absl::Status ExportTo(const std::string& folder) {
+    return ExportModel(&engine_, parameters_, kConfig, model_.path(), folder);
+  }
+
+  TempFolder model_;
+  TempFolder out_;
+  HeapEngine engine_;
+  std::vector<Parameter> parameters_;
+};
+
+TEST_F(Export, WritesWeightsConfigAndTokenizer) {
+  const std::string folder = out_ / "deep/saved/";
+  ASSERT_TRUE(ExportTo(folder).ok());
+  const auto read = hf::ModelFolder::Open(folder);
+  ASSERT_TRUE(read.ok()) << read.status();
+  std::vector<float> values(24);
+  ASSERT_TRUE((*read)->Read("w", 0, values).ok());
+  for (int i = 0; i < 24; ++i) EXPECT_EQ(values[i], 0.5F + static_cast<float>(i));
+  EXPECT_EQ((*read)->Find("v")->dtype_name, "F32");
+  EXPECT_THAT(ReadFile(folder + "config.json"), HasSubstr("\"torch_dtype\": \"float32\""));
+  EXPECT_EQ(ReadFile(folder + "tokenizer.json"), "{\"tokenizer\": 1}");
+  const auto entries = std::filesystem::directory_iterator(out_ / "deep");
+  EXPECT_EQ(std::distance(begin(entries), end(entries)), 1) << "no partial folder is left";
+}
+
+TEST_F(Export, OverwritesNothing) {
+  WriteFile(out_ / "file", "mine");
+  std::filesystem::create_directories(out_ / "full");
+  WriteFile(out_ / "full/mine", "mine");
+  for (const char* name : {"file", "full"}) {
+    EXPECT_TRUE(absl::IsAlreadyExists(CheckExportFolder(out_ / name)));
+    EXPECT_TRUE(absl::IsAlreadyExists(ExportTo(out_ / name)));
+  }
+  EXPECT_EQ(ReadFile(out_ / "full/mine"), "mine");
+}
+
+TEST_F(Export, TakesAnEmptyFolder) {
+  std::filesystem::create_directories(out_ / "empty");
+  EXPECT_TRUE(ExportTo(out_ / "empty").ok());
+  EXPECT_TRUE(std::filesystem::exists(out_ / "empty/model.safetensors"));
+}
+
+TEST_F(Export, AFailureLeavesNothing) {
+  std::filesystem::create_directories(model_ / "vocab.json");  // a folder is no file to copy
+  EXPECT_FALSE(ExportTo(out_ / "saved").ok());
+  EXPECT_TRUE(std::filesystem::is_empty(out_.path()));
+}
+
+}  // namespace
+}  // namespace spillway::trainer

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The training loop over an engine on the heap: when it commits, evaluates, skips and stops, which
+// windows it takes, and that the order of additions is all that accumulation changes.
+
+#include "tools/trainer/trainer.h"
+
+#include <atomic>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/trainer/heap_engine.h"
+#include "tests/trainer/small_model.h"
+#include "tests/trainer/temp_folder.h"
+
+namespace spillway::trainer {
+namespace {
+
+using test::TempFolder;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// An engine that remembers what was committed.
+class CommittingEngine : public HeapEngine {
+ public:
+  absl::Status Commit(std::string_view user_state) override {
+    commits.push_back(*ParseTrainState(user_state));
+    return absl::OkStatus();
+  }
+
+  std::vector<int64_t> committed_steps() const {
+    std::vector<int64_t> steps;
+    for (const TrainState& state : commits) steps.push_back(state.step);
+    return steps;
+  }
+
+  std::vector<TrainState> commits;
+};
+
+TrainerOptions SmallOptions(int64_t steps) {
+  TrainerOptions options;
+  options.model.sequence = 8;
+  options.schedule = {.learning_rate = 1e-2, .total_steps = steps};
+  options.loss_scaler.enabled = false;
+  options.durable = true;
+  return options;
+}
+
+// A trainer with all that it stands on.
+class TrainingRun {
+ public:
+  explicit TrainingRun(const TrainerOptions& options,
+                       const std::optional<TrainState>& state = std::nullopt) {
+    std::vector<uint16_t> tokens;
+    std::mt19937_64 random(5);
+    for (int i = 0; i < 400; ++i) tokens.push_back(static_cast<uint16_t>(random() % 53));
+    test::WriteNpy(folder_ / "train.npy", tokens);
+    test::WriteNpy(folder_ / "valid.npy", tokens);
+    train_data_ = *TokenData::Open(folder_.path(), "train", 53, options.model.sequence);
+    valid_data_ = *TokenData::Open(folder_.path(), "valid", 53, options.model.sequence);
+    auto created = Trainer::Create(&engine, &pool_, SmallConfig(), options, train_data_.get(),
+                                   valid_data_.get(), TestWeights(), state);
+    EXPECT_TRUE(created.ok()) << created.status();
+    trainer = *std::move(created);
+  }
+
+  absl::StatusOr<RunSummary> Go() {
+    const auto observe = [this](const StepRecord& record) {
+      records.push_back(record);
+      if (static_cast<int64_t>(records.size()) == stop_at) stop = true;
+      return observer_status;
+    };
+    return trainer->Run(observe, stop);
+  }
+
+  std::vector<float> Weights() {
+    std::vector<float> all;
+    for (const Parameter& parameter : trainer->model().parameters()) {
+      const auto values = engine.Values<float>(parameter.tensors.master);
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    return all;
+  }
+
+ private:
+  TempFolder folder_;
+  ThreadPool pool_{2};
+  std::unique_ptr<TokenData> train_data_;
+  std::unique_ptr<TokenData> valid_data_;
+
+ public:
+  CommittingEngine engine;
+  std::unique_ptr<Trainer> trainer;
+  std::vector<StepRecord> records;
+  std::atomic<bool> stop{false};
+  int64_t stop_at = -1;  // records until `stop` is set
+  absl::Status observer_status;
+};
+
+TEST(Trainer, CommitsOnceAtTheEndUnlessAskedOtherwise) {
+  TrainingRun run(SmallOptions(5));
+  const auto summary = run.Go();
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->reason, EndReason::kDone);
+  EXPECT_EQ(summary->step, 5);
+  EXPECT_THAT(run.engine.committed_steps(), ElementsAre(5));
+}
+
+TEST(Trainer, CommitsEveryFewStepsAndNeverTwiceTheSame) {
+  TrainerOptions options = SmallOptions(6);
+  options.commit_every = 2;
+  TrainingRun even(options);
+  ASSERT_TRUE(even.Go().ok());
+  EXPECT_THAT(even.engine.committed_steps(), ElementsAre(2, 4, 6));
+  options.schedule.total_steps = 5;
+  TrainingRun odd(options);
+  ASSERT_TRUE(odd.Go().ok());
+  EXPECT_THAT(odd.engine.committed_steps(), ElementsAre(2, 4, 5));
+}
+
+TEST(Trainer, AskedToStopItFinishesTheStepAndCommits) {
+  TrainingRun run(SmallOptions(1000));
+  run.stop_at = 3;
+  const auto summary = run.Go();
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->reason, EndReason::kInterrupted);
+  EXPECT_EQ(summary->step, 3);
+  EXPECT_THAT(run.engine.committed_steps(), ElementsAre(3));
+}
+
+TEST(Trainer, StopsAfterAsManyStepsOfThisRun) {
+  TrainerOptions options = SmallOptions(1000);
+  options.stop_after = 4;
+  TrainState state;
+  state.step = 10;
+  state.applied_updates = 10;
+  TrainingRun run(options, state);
+  const auto summary = run.Go();
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->reason, EndReason::kStoppedAfter);
+  EXPECT_EQ(summary->step, 14);
+  EXPECT_EQ(summary->steps_this_run, 4);
+  EXPECT_EQ(run.engine.commits.back().applied_updates, 14);
+}
+
+TEST(Trainer, WithoutAStoreNothingIsCommitted) {
+  TrainerOptions options = SmallOptions(3);
+  options.durable = false;
+  TrainingRun run(options);
+  ASSERT_TRUE(run.Go().ok());
+  EXPECT_TRUE(run.engine.commits.empty());
+}
+
+TEST(Trainer, AFailingObserverEndsTheRunWithoutACommit) {
+  TrainingRun run(SmallOptions(3));
+  run.observer_status = absl::UnavailableError("the disk is full");
+  EXPECT_TRUE(absl::IsUnavailable(run.Go().status()));
+  EXPECT_EQ(run.records.size(), 1U);
+  EXPECT_TRUE(run.engine.commits.empty());
+}
+
+TEST(Trainer, EvaluatesWhenItIsTime) {
+  TrainerOptions options = SmallOptions(5);
+  options.evaluate_every = 2;
+  options.evaluate_windows = 1000;
+  TrainingRun run(options);
+  const auto summary = run.Go();
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  std::vector<bool> evaluated;
+  for (const StepRecord& record : run.records) evaluated.push_back(record.evaluation.has_value());
+  EXPECT_THAT(evaluated, ElementsAre(false, true, false, true, false));
+  EXPECT_EQ(run.records[1].evaluation->windows, (400 - 1) / 8) << "all that there are";
+  EXPECT_EQ(summary->last_evaluation->loss, run.records[3].evaluation->loss);
+}
+
+TEST(Trainer, StateCountsWindowsAndUpdates) {
+  TrainerOptions options = SmallOptions(3);
+  options.accumulate = 2;
+  options.model.micro_batch = 4;
+  TrainingRun run(options);
+  ASSERT_TRUE(run.Go().ok());
+  const TrainState& state = run.engine.commits.back();
+  EXPECT_EQ(state.data_position, 3U * 2 * 4);
+  EXPECT_EQ(state.applied_updates, 3);
+  EXPECT_EQ(state.last_loss, run.records.back().loss);
+}
+
+TEST(Trainer, SixteenMicroBatchesOfFourGiveWhatOneBatchOf64GivesToRounding) {
+  TrainerOptions options = SmallOptions(3);
+  options.model.micro_batch = 64;
+  TrainingRun whole(options);
+  ASSERT_TRUE(whole.Go().ok());
+  options.model.micro_batch = 4;
+  options.accumulate = 16;
+  TrainingRun parts(options);
+  ASSERT_TRUE(parts.Go().ok());
+  for (size_t i = 0; i < whole.records.size(); ++i) {
+    EXPECT_NEAR(parts.records[i].loss, whole.records[i].loss, 1e-5);
+    EXPECT_NEAR(parts.records[i].grad_norm, whole.records[i].grad_norm,
+                1e-4 * whole.records[i].grad_norm);
+  }
+}
+
+TEST(Trainer, TheReportedNormIsThatBeforeClipping) {
+  TrainerOptions options = SmallOptions(1);
+  TrainingRun unclipped(options);
+  options.clip_norm = 1e-3;
+  TrainingRun clipped(options);
+  ASSERT_TRUE(unclipped.Go().ok());
+  ASSERT_TRUE(clipped.Go().ok());
+  EXPECT_GT(unclipped.records[0].grad_norm, 1e-2);
+  EXPECT_EQ(clipped.records[0].grad_norm, unclipped.records[0].grad_norm);
+}
+
+TEST(Trainer, ClippingChangesTheWeights) {
+  TrainerOptions options = SmallOptions(2);
+  options.clip_norm = 0;
+  TrainingRun unclipped(options);
+  options.clip_norm = 1e9;
+  TrainingRun loose(options);
+  options.clip_norm = 1e-9;
+  TrainingRun tight(options);
+  for (TrainingRun* run : {&unclipped, &loose, &tight}) ASSERT_TRUE(run->Go().ok());
+  EXPECT_EQ(unclipped.Weights(), loose.Weights());
+  EXPECT_NE(unclipped.Weights(), tight.Weights());
+}
+
+TEST(Trainer, TheLearningRateFollowsTheSchedule) {
+  TrainerOptions options = SmallOptions(4);
+  options.schedule.kind = ScheduleKind::kCosine;
+  options.schedule.warmup_steps = 2;
+  TrainingRun run(options);
+  ASSERT_TRUE(run.Go().ok());
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(run.records[i].learning_rate, options.schedule.At(static_cast<int64_t>(i)));
+  }
+}
+
+TrainerOptions AmpOptions(int64_t steps, double scale) {
+  TrainerOptions options = SmallOptions(steps);
+  options.model.precision = Precision::kFp16Amp;
+  options.model.gradient_dtype = DType::kF16;
+  options.loss_scaler = {.initial_scale = scale};
+  return options;
+}
+
+TEST(Trainer, AnOverflowSkipsTheUpdateButTakesTheWindow) {
+  TrainingRun run(AmpOptions(1, 0x1.0p60));
+  const std::vector<float> before = run.Weights();
+  const auto summary = run.Go();
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_TRUE(run.records[0].skipped);
+  EXPECT_TRUE(std::isinf(run.records[0].grad_norm));
+  EXPECT_EQ(run.records[0].loss_scale, 0x1.0p60);
+  EXPECT_EQ(run.Weights(), before);
+  const TrainState& state = run.engine.commits.back();
+  EXPECT_EQ(state.step, 1);
+  EXPECT_EQ(state.applied_updates, 0);
+  EXPECT_EQ(state.data_position, 1U);
+  EXPECT_EQ(state.loss_scale.scale, 0x1.0p59F);
+  EXPECT_TRUE(run.engine.declared().empty()) << "the update's uses were taken back";
+}
+
+TEST(Trainer, TheScaleChangesNothingButRounding) {
+  TrainingRun small(AmpOptions(1, 16));
+  TrainingRun large(AmpOptions(1, 256));
+  ASSERT_TRUE(small.Go().ok());
+  ASSERT_TRUE(large.Go().ok());
+  EXPECT_FALSE(large.records[0].skipped);
+  EXPECT_NEAR(small.records[0].grad_norm, large.records[0].grad_norm,
+              1e-2 * large.records[0].grad_norm);
+}
+
+TEST(Trainer, OverflowAtEveryScaleIsAnErrorNotAnEndlessLoop) {
+  TrainerOptions options = AmpOptions(1000, 0x1.0p100);
+  options.loss_scaler.backoff_factor = 1e-40;
+  TrainingRun run(options);
+  const absl::Status status = run.Go().status();
+  EXPECT_TRUE(absl::IsOutOfRange(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--precision fp32"));
+}
+
+TEST(FixedFlags, NameWhatDecidesTheNumbersAndNothingElse) {
+  TrainingRun run(SmallOptions(1));
+  ASSERT_TRUE(run.Go().ok());
+  const std::vector<FixedFlag>& stored = run.engine.commits.back().fixed;
+  const auto flag = [&](const std::string& name) {
+    for (const auto& [key, value] : stored) {
+      if (key == name) return value;
+    }
+    return std::string("absent");
+  };
+  EXPECT_EQ(flag("--lr"), "0.01");
+  EXPECT_EQ(flag("--betas"), "0.9,0.95");
+  EXPECT_EQ(flag("--threads"), "2");
+  EXPECT_THAT(flag("--model"), HasSubstr("num_kv_heads 2"));
+  for (const char* name :
+       {"--steps", "--checkpoint-activations", "--io", "--seed", "--loss-scale", "--page-bytes"}) {
+    EXPECT_EQ(flag(name), "absent") << name;
+  }
+}
+
+}  // namespace
+}  // namespace spillway::trainer

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where first weights come from: folders that fit or not, and random initialisation.
+
+#include "tools/trainer/weight_source.h"
+
+#include <cmath>
+#include <limits>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/trainer/heap_engine.h"
+#include "tests/trainer/small_model.h"
+#include "tests/trainer/temp_folder.h"
+#include "tools/hf/safetensors_writer.h"
+
+namespace spillway::trainer {
+namespace {
+
+using test::TempFolder;
+using ::testing::HasSubstr;
+
+// The weights of SmallConfig in a folder, with some tensors changed.
+class FolderWeights : public ::testing::Test {
+ protected:
+  FolderWeights() {
+    HeapEngine engine;
+    ThreadPool pool(1);
+    const auto model =
+        Model::Create(&engine, &pool, SmallConfig(), {.sequence = 4}, RandomWeights(3));
+    for (const Parameter& parameter : (*model)->parameters()) {
+      tensors_.push_back({parameter.name, hf::TensorDType::kF32, parameter.shape});
+      const auto values = engine.Values<float>(parameter.tensors.master);
+      values_.insert(values_.end(), values.begin(), values.end());
+    }
+  }
+
+  absl::Status WriteAndOpen() {
+    auto writer = hf::SafetensorsWriter::Create(folder_.path(), tensors_,
+                                                {.if_exists = hf::IfExists::kReplace});
+    EXPECT_TRUE(writer.ok()) << writer.status();
+    EXPECT_TRUE((*writer)->Append(std::as_bytes(std::span(values_))).ok());
+    EXPECT_TRUE((*writer)->Finish().ok());
+    return OpenFolderWeights(folder_.path(), SmallConfig()).status();
+  }
+
+  TempFolder folder_;
+  std::vector<hf::TensorDeclaration> tensors_;
+  std::vector<float> values_;
+};
+
+TEST_F(FolderWeights, ThatFitAreRead) {
+  ASSERT_TRUE(WriteAndOpen().ok());
+  const WeightSource source = *OpenFolderWeights(folder_.path(), SmallConfig());
+  const Reader reader = *source(tensors_[0].name, tensors_[0].shape);
+  std::vector<float> piece(10);
+  ASSERT_TRUE(reader(5 * sizeof(float), std::as_writable_bytes(std::span(piece))).ok());
+  EXPECT_EQ(piece, std::vector<float>(values_.begin() + 5, values_.begin() + 15));
+}
+
+TEST_F(FolderWeights, ATensorTooManyIsNamed) {
+  tensors_.push_back({"model.layers.0.self_attn.q_proj.bias", hf::TensorDType::kF32, {24}});
+  values_.resize(values_.size() + 24);
+  const absl::Status status = WriteAndOpen();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("q_proj.bias"));
+}
+
+TEST_F(FolderWeights, TheHeadOfATiedEmbeddingIsNoSurprise) {
+  tensors_.push_back({"lm_head.weight", hf::TensorDType::kF32, {53, 24}});
+  values_.resize(values_.size() + 53 * 24);
+  EXPECT_TRUE(WriteAndOpen().ok());
+}
+
+TEST_F(FolderWeights, AMissingTensorIsNamed) {
+  tensors_.back().name = "model.norm.w";
+  const absl::Status status = WriteAndOpen();
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("model.norm.weight"));
+}
+
+TEST_F(FolderWeights, AShapeThatDoesNotFitIsNamed) {
+  ASSERT_EQ(tensors_[0].shape, (std::vector<int64_t>{53, 24}));
+  tensors_[0].shape = {24, 53};
+  const absl::Status status = WriteAndOpen();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("[24, 53]"));
+}
+
+TEST_F(FolderWeights, AValueThatIsNotFiniteIsNamedWithItsPlace) {
+  values_[100] = std::numeric_limits<float>::infinity();
+  const absl::Status status = WriteAndOpen();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("element 100 of tensor model.embed_tokens.weight"));
+}
+
+std::vector<float> Draw(uint64_t seed, const std::string& name, const std::vector<int64_t>& shape) {
+  size_t size = 1;
+  for (const int64_t dimension : shape) size *= static_cast<size_t>(dimension);
+  std::vector<float> values(size);
+  const Reader reader = *RandomWeights(seed)(name, shape);
+  EXPECT_TRUE(reader(0, std::as_writable_bytes(std::span(values))).ok());
+  return values;
+}
+
+TEST(RandomWeights, PiecesAreThoseOfTheWhole) {
+  const Reader reader = *RandomWeights(1)("w", {100, 100});
+  std::vector<float> pieces(10000);
+  const std::vector<std::pair<size_t, size_t>> cuts = {{0, 1}, {1, 777}, {777, 10000}};
+  for (const auto& [begin, end] : cuts) {
+    const std::span<float> piece = std::span(pieces).subspan(begin, end - begin);
+    ASSERT_TRUE(reader(begin * sizeof(float), std::as_writable_bytes(piece)).ok());
+  }
+  EXPECT_EQ(pieces, Draw(1, "w", {100, 100}));
+}
+
+TEST(RandomWeights, AreNormalWithTheDeviationStated) {
+  double sum = 0;
+  double squares = 0;
+  int beyond_two_deviations = 0;
+  for (const float value : Draw(1, "w", {1000, 100})) {
+    sum += value;
+    squares += double{value} * value;
+    beyond_two_deviations += std::abs(value) > 0.04F ? 1 : 0;
+  }
+  EXPECT_NEAR(sum / 1e5, 0, 3e-4);
+  EXPECT_NEAR(std::sqrt(squares / 1e5), 0.02, 3e-4);
+  EXPECT_NEAR(beyond_two_deviations / 1e5, 0.0455, 0.005);
+}
+
+TEST(RandomWeights, SeedsAndNamesDifferAndNormsAreOne) {
+  EXPECT_NE(Draw(1, "w", {8, 8}), Draw(2, "w", {8, 8}));
+  EXPECT_NE(Draw(1, "w", {8, 8}), Draw(1, "v", {8, 8}));
+  EXPECT_EQ(Draw(1, "n", {64}), std::vector<float>(64, 1.0F));
+}
+
+}  // namespace
+}  // namespace spillway::trainer
