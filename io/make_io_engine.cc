@@ -100,7 +100,7 @@ absl::StatusOr<std::unique_ptr<IoEngine>> MakeIoEngine(IoEngineKind kind, IoEngi
       MakeProbed<UringIoEngine>(options, file, folder);
   if (uring.ok()) return uring;
   if (kind == IoEngineKind::kUring) {
-    return absl::FailedPreconditionError(absl::StrCat(
+    return absl::UnimplementedError(absl::StrCat(
         "io_uring does not work here (", uring.status().message(),
         "); allow it (sysctl kernel.io_uring_disabled=0, the container's seccomp profile) or "
         "choose posix or auto"));

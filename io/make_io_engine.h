@@ -23,7 +23,7 @@ enum class IoEngineKind : uint8_t { kAuto, kUring, kPosix };
 // Makes the engine of that kind; kAuto takes io_uring if it works and threads if not, which
 // `announce` (may be empty) is told once. "Works" means: O_DIRECT writes and reads of a nameless
 // file in `folder`, with registered and plain buffers, gave the same bytes back. kPosix probes the
-// same way. Errors: InvalidArgument (queue_depth), FailedPrecondition (kUring does not work: the
+// same way. Errors: InvalidArgument (queue_depth), Unimplemented (kUring does not work here: the
 // cause is named), the errno's status if the folder takes no file.
 absl::StatusOr<std::unique_ptr<IoEngine>> MakeIoEngine(IoEngineKind kind, IoEngineOptions options,
                                                        const std::string& folder,

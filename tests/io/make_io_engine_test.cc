@@ -69,10 +69,10 @@ TEST(MakeIoEngine, ARingThatIsSetUpAndThenFailsFallsBackToo) {
   }
 }
 
-TEST(MakeIoEngine, UringThatDoesNotWorkIsAFailedPreconditionWithItsCause) {
+TEST(MakeIoEngine, UringThatDoesNotWorkIsUnimplementedWithItsCause) {
   const Made made = MakeWithout(SYS_io_uring_setup, IoEngineKind::kUring);
   if (!made.filtered) GTEST_SKIP() << "the kernel takes no seccomp filter";
-  EXPECT_EQ(made.status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(made.status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(made.status.message(), HasSubstr("io_uring_setup"));
   EXPECT_THAT(made.status.message(), HasSubstr("posix"));
 }

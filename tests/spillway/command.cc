@@ -7,20 +7,25 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <sstream>
 #include <system_error>
 
+#include "tests/io/seccomp.h"
 #include "tests/trainer/temp_folder.h"
 
 namespace spillway::test {
 namespace {
 
 // In the child: only what is safe after fork.
-[[noreturn]] void Execute(char* const* arguments, const char* out, const char* err) {
+[[noreturn]] void Execute(char* const* arguments, const char* out, const char* err,
+                          bool without_uring) {
+  if (without_uring && !io::ForbidInThisThread(SYS_io_uring_setup, EPERM)) _exit(126);
   constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
   const int out_fd = open(out, kFlags, 0600);
   const int err_fd = open(err, kFlags, 0600);
@@ -32,7 +37,7 @@ namespace {
 
 }  // namespace
 
-Command::Command(const Arguments& arguments) {
+Command::Command(const Arguments& arguments, bool without_uring) {
   std::string pattern =
       (std::filesystem::temp_directory_path() / "spillway-command-XXXXXX").string();
   output_ = mkdtemp(pattern.data());
@@ -44,7 +49,7 @@ Command::Command(const Arguments& arguments) {
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
   pid_ = fork();
-  if (pid_ == 0) Execute(pointers.data(), out.c_str(), err.c_str());
+  if (pid_ == 0) Execute(pointers.data(), out.c_str(), err.c_str(), without_uring);
 }
 
 Command::~Command() {

@@ -29,7 +29,8 @@ struct Ended {
 // A command that is running. Destruction kills it.
 class Command {
  public:
-  explicit Command(const Arguments& arguments);
+  // `without_uring`: on a machine whose kernel refuses io_uring.
+  explicit Command(const Arguments& arguments, bool without_uring = false);
   Command(const Command&) = delete;
   Command& operator=(const Command&) = delete;
   ~Command();

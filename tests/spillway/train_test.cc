@@ -223,6 +223,23 @@ TEST(Train, AStoreThatCannotBeWrittenIsAFailure) {
   }
 }
 
+TEST(Train, WithoutIoUringItSaysSoOrFallsBackAudibly) {
+  const Training training;
+  const auto run = [&](const std::string& io) {
+    return Command(training.TrainInStore(2) + Arguments{"--io", io}, /*without_uring=*/true).Wait();
+  };
+  const Ended forced = run("uring");
+  if (forced.exit_code == 126) GTEST_SKIP() << "the kernel takes no seccomp filter";
+  EXPECT_EQ(forced.exit_code, 3) << forced.err;
+  EXPECT_THAT(forced.err, HasSubstr("io_uring"));
+  const Ended fallen_back = run("auto");
+  ASSERT_EQ(fallen_back.exit_code, 0) << fallen_back.err;
+  EXPECT_THAT(fallen_back.err, HasSubstr("note: io_uring does not work here"));
+  const Json json = fallen_back.json();
+  EXPECT_EQ(json["io"], "posix");
+  EXPECT_EQ(json["fallbacks"].size(), 1U);
+}
+
 TEST(Train, DataOfAnotherVocabularyIsRefused) {
   const Training training;
   std::vector<uint16_t> tokens(100, 3);
