@@ -26,7 +26,9 @@ add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverl
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options(-Wno-restrict)  # g++ 12 sees overlaps in std::string's operator+ (GCC bug 105329)
 else()
-  add_compile_options(-Wno-deprecated-declarations)  # libstdc++ 12's stable_sort uses what it deprecates
+  # Thread safety: base::Mutex carries the annotations. Deprecation: libstdc++ 12's stable_sort uses what it
+  # deprecates.
+  add_compile_options(-Wthread-safety -Wno-deprecated-declarations)
 endif()
 include_directories(${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
 
