@@ -213,6 +213,21 @@ TEST(Train, AFullDiskUnderTheLogIsAFailure) {
   EXPECT_THAT(ended.err, HasSubstr("/dev/full"));
 }
 
+TEST(Train, ALogThatCannotBeWrittenIsRefusedBeforeAStoreIsMade) {
+  const Training training;
+  Arguments arguments = training.TrainInStore(2);
+  std::replace(arguments.begin(), arguments.end(), training.log(), training / "absent/log");
+  EXPECT_EQ(RunCommand(arguments).exit_code, 1);
+  EXPECT_FALSE(std::filesystem::exists(training.store()));
+}
+
+TEST(Train, ARefusedRunLeavesTheLogOfTheOneBefore) {
+  const Training training;
+  ASSERT_EQ(RunCommand(training.TrainInStore(2)).exit_code, 0);
+  ASSERT_EQ(RunCommand(training.TrainInStore(2)).exit_code, 1);
+  EXPECT_EQ(ReadLog(training.log()).size(), 2U);
+}
+
 TEST(Train, AStoreThatCannotBeWrittenIsAFailure) {
   const Training training;
   WriteFile(training / "file", "not a folder");

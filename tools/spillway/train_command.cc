@@ -78,9 +78,13 @@ absl::StatusOr<Inputs> ReadInputs(const TrainFlags& flags) {
   return inputs;
 }
 
-// The budgets, the disk and the export's place.
+// The budgets, the disk, the export's place and the log's.
 absl::Status CheckPlaces(const TrainFlags& flags, const hf::ModelConfig& config) {
   if (!flags.save.empty()) SPILLWAY_RETURN_IF_ERROR(trainer::CheckExportFolder(flags.save));
+  if (!flags.log_json.empty()) {
+    // Whether it can be written; it is replaced only once the store is known to be free.
+    SPILLWAY_RETURN_IF_ERROR(trainer::StepLog::Open(flags.log_json, /*append=*/true).status());
+  }
   const trainer::TrainerOptions& options = flags.trainer;
   StoreNeed need;
   need.state = trainer::ModelStateBytes(config, options.model);
