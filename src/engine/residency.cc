@@ -127,17 +127,17 @@ void Residency::TransferDone(TileIndex index, const absl::Status& status) {
     case Transfer::kNone: SPILLWAY_CHECK(false); break;
     case Transfer::kRead:
       stats_.nvme.read_bytes += tile.size_bytes;
-      pinned.state = Copy::State::kReady;
+      SetReady(pinned);
       break;
-    case Transfer::kZero: pinned.state = Copy::State::kReady; break;
+    case Transfer::kZero: SetReady(pinned); break;
     case Transfer::kCopyIn:
       stats_.pinned.read_bytes += tile.size_bytes;
-      device.state = Copy::State::kReady;
+      SetReady(device);
       if (tile.writer) VoidOtherCopies(index, Tier::kDevice);
       break;
     case Transfer::kCopyOut:
       stats_.pinned.written_bytes += tile.size_bytes;
-      pinned.state = Copy::State::kReady;
+      SetReady(pinned);
       MarkWritten(index);
       break;
     case Transfer::kWrite:
@@ -159,6 +159,7 @@ std::vector<Action> Residency::TakeActions() {
     StartFlushes();
     progress |= AdvanceAll(flushes_);
     progress |= AdvanceAll(prefetches_);
+    progress |= std::exchange(new_jobs_, false);
     if (!progress) progress = StartPrefetches();
   }
   StartWriteBehind();
@@ -172,14 +173,14 @@ bool Residency::AdvanceAll(Jobs& jobs) {
   for (auto it = jobs.begin(); it != jobs.end();) {
     const Outcome outcome = Advance(*it);
     progress |= outcome != Outcome::kWaiting;
-    if (outcome == Outcome::kDone) --tiles_[it->tile].jobs;
+    if (outcome == Outcome::kDone) ForgetHolder(*it);
     it = outcome == Outcome::kDone ? jobs.erase(it) : std::next(it);
   }
   return progress;
 }
 
 Residency::Job& Residency::AddJob(Jobs& jobs, Job::Kind kind, TileIndex tile, Tier tier) {
-  ++tiles_[tile].jobs;
+  new_jobs_ = true;
   Job& job = jobs.emplace_back();
   job.kind = kind;
   job.tile = tile;
@@ -209,7 +210,7 @@ Residency::Outcome Residency::AdvanceAcquire(Job& job) {
   Tile& tile = tiles_[job.tile];
   Copy& target = copy(tile, job.tier);
   if (!CanLease(tile, job.access) || target.leaving) {
-    ReleaseUnready(job.tile);  // who waits for a lease to end must not keep room from its holder
+    ReleaseHeld(job);  // who waits for a lease to end must not keep room from its holder
     return Outcome::kWaiting;
   }
   const bool in_transfer = tile.transfer != Transfer::kNone;
@@ -226,7 +227,7 @@ Residency::Outcome Residency::AdvanceAcquire(Job& job) {
     case Room::kImpossible: return Fail(job, why);
     case Room::kReady: break;
   }
-  target.state = Copy::State::kReady;
+  SetReady(target);
   Grant(job, /*after_copy=*/false);
   return Outcome::kDone;
 }
@@ -241,7 +242,7 @@ Residency::Outcome Residency::AdvancePrefetch(Job& job) {
   }
   const bool over = !job.failure.ok() || tile.writer || tile.discard || target.leaving;
   const Outcome outcome = over ? Outcome::kDone : Fill(job);
-  if (outcome == Outcome::kDone) ReleaseUnready(job.tile);
+  if (outcome == Outcome::kDone) ReleaseHeld(job);
   return outcome;
 }
 
@@ -251,6 +252,8 @@ Residency::Outcome Residency::Fill(Job& job) {
   if (tile.transfer != Transfer::kNone) return Outcome::kWaiting;
   absl::Status why;
   Room room = EnsureFrame(job, job.tier, job.position, &why);
+  // Room is taken in one order: what waits for the device must not keep pinned room.
+  if (room == Room::kWaiting && job.tier == Tier::kDevice) ReleaseHeld(job);
   const Tier other = job.tier == Tier::kDevice ? Tier::kPinned : Tier::kDevice;
   if (room == Room::kReady && Ready(tile, other)) {
     if (copy(tile, other).leaving) return Outcome::kWaiting;
@@ -316,11 +319,8 @@ void Residency::VoidOtherCopies(TileIndex index, Tier keep) {
   if (stale.state == Copy::State::kReady && other == Tier::kPinned && !options_.has_store) {
     stale.state = Copy::State::kHeld;  // its home: without a store there is no other
   } else if (stale.state != Copy::State::kNone && options_.has_store) {
-    if (stale.state == Copy::State::kClaiming) {
-      ReleaseUnready(index);
-    } else {
-      DropFrame(index, other);
-    }
+    // A claim under way ends as a frame that is idle, which the next claim may take.
+    if (stale.state != Copy::State::kClaiming) DropFrame(index, other);
   } else if (stale.state == Copy::State::kReady) {
     DropFrame(index, other);
   }
@@ -333,7 +333,7 @@ void Residency::VoidOtherCopies(TileIndex index, Tier keep) {
 Residency::Outcome Residency::Fail(Job& job, absl::Status status) {
   if (job.kind == Job::Kind::kAcquire) {
     if (status == write_error_) write_error_ = absl::OkStatus();
-    ReleaseUnready(job.tile);
+    ReleaseHeld(job);
     actions_.push_back({.kind = Action::Kind::kFail,
                         .tile = job.tile,
                         .ticket = job.ticket,
@@ -365,11 +365,7 @@ Residency::Outcome Residency::AdvanceEvict(Job& job) {
   }
   if (!failure.ok()) {
     leaving.leaving = false;
-    if (job.claim) {
-      Claim& claim = claims_[*job.claim];
-      claim.failure = failure;
-      if (--claim.leaving == 0) FinishClaim(*job.claim);
-    }
+    if (job.claim) CancelClaim(*job.claim, failure);
     return Outcome::kDone;
   }
   DropFrame(job.tile, job.tier, job.claim);

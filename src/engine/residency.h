@@ -123,9 +123,10 @@ class Residency {
     enum class State : uint8_t { kNone, kClaiming, kHeld, kReady } state = State::kNone;
     uint64_t offset = 0;
     int leases = 0;
-    int draining = 0;         // of the leases, those that wait for a stream only
-    bool leaving = false;     // an eviction job is on it
-    bool prefetched = false;  // came ahead of use and was not used yet
+    int draining = 0;             // of the leases, those that wait for a stream only
+    bool leaving = false;         // an eviction job is on it
+    bool prefetched = false;      // came ahead of use and was not used yet
+    const Job* holder = nullptr;  // kHeld: who waits with it; none: it is idle
   };
 
   struct Tile {
@@ -139,7 +140,6 @@ class Residency {
     bool discard = false;  // once the transfer in flight ends
     Transfer transfer = Transfer::kNone;
     int readers = 0;
-    int jobs = 0;  // on this tile, of any kind
     uint64_t last_use = 0;
     Job* transfer_job = nullptr;  // the job that started the transfer in flight
   };
@@ -149,7 +149,7 @@ class Residency {
     uint64_t offset = 0;
     uint64_t size_bytes = 0;
     int leaving = 0;
-    absl::Status failure;  // of one that could not leave
+    const Job* holder = nullptr;
   };
   using ClaimKey = std::pair<Tier, TileIndex>;
 
@@ -204,10 +204,12 @@ class Residency {
   enum class Leave : uint8_t { kNow, kLater, kNever };
   Leave CanLeave(const ArenaMap::Segment& segment, Tier tier, uint64_t position,
                  double* cost) const;
-  void MakeClaim(TileIndex index, Tier tier, uint64_t offset, uint64_t size_bytes);
+  void MakeClaim(Job& job, Tier tier, uint64_t offset, uint64_t size_bytes);
   void FinishClaim(ClaimKey key);
+  void CancelClaim(ClaimKey key, const absl::Status& why);
   void DropFrame(TileIndex index, Tier tier, std::optional<ClaimKey> claim = std::nullopt);
-  void ReleaseUnready(TileIndex index);
+  void ReleaseHeld(const Job& job);
+  void ForgetHolder(const Job& job);
   absl::Status NoRoom(TileIndex index, Tier tier) const;
   void Count(TileIndex index, Tier tier, bool held);
 
@@ -220,6 +222,10 @@ class Residency {
   uint64_t FrameBytes(const Tile& tile) const {
     return (tile.size_bytes + kFrameAlignment - 1) / kFrameAlignment * kFrameAlignment;
   }
+  static void SetReady(Copy& copy) {
+    copy.state = Copy::State::kReady;
+    copy.holder = nullptr;
+  }
   void SetStored(TileIndex index, bool stored);
 
   ResidencyOptions options_;
@@ -228,6 +234,7 @@ class Residency {
   std::map<ClaimKey, Claim> claims_;
   UseQueue uses_;
   Jobs acquires_, evictions_, flushes_, prefetches_;
+  bool new_jobs_ = false;          // since the pump last looked
   std::deque<TileIndex> written_;  // tiles written since they were last stored, oldest first
   Ticket flush_ticket_ = kNoTicket;
   TileIndex flush_cursor_ = 0;

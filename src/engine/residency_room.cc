@@ -35,12 +35,13 @@ Residency::Room Residency::EnsureFrame(Job& job, Tier tier, uint64_t position, a
   if (auto offset = arenas_[At(tier)].Allocate(frame_bytes, index)) {
     target.state = Copy::State::kHeld;
     target.offset = *offset;
+    target.holder = &job;
     Count(index, tier, true);
     return Room::kReady;
   }
   const Window window = FindWindow(tier, frame_bytes, position);
   if (window.found) {
-    MakeClaim(index, tier, window.offset, frame_bytes);
+    MakeClaim(job, tier, window.offset, frame_bytes);
     job.awaits = ClaimKey{tier, index};
     return Room::kWaiting;
   }
@@ -59,8 +60,7 @@ Residency::Leave Residency::CanLeave(const ArenaMap::Segment& segment, Tier tier
   const bool homeless = tier == Tier::kPinned && !options_.has_store && !tile.zero;
   if (homeless) return Leave::kNever;
   if (held.leases > 0 || held.leaving || tile.transfer != Transfer::kNone) return Leave::kLater;
-  const bool awaited = held.state == Copy::State::kHeld && tile.jobs > 0;
-  if (awaited) return Leave::kLater;
+  if (held.holder != nullptr) return Leave::kLater;
 
   // A prefetch never sends away what is needed before it; a caller's need goes first.
   uint64_t next = uses_.NextUse(segment.tile, tier);
@@ -118,7 +118,8 @@ Residency::Window Residency::FindWindow(Tier tier, uint64_t size_bytes, uint64_t
   return best;
 }
 
-void Residency::MakeClaim(TileIndex index, Tier tier, uint64_t offset, uint64_t size_bytes) {
+void Residency::MakeClaim(Job& job, Tier tier, uint64_t offset, uint64_t size_bytes) {
+  const TileIndex index = job.tile;
   const ClaimKey key{tier, index};
   ArenaMap& arena = arenas_[At(tier)];
   arena.ReserveFree(offset, size_bytes, index);
@@ -126,6 +127,7 @@ void Residency::MakeClaim(TileIndex index, Tier tier, uint64_t offset, uint64_t 
   Claim& claim = claims_[key];
   claim.offset = offset;
   claim.size_bytes = size_bytes;
+  claim.holder = &job;
   for (auto it = arena.segments().find(offset);
        it != arena.segments().end() && it->first < offset + size_bytes; ++it) {
     if (it->second.kind != ArenaMap::Kind::kFrame) continue;
@@ -140,22 +142,32 @@ void Residency::FinishClaim(ClaimKey key) {
   const Claim& claim = claims_.at(key);
   Copy& target = copy(tiles_[key.second], key.first);
   ArenaMap& arena = arenas_[At(key.first)];
-  if (!claim.failure.ok()) {
-    arena.Unreserve(claim.offset, claim.size_bytes, key.second);
-    target.state = Copy::State::kNone;
-    for (Jobs* jobs : {&acquires_, &evictions_, &flushes_, &prefetches_}) {
-      for (Job& job : *jobs) {
-        if (job.awaits == key) job.failure = claim.failure;
-      }
-    }
-    claims_.erase(key);
-    return;
-  }
   arena.ReservedToFrame(claim.offset, claim.size_bytes, key.second);
   target.state = Copy::State::kHeld;
   target.offset = claim.offset;
+  target.holder = claim.holder;
   Count(key.second, key.first, true);
   claims_.erase(key);
+}
+
+// One of the tiles could not leave: whoever waits for the claim is told now, and the others leave
+// for nobody.
+void Residency::CancelClaim(ClaimKey key, const absl::Status& why) {
+  const auto [tier, index] = key;
+  const Claim claim = claims_.at(key);
+  claims_.erase(key);
+  arenas_[At(tier)].Unreserve(claim.offset, claim.size_bytes, index);
+  copy(tiles_[index], tier).state = Copy::State::kNone;
+  for (Job& job : evictions_) {
+    if (job.claim == key) job.claim.reset();
+  }
+  // A job whose tile is in transfer looks again when that ends.
+  if (tiles_[index].transfer != Transfer::kNone) return;
+  for (Jobs* jobs : {&acquires_, &evictions_, &flushes_, &prefetches_}) {
+    for (Job& job : *jobs) {
+      if (job.awaits == key) job.failure = why;
+    }
+  }
 }
 
 void Residency::DropFrame(TileIndex index, Tier tier, std::optional<ClaimKey> claim_key) {
@@ -175,16 +187,26 @@ void Residency::DropFrame(TileIndex index, Tier tier, std::optional<ClaimKey> cl
   if (--claim.leaving == 0) FinishClaim(*claim_key);
 }
 
-// Gives back room that was taken for bytes that will not come.
-void Residency::ReleaseUnready(TileIndex index) {
-  Tile& tile = tiles_[index];
+// Gives back the frames that a job holds and does not use while it waits for something else.
+void Residency::ReleaseHeld(const Job& job) {
+  Tile& tile = tiles_[job.tile];
   if (tile.transfer != Transfer::kNone) return;
   for (Tier tier : {Tier::kDevice, Tier::kPinned}) {
     Copy& held = copy(tile, tier);
     const bool home = tier == Tier::kPinned && !options_.has_store && Ready(tile, Tier::kDevice);
-    if (held.state == Copy::State::kHeld && !held.leaving && held.leases == 0 && !home)
-      DropFrame(index, tier);
-    // A claim under way ends as a frame that is held and idle, which the next claim may take.
+    const bool own = held.state == Copy::State::kHeld && held.holder == &job;
+    if (own && !held.leaving && held.leases == 0 && !home) DropFrame(job.tile, tier);
+  }
+}
+
+// The job is over: what it held, or was about to, is idle and may be taken.
+void Residency::ForgetHolder(const Job& job) {
+  for (Copy& held : tiles_[job.tile].copies) {
+    if (held.holder == &job) held.holder = nullptr;
+  }
+  for (Tier tier : {Tier::kDevice, Tier::kPinned}) {
+    auto claim = claims_.find({tier, job.tile});
+    if (claim != claims_.end() && claim->second.holder == &job) claim->second.holder = nullptr;
   }
 }
 

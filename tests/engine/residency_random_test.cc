@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <map>
 #include <optional>
 #include <random>
@@ -274,7 +275,9 @@ class Simulation {
 };
 
 unsigned Seed() {
-  static const unsigned seed = std::random_device{}();
+  static const char* given = std::getenv("SPILLWAY_TEST_SEED");
+  static const unsigned seed =
+      given != nullptr ? static_cast<unsigned>(std::stoul(given)) : std::random_device{}();
   return seed;
 }
 
