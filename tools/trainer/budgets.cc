@@ -46,7 +46,7 @@ uint64_t UpdateBytes(const std::vector<TensorSpec>& specs) {
 
 // Smallest first: the order that bounds every other.
 std::vector<TensorSpec> UpdateOrder(std::vector<TensorSpec> specs) {
-  std::stable_sort(specs.begin(), specs.end(), [](const TensorSpec& a, const TensorSpec& b) {
+  std::sort(specs.begin(), specs.end(), [](const TensorSpec& a, const TensorSpec& b) {
     return TileFrameBytes(a) < TileFrameBytes(b);
   });
   return specs;
