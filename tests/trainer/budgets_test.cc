@@ -33,6 +33,7 @@ TEST(TileRows, CoverTheRowsEvenlyWithinTheLimit) {
   EXPECT_EQ(TileRows(11, 100, 1000), 6);
   EXPECT_EQ(TileRows(5, 100000, 1000), 1) << "a row is never cut";
   EXPECT_EQ(TileRows(49152, 576, 512 << 10), 896);
+  EXPECT_EQ(TileRows(49152, 576, 1 << 20), 1760);
   EXPECT_EQ(TileRows(1536, 576, 512 << 10), 768);
   for (int64_t rows : {1, 31, 32, 33, 500, 4097}) {
     for (int64_t width : {1, 7, 576, 5000}) {
@@ -49,22 +50,22 @@ TEST(Budgets, OfSmolLm2) {
   options.precision = Precision::kFp16Amp;
   options.gradient_dtype = DType::kF16;
   options.sequence = 256;
-  EXPECT_EQ(TileElements(SmolLm2()), 512 << 10);
+  EXPECT_EQ(TileElements(SmolLm2()), 1 << 20);
   const MinimumBudgets half = SmallestBudgets(SmolLm2(), options);
-  EXPECT_EQ(half.device_bytes, uint64_t{896} * 576 * 2);
+  EXPECT_EQ(half.device_bytes, uint64_t{1760} * 576 * 2);
   // Weight and gradient, then the master and both moments at twice their size: 1+1+2+2 before the
   // last.
-  EXPECT_EQ(half.pinned_bytes, uint64_t{896} * 576 * 2 * (1 + 1 + 2 + 2 + 5 * 2));
+  EXPECT_EQ(half.pinned_bytes, uint64_t{1760} * 576 * 2 * (1 + 1 + 2 + 2 + 5 * 2));
   const StateBytes bytes = ModelStateBytes(SmolLm2(), options);
   EXPECT_EQ(bytes.committed, uint64_t{134515008} * 14);
   EXPECT_EQ(bytes.transient, uint64_t{134515008} * 2 + uint64_t{30} * 256 * 576 * 2);
 
   options.precision = Precision::kFp32;
   options.gradient_dtype = DType::kF32;
-  EXPECT_EQ(SmallestBudgets(SmolLm2(), options).device_bytes, uint64_t{896} * 576 * 4);
+  EXPECT_EQ(SmallestBudgets(SmolLm2(), options).device_bytes, uint64_t{1760} * 576 * 4);
   EXPECT_EQ(ModelStateBytes(SmolLm2(), options).committed, uint64_t{134515008} * 12);
   options.training = false;
-  EXPECT_EQ(SmallestBudgets(SmolLm2(), options).pinned_bytes, uint64_t{896} * 576 * 4 * 2);
+  EXPECT_EQ(SmallestBudgets(SmolLm2(), options).pinned_bytes, uint64_t{1760} * 576 * 4 * 2);
   EXPECT_EQ(ModelStateBytes(SmolLm2(), options).transient, 0);
 }
 

@@ -152,7 +152,7 @@ int64_t TileElements(const hf::ModelConfig& config) {
     total += static_cast<uint64_t>(parameter.elements());
   }
   return static_cast<int64_t>(
-      std::clamp<uint64_t>(std::bit_floor(total / 256), uint64_t{64} << 10, uint64_t{1} << 20));
+      std::clamp<uint64_t>(std::bit_floor(total / 128), uint64_t{64} << 10, uint64_t{1} << 20));
 }
 
 int64_t TileRows(int64_t rows, int64_t width, int64_t tile_elements) {
