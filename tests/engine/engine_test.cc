@@ -247,7 +247,7 @@ INSTANTIATE_TEST_SUITE_P(Stores, EngineWithStore,
                                          Variant{"Posix", 1, IoKind::kPosix},
                                          Variant{"SmallPages", 1, IoKind::kAuto, 4096},
                                          Variant{"LargePages", 2, IoKind::kAuto, 8 * kMiB}),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& each) { return each.param.name; });
 
 TEST(Engine, WithoutAStoreEverythingRestsInPinnedMemory) {
   auto engine = OpenOrDie({.device_bytes = 100 * kKiB});
