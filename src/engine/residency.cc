@@ -450,7 +450,9 @@ bool Residency::StartPrefetches() {
 }
 
 void Residency::MarkWritten(TileIndex index) {
-  if (options_.has_store && !tiles_[index].transient) written_.push_back(index);
+  Tile& tile = tiles_[index];
+  if (!options_.has_store || tile.transient || std::exchange(tile.queued, true)) return;
+  written_.push_back(index);
 }
 
 // Writes the oldest tiles back before their room is needed, once pinned memory is half full.
@@ -461,10 +463,11 @@ void Residency::StartWriteBehind() {
     if (flushes_.size() >= static_cast<size_t>(options_.max_flushes)) return;
     const TileIndex index = written_.front();
     written_.pop_front();
-    const Tile& tile = tiles_[index];
+    Tile& tile = tiles_[index];
+    tile.queued = false;
     if (tile.stored || tile.zero || tile.writer || !Ready(tile, Tier::kPinned)) continue;
     if (tile.transfer != Transfer::kNone || tile.readers > 0) {
-      written_.push_back(index);
+      MarkWritten(index);
       continue;
     }
     if (copy(tile, Tier::kPinned).leaving) continue;

@@ -137,6 +137,7 @@ class Residency {
     bool stored = false;  // NVMe has the newest bytes
     bool zero = true;     // never written
     bool writer = false;
+    bool queued = false;   // in written_
     bool discard = false;  // once the transfer in flight ends
     Transfer transfer = Transfer::kNone;
     int readers = 0;
