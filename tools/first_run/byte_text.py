@@ -113,8 +113,8 @@ def generate(spillway, folder, prompt):
     finished = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     if finished.returncode != 0:
         sys.exit(finished.returncode)
-    text = bytes(tokens + json.loads(finished.stdout)["tokens"]).decode("ascii", "replace")
-    print("".join(letter if letter.isprintable() or letter == "\n" else "." for letter in text))
+    text = tokens + json.loads(finished.stdout)["tokens"]
+    print("".join(chr(byte) if byte == 10 or 32 <= byte < 127 else "." for byte in text))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 import argparse
 import json
 import math
+import os
 import pathlib
 import textwrap
 
@@ -53,8 +54,9 @@ def main():
          f"written; computing went on during {100 * run['overlap']:.0f}% of the transfers.")
     show("Before", sample(work / "before.txt"))
     show("After", sample(work / "after.txt"))
-    show("Where", f"{work}/result is the trained model, a Hugging Face folder (config.json, model.safetensors); "
-         f"{work}/store the training state; {work}/log.jsonl the figures of every step.")
+    shown = os.path.relpath(work)
+    show("Where", f"{shown}/result is the trained model, a Hugging Face folder (config.json, model.safetensors); "
+         f"{shown}/store the training state; {shown}/log.jsonl the figures of every step.")
     show("Time", f"{arguments.seconds // 60} min {arguments.seconds % 60:02d} s in all. README.md says how to go on.")
 
 
