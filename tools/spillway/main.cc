@@ -13,6 +13,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
+#include "spillway/version.h"
 #include "tools/spillway/arguments.h"
 #include "tools/spillway/commands.h"
 #include "tools/spillway/exit_code.h"
@@ -57,7 +58,8 @@ std::string Explain(const CLI::ParseError& error) {
 absl::Status Parse(int argc, char** argv, Run* run) {
   CLI::App app(kDescription, "spillway");
   app.formatter(std::make_shared<HelpFormatter>());
-  app.set_version_flag("--version", "spillway " SPILLWAY_VERSION);
+  app.set_version_flag("--version", absl::StrFormat("spillway %s (%s)", std::string(Version()),
+                                                    std::string(BuildCommit())));
   AddTrainCommand(&app, run);
   AddEvalCommand(&app, run);
   AddGenerateCommand(&app, run);
