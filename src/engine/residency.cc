@@ -415,7 +415,8 @@ void Residency::StartFlushes() {
 void Residency::FinishFlush() {
   if (flush_ticket_ == kNoTicket || !flushes_.empty()) return;
   if (flush_status_.ok() && flush_cursor_ < tiles_.size()) return;
-  if (flush_status_ == write_error_) write_error_ = absl::OkStatus();
+  // Either the caller is told now, or what failed on the way has succeeded since.
+  if (flush_status_.ok() || flush_status_ == write_error_) write_error_ = absl::OkStatus();
   actions_.push_back({.kind = flush_status_.ok() ? Action::Kind::kGrant : Action::Kind::kFail,
                       .ticket = std::exchange(flush_ticket_, kNoTicket),
                       .status = flush_status_});

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The mover over a disk that misbehaves: no error is lost, no value either, and nothing is
+// committed over a write that failed.
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/faulty_io_engine.h"
+#include "io/make_io_engine.h"
+#include "src/engine/mover.h"
+#include "tiers/make_device_runtime.h"
+
+namespace spillway::engine {
+namespace {
+
+using io::Fault;
+
+constexpr uint64_t kTileBytes = 40000;  // three pages of 16 KiB, the last one short
+constexpr TileIndex kNumTiles = 12;
+constexpr uint64_t kPinnedBytes = 4 * 40960;  // of four tiles
+
+class MoverFaultTest : public testing::TestWithParam<io::IoEngineKind> {
+ protected:
+  void SetUp() override {
+    std::string pattern = testing::TempDir() + "spillway-fault-XXXXXX";
+    folder_ = mkdtemp(pattern.data());
+    MoverParts parts;
+    parts.runtime = *tiers::MakeDeviceRuntime(Device::Host());
+    auto faulty = io::FaultyIoEngine::Create(1, [&](io::ResultHook hook) {
+      return io::MakeIoEngine(GetParam(), {.result_hook = std::move(hook)}, folder_);
+    });
+    if (!faulty.ok()) GTEST_SKIP() << "no such I/O engine here: " << faulty.status();
+    faulty_ = faulty->get();
+    parts.io = *std::move(faulty);
+    io::StoreOptions store{.folders = {folder_ + "/s"}, .page_bytes = 16384};
+    parts.store = *io::Store::Open(store, faulty_);
+    parts.pinned = *tiers::PinnedArena::Create({.size_bytes = kPinnedBytes});
+    parts.device_bytes = 2 * 40960;
+    parts.slab_bytes = 256 * kMiB;
+    ResidencyOptions residency;
+    residency.device_bytes = parts.device_bytes;
+    residency.pinned_bytes = kPinnedBytes;
+    residency.has_store = true;
+    residency.describe = [](TileIndex tile) { return "tensor 'w' tile " + std::to_string(tile); };
+    mover_ = *Mover::Create(std::move(parts), residency);
+    io::TensorIndex tensor = 0;
+    mover_->RunWithStore(
+        [&](io::Store* s) { tensor = *s->AddTensor({"w", "{}", 3 * kNumTiles}, false); });
+    for (uint64_t tile = 0; tile < kNumTiles; ++tile) {
+      mover_->AddTile({tensor, tile * 3, kTileBytes}, Role::kParameter, false, false);
+    }
+    values_.resize(kNumTiles, 0);
+  }
+
+  void TearDown() override {
+    mover_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+
+  // Writes a new value over the whole tile.
+  absl::Status Put(TileIndex tile, Tier tier = Tier::kPinned) {
+    auto lease = mover_->Acquire(tile, tier, Access::kReadWrite, false);
+    if (!lease.ok()) return lease.status();
+    std::fill_n(reinterpret_cast<uint32_t*>(lease->data), kTileBytes / 4, ++values_[tile]);
+    mover_->EndLease(tile, tier, Access::kReadWrite, nullptr);
+    return absl::OkStatus();
+  }
+
+  // Reads the tile and compares every element with the last value written.
+  absl::Status Check(TileIndex tile, Tier tier = Tier::kPinned) {
+    auto lease = mover_->Acquire(tile, tier, Access::kRead, false);
+    if (!lease.ok()) return lease.status();
+    const auto* elements = reinterpret_cast<const uint32_t*>(lease->data);
+    const bool same = std::all_of(elements, elements + kTileBytes / 4,
+                                  [&](uint32_t e) { return e == values_[tile]; });
+    mover_->EndLease(tile, tier, Access::kRead, nullptr);
+    EXPECT_TRUE(same) << "tile " << tile;
+    return absl::OkStatus();
+  }
+
+  void PutAll() {
+    for (TileIndex tile = 0; tile < kNumTiles; ++tile) ASSERT_TRUE(Put(tile).ok());
+  }
+  void CheckAll() {
+    for (TileIndex tile = 0; tile < kNumTiles; ++tile) {
+      const absl::Status status = Check(tile);
+      ASSERT_TRUE(status.ok()) << status;
+    }
+  }
+  // Waits for writes that are still to fail and takes what they have to tell.
+  void Settle() {
+    absl::Status status = mover_->Flush();
+    for (int attempt = 0; attempt < 5 && !status.ok(); ++attempt) status = mover_->Flush();
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  // Puts every tile on NVMe and leaves pinned memory to the last ones.
+  void StoreAll() {
+    PutAll();
+    ASSERT_TRUE(mover_->Flush().ok());
+    CheckAll();
+  }
+
+  std::string folder_;
+  io::FaultyIoEngine* faulty_ = nullptr;
+  std::unique_ptr<Mover> mover_;
+  std::vector<uint32_t> values_;
+};
+
+TEST_P(MoverFaultTest, AFlippedBitOnTheWayIsReadAgain) {
+  StoreAll();
+  faulty_->Inject({.kind = Fault::Kind::kBitFlip, .op = io::IoOp::kRead});
+  EXPECT_TRUE(Check(0).ok());
+  EXPECT_EQ(faulty_->faults_met(), 1u);
+}
+
+TEST_P(MoverFaultTest, AFlippedBitThatStaysIsDataLossWithItsPlace) {
+  StoreAll();
+  faulty_->Inject({.kind = Fault::Kind::kBitFlip, .op = io::IoOp::kRead, .count = 100});
+  const absl::Status status = Check(0);
+  ASSERT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  for (const char* part : {"tensor 'w' tile 0", "page ", "offset ", folder_.c_str()}) {
+    EXPECT_NE(status.message().find(part), absl::string_view::npos) << part << " in: " << status;
+  }
+  faulty_->Clear();
+  CheckAll();
+}
+
+TEST_P(MoverFaultTest, AFailedReadReachesTheCallerAndTheNextTryGoesThrough) {
+  StoreAll();
+  faulty_->Inject({.kind = Fault::Kind::kEio, .op = io::IoOp::kRead, .skip = 1});
+  const absl::Status status = Check(0, Tier::kDevice);
+  ASSERT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_NE(status.message().find("EIO"), absl::string_view::npos) << status;
+  faulty_->Clear();
+  CheckAll();
+}
+
+TEST_P(MoverFaultTest, NothingIsCommittedOverAWriteThatFailed) {
+  StoreAll();
+  faulty_->Inject({.kind = Fault::Kind::kEnospc, .op = io::IoOp::kWrite, .count = 1000});
+  ASSERT_TRUE(Put(0).ok());
+  for (int round = 0; round < 3; ++round) {
+    const absl::Status status = mover_->Flush();
+    ASSERT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  }
+  faulty_->Clear();
+  absl::Status status = mover_->Flush();
+  if (!status.ok())
+    status = mover_->Flush();  // the first may tell of a write that nobody waited for
+  ASSERT_TRUE(status.ok()) << status;
+  CheckAll();
+}
+
+TEST_P(MoverFaultTest, AWriteThatNobodyWaitedForIsReportedLater) {
+  faulty_->Inject({.kind = Fault::Kind::kEio, .op = io::IoOp::kWrite, .count = 1000});
+  absl::Status status;
+  // More than pinned memory holds: written tiles must leave, and cannot.
+  for (TileIndex tile = 0; tile < kNumTiles && status.ok(); ++tile) status = Put(tile);
+  if (status.ok()) status = mover_->TakeWriteError();
+  ASSERT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  faulty_->Clear();
+  Settle();
+  CheckAll();
+}
+
+TEST_P(MoverFaultTest, DelaysShortTransfersAndEagainChangeNothing) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const std::vector<Fault::Kind> kinds = {Fault::Kind::kDelay, Fault::Kind::kShort,
+                                          Fault::Kind::kAgain};
+  for (const Fault& fault : io::RandomFaults(seed, kinds, 2000, 0.2)) faulty_->Inject(fault);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 400; ++round) {
+    const auto tile = static_cast<TileIndex>(random() % kNumTiles);
+    const Tier tier = random() % 2 ? Tier::kDevice : Tier::kPinned;
+    const absl::Status status = random() % 2 ? Put(tile, tier) : Check(tile, tier);
+    ASSERT_TRUE(status.ok()) << status;
+    if (round % 100 == 99) {
+      ASSERT_TRUE(mover_->Flush().ok());
+    }
+  }
+  EXPECT_GT(faulty_->faults_met(), 10u);
+  CheckAll();
+}
+
+TEST_P(MoverFaultTest, RandomFailuresLoseNoValue) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const std::vector<Fault::Kind> kinds = {Fault::Kind::kEio, Fault::Kind::kEnospc,
+                                          Fault::Kind::kDelay};
+  for (const Fault& fault : io::RandomFaults(seed, kinds, 5000, 0.05)) faulty_->Inject(fault);
+  std::mt19937 random(seed);
+  int failures = 0;
+  for (int round = 0; round < 600; ++round) {
+    const auto tile = static_cast<TileIndex>(random() % kNumTiles);
+    const Tier tier = random() % 2 ? Tier::kDevice : Tier::kPinned;
+    const absl::Status status = random() % 2 ? Put(tile, tier) : Check(tile, tier);
+    failures += status.ok() ? 0 : 1;
+  }
+  EXPECT_GT(failures, 0);
+  faulty_->Clear();
+  Settle();
+  CheckAll();
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, MoverFaultTest,
+                         testing::Values(io::IoEngineKind::kUring, io::IoEngineKind::kPosix),
+                         [](const auto& info) {
+                           return info.param == io::IoEngineKind::kUring ? "Uring" : "Posix";
+                         });
+
+}  // namespace
+}  // namespace spillway::engine
