@@ -70,7 +70,7 @@ absl::Status CheckShard(const SafetensorsFile& file, const std::set<std::string>
 
 absl::StatusOr<std::unique_ptr<ModelFolder>> ModelFolder::Open(const std::string& path) {
   std::unique_ptr<ModelFolder> folder(new ModelFolder(path));
-  const absl::Status single = folder->AddFile(absl::StrCat(path, "/", kWeightsFile));
+  absl::Status single = folder->AddFile(absl::StrCat(path, "/", kWeightsFile));
   if (single.ok()) return folder;
   if (!absl::IsNotFound(single)) return single;
   SPILLWAY_HF_RETURN_IF_ERROR(folder->AddShards(absl::StrCat(path, "/", kWeightsIndexFile)));
