@@ -36,7 +36,10 @@ absl::Status UsageError(std::string_view message) {
 absl::Status WithExitCode(const absl::Status& status, ExitCode code) {
   absl::Status marked = status;
   if (!marked.ok()) {
-    marked.SetPayload(kPayload, absl::Cord(std::to_string(static_cast<int>(code))));
+    // By way of a string_view: clang and g++ spell the name of Cord's constructor from a string
+    // differently.
+    const std::string digits = std::to_string(static_cast<int>(code));
+    marked.SetPayload(kPayload, absl::Cord(absl::string_view(digits)));
   }
   return marked;
 }
