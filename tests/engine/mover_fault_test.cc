@@ -214,8 +214,8 @@ TEST_P(MoverFaultTest, RandomFailuresLoseNoValue) {
 
 INSTANTIATE_TEST_SUITE_P(Engines, MoverFaultTest,
                          testing::Values(io::IoEngineKind::kUring, io::IoEngineKind::kPosix),
-                         [](const auto& info) {
-                           return info.param == io::IoEngineKind::kUring ? "Uring" : "Posix";
+                         [](const auto& variant) {
+                           return variant.param == io::IoEngineKind::kUring ? "Uring" : "Posix";
                          });
 
 }  // namespace
