@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <optional>
 #include <string_view>
 
@@ -82,9 +83,9 @@ absl::StatusOr<uint64_t> StoreSpace::FreeBytes(uint16_t device) const {
 absl::Status StoreSpace::Grow(uint16_t device, uint64_t needed_bytes) {
   SPILLWAY_ASSIGN_OR_RETURN(const uint64_t free_bytes, FreeBytes(device));
   if (free_bytes < needed_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the file system of ", (*folders_)[device].path(), " has ",
-                     base::FormatBytes(free_bytes), " free for it"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the file system of ", (*folders_)[device].path(), " has ", base::FormatBytes(free_bytes),
+        " free for it: ", std::strerror(ENOSPC), " (ENOSPC)"));
   }
   const uint64_t space_bytes = extents_.space_bytes();
   const uint64_t budget_bytes = options_.max_bytes - std::min(options_.max_bytes, space_bytes);

@@ -276,6 +276,7 @@ TEST_F(FullFileSystemTest, AFullFileSystemIsResourceExhaustedAndACommitStillFits
   absl::Status status;
   while ((status = WritePage(*store, io_, tensor, page, 1)).ok()) ++page;
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("ENOSPC")) << "the disk, not a budget";
   EXPECT_GE((page + 1) * kTestPageBytes, available_bytes);
   EXPECT_TRUE(store->Commit("full").ok());
   store.reset();
