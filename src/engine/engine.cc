@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "io/make_io_engine.h"
-#include "io/store.h"
+#include "io/store/store.h"
 #include "src/base/bytes.h"
 #include "src/base/mutex.h"
 #include "src/base/status_macros.h"
@@ -418,7 +418,7 @@ absl::StatusOr<std::unique_ptr<Stream>> EngineImpl::CreateStream() {
 // --- Durability ---
 
 // 1. Every tile that the commit holds goes to NVMe, out of place.
-// 2. The store syncs the data, then switches its catalog in one transaction (io/store.h).
+// 2. The store syncs the data, then switches its catalog in one transaction (io/store/store.h).
 absl::Status EngineImpl::Commit(std::string_view user_state) {
   if (!has_store_) {
     return absl::FailedPreconditionError(

@@ -26,7 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "io/io_engine.h"
-#include "io/store.h"
+#include "io/store/store.h"
 #include "spillway/engine.h"
 #include "src/base/mutex.h"
 #include "src/engine/overlap_meter.h"

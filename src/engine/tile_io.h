@@ -15,7 +15,7 @@
 
 #include "absl/status/status.h"
 #include "io/io_engine.h"
-#include "io/store.h"
+#include "io/store/store.h"
 #include "src/engine/arena_map.h"
 
 namespace spillway::engine {

@@ -18,7 +18,7 @@ set_target_properties(spillway_headers PROPERTIES EXPORT_COMPILE_COMMANDS OFF)
 # What is instantiated in a header is compiled; optimizing it would only take time.
 target_compile_options(spillway_headers PRIVATE -O0 -Wno-unused-function)
 target_link_libraries(spillway_headers PRIVATE
-  spillway_io spillway_engine spillway_optim PkgConfig::liburing PkgConfig::xxhash PkgConfig::hwy
+  spillway_store spillway_engine spillway_optim PkgConfig::liburing PkgConfig::xxhash PkgConfig::hwy
   SQLite::SQLite3 GTest::gtest GTest::gmock)
 if(SPILLWAY_TOOLS)
   target_link_libraries(spillway_headers PRIVATE

@@ -4,7 +4,7 @@
 # headers, library, CMake package, pkg-config file.
 
 set(folders "")
-foreach(folder IN ITEMS spillway_base spillway_io spillway_tiers spillway_engine spillway_optim)
+foreach(folder IN ITEMS spillway_base spillway_io spillway_store spillway_tiers spillway_engine spillway_optim)
   if(TARGET ${folder})
     list(APPEND folders ${folder})
   endif()

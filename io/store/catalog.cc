@@ -4,7 +4,7 @@
 // switches to write-ahead logging when it is first opened under its own name, because that mode's
 // side files carry the name.
 
-#include "io/catalog.h"
+#include "io/store/catalog.h"
 
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "io/sqlite.h"
+#include "io/store/sqlite.h"
 
 #include <cerrno>
 #include <utility>

@@ -4,8 +4,8 @@
 // pages with recognisable bytes, and the catalog opened with SQLite directly, as a person with the
 // sqlite3 command would.
 
-#ifndef SPILLWAY_TESTS_IO_STORE_TEST_UTIL_H_
-#define SPILLWAY_TESTS_IO_STORE_TEST_UTIL_H_
+#ifndef SPILLWAY_TESTS_IO_STORE_STORE_TEST_UTIL_H_
+#define SPILLWAY_TESTS_IO_STORE_STORE_TEST_UTIL_H_
 
 #include <gtest/gtest.h>
 #include <sqlite3.h>
@@ -25,7 +25,7 @@
 
 #include "io/checksum.h"
 #include "io/io_engine.h"
-#include "io/store.h"
+#include "io/store/store.h"
 
 namespace spillway::io {
 
@@ -210,4 +210,4 @@ class StoreTest : public ::testing::Test {
 
 }  // namespace spillway::io
 
-#endif  // SPILLWAY_TESTS_IO_STORE_TEST_UTIL_H_
+#endif  // SPILLWAY_TESTS_IO_STORE_STORE_TEST_UTIL_H_

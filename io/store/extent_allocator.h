@@ -7,8 +7,8 @@
 // never was, so the files grow no further than the largest set of extents that was alive at once
 // (and fragmentation).
 
-#ifndef SPILLWAY_IO_EXTENT_ALLOCATOR_H_
-#define SPILLWAY_IO_EXTENT_ALLOCATOR_H_
+#ifndef SPILLWAY_IO_STORE_EXTENT_ALLOCATOR_H_
+#define SPILLWAY_IO_STORE_EXTENT_ALLOCATOR_H_
 
 #include <cstdint>
 #include <optional>
@@ -17,7 +17,7 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
-#include "io/store.h"
+#include "io/store/store.h"
 
 namespace spillway::io {
 
@@ -88,4 +88,4 @@ class ExtentAllocator {
 
 }  // namespace spillway::io
 
-#endif  // SPILLWAY_IO_EXTENT_ALLOCATOR_H_
+#endif  // SPILLWAY_IO_STORE_EXTENT_ALLOCATOR_H_

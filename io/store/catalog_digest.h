@@ -7,13 +7,13 @@
 // One idea: a sum does not depend on order, so a commit updates it for the rows that it changes
 // alone.
 
-#ifndef SPILLWAY_IO_CATALOG_DIGEST_H_
-#define SPILLWAY_IO_CATALOG_DIGEST_H_
+#ifndef SPILLWAY_IO_STORE_CATALOG_DIGEST_H_
+#define SPILLWAY_IO_STORE_CATALOG_DIGEST_H_
 
 #include <cstdint>
 #include <string_view>
 
-#include "io/store.h"
+#include "io/store/store.h"
 
 namespace spillway::io {
 
@@ -24,4 +24,4 @@ uint64_t CommitDigest(uint64_t number, uint64_t page_bytes, std::string_view use
 
 }  // namespace spillway::io
 
-#endif  // SPILLWAY_IO_CATALOG_DIGEST_H_
+#endif  // SPILLWAY_IO_STORE_CATALOG_DIGEST_H_

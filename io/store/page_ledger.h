@@ -7,15 +7,15 @@
 // One idea: an extent that a commit names is given up only by a later commit. A commit whose
 // outcome is unknown (its transaction failed at the very end) counts as one that may have happened.
 
-#ifndef SPILLWAY_IO_PAGE_LEDGER_H_
-#define SPILLWAY_IO_PAGE_LEDGER_H_
+#ifndef SPILLWAY_IO_STORE_PAGE_LEDGER_H_
+#define SPILLWAY_IO_STORE_PAGE_LEDGER_H_
 
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
 
-#include "io/store.h"
+#include "io/store/store.h"
 
 namespace spillway::io {
 
@@ -96,4 +96,4 @@ class PageLedger {
 
 }  // namespace spillway::io
 
-#endif  // SPILLWAY_IO_PAGE_LEDGER_H_
+#endif  // SPILLWAY_IO_STORE_PAGE_LEDGER_H_

@@ -4,12 +4,12 @@
 // commit names; and, after a commit in doubt, a copy that a commit may name although the page still
 // counts as changed.
 
-#include "io/page_ledger.h"
+#include "io/store/page_ledger.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "io/catalog_digest.h"
+#include "io/store/catalog_digest.h"
 #include "src/base/check.h"
 
 namespace spillway::io {

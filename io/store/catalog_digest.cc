@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "io/catalog_digest.h"
+#include "io/store/catalog_digest.h"
 
 #include <array>
 #include <bit>

@@ -2,7 +2,7 @@
 //
 // The allocator against a model that knows each unit of each segment.
 
-#include "io/extent_allocator.h"
+#include "io/store/extent_allocator.h"
 
 #include <gtest/gtest.h>
 

@@ -8,8 +8,8 @@
 // One idea: data is written out of place. An extent that the last commit names is never written
 // again until a later commit has replaced it.
 
-#ifndef SPILLWAY_IO_STORE_H_
-#define SPILLWAY_IO_STORE_H_
+#ifndef SPILLWAY_IO_STORE_STORE_H_
+#define SPILLWAY_IO_STORE_STORE_H_
 
 #include <cstdint>
 #include <memory>
@@ -133,4 +133,4 @@ class Store {
 
 }  // namespace spillway::io
 
-#endif  // SPILLWAY_IO_STORE_H_
+#endif  // SPILLWAY_IO_STORE_STORE_H_

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "io/store.h"
-#include "tests/io/store_test_util.h"
-#include "tests/io/syscall_hook.h"
+#include "io/store/store.h"
+#include "tests/io/store/store_test_util.h"
+#include "tests/io/store/syscall_hook.h"
 
 namespace spillway::io {
 namespace {

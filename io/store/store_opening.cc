@@ -13,7 +13,7 @@
 // first identity are those of a store that lies elsewhere (a disk that is not mounted), and are
 // left alone.
 
-#include "io/store_opening.h"
+#include "io/store/store_opening.h"
 
 #include <sys/random.h>
 

@@ -4,16 +4,16 @@
 // this store, and how a new one is made so that a crash in the middle leaves nothing that could be
 // taken for one. What the catalog says is then the store's to load.
 
-#ifndef SPILLWAY_IO_STORE_OPENING_H_
-#define SPILLWAY_IO_STORE_OPENING_H_
+#ifndef SPILLWAY_IO_STORE_STORE_OPENING_H_
+#define SPILLWAY_IO_STORE_STORE_OPENING_H_
 
 #include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "io/catalog.h"
-#include "io/store.h"
-#include "io/store_folder.h"
+#include "io/store/catalog.h"
+#include "io/store/store.h"
+#include "io/store/store_folder.h"
 
 namespace spillway::io {
 
@@ -30,4 +30,4 @@ absl::StatusOr<OpenedStore> OpenOrMakeStore(const StoreOptions& options);
 
 }  // namespace spillway::io
 
-#endif  // SPILLWAY_IO_STORE_OPENING_H_
+#endif  // SPILLWAY_IO_STORE_STORE_OPENING_H_

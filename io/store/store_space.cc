@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "io/store_space.h"
+#include "io/store/store_space.h"
 
 #include <sys/stat.h>
 #include <sys/statvfs.h>

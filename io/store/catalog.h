@@ -6,8 +6,8 @@
 // One idea: a commit is one transaction. It is durable when Write returns Ok, and before that
 // invisible. Which extents may be reused, and when, is the ledger's and the store's.
 
-#ifndef SPILLWAY_IO_CATALOG_H_
-#define SPILLWAY_IO_CATALOG_H_
+#ifndef SPILLWAY_IO_STORE_CATALOG_H_
+#define SPILLWAY_IO_STORE_CATALOG_H_
 
 #include <cstdint>
 #include <memory>
@@ -19,8 +19,8 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "io/sqlite.h"
-#include "io/store.h"
+#include "io/store/sqlite.h"
+#include "io/store/store.h"
 
 namespace spillway::io {
 
@@ -37,8 +37,8 @@ struct CatalogCommit {
   std::string user_state;
 };
 
-// Errors as in io/sqlite.h; besides, DataLoss for rows that break the invariants of io/FORMAT.md.
-// Externally synchronised.
+// Errors as in io/store/sqlite.h; besides, DataLoss for rows that break the invariants of
+// io/FORMAT.md. Externally synchronised.
 class Catalog {
  public:
   static constexpr uint64_t kFormatVersion = 1;
@@ -93,4 +93,4 @@ class Catalog {
 
 }  // namespace spillway::io
 
-#endif  // SPILLWAY_IO_CATALOG_H_
+#endif  // SPILLWAY_IO_STORE_CATALOG_H_

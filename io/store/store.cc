@@ -25,7 +25,7 @@
 // If step 2 fails, the new commit may yet be found by whoever opens the store next: extents of both
 // states stay taken until a commit succeeds.
 
-#include "io/store.h"
+#include "io/store/store.h"
 
 #include <deque>
 #include <utility>
@@ -33,10 +33,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "io/catalog_digest.h"
-#include "io/page_ledger.h"
-#include "io/store_opening.h"
-#include "io/store_space.h"
+#include "io/store/catalog_digest.h"
+#include "io/store/page_ledger.h"
+#include "io/store/store_opening.h"
+#include "io/store/store_space.h"
 #include "src/base/check.h"
 #include "src/base/status_macros.h"
 

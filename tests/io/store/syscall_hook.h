@@ -5,8 +5,8 @@
 // included by one source file of a program: it defines the C library's functions themselves, which
 // the dynamic linker then prefers.
 
-#ifndef SPILLWAY_TESTS_IO_SYSCALL_HOOK_H_
-#define SPILLWAY_TESTS_IO_SYSCALL_HOOK_H_
+#ifndef SPILLWAY_TESTS_IO_STORE_SYSCALL_HOOK_H_
+#define SPILLWAY_TESTS_IO_STORE_SYSCALL_HOOK_H_
 
 #include <fcntl.h>
 #include <signal.h>
@@ -124,4 +124,4 @@ int mkdir(const char* path, mode_t mode) noexcept {
 }  // extern "C"
 #pragma GCC visibility pop
 
-#endif  // SPILLWAY_TESTS_IO_SYSCALL_HOOK_H_
+#endif  // SPILLWAY_TESTS_IO_STORE_SYSCALL_HOOK_H_

@@ -3,7 +3,7 @@
 // The ledger's promise: an extent is given up exactly once, and never while a commit that may be
 // the durable one names it.
 
-#include "io/page_ledger.h"
+#include "io/store/page_ledger.h"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 #include <set>
 #include <vector>
 
-#include "io/catalog_digest.h"
+#include "io/store/catalog_digest.h"
 
 namespace spillway::io {
 namespace {

@@ -3,7 +3,7 @@
 // The store's contract, seen from outside: what reopening gives, and what is left of the
 // disk. store_opening_test.cc says who is refused, store_crash_test.cc kills it.
 
-#include "io/store.h"
+#include "io/store/store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 #include <set>
 #include <vector>
 
-#include "tests/io/store_test_util.h"
+#include "tests/io/store/store_test_util.h"
 
 namespace spillway::io {
 namespace {

@@ -4,8 +4,8 @@
 // checked and mapped once, with the file's name and SQLite's own words. What is stored is the
 // catalog's business.
 
-#ifndef SPILLWAY_IO_SQLITE_H_
-#define SPILLWAY_IO_SQLITE_H_
+#ifndef SPILLWAY_IO_STORE_SQLITE_H_
+#define SPILLWAY_IO_STORE_SQLITE_H_
 
 #include <sqlite3.h>
 
@@ -92,4 +92,4 @@ class SqliteStatement {
 
 }  // namespace spillway::io
 
-#endif  // SPILLWAY_IO_SQLITE_H_
+#endif  // SPILLWAY_IO_STORE_SQLITE_H_

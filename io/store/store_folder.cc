@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "io/store_folder.h"
+#include "io/store/store_folder.h"
 
 #include <dirent.h>
 #include <fcntl.h>

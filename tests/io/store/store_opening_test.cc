@@ -3,7 +3,7 @@
 // Who may open a store, what is made and what is removed on the way, and what is said about folders
 // that are not what they should be.
 
-#include "io/store_opening.h"
+#include "io/store/store_opening.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 #include <iostream>
 #include <vector>
 
-#include "tests/io/store_test_util.h"
+#include "tests/io/store/store_test_util.h"
 
 namespace spillway::io {
 namespace {

@@ -7,8 +7,8 @@
 // One idea: every file here is known by its exact name. Whatever else lies in the folder is never
 // read, changed or removed. Segment bytes and the catalog's content are others'.
 
-#ifndef SPILLWAY_IO_STORE_FOLDER_H_
-#define SPILLWAY_IO_STORE_FOLDER_H_
+#ifndef SPILLWAY_IO_STORE_STORE_FOLDER_H_
+#define SPILLWAY_IO_STORE_STORE_FOLDER_H_
 
 #include <sys/types.h>
 
@@ -97,4 +97,4 @@ absl::Status FileErrorToStatus(int error, std::string_view what);
 
 }  // namespace spillway::io
 
-#endif  // SPILLWAY_IO_STORE_FOLDER_H_
+#endif  // SPILLWAY_IO_STORE_STORE_FOLDER_H_

@@ -3,7 +3,7 @@
 // The catalog's file: what it keeps, what a stranger can read in it, and what it says when it is
 // damaged.
 
-#include "io/catalog.h"
+#include "io/store/catalog.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 #include <random>
 #include <vector>
 
-#include "tests/io/store_test_util.h"
+#include "tests/io/store/store_test_util.h"
 
 namespace spillway::io {
 namespace {

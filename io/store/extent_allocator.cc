@@ -3,7 +3,7 @@
 // Each device keeps its free runs twice: by position, to join neighbours, and by length, to find
 // the best fit.
 
-#include "io/extent_allocator.h"
+#include "io/store/extent_allocator.h"
 
 #include <iterator>
 

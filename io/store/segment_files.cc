@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "io/segment_files.h"
+#include "io/store/segment_files.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

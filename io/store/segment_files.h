@@ -8,8 +8,8 @@
 // by a write that is already on its way. The step amortises that call's cost (about 2 ms each,
 // measured on ext4).
 
-#ifndef SPILLWAY_IO_SEGMENT_FILES_H_
-#define SPILLWAY_IO_SEGMENT_FILES_H_
+#ifndef SPILLWAY_IO_STORE_SEGMENT_FILES_H_
+#define SPILLWAY_IO_STORE_SEGMENT_FILES_H_
 
 #include <cstdint>
 #include <map>
@@ -22,7 +22,7 @@
 #include "absl/status/statusor.h"
 #include "io/direct_file.h"
 #include "io/io_engine.h"
-#include "io/store_folder.h"
+#include "io/store/store_folder.h"
 
 namespace spillway::io {
 
@@ -97,4 +97,4 @@ class SegmentFiles {
 
 }  // namespace spillway::io
 
-#endif  // SPILLWAY_IO_SEGMENT_FILES_H_
+#endif  // SPILLWAY_IO_STORE_SEGMENT_FILES_H_

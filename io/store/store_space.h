@@ -6,8 +6,8 @@
 // One idea: room is refused while it is asked for, never by a write that is on its way, and the
 // catalog's own growth is set aside so that a full store can still commit.
 
-#ifndef SPILLWAY_IO_STORE_SPACE_H_
-#define SPILLWAY_IO_STORE_SPACE_H_
+#ifndef SPILLWAY_IO_STORE_STORE_SPACE_H_
+#define SPILLWAY_IO_STORE_STORE_SPACE_H_
 
 #include <sys/types.h>
 
@@ -18,10 +18,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "io/extent_allocator.h"
-#include "io/segment_files.h"
-#include "io/store.h"
-#include "io/store_folder.h"
+#include "io/store/extent_allocator.h"
+#include "io/store/segment_files.h"
+#include "io/store/store.h"
+#include "io/store/store_folder.h"
 
 namespace spillway::io {
 
@@ -61,4 +61,4 @@ class StoreSpace {
 
 }  // namespace spillway::io
 
-#endif  // SPILLWAY_IO_STORE_SPACE_H_
+#endif  // SPILLWAY_IO_STORE_STORE_SPACE_H_
