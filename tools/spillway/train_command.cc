@@ -83,7 +83,7 @@ absl::Status CheckPlaces(const TrainFlags& flags, const hf::ModelConfig& config)
   if (!flags.save.empty()) SPILLWAY_RETURN_IF_ERROR(trainer::CheckExportFolder(flags.save));
   if (!flags.log_json.empty()) {
     // Whether it can be written; it is replaced only once the store is known to be free.
-    SPILLWAY_RETURN_IF_ERROR(trainer::StepLog::Open(flags.log_json, /*append=*/true).status());
+    SPILLWAY_RETURN_IF_ERROR(trainer::StepLog::CheckWritable(flags.log_json));
   }
   const trainer::TrainerOptions& options = flags.trainer;
   StoreNeed need;
@@ -136,7 +136,10 @@ absl::StatusOr<TrainReport> Train(const TrainFlags& flags, const Inputs& inputs,
                             LoadState(*engine, flags, inputs));
   std::unique_ptr<trainer::StepLog> log;
   if (!flags.log_json.empty()) {
-    SPILLWAY_ASSIGN_OR_RETURN(log, trainer::StepLog::Open(flags.log_json, flags.resume));
+    using trainer::StepLog;
+    SPILLWAY_ASSIGN_OR_RETURN(log, flags.resume
+                                       ? StepLog::Continue(flags.log_json, state ? state->step : 0)
+                                       : StepLog::Create(flags.log_json));
   }
   ThreadPool pool(static_cast<int>(flags.engine.threads));
   SPILLWAY_ASSIGN_OR_RETURN(
