@@ -64,8 +64,8 @@ uint64_t FaultyIoEngine::faults_met() const {
   return faults_met_;
 }
 
-absl::StatusOr<FileId> FaultyIoEngine::AddFile(int fd, std::string path) {
-  SPILLWAY_ASSIGN_OR_RETURN(const FileId file, inner_->AddFile(fd, path));
+absl::StatusOr<FileId> FaultyIoEngine::AddFile(int fd, std::string path, uint16_t device) {
+  SPILLWAY_ASSIGN_OR_RETURN(const FileId file, inner_->AddFile(fd, path, device));
   const auto index = static_cast<size_t>(file.value);
   if (paths_.size() <= index) paths_.resize(index + 1);
   paths_[index] = std::move(path);

@@ -70,11 +70,14 @@ class FaultyIoEngine final : public IoEngine {
   uint64_t faults_met() const;
 
   std::string_view name() const override { return inner_->name(); }
-  absl::StatusOr<FileId> AddFile(int fd, std::string path) override;
+  absl::StatusOr<FileId> AddFile(int fd, std::string path, uint16_t device) override;
   absl::Status RemoveFile(FileId file) override { return inner_->RemoveFile(file); }
   void AddBuffer(std::span<std::byte> memory) override { inner_->AddBuffer(memory); }
   void RemoveBuffers() override { inner_->RemoveBuffers(); }
   int unregistered_buffers() const override { return inner_->unregistered_buffers(); }
+  void SetDepths(uint16_t device, const QueueDepths& depths) override {
+    inner_->SetDepths(device, depths);
+  }
   void Submit(std::span<const IoRequest> requests) override;
   void Reap(absl::Duration timeout, std::vector<IoCompletion>* done) override;
   void Wake() override { inner_->Wake(); }

@@ -33,7 +33,7 @@ class FaultyIoEngineTest : public testing::TestWithParam<IoEngineKind> {
       GTEST_SKIP() << engine.status();
     ASSERT_TRUE(engine.ok()) << engine.status();
     engine_ = std::move(*engine);
-    id_ = *engine_->AddFile(file_.fd(), "segment");
+    id_ = *engine_->AddFile(file_.fd(), "segment", 0);
     FillPattern(out_.span(), 1);
   }
 

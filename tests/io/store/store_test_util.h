@@ -57,7 +57,7 @@ class TempFolder {
 class NamingIoEngine final : public IoEngine {
  public:
   std::string_view name() const override { return "naming"; }
-  absl::StatusOr<FileId> AddFile(int fd, std::string path) override {
+  absl::StatusOr<FileId> AddFile(int fd, std::string path, uint16_t) override {
     if (fail_next_add_)
       return std::exchange(fail_next_add_, false), absl::ResourceExhaustedError("table full");
     files_[next_] = {fd, std::move(path)};
@@ -69,6 +69,7 @@ class NamingIoEngine final : public IoEngine {
   void AddBuffer(std::span<std::byte>) override {}
   void RemoveBuffers() override {}
   int unregistered_buffers() const override { return 0; }
+  void SetDepths(uint16_t, const QueueDepths&) override {}
   void Submit(std::span<const IoRequest>) override { std::abort(); }
   void Reap(absl::Duration, std::vector<IoCompletion>*) override { std::abort(); }
   void Wake() override {}
