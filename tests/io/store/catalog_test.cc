@@ -20,7 +20,8 @@
 namespace spillway::io {
 namespace {
 
-constexpr PageRecord kPage = {{1, 2, 8192, 65536}, 65000, 0xfedcba9876543210u};
+constexpr PageRecord kPage = {
+    .extent = {1, 2, 8192, 65536}, .content_bytes = 65000, .checksum = 0xfedcba9876543210u};
 
 class CatalogTest : public ::testing::Test {
  protected:

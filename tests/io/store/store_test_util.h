@@ -112,27 +112,36 @@ inline absl::Status WritePage(Store& store, const NamingIoEngine& io, TensorInde
   buffer.Fill(tensor, page, version);
   const absl::StatusOr<Extent> extent = store.Allocate(kTestPageBytes);
   if (!extent.ok()) return extent.status();
-  const ssize_t written = ::pwrite(io.fd(store.File(*extent)), buffer.span().data(), kTestPageBytes,
+  const absl::StatusOr<FileId> file = store.File(*extent);
+  if (!file.ok()) {
+    store.Release(*extent);
+    return file.status();
+  }
+  const ssize_t written = ::pwrite(io.fd(*file), buffer.span().data(), kTestPageBytes,
                                    static_cast<off_t>(extent->offset));
   if (written != static_cast<ssize_t>(kTestPageBytes)) {
     store.Release(*extent);
     return absl::UnavailableError("short write");
   }
   store.Record(tensor, page,
-               {*extent, static_cast<uint32_t>(kTestPageBytes), Checksum(buffer.span())});
+               {.extent = *extent,
+                .content_bytes = static_cast<uint32_t>(kTestPageBytes),
+                .checksum = Checksum(buffer.span())});
   return absl::OkStatus();
 }
 
 // Whether the page rests there with the bytes of that version, and the checksum that the catalog
 // has for it.
-inline ::testing::AssertionResult PageIs(const Store& store, const NamingIoEngine& io,
-                                         TensorIndex tensor, uint64_t page, uint64_t version) {
-  const std::optional<PageRecord> record = store.FindPage(tensor, page);
+inline ::testing::AssertionResult PageIs(Store& store, const NamingIoEngine& io, TensorIndex tensor,
+                                         uint64_t page, uint64_t version) {
+  const auto found_page = store.FindPage(tensor, page);
+  if (!found_page.ok()) return ::testing::AssertionFailure() << found_page.status();
+  const std::optional<PageRecord> record = *found_page;
   if (!record) return ::testing::AssertionFailure() << "page " << page << " was never written";
   PageBuffer found;
   PageBuffer wanted;
   wanted.Fill(tensor, page, version);
-  const ssize_t got = ::pread(io.fd(store.File(record->extent)), found.span().data(),
+  const ssize_t got = ::pread(io.fd(*store.File(record->extent)), found.span().data(),
                               kTestPageBytes, static_cast<off_t>(record->extent.offset));
   if (got != static_cast<ssize_t>(kTestPageBytes))
     return ::testing::AssertionFailure() << "short read " << got;
