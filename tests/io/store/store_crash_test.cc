@@ -20,12 +20,6 @@
 namespace spillway::io {
 namespace {
 
-// In memory where there is such a file system: a killed process leaves the same files there, and
-// the hundreds of syncs cost nothing.
-std::filesystem::path FastPlace() {
-  return ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path();
-}
-
 constexpr uint64_t kPages = 6;
 constexpr uint64_t kCommits = 4;
 
