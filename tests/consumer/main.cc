@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A user of the installed library: registers tensors larger than the memory that it allows, leases
-// and changes them, commits, reopens the store and finds what was committed and nothing more.
+// and changes them, commits, reopens the store and finds what was committed and nothing more, and
+// goes back to a snapshot.
 //
 //   consumer STORE_FOLDER
 
@@ -134,6 +135,29 @@ absl::Status Resume(const std::string& folder) {
   return Verify(**engine, *ids, 1);
 }
 
+// A third: a snapshot of the commit, another commit, and back.
+absl::Status GoBack(const std::string& folder) {
+  absl::StatusOr<std::unique_ptr<Engine>> engine = Open(folder, spillway::OpenMode::kOpenOrCreate);
+  if (!engine.ok()) return engine.status();
+  absl::StatusOr<std::vector<TensorId>> ids = Register(**engine, /*expect_stored=*/true);
+  if (!ids.ok()) return ids.status();
+  if (absl::Status taken = (*engine)->Snapshot("one"); !taken.ok()) return taken;
+  if (absl::Status added = Add(**engine, *ids, 2); !added.ok()) return added;
+  if (absl::Status done = (*engine)->Commit("step 2"); !done.ok()) return done;
+  if (absl::Status same = Verify(**engine, *ids, 3); !same.ok()) return same;
+  if (absl::Status restored = (*engine)->Restore("one"); !restored.ok()) return restored;
+  if ((*engine)->UserState() != std::optional<std::string>("step 1")) {
+    return absl::DataLossError("the user state is not the snapshot's");
+  }
+  if (absl::Status same = Verify(**engine, *ids, 1); !same.ok()) return same;
+  const absl::StatusOr<std::vector<spillway::SnapshotInfo>> list = (*engine)->Snapshots();
+  if (!list.ok()) return list.status();
+  if (list->size() != 1 || list->front().label != "one" || list->front().number != 1) {
+    return absl::DataLossError("the list of snapshots is another");
+  }
+  return (*engine)->Drop("one");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -142,7 +166,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   const std::string folder = argv[1];
-  for (const auto& part : {Train, Resume}) {
+  for (const auto& part : {Train, Resume, GoBack}) {
     if (const absl::Status status = part(folder); !status.ok()) {
       std::fprintf(stderr, "consumer: %s\n", status.ToString().c_str());
       return 1;

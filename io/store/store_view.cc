@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "io/store/store_view.h"
+
+#include <sys/stat.h>
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "io/store/store_opening.h"
+#include "src/base/status_macros.h"
+
+namespace spillway::io {
+namespace {
+
+// Whether there is a write-ahead log with something in it.
+bool HasLog(const std::string& catalog_path) {
+  struct stat info;
+  return ::stat((catalog_path + "-wal").c_str(), &info) == 0 && info.st_size > 0;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StoreView>> StoreView::Open(const std::vector<std::string>& folders,
+                                                           Wanted wanted) {
+  std::unique_ptr<StoreView> view(new StoreView);
+  SPILLWAY_ASSIGN_OR_RETURN(view->folders_, OpenStoreFolders(folders));
+  SPILLWAY_RETURN_IF_ERROR(view->Lock(wanted));
+  for (const StoreFolder& folder : view->folders_) {
+    SPILLWAY_ASSIGN_OR_RETURN(std::optional<FolderIdentity> identity, folder.ReadIdentity());
+    if (!identity) {
+      return absl::NotFoundError(absl::StrCat("the store in ", folder.path(), " was just removed"));
+    }
+    view->identities_.push_back(*std::move(identity));
+  }
+  SPILLWAY_RETURN_IF_ERROR(view->OpenCatalog());
+  return view;
+}
+
+absl::Status StoreView::Lock(Wanted wanted) {
+  for (StoreFolder& folder : folders_) {
+    const absl::Status status = folder.Lock();
+    if (status.ok()) {
+      folder.Keep();
+      continue;
+    }
+    if (wanted == Wanted::kAlone) return status;
+    if (!absl::IsFailedPrecondition(status)) {
+      // The folder cannot be written, so nobody writes to the store either.
+      if (absl::IsUnavailable(status)) continue;
+      return status;
+    }
+    holder_ = folder.HolderOfLock();
+    break;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StoreView::OpenCatalog() {
+  const std::string path = folders_[0].CatalogPath();
+  using Mode = SqliteDatabase::Mode;
+  const Mode mode = !holder_.empty() ? Mode::kReadShared
+                    : HasLog(path)   ? Mode::kReadWithLog
+                                     : Mode::kReadAlone;
+  SPILLWAY_ASSIGN_OR_RETURN(catalog_, Catalog::OpenToRead(path, mode));
+  const CatalogMeta& meta = catalog_->meta();
+  if (meta.store_id == identities_[0].store_id && meta.num_folders == identities_.size()) {
+    return absl::OkStatus();
+  }
+  return absl::DataLossError(absl::StrCat(path, " is the catalog of store ", meta.store_id,
+                                          " with ", meta.num_folders,
+                                          " folder(s), not of the store whose folder it lies in; "
+                                          "put the right catalog back"));
+}
+
+}  // namespace spillway::io
