@@ -58,7 +58,8 @@ class Device {
 // How bytes reach the store's files.
 enum class IoKind : uint8_t { kAuto, kUring, kPosix };
 
-// What Open does with folders that hold a store already, or none.
+// What Open does with folders that hold a store already, or none. A store that Open made and that
+// got no commit is removed by the destructor: it holds nothing.
 enum class OpenMode : uint8_t {
   kCreate,        // a store that exists is an error (FailedPrecondition): nothing is overwritten
   kOpenOrCreate,  // continue from the last commit; absent or never committed: start empty

@@ -80,6 +80,16 @@ absl::StatusOr<std::unique_ptr<Catalog>> Catalog::Open(const std::string& path) 
   return catalog;
 }
 
+absl::StatusOr<std::unique_ptr<Catalog>> Catalog::OpenToRead(const std::string& path,
+                                                             SqliteDatabase::Mode mode) {
+  SPILLWAY_ASSIGN_OR_RETURN(auto database, SqliteDatabase::Open(path, mode));
+  std::unique_ptr<Catalog> catalog(new Catalog(std::move(database)));
+  SPILLWAY_RETURN_IF_ERROR(InternalIsDamage(catalog->CheckIsCatalog()));
+  SPILLWAY_RETURN_IF_ERROR(InternalIsDamage(catalog->ReadMeta()));
+  SPILLWAY_RETURN_IF_ERROR(InternalIsDamage(catalog->PrepareStatements()));
+  return catalog;
+}
+
 absl::Status Catalog::Damaged(std::string_view what) const {
   return absl::DataLossError(
       absl::StrCat(path(), " is damaged: ", absl::string_view(what.data(), what.size()),

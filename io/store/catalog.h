@@ -69,6 +69,10 @@ class Catalog {
   // FailedPrecondition for another format version; DataLoss for a file that is no catalog.
   static absl::StatusOr<std::unique_ptr<Catalog>> Open(const std::string& path);
 
+  // The same, in one of the modes that change nothing.
+  static absl::StatusOr<std::unique_ptr<Catalog>> OpenToRead(const std::string& path,
+                                                             SqliteDatabase::Mode mode);
+
   const CatalogMeta& meta() const { return meta_; }
   const std::string& path() const { return database_->path(); }
   SqliteDatabase& database() { return *database_; }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "io/store/sqlite_page.h"
 #include "io/store/sqlite_vfs.h"
 #include "src/base/errno_status.h"
@@ -78,20 +79,64 @@ absl::Status SqliteDatabase::ToStatus(int code, std::string_view what) const {
   return {CodeOf(primary_code), message};
 }
 
+namespace {
+
+int OpenFlags(SqliteDatabase::Mode mode) {
+  using Mode = SqliteDatabase::Mode;
+  switch (mode) {
+    case Mode::kCreate: return SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
+    case Mode::kReadAlone: return SQLITE_OPEN_READONLY | SQLITE_OPEN_URI;
+    case Mode::kReadShared: return SQLITE_OPEN_READONLY;
+    // To read a log alone, SQLite wants a lock that a file opened for reading cannot have.
+    case Mode::kReadWithLog:
+    case Mode::kExisting: break;
+  }
+  return SQLITE_OPEN_READWRITE;
+}
+
+// A path as SQLite's URIs want it: "?", "#" and "%" mean something there.
+std::string ImmutableUri(const std::string& path) {
+  std::string uri = "file:";
+  for (const char c : path) {
+    const bool escape = c == '%' || c == '?' || c == '#';
+    absl::StrAppend(
+        &uri, escape ? absl::StrFormat("%%%02X", static_cast<unsigned>(c)) : std::string(1, c));
+  }
+  return uri + "?immutable=1";
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(std::string path, Mode mode) {
   std::unique_ptr<SqliteDatabase> database(new SqliteDatabase(std::move(path)));
-  const int flags = SQLITE_OPEN_READWRITE | (mode == Mode::kCreate ? SQLITE_OPEN_CREATE : 0);
   const char* const vfs = SqliteVfsName();
   if (!vfs) return absl::ResourceExhaustedError("no memory for SQLite's file layer");
+  const std::string name =
+      mode == Mode::kReadAlone ? ImmutableUri(database->path_) : database->path_;
   sqlite3* handle = nullptr;
-  const int code = sqlite3_open_v2(database->path_.c_str(), &handle, flags, vfs);
+  const int code = sqlite3_open_v2(name.c_str(), &handle, OpenFlags(mode), vfs);
   database->handle_.reset(handle);  // SQLite gives a handle, for its message, even when it fails
   if (handle) sqlite3_extended_result_codes(handle, 1);
   SPILLWAY_RETURN_IF_ERROR(database->ToStatus(code, "open"));
   SPILLWAY_RETURN_IF_ERROR(
       database->ToStatus(sqlite3_busy_timeout(handle, kBusyTimeoutMs), "set the time-out"));
   if (mode == Mode::kCreate) SPILLWAY_RETURN_IF_ERROR(database->ReserveSeals());
+  if (mode != Mode::kCreate && mode != Mode::kExisting) {
+    SPILLWAY_RETURN_IF_ERROR(database->KeepToReading(mode));
+  }
   return database;
+}
+
+absl::Status SqliteDatabase::KeepToReading(Mode mode) {
+  if (mode == Mode::kReadWithLog) {
+    SPILLWAY_RETURN_IF_ERROR(
+        ToStatus(sqlite3_db_config(handle_.get(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr),
+                 "leave the log as it is"));
+    // The index of the log then lies in this process's memory and not in a file.
+    SPILLWAY_RETURN_IF_ERROR(Execute("PRAGMA locking_mode = EXCLUSIVE"));
+  }
+  // Of one state, from the first row that is read on.
+  return Execute("PRAGMA query_only = 1; BEGIN");
 }
 
 absl::Status SqliteDatabase::ReserveSeals() {

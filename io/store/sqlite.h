@@ -29,8 +29,12 @@ class SqliteStatement;
 // for a value over SQLite's limits; the errno's status for other I/O errors; Internal for the rest.
 class SqliteDatabase {
  public:
-  // kCreate also takes a file that is there; there must be nothing in it.
-  enum class Mode { kCreate, kExisting };
+  // kCreate also takes a file that is there; there must be nothing in it. The last three change
+  // nothing, not even by tidying up, and see one state of the database for as long as it is open:
+  // kReadAlone takes the file as it is, which must have no log; kReadWithLog reads the log that a
+  // crash left, without merging it; both while nobody else has the file open. kReadShared is one
+  // reader more beside whoever has.
+  enum class Mode { kCreate, kExisting, kReadAlone, kReadWithLog, kReadShared };
   static absl::StatusOr<std::unique_ptr<SqliteDatabase>> Open(std::string path, Mode mode);
   SqliteDatabase(const SqliteDatabase&) = delete;
   SqliteDatabase& operator=(const SqliteDatabase&) = delete;
@@ -52,6 +56,7 @@ class SqliteDatabase {
     void operator()(sqlite3* handle) const { sqlite3_close_v2(handle); }
   };
   explicit SqliteDatabase(std::string path) : path_(std::move(path)) {}
+  absl::Status KeepToReading(Mode mode);
   // Before the first table: later the pages have no room.
   absl::Status ReserveSeals();
 

@@ -36,11 +36,24 @@ StoreImpl::StoreImpl(const StoreOptions& options, OpenedStore opened, IoEngine* 
       folders_(std::move(opened.folders)),
       catalog_(std::move(opened.catalog)),
       witness_(folders_[0].WitnessPath(), catalog_->meta().store_id),
+      is_new_(opened.is_new),
       remove_files_(opened.is_new) {}
+
+// Whether the store was made here and holds nothing. A first commit that failed may have come
+// through all the same: what counts is what the next one to open the catalog would find.
+bool StoreImpl::IsEmpty() {
+  if (!is_new_ || last_commit_) return false;
+  using Mode = SqliteDatabase::Mode;
+  const auto catalog = Catalog::OpenToRead(folders_[0].CatalogPath(), Mode::kReadWithLog);
+  if (!catalog.ok()) return false;
+  const auto commit = (*catalog)->ReadCommit();
+  return commit.ok() && !commit->has_value();
+}
 
 StoreImpl::~StoreImpl() {
   space_.reset();
   catalog_.reset();
+  if (!remove_files_ && options_.remove_if_empty) remove_files_ = IsEmpty();
   if (!remove_files_) return;
   for (StoreFolder& folder : folders_) {
     folder.Undo();

@@ -88,6 +88,8 @@ struct StoreOptions {
   bool must_not_exist = false;
   // The destructor removes what was made. Implies must_not_exist.
   bool scratch = false;
+  // The destructor removes a store that this call made and that got no commit: it holds nothing.
+  bool remove_if_empty = false;
   // Of extents, over all folders: committed and new together. Segment files grow beyond it only
   // where free runs are too short for what is asked.
   uint64_t max_bytes = UINT64_MAX;

@@ -111,7 +111,11 @@ class StoreChecker {
   void CloseFiles();
 
   const StoreFolder& Folder(uint16_t device) const { return view_.folders()[device]; }
-  std::string PathOf(SegmentKey key) const { return Folder(key.first).SegmentPath(key.second); }
+  std::string PathOf(SegmentKey key) const {
+    // An impossible row may name a folder that is none.
+    if (key.first >= view_.folders().size()) return absl::StrCat("folder ", key.first);
+    return Folder(key.first).SegmentPath(key.second);
+  }
   std::vector<std::string> CommitsWith(uint64_t born, uint64_t died) const;
   void Found(StoreFinding finding);
   void FoundOnPage(const Row& row, const std::string& what);
@@ -139,20 +143,20 @@ class StoreChecker {
 };
 
 absl::StatusOr<StoreCheckReport> StoreChecker::Run() {
-  verifier_.emplace(io_, [this](const Extent& extent, const PageVerifier::Page& page,
-                                const absl::Status& why) {
-    Row row;
-    row.record.extent = extent;
-    row.record.skip_bytes = page.skip_bytes;
-    row.tensor = page.tensor;
-    row.page = page.page;
-    row.born = page.born;
-    row.died = page.died;
-    FoundOnPage(row, std::string(why.message()));
-  });
-  for (const auto step : {&StoreChecker::CheckDatabase, &StoreChecker::LoadCommits,
-                          &StoreChecker::LoadTensors, &StoreChecker::LoadFiles, &StoreChecker::Walk,
-                          &StoreChecker::CheckSums}) {
+  verifier_.emplace(
+      io_, [this](const Extent& extent, const PageVerifier::Page& page, const absl::Status& why) {
+        Row row;
+        row.record.extent = extent;
+        row.record.skip_bytes = page.skip_bytes;
+        row.tensor = page.tensor;
+        row.page = page.page;
+        row.born = page.born;
+        row.died = page.died;
+        FoundOnPage(row, std::string(why.message()));
+      });
+  for (const auto step :
+       {&StoreChecker::CheckDatabase, &StoreChecker::LoadCommits, &StoreChecker::LoadTensors,
+        &StoreChecker::LoadFiles, &StoreChecker::Walk, &StoreChecker::CheckSums}) {
     const absl::Status status = (this->*step)();
     if (status.ok()) continue;
     if (!absl::IsDataLoss(status)) return status;
@@ -209,8 +213,8 @@ absl::Status StoreChecker::LoadCommits() {
 absl::Status StoreChecker::LoadTensors() {
   {
     SPILLWAY_ASSIGN_OR_RETURN(
-        SqliteStatement get, view_.catalog().database().Prepare(
-                                 "SELECT id, num_pages, name, description FROM tensors"));
+        SqliteStatement get,
+        view_.catalog().database().Prepare("SELECT id, num_pages, name, description FROM tensors"));
     while (true) {
       SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, get.Step());
       if (!has_row) break;
@@ -238,15 +242,15 @@ absl::Status StoreChecker::LoadTensors() {
     const uint64_t born = reader.Next(kMaxInteger);
     const uint64_t died = reader.Next(kMaxInteger);
     const TensorRecord record{get.Bytes(4), get.Bytes(5), reader.Next(kMaxInteger)};
-    const bool possible = reader.ok() && last_ && born > 0 && born <= last_->number &&
-                          died <= last_->number;
+    const bool possible =
+        reader.ok() && last_ && born > 0 && born <= last_->number && died <= last_->number;
     if (!possible) return view_.catalog().Damaged("a row of tensor_spans is impossible");
     if (died == 0) {
       tensors_[id].is_alive = true;
       ++report_.tensors;
       if (!alive.insert(record.name).second) {
-        Found({.message = absl::StrCat("two tensors of the last commit are named '", record.name,
-                                       "'"),
+        Found({.message =
+                   absl::StrCat("two tensors of the last commit are named '", record.name, "'"),
                .tensor = record.name});
       }
     }
@@ -261,8 +265,9 @@ absl::Status StoreChecker::LoadTensors() {
                  "tensors)) + (SELECT count(*) FROM tensors WHERE id NOT IN (SELECT tensor FROM "
                  "tensor_spans))"));
   if (lost > 0) {
-    Found({.message = absl::StrCat(lost, " rows of tensors and tensor_spans do not belong to one "
-                                         "another")});
+    Found({.message = absl::StrCat(lost,
+                                   " rows of tensors and tensor_spans do not belong to one "
+                                   "another")});
   }
   return absl::OkStatus();
 }
@@ -351,8 +356,7 @@ absl::Status StoreChecker::TakeRow(const SqliteStatement& statement) {
     return absl::OkStatus();
   }
   const Extent& extent = row.record.extent;
-  const bool same_extent = !rows_.empty() &&
-                           rows_[0].record.extent.device == extent.device &&
+  const bool same_extent = !rows_.empty() && rows_[0].record.extent.device == extent.device &&
                            rows_[0].record.extent.segment == extent.segment &&
                            rows_[0].record.extent.offset == extent.offset;
   if (!same_extent) {
@@ -374,9 +378,9 @@ void StoreChecker::AddToDigests(const Row& row) {
   const uint64_t digest = PageDigest(row.tensor, row.page, row.record);
   for (KeptCommit& commit : commits_) {
     const bool is_last = &commit == commits_.data();
-    const bool has_row = is_last ? row.died == 0
-                                 : row.born <= commit.number &&
-                                       (row.died == 0 || commit.number < row.died);
+    const bool has_row =
+        is_last ? row.died == 0
+                : row.born <= commit.number && (row.died == 0 || commit.number < row.died);
     if (has_row) commit.sum += digest;
   }
 }
@@ -391,7 +395,8 @@ void StoreChecker::CheckRow(const Row& row) {
     FoundOnPage(row, "the tensor is no part of the last commit");
   }
   if (row.record.content_bytes > view_.catalog().meta().page_bytes) {
-    FoundOnPage(row, absl::StrFormat("it has %d bytes, more than a page", row.record.content_bytes));
+    FoundOnPage(row,
+                absl::StrFormat("it has %d bytes, more than a page", row.record.content_bytes));
   }
   if (!last_ || row.born > last_->number || row.died > last_->number) {
     FoundOnPage(row, "it is of a commit that never was");
@@ -416,13 +421,12 @@ void StoreChecker::CheckSharing() {
   }
   if (!first.record.packed) return;
   ++named_packs_;
-  if (first.pack_references != rows_.size() ||
-      first.pack_bytes != first.record.extent.size_bytes) {
-    FoundInFile({first.record.extent.device, first.record.extent.segment},
-                first.record.extent.offset,
-                absl::StrFormat("its row in packs counts %d pages and %d bytes; there are %d and %d",
-                                first.pack_references, first.pack_bytes, rows_.size(),
-                                first.record.extent.size_bytes));
+  if (first.pack_references != rows_.size() || first.pack_bytes != first.record.extent.size_bytes) {
+    FoundInFile(
+        {first.record.extent.device, first.record.extent.segment}, first.record.extent.offset,
+        absl::StrFormat("its row in packs counts %d pages and %d bytes; there are %d and %d",
+                        first.pack_references, first.pack_bytes, rows_.size(),
+                        first.record.extent.size_bytes));
   }
   std::vector<const Row*> by_place;
   for (const Row& row : rows_) by_place.push_back(&row);
@@ -514,7 +518,7 @@ absl::StatusOr<FileId> StoreChecker::FileOf(const Extent& extent) {
     CloseFiles();
     const auto open = [&]() -> absl::StatusOr<OpenFile> {
       SPILLWAY_ASSIGN_OR_RETURN(DirectFile file, OpenDirect(PathOf(key), O_RDONLY));
-      SPILLWAY_ASSIGN_OR_RETURN(const FileId id, io_->AddFile(file.fd(), PathOf(key)));
+      SPILLWAY_ASSIGN_OR_RETURN(const FileId id, io_->AddFile(file.fd(), PathOf(key), key.first));
       return OpenFile{std::move(file), id};
     };
     found = open_files_.emplace(key, open()).first;
@@ -582,8 +586,8 @@ void StoreChecker::Compare(SegmentKey key, std::vector<Piece> pieces, uint64_t s
   const auto unnamed = [&](uint64_t end) {
     if (end <= at) return;
     report_.orphan_bytes += end - at;
-    report_.orphans.push_back({Orphan::Kind::kUnnamed, key.first, key.second, PathOf(key), at,
-                               end - at});
+    report_.orphans.push_back(
+        {Orphan::Kind::kUnnamed, key.first, key.second, PathOf(key), at, end - at});
   };
   bool before_is_free = false;
   for (const Piece& piece : pieces) {
@@ -606,10 +610,11 @@ void StoreChecker::Compare(SegmentKey key, std::vector<Piece> pieces, uint64_t s
 absl::Status StoreChecker::CheckSums() {
   for (const KeptCommit& commit : commits_) {
     if (commit.sum == commit.digest || !commit.is_complete) continue;
-    Found({.message = absl::StrFormat("%s: the catalog's rows add up to the digest %016x, not %016x: "
-                                      "rows were changed, lost or added",
-                                      commit.name, commit.sum, commit.digest),
-           .path = view_.catalog().path()});
+    Found(
+        {.message = absl::StrFormat("%s: the catalog's rows add up to the digest %016x, not %016x: "
+                                    "rows were changed, lost or added",
+                                    commit.name, commit.sum, commit.digest),
+         .path = view_.catalog().path()});
   }
   SPILLWAY_ASSIGN_OR_RETURN(report_.free_bytes,
                             ReadNumber("SELECT coalesce(sum(free_bytes), 0) FROM free_space"));
@@ -625,8 +630,8 @@ absl::Status StoreChecker::CheckSums() {
   }
   SPILLWAY_ASSIGN_OR_RETURN(const uint64_t packs, ReadNumber("SELECT count(*) FROM packs"));
   if (packs != named_packs_) {
-    Found({.message = absl::StrFormat("packs has %d rows, of which pages name %d", packs,
-                                      named_packs_),
+    Found({.message =
+               absl::StrFormat("packs has %d rows, of which pages name %d", packs, named_packs_),
            .path = view_.catalog().path()});
   }
   return absl::OkStatus();

@@ -5,8 +5,8 @@
 // names, is told apart from damage, and can be reclaimed.
 //
 // One idea: one walk over all extents in the order in which they lie finds what overlaps, what is
-// free and named at once, what is neither, which digests do not add up, and reads each byte once, in
-// order.
+// free and named at once, what is neither, which digests do not add up, and reads each byte once,
+// in order.
 
 #ifndef SPILLWAY_IO_STORE_STORE_CHECK_H_
 #define SPILLWAY_IO_STORE_STORE_CHECK_H_

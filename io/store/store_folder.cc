@@ -276,7 +276,9 @@ bool StoreFolder::IsSameAs(const StoreFolder& other) const {
 }
 
 std::string StoreFolder::HolderOfLock() const {
-  const auto text = ReadUpTo(lock_fd_, 32, File(kLockName));
+  const std::string path = File(kLockName);
+  const ScopedFd fd(OpenRetrying(path, O_RDONLY));
+  const auto text = fd.get() >= 0 ? ReadUpTo(fd.get(), 32, path) : std::string();
   int pid = 0;
   if (!text.ok() || !absl::SimpleAtoi(*text, &pid)) return "another process";
   return pid == ::getpid() ? absl::StrCat("this process (", pid, ")")
@@ -325,6 +327,13 @@ absl::StatusOr<std::optional<FolderIdentity>> StoreFolder::ReadIdentity() const 
   return std::optional(std::move(identity));
 }
 
+bool StoreFolder::HasIdentityOfOurs() const {
+  const std::string path = File(kIdentityName);
+  const ScopedFd fd(OpenRetrying(path, O_RDONLY));
+  const auto text = fd.get() >= 0 ? ReadUpTo(fd.get(), kMaxIdentityBytes, path) : std::string();
+  return text.ok() && std::string_view(*text).starts_with(absl::StrCat(kIdentityTitle, "\n"));
+}
+
 absl::Status StoreFolder::WriteIdentity(const FolderIdentity& identity) {
   const std::string path = File(kIdentityName);
   const std::string temporary = path + kNewSuffix;
@@ -343,12 +352,31 @@ absl::Status StoreFolder::WriteIdentity(const FolderIdentity& identity) {
 
 absl::StatusOr<bool> StoreFolder::HasCatalog() const { return Exists(CatalogPath()); }
 
-absl::StatusOr<bool> StoreFolder::HasUnfinishedFiles() const {
-  for (const std::string& path : {CatalogPath() + kNewSuffix, File(kIdentityName) + kNewSuffix}) {
+absl::StatusOr<std::vector<std::string>> StoreFolder::ListUnfinishedFiles() const {
+  std::vector<std::string> paths;
+  for (const std::string& path :
+       {CatalogPath() + kNewSuffix, CatalogPath() + kNewSuffix + "-journal",
+        File(kIdentityName) + kNewSuffix}) {
     SPILLWAY_ASSIGN_OR_RETURN(const bool exists, Exists(path));
-    if (exists) return true;
+    if (exists) paths.push_back(path);
   }
-  return false;
+  return paths;
+}
+
+absl::StatusOr<std::vector<std::string>> StoreFolder::ListStoreFiles() const {
+  std::vector<std::string> paths;
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<uint32_t> segments, ListSegments());
+  for (const uint32_t segment : segments) paths.push_back(SegmentPath(segment));
+  std::vector<std::string> others = {WitnessPath(), File(kIdentityName) + kNewSuffix,
+                                     File(kIdentityName)};
+  for (std::string_view suffix : kCatalogSuffixes) {
+    others.push_back(absl::StrCat(CatalogPath(), View(suffix)));
+  }
+  for (const std::string& path : others) {
+    SPILLWAY_ASSIGN_OR_RETURN(const bool exists, Exists(path));
+    if (exists) paths.push_back(path);
+  }
+  return paths;
 }
 
 absl::StatusOr<std::vector<uint32_t>> StoreFolder::ListSegments() const {

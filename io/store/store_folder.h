@@ -52,10 +52,14 @@ class StoreFolder {
 
   // FailedPrecondition, naming its process, if another StoreFolder has the lock.
   absl::Status Lock();
+  // In words, "process 123": who has the lock, or had it last.
+  std::string HolderOfLock() const;
 
   // None: there is no identity file. DataLoss: it is damaged. FailedPrecondition: it is of another
   // format version, or no Spillway file at all.
   absl::StatusOr<std::optional<FolderIdentity>> ReadIdentity() const;
+  // Whether the identity file, of any version and even if damaged, is one of a store.
+  bool HasIdentityOfOurs() const;
   // Durable on return; appears at once or not at all.
   absl::Status WriteIdentity(const FolderIdentity& identity);
 
@@ -63,8 +67,10 @@ class StoreFolder {
   std::string WitnessPath() const;
   std::string SegmentPath(uint32_t segment) const;
   absl::StatusOr<bool> HasCatalog() const;
-  // Whether a store that was never finished left files here.
-  absl::StatusOr<bool> HasUnfinishedFiles() const;
+  // The files that a store that was never finished left here.
+  absl::StatusOr<std::vector<std::string>> ListUnfinishedFiles() const;
+  // Every file of a store that is here, but for the lock, whatever its content.
+  absl::StatusOr<std::vector<std::string>> ListStoreFiles() const;
   // Numbers of the segment files that are here, in order.
   absl::StatusOr<std::vector<uint32_t>> ListSegments() const;
   // Files were made, renamed or removed here; makes that durable.
@@ -80,8 +86,6 @@ class StoreFolder {
  private:
   explicit StoreFolder(std::string path) : path_(std::move(path)) {}
   std::string File(std::string_view name) const;
-  std::string HolderOfLock() const;
-
   std::string path_;
   std::vector<std::string> made_folders_;  // outermost first
   int folder_fd_ = -1;

@@ -79,6 +79,7 @@ class StoreImpl final : public Store {
   };
 
   std::string Names() const;
+  bool IsEmpty();
   absl::Status CheckPageBytes();
   TensorIndex PutTensor(TensorRecord record, uint64_t id, bool transient, bool committed);
   absl::Status LoadRange(PageKey key);
@@ -97,6 +98,7 @@ class StoreImpl final : public Store {
   Witness witness_;
   std::unique_ptr<StoreSpace> space_;
 
+  const bool is_new_;
   bool remove_files_;  // a scratch store, or a new one that did not open
   PageLedger ledger_;
   PackCounts packs_;

@@ -143,8 +143,8 @@ absl::Status CheckFoldersBelongTogether(const Folders& folders, const Identities
 absl::StatusOr<bool> AnyLeftovers(const Folders& folders, const Identities& identities) {
   for (size_t i = 0; i < folders.size(); ++i) {
     SPILLWAY_ASSIGN_OR_RETURN(const bool has_catalog, folders[i].HasCatalog());
-    SPILLWAY_ASSIGN_OR_RETURN(const bool has_unfinished, folders[i].HasUnfinishedFiles());
-    if (identities[i] || has_catalog || has_unfinished) return true;
+    SPILLWAY_ASSIGN_OR_RETURN(const auto unfinished, folders[i].ListUnfinishedFiles());
+    if (identities[i] || has_catalog || !unfinished.empty()) return true;
   }
   return false;
 }
@@ -237,6 +237,17 @@ absl::StatusOr<std::unique_ptr<Catalog>> OpenCatalog(const StoreFolder& folder) 
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<StoreFolder>> OpenStoreFolders(const std::vector<std::string>& names) {
+  const StoreOptions options{.folders = names, .create = false};
+  SPILLWAY_RETURN_IF_ERROR(CheckOptions(options));
+  SPILLWAY_ASSIGN_OR_RETURN(Folders folders, OpenFolders(options));
+  SPILLWAY_ASSIGN_OR_RETURN(const Identities identities, ReadIdentities(folders));
+  if (!identities[0]) return NoStore(folders, "");
+  SPILLWAY_RETURN_IF_ERROR(CheckFoldersBelongTogether(folders, identities));
+  for (StoreFolder& folder : folders) folder.Keep();
+  return folders;
+}
 
 absl::StatusOr<OpenedStore> OpenOrMakeStore(const StoreOptions& options) {
   SPILLWAY_RETURN_IF_ERROR(CheckOptions(options));

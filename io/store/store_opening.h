@@ -8,6 +8,7 @@
 #define SPILLWAY_IO_STORE_STORE_OPENING_H_
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -27,6 +28,9 @@ struct OpenedStore {
 
 // Errors as in Store::Open. After an error everything that this call made is gone again.
 absl::StatusOr<OpenedStore> OpenOrMakeStore(const StoreOptions& options);
+
+// The folders of a store that is there, all of them and in order, not locked.
+absl::StatusOr<std::vector<StoreFolder>> OpenStoreFolders(const std::vector<std::string>& names);
 
 }  // namespace spillway::io
 

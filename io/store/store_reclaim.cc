@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Giving back what a check found that nothing names. The catalog's change comes first: files are cut
-// to what it says, so a crash in between leaves tails, as before.
+// Giving back what a check found that nothing names. The catalog's change comes first: files are
+// cut to what it says, so a crash in between leaves tails, as before.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -39,8 +39,7 @@ absl::Status RemoveBytes(const Orphan& orphan) {
   const int result = is_whole ? ::unlink(orphan.path.c_str())
                               : ::truncate(orphan.path.c_str(), static_cast<off_t>(orphan.offset));
   if (result == 0 || (is_whole && errno == ENOENT)) return absl::OkStatus();
-  return base::ErrnoToStatus(errno,
-                             absl::StrCat(is_whole ? "remove " : "shorten ", orphan.path));
+  return base::ErrnoToStatus(errno, absl::StrCat(is_whole ? "remove " : "shorten ", orphan.path));
 }
 
 }  // namespace

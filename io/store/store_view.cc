@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "io/store/store_opening.h"
+#include "io/store/witness.h"
 #include "src/base/status_macros.h"
 
 namespace spillway::io {
@@ -65,13 +66,16 @@ absl::Status StoreView::OpenCatalog() {
                                      : Mode::kReadAlone;
   SPILLWAY_ASSIGN_OR_RETURN(catalog_, Catalog::OpenToRead(path, mode));
   const CatalogMeta& meta = catalog_->meta();
-  if (meta.store_id == identities_[0].store_id && meta.num_folders == identities_.size()) {
-    return absl::OkStatus();
+  if (meta.store_id != identities_[0].store_id || meta.num_folders != identities_.size()) {
+    return absl::DataLossError(absl::StrCat(path, " is the catalog of store ", meta.store_id,
+                                            " with ", meta.num_folders,
+                                            " folder(s), not of the store whose folder it lies "
+                                            "in; put the right catalog back"));
   }
-  return absl::DataLossError(absl::StrCat(path, " is the catalog of store ", meta.store_id,
-                                          " with ", meta.num_folders,
-                                          " folder(s), not of the store whose folder it lies in; "
-                                          "put the right catalog back"));
+  SPILLWAY_ASSIGN_OR_RETURN(const auto last, catalog_->ReadCommit());
+  // Beside a process that commits, the witness may be newer than what this one sees.
+  if (!holder_.empty()) return absl::OkStatus();
+  return Witness(folders_[0].WitnessPath(), meta.store_id).Check(last);
 }
 
 }  // namespace spillway::io

@@ -204,6 +204,7 @@ absl::StatusOr<std::unique_ptr<Engine>> EngineImpl::Open(EngineOptions options) 
     io::StoreOptions store_options{.folders = options.store,
                                    .must_not_exist = options.mode != OpenMode::kOpenOrCreate,
                                    .scratch = options.mode == OpenMode::kScratch,
+                                   .remove_if_empty = true,
                                    .max_bytes = options.store_bytes,
                                    .page_bytes = options.page_bytes,
                                    .announce = announce};

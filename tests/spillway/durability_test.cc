@@ -6,7 +6,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -56,6 +58,35 @@ TEST(Durability, TheCostIsStatedBeforeTheRun) {
   EXPECT_THAT(often.err, HasSubstr("note: the store takes up to "));
   EXPECT_THAT(often.err, Not(HasSubstr("SIGUSR1")));
   EXPECT_THAT(RunCommand(training.Train(1)).err, Not(HasSubstr("the store takes")));
+}
+
+// The arguments with another value for a flag.
+Arguments With(Arguments arguments, const std::string& flag, const std::string& value) {
+  const auto at = std::find(arguments.begin(), arguments.end(), flag);
+  *std::next(at) = value;
+  return arguments;
+}
+
+TEST(Durability, AStartThatFailsLeavesNoStore) {
+  const Training training;
+  // The weights are asked for when the store is there already: the model's folder has none.
+  const Ended ended =
+      RunCommand(With(training.TrainInStore(2), "--init", "model") + Arguments{"--resume"});
+  EXPECT_EQ(ended.exit_code, 1) << ended.err;
+  EXPECT_FALSE(std::filesystem::exists(training.store()));
+  EXPECT_EQ(RunCommand(training.TrainInStore(2)).exit_code, 0) << "without --resume";
+}
+
+TEST(Durability, AFailureLeavesTheLastCommitOrNothing) {
+  const Training training;
+  const Arguments diverging = With(training.TrainInStore(400), "--lr", "10");
+  const Ended without = RunCommand(diverging + Arguments{"--clip", "0"});
+  if (without.exit_code == 0) GTEST_SKIP() << "it did not diverge";
+  EXPECT_EQ(without.exit_code, 1) << without.err;
+  EXPECT_FALSE(std::filesystem::exists(training.store()));
+  const Ended with = RunCommand(diverging + Arguments{"--clip", "0", "--commit-every", "1"});
+  EXPECT_EQ(with.exit_code, 1) << with.err;
+  EXPECT_EQ(RunCommand({"fsck", training.store()}).exit_code, 0);
 }
 
 TEST(Durability, Usr1Commits) {

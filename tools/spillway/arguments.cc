@@ -122,6 +122,16 @@ CLI::Option* AddList(CLI::App* app, const std::string& name, std::vector<std::st
   return AddParsed(app, name, "LIST", value, ParseList, help);
 }
 
+CLI::Option* AddStoreArgument(CLI::App* app, std::vector<std::string>* value) {
+  return AddParsed(app, "STORE", "", value, ParseList,
+                   "The store's folders, in order: DIR or DIR,DIR");
+}
+
+absl::Status CheckStoreArgument(const std::vector<std::string>& value) {
+  return value.empty() ? UsageError("a store is needed: the name of its folder, or DIR,DIR")
+                       : absl::OkStatus();
+}
+
 CLI::Option* AddNumber(CLI::App* app, const std::string& name, double* value, const Range& range,
                        const std::string& help) {
   const auto parse = [range](const std::string& text) { return ParseNumber(text, range); };

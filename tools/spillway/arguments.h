@@ -38,6 +38,9 @@ CLI::Option* AddText(CLI::App* app, const std::string& name, std::string* value,
                      const std::string& help);
 CLI::Option* AddList(CLI::App* app, const std::string& name, std::vector<std::string>* value,
                      const std::string& help);
+// The positional STORE: DIR, or DIR,DIR in the store's order; needed. And its check.
+CLI::Option* AddStoreArgument(CLI::App* app, std::vector<std::string>* value);
+absl::Status CheckStoreArgument(const std::vector<std::string>& value);
 CLI::Option* AddNumber(CLI::App* app, const std::string& name, double* value, const Range& range,
                        const std::string& help);
 CLI::Option* AddInteger(CLI::App* app, const std::string& name, int64_t* value, int64_t least,

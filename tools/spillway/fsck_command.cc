@@ -29,9 +29,12 @@ using Json = nlohmann::ordered_json;
 constexpr char kDescription[] =
     "Check a store: its catalog, its free space, and the checksum of every page.\n"
     "\n"
-    "Reads everything that the last commit and the snapshots name, and changes nothing. Bytes that\n"
-    "nothing names (orphans, as a crash leaves them) are harmless; --repair gives them back, which\n"
-    "the next run would do anyway. Damage cannot be repaired: restore the store from a copy, go back\n"
+    "Reads everything that the last commit and the snapshots name, and changes nothing. Bytes "
+    "that\n"
+    "nothing names (orphans, as a crash leaves them) are harmless; --repair gives them back, "
+    "which\n"
+    "the next run would do anyway. Damage cannot be repaired: restore the store from a copy, go "
+    "back\n"
     "to a snapshot that is whole, or start over.\n"
     "\n"
     "Exit codes: 0 whole, 4 damaged, 1 the check could not be made.\n"
@@ -127,8 +130,8 @@ absl::Status RunFsck(const FsckFlags& flags) {
   const bool repair = flags.repair && !report->orphans.empty() && report->damage == 0;
   if (repair) SPILLWAY_RETURN_IF_ERROR(io::ReclaimOrphans(view.get(), report->orphans));
   if (flags.json) {
-    absl::PrintF("%s\n", ToJson(*report, repair).dump(-1, ' ', false,
-                                                      Json::error_handler_t::replace));
+    absl::PrintF("%s\n",
+                 ToJson(*report, repair).dump(-1, ' ', false, Json::error_handler_t::replace));
   } else {
     PrintText(*report, repair);
   }

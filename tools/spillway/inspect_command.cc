@@ -43,8 +43,8 @@ struct InspectFlags {
 // 0: one run, or none. Towards 1: many short ones.
 double Fragmentation(const DeviceSummary& device) {
   if (device.free_bytes == 0) return 0;
-  return 1 - static_cast<double>(device.largest_free_bytes) /
-                 static_cast<double>(device.free_bytes);
+  return 1 -
+         static_cast<double>(device.largest_free_bytes) / static_cast<double>(device.free_bytes);
 }
 
 std::string RoleOf(const TensorSummary& tensor) {
@@ -147,11 +147,10 @@ void PrintDevices(const StoreSummary& store) {
                "runs", "calibration");
   for (const DeviceSummary& device : store.devices) {
     const std::string calibration =
-        device.profile
-            ? absl::StrFormat("read %.2f GB/s, write %.2f GB/s",
-                              device.profile->read_bytes_per_second / 1e9,
-                              device.profile->write_bytes_per_second / 1e9)
-            : "none";
+        device.profile ? absl::StrFormat("read %.2f GB/s, write %.2f GB/s",
+                                         device.profile->read_bytes_per_second / 1e9,
+                                         device.profile->write_bytes_per_second / 1e9)
+                       : "none";
     absl::PrintF("%-32s%10d%12s%12s%12s%8d  %s\n", device.path, device.segments,
                  base::FormatBytes(device.file_bytes), base::FormatBytes(device.used_bytes()),
                  base::FormatBytes(device.free_bytes), device.free_runs, calibration);
@@ -190,12 +189,11 @@ void PrintText(const StoreSummary& store, bool with_tensors) {
   if (!with_tensors) return;
   absl::PrintF("\n%-56s%-16s%8s%12s%14s\n", "tensor", "role", "dtype", "pages", "stored");
   for (const TensorSummary& tensor : store.tensors) {
-    const std::string dtype =
-        tensor.description.is_object() && tensor.description.contains("dtype")
-            ? tensor.description["dtype"].dump()
-            : "";
-    absl::PrintF("%-56s%-16s%8s%12d%14s\n", tensor.name, RoleOf(tensor), dtype,
-                 tensor.stored_pages, base::FormatBytes(tensor.stored_bytes));
+    const std::string dtype = tensor.description.is_object() && tensor.description.contains("dtype")
+                                  ? tensor.description["dtype"].dump()
+                                  : "";
+    absl::PrintF("%-56s%-16s%8s%12d%14s\n", tensor.name, RoleOf(tensor), dtype, tensor.stored_pages,
+                 base::FormatBytes(tensor.stored_bytes));
   }
 }
 

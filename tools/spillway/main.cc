@@ -33,6 +33,9 @@ constexpr char kDescription[] =
     "      --device-bytes 48MiB --pinned-bytes 96MiB\n"
     "  spillway eval --model smollm2 --data kjv --seq 256 --batches 8\n"
     "  spillway generate --model tuned --tokens 504,1089,253\n"
+    "  spillway inspect run\n"
+    "  spillway snapshot create run before-sft\n"
+    "  spillway doctor /mnt/nvme0\n"
     "\n"
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 this machine cannot, 4 data is corrupt, 130\n"
     "interrupted.\n";
@@ -58,6 +61,12 @@ std::string Explain(const CLI::ParseError& error) {
   return text;
 }
 
+// For the app and all below it.
+void AllowExtras(CLI::App* app) {
+  app->allow_extras();
+  for (CLI::App* sub : app->get_subcommands([](CLI::App*) { return true; })) AllowExtras(sub);
+}
+
 // Understands the command line; `*run` stays empty where help or the version was printed.
 absl::Status Parse(int argc, char** argv, Run* run) {
   CLI::App app(kDescription, "spillway");
@@ -67,10 +76,14 @@ absl::Status Parse(int argc, char** argv, Run* run) {
   AddTrainCommand(&app, run);
   AddEvalCommand(&app, run);
   AddGenerateCommand(&app, run);
+  AddInspectCommand(&app, run);
+  AddFsckCommand(&app, run);
+  AddSnapshotCommand(&app, run);
+  AddTrimCommand(&app, run);
+  AddRemoveCommand(&app, run);
   AddDoctorCommand(&app, run);
   // Left-over arguments are reported below, with what was probably meant.
-  app.allow_extras();
-  for (CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; })) sub->allow_extras();
+  AllowExtras(&app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help_or_version) {
@@ -80,12 +93,13 @@ absl::Status Parse(int argc, char** argv, Run* run) {
   } catch (const CLI::ParseError& error) {
     return UsageError(Explain(error));
   }
-  const std::vector<CLI::App*> chosen = app.get_subcommands();
-  const absl::Status left = CheckNothingLeft(chosen.empty() ? app : *chosen.front());
+  const CLI::App* chosen = &app;
+  while (!chosen->get_subcommands().empty()) chosen = chosen->get_subcommands().front();
+  const absl::Status left = CheckNothingLeft(*chosen);
   if (!left.ok()) return left;
   if (*run) return absl::OkStatus();
-  std::fputs(app.help().c_str(), stderr);
-  return UsageError("a command is needed, such as train; spillway --help lists them");
+  std::fputs(chosen->help().c_str(), stderr);
+  return UsageError("a command is needed; the help above lists them");
 }
 
 absl::Status ParseAndRun(int argc, char** argv) {

@@ -23,9 +23,9 @@ uint64_t Unsigned(const SqliteStatement& row, int column) {
 }
 
 absl::Status ReadCommit(const io::StoreView& view, StoreSummary* summary) {
-  SPILLWAY_ASSIGN_OR_RETURN(
-      SqliteStatement get, view.catalog().database().Prepare(
-                               "SELECT number, time, used_bytes, user_state FROM last_commit"));
+  SPILLWAY_ASSIGN_OR_RETURN(SqliteStatement get,
+                            view.catalog().database().Prepare(
+                                "SELECT number, time, used_bytes, user_state FROM last_commit"));
   SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, get.Step());
   if (has_row) {
     summary->commit = CommitSummary{Unsigned(get, 0), get.Bytes(1), Unsigned(get, 2), get.Bytes(3)};

@@ -97,18 +97,17 @@ class PartialFolder {
   bool made_ = false;
 };
 
-absl::Status WriteWeights(Engine* engine, const std::vector<Parameter>& parameters,
-                          const std::string& folder) {
+absl::Status WriteWeights(const std::vector<ParameterShape>& parameters,
+                          const WeightStream& weights, const std::string& folder) {
   std::vector<hf::TensorDeclaration> tensors;
-  for (const Parameter& parameter : parameters) {
+  for (const ParameterShape& parameter : parameters) {
     tensors.push_back({parameter.name, hf::TensorDType::kF32, parameter.shape});
   }
   SPILLWAY_HF_ASSIGN_OR_RETURN(const auto writer,
                                hf::SafetensorsWriter::Create(folder, std::move(tensors), {}));
-  for (const Parameter& parameter : parameters) {
-    SPILLWAY_HF_RETURN_IF_ERROR(
-        ReadMasterWeight(engine, parameter,
-                         [&](std::span<const std::byte> bytes) { return writer->Append(bytes); }));
+  const auto append = [&](std::span<const std::byte> bytes) { return writer->Append(bytes); };
+  for (const ParameterShape& parameter : parameters) {
+    SPILLWAY_HF_RETURN_IF_ERROR(weights(parameter, append));
   }
   return writer->Finish();
 }
@@ -152,18 +151,35 @@ absl::Status CheckExportFolder(const std::string& folder) {
       "%s exists already and nothing is overwritten; remove it or give another name", folder));
 }
 
-absl::Status ExportModel(Engine* engine, const std::vector<Parameter>& parameters,
-                         const std::string& config_json, const std::string& model_folder,
-                         const std::string& folder) {
+absl::Status ExportWeights(const std::vector<ParameterShape>& parameters,
+                           const WeightStream& weights, const std::string& config_json,
+                           const std::string& model_folder, const std::string& folder) {
   const std::string target = WithoutTrailingSlashes(folder);
   SPILLWAY_HF_RETURN_IF_ERROR(CheckExportFolder(target));
   PartialFolder partial(target);
   SPILLWAY_HF_RETURN_IF_ERROR(partial.Make());
-  SPILLWAY_HF_RETURN_IF_ERROR(WriteWeights(engine, parameters, partial.path()));
+  SPILLWAY_HF_RETURN_IF_ERROR(WriteWeights(parameters, weights, partial.path()));
   SPILLWAY_HF_RETURN_IF_ERROR(hf::WriteTextFile(partial.path() + "/config.json",
                                                 ConfigForFp32(config_json), hf::IfExists::kFail));
-  SPILLWAY_HF_RETURN_IF_ERROR(CopyTokenizer(model_folder, partial.path()));
+  if (!model_folder.empty()) {
+    SPILLWAY_HF_RETURN_IF_ERROR(CopyTokenizer(model_folder, partial.path()));
+  }
   return partial.Publish();
+}
+
+absl::Status ExportModel(Engine* engine, const std::vector<Parameter>& parameters,
+                         const std::string& config_json, const std::string& model_folder,
+                         const std::string& folder) {
+  std::vector<ParameterShape> shapes;
+  for (const Parameter& parameter : parameters) {
+    shapes.push_back({parameter.name, parameter.shape});
+  }
+  // Asked for in the order of the list.
+  auto next = parameters.begin();
+  const auto weights = [&](const ParameterShape&, const ConsumeBytes& consume) {
+    return ReadMasterWeight(engine, *next++, consume);
+  };
+  return ExportWeights(shapes, weights, config_json, model_folder, folder);
 }
 
 }  // namespace spillway::trainer

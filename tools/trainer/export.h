@@ -6,22 +6,36 @@
 #ifndef SPILLWAY_TOOLS_TRAINER_EXPORT_H_
 #define SPILLWAY_TOOLS_TRAINER_EXPORT_H_
 
+#include <cstddef>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "spillway/engine.h"
 #include "tools/trainer/model.h"
+#include "tools/trainer/parameters.h"
 
 namespace spillway::trainer {
 
 // AlreadyExists if `folder` is there and not an empty folder. For a check before the training.
 absl::Status CheckExportFolder(const std::string& folder);
 
+using ConsumeBytes = std::function<absl::Status(std::span<const std::byte>)>;
+// Hands all fp32 bytes of a parameter to `consume`, in order and in pieces.
+using WeightStream =
+    std::function<absl::Status(const ParameterShape& parameter, const ConsumeBytes& consume)>;
+
 // Writes `folder`, which appears whole under its name or not at all: it is filled as
 // `folder`.partial-<pid>, synced and renamed, and removed again if anything fails. `config_json` is
 // the model's config.json, to which the element type written ("float32") is noted; tokenizer files
-// are copied from `model_folder` where present.
+// are copied from `model_folder` where present (empty: none).
+absl::Status ExportWeights(const std::vector<ParameterShape>& parameters,
+                           const WeightStream& weights, const std::string& config_json,
+                           const std::string& model_folder, const std::string& folder);
+
+// The same with an engine's master weights.
 absl::Status ExportModel(Engine* engine, const std::vector<Parameter>& parameters,
                          const std::string& config_json, const std::string& model_folder,
                          const std::string& folder);

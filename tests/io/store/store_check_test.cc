@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The check of a store: whole ones are found whole, whatever was done to them by the rules; each
+// kind of damage is found and named; what a crash leaves is told apart and given back.
+
+#include "io/store/store_check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "io/posix_io_engine.h"
+#include "tests/io/store/store_test_util.h"
+
+namespace spillway::io {
+namespace {
+
+using ::testing::HasSubstr;
+
+class StoreCheckTest : public StoreTest {
+ protected:
+  // Two folders; a tensor of eight pages in three versions, of which a snapshot keeps the first and
+  // the last commit was restored from it in part; a tensor that only the snapshot "b" has no more.
+  void SetUp() override {
+    options_ = TwoFolders();
+    auto store = Open(options_);
+    ASSERT_TRUE(store);
+    const TensorIndex w = *store->AddTensor({"w", "{}", 8}, false);
+    WriteAll(*store, w, 8, 1);
+    ASSERT_TRUE(store->Commit("one").ok());
+    ASSERT_TRUE(store->Snapshot("a").ok());
+    WriteAll(*store, w, 4, 2);
+    const TensorIndex v = *store->AddTensor({"v", "{}", 2}, false);
+    WriteAll(*store, v, 2, 1);
+    ASSERT_TRUE(store->Commit("two").ok());
+    ASSERT_TRUE(store->Snapshot("b").ok());
+    ASSERT_TRUE(store->Restore("a").ok());
+    WriteAll(*store, w, 2, 3);
+    ASSERT_TRUE(store->Commit("three").ok());
+  }
+
+  void WriteAll(Store& store, TensorIndex tensor, uint64_t pages, uint64_t version) {
+    for (uint64_t page = 0; page < pages; ++page) {
+      ASSERT_TRUE(WritePage(store, io_, tensor, page, version).ok());
+    }
+  }
+
+  std::unique_ptr<StoreView> View() {
+    auto view = StoreView::Open(options_.folders, StoreView::Wanted::kAlone);
+    EXPECT_TRUE(view.ok()) << view.status();
+    return view.ok() ? *std::move(view) : nullptr;
+  }
+  StoreCheckReport Check(const StoreCheckOptions& options = {}) {
+    const auto view = View();
+    if (view == nullptr) return {};
+    auto engine = *PosixIoEngine::Create({});
+    auto report = CheckStore(*view, engine.get(), options);
+    EXPECT_TRUE(report.ok()) << report.status();
+    return report.ok() ? *std::move(report) : StoreCheckReport();
+  }
+  std::string Catalog() const { return options_.folders[0] + "/spillway-catalog.sqlite"; }
+  // Expects damage of which some message has the text.
+  void ExpectDamage(const std::string& text) {
+    const StoreCheckReport report = Check();
+    EXPECT_GT(report.damage, 0u) << text;
+    std::string all;
+    for (const StoreFinding& finding : report.findings) all += finding.message + "\n";
+    EXPECT_THAT(all, HasSubstr(text));
+  }
+  void ExpectWhole() {
+    const StoreCheckReport report = Check();
+    for (const StoreFinding& finding : report.findings) ADD_FAILURE() << finding.message;
+    EXPECT_TRUE(report.orphans.empty()) << report.orphans[0].path << report.orphans[0].offset;
+  }
+
+  StoreOptions options_;
+};
+
+TEST_F(StoreCheckTest, AWholeStoreIsCounted) {
+  const StoreCheckReport report = Check();
+  EXPECT_EQ(report.damage, 0u);
+  EXPECT_TRUE(report.findings.empty());
+  EXPECT_TRUE(report.orphans.empty());
+  EXPECT_EQ(report.tensors, 2u) << "v was there, without a page, when three was committed";
+  EXPECT_EQ(report.snapshots, 2u);
+  // Of w: 8 of the last commit, 4 and 4 kept; of v: 2 kept.
+  EXPECT_EQ(report.extents, 8 + 2 + 4 + 2);
+  EXPECT_EQ(report.used_bytes, report.extents * kTestPageBytes);
+  EXPECT_EQ(report.read_bytes, report.used_bytes);
+  EXPECT_GT(report.free_bytes, 0u);
+}
+
+TEST_F(StoreCheckTest, TheCatalogAloneReadsNoPage) {
+  const StoreCheckReport report = Check({.read_pages = false});
+  EXPECT_EQ(report.damage, 0u);
+  EXPECT_EQ(report.read_bytes, 0u);
+}
+
+TEST_F(StoreCheckTest, LooksWithoutChangingAByte) {
+  const auto before = FilesIn(options_.folders[0]);
+  const auto time = std::filesystem::last_write_time(Catalog());
+  Check();
+  EXPECT_EQ(FilesIn(options_.folders[0]), before);
+  EXPECT_EQ(std::filesystem::last_write_time(Catalog()), time);
+}
+
+TEST_F(StoreCheckTest, ANeverCommittedStoreIsWhole) {
+  options_.folders = {folder_ / "new"};
+  {
+    ASSERT_TRUE(Open(options_));
+  }
+  const StoreCheckReport report = Check();
+  EXPECT_EQ(report.damage, 0u);
+  EXPECT_EQ(report.pages, 0u);
+}
+
+TEST_F(StoreCheckTest, AFlippedByteIsFoundWhereItIs) {
+  const std::string sql = "SELECT segment FROM pages WHERE page = 5";
+  const uint64_t offset = std::stoull(RunSql(Catalog(), "SELECT offset FROM pages WHERE page = 5"));
+  const auto device =
+      static_cast<size_t>(std::stoi(RunSql(Catalog(), "SELECT device FROM pages WHERE page = 5")));
+  const std::string path = options_.folders[device] + "/spillway-segment-000000";
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(offset + 1000));
+  const char byte = static_cast<char>(file.get() ^ 1);
+  file.seekp(static_cast<std::streamoff>(offset + 1000));
+  file.put(byte);
+  file.close();
+  const StoreCheckReport report = Check();
+  ASSERT_EQ(report.damage, 1u);
+  const StoreFinding& finding = report.findings[0];
+  EXPECT_EQ(finding.tensor, "w");
+  EXPECT_EQ(finding.page, 5u);
+  EXPECT_EQ(finding.path, std::filesystem::absolute(path));
+  EXPECT_EQ(finding.offset, offset);
+  EXPECT_THAT(finding.message, HasSubstr("checksum"));
+  // Page 5 never changed: all three commits need it.
+  EXPECT_EQ(finding.commits.size(), 3u);
+}
+
+TEST_F(StoreCheckTest, AMissingOrShortFileIsFound) {
+  const std::string path = options_.folders[1] + "/spillway-segment-000000";
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 4096);
+  ExpectDamage("and should have");
+  std::filesystem::remove(path);
+  ExpectDamage("is missing");
+}
+
+TEST_F(StoreCheckTest, ADamagedCatalogIsFound) {
+  std::fstream file(Catalog(), std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(4096 + 100);
+  file.put('\x55');
+  file.close();
+  const auto view = StoreView::Open(options_.folders, StoreView::Wanted::kAlone);
+  if (!view.ok()) {
+    EXPECT_EQ(view.status().code(), absl::StatusCode::kDataLoss);
+    return;
+  }
+  auto engine = *PosixIoEngine::Create({});
+  auto report = CheckStore(**view, engine.get(), {});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_GT(report->damage, 0u);
+}
+
+// Rows that somebody changed, with right seals.
+struct Change {
+  std::string name;
+  std::string sql;
+  std::string finding;  // some part of a message
+};
+class ChangedRow : public StoreCheckTest, public testing::WithParamInterface<Change> {};
+
+TEST_P(ChangedRow, IsFound) {
+  RunSql(Catalog(), "PRAGMA ignore_check_constraints = 1; " + GetParam().sql);
+  ExpectDamage(GetParam().finding);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Damage, ChangedRow,
+    testing::Values(
+        Change{"ALostPage", "DELETE FROM pages WHERE page = 7", "add up to the digest"},
+        Change{"ALostKeptPage", "DELETE FROM kept WHERE page = 3 AND born = 1", "snapshot 'a'"},
+        Change{"AChecksum", "UPDATE pages SET checksum = checksum + 1 WHERE page = 6",
+               "page 6 at offset"},
+        Change{"AnotherTensor", "UPDATE pages SET tensor = 99 WHERE page = 6", "no such tensor"},
+        Change{"APageBeyondItsTensor", "UPDATE pages SET page = 8 WHERE page = 7",
+               "the tensor has 8 pages"},
+        Change{"AnExtentTwice",
+               "UPDATE pages SET offset = (SELECT offset FROM pages WHERE page = 5), device = "
+               "(SELECT device FROM pages WHERE page = 5) WHERE page = 7",
+               "its extent is also"},
+        Change{"AnExtentWithinAnother",
+               "UPDATE pages SET offset = (SELECT offset FROM pages WHERE page = 5) + 4096, device "
+               "= (SELECT device FROM pages WHERE page = 5) WHERE page = 7",
+               "begins within another"},
+        Change{"AnExtentBeyondItsFile", "UPDATE pages SET offset = 1099511627776 WHERE page = 7",
+               "was written to"},
+        Change{"AnUnknownFile", "UPDATE pages SET segment = 5 WHERE page = 7",
+               "does not know its file"},
+        Change{"AnImpossibleRow", "UPDATE pages SET device = 7 WHERE page = 7",
+               "its row in the catalog is impossible"},
+        Change{"ATensorsName", "UPDATE tensors SET name = 'x' WHERE name = 'w'",
+               "add up to the digest"},
+        Change{"ALostSpan", "DELETE FROM tensor_spans WHERE died IS NULL",
+               "no part of the last commit"},
+        Change{"TheUserState", "UPDATE last_commit SET user_state = x'00'", "the last commit"},
+        Change{"ASnapshotsState", "UPDATE snapshots SET user_state = x'00' WHERE label = 'b'",
+               "snapshot 'b'"},
+        Change{"ASnapshotOfTheFuture", "UPDATE snapshots SET number = 100 WHERE label = 'b'",
+               "impossible commit"},
+        Change{"FreeAndNamed",
+               "UPDATE free_space SET runs = '0+' || (free_bytes / 4096 + 4), free_bytes = "
+               "free_bytes + 16384 WHERE device = 0",
+               "free and a page's at once"},
+        Change{"FreeBytes", "UPDATE free_space SET free_bytes = free_bytes - 4096",
+               "free_space counts"},
+        Change{"UsedBytes", "UPDATE last_commit SET used_bytes = used_bytes + 4096", "counts"},
+        Change{"APackThatNobodyNames", "INSERT INTO packs VALUES (0, 0, 1048576, 4096, 1)",
+               "packs has"}),
+    [](const auto& each) { return each.param.name; });
+
+// --- Orphans ---
+
+TEST_F(StoreCheckTest, WhatACrashLeavesIsNoDamageAndIsGivenBack) {
+  const std::string& first = options_.folders[0];
+  std::ofstream(first + "/spillway-catalog.sqlite.new") << "half";
+  std::ofstream(first + "/spillway-segment-000007") << std::string(8192, 'x');
+  const std::string known = first + "/spillway-segment-000000";
+  const auto size = std::filesystem::file_size(known);
+  std::filesystem::resize_file(known, size + 12288);
+  std::ofstream(first + "/notes.txt") << "mine";
+  RunSql(Catalog(),
+         "UPDATE free_space SET runs = (SELECT substr(runs, 1, instr(runs, '+')) || "
+         "(free_bytes / 4096 - 2)), free_bytes = free_bytes - 8192 WHERE device = 1");
+  {
+    const auto view = View();
+    ASSERT_TRUE(view);
+    auto engine = *PosixIoEngine::Create({});
+    const auto report = CheckStore(*view, engine.get(), {});
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_EQ(report->damage, 0u) << report->findings[0].message;
+    EXPECT_EQ(report->orphans.size(), 4u);
+    EXPECT_EQ(report->orphan_bytes, 4 + 8192 + 12288 + 8192u);
+    const absl::Status reclaimed = ReclaimOrphans(view.get(), report->orphans);
+    ASSERT_TRUE(reclaimed.ok()) << reclaimed;
+  }
+  EXPECT_FALSE(std::filesystem::exists(first + "/spillway-catalog.sqlite.new"));
+  EXPECT_FALSE(std::filesystem::exists(first + "/spillway-segment-000007"));
+  EXPECT_EQ(std::filesystem::file_size(known), size);
+  EXPECT_TRUE(std::filesystem::exists(first + "/notes.txt"));
+  ExpectWhole();
+  auto store = Open(options_);
+  ASSERT_TRUE(store);
+  EXPECT_EQ(store->UserState(), "three");
+  ASSERT_TRUE(store->Restore("b").ok());
+  EXPECT_TRUE(PageIs(*store, io_, **store->FindTensor("w"), 1, 2));
+}
+
+TEST_F(StoreCheckTest, TheLogOfACrashIsReadAndLeft) {
+  const std::string copy = folder_ / "copy";
+  {
+    auto store = Open(options_);
+    ASSERT_TRUE(store);
+    ASSERT_TRUE(store->Commit("four").ok());
+    // As a kill leaves it.
+    for (const char* name : {"a", "b"}) {
+      std::filesystem::create_directories(copy + "/" + name);
+      std::filesystem::copy(folder_ / name, copy + "/" + name,
+                            std::filesystem::copy_options::recursive);
+    }
+  }
+  options_.folders = {copy + "/a", copy + "/b"};
+  const std::string log = Catalog() + "-wal";
+  ASSERT_GT(std::filesystem::file_size(log), 0u);
+  const auto size = std::filesystem::file_size(log);
+  {
+    const auto view = View();
+    ASSERT_TRUE(view);
+    EXPECT_EQ((*view->catalog().ReadCommit())->user_state, "four");
+  }
+  EXPECT_EQ(Check().damage, 0u);
+  EXPECT_EQ(std::filesystem::file_size(log), size) << "the log was merged";
+}
+
+TEST_F(StoreCheckTest, AStoreInUseIsSomebodyElses) {
+  const auto store = Open(options_);
+  ASSERT_TRUE(store);
+  const auto alone = StoreView::Open(options_.folders, StoreView::Wanted::kAlone);
+  EXPECT_EQ(alone.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(alone.status().message()), HasSubstr("this process"));
+  const auto view = StoreView::Open(options_.folders, StoreView::Wanted::kAnyState);
+  ASSERT_TRUE(view.ok()) << view.status();
+  EXPECT_THAT((*view)->holder(), HasSubstr("this process"));
+  EXPECT_EQ((*(*view)->catalog().ReadCommit())->user_state, "three");
+  ASSERT_TRUE(store->Commit("five").ok()) << "a reader is in nobody's way";
+  EXPECT_EQ((*(*view)->catalog().ReadCommit())->user_state, "three") << "one state throughout";
+}
+
+TEST_F(StoreCheckTest, StopsWhenAsked) {
+  const auto view = View();
+  auto engine = *PosixIoEngine::Create({});
+  const std::atomic<bool> stop{true};
+  EXPECT_EQ(CheckStore(*view, engine.get(), {.stop = &stop}).status().code(),
+            absl::StatusCode::kCancelled);
+}
+
+// Random commits, snapshots, restores and drops leave nothing to find.
+TEST_F(StoreCheckTest, WhateverIsDoneByTheRulesIsWhole) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  std::vector<std::string> labels = {"a", "b"};
+  for (int round = 0; round < 12; ++round) {
+    {
+      auto store = Open(options_);
+      ASSERT_TRUE(store);
+      const auto w = store->FindTensor("w");
+      ASSERT_TRUE(w.ok() && w->has_value());
+      for (int step = 0; step < 6; ++step) {
+        for (uint64_t page = 0; page < 8; ++page) {
+          if (random() % 3 != 0) continue;
+          ASSERT_TRUE(WritePage(*store, io_, **w, page, random()).ok());
+        }
+        switch (random() % 5) {
+          case 0:
+            labels.push_back("s" + std::to_string(round) + "-" + std::to_string(step));
+            ASSERT_TRUE(store->Snapshot(labels.back()).ok());
+            break;
+          case 1: ASSERT_TRUE(store->Restore(labels[random() % labels.size()]).ok()); break;
+          case 2:
+            if (labels.size() > 1) {
+              const size_t i = random() % labels.size();
+              ASSERT_TRUE(store->Drop(labels[i]).ok());
+              labels.erase(labels.begin() + static_cast<long>(i));
+            }
+            break;
+          default: ASSERT_TRUE(store->Commit(std::to_string(step)).ok());
+        }
+      }
+    }
+    const StoreCheckReport report = Check();
+    for (const StoreFinding& finding : report.findings) ADD_FAILURE() << finding.message;
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace spillway::io

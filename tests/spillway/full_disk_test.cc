@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Real file systems that are too small: a run on one either ends well or says once what is missing,
+// with the last commit intact; never does the check before the run pass where the first commit then
+// fails for want of a few KiB.
+
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <tuple>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/spillway/command.h"
+#include "tests/spillway/training.h"
+
+namespace spillway::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+enum class Kind { kTmpfs, kExt4 };
+
+// Runs a program with its words; its exit code.
+int Shell(const std::string& words) {
+  return WEXITSTATUS(std::system((words + " >/dev/null 2>&1").c_str()));
+}
+
+// A file system of its own with so many bytes, mounted while this lives.
+class SmallDisk {
+ public:
+  SmallDisk(Kind kind, uint64_t kib, const std::string& folder)
+      : place_(folder + "/mount"), image_(folder + "/image") {
+    fs::create_directories(place_);
+    if (kind == Kind::kTmpfs) {
+      const std::string size = "size=" + std::to_string(kib) + "k";
+      mounted_ = mount("tmpfs", place_.c_str(), "tmpfs", 0, size.c_str()) == 0;
+      if (!mounted_) why_ = std::string("mount: ") + std::strerror(errno);
+      return;
+    }
+    mounted_ = Shell("truncate -s " + std::to_string(kib) + "k " + image_) == 0 &&
+               Shell("/usr/sbin/mkfs.ext4 -q -F -O ^has_journal -m 0 " + image_) == 0 &&
+               Shell("mount -o loop " + image_ + " " + place_) == 0;
+    if (!mounted_) why_ = "cannot make and mount an ext4 image";
+  }
+  SmallDisk(const SmallDisk&) = delete;
+  SmallDisk& operator=(const SmallDisk&) = delete;
+  ~SmallDisk() {
+    if (mounted_) Shell("umount " + place_);
+  }
+  bool is_mounted() const { return mounted_; }
+  const std::string& why() const { return why_; }
+  const std::string& path() const { return place_; }
+
+ private:
+  std::string place_;
+  std::string image_;
+  std::string why_;
+  bool mounted_ = false;
+};
+
+class FullDisk : public ::testing::TestWithParam<std::tuple<Kind, uint64_t>> {
+ protected:
+  // Every outcome that is allowed.
+  void ExpectDoneOrOneClearError(const Ended& ended) {
+    if (ended.exit_code == 0) return;
+    EXPECT_EQ(ended.exit_code, 1) << ended.err;
+    const size_t first = ended.err.find("spillway: ");
+    ASSERT_NE(first, std::string::npos) << ended.err;
+    EXPECT_EQ(ended.err.find("spillway: ", first + 1), std::string::npos) << ended.err;
+    const bool says_what_is_missing = ended.err.find("free some space") != std::string::npos ||
+                                      ended.err.find("free at least") != std::string::npos ||
+                                      ended.err.find("No space left") != std::string::npos;
+    EXPECT_TRUE(says_what_is_missing) << ended.err;
+  }
+};
+
+TEST_P(FullDisk, ARunEndsWellOrSaysWhatIsMissing) {
+  if (geteuid() != 0) GTEST_SKIP() << "mounting a file system needs root";
+  const Training training;
+  const auto [kind, kib] = GetParam();
+  const SmallDisk disk(kind, kib, training / "disk");
+  if (!disk.is_mounted()) GTEST_SKIP() << disk.why();
+  const std::string store = disk.path() + "/store";
+  const Arguments arguments = training.Train(6) + Arguments{"--store", store};
+
+  const Ended ended = RunCommand(arguments + Arguments{"--commit-every", "2"});
+  ExpectDoneOrOneClearError(ended);
+  if (ended.exit_code != 0) {
+    // What was not committed is gone, and the folder free for another run; no step was wasted.
+    EXPECT_THAT(ended.err, Not(HasSubstr("step 1/"))) << "refused before the run: " << ended.err;
+    EXPECT_FALSE(fs::exists(store)) << ended.err;
+    return;
+  }
+  const Ended checked = RunCommand({"fsck", store, "--json"});
+  EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
+  const Ended resumed = RunCommand(arguments + Arguments{"--resume"});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_EQ(resumed.json()["steps_this_run"], 0);
+  EXPECT_EQ(resumed.json()["weights_hash"], ended.json()["weights_hash"]);
+}
+
+// Somebody else fills the disk while the run is on its way.
+TEST_P(FullDisk, FilledByOthersTheLastCommitStands) {
+  if (geteuid() != 0) GTEST_SKIP() << "mounting a file system needs root";
+  const Training training;
+  const auto [kind, kib] = GetParam();
+  const SmallDisk disk(kind, kib, training / "disk");
+  if (!disk.is_mounted()) GTEST_SKIP() << disk.why();
+  const std::string store = disk.path() + "/store";
+  const Arguments arguments = training.Train(4) + Arguments{"--store", store};
+  const Ended first = RunCommand(arguments);
+  if (first.exit_code != 0) return ExpectDoneOrOneClearError(first);
+
+  const std::string filler = disk.path() + "/filler";
+  Shell("dd if=/dev/zero of=" + filler + " bs=4k");
+  const Ended full = RunCommand(training.Train(8) +
+                                Arguments{"--store", store, "--resume", "--commit-every", "1"});
+  ExpectDoneOrOneClearError(full);
+  fs::remove(filler);
+  const Ended checked = RunCommand({"fsck", store, "--json"});
+  EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
+  const Ended resumed = RunCommand(arguments + Arguments{"--resume"});
+  // A resume wants room for two states, which the disk may never have had.
+  ExpectDoneOrOneClearError(resumed);
+  if (full.exit_code != 0 && resumed.exit_code == 0) {
+    EXPECT_EQ(resumed.json()["weights_hash"], first.json()["weights_hash"]);
+  }
+}
+
+std::string NameOf(const ::testing::TestParamInfo<std::tuple<Kind, uint64_t>>& info) {
+  const auto& [kind, kib] = info.param;
+  return (kind == Kind::kTmpfs ? "Tmpfs" : "Ext4") + std::to_string(kib) + "KiB";
+}
+
+INSTANTIATE_TEST_SUITE_P(Tmpfs, FullDisk,
+                         ::testing::Combine(::testing::Values(Kind::kTmpfs),
+                                            ::testing::Values(64, 128, 256, 512, 768, 1024, 1280,
+                                                              1536, 2048, 2560, 3072, 4096)),
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(Ext4, FullDisk,
+                         ::testing::Combine(::testing::Values(Kind::kExt4),
+                                            ::testing::Values(512, 1024, 2048, 3072, 4096, 6144,
+                                                              8192)),
+                         NameOf);
+
+}  // namespace
+}  // namespace spillway::test

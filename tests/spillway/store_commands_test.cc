@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The commands for stores, on those that training runs make: inspect, fsck, snapshot, trim, remove.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/spillway/command.h"
+#include "tests/spillway/training.h"
+
+namespace spillway::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+// Names and bytes of the files in a folder, but for the lock, whose content is for messages.
+std::map<std::string, std::string> Content(const std::string& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file() || entry.path().filename() == "spillway-lock") continue;
+    files[entry.path()] = ReadFile(entry.path());
+  }
+  return files;
+}
+
+// A store after six steps, committed at four and six, a snapshot between.
+class StoreCommands : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const Ended first = RunCommand(training_.TrainInStore(4));
+    ASSERT_EQ(first.exit_code, 0) << first.err;
+    hash_at_4_ = first.json()["weights_hash"];
+    const Ended created = RunCommand({"snapshot", "create", store(), "step-4"});
+    ASSERT_EQ(created.exit_code, 0) << created.err;
+    const Ended second = RunCommand(training_.TrainInStore(6) + Arguments{"--resume"});
+    ASSERT_EQ(second.exit_code, 0) << second.err;
+    hash_at_6_ = second.json()["weights_hash"];
+  }
+  std::string store() const { return training_.store(); }
+  Json Run(const Arguments& arguments) {
+    const Ended ended = RunCommand(arguments);
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    return ended.json();
+  }
+
+  Training training_;
+  std::string hash_at_4_;
+  std::string hash_at_6_;
+};
+
+TEST_F(StoreCommands, InspectSaysWhatIsThereAndChangesNothing) {
+  const auto before = Content(store());
+  const Json json = Run({"inspect", store(), "--json"});
+  EXPECT_EQ(Content(store()), before);
+  EXPECT_EQ(json["v"], 1);
+  EXPECT_EQ(json["format"], 2);
+  EXPECT_EQ(json["commit"]["step"], 6);
+  EXPECT_TRUE(json["held_by"].is_null());
+  EXPECT_EQ(json["snapshots"].size(), 1u);
+  EXPECT_EQ(json["snapshots"][0]["label"], "step-4");
+  EXPECT_EQ(json["snapshots"][0]["step"], 4);
+  EXPECT_GT(json["snapshot_bytes"], 0);
+  EXPECT_EQ(json["roles"]["parameter"]["tensors"], 20);
+  EXPECT_EQ(json["roles"]["moment"]["tensors"], 40);
+  EXPECT_EQ(json["tensors"].size(), 60u);
+  EXPECT_EQ(json["tensors"][0]["description"]["dtype"], "f32");
+  ASSERT_EQ(json["devices"].size(), 1u);
+  const Json& device = json["devices"][0];
+  EXPECT_EQ(device["used_bytes"].get<uint64_t>() + device["free_bytes"].get<uint64_t>(),
+            device["file_bytes"].get<uint64_t>());
+  EXPECT_EQ(device["used_bytes"], json["commit"]["used_bytes"]);
+
+  const Ended text = RunCommand({"inspect", store(), "--tensors"});
+  EXPECT_EQ(text.exit_code, 0);
+  for (const char* part : {"step 6", "snapshot step-4", "parameter", "model.norm.weight"}) {
+    EXPECT_THAT(text.out, HasSubstr(part));
+  }
+}
+
+TEST_F(StoreCommands, InspectAndListWorkBesideARun) {
+  Command run(training_.TrainInStore(100'000'000) + Arguments{"--resume", "--commit-every", "2"});
+  while (!run.has_ended() && ReadLog(training_.log()).size() < 12) usleep(2000);
+  const Json json = Run({"inspect", store(), "--json"});
+  EXPECT_THAT(json["held_by"].get<std::string>(), HasSubstr("process "));
+  EXPECT_GE(json["commit"]["step"], 6);
+  EXPECT_EQ(Run({"snapshot", "list", store(), "--json"})["snapshots"][0]["label"], "step-4");
+  // What would change the store, or read what may go, names who has it.
+  for (const Arguments& arguments :
+       {Arguments{"fsck", store()}, Arguments{"trim", store()},
+        Arguments{"remove", store(), "--yes"}, Arguments{"snapshot", "create", store(), "x"},
+        Arguments{"snapshot", "restore", store(), "step-4"},
+        Arguments{"snapshot", "drop", store(), "step-4"},
+        Arguments{"snapshot", "export", store(), "--save", training_ / "out"}}) {
+    const Ended ended = RunCommand(arguments);
+    EXPECT_EQ(ended.exit_code, 1) << arguments[0];
+    EXPECT_THAT(ended.err, HasSubstr("in use by process ")) << arguments[0];
+  }
+  const Ended exported =
+      RunCommand({"snapshot", "export", store(), "step-4", "--save", training_ / "while-running"});
+  EXPECT_EQ(exported.exit_code, 0) << exported.err;
+  run.Signal(SIGINT);
+  EXPECT_EQ(run.Wait().exit_code, 130);
+  EXPECT_EQ(RunCommand({"fsck", store()}).exit_code, 0);
+}
+
+TEST_F(StoreCommands, FsckFindsItWhole) {
+  const auto before = Content(store());
+  const Json json = Run({"fsck", store(), "--json"});
+  EXPECT_EQ(Content(store()), before);
+  EXPECT_EQ(json["v"], 1);
+  EXPECT_EQ(json["whole"], true);
+  EXPECT_EQ(json["damage"], 0);
+  EXPECT_EQ(json["orphan_bytes"], 0) << json["orphans"];
+  EXPECT_EQ(json["tensors"], 60);
+  EXPECT_GT(json["read_bytes"], 0);
+  EXPECT_EQ(Run({"fsck", store(), "--json", "--catalog-only"})["read_bytes"], 0);
+}
+
+TEST_F(StoreCommands, FsckNamesDamageAndEndsWith4) {
+  const std::string segment = store() + "/spillway-segment-000000";
+  std::string bytes = ReadFile(segment);
+  // Somewhere in the middle of what is used, every 4 KiB.
+  for (size_t at = 100; at < bytes.size(); at += 4096) bytes[at] = static_cast<char>(bytes[at] ^ 4);
+  WriteFile(segment, bytes);
+  const Ended ended = RunCommand({"fsck", store(), "--json", "--repair"});
+  EXPECT_EQ(ended.exit_code, 4) << ended.err;
+  const Json json = ended.json();
+  EXPECT_EQ(json["whole"], false);
+  EXPECT_GT(json["damage"], 10);
+  EXPECT_EQ(json["repaired"], false);
+  const Json& finding = json["findings"][0];
+  for (const char* key : {"message", "tensor", "page", "file", "offset", "needed_by"}) {
+    EXPECT_TRUE(finding.contains(key)) << key;
+  }
+  EXPECT_THAT(ended.err, HasSubstr("damaged"));
+  const Ended text = RunCommand({"fsck", store()});
+  EXPECT_EQ(text.exit_code, 4);
+  EXPECT_THAT(text.out, HasSubstr("segment-000000: "));
+}
+
+TEST_F(StoreCommands, FsckRepairGivesBackOnlyWhatNothingNames) {
+  std::ofstream(store() + "/spillway-segment-000009") << std::string(4096, 'x');
+  std::ofstream(store() + "/mine.txt") << "text";
+  const Ended looked = RunCommand({"fsck", store()});
+  EXPECT_EQ(looked.exit_code, 0) << looked.err;
+  EXPECT_THAT(looked.out, HasSubstr("--repair"));
+  EXPECT_TRUE(fs::exists(store() + "/spillway-segment-000009")) << "only when asked";
+  const Json json = Run({"fsck", store(), "--json", "--repair"});
+  EXPECT_EQ(json["repaired"], true);
+  EXPECT_FALSE(fs::exists(store() + "/spillway-segment-000009"));
+  EXPECT_TRUE(fs::exists(store() + "/mine.txt"));
+  EXPECT_EQ(Run({"fsck", store(), "--json"})["orphans"].size(), 0u);
+}
+
+TEST_F(StoreCommands, RestoreGoesBackExactly) {
+  const Json list = Run({"snapshot", "list", store(), "--json"});
+  EXPECT_EQ(list["v"], 1);
+  EXPECT_EQ(list["snapshots"].size(), 1u);
+  const Ended restored = RunCommand({"snapshot", "restore", store(), "step-4", "--keep", "step-6"});
+  ASSERT_EQ(restored.exit_code, 0) << restored.err;
+  EXPECT_EQ(Run({"fsck", store(), "--json"})["whole"], true);
+  const Ended at_4 = RunCommand(training_.TrainInStore(4) + Arguments{"--resume"});
+  EXPECT_EQ(at_4.json()["weights_hash"], hash_at_4_) << at_4.err;
+  const Ended at_6 = RunCommand(training_.TrainInStore(6) + Arguments{"--resume"});
+  EXPECT_EQ(at_6.json()["weights_hash"], hash_at_6_) << "the same way again";
+  ASSERT_EQ(RunCommand({"snapshot", "restore", store(), "step-6"}).exit_code, 0);
+  const Ended kept = RunCommand(training_.TrainInStore(6) + Arguments{"--resume"});
+  EXPECT_EQ(kept.json()["weights_hash"], hash_at_6_) << kept.err;
+  EXPECT_EQ(kept.json()["steps_this_run"], 0);
+}
+
+TEST_F(StoreCommands, DropAndTrimGiveTheSpaceBack) {
+  const uint64_t used = Run({"inspect", store(), "--json"})["commit"]["used_bytes"];
+  const Ended dropped = RunCommand({"snapshot", "drop", store(), "step-4"});
+  ASSERT_EQ(dropped.exit_code, 0) << dropped.err;
+  EXPECT_THAT(dropped.err, HasSubstr("free again"));
+  const Json after = Run({"inspect", store(), "--json"});
+  EXPECT_LT(after["commit"]["used_bytes"].get<uint64_t>(), used);
+  EXPECT_EQ(after["snapshots"].size(), 0u);
+  EXPECT_GT(Run({"trim", store(), "--json"})["bytes"], 0);
+  EXPECT_EQ(Run({"trim", store(), "--json"})["bytes"], 0) << "once is enough";
+  EXPECT_EQ(Run({"fsck", store(), "--json"})["whole"], true);
+  const Ended resumed = RunCommand(training_.TrainInStore(6) + Arguments{"--resume"});
+  EXPECT_EQ(resumed.json()["weights_hash"], hash_at_6_) << resumed.err;
+}
+
+TEST_F(StoreCommands, ExportIsWhatTrainSaves) {
+  WriteFile(training_.model() + "/tokenizer.json", "{}");
+  const Ended saved =
+      RunCommand(training_.TrainInStore(6) + Arguments{"--resume", "--save", training_ / "saved"});
+  ASSERT_EQ(saved.exit_code, 0) << saved.err;
+  const auto before = Content(store());
+  const Ended exported = RunCommand({"snapshot", "export", store(), "--save",
+                                     training_ / "exported", "--model", training_.model()});
+  ASSERT_EQ(exported.exit_code, 0) << exported.err;
+  EXPECT_EQ(Content(store()), before);
+  for (const char* file : {"model.safetensors", "config.json", "tokenizer.json"}) {
+    EXPECT_EQ(ReadFile(training_ / ("exported/" + std::string(file))),
+              ReadFile(training_ / ("saved/" + std::string(file))))
+        << file;
+  }
+  const Ended older =
+      RunCommand({"snapshot", "export", store(), "step-4", "--save", training_ / "older"});
+  ASSERT_EQ(older.exit_code, 0) << older.err;
+  EXPECT_NE(ReadFile(training_ / "older/model.safetensors"),
+            ReadFile(training_ / "saved/model.safetensors"));
+  EXPECT_FALSE(fs::exists(training_ / "older/tokenizer.json"));
+  // As good as the model that a run at step 4 had.
+  const Ended at_4 = RunCommand({"snapshot", "restore", store(), "step-4"});
+  ASSERT_EQ(at_4.exit_code, 0) << at_4.err;
+  const Ended again = RunCommand(training_.TrainInStore(4) +
+                                 Arguments{"--resume", "--save", training_ / "saved-4"});
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(ReadFile(training_ / "older/model.safetensors"),
+            ReadFile(training_ / "saved-4/model.safetensors"));
+  EXPECT_EQ(RunCommand({"snapshot", "export", store(), "--save", training_ / "older"}).exit_code, 1)
+      << "nothing is overwritten";
+}
+
+TEST_F(StoreCommands, RemoveTakesWhatIsSpillwaysAlone) {
+  std::ofstream(store() + "/mine.txt") << "text";
+  std::ofstream(store() + "/spillway-segment-1.bak") << "text";
+  const auto before = Content(store());
+  const Ended asked = RunCommand({"remove", store()});
+  EXPECT_EQ(asked.exit_code, 2);
+  EXPECT_THAT(asked.out, HasSubstr("spillway-catalog.sqlite\n"));
+  EXPECT_THAT(asked.err, HasSubstr("nothing was removed"));
+  EXPECT_EQ(Content(store()), before);
+  const Ended removed = RunCommand({"remove", store(), "--yes"});
+  EXPECT_EQ(removed.exit_code, 0) << removed.err;
+  std::vector<std::string> left;
+  for (const auto& entry : fs::directory_iterator(store())) left.push_back(entry.path().filename());
+  EXPECT_THAT(left, ::testing::UnorderedElementsAre("mine.txt", "spillway-segment-1.bak"));
+  EXPECT_EQ(RunCommand({"remove", store(), "--yes"}).exit_code, 1) << "there is none any more";
+}
+
+TEST_F(StoreCommands, ADamagedStoreCanBeRemoved) {
+  WriteFile(store() + "/spillway-store", "Spillway store\nversion 1\ngarbage\n");
+  std::ofstream(store() + "/spillway-catalog.sqlite") << "garbage";
+  EXPECT_EQ(RunCommand({"remove", store(), "--yes"}).exit_code, 0);
+  EXPECT_TRUE(fs::is_empty(store()));
+}
+
+TEST_F(StoreCommands, WrongUsageIsExplained) {
+  const auto expect = [&](const Arguments& arguments, int code, const std::string& part) {
+    const Ended ended = RunCommand(arguments);
+    EXPECT_EQ(ended.exit_code, code) << ended.err;
+    EXPECT_THAT(ended.err, HasSubstr(part));
+  };
+  expect({"inspect"}, 2, "a store is needed");
+  expect({"inspect", training_ / "none"}, 1, "none");
+  expect({"fsck", store(), "--reapir"}, 2, "did you mean --repair?");
+  expect({"snapshot"}, 2, "a command is needed");
+  expect({"snapshot", "lits", store()}, 2, "did you mean list?");
+  expect({"snapshot", "create", store()}, 2, "label");
+  expect({"snapshot", "create", store(), "a b"}, 2, "letters, digits");
+  expect({"snapshot", "create", store(), "step-4"}, 1, "already");
+  expect({"snapshot", "restore", store(), "step-9"}, 1, "step-9");
+  expect({"snapshot", "export", store(), "step-9", "--save", training_ / "o"}, 1, "step-9");
+  expect({"snapshot", "export", store()}, 2, "--save");
+  expect({"remove", training_.model(), "--yes"}, 1, "there is no store");
+}
+
+TEST(StoreCommandsOnTwoFolders, TheyAreNamedTogether) {
+  const Training training;
+  const std::string both = training / "a" + "," + training / "b";
+  const Ended trained = RunCommand(training.Train(2) + Arguments{"--store", both});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const Ended inspected = RunCommand({"inspect", both, "--json"});
+  ASSERT_EQ(inspected.exit_code, 0) << inspected.err;
+  EXPECT_EQ(inspected.json()["devices"].size(), 2u);
+  EXPECT_EQ(RunCommand({"fsck", both}).exit_code, 0);
+  EXPECT_NE(RunCommand({"inspect", training / "a"}).exit_code, 0);
+  const Ended half = RunCommand({"remove", training / "b", "--yes"});
+  EXPECT_EQ(half.exit_code, 2);
+  EXPECT_THAT(half.err, HasSubstr("2 folders"));
+  EXPECT_EQ(RunCommand({"remove", both, "--yes"}).exit_code, 0);
+  EXPECT_TRUE(fs::is_empty(training / "a") && fs::is_empty(training / "b"));
+}
+
+}  // namespace
+}  // namespace spillway::test

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `spillway remove`: a store's files, known by their exact names, and nothing else.
+
+#include <sys/stat.h>
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "io/store/store_folder.h"
+#include "src/base/bytes.h"
+#include "src/base/status_macros.h"
+#include "tools/spillway/arguments.h"
+#include "tools/spillway/commands.h"
+#include "tools/spillway/exit_code.h"
+
+namespace spillway::command {
+namespace {
+
+using io::StoreFolder;
+
+constexpr char kDescription[] =
+    "Remove a store: the files that Spillway made in its folders, and nothing else.\n"
+    "\n"
+    "Without --yes it says what it would remove. A store that a process has open is refused, "
+    "naming\n"
+    "the process. The folders stay, and whatever else lies in them.\n"
+    "\n"
+    "Examples:\n"
+    "  spillway remove run\n"
+    "  spillway remove nvme0/run,nvme1/run --yes\n";
+
+struct RemoveFlags {
+  std::vector<std::string> store;
+  bool yes = false;
+};
+
+// The folders, locked, if they are of one store, or hold what is left of one.
+absl::StatusOr<std::vector<StoreFolder>> LockFolders(const std::vector<std::string>& names) {
+  std::vector<StoreFolder> folders;
+  std::optional<io::FolderIdentity> first;
+  for (const std::string& name : names) {
+    SPILLWAY_ASSIGN_OR_RETURN(StoreFolder folder,
+                              StoreFolder::Open(name, StoreFolder::Mode::kExisting));
+    SPILLWAY_ASSIGN_OR_RETURN(const auto files, folder.ListStoreFiles());
+    if (files.empty()) {
+      return absl::NotFoundError(absl::StrFormat("there is no store in %s", folder.path()));
+    }
+    SPILLWAY_RETURN_IF_ERROR(folder.Lock());
+    folder.Keep();  // until the removal
+    // A store that is damaged, or of another version, is removed as well: these are its files.
+    const absl::StatusOr<std::optional<io::FolderIdentity>> identity = folder.ReadIdentity();
+    if (identity.ok() && identity->has_value()) {
+      if (first && first->store_id != (*identity)->store_id) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "%s and %s are of different stores; remove one at a time", names[0], name));
+      }
+      if ((*identity)->num_folders != names.size()) {
+        return absl::InvalidArgumentError(
+            absl::StrFormat("%s is one of %d folders of its store; name all of them", name,
+                            (*identity)->num_folders));
+      }
+      first = **identity;
+    } else if (!identity.ok() && !folder.HasIdentityOfOurs()) {
+      return identity.status();
+    }
+    folders.push_back(std::move(folder));
+  }
+  return folders;
+}
+
+absl::Status RunRemove(const RemoveFlags& flags) {
+  SPILLWAY_RETURN_IF_ERROR(CheckStoreArgument(flags.store));
+  absl::StatusOr<std::vector<StoreFolder>> folders = LockFolders(flags.store);
+  if (absl::IsInvalidArgument(folders.status())) {
+    return WithExitCode(folders.status(), ExitCode::kUsage);
+  }
+  SPILLWAY_RETURN_IF_ERROR(folders.status());
+  uint64_t bytes = 0;
+  uint64_t count = 0;
+  for (const StoreFolder& folder : *folders) {
+    SPILLWAY_ASSIGN_OR_RETURN(const auto files, folder.ListStoreFiles());
+    for (const std::string& file : files) {
+      struct stat info{};
+      if (stat(file.c_str(), &info) == 0) bytes += static_cast<uint64_t>(info.st_blocks) * 512;
+      ++count;
+      if (!flags.yes) absl::PrintF("%s\n", file);
+    }
+  }
+  if (!flags.yes) {
+    return UsageError(absl::StrFormat("nothing was removed: --yes removes these %d files, %s",
+                                      count, base::FormatBytes(bytes)));
+  }
+  for (StoreFolder& folder : *folders) {
+    SPILLWAY_RETURN_IF_ERROR(folder.RemoveStoreFiles());
+    folder.Undo();  // the lock file goes with the lock
+  }
+  absl::PrintF("%d files removed, %s\n", count, base::FormatBytes(bytes));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddRemoveCommand(CLI::App* app, Run* run) {
+  CLI::App* const remove = app->add_subcommand("remove", kDescription);
+  const auto flags = std::make_shared<RemoveFlags>();
+  AddStoreArgument(remove, &flags->store);
+  remove->add_flag("--yes", flags->yes, "Do it");
+  remove->callback([flags, run] { *run = [flags] { return RunRemove(*flags); }; });
+}
+
+}  // namespace spillway::command
