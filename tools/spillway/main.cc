@@ -29,6 +29,7 @@ constexpr char kDescription[] =
     "      --device-bytes 48MiB --pinned-bytes 96MiB\n"
     "  spillway eval --model smollm2 --data kjv --seq 256 --batches 8\n"
     "  spillway generate --model tuned --tokens 504,1089,253\n"
+    "  spillway bench io /nvme0\n"
     "\n"
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 this machine cannot, 4 data is corrupt, 130\n"
     "interrupted.\n";
@@ -54,6 +55,22 @@ std::string Explain(const CLI::ParseError& error) {
   return text;
 }
 
+void AllowExtras(CLI::App* app) {
+  app->allow_extras();
+  for (CLI::App* sub : app->get_subcommands([](CLI::App*) { return true; })) AllowExtras(sub);
+}
+
+// "train, eval or generate".
+std::string NamesOfSubcommands(const CLI::App& app) {
+  std::string names;
+  const std::vector<const CLI::App*> subs =
+      app.get_subcommands([](const CLI::App*) { return true; });
+  for (size_t i = 0; i < subs.size(); ++i) {
+    names += (i == 0 ? "" : i + 1 == subs.size() ? " or " : ", ") + subs[i]->get_name();
+  }
+  return names;
+}
+
 // Understands the command line; `*run` stays empty where help or the version was printed.
 absl::Status Parse(int argc, char** argv, Run* run) {
   CLI::App app(kDescription, "spillway");
@@ -63,9 +80,9 @@ absl::Status Parse(int argc, char** argv, Run* run) {
   AddTrainCommand(&app, run);
   AddEvalCommand(&app, run);
   AddGenerateCommand(&app, run);
+  AddBenchCommand(&app, run);
   // Left-over arguments are reported below, with what was probably meant.
-  app.allow_extras();
-  for (CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; })) sub->allow_extras();
+  AllowExtras(&app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help_or_version) {
@@ -75,12 +92,13 @@ absl::Status Parse(int argc, char** argv, Run* run) {
   } catch (const CLI::ParseError& error) {
     return UsageError(Explain(error));
   }
-  const std::vector<CLI::App*> chosen = app.get_subcommands();
-  const absl::Status left = CheckNothingLeft(chosen.empty() ? app : *chosen.front());
+  const CLI::App* chosen = &app;
+  while (!chosen->get_subcommands().empty()) chosen = chosen->get_subcommands().front();
+  const absl::Status left = CheckNothingLeft(*chosen);
   if (!left.ok()) return left;
   if (*run) return absl::OkStatus();
-  std::fputs(app.help().c_str(), stderr);
-  return UsageError("a command is needed: train, eval or generate");
+  std::fputs(chosen->help().c_str(), stderr);
+  return UsageError("a command is needed: " + NamesOfSubcommands(*chosen));
 }
 
 absl::Status ParseAndRun(int argc, char** argv) {
