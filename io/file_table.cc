@@ -11,14 +11,14 @@
 
 namespace spillway::io {
 
-absl::StatusOr<FileId> FileTable::Add(int fd, std::string path) {
+absl::StatusOr<FileId> FileTable::Add(int fd, std::string path, uint16_t device) {
   if (::fcntl(fd, F_GETFD) < 0) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": descriptor ", fd, " is not open"));
   }
   auto free =
       std::find_if(files_.begin(), files_.end(), [](const File& file) { return file.fd < 0; });
   if (free == files_.end()) free = files_.insert(files_.end(), File{});
-  *free = File{fd, std::move(path)};
+  *free = File{fd, std::move(path), device};
   return FileId{static_cast<int32_t>(free - files_.begin())};
 }
 
@@ -35,6 +35,18 @@ bool FileTable::Holds(FileId file) const {
 
 int FileTable::fd(FileId file) const {
   return Holds(file) ? files_[static_cast<size_t>(file.value)].fd : -1;
+}
+
+uint16_t FileTable::device(FileId file) const {
+  return Holds(file) ? files_[static_cast<size_t>(file.value)].device : uint16_t{0};
+}
+
+size_t FileTable::num_devices() const {
+  size_t devices = 0;
+  for (const File& file : files_) {
+    if (file.fd >= 0) devices = std::max(devices, size_t{file.device} + 1);
+  }
+  return devices;
 }
 
 std::string_view FileTable::path(FileId file) const {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The files that one IoEngine knows: FileId to descriptor and path. It opens and closes nothing.
+// The files that one IoEngine knows: FileId to descriptor, path and device. It opens and closes
+// nothing.
 
 #ifndef SPILLWAY_IO_FILE_TABLE_H_
 #define SPILLWAY_IO_FILE_TABLE_H_
@@ -19,12 +20,14 @@ namespace spillway::io {
 class FileTable {
  public:
   // InvalidArgument if fd is no open descriptor.
-  absl::StatusOr<FileId> Add(int fd, std::string path);
+  absl::StatusOr<FileId> Add(int fd, std::string path, uint16_t device);
   // NotFound if there is no such file.
   absl::Status Remove(FileId file);
 
-  int fd(FileId file) const;  // -1 if there is no such file
+  int fd(FileId file) const;           // -1 if there is no such file
+  uint16_t device(FileId file) const;  // 0 if there is no such file
   std::string_view path(FileId file) const;
+  size_t num_devices() const;  // one more than the largest device in use
   // One more than the largest id in use.
   int end() const { return static_cast<int>(files_.size()); }
 
@@ -32,6 +35,7 @@ class FileTable {
   struct File {
     int fd = -1;
     std::string path;
+    uint16_t device = 0;
   };
   bool Holds(FileId file) const;
 

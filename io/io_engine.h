@@ -26,6 +26,14 @@ struct FileId {
   friend bool operator==(const FileId&, const FileId&) = default;
 };
 
+// Requests with the kernel at once on one device; io/request_queue.h says how they act together.
+struct QueueDepths {
+  int read = 32;
+  int write = 32;
+  int mixed_write = 4;  // writes while a read of the device waits or is in flight
+  friend bool operator==(const QueueDepths&, const QueueDepths&) = default;
+};
+
 enum class IoOp : uint8_t { kRead, kWrite };
 
 // One transfer. Offset, size and buffer are multiples of kIoAlignment.
@@ -47,6 +55,7 @@ struct IoCompletion {
 };
 
 inline constexpr uint64_t kIoAlignment = 4096;
+inline constexpr int kMaxQueueDepth = 1024;
 
 // Files must be opened by the caller and outlive the engine's use of them. Submit, Reap and
 // AddFile/AddBuffer belong to one thread at a time (the mover; before it starts, whoever builds the
@@ -55,7 +64,7 @@ inline constexpr uint64_t kIoAlignment = 4096;
 // not reaped is dropped.
 //
 //   auto engine = MakeIoEngine(IoEngineKind::kAuto, {}, folder);
-//   FileId file = *(*engine)->AddFile(fd, "store/segment-0000");
+//   FileId file = *(*engine)->AddFile(fd, "store/segment-0000", /*device=*/0);
 //   const IoRequest request = {IoOp::kRead, file, 0, buffer, 1 << 20, /*tag=*/7};
 //   (*engine)->Submit({&request, 1});
 //   std::vector<IoCompletion> done;
@@ -66,8 +75,9 @@ class IoEngine {
 
   virtual std::string_view name() const = 0;  // "uring", "posix"
 
-  // `path` is for messages. The engine does not own fd.
-  virtual absl::StatusOr<FileId> AddFile(int fd, std::string path) = 0;
+  // `path` is for messages; files of one `device` (dense from zero, the caller's to choose) share
+  // its queues. The engine does not own fd.
+  virtual absl::StatusOr<FileId> AddFile(int fd, std::string path, uint16_t device) = 0;
   // Waits for nothing: no request on the file may be in flight.
   virtual absl::Status RemoveFile(FileId file) = 0;
   // Announces memory that requests will use, so that it can be registered; at most 1 GiB a call.
@@ -77,8 +87,13 @@ class IoEngine {
   virtual void RemoveBuffers() = 0;
   virtual int unregistered_buffers() const = 0;
 
-  // Takes any number of requests; at most queue_depth are with the kernel at once, the rest wait
-  // inside, in order. A request that cannot be issued completes with its error.
+  // What the device is given at once from now on; each depth is brought into 1 to kMaxQueueDepth.
+  // Until then it is what IoEngineOptions say.
+  virtual void SetDepths(uint16_t device, const QueueDepths& depths) = 0;
+
+  // Takes any number of requests; as many are with the kernel at once as the device's queues allow,
+  // the rest wait inside: reads before writes, each in order. A request that cannot be issued
+  // completes with its error.
   virtual void Submit(std::span<const IoRequest> requests) = 0;
 
   // Appends completions to `done`: waits until there is at least one, Wake was called, or the

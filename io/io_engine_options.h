@@ -17,10 +17,15 @@ namespace spillway::io {
 // short transfers: FaultyIoEngine injects short transfers and EAGAIN here.
 using ResultHook = std::function<int64_t(const IoRequest& request, int64_t result)>;
 
-inline constexpr int kMaxQueueDepth = 1024;
+// What each device's queues start with: where nothing was measured, write-back that meets a read
+// keeps an eighth of its depth.
+inline QueueDepths DefaultDepths(int queue_depth) {
+  return {.read = queue_depth, .write = queue_depth, .mixed_write = (queue_depth + 7) / 8};
+}
 
 struct IoEngineOptions {
-  int queue_depth = 32;         // requests with the kernel at once, 1 to kMaxQueueDepth
+  int queue_depth =
+      32;  // of reads and of writes on each device, until SetDepths: 1 to kMaxQueueDepth
   ResultHook result_hook = {};  // for tests; empty: results as they are
 };
 

@@ -55,7 +55,7 @@ absl::Status Probe(IoEngine& engine, const DirectFile& file, const std::string& 
   memory->plain.fill(std::byte{0});
   memory->registered.fill(std::byte{0});
   SPILLWAY_ASSIGN_OR_RETURN(const FileId id,
-                            engine.AddFile(file.fd(), absl::StrCat(folder, " (probe)")));
+                            engine.AddFile(file.fd(), absl::StrCat(folder, " (probe)"), 0));
   engine.AddBuffer(memory->registered);
 
   std::byte* const buffers[] = {memory->written.data(), memory->plain.data(),

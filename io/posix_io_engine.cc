@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -17,7 +18,8 @@
 namespace spillway::io {
 namespace {
 
-constexpr int kMaxThreads = 8;
+constexpr int kMaxDepth = 8;  // of a device: more threads cost more and move no more
+constexpr int kMaxThreads = 64;
 
 // One system call for what remains of the transfer; its result or the negative errno.
 int64_t MovePiece(const Transfer& transfer) {
@@ -38,51 +40,68 @@ void BackOff(int stalls) {
 
 absl::StatusOr<std::unique_ptr<PosixIoEngine>> PosixIoEngine::Create(IoEngineOptions options) {
   std::unique_ptr<PosixIoEngine> engine(new PosixIoEngine(std::move(options)));
-  const int num_threads = std::min(engine->options_.queue_depth, kMaxThreads);
-  for (int i = 0; i < num_threads; ++i) {
-    try {
-      engine->threads_.emplace_back(&PosixIoEngine::Work, engine.get());
-    } catch (const std::system_error& error) {
-      if (i > 0) break;  // fewer threads do the same work
-      return absl::ResourceExhaustedError(absl::StrCat("starting an I/O thread: ", error.what()));
-    }
-  }
+  SPILLWAY_RETURN_IF_ERROR(engine->StartThread());
   return engine;
+}
+
+PosixIoEngine::PosixIoEngine(IoEngineOptions options)
+    : options_(std::move(options)),
+      queue_(DefaultDepths(std::min(options_.queue_depth, kMaxDepth)), kMaxThreads) {}
+
+absl::Status PosixIoEngine::StartThread() {
+  try {
+    threads_.emplace_back(&PosixIoEngine::Work, this);
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(absl::StrCat("starting an I/O thread: ", error.what()));
+  }
+  return absl::OkStatus();
 }
 
 PosixIoEngine::~PosixIoEngine() {
   {
     base::MutexLock lock(&mutex_);
     stopping_ = true;
-    queue_.clear();
+    queue_.TakeWaiting();
   }
   work_.NotifyAll();
   for (std::thread& thread : threads_) thread.join();
 }
 
-absl::StatusOr<FileId> PosixIoEngine::AddFile(int fd, std::string path) {
-  return files_.Add(fd, std::move(path));
+absl::StatusOr<FileId> PosixIoEngine::AddFile(int fd, std::string path, uint16_t device) {
+  return files_.Add(fd, std::move(path), device);
 }
 
 absl::Status PosixIoEngine::RemoveFile(FileId file) { return files_.Remove(file); }
 
+void PosixIoEngine::SetDepths(uint16_t device, const QueueDepths& depths) {
+  base::MutexLock lock(&mutex_);
+  queue_.SetDepths(device, ClampDepths(depths, kMaxDepth));
+}
+
 void PosixIoEngine::Submit(std::span<const IoRequest> requests) {
   in_flight_ += static_cast<int>(requests.size());
+  size_t num_wanted = 0;
   {
     base::MutexLock lock(&mutex_);
     for (const IoRequest& request : requests) {
-      const Transfer transfer(request, files_.fd(request.file));
+      const Transfer transfer(request, files_.fd(request.file), files_.device(request.file));
       if (transfer.state() == Transfer::State::kFailed) {
         finished_.push_back(transfer);
       } else {
-        queue_.push_back(transfer);
+        queue_.Add(transfer);
+        ++num_wanted;
       }
     }
+    num_wanted -= std::min(num_wanted, static_cast<size_t>(num_idle_));
   }
   if (requests.size() == 1) {
     work_.NotifyOne();
   } else {
     work_.NotifyAll();
+  }
+  // Where no thread can be started, fewer do the same work.
+  const size_t enough = std::min<size_t>(kMaxThreads, 2 * kMaxDepth * files_.num_devices());
+  while (num_wanted-- > 0 && threads_.size() < enough && StartThread().ok()) {
   }
 }
 
@@ -117,15 +136,21 @@ void PosixIoEngine::Wake() {
 void PosixIoEngine::Work() {
   base::MutexLock lock(&mutex_);
   for (;;) {
-    while (queue_.empty() && !stopping_) work_.Wait(&mutex_);
+    std::optional<Transfer> transfer;
+    while (!stopping_ && !(transfer = queue_.Take())) {
+      ++num_idle_;
+      work_.Wait(&mutex_);
+      --num_idle_;
+    }
     if (stopping_) return;
-    Transfer transfer = queue_.front();
-    queue_.pop_front();
     mutex_.Unlock();
-    Run(transfer);
+    Run(*transfer);
     mutex_.Lock();
-    finished_.push_back(transfer);
+    queue_.Ended(*transfer);
+    finished_.push_back(*transfer);
     news_.NotifyOne();
+    // The end of a read may let several writes go; this thread takes one.
+    if (queue_.has_waiting() && num_idle_ > 0) work_.NotifyAll();
   }
 }
 

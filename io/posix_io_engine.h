@@ -6,7 +6,6 @@
 #ifndef SPILLWAY_IO_POSIX_IO_ENGINE_H_
 #define SPILLWAY_IO_POSIX_IO_ENGINE_H_
 
-#include <deque>
 #include <memory>
 #include <span>
 #include <string>
@@ -21,12 +20,14 @@
 #include "io/file_table.h"
 #include "io/io_engine.h"
 #include "io/io_engine_options.h"
+#include "io/request_queue.h"
 #include "io/transfer.h"
 #include "src/base/mutex.h"
 
 namespace spillway::io {
 
-// min(queue_depth, 8) threads take requests in the order of submission. Buffers need no
+// Threads take requests as RequestQueue gives them, at most 8 reads and 8 writes of a device at
+// once; they are started when requests wait and none is idle, up to 64. Buffers need no
 // registration here: AddBuffer does nothing and unregistered_buffers() is 0. The destructor waits
 // for the transfers that threads are in and drops the rest.
 class PosixIoEngine final : public IoEngine {
@@ -36,34 +37,36 @@ class PosixIoEngine final : public IoEngine {
   ~PosixIoEngine() override;
 
   std::string_view name() const override { return "posix"; }
-  absl::StatusOr<FileId> AddFile(int fd, std::string path) override;
+  absl::StatusOr<FileId> AddFile(int fd, std::string path, uint16_t device) override;
   absl::Status RemoveFile(FileId file) override;
   void AddBuffer(std::span<std::byte> /*memory*/) override {}
   void RemoveBuffers() override {}
   int unregistered_buffers() const override { return 0; }
+  void SetDepths(uint16_t device, const QueueDepths& depths) override;
   void Submit(std::span<const IoRequest> requests) override;
   void Reap(absl::Duration timeout, std::vector<IoCompletion>* done) override;
   void Wake() override;
   int in_flight() const override { return in_flight_; }
 
  private:
-  explicit PosixIoEngine(IoEngineOptions options) : options_(std::move(options)) {}
+  explicit PosixIoEngine(IoEngineOptions options);
 
+  absl::Status StartThread();
   void Work();
   void Run(Transfer& transfer) const;
 
-  // Constant after Create.
   const IoEngineOptions options_;
-  std::vector<std::thread> threads_;
 
   // Owned by the using thread.
+  std::vector<std::thread> threads_;
   FileTable files_;
   int in_flight_ = 0;
 
   base::Mutex mutex_;
   base::CondVar work_;  // queue_ or stopping_ changed
   base::CondVar news_;  // finished_ or woken_ changed
-  std::deque<Transfer> queue_ ABSL_GUARDED_BY(mutex_);
+  RequestQueue queue_ ABSL_GUARDED_BY(mutex_);
+  int num_idle_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<Transfer> finished_ ABSL_GUARDED_BY(mutex_);
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

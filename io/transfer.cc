@@ -19,7 +19,8 @@ bool IsAligned(const IoRequest& request) {
 
 }  // namespace
 
-Transfer::Transfer(const IoRequest& request, int fd) : request_(request), fd_(fd) {
+Transfer::Transfer(const IoRequest& request, int fd, uint16_t device)
+    : request_(request), fd_(fd), device_(device) {
   if (request.size_bytes == 0 || request.buffer == nullptr || !IsAligned(request)) {
     Fail(Failure::kBadRequest);
   } else if (fd < 0) {

@@ -30,7 +30,7 @@ class Transfer {
 
   Transfer() = default;
   // A request that breaks the rules of IoRequest (a size of 0, alignment) is born failed.
-  Transfer(const IoRequest& request, int fd);
+  Transfer(const IoRequest& request, int fd, uint16_t device);
 
   // Takes the kernel's answer for the remaining piece. A short count is resumed from the last
   // multiple of kIoAlignment that it reached, because O_DIRECT takes no other.
@@ -38,6 +38,7 @@ class Transfer {
 
   const IoRequest& request() const { return request_; }
   int fd() const { return fd_; }
+  uint16_t device() const { return device_; }
   State state() const { return state_; }
 
   // The piece that remains.
@@ -60,6 +61,7 @@ class Transfer {
 
   IoRequest request_;
   int fd_ = -1;
+  uint16_t device_ = 0;
   uint32_t done_bytes_ = 0;
   int stalls_ = 0;
   State state_ = State::kMoving;

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 #include <utility>
 
 #include "src/base/check.h"
@@ -23,6 +24,9 @@ namespace {
 
 constexpr uint64_t kWakeUserData = uint64_t{1} << 62;
 
+// Over all devices: one entry less than a power of two, for the wake-up.
+constexpr int kMaxInFlight = 1023;
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<UringIoEngine>> UringIoEngine::Create(IoEngineOptions options) {
@@ -33,9 +37,11 @@ absl::StatusOr<std::unique_ptr<UringIoEngine>> UringIoEngine::Create(IoEngineOpt
   return engine;
 }
 
-UringIoEngine::UringIoEngine(IoEngineOptions options) : options_(std::move(options)) {
-  slots_.resize(static_cast<size_t>(options_.queue_depth));
-  for (int slot = options_.queue_depth - 1; slot >= 0; --slot) {
+UringIoEngine::UringIoEngine(IoEngineOptions options)
+    : options_(std::move(options)),
+      queue_(DefaultDepths(options_.queue_depth), kMaxInFlight),
+      slots_(kMaxInFlight) {
+  for (int slot = kMaxInFlight - 1; slot >= 0; --slot) {
     free_slots_.push_back(static_cast<uint32_t>(slot));
   }
 }
@@ -59,7 +65,7 @@ void UringIoEngine::Drain() {
 
 absl::Status UringIoEngine::OpenRing() {
   // One entry for each slot and one for the wake-up.
-  SPILLWAY_ASSIGN_OR_RETURN(ring_, Ring::Open(static_cast<unsigned>(options_.queue_depth) + 1));
+  SPILLWAY_ASSIGN_OR_RETURN(ring_, Ring::Open(static_cast<unsigned>(kMaxInFlight) + 1));
   wake_armed_ = false;
   for (int file = 0; file < files_.end(); ++file) RegisterFile(FileId{file});
   unregistered_buffers_ = 0;
@@ -84,8 +90,7 @@ absl::Status UringIoEngine::ClaimRing() {
   return ring_->Enable();
 }
 
-// What is on its way goes back to the queue, to fail there, once the kernel is done with the
-// buffers.
+// What is on its way fails once the kernel is done with the buffers.
 void UringIoEngine::Break(absl::Status cause) {
   broken_ = std::move(cause);
   Ring::Close(std::move(ring_), /*idle=*/false);
@@ -93,15 +98,16 @@ void UringIoEngine::Break(absl::Status cause) {
   for (const uint32_t slot : free_slots_) is_free[slot] = true;
   for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
     if (is_free[slot]) continue;
-    queue_.push_front(slots_[slot]);
+    orphaned_.push_back(slots_[slot]);
+    queue_.Ended(slots_[slot]);
     free_slots_.push_back(slot);
   }
   resume_.clear();
 }
 
-absl::StatusOr<FileId> UringIoEngine::AddFile(int fd, std::string path) {
+absl::StatusOr<FileId> UringIoEngine::AddFile(int fd, std::string path, uint16_t device) {
   SPILLWAY_RETURN_IF_ERROR(EnsureNotForeign());
-  SPILLWAY_ASSIGN_OR_RETURN(const FileId file, files_.Add(fd, std::move(path)));
+  SPILLWAY_ASSIGN_OR_RETURN(const FileId file, files_.Add(fd, std::move(path), device));
   RegisterFile(file);
   return file;
 }
@@ -147,13 +153,17 @@ void UringIoEngine::RemoveBuffers() {
   unregistered_buffers_ = 0;
 }
 
+void UringIoEngine::SetDepths(uint16_t device, const QueueDepths& depths) {
+  queue_.SetDepths(device, ClampDepths(depths, kMaxQueueDepth));
+}
+
 void UringIoEngine::Submit(std::span<const IoRequest> requests) {
   for (const IoRequest& request : requests) {
-    const Transfer transfer(request, files_.fd(request.file));
+    const Transfer transfer(request, files_.fd(request.file), files_.device(request.file));
     if (transfer.state() == Transfer::State::kFailed) {
       rejected_.push_back(transfer);
     } else {
-      queue_.push_back(transfer);
+      queue_.Add(transfer);
     }
   }
   in_flight_ += static_cast<int>(requests.size());
@@ -180,7 +190,7 @@ void UringIoEngine::Reap(absl::Duration timeout, std::vector<IoCompletion>* done
       return;
     }
   }
-  FailQueued(ring, done);
+  FailAll(ring, done);
   if (done->size() == before) WaitForWakeAlone(deadline);
 }
 
@@ -200,11 +210,10 @@ void UringIoEngine::IssueQueued() {
     Issue(resume_.front());
     resume_.pop_front();
   }
-  while (!queue_.empty() && !free_slots_.empty()) {
+  while (const std::optional<Transfer> transfer = queue_.Take()) {
     const uint32_t slot = free_slots_.back();
     free_slots_.pop_back();
-    slots_[slot] = queue_.front();
-    queue_.pop_front();
+    slots_[slot] = *transfer;
     Issue(slot);
   }
 }
@@ -274,6 +283,7 @@ void UringIoEngine::Advance(uint32_t slot, int64_t result, std::vector<IoComplet
     return;
   }
   Finish(transfer, done);
+  queue_.Ended(transfer);
   free_slots_.push_back(slot);
 }
 
@@ -283,11 +293,12 @@ void UringIoEngine::Finish(const Transfer& transfer, std::vector<IoCompletion>* 
   --in_flight_;
 }
 
-void UringIoEngine::FailQueued(const absl::Status& status, std::vector<IoCompletion>* done) {
-  for (const Transfer& transfer : std::exchange(queue_, {})) {
-    done->push_back({transfer.request().tag, status});
-    --in_flight_;
-  }
+void UringIoEngine::FailAll(const absl::Status& status, std::vector<IoCompletion>* done) {
+  std::vector<Transfer> failed = std::exchange(orphaned_, {});
+  const std::vector<Transfer> waiting = queue_.TakeWaiting();
+  failed.insert(failed.end(), waiting.begin(), waiting.end());
+  for (const Transfer& transfer : failed) done->push_back({transfer.request().tag, status});
+  in_flight_ -= static_cast<int>(failed.size());
 }
 
 void UringIoEngine::WaitForWakeAlone(Deadline deadline) {
@@ -304,7 +315,7 @@ void UringIoEngine::ClearWake() {
 }
 
 int UringIoEngine::with_kernel() const {
-  return options_.queue_depth - static_cast<int>(free_slots_.size() + resume_.size());
+  return kMaxInFlight - static_cast<int>(free_slots_.size() + resume_.size());
 }
 
 }  // namespace spillway::io

@@ -22,6 +22,7 @@
 #include "io/file_table.h"
 #include "io/io_engine.h"
 #include "io/io_engine_options.h"
+#include "io/request_queue.h"
 #include "io/ring.h"
 #include "io/transfer.h"
 
@@ -39,11 +40,12 @@ class UringIoEngine final : public IoEngine {
   ~UringIoEngine() override;
 
   std::string_view name() const override { return "uring"; }
-  absl::StatusOr<FileId> AddFile(int fd, std::string path) override;
+  absl::StatusOr<FileId> AddFile(int fd, std::string path, uint16_t device) override;
   absl::Status RemoveFile(FileId file) override;
   void AddBuffer(std::span<std::byte> memory) override;
   void RemoveBuffers() override;
   int unregistered_buffers() const override { return unregistered_buffers_; }
+  void SetDepths(uint16_t device, const QueueDepths& depths) override;
   void Submit(std::span<const IoRequest> requests) override;
   void Reap(absl::Duration timeout, std::vector<IoCompletion>* done) override;
   void Wake() override;
@@ -76,7 +78,7 @@ class UringIoEngine final : public IoEngine {
   void Advance(uint32_t slot, int64_t result, std::vector<IoCompletion>* done);
   void Finish(const Transfer& transfer, std::vector<IoCompletion>* done);
   // For when no ring can be had.
-  void FailQueued(const absl::Status& status, std::vector<IoCompletion>* done);
+  void FailAll(const absl::Status& status, std::vector<IoCompletion>* done);
   void WaitForWakeAlone(Deadline deadline);
   void ClearWake();
   const Buffer* FindBuffer(const Transfer& transfer) const;
@@ -96,11 +98,12 @@ class UringIoEngine final : public IoEngine {
   std::vector<Buffer> buffers_;        // by address
   int unregistered_buffers_ = 0;
 
-  std::deque<Transfer> queue_;
-  std::vector<Transfer> slots_;  // queue_depth of them; an entry's user_data is its slot
+  RequestQueue queue_;
+  std::vector<Transfer> slots_;  // kMaxInFlight of them; an entry's user_data is its slot
   std::vector<uint32_t> free_slots_;
   std::deque<uint32_t> resume_;     // slots to issue again, before anything queued
   std::vector<Transfer> rejected_;  // failed before they were queued
+  std::vector<Transfer> orphaned_;  // were with a ring that is no more
   int in_flight_ = 0;
 };
 

@@ -118,7 +118,7 @@ absl::StatusOr<std::vector<PassResult>> RunEngine(io::IoEngineKind kind, const P
     const Memory memory(static_cast<uint64_t>(depth) * passes.request_bytes, passes.huge_pages);
     if (!memory.ok()) return absl::ResourceExhaustedError("no memory for the buffers");
     SPILLWAY_ASSIGN_OR_RETURN(auto engine, io::MakeIoEngine(kind, {.queue_depth = depth}, folder));
-    SPILLWAY_ASSIGN_OR_RETURN(const io::FileId id, engine->AddFile(file.fd(), passes.path));
+    SPILLWAY_ASSIGN_OR_RETURN(const io::FileId id, engine->AddFile(file.fd(), passes.path, 0));
     engine->AddBuffer(memory.span());
     const double cpu_before = CpuSeconds();
     const auto start = std::chrono::steady_clock::now();

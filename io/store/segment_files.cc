@@ -65,7 +65,7 @@ absl::StatusOr<SegmentFiles::Segment*> SegmentFiles::OpenFile(uint16_t device, u
     return absl::FailedPreconditionError(
         absl::StrCat(path, " is not a file; a segment must be one"));
   }
-  const absl::StatusOr<FileId> id = io_->AddFile(file->fd(), path);
+  const absl::StatusOr<FileId> id = io_->AddFile(file->fd(), path, device);
   if (!id.ok()) {
     if (flags & O_CREAT) ::unlink(path.c_str());
     return id.status();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // SQLite behind Status: a database and its prepared statements as owning objects, every return code
-// checked and mapped once, with the file's name and SQLite's own words. What is stored is the
+// checked and mapped once, with the file's name and SQLite's own words. Its files go through
+// sqlite_vfs.h, so every page that is read was checked. What is stored is the
 // catalog's business.
 
 #ifndef SPILLWAY_IO_STORE_SQLITE_H_
@@ -28,6 +29,7 @@ class SqliteStatement;
 // for a value over SQLite's limits; the errno's status for other I/O errors; Internal for the rest.
 class SqliteDatabase {
  public:
+  // kCreate also takes a file that is there; there must be nothing in it.
   enum class Mode { kCreate, kExisting };
   static absl::StatusOr<std::unique_ptr<SqliteDatabase>> Open(std::string path, Mode mode);
   SqliteDatabase(const SqliteDatabase&) = delete;
@@ -48,6 +50,8 @@ class SqliteDatabase {
     void operator()(sqlite3* handle) const { sqlite3_close_v2(handle); }
   };
   explicit SqliteDatabase(std::string path) : path_(std::move(path)) {}
+  // Before the first table: later the pages have no room.
+  absl::Status ReserveSeals();
 
   std::string path_;
   std::unique_ptr<sqlite3, Closer> handle_;

@@ -54,16 +54,16 @@ class StoreImpl final : public Store {
   absl::Status Load();
 
   uint64_t page_bytes() const override { return catalog_->meta().page_bytes; }
-  std::optional<TensorIndex> FindTensor(std::string_view name) const override;
+  uint16_t num_devices() const override { return catalog_->meta().num_folders; }
+  absl::StatusOr<std::optional<TensorIndex>> FindTensor(std::string_view name) override;
   const TensorRecord& Tensor(TensorIndex tensor) const override { return tensors_[tensor]; }
-  uint64_t num_tensors() const override { return tensors_.size(); }
   absl::StatusOr<TensorIndex> AddTensor(TensorRecord record, bool transient) override;
-  std::optional<PageRecord> FindPage(TensorIndex tensor, uint64_t page) const override;
+  absl::StatusOr<std::optional<PageRecord>> FindPage(TensorIndex tensor, uint64_t page) override;
   absl::StatusOr<Extent> Allocate(uint32_t size_bytes) override {
     return space_->Allocate(size_bytes);
   }
   void Release(const Extent& extent) override { space_->extents().Free(extent); }
-  FileId File(const Extent& extent) const override {
+  absl::StatusOr<FileId> File(const Extent& extent) override {
     return space_->files().File(extent.device, extent.segment);
   }
   std::string Path(const Extent& extent) const override {
@@ -73,10 +73,20 @@ class StoreImpl final : public Store {
   void Forget(TensorIndex tensor, uint64_t page) override;
   absl::Status Commit(std::string_view user_state) override;
   std::optional<std::string> UserState() const override;
+  absl::Status Snapshot(std::string_view) override { return Unfinished(); }
+  absl::StatusOr<std::vector<SnapshotRecord>> Snapshots() override { return Unfinished(); }
+  absl::Status Restore(std::string_view) override { return Unfinished(); }
+  absl::Status Drop(std::string_view) override { return Unfinished(); }
+  absl::StatusOr<uint64_t> Trim() override { return Unfinished(); }
+  std::optional<DeviceProfile> Profile(uint16_t) const override { return std::nullopt; }
+  absl::Status SetProfile(uint16_t, const DeviceProfile&) override { return Unfinished(); }
   uint64_t used_bytes() const override { return space_->extents().used_bytes(); }
   uint64_t available_bytes() const override { return space_->available_bytes(); }
 
  private:
+  static absl::Status Unfinished() {
+    return absl::UnimplementedError("format 1 has no snapshots, no trimming and no profiles");
+  }
   absl::Status CheckPageBytes();
   absl::Status CheckDigest();
   absl::Status LoadTensors();
@@ -206,9 +216,9 @@ absl::Status StoreImpl::LoadPages() {
       });
 }
 
-std::optional<TensorIndex> StoreImpl::FindTensor(std::string_view name) const {
+absl::StatusOr<std::optional<TensorIndex>> StoreImpl::FindTensor(std::string_view name) {
   const auto it = by_name_.find(absl::string_view(name.data(), name.size()));
-  return it == by_name_.end() ? std::nullopt : std::optional(it->second);
+  return it == by_name_.end() ? std::optional<TensorIndex>() : std::optional(it->second);
 }
 
 TensorIndex StoreImpl::PutTensor(TensorRecord record, std::optional<uint64_t> catalog_id) {
@@ -225,7 +235,8 @@ absl::StatusOr<TensorIndex> StoreImpl::AddTensor(TensorRecord record, bool trans
     return absl::InvalidArgumentError(absl::StrCat("a tensor's name has ", record.name.size(),
                                                    " bytes; it must have 1 to ", kMaxNameBytes));
   }
-  if (FindTensor(record.name)) {
+  SPILLWAY_ASSIGN_OR_RETURN(const auto existing, FindTensor(record.name));
+  if (existing) {
     return absl::AlreadyExistsError(
         absl::StrCat("tensor ", record.name, " is in the store in ", Names(), " already"));
   }
@@ -236,7 +247,7 @@ absl::StatusOr<TensorIndex> StoreImpl::AddTensor(TensorRecord record, bool trans
   return index;
 }
 
-std::optional<PageRecord> StoreImpl::FindPage(TensorIndex tensor, uint64_t page) const {
+absl::StatusOr<std::optional<PageRecord>> StoreImpl::FindPage(TensorIndex tensor, uint64_t page) {
   return ledger_.Find({tensor, page});
 }
 

@@ -34,12 +34,15 @@ struct Extent {
   friend bool operator==(const Extent&, const Extent&) = default;
 };
 
-// A page at rest: its extent and the XXH3-64 of its `content_bytes` bytes (the extent is rounded
-// up).
+// A page at rest: its extent, where in it the page begins, and the XXH3-64 of its `content_bytes`
+// bytes. Several small pages may share one extent: then each is `packed`, and the extent is in use
+// as long as one of them is.
 struct PageRecord {
   Extent extent;
   uint32_t content_bytes = 0;
   uint64_t checksum = 0;
+  uint32_t skip_bytes = 0;  // of the extent, before the page; 0 unless packed
+  bool packed = false;
   friend bool operator==(const PageRecord&, const PageRecord&) = default;
 };
 
@@ -49,6 +52,26 @@ struct TensorRecord {
   std::string name;
   std::string description;
   uint64_t num_pages = 0;
+};
+
+// What a short calibration found of a folder's device: the request size and the queue depths for
+// reads alone, writes alone and writes beside reads, and what these gave.
+struct DeviceProfile {
+  uint32_t request_bytes = 0;
+  int read_depth = 0;
+  int write_depth = 0;
+  int mixed_write_depth = 0;
+  double read_bytes_per_second = 0;
+  double write_bytes_per_second = 0;
+  friend bool operator==(const DeviceProfile&, const DeviceProfile&) = default;
+};
+
+// A commit that is kept, by name.
+struct SnapshotRecord {
+  std::string label;
+  uint64_t number = 0;  // of the commit
+  std::string time;     // when the commit was made: RFC 3339, UTC
+  std::string user_state;
 };
 
 // A tensor's index in this store, dense from zero, stable for the life of the Store object.
@@ -88,29 +111,34 @@ class Store {
   virtual ~Store() = default;
 
   virtual uint64_t page_bytes() const = 0;
+  virtual uint16_t num_devices() const = 0;  // folders
 
-  // Tensors of the last commit, and those added since.
-  virtual std::optional<TensorIndex> FindTensor(std::string_view name) const = 0;
+  // Entries load when they are first looked at, so a look-up can fail as opening can.
+
+  // A tensor of the last commit, or one added since.
+  virtual absl::StatusOr<std::optional<TensorIndex>> FindTensor(std::string_view name) = 0;
+  // Of a tensor that was found or added.
   virtual const TensorRecord& Tensor(TensorIndex tensor) const = 0;
-  virtual uint64_t num_tensors() const = 0;
   // A transient tensor has extents but is never committed. AlreadyExists for a name in use.
   virtual absl::StatusOr<TensorIndex> AddTensor(TensorRecord record, bool transient) = 0;
 
   // The newest copy of a page; none: never written (reads as zeros).
-  virtual std::optional<PageRecord> FindPage(TensorIndex tensor, uint64_t page) const = 0;
+  virtual absl::StatusOr<std::optional<PageRecord>> FindPage(TensorIndex tensor, uint64_t page) = 0;
 
-  // Room for a page, preferring extents that were written before, folders in turn.
-  // ResourceExhausted names what was asked, the limit and the use. Growing a file may fail with
-  // ENOSPC (ResourceExhausted).
+  // Room for a page, or for several small ones, preferring extents that were written before.
+  // Folders take turns in proportion to their profiles' bandwidths, equally if one has none.
+  // ResourceExhausted says what was asked, the limit, the use and how much more is needed. Growing
+  // a file may fail with ENOSPC (ResourceExhausted).
   virtual absl::StatusOr<Extent> Allocate(uint32_t size_bytes) = 0;
   // Returns an extent that was allocated and never recorded.
   virtual void Release(const Extent& extent) = 0;
-  // The file to read or write an extent through, and its path for messages.
-  virtual FileId File(const Extent& extent) const = 0;
+  // The file to read or write an extent through, opened on first use, and its path for messages.
+  virtual absl::StatusOr<FileId> File(const Extent& extent) = 0;
   virtual std::string Path(const Extent& extent) const = 0;
 
   // The page was written there. The copy before it is freed at once if no commit names it, else
-  // after the next commit.
+  // after the next commit that leaves it to no snapshot. Pages are added to a shared extent before
+  // the commit that first names it, not after.
   virtual void Record(TensorIndex tensor, uint64_t page, const PageRecord& record) = 0;
   // The page's bytes are wanted no longer (a discarded transient); it reads as zeros again.
   virtual void Forget(TensorIndex tensor, uint64_t page) = 0;
@@ -124,7 +152,30 @@ class Store {
   // Of the last commit; none: never committed.
   virtual std::optional<std::string> UserState() const = 0;
 
-  // Extents in use: allocated, the newest copies, and those that only the last commit names.
+  // Keeps the last commit under a name, by reference: nothing is copied. What was recorded since is
+  // no part of it. `label` is 1 to 128 bytes of [A-Za-z0-9._-], else InvalidArgument.
+  // AlreadyExists; FailedPrecondition if there is no commit.
+  virtual absl::Status Snapshot(std::string_view label) = 0;
+  virtual absl::StatusOr<std::vector<SnapshotRecord>> Snapshots() = 0;  // oldest commit first
+  // Makes a new commit with a snapshot's content and user state, in one transaction. What was
+  // recorded since the last commit is dropped, except in transient tensors. Tensors that were found
+  // or added keep their indexes; those that the snapshot lacks read as zeros, and are added anew by
+  // the next commit. NotFound; FailedPrecondition, and nothing changes, if such a tensor has
+  // another description or number of pages in the snapshot.
+  virtual absl::Status Restore(std::string_view label) = 0;
+  // Forgets a snapshot and frees what nothing else needs. NotFound.
+  virtual absl::Status Drop(std::string_view label) = 0;
+
+  // Gives free bytes back to the file systems: cuts the ends of segment files and punches holes.
+  // Slow where the device discards; never beside a measurement. Bytes given back.
+  virtual absl::StatusOr<uint64_t> Trim() = 0;
+
+  // The device's calibration, kept in the catalog; none: not calibrated.
+  virtual std::optional<DeviceProfile> Profile(uint16_t device) const = 0;
+  virtual absl::Status SetProfile(uint16_t device, const DeviceProfile& profile) = 0;
+
+  // Extents in use: allocated, the newest copies, and those that only the last commit or a snapshot
+  // names.
   virtual uint64_t used_bytes() const = 0;
   // Bytes that could be had: under max_bytes and in the file systems' free space (less what the
   // catalog may need), counting free extents.

@@ -262,9 +262,15 @@ absl::StatusOr<bool> EngineImpl::AddTiles(const TensorSpec& spec) {
   absl::Status status;
   const std::string description = DescribeSpec(spec);
   auto with_store = [&](io::Store* store) {
-    if (auto existing = spec.transient ? std::nullopt : store->FindTensor(spec.name)) {
+    absl::StatusOr<std::optional<io::TensorIndex>> existing = std::optional<io::TensorIndex>();
+    if (!spec.transient) existing = store->FindTensor(spec.name);
+    if (!existing.ok()) {
+      status = existing.status();
+      return;
+    }
+    if (existing->has_value()) {
       found = true;
-      tensor = *existing;
+      tensor = **existing;
       if (const std::string& before = store->Tensor(tensor).description; before != description) {
         status = absl::InvalidArgumentError(absl::StrCat(
             "tensor '", spec.name, "' is ", before, " in the store, but is registered as ",
@@ -272,7 +278,9 @@ absl::StatusOr<bool> EngineImpl::AddTiles(const TensorSpec& spec) {
         return;
       }
       for (uint64_t tile = 0; tile < num_tiles; ++tile) {
-        stored[tile] = store->FindPage(tensor, tile * pages_per_tile).has_value();
+        const auto page = store->FindPage(tensor, tile * pages_per_tile);
+        status.Update(page.status());
+        stored[tile] = page.ok() && page->has_value();
       }
       return;
     }

@@ -34,7 +34,7 @@ uint64_t TileIo::NumPages(const TilePlace& place) const {
 io::IoRequest TileIo::Request(uint64_t id, const Operation& operation, size_t page) const {
   const io::Extent& extent = operation.pages[page].extent;
   return {.op = operation.op,
-          .file = store_->File(extent),
+          .file = operation.files[page],
           .offset = extent.offset,
           .buffer = operation.frame + page * page_bytes_,
           .size_bytes = extent.size_bytes,
@@ -43,6 +43,16 @@ io::IoRequest TileIo::Request(uint64_t id, const Operation& operation, size_t pa
 
 void TileIo::Submit(uint64_t id, Operation operation) {
   operation.remaining = operation.pages.size();
+  for (const io::PageRecord& page : operation.pages) {
+    const absl::StatusOr<io::FileId> file = store_->File(page.extent);
+    if (!file.ok()) {
+      if (operation.op == io::IoOp::kWrite) {
+        for (const io::PageRecord& taken : operation.pages) store_->Release(taken.extent);
+      }
+      return FailAtOnce(operation.tile, file.status());
+    }
+    operation.files.push_back(*file);
+  }
   std::vector<io::IoRequest> requests;
   requests.reserve(operation.pages.size());
   for (size_t page = 0; page < operation.pages.size(); ++page)
@@ -58,11 +68,12 @@ void TileIo::FailAtOnce(TileIndex tile, absl::Status status) {
 void TileIo::Read(TileIndex tile, const TilePlace& place, std::byte* frame) {
   Operation operation{.tile = tile, .op = io::IoOp::kRead, .place = place, .frame = frame};
   for (uint64_t page = 0; page < NumPages(place); ++page) {
-    auto record = store_->FindPage(place.tensor, place.first_page + page);
-    if (!record)
+    const auto record = store_->FindPage(place.tensor, place.first_page + page);
+    if (!record.ok()) return FailAtOnce(tile, record.status());
+    if (!record->has_value())
       return FailAtOnce(tile,
                         absl::InternalError(absl::StrCat("page ", page, " is not in the store")));
-    operation.pages.push_back(*record);
+    operation.pages.push_back(**record);
   }
   operation.retried.resize(operation.pages.size());
   Submit(next_id_++, std::move(operation));

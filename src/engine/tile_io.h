@@ -54,7 +54,8 @@ class TileIo {
     TilePlace place;
     std::byte* frame = nullptr;
     std::vector<io::PageRecord> pages;
-    std::vector<bool> retried;  // reads: once more after a checksum that did not match
+    std::vector<io::FileId> files;  // of each page's extent
+    std::vector<bool> retried;      // reads: once more after a checksum that did not match
     size_t remaining = 0;
     absl::Status status;
   };

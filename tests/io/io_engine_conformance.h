@@ -61,7 +61,7 @@ class IoEngineConformance : public testing::TestWithParam<Implementation> {
   }
 
   static FileId Add(IoEngine& engine, const DirectFile& file) {
-    const absl::StatusOr<FileId> id = engine.AddFile(file.fd(), file.path());
+    const absl::StatusOr<FileId> id = engine.AddFile(file.fd(), file.path(), 0);
     EXPECT_TRUE(id.ok()) << id.status();
     return *id;
   }

@@ -65,6 +65,56 @@ TEST_P(IoEngineConformance, UsesAPartOfARegisteredBufferAndMemoryAcrossTwo) {
   EXPECT_EQ(0, std::memcmp(in.data() + 16 * kKiB, memory.data() + 8 * kKiB, 4 * kKiB));
 }
 
+// Two thousand writes wait when the read comes; in order of arrival it would end last.
+TEST_P(IoEngineConformance, AReadPassesWritesThatWait) {
+  constexpr uint64_t kWrites = 2000;
+  const DirectFile file = NamelessFile();
+  const auto engine = Make();
+  const FileId id = Add(*engine, file);
+  const AlignedBuffer memory(2 * kIoAlignment);
+  ASSERT_TRUE(Transact(*engine, {IoOp::kWrite, id, 0, memory.data(), kIoAlignment, 1}).ok());
+  engine->SetDepths(0, {.read = 1, .write = 1, .mixed_write = 1});
+  const std::vector<IoRequest> writes(
+      kWrites, {IoOp::kWrite, id, kIoAlignment, memory.data(), kIoAlignment, 1});
+  engine->Submit(writes);
+  const IoRequest read = {IoOp::kRead, id, 0, memory.data() + kIoAlignment, kIoAlignment, 2};
+  engine->Submit({&read, 1});
+  const std::vector<IoCompletion> done = ReapAll(*engine);
+  ASSERT_EQ(done.size(), kWrites + 1);
+  const auto ended = std::find_if(
+      done.begin(), done.end(), [](const IoCompletion& completion) { return completion.tag == 2; });
+  ASSERT_NE(ended, done.end());
+  EXPECT_LT(ended - done.begin(), static_cast<ptrdiff_t>(kWrites / 2));
+}
+
+TEST_P(IoEngineConformance, DevicesHaveQueuesOfTheirOwn) {
+  const auto engine = Make();
+  const DirectFile files[] = {NamelessFile(), NamelessFile(), NamelessFile()};
+  const AlignedBuffer memory(3 * 16 * kIoAlignment);
+  engine->SetDepths(1, {.read = 1, .write = 1, .mixed_write = 1});
+  engine->SetDepths(2, {.read = 5000, .write = 0, .mixed_write = -1});
+  std::vector<FileId> ids;
+  for (uint16_t device = 0; device < 3; ++device) {
+    ids.push_back(*engine->AddFile(files[device].fd(), files[device].path(), device));
+  }
+  for (const IoOp op : {IoOp::kWrite, IoOp::kRead}) {
+    std::vector<IoRequest> requests;
+    for (uint64_t i = 0; i < 3 * 16; ++i) {
+      std::byte* block = memory.data() + i * kIoAlignment;
+      if (op == IoOp::kWrite) FillPattern({block, kIoAlignment}, i);
+      requests.push_back({op, ids[i % 3], i / 3 * kIoAlignment, block, kIoAlignment, i});
+    }
+    if (op == IoOp::kRead) std::memset(memory.data(), 0, memory.size());
+    engine->Submit(requests);
+    for (const IoCompletion& completion : ReapAll(*engine)) {
+      EXPECT_TRUE(completion.status.ok()) << completion.status;
+    }
+  }
+  for (uint64_t i = 0; i < 3 * 16; ++i) {
+    EXPECT_TRUE(HasPattern(memory.span().subspan(i * kIoAlignment, kIoAlignment), i)) << i;
+  }
+}
+
 TEST_P(IoEngineConformance, CompletesEachRequestOnceAtAnyDepth) {
   constexpr uint64_t kRequests = 300;
   const DirectFile file = NamelessFile();

@@ -22,8 +22,8 @@ constexpr size_t kMiB = 1024 * kKiB;
 class IoEngineFailure : public IoEngineConformance {};
 
 TEST_P(IoEngineFailure, AFileMustBeOpen) {
-  EXPECT_EQ(Make()->AddFile(-1, "nowhere").status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(Make()->AddFile(1 << 20, "nowhere").status().code(),
+  EXPECT_EQ(Make()->AddFile(-1, "nowhere", 0).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Make()->AddFile(1 << 20, "nowhere", 0).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
@@ -76,7 +76,7 @@ TEST_P(IoEngineFailure, AnErrorNamesOperationFileAndOffset) {
   const absl::StatusOr<DirectFile> read_only = OpenDirect(again, O_RDONLY);
   ASSERT_TRUE(read_only.ok()) << read_only.status();
   const auto engine = Make();
-  const FileId id = *engine->AddFile(read_only->fd(), "folder/segment-0007");
+  const FileId id = *engine->AddFile(read_only->fd(), "folder/segment-0007", 0);
   const AlignedBuffer memory(kIoAlignment);
   const absl::Status status =
       Transact(*engine, {IoOp::kWrite, id, 12288, memory.data(), kIoAlignment, 1});

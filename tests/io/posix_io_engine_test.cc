@@ -30,7 +30,7 @@ TEST(PosixIoEngine, IsNeverInMoreTransfersThanItsDepthOrEight) {
       return result;
     };
     const auto engine = *PosixIoEngine::Create({.queue_depth = depth, .result_hook = hook});
-    const FileId id = *engine->AddFile(file.fd(), "file");
+    const FileId id = *engine->AddFile(file.fd(), "file", 0);
     std::vector<IoRequest> requests;
     for (uint64_t i = 0; i < 64; ++i) {
       std::byte* block = memory.data() + i * kIoAlignment;
@@ -46,7 +46,7 @@ TEST(PosixIoEngine, WithOneThreadCompletesInOrder) {
   const DirectFile file = NamelessFile();
   const AlignedBuffer memory(kIoAlignment);
   const auto engine = *PosixIoEngine::Create({.queue_depth = 1});
-  const FileId id = *engine->AddFile(file.fd(), "file");
+  const FileId id = *engine->AddFile(file.fd(), "file", 0);
   std::vector<IoRequest> requests;
   for (uint64_t i = 0; i < 50; ++i) {
     requests.push_back({IoOp::kWrite, id, (50 - i) * kIoAlignment, memory.data(), kIoAlignment, i});

@@ -19,7 +19,7 @@ using testing::HasSubstr;
 class TransferTest : public testing::Test {
  protected:
   Transfer Make(IoOp op, uint32_t size_bytes) const {
-    return Transfer({op, FileId{0}, 65536, memory_.data(), size_bytes, 1}, /*fd=*/3);
+    return Transfer({op, FileId{0}, 65536, memory_.data(), size_bytes, 1}, /*fd=*/3, /*device=*/0);
   }
   const AlignedBuffer memory_{65536};
 };

@@ -56,7 +56,7 @@ TEST_F(UringIoEngineTest, GivesTheKernelAtMostItsDepth) {
   const AlignedBuffer memory(kMiB);
   for (const int depth : {1, 3, 16}) {
     const auto engine = Make({.queue_depth = depth});
-    const FileId id = *engine->AddFile(file_.fd(), "file");
+    const FileId id = *engine->AddFile(file_.fd(), "file", 0);
     engine->Submit(Blocks(IoOp::kWrite, id, memory));
     // One round of completions cannot hold more than the kernel was given.
     while (engine->in_flight() > 0) {
@@ -69,7 +69,7 @@ TEST_F(UringIoEngineTest, GivesTheKernelAtMostItsDepth) {
 
 TEST_F(UringIoEngineTest, RegistersManyBuffersAndForgetsThem) {
   const auto engine = Make();
-  const FileId id = *engine->AddFile(file_.fd(), "file");
+  const FileId id = *engine->AddFile(file_.fd(), "file", 0);
   const AlignedBuffer memory(64 * kIoAlignment);
   for (int round = 0; round < 3; ++round) {
     // In an order that is not by address.
@@ -96,7 +96,7 @@ TEST_F(UringIoEngineTest, ABufferTooLargeToRegisterTakesThePlainPath) {
   const std::span<std::byte> memory(static_cast<std::byte*>(reserved), kTooLarge);
   {
     const auto engine = Make();
-    const FileId id = *engine->AddFile(file_.fd(), "file");
+    const FileId id = *engine->AddFile(file_.fd(), "file", 0);
     engine->AddBuffer(memory);
     EXPECT_EQ(engine->unregistered_buffers(), 1);
     FillPattern(memory.first(kMiB), 1);
@@ -129,7 +129,7 @@ TEST_F(UringIoEngineTest, WithoutMemoryToLockItTakesThePlainPath) {
     const rlimit tight = {.rlim_cur = 1 << 20, .rlim_max = before.rlim_max};
     ASSERT_EQ(0, ::setrlimit(RLIMIT_MEMLOCK, &tight));
     const auto engine = Make();
-    const FileId id = *engine->AddFile(file_.fd(), "file");
+    const FileId id = *engine->AddFile(file_.fd(), "file", 0);
     engine->AddBuffer(memory.span());
     EXPECT_EQ(engine->unregistered_buffers(), 1);
     EXPECT_TRUE(Transact(*engine, {IoOp::kWrite, id, 0, memory.data(), kMiB, 1}).ok());
@@ -143,7 +143,7 @@ TEST_F(UringIoEngineTest, ARingThatBreaksInUseFailsWhatIsOnItsWay) {
   const AlignedBuffer memory(kMiB);
   std::thread([&] {
     const auto engine = Make({.queue_depth = 4});
-    const FileId id = *engine->AddFile(file_.fd(), "file");
+    const FileId id = *engine->AddFile(file_.fd(), "file", 0);
     EXPECT_TRUE(Transact(*engine, {IoOp::kWrite, id, 0, memory.data(), kMiB, 1}).ok());
     engine->Submit(Blocks(IoOp::kRead, id, memory));
     if (!ForbidInThisThread(SYS_io_uring_enter, EPERM)) return;

@@ -83,6 +83,12 @@ function(spillway_test name)
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
 endfunction()
 
+# NAME_all, slow: the program of the test NAME, trying everything that it takes a sample of (tests/exhaustive.h).
+function(spillway_exhaustive_test name)
+  add_test(NAME ${name}_all COMMAND ${name})
+  set_tests_properties(${name}_all PROPERTIES LABELS slow TIMEOUT 3600 ENVIRONMENT SPILLWAY_EXHAUSTIVE=1)
+endfunction()
+
 if(NOT SPILLWAY_CUDA STREQUAL "OFF")
   include(CheckLanguage)
   check_language(CUDA)

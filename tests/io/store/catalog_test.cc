@@ -20,7 +20,8 @@
 namespace spillway::io {
 namespace {
 
-constexpr PageRecord kPage = {{1, 2, 8192, 65536}, 65000, 0xfedcba9876543210u};
+constexpr PageRecord kPage = {
+    .extent = {1, 2, 8192, 65536}, .content_bytes = 65000, .checksum = 0xfedcba9876543210u};
 
 class CatalogTest : public ::testing::Test {
  protected:
@@ -109,13 +110,18 @@ TEST_F(CatalogTest, IsOneFileWhenClosed) {
 
 TEST_F(CatalogTest, IsReadableWithTheSqliteCommand) {
   MakeWithCommit();
-  EXPECT_EQ(RunSql(path_, "SELECT value FROM meta WHERE key = 'format_version'"), "1");
-  EXPECT_EQ(RunSql(path_, "SELECT name FROM tensors JOIN pages ON tensors.id = pages.tensor"),
+  EXPECT_EQ(RunSql(path_, "SELECT value FROM meta WHERE key = 'format_version'", /*vfs=*/nullptr),
+            "1");
+  EXPECT_EQ(RunSql(path_, "SELECT name FROM tensors JOIN pages ON tensors.id = pages.tensor",
+                   /*vfs=*/nullptr),
             "weight");
-  EXPECT_EQ(RunSql(path_, "SELECT printf('%016x', checksum) FROM pages"), "fedcba9876543210");
-  EXPECT_EQ(RunSql(path_, "SELECT number || ' ' || hex(user_state) FROM last_commit"), "1 610062");
-  EXPECT_EQ(RunSql(path_, "PRAGMA integrity_check"), "ok");
-  EXPECT_EQ(RunSql(path_, "PRAGMA journal_mode"), "wal");
+  EXPECT_EQ(RunSql(path_, "SELECT printf('%016x', checksum) FROM pages", /*vfs=*/nullptr),
+            "fedcba9876543210");
+  EXPECT_EQ(
+      RunSql(path_, "SELECT number || ' ' || hex(user_state) FROM last_commit", /*vfs=*/nullptr),
+      "1 610062");
+  EXPECT_EQ(RunSql(path_, "PRAGMA integrity_check", /*vfs=*/nullptr), "ok");
+  EXPECT_EQ(RunSql(path_, "PRAGMA journal_mode", /*vfs=*/nullptr), "wal");
 }
 
 TEST_F(CatalogTest, CanBeReadWhileItIsOpen) {
@@ -175,7 +181,8 @@ TEST_F(CatalogTest, WhatIsNoCatalogIsDataLoss) {
   EXPECT_TRUE(absl::IsDataLoss(ReadAll())) << ReadAll();
   std::filesystem::remove(path_);
   std::ofstream(path_) << "";
-  RunSql(path_, "CREATE TABLE meta (key, value); INSERT INTO meta VALUES ('format_version', 1)");
+  RunSql(path_, "CREATE TABLE meta (key, value); INSERT INTO meta VALUES ('format_version', 1)",
+         /*vfs=*/nullptr);
   EXPECT_TRUE(absl::IsDataLoss(ReadAll())) << ReadAll();
 }
 

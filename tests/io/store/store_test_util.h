@@ -25,11 +25,18 @@
 
 #include "io/checksum.h"
 #include "io/io_engine.h"
+#include "io/store/sqlite_vfs.h"
 #include "io/store/store.h"
 
 namespace spillway::io {
 
 inline constexpr uint64_t kTestPageBytes = 64 * 1024;
+
+// In memory where there is such a file system: a killed process leaves the same files there, and
+// the hundreds of syncs cost nothing.
+inline std::filesystem::path FastPlace() {
+  return ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path();
+}
 
 class TempFolder {
  public:
@@ -56,7 +63,7 @@ class TempFolder {
 class NamingIoEngine final : public IoEngine {
  public:
   std::string_view name() const override { return "naming"; }
-  absl::StatusOr<FileId> AddFile(int fd, std::string path) override {
+  absl::StatusOr<FileId> AddFile(int fd, std::string path, uint16_t) override {
     if (fail_next_add_)
       return std::exchange(fail_next_add_, false), absl::ResourceExhaustedError("table full");
     files_[next_] = {fd, std::move(path)};
@@ -68,6 +75,7 @@ class NamingIoEngine final : public IoEngine {
   void AddBuffer(std::span<std::byte>) override {}
   void RemoveBuffers() override {}
   int unregistered_buffers() const override { return 0; }
+  void SetDepths(uint16_t, const QueueDepths&) override {}
   void Submit(std::span<const IoRequest>) override { std::abort(); }
   void Reap(absl::Duration, std::vector<IoCompletion>*) override { std::abort(); }
   void Wake() override {}
@@ -111,27 +119,36 @@ inline absl::Status WritePage(Store& store, const NamingIoEngine& io, TensorInde
   buffer.Fill(tensor, page, version);
   const absl::StatusOr<Extent> extent = store.Allocate(kTestPageBytes);
   if (!extent.ok()) return extent.status();
-  const ssize_t written = ::pwrite(io.fd(store.File(*extent)), buffer.span().data(), kTestPageBytes,
+  const absl::StatusOr<FileId> file = store.File(*extent);
+  if (!file.ok()) {
+    store.Release(*extent);
+    return file.status();
+  }
+  const ssize_t written = ::pwrite(io.fd(*file), buffer.span().data(), kTestPageBytes,
                                    static_cast<off_t>(extent->offset));
   if (written != static_cast<ssize_t>(kTestPageBytes)) {
     store.Release(*extent);
     return absl::UnavailableError("short write");
   }
   store.Record(tensor, page,
-               {*extent, static_cast<uint32_t>(kTestPageBytes), Checksum(buffer.span())});
+               {.extent = *extent,
+                .content_bytes = static_cast<uint32_t>(kTestPageBytes),
+                .checksum = Checksum(buffer.span())});
   return absl::OkStatus();
 }
 
 // Whether the page rests there with the bytes of that version, and the checksum that the catalog
 // has for it.
-inline ::testing::AssertionResult PageIs(const Store& store, const NamingIoEngine& io,
-                                         TensorIndex tensor, uint64_t page, uint64_t version) {
-  const std::optional<PageRecord> record = store.FindPage(tensor, page);
+inline ::testing::AssertionResult PageIs(Store& store, const NamingIoEngine& io, TensorIndex tensor,
+                                         uint64_t page, uint64_t version) {
+  const auto found_page = store.FindPage(tensor, page);
+  if (!found_page.ok()) return ::testing::AssertionFailure() << found_page.status();
+  const std::optional<PageRecord> record = *found_page;
   if (!record) return ::testing::AssertionFailure() << "page " << page << " was never written";
   PageBuffer found;
   PageBuffer wanted;
   wanted.Fill(tensor, page, version);
-  const ssize_t got = ::pread(io.fd(store.File(record->extent)), found.span().data(),
+  const ssize_t got = ::pread(io.fd(*store.File(record->extent)), found.span().data(),
                               kTestPageBytes, static_cast<off_t>(record->extent.offset));
   if (got != static_cast<ssize_t>(kTestPageBytes))
     return ::testing::AssertionFailure() << "short read " << got;
@@ -144,11 +161,13 @@ inline ::testing::AssertionResult PageIs(const Store& store, const NamingIoEngin
   return ::testing::AssertionSuccess();
 }
 
-// Runs SQL on a catalog; gives the first column of the last row, as text.
-inline std::string RunSql(const std::string& path, const std::string& sql) {
+// Runs SQL on a catalog; gives the first column of the last row, as text. Changes are sealed; with
+// `vfs` null they are made as the stock sqlite3 command would make them.
+inline std::string RunSql(const std::string& path, const std::string& sql,
+                          const char* vfs = SqliteVfsName()) {
   sqlite3* database = nullptr;
   std::string result;
-  EXPECT_EQ(sqlite3_open_v2(path.c_str(), &database, SQLITE_OPEN_READWRITE, nullptr), SQLITE_OK)
+  EXPECT_EQ(sqlite3_open_v2(path.c_str(), &database, SQLITE_OPEN_READWRITE, vfs), SQLITE_OK)
       << path;
   const auto take = [](void* out, int, char** values, char**) {
     *static_cast<std::string*>(out) = values[0] ? values[0] : "";

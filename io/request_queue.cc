@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "io/request_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "src/base/check.h"
+
+namespace spillway::io {
+namespace {
+
+constexpr int kRead = static_cast<int>(IoOp::kRead);
+constexpr int kWrite = static_cast<int>(IoOp::kWrite);
+
+int OpOf(const Transfer& transfer) { return static_cast<int>(transfer.request().op); }
+
+}  // namespace
+
+QueueDepths ClampDepths(const QueueDepths& depths, int most) {
+  return {.read = std::clamp(depths.read, 1, most),
+          .write = std::clamp(depths.write, 1, most),
+          .mixed_write = std::clamp(depths.mixed_write, 1, most)};
+}
+
+RequestQueue::RequestQueue(const QueueDepths& depths, int max_in_flight)
+    : default_depths_(depths), max_in_flight_(max_in_flight) {}
+
+RequestQueue::Device& RequestQueue::MakeDevice(uint16_t device) {
+  if (devices_.size() <= device) devices_.resize(size_t{device} + 1, Device{default_depths_, {}});
+  return devices_[device];
+}
+
+void RequestQueue::SetDepths(uint16_t device, const QueueDepths& depths) {
+  MakeDevice(device).depths = depths;
+}
+
+void RequestQueue::Add(const Transfer& transfer) {
+  MakeDevice(transfer.device()).waiting[OpOf(transfer)].push_back(transfer);
+  ++num_waiting_;
+}
+
+bool RequestQueue::MayGo(const Device& device, IoOp op) const {
+  if (device.waiting[static_cast<int>(op)].empty()) return false;
+  if (op == IoOp::kRead) return device.in_flight[kRead] < device.depths.read;
+  const bool reads = !device.waiting[kRead].empty() || device.in_flight[kRead] > 0;
+  const int depth =
+      reads ? std::min(device.depths.write, device.depths.mixed_write) : device.depths.write;
+  return device.in_flight[kWrite] < depth &&
+         num_in_flight_[kWrite] < std::max(1, max_in_flight_ / 2);
+}
+
+std::optional<Transfer> RequestQueue::Take() {
+  if (num_waiting_ == 0 || in_flight() >= max_in_flight_) return std::nullopt;
+  for (const IoOp op : {IoOp::kRead, IoOp::kWrite}) {
+    for (size_t i = 0; i < devices_.size(); ++i) {
+      Device& device = devices_[(turn_ + i) % devices_.size()];
+      if (!MayGo(device, op)) continue;
+      turn_ = (turn_ + i + 1) % devices_.size();
+      std::deque<Transfer>& waiting = device.waiting[static_cast<int>(op)];
+      Transfer transfer = waiting.front();
+      waiting.pop_front();
+      --num_waiting_;
+      ++device.in_flight[static_cast<int>(op)];
+      ++num_in_flight_[static_cast<int>(op)];
+      return transfer;
+    }
+  }
+  return std::nullopt;
+}
+
+void RequestQueue::Ended(const Transfer& transfer) {
+  const int op = OpOf(transfer);
+  int& in_flight = devices_[transfer.device()].in_flight[op];
+  SPILLWAY_CHECK(in_flight > 0);
+  --in_flight;
+  --num_in_flight_[op];
+}
+
+std::vector<Transfer> RequestQueue::TakeWaiting() {
+  std::vector<Transfer> taken;
+  for (Device& device : devices_) {
+    for (std::deque<Transfer>& waiting : device.waiting) {
+      taken.insert(taken.end(), waiting.begin(), waiting.end());
+      waiting.clear();
+    }
+  }
+  num_waiting_ = 0;
+  return taken;
+}
+
+}  // namespace spillway::io
