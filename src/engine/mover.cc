@@ -30,8 +30,10 @@ absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, Residency
 
 Mover::Mover(MoverParts parts, ResidencyOptions options)
     : parts_(std::move(parts)), describe_(options.describe), residency_(std::move(options)) {
-  if (parts_.store != nullptr)
-    tile_io_ = std::make_unique<TileIo>(parts_.store.get(), parts_.io.get());
+  if (parts_.store != nullptr) {
+    // Nothing is packed until the store keeps what its pages skip.
+    pages_ = std::make_unique<io::PageIo>(parts_.store.get(), parts_.io.get(), /*packed_bytes=*/0);
+  }
   const uint64_t slabs = (parts_.pinned->size_bytes() + parts_.slab_bytes - 1) / parts_.slab_bytes;
   for (uint64_t slab = 0; slab < slabs; ++slab) slab_ready_.emplace_back(false);
 }
@@ -279,20 +281,21 @@ bool Mover::TakeWork(std::vector<Work>* work, std::vector<std::function<void()>>
 
 // Takes ended transfers, waiting for one or a wake-up if there is nothing else to do.
 void Mover::Sleep(bool idle) {
-  if (tile_io_ == nullptr) {
+  if (pages_ == nullptr) {
     if (!idle) return;
     MutexLock lock(&mu_);
     while (sleeping_) work_ready_.Wait(&mu_);
     return;
   }
-  std::vector<TileIoResult> results;
-  tile_io_->Reap(idle ? absl::InfiniteDuration() : absl::ZeroDuration(), &results);
+  std::vector<io::PageIo::Result> results;
+  pages_->Reap(idle ? absl::InfiniteDuration() : absl::ZeroDuration(), &results);
   MutexLock lock(&mu_);
   sleeping_ = false;
   store_room_.now_bytes = parts_.store->used_bytes();
   store_room_.peak_bytes = std::max(store_room_.peak_bytes, store_room_.now_bytes);
-  for (const TileIoResult& result : results) {
-    residency_.TransferDone(result.tile, Describe(result.tile, result.status));
+  for (const io::PageIo::Result& result : results) {
+    const auto tile = static_cast<TileIndex>(result.tag);
+    residency_.TransferDone(tile, Describe(tile, result.status));
   }
   if (!results.empty()) Dispatch();
 }
@@ -310,18 +313,24 @@ void Mover::OnTransferDone(TileIndex tile, const absl::Status& status) {
 
 void Mover::Execute(const Work& work) {
   const Action& action = work.action;
-  if (action.kind == Action::Kind::kForget) return tile_io_ ? tile_io_->Forget(work.place) : void();
+  const TilePlace& place = work.place;
+  if (action.kind == Action::Kind::kForget) {
+    if (pages_ != nullptr) pages_->Forget(place.tensor, place.first_page, place.size_bytes);
+    return;
+  }
   if (action.kind == Action::Kind::kGrant) return GrantAfterCopy(action);
 
-  absl::Status status = parts_.pinned->EnsureUsable(action.pinned_offset, work.place.size_bytes);
+  absl::Status status = parts_.pinned->EnsureUsable(action.pinned_offset, place.size_bytes);
   std::byte* frame = parts_.pinned->data() + action.pinned_offset;
   if (status.ok()) {
     switch (action.kind) {
-      case Action::Kind::kRead: return tile_io_->Read(action.tile, work.place, frame);
-      case Action::Kind::kWrite: return tile_io_->Write(action.tile, work.place, frame);
-      case Action::Kind::kZero: std::memset(frame, 0, work.place.size_bytes); break;
+      case Action::Kind::kRead:
+        return pages_->Read(action.tile, place.tensor, place.first_page, place.size_bytes, frame);
+      case Action::Kind::kWrite:
+        return pages_->Write(action.tile, place.tensor, place.first_page, place.size_bytes, frame);
+      case Action::Kind::kZero: std::memset(frame, 0, place.size_bytes); break;
       default:
-        status = Copy(action, work.place.size_bytes);
+        status = Copy(action, place.size_bytes);
         if (status.ok()) return;
     }
   }

@@ -26,16 +26,23 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "io/io_engine.h"
+#include "io/store/page_io.h"
 #include "io/store/store.h"
 #include "spillway/engine.h"
 #include "src/base/mutex.h"
 #include "src/engine/overlap_meter.h"
 #include "src/engine/residency.h"
-#include "src/engine/tile_io.h"
 #include "tiers/device_runtime.h"
 #include "tiers/pinned_arena.h"
 
 namespace spillway::engine {
+
+// Where a tile rests in the store: from page first_page of a tensor on.
+struct TilePlace {
+  io::TensorIndex tensor = 0;
+  uint64_t first_page = 0;
+  uint64_t size_bytes = 0;
+};
 
 // What the mover works with; it owns all of it. `io` and `store` are null together.
 struct MoverParts {
@@ -122,7 +129,7 @@ class Mover {
   const std::function<std::string(TileIndex)> describe_;
   std::byte* device_arena_ = nullptr;
   tiers::StreamHandle copy_in_, copy_out_;
-  std::unique_ptr<TileIo> tile_io_;  // the thread's
+  std::unique_ptr<io::PageIo> pages_;  // the thread's; null without a store
   std::deque<std::atomic<bool>> slab_ready_;
 
   base::Mutex mu_;

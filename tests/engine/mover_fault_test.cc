@@ -136,7 +136,7 @@ TEST_P(MoverFaultTest, AFlippedBitThatStaysIsDataLossWithItsPlace) {
 
 TEST_P(MoverFaultTest, AFailedReadReachesTheCallerAndTheNextTryGoesThrough) {
   StoreAll();
-  faulty_->Inject({.kind = Fault::Kind::kEio, .op = io::IoOp::kRead, .skip = 1});
+  faulty_->Inject({.kind = Fault::Kind::kEio, .op = io::IoOp::kRead});
   const absl::Status status = Check(0, Tier::kDevice);
   ASSERT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_NE(status.message().find("EIO"), absl::string_view::npos) << status;

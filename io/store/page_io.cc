@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How requests are made first, then packing, then what a completion means.
+
+#include "io/store/page_io.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "io/checksum.h"
+#include "src/base/check.h"
+#include "src/base/status_macros.h"
+
+namespace spillway::io {
+namespace {
+
+constexpr uint32_t kNumUnits = 64;  // 256 KiB of staging memory
+
+uint64_t RoundUp(uint64_t bytes) {
+  return (bytes + kIoAlignment - 1) / kIoAlignment * kIoAlignment;
+}
+uint64_t RoundDown(uint64_t bytes) { return bytes / kIoAlignment * kIoAlignment; }
+
+}  // namespace
+
+void PageIo::FreeMemory::operator()(std::byte* memory) const { std::free(memory); }
+
+PageIo::PageIo(Store* store, IoEngine* io, uint32_t packed_bytes)
+    : store_(store), io_(io), page_bytes_(store->page_bytes()), packed_bytes_(packed_bytes) {
+  for (uint16_t device = 0; device < store->num_devices(); ++device) {
+    const std::optional<DeviceProfile> profile = store->Profile(device);
+    const uint64_t bytes = profile ? RoundDown(profile->request_bytes) : kDefaultRequestBytes;
+    request_bytes_.push_back(static_cast<uint32_t>(std::max(bytes, kIoAlignment)));
+  }
+}
+
+// --- Making requests ---
+
+PageIo::Operation& PageIo::Begin(OperationId id, uint64_t tag, IoOp op, TensorIndex tensor,
+                                 uint64_t first_page, uint64_t bytes, std::byte* memory) {
+  Operation& operation = operations_[id];
+  operation.tag = tag;
+  operation.op = op;
+  operation.tensor = tensor;
+  operation.first_page = first_page;
+  operation.bytes = bytes;
+  operation.memory = memory;
+  operation.pages.reserve(NumPages(bytes));
+  return operation;
+}
+
+void PageIo::Read(uint64_t tag, TensorIndex tensor, uint64_t first_page, uint64_t bytes,
+                  std::byte* memory) {
+  const OperationId id = next_id_++;
+  Operation& operation = Begin(id, tag, IoOp::kRead, tensor, first_page, bytes, memory);
+  const absl::Status status = MakeReads(id, operation);
+  if (operation.status.ok()) operation.status = status;
+  CloseRequest();
+  SubmitClosed();
+  Drop(id, operation);
+}
+
+absl::Status PageIo::MakeReads(OperationId id, Operation& operation) {
+  const uint64_t num_pages = NumPages(operation.bytes);
+  for (uint64_t page = 0; page < num_pages; ++page) {
+    SPILLWAY_ASSIGN_OR_RETURN(const std::optional<PageRecord> record,
+                              store_->FindPage(operation.tensor, operation.first_page + page));
+    if (!record) {
+      return absl::InternalError(
+          absl::StrCat("page ", operation.first_page + page, " is not in the store"));
+    }
+    operation.pages.push_back({.record = *record});
+    SPILLWAY_RETURN_IF_ERROR(AddPage(id, operation, page));
+  }
+  return absl::OkStatus();
+}
+
+void PageIo::Write(uint64_t tag, TensorIndex tensor, uint64_t first_page, uint64_t bytes,
+                   std::byte* memory) {
+  const OperationId id = next_id_++;
+  Operation& operation = Begin(id, tag, IoOp::kWrite, tensor, first_page, bytes, memory);
+  if (bytes > 0 && bytes <= packed_bytes_ && Pack(id, operation)) return;
+  const absl::Status status = MakeWrites(id, operation);
+  if (operation.status.ok()) operation.status = status;
+  CloseRequest();
+  SubmitClosed();
+  Drop(id, operation);
+}
+
+// Each request goes off as soon as it is full, so that the device works while the rest is hashed.
+absl::Status PageIo::MakeWrites(OperationId id, Operation& operation) {
+  for (uint64_t offset = 0; offset < operation.bytes; offset += page_bytes_) {
+    PageRecord record;
+    record.content_bytes = static_cast<uint32_t>(std::min(page_bytes_, operation.bytes - offset));
+    const uint64_t extent_bytes = RoundUp(record.content_bytes);
+    SPILLWAY_ASSIGN_OR_RETURN(record.extent, store_->Allocate(static_cast<uint32_t>(extent_bytes)));
+    std::byte* const content = operation.memory + offset;
+    record.checksum = Checksum({content, record.content_bytes});
+    std::memset(content + record.content_bytes, 0, extent_bytes - record.content_bytes);
+    operation.pages.push_back({.record = record});
+    SPILLWAY_RETURN_IF_ERROR(AddPage(id, operation, operation.pages.size() - 1));
+    SubmitClosed();
+  }
+  return absl::OkStatus();
+}
+
+// A packed page moves with the units that it lies in, to where the page belongs in memory.
+absl::Status PageIo::AddPage(OperationId id, Operation& operation, uint64_t page) {
+  const PageRecord& record = operation.pages[page].record;
+  SPILLWAY_ASSIGN_OR_RETURN(const FileId file, store_->File(record.extent));
+  const uint64_t skipped = RoundDown(record.skip_bytes);
+  const uint64_t size_bytes = RoundUp(record.skip_bytes - skipped + record.content_bytes);
+  const uint32_t limit = request_bytes_[record.extent.device];
+  for (uint64_t done = 0; done < size_bytes;) {
+    const uint64_t begin = page * page_bytes_ + done;
+    IoRequest piece = {operation.op, file, record.extent.offset + skipped + done,
+                       operation.memory + begin};
+    const bool joins = Continues(piece, limit);
+    piece.size_bytes = static_cast<uint32_t>(
+        std::min<uint64_t>(size_bytes - done, joins ? limit - open_.size_bytes : limit));
+    if (joins) {
+      Extend(piece);
+    } else {
+      Open(piece, {.operation = id, .begin = begin});
+      ++operation.holds;
+    }
+    ++operation.pages[page].requests;
+    done += piece.size_bytes;
+  }
+  return absl::OkStatus();
+}
+
+// Whether the piece follows on the open request, which has room.
+bool PageIo::Continues(const IoRequest& piece, uint32_t limit) const {
+  return open_.size_bytes > 0 && open_.size_bytes < limit && open_.file == piece.file &&
+         open_.offset + open_.size_bytes == piece.offset &&
+         open_.buffer + open_.size_bytes == piece.buffer;
+}
+
+void PageIo::Extend(const IoRequest& piece) {
+  open_.size_bytes += piece.size_bytes;
+  loads_[open_.tag].size_bytes = open_.size_bytes;
+}
+
+void PageIo::Open(const IoRequest& piece, Load load) {
+  CloseRequest();
+  if (free_loads_.empty()) {
+    free_loads_.push_back(static_cast<uint32_t>(loads_.size()));
+    loads_.emplace_back();
+  }
+  open_ = piece;
+  open_.tag = free_loads_.back();
+  free_loads_.pop_back();
+  load.size_bytes = piece.size_bytes;
+  loads_[open_.tag] = std::move(load);
+}
+
+void PageIo::CloseRequest() {
+  if (open_.size_bytes > 0) closed_.push_back(open_);
+  open_.size_bytes = 0;
+}
+
+void PageIo::SubmitClosed() {
+  if (closed_.empty()) return;
+  io_->Submit(closed_);
+  closed_.clear();
+}
+
+void PageIo::Forget(TensorIndex tensor, uint64_t first_page, uint64_t bytes) {
+  for (uint64_t page = 0; page < NumPages(bytes); ++page) store_->Forget(tensor, first_page + page);
+}
+
+// --- Packing ---
+
+bool PageIo::Pack(OperationId id, Operation& operation) {
+  const auto bytes = static_cast<uint32_t>(operation.bytes);
+  if (filling_.empty() || units_[filling_.back()].used_bytes + bytes > kIoAlignment) {
+    if (!staging_) {
+      staging_.reset(
+          static_cast<std::byte*>(std::aligned_alloc(kIoAlignment, kNumUnits * kIoAlignment)));
+      units_.resize(kNumUnits);
+      for (uint32_t unit = kNumUnits; unit-- > 0;) free_units_.push_back(unit);
+    }
+    if (!staging_ || free_units_.empty()) return false;
+    operation.status = OpenUnit();
+    if (!operation.status.ok()) {
+      Drop(id, operation);
+      return true;
+    }
+  }
+  Unit& unit = units_[filling_.back()];
+  std::byte* const place = staging_.get() + filling_.back() * kIoAlignment + unit.used_bytes;
+  std::memcpy(place, operation.memory, bytes);
+  operation.pages.push_back({.record = {.extent = unit.extent,
+                                        .content_bytes = bytes,
+                                        .checksum = Checksum({place, bytes}),
+                                        .skip_bytes = unit.used_bytes,
+                                        .packed = true}});
+  unit.operations.push_back(id);
+  unit.used_bytes += bytes;
+  return true;
+}
+
+absl::Status PageIo::OpenUnit() {
+  SPILLWAY_ASSIGN_OR_RETURN(const Extent extent,
+                            store_->Allocate(static_cast<uint32_t>(kIoAlignment)));
+  const absl::StatusOr<FileId> file = store_->File(extent);
+  if (!file.ok()) {
+    store_->Release(extent);
+    return file.status();
+  }
+  filling_.push_back(free_units_.back());
+  free_units_.pop_back();
+  units_[filling_.back()] = {.extent = extent, .file = *file};
+  return absl::OkStatus();
+}
+
+// Units that lie side by side go in one request.
+void PageIo::SubmitUnits() {
+  for (const uint32_t index : std::exchange(filling_, {})) {
+    const Unit& unit = units_[index];
+    std::byte* const memory = staging_.get() + index * kIoAlignment;
+    std::memset(memory + unit.used_bytes, 0, kIoAlignment - unit.used_bytes);
+    const IoRequest piece = {IoOp::kWrite, unit.file, unit.extent.offset, memory,
+                             static_cast<uint32_t>(kIoAlignment)};
+    if (Continues(piece, request_bytes_[unit.extent.device])) {
+      Extend(piece);
+    } else {
+      Open(piece, {});
+    }
+    loads_[open_.tag].units.push_back(index);
+  }
+  CloseRequest();
+  SubmitClosed();
+}
+
+// All its pages are recorded in one go, so that none of them can be superseded, and the unit freed,
+// before the last is.
+void PageIo::FinishUnit(uint32_t index, const absl::Status& status) {
+  Unit& unit = units_[index];
+  for (const OperationId id : unit.operations) {
+    auto node = operations_.extract(id);
+    Operation& operation = node.mapped();
+    if (status.ok()) {
+      store_->Record(operation.tensor, operation.first_page, operation.pages[0].record);
+    }
+    results_.push_back({operation.tag, status});
+  }
+  if (!status.ok()) store_->Release(unit.extent);
+  unit.operations.clear();
+  free_units_.push_back(index);
+}
+
+// --- Completions ---
+
+void PageIo::Reap(absl::Duration timeout, std::vector<Result>* results) {
+  if (!filling_.empty()) SubmitUnits();
+  completions_.clear();
+  io_->Reap(results_.empty() ? timeout : absl::ZeroDuration(), &completions_);
+  for (const IoCompletion& completion : completions_) OnCompletion(completion);
+  for (Result& result : results_) results->push_back(std::move(result));
+  results_.clear();
+}
+
+void PageIo::OnCompletion(const IoCompletion& completion) {
+  Load load = std::move(loads_[completion.tag]);
+  free_loads_.push_back(static_cast<uint32_t>(completion.tag));
+  if (!load.units.empty()) {
+    for (const uint32_t unit : load.units) FinishUnit(unit, completion.status);
+    return;
+  }
+  Operation& operation = operations_.at(load.operation);
+  if (operation.status.ok()) operation.status = completion.status;
+  const uint64_t last = (load.begin + load.size_bytes - 1) / page_bytes_;
+  for (uint64_t page = load.begin / page_bytes_; page <= last; ++page) {
+    SPILLWAY_CHECK(operation.pages[page].requests > 0);
+    if (--operation.pages[page].requests == 0) OnPageMoved(load.operation, operation, page);
+  }
+  Drop(load.operation, operation);
+}
+
+void PageIo::OnPageMoved(OperationId id, Operation& operation, uint64_t index) {
+  // After a failure nobody asks for the bytes any more.
+  if (operation.op == IoOp::kWrite || !operation.status.ok()) return;
+  Page& page = operation.pages[index];
+  absl::Status status = Verify(operation, index);
+  if (!status.ok() && !page.retried) {
+    page.retried = true;
+    status = AddPage(id, operation, index);
+    CloseRequest();
+    SubmitClosed();
+  }
+  operation.status = status;
+}
+
+// Brings a packed page to the front, once it is known to be good.
+absl::Status PageIo::Verify(Operation& operation, uint64_t page) const {
+  const PageRecord& record = operation.pages[page].record;
+  std::byte* const memory = operation.memory + page * page_bytes_;
+  std::byte* const content = memory + record.skip_bytes % kIoAlignment;
+  const uint64_t checksum = Checksum({content, record.content_bytes});
+  if (checksum == record.checksum) {
+    if (content != memory) std::memmove(memory, content, record.content_bytes);
+    return absl::OkStatus();
+  }
+  return absl::DataLossError(absl::StrCat(
+      "page ", operation.first_page + page, " in ", store_->Path(record.extent), " at offset ",
+      record.extent.offset + record.skip_bytes, " (", record.content_bytes, " bytes) has checksum ",
+      absl::Hex(checksum, absl::kZeroPad16), ", the catalog says ",
+      absl::Hex(record.checksum, absl::kZeroPad16),
+      ": the bytes on the device are not those that were written; restore the store from a copy"));
+}
+
+// Lets go of one hold; the operation ends with the last.
+void PageIo::Drop(OperationId id, Operation& operation) {
+  if (--operation.holds == 0) Finish(id);
+}
+
+void PageIo::Finish(OperationId id) {
+  auto node = operations_.extract(id);
+  Operation& operation = node.mapped();
+  if (operation.op == IoOp::kWrite) {
+    for (size_t page = 0; page < operation.pages.size(); ++page) {
+      const PageRecord& record = operation.pages[page].record;
+      if (operation.status.ok()) {
+        store_->Record(operation.tensor, operation.first_page + page, record);
+      } else {
+        store_->Release(record.extent);
+      }
+    }
+  }
+  results_.push_back({operation.tag, std::move(operation.status)});
+}
+
+}  // namespace spillway::io

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The way of pages between memory and the store: a run of a tensor's pages is read or written as
+// one operation, with an extent and a checksum for each page. Where the bytes rest is the store's
+// to say, how they move the I/O engine's; who wants them, and when, is the caller's.
+//
+// One idea: pages are what is allocated and verified, requests are what the device likes. Pages
+// that lie side by side, in memory and on the device, travel in one request of up to the device's
+// size; a page larger than that travels in several. While one request is under way the next page is
+// hashed.
+//
+// Small pages share. An operation of at most kPackedBytes is copied into a unit of kIoAlignment
+// bytes, with others that are written before the next Reap: at least two fit, so it saves room and
+// requests, where a larger one would gain nothing without a lucky partner. The unit is one extent,
+// free again when none of its pages is left.
+
+#ifndef SPILLWAY_IO_STORE_PAGE_IO_H_
+#define SPILLWAY_IO_STORE_PAGE_IO_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "io/io_engine.h"
+#include "io/store/store.h"
+
+namespace spillway::io {
+
+inline constexpr uint32_t kPackedBytes = kIoAlignment / 2;
+inline constexpr uint32_t kDefaultRequestBytes = 1 << 20;
+
+// Thread-compatible: it calls the store and the engine, which must outlive it, on its caller's
+// thread. Nothing else may Reap from the engine.
+//
+//   PageIo pages(store, engine);
+//   pages.Write(/*tag=*/1, tensor, /*first_page=*/0, bytes, memory);
+//   std::vector<PageIo::Result> results;
+//   while (results.empty()) pages.Reap(absl::InfiniteDuration(), &results);
+class PageIo {
+ public:
+  // Ok, or the first failure: DataLoss naming page, file and offset for bytes that do not match
+  // their checksum when read twice; the engine's or the store's status for the rest.
+  struct Result {
+    uint64_t tag = 0;
+    absl::Status status;
+  };
+
+  // Operations of more than `packed_bytes` get extents of their own.
+  PageIo(Store* store, IoEngine* io, uint32_t packed_bytes = kPackedBytes);
+  PageIo(const PageIo&) = delete;
+  PageIo& operator=(const PageIo&) = delete;
+
+  // `bytes` of the tensor from the start of page first_page on. `memory` is aligned to
+  // kIoAlignment, has room for `bytes` rounded up to it, and is the operation's until its result.
+  // Results come from Reap only, also of what could not start. A page that was never written is
+  // an error.
+  void Read(uint64_t tag, TensorIndex tensor, uint64_t first_page, uint64_t bytes,
+            std::byte* memory);
+  // The copies before are replaced when all pages have arrived, or none is. What the last page's
+  // unit has beyond `bytes` is set to zero, in memory too.
+  void Write(uint64_t tag, TensorIndex tensor, uint64_t first_page, uint64_t bytes,
+             std::byte* memory);
+  // REQUIRES: no operation on these pages is under way.
+  void Forget(TensorIndex tensor, uint64_t first_page, uint64_t bytes);
+
+  // Waits as IoEngine::Reap does, unless there are results already; appends what ended.
+  void Reap(absl::Duration timeout, std::vector<Result>* results);
+
+  // Operations whose result was not reaped.
+  size_t in_flight() const { return operations_.size() + results_.size(); }
+
+ private:
+  using OperationId = uint64_t;
+  struct Page {
+    PageRecord record;
+    uint32_t requests = 0;  // under way that carry a part of it
+    bool retried = false;   // read once more after a checksum that did not match
+  };
+  struct Operation {
+    uint64_t tag = 0;
+    IoOp op = IoOp::kRead;
+    TensorIndex tensor = 0;
+    uint64_t first_page = 0;
+    uint64_t bytes = 0;
+    std::byte* memory = nullptr;
+    std::vector<Page> pages;
+    uint32_t holds = 1;  // requests under way; one more until all are made
+    absl::Status status;
+  };
+  // What an engine's request carries: bytes of one operation, or a run of units.
+  struct Load {
+    OperationId operation = 0;
+    uint64_t begin = 0;  // in the operation's memory
+    uint32_t size_bytes = 0;
+    std::vector<uint32_t> units;
+  };
+  // A unit of staging memory, in use from its first page until it is written.
+  struct Unit {
+    Extent extent;
+    FileId file;
+    uint32_t used_bytes = 0;
+    std::vector<OperationId> operations;  // of one page each
+  };
+  struct FreeMemory {
+    void operator()(std::byte* memory) const;
+  };
+
+  uint64_t NumPages(uint64_t bytes) const { return (bytes + page_bytes_ - 1) / page_bytes_; }
+
+  Operation& Begin(OperationId id, uint64_t tag, IoOp op, TensorIndex tensor, uint64_t first_page,
+                   uint64_t bytes, std::byte* memory);
+  absl::Status MakeReads(OperationId id, Operation& operation);
+  absl::Status MakeWrites(OperationId id, Operation& operation);
+  // Adds what moves for a page to the open request, or opens others.
+  absl::Status AddPage(OperationId id, Operation& operation, uint64_t page);
+  bool Continues(const IoRequest& piece, uint32_t limit) const;
+  void Extend(const IoRequest& piece);
+  void Open(const IoRequest& piece, Load load);
+  void CloseRequest();
+  void SubmitClosed();
+
+  // False: there is no staging memory for it now.
+  bool Pack(OperationId id, Operation& operation);
+  absl::Status OpenUnit();
+  void SubmitUnits();
+  void FinishUnit(uint32_t unit, const absl::Status& status);
+
+  void OnCompletion(const IoCompletion& completion);
+  void OnPageMoved(OperationId id, Operation& operation, uint64_t page);
+  absl::Status Verify(Operation& operation, uint64_t page) const;
+  void Drop(OperationId id, Operation& operation);
+  void Finish(OperationId id);
+
+  // Constant.
+  Store* const store_;
+  IoEngine* const io_;
+  const uint64_t page_bytes_;
+  const uint32_t packed_bytes_;
+  std::vector<uint32_t> request_bytes_;  // by device
+
+  OperationId next_id_ = 0;
+  std::unordered_map<OperationId, Operation> operations_;
+  std::vector<Load> loads_;  // a request's tag is its load's index
+  std::vector<uint32_t> free_loads_;
+  IoRequest open_;                                  // the request that still grows; size 0: none
+  std::vector<IoRequest> closed_;                   // not submitted yet
+  std::unique_ptr<std::byte, FreeMemory> staging_;  // made on first use
+  std::vector<Unit> units_;
+  std::vector<uint32_t> free_units_;
+  std::vector<uint32_t> filling_;  // units not submitted yet; the last may have room
+  std::vector<Result> results_;
+  std::vector<IoCompletion> completions_;
+};
+
+}  // namespace spillway::io
+
+#endif  // SPILLWAY_IO_STORE_PAGE_IO_H_

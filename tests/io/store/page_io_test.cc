@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// PageIo over a real I/O engine and a store that is a file and a map: what it asks of a store is
+// little, and here it can be looked at.
+
+#include "io/store/page_io.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "io/checksum.h"
+#include "io/faulty_io_engine.h"
+#include "io/make_io_engine.h"
+#include "src/base/mutex.h"
+#include "tests/io/io_test_util.h"
+
+namespace spillway::io {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kPageBytes = 64 * 1024;
+constexpr uint64_t kFileBytes = 64 << 20;
+
+// Extents from the file's start on, one after another, each used once unless it was given back at
+// once. It counts what is allocated and not given back.
+class FileStore final : public Store {
+ public:
+  FileStore(const DirectFile* file, FileId id) : file_(file), id_(id) {}
+
+  uint64_t page_bytes() const override { return kPageBytes; }
+  uint16_t num_devices() const override { return 1; }
+  std::optional<DeviceProfile> Profile(uint16_t) const override { return profile; }
+  absl::StatusOr<Extent> Allocate(uint32_t size_bytes) override {
+    if (allocations_left == 0) return absl::ResourceExhaustedError("the budget is spent");
+    if (allocations_left > 0) --allocations_left;
+    next_ += gap_bytes;
+    const Extent extent = {0, 0, next_, size_bytes};
+    next_ += size_bytes;
+    taken.insert(extent.offset);
+    return extent;
+  }
+  void Release(const Extent& extent) override { EXPECT_EQ(taken.erase(extent.offset), 1u); }
+  absl::StatusOr<FileId> File(const Extent&) override { return id_; }
+  std::string Path(const Extent&) const override { return file_->path(); }
+  absl::StatusOr<std::optional<PageRecord>> FindPage(TensorIndex tensor, uint64_t page) override {
+    const auto found = pages.find({tensor, page});
+    return found == pages.end() ? std::nullopt : std::optional(found->second);
+  }
+  void Record(TensorIndex tensor, uint64_t page, const PageRecord& record) override {
+    EXPECT_TRUE(taken.contains(record.extent.offset));
+    pages[{tensor, page}] = record;
+  }
+  void Forget(TensorIndex tensor, uint64_t page) override { pages.erase({tensor, page}); }
+
+  // Not PageIo's to call.
+  absl::StatusOr<std::optional<TensorIndex>> FindTensor(std::string_view) override { return No(); }
+  const TensorRecord& Tensor(TensorIndex) const override { std::abort(); }
+  absl::StatusOr<TensorIndex> AddTensor(TensorRecord, bool) override { return No(); }
+  absl::Status Commit(std::string_view) override { return No(); }
+  std::optional<std::string> UserState() const override { return std::nullopt; }
+  absl::Status Snapshot(std::string_view) override { return No(); }
+  absl::StatusOr<std::vector<SnapshotRecord>> Snapshots() override { return No(); }
+  absl::Status Restore(std::string_view) override { return No(); }
+  absl::Status Drop(std::string_view) override { return No(); }
+  absl::StatusOr<uint64_t> Trim() override { return No(); }
+  absl::Status SetProfile(uint16_t, const DeviceProfile&) override { return No(); }
+  uint64_t used_bytes() const override { return 0; }
+  uint64_t available_bytes() const override { return 0; }
+
+  std::optional<DeviceProfile> profile;
+  int allocations_left = -1;  // negative: any number
+  uint64_t gap_bytes = 0;     // between extents
+  std::set<uint64_t> taken;   // offsets
+  std::map<std::pair<TensorIndex, uint64_t>, PageRecord> pages;
+
+ private:
+  static absl::Status No() { return absl::UnimplementedError("not here"); }
+
+  const DirectFile* const file_;
+  const FileId id_;
+  uint64_t next_ = 0;
+};
+
+class PageIoTest : public ::testing::TestWithParam<IoEngineKind> {
+ protected:
+  PageIoTest() {
+    file_ = NamelessFile();
+    EXPECT_EQ(::ftruncate(file_.fd(), kFileBytes), 0);
+    auto engine = FaultyIoEngine::Create(1, [&](ResultHook hook) {
+      auto counting = [this, hook](const IoRequest& request, int64_t result) {
+        const int64_t answer = hook(request, result);
+        if (answer == request.size_bytes) {
+          base::MutexLock lock(&mutex_);
+          sizes_.push_back(request.size_bytes);
+        }
+        return answer;
+      };
+      return MakeIoEngine(GetParam(), {.queue_depth = 1, .result_hook = counting},
+                          testing::TempDir());
+    });
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    engine_ = *std::move(engine);
+    id_ = *engine_->AddFile(file_.fd(), "segment", 0);
+    store_ = std::make_unique<FileStore>(&file_, id_);
+    Restart();
+  }
+  // With what the store says now.
+  void Restart() { io_ = std::make_unique<PageIo>(store_.get(), engine_.get()); }
+
+  std::map<uint64_t, absl::Status> ReapAll() {
+    std::map<uint64_t, absl::Status> ended;
+    while (io_->in_flight() > 0) {
+      std::vector<PageIo::Result> results;
+      io_->Reap(absl::InfiniteDuration(), &results);
+      for (const PageIo::Result& result : results) {
+        EXPECT_TRUE(ended.emplace(result.tag, result.status).second) << result.tag;
+      }
+    }
+    return ended;
+  }
+  absl::Status Write(TensorIndex tensor, uint64_t first_page, uint64_t bytes, uint64_t pattern) {
+    const AlignedBuffer memory(RoundUp(bytes));
+    FillPattern({memory.data(), bytes}, pattern);
+    io_->Write(7, tensor, first_page, bytes, memory.data());
+    return ReapAll().at(7);
+  }
+  absl::Status Read(TensorIndex tensor, uint64_t first_page, uint64_t bytes, uint64_t pattern) {
+    const AlignedBuffer memory(RoundUp(bytes));
+    io_->Read(8, tensor, first_page, bytes, memory.data());
+    const absl::Status status = ReapAll().at(8);
+    if (status.ok()) {
+      EXPECT_TRUE(HasPattern({memory.data(), bytes}, pattern));
+    }
+    return status;
+  }
+  static uint64_t RoundUp(uint64_t bytes) {
+    return std::max<uint64_t>(1, (bytes + kIoAlignment - 1) / kIoAlignment) * kIoAlignment;
+  }
+  void FlipBitAt(uint64_t offset) {
+    std::vector<std::byte> block(kIoAlignment);
+    const AlignedBuffer memory(kIoAlignment);
+    const auto at = static_cast<off_t>(offset / kIoAlignment * kIoAlignment);
+    ASSERT_EQ(::pread(file_.fd(), memory.data(), kIoAlignment, at), ssize_t{kIoAlignment});
+    memory.data()[offset % kIoAlignment] ^= std::byte{4};
+    ASSERT_EQ(::pwrite(file_.fd(), memory.data(), kIoAlignment, at), ssize_t{kIoAlignment});
+  }
+
+  DirectFile file_;
+  base::Mutex mutex_;  // sizes_ is also the engine's threads' while operations are under way
+  std::vector<uint32_t> sizes_;  // of requests that ended, in order
+  std::unique_ptr<FaultyIoEngine> engine_;
+  FileId id_;
+  std::unique_ptr<FileStore> store_;
+  std::unique_ptr<PageIo> io_;
+};
+
+TEST_P(PageIoTest, WhatWasWrittenIsRead) {
+  const uint64_t sizes[] = {1,          kPackedBytes,       kPackedBytes + 1, kIoAlignment,
+                            kPageBytes, kPageBytes + 1,     10 * kPageBytes,  3 * kPageBytes - 4095,
+                            65,         40 * kPageBytes - 1};
+  TensorIndex tensor = 0;
+  for (const uint64_t bytes : sizes) {
+    SCOPED_TRACE(bytes);
+    ASSERT_TRUE(Write(tensor, 3, bytes, bytes).ok());
+    ASSERT_TRUE(Read(tensor, 3, bytes, bytes).ok());
+    ++tensor;
+  }
+  // And again, all at once.
+  tensor = 0;
+  for (const uint64_t bytes : sizes) ASSERT_TRUE(Read(tensor++, 3, bytes, bytes).ok());
+}
+
+TEST_P(PageIoTest, EveryPageHasItsOwnRecord) {
+  constexpr uint64_t kBytes = 2 * kPageBytes + 100;
+  const AlignedBuffer memory(RoundUp(kBytes));
+  FillPattern(memory.span(), 1);
+  io_->Write(1, 0, 0, kBytes, memory.data());
+  ASSERT_TRUE(ReapAll().at(1).ok());
+  ASSERT_EQ(store_->pages.size(), 3u);
+  for (uint64_t page = 0; page < 3; ++page) {
+    const PageRecord& record = store_->pages.at({0, page});
+    const uint32_t bytes = page < 2 ? kPageBytes : 100;
+    EXPECT_EQ(record.content_bytes, bytes);
+    EXPECT_EQ(record.extent.size_bytes, RoundUp(bytes));
+    EXPECT_EQ(record.checksum, Checksum({memory.data() + page * kPageBytes, bytes}));
+    EXPECT_FALSE(record.packed);
+  }
+  // A part of what was written together can be read alone.
+  const AlignedBuffer part(kPageBytes);
+  io_->Read(2, 0, 1, kPageBytes, part.data());
+  ASSERT_TRUE(ReapAll().at(2).ok());
+  EXPECT_EQ(0, std::memcmp(part.data(), memory.data() + kPageBytes, kPageBytes));
+}
+
+TEST_P(PageIoTest, NeighboursShareRequestsOfTheDevicesSize) {
+  ASSERT_TRUE(Write(0, 0, 40 * kPageBytes, 1).ok());
+  EXPECT_EQ(sizes_, (std::vector<uint32_t>{1 << 20, 1 << 20, 1 << 19}));
+  sizes_.clear();
+  ASSERT_TRUE(Read(0, 0, 40 * kPageBytes, 1).ok());
+  EXPECT_EQ(sizes_, (std::vector<uint32_t>{1 << 20, 1 << 20, 1 << 19}));
+
+  // Requests smaller than a page, which divide none.
+  store_->profile = DeviceProfile{.request_bytes = 24 * 1024 + 5};
+  Restart();
+  sizes_.clear();
+  const AlignedBuffer part(2 * kPageBytes);
+  io_->Read(9, 0, 0, 2 * kPageBytes, part.data());
+  ASSERT_TRUE(ReapAll().at(9).ok());
+  EXPECT_EQ(sizes_.size(), (2 * kPageBytes + 24 * 1024 - 1) / (24 * 1024));
+
+  // Extents with gaps between them: a request for each page.
+  store_->profile.reset();
+  store_->gap_bytes = kIoAlignment;
+  Restart();
+  sizes_.clear();
+  ASSERT_TRUE(Write(1, 0, 3 * kPageBytes, 2).ok());
+  ASSERT_TRUE(Read(1, 0, 3 * kPageBytes, 2).ok());
+  EXPECT_EQ(sizes_, std::vector<uint32_t>(6, kPageBytes));
+}
+
+TEST_P(PageIoTest, SmallOperationsOfABatchShareUnits) {
+  constexpr int kWrites = 50;
+  std::vector<AlignedBuffer> memory;
+  for (int i = 0; i < kWrites; ++i) {
+    memory.emplace_back(kIoAlignment);
+    const uint64_t bytes = 100 + static_cast<uint64_t>(i) * 17;
+    FillPattern({memory.back().data(), bytes}, static_cast<uint64_t>(i));
+    io_->Write(static_cast<uint64_t>(i), static_cast<TensorIndex>(i), 0, bytes,
+               memory.back().data());
+  }
+  for (const auto& [tag, status] : ReapAll()) EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(sizes_.size(), 1u);  // the units lie side by side
+  std::map<uint64_t, uint32_t> end_in_unit;
+  for (const auto& [key, record] : store_->pages) {
+    EXPECT_TRUE(record.packed);
+    EXPECT_EQ(record.extent.size_bytes, kIoAlignment);
+    EXPECT_EQ(record.skip_bytes, end_in_unit[record.extent.offset]);
+    end_in_unit[record.extent.offset] += record.content_bytes;
+    EXPECT_LE(end_in_unit[record.extent.offset], kIoAlignment);
+  }
+  EXPECT_EQ(end_in_unit.size(), store_->taken.size());
+  EXPECT_LE(end_in_unit.size(), 8u);
+  for (int i = 0; i < kWrites; ++i) {
+    const uint64_t bytes = 100 + static_cast<uint64_t>(i) * 17;
+    EXPECT_TRUE(Read(static_cast<TensorIndex>(i), 0, bytes, static_cast<uint64_t>(i)).ok()) << i;
+  }
+}
+
+// More than there is staging memory for.
+TEST_P(PageIoTest, ThousandsOfSmallOperationsAllArrive) {
+  constexpr uint64_t kWrites = 3000;
+  const AlignedBuffer memory(kWrites * kIoAlignment);
+  for (uint64_t i = 0; i < kWrites; ++i) {
+    std::byte* const at = memory.data() + i * kIoAlignment;
+    FillPattern({at, 1500}, i);
+    io_->Write(i, static_cast<TensorIndex>(i), 0, 1500, at);
+  }
+  const auto written = ReapAll();
+  ASSERT_EQ(written.size(), kWrites);
+  std::memset(memory.data(), 0, memory.size());
+  for (uint64_t i = 0; i < kWrites; ++i) {
+    ASSERT_TRUE(written.at(i).ok());
+    io_->Read(i, static_cast<TensorIndex>(i), 0, 1500, memory.data() + i * kIoAlignment);
+  }
+  for (const auto& [tag, status] : ReapAll()) EXPECT_TRUE(status.ok()) << status;
+  for (uint64_t i = 0; i < kWrites; ++i) {
+    ASSERT_TRUE(HasPattern({memory.data() + i * kIoAlignment, 1500}, i)) << i;
+  }
+}
+
+TEST_P(PageIoTest, AMismatchIsReadOnceMore) {
+  for (const uint64_t bytes : {uint64_t{5 * kPageBytes}, uint64_t{700}}) {
+    ASSERT_TRUE(Write(0, 0, bytes, 1).ok());
+    engine_->Inject({.kind = Fault::Kind::kBitFlip, .op = IoOp::kRead});
+    sizes_.clear();
+    // A packed page's flip may fall beside it.
+    ASSERT_TRUE(Read(0, 0, bytes, 1).ok());
+    EXPECT_LE(sizes_.size(), 2u);
+    // Only the page is read again.
+    if (bytes > kPageBytes) {
+      EXPECT_EQ(sizes_, (std::vector<uint32_t>{5 * kPageBytes, kPageBytes}));
+    }
+  }
+}
+
+TEST_P(PageIoTest, DamageThatStaysIsDataLoss) {
+  ASSERT_TRUE(Write(0, 10, 5 * kPageBytes, 1).ok());
+  const PageRecord damaged = store_->pages.at({0, 12});
+  FlipBitAt(damaged.extent.offset + 12345);
+  const absl::Status status = Read(0, 10, 5 * kPageBytes, 1);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("page 12 in "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(file_.path()));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(absl::StrCat("at offset ", damaged.extent.offset)));
+  // The others are as good as before.
+  const AlignedBuffer first(kPageBytes);
+  io_->Read(9, 0, 10, kPageBytes, first.data());
+  EXPECT_TRUE(ReapAll().at(9).ok());
+
+  ASSERT_TRUE(Write(1, 0, 600, 2).ok());
+  const PageRecord packed = store_->pages.at({1, 0});
+  FlipBitAt(packed.extent.offset + packed.skip_bytes + 599);
+  EXPECT_EQ(Read(1, 0, 600, 2).code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_P(PageIoTest, AFailedWriteRecordsNothingAndGivesItsExtentsBack) {
+  for (const uint64_t bytes : {uint64_t{40 * kPageBytes}, uint64_t{700}}) {
+    SCOPED_TRACE(bytes);
+    for (const Fault::Kind kind : {Fault::Kind::kEio, Fault::Kind::kEnospc}) {
+      engine_->Inject({.kind = kind, .op = IoOp::kWrite, .skip = bytes > kPageBytes ? 1u : 0u});
+      EXPECT_FALSE(Write(0, 0, bytes, 1).ok());
+      EXPECT_TRUE(store_->pages.empty());
+      EXPECT_TRUE(store_->taken.empty());
+    }
+    ASSERT_TRUE(Write(0, 0, bytes, 1).ok());
+    EXPECT_TRUE(Read(0, 0, bytes, 1).ok());
+    io_->Forget(0, 0, bytes);
+    EXPECT_TRUE(store_->pages.empty());
+    store_->taken.clear();
+  }
+}
+
+TEST_P(PageIoTest, ABudgetThatEndsAmidAnOperationFailsItWhole) {
+  store_->allocations_left = 30;
+  EXPECT_EQ(Write(0, 0, 40 * kPageBytes, 1).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(store_->pages.empty());
+  EXPECT_TRUE(store_->taken.empty());
+  EXPECT_EQ(Write(0, 0, 5, 1).code(), absl::StatusCode::kResourceExhausted);
+  store_->allocations_left = -1;
+  EXPECT_TRUE(Write(0, 0, 5, 1).ok());
+}
+
+TEST_P(PageIoTest, AReadErrorIsNotTriedAgain) {
+  ASSERT_TRUE(Write(0, 0, 4 * kPageBytes, 1).ok());
+  engine_->Inject({.kind = Fault::Kind::kEio, .op = IoOp::kRead});
+  EXPECT_FALSE(Read(0, 0, 4 * kPageBytes, 1).ok());
+  EXPECT_TRUE(Read(0, 0, 4 * kPageBytes, 1).ok());
+  const absl::Status missing = Read(0, 2, 4 * kPageBytes, 1);  // two pages are not there
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("page 4 is not in the store"));
+}
+
+// Many operations at once, of all sizes and over each other's pages in turn, with faults: what is
+// recorded is always what was written last.
+TEST_P(PageIoTest, ManyOperationsAtOnce) {
+  const uint64_t seed = testing::UnitTest::GetInstance()->random_seed();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937_64 random(seed);
+  constexpr uint64_t kTensors = 24;
+  constexpr uint64_t kMostBytes = 4 * kPageBytes;
+  const AlignedBuffer memory(kTensors * kMostBytes);
+  std::map<uint64_t, std::pair<uint64_t, uint64_t>> contents;  // by tensor: bytes, pattern
+  store_->profile = DeviceProfile{.request_bytes = 96 * 1024};
+  Restart();
+  for (uint64_t round = 1; round <= 12; ++round) {
+    std::map<uint64_t, std::pair<uint64_t, uint64_t>> writing;
+    if (round % 3 == 0) {
+      engine_->Inject({.kind = Fault::Kind::kEio, .op = IoOp::kWrite, .skip = random() % 20});
+      engine_->Inject({.kind = Fault::Kind::kBitFlip, .op = IoOp::kRead, .skip = random() % 20});
+    }
+    for (uint64_t tensor = 0; tensor < kTensors; ++tensor) {
+      std::byte* const at = memory.data() + tensor * kMostBytes;
+      if (!contents.contains(tensor) || random() % 2 == 0) {
+        const uint64_t bytes = 1 + random() % (random() % 2 == 0 ? 3000 : kMostBytes);
+        FillPattern({at, bytes}, round * 100 + tensor);
+        writing[tensor] = {bytes, round * 100 + tensor};
+        io_->Write(tensor, static_cast<TensorIndex>(tensor), 0, bytes, at);
+      } else {
+        io_->Read(tensor, static_cast<TensorIndex>(tensor), 0, contents[tensor].first, at);
+      }
+    }
+    for (const auto& [tensor, status] : ReapAll()) {
+      const bool wrote = writing.contains(tensor);
+      if (status.ok() && wrote) contents[tensor] = writing[tensor];
+      if (wrote) continue;
+      ASSERT_TRUE(status.ok()) << status;
+      const auto [bytes, pattern] = contents[tensor];
+      ASSERT_TRUE(HasPattern({memory.data() + tensor * kMostBytes, bytes}, pattern)) << tensor;
+    }
+    engine_->Clear();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, PageIoTest,
+                         testing::Values(IoEngineKind::kUring, IoEngineKind::kPosix),
+                         [](const auto& kind) {
+                           return kind.param == IoEngineKind::kUring ? "Uring" : "Posix";
+                         });
+
+}  // namespace
+}  // namespace spillway::io
