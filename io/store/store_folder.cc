@@ -23,6 +23,7 @@
 #include "absl/strings/str_split.h"
 #include "io/checksum.h"
 #include "src/base/errno_status.h"
+#include "src/base/file_descriptor.h"
 #include "src/base/status_macros.h"
 
 namespace spillway::io {
@@ -61,7 +62,7 @@ int OpenRetrying(const std::string& path, int flags) {
   do {
     fd = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
   } while (fd < 0 && errno == EINTR);
-  return fd;
+  return base::AboveStandardStreams(fd);
 }
 
 absl::Status SyncFd(int fd, const std::string& path) {

@@ -33,6 +33,11 @@ uint64_t RoundUpToUnit(uint64_t bytes) {
 
 }  // namespace
 
+uint64_t CatalogReserveBytes(uint64_t extent_bytes, uint64_t page_bytes) {
+  return RoundUpToUnit(kCatalogReserveBytes +
+                       extent_bytes / page_bytes * kCatalogReservePerPageBytes);
+}
+
 StoreSpace::StoreSpace(const StoreOptions& options, uint64_t page_bytes,
                        const std::vector<StoreFolder>* folders, IoEngine* io)
     : options_(options),
@@ -75,8 +80,7 @@ absl::StatusOr<uint64_t> StoreSpace::FreeBytes(uint16_t device) const {
   if (file_systems_[device] != file_systems_[0]) return free_bytes;
   // Pages that exist, and those that the free space could hold.
   const uint64_t reserve_bytes =
-      RoundUpToUnit(kCatalogReserveBytes + (extents_.space_bytes() + free_bytes) / page_bytes_ *
-                                               kCatalogReservePerPageBytes);
+      CatalogReserveBytes(extents_.space_bytes() + free_bytes, page_bytes_);
   return free_bytes - std::min(free_bytes, reserve_bytes);
 }
 

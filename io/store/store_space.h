@@ -25,6 +25,10 @@
 
 namespace spillway::io {
 
+// What the catalog and its log may take of the first folder's file system beside `extent_bytes` of
+// pages; set aside while room is given out.
+uint64_t CatalogReserveBytes(uint64_t extent_bytes, uint64_t page_bytes);
+
 // Externally synchronised. `folders` and `io` must outlive it.
 class StoreSpace {
  public:

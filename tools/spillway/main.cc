@@ -3,6 +3,10 @@
 // The `spillway` command: parses the command line, runs one subcommand, turns its status into an
 // exit code. Data goes to stdout, talk to stderr.
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -63,6 +67,7 @@ absl::Status Parse(int argc, char** argv, Run* run) {
   AddTrainCommand(&app, run);
   AddEvalCommand(&app, run);
   AddGenerateCommand(&app, run);
+  AddDoctorCommand(&app, run);
   // Left-over arguments are reported below, with what was probably meant.
   app.allow_extras();
   for (CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; })) sub->allow_extras();
@@ -80,7 +85,7 @@ absl::Status Parse(int argc, char** argv, Run* run) {
   if (!left.ok()) return left;
   if (*run) return absl::OkStatus();
   std::fputs(app.help().c_str(), stderr);
-  return UsageError("a command is needed: train, eval or generate");
+  return UsageError("a command is needed, such as train; spillway --help lists them");
 }
 
 absl::Status ParseAndRun(int argc, char** argv) {
@@ -105,10 +110,21 @@ absl::Status Guarded(int argc, char** argv) {
   }
 }
 
+// A standard stream that the caller closed stays unusable, so that no file takes its number and
+// becomes the place where the talk goes.
+void KeepStandardStreamsFree() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    // Takes the lowest number that is free, which is `fd`; the other direction than its use.
+    (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
+
 }  // namespace
 }  // namespace spillway::command
 
 int main(int argc, char** argv) {
+  spillway::command::KeepStandardStreamsFree();
   const absl::Status status = spillway::command::Guarded(argc, argv);
   if (!status.ok()) absl::FPrintF(stderr, "spillway: %s\n", std::string(status.message()));
   return static_cast<int>(spillway::command::ExitCodeOf(status));
