@@ -105,6 +105,27 @@ class SimulatedStore {
   const StoreState& state() const { return state_; }
   uint64_t next_version() const { return next_version_; }
 
+  // Whether each page that the store has holds what its checksum says, as whoever reads it asks.
+  absl::Status CheckPages() {
+    PageBuffer found;
+    for (const char* name : kSimulatedTensors) {
+      SPILLWAY_ASSIGN_OR_RETURN(const auto tensor, store_->FindTensor(name));
+      for (uint64_t page = 0; tensor && page < kSimulatedPages; ++page) {
+        SPILLWAY_ASSIGN_OR_RETURN(const auto record, store_->FindPage(*tensor, page));
+        if (!record) continue;
+        SPILLWAY_ASSIGN_OR_RETURN(const FileId file, store_->File(record->extent));
+        const ssize_t got = ::pread(io_.fd(file), found.span().data(), kTestPageBytes,
+                                    static_cast<off_t>(record->extent.offset));
+        if (got != static_cast<ssize_t>(kTestPageBytes) ||
+            record->checksum != Checksum(found.span())) {
+          return absl::DataLossError(
+              absl::StrCat("page ", page, " of ", name, " does not match its checksum"));
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
   // How the store differs from `state`; empty: in nothing.
   std::string Difference(const StoreState& state) {
     const std::optional<std::string> user_state = store_->UserState();
