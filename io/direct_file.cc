@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "src/base/errno_status.h"
+#include "src/base/file_descriptor.h"
 
 namespace spillway::io {
 namespace {
@@ -21,7 +22,7 @@ int OpenRetrying(const std::string& path, int flags, mode_t mode) {
   do {
     fd = ::open(path.c_str(), flags, mode);
   } while (fd < 0 && errno == EINTR);
-  return fd;
+  return base::AboveStandardStreams(fd);
 }
 
 std::string Folder(const std::string& path) {

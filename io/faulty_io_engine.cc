@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,9 +18,26 @@ namespace {
 
 constexpr int kAgainAnswers = 3;
 
-void FlipBit(const IoRequest& request, uint64_t random) {
-  const uint64_t bit = random % (uint64_t{request.size_bytes} * 8);
-  request.buffer[bit / 8] ^= std::byte{1} << (bit % 8);
+void FlipBit(std::byte* bytes, uint32_t size_bytes, uint64_t random) {
+  const uint64_t bit = random % (uint64_t{size_bytes} * 8);
+  bytes[bit / 8] ^= std::byte{1} << (bit % 8);
+}
+
+std::shared_ptr<std::byte> DamagedCopy(const IoRequest& request, uint64_t random) {
+  std::shared_ptr<std::byte> copy(
+      static_cast<std::byte*>(std::aligned_alloc(kIoAlignment, request.size_bytes)), std::free);
+  std::memcpy(copy.get(), request.buffer, request.size_bytes);
+  FlipBit(copy.get(), request.size_bytes, random);
+  return copy;
+}
+
+bool Applies(Fault::Kind kind, IoOp op) {
+  switch (kind) {
+    case Fault::Kind::kTorn:
+    case Fault::Kind::kLost: return op == IoOp::kWrite;
+    case Fault::Kind::kBitFlip: return op == IoOp::kRead;
+    default: return true;
+  }
 }
 
 }  // namespace
@@ -32,8 +51,8 @@ std::vector<Fault> RandomFaults(uint64_t seed, std::span<const Fault::Kind> kind
   for (const IoOp op : {IoOp::kRead, IoOp::kWrite}) {
     for (uint64_t i = 0; i < num_requests; ++i) {
       const Fault::Kind kind = kinds[pick(random)];
-      const bool applies = kind != Fault::Kind::kBitFlip || op == IoOp::kRead;
-      if (befalls(random) && applies) script.push_back({.kind = kind, .op = op, .skip = i});
+      if (befalls(random) && Applies(kind, op))
+        script.push_back({.kind = kind, .op = op, .skip = i});
     }
   }
   return script;
@@ -67,8 +86,8 @@ uint64_t FaultyIoEngine::faults_met() const {
 absl::StatusOr<FileId> FaultyIoEngine::AddFile(int fd, std::string path, uint16_t device) {
   SPILLWAY_ASSIGN_OR_RETURN(const FileId file, inner_->AddFile(fd, path, device));
   const auto index = static_cast<size_t>(file.value);
-  if (paths_.size() <= index) paths_.resize(index + 1);
-  paths_[index] = std::move(path);
+  if (files_.size() <= index) files_.resize(index + 1);
+  files_[index] = {std::move(path), fd};
   return file;
 }
 
@@ -91,9 +110,53 @@ std::optional<Fault> FaultyIoEngine::TakeFault(IoOp op) {
 absl::Status FaultyIoEngine::Failure(const IoRequest& request, int error) const {
   const auto index = static_cast<size_t>(request.file.value);
   return base::ErrnoToStatus(
-      error, absl::StrCat(request.op == IoOp::kRead ? "read of " : "write of ", request.size_bytes,
-                          " B at offset ", request.offset, " of ",
-                          index < paths_.size() ? paths_[index] : "(unknown file)", " (injected)"));
+      error,
+      absl::StrCat(request.op == IoOp::kRead ? "read of " : "write of ", request.size_bytes,
+                   " B at offset ", request.offset, " of ",
+                   index < files_.size() ? files_[index].path : "(unknown file)", " (injected)"));
+}
+
+void FaultyIoEngine::TrackWrites() {
+  base::MutexLock lock(&mutex_);
+  tracks_ = true;
+}
+
+void FaultyIoEngine::Synced() {
+  base::MutexLock lock(&mutex_);
+  unsynced_.Forget();
+}
+
+absl::Status FaultyIoEngine::PowerCut() {
+  base::MutexLock lock(&mutex_);
+  dead_ = absl::UnavailableError("the power is off (injected)");
+  return unsynced_.PowerCut(random_);
+}
+
+std::optional<absl::Status> FaultyIoEngine::Answer(const IoRequest& request,
+                                                   const std::optional<Fault>& fault) {
+  if (fault && fault->kind == Fault::Kind::kDeadRing) {
+    dead_ = base::ErrnoToStatus(EBADF, "submit to the ring (injected)");
+  }
+  if (!dead_.ok()) return dead_;
+  if (tracks_ && request.op == IoOp::kWrite) {
+    // Noted even if it fails: what is put back is then what is there.
+    const absl::Status noted = unsynced_.Note(files_[static_cast<size_t>(request.file.value)].fd,
+                                              request.offset, {request.buffer, request.size_bytes});
+    if (!noted.ok()) return noted;
+  }
+  if (!fault) return std::nullopt;
+  switch (fault->kind) {
+    case Fault::Kind::kEio: return Failure(request, EIO);
+    case Fault::Kind::kEnospc: return Failure(request, ENOSPC);
+    case Fault::Kind::kLost: return absl::OkStatus();
+    case Fault::Kind::kTorn: {
+      const absl::Status torn =
+          WriteTorn(files_[static_cast<size_t>(request.file.value)].fd, request.offset,
+                    {request.buffer, request.size_bytes}, random_);
+      return torn.ok() ? Failure(request, EIO) : torn;
+    }
+    default: return std::nullopt;
+  }
 }
 
 void FaultyIoEngine::Submit(std::span<const IoRequest> requests) {
@@ -102,14 +165,18 @@ void FaultyIoEngine::Submit(std::span<const IoRequest> requests) {
     base::MutexLock lock(&mutex_);
     for (const IoRequest& request : requests) {
       const std::optional<Fault> fault = TakeFault(request.op);
-      if (fault && (fault->kind == Fault::Kind::kEio || fault->kind == Fault::Kind::kEnospc)) {
-        const int error = fault->kind == Fault::Kind::kEio ? EIO : ENOSPC;
-        failed_.push_back({request.tag, Failure(request, error)});
+      if (std::optional<absl::Status> answer = Answer(request, fault)) {
+        answered_.push_back({request.tag, *std::move(answer)});
         continue;
       }
       pass.push_back(request);
       pass.back().tag = next_tag_++;
-      passed_[pass.back().tag] = {.request = request, .fault = fault, .random = random_()};
+      Passed& passed = passed_[pass.back().tag];
+      passed = {.request = request, .fault = fault, .random = random_()};
+      if (fault && fault->kind == Fault::Kind::kBitFlip && request.op == IoOp::kWrite) {
+        passed.damaged = DamagedCopy(request, passed.random);
+        pass.back().buffer = passed.damaged.get();
+      }
     }
   }
   inner_->Submit(pass);
@@ -136,8 +203,9 @@ void FaultyIoEngine::Complete(IoCompletion completion, std::vector<IoCompletion>
     passed_.erase(found);
   }
   completion.tag = passed.request.tag;
-  if (passed.fault && passed.fault->kind == Fault::Kind::kBitFlip && completion.status.ok()) {
-    FlipBit(passed.request, passed.random);
+  if (passed.fault && passed.fault->kind == Fault::Kind::kBitFlip &&
+      passed.request.op == IoOp::kRead && completion.status.ok()) {
+    FlipBit(passed.request.buffer, passed.request.size_bytes, passed.random);
   }
   if (passed.fault && passed.fault->kind == Fault::Kind::kDelay) {
     held_.push_back({std::move(completion), Deadline::After(passed.fault->delay)});
@@ -167,7 +235,7 @@ Deadline FaultyIoEngine::FirstHeld() const {
 void FaultyIoEngine::Reap(absl::Duration timeout, std::vector<IoCompletion>* done) {
   const Deadline deadline = Deadline::After(timeout);
   const size_t before = done->size();
-  for (IoCompletion& failed : std::exchange(failed_, {})) done->push_back(std::move(failed));
+  for (IoCompletion& answered : std::exchange(answered_, {})) done->push_back(std::move(answered));
   for (;;) {
     ReleaseHeld(done);
     const bool wait = done->size() == before;
@@ -182,7 +250,7 @@ void FaultyIoEngine::Reap(absl::Duration timeout, std::vector<IoCompletion>* don
 }
 
 int FaultyIoEngine::in_flight() const {
-  return inner_->in_flight() + static_cast<int>(failed_.size() + held_.size());
+  return inner_->in_flight() + static_cast<int>(answered_.size() + held_.size());
 }
 
 }  // namespace spillway::io

@@ -24,6 +24,7 @@
 #include "io/deadline.h"
 #include "io/io_engine.h"
 #include "io/io_engine_options.h"
+#include "io/unsynced_writes.h"
 #include "src/base/mutex.h"
 
 namespace spillway::io {
@@ -31,12 +32,15 @@ namespace spillway::io {
 // What befalls some requests.
 struct Fault {
   enum class Kind : uint8_t {
-    kEio,      // fails with EIO; nothing is moved
-    kEnospc,   // fails with ENOSPC; nothing is moved
-    kBitFlip,  // succeeds, with one bit of the buffer changed (reads)
-    kDelay,    // succeeds, and its completion comes `delay` late
-    kShort,    // the kernel's first answer is cut to a random part: resumed below the seam
-    kAgain,    // the kernel's first three answers are EAGAIN: tried again below the seam
+    kEio,       // fails with EIO; nothing is moved
+    kEnospc,    // fails with ENOSPC; nothing is moved
+    kBitFlip,   // succeeds, with one bit changed: of a read in the buffer, of a write on the disk
+    kDelay,     // succeeds, and its completion comes `delay` late
+    kShort,     // the kernel's first answer is cut to a random part: resumed below the seam
+    kAgain,     // the kernel's first three answers are EAGAIN: tried again below the seam
+    kTorn,      // writes: fails with EIO, and part of its sectors are written
+    kLost,      // writes: succeeds, and nothing is written
+    kDeadRing,  // this and all later requests fail with the ring's error; Clear does not help
   };
   Kind kind = Kind::kEio;
   IoOp op = IoOp::kRead;
@@ -46,7 +50,8 @@ struct Fault {
 };
 
 // A script that befalls each of num_requests reads and writes with the given probability, with one
-// of `kinds` (kBitFlip for reads only).
+// of `kinds` (kTorn and kLost for writes only, kBitFlip for reads only: a flipped bit of a write
+// stays).
 std::vector<Fault> RandomFaults(uint64_t seed, std::span<const Fault::Kind> kinds,
                                 uint64_t num_requests, double probability);
 
@@ -57,6 +62,8 @@ std::vector<Fault> RandomFaults(uint64_t seed, std::span<const Fault::Kind> kind
 //   auto faulty = FaultyIoEngine::Create(seed, [](ResultHook hook) { return MakeIoEngine(..., hook
 //   ...); });
 //   (*faulty)->Inject({.kind = Fault::Kind::kEnospc, .op = IoOp::kWrite, .skip = 2});
+//
+// For a loss of power: TrackWrites, run, Synced after each sync of the files, then PowerCut.
 class FaultyIoEngine final : public IoEngine {
  public:
   // `make_inner` must put the hook into its engine's options.
@@ -68,6 +75,13 @@ class FaultyIoEngine final : public IoEngine {
   // Requests submitted from now on meet no fault: the cause is gone.
   void Clear();
   uint64_t faults_met() const;
+
+  // From now on it is remembered what each write replaces, until Synced says that it is durable.
+  void TrackWrites();
+  void Synced();
+  // Every sector written since holds what it held then, or what any write since put there. Requests
+  // from now on fail: the machine is off. REQUIRES: nothing in flight; the files are still open.
+  absl::Status PowerCut();
 
   std::string_view name() const override { return inner_->name(); }
   absl::StatusOr<FileId> AddFile(int fd, std::string path, uint16_t device) override;
@@ -89,7 +103,8 @@ class FaultyIoEngine final : public IoEngine {
     IoRequest request;
     std::optional<Fault> fault;
     uint64_t random = 0;
-    int answers = 0;  // of the kernel's, seen by the hook
+    int answers = 0;                     // of the kernel's, seen by the hook
+    std::shared_ptr<std::byte> damaged;  // what is written instead of the caller's bytes
   };
   struct Held {
     IoCompletion completion;
@@ -100,6 +115,9 @@ class FaultyIoEngine final : public IoEngine {
 
   std::optional<Fault> TakeFault(IoOp op) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Failure(const IoRequest& request, int error) const;
+  // The end of a request that is not passed on.
+  std::optional<absl::Status> Answer(const IoRequest& request, const std::optional<Fault>& fault)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What a completion of the inner engine's becomes; a delayed one goes to held_.
   void Complete(IoCompletion completion, std::vector<IoCompletion>* done);
   void ReleaseHeld(std::vector<IoCompletion>* done);
@@ -107,8 +125,12 @@ class FaultyIoEngine final : public IoEngine {
   int64_t OnResult(uint64_t tag, int64_t result);
 
   // Owned by the using thread.
-  std::vector<std::string> paths_;    // by FileId
-  std::vector<IoCompletion> failed_;  // never passed on
+  struct File {
+    std::string path;
+    int fd = -1;
+  };
+  std::vector<File> files_;             // by FileId
+  std::vector<IoCompletion> answered_;  // never passed on
   std::vector<Held> held_;
 
   mutable base::Mutex mutex_;
@@ -117,6 +139,9 @@ class FaultyIoEngine final : public IoEngine {
   std::unordered_map<uint64_t, Passed> passed_ ABSL_GUARDED_BY(mutex_);  // by our tag
   uint64_t next_tag_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t faults_met_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool tracks_ ABSL_GUARDED_BY(mutex_) = false;
+  UnsyncedWrites unsynced_ ABSL_GUARDED_BY(mutex_);
+  absl::Status dead_ ABSL_GUARDED_BY(mutex_);
 
   std::unique_ptr<IoEngine> inner_;  // last: its threads call OnResult until it is gone
 };

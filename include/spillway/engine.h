@@ -4,16 +4,17 @@
 // while computing, let the engine move them between device, pinned memory and NVMe, commit.
 //
 // Which calls may run concurrently: Acquire, AcquireHost, Prefetch, Evict, Discard, Stats, Find,
-// Spec and the release of leases may be called from any threads at once. Open, Register, EndStep
-// and Commit want the engine to themselves: no other call may run during them, and Commit wants no
-// lease held.
+// Spec and the release of leases may be called from any threads at once. Open, Register, EndStep,
+// Commit, Snapshot, Snapshots, Restore and Drop want the engine to themselves: no other call may
+// run during them, and Commit, Snapshot and Restore want no lease held.
 //
 // Failure: everything that can fail returns absl::Status. Codes: InvalidArgument (a bad argument),
-// NotFound, FailedPrecondition (a call out of order: commit with leases held), ResourceExhausted (a
-// budget: the message names the tensor, the tier, what was asked and what would fit), DataLoss (a
-// checksum did not match), Unavailable and Internal (the operating system refused: the errno, file
-// and offset are named). A failed write is reported by the next Acquire, AcquireHost, EndStep and
-// Commit, and nothing is committed after it until a retry of that write has succeeded.
+// NotFound, AlreadyExists, FailedPrecondition (a call out of order: commit with leases held),
+// ResourceExhausted (a budget: the message names the tensor, the tier, what was asked and what
+// would fit), DataLoss (a checksum did not match), Unavailable and Internal (the operating system
+// refused: the errno, file and offset are named). A failed write is reported by the next Acquire,
+// AcquireHost, EndStep and Commit, and nothing is committed after it until a retry of that write
+// has succeeded.
 
 #ifndef SPILLWAY_ENGINE_H_
 #define SPILLWAY_ENGINE_H_
@@ -92,6 +93,13 @@ struct Use {
   Tier tier = Tier::kDevice;  // kDevice: Acquire; kPinned: AcquireHost
   Access access = Access::kRead;
   friend bool operator==(const Use&, const Use&) = default;
+};
+
+// A commit that is kept under a name.
+struct SnapshotInfo {
+  std::string label;
+  uint64_t number = 0;  // of the commit; commits count from 1
+  std::string time;     // when the commit was made: RFC 3339, UTC
 };
 
 class Engine;
@@ -174,6 +182,24 @@ class SPILLWAY_EXPORT Engine {
   virtual absl::Status Commit(std::string_view user_state) = 0;
   // The user state of the commit that the store was opened at or made since; none: never committed.
   virtual std::optional<std::string> UserState() const = 0;
+
+  // Keeps the last commit under a name until Drop, by reference: it copies nothing and costs the
+  // same whatever the state's size; space is taken only as later commits differ. What was written
+  // since that commit is no part of it. `label` has 1 to 128 bytes of [A-Za-z0-9._-], else
+  // InvalidArgument; AlreadyExists; FailedPrecondition without a store, before the first commit or
+  // with leases held.
+  virtual absl::Status Snapshot(std::string_view label) = 0;
+  // Those that there are, the oldest commit first.
+  virtual absl::StatusOr<std::vector<SnapshotInfo>> Snapshots() = 0;
+  // Goes back: the snapshot's state becomes a new commit, durable on return, and the engine is as
+  // if it had been opened there. Every tensor has the snapshot's bytes; one that the snapshot
+  // lacks, and every transient one, reads as zeros. What was written since the last commit is lost,
+  // declared uses are forgotten, and UserState is the snapshot's. NotFound; FailedPrecondition
+  // without a store, with leases held, or if a tensor that is registered is another in the
+  // snapshot. After an error nothing has changed.
+  virtual absl::Status Restore(std::string_view label) = 0;
+  // Forgets a snapshot and frees what nothing else needs. NotFound.
+  virtual absl::Status Drop(std::string_view label) = 0;
 
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream() = 0;
   virtual EngineStats Stats() const = 0;

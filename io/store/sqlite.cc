@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "io/store/sqlite_page.h"
+#include "io/store/sqlite_vfs.h"
 #include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
 
@@ -63,9 +65,12 @@ absl::Status SqliteDatabase::ToStatus(int code, std::string_view what) const {
       absl::StrCat(path_, ": ", View(what), ": ",
                    is_current ? sqlite3_errmsg(handle_.get()) : sqlite3_errstr(code),
                    " (SQLite code ", code, ")", View(Advice(primary_code)));
+  if (code == SQLITE_IOERR_DATA) {
+    return absl::DataLossError(absl::StrCat(
+        LastBrokenSeal(), "; restore the store from a copy, or remove it and start over"));
+  }
   const int system_errno = handle_ ? sqlite3_system_errno(handle_.get()) : 0;
-  if (code == SQLITE_IOERR_SHORT_READ || code == SQLITE_IOERR_DATA ||
-      code == SQLITE_IOERR_CORRUPTFS) {
+  if (code == SQLITE_IOERR_SHORT_READ || code == SQLITE_IOERR_CORRUPTFS) {
     return absl::DataLossError(message);
   }
   if (primary_code == SQLITE_IOERR && system_errno != 0)
@@ -76,14 +81,26 @@ absl::Status SqliteDatabase::ToStatus(int code, std::string_view what) const {
 absl::StatusOr<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(std::string path, Mode mode) {
   std::unique_ptr<SqliteDatabase> database(new SqliteDatabase(std::move(path)));
   const int flags = SQLITE_OPEN_READWRITE | (mode == Mode::kCreate ? SQLITE_OPEN_CREATE : 0);
+  const char* const vfs = SqliteVfsName();
+  if (!vfs) return absl::ResourceExhaustedError("no memory for SQLite's file layer");
   sqlite3* handle = nullptr;
-  const int code = sqlite3_open_v2(database->path_.c_str(), &handle, flags, nullptr);
+  const int code = sqlite3_open_v2(database->path_.c_str(), &handle, flags, vfs);
   database->handle_.reset(handle);  // SQLite gives a handle, for its message, even when it fails
   if (handle) sqlite3_extended_result_codes(handle, 1);
   SPILLWAY_RETURN_IF_ERROR(database->ToStatus(code, "open"));
   SPILLWAY_RETURN_IF_ERROR(
       database->ToStatus(sqlite3_busy_timeout(handle, kBusyTimeoutMs), "set the time-out"));
+  if (mode == Mode::kCreate) SPILLWAY_RETURN_IF_ERROR(database->ReserveSeals());
   return database;
+}
+
+absl::Status SqliteDatabase::ReserveSeals() {
+  const std::string page_size = absl::StrCat("PRAGMA page_size = ", kSqlitePageBytes);
+  SPILLWAY_RETURN_IF_ERROR(Execute(page_size.c_str()));
+  int reserved_bytes = kSqliteSealBytes;
+  return ToStatus(
+      sqlite3_file_control(handle_.get(), "main", SQLITE_FCNTL_RESERVE_BYTES, &reserved_bytes),
+      "reserve the end of each page");
 }
 
 absl::Status SqliteDatabase::Execute(const char* sql) {
@@ -107,6 +124,12 @@ void SqliteDatabase::RollBack() {
 
 SqliteStatement& SqliteStatement::Bind(int index, uint64_t value) {
   const int code = sqlite3_bind_int64(handle_.get(), index, static_cast<sqlite3_int64>(value));
+  if (bind_code_ == SQLITE_OK) bind_code_ = code;
+  return *this;
+}
+
+SqliteStatement& SqliteStatement::BindReal(int index, double value) {
+  const int code = sqlite3_bind_double(handle_.get(), index, value);
   if (bind_code_ == SQLITE_OK) bind_code_ = code;
   return *this;
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // SQLite behind Status: a database and its prepared statements as owning objects, every return code
-// checked and mapped once, with the file's name and SQLite's own words. What is stored is the
+// checked and mapped once, with the file's name and SQLite's own words. Its files go through
+// sqlite_vfs.h, so every page that is read was checked. What is stored is the
 // catalog's business.
 
 #ifndef SPILLWAY_IO_STORE_SQLITE_H_
@@ -28,6 +29,7 @@ class SqliteStatement;
 // for a value over SQLite's limits; the errno's status for other I/O errors; Internal for the rest.
 class SqliteDatabase {
  public:
+  // kCreate also takes a file that is there; there must be nothing in it.
   enum class Mode { kCreate, kExisting };
   static absl::StatusOr<std::unique_ptr<SqliteDatabase>> Open(std::string path, Mode mode);
   SqliteDatabase(const SqliteDatabase&) = delete;
@@ -36,6 +38,8 @@ class SqliteDatabase {
   // Runs statements that give no rows that anyone wants.
   absl::Status Execute(const char* sql);
   absl::StatusOr<SqliteStatement> Prepare(std::string_view sql);
+  // How many rows the last INSERT, UPDATE or DELETE changed.
+  int64_t num_changes() const { return sqlite3_changes64(handle_.get()); }
   // Undoes the transaction that is open, if one is.
   void RollBack();
 
@@ -48,6 +52,8 @@ class SqliteDatabase {
     void operator()(sqlite3* handle) const { sqlite3_close_v2(handle); }
   };
   explicit SqliteDatabase(std::string path) : path_(std::move(path)) {}
+  // Before the first table: later the pages have no room.
+  absl::Status ReserveSeals();
 
   std::string path_;
   std::unique_ptr<sqlite3, Closer> handle_;
@@ -65,6 +71,7 @@ class SqliteStatement {
 
   // A failed bind is reported by the next Step or Run.
   SqliteStatement& Bind(int index, uint64_t value);  // stored as a signed integer of the same bits
+  SqliteStatement& BindReal(int index, double value);
   SqliteStatement& BindText(int index, std::string_view text);
   SqliteStatement& BindBlob(int index, std::string_view bytes);
 
@@ -72,11 +79,15 @@ class SqliteStatement {
   absl::StatusOr<bool> Step();
   // Runs to the end and resets, so that it can be bound and run again.
   absl::Status Run();
+  // Gives up the rows that are left. Needed, unless the statement goes, before others may commit.
+  void Reset() { sqlite3_reset(handle_.get()); }
 
+  int num_columns() const { return sqlite3_column_count(handle_.get()); }
   bool IsInteger(int column) const {
     return sqlite3_column_type(handle_.get(), column) == SQLITE_INTEGER;
   }
   int64_t Integer(int column) const { return sqlite3_column_int64(handle_.get(), column); }
+  double Real(int column) const { return sqlite3_column_double(handle_.get(), column); }
   std::string Bytes(int column) const;  // of text or a blob
 
  private:

@@ -132,6 +132,10 @@ class EngineImpl final : public Engine {
   absl::Status EndStep() override { return mover_->TakeWriteError(); }
   absl::Status Commit(std::string_view user_state) override;
   std::optional<std::string> UserState() const override { return user_state_; }
+  absl::Status Snapshot(std::string_view label) override;
+  absl::StatusOr<std::vector<SnapshotInfo>> Snapshots() override;
+  absl::Status Restore(std::string_view label) override;
+  absl::Status Drop(std::string_view label) override;
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override;
   EngineStats Stats() const override;
   uint64_t page_bytes() const override { return page_bytes_; }
@@ -150,6 +154,7 @@ class EngineImpl final : public Engine {
   absl::StatusOr<bool> AddTiles(const TensorSpec& spec);
   absl::Status Fill(TensorId id, const Reader& reader);
   std::string DescribeTile(TileIndex tile) const;
+  absl::Status CheckHasStore(std::string_view what) const;
   void Announce(std::string_view what);
 
   // Constant after Open.
@@ -425,18 +430,61 @@ absl::StatusOr<std::unique_ptr<Stream>> EngineImpl::CreateStream() {
 
 // --- Durability ---
 
+absl::Status EngineImpl::CheckHasStore(std::string_view what) const {
+  if (has_store_) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(std::string(what), " without a store: give EngineOptions::store a folder"));
+}
+
 // 1. Every tile that the commit holds goes to NVMe, out of place.
 // 2. The store syncs the data, then switches its catalog in one transaction (io/store/store.h).
 absl::Status EngineImpl::Commit(std::string_view user_state) {
-  if (!has_store_) {
-    return absl::FailedPreconditionError(
-        "Commit without a store: give EngineOptions::store a folder");
-  }
+  SPILLWAY_RETURN_IF_ERROR(CheckHasStore("Commit"));
   SPILLWAY_RETURN_IF_ERROR(mover_->Flush());
   absl::Status status;
   mover_->RunWithStore([&](io::Store* store) { status = store->Commit(user_state); });
   if (status.ok()) user_state_ = std::string(user_state);
   if (status.ok()) ++commits_;
+  return status;
+}
+
+absl::Status EngineImpl::Snapshot(std::string_view label) {
+  SPILLWAY_RETURN_IF_ERROR(CheckHasStore("Snapshot"));
+  SPILLWAY_RETURN_IF_ERROR(mover_->CheckNoLeases("Snapshot"));
+  absl::Status status;
+  mover_->RunWithStore([&](io::Store* store) { status = store->Snapshot(label); });
+  return status;
+}
+
+absl::StatusOr<std::vector<SnapshotInfo>> EngineImpl::Snapshots() {
+  SPILLWAY_RETURN_IF_ERROR(CheckHasStore("Snapshots"));
+  absl::StatusOr<std::vector<io::SnapshotRecord>> records;
+  mover_->RunWithStore([&](io::Store* store) { records = store->Snapshots(); });
+  if (!records.ok()) return records.status();
+  std::vector<SnapshotInfo> snapshots;
+  for (io::SnapshotRecord& record : *records) {
+    snapshots.push_back({std::move(record.label), record.number, std::move(record.time)});
+  }
+  return snapshots;
+}
+
+absl::Status EngineImpl::Restore(std::string_view label) {
+  SPILLWAY_RETURN_IF_ERROR(CheckHasStore("Restore"));
+  std::optional<std::string> user_state;
+  const auto go_back = [&](io::Store* store) {
+    absl::Status status = store->Restore(label);
+    if (status.ok()) user_state = store->UserState();
+    return status;
+  };
+  SPILLWAY_RETURN_IF_ERROR(mover_->Restore("Restore", go_back));
+  user_state_ = std::move(user_state);
+  return absl::OkStatus();
+}
+
+absl::Status EngineImpl::Drop(std::string_view label) {
+  SPILLWAY_RETURN_IF_ERROR(CheckHasStore("Drop"));
+  absl::Status status;
+  mover_->RunWithStore([&](io::Store* store) { status = store->Drop(label); });
   return status;
 }
 

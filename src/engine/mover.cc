@@ -43,8 +43,7 @@ Mover::~Mover() {
     {
       MutexLock lock(&mu_);
       residency_.ClearDeclared();
-      while (residency_.transfers_in_flight() > 0 || drains_ > 0 || !work_.empty())
-        quiet_.Wait(&mu_);
+      while (!IsQuiet()) quiet_.Wait(&mu_);
       stop_ = true;
       WakeThread();
     }
@@ -152,17 +151,61 @@ absl::Status Mover::Discard(TileIndex tile) {
 
 absl::Status Mover::Flush() {
   MutexLock lock(&mu_);
-  if (residency_.num_leases() > 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("Commit with ", residency_.num_leases(), " leases held (",
-                     absl::StrJoin(residency_.LeaseNames(8), ", "), "): release them first"));
-  }
+  SPILLWAY_RETURN_IF_ERROR(CheckIdle("Commit"));
   SPILLWAY_RETURN_IF_ERROR(residency_.TakeWriteError());
   Waiter waiter;
   const Ticket ticket = next_ticket_++;
   waiters_[ticket] = &waiter;
   residency_.Flush(ticket);
   return WaitFor(ticket, waiter);
+}
+
+absl::Status Mover::CheckIdle(std::string_view what) {
+  const absl::string_view operation(what.data(), what.size());
+  if (residency_.num_leases() > 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(operation, " with ", residency_.num_leases(), " leases held (",
+                     absl::StrJoin(residency_.LeaseNames(8), ", "), "): release them first"));
+  }
+  if (!residency_.in_use()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(operation, " while another call waits for a lease: it needs the engine alone"));
+}
+
+absl::Status Mover::CheckNoLeases(std::string_view what) {
+  MutexLock lock(&mu_);
+  return CheckIdle(what);
+}
+
+absl::Status Mover::Restore(std::string_view what,
+                            const std::function<absl::Status(io::Store*)>& change) {
+  std::vector<TilePlace> places;
+  {
+    MutexLock lock(&mu_);
+    SPILLWAY_RETURN_IF_ERROR(CheckIdle(what));
+    residency_.Pause();
+    Dispatch();
+    while (!IsQuiet()) quiet_.Wait(&mu_);
+    places = places_;
+  }
+  absl::Status status;
+  std::vector<bool> stored(places.size());
+  RunWithStore([&](io::Store* store) {
+    status = change(store);
+    for (size_t tile = 0; status.ok() && tile < places.size(); ++tile) {
+      const auto page = store->FindPage(places[tile].tensor, places[tile].first_page);
+      // Where the store cannot tell, whoever needs the tile is told why.
+      stored[tile] = !page.ok() || page->has_value();
+    }
+  });
+  MutexLock lock(&mu_);
+  if (status.ok()) {
+    residency_.Reset([&stored](TileIndex tile) { return stored[tile]; });
+  } else {
+    residency_.Resume();
+  }
+  Dispatch();
+  return status;
 }
 
 absl::Status Mover::TakeWriteError() {
@@ -215,7 +258,7 @@ void Mover::Dispatch() {
   }
   UpdateMeter();
   if (!work_.empty()) WakeThread();
-  if (residency_.transfers_in_flight() == 0 && drains_ == 0 && work_.empty()) quiet_.NotifyAll();
+  if (IsQuiet()) quiet_.NotifyAll();
 }
 
 void Mover::Complete(const Action& action, tiers::EventHandle arrival) {
@@ -273,6 +316,7 @@ bool Mover::TakeWork(std::vector<Work>* work, std::vector<std::function<void()>>
   MutexLock lock(&mu_);
   work->swap(work_);
   closures->swap(closures_);
+  if (IsQuiet()) quiet_.NotifyAll();  // work that ends no transfer, such as kForget, tells nobody
   if (!work->empty() || !closures->empty()) return true;
   if (stop_) return false;
   sleeping_ = true;

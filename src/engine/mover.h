@@ -19,6 +19,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -81,6 +82,13 @@ class Mover {
 
   // Brings every tile that a commit holds to NVMe. FailedPrecondition with leases held.
   absl::Status Flush();
+  // Brings the whole engine to another state of the store: transfers in flight end, `change` makes
+  // the store go there, and every byte in memory is forgotten. If `change` fails, nothing happened.
+  // FailedPrecondition with leases held; `what` names the caller's operation.
+  absl::Status Restore(std::string_view what,
+                       const std::function<absl::Status(io::Store*)>& change);
+  // FailedPrecondition, naming them, with leases held.
+  absl::Status CheckNoLeases(std::string_view what);
   // The failure of a write that nobody was told of, once.
   absl::Status TakeWriteError();
 
@@ -111,6 +119,10 @@ class Mover {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void UpdateMeter() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WakeThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CheckIdle(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsQuiet() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return residency_.transfers_in_flight() == 0 && drains_ == 0 && work_.empty();
+  }
   absl::Status WaitFor(Ticket ticket, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status PrepareFrame(uint64_t offset, uint64_t size_bytes);
 

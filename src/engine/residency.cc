@@ -107,6 +107,45 @@ void Residency::Flush(Ticket ticket) {
   flush_status_ = absl::OkStatus();
 }
 
+void Residency::Pause() {
+  SPILLWAY_CHECK(!in_use());
+  paused_ = true;
+  uses_.Clear();
+}
+
+// Nothing is in flight and nobody waits, so what jobs and claims there are were begun unasked and
+// end here with the rooms that they were about.
+void Residency::Reset(const std::function<bool(TileIndex)>& is_stored) {
+  SPILLWAY_CHECK(!in_use() && transfers_ == 0);
+  for (Jobs* jobs : {&evictions_, &flushes_, &prefetches_}) jobs->clear();
+  claims_.clear();
+  written_.clear();
+  for (TileIndex index = 0; index < tiles_.size(); ++index) {
+    Tile& tile = tiles_[index];
+    ForgetCopies(index);
+    tile.queued = false;
+    if (tile.transient && tile.stored) {
+      actions_.push_back({.kind = Action::Kind::kForget, .tile = index});
+    }
+    SetStored(index, !tile.transient && is_stored(index));
+    tile.zero = !tile.stored;
+  }
+  arenas_ = {ArenaMap(options_.device_bytes), ArenaMap(options_.pinned_bytes)};
+  write_error_ = absl::OkStatus();  // what could not be written is wanted no longer
+  writes_failing_ = false;
+  paused_ = false;
+}
+
+void Residency::ForgetCopies(TileIndex index) {
+  for (Tier tier : {Tier::kDevice, Tier::kPinned}) {
+    Copy& held = copy(tiles_[index], tier);
+    if (held.prefetched) ++stats_.prefetch_wasted;
+    const bool has_frame = held.state == Copy::State::kHeld || held.state == Copy::State::kReady;
+    if (has_frame) Count(index, tier, false);
+    held = Copy{};
+  }
+}
+
 // --- Events from the mover ---
 
 void Residency::TransferDone(TileIndex index, const absl::Status& status) {
@@ -240,7 +279,7 @@ Residency::Outcome Residency::AdvancePrefetch(Job& job) {
     ++stats_.prefetches;
     return Outcome::kDone;
   }
-  const bool over = !job.failure.ok() || tile.writer || tile.discard || target.leaving;
+  const bool over = paused_ || !job.failure.ok() || tile.writer || tile.discard || target.leaving;
   const Outcome outcome = over ? Outcome::kDone : Fill(job);
   if (outcome == Outcome::kDone) ReleaseHeld(job);
   return outcome;
@@ -425,7 +464,7 @@ void Residency::FinishFlush() {
 // --- Ahead of need ---
 
 bool Residency::StartPrefetches() {
-  if (writes_failing_) return false;
+  if (writes_failing_ || paused_) return false;
   bool progress = false;
   while (prefetches_.size() < static_cast<size_t>(options_.max_prefetches)) {
     const UseQueue::Entry* use = uses_.PrefetchCandidate();
@@ -458,7 +497,7 @@ void Residency::MarkWritten(TileIndex index) {
 
 // Writes the oldest tiles back before their room is needed, once pinned memory is half full.
 void Residency::StartWriteBehind() {
-  if (writes_failing_ || flush_ticket_ != kNoTicket) return;
+  if (writes_failing_ || paused_ || flush_ticket_ != kNoTicket) return;
   if (arenas_[1].used_bytes() < arenas_[1].size_bytes() / 2) return;
   for (int looked = 0; looked < 16 && !written_.empty(); ++looked) {
     if (flushes_.size() >= static_cast<size_t>(options_.max_flushes)) return;

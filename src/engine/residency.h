@@ -93,6 +93,15 @@ class Residency {
   absl::Status Discard(TileIndex tile);
   // Writes every tile that a commit holds and NVMe has not; ends with kGrant or kFail.
   void Flush(Ticket ticket);
+  // The bytes are about to become others, behind this machine's back (another commit's). Pause ends
+  // everything that nobody asked for now: declared uses are forgotten, and no prefetch or unasked
+  // write begins. Once no transfer is in flight, either Resume, which changes nothing, or Reset:
+  // every copy in memory is void, a tile's bytes are on NVMe if `is_stored` says so and it was
+  // never written if not, and a transient tile was never written either. REQUIRES for all three: no
+  // lease, and no request of a caller's.
+  void Pause();
+  void Resume() { paused_ = false; }
+  void Reset(const std::function<bool(TileIndex)>& is_stored);
 
   // --- Events from the mover ---
   void TransferDone(TileIndex tile, const absl::Status& status);
@@ -107,6 +116,10 @@ class Residency {
   bool transient(TileIndex tile) const { return tiles_[tile].transient; }
   int transfers_in_flight() const { return transfers_; }
   int64_t num_leases() const { return num_leases_; }
+  // A lease is held, or a caller waits.
+  bool in_use() const {
+    return num_leases_ > 0 || !acquires_.empty() || flush_ticket_ != kNoTicket;
+  }
   std::vector<std::string> LeaseNames(size_t limit) const;
   // A write failed and nobody was told: the failure, once.
   absl::Status TakeWriteError() { return std::exchange(write_error_, absl::OkStatus()); }
@@ -191,6 +204,7 @@ class Residency {
   Outcome Fail(Job& job, absl::Status status);
   void MarkWritten(TileIndex index);
   void DropAll(TileIndex index);
+  void ForgetCopies(TileIndex index);
 
   // Room (residency_room.cc).
   enum class Room : uint8_t { kReady, kWaiting, kImpossible };
@@ -236,6 +250,7 @@ class Residency {
   UseQueue uses_;
   Jobs acquires_, evictions_, flushes_, prefetches_;
   bool new_jobs_ = false;          // since the pump last looked
+  bool paused_ = false;            // between Pause and Resume or Reset
   std::deque<TileIndex> written_;  // tiles written since they were last stored, oldest first
   Ticket flush_ticket_ = kNoTicket;
   TileIndex flush_cursor_ = 0;

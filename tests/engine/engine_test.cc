@@ -328,6 +328,24 @@ TEST(Engine, ADiscardedTransientIsNeverWrittenAndReadsAsZeros) {
   EXPECT_EQ(lease->as<uint32_t>()[0], 0u);
 }
 
+TEST(Engine, ClosingRightAfterADiscardDoesNotWaitForEver) {
+  TempFolder folder;
+  for (int round = 0; round < 50; ++round) {
+    auto engine = OpenOrDie({.store = {folder / "s"},
+                             .mode = OpenMode::kScratch,
+                             .device_bytes = 100 * kKiB,
+                             .pinned_bytes = 100 * kKiB});
+    ASSERT_NE(engine, nullptr);
+    TensorSpec spec = Spec("gradient", 1, 2500, 0);
+    spec.transient = true;
+    auto id = engine->Register(spec, Filler(0));
+    ASSERT_TRUE(id.ok());
+    ASSERT_TRUE(engine->Evict(*id).ok());
+    while (engine->Stats().nvme.written_bytes == 0) std::this_thread::yield();
+    ASSERT_TRUE(engine->Discard(*id).ok());
+  }
+}
+
 TEST(Engine, AnExistingStoreIsRefusedUnlessAskedFor) {
   TempFolder folder;
   {

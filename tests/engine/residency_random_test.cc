@@ -29,6 +29,7 @@ struct Setup {
   uint64_t max_tile_units = 4;
   int max_held = 1;  // leases a caller holds at once
   double failure_rate = 0;
+  bool restores = false;  // goes back to what the last flush wrote, now and then
 };
 
 class Simulation {
@@ -57,6 +58,7 @@ class Simulation {
   const EngineStats& stats() const { return residency_.stats(); }
   int failures() const { return failures_; }
   int grants() const { return grants_; }
+  int restores() const { return restores_; }
 
  private:
   struct Held {
@@ -88,6 +90,7 @@ class Simulation {
     const auto tile = static_cast<TileIndex>(random_() % truth_.size());
     const Tier tier = Chance(0.5) ? Tier::kDevice : Tier::kPinned;
     const auto access = static_cast<Access>(random_() % 4);
+    if (setup_.restores && saved_truth_ && Chance(0.02)) Restore();
     switch (random_() % 8) {
       case 0:
       case 1:
@@ -112,6 +115,28 @@ class Simulation {
         }
         break;
       default: EndSomeTransfer();
+    }
+  }
+
+  // Everything goes back to the last flush, transfers of nobody's ending first.
+  void Restore() {
+    if (residency_.in_use()) return;
+    residency_.Pause();
+    Pump();
+    while (!transfers_.empty()) {
+      EndSomeTransfer();
+      Pump();
+    }
+    if (Chance(0.3)) return residency_.Resume();
+    ++restores_;
+    for (TileIndex tile = 0; tile < truth_.size(); ++tile) {
+      const bool transient = tile % 4 == 3;
+      truth_[tile] = transient ? 0 : (*saved_truth_)[tile];
+      if (!transient) nvme_[tile] = saved_nvme_[tile];
+    }
+    residency_.Reset([this](TileIndex tile) { return saved_nvme_[tile].has_value(); });
+    for (const Tier tier : {Tier::kDevice, Tier::kPinned}) {
+      EXPECT_EQ(residency_.stats().tiers[static_cast<size_t>(tier)].now_bytes, 0u);
     }
   }
 
@@ -203,6 +228,8 @@ class Simulation {
         ASSERT_TRUE(nvme_[tile].has_value());
         ASSERT_EQ(*nvme_[tile], truth_[tile]) << "a commit would hold an old value";
       }
+      saved_truth_ = truth_;
+      saved_nvme_ = nvme_;
       return;
     }
     ++grants_;
@@ -263,6 +290,8 @@ class Simulation {
   std::vector<uint64_t> device_, pinned_;  // a value a unit
   std::vector<uint64_t> units_, truth_;
   std::vector<std::optional<uint64_t>> nvme_;
+  std::optional<std::vector<uint64_t>> saved_truth_;  // as of the last flush
+  std::vector<std::optional<uint64_t>> saved_nvme_;
   std::vector<Action> transfers_;
   std::vector<Held> held_;
   std::map<Ticket, Request> requests_;
@@ -272,6 +301,7 @@ class Simulation {
   uint64_t value_ = 0;
   int failures_ = 0;
   int grants_ = 0;
+  int restores_ = 0;
 };
 
 unsigned Seed() {
@@ -313,6 +343,24 @@ TEST(ResidencyRandom, AmpleBudgets) {
 
 TEST(ResidencyRandom, FailingTransfersLoseNothing) {
   RunMany({.device_units = 8, .pinned_units = 10, .max_held = 2, .failure_rate = 0.1}, 200, 1500);
+}
+
+TEST(ResidencyRandom, GoingBackToACommitFindsItsBytes) {
+  int restores = 0;
+  for (int run = 0; run < 200; ++run) {
+    const unsigned seed = Seed() + static_cast<unsigned>(run);
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Simulation simulation({.device_units = 8,
+                           .pinned_units = 10,
+                           .max_held = 2,
+                           .failure_rate = run % 2 == 0 ? 0.0 : 0.05,
+                           .restores = true},
+                          seed);
+    simulation.Run(1500);
+    if (testing::Test::HasFatalFailure()) return;
+    restores += simulation.restores();
+  }
+  EXPECT_GT(restores, 0);
 }
 
 TEST(ResidencyRandom, WithoutAStorePinnedMemoryIsTheLastTier) {

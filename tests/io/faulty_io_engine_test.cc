@@ -5,7 +5,10 @@
 
 #include "io/faulty_io_engine.h"
 
+#include <unistd.h>
+
 #include <bit>
+#include <cstring>
 #include <set>
 
 #include "gmock/gmock.h"
@@ -113,12 +116,88 @@ TEST_P(FaultyIoEngineTest, ShortAndRepeatedTransfersDoNotShow) {
   EXPECT_EQ(engine_->faults_met(), 40u);
 }
 
+TEST_P(FaultyIoEngineTest, AFlippedBitOfAWriteStays) {
+  engine_->Inject({.kind = Kind::kBitFlip, .op = IoOp::kWrite});
+  ASSERT_TRUE(Write().ok());
+  EXPECT_TRUE(HasPattern(out_.span(), 1));  // the caller's bytes are not touched
+  ASSERT_TRUE(Read().ok());
+  int bits = 0;
+  for (size_t i = 0; i < kSize; ++i) {
+    bits += std::popcount(static_cast<unsigned>(in_.data()[i] ^ out_.data()[i]));
+  }
+  EXPECT_EQ(bits, 1);
+}
+
+// Sectors of the buffer that are those of `pattern`.
+size_t SectorsOf(std::span<const std::byte> bytes, std::span<const std::byte> pattern) {
+  size_t sectors = 0;
+  for (size_t at = 0; at < bytes.size(); at += kSectorBytes) {
+    if (std::memcmp(bytes.data() + at, pattern.data() + at, kSectorBytes) == 0) ++sectors;
+  }
+  return sectors;
+}
+
+TEST_P(FaultyIoEngineTest, ATornWriteFailsAndLeavesSomeSectors) {
+  ASSERT_TRUE(Write().ok());
+  const std::vector<std::byte> old(out_.span().begin(), out_.span().end());
+  FillPattern(out_.span(), 2);
+  engine_->Inject({.kind = Kind::kTorn, .op = IoOp::kWrite});
+  EXPECT_EQ(Write().code(), absl::StatusCode::kUnavailable);
+  ASSERT_TRUE(Read().ok());
+  const size_t written = SectorsOf(in_.span(), out_.span());
+  EXPECT_GT(written, 0u);
+  EXPECT_GT(SectorsOf(in_.span(), old), 0u);
+  EXPECT_EQ(written + SectorsOf(in_.span(), old), kSize / kSectorBytes);
+}
+
+TEST_P(FaultyIoEngineTest, ALostWriteSucceeds) {
+  ASSERT_TRUE(Write().ok());
+  FillPattern(out_.span(), 2);
+  engine_->Inject({.kind = Kind::kLost, .op = IoOp::kWrite});
+  EXPECT_TRUE(Write().ok());
+  ASSERT_TRUE(Read().ok());
+  EXPECT_TRUE(HasPattern(in_.span(), 1));
+}
+
+TEST_P(FaultyIoEngineTest, ADeadRingStaysDead) {
+  ASSERT_TRUE(Write().ok());
+  engine_->Inject({.kind = Kind::kDeadRing, .op = IoOp::kRead, .skip = 1});
+  EXPECT_TRUE(Read().ok());
+  const absl::Status status = Read();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  engine_->Clear();
+  EXPECT_EQ(Write(), status);
+}
+
+TEST_P(FaultyIoEngineTest, PowerCutKeepsWhatWasSyncedAndMixesTheRest) {
+  engine_->TrackWrites();
+  ASSERT_TRUE(Write().ok());
+  engine_->Synced();
+  std::vector<std::vector<std::byte>> contents;
+  for (uint64_t version = 1; version <= 3; ++version) {
+    FillPattern(out_.span(), version);
+    contents.emplace_back(out_.span().begin(), out_.span().end());
+    if (version > 1) {
+      ASSERT_TRUE(Write().ok());
+    }
+  }
+  ASSERT_TRUE(engine_->PowerCut().ok());
+  EXPECT_FALSE(Read().ok());  // off
+  ASSERT_EQ(::pread(file_.fd(), in_.data(), kSize, 0), static_cast<ssize_t>(kSize));
+  size_t sectors = 0;
+  for (const auto& content : contents) {
+    EXPECT_GT(SectorsOf(in_.span(), content), 10u);
+    sectors += SectorsOf(in_.span(), content);
+  }
+  EXPECT_EQ(sectors, kSize / kSectorBytes);
+}
+
 TEST_P(FaultyIoEngineTest, EveryRequestOfARandomScriptCompletesOnce) {
   ASSERT_TRUE(Write().ok());
   const auto seed = static_cast<uint64_t>(testing::UnitTest::GetInstance()->random_seed());
   SCOPED_TRACE(seed);
-  const Kind kinds[] = {Kind::kEio,   Kind::kEnospc, Kind::kBitFlip,
-                        Kind::kDelay, Kind::kShort,  Kind::kAgain};
+  const Kind kinds[] = {Kind::kEio,   Kind::kEnospc, Kind::kBitFlip, Kind::kDelay,
+                        Kind::kShort, Kind::kAgain,  Kind::kTorn,    Kind::kLost};
   for (const Fault& fault : RandomFaults(seed, kinds, 400, 0.3)) engine_->Inject(fault);
   const AlignedBuffer memory(400 * kIoAlignment);
   std::vector<IoRequest> requests;

@@ -66,6 +66,12 @@ class FakeEngine final : public Engine {
   absl::Status EndStep() override { return absl::OkStatus(); }
   absl::Status Commit(std::string_view) override { return absl::OkStatus(); }
   std::optional<std::string> UserState() const override { return std::nullopt; }
+  absl::Status Snapshot(std::string_view) override { return absl::OkStatus(); }
+  absl::StatusOr<std::vector<SnapshotInfo>> Snapshots() override {
+    return std::vector<SnapshotInfo>();
+  }
+  absl::Status Restore(std::string_view) override { return absl::OkStatus(); }
+  absl::Status Drop(std::string_view) override { return absl::OkStatus(); }
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override {
     return absl::NotFoundError("fake");
   }

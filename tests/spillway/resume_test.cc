@@ -114,6 +114,11 @@ TEST(Resume, KilledBetweenCommitsContinuesFromTheLast) {
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_LT(ended.json()["steps_this_run"], steps) << "it did not start again";
   EXPECT_EQ(training.NumbersOf(ended.json()), Uncut(steps));
+  int64_t expected = 0;
+  for (const Json& line : ReadLog(training.log())) {
+    EXPECT_EQ(line["step"], ++expected) << "each step has one line, in order";
+  }
+  EXPECT_EQ(expected, steps);
 }
 
 TEST(Resume, KilledBeforeAnyCommitStartsAtTheFirstStep) {
@@ -125,10 +130,10 @@ TEST(Resume, KilledBeforeAnyCommitStartsAtTheFirstStep) {
     command.Signal(SIGKILL);
     ASSERT_EQ(command.Wait().exit_code, -SIGKILL);
   }
-  std::filesystem::remove(training.log());
   const Ended ended = RunCommand(arguments + Arguments{"--resume"});
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_EQ(ended.json()["steps_this_run"], kSteps);
+  EXPECT_EQ(ReadLog(training.log()).size(), static_cast<size_t>(kSteps));
   EXPECT_EQ(training.NumbersOf(ended.json()), Uncut());
 }
 

@@ -68,8 +68,7 @@ class Training {
     return Train(steps) + Arguments{"--store", store()};
   }
 
-  // The numbers of the run whose log is in log() and whose summary is `json`. Of a step that ran
-  // twice, before and after a crash, those of the last time.
+  // The numbers of the run whose log is in log() and whose summary is `json`.
   Numbers NumbersOf(const Json& json) const;
 
  private:

@@ -72,6 +72,18 @@ class HeapEngine : public Engine {
     return absl::FailedPreconditionError("no store");
   }
   std::optional<std::string> UserState() const override { return std::nullopt; }
+  absl::Status Snapshot(std::string_view /*label*/) override {
+    return absl::FailedPreconditionError("no store");
+  }
+  absl::StatusOr<std::vector<SnapshotInfo>> Snapshots() override {
+    return absl::FailedPreconditionError("no store");
+  }
+  absl::Status Restore(std::string_view /*label*/) override {
+    return absl::FailedPreconditionError("no store");
+  }
+  absl::Status Drop(std::string_view /*label*/) override {
+    return absl::FailedPreconditionError("no store");
+  }
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override {
     return absl::UnimplementedError("no streams");
   }

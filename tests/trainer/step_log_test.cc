@@ -97,32 +97,68 @@ TEST(StepLog, ThePeopleLineSaysWhatMatters) {
   EXPECT_THAT(ToPeopleLine(record, 10), HasSubstr("skipped"));
 }
 
-TEST(StepLog, ReplacesOrAppends) {
+std::string Line(int64_t step) {
+  StepRecord record = Example();
+  record.step = step;
+  return ToJsonLine(record) + "\n";
+}
+
+TEST(StepLog, CreateReplacesAndContinueAppends) {
   const TempFolder folder;
   const std::string path = folder / "log.jsonl";
   WriteFile(path, "old\n");
-  ASSERT_TRUE((*StepLog::Open(path, /*append=*/false))->Write(Example()).ok());
+  ASSERT_TRUE((*StepLog::Create(path))->Write(Example()).ok());
   const std::string line = ToJsonLine(Example()) + "\n";
   EXPECT_EQ(ReadFile(path), line);
-  ASSERT_TRUE((*StepLog::Open(path, /*append=*/true))->Write(Example()).ok());
+  ASSERT_TRUE((*StepLog::Continue(path, 1000))->Write(Example()).ok());
   EXPECT_EQ(ReadFile(path), line + line);
 }
 
-TEST(StepLog, AppendsOnALineOfItsOwnAfterATornOne) {
+TEST(StepLog, ContinueCutsTheStepsThatWillBeDoneAgain) {
+  const TempFolder folder;
+  const std::string path = folder / "log.jsonl";
+  for (const int64_t kept : {0, 1, 3, 5}) {
+    std::string all;
+    std::string expected;
+    for (int64_t step = 1; step <= 5; ++step) {
+      all += Line(step);
+      if (step <= kept) expected += Line(step);
+    }
+    for (const char* const torn : {"", "{", R"({"v":1,"step":6,"lo)"}) {
+      WriteFile(path, all + torn);
+      ASSERT_TRUE(StepLog::Continue(path, kept).ok());
+      EXPECT_EQ(ReadFile(path), expected) << "after step " << kept << " with '" << torn << "'";
+    }
+  }
+}
+
+TEST(StepLog, ContinueLeavesWhatIsNotItsOwn) {
+  const TempFolder folder;
+  const std::string path = folder / "log.jsonl";
+  for (const std::string& text :
+       {std::string("notes\n"), std::string("{\"step\":9}\n"), "\n" + std::string(100'000, 'x')}) {
+    WriteFile(path, text + (text.ends_with('\n') ? Line(7) : ""));
+    ASSERT_TRUE((*StepLog::Continue(path, 2))->Write(Example()).ok());
+    const std::string kept = text.ends_with('\n') ? text : text + "\n";
+    EXPECT_EQ(ReadFile(path), kept + ToJsonLine(Example()) + "\n");
+  }
+}
+
+TEST(StepLog, CheckWritableChangesNothing) {
   const TempFolder folder;
   const std::string path = folder / "log.jsonl";
   WriteFile(path, "{\"v\":1,\"st");
-  ASSERT_TRUE((*StepLog::Open(path, /*append=*/true))->Write(Example()).ok());
-  EXPECT_EQ(ReadFile(path), "{\"v\":1,\"st\n" + ToJsonLine(Example()) + "\n");
+  EXPECT_TRUE(StepLog::CheckWritable(path).ok());
+  EXPECT_EQ(ReadFile(path), "{\"v\":1,\"st");
 }
 
 TEST(StepLog, AnUnwritableFileIsNamed) {
-  const auto log = StepLog::Open("/nonexistent/log.jsonl", false);
+  const auto log = StepLog::Create("/nonexistent/log.jsonl");
   EXPECT_THAT(std::string(log.status().message()), HasSubstr("/nonexistent/log.jsonl"));
 }
 
 TEST(StepLog, AFullDiskIsAnError) {
-  const auto log = StepLog::Open("/dev/full", false);
+  const auto log = StepLog::Create("/dev/full");
   ASSERT_TRUE(log.ok()) << log.status();
   EXPECT_THAT(std::string((*log)->Write(Example()).message()),
               HasSubstr("No space left on device"));

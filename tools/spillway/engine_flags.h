@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "spillway/engine.h"
+#include "tools/spillway/store_room.h"
 #include "tools/trainer/model.h"
 
 namespace spillway::command {
@@ -39,11 +40,8 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags);
 // Usage errors, and what this machine cannot do.
 absl::Status CheckEngineFlags(const EngineFlags& flags);
 
-// What the store must hold at its fullest.
-struct StoreNeed {
-  trainer::StateBytes state;
-  bool keeps_old_copy = false;  // a commit is there, or will be, while the next one is written
-};
+// What the flags say of the store's room.
+StorePlace PlaceOf(const EngineFlags& flags);
 
 // UsageError if a budget cannot hold the tiles leased together, naming the smallest that does;
 // likewise --store-bytes. A failure, not a usage error, if the file systems of the store have too

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <string_view>
 
 #include "tools/spillway/exit_code.h"
@@ -21,6 +22,7 @@ constexpr int64_t kSamePressNanoseconds = 300'000'000;
 
 std::atomic<bool> interrupted{false};
 std::atomic<int64_t> first_nanoseconds{0};
+std::atomic<bool> commit_requested{false};
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
 
 int64_t NowNanoseconds() {
@@ -42,16 +44,26 @@ void OnSignal(int /*signal*/) {
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kNote.data(), kNote.size());
 }
 
+void OnCommitRequest(int /*signal*/) { commit_requested.store(true); }
+
+void Handle(std::initializer_list<int> signals, void (*handler)(int)) {
+  struct sigaction action = {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  for (const int signal : signals) sigaction(signal, &action, nullptr);
+}
+
 }  // namespace
 
 const std::atomic<bool>& CatchInterrupts() {
-  struct sigaction action = {};
-  action.sa_handler = OnSignal;
-  action.sa_flags = SA_RESTART;
-  sigemptyset(&action.sa_mask);
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  Handle({SIGINT, SIGTERM}, OnSignal);
   return interrupted;
+}
+
+std::atomic<bool>& CatchCommitRequests() {
+  Handle({SIGUSR1}, OnCommitRequest);
+  return commit_requested;
 }
 
 }  // namespace spillway::command

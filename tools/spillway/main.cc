@@ -3,6 +3,10 @@
 // The `spillway` command: parses the command line, runs one subcommand, turns its status into an
 // exit code. Data goes to stdout, talk to stderr.
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -81,6 +85,7 @@ absl::Status Parse(int argc, char** argv, Run* run) {
   AddEvalCommand(&app, run);
   AddGenerateCommand(&app, run);
   AddBenchCommand(&app, run);
+  AddDoctorCommand(&app, run);
   // Left-over arguments are reported below, with what was probably meant.
   AllowExtras(&app);
   try {
@@ -98,7 +103,9 @@ absl::Status Parse(int argc, char** argv, Run* run) {
   if (!left.ok()) return left;
   if (*run) return absl::OkStatus();
   std::fputs(chosen->help().c_str(), stderr);
-  return UsageError("a command is needed: " + NamesOfSubcommands(*chosen));
+  return UsageError(chosen == &app
+                        ? "a command is needed, such as train; spillway --help lists them"
+                        : "a command is needed: " + NamesOfSubcommands(*chosen));
 }
 
 absl::Status ParseAndRun(int argc, char** argv) {
@@ -123,10 +130,21 @@ absl::Status Guarded(int argc, char** argv) {
   }
 }
 
+// A standard stream that the caller closed stays unusable, so that no file takes its number and
+// becomes the place where the talk goes.
+void KeepStandardStreamsFree() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    // Takes the lowest number that is free, which is `fd`; the other direction than its use.
+    (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
+
 }  // namespace
 }  // namespace spillway::command
 
 int main(int argc, char** argv) {
+  spillway::command::KeepStandardStreamsFree();
   const absl::Status status = spillway::command::Guarded(argc, argv);
   if (!status.ok()) absl::FPrintF(stderr, "spillway: %s\n", std::string(status.message()));
   return static_cast<int>(spillway::command::ExitCodeOf(status));

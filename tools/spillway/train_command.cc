@@ -40,7 +40,9 @@ constexpr char kDescription[] =
     "      --device-bytes 48MiB --pinned-bytes 96MiB --lr 5e-5 --save tuned\n"
     "  spillway train ... --resume           # after Ctrl-C, a crash, or with a larger --steps\n"
     "  spillway train --model smollm2 --data kjv --steps 10     # all in memory, nothing kept\n"
-    "  spillway train ... --store nvme0/run,nvme1/run --json --hash-weights\n";
+    "  spillway train ... --store nvme0/run,nvme1/run --json --hash-weights\n"
+    "  spillway train ... --store run --commit-every 50     # and at the end; kill -USR1 PID: now\n"
+    "  spillway train ... --store run --durability none --save tuned    # scratch, half the disk\n";
 
 // What is read before the store is touched.
 struct Inputs {
@@ -78,18 +80,23 @@ absl::StatusOr<Inputs> ReadInputs(const TrainFlags& flags) {
   return inputs;
 }
 
+// What the store has to hold.
+StoreNeed NeedOf(const TrainFlags& flags, const hf::ModelConfig& config) {
+  const trainer::TrainerOptions& options = flags.trainer;
+  return {.state = trainer::ModelStateBytes(config, options.model),
+          .keeps_old_copy = flags.resume || options.commit_every > 0,
+          .is_committed = options.durable};
+}
+
 // The budgets, the disk, the export's place and the log's.
 absl::Status CheckPlaces(const TrainFlags& flags, const hf::ModelConfig& config) {
   if (!flags.save.empty()) SPILLWAY_RETURN_IF_ERROR(trainer::CheckExportFolder(flags.save));
   if (!flags.log_json.empty()) {
     // Whether it can be written; it is replaced only once the store is known to be free.
-    SPILLWAY_RETURN_IF_ERROR(trainer::StepLog::Open(flags.log_json, /*append=*/true).status());
+    SPILLWAY_RETURN_IF_ERROR(trainer::StepLog::CheckWritable(flags.log_json));
   }
-  const trainer::TrainerOptions& options = flags.trainer;
-  StoreNeed need;
-  need.state = trainer::ModelStateBytes(config, options.model);
-  need.keeps_old_copy = flags.resume || options.commit_every > 0;
-  return CheckRoom(flags.engine, trainer::SmallestBudgets(config, options.model), need);
+  return CheckRoom(flags.engine, trainer::SmallestBudgets(config, flags.trainer.model),
+                   NeedOf(flags, config));
 }
 
 // The state to continue from; none: begin. Flags that would change its numbers are a usage error.
@@ -128,15 +135,23 @@ absl::Status Deliver(Engine* engine, const trainer::Trainer& trainer, const Trai
   return absl::IsResourceExhausted(saved) ? WithExitCode(saved, ExitCode::kFailed) : saved;
 }
 
+OpenMode ModeOf(const TrainFlags& flags) {
+  if (flags.durability == Durability::kNone) return OpenMode::kScratch;
+  return flags.resume ? OpenMode::kOpenOrCreate : OpenMode::kCreate;
+}
+
 absl::StatusOr<TrainReport> Train(const TrainFlags& flags, const Inputs& inputs,
                                   const std::atomic<bool>& stop) {
-  const OpenMode mode = flags.resume ? OpenMode::kOpenOrCreate : OpenMode::kCreate;
-  SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, OpenEngine(flags.engine, mode));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
+                            OpenEngine(flags.engine, ModeOf(flags)));
   SPILLWAY_ASSIGN_OR_RETURN(const std::optional<TrainState> state,
                             LoadState(*engine, flags, inputs));
   std::unique_ptr<trainer::StepLog> log;
   if (!flags.log_json.empty()) {
-    SPILLWAY_ASSIGN_OR_RETURN(log, trainer::StepLog::Open(flags.log_json, flags.resume));
+    using trainer::StepLog;
+    SPILLWAY_ASSIGN_OR_RETURN(log, flags.resume
+                                       ? StepLog::Continue(flags.log_json, state ? state->step : 0)
+                                       : StepLog::Create(flags.log_json));
   }
   ThreadPool pool(static_cast<int>(flags.engine.threads));
   SPILLWAY_ASSIGN_OR_RETURN(
@@ -150,7 +165,7 @@ absl::StatusOr<TrainReport> Train(const TrainFlags& flags, const Inputs& inputs,
     return log == nullptr ? absl::OkStatus() : log->Write(record);
   };
   TrainReport report;
-  SPILLWAY_ASSIGN_OR_RETURN(report.run, trainer->Run(observe, stop));
+  SPILLWAY_ASSIGN_OR_RETURN(report.run, trainer->Run(observe, stop, &CatchCommitRequests()));
   report.stats = engine->Stats();
   report.workspace_bytes = trainer->model().workspace_bytes();
   report.num_parameters = trainer->model().num_parameters();
@@ -164,14 +179,21 @@ absl::Status RunTrain(TrainFlags flags) {
   SPILLWAY_RETURN_IF_ERROR(FinishTrainFlags(&flags));
   SPILLWAY_ASSIGN_OR_RETURN(const Inputs inputs, ReadInputs(flags));
   SPILLWAY_RETURN_IF_ERROR(CheckPlaces(flags, inputs.config));
+  const StorePlace place = PlaceOf(flags.engine);
+  const StoreNeed need = NeedOf(flags, inputs.config);
+  if (!flags.engine.store.empty()) {
+    absl::FPrintF(stderr, "note: %s\n", DescribeStoreCost(place, need));
+  }
   const std::atomic<bool>& stop = CatchInterrupts();
-  SPILLWAY_ASSIGN_OR_RETURN(const TrainReport report, Train(flags, inputs, stop));
-  absl::PrintF("%s", flags.json ? ToJson(report).dump() + "\n" : ToText(report));
-  if (report.run.reason != trainer::EndReason::kInterrupted) return absl::OkStatus();
+  const absl::StatusOr<TrainReport> report = Train(flags, inputs, stop);
+  if (!report.ok()) return WithRoomMissing(report.status(), place, need);
+  absl::PrintF("%s", flags.json ? ToJson(*report).dump() + "\n" : ToText(*report));
+  if (report->run.reason != trainer::EndReason::kInterrupted) return absl::OkStatus();
   return absl::CancelledError(
-      flags.engine.store.empty()
-          ? "interrupted; without --store nothing is kept"
-          : "interrupted after a complete step, which is committed; add --resume to continue");
+      flags.trainer.durable
+          ? "interrupted after a complete step, which is committed; add --resume to continue"
+      : flags.engine.store.empty() ? "interrupted; without --store nothing is kept"
+                                   : "interrupted; with --durability none nothing is kept");
 }
 
 }  // namespace

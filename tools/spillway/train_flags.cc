@@ -59,7 +59,7 @@ void AddLength(CLI::App* app, TrainFlags* flags) {
   AddInteger(app, "--eval-batches", &options.evaluate_windows, 1, kMostSteps,
              "Windows of valid.npy that an evaluation takes");
   AddInteger(app, "--commit-every", &options.commit_every, 0, kMostSteps,
-             "Commit every N steps; 0: only when the run ends");
+             "Commit every N steps; 0: when the run ends, and on SIGUSR1");
 }
 
 void AddBetas(CLI::App* app, AdamWOptions* adamw) {
@@ -123,11 +123,15 @@ void AddPrecision(CLI::App* app, TrainFlags* flags) {
 }
 
 void AddOutput(CLI::App* app, TrainFlags* flags) {
+  AddChoice<Durability>(
+      app, "--durability", &flags->durability,
+      {{"commit", Durability::kCommit}, {"none", Durability::kNone}},
+      "none: the store is scratch, never synced, half the space, removed at the end");
   app->add_flag("--resume", flags->resume,
                 "Continue from the store's last commit, or begin if there is none");
   AddText(app, "--save", &flags->save, "Export a Hugging Face folder at the end");
   AddText(app, "--log-json", &flags->log_json,
-          "A JSON line a step into this file (appended with --resume)");
+          "A JSON line a step into this file (continued with --resume)");
   app->add_flag("--hash-weights", flags->hash_weights, "Report a hash of the fp32 master weights");
   app->add_flag("--json", flags->json, "One JSON object on stdout at the end, nothing else there");
 }
@@ -138,6 +142,14 @@ absl::Status Require(bool is_given, const char* flag) {
 }
 
 absl::Status CheckStoreFlags(const TrainFlags& flags) {
+  if (flags.durability == Durability::kNone) {
+    if (flags.resume) {
+      return UsageError("--durability none keeps no commit to --resume from; give one of the two");
+    }
+    if (flags.trainer.commit_every > 0) {
+      return UsageError("--durability none makes no commits; leave --commit-every out, or it");
+    }
+  }
   if (!flags.engine.store.empty()) return absl::OkStatus();
   if (flags.resume) return UsageError("--resume continues from a store; give --store DIR too");
   if (flags.trainer.commit_every > 0) {
@@ -180,7 +192,7 @@ absl::Status FinishTrainFlags(TrainFlags* flags) {
   }
   options.loss_scaler.enabled = !is_fp32;
   options.schedule.total_steps = *flags->steps;
-  options.durable = !flags->engine.store.empty();
+  options.durable = !flags->engine.store.empty() && flags->durability == Durability::kCommit;
   return absl::OkStatus();
 }
 

@@ -16,6 +16,9 @@
 
 namespace spillway::command {
 
+// kNone: the store is scratch. Nothing is synced or kept, and no space goes to a state of before.
+enum class Durability : uint8_t { kCommit, kNone };
+
 struct TrainFlags {
   std::string model;     // folder with config.json and, unless random_init, the weights
   std::string data;      // folder with train.npy and, if evaluated, valid.npy
@@ -25,6 +28,7 @@ struct TrainFlags {
   bool resume = false;
   bool hash_weights = false;
   bool json = false;
+  Durability durability = Durability::kCommit;
   std::optional<DType> gradient_dtype;  // none: fp16 under fp16-amp, else fp32
   std::optional<int64_t> steps;
   trainer::TrainerOptions trainer;

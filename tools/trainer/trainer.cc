@@ -122,7 +122,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
   return trainer;
 }
 
-absl::StatusOr<RunSummary> Trainer::Run(const Observer& observer, const std::atomic<bool>& stop) {
+absl::StatusOr<RunSummary> Trainer::Run(const Observer& observer, const std::atomic<bool>& stop,
+                                        std::atomic<bool>* commit_now) {
   RunSummary summary;
   double seconds = 0;
   while (state_.step < options_.schedule.total_steps && !stop.load()) {
@@ -142,7 +143,8 @@ absl::StatusOr<RunSummary> Trainer::Run(const Observer& observer, const std::ato
       if (evaluation.ok()) summary.last_evaluation = record.evaluation = *evaluation;
     }
     SPILLWAY_HF_RETURN_IF_ERROR(observer(record));
-    if (options_.commit_every > 0 && state_.step % options_.commit_every == 0) {
+    const bool is_asked = commit_now != nullptr && commit_now->exchange(false);
+    if (is_asked || (options_.commit_every > 0 && state_.step % options_.commit_every == 0)) {
       SPILLWAY_HF_RETURN_IF_ERROR(Commit());
     }
   }

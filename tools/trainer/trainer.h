@@ -80,8 +80,10 @@ class Trainer {
       const WeightSource& source, const std::optional<TrainState>& state);
 
   // Trains until the schedule's end, `stop_after`, or until `stop` is true at the end of a step;
-  // then commits if there is anything to commit. After an error the last commit stands.
-  absl::StatusOr<RunSummary> Run(const Observer& observer, const std::atomic<bool>& stop);
+  // then commits if there is anything to commit. Where `commit_now` is true at the end of a step,
+  // it is made false and there is a commit. After an error the last commit stands.
+  absl::StatusOr<RunSummary> Run(const Observer& observer, const std::atomic<bool>& stop,
+                                 std::atomic<bool>* commit_now = nullptr);
 
   const Model& model() const { return *model_; }
 

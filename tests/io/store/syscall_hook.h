@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Stands between this test program and the calls with which it and SQLite change files, so that a
-// test can kill the process before, or in the middle of, the n-th one, or let it fail. To be
-// included by one source file of a program: it defines the C library's functions themselves, which
-// the dynamic linker then prefers.
+// test can kill the process before, or in the middle of, the n-th one, let it fail, or see what was
+// done. To be included by one source file of a program: it defines the C library's functions
+// themselves, which the dynamic linker then prefers.
 
 #ifndef SPILLWAY_TESTS_IO_STORE_SYSCALL_HOOK_H_
 #define SPILLWAY_TESTS_IO_STORE_SYSCALL_HOOK_H_
@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdarg>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +42,21 @@ inline void Arm(Deed deed, int at, int error = 0, int only = -1) {
 }
 inline void Disarm() { plan.is_armed = false; }
 
+// Told of each call that succeeded, after it.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void Opened(int fd, const char* path, bool was_made) = 0;
+  virtual void Wrote(int fd, const void* data, size_t size, off_t offset) = 0;
+  virtual void Resized(int fd, off_t size) = 0;                            // ftruncate
+  virtual void Allocated(int fd, int mode, off_t offset, off_t size) = 0;  // fallocate
+  virtual void Synced(int fd) = 0;                                         // a file or a folder
+  virtual void Renamed(const char* from, const char* to) = 0;
+  virtual void Unlinked(const char* path) = 0;
+  virtual void MadeFolder(const char* path) = 0;
+};
+inline Observer* observer = nullptr;
+
 inline std::string PathOf(int fd) {
   char path[4096];
   const std::string link = "/proc/self/fd/" + std::to_string(fd);
@@ -64,15 +80,45 @@ inline bool Meet(long call, int fd = -1) {
   return Meet(call, fd, [] {});
 }
 
+// Tells the observer, if there is one and the call succeeded. Gives the call's result.
+template <typename Result, typename Tell>
+Result Done(Result result, const Tell& tell) {
+  if (observer && result >= 0) {
+    const int error = errno;
+    tell(*observer);
+    errno = error;
+  }
+  return result;
+}
+
+inline int Open(const char* path, int flags, mode_t mode) {
+  const bool makes = observer && (flags & O_CREAT) != 0 && ::access(path, F_OK) != 0;
+  const int fd = static_cast<int>(::syscall(SYS_openat, AT_FDCWD, path, flags, mode));
+  return Done(fd, [&](Observer& o) {
+    o.Opened(fd, path, makes);
+    if ((flags & O_TRUNC) != 0 && !makes) o.Resized(fd, 0);
+  });
+}
+
 inline ssize_t Write(int fd, const void* data, size_t size) {
   if (Meet(SYS_write, fd, [&] { ::syscall(SYS_write, fd, data, size / 2); })) return -1;
-  return ::syscall(SYS_write, fd, data, size);
+  const ssize_t result = ::syscall(SYS_write, fd, data, size);
+  return Done(result, [&](Observer& o) {
+    // A pipe has no place; nobody asks for it.
+    const off_t end = ::lseek(fd, 0, SEEK_CUR);
+    if (end >= 0) o.Wrote(fd, data, static_cast<size_t>(result), end - result);
+  });
 }
 inline ssize_t WriteAt(int fd, const void* data, size_t size, off_t offset) {
   if (Meet(SYS_pwrite64, fd,
            [&] { ::syscall(SYS_pwrite64, fd, data, size / 2 / 512 * 512, offset); }))
     return -1;
-  return ::syscall(SYS_pwrite64, fd, data, size, offset);
+  const ssize_t result = ::syscall(SYS_pwrite64, fd, data, size, offset);
+  return Done(result, [&](Observer& o) { o.Wrote(fd, data, static_cast<size_t>(result), offset); });
+}
+inline int Sync(long call, int fd) {
+  if (Meet(call, fd)) return -1;
+  return Done(static_cast<int>(::syscall(call, fd)), [&](Observer& o) { o.Synced(fd); });
 }
 
 }  // namespace spillway::io::hook
@@ -89,37 +135,51 @@ ssize_t pwrite(int fd, const void* data, size_t size, off_t offset) {
 ssize_t pwrite64(int fd, const void* data, size_t size, off64_t offset) {
   return spillway::io::hook::WriteAt(fd, data, size, offset);
 }
-int fdatasync(int fd) {
-  if (spillway::io::hook::Meet(SYS_fdatasync, fd)) return -1;
-  return static_cast<int>(syscall(SYS_fdatasync, fd));
+int open(const char* path, int flags, ...) {
+  std::va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(arguments, mode_t) : 0;
+  va_end(arguments);
+  return spillway::io::hook::Open(path, flags, mode);
 }
-int fsync(int fd) {
-  if (spillway::io::hook::Meet(SYS_fsync, fd)) return -1;
-  return static_cast<int>(syscall(SYS_fsync, fd));
+int open64(const char* path, int flags, ...) {
+  std::va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(arguments, mode_t) : 0;
+  va_end(arguments);
+  return spillway::io::hook::Open(path, flags, mode);
 }
+int fdatasync(int fd) { return spillway::io::hook::Sync(SYS_fdatasync, fd); }
+int fsync(int fd) { return spillway::io::hook::Sync(SYS_fsync, fd); }
 int ftruncate(int fd, off_t size) noexcept {
   if (spillway::io::hook::Meet(SYS_ftruncate, fd)) return -1;
-  return static_cast<int>(syscall(SYS_ftruncate, fd, size));
+  return spillway::io::hook::Done(static_cast<int>(syscall(SYS_ftruncate, fd, size)),
+                                  [&](auto& o) { o.Resized(fd, size); });
 }
 int ftruncate64(int fd, off64_t size) noexcept { return ftruncate(fd, size); }
 int fallocate(int fd, int mode, off_t offset, off_t size) {
   if (spillway::io::hook::Meet(SYS_fallocate, fd)) return -1;
-  return static_cast<int>(syscall(SYS_fallocate, fd, mode, offset, size));
+  return spillway::io::hook::Done(static_cast<int>(syscall(SYS_fallocate, fd, mode, offset, size)),
+                                  [&](auto& o) { o.Allocated(fd, mode, offset, size); });
 }
 int fallocate64(int fd, int mode, off64_t offset, off64_t size) {
   return fallocate(fd, mode, offset, size);
 }
 int rename(const char* from, const char* to) noexcept {
   if (spillway::io::hook::Meet(SYS_renameat2)) return -1;
-  return static_cast<int>(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
+  return spillway::io::hook::Done(
+      static_cast<int>(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0)),
+      [&](auto& o) { o.Renamed(from, to); });
 }
 int unlink(const char* path) noexcept {
   if (spillway::io::hook::Meet(SYS_unlinkat)) return -1;
-  return static_cast<int>(syscall(SYS_unlinkat, AT_FDCWD, path, 0));
+  return spillway::io::hook::Done(static_cast<int>(syscall(SYS_unlinkat, AT_FDCWD, path, 0)),
+                                  [&](auto& o) { o.Unlinked(path); });
 }
 int mkdir(const char* path, mode_t mode) noexcept {
   if (spillway::io::hook::Meet(SYS_mkdirat)) return -1;
-  return static_cast<int>(syscall(SYS_mkdirat, AT_FDCWD, path, mode));
+  return spillway::io::hook::Done(static_cast<int>(syscall(SYS_mkdirat, AT_FDCWD, path, mode)),
+                                  [&](auto& o) { o.MadeFolder(path); });
 }
 }  // extern "C"
 #pragma GCC visibility pop

@@ -5,8 +5,10 @@
 #include "tools/trainer/metrics/step_log.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -30,6 +32,36 @@ std::string Rate(uint64_t bytes, double seconds) {
   const double rate = seconds > 0 ? static_cast<double>(bytes) / seconds : 0;
   return rate < 1e9 ? absl::StrFormat("%.1f MB/s", rate / 1e6)
                     : absl::StrFormat("%.2f GB/s", rate / 1e9);
+}
+
+// A line of a log is far shorter; a longer one is not this program's.
+constexpr off_t kMaxLineBytes = off_t{1} << 16;
+
+// The last line of the file's first `end` bytes, with its line break if it has one; its last
+// kMaxLineBytes if it is longer.
+absl::StatusOr<std::string> LastLine(int fd, off_t end, const std::string& path) {
+  const off_t begin = std::max<off_t>(0, end - kMaxLineBytes);
+  std::string text(static_cast<size_t>(end - begin), '\0');
+  ssize_t got = 0;
+  do {
+    got = pread(fd, text.data(), text.size(), begin);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0) return FileError(errno, "read", path);
+  text.resize(static_cast<size_t>(got));
+  const size_t before = text.size() < 2 ? std::string::npos : text.rfind('\n', text.size() - 2);
+  return before == std::string::npos ? text : text.substr(before + 1);
+}
+
+// Whether a line of the file's end is of a step after `step`, or was torn while it was written.
+bool TellsOfLaterStep(const std::string& line, int64_t step) {
+  constexpr std::string_view kBegin = R"({"v":1,"step":)";
+  if (!line.ends_with('\n')) {
+    return line.starts_with(kBegin) || kBegin.starts_with(line);
+  }
+  const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !line.starts_with(kBegin)) return false;
+  const auto found = json.find("step");
+  return found->is_number_integer() && found->get<int64_t>() > step;
 }
 
 }  // namespace
@@ -75,17 +107,41 @@ std::string ToPeopleLine(const StepRecord& record, int64_t total_steps) {
   return line;
 }
 
-absl::StatusOr<std::unique_ptr<StepLog>> StepLog::Open(const std::string& path, bool append) {
-  const int fd =
-      open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_APPEND | (append ? 0 : O_TRUNC), 0644);
+absl::StatusOr<std::unique_ptr<StepLog>> StepLog::Open(const std::string& path, int flags) {
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_APPEND | flags, 0644);
   if (fd < 0) return FileError(errno, "open", path);
-  std::unique_ptr<StepLog> log(new StepLog(path, fd));
-  const off_t size = lseek(fd, 0, SEEK_END);
-  char last = '\n';
-  if (size > 0 && pread(fd, &last, 1, size - 1) == 1 && last != '\n') {
-    if (absl::Status status = log->WriteAll("\n"); !status.ok()) return status;
-  }
+  return std::unique_ptr<StepLog>(new StepLog(path, fd));
+}
+
+absl::Status StepLog::CheckWritable(const std::string& path) { return Open(path, 0).status(); }
+
+absl::StatusOr<std::unique_ptr<StepLog>> StepLog::Create(const std::string& path) {
+  return Open(path, O_TRUNC);
+}
+
+absl::StatusOr<std::unique_ptr<StepLog>> StepLog::Continue(const std::string& path, int64_t step) {
+  absl::StatusOr<std::unique_ptr<StepLog>> log = Open(path, 0);
+  if (!log.ok()) return log;
+  if (absl::Status status = (*log)->CutAfter(step); !status.ok()) return status;
   return log;
+}
+
+// From the last line backwards, so that a long log costs no more than what is cut from it.
+absl::Status StepLog::CutAfter(int64_t step) {
+  struct stat info{};
+  if (fstat(fd_, &info) != 0) return FileError(errno, "stat", path_);
+  if (!S_ISREG(info.st_mode)) return absl::OkStatus();  // a pipe or a terminal keeps what it has
+  off_t end = info.st_size;
+  while (end > 0) {
+    const absl::StatusOr<std::string> line = LastLine(fd_, end, path_);
+    if (!line.ok()) return line.status();
+    if (!TellsOfLaterStep(*line, step)) {
+      if (end < info.st_size && ftruncate(fd_, end) != 0) return FileError(errno, "cut", path_);
+      return line->ends_with('\n') ? absl::OkStatus() : WriteAll("\n");
+    }
+    end -= static_cast<off_t>(line->size());
+  }
+  return ftruncate(fd_, 0) == 0 ? absl::OkStatus() : FileError(errno, "cut", path_);
 }
 
 StepLog::~StepLog() { close(fd_); }

@@ -55,9 +55,14 @@ std::string ToPeopleLine(const StepRecord& record, int64_t total_steps);
 // Thread-compatible.
 class StepLog {
  public:
-  // Replaces the file, or appends to it, on a line of its own even if the last one was torn.
-  // Unavailable if it cannot be written.
-  static absl::StatusOr<std::unique_ptr<StepLog>> Open(const std::string& path, bool append);
+  // Unavailable if the file cannot be written. Makes it if it is not there; changes nothing.
+  static absl::Status CheckWritable(const std::string& path);
+  // A log of its own: replaces the file. Unavailable if it cannot be written.
+  static absl::StatusOr<std::unique_ptr<StepLog>> Create(const std::string& path);
+  // The log of a run that continues after `step`. Lines at the file's end that tell of later steps,
+  // which will be done again, and one that was torn, are cut off; whatever else is there stays, and
+  // what follows begins on a line of its own.
+  static absl::StatusOr<std::unique_ptr<StepLog>> Continue(const std::string& path, int64_t step);
   ~StepLog();
   StepLog(const StepLog&) = delete;
   StepLog& operator=(const StepLog&) = delete;
@@ -66,6 +71,8 @@ class StepLog {
 
  private:
   StepLog(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  static absl::StatusOr<std::unique_ptr<StepLog>> Open(const std::string& path, int flags);
+  absl::Status CutAfter(int64_t step);
   absl::Status WriteAll(std::string_view text);
 
   std::string path_;

@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The log's frames carry sums over their pages, each continuing the one before, and SQLite has
+// computed them when it hands over a page. So a frame is written as follows:
+//   1. SQLite writes its header: held back.
+//   2. SQLite writes its page: sealed, the header's sum computed again from the header of the frame
+//      before, both written at once.
+// A page alone replaces that of an earlier frame of the same transaction; it is sealed. SQLite then
+// corrects the sums of all frames from there on, from what lies in the file, and writes headers
+// alone: right as they are.
+//
+// SQLite also keeps the running sum in shared memory, unsealed. Only a process that appends to the
+// log while this one has it open would start from it; the store's lock rules that out.
+
+#include "io/store/sqlite_vfs.h"
+
+#include <sqlite3.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "io/store/sqlite_page.h"
+
+namespace spillway::io {
+namespace {
+
+constexpr char kName[] = "spillway";
+constexpr auto kPage = static_cast<int>(kSqlitePageBytes);
+constexpr auto kFrame = static_cast<int64_t>(kFrameBytes);
+constexpr auto kFrameHeader = static_cast<int64_t>(kFrameHeaderBytes);
+constexpr auto kWalHeader = static_cast<int64_t>(kWalHeaderBytes);
+constexpr int64_t kDatabaseHeaderBytes = 100;
+
+using FrameHeader = std::array<std::byte, kFrameHeaderBytes>;
+
+SqliteHook& Hook() {
+  static SqliteHook& hook = *new SqliteHook;
+  return hook;
+}
+
+std::string& BrokenSeal() {
+  thread_local std::string place;
+  return place;
+}
+
+int BrokenSealAt(const char* path, int64_t offset, uint64_t number) {
+  BrokenSeal() = absl::StrCat("page ", number, " at offset ", offset, " of ", path,
+                              " is damaged: it is not what was written there");
+  return SQLITE_IOERR_DATA;
+}
+
+// Follows SQLite's own file object in memory.
+class VfsFile {
+ public:
+  VfsFile(sqlite3_file* real, const char* path, int flags)
+      : real_(real),
+        path_(path ? path : ""),
+        is_database_((flags & SQLITE_OPEN_MAIN_DB) != 0),
+        is_log_((flags & SQLITE_OPEN_WAL) != 0) {}
+
+  sqlite3_file* real() const { return real_; }
+  int Close();
+  int Read(void* out, int size, int64_t offset);
+  int Write(const void* data, int size, int64_t offset);
+  int Truncate(int64_t size);
+  int Sync(int flags);
+  int Size(sqlite3_int64* size);
+
+ private:
+  int ReadRaw(void* out, int size, int64_t offset);
+  int WriteRaw(std::span<std::byte> bytes, int64_t offset);
+  int ReadDatabase(std::byte* out, int size, int64_t offset);
+  int ReadLogPage(std::byte* out, int64_t offset);
+  int WriteLog(const std::byte* data, int size, int64_t offset);
+  int WriteLogPage(const std::byte* page, int64_t offset);
+  int SumBefore(int64_t frame_offset, WalSum* sum);
+  int WriteHeld();
+  static bool IsLogPage(int size, int64_t offset) {
+    return size == kPage && offset >= kWalHeader && (offset - kWalHeader) % kFrame == kFrameHeader;
+  }
+
+  sqlite3_file* const real_;
+  const char* const path_;  // SQLite keeps it as long as the file is open
+  const bool is_database_;
+  const bool is_log_;
+  std::optional<FrameHeader> held_;  // of the log: a frame's header without its page
+  int64_t held_offset_ = 0;
+  int64_t next_frame_ = -1;  // offset of the frame that would continue next_sum_
+  WalSum next_sum_;
+  bool big_endian_ = false;  // known with next_sum_
+};
+
+int Meet(SqliteCall::Op op, const char* path, int64_t offset, std::span<std::byte> bytes = {}) {
+  return Hook() ? Hook()({op, path, offset, bytes}) : 0;
+}
+
+int Failed(int error, int code) {
+  errno = error;
+  return error == ENOSPC ? SQLITE_FULL : code;
+}
+
+// False: sealing would overwrite what the page holds.
+bool MayBeSealed(std::span<const std::byte> page, uint64_t number) {
+  return number != 1 || HasRoomForSeals(page);
+}
+
+int VfsFile::ReadRaw(void* out, int size, int64_t offset) {
+  const int code = real_->pMethods->xRead(real_, out, size, offset);
+  if (code != SQLITE_OK && code != SQLITE_IOERR_SHORT_READ) return code;
+  const int met = Meet(SqliteCall::Op::kRead, path_, offset,
+                       {static_cast<std::byte*>(out), static_cast<size_t>(size)});
+  return met > 0 ? Failed(met, SQLITE_IOERR_READ) : code;
+}
+
+int VfsFile::WriteRaw(std::span<std::byte> bytes, int64_t offset) {
+  const int met = Meet(SqliteCall::Op::kWrite, path_, offset, bytes);
+  if (met == kSqliteCallIsDropped) return SQLITE_OK;
+  if (met > 0) return Failed(met, SQLITE_IOERR_WRITE);
+  return real_->pMethods->xWrite(real_, bytes.data(), static_cast<int>(bytes.size()), offset);
+}
+
+int VfsFile::ReadDatabase(std::byte* out, int size, int64_t offset) {
+  if (offset + size <= kDatabaseHeaderBytes) return ReadRaw(out, size, offset);
+  const int64_t first = offset / kPage * kPage;
+  if (first == offset && size == kPage) {
+    const int code = ReadRaw(out, size, offset);
+    if (code == SQLITE_IOERR_SHORT_READ) {
+      // A page beyond the end reads as zeros, which SQLite expects; a part of one does not.
+      sqlite3_int64 end = 0;
+      const int size_code = Size(&end);
+      return size_code != SQLITE_OK || end <= offset
+                 ? code
+                 : BrokenSealAt(path_, offset, offset / kPage + 1);
+    }
+    const auto number = static_cast<uint64_t>(offset / kPage + 1);
+    if (code != SQLITE_OK || IsSealed({out, kSqlitePageBytes}, number)) return code;
+    return BrokenSealAt(path_, offset, number);
+  }
+  int result = SQLITE_OK;
+  for (int64_t page_offset = first; page_offset < offset + size; page_offset += kPage) {
+    std::array<std::byte, kSqlitePageBytes> page;
+    const int code = ReadDatabase(page.data(), kPage, page_offset);
+    if (code != SQLITE_OK && code != SQLITE_IOERR_SHORT_READ) return code;
+    if (code != SQLITE_OK) result = code;
+    const int64_t from = std::max(offset, page_offset);
+    const int64_t to = std::min(offset + size, page_offset + kPage);
+    std::memcpy(out + (from - offset), page.data() + (from - page_offset),
+                static_cast<size_t>(to - from));
+  }
+  return result;
+}
+
+int VfsFile::ReadLogPage(std::byte* out, int64_t offset) {
+  std::array<std::byte, kFrameBytes> frame;
+  const int code = ReadRaw(frame.data(), static_cast<int>(kFrameBytes), offset - kFrameHeader);
+  std::memcpy(out, frame.data() + kFrameHeaderBytes, kSqlitePageBytes);
+  const uint32_t number = FramePageNumber(frame);
+  if (code != SQLITE_OK || IsSealed({out, kSqlitePageBytes}, number)) return code;
+  return BrokenSealAt(path_, offset, number);
+}
+
+int VfsFile::Read(void* out, int size, int64_t offset) {
+  if (const int code = WriteHeld(); code != SQLITE_OK) return code;
+  auto* bytes = static_cast<std::byte*>(out);
+  if (is_database_) return ReadDatabase(bytes, size, offset);
+  if (is_log_ && IsLogPage(size, offset)) return ReadLogPage(bytes, offset);
+  return ReadRaw(out, size, offset);
+}
+
+// Writes a header that was held for its page, which did not follow.
+int VfsFile::WriteHeld() {
+  if (!held_) return SQLITE_OK;
+  FrameHeader header = *held_;
+  held_.reset();
+  next_frame_ = -1;
+  return WriteRaw(header, held_offset_);
+}
+
+int VfsFile::SumBefore(int64_t frame_offset, WalSum* sum) {
+  if (next_frame_ != frame_offset) {
+    std::array<std::byte, kWalHeaderBytes> header;
+    int code = ReadRaw(header.data(), kWalHeader, 0);
+    if (code != SQLITE_OK) return code;
+    big_endian_ = WalSumsAreBigEndian(header);
+    next_sum_ = ReadWalHeaderSum(header);
+    if (frame_offset > kWalHeader) {
+      FrameHeader before;
+      code = ReadRaw(before.data(), kFrameHeader, frame_offset - kFrame);
+      if (code != SQLITE_OK) return code;
+      next_sum_ = ReadFrameSum(before);
+    }
+  }
+  *sum = next_sum_;
+  return SQLITE_OK;
+}
+
+int VfsFile::WriteLogPage(const std::byte* page, int64_t offset) {
+  const int64_t frame_offset = offset - kFrameHeader;
+  std::array<std::byte, kFrameBytes> frame;
+  std::memcpy(frame.data() + kFrameHeaderBytes, page, kSqlitePageBytes);
+  const std::span<std::byte> content(frame.data() + kFrameHeaderBytes, kSqlitePageBytes);
+  if (!held_ || held_offset_ != frame_offset) {
+    if (const int code = WriteHeld(); code != SQLITE_OK) return code;
+    next_frame_ = -1;
+    const int code = ReadRaw(frame.data(), kFrameHeader, frame_offset);
+    if (code != SQLITE_OK) return code;
+    SealPage(content, FramePageNumber(frame));
+    return WriteRaw(content, offset);
+  }
+  std::memcpy(frame.data(), held_->data(), kFrameHeaderBytes);
+  held_.reset();
+  WalSum before;
+  if (const int code = SumBefore(frame_offset, &before); code != SQLITE_OK) return code;
+  if (!MayBeSealed(content, FramePageNumber(frame))) return SQLITE_IOERR_WRITE;
+  SealPage(content, FramePageNumber(frame));
+  next_sum_ = SumFrame(frame, before, big_endian_);
+  const int code = WriteRaw(frame, frame_offset);
+  next_frame_ = code == SQLITE_OK ? frame_offset + kFrame : -1;
+  return code;
+}
+
+int VfsFile::WriteLog(const std::byte* data, int size, int64_t offset) {
+  if (IsLogPage(size, offset)) return WriteLogPage(data, offset);
+  if (const int code = WriteHeld(); code != SQLITE_OK) return code;
+  if (size == kFrameHeader && (offset - kWalHeader) % kFrame == 0) {
+    std::memcpy(held_.emplace().data(), data, kFrameHeaderBytes);
+    held_offset_ = offset;
+    return SQLITE_OK;
+  }
+  next_frame_ = -1;
+  std::array<std::byte, kWalHeaderBytes> header;
+  // The log's header; nothing else is written to it by an SQLite that need not pad sectors.
+  if (size != kWalHeader || offset != 0) return SQLITE_IOERR_WRITE;
+  std::memcpy(header.data(), data, kWalHeaderBytes);
+  return WriteRaw(header, 0);
+}
+
+int VfsFile::Write(const void* data, int size, int64_t offset) {
+  const auto* bytes = static_cast<const std::byte*>(data);
+  if (is_log_) return WriteLog(bytes, size, offset);
+  if (is_database_) {
+    if (size != kPage || offset % kPage != 0) return SQLITE_IOERR_WRITE;
+    std::array<std::byte, kSqlitePageBytes> page;
+    std::memcpy(page.data(), bytes, kSqlitePageBytes);
+    const auto number = static_cast<uint64_t>(offset / kPage + 1);
+    if (!MayBeSealed(page, number)) return SQLITE_IOERR_WRITE;
+    SealPage(page, number);
+    return WriteRaw(page, offset);
+  }
+  if (!Hook()) return real_->pMethods->xWrite(real_, data, size, offset);
+  std::string copy(reinterpret_cast<const char*>(bytes), static_cast<size_t>(size));
+  return WriteRaw(std::as_writable_bytes(std::span(copy)), offset);
+}
+
+int VfsFile::Truncate(int64_t size) {
+  if (const int code = WriteHeld(); code != SQLITE_OK) return code;
+  next_frame_ = -1;
+  const int met = Meet(SqliteCall::Op::kTruncate, path_, size);
+  if (met == kSqliteCallIsDropped) return SQLITE_OK;
+  if (met > 0) return Failed(met, SQLITE_IOERR_TRUNCATE);
+  return real_->pMethods->xTruncate(real_, size);
+}
+
+int VfsFile::Sync(int flags) {
+  if (const int code = WriteHeld(); code != SQLITE_OK) return code;
+  const int met = Meet(SqliteCall::Op::kSync, path_, 0);
+  if (met == kSqliteCallIsDropped) return SQLITE_OK;
+  if (met > 0) return Failed(met, SQLITE_IOERR_FSYNC);
+  return real_->pMethods->xSync(real_, flags);
+}
+
+int VfsFile::Size(sqlite3_int64* size) {
+  if (const int code = WriteHeld(); code != SQLITE_OK) return code;
+  return real_->pMethods->xFileSize(real_, size);
+}
+
+int VfsFile::Close() {
+  const int held = WriteHeld();
+  const int closed = real_->pMethods->xClose(real_);
+  return held != SQLITE_OK ? held : closed;
+}
+
+// In the memory that SQLite allocates for a file: its own part, ours, and the real VFS's.
+struct Slot {
+  sqlite3_file base;
+  alignas(VfsFile) std::byte file[sizeof(VfsFile)];
+};
+constexpr size_t kRealAt = (sizeof(Slot) + 15) / 16 * 16;
+
+VfsFile& Of(sqlite3_file* file) {
+  return *std::launder(reinterpret_cast<VfsFile*>(reinterpret_cast<Slot*>(file)->file));
+}
+
+int CloseFile(sqlite3_file* file) {
+  VfsFile& ours = Of(file);
+  const int code = ours.Close();
+  ours.~VfsFile();
+  return code;
+}
+
+// Hands a call on to the real file.
+template <auto Method, typename... Args>
+int PassOn(sqlite3_file* file, Args... args) {
+  sqlite3_file* real = Of(file).real();
+  return (real->pMethods->*Method)(real, args...);
+}
+
+const sqlite3_io_methods kMethods = {
+    .iVersion = 3,
+    .xClose = CloseFile,
+    .xRead = [](sqlite3_file* f, void* out, int size,
+                sqlite3_int64 offset) { return Of(f).Read(out, size, offset); },
+    .xWrite = [](sqlite3_file* f, const void* data, int size,
+                 sqlite3_int64 offset) { return Of(f).Write(data, size, offset); },
+    .xTruncate = [](sqlite3_file* f, sqlite3_int64 size) { return Of(f).Truncate(size); },
+    .xSync = [](sqlite3_file* f, int flags) { return Of(f).Sync(flags); },
+    .xFileSize = [](sqlite3_file* f, sqlite3_int64* size) { return Of(f).Size(size); },
+    .xLock = PassOn<&sqlite3_io_methods::xLock, int>,
+    .xUnlock = PassOn<&sqlite3_io_methods::xUnlock, int>,
+    .xCheckReservedLock = PassOn<&sqlite3_io_methods::xCheckReservedLock, int*>,
+    .xFileControl = PassOn<&sqlite3_io_methods::xFileControl, int, void*>,
+    .xSectorSize = PassOn<&sqlite3_io_methods::xSectorSize>,
+    // Written bytes never harm their neighbours: then SQLite pads no frame to a sector's end.
+    .xDeviceCharacteristics =
+        [](sqlite3_file* f) {
+          return PassOn<&sqlite3_io_methods::xDeviceCharacteristics>(f) |
+                 SQLITE_IOCAP_POWERSAFE_OVERWRITE;
+        },
+    .xShmMap = PassOn<&sqlite3_io_methods::xShmMap, int, int, int, void volatile**>,
+    .xShmLock = PassOn<&sqlite3_io_methods::xShmLock, int, int, int>,
+    .xShmBarrier = [](sqlite3_file* f) { Of(f).real()->pMethods->xShmBarrier(Of(f).real()); },
+    .xShmUnmap = PassOn<&sqlite3_io_methods::xShmUnmap, int>,
+    // Never mapped: a page must be checked when it is read.
+    .xFetch =
+        [](sqlite3_file*, sqlite3_int64, int, void** page) {
+          *page = nullptr;
+          return SQLITE_OK;
+        },
+    .xUnfetch = [](sqlite3_file*, sqlite3_int64, void*) { return SQLITE_OK; },
+};
+
+sqlite3_vfs* Real(sqlite3_vfs* vfs) { return static_cast<sqlite3_vfs*>(vfs->pAppData); }
+
+int OpenFile(sqlite3_vfs* vfs, const char* path, sqlite3_file* file, int flags, int* out_flags) {
+  auto* slot = reinterpret_cast<Slot*>(file);
+  auto* real = reinterpret_cast<sqlite3_file*>(reinterpret_cast<std::byte*>(file) + kRealAt);
+  slot->base.pMethods = nullptr;
+  const int code = Real(vfs)->xOpen(Real(vfs), path, real, flags, out_flags);
+  if (code != SQLITE_OK) {
+    if (real->pMethods) real->pMethods->xClose(real);
+    return code;
+  }
+  new (slot->file) VfsFile(real, path, flags);
+  slot->base.pMethods = &kMethods;
+  return SQLITE_OK;
+}
+
+int DeleteFile(sqlite3_vfs* vfs, const char* path, int sync_folder) {
+  const int met = Meet(SqliteCall::Op::kDelete, path, 0);
+  if (met == kSqliteCallIsDropped) return SQLITE_OK;
+  if (met > 0) return Failed(met, SQLITE_IOERR_DELETE);
+  return Real(vfs)->xDelete(Real(vfs), path, sync_folder);
+}
+
+// The operating system's VFS under our name, but for files. Calls that go on to it get it as their
+// object, so that it finds what is its own.
+sqlite3_vfs* MakeVfs() {
+  sqlite3_vfs* real = sqlite3_vfs_find("unix");
+  if (!real) return nullptr;
+  static sqlite3_vfs vfs;
+  vfs = *real;
+  vfs.iVersion = 2;  // without the system calls that tests of the real VFS replace
+  vfs.pNext = nullptr;
+  vfs.zName = kName;
+  vfs.pAppData = real;
+  vfs.szOsFile = static_cast<int>(kRealAt) + real->szOsFile;
+  vfs.xOpen = OpenFile;
+  vfs.xDelete = DeleteFile;
+  vfs.xAccess = [](sqlite3_vfs* v, const char* path, int flags, int* out) {
+    return Real(v)->xAccess(Real(v), path, flags, out);
+  };
+  vfs.xFullPathname = [](sqlite3_vfs* v, const char* path, int size, char* out) {
+    return Real(v)->xFullPathname(Real(v), path, size, out);
+  };
+  vfs.xDlOpen = [](sqlite3_vfs* v, const char* path) { return Real(v)->xDlOpen(Real(v), path); };
+  vfs.xDlError = [](sqlite3_vfs* v, int size, char* out) { Real(v)->xDlError(Real(v), size, out); };
+  vfs.xDlSym = [](sqlite3_vfs* v, void* library, const char* symbol) {
+    return Real(v)->xDlSym(Real(v), library, symbol);
+  };
+  vfs.xDlClose = [](sqlite3_vfs* v, void* library) { Real(v)->xDlClose(Real(v), library); };
+  vfs.xRandomness = [](sqlite3_vfs* v, int size, char* out) {
+    return Real(v)->xRandomness(Real(v), size, out);
+  };
+  vfs.xSleep = [](sqlite3_vfs* v, int us) { return Real(v)->xSleep(Real(v), us); };
+  vfs.xCurrentTime = [](sqlite3_vfs* v, double* out) {
+    return Real(v)->xCurrentTime(Real(v), out);
+  };
+  vfs.xGetLastError = [](sqlite3_vfs* v, int size, char* out) {
+    return Real(v)->xGetLastError(Real(v), size, out);
+  };
+  vfs.xCurrentTimeInt64 = [](sqlite3_vfs* v, sqlite3_int64* out) {
+    return Real(v)->xCurrentTimeInt64(Real(v), out);
+  };
+  return &vfs;
+}
+
+}  // namespace
+
+const char* SqliteVfsName() {
+  static const bool is_registered = [] {
+    if (sqlite3_initialize() != SQLITE_OK) return false;
+    sqlite3_vfs* vfs = MakeVfs();
+    return vfs && sqlite3_vfs_register(vfs, /*makeDflt=*/0) == SQLITE_OK;
+  }();
+  return is_registered ? kName : nullptr;
+}
+
+std::string LastBrokenSeal() { return BrokenSeal(); }
+
+void SetSqliteHook(SqliteHook hook) { Hook() = std::move(hook); }
+
+}  // namespace spillway::io

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Residency when the bytes under it become another commit's: what is forgotten, what is kept, and
+// that nothing of before is written afterwards.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "src/engine/residency.h"
+
+namespace spillway::engine {
+namespace {
+
+constexpr uint64_t kUnit = kFrameAlignment;
+constexpr Ticket kTicket = 7;
+
+ResidencyOptions Options() {
+  ResidencyOptions options;
+  options.device_bytes = 8 * kUnit;
+  options.pinned_bytes = 8 * kUnit;
+  options.has_store = true;
+  options.describe = [](TileIndex tile) { return "tile " + std::to_string(tile); };
+  return options;
+}
+
+// Two tiles that a commit has, one that was never written, and a transient one.
+class ResidencyReset : public testing::Test {
+ protected:
+  ResidencyReset() : residency_(Options()) {
+    residency_.AddTile(kUnit, Role::kParameter, /*transient=*/false, /*stored=*/true);
+    residency_.AddTile(kUnit, Role::kParameter, false, true);
+    residency_.AddTile(kUnit, Role::kMoment, false, false);
+    residency_.AddTile(kUnit, Role::kGradient, true, false);
+  }
+
+  // Ends all transfers; the kinds of action that there were.
+  std::vector<Action::Kind> Run() {
+    std::vector<Action::Kind> kinds;
+    for (std::vector<Action> actions = residency_.TakeActions(); !actions.empty();
+         actions = residency_.TakeActions()) {
+      for (const Action& action : actions) {
+        kinds.push_back(action.kind);
+        const bool is_transfer = action.kind < Action::Kind::kForget;
+        if (is_transfer) residency_.TransferDone(action.tile, absl::OkStatus());
+      }
+    }
+    return kinds;
+  }
+  static bool Has(const std::vector<Action::Kind>& kinds, Action::Kind kind) {
+    return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+  }
+
+  // Writes the tile in the device tier.
+  void Write(TileIndex tile) {
+    residency_.Acquire(kTicket, tile, Tier::kDevice, Access::kDiscard, /*on_stream=*/false);
+    ASSERT_TRUE(Has(Run(), Action::Kind::kGrant));
+    residency_.EndLease(tile, Tier::kDevice, Access::kDiscard, /*drained=*/false);
+    Run();
+  }
+  // What it takes to read the tile in the device tier.
+  std::vector<Action::Kind> Read(TileIndex tile) {
+    residency_.Acquire(kTicket, tile, Tier::kDevice, Access::kRead, false);
+    const std::vector<Action::Kind> kinds = Run();
+    residency_.EndLease(tile, Tier::kDevice, Access::kRead, false);
+    return kinds;
+  }
+  void Reset(TileIndex stored_below) {
+    residency_.Pause();
+    Run();
+    residency_.Reset([=](TileIndex tile) { return tile < stored_below; });
+  }
+  uint64_t NowBytes(Tier tier) const {
+    return residency_.stats().tiers[static_cast<size_t>(tier)].now_bytes;
+  }
+
+  Residency residency_;
+};
+
+TEST_F(ResidencyReset, BytesWrittenSinceAreForgottenAndNeverReachTheStore) {
+  Write(0);
+  Reset(/*stored_below=*/2);
+  EXPECT_EQ(NowBytes(Tier::kDevice), 0u);
+  EXPECT_EQ(NowBytes(Tier::kPinned), 0u);
+  EXPECT_EQ(NowBytes(Tier::kNvme), 2 * kUnit);
+  const std::vector<Action::Kind> read = Read(0);
+  EXPECT_TRUE(Has(read, Action::Kind::kRead));
+  residency_.Flush(kTicket);
+  EXPECT_FALSE(Has(Run(), Action::Kind::kWrite)) << "nothing is newer than the store";
+}
+
+TEST_F(ResidencyReset, ATileThatTheCommitDoesNotHaveWasNeverWritten) {
+  Write(1);
+  Write(2);
+  Reset(/*stored_below=*/1);
+  for (const TileIndex tile : {TileIndex{1}, TileIndex{2}}) {
+    const std::vector<Action::Kind> read = Read(tile);
+    EXPECT_TRUE(Has(read, Action::Kind::kZero));
+    EXPECT_FALSE(Has(read, Action::Kind::kRead));
+  }
+  EXPECT_EQ(NowBytes(Tier::kNvme), kUnit);
+}
+
+TEST_F(ResidencyReset, ATransientTileIsDiscardedInMemoryAndOnNvme) {
+  Write(3);
+  ASSERT_TRUE(residency_.Evict(3).ok());
+  ASSERT_TRUE(Has(Run(), Action::Kind::kWrite));
+  residency_.Pause();
+  residency_.Reset([](TileIndex) { return true; });
+  EXPECT_TRUE(Has(Run(), Action::Kind::kForget));
+  EXPECT_TRUE(Has(Read(3), Action::Kind::kZero));
+}
+
+TEST_F(ResidencyReset, DeclaredUsesAreForgotten) {
+  residency_.Declare(0, Tier::kDevice, Access::kRead);
+  residency_.Declare(1, Tier::kDevice, Access::kRead);
+  residency_.Pause();
+  EXPECT_TRUE(Run().empty()) << "no prefetch begins";
+  residency_.Reset([](TileIndex tile) { return tile < 2; });
+  EXPECT_TRUE(Run().empty());
+}
+
+TEST_F(ResidencyReset, ATransferInFlightEndsFirst) {
+  residency_.Declare(0, Tier::kDevice, Access::kRead);
+  const std::vector<Action> begun = residency_.TakeActions();
+  ASSERT_EQ(begun.size(), 1u);
+  residency_.Pause();
+  EXPECT_EQ(residency_.transfers_in_flight(), 1);
+  residency_.TransferDone(begun[0].tile, absl::OkStatus());
+  EXPECT_TRUE(Run().empty()) << "the copy to the device does not follow";
+  EXPECT_EQ(residency_.transfers_in_flight(), 0);
+  residency_.Reset([](TileIndex tile) { return tile < 2; });
+  EXPECT_TRUE(Has(Read(0), Action::Kind::kRead));
+}
+
+TEST_F(ResidencyReset, AWriteThatFailedIsNoMatterAfterwards) {
+  Write(0);
+  ASSERT_TRUE(residency_.Evict(0).ok());
+  for (std::vector<Action> actions = residency_.TakeActions(); !actions.empty();
+       actions = residency_.TakeActions()) {
+    for (const Action& action : actions) {
+      const bool is_write = action.kind == Action::Kind::kWrite;
+      if (action.kind >= Action::Kind::kForget) continue;
+      residency_.TransferDone(action.tile,
+                              is_write ? absl::UnavailableError("EIO") : absl::OkStatus());
+    }
+  }
+  Reset(/*stored_below=*/2);
+  EXPECT_TRUE(residency_.TakeWriteError().ok());
+}
+
+TEST_F(ResidencyReset, ResumeChangesNothing) {
+  Write(0);
+  residency_.Pause();
+  Run();
+  residency_.Resume();
+  EXPECT_FALSE(Has(Read(0), Action::Kind::kRead)) << "the newest bytes are in the device";
+  residency_.Flush(kTicket);
+  EXPECT_TRUE(Has(Run(), Action::Kind::kWrite));
+}
+
+}  // namespace
+}  // namespace spillway::engine

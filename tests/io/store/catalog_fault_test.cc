@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Each kind of fault at each operation of SQLite's on the catalog, during a run of the store. Every
+// call succeeds, or fails with one error and leaves what was promised; what lies is found out
+// before it is believed.
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <iostream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "io/store/sqlite_vfs.h"
+#include "tests/exhaustive.h"
+#include "tests/io/store/simulated_store.h"
+
+namespace spillway::io {
+namespace {
+
+using Op = SqliteCall::Op;
+
+enum class Kind {
+  kEio,
+  kEnospc,
+  kReadRot,    // one bit of what is read, once
+  kWriteRot,   // one bit of what is written, for good
+  kLostWrite,  // reported and not made
+  kTornWrite,  // half of it, then an error
+  kLostSync,
+};
+
+bool Befalls(Kind kind, Op op) {
+  switch (kind) {
+    case Kind::kEio: return true;
+    case Kind::kEnospc: return op == Op::kWrite;
+    case Kind::kReadRot: return op == Op::kRead;
+    case Kind::kWriteRot:
+    case Kind::kLostWrite:
+    case Kind::kTornWrite: return op == Op::kWrite;
+    case Kind::kLostSync: return op == Op::kSync;
+  }
+  return false;
+}
+
+// Nothing that was written is missing or changed: after the fault, all must be as it was promised.
+bool IsHonest(Kind kind) { return kind != Kind::kWriteRot && kind != Kind::kLostWrite; }
+
+// Befalls operation number `at` (from 0) of those that the kind can.
+class FaultyCatalog {
+ public:
+  FaultyCatalog(Kind kind, int at, uint64_t random) : kind_(kind), at_(at), random_(random) {
+    SetSqliteHook([this](const SqliteCall& call) { return Meet(call); });
+  }
+  ~FaultyCatalog() { SetSqliteHook({}); }
+  bool was_met() const { return calls_ > at_; }
+
+ private:
+  int Meet(const SqliteCall& call) {
+    if (!Befalls(kind_, call.op) || calls_++ != at_) return 0;
+    switch (kind_) {
+      case Kind::kEio: return EIO;
+      case Kind::kEnospc: return ENOSPC;
+      case Kind::kLostWrite:
+      case Kind::kLostSync: return kSqliteCallIsDropped;
+      case Kind::kReadRot:
+      case Kind::kWriteRot: {
+        const uint64_t bit = random_ % (call.bytes.size() * 8);
+        call.bytes[bit / 8] ^= std::byte{1} << (bit % 8);
+        return 0;
+      }
+      case Kind::kTornWrite: {
+        const int fd = ::open(std::string(call.path).c_str(), O_WRONLY | O_CLOEXEC);
+        const size_t half = std::min(call.bytes.size(), (call.bytes.size() / 2 + 511) / 512 * 512);
+        EXPECT_EQ(::pwrite(fd, call.bytes.data(), half, call.offset), static_cast<ssize_t>(half));
+        ::close(fd);
+        return EIO;
+      }
+    }
+    return 0;
+  }
+
+  const Kind kind_;
+  const int at_;
+  const uint64_t random_;
+  int calls_ = 0;
+};
+
+bool IsClear(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsResourceExhausted(status) ||
+         absl::IsDataLoss(status);
+}
+
+// The run with one fault, up to the first call that fails; then reopened and gone on with. Gives
+// what is wrong.
+std::string RunWith(Kind kind, int at, uint64_t random, bool* was_met) {
+  TempFolder folder(FastPlace());
+  StoreState promised;
+  StoreState in_flight;
+  uint64_t next_version = 0;
+  {
+    SimulatedStore store(folder.path(), {}, 1);
+    const FaultyCatalog faulty(kind, at, random);
+    for (const auto& call : SimulatedCalls()) {
+      const absl::Status status = call(store);
+      in_flight = store.state();
+      next_version = store.next_version();
+      if (!status.ok() && !IsClear(status)) return absl::StrCat("unclear: ", status.ToString());
+      if (!status.ok()) break;
+      promised = store.state();
+      // What lies may be found out when it is looked at.
+      const std::string difference = store.Difference(promised);
+      if (!difference.empty() && difference.find("DATA_LOSS") == std::string::npos) {
+        return absl::StrCat("in a call that succeeded: ", difference);
+      }
+    }
+    *was_met = faulty.was_met();
+  }
+  std::string differences;
+  for (const StoreState& state : {promised, in_flight}) {
+    SimulatedStore store(folder.path(), state, next_version);
+    const absl::Status status = store.Open();
+    if (absl::IsDataLoss(status) && !IsHonest(kind)) return "";
+    if (!status.ok()) return absl::StrCat("reopening: ", status.ToString());
+    const std::string difference = store.Difference(state);
+    if (difference.find("DATA_LOSS") != std::string::npos && !IsHonest(kind)) return "";
+    const std::string wrong = difference.empty() ? GoOn(store) : difference;
+    if (wrong.empty()) return "";
+    if (wrong.find("DATA_LOSS") != std::string::npos && !IsHonest(kind)) return "";
+    absl::StrAppend(&differences, wrong, "; or ");
+  }
+  return differences;
+}
+
+class CatalogFaultTest : public ::testing::TestWithParam<Kind> {};
+
+TEST_P(CatalogFaultTest, EveryCallSucceedsOrFailsAndLeavesWhatWasPromised) {
+  const uint64_t seed = std::random_device{}();
+  std::cout << "seed " << seed << "\n";
+  std::mt19937_64 random(seed);
+  const int stride = IsExhaustive() ? 1 : 12;
+  int points = 0;
+  bool was_met = true;
+  for (int at = static_cast<int>(random() % static_cast<uint64_t>(stride)); was_met; at += stride) {
+    const std::string wrong = RunWith(GetParam(), at, random(), &was_met);
+    ASSERT_EQ(wrong, "") << "operation " << at;
+    ++points;
+  }
+  EXPECT_GT(points, 1);
+  std::cout << points - 1 << " points\n";
+}
+
+std::string NameOf(const ::testing::TestParamInfo<Kind>& kind) {
+  static const char* const names[] = {"Eio",       "Enospc",    "ReadRot", "WriteRot",
+                                      "LostWrite", "TornWrite", "LostSync"};
+  return names[static_cast<int>(kind.param)];
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, CatalogFaultTest,
+                         ::testing::Values(Kind::kEio, Kind::kEnospc, Kind::kReadRot,
+                                           Kind::kTornWrite, Kind::kLostSync),
+                         NameOf);
+
+}  // namespace
+}  // namespace spillway::io

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A run is recorded; then power goes at any moment of it and the disk keeps what it likes of what
+// was not synced. No promised commit or snapshot is lost, none is mixed with another. And the
+// simulator itself: it must catch a protocol that leaves a sync out.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tests/exhaustive.h"
+#include "tests/io/store/crash_disk.h"
+#include "tests/io/store/crash_recorder.h"
+#include "tests/io/store/simulated_store.h"
+
+namespace spillway::io {
+namespace {
+
+// A run on record: its events, and after which of them each promise was made.
+struct RecordedRun {
+  struct Promise {
+    size_t num_events;  // that had happened when the call returned
+    StoreState state;
+  };
+  std::vector<DiskEvent> events;
+  std::vector<Promise> promises;  // the first: nothing
+  uint64_t next_version = 0;
+};
+
+RecordedRun RecordRun() {
+  TempFolder folder(FastPlace());
+  RecordedRun run;
+  SimulatedStore store(folder.path(), {}, 1);
+  run.promises.push_back({0, {}});
+  CrashRecorder recorder(folder.path());
+  for (const auto& call : SimulatedCalls()) {
+    const absl::Status status = call(store);
+    EXPECT_TRUE(status.ok()) << status;
+    run.promises.push_back({recorder.events().size(), store.state()});
+  }
+  EXPECT_EQ(store.Difference(store.state()), "");
+  run.next_version = store.next_version();
+  run.events = recorder.events();
+  return run;
+}
+
+// Power goes after `num_events`; the seed says what is found. Gives what is wrong.
+std::string CutAndReopen(const RecordedRun& run, size_t num_events, uint64_t seed,
+                         const std::string& root) {
+  std::mt19937_64 random(seed);
+  WriteImage(CutPower(run.events, num_events, random), root);
+  size_t promise = 0;
+  while (promise + 1 < run.promises.size() && run.promises[promise + 1].num_events <= num_events)
+    ++promise;
+  std::vector<std::string> differences;
+  for (size_t i = promise; i <= promise + 1 && i < run.promises.size(); ++i) {
+    SimulatedStore store(root, run.promises[i].state, run.next_version);
+    if (const absl::Status status = store.Open(); !status.ok()) return status.ToString();
+    const std::string difference = store.Difference(store.state());
+    if (difference.empty()) return GoOn(store);
+    differences.push_back(difference);
+  }
+  return absl::StrJoin(differences, "; or ");
+}
+
+// Tries `num_disks` disks at each of the cuts; gives what was wrong, at most `enough` times.
+std::vector<std::string> Simulate(const RecordedRun& run, const std::vector<size_t>& cuts,
+                                  int num_disks, uint64_t seed, size_t enough) {
+  TempFolder folder(FastPlace());
+  std::vector<std::string> violations;
+  for (const size_t cut : cuts) {
+    for (int disk = 0; disk < num_disks && violations.size() < enough; ++disk) {
+      const uint64_t disk_seed = seed * 1000003 + cut * 101 + static_cast<uint64_t>(disk);
+      const std::string wrong = CutAndReopen(run, cut, disk_seed, folder.path());
+      if (wrong.empty()) continue;
+      violations.push_back(absl::StrCat("after event ", cut, " of ", run.events.size(), ", disk ",
+                                        disk_seed, ": ", wrong));
+    }
+  }
+  return violations;
+}
+
+std::vector<size_t> AllCuts(const RecordedRun& run) {
+  std::vector<size_t> cuts;
+  for (size_t cut = 0; cut <= run.events.size(); ++cut) cuts.push_back(cut);
+  return cuts;
+}
+
+uint64_t Seed() {
+  const uint64_t seed = std::random_device{}();
+  std::cout << "seed " << seed << "\n";
+  return seed;
+}
+
+std::vector<size_t> SomeCuts(const RecordedRun& run, size_t count, uint64_t seed) {
+  std::vector<size_t> cuts = AllCuts(run);
+  std::mt19937_64 random(seed);
+  std::shuffle(cuts.begin(), cuts.end(), random);
+  cuts.resize(std::min(count, cuts.size()));
+  return cuts;
+}
+
+TEST(CrashSimulator, APowerCutLeavesAPromisedState) {
+  const RecordedRun run = RecordRun();
+  std::cout << run.events.size() << " events\n";
+  const uint64_t seed = Seed();
+  const bool all = IsExhaustive();
+  const std::vector<size_t> cuts = all ? AllCuts(run) : SomeCuts(run, 120, seed);
+  EXPECT_EQ(Simulate(run, cuts, all ? 24 : 2, seed, 3), std::vector<std::string>());
+}
+
+// The events without their meaning: as if the store had never asked for them.
+RecordedRun Without(RecordedRun run, const std::function<bool(const DiskEvent&)>& is_omitted) {
+  int omitted = 0;
+  for (DiskEvent& event : run.events) {
+    if (!is_omitted(event)) continue;
+    event = {.kind = DiskEvent::Kind::kSync, .file = 1 << 20};
+    ++omitted;
+  }
+  EXPECT_GT(omitted, 0);
+  return run;
+}
+
+void ExpectCaught(const RecordedRun& run) {
+  const uint64_t seed = Seed();
+  const auto violations = Simulate(run, SomeCuts(run, run.events.size(), seed), 2, seed, 1);
+  ASSERT_FALSE(violations.empty());
+  std::cout << violations[0] << "\n";
+}
+
+bool Has(const DiskEvent& event, const char* part) {
+  return event.path.find(part) != std::string::npos;
+}
+
+TEST(CrashSimulator, CatchesDataThatIsNotSynced) {
+  ExpectCaught(Without(RecordRun(), [](const DiskEvent& event) {
+    return event.kind == DiskEvent::Kind::kSync && Has(event, "segment");
+  }));
+}
+
+TEST(CrashSimulator, CatchesALogThatIsNotSynced) {
+  ExpectCaught(Without(RecordRun(), [](const DiskEvent& event) {
+    return event.kind == DiskEvent::Kind::kSync && Has(event, "-wal");
+  }));
+}
+
+TEST(CrashSimulator, CatchesACatalogThatIsNotSyncedBeforeItsLogIsUsedAgain) {
+  ExpectCaught(Without(RecordRun(), [](const DiskEvent& event) {
+    return event.kind == DiskEvent::Kind::kSync && event.path.ends_with("catalog.sqlite.new");
+  }));
+}
+
+TEST(CrashSimulator, CatchesNamesThatAreNotSynced) {
+  ExpectCaught(Without(RecordRun(), [](const DiskEvent& event) {
+    return event.kind == DiskEvent::Kind::kSyncFolder;
+  }));
+}
+
+// A page that the last commit names is written in place.
+TEST(CrashSimulator, CatchesAWriteOverCommittedBytes) {
+  RecordedRun run = RecordRun();
+  const size_t first_commit = run.promises[2].num_events;
+  std::vector<DiskEvent> writes;
+  for (size_t i = 0; i < first_commit; ++i) {
+    if (run.events[i].kind == DiskEvent::Kind::kWrite && Has(run.events[i], "segment"))
+      writes.push_back(run.events[i]);
+  }
+  // The second copy of page 4, which no later commit replaces; page 5 has two more.
+  DiskEvent over = writes[writes.size() - 3];
+  over.data[100] ^= 1;
+  run.events.insert(run.events.begin() + static_cast<std::ptrdiff_t>(first_commit), over);
+  for (RecordedRun::Promise& promise : run.promises) {
+    if (promise.num_events >= first_commit) ++promise.num_events;
+  }
+  ExpectCaught(run);
+}
+
+// The disk itself: what is synced stays, what is not is any of what it was.
+TEST(CrashDisk, SectorsAndNamesChooseAmongTheirStates) {
+  using Kind = DiskEvent::Kind;
+  const auto block = [](char c) { return std::string(1024, c); };
+  const std::vector<DiskEvent> events = {
+      {.kind = Kind::kMake, .file = 0, .path = "f"},
+      {.kind = Kind::kWrite, .file = 0, .data = block('a')},
+      {.kind = Kind::kSync, .file = 0},
+      {.kind = Kind::kSyncFolder},
+      {.kind = Kind::kWrite, .file = 0, .data = block('b')},
+      {.kind = Kind::kWrite, .file = 0, .offset = 512, .data = block('c')},
+      {.kind = Kind::kRename, .path = "f", .to = "g"},
+      {.kind = Kind::kMake, .file = 1, .path = "h"},
+  };
+  std::set<std::string> firsts;
+  std::set<std::string> seconds;
+  std::set<size_t> sizes;
+  std::set<std::string> names;
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 400; ++i) {
+    std::string all;
+    for (const auto& [name, content] : CutPower(events, events.size(), random)) {
+      all += name;
+      if (name == "h") continue;
+      sizes.insert(content->size());
+      firsts.insert(content->substr(0, 512));
+      seconds.insert(content->substr(512, 512));
+    }
+    names.insert(all);
+  }
+  const auto sector = [](char c) { return std::string(512, c); };
+  EXPECT_EQ(firsts, (std::set<std::string>{sector('a'), sector('b')}));
+  EXPECT_EQ(seconds, (std::set<std::string>{sector('a'), sector('b'), sector('c')}));
+  EXPECT_EQ(sizes, (std::set<size_t>{1024, 1536}));
+  EXPECT_EQ(names, (std::set<std::string>{"f", "g", "gh"}));
+}
+
+}  // namespace
+}  // namespace spillway::io
