@@ -2,21 +2,16 @@
 
 #include "io/make_io_engine.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <array>
-#include <cerrno>
 #include <cstddef>
-#include <cstdlib>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "io/nameless_file.h"
 #include "io/posix_io_engine.h"
 #include "io/uring_io_engine.h"
-#include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
 
 namespace spillway::io {
@@ -28,19 +23,6 @@ struct alignas(kIoAlignment) ProbeMemory {
   std::array<std::byte, kIoAlignment> plain;
   std::array<std::byte, kIoAlignment> registered;
 };
-
-// A file without a name: O_TMPFILE, or made and unlinked where the file system does not have that.
-absl::StatusOr<DirectFile> OpenNamelessFile(const std::string& folder) {
-  absl::StatusOr<DirectFile> file = OpenDirect(folder, O_TMPFILE | O_RDWR, {}, 0600);
-  if (file.ok()) return file;
-  std::string path = absl::StrCat(folder, "/.spillway-probe-XXXXXX");
-  const int made = ::mkstemp(path.data());
-  if (made < 0) return base::ErrnoToStatus(errno, absl::StrCat("making a file in ", folder));
-  ::close(made);
-  file = OpenDirect(path, O_RDWR);
-  ::unlink(path.c_str());
-  return file;
-}
 
 absl::Status Transact(IoEngine& engine, const IoRequest& request) {
   engine.Submit({&request, 1});

@@ -23,6 +23,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -35,9 +36,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/engine/environment.h"
-#include "bench/io/fio.h"
 #include "spillway/engine.h"
 #include "src/base/status_macros.h"
+#include "tools/spillway/bench_io/fio.h"
 
 namespace spillway::bench {
 namespace {
@@ -80,7 +81,7 @@ class Swapper {
   }
 
   // Seconds that moving the whole tensor took. Internal if other bytes moved than the tensor's.
-  absl::StatusOr<PassResult> Pass(io::IoOp op) {
+  absl::StatusOr<bench_io::FioResult> Pass(io::IoOp op) {
     const bool read = op == io::IoOp::kRead;
     if (read) {
       for (uint64_t tile = 0; tile < num_tiles_; ++tile) {
@@ -93,8 +94,8 @@ class Swapper {
     SPILLWAY_RETURN_IF_ERROR(LeaseAll(read ? Access::kRead : Access::kDiscard));
     if (!read) SPILLWAY_RETURN_IF_ERROR(AwaitWritten(before + kTensorBytes));
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    const PassResult result = {.seconds = seconds.count(),
-                               .cpu_seconds = CpuSeconds() - cpu_before};
+    const bench_io::FioResult result = {.seconds = seconds.count(),
+                                        .cpu_seconds = CpuSeconds() - cpu_before};
     if (const uint64_t moved = Moved(op) - before; moved != kTensorBytes) {
       return absl::InternalError(absl::StrCat("a pass moved ", moved, " bytes"));
     }
@@ -151,6 +152,16 @@ void Report(benchmark::State& state, const std::string& name, std::vector<double
   state.counters[name + "_max"] = values.back();
 }
 
+const std::atomic<bool> kNeverInterrupted = false;
+
+bench_io::FioJob Job(const std::string& folder, io::IoOp op) {
+  return {.op = op == io::IoOp::kRead ? bench_io::Op::kRead : bench_io::Op::kWrite,
+          .block_bytes = kPageBytes,
+          .depth = kFioDepth,
+          .size_bytes = kTensorBytes,
+          .paths = {folder + "/fio"}};
+}
+
 // Takes turns with fio and reports; a round is one of `state`'s iterations.
 absl::Status Measure(benchmark::State& state, const std::string& folder, io::IoOp op,
                      uint64_t tile_bytes) {
@@ -159,22 +170,17 @@ absl::Status Measure(benchmark::State& state, const std::string& folder, io::IoO
   for (int pass = 0; pass < 2; ++pass) {
     SPILLWAY_RETURN_IF_ERROR(swapper->Pass(io::IoOp::kWrite).status());
   }
-  const Passes passes = {.op = op,
-                         .path = folder + "/fio",
-                         .file_bytes = kTensorBytes,
-                         .request_bytes = kPageBytes,
-                         .queue_depths = {kFioDepth}};
+  const bench_io::FioJob job = Job(folder, op);
   constexpr double kGb = static_cast<double>(kTensorBytes) * 1e-9;
   std::vector<double> fio_rate, rate, share, fio_cpu, cpu;
   for (auto _ : state) {
-    PassResult fio, engine;
+    bench_io::FioResult fio, engine;
     const bool engine_first = rate.size() % 2 != 0;
     for (const bool engine_turn : {engine_first, !engine_first}) {
       if (engine_turn) {
         SPILLWAY_ASSIGN_OR_RETURN(engine, swapper->Pass(op));
       } else {
-        SPILLWAY_ASSIGN_OR_RETURN(std::vector<PassResult> results, RunFio(passes));
-        fio = results.front();
+        SPILLWAY_ASSIGN_OR_RETURN(fio, RunFio(job, kNeverInterrupted));
       }
     }
     state.SetIterationTime(engine.seconds);
@@ -224,11 +230,7 @@ int Main(int argc, char** argv) {
   const std::string folder = absl::StrCat(parent, "/swap_bench-", ::getpid());
   std::filesystem::create_directory(folder);
   DescribeMachine(folder);
-  const auto laid_out = RunFio({.op = io::IoOp::kWrite,
-                                .path = folder + "/fio",
-                                .file_bytes = kTensorBytes,
-                                .request_bytes = kPageBytes,
-                                .queue_depths = {kFioDepth}});
+  const auto laid_out = RunFio(Job(folder, io::IoOp::kWrite), kNeverInterrupted);
   if (laid_out.ok()) {
     RegisterBenchmarks(folder);
     benchmark::RunSpecifiedBenchmarks();

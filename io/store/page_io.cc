@@ -21,6 +21,10 @@ namespace {
 
 constexpr uint32_t kNumUnits = 64;  // 256 KiB of staging memory
 
+// What Reap verifies before it hands out the results that it has: a caller who waits for them to
+// ask for more must not wait for the hashing of all that came with them, while the device idles.
+constexpr uint64_t kHashedAtOnce = 1 << 20;
+
 uint64_t RoundUp(uint64_t bytes) {
   return (bytes + kIoAlignment - 1) / kIoAlignment * kIoAlignment;
 }
@@ -260,9 +264,16 @@ void PageIo::FinishUnit(uint32_t index, const absl::Status& status) {
 
 void PageIo::Reap(absl::Duration timeout, std::vector<Result>* results) {
   if (!filling_.empty()) SubmitUnits();
-  completions_.clear();
-  io_->Reap(results_.empty() ? timeout : absl::ZeroDuration(), &completions_);
-  for (const IoCompletion& completion : completions_) OnCompletion(completion);
+  if (next_completion_ == completions_.size()) {
+    completions_.clear();
+    next_completion_ = 0;
+    io_->Reap(results_.empty() ? timeout : absl::ZeroDuration(), &completions_);
+  }
+  hashed_bytes_ = 0;
+  while (next_completion_ < completions_.size() &&
+         (results_.empty() || hashed_bytes_ < kHashedAtOnce)) {
+    OnCompletion(completions_[next_completion_++]);
+  }
   for (Result& result : results_) results->push_back(std::move(result));
   results_.clear();
 }
@@ -299,8 +310,9 @@ void PageIo::OnPageMoved(OperationId id, Operation& operation, uint64_t index) {
 }
 
 // Brings a packed page to the front, once it is known to be good.
-absl::Status PageIo::Verify(Operation& operation, uint64_t page) const {
+absl::Status PageIo::Verify(Operation& operation, uint64_t page) {
   const PageRecord& record = operation.pages[page].record;
+  hashed_bytes_ += record.content_bytes;
   std::byte* const memory = operation.memory + page * page_bytes_;
   std::byte* const content = memory + record.skip_bytes % kIoAlignment;
   const uint64_t checksum = Checksum({content, record.content_bytes});

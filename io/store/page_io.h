@@ -131,7 +131,7 @@ class PageIo {
 
   void OnCompletion(const IoCompletion& completion);
   void OnPageMoved(OperationId id, Operation& operation, uint64_t page);
-  absl::Status Verify(Operation& operation, uint64_t page) const;
+  absl::Status Verify(Operation& operation, uint64_t page);
   void Drop(OperationId id, Operation& operation);
   void Finish(OperationId id);
 
@@ -153,7 +153,9 @@ class PageIo {
   std::vector<uint32_t> free_units_;
   std::vector<uint32_t> filling_;  // units not submitted yet; the last may have room
   std::vector<Result> results_;
-  std::vector<IoCompletion> completions_;
+  std::vector<IoCompletion> completions_;  // from next_completion_ on not looked at yet
+  size_t next_completion_ = 0;
+  uint64_t hashed_bytes_ = 0;  // in this Reap
 };
 
 }  // namespace spillway::io

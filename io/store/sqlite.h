@@ -87,6 +87,7 @@ class SqliteStatement {
   // Gives up the rows that are left. Needed, unless the statement goes, before others may commit.
   void Reset() { sqlite3_reset(handle_.get()); }
 
+  int num_columns() const { return sqlite3_column_count(handle_.get()); }
   bool IsInteger(int column) const {
     return sqlite3_column_type(handle_.get(), column) == SQLITE_INTEGER;
   }

@@ -59,12 +59,26 @@ function(spillway_add_folder folder)
   endif()
 endfunction()
 
+# Tests are compiled fast rather than to be fast, and what most of them include is parsed once: that halves the
+# time of a build from scratch.
+set(SPILLWAY_TEST_OPTIONS $<$<CONFIG:Release>:-O1>)
+if(SPILLWAY_TESTS)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/test_headers.cc CONTENT "int main() {}\n")
+  add_executable(spillway_test_headers ${PROJECT_BINARY_DIR}/generated/test_headers.cc)
+  target_precompile_headers(spillway_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h> <nlohmann/json.hpp>
+                            <absl/status/statusor.h> <absl/strings/str_cat.h> <filesystem> <functional>)
+  target_link_libraries(spillway_test_headers PRIVATE GTest::gtest GTest::gmock absl::statusor absl::strings)
+  target_compile_options(spillway_test_headers PRIVATE ${SPILLWAY_TEST_OPTIONS})
+endif()
+
 # spillway_test(NAME LIBS target... LABELS label...): NAME.cc of the folder as a test program.
 function(spillway_test name)
   cmake_parse_arguments(ARG "" "" "LIBS;LABELS" ${ARGN})
   add_executable(${name} ${name}.cc)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   target_link_libraries(${name} PRIVATE ${ARG_LIBS} GTest::gtest GTest::gmock GTest::gtest_main)
+  target_compile_options(${name} PRIVATE ${SPILLWAY_TEST_OPTIONS})
+  target_precompile_headers(${name} REUSE_FROM spillway_test_headers)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
 endfunction()

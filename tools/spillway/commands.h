@@ -18,6 +18,7 @@ using Run = std::function<absl::Status()>;
 void AddTrainCommand(CLI::App* app, Run* run);
 void AddEvalCommand(CLI::App* app, Run* run);
 void AddGenerateCommand(CLI::App* app, Run* run);
+void AddBenchCommand(CLI::App* app, Run* run);
 void AddInspectCommand(CLI::App* app, Run* run);
 void AddFsckCommand(CLI::App* app, Run* run);
 void AddSnapshotCommand(CLI::App* app, Run* run);

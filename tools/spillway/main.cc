@@ -33,6 +33,7 @@ constexpr char kDescription[] =
     "      --device-bytes 48MiB --pinned-bytes 96MiB\n"
     "  spillway eval --model smollm2 --data kjv --seq 256 --batches 8\n"
     "  spillway generate --model tuned --tokens 504,1089,253\n"
+    "  spillway bench io /nvme0\n"
     "  spillway inspect run\n"
     "  spillway snapshot create run before-sft\n"
     "  spillway doctor /mnt/nvme0\n"
@@ -67,6 +68,17 @@ void AllowExtras(CLI::App* app) {
   for (CLI::App* sub : app->get_subcommands([](CLI::App*) { return true; })) AllowExtras(sub);
 }
 
+// "train, eval or generate".
+std::string NamesOfSubcommands(const CLI::App& app) {
+  std::string names;
+  const std::vector<const CLI::App*> subs =
+      app.get_subcommands([](const CLI::App*) { return true; });
+  for (size_t i = 0; i < subs.size(); ++i) {
+    names += (i == 0 ? "" : i + 1 == subs.size() ? " or " : ", ") + subs[i]->get_name();
+  }
+  return names;
+}
+
 // Understands the command line; `*run` stays empty where help or the version was printed.
 absl::Status Parse(int argc, char** argv, Run* run) {
   CLI::App app(kDescription, "spillway");
@@ -81,6 +93,7 @@ absl::Status Parse(int argc, char** argv, Run* run) {
   AddSnapshotCommand(&app, run);
   AddTrimCommand(&app, run);
   AddRemoveCommand(&app, run);
+  AddBenchCommand(&app, run);
   AddDoctorCommand(&app, run);
   // Left-over arguments are reported below, with what was probably meant.
   AllowExtras(&app);
@@ -99,7 +112,9 @@ absl::Status Parse(int argc, char** argv, Run* run) {
   if (!left.ok()) return left;
   if (*run) return absl::OkStatus();
   std::fputs(chosen->help().c_str(), stderr);
-  return UsageError("a command is needed; the help above lists them");
+  return UsageError(chosen == &app
+                        ? "a command is needed, such as train; spillway --help lists them"
+                        : "a command is needed: " + NamesOfSubcommands(*chosen));
 }
 
 absl::Status ParseAndRun(int argc, char** argv) {

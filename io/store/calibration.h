@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A short look at a store's device: the request size and the queue depths that it likes, and what
+// they give. The store keeps the result; PageIo and the engine's queues go by it.
+//
+// One idea: of all settings within 3% of the best, the smallest. Smaller requests and shallower
+// queues make everything that comes later wait less, and cost nothing here.
+
+#ifndef SPILLWAY_IO_STORE_CALIBRATION_H_
+#define SPILLWAY_IO_STORE_CALIBRATION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "io/io_engine.h"
+#include "io/store/store.h"
+
+namespace spillway::io {
+
+struct CalibrationOptions {
+  uint64_t file_bytes = uint64_t{256} << 20;   // of a file without a name, gone afterwards
+  uint64_t memory_bytes = uint64_t{64} << 20;  // to move through
+  absl::Duration limit = absl::Seconds(10);    // fewer repetitions, then fewer settings
+  absl::Duration sample = absl::Milliseconds(20);
+};
+
+// Measures the device that `folder` lies on, through `engine`, whose queues for `device` are as the
+// profile says afterwards. Takes a second or two, at most options.limit and the requests under way
+// then. REQUIRES: nothing in flight and no buffer announced: buffers are removed.
+// ResourceExhausted if the file or the memory cannot be had; else the I/O's status.
+absl::StatusOr<DeviceProfile> Calibrate(const std::string& folder, IoEngine& engine,
+                                        uint16_t device, const CalibrationOptions& options = {});
+
+// Gives every device of the store what its profile says, after measuring those without one, or all
+// if `again`. `folders` are the store's. As above.
+absl::Status CalibrateStore(Store& store, std::span<const std::string> folders, IoEngine& engine,
+                            bool again, const CalibrationOptions& options = {});
+
+// The engine's queues go by the profiles that the store has.
+void ApplyProfiles(const Store& store, IoEngine& engine);
+
+// The first of `rates` that is at least 97% of the largest. REQUIRES: not empty.
+size_t SmallestGoodEnough(std::span<const double> rates);
+
+}  // namespace spillway::io
+
+#endif  // SPILLWAY_IO_STORE_CALIBRATION_H_

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "io/store/calibration.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <vector>
+
+#include "io/faulty_io_engine.h"
+#include "io/make_io_engine.h"
+#include "tests/io/io_test_util.h"
+
+namespace spillway::io {
+namespace {
+
+const CalibrationOptions kQuick = {.file_bytes = 64 << 20,
+                                   .memory_bytes = 32 << 20,
+                                   .limit = absl::Milliseconds(300),
+                                   .sample = absl::Milliseconds(1)};
+
+TEST(Calibration, TakesTheSmallestWithinThreePercentOfTheBest) {
+  EXPECT_EQ(SmallestGoodEnough(std::vector<double>{5}), 0u);
+  EXPECT_EQ(SmallestGoodEnough(std::vector<double>{1, 2, 3, 4}), 3u);
+  EXPECT_EQ(SmallestGoodEnough(std::vector<double>{50, 97, 100, 99}), 1u);
+  EXPECT_EQ(SmallestGoodEnough(std::vector<double>{50, 96.9, 100, 120}), 3u);
+  EXPECT_EQ(SmallestGoodEnough(std::vector<double>{3, 1, 0, 0}), 0u);
+}
+
+class CalibrationTest : public ::testing::TestWithParam<IoEngineKind> {};
+
+TEST_P(CalibrationTest, FindsSettingsThatTheDeviceTakes) {
+  auto engine = *MakeIoEngine(GetParam(), {}, testing::TempDir());
+  const auto profile = Calibrate(testing::TempDir(), *engine, 1, kQuick);
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  EXPECT_GE(profile->request_bytes, 128u << 10);
+  EXPECT_LE(profile->request_bytes, 4u << 20);
+  EXPECT_EQ(profile->request_bytes % kIoAlignment, 0u);
+  EXPECT_GE(profile->read_depth, 1);
+  EXPECT_LE(profile->read_depth, 64);
+  EXPECT_GE(profile->write_depth, profile->mixed_write_depth);
+  EXPECT_GE(profile->mixed_write_depth, 1);
+  EXPECT_GT(profile->read_bytes_per_second, 1e6);
+  EXPECT_GT(profile->write_bytes_per_second, 1e6);
+  EXPECT_EQ(engine->in_flight(), 0);
+  EXPECT_EQ(engine->unregistered_buffers(), 0);
+}
+
+TEST_P(CalibrationTest, AFailureIsReportedAndNothingStaysInFlight) {
+  for (const IoOp op : {IoOp::kRead, IoOp::kWrite}) {
+    auto engine = *FaultyIoEngine::Create(1, [&](ResultHook hook) {
+      return MakeIoEngine(GetParam(), {.result_hook = std::move(hook)}, testing::TempDir());
+    });
+    engine->Inject({.kind = Fault::Kind::kEio, .op = op, .skip = 3});
+    const absl::Status status = Calibrate(testing::TempDir(), *engine, 0, kQuick).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_EQ(engine->in_flight(), 0);
+  }
+  auto engine = *MakeIoEngine(GetParam(), {}, testing::TempDir());
+  EXPECT_FALSE(Calibrate("/nonexistent", *engine, 0, kQuick).ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, CalibrationTest,
+                         testing::Values(IoEngineKind::kUring, IoEngineKind::kPosix),
+                         [](const auto& kind) {
+                           return kind.param == IoEngineKind::kUring ? "Uring" : "Posix";
+                         });
+
+}  // namespace
+}  // namespace spillway::io

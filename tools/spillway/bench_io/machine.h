@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a figure must be read with: processor, kernel, file systems, and what a thread's copying and
+// hashing take here.
+
+#ifndef SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_MACHINE_H_
+#define SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_MACHINE_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace spillway::bench_io {
+
+struct Volume {
+  std::string folder;
+  std::string file_system;  // "ext4"
+  std::string device;       // "/dev/nvme0n1p1"
+  std::string model;        // of the disk, where the system knows it
+};
+
+struct Machine {
+  std::string cpu;
+  int num_cpus = 0;
+  std::string kernel;
+  double load = 0;  // one-minute average
+  std::vector<Volume> volumes;
+  double copy_bytes_per_second = 0;     // by one thread
+  double checksum_seconds_per_gib = 0;  // XXH3 over memory that no cache holds
+};
+
+// `memory` (hundreds of MiB) is read, and its first half overwritten with the second.
+Machine Look(std::span<const std::string> folders, std::span<std::byte> memory);
+
+// Bytes of memory that could be had without swapping; of huge pages, those that are free.
+uint64_t AvailableMemoryBytes();
+uint64_t FreeHugePageBytes();
+
+}  // namespace spillway::bench_io
+
+#endif  // SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_MACHINE_H_

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The memory that a benchmark moves bytes through: gigabytes of it, touched before anything is
+// measured, in the largest pages that the machine gives.
+
+#ifndef SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_MEMORY_H_
+#define SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "io/io_engine.h"
+
+namespace spillway::bench_io {
+
+enum class PageKind : uint8_t {
+  kHuge,         // 2 MiB pages that the administrator set aside (vm.nr_hugepages)
+  kTransparent,  // 2 MiB pages where the kernel finds them
+  kPlain,        // 4 KiB
+};
+std::string_view NameOf(PageKind kind);  // "huge", "transparent", "plain"
+
+// Move-only.
+class Memory {
+ public:
+  // A multiple of 2 MiB; bytes that no compression shortens. With `huge`, the largest pages to be
+  // had, else plain ones. ResourceExhausted.
+  static absl::StatusOr<Memory> Make(uint64_t size_bytes, bool huge);
+  Memory(Memory&& other) noexcept;
+  Memory& operator=(Memory&& other) noexcept;
+  ~Memory();
+
+  std::span<std::byte> span() const { return {data_, size_bytes_}; }
+  PageKind kind() const { return kind_; }
+
+  // Announces all of it to an engine.
+  void AddTo(io::IoEngine& engine) const;
+
+ private:
+  Memory() = default;
+
+  std::byte* mapped_ = nullptr;
+  uint64_t mapped_bytes_ = 0;
+  std::byte* data_ = nullptr;
+  uint64_t size_bytes_ = 0;
+  PageKind kind_ = PageKind::kPlain;
+};
+
+}  // namespace spillway::bench_io
+
+#endif  // SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_MEMORY_H_
