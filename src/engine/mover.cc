@@ -215,6 +215,10 @@ void Mover::Dispatch() {
   }
   UpdateMeter();
   if (!work_.empty()) WakeThread();
+  NotifyIfQuiet();
+}
+
+void Mover::NotifyIfQuiet() {
   if (residency_.transfers_in_flight() == 0 && drains_ == 0 && work_.empty()) quiet_.NotifyAll();
 }
 
@@ -274,6 +278,8 @@ bool Mover::TakeWork(std::vector<Work>* work, std::vector<std::function<void()>>
   work->swap(work_);
   closures->swap(closures_);
   if (!work->empty() || !closures->empty()) return true;
+  // The last work may have been of a kind that ends without an event (kForget).
+  NotifyIfQuiet();
   if (stop_) return false;
   sleeping_ = true;
   return true;
