@@ -9,53 +9,18 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
-#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "io/store/catalog_schema.h"
 #include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
 
 namespace spillway::io {
 namespace {
-
-// In the SQLite header, where `file` and other tools look: "SPWL".
-constexpr uint64_t kApplicationId = 0x5350574c;
-
-constexpr char kSchema[] = R"sql(
-BEGIN IMMEDIATE;
-PRAGMA application_id = 0x5350574c;
-CREATE TABLE meta (
-  key TEXT NOT NULL PRIMARY KEY,
-  value ANY NOT NULL
-) STRICT, WITHOUT ROWID;
-CREATE TABLE tensors (
-  id INTEGER NOT NULL PRIMARY KEY,
-  name TEXT NOT NULL UNIQUE,
-  description TEXT NOT NULL,
-  num_pages INTEGER NOT NULL CHECK (num_pages >= 0)
-) STRICT;
-CREATE TABLE pages (
-  tensor INTEGER NOT NULL REFERENCES tensors (id),
-  page INTEGER NOT NULL CHECK (page >= 0),
-  device INTEGER NOT NULL,
-  segment INTEGER NOT NULL,
-  offset INTEGER NOT NULL CHECK (offset % 4096 = 0),
-  size_bytes INTEGER NOT NULL CHECK (size_bytes > 0 AND size_bytes % 4096 = 0),
-  content_bytes INTEGER NOT NULL CHECK (content_bytes BETWEEN 0 AND size_bytes),
-  checksum INTEGER NOT NULL,
-  PRIMARY KEY (tensor, page)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE last_commit (
-  singleton INTEGER NOT NULL PRIMARY KEY CHECK (singleton = 1),
-  number INTEGER NOT NULL CHECK (number > 0),
-  time TEXT NOT NULL,
-  user_state BLOB NOT NULL,
-  digest INTEGER NOT NULL
-) STRICT;
-)sql";
 
 // A catalog that lacks a table or a column answers with SQLite's general error: while opening, that
 // is damage.
@@ -63,46 +28,14 @@ absl::Status InternalIsDamage(const absl::Status& status) {
   return absl::IsInternal(status) ? absl::DataLossError(status.message()) : status;
 }
 
-// Reads integer columns of a row one after another and remembers whether each was one within its
-// limit.
-class RowReader {
- public:
-  explicit RowReader(const SqliteStatement& row) : row_(row) {}
-  uint64_t Next(uint64_t limit) {
-    const int64_t value = row_.Integer(column_);
-    ok_ = ok_ && row_.IsInteger(column_) && value >= 0 && static_cast<uint64_t>(value) <= limit;
-    ++column_;
-    return static_cast<uint64_t>(value);
-  }
-  uint64_t NextHash() {
-    ok_ = ok_ && row_.IsInteger(column_);
-    return static_cast<uint64_t>(row_.Integer(column_++));
-  }
-  bool ok() const { return ok_; }
+constexpr int kMaxDepth = 1 << 20;
 
- private:
-  const SqliteStatement& row_;
-  int column_ = 0;
-  bool ok_ = true;
-};
-
-constexpr uint64_t kMaxInteger = std::numeric_limits<int64_t>::max();
-
-// Limits of the ledger's packed slot as much as of the types; io/FORMAT.md states them.
-bool ReadPageRow(const SqliteStatement& row, uint64_t num_folders, uint64_t* id, uint64_t* page,
-                 PageRecord* record) {
-  RowReader reader(row);
-  *id = reader.Next(kMaxInteger);
-  *page = reader.Next(kMaxInteger);
-  record->extent.device = static_cast<uint16_t>(reader.Next(num_folders - 1));
-  record->extent.segment = static_cast<uint32_t>(reader.Next((1u << 24) - 1));
-  record->extent.offset = reader.Next((uint64_t{1} << 44) - kIoAlignment);
-  record->extent.size_bytes =
-      static_cast<uint32_t>(reader.Next((uint64_t{1} << 32) - kIoAlignment));
-  record->content_bytes = static_cast<uint32_t>(reader.Next(record->extent.size_bytes));
-  record->checksum = reader.NextHash();
-  return reader.ok() && record->extent.size_bytes > 0 &&
-         record->extent.size_bytes % kIoAlignment == 0 && record->extent.offset % kIoAlignment == 0;
+bool IsPossible(const DeviceProfile& profile) {
+  const auto is_depth = [](int depth) { return depth > 0 && depth <= kMaxDepth; };
+  const auto is_rate = [](double rate) { return rate > 0 && std::isfinite(rate); };
+  return profile.request_bytes > 0 && is_depth(profile.read_depth) &&
+         is_depth(profile.write_depth) && is_depth(profile.mixed_write_depth) &&
+         is_rate(profile.read_bytes_per_second) && is_rate(profile.write_bytes_per_second);
 }
 
 }  // namespace
@@ -119,7 +52,7 @@ absl::Status Catalog::Create(const std::string& path, const CatalogMeta& meta) {
                               SqliteDatabase::Open(temporary, SqliteDatabase::Mode::kCreate));
     SPILLWAY_RETURN_IF_ERROR(
         database->Execute("PRAGMA journal_mode = DELETE; PRAGMA synchronous = FULL"));
-    SPILLWAY_RETURN_IF_ERROR(database->Execute(kSchema));
+    SPILLWAY_RETURN_IF_ERROR(database->Execute(kCatalogSchema));
     {
       SPILLWAY_ASSIGN_OR_RETURN(SqliteStatement put,
                                 database->Prepare("INSERT INTO meta VALUES (?, ?)"));
@@ -156,7 +89,7 @@ absl::Status Catalog::Damaged(std::string_view what) const {
 absl::Status Catalog::CheckIsCatalog() {
   SPILLWAY_ASSIGN_OR_RETURN(SqliteStatement get, database_->Prepare("PRAGMA application_id"));
   SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, get.Step());
-  if (!has_row || get.Integer(0) != kApplicationId) {
+  if (!has_row || get.Integer(0) != kCatalogApplicationId) {
     return Damaged("it is an SQLite file, but not one that a Spillway store made");
   }
   return absl::OkStatus();
@@ -186,7 +119,8 @@ absl::Status Catalog::ReadMeta() {
   if (version != kFormatVersion) {
     return absl::FailedPreconditionError(absl::StrCat(
         path(), " has store format ", version, "; this Spillway reads and writes format ",
-        kFormatVersion, ". Use the version that made the store, or another folder"));
+        kFormatVersion, version < kFormatVersion ? " and cannot upgrade an older store" : "",
+        ". Use the version that made the store, or another folder"));
   }
   SPILLWAY_ASSIGN_OR_RETURN(meta_.store_id, ReadMetaText("store_id"));
   SPILLWAY_ASSIGN_OR_RETURN(meta_.page_bytes, ReadMetaInteger("page_bytes"));
@@ -214,108 +148,179 @@ absl::Status Catalog::SwitchToWal() {
 
 absl::Status Catalog::PrepareStatements() {
   SPILLWAY_ASSIGN_OR_RETURN(
-      put_tensor_,
-      database_->Prepare(
-          "INSERT INTO tensors (id, name, description, num_pages) VALUES (?, ?, ?, ?)"));
+      find_tensor_, database_->Prepare("SELECT t.id, t.num_pages, t.description FROM tensors t "
+                                       "JOIN tensor_spans s ON s.tensor = t.id AND s.died IS NULL "
+                                       "WHERE t.name = ?"));
   SPILLWAY_ASSIGN_OR_RETURN(
-      put_page_,
-      database_->Prepare("INSERT OR REPLACE INTO pages (tensor, page, device, segment, offset, "
-                         "size_bytes, content_bytes, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"));
-  SPILLWAY_ASSIGN_OR_RETURN(erase_page_,
-                            database_->Prepare("DELETE FROM pages WHERE tensor = ? AND page = ?"));
-  SPILLWAY_ASSIGN_OR_RETURN(
-      put_commit_,
-      database_->Prepare("INSERT OR REPLACE INTO last_commit (singleton, number, time, user_state, "
-                         "digest) VALUES (1, ?, ?, ?, ?)"));
+      read_pages_,
+      database_->Prepare("SELECT p.page, " SPILLWAY_PAGE_COLUMNS " FROM pages p" SPILLWAY_PACK_JOIN
+                         "WHERE p.tensor = ? AND p.page BETWEEN ? AND ? ORDER BY p.page"));
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::optional<CatalogCommit>> Catalog::ReadCommit() {
-  auto get = database_->Prepare("SELECT number, digest, user_state FROM last_commit");
+  auto get = database_->Prepare(
+      "SELECT number, revision, digest, used_bytes, user_state FROM last_commit");
   if (!get.ok()) return InternalIsDamage(get.status());
   SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, get->Step());
   if (!has_row) return std::optional<CatalogCommit>();
   RowReader reader(*get);
   CatalogCommit commit;
   commit.number = reader.Next(kMaxInteger);
+  commit.revision = reader.Next(kMaxInteger);
   commit.digest = reader.NextHash();
-  if (!reader.ok() || commit.number == 0) return Damaged("the row of last_commit is impossible");
-  commit.user_state = get->Bytes(2);
+  commit.used_bytes = reader.Next(kMaxInteger);
+  if (!reader.ok() || commit.number == 0 || commit.used_bytes % kIoAlignment != 0)
+    return Damaged("the row of last_commit is impossible");
+  commit.user_state = get->Bytes(4);
   return std::optional(std::move(commit));
 }
 
-absl::Status Catalog::ReadTensors(absl::FunctionRef<absl::Status(uint64_t, TensorRecord)> take) {
-  auto get = database_->Prepare("SELECT id, num_pages, name, description FROM tensors ORDER BY id");
-  if (!get.ok()) return InternalIsDamage(get.status());
-  while (true) {
-    SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, get->Step());
-    if (!has_row) return absl::OkStatus();
-    RowReader reader(*get);
-    const uint64_t id = reader.Next(kMaxInteger);
-    const uint64_t num_pages = reader.Next(kMaxInteger);
-    if (!reader.ok()) return Damaged("a row of tensors is impossible");
-    SPILLWAY_RETURN_IF_ERROR(take(id, {get->Bytes(2), get->Bytes(3), num_pages}));
-  }
+absl::StatusOr<std::optional<CatalogTensor>> Catalog::FindTensor(std::string_view name) {
+  SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, find_tensor_->BindText(1, name).Step());
+  if (!has_row) return std::optional<CatalogTensor>();
+  RowReader reader(*find_tensor_);
+  CatalogTensor tensor;
+  tensor.id = reader.Next(kMaxInteger);
+  tensor.record.num_pages = reader.Next(kMaxInteger);
+  tensor.record.name = std::string(name);
+  tensor.record.description = find_tensor_->Bytes(2);
+  SPILLWAY_ASSIGN_OR_RETURN(const bool has_another, find_tensor_->Step());
+  find_tensor_->Reset();
+  if (!reader.ok() || has_another)
+    return Damaged(absl::StrCat("the rows of tensor ", tensor.record.name, " are impossible"));
+  return std::optional(std::move(tensor));
 }
 
-absl::Status Catalog::ReadPages(
-    absl::FunctionRef<absl::Status(uint64_t, uint64_t, const PageRecord&)> take) {
-  auto get = database_->Prepare(
-      "SELECT tensor, page, device, segment, offset, size_bytes, content_bytes, checksum "
-      "FROM pages ORDER BY tensor, page");
+absl::StatusOr<uint64_t> Catalog::NextTensorId() {
+  auto get = database_->Prepare("SELECT coalesce(max(id), 0) + 1 FROM tensors");
   if (!get.ok()) return InternalIsDamage(get.status());
+  SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, get->Step());
+  RowReader reader(*get);
+  const uint64_t id = has_row ? reader.Next(kMaxInteger) : 0;
+  if (!reader.ok() || id == 0) return Damaged("a tensor's id is impossible");
+  return id;
+}
+
+absl::Status Catalog::ReadPages(uint64_t id, uint64_t first, uint64_t count,
+                                absl::FunctionRef<void(uint64_t, const PageRecord&)> take) {
+  read_pages_->Bind(1, id).Bind(2, first).Bind(3, first + count - 1);
   while (true) {
-    SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, get->Step());
+    SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, read_pages_->Step());
     if (!has_row) return absl::OkStatus();
-    uint64_t id = 0;
-    uint64_t page = 0;
-    PageRecord record;
-    if (!ReadPageRow(*get, meta_.num_folders, &id, &page, &record)) {
+    RowReader reader(*read_pages_);
+    const uint64_t page = reader.Next(kMaxInteger);
+    const PageRecord record = reader.NextPage(meta_.num_folders);
+    if (!reader.ok() || page < first || page - first >= count) {
+      read_pages_->Reset();
       return Damaged(absl::StrCat("the row of page ", page, " of tensor ", id, " is impossible"));
     }
-    SPILLWAY_RETURN_IF_ERROR(take(id, page, record));
+    take(page, record);
   }
 }
 
-absl::Status Catalog::Write(uint64_t number, uint64_t digest, std::string_view user_state,
-                            absl::FunctionRef<absl::Status()> put) {
+absl::StatusOr<std::vector<CatalogSegment>> Catalog::ReadSegments() {
+  auto get = database_->Prepare(
+      "SELECT device, segment, size_bytes, written_bytes FROM segments ORDER BY device, segment");
+  if (!get.ok()) return InternalIsDamage(get.status());
+  std::vector<CatalogSegment> segments;
+  while (true) {
+    SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, get->Step());
+    if (!has_row) return segments;
+    RowReader reader(*get);
+    CatalogSegment segment;
+    segment.device = static_cast<uint16_t>(reader.Next(meta_.num_folders - 1));
+    segment.segment = static_cast<uint32_t>(reader.Next(kMaxSegmentNumber));
+    segment.size_bytes = reader.Next(kMaxSegmentFileBytes);
+    segment.written_bytes = reader.Next(segment.size_bytes);
+    if (!reader.ok() || segment.size_bytes % kIoAlignment != 0 ||
+        segment.written_bytes % kIoAlignment != 0)
+      return Damaged("a row of segments is impossible");
+    segments.push_back(segment);
+  }
+}
+
+absl::StatusOr<std::vector<FreeChunk>> Catalog::ReadFreeChunks(uint16_t device, ChunkId from,
+                                                               uint64_t limit) {
+  SPILLWAY_ASSIGN_OR_RETURN(
+      SqliteStatement get,
+      database_->Prepare("SELECT segment, chunk, runs FROM free_space WHERE device = ? AND "
+                         "(segment, chunk) >= (?, ?) ORDER BY segment, chunk LIMIT ?"));
+  get.Bind(1, device).Bind(2, from.segment).Bind(3, from.chunk).Bind(4, limit);
+  std::vector<FreeChunk> chunks;
+  while (true) {
+    SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, get.Step());
+    if (!has_row) return chunks;
+    RowReader reader(get);
+    FreeChunk chunk;
+    chunk.id.segment = static_cast<uint32_t>(reader.Next(kMaxSegmentNumber));
+    chunk.id.chunk = static_cast<uint32_t>(reader.Next(kMaxSegmentFileBytes / kChunkBytes - 1));
+    auto runs = ParseRuns(get.Bytes(2));
+    if (!reader.ok() || !runs) return Damaged("a row of free_space is impossible");
+    chunk.runs = *std::move(runs);
+    chunks.push_back(std::move(chunk));
+  }
+}
+
+absl::StatusOr<std::vector<SnapshotRecord>> Catalog::ReadSnapshots() {
+  auto get = database_->Prepare(
+      "SELECT number, label, time, user_state FROM snapshots ORDER BY number, label");
+  if (!get.ok()) return InternalIsDamage(get.status());
+  std::vector<SnapshotRecord> snapshots;
+  while (true) {
+    SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, get->Step());
+    if (!has_row) return snapshots;
+    RowReader reader(*get);
+    const uint64_t number = reader.Next(kMaxInteger);
+    if (!reader.ok() || number == 0) return Damaged("a row of snapshots is impossible");
+    snapshots.push_back({get->Bytes(1), number, get->Bytes(2), get->Bytes(3)});
+  }
+}
+
+absl::StatusOr<std::vector<std::optional<DeviceProfile>>> Catalog::ReadProfiles() {
+  auto get = database_->Prepare(
+      "SELECT device, request_bytes, read_depth, write_depth, mixed_write_depth, "
+      "read_bytes_per_second, write_bytes_per_second FROM devices");
+  if (!get.ok()) return InternalIsDamage(get.status());
+  std::vector<std::optional<DeviceProfile>> profiles(meta_.num_folders);
+  while (true) {
+    SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, get->Step());
+    if (!has_row) return profiles;
+    RowReader reader(*get);
+    DeviceProfile profile;
+    const uint64_t device = reader.Next(meta_.num_folders - 1);
+    profile.request_bytes = static_cast<uint32_t>(reader.Next(UINT32_MAX));
+    profile.read_depth = static_cast<int>(reader.Next(kMaxDepth));
+    profile.write_depth = static_cast<int>(reader.Next(kMaxDepth));
+    profile.mixed_write_depth = static_cast<int>(reader.Next(kMaxDepth));
+    profile.read_bytes_per_second = get->Real(5);
+    profile.write_bytes_per_second = get->Real(6);
+    if (!reader.ok() || !IsPossible(profile)) return Damaged("a row of devices is impossible");
+    profiles[device] = profile;
+  }
+}
+
+absl::Status Catalog::WriteProfile(uint16_t device, const DeviceProfile& profile) {
+  if (device >= meta_.num_folders || !IsPossible(profile)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a device's profile needs a request size, depths of 1 to ", kMaxDepth,
+                     " and bandwidths above zero, and a device below ", meta_.num_folders));
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(
+      SqliteStatement put,
+      database_->Prepare("INSERT OR REPLACE INTO devices (device, request_bytes, read_depth, "
+                         "write_depth, mixed_write_depth, read_bytes_per_second, "
+                         "write_bytes_per_second, time) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"));
   const std::string time = absl::FormatTime(absl::RFC3339_sec, absl::Now(), absl::UTCTimeZone());
-  absl::Status status = database_->Execute("BEGIN IMMEDIATE");
-  if (status.ok()) status = put();
-  if (status.ok()) {
-    status = put_commit_->Bind(1, number)
-                 .BindText(2, time)
-                 .BindBlob(3, user_state)
-                 .Bind(4, digest)
-                 .Run();
-  }
-  if (status.ok()) status = database_->Execute("COMMIT");
-  if (!status.ok()) database_->RollBack();
-  return status;
-}
-
-absl::Status Catalog::PutTensor(uint64_t id, const TensorRecord& tensor) {
-  return put_tensor_->Bind(1, id)
-      .BindText(2, tensor.name)
-      .BindText(3, tensor.description)
-      .Bind(4, tensor.num_pages)
+  return put.Bind(1, device)
+      .Bind(2, profile.request_bytes)
+      .Bind(3, static_cast<uint64_t>(profile.read_depth))
+      .Bind(4, static_cast<uint64_t>(profile.write_depth))
+      .Bind(5, static_cast<uint64_t>(profile.mixed_write_depth))
+      .BindReal(6, profile.read_bytes_per_second)
+      .BindReal(7, profile.write_bytes_per_second)
+      .BindText(8, time)
       .Run();
-}
-
-absl::Status Catalog::PutPage(uint64_t id, uint64_t page, const PageRecord& record) {
-  return put_page_->Bind(1, id)
-      .Bind(2, page)
-      .Bind(3, record.extent.device)
-      .Bind(4, record.extent.segment)
-      .Bind(5, record.extent.offset)
-      .Bind(6, record.extent.size_bytes)
-      .Bind(7, record.content_bytes)
-      .Bind(8, record.checksum)
-      .Run();
-}
-
-absl::Status Catalog::ErasePage(uint64_t id, uint64_t page) {
-  return erase_page_->Bind(1, id).Bind(2, page).Run();
 }
 
 absl::Status Catalog::ChangePageBytes(uint64_t page_bytes) {

@@ -33,8 +33,8 @@ uint64_t TensorDigest(uint64_t catalog_id, const TensorRecord& tensor) {
 
 uint64_t PageDigest(uint64_t catalog_id, uint64_t page, const PageRecord& record) {
   return HashIntegers(catalog_id, page, record.extent.device, record.extent.segment,
-                      record.extent.offset, record.extent.size_bytes, record.content_bytes,
-                      record.checksum);
+                      record.extent.offset, record.extent.size_bytes, record.skip_bytes,
+                      record.content_bytes, record.checksum);
 }
 
 uint64_t CommitDigest(uint64_t number, uint64_t page_bytes, std::string_view user_state) {

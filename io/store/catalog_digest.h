@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Hashes of the catalog's rows. Their sum is stored with each commit, so that a row that was
-// changed, lost or added behind the store's back is found when it opens: a lost page row would
-// otherwise read as zeros.
+// changed, lost or added behind the store's back is found by a check of the store: a lost page row
+// would otherwise read as zeros.
 //
 // One idea: a sum does not depend on order, so a commit updates it for the rows that it changes
 // alone.

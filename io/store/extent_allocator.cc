@@ -16,8 +16,8 @@ uint64_t UnitsFor(uint64_t size_bytes) { return (size_bytes + kIoAlignment - 1) 
 
 }  // namespace
 
-ExtentAllocator::ExtentAllocator(uint16_t num_devices, uint64_t max_bytes)
-    : devices_(num_devices), max_bytes_(max_bytes) {}
+ExtentAllocator::ExtentAllocator(uint16_t num_devices, uint64_t max_bytes, uint64_t used_bytes)
+    : devices_(num_devices), max_bytes_(max_bytes), used_bytes_(used_bytes) {}
 
 ExtentAllocator::Position ExtentAllocator::PositionOf(const Extent& extent) {
   return uint64_t{extent.segment} << 32 | extent.offset / kIoAlignment;
@@ -60,7 +60,6 @@ void ExtentAllocator::AddFresh(uint16_t device_index, uint32_t segment, uint64_t
   Device& device = devices_[device_index];
   const Position position = PositionOf({device_index, segment, offset, 0});
   const Units units = static_cast<Units>(size_bytes / kIoAlignment);
-  space_bytes_ += size_bytes;
   if (device.fresh_units > 0 && device.fresh_begin + device.fresh_units == position) {
     device.fresh_units += units;
     return;
@@ -73,27 +72,8 @@ void ExtentAllocator::AddFresh(uint16_t device_index, uint32_t segment, uint64_t
 void ExtentAllocator::AddWritten(uint16_t device, uint32_t segment, uint64_t offset,
                                  uint64_t size_bytes) {
   if (size_bytes == 0) return;
-  space_bytes_ += size_bytes;
   Coalesce(devices_[device], PositionOf({device, segment, offset, 0}),
            static_cast<Units>(size_bytes / kIoAlignment));
-}
-
-bool ExtentAllocator::Claim(const Extent& extent) {
-  if (extent.device >= devices_.size() || extent.size_bytes == 0) return false;
-  Device& device = devices_[extent.device];
-  const Position begin = PositionOf(extent);
-  const Position end = begin + UnitsFor(extent.size_bytes);
-  auto run = device.by_position.upper_bound(begin);
-  if (run == device.by_position.begin()) return false;
-  --run;
-  const Position run_begin = run->first;
-  const Position run_end = run->first + run->second;
-  if (end > run_end) return false;
-  RemoveRun(device, run);
-  if (run_begin < begin) AddRun(device, run_begin, static_cast<Units>(begin - run_begin));
-  if (end < run_end) AddRun(device, end, static_cast<Units>(run_end - end));
-  used_bytes_ += (end - begin) * kIoAlignment;
-  return true;
 }
 
 bool ExtentAllocator::WithinBudget(uint64_t size_bytes) const {
@@ -102,26 +82,21 @@ bool ExtentAllocator::WithinBudget(uint64_t size_bytes) const {
 }
 
 Extent ExtentAllocator::Take(uint16_t device, Position position, Units units) {
-  turn_ = static_cast<uint16_t>((device + 1) % devices_.size());
   used_bytes_ += units * kIoAlignment;
   return {device, static_cast<uint32_t>(position >> 32), (position & 0xffffffffu) * kIoAlignment,
           static_cast<uint32_t>(units * kIoAlignment)};
 }
 
-std::optional<Extent> ExtentAllocator::TakeWritten(uint32_t size_bytes) {
+std::optional<Extent> ExtentAllocator::TakeWritten(uint16_t index, uint32_t size_bytes) {
   if (!WithinBudget(size_bytes)) return std::nullopt;
   const Units units = static_cast<Units>(UnitsFor(size_bytes));
-  for (size_t i = 0; i < devices_.size(); ++i) {
-    const uint16_t index = static_cast<uint16_t>((turn_ + i) % devices_.size());
-    Device& device = devices_[index];
-    auto fit = device.by_length.lower_bound({units, 0});
-    if (fit == device.by_length.end()) continue;
-    const auto [run_units, position] = *fit;
-    RemoveRun(device, device.by_position.find(position));
-    if (run_units > units) AddRun(device, position + units, run_units - units);
-    return Take(index, position, units);
-  }
-  return std::nullopt;
+  Device& device = devices_[index];
+  const auto fit = device.by_length.lower_bound({units, 0});
+  if (fit == device.by_length.end()) return std::nullopt;
+  const auto [run_units, position] = *fit;
+  RemoveRun(device, device.by_position.find(position));
+  if (run_units > units) AddRun(device, position + units, run_units - units);
+  return Take(index, position, units);
 }
 
 std::optional<Extent> ExtentAllocator::TakeFresh(uint16_t device_index, uint32_t size_bytes) {
@@ -140,6 +115,42 @@ void ExtentAllocator::Free(const Extent& extent) {
   SPILLWAY_CHECK(units > 0 && units * kIoAlignment <= used_bytes_);
   Coalesce(devices_[extent.device], PositionOf(extent), static_cast<Units>(units));
   used_bytes_ -= units * kIoAlignment;
+}
+
+void ExtentAllocator::Unuse(uint64_t size_bytes) {
+  SPILLWAY_CHECK(size_bytes <= used_bytes_);
+  used_bytes_ -= size_bytes;
+}
+
+uint64_t ExtentAllocator::CutTail(uint16_t index, uint32_t segment, uint64_t size_bytes) {
+  Device& device = devices_[index];
+  const Position begin = PositionOf({index, segment, 0, 0});
+  Position end = PositionOf({index, segment, size_bytes, 0});
+  while (end > begin) {
+    if (device.fresh_units > 0 && device.fresh_begin + device.fresh_units == end) {
+      end = device.fresh_begin;
+      device.fresh_units = 0;
+      continue;
+    }
+    auto run = device.by_position.lower_bound(end);
+    if (run == device.by_position.begin()) break;
+    --run;
+    if (run->first + run->second != end) break;
+    end = run->first;
+    RemoveRun(device, run);
+  }
+  return (end - begin) * kIoAlignment;
+}
+
+void ExtentAllocator::ForEachRun(uint16_t index,
+                                 absl::FunctionRef<void(uint32_t, uint64_t, uint64_t)> take) const {
+  const auto give = [&](Position position, Units units) {
+    take(static_cast<uint32_t>(position >> 32), (position & 0xffffffffu) * kIoAlignment,
+         uint64_t{units} * kIoAlignment);
+  };
+  const Device& device = devices_[index];
+  for (const auto& [position, units] : device.by_position) give(position, units);
+  if (device.fresh_units > 0) give(device.fresh_begin, device.fresh_units);
 }
 
 uint64_t ExtentAllocator::num_runs() const {

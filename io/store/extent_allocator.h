@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Which bytes of the segment files are free. Pure bookkeeping: it opens no file and knows no page;
-// the store tells it what space exists, and grows the files when it has none.
+// the store tells it what space exists, as it loads or grows, and asks it one device at a time.
 //
 // One idea: space that was written before is used again first, best fit, and only then space that
 // never was, so the files grow no further than the largest set of extents that was alive at once
@@ -17,6 +17,7 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
+#include "absl/functional/function_ref.h"
 #include "io/store/store.h"
 
 namespace spillway::io {
@@ -24,42 +25,44 @@ namespace spillway::io {
 // Free runs a device, in units of kIoAlignment. Runs next to one another are one run; none crosses
 // a segment. Every call is O(log runs) a device. Externally synchronised.
 //
-//   ExtentAllocator extents(/*num_devices=*/1, /*max_bytes=*/kGiB);
+//   ExtentAllocator extents(/*num_devices=*/1, /*max_bytes=*/kGiB, /*used_bytes=*/0);
 //   extents.AddFresh(0, /*segment=*/0, /*offset=*/0, 64 * kMiB);
-//   std::optional<Extent> extent = extents.TakeWritten(kMiB);       // nothing was written yet
-//   if (!extent) extent = extents.TakeFresh(extents.turn(), kMiB);
+//   std::optional<Extent> extent = extents.TakeWritten(0, kMiB);       // nothing was written yet
+//   if (!extent) extent = extents.TakeFresh(0, kMiB);
 //   extents.Free(*extent);
 class ExtentAllocator {
  public:
-  // `max_bytes` bounds the bytes that are taken at once, over all devices.
-  ExtentAllocator(uint16_t num_devices, uint64_t max_bytes);
+  // `max_bytes` bounds the bytes that are in use at once, over all devices; `used_bytes` are so
+  // from the start.
+  ExtentAllocator(uint16_t num_devices, uint64_t max_bytes, uint64_t used_bytes);
 
-  // Announces space that exists in a segment file: never written, or written before. Offsets and
-  // sizes are multiples of kIoAlignment. Fresh space that continues the device's fresh run joins
-  // it; other fresh space replaces that run, whose rest becomes a free run like any other.
+  // Announces free space in a segment file: never written, or written before. Offsets and sizes are
+  // multiples of kIoAlignment. Fresh space that continues the device's fresh run joins it; other
+  // fresh space replaces that run, whose rest becomes a free run like any other.
   void AddFresh(uint16_t device, uint32_t segment, uint64_t offset, uint64_t size_bytes);
   void AddWritten(uint16_t device, uint32_t segment, uint64_t offset, uint64_t size_bytes);
 
-  // Takes exactly this extent, as the catalog names it; max_bytes does not bound what was
-  // committed. False, and nothing changes: part of it is taken already or does not exist.
-  bool Claim(const Extent& extent);
-
   // True if `size_bytes` more (any size, rounded up) stay within max_bytes.
   bool WithinBudget(uint64_t size_bytes) const;
-  // Takes room for `size_bytes`, rounded up to kIoAlignment, and passes the turn to the next
-  // device. None: over the budget, or no run is long enough.
-  std::optional<Extent> TakeWritten(
-      uint32_t size_bytes);  // on the device whose turn it is, or else the others
+  // Takes room for `size_bytes`, rounded up to kIoAlignment. None: over the budget, or no run is
+  // long enough.
+  std::optional<Extent> TakeWritten(uint16_t device, uint32_t size_bytes);
   std::optional<Extent> TakeFresh(uint16_t device, uint32_t size_bytes);
-  // Gives back what Claim or a Take gave. Giving back what is free already is a broken invariant.
+  // Gives back what a Take gave. Giving back what is free already is a broken invariant.
   void Free(const Extent& extent);
+  // Bytes are in use no longer; where they are free is announced by Add, or not known here.
+  void Unuse(uint64_t size_bytes);
 
-  uint16_t turn() const { return turn_; }
+  // Forgets the free space at the end of a segment that has `size_bytes`; where it began.
+  uint64_t CutTail(uint16_t device, uint32_t segment, uint64_t size_bytes);
+  // Calls `take(segment, offset, size_bytes)` for each free run of a device.
+  void ForEachRun(uint16_t device,
+                  absl::FunctionRef<void(uint32_t, uint64_t, uint64_t)> take) const;
+
   uint16_t num_devices() const { return static_cast<uint16_t>(devices_.size()); }
   uint64_t max_bytes() const { return max_bytes_; }
-  uint64_t used_bytes() const { return used_bytes_; }    // taken
-  uint64_t space_bytes() const { return space_bytes_; }  // announced: taken and free
-  uint64_t num_runs() const;                             // free runs, for tests and statistics
+  uint64_t used_bytes() const { return used_bytes_; }
+  uint64_t num_runs() const;  // free runs, for tests and statistics
 
  private:
   // A position in a device: the segment in the high half, the unit in it in the low half. Runs of
@@ -81,9 +84,7 @@ class ExtentAllocator {
 
   std::vector<Device> devices_;
   uint64_t max_bytes_;
-  uint64_t used_bytes_ = 0;
-  uint64_t space_bytes_ = 0;
-  uint16_t turn_ = 0;
+  uint64_t used_bytes_;
 };
 
 }  // namespace spillway::io

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A page's slot is in one of four states: no copy; a copy that no commit names; a copy that a
-// commit names; and, after a commit in doubt, a copy that a commit may name although the page still
-// counts as changed.
+// A slot that is not changed says what the catalog says, once its range is loaded, and nothing
+// before. A changed slot says what comes next: a copy, or none.
 
 #include "io/store/page_ledger.h"
 
 #include <algorithm>
-#include <utility>
 
-#include "io/store/catalog_digest.h"
 #include "src/base/check.h"
 
 namespace spillway::io {
@@ -23,10 +20,12 @@ PageLedger::Slot PageLedger::Pack(const PageRecord& record) {
   Slot slot;
   slot.checksum = record.checksum;
   slot.content_bytes = record.content_bytes;
+  slot.skip_bytes = record.skip_bytes;
   slot.offset_units = static_cast<uint32_t>(record.extent.offset / kUnitBytes);
   slot.device = record.extent.device & 0xffu;
   slot.segment = record.extent.segment & 0xffffffu;
   slot.size_units = (record.extent.size_bytes / kUnitBytes) & 0xffffffu;
+  slot.packed = record.packed;
   return slot;
 }
 
@@ -38,70 +37,77 @@ PageRecord PageLedger::Unpack(const Slot& slot) {
   record.extent.size_bytes = static_cast<uint32_t>(slot.size_units * kUnitBytes);
   record.content_bytes = slot.content_bytes;
   record.checksum = slot.checksum;
+  record.skip_bytes = slot.skip_bytes;
+  record.packed = slot.packed;
   return record;
 }
 
 const PageLedger::Slot* PageLedger::FindSlot(PageKey key) const {
-  const std::vector<Slot>& pages = tensors_[key.tensor].pages;
-  return key.page < pages.size() && pages[key.page].size_units > 0 ? &pages[key.page] : nullptr;
+  const auto& ranges = tensors_[key.tensor].ranges;
+  const auto range = ranges.find(key.page / kRangePages);
+  return range == ranges.end() ? nullptr : &range->second.slots[key.page % kRangePages];
 }
 
-PageLedger::Slot& PageLedger::MakeSlot(PageKey key) {
-  std::vector<Slot>& pages = tensors_[key.tensor].pages;
-  if (key.page >= pages.size()) pages.resize(key.page + 1);
-  return pages[key.page];
+PageLedger::Range& PageLedger::MakeRange(PageKey key) {
+  Tensor& tensor = tensors_[key.tensor];
+  SPILLWAY_CHECK(key.page < tensor.num_pages);
+  const uint64_t number = key.page / kRangePages;
+  Range& range = tensor.ranges[number];
+  if (range.slots.empty())
+    range.slots.resize(std::min(kRangePages, tensor.num_pages - number * kRangePages));
+  return range;
 }
 
-std::optional<PageRecord> PageLedger::Find(PageKey key) const {
-  const Slot* slot = FindSlot(key);
-  return slot ? std::optional(Unpack(*slot)) : std::nullopt;
-}
-
-bool PageLedger::IsNamedByCommit(PageKey key) const {
-  const Slot* slot = FindSlot(key);
-  return slot && slot->named;
+bool PageLedger::NeedsLoad(PageKey key) const {
+  const Tensor& tensor = tensors_[key.tensor];
+  if (tensor.transient || !tensor.committed) return false;
+  const Slot* const slot = FindSlot(key);
+  return !(slot && slot->changed) &&
+         !(slot && tensor.ranges.find(key.page / kRangePages)->second.loaded);
 }
 
 void PageLedger::Load(PageKey key, const PageRecord& record) {
   Slot& slot = MakeSlot(key);
-  SPILLWAY_CHECK(slot.size_units == 0);
-  slot = Pack(record);
-  slot.named = 1;
-  digest_ += PageDigest(*tensors_[key.tensor].catalog_id, key.page, record);
+  if (!slot.changed) slot = Pack(record);
 }
 
-std::optional<Extent> PageLedger::Replace(PageKey key, const Slot& replacement) {
+void PageLedger::SetLoaded(PageKey any_of_range) { MakeRange(any_of_range).loaded = true; }
+
+std::optional<PageRecord> PageLedger::Find(PageKey key) const {
+  const Slot* const slot = FindSlot(key);
+  return slot && slot->size_units > 0 ? std::optional(Unpack(*slot)) : std::nullopt;
+}
+
+std::optional<PageRecord> PageLedger::Replace(PageKey key, const Slot& replacement) {
   Slot& slot = MakeSlot(key);
   const Slot old = std::exchange(slot, replacement);
-  const PageRecord old_record = Unpack(old);
-  const bool moved = !(old_record.extent == Unpack(replacement).extent);
-  const std::optional<uint64_t> catalog_id = tensors_[key.tensor].catalog_id;
-  if (catalog_id) {
-    if (old.size_units > 0) digest_ -= PageDigest(*catalog_id, key.page, old_record);
-    if (replacement.size_units > 0)
-      digest_ += PageDigest(*catalog_id, key.page, Unpack(replacement));
+  const bool is_transient = tensors_[key.tensor].transient;
+  if (!is_transient) {
     slot.changed = 1;
     if (!old.changed) {
       changed_is_sorted_ = changed_is_sorted_ && (changed_.empty() || changed_.back() < key);
       changed_.push_back(key);
     }
   }
-  if (old.named) {
-    SPILLWAY_CHECK(moved);  // what a commit names is never written in place
-    superseded_.push_back(
-        {old.device, old.segment, old.offset_units, old_record.extent.size_bytes});
-    return std::nullopt;
-  }
-  return old.size_units > 0 && moved ? std::optional(old_record.extent) : std::nullopt;
+  if (old.size_units == 0) return std::nullopt;
+  const PageRecord old_record = Unpack(old);
+  const bool moved = !(old_record.extent == Unpack(replacement).extent);
+  if (is_transient || (old.changed && !old.in_doubt))
+    return moved || old.packed ? std::optional(old_record) : std::nullopt;
+  SPILLWAY_CHECK(moved);  // what a commit names is never written in place
+  if (old.in_doubt) doubtful_.push_back(old_record);
+  return std::nullopt;
 }
 
-std::optional<Extent> PageLedger::Record(PageKey key, const PageRecord& record) {
-  SPILLWAY_CHECK(record.extent.size_bytes > 0 && record.content_bytes <= record.extent.size_bytes);
+std::optional<PageRecord> PageLedger::Record(PageKey key, const PageRecord& record) {
+  SPILLWAY_CHECK(record.extent.size_bytes > 0 && record.skip_bytes <= record.extent.size_bytes &&
+                 record.content_bytes <= record.extent.size_bytes - record.skip_bytes);
+  SPILLWAY_CHECK(record.packed || record.skip_bytes == 0);
   return Replace(key, Pack(record));
 }
 
-std::optional<Extent> PageLedger::Forget(PageKey key) {
-  return FindSlot(key) ? Replace(key, Slot()) : std::nullopt;
+std::optional<PageRecord> PageLedger::Forget(PageKey key) {
+  return NeedsLoad(key) || Find(key) ? Replace(key, Slot()) : std::nullopt;
 }
 
 std::span<const PageKey> PageLedger::Changed() {
@@ -110,29 +116,35 @@ std::span<const PageKey> PageLedger::Changed() {
   return changed_;
 }
 
-std::vector<Extent> PageLedger::Committed() {
+std::vector<PageRecord> PageLedger::Committed() {
   for (const PageKey& key : changed_) {
-    Slot& slot = tensors_[key.tensor].pages[key.page];
+    Slot& slot = MakeSlot(key);
     slot.changed = 0;
-    slot.named = slot.size_units > 0;
+    slot.in_doubt = 0;
   }
   changed_.clear();
   changed_is_sorted_ = true;
-  std::vector<Extent> freed;
-  freed.reserve(superseded_.size());
-  for (const Superseded& old : superseded_) {
-    freed.push_back({static_cast<uint16_t>(old.device), old.segment,
-                     uint64_t{old.offset_units} * kUnitBytes, old.size_bytes});
-  }
-  superseded_.clear();
-  return freed;
+  return std::exchange(doubtful_, {});
 }
 
 void PageLedger::CommitInDoubt() {
   for (const PageKey& key : changed_) {
-    Slot& slot = tensors_[key.tensor].pages[key.page];
-    slot.named = slot.size_units > 0;
+    Slot& slot = MakeSlot(key);
+    slot.in_doubt = slot.size_units > 0;
   }
+}
+
+std::vector<PageRecord> PageLedger::Reset() {
+  std::vector<PageRecord> given_up = std::exchange(doubtful_, {});
+  for (const PageKey& key : changed_) {
+    if (const auto record = Find(key)) given_up.push_back(*record);
+  }
+  changed_.clear();
+  changed_is_sorted_ = true;
+  for (Tensor& tensor : tensors_) {
+    if (!tensor.transient) tensor.ranges.clear();
+  }
+  return given_up;
 }
 
 }  // namespace spillway::io

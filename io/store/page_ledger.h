@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the newest copy of every page rests, what changed since the last commit, and which extents
-// only that commit still needs. Pure bookkeeping: the catalog makes it durable, the allocator
-// reuses what it gives up.
+// Where the newest copies of pages rest, as far as they were looked at, and what changed since the
+// last commit. Pure bookkeeping: the catalog has all pages of the last commit, and decides which
+// extents a commit frees; the allocator reuses what is given up.
 //
-// One idea: an extent that a commit names is given up only by a later commit. A commit whose
-// outcome is unknown (its transaction failed at the very end) counts as one that may have happened.
+// One idea: it is a cache of the catalog, in ranges of 1,024 pages, with the changes laid over it.
+// A page may be recorded before its range is loaded, because what it replaces is the catalog's to
+// know. A commit whose outcome is unknown (its transaction failed at the very end) counts as one
+// that may have happened.
 
 #ifndef SPILLWAY_IO_STORE_PAGE_LEDGER_H_
 #define SPILLWAY_IO_STORE_PAGE_LEDGER_H_
@@ -13,8 +15,10 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "io/store/store.h"
 
 namespace spillway::io {
@@ -26,71 +30,81 @@ struct PageKey {
   friend auto operator<=>(const PageKey&, const PageKey&) = default;
 };
 
-// 24 bytes for each page that was ever written, 16 more while it differs from the last commit, and
-// 16 while that commit needs another extent for it. Tensors are dense indexes from zero. Externally
-// synchronised.
+// 32 bytes for each page of a range that was looked at or written, 16 more while it differs from
+// the last commit. Tensors are dense indexes from zero. Externally synchronised.
 class PageLedger {
  public:
-  // `catalog_id` is what the catalog calls it; none: transient, never part of a commit, and its
-  // pages give up each extent at once.
-  void AddTensor(std::optional<uint64_t> catalog_id) { tensors_.push_back({catalog_id, {}}); }
-  uint64_t catalog_id(TensorIndex tensor) const { return *tensors_[tensor].catalog_id; }
+  static constexpr uint64_t kRangePages = 1024;
 
-  std::optional<PageRecord> Find(PageKey key) const;
-  // Whether the last commit, or one of unknown outcome, names the extent of the page's newest copy.
-  bool IsNamedByCommit(PageKey key) const;
+  // A transient tensor is never part of a commit. One that is not `committed` has no rows to load.
+  void AddTensor(uint64_t num_pages, bool transient, bool committed) {
+    tensors_.push_back({num_pages, transient, committed, {}});
+  }
+  bool is_transient(TensorIndex tensor) const { return tensors_[tensor].transient; }
+  bool is_committed(TensorIndex tensor) const { return tensors_[tensor].committed; }
+  void SetCommitted(TensorIndex tensor, bool committed) { tensors_[tensor].committed = committed; }
 
-  // Takes over a page of the last commit, while opening.
+  // Whether the catalog must be asked before Find knows: load the page's range, then.
+  bool NeedsLoad(PageKey key) const;
+  // One page of a range of the last commit; and all of the range was given.
   void Load(PageKey key, const PageRecord& record);
-  // The page has a new copy, or none any more. Gives back the extent that is free from now on, if
-  // there is one.
-  std::optional<Extent> Record(PageKey key, const PageRecord& record);
-  std::optional<Extent> Forget(PageKey key);
+  void SetLoaded(PageKey any_of_range);
 
-  // Pages of committed tensors whose copy is not the last commit's, in order, each once.
+  // The newest copy; none: there is none (or NeedsLoad).
+  std::optional<PageRecord> Find(PageKey key) const;
+
+  // The page has a new copy, or none any more. Gives back the copy whose extent it needs no longer,
+  // if it had one that surely no commit names.
+  std::optional<PageRecord> Record(PageKey key, const PageRecord& record);
+  std::optional<PageRecord> Forget(PageKey key);
+
+  // Pages of lasting tensors that were recorded or forgotten since the last commit, in order, each
+  // once.
   std::span<const PageKey> Changed();
-  // What is recorded now was committed. Gives back the extents that only earlier commits named.
-  std::vector<Extent> Committed();
+  // What is recorded now was committed. Gives back the copies that only a commit in doubt named.
+  std::vector<PageRecord> Committed();
   // Whether it was committed is unknown: both states keep their extents until a commit succeeds.
   void CommitInDoubt();
-
-  // Sum, modulo 2^64, of PageDigest over every page that a commit would name now.
-  uint64_t digest() const { return digest_; }
+  // Another state was committed: forgets everything of lasting tensors, the changes too. Gives back
+  // the copies that no commit names any more.
+  std::vector<PageRecord> Reset();
 
  private:
-  // A PageRecord in 24 bytes: units are of kIoAlignment.
+  // A PageRecord in 32 bytes: units are of kIoAlignment.
   struct Slot {
     uint64_t checksum = 0;
     uint32_t content_bytes = 0;
+    uint32_t skip_bytes = 0;
     uint32_t offset_units = 0;
     uint32_t device : 8 = 0;
     uint32_t segment : 24 = 0;
     uint32_t size_units : 24 = 0;  // 0: the page has no copy
-    uint32_t named : 1 = 0;        // a commit names this extent
-    uint32_t changed : 1 = 0;      // listed in changed_
+    uint32_t packed : 1 = 0;
+    uint32_t changed : 1 = 0;   // listed in changed_
+    uint32_t in_doubt : 1 = 0;  // a commit in doubt may name this extent
   };
-  static_assert(sizeof(Slot) == 24);
-  struct Superseded {
-    uint32_t device : 8;
-    uint32_t segment : 24;
-    uint32_t offset_units;
-    uint32_t size_bytes;
+  static_assert(sizeof(Slot) == 32);
+  struct Range {
+    bool loaded = false;
+    std::vector<Slot> slots;
   };
   struct Tensor {
-    std::optional<uint64_t> catalog_id;
-    std::vector<Slot> pages;  // as long as the highest page that was ever written
+    uint64_t num_pages = 0;
+    bool transient = false;
+    bool committed = false;
+    absl::flat_hash_map<uint64_t, Range> ranges;  // by page / kRangePages
   };
 
   static Slot Pack(const PageRecord& record);
   static PageRecord Unpack(const Slot& slot);
   const Slot* FindSlot(PageKey key) const;
-  Slot& MakeSlot(PageKey key);
-  std::optional<Extent> Replace(PageKey key, const Slot& replacement);
+  Range& MakeRange(PageKey key);
+  Slot& MakeSlot(PageKey key) { return MakeRange(key).slots[key.page % kRangePages]; }
+  std::optional<PageRecord> Replace(PageKey key, const Slot& replacement);
 
   std::vector<Tensor> tensors_;
   std::vector<PageKey> changed_;
-  std::vector<Superseded> superseded_;
-  uint64_t digest_ = 0;
+  std::vector<PageRecord> doubtful_;  // replaced copies that a commit in doubt may name
   bool changed_is_sorted_ = true;
 };
 

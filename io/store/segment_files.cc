@@ -31,6 +31,14 @@ int Fallocate(int fd, uint64_t offset, uint64_t size_bytes) {
   return result;
 }
 
+// What the file system keeps of a file.
+absl::StatusOr<uint64_t> StoredBytes(const DirectFile& file) {
+  struct stat info;
+  if (::fstat(file.fd(), &info) != 0)
+    return base::ErrnoToStatus(errno, absl::StrCat("stat ", file.path()));
+  return static_cast<uint64_t>(info.st_blocks) * 512;
+}
+
 }  // namespace
 
 uint64_t SegmentBoundBytes(uint64_t segment_bytes, uint32_t segment) {
@@ -44,94 +52,193 @@ SegmentFiles::~SegmentFiles() {
   for (Device& device : devices_) {
     for (auto& [number, segment] : device.segments) {
       // The engine only forgets a number here; the file is closed in any case.
-      (void)io_->RemoveFile(segment.id);
+      if (segment.file) (void)io_->RemoveFile(segment.id);
     }
   }
 }
 
-absl::StatusOr<SegmentFiles::Segment*> SegmentFiles::OpenFile(uint16_t device, uint32_t number,
-                                                              int flags) {
-  const std::string path = (*folders_)[device].SegmentPath(number);
+absl::Status SegmentFiles::Load(const std::vector<CatalogSegment>& known) {
+  for (uint16_t device = 0; device < devices_.size(); ++device) {
+    SPILLWAY_ASSIGN_OR_RETURN(const std::vector<uint32_t> numbers,
+                              (*folders_)[device].ListSegments());
+    for (uint32_t number : numbers) {
+      struct stat info;
+      const std::string path = Path(device, number);
+      if (::stat(path.c_str(), &info) != 0)
+        return base::ErrnoToStatus(errno, absl::StrCat("stat ", path));
+      if (!S_ISREG(info.st_mode)) {
+        return absl::FailedPreconditionError(
+            absl::StrCat(path, " is not a file; a segment must be one"));
+      }
+      devices_[device].segments[number].file_bytes =
+          std::min(static_cast<uint64_t>(info.st_size), kMaxFileBytes) / kIoAlignment *
+          kIoAlignment;
+    }
+  }
+  for (const CatalogSegment& entry : known) {
+    auto& segments = devices_[entry.device].segments;
+    const auto found = segments.find(entry.segment);
+    if (found == segments.end() || found->second.file_bytes < entry.size_bytes) {
+      return absl::DataLossError(absl::StrCat(
+          Path(entry.device, entry.segment),
+          found == segments.end()
+              ? " is missing"
+              : absl::StrCat(" is too short: it has ", found->second.file_bytes, " bytes"),
+          ", but the catalog knows ", entry.size_bytes,
+          " bytes of it; restore the store from a copy, or remove it and start over"));
+    }
+    Segment& segment = found->second;
+    segment.size_bytes = segment.catalog_size_bytes = entry.size_bytes;
+    segment.written_bytes = segment.catalog_written_bytes = entry.written_bytes;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SegmentFiles::Segment*> SegmentFiles::Open(uint16_t device, uint32_t number,
+                                                          int flags) {
+  const bool create = (flags & O_CREAT) != 0;
+  auto& segments = devices_[device].segments;
+  const std::string path = Path(device, number);
+  if (const auto found = segments.find(number); found != segments.end()) {
+    if (found->second.file) return &found->second;
+  } else if (!create) {
+    return absl::DataLossError(absl::StrCat("the store has no file ", path));
+  }
   auto file = OpenDirect(path, O_RDWR | flags, options_.announce);
   if (absl::IsFailedPrecondition(file.status())) {  // missing rights, in a store's words
     return absl::UnavailableError(
         absl::StrCat(file.status().message(), "; a store needs files that this user can write"));
   }
   if (!file.ok()) return file.status();
-  struct stat info;
-  if (::fstat(file->fd(), &info) != 0)
-    return base::ErrnoToStatus(errno, absl::StrCat("stat ", path));
-  if (!S_ISREG(info.st_mode)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, " is not a file; a segment must be one"));
-  }
   const absl::StatusOr<FileId> id = io_->AddFile(file->fd(), path, device);
   if (!id.ok()) {
-    if (flags & O_CREAT) ::unlink(path.c_str());
+    if (create) ::unlink(path.c_str());
     return id.status();
   }
-  Segment& segment = devices_[device].segments[number];
+  Segment& segment = segments[number];
   segment.file = *std::move(file);
   segment.id = *id;
-  segment.size_bytes =
-      std::min(static_cast<uint64_t>(info.st_size), kMaxFileBytes) / kIoAlignment * kIoAlignment;
   return &segment;
 }
 
-void SegmentFiles::CloseFile(uint16_t device, uint32_t number) {
-  (void)io_->RemoveFile(Find(device, number).id);
-  devices_[device].segments.erase(number);
+// A file that cannot be removed stays known, so that its number is not given to another.
+absl::Status SegmentFiles::Remove(uint16_t device, uint32_t number) {
+  const std::string path = Path(device, number);
+  if (::unlink(path.c_str()) != 0) return base::ErrnoToStatus(errno, absl::StrCat("remove ", path));
+  const auto segment = devices_[device].segments.find(number);
+  if (segment->second.file) (void)io_->RemoveFile(segment->second.id);
+  devices_[device].segments.erase(segment);
+  touched_.erase({device, number});
+  return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<SegmentFiles::Region>> SegmentFiles::OpenExisting(uint16_t device) {
-  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<uint32_t> numbers,
-                            (*folders_)[device].ListSegments());
-  std::vector<Region> regions;
-  for (uint32_t number : numbers) {
-    SPILLWAY_ASSIGN_OR_RETURN(Segment * segment, OpenFile(device, number, 0));
-    regions.push_back({number, 0, segment->size_bytes});
+absl::StatusOr<FileId> SegmentFiles::File(uint16_t device, uint32_t segment) {
+  SPILLWAY_ASSIGN_OR_RETURN(Segment* const open, Open(device, segment, 0));
+  return open->id;
+}
+
+bool SegmentFiles::Holds(const Extent& extent) const {
+  if (extent.device >= devices_.size()) return false;
+  const auto& segments = devices_[extent.device].segments;
+  const auto segment = segments.find(extent.segment);
+  return segment != segments.end() && extent.size_bytes <= segment->second.size_bytes &&
+         extent.offset <= segment->second.size_bytes - extent.size_bytes;
+}
+
+uint64_t SegmentFiles::written_bytes(uint16_t device, uint32_t segment) const {
+  const auto& segments = devices_[device].segments;
+  const auto found = segments.find(segment);
+  return found == segments.end() ? 0 : found->second.written_bytes;
+}
+
+uint64_t SegmentFiles::total_bytes() const {
+  uint64_t bytes = 0;
+  for (const Device& device : devices_)
+    for (const auto& [number, segment] : device.segments) bytes += segment.file_bytes;
+  return bytes;
+}
+
+std::optional<SegmentFiles::Region> SegmentFiles::AdoptTail(uint16_t device) {
+  for (auto& [number, segment] : devices_[device].segments) {
+    if (segment.file_bytes == segment.size_bytes) continue;
+    const Region region = {number, segment.size_bytes, segment.file_bytes - segment.size_bytes};
+    segment.size_bytes = segment.file_bytes;
+    touched_.insert({device, number});  // its size may not be durable yet, nor its name
+    if (region.offset == 0) devices_[device].has_new_files = true;
+    return region;
   }
-  return regions;
+  return std::nullopt;
+}
+
+void SegmentFiles::HandedOut(const Extent& extent) {
+  Segment& segment = devices_[extent.device].segments.at(extent.segment);
+  segment.written_bytes = std::max(segment.written_bytes, extent.offset + extent.size_bytes);
+}
+
+absl::Status SegmentFiles::AddTo(CatalogChange* change) const {
+  for (uint16_t device = 0; device < devices_.size(); ++device) {
+    for (const auto& [number, segment] : devices_[device].segments) {
+      if (segment.is_known()) continue;
+      const uint64_t before = segment.catalog_size_bytes;
+      const uint64_t now = segment.size_bytes;
+      if (now > before) change->AddSpace(device, number, before, now - before);
+      if (now < before) change->RemoveSpace(device, number, now, before - now);
+      SPILLWAY_RETURN_IF_ERROR(change->PutSegment({device, number, now, segment.written_bytes}));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void SegmentFiles::Flushed() {
+  for (Device& device : devices_) {
+    for (auto& [number, segment] : device.segments) {
+      segment.catalog_size_bytes = segment.size_bytes;
+      segment.catalog_written_bytes = segment.written_bytes;
+    }
+  }
 }
 
 absl::Status SegmentFiles::Extend(Segment* segment, uint64_t size_bytes) {
-  const int fd = segment->file.fd();
-  if (Fallocate(fd, segment->size_bytes, size_bytes) == 0) {
-    segment->size_bytes += size_bytes;
+  const int fd = segment->file->fd();
+  if (Fallocate(fd, segment->file_bytes, size_bytes) == 0) {
+    segment->file_bytes += size_bytes;
     return absl::OkStatus();
   }
   const int error = errno;
-  const uint64_t new_size_bytes = segment->size_bytes + size_bytes;
+  const uint64_t new_size_bytes = segment->file_bytes + size_bytes;
   if (error == EOPNOTSUPP || error == ENOSYS || error == EINVAL) {
     // No fallocate here: a sparse file. Its writes may meet a full file system themselves.
     if (::ftruncate(fd, static_cast<off_t>(new_size_bytes)) != 0) {
-      return base::ErrnoToStatus(errno, absl::StrCat("extend ", segment->file.path()));
+      return base::ErrnoToStatus(errno, absl::StrCat("extend ", segment->file->path()));
     }
-    segment->size_bytes = new_size_bytes;
+    segment->file_bytes = new_size_bytes;
     return absl::OkStatus();
   }
   // A failed fallocate may have added part of it.
-  if (::ftruncate(fd, static_cast<off_t>(segment->size_bytes)) != 0) {
-    return base::ErrnoToStatus(errno, absl::StrCat("shorten ", segment->file.path()));
+  if (::ftruncate(fd, static_cast<off_t>(segment->file_bytes)) != 0) {
+    return base::ErrnoToStatus(errno, absl::StrCat("shorten ", segment->file->path()));
   }
   return base::ErrnoToStatus(
-      error, absl::StrCat("extend ", segment->file.path(), " from ", segment->size_bytes, " to ",
+      error, absl::StrCat("extend ", segment->file->path(), " from ", segment->file_bytes, " to ",
                           new_size_bytes, " bytes"));
 }
 
 absl::StatusOr<SegmentFiles::Region> SegmentFiles::GrowNewest(uint16_t device,
                                                               uint64_t needed_bytes,
                                                               uint64_t wanted_bytes) {
-  auto& [number, segment] = *devices_[device].segments.rbegin();
-  const uint64_t offset = segment.size_bytes;
+  const uint32_t number = devices_[device].segments.rbegin()->first;
+  SPILLWAY_ASSIGN_OR_RETURN(Segment* const segment, Open(device, number, 0));
+  const uint64_t offset = segment->size_bytes;
   const uint64_t room_bytes = SegmentBoundBytes(options_.segment_bytes, number) - offset;
   uint64_t size_bytes = std::min(std::max(wanted_bytes, needed_bytes), room_bytes);
-  absl::Status status = Extend(&segment, size_bytes);
+  absl::Status status = Extend(segment, size_bytes);
   if (absl::IsResourceExhausted(status) && size_bytes > needed_bytes) {
     size_bytes = needed_bytes;
-    status = Extend(&segment, size_bytes);
+    status = Extend(segment, size_bytes);
   }
   if (!status.ok()) return status;
+  segment->size_bytes = segment->file_bytes;
+  touched_.insert({device, number});  // so that its size is durable before the catalog names it
   return Region{number, offset, size_bytes};
 }
 
@@ -150,20 +257,21 @@ absl::StatusOr<SegmentFiles::Region> SegmentFiles::Grow(uint16_t device, uint64_
         absl::StrCat((*folders_)[device].path(), " has ", next,
                      " segment files, as many as a store folder can have"));
   }
-  SPILLWAY_RETURN_IF_ERROR(OpenFile(device, next, O_CREAT | O_EXCL).status());
+  SPILLWAY_RETURN_IF_ERROR(Open(device, next, O_CREAT | O_EXCL).status());
   devices_[device].has_new_files = true;
   absl::StatusOr<Region> region = GrowNewest(device, needed_bytes, wanted_bytes);
-  if (!region.ok()) {
-    CloseFile(device, next);
-    ::unlink((*folders_)[device].SegmentPath(next).c_str());
-  }
+  // The first error is the one to report.
+  if (!region.ok()) (void)Remove(device, next);
   return region;
 }
 
 absl::Status SegmentFiles::Sync() {
   if (!sync_error_.ok()) return sync_error_;
   for (const auto& [device, number] : touched_) {
-    const DirectFile& file = Find(device, number).file;
+    // Opened, if it was not: a tail that a crash has left was adopted and not written yet.
+    absl::StatusOr<Segment*> segment = Open(device, number, 0);
+    if (!segment.ok()) return segment.status();
+    const DirectFile& file = *(*segment)->file;
     if (::fdatasync(file.fd()) == 0) continue;
     const absl::Status status = base::ErrnoToStatus(errno, absl::StrCat("sync ", file.path()));
     sync_error_ = {status.code(),
@@ -179,6 +287,59 @@ absl::Status SegmentFiles::Sync() {
     devices_[i].has_new_files = false;
   }
   return absl::OkStatus();
+}
+
+// --- Giving back ---
+
+std::vector<SegmentFiles::Region> SegmentFiles::Sizes(uint16_t device) const {
+  std::vector<Region> regions;
+  for (const auto& [number, segment] : devices_[device].segments)
+    regions.push_back({number, 0, segment.size_bytes});
+  return regions;
+}
+
+void SegmentFiles::Cut(uint16_t device, uint32_t number, uint64_t size_bytes) {
+  Segment& segment = devices_[device].segments.at(number);
+  segment.size_bytes = size_bytes;
+  segment.written_bytes = std::min(segment.written_bytes, size_bytes);
+}
+
+absl::StatusOr<uint64_t> SegmentFiles::CutTails() {
+  uint64_t bytes = 0;
+  for (uint16_t device = 0; device < devices_.size(); ++device) {
+    std::vector<uint32_t> empty;
+    for (auto& [number, segment] : devices_[device].segments) {
+      if (segment.size_bytes == 0) empty.push_back(number);
+      if (segment.file_bytes == segment.size_bytes) continue;
+      SPILLWAY_RETURN_IF_ERROR(Open(device, number, 0).status());
+      SPILLWAY_ASSIGN_OR_RETURN(const uint64_t before, StoredBytes(*segment.file));
+      if (::ftruncate(segment.file->fd(), static_cast<off_t>(segment.size_bytes)) != 0)
+        return base::ErrnoToStatus(errno, absl::StrCat("shorten ", segment.file->path()));
+      segment.file_bytes = segment.size_bytes;
+      SPILLWAY_ASSIGN_OR_RETURN(const uint64_t after, StoredBytes(*segment.file));
+      bytes += before - std::min(before, after);
+    }
+    for (uint32_t number : empty) SPILLWAY_RETURN_IF_ERROR(Remove(device, number));
+  }
+  return bytes;
+}
+
+absl::StatusOr<uint64_t> SegmentFiles::Punch(uint16_t device, const Region& hole) {
+  SPILLWAY_ASSIGN_OR_RETURN(Segment* const segment, Open(device, hole.segment, 0));
+  const DirectFile& file = *segment->file;
+  SPILLWAY_ASSIGN_OR_RETURN(const uint64_t before, StoredBytes(file));
+  int result;
+  do {
+    result = ::fallocate(file.fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                         static_cast<off_t>(hole.offset), static_cast<off_t>(hole.size_bytes));
+  } while (result != 0 && errno == EINTR);
+  if (result != 0 && (errno == EOPNOTSUPP || errno == ENOSYS)) return uint64_t{0};
+  if (result != 0) {
+    return base::ErrnoToStatus(errno, absl::StrCat("punch a hole into ", file.path(), " at offset ",
+                                                   hole.offset, ", ", hole.size_bytes, " bytes"));
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(const uint64_t after, StoredBytes(file));
+  return before - std::min(before, after);
 }
 
 }  // namespace spillway::io

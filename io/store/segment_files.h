@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The files that extents lie in: numbered segment files of bounded size in each store folder, made
-// on demand, grown ahead of use, and synced before a commit. Which of their bytes are free is the
-// allocator's.
+// on demand, opened on first use, grown ahead of it, and synced before a commit. Which of their
+// bytes are free is the allocator's.
 //
 // One idea: a file grows by fallocate, so a full file system is found when room is asked for, not
 // by a write that is already on its way. The step amortises that call's cost (about 2 ms each,
@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -22,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "io/direct_file.h"
 #include "io/io_engine.h"
+#include "io/store/catalog_change.h"
 #include "io/store/store_folder.h"
 
 namespace spillway::io {
@@ -50,17 +52,40 @@ class SegmentFiles {
   SegmentFiles& operator=(const SegmentFiles&) = delete;
   ~SegmentFiles();
 
-  // Opens the files that are there and gives what they hold, whole units only.
-  absl::StatusOr<std::vector<Region>> OpenExisting(uint16_t device);
+  // Looks at the files that are there, and opens none. DataLoss: one that the catalog knows is
+  // missing, or shorter than it says. Bytes beyond what it says, or of files that it does not know,
+  // are what a crash has left: tails.
+  absl::Status Load(const std::vector<CatalogSegment>& known);
+  // The next tail of a device, in use from now on; none: there is none.
+  std::optional<Region> AdoptTail(uint16_t device);
   // Adds space to the newest file or starts another: `wanted_bytes`, or less where the file ends,
   // but at least `needed_bytes` (both multiples of kIoAlignment). ResourceExhausted: the file
-  // system is full; the file is as it was.
+  // system is full; the file is as it was. The device must have no tails.
   absl::StatusOr<Region> Grow(uint16_t device, uint64_t needed_bytes, uint64_t wanted_bytes);
 
-  FileId File(uint16_t device, uint32_t segment) const { return Find(device, segment).id; }
+  absl::StatusOr<FileId> File(uint16_t device, uint32_t segment);
   std::string Path(uint16_t device, uint32_t segment) const {
-    return Find(device, segment).file.path();
+    return (*folders_)[device].SegmentPath(segment);
   }
+  // Whether the extent lies within what is known of its file.
+  bool Holds(const Extent& extent) const;
+  uint64_t written_bytes(uint16_t device, uint32_t segment) const;
+  // Of all files: what is in use or free, tails included.
+  uint64_t total_bytes() const;
+
+  // The extent was handed out: bytes before its end count as written.
+  void HandedOut(const Extent& extent);
+  // What differs from what the catalog knows goes into the change; Flushed, when it has succeeded.
+  absl::Status AddTo(CatalogChange* change) const;
+  void Flushed();
+
+  // Giving back. Cut leaves the file's first `size_bytes` in use; the rest is a tail. CutTails then
+  // takes all tails from the files, removing those of which nothing is left: only once the catalog
+  // knows. Punch makes a hole. Both give the bytes that the file systems got back.
+  std::vector<Region> Sizes(uint16_t device) const;  // of each file: [0, in use)
+  void Cut(uint16_t device, uint32_t segment, uint64_t size_bytes);
+  absl::StatusOr<uint64_t> CutTails();
+  absl::StatusOr<uint64_t> Punch(uint16_t device, const Region& hole);
 
   // The segment was written; the next Sync includes it.
   void Touch(uint16_t device, uint32_t segment) { touched_.insert({device, segment}); }
@@ -70,22 +95,26 @@ class SegmentFiles {
 
  private:
   struct Segment {
-    DirectFile file;
+    std::optional<DirectFile> file;  // none: not opened yet
     FileId id;
-    uint64_t size_bytes = 0;
+    uint64_t file_bytes = 0;     // whole units
+    uint64_t size_bytes = 0;     // in use: what the allocator was told of
+    uint64_t written_bytes = 0;  // bytes from here on were never handed out
+    uint64_t catalog_size_bytes = 0;
+    uint64_t catalog_written_bytes = 0;
+    bool is_known() const {
+      return size_bytes == catalog_size_bytes && written_bytes == catalog_written_bytes;
+    }
   };
   struct Device {
     std::map<uint32_t, Segment> segments;
     bool has_new_files = false;
   };
 
-  const Segment& Find(uint16_t device, uint32_t segment) const {
-    return devices_[device].segments.at(segment);
-  }
-  absl::StatusOr<Segment*> OpenFile(uint16_t device, uint32_t segment, int flags);
+  absl::StatusOr<Segment*> Open(uint16_t device, uint32_t segment, int flags);
   absl::Status Extend(Segment* segment, uint64_t size_bytes);
   absl::StatusOr<Region> GrowNewest(uint16_t device, uint64_t needed_bytes, uint64_t wanted_bytes);
-  void CloseFile(uint16_t device, uint32_t segment);
+  absl::Status Remove(uint16_t device, uint32_t segment);
 
   const std::vector<StoreFolder>* const folders_;
   const Options options_;

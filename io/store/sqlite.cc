@@ -128,6 +128,12 @@ SqliteStatement& SqliteStatement::Bind(int index, uint64_t value) {
   return *this;
 }
 
+SqliteStatement& SqliteStatement::BindReal(int index, double value) {
+  const int code = sqlite3_bind_double(handle_.get(), index, value);
+  if (bind_code_ == SQLITE_OK) bind_code_ = code;
+  return *this;
+}
+
 SqliteStatement& SqliteStatement::BindText(int index, std::string_view text) {
   const int code = sqlite3_bind_text64(handle_.get(), index, text.empty() ? "" : text.data(),
                                        text.size(), SQLITE_STATIC, SQLITE_UTF8);

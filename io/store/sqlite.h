@@ -38,6 +38,8 @@ class SqliteDatabase {
   // Runs statements that give no rows that anyone wants.
   absl::Status Execute(const char* sql);
   absl::StatusOr<SqliteStatement> Prepare(std::string_view sql);
+  // How many rows the last INSERT, UPDATE or DELETE changed.
+  int64_t num_changes() const { return sqlite3_changes64(handle_.get()); }
   // Undoes the transaction that is open, if one is.
   void RollBack();
 
@@ -69,6 +71,7 @@ class SqliteStatement {
 
   // A failed bind is reported by the next Step or Run.
   SqliteStatement& Bind(int index, uint64_t value);  // stored as a signed integer of the same bits
+  SqliteStatement& BindReal(int index, double value);
   SqliteStatement& BindText(int index, std::string_view text);
   SqliteStatement& BindBlob(int index, std::string_view bytes);
 
@@ -76,11 +79,15 @@ class SqliteStatement {
   absl::StatusOr<bool> Step();
   // Runs to the end and resets, so that it can be bound and run again.
   absl::Status Run();
+  // Gives up the rows that are left. Needed, unless the statement goes, before others may commit.
+  void Reset() { sqlite3_reset(handle_.get()); }
 
+  int num_columns() const { return sqlite3_column_count(handle_.get()); }
   bool IsInteger(int column) const {
     return sqlite3_column_type(handle_.get(), column) == SQLITE_INTEGER;
   }
   int64_t Integer(int column) const { return sqlite3_column_int64(handle_.get(), column); }
+  double Real(int column) const { return sqlite3_column_double(handle_.get(), column); }
   std::string Bytes(int column) const;  // of text or a blob
 
  private:

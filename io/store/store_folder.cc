@@ -30,13 +30,14 @@ namespace {
 
 constexpr char kIdentityName[] = "spillway-store";
 constexpr char kLockName[] = "spillway-lock";
+constexpr char kWitnessName[] = "spillway-commit";
 constexpr char kCatalogName[] = "spillway-catalog.sqlite";
 constexpr char kSegmentPrefix[] = "spillway-segment-";
 constexpr char kNewSuffix[] = ".new";
 constexpr std::array<std::string_view, 6> kCatalogSuffixes = {"",         "-wal", "-shm",
                                                               "-journal", ".new", ".new-journal"};
 constexpr char kIdentityTitle[] = "Spillway store";
-constexpr int kIdentityVersion = 1;
+constexpr int kIdentityVersion = 2;
 constexpr size_t kMaxIdentityBytes = 4096;
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
@@ -120,8 +121,8 @@ std::optional<std::string> Value(absl::string_view line, absl::string_view key) 
   return std::string(line.substr(key.size() + 1));
 }
 
-// The fields of a version 1 file. The text is compared with what these fields would be written as,
-// so nothing else needs checking.
+// The fields of a file of this version. The text is compared with what these fields would be
+// written as, so nothing else needs checking.
 std::optional<FolderIdentity> ParseFields(const std::string& text) {
   const std::vector<std::string> lines = absl::StrSplit(text, '\n');
   if (lines.size() != 8) return std::nullopt;
@@ -153,9 +154,10 @@ absl::StatusOr<FolderIdentity> ParseIdentity(const std::string& text, const std:
   const auto version = lines.size() > 1 ? Value(lines[1], "version") : std::nullopt;
   int number = 0;
   if (version && absl::SimpleAtoi(*version, &number) && number != kIdentityVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, " has store format ", number, "; this Spillway reads and writes format ",
-                     kIdentityVersion, ". Use the version that made the store, or another folder"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        path, " has store format ", number, "; this Spillway reads and writes format ",
+        kIdentityVersion, number < kIdentityVersion ? " and cannot upgrade an older store" : "",
+        ". Use the version that made the store, or another folder"));
   }
   std::optional<FolderIdentity> identity = ParseFields(text);
   if (!identity) {
@@ -263,6 +265,7 @@ std::string StoreFolder::File(std::string_view name) const {
   return absl::StrCat(path_, "/", View(name));
 }
 std::string StoreFolder::CatalogPath() const { return File(kCatalogName); }
+std::string StoreFolder::WitnessPath() const { return File(kWitnessName); }
 std::string StoreFolder::SegmentPath(uint32_t segment) const {
   return File(absl::StrFormat("%s%06d", kSegmentPrefix, segment));
 }
@@ -379,6 +382,7 @@ absl::Status StoreFolder::RemoveStoreFiles() {
   for (std::string_view suffix : kCatalogSuffixes) {
     SPILLWAY_RETURN_IF_ERROR(RemoveFile(absl::StrCat(CatalogPath(), View(suffix))));
   }
+  SPILLWAY_RETURN_IF_ERROR(RemoveFile(WitnessPath()));
   SPILLWAY_RETURN_IF_ERROR(Sync());  // the identity must not go before what it vouches for
   SPILLWAY_RETURN_IF_ERROR(RemoveFile(absl::StrCat(File(kIdentityName), kNewSuffix)));
   SPILLWAY_RETURN_IF_ERROR(RemoveFile(File(kIdentityName)));

@@ -60,6 +60,7 @@ class StoreFolder {
   absl::Status WriteIdentity(const FolderIdentity& identity);
 
   std::string CatalogPath() const;
+  std::string WitnessPath() const;
   std::string SegmentPath(uint32_t segment) const;
   absl::StatusOr<bool> HasCatalog() const;
   // Whether a store that was never finished left files here.

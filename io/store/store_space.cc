@@ -26,6 +26,8 @@ constexpr uint64_t kGrowBytes = uint64_t{64} << 20;
 // What a commit may add to the catalog and its log: fixed, and for each page.
 constexpr uint64_t kCatalogReserveBytes = uint64_t{1} << 20;
 constexpr uint64_t kCatalogReservePerPageBytes = 256;
+// Rows of free_space that are loaded at once: 4 GiB of a file, or more where little is free.
+constexpr uint64_t kChunksAtATime = 64;
 
 uint64_t RoundUpToUnit(uint64_t bytes) {
   return (bytes + kIoAlignment - 1) / kIoAlignment * kIoAlignment;
@@ -33,35 +35,108 @@ uint64_t RoundUpToUnit(uint64_t bytes) {
 
 }  // namespace
 
-StoreSpace::StoreSpace(const StoreOptions& options, uint64_t page_bytes,
-                       const std::vector<StoreFolder>* folders, IoEngine* io)
+StoreSpace::StoreSpace(const StoreOptions& options, uint64_t used_bytes,
+                       const std::vector<StoreFolder>* folders, Catalog* catalog, IoEngine* io)
     : options_(options),
-      page_bytes_(page_bytes),
+      page_bytes_(catalog->meta().page_bytes),
       folders_(folders),
-      files_(folders, {std::max(options.segment_bytes, page_bytes), options.announce}, io),
-      extents_(static_cast<uint16_t>(folders->size()), options.max_bytes) {}
+      catalog_(catalog),
+      files_(folders, {std::max(options.segment_bytes, page_bytes_), options.announce}, io),
+      extents_(static_cast<uint16_t>(folders->size()), options.max_bytes, used_bytes),
+      loaded_(folders->size()),
+      rotation_(static_cast<uint16_t>(folders->size())) {}
 
 absl::StatusOr<std::unique_ptr<StoreSpace>> StoreSpace::Open(
-    const StoreOptions& options, uint64_t page_bytes, const std::vector<StoreFolder>* folders,
-    IoEngine* io) {
-  std::unique_ptr<StoreSpace> space(new StoreSpace(options, page_bytes, folders, io));
-  SPILLWAY_RETURN_IF_ERROR(space->OpenFiles());
+    const StoreOptions& options, uint64_t used_bytes, const std::vector<StoreFolder>* folders,
+    Catalog* catalog, IoEngine* io) {
+  std::unique_ptr<StoreSpace> space(new StoreSpace(options, used_bytes, folders, catalog, io));
+  SPILLWAY_RETURN_IF_ERROR(space->Load());
   return space;
 }
 
-absl::Status StoreSpace::OpenFiles() {
-  for (uint16_t device = 0; device < extents_.num_devices(); ++device) {
+absl::Status StoreSpace::Load() {
+  for (const StoreFolder& folder : *folders_) {
     struct stat info;
-    if (::stat((*folders_)[device].path().c_str(), &info) != 0) {
-      return base::ErrnoToStatus(errno, absl::StrCat("stat ", (*folders_)[device].path()));
-    }
+    if (::stat(folder.path().c_str(), &info) != 0)
+      return base::ErrnoToStatus(errno, absl::StrCat("stat ", folder.path()));
     file_systems_.push_back(info.st_dev);
-    SPILLWAY_ASSIGN_OR_RETURN(const auto regions, files_.OpenExisting(device));
-    for (const SegmentFiles::Region& region : regions) {
-      extents_.AddWritten(device, region.segment, region.offset, region.size_bytes);
-    }
   }
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<CatalogSegment> segments, catalog_->ReadSegments());
+  SPILLWAY_RETURN_IF_ERROR(files_.Load(segments));
+  SPILLWAY_ASSIGN_OR_RETURN(profiles_, catalog_->ReadProfiles());
+  rotation_.SetProfiles(profiles_);
   return absl::OkStatus();
+}
+
+absl::Status StoreSpace::SetProfile(uint16_t device, const DeviceProfile& profile) {
+  SPILLWAY_RETURN_IF_ERROR(catalog_->WriteProfile(device, profile));
+  profiles_[device] = profile;
+  rotation_.SetProfiles(profiles_);
+  return absl::OkStatus();
+}
+
+// --- Free space ---
+
+void StoreSpace::AddFree(uint16_t device, uint32_t segment, uint64_t offset, uint64_t size_bytes) {
+  const uint64_t written_end =
+      std::clamp(files_.written_bytes(device, segment), offset, offset + size_bytes);
+  extents_.AddWritten(device, segment, offset, written_end - offset);
+  if (const uint64_t fresh_bytes = offset + size_bytes - written_end; fresh_bytes > 0)
+    extents_.AddFresh(device, segment, written_end, fresh_bytes);
+}
+
+// False: there is no more. What a process allocated comes from chunks that it had loaded, so those
+// that it has not yet are as the catalog has them.
+absl::StatusOr<bool> StoreSpace::LoadMore(uint16_t device) {
+  Loaded& loaded = loaded_[device];
+  if (loaded.all) return false;
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<FreeChunk> chunks,
+                            catalog_->ReadFreeChunks(device, loaded.next, kChunksAtATime));
+  for (const FreeChunk& chunk : chunks) {
+    for (const UnitRun& run : chunk.runs) {
+      const uint64_t offset = chunk.id.chunk * kChunkBytes + run.first * kIoAlignment;
+      const Extent extent = {device, chunk.id.segment, offset, run.count * uint32_t{kIoAlignment}};
+      if (!files_.Holds(extent)) {
+        return catalog_->Damaged(absl::StrCat("free_space has bytes beyond the end of ",
+                                              files_.Path(device, chunk.id.segment)));
+      }
+      AddFree(device, chunk.id.segment, offset, extent.size_bytes);
+    }
+    loaded.next = {chunk.id.segment, chunk.id.chunk + 1};
+  }
+  loaded.all = chunks.size() < kChunksAtATime;
+  return true;
+}
+
+void StoreSpace::Unnamed(const Extent& extent) {
+  extents_.Unuse(extent.size_bytes);
+  const Loaded& loaded = loaded_[extent.device];
+  const uint64_t end = extent.offset + extent.size_bytes;
+  for (uint64_t offset = extent.offset; offset < end;) {
+    const uint64_t chunk = offset / kChunkBytes;
+    const uint64_t piece_end = std::min(end, (chunk + 1) * kChunkBytes);
+    // Else it comes with its chunk.
+    if (loaded.all || ChunkId{extent.segment, static_cast<uint32_t>(chunk)} < loaded.next)
+      extents_.AddWritten(extent.device, extent.segment, offset, piece_end - offset);
+    offset = piece_end;
+  }
+}
+
+absl::StatusOr<std::optional<Extent>> StoreSpace::TakeExisting(uint16_t device,
+                                                               uint32_t size_bytes) {
+  while (true) {
+    if (const auto extent = extents_.TakeWritten(device, size_bytes)) return extent;
+    SPILLWAY_ASSIGN_OR_RETURN(const bool loaded, LoadMore(device));
+    if (!loaded) break;
+  }
+  while (true) {
+    if (const auto extent = extents_.TakeFresh(device, size_bytes)) return extent;
+    const auto tail = files_.AdoptTail(device);
+    if (!tail) break;
+    extents_.AddFresh(device, tail->segment, tail->offset, tail->size_bytes);
+  }
+  // A tail turned the fresh space before it into an ordinary run.
+  return extents_.TakeWritten(device, size_bytes);
 }
 
 // What the folder's file system can give to segment files, the catalog's growth set aside.
@@ -75,7 +150,7 @@ absl::StatusOr<uint64_t> StoreSpace::FreeBytes(uint16_t device) const {
   if (file_systems_[device] != file_systems_[0]) return free_bytes;
   // Pages that exist, and those that the free space could hold.
   const uint64_t reserve_bytes =
-      RoundUpToUnit(kCatalogReserveBytes + (extents_.space_bytes() + free_bytes) / page_bytes_ *
+      RoundUpToUnit(kCatalogReserveBytes + (files_.total_bytes() + free_bytes) / page_bytes_ *
                                                kCatalogReservePerPageBytes);
   return free_bytes - std::min(free_bytes, reserve_bytes);
 }
@@ -83,11 +158,12 @@ absl::StatusOr<uint64_t> StoreSpace::FreeBytes(uint16_t device) const {
 absl::Status StoreSpace::Grow(uint16_t device, uint64_t needed_bytes) {
   SPILLWAY_ASSIGN_OR_RETURN(const uint64_t free_bytes, FreeBytes(device));
   if (free_bytes < needed_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the file system of ", (*folders_)[device].path(), " has ", base::FormatBytes(free_bytes),
-        " free for it: ", std::strerror(ENOSPC), " (ENOSPC)"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the file system of ", (*folders_)[device].path(), " has ",
+                     base::FormatBytes(free_bytes), " free for it, ", needed_bytes - free_bytes,
+                     " bytes more are needed: ", std::strerror(ENOSPC), " (ENOSPC)"));
   }
-  const uint64_t space_bytes = extents_.space_bytes();
+  const uint64_t space_bytes = files_.total_bytes();
   const uint64_t budget_bytes = options_.max_bytes - std::min(options_.max_bytes, space_bytes);
   const uint64_t wanted_bytes =
       std::min({kGrowBytes, free_bytes, budget_bytes}) / kIoAlignment * kIoAlignment;
@@ -98,35 +174,57 @@ absl::Status StoreSpace::Grow(uint16_t device, uint64_t needed_bytes) {
 }
 
 absl::StatusOr<Extent> StoreSpace::Allocate(uint32_t size_bytes) {
-  const uint64_t needed_bytes = RoundUpToUnit(size_bytes);
-  if (size_bytes == 0 || needed_bytes > std::max(options_.segment_bytes, page_bytes_)) {
+  if (size_bytes == 0 ||
+      RoundUpToUnit(size_bytes) > std::max(options_.segment_bytes, page_bytes_)) {
     return absl::InvalidArgumentError(
         absl::StrCat("room for ", size_bytes, " bytes was asked for; an extent has 1 to ",
                      std::max(options_.segment_bytes, page_bytes_), " bytes"));
   }
   if (!extents_.WithinBudget(size_bytes)) return OverBudget(size_bytes);
-  if (const auto extent = extents_.TakeWritten(size_bytes)) return *extent;
-  const uint16_t turn = extents_.turn();
+  SPILLWAY_ASSIGN_OR_RETURN(const Extent extent, Find(size_bytes));
+  rotation_.Took(extent.device, extent.size_bytes);
+  files_.HandedOut(extent);
+  return extent;
+}
+
+// The device whose turn it is serves from what it has, or grows within the budget. Where the budget
+// or a disk is full the others serve; and the files grow beyond the budget only if no run anywhere
+// is long enough.
+absl::StatusOr<Extent> StoreSpace::Find(uint32_t size_bytes) {
+  const uint64_t needed_bytes = RoundUpToUnit(size_bytes);
+  const uint64_t total_bytes = files_.total_bytes();
+  const bool may_grow =
+      total_bytes <= options_.max_bytes && needed_bytes <= options_.max_bytes - total_bytes;
   absl::Status first_error;
-  for (uint16_t i = 0; i < extents_.num_devices(); ++i) {
-    const uint16_t device = static_cast<uint16_t>((turn + i) % extents_.num_devices());
-    if (const auto extent = extents_.TakeFresh(device, size_bytes)) return *extent;
+  const auto grow = [&](uint16_t device) {
     const absl::Status status = Grow(device, needed_bytes);
-    if (status.ok()) return *extents_.TakeFresh(device, size_bytes);
     first_error.Update(status);
-    if (!absl::IsResourceExhausted(status))
-      break;  // a folder that fails otherwise is not passed over in silence
+    return status;
+  };
+  const auto order = rotation_.Order();
+  for (uint16_t device : order) {
+    SPILLWAY_ASSIGN_OR_RETURN(const auto existing, TakeExisting(device, size_bytes));
+    if (existing) return *existing;
+    if (!may_grow) continue;
+    const absl::Status status = grow(device);
+    if (status.ok()) return *extents_.TakeFresh(device, size_bytes);
+    // A folder that fails otherwise is not passed over in silence.
+    if (!absl::IsResourceExhausted(status)) return NoRoom(first_error, size_bytes);
   }
-  // Growing another file turns the rest of the one before into an ordinary run.
-  if (const auto extent = extents_.TakeWritten(size_bytes)) return *extent;
+  for (uint16_t device : order) {
+    if (!may_grow && grow(device).ok()) return *extents_.TakeFresh(device, size_bytes);
+    // Growing another file may have made an ordinary run of the rest of the one before.
+    if (const auto extent = extents_.TakeWritten(device, size_bytes)) return *extent;
+  }
   return NoRoom(first_error, size_bytes);
 }
 
 absl::Status StoreSpace::OverBudget(uint64_t size_bytes) const {
-  return NoRoom(
-      absl::ResourceExhaustedError(absl::StrCat("at most ", options_.max_bytes, " (",
-                                                base::FormatBytes(options_.max_bytes), ") may be")),
-      size_bytes);
+  const uint64_t wanted_bytes = extents_.used_bytes() + RoundUpToUnit(size_bytes);
+  return NoRoom(absl::ResourceExhaustedError(absl::StrCat(
+                    "at most ", options_.max_bytes, " (", base::FormatBytes(options_.max_bytes),
+                    ") may be, ", wanted_bytes - options_.max_bytes, " more are needed")),
+                size_bytes);
 }
 
 absl::Status StoreSpace::NoRoom(const absl::Status& cause, uint64_t size_bytes) const {
@@ -143,7 +241,7 @@ absl::Status StoreSpace::NoRoom(const absl::Status& cause, uint64_t size_bytes) 
 }
 
 uint64_t StoreSpace::available_bytes() const {
-  uint64_t bytes = extents_.space_bytes() - extents_.used_bytes();
+  uint64_t bytes = files_.total_bytes() - extents_.used_bytes();
   for (uint16_t device = 0; device < extents_.num_devices(); ++device) {
     const auto begin = file_systems_.begin();
     if (std::find(begin, begin + device, file_systems_[device]) != begin + device)
@@ -152,6 +250,34 @@ uint64_t StoreSpace::available_bytes() const {
   }
   const uint64_t used_bytes = extents_.used_bytes();
   return std::min(bytes, options_.max_bytes - std::min(options_.max_bytes, used_bytes));
+}
+
+// --- Giving back ---
+
+absl::Status StoreSpace::CutEnds() {
+  for (uint16_t device = 0; device < extents_.num_devices(); ++device) {
+    for (bool more = true; more;) {
+      SPILLWAY_ASSIGN_OR_RETURN(more, LoadMore(device));
+    }
+    for (const SegmentFiles::Region& file : files_.Sizes(device))
+      files_.Cut(device, file.segment, extents_.CutTail(device, file.segment, file.size_bytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> StoreSpace::ReturnToFileSystems() {
+  SPILLWAY_ASSIGN_OR_RETURN(uint64_t bytes, files_.CutTails());
+  for (uint16_t device = 0; device < extents_.num_devices(); ++device) {
+    std::vector<SegmentFiles::Region> holes;
+    extents_.ForEachRun(device, [&](uint32_t segment, uint64_t offset, uint64_t size_bytes) {
+      holes.push_back({segment, offset, size_bytes});
+    });
+    for (const SegmentFiles::Region& hole : holes) {
+      SPILLWAY_ASSIGN_OR_RETURN(const uint64_t freed_bytes, files_.Punch(device, hole));
+      bytes += freed_bytes;
+    }
+  }
+  return bytes;
 }
 
 }  // namespace spillway::io

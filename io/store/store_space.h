@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Room on the disks of a store: the allocator's free runs, the files that grow when it has none,
-// and the limits of budget and file systems. Which page lies in which extent is the ledger's.
+// Room on the disks of a store: the allocator's free runs, loaded from the catalog as they are
+// needed, the files that grow when it has none, whose turn it is, and the limits of budget and file
+// systems. Which page lies in which extent is the ledger's.
 //
 // One idea: room is refused while it is asked for, never by a write that is on its way, and the
 // catalog's own growth is set aside so that a full store can still commit.
@@ -13,11 +14,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "io/store/catalog.h"
+#include "io/store/device_rotation.h"
 #include "io/store/extent_allocator.h"
 #include "io/store/segment_files.h"
 #include "io/store/store.h"
@@ -25,27 +29,50 @@
 
 namespace spillway::io {
 
-// Externally synchronised. `folders` and `io` must outlive it.
+// Externally synchronised. `folders`, `catalog` and `io` must outlive it.
 class StoreSpace {
  public:
-  // Opens the segment files that exist; all their bytes are free until they are claimed.
+  // Looks at the segment files that exist. `used_bytes` of them are the last commit's and the
+  // snapshots'. DataLoss: a file is missing or too short.
   static absl::StatusOr<std::unique_ptr<StoreSpace>> Open(const StoreOptions& options,
-                                                          uint64_t page_bytes,
+                                                          uint64_t used_bytes,
                                                           const std::vector<StoreFolder>* folders,
-                                                          IoEngine* io);
+                                                          Catalog* catalog, IoEngine* io);
 
   // As in Store.
   absl::StatusOr<Extent> Allocate(uint32_t size_bytes);
+  uint64_t used_bytes() const { return extents_.used_bytes(); }
   uint64_t available_bytes() const;
+  std::optional<DeviceProfile> Profile(uint16_t device) const { return profiles_[device]; }
+  absl::Status SetProfile(uint16_t device, const DeviceProfile& profile);
 
-  ExtentAllocator& extents() { return extents_; }
-  const ExtentAllocator& extents() const { return extents_; }
+  // An extent that was allocated and that no commit names.
+  void Release(const Extent& extent) { extents_.Free(extent); }
+  // An extent that was named in the catalog until its last change.
+  void Unnamed(const Extent& extent);
+
+  // Giving back, in steps: CutEnds takes the free ends of files out of use; when the catalog knows
+  // that, ReturnToFileSystems shortens the files and makes holes. The bytes that were given back.
+  absl::Status CutEnds();
+  absl::StatusOr<uint64_t> ReturnToFileSystems();
+
   SegmentFiles& files() { return files_; }
+  const SegmentFiles& files() const { return files_; }
 
  private:
-  StoreSpace(const StoreOptions& options, uint64_t page_bytes,
-             const std::vector<StoreFolder>* folders, IoEngine* io);
-  absl::Status OpenFiles();
+  // What was loaded of a device's free_space: everything before `next`.
+  struct Loaded {
+    ChunkId next;
+    bool all = false;
+  };
+
+  StoreSpace(const StoreOptions& options, uint64_t used_bytes,
+             const std::vector<StoreFolder>* folders, Catalog* catalog, IoEngine* io);
+  absl::Status Load();
+  absl::StatusOr<bool> LoadMore(uint16_t device);
+  void AddFree(uint16_t device, uint32_t segment, uint64_t offset, uint64_t size_bytes);
+  absl::StatusOr<std::optional<Extent>> TakeExisting(uint16_t device, uint32_t size_bytes);
+  absl::StatusOr<Extent> Find(uint32_t size_bytes);
   absl::StatusOr<uint64_t> FreeBytes(uint16_t device) const;
   absl::Status Grow(uint16_t device, uint64_t needed_bytes);
   absl::Status OverBudget(uint64_t size_bytes) const;
@@ -54,9 +81,13 @@ class StoreSpace {
   const StoreOptions options_;
   const uint64_t page_bytes_;
   const std::vector<StoreFolder>* const folders_;
+  Catalog* const catalog_;
   std::vector<dev_t> file_systems_;  // of each folder
   SegmentFiles files_;
   ExtentAllocator extents_;
+  std::vector<Loaded> loaded_;  // of each folder
+  std::vector<std::optional<DeviceProfile>> profiles_;
+  DeviceRotation rotation_;
 };
 
 }  // namespace spillway::io

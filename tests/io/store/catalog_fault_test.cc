@@ -163,7 +163,8 @@ std::string NameOf(const ::testing::TestParamInfo<Kind>& kind) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, CatalogFaultTest,
                          ::testing::Values(Kind::kEio, Kind::kEnospc, Kind::kReadRot,
-                                           Kind::kTornWrite, Kind::kLostSync),
+                                           Kind::kWriteRot, Kind::kLostWrite, Kind::kTornWrite,
+                                           Kind::kLostSync),
                          NameOf);
 
 }  // namespace

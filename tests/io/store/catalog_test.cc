@@ -15,13 +15,22 @@
 #include <random>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "io/store/catalog_change.h"
+#include "io/store/catalog_digest.h"
 #include "tests/io/store/store_test_util.h"
 
 namespace spillway::io {
 namespace {
 
-constexpr PageRecord kPage = {
-    .extent = {1, 2, 8192, 65536}, .content_bytes = 65000, .checksum = 0xfedcba9876543210u};
+constexpr uint64_t kSegmentBytes = uint64_t{8} << 30;
+
+// A page of 64 KiB, each in a place of its own.
+PageRecord Page(uint64_t page) {
+  return {.extent = {1, 2, page * 65536, 65536},
+          .content_bytes = 65000,
+          .checksum = 0xfedcba9876543210u};
+}
 
 class CatalogTest : public ::testing::Test {
  protected:
@@ -33,25 +42,31 @@ class CatalogTest : public ::testing::Test {
     Make();
     auto catalog = Catalog::Open(path_);
     ASSERT_TRUE(catalog.ok()) << catalog.status();
-    const absl::Status status =
-        (*catalog)->Write(1, 42, std::string("a\0b", 3), [&]() -> absl::Status {
-          absl::Status put = (*catalog)->PutTensor(5, {"weight", "{}", 1000});
-          for (uint64_t page = 0; page < num_pages && put.ok(); ++page)
-            put = (*catalog)->PutPage(5, page, kPage);
-          return put;
-        });
-    ASSERT_TRUE(status.ok()) << status;
+    auto change = CatalogChange::Begin(catalog->get(), std::nullopt);
+    ASSERT_TRUE(change.ok()) << change.status();
+    (*change)->AddSpace(1, 2, 0, kSegmentBytes);
+    ASSERT_TRUE((*change)->PutSegment({1, 2, kSegmentBytes, kSegmentBytes / 2}).ok());
+    ASSERT_TRUE((*change)->AddTensor(5, {"weight", "{}", num_pages}).ok());
+    for (uint64_t page = 0; page < num_pages; ++page)
+      ASSERT_TRUE((*change)->PutPage(5, page, Page(page), true).ok());
+    const auto commit = (*change)->FinishCommit(std::string("a\0b", 3));
+    ASSERT_TRUE(commit.ok()) << commit.status();
+    EXPECT_EQ(commit->used_bytes, num_pages * 65536);
   }
   // Everything that reading can find wrong.
   absl::Status ReadAll() {
     auto catalog = Catalog::Open(path_);
     if (!catalog.ok()) return catalog.status();
     if (auto commit = (*catalog)->ReadCommit(); !commit.ok()) return commit.status();
-    absl::Status status =
-        (*catalog)->ReadTensors([](uint64_t, const TensorRecord&) { return absl::OkStatus(); });
-    if (!status.ok()) return status;
-    return (*catalog)->ReadPages(
-        [](uint64_t, uint64_t, const PageRecord&) { return absl::OkStatus(); });
+    if (auto segments = (*catalog)->ReadSegments(); !segments.ok()) return segments.status();
+    if (auto snapshots = (*catalog)->ReadSnapshots(); !snapshots.ok()) return snapshots.status();
+    if (auto profiles = (*catalog)->ReadProfiles(); !profiles.ok()) return profiles.status();
+    if (auto id = (*catalog)->NextTensorId(); !id.ok()) return id.status();
+    auto tensor = (*catalog)->FindTensor("weight");
+    if (!tensor.ok()) return tensor.status();
+    auto chunks = (*catalog)->ReadFreeChunks(1, {}, 1000);
+    if (!chunks.ok()) return chunks.status();
+    return (*catalog)->ReadPages(5, 0, 1 << 20, [](uint64_t, const PageRecord&) {});
   }
 
   TempFolder folder_;
@@ -59,7 +74,7 @@ class CatalogTest : public ::testing::Test {
 };
 
 TEST_F(CatalogTest, KeepsWhatWasCommitted) {
-  MakeWithCommit();
+  MakeWithCommit(3);
   auto catalog = Catalog::Open(path_);
   ASSERT_TRUE(catalog.ok()) << catalog.status();
   EXPECT_EQ((*catalog)->meta().store_id, "00112233445566778899aabbccddeeff");
@@ -68,30 +83,37 @@ TEST_F(CatalogTest, KeepsWhatWasCommitted) {
   const auto commit = (*catalog)->ReadCommit();
   ASSERT_TRUE(commit.ok() && commit->has_value());
   EXPECT_EQ((*commit)->number, 1u);
-  EXPECT_EQ((*commit)->digest, 42u);
+  EXPECT_EQ((*commit)->revision, 1u);
+  EXPECT_EQ((*commit)->used_bytes, 3 * 65536u);
   EXPECT_EQ((*commit)->user_state, std::string("a\0b", 3));
-  std::vector<std::string> names;
-  ASSERT_TRUE((*catalog)
-                  ->ReadTensors([&](uint64_t id, const TensorRecord& tensor) {
-                    EXPECT_EQ(id, 5u);
-                    EXPECT_EQ(tensor.description, "{}");
-                    EXPECT_EQ(tensor.num_pages, 1000u);
-                    names.push_back(tensor.name);
-                    return absl::OkStatus();
-                  })
-                  .ok());
-  EXPECT_EQ(names, std::vector<std::string>{"weight"});
-  int pages = 0;
-  ASSERT_TRUE((*catalog)
-                  ->ReadPages([&](uint64_t id, uint64_t page, const PageRecord& record) {
-                    EXPECT_EQ(id, 5u);
-                    EXPECT_EQ(page, 0u);
-                    EXPECT_EQ(record, kPage);
-                    ++pages;
-                    return absl::OkStatus();
-                  })
-                  .ok());
-  EXPECT_EQ(pages, 1);
+  uint64_t digest =
+      TensorDigest(5, {"weight", "{}", 3}) + CommitDigest(1, 65536, (*commit)->user_state);
+  const auto tensor = (*catalog)->FindTensor("weight");
+  ASSERT_TRUE(tensor.ok() && tensor->has_value());
+  EXPECT_EQ((*tensor)->id, 5u);
+  EXPECT_EQ((*tensor)->record.description, "{}");
+  EXPECT_EQ((*tensor)->record.num_pages, 3u);
+  EXPECT_FALSE((*catalog)->FindTensor("bias")->has_value());
+  EXPECT_EQ(*(*catalog)->NextTensorId(), 6u);
+  uint64_t next = 0;
+  const absl::Status status =
+      (*catalog)->ReadPages(5, 0, 1024, [&](uint64_t page, const PageRecord& record) {
+        EXPECT_EQ(page, next++);
+        EXPECT_EQ(record, Page(page));
+        digest += PageDigest(5, page, record);
+      });
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(next, 3u);
+  EXPECT_EQ((*commit)->digest, digest);
+  const auto chunks = (*catalog)->ReadFreeChunks(1, {}, 1000);
+  ASSERT_TRUE(chunks.ok()) << chunks.status();
+  ASSERT_EQ(chunks->size(), kSegmentBytes / kChunkBytes);
+  EXPECT_EQ((*chunks)[0].runs, (std::vector<UnitRun>{{48, kChunkUnits - 48}}));
+  EXPECT_EQ((*chunks)[1].runs, (std::vector<UnitRun>{{0, kChunkUnits}}));
+  EXPECT_TRUE((*catalog)->ReadFreeChunks(0, {}, 1000)->empty());
+  const auto segments = (*catalog)->ReadSegments();
+  ASSERT_EQ(segments->size(), 1u);
+  EXPECT_EQ((*segments)[0].written_bytes, kSegmentBytes / 2);
 }
 
 TEST_F(CatalogTest, ANewOneHasNoCommit) {
@@ -111,7 +133,7 @@ TEST_F(CatalogTest, IsOneFileWhenClosed) {
 TEST_F(CatalogTest, IsReadableWithTheSqliteCommand) {
   MakeWithCommit();
   EXPECT_EQ(RunSql(path_, "SELECT value FROM meta WHERE key = 'format_version'", /*vfs=*/nullptr),
-            "1");
+            "2");
   EXPECT_EQ(RunSql(path_, "SELECT name FROM tensors JOIN pages ON tensors.id = pages.tensor",
                    /*vfs=*/nullptr),
             "weight");
@@ -125,53 +147,97 @@ TEST_F(CatalogTest, IsReadableWithTheSqliteCommand) {
 }
 
 TEST_F(CatalogTest, CanBeReadWhileItIsOpen) {
-  Make();
-  auto catalog = Catalog::Open(path_);
-  ASSERT_TRUE(catalog.ok());
-  ASSERT_TRUE(
-      (*catalog)->Write(1, 0, "x", [&] { return (*catalog)->PutTensor(1, {"w", "{}", 1}); }).ok());
-  EXPECT_EQ(RunSql(path_, "SELECT count(*) FROM tensors"), "1");
-  EXPECT_TRUE((*catalog)->Write(2, 0, "y", [] { return absl::OkStatus(); }).ok());
-}
-
-TEST_F(CatalogTest, AFailedTransactionLeavesTheLastCommit) {
   MakeWithCommit();
   auto catalog = Catalog::Open(path_);
   ASSERT_TRUE(catalog.ok());
-  const absl::Status status = (*catalog)->Write(2, 43, "new", [&]() -> absl::Status {
-    EXPECT_TRUE((*catalog)->ErasePage(5, 0).ok());
-    return absl::AbortedError("stop here");
-  });
-  EXPECT_TRUE(absl::IsAborted(status));
+  EXPECT_EQ(RunSql(path_, "SELECT count(*) FROM tensors"), "1");
+  auto change = CatalogChange::Begin(catalog->get(), *(*catalog)->ReadCommit());
+  ASSERT_TRUE(change.ok()) << change.status();
+  ASSERT_TRUE((*change)->AddTensor(6, {"w", "{}", 1}).ok());
+  EXPECT_EQ(RunSql(path_, "SELECT count(*) FROM tensors"), "1");
+  EXPECT_TRUE((*change)->FinishCommit("y").ok());
+  EXPECT_EQ(RunSql(path_, "SELECT count(*) FROM tensors"), "2");
+}
+
+TEST_F(CatalogTest, AChangeThatIsNotFinishedLeavesTheLastCommit) {
+  MakeWithCommit();
+  auto catalog = Catalog::Open(path_);
+  ASSERT_TRUE(catalog.ok());
+  const auto last = *(*catalog)->ReadCommit();
+  {
+    auto change = CatalogChange::Begin(catalog->get(), last);
+    ASSERT_TRUE((*change)->PutPage(5, 0, std::nullopt, false).ok());
+  }
   EXPECT_EQ((*(*catalog)->ReadCommit())->number, 1u);
   EXPECT_EQ(RunSql(path_, "SELECT count(*) FROM pages"), "1");
-  EXPECT_TRUE((*catalog)->Write(2, 43, "new", [] { return absl::OkStatus(); }).ok());
+  auto change = CatalogChange::Begin(catalog->get(), last);
+  ASSERT_TRUE((*change)->PutPage(5, 0, std::nullopt, false).ok());
+  const auto commit = (*change)->FinishCommit("new");
+  ASSERT_TRUE(commit.ok()) << commit.status();
+  EXPECT_EQ(commit->used_bytes, 0u);
+  ASSERT_EQ((*change)->freed().size(), 1u);
+  EXPECT_EQ((*change)->freed()[0].extent, Page(0).extent);
 }
 
 TEST_F(CatalogTest, AFailedStatementNamesFileAndCause) {
   MakeWithCommit();
   auto catalog = Catalog::Open(path_);
   ASSERT_TRUE(catalog.ok());
-  const absl::Status status =
-      (*catalog)->Write(2, 0, "", [&] { return (*catalog)->PutTensor(6, {"weight", "{}", 1}); });
+  auto change = CatalogChange::Begin(catalog->get(), *(*catalog)->ReadCommit());
+  const absl::Status status = (*change)->AddTensor(5, {"bias", "{}", 1});
   EXPECT_NE(status.message().find(path_), absl::string_view::npos) << status;
   EXPECT_NE(status.message().find("UNIQUE"), absl::string_view::npos) << status;
 }
 
-TEST_F(CatalogTest, ANewerFormatIsRefusedWithTheReason) {
+TEST_F(CatalogTest, BytesThatAreNotFreeAreNeverTaken) {
   MakeWithCommit();
-  RunSql(path_, "UPDATE meta SET value = 2 WHERE key = 'format_version'");
-  const absl::Status status = Catalog::Open(path_).status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-  EXPECT_NE(status.message().find("format 2"), absl::string_view::npos) << status;
-  EXPECT_NE(status.message().find("format 1"), absl::string_view::npos) << status;
+  auto catalog = Catalog::Open(path_);
+  ASSERT_TRUE(catalog.ok());
+  auto change = CatalogChange::Begin(catalog->get(), *(*catalog)->ReadCommit());
+  ASSERT_TRUE((*change)->AddTensor(6, {"bias", "{}", 1}).ok());
+  ASSERT_TRUE((*change)->PutPage(6, 0, Page(0), true).ok());
+  const absl::Status status = (*change)->FinishCommit("").status();
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  change->reset();
+  EXPECT_EQ(RunSql(path_, "SELECT count(*) FROM pages"), "1");
+}
+
+TEST_F(CatalogTest, AnotherFormatIsRefusedWithTheReason) {
+  MakeWithCommit();
+  for (const char* format : {"1", "3"}) {
+    RunSql(path_,
+           absl::StrCat("UPDATE meta SET value = ", format, " WHERE key = 'format_version'"));
+    const absl::Status status = Catalog::Open(path_).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_NE(status.message().find(absl::StrCat("format ", format)), absl::string_view::npos)
+        << status;
+    EXPECT_NE(status.message().find("format 2"), absl::string_view::npos) << status;
+  }
 }
 
 TEST_F(CatalogTest, ARefusedCatalogIsNotChanged) {
   Make();
-  RunSql(path_, "UPDATE meta SET value = 2 WHERE key = 'format_version'");
+  RunSql(path_, "UPDATE meta SET value = 3 WHERE key = 'format_version'");
   EXPECT_FALSE(Catalog::Open(path_).ok());
   EXPECT_EQ(RunSql(path_, "PRAGMA journal_mode"), "delete");
+}
+
+TEST_F(CatalogTest, KeepsProfilesAndRefusesImpossibleOnes) {
+  Make();
+  const DeviceProfile profile = {1 << 20, 8, 4, 2, 7.5e9, 5e9};
+  {
+    auto catalog = Catalog::Open(path_);
+    ASSERT_TRUE((*catalog)->WriteProfile(1, profile).ok());
+    EXPECT_TRUE(absl::IsInvalidArgument((*catalog)->WriteProfile(2, profile)));
+    DeviceProfile impossible = profile;
+    impossible.write_bytes_per_second = 0;
+    EXPECT_TRUE(absl::IsInvalidArgument((*catalog)->WriteProfile(1, impossible)));
+  }
+  auto catalog = Catalog::Open(path_);
+  const auto profiles = (*catalog)->ReadProfiles();
+  ASSERT_TRUE(profiles.ok()) << profiles.status();
+  EXPECT_EQ((*profiles)[0], std::nullopt);
+  EXPECT_EQ((*profiles)[1], profile);
 }
 
 TEST_F(CatalogTest, WhatIsNoCatalogIsDataLoss) {
@@ -198,8 +264,24 @@ TEST_F(CatalogTest, RowsThatBreakAnInvariantAreDataLoss) {
       "UPDATE pages SET size_bytes = 0",
       "UPDATE pages SET size_bytes = 1 << 32",
       "UPDATE pages SET content_bytes = 65537",
-      "UPDATE pages SET page = -1",
+      "UPDATE pages SET skip_bytes = 1",
       "UPDATE tensors SET num_pages = -1",
+      "UPDATE tensors SET id = -5; UPDATE tensor_spans SET tensor = -5",
+      "UPDATE segments SET device = 2",
+      "UPDATE segments SET size_bytes = 5000",
+      "UPDATE segments SET written_bytes = size_bytes + 4096",
+      "UPDATE free_space SET runs = ''",
+      "UPDATE free_space SET runs = '0+16385'",
+      "UPDATE free_space SET runs = '0+3 3+1'",
+      "UPDATE free_space SET runs = '5+1 0+1'",
+      "UPDATE free_space SET runs = '-1+3'",
+      "UPDATE free_space SET runs = '0+0'",
+      "UPDATE free_space SET runs = '1+2 '",
+      "UPDATE free_space SET chunk = -1 WHERE chunk = 0",
+      "INSERT INTO snapshots VALUES ('a', 0, '', x'', 0)",
+      "INSERT INTO devices VALUES (0, 4096, 0, 1, 1, 1.0, 1.0, '')",
+      "INSERT INTO devices VALUES (0, 4096, 1, 1, 1, -1.0, 1.0, '')",
+      "UPDATE last_commit SET used_bytes = -1",
       "UPDATE last_commit SET number = 0",
       "UPDATE meta SET value = 'many' WHERE key = 'num_folders'",
       "UPDATE meta SET value = 257 WHERE key = 'num_folders'",
@@ -210,6 +292,9 @@ TEST_F(CatalogTest, RowsThatBreakAnInvariantAreDataLoss) {
       "DROP TABLE pages",
       "DROP TABLE tensors",
       "DROP TABLE last_commit",
+      "DROP TABLE segments",
+      "DROP TABLE packs",
+      "DROP TABLE snapshots",
       "DROP TABLE meta",
   };
   const std::string good = folder_ / "good";

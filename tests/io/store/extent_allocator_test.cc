@@ -20,14 +20,14 @@ constexpr uint64_t kUnit = kIoAlignment;
 constexpr uint64_t kNoLimit = UINT64_MAX;
 
 TEST(ExtentAllocator, GivesNothingBeforeThereIsSpace) {
-  ExtentAllocator extents(1, kNoLimit);
-  EXPECT_FALSE(extents.TakeWritten(kUnit));
+  ExtentAllocator extents(1, kNoLimit, 0);
+  EXPECT_FALSE(extents.TakeWritten(0, kUnit));
   EXPECT_FALSE(extents.TakeFresh(0, kUnit));
   EXPECT_EQ(extents.used_bytes(), 0u);
 }
 
 TEST(ExtentAllocator, RoundsUpToUnits) {
-  ExtentAllocator extents(1, kNoLimit);
+  ExtentAllocator extents(1, kNoLimit, 0);
   extents.AddFresh(0, 0, 0, 4 * kUnit);
   const auto extent = extents.TakeFresh(0, kUnit + 1);
   ASSERT_TRUE(extent);
@@ -36,69 +36,49 @@ TEST(ExtentAllocator, RoundsUpToUnits) {
 }
 
 TEST(ExtentAllocator, WrittenSpaceIsPreferredByBestFit) {
-  ExtentAllocator extents(1, kNoLimit);
+  ExtentAllocator extents(1, kNoLimit, 0);
   extents.AddWritten(0, 0, 0, 8 * kUnit);
   extents.AddWritten(0, 0, 10 * kUnit, 3 * kUnit);
   extents.AddWritten(0, 0, 20 * kUnit, 2 * kUnit);
-  EXPECT_EQ(extents.TakeWritten(2 * kUnit)->offset, 20 * kUnit);
-  EXPECT_EQ(extents.TakeWritten(2 * kUnit)->offset, 10 * kUnit);
-  EXPECT_EQ(extents.TakeWritten(2 * kUnit)->offset, 0u);
-  EXPECT_EQ(extents.TakeWritten(7 * kUnit), std::nullopt);
+  EXPECT_EQ(extents.TakeWritten(0, 2 * kUnit)->offset, 20 * kUnit);
+  EXPECT_EQ(extents.TakeWritten(0, 2 * kUnit)->offset, 10 * kUnit);
+  EXPECT_EQ(extents.TakeWritten(0, 2 * kUnit)->offset, 0u);
+  EXPECT_EQ(extents.TakeWritten(0, 7 * kUnit), std::nullopt);
 }
 
 TEST(ExtentAllocator, NeighboursBecomeOneRunInAnyOrder) {
   std::vector<int> order = {0, 1, 2, 3};
   do {
-    ExtentAllocator extents(1, kNoLimit);
+    ExtentAllocator extents(1, kNoLimit, 0);
     extents.AddFresh(0, 0, 0, 4 * kUnit);
     std::vector<Extent> taken;
     for (int i = 0; i < 4; ++i) taken.push_back(*extents.TakeFresh(0, kUnit));
     for (int i : order) extents.Free(taken[static_cast<size_t>(i)]);
     EXPECT_EQ(extents.num_runs(), 1u);
-    EXPECT_TRUE(extents.TakeWritten(4 * kUnit));
+    EXPECT_TRUE(extents.TakeWritten(0, 4 * kUnit));
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
 TEST(ExtentAllocator, RunsOfDifferentSegmentsStayApart) {
-  ExtentAllocator extents(1, kNoLimit);
+  ExtentAllocator extents(1, kNoLimit, 0);
   extents.AddWritten(0, 0, 0, 2 * kUnit);
   extents.AddWritten(0, 1, 0, 2 * kUnit);
-  EXPECT_FALSE(extents.TakeWritten(3 * kUnit));
+  EXPECT_FALSE(extents.TakeWritten(0, 3 * kUnit));
   EXPECT_EQ(extents.num_runs(), 2u);
 }
 
 TEST(ExtentAllocator, FreshSpaceThatContinuesJoinsAndTheRestOfAnEarlierFileIsNotLost) {
-  ExtentAllocator extents(1, kNoLimit);
+  ExtentAllocator extents(1, kNoLimit, 0);
   extents.AddFresh(0, 0, 0, 2 * kUnit);
   extents.AddFresh(0, 0, 2 * kUnit, 2 * kUnit);
   ASSERT_TRUE(extents.TakeFresh(0, 3 * kUnit));
   extents.AddFresh(0, 1, 0, 4 * kUnit);
-  EXPECT_EQ(extents.TakeWritten(kUnit), (Extent{0, 0, 3 * kUnit, kUnit}));
+  EXPECT_EQ(extents.TakeWritten(0, kUnit), (Extent{0, 0, 3 * kUnit, kUnit}));
   EXPECT_EQ(extents.TakeFresh(0, 4 * kUnit), (Extent{0, 1, 0, 4 * kUnit}));
 }
 
-TEST(ExtentAllocator, DevicesTakeTurns) {
-  ExtentAllocator extents(3, kNoLimit);
-  for (uint16_t device = 0; device < 3; ++device) extents.AddFresh(device, 0, 0, 8 * kUnit);
-  std::vector<Extent> taken;
-  for (int i = 0; i < 6; ++i) {
-    taken.push_back(*extents.TakeFresh(extents.turn(), kUnit));
-    EXPECT_EQ(taken.back().device, i % 3);
-  }
-  for (const Extent& extent : taken) extents.Free(extent);
-  for (int i = 0; i < 6; ++i) EXPECT_EQ(extents.TakeWritten(kUnit)->device, i % 3);
-}
-
-TEST(ExtentAllocator, AnotherDeviceServesWhenTheOneInTurnCannot) {
-  ExtentAllocator extents(2, kNoLimit);
-  extents.AddWritten(1, 0, 0, 2 * kUnit);
-  EXPECT_EQ(extents.turn(), 0);
-  EXPECT_EQ(extents.TakeWritten(kUnit)->device, 1);
-  EXPECT_EQ(extents.turn(), 0);
-}
-
 TEST(ExtentAllocator, BudgetIsHard) {
-  ExtentAllocator extents(1, 5 * kUnit / 2);
+  ExtentAllocator extents(1, 5 * kUnit / 2, 0);
   extents.AddFresh(0, 0, 0, 8 * kUnit);
   EXPECT_TRUE(extents.WithinBudget(2 * kUnit));
   EXPECT_FALSE(extents.WithinBudget(2 * kUnit + 1));
@@ -106,30 +86,33 @@ TEST(ExtentAllocator, BudgetIsHard) {
   ASSERT_TRUE(extent);
   EXPECT_FALSE(extents.TakeFresh(0, 1));
   extents.Free(*extent);
-  EXPECT_TRUE(extents.TakeWritten(1));
-  EXPECT_FALSE(extents.TakeWritten(2 * kUnit));
+  EXPECT_TRUE(extents.TakeWritten(0, 1));
+  EXPECT_FALSE(extents.TakeWritten(0, 2 * kUnit));
 }
 
-TEST(ExtentAllocator, ClaimTakesWhatExistsOnce) {
-  ExtentAllocator extents(1, /*max_bytes=*/0);
-  extents.AddWritten(0, 2, 0, 8 * kUnit);
-  EXPECT_TRUE(extents.Claim({0, 2, 2 * kUnit, 2 * kUnit}));
-  EXPECT_FALSE(extents.Claim({0, 2, 2 * kUnit, 2 * kUnit}));
-  EXPECT_FALSE(extents.Claim({0, 2, 3 * kUnit, 2 * kUnit}));
-  EXPECT_FALSE(extents.Claim({0, 2, kUnit, 2 * kUnit}));
-  EXPECT_FALSE(extents.Claim({0, 2, 7 * kUnit, 2 * kUnit}));
-  EXPECT_FALSE(extents.Claim({0, 1, 0, kUnit}));
-  EXPECT_FALSE(extents.Claim({0, 3, 0, kUnit}));
-  EXPECT_FALSE(extents.Claim({1, 2, 0, kUnit}));
-  EXPECT_FALSE(extents.Claim({0, 2, 0, 0}));
-  EXPECT_TRUE(extents.Claim({0, 2, 0, 2 * kUnit}));
-  EXPECT_TRUE(extents.Claim({0, 2, 4 * kUnit, 4 * kUnit}));
-  EXPECT_EQ(extents.used_bytes(), 8 * kUnit);
+TEST(ExtentAllocator, BytesThatAreInUseFromTheStartCount) {
+  ExtentAllocator extents(1, 3 * kUnit, 2 * kUnit);
+  extents.AddWritten(0, 0, 0, 4 * kUnit);
+  EXPECT_FALSE(extents.TakeWritten(0, 2 * kUnit));
+  extents.Unuse(2 * kUnit);
+  EXPECT_TRUE(extents.TakeWritten(0, 2 * kUnit));
+}
+
+TEST(ExtentAllocator, CutsTheFreeEndOfASegmentWrittenOrFresh) {
+  ExtentAllocator extents(1, kNoLimit, 0);
+  extents.AddWritten(0, 0, 2 * kUnit, 3 * kUnit);
+  extents.AddWritten(0, 1, 0, 4 * kUnit);
+  extents.AddFresh(0, 0, 5 * kUnit, 3 * kUnit);
+  EXPECT_EQ(extents.CutTail(0, 0, 8 * kUnit), 2 * kUnit);
+  EXPECT_EQ(extents.CutTail(0, 0, 2 * kUnit), 2 * kUnit);
+  EXPECT_EQ(extents.CutTail(0, 1, 5 * kUnit), 5 * kUnit);
+  EXPECT_EQ(extents.num_runs(), 1u);
+  EXPECT_EQ(extents.CutTail(0, 1, 4 * kUnit), 0u);
   EXPECT_EQ(extents.num_runs(), 0u);
 }
 
 TEST(ExtentAllocatorDeathTest, FreeingTwiceIsABrokenInvariant) {
-  ExtentAllocator extents(1, kNoLimit);
+  ExtentAllocator extents(1, kNoLimit, 0);
   extents.AddFresh(0, 0, 0, 8 * kUnit);
   const Extent first = *extents.TakeFresh(0, kUnit);
   ASSERT_TRUE(extents.TakeFresh(0, kUnit));
@@ -207,7 +190,7 @@ class RandomRun {
   explicit RandomRun(uint32_t seed)
       : random_(seed),
         num_devices_(static_cast<uint16_t>(1 + random_() % 3)),
-        extents_(num_devices_, kBudget) {
+        extents_(num_devices_, kBudget, 0) {
     next_segment_.resize(num_devices_);
   }
 
@@ -255,25 +238,21 @@ class RandomRun {
     const uint32_t size_bytes = static_cast<uint32_t>(1 + random_() % (12 * kUnit));
     const uint64_t units = (size_bytes + kUnit - 1) / kUnit;
     const bool fits_budget = extents_.used_bytes() + units * kUnit <= kBudget;
-    uint16_t expected_device = num_devices_;
-    for (uint16_t i = num_devices_; i-- > 0;) {
-      const uint16_t device = static_cast<uint16_t>((extents_.turn() + i) % num_devices_);
-      if (model_.BestFit(device, units) > 0) expected_device = device;
-    }
-    std::optional<Extent> extent = extents_.TakeWritten(size_bytes);
-    ASSERT_EQ(extent.has_value(), fits_budget && expected_device < num_devices_);
+    const uint16_t device = static_cast<uint16_t>(random_() % num_devices_);
+    const uint64_t best_fit = model_.BestFit(device, units);
+    std::optional<Extent> extent = extents_.TakeWritten(device, size_bytes);
+    ASSERT_EQ(extent.has_value(), fits_budget && best_fit > 0);
     if (extent) {
       ASSERT_TRUE(model_.AllAre(*extent, Model::kFree));
-      ASSERT_EQ(extent->device, expected_device);
-      ASSERT_EQ(model_.RunAround(*extent), model_.BestFit(extent->device, units));
+      ASSERT_EQ(model_.RunAround(*extent), best_fit);
     } else {
-      extent = extents_.TakeFresh(extents_.turn(), size_bytes);
+      extent = extents_.TakeFresh(device, size_bytes);
       if (!extent) return;
       ASSERT_TRUE(fits_budget);
       ASSERT_TRUE(model_.AllAre(*extent, Model::kFresh));
     }
+    ASSERT_EQ(extent->device, device);
     ASSERT_EQ(extent->size_bytes, units * kUnit);
-    ASSERT_EQ(extents_.turn(), (extent->device + 1) % num_devices_);
     model_.Set(*extent, Model::kTaken);
     taken_.push_back(*extent);
   }

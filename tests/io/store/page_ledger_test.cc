@@ -13,8 +13,6 @@
 #include <set>
 #include <vector>
 
-#include "io/store/catalog_digest.h"
-
 namespace spillway::io {
 namespace {
 
@@ -28,9 +26,13 @@ PageRecord At(uint64_t unit) {
 
 TEST(PageLedger, KeepsARecordAsItWas) {
   PageLedger ledger;
-  ledger.AddTensor(1);
+  ledger.AddTensor(20, /*transient=*/false, /*committed=*/false);
   const PageRecord largest = {
-      {255, (1u << 24) - 1, (uint64_t{1} << 44) - kUnit, 0xfffff000u}, 0xfffff000u, UINT64_MAX};
+      .extent = {255, (1u << 24) - 1, (uint64_t{1} << 44) - kUnit, 0xfffff000u},
+      .content_bytes = 0xffffe000u,
+      .checksum = UINT64_MAX,
+      .skip_bytes = 0x1000,
+      .packed = true};
   EXPECT_EQ(ledger.Find({0, 7}), std::nullopt);
   EXPECT_EQ(ledger.Record({0, 7}, largest), std::nullopt);
   EXPECT_EQ(ledger.Find({0, 7}), largest);
@@ -40,60 +42,95 @@ TEST(PageLedger, KeepsARecordAsItWas) {
 
 TEST(PageLedger, AnUncommittedCopyIsFreedAtOnce) {
   PageLedger ledger;
-  ledger.AddTensor(1);
+  ledger.AddTensor(20, /*transient=*/false, /*committed=*/false);
   EXPECT_EQ(ledger.Record({0, 0}, At(1)), std::nullopt);
-  EXPECT_EQ(ledger.Record({0, 0}, At(2)), At(1).extent);
-  EXPECT_EQ(ledger.Forget({0, 0}), At(2).extent);
+  EXPECT_EQ(ledger.Record({0, 0}, At(2)), At(1));
+  EXPECT_EQ(ledger.Forget({0, 0}), At(2));
   EXPECT_EQ(ledger.Forget({0, 0}), std::nullopt);
 }
 
 TEST(PageLedger, RecordingTheSameExtentAgainFreesNothing) {
   PageLedger ledger;
-  ledger.AddTensor(1);
+  ledger.AddTensor(20, /*transient=*/false, /*committed=*/false);
   ledger.Record({0, 0}, At(1));
   EXPECT_EQ(ledger.Record({0, 0}, At(1)), std::nullopt);
   EXPECT_EQ(ledger.Changed().size(), 1u);
 }
 
-TEST(PageLedger, ACommittedCopyIsFreedByTheNextCommit) {
+TEST(PageLedger, ACommittedCopyIsTheCatalogsToFree) {
   PageLedger ledger;
-  ledger.AddTensor(1);
+  ledger.AddTensor(20, /*transient=*/false, /*committed=*/false);
   ledger.Record({0, 0}, At(1));
   EXPECT_TRUE(ledger.Committed().empty());
-  EXPECT_TRUE(ledger.IsNamedByCommit({0, 0}));
   EXPECT_EQ(ledger.Record({0, 0}, At(2)), std::nullopt);
-  EXPECT_EQ(ledger.Record({0, 0}, At(3)), At(2).extent);
-  EXPECT_EQ(ledger.Committed(), std::vector<Extent>{At(1).extent});
+  EXPECT_EQ(ledger.Record({0, 0}, At(3)), At(2));
+  EXPECT_TRUE(ledger.Committed().empty()) << "the catalog knows the extents of commits";
   EXPECT_TRUE(ledger.Changed().empty());
+}
+
+TEST(PageLedger, LoadsARangeAroundWhatChanged) {
+  PageLedger ledger;
+  ledger.AddTensor(2000, /*transient=*/false, /*committed=*/true);
+  EXPECT_TRUE(ledger.NeedsLoad({0, 1}));
+  EXPECT_EQ(ledger.Record({0, 1}, At(9)), std::nullopt);
+  EXPECT_EQ(ledger.Forget({0, 2}), std::nullopt);
+  EXPECT_FALSE(ledger.NeedsLoad({0, 1}));
+  EXPECT_FALSE(ledger.NeedsLoad({0, 2}));
+  EXPECT_TRUE(ledger.NeedsLoad({0, 3}));
+  for (uint64_t page = 0; page < 4; ++page) ledger.Load({0, page}, At(page + 1));
+  ledger.SetLoaded({0, 700});
+  EXPECT_EQ(ledger.Find({0, 0}), At(1));
+  EXPECT_EQ(ledger.Find({0, 1}), At(9)) << "the newer copy";
+  EXPECT_EQ(ledger.Find({0, 2}), std::nullopt) << "forgotten";
+  EXPECT_EQ(ledger.Find({0, 3}), At(4));
+  EXPECT_FALSE(ledger.NeedsLoad({0, 1023}));
+  EXPECT_TRUE(ledger.NeedsLoad({0, 1024}));
+  ledger.Committed();
+  EXPECT_EQ(ledger.Find({0, 1}), At(9));
+  EXPECT_EQ(ledger.Find({0, 2}), std::nullopt);
+}
+
+TEST(PageLedger, AResetGivesUpWhatNoCommitNames) {
+  PageLedger ledger;
+  ledger.AddTensor(20, /*transient=*/false, /*committed=*/true);
+  ledger.AddTensor(20, /*transient=*/true, /*committed=*/false);
+  ledger.Record({0, 1}, At(1));
+  ledger.CommitInDoubt();
+  ledger.Record({0, 1}, At(2));
+  ledger.Record({0, 3}, At(3));
+  ledger.Record({1, 3}, At(4));
+  EXPECT_EQ(ledger.Reset(), (std::vector<PageRecord>{At(1), At(2), At(3)}));
+  EXPECT_TRUE(ledger.Changed().empty());
+  EXPECT_TRUE(ledger.NeedsLoad({0, 1}));
+  EXPECT_EQ(ledger.Find({1, 3}), At(4));
 }
 
 TEST(PageLedger, ACommitInDoubtKeepsBothStates) {
   PageLedger ledger;
-  ledger.AddTensor(1);
+  ledger.AddTensor(20, /*transient=*/false, /*committed=*/false);
   ledger.Record({0, 0}, At(1));
   ledger.Committed();
   ledger.Record({0, 0}, At(2));
   ledger.CommitInDoubt();
   EXPECT_EQ(ledger.Record({0, 0}, At(3)), std::nullopt);
-  EXPECT_EQ(ledger.Record({0, 0}, At(4)), At(3).extent);
+  EXPECT_EQ(ledger.Record({0, 0}, At(4)), At(3));
   EXPECT_EQ(ledger.Changed().size(), 1u);
-  EXPECT_EQ(ledger.Committed(), (std::vector<Extent>{At(1).extent, At(2).extent}));
+  EXPECT_EQ(ledger.Committed(), std::vector<PageRecord>{At(2)});
 }
 
 TEST(PageLedger, TransientPagesAreNeverAmongTheChanges) {
   PageLedger ledger;
-  ledger.AddTensor(std::nullopt);
+  ledger.AddTensor(20, /*transient=*/true, /*committed=*/false);
   ledger.Record({0, 0}, At(1));
   EXPECT_TRUE(ledger.Changed().empty());
   ledger.Committed();
-  EXPECT_EQ(ledger.Record({0, 0}, At(2)), At(1).extent);
-  EXPECT_EQ(ledger.digest(), 0u);
+  EXPECT_EQ(ledger.Record({0, 0}, At(2)), At(1));
 }
 
 TEST(PageLedger, ChangesComeInOrderAndOnce) {
   PageLedger ledger;
-  ledger.AddTensor(1);
-  ledger.AddTensor(2);
+  ledger.AddTensor(20, /*transient=*/false, /*committed=*/false);
+  ledger.AddTensor(20, /*transient=*/false, /*committed=*/false);
   ledger.Record({1, 4}, At(1));
   ledger.Record({0, 9}, At(2));
   ledger.Record({1, 4}, At(3));
@@ -105,20 +142,20 @@ TEST(PageLedger, ChangesComeInOrderAndOnce) {
 
 TEST(PageLedgerDeathTest, WritingACommittedExtentInPlaceIsABrokenInvariant) {
   PageLedger ledger;
-  ledger.AddTensor(1);
+  ledger.AddTensor(20, /*transient=*/false, /*committed=*/false);
   ledger.Record({0, 0}, At(1));
   ledger.Committed();
   EXPECT_DEATH(ledger.Record({0, 0}, At(1)), "invariant");
 }
 
-// Extents by unit. The durable states that a crash could bring back must stay whole at every
-// moment.
+// Extents by unit, and a catalog that keeps the last commit's. The durable states that a crash
+// could bring back must stay whole at every moment.
 class RandomRun {
  public:
   explicit RandomRun(uint32_t seed) : random_(seed) {
-    ledger_.AddTensor(7);
-    ledger_.AddTensor(std::nullopt);
-    ledger_.AddTensor(9);
+    ledger_.AddTensor(20, false, true);
+    ledger_.AddTensor(20, true, false);
+    ledger_.AddTensor(20, false, true);
   }
 
   void Step() {
@@ -128,16 +165,15 @@ class RandomRun {
       case 1: return FailCommit();
       case 2:
       case 3: return Forget(key);
+      case 4: return Look(key);
       default: return Write(key);
     }
   }
   void Check() {
-    uint64_t digest = 0;
     for (const auto& [key, unit] : newest_) {
+      if (ledger_.NeedsLoad(key)) continue;
       ASSERT_EQ(ledger_.Find(key), At(unit));
-      if (key.tensor != 1) digest += PageDigest(key.tensor == 0 ? 7 : 9, key.page, At(unit));
     }
-    ASSERT_EQ(ledger_.digest(), digest);
     std::set<uint64_t> needed;
     for (const auto& [key, unit] : newest_) needed.insert(unit);
     for (const auto& state : possible_) {
@@ -159,10 +195,24 @@ class RandomRun {
     newest_.erase(key);
     TakeBack(ledger_.Forget(key));
   }
+  void Look(PageKey key) {
+    if (ledger_.NeedsLoad(key)) {
+      for (const auto& [other, unit] : possible_[0])
+        if (other.tensor == key.tensor) ledger_.Load(other, At(unit));
+      ledger_.SetLoaded(key);
+    }
+    const auto found = newest_.find(key);
+    ASSERT_EQ(ledger_.Find(key),
+              found == newest_.end() ? std::nullopt : std::optional(At(found->second)));
+  }
   void Commit() {
+    const State before = possible_[0];
     possible_ = {Lasting()};
     ledger_.Changed();
-    for (const Extent& extent : ledger_.Committed()) TakeBack(extent);
+    for (const PageRecord& record : ledger_.Committed()) TakeBack(record);
+    for (const auto& [key, unit] : before)  // as the catalog would
+      if (const auto now = newest_.find(key); now == newest_.end() || now->second != unit)
+        TakeBack(At(unit));
   }
   void FailCommit() {
     possible_.push_back(Lasting());
@@ -175,15 +225,15 @@ class RandomRun {
     }
     return state;
   }
-  void TakeBack(std::optional<Extent> extent) {
-    if (!extent) return;
-    ASSERT_EQ(taken_.erase(extent->offset / kUnit), 1u) << "given up twice";
+  void TakeBack(const std::optional<PageRecord>& record) {
+    if (!record) return;
+    ASSERT_EQ(taken_.erase(record->extent.offset / kUnit), 1u) << "given up twice";
   }
 
   std::mt19937 random_;
   PageLedger ledger_;
   State newest_;
-  std::vector<State> possible_;  // the last commit, and those in doubt since
+  std::vector<State> possible_ = {{}};  // the last commit, and those in doubt since
   std::set<uint64_t> taken_;
   uint64_t next_unit_ = 1;
 };

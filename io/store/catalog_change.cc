@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Commits are numbered. A row of pages was born in one and is the last commit's; a row of kept was
+// born in one and died in another, and is what every commit between had. A snapshot names a number,
+// so the rows that it needs are those born by then and not yet dead: taking one changes no row, and
+// a commit keeps what it replaces only if a snapshot is as new as that.
+//
+// A restored page is a new row of pages beside the row of kept that it was copied from, and names
+// the same extent. Two rows of different pages share an extent only through packs, which counts
+// them. So an extent is free when its row goes and neither a row of the same page nor a pack's
+// count holds it.
+
+#include "io/store/catalog_change.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "io/store/catalog_digest.h"
+#include "io/store/catalog_schema.h"
+#include "src/base/status_macros.h"
+
+namespace spillway::io {
+namespace {
+
+absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+
+std::string Now() { return absl::FormatTime(absl::RFC3339_sec, absl::Now(), absl::UTCTimeZone()); }
+
+// In each case the parameter is a snapshot's number; the rest of kept is left alone.
+constexpr char kNeededBy[] = "born <= ?1 AND died > ?1";
+// ... and the parameters ?2 and ?3 are the numbers of the snapshots before (0: none) and after.
+constexpr char kNeededOnlyBy[] = "born <= ?1 AND died > ?1 AND born > ?2 AND died <= ?3";
+
+constexpr char kColumns[] =
+    "device, segment, offset, size_bytes, skip_bytes, content_bytes, checksum";
+
+}  // namespace
+
+CatalogChange::CatalogChange(Catalog* catalog, const std::optional<CatalogCommit>& last)
+    : catalog_(catalog),
+      database_(catalog->database()),
+      last_(last),
+      number_(last ? last->number + 1 : 1),
+      space_(&database_) {
+  if (!last) return;
+  rows_digest_ =
+      last->digest - CommitDigest(last->number, catalog->meta().page_bytes, last->user_state);
+  used_bytes_ = last->used_bytes;
+}
+
+CatalogChange::~CatalogChange() {
+  // Statements first: one that has not ended would keep the transaction.
+  for (auto* statement : {&get_page_, &keep_page_, &put_page_, &erase_page_, &is_named_, &get_pack_,
+                          &put_pack_, &erase_pack_})
+    statement->reset();
+  database_.RollBack();
+}
+
+absl::StatusOr<std::unique_ptr<CatalogChange>> CatalogChange::Begin(
+    Catalog* catalog, const std::optional<CatalogCommit>& last) {
+  std::unique_ptr<CatalogChange> change(new CatalogChange(catalog, last));
+  SPILLWAY_RETURN_IF_ERROR(change->database_.Execute("BEGIN IMMEDIATE"));
+  SPILLWAY_RETURN_IF_ERROR(change->Prepare());
+  return change;
+}
+
+absl::Status CatalogChange::Prepare() {
+  SPILLWAY_ASSIGN_OR_RETURN(newest_snapshot_,
+                            ReadNumber("SELECT coalesce(max(number), 0) FROM snapshots", {}));
+  SPILLWAY_ASSIGN_OR_RETURN(get_page_, database_.Prepare("SELECT " SPILLWAY_PAGE_COLUMNS
+                                                         ", p.born FROM pages p" SPILLWAY_PACK_JOIN
+                                                         "WHERE p.tensor = ? AND p.page = ?"));
+  SPILLWAY_ASSIGN_OR_RETURN(keep_page_, database_.Prepare(absl::StrCat(
+                                            "INSERT INTO kept (tensor, page, born, ", kColumns,
+                                            ", died) SELECT tensor, page, born, ", kColumns,
+                                            ", ?3 FROM pages WHERE tensor = ?1 AND page = ?2")));
+  SPILLWAY_ASSIGN_OR_RETURN(put_page_, database_.Prepare(absl::StrCat(
+                                           "INSERT OR REPLACE INTO pages (tensor, page, born, ",
+                                           kColumns, ") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")));
+  SPILLWAY_ASSIGN_OR_RETURN(erase_page_,
+                            database_.Prepare("DELETE FROM pages WHERE tensor = ? AND page = ?"));
+  constexpr char kSameExtent[] =
+      "tensor = ?1 AND page = ?2 AND device = ?3 AND segment = ?4 AND offset = ?5";
+  SPILLWAY_ASSIGN_OR_RETURN(
+      is_named_,
+      database_.Prepare(absl::StrCat("SELECT EXISTS (SELECT 1 FROM pages WHERE ", kSameExtent,
+                                     ") OR EXISTS (SELECT 1 FROM kept WHERE ", kSameExtent, ")")));
+  SPILLWAY_ASSIGN_OR_RETURN(
+      get_pack_, database_.Prepare("SELECT num_references FROM packs WHERE device = ? AND "
+                                   "segment = ? AND offset = ?"));
+  SPILLWAY_ASSIGN_OR_RETURN(
+      put_pack_, database_.Prepare("INSERT OR REPLACE INTO packs (device, segment, offset, "
+                                   "size_bytes, num_references) VALUES (?, ?, ?, ?, ?)"));
+  SPILLWAY_ASSIGN_OR_RETURN(
+      erase_pack_,
+      database_.Prepare("DELETE FROM packs WHERE device = ? AND segment = ? AND offset = ?"));
+  return absl::OkStatus();
+}
+
+absl::Status CatalogChange::Execute(std::string_view sql,
+                                    std::initializer_list<uint64_t> parameters) {
+  SPILLWAY_ASSIGN_OR_RETURN(SqliteStatement statement, database_.Prepare(sql));
+  int index = 0;
+  for (uint64_t value : parameters) statement.Bind(++index, value);
+  return statement.Run();
+}
+
+absl::StatusOr<uint64_t> CatalogChange::ReadNumber(std::string_view sql,
+                                                   std::initializer_list<uint64_t> parameters) {
+  SPILLWAY_ASSIGN_OR_RETURN(SqliteStatement statement, database_.Prepare(sql));
+  int index = 0;
+  for (uint64_t value : parameters) statement.Bind(++index, value);
+  SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, statement.Step());
+  RowReader reader(statement);
+  const uint64_t number = has_row ? reader.Next(kMaxInteger) : 0;
+  if (!reader.ok()) return catalog_->Damaged("a commit's number is impossible");
+  return number;
+}
+
+absl::StatusOr<std::vector<CatalogChange::Row>> CatalogChange::ReadRows(
+    std::string_view sql, std::initializer_list<uint64_t> parameters) {
+  SPILLWAY_ASSIGN_OR_RETURN(SqliteStatement statement, database_.Prepare(sql));
+  int index = 0;
+  for (uint64_t value : parameters) statement.Bind(++index, value);
+  std::vector<Row> rows;
+  while (true) {
+    SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, statement.Step());
+    if (!has_row) return rows;
+    RowReader reader(statement);
+    Row row;
+    row.record = reader.NextPage(catalog_->meta().num_folders);
+    row.id = reader.Next(kMaxInteger);
+    row.page = reader.Next(kMaxInteger);
+    if (!reader.ok()) {
+      return catalog_->Damaged(
+          absl::StrCat("a row of page ", row.page, " of tensor ", row.id, " is impossible"));
+    }
+    rows.push_back(row);
+  }
+}
+
+// --- Space ---
+
+absl::Status CatalogChange::PutSegment(const CatalogSegment& segment) {
+  if (segment.size_bytes == 0) {
+    return Execute("DELETE FROM segments WHERE device = ? AND segment = ?",
+                   {segment.device, segment.segment});
+  }
+  return Execute(
+      "INSERT OR REPLACE INTO segments (device, segment, size_bytes, written_bytes) "
+      "VALUES (?, ?, ?, ?)",
+      {segment.device, segment.segment, segment.size_bytes, segment.written_bytes});
+}
+
+absl::StatusOr<uint64_t> CatalogChange::PackReferences(const Extent& extent) {
+  get_pack_->Bind(1, extent.device).Bind(2, extent.segment).Bind(3, extent.offset);
+  SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, get_pack_->Step());
+  if (!has_row) return uint64_t{0};
+  RowReader reader(*get_pack_);
+  const uint64_t references = reader.Next(kMaxInteger);
+  get_pack_->Reset();
+  if (!reader.ok() || references == 0) return catalog_->Damaged("a row of packs is impossible");
+  return references;
+}
+
+absl::Status CatalogChange::SetPackReferences(const Extent& extent, uint64_t references) {
+  SqliteStatement& statement = references > 0 ? *put_pack_ : *erase_pack_;
+  statement.Bind(1, extent.device).Bind(2, extent.segment).Bind(3, extent.offset);
+  if (references > 0) statement.Bind(4, extent.size_bytes).Bind(5, references);
+  return statement.Run();
+}
+
+absl::Status CatalogChange::Name(const PageRecord& record) {
+  const Extent& extent = record.extent;
+  if (record.packed) {
+    SPILLWAY_ASSIGN_OR_RETURN(const uint64_t references, PackReferences(extent));
+    SPILLWAY_RETURN_IF_ERROR(SetPackReferences(extent, references + 1));
+    if (references > 0) return absl::OkStatus();
+  }
+  space_.Take(extent.device, extent.segment, extent.offset, extent.size_bytes);
+  used_bytes_ += extent.size_bytes;
+  return absl::OkStatus();
+}
+
+absl::Status CatalogChange::Unname(uint64_t id, uint64_t page, const PageRecord& record) {
+  const Extent& extent = record.extent;
+  if (record.packed) {
+    SPILLWAY_ASSIGN_OR_RETURN(const uint64_t references, PackReferences(extent));
+    if (references == 0) return catalog_->Damaged("a pack has too few references");
+    SPILLWAY_RETURN_IF_ERROR(SetPackReferences(extent, references - 1));
+    if (references > 1) return absl::OkStatus();
+  } else if (newest_snapshot_ > 0) {  // else kept is empty
+    is_named_->Bind(1, id).Bind(2, page);
+    is_named_->Bind(3, extent.device).Bind(4, extent.segment).Bind(5, extent.offset);
+    SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, is_named_->Step());
+    const bool is_named = has_row && is_named_->Integer(0) != 0;
+    is_named_->Reset();
+    if (is_named) return absl::OkStatus();
+  }
+  if (extent.size_bytes > used_bytes_) return catalog_->Damaged("its used_bytes is too small");
+  space_.Give(extent);
+  used_bytes_ -= extent.size_bytes;
+  freed_.push_back({extent, record.packed});
+  return absl::OkStatus();
+}
+
+// --- A commit ---
+
+absl::Status CatalogChange::AddTensor(uint64_t id, const TensorRecord& tensor) {
+  SPILLWAY_ASSIGN_OR_RETURN(SqliteStatement put,
+                            database_.Prepare("INSERT INTO tensors (id, name, "
+                                              "description, num_pages) VALUES (?, ?, ?, ?)"));
+  put.Bind(1, id).BindText(2, tensor.name).BindText(3, tensor.description);
+  SPILLWAY_RETURN_IF_ERROR(put.Bind(4, tensor.num_pages).Run());
+  rows_digest_ += TensorDigest(id, tensor);
+  return Execute("INSERT INTO tensor_spans (tensor, born) VALUES (?, ?)", {id, number_});
+}
+
+absl::Status CatalogChange::PutPage(uint64_t id, uint64_t page,
+                                    const std::optional<PageRecord>& record, bool is_new_tensor) {
+  std::optional<PageRecord> before;
+  uint64_t born = 0;
+  if (!is_new_tensor) {
+    SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, get_page_->Bind(1, id).Bind(2, page).Step());
+    if (has_row) {
+      RowReader reader(*get_page_);
+      before = reader.NextPage(catalog_->meta().num_folders);
+      born = reader.Next(number_ - 1);
+      get_page_->Reset();
+      if (!reader.ok())
+        return catalog_->Damaged(
+            absl::StrCat("the row of page ", page, " of tensor ", id, " is impossible"));
+    }
+  }
+  if (before == record) return absl::OkStatus();
+  const bool is_kept = before && born <= newest_snapshot_;
+  if (is_kept)
+    SPILLWAY_RETURN_IF_ERROR(keep_page_->Bind(1, id).Bind(2, page).Bind(3, number_).Run());
+  if (record) {
+    const Extent& extent = record->extent;
+    put_page_->Bind(1, id).Bind(2, page).Bind(3, number_);
+    put_page_->Bind(4, extent.device).Bind(5, extent.segment).Bind(6, extent.offset);
+    put_page_->Bind(7, extent.size_bytes).Bind(8, record->skip_bytes);
+    put_page_->Bind(9, record->content_bytes).Bind(10, record->checksum);
+    SPILLWAY_RETURN_IF_ERROR(put_page_->Run());
+    SPILLWAY_RETURN_IF_ERROR(Name(*record));
+    rows_digest_ += PageDigest(id, page, *record);
+  } else {
+    SPILLWAY_RETURN_IF_ERROR(erase_page_->Bind(1, id).Bind(2, page).Run());
+  }
+  if (!before) return absl::OkStatus();
+  rows_digest_ -= PageDigest(id, page, *before);
+  return is_kept ? absl::OkStatus() : Unname(id, page, *before);
+}
+
+// --- Snapshots ---
+
+absl::StatusOr<CatalogChange::SnapshotRow> CatalogChange::FindSnapshot(std::string_view label) {
+  SPILLWAY_ASSIGN_OR_RETURN(
+      SqliteStatement get,
+      database_.Prepare("SELECT number, digest, user_state FROM snapshots WHERE label = ?"));
+  SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, get.BindText(1, label).Step());
+  if (!has_row) {
+    return absl::NotFoundError(absl::StrCat(catalog_->path(), " has no snapshot '", View(label),
+                                            "'; list those that it has"));
+  }
+  RowReader reader(get);
+  SnapshotRow snapshot;
+  snapshot.number = reader.Next(number_ - 1);
+  snapshot.digest = reader.NextHash();
+  if (!reader.ok() || snapshot.number == 0)
+    return catalog_->Damaged("a row of snapshots is impossible");
+  snapshot.user_state = get.Bytes(2);
+  return snapshot;
+}
+
+absl::Status CatalogChange::AddSnapshot(std::string_view label) {
+  if (const absl::Status status = FindSnapshot(label).status(); !absl::IsNotFound(status)) {
+    if (!status.ok()) return status;
+    return absl::AlreadyExistsError(absl::StrCat(catalog_->path(), " has a snapshot '", View(label),
+                                                 "' already; drop it, or take another label"));
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(
+      SqliteStatement put,
+      database_.Prepare("INSERT INTO snapshots (label, number, time, user_state, digest) "
+                        "SELECT ?, number, time, user_state, digest FROM last_commit"));
+  return put.BindText(1, label).Run();
+}
+
+absl::Status CatalogChange::Drop(std::string_view label) {
+  SPILLWAY_ASSIGN_OR_RETURN(const SnapshotRow snapshot, FindSnapshot(label));
+  SPILLWAY_ASSIGN_OR_RETURN(SqliteStatement erase,
+                            database_.Prepare("DELETE FROM snapshots WHERE label = ?"));
+  SPILLWAY_RETURN_IF_ERROR(erase.BindText(1, label).Run());
+  const uint64_t number = snapshot.number;
+  SPILLWAY_ASSIGN_OR_RETURN(
+      const uint64_t others,
+      ReadNumber("SELECT count(*) FROM snapshots WHERE number = ?", {number}));
+  if (others > 0) return absl::OkStatus();  // another label names the same commit
+  SPILLWAY_ASSIGN_OR_RETURN(
+      const uint64_t previous,
+      ReadNumber("SELECT coalesce(max(number), 0) FROM snapshots WHERE number < ?", {number}));
+  SPILLWAY_ASSIGN_OR_RETURN(
+      uint64_t next,
+      ReadNumber("SELECT coalesce(min(number), 0) FROM snapshots WHERE number > ?", {number}));
+  if (next == 0) next = kMaxInteger;
+  SPILLWAY_ASSIGN_OR_RETURN(
+      const std::vector<Row> rows,
+      ReadRows(absl::StrCat("SELECT " SPILLWAY_PAGE_COLUMNS
+                            ", p.tensor, p.page FROM kept p" SPILLWAY_PACK_JOIN "WHERE ",
+                            kNeededOnlyBy),
+               {number, previous, next}));
+  SPILLWAY_RETURN_IF_ERROR(
+      Execute(absl::StrCat("DELETE FROM kept WHERE ", kNeededOnlyBy), {number, previous, next}));
+  for (const Row& row : rows) SPILLWAY_RETURN_IF_ERROR(Unname(row.id, row.page, row.record));
+  return DropUnneededTensors();
+}
+
+absl::Status CatalogChange::Restore(std::string_view label) {
+  SPILLWAY_ASSIGN_OR_RETURN(const SnapshotRow snapshot, FindSnapshot(label));
+  const uint64_t number = snapshot.number;
+  // 1. Rows that are newer than the snapshot leave pages; a snapshot that is as new needs them.
+  SPILLWAY_RETURN_IF_ERROR(Execute(absl::StrCat("INSERT INTO kept (tensor, page, born, ", kColumns,
+                                                ", died) SELECT tensor, page, born, ", kColumns,
+                                                ", ?3 FROM pages WHERE born > ?1 AND born <= ?2"),
+                                   {number, newest_snapshot_, number_}));
+  SPILLWAY_ASSIGN_OR_RETURN(
+      const std::vector<Row> gone,
+      ReadRows("SELECT " SPILLWAY_PAGE_COLUMNS ", p.tensor, p.page FROM pages p" SPILLWAY_PACK_JOIN
+               "WHERE p.born > ?",
+               {newest_snapshot_}));
+  SPILLWAY_RETURN_IF_ERROR(Execute("DELETE FROM pages WHERE born > ?", {number}));
+  // 2. What the snapshot had in their place comes back, born now; each names its extent once more.
+  SPILLWAY_ASSIGN_OR_RETURN(
+      const std::vector<Row> packed,
+      ReadRows(absl::StrCat("SELECT " SPILLWAY_PAGE_COLUMNS
+                            ", p.tensor, p.page FROM kept p" SPILLWAY_PACK_JOIN
+                            "WHERE k.num_references IS NOT NULL AND ",
+                            kNeededBy),
+               {number}));
+  for (const Row& row : packed) {
+    SPILLWAY_ASSIGN_OR_RETURN(const uint64_t references, PackReferences(row.record.extent));
+    SPILLWAY_RETURN_IF_ERROR(SetPackReferences(row.record.extent, references + 1));
+  }
+  SPILLWAY_RETURN_IF_ERROR(
+      Execute(absl::StrCat("INSERT INTO pages (tensor, page, born, ", kColumns,
+                           ") SELECT tensor, page, ?2, ", kColumns, " FROM kept WHERE ", kNeededBy),
+              {number, number_}));
+  // 3. What nothing needs any more is free.
+  for (const Row& row : gone) SPILLWAY_RETURN_IF_ERROR(Unname(row.id, row.page, row.record));
+  // 4. Likewise the tensors.
+  SPILLWAY_RETURN_IF_ERROR(Execute(
+      "UPDATE tensor_spans SET died = ?2 WHERE died IS NULL AND born > ?1", {number, number_}));
+  SPILLWAY_RETURN_IF_ERROR(
+      Execute(absl::StrCat("INSERT INTO tensor_spans (tensor, born) SELECT tensor, ?2 "
+                           "FROM tensor_spans WHERE ",
+                           kNeededBy),
+              {number, number_}));
+  SPILLWAY_RETURN_IF_ERROR(DropUnneededTensors());
+  rows_digest_ =
+      snapshot.digest - CommitDigest(number, catalog_->meta().page_bytes, snapshot.user_state);
+  restored_state_ = snapshot.user_state;
+  return absl::OkStatus();
+}
+
+absl::Status CatalogChange::DropUnneededTensors() {
+  SPILLWAY_RETURN_IF_ERROR(
+      Execute("DELETE FROM tensor_spans WHERE died IS NOT NULL AND NOT EXISTS "
+              "(SELECT 1 FROM snapshots s WHERE s.number >= born AND s.number < died)",
+              {}));
+  return Execute(
+      "DELETE FROM tensors WHERE NOT EXISTS (SELECT 1 FROM tensor_spans s WHERE s.tensor = id)",
+      {});
+}
+
+// --- The end ---
+
+absl::StatusOr<CatalogCommit> CatalogChange::FinishCommit(std::string_view user_state) {
+  CatalogCommit commit;
+  commit.number = number_;
+  commit.digest = rows_digest_ + CommitDigest(number_, catalog_->meta().page_bytes, user_state);
+  commit.user_state = std::string(user_state);
+  return WriteLastCommit(std::move(commit), true);
+}
+
+absl::StatusOr<CatalogCommit> CatalogChange::FinishRestore() {
+  return FinishCommit(restored_state_);
+}
+
+absl::StatusOr<CatalogCommit> CatalogChange::Finish() { return WriteLastCommit(*last_, false); }
+
+absl::StatusOr<CatalogCommit> CatalogChange::WriteLastCommit(CatalogCommit commit, bool is_new) {
+  SPILLWAY_RETURN_IF_ERROR(space_.Apply());
+  commit.revision = last_ ? last_->revision + 1 : 1;
+  commit.used_bytes = used_bytes_;
+  if (is_new) {
+    SPILLWAY_ASSIGN_OR_RETURN(
+        SqliteStatement put,
+        database_.Prepare("INSERT OR REPLACE INTO last_commit (singleton, number, revision, time, "
+                          "user_state, digest, used_bytes) VALUES (1, ?, ?, ?, ?, ?, ?)"));
+    const std::string time = Now();
+    put.Bind(1, commit.number).Bind(2, commit.revision).BindText(3, time);
+    put.BindBlob(4, commit.user_state).Bind(5, commit.digest).Bind(6, commit.used_bytes);
+    SPILLWAY_RETURN_IF_ERROR(put.Run());
+  } else {
+    SPILLWAY_RETURN_IF_ERROR(Execute("UPDATE last_commit SET revision = ?, used_bytes = ?",
+                                     {commit.revision, commit.used_bytes}));
+  }
+  SPILLWAY_RETURN_IF_ERROR(database_.Execute("COMMIT"));
+  return commit;
+}
+
+}  // namespace spillway::io

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The catalog's tables as SQL, and the reading of their rows: what a value may be is checked here,
+// once, whoever asks for the row. io/FORMAT.md says what they mean.
+
+#ifndef SPILLWAY_IO_STORE_CATALOG_SCHEMA_H_
+#define SPILLWAY_IO_STORE_CATALOG_SCHEMA_H_
+
+#include <cstdint>
+#include <limits>
+
+#include "io/store/sqlite.h"
+#include "io/store/store.h"
+
+namespace spillway::io {
+
+// In the SQLite header, where `file` and other tools look: "SPWL".
+inline constexpr uint64_t kCatalogApplicationId = 0x5350574c;
+// Everything that makes an empty catalog but meta's rows, in a transaction that is left open.
+extern const char kCatalogSchema[];
+
+inline constexpr uint64_t kMaxInteger = std::numeric_limits<int64_t>::max();
+inline constexpr uint64_t kMaxSegmentNumber = (uint64_t{1} << 24) - 1;
+// Offsets in a segment file, in units, fit in 32 bits.
+inline constexpr uint64_t kMaxSegmentFileBytes = uint64_t{1} << 44;
+
+// The columns of pages and kept that make a PageRecord, in ReadPageColumns' order, for a query in
+// which they are `p`, joined with packs as `k` by kPackJoin.
+#define SPILLWAY_PAGE_COLUMNS                                                                \
+  "p.device, p.segment, p.offset, p.size_bytes, p.content_bytes, p.checksum, p.skip_bytes, " \
+  "k.num_references IS NOT NULL"
+#define SPILLWAY_PACK_JOIN \
+  " LEFT JOIN packs k ON k.device = p.device AND k.segment = p.segment AND k.offset = p.offset "
+
+// Reads integer columns of a row one after another and remembers whether each was one within its
+// limit.
+class RowReader {
+ public:
+  explicit RowReader(const SqliteStatement& row) : row_(row) {}
+  uint64_t Next(uint64_t limit) {
+    const int64_t value = row_.Integer(column_);
+    ok_ = ok_ && row_.IsInteger(column_) && value >= 0 && static_cast<uint64_t>(value) <= limit;
+    ++column_;
+    return static_cast<uint64_t>(value);
+  }
+  // Any 64 bits.
+  uint64_t NextHash() {
+    ok_ = ok_ && row_.IsInteger(column_);
+    return static_cast<uint64_t>(row_.Integer(column_++));
+  }
+  // The eight columns above; false from ok() if they cannot be a page's.
+  PageRecord NextPage(uint64_t num_folders);
+  Extent NextExtent(uint64_t num_folders);
+  bool ok() const { return ok_; }
+
+ private:
+  const SqliteStatement& row_;
+  int column_ = 0;
+  bool ok_ = true;
+};
+
+}  // namespace spillway::io
+
+#endif  // SPILLWAY_IO_STORE_CATALOG_SCHEMA_H_

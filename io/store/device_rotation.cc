@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "io/store/device_rotation.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace spillway::io {
+
+void DeviceRotation::SetProfiles(const std::vector<std::optional<DeviceProfile>>& profiles) {
+  std::fill(clocks_.begin(), clocks_.end(), 0);
+  std::fill(weights_.begin(), weights_.end(), 1);
+  if (!std::all_of(profiles.begin(), profiles.end(), [](const auto& p) { return p.has_value(); }))
+    return;
+  for (size_t device = 0; device < weights_.size(); ++device) {
+    const DeviceProfile& profile = *profiles[device];
+    weights_[device] = 1 / (1 / profile.read_bytes_per_second + 1 / profile.write_bytes_per_second);
+  }
+}
+
+std::span<const uint16_t> DeviceRotation::Order() {
+  if (order_.empty()) {
+    order_.resize(clocks_.size());
+    std::iota(order_.begin(), order_.end(), uint16_t{0});
+  }
+  if (order_.size() > 1) {
+    std::sort(order_.begin(), order_.end(), [this](uint16_t a, uint16_t b) {
+      return clocks_[a] != clocks_[b] ? clocks_[a] < clocks_[b] : a < b;
+    });
+  }
+  return order_;
+}
+
+void DeviceRotation::Took(uint16_t device, uint64_t size_bytes) {
+  // The order stands as it was when the device was found in it.
+  for (uint16_t other : order_) {
+    if (other == device) break;
+    clocks_[other] = std::max(clocks_[other], clocks_[device]);
+  }
+  clocks_[device] += static_cast<double>(size_bytes) / weights_[device];
+}
+
+}  // namespace spillway::io

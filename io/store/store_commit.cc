@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Commit:
+//   1. Data was written: every page that was recorded. fdatasync each segment file that was written
+//      or grown since the last commit; fsync each folder in which files were made.
+//   2. In one transaction: rows of new tensors; for each page that changed, its row, and what it
+//      replaces into kept if a snapshot needs it; the bytes that are free then; the files; the row
+//      of the commit. It is durable when the transaction returns; before, the last commit stands.
+//   3. Write the witness.
+//   4. Free the extents that neither the new commit nor a snapshot names.
+// If step 2 fails, the new commit may yet be found by whoever opens the store next: extents of both
+// states stay taken until a change of the catalog succeeds.
+//
+// Snapshot: step 2 is one row that copies last_commit; step 3.
+//
+// Drop: step 2 takes the snapshot's row and the rows of kept that only it needed; steps 3 and 4.
+//
+// Restore: the snapshot's extents were never written again, so there is no step 1. Step 2 makes the
+// next commit out of the snapshot's rows; steps 3 and 4; then what was recorded since the commit
+// before is dropped, and the ledger forgets what it had loaded.
+//
+// Trim: take free ends of files out of use; step 2, so that the catalog knows the shorter files;
+// step 3; then shorten them. A crash in between leaves longer files, whose ends are free.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "io/store/store_impl.h"
+#include "src/base/status_macros.h"
+
+namespace spillway::io {
+namespace {
+
+constexpr size_t kMaxLabelBytes = 128;
+
+absl::Status CheckLabel(std::string_view label) {
+  const bool is_good = !label.empty() && label.size() <= kMaxLabelBytes &&
+                       std::all_of(label.begin(), label.end(), [](char c) {
+                         return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' ||
+                                c == '_' || c == '-';
+                       });
+  if (is_good) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a snapshot's label of ", label.size(), " bytes was given; it must have 1 to ",
+                   kMaxLabelBytes, " letters, digits, dots, underscores and hyphens"));
+}
+
+}  // namespace
+
+absl::StatusOr<CatalogCommit> StoreImpl::WriteChanges(std::string_view user_state) {
+  SPILLWAY_ASSIGN_OR_RETURN(auto change, CatalogChange::Begin(catalog_.get(), last_commit_));
+  SPILLWAY_RETURN_IF_ERROR(space_->files().AddTo(change.get()));
+  for (TensorIndex tensor = 0; tensor < tensors_.size(); ++tensor) {
+    if (ledger_.is_transient(tensor) || ledger_.is_committed(tensor)) continue;
+    SPILLWAY_RETURN_IF_ERROR(change->AddTensor(tensors_[tensor].id, tensors_[tensor].record));
+  }
+  for (const PageKey& key : ledger_.Changed()) {
+    SPILLWAY_RETURN_IF_ERROR(change->PutPage(tensors_[key.tensor].id, key.page, ledger_.Find(key),
+                                             !ledger_.is_committed(key.tensor)));
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(CatalogCommit commit, change->FinishCommit(user_state));
+  space_->files().Flushed();
+  // Pages of packs that were counted here are the catalog's now.
+  for (const PageKey& key : ledger_.Changed()) {
+    if (const auto record = ledger_.Find(key); record && record->packed)
+      packs_.Commit(record->extent);
+  }
+  for (const PageRecord& record : ledger_.Committed()) GiveUp(record);
+  for (TensorIndex tensor = 0; tensor < tensors_.size(); ++tensor)
+    if (!ledger_.is_transient(tensor)) ledger_.SetCommitted(tensor, true);
+  Changed(commit, change->freed());
+  return commit;
+}
+
+absl::Status StoreImpl::Commit(std::string_view user_state) {
+  SPILLWAY_RETURN_IF_ERROR(space_->files().Sync());
+  const absl::Status status = WriteChanges(user_state).status();
+  if (!status.ok()) ledger_.CommitInDoubt();
+  return status;
+}
+
+// Steps 3 and 4.
+void StoreImpl::Changed(CatalogCommit commit, const std::vector<FreedExtent>& freed) {
+  witness_.Write(commit);
+  last_commit_ = std::move(commit);
+  for (const FreedExtent& old : freed) {
+    if (!old.packed || packs_.Unname(old.extent)) space_->Unnamed(old.extent);
+  }
+}
+
+absl::Status StoreImpl::RequireCommit(std::string_view what) const {
+  if (last_commit_) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(absl::string_view(what.data(), what.size()),
+                                                    ": the store in ", Names(),
+                                                    " was never committed; commit first"));
+}
+
+absl::Status StoreImpl::Snapshot(std::string_view label) {
+  SPILLWAY_RETURN_IF_ERROR(CheckLabel(label));
+  SPILLWAY_RETURN_IF_ERROR(RequireCommit("snapshot"));
+  SPILLWAY_ASSIGN_OR_RETURN(auto change, CatalogChange::Begin(catalog_.get(), last_commit_));
+  SPILLWAY_RETURN_IF_ERROR(change->AddSnapshot(label));
+  SPILLWAY_ASSIGN_OR_RETURN(CatalogCommit commit, change->Finish());
+  witness_.Write(commit);
+  last_commit_ = std::move(commit);
+  return absl::OkStatus();
+}
+
+absl::Status StoreImpl::Drop(std::string_view label) {
+  SPILLWAY_RETURN_IF_ERROR(CheckLabel(label));
+  SPILLWAY_RETURN_IF_ERROR(RequireCommit("drop"));
+  SPILLWAY_ASSIGN_OR_RETURN(auto change, CatalogChange::Begin(catalog_.get(), last_commit_));
+  SPILLWAY_RETURN_IF_ERROR(change->Drop(label));
+  SPILLWAY_ASSIGN_OR_RETURN(CatalogCommit commit, change->Finish());
+  Changed(std::move(commit), change->freed());
+  return absl::OkStatus();
+}
+
+// The catalog's id for each tensor that is known here, as the change under way leaves it.
+absl::StatusOr<std::vector<std::optional<uint64_t>>> StoreImpl::MatchTensors() {
+  std::vector<std::optional<uint64_t>> ids(tensors_.size());
+  for (TensorIndex tensor = 0; tensor < tensors_.size(); ++tensor) {
+    const TensorRecord& here = tensors_[tensor].record;
+    SPILLWAY_ASSIGN_OR_RETURN(const auto there, catalog_->FindTensor(here.name));
+    if (!there) continue;
+    if (ledger_.is_transient(tensor) || there->record.description != here.description ||
+        there->record.num_pages != here.num_pages) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "restore: tensor ", here.name, " is ", there->record.description, " with ",
+          there->record.num_pages, " pages in the snapshot, but ", here.description, " with ",
+          here.num_pages, " pages", ledger_.is_transient(tensor) ? ", transient," : "",
+          " here; restore before such tensors are added"));
+    }
+    ids[tensor] = there->id;
+  }
+  return ids;
+}
+
+absl::Status StoreImpl::Restore(std::string_view label) {
+  SPILLWAY_RETURN_IF_ERROR(CheckLabel(label));
+  SPILLWAY_RETURN_IF_ERROR(RequireCommit("restore"));
+  SPILLWAY_ASSIGN_OR_RETURN(auto change, CatalogChange::Begin(catalog_.get(), last_commit_));
+  SPILLWAY_RETURN_IF_ERROR(change->Restore(label));
+  SPILLWAY_ASSIGN_OR_RETURN(const auto ids, MatchTensors());
+  SPILLWAY_ASSIGN_OR_RETURN(const uint64_t next_id, catalog_->NextTensorId());
+  SPILLWAY_ASSIGN_OR_RETURN(CatalogCommit commit, change->FinishRestore());
+  next_id_ = std::max(next_id, next_id_.value_or(0));
+  for (const PageRecord& record : ledger_.Reset()) GiveUp(record);
+  for (TensorIndex tensor = 0; tensor < tensors_.size(); ++tensor) {
+    if (ledger_.is_transient(tensor)) continue;
+    // One that the snapshot lacks is added anew: its old id may be gone from the catalog.
+    tensors_[tensor].id = ids[tensor] ? *ids[tensor] : (*next_id_)++;
+    ledger_.SetCommitted(tensor, ids[tensor].has_value());
+  }
+  Changed(std::move(commit), change->freed());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> StoreImpl::Trim() {
+  SPILLWAY_RETURN_IF_ERROR(space_->CutEnds());
+  if (last_commit_) {
+    SPILLWAY_RETURN_IF_ERROR(space_->files().Sync());
+    SPILLWAY_ASSIGN_OR_RETURN(auto change, CatalogChange::Begin(catalog_.get(), last_commit_));
+    SPILLWAY_RETURN_IF_ERROR(space_->files().AddTo(change.get()));
+    SPILLWAY_ASSIGN_OR_RETURN(CatalogCommit commit, change->Finish());
+    space_->files().Flushed();
+    Changed(std::move(commit), {});
+  }
+  return space_->ReturnToFileSystems();
+}
+
+}  // namespace spillway::io

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The store over its parts: folders and catalog (store_opening.h), space (store_space.h), the
+// ledger of pages (page_ledger.h) and the witness (witness.h). store.cc has opening, look-ups and
+// the way of a page; store_commit.cc what changes the durable state. Both begin with their steps.
+
+#ifndef SPILLWAY_IO_STORE_STORE_IMPL_H_
+#define SPILLWAY_IO_STORE_STORE_IMPL_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "io/store/catalog.h"
+#include "io/store/catalog_change.h"
+#include "io/store/pack_counts.h"
+#include "io/store/page_ledger.h"
+#include "io/store/store.h"
+#include "io/store/store_folder.h"
+#include "io/store/store_opening.h"
+#include "io/store/store_space.h"
+#include "io/store/witness.h"
+
+namespace spillway::io {
+
+class StoreImpl final : public Store {
+ public:
+  StoreImpl(const StoreOptions& options, OpenedStore opened, IoEngine* io);
+  ~StoreImpl() override;
+
+  // Steps 2 and 3 of opening.
+  absl::Status Load();
+
+  uint64_t page_bytes() const override { return catalog_->meta().page_bytes; }
+  uint16_t num_devices() const override { return catalog_->meta().num_folders; }
+  absl::StatusOr<std::optional<TensorIndex>> FindTensor(std::string_view name) override;
+  const TensorRecord& Tensor(TensorIndex tensor) const override { return tensors_[tensor].record; }
+  absl::StatusOr<TensorIndex> AddTensor(TensorRecord record, bool transient) override;
+  absl::StatusOr<std::optional<PageRecord>> FindPage(TensorIndex tensor, uint64_t page) override;
+  absl::StatusOr<Extent> Allocate(uint32_t size_bytes) override {
+    return space_->Allocate(size_bytes);
+  }
+  void Release(const Extent& extent) override { space_->Release(extent); }
+  absl::StatusOr<FileId> File(const Extent& extent) override {
+    return space_->files().File(extent.device, extent.segment);
+  }
+  std::string Path(const Extent& extent) const override {
+    return space_->files().Path(extent.device, extent.segment);
+  }
+  void Record(TensorIndex tensor, uint64_t page, const PageRecord& record) override;
+  void Forget(TensorIndex tensor, uint64_t page) override;
+  absl::Status Commit(std::string_view user_state) override;
+  std::optional<std::string> UserState() const override;
+  absl::Status Snapshot(std::string_view label) override;
+  absl::StatusOr<std::vector<SnapshotRecord>> Snapshots() override {
+    return catalog_->ReadSnapshots();
+  }
+  absl::Status Restore(std::string_view label) override;
+  absl::Status Drop(std::string_view label) override;
+  absl::StatusOr<uint64_t> Trim() override;
+  std::optional<DeviceProfile> Profile(uint16_t device) const override {
+    return space_->Profile(device);
+  }
+  absl::Status SetProfile(uint16_t device, const DeviceProfile& profile) override {
+    return space_->SetProfile(device, profile);
+  }
+  uint64_t used_bytes() const override { return space_->used_bytes(); }
+  uint64_t available_bytes() const override { return space_->available_bytes(); }
+
+ private:
+  struct TensorEntry {
+    TensorRecord record;
+    uint64_t id = 0;  // in the catalog; of a transient tensor, none
+  };
+
+  std::string Names() const;
+  absl::Status CheckPageBytes();
+  TensorIndex PutTensor(TensorRecord record, uint64_t id, bool transient, bool committed);
+  absl::Status LoadRange(PageKey key);
+  void GiveUp(const PageRecord& record);
+
+  absl::StatusOr<CatalogCommit> WriteChanges(std::string_view user_state);
+  absl::StatusOr<std::vector<std::optional<uint64_t>>> MatchTensors();
+  void Changed(CatalogCommit commit, const std::vector<FreedExtent>& freed);
+  absl::Status RequireCommit(std::string_view what) const;
+
+  // Constant after construction. The order matters: files close before their folders are given up.
+  const StoreOptions options_;
+  IoEngine* const io_;
+  std::vector<StoreFolder> folders_;
+  std::unique_ptr<Catalog> catalog_;
+  Witness witness_;
+  std::unique_ptr<StoreSpace> space_;
+
+  bool remove_files_;  // a scratch store, or a new one that did not open
+  PageLedger ledger_;
+  PackCounts packs_;
+  std::deque<TensorEntry> tensors_;  // by index; addresses are stable
+  absl::flat_hash_map<absl::string_view, TensorIndex> by_name_;
+  std::optional<uint64_t> next_id_;
+  std::optional<CatalogCommit> last_commit_;
+};
+
+}  // namespace spillway::io
+
+#endif  // SPILLWAY_IO_STORE_STORE_IMPL_H_

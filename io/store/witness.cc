@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "io/store/witness.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <span>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "io/checksum.h"
+#include "io/store/store_folder.h"
+#include "src/base/status_macros.h"
+
+namespace spillway::io {
+namespace {
+
+constexpr char kTitle[] = "Spillway commit\n";
+constexpr int kVersion = 1;
+constexpr size_t kMaxBytes = 512;  // one sector: it is written whole or not at all
+
+int OpenRetrying(const std::string& path, int flags) {
+  int fd;
+  do {
+    fd = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
+  } while (fd < 0 && errno == EINTR);
+  return fd;
+}
+
+}  // namespace
+
+Witness::~Witness() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+// All its lines have the same length in every version of the content, so writing it over itself
+// leaves nothing of what was there.
+std::string Witness::Format(const Content& content) {
+  std::string text = absl::StrFormat(
+      "%sversion %d\nstore %s\nnumber %020d\nrevision %020d\ndigest %016x\n", kTitle, kVersion,
+      content.store_id, content.number, content.revision, content.digest);
+  absl::StrAppendFormat(&text, "checksum %016x\n",
+                        Checksum(std::as_bytes(std::span(text.data(), text.size()))));
+  return text;
+}
+
+std::optional<Witness::Content> Witness::Parse(const std::string& text) {
+  const std::vector<std::string> lines = absl::StrSplit(text, '\n');
+  if (lines.size() != 8) return std::nullopt;
+  const auto value = [&](size_t line, absl::string_view key) -> std::string {
+    const std::vector<std::string> words = absl::StrSplit(lines[line], ' ');
+    return words.size() == 2 && words[0] == key ? words[1] : "";
+  };
+  Content content;
+  content.store_id = value(2, "store");
+  if (!absl::SimpleAtoi(value(3, "number"), &content.number) ||
+      !absl::SimpleAtoi(value(4, "revision"), &content.revision) ||
+      !absl::SimpleHexAtoi(value(5, "digest"), &content.digest))
+    return std::nullopt;
+  // Compared with what these fields would be written as, so nothing else needs checking.
+  return Format(content) == text ? std::optional(std::move(content)) : std::nullopt;
+}
+
+absl::Status Witness::Check(const std::optional<CatalogCommit>& last) const {
+  const int fd = OpenRetrying(path_, O_RDONLY);
+  if (fd < 0 && errno == ENOENT) return absl::OkStatus();
+  if (fd < 0) return FileErrorToStatus(errno, absl::StrCat("open ", path_));
+  std::string text(kMaxBytes, '\0');
+  ssize_t size;
+  do {
+    size = ::pread(fd, text.data(), text.size(), 0);
+  } while (size < 0 && errno == EINTR);
+  const int error = errno;
+  ::close(fd);
+  if (size < 0) return FileErrorToStatus(error, absl::StrCat("read ", path_));
+  text.resize(static_cast<size_t>(size));
+  // Empty, or zeros: a power cut came between making and writing it.
+  if (!absl::StartsWith(text, kTitle)) return absl::OkStatus();
+  const std::string advice =
+      absl::StrCat("; restore the whole store from a copy, or remove ", path_,
+                   " to go on from what the catalog has: ",
+                   last ? absl::StrCat("commit ", last->number) : std::string("no commit"));
+  const std::optional<Content> content = Parse(text);
+  if (!content) return absl::DataLossError(absl::StrCat(path_, " is damaged", advice));
+  if (content->store_id != store_id_) {
+    return absl::DataLossError(absl::StrCat(path_, " is of store ", content->store_id,
+                                            ", but the catalog beside it of store ", store_id_,
+                                            advice));
+  }
+  const bool is_older = !last || last->revision < content->revision;
+  const bool differs = last && last->revision == content->revision &&
+                       (last->number != content->number || last->digest != content->digest);
+  if (!is_older && !differs) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(
+      path_, " tells of commit ", content->number, ", revision ", content->revision,
+      ", but the catalog beside it is ", is_older ? "older" : "another",
+      " (spillway-catalog.sqlite was replaced by a copy, or the end of its log is damaged)",
+      advice));
+}
+
+void Witness::Write(const CatalogCommit& last) {
+  if (fd_ < 0) fd_ = OpenRetrying(path_, O_RDWR | O_CREAT);
+  if (fd_ < 0) return;
+  const std::string text = Format({store_id_, last.number, last.revision, last.digest});
+  ssize_t written;
+  do {
+    written = ::pwrite(fd_, text.data(), text.size(), 0);
+  } while (written < 0 && errno == EINTR);
+}
+
+}  // namespace spillway::io
