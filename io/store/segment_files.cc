@@ -121,13 +121,14 @@ absl::StatusOr<SegmentFiles::Segment*> SegmentFiles::Open(uint16_t device, uint3
   return &segment;
 }
 
+// A file that cannot be removed stays known, so that its number is not given to another.
 absl::Status SegmentFiles::Remove(uint16_t device, uint32_t number) {
+  const std::string path = Path(device, number);
+  if (::unlink(path.c_str()) != 0) return base::ErrnoToStatus(errno, absl::StrCat("remove ", path));
   const auto segment = devices_[device].segments.find(number);
   if (segment->second.file) (void)io_->RemoveFile(segment->second.id);
   devices_[device].segments.erase(segment);
   touched_.erase({device, number});
-  const std::string path = Path(device, number);
-  if (::unlink(path.c_str()) != 0) return base::ErrnoToStatus(errno, absl::StrCat("remove ", path));
   return absl::OkStatus();
 }
 

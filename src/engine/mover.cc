@@ -258,6 +258,10 @@ void Mover::Dispatch() {
   }
   UpdateMeter();
   if (!work_.empty()) WakeThread();
+  NotifyIfQuiet();
+}
+
+void Mover::NotifyIfQuiet() {
   if (IsQuiet()) quiet_.NotifyAll();
 }
 
@@ -316,8 +320,9 @@ bool Mover::TakeWork(std::vector<Work>* work, std::vector<std::function<void()>>
   MutexLock lock(&mu_);
   work->swap(work_);
   closures->swap(closures_);
-  if (IsQuiet()) quiet_.NotifyAll();  // work that ends no transfer, such as kForget, tells nobody
   if (!work->empty() || !closures->empty()) return true;
+  // The last work may have been of a kind that ends without an event (kForget).
+  NotifyIfQuiet();
   if (stop_) return false;
   sleeping_ = true;
   return true;

@@ -115,6 +115,7 @@ class Mover {
 
   // Callers' side.
   void Dispatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NotifyIfQuiet() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Complete(const Action& action, tiers::EventHandle arrival)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void UpdateMeter() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -158,7 +159,7 @@ class Mover {
   bool sleeping_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   base::CondVar work_ready_;  // where there is no I/O engine to sleep in
-  base::CondVar quiet_;       // no transfer, no drain
+  base::CondVar quiet_;       // no transfer, no drain, no work
 
   std::thread thread_;
 };

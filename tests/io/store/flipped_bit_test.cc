@@ -123,7 +123,7 @@ TEST_P(FlippedBitTest, IsToldOrHarmless) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Both, FlippedBitTest, ::testing::Values(false),
+INSTANTIATE_TEST_SUITE_P(Both, FlippedBitTest, ::testing::Values(false, true),
                          [](const auto& after) { return after.param ? "Crashed" : "Closed"; });
 
 }  // namespace

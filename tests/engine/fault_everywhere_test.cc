@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Each kind of fault at each read and write of a short run with the pattern of training: the run
+// ends with the numbers of a run without faults, or with one clear error and its last commit whole.
+// Bytes that were damaged after they were durable are reported, and never computed with.
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "io/faulty_io_engine.h"
+#include "io/make_io_engine.h"
+#include "src/base/status_macros.h"
+#include "src/engine/mover.h"
+#include "tests/exhaustive.h"
+#include "tiers/make_device_runtime.h"
+
+namespace spillway::engine {
+namespace {
+
+using io::Fault;
+using io::IoOp;
+
+constexpr uint64_t kTileBytes = 20480;  // two pages of 16 KiB, the last one short
+constexpr size_t kElements = kTileBytes / 4;
+constexpr uint32_t kTiles = 6;  // of weights, and as many of moments and of gradients
+constexpr int kSteps = 6;
+constexpr int kCommitEvery = 2;
+
+// The value of every element of a tile after some steps: a whole number, so that any loss shows.
+struct Values {
+  std::array<uint32_t, kTiles> weights = {};
+  std::array<uint32_t, kTiles> moments = {};
+};
+uint32_t Gradient(int step, uint32_t tile, uint32_t weight) {
+  return weight * 2654435761u + static_cast<uint32_t>(step) * 97 + tile;
+}
+Values ValuesAfter(int steps) {
+  Values values;
+  for (int step = 1; step <= steps; ++step) {
+    for (uint32_t tile = 0; tile < kTiles; ++tile) {
+      const uint32_t gradient = Gradient(step, tile, values.weights[tile]);
+      values.moments[tile] = values.moments[tile] * 3 + gradient;
+      values.weights[tile] += values.moments[tile];
+    }
+  }
+  return values;
+}
+
+// A mover over a store in a folder; with a faulty disk, or a good one.
+class Trainer {
+ public:
+  static absl::StatusOr<std::unique_ptr<Trainer>> Open(const std::string& folder,
+                                                       io::IoEngineKind kind, uint64_t seed) {
+    auto trainer = std::unique_ptr<Trainer>(new Trainer);
+    MoverParts parts;
+    SPILLWAY_ASSIGN_OR_RETURN(parts.runtime, tiers::MakeDeviceRuntime(Device::Host()));
+    SPILLWAY_ASSIGN_OR_RETURN(
+        auto faulty, io::FaultyIoEngine::Create(seed, [&](io::ResultHook hook) {
+          return io::MakeIoEngine(kind, {.result_hook = std::move(hook)}, folder);
+        }));
+    trainer->faulty_ = faulty.get();
+    parts.io = std::move(faulty);
+    const io::StoreOptions options{.folders = {folder + "/a", folder + "/b"}, .page_bytes = 16384};
+    SPILLWAY_ASSIGN_OR_RETURN(parts.store, io::Store::Open(options, trainer->faulty_));
+    const std::optional<std::string> state = parts.store->UserState();
+    trainer->steps_ = state ? std::stoi(*state) : 0;
+    constexpr uint64_t kFrame = 20480;
+    SPILLWAY_ASSIGN_OR_RETURN(parts.pinned, tiers::PinnedArena::Create({.size_bytes = 5 * kFrame}));
+    parts.device_bytes = 2 * kFrame;
+    parts.slab_bytes = 256 * kMiB;
+    ResidencyOptions residency;
+    residency.device_bytes = parts.device_bytes;
+    residency.pinned_bytes = 5 * kFrame;
+    residency.has_store = true;
+    residency.describe = [](TileIndex tile) { return absl::StrCat("tile ", tile); };
+    SPILLWAY_ASSIGN_OR_RETURN(trainer->mover_, Mover::Create(std::move(parts), residency));
+    SPILLWAY_RETURN_IF_ERROR(trainer->Register());
+    return trainer;
+  }
+
+  io::FaultyIoEngine& faulty() { return *faulty_; }
+  int steps() const { return steps_; }
+
+  // On to kSteps; `committed` follows.
+  absl::Status Run(int* committed) {
+    while (steps_ < kSteps) {
+      SPILLWAY_RETURN_IF_ERROR(Step(steps_ + 1));
+      ++steps_;
+      SPILLWAY_RETURN_IF_ERROR(mover_->TakeWriteError());
+      if (steps_ % kCommitEvery != 0) continue;
+      SPILLWAY_RETURN_IF_ERROR(mover_->Flush());
+      absl::Status status;
+      mover_->RunWithStore([&](io::Store* store) {
+        status = store->Commit(std::to_string(steps_));
+        if (status.ok()) faulty_->Synced();
+      });
+      SPILLWAY_RETURN_IF_ERROR(status);
+      *committed = steps_;
+    }
+    return absl::OkStatus();
+  }
+
+  // Reads every weight and moment. A value that is not what it must be is Internal.
+  absl::Status Check() {
+    const Values values = ValuesAfter(steps_);
+    for (uint32_t tile = 0; tile < kTiles; ++tile) {
+      SPILLWAY_RETURN_IF_ERROR(CheckTile(Weights(tile), values.weights[tile]));
+      SPILLWAY_RETURN_IF_ERROR(CheckTile(Moments(tile), values.moments[tile]));
+    }
+    return absl::OkStatus();
+  }
+
+  // Sectors written since the last commit become anything that they were since.
+  absl::Status PowerCut() {
+    (void)mover_->Flush();  // fails at once: the ring is dead; nothing is in flight then
+    absl::Status status;
+    mover_->RunWithStore([&](io::Store*) {
+      status = faulty_->in_flight() == 0 ? faulty_->PowerCut()
+                                         : absl::AbortedError("requests are in flight");
+    });
+    return status;
+  }
+
+ private:
+  Trainer() = default;
+
+  static TileIndex Weights(uint32_t tile) { return tile; }
+  static TileIndex Moments(uint32_t tile) { return kTiles + tile; }
+  static TileIndex Gradients(uint32_t tile) { return 2 * kTiles + tile; }
+
+  absl::Status Register() {
+    for (const char* name : {"weights", "moments", "gradients"}) {
+      const bool transient = *name == 'g';
+      absl::StatusOr<std::optional<io::TensorIndex>> tensor;
+      bool stored = true;
+      mover_->RunWithStore([&](io::Store* store) {
+        tensor = store->FindTensor(name);
+        if (!tensor.ok() || *tensor) return;
+        stored = false;
+        const auto added = store->AddTensor({name, "{}", 2 * kTiles}, transient);
+        if (added.ok()) {
+          tensor = *added;
+        } else {
+          tensor = added.status();
+        }
+      });
+      if (!tensor.ok()) return tensor.status();
+      for (uint64_t tile = 0; tile < kTiles; ++tile) {
+        mover_->AddTile({**tensor, tile * 2, kTileBytes}, Role::kParameter, transient, stored);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // One lease, for the time of `use`.
+  template <typename Use>
+  absl::Status With(TileIndex tile, Tier tier, Access access, const Use& use) {
+    SPILLWAY_ASSIGN_OR_RETURN(const Granted lease, mover_->Acquire(tile, tier, access, false));
+    const absl::Status status = use(reinterpret_cast<uint32_t*>(lease.data));
+    mover_->EndLease(tile, tier, access, nullptr);
+    return status;
+  }
+
+  absl::Status Step(int step) {
+    // "Backward": gradients from weights, on the device.
+    for (uint32_t tile = 0; tile < kTiles; ++tile) {
+      uint32_t weight = 0;
+      SPILLWAY_RETURN_IF_ERROR(
+          With(Weights(tile), Tier::kDevice, Access::kRead, [&](const uint32_t* weights) {
+            weight = weights[0];
+            return AllAre(weights, weight);
+          }));
+      SPILLWAY_RETURN_IF_ERROR(
+          With(Gradients(tile), Tier::kDevice, Access::kReadWrite, [&](uint32_t* gradients) {
+            std::fill_n(gradients, kElements, Gradient(step, tile, weight));
+            return absl::OkStatus();
+          }));
+    }
+    for (uint32_t tile = 0; tile < kTiles; ++tile) SPILLWAY_RETURN_IF_ERROR(Update(tile));
+    return absl::OkStatus();
+  }
+
+  // In pinned memory.
+  absl::Status Update(uint32_t tile) {
+    const auto update = [&](uint32_t* weights) {
+      return With(Moments(tile), Tier::kPinned, Access::kReadWrite, [&](uint32_t* moments) {
+        return With(Gradients(tile), Tier::kPinned, Access::kRead, [&](const uint32_t* gradients) {
+          for (size_t i = 0; i < kElements; ++i) {
+            moments[i] = moments[i] * 3 + gradients[i];
+            weights[i] += moments[i];
+          }
+          return absl::OkStatus();
+        });
+      });
+    };
+    SPILLWAY_RETURN_IF_ERROR(With(Weights(tile), Tier::kPinned, Access::kReadWrite, update));
+    return mover_->Discard(Gradients(tile));
+  }
+
+  absl::Status CheckTile(TileIndex tile, uint32_t value) {
+    return With(tile, Tier::kPinned, Access::kRead,
+                [&](const uint32_t* elements) { return AllAre(elements, value); });
+  }
+
+  static absl::Status AllAre(const uint32_t* elements, uint32_t value) {
+    const bool same =
+        std::all_of(elements, elements + kElements, [&](uint32_t e) { return e == value; });
+    return same ? absl::OkStatus() : absl::InternalError("a wrong value was computed with");
+  }
+
+  io::FaultyIoEngine* faulty_ = nullptr;
+  std::unique_ptr<Mover> mover_;
+  int steps_ = 0;
+};
+
+enum class Outcome {
+  kCompletes,
+  kCompletesOrFails,
+  kDamages,   // bytes that were reported as written: either, or data loss is reported
+  kPowerCut,  // fails, and then what was not synced is lost, too
+};
+
+struct Case {
+  const char* name;
+  Fault::Kind kind;
+  IoOp op;
+  Outcome outcome;
+};
+
+constexpr Case kCases[] = {
+    {"ReadEio", Fault::Kind::kEio, IoOp::kRead, Outcome::kCompletesOrFails},
+    {"WriteEio", Fault::Kind::kEio, IoOp::kWrite, Outcome::kCompletesOrFails},
+    {"WriteEnospc", Fault::Kind::kEnospc, IoOp::kWrite, Outcome::kCompletesOrFails},
+    {"ReadFlip", Fault::Kind::kBitFlip, IoOp::kRead, Outcome::kCompletes},
+    {"WriteFlip", Fault::Kind::kBitFlip, IoOp::kWrite, Outcome::kDamages},
+    {"ReadDelay", Fault::Kind::kDelay, IoOp::kRead, Outcome::kCompletes},
+    {"WriteDelay", Fault::Kind::kDelay, IoOp::kWrite, Outcome::kCompletes},
+    {"ReadShort", Fault::Kind::kShort, IoOp::kRead, Outcome::kCompletes},
+    {"WriteShort", Fault::Kind::kShort, IoOp::kWrite, Outcome::kCompletes},
+    {"ReadAgain", Fault::Kind::kAgain, IoOp::kRead, Outcome::kCompletes},
+    {"WriteAgain", Fault::Kind::kAgain, IoOp::kWrite, Outcome::kCompletes},
+    {"WriteTorn", Fault::Kind::kTorn, IoOp::kWrite, Outcome::kCompletesOrFails},
+    {"WriteLost", Fault::Kind::kLost, IoOp::kWrite, Outcome::kDamages},
+    {"ReadDeadRing", Fault::Kind::kDeadRing, IoOp::kRead, Outcome::kCompletesOrFails},
+    {"WriteDeadRing", Fault::Kind::kDeadRing, IoOp::kWrite, Outcome::kCompletesOrFails},
+    {"PowerCut", Fault::Kind::kDeadRing, IoOp::kWrite, Outcome::kPowerCut},
+};
+
+bool NamesPage(const absl::Status& status, const std::string& folder) {
+  const std::string message(status.message());
+  for (const std::string& part :
+       {std::string("tile "), std::string("page "), std::string("offset "), folder}) {
+    if (message.find(part) == std::string::npos) return false;
+  }
+  return true;
+}
+
+bool IsClear(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
+}
+
+class FaultEverywhereTest : public testing::TestWithParam<std::tuple<io::IoEngineKind, int>> {
+ protected:
+  const Case& fault() const { return kCases[std::get<1>(GetParam())]; }
+  io::IoEngineKind kind() const { return std::get<0>(GetParam()); }
+
+  // What is wrong with a run whose request number `at` meets the fault; empty: nothing.
+  std::string RunWith(uint64_t at, bool* was_met) {
+    int committed = 0;
+    absl::Status ended;
+    {
+      auto trainer = Trainer::Open(folder_, kind(), at);
+      if (!trainer.ok()) return trainer.status().ToString();
+      if (fault().outcome == Outcome::kPowerCut) (*trainer)->faulty().TrackWrites();
+      (*trainer)->faulty().Inject({.kind = fault().kind, .op = fault().op, .skip = at});
+      ended = (*trainer)->Run(&committed);
+      if (ended.ok()) ended = (*trainer)->Check();
+      *was_met = (*trainer)->faulty().faults_met() > 0;
+      if (ended.ok() && (*trainer)->steps() != kSteps) return "it ended early";
+      if (fault().outcome == Outcome::kPowerCut && !ended.ok()) {
+        if (const absl::Status cut = (*trainer)->PowerCut(); !cut.ok()) return cut.ToString();
+      }
+    }
+    if (ended.ok() && committed != kSteps) return "its last commit is missing";
+    const bool reported = fault().outcome == Outcome::kDamages && absl::IsDataLoss(ended) &&
+                          NamesPage(ended, folder_);
+    if (!ended.ok() && !reported && (fault().outcome == Outcome::kCompletes || !IsClear(ended)))
+      return absl::StrCat("ended with ", ended.ToString());
+    return Reopen(committed);
+  }
+
+  // The last commit is there and the run completes, unless what is durable was damaged.
+  std::string Reopen(int committed) {
+    auto trainer = Trainer::Open(folder_, kind(), 0);
+    if (!trainer.ok()) return absl::StrCat("reopening: ", trainer.status().ToString());
+    const int found = (*trainer)->steps();
+    if (found != committed && found != committed + kCommitEvery)
+      return absl::StrCat("the commit after step ", found, " is there, not ", committed);
+    absl::Status status = (*trainer)->Check();
+    if (status.ok()) status = (*trainer)->Run(&committed);
+    if (status.ok()) status = (*trainer)->Check();
+    if (status.ok()) return "";
+    if (fault().outcome == Outcome::kDamages && absl::IsDataLoss(status) &&
+        NamesPage(status, folder_))
+      return "";
+    return absl::StrCat("after reopening: ", status.ToString());
+  }
+
+  void SetUp() override {
+    // In memory where there is such a file system: the many syncs cost nothing there.
+    const bool has_memory = ::access("/dev/shm", W_OK) == 0;
+    std::string pattern =
+        (has_memory ? "/dev/shm/" : testing::TempDir()) + "spillway-faults-XXXXXX";
+    folder_ = mkdtemp(pattern.data());
+    if (const auto probe = Trainer::Open(folder_, kind(), 0); !probe.ok())
+      GTEST_SKIP() << "no such I/O engine here: " << probe.status();
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void Empty() {
+    for (const char* name : {"/a", "/b"}) std::filesystem::remove_all(folder_ + name);
+  }
+
+  std::string folder_;
+};
+
+TEST_P(FaultEverywhereTest, SameNumbersOrOneErrorAndTheLastCommit) {
+  const uint64_t seed = std::random_device{}();
+  std::cout << "seed " << seed << "\n";
+  std::mt19937_64 random(seed);
+  bool was_met = true;
+  int points = 0;
+  for (uint64_t at = IsExhaustive() ? 0 : random() % 16; was_met;
+       at += IsExhaustive() ? 1 : 1 + random() % 80) {
+    Empty();
+    const std::string wrong = RunWith(at, &was_met);
+    ASSERT_EQ(wrong, "") << "request " << at;
+    ++points;
+  }
+  EXPECT_GT(points, 2);
+  std::cout << points - 1 << " points\n";
+}
+
+std::string NameOf(const testing::TestParamInfo<std::tuple<io::IoEngineKind, int>>& variant) {
+  return absl::StrCat(std::get<0>(variant.param) == io::IoEngineKind::kUring ? "Uring" : "Posix",
+                      kCases[std::get<1>(variant.param)].name);
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, FaultEverywhereTest,
+                         testing::Combine(testing::Values(io::IoEngineKind::kUring,
+                                                          io::IoEngineKind::kPosix),
+                                          testing::Range(0, static_cast<int>(std::size(kCases)))),
+                         NameOf);
+
+}  // namespace
+}  // namespace spillway::engine
