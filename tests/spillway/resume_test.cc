@@ -95,6 +95,23 @@ TEST_P(Interrupted, FinishesTheStepCommitsAndExits130) {
 
 INSTANTIATE_TEST_SUITE_P(Signals, Interrupted, ::testing::Values(SIGINT, SIGTERM));
 
+TEST(Resume, ASecondCtrlCStopsAtOnceAndLosesNoCommit) {
+  const Training training;
+  const Arguments arguments = training.TrainInStore(kEndless) + Flags();
+  Command command(arguments + Arguments{"--commit-every", "1"});
+  AwaitLog(training, &command, 3);
+  command.Signal(SIGINT);
+  usleep(310'000);  // what comes sooner counts as the same press
+  command.Signal(SIGINT);
+  EXPECT_EQ(command.Wait().exit_code, 130);
+  EXPECT_EQ(RunCommand({"fsck", training.store()}).exit_code, 0);
+  const Ended resumed = RunCommand(arguments + Arguments{"--resume", "--stop-after", "1"});
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  const int64_t steps = resumed.json()["steps"].get<int64_t>();
+  EXPECT_GE(steps, 3);
+  EXPECT_EQ(training.NumbersOf(resumed.json()), Uncut(steps));
+}
+
 TEST(Resume, KilledBetweenCommitsContinuesFromTheLast) {
   const Training training;
   const Arguments arguments =
