@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Question: what do opening a store, looking up pages and committing a change of 1,000 pages cost,
-// and do they grow with the store? Limit: at 4 and 16 million pages of 1 MiB at most twice
+// and do they grow with the store? Limit: at 4 and 16 million pages of 1 MiB no more than 1.5 times
 // what they cost at 1 million (the catalog is a tree: one more level is allowed).
 //
 // Method: a store is made with sparse segment files and the rows of its pages written straight into
