@@ -25,17 +25,7 @@
 namespace spillway::io {
 namespace {
 
-absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
-
 std::string Now() { return absl::FormatTime(absl::RFC3339_sec, absl::Now(), absl::UTCTimeZone()); }
-
-// In each case the parameter is a snapshot's number; the rest of kept is left alone.
-constexpr char kNeededBy[] = "born <= ?1 AND died > ?1";
-// ... and the parameters ?2 and ?3 are the numbers of the snapshots before (0: none) and after.
-constexpr char kNeededOnlyBy[] = "born <= ?1 AND died > ?1 AND born > ?2 AND died <= ?3";
-
-constexpr char kColumns[] =
-    "device, segment, offset, size_bytes, skip_bytes, content_bytes, checksum";
 
 }  // namespace
 
@@ -74,12 +64,13 @@ absl::Status CatalogChange::Prepare() {
                                                          ", p.born FROM pages p" SPILLWAY_PACK_JOIN
                                                          "WHERE p.tensor = ? AND p.page = ?"));
   SPILLWAY_ASSIGN_OR_RETURN(keep_page_, database_.Prepare(absl::StrCat(
-                                            "INSERT INTO kept (tensor, page, born, ", kColumns,
-                                            ", died) SELECT tensor, page, born, ", kColumns,
+                                            "INSERT INTO kept (tensor, page, born, ", kRestColumns,
+                                            ", died) SELECT tensor, page, born, ", kRestColumns,
                                             ", ?3 FROM pages WHERE tensor = ?1 AND page = ?2")));
-  SPILLWAY_ASSIGN_OR_RETURN(put_page_, database_.Prepare(absl::StrCat(
-                                           "INSERT OR REPLACE INTO pages (tensor, page, born, ",
-                                           kColumns, ") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")));
+  SPILLWAY_ASSIGN_OR_RETURN(
+      put_page_,
+      database_.Prepare(absl::StrCat("INSERT OR REPLACE INTO pages (tensor, page, born, ",
+                                     kRestColumns, ") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")));
   SPILLWAY_ASSIGN_OR_RETURN(erase_page_,
                             database_.Prepare("DELETE FROM pages WHERE tensor = ? AND page = ?"));
   constexpr char kSameExtent[] =
@@ -118,28 +109,6 @@ absl::StatusOr<uint64_t> CatalogChange::ReadNumber(std::string_view sql,
   const uint64_t number = has_row ? reader.Next(kMaxInteger) : 0;
   if (!reader.ok()) return catalog_->Damaged("a commit's number is impossible");
   return number;
-}
-
-absl::StatusOr<std::vector<CatalogChange::Row>> CatalogChange::ReadRows(
-    std::string_view sql, std::initializer_list<uint64_t> parameters) {
-  SPILLWAY_ASSIGN_OR_RETURN(SqliteStatement statement, database_.Prepare(sql));
-  int index = 0;
-  for (uint64_t value : parameters) statement.Bind(++index, value);
-  std::vector<Row> rows;
-  while (true) {
-    SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, statement.Step());
-    if (!has_row) return rows;
-    RowReader reader(statement);
-    Row row;
-    row.record = reader.NextPage(catalog_->meta().num_folders);
-    row.id = reader.Next(kMaxInteger);
-    row.page = reader.Next(kMaxInteger);
-    if (!reader.ok()) {
-      return catalog_->Damaged(
-          absl::StrCat("a row of page ", row.page, " of tensor ", row.id, " is impossible"));
-    }
-    rows.push_back(row);
-  }
 }
 
 // --- Space ---
@@ -203,8 +172,23 @@ absl::Status CatalogChange::Unname(uint64_t id, uint64_t page, const PageRecord&
   if (extent.size_bytes > used_bytes_) return catalog_->Damaged("its used_bytes is too small");
   space_.Give(extent);
   used_bytes_ -= extent.size_bytes;
-  freed_.push_back({extent, record.packed});
+  AddFreed(extent, record.packed);
   return absl::OkStatus();
+}
+
+// Neighbours as one, up to a chunk: what was written in order goes in order, and millions of pages
+// stay a short list.
+void CatalogChange::AddFreed(const Extent& extent, bool packed) {
+  if (!packed && !freed_.empty() && !freed_.back().packed) {
+    Extent& before = freed_.back().extent;
+    if (before.device == extent.device && before.segment == extent.segment &&
+        before.offset + before.size_bytes == extent.offset &&
+        uint64_t{before.size_bytes} + extent.size_bytes <= kChunkBytes) {
+      before.size_bytes += extent.size_bytes;
+      return;
+    }
+  }
+  freed_.push_back({extent, packed});
 }
 
 // --- A commit ---
@@ -236,6 +220,12 @@ absl::Status CatalogChange::PutPage(uint64_t id, uint64_t page,
     }
   }
   if (before == record) return absl::OkStatus();
+  if (before && record && before->extent == record->extent) {
+    // Only free space that lies gives out an extent that a commit has.
+    return catalog_->Damaged(absl::StrCat("page ", page, " of tensor ", id,
+                                          " was written again where the last commit has it, in "
+                                          "bytes that free_space had as free"));
+  }
   const bool is_kept = before && born <= newest_snapshot_;
   if (is_kept)
     SPILLWAY_RETURN_IF_ERROR(keep_page_->Bind(1, id).Bind(2, page).Bind(3, number_).Run());
@@ -254,126 +244,6 @@ absl::Status CatalogChange::PutPage(uint64_t id, uint64_t page,
   if (!before) return absl::OkStatus();
   rows_digest_ -= PageDigest(id, page, *before);
   return is_kept ? absl::OkStatus() : Unname(id, page, *before);
-}
-
-// --- Snapshots ---
-
-absl::StatusOr<CatalogChange::SnapshotRow> CatalogChange::FindSnapshot(std::string_view label) {
-  SPILLWAY_ASSIGN_OR_RETURN(
-      SqliteStatement get,
-      database_.Prepare("SELECT number, digest, user_state FROM snapshots WHERE label = ?"));
-  SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, get.BindText(1, label).Step());
-  if (!has_row) {
-    return absl::NotFoundError(absl::StrCat(catalog_->path(), " has no snapshot '", View(label),
-                                            "'; list those that it has"));
-  }
-  RowReader reader(get);
-  SnapshotRow snapshot;
-  snapshot.number = reader.Next(number_ - 1);
-  snapshot.digest = reader.NextHash();
-  if (!reader.ok() || snapshot.number == 0)
-    return catalog_->Damaged("a row of snapshots is impossible");
-  snapshot.user_state = get.Bytes(2);
-  return snapshot;
-}
-
-absl::Status CatalogChange::AddSnapshot(std::string_view label) {
-  if (const absl::Status status = FindSnapshot(label).status(); !absl::IsNotFound(status)) {
-    if (!status.ok()) return status;
-    return absl::AlreadyExistsError(absl::StrCat(catalog_->path(), " has a snapshot '", View(label),
-                                                 "' already; drop it, or take another label"));
-  }
-  SPILLWAY_ASSIGN_OR_RETURN(
-      SqliteStatement put,
-      database_.Prepare("INSERT INTO snapshots (label, number, time, user_state, digest) "
-                        "SELECT ?, number, time, user_state, digest FROM last_commit"));
-  return put.BindText(1, label).Run();
-}
-
-absl::Status CatalogChange::Drop(std::string_view label) {
-  SPILLWAY_ASSIGN_OR_RETURN(const SnapshotRow snapshot, FindSnapshot(label));
-  SPILLWAY_ASSIGN_OR_RETURN(SqliteStatement erase,
-                            database_.Prepare("DELETE FROM snapshots WHERE label = ?"));
-  SPILLWAY_RETURN_IF_ERROR(erase.BindText(1, label).Run());
-  const uint64_t number = snapshot.number;
-  SPILLWAY_ASSIGN_OR_RETURN(
-      const uint64_t others,
-      ReadNumber("SELECT count(*) FROM snapshots WHERE number = ?", {number}));
-  if (others > 0) return absl::OkStatus();  // another label names the same commit
-  SPILLWAY_ASSIGN_OR_RETURN(
-      const uint64_t previous,
-      ReadNumber("SELECT coalesce(max(number), 0) FROM snapshots WHERE number < ?", {number}));
-  SPILLWAY_ASSIGN_OR_RETURN(
-      uint64_t next,
-      ReadNumber("SELECT coalesce(min(number), 0) FROM snapshots WHERE number > ?", {number}));
-  if (next == 0) next = kMaxInteger;
-  SPILLWAY_ASSIGN_OR_RETURN(
-      const std::vector<Row> rows,
-      ReadRows(absl::StrCat("SELECT " SPILLWAY_PAGE_COLUMNS
-                            ", p.tensor, p.page FROM kept p" SPILLWAY_PACK_JOIN "WHERE ",
-                            kNeededOnlyBy),
-               {number, previous, next}));
-  SPILLWAY_RETURN_IF_ERROR(
-      Execute(absl::StrCat("DELETE FROM kept WHERE ", kNeededOnlyBy), {number, previous, next}));
-  for (const Row& row : rows) SPILLWAY_RETURN_IF_ERROR(Unname(row.id, row.page, row.record));
-  return DropUnneededTensors();
-}
-
-absl::Status CatalogChange::Restore(std::string_view label) {
-  SPILLWAY_ASSIGN_OR_RETURN(const SnapshotRow snapshot, FindSnapshot(label));
-  const uint64_t number = snapshot.number;
-  // 1. Rows that are newer than the snapshot leave pages; a snapshot that is as new needs them.
-  SPILLWAY_RETURN_IF_ERROR(Execute(absl::StrCat("INSERT INTO kept (tensor, page, born, ", kColumns,
-                                                ", died) SELECT tensor, page, born, ", kColumns,
-                                                ", ?3 FROM pages WHERE born > ?1 AND born <= ?2"),
-                                   {number, newest_snapshot_, number_}));
-  SPILLWAY_ASSIGN_OR_RETURN(
-      const std::vector<Row> gone,
-      ReadRows("SELECT " SPILLWAY_PAGE_COLUMNS ", p.tensor, p.page FROM pages p" SPILLWAY_PACK_JOIN
-               "WHERE p.born > ?",
-               {newest_snapshot_}));
-  SPILLWAY_RETURN_IF_ERROR(Execute("DELETE FROM pages WHERE born > ?", {number}));
-  // 2. What the snapshot had in their place comes back, born now; each names its extent once more.
-  SPILLWAY_ASSIGN_OR_RETURN(
-      const std::vector<Row> packed,
-      ReadRows(absl::StrCat("SELECT " SPILLWAY_PAGE_COLUMNS
-                            ", p.tensor, p.page FROM kept p" SPILLWAY_PACK_JOIN
-                            "WHERE k.num_references IS NOT NULL AND ",
-                            kNeededBy),
-               {number}));
-  for (const Row& row : packed) {
-    SPILLWAY_ASSIGN_OR_RETURN(const uint64_t references, PackReferences(row.record.extent));
-    SPILLWAY_RETURN_IF_ERROR(SetPackReferences(row.record.extent, references + 1));
-  }
-  SPILLWAY_RETURN_IF_ERROR(
-      Execute(absl::StrCat("INSERT INTO pages (tensor, page, born, ", kColumns,
-                           ") SELECT tensor, page, ?2, ", kColumns, " FROM kept WHERE ", kNeededBy),
-              {number, number_}));
-  // 3. What nothing needs any more is free.
-  for (const Row& row : gone) SPILLWAY_RETURN_IF_ERROR(Unname(row.id, row.page, row.record));
-  // 4. Likewise the tensors.
-  SPILLWAY_RETURN_IF_ERROR(Execute(
-      "UPDATE tensor_spans SET died = ?2 WHERE died IS NULL AND born > ?1", {number, number_}));
-  SPILLWAY_RETURN_IF_ERROR(
-      Execute(absl::StrCat("INSERT INTO tensor_spans (tensor, born) SELECT tensor, ?2 "
-                           "FROM tensor_spans WHERE ",
-                           kNeededBy),
-              {number, number_}));
-  SPILLWAY_RETURN_IF_ERROR(DropUnneededTensors());
-  rows_digest_ =
-      snapshot.digest - CommitDigest(number, catalog_->meta().page_bytes, snapshot.user_state);
-  restored_state_ = snapshot.user_state;
-  return absl::OkStatus();
-}
-
-absl::Status CatalogChange::DropUnneededTensors() {
-  SPILLWAY_RETURN_IF_ERROR(
-      Execute("DELETE FROM tensor_spans WHERE died IS NOT NULL AND NOT EXISTS "
-              "(SELECT 1 FROM snapshots s WHERE s.number >= born AND s.number < died)",
-              {}));
-  return Execute(
-      "DELETE FROM tensors WHERE NOT EXISTS (SELECT 1 FROM tensor_spans s WHERE s.tensor = id)",
-      {});
 }
 
 // --- The end ---

@@ -23,7 +23,8 @@
 
 namespace spillway::io {
 
-// An extent that no commit and no snapshot names since the change.
+// An extent, or several that lie side by side, that no commit and no snapshot names since the
+// change.
 struct FreedExtent {
   Extent extent;
   bool packed = false;
@@ -91,13 +92,14 @@ class CatalogChange {
   absl::Status Execute(std::string_view sql, std::initializer_list<uint64_t> parameters);
   absl::StatusOr<uint64_t> ReadNumber(std::string_view sql,
                                       std::initializer_list<uint64_t> parameters);
-  absl::StatusOr<std::vector<Row>> ReadRows(std::string_view sql,
-                                            std::initializer_list<uint64_t> parameters);
+  absl::Status RemoveRows(std::string_view table, std::string_view condition,
+                          std::initializer_list<uint64_t> parameters);
   absl::StatusOr<SnapshotRow> FindSnapshot(std::string_view label);
   absl::Status DropUnneededTensors();
   absl::Status Name(const PageRecord& record);
   // After the row that named it is gone.
   absl::Status Unname(uint64_t id, uint64_t page, const PageRecord& record);
+  void AddFreed(const Extent& extent, bool packed);
   absl::StatusOr<uint64_t> PackReferences(const Extent& extent);
   absl::Status SetPackReferences(const Extent& extent, uint64_t references);
   absl::StatusOr<CatalogCommit> WriteLastCommit(CatalogCommit commit, bool is_new);

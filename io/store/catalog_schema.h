@@ -24,13 +24,17 @@ inline constexpr uint64_t kMaxSegmentNumber = (uint64_t{1} << 24) - 1;
 // Offsets in a segment file, in units, fit in 32 bits.
 inline constexpr uint64_t kMaxSegmentFileBytes = uint64_t{1} << 44;
 
-// The columns of pages and kept that make a PageRecord, in ReadPageColumns' order, for a query in
-// which they are `p`, joined with packs as `k` by kPackJoin.
+// The columns of pages and kept that make a PageRecord, in NextPage's order, for a query in
+// which they are `p`, joined with packs as `k`.
 #define SPILLWAY_PAGE_COLUMNS                                                                \
   "p.device, p.segment, p.offset, p.size_bytes, p.content_bytes, p.checksum, p.skip_bytes, " \
   "k.num_references IS NOT NULL"
 #define SPILLWAY_PACK_JOIN \
   " LEFT JOIN packs k ON k.device = p.device AND k.segment = p.segment AND k.offset = p.offset "
+
+// Those of pages and kept but tensor, page, born and died, to copy rows from one to the other.
+inline constexpr char kRestColumns[] =
+    "device, segment, offset, size_bytes, skip_bytes, content_bytes, checksum";
 
 // Reads integer columns of a row one after another and remembers whether each was one within its
 // limit.
