@@ -12,7 +12,7 @@
 
 #include <fcntl.h>
 #include <malloc.h>
-#include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -21,8 +21,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -32,7 +32,6 @@
 #include "io/store/catalog_change.h"
 #include "io/store/segment_files.h"
 #include "io/store/store.h"
-#include "src/base/check.h"
 #include "src/base/status_macros.h"
 
 namespace spillway::bench {
@@ -48,11 +47,17 @@ struct Options {
   int rounds = 9;
 };
 
+// What a piece of work took, by the clock and of CPU: on a busy machine only the latter compares.
+struct Times {
+  std::vector<double> wall;
+  std::vector<double> cpu;
+};
+
 struct Figures {
-  std::vector<double> open_ms;
-  std::vector<double> lookup_us;  // each, the first in its range
-  std::vector<double> commit_ms;
-  std::vector<double> snapshot_ms;
+  Times open_ms;
+  Times lookup_us;  // each, the first in its range
+  Times commit_ms;
+  Times snapshot_ms;
   double next_lookup_us = 0;  // each, one after another
   double ram_bytes = 0;       // a page that was looked at
   double catalog_bytes = 0;   // a page
@@ -63,16 +68,33 @@ double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+class Stopwatch {
+ public:
+  // Adds what went by, in units of `scale` a second.
+  void Stop(double scale, Times* times) const {
+    times->wall.push_back((Seconds() - wall_) * scale);
+    times->cpu.push_back((Cpu() - cpu_) * scale);
+  }
+
+ private:
+  static double Cpu() {
+    timespec time;
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+  }
+  const double wall_ = Seconds();
+  const double cpu_ = Cpu();
+};
+
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
 }
 
-std::string Range(const std::vector<double>& values, double scale = 1) {
+std::string Range(const std::vector<double>& values) {
   const auto [low, high] = std::minmax_element(values.begin(), values.end());
   char text[80];
-  std::snprintf(text, sizeof(text), "%8.3f (%.3f-%.3f)", Median(values) * scale, *low * scale,
-                *high * scale);
+  std::snprintf(text, sizeof(text), "%8.3f (%.3f-%.3f)", Median(values), *low, *high);
   return text;
 }
 
@@ -94,17 +116,17 @@ class Bench {
         static_cast<double>(pages_);
     for (int round = 0; round < rounds_; ++round) {
       store_.reset();
-      const double start = Seconds();
+      const Stopwatch watch;
       SPILLWAY_RETURN_IF_ERROR(Open());
-      figures_.open_ms.push_back((Seconds() - start) * 1e3);
+      watch.Stop(1e3, &figures_.open_ms);
       SPILLWAY_RETURN_IF_ERROR(LookUp());
     }
     SPILLWAY_RETURN_IF_ERROR(LookUpInOrder());
     for (int round = 0; round < rounds_; ++round) SPILLWAY_RETURN_IF_ERROR(Change());
     for (int round = 0; round < rounds_; ++round) {
-      const double start = Seconds();
+      const Stopwatch watch;
       SPILLWAY_RETURN_IF_ERROR(store_->Snapshot(absl::StrCat("round-", round)));
-      figures_.snapshot_ms.push_back((Seconds() - start) * 1e3);
+      watch.Stop(1e3, &figures_.snapshot_ms);
     }
     store_.reset();
     return figures_;
@@ -171,7 +193,7 @@ class Bench {
   }
 
   absl::Status LookUp() {
-    const double start = Seconds();
+    const Stopwatch watch;
     for (int i = 0; i < kChangedPages; ++i) {
       const uint64_t page = random_() % pages_;
       SPILLWAY_ASSIGN_OR_RETURN(const io::TensorIndex tensor, Tensor(page));
@@ -179,7 +201,7 @@ class Bench {
                                 store_->FindPage(tensor, page % kPagesPerTensor));
       if (!record) return absl::InternalError("a page is missing");
     }
-    figures_.lookup_us.push_back((Seconds() - start) * 1e6 / kChangedPages);
+    watch.Stop(1e6 / kChangedPages, &figures_.lookup_us);
     return absl::OkStatus();
   }
 
@@ -209,9 +231,9 @@ class Bench {
       store_->Record(tensor, page % kPagesPerTensor,
                      {.extent = extent, .content_bytes = kPageBytes, .checksum = random_()});
     }
-    const double start = Seconds();
+    const Stopwatch watch;
     SPILLWAY_RETURN_IF_ERROR(store_->Commit("changed"));
-    figures_.commit_ms.push_back((Seconds() - start) * 1e3);
+    watch.Stop(1e3, &figures_.commit_ms);
     return absl::OkStatus();
   }
 
@@ -228,10 +250,10 @@ void Print(uint64_t millions, const Figures& now, const Figures& first) {
   std::printf(
       "%2llu million pages (%.1f TiB), made in %.1f s\n", static_cast<unsigned long long>(millions),
       static_cast<double>(millions * 1000000) * kPageBytes / (uint64_t{1} << 40), now.build_s);
-  const auto line = [](const char* what, const std::vector<double>& values,
-                       const std::vector<double>& base) {
-    std::printf("  %-34s %-32s x%.2f\n", what, Range(values).c_str(),
-                Median(values) / Median(base));
+  const auto line = [](const char* what, const Times& times, const Times& base) {
+    std::printf("  %-30s %-30s x%-5.2f CPU %-30s x%.2f\n", what, Range(times.wall).c_str(),
+                Median(times.wall) / Median(base.wall), Range(times.cpu).c_str(),
+                Median(times.cpu) / Median(base.cpu));
   };
   line("open, ms", now.open_ms, first.open_ms);
   line("look up at random, us a page", now.lookup_us, first.lookup_us);

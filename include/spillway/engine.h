@@ -66,6 +66,14 @@ enum class OpenMode : uint8_t {
   kScratch,       // like kCreate, and the destructor removes what the engine made
 };
 
+// When Open measures the devices of a store: the request size and the queue depths that they like,
+// 1 to 2 s each as a rule, at most 10 s, with up to 256 MiB of a file that has no name.
+enum class Calibration : uint8_t {
+  kKeep,    // never: what was measured before holds, or a default
+  kIfNone,  // devices that were not measured yet
+  kNow,     // all, again
+};
+
 struct EngineOptions {
   std::vector<std::string>
       store;  // folders, made if absent; none: everything rests in pinned memory
@@ -79,7 +87,9 @@ struct EngineOptions {
   // for an old one.
   uint64_t page_bytes = 0;
   IoKind io = IoKind::kAuto;
-  int queue_depth = 32;  // I/O requests in flight, 1 to 1024
+  // Reads, and writes, in flight on a device that was not measured: 1 to 1024.
+  int queue_depth = 32;
+  Calibration calibration = Calibration::kKeep;
   // Called once for each thing the machine could not give (see EngineStats::fallbacks). May be
   // empty.
   std::function<void(std::string_view)> announce;

@@ -30,7 +30,7 @@ namespace {
 
 constexpr uint32_t kRequestLadder[] = {128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20};
 constexpr int kDepthLadder[] = {1, 2, 4, 8, 16, 32, 64};
-constexpr uint64_t kUnderWay = 16 << 20;  // while request sizes are compared
+constexpr uint64_t kUnderWay = kLeastCalibrationBytes;  // while request sizes are compared
 constexpr int kRepetitions = 3;
 constexpr uint32_t kFillBytes = 1 << 20;
 
@@ -94,7 +94,9 @@ class Calibrator {
 
     mixes.clear();
     for (const int depth : kDepthLadder) {
-      if (depth > profile.write_depth && depth > 1) break;
+      const auto under_way = static_cast<uint64_t>(profile.read_depth + depth);
+      if (depth > profile.write_depth) break;
+      if (depth > 1 && under_way * profile.request_bytes > memory_.size()) break;
       mixes.push_back({profile.request_bytes, profile.read_depth, depth});
     }
     SPILLWAY_ASSIGN_OR_RETURN(const Best mixed, BestOf(mixes));
@@ -112,7 +114,7 @@ class Calibrator {
     std::vector<Mix> mixes;
     for (const int depth : kDepthLadder) {
       const uint64_t bytes = static_cast<uint64_t>(depth) * request_bytes;
-      if (bytes > memory_.size() || 2 * bytes > options_.file_bytes) break;
+      if (bytes > memory_.size()) break;
       mixes.push_back({request_bytes, read * depth, write * depth});
     }
     return mixes;
@@ -202,6 +204,8 @@ size_t SmallestGoodEnough(std::span<const double> rates) {
 absl::StatusOr<DeviceProfile> Calibrate(const std::string& folder, IoEngine& engine,
                                         uint16_t device, const CalibrationOptions& options) {
   SPILLWAY_CHECK(engine.in_flight() == 0);
+  SPILLWAY_CHECK(options.memory_bytes >= kLeastCalibrationBytes);
+  SPILLWAY_CHECK(options.file_bytes >= options.memory_bytes);
   SPILLWAY_ASSIGN_OR_RETURN(const DirectFile file, OpenNamelessFile(folder));
   SPILLWAY_ASSIGN_OR_RETURN(const Mapping memory, MapMemory(options.memory_bytes));
   SPILLWAY_ASSIGN_OR_RETURN(

@@ -22,10 +22,14 @@
 
 namespace spillway::io {
 
+inline constexpr uint64_t kLeastCalibrationBytes = uint64_t{16} << 20;
+
 struct CalibrationOptions {
-  uint64_t file_bytes = uint64_t{256} << 20;   // of a file without a name, gone afterwards
-  uint64_t memory_bytes = uint64_t{64} << 20;  // to move through
-  absl::Duration limit = absl::Seconds(10);    // fewer repetitions, then fewer settings
+  // Of a file without a name, gone afterwards; at least memory_bytes.
+  uint64_t file_bytes = uint64_t{256} << 20;
+  // To move through; at least kLeastCalibrationBytes.
+  uint64_t memory_bytes = uint64_t{64} << 20;
+  absl::Duration limit = absl::Seconds(10);  // fewer repetitions, then fewer settings
   absl::Duration sample = absl::Milliseconds(20);
 };
 

@@ -220,6 +220,12 @@ absl::Status CatalogChange::PutPage(uint64_t id, uint64_t page,
     }
   }
   if (before == record) return absl::OkStatus();
+  if (before && record && before->extent == record->extent) {
+    // Only free space that lies gives out an extent that a commit has.
+    return catalog_->Damaged(absl::StrCat("page ", page, " of tensor ", id,
+                                          " was written again where the last commit has it, in "
+                                          "bytes that free_space had as free"));
+  }
   const bool is_kept = before && born <= newest_snapshot_;
   if (is_kept)
     SPILLWAY_RETURN_IF_ERROR(keep_page_->Bind(1, id).Bind(2, page).Bind(3, number_).Run());

@@ -34,8 +34,8 @@ uint64_t RoundDown(uint64_t bytes) { return bytes / kIoAlignment * kIoAlignment;
 
 void PageIo::FreeMemory::operator()(std::byte* memory) const { std::free(memory); }
 
-PageIo::PageIo(Store* store, IoEngine* io, uint32_t packed_bytes)
-    : store_(store), io_(io), page_bytes_(store->page_bytes()), packed_bytes_(packed_bytes) {
+PageIo::PageIo(Store* store, IoEngine* io)
+    : store_(store), io_(io), page_bytes_(store->page_bytes()) {
   for (uint16_t device = 0; device < store->num_devices(); ++device) {
     const std::optional<DeviceProfile> profile = store->Profile(device);
     const uint64_t bytes = profile ? RoundDown(profile->request_bytes) : kDefaultRequestBytes;
@@ -88,7 +88,7 @@ void PageIo::Write(uint64_t tag, TensorIndex tensor, uint64_t first_page, uint64
                    std::byte* memory) {
   const OperationId id = next_id_++;
   Operation& operation = Begin(id, tag, IoOp::kWrite, tensor, first_page, bytes, memory);
-  if (bytes > 0 && bytes <= packed_bytes_ && Pack(id, operation)) return;
+  if (bytes > 0 && bytes <= kPackedBytes && Pack(id, operation)) return;
   const absl::Status status = MakeWrites(id, operation);
   if (operation.status.ok()) operation.status = status;
   CloseRequest();

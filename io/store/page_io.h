@@ -49,8 +49,7 @@ class PageIo {
     absl::Status status;
   };
 
-  // Operations of more than `packed_bytes` get extents of their own.
-  PageIo(Store* store, IoEngine* io, uint32_t packed_bytes = kPackedBytes);
+  PageIo(Store* store, IoEngine* io);
   PageIo(const PageIo&) = delete;
   PageIo& operator=(const PageIo&) = delete;
 
@@ -139,7 +138,6 @@ class PageIo {
   Store* const store_;
   IoEngine* const io_;
   const uint64_t page_bytes_;
-  const uint32_t packed_bytes_;
   std::vector<uint32_t> request_bytes_;  // by device
 
   OperationId next_id_ = 0;

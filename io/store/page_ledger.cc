@@ -94,8 +94,7 @@ std::optional<PageRecord> PageLedger::Replace(PageKey key, const Slot& replaceme
   const bool moved = !(old_record.extent == Unpack(replacement).extent);
   if (is_transient || (old.changed && !old.in_doubt))
     return moved || old.packed ? std::optional(old_record) : std::nullopt;
-  SPILLWAY_CHECK(moved);  // what a commit names is never written in place
-  if (old.in_doubt) doubtful_.push_back(old_record);
+  if (old.in_doubt && (moved || old.packed)) doubtful_.push_back(old_record);
   return std::nullopt;
 }
 

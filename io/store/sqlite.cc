@@ -156,7 +156,10 @@ absl::StatusOr<SqliteStatement> SqliteDatabase::Prepare(std::string_view sql) {
   sqlite3_stmt* handle = nullptr;
   const int code = sqlite3_prepare_v3(handle_.get(), sql.data(), static_cast<int>(sql.size()),
                                       SQLITE_PREPARE_PERSISTENT, &handle, nullptr);
-  SPILLWAY_RETURN_IF_ERROR(ToStatus(code, sql));
+  absl::Status status = ToStatus(code, sql);
+  // The statements are ours, so tables that they do not fit are not.
+  if (code == SQLITE_ERROR) return absl::DataLossError(status.message());
+  SPILLWAY_RETURN_IF_ERROR(status);
   return SqliteStatement(this, handle);
 }
 

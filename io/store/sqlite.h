@@ -24,9 +24,10 @@ class SqliteStatement;
 
 // An open database. Its statements must not outlive it. One thread at a time.
 //
-// Errors: DataLoss for a damaged file or one that is no database; ResourceExhausted for a full file
-// system or no memory; Unavailable for what cannot be opened, locked or written; InvalidArgument
-// for a value over SQLite's limits; the errno's status for other I/O errors; Internal for the rest.
+// Errors: DataLoss for a damaged file, one that is no database, or one without the tables that a
+// statement names; ResourceExhausted for a full file system or no memory; Unavailable for what
+// cannot be opened, locked or written; InvalidArgument for a value over SQLite's limits; the
+// errno's status for other I/O errors; Internal for the rest.
 class SqliteDatabase {
  public:
   // kCreate also takes a file that is there; there must be nothing in it. The last three change

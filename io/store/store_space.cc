@@ -68,6 +68,10 @@ absl::Status StoreSpace::Load() {
   }
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<CatalogSegment> segments, catalog_->ReadSegments());
   SPILLWAY_RETURN_IF_ERROR(files_.Load(segments));
+  uint64_t known_bytes = 0;
+  for (const CatalogSegment& segment : segments) known_bytes += segment.size_bytes;
+  if (extents_.used_bytes() > known_bytes)
+    return catalog_->Damaged("more bytes are in use than its segments have");
   SPILLWAY_ASSIGN_OR_RETURN(profiles_, catalog_->ReadProfiles());
   rotation_.SetProfiles(profiles_);
   return absl::OkStatus();
@@ -115,6 +119,8 @@ absl::StatusOr<bool> StoreSpace::LoadMore(uint16_t device) {
 
 void StoreSpace::Unnamed(const Extent& extent) {
   extents_.Unuse(extent.size_bytes);
+  // Only a catalog that lies names bytes that were cut off as free.
+  if (!files_.Holds(extent)) return;
   const Loaded& loaded = loaded_[extent.device];
   const uint64_t end = extent.offset + extent.size_bytes;
   for (uint64_t offset = extent.offset; offset < end;) {

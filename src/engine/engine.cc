@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "io/make_io_engine.h"
+#include "io/store/calibration.h"
 #include "io/store/store.h"
 #include "src/base/bytes.h"
 #include "src/base/mutex.h"
@@ -184,6 +185,25 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(EngineOptions options) {
   return EngineImpl::Open(std::move(options));
 }
 
+namespace {
+
+// The I/O engine's queues go by what is known of the devices, measured now if that was asked for.
+absl::Status SetQueues(const EngineOptions& options, io::Store& store, io::IoEngine& io) {
+  const uint64_t memory_bytes =
+      std::min(io::CalibrationOptions().memory_bytes, options.pinned_bytes);
+  const uint64_t file_bytes = std::min(4 * memory_bytes, options.store_bytes);
+  // Budgets that small have nothing to gain.
+  const bool possible = memory_bytes >= io::kLeastCalibrationBytes && file_bytes >= memory_bytes;
+  if (options.calibration == Calibration::kKeep || !possible) {
+    io::ApplyProfiles(store, io);
+    return absl::OkStatus();
+  }
+  return io::CalibrateStore(store, options.store, io, options.calibration == Calibration::kNow,
+                            {.file_bytes = file_bytes, .memory_bytes = memory_bytes});
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<Engine>> EngineImpl::Open(EngineOptions options) {
   SPILLWAY_RETURN_IF_ERROR(CheckOptions(options));
   auto engine = std::make_unique<EngineImpl>();
@@ -209,6 +229,7 @@ absl::StatusOr<std::unique_ptr<Engine>> EngineImpl::Open(EngineOptions options) 
                                    .page_bytes = options.page_bytes,
                                    .announce = announce};
     SPILLWAY_ASSIGN_OR_RETURN(parts.store, io::Store::Open(store_options, parts.io.get()));
+    SPILLWAY_RETURN_IF_ERROR(SetQueues(options, *parts.store, *parts.io));
     engine->page_bytes_ = parts.store->page_bytes();
     engine->user_state_ = parts.store->UserState();
     engine->io_name_ = std::string(parts.io->name());

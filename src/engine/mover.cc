@@ -30,10 +30,8 @@ absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, Residency
 
 Mover::Mover(MoverParts parts, ResidencyOptions options)
     : parts_(std::move(parts)), describe_(options.describe), residency_(std::move(options)) {
-  if (parts_.store != nullptr) {
-    // Nothing is packed until the store keeps what its pages skip.
-    pages_ = std::make_unique<io::PageIo>(parts_.store.get(), parts_.io.get(), /*packed_bytes=*/0);
-  }
+  if (parts_.store != nullptr)
+    pages_ = std::make_unique<io::PageIo>(parts_.store.get(), parts_.io.get());
   const uint64_t slabs = (parts_.pinned->size_bytes() + parts_.slab_bytes - 1) / parts_.slab_bytes;
   for (uint64_t slab = 0; slab < slabs; ++slab) slab_ready_.emplace_back(false);
 }

@@ -124,12 +124,13 @@ class Trainer {
 
   // Sectors written since the last commit become anything that they were since.
   absl::Status PowerCut() {
-    (void)mover_->Flush();  // fails at once: the ring is dead; nothing is in flight then
-    absl::Status status;
-    mover_->RunWithStore([&](io::Store*) {
-      status = faulty_->in_flight() == 0 ? faulty_->PowerCut()
-                                         : absl::AbortedError("requests are in flight");
-    });
+    absl::Status status = absl::AbortedError("requests are in flight");
+    while (absl::IsAborted(status)) {  // those from before the ring died still end
+      (void)mover_->Flush();
+      mover_->RunWithStore([&](io::Store*) {
+        if (faulty_->in_flight() == 0) status = faulty_->PowerCut();
+      });
+    }
     return status;
   }
 

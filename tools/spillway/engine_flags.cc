@@ -24,6 +24,7 @@ namespace {
 constexpr int64_t kMostThreads = 1024;
 constexpr uint64_t kLeastPageBytes = 4 * kKiB;
 constexpr uint64_t kMostPageBytes = kGiB;
+constexpr uint64_t kLeastCalibratedBytes = 256 * kMiB;  // moves in well under a second
 
 absl::Status CheckBudget(std::string_view flag, uint64_t given, uint64_t smallest) {
   if (given >= smallest) return absl::OkStatus();
@@ -31,6 +32,13 @@ absl::Status CheckBudget(std::string_view flag, uint64_t given, uint64_t smalles
       "%s %s is too small for this model, sequence and batch; the smallest that works is %s "
       "(%d bytes)",
       std::string(flag), base::FormatBytes(given), base::FormatBytes(smallest), smallest));
+}
+
+Calibration CalibrationOf(CalibrateChoice choice, const StoreNeed& need) {
+  if (choice == CalibrateChoice::kNow) return Calibration::kNow;
+  if (choice == CalibrateChoice::kOff) return Calibration::kKeep;
+  const uint64_t bytes = need.state.committed + need.state.transient;
+  return bytes >= kLeastCalibratedBytes ? Calibration::kIfNone : Calibration::kKeep;
 }
 
 }  // namespace
@@ -50,6 +58,12 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
   AddChoice<IoKind>(app, "--io", &flags->io,
                     {{"uring", IoKind::kUring}, {"posix", IoKind::kPosix}, {"auto", IoKind::kAuto}},
                     "How bytes reach the store's files");
+  AddChoice<CalibrateChoice>(app, "--calibrate", &flags->calibrate,
+                             {{"auto", CalibrateChoice::kAuto},
+                              {"now", CalibrateChoice::kNow},
+                              {"off", CalibrateChoice::kOff}},
+                             "Measure the store's devices first: 1 to 2 s each; auto does once, "
+                             "for 256 MiB of state or more");
   AddChoice<DeviceChoice>(
       app, "--device", &flags->device,
       {{"host", DeviceChoice::kHost}, {"cuda", DeviceChoice::kCuda}, {"auto", DeviceChoice::kAuto}},
@@ -95,7 +109,8 @@ absl::Status CheckRoom(const EngineFlags& flags, const trainer::MinimumBudgets& 
       base::FormatBytes(flags.pinned_bytes), base::FormatBytes(all), all));
 }
 
-absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, OpenMode mode) {
+absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, OpenMode mode,
+                                                   const StoreNeed& need) {
   EngineOptions options;
   options.store = flags.store;
   options.mode = mode;
@@ -104,6 +119,7 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, Ope
   options.pinned_bytes = flags.pinned_bytes;
   options.page_bytes = flags.page_bytes;
   options.io = flags.io;
+  options.calibration = CalibrationOf(flags.calibrate, need);
   options.announce = [](std::string_view text) {
     absl::FPrintF(stderr, "note: %s\n", std::string(text));
   };

@@ -24,6 +24,9 @@ namespace spillway::command {
 // kAuto is the host until the trainer has GPU kernels.
 enum class DeviceChoice : uint8_t { kHost, kCuda, kAuto };
 
+// kAuto measures a new store's devices if the state is large enough to gain by it.
+enum class CalibrateChoice : uint8_t { kAuto, kNow, kOff };
+
 struct EngineFlags {
   std::vector<std::string> store;  // folders; none: everything in memory
   uint64_t store_bytes = kUnlimited;
@@ -32,6 +35,7 @@ struct EngineFlags {
   uint64_t page_bytes = 0;  // 0: the engine's choice, or the store's
   IoKind io = IoKind::kAuto;
   DeviceChoice device = DeviceChoice::kAuto;
+  CalibrateChoice calibrate = CalibrateChoice::kAuto;
   int64_t threads = 0;  // 0 until AddEngineFlags puts the number of cores
 };
 
@@ -50,7 +54,8 @@ absl::Status CheckRoom(const EngineFlags& flags, const trainer::MinimumBudgets& 
                        const StoreNeed& need);
 
 // Opens the engine; what the machine could not give is noted on stderr.
-absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, OpenMode mode);
+absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, OpenMode mode,
+                                                   const StoreNeed& need);
 
 }  // namespace spillway::command
 

@@ -39,7 +39,7 @@ absl::StatusOr<InferenceModel> LoadForInference(const InferenceFlags& flags,
       CheckRoom(flags.engine, trainer::SmallestBudgets(config, options), need));
 
   InferenceModel loaded;
-  SPILLWAY_ASSIGN_OR_RETURN(loaded.engine, OpenEngine(flags.engine, OpenMode::kScratch));
+  SPILLWAY_ASSIGN_OR_RETURN(loaded.engine, OpenEngine(flags.engine, OpenMode::kScratch, need));
   loaded.pool = std::make_unique<ThreadPool>(static_cast<int>(flags.engine.threads));
   SPILLWAY_ASSIGN_OR_RETURN(
       loaded.model,

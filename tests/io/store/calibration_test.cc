@@ -61,6 +61,25 @@ TEST_P(CalibrationTest, AFailureIsReportedAndNothingStaysInFlight) {
   EXPECT_FALSE(Calibrate("/nonexistent", *engine, 0, kQuick).ok());
 }
 
+// What was found is kept in the store, and measured again only when that is asked for.
+TEST_P(CalibrationTest, TheStoreKeepsWhatWasFound) {
+  const std::string folder = testing::TempDir() + "/spillway-calibration-test";
+  auto engine = *MakeIoEngine(GetParam(), {}, testing::TempDir());
+  auto store = Store::Open({.folders = {folder}, .scratch = true}, engine.get());
+  ASSERT_TRUE(store.ok()) << store.status();
+  const std::vector<std::string> folders = {folder};
+  ASSERT_TRUE(CalibrateStore(**store, folders, *engine, /*again=*/false, kQuick).ok());
+  const auto first = (*store)->Profile(0);
+  ASSERT_TRUE(first.has_value());
+  DeviceProfile mine = *first;
+  mine.read_bytes_per_second = 1;
+  ASSERT_TRUE((*store)->SetProfile(0, mine).ok());
+  ASSERT_TRUE(CalibrateStore(**store, folders, *engine, /*again=*/false, kQuick).ok());
+  EXPECT_EQ((*store)->Profile(0), mine);
+  ASSERT_TRUE(CalibrateStore(**store, folders, *engine, /*again=*/true, kQuick).ok());
+  EXPECT_NE((*store)->Profile(0), mine);
+}
+
 INSTANTIATE_TEST_SUITE_P(Engines, CalibrationTest,
                          testing::Values(IoEngineKind::kUring, IoEngineKind::kPosix),
                          [](const auto& kind) {

@@ -202,6 +202,18 @@ TEST_F(CatalogTest, BytesThatAreNotFreeAreNeverTaken) {
   EXPECT_EQ(RunSql(path_, "SELECT count(*) FROM pages"), "1");
 }
 
+TEST_F(CatalogTest, APageIsNeverCommittedInPlace) {
+  MakeWithCommit();
+  auto catalog = Catalog::Open(path_);
+  ASSERT_TRUE(catalog.ok());
+  auto change = CatalogChange::Begin(catalog->get(), *(*catalog)->ReadCommit());
+  PageRecord record = Page(0);
+  EXPECT_TRUE((*change)->PutPage(5, 0, record, false).ok()) << "nothing changes";
+  ++record.checksum;
+  const absl::Status status = (*change)->PutPage(5, 0, record, false);
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+}
+
 TEST_F(CatalogTest, AnotherFormatIsRefusedWithTheReason) {
   MakeWithCommit();
   for (const char* format : {"1", "3"}) {

@@ -140,14 +140,6 @@ TEST(PageLedger, ChangesComeInOrderAndOnce) {
             (std::vector<PageKey>{{0, 2}, {0, 9}, {1, 4}}));
 }
 
-TEST(PageLedgerDeathTest, WritingACommittedExtentInPlaceIsABrokenInvariant) {
-  PageLedger ledger;
-  ledger.AddTensor(20, /*transient=*/false, /*committed=*/false);
-  ledger.Record({0, 0}, At(1));
-  ledger.Committed();
-  EXPECT_DEATH(ledger.Record({0, 0}, At(1)), "invariant");
-}
-
 // Extents by unit, and a catalog that keeps the last commit's. The durable states that a crash
 // could bring back must stay whole at every moment.
 class RandomRun {
