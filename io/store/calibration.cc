@@ -9,11 +9,13 @@
 #include "io/store/calibration.h"
 
 #include <sys/mman.h>
+#include <time.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -29,10 +31,19 @@ namespace spillway::io {
 namespace {
 
 constexpr uint32_t kRequestLadder[] = {128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20};
-constexpr int kDepthLadder[] = {1, 2, 4, 8, 16, 32, 64};
+// From two on: one under way while the other is looked at.
+constexpr int kDepthLadder[] = {2, 4, 8, 16, 32, 64};
 constexpr uint64_t kUnderWay = kLeastCalibrationBytes;  // while request sizes are compared
 constexpr int kRepetitions = 3;
+constexpr double kMostCpu = 1.25;
 constexpr uint32_t kFillBytes = 1 << 20;
+
+// Of all threads: some engines have their own.
+double CpuSeconds() {
+  timespec now;
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
 
 struct Unmap {
   size_t size_bytes = 0;
@@ -81,7 +92,7 @@ class Calibrator {
     for (const uint32_t request : kRequestLadder) {
       mixes.push_back({request, static_cast<int>(kUnderWay / request), 0});
     }
-    SPILLWAY_ASSIGN_OR_RETURN(const Best request, BestOf(mixes));
+    SPILLWAY_ASSIGN_OR_RETURN(const Best request, BestOf(mixes, kMostCpu));
     profile.request_bytes = request.mix.request_bytes;
 
     SPILLWAY_ASSIGN_OR_RETURN(const Best read, BestOf(Depths(profile.request_bytes, 1, 0)));
@@ -93,9 +104,8 @@ class Calibrator {
     profile.write_bytes_per_second = write.rate;
 
     mixes.clear();
-    for (const int depth : kDepthLadder) {
+    for (int depth = 1; depth <= profile.write_depth; depth *= 2) {
       const auto under_way = static_cast<uint64_t>(profile.read_depth + depth);
-      if (depth > profile.write_depth) break;
       if (depth > 1 && under_way * profile.request_bytes > memory_.size()) break;
       mixes.push_back({profile.request_bytes, profile.read_depth, depth});
     }
@@ -120,22 +130,23 @@ class Calibrator {
     return mixes;
   }
 
-  absl::StatusOr<Best> BestOf(const std::vector<Mix>& mixes) {
-    std::vector<double> rates(mixes.size(), 0);
+  absl::StatusOr<Best> BestOf(const std::vector<Mix>& mixes, double most_cpu = 1e9) {
+    std::vector<CalibrationSample> samples(mixes.size());
     for (int round = 0; round < kRepetitions; ++round) {
       for (size_t i = 0; i < mixes.size(); ++i) {
         if (deadline_.passed() && (round > 0 || i > 0)) break;
-        SPILLWAY_ASSIGN_OR_RETURN(const double rate,
+        SPILLWAY_ASSIGN_OR_RETURN(const CalibrationSample sample,
                                   Run(mixes[i], UINT64_MAX, Deadline::After(options_.sample)));
-        rates[i] = std::max(rates[i], rate);
+        samples[i].cpu = round == 0 ? sample.cpu : std::min(samples[i].cpu, sample.cpu);
+        samples[i].rate = std::max(samples[i].rate, sample.rate);
       }
     }
-    const size_t best = SmallestGoodEnough(rates);
-    return Best{mixes[best], rates[best]};
+    const size_t best = SmallestGoodEnough(samples, most_cpu);
+    return Best{mixes[best], samples[best].rate};
   }
 
-  // Keeps the mix under way until `most_bytes` or the time; bytes a second.
-  absl::StatusOr<double> Run(const Mix& mix, uint64_t most_bytes, Deadline until) {
+  // Keeps the mix under way until `most_bytes` or the time.
+  absl::StatusOr<CalibrationSample> Run(const Mix& mix, uint64_t most_bytes, Deadline until) {
     const uint64_t slots = static_cast<uint64_t>(mix.reads + mix.writes);
     SPILLWAY_CHECK(slots * mix.request_bytes <= memory_.size());
     const uint64_t blocks = options_.file_bytes / mix.request_bytes;
@@ -155,6 +166,7 @@ class Calibrator {
       block = block + 1 == first + most ? first : block + 1;
       begun_bytes += mix.request_bytes;
     };
+    const double cpu_before = CpuSeconds();
     const absl::Time start = absl::Now();
     for (uint64_t slot = 0; slot < slots; ++slot) add(slot);
     engine_.Submit(requests);
@@ -176,7 +188,9 @@ class Calibrator {
     }
     SPILLWAY_RETURN_IF_ERROR(status);
     const double seconds = absl::ToDoubleSeconds(took.value_or(absl::Now() - start));
-    return static_cast<double>(done_bytes) / std::max(seconds, 1e-9);
+    return CalibrationSample{.rate = static_cast<double>(done_bytes) / std::max(seconds, 1e-9),
+                             .cpu = (CpuSeconds() - cpu_before) /
+                                    static_cast<double>(std::max<uint64_t>(begun_bytes, 1))};
   }
 
   IoEngine& engine_;
@@ -194,11 +208,18 @@ QueueDepths DepthsOf(const DeviceProfile& profile) {
 
 }  // namespace
 
-size_t SmallestGoodEnough(std::span<const double> rates) {
-  const double best = *std::max_element(rates.begin(), rates.end());
-  const auto found =
-      std::find_if(rates.begin(), rates.end(), [&](double rate) { return rate >= 0.97 * best; });
-  return static_cast<size_t>(found - rates.begin());
+size_t SmallestGoodEnough(std::span<const CalibrationSample> samples, double most_cpu) {
+  double best = 0;
+  for (const CalibrationSample& sample : samples) best = std::max(best, sample.rate);
+  const auto is_fast = [&](const CalibrationSample& sample) { return sample.rate >= 0.97 * best; };
+  double least_cpu = std::numeric_limits<double>::max();
+  for (const CalibrationSample& sample : samples) {
+    if (is_fast(sample)) least_cpu = std::min(least_cpu, sample.cpu);
+  }
+  const auto found = std::find_if(samples.begin(), samples.end(), [&](const auto& sample) {
+    return is_fast(sample) && sample.cpu <= most_cpu * least_cpu;
+  });
+  return static_cast<size_t>(found - samples.begin());
 }
 
 absl::StatusOr<DeviceProfile> Calibrate(const std::string& folder, IoEngine& engine,

@@ -3,8 +3,9 @@
 // A short look at a store's device: the request size and the queue depths that it likes, and what
 // they give. The store keeps the result; PageIo and the engine's queues go by it.
 //
-// One idea: of all settings within 3% of the best, the smallest. Smaller requests and shallower
-// queues make everything that comes later wait less, and cost nothing here.
+// One idea: of all settings within 3% of the best, the smallest: shallower queues make everything
+// that comes later wait less, and cost nothing here. Smaller requests cost CPU, though, so of the
+// request sizes within 3% only those count that need at most a quarter more CPU than the cheapest.
 
 #ifndef SPILLWAY_IO_STORE_CALIBRATION_H_
 #define SPILLWAY_IO_STORE_CALIBRATION_H_
@@ -48,8 +49,14 @@ absl::Status CalibrateStore(Store& store, std::span<const std::string> folders, 
 // The engine's queues go by the profiles that the store has.
 void ApplyProfiles(const Store& store, IoEngine& engine);
 
-// The first of `rates` that is at least 97% of the largest. REQUIRES: not empty.
-size_t SmallestGoodEnough(std::span<const double> rates);
+// What a setting gave. `cpu` is seconds a byte.
+struct CalibrationSample {
+  double rate = 0;
+  double cpu = 0;
+};
+// The first whose rate is at least 97% of the largest, and whose CPU is at most `most_cpu` times
+// the least of those. REQUIRES: not empty.
+size_t SmallestGoodEnough(std::span<const CalibrationSample> samples, double most_cpu);
 
 }  // namespace spillway::io
 

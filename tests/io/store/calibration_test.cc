@@ -20,12 +20,19 @@ const CalibrationOptions kQuick = {.file_bytes = 64 << 20,
                                    .limit = absl::Milliseconds(300),
                                    .sample = absl::Milliseconds(1)};
 
+using Samples = std::vector<CalibrationSample>;
+
 TEST(Calibration, TakesTheSmallestWithinThreePercentOfTheBest) {
-  EXPECT_EQ(SmallestGoodEnough(std::vector<double>{5}), 0u);
-  EXPECT_EQ(SmallestGoodEnough(std::vector<double>{1, 2, 3, 4}), 3u);
-  EXPECT_EQ(SmallestGoodEnough(std::vector<double>{50, 97, 100, 99}), 1u);
-  EXPECT_EQ(SmallestGoodEnough(std::vector<double>{50, 96.9, 100, 120}), 3u);
-  EXPECT_EQ(SmallestGoodEnough(std::vector<double>{3, 1, 0, 0}), 0u);
+  EXPECT_EQ(SmallestGoodEnough(Samples{{5, 1}}, 1e9), 0u);
+  EXPECT_EQ(SmallestGoodEnough(Samples{{1, 1}, {2, 1}, {3, 1}, {4, 1}}, 1e9), 3u);
+  EXPECT_EQ(SmallestGoodEnough(Samples{{50, 1}, {97, 9}, {100, 1}, {99, 1}}, 1e9), 1u);
+  EXPECT_EQ(SmallestGoodEnough(Samples{{50, 1}, {96.9, 1}, {100, 1}, {120, 1}}, 1e9), 3u);
+  EXPECT_EQ(SmallestGoodEnough(Samples{{3, 1}, {1, 1}, {0, 0}, {0, 0}}, 1e9), 0u);
+}
+
+TEST(Calibration, OfThoseTheOnesThatSpareTheCpu) {
+  EXPECT_EQ(SmallestGoodEnough(Samples{{98, 4}, {99, 2}, {100, 1.2}, {99, 1}}, 1.25), 2u);
+  EXPECT_EQ(SmallestGoodEnough(Samples{{98, 4}, {50, 1}, {100, 3.9}}, 1.25), 0u);
 }
 
 class CalibrationTest : public ::testing::TestWithParam<IoEngineKind> {};

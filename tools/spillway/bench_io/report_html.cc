@@ -13,8 +13,8 @@
 namespace spillway::bench_io {
 namespace {
 
-constexpr int kLabelWidth = 330;
-constexpr int kBarWidth = 460;
+constexpr int kLabelWidth = 400;
+constexpr int kBarWidth = 420;
 constexpr int kNumberWidth = 130;
 constexpr int kRowHeight = 30;
 constexpr int kTop = 34;

@@ -24,7 +24,9 @@ RowSpec Spec(Op op, uint32_t block_bytes, int depth, Through through) {
 void AddMain(const RowOptions& options, std::vector<RowSpec>* rows) {
   for (const Op op : {Op::kRead, Op::kWrite, Op::kMixed}) {
     for (const uint32_t block : {kMiB, 4 * kMiB}) {
-      RowSpec spec = Spec(op, block, static_cast<int>(64 * kMiB / block), Through::kStore);
+      // Deep, as fio is: completions come in bursts, and the device should have more to do while
+      // one burst is hashed.
+      RowSpec spec = Spec(op, block, 64, Through::kStore);
       spec.memory_bytes = options.memory_bytes;
       spec.rounds = kMostRounds;
       rows->push_back(spec);
