@@ -105,7 +105,8 @@ class Calibrator {
 
     mixes.clear();
     for (int depth = 1; depth <= profile.write_depth; depth *= 2) {
-      const auto under_way = static_cast<uint64_t>(profile.read_depth + depth);
+      const auto under_way =
+          static_cast<uint64_t>(profile.read_depth) + static_cast<uint64_t>(depth);
       if (depth > 1 && under_way * profile.request_bytes > memory_.size()) break;
       mixes.push_back({profile.request_bytes, profile.read_depth, depth});
     }
@@ -147,7 +148,7 @@ class Calibrator {
 
   // Keeps the mix under way until `most_bytes` or the time.
   absl::StatusOr<CalibrationSample> Run(const Mix& mix, uint64_t most_bytes, Deadline until) {
-    const uint64_t slots = static_cast<uint64_t>(mix.reads + mix.writes);
+    const uint64_t slots = static_cast<uint64_t>(mix.reads) + static_cast<uint64_t>(mix.writes);
     SPILLWAY_CHECK(slots * mix.request_bytes <= memory_.size());
     const uint64_t blocks = options_.file_bytes / mix.request_bytes;
     // Reads and writes keep to halves of their own.

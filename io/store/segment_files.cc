@@ -58,7 +58,7 @@ SegmentFiles::~SegmentFiles() {
 }
 
 absl::Status SegmentFiles::Load(const std::vector<CatalogSegment>& known) {
-  for (uint16_t device = 0; device < devices_.size(); ++device) {
+  for (uint16_t device = 0; device < num_devices(); ++device) {
     SPILLWAY_ASSIGN_OR_RETURN(const std::vector<uint32_t> numbers,
                               (*folders_)[device].ListSegments());
     for (uint32_t number : numbers) {
@@ -176,7 +176,7 @@ void SegmentFiles::HandedOut(const Extent& extent) {
 }
 
 absl::Status SegmentFiles::AddTo(CatalogChange* change) const {
-  for (uint16_t device = 0; device < devices_.size(); ++device) {
+  for (uint16_t device = 0; device < num_devices(); ++device) {
     for (const auto& [number, segment] : devices_[device].segments) {
       if (segment.is_known()) continue;
       const uint64_t before = segment.catalog_size_bytes;
@@ -306,7 +306,7 @@ void SegmentFiles::Cut(uint16_t device, uint32_t number, uint64_t size_bytes) {
 
 absl::StatusOr<uint64_t> SegmentFiles::CutTails() {
   uint64_t bytes = 0;
-  for (uint16_t device = 0; device < devices_.size(); ++device) {
+  for (uint16_t device = 0; device < num_devices(); ++device) {
     std::vector<uint32_t> empty;
     for (auto& [number, segment] : devices_[device].segments) {
       if (segment.size_bytes == 0) empty.push_back(number);

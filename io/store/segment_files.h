@@ -111,6 +111,7 @@ class SegmentFiles {
     bool has_new_files = false;
   };
 
+  uint16_t num_devices() const { return static_cast<uint16_t>(devices_.size()); }
   absl::StatusOr<Segment*> Open(uint16_t device, uint32_t segment, int flags);
   absl::Status Extend(Segment* segment, uint64_t size_bytes);
   absl::StatusOr<Region> GrowNewest(uint16_t device, uint64_t needed_bytes, uint64_t wanted_bytes);

@@ -172,7 +172,8 @@ absl::Status StoreChecker::LoadFiles() {
     report_.orphans.push_back(std::move(found));
   };
   std::set<SegmentKey> there;
-  for (uint16_t device = 0; device < view_.folders().size(); ++device) {
+  const auto num_folders = static_cast<uint16_t>(view_.folders().size());
+  for (uint16_t device = 0; device < num_folders; ++device) {
     SPILLWAY_ASSIGN_OR_RETURN(const auto numbers, Folder(device).ListSegments());
     for (const uint32_t number : numbers) {
       const SegmentKey key(device, number);

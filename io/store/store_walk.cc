@@ -78,7 +78,7 @@ absl::Status StoreChecker::TakeRow(const SqliteStatement& statement) {
   }
   AddToDigests(row);
   CheckRow(row);
-  rows_.push_back(std::move(row));
+  rows_.push_back(row);
   return absl::OkStatus();
 }
 
