@@ -59,7 +59,7 @@ class Progress {
     const std::string text =
         all == 0 ? what
                  : absl::StrCat("[", done, done < all ? absl::StrCat("/", all) : "", "] ", what);
-    absl::FPrintF(stderr, terminal_ ? "\r\033[K%s" : "%s\n", text);
+    absl::FPrintF(stderr, "%s%s%s", terminal_ ? "\r\033[K" : "", text, terminal_ ? "" : "\n");
     std::fflush(stderr);
   }
   void Clear() {
