@@ -34,7 +34,7 @@ void Progress::Show(uint64_t done_bytes, uint64_t total_bytes) {
   const std::string line =
       absl::StrFormat("%s %s of %s (%.0f%%)", verb_, base::FormatBytes(done_bytes),
                       base::FormatBytes(std::max(total_bytes, done_bytes)), 100 * share);
-  absl::FPrintF(stderr, on_terminal_ ? "\r\033[K%s" : "%s\n", line);
+  absl::FPrintF(stderr, "%s%s%s", on_terminal_ ? "\r\033[K" : "", line, on_terminal_ ? "" : "\n");
   std::fflush(stderr);
   shown_ = true;
 }
