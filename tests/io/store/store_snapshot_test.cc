@@ -26,7 +26,8 @@ class StoreSnapshotTest : public StoreTest {
   std::string Catalog() const { return folder_ / "store/spillway-catalog.sqlite"; }
   std::vector<std::string> Labels(Store& store) {
     std::vector<std::string> labels;
-    for (const SnapshotRecord& snapshot : *store.Snapshots()) labels.push_back(snapshot.label);
+    const auto snapshots = store.Snapshots();
+    for (const SnapshotRecord& snapshot : *snapshots) labels.push_back(snapshot.label);
     return labels;
   }
   uint64_t StoredBytes(const std::string& path) {
