@@ -17,6 +17,7 @@
 #include "io/faulty_io_engine.h"
 #include "io/make_io_engine.h"
 #include "src/engine/mover.h"
+#include "tests/io/io_uring_here.h"
 #include "tiers/make_device_runtime.h"
 
 namespace spillway::engine {
@@ -31,6 +32,7 @@ constexpr uint64_t kPinnedBytes = 4 * 40960;  // of four tiles
 class MoverFaultTest : public testing::TestWithParam<io::IoEngineKind> {
  protected:
   void SetUp() override {
+    if (!io::CanRun(GetParam())) GTEST_SKIP() << io::kNoIoUring;
     std::string pattern = testing::TempDir() + "spillway-fault-XXXXXX";
     folder_ = mkdtemp(pattern.data());
     MoverParts parts;
@@ -38,7 +40,7 @@ class MoverFaultTest : public testing::TestWithParam<io::IoEngineKind> {
     auto faulty = io::FaultyIoEngine::Create(1, [&](io::ResultHook hook) {
       return io::MakeIoEngine(GetParam(), {.result_hook = std::move(hook)}, folder_);
     });
-    if (!faulty.ok()) GTEST_SKIP() << "no such I/O engine here: " << faulty.status();
+    ASSERT_TRUE(faulty.ok()) << faulty.status();
     faulty_ = faulty->get();
     parts.io = *std::move(faulty);
     io::StoreOptions store{.folders = {folder_ + "/s"}, .page_bytes = 16384};

@@ -17,6 +17,7 @@
 #include "io/io_engine_options.h"
 #include "io/make_io_engine.h"
 #include "tests/io/io_test_util.h"
+#include "tests/io/io_uring_here.h"
 
 namespace spillway::io {
 
@@ -45,12 +46,9 @@ inline absl::StatusOr<std::unique_ptr<IoEngine>> MakeImplementation(
 class IoEngineConformance : public testing::TestWithParam<Implementation> {
  protected:
   void SetUp() override {
-    const absl::StatusOr<std::unique_ptr<IoEngine>> engine = MakeImplementation(GetParam(), {});
-    if (engine.ok()) return;
-    const bool no_ring = GetParam().kind == IoEngineKind::kUring &&
-                         engine.status().code() == absl::StatusCode::kFailedPrecondition;
-    if (no_ring) GTEST_SKIP() << engine.status();
-    FAIL() << engine.status();
+    if (!CanRun(GetParam().kind)) GTEST_SKIP() << kNoIoUring;
+    const absl::Status made = MakeImplementation(GetParam(), {}).status();
+    ASSERT_TRUE(made.ok()) << made;
   }
 
   static std::unique_ptr<IoEngine> Make(IoEngineOptions options = {}) {

@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "io/make_io_engine.h"
 #include "tests/io/io_test_util.h"
+#include "tests/io/io_uring_here.h"
 #include "tests/io/seccomp.h"
 
 namespace spillway::io {
@@ -30,8 +31,7 @@ constexpr size_t kMiB = size_t{1} << 20;
 class UringIoEngineTest : public testing::Test {
  protected:
   void SetUp() override {
-    const absl::Status ring = MakeIoEngine(IoEngineKind::kUring, {}, testing::TempDir()).status();
-    if (!ring.ok()) GTEST_SKIP() << ring;
+    if (!CanRun(IoEngineKind::kUring)) GTEST_SKIP() << kNoIoUring;
   }
 
   static std::unique_ptr<UringIoEngine> Make(IoEngineOptions options = {}) {

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <tuple>
 
@@ -70,6 +71,13 @@ class SmallDisk {
 
 class FullDisk : public ::testing::TestWithParam<std::tuple<Kind, uint64_t>> {
  protected:
+  void SetUp() override {
+    if (geteuid() != 0) GTEST_SKIP() << "mounting a file system needs root";
+    const auto [kind, kib] = GetParam();
+    disk_.emplace(kind, kib, training_ / "disk");
+    if (!disk_->is_mounted()) GTEST_SKIP() << disk_->why();
+    store_ = disk_->path() + "/store";
+  }
   // Every outcome that is allowed.
   void ExpectDoneOrOneClearError(const Ended& ended) {
     if (ended.exit_code == 0) return;
@@ -82,26 +90,24 @@ class FullDisk : public ::testing::TestWithParam<std::tuple<Kind, uint64_t>> {
                                       ended.err.find("No space left") != std::string::npos;
     EXPECT_TRUE(says_what_is_missing) << ended.err;
   }
+
+  const Training training_;
+  std::optional<SmallDisk> disk_;
+  std::string store_;
 };
 
 TEST_P(FullDisk, ARunEndsWellOrSaysWhatIsMissing) {
-  if (geteuid() != 0) GTEST_SKIP() << "mounting a file system needs root";
-  const Training training;
-  const auto [kind, kib] = GetParam();
-  const SmallDisk disk(kind, kib, training / "disk");
-  if (!disk.is_mounted()) GTEST_SKIP() << disk.why();
-  const std::string store = disk.path() + "/store";
-  const Arguments arguments = training.Train(6) + Arguments{"--store", store};
+  const Arguments arguments = training_.Train(6) + Arguments{"--store", store_};
 
   const Ended ended = RunCommand(arguments + Arguments{"--commit-every", "2"});
   ExpectDoneOrOneClearError(ended);
   if (ended.exit_code != 0) {
     // What was not committed is gone, and the folder free for another run; no step was wasted.
     EXPECT_THAT(ended.err, Not(HasSubstr("step 1/"))) << "refused before the run: " << ended.err;
-    EXPECT_FALSE(fs::exists(store)) << ended.err;
+    EXPECT_FALSE(fs::exists(store_)) << ended.err;
     return;
   }
-  const Ended checked = RunCommand({"fsck", store, "--json"});
+  const Ended checked = RunCommand({"fsck", store_, "--json"});
   EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
   const Ended resumed = RunCommand(arguments + Arguments{"--resume"});
   EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
@@ -111,23 +117,17 @@ TEST_P(FullDisk, ARunEndsWellOrSaysWhatIsMissing) {
 
 // Somebody else fills the disk while the run is on its way.
 TEST_P(FullDisk, FilledByOthersTheLastCommitStands) {
-  if (geteuid() != 0) GTEST_SKIP() << "mounting a file system needs root";
-  const Training training;
-  const auto [kind, kib] = GetParam();
-  const SmallDisk disk(kind, kib, training / "disk");
-  if (!disk.is_mounted()) GTEST_SKIP() << disk.why();
-  const std::string store = disk.path() + "/store";
-  const Arguments arguments = training.Train(4) + Arguments{"--store", store};
+  const Arguments arguments = training_.Train(4) + Arguments{"--store", store_};
   const Ended first = RunCommand(arguments);
   if (first.exit_code != 0) return ExpectDoneOrOneClearError(first);
 
-  const std::string filler = disk.path() + "/filler";
+  const std::string filler = disk_->path() + "/filler";
   Shell("dd if=/dev/zero of=" + filler + " bs=4k");
-  const Ended full = RunCommand(training.Train(8) +
-                                Arguments{"--store", store, "--resume", "--commit-every", "1"});
+  const Ended full = RunCommand(training_.Train(8) +
+                                Arguments{"--store", store_, "--resume", "--commit-every", "1"});
   ExpectDoneOrOneClearError(full);
   fs::remove(filler);
-  const Ended checked = RunCommand({"fsck", store, "--json"});
+  const Ended checked = RunCommand({"fsck", store_, "--json"});
   EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
   const Ended resumed = RunCommand(arguments + Arguments{"--resume"});
   // A resume wants room for two states, which the disk may never have had.

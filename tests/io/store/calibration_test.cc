@@ -11,6 +11,7 @@
 #include "io/faulty_io_engine.h"
 #include "io/make_io_engine.h"
 #include "tests/io/io_test_util.h"
+#include "tests/io/io_uring_here.h"
 
 namespace spillway::io {
 namespace {
@@ -35,7 +36,12 @@ TEST(Calibration, OfThoseTheOnesThatSpareTheCpu) {
   EXPECT_EQ(SmallestGoodEnough(Samples{{98, 4}, {50, 1}, {100, 3.9}}, 1.25), 0u);
 }
 
-class CalibrationTest : public ::testing::TestWithParam<IoEngineKind> {};
+class CalibrationTest : public ::testing::TestWithParam<IoEngineKind> {
+ protected:
+  void SetUp() override {
+    if (!CanRun(GetParam())) GTEST_SKIP() << kNoIoUring;
+  }
+};
 
 TEST_P(CalibrationTest, FindsSettingsThatTheDeviceTakes) {
   auto engine = *MakeIoEngine(GetParam(), {}, testing::TempDir());

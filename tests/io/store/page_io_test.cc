@@ -23,6 +23,7 @@
 #include "io/make_io_engine.h"
 #include "src/base/mutex.h"
 #include "tests/io/io_test_util.h"
+#include "tests/io/io_uring_here.h"
 
 namespace spillway::io {
 namespace {
@@ -94,9 +95,10 @@ class FileStore final : public Store {
 
 class PageIoTest : public ::testing::TestWithParam<IoEngineKind> {
  protected:
-  PageIoTest() {
+  void SetUp() override {
+    if (!CanRun(GetParam())) GTEST_SKIP() << kNoIoUring;
     file_ = NamelessFile();
-    EXPECT_EQ(::ftruncate(file_.fd(), kFileBytes), 0);
+    ASSERT_EQ(::ftruncate(file_.fd(), kFileBytes), 0);
     auto engine = FaultyIoEngine::Create(1, [&](ResultHook hook) {
       auto counting = [this, hook](const IoRequest& request, int64_t result) {
         const int64_t answer = hook(request, result);
@@ -109,7 +111,7 @@ class PageIoTest : public ::testing::TestWithParam<IoEngineKind> {
       return MakeIoEngine(GetParam(), {.queue_depth = 1, .result_hook = counting},
                           testing::TempDir());
     });
-    EXPECT_TRUE(engine.ok()) << engine.status();
+    ASSERT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
     id_ = *engine_->AddFile(file_.fd(), "segment", 0);
     store_ = std::make_unique<FileStore>(&file_, id_);

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The one reason to skip a test of io_uring: this kernel gives nobody a ring. Asked of the kernel
+// and not of our engine, so that an engine that does not work fails its tests.
+
+#ifndef SPILLWAY_TESTS_IO_IO_URING_HERE_H_
+#define SPILLWAY_TESTS_IO_IO_URING_HERE_H_
+
+#include <liburing.h>
+
+#include "io/make_io_engine.h"
+
+namespace spillway::io {
+
+inline constexpr char kNoIoUring[] = "the kernel gives no ring: io_uring is absent or forbidden";
+
+inline bool CanRun(IoEngineKind kind) {
+  if (kind != IoEngineKind::kUring) return true;
+  io_uring ring;
+  if (io_uring_queue_init(4, &ring, 0) != 0) return false;
+  io_uring_queue_exit(&ring);
+  return true;
+}
+
+}  // namespace spillway::io
+
+#endif  // SPILLWAY_TESTS_IO_IO_URING_HERE_H_
