@@ -104,11 +104,9 @@ class Calibrator {
     profile.write_bytes_per_second = write.rate;
 
     mixes.clear();
-    for (int depth = 1; depth <= profile.write_depth; depth *= 2) {
-      const auto under_way =
-          static_cast<uint64_t>(profile.read_depth) + static_cast<uint64_t>(depth);
-      if (depth > 1 && under_way * profile.request_bytes > memory_.size()) break;
-      mixes.push_back({profile.request_bytes, profile.read_depth, depth});
+    const auto slots = static_cast<int>(memory_.size() / profile.request_bytes);
+    for (const MixedDepth& depth : MixedDepths(profile.read_depth, profile.write_depth, slots)) {
+      mixes.push_back({profile.request_bytes, depth.reads, depth.writes});
     }
     SPILLWAY_ASSIGN_OR_RETURN(const Best mixed, BestOf(mixes));
     profile.mixed_write_depth = mixed.mix.writes;
@@ -221,6 +219,14 @@ size_t SmallestGoodEnough(std::span<const CalibrationSample> samples, double mos
     return is_fast(sample) && sample.cpu <= most_cpu * least_cpu;
   });
   return static_cast<size_t>(found - samples.begin());
+}
+
+std::vector<MixedDepth> MixedDepths(int read_depth, int write_depth, int slots) {
+  std::vector<MixedDepth> depths;
+  for (int writes = 1; writes <= write_depth && writes < slots; writes *= 2) {
+    depths.push_back({std::min(read_depth, slots - writes), writes});
+  }
+  return depths;
 }
 
 absl::StatusOr<DeviceProfile> Calibrate(const std::string& folder, IoEngine& engine,

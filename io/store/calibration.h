@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -57,6 +58,16 @@ struct CalibrationSample {
 // The first whose rate is at least 97% of the largest, and whose CPU is at most `most_cpu` times
 // the least of those. REQUIRES: not empty.
 size_t SmallestGoodEnough(std::span<const CalibrationSample> samples, double most_cpu);
+
+// Reads and writes under way together.
+struct MixedDepth {
+  int reads = 0;
+  int writes = 0;
+};
+// What mixed_write_depth is chosen from: as many reads as read_depth, or as `slots` leave room for,
+// and one, two, four ... up to write_depth writes beside. Never more than `slots` together.
+// REQUIRES: slots >= 2.
+std::vector<MixedDepth> MixedDepths(int read_depth, int write_depth, int slots);
 
 }  // namespace spillway::io
 

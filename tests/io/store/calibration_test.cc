@@ -36,6 +36,27 @@ TEST(Calibration, OfThoseTheOnesThatSpareTheCpu) {
   EXPECT_EQ(SmallestGoodEnough(Samples{{98, 4}, {50, 1}, {100, 3.9}}, 1.25), 0u);
 }
 
+// A read depth that fills the memory once left none for the write beside it, and the process
+// aborted.
+TEST(Calibration, ReadsAndWritesTogetherFitTheMemory) {
+  for (const int slots : {2, 4, 8, 16, 64, 512}) {
+    for (int reads = 2; reads <= slots; reads *= 2) {
+      for (int writes = 2; writes <= slots; writes *= 2) {
+        const std::vector<MixedDepth> depths = MixedDepths(reads, writes, slots);
+        ASSERT_FALSE(depths.empty());
+        EXPECT_EQ(depths[0].writes, 1);
+        for (const MixedDepth& depth : depths) {
+          EXPECT_GE(depth.reads, 1);
+          EXPECT_LE(depth.reads, reads);
+          EXPECT_LE(depth.writes, writes);
+          EXPECT_LE(depth.reads + depth.writes, slots);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(MixedDepths(/*read_depth=*/4, /*write_depth=*/2, /*slots=*/64).back().reads, 4);
+}
+
 class CalibrationTest : public ::testing::TestWithParam<IoEngineKind> {
  protected:
   void SetUp() override {
