@@ -1,76 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The facade: checks what callers give, knows tensors by name, and hands tiles to the mover.
+// The facade: checks what callers give, knows tensors by name, and hands tiles to the mover. What
+// the mover works with is made in engine_parts.cc.
 
 #include "spillway/engine.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <deque>
-#include <filesystem>
 #include <map>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "io/make_io_engine.h"
-#include "io/store/calibration.h"
 #include "io/store/store.h"
 #include "src/base/bytes.h"
 #include "src/base/mutex.h"
 #include "src/base/status_macros.h"
+#include "src/engine/engine_parts.h"
 #include "src/engine/mover.h"
-#include "tiers/make_device_runtime.h"
 
 namespace spillway {
 namespace {
 
 using engine::Mover;
 using engine::TileIndex;
-
-constexpr uint64_t kDefaultPageBytes = kMiB;
-constexpr uint64_t kMaxPageBytes = kGiB;
-constexpr uint64_t kSlabBytes = 256 * kMiB;
-
-uint64_t PhysicalMemoryBytes() {
-  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
-         static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
-
-// More than the machine has cannot be used; reserving it would only cost addresses.
-uint64_t ArenaBytes(uint64_t budget_bytes, uint64_t memory_bytes) {
-  return std::min(budget_bytes, memory_bytes) / engine::kFrameAlignment * engine::kFrameAlignment;
-}
-
-// The folder, or the nearest above it that exists: its file system is where the folder will be.
-std::string ExistingFolder(const std::string& folder) {
-  std::error_code error;
-  std::filesystem::path path = std::filesystem::absolute(folder, error);
-  while (!std::filesystem::is_directory(path, error) && path.has_relative_path()) {
-    path = path.parent_path();
-  }
-  return path.string();
-}
-
-absl::Status CheckOptions(const EngineOptions& options) {
-  if (options.page_bytes % engine::kFrameAlignment != 0 || options.page_bytes > kMaxPageBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "page_bytes is ", options.page_bytes, ": it must be a multiple of 4096 and at most 1 GiB"));
-  }
-  if (options.queue_depth < 1 || options.queue_depth > 1024) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("queue_depth is ", options.queue_depth, ": it must be from 1 to 1024"));
-  }
-  for (auto [name, bytes] :
-       {std::pair("device_bytes", options.device_bytes), {"pinned_bytes", options.pinned_bytes}}) {
-    if (bytes >= engine::kFrameAlignment) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, " is ", bytes, ": it must be at least 4096"));
-  }
-  return absl::OkStatus();
-}
 
 absl::Status CheckSpec(const TensorSpec& spec) {
   const auto bad = [&](std::string_view why) {
@@ -185,70 +139,19 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(EngineOptions options) {
   return EngineImpl::Open(std::move(options));
 }
 
-namespace {
-
-// The I/O engine's queues go by what is known of the devices, measured now if that was asked for.
-absl::Status SetQueues(const EngineOptions& options, io::Store& store, io::IoEngine& io) {
-  const uint64_t memory_bytes =
-      std::min(io::CalibrationOptions().memory_bytes, options.pinned_bytes);
-  const uint64_t file_bytes = std::min(4 * memory_bytes, options.store_bytes);
-  // Budgets that small have nothing to gain.
-  const bool possible = memory_bytes >= io::kLeastCalibrationBytes && file_bytes >= memory_bytes;
-  if (options.calibration == Calibration::kKeep || !possible) {
-    io::ApplyProfiles(store, io);
-    return absl::OkStatus();
-  }
-  return io::CalibrateStore(store, options.store, io, options.calibration == Calibration::kNow,
-                            {.file_bytes = file_bytes, .memory_bytes = memory_bytes});
-}
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<Engine>> EngineImpl::Open(EngineOptions options) {
-  SPILLWAY_RETURN_IF_ERROR(CheckOptions(options));
   auto engine = std::make_unique<EngineImpl>();
   EngineImpl* self = engine.get();
-  engine->options_ = options;
   const auto announce = [self](std::string_view what) { self->Announce(what); };
-
-  engine::MoverParts parts;
-  SPILLWAY_ASSIGN_OR_RETURN(parts.runtime, tiers::MakeDeviceRuntime(options.device));
-  engine->page_bytes_ = options.page_bytes != 0 ? options.page_bytes : kDefaultPageBytes;
-  if (!options.store.empty()) {
-    const auto kind = static_cast<io::IoEngineKind>(options.io);
-    io::IoEngineOptions io_options;
-    io_options.queue_depth = options.queue_depth;
-    SPILLWAY_ASSIGN_OR_RETURN(
-        parts.io,
-        io::MakeIoEngine(kind, io_options, ExistingFolder(options.store.front()), announce));
-    io::StoreOptions store_options{.folders = options.store,
-                                   .must_not_exist = options.mode != OpenMode::kOpenOrCreate,
-                                   .scratch = options.mode == OpenMode::kScratch,
-                                   .remove_if_empty = true,
-                                   .max_bytes = options.store_bytes,
-                                   .page_bytes = options.page_bytes,
-                                   .announce = announce};
-    SPILLWAY_ASSIGN_OR_RETURN(parts.store, io::Store::Open(store_options, parts.io.get()));
-    SPILLWAY_RETURN_IF_ERROR(SetQueues(options, *parts.store, *parts.io));
+  engine->options_ = options;
+  SPILLWAY_ASSIGN_OR_RETURN(engine::MoverParts parts, engine::MakeMoverParts(options, announce));
+  engine->page_bytes_ = engine::PageBytes(options);
+  if (parts.store != nullptr) {
     engine->page_bytes_ = parts.store->page_bytes();
     engine->user_state_ = parts.store->UserState();
     engine->io_name_ = std::string(parts.io->name());
     engine->has_store_ = true;
   }
-
-  parts.slab_bytes = kSlabBytes;
-  parts.device_bytes = ArenaBytes(options.device_bytes, parts.runtime->total_bytes());
-  tiers::PinnedArenaOptions pinned;
-  pinned.size_bytes = ArenaBytes(options.pinned_bytes, PhysicalMemoryBytes());
-  pinned.slab_bytes = kSlabBytes;
-  pinned.announce = announce;
-  pinned.register_slab = [runtime = parts.runtime.get(),
-                          io = parts.io.get()](std::span<std::byte> slab) {
-    if (io != nullptr) io->AddBuffer(slab);
-    return runtime->RegisterHostMemory(slab);
-  };
-  SPILLWAY_ASSIGN_OR_RETURN(parts.pinned, tiers::PinnedArena::Create(std::move(pinned)));
-
   engine::ResidencyOptions residency;
   residency.device_bytes = parts.device_bytes;
   residency.pinned_bytes = parts.pinned->size_bytes();

@@ -26,6 +26,7 @@
 #include "io/make_io_engine.h"
 #include "spillway/types.h"
 #include "src/base/bytes.h"
+#include "src/base/existing_folder.h"
 #include "tools/spillway/checkup.h"
 
 namespace spillway::command {
@@ -59,14 +60,6 @@ class ProbeFile {
   int fd_ = -1;
   int error_ = 0;
 };
-
-// The folder, or the nearest above it that is there.
-std::string NearestFolder(const std::string& folder) {
-  std::error_code error;
-  fs::path path = fs::absolute(folder, error).lexically_normal();
-  while (!fs::exists(path, error) && path.has_relative_path()) path = path.parent_path();
-  return path.string();
-}
 
 Finding CheckWritable(const std::string& folder, const ProbeFile& file) {
   Finding finding = {.name = "folder", .found = folder};
@@ -243,7 +236,9 @@ Finding CheckUring(const std::string& folder) {
 }  // namespace
 
 std::vector<Finding> CheckFolder(const std::string& folder) {
-  const std::string nearest = NearestFolder(folder);
+  // A file in the folder's place is looked at itself, and fails.
+  std::error_code error;
+  const std::string nearest = fs::exists(folder, error) ? folder : base::ExistingFolder(folder);
   const ProbeFile file(nearest);
   std::vector<Finding> findings = {CheckWritable(nearest, file), CheckFileSystem(nearest),
                                    CheckDrive(nearest), CheckFreeSpace(nearest)};

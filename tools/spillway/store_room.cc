@@ -22,6 +22,7 @@
 #include "io/store/store_space.h"
 #include "spillway/engine.h"
 #include "src/base/bytes.h"
+#include "src/base/existing_folder.h"
 #include "tools/spillway/exit_code.h"
 
 namespace spillway::command {
@@ -62,10 +63,7 @@ uint64_t AvailableBytes(const std::vector<std::string>& folders) {
   std::set<dev_t> seen;
   for (const std::string& folder : folders) {
     std::error_code error;
-    fs::path existing = fs::absolute(folder, error);
-    while (!fs::exists(existing, error) && existing.has_relative_path()) {
-      existing = existing.parent_path();
-    }
+    const std::string existing = base::ExistingFolder(folder);
     struct stat info{};
     struct statvfs space{};
     if (stat(existing.c_str(), &info) != 0 || statvfs(existing.c_str(), &space) != 0) continue;

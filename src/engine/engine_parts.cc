@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "src/engine/engine_parts.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "io/make_io_engine.h"
+#include "io/store/calibration.h"
+#include "io/store/store.h"
+#include "src/base/existing_folder.h"
+#include "src/base/status_macros.h"
+#include "tiers/make_device_runtime.h"
+
+namespace spillway::engine {
+namespace {
+
+constexpr uint64_t kDefaultPageBytes = kMiB;
+constexpr uint64_t kMaxPageBytes = kGiB;
+constexpr uint64_t kSlabBytes = 256 * kMiB;
+
+uint64_t PhysicalMemoryBytes() {
+  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+         static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+// More than the machine has cannot be used; reserving it would only cost addresses.
+uint64_t ArenaBytes(uint64_t budget_bytes, uint64_t memory_bytes) {
+  return std::min(budget_bytes, memory_bytes) / kFrameAlignment * kFrameAlignment;
+}
+
+absl::Status CheckOptions(const EngineOptions& options) {
+  if (options.page_bytes % kFrameAlignment != 0 || options.page_bytes > kMaxPageBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "page_bytes is ", options.page_bytes, ": it must be a multiple of 4096 and at most 1 GiB"));
+  }
+  if (options.queue_depth < 1 || options.queue_depth > 1024) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("queue_depth is ", options.queue_depth, ": it must be from 1 to 1024"));
+  }
+  for (auto [name, bytes] :
+       {std::pair("device_bytes", options.device_bytes), {"pinned_bytes", options.pinned_bytes}}) {
+    if (bytes >= kFrameAlignment) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " is ", bytes, ": it must be at least 4096"));
+  }
+  return absl::OkStatus();
+}
+
+// The I/O engine's queues go by what is known of the devices, measured now if that was asked for.
+absl::Status SetQueues(const EngineOptions& options, io::Store& store, io::IoEngine& io) {
+  const uint64_t memory_bytes =
+      std::min(io::CalibrationOptions().memory_bytes, options.pinned_bytes);
+  const uint64_t file_bytes = std::min(4 * memory_bytes, options.store_bytes);
+  // Budgets that small have nothing to gain.
+  const bool possible = memory_bytes >= io::kLeastCalibrationBytes && file_bytes >= memory_bytes;
+  if (options.calibration == Calibration::kKeep || !possible) {
+    io::ApplyProfiles(store, io);
+    return absl::OkStatus();
+  }
+  return io::CalibrateStore(store, options.store, io, options.calibration == Calibration::kNow,
+                            {.file_bytes = file_bytes, .memory_bytes = memory_bytes});
+}
+
+// The I/O engine and the store that it serves.
+absl::Status OpenStore(const EngineOptions& options, const io::Announce& announce,
+                       MoverParts* parts) {
+  const auto kind = static_cast<io::IoEngineKind>(options.io);
+  io::IoEngineOptions io_options;
+  io_options.queue_depth = options.queue_depth;
+  const std::string folder = base::ExistingFolder(options.store.front());
+  SPILLWAY_ASSIGN_OR_RETURN(parts->io, io::MakeIoEngine(kind, io_options, folder, announce));
+  const io::StoreOptions store_options{.folders = options.store,
+                                       .must_not_exist = options.mode != OpenMode::kOpenOrCreate,
+                                       .scratch = options.mode == OpenMode::kScratch,
+                                       .remove_if_empty = true,
+                                       .max_bytes = options.store_bytes,
+                                       .page_bytes = options.page_bytes,
+                                       .announce = announce};
+  SPILLWAY_ASSIGN_OR_RETURN(parts->store, io::Store::Open(store_options, parts->io.get()));
+  return SetQueues(options, *parts->store, *parts->io);
+}
+
+}  // namespace
+
+uint64_t PageBytes(const EngineOptions& options) {
+  return options.page_bytes != 0 ? options.page_bytes : kDefaultPageBytes;
+}
+
+absl::StatusOr<MoverParts> MakeMoverParts(const EngineOptions& options,
+                                          const io::Announce& announce) {
+  SPILLWAY_RETURN_IF_ERROR(CheckOptions(options));
+  MoverParts parts;
+  SPILLWAY_ASSIGN_OR_RETURN(parts.runtime, tiers::MakeDeviceRuntime(options.device));
+  if (!options.store.empty()) SPILLWAY_RETURN_IF_ERROR(OpenStore(options, announce, &parts));
+
+  parts.slab_bytes = kSlabBytes;
+  parts.device_bytes = ArenaBytes(options.device_bytes, parts.runtime->total_bytes());
+  tiers::PinnedArenaOptions pinned;
+  pinned.size_bytes = ArenaBytes(options.pinned_bytes, PhysicalMemoryBytes());
+  pinned.slab_bytes = kSlabBytes;
+  pinned.announce = announce;
+  pinned.register_slab = [runtime = parts.runtime.get(),
+                          io = parts.io.get()](std::span<std::byte> slab) {
+    if (io != nullptr) io->AddBuffer(slab);
+    return runtime->RegisterHostMemory(slab);
+  };
+  SPILLWAY_ASSIGN_OR_RETURN(parts.pinned, tiers::PinnedArena::Create(std::move(pinned)));
+  return parts;
+}
+
+}  // namespace spillway::engine
