@@ -2,7 +2,7 @@
 //
 // The state machine's events and jobs. Each job is one request going forward as far as it can: a
 // lease, a prefetch, a tile leaving, a tile on its way to a commit. How room is found is in
-// residency_room.cc.
+// residency_room.cc, the way to NVMe in residency_flush.cc.
 
 #include "src/engine/residency.h"
 
@@ -99,12 +99,6 @@ void Residency::DropAll(TileIndex index) {
     SetStored(index, false);
     actions_.push_back({.kind = Action::Kind::kForget, .tile = index});
   }
-}
-
-void Residency::Flush(Ticket ticket) {
-  flush_ticket_ = ticket;
-  flush_cursor_ = 0;
-  flush_status_ = absl::OkStatus();
 }
 
 void Residency::Pause() {
@@ -413,54 +407,6 @@ Residency::Outcome Residency::AdvanceEvict(Job& job) {
   return Outcome::kDone;
 }
 
-// --- Towards a commit ---
-
-Residency::Outcome Residency::AdvanceFlush(Job& job) {
-  Tile& tile = tiles_[job.tile];
-  const bool for_commit = job.ticket != kNoTicket;
-  if (!job.failure.ok()) {
-    if (for_commit && flush_status_.ok()) flush_status_ = job.failure;
-    return Outcome::kDone;
-  }
-  if (tile.stored || tile.zero) return Outcome::kDone;
-  if (tile.transfer != Transfer::kNone) return Outcome::kWaiting;
-  if (tile.writer) return for_commit ? Outcome::kWaiting : Outcome::kDone;
-  if (Ready(tile, Tier::kPinned)) {
-    if (copy(tile, Tier::kPinned).leaving) return Outcome::kWaiting;
-    Start(job, Transfer::kWrite);
-    return Outcome::kProgress;
-  }
-  absl::Status why;
-  switch (EnsureFrame(job, Tier::kPinned, 0, &why)) {
-    case Room::kWaiting: return Outcome::kWaiting;
-    case Room::kImpossible: job.failure = why; return Outcome::kProgress;
-    case Room::kReady: break;
-  }
-  Start(job, Transfer::kCopyOut);
-  return Outcome::kProgress;
-}
-
-void Residency::StartFlushes() {
-  if (flush_ticket_ == kNoTicket || !flush_status_.ok()) return;
-  while (flush_cursor_ < tiles_.size() &&
-         flushes_.size() < static_cast<size_t>(options_.max_flushes)) {
-    const TileIndex index = flush_cursor_++;
-    const Tile& tile = tiles_[index];
-    if (tile.transient || tile.zero || tile.stored) continue;
-    AddJob(flushes_, Job::Kind::kFlush, index, Tier::kPinned).ticket = flush_ticket_;
-  }
-}
-
-void Residency::FinishFlush() {
-  if (flush_ticket_ == kNoTicket || !flushes_.empty()) return;
-  if (flush_status_.ok() && flush_cursor_ < tiles_.size()) return;
-  // Either the caller is told now, or what failed on the way has succeeded since.
-  if (flush_status_.ok() || flush_status_ == write_error_) write_error_ = absl::OkStatus();
-  actions_.push_back({.kind = flush_status_.ok() ? Action::Kind::kGrant : Action::Kind::kFail,
-                      .ticket = std::exchange(flush_ticket_, kNoTicket),
-                      .status = flush_status_});
-}
-
 // --- Ahead of need ---
 
 bool Residency::StartPrefetches() {
@@ -487,32 +433,6 @@ bool Residency::StartPrefetches() {
     uses_.AdvancePrefetch();
   }
   return progress;
-}
-
-void Residency::MarkWritten(TileIndex index) {
-  Tile& tile = tiles_[index];
-  if (!options_.has_store || tile.transient || std::exchange(tile.queued, true)) return;
-  written_.push_back(index);
-}
-
-// Writes the oldest tiles back before their room is needed, once pinned memory is half full.
-void Residency::StartWriteBehind() {
-  if (writes_failing_ || paused_ || flush_ticket_ != kNoTicket) return;
-  if (arenas_[1].used_bytes() < arenas_[1].size_bytes() / 2) return;
-  for (int looked = 0; looked < 16 && !written_.empty(); ++looked) {
-    if (flushes_.size() >= static_cast<size_t>(options_.max_flushes)) return;
-    const TileIndex index = written_.front();
-    written_.pop_front();
-    Tile& tile = tiles_[index];
-    tile.queued = false;
-    if (tile.stored || tile.zero || tile.writer || !Ready(tile, Tier::kPinned)) continue;
-    if (tile.transfer != Transfer::kNone || tile.readers > 0) {
-      MarkWritten(index);
-      continue;
-    }
-    if (copy(tile, Tier::kPinned).leaving) continue;
-    AddJob(flushes_, Job::Kind::kFlush, index, Tier::kPinned);
-  }
 }
 
 void Residency::SetStored(TileIndex index, bool stored) {
