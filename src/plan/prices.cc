@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Subgradient ascent on the prices, with Polyak's steps.
+
+#include "src/plan/prices.h"
+
+#include <algorithm>
+
+namespace spillway::plan {
+namespace {
+
+// The times that have a price: of each stretch of positions the one at which uses fill the tier
+// most. The others cost nothing, which leaves constraints away and so keeps the bound true.
+struct Times {
+  std::vector<uint32_t> at;       // positions, ascending
+  std::vector<double> use_bytes;  // in the tier then, without what is kept
+};
+
+Times ChooseTimes(const Keeping& keeping, uint32_t max_times) {
+  std::vector<int64_t> change(keeping.num_positions + 1);
+  for (uint32_t u = 0; u < keeping.uses.size(); ++u) {
+    const Use& use = keeping.uses[u];
+    if (use.kind != Use::Kind::kHold) continue;
+    change[use.begin] += static_cast<int64_t>(keeping.UseBytes(u));
+    change[use.end] -= static_cast<int64_t>(keeping.UseBytes(u));
+  }
+  const uint32_t stretch = (keeping.num_positions + max_times - 1) / max_times;
+  Times times;
+  int64_t bytes = 0;
+  for (uint32_t p = 0; p < keeping.num_positions; ++p) {
+    bytes += change[p];
+    if (p % stretch == 0 || static_cast<double>(bytes) > times.use_bytes.back()) {
+      if (p % stretch == 0) {
+        times.at.push_back(p);
+        times.use_bytes.push_back(0);
+      }
+      times.at.back() = p;
+      times.use_bytes.back() = static_cast<double>(bytes);
+    }
+  }
+  return times;
+}
+
+class Search {
+ public:
+  Search(const Keeping& keeping, uint64_t capacity, uint32_t max_times)
+      : keeping_(keeping), times_(ChooseTimes(keeping, max_times)) {
+    const size_t num_times = times_.at.size();
+    price_.assign(num_times, 0);
+    for (size_t t = 0; t < num_times; ++t)
+      room_.push_back(static_cast<double>(capacity) - times_.use_bytes[t]);
+    first_time_.resize(keeping.uses.size());
+    end_time_.resize(keeping.uses.size());
+    for (uint32_t u = 0; u < keeping.uses.size(); ++u) {
+      first_time_[u] = TimeOf(keeping.uses[u].end);
+      end_time_[u] = TimeOf(keeping.uses[keeping.Next(u)].begin);
+    }
+    for (TileIndex tile = 0; tile < keeping.num_tiles(); ++tile) EpochsOf(keeping, tile, &epochs_);
+    for (uint32_t u = 0; u < keeping.uses.size(); ++u) {
+      const Use& use = keeping.uses[u];
+      const auto bytes = static_cast<double>(keeping.UseBytes(u));
+      if (use.leaves && keeping.SavesRead(u)) constant_ += bytes;
+      if (use.forced_write) constant_ += bytes;
+    }
+  }
+
+  Prices Run(double reached, int rounds) {
+    Prices best;
+    std::vector<double> best_price = price_;
+    double pace = 1;
+    int since_best = 0;
+    for (int round = 0; round < rounds; ++round) {
+      const double value = Evaluate();
+      if (value > best.bound_bytes) {
+        best.bound_bytes = value;
+        best_price = price_;
+        since_best = 0;
+      } else if (++since_best == 6) {
+        pace /= 2;
+        since_best = 0;
+        price_ = best_price;
+        Evaluate();
+      }
+      if (!Step(pace * (std::max(reached, best.bound_bytes * 1.0001) - value))) break;
+    }
+    price_ = best_price;
+    Accumulate();
+    best.gap.resize(keeping_.uses.size());
+    for (uint32_t u = 0; u < keeping_.uses.size(); ++u)
+      best.gap[u] = static_cast<float>(PriceOf(u));
+    return best;
+  }
+
+ private:
+  uint32_t TimeOf(uint32_t position) const {
+    return static_cast<uint32_t>(std::lower_bound(times_.at.begin(), times_.at.end(), position) -
+                                 times_.at.begin());
+  }
+
+  void Accumulate() {
+    sum_.assign(price_.size() + 1, 0);
+    for (size_t t = 0; t < price_.size(); ++t) sum_[t + 1] = sum_[t] + price_[t];
+  }
+
+  // A gap that ends at or before its begin goes over the seam.
+  bool Wraps(uint32_t gap) const {
+    return keeping_.uses[keeping_.Next(gap)].begin < keeping_.uses[gap].end;
+  }
+  double PriceOf(uint32_t gap) const {
+    const double straight = sum_[end_time_[gap]] - sum_[first_time_[gap]];
+    return Wraps(gap) ? straight + sum_.back() : straight;
+  }
+  void Fill(uint32_t gap, double bytes) {
+    excess_[first_time_[gap]] += bytes;
+    excess_[end_time_[gap]] -= bytes;
+    if (Wraps(gap)) excess_[0] += bytes;
+  }
+
+  // The least that keeping costs at these prices; leaves in excess_ by how much it overfills.
+  double Evaluate() {
+    Accumulate();
+    excess_.assign(price_.size() + 1, 0);
+    double value = constant_;
+    for (const Epoch& epoch : epochs_) {
+      const auto bytes = static_cast<double>(keeping_.UseBytes(epoch.first_gap));
+      double all = 0, some = epoch.dirty ? 1 : 0;
+      ForEachGap(epoch, [&](uint32_t gap, double price, double saves) {
+        (void)gap;
+        all += price;
+        some += std::min(price, saves);
+      });
+      const bool keep_all = epoch.dirty && all < some;
+      value += bytes * (keep_all ? all : some);
+      ForEachGap(epoch, [&](uint32_t gap, double price, double saves) {
+        if (keep_all || price < saves) Fill(gap, bytes);
+      });
+    }
+    double filled = 0;
+    for (size_t t = 0; t < price_.size(); ++t) {
+      filled += excess_[t];
+      excess_[t] = filled - room_[t];
+      value -= price_[t] * room_[t];
+    }
+    return value;
+  }
+
+  template <typename Visit>
+  void ForEachGap(const Epoch& epoch, const Visit& visit) const {
+    uint32_t gap = epoch.first_gap;
+    for (uint32_t i = 0; i < epoch.num_gaps; ++i, gap = keeping_.Next(gap))
+      visit(gap, PriceOf(gap), keeping_.SavesRead(gap) ? 1.0 : 0.0);
+  }
+
+  // False at an optimum.
+  bool Step(double distance) {
+    double norm = 0;
+    for (size_t t = 0; t < price_.size(); ++t) {
+      const bool stays = price_[t] == 0 && excess_[t] < 0;
+      if (!stays) norm += excess_[t] * excess_[t];
+    }
+    if (norm == 0 || distance <= 0) return false;
+    for (size_t t = 0; t < price_.size(); ++t)
+      price_[t] = std::max(0.0, price_[t] + distance / norm * excess_[t]);
+    return true;
+  }
+
+  const Keeping& keeping_;
+  const Times times_;
+  std::vector<double> room_;  // by time: the capacity that uses leave
+  std::vector<uint32_t> first_time_, end_time_;
+  std::vector<Epoch> epochs_;
+  double constant_ = 0;  // bytes that move whatever is kept
+  std::vector<double> price_, sum_, excess_;
+};
+
+}  // namespace
+
+Prices FindPrices(const Keeping& keeping, uint64_t capacity, const PriceOptions& options) {
+  return Search(keeping, capacity, options.max_times)
+      .Run(static_cast<double>(options.reached_bytes), options.rounds);
+}
+
+}  // namespace spillway::plan
