@@ -17,7 +17,7 @@ namespace {
 uint64_t Both(uint64_t a, uint64_t b) { return a > kUnlimited - b ? kUnlimited : a + b; }
 
 uint64_t Bound(const Keeping& keeping, uint64_t capacity, uint64_t reached) {
-  const PriceOptions options{.reached_bytes = reached, .rounds = 150};
+  const PriceOptions options{.reached_bytes = reached, .max_times = 2048};
   const double bytes = FindPrices(keeping, capacity, options).bound_bytes;
   // What is rounded away is larger than the error of the sums.
   return static_cast<uint64_t>(std::max(0.0, std::floor(bytes * (1 - 1e-12))));

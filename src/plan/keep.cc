@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <random>
 #include <set>
 #include <utility>
 #include <vector>
@@ -17,10 +18,9 @@ namespace {
 constexpr std::array<std::string_view, kNumPolicies> kNames = {"planned", "lru", "fifo", "prefix",
                                                                "none"};
 
-// Gaps that may be kept together, and what that is worth.
+// Gaps that may be kept together.
 struct Candidate {
   Epoch epoch;
-  float worth = 0;
   uint32_t length = 0;
 };
 
@@ -29,89 +29,133 @@ uint32_t GapLength(const Keeping& keeping, uint32_t gap) {
   return end >= begin ? end - begin : end + keeping.num_positions - begin;
 }
 
-// A dirty epoch as a whole, and each gap that saves a read alone.
 template <typename Visit>
-void ForEachCandidate(const Keeping& keeping, const Visit& visit) {
+void ForGaps(const Keeping& keeping, const Epoch& epoch, const Visit& visit) {
+  uint32_t gap = epoch.first_gap;
+  for (uint32_t i = 0; i < epoch.num_gaps; ++i, gap = keeping.Next(gap)) visit(gap);
+}
+
+// Epochs as a whole, and each gap of a dirty one that saves a read alone.
+std::vector<Candidate> FindCandidates(const Keeping& keeping) {
   std::vector<Epoch> epochs;
-  for (TileIndex tile = 0; tile < keeping.num_tiles(); ++tile) {
-    epochs.clear();
-    EpochsOf(keeping, tile, &epochs);
-    for (const Epoch& epoch : epochs) {
-      visit(epoch);
-      uint32_t gap = epoch.first_gap;
-      for (uint32_t i = 0; epoch.dirty && epoch.num_gaps > 1 && i < epoch.num_gaps; ++i) {
-        if (keeping.SavesRead(gap)) visit(Epoch{gap, 1, false});
-        gap = keeping.Next(gap);
-      }
-      // Of one gap: kept or not is the whole question.
-    }
+  for (TileIndex tile = 0; tile < keeping.num_tiles(); ++tile) EpochsOf(keeping, tile, &epochs);
+  std::vector<Candidate> candidates;
+  for (const Epoch& epoch : epochs) {
+    candidates.push_back({epoch});
+    if (!epoch.dirty || epoch.num_gaps == 1) continue;
+    ForGaps(keeping, epoch, [&](uint32_t gap) {
+      if (keeping.SavesRead(gap)) candidates.push_back({Epoch{gap, 1, false}});
+    });
   }
+  for (Candidate& candidate : candidates) {
+    ForGaps(keeping, candidate.epoch,
+            [&](uint32_t gap) { candidate.length += GapLength(keeping, gap); });
+  }
+  return candidates;
 }
 
 bool KeepEpoch(const Keeping& keeping, const Epoch& epoch, RoomTree& room, Kept& kept) {
-  std::vector<uint32_t> added;
+  // The gaps up to `num_gaps` that were not kept before are given back.
+  const auto give_back = [&](uint32_t num_gaps) {
+    ForGaps(keeping, Epoch{epoch.first_gap, num_gaps, false}, [&](uint32_t gap) {
+      if (kept[gap]) return;
+      room.Remove(keeping.uses[gap].end, keeping.uses[keeping.Next(gap)].begin,
+                  keeping.UseBytes(gap));
+    });
+  };
   uint32_t gap = epoch.first_gap;
   for (uint32_t i = 0; i < epoch.num_gaps; ++i, gap = keeping.Next(gap)) {
-    if (kept[gap]) continue;
-    const uint32_t begin = keeping.uses[gap].end, end = keeping.uses[keeping.Next(gap)].begin;
-    if (room.Add(begin, end, keeping.UseBytes(gap))) {
-      added.push_back(gap);
+    if (kept[gap] || room.Add(keeping.uses[gap].end, keeping.uses[keeping.Next(gap)].begin,
+                              keeping.UseBytes(gap))) {
       continue;
     }
-    for (const uint32_t other : added) {
-      room.Remove(keeping.uses[other].end, keeping.uses[keeping.Next(other)].begin,
-                  keeping.UseBytes(other));
-    }
+    give_back(i);
     return false;
   }
-  for (const uint32_t other : added) kept[other] = true;
+  ForGaps(keeping, epoch, [&](uint32_t each) { kept[each] = true; });
   return true;
 }
 
-// Takes what is worth most first; of equals the shorter, then the first.
-template <typename Worth>
-Kept KeepByWorth(const Keeping& keeping, uint64_t capacity, const Worth& worth) {
-  std::vector<Candidate> candidates;
-  ForEachCandidate(keeping, [&](const Epoch& epoch) {
-    Candidate candidate{epoch};
-    uint32_t gap = epoch.first_gap;
-    for (uint32_t i = 0; i < epoch.num_gaps; ++i, gap = keeping.Next(gap))
-      candidate.length += GapLength(keeping, gap);
-    candidate.worth = worth(epoch, candidate.length);
-    candidates.push_back(candidate);
-  });
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) {
-                     return a.worth != b.worth ? a.worth > b.worth : a.length < b.length;
-                   });
-  Kept kept(keeping.uses.size());
-  RoomTree room(keeping, capacity);
-  for (const Candidate& candidate : candidates) KeepEpoch(keeping, candidate.epoch, room, kept);
-  return kept;
-}
+// Finds a good way to keep by trying several orders in which candidates are taken while they fit.
+class Planner {
+ public:
+  Planner(const Keeping& keeping, uint64_t capacity)
+      : keeping_(keeping),
+        capacity_(capacity),
+        room_(keeping, capacity),
+        candidates_(FindCandidates(keeping)),
+        best_(keeping.uses.size()),
+        best_bytes_(Cost(keeping, best_).total()) {}
 
-float Saves(const Keeping& keeping, const Epoch& epoch) {
-  float saves = epoch.dirty ? 1 : 0;
-  uint32_t gap = epoch.first_gap;
-  for (uint32_t i = 0; i < epoch.num_gaps; ++i, gap = keeping.Next(gap))
-    saves += keeping.SavesRead(gap) ? 1 : 0;
-  return saves;
-}
+  Kept Run() {
+    const bool is_long = candidates_.size() > kMaxCandidatesTried;
+    if (!is_long)
+      Try([&](const Candidate& candidate) {
+        return Saves(candidate.epoch) / static_cast<float>(candidate.length + 1);
+      });
+    const Prices prices = FindPrices(keeping_, capacity_, {.reached_bytes = best_bytes_});
+    const auto share = [&](const Candidate& candidate) {
+      float least = 1;
+      ForGaps(keeping_, candidate.epoch,
+              [&](uint32_t gap) { least = std::min(least, prices.share[gap]); });
+      return least;
+    };
+    Try(share);
+    // What the relaxation keeps in part could go either way: ask the dice, the same each time.
+    std::minstd_rand dice(1);
+    const size_t tries = std::min(kMaxTries, kMaxCandidatesTried / (candidates_.size() + 1));
+    for (size_t i = 0; i < tries; ++i) {
+      const float spread = 1.0F / static_cast<float>(1 + i % 4);
+      Try([&](const Candidate& candidate) {
+        return share(candidate) + spread * std::generate_canonical<float, 16>(dice);
+      });
+    }
+    return std::move(best_);
+  }
 
-Kept KeepPlanned(const Keeping& keeping, uint64_t capacity) {
-  Kept best = KeepByWorth(keeping, capacity, [&](const Epoch& epoch, uint32_t length) {
-    return Saves(keeping, epoch) / static_cast<float>(length + 1);
-  });
-  uint64_t best_bytes = Cost(keeping, best).total();
-  const Prices prices = FindPrices(keeping, capacity, {.reached_bytes = best_bytes});
-  Kept priced = KeepByWorth(keeping, capacity, [&](const Epoch& epoch, uint32_t) {
-    float worth = Saves(keeping, epoch);
-    uint32_t gap = epoch.first_gap;
-    for (uint32_t i = 0; i < epoch.num_gaps; ++i, gap = keeping.Next(gap)) worth -= prices.gap[gap];
-    return worth;
-  });
-  return Cost(keeping, priced).total() < best_bytes ? priced : best;
-}
+ private:
+  static constexpr size_t kMaxTries = 200;
+  static constexpr size_t kMaxCandidatesTried = 500'000;
+
+  float Saves(const Epoch& epoch) const {
+    float saves = epoch.dirty ? 1 : 0;
+    ForGaps(keeping_, epoch, [&](uint32_t gap) { saves += keeping_.SavesRead(gap) ? 1 : 0; });
+    return saves;
+  }
+
+  // Takes what is worth most first; of equals the shorter, then the first.
+  template <typename Worth>
+  void Try(const Worth& worth) {
+    struct Rank {
+      float worth;
+      uint32_t length, candidate;
+      bool operator<(const Rank& other) const {
+        if (worth != other.worth) return worth > other.worth;
+        return std::pair(length, candidate) < std::pair(other.length, other.candidate);
+      }
+    };
+    std::vector<Rank> order;
+    order.reserve(candidates_.size());
+    for (uint32_t i = 0; i < candidates_.size(); ++i)
+      order.push_back({worth(candidates_[i]), candidates_[i].length, i});
+    std::sort(order.begin(), order.end());
+    Kept kept(keeping_.uses.size());
+    RoomTree room = room_;
+    for (const Rank& rank : order)
+      KeepEpoch(keeping_, candidates_[rank.candidate].epoch, room, kept);
+    const uint64_t bytes = Cost(keeping_, kept).total();
+    if (bytes >= best_bytes_) return;
+    best_bytes_ = bytes;
+    best_ = std::move(kept);
+  }
+
+  const Keeping& keeping_;
+  const uint64_t capacity_;
+  const RoomTree room_;  // with the uses alone
+  std::vector<Candidate> candidates_;
+  Kept best_;
+  uint64_t best_bytes_;
+};
 
 Kept KeepPrefix(const Keeping& keeping, uint64_t capacity) {
   std::vector<std::pair<uint32_t, TileIndex>> order;
@@ -196,7 +240,7 @@ std::optional<Policy> ParsePolicy(std::string_view name) {
 
 Kept Keep(Policy policy, const Keeping& keeping, uint64_t capacity) {
   switch (policy) {
-    case Policy::kPlanned: return KeepPlanned(keeping, capacity);
+    case Policy::kPlanned: return Planner(keeping, capacity).Run();
     case Policy::kLru: return KeepByAge(keeping, capacity, /*by_use=*/true);
     case Policy::kFifo: return KeepByAge(keeping, capacity, /*by_use=*/false);
     case Policy::kPrefix: return KeepPrefix(keeping, capacity);

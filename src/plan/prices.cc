@@ -5,6 +5,7 @@
 #include "src/plan/prices.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace spillway::plan {
 namespace {
@@ -12,7 +13,8 @@ namespace {
 // The times that have a price: of each stretch of positions the one at which uses fill the tier
 // most. The others cost nothing, which leaves constraints away and so keeps the bound true.
 struct Times {
-  std::vector<uint32_t> at;       // positions, ascending
+  uint32_t stretch = 1;           // positions
+  std::vector<uint32_t> at;       // positions, ascending, one of each stretch
   std::vector<double> use_bytes;  // in the tier then, without what is kept
 };
 
@@ -24,8 +26,9 @@ Times ChooseTimes(const Keeping& keeping, uint32_t max_times) {
     change[use.begin] += static_cast<int64_t>(keeping.UseBytes(u));
     change[use.end] -= static_cast<int64_t>(keeping.UseBytes(u));
   }
-  const uint32_t stretch = (keeping.num_positions + max_times - 1) / max_times;
   Times times;
+  const uint32_t stretch = (keeping.num_positions + max_times - 1) / max_times;
+  times.stretch = stretch;
   int64_t bytes = 0;
   for (uint32_t p = 0; p < keeping.num_positions; ++p) {
     bytes += change[p];
@@ -41,20 +44,12 @@ Times ChooseTimes(const Keeping& keeping, uint32_t max_times) {
   return times;
 }
 
+constexpr size_t kMaxGapsLookedAt = 3'000'000;  // on each level
+
 class Search {
  public:
-  Search(const Keeping& keeping, uint64_t capacity, uint32_t max_times)
-      : keeping_(keeping), times_(ChooseTimes(keeping, max_times)) {
-    const size_t num_times = times_.at.size();
-    price_.assign(num_times, 0);
-    for (size_t t = 0; t < num_times; ++t)
-      room_.push_back(static_cast<double>(capacity) - times_.use_bytes[t]);
-    first_time_.resize(keeping.uses.size());
-    end_time_.resize(keeping.uses.size());
-    for (uint32_t u = 0; u < keeping.uses.size(); ++u) {
-      first_time_[u] = TimeOf(keeping.uses[u].end);
-      end_time_[u] = TimeOf(keeping.uses[keeping.Next(u)].begin);
-    }
+  explicit Search(const Keeping& keeping, uint64_t capacity)
+      : keeping_(keeping), capacity_(static_cast<double>(capacity)), share_(keeping.uses.size()) {
     for (TileIndex tile = 0; tile < keeping.num_tiles(); ++tile) EpochsOf(keeping, tile, &epochs_);
     for (uint32_t u = 0; u < keeping.uses.size(); ++u) {
       const Use& use = keeping.uses[u];
@@ -64,37 +59,69 @@ class Search {
     }
   }
 
-  Prices Run(double reached, int rounds) {
+  // Few times first: the fewer, the sooner their prices are found; then more, which begin with the
+  // prices of those before.
+  Prices Run(double reached, const PriceOptions& options) {
     Prices best;
+    for (uint32_t num_times = 8;; num_times *= 4) {
+      SetTimes(std::min(num_times, options.max_times));
+      const double value = Ascend(std::max(reached, best.bound_bytes), options.rounds);
+      if (value > best.bound_bytes) best.bound_bytes = value;
+      if (num_times >= std::min(options.max_times, keeping_.num_positions)) break;
+    }
+    best.share = std::move(share_);
+    return best;
+  }
+
+ private:
+  // Prices go to the new times nearest to their old.
+  void SetTimes(uint32_t num_times) {
+    const Times before = std::exchange(times_, ChooseTimes(keeping_, num_times));
+    const std::vector<double> old_price = std::exchange(price_, {});
+    price_.assign(times_.at.size(), 0);
+    for (size_t t = 0; t < old_price.size(); ++t) {
+      const uint32_t at = TimeOf(before.at[t]);
+      price_[std::min<size_t>(at, price_.size() - 1)] += old_price[t];
+    }
+    room_.clear();
+    for (const double use_bytes : times_.use_bytes) room_.push_back(capacity_ - use_bytes);
+    first_time_.resize(keeping_.uses.size());
+    end_time_.resize(keeping_.uses.size());
+    for (uint32_t u = 0; u < keeping_.uses.size(); ++u) {
+      first_time_[u] = TimeOf(keeping_.uses[u].end);
+      end_time_[u] = TimeOf(keeping_.uses[keeping_.Next(u)].begin);
+    }
+  }
+
+  // The best value found; leaves its prices.
+  double Ascend(double reached, int rounds) {
+    double best = 0;
     std::vector<double> best_price = price_;
     double pace = 1;
     int since_best = 0;
     for (int round = 0; round < rounds; ++round) {
       const double value = Evaluate();
-      if (value > best.bound_bytes) {
-        best.bound_bytes = value;
+      if (round == 0 || value > best) {
+        best = value;
         best_price = price_;
         since_best = 0;
-      } else if (++since_best == 6) {
+      } else if (++since_best == 5) {
         pace /= 2;
         since_best = 0;
         price_ = best_price;
         Evaluate();
       }
-      if (!Step(pace * (std::max(reached, best.bound_bytes * 1.0001) - value))) break;
+      if (!Step(pace * (std::max(reached, best * 1.0001) - value))) break;
     }
     price_ = best_price;
-    Accumulate();
-    best.gap.resize(keeping_.uses.size());
-    for (uint32_t u = 0; u < keeping_.uses.size(); ++u)
-      best.gap[u] = static_cast<float>(PriceOf(u));
     return best;
   }
 
- private:
+  // The first time at or after a position.
   uint32_t TimeOf(uint32_t position) const {
-    return static_cast<uint32_t>(std::lower_bound(times_.at.begin(), times_.at.end(), position) -
-                                 times_.at.begin());
+    const uint32_t time = position / times_.stretch;
+    if (time >= times_.at.size()) return static_cast<uint32_t>(times_.at.size());
+    return times_.at[time] >= position ? time : time + 1;
   }
 
   void Accumulate() {
@@ -132,7 +159,9 @@ class Search {
       const bool keep_all = epoch.dirty && all < some;
       value += bytes * (keep_all ? all : some);
       ForEachGap(epoch, [&](uint32_t gap, double price, double saves) {
-        if (keep_all || price < saves) Fill(gap, bytes);
+        const bool keep = keep_all || price < saves;
+        if (keep) Fill(gap, bytes);
+        share_[gap] += kShareStep * ((keep ? 1.0F : 0.0F) - share_[gap]);
       });
     }
     double filled = 0;
@@ -164,20 +193,26 @@ class Search {
     return true;
   }
 
+  static constexpr float kShareStep = 0.02F;
+
   const Keeping& keeping_;
-  const Times times_;
+  const double capacity_;
+  Times times_;
   std::vector<double> room_;  // by time: the capacity that uses leave
   std::vector<uint32_t> first_time_, end_time_;
   std::vector<Epoch> epochs_;
   double constant_ = 0;  // bytes that move whatever is kept
   std::vector<double> price_, sum_, excess_;
+  std::vector<float> share_;
 };
 
 }  // namespace
 
-Prices FindPrices(const Keeping& keeping, uint64_t capacity, const PriceOptions& options) {
-  return Search(keeping, capacity, options.max_times)
-      .Run(static_cast<double>(options.reached_bytes), options.rounds);
+Prices FindPrices(const Keeping& keeping, uint64_t capacity, PriceOptions options) {
+  // A round looks at every gap: long traces get fewer.
+  const auto affordable = static_cast<int>(kMaxGapsLookedAt / (keeping.uses.size() + 1));
+  options.rounds = std::min(options.rounds, std::max(8, affordable));
+  return Search(keeping, capacity).Run(static_cast<double>(options.reached_bytes), options);
 }
 
 }  // namespace spillway::plan

@@ -59,7 +59,7 @@ class RoomTree {
   }
 
  private:
-  static constexpr uint32_t kMaxStretches = 1 << 16;
+  static constexpr uint32_t kMaxStretches = 1 << 14;
 
   bool Fits(uint32_t begin, uint32_t end, uint64_t bytes) const {
     uint64_t most = 0;

@@ -20,7 +20,7 @@ struct RandomTraceOptions {
   int held = 3;  // at once, at most
   uint64_t max_tile_units = 4;
   uint64_t unit = 1;
-  bool device_only = false;
+  bool pinned_only = false;
   bool transients = true;
 };
 
@@ -64,7 +64,7 @@ inline Trace RandomTrace(const RandomTraceOptions& options, std::mt19937& random
                                              Access::kWrite, Access::kReadWrite, Access::kDiscard};
       const Access access = kAccesses[random() % 6];
       if (conflicts(tile, access)) continue;
-      const Tier tier = options.device_only || random() % 3 > 0 ? Tier::kDevice : Tier::kPinned;
+      const Tier tier = options.pinned_only || random() % 3 == 0 ? Tier::kPinned : Tier::kDevice;
       recorder.Acquire(tile, tier, access, now, now);
       held.push_back({tile, tier, access});
       ++leases;
