@@ -110,10 +110,28 @@ class Planner {
         return share(candidate) + spread * std::generate_canonical<float, 16>(dice);
       });
     }
+    KeepForTierBelow();
     return std::move(best_);
   }
 
  private:
+  // What room is left holds tiles until the tier below asks for their bytes: they are moved all the
+  // same, but fill its room later.
+  void KeepForTierBelow() {
+    RoomTree room = room_;
+    std::vector<std::pair<uint32_t, uint32_t>> gaps;  // the shortest first
+    for (uint32_t gap = 0; gap < best_.size(); ++gap) {
+      const Use& use = keeping_.uses[gap];
+      if (best_[gap]) {
+        room.Add(use.end, keeping_.uses[keeping_.Next(gap)].begin, keeping_.UseBytes(gap));
+      } else if (use.dirties && use.cleaned) {
+        gaps.emplace_back(GapLength(keeping_, gap), gap);
+      }
+    }
+    std::sort(gaps.begin(), gaps.end());
+    for (const auto& [length, gap] : gaps) KeepEpoch(keeping_, Epoch{gap, 1, false}, room, best_);
+  }
+
   static constexpr size_t kMaxTries = 200;
   static constexpr size_t kMaxCandidatesTried = 500'000;
 

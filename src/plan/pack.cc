@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -35,7 +36,7 @@ class Packer {
     resident_.assign(keeping.num_tiles(), kNowhere);
     current_.assign(keeping.num_tiles(), kNone);
     in_use_.assign(keeping.num_tiles(), false);
-    free_[0] = options.capacity;
+    if (options.capacity > 0) AddFree(0, options.capacity);
   }
 
   absl::StatusOr<std::vector<uint64_t>> Run() {
@@ -57,6 +58,7 @@ class Packer {
   }
 
  private:
+  static constexpr int kMaxRangesLookedAt = 32;
   using FreeRanges = std::map<uint64_t, uint64_t>;  // offset to bytes; neighbours are joined
   // A tile that lay here over the seam comes back, and whoever is here must have left by then.
   struct Return {
@@ -212,18 +214,23 @@ class Packer {
 
   // --- Room ---
 
-  // A free range that no tile comes back to before `end`: the lowest, or the next in turn.
+  // A free range that no tile comes back to before `end`: the lowest, or the next in turn; where
+  // many are too small, the smallest that is large enough.
   std::optional<uint64_t> FindFree(uint64_t bytes, uint32_t end, bool lowest) const {
+    auto it = free_.begin();
+    uint64_t from = 0;
     if (!lowest) {
-      auto it = free_.upper_bound(cursor_);
+      from = cursor_;
+      it = free_.upper_bound(cursor_);
       if (it != free_.begin()) --it;
-      for (; it != free_.end(); ++it) {
-        const uint64_t limit = it->first + it->second;
-        if (auto offset = FitIn(std::max(it->first, cursor_), limit, bytes, end)) return offset;
-      }
     }
-    for (const auto& [from, size_bytes] : free_) {
-      if (auto offset = FitIn(from, from + size_bytes, bytes, end)) return offset;
+    for (int looked = 0; looked < kMaxRangesLookedAt && it != free_.end(); ++looked, ++it) {
+      const uint64_t limit = it->first + it->second;
+      if (auto offset = FitIn(std::max(it->first, from), limit, bytes, end)) return offset;
+    }
+    for (auto fit = by_size_.lower_bound({bytes, 0}); fit != by_size_.end(); ++fit) {
+      const auto& [size_bytes, offset] = *fit;
+      if (auto found = FitIn(offset, offset + size_bytes, bytes, end)) return found;
     }
     return std::nullopt;
   }
@@ -328,32 +335,42 @@ class Packer {
 
   void Occupy(uint64_t offset, TileIndex tile) {
     const uint64_t bytes = keeping_.size_bytes[tile];
-    auto it = std::prev(free_.upper_bound(offset));
-    const uint64_t begin = it->first, end = begin + it->second;
+    const auto [begin, size_bytes] = *std::prev(free_.upper_bound(offset));
+    const uint64_t end = begin + size_bytes;
     SPILLWAY_CHECK(begin <= offset && offset + bytes <= end);
-    if (begin < offset) {
-      it->second = offset - begin;
-    } else {
-      free_.erase(it);
-    }
-    if (offset + bytes < end) free_[offset + bytes] = end - offset - bytes;
+    RemoveFree(begin, size_bytes);
+    if (begin < offset) AddFree(begin, offset - begin);
+    if (offset + bytes < end) AddFree(offset + bytes, end - offset - bytes);
     held_[offset] = tile;
     resident_[tile] = offset;
   }
 
   void Free(TileIndex tile) {
-    held_.erase(resident_[tile]);
-    auto it = free_.emplace(resident_[tile], keeping_.size_bytes[tile]).first;
-    resident_[tile] = kNowhere;
-    if (auto next = std::next(it); next != free_.end() && it->first + it->second == next->first) {
-      it->second += next->second;
-      free_.erase(next);
+    uint64_t begin = std::exchange(resident_[tile], kNowhere);
+    uint64_t end = begin + keeping_.size_bytes[tile];
+    held_.erase(begin);
+    const auto next = free_.lower_bound(begin);
+    const auto before = next == free_.begin() ? free_.end() : std::prev(next);
+    const uint64_t next_begin = next == free_.end() ? kNowhere : next->first;
+    const uint64_t next_bytes = next == free_.end() ? 0 : next->second;
+    if (before != free_.end() && before->first + before->second == begin) {
+      begin = before->first;
+      RemoveFree(begin, before->second);
     }
-    if (it == free_.begin()) return;
-    if (auto before = std::prev(it); before->first + before->second == it->first) {
-      before->second += it->second;
-      free_.erase(it);
+    if (next_begin == end) {
+      end += next_bytes;
+      RemoveFree(next_begin, next_bytes);
     }
+    AddFree(begin, end - begin);
+  }
+
+  void AddFree(uint64_t offset, uint64_t size_bytes) {
+    free_.emplace(offset, size_bytes);
+    by_size_.emplace(size_bytes, offset);
+  }
+  void RemoveFree(uint64_t offset, uint64_t size_bytes) {
+    free_.erase(offset);
+    by_size_.erase({size_bytes, offset});
   }
 
   // --- Failure ---
@@ -386,13 +403,14 @@ class Packer {
   const bool compact_;
   Kept& kept_;
   FreeRanges free_;
-  std::map<uint64_t, TileIndex> held_;  // by offset
-  std::map<uint64_t, Return> returns_;  // by offset
-  std::vector<uint64_t> offset_;        // by use
-  std::vector<uint64_t> resident_;      // by tile: offset
-  std::vector<uint32_t> current_;       // by tile: its use, or the gap after it
-  std::vector<bool> in_use_;            // by tile
-  uint64_t cursor_ = 0;                 // where the last frame in turn ended
+  std::set<std::pair<uint64_t, uint64_t>> by_size_;  // of the free ranges: size and offset
+  std::map<uint64_t, TileIndex> held_;               // by offset
+  std::map<uint64_t, Return> returns_;               // by offset
+  std::vector<uint64_t> offset_;                     // by use
+  std::vector<uint64_t> resident_;                   // by tile: offset
+  std::vector<uint32_t> current_;                    // by tile: its use, or the gap after it
+  std::vector<bool> in_use_;                         // by tile
+  uint64_t cursor_ = 0;                              // where the last frame in turn ended
 };
 
 }  // namespace
