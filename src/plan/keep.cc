@@ -132,8 +132,8 @@ class Planner {
     for (const auto& [length, gap] : gaps) KeepEpoch(keeping_, Epoch{gap, 1, false}, room, best_);
   }
 
-  static constexpr size_t kMaxTries = 200;
-  static constexpr size_t kMaxCandidatesTried = 500'000;
+  static constexpr size_t kMaxTries = 50;
+  static constexpr size_t kMaxCandidatesTried = 200'000;
 
   float Saves(const Epoch& epoch) const {
     float saves = epoch.dirty ? 1 : 0;

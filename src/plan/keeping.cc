@@ -73,17 +73,23 @@ TierBytes Cost(const Keeping& keeping, const Kept& kept) {
   return cost;
 }
 
-uint64_t PeakUseBytes(const Keeping& keeping) {
-  std::vector<int64_t> change(keeping.num_positions + 1);
+std::vector<uint64_t> UseBytesByPosition(const Keeping& keeping) {
+  // First what comes and goes, modulo 2^64; then the sums.
+  std::vector<uint64_t> bytes(keeping.num_positions + 1);
   for (uint32_t u = 0; u < keeping.uses.size(); ++u) {
     const Use& use = keeping.uses[u];
     if (use.kind != Use::Kind::kHold) continue;
-    change[use.begin] += static_cast<int64_t>(keeping.UseBytes(u));
-    change[use.end] -= static_cast<int64_t>(keeping.UseBytes(u));
+    bytes[use.begin] += keeping.UseBytes(u);
+    bytes[use.end] -= keeping.UseBytes(u);
   }
-  int64_t bytes = 0, peak = 0;
-  for (const int64_t each : change) peak = std::max(peak, bytes += each);
-  return static_cast<uint64_t>(peak);
+  for (size_t p = 1; p < bytes.size(); ++p) bytes[p] += bytes[p - 1];
+  bytes.resize(keeping.num_positions);
+  return bytes;
+}
+
+uint64_t PeakUseBytes(const Keeping& keeping) {
+  const std::vector<uint64_t> bytes = UseBytesByPosition(keeping);
+  return *std::max_element(bytes.begin(), bytes.end());
 }
 
 }  // namespace spillway::plan

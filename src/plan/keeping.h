@@ -81,7 +81,8 @@ struct TierBytes {
 // What a period moves between this tier and the one below.
 TierBytes Cost(const Keeping& keeping, const Kept& kept);
 
-// Bytes that are in the tier at most, without what is kept.
+// Bytes that are in the tier at each position, without what is kept; and at most.
+std::vector<uint64_t> UseBytesByPosition(const Keeping& keeping);
 uint64_t PeakUseBytes(const Keeping& keeping);
 
 }  // namespace spillway::plan

@@ -59,6 +59,7 @@ class Packer {
 
  private:
   static constexpr int kMaxRangesLookedAt = 32;
+  static constexpr size_t kMaxBlocksLookedAt = 256;
   using FreeRanges = std::map<uint64_t, uint64_t>;  // offset to bytes; neighbours are joined
   // A tile that lay here over the seam comes back, and whoever is here must have left by then.
   struct Return {
@@ -248,35 +249,52 @@ class Packer {
     return std::nullopt;
   }
 
-  // The arena from below: free ranges and the tiles between them.
+  // The arena from an offset on: free ranges and the tiles between them, while visit returns true.
   template <typename Visit>
-  void ForBlocks(const Visit& visit) const {
-    auto free = free_.begin();
-    auto held = held_.begin();
+  void ForBlocks(uint64_t from, const Visit& visit) const {
+    auto free = free_.lower_bound(from);
+    auto held = held_.lower_bound(from);
     while (free != free_.end() || held != held_.end()) {
       if (held == held_.end() || (free != free_.end() && free->first < held->first)) {
-        visit(free->first, free->second, kNone);
+        if (!visit(free->first, free->second, kNone)) return;
         ++free;
       } else {
-        visit(held->first, keeping_.size_bytes[held->second], held->second);
+        if (!visit(held->first, keeping_.size_bytes[held->second], held->second)) return;
         ++held;
       }
     }
   }
 
-  // Makes the cheapest range free for a use that ends at `end`.
+  // Makes a range free for a use that ends at `end`: the cheapest of those whose turn it is, or of
+  // all.
   std::optional<uint64_t> EvictWindow(uint64_t bytes, uint32_t end) {
+    std::optional<uint64_t> offset = CheapestWindow(bytes, end, cursor_, kMaxBlocksLookedAt);
+    if (!offset) offset = CheapestWindow(bytes, end, 0, held_.size() + free_.size());
+    if (!offset) return std::nullopt;
+    std::vector<TileIndex> leaving;
+    for (auto it = held_.lower_bound(*offset); it != held_.end() && it->first < *offset + bytes;
+         ++it) {
+      leaving.push_back(it->second);
+    }
+    for (const TileIndex tile : leaving) GiveUpGap(tile);
+    DropReturns(*offset, bytes, end);
+    return offset;
+  }
+
+  std::optional<uint64_t> CheapestWindow(uint64_t bytes, uint32_t end, uint64_t from,
+                                         size_t max_blocks) const {
     struct Part {
       uint64_t offset, size_bytes, cost;
     };
     std::vector<Part> parts;
     size_t head = 0;
     uint64_t window_bytes = 0, cost = 0, best_cost = kNowhere, best = 0;
-    ForBlocks([&](uint64_t offset, uint64_t size_bytes, TileIndex tile) {
+    ForBlocks(from, [&](uint64_t offset, uint64_t size_bytes, TileIndex tile) {
+      if (max_blocks-- == 0) return false;
       if (tile != kNone && in_use_[tile]) {
         head = parts.size();
         window_bytes = cost = 0;
-        return;
+        return true;
       }
       parts.push_back({offset, size_bytes, CostOf(offset, size_bytes, tile, end)});
       window_bytes += size_bytes;
@@ -286,16 +304,12 @@ class Packer {
         cost -= parts[head].cost;
         ++head;
       }
-      if (window_bytes < bytes || cost >= best_cost) return;
+      if (window_bytes < bytes || cost >= best_cost) return true;
       best_cost = cost;
       best = parts[head].offset;
+      return true;
     });
     if (best_cost == kNowhere) return std::nullopt;
-    std::vector<TileIndex> leaving;
-    for (auto it = held_.lower_bound(best); it != held_.end() && it->first < best + bytes; ++it)
-      leaving.push_back(it->second);
-    for (const TileIndex tile : leaving) GiveUpGap(tile);
-    DropReturns(best, bytes, end);
     return best;
   }
 
@@ -378,10 +392,11 @@ class Packer {
   absl::Status NoRoom(uint32_t u) const {
     const uint64_t bytes = keeping_.UseBytes(u);
     uint64_t largest = 0, run = 0;
-    ForBlocks([&](uint64_t, uint64_t size_bytes, TileIndex tile) {
+    ForBlocks(0, [&](uint64_t, uint64_t size_bytes, TileIndex tile) {
       const bool held = tile != kNone && (in_use_[tile] || !options_.may_break);
       run = held ? 0 : run + size_bytes;
       largest = std::max(largest, run);
+      return true;
     });
     return Missing(keeping_.uses[u].tile, bytes - std::min(bytes, largest));
   }

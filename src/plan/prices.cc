@@ -18,28 +18,17 @@ struct Times {
   std::vector<double> use_bytes;  // in the tier then, without what is kept
 };
 
-Times ChooseTimes(const Keeping& keeping, uint32_t max_times) {
-  std::vector<int64_t> change(keeping.num_positions + 1);
-  for (uint32_t u = 0; u < keeping.uses.size(); ++u) {
-    const Use& use = keeping.uses[u];
-    if (use.kind != Use::Kind::kHold) continue;
-    change[use.begin] += static_cast<int64_t>(keeping.UseBytes(u));
-    change[use.end] -= static_cast<int64_t>(keeping.UseBytes(u));
-  }
+// `use_bytes` by position.
+Times ChooseTimes(const std::vector<uint64_t>& use_bytes, uint32_t max_times) {
   Times times;
-  const uint32_t stretch = (keeping.num_positions + max_times - 1) / max_times;
-  times.stretch = stretch;
-  int64_t bytes = 0;
-  for (uint32_t p = 0; p < keeping.num_positions; ++p) {
-    bytes += change[p];
-    if (p % stretch == 0 || static_cast<double>(bytes) > times.use_bytes.back()) {
-      if (p % stretch == 0) {
-        times.at.push_back(p);
-        times.use_bytes.push_back(0);
-      }
-      times.at.back() = p;
-      times.use_bytes.back() = static_cast<double>(bytes);
-    }
+  times.stretch = static_cast<uint32_t>((use_bytes.size() + max_times - 1) / max_times);
+  for (uint32_t begin = 0; begin < use_bytes.size(); begin += times.stretch) {
+    const auto first = use_bytes.begin() + begin;
+    const auto end = use_bytes.begin() + static_cast<std::ptrdiff_t>(std::min<size_t>(
+                                             use_bytes.size(), size_t{begin} + times.stretch));
+    const auto most = std::max_element(first, end);
+    times.at.push_back(static_cast<uint32_t>(most - use_bytes.begin()));
+    times.use_bytes.push_back(static_cast<double>(*most));
   }
   return times;
 }
@@ -49,7 +38,10 @@ constexpr size_t kMaxGapsLookedAt = 3'000'000;  // on each level
 class Search {
  public:
   explicit Search(const Keeping& keeping, uint64_t capacity)
-      : keeping_(keeping), capacity_(static_cast<double>(capacity)), share_(keeping.uses.size()) {
+      : keeping_(keeping),
+        capacity_(static_cast<double>(capacity)),
+        use_bytes_(UseBytesByPosition(keeping)),
+        share_(keeping.uses.size()) {
     for (TileIndex tile = 0; tile < keeping.num_tiles(); ++tile) EpochsOf(keeping, tile, &epochs_);
     for (uint32_t u = 0; u < keeping.uses.size(); ++u) {
       const Use& use = keeping.uses[u];
@@ -76,7 +68,7 @@ class Search {
  private:
   // Prices go to the new times nearest to their old.
   void SetTimes(uint32_t num_times) {
-    const Times before = std::exchange(times_, ChooseTimes(keeping_, num_times));
+    const Times before = std::exchange(times_, ChooseTimes(use_bytes_, num_times));
     const std::vector<double> old_price = std::exchange(price_, {});
     price_.assign(times_.at.size(), 0);
     for (size_t t = 0; t < old_price.size(); ++t) {
@@ -197,6 +189,7 @@ class Search {
 
   const Keeping& keeping_;
   const double capacity_;
+  const std::vector<uint64_t> use_bytes_;  // by position, without what is kept
   Times times_;
   std::vector<double> room_;  // by time: the capacity that uses leave
   std::vector<uint32_t> first_time_, end_time_;

@@ -24,18 +24,10 @@ class RoomTree {
     while (size_ < (num_positions_ + stretch_ - 1) / stretch_) size_ *= 2;
     most_.assign(2 * size_, 0);
     added_.assign(2 * size_, 0);
-    std::vector<int64_t> change(num_positions_ + 1);
-    for (uint32_t u = 0; u < keeping.uses.size(); ++u) {
-      const Use& use = keeping.uses[u];
-      if (use.kind != Use::Kind::kHold) continue;
-      change[use.begin] += static_cast<int64_t>(keeping.UseBytes(u));
-      change[use.end] -= static_cast<int64_t>(keeping.UseBytes(u));
-    }
-    int64_t bytes = 0;
+    const std::vector<uint64_t> use_bytes = UseBytesByPosition(keeping);
     for (uint32_t p = 0; p < num_positions_; ++p) {
-      bytes += change[p];
       uint64_t& leaf = most_[size_ + p / stretch_];
-      leaf = std::max(leaf, static_cast<uint64_t>(bytes));
+      leaf = std::max(leaf, use_bytes[p]);
     }
     for (uint32_t node = size_ - 1; node > 0; --node)
       most_[node] = std::max(most_[2 * node], most_[2 * node + 1]);

@@ -40,7 +40,7 @@ class UseList {
                              .kind = Use::Kind::kVoid});
   }
   Use& last() { return keeping_.uses.back(); }
-  int num_holds() const { return num_holds_; }
+  bool empty() const { return keeping_.uses.size() == keeping_.first.back(); }  // of the tile
   void EndTile() {
     if (num_holds_ == 0) keeping_.uses.resize(keeping_.first.back());  // nothing to be void
     keeping_.first.push_back(static_cast<uint32_t>(keeping_.uses.size()));
@@ -125,7 +125,7 @@ Keeping DeviceUses(const Trace& trace, const EventsByTile& events, uint64_t fram
       } else if (event.kind == Kind::kAcquire) {
         // Pinned memory gets the bytes unless its lease writes them all.
         if (event.access != Access::kDiscard) {
-          if (uses.num_holds() == 0) {
+          if (uses.empty()) {
             cleaned_before_first = true;
           } else {
             uses.last().cleaned = true;
@@ -135,7 +135,7 @@ Keeping DeviceUses(const Trace& trace, const EventsByTile& events, uint64_t fram
       }
       if (event.kind == Kind::kAcquire && Writes(event.access)) zero = false;
     }
-    if (cleaned_before_first && uses.num_holds() > 0) uses.last().cleaned = true;
+    if (cleaned_before_first && !uses.empty()) uses.last().cleaned = true;
     uses.EndTile();
   }
   keeping.Finish();

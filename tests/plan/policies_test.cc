@@ -16,12 +16,14 @@
 namespace spillway::plan {
 namespace {
 
+double MiB(uint64_t bytes) { return static_cast<double>(bytes) / kMiB; }
+
 TEST(Policies, PlannedIsNearTheBoundAndNeverWorseThanOthers) {
   const Trace trace = StepTrace(ModelShape(), AccumulationOrder::kMicroBatch);
   const uint64_t state = StateBytes(trace);
   std::printf("state %.0f MiB, %zu tiles, %zu events; MiB a step over NVMe / pinned-device\n",
               static_cast<double>(state) / kMiB, trace.tiles.size(), trace.events.size());
-  std::printf("%5s %14s %6s %6s %8s %8s |", "%", "bound", "ratio", "all", "s", "bound s");
+  std::printf("%5s %14s %6s %6s %8s %8s |", "%", "bound", "NVMe", "all", "s", "bound s");
   for (int i = 0; i < kNumPolicies; ++i)
     std::printf(" %14s", std::string(Name(static_cast<Policy>(i))).c_str());
   std::printf("\n");
@@ -37,21 +39,25 @@ TEST(Policies, PlannedIsNearTheBoundAndNeverWorseThanOthers) {
       ASSERT_TRUE(plan.ok()) << plan.status();
       const auto step = Simulate(trace, *plan, Rates());
       ASSERT_TRUE(step.ok()) << step.status();
+      EXPECT_EQ(step->bytes, plan->bytes);
       moved[static_cast<size_t>(i)] = step->bytes;
       if (i == 0) planned = *step;
     }
     const BytesBound bound = BoundBytes(trace, options, moved[0]);
     const double seconds = BoundSeconds(trace, options, bound, Rates());
-    std::printf("%5d %7.0f/%6.0f %6.3f %6.3f %8.4f %8.4f |", percent,
-                static_cast<double>(bound.nvme) / kMiB, static_cast<double>(bound.device) / kMiB,
-                static_cast<double>(moved[0].nvme()) /
-                    static_cast<double>(std::max<uint64_t>(1, bound.nvme)),
-                static_cast<double>(moved[0].total()) / static_cast<double>(bound.total()),
-                planned.seconds, seconds);
+    const auto ratio = [](uint64_t bytes, uint64_t least) {
+      return static_cast<double>(bytes) / static_cast<double>(least);
+    };
+    std::printf("%5d %7.0f/%6.0f %6.3f %6.3f %8.4f %8.4f |", percent, MiB(bound.nvme),
+                MiB(bound.device), ratio(moved[0].nvme(), bound.nvme),
+                ratio(moved[0].total(), bound.total()), planned.seconds, seconds);
     for (const LinkBytes& each : moved)
-      std::printf(" %7.0f/%6.0f", static_cast<double>(each.nvme()) / kMiB,
-                  static_cast<double>(each.device()) / kMiB);
+      std::printf(" %7.0f/%6.0f", MiB(each.nvme()), MiB(each.device()));
     std::printf("\n");
+    for (size_t i = 1; i < moved.size(); ++i) EXPECT_LT(moved[0].total(), moved[i].total());
+    EXPECT_LT(ratio(moved[0].total(), bound.total()), 1.12);
+    EXPECT_LT(ratio(moved[0].nvme(), bound.nvme), percent <= 40 ? 1.07 : 1.4);
+    EXPECT_GE(planned.seconds, seconds);
   }
 }
 
