@@ -116,13 +116,13 @@ absl::Status PageIo::MakeWrites(OperationId id, Operation& operation) {
 // A packed page moves with the units that it lies in, to where the page belongs in memory.
 absl::Status PageIo::AddPage(OperationId id, Operation& operation, uint64_t page) {
   const PageRecord& record = operation.pages[page].record;
-  SPILLWAY_ASSIGN_OR_RETURN(const FileId file, store_->File(record.extent));
+  SPILLWAY_ASSIGN_OR_RETURN(const FileUse file, FileOf(record.extent));
   const uint64_t skipped = RoundDown(record.skip_bytes);
   const uint64_t size_bytes = RoundUp(record.skip_bytes - skipped + record.content_bytes);
   const uint32_t limit = request_bytes_[record.extent.device];
   for (uint64_t done = 0; done < size_bytes;) {
     const uint64_t begin = page * page_bytes_ + done;
-    IoRequest piece = {operation.op, file, record.extent.offset + skipped + done,
+    IoRequest piece = {operation.op, *file, record.extent.offset + skipped + done,
                        operation.memory + begin};
     const bool joins = Continues(piece, limit);
     piece.size_bytes = static_cast<uint32_t>(
@@ -130,7 +130,7 @@ absl::Status PageIo::AddPage(OperationId id, Operation& operation, uint64_t page
     if (joins) {
       Extend(piece);
     } else {
-      Open(piece, {.operation = id, .begin = begin});
+      Open(piece, {.file = file, .operation = id, .begin = begin});
       ++operation.holds;
     }
     ++operation.pages[page].requests;
@@ -175,6 +175,27 @@ void PageIo::SubmitClosed() {
   closed_.clear();
 }
 
+absl::StatusOr<FileUse> PageIo::FileOf(const Extent& extent) {
+  absl::StatusOr<FileUse> file = store_->File(extent);
+  bool waited = false;
+  while (absl::IsResourceExhausted(file.status())) {
+    CloseRequest();
+    SubmitClosed();
+    if (io_->in_flight() == 0) break;
+    Collect(absl::InfiniteDuration());
+    waited = true;
+    file = store_->File(extent);
+  }
+  if (waited) io_->Wake();  // one that was meant for the caller may have ended a wait
+  return file;
+}
+
+void PageIo::Collect(absl::Duration timeout) {
+  const size_t before = completions_.size();
+  io_->Reap(timeout, &completions_);
+  for (size_t i = before; i < completions_.size(); ++i) loads_[completions_[i].tag].file.reset();
+}
+
 void PageIo::Forget(TensorIndex tensor, uint64_t first_page, uint64_t bytes) {
   for (uint64_t page = 0; page < NumPages(bytes); ++page) store_->Forget(tensor, first_page + page);
 }
@@ -213,14 +234,9 @@ bool PageIo::Pack(OperationId id, Operation& operation) {
 absl::Status PageIo::OpenUnit() {
   SPILLWAY_ASSIGN_OR_RETURN(const Extent extent,
                             store_->Allocate(static_cast<uint32_t>(kIoAlignment)));
-  const absl::StatusOr<FileId> file = store_->File(extent);
-  if (!file.ok()) {
-    store_->Release(extent);
-    return file.status();
-  }
   filling_.push_back(free_units_.back());
   free_units_.pop_back();
-  units_[filling_.back()] = {.extent = extent, .file = *file};
+  units_[filling_.back()] = {.extent = extent};
   return absl::OkStatus();
 }
 
@@ -230,12 +246,17 @@ void PageIo::SubmitUnits() {
     const Unit& unit = units_[index];
     std::byte* const memory = staging_.get() + index * kIoAlignment;
     std::memset(memory + unit.used_bytes, 0, kIoAlignment - unit.used_bytes);
-    const IoRequest piece = {IoOp::kWrite, unit.file, unit.extent.offset, memory,
+    const absl::StatusOr<FileUse> file = FileOf(unit.extent);
+    if (!file.ok()) {
+      FinishUnit(index, file.status());
+      continue;
+    }
+    const IoRequest piece = {IoOp::kWrite, **file, unit.extent.offset, memory,
                              static_cast<uint32_t>(kIoAlignment)};
     if (Continues(piece, request_bytes_[unit.extent.device])) {
       Extend(piece);
     } else {
-      Open(piece, {});
+      Open(piece, {.file = *file});
     }
     loads_[open_.tag].units.push_back(index);
   }
@@ -267,12 +288,14 @@ void PageIo::Reap(absl::Duration timeout, std::vector<Result>* results) {
   if (next_completion_ == completions_.size()) {
     completions_.clear();
     next_completion_ = 0;
-    io_->Reap(results_.empty() ? timeout : absl::ZeroDuration(), &completions_);
+    Collect(results_.empty() ? timeout : absl::ZeroDuration());
   }
   hashed_bytes_ = 0;
   while (next_completion_ < completions_.size() &&
          (results_.empty() || hashed_bytes_ < kHashedAtOnce)) {
-    OnCompletion(completions_[next_completion_++]);
+    // Taken out: what it leads to may add to the list.
+    const IoCompletion completion = std::move(completions_[next_completion_++]);
+    OnCompletion(completion);
   }
   for (Result& result : results_) results->push_back(std::move(result));
   results_.clear();

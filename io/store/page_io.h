@@ -92,6 +92,7 @@ class PageIo {
   };
   // What an engine's request carries: bytes of one operation, or a run of units.
   struct Load {
+    FileUse file;  // until its completion is here
     OperationId operation = 0;
     uint64_t begin = 0;  // in the operation's memory
     uint32_t size_bytes = 0;
@@ -100,7 +101,6 @@ class PageIo {
   // A unit of staging memory, in use from its first page until it is written.
   struct Unit {
     Extent extent;
-    FileId file;
     uint32_t used_bytes = 0;
     std::vector<OperationId> operations;  // of one page each
   };
@@ -121,6 +121,9 @@ class PageIo {
   void Open(const IoRequest& piece, Load load);
   void CloseRequest();
   void SubmitClosed();
+  // The file of an extent; while too many are in use, waits for requests to end.
+  absl::StatusOr<FileUse> FileOf(const Extent& extent);
+  void Collect(absl::Duration timeout);
 
   // False: there is no staging memory for it now.
   bool Pack(OperationId id, Operation& operation);

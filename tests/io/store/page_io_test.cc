@@ -52,7 +52,14 @@ class FileStore final : public Store {
     return extent;
   }
   void Release(const Extent& extent) override { EXPECT_EQ(taken.erase(extent.offset), 1u); }
-  absl::StatusOr<FileId> File(const Extent&) override { return id_; }
+  absl::StatusOr<FileUse> File(const Extent&) override {
+    if (files_in_use == max_files_in_use) return absl::ResourceExhaustedError("no descriptor");
+    ++files_in_use;
+    return FileUse(new FileId(id_), [this](const FileId* id) {
+      --files_in_use;
+      delete id;
+    });
+  }
   std::string Path(const Extent&) const override { return file_->path(); }
   absl::StatusOr<std::optional<PageRecord>> FindPage(TensorIndex tensor, uint64_t page) override {
     const auto found = pages.find({tensor, page});
@@ -81,8 +88,10 @@ class FileStore final : public Store {
 
   std::optional<DeviceProfile> profile;
   int allocations_left = -1;  // negative: any number
-  uint64_t gap_bytes = 0;     // between extents
-  std::set<uint64_t> taken;   // offsets
+  int max_files_in_use = -1;  // as long as each is another file; negative: any number
+  int files_in_use = 0;
+  uint64_t gap_bytes = 0;    // between extents
+  std::set<uint64_t> taken;  // offsets
   std::map<std::pair<TensorIndex, uint64_t>, PageRecord> pages;
 
  private:
@@ -392,6 +401,21 @@ TEST_P(PageIoTest, ManyOperationsAtOnce) {
     }
     engine_->Clear();
   }
+}
+
+// Requests wait for others of the same operation to end where each is on a file of its own and few
+// may be open.
+TEST_P(PageIoTest, WaitsForFilesThatAreInUse) {
+  store_->gap_bytes = kIoAlignment;  // each page is a request
+  store_->max_files_in_use = 3;
+  const AlignedBuffer memory(32 * kPageBytes);
+  io_->Write(1, 0, 0, 32 * kPageBytes, memory.data());
+  EXPECT_LE(store_->files_in_use, 3);
+  EXPECT_EQ(ReapAll().at(1), absl::OkStatus());
+  EXPECT_EQ(store_->files_in_use, 0);
+  store_->max_files_in_use = 0;
+  io_->Read(2, 0, 0, kPageBytes, memory.data());
+  EXPECT_TRUE(absl::IsResourceExhausted(ReapAll().at(2))) << "there is nothing to wait for";
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, PageIoTest,

@@ -113,8 +113,8 @@ class SimulatedStore {
       for (uint64_t page = 0; tensor && page < kSimulatedPages; ++page) {
         SPILLWAY_ASSIGN_OR_RETURN(const auto record, store_->FindPage(*tensor, page));
         if (!record) continue;
-        SPILLWAY_ASSIGN_OR_RETURN(const FileId file, store_->File(record->extent));
-        const ssize_t got = ::pread(io_.fd(file), found.span().data(), kTestPageBytes,
+        SPILLWAY_ASSIGN_OR_RETURN(const FileUse file, store_->File(record->extent));
+        const ssize_t got = ::pread(io_.fd(*file), found.span().data(), kTestPageBytes,
                                     static_cast<off_t>(record->extent.offset));
         if (got != static_cast<ssize_t>(kTestPageBytes) ||
             record->checksum != Checksum(found.span())) {
