@@ -58,6 +58,7 @@ class SimulatedStore {
     SPILLWAY_ASSIGN_OR_RETURN(store_, Store::Open(options, &io_));
     return absl::OkStatus();
   }
+  void Close() { store_.reset(); }
   // Writes pages of a tensor anew, each twice: the first copy's extent is free again before the
   // commit.
   absl::Status Write(const std::string& name, const std::vector<uint64_t>& pages) {
