@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -69,6 +70,13 @@ class PageIo {
   // Waits as IoEngine::Reap does, unless there are results already; appends what ended.
   void Reap(absl::Duration timeout, std::vector<Result>* results);
 
+  // Checksums taken since the start, of pages written and read.
+  struct Hashing {
+    uint64_t bytes = 0;
+    double cpu_seconds = 0;
+  };
+  const Hashing& hashing() const { return hashing_; }
+
   // Operations whose result was not reaped.
   size_t in_flight() const { return operations_.size() + results_.size(); }
 
@@ -108,6 +116,7 @@ class PageIo {
     void operator()(std::byte* memory) const;
   };
 
+  uint64_t Hash(std::span<const std::byte> content);
   uint64_t NumPages(uint64_t bytes) const { return (bytes + page_bytes_ - 1) / page_bytes_; }
 
   Operation& Begin(OperationId id, uint64_t tag, IoOp op, TensorIndex tensor, uint64_t first_page,
@@ -156,7 +165,7 @@ class PageIo {
   std::vector<Result> results_;
   std::vector<IoCompletion> completions_;  // from next_completion_ on not looked at yet
   size_t next_completion_ = 0;
-  uint64_t hashed_bytes_ = 0;  // in this Reap
+  Hashing hashing_;
 };
 
 }  // namespace spillway::io

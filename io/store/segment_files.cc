@@ -130,17 +130,17 @@ absl::StatusOr<SegmentFiles::Segment*> SegmentFiles::Open(uint16_t device, uint3
                                                           int flags) {
   const bool create = (flags & O_CREAT) != 0;
   auto& segments = devices_[device].segments;
+  const auto found = segments.find(number);
+  if (found != segments.end() && found->second.open) {
+    open_.splice(open_.begin(), open_, found->second.last_used);
+    return &found->second;
+  }
   const std::string path = Path(device, number);
-  if (const auto found = segments.find(number); found != segments.end()) {
-    Segment& segment = found->second;
-    if (segment.open) {
-      open_.splice(open_.begin(), open_, segment.last_used);
-      return &segment;
-    }
-    if (!segment.is_measured) SPILLWAY_RETURN_IF_ERROR(Measure(device, number, &segment));
-  } else if (!create) {
+  if (found == segments.end() && !create) {
     return absl::DataLossError(absl::StrCat("the store has no file ", path));
   }
+  if (found != segments.end() && !found->second.is_measured)
+    SPILLWAY_RETURN_IF_ERROR(Measure(device, number, &found->second));
   SPILLWAY_ASSIGN_OR_RETURN(DirectFile file, OpenFor(path, flags));
   const absl::StatusOr<FileId> id = io_->AddFile(file.fd(), path, device);
   if (!id.ok()) {
