@@ -204,10 +204,11 @@ class SPILLWAY_EXPORT Engine {
   virtual absl::StatusOr<std::vector<SnapshotInfo>> Snapshots() = 0;
   // Goes back: the snapshot's state becomes a new commit, durable on return, and the engine is as
   // if it had been opened there. Every tensor has the snapshot's bytes; one that the snapshot
-  // lacks, and every transient one, reads as zeros. What was written since the last commit is lost,
-  // declared uses are forgotten, and UserState is the snapshot's. NotFound; FailedPrecondition
-  // without a store, with leases held, or if a tensor that is registered is another in the
-  // snapshot. After an error nothing has changed.
+  // lacks, and every transient one, reads as zeros. One that the snapshot lacks stays registered,
+  // so the next commit has it, as zeros unless it is written before: no reader is called again.
+  // What was written since the last commit is lost, declared uses are forgotten, and UserState is
+  // the snapshot's. NotFound; FailedPrecondition without a store, with leases held, or if a tensor
+  // that is registered is another in the snapshot. After an error nothing has changed.
   virtual absl::Status Restore(std::string_view label) = 0;
   // Forgets a snapshot and frees what nothing else needs. NotFound.
   virtual absl::Status Drop(std::string_view label) = 0;
