@@ -182,6 +182,7 @@ class Calibrator {
         if (!took) done_bytes += mix.request_bytes;
         if (!took && status.ok()) add(completion.tag);
       }
+      if (IsStopped()) status.Update(absl::CancelledError("interrupted while calibrating"));
       if (!took && (until.passed() || !status.ok())) took = absl::Now() - start;
       if (!took) engine_.Submit(requests);
     }
@@ -191,6 +192,8 @@ class Calibrator {
                              .cpu = (CpuSeconds() - cpu_before) /
                                     static_cast<double>(std::max<uint64_t>(begun_bytes, 1))};
   }
+
+  bool IsStopped() const { return options_.stop != nullptr && options_.stop->load(); }
 
   IoEngine& engine_;
   const FileId file_;
