@@ -112,6 +112,21 @@ TEST(Resume, ASecondCtrlCStopsAtOnceAndLosesNoCommit) {
   EXPECT_EQ(training.NumbersOf(resumed.json()), Uncut(steps));
 }
 
+TEST(Resume, CtrlCWhileDevicesAreMeasuredEndsTheRunBeforeItBegins) {
+  const Training training;
+  Command command(training.TrainInStore(kEndless) + Flags() + Arguments{"--calibrate", "now"});
+  // The store is there just before they are.
+  while (!command.has_ended() && !std::filesystem::exists(training.store() + "/spillway-store")) {
+    usleep(500);
+  }
+  command.Signal(SIGINT);
+  const Ended ended = command.Wait();
+  EXPECT_EQ(ended.exit_code, 130) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("interrupted while calibrating"));
+  EXPECT_TRUE(ReadLog(training.log()).empty());
+  EXPECT_FALSE(std::filesystem::exists(training.store() + "/spillway-store"));
+}
+
 TEST(Resume, KilledBetweenCommitsContinuesFromTheLast) {
   const Training training;
   const Arguments arguments =

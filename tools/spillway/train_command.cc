@@ -142,8 +142,9 @@ OpenMode ModeOf(const TrainFlags& flags) {
 
 absl::StatusOr<TrainReport> Train(const TrainFlags& flags, const Inputs& inputs,
                                   const std::atomic<bool>& stop) {
-  SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
-                            OpenEngine(flags.engine, ModeOf(flags), NeedOf(flags, inputs.config)));
+  SPILLWAY_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Engine> engine,
+      OpenEngine(flags.engine, ModeOf(flags), NeedOf(flags, inputs.config), stop));
   SPILLWAY_ASSIGN_OR_RETURN(const std::optional<TrainState> state,
                             LoadState(*engine, flags, inputs));
   std::unique_ptr<trainer::StepLog> log;
