@@ -169,6 +169,24 @@ TEST(Resume, KilledBeforeAnyCommitStartsAtTheFirstStep) {
   EXPECT_EQ(training.NumbersOf(ended.json()), Uncut());
 }
 
+// It commits nothing more, so it needs no room for a second state.
+TEST(Resume, OfADoneRunNeedsRoomForOneState) {
+  const Training training;
+  const Arguments arguments = training.TrainInStore(kSteps) + Flags();
+  const Ended small = RunCommand(arguments + Arguments{"--store-bytes", "64KiB"});
+  ASSERT_EQ(small.exit_code, 2) << small.err;
+  const Arguments bytes = {"--store-bytes", BytesNamedIn(small.err)};
+  const Ended done = RunCommand(arguments + bytes);
+  ASSERT_EQ(done.exit_code, 0) << done.err;
+  const Ended again = RunCommand(arguments + bytes + Arguments{"--resume"});
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(again.json()["steps_this_run"], 0);
+  EXPECT_EQ(again.json()["weights_hash"], done.json()["weights_hash"]);
+  const Ended more = RunCommand(WithSteps(arguments, kSteps + 1) + bytes + Arguments{"--resume"});
+  EXPECT_EQ(more.exit_code, 2) << more.err;
+  EXPECT_THAT(more.err, HasSubstr("--store-bytes"));
+}
+
 TEST(Resume, OfNothingBeginsAtTheFirstStep) {
   const Training training;
   const Ended ended = RunCommand(training.TrainInStore(kSteps) + Flags() + Arguments{"--resume"});
