@@ -19,7 +19,8 @@
 namespace spillway::io {
 namespace {
 
-constexpr uint32_t kNumPacks = 4;  // 256 KiB of staging memory
+// 1 MiB of staging memory, of which as much is touched as was under way at once.
+constexpr uint32_t kNumPacks = 16;
 
 // What Reap verifies before it hands out the results that it has: a caller who waits for them to
 // ask for more must not wait for the hashing of all that came with them, while the device idles.

@@ -21,7 +21,7 @@ namespace {
 constexpr int kLayers = 30;
 constexpr uint64_t kSmall = 3 * kLayers;  // lasting ones
 
-// A matrix and a norm a layer, each with its gradient and moments; a norm is of 2,304 bytes.
+// A matrix and a norm a layer, each with its gradient and moments.
 class SmallTensors : public testing::Test {
  protected:
   struct Tensors {
@@ -38,7 +38,7 @@ class SmallTensors : public testing::Test {
     engine_ = *std::move(engine);
     for (int layer = 0; layer < kLayers; ++layer) {
       layers_.push_back(Register("matrix." + std::to_string(layer), 64 * 576));
-      layers_.push_back(Register("norm." + std::to_string(layer), 576));
+      layers_.push_back(Register("norm." + std::to_string(layer), norm_elements_));
     }
   }
 
@@ -125,6 +125,7 @@ class SmallTensors : public testing::Test {
   io::TempFolder folder_{io::FastPlace()};
   std::unique_ptr<Engine> engine_;
   std::vector<Tensors> layers_;
+  int64_t norm_elements_ = 576;
 };
 
 TEST_F(SmallTensors, ShareFewPacksThoughMemoryIsShort) {
@@ -154,6 +155,16 @@ TEST_F(SmallTensors, ShareFewPacksThatWereWrittenOnTheDevice) {
   ExpectPacks((kSmall + 15) / 16);  // 16 norms fill a pack
   Open(kMiB, kMiB);
   Check(0);
+}
+
+TEST_F(SmallTensors, OfSeveralKiBShareAsManyPacksAsTheyFill) {
+  norm_elements_ = 4096;  // four fill a pack
+  Open(32 * kMiB, 32 * kMiB);
+  Step(1);
+  ASSERT_TRUE(engine_->Commit("").ok());
+  ExpectPacks((kSmall + 3) / 4);
+  Open(kMiB, kMiB);
+  Check(1);
 }
 
 }  // namespace
