@@ -165,7 +165,7 @@ void PageIo::Open(const IoRequest& piece, Load load) {
   open_.tag = free_loads_.back();
   free_loads_.pop_back();
   load.size_bytes = piece.size_bytes;
-  loads_[open_.tag] = std::move(load);
+  loads_[open_.tag] = load;
 }
 
 void PageIo::CloseRequest() {
@@ -278,7 +278,7 @@ void PageIo::Reap(absl::Duration timeout, std::vector<Result>* results) {
 }
 
 void PageIo::OnCompletion(const IoCompletion& completion) {
-  Load load = std::move(loads_[completion.tag]);
+  const Load load = loads_[completion.tag];
   free_loads_.push_back(static_cast<uint32_t>(completion.tag));
   if (load.pack) return FinishPack(*load.pack, completion.status);
   Operation& operation = operations_.at(load.operation);
