@@ -4,6 +4,8 @@
 
 #include "io/store/page_io.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -31,6 +33,12 @@ uint64_t RoundUp(uint64_t bytes) {
 }
 uint64_t RoundDown(uint64_t bytes) { return bytes / kIoAlignment * kIoAlignment; }
 
+double ThreadCpuSeconds() {
+  timespec now;
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
 }  // namespace
 
 void PageIo::FreeMemory::operator()(std::byte* memory) const { std::free(memory); }
@@ -45,6 +53,14 @@ PageIo::PageIo(Store* store, IoEngine* io)
     const uint64_t bytes = profile ? RoundDown(profile->request_bytes) : kDefaultRequestBytes;
     request_bytes_.push_back(static_cast<uint32_t>(std::max(bytes, kIoAlignment)));
   }
+}
+
+uint64_t PageIo::Hash(std::span<const std::byte> content) {
+  const double start = ThreadCpuSeconds();
+  const uint64_t checksum = Checksum(content);
+  hashing_.cpu_seconds += ThreadCpuSeconds() - start;
+  hashing_.bytes += content.size();
+  return checksum;
 }
 
 // --- Making requests ---
@@ -108,7 +124,7 @@ absl::Status PageIo::MakeWrites(OperationId id, Operation& operation) {
     const uint64_t extent_bytes = RoundUp(record.content_bytes);
     SPILLWAY_ASSIGN_OR_RETURN(record.extent, store_->Allocate(static_cast<uint32_t>(extent_bytes)));
     std::byte* const content = operation.memory + offset;
-    record.checksum = Checksum({content, record.content_bytes});
+    record.checksum = Hash({content, record.content_bytes});
     std::memset(content + record.content_bytes, 0, extent_bytes - record.content_bytes);
     operation.pages.push_back({.record = record});
     SPILLWAY_RETURN_IF_ERROR(AddPage(id, operation, operation.pages.size() - 1));
@@ -200,7 +216,7 @@ bool PageIo::AddToPack(OperationId id, Operation& operation) {
   std::memset(memory + pack.used_bytes, 0, place - pack.used_bytes);
   std::memcpy(memory + place, operation.memory, bytes);
   operation.pages.push_back({.record = {.content_bytes = static_cast<uint32_t>(bytes),
-                                        .checksum = Checksum({memory + place, bytes}),
+                                        .checksum = Hash({memory + place, bytes}),
                                         .skip_bytes = static_cast<uint32_t>(place),
                                         .packed = true}});
   pack.operations.push_back(id);
@@ -268,9 +284,8 @@ void PageIo::Reap(absl::Duration timeout, std::vector<Result>* results) {
     next_completion_ = 0;
     io_->Reap(results_.empty() ? timeout : absl::ZeroDuration(), &completions_);
   }
-  hashed_bytes_ = 0;
-  while (next_completion_ < completions_.size() &&
-         (results_.empty() || hashed_bytes_ < kHashedAtOnce)) {
+  const uint64_t enough = hashing_.bytes + kHashedAtOnce;
+  while (next_completion_ < completions_.size() && (results_.empty() || hashing_.bytes < enough)) {
     OnCompletion(completions_[next_completion_++]);
   }
   for (Result& result : results_) results->push_back(std::move(result));
@@ -308,10 +323,9 @@ void PageIo::OnPageMoved(OperationId id, Operation& operation, uint64_t index) {
 // Brings a packed page to the front, once it is known to be good.
 absl::Status PageIo::Verify(Operation& operation, uint64_t page) {
   const PageRecord& record = operation.pages[page].record;
-  hashed_bytes_ += record.content_bytes;
   std::byte* const memory = operation.memory + page * page_bytes_;
   std::byte* const content = memory + record.skip_bytes % kIoAlignment;
-  const uint64_t checksum = Checksum({content, record.content_bytes});
+  const uint64_t checksum = Hash({content, record.content_bytes});
   if (checksum == record.checksum) {
     if (content != memory) std::memmove(memory, content, record.content_bytes);
     return absl::OkStatus();

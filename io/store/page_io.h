@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -73,6 +74,13 @@ class PageIo {
   // Waits as IoEngine::Reap does, unless there are results already; appends what ended.
   void Reap(absl::Duration timeout, std::vector<Result>* results);
 
+  // Checksums taken since the start, of pages written and read.
+  struct Hashing {
+    uint64_t bytes = 0;
+    double cpu_seconds = 0;
+  };
+  const Hashing& hashing() const { return hashing_; }
+
   // Operations whose result was not reaped.
   size_t in_flight() const { return operations_.size() + results_.size(); }
 
@@ -111,6 +119,7 @@ class PageIo {
     void operator()(std::byte* memory) const;
   };
 
+  uint64_t Hash(std::span<const std::byte> content);
   uint64_t NumPages(uint64_t bytes) const { return (bytes + page_bytes_ - 1) / page_bytes_; }
 
   Operation& Begin(OperationId id, uint64_t tag, IoOp op, TensorIndex tensor, uint64_t first_page,
@@ -158,7 +167,7 @@ class PageIo {
   std::vector<Result> results_;
   std::vector<IoCompletion> completions_;  // from next_completion_ on not looked at yet
   size_t next_completion_ = 0;
-  uint64_t hashed_bytes_ = 0;  // in this Reap
+  Hashing hashing_;
 };
 
 }  // namespace spillway::io

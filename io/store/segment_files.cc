@@ -98,10 +98,10 @@ absl::StatusOr<SegmentFiles::Segment*> SegmentFiles::Open(uint16_t device, uint3
                                                           int flags) {
   const bool create = (flags & O_CREAT) != 0;
   auto& segments = devices_[device].segments;
+  const auto found = segments.find(number);
+  if (found != segments.end() && found->second.file) return &found->second;
   const std::string path = Path(device, number);
-  if (const auto found = segments.find(number); found != segments.end()) {
-    if (found->second.file) return &found->second;
-  } else if (!create) {
+  if (found == segments.end() && !create) {
     return absl::DataLossError(absl::StrCat("the store has no file ", path));
   }
   auto file = OpenDirect(path, O_RDWR | flags, options_.announce);

@@ -282,7 +282,8 @@ class Bench {
         RunPass(pass, *target, span.first(std::min<uint64_t>(span.size(), spec.memory_bytes)),
                 interrupted_));
     row.ours.push_back({static_cast<double>(result.bytes) / result.seconds,
-                        result.cpu_seconds / (static_cast<double>(result.bytes) / kGiB)});
+                        result.cpu_seconds / (static_cast<double>(result.bytes) / kGiB),
+                        result.checksum_seconds / (static_cast<double>(result.bytes) / kGiB)});
     row.latency_seconds.insert(row.latency_seconds.end(), result.latency_seconds.begin(),
                                result.latency_seconds.end());
     row.moved_bytes = result.bytes;
