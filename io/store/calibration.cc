@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The steps, each with what those before it found: the file is written once, so that what is
-// measured was written before; the request size, by reads with 16 MiB under way; the depth of
-// reads; of writes; of writes beside reads, by the bytes of both. Repetitions of a ladder's
-// settings take turns, and each setting counts with its best: whatever else the machine does only
-// slows.
+// measured was written before; the request size, by reads with 16 MiB under way (the default,
+// unless another is clearly faster); the depth of reads; of writes; of writes beside reads, by the
+// bytes of both (the smallest that is as fast as any: what waits in a queue of ours can still be
+// overtaken). Here completions are only counted, and followed up at once; a store
+// hashes a page in between, so that alone its reads and writes get twice the depth. Repetitions of
+// a ladder's settings take turns, and each setting counts with its best: whatever else the machine
+// does only slows.
 
 #include "io/store/calibration.h"
 
 #include <sys/mman.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -24,6 +25,7 @@
 #include "absl/strings/str_cat.h"
 #include "io/deadline.h"
 #include "io/nameless_file.h"
+#include "io/store/page_io.h"
 #include "src/base/check.h"
 #include "src/base/status_macros.h"
 
@@ -31,19 +33,15 @@ namespace spillway::io {
 namespace {
 
 constexpr uint32_t kRequestLadder[] = {128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20};
+constexpr size_t kDefaultRequest = 3;
+static_assert(kRequestLadder[kDefaultRequest] == kDefaultRequestBytes);
 // From two on: one under way while the other is looked at.
 constexpr int kDepthLadder[] = {2, 4, 8, 16, 32, 64};
 constexpr uint64_t kUnderWay = kLeastCalibrationBytes;  // while request sizes are compared
-constexpr int kRepetitions = 3;
-constexpr double kMostCpu = 1.25;
+constexpr int kRepetitions = 5;
+constexpr double kGoodEnough = 0.97;  // of the best rate
+constexpr double kClose = 0.93;       // of the best rate: not clearly slower
 constexpr uint32_t kFillBytes = 1 << 20;
-
-// Of all threads: some engines have their own.
-double CpuSeconds() {
-  timespec now;
-  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
 
 struct Unmap {
   size_t size_bytes = 0;
@@ -92,33 +90,34 @@ class Calibrator {
     for (const uint32_t request : kRequestLadder) {
       mixes.push_back({request, static_cast<int>(kUnderWay / request), 0});
     }
-    SPILLWAY_ASSIGN_OR_RETURN(const Best request, BestOf(mixes, kMostCpu));
-    profile.request_bytes = request.mix.request_bytes;
+    SPILLWAY_ASSIGN_OR_RETURN(std::vector<double> rates, Rates(mixes));
+    profile.request_bytes = mixes[DefaultOrBest(rates, kDefaultRequest)].request_bytes;
 
-    SPILLWAY_ASSIGN_OR_RETURN(const Best read, BestOf(Depths(profile.request_bytes, 1, 0)));
-    profile.read_depth = read.mix.reads;
-    profile.read_bytes_per_second = read.rate;
+    mixes = Depths(profile.request_bytes, 1, 0);
+    SPILLWAY_ASSIGN_OR_RETURN(rates, Rates(mixes));
+    size_t found = SmallestGoodEnough(rates);
+    const int read_depth = mixes[found].reads;
+    profile.read_depth = 2 * read_depth;
+    profile.read_bytes_per_second = rates[found];
 
-    SPILLWAY_ASSIGN_OR_RETURN(const Best write, BestOf(Depths(profile.request_bytes, 0, 1)));
-    profile.write_depth = write.mix.writes;
-    profile.write_bytes_per_second = write.rate;
+    mixes = Depths(profile.request_bytes, 0, 1);
+    SPILLWAY_ASSIGN_OR_RETURN(rates, Rates(mixes));
+    found = SmallestGoodEnough(rates);
+    const int write_depth = mixes[found].writes;
+    profile.write_depth = 2 * write_depth;
+    profile.write_bytes_per_second = rates[found];
 
     mixes.clear();
     const auto slots = static_cast<int>(memory_.size() / profile.request_bytes);
-    for (const MixedDepth& depth : MixedDepths(profile.read_depth, profile.write_depth, slots)) {
+    for (const MixedDepth& depth : MixedDepths(read_depth, write_depth, slots)) {
       mixes.push_back({profile.request_bytes, depth.reads, depth.writes});
     }
-    SPILLWAY_ASSIGN_OR_RETURN(const Best mixed, BestOf(mixes));
-    profile.mixed_write_depth = mixed.mix.writes;
+    SPILLWAY_ASSIGN_OR_RETURN(rates, Rates(mixes));
+    profile.mixed_write_depth = mixes[SmallestGoodEnough(rates)].writes;
     return profile;
   }
 
  private:
-  struct Best {
-    Mix mix;
-    double rate = 0;
-  };
-
   std::vector<Mix> Depths(uint32_t request_bytes, int read, int write) const {
     std::vector<Mix> mixes;
     for (const int depth : kDepthLadder) {
@@ -129,23 +128,22 @@ class Calibrator {
     return mixes;
   }
 
-  absl::StatusOr<Best> BestOf(const std::vector<Mix>& mixes, double most_cpu = 1e9) {
-    std::vector<CalibrationSample> samples(mixes.size());
+  // Of each mix, in bytes per second; 0 if there was no time for it.
+  absl::StatusOr<std::vector<double>> Rates(const std::vector<Mix>& mixes) {
+    std::vector<double> rates(mixes.size());
     for (int round = 0; round < kRepetitions; ++round) {
       for (size_t i = 0; i < mixes.size(); ++i) {
         if (deadline_.passed() && (round > 0 || i > 0)) break;
-        SPILLWAY_ASSIGN_OR_RETURN(const CalibrationSample sample,
+        SPILLWAY_ASSIGN_OR_RETURN(const double rate,
                                   Run(mixes[i], UINT64_MAX, Deadline::After(options_.sample)));
-        samples[i].cpu = round == 0 ? sample.cpu : std::min(samples[i].cpu, sample.cpu);
-        samples[i].rate = std::max(samples[i].rate, sample.rate);
+        rates[i] = std::max(rates[i], rate);
       }
     }
-    const size_t best = SmallestGoodEnough(samples, most_cpu);
-    return Best{mixes[best], samples[best].rate};
+    return rates;
   }
 
-  // Keeps the mix under way until `most_bytes` or the time.
-  absl::StatusOr<CalibrationSample> Run(const Mix& mix, uint64_t most_bytes, Deadline until) {
+  // Keeps the mix under way until `most_bytes` or the time; its rate.
+  absl::StatusOr<double> Run(const Mix& mix, uint64_t most_bytes, Deadline until) {
     const uint64_t slots = static_cast<uint64_t>(mix.reads) + static_cast<uint64_t>(mix.writes);
     SPILLWAY_CHECK(slots * mix.request_bytes <= memory_.size());
     const uint64_t blocks = options_.file_bytes / mix.request_bytes;
@@ -165,7 +163,6 @@ class Calibrator {
       block = block + 1 == first + most ? first : block + 1;
       begun_bytes += mix.request_bytes;
     };
-    const double cpu_before = CpuSeconds();
     const absl::Time start = absl::Now();
     for (uint64_t slot = 0; slot < slots; ++slot) add(slot);
     engine_.Submit(requests);
@@ -182,15 +179,16 @@ class Calibrator {
         if (!took) done_bytes += mix.request_bytes;
         if (!took && status.ok()) add(completion.tag);
       }
+      if (IsStopped()) status.Update(absl::CancelledError("interrupted while calibrating"));
       if (!took && (until.passed() || !status.ok())) took = absl::Now() - start;
       if (!took) engine_.Submit(requests);
     }
     SPILLWAY_RETURN_IF_ERROR(status);
     const double seconds = absl::ToDoubleSeconds(took.value_or(absl::Now() - start));
-    return CalibrationSample{.rate = static_cast<double>(done_bytes) / std::max(seconds, 1e-9),
-                             .cpu = (CpuSeconds() - cpu_before) /
-                                    static_cast<double>(std::max<uint64_t>(begun_bytes, 1))};
+    return static_cast<double>(done_bytes) / std::max(seconds, 1e-9);
   }
+
+  bool IsStopped() const { return options_.stop != nullptr && options_.stop->load(); }
 
   IoEngine& engine_;
   const FileId file_;
@@ -207,18 +205,16 @@ QueueDepths DepthsOf(const DeviceProfile& profile) {
 
 }  // namespace
 
-size_t SmallestGoodEnough(std::span<const CalibrationSample> samples, double most_cpu) {
-  double best = 0;
-  for (const CalibrationSample& sample : samples) best = std::max(best, sample.rate);
-  const auto is_fast = [&](const CalibrationSample& sample) { return sample.rate >= 0.97 * best; };
-  double least_cpu = std::numeric_limits<double>::max();
-  for (const CalibrationSample& sample : samples) {
-    if (is_fast(sample)) least_cpu = std::min(least_cpu, sample.cpu);
-  }
-  const auto found = std::find_if(samples.begin(), samples.end(), [&](const auto& sample) {
-    return is_fast(sample) && sample.cpu <= most_cpu * least_cpu;
-  });
-  return static_cast<size_t>(found - samples.begin());
+size_t SmallestGoodEnough(std::span<const double> rates) {
+  const double enough = kGoodEnough * *std::max_element(rates.begin(), rates.end());
+  const auto is_enough = [enough](double rate) { return rate >= enough; };
+  return static_cast<size_t>(std::find_if(rates.begin(), rates.end(), is_enough) - rates.begin());
+}
+
+size_t DefaultOrBest(std::span<const double> rates, size_t by_default) {
+  const auto best = std::max_element(rates.begin(), rates.end());
+  if (rates[by_default] >= kClose * *best) return by_default;
+  return static_cast<size_t>(best - rates.begin());
 }
 
 std::vector<MixedDepth> MixedDepths(int read_depth, int write_depth, int slots) {

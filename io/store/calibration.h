@@ -10,6 +10,7 @@
 #ifndef SPILLWAY_IO_STORE_CALIBRATION_H_
 #define SPILLWAY_IO_STORE_CALIBRATION_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -32,12 +33,13 @@ struct CalibrationOptions {
   // To move through; at least kLeastCalibrationBytes.
   uint64_t memory_bytes = uint64_t{64} << 20;
   absl::Duration limit = absl::Seconds(10);  // fewer repetitions, then fewer settings
-  absl::Duration sample = absl::Milliseconds(20);
+  absl::Duration sample = absl::Milliseconds(40);
+  const std::atomic<bool>* stop = nullptr;  // true: end soon, with Cancelled
 };
 
 // Measures the device that `folder` lies on, through `engine`, whose queues for `device` are as the
-// profile says afterwards. Takes a second or two, at most options.limit and the requests under way
-// then. REQUIRES: nothing in flight and no buffer announced: buffers are removed.
+// profile says afterwards. Takes three or four seconds, at most options.limit and the requests
+// under way then. REQUIRES: nothing in flight and no buffer announced: buffers are removed.
 // ResourceExhausted if the file or the memory cannot be had; else the I/O's status.
 absl::StatusOr<DeviceProfile> Calibrate(const std::string& folder, IoEngine& engine,
                                         uint16_t device, const CalibrationOptions& options = {});
@@ -50,14 +52,10 @@ absl::Status CalibrateStore(Store& store, std::span<const std::string> folders, 
 // The engine's queues go by the profiles that the store has.
 void ApplyProfiles(const Store& store, IoEngine& engine);
 
-// What a setting gave. `cpu` is seconds a byte.
-struct CalibrationSample {
-  double rate = 0;
-  double cpu = 0;
-};
-// The first whose rate is at least 97% of the largest, and whose CPU is at most `most_cpu` times
-// the least of those. REQUIRES: not empty.
-size_t SmallestGoodEnough(std::span<const CalibrationSample> samples, double most_cpu);
+// The first of a ladder's rates that is at least 97% of the best. REQUIRES: not empty.
+size_t SmallestGoodEnough(std::span<const double> rates);
+// `by_default` if its rate is at least 93% of the best, else the best's.
+size_t DefaultOrBest(std::span<const double> rates, size_t by_default);
 
 // Reads and writes under way together.
 struct MixedDepth {

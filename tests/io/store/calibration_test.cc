@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
 #include <vector>
@@ -21,19 +22,21 @@ const CalibrationOptions kQuick = {.file_bytes = 64 << 20,
                                    .limit = absl::Milliseconds(300),
                                    .sample = absl::Milliseconds(1)};
 
-using Samples = std::vector<CalibrationSample>;
+using Rates = std::vector<double>;
 
 TEST(Calibration, TakesTheSmallestWithinThreePercentOfTheBest) {
-  EXPECT_EQ(SmallestGoodEnough(Samples{{5, 1}}, 1e9), 0u);
-  EXPECT_EQ(SmallestGoodEnough(Samples{{1, 1}, {2, 1}, {3, 1}, {4, 1}}, 1e9), 3u);
-  EXPECT_EQ(SmallestGoodEnough(Samples{{50, 1}, {97, 9}, {100, 1}, {99, 1}}, 1e9), 1u);
-  EXPECT_EQ(SmallestGoodEnough(Samples{{50, 1}, {96.9, 1}, {100, 1}, {120, 1}}, 1e9), 3u);
-  EXPECT_EQ(SmallestGoodEnough(Samples{{3, 1}, {1, 1}, {0, 0}, {0, 0}}, 1e9), 0u);
+  EXPECT_EQ(SmallestGoodEnough(Rates{5}), 0u);
+  EXPECT_EQ(SmallestGoodEnough(Rates{1, 2, 3, 4}), 3u);
+  EXPECT_EQ(SmallestGoodEnough(Rates{50, 97, 100, 99}), 1u);
+  EXPECT_EQ(SmallestGoodEnough(Rates{50, 96.9, 100, 120}), 3u);
+  EXPECT_EQ(SmallestGoodEnough(Rates{3, 1, 0, 0}), 0u);
 }
 
-TEST(Calibration, OfThoseTheOnesThatSpareTheCpu) {
-  EXPECT_EQ(SmallestGoodEnough(Samples{{98, 4}, {99, 2}, {100, 1.2}, {99, 1}}, 1.25), 2u);
-  EXPECT_EQ(SmallestGoodEnough(Samples{{98, 4}, {50, 1}, {100, 3.9}}, 1.25), 0u);
+TEST(Calibration, KeepsTheDefaultUnlessAnotherIsClearlyFaster) {
+  EXPECT_EQ(DefaultOrBest(Rates{100, 95, 93, 99}, 2), 2u);
+  EXPECT_EQ(DefaultOrBest(Rates{100, 95, 92, 99}, 2), 0u);
+  EXPECT_EQ(DefaultOrBest(Rates{50, 60, 70, 80}, 1), 3u);
+  EXPECT_EQ(DefaultOrBest(Rates{3, 0, 0}, 1), 0u);
 }
 
 // A read depth that fills the memory once left none for the write beside it, and the process
@@ -72,7 +75,7 @@ TEST_P(CalibrationTest, FindsSettingsThatTheDeviceTakes) {
   EXPECT_LE(profile->request_bytes, 4u << 20);
   EXPECT_EQ(profile->request_bytes % kIoAlignment, 0u);
   EXPECT_GE(profile->read_depth, 1);
-  EXPECT_LE(profile->read_depth, 64);
+  EXPECT_LE(profile->read_depth, 128);
   EXPECT_GE(profile->write_depth, profile->mixed_write_depth);
   EXPECT_GE(profile->mixed_write_depth, 1);
   EXPECT_GT(profile->read_bytes_per_second, 1e6);
@@ -93,6 +96,22 @@ TEST_P(CalibrationTest, AFailureIsReportedAndNothingStaysInFlight) {
   }
   auto engine = *MakeIoEngine(GetParam(), {}, testing::TempDir());
   EXPECT_FALSE(Calibrate("/nonexistent", *engine, 0, kQuick).ok());
+}
+
+TEST_P(CalibrationTest, StopsWhenItIsAskedTo) {
+  std::atomic<bool> stop = false;
+  std::atomic<int> answers = 0;
+  const auto stop_later = [&](const IoRequest&, int64_t result) {
+    if (++answers == 100) stop = true;
+    return result;
+  };
+  auto engine = *MakeIoEngine(GetParam(), {.result_hook = stop_later}, testing::TempDir());
+  CalibrationOptions options = kQuick;
+  options.stop = &stop;
+  const absl::Status status = Calibrate(testing::TempDir(), *engine, 0, options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+  EXPECT_LT(answers, 400) << "what was under way, and no more";
+  EXPECT_EQ(engine->in_flight(), 0);
 }
 
 // What was found is kept in the store, and measured again only when that is asked for.

@@ -125,7 +125,7 @@ absl::StatusOr<PassResult> RunPass(const Pass& pass, Target& target, std::span<s
   std::vector<Move> starting;
   std::vector<Moved> moved;
 
-  const double cpu_before = CpuSeconds();
+  const double cpu_before = CpuSeconds(), checksum_before = target.checksum_seconds();
   const Clock::time_point start = Clock::now();
   Clock::time_point now = start;
   const auto fill = [&] {
@@ -167,6 +167,7 @@ absl::StatusOr<PassResult> RunPass(const Pass& pass, Target& target, std::span<s
   }
   result.seconds = SecondsSince(start);
   result.cpu_seconds = CpuSeconds() - cpu_before;
+  result.checksum_seconds = target.checksum_seconds() - checksum_before;
   if (!status.ok()) return status;
   return result;
 }

@@ -55,12 +55,15 @@ class Target {
   virtual void Start(std::span<const Move> moves) = 0;
   // Waits for one at least.
   virtual void Reap(std::vector<Moved>* moved) = 0;
+  // Spent on checksums so far, as a part of the process's CPU time.
+  virtual double checksum_seconds() const = 0;
 };
 
 struct PassResult {
   uint64_t bytes = 0;
   double seconds = 0;
   double cpu_seconds = 0;               // of this process, user and system
+  double checksum_seconds = 0;          // of that, on checksums
   std::vector<double> latency_seconds;  // of each block, in order of their ends
 };
 

@@ -24,29 +24,28 @@ Json RowJson(const Row& row, const Machine& machine) {
   const Summary rate = Rate(row.ours);
   const bool has_fio = !row.fio.empty();
   const Summary share = ShareOfFio(row);
-  Json json = {
-      {"op", NameOf(spec.op)},
-      {"pattern", NameOf(spec.pattern)},
-      {"block_bytes", spec.block_bytes},
-      {"depth", spec.depth},
-      {"checksums", HasChecksums(spec)},
-      {"memory_bytes", spec.memory_bytes},
-      {"bytes_per_second", rate.median},
-      {"fio_bytes_per_second", has_fio ? Json(Rate(row.fio).median) : Json()},
-      {"through", spec.through == Through::kStore ? "store" : "file"},
-      {"engine", spec.through == Through::kPosixFile ? "posix" : "uring"},
-      {"first_touch", spec.first_touch},
-      {"memory_pages", NameOf(row.pages)},
-      {"rounds", row.ours.size()},
-      {"lowest_bytes_per_second", rate.low},
-      {"highest_bytes_per_second", rate.high},
-      {"latency_seconds",
-       {{"p50", Quantile(row.latency_seconds, 0.5)},
-        {"p99", Quantile(row.latency_seconds, 0.99)},
-        {"p99_9", Quantile(row.latency_seconds, 0.999)}}},
-      {"cpu_seconds_per_gib", CpuSecondsPerGib(row.ours)},
-      {"checksum_cpu_seconds_per_gib", HasChecksums(spec) ? machine.checksum_seconds_per_gib : 0.0},
-      {"doubts", Doubts(row, machine.copy_bytes_per_second, machine.num_cpus)}};
+  Json json = {{"op", NameOf(spec.op)},
+               {"pattern", NameOf(spec.pattern)},
+               {"block_bytes", spec.block_bytes},
+               {"depth", spec.depth},
+               {"checksums", HasChecksums(spec)},
+               {"memory_bytes", spec.memory_bytes},
+               {"bytes_per_second", rate.median},
+               {"fio_bytes_per_second", has_fio ? Json(Rate(row.fio).median) : Json()},
+               {"through", spec.through == Through::kStore ? "store" : "file"},
+               {"engine", spec.through == Through::kPosixFile ? "posix" : "uring"},
+               {"first_touch", spec.first_touch},
+               {"memory_pages", NameOf(row.pages)},
+               {"rounds", row.ours.size()},
+               {"lowest_bytes_per_second", rate.low},
+               {"highest_bytes_per_second", rate.high},
+               {"latency_seconds",
+                {{"p50", Quantile(row.latency_seconds, 0.5)},
+                 {"p99", Quantile(row.latency_seconds, 0.99)},
+                 {"p99_9", Quantile(row.latency_seconds, 0.999)}}},
+               {"cpu_seconds_per_gib", CpuSecondsPerGib(row.ours)},
+               {"checksum_cpu_seconds_per_gib", ChecksumSecondsPerGib(row.ours)},
+               {"doubts", Doubts(row, machine.copy_bytes_per_second, machine.num_cpus)}};
   if (has_fio) {
     json["fio_depth"] = row.fio_depth;
     json["fio_memory_bytes"] = uint64_t{spec.block_bytes} * static_cast<uint64_t>(row.fio_depth);
@@ -63,15 +62,16 @@ std::string RowLine(const Row& row) {
   const RowSpec& spec = row.spec;
   const double rate = Rate(row.ours).median;
   std::string line = absl::StrFormat(
-      "%-5s %-10s %7s %4d  %-10s %s %7.2f %7.2f  %7s %7s %7s  %7.4f", std::string(NameOf(spec.op)),
-      std::string(NameOf(spec.pattern)), base::FormatBytes(spec.block_bytes), spec.depth,
-      std::string(NameOf(spec.through)),
+      "%-5s %-10s %7s %4d  %-10s %s %7.2f %7.2f  %7s %7s %7s  %9.4f %5.3f",
+      std::string(NameOf(spec.op)), std::string(NameOf(spec.pattern)),
+      base::FormatBytes(spec.block_bytes), spec.depth, std::string(NameOf(spec.through)),
       spec.first_touch                ? "first"
       : row.pages == PageKind::kPlain ? "plain"
                                       : "     ",
       rate / kGb, rate / kGiB, Milliseconds(Quantile(row.latency_seconds, 0.5)),
       Milliseconds(Quantile(row.latency_seconds, 0.99)),
-      Milliseconds(Quantile(row.latency_seconds, 0.999)), CpuSecondsPerGib(row.ours));
+      Milliseconds(Quantile(row.latency_seconds, 0.999)), CpuSecondsPerGib(row.ours),
+      ChecksumSecondsPerGib(row.ours));
   if (row.fio.empty()) return line;
   const Summary share = ShareOfFio(row);
   absl::StrAppend(&line, absl::StrFormat("  %7.2f %7.4f  %.2f", Rate(row.fio).median / kGb,
@@ -132,11 +132,12 @@ std::string ToTable(const BenchReport& report, std::string_view commit) {
                     profile.read_depth, ", write depth ", profile.write_depth, ", beside reads ",
                     profile.mixed_write_depth, "\n");
   }
-  absl::StrAppend(&text, absl::StrFormat("a checksum costs %.4f CPU s/GiB, included below\n\n",
-                                         machine.checksum_seconds_per_gib));
+  absl::StrAppend(&text,
+                  absl::StrFormat("checksums alone take %.4f CPU s/GiB on an idle memory\n\n",
+                                  machine.checksum_seconds_per_gib));
   absl::StrAppend(&text,
                   "op    pattern      block depth through         "
-                  "   GB/s   GiB/s   p50 ms  p99 ms  p99.9    CPU s/GiB");
+                  "   GB/s   GiB/s   p50 ms  p99 ms  p99.9  CPU s/GiB  sums");
   if (!report.fio_version.empty()) absl::StrAppend(&text, "  fio GB/s  CPU   of fio");
   absl::StrAppend(&text, "\n");
   std::vector<std::string> doubts;

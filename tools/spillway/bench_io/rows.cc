@@ -130,6 +130,10 @@ double CpuSecondsPerGib(const std::vector<Sample>& samples) {
   return Summarize(Values(samples, &Sample::cpu_seconds_per_gib)).median;
 }
 
+double ChecksumSecondsPerGib(const std::vector<Sample>& samples) {
+  return Summarize(Values(samples, &Sample::checksum_seconds_per_gib)).median;
+}
+
 Summary ShareOfFio(const Row& row) {
   std::vector<double> shares;
   for (size_t round = 0; round < std::min(row.ours.size(), row.fio.size()); ++round) {

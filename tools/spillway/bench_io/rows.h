@@ -56,6 +56,7 @@ std::vector<RowSpec> MakeRows(const RowOptions& options);
 struct Sample {
   double bytes_per_second = 0;
   double cpu_seconds_per_gib = 0;
+  double checksum_seconds_per_gib = 0;  // of those, on checksums; fio takes none
 };
 
 struct Row {
@@ -76,7 +77,8 @@ struct Summary {
 };
 Summary Summarize(std::vector<double> values);
 Summary Rate(const std::vector<Sample>& samples);
-double CpuSecondsPerGib(const std::vector<Sample>& samples);  // median
+double CpuSecondsPerGib(const std::vector<Sample>& samples);       // median
+double ChecksumSecondsPerGib(const std::vector<Sample>& samples);  // median
 // Ours as a share of fio's rate, each within its round. Zeros without fio.
 Summary ShareOfFio(const Row& row);
 // The q-quantile of sorted values, 0 <= q <= 1; 0 for none.

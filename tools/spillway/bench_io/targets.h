@@ -28,6 +28,7 @@ class FileTarget final : public Target {
       : engine_(engine), files_(std::move(files)), block_bytes_(block_bytes) {}
   void Start(std::span<const Move> moves) override;
   void Reap(std::vector<Moved>* moved) override;
+  double checksum_seconds() const override { return 0; }
 
  private:
   io::IoEngine* const engine_;
@@ -48,6 +49,7 @@ class StoreTarget final : public Target {
         pages_per_block_(block_bytes / store->page_bytes()) {}
   void Start(std::span<const Move> moves) override;
   void Reap(std::vector<Moved>* moved) override;
+  double checksum_seconds() const override { return pages_.hashing().cpu_seconds; }
 
  private:
   io::PageIo pages_;
