@@ -158,6 +158,11 @@ class OpVisitor : public TileVisitor {
 class LastOwners {
  public:
   void Dropped(uint64_t begin, uint64_t end, uint32_t op) {
+    const auto same = owners_.find(begin);
+    if (same != owners_.end() && same->second.end == end) {
+      same->second.op = op;
+      return;
+    }
     Cut(begin);
     Cut(end);
     owners_.erase(owners_.lower_bound(begin), owners_.lower_bound(end));
