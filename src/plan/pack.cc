@@ -58,7 +58,7 @@ class Packer {
   }
 
  private:
-  static constexpr int kMaxRangesLookedAt = 32;
+  static constexpr int kMaxRangesLookedAt = 8;
   static constexpr size_t kMaxBlocksLookedAt = 256;
   using FreeRanges = std::map<uint64_t, uint64_t>;  // offset to bytes; neighbours are joined
   // A tile that lay here over the seam comes back, and whoever is here must have left by then.
@@ -229,7 +229,8 @@ class Packer {
       const uint64_t limit = it->first + it->second;
       if (auto offset = FitIn(std::max(it->first, from), limit, bytes, end)) return offset;
     }
-    for (auto fit = by_size_.lower_bound({bytes, 0}); fit != by_size_.end(); ++fit) {
+    auto fit = by_size_.lower_bound({bytes, 0});
+    for (int looked = 0; looked < kMaxRangesLookedAt && fit != by_size_.end(); ++looked, ++fit) {
       const auto& [size_bytes, offset] = *fit;
       if (auto found = FitIn(offset, offset + size_bytes, bytes, end)) return found;
     }
