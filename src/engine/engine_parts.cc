@@ -99,15 +99,19 @@ absl::StatusOr<MoverParts> MakeMoverParts(const EngineOptions& options,
   if (!options.store.empty()) SPILLWAY_RETURN_IF_ERROR(OpenStore(options, announce, &parts));
 
   parts.slab_bytes = kSlabBytes;
-  parts.device_bytes = ArenaBytes(options.device_bytes, parts.runtime->total_bytes());
+  parts.device_bytes = ArenaBytes(options.device_bytes, parts.runtime->usable_bytes());
   tiers::PinnedArenaOptions pinned;
   pinned.size_bytes = ArenaBytes(options.pinned_bytes, PhysicalMemoryBytes());
   pinned.slab_bytes = kSlabBytes;
   pinned.announce = announce;
   pinned.register_slab = [runtime = parts.runtime.get(),
                           io = parts.io.get()](std::span<std::byte> slab) {
+    SPILLWAY_RETURN_IF_ERROR(runtime->RegisterHostMemory(slab));
     if (io != nullptr) io->AddBuffer(slab);
-    return runtime->RegisterHostMemory(slab);
+    return absl::OkStatus();
+  };
+  pinned.unregister_slab = [runtime = parts.runtime.get()](std::span<std::byte> slab) {
+    runtime->UnregisterHostMemory(slab);
   };
   SPILLWAY_ASSIGN_OR_RETURN(parts.pinned, tiers::PinnedArena::Create(std::move(pinned)));
   return parts;

@@ -72,7 +72,11 @@ absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access,
     const Ticket ticket = next_ticket_++;
     waiters_[ticket] = &waiter;
     residency_.Acquire(ticket, tile, tier, access, on_stream);
-    SPILLWAY_RETURN_IF_ERROR(WaitFor(ticket, waiter));
+    if (absl::Status status = WaitFor(ticket, waiter); !status.ok()) {
+      if (waiter.leased) residency_.EndLease(tile, tier, access, /*drained=*/false);
+      Dispatch();
+      return status;
+    }
     granted = waiter.granted;
     granted.data = tier == Tier::kDevice ? device_arena_ + residency_.device_offset(tile)
                                          : parts_.pinned->data() + residency_.pinned_offset(tile);
@@ -106,14 +110,15 @@ void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::Stre
       residency_.BeginDrain(tile, tier);
       ++drains_;
     }
-    auto drained = [this, tile, tier, access] {
+    // On a lost device as well: what its kernels did to the bytes is told by whoever moves them.
+    auto drained = [this, tile, tier, access](const absl::Status&) {
       MutexLock lock(&mu_);
       residency_.EndLease(tile, tier, access, /*drained=*/true);
       --drains_;
       Dispatch();
     };
-    if (!runtime().Launch(*stream, drained).ok())
-      drained();  // a stream that takes no work has none running
+    const absl::Status status = runtime().Notify(*stream, drained);
+    if (!status.ok()) drained(status);  // a stream that takes no work has none running
     return;
   }
   MutexLock lock(&mu_);
@@ -148,6 +153,7 @@ absl::Status Mover::Discard(TileIndex tile) {
 }
 
 absl::Status Mover::Flush() {
+  SPILLWAY_RETURN_IF_ERROR(runtime().Check());
   MutexLock lock(&mu_);
   SPILLWAY_RETURN_IF_ERROR(CheckIdle("Commit"));
   SPILLWAY_RETURN_IF_ERROR(residency_.TakeWriteError());
@@ -266,6 +272,7 @@ void Mover::NotifyIfQuiet() {
 void Mover::Complete(const Action& action, tiers::EventHandle arrival) {
   Waiter& waiter = *waiters_.at(action.ticket);
   waiter.done = true;
+  waiter.leased = action.kind == Action::Kind::kGrant;
   waiter.status = action.status;
   waiter.granted.arrival = arrival;
   waiter.wake.NotifyAll();
@@ -393,8 +400,9 @@ absl::Status Mover::Copy(const Action& action, uint64_t size_bytes) {
                                                     device, pinned, size_bytes)
                               : runtime().CopyAsync(stream, tiers::CopyDirection::kDeviceToHost,
                                                     pinned, device, size_bytes));
-  return runtime().Launch(stream,
-                          [this, tile = action.tile] { OnTransferDone(tile, absl::OkStatus()); });
+  return runtime().Notify(stream, [this, tile = action.tile](const absl::Status& status) {
+    OnTransferDone(tile, status);
+  });
 }
 
 // The copy was just launched; its end is marked for the caller's stream to wait for.
@@ -402,11 +410,12 @@ void Mover::GrantAfterCopy(const Action& action) {
   Action done = action;
   tiers::EventHandle arrival;
   auto event = runtime().CreateEvent();
-  if (event.ok()) {
+  done.status = event.status();
+  if (event.ok()) done.status = runtime().Record(*event, copy_in_);
+  if (done.status.ok()) {
     arrival = *event;
-    done.status = runtime().Record(arrival, copy_in_);
-  } else {
-    done.status = event.status();
+  } else if (event.ok()) {
+    runtime().DestroyEvent(*event);
   }
   MutexLock lock(&mu_);
   Complete(done, arrival);

@@ -101,6 +101,7 @@ class Mover {
   // A caller waiting for its ticket.
   struct Waiter {
     bool done = false;
+    bool leased = false;  // also with a status that is not ok: the lease is there and must end
     absl::Status status;
     Granted granted;
     base::CondVar wake;
