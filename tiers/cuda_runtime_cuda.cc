@@ -184,8 +184,19 @@ class CudaStream {
         scope.status() != cudaSuccess ? scope.status() : cudaEventRecord(event->get(), stream_);
     SPILLWAY_RETURN_IF_ERROR(health_->Judge(error, "marking a stream"));
     waiting_.push_back({std::move(event), std::move(notification)});
+    ++num_asked_;
     added_.NotifyOne();
     return absl::OkStatus();
+  }
+
+  absl::Status Synchronize() {
+    const DeviceScope scope(device_);
+    const cudaError_t error =
+        scope.status() != cudaSuccess ? scope.status() : cudaStreamSynchronize(stream_);
+    const absl::Status status = health_->Judge(error, "waiting for a stream");
+    base::MutexLock lock(&mutex_);
+    for (const uint64_t asked = num_asked_; num_told_ < asked;) told_.Wait(&mutex_);
+    return status;
   }
 
   absl::Status Launch(std::function<void()> work) {
@@ -243,6 +254,9 @@ class CudaStream {
       const cudaError_t error = cudaEventSynchronize(next.event->get());
       next.notification(health_->Judge(error, "waiting for a stream"));
       next = {};
+      base::MutexLock lock(&mutex_);
+      ++num_told_;
+      told_.NotifyAll();
     }
   }
 
@@ -253,6 +267,9 @@ class CudaStream {
   base::Mutex mutex_;
   base::CondVar added_;
   std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
+  base::CondVar told_;
+  uint64_t num_asked_ ABSL_GUARDED_BY(mutex_) = 0;  // notifications
+  uint64_t num_told_ ABSL_GUARDED_BY(mutex_) = 0;   // of these
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   base::Mutex closures_mutex_;  // never held while CUDA is called: CUDA's threads take it
@@ -350,10 +367,7 @@ class CudaRuntime final : public DeviceRuntime {
     });
   }
 
-  absl::Status Synchronize(StreamHandle stream) override {
-    const std::shared_ptr<CudaStream> target = Find(stream);
-    return Call("waiting for a stream", [&] { return cudaStreamSynchronize(target->get()); });
-  }
+  absl::Status Synchronize(StreamHandle stream) override { return Find(stream)->Synchronize(); }
 
   void* native_handle(StreamHandle stream) override { return Find(stream)->get(); }
 

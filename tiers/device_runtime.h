@@ -77,6 +77,7 @@ class DeviceRuntime {
   // The host's side is registered memory.
   virtual absl::Status CopyAsync(StreamHandle stream, CopyDirection direction, void* destination,
                                  const void* source, uint64_t size_bytes) = 0;
+  // Returns once what was launched so far has ended and its notifications have been given.
   virtual absl::Status Synchronize(StreamHandle stream) = 0;
   virtual void* native_handle(StreamHandle stream) = 0;
 

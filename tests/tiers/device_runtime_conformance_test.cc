@@ -152,6 +152,17 @@ TEST_P(DeviceRuntimeTest, ANotificationComesOnceWhatWasLaunchedBeforeHasEnded) {
   EXPECT_EQ(told, 1);
 }
 
+TEST_P(DeviceRuntimeTest, SynchronizeWaitsForNotifications) {
+  const StreamHandle stream = NewStream();
+  std::atomic<int> told = 0;
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(runtime_->Notify(stream, [&told](const absl::Status&) { ++told; }).ok());
+    ASSERT_TRUE(runtime_->Synchronize(stream).ok());
+    ASSERT_EQ(told, i + 1);
+  }
+  runtime_->DestroyStream(stream);
+}
+
 TEST_P(DeviceRuntimeTest, NotificationsComeInOrderAndBeforeTheirStreamGoes) {
   const StreamHandle stream = NewStream();
   std::vector<int> seen;

@@ -118,7 +118,7 @@ if(NOT SPILLWAY_CUDA STREQUAL "OFF")
     enable_language(CUDA)
     find_package(CUDAToolkit REQUIRED)
     set(SPILLWAY_HAS_CUDA ON)
-    set(CMAKE_CUDA_STANDARD 20)
+    set(CMAKE_CUDA_STANDARD 17)  # CMake 3.25 knows no later one of nvcc's
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
     message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER}, ${CUDAToolkit_VERSION}")
