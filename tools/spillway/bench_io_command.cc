@@ -2,10 +2,7 @@
 //
 // `spillway bench io`: how fast bytes move between memory and a folder's device, beside fio.
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <memory>
@@ -20,6 +17,7 @@
 #include "tools/spillway/arguments.h"
 #include "tools/spillway/bench_io/bench.h"
 #include "tools/spillway/bench_io/report.h"
+#include "tools/spillway/bench_progress.h"
 #include "tools/spillway/commands.h"
 #include "tools/spillway/exit_code.h"
 #include "tools/spillway/interrupt.h"
@@ -45,30 +43,6 @@ struct Flags {
   bool json = false;
   bool no_fio = false;
   std::string html;
-};
-
-// A line on a terminal that is written over; elsewhere one every ten seconds.
-class Progress {
- public:
-  Progress() : terminal_(::isatty(STDERR_FILENO) == 1) {}
-  ~Progress() { Clear(); }
-  void Show(int done, int all, const std::string& what) {
-    const auto now = std::chrono::steady_clock::now();
-    if (!terminal_ && now - shown_ < std::chrono::seconds(10)) return;
-    shown_ = now;
-    const std::string text =
-        all == 0 ? what
-                 : absl::StrCat("[", done, done < all ? absl::StrCat("/", all) : "", "] ", what);
-    absl::FPrintF(stderr, "%s%s%s", terminal_ ? "\r\033[K" : "", text, terminal_ ? "" : "\n");
-    std::fflush(stderr);
-  }
-  void Clear() {
-    if (terminal_) absl::FPrintF(stderr, "\r\033[K");
-  }
-
- private:
-  const bool terminal_;
-  std::chrono::steady_clock::time_point shown_ = std::chrono::steady_clock::now();
 };
 
 absl::Status WriteText(const std::string& path, const std::string& text) {
@@ -103,7 +77,7 @@ absl::Status RunBenchIo(Flags flags) {
     SPILLWAY_RETURN_IF_ERROR(WriteText(flags.html, ""));  // found out now, not after a minute
   }
   const std::atomic<bool>& interrupted = CatchInterrupts();
-  Progress progress;
+  BenchProgress progress;
   flags.bench.folders = flags.folders;
   flags.bench.fio = !flags.no_fio;
   flags.bench.progress = [&](int done, int all, std::string_view what) {
@@ -131,8 +105,7 @@ absl::Status RunBenchIo(Flags flags) {
 
 }  // namespace
 
-void AddBenchCommand(CLI::App* app, Run* run) {
-  CLI::App* bench = app->add_subcommand("bench", "Measure this machine: 'bench io' its disks.");
+void AddBenchIoCommand(CLI::App* bench, Run* run) {
   CLI::App* io = bench->add_subcommand("io", kDescription);
   auto flags = std::make_shared<Flags>();
   AddList(io, "dir", &flags->folders, "Folders to measure, striped over: DIR[,DIR]")->required();

@@ -64,18 +64,17 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
                               {"off", CalibrateChoice::kOff}},
                              "Measure the store's devices first: 1 to 2 s each; auto does once, "
                              "for 256 MiB of state or more");
-  AddChoice<DeviceChoice>(
-      app, "--device", &flags->device,
-      {{"host", DeviceChoice::kHost}, {"cuda", DeviceChoice::kCuda}, {"auto", DeviceChoice::kAuto}},
-      "Where to compute; auto is the host until there are GPU kernels");
+  AddDevice(app, "--device", &flags->device,
+            "Where to compute; the host alone until there are GPU kernels");
   AddInteger(app, "--threads", &flags->threads, 1, kMostThreads,
              "Threads that compute; another number gives other roundings, hence other numbers");
 }
 
 absl::Status CheckEngineFlags(const EngineFlags& flags) {
-  if (flags.device == DeviceChoice::kCuda) {
-    return absl::UnimplementedError(
-        "--device cuda: this build has no GPU kernels yet; use --device host");
+  if (flags.device.kind() == Device::Kind::kCuda) {
+    return absl::UnimplementedError(absl::StrFormat(
+        "--device cuda:%d: there are no GPU kernels for models yet; use --device host",
+        flags.device.index()));
   }
   const bool is_multiple = flags.page_bytes % kLeastPageBytes == 0;
   if (flags.page_bytes != 0 && (!is_multiple || flags.page_bytes > kMostPageBytes)) {
@@ -114,6 +113,7 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, Ope
   EngineOptions options;
   options.store = flags.store;
   options.mode = mode;
+  options.device = flags.device;
   options.store_bytes = flags.store_bytes;
   options.device_bytes = flags.device_bytes;
   options.pinned_bytes = flags.pinned_bytes;
