@@ -16,6 +16,7 @@ namespace spillway::engine {
 using base::MutexLock;
 
 absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, ResidencyOptions options) {
+  if (parts.store != nullptr) options.small_bytes = io::PackedBytes(parts.store->page_bytes());
   std::unique_ptr<Mover> mover(new Mover(std::move(parts), std::move(options)));
   tiers::DeviceRuntime& runtime = mover->runtime();
   if (mover->parts_.device_bytes > 0) {

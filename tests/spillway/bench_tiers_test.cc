@@ -100,6 +100,18 @@ TEST_F(BenchTiersTest, InterruptedItRemovesEverythingAndSays130) {
   }
 }
 
+TEST_F(BenchTiersTest, InterruptedTwiceItRemovesEverything) {
+  Command command({"bench", "tiers", folder_, "--size", "256MiB", "--memory", "64MiB", "--block",
+                   "1MiB", "--seconds", "600"});
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  command.Signal(SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(310));  // sooner is the same press
+  command.Signal(SIGINT);
+  const Ended ended = command.Wait();
+  EXPECT_TRUE(ended.exit_code == 130 || ended.exit_code == -SIGINT) << ended.exit_code;
+  ExpectNothingLeft();
+}
+
 // Where there is a GPU this measures it; where there is none it says why and what to do.
 TEST_F(BenchTiersTest, AGpuIsMeasuredOrExplained) {
   const Ended ended = RunCommand(Short() + Arguments{"--device", "cuda:0", "--json"});

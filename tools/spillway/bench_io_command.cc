@@ -21,6 +21,7 @@
 #include "tools/spillway/commands.h"
 #include "tools/spillway/exit_code.h"
 #include "tools/spillway/interrupt.h"
+#include "tools/spillway/made_folders.h"
 
 namespace spillway::command {
 namespace {
@@ -77,6 +78,9 @@ absl::Status RunBenchIo(Flags flags) {
     SPILLWAY_RETURN_IF_ERROR(WriteText(flags.html, ""));  // found out now, not after a minute
   }
   const std::atomic<bool>& interrupted = CatchInterrupts();
+  const auto made = std::make_shared<MadeFolders>();
+  TidyOnSecondInterrupt([made] { made->Remove(); });
+  flags.bench.made = [made](const std::string& folder) { made->Add(folder); };
   BenchProgress progress;
   flags.bench.folders = flags.folders;
   flags.bench.fio = !flags.no_fio;

@@ -19,6 +19,7 @@
 #include "tools/spillway/commands.h"
 #include "tools/spillway/exit_code.h"
 #include "tools/spillway/interrupt.h"
+#include "tools/spillway/made_folders.h"
 
 namespace spillway::command {
 namespace {
@@ -68,6 +69,9 @@ absl::Status Check(const bench_tiers::BenchOptions& options) {
 absl::Status RunBenchTiers(Flags flags) {
   SPILLWAY_RETURN_IF_ERROR(Check(flags.bench));
   const std::atomic<bool>& interrupted = CatchInterrupts();
+  const auto made = std::make_shared<MadeFolders>();
+  TidyOnSecondInterrupt([made] { made->Remove(); });
+  flags.bench.made = [made](const std::string& folder) { made->Add(folder); };
   BenchProgress progress;
   flags.bench.progress = [&](int done, std::string_view what) {
     progress.Show(done, done, std::string(what));

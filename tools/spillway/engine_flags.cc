@@ -109,7 +109,8 @@ absl::Status CheckRoom(const EngineFlags& flags, const trainer::MinimumBudgets& 
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, OpenMode mode,
-                                                   const StoreNeed& need) {
+                                                   const StoreNeed& need,
+                                                   const std::atomic<bool>& stop) {
   EngineOptions options;
   options.store = flags.store;
   options.mode = mode;
@@ -120,6 +121,7 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, Ope
   options.page_bytes = flags.page_bytes;
   options.io = flags.io;
   options.calibration = CalibrationOf(flags.calibrate, need);
+  options.stop = &stop;
   options.announce = [](std::string_view text) {
     absl::FPrintF(stderr, "note: %s\n", std::string(text));
   };

@@ -131,7 +131,8 @@ void AddOutput(CLI::App* app, TrainFlags* flags) {
                 "Continue from the store's last commit, or begin if there is none");
   AddText(app, "--save", &flags->save, "Export a Hugging Face folder at the end");
   AddText(app, "--log-json", &flags->log_json,
-          "A JSON line a step into this file (continued with --resume)");
+          "A JSON line a step into this file; --resume continues it from the commit on, each step "
+          "once");
   app->add_flag("--hash-weights", flags->hash_weights, "Report a hash of the fp32 master weights");
   app->add_flag("--json", flags->json, "One JSON object on stdout at the end, nothing else there");
 }

@@ -84,6 +84,7 @@ absl::StatusOr<BenchReport> RunBench(const BenchOptions& options,
   show("writing");
   SPILLWAY_ASSIGN_OR_RETURN(const bench_io::OwnFolder folder,
                             bench_io::OwnFolder::Make(options.folder));
+  if (options.made) options.made(folder.path());
   const uint64_t size_bytes = base::RoundUp(options.size_bytes, options.block_bytes);
   SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Ceilings> ceilings,
                             Ceilings::Create(folder.path(), options.device, size_bytes,

@@ -32,7 +32,8 @@ struct BenchOptions {
   double seconds = 60;                 // no further round is begun after that
   // What is under way: passes done, the edge.
   std::function<void(int, std::string_view)> progress;
-  std::function<void(std::string_view)> note;  // one sentence about something less than asked
+  std::function<void(std::string_view)> note;    // one sentence about something less than asked
+  std::function<void(const std::string&)> made;  // a folder that is there until the bench ends
 };
 
 struct Sample {

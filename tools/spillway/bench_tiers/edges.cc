@@ -44,6 +44,7 @@ absl::StatusOr<std::unique_ptr<Edges>> Edges::Create(const EdgesOptions& options
   engine_options.page_bytes = std::min(options.block_bytes, kMiB);
   engine_options.calibration = Calibration::kNow;
   engine_options.announce = options.announce;
+  engine_options.stop = &interrupted;
   SPILLWAY_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Open(engine_options));
   auto edges = std::unique_ptr<Edges>(new Edges(std::move(engine), interrupted));
   const auto fill = [&](uint64_t offset_bytes, std::span<std::byte> out) {
