@@ -3,10 +3,10 @@
 // The engine: tensors larger than the memory they are used in. Register tensors, lease their tiles
 // while computing, let the engine move them between device, pinned memory and NVMe, commit.
 //
-// Which calls may run concurrently: Acquire, AcquireHost, Prefetch, Evict, Discard, Stats, Find,
-// Spec and the release of leases may be called from any threads at once. Open, Register, EndStep,
-// Commit, Snapshot, Snapshots, Restore and Drop want the engine to themselves: no other call may
-// run during them, and Commit, Snapshot and Restore want no lease held.
+// Which calls may run concurrently: Acquire, AcquireHost, Prefetch, Evict, Discard, Stats,
+// TakeTimeline, Find, Spec and the release of leases may be called from any threads at once. Open,
+// Register, EndStep, Commit, Snapshot, Snapshots, Restore and Drop want the engine to themselves:
+// no other call may run during them, and Commit, Snapshot and Restore want no lease held.
 //
 // Failure: everything that can fail returns absl::Status. Codes: InvalidArgument (a bad argument),
 // NotFound, AlreadyExists, FailedPrecondition (a call out of order: commit with leases held),
@@ -35,6 +35,7 @@
 #include "spillway/export.h"
 #include "spillway/stats.h"
 #include "spillway/stream.h"
+#include "spillway/timeline.h"
 #include "spillway/types.h"
 
 namespace spillway {
@@ -90,6 +91,10 @@ struct EngineOptions {
   // Reads, and writes, in flight on a device that was not measured: 1 to 1024.
   int queue_depth = 32;
   Calibration calibration = Calibration::kKeep;
+  // Records what happens, for TakeTimeline: the newest so many events, some 60 bytes of memory
+  // each, a few events a tile and step. 0: nothing is recorded. It changes no number and no
+  // transfer.
+  uint64_t timeline_events = 0;
   // Called once for each thing the machine could not give (see EngineStats::fallbacks). May be
   // empty.
   std::function<void(std::string_view)> announce;
@@ -214,6 +219,10 @@ class SPILLWAY_EXPORT Engine {
 
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream() = 0;
   virtual EngineStats Stats() const = 0;
+  // What happened since Open or the last TakeTimeline; empty without
+  // EngineOptions::timeline_events. Transfers and waits under way are in the next. May be called as
+  // Stats may.
+  virtual Timeline TakeTimeline() { return {}; }
   // The page size in force, bytes.
   virtual uint64_t page_bytes() const = 0;
 

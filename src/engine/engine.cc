@@ -93,6 +93,7 @@ class EngineImpl final : public Engine {
   absl::Status Drop(std::string_view label) override;
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override;
   EngineStats Stats() const override;
+  Timeline TakeTimeline() override;
   uint64_t page_bytes() const override { return page_bytes_; }
 
  protected:
@@ -365,9 +366,12 @@ absl::Status EngineImpl::CheckHasStore(std::string_view what) const {
 // 2. The store syncs the data, then switches its catalog in one transaction (io/store/store.h).
 absl::Status EngineImpl::Commit(std::string_view user_state) {
   SPILLWAY_RETURN_IF_ERROR(CheckHasStore("Commit"));
-  SPILLWAY_RETURN_IF_ERROR(mover_->Flush());
-  absl::Status status;
-  mover_->RunWithStore([&](io::Store* store) { status = store->Commit(user_state); });
+  mover_->BeginCommit();
+  absl::Status status = mover_->Flush();
+  if (status.ok()) {
+    mover_->RunWithStore([&](io::Store* store) { status = store->Commit(user_state); });
+  }
+  mover_->EndCommit();
   if (status.ok()) user_state_ = std::string(user_state);
   if (status.ok()) ++commits_;
   return status;
@@ -421,6 +425,18 @@ EngineStats EngineImpl::Stats() const {
   base::MutexLock lock(&announce_mu_);
   stats.fallbacks = fallbacks_;
   return stats;
+}
+
+Timeline EngineImpl::TakeTimeline() {
+  Timeline timeline = mover_->TakeTimeline();
+  if (options_.timeline_events == 0) return timeline;
+  for (const Tensor& tensor : tensors_) {
+    timeline.tensors.push_back({.name = tensor.spec.name,
+                                .first_tile = tensor.first_tile,
+                                .num_tiles = static_cast<uint32_t>(tensor.spec.num_tiles())});
+  }
+  timeline.budget_bytes = {options_.device_bytes, options_.pinned_bytes, options_.store_bytes};
+  return timeline;
 }
 
 }  // namespace spillway

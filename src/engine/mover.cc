@@ -2,7 +2,10 @@
 
 #include "src/engine/mover.h"
 
+#include <time.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -14,6 +17,25 @@
 namespace spillway::engine {
 
 using base::MutexLock;
+
+namespace {
+
+int64_t NowNs() {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
+// Of the calling thread.
+int64_t CpuNs() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+Traffic operator-(const Traffic& after, const Traffic& before) {
+  return {after.read_bytes - before.read_bytes, after.written_bytes - before.written_bytes};
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, ResidencyOptions options) {
   std::unique_ptr<Mover> mover(new Mover(std::move(parts), std::move(options)));
@@ -29,7 +51,12 @@ absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, Residency
 }
 
 Mover::Mover(MoverParts parts, ResidencyOptions options)
-    : parts_(std::move(parts)), describe_(options.describe), residency_(std::move(options)) {
+    : parts_(std::move(parts)),
+      describe_(options.describe),
+      recorder_(parts_.timeline_events > 0
+                    ? std::make_unique<TimelineRecorder>(parts_.timeline_events, NowNs())
+                    : nullptr),
+      residency_(std::move(options)) {
   if (parts_.store != nullptr)
     pages_ = std::make_unique<io::PageIo>(parts_.store.get(), parts_.io.get());
   const uint64_t slabs = (parts_.pinned->size_bytes() + parts_.slab_bytes - 1) / parts_.slab_bytes;
@@ -72,7 +99,7 @@ absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access,
     const Ticket ticket = next_ticket_++;
     waiters_[ticket] = &waiter;
     residency_.Acquire(ticket, tile, tier, access, on_stream);
-    SPILLWAY_RETURN_IF_ERROR(WaitFor(ticket, waiter));
+    SPILLWAY_RETURN_IF_ERROR(WaitFor(ticket, tile, waiter));
     granted = waiter.granted;
     granted.data = tier == Tier::kDevice ? device_arena_ + residency_.device_offset(tile)
                                          : parts_.pinned->data() + residency_.pinned_offset(tile);
@@ -87,16 +114,28 @@ absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access,
   return granted;
 }
 
-absl::Status Mover::WaitFor(Ticket ticket, Waiter& waiter) {
+absl::Status Mover::WaitFor(Ticket ticket, TileIndex tile, Waiter& waiter) {
   Dispatch();
   if (!waiter.done) {
-    ++waits_;
-    meter_.Set(OverlapMeter::TimePoint::clock::now(), meter_.moving(), meter_.blocked() + 1);
-    while (!waiter.done) waiter.wake.Wait(&mu_);
-    meter_.Set(OverlapMeter::TimePoint::clock::now(), meter_.moving(), meter_.blocked() - 1);
+    Block(ticket, tile, waiter);
+  } else if (recorder_ != nullptr && tile != TimelineEvent::kNoTile && waiter.status.ok()) {
+    recorder_->Grant(tile, NowNs());
   }
   waiters_.erase(ticket);
   return waiter.status;
+}
+
+void Mover::Block(Ticket ticket, TileIndex tile, Waiter& waiter) {
+  const bool recorded = recorder_ != nullptr && tile != TimelineEvent::kNoTile;
+  if (recorded) {
+    const std::optional<Stall> stall = residency_.WhyWaits(ticket);
+    recorder_->BeginWait(ticket, tile, stall.value_or(Stall{.tile = tile}), NowNs());
+  }
+  ++waits_;
+  meter_.Set(OverlapMeter::TimePoint::clock::now(), meter_.moving(), meter_.blocked() + 1);
+  while (!waiter.done) waiter.wake.Wait(&mu_);
+  meter_.Set(OverlapMeter::TimePoint::clock::now(), meter_.moving(), meter_.blocked() - 1);
+  if (recorded) recorder_->EndWait(ticket, NowNs());
 }
 
 void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::StreamHandle* stream) {
@@ -155,7 +194,9 @@ absl::Status Mover::Flush() {
   const Ticket ticket = next_ticket_++;
   waiters_[ticket] = &waiter;
   residency_.Flush(ticket);
-  return WaitFor(ticket, waiter);
+  const absl::Status status = WaitFor(ticket, TimelineEvent::kNoTile, waiter);
+  if (recorder_ != nullptr) recorder_->EndFlush(NowNs());
+  return status;
 }
 
 absl::Status Mover::CheckIdle(std::string_view what) {
@@ -255,6 +296,7 @@ void Mover::Dispatch() {
     }
   }
   UpdateMeter();
+  if (recorder_ != nullptr) RecordState();
   if (!work_.empty()) WakeThread();
   NotifyIfQuiet();
 }
@@ -299,9 +341,61 @@ EngineStats Mover::Stats() {
   return stats;
 }
 
+// --- The timeline ---
+
+void Mover::BeginCommit() {
+  if (recorder_ == nullptr) return;
+  MutexLock lock(&mu_);
+  recorder_->BeginCommit(NowNs());
+}
+
+void Mover::EndCommit() {
+  if (recorder_ == nullptr) return;
+  MutexLock lock(&mu_);
+  recorder_->EndCommit(NowNs());
+}
+
+// What has changed with an event: how full the tiers are, and what callers wait for.
+void Mover::RecordState() {
+  const int64_t now = NowNs();
+  const EngineStats& stats = residency_.stats();
+  for (Tier tier : {Tier::kDevice, Tier::kPinned}) {
+    recorder_->Occupied(tier, stats.tiers[static_cast<size_t>(tier)].now_bytes, now);
+  }
+  if (parts_.store != nullptr) recorder_->Occupied(Tier::kNvme, store_room_.now_bytes, now);
+  for (const Ticket ticket : recorder_->Waiting()) {
+    if (const auto stall = residency_.WhyWaits(ticket)) recorder_->Explain(ticket, *stall, now);
+  }
+}
+
+Timeline Mover::TakeTimeline() {
+  if (recorder_ == nullptr) return {};
+  MutexLock lock(&mu_);
+  Timeline timeline = recorder_->Take(NowNs());
+  const EngineStats& stats = residency_.stats();
+  timeline.nvme = stats.nvme - std::exchange(recorded_nvme_, stats.nvme);
+  timeline.pinned = stats.pinned - std::exchange(recorded_pinned_, stats.pinned);
+  return timeline;
+}
+
+void Mover::EndTransfer(TileIndex tile, const absl::Status& status) {
+  if (recorder_ != nullptr) {
+    recorder_->EndTransfer(tile, residency_.size_bytes(tile), status.ok(), NowNs());
+  }
+  residency_.TransferDone(tile, Describe(tile, status));
+}
+
+// The thread slept from `sleep_ns` until now, but for the last `cpu_ns`, in which it took in what
+// had come.
+void Mover::RecordWork(int64_t sleep_ns, int64_t cpu_ns) {
+  recorder_->Work(working_since_ns_, sleep_ns);
+  working_since_ns_ = std::max(sleep_ns, NowNs() - cpu_ns);
+}
+
 // --- The mover's thread ---
 
 void Mover::Run() {
+  working_since_ns_ = NowNs();
   std::vector<Work> work;
   std::vector<std::function<void()>> closures;
   while (TakeWork(&work, &closures)) {
@@ -328,21 +422,25 @@ bool Mover::TakeWork(std::vector<Work>* work, std::vector<std::function<void()>>
 
 // Takes ended transfers, waiting for one or a wake-up if there is nothing else to do.
 void Mover::Sleep(bool idle) {
+  const bool recorded = idle && recorder_ != nullptr;
+  const int64_t sleep_ns = recorded ? NowNs() : 0;
   if (pages_ == nullptr) {
     if (!idle) return;
     MutexLock lock(&mu_);
     while (sleeping_) work_ready_.Wait(&mu_);
+    if (recorded) RecordWork(sleep_ns, 0);
     return;
   }
+  const int64_t cpu_ns = recorded ? CpuNs() : 0;
   std::vector<io::PageIo::Result> results;
   pages_->Reap(idle ? absl::InfiniteDuration() : absl::ZeroDuration(), &results);
   MutexLock lock(&mu_);
   sleeping_ = false;
+  if (recorded) RecordWork(sleep_ns, CpuNs() - cpu_ns);
   store_room_.now_bytes = parts_.store->used_bytes();
   store_room_.peak_bytes = std::max(store_room_.peak_bytes, store_room_.now_bytes);
   for (const io::PageIo::Result& result : results) {
-    const auto tile = static_cast<TileIndex>(result.tag);
-    residency_.TransferDone(tile, Describe(tile, result.status));
+    EndTransfer(static_cast<TileIndex>(result.tag), result.status);
   }
   if (!results.empty()) Dispatch();
 }
@@ -354,7 +452,7 @@ absl::Status Mover::Describe(TileIndex tile, const absl::Status& status) const {
 
 void Mover::OnTransferDone(TileIndex tile, const absl::Status& status) {
   MutexLock lock(&mu_);
-  residency_.TransferDone(tile, Describe(tile, status));
+  EndTransfer(tile, status);
   Dispatch();
 }
 
@@ -367,6 +465,10 @@ void Mover::Execute(const Work& work) {
   }
   if (action.kind == Action::Kind::kGrant) return GrantAfterCopy(action);
 
+  if (recorder_ != nullptr) {
+    MutexLock lock(&mu_);
+    recorder_->BeginTransfer(action, NowNs());
+  }
   absl::Status status = parts_.pinned->EnsureUsable(action.pinned_offset, place.size_bytes);
   std::byte* frame = parts_.pinned->data() + action.pinned_offset;
   if (status.ok()) {

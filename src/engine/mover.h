@@ -33,6 +33,7 @@
 #include "src/base/mutex.h"
 #include "src/engine/overlap_meter.h"
 #include "src/engine/residency.h"
+#include "src/engine/timeline_recorder.h"
 #include "tiers/device_runtime.h"
 #include "tiers/pinned_arena.h"
 
@@ -53,6 +54,7 @@ struct MoverParts {
   std::unique_ptr<tiers::PinnedArena> pinned;
   uint64_t device_bytes = 0;
   uint64_t slab_bytes = 0;  // of the pinned arena
+  uint64_t timeline_events = 0;
 };
 
 // A lease as the mover gives it.
@@ -97,6 +99,12 @@ class Mover {
 
   EngineStats Stats();
 
+  // A commit as the timeline shows it: Flush is its first part. Nothing without a timeline.
+  void BeginCommit();
+  void EndCommit();
+  // Without the tensors' names and the budgets; empty without a timeline.
+  Timeline TakeTimeline();
+
  private:
   // A caller waiting for its ticket.
   struct Waiter {
@@ -124,8 +132,13 @@ class Mover {
   bool IsQuiet() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return residency_.transfers_in_flight() == 0 && drains_ == 0 && work_.empty();
   }
-  absl::Status WaitFor(Ticket ticket, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // `tile`: whose lease it is; kNoTile: it is a flush.
+  absl::Status WaitFor(Ticket ticket, TileIndex tile, Waiter& waiter)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Block(Ticket ticket, TileIndex tile, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status PrepareFrame(uint64_t offset, uint64_t size_bytes);
+  void RecordState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndTransfer(TileIndex tile, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // The mover's thread.
   void Run();
@@ -134,6 +147,7 @@ class Mover {
   absl::Status Copy(const Action& action, uint64_t size_bytes);
   void GrantAfterCopy(const Action& action);
   void Sleep(bool idle);
+  void RecordWork(int64_t sleep_ns, int64_t cpu_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnTransferDone(TileIndex tile, const absl::Status& status);
   absl::Status Describe(TileIndex tile, const absl::Status& status) const;
 
@@ -143,9 +157,13 @@ class Mover {
   std::byte* device_arena_ = nullptr;
   tiers::StreamHandle copy_in_, copy_out_;
   std::unique_ptr<io::PageIo> pages_;  // the thread's; null without a store
+  int64_t working_since_ns_ = 0;       // the thread's; with a timeline
   std::deque<std::atomic<bool>> slab_ready_;
 
   base::Mutex mu_;
+  // Null without a timeline.
+  const std::unique_ptr<TimelineRecorder> recorder_ ABSL_PT_GUARDED_BY(mu_);
+  Traffic recorded_nvme_ ABSL_GUARDED_BY(mu_), recorded_pinned_ ABSL_GUARDED_BY(mu_);
   Residency residency_ ABSL_GUARDED_BY(mu_);
   std::vector<TilePlace> places_ ABSL_GUARDED_BY(mu_);  // by TileIndex
   absl::flat_hash_map<Ticket, Waiter*> waiters_ ABSL_GUARDED_BY(mu_);

@@ -319,7 +319,18 @@ void Residency::Start(Job& job, Transfer transfer) {
   actions_.push_back({.kind = kKinds[static_cast<size_t>(transfer)],
                       .tile = job.tile,
                       .pinned_offset = copy(tile, Tier::kPinned).offset,
-                      .device_offset = copy(tile, Tier::kDevice).offset});
+                      .device_offset = copy(tile, Tier::kDevice).offset,
+                      .reason = ReasonOf(job)});
+}
+
+MoveReason Residency::ReasonOf(const Job& job) {
+  switch (job.kind) {
+    case Job::Kind::kAcquire: return MoveReason::kLease;
+    case Job::Kind::kPrefetch: return MoveReason::kAhead;
+    case Job::Kind::kEvict: return MoveReason::kMakeRoom;
+    case Job::Kind::kFlush: break;
+  }
+  return job.ticket == kNoTicket ? MoveReason::kWriteBehind : MoveReason::kCommit;
 }
 
 void Residency::Grant(Job& job, bool after_copy) {

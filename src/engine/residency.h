@@ -31,6 +31,7 @@
 
 #include "absl/status/status.h"
 #include "spillway/stats.h"
+#include "spillway/timeline.h"
 #include "spillway/types.h"
 #include "src/engine/arena_map.h"
 #include "src/engine/use_queue.h"
@@ -60,6 +61,15 @@ struct Action {
   Ticket ticket = kNoTicket;
   bool after_copy = false;
   absl::Status status = absl::OkStatus();
+  MoveReason reason = MoveReason::kLease;  // of a transfer
+};
+
+// Why a caller waits: for `tile`, its own or the one in the way, in a tier.
+struct Stall {
+  StallCause cause = StallCause::kCopy;
+  Tier tier = Tier::kDevice;
+  TileIndex tile = TimelineEvent::kNoTile;
+  friend bool operator==(const Stall&, const Stall&) = default;
 };
 
 struct ResidencyOptions {
@@ -125,6 +135,8 @@ class Residency {
   absl::Status TakeWriteError() { return std::exchange(write_error_, absl::OkStatus()); }
   // Occupancies, prefetch counts and the bytes moved.
   const EngineStats& stats() const { return stats_; }
+  // Why the request has not been granted yet; none: it has.
+  std::optional<Stall> WhyWaits(Ticket ticket) const;
 
  private:
   enum class Transfer : uint8_t { kNone, kRead, kWrite, kZero, kCopyIn, kCopyOut };
@@ -198,6 +210,7 @@ class Residency {
   // Moving bytes towards a copy: starts the next transfer that brings the tile nearer to `tier`.
   Outcome Fill(Job& job);
   void Start(Job& job, Transfer transfer);
+  static MoveReason ReasonOf(const Job& job);
   bool CanLease(const Tile& tile, Access access) const;
   void Grant(Job& job, bool after_copy);
   void VoidOtherCopies(TileIndex index, Tier keep);
@@ -227,6 +240,11 @@ class Residency {
   void ForgetHolder(const Job& job);
   absl::Status NoRoom(TileIndex index, Tier tier) const;
   void Count(TileIndex index, Tier tier, bool held);
+
+  // Reasons (residency_stall.cc).
+  Stall WhyClaiming(ClaimKey key) const;
+  Stall WhyLeaving(TileIndex index, Tier tier) const;
+  TileIndex InTheWay(Tier tier) const;
 
   static size_t At(Tier tier) { return tier == Tier::kDevice ? 0 : 1; }
   Copy& copy(Tile& tile, Tier tier) { return tile.copies[At(tier)]; }
