@@ -119,6 +119,7 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, Ope
   options.pinned_bytes = flags.pinned_bytes;
   options.page_bytes = flags.page_bytes;
   options.io = flags.io;
+  options.timeline_events = flags.timeline_events;
   options.calibration = CalibrationOf(flags.calibrate, need);
   options.announce = [](std::string_view text) {
     absl::FPrintF(stderr, "note: %s\n", std::string(text));

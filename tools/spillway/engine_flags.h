@@ -36,7 +36,8 @@ struct EngineFlags {
   IoKind io = IoKind::kAuto;
   DeviceChoice device = DeviceChoice::kAuto;
   CalibrateChoice calibrate = CalibrateChoice::kAuto;
-  int64_t threads = 0;  // 0 until AddEngineFlags puts the number of cores
+  uint64_t timeline_events = 0;  // see EngineOptions; no flag of its own
+  int64_t threads = 0;           // 0 until AddEngineFlags puts the number of cores
 };
 
 void AddEngineFlags(CLI::App* app, EngineFlags* flags);

@@ -21,6 +21,8 @@ using trainer::ScheduleKind;
 constexpr int64_t kMostSteps = 1'000'000'000'000;
 constexpr int64_t kMostTokens = int64_t{1} << 20;  // of a micro-batch
 constexpr double kMostNumber = std::numeric_limits<double>::max();
+// What --trace keeps of a run: its newest events, 64 bytes of memory each and some 200 of the file.
+constexpr uint64_t kTraceEvents = 500'000;
 constexpr double kMostScale = std::numeric_limits<float>::max();
 
 void AddInput(CLI::App* app, TrainFlags* flags) {
@@ -132,6 +134,8 @@ void AddOutput(CLI::App* app, TrainFlags* flags) {
   AddText(app, "--save", &flags->save, "Export a Hugging Face folder at the end");
   AddText(app, "--log-json", &flags->log_json,
           "A JSON line a step into this file (continued with --resume)");
+  AddText(app, "--trace", &flags->trace,
+          "The run's timeline into this file at its end, for ui.perfetto.dev and spillway report");
   app->add_flag("--hash-weights", flags->hash_weights, "Report a hash of the fp32 master weights");
   app->add_flag("--json", flags->json, "One JSON object on stdout at the end, nothing else there");
 }
@@ -192,6 +196,7 @@ absl::Status FinishTrainFlags(TrainFlags* flags) {
   }
   options.loss_scaler.enabled = !is_fp32;
   options.schedule.total_steps = *flags->steps;
+  if (!flags->trace.empty()) flags->engine.timeline_events = kTraceEvents;
   options.durable = !flags->engine.store.empty() && flags->durability == Durability::kCommit;
   return absl::OkStatus();
 }

@@ -26,8 +26,8 @@ constexpr float kSmallestLossScale = 0x1.0p-24F;
 // torch.nn.utils.clip_grad_norm_ adds this to the norm before dividing.
 constexpr double kClipEpsilon = 1e-6;
 
-double SecondsSince(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+int64_t NowNs() {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
 }
 
 Traffic operator-(const Traffic& after, const Traffic& before) {
@@ -162,7 +162,7 @@ absl::StatusOr<RunSummary> Trainer::Run(const Observer& observer, const std::ato
 }
 
 absl::StatusOr<StepRecord> Trainer::RunStep() {
-  const auto begin = std::chrono::steady_clock::now();
+  const int64_t begin_ns = NowNs();
   const EngineStats before = engine_->Stats();
   StepRecord record;
   record.learning_rate = options_.schedule.At(state_.step);
@@ -176,7 +176,9 @@ absl::StatusOr<StepRecord> Trainer::RunStep() {
 
   const EngineStats after = engine_->Stats();
   record.step = state_.step;
-  record.seconds = SecondsSince(begin);
+  record.begin_ns = begin_ns;
+  record.end_ns = NowNs();
+  record.seconds = static_cast<double>(record.end_ns - begin_ns) / 1e9;
   record.tokens_per_second =
       static_cast<double>(options_.accumulate * static_cast<int64_t>(inputs_.size())) /
       record.seconds;

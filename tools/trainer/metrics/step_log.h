@@ -34,7 +34,9 @@ struct StepRecord {
   double loss_scale = 1;  // that the step ran with
   bool skipped = false;   // the gradient overflowed and nothing was updated
   double tokens_per_second = 0;
-  double seconds = 0;  // wall time
+  double seconds = 0;    // wall time
+  int64_t begin_ns = 0;  // of std::chrono::steady_clock
+  int64_t end_ns = 0;
   Traffic nvme;
   Traffic pinned;
   double stall_seconds = 0;
