@@ -91,7 +91,7 @@ struct EngineOptions {
   // Reads, and writes, in flight on a device that was not measured: 1 to 1024.
   int queue_depth = 32;
   Calibration calibration = Calibration::kKeep;
-  // Records what happens, for TakeTimeline: the newest so many events, some 60 bytes of memory
+  // Records what happens, for TakeTimeline: the newest so many events, 40 bytes of memory
   // each, a few events a tile and step. 0: nothing is recorded. It changes no number and no
   // transfer.
   uint64_t timeline_events = 0;

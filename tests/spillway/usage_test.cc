@@ -19,8 +19,11 @@ using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
 TEST(Usage, HelpComesWithExamplesFirst) {
-  for (const Arguments& arguments : std::vector<Arguments>{
-           {"--help"}, {"train", "--help"}, {"eval", "--help"}, {"generate", "-h"}}) {
+  for (const Arguments& arguments : std::vector<Arguments>{{"--help"},
+                                                           {"train", "--help"},
+                                                           {"report", "--help"},
+                                                           {"eval", "--help"},
+                                                           {"generate", "-h"}}) {
     const Ended ended = RunCommand(arguments);
     EXPECT_EQ(ended.exit_code, 0);
     EXPECT_THAT(ended.err, IsEmpty());
@@ -75,6 +78,7 @@ TEST(Usage, EveryFlagOfTrainIsInItsHelp) {
                            "--io",
                            "--device",
                            "--log-json",
+                           "--trace",
                            "--save",
                            "--resume",
                            "--hash-weights",

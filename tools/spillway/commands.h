@@ -25,6 +25,7 @@ void AddSnapshotCommand(CLI::App* app, Run* run);
 void AddTrimCommand(CLI::App* app, Run* run);
 void AddRemoveCommand(CLI::App* app, Run* run);
 void AddDoctorCommand(CLI::App* app, Run* run);
+void AddReportCommand(CLI::App* app, Run* run);
 
 }  // namespace spillway::command
 

@@ -21,7 +21,7 @@ using trainer::ScheduleKind;
 constexpr int64_t kMostSteps = 1'000'000'000'000;
 constexpr int64_t kMostTokens = int64_t{1} << 20;  // of a micro-batch
 constexpr double kMostNumber = std::numeric_limits<double>::max();
-// What --trace keeps of a run: its newest events, 64 bytes of memory each and some 200 of the file.
+// What --trace keeps of a run: its newest events, 40 bytes of memory each and some 200 of the file.
 constexpr uint64_t kTraceEvents = 500'000;
 constexpr double kMostScale = std::numeric_limits<float>::max();
 
