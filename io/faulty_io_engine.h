@@ -77,6 +77,7 @@ class FaultyIoEngine final : public IoEngine {
   uint64_t faults_met() const;
 
   // From now on it is remembered what each write replaces, until Synced says that it is durable.
+  // Files stay open until then: a store of more than it keeps open cannot be tracked.
   void TrackWrites();
   void Synced();
   // Every sector written since holds what it held then, or what any write since put there. Requests

@@ -4,11 +4,13 @@
 // and do they grow with the store? Limit: at 4 and 16 million pages of 1 MiB no more than 1.5 times
 // what they cost at 1 million (the catalog is a tree: one more level is allowed).
 //
-// Method: a store is made with sparse segment files and the rows of its pages written straight into
-// its catalog, in one commit. Then it is opened again and again; pages are looked up at random, and
-// one after another; and 1,000 pages at random are recorded in new extents and committed, with no
-// byte of data written: what is timed is catalog and bookkeeping. Medians and ranges; figures of
-// one run compare with each other only.
+// Method: a store of each size is made with sparse segment files and the rows of its pages written
+// straight into its catalog, in one commit. Then rounds go over the sizes. In each a store is
+// opened; pages are looked up at random, each in a range of its own, which is what loads from the
+// catalog at once; and, four times over, 1,000 pages at random are recorded in new extents and
+// committed, with no byte of data written: what is timed is catalog and bookkeeping. A ratio is
+// formed inside a round; medians over the rounds are printed. Catalog pages read and written, in
+// the database file and its log, are counted: they are the same on a busy machine.
 
 #include <fcntl.h>
 #include <malloc.h>
@@ -22,6 +24,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
@@ -30,7 +33,10 @@
 #include "absl/strings/str_cat.h"
 #include "io/make_io_engine.h"
 #include "io/store/catalog_change.h"
+#include "io/store/page_ledger.h"
 #include "io/store/segment_files.h"
+#include "io/store/sqlite_page.h"
+#include "io/store/sqlite_vfs.h"
 #include "io/store/store.h"
 #include "src/base/status_macros.h"
 
@@ -39,26 +45,52 @@ namespace {
 
 constexpr uint64_t kPageBytes = uint64_t{1} << 20;
 constexpr uint64_t kPagesPerTensor = 8192;
-constexpr int kChangedPages = 1000;
+constexpr uint64_t kRangePages = io::PageLedger::kRangePages;
+constexpr int kLookedUpPages = 500;
+constexpr int kChangedPages = 1000;  // in a commit
+constexpr int kCommits = 4;          // of a round: the log is merged in some of them
 
 struct Options {
   std::string folder = ".";
   std::vector<uint64_t> millions = {1, 4};
   int rounds = 9;
+  bool keep = false;
 };
 
-// What a piece of work took, by the clock and of CPU: on a busy machine only the latter compares.
-struct Times {
+// Of what SQLite asked for since the start of the process: whole pages, in the catalog or its log.
+struct Traffic {
+  double pages_read = 0;
+  double pages_written = 0;
+};
+
+Traffic& CatalogTraffic() {
+  static Traffic traffic;
+  return traffic;
+}
+
+int Count(const io::SqliteCall& call) {
+  if (call.bytes.size() < io::kSqlitePageBytes) return 0;
+  if (call.op == io::SqliteCall::Op::kRead) ++CatalogTraffic().pages_read;
+  if (call.op == io::SqliteCall::Op::kWrite) ++CatalogTraffic().pages_written;
+  return 0;
+}
+
+// What a piece of work took in each round, by the clock and of CPU (on a busy machine only the
+// latter compares), and the catalog's pages that it moved.
+struct Costs {
   std::vector<double> wall;
   std::vector<double> cpu;
+  std::vector<double> pages_read;
+  std::vector<double> pages_written;
 };
 
 struct Figures {
-  Times open_ms;
-  Times lookup_us;  // each, the first in its range
-  Times commit_ms;
-  Times snapshot_ms;
+  Costs open;
+  Costs look_up;  // kLookedUpPages
+  Costs commit;   // kChangedPages
+  Costs snapshot;
   double next_lookup_us = 0;  // each, one after another
+  double open_ram_bytes = 0;  // nothing looked at
   double ram_bytes = 0;       // a page that was looked at
   double catalog_bytes = 0;   // a page
   double build_s = 0;
@@ -68,22 +100,26 @@ double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-class Stopwatch {
+double CpuSeconds() {
+  timespec time;
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+class Meter {
  public:
-  // Adds what went by, in units of `scale` a second.
-  void Stop(double scale, Times* times) const {
-    times->wall.push_back((Seconds() - wall_) * scale);
-    times->cpu.push_back((Cpu() - cpu_) * scale);
+  // Adds what went by, in milliseconds and pages.
+  void Stop(Costs* costs) const {
+    costs->wall.push_back((Seconds() - wall_) * 1e3);
+    costs->cpu.push_back((CpuSeconds() - cpu_) * 1e3);
+    costs->pages_read.push_back(CatalogTraffic().pages_read - traffic_.pages_read);
+    costs->pages_written.push_back(CatalogTraffic().pages_written - traffic_.pages_written);
   }
 
  private:
-  static double Cpu() {
-    timespec time;
-    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-  }
+  const Traffic traffic_ = CatalogTraffic();
   const double wall_ = Seconds();
-  const double cpu_ = Cpu();
+  const double cpu_ = CpuSeconds();
 };
 
 double Median(std::vector<double> values) {
@@ -91,21 +127,45 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+double Mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+// What one of several pieces of work took, as one more round.
+void AddMeans(const Costs& several, Costs* costs) {
+  costs->wall.push_back(Mean(several.wall));
+  costs->cpu.push_back(Mean(several.cpu));
+  costs->pages_read.push_back(Mean(several.pages_read));
+  costs->pages_written.push_back(Mean(several.pages_written));
+}
+
+// The median, in brackets the range.
 std::string Range(const std::vector<double>& values) {
   const auto [low, high] = std::minmax_element(values.begin(), values.end());
   char text[80];
-  std::snprintf(text, sizeof(text), "%8.3f (%.3f-%.3f)", Median(values), *low, *high);
+  std::snprintf(text, sizeof(text), "%.3f (%.3f-%.3f)", Median(values), *low, *high);
   return text;
+}
+
+double MedianRatio(const std::vector<double>& now, const std::vector<double>& first) {
+  std::vector<double> ratios;
+  for (size_t round = 0; round < now.size(); ++round) ratios.push_back(now[round] / first[round]);
+  return Median(ratios);
 }
 
 std::string TensorName(uint64_t tensor) { return absl::StrCat("layers.", tensor, ".weight"); }
 
+// One store. Its steps in the order in which they are called.
 class Bench {
  public:
-  Bench(std::string folder, uint64_t pages, int rounds)
-      : folder_(std::move(folder)), pages_(pages), rounds_(rounds) {}
+  Bench(std::string folder, uint64_t millions)
+      : folder_(std::move(folder)), millions_(millions), pages_(millions * 1000000) {}
 
-  absl::StatusOr<Figures> Run() {
+  const std::string& folder() const { return folder_; }
+  uint64_t millions() const { return millions_; }
+  const Figures& figures() const { return figures_; }
+
+  absl::Status Build() {
     const double begin = Seconds();
     SPILLWAY_RETURN_IF_ERROR(Open());  // makes it
     store_.reset();
@@ -114,22 +174,42 @@ class Bench {
     figures_.catalog_bytes =
         static_cast<double>(std::filesystem::file_size(folder_ + "/spillway-catalog.sqlite")) /
         static_cast<double>(pages_);
-    for (int round = 0; round < rounds_; ++round) {
-      store_.reset();
-      const Stopwatch watch;
-      SPILLWAY_RETURN_IF_ERROR(Open());
-      watch.Stop(1e3, &figures_.open_ms);
-      SPILLWAY_RETURN_IF_ERROR(LookUp());
-    }
-    SPILLWAY_RETURN_IF_ERROR(LookUpInOrder());
-    for (int round = 0; round < rounds_; ++round) SPILLWAY_RETURN_IF_ERROR(Change());
-    for (int round = 0; round < rounds_; ++round) {
-      const Stopwatch watch;
-      SPILLWAY_RETURN_IF_ERROR(store_->Snapshot(absl::StrCat("round-", round)));
-      watch.Stop(1e3, &figures_.snapshot_ms);
-    }
+    return absl::OkStatus();
+  }
+
+  absl::Status OpenAndChange() {
     store_.reset();
-    return figures_;
+    const double bytes_before = HeapBytes();
+    const Meter meter;
+    SPILLWAY_RETURN_IF_ERROR(Open());
+    meter.Stop(&figures_.open);
+    figures_.open_ram_bytes = HeapBytes() - bytes_before;
+    SPILLWAY_RETURN_IF_ERROR(LookUp());
+    return ChangeAndCommit();
+  }
+
+  absl::Status Snapshot(int round) {
+    const Meter meter;
+    SPILLWAY_RETURN_IF_ERROR(store_->Snapshot(absl::StrCat("round-", round)));
+    meter.Stop(&figures_.snapshot);
+    return absl::OkStatus();
+  }
+
+  absl::Status LookUpInOrder() {
+    store_.reset();
+    SPILLWAY_RETURN_IF_ERROR(Open());
+    const uint64_t pages = std::min(pages_, uint64_t{1} << 20);
+    // Of the second half: by then SQLite's own cache is full.
+    double bytes_before = 0;
+    const double start = Seconds();
+    for (uint64_t page = 0; page < pages; ++page) {
+      if (page == pages / 2) bytes_before = HeapBytes();
+      SPILLWAY_RETURN_IF_ERROR(LookUpPage(page));
+    }
+    figures_.next_lookup_us = (Seconds() - start) * 1e6 / static_cast<double>(pages);
+    figures_.ram_bytes = (HeapBytes() - bytes_before) / static_cast<double>(pages - pages / 2);
+    store_.reset();
+    return absl::OkStatus();
   }
 
  private:
@@ -185,6 +265,11 @@ class Bench {
     return ok ? absl::OkStatus() : absl::UnavailableError("cannot extend a segment file");
   }
 
+  static double HeapBytes() {
+    const auto info = ::mallinfo2();
+    return static_cast<double>(info.uordblks + info.hblkhd);
+  }
+
   absl::StatusOr<io::TensorIndex> Tensor(uint64_t page) {
     SPILLWAY_ASSIGN_OR_RETURN(const auto tensor,
                               store_->FindTensor(TensorName(page / kPagesPerTensor)));
@@ -192,94 +277,107 @@ class Bench {
     return *tensor;
   }
 
+  absl::Status LookUpPage(uint64_t page) {
+    SPILLWAY_ASSIGN_OR_RETURN(const io::TensorIndex tensor, Tensor(page));
+    SPILLWAY_ASSIGN_OR_RETURN(const auto record, store_->FindPage(tensor, page % kPagesPerTensor));
+    return record ? absl::OkStatus() : absl::InternalError("a page is missing");
+  }
+
   absl::Status LookUp() {
-    const Stopwatch watch;
-    for (int i = 0; i < kChangedPages; ++i) {
-      const uint64_t page = random_() % pages_;
-      SPILLWAY_ASSIGN_OR_RETURN(const io::TensorIndex tensor, Tensor(page));
-      SPILLWAY_ASSIGN_OR_RETURN(const auto record,
-                                store_->FindPage(tensor, page % kPagesPerTensor));
-      if (!record) return absl::InternalError("a page is missing");
-    }
-    watch.Stop(1e6 / kChangedPages, &figures_.lookup_us);
+    std::vector<uint64_t> ranges(pages_ / kRangePages);
+    std::iota(ranges.begin(), ranges.end(), 0);
+    std::shuffle(ranges.begin(), ranges.end(), random_);
+    const Meter meter;
+    for (int i = 0; i < kLookedUpPages; ++i)
+      SPILLWAY_RETURN_IF_ERROR(LookUpPage(ranges[i] * kRangePages + random_() % kRangePages));
+    meter.Stop(&figures_.look_up);
     return absl::OkStatus();
   }
 
-  absl::Status LookUpInOrder() {
-    store_.reset();
-    SPILLWAY_RETURN_IF_ERROR(Open());
-    const uint64_t pages = std::min(pages_, uint64_t{1} << 20);
-    // Of the second half: by then SQLite's own cache is full.
-    double bytes_before = 0;
-    const double start = Seconds();
-    for (uint64_t page = 0; page < pages; ++page) {
-      if (page == pages / 2) bytes_before = static_cast<double>(::mallinfo2().uordblks);
-      SPILLWAY_ASSIGN_OR_RETURN(const io::TensorIndex tensor, Tensor(page));
-      SPILLWAY_RETURN_IF_ERROR(store_->FindPage(tensor, page % kPagesPerTensor).status());
+  absl::Status ChangeAndCommit() {
+    Costs commits;
+    for (int commit = 0; commit < kCommits; ++commit) {
+      for (int i = 0; i < kChangedPages; ++i) {
+        const uint64_t page = random_() % pages_;
+        SPILLWAY_ASSIGN_OR_RETURN(const io::TensorIndex tensor, Tensor(page));
+        SPILLWAY_ASSIGN_OR_RETURN(const io::Extent extent, store_->Allocate(kPageBytes));
+        store_->Record(tensor, page % kPagesPerTensor,
+                       {.extent = extent, .content_bytes = kPageBytes, .checksum = random_()});
+      }
+      const Meter meter;
+      SPILLWAY_RETURN_IF_ERROR(store_->Commit("changed"));
+      meter.Stop(&commits);
     }
-    figures_.next_lookup_us = (Seconds() - start) * 1e6 / static_cast<double>(pages);
-    figures_.ram_bytes = (static_cast<double>(::mallinfo2().uordblks) - bytes_before) /
-                         static_cast<double>(pages - pages / 2);
-    return absl::OkStatus();
-  }
-
-  absl::Status Change() {
-    for (int i = 0; i < kChangedPages; ++i) {
-      const uint64_t page = random_() % pages_;
-      SPILLWAY_ASSIGN_OR_RETURN(const io::TensorIndex tensor, Tensor(page));
-      SPILLWAY_ASSIGN_OR_RETURN(const io::Extent extent, store_->Allocate(kPageBytes));
-      store_->Record(tensor, page % kPagesPerTensor,
-                     {.extent = extent, .content_bytes = kPageBytes, .checksum = random_()});
-    }
-    const Stopwatch watch;
-    SPILLWAY_RETURN_IF_ERROR(store_->Commit("changed"));
-    watch.Stop(1e3, &figures_.commit_ms);
+    AddMeans(commits, &figures_.commit);
     return absl::OkStatus();
   }
 
   const std::string folder_;
+  const uint64_t millions_;
   const uint64_t pages_;
-  const int rounds_;
   std::mt19937_64 random_{20261121};
   std::unique_ptr<io::IoEngine> io_;
   std::unique_ptr<io::Store> store_;
   Figures figures_;
 };
 
-void Print(uint64_t millions, const Figures& now, const Figures& first) {
-  std::printf(
-      "%2llu million pages (%.1f TiB), made in %.1f s\n", static_cast<unsigned long long>(millions),
-      static_cast<double>(millions * 1000000) * kPageBytes / (uint64_t{1} << 40), now.build_s);
-  const auto line = [](const char* what, const Times& times, const Times& base) {
-    std::printf("  %-30s %-30s x%-5.2f CPU %-30s x%.2f\n", what, Range(times.wall).c_str(),
-                Median(times.wall) / Median(base.wall), Range(times.cpu).c_str(),
-                Median(times.cpu) / Median(base.cpu));
+void Print(const Bench& bench, const Figures& first) {
+  const Figures& now = bench.figures();
+  std::printf("%llu million pages (%.1f TiB), made in %.1f s\n",
+              static_cast<unsigned long long>(bench.millions()),
+              static_cast<double>(bench.millions() * 1000000) * kPageBytes / (uint64_t{1} << 40),
+              now.build_s);
+  const auto line = [](const char* what, double operations, const Costs& costs, const Costs& base) {
+    std::printf(
+        "  %-20s CPU ms %-26s x%.2f  wall ms %-28s x%.2f  catalog pages read %.2f, written %.2f\n",
+        what, Range(costs.cpu).c_str(), MedianRatio(costs.cpu, base.cpu), Range(costs.wall).c_str(),
+        MedianRatio(costs.wall, base.wall), Median(costs.pages_read) / operations,
+        Median(costs.pages_written) / operations);
   };
-  line("open, ms", now.open_ms, first.open_ms);
-  line("look up at random, us a page", now.lookup_us, first.lookup_us);
-  line("commit 1,000 pages, ms", now.commit_ms, first.commit_ms);
-  line("snapshot, ms", now.snapshot_ms, first.snapshot_ms);
+  line("open", 1, now.open, first.open);
+  line("look up 500 ranges", kLookedUpPages, now.look_up, first.look_up);
+  line("commit 1,000 pages", kChangedPages, now.commit, first.commit);
+  line("snapshot", 1, now.snapshot, first.snapshot);
   std::printf(
-      "  look up in order %.3f us a page; RAM %.1f bytes a page looked at; catalog %.1f "
-      "bytes a page\n",
-      now.next_lookup_us, now.ram_bytes, now.catalog_bytes);
-  std::fflush(stdout);
+      "  look up in order %.3f us a page; RAM %.0f KiB opened, %.1f bytes a page looked at; "
+      "catalog "
+      "%.1f bytes a page\n",
+      now.next_lookup_us, now.open_ram_bytes / 1024, now.ram_bytes, now.catalog_bytes);
+}
+
+absl::Status Measure(std::vector<std::unique_ptr<Bench>>& benches, int rounds) {
+  for (auto& bench : benches) SPILLWAY_RETURN_IF_ERROR(bench->Build());
+  for (int round = 0; round < rounds; ++round)
+    for (auto& bench : benches) SPILLWAY_RETURN_IF_ERROR(bench->OpenAndChange());
+  for (int round = 0; round < rounds; ++round)
+    for (auto& bench : benches) SPILLWAY_RETURN_IF_ERROR(bench->Snapshot(round));
+  for (auto& bench : benches) SPILLWAY_RETURN_IF_ERROR(bench->LookUpInOrder());
+  std::printf("Counts: of an opening, a look-up, a page that is committed, a snapshot\n");
+  for (auto& bench : benches) Print(*bench, benches[0]->figures());
+  return absl::OkStatus();
 }
 
 absl::Status Run(const Options& options) {
-  std::optional<Figures> first;
+  io::SetSqliteHook(Count);
+  std::vector<std::unique_ptr<Bench>> benches;
   for (uint64_t millions : options.millions) {
     std::string folder = options.folder + "/spillway-catalog-bench-XXXXXX";
     if (::mkdtemp(folder.data()) == nullptr)
       return absl::UnavailableError(absl::StrCat("cannot make a folder in ", options.folder));
-    const auto figures = Bench(folder, millions * 1000000, options.rounds).Run();
-    std::error_code error;
-    std::filesystem::remove_all(folder, error);
-    if (!figures.ok()) return figures.status();
-    if (!first) first = *figures;
-    Print(millions, *figures, *first);
+    benches.push_back(std::make_unique<Bench>(folder, millions));
   }
-  return absl::OkStatus();
+  const absl::Status status = Measure(benches, options.rounds);
+  for (auto& bench : benches) {
+    const std::string folder = bench->folder();
+    bench.reset();
+    std::error_code error;
+    if (options.keep) {
+      std::printf("%s\n", folder.c_str());
+    } else {
+      std::filesystem::remove_all(folder, error);
+    }
+  }
+  return status;
 }
 
 }  // namespace
@@ -292,6 +390,7 @@ int main(int argc, char** argv) {
   app.add_option("--millions", options.millions, "sizes, in millions of pages of 1 MiB")
       ->delimiter(',');
   app.add_option("--rounds", options.rounds, "how often each figure is taken");
+  app.add_flag("--keep", options.keep, "leave the stores and print their folders");
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = spillway::bench::Run(options);
   if (!status.ok()) std::fprintf(stderr, "catalog_bench: %s\n", status.ToString().c_str());

@@ -19,6 +19,7 @@
 #ifndef SPILLWAY_ENGINE_H_
 #define SPILLWAY_ENGINE_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -71,8 +72,8 @@ enum class OpenMode : uint8_t {
 // 1 to 2 s each as a rule, at most 10 s, with up to 256 MiB of a file that has no name.
 enum class Calibration : uint8_t {
   kKeep,    // never: what was measured before holds, or a default
-  kIfNone,  // devices that were not measured yet
-  kNow,     // all, again
+  kIfNone,  // devices that were not measured yet; if one cannot be, Open announces that and goes on
+  kNow,     // all, again; if one cannot be, Open fails
 };
 
 struct EngineOptions {
@@ -92,9 +93,11 @@ struct EngineOptions {
   int queue_depth = 32;
   Calibration calibration = Calibration::kKeep;
   // Records what happens, for TakeTimeline: the newest so many events, 40 bytes of memory
-  // each, a few events a tile and step. 0: nothing is recorded. It changes no number and no
-  // transfer.
+  // each, a few events a tile and step. 0: nothing is recorded. No number that is computed depends
+  // on it.
   uint64_t timeline_events = 0;
+  // Once true, Open ends a calibration soon, with Cancelled. May be null.
+  const std::atomic<bool>* stop = nullptr;
   // Called once for each thing the machine could not give (see EngineStats::fallbacks). May be
   // empty.
   std::function<void(std::string_view)> announce;
@@ -209,10 +212,11 @@ class SPILLWAY_EXPORT Engine {
   virtual absl::StatusOr<std::vector<SnapshotInfo>> Snapshots() = 0;
   // Goes back: the snapshot's state becomes a new commit, durable on return, and the engine is as
   // if it had been opened there. Every tensor has the snapshot's bytes; one that the snapshot
-  // lacks, and every transient one, reads as zeros. What was written since the last commit is lost,
-  // declared uses are forgotten, and UserState is the snapshot's. NotFound; FailedPrecondition
-  // without a store, with leases held, or if a tensor that is registered is another in the
-  // snapshot. After an error nothing has changed.
+  // lacks, and every transient one, reads as zeros. One that the snapshot lacks stays registered,
+  // so the next commit has it, as zeros unless it is written before: no reader is called again.
+  // What was written since the last commit is lost, declared uses are forgotten, and UserState is
+  // the snapshot's. NotFound; FailedPrecondition without a store, with leases held, or if a tensor
+  // that is registered is another in the snapshot. After an error nothing has changed.
   virtual absl::Status Restore(std::string_view label) = 0;
   // Forgets a snapshot and frees what nothing else needs. NotFound.
   virtual absl::Status Drop(std::string_view label) = 0;

@@ -179,6 +179,7 @@ class Calibrator {
         if (!took) done_bytes += mix.request_bytes;
         if (!took && status.ok()) add(completion.tag);
       }
+      if (IsStopped()) status.Update(absl::CancelledError("interrupted while calibrating"));
       if (!took && (until.passed() || !status.ok())) took = absl::Now() - start;
       if (!took) engine_.Submit(requests);
     }
@@ -186,6 +187,8 @@ class Calibrator {
     const double seconds = absl::ToDoubleSeconds(took.value_or(absl::Now() - start));
     return static_cast<double>(done_bytes) / std::max(seconds, 1e-9);
   }
+
+  bool IsStopped() const { return options_.stop != nullptr && options_.stop->load(); }
 
   IoEngine& engine_;
   const FileId file_;

@@ -10,6 +10,7 @@
 #ifndef SPILLWAY_IO_STORE_CALIBRATION_H_
 #define SPILLWAY_IO_STORE_CALIBRATION_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -33,6 +34,7 @@ struct CalibrationOptions {
   uint64_t memory_bytes = uint64_t{64} << 20;
   absl::Duration limit = absl::Seconds(10);  // fewer repetitions, then fewer settings
   absl::Duration sample = absl::Milliseconds(40);
+  const std::atomic<bool>* stop = nullptr;  // true: end soon, with Cancelled
 };
 
 // Measures the device that `folder` lies on, through `engine`, whose queues for `device` are as the

@@ -21,7 +21,8 @@
 namespace spillway::io {
 namespace {
 
-constexpr uint32_t kNumUnits = 64;  // 256 KiB of staging memory
+// 1 MiB of staging memory, of which as much is touched as was under way at once.
+constexpr uint32_t kNumPacks = 16;
 
 // What Reap verifies before it hands out the results that it has: a caller who waits for them to
 // ask for more must not wait for the hashing of all that came with them, while the device idles.
@@ -43,7 +44,10 @@ double ThreadCpuSeconds() {
 void PageIo::FreeMemory::operator()(std::byte* memory) const { std::free(memory); }
 
 PageIo::PageIo(Store* store, IoEngine* io)
-    : store_(store), io_(io), page_bytes_(store->page_bytes()) {
+    : store_(store),
+      io_(io),
+      page_bytes_(store->page_bytes()),
+      pack_bytes_(2 * PackedBytes(page_bytes_)) {
   for (uint16_t device = 0; device < store->num_devices(); ++device) {
     const std::optional<DeviceProfile> profile = store->Profile(device);
     const uint64_t bytes = profile ? RoundDown(profile->request_bytes) : kDefaultRequestBytes;
@@ -104,7 +108,7 @@ void PageIo::Write(uint64_t tag, TensorIndex tensor, uint64_t first_page, uint64
                    std::byte* memory) {
   const OperationId id = next_id_++;
   Operation& operation = Begin(id, tag, IoOp::kWrite, tensor, first_page, bytes, memory);
-  if (bytes > 0 && bytes <= kPackedBytes && Pack(id, operation)) return;
+  if (bytes > 0 && bytes <= PackedBytes(page_bytes_) && AddToPack(id, operation)) return;
   const absl::Status status = MakeWrites(id, operation);
   if (operation.status.ok()) operation.status = status;
   CloseRequest();
@@ -132,13 +136,13 @@ absl::Status PageIo::MakeWrites(OperationId id, Operation& operation) {
 // A packed page moves with the units that it lies in, to where the page belongs in memory.
 absl::Status PageIo::AddPage(OperationId id, Operation& operation, uint64_t page) {
   const PageRecord& record = operation.pages[page].record;
-  SPILLWAY_ASSIGN_OR_RETURN(const FileId file, store_->File(record.extent));
+  SPILLWAY_ASSIGN_OR_RETURN(const FileUse file, FileOf(record.extent));
   const uint64_t skipped = RoundDown(record.skip_bytes);
   const uint64_t size_bytes = RoundUp(record.skip_bytes - skipped + record.content_bytes);
   const uint32_t limit = request_bytes_[record.extent.device];
   for (uint64_t done = 0; done < size_bytes;) {
     const uint64_t begin = page * page_bytes_ + done;
-    IoRequest piece = {operation.op, file, record.extent.offset + skipped + done,
+    IoRequest piece = {operation.op, *file, record.extent.offset + skipped + done,
                        operation.memory + begin};
     const bool joins = Continues(piece, limit);
     piece.size_bytes = static_cast<uint32_t>(
@@ -146,7 +150,7 @@ absl::Status PageIo::AddPage(OperationId id, Operation& operation, uint64_t page
     if (joins) {
       Extend(piece);
     } else {
-      Open(piece, {.operation = id, .begin = begin});
+      Open(piece, {.file = file, .operation = id, .begin = begin});
       ++operation.holds;
     }
     ++operation.pages[page].requests;
@@ -177,7 +181,7 @@ void PageIo::Open(const IoRequest& piece, Load load) {
   open_.tag = free_loads_.back();
   free_loads_.pop_back();
   load.size_bytes = piece.size_bytes;
-  loads_[open_.tag] = std::move(load);
+  loads_[open_.tag] = load;
 }
 
 void PageIo::CloseRequest() {
@@ -191,115 +195,131 @@ void PageIo::SubmitClosed() {
   closed_.clear();
 }
 
+absl::StatusOr<FileUse> PageIo::FileOf(const Extent& extent) {
+  absl::StatusOr<FileUse> file = store_->File(extent);
+  bool waited = false;
+  while (absl::IsResourceExhausted(file.status())) {
+    CloseRequest();
+    SubmitClosed();
+    if (io_->in_flight() == 0) break;
+    Collect(absl::InfiniteDuration());
+    waited = true;
+    file = store_->File(extent);
+  }
+  if (waited) io_->Wake();  // one that was meant for the caller may have ended a wait
+  return file;
+}
+
+void PageIo::Collect(absl::Duration timeout) {
+  const size_t before = completions_.size();
+  io_->Reap(timeout, &completions_);
+  for (size_t i = before; i < completions_.size(); ++i) loads_[completions_[i].tag].file.reset();
+}
+
 void PageIo::Forget(TensorIndex tensor, uint64_t first_page, uint64_t bytes) {
   for (uint64_t page = 0; page < NumPages(bytes); ++page) store_->Forget(tensor, first_page + page);
 }
 
 // --- Packing ---
 
-bool PageIo::Pack(OperationId id, Operation& operation) {
-  const auto bytes = static_cast<uint32_t>(operation.bytes);
-  if (filling_.empty() || units_[filling_.back()].used_bytes + bytes > kIoAlignment) {
-    if (!staging_) {
-      staging_.reset(
-          static_cast<std::byte*>(std::aligned_alloc(kIoAlignment, kNumUnits * kIoAlignment)));
-      units_.resize(kNumUnits);
-      for (uint32_t unit = kNumUnits; unit-- > 0;) free_units_.push_back(unit);
-    }
-    if (!staging_ || free_units_.empty()) return false;
-    operation.status = OpenUnit();
-    if (!operation.status.ok()) {
-      Drop(id, operation);
-      return true;
-    }
-  }
-  Unit& unit = units_[filling_.back()];
-  std::byte* const place = staging_.get() + filling_.back() * kIoAlignment + unit.used_bytes;
-  std::memcpy(place, operation.memory, bytes);
-  operation.pages.push_back({.record = {.extent = unit.extent,
-                                        .content_bytes = bytes,
-                                        .checksum = Hash({place, bytes}),
-                                        .skip_bytes = unit.used_bytes,
+bool PageIo::AddToPack(OperationId id, Operation& operation) {
+  const uint64_t bytes = operation.bytes;
+  // To read it must take no more memory than it has: it crosses no more units than it would alone.
+  const auto place_in = [bytes](const Pack& pack) {
+    const bool fits = pack.used_bytes % kIoAlignment + bytes <= RoundUp(bytes);
+    return fits ? pack.used_bytes : RoundUp(pack.used_bytes);
+  };
+  if (open_pack_ && place_in(packs_[*open_pack_]) + bytes > pack_bytes_) SubmitPack();
+  if (!open_pack_ && !OpenPack()) return false;
+  Pack& pack = packs_[*open_pack_];
+  std::byte* const memory = staging_.get() + *open_pack_ * pack_bytes_;
+  const uint64_t place = place_in(pack);
+  std::memset(memory + pack.used_bytes, 0, place - pack.used_bytes);
+  std::memcpy(memory + place, operation.memory, bytes);
+  operation.pages.push_back({.record = {.content_bytes = static_cast<uint32_t>(bytes),
+                                        .checksum = Hash({memory + place, bytes}),
+                                        .skip_bytes = static_cast<uint32_t>(place),
                                         .packed = true}});
-  unit.operations.push_back(id);
-  unit.used_bytes += bytes;
+  pack.operations.push_back(id);
+  pack.used_bytes = place + bytes;
   return true;
 }
 
-absl::Status PageIo::OpenUnit() {
-  SPILLWAY_ASSIGN_OR_RETURN(const Extent extent,
-                            store_->Allocate(static_cast<uint32_t>(kIoAlignment)));
-  const absl::StatusOr<FileId> file = store_->File(extent);
-  if (!file.ok()) {
-    store_->Release(extent);
-    return file.status();
+bool PageIo::OpenPack() {
+  if (!staging_) {
+    staging_.reset(
+        static_cast<std::byte*>(std::aligned_alloc(kIoAlignment, kNumPacks * pack_bytes_)));
+    if (!staging_) return false;
+    packs_.resize(kNumPacks);
+    for (uint32_t pack = kNumPacks; pack-- > 0;) free_packs_.push_back(pack);
   }
-  filling_.push_back(free_units_.back());
-  free_units_.pop_back();
-  units_[filling_.back()] = {.extent = extent, .file = *file};
+  if (free_packs_.empty()) return false;
+  open_pack_ = free_packs_.back();
+  free_packs_.pop_back();
+  packs_[*open_pack_] = {};
+  return true;
+}
+
+void PageIo::SubmitPack() {
+  const uint32_t index = *std::exchange(open_pack_, std::nullopt);
+  if (const absl::Status status = WritePack(index); !status.ok()) FinishPack(index, status);
+}
+
+absl::Status PageIo::WritePack(uint32_t index) {
+  Pack& pack = packs_[index];
+  const auto size_bytes = static_cast<uint32_t>(RoundUp(pack.used_bytes));
+  SPILLWAY_ASSIGN_OR_RETURN(pack.extent, store_->Allocate(size_bytes));
+  SPILLWAY_ASSIGN_OR_RETURN(const FileUse file, FileOf(pack.extent));
+  std::byte* const memory = staging_.get() + index * pack_bytes_;
+  std::memset(memory + pack.used_bytes, 0, size_bytes - pack.used_bytes);
+  Open({IoOp::kWrite, *file, pack.extent.offset, memory, size_bytes},
+       {.file = file, .pack = index});
+  CloseRequest();
+  SubmitClosed();
   return absl::OkStatus();
 }
 
-// Units that lie side by side go in one request.
-void PageIo::SubmitUnits() {
-  for (const uint32_t index : std::exchange(filling_, {})) {
-    const Unit& unit = units_[index];
-    std::byte* const memory = staging_.get() + index * kIoAlignment;
-    std::memset(memory + unit.used_bytes, 0, kIoAlignment - unit.used_bytes);
-    const IoRequest piece = {IoOp::kWrite, unit.file, unit.extent.offset, memory,
-                             static_cast<uint32_t>(kIoAlignment)};
-    if (Continues(piece, request_bytes_[unit.extent.device])) {
-      Extend(piece);
-    } else {
-      Open(piece, {});
-    }
-    loads_[open_.tag].units.push_back(index);
-  }
-  CloseRequest();
-  SubmitClosed();
-}
-
-// All its pages are recorded in one go, so that none of them can be superseded, and the unit freed,
+// All its pages are recorded in one go, so that none of them can be superseded, and the pack freed,
 // before the last is.
-void PageIo::FinishUnit(uint32_t index, const absl::Status& status) {
-  Unit& unit = units_[index];
-  for (const OperationId id : unit.operations) {
+void PageIo::FinishPack(uint32_t index, const absl::Status& status) {
+  Pack& pack = packs_[index];
+  for (const OperationId id : pack.operations) {
     auto node = operations_.extract(id);
     Operation& operation = node.mapped();
     if (status.ok()) {
-      store_->Record(operation.tensor, operation.first_page, operation.pages[0].record);
+      PageRecord& record = operation.pages[0].record;
+      record.extent = pack.extent;
+      store_->Record(operation.tensor, operation.first_page, record);
     }
     results_.push_back({operation.tag, status});
   }
-  if (!status.ok()) store_->Release(unit.extent);
-  unit.operations.clear();
-  free_units_.push_back(index);
+  if (!status.ok() && pack.extent.size_bytes > 0) store_->Release(pack.extent);
+  free_packs_.push_back(index);
 }
 
 // --- Completions ---
 
 void PageIo::Reap(absl::Duration timeout, std::vector<Result>* results) {
-  if (!filling_.empty()) SubmitUnits();
+  if (open_pack_) SubmitPack();
   if (next_completion_ == completions_.size()) {
     completions_.clear();
     next_completion_ = 0;
-    io_->Reap(results_.empty() ? timeout : absl::ZeroDuration(), &completions_);
+    Collect(results_.empty() ? timeout : absl::ZeroDuration());
   }
   const uint64_t enough = hashing_.bytes + kHashedAtOnce;
   while (next_completion_ < completions_.size() && (results_.empty() || hashing_.bytes < enough)) {
-    OnCompletion(completions_[next_completion_++]);
+    // Taken out: what it leads to may add to the list.
+    const IoCompletion completion = std::move(completions_[next_completion_++]);
+    OnCompletion(completion);
   }
   for (Result& result : results_) results->push_back(std::move(result));
   results_.clear();
 }
 
 void PageIo::OnCompletion(const IoCompletion& completion) {
-  Load load = std::move(loads_[completion.tag]);
+  const Load load = loads_[completion.tag];
   free_loads_.push_back(static_cast<uint32_t>(completion.tag));
-  if (!load.units.empty()) {
-    for (const uint32_t unit : load.units) FinishUnit(unit, completion.status);
-    return;
-  }
+  if (load.pack) return FinishPack(*load.pack, completion.status);
   Operation& operation = operations_.at(load.operation);
   if (operation.status.ok()) operation.status = completion.status;
   const uint64_t last = (load.begin + load.size_bytes - 1) / page_bytes_;

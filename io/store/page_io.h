@@ -9,17 +9,19 @@
 // size; a page larger than that travels in several. While one request is under way the next page is
 // hashed.
 //
-// Small pages share. An operation of at most kPackedBytes is copied into a unit of kIoAlignment
-// bytes, with others that are written before the next Reap: at least two fit, so it saves room and
-// requests, where a larger one would gain nothing without a lucky partner. The unit is one extent,
-// free again when none of its pages is left.
+// Small pages share. Operations of at most PackedBytes that are written before the same Reap, or
+// until a pack is full, are copied together and written as one request. In the pack a page lies so
+// that reading it alone needs no more units of kIoAlignment than its memory has. The pack is one
+// extent, as long as it was filled, free again when none of its pages is left.
 
 #ifndef SPILLWAY_IO_STORE_PAGE_IO_H_
 #define SPILLWAY_IO_STORE_PAGE_IO_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -31,8 +33,10 @@
 
 namespace spillway::io {
 
-inline constexpr uint32_t kPackedBytes = kIoAlignment / 2;
 inline constexpr uint32_t kDefaultRequestBytes = 1 << 20;
+// A pack, and what is packed: at least two fit.
+inline constexpr uint64_t kPackBytes = 64 * 1024;
+constexpr uint64_t PackedBytes(uint64_t page_bytes) { return std::min(kPackBytes, page_bytes) / 2; }
 
 // Thread-compatible: it calls the store and the engine, which must outlive it, on its caller's
 // thread. Nothing else may Reap from the engine.
@@ -98,19 +102,19 @@ class PageIo {
     uint32_t holds = 1;  // requests under way; one more until all are made
     absl::Status status;
   };
-  // What an engine's request carries: bytes of one operation, or a run of units.
+  // What an engine's request carries: bytes of one operation, or a pack.
   struct Load {
+    FileUse file;  // until its completion is here
     OperationId operation = 0;
     uint64_t begin = 0;  // in the operation's memory
     uint32_t size_bytes = 0;
-    std::vector<uint32_t> units;
+    std::optional<uint32_t> pack;
   };
-  // A unit of staging memory, in use from its first page until it is written.
-  struct Unit {
-    Extent extent;
-    FileId file;
-    uint32_t used_bytes = 0;
+  // A piece of staging memory, in use from its first page until it is written.
+  struct Pack {
+    uint64_t used_bytes = 0;
     std::vector<OperationId> operations;  // of one page each
+    Extent extent;                        // once it is full
   };
   struct FreeMemory {
     void operator()(std::byte* memory) const;
@@ -130,12 +134,16 @@ class PageIo {
   void Open(const IoRequest& piece, Load load);
   void CloseRequest();
   void SubmitClosed();
+  // The file of an extent; while too many are in use, waits for requests to end.
+  absl::StatusOr<FileUse> FileOf(const Extent& extent);
+  void Collect(absl::Duration timeout);
 
   // False: there is no staging memory for it now.
-  bool Pack(OperationId id, Operation& operation);
-  absl::Status OpenUnit();
-  void SubmitUnits();
-  void FinishUnit(uint32_t unit, const absl::Status& status);
+  bool AddToPack(OperationId id, Operation& operation);
+  bool OpenPack();
+  void SubmitPack();
+  absl::Status WritePack(uint32_t index);
+  void FinishPack(uint32_t index, const absl::Status& status);
 
   void OnCompletion(const IoCompletion& completion);
   void OnPageMoved(OperationId id, Operation& operation, uint64_t page);
@@ -147,6 +155,7 @@ class PageIo {
   Store* const store_;
   IoEngine* const io_;
   const uint64_t page_bytes_;
+  const uint64_t pack_bytes_;
   std::vector<uint32_t> request_bytes_;  // by device
 
   OperationId next_id_ = 0;
@@ -156,9 +165,9 @@ class PageIo {
   IoRequest open_;                                  // the request that still grows; size 0: none
   std::vector<IoRequest> closed_;                   // not submitted yet
   std::unique_ptr<std::byte, FreeMemory> staging_;  // made on first use
-  std::vector<Unit> units_;
-  std::vector<uint32_t> free_units_;
-  std::vector<uint32_t> filling_;  // units not submitted yet; the last may have room
+  std::vector<Pack> packs_;
+  std::vector<uint32_t> free_packs_;
+  std::optional<uint32_t> open_pack_;  // the one that may have room
   std::vector<Result> results_;
   std::vector<IoCompletion> completions_;  // from next_completion_ on not looked at yet
   size_t next_completion_ = 0;

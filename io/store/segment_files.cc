@@ -3,6 +3,7 @@
 #include "io/store/segment_files.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,6 +23,14 @@ constexpr uint32_t kMaxDoublings =
 
 // Beyond, unit numbers would not fit in 32 bits; only someone else can have made a file that large.
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 43;
+
+// Of open files; the ring registers no more either.
+constexpr uint64_t kMaxOpenFiles = 256;
+
+uint64_t MaxDescriptors() {
+  rlimit limit;
+  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : kMaxOpenFiles;
+}
 
 int Fallocate(int fd, uint64_t offset, uint64_t size_bytes) {
   int result;
@@ -46,79 +55,140 @@ uint64_t SegmentBoundBytes(uint64_t segment_bytes, uint32_t segment) {
 }
 
 SegmentFiles::SegmentFiles(const std::vector<StoreFolder>* folders, Options options, IoEngine* io)
-    : folders_(folders), options_(std::move(options)), io_(io), devices_(folders->size()) {}
+    : folders_(folders),
+      options_(std::move(options)),
+      io_(io),
+      max_open_(std::clamp<uint64_t>(MaxDescriptors() / 2, 1, kMaxOpenFiles)),
+      devices_(folders->size()) {}
 
 SegmentFiles::~SegmentFiles() {
-  for (Device& device : devices_) {
-    for (auto& [number, segment] : device.segments) {
-      // The engine only forgets a number here; the file is closed in any case.
-      if (segment.file) (void)io_->RemoveFile(segment.id);
-    }
-  }
+  for (Device& device : devices_)
+    for (auto& [number, segment] : device.segments) Close(&segment);
 }
 
 absl::Status SegmentFiles::Load(const std::vector<CatalogSegment>& known) {
   for (uint16_t device = 0; device < num_devices(); ++device) {
     SPILLWAY_ASSIGN_OR_RETURN(const std::vector<uint32_t> numbers,
                               (*folders_)[device].ListSegments());
-    for (uint32_t number : numbers) {
-      struct stat info;
-      const std::string path = Path(device, number);
-      if (::stat(path.c_str(), &info) != 0)
-        return base::ErrnoToStatus(errno, absl::StrCat("stat ", path));
-      if (!S_ISREG(info.st_mode)) {
-        return absl::FailedPreconditionError(
-            absl::StrCat(path, " is not a file; a segment must be one"));
-      }
-      devices_[device].segments[number].file_bytes =
-          std::min(static_cast<uint64_t>(info.st_size), kMaxFileBytes) / kIoAlignment *
-          kIoAlignment;
-    }
+    auto& segments = devices_[device].segments;
+    for (uint32_t number : numbers) segments.emplace_hint(segments.end(), number, Segment());
   }
   for (const CatalogSegment& entry : known) {
     auto& segments = devices_[entry.device].segments;
     const auto found = segments.find(entry.segment);
-    if (found == segments.end() || found->second.file_bytes < entry.size_bytes) {
-      return absl::DataLossError(absl::StrCat(
-          Path(entry.device, entry.segment),
-          found == segments.end()
-              ? " is missing"
-              : absl::StrCat(" is too short: it has ", found->second.file_bytes, " bytes"),
-          ", but the catalog knows ", entry.size_bytes,
-          " bytes of it; restore the store from a copy, or remove it and start over"));
+    if (found == segments.end()) {
+      return absl::DataLossError(
+          absl::StrCat(Path(entry.device, entry.segment), " is missing, but the catalog knows ",
+                       entry.size_bytes,
+                       " bytes of it; restore the store from a copy, or remove it and start over"));
     }
     Segment& segment = found->second;
     segment.size_bytes = segment.catalog_size_bytes = entry.size_bytes;
     segment.written_bytes = segment.catalog_written_bytes = entry.written_bytes;
+    SetFileBytes(&segment, entry.size_bytes);
+  }
+  for (uint16_t device = 0; device < num_devices(); ++device) {
+    auto& segments = devices_[device].segments;
+    for (auto& [number, segment] : segments) {
+      if (segment.size_bytes > 0 && number != segments.rbegin()->first) continue;
+      SPILLWAY_RETURN_IF_ERROR(Measure(device, number, &segment));
+    }
   }
   return absl::OkStatus();
 }
+
+absl::Status SegmentFiles::Measure(uint16_t device, uint32_t number, Segment* segment) {
+  const std::string path = Path(device, number);
+  struct stat info;
+  if (::stat(path.c_str(), &info) != 0)
+    return base::ErrnoToStatus(errno, absl::StrCat("stat ", path));
+  if (!S_ISREG(info.st_mode)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " is not a file; a segment must be one"));
+  }
+  const uint64_t bytes =
+      std::min(static_cast<uint64_t>(info.st_size), kMaxFileBytes) / kIoAlignment * kIoAlignment;
+  if (bytes < segment->size_bytes) {
+    return absl::DataLossError(
+        absl::StrCat(path, " is too short: it has ", bytes, " bytes, but the catalog knows ",
+                     segment->size_bytes,
+                     " bytes of it; restore the store from a copy, or remove it and start over"));
+  }
+  SetFileBytes(segment, bytes);
+  segment->is_measured = true;
+  return absl::OkStatus();
+}
+
+void SegmentFiles::SetFileBytes(Segment* segment, uint64_t bytes) {
+  total_bytes_ = total_bytes_ - segment->file_bytes + bytes;
+  segment->file_bytes = bytes;
+}
+
+// --- Open files ---
 
 absl::StatusOr<SegmentFiles::Segment*> SegmentFiles::Open(uint16_t device, uint32_t number,
                                                           int flags) {
   const bool create = (flags & O_CREAT) != 0;
   auto& segments = devices_[device].segments;
   const auto found = segments.find(number);
-  if (found != segments.end() && found->second.file) return &found->second;
+  if (found != segments.end() && found->second.open) {
+    open_.splice(open_.begin(), open_, found->second.last_used);
+    return &found->second;
+  }
   const std::string path = Path(device, number);
   if (found == segments.end() && !create) {
     return absl::DataLossError(absl::StrCat("the store has no file ", path));
   }
-  auto file = OpenDirect(path, O_RDWR | flags, options_.announce);
-  if (absl::IsFailedPrecondition(file.status())) {  // missing rights, in a store's words
-    return absl::UnavailableError(
-        absl::StrCat(file.status().message(), "; a store needs files that this user can write"));
-  }
-  if (!file.ok()) return file.status();
-  const absl::StatusOr<FileId> id = io_->AddFile(file->fd(), path, device);
+  if (found != segments.end() && !found->second.is_measured)
+    SPILLWAY_RETURN_IF_ERROR(Measure(device, number, &found->second));
+  SPILLWAY_ASSIGN_OR_RETURN(DirectFile file, OpenFor(path, flags));
+  const absl::StatusOr<FileId> id = io_->AddFile(file.fd(), path, device);
   if (!id.ok()) {
     if (create) ::unlink(path.c_str());
     return id.status();
   }
   Segment& segment = segments[number];
-  segment.file = *std::move(file);
-  segment.id = *id;
+  if (create) segment.is_measured = true;
+  segment.open = std::make_shared<OpenFile>(std::move(file), *id);
+  segment.last_used = open_.insert(open_.begin(), {device, number});
   return &segment;
+}
+
+absl::StatusOr<DirectFile> SegmentFiles::OpenFor(const std::string& path, int flags) {
+  // If all are in use it is one more, for who makes a file or syncs it.
+  while (open_.size() >= max_open_ && CloseIdle()) {
+  }
+  while (true) {
+    auto file = OpenDirect(path, O_RDWR | flags, options_.announce);
+    if (file.ok()) return file;
+    if (absl::IsFailedPrecondition(file.status())) {  // missing rights, in a store's words
+      return absl::UnavailableError(
+          absl::StrCat(file.status().message(), "; a store needs files that this user can write"));
+    }
+    // Others in the process may have taken the descriptors that were meant for this.
+    if (!absl::IsResourceExhausted(file.status()) || !CloseIdle()) return file.status();
+  }
+}
+
+// The least recently used of those without a transfer. False: there is none.
+bool SegmentFiles::CloseIdle() {
+  for (auto key = open_.rbegin(); key != open_.rend(); ++key) {
+    Segment& segment = devices_[key->first].segments.at(key->second);
+    if (segment.open.use_count() > 1) continue;
+    // What the kernel could not write back it tells whoever has the file open then.
+    if (!segment.open->file.is_direct()) (void)SyncFile(segment.open->file);
+    Close(&segment);
+    return true;
+  }
+  return false;
+}
+
+void SegmentFiles::Close(Segment* segment) {
+  if (!segment->open) return;
+  // The engine only forgets a number here; the file is closed in any case.
+  (void)io_->RemoveFile(segment->open->id);
+  open_.erase(segment->last_used);
+  segment->open.reset();
 }
 
 // A file that cannot be removed stays known, so that its number is not given to another.
@@ -126,15 +196,21 @@ absl::Status SegmentFiles::Remove(uint16_t device, uint32_t number) {
   const std::string path = Path(device, number);
   if (::unlink(path.c_str()) != 0) return base::ErrnoToStatus(errno, absl::StrCat("remove ", path));
   const auto segment = devices_[device].segments.find(number);
-  if (segment->second.file) (void)io_->RemoveFile(segment->second.id);
+  Close(&segment->second);
+  SetFileBytes(&segment->second, 0);
   devices_[device].segments.erase(segment);
   touched_.erase({device, number});
   return absl::OkStatus();
 }
 
-absl::StatusOr<FileId> SegmentFiles::File(uint16_t device, uint32_t segment) {
-  SPILLWAY_ASSIGN_OR_RETURN(Segment* const open, Open(device, segment, 0));
-  return open->id;
+absl::StatusOr<FileUse> SegmentFiles::File(uint16_t device, uint32_t number) {
+  SPILLWAY_ASSIGN_OR_RETURN(Segment* const segment, Open(device, number, 0));
+  FileUse use(segment->open, &segment->open->id);
+  if (open_.size() <= max_open_ || CloseIdle()) return use;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("open ", Path(device, number), ": transfers are under way on ", max_open_,
+                   " segment files, as many as a store has open where a process may have ",
+                   MaxDescriptors(), " files open; raise that limit ('ulimit -n')"));
 }
 
 bool SegmentFiles::Holds(const Extent& extent) const {
@@ -149,13 +225,6 @@ uint64_t SegmentFiles::written_bytes(uint16_t device, uint32_t segment) const {
   const auto& segments = devices_[device].segments;
   const auto found = segments.find(segment);
   return found == segments.end() ? 0 : found->second.written_bytes;
-}
-
-uint64_t SegmentFiles::total_bytes() const {
-  uint64_t bytes = 0;
-  for (const Device& device : devices_)
-    for (const auto& [number, segment] : device.segments) bytes += segment.file_bytes;
-  return bytes;
 }
 
 std::optional<SegmentFiles::Region> SegmentFiles::AdoptTail(uint16_t device) {
@@ -199,9 +268,10 @@ void SegmentFiles::Flushed() {
 }
 
 absl::Status SegmentFiles::Extend(Segment* segment, uint64_t size_bytes) {
-  const int fd = segment->file->fd();
+  const DirectFile& file = segment->open->file;
+  const int fd = file.fd();
   if (Fallocate(fd, segment->file_bytes, size_bytes) == 0) {
-    segment->file_bytes += size_bytes;
+    SetFileBytes(segment, segment->file_bytes + size_bytes);
     return absl::OkStatus();
   }
   const int error = errno;
@@ -209,17 +279,17 @@ absl::Status SegmentFiles::Extend(Segment* segment, uint64_t size_bytes) {
   if (error == EOPNOTSUPP || error == ENOSYS || error == EINVAL) {
     // No fallocate here: a sparse file. Its writes may meet a full file system themselves.
     if (::ftruncate(fd, static_cast<off_t>(new_size_bytes)) != 0) {
-      return base::ErrnoToStatus(errno, absl::StrCat("extend ", segment->file->path()));
+      return base::ErrnoToStatus(errno, absl::StrCat("extend ", file.path()));
     }
-    segment->file_bytes = new_size_bytes;
+    SetFileBytes(segment, new_size_bytes);
     return absl::OkStatus();
   }
   // A failed fallocate may have added part of it.
   if (::ftruncate(fd, static_cast<off_t>(segment->file_bytes)) != 0) {
-    return base::ErrnoToStatus(errno, absl::StrCat("shorten ", segment->file->path()));
+    return base::ErrnoToStatus(errno, absl::StrCat("shorten ", file.path()));
   }
   return base::ErrnoToStatus(
-      error, absl::StrCat("extend ", segment->file->path(), " from ", segment->file_bytes, " to ",
+      error, absl::StrCat("extend ", file.path(), " from ", segment->file_bytes, " to ",
                           new_size_bytes, " bytes"));
 }
 
@@ -265,20 +335,24 @@ absl::StatusOr<SegmentFiles::Region> SegmentFiles::Grow(uint16_t device, uint64_
   return region;
 }
 
+absl::Status SegmentFiles::SyncFile(const DirectFile& file) {
+  if (::fdatasync(file.fd()) == 0) return absl::OkStatus();
+  const absl::Status status = base::ErrnoToStatus(errno, absl::StrCat("sync ", file.path()));
+  sync_error_ = {status.code(),
+                 absl::StrCat(status.message(),
+                              "; what was written since the last commit may be lost, so nothing "
+                              "more can be committed: open the store again to go on from there")};
+  return sync_error_;
+}
+
 absl::Status SegmentFiles::Sync() {
   if (!sync_error_.ok()) return sync_error_;
   for (const auto& [device, number] : touched_) {
-    // Opened, if it was not: a tail that a crash has left was adopted and not written yet.
+    // Opened, if it is not: it was closed for others, or is a tail that a crash has left, adopted
+    // and not written yet.
     absl::StatusOr<Segment*> segment = Open(device, number, 0);
     if (!segment.ok()) return segment.status();
-    const DirectFile& file = *(*segment)->file;
-    if (::fdatasync(file.fd()) == 0) continue;
-    const absl::Status status = base::ErrnoToStatus(errno, absl::StrCat("sync ", file.path()));
-    sync_error_ = {status.code(),
-                   absl::StrCat(status.message(),
-                                "; what was written since the last commit may be lost, so nothing "
-                                "more can be committed: open the store again to go on from there")};
-    return sync_error_;
+    SPILLWAY_RETURN_IF_ERROR(SyncFile((*segment)->open->file));
   }
   touched_.clear();
   for (size_t i = 0; i < devices_.size(); ++i) {
@@ -309,14 +383,16 @@ absl::StatusOr<uint64_t> SegmentFiles::CutTails() {
   for (uint16_t device = 0; device < num_devices(); ++device) {
     std::vector<uint32_t> empty;
     for (auto& [number, segment] : devices_[device].segments) {
+      if (!segment.is_measured) SPILLWAY_RETURN_IF_ERROR(Measure(device, number, &segment));
       if (segment.size_bytes == 0) empty.push_back(number);
       if (segment.file_bytes == segment.size_bytes) continue;
       SPILLWAY_RETURN_IF_ERROR(Open(device, number, 0).status());
-      SPILLWAY_ASSIGN_OR_RETURN(const uint64_t before, StoredBytes(*segment.file));
-      if (::ftruncate(segment.file->fd(), static_cast<off_t>(segment.size_bytes)) != 0)
-        return base::ErrnoToStatus(errno, absl::StrCat("shorten ", segment.file->path()));
-      segment.file_bytes = segment.size_bytes;
-      SPILLWAY_ASSIGN_OR_RETURN(const uint64_t after, StoredBytes(*segment.file));
+      const DirectFile& file = segment.open->file;
+      SPILLWAY_ASSIGN_OR_RETURN(const uint64_t before, StoredBytes(file));
+      if (::ftruncate(file.fd(), static_cast<off_t>(segment.size_bytes)) != 0)
+        return base::ErrnoToStatus(errno, absl::StrCat("shorten ", file.path()));
+      SetFileBytes(&segment, segment.size_bytes);
+      SPILLWAY_ASSIGN_OR_RETURN(const uint64_t after, StoredBytes(file));
       bytes += before - std::min(before, after);
     }
     for (uint32_t number : empty) SPILLWAY_RETURN_IF_ERROR(Remove(device, number));
@@ -326,7 +402,7 @@ absl::StatusOr<uint64_t> SegmentFiles::CutTails() {
 
 absl::StatusOr<uint64_t> SegmentFiles::Punch(uint16_t device, const Region& hole) {
   SPILLWAY_ASSIGN_OR_RETURN(Segment* const segment, Open(device, hole.segment, 0));
-  const DirectFile& file = *segment->file;
+  const DirectFile& file = segment->open->file;
   SPILLWAY_ASSIGN_OR_RETURN(const uint64_t before, StoredBytes(file));
   int result;
   do {

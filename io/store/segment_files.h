@@ -7,12 +7,19 @@
 // One idea: a file grows by fallocate, so a full file system is found when room is asked for, not
 // by a write that is already on its way. The step amortises that call's cost (about 2 ms each,
 // measured on ext4).
+//
+// What a file costs is paid when it is used: opening a store lists names and asks for the size only
+// of files that may have grown since the last commit, and of open files there are at most half of
+// what the process may have, the least recently used being closed for others.
 
 #ifndef SPILLWAY_IO_STORE_SEGMENT_FILES_H_
 #define SPILLWAY_IO_STORE_SEGMENT_FILES_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <list>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -29,7 +36,7 @@
 namespace spillway::io {
 
 // The bound on the size of a segment file. Each 64 segments it doubles, so that a store of 16 TB in
-// one folder needs about 500 open files and not 16,000.
+// one folder needs about 500 files and not 16,000.
 uint64_t SegmentBoundBytes(uint64_t segment_bytes, uint32_t segment);
 
 // The segment files of all folders, registered with an IoEngine while they are open. `folders` and
@@ -52,9 +59,11 @@ class SegmentFiles {
   SegmentFiles& operator=(const SegmentFiles&) = delete;
   ~SegmentFiles();
 
-  // Looks at the files that are there, and opens none. DataLoss: one that the catalog knows is
-  // missing, or shorter than it says. Bytes beyond what it says, or of files that it does not know,
-  // are what a crash has left: tails.
+  // Lists the files that are there, and opens none. DataLoss: one that the catalog knows is
+  // missing. Bytes beyond what it says, or of files that it does not know, are what a crash has
+  // left: tails. The sizes of the newest file and of those that the catalog does not know are
+  // looked at now, those of others when they are opened, or trimmed. DataLoss then: it is shorter
+  // than the catalog says.
   absl::Status Load(const std::vector<CatalogSegment>& known);
   // The next tail of a device, in use from now on; none: there is none.
   std::optional<Region> AdoptTail(uint16_t device);
@@ -63,15 +72,17 @@ class SegmentFiles {
   // system is full; the file is as it was. The device must have no tails.
   absl::StatusOr<Region> Grow(uint16_t device, uint64_t needed_bytes, uint64_t wanted_bytes);
 
-  absl::StatusOr<FileId> File(uint16_t device, uint32_t segment);
+  // ResourceExhausted: as many files as may be open are in use, or the process has no descriptor
+  // left; it may go better once one of them is not.
+  absl::StatusOr<FileUse> File(uint16_t device, uint32_t segment);
   std::string Path(uint16_t device, uint32_t segment) const {
     return (*folders_)[device].SegmentPath(segment);
   }
   // Whether the extent lies within what is known of its file.
   bool Holds(const Extent& extent) const;
   uint64_t written_bytes(uint16_t device, uint32_t segment) const;
-  // Of all files: what is in use or free, tails included.
-  uint64_t total_bytes() const;
+  // Of all files: what is in use or free, tails that were seen included.
+  uint64_t total_bytes() const { return total_bytes_; }
 
   // The extent was handed out: bytes before its end count as written.
   void HandedOut(const Extent& extent);
@@ -94,12 +105,18 @@ class SegmentFiles {
   absl::Status Sync();
 
  private:
-  struct Segment {
-    std::optional<DirectFile> file;  // none: not opened yet
+  using Key = std::pair<uint16_t, uint32_t>;
+  struct OpenFile {
+    DirectFile file;
     FileId id;
-    uint64_t file_bytes = 0;     // whole units
-    uint64_t size_bytes = 0;     // in use: what the allocator was told of
-    uint64_t written_bytes = 0;  // bytes from here on were never handed out
+  };
+  struct Segment {
+    std::shared_ptr<OpenFile> open;      // null: not now
+    std::list<Key>::iterator last_used;  // in open_; if it is open
+    bool is_measured = false;            // file_bytes is what the file has, not what it should have
+    uint64_t file_bytes = 0;             // whole units
+    uint64_t size_bytes = 0;             // in use: what the allocator was told of
+    uint64_t written_bytes = 0;          // bytes from here on were never handed out
     uint64_t catalog_size_bytes = 0;
     uint64_t catalog_written_bytes = 0;
     bool is_known() const {
@@ -113,6 +130,12 @@ class SegmentFiles {
 
   uint16_t num_devices() const { return static_cast<uint16_t>(devices_.size()); }
   absl::StatusOr<Segment*> Open(uint16_t device, uint32_t segment, int flags);
+  absl::StatusOr<DirectFile> OpenFor(const std::string& path, int flags);
+  bool CloseIdle();
+  void Close(Segment* segment);
+  absl::Status SyncFile(const DirectFile& file);
+  absl::Status Measure(uint16_t device, uint32_t number, Segment* segment);
+  void SetFileBytes(Segment* segment, uint64_t bytes);
   absl::Status Extend(Segment* segment, uint64_t size_bytes);
   absl::StatusOr<Region> GrowNewest(uint16_t device, uint64_t needed_bytes, uint64_t wanted_bytes);
   absl::Status Remove(uint16_t device, uint32_t segment);
@@ -120,8 +143,11 @@ class SegmentFiles {
   const std::vector<StoreFolder>* const folders_;
   const Options options_;
   IoEngine* const io_;
+  const size_t max_open_;
   std::vector<Device> devices_;
-  std::set<std::pair<uint16_t, uint32_t>> touched_;
+  std::list<Key> open_;  // the most recently used first
+  uint64_t total_bytes_ = 0;
+  std::set<Key> touched_;
   absl::Status sync_error_;
 };
 

@@ -74,7 +74,9 @@ absl::Status SqliteDatabase::ToStatus(int code, std::string_view what) const {
   if (code == SQLITE_IOERR_SHORT_READ || code == SQLITE_IOERR_CORRUPTFS) {
     return absl::DataLossError(message);
   }
-  if (primary_code == SQLITE_IOERR && system_errno != 0)
+  const bool too_many_files =
+      primary_code == SQLITE_CANTOPEN && (system_errno == EMFILE || system_errno == ENFILE);
+  if (too_many_files || (primary_code == SQLITE_IOERR && system_errno != 0))
     return base::ErrnoToStatus(system_errno, message);
   return {CodeOf(primary_code), message};
 }
@@ -83,15 +85,17 @@ namespace {
 
 int OpenFlags(SqliteDatabase::Mode mode) {
   using Mode = SqliteDatabase::Mode;
+  // One thread at a time: reading a column then takes no mutex.
+  constexpr int kFlags = SQLITE_OPEN_NOMUTEX;
   switch (mode) {
-    case Mode::kCreate: return SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
-    case Mode::kReadAlone: return SQLITE_OPEN_READONLY | SQLITE_OPEN_URI;
-    case Mode::kReadShared: return SQLITE_OPEN_READONLY;
+    case Mode::kCreate: return kFlags | SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
+    case Mode::kReadAlone: return kFlags | SQLITE_OPEN_READONLY | SQLITE_OPEN_URI;
+    case Mode::kReadShared: return kFlags | SQLITE_OPEN_READONLY;
     // To read a log alone, SQLite wants a lock that a file opened for reading cannot have.
     case Mode::kReadWithLog:
     case Mode::kExisting: break;
   }
-  return SQLITE_OPEN_READWRITE;
+  return kFlags | SQLITE_OPEN_READWRITE;
 }
 
 // A path as SQLite's URIs want it: "?", "#" and "%" mean something there.

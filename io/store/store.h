@@ -74,6 +74,9 @@ struct SnapshotRecord {
   std::string user_state;
 };
 
+// A file that stays open for as long as this is held: at least until the requests on it have ended.
+using FileUse = std::shared_ptr<const FileId>;
+
 // A tensor's index in this store, dense from zero, stable for the life of the Store object.
 using TensorIndex = uint32_t;
 
@@ -134,8 +137,9 @@ class Store {
   virtual absl::StatusOr<Extent> Allocate(uint32_t size_bytes) = 0;
   // Returns an extent that was allocated and never recorded.
   virtual void Release(const Extent& extent) = 0;
-  // The file to read or write an extent through, opened on first use, and its path for messages.
-  virtual absl::StatusOr<FileId> File(const Extent& extent) = 0;
+  // The file to read or write an extent through, opened if it is not, and its path for messages.
+  // ResourceExhausted: too many files are in use; it may go better once some are not.
+  virtual absl::StatusOr<FileUse> File(const Extent& extent) = 0;
   virtual std::string Path(const Extent& extent) const = 0;
 
   // The page was written there. The copy before it is freed at once if no commit names it, else

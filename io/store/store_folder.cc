@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -379,6 +380,22 @@ absl::StatusOr<std::vector<std::string>> StoreFolder::ListStoreFiles() const {
   return paths;
 }
 
+namespace {
+
+// The number that a segment file has after its prefix. Only as SegmentPath writes it: "1.bak" is
+// someone else's.
+std::optional<uint32_t> SegmentNumber(std::string_view digits) {
+  if (digits.size() < 6 || (digits.size() > 6 && digits[0] == '0')) return std::nullopt;
+  uint32_t number = 0;
+  const char* const end = digits.data() + digits.size();
+  const auto [parsed, error] = std::from_chars(digits.data(), end, number);
+  if (error != std::errc() || parsed != end || number >= StoreFolder::kMaxSegments)
+    return std::nullopt;
+  return number;
+}
+
+}  // namespace
+
 absl::StatusOr<std::vector<uint32_t>> StoreFolder::ListSegments() const {
   struct Closer {
     void operator()(DIR* folder) const { ::closedir(folder); }
@@ -387,16 +404,10 @@ absl::StatusOr<std::vector<uint32_t>> StoreFolder::ListSegments() const {
   if (!folder) return FileErrorToStatus(errno, absl::StrCat("list ", path_));
   std::vector<uint32_t> segments;
   for (errno = 0; const dirent* entry = ::readdir(folder.get()); errno = 0) {
-    const std::optional<std::string> digits =
-        std::string_view(entry->d_name).starts_with(kSegmentPrefix)
-            ? std::optional<std::string>(entry->d_name + sizeof(kSegmentPrefix) - 1)
-            : std::nullopt;
-    uint32_t segment = 0;
-    // Only the exact name: "spillway-segment-1.bak" is someone else's.
-    if (digits && absl::SimpleAtoi(*digits, &segment) && segment < kMaxSegments &&
-        File(entry->d_name) == SegmentPath(segment)) {
-      segments.push_back(segment);
-    }
+    std::string_view digits = entry->d_name;
+    if (!digits.starts_with(kSegmentPrefix)) continue;
+    digits.remove_prefix(std::string_view(kSegmentPrefix).size());
+    if (const auto segment = SegmentNumber(digits)) segments.push_back(*segment);
   }
   if (errno != 0) return FileErrorToStatus(errno, absl::StrCat("list ", path_));
   std::sort(segments.begin(), segments.end());

@@ -46,7 +46,7 @@ class StoreImpl final : public Store {
     return space_->Allocate(size_bytes);
   }
   void Release(const Extent& extent) override { space_->Release(extent); }
-  absl::StatusOr<FileId> File(const Extent& extent) override {
+  absl::StatusOr<FileUse> File(const Extent& extent) override {
     return space_->files().File(extent.device, extent.segment);
   }
   std::string Path(const Extent& extent) const override {

@@ -167,12 +167,13 @@ absl::StatusOr<Found> Look(const Folders& folders, const Identities& identities)
     if (identities[i] && identities[i]->scratch) any_scratch = true;
     if (identities[i] && !identities[i]->scratch) with_identity = &folders[i];
   }
+  SPILLWAY_ASSIGN_OR_RETURN(const bool has_catalog, folders[0].HasCatalog());
+  const bool has_store = with_identity && identities[0];
+  if (has_store) SPILLWAY_RETURN_IF_ERROR(CheckFoldersBelongTogether(folders, identities));
+  if (has_store && has_catalog) return Found::kStore;
   SPILLWAY_ASSIGN_OR_RETURN(const StoreFolder* const with_segments,
                             FolderWithSegments(folders, identities));
-  SPILLWAY_ASSIGN_OR_RETURN(const bool has_catalog, folders[0].HasCatalog());
-  if (with_identity && identities[0]) {
-    SPILLWAY_RETURN_IF_ERROR(CheckFoldersBelongTogether(folders, identities));
-    if (has_catalog) return Found::kStore;
+  if (has_store) {
     if (!with_segments) return Found::kLeftovers;
     return absl::DataLossError(
         absl::StrCat(folders[0].CatalogPath(), " is missing, but ", with_segments->path(),

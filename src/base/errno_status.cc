@@ -2,6 +2,8 @@
 
 #include "src/base/errno_status.h"
 
+#include <sys/resource.h>
+
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -26,6 +28,17 @@ absl::StatusCode Code(int error) {
   }
 }
 
+// Limits that are not the operation's own, and what raises them.
+std::string Advice(int error) {
+  rlimit limit;
+  if (error == EMFILE && ::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    return "; this process may have " + std::to_string(limit.rlim_cur) +
+           " files open: raise that limit ('ulimit -n')";
+  }
+  if (error == ENFILE) return "; raise the machine's limit ('sysctl fs.file-max')";
+  return "";
+}
+
 }  // namespace
 
 absl::Status ErrnoToStatus(int error, std::string_view what) {
@@ -35,6 +48,7 @@ absl::Status ErrnoToStatus(int error, std::string_view what) {
   message += ": ";
   message += meaning != nullptr ? meaning : "unknown error";
   message += " (" + (name != nullptr ? std::string(name) : std::to_string(error)) + ")";
+  message += Advice(error);
   return absl::Status(Code(error), message);
 }
 

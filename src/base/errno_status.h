@@ -11,7 +11,8 @@
 
 namespace spillway::base {
 
-// "WHAT: No space left on device (ENOSPC)". Codes: ResourceExhausted (ENOSPC, EDQUOT, ENOMEM,
+// "WHAT: No space left on device (ENOSPC)", and where a process or the machine has too many files
+// open, what the limit is and how to raise it. Codes: ResourceExhausted (ENOSPC, EDQUOT, ENOMEM,
 // EMFILE, ENFILE), NotFound (ENOENT), AlreadyExists (EEXIST), FailedPrecondition (EACCES, EPERM,
 // EROFS), InvalidArgument (EINVAL), Unavailable for the rest, EIO among them.
 absl::Status ErrnoToStatus(int error, std::string_view what);

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "io/make_io_engine.h"
 #include "io/store/store.h"
 #include "src/base/bytes.h"
 #include "src/base/mutex.h"
@@ -73,7 +74,8 @@ class StreamImpl final : public Stream {
 
 class EngineImpl final : public Engine {
  public:
-  static absl::StatusOr<std::unique_ptr<Engine>> Open(EngineOptions options);
+  static absl::StatusOr<std::unique_ptr<Engine>> Open(EngineOptions options,
+                                                      const engine::MakeIo& make_io);
 
   absl::StatusOr<TensorId> Register(const TensorSpec& spec, const Reader& reader) override;
   absl::StatusOr<TensorId> Find(std::string_view name) const override;
@@ -137,15 +139,22 @@ class EngineImpl final : public Engine {
 };
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(EngineOptions options) {
-  return EngineImpl::Open(std::move(options));
+  return engine::OpenEngine(std::move(options), io::MakeIoEngine);
 }
 
-absl::StatusOr<std::unique_ptr<Engine>> EngineImpl::Open(EngineOptions options) {
+absl::StatusOr<std::unique_ptr<Engine>> engine::OpenEngine(EngineOptions options,
+                                                           const MakeIo& make_io) {
+  return EngineImpl::Open(std::move(options), make_io);
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> EngineImpl::Open(EngineOptions options,
+                                                         const engine::MakeIo& make_io) {
   auto engine = std::make_unique<EngineImpl>();
   EngineImpl* self = engine.get();
   const auto announce = [self](std::string_view what) { self->Announce(what); };
   engine->options_ = options;
-  SPILLWAY_ASSIGN_OR_RETURN(engine::MoverParts parts, engine::MakeMoverParts(options, announce));
+  SPILLWAY_ASSIGN_OR_RETURN(engine::MoverParts parts,
+                            engine::MakeMoverParts(options, make_io, announce));
   engine->page_bytes_ = engine::PageBytes(options);
   if (parts.store != nullptr) {
     engine->page_bytes_ = parts.store->page_bytes();

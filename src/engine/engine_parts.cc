@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "io/make_io_engine.h"
+#include "io/io_engine_options.h"
 #include "io/store/calibration.h"
 #include "io/store/store.h"
 #include "src/base/existing_folder.h"
@@ -57,7 +57,8 @@ absl::Status CheckOptions(const EngineOptions& options) {
 }
 
 // The I/O engine's queues go by what is known of the devices, measured now if that was asked for.
-absl::Status SetQueues(const EngineOptions& options, io::Store& store, io::IoEngine& io) {
+absl::Status SetQueues(const EngineOptions& options, const io::Announce& announce, io::Store& store,
+                       io::IoEngine& io) {
   const uint64_t memory_bytes =
       std::min(io::CalibrationOptions().memory_bytes, options.pinned_bytes);
   const uint64_t file_bytes = std::min(4 * memory_bytes, options.store_bytes);
@@ -67,18 +68,32 @@ absl::Status SetQueues(const EngineOptions& options, io::Store& store, io::IoEng
     io::ApplyProfiles(store, io);
     return absl::OkStatus();
   }
-  return io::CalibrateStore(store, options.store, io, options.calibration == Calibration::kNow,
-                            {.file_bytes = file_bytes, .memory_bytes = memory_bytes});
+  const bool again = options.calibration == Calibration::kNow;
+  const absl::Status status = io::CalibrateStore(
+      store, options.store, io, again,
+      {.file_bytes = file_bytes, .memory_bytes = memory_bytes, .stop = options.stop});
+  if (status.ok() || again || absl::IsCancelled(status)) return status;
+  if (announce) {
+    announce(
+        absl::StrCat("the store's devices could not be measured, so default queue depths and "
+                     "request sizes are used: ",
+                     status.message()));
+  }
+  for (uint16_t device = 0; device < store.num_devices(); ++device) {
+    io.SetDepths(device, io::DefaultDepths(options.queue_depth));
+  }
+  io::ApplyProfiles(store, io);
+  return absl::OkStatus();
 }
 
 // The I/O engine and the store that it serves.
-absl::Status OpenStore(const EngineOptions& options, const io::Announce& announce,
-                       MoverParts* parts) {
+absl::Status OpenStore(const EngineOptions& options, const MakeIo& make_io,
+                       const io::Announce& announce, MoverParts* parts) {
   const auto kind = static_cast<io::IoEngineKind>(options.io);
   io::IoEngineOptions io_options;
   io_options.queue_depth = options.queue_depth;
   const std::string folder = base::ExistingFolder(options.store.front());
-  SPILLWAY_ASSIGN_OR_RETURN(parts->io, io::MakeIoEngine(kind, io_options, folder, announce));
+  SPILLWAY_ASSIGN_OR_RETURN(parts->io, make_io(kind, io_options, folder, announce));
   const io::StoreOptions store_options{.folders = options.store,
                                        .must_not_exist = options.mode != OpenMode::kOpenOrCreate,
                                        .scratch = options.mode == OpenMode::kScratch,
@@ -87,7 +102,7 @@ absl::Status OpenStore(const EngineOptions& options, const io::Announce& announc
                                        .page_bytes = options.page_bytes,
                                        .announce = announce};
   SPILLWAY_ASSIGN_OR_RETURN(parts->store, io::Store::Open(store_options, parts->io.get()));
-  return SetQueues(options, *parts->store, *parts->io);
+  return SetQueues(options, announce, *parts->store, *parts->io);
 }
 
 }  // namespace
@@ -96,12 +111,13 @@ uint64_t PageBytes(const EngineOptions& options) {
   return options.page_bytes != 0 ? options.page_bytes : kDefaultPageBytes;
 }
 
-absl::StatusOr<MoverParts> MakeMoverParts(const EngineOptions& options,
+absl::StatusOr<MoverParts> MakeMoverParts(const EngineOptions& options, const MakeIo& make_io,
                                           const io::Announce& announce) {
   SPILLWAY_RETURN_IF_ERROR(CheckOptions(options));
   MoverParts parts;
   SPILLWAY_ASSIGN_OR_RETURN(parts.runtime, tiers::MakeDeviceRuntime(options.device));
-  if (!options.store.empty()) SPILLWAY_RETURN_IF_ERROR(OpenStore(options, announce, &parts));
+  if (!options.store.empty())
+    SPILLWAY_RETURN_IF_ERROR(OpenStore(options, make_io, announce, &parts));
 
   parts.slab_bytes = kSlabBytes;
   parts.timeline_events = options.timeline_events;

@@ -7,17 +7,29 @@
 #define SPILLWAY_ENGINE_ENGINE_PARTS_H_
 
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "io/direct_file.h"
+#include "io/io_engine.h"
+#include "io/make_io_engine.h"
 #include "spillway/engine.h"
 #include "src/engine/mover.h"
 
 namespace spillway::engine {
 
+// As io::MakeIoEngine, which all but tests give.
+using MakeIo = std::function<absl::StatusOr<std::unique_ptr<io::IoEngine>>(
+    io::IoEngineKind, const io::IoEngineOptions&, const std::string& folder, const io::Announce&)>;
+
+// Engine::Open, with the store's bytes going through an engine of the caller's making.
+absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(EngineOptions options, const MakeIo& make_io);
+
 // InvalidArgument names the option that is out of its limits; else the errors of the part that
 // could not be had. `announce` may be called as long as the parts live.
-absl::StatusOr<MoverParts> MakeMoverParts(const EngineOptions& options,
+absl::StatusOr<MoverParts> MakeMoverParts(const EngineOptions& options, const MakeIo& make_io,
                                           const io::Announce& announce);
 
 // The page size without a store, whose own counts where there is one.

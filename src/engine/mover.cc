@@ -38,6 +38,7 @@ Traffic operator-(const Traffic& after, const Traffic& before) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, ResidencyOptions options) {
+  if (parts.store != nullptr) options.small_bytes = io::PackedBytes(parts.store->page_bytes());
   std::unique_ptr<Mover> mover(new Mover(std::move(parts), std::move(options)));
   tiers::DeviceRuntime& runtime = mover->runtime();
   if (mover->parts_.device_bytes > 0) {

@@ -114,6 +114,7 @@ void Residency::Reset(const std::function<bool(TileIndex)>& is_stored) {
   for (Jobs* jobs : {&evictions_, &flushes_, &prefetches_}) jobs->clear();
   claims_.clear();
   written_.clear();
+  small_written_.clear();
   for (TileIndex index = 0; index < tiles_.size(); ++index) {
     Tile& tile = tiles_[index];
     ForgetCopies(index);
@@ -197,6 +198,7 @@ std::vector<Action> Residency::TakeActions() {
   }
   StartWriteBehind();
   AdvanceAll(flushes_);
+  small_leaves_ = false;
   FinishFlush();
   return std::exchange(actions_, {});
 }
@@ -313,6 +315,7 @@ void Residency::Start(Job& job, Transfer transfer) {
   tile.transfer = transfer;
   tile.transfer_job = &job;
   ++transfers_;
+  small_leaves_ |= transfer == Transfer::kWrite && IsSmall(tile);
   static constexpr std::array<Action::Kind, 6> kKinds = {
       Action::Kind::kForget, Action::Kind::kRead,   Action::Kind::kWrite,
       Action::Kind::kZero,   Action::Kind::kCopyIn, Action::Kind::kCopyOut};

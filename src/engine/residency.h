@@ -75,9 +75,10 @@ struct Stall {
 struct ResidencyOptions {
   uint64_t device_bytes = 0;  // budgets of the arenas
   uint64_t pinned_bytes = 0;
-  bool has_store = false;                          // without one, pinned memory is the last tier
-  int max_prefetches = 8;                          // tiles on their way ahead of use
-  int max_flushes = 16;                            // tiles on their way to a commit
+  bool has_store = false;    // without one, pinned memory is the last tier
+  int max_prefetches = 8;    // tiles on their way ahead of use
+  int max_flushes = 16;      // tiles on their way to a commit
+  uint64_t small_bytes = 0;  // tiles of at most this size are written together
   std::function<std::string(TileIndex)> describe;  // for messages: "tensor 'a' tile 3"
 };
 
@@ -162,7 +163,7 @@ class Residency {
     bool stored = false;  // NVMe has the newest bytes
     bool zero = true;     // never written
     bool writer = false;
-    bool queued = false;   // in written_
+    bool queued = false;   // in written_ or small_written_
     bool discard = false;  // once the transfer in flight ends
     Transfer transfer = Transfer::kNone;
     int readers = 0;
@@ -204,7 +205,9 @@ class Residency {
   Outcome AdvanceFlush(Job& job);
   bool StartPrefetches();
   void StartWriteBehind();
+  void TakeWritten(std::deque<TileIndex>& written, size_t max_flushes);
   void StartFlushes();
+  void AddFlushes();
   void FinishFlush();
 
   // Moving bytes towards a copy: starts the next transfer that brings the tile nearer to `tier`.
@@ -249,6 +252,7 @@ class Residency {
   static size_t At(Tier tier) { return tier == Tier::kDevice ? 0 : 1; }
   Copy& copy(Tile& tile, Tier tier) { return tile.copies[At(tier)]; }
   const Copy& copy(const Tile& tile, Tier tier) const { return tile.copies[At(tier)]; }
+  bool IsSmall(const Tile& tile) const { return tile.size_bytes <= options_.small_bytes; }
   bool Ready(const Tile& tile, Tier tier) const {
     return copy(tile, tier).state == Copy::State::kReady;
   }
@@ -267,11 +271,15 @@ class Residency {
   std::map<ClaimKey, Claim> claims_;
   UseQueue uses_;
   Jobs acquires_, evictions_, flushes_, prefetches_;
-  bool new_jobs_ = false;          // since the pump last looked
-  bool paused_ = false;            // between Pause and Resume or Reset
-  std::deque<TileIndex> written_;  // tiles written since they were last stored, oldest first
+  bool new_jobs_ = false;  // since the pump last looked
+  bool paused_ = false;    // between Pause and Resume or Reset
+  // Tiles written since they were last stored, oldest first.
+  std::deque<TileIndex> written_;
+  std::deque<TileIndex> small_written_;
+  bool small_leaves_ = false;  // a small tile's write has begun: others may go along
   Ticket flush_ticket_ = kNoTicket;
   TileIndex flush_cursor_ = 0;
+  bool flush_gathers_ = false;  // small tiles are only brought to pinned memory yet
   absl::Status flush_status_;
   uint64_t clock_ = 0;  // counts leases, for recency
   int transfers_ = 0;

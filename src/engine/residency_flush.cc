@@ -2,6 +2,10 @@
 //
 // Residency's way of tiles to NVMe that leave no tier: all that a commit needs, and, ahead of need,
 // the oldest that were written, so that their room is clean when it is wanted.
+//
+// Small tiles go together, so that PageIo packs them: what it gets in one pump, it writes in one
+// request. A flush writes them last, all at once; at other times none is written before one must
+// leave, and then others go along.
 
 #include <algorithm>
 #include <utility>
@@ -9,10 +13,16 @@
 #include "src/engine/residency.h"
 
 namespace spillway::engine {
+namespace {
+
+constexpr size_t kSmallTogether = 64;
+
+}  // namespace
 
 void Residency::Flush(Ticket ticket) {
   flush_ticket_ = ticket;
   flush_cursor_ = 0;
+  flush_gathers_ = true;
   flush_status_ = absl::OkStatus();
 }
 
@@ -28,6 +38,7 @@ Residency::Outcome Residency::AdvanceFlush(Job& job) {
   if (tile.writer) return for_commit ? Outcome::kWaiting : Outcome::kDone;
   if (Ready(tile, Tier::kPinned)) {
     if (copy(tile, Tier::kPinned).leaving) return Outcome::kWaiting;
+    if (for_commit && flush_gathers_ && IsSmall(tile)) return Outcome::kDone;
     Start(job, Transfer::kWrite);
     return Outcome::kProgress;
   }
@@ -43,8 +54,17 @@ Residency::Outcome Residency::AdvanceFlush(Job& job) {
 
 void Residency::StartFlushes() {
   if (flush_ticket_ == kNoTicket || !flush_status_.ok()) return;
-  while (flush_cursor_ < tiles_.size() &&
-         flushes_.size() < static_cast<size_t>(options_.max_flushes)) {
+  AddFlushes();
+  const bool gathered = flush_gathers_ && flush_cursor_ == tiles_.size() && flushes_.empty();
+  if (!gathered) return;
+  flush_gathers_ = false;
+  flush_cursor_ = 0;
+  AddFlushes();
+}
+
+void Residency::AddFlushes() {
+  const size_t limit = flush_gathers_ ? static_cast<size_t>(options_.max_flushes) : kSmallTogether;
+  while (flush_cursor_ < tiles_.size() && flushes_.size() < limit) {
     const TileIndex index = flush_cursor_++;
     const Tile& tile = tiles_[index];
     if (tile.transient || tile.zero || tile.stored) continue;
@@ -54,7 +74,7 @@ void Residency::StartFlushes() {
 
 void Residency::FinishFlush() {
   if (flush_ticket_ == kNoTicket || !flushes_.empty()) return;
-  if (flush_status_.ok() && flush_cursor_ < tiles_.size()) return;
+  if (flush_status_.ok() && (flush_gathers_ || flush_cursor_ < tiles_.size())) return;
   // Either the caller is told now, or what failed on the way has succeeded since.
   if (flush_status_.ok() || flush_status_ == write_error_) write_error_ = absl::OkStatus();
   actions_.push_back({.kind = flush_status_.ok() ? Action::Kind::kGrant : Action::Kind::kFail,
@@ -65,17 +85,22 @@ void Residency::FinishFlush() {
 void Residency::MarkWritten(TileIndex index) {
   Tile& tile = tiles_[index];
   if (!options_.has_store || tile.transient || std::exchange(tile.queued, true)) return;
-  written_.push_back(index);
+  (IsSmall(tile) ? small_written_ : written_).push_back(index);
 }
 
 // Writes the oldest tiles back before their room is needed, once pinned memory is half full.
 void Residency::StartWriteBehind() {
   if (writes_failing_ || paused_ || flush_ticket_ != kNoTicket) return;
+  if (small_leaves_) TakeWritten(small_written_, kSmallTogether);
   if (arenas_[1].used_bytes() < arenas_[1].size_bytes() / 2) return;
-  for (int looked = 0; looked < 16 && !written_.empty(); ++looked) {
-    if (flushes_.size() >= static_cast<size_t>(options_.max_flushes)) return;
-    const TileIndex index = written_.front();
-    written_.pop_front();
+  TakeWritten(written_, static_cast<size_t>(options_.max_flushes));
+}
+
+void Residency::TakeWritten(std::deque<TileIndex>& written, size_t max_flushes) {
+  for (size_t looked = 0; looked < max_flushes && !written.empty(); ++looked) {
+    if (flushes_.size() >= max_flushes) return;
+    const TileIndex index = written.front();
+    written.pop_front();
     Tile& tile = tiles_[index];
     tile.queued = false;
     if (tile.stored || tile.zero || tile.writer || !Ready(tile, Tier::kPinned)) continue;

@@ -17,6 +17,8 @@ namespace {
 constexpr double kForgetCost = 1.0;
 constexpr double kCopyOutCost = 1.5;
 constexpr double kWriteCost = 3.0;
+// A write costs a request, however small; and what stays for a while shares one with others.
+constexpr uint64_t kLeastWriteBytes = 64 * kKiB;
 
 }  // namespace
 
@@ -75,7 +77,10 @@ Residency::Leave Residency::CanLeave(const ArenaMap::Segment& segment, Tier tier
   const double recency = static_cast<double>(tile.last_use) / static_cast<double>(clock_ + 1);
   const double nearness =
       next == UseQueue::kNever ? 0.0 : 4.0 + 256.0 / static_cast<double>(next - uses_.now() + 1);
-  *cost = static_cast<double>(segment.size_bytes) * (move_cost + recency + nearness);
+  const bool small_write = !elsewhere && tier == Tier::kPinned && IsSmall(tile);
+  const uint64_t bytes =
+      small_write ? std::max(segment.size_bytes, kLeastWriteBytes) : segment.size_bytes;
+  *cost = static_cast<double>(bytes) * (move_cost + recency + nearness);
   return Leave::kNow;
 }
 

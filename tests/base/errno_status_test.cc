@@ -3,6 +3,7 @@
 #include "src/base/errno_status.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cerrno>
 #include <string>
@@ -14,6 +15,14 @@ TEST(ErrnoStatus, NamesTheOperationTheMeaningAndTheErrno) {
   const absl::Status status = ErrnoToStatus(ENOSPC, "write 'a/segment-0' at offset 4096");
   EXPECT_EQ(std::string(status.message()),
             "write 'a/segment-0' at offset 4096: No space left on device (ENOSPC)");
+}
+
+TEST(ErrnoStatus, TooManyFilesNamesTheLimitAndTheFix) {
+  rlimit limit;
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(std::string(ErrnoToStatus(EMFILE, "open a").message()),
+            "open a: Too many open files (EMFILE); this process may have " +
+                std::to_string(limit.rlim_cur) + " files open: raise that limit ('ulimit -n')");
 }
 
 TEST(ErrnoStatus, AnUnknownErrnoIsANumber) {

@@ -80,6 +80,7 @@ class Simulation {
     options.pinned_bytes = setup.pinned_units * kUnit;
     options.has_store = setup.has_store;
     options.max_prefetches = 3;
+    options.small_bytes = kUnit;
     options.describe = [](TileIndex tile) { return "tile " + std::to_string(tile); };
     return options;
   }

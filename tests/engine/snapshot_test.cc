@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -154,6 +155,36 @@ TEST_F(SnapshotTest, ATensorThatItLacksReadsAsZerosAndIsCommittedAgain) {
   Commit("again");
   Reopen();
   ExpectHolds(Register("later"), 6);
+  ExpectHolds(Register("w"), 1);
+}
+
+TEST_F(SnapshotTest, ATensorThatItLacksIsInTheNextCommitAsZeros) {
+  Put(weights_, 1);
+  Commit("");
+  ASSERT_TRUE(engine_->Snapshot("a").ok());
+  TensorSpec spec = engine_->Spec(weights_);
+  spec.name = "later";
+  int calls = 0;
+  const Reader reader = [&calls](uint64_t, std::span<std::byte> out) {
+    ++calls;
+    std::fill(out.begin(), out.end(), std::byte{1});
+    return absl::OkStatus();
+  };
+  ASSERT_TRUE(engine_->Register(spec, reader).ok());
+  Commit("with later");
+  ASSERT_TRUE(engine_->Restore("a").ok());
+  Reopen();
+  calls = 0;
+  ASSERT_TRUE(engine_->Register(spec, reader).ok());
+  EXPECT_GT(calls, 0) << "the restored commit has no such tensor";
+  ASSERT_TRUE(engine_->Restore("a").ok());
+  Commit("with zeros");  // registered, and written by nobody since
+  Reopen();
+  calls = 0;
+  const auto later = engine_->Register(spec, reader);
+  ASSERT_TRUE(later.ok()) << later.status();
+  EXPECT_EQ(calls, 0) << "the last commit has the tensor";
+  ExpectHolds(*later, 0, /*zeros=*/true);
   ExpectHolds(Register("w"), 1);
 }
 

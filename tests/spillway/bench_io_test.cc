@@ -123,6 +123,21 @@ TEST_F(BenchIoTest, InterruptedItRemovesEverythingAndSays130) {
   }
 }
 
+TEST_F(BenchIoTest, InterruptedTwiceItRemovesEverything) {
+  for (const int milliseconds : {50, 500, 1500}) {
+    SCOPED_TRACE(milliseconds);
+    Command command({"bench", "io", folder_ + "/a", "--size", "512MiB", "--memory", "64MiB",
+                     "--seconds", "600", "--full"});
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    command.Signal(SIGINT);
+    std::this_thread::sleep_for(std::chrono::milliseconds(310));  // sooner is the same press
+    command.Signal(SIGINT);
+    const Ended ended = command.Wait();
+    EXPECT_TRUE(ended.exit_code == 130 || ended.exit_code == -SIGINT) << ended.exit_code;
+    ExpectNothingLeft();
+  }
+}
+
 TEST_F(BenchIoTest, ADiskIsNeverFilled) {
   const Ended ended = RunCommand({"bench", "io", folder_ + "/a", "--size", "4000TiB"});
   EXPECT_EQ(ended.exit_code, 1);

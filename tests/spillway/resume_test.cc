@@ -112,6 +112,21 @@ TEST(Resume, ASecondCtrlCStopsAtOnceAndLosesNoCommit) {
   EXPECT_EQ(training.NumbersOf(resumed.json()), Uncut(steps));
 }
 
+TEST(Resume, CtrlCWhileDevicesAreMeasuredEndsTheRunBeforeItBegins) {
+  const Training training;
+  Command command(training.TrainInStore(kEndless) + Flags() + Arguments{"--calibrate", "now"});
+  // The store is there just before they are.
+  while (!command.has_ended() && !std::filesystem::exists(training.store() + "/spillway-store")) {
+    usleep(500);
+  }
+  command.Signal(SIGINT);
+  const Ended ended = command.Wait();
+  EXPECT_EQ(ended.exit_code, 130) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("interrupted while calibrating"));
+  EXPECT_TRUE(ReadLog(training.log()).empty());
+  EXPECT_FALSE(std::filesystem::exists(training.store() + "/spillway-store"));
+}
+
 TEST(Resume, KilledBetweenCommitsContinuesFromTheLast) {
   const Training training;
   const Arguments arguments =
@@ -152,6 +167,24 @@ TEST(Resume, KilledBeforeAnyCommitStartsAtTheFirstStep) {
   EXPECT_EQ(ended.json()["steps_this_run"], kSteps);
   EXPECT_EQ(ReadLog(training.log()).size(), static_cast<size_t>(kSteps));
   EXPECT_EQ(training.NumbersOf(ended.json()), Uncut());
+}
+
+// It commits nothing more, so it needs no room for a second state.
+TEST(Resume, OfADoneRunNeedsRoomForOneState) {
+  const Training training;
+  const Arguments arguments = training.TrainInStore(kSteps) + Flags();
+  const Ended small = RunCommand(arguments + Arguments{"--store-bytes", "64KiB"});
+  ASSERT_EQ(small.exit_code, 2) << small.err;
+  const Arguments bytes = {"--store-bytes", BytesNamedIn(small.err)};
+  const Ended done = RunCommand(arguments + bytes);
+  ASSERT_EQ(done.exit_code, 0) << done.err;
+  const Ended again = RunCommand(arguments + bytes + Arguments{"--resume"});
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(again.json()["steps_this_run"], 0);
+  EXPECT_EQ(again.json()["weights_hash"], done.json()["weights_hash"]);
+  const Ended more = RunCommand(WithSteps(arguments, kSteps + 1) + bytes + Arguments{"--resume"});
+  EXPECT_EQ(more.exit_code, 2) << more.err;
+  EXPECT_THAT(more.err, HasSubstr("--store-bytes"));
 }
 
 TEST(Resume, OfNothingBeginsAtTheFirstStep) {

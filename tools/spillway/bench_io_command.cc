@@ -7,15 +7,18 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "spillway/types.h"
 #include "spillway/version.h"
+#include "src/base/mutex.h"
 #include "src/base/status_macros.h"
 #include "tools/spillway/arguments.h"
 #include "tools/spillway/bench_io/bench.h"
@@ -45,6 +48,30 @@ struct Flags {
   bool json = false;
   bool no_fio = false;
   std::string html;
+};
+
+// What is on disk as long as the bench runs.
+class MadeFolders {
+ public:
+  void Add(const std::string& folder) {
+    base::MutexLock lock(&mutex_);
+    folders_.push_back(folder);
+  }
+  // Beside a bench that goes on: what it makes meanwhile is removed in the next round.
+  void Remove() {
+    base::MutexLock lock(&mutex_);
+    for (const std::string& folder : folders_) {
+      std::error_code error;
+      for (int round = 0; round < 100; ++round) {
+        std::filesystem::remove_all(folder, error);
+        if (!std::filesystem::exists(folder, error)) break;
+      }
+    }
+  }
+
+ private:
+  base::Mutex mutex_;
+  std::vector<std::string> folders_ ABSL_GUARDED_BY(mutex_);
 };
 
 // A line on a terminal that is written over; elsewhere one every ten seconds.
@@ -103,6 +130,9 @@ absl::Status RunBenchIo(Flags flags) {
     SPILLWAY_RETURN_IF_ERROR(WriteText(flags.html, ""));  // found out now, not after a minute
   }
   const std::atomic<bool>& interrupted = CatchInterrupts();
+  const auto made = std::make_shared<MadeFolders>();
+  TidyOnSecondInterrupt([made] { made->Remove(); });
+  flags.bench.made = [made](const std::string& folder) { made->Add(folder); };
   Progress progress;
   flags.bench.folders = flags.folders;
   flags.bench.fio = !flags.no_fio;

@@ -110,7 +110,8 @@ absl::Status CheckRoom(const EngineFlags& flags, const trainer::MinimumBudgets& 
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, OpenMode mode,
-                                                   const StoreNeed& need) {
+                                                   const StoreNeed& need,
+                                                   const std::atomic<bool>& stop) {
   EngineOptions options;
   options.store = flags.store;
   options.mode = mode;
@@ -121,6 +122,7 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, Ope
   options.io = flags.io;
   options.timeline_events = flags.timeline_events;
   options.calibration = CalibrationOf(flags.calibrate, need);
+  options.stop = &stop;
   options.announce = [](std::string_view text) {
     absl::FPrintF(stderr, "note: %s\n", std::string(text));
   };

@@ -7,6 +7,7 @@
 #ifndef SPILLWAY_TOOLS_SPILLWAY_ENGINE_FLAGS_H_
 #define SPILLWAY_TOOLS_SPILLWAY_ENGINE_FLAGS_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -54,9 +55,11 @@ StorePlace PlaceOf(const EngineFlags& flags);
 absl::Status CheckRoom(const EngineFlags& flags, const trainer::MinimumBudgets& smallest,
                        const StoreNeed& need);
 
-// Opens the engine; what the machine could not give is noted on stderr.
+// Opens the engine; what the machine could not give is noted on stderr. Cancelled if `stop` becomes
+// true while devices are measured.
 absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, OpenMode mode,
-                                                   const StoreNeed& need);
+                                                   const StoreNeed& need,
+                                                   const std::atomic<bool>& stop);
 
 }  // namespace spillway::command
 

@@ -49,7 +49,8 @@ absl::Status RunEval(const EvalFlags& flags) {
       const std::unique_ptr<trainer::TokenData> data,
       trainer::TokenData::Open(flags.data, "valid", config.vocab_size, sequence));
   const std::atomic<bool>& stop = CatchInterrupts();
-  SPILLWAY_ASSIGN_OR_RETURN(const InferenceModel loaded, LoadForInference(flags.inference, config));
+  SPILLWAY_ASSIGN_OR_RETURN(const InferenceModel loaded,
+                            LoadForInference(flags.inference, config, stop));
   SPILLWAY_ASSIGN_OR_RETURN(
       const trainer::Evaluation evaluation,
       trainer::Evaluate(loaded.model.get(), *data, sequence, flags.num_windows, &stop));

@@ -84,7 +84,8 @@ absl::Status RunGenerate(const GenerateFlags& flags) {
                             hf::ReadModelConfig(flags.inference.model));
   SPILLWAY_ASSIGN_OR_RETURN(std::vector<int32_t> prompt, ReadPrompt(flags, config.vocab_size));
   const std::atomic<bool>& stop = CatchInterrupts();
-  SPILLWAY_ASSIGN_OR_RETURN(const InferenceModel loaded, LoadForInference(flags.inference, config));
+  SPILLWAY_ASSIGN_OR_RETURN(const InferenceModel loaded,
+                            LoadForInference(flags.inference, config, stop));
 
   trainer::GenerateOptions options = flags.options;
   options.sequence = flags.inference.sequence;

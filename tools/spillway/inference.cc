@@ -27,7 +27,8 @@ absl::Status CheckInferenceFlags(const InferenceFlags& flags) {
 }
 
 absl::StatusOr<InferenceModel> LoadForInference(const InferenceFlags& flags,
-                                                const hf::ModelConfig& config) {
+                                                const hf::ModelConfig& config,
+                                                const std::atomic<bool>& stop) {
   trainer::ModelOptions options;
   options.precision = flags.precision;
   options.training = false;
@@ -39,7 +40,8 @@ absl::StatusOr<InferenceModel> LoadForInference(const InferenceFlags& flags,
       CheckRoom(flags.engine, trainer::SmallestBudgets(config, options), need));
 
   InferenceModel loaded;
-  SPILLWAY_ASSIGN_OR_RETURN(loaded.engine, OpenEngine(flags.engine, OpenMode::kScratch, need));
+  SPILLWAY_ASSIGN_OR_RETURN(loaded.engine,
+                            OpenEngine(flags.engine, OpenMode::kScratch, need, stop));
   loaded.pool = std::make_unique<ThreadPool>(static_cast<int>(flags.engine.threads));
   SPILLWAY_ASSIGN_OR_RETURN(
       loaded.model,

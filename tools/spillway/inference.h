@@ -5,6 +5,7 @@
 #ifndef SPILLWAY_TOOLS_SPILLWAY_INFERENCE_H_
 #define SPILLWAY_TOOLS_SPILLWAY_INFERENCE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -37,9 +38,11 @@ struct InferenceModel {
   std::unique_ptr<trainer::Model> model;
 };
 
-// Checks the budgets, opens a scratch engine and loads the weights of the folder.
+// Checks the budgets, opens a scratch engine and loads the weights of the folder. `stop` as of
+// OpenEngine.
 absl::StatusOr<InferenceModel> LoadForInference(const InferenceFlags& flags,
-                                                const hf::ModelConfig& config);
+                                                const hf::ModelConfig& config,
+                                                const std::atomic<bool>& stop);
 
 }  // namespace spillway::command
 

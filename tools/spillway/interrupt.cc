@@ -4,6 +4,7 @@
 
 #include "tools/spillway/interrupt.h"
 
+#include <semaphore.h>
 #include <signal.h>
 #include <time.h>
 #include <unistd.h>
@@ -11,6 +12,8 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string_view>
+#include <thread>
+#include <utility>
 
 #include "tools/spillway/exit_code.h"
 
@@ -23,6 +26,8 @@ constexpr int64_t kSamePressNanoseconds = 300'000'000;
 std::atomic<bool> interrupted{false};
 std::atomic<int64_t> first_nanoseconds{0};
 std::atomic<bool> commit_requested{false};
+std::atomic<bool> may_tidy{false};  // a thread waits for `second`
+sem_t second;
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
 
 int64_t NowNanoseconds() {
@@ -35,7 +40,10 @@ void OnSignal(int /*signal*/) {
   int64_t first = 0;
   const int64_t now = NowNanoseconds();
   if (!first_nanoseconds.compare_exchange_strong(first, now)) {
-    if (now - first > kSamePressNanoseconds) _exit(static_cast<int>(ExitCode::kInterrupted));
+    if (now - first <= kSamePressNanoseconds) return;
+    if (!may_tidy.exchange(false)) _exit(static_cast<int>(ExitCode::kInterrupted));
+    sem_post(&second);
+    first_nanoseconds.store(now);  // of the second press, which may arrive twice, too
     return;
   }
   interrupted.store(true);
@@ -59,6 +67,17 @@ void Handle(std::initializer_list<int> signals, void (*handler)(int)) {
 const std::atomic<bool>& CatchInterrupts() {
   Handle({SIGINT, SIGTERM}, OnSignal);
   return interrupted;
+}
+
+void TidyOnSecondInterrupt(std::function<void()> tidy) {
+  sem_init(&second, 0, 0);
+  std::thread([tidy = std::move(tidy)] {
+    while (sem_wait(&second) != 0) {  // a signal's handler ran on this thread
+    }
+    tidy();
+    _exit(static_cast<int>(ExitCode::kInterrupted));
+  }).detach();
+  may_tidy.store(true);
 }
 
 std::atomic<bool>& CatchCommitRequests() {

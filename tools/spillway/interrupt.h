@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Ctrl-C: the first asks the work to stop at its next good moment, the second ends the process at
-// once. SIGUSR1 asks for a commit.
+// once, after tidying up if there is something to tidy. SIGUSR1 asks for a commit.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_INTERRUPT_H_
 #define SPILLWAY_TOOLS_SPILLWAY_INTERRUPT_H_
 
 #include <atomic>
+#include <functional>
 
 namespace spillway::command {
 
 // Handles SIGINT and SIGTERM from now on; the flag returned becomes true with the first of them.
 const std::atomic<bool>& CatchInterrupts();
+
+// From now on the second of them runs `tidy`, on a thread of its own beside all that still runs,
+// before the process ends; a third ends it at once. To be called at most once, after
+// CatchInterrupts.
+void TidyOnSecondInterrupt(std::function<void()> tidy);
 
 // Handles SIGUSR1 from now on: each makes the flag true.
 std::atomic<bool>& CatchCommitRequests();

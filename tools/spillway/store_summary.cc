@@ -115,11 +115,12 @@ absl::Status ReadSnapshots(const io::StoreView& view, StoreSummary* summary) {
   SPILLWAY_ASSIGN_OR_RETURN(
       SqliteStatement get,
       view.catalog().database().Prepare(
-          "SELECT coalesce(sum(size_bytes), 0) FROM (SELECT DISTINCT k.device, k.segment, "
-          "k.offset, k.size_bytes FROM kept k WHERE NOT EXISTS (SELECT 1 FROM pages p WHERE "
-          "p.tensor = k.tensor AND p.page = k.page AND p.device = k.device AND p.segment = "
-          "k.segment AND p.offset = k.offset) AND NOT EXISTS (SELECT 1 FROM packs c WHERE "
-          "c.device = k.device AND c.segment = k.segment AND c.offset = k.offset))"));
+          "SELECT coalesce(sum(size_bytes), 0) FROM (SELECT k.size_bytes FROM kept k "
+          "LEFT JOIN packs c ON c.device = k.device AND c.segment = k.segment AND "
+          "c.offset = k.offset GROUP BY k.device, k.segment, k.offset HAVING CASE "
+          "WHEN c.num_references NOT NULL THEN count(*) = c.num_references "
+          "ELSE NOT EXISTS (SELECT 1 FROM pages p WHERE p.tensor = k.tensor AND p.page = k.page "
+          "AND p.device = k.device AND p.segment = k.segment AND p.offset = k.offset) END)"));
   SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, get.Step());
   if (has_row) summary->snapshot_bytes = Unsigned(get, 0);
   return absl::OkStatus();

@@ -57,7 +57,7 @@ struct StoreSummary {
   std::vector<TensorSummary> tensors;
   std::vector<DeviceSummary> devices;
   std::vector<io::SnapshotRecord> snapshots;
-  uint64_t snapshot_bytes = 0;  // that only snapshots need (shared extents left out)
+  uint64_t snapshot_bytes = 0;  // of extents that only snapshots need
 };
 
 absl::StatusOr<StoreSummary> SummarizeStore(const io::StoreView& view);

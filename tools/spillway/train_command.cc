@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "io/store/store_view.h"
 #include "spillway/engine.h"
 #include "spillway/thread_pool.h"
 #include "src/base/status_macros.h"
@@ -25,6 +26,7 @@
 #include "tools/trainer/export.h"
 #include "tools/trainer/master_weights.h"
 #include "tools/trainer/metrics/trace_file.h"
+#include "tools/trainer/train_state.h"
 #include "tools/trainer/trainer.h"
 #include "tools/trainer/weight_source.h"
 
@@ -87,16 +89,30 @@ absl::StatusOr<Inputs> ReadInputs(const TrainFlags& flags) {
   return inputs;
 }
 
+// Whether the store's last commit is of the run's last step: then none replaces it. Where it cannot
+// be told, whoever opens the store says why.
+bool HasNoStepLeft(const TrainFlags& flags) {
+  if (!flags.resume || !flags.steps || flags.engine.store.empty()) return false;
+  const auto view = io::StoreView::Open(flags.engine.store, io::StoreView::Wanted::kAnyState);
+  if (!view.ok()) return false;
+  const auto commit = (*view)->catalog().ReadCommit();
+  if (!commit.ok() || !commit->has_value()) return false;
+  const auto state = trainer::ParseTrainState((*commit)->user_state);
+  return state.ok() && state->step >= *flags.steps;
+}
+
 // What the store has to hold.
 StoreNeed NeedOf(const TrainFlags& flags, const hf::ModelConfig& config) {
   const trainer::TrainerOptions& options = flags.trainer;
+  const bool commits_again = flags.resume || options.commit_every > 0;
   return {.state = trainer::ModelStateBytes(config, options.model),
-          .keeps_old_copy = flags.resume || options.commit_every > 0,
+          .keeps_old_copy = commits_again && !HasNoStepLeft(flags),
           .is_committed = options.durable};
 }
 
 // The budgets, the disk, the export's place, the log's and the trace's.
-absl::Status CheckPlaces(const TrainFlags& flags, const hf::ModelConfig& config) {
+absl::Status CheckPlaces(const TrainFlags& flags, const hf::ModelConfig& config,
+                         const StoreNeed& need) {
   if (!flags.save.empty()) SPILLWAY_RETURN_IF_ERROR(trainer::CheckExportFolder(flags.save));
   if (!flags.log_json.empty()) {
     // Whether it can be written; it is replaced only once the store is known to be free.
@@ -105,8 +121,7 @@ absl::Status CheckPlaces(const TrainFlags& flags, const hf::ModelConfig& config)
   if (!flags.trace.empty()) {
     SPILLWAY_RETURN_IF_ERROR(trainer::StepLog::CheckWritable(flags.trace));
   }
-  return CheckRoom(flags.engine, trainer::SmallestBudgets(config, flags.trainer.model),
-                   NeedOf(flags, config));
+  return CheckRoom(flags.engine, trainer::SmallestBudgets(config, flags.trainer.model), need);
 }
 
 // The state to continue from; none: begin. Flags that would change its numbers are a usage error.
@@ -151,9 +166,9 @@ OpenMode ModeOf(const TrainFlags& flags) {
 }
 
 absl::StatusOr<TrainReport> Train(const TrainFlags& flags, const Inputs& inputs,
-                                  const std::atomic<bool>& stop) {
+                                  const StoreNeed& need, const std::atomic<bool>& stop) {
   SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
-                            OpenEngine(flags.engine, ModeOf(flags), NeedOf(flags, inputs.config)));
+                            OpenEngine(flags.engine, ModeOf(flags), need, stop));
   SPILLWAY_ASSIGN_OR_RETURN(const std::optional<TrainState> state,
                             LoadState(*engine, flags, inputs));
   std::unique_ptr<trainer::StepLog> log;
@@ -197,14 +212,14 @@ absl::StatusOr<TrainReport> Train(const TrainFlags& flags, const Inputs& inputs,
 absl::Status RunTrain(TrainFlags flags) {
   SPILLWAY_RETURN_IF_ERROR(FinishTrainFlags(&flags));
   SPILLWAY_ASSIGN_OR_RETURN(const Inputs inputs, ReadInputs(flags));
-  SPILLWAY_RETURN_IF_ERROR(CheckPlaces(flags, inputs.config));
   const StorePlace place = PlaceOf(flags.engine);
   const StoreNeed need = NeedOf(flags, inputs.config);
+  SPILLWAY_RETURN_IF_ERROR(CheckPlaces(flags, inputs.config, need));
   if (!flags.engine.store.empty()) {
     absl::FPrintF(stderr, "note: %s\n", DescribeStoreCost(place, need));
   }
   const std::atomic<bool>& stop = CatchInterrupts();
-  const absl::StatusOr<TrainReport> report = Train(flags, inputs, stop);
+  const absl::StatusOr<TrainReport> report = Train(flags, inputs, need, stop);
   if (!report.ok()) return WithRoomMissing(report.status(), place, need);
   absl::PrintF("%s", flags.json ? ToJson(*report).dump() + "\n" : ToText(*report));
   if (report->run.reason != trainer::EndReason::kInterrupted) return absl::OkStatus();

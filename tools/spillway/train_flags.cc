@@ -133,7 +133,8 @@ void AddOutput(CLI::App* app, TrainFlags* flags) {
                 "Continue from the store's last commit, or begin if there is none");
   AddText(app, "--save", &flags->save, "Export a Hugging Face folder at the end");
   AddText(app, "--log-json", &flags->log_json,
-          "A JSON line a step into this file (continued with --resume)");
+          "A JSON line a step into this file; --resume continues it from the commit on, each step "
+          "once");
   AddText(app, "--trace", &flags->trace,
           "The run's timeline into this file at its end, for ui.perfetto.dev and spillway report");
   app->add_flag("--hash-weights", flags->hash_weights, "Report a hash of the fp32 master weights");

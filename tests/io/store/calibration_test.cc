@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
 #include <vector>
@@ -95,6 +96,22 @@ TEST_P(CalibrationTest, AFailureIsReportedAndNothingStaysInFlight) {
   }
   auto engine = *MakeIoEngine(GetParam(), {}, testing::TempDir());
   EXPECT_FALSE(Calibrate("/nonexistent", *engine, 0, kQuick).ok());
+}
+
+TEST_P(CalibrationTest, StopsWhenItIsAskedTo) {
+  std::atomic<bool> stop = false;
+  std::atomic<int> answers = 0;
+  const auto stop_later = [&](const IoRequest&, int64_t result) {
+    if (++answers == 100) stop = true;
+    return result;
+  };
+  auto engine = *MakeIoEngine(GetParam(), {.result_hook = stop_later}, testing::TempDir());
+  CalibrationOptions options = kQuick;
+  options.stop = &stop;
+  const absl::Status status = Calibrate(testing::TempDir(), *engine, 0, options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+  EXPECT_LT(answers, 400) << "what was under way, and no more";
+  EXPECT_EQ(engine->in_flight(), 0);
 }
 
 // What was found is kept in the store, and measured again only when that is asked for.

@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <random>
@@ -32,6 +33,7 @@ using ::testing::HasSubstr;
 
 constexpr uint64_t kPageBytes = 64 * 1024;
 constexpr uint64_t kFileBytes = 64 << 20;
+constexpr uint64_t kPacked = PackedBytes(kPageBytes);
 
 // Extents from the file's start on, one after another, each used once unless it was given back at
 // once. It counts what is allocated and not given back.
@@ -52,7 +54,14 @@ class FileStore final : public Store {
     return extent;
   }
   void Release(const Extent& extent) override { EXPECT_EQ(taken.erase(extent.offset), 1u); }
-  absl::StatusOr<FileId> File(const Extent&) override { return id_; }
+  absl::StatusOr<FileUse> File(const Extent&) override {
+    if (files_in_use == max_files_in_use) return absl::ResourceExhaustedError("no descriptor");
+    ++files_in_use;
+    return FileUse(new FileId(id_), [this](const FileId* id) {
+      --files_in_use;
+      delete id;
+    });
+  }
   std::string Path(const Extent&) const override { return file_->path(); }
   absl::StatusOr<std::optional<PageRecord>> FindPage(TensorIndex tensor, uint64_t page) override {
     const auto found = pages.find({tensor, page});
@@ -81,8 +90,10 @@ class FileStore final : public Store {
 
   std::optional<DeviceProfile> profile;
   int allocations_left = -1;  // negative: any number
-  uint64_t gap_bytes = 0;     // between extents
-  std::set<uint64_t> taken;   // offsets
+  int max_files_in_use = -1;  // as long as each is another file; negative: any number
+  int files_in_use = 0;
+  uint64_t gap_bytes = 0;    // between extents
+  std::set<uint64_t> taken;  // offsets
   std::map<std::pair<TensorIndex, uint64_t>, PageRecord> pages;
 
  private:
@@ -168,9 +179,16 @@ class PageIoTest : public ::testing::TestWithParam<IoEngineKind> {
 };
 
 TEST_P(PageIoTest, WhatWasWrittenIsRead) {
-  const uint64_t sizes[] = {1,          kPackedBytes,       kPackedBytes + 1, kIoAlignment,
-                            kPageBytes, kPageBytes + 1,     10 * kPageBytes,  3 * kPageBytes - 4095,
-                            65,         40 * kPageBytes - 1};
+  const uint64_t sizes[] = {1,
+                            kPacked,
+                            kPacked + 1,
+                            kIoAlignment,
+                            kPageBytes,
+                            kPageBytes + 1,
+                            10 * kPageBytes,
+                            3 * kPageBytes - 4095,
+                            65,
+                            40 * kPageBytes - 1};
   TensorIndex tensor = 0;
   for (const uint64_t bytes : sizes) {
     SCOPED_TRACE(bytes);
@@ -231,31 +249,49 @@ TEST_P(PageIoTest, NeighboursShareRequestsOfTheDevicesSize) {
   EXPECT_EQ(sizes_, std::vector<uint32_t>(6, kPageBytes));
 }
 
-TEST_P(PageIoTest, SmallOperationsOfABatchShareUnits) {
+TEST_P(PageIoTest, SmallOperationsOfABatchShareAPack) {
   constexpr int kWrites = 50;
+  const auto bytes_of = [](int i) {
+    return i % 10 == 9 ? uint64_t{5000} : 100 + static_cast<uint64_t>(i) * 17;
+  };
   std::vector<AlignedBuffer> memory;
   for (int i = 0; i < kWrites; ++i) {
-    memory.emplace_back(kIoAlignment);
-    const uint64_t bytes = 100 + static_cast<uint64_t>(i) * 17;
-    FillPattern({memory.back().data(), bytes}, static_cast<uint64_t>(i));
-    io_->Write(static_cast<uint64_t>(i), static_cast<TensorIndex>(i), 0, bytes,
+    memory.emplace_back(RoundUp(bytes_of(i)));
+    FillPattern({memory.back().data(), bytes_of(i)}, static_cast<uint64_t>(i));
+    io_->Write(static_cast<uint64_t>(i), static_cast<TensorIndex>(i), 0, bytes_of(i),
                memory.back().data());
   }
   for (const auto& [tag, status] : ReapAll()) EXPECT_TRUE(status.ok()) << status;
-  EXPECT_EQ(sizes_.size(), 1u);  // the units lie side by side
-  std::map<uint64_t, uint32_t> end_in_unit;
+  EXPECT_EQ(store_->taken.size(), 1u);
+  ASSERT_EQ(sizes_.size(), 1u);
+  uint64_t end = 0;
   for (const auto& [key, record] : store_->pages) {
     EXPECT_TRUE(record.packed);
-    EXPECT_EQ(record.extent.size_bytes, kIoAlignment);
-    EXPECT_EQ(record.skip_bytes, end_in_unit[record.extent.offset]);
-    end_in_unit[record.extent.offset] += record.content_bytes;
-    EXPECT_LE(end_in_unit[record.extent.offset], kIoAlignment);
+    EXPECT_EQ(record.extent.size_bytes, sizes_[0]);
+    EXPECT_GE(record.skip_bytes, end);
+    EXPECT_LE(record.skip_bytes % kIoAlignment + record.content_bytes,
+              RoundUp(record.content_bytes));
+    end = record.skip_bytes + record.content_bytes;
   }
-  EXPECT_EQ(end_in_unit.size(), store_->taken.size());
-  EXPECT_LE(end_in_unit.size(), 8u);
+  EXPECT_EQ(RoundUp(end), sizes_[0]);  // no more than is needed
   for (int i = 0; i < kWrites; ++i) {
-    const uint64_t bytes = 100 + static_cast<uint64_t>(i) * 17;
-    EXPECT_TRUE(Read(static_cast<TensorIndex>(i), 0, bytes, static_cast<uint64_t>(i)).ok()) << i;
+    EXPECT_TRUE(Read(static_cast<TensorIndex>(i), 0, bytes_of(i), static_cast<uint64_t>(i)).ok())
+        << i;
+  }
+}
+
+TEST_P(PageIoTest, AFullPackGoesOffAndTheNextOneBegins) {
+  constexpr uint64_t kWrites = 5;
+  const AlignedBuffer memory(kWrites * kPacked);
+  for (uint64_t i = 0; i < kWrites; ++i) {
+    FillPattern({memory.data() + i * kPacked, kPacked}, i);
+    io_->Write(i, static_cast<TensorIndex>(i), 0, kPacked, memory.data() + i * kPacked);
+  }
+  for (const auto& [tag, status] : ReapAll()) EXPECT_TRUE(status.ok()) << status;
+  std::sort(sizes_.begin(), sizes_.end());
+  EXPECT_EQ(sizes_, (std::vector<uint32_t>{kPacked, kPackBytes, kPackBytes}));
+  for (uint64_t i = 0; i < kWrites; ++i) {
+    EXPECT_TRUE(Read(static_cast<TensorIndex>(i), 0, kPacked, i).ok()) << i;
   }
 }
 
@@ -392,6 +428,21 @@ TEST_P(PageIoTest, ManyOperationsAtOnce) {
     }
     engine_->Clear();
   }
+}
+
+// Requests wait for others of the same operation to end where each is on a file of its own and few
+// may be open.
+TEST_P(PageIoTest, WaitsForFilesThatAreInUse) {
+  store_->gap_bytes = kIoAlignment;  // each page is a request
+  store_->max_files_in_use = 3;
+  const AlignedBuffer memory(32 * kPageBytes);
+  io_->Write(1, 0, 0, 32 * kPageBytes, memory.data());
+  EXPECT_LE(store_->files_in_use, 3);
+  EXPECT_EQ(ReapAll().at(1), absl::OkStatus());
+  EXPECT_EQ(store_->files_in_use, 0);
+  store_->max_files_in_use = 0;
+  io_->Read(2, 0, 0, kPageBytes, memory.data());
+  EXPECT_TRUE(absl::IsResourceExhausted(ReapAll().at(2))) << "there is nothing to wait for";
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, PageIoTest,

@@ -58,6 +58,7 @@ class SimulatedStore {
     SPILLWAY_ASSIGN_OR_RETURN(store_, Store::Open(options, &io_));
     return absl::OkStatus();
   }
+  void Close() { store_.reset(); }
   // Writes pages of a tensor anew, each twice: the first copy's extent is free again before the
   // commit.
   absl::Status Write(const std::string& name, const std::vector<uint64_t>& pages) {
@@ -113,8 +114,8 @@ class SimulatedStore {
       for (uint64_t page = 0; tensor && page < kSimulatedPages; ++page) {
         SPILLWAY_ASSIGN_OR_RETURN(const auto record, store_->FindPage(*tensor, page));
         if (!record) continue;
-        SPILLWAY_ASSIGN_OR_RETURN(const FileId file, store_->File(record->extent));
-        const ssize_t got = ::pread(io_.fd(file), found.span().data(), kTestPageBytes,
+        SPILLWAY_ASSIGN_OR_RETURN(const FileUse file, store_->File(record->extent));
+        const ssize_t got = ::pread(io_.fd(*file), found.span().data(), kTestPageBytes,
                                     static_cast<off_t>(record->extent.offset));
         if (got != static_cast<ssize_t>(kTestPageBytes) ||
             record->checksum != Checksum(found.span())) {

@@ -1,20 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A store in a process whose standard streams are closed: none of its files may take their numbers,
-// or what is printed later would be written into it.
+// A store and its process's descriptors. Where the standard streams are closed, none of its files
+// may take their numbers, or what is printed later would be written into it. And where there are
+// few, it works with fewer files open than it has, or says which limit it met.
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <climits>
+#include <cstring>
+#include <filesystem>
 #include <string>
+#include <vector>
 
+#include "io/make_io_engine.h"
+#include "io/store/page_io.h"
+#include "src/base/status_macros.h"
+#include "tests/io/io_test_util.h"
+#include "tests/io/io_uring_here.h"
 #include "tests/io/store/store_test_util.h"
 
 namespace spillway::io {
 namespace {
+
+using ::testing::HasSubstr;
 
 class StoreDescriptorsTest : public StoreTest {
  protected:
@@ -35,6 +48,165 @@ class StoreDescriptorsTest : public StoreTest {
     return 0;
   }
 };
+
+// Descriptors that are open; each test begins with no more than a few.
+rlim_t NumOpen() {
+  rlim_t open = 0;
+  for (int fd = 0; fd < 1024; ++fd)
+    if (::fcntl(fd, F_GETFD) >= 0) ++open;
+  return open;
+}
+
+void LimitTo(rlim_t descriptors) {
+  rlimit limit;
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  limit.rlim_cur = descriptors;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+class FewDescriptorsTest : public StoreTest {
+ protected:
+  void SetUp() override { ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0); }
+  void TearDown() override { ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before_), 0); }
+
+  // 64 files of a page, 64 of two, the rest in files of four.
+  static constexpr uint64_t kPages = 300;
+  StoreOptions ManyFiles() {
+    StoreOptions options = Options();
+    options.segment_bytes = kTestPageBytes;
+    return options;
+  }
+  uint64_t NumSegmentFiles() {
+    uint64_t files = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(Options().folders[0]))
+      files += entry.path().filename().string().starts_with("spillway-segment-");
+    return files;
+  }
+
+ private:
+  rlimit before_;
+};
+
+TEST_F(FewDescriptorsTest, AStoreOfManyFilesIsWrittenReadSyncedAndTrimmed) {
+  LimitTo(64);
+  {
+    auto store = Open(ManyFiles());
+    ASSERT_TRUE(store);
+    const auto tensor = store->AddTensor({"w", "{}", kPages}, false);
+    for (uint64_t page = 0; page < kPages; ++page)
+      ASSERT_TRUE(WritePage(*store, io_, *tensor, page, 1).ok());
+    ASSERT_GT(NumSegmentFiles(), 128u);
+    EXPECT_LE(io_.num_files(), 32u) << "half of the limit";
+    ASSERT_TRUE(store->Commit("one").ok());
+  }
+  auto store = Open(ManyFiles());
+  ASSERT_TRUE(store);
+  EXPECT_EQ(io_.num_files(), 0u) << "opening a store opens none of its segment files";
+  const TensorIndex tensor = **store->FindTensor("w");
+  for (uint64_t page = 0; page < kPages; ++page) EXPECT_TRUE(PageIs(*store, io_, tensor, page, 1));
+  for (uint64_t page = 0; page < kPages; page += 2) store->Forget(tensor, page);
+  ASSERT_TRUE(store->Commit("two").ok());
+  const auto given_back = store->Trim();
+  ASSERT_TRUE(given_back.ok()) << given_back.status();
+  EXPECT_GT(*given_back, 0u);
+  for (uint64_t page = 1; page < kPages; page += 2)
+    EXPECT_TRUE(PageIs(*store, io_, tensor, page, 1));
+}
+
+// One that is held is not closed for others; it is theirs once it is not.
+TEST_F(FewDescriptorsTest, AFileInUseStaysOpen) {
+  LimitTo(64);
+  auto store = Open(ManyFiles());
+  ASSERT_TRUE(store);
+  std::vector<Extent> extents;
+  std::vector<FileUse> uses;
+  absl::Status refused;
+  while (refused.ok()) {
+    ASSERT_LT(extents.size(), 64u);
+    extents.push_back(*store->Allocate(kTestPageBytes));
+    const auto file = store->File(extents.back());
+    refused = file.status();
+    if (file.ok()) uses.push_back(*file);
+  }
+  EXPECT_EQ(uses.size(), 32u);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("a process may have 64 files open"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("ulimit -n"));
+  for (size_t i = 0; i < uses.size(); ++i)
+    EXPECT_EQ(*uses[i], **store->File(extents[i])) << "file " << i;
+  uses[7].reset();
+  const auto last = store->File(extents.back());
+  EXPECT_TRUE(last.ok()) << last.status();
+  EXPECT_FALSE(store->File(extents[7]).ok()) << "it made room, and has none now";
+}
+
+// One operation over more files than may be open.
+TEST_F(FewDescriptorsTest, AnOperationOverMoreFilesThanMayBeOpenWaitsForItsOwnRequests) {
+  LimitTo(64);
+  for (const IoEngineKind kind : {IoEngineKind::kPosix, IoEngineKind::kUring}) {
+    if (!CanRun(kind)) continue;
+    SCOPED_TRACE(kind == IoEngineKind::kUring ? "uring" : "posix");
+    StoreOptions options = ManyFiles();
+    options.folders = {folder_ / (kind == IoEngineKind::kUring ? "uring" : "posix")};
+    auto engine = MakeIoEngine(kind, {}, folder_.path());
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    auto store = Store::Open(options, engine->get());
+    ASSERT_TRUE(store.ok()) << store.status();
+    const auto tensor = (*store)->AddTensor({"w", "{}", kPages}, false);
+    const uint64_t bytes = kPages * kTestPageBytes;
+    const AlignedBuffer memory(bytes);
+    const auto transfer = [&](IoOp op) {
+      PageIo pages(store->get(), engine->get());
+      if (op == IoOp::kRead) pages.Read(1, *tensor, 0, bytes, memory.data());
+      if (op == IoOp::kWrite) pages.Write(1, *tensor, 0, bytes, memory.data());
+      std::vector<PageIo::Result> results;
+      while (results.empty()) pages.Reap(absl::InfiniteDuration(), &results);
+      return results[0].status;
+    };
+    for (uint64_t i = 0; i < bytes; i += 4096) memory.data()[i] = static_cast<std::byte>(i / 4096);
+    absl::Status status = transfer(IoOp::kWrite);
+    ASSERT_TRUE(status.ok()) << status;
+    status = (*store)->Commit("one");
+    ASSERT_TRUE(status.ok()) << status;
+    std::memset(memory.data(), 0, bytes);
+    status = transfer(IoOp::kRead);
+    ASSERT_TRUE(status.ok()) << status;
+    for (uint64_t i = 0; i < bytes; i += 4096)
+      ASSERT_EQ(memory.data()[i], static_cast<std::byte>(i / 4096)) << "offset " << i;
+  }
+}
+
+// From no descriptor to enough: each error says what to do, and none does harm.
+TEST_F(FewDescriptorsTest, TooFewForAnyStoreIsAnErrorThatNamesTheLimit) {
+  {
+    auto store = Open(Options());
+    ASSERT_TRUE(store);
+    const auto tensor = store->AddTensor({"w", "{}", 1}, false);
+    ASSERT_TRUE(WritePage(*store, io_, *tensor, 0, 1).ok());
+    ASSERT_TRUE(store->Commit("one").ok());
+  }
+  const auto use = [&]() -> absl::Status {
+    SPILLWAY_ASSIGN_OR_RETURN(const auto store, Store::Open(Options(), &io_));
+    SPILLWAY_ASSIGN_OR_RETURN(const auto tensor, store->FindTensor("w"));
+    SPILLWAY_RETURN_IF_ERROR(WritePage(*store, io_, *tensor, 0, 1));
+    return store->Commit("one");
+  };
+  int refusals = 0;
+  const rlim_t open = NumOpen();
+  for (rlim_t more = 0;; ++more) {
+    ASSERT_LT(more, 32u);
+    LimitTo(open + more);
+    const absl::Status status = use();
+    if (status.ok()) break;
+    ++refusals;
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << more << " more: " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("ulimit -n"));
+  }
+  EXPECT_GT(refusals, 3);
+  auto store = Open(Options());
+  ASSERT_TRUE(store);
+  EXPECT_TRUE(PageIs(*store, io_, **store->FindTensor("w"), 0, 1));
+}
 
 TEST_F(StoreDescriptorsTest, AreNeverThoseOfTheStandardStreams) {
   const pid_t child = ::fork();

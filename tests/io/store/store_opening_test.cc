@@ -319,6 +319,36 @@ TEST_F(StoreOpeningTest, DamageToARowIsDataLossWhenItIsLookedAt) {
   }
 }
 
+// Opening asks for the size of the newest file only: time must not grow with their number.
+TEST_F(StoreOpeningTest, AnOlderFileThatIsTooShortIsFoundWhenItIsUsedOrTrimmed) {
+  StoreOptions options = Options();
+  options.segment_bytes = kTestPageBytes;
+  {
+    auto store = Open(options);
+    ASSERT_TRUE(store);
+    const auto tensor = store->AddTensor({"w", "{}", 3}, false);
+    for (uint64_t page = 0; page < 3; ++page)
+      ASSERT_TRUE(WritePage(*store, io_, *tensor, page, 1).ok());
+    ASSERT_TRUE(store->Commit("one").ok());
+  }
+  const std::string first = folder_ / "store/spillway-segment-000000";
+  std::filesystem::resize_file(first, kIoAlignment);
+  auto store = Open(options);
+  ASSERT_TRUE(store);
+  const TensorIndex tensor = **store->FindTensor("w");
+  EXPECT_TRUE(PageIs(*store, io_, tensor, 1, 1));
+  const auto record = *store->FindPage(tensor, 0);
+  const absl::Status used = store->File(record->extent).status();
+  const absl::Status trimmed = store->Trim().status();
+  for (const absl::Status& status : {used, trimmed}) {
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(first + " is too short"));
+  }
+  store.reset();
+  std::filesystem::remove(first);
+  EXPECT_TRUE(absl::IsDataLoss(OpenError(options))) << "a missing file is seen at once";
+}
+
 TEST_F(StoreOpeningTest, ACatalogOlderThanTheWitnessIsRefused) {
   MakeStore(Options());
   const std::string catalog = folder_ / "store/spillway-catalog.sqlite";

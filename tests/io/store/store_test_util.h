@@ -119,12 +119,12 @@ inline absl::Status WritePage(Store& store, const NamingIoEngine& io, TensorInde
   buffer.Fill(tensor, page, version);
   const absl::StatusOr<Extent> extent = store.Allocate(kTestPageBytes);
   if (!extent.ok()) return extent.status();
-  const absl::StatusOr<FileId> file = store.File(*extent);
+  const absl::StatusOr<FileUse> file = store.File(*extent);
   if (!file.ok()) {
     store.Release(*extent);
     return file.status();
   }
-  const ssize_t written = ::pwrite(io.fd(*file), buffer.span().data(), kTestPageBytes,
+  const ssize_t written = ::pwrite(io.fd(**file), buffer.span().data(), kTestPageBytes,
                                    static_cast<off_t>(extent->offset));
   if (written != static_cast<ssize_t>(kTestPageBytes)) {
     store.Release(*extent);
@@ -148,7 +148,7 @@ inline ::testing::AssertionResult PageIs(Store& store, const NamingIoEngine& io,
   PageBuffer found;
   PageBuffer wanted;
   wanted.Fill(tensor, page, version);
-  const ssize_t got = ::pread(io.fd(*store.File(record->extent)), found.span().data(),
+  const ssize_t got = ::pread(io.fd(**store.File(record->extent)), found.span().data(),
                               kTestPageBytes, static_cast<off_t>(record->extent.offset));
   if (got != static_cast<ssize_t>(kTestPageBytes))
     return ::testing::AssertionFailure() << "short read " << got;

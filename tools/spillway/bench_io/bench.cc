@@ -163,6 +163,7 @@ class Bench {
     std::vector<std::string> store_folders;
     for (size_t i = 0; i < options_.folders.size(); ++i) {
       SPILLWAY_ASSIGN_OR_RETURN(OwnFolder folder, OwnFolder::Make(options_.folders[i]));
+      if (options_.made) options_.made(folder.path());
       SPILLWAY_ASSIGN_OR_RETURN(io::DirectFile file, io::OpenNamelessFile(folder.path()));
       // Laid out as the store's segments are; fio would make a file of its own that is too short.
       const auto share_bytes = static_cast<off_t>(size_bytes_ / options_.folders.size());
@@ -172,9 +173,9 @@ class Bench {
       }
       const auto device = static_cast<uint16_t>(i);
       Report(i);
-      SPILLWAY_ASSIGN_OR_RETURN(
-          const io::DeviceProfile profile,
-          io::Calibrate(folder.path(), *ring_, device, {.limit = absl::Seconds(3)}));
+      SPILLWAY_ASSIGN_OR_RETURN(const io::DeviceProfile profile,
+                                io::Calibrate(folder.path(), *ring_, device,
+                                              {.limit = absl::Seconds(3), .stop = &interrupted_}));
       report_.profiles.push_back(profile);
       // The rows say how deep.
       ring_->SetDepths(device, io::DefaultDepths(io::kMaxQueueDepth));

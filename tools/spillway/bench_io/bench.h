@@ -37,6 +37,8 @@ struct BenchOptions {
   // What is under way: rows done, rows in all, the row.
   std::function<void(int, int, std::string_view)> progress;
   std::function<void(std::string_view)> note;  // one sentence about something less than asked
+  // A folder that is made for the time of the bench; nothing else is. May be empty.
+  std::function<void(const std::string&)> made;
 };
 
 struct BenchReport {

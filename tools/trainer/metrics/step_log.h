@@ -53,7 +53,8 @@ std::string ToJsonLine(const StepRecord& record);
 // …". `total_steps` is the run's.
 std::string ToPeopleLine(const StepRecord& record, int64_t total_steps);
 
-// The JSON lines of a run in a file. Each line reaches the file whole before Write returns.
+// The JSON lines of a run in a file. Each line reaches the file whole before Write returns; it is
+// not synced, so a loss of power, unlike a kill, may take lines of steps that a commit has.
 // Thread-compatible.
 class StepLog {
  public:
