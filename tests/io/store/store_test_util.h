@@ -148,8 +148,10 @@ inline ::testing::AssertionResult PageIs(Store& store, const NamingIoEngine& io,
   PageBuffer found;
   PageBuffer wanted;
   wanted.Fill(tensor, page, version);
-  const ssize_t got = ::pread(io.fd(**store.File(record->extent)), found.span().data(),
-                              kTestPageBytes, static_cast<off_t>(record->extent.offset));
+  const absl::StatusOr<FileUse> file = store.File(record->extent);
+  if (!file.ok()) return ::testing::AssertionFailure() << file.status();
+  const ssize_t got = ::pread(io.fd(**file), found.span().data(), kTestPageBytes,
+                              static_cast<off_t>(record->extent.offset));
   if (got != static_cast<ssize_t>(kTestPageBytes))
     return ::testing::AssertionFailure() << "short read " << got;
   if (std::memcmp(found.span().data(), wanted.span().data(), kTestPageBytes) != 0) {
