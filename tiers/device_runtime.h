@@ -31,35 +31,53 @@ struct EventHandle {
 
 enum class CopyDirection : uint8_t { kHostToDevice, kDeviceToHost };
 
+using Notification = std::function<void(const absl::Status& status)>;
+
 // Thread-safe. Handles that were never made, or were destroyed, are a programming error (CHECK).
 //
 // Semantics, as CUDA's: work on a stream runs in launch order; streams run concurrently; Record
 // marks the work launched on the stream so far; an event that was never recorded counts as
 // complete; recording again moves the mark, and a Wait already launched keeps the one it saw; Wait
 // makes later work on the stream wait and does not block the caller.
+//
+// A device may be lost (a kernel's illegal access, a GPU that fell off its bus). Every call that
+// needs it then returns Aborted, and what was in flight ends with that status: nothing waits for
+// ever.
 class DeviceRuntime {
  public:
   virtual ~DeviceRuntime() = default;
 
-  virtual std::string name() const = 0;      // "host", or the GPU's name
-  virtual uint64_t total_bytes() const = 0;  // memory the device has
+  virtual std::string name() const = 0;  // "host", or the GPU's name
+  // Ok, or Aborted if the device is known to be lost: nothing may be committed any more.
+  virtual absl::Status Check() const = 0;
+  // The most that an arena should take now: the host's memory; of a GPU's, what is free less a
+  // share for kernels.
+  virtual uint64_t usable_bytes() const = 0;
 
   // One range of device memory, aligned to 2 MiB. The host commits memory on first touch.
   // ResourceExhausted names what was asked and what there is.
   virtual absl::StatusOr<std::byte*> AllocateArena(uint64_t size_bytes) = 0;
   virtual void FreeArena(std::byte* arena, uint64_t size_bytes) = 0;
 
-  // Makes host memory known to the device for asynchronous copies (cudaHostRegister). No-op on the
-  // host.
+  // Makes host memory known to the device for asynchronous copies (cudaHostRegister), range by
+  // range; unregister the same ranges before the memory goes. No-op on the host.
   virtual absl::Status RegisterHostMemory(std::span<std::byte> memory) = 0;
   virtual void UnregisterHostMemory(std::span<std::byte> memory) = 0;
 
   virtual absl::StatusOr<StreamHandle> CreateStream() = 0;
-  virtual void DestroyStream(StreamHandle stream) = 0;  // waits for its work
-  // Runs a closure on the host in stream order. It must not call the runtime.
+  virtual void DestroyStream(StreamHandle stream) = 0;  // waits for its work and notifications
+  // Runs a closure on the host in stream order: what is launched later waits for it. It must not
+  // call the runtime, nor wait for another stream's closure: a GPU may run them one at a time. On a
+  // lost device it does not run.
   virtual absl::Status Launch(StreamHandle stream, std::function<void()> work) = 0;
+  // Tells, on a thread of the runtime, that what was launched on the stream so far has ended:
+  // exactly once if Notify returned ok, with ok or with what became of the device. What is launched
+  // later need not wait for it, so that a GPU goes on meanwhile. It must not call the runtime.
+  virtual absl::Status Notify(StreamHandle stream, Notification notification) = 0;
+  // The host's side is registered memory.
   virtual absl::Status CopyAsync(StreamHandle stream, CopyDirection direction, void* destination,
                                  const void* source, uint64_t size_bytes) = 0;
+  // Returns once what was launched so far has ended and its notifications have been given.
   virtual absl::Status Synchronize(StreamHandle stream) = 0;
   virtual void* native_handle(StreamHandle stream) = 0;
 

@@ -101,8 +101,9 @@ class HostStream {
 class HostRuntime final : public DeviceRuntime {
  public:
   std::string name() const override { return "host"; }
+  absl::Status Check() const override { return absl::OkStatus(); }
 
-  uint64_t total_bytes() const override {
+  uint64_t usable_bytes() const override {
     return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
            static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   }
@@ -140,6 +141,13 @@ class HostRuntime final : public DeviceRuntime {
   absl::Status Launch(StreamHandle stream, std::function<void()> work) override {
     if (!work) return absl::InvalidArgumentError("an empty closure was launched");
     Find(stream)->Launch(std::move(work));
+    return absl::OkStatus();
+  }
+
+  absl::Status Notify(StreamHandle stream, Notification notification) override {
+    if (!notification) return absl::InvalidArgumentError("an empty notification was asked for");
+    Find(stream)->Launch(
+        [notification = std::move(notification)] { notification(absl::OkStatus()); });
     return absl::OkStatus();
   }
 

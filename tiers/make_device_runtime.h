@@ -13,8 +13,11 @@
 
 namespace spillway::tiers {
 
-// FailedPrecondition, saying what to do, for a device that this build or this machine does not
-// have.
+// Whether this build has CUDA's runtime; the machine may still lack a driver or a GPU.
+bool HasCuda();
+
+// Both saying what to do: Unimplemented for a runtime that this build does not have, NotFound for a
+// device (or its driver) that this machine does not have.
 absl::StatusOr<std::unique_ptr<DeviceRuntime>> MakeDeviceRuntime(Device device);
 
 }  // namespace spillway::tiers

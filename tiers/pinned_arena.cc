@@ -81,7 +81,17 @@ PinnedArena::PinnedArena(PinnedArenaOptions options)
     : options_(std::move(options)),
       slab_ready_((options_.size_bytes + options_.slab_bytes - 1) / options_.slab_bytes, false) {}
 
-PinnedArena::~PinnedArena() { UnmapAddressRange(data_, options_.size_bytes); }
+PinnedArena::~PinnedArena() {
+  for (uint64_t slab = 0; slab < slab_ready_.size(); ++slab) {
+    if (slab_ready_[slab] && options_.unregister_slab) options_.unregister_slab(Slab(slab));
+  }
+  UnmapAddressRange(data_, options_.size_bytes);
+}
+
+std::span<std::byte> PinnedArena::Slab(uint64_t slab) const {
+  const uint64_t offset = slab * options_.slab_bytes;
+  return {data_ + offset, std::min(options_.slab_bytes, options_.size_bytes - offset)};
+}
 
 absl::Status PinnedArena::EnsureUsable(uint64_t offset, uint64_t size) {
   if (offset > options_.size_bytes || size > options_.size_bytes - offset) {
@@ -98,9 +108,7 @@ absl::Status PinnedArena::EnsureUsable(uint64_t offset, uint64_t size) {
 }
 
 absl::Status PinnedArena::PrepareSlab(uint64_t slab) {
-  const uint64_t offset = slab * options_.slab_bytes;
-  const std::span<std::byte> memory(data_ + offset,
-                                    std::min(options_.slab_bytes, options_.size_bytes - offset));
+  const std::span<std::byte> memory = Slab(slab);
   const bool locked = Lock(memory);
   if (locked) CheckHugePages(memory);
   if (options_.register_slab) {

@@ -27,13 +27,14 @@ struct PinnedArenaOptions {
   uint64_t slab_bytes = uint64_t{256} << 20;
   // Called for each slab after it was locked: registers it with the device and the ring.
   std::function<absl::Status(std::span<std::byte> slab)> register_slab;
+  // Called at destruction for each slab that register_slab took, before its memory goes.
+  std::function<void(std::span<std::byte> slab)> unregister_slab;
   // Called once if memory cannot be locked (RLIMIT_MEMLOCK) and stays pageable, and once if the
   // first slab with room for a huge page got none.
   std::function<void(std::string_view)> announce;
 };
 
-// Thread-compatible: the mover's. What was registered must be unregistered before destruction, by
-// whoever registered it.
+// Thread-compatible: the mover's.
 class PinnedArena {
  public:
   // Reserves addresses (2 MiB aligned, huge pages advised) and touches nothing. InvalidArgument for
@@ -57,6 +58,7 @@ class PinnedArena {
 
  private:
   explicit PinnedArena(PinnedArenaOptions options);
+  std::span<std::byte> Slab(uint64_t slab) const;
   absl::Status PrepareSlab(uint64_t slab);
   bool Lock(std::span<std::byte> slab);
   void CheckHugePages(std::span<std::byte> slab);

@@ -3,18 +3,19 @@
 // The engine: tensors larger than the memory they are used in. Register tensors, lease their tiles
 // while computing, let the engine move them between device, pinned memory and NVMe, commit.
 //
-// Which calls may run concurrently: Acquire, AcquireHost, Prefetch, Evict, Discard, Stats, Find,
-// Spec and the release of leases may be called from any threads at once. Open, Register, EndStep,
-// Commit, Snapshot, Snapshots, Restore and Drop want the engine to themselves: no other call may
-// run during them, and Commit, Snapshot and Restore want no lease held.
+// Which calls may run concurrently: Acquire, AcquireHost, Prefetch, Evict, Discard, Stats,
+// TakeTimeline, Find, Spec and the release of leases may be called from any threads at once. Open,
+// Register, EndStep, Commit, Snapshot, Snapshots, Restore and Drop want the engine to themselves:
+// no other call may run during them, and Commit, Snapshot and Restore want no lease held.
 //
 // Failure: everything that can fail returns absl::Status. Codes: InvalidArgument (a bad argument),
-// NotFound, AlreadyExists, FailedPrecondition (a call out of order: commit with leases held),
-// ResourceExhausted (a budget: the message names the tensor, the tier, what was asked and what
-// would fit), DataLoss (a checksum did not match), Unavailable and Internal (the operating system
-// refused: the errno, file and offset are named). A failed write is reported by the next Acquire,
-// AcquireHost, EndStep and Commit, and nothing is committed after it until a retry of that write
-// has succeeded.
+// NotFound (of Open: no such device or no driver; Unimplemented: not in this build), AlreadyExists,
+// Aborted (the GPU is lost: only a new process helps, at the last commit), FailedPrecondition (a
+// call out of order: commit with leases held), ResourceExhausted (a budget: the message names the
+// tensor, the tier, what was asked and what would fit), DataLoss (a checksum did not match),
+// Unavailable and Internal (the operating system refused: the errno, file and offset are named). A
+// failed write is reported by the next Acquire, AcquireHost, EndStep and Commit, and nothing is
+// committed after it until a retry of that write has succeeded.
 
 #ifndef SPILLWAY_ENGINE_H_
 #define SPILLWAY_ENGINE_H_
@@ -36,6 +37,7 @@
 #include "spillway/export.h"
 #include "spillway/stats.h"
 #include "spillway/stream.h"
+#include "spillway/timeline.h"
 #include "spillway/types.h"
 
 namespace spillway {
@@ -75,6 +77,20 @@ enum class Calibration : uint8_t {
   kNow,     // all, again; if one cannot be, Open fails
 };
 
+// Who decides what moves between the tiers of an engine with a store. A step that comes again (what
+// happens between two calls of EndStep) is planned from what it did the time before: kPlanned knows
+// what is used when and what each transfer costs; kLru, kFifo, kPrefix and kNone decide as caches
+// do, and are for comparison. Whatever is not as planned is served on demand. The numbers computed
+// are the same under all.
+enum class Policy : uint8_t {
+  kPlanned,
+  kLru,       // keeps what was used last
+  kFifo,      // keeps what came last
+  kPrefix,    // keeps a fixed part, in the order of first use
+  kNone,      // keeps nothing
+  kOnDemand,  // no plan: declared uses come ahead, room is made when it is needed
+};
+
 struct EngineOptions {
   std::vector<std::string>
       store;  // folders, made if absent; none: everything rests in pinned memory
@@ -91,6 +107,11 @@ struct EngineOptions {
   // Reads, and writes, in flight on a device that was not measured: 1 to 1024.
   int queue_depth = 32;
   Calibration calibration = Calibration::kKeep;
+  Policy policy = Policy::kPlanned;
+  // Records what happens, for TakeTimeline: the newest so many events, 40 bytes of memory
+  // each, a few events a tile and step. 0: nothing is recorded. No number that is computed depends
+  // on it.
+  uint64_t timeline_events = 0;
   // Once true, Open ends a calibration soon, with Cancelled. May be null.
   const std::atomic<bool>* stop = nullptr;
   // Called once for each thing the machine could not give (see EngineStats::fallbacks). May be
@@ -187,7 +208,8 @@ class SPILLWAY_EXPORT Engine {
   // FailedPrecondition if leased.
   virtual absl::Status Discard(TileRef tile) = 0;
 
-  // A step's end: reports failures of transfers that nobody has waited for.
+  // A step's end: reports failures of transfers that nobody has waited for. What comes next is
+  // planned here (see Policy), which takes time when a step is new.
   virtual absl::Status EndStep() = 0;
 
   // Makes the state of every tensor that is not transient durable, with `user_state`, atomically:
@@ -218,6 +240,10 @@ class SPILLWAY_EXPORT Engine {
 
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream() = 0;
   virtual EngineStats Stats() const = 0;
+  // What happened since Open or the last TakeTimeline; empty without
+  // EngineOptions::timeline_events. Transfers and waits under way are in the next. May be called as
+  // Stats may.
+  virtual Timeline TakeTimeline() { return {}; }
   // The page size in force, bytes.
   virtual uint64_t page_bytes() const = 0;
 

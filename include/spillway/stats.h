@@ -27,6 +27,21 @@ struct Occupancy {
   uint64_t peak_bytes = 0;
 };
 
+// How steps that repeat are followed by plan (EngineOptions::policy).
+struct PlanStats {
+  uint64_t plans = 0;       // made
+  uint64_t steps = 0;       // that followed one from their first transfer to their last
+  uint64_t deviations = 0;  // plans left because a step was another, or something failed
+  // What the transfers of the last such step came to; none yet: zeros.
+  Traffic nvme;
+  Traffic pinned;
+  // The same as the plan foretold it, and the bound that no schedule within the budgets can beat
+  // (src/plan/MODEL.md); both over all edges, of the plan made last. Zeros: none was made.
+  uint64_t planned_bytes = 0;
+  uint64_t bytes_bound = 0;
+  uint64_t nvme_bytes_bound = 0;  // over NVMe alone
+};
+
 struct EngineStats {
   Traffic nvme;    // between NVMe and pinned memory
   Traffic pinned;  // between pinned memory and the device
@@ -42,6 +57,7 @@ struct EngineStats {
   uint64_t prefetches = 0;       // tiles moved before they were asked for
   uint64_t prefetch_wasted = 0;  // of these, evicted unused
   uint64_t commits = 0;
+  PlanStats plan;
 
   // What the machine could not give, in words ("io_uring unavailable (EPERM): using threads"). Each
   // is announced once.

@@ -28,7 +28,8 @@ class SPILLWAY_EXPORT Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  // Runs `work` on the host after all that was launched before it. `work` must not call the engine.
+  // Runs `work` on the host after all that was launched before it. `work` must not call the engine,
+  // nor wait for another stream's: a GPU may run them one at a time. On a lost GPU it does not run.
   virtual absl::Status Launch(std::function<void()> work) = 0;
 
   // Waits until all that was launched has run.

@@ -74,6 +74,18 @@ std::optional<uint64_t> ArenaMap::Allocate(uint64_t size_bytes, TileIndex tile) 
   return offset;
 }
 
+bool ArenaMap::AllocateAt(uint64_t offset, uint64_t size_bytes, TileIndex tile) {
+  auto it = segments_.upper_bound(offset);
+  if (it == segments_.begin()) return false;
+  --it;
+  const uint64_t end = it->first + it->second.size_bytes;
+  if (it->second.kind != Kind::kFree || end < offset + size_bytes) return false;
+  SplitAt(offset);
+  SplitAt(offset + size_bytes);
+  SetKind(segments_.find(offset), Kind::kFrame, tile);
+  return true;
+}
+
 void ArenaMap::Free(uint64_t offset) {
   auto it = segments_.find(offset);
   SPILLWAY_CHECK(it != segments_.end() && it->second.kind == Kind::kFrame);

@@ -44,6 +44,9 @@ class ArenaMap {
   // frame: its offset; none if there is no such run.
   std::optional<uint64_t> Allocate(uint64_t size_bytes, TileIndex tile);
 
+  // The frame at `offset`, or false if it is not all free.
+  bool AllocateAt(uint64_t offset, uint64_t size_bytes, TileIndex tile);
+
   // Whether Allocate would succeed.
   bool HasFree(uint64_t size_bytes) const {
     return free_by_size_.lower_bound({size_bytes, 0}) != free_by_size_.end();

@@ -52,6 +52,13 @@ std::string DescribeSpec(const TensorSpec& spec) {
                       "\",\"tile_rows\":", spec.tile_rows, "}");
 }
 
+// None: everything is served on demand.
+std::optional<plan::Policy> PlanPolicy(Policy policy) {
+  if (policy == Policy::kOnDemand) return std::nullopt;
+  static_assert(static_cast<int>(Policy::kNone) == static_cast<int>(plan::Policy::kNone));
+  return static_cast<plan::Policy>(policy);
+}
+
 }  // namespace
 
 // Streams as callers see them.
@@ -86,7 +93,7 @@ class EngineImpl final : public Engine {
   void ClearPrefetch() override { mover_->ClearDeclared(); }
   absl::Status Evict(TileRef tile) override;
   absl::Status Discard(TileRef tile) override;
-  absl::Status EndStep() override { return mover_->TakeWriteError(); }
+  absl::Status EndStep() override { return mover_->EndStep(); }
   absl::Status Commit(std::string_view user_state) override;
   std::optional<std::string> UserState() const override { return user_state_; }
   absl::Status Snapshot(std::string_view label) override;
@@ -95,6 +102,7 @@ class EngineImpl final : public Engine {
   absl::Status Drop(std::string_view label) override;
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override;
   EngineStats Stats() const override;
+  Timeline TakeTimeline() override;
   uint64_t page_bytes() const override { return page_bytes_; }
 
  protected:
@@ -166,7 +174,8 @@ absl::StatusOr<std::unique_ptr<Engine>> EngineImpl::Open(EngineOptions options,
   residency.pinned_bytes = parts.pinned->size_bytes();
   residency.has_store = engine->has_store_;
   residency.describe = [self](TileIndex tile) { return self->DescribeTile(tile); };
-  SPILLWAY_ASSIGN_OR_RETURN(engine->mover_, Mover::Create(std::move(parts), std::move(residency)));
+  SPILLWAY_ASSIGN_OR_RETURN(engine->mover_, Mover::Create(std::move(parts), std::move(residency),
+                                                          PlanPolicy(options.policy)));
   return std::unique_ptr<Engine>(std::move(engine));
 }
 
@@ -374,9 +383,12 @@ absl::Status EngineImpl::CheckHasStore(std::string_view what) const {
 // 2. The store syncs the data, then switches its catalog in one transaction (io/store/store.h).
 absl::Status EngineImpl::Commit(std::string_view user_state) {
   SPILLWAY_RETURN_IF_ERROR(CheckHasStore("Commit"));
-  SPILLWAY_RETURN_IF_ERROR(mover_->Flush());
-  absl::Status status;
-  mover_->RunWithStore([&](io::Store* store) { status = store->Commit(user_state); });
+  mover_->BeginCommit();
+  absl::Status status = mover_->Flush();
+  if (status.ok()) {
+    mover_->RunWithStore([&](io::Store* store) { status = store->Commit(user_state); });
+  }
+  mover_->EndCommit();
   if (status.ok()) user_state_ = std::string(user_state);
   if (status.ok()) ++commits_;
   return status;
@@ -430,6 +442,18 @@ EngineStats EngineImpl::Stats() const {
   base::MutexLock lock(&announce_mu_);
   stats.fallbacks = fallbacks_;
   return stats;
+}
+
+Timeline EngineImpl::TakeTimeline() {
+  Timeline timeline = mover_->TakeTimeline();
+  if (options_.timeline_events == 0) return timeline;
+  for (const Tensor& tensor : tensors_) {
+    timeline.tensors.push_back({.name = tensor.spec.name,
+                                .first_tile = tensor.first_tile,
+                                .num_tiles = static_cast<uint32_t>(tensor.spec.num_tiles())});
+  }
+  timeline.budget_bytes = {options_.device_bytes, options_.pinned_bytes, options_.store_bytes};
+  return timeline;
 }
 
 }  // namespace spillway

@@ -22,6 +22,7 @@ namespace {
 constexpr uint64_t kDefaultPageBytes = kMiB;
 constexpr uint64_t kMaxPageBytes = kGiB;
 constexpr uint64_t kSlabBytes = 256 * kMiB;
+constexpr uint64_t kMaxTimelineEvents = 1'000'000'000;
 
 uint64_t PhysicalMemoryBytes() {
   return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
@@ -41,6 +42,10 @@ absl::Status CheckOptions(const EngineOptions& options) {
   if (options.queue_depth < 1 || options.queue_depth > 1024) {
     return absl::InvalidArgumentError(
         absl::StrCat("queue_depth is ", options.queue_depth, ": it must be from 1 to 1024"));
+  }
+  if (options.timeline_events > kMaxTimelineEvents) {
+    return absl::InvalidArgumentError(absl::StrCat("timeline_events is ", options.timeline_events,
+                                                   ": it must be at most ", kMaxTimelineEvents));
   }
   for (auto [name, bytes] :
        {std::pair("device_bytes", options.device_bytes), {"pinned_bytes", options.pinned_bytes}}) {
@@ -115,15 +120,20 @@ absl::StatusOr<MoverParts> MakeMoverParts(const EngineOptions& options, const Ma
     SPILLWAY_RETURN_IF_ERROR(OpenStore(options, make_io, announce, &parts));
 
   parts.slab_bytes = kSlabBytes;
-  parts.device_bytes = ArenaBytes(options.device_bytes, parts.runtime->total_bytes());
+  parts.timeline_events = options.timeline_events;
+  parts.device_bytes = ArenaBytes(options.device_bytes, parts.runtime->usable_bytes());
   tiers::PinnedArenaOptions pinned;
   pinned.size_bytes = ArenaBytes(options.pinned_bytes, PhysicalMemoryBytes());
   pinned.slab_bytes = kSlabBytes;
   pinned.announce = announce;
   pinned.register_slab = [runtime = parts.runtime.get(),
                           io = parts.io.get()](std::span<std::byte> slab) {
+    SPILLWAY_RETURN_IF_ERROR(runtime->RegisterHostMemory(slab));
     if (io != nullptr) io->AddBuffer(slab);
-    return runtime->RegisterHostMemory(slab);
+    return absl::OkStatus();
+  };
+  pinned.unregister_slab = [runtime = parts.runtime.get()](std::span<std::byte> slab) {
+    runtime->UnregisterHostMemory(slab);
   };
   SPILLWAY_ASSIGN_OR_RETURN(parts.pinned, tiers::PinnedArena::Create(std::move(pinned)));
   return parts;

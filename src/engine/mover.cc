@@ -2,7 +2,10 @@
 
 #include "src/engine/mover.h"
 
+#include <time.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -15,9 +18,34 @@ namespace spillway::engine {
 
 using base::MutexLock;
 
-absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, ResidencyOptions options) {
+namespace {
+
+double Now() {
+  const auto now = OverlapMeter::TimePoint::clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
+}
+
+int64_t NowNs() {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
+// Of the calling thread.
+int64_t CpuNs() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+Traffic operator-(const Traffic& after, const Traffic& before) {
+  return {after.read_bytes - before.read_bytes, after.written_bytes - before.written_bytes};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, ResidencyOptions options,
+                                                     std::optional<plan::Policy> policy) {
   if (parts.store != nullptr) options.small_bytes = io::PackedBytes(parts.store->page_bytes());
-  std::unique_ptr<Mover> mover(new Mover(std::move(parts), std::move(options)));
+  std::unique_ptr<Mover> mover(new Mover(std::move(parts), std::move(options), policy));
   tiers::DeviceRuntime& runtime = mover->runtime();
   if (mover->parts_.device_bytes > 0) {
     SPILLWAY_ASSIGN_OR_RETURN(mover->device_arena_,
@@ -29,8 +57,21 @@ absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, Residency
   return mover;
 }
 
-Mover::Mover(MoverParts parts, ResidencyOptions options)
-    : parts_(std::move(parts)), describe_(options.describe), residency_(std::move(options)) {
+Mover::Mover(MoverParts parts, ResidencyOptions options, std::optional<plan::Policy> policy)
+    : parts_(std::move(parts)),
+      describe_(options.describe),
+      recorder_(parts_.timeline_events > 0
+                    ? std::make_unique<TimelineRecorder>(parts_.timeline_events, NowNs())
+                    : nullptr),
+      residency_(std::move(options)) {
+  if (parts_.store != nullptr && policy) {
+    planner_ =
+        std::make_unique<StepPlanner>(plan::PlanOptions{.device_bytes = parts_.device_bytes,
+                                                        .pinned_bytes = parts_.pinned->size_bytes(),
+                                                        .has_store = true,
+                                                        .policy = *policy,
+                                                        .frame_alignment = kFrameAlignment});
+  }
   if (parts_.store != nullptr)
     pages_ = std::make_unique<io::PageIo>(parts_.store.get(), parts_.io.get());
   const uint64_t slabs = (parts_.pinned->size_bytes() + parts_.slab_bytes - 1) / parts_.slab_bytes;
@@ -42,6 +83,7 @@ Mover::~Mover() {
     {
       MutexLock lock(&mu_);
       residency_.ClearDeclared();
+      residency_.LeavePlan(/*deviated=*/false);
       while (!IsQuiet()) quiet_.Wait(&mu_);
       stop_ = true;
       WakeThread();
@@ -60,6 +102,7 @@ Mover::~Mover() {
 TileIndex Mover::AddTile(const TilePlace& place, Role role, bool transient, bool stored) {
   MutexLock lock(&mu_);
   places_.push_back(place);
+  if (planner_ != nullptr) planner_->AddTile({place.size_bytes, role, transient, stored}, Now());
   return residency_.AddTile(place.size_bytes, role, transient, stored);
 }
 
@@ -72,8 +115,14 @@ absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access,
     Waiter waiter;
     const Ticket ticket = next_ticket_++;
     waiters_[ticket] = &waiter;
+    const double asked = planner_ != nullptr ? Now() : 0;
     residency_.Acquire(ticket, tile, tier, access, on_stream);
-    SPILLWAY_RETURN_IF_ERROR(WaitFor(ticket, waiter));
+    if (absl::Status status = WaitFor(ticket, tile, waiter); !status.ok()) {
+      if (waiter.leased) residency_.EndLease(tile, tier, access, /*drained=*/false);
+      Dispatch();
+      return status;
+    }
+    if (planner_ != nullptr) planner_->recorder().Acquire(tile, tier, access, asked, Now());
     granted = waiter.granted;
     granted.data = tier == Tier::kDevice ? device_arena_ + residency_.device_offset(tile)
                                          : parts_.pinned->data() + residency_.pinned_offset(tile);
@@ -88,36 +137,51 @@ absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access,
   return granted;
 }
 
-absl::Status Mover::WaitFor(Ticket ticket, Waiter& waiter) {
+absl::Status Mover::WaitFor(Ticket ticket, TileIndex tile, Waiter& waiter) {
   Dispatch();
   if (!waiter.done) {
-    ++waits_;
-    meter_.Set(OverlapMeter::TimePoint::clock::now(), meter_.moving(), meter_.blocked() + 1);
-    while (!waiter.done) waiter.wake.Wait(&mu_);
-    meter_.Set(OverlapMeter::TimePoint::clock::now(), meter_.moving(), meter_.blocked() - 1);
+    Block(ticket, tile, waiter);
+  } else if (recorder_ != nullptr && tile != TimelineEvent::kNoTile && waiter.status.ok()) {
+    recorder_->Grant(tile, NowNs());
   }
   waiters_.erase(ticket);
   return waiter.status;
+}
+
+void Mover::Block(Ticket ticket, TileIndex tile, Waiter& waiter) {
+  const bool recorded = recorder_ != nullptr && tile != TimelineEvent::kNoTile;
+  if (recorded) {
+    const std::optional<Stall> stall = residency_.WhyWaits(ticket);
+    recorder_->BeginWait(ticket, tile, stall.value_or(Stall{.tile = tile}), NowNs());
+  }
+  ++waits_;
+  meter_.Set(OverlapMeter::TimePoint::clock::now(), meter_.moving(), meter_.blocked() + 1);
+  while (!waiter.done) waiter.wake.Wait(&mu_);
+  meter_.Set(OverlapMeter::TimePoint::clock::now(), meter_.moving(), meter_.blocked() - 1);
+  if (recorded) recorder_->EndWait(ticket, NowNs());
 }
 
 void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::StreamHandle* stream) {
   if (stream != nullptr) {
     {
       MutexLock lock(&mu_);
-      residency_.BeginDrain(tile, tier);
+      if (planner_ != nullptr) planner_->recorder().Release(tile, tier, access, Now());
+      residency_.BeginDrain(tile, tier, access);
       ++drains_;
     }
-    auto drained = [this, tile, tier, access] {
+    // On a lost device as well: what its kernels did to the bytes is told by whoever moves them.
+    auto drained = [this, tile, tier, access](const absl::Status&) {
       MutexLock lock(&mu_);
       residency_.EndLease(tile, tier, access, /*drained=*/true);
       --drains_;
       Dispatch();
     };
-    if (!runtime().Launch(*stream, drained).ok())
-      drained();  // a stream that takes no work has none running
+    const absl::Status status = runtime().Notify(*stream, drained);
+    if (!status.ok()) drained(status);  // a stream that takes no work has none running
     return;
   }
   MutexLock lock(&mu_);
+  if (planner_ != nullptr) planner_->recorder().Release(tile, tier, access, Now());
   residency_.EndLease(tile, tier, access, /*drained=*/false);
   Dispatch();
 }
@@ -144,11 +208,13 @@ absl::Status Mover::Evict(TileIndex tile) {
 absl::Status Mover::Discard(TileIndex tile) {
   MutexLock lock(&mu_);
   SPILLWAY_RETURN_IF_ERROR(residency_.Discard(tile));
+  if (planner_ != nullptr) planner_->recorder().Discard(tile, Now());
   Dispatch();
   return absl::OkStatus();
 }
 
 absl::Status Mover::Flush() {
+  SPILLWAY_RETURN_IF_ERROR(runtime().Check());
   MutexLock lock(&mu_);
   SPILLWAY_RETURN_IF_ERROR(CheckIdle("Commit"));
   SPILLWAY_RETURN_IF_ERROR(residency_.TakeWriteError());
@@ -156,7 +222,9 @@ absl::Status Mover::Flush() {
   const Ticket ticket = next_ticket_++;
   waiters_[ticket] = &waiter;
   residency_.Flush(ticket);
-  return WaitFor(ticket, waiter);
+  const absl::Status status = WaitFor(ticket, TimelineEvent::kNoTile, waiter);
+  if (recorder_ != nullptr) recorder_->EndFlush(NowNs());
+  return status;
 }
 
 absl::Status Mover::CheckIdle(std::string_view what) {
@@ -207,8 +275,18 @@ absl::Status Mover::Restore(std::string_view what,
   return status;
 }
 
-absl::Status Mover::TakeWriteError() {
+// Transfers that end while a new step is planned are taken note of afterwards.
+absl::Status Mover::EndStep() {
   MutexLock lock(&mu_);
+  if (planner_ != nullptr) {
+    residency_.EndStep();
+    const auto next = planner_->EndStep(Now(), [this](TileIndex tile) ABSL_EXCLUSIVE_LOCKS_REQUIRED(
+                                                   mu_) { return residency_.has_bytes(tile); });
+    // A step that cannot be planned goes on demand: whoever asks for too much is told there.
+    const bool is_new = next.ok() && *next != nullptr && *next != residency_.followed();
+    if (is_new && !residency_.in_use()) residency_.FollowPlan(*next);
+    Dispatch();
+  }
   return residency_.TakeWriteError();
 }
 
@@ -256,6 +334,7 @@ void Mover::Dispatch() {
     }
   }
   UpdateMeter();
+  if (recorder_ != nullptr) RecordState();
   if (!work_.empty()) WakeThread();
   NotifyIfQuiet();
 }
@@ -267,6 +346,7 @@ void Mover::NotifyIfQuiet() {
 void Mover::Complete(const Action& action, tiers::EventHandle arrival) {
   Waiter& waiter = *waiters_.at(action.ticket);
   waiter.done = true;
+  waiter.leased = action.kind == Action::Kind::kGrant;
   waiter.status = action.status;
   waiter.granted.arrival = arrival;
   waiter.wake.NotifyAll();
@@ -293,6 +373,7 @@ EngineStats Mover::Stats() {
   meter_.Set(OverlapMeter::TimePoint::clock::now(), meter_.moving(), meter_.blocked());
   EngineStats stats = residency_.stats();
   stats.acquire_waits = waits_;
+  if (planner_ != nullptr) stats.plan.plans = planner_->plans_made();
   stats.io_seconds = meter_.io_seconds();
   stats.hidden_seconds = meter_.hidden_seconds();
   stats.stall_seconds = meter_.stall_seconds();
@@ -300,9 +381,61 @@ EngineStats Mover::Stats() {
   return stats;
 }
 
+// --- The timeline ---
+
+void Mover::BeginCommit() {
+  if (recorder_ == nullptr) return;
+  MutexLock lock(&mu_);
+  recorder_->BeginCommit(NowNs());
+}
+
+void Mover::EndCommit() {
+  if (recorder_ == nullptr) return;
+  MutexLock lock(&mu_);
+  recorder_->EndCommit(NowNs());
+}
+
+// What has changed with an event: how full the tiers are, and what callers wait for.
+void Mover::RecordState() {
+  const int64_t now = NowNs();
+  const EngineStats& stats = residency_.stats();
+  for (Tier tier : {Tier::kDevice, Tier::kPinned}) {
+    recorder_->Occupied(tier, stats.tiers[static_cast<size_t>(tier)].now_bytes, now);
+  }
+  if (parts_.store != nullptr) recorder_->Occupied(Tier::kNvme, store_room_.now_bytes, now);
+  for (const Ticket ticket : recorder_->Waiting()) {
+    if (const auto stall = residency_.WhyWaits(ticket)) recorder_->Explain(ticket, *stall, now);
+  }
+}
+
+Timeline Mover::TakeTimeline() {
+  if (recorder_ == nullptr) return {};
+  MutexLock lock(&mu_);
+  Timeline timeline = recorder_->Take(NowNs());
+  const EngineStats& stats = residency_.stats();
+  timeline.nvme = stats.nvme - std::exchange(recorded_nvme_, stats.nvme);
+  timeline.pinned = stats.pinned - std::exchange(recorded_pinned_, stats.pinned);
+  return timeline;
+}
+
+void Mover::EndTransfer(TileIndex tile, const absl::Status& status) {
+  if (recorder_ != nullptr) {
+    recorder_->EndTransfer(tile, residency_.size_bytes(tile), status.ok(), NowNs());
+  }
+  residency_.TransferDone(tile, Describe(tile, status));
+}
+
+// The thread slept from `sleep_ns` until now, but for the last `cpu_ns`, in which it took in what
+// had come.
+void Mover::RecordWork(int64_t sleep_ns, int64_t cpu_ns) {
+  recorder_->Work(working_since_ns_, sleep_ns);
+  working_since_ns_ = std::max(sleep_ns, NowNs() - cpu_ns);
+}
+
 // --- The mover's thread ---
 
 void Mover::Run() {
+  working_since_ns_ = NowNs();
   std::vector<Work> work;
   std::vector<std::function<void()>> closures;
   while (TakeWork(&work, &closures)) {
@@ -329,21 +462,25 @@ bool Mover::TakeWork(std::vector<Work>* work, std::vector<std::function<void()>>
 
 // Takes ended transfers, waiting for one or a wake-up if there is nothing else to do.
 void Mover::Sleep(bool idle) {
+  const bool recorded = idle && recorder_ != nullptr;
+  const int64_t sleep_ns = recorded ? NowNs() : 0;
   if (pages_ == nullptr) {
     if (!idle) return;
     MutexLock lock(&mu_);
     while (sleeping_) work_ready_.Wait(&mu_);
+    if (recorded) RecordWork(sleep_ns, 0);
     return;
   }
+  const int64_t cpu_ns = recorded ? CpuNs() : 0;
   std::vector<io::PageIo::Result> results;
   pages_->Reap(idle ? absl::InfiniteDuration() : absl::ZeroDuration(), &results);
   MutexLock lock(&mu_);
   sleeping_ = false;
+  if (recorded) RecordWork(sleep_ns, CpuNs() - cpu_ns);
   store_room_.now_bytes = parts_.store->used_bytes();
   store_room_.peak_bytes = std::max(store_room_.peak_bytes, store_room_.now_bytes);
   for (const io::PageIo::Result& result : results) {
-    const auto tile = static_cast<TileIndex>(result.tag);
-    residency_.TransferDone(tile, Describe(tile, result.status));
+    EndTransfer(static_cast<TileIndex>(result.tag), result.status);
   }
   if (!results.empty()) Dispatch();
 }
@@ -355,7 +492,7 @@ absl::Status Mover::Describe(TileIndex tile, const absl::Status& status) const {
 
 void Mover::OnTransferDone(TileIndex tile, const absl::Status& status) {
   MutexLock lock(&mu_);
-  residency_.TransferDone(tile, Describe(tile, status));
+  EndTransfer(tile, status);
   Dispatch();
 }
 
@@ -368,6 +505,10 @@ void Mover::Execute(const Work& work) {
   }
   if (action.kind == Action::Kind::kGrant) return GrantAfterCopy(action);
 
+  if (recorder_ != nullptr) {
+    MutexLock lock(&mu_);
+    recorder_->BeginTransfer(action, NowNs());
+  }
   absl::Status status = parts_.pinned->EnsureUsable(action.pinned_offset, place.size_bytes);
   std::byte* frame = parts_.pinned->data() + action.pinned_offset;
   if (status.ok()) {
@@ -394,8 +535,9 @@ absl::Status Mover::Copy(const Action& action, uint64_t size_bytes) {
                                                     device, pinned, size_bytes)
                               : runtime().CopyAsync(stream, tiers::CopyDirection::kDeviceToHost,
                                                     pinned, device, size_bytes));
-  return runtime().Launch(stream,
-                          [this, tile = action.tile] { OnTransferDone(tile, absl::OkStatus()); });
+  return runtime().Notify(stream, [this, tile = action.tile](const absl::Status& status) {
+    OnTransferDone(tile, status);
+  });
 }
 
 // The copy was just launched; its end is marked for the caller's stream to wait for.
@@ -403,11 +545,12 @@ void Mover::GrantAfterCopy(const Action& action) {
   Action done = action;
   tiers::EventHandle arrival;
   auto event = runtime().CreateEvent();
-  if (event.ok()) {
+  done.status = event.status();
+  if (event.ok()) done.status = runtime().Record(*event, copy_in_);
+  if (done.status.ok()) {
     arrival = *event;
-    done.status = runtime().Record(arrival, copy_in_);
-  } else {
-    done.status = event.status();
+  } else if (event.ok()) {
+    runtime().DestroyEvent(*event);
   }
   MutexLock lock(&mu_);
   Complete(done, arrival);

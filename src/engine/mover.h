@@ -17,6 +17,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,6 +34,8 @@
 #include "src/base/mutex.h"
 #include "src/engine/overlap_meter.h"
 #include "src/engine/residency.h"
+#include "src/engine/step_planner.h"
+#include "src/engine/timeline_recorder.h"
 #include "tiers/device_runtime.h"
 #include "tiers/pinned_arena.h"
 
@@ -53,6 +56,7 @@ struct MoverParts {
   std::unique_ptr<tiers::PinnedArena> pinned;
   uint64_t device_bytes = 0;
   uint64_t slab_bytes = 0;  // of the pinned arena
+  uint64_t timeline_events = 0;
 };
 
 // A lease as the mover gives it.
@@ -65,7 +69,9 @@ struct Granted {
 // flight.
 class Mover {
  public:
-  static absl::StatusOr<std::unique_ptr<Mover>> Create(MoverParts parts, ResidencyOptions options);
+  // `policy`: none to serve everything on demand.
+  static absl::StatusOr<std::unique_ptr<Mover>> Create(MoverParts parts, ResidencyOptions options,
+                                                       std::optional<plan::Policy> policy);
   ~Mover();
 
   tiers::DeviceRuntime& runtime() { return *parts_.runtime; }
@@ -89,18 +95,25 @@ class Mover {
                        const std::function<absl::Status(io::Store*)>& change);
   // FailedPrecondition, naming them, with leases held.
   absl::Status CheckNoLeases(std::string_view what);
-  // The failure of a write that nobody was told of, once.
-  absl::Status TakeWriteError();
+  // The failure of a write that nobody was told of, once; and the next step's plan is taken up.
+  absl::Status EndStep();
 
   // Runs `work` on the mover's thread, which owns the store, and waits for it.
   void RunWithStore(const std::function<void(io::Store*)>& work);
 
   EngineStats Stats();
 
+  // A commit as the timeline shows it: Flush is its first part. Nothing without a timeline.
+  void BeginCommit();
+  void EndCommit();
+  // Without the tensors' names and the budgets; empty without a timeline.
+  Timeline TakeTimeline();
+
  private:
   // A caller waiting for its ticket.
   struct Waiter {
     bool done = false;
+    bool leased = false;  // also with a status that is not ok: the lease is there and must end
     absl::Status status;
     Granted granted;
     base::CondVar wake;
@@ -111,7 +124,7 @@ class Mover {
     TilePlace place;
   };
 
-  Mover(MoverParts parts, ResidencyOptions options);
+  Mover(MoverParts parts, ResidencyOptions options, std::optional<plan::Policy> policy);
 
   // Callers' side.
   void Dispatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -124,8 +137,13 @@ class Mover {
   bool IsQuiet() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return residency_.transfers_in_flight() == 0 && drains_ == 0 && work_.empty();
   }
-  absl::Status WaitFor(Ticket ticket, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // `tile`: whose lease it is; kNoTile: it is a flush.
+  absl::Status WaitFor(Ticket ticket, TileIndex tile, Waiter& waiter)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Block(Ticket ticket, TileIndex tile, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status PrepareFrame(uint64_t offset, uint64_t size_bytes);
+  void RecordState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndTransfer(TileIndex tile, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // The mover's thread.
   void Run();
@@ -134,6 +152,7 @@ class Mover {
   absl::Status Copy(const Action& action, uint64_t size_bytes);
   void GrantAfterCopy(const Action& action);
   void Sleep(bool idle);
+  void RecordWork(int64_t sleep_ns, int64_t cpu_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnTransferDone(TileIndex tile, const absl::Status& status);
   absl::Status Describe(TileIndex tile, const absl::Status& status) const;
 
@@ -143,11 +162,16 @@ class Mover {
   std::byte* device_arena_ = nullptr;
   tiers::StreamHandle copy_in_, copy_out_;
   std::unique_ptr<io::PageIo> pages_;  // the thread's; null without a store
+  int64_t working_since_ns_ = 0;       // the thread's; with a timeline
   std::deque<std::atomic<bool>> slab_ready_;
 
   base::Mutex mu_;
+  // Null without a timeline.
+  const std::unique_ptr<TimelineRecorder> recorder_ ABSL_PT_GUARDED_BY(mu_);
+  Traffic recorded_nvme_ ABSL_GUARDED_BY(mu_), recorded_pinned_ ABSL_GUARDED_BY(mu_);
   Residency residency_ ABSL_GUARDED_BY(mu_);
-  std::vector<TilePlace> places_ ABSL_GUARDED_BY(mu_);  // by TileIndex
+  std::unique_ptr<StepPlanner> planner_ ABSL_GUARDED_BY(mu_);  // null: nothing is planned
+  std::vector<TilePlace> places_ ABSL_GUARDED_BY(mu_);         // by TileIndex
   absl::flat_hash_map<Ticket, Waiter*> waiters_ ABSL_GUARDED_BY(mu_);
   Ticket next_ticket_ ABSL_GUARDED_BY(mu_) = 1;
   std::vector<Work> work_ ABSL_GUARDED_BY(mu_);

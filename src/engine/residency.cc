@@ -2,7 +2,8 @@
 //
 // The state machine's events and jobs. Each job is one request going forward as far as it can: a
 // lease, a prefetch, a tile leaving, a tile on its way to a commit. How room is found is in
-// residency_room.cc, the way to NVMe in residency_flush.cc.
+// residency_room.cc, the way to NVMe in residency_flush.cc, what a plan changes in
+// residency_plan.cc.
 
 #include "src/engine/residency.h"
 
@@ -18,6 +19,7 @@ Residency::Residency(ResidencyOptions options)
       arenas_{ArenaMap(options_.device_bytes), ArenaMap(options_.pinned_bytes)} {}
 
 TileIndex Residency::AddTile(uint64_t size_bytes, Role role, bool transient, bool stored) {
+  LeavePlan(/*deviated=*/false);
   const auto index = static_cast<TileIndex>(tiles_.size());
   Tile& tile = tiles_.emplace_back();
   tile.size_bytes = size_bytes;
@@ -34,14 +36,20 @@ TileIndex Residency::AddTile(uint64_t size_bytes, Role role, bool transient, boo
 
 void Residency::Acquire(Ticket ticket, TileIndex tile, Tier tier, Access access, bool on_stream) {
   uses_.OnUse(tile, tier);
+  const auto event = Match(plan::TraceEvent::Kind::kAcquire, tile, tier, access);
   Job& job = AddJob(acquires_, Job::Kind::kAcquire, tile, tier);
   job.access = access;
   job.ticket = ticket;
   job.on_stream = on_stream;
   job.position = 0;
+  job.event = event;
 }
 
-void Residency::BeginDrain(TileIndex tile, Tier tier) { ++copy(tiles_[tile], tier).draining; }
+void Residency::BeginDrain(TileIndex tile, Tier tier, Access access) {
+  ++copy(tiles_[tile], tier).draining;
+  const auto event = Match(plan::TraceEvent::Kind::kRelease, tile, tier, access);
+  if (event) following_->draining.emplace_back(tile, tier, *event);
+}
 
 void Residency::EndLease(TileIndex index, Tier tier, Access access, bool drained) {
   Tile& tile = tiles_[index];
@@ -49,7 +57,12 @@ void Residency::EndLease(TileIndex index, Tier tier, Access access, bool drained
   SPILLWAY_CHECK(held.leases > 0);
   --held.leases;
   --num_leases_;
-  if (drained) --held.draining;
+  if (drained) {
+    --held.draining;
+    EndPlannedDrain(index, tier);
+  } else {
+    EventHappened(Match(plan::TraceEvent::Kind::kRelease, index, tier, access));
+  }
   if (!Writes(access)) {
     --tile.readers;
     return;
@@ -59,17 +72,25 @@ void Residency::EndLease(TileIndex index, Tier tier, Access access, bool drained
 }
 
 absl::Status Residency::Evict(TileIndex index) {
-  Tile& tile = tiles_[index];
+  const Tile& tile = tiles_[index];
   if (tile.readers > 0 || tile.writer) {
     return absl::FailedPreconditionError(options_.describe(index) +
                                          " is leased: release its leases before Evict");
   }
+  LeavePlan(/*deviated=*/true);
+  Sink(index);
+  return absl::OkStatus();
+}
+
+// Towards the lowest tier, from the highest; not what is leased.
+void Residency::Sink(TileIndex index) {
+  Tile& tile = tiles_[index];
+  if (tile.readers > 0 || tile.writer) return;
   const Tier tier = Ready(tile, Tier::kDevice) ? Tier::kDevice : Tier::kPinned;
-  if (!Ready(tile, tier) || copy(tile, tier).leaving) return absl::OkStatus();
-  if (tier == Tier::kPinned && !options_.has_store) return absl::OkStatus();
+  if (!Ready(tile, tier) || copy(tile, tier).leaving) return;
+  if (tier == Tier::kPinned && !options_.has_store) return;
   copy(tile, tier).leaving = true;
   AddJob(evictions_, Job::Kind::kEvict, index, tier);
-  return absl::OkStatus();
 }
 
 absl::Status Residency::Discard(TileIndex index) {
@@ -78,11 +99,13 @@ absl::Status Residency::Discard(TileIndex index) {
     return absl::FailedPreconditionError(options_.describe(index) +
                                          " is leased: release its leases before Discard");
   }
+  const auto event = Match(plan::TraceEvent::Kind::kDiscard, index, Tier::kDevice, Access::kRead);
   if (tile.transfer != Transfer::kNone) {
     tile.discard = true;
   } else {
     DropAll(index);
   }
+  EventHappened(event);
   return absl::OkStatus();
 }
 
@@ -104,6 +127,7 @@ void Residency::DropAll(TileIndex index) {
 void Residency::Pause() {
   SPILLWAY_CHECK(!in_use());
   paused_ = true;
+  LeavePlan(/*deviated=*/false);
   uses_.Clear();
 }
 
@@ -147,12 +171,15 @@ void Residency::TransferDone(TileIndex index, const absl::Status& status) {
   Tile& tile = tiles_[index];
   const Transfer transfer = std::exchange(tile.transfer, Transfer::kNone);
   Job* job = std::exchange(tile.transfer_job, nullptr);
+  const std::optional<Planned> planned = std::exchange(tile.planned, std::nullopt);
   --transfers_;
   if (!status.ok()) {
     if (job != nullptr) job->failure = status;
     if (transfer == Transfer::kWrite) writes_failing_ = true;
-    if (transfer == Transfer::kWrite || job == nullptr) write_error_ = status;
+    // Whoever needs what could not be brought in is told when that fails again.
+    if (transfer == Transfer::kWrite || (job == nullptr && !planned)) write_error_ = status;
     if (tile.discard) DropAll(index);
+    if (planned) PlannedTransferDone(*planned, status);
     return;
   }
   Copy& device = copy(tile, Tier::kDevice);
@@ -181,6 +208,7 @@ void Residency::TransferDone(TileIndex index, const absl::Status& status) {
       break;
   }
   if (tile.discard) DropAll(index);
+  if (planned) PlannedTransferDone(*planned, status);
 }
 
 // --- The pump ---
@@ -194,7 +222,7 @@ std::vector<Action> Residency::TakeActions() {
     progress |= AdvanceAll(flushes_);
     progress |= AdvanceAll(prefetches_);
     progress |= std::exchange(new_jobs_, false);
-    if (!progress) progress = StartPrefetches();
+    if (!progress) progress = following_ ? AdvancePlan() : StartPrefetches();
   }
   StartWriteBehind();
   AdvanceAll(flushes_);
@@ -242,6 +270,7 @@ bool Residency::CanLease(const Tile& tile, Access access) const {
 
 Residency::Outcome Residency::AdvanceAcquire(Job& job) {
   if (!job.failure.ok()) return Fail(job, job.failure);
+  if (job.event) return AdvancePlannedAcquire(job);
   Tile& tile = tiles_[job.tile];
   Copy& target = copy(tile, job.tier);
   if (!CanLease(tile, job.access) || target.leaving) {
@@ -311,18 +340,33 @@ Residency::Outcome Residency::Fill(Job& job) {
 }
 
 void Residency::Start(Job& job, Transfer transfer) {
-  Tile& tile = tiles_[job.tile];
+  tiles_[job.tile].transfer_job = &job;
+  StartTransfer(job.tile, transfer, ReasonOf(job));
+}
+
+void Residency::StartTransfer(TileIndex index, Transfer transfer, MoveReason reason) {
+  Tile& tile = tiles_[index];
   tile.transfer = transfer;
-  tile.transfer_job = &job;
   ++transfers_;
   small_leaves_ |= transfer == Transfer::kWrite && IsSmall(tile);
   static constexpr std::array<Action::Kind, 6> kKinds = {
       Action::Kind::kForget, Action::Kind::kRead,   Action::Kind::kWrite,
       Action::Kind::kZero,   Action::Kind::kCopyIn, Action::Kind::kCopyOut};
   actions_.push_back({.kind = kKinds[static_cast<size_t>(transfer)],
-                      .tile = job.tile,
+                      .tile = index,
                       .pinned_offset = copy(tile, Tier::kPinned).offset,
-                      .device_offset = copy(tile, Tier::kDevice).offset});
+                      .device_offset = copy(tile, Tier::kDevice).offset,
+                      .reason = reason});
+}
+
+MoveReason Residency::ReasonOf(const Job& job) {
+  switch (job.kind) {
+    case Job::Kind::kAcquire: return MoveReason::kLease;
+    case Job::Kind::kPrefetch: return MoveReason::kAhead;
+    case Job::Kind::kEvict: return MoveReason::kMakeRoom;
+    case Job::Kind::kFlush: break;
+  }
+  return job.ticket == kNoTicket ? MoveReason::kWriteBehind : MoveReason::kCommit;
 }
 
 void Residency::Grant(Job& job, bool after_copy) {
@@ -339,6 +383,7 @@ void Residency::Grant(Job& job, bool after_copy) {
   } else {
     ++tile.readers;
   }
+  EventHappened(job.event);
   actions_.push_back({.kind = Action::Kind::kGrant,
                       .tile = job.tile,
                       .pinned_offset = copy(tile, Tier::kPinned).offset,
@@ -406,7 +451,7 @@ Residency::Outcome Residency::AdvanceEvict(Job& job) {
   }
   DropFrame(job.tile, job.tier, job.claim);
   const bool sink_further = !job.claim && from_device && options_.has_store && !tile.zero;
-  if (sink_further) (void)Evict(job.tile);
+  if (sink_further) Sink(job.tile);
   return Outcome::kDone;
 }
 

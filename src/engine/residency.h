@@ -14,6 +14,10 @@
 // bytes, moved there if not) and hands its room to the claim. Room is always taken in the order
 // device, then pinned, then NVMe, and nothing in pinned memory ever waits for device room, so
 // claims cannot wait for each other in a circle.
+//
+// While a step's plan is followed, none of that happens: the plan's operations are all that moves,
+// each to the frame that the plan has for it, and leases wait for them. What is not as planned ends
+// it, and the machine goes on as above from wherever tiles are.
 
 #ifndef SPILLWAY_ENGINE_RESIDENCY_H_
 #define SPILLWAY_ENGINE_RESIDENCY_H_
@@ -24,15 +28,19 @@
 #include <functional>
 #include <list>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "spillway/stats.h"
+#include "spillway/timeline.h"
 #include "spillway/types.h"
 #include "src/engine/arena_map.h"
+#include "src/engine/plan_follower.h"
 #include "src/engine/use_queue.h"
 
 namespace spillway::engine {
@@ -60,6 +68,15 @@ struct Action {
   Ticket ticket = kNoTicket;
   bool after_copy = false;
   absl::Status status = absl::OkStatus();
+  MoveReason reason = MoveReason::kLease;  // of a transfer
+};
+
+// Why a caller waits: for `tile`, its own or the one in the way, in a tier.
+struct Stall {
+  StallCause cause = StallCause::kCopy;
+  Tier tier = Tier::kDevice;
+  TileIndex tile = TimelineEvent::kNoTile;
+  friend bool operator==(const Stall&, const Stall&) = default;
 };
 
 struct ResidencyOptions {
@@ -84,7 +101,7 @@ class Residency {
   // Ends with kGrant or kFail. `on_stream`: the lease may be granted before its bytes have come.
   void Acquire(Ticket ticket, TileIndex tile, Tier tier, Access access, bool on_stream);
   // The holder let go but work on a stream still uses the bytes; EndLease follows.
-  void BeginDrain(TileIndex tile, Tier tier);
+  void BeginDrain(TileIndex tile, Tier tier, Access access);
   void EndLease(TileIndex tile, Tier tier, Access access, bool drained);
   void Declare(TileIndex tile, Tier tier, Access access) { uses_.Declare(tile, tier, access); }
   void ClearDeclared() { uses_.Clear(); }
@@ -103,6 +120,28 @@ class Residency {
   void Pause();
   void Resume() { paused_ = false; }
   void Reset(const std::function<bool(TileIndex)>& is_stored);
+
+  // --- Following a plan (residency_plan.cc) ---
+  // The step that begins now is, as far as anyone knows, the one that `step` plans. Tiles first go
+  // where its period begins. It is followed, over and over, until an event is not the plan's or
+  // something fails. A commit between two steps interrupts it. REQUIRES: a store, no lease, and no
+  // request of a caller's.
+  void FollowPlan(std::shared_ptr<const StepPlan> step);
+  // Whether a plan is followed, or will be once tiles are in place, and the next event is its
+  // first.
+  bool at_seam() const { return following_ && following_->follower.at_seam(); }
+  // What is under way ends as usual. `deviated`: because something was not as planned.
+  void LeavePlan(bool deviated);
+  // A step is over: a plan with more of it to come is left.
+  void EndStep() {
+    if (!at_seam()) LeavePlan(/*deviated=*/true);
+  }
+  // The step whose plan is followed; null: none is.
+  std::shared_ptr<const StepPlan> followed() const {
+    return following_ ? following_->follower.step() : nullptr;
+  }
+  // A tile that was written before.
+  bool has_bytes(TileIndex tile) const { return !tiles_[tile].zero; }
 
   // --- Events from the mover ---
   void TransferDone(TileIndex tile, const absl::Status& status);
@@ -126,11 +165,20 @@ class Residency {
   absl::Status TakeWriteError() { return std::exchange(write_error_, absl::OkStatus()); }
   // Occupancies, prefetch counts and the bytes moved.
   const EngineStats& stats() const { return stats_; }
+  // Why the request has not been granted yet; none: it has.
+  std::optional<Stall> WhyWaits(Ticket ticket) const;
 
  private:
   enum class Transfer : uint8_t { kNone, kRead, kWrite, kZero, kCopyIn, kCopyOut };
 
   struct Job;
+
+  // An operation of the plan that was followed when it began.
+  struct Planned {
+    uint64_t following = 0;
+    int queue = 0;
+    PlanFollower::Count op = 0;
+  };
 
   // A tile's room in the device or pinned tier.
   struct Copy {
@@ -154,6 +202,7 @@ class Residency {
     bool queued = false;   // in written_ or small_written_
     bool discard = false;  // once the transfer in flight ends
     Transfer transfer = Transfer::kNone;
+    std::optional<Planned> planned;  // what the transfer in flight is of a plan
     int readers = 0;
     uint64_t last_use = 0;
     Job* transfer_job = nullptr;  // the job that started the transfer in flight
@@ -175,10 +224,11 @@ class Residency {
     Access access = Access::kRead;
     Ticket ticket = kNoTicket;
     bool on_stream = false;
-    uint64_t position = UseQueue::kNever;  // kPrefetch: of its use
-    std::optional<ClaimKey> claim;         // kEvict: who gets the room
-    std::optional<ClaimKey> awaits;        // the claim whose end it waits for
-    absl::Status failure;                  // of its transfer, or of the claim it awaited
+    uint64_t position = UseQueue::kNever;      // kPrefetch: of its use
+    std::optional<ClaimKey> claim;             // kEvict: who gets the room
+    std::optional<ClaimKey> awaits;            // the claim whose end it waits for
+    absl::Status failure;                      // of its transfer, or of the claim it awaited
+    std::optional<PlanFollower::Count> event;  // kAcquire: of the plan that is followed
   };
   using Jobs = std::list<Job>;
   enum class Outcome : uint8_t { kWaiting, kProgress, kDone };
@@ -190,6 +240,7 @@ class Residency {
   Outcome AdvanceAcquire(Job& job);
   Outcome AdvancePrefetch(Job& job);
   Outcome AdvanceEvict(Job& job);
+  void Sink(TileIndex index);
   Outcome AdvanceFlush(Job& job);
   bool StartPrefetches();
   void StartWriteBehind();
@@ -198,9 +249,36 @@ class Residency {
   void AddFlushes();
   void FinishFlush();
 
+  // Following a plan (residency_plan.cc).
+  struct Following {
+    uint64_t number = 0;  // tells it from those before
+    PlanFollower follower;
+    enum class Stage : uint8_t { kClearing, kFilling, kOn } stage = Stage::kClearing;
+    int clearings = 0;
+    std::deque<plan::Op> entry;  // what kFilling has yet to begin
+    std::array<int, PlanFollower::kNumQueues> in_flight = {};
+    // Releases that wait for a stream: the tile and tier, and the event.
+    std::vector<std::tuple<TileIndex, Tier, PlanFollower::Count>> draining;
+  };
+  enum class Step : uint8_t { kStarted, kDone, kWaiting, kImpossible };
+  std::optional<PlanFollower::Count> Match(plan::TraceEvent::Kind kind, TileIndex tile, Tier tier,
+                                           Access access);
+  void EventHappened(std::optional<PlanFollower::Count> event);
+  void EndPlannedDrain(TileIndex tile, Tier tier);
+  bool AdvancePlan();
+  bool AdvanceClearing();
+  bool AdvanceFilling();
+  bool AdvanceQueue(int queue);
+  void PlannedTransferDone(const Planned& planned, const absl::Status& status);
+  Outcome AdvancePlannedAcquire(Job& job);
+  Step TryOp(const plan::Op& op, const Planned& planned);
+  bool TakeFrameAt(TileIndex tile, Tier tier, uint64_t offset);
+
   // Moving bytes towards a copy: starts the next transfer that brings the tile nearer to `tier`.
   Outcome Fill(Job& job);
   void Start(Job& job, Transfer transfer);
+  void StartTransfer(TileIndex index, Transfer transfer, MoveReason reason);
+  static MoveReason ReasonOf(const Job& job);
   bool CanLease(const Tile& tile, Access access) const;
   void Grant(Job& job, bool after_copy);
   void VoidOtherCopies(TileIndex index, Tier keep);
@@ -230,6 +308,11 @@ class Residency {
   void ForgetHolder(const Job& job);
   absl::Status NoRoom(TileIndex index, Tier tier) const;
   void Count(TileIndex index, Tier tier, bool held);
+
+  // Reasons (residency_stall.cc).
+  Stall WhyClaiming(ClaimKey key) const;
+  Stall WhyLeaving(TileIndex index, Tier tier) const;
+  TileIndex InTheWay(Tier tier) const;
 
   static size_t At(Tier tier) { return tier == Tier::kDevice ? 0 : 1; }
   Copy& copy(Tile& tile, Tier tier) { return tile.copies[At(tier)]; }
@@ -264,6 +347,9 @@ class Residency {
   bool flush_gathers_ = false;  // small tiles are only brought to pinned memory yet
   absl::Status flush_status_;
   uint64_t clock_ = 0;  // counts leases, for recency
+  std::optional<Following> following_;
+  uint64_t num_followings_ = 0;
+  std::shared_ptr<const StepPlan> resume_;  // followed again after the commit under way
   int transfers_ = 0;
   int64_t num_leases_ = 0;
   absl::Status write_error_;

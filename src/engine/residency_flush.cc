@@ -20,6 +20,8 @@ constexpr size_t kSmallTogether = 64;
 }  // namespace
 
 void Residency::Flush(Ticket ticket) {
+  if (at_seam()) resume_ = following_->follower.step();
+  LeavePlan(/*deviated=*/false);
   flush_ticket_ = ticket;
   flush_cursor_ = 0;
   flush_gathers_ = true;
@@ -80,6 +82,8 @@ void Residency::FinishFlush() {
   actions_.push_back({.kind = flush_status_.ok() ? Action::Kind::kGrant : Action::Kind::kFail,
                       .ticket = std::exchange(flush_ticket_, kNoTicket),
                       .status = flush_status_});
+  if (auto step = std::exchange(resume_, nullptr); step && flush_status_.ok())
+    FollowPlan(std::move(step));
 }
 
 void Residency::MarkWritten(TileIndex index) {
@@ -90,7 +94,7 @@ void Residency::MarkWritten(TileIndex index) {
 
 // Writes the oldest tiles back before their room is needed, once pinned memory is half full.
 void Residency::StartWriteBehind() {
-  if (writes_failing_ || paused_ || flush_ticket_ != kNoTicket) return;
+  if (writes_failing_ || paused_ || following_ || flush_ticket_ != kNoTicket) return;
   if (small_leaves_) TakeWritten(small_written_, kSmallTogether);
   if (arenas_[1].used_bytes() < arenas_[1].size_bytes() / 2) return;
   TakeWritten(written_, static_cast<size_t>(options_.max_flushes));

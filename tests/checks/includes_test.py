@@ -83,7 +83,9 @@ class IncludesTest(unittest.TestCase):
     def test_cuda_is_for_cuda_files(self):
         self.assert_rejects("tiers/a.cc", "#include <cuda_runtime.h>", "tiers/unused.h")
         self.assert_rejects("include/spillway/a_cuda.h", "#include <cuda.h>", "tiers/unused.h")
+        self.assert_rejects("tiers/cuda.cc", "#include <nvtx3/nvToolsExt.h>", "tiers/unused.h")
         self.assert_accepts("tiers/runtime_cuda.cc", "#include <cuda_runtime.h>", "tiers/unused.h")
+        self.assert_accepts("tests/engine/a.cu", "#include <cuda_runtime.h>", "tiers/unused.h")
 
     def test_libraries_have_their_folders(self):
         self.assert_rejects("src/engine/a.cc", "#include <liburing.h>", "io/unused.h")

@@ -378,8 +378,8 @@ TEST(Engine, RefusesNonsense) {
   EXPECT_FALSE(Engine::Open({.page_bytes = 1000}).ok());
   EXPECT_FALSE(Engine::Open({.queue_depth = 0}).ok());
   EXPECT_FALSE(Engine::Open({.device_bytes = 10}).ok());
-  EXPECT_EQ(Engine::Open({.device = Device::Cuda(0)}).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+  const absl::Status no_device = Engine::Open({.device = Device::Cuda(999)}).status();
+  EXPECT_TRUE(absl::IsNotFound(no_device) || absl::IsUnimplemented(no_device)) << no_device;
   auto engine = OpenOrDie({.pinned_bytes = kMiB});
   EXPECT_FALSE(engine->Register(Spec("", 1, 1, 0)).ok());
   EXPECT_FALSE(engine->Register(Spec("a", 0, 1, 0)).ok());

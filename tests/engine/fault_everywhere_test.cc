@@ -86,7 +86,8 @@ class Trainer {
     residency.pinned_bytes = 5 * kFrame;
     residency.has_store = true;
     residency.describe = [](TileIndex tile) { return absl::StrCat("tile ", tile); };
-    SPILLWAY_ASSIGN_OR_RETURN(trainer->mover_, Mover::Create(std::move(parts), residency));
+    SPILLWAY_ASSIGN_OR_RETURN(trainer->mover_,
+                              Mover::Create(std::move(parts), residency, plan::Policy::kPlanned));
     SPILLWAY_RETURN_IF_ERROR(trainer->Register());
     return trainer;
   }
@@ -99,7 +100,7 @@ class Trainer {
     while (steps_ < kSteps) {
       SPILLWAY_RETURN_IF_ERROR(Step(steps_ + 1));
       ++steps_;
-      SPILLWAY_RETURN_IF_ERROR(mover_->TakeWriteError());
+      SPILLWAY_RETURN_IF_ERROR(mover_->EndStep());
       if (steps_ % kCommitEvery != 0) continue;
       SPILLWAY_RETURN_IF_ERROR(mover_->Flush());
       absl::Status status;

@@ -53,7 +53,7 @@ class MoverFaultTest : public testing::TestWithParam<io::IoEngineKind> {
     residency.pinned_bytes = kPinnedBytes;
     residency.has_store = true;
     residency.describe = [](TileIndex tile) { return "tensor 'w' tile " + std::to_string(tile); };
-    mover_ = *Mover::Create(std::move(parts), residency);
+    mover_ = *Mover::Create(std::move(parts), residency, plan::Policy::kPlanned);
     io::TensorIndex tensor = 0;
     mover_->RunWithStore(
         [&](io::Store* s) { tensor = *s->AddTensor({"w", "{}", 3 * kNumTiles}, false); });
@@ -167,7 +167,7 @@ TEST_P(MoverFaultTest, AWriteThatNobodyWaitedForIsReportedLater) {
   absl::Status status;
   // More than pinned memory holds: written tiles must leave, and cannot.
   for (TileIndex tile = 0; tile < kNumTiles && status.ok(); ++tile) status = Put(tile);
-  if (status.ok()) status = mover_->TakeWriteError();
+  if (status.ok()) status = mover_->EndStep();
   ASSERT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   faulty_->Clear();
   Settle();

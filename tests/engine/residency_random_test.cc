@@ -155,7 +155,7 @@ class Simulation {
     Held& lease = held_[i];
     if (!lease.draining && (lease.arriving || Chance(0.3))) {
       lease.draining = true;
-      residency_.BeginDrain(lease.tile, lease.tier);
+      residency_.BeginDrain(lease.tile, lease.tier, lease.access);
       return;
     }
     if (lease.arriving) return;

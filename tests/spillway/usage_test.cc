@@ -19,8 +19,11 @@ using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
 TEST(Usage, HelpComesWithExamplesFirst) {
-  for (const Arguments& arguments : std::vector<Arguments>{
-           {"--help"}, {"train", "--help"}, {"eval", "--help"}, {"generate", "-h"}}) {
+  for (const Arguments& arguments : std::vector<Arguments>{{"--help"},
+                                                           {"train", "--help"},
+                                                           {"report", "--help"},
+                                                           {"eval", "--help"},
+                                                           {"generate", "-h"}}) {
     const Ended ended = RunCommand(arguments);
     EXPECT_EQ(ended.exit_code, 0);
     EXPECT_THAT(ended.err, IsEmpty());
@@ -75,6 +78,7 @@ TEST(Usage, EveryFlagOfTrainIsInItsHelp) {
                            "--io",
                            "--device",
                            "--log-json",
+                           "--trace",
                            "--save",
                            "--resume",
                            "--hash-weights",
@@ -193,7 +197,15 @@ TEST(Usage, CudaIsWhatThisMachineCannot) {
       RunCommand({"train", "--model", "m", "--data", "d", "--steps", "1", "--device", "cuda"});
   EXPECT_EQ(ended.exit_code, 3);
   EXPECT_THAT(ended.err, HasSubstr("--device cuda"));
-  EXPECT_EQ(RunCommand({"eval", "--model", "m", "--data", "d", "--device", "cuda"}).exit_code, 3);
+  EXPECT_EQ(RunCommand({"eval", "--model", "m", "--data", "d", "--device", "cuda:0"}).exit_code, 3);
+}
+
+TEST(Usage, ADeviceIsHostOrCuda) {
+  for (const char* device : {"gpu", "cuda:", "cuda:-1", "cuda:1x", "cuda:99999999999"}) {
+    const Ended ended = RunCommand({"train", "--device", device});
+    EXPECT_EQ(ended.exit_code, 2) << device;
+    EXPECT_THAT(ended.err, HasSubstr("is not host, cuda or cuda:N")) << device;
+  }
 }
 
 }  // namespace

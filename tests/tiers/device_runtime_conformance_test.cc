@@ -4,6 +4,7 @@
 // never with sleeps: what must not have happened yet is shown by a gate that is still closed.
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <cstring>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "spillway/engine.h"
+#include "tests/tiers/no_device.h"
 #include "tiers/device_runtime.h"
 #include "tiers/make_device_runtime.h"
 
@@ -33,6 +35,32 @@ class Gate {
   std::promise<void> open_;
 };
 
+// Zeros, in pages of their own, registered.
+class HostMemory {
+ public:
+  HostMemory(DeviceRuntime* runtime, uint64_t size_bytes)
+      : runtime_(runtime), size_bytes_(size_bytes) {
+    void* const mapped =
+        ::mmap(nullptr, size_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(mapped, MAP_FAILED);
+    data_ = static_cast<std::byte*>(mapped);
+    EXPECT_TRUE(runtime_->RegisterHostMemory(span()).ok());
+  }
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
+  ~HostMemory() {
+    runtime_->UnregisterHostMemory(span());
+    ::munmap(data_, size_bytes_);
+  }
+  std::byte* data() const { return data_; }
+  std::span<std::byte> span() const { return {data_, size_bytes_}; }
+
+ private:
+  DeviceRuntime* const runtime_;
+  const uint64_t size_bytes_;
+  std::byte* data_ = nullptr;
+};
+
 struct RuntimeCase {
   std::string name;
   Device device;
@@ -43,6 +71,8 @@ class DeviceRuntimeTest : public testing::TestWithParam<RuntimeCase> {
  protected:
   void SetUp() override {
     auto runtime = MakeDeviceRuntime(GetParam().device);
+    if (const std::string why = test::WhyNoDevice(runtime.status()); !why.empty())
+      GTEST_SKIP() << why;
     ASSERT_TRUE(runtime.ok()) << runtime.status();
     runtime_ = *std::move(runtime);
   }
@@ -58,7 +88,8 @@ class DeviceRuntimeTest : public testing::TestWithParam<RuntimeCase> {
 
 TEST_P(DeviceRuntimeTest, SaysWhatItIs) {
   EXPECT_FALSE(runtime_->name().empty());
-  EXPECT_GT(runtime_->total_bytes(), 0u);
+  EXPECT_GT(runtime_->usable_bytes(), 0u);
+  EXPECT_TRUE(runtime_->Check().ok());
 }
 
 TEST_P(DeviceRuntimeTest, WorkOnAStreamRunsInLaunchOrder) {
@@ -84,28 +115,70 @@ TEST_P(DeviceRuntimeTest, LaunchDoesNotWaitForTheWork) {
   runtime_->DestroyStream(stream);
 }
 
-TEST_P(DeviceRuntimeTest, StreamsRunConcurrently) {
+TEST_P(DeviceRuntimeTest, AStreamDoesNotWaitForAnother) {
+  const HostMemory memory(runtime_.get(), 4096);
+  auto arena = runtime_->AllocateArena(4096);
+  ASSERT_TRUE(arena.ok()) << arena.status();
   const StreamHandle held = NewStream();
   const StreamHandle free = NewStream();
   Gate gate;
   Launch(held, gate.Waiter());
-  // The second stream opens the first one's gate: were they one queue, this would never end.
-  Launch(free, [&gate] { gate.Open(); });
-  ASSERT_TRUE(runtime_->Synchronize(held).ok());
-  runtime_->DestroyStream(held);
-  runtime_->DestroyStream(free);
-}
-
-TEST_P(DeviceRuntimeTest, SynchronizeOfOneStreamDoesNotWaitForAnother) {
-  const StreamHandle held = NewStream();
-  const StreamHandle free = NewStream();
-  Gate gate;
-  Launch(held, gate.Waiter());
-  Launch(free, [] {});
-  ASSERT_TRUE(runtime_->Synchronize(free).ok());
+  ASSERT_TRUE(
+      runtime_->CopyAsync(free, CopyDirection::kHostToDevice, *arena, memory.data(), 4096).ok());
+  ASSERT_TRUE(runtime_->Synchronize(free).ok());  // with the gate closed
   gate.Open();
   runtime_->DestroyStream(held);
   runtime_->DestroyStream(free);
+  runtime_->FreeArena(*arena, 4096);
+}
+
+TEST_P(DeviceRuntimeTest, ANotificationComesOnceWhatWasLaunchedBeforeHasEnded) {
+  const StreamHandle stream = NewStream();
+  Gate gate;
+  std::atomic<int> told = 0;
+  std::promise<absl::Status> answer;
+  Launch(stream, gate.Waiter());
+  ASSERT_TRUE(runtime_
+                  ->Notify(stream,
+                           [&](const absl::Status& status) {
+                             ++told;
+                             answer.set_value(status);
+                           })
+                  .ok());
+  EXPECT_EQ(told, 0);  // the gate is closed
+  gate.Open();
+  EXPECT_TRUE(answer.get_future().get().ok());
+  runtime_->DestroyStream(stream);
+  EXPECT_EQ(told, 1);
+}
+
+TEST_P(DeviceRuntimeTest, SynchronizeWaitsForNotifications) {
+  const StreamHandle stream = NewStream();
+  std::atomic<int> told = 0;
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(runtime_->Notify(stream, [&told](const absl::Status&) { ++told; }).ok());
+    ASSERT_TRUE(runtime_->Synchronize(stream).ok());
+    ASSERT_EQ(told, i + 1);
+  }
+  runtime_->DestroyStream(stream);
+}
+
+TEST_P(DeviceRuntimeTest, NotificationsComeInOrderAndBeforeTheirStreamGoes) {
+  const StreamHandle stream = NewStream();
+  std::vector<int> seen;
+  for (int i = 0; i < 200; ++i) {
+    Launch(stream, [] {});
+    ASSERT_TRUE(runtime_
+                    ->Notify(stream,
+                             [&seen, i](const absl::Status& status) {
+                               EXPECT_TRUE(status.ok()) << status;
+                               seen.push_back(i);
+                             })
+                    .ok());
+  }
+  runtime_->DestroyStream(stream);
+  ASSERT_EQ(seen.size(), 200u);
+  for (int i = 0; i < 200; ++i) EXPECT_EQ(seen[static_cast<size_t>(i)], i);
 }
 
 TEST_P(DeviceRuntimeTest, SynchronizeOfAnIdleStreamReturns) {
@@ -359,23 +432,22 @@ TEST_P(DeviceRuntimeTest, ManyThreadsMakeAndDestroyStreams) {
 
 TEST_P(DeviceRuntimeTest, AnEmptyClosureIsAnError) {
   const StreamHandle stream = NewStream();
+  EXPECT_EQ(runtime_->Notify(stream, nullptr).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(runtime_->Launch(stream, nullptr).code(), absl::StatusCode::kInvalidArgument);
   runtime_->DestroyStream(stream);
 }
 
 TEST_P(DeviceRuntimeTest, CopiesGoToTheDeviceAndBack) {
   constexpr uint64_t kBytes = (uint64_t{3} << 20) + 13;
-  std::vector<std::byte> source(kBytes), back(kBytes);
+  const HostMemory source(runtime_.get(), kBytes), back(runtime_.get(), kBytes);
   uint64_t state = 1;
-  for (std::byte& byte : source) {
+  for (std::byte& byte : source.span()) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     byte = static_cast<std::byte>(state >> 56);
   }
   auto arena = runtime_->AllocateArena(kBytes + 7);
   ASSERT_TRUE(arena.ok()) << arena.status();
   EXPECT_EQ(reinterpret_cast<uintptr_t>(*arena) % (uintptr_t{2} << 20), 0u);
-  ASSERT_TRUE(runtime_->RegisterHostMemory(source).ok());
-  ASSERT_TRUE(runtime_->RegisterHostMemory(back).ok());
   const StreamHandle stream = NewStream();
   using enum CopyDirection;
   ASSERT_TRUE(runtime_->CopyAsync(stream, kHostToDevice, *arena + 7, source.data(), kBytes).ok());
@@ -384,8 +456,6 @@ TEST_P(DeviceRuntimeTest, CopiesGoToTheDeviceAndBack) {
   ASSERT_TRUE(runtime_->Synchronize(stream).ok());
   EXPECT_EQ(std::memcmp(source.data(), back.data(), kBytes), 0);
   runtime_->DestroyStream(stream);
-  runtime_->UnregisterHostMemory(source);
-  runtime_->UnregisterHostMemory(back);
   runtime_->FreeArena(*arena, kBytes + 7);
 }
 
@@ -393,16 +463,17 @@ TEST_P(DeviceRuntimeTest, ACopyRunsInStreamOrder) {
   auto arena = runtime_->AllocateArena(4096);
   ASSERT_TRUE(arena.ok());
   const StreamHandle stream = NewStream();
-  std::vector<int> host(2, 0);
+  const HostMemory host(runtime_.get(), 4096);
+  auto* const values = reinterpret_cast<int*>(host.data());
   Gate gate;
   using enum CopyDirection;
   Launch(stream, gate.Waiter());
-  Launch(stream, [&host] { host[0] = 5; });
-  ASSERT_TRUE(runtime_->CopyAsync(stream, kHostToDevice, *arena, &host[0], sizeof(int)).ok());
-  ASSERT_TRUE(runtime_->CopyAsync(stream, kDeviceToHost, &host[1], *arena, sizeof(int)).ok());
+  Launch(stream, [values] { values[0] = 5; });
+  ASSERT_TRUE(runtime_->CopyAsync(stream, kHostToDevice, *arena, &values[0], sizeof(int)).ok());
+  ASSERT_TRUE(runtime_->CopyAsync(stream, kDeviceToHost, &values[1], *arena, sizeof(int)).ok());
   gate.Open();
   ASSERT_TRUE(runtime_->Synchronize(stream).ok());
-  EXPECT_EQ(host[1], 5);
+  EXPECT_EQ(values[1], 5);
   runtime_->DestroyStream(stream);
   runtime_->FreeArena(*arena, 4096);
 }
@@ -417,7 +488,8 @@ TEST_P(DeviceRuntimeTest, AnArenaBeyondAllMemoryIsRefused) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Runtimes, DeviceRuntimeTest,
-                         testing::Values(RuntimeCase{"host", Device::Host()}),
+                         testing::Values(RuntimeCase{"host", Device::Host()},
+                                         RuntimeCase{"cuda", Device::Cuda(0)}),
                          testing::PrintToStringParamName());
 
 }  // namespace

@@ -28,6 +28,7 @@ constexpr uint64_t kMiB = 1024 * kKiB;
 
 struct Slabs {
   std::vector<std::pair<uint64_t, uint64_t>> registered;  // offset, size
+  std::vector<std::pair<uint64_t, uint64_t>> unregistered;
   std::vector<std::string> announced;
   absl::Status answer;
   const PinnedArena* arena = nullptr;
@@ -40,6 +41,10 @@ std::unique_ptr<PinnedArena> NewArena(uint64_t size_bytes, uint64_t slab_bytes, 
   options.register_slab = [slabs](std::span<std::byte> slab) {
     slabs->registered.emplace_back(slab.data() - slabs->arena->data(), slab.size());
     return slabs->answer;
+  };
+  options.unregister_slab = [slabs](std::span<std::byte> slab) {
+    slab.front() = std::byte{1};  // still there
+    slabs->unregistered.emplace_back(slab.data() - slabs->arena->data(), slab.size());
   };
   options.announce = [slabs](std::string_view message) { slabs->announced.emplace_back(message); };
   auto arena = PinnedArena::Create(std::move(options));
@@ -177,8 +182,21 @@ TEST(PinnedArena, AFailedRegistrationIsReturnedAndRetried) {
   EXPECT_EQ(arena->locked_bytes() + arena->pageable_bytes(), 4 * kMiB);
 }
 
+TEST(PinnedArena, UnregistersWhatItRegisteredBeforeTheMemoryGoes) {
+  Slabs slabs;
+  auto arena = NewArena(5 * kMiB, 2 * kMiB, &slabs);
+  ASSERT_TRUE(arena->EnsureUsable(0, 1).ok());
+  ASSERT_TRUE(arena->EnsureUsable(4 * kMiB, kMiB).ok());
+  slabs.answer = absl::UnavailableError("no");
+  ASSERT_FALSE(arena->EnsureUsable(2 * kMiB, 1).ok());
+  EXPECT_TRUE(slabs.unregistered.empty());
+  arena.reset();
+  const std::vector<std::pair<uint64_t, uint64_t>> expected = {{0, 2 * kMiB}, {4 * kMiB, kMiB}};
+  EXPECT_EQ(slabs.unregistered, expected);
+}
+
 TEST(PinnedArena, WorksWithoutCallbacks) {
-  const auto arena = PinnedArena::Create({.size_bytes = kMiB, .register_slab = {}, .announce = {}});
+  const auto arena = PinnedArena::Create({.size_bytes = kMiB});
   ASSERT_TRUE(arena.ok());
   EXPECT_TRUE((*arena)->EnsureUsable(0, kMiB).ok());
 }
@@ -196,10 +214,7 @@ TEST(PinnedArena, RefusesRangesOutsideIt) {
 
 TEST(PinnedArena, RefusesSizesThatCannotWork) {
   const auto create = [](uint64_t size_bytes, uint64_t slab_bytes) {
-    return PinnedArena::Create({.size_bytes = size_bytes,
-                                .slab_bytes = slab_bytes,
-                                .register_slab = {},
-                                .announce = {}})
+    return PinnedArena::Create({.size_bytes = size_bytes, .slab_bytes = slab_bytes})
         .status()
         .code();
   };

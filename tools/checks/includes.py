@@ -46,7 +46,7 @@ LIBRARIES = {
     "nlohmann/": {"tools/hf", "tools/trainer", "tools/spillway"},
 }
 
-# CUDA's own headers, wherever they are, are for *_cuda.* files.
+# CUDA's own headers, wherever they are, are for *_cuda.* files, and for CUDA's sources.
 CUDA = re.compile(r"^(cuda|cublas|nvtx|nccl|driver_types)")
 
 
@@ -80,7 +80,7 @@ def reason_against(file, included, is_quoted, root):
         return f"this folder is not in {pathlib.Path(__file__).name}: say there what it may include"
     if folder == "include/spillway" and CUDA.match(included):
         return f"<{included}>: a public header never includes CUDA's"
-    if CUDA.match(included) and "_cuda." not in file:
+    if CUDA.match(included) and not ("_cuda." in file or file.endswith((".cu", ".cuh"))):
         return f"<{included}>: CUDA's headers are for *_cuda.* files"
     owner = owner_of(included)
     if owner is None:

@@ -21,15 +21,18 @@ endif()
 
 # No -march and no contraction: kernels dispatch at run time, and results must not follow from how a
 # compiler fuses. These options reach this project's targets only; nothing of them is exported.
-add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
-                    -Wno-missing-field-initializers -Werror -ffp-contract=off)
+set(warnings -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+             -Wno-missing-field-initializers -Werror -ffp-contract=off)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  add_compile_options(-Wno-restrict)  # g++ 12 sees overlaps in std::string's operator+ (GCC bug 105329)
+  list(APPEND warnings -Wno-restrict)  # g++ 12 sees overlaps in std::string's operator+ (GCC bug 105329)
 else()
   # Thread safety: base::Mutex carries the annotations. Deprecation: libstdc++ 12's stable_sort uses what it
   # deprecates.
-  add_compile_options(-Wthread-safety -Wno-deprecated-declarations)
+  list(APPEND warnings -Wthread-safety -Wno-deprecated-declarations)
 endif()
+add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:${warnings}>")
+# nvcc's own output is not pedantic, so the host compiler is less strict with what comes out of it.
+add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Wall,-Wextra,-Werror>")
 include_directories(${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
 
 find_package(Threads REQUIRED)
@@ -83,6 +86,16 @@ function(spillway_test name)
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
 endfunction()
 
+# NAME_gpu, label gpu: what the program of the test NAME has for a GPU, its instances named */cuda. Where there is
+# no GPU ctest lists it as skipped.
+function(spillway_gpu_test name)
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT "GTEST_FILTER=-*/cuda")
+  add_test(NAME ${name}_gpu COMMAND ${name} --gtest_filter=*/cuda)
+  set_tests_properties(${name}_gpu PROPERTIES LABELS gpu TIMEOUT 600 RUN_SERIAL ON
+                       SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+  target_compile_definitions(${name} PRIVATE SPILLWAY_EXPECTS_CUDA=$<BOOL:${SPILLWAY_EXPECTS_CUDA}>)
+endfunction()
+
 # NAME_all, slow: the program of the test NAME, trying everything that it takes a sample of (tests/exhaustive.h).
 function(spillway_exhaustive_test name)
   add_test(NAME ${name}_all COMMAND ${name})
@@ -90,11 +103,28 @@ function(spillway_exhaustive_test name)
 endfunction()
 
 if(NOT SPILLWAY_CUDA STREQUAL "OFF")
+  # Found apart from CMake's check below, which also fails for a toolkit that does not fit the compiler: tests for a
+  # GPU must not be skipped then.
+  find_program(SPILLWAY_NVCC nvcc PATHS /usr/local/cuda/bin)
+  if(SPILLWAY_NVCC)
+    set(SPILLWAY_EXPECTS_CUDA ON)
+    if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+      set(ENV{CUDACXX} ${SPILLWAY_NVCC})
+    endif()
+  endif()
   include(CheckLanguage)
   check_language(CUDA)
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES all-major)  # and PTX of the newest, for GPUs to come
+  endif()
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
-    message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER}; no source of this version needs it")
+    find_package(CUDAToolkit REQUIRED)
+    set(SPILLWAY_HAS_CUDA ON)
+    set(CMAKE_CUDA_STANDARD 17)  # CMake 3.25 knows no later one of nvcc's
+    set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+    message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER}, ${CUDAToolkit_VERSION}")
   elseif(SPILLWAY_CUDA STREQUAL "ON")
     message(FATAL_ERROR "SPILLWAY_CUDA=ON, but no nvcc was found: install the CUDA Toolkit, put nvcc on "
                         "the path or set CUDACXX, or configure with SPILLWAY_CUDA=AUTO or OFF")

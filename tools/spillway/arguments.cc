@@ -165,6 +165,24 @@ CLI::Option* AddSize(CLI::App* app, const std::string& name, uint64_t* value,
   return AddParsed(app, name, "SIZE", value, parse, help);
 }
 
+CLI::Option* AddDevice(CLI::App* app, const std::string& name, Device* value,
+                       const std::string& help) {
+  constexpr int kMostDevices = 1024;
+  constexpr std::string_view kIndexed = "cuda:";
+  const auto parse = [=](const std::string& text) -> absl::StatusOr<Device> {
+    if (text == "host") return Device::Host();
+    if (text == "cuda") return Device::Cuda(0);
+    int index = 0;
+    if (text.starts_with(kIndexed) && ParseWhole(text.substr(kIndexed.size()), &index) &&
+        index >= 0 && index < kMostDevices) {
+      return Device::Cuda(index);
+    }
+    return absl::InvalidArgumentError(
+        absl::StrFormat("'%s' is not host, cuda or cuda:N, such as cuda:0", text));
+  };
+  return AddParsed(app, name, "host|cuda[:N]", value, parse, help)->default_str("host");
+}
+
 absl::Status CheckNothingLeft(const CLI::App& app) {
   const std::vector<std::string> left = app.remaining();
   if (left.empty()) return absl::OkStatus();

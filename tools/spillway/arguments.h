@@ -15,6 +15,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "spillway/engine.h"
 
 namespace spillway::command {
 
@@ -50,6 +51,10 @@ CLI::Option* AddSeed(CLI::App* app, const std::string& name, uint64_t* value,
 // A size in bytes: "48MiB", "8GB", "4096", and "unlimited", which is kUnlimited.
 CLI::Option* AddSize(CLI::App* app, const std::string& name, uint64_t* value,
                      const std::string& help);
+
+// Where to compute: "host", "cuda" (the first GPU), "cuda:N".
+CLI::Option* AddDevice(CLI::App* app, const std::string& name, Device* value,
+                       const std::string& help);
 
 // One of a few words.
 template <typename E>

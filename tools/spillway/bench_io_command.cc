@@ -2,30 +2,26 @@
 //
 // `spillway bench io`: how fast bytes move between memory and a folder's device, beside fio.
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "spillway/types.h"
 #include "spillway/version.h"
-#include "src/base/mutex.h"
 #include "src/base/status_macros.h"
 #include "tools/spillway/arguments.h"
 #include "tools/spillway/bench_io/bench.h"
 #include "tools/spillway/bench_io/report.h"
+#include "tools/spillway/bench_progress.h"
 #include "tools/spillway/commands.h"
 #include "tools/spillway/exit_code.h"
 #include "tools/spillway/interrupt.h"
+#include "tools/spillway/made_folders.h"
 
 namespace spillway::command {
 namespace {
@@ -48,54 +44,6 @@ struct Flags {
   bool json = false;
   bool no_fio = false;
   std::string html;
-};
-
-// What is on disk as long as the bench runs.
-class MadeFolders {
- public:
-  void Add(const std::string& folder) {
-    base::MutexLock lock(&mutex_);
-    folders_.push_back(folder);
-  }
-  // Beside a bench that goes on: what it makes meanwhile is removed in the next round.
-  void Remove() {
-    base::MutexLock lock(&mutex_);
-    for (const std::string& folder : folders_) {
-      std::error_code error;
-      for (int round = 0; round < 100; ++round) {
-        std::filesystem::remove_all(folder, error);
-        if (!std::filesystem::exists(folder, error)) break;
-      }
-    }
-  }
-
- private:
-  base::Mutex mutex_;
-  std::vector<std::string> folders_ ABSL_GUARDED_BY(mutex_);
-};
-
-// A line on a terminal that is written over; elsewhere one every ten seconds.
-class Progress {
- public:
-  Progress() : terminal_(::isatty(STDERR_FILENO) == 1) {}
-  ~Progress() { Clear(); }
-  void Show(int done, int all, const std::string& what) {
-    const auto now = std::chrono::steady_clock::now();
-    if (!terminal_ && now - shown_ < std::chrono::seconds(10)) return;
-    shown_ = now;
-    const std::string text =
-        all == 0 ? what
-                 : absl::StrCat("[", done, done < all ? absl::StrCat("/", all) : "", "] ", what);
-    absl::FPrintF(stderr, "%s%s%s", terminal_ ? "\r\033[K" : "", text, terminal_ ? "" : "\n");
-    std::fflush(stderr);
-  }
-  void Clear() {
-    if (terminal_) absl::FPrintF(stderr, "\r\033[K");
-  }
-
- private:
-  const bool terminal_;
-  std::chrono::steady_clock::time_point shown_ = std::chrono::steady_clock::now();
 };
 
 absl::Status WriteText(const std::string& path, const std::string& text) {
@@ -133,7 +81,7 @@ absl::Status RunBenchIo(Flags flags) {
   const auto made = std::make_shared<MadeFolders>();
   TidyOnSecondInterrupt([made] { made->Remove(); });
   flags.bench.made = [made](const std::string& folder) { made->Add(folder); };
-  Progress progress;
+  BenchProgress progress;
   flags.bench.folders = flags.folders;
   flags.bench.fio = !flags.no_fio;
   flags.bench.progress = [&](int done, int all, std::string_view what) {
@@ -161,8 +109,7 @@ absl::Status RunBenchIo(Flags flags) {
 
 }  // namespace
 
-void AddBenchCommand(CLI::App* app, Run* run) {
-  CLI::App* bench = app->add_subcommand("bench", "Measure this machine: 'bench io' its disks.");
+void AddBenchIoCommand(CLI::App* bench, Run* run) {
   CLI::App* io = bench->add_subcommand("io", kDescription);
   auto flags = std::make_shared<Flags>();
   AddList(io, "dir", &flags->folders, "Folders to measure, striped over: DIR[,DIR]")->required();

@@ -19,12 +19,15 @@ void AddTrainCommand(CLI::App* app, Run* run);
 void AddEvalCommand(CLI::App* app, Run* run);
 void AddGenerateCommand(CLI::App* app, Run* run);
 void AddBenchCommand(CLI::App* app, Run* run);
+void AddBenchIoCommand(CLI::App* bench, Run* run);
+void AddBenchTiersCommand(CLI::App* bench, Run* run);
 void AddInspectCommand(CLI::App* app, Run* run);
 void AddFsckCommand(CLI::App* app, Run* run);
 void AddSnapshotCommand(CLI::App* app, Run* run);
 void AddTrimCommand(CLI::App* app, Run* run);
 void AddRemoveCommand(CLI::App* app, Run* run);
 void AddDoctorCommand(CLI::App* app, Run* run);
+void AddReportCommand(CLI::App* app, Run* run);
 
 }  // namespace spillway::command
 

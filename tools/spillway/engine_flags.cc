@@ -64,18 +64,27 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
                               {"off", CalibrateChoice::kOff}},
                              "Measure the store's devices first: 1 to 2 s each; auto does once, "
                              "for 256 MiB of state or more");
-  AddChoice<DeviceChoice>(
-      app, "--device", &flags->device,
-      {{"host", DeviceChoice::kHost}, {"cuda", DeviceChoice::kCuda}, {"auto", DeviceChoice::kAuto}},
-      "Where to compute; auto is the host until there are GPU kernels");
+  AddChoice<Policy>(
+      app, "--policy", &flags->policy,
+      {{"planned", Policy::kPlanned},
+       {"lru", Policy::kLru},
+       {"fifo", Policy::kFifo},
+       {"prefix", Policy::kPrefix},
+       {"none", Policy::kNone},
+       {"demand", Policy::kOnDemand}},
+      "What decides which bytes stay in which tier, with a store: a plan of the step, "
+      "a cache's rule, or demand alone. Numbers computed do not depend on it");
+  AddDevice(app, "--device", &flags->device,
+            "Where to compute; the host alone until there are GPU kernels");
   AddInteger(app, "--threads", &flags->threads, 1, kMostThreads,
              "Threads that compute; another number gives other roundings, hence other numbers");
 }
 
 absl::Status CheckEngineFlags(const EngineFlags& flags) {
-  if (flags.device == DeviceChoice::kCuda) {
-    return absl::UnimplementedError(
-        "--device cuda: this build has no GPU kernels yet; use --device host");
+  if (flags.device.kind() == Device::Kind::kCuda) {
+    return absl::UnimplementedError(absl::StrFormat(
+        "--device cuda:%d: there are no GPU kernels for models yet; use --device host",
+        flags.device.index()));
   }
   const bool is_multiple = flags.page_bytes % kLeastPageBytes == 0;
   if (flags.page_bytes != 0 && (!is_multiple || flags.page_bytes > kMostPageBytes)) {
@@ -115,12 +124,15 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, Ope
   EngineOptions options;
   options.store = flags.store;
   options.mode = mode;
+  options.device = flags.device;
   options.store_bytes = flags.store_bytes;
   options.device_bytes = flags.device_bytes;
   options.pinned_bytes = flags.pinned_bytes;
   options.page_bytes = flags.page_bytes;
   options.io = flags.io;
+  options.timeline_events = flags.timeline_events;
   options.calibration = CalibrationOf(flags.calibrate, need);
+  options.policy = flags.policy;
   options.stop = &stop;
   options.announce = [](std::string_view text) {
     absl::FPrintF(stderr, "note: %s\n", std::string(text));

@@ -22,9 +22,6 @@
 
 namespace spillway::command {
 
-// kAuto is the host until the trainer has GPU kernels.
-enum class DeviceChoice : uint8_t { kHost, kCuda, kAuto };
-
 // kAuto measures a new store's devices if the state is large enough to gain by it.
 enum class CalibrateChoice : uint8_t { kAuto, kNow, kOff };
 
@@ -35,9 +32,11 @@ struct EngineFlags {
   uint64_t pinned_bytes = kUnlimited;
   uint64_t page_bytes = 0;  // 0: the engine's choice, or the store's
   IoKind io = IoKind::kAuto;
-  DeviceChoice device = DeviceChoice::kAuto;
+  Device device = Device::Host();
   CalibrateChoice calibrate = CalibrateChoice::kAuto;
-  int64_t threads = 0;  // 0 until AddEngineFlags puts the number of cores
+  Policy policy = Policy::kPlanned;
+  uint64_t timeline_events = 0;  // see EngineOptions; no flag of its own
+  int64_t threads = 0;           // 0 until AddEngineFlags puts the number of cores
 };
 
 void AddEngineFlags(CLI::App* app, EngineFlags* flags);

@@ -29,6 +29,7 @@
 #include "absl/strings/strip.h"
 #include "spillway/types.h"
 #include "src/base/bytes.h"
+#include "tiers/make_device_runtime.h"
 #include "tools/spillway/checkup.h"
 
 namespace spillway::command {
@@ -206,6 +207,12 @@ class CudaLibrary {
 
 Finding CheckGpu() {
   Finding finding = {.name = "gpu", .verdict = Verdict::kWarn};
+  if (!tiers::HasCuda()) {
+    finding.found = "not looked for: this build has no CUDA tier";
+    finding.cure =
+        "none is needed to compute on the host; for a GPU, build where nvcc is (SPILLWAY_CUDA=ON)";
+    return finding;
+  }
   const CudaLibrary cuda;
   if (!cuda.is_there()) {
     finding.found = "none: there is no libcuda.so.1";

@@ -33,6 +33,7 @@ constexpr char kDescription[] =
     "      --device-bytes 48MiB --pinned-bytes 96MiB\n"
     "  spillway eval --model smollm2 --data kjv --seq 256 --batches 8\n"
     "  spillway generate --model tuned --tokens 504,1089,253\n"
+    "  spillway report log.jsonl trace.json --out report.html\n"
     "  spillway bench io /nvme0\n"
     "  spillway inspect run\n"
     "  spillway snapshot create run before-sft\n"
@@ -86,6 +87,7 @@ absl::Status Parse(int argc, char** argv, Run* run) {
   app.set_version_flag("--version", absl::StrFormat("spillway %s (%s)", std::string(Version()),
                                                     std::string(BuildCommit())));
   AddTrainCommand(&app, run);
+  AddReportCommand(&app, run);
   AddEvalCommand(&app, run);
   AddGenerateCommand(&app, run);
   AddInspectCommand(&app, run);

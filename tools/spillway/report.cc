@@ -35,6 +35,8 @@ Json PeaksByTier(const std::array<Occupancy, kNumTiers>& tiers) {
   return json;
 }
 
+uint64_t Total(const Traffic& traffic) { return traffic.read_bytes + traffic.written_bytes; }
+
 std::string_view ReasonName(trainer::EndReason reason) {
   switch (reason) {
     case trainer::EndReason::kDone: return "done";
@@ -71,6 +73,18 @@ void AddEngineFigures(const EngineStats& stats, uint64_t workspace_bytes, Json* 
   (*json)["ssd_bytes_written"] = stats.nvme.written_bytes;
   (*json)["stall_s"] = stats.stall_seconds;
   (*json)["overlap"] = stats.overlap();
+  const PlanStats& plan = stats.plan;
+  (*json)["plan"] = {
+      {"plans", plan.plans},
+      {"steps", plan.steps},
+      {"deviations", plan.deviations},
+      {"planned_bytes", plan.planned_bytes},
+      {"moved_bytes", Total(plan.nvme) + Total(plan.pinned)},
+      {"read_bytes", {{"nvme", plan.nvme.read_bytes}, {"pinned", plan.pinned.read_bytes}}},
+      {"written_bytes",
+       {{"nvme", plan.nvme.written_bytes}, {"pinned", plan.pinned.written_bytes}}}};
+  (*json)["bytes_bound"] = plan.bytes_bound;
+  (*json)["nvme_bytes_bound"] = plan.nvme_bytes_bound;
   (*json)["io"] = stats.io_engine;
   (*json)["device"] = stats.device;
   (*json)["fallbacks"] = stats.fallbacks;
@@ -120,6 +134,13 @@ std::string ToText(const TrainReport& report) {
   absl::StrAppendFormat(&text,
                         "overlap: compute ran during %.1f%% of the transfer time; %.2f s waited\n",
                         100 * stats.overlap(), stats.stall_seconds);
+  if (const PlanStats& plan = stats.plan; plan.plans > 0) {
+    absl::StrAppendFormat(
+        &text,
+        "plan: %d steps followed one, %d left it; the last moved %s of %s planned, at least %s\n",
+        plan.steps, plan.deviations, base::FormatBytes(Total(plan.nvme) + Total(plan.pinned)),
+        base::FormatBytes(plan.planned_bytes), base::FormatBytes(plan.bytes_bound));
+  }
   if (report.weights_hash) absl::StrAppendFormat(&text, "weights hash %s\n", *report.weights_hash);
   return text;
 }

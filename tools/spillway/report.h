@@ -31,8 +31,8 @@ nlohmann::ordered_json ToJson(const TrainReport& report);
 std::string ToText(const TrainReport& report);
 
 // The memory and traffic of any command, added to its object: "peak_bytes", "workspace_bytes",
-// "peak_rss_bytes", "read_bytes", "written_bytes", "ssd_bytes_written", "stall_s", "overlap", "io",
-// "device", "fallbacks".
+// "peak_rss_bytes", "read_bytes", "written_bytes", "ssd_bytes_written", "stall_s", "overlap",
+// "plan", "bytes_bound", "nvme_bytes_bound", "io", "device", "fallbacks".
 void AddEngineFigures(const EngineStats& stats, uint64_t workspace_bytes,
                       nlohmann::ordered_json* json);
 

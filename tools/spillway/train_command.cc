@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +25,7 @@
 #include "tools/spillway/train_flags.h"
 #include "tools/trainer/export.h"
 #include "tools/trainer/master_weights.h"
+#include "tools/trainer/metrics/trace_file.h"
 #include "tools/trainer/train_state.h"
 #include "tools/trainer/trainer.h"
 #include "tools/trainer/weight_source.h"
@@ -44,7 +46,12 @@ constexpr char kDescription[] =
     "  spillway train --model smollm2 --data kjv --steps 10     # all in memory, nothing kept\n"
     "  spillway train ... --store nvme0/run,nvme1/run --json --hash-weights\n"
     "  spillway train ... --store run --commit-every 50     # and at the end; kill -USR1 PID: now\n"
-    "  spillway train ... --store run --durability none --save tuned    # scratch, half the disk\n";
+    "  spillway train ... --store run --durability none --save tuned    # scratch, half the disk\n"
+    "  spillway train ... --log-json log.jsonl --trace trace.json    # spillway report reads "
+    "them\n";
+
+// Of how many steps the trace may tell: far more than kTraceEvents hold.
+constexpr size_t kTraceSteps = 50'000;
 
 // What is read before the store is touched.
 struct Inputs {
@@ -103,13 +110,16 @@ StoreNeed NeedOf(const TrainFlags& flags, const hf::ModelConfig& config) {
           .is_committed = options.durable};
 }
 
-// The budgets, the disk, the export's place and the log's.
+// The budgets, the disk, the export's place, the log's and the trace's.
 absl::Status CheckPlaces(const TrainFlags& flags, const hf::ModelConfig& config,
                          const StoreNeed& need) {
   if (!flags.save.empty()) SPILLWAY_RETURN_IF_ERROR(trainer::CheckExportFolder(flags.save));
   if (!flags.log_json.empty()) {
     // Whether it can be written; it is replaced only once the store is known to be free.
     SPILLWAY_RETURN_IF_ERROR(trainer::StepLog::CheckWritable(flags.log_json));
+  }
+  if (!flags.trace.empty()) {
+    SPILLWAY_RETURN_IF_ERROR(trainer::StepLog::CheckWritable(flags.trace));
   }
   return CheckRoom(flags.engine, trainer::SmallestBudgets(config, flags.trainer.model), need);
 }
@@ -175,18 +185,27 @@ absl::StatusOr<TrainReport> Train(const TrainFlags& flags, const Inputs& inputs,
                                inputs.train_data.get(), inputs.valid_data.get(), inputs.source,
                                state));
 
+  std::deque<trainer::StepRecord> steps;  // for the trace
   const auto observe = [&](const trainer::StepRecord& record) -> absl::Status {
+    if (!flags.trace.empty()) steps.push_back(record);
+    if (steps.size() > kTraceSteps) steps.pop_front();
     absl::FPrintF(stderr, "%s\n", trainer::ToPeopleLine(record, *flags.steps));
     return log == nullptr ? absl::OkStatus() : log->Write(record);
   };
   TrainReport report;
-  SPILLWAY_ASSIGN_OR_RETURN(report.run, trainer->Run(observe, stop, &CatchCommitRequests()));
+  const auto run = trainer->Run(observe, stop, &CatchCommitRequests());
   report.stats = engine->Stats();
+  // Also of a run that failed: its timeline may say why. Its own failure is told first.
+  const absl::Status traced = flags.trace.empty()
+                                  ? absl::OkStatus()
+                                  : trainer::WriteTrace(flags.trace, engine->TakeTimeline(), steps);
+  SPILLWAY_ASSIGN_OR_RETURN(report.run, run);
   report.workspace_bytes = trainer->model().workspace_bytes();
   report.num_parameters = trainer->model().num_parameters();
   report.page_bytes = engine->page_bytes();
   report.threads = flags.engine.threads;
   SPILLWAY_RETURN_IF_ERROR(Deliver(engine.get(), *trainer, flags, inputs, &report));
+  SPILLWAY_RETURN_IF_ERROR(traced);  // once the weights are safe
   return report;
 }
 

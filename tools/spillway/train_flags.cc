@@ -21,6 +21,8 @@ using trainer::ScheduleKind;
 constexpr int64_t kMostSteps = 1'000'000'000'000;
 constexpr int64_t kMostTokens = int64_t{1} << 20;  // of a micro-batch
 constexpr double kMostNumber = std::numeric_limits<double>::max();
+// What --trace keeps of a run: its newest events, 40 bytes of memory each and some 200 of the file.
+constexpr uint64_t kTraceEvents = 500'000;
 constexpr double kMostScale = std::numeric_limits<float>::max();
 
 void AddInput(CLI::App* app, TrainFlags* flags) {
@@ -133,6 +135,8 @@ void AddOutput(CLI::App* app, TrainFlags* flags) {
   AddText(app, "--log-json", &flags->log_json,
           "A JSON line a step into this file; --resume continues it from the commit on, each step "
           "once");
+  AddText(app, "--trace", &flags->trace,
+          "The run's timeline into this file at its end, for ui.perfetto.dev and spillway report");
   app->add_flag("--hash-weights", flags->hash_weights, "Report a hash of the fp32 master weights");
   app->add_flag("--json", flags->json, "One JSON object on stdout at the end, nothing else there");
 }
@@ -193,6 +197,7 @@ absl::Status FinishTrainFlags(TrainFlags* flags) {
   }
   options.loss_scaler.enabled = !is_fp32;
   options.schedule.total_steps = *flags->steps;
+  if (!flags->trace.empty()) flags->engine.timeline_events = kTraceEvents;
   options.durable = !flags->engine.store.empty() && flags->durability == Durability::kCommit;
   return absl::OkStatus();
 }

@@ -24,6 +24,7 @@ struct TrainFlags {
   std::string data;      // folder with train.npy and, if evaluated, valid.npy
   std::string save;      // folder to export to at the end; empty: none
   std::string log_json;  // file for a JSON line a step; empty: none
+  std::string trace;     // file for the timeline; empty: none
   bool random_init = false;
   bool resume = false;
   bool hash_weights = false;

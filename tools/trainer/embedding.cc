@@ -19,23 +19,32 @@
 
 namespace spillway::trainer {
 
-TokenOrder::TokenOrder(std::span<const int32_t> tokens, int64_t tile_rows)
+TokenOrder::TokenOrder(std::span<const int32_t> tokens, int64_t tile_rows,
+                       std::optional<uint64_t> num_tiles)
     : entries_(tokens.size()) {
   for (size_t i = 0; i < tokens.size(); ++i) entries_[i] = {tokens[i], static_cast<int32_t>(i)};
   std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
     return std::tie(a.token, a.position) < std::tie(b.token, b.position);
   });
+  const auto add_empty_up_to = [&](uint64_t end) {
+    for (uint64_t tile = tiles_.empty() ? 0 : tiles_.back().index + 1; num_tiles && tile < end;
+         ++tile)
+      tiles_.push_back({tile, {}});
+  };
   for (size_t begin = 0, end = 0; begin < entries_.size(); begin = end) {
-    const int64_t tile = entries_[begin].token / tile_rows;
-    while (end < entries_.size() && entries_[end].token / tile_rows == tile) ++end;
-    tiles_.push_back(
-        {static_cast<uint64_t>(tile), std::span(entries_).subspan(begin, end - begin)});
+    const auto tile = static_cast<uint64_t>(entries_[begin].token / tile_rows);
+    while (end < entries_.size() && static_cast<uint64_t>(entries_[end].token / tile_rows) == tile)
+      ++end;
+    add_empty_up_to(tile);
+    tiles_.push_back({tile, std::span(entries_).subspan(begin, end - begin)});
   }
+  add_empty_up_to(num_tiles.value_or(0));
 }
 
 Embedding::Embedding(ModelContext* context) : context_(context) {
   const TensorSpec& spec = context->WeightSpec(kEmbeddingIndex);
-  tile_rows_ = spec.tile_rows;
+  tile_rows_ = spec.tile_rows > 0 ? spec.tile_rows : spec.shape[0];
+  num_tiles_ = spec.num_tiles();
   width_ = spec.shape[1];
 }
 
@@ -117,18 +126,17 @@ absl::Status Embedding::Backward(const TokenOrder& order, float* gradient) const
   // An untied tile may see no token in the last micro-batch, so its sum is kept current at every
   // one.
   const bool sum = context_->gradients->last() || !context_->config.tie_word_embeddings;
-  auto with_tokens = order.tiles().begin();
+  auto next = order.tiles().begin();
   for (const Use& use : BackwardUses(order)) {
-    const bool has_tokens =
-        with_tokens != order.tiles().end() && with_tokens->index == uint64_t{use.tile.tile};
+    const bool is_next = next != order.tiles().end() && next->index == uint64_t{use.tile.tile};
     const uint64_t bytes =
         context_->tiles->engine()->Spec(use.tile.tensor).tile_bytes(use.tile.tile);
     SPILLWAY_HF_RETURN_IF_ERROR(context_->gradients->Update(
         kEmbeddingIndex, use.tile.tile, use.access, sum, [&](std::byte* stored) {
           if (every_tile) std::memset(stored, 0, bytes);
-          if (has_tokens) AddRows(*with_tokens, gradient, stored);
+          if (is_next) AddRows(*next, gradient, stored);
         }));
-    if (has_tokens) ++with_tokens;
+    if (is_next) ++next;
   }
   return absl::OkStatus();
 }

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The embedding lookup and its gradient. Both touch only the tiles that hold tokens of the batch; a
-// token that occurs often has its gradients summed in fp32, in order, before the one add to the
-// tensor.
+// The embedding lookup and its gradient. Where the whole sequence is computed both lease every
+// tile, tokens or not: then a step is the same whatever its tokens, and can be planned; a
+// generation's next token needs one tile. A token that occurs often has its gradients summed in
+// fp32, in order, before the one add to the tensor.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_EMBEDDING_H_
 #define SPILLWAY_TOOLS_TRAINER_EMBEDDING_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -21,7 +23,8 @@ namespace spillway::trainer {
 // A batch's tokens by tile of the embedding, then id, then position.
 class TokenOrder {
  public:
-  TokenOrder(std::span<const int32_t> tokens, int64_t tile_rows);
+  // `num_tiles`: of the embedding; none for those that hold tokens only.
+  TokenOrder(std::span<const int32_t> tokens, int64_t tile_rows, std::optional<uint64_t> num_tiles);
 
   struct Entry {
     int32_t token;
@@ -31,7 +34,7 @@ class TokenOrder {
     uint64_t index;
     std::span<const Entry> entries;
   };
-  // Ascending; only tiles that hold tokens.
+  // Ascending; without entries are those that hold no token.
   const std::vector<Tile>& tiles() const { return tiles_; }
 
  private:
@@ -44,7 +47,12 @@ class Embedding {
  public:
   explicit Embedding(ModelContext* context);
 
-  TokenOrder Order(std::span<const int32_t> tokens) const { return TokenOrder(tokens, tile_rows_); }
+  TokenOrder Order(std::span<const int32_t> tokens) const {
+    return TokenOrder(tokens, tile_rows_, num_tiles_);
+  }
+  TokenOrder OrderOfFew(std::span<const int32_t> tokens) const {
+    return TokenOrder(tokens, tile_rows_, std::nullopt);
+  }
 
   // The leases that Lookup and Backward will take.
   std::vector<Use> LookupUses(const TokenOrder& order) const;
@@ -61,6 +69,7 @@ class Embedding {
 
   ModelContext* context_;
   int64_t tile_rows_;
+  uint64_t num_tiles_;
   int64_t width_;
 };
 

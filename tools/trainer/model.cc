@@ -218,7 +218,7 @@ absl::StatusOr<std::vector<float>> DecoderModel::NextTokenLogits(std::span<const
         absl::StrCat("a window of ", length, " tokens is not 1 to ", context_.options.sequence));
   }
   SPILLWAY_HF_RETURN_IF_ERROR(CheckTokens(tokens));
-  const TokenOrder order = embedding_->Order(tokens);
+  const TokenOrder order = embedding_->OrderOfFew(tokens);
   SPILLWAY_HF_RETURN_IF_ERROR(
       tiles_.Begin(Phase::kNextToken, embedding_->LookupUses(order), {}, {}));
   SPILLWAY_HF_RETURN_IF_ERROR(embedding_->Lookup(order, scratch_.residual.x));

@@ -26,8 +26,8 @@ constexpr float kSmallestLossScale = 0x1.0p-24F;
 // torch.nn.utils.clip_grad_norm_ adds this to the norm before dividing.
 constexpr double kClipEpsilon = 1e-6;
 
-double SecondsSince(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+int64_t NowNs() {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
 }
 
 Traffic operator-(const Traffic& after, const Traffic& before) {
@@ -139,6 +139,7 @@ absl::StatusOr<RunSummary> Trainer::Run(const Observer& observer, const std::ato
     if (options_.evaluate_every > 0 && state_.step % options_.evaluate_every == 0) {
       const absl::StatusOr<Evaluation> evaluation = Evaluate(
           model_.get(), *valid_data_, options_.model.sequence, options_.evaluate_windows, &stop);
+      SPILLWAY_HF_RETURN_IF_ERROR(engine_->EndStep());  // an evaluation is a step of its own
       if (!evaluation.ok() && !absl::IsCancelled(evaluation.status())) return evaluation.status();
       if (evaluation.ok()) summary.last_evaluation = record.evaluation = *evaluation;
     }
@@ -162,7 +163,7 @@ absl::StatusOr<RunSummary> Trainer::Run(const Observer& observer, const std::ato
 }
 
 absl::StatusOr<StepRecord> Trainer::RunStep() {
-  const auto begin = std::chrono::steady_clock::now();
+  const int64_t begin_ns = NowNs();
   const EngineStats before = engine_->Stats();
   StepRecord record;
   record.learning_rate = options_.schedule.At(state_.step);
@@ -176,12 +177,15 @@ absl::StatusOr<StepRecord> Trainer::RunStep() {
 
   const EngineStats after = engine_->Stats();
   record.step = state_.step;
-  record.seconds = SecondsSince(begin);
+  record.begin_ns = begin_ns;
+  record.end_ns = NowNs();
+  record.seconds = static_cast<double>(record.end_ns - begin_ns) / 1e9;
   record.tokens_per_second =
       static_cast<double>(options_.accumulate * static_cast<int64_t>(inputs_.size())) /
       record.seconds;
   record.nvme = after.nvme - before.nvme;
   record.pinned = after.pinned - before.pinned;
+  record.plan = after.plan;
   record.stall_seconds = after.stall_seconds - before.stall_seconds;
   return record;
 }

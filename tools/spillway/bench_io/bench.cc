@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <optional>
@@ -25,6 +24,7 @@
 #include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
 #include "tools/spillway/bench_io/fio.h"
+#include "tools/spillway/bench_io/own_folder.h"
 #include "tools/spillway/bench_io/targets.h"
 
 namespace spillway::bench_io {
@@ -36,28 +36,6 @@ constexpr uint64_t kPageBytes = kMiB;
 constexpr uint64_t kSlackBytes = uint64_t{256} << 20;  // free runs, for writing out of place
 constexpr uint64_t kPlainBytes = uint64_t{256} << 20;  // of plain pages
 constexpr double kGiB = 1 << 30;
-
-// A folder of our own in a folder of the user's; what is left in it goes with it.
-class OwnFolder {
- public:
-  static absl::StatusOr<OwnFolder> Make(const std::string& parent) {
-    std::string path = absl::StrCat(parent, "/spillway-bench-XXXXXX");
-    if (::mkdtemp(path.data()) == nullptr) {
-      return base::ErrnoToStatus(errno, absl::StrCat("making a folder in ", parent));
-    }
-    return OwnFolder(path);
-  }
-  OwnFolder(OwnFolder&& other) noexcept : path_(std::exchange(other.path_, "")) {}
-  OwnFolder& operator=(OwnFolder&&) = delete;
-  ~OwnFolder() {
-    if (!path_.empty()) ::rmdir(path_.c_str());  // the store has removed what it made
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  explicit OwnFolder(std::string path) : path_(std::move(path)) {}
-  std::string path_;
-};
 
 class Bench {
  public:

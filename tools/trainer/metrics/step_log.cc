@@ -82,6 +82,11 @@ std::string ToJsonLine(const StepRecord& record) {
        {{"nvme", record.nvme.written_bytes}, {"pinned", record.pinned.written_bytes}}},
       {"stall_s", record.stall_seconds},
   };
+  if (record.plan.plans > 0) {
+    json["planned_bytes"] = record.plan.planned_bytes;
+    json["bytes_bound"] = record.plan.bytes_bound;
+    json["nvme_bytes_bound"] = record.plan.nvme_bytes_bound;
+  }
   if (record.evaluation) {
     json["eval_loss"] = record.evaluation->loss;
     json["eval_windows"] = record.evaluation->windows;

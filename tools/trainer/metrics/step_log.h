@@ -34,17 +34,21 @@ struct StepRecord {
   double loss_scale = 1;  // that the step ran with
   bool skipped = false;   // the gradient overflowed and nothing was updated
   double tokens_per_second = 0;
-  double seconds = 0;  // wall time
+  double seconds = 0;    // wall time
+  int64_t begin_ns = 0;  // of std::chrono::steady_clock
+  int64_t end_ns = 0;
   Traffic nvme;
   Traffic pinned;
   double stall_seconds = 0;
+  PlanStats plan;  // as the engine had it after the step
   std::optional<Evaluation> evaluation;
 };
 
 // {"v":1,"step":…,"loss":…,"grad_norm":…,"lr":…,"loss_scale":…,"skipped":…,"tokens_per_s":…,"seconds":…,
-// "read_bytes":{"nvme":…,"pinned":…},"written_bytes":{…},"stall_s":…}, an evaluation adding
-// "eval_loss", "eval_windows" and "eval_seconds". Every float reads back as the same bits; one that
-// is not finite is null.
+// "read_bytes":{"nvme":…,"pinned":…},"written_bytes":{…},"stall_s":…}, a plan adding
+// "planned_bytes", "bytes_bound" and "nvme_bytes_bound" (see PlanStats), an evaluation "eval_loss",
+// "eval_windows" and "eval_seconds". Every float reads back as the same bits; one that is not
+// finite is null.
 std::string ToJsonLine(const StepRecord& record);
 
 // "step 12/400  loss 3.1416  norm 0.512  lr 1.0e-04  scale 65536  512 tok/s  nvme 1.20 GB/s read,

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Question: what does planning a step cost, in time and memory, and does that grow with the number
+// of tiles? Limit: a step of 1 million tiles in 5 s, once for each step that repeats.
+//
+// The step is that of a model whose layers' tiles are of 1 MiB and less (fp16 weights and
+// gradients, fp32 master weights and moments, 70 tiles a layer), with budgets of a tenth and of
+// half of its state. "bytes/tile" is what the plan holds.
+//
+//   build/release/bin/plan_bench [--benchmark_filter=Plan] [--benchmark_out=FILE]
+
+#include <benchmark/benchmark.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "bench/engine/environment.h"
+#include "src/plan/accumulation.h"
+#include "src/plan/bounds.h"
+#include "src/plan/plan.h"
+
+namespace spillway::bench {
+namespace {
+
+uint64_t AllocatedBytes() {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+// Five tiles go together: weight, gradient, master weight and two moments.
+plan::Trace MakeTrace(int64_t num_tiles) {
+  plan::StepShape shape;
+  shape.tiles_per_layer = static_cast<int>(std::min<int64_t>(70, num_tiles / 5));
+  shape.layers = static_cast<int>(num_tiles / 5 / shape.tiles_per_layer);
+  shape.weight_bytes = shape.gradient_bytes = 512 * kKiB;
+  shape.master_bytes = kMiB;
+  shape.checkpoint_bytes = kMiB;
+  shape.forward_seconds = 0.01;
+  shape.update_seconds = 0.01;
+  return plan::StepTrace(shape, plan::AccumulationOrder::kMicroBatch);
+}
+
+plan::PlanOptions Budgets(const plan::Trace& trace, int64_t percent) {
+  uint64_t state = 0;
+  for (const plan::TraceTile& tile : trace.tiles) state += tile.transient ? 0 : tile.size_bytes;
+  plan::PlanOptions options;
+  options.pinned_bytes = std::max(state / 100 * static_cast<uint64_t>(percent), 64 * kMiB);
+  options.device_bytes = std::max(state / 20, 32 * kMiB);
+  return options;
+}
+
+void BM_Plan(benchmark::State& state) {
+  const plan::Trace trace = MakeTrace(state.range(0));
+  const plan::PlanOptions options = Budgets(trace, state.range(1));
+  double bytes = 0, ops = 0;
+  for (auto _ : state) {
+    const uint64_t before = AllocatedBytes();
+    const auto plan = plan::MakePlan(trace, options);
+    if (!plan.ok()) return state.SkipWithError(std::string(plan.status().message()).c_str());
+    bytes = static_cast<double>(AllocatedBytes() - before);
+    ops = static_cast<double>(plan->ops.size());
+  }
+  const auto tiles = static_cast<double>(trace.tiles.size());
+  state.counters["tiles"] = tiles;
+  state.counters["events"] = static_cast<double>(trace.events.size());
+  state.counters["ops/tile"] = ops / tiles;
+  state.counters["bytes/tile"] = bytes / tiles;
+}
+
+void BM_Bound(benchmark::State& state) {
+  const plan::Trace trace = MakeTrace(state.range(0));
+  const plan::PlanOptions options = Budgets(trace, state.range(1));
+  const auto plan = plan::MakePlan(trace, options);
+  if (!plan.ok()) return state.SkipWithError(std::string(plan.status().message()).c_str());
+  plan::BytesBound bound;
+  for (auto _ : state) {
+    bound = plan::BoundBytes(trace, options, plan->bytes);
+    benchmark::DoNotOptimize(plan::BoundSeconds(trace, options, bound, plan::Rates()));
+  }
+  state.counters["planned/bound"] =
+      static_cast<double>(plan->bytes.nvme()) / static_cast<double>(bound.nvme);
+}
+
+void RegisterBenchmarks() {
+  for (const bool bound : {false, true}) {
+    auto* registered =
+        benchmark::RegisterBenchmark(bound ? "Bound" : "Plan", bound ? BM_Bound : BM_Plan);
+    for (int64_t num_tiles : {1'000, 10'000, 100'000, 1'000'000}) {
+      for (int64_t percent : {10, 50}) registered->Args({num_tiles, percent});
+    }
+    registered->ArgNames({"tiles", "pinned%"})->Iterations(1)->Repetitions(3);
+    registered->ReportAggregatesOnly(true)->Unit(benchmark::kMillisecond);
+  }
+}
+
+}  // namespace
+}  // namespace spillway::bench
+
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  spillway::bench::DescribeMachine("");
+  spillway::bench::RegisterBenchmarks();
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "src/engine/timeline_recorder.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace spillway::engine {
+
+using Kind = TimelineEvent::Kind;
+
+TimelineRecorder::TimelineRecorder(uint64_t max_events, int64_t now_ns)
+    : max_events_(max_events), begin_ns_(now_ns) {}
+
+// --- Transfers ---
+
+void TimelineRecorder::BeginTransfer(const Action& action, int64_t now_ns) {
+  moving_[action.tile] = {action.kind, action.reason, now_ns};
+}
+
+void TimelineRecorder::EndTransfer(TileIndex tile, uint64_t size_bytes, bool ok, int64_t now_ns) {
+  const auto found = moving_.find(tile);
+  if (found == moving_.end()) return;
+  const Moving moving = found->second;
+  moving_.erase(found);
+  TimelineEvent event{.reason = moving.reason,
+                      .failed = !ok,
+                      .tile = tile,
+                      .begin_ns = moving.since_ns,
+                      .end_ns = now_ns,
+                      .size_bytes = size_bytes};
+  switch (moving.kind) {
+    case Action::Kind::kRead: event.kind = Kind::kRead; break;
+    case Action::Kind::kWrite: event.kind = Kind::kWrite; break;
+    case Action::Kind::kCopyIn:
+      event.kind = Kind::kCopyIn;
+      event.begin_ns = std::max(event.begin_ns, std::exchange(copied_in_ns_, now_ns));
+      break;
+    case Action::Kind::kCopyOut:
+      event.kind = Kind::kCopyOut;
+      event.begin_ns = std::max(event.begin_ns, std::exchange(copied_out_ns_, now_ns));
+      break;
+    default: return;  // zeros cross no link
+  }
+  Push(event);
+}
+
+// --- Callers ---
+
+TimelineRecorder::Caller& TimelineRecorder::ThisCaller() {
+  const auto [found, is_new] = callers_.try_emplace(std::this_thread::get_id());
+  if (is_new) {
+    found->second.number = static_cast<uint16_t>(
+        std::min<size_t>(callers_.size() - 1, std::numeric_limits<uint16_t>::max()));
+  }
+  return found->second;
+}
+
+void TimelineRecorder::EndCompute(Caller& caller, int64_t now_ns) {
+  if (caller.tile == TimelineEvent::kNoTile || now_ns == caller.since_ns) return;
+  Push({.kind = Kind::kCompute,
+        .thread = caller.number,
+        .tile = caller.tile,
+        .begin_ns = caller.since_ns,
+        .end_ns = now_ns});
+  caller.since_ns = now_ns;
+}
+
+void TimelineRecorder::Grant(TileIndex tile, int64_t now_ns) {
+  Caller& caller = ThisCaller();
+  if (caller.tile == TimelineEvent::kNoTile) caller.since_ns = now_ns;
+  if (now_ns - caller.since_ns >= kShortestNs) EndCompute(caller, now_ns);
+  caller.tile = tile;
+}
+
+void TimelineRecorder::BeginWait(Ticket ticket, TileIndex tile, const Stall& stall,
+                                 int64_t now_ns) {
+  Caller& caller = ThisCaller();
+  EndCompute(caller, now_ns);
+  waits_[ticket] = {.caller = caller.number, .tile = tile, .stall = stall, .since_ns = now_ns};
+}
+
+void TimelineRecorder::Explain(Ticket ticket, const Stall& stall, int64_t now_ns) {
+  Wait& wait = waits_.at(ticket);
+  if (stall == wait.stall) return;
+  PushStall(wait, now_ns);
+  wait.stall = stall;
+  wait.since_ns = now_ns;
+}
+
+void TimelineRecorder::EndWait(Ticket ticket, int64_t now_ns) {
+  const auto found = waits_.find(ticket);
+  PushStall(found->second, now_ns);
+  Caller& caller = ThisCaller();
+  caller.tile = found->second.tile;
+  caller.since_ns = now_ns;
+  waits_.erase(found);
+}
+
+void TimelineRecorder::PushStall(const Wait& wait, int64_t now_ns) {
+  if (now_ns == wait.since_ns) return;
+  Push({.kind = Kind::kStall,
+        .cause = wait.stall.cause,
+        .tier = wait.stall.tier,
+        .thread = wait.caller,
+        .tile = wait.tile,
+        .other = wait.stall.tile,
+        .begin_ns = wait.since_ns,
+        .end_ns = now_ns});
+}
+
+std::vector<Ticket> TimelineRecorder::Waiting() const {
+  std::vector<Ticket> tickets;
+  for (const auto& [ticket, wait] : waits_) tickets.push_back(ticket);
+  return tickets;
+}
+
+// --- Commits ---
+
+void TimelineRecorder::BeginCommit(int64_t now_ns) {
+  Caller& caller = ThisCaller();
+  EndCompute(caller, now_ns);
+  caller.commit_ns = now_ns;
+}
+
+void TimelineRecorder::EndFlush(int64_t now_ns) {
+  const Caller& caller = ThisCaller();
+  Push({.kind = Kind::kFlush,
+        .thread = caller.number,
+        .begin_ns = caller.commit_ns,
+        .end_ns = now_ns});
+}
+
+void TimelineRecorder::EndCommit(int64_t now_ns) {
+  Caller& caller = ThisCaller();
+  Push({.kind = Kind::kCommit,
+        .thread = caller.number,
+        .begin_ns = caller.commit_ns,
+        .end_ns = now_ns});
+  caller.since_ns = now_ns;
+}
+
+// --- The mover and the tiers ---
+
+void TimelineRecorder::Work(int64_t begin_ns, int64_t end_ns) {
+  if (begin_ns - work_end_ns_ >= kShortestNs) {
+    EndWork();
+    work_begin_ns_ = begin_ns;
+  }
+  work_end_ns_ = end_ns;
+}
+
+void TimelineRecorder::EndWork() {
+  if (work_end_ns_ > work_begin_ns_) {
+    Push({.kind = Kind::kMover, .begin_ns = work_begin_ns_, .end_ns = work_end_ns_});
+  }
+  work_begin_ns_ = work_end_ns_;
+}
+
+void TimelineRecorder::Occupied(Tier tier, uint64_t size_bytes, int64_t now_ns) {
+  uint64_t& before = occupied_bytes_[static_cast<size_t>(tier)];
+  if (std::exchange(before, size_bytes) == size_bytes) return;
+  Push({.kind = Kind::kOccupancy,
+        .tier = tier,
+        .begin_ns = now_ns,
+        .end_ns = now_ns,
+        .size_bytes = size_bytes});
+}
+
+// --- The events ---
+
+void TimelineRecorder::Push(const TimelineEvent& event) {
+  // Room for all at once: it costs memory only as it is used, and no copy while the mover waits.
+  if (events_.capacity() == 0) events_.reserve(max_events_);
+  if (events_.size() < max_events_) {
+    events_.push_back(event);
+    return;
+  }
+  events_[next_] = event;
+  next_ = (next_ + 1) % max_events_;
+  ++dropped_;
+}
+
+Timeline TimelineRecorder::Take(int64_t now_ns) {
+  EndWork();
+  EndCompute(ThisCaller(), now_ns);
+  std::rotate(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(next_), events_.end());
+  Timeline timeline;
+  timeline.events = std::exchange(events_, {});
+  timeline.dropped = std::exchange(dropped_, 0);
+  timeline.begin_ns = std::exchange(begin_ns_, now_ns);
+  timeline.end_ns = now_ns;
+  next_ = 0;
+  return timeline;
+}
+
+}  // namespace spillway::engine

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "src/plan/keep.h"
+
+#include <algorithm>
+#include <array>
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "src/plan/prices.h"
+#include "src/plan/room_tree.h"
+
+namespace spillway::plan {
+namespace {
+
+constexpr std::array<std::string_view, kNumPolicies> kNames = {"planned", "lru", "fifo", "prefix",
+                                                               "none"};
+
+// Gaps that may be kept together.
+struct Candidate {
+  Epoch epoch;
+  uint32_t length = 0;
+};
+
+uint32_t GapLength(const Keeping& keeping, uint32_t gap) {
+  const uint32_t begin = keeping.uses[gap].end, end = keeping.uses[keeping.Next(gap)].begin;
+  return end >= begin ? end - begin : end + keeping.num_positions - begin;
+}
+
+template <typename Visit>
+void ForGaps(const Keeping& keeping, const Epoch& epoch, const Visit& visit) {
+  uint32_t gap = epoch.first_gap;
+  for (uint32_t i = 0; i < epoch.num_gaps; ++i, gap = keeping.Next(gap)) visit(gap);
+}
+
+// Epochs as a whole, and each gap of a dirty one that saves a read alone.
+std::vector<Candidate> FindCandidates(const Keeping& keeping) {
+  std::vector<Epoch> epochs;
+  for (TileIndex tile = 0; tile < keeping.num_tiles(); ++tile) EpochsOf(keeping, tile, &epochs);
+  std::vector<Candidate> candidates;
+  for (const Epoch& epoch : epochs) {
+    candidates.push_back({epoch});
+    if (!epoch.dirty || epoch.num_gaps == 1) continue;
+    ForGaps(keeping, epoch, [&](uint32_t gap) {
+      if (keeping.SavesRead(gap)) candidates.push_back({Epoch{gap, 1, false}});
+    });
+  }
+  for (Candidate& candidate : candidates) {
+    ForGaps(keeping, candidate.epoch,
+            [&](uint32_t gap) { candidate.length += GapLength(keeping, gap); });
+  }
+  return candidates;
+}
+
+bool KeepEpoch(const Keeping& keeping, const Epoch& epoch, RoomTree& room, Kept& kept) {
+  // The gaps up to `num_gaps` that were not kept before are given back.
+  const auto give_back = [&](uint32_t num_gaps) {
+    ForGaps(keeping, Epoch{epoch.first_gap, num_gaps, false}, [&](uint32_t gap) {
+      if (kept[gap]) return;
+      room.Remove(keeping.uses[gap].end, keeping.uses[keeping.Next(gap)].begin,
+                  keeping.UseBytes(gap));
+    });
+  };
+  uint32_t gap = epoch.first_gap;
+  for (uint32_t i = 0; i < epoch.num_gaps; ++i, gap = keeping.Next(gap)) {
+    if (kept[gap] || room.Add(keeping.uses[gap].end, keeping.uses[keeping.Next(gap)].begin,
+                              keeping.UseBytes(gap))) {
+      continue;
+    }
+    give_back(i);
+    return false;
+  }
+  ForGaps(keeping, epoch, [&](uint32_t each) { kept[each] = true; });
+  return true;
+}
+
+// Finds a good way to keep by trying several orders in which candidates are taken while they fit.
+class Planner {
+ public:
+  Planner(const Keeping& keeping, uint64_t capacity)
+      : keeping_(keeping),
+        capacity_(capacity),
+        room_(keeping, capacity),
+        candidates_(FindCandidates(keeping)),
+        best_(keeping.uses.size()),
+        best_bytes_(Cost(keeping, best_).total()) {}
+
+  Kept Run() {
+    const bool is_long = candidates_.size() > kMaxCandidatesTried;
+    if (!is_long)
+      Try([&](const Candidate& candidate) {
+        return Saves(candidate.epoch) / static_cast<float>(candidate.length + 1);
+      });
+    const Prices prices = FindPrices(keeping_, capacity_, {.reached_bytes = best_bytes_});
+    const auto share = [&](const Candidate& candidate) {
+      float least = 1;
+      ForGaps(keeping_, candidate.epoch,
+              [&](uint32_t gap) { least = std::min(least, prices.share[gap]); });
+      return least;
+    };
+    Try(share);
+    // What the relaxation keeps in part could go either way: ask the dice, the same each time.
+    std::minstd_rand dice(1);
+    const size_t tries = std::min(kMaxTries, kMaxCandidatesTried / (candidates_.size() + 1));
+    for (size_t i = 0; i < tries; ++i) {
+      const float spread = 1.0F / static_cast<float>(1 + i % 4);
+      Try([&](const Candidate& candidate) {
+        return share(candidate) + spread * std::generate_canonical<float, 16>(dice);
+      });
+    }
+    KeepForTierBelow();
+    return std::move(best_);
+  }
+
+ private:
+  // What room is left holds tiles until the tier below asks for their bytes: they are moved all the
+  // same, but fill its room later.
+  void KeepForTierBelow() {
+    RoomTree room = room_;
+    std::vector<std::pair<uint32_t, uint32_t>> gaps;  // the shortest first
+    for (uint32_t gap = 0; gap < best_.size(); ++gap) {
+      const Use& use = keeping_.uses[gap];
+      if (best_[gap]) {
+        room.Add(use.end, keeping_.uses[keeping_.Next(gap)].begin, keeping_.UseBytes(gap));
+      } else if (use.dirties && use.cleaned) {
+        gaps.emplace_back(GapLength(keeping_, gap), gap);
+      }
+    }
+    std::sort(gaps.begin(), gaps.end());
+    for (const auto& [length, gap] : gaps) KeepEpoch(keeping_, Epoch{gap, 1, false}, room, best_);
+  }
+
+  static constexpr size_t kMaxTries = 50;
+  static constexpr size_t kMaxCandidatesTried = 200'000;
+
+  // A transfer costs a request, however few its bytes: tiles of which many fit into one are kept
+  // before all others.
+  static constexpr uint64_t kSmallBytes = 32 << 10;
+  float First(const Candidate& candidate) const {
+    return keeping_.UseBytes(candidate.epoch.first_gap) <= kSmallBytes ? 1e6F : 0.0F;
+  }
+
+  float Saves(const Epoch& epoch) const {
+    float saves = epoch.dirty ? 1 : 0;
+    ForGaps(keeping_, epoch, [&](uint32_t gap) { saves += keeping_.SavesRead(gap) ? 1 : 0; });
+    return saves;
+  }
+
+  // Takes what is worth most first; of equals the shorter, then the first.
+  template <typename Worth>
+  void Try(const Worth& worth) {
+    struct Rank {
+      float worth;
+      uint32_t length, candidate;
+      bool operator<(const Rank& other) const {
+        if (worth != other.worth) return worth > other.worth;
+        return std::pair(length, candidate) < std::pair(other.length, other.candidate);
+      }
+    };
+    std::vector<Rank> order;
+    order.reserve(candidates_.size());
+    for (uint32_t i = 0; i < candidates_.size(); ++i)
+      order.push_back({worth(candidates_[i]) + First(candidates_[i]), candidates_[i].length, i});
+    std::sort(order.begin(), order.end());
+    Kept kept(keeping_.uses.size());
+    RoomTree room = room_;
+    for (const Rank& rank : order)
+      KeepEpoch(keeping_, candidates_[rank.candidate].epoch, room, kept);
+    const uint64_t bytes = Cost(keeping_, kept).total();
+    if (bytes >= best_bytes_) return;
+    best_bytes_ = bytes;
+    best_ = std::move(kept);
+  }
+
+  const Keeping& keeping_;
+  const uint64_t capacity_;
+  const RoomTree room_;  // with the uses alone
+  std::vector<Candidate> candidates_;
+  Kept best_;
+  uint64_t best_bytes_;
+};
+
+Kept KeepPrefix(const Keeping& keeping, uint64_t capacity) {
+  std::vector<std::pair<uint32_t, TileIndex>> order;
+  for (TileIndex tile = 0; tile < keeping.num_tiles(); ++tile) {
+    if (keeping.first[tile] == keeping.first[tile + 1]) continue;
+    order.emplace_back(keeping.uses[keeping.first[tile]].begin, tile);
+  }
+  std::sort(order.begin(), order.end());
+  Kept kept(keeping.uses.size());
+  RoomTree room(keeping, capacity);
+  std::vector<Epoch> epochs;
+  for (const auto& [begin, tile] : order) {
+    epochs.clear();
+    EpochsOf(keeping, tile, &epochs);
+    for (const Epoch& epoch : epochs) {
+      if (!KeepEpoch(keeping, epoch, room, kept)) return kept;
+    }
+  }
+  return kept;
+}
+
+// Three rounds of a cache that evicts on demand what was used, or came, longest ago. What stays
+// through a gap of the last round is kept.
+Kept KeepByAge(const Keeping& keeping, uint64_t capacity, bool by_use) {
+  constexpr uint64_t kAbsent = ~uint64_t{0};
+  std::vector<uint32_t> begins(keeping.num_positions, ~0u), ends(keeping.num_positions + 1, ~0u);
+  for (uint32_t u = 0; u < keeping.uses.size(); ++u) {
+    begins[keeping.uses[u].begin] = u;
+    if (keeping.uses[u].kind == Use::Kind::kHold) ends[keeping.uses[u].end] = u;
+  }
+  Kept kept(keeping.uses.size());
+  std::vector<uint64_t> stamp(keeping.num_tiles(), kAbsent);
+  std::vector<bool> in_use(keeping.num_tiles());
+  std::set<std::pair<uint64_t, TileIndex>> idle;  // by stamp
+  uint64_t used_bytes = 0, clock = 0;
+  const auto leave = [&](TileIndex tile) {
+    idle.erase({stamp[tile], tile});
+    stamp[tile] = kAbsent;
+    used_bytes -= keeping.size_bytes[tile];
+  };
+  const auto begin_use = [&](uint32_t u) {
+    const TileIndex tile = keeping.uses[u].tile;
+    const uint32_t before = u == keeping.first[tile] ? keeping.first[tile + 1] - 1 : u - 1;
+    kept[before] = stamp[tile] != kAbsent && !keeping.uses[before].leaves;
+    if (keeping.uses[u].kind == Use::Kind::kVoid) {
+      if (stamp[tile] != kAbsent) leave(tile);
+      return;
+    }
+    if (stamp[tile] != kAbsent) {
+      idle.erase({stamp[tile], tile});
+    } else {
+      used_bytes += keeping.size_bytes[tile];
+      while (used_bytes > capacity && !idle.empty()) leave(idle.begin()->second);
+      stamp[tile] = ++clock;
+    }
+    if (by_use) stamp[tile] = ++clock;
+    in_use[tile] = true;
+  };
+  for (int round = 0; round < 3; ++round) {
+    for (uint32_t p = 0; p <= keeping.num_positions; ++p) {
+      if (ends[p] != ~0u) {
+        const TileIndex tile = keeping.uses[ends[p]].tile;
+        in_use[tile] = false;
+        idle.insert({stamp[tile], tile});
+      }
+      if (p < keeping.num_positions && begins[p] != ~0u) begin_use(begins[p]);
+    }
+  }
+  return kept;
+}
+
+}  // namespace
+
+std::string_view Name(Policy policy) { return kNames[static_cast<size_t>(policy)]; }
+
+std::optional<Policy> ParsePolicy(std::string_view name) {
+  for (int i = 0; i < kNumPolicies; ++i) {
+    if (name == kNames[i]) return static_cast<Policy>(i);
+  }
+  return std::nullopt;
+}
+
+Kept Keep(Policy policy, const Keeping& keeping, uint64_t capacity) {
+  switch (policy) {
+    case Policy::kPlanned: return Planner(keeping, capacity).Run();
+    case Policy::kLru: return KeepByAge(keeping, capacity, /*by_use=*/true);
+    case Policy::kFifo: return KeepByAge(keeping, capacity, /*by_use=*/false);
+    case Policy::kPrefix: return KeepPrefix(keeping, capacity);
+    case Policy::kNone: break;
+  }
+  return Kept(keeping.uses.size());
+}
+
+Kept KeepAll(const Keeping& keeping) {
+  Kept kept(keeping.uses.size());
+  for (uint32_t u = 0; u < keeping.uses.size(); ++u)
+    kept[u] = keeping.uses[u].kind == Use::Kind::kHold;
+  return kept;
+}
+
+}  // namespace spillway::plan

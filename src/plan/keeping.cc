@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "src/plan/keeping.h"
+
+#include <algorithm>
+
+namespace spillway::plan {
+
+void Keeping::Finish() {
+  for (TileIndex tile = 0; tile < num_tiles(); ++tile) {
+    // Twice round, since what a tile's first use finds is what its last left.
+    bool dirty = false, has_bytes = true;
+    uint32_t writer = 0;
+    for (uint32_t i = 0; i < 2 * (first[tile + 1] - first[tile]); ++i) {
+      const uint32_t u = first[tile] + i % (first[tile + 1] - first[tile]);
+      Use& use = uses[u];
+      has_bytes = use.kind == Use::Kind::kHold;
+      dirty = has_bytes && (dirty || use.dirties);
+      if (use.dirties) writer = u;
+      use.dirty = dirty;
+      if (dirty && use.cleaned) {
+        uses[writer].forced_write = true;
+        dirty = false;
+      }
+      use.leaves = !has_bytes || (!use.dirty && !SavesRead(u));
+    }
+    for (uint32_t u = first[tile]; u < first[tile + 1]; ++u) {
+      if (!uses[u].forced_write) continue;
+      for (uint32_t gap = u; uses[gap].dirty; gap = Next(gap)) {
+        uses[gap].dirty = false;
+        uses[gap].leaves = !SavesRead(gap);
+        if (uses[Next(gap)].dirties) break;
+      }
+    }
+  }
+}
+
+void EpochsOf(const Keeping& keeping, TileIndex tile, std::vector<Epoch>* epochs) {
+  for (uint32_t u = keeping.first[tile]; u < keeping.first[tile + 1]; ++u) {
+    const Use& use = keeping.uses[u];
+    if (!use.dirty) {
+      if (!use.leaves) epochs->push_back({u, 1, false});
+      continue;
+    }
+    if (!use.dirties) continue;  // part of an epoch that began before
+    Epoch epoch{u, 1, true};
+    for (uint32_t next = keeping.Next(u); keeping.uses[next].dirty && !keeping.uses[next].dirties;
+         next = keeping.Next(next)) {
+      ++epoch.num_gaps;
+    }
+    epochs->push_back(epoch);
+  }
+}
+
+TierBytes Cost(const Keeping& keeping, const Kept& kept) {
+  TierBytes cost;
+  std::vector<Epoch> epochs;
+  for (TileIndex tile = 0; tile < keeping.num_tiles(); ++tile) {
+    const uint64_t bytes = keeping.size_bytes[tile];
+    for (uint32_t u = keeping.first[tile]; u < keeping.first[tile + 1]; ++u) {
+      if (!kept[u] && keeping.SavesRead(u)) cost.up += bytes;
+      if (keeping.uses[u].forced_write) cost.down += bytes;
+    }
+    epochs.clear();
+    EpochsOf(keeping, tile, &epochs);
+    for (const Epoch& epoch : epochs) {
+      bool all = true;
+      uint32_t gap = epoch.first_gap;
+      for (uint32_t i = 0; i < epoch.num_gaps; ++i, gap = keeping.Next(gap)) all &= kept[gap];
+      if (epoch.dirty && !all) cost.down += bytes;
+    }
+  }
+  return cost;
+}
+
+std::vector<uint64_t> UseBytesByPosition(const Keeping& keeping) {
+  // First what comes and goes, modulo 2^64; then the sums.
+  std::vector<uint64_t> bytes(keeping.num_positions + 1);
+  for (uint32_t u = 0; u < keeping.uses.size(); ++u) {
+    const Use& use = keeping.uses[u];
+    if (use.kind != Use::Kind::kHold) continue;
+    bytes[use.begin] += keeping.UseBytes(u);
+    bytes[use.end] -= keeping.UseBytes(u);
+  }
+  for (size_t p = 1; p < bytes.size(); ++p) bytes[p] += bytes[p - 1];
+  bytes.resize(keeping.num_positions);
+  return bytes;
+}
+
+uint64_t PeakUseBytes(const Keeping& keeping) {
+  const std::vector<uint64_t> bytes = UseBytesByPosition(keeping);
+  return *std::max_element(bytes.begin(), bytes.end());
+}
+
+}  // namespace spillway::plan

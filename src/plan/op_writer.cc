@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "src/plan/op_writer.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace spillway::plan {
+namespace {
+
+// By use: whether its bytes are written to NVMe once it ends.
+std::vector<bool> WritesAfter(const TierPlan& pinned) {
+  std::vector<bool> writes(pinned.keeping.uses.size());
+  std::vector<Epoch> epochs;
+  for (TileIndex tile = 0; tile < pinned.keeping.num_tiles(); ++tile)
+    EpochsOf(pinned.keeping, tile, &epochs);
+  for (const Epoch& epoch : epochs) {
+    if (!epoch.dirty) continue;
+    bool all = true;
+    uint32_t gap = epoch.first_gap;
+    for (uint32_t i = 0; i < epoch.num_gaps; ++i, gap = pinned.keeping.Next(gap))
+      all &= pinned.kept[gap];
+    writes[epoch.first_gap] = !all;
+  }
+  return writes;
+}
+
+// Writes down the operations of one tile after the other, each in the order in which they happen.
+class OpVisitor : public TileVisitor {
+ public:
+  OpVisitor(const Trace& trace, const EventsByTile& events, const TierPlan& device,
+            const TierPlan& pinned, bool has_store)
+      : trace_(trace),
+        events_(events),
+        device_(device),
+        pinned_(pinned),
+        writes_after_(WritesAfter(pinned)),
+        has_store_(has_store) {}
+
+  void BeginTile(TileIndex tile) {
+    tile_ = tile;
+    device_use_ = device_.keeping.first[tile];
+    pinned_use_ = pinned_.keeping.first[tile];
+    in_pinned_ = pinned_use_ < EndOfPinned() && pinned_.kept[EndOfPinned() - 1];
+    in_lease_ = false;
+    if (device_use_ < device_.keeping.first[tile + 1]) device_offset_ = device_.offset[device_use_];
+    if (pinned_use_ < EndOfPinned()) pinned_offset_ = pinned_.offset[pinned_use_];
+    passed_ = events_.begin(tile);
+  }
+
+  void DeviceCopyBegins(uint32_t event, Source source) override {
+    while (device_.keeping.uses[device_use_].event != event) ++device_use_;
+    device_offset_ = device_.offset[device_use_];
+    if (source == Source::kNothing) return Add(Op::Kind::kTake, Tier::kDevice, event, kBefore);
+    if (in_lease_) return Add(Op::Kind::kCopyIn, Tier::kDevice, event, kBefore);
+    EnterPinned(event, source, kBefore);
+    Add(Op::Kind::kCopyIn, Tier::kDevice, event, kBefore);
+    EndPinnedUse(event, kBefore);
+  }
+  void DeviceCopyEnds(uint32_t event, bool copy_out) override {
+    if (copy_out) {
+      EnterPinned(event, Source::kDevice, kAfter);
+      Add(Op::Kind::kDrop, Tier::kDevice, event, kAfter);
+      EndPinnedUse(event, kAfter);
+    } else {
+      Add(Op::Kind::kDrop, Tier::kDevice, event, kAfter);
+    }
+  }
+  void DeviceCopyVoid(uint32_t event) override { Add(Op::Kind::kDrop, Tier::kDevice, event, kAt); }
+  void PinnedLeaseBegins(uint32_t event, Source source) override {
+    EnterPinned(event, source, kBefore);
+    in_lease_ = true;
+  }
+  void PinnedLeaseEnds(uint32_t event, bool) override {
+    in_lease_ = false;
+    EndPinnedUse(event, kAfter);
+  }
+  void PinnedVoid(uint32_t event) override {
+    if (std::exchange(in_pinned_, false)) Add(Op::Kind::kDrop, Tier::kPinned, event, kAt);
+    if (pinned_use_ < EndOfPinned()) ++pinned_use_;
+  }
+
+  const std::vector<Op>& ops() const { return ops_; }
+  const std::vector<uint32_t>& positions() const { return positions_; }
+
+ private:
+  static constexpr uint32_t kBefore = BeforeEvent(0), kAt = AtEvent(0), kAfter = AfterEvent(0);
+
+  uint32_t EndOfPinned() const { return pinned_.keeping.first[tile_ + 1]; }
+
+  // The tile's use in pinned memory begins: its frame, and the bytes in it.
+  void EnterPinned(uint32_t event, Source source, uint32_t phase) {
+    pinned_offset_ = pinned_.offset[pinned_use_];
+    if (std::exchange(in_pinned_, true)) return;
+    switch (source) {
+      case Source::kBelow: return Add(Op::Kind::kRead, Tier::kPinned, event, phase);
+      case Source::kDevice: return Add(Op::Kind::kCopyOut, Tier::kPinned, event, phase);
+      case Source::kZeros: return Add(Op::Kind::kZero, Tier::kPinned, event, phase);
+      case Source::kNothing: return Add(Op::Kind::kTake, Tier::kPinned, event, phase);
+    }
+  }
+  void EndPinnedUse(uint32_t event, uint32_t phase) {
+    if (has_store_ && writes_after_[pinned_use_])
+      Add(Op::Kind::kWrite, Tier::kPinned, event, phase);
+    if (!pinned_.kept[pinned_use_]) {
+      Add(Op::Kind::kDrop, Tier::kPinned, event, phase);
+      in_pinned_ = false;
+    }
+    ++pinned_use_;
+  }
+
+  void Add(Op::Kind kind, Tier tier, uint32_t event, uint32_t phase) {
+    Op op;
+    op.kind = kind;
+    op.tier = tier;
+    op.tile = tile_;
+    op.offset = tier == Tier::kDevice ? device_offset_ : pinned_offset_;
+    op.after = phase == kBefore ? LastEndBefore(event) : event;
+    // Only what brings bytes to a lease is waited for by its event.
+    op.before =
+        phase == kBefore && kind != Op::Kind::kDrop && kind != Op::Kind::kWrite ? event : kNever;
+    ops_.push_back(op);
+    positions_.push_back(kPositionsPerEvent * event + phase);
+  }
+
+  // The tile's last event before another that ended a lease or made its bytes void.
+  uint32_t LastEndBefore(uint32_t event) {
+    while (passed_ != events_.end(tile_) && *passed_ < event) ++passed_;
+    for (const uint32_t* e = passed_; e-- != events_.begin(tile_);) {
+      if (Ends(*e)) return *e;
+    }
+    for (const uint32_t* e = events_.end(tile_); e-- != events_.begin(tile_);) {
+      if (Ends(*e)) return *e | kPeriodBefore;
+    }
+    return kNever;
+  }
+  bool Ends(uint32_t event) const {
+    return trace_.events[event].kind != TraceEvent::Kind::kAcquire;
+  }
+
+  const Trace& trace_;
+  const EventsByTile& events_;
+  const TierPlan& device_;
+  const TierPlan& pinned_;
+  const std::vector<bool> writes_after_;
+  const bool has_store_;
+  TileIndex tile_ = 0;
+  uint32_t device_use_ = 0, pinned_use_ = 0;
+  uint64_t device_offset_ = 0, pinned_offset_ = 0;
+  bool in_pinned_ = false, in_lease_ = false;
+  const uint32_t* passed_ = nullptr;  // the tile's first event not before the last asked about
+  std::vector<Op> ops_;
+  std::vector<uint32_t> positions_;
+};
+
+// Who lay where last, to find out whose frames an operation takes over.
+class LastOwners {
+ public:
+  void Dropped(uint64_t begin, uint64_t end, uint32_t op) {
+    const auto same = owners_.find(begin);
+    if (same != owners_.end() && same->second.end == end) {
+      same->second.op = op;
+      return;
+    }
+    Cut(begin);
+    Cut(end);
+    owners_.erase(owners_.lower_bound(begin), owners_.lower_bound(end));
+    owners_[begin] = {end, op};
+  }
+  template <typename Visit>
+  void ForOwners(uint64_t begin, uint64_t end, const Visit& visit) const {
+    auto it = owners_.upper_bound(begin);
+    if (it != owners_.begin() && std::prev(it)->second.end > begin) --it;
+    for (; it != owners_.end() && it->first < end; ++it) visit(it->second.op);
+  }
+  template <typename Change>
+  void ForAll(const Change& change) {
+    for (auto& [begin, owner] : owners_) change(owner.op);
+  }
+
+ private:
+  struct Owner {
+    uint64_t end = 0;
+    uint32_t op = 0;
+  };
+  void Cut(uint64_t at) {
+    auto it = owners_.lower_bound(at);
+    if (it == owners_.begin()) return;
+    const auto before = std::prev(it);
+    if (before->second.end <= at) return;
+    owners_[at] = before->second;
+    before->second.end = at;
+  }
+  std::map<uint64_t, Owner> owners_;
+};
+
+bool TakesFrame(Op::Kind kind) { return kind != Op::Kind::kWrite && kind != Op::Kind::kDrop; }
+
+// Once round to know who lay where at the period's end, once more to write down who waits for whom.
+void FindWaits(const std::vector<uint64_t>& size_bytes, Plan* plan) {
+  std::array<LastOwners, 2> owners;
+  for (const bool writes : {false, true}) {
+    for (uint32_t i = 0; i < plan->ops.size(); ++i) {
+      Op& op = plan->ops[i];
+      LastOwners& tier = owners[op.tier == Tier::kDevice ? 0 : 1];
+      const uint64_t end = op.offset + size_bytes[op.tile];
+      if (writes) op.first_wait = static_cast<uint32_t>(plan->waits.size());
+      if (op.kind == Op::Kind::kDrop) {
+        tier.Dropped(op.offset, end, i);
+      } else if (writes && TakesFrame(op.kind)) {
+        tier.ForOwners(op.offset, end, [&](uint32_t owner) {
+          const auto begin = plan->waits.begin() + op.first_wait;
+          if (std::find(begin, plan->waits.end(), owner) == plan->waits.end())
+            plan->waits.push_back(owner);
+        });
+      }
+    }
+    if (writes) return;
+    for (LastOwners& tier : owners) tier.ForAll([](uint32_t& op) { op |= kPeriodBefore; });
+  }
+}
+
+// An operation is late when one that waits for it is, or the next of its tile.
+void FindDeadlines(uint32_t num_tiles, Plan* plan) {
+  std::vector<uint32_t> next_of_tile(num_tiles, kNever);
+  // Twice, since what the period's start waits for is at its end.
+  for (const bool again : {false, true}) {
+    for (size_t i = plan->ops.size(); i-- > 0;) {
+      Op& op = plan->ops[i];
+      const uint32_t next = next_of_tile[op.tile];
+      op.before = std::min(op.before, next);
+      for (const uint32_t wait : plan->WaitsOf(i)) {
+        const bool is_before = (wait & kPeriodBefore) != 0;
+        Op& other = plan->ops[wait & ~kPeriodBefore];
+        if (op.before == kNever) continue;
+        other.before = std::min(other.before, op.before + (is_before ? plan->num_events : 0));
+      }
+      next_of_tile[op.tile] = op.before;
+    }
+    if (again) return;
+    for (uint32_t& next : next_of_tile) next = next == kNever ? kNever : next + plan->num_events;
+  }
+}
+
+void FindSeam(const TierPlan& tier, Tier name, std::vector<Place>* seam) {
+  for (TileIndex tile = 0; tile < tier.keeping.num_tiles(); ++tile) {
+    const uint32_t first = tier.keeping.first[tile], end = tier.keeping.first[tile + 1];
+    if (first < end && tier.kept[end - 1]) seam->push_back({tile, name, tier.offset[first]});
+  }
+}
+
+}  // namespace
+
+void WriteOps(const Trace& trace, const EventsByTile& events, const TierPlan& device,
+              const TierPlan& pinned, bool has_store, Plan* plan) {
+  OpVisitor visitor(trace, events, device, pinned, has_store);
+  TileWalk walk(trace, events, device.keeping, device.kept);
+  for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
+    visitor.BeginTile(tile);
+    walk.Run(tile, visitor);
+  }
+  // By position; operations of one position are of one tile and keep their order.
+  std::vector<uint32_t> count(device.keeping.num_positions + 1);
+  for (const uint32_t position : visitor.positions()) ++count[position + 1];
+  for (size_t p = 1; p < count.size(); ++p) count[p] += count[p - 1];
+  plan->ops.resize(visitor.ops().size());
+  plan->position.resize(plan->ops.size());
+  for (size_t i = 0; i < plan->ops.size(); ++i) {
+    const uint32_t position = visitor.positions()[i];
+    plan->position[count[position]] = position;
+    plan->ops[count[position]++] = visitor.ops()[i];
+  }
+  FindWaits(pinned.keeping.size_bytes, plan);
+  FindDeadlines(static_cast<uint32_t>(trace.tiles.size()), plan);
+  FindSeam(device, Tier::kDevice, &plan->seam);
+  FindSeam(pinned, Tier::kPinned, &plan->seam);
+}
+
+}  // namespace spillway::plan

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The transfer plan of a step that repeats: every operation that moves or frees a tile, in an order
+// that cannot block, with the place of each copy in its arena. What a step moves is fixed by the
+// plan; when each operation starts follows from what it waits for, so that whoever carries it out
+// may run ahead as far as frames are free, and no further.
+//
+// A plan is a period: the copies that are in memory at its end are those at its start.
+
+#ifndef SPILLWAY_PLAN_PLAN_H_
+#define SPILLWAY_PLAN_PLAN_H_
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "src/plan/keep.h"
+#include "src/plan/trace.h"
+
+namespace spillway::plan {
+
+// An edge of the tier graph.
+enum class Link : uint8_t { kRead, kWrite, kCopyIn, kCopyOut };
+inline constexpr int kNumLinks = 4;
+std::string_view Name(Link link);  // "read", "write", "copy-in", "copy-out"
+
+struct LinkBytes {
+  std::array<uint64_t, kNumLinks> bytes = {};
+  uint64_t& operator[](Link link) { return bytes[static_cast<size_t>(link)]; }
+  uint64_t operator[](Link link) const { return bytes[static_cast<size_t>(link)]; }
+  uint64_t nvme() const { return bytes[0] + bytes[1]; }
+  uint64_t device() const { return bytes[2] + bytes[3]; }
+  uint64_t total() const { return nvme() + device(); }
+  friend bool operator==(const LinkBytes&, const LinkBytes&) = default;
+};
+
+struct Op {
+  enum class Kind : uint8_t {
+    kRead,     // NVMe → a new frame in pinned memory
+    kWrite,    // pinned memory → NVMe; both have the bytes then
+    kCopyIn,   // pinned memory → a new frame on the device
+    kCopyOut,  // device → a new frame in pinned memory
+    kZero,     // a new frame in pinned memory, filled with zeros
+    kTake,     // a new frame for a lease that writes every byte
+    kDrop,     // the copy is forgotten, its frame free
+  };
+  uint64_t offset = 0;  // of the frame, in the arena of `tier`
+  TileIndex tile = 0;
+  uint32_t after = 0;       // waits for this event of its tile (see When)
+  uint32_t before = 0;      // the event that is late if this is; kNever: none
+  uint32_t first_wait = 0;  // into Plan::waits
+  Kind kind = Kind::kRead;
+  Tier tier = Tier::kPinned;  // of the frame that is taken, written from or dropped
+};
+
+// An event, or an operation, of this period; with the bit set, of the one before.
+inline constexpr uint32_t kPeriodBefore = uint32_t{1} << 31;
+inline constexpr uint32_t kNever = std::numeric_limits<uint32_t>::max();
+
+// A copy of a tile in memory.
+struct Place {
+  TileIndex tile = 0;
+  Tier tier = Tier::kPinned;
+  uint64_t offset = 0;
+  friend bool operator==(const Place&, const Place&) = default;
+};
+
+struct PlanOptions {
+  uint64_t device_bytes = 0;
+  uint64_t pinned_bytes = 0;
+  bool has_store = true;
+  Policy policy = Policy::kPlanned;
+  uint64_t frame_alignment = 4096;
+  // Room that is not filled with what is kept, so that transfers run ahead of leases. kAuto: as
+  // much again as is leased at once, at most an eighth of the tier.
+  static constexpr uint64_t kAuto = std::numeric_limits<uint64_t>::max();
+  uint64_t device_lookahead_bytes = kAuto;
+  uint64_t pinned_lookahead_bytes = kAuto;
+};
+
+// An operation may start when
+//   - the operations before it in `ops` that are of the same tile have ended,
+//   - its event `after` has happened, and
+//   - the operations that it waits for, which drop what lay in its frame, have ended.
+// Each of these comes before it in the one order that `ops` and the trace's events have, so that
+// whoever takes the operations of each link in order always comes to an end. An acquire waits for
+// the operations of its tile that come before it.
+struct Plan {
+  PlanOptions options;
+  uint64_t fingerprint = 0;  // of the trace
+  uint32_t num_events = 0;
+  std::vector<Op> ops;
+  std::vector<uint32_t> position;  // by op: BeforeEvent, AtEvent or AfterEvent of an event
+  std::vector<uint32_t> waits;     // operations, by `first_wait`
+  std::vector<Place> seam;         // in memory between two periods, by tier and offset
+  LinkBytes bytes;                 // of a period
+
+  std::span<const uint32_t> WaitsOf(size_t op) const {
+    const size_t end = op + 1 < ops.size() ? ops[op + 1].first_wait : waits.size();
+    return {waits.data() + ops[op].first_wait, end - ops[op].first_wait};
+  }
+};
+
+// The link that an operation uses; none for those that move nothing.
+constexpr bool Moves(Op::Kind kind) { return kind <= Op::Kind::kCopyOut; }
+constexpr Link LinkOf(Op::Kind kind) { return static_cast<Link>(kind); }
+
+// InvalidArgument: the trace cannot happen. ResourceExhausted: the leases that the trace holds
+// together do not fit, and by how much.
+absl::StatusOr<Plan> MakePlan(const Trace& trace, const PlanOptions& options);
+
+// How to come from any copies in memory into the period: what must leave (its newest bytes going to
+// a lower tier first), then operations, one after the other, that bring what the period begins
+// with. Copies that are where the period has them stay. A kRead of a tile that has no bytes yet
+// fills with zeros.
+struct Entry {
+  std::vector<Place> leave;
+  std::vector<Op> ops;
+};
+Entry EnterPlan(const Plan& plan, const Trace& trace, std::span<const Place> now);
+
+}  // namespace spillway::plan
+
+#endif  // SPILLWAY_PLAN_PLAN_H_

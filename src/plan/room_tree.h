@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How full a tier is over a period, asked and added to by ranges of positions. Long periods are
+// looked at in stretches, each as full as its fullest position.
+
+#ifndef SPILLWAY_PLAN_ROOM_TREE_H_
+#define SPILLWAY_PLAN_ROOM_TREE_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "src/plan/keeping.h"
+
+namespace spillway::plan {
+
+class RoomTree {
+ public:
+  // Begins with the tier's uses in it.
+  RoomTree(const Keeping& keeping, uint64_t capacity)
+      : num_positions_(keeping.num_positions),
+        stretch_((num_positions_ + kMaxStretches - 1) / kMaxStretches),
+        capacity_(capacity) {
+    while (size_ < (num_positions_ + stretch_ - 1) / stretch_) size_ *= 2;
+    most_.assign(2 * size_, 0);
+    added_.assign(2 * size_, 0);
+    const std::vector<uint64_t> use_bytes = UseBytesByPosition(keeping);
+    for (uint32_t p = 0; p < num_positions_; ++p) {
+      uint64_t& leaf = most_[size_ + p / stretch_];
+      leaf = std::max(leaf, use_bytes[p]);
+    }
+    for (uint32_t node = size_ - 1; node > 0; --node)
+      most_[node] = std::max(most_[2 * node], most_[2 * node + 1]);
+  }
+
+  // Adds bytes from `begin` up to `end`, over the seam if that is less, if they fit.
+  bool Add(uint32_t begin, uint32_t end, uint64_t bytes) {
+    if (begin == end) return true;
+    if (!Fits(begin, end, bytes)) return false;
+    ForParts(begin, end, [&](uint32_t first, uint32_t last) {
+      Change(1, 0, size_ - 1, first, last, static_cast<int64_t>(bytes));
+    });
+    return true;
+  }
+  // Takes back what was added.
+  void Remove(uint32_t begin, uint32_t end, uint64_t bytes) {
+    if (begin == end) return;
+    ForParts(begin, end, [&](uint32_t first, uint32_t last) {
+      Change(1, 0, size_ - 1, first, last, -static_cast<int64_t>(bytes));
+    });
+  }
+
+ private:
+  static constexpr uint32_t kMaxStretches = 1 << 14;
+
+  bool Fits(uint32_t begin, uint32_t end, uint64_t bytes) const {
+    uint64_t most = 0;
+    ForParts(begin, end, [&](uint32_t first, uint32_t last) {
+      most = std::max(most, Most(1, 0, size_ - 1, first, last));
+    });
+    return most + bytes <= capacity_;
+  }
+
+  // The stretches from first to last, both included.
+  template <typename Visit>
+  void ForParts(uint32_t begin, uint32_t end, const Visit& visit) const {
+    if (begin < end) return visit(begin / stretch_, (end - 1) / stretch_);
+    const uint32_t last = end == 0 ? 0 : (end - 1) / stretch_;
+    const uint32_t first = begin / stretch_;
+    const uint32_t seam = (num_positions_ - 1) / stretch_;
+    if (end > 0 && begin < num_positions_ && first <= last) return visit(0, seam);
+    if (begin < num_positions_) visit(first, seam);
+    if (end > 0) visit(0, last);
+  }
+
+  uint64_t Most(uint32_t node, uint32_t low, uint32_t high, uint32_t first, uint32_t last) const {
+    if (first <= low && high <= last) return most_[node];
+    const uint32_t middle = (low + high) / 2;
+    uint64_t most = 0;
+    if (first <= middle) most = Most(2 * node, low, middle, first, last);
+    if (last > middle) most = std::max(most, Most(2 * node + 1, middle + 1, high, first, last));
+    return most + added_[node];
+  }
+
+  void Change(uint32_t node, uint32_t low, uint32_t high, uint32_t first, uint32_t last,
+              int64_t bytes) {
+    if (first <= low && high <= last) {
+      most_[node] += bytes;
+      added_[node] += bytes;
+      return;
+    }
+    const uint32_t middle = (low + high) / 2;
+    if (first <= middle) Change(2 * node, low, middle, first, last, bytes);
+    if (last > middle) Change(2 * node + 1, middle + 1, high, first, last, bytes);
+    most_[node] = std::max(most_[2 * node], most_[2 * node + 1]) + added_[node];
+  }
+
+  const uint32_t num_positions_;
+  const uint32_t stretch_;
+  const uint64_t capacity_;
+  uint32_t size_ = 1;            // leaves, a power of two
+  std::vector<uint64_t> most_;   // by node: the fullest below it
+  std::vector<uint64_t> added_;  // to all below it
+};
+
+}  // namespace spillway::plan
+
+#endif  // SPILLWAY_PLAN_ROOM_TREE_H_

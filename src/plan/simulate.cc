@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One pass in the plan's order: all that an operation waits for comes before it there, so that the
+// time at which it starts is known when it is reached.
+
+#include "src/plan/simulate.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "src/base/status_macros.h"
+
+namespace spillway::plan {
+namespace {
+
+constexpr uint64_t kNoCopy = ~uint64_t{0};
+
+// A tile's copies by the version of the bytes that they hold.
+struct TileState {
+  uint64_t newest = 0;  // counts writers; 0 with `zero`: no bytes
+  bool zero = false;
+  bool stored = false;  // NVMe has the newest bytes
+  std::array<uint64_t, 2> offset = {kNoCopy, kNoCopy};
+  std::array<uint64_t, 2> version = {0, 0};
+  std::array<int, 2> leases = {0, 0};
+  double idle_at = 0;  // its last operation has ended
+  std::array<double, 2> ready_at = {0, 0};
+  double let_go_at = 0;  // the last end of a lease, or discard
+};
+
+// What lay in a range of an arena, and until when.
+struct Frames {
+  struct Frame {
+    uint64_t end = 0;
+    TileIndex tile = 0;
+    double until = 0;
+    bool held = false;
+  };
+  std::map<uint64_t, Frame> by_offset;
+
+  // A free range: when the last of those that lay there had left; a negative number if it is not
+  // free.
+  double FreeSince(uint64_t begin, uint64_t end) const {
+    double since = 0;
+    auto it = by_offset.upper_bound(begin);
+    if (it != by_offset.begin() && std::prev(it)->second.end > begin) --it;
+    for (; it != by_offset.end() && it->first < end; ++it) {
+      if (it->second.held) return -1;
+      since = std::max(since, it->second.until);
+    }
+    return since;
+  }
+  void Take(uint64_t begin, uint64_t end, TileIndex tile) {
+    Cut(begin);
+    Cut(end);
+    by_offset.erase(by_offset.lower_bound(begin), by_offset.lower_bound(end));
+    by_offset[begin] = {end, tile, 0, true};
+  }
+  void Free(uint64_t begin, double now) {
+    Frame& frame = by_offset[begin];
+    frame.held = false;
+    frame.until = now;
+  }
+
+ private:
+  void Cut(uint64_t at) {
+    auto it = by_offset.lower_bound(at);
+    if (it == by_offset.begin()) return;
+    const auto before = std::prev(it);
+    if (before->second.end <= at) return;
+    by_offset[at] = before->second;
+    before->second.end = at;
+  }
+};
+
+class Simulation {
+ public:
+  Simulation(const Trace& trace, const Plan& plan, const Rates& rates)
+      : trace_(trace), plan_(plan), rates_(rates), tiles_(trace.tiles.size()) {
+    for (size_t i = 0; i < tiles_.size(); ++i) {
+      tiles_[i].stored = trace.tiles[i].stored;
+      tiles_[i].zero = !trace.tiles[i].stored;
+    }
+    op_end_.resize(plan.ops.size());
+    last_op_end_.resize(plan.ops.size());
+    event_end_.resize(trace.events.size());
+    last_event_end_.resize(trace.events.size());
+  }
+
+  absl::StatusOr<SimulatedStep> Run(int periods) {
+    const Entry entry = EnterPlan(plan_, trace_, {});
+    for (const Op& op : entry.ops) {
+      SPILLWAY_RETURN_IF_ERROR(Carry(op, now_, "entry"));
+      now_ = tiles_[op.tile].idle_at;
+    }
+    entered_at_ = now_;
+    SimulatedStep step;
+    for (int period = 0; period < periods; ++period) {
+      SPILLWAY_RETURN_IF_ERROR(CheckSeam());
+      step = {};
+      step_ = &step;
+      const double begin = now_;
+      SPILLWAY_RETURN_IF_ERROR(Period());
+      step.seconds = now_ - begin;
+      last_op_end_.swap(op_end_);
+      last_event_end_.swap(event_end_);
+    }
+    SPILLWAY_RETURN_IF_ERROR(CheckSeam());
+    return step;
+  }
+
+ private:
+  absl::Status Period() {
+    size_t op = 0;
+    for (uint32_t e = 0; e < trace_.events.size(); ++e) {
+      SPILLWAY_RETURN_IF_ERROR(OpsUntil(AtEvent(e), &op));
+      SPILLWAY_RETURN_IF_ERROR(Happen(e));
+    }
+    return OpsUntil(kNever, &op);
+  }
+
+  absl::Status OpsUntil(uint32_t position, size_t* next) {
+    for (; *next < plan_.ops.size() && plan_.position[*next] < position; ++*next) {
+      const Op& op = plan_.ops[*next];
+      double start = 0;
+      if (op.after != kNever) {
+        start = (op.after & kPeriodBefore) != 0 ? last_event_end_[op.after & ~kPeriodBefore]
+                                                : event_end_[op.after];
+      }
+      double frame_free = 0;
+      for (const uint32_t wait : plan_.WaitsOf(*next)) {
+        frame_free =
+            std::max(frame_free, (wait & kPeriodBefore) != 0 ? last_op_end_[wait & ~kPeriodBefore]
+                                                             : op_end_[wait]);
+      }
+      start = std::max(start, frame_free);
+      SPILLWAY_RETURN_IF_ERROR(Carry(op, start, absl::StrCat("operation ", *next)));
+      op_end_[*next] = tiles_[op.tile].idle_at;
+    }
+    return absl::OkStatus();
+  }
+
+  // --- Operations ---
+
+  absl::Status Carry(const Op& op, double start, const std::string& who) {
+    TileState& tile = tiles_[op.tile];
+    const auto wrong = [&](const char* what) {
+      return absl::InternalError(absl::StrCat(who, " (kind ", static_cast<int>(op.kind),
+                                              ") of tile ", op.tile, ": ", what));
+    };
+    start = std::max({start, tile.idle_at, entered_at_});
+    if (start < tile.let_go_at) return wrong("it starts before the tile is let go");
+    const size_t to = op.tier == Tier::kDevice ? 0 : 1;
+    const uint64_t bytes = trace_.tiles[op.tile].size_bytes;
+    if (op.kind == Op::Kind::kDrop) {
+      if (tile.offset[to] != op.offset) return wrong("it drops what is not there");
+      if (tile.leases[to] > 0) return wrong("it drops what is leased");
+      const bool is_newest = tile.version[to] == tile.newest && !tile.zero;
+      const bool elsewhere = tile.stored || HasNewest(tile, 1 - to);
+      if (is_newest && !elsewhere) return wrong("it loses the newest bytes");
+      frames_[to].Free(op.offset, start);
+      tile.offset[to] = kNoCopy;
+      tile.idle_at = start;
+      return absl::OkStatus();
+    }
+    if (op.kind != Op::Kind::kWrite) {
+      const uint64_t budget = to == 0 ? plan_.options.device_bytes : plan_.options.pinned_bytes;
+      if (op.offset + bytes > budget) return wrong("its frame is beyond the budget");
+      if (tile.offset[to] != kNoCopy) return wrong("the tile is there already");
+      const double free_since = frames_[to].FreeSince(op.offset, op.offset + bytes);
+      if (free_since < 0) return wrong("its frame is taken");
+      if (free_since > start) return wrong("it starts before its frame is free");
+      frames_[to].Take(op.offset, op.offset + bytes, op.tile);
+      tile.offset[to] = op.offset;
+    }
+    switch (op.kind) {
+      case Op::Kind::kRead:
+        if (!tile.stored && !tile.zero) return wrong("NVMe has not the newest bytes");
+        break;
+      case Op::Kind::kWrite:
+        if (tile.offset[1] != op.offset) return wrong("it writes what is not there");
+        if (!HasNewest(tile, 1)) return wrong("it writes stale bytes");
+        tile.stored = !tile.zero;
+        break;
+      case Op::Kind::kCopyIn:
+        if (!HasNewest(tile, 1)) return wrong("pinned memory has not the newest bytes");
+        break;
+      case Op::Kind::kCopyOut:
+        if (!HasNewest(tile, 0)) return wrong("the device has not the newest bytes");
+        break;
+      case Op::Kind::kZero:
+        if (!tile.zero) return wrong("it zeroes a tile that has bytes");
+        break;
+      default: break;
+    }
+    if (op.kind != Op::Kind::kWrite) tile.version[to] = tile.newest;
+    if (op.kind == Op::Kind::kTake) tile.version[to] = kNoCopy;  // no bytes yet
+    tile.idle_at = Moves(op.kind) ? Transfer(LinkOf(op.kind), bytes, start) : start;
+    if (op.kind != Op::Kind::kWrite) tile.ready_at[to] = tile.idle_at;
+    return absl::OkStatus();
+  }
+
+  bool HasNewest(const TileState& tile, size_t tier) const {
+    return tile.offset[tier] != kNoCopy && tile.version[tier] == tile.newest;
+  }
+
+  // When the transfer ends. NVMe's links share the device and the thread that hashes.
+  double Transfer(Link link, uint64_t bytes, double start) {
+    const auto size = static_cast<double>(bytes);
+    double& free_at = link_free_[static_cast<size_t>(link)];
+    start = std::max(start, free_at);
+    double end = start + size / rates_[link];
+    free_at = end;
+    if (link == Link::kRead || link == Link::kWrite) {
+      device_busy_ = std::max(device_busy_, start) + size / rates_.nvme;
+      hashed_ = std::max(hashed_, start) + size / rates_.checksum;
+      end = std::max({end, device_busy_, hashed_});
+    }
+    if (step_ != nullptr) step_->bytes[link] += bytes;
+    return end;
+  }
+
+  // --- Events ---
+
+  absl::Status Happen(uint32_t index) {
+    const TraceEvent& event = trace_.events[index];
+    TileState& tile = tiles_[event.tile];
+    const size_t tier = event.tier == Tier::kDevice ? 0 : 1;
+    now_ += event.seconds_before;
+    step_->compute_seconds += event.seconds_before;
+    const auto wrong = [&](const char* what) {
+      return absl::InternalError(
+          absl::StrCat("event ", index, " of tile ", event.tile, ": ", what));
+    };
+    switch (event.kind) {
+      case TraceEvent::Kind::kAcquire: {
+        if (tile.offset[tier] == kNoCopy) return wrong("the tile is not there");
+        const double ready = tile.ready_at[tier];
+        if (ready > now_) step_->stall_seconds += ready - now_;
+        now_ = std::max(now_, ready);
+        if (event.access != Access::kDiscard && !HasNewest(tile, tier))
+          return wrong("the lease finds stale bytes");
+        ++tile.leases[tier];
+        if (Writes(event.access)) {
+          tile.version[tier] = ++tile.newest;
+          tile.zero = tile.stored = false;
+        }
+        break;
+      }
+      case TraceEvent::Kind::kRelease:
+        --tile.leases[tier];
+        tile.let_go_at = now_;
+        break;
+      case TraceEvent::Kind::kDiscard:
+        tile.let_go_at = now_;
+        ++tile.newest;
+        tile.zero = true;
+        tile.stored = false;
+        break;
+    }
+    event_end_[index] = now_;
+    return absl::OkStatus();
+  }
+
+  // The copies in memory are those that the plan says.
+  absl::Status CheckSeam() const {
+    std::vector<Place> places;
+    for (size_t tier = 0; tier < 2; ++tier) {
+      for (TileIndex i = 0; i < tiles_.size(); ++i) {
+        if (tiles_[i].offset[tier] != kNoCopy)
+          places.push_back({i, tier == 0 ? Tier::kDevice : Tier::kPinned, tiles_[i].offset[tier]});
+      }
+    }
+    if (places == plan_.seam) return absl::OkStatus();
+    return absl::InternalError("what is in memory at the seam is not what the plan says");
+  }
+
+  const Trace& trace_;
+  const Plan& plan_;
+  const Rates& rates_;
+  std::vector<TileState> tiles_;
+  std::array<Frames, 2> frames_;
+  std::vector<double> op_end_, last_op_end_;        // by op; of this period and the one before
+  std::vector<double> event_end_, last_event_end_;  // by event
+  std::array<double, kNumLinks> link_free_ = {};
+  double device_busy_ = 0, hashed_ = 0;
+  double now_ = 0;
+  double entered_at_ = 0;
+  SimulatedStep* step_ = nullptr;
+};
+
+}  // namespace
+
+absl::StatusOr<SimulatedStep> Simulate(const Trace& trace, const Plan& plan, const Rates& rates,
+                                       int periods) {
+  return Simulation(trace, plan, rates).Run(periods);
+}
+
+}  // namespace spillway::plan

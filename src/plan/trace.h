@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The trace of a step: which tiles are leased, in which order and with how much computing between,
+// as the planner reads it. A step that repeats has the same trace but for the times. Pure values;
+// times are passed in.
+
+#ifndef SPILLWAY_PLAN_TRACE_H_
+#define SPILLWAY_PLAN_TRACE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "spillway/types.h"
+
+namespace spillway::plan {
+
+using TileIndex = uint32_t;  // of one trace, dense from zero
+
+struct TraceTile {
+  uint64_t size_bytes = 0;
+  Role role = Role::kParameter;
+  bool transient = false;
+  // It has bytes when the step starts (on NVMe, if nothing moved yet). If not, it reads as zeros.
+  bool stored = false;
+};
+
+struct TraceEvent {
+  enum class Kind : uint8_t {
+    kAcquire,
+    kRelease,
+    kDiscard,  // of a transient tile: its bytes are void, it reads as zeros
+  };
+  double seconds_before = 0;  // computing since the event before, waits left out
+  TileIndex tile = 0;
+  Kind kind = Kind::kAcquire;
+  Tier tier = Tier::kDevice;  // kDevice or kPinned; of a discard, kDevice
+  Access access = Access::kRead;
+};
+
+struct Trace {
+  std::vector<TraceTile> tiles;
+  std::vector<TraceEvent> events;
+};
+
+// OK if the events can happen: leases of a tile are readers or one writer, each ends once, none is
+// held at the end, and only what is transient and not leased is discarded. InvalidArgument names
+// the event, the tile and what is wrong.
+absl::Status Validate(const Trace& trace);
+
+// Whether the steps are the same but for their times, and for which of the tiles that they write
+// had bytes before: fresh moments do not in a run's first step.
+bool SameStep(const Trace& a, const Trace& b);
+
+// Equal for steps that are the same; different, as a rule, for others.
+uint64_t Fingerprint(const Trace& trace);
+
+// Writes a trace down while the step runs. Seconds are on any clock that does not go back. Not
+// thread-safe. A step:
+//
+//   recorder.Begin(now);
+//   recorder.Acquire(tile, Tier::kDevice, Access::kRead, asked, granted);
+//   recorder.Release(tile, Tier::kDevice, Access::kRead, now);
+//   Trace trace = recorder.End();
+class TraceRecorder {
+ public:
+  TileIndex AddTile(const TraceTile& tile);
+  // Whether the tile has bytes may have changed since it was added.
+  void SetStored(TileIndex tile, bool stored) { trace_.tiles[tile].stored = stored; }
+
+  // A step begins; what was recorded of one that did not end is forgotten.
+  void Begin(double now);
+  // The time between `asked` and `granted` was spent waiting.
+  void Acquire(TileIndex tile, Tier tier, Access access, double asked, double granted);
+  void Release(TileIndex tile, Tier tier, Access access, double now);
+  void Discard(TileIndex tile, double now);
+  Trace End();
+
+ private:
+  void Add(TraceEvent event, double now);
+
+  Trace trace_;
+  double last_ = 0;  // when the event before ended
+};
+
+}  // namespace spillway::plan
+
+#endif  // SPILLWAY_PLAN_TRACE_H_

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "src/plan/uses.h"
+
+#include "src/base/bytes.h"
+
+namespace spillway::plan {
+namespace {
+
+using Kind = TraceEvent::Kind;
+
+Keeping EmptyKeeping(const Trace& trace, uint64_t frame_alignment) {
+  Keeping keeping;
+  keeping.num_positions = BeforeEvent(static_cast<uint32_t>(trace.events.size()));
+  for (const TraceTile& tile : trace.tiles)
+    keeping.size_bytes.push_back(base::RoundUp(tile.size_bytes, frame_alignment));
+  keeping.first.push_back(0);
+  return keeping;
+}
+
+// Adds one tile's uses in order.
+class UseList {
+ public:
+  explicit UseList(Keeping* keeping) : keeping_(*keeping) {}
+
+  void BeginTile(TileIndex tile) {
+    tile_ = tile;
+    num_holds_ = 0;
+  }
+  Use& Hold(uint32_t begin, uint32_t end, uint32_t event) {
+    ++num_holds_;
+    keeping_.uses.push_back({.begin = begin, .end = end, .event = event, .tile = tile_});
+    return keeping_.uses.back();
+  }
+  void Void(uint32_t event) {
+    keeping_.uses.push_back({.begin = AtEvent(event),
+                             .end = AtEvent(event),
+                             .event = event,
+                             .tile = tile_,
+                             .kind = Use::Kind::kVoid});
+  }
+  Use& last() { return keeping_.uses.back(); }
+  bool empty() const { return keeping_.uses.size() == keeping_.first.back(); }  // of the tile
+  void EndTile() {
+    if (num_holds_ == 0) keeping_.uses.resize(keeping_.first.back());  // nothing to be void
+    keeping_.first.push_back(static_cast<uint32_t>(keeping_.uses.size()));
+  }
+
+ private:
+  Keeping& keeping_;
+  TileIndex tile_ = 0;
+  int num_holds_ = 0;
+};
+
+// Whether the tile has no bytes when the step, which repeats, begins.
+bool BeginsZero(const Trace& trace, const EventsByTile& events, TileIndex tile) {
+  bool zero = !trace.tiles[tile].stored;
+  for (const uint32_t* e = events.begin(tile); e != events.end(tile); ++e) {
+    const TraceEvent& event = trace.events[*e];
+    if (event.kind == Kind::kDiscard) zero = true;
+    if (event.kind == Kind::kAcquire && Writes(event.access)) zero = false;
+  }
+  return zero;
+}
+
+class PinnedUseVisitor : public TileVisitor {
+ public:
+  explicit PinnedUseVisitor(UseList* uses) : uses_(*uses) {}
+
+  void DeviceCopyBegins(uint32_t event, Source source) override {
+    if (source == Source::kNothing || in_lease_) return;
+    uses_.Hold(BeforeEvent(event), BeforeEvent(event) + 1, event).needs = source == Source::kBelow;
+  }
+  void DeviceCopyEnds(uint32_t event, bool copy_out) override {
+    if (copy_out) uses_.Hold(AfterEvent(event), AfterEvent(event) + 1, event).dirties = true;
+  }
+  void DeviceCopyVoid(uint32_t) override {}
+  void PinnedLeaseBegins(uint32_t event, Source source) override {
+    in_lease_ = true;
+    Use& use = uses_.Hold(BeforeEvent(event), BeforeEvent(event), event);
+    use.needs = source == Source::kBelow;
+    use.dirties = source == Source::kDevice;
+  }
+  void PinnedLeaseEnds(uint32_t event, bool dirties) override {
+    in_lease_ = false;
+    uses_.last().end = BeforeEvent(event + 1);
+    uses_.last().dirties |= dirties;
+  }
+  void PinnedVoid(uint32_t event) override { uses_.Void(event); }
+
+ private:
+  UseList& uses_;
+  bool in_lease_ = false;
+};
+
+}  // namespace
+
+EventsByTile::EventsByTile(const Trace& trace) : first_(trace.tiles.size() + 2) {
+  for (const TraceEvent& event : trace.events) ++first_[event.tile + 2];
+  for (size_t i = 2; i < first_.size(); ++i) first_[i] += first_[i - 1];
+  events_.resize(trace.events.size());
+  for (uint32_t e = 0; e < events_.size(); ++e) events_[first_[trace.events[e].tile + 1]++] = e;
+}
+
+Keeping DeviceUses(const Trace& trace, const EventsByTile& events, uint64_t frame_alignment,
+                   bool zeros_are_free) {
+  Keeping keeping = EmptyKeeping(trace, frame_alignment);
+  UseList uses(&keeping);
+  for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
+    uses.BeginTile(tile);
+    int leases = 0;
+    bool cleaned_before_first = false;
+    bool zero = zeros_are_free && BeginsZero(trace, events, tile);
+    for (const uint32_t* e = events.begin(tile); e != events.end(tile); ++e) {
+      const TraceEvent& event = trace.events[*e];
+      if (event.kind == Kind::kDiscard) {
+        uses.Void(*e);
+        zero = zeros_are_free;
+      } else if (event.tier == Tier::kDevice && event.kind == Kind::kAcquire) {
+        if (leases++ == 0)
+          uses.Hold(BeforeEvent(*e), 0, *e).needs = event.access != Access::kDiscard && !zero;
+        uses.last().dirties |= Writes(event.access);
+      } else if (event.tier == Tier::kDevice) {
+        if (--leases == 0) uses.last().end = BeforeEvent(*e + 1);
+      } else if (event.kind == Kind::kAcquire) {
+        // Pinned memory gets the bytes unless its lease writes them all.
+        if (event.access != Access::kDiscard) {
+          if (uses.empty()) {
+            cleaned_before_first = true;
+          } else {
+            uses.last().cleaned = true;
+          }
+        }
+        if (Writes(event.access)) uses.Void(*e);
+      }
+      if (event.kind == Kind::kAcquire && Writes(event.access)) zero = false;
+    }
+    if (cleaned_before_first && !uses.empty()) uses.last().cleaned = true;
+    uses.EndTile();
+  }
+  keeping.Finish();
+  return keeping;
+}
+
+Keeping PinnedUses(const Trace& trace, const EventsByTile& events, const Keeping& device,
+                   const Kept& device_kept, uint64_t frame_alignment, bool has_store) {
+  Keeping keeping = EmptyKeeping(trace, frame_alignment);
+  UseList uses(&keeping);
+  PinnedUseVisitor visitor(&uses);
+  TileWalk walk(trace, events, device, device_kept);
+  for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
+    uses.BeginTile(tile);
+    walk.Run(tile, visitor);
+    if (!has_store && events.begin(tile) == events.end(tile)) uses.Hold(0, 0, 0);
+    uses.EndTile();
+  }
+  keeping.Finish();
+  return keeping;
+}
+
+Keeping PooledUses(const Trace& trace, const EventsByTile& events) {
+  Keeping keeping = EmptyKeeping(trace, 1);
+  UseList uses(&keeping);
+  for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
+    uses.BeginTile(tile);
+    bool zero = BeginsZero(trace, events, tile);
+    int leases = 0;
+    for (const uint32_t* e = events.begin(tile); e != events.end(tile); ++e) {
+      const TraceEvent& event = trace.events[*e];
+      switch (event.kind) {
+        case Kind::kDiscard:
+          uses.Void(*e);
+          zero = true;
+          break;
+        case Kind::kAcquire:
+          if (leases++ == 0)
+            uses.Hold(BeforeEvent(*e), 0, *e).needs = event.access != Access::kDiscard && !zero;
+          uses.last().dirties |= Writes(event.access);
+          if (Writes(event.access)) zero = false;
+          break;
+        case Kind::kRelease:
+          if (--leases == 0) uses.last().end = BeforeEvent(*e + 1);
+          break;
+      }
+    }
+    uses.EndTile();
+  }
+  keeping.Finish();
+  return keeping;
+}
+
+void TileWalk::Run(TileIndex tile, TileVisitor& visitor) {
+  on_device_ = only_on_device_ = false;
+  zero_ = !trace_.tiles[tile].stored;
+  Round(tile, nullptr);
+  Round(tile, &visitor);
+}
+
+void TileWalk::Round(TileIndex tile, TileVisitor* visitor) {
+  using Source = TileVisitor::Source;
+  int device_leases = 0, pinned_leases = 0;
+  bool dirties = false;
+  uint32_t use = device_.first[tile];
+  const auto tell = [visitor](const auto& call) {
+    if (visitor != nullptr) call(*visitor);
+  };
+  const auto leave_device = [&](uint32_t e) {
+    if (on_device_) tell([&](TileVisitor& v) { v.DeviceCopyVoid(e); });
+    on_device_ = only_on_device_ = false;
+  };
+  for (const uint32_t* e = events_.begin(tile); e != events_.end(tile); ++e) {
+    const TraceEvent& event = trace_.events[*e];
+    const bool overwrites = event.access == Access::kDiscard;
+    if (event.kind == Kind::kDiscard) {
+      leave_device(*e);
+      tell([&](TileVisitor& v) { v.PinnedVoid(*e); });
+      zero_ = true;
+    } else if (event.tier == Tier::kDevice && event.kind == Kind::kAcquire) {
+      if (device_leases++ == 0 && !on_device_) {
+        const Source source = overwrites ? Source::kNothing
+                              : zero_    ? Source::kZeros
+                                         : Source::kBelow;
+        tell([&](TileVisitor& v) { v.DeviceCopyBegins(*e, source); });
+        on_device_ = true;
+      }
+      if (!Writes(event.access)) continue;
+      tell([&](TileVisitor& v) { v.PinnedVoid(*e); });
+      only_on_device_ = true;
+      zero_ = false;
+    } else if (event.tier == Tier::kDevice) {
+      if (--device_leases > 0) continue;
+      while (device_.uses[use].kind == Use::Kind::kVoid) ++use;
+      if (kept_[use++]) continue;
+      tell([&](TileVisitor& v) { v.DeviceCopyEnds(*e, only_on_device_); });
+      on_device_ = only_on_device_ = false;
+    } else if (event.kind == Kind::kAcquire) {
+      if (pinned_leases++ == 0) {
+        const Source source = overwrites        ? Source::kNothing
+                              : only_on_device_ ? Source::kDevice
+                              : zero_           ? Source::kZeros
+                                                : Source::kBelow;
+        tell([&](TileVisitor& v) { v.PinnedLeaseBegins(*e, source); });
+        only_on_device_ = false;
+      }
+      if (!Writes(event.access)) continue;
+      leave_device(*e);
+      dirties = true;
+      zero_ = false;
+    } else if (--pinned_leases == 0) {
+      tell([&](TileVisitor& v) { v.PinnedLeaseEnds(*e, dirties); });
+      dirties = false;
+    }
+  }
+}
+
+}  // namespace spillway::plan

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The mover over a device that is lost in the middle of its work: every call ends, with the reason,
+// nothing is committed any more, and the last commit is intact. Here the device is the host behind
+// a double that answers as CUDA does once a kernel has failed.
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "io/make_io_engine.h"
+#include "src/engine/mover.h"
+#include "tiers/host_runtime.h"
+
+namespace spillway::engine {
+namespace {
+
+using tiers::EventHandle;
+using tiers::StreamHandle;
+
+constexpr uint64_t kTileBytes = 40960;
+constexpr TileIndex kNumTiles = 12;
+
+// Copies and events of a lost device fail, and what was in flight ends with the failure.
+class LosableRuntime final : public tiers::DeviceRuntime {
+ public:
+  // When so many copies have been launched the device is lost.
+  explicit LosableRuntime(int copies) : copies_left_(copies) {}
+
+  std::string name() const override { return host_->name(); }
+  absl::Status Check() const override {
+    return lost_ ? absl::AbortedError("the GPU is lost") : absl::OkStatus();
+  }
+  uint64_t usable_bytes() const override { return host_->usable_bytes(); }
+  absl::StatusOr<std::byte*> AllocateArena(uint64_t size_bytes) override {
+    return host_->AllocateArena(size_bytes);
+  }
+  void FreeArena(std::byte* arena, uint64_t size_bytes) override {
+    host_->FreeArena(arena, size_bytes);
+  }
+  absl::Status RegisterHostMemory(std::span<std::byte> memory) override {
+    return host_->RegisterHostMemory(memory);
+  }
+  void UnregisterHostMemory(std::span<std::byte> memory) override {
+    host_->UnregisterHostMemory(memory);
+  }
+  absl::StatusOr<StreamHandle> CreateStream() override { return host_->CreateStream(); }
+  void DestroyStream(StreamHandle stream) override { host_->DestroyStream(stream); }
+  absl::Status Launch(StreamHandle stream, std::function<void()> work) override {
+    return lost_ ? Check() : host_->Launch(stream, std::move(work));
+  }
+  absl::Status Notify(StreamHandle stream, tiers::Notification notification) override {
+    if (lost_ && !in_flight_) return Check();
+    in_flight_ = false;
+    return host_->Notify(stream, [this, notification = std::move(notification)](
+                                     const absl::Status&) { notification(Check()); });
+  }
+  absl::Status CopyAsync(StreamHandle stream, tiers::CopyDirection direction, void* destination,
+                         const void* source, uint64_t size_bytes) override {
+    if (lost_) return Check();
+    if (copies_left_-- == 0) {
+      in_flight_ = true;  // this copy was taken, and does not happen
+      lost_ = true;
+      return absl::OkStatus();
+    }
+    return host_->CopyAsync(stream, direction, destination, source, size_bytes);
+  }
+  absl::Status Synchronize(StreamHandle stream) override { return host_->Synchronize(stream); }
+  void* native_handle(StreamHandle stream) override { return host_->native_handle(stream); }
+  absl::StatusOr<EventHandle> CreateEvent() override {
+    if (lost_) return Check();
+    return host_->CreateEvent();
+  }
+  void DestroyEvent(EventHandle event) override { host_->DestroyEvent(event); }
+  absl::Status Record(EventHandle event, StreamHandle stream) override {
+    return lost_ ? Check() : host_->Record(event, stream);
+  }
+  absl::Status Wait(StreamHandle stream, EventHandle event) override {
+    return lost_ ? Check() : host_->Wait(stream, event);
+  }
+  absl::StatusOr<bool> Query(EventHandle event) override { return host_->Query(event); }
+  absl::Status Synchronize(EventHandle event) override { return host_->Synchronize(event); }
+
+ private:
+  const std::unique_ptr<tiers::DeviceRuntime> host_ = tiers::CreateHostRuntime();
+  std::atomic<int> copies_left_;
+  std::atomic<bool> lost_ = false;
+  std::atomic<bool> in_flight_ = false;
+};
+
+class LostDevice : public testing::Test {
+ protected:
+  LostDevice() {
+    std::string pattern = testing::TempDir() + "spillway-lost-XXXXXX";
+    folder_ = mkdtemp(pattern.data());
+  }
+  ~LostDevice() override { std::filesystem::remove_all(folder_); }
+
+  std::unique_ptr<Mover> Open(std::unique_ptr<tiers::DeviceRuntime> runtime, bool stored) {
+    MoverParts parts;
+    parts.runtime = std::move(runtime);
+    parts.io = *io::MakeIoEngine(io::IoEngineKind::kAuto, {}, folder_);
+    parts.store =
+        *io::Store::Open({.folders = {folder_ + "/s"}, .page_bytes = 16384}, parts.io.get());
+    parts.pinned = *tiers::PinnedArena::Create({.size_bytes = 4 * kTileBytes});
+    parts.device_bytes = 2 * kTileBytes;
+    parts.slab_bytes = 256 * kMiB;
+    ResidencyOptions residency;
+    residency.device_bytes = parts.device_bytes;
+    residency.pinned_bytes = 4 * kTileBytes;
+    residency.has_store = true;
+    residency.describe = [](TileIndex tile) { return "tile " + std::to_string(tile); };
+    auto mover = *Mover::Create(std::move(parts), residency, plan::Policy::kPlanned);
+    io::TensorIndex tensor = 0;
+    mover->RunWithStore([&](io::Store* store) {
+      tensor =
+          stored ? **store->FindTensor("w") : *store->AddTensor({"w", "{}", 3 * kNumTiles}, false);
+    });
+    for (uint64_t tile = 0; tile < kNumTiles; ++tile) {
+      mover->AddTile({tensor, tile * 3, kTileBytes}, Role::kParameter, false, stored);
+    }
+    return mover;
+  }
+
+  // Writes `value` over the tile in a tier.
+  static absl::Status Put(Mover& mover, TileIndex tile, Tier tier, uint32_t value,
+                          const StreamHandle* stream = nullptr) {
+    auto lease = mover.Acquire(tile, tier, Access::kReadWrite, stream != nullptr);
+    if (!lease.ok()) return lease.status();
+    absl::Status status;
+    if (lease->arrival.value != nullptr) {
+      status = mover.runtime().Wait(*stream, lease->arrival);
+      mover.runtime().DestroyEvent(lease->arrival);
+    }
+    auto fill = [data = lease->data, value] {
+      std::fill_n(reinterpret_cast<uint32_t*>(data), kTileBytes / 4, value);
+    };
+    if (stream == nullptr) fill();
+    if (stream != nullptr) status.Update(mover.runtime().Launch(*stream, fill));
+    mover.EndLease(tile, tier, Access::kReadWrite, stream);
+    return status;
+  }
+
+  static absl::Status Commit(Mover& mover) {
+    absl::Status status = mover.Flush();
+    if (!status.ok()) return status;
+    mover.RunWithStore([&](io::Store* store) { status = store->Commit("one"); });
+    return status;
+  }
+
+  void ExpectCommitted(uint32_t value) {
+    const auto mover = Open(tiers::CreateHostRuntime(), /*stored=*/true);
+    for (TileIndex tile = 0; tile < kNumTiles; ++tile) {
+      const auto lease = mover->Acquire(tile, Tier::kPinned, Access::kRead, false);
+      ASSERT_TRUE(lease.ok()) << lease.status();
+      const auto* elements = reinterpret_cast<const uint32_t*>(lease->data);
+      EXPECT_TRUE(std::all_of(elements, elements + kTileBytes / 4,
+                              [&](uint32_t element) { return element == value; }))
+          << "tile " << tile;
+      mover->EndLease(tile, Tier::kPinned, Access::kRead, nullptr);
+    }
+  }
+
+  std::string folder_;
+};
+
+TEST_F(LostDevice, EveryCallEndsAndTheLastCommitIsIntact) {
+  constexpr int kCopiesOfCommit = 2 * kNumTiles;  // each tile in and out, at most
+  for (int copies = 0; copies < 3 * kCopiesOfCommit; copies += 9) {
+    for (const bool on_stream : {false, true}) {
+      SCOPED_TRACE(testing::Message() << copies << (on_stream ? " on a stream" : ""));
+      std::filesystem::remove_all(folder_ + "/s");
+      auto mover = Open(std::make_unique<LosableRuntime>(copies), /*stored=*/false);
+      for (TileIndex tile = 0; tile < kNumTiles; ++tile) {
+        ASSERT_TRUE(Put(*mover, tile, Tier::kPinned, 1).ok());
+      }
+      ASSERT_TRUE(Commit(*mover).ok());
+      const StreamHandle stream = *mover->runtime().CreateStream();
+      absl::Status status;
+      for (int step = 0; step < 2 * kCopiesOfCommit; ++step) {
+        const TileIndex tile = static_cast<TileIndex>(step) % kNumTiles;
+        status.Update(Put(*mover, tile, Tier::kDevice, 2, on_stream ? &stream : nullptr));
+      }
+      (void)mover->runtime().Synchronize(stream);
+      EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+      for (int attempt = 0; attempt < 3; ++attempt) {
+        EXPECT_EQ(Commit(*mover).code(), absl::StatusCode::kAborted);
+      }
+      mover->runtime().DestroyStream(stream);
+      mover.reset();  // waits for what is in flight: none of it is left
+      ExpectCommitted(1);
+    }
+  }
+}
+
+TEST_F(LostDevice, CallersThatWaitAreTold) {
+  auto mover = Open(std::make_unique<LosableRuntime>(7), /*stored=*/false);
+  std::vector<std::thread> threads;
+  std::atomic<int> aborted = 0;
+  for (unsigned thread = 0; thread < 2; ++thread) {
+    threads.emplace_back([&, thread] {
+      absl::Status status;
+      for (int step = 0; step < 100 && status.ok(); ++step) {
+        const TileIndex tile = (static_cast<TileIndex>(step) * 2 + thread) % kNumTiles;
+        status = Put(*mover, tile, Tier::kDevice, 2);
+      }
+      if (absl::IsAborted(status)) ++aborted;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(aborted, 2);
+}
+
+}  // namespace
+}  // namespace spillway::engine

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The synthetic trainer's kernels: closures on the host device, CUDA kernels on a GPU.
+
+#ifndef SPILLWAY_TESTS_ENGINE_SYNTHETIC_KERNELS_H_
+#define SPILLWAY_TESTS_ENGINE_SYNTHETIC_KERNELS_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "spillway/engine.h"
+#include "tests/engine/synthetic_pattern.h"
+
+namespace spillway::test {
+
+class SyntheticKernels {
+ public:
+  virtual ~SyntheticKernels() = default;
+  virtual absl::Status Launch(Stream& stream, const TileWork& work) = 0;
+  // That did not match, by kernels whose streams have been synchronised.
+  virtual absl::StatusOr<uint64_t> WrongBytes() = 0;
+};
+
+// The same on the processor, at once; bytes that did not match.
+uint64_t RunOnHost(const TileWork& work);
+
+// Unimplemented for a GPU in a build without CUDA.
+absl::StatusOr<std::unique_ptr<SyntheticKernels>> MakeSyntheticKernels(Device device);
+// Of synthetic_kernels_cuda.cc, in builds with CUDA.
+absl::StatusOr<std::unique_ptr<SyntheticKernels>> MakeCudaKernels(int index);
+
+}  // namespace spillway::test
+
+#endif  // SPILLWAY_TESTS_ENGINE_SYNTHETIC_KERNELS_H_

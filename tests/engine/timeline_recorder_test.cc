@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the recorder keeps, in virtual time: spans of transfers, waits by cause, compute between
+// leases, and the newest events only once there are too many.
+
+#include "src/engine/timeline_recorder.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace spillway::engine {
+namespace {
+
+using Kind = TimelineEvent::Kind;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr int64_t kUs = 1000;
+
+Action Transfer(Action::Kind kind, TileIndex tile, MoveReason reason = MoveReason::kLease) {
+  return {.kind = kind, .tile = tile, .reason = reason};
+}
+
+struct Span {
+  Kind kind;
+  uint32_t tile;
+  int64_t begin_us, end_us;
+  friend bool operator==(const Span&, const Span&) = default;
+};
+
+std::vector<Span> Spans(const Timeline& timeline) {
+  std::vector<Span> spans;
+  for (const TimelineEvent& event : timeline.events) {
+    spans.push_back({event.kind, event.tile, event.begin_ns / kUs, event.end_ns / kUs});
+  }
+  return spans;
+}
+
+TEST(TimelineRecorder, ATransferHasItsTimesBytesAndReason) {
+  TimelineRecorder recorder(100, 0);
+  recorder.BeginTransfer(Transfer(Action::Kind::kRead, 7, MoveReason::kAhead), 10 * kUs);
+  recorder.BeginTransfer(Transfer(Action::Kind::kWrite, 8, MoveReason::kCommit), 11 * kUs);
+  recorder.EndTransfer(8, 4096, /*ok=*/false, 20 * kUs);
+  recorder.EndTransfer(7, 8192, /*ok=*/true, 30 * kUs);
+  const Timeline timeline = recorder.Take(40 * kUs);
+  ASSERT_THAT(Spans(timeline),
+              ElementsAre(Span{Kind::kWrite, 8, 11, 20}, Span{Kind::kRead, 7, 10, 30}));
+  EXPECT_TRUE(timeline.events[0].failed);
+  EXPECT_EQ(timeline.events[0].reason, MoveReason::kCommit);
+  EXPECT_FALSE(timeline.events[1].failed);
+  EXPECT_EQ(timeline.events[1].reason, MoveReason::kAhead);
+  EXPECT_EQ(timeline.events[1].size_bytes, 8192U);
+  EXPECT_EQ(timeline.begin_ns, 0);
+  EXPECT_EQ(timeline.end_ns, 40 * kUs);
+}
+
+TEST(TimelineRecorder, CopiesOfOneDirectionFollowOneAnother) {
+  TimelineRecorder recorder(100, 0);
+  recorder.BeginTransfer(Transfer(Action::Kind::kCopyIn, 1), 10 * kUs);
+  recorder.BeginTransfer(Transfer(Action::Kind::kCopyIn, 2), 11 * kUs);
+  recorder.BeginTransfer(Transfer(Action::Kind::kCopyOut, 3), 12 * kUs);
+  recorder.EndTransfer(1, 1, true, 20 * kUs);
+  recorder.EndTransfer(2, 1, true, 30 * kUs);
+  recorder.EndTransfer(3, 1, true, 31 * kUs);
+  EXPECT_THAT(Spans(recorder.Take(40 * kUs)),
+              ElementsAre(Span{Kind::kCopyIn, 1, 10, 20}, Span{Kind::kCopyIn, 2, 20, 30},
+                          Span{Kind::kCopyOut, 3, 12, 31}));
+}
+
+TEST(TimelineRecorder, ZerosCrossNoLink) {
+  TimelineRecorder recorder(100, 0);
+  recorder.BeginTransfer(Transfer(Action::Kind::kZero, 1), 10 * kUs);
+  recorder.EndTransfer(1, 4096, true, 20 * kUs);
+  EXPECT_THAT(recorder.Take(40 * kUs).events, IsEmpty());
+}
+
+TEST(TimelineRecorder, ComputeIsTheTimeBetweenLeasesAndNamedByTheLast) {
+  TimelineRecorder recorder(100, 0);
+  recorder.Grant(1, 100 * kUs);
+  recorder.Grant(2, 101 * kUs);  // too short to show: it counts with what follows
+  recorder.Grant(3, 150 * kUs);
+  recorder.BeginWait(9, 4, {StallCause::kNvme, Tier::kDevice, 4}, 180 * kUs);
+  recorder.EndWait(9, 200 * kUs);
+  EXPECT_THAT(Spans(recorder.Take(260 * kUs)),
+              ElementsAre(Span{Kind::kCompute, 2, 100, 150}, Span{Kind::kCompute, 3, 150, 180},
+                          Span{Kind::kStall, 4, 180, 200}, Span{Kind::kCompute, 4, 200, 260}));
+}
+
+TEST(TimelineRecorder, AWaitIsCutWhereItsCauseChanges) {
+  TimelineRecorder recorder(100, 0);
+  recorder.BeginWait(9, 4, {StallCause::kWriteBack, Tier::kPinned, 5}, 10 * kUs);
+  EXPECT_THAT(recorder.Waiting(), ElementsAre(9));
+  recorder.Explain(9, {StallCause::kWriteBack, Tier::kPinned, 5}, 15 * kUs);  // as before
+  recorder.Explain(9, {StallCause::kNvme, Tier::kDevice, 4}, 20 * kUs);
+  recorder.EndWait(9, 30 * kUs);
+  EXPECT_THAT(recorder.Waiting(), IsEmpty());
+  const Timeline timeline = recorder.Take(30 * kUs);
+  ASSERT_THAT(Spans(timeline),
+              ElementsAre(Span{Kind::kStall, 4, 10, 20}, Span{Kind::kStall, 4, 20, 30}));
+  EXPECT_EQ(timeline.events[0].cause, StallCause::kWriteBack);
+  EXPECT_EQ(timeline.events[0].other, 5U);
+  EXPECT_EQ(timeline.events[1].cause, StallCause::kNvme);
+}
+
+TEST(TimelineRecorder, ACommitEndsComputeAndHoldsItsFlush) {
+  TimelineRecorder recorder(100, 0);
+  recorder.Grant(1, 0);
+  recorder.BeginCommit(50 * kUs);
+  recorder.EndFlush(70 * kUs);
+  recorder.EndCommit(90 * kUs);
+  constexpr uint32_t kNone = TimelineEvent::kNoTile;
+  EXPECT_THAT(Spans(recorder.Take(100 * kUs)),
+              ElementsAre(Span{Kind::kCompute, 1, 0, 50}, Span{Kind::kFlush, kNone, 50, 70},
+                          Span{Kind::kCommit, kNone, 50, 90}, Span{Kind::kCompute, 1, 90, 100}));
+}
+
+TEST(TimelineRecorder, WorkThatHardlyPausesIsOneSpan) {
+  TimelineRecorder recorder(100, 0);
+  recorder.Work(20 * kUs, 30 * kUs);
+  recorder.Work(35 * kUs, 40 * kUs);
+  recorder.Work(90 * kUs, 95 * kUs);
+  constexpr uint32_t kNone = TimelineEvent::kNoTile;
+  EXPECT_THAT(Spans(recorder.Take(100 * kUs)),
+              ElementsAre(Span{Kind::kMover, kNone, 20, 40}, Span{Kind::kMover, kNone, 90, 95}));
+}
+
+TEST(TimelineRecorder, OccupancyIsKeptWhereItChanges) {
+  TimelineRecorder recorder(100, 0);
+  recorder.Occupied(Tier::kDevice, 4096, 1 * kUs);
+  recorder.Occupied(Tier::kDevice, 4096, 2 * kUs);
+  recorder.Occupied(Tier::kPinned, 4096, 3 * kUs);
+  recorder.Occupied(Tier::kDevice, 0, 4 * kUs);
+  const Timeline timeline = recorder.Take(5 * kUs);
+  ASSERT_EQ(timeline.events.size(), 3U);
+  EXPECT_EQ(timeline.events[2].tier, Tier::kDevice);
+  EXPECT_EQ(timeline.events[2].size_bytes, 0U);
+}
+
+TEST(TimelineRecorder, KeepsTheNewestInOrderAndCountsTheRest) {
+  TimelineRecorder recorder(4, 0);
+  for (uint32_t i = 1; i <= 10; ++i) recorder.Occupied(Tier::kPinned, i, i * kUs);
+  Timeline timeline = recorder.Take(11 * kUs);
+  EXPECT_EQ(timeline.dropped, 6U);
+  ASSERT_EQ(timeline.events.size(), 4U);
+  for (uint64_t i = 0; i < 4; ++i) EXPECT_EQ(timeline.events[i].size_bytes, 7 + i);
+
+  recorder.Occupied(Tier::kPinned, 11, 12 * kUs);
+  timeline = recorder.Take(13 * kUs);
+  EXPECT_EQ(timeline.dropped, 0U) << "a new timeline begins with Take";
+  EXPECT_EQ(timeline.events.size(), 1U);
+  EXPECT_EQ(timeline.begin_ns, 11 * kUs);
+}
+
+}  // namespace
+}  // namespace spillway::engine

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The engine's timeline against what the engine counted: bytes to the byte, occupancy within the
+// budgets, and spans that are possible.
+
+#include "spillway/timeline.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "spillway/engine.h"
+
+namespace spillway {
+namespace {
+
+using Kind = TimelineEvent::Kind;
+using ::testing::IsEmpty;
+
+constexpr int kTensors = 6;
+constexpr int kTiles = 4;
+
+// Six tensors of 256 KiB in 256 KiB of device and 512 KiB of pinned memory.
+class TimelineTest : public ::testing::Test {
+ protected:
+  TimelineTest() {
+    std::string pattern = testing::TempDir() + "spillway-timeline-XXXXXX";
+    folder_ = mkdtemp(pattern.data());
+  }
+  ~TimelineTest() override {
+    engine_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+
+  void Open(uint64_t timeline_events) {
+    auto engine = Engine::Open({.store = {folder_ + "/store"},
+                                .device_bytes = 256 * kKiB,
+                                .pinned_bytes = 512 * kKiB,
+                                .page_bytes = 16 * kKiB,
+                                .timeline_events = timeline_events});
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    engine_ = *std::move(engine);
+    for (int i = 0; i < kTensors; ++i) {
+      const auto id = engine_->Register(
+          {.name = "t" + std::to_string(i), .shape = {kTiles, 16384}, .tile_rows = 1});
+      ASSERT_TRUE(id.ok()) << id.status();
+      tensors_.push_back(*id);
+    }
+  }
+
+  // Adds one to everything, then commits.
+  void Step() {
+    for (const TensorId tensor : tensors_) {
+      for (uint64_t tile = 0; tile < kTiles; ++tile) {
+        auto lease = engine_->Acquire({tensor, tile}, Access::kReadWrite);
+        ASSERT_TRUE(lease.ok()) << lease.status();
+        for (float& value : lease->as<float>()) value += 1;
+      }
+    }
+    ASSERT_TRUE(engine_->EndStep().ok());
+    ASSERT_TRUE(engine_->Commit("x").ok());
+  }
+
+  std::string folder_;
+  std::unique_ptr<Engine> engine_;
+  std::vector<TensorId> tensors_;
+};
+
+std::map<Kind, uint64_t> BytesByKind(const Timeline& timeline) {
+  std::map<Kind, uint64_t> bytes;
+  for (const TimelineEvent& event : timeline.events) {
+    if (!event.failed) bytes[event.kind] += event.size_bytes;
+  }
+  return bytes;
+}
+
+TEST_F(TimelineTest, NothingIsRecordedUnlessAskedFor) {
+  Open(0);
+  Step();
+  const Timeline timeline = engine_->TakeTimeline();
+  EXPECT_THAT(timeline.events, IsEmpty());
+  EXPECT_THAT(timeline.tensors, IsEmpty());
+}
+
+TEST_F(TimelineTest, BytesOfEachLinkAreThoseThatTheEngineCounted) {
+  Open(100'000);
+  for (int i = 0; i < 3; ++i) Step();
+  const EngineStats stats = engine_->Stats();
+  const Timeline timeline = engine_->TakeTimeline();
+  ASSERT_EQ(timeline.dropped, 0U);
+  std::map<Kind, uint64_t> bytes = BytesByKind(timeline);
+  ASSERT_GT(stats.nvme.read_bytes, 0U);
+  ASSERT_GT(stats.pinned.written_bytes, 0U);
+  EXPECT_EQ(bytes[Kind::kRead], stats.nvme.read_bytes);
+  EXPECT_EQ(bytes[Kind::kWrite], stats.nvme.written_bytes);
+  EXPECT_EQ(bytes[Kind::kCopyIn], stats.pinned.read_bytes);
+  EXPECT_EQ(bytes[Kind::kCopyOut], stats.pinned.written_bytes);
+  EXPECT_EQ(timeline.nvme.read_bytes, stats.nvme.read_bytes);
+  EXPECT_EQ(timeline.pinned.written_bytes, stats.pinned.written_bytes);
+
+  Step();
+  const Timeline next = engine_->TakeTimeline();
+  EXPECT_EQ(next.begin_ns, timeline.end_ns);
+  EXPECT_EQ(BytesByKind(next)[Kind::kRead], next.nvme.read_bytes) << "each takes what is new";
+}
+
+TEST_F(TimelineTest, OccupancyIsWithinTheBudgetsAndReachesWhatWasCounted) {
+  Open(100'000);
+  for (int i = 0; i < 3; ++i) Step();
+  const Timeline timeline = engine_->TakeTimeline();
+  EXPECT_EQ(timeline.budget_bytes,
+            (std::array<uint64_t, kNumTiers>{256 * kKiB, 512 * kKiB, kUnlimited}));
+  std::array<uint64_t, kNumTiers> most{};
+  for (const TimelineEvent& event : timeline.events) {
+    if (event.kind != Kind::kOccupancy) continue;
+    const auto tier = static_cast<size_t>(event.tier);
+    EXPECT_LE(event.size_bytes, timeline.budget_bytes[tier]);
+    most[tier] = std::max(most[tier], event.size_bytes);
+  }
+  EXPECT_EQ(most[0], 256 * kKiB);
+  EXPECT_GT(most[1], 256 * kKiB);
+  EXPECT_GE(most[2], kTensors * 256 * kKiB);
+}
+
+TEST_F(TimelineTest, ACallerComputesWaitsOrCommitsAndNeverTwoOfThem) {
+  Open(100'000);
+  for (int i = 0; i < 3; ++i) Step();
+  const Timeline timeline = engine_->TakeTimeline();
+  std::vector<std::pair<int64_t, int64_t>> spans;
+  int stalls = 0, commits = 0;
+  for (const TimelineEvent& event : timeline.events) {
+    EXPECT_LE(timeline.begin_ns, event.begin_ns);
+    EXPECT_LE(event.begin_ns, event.end_ns);
+    EXPECT_LE(event.end_ns, timeline.end_ns);
+    stalls += event.kind == Kind::kStall ? 1 : 0;
+    commits += event.kind == Kind::kCommit ? 1 : 0;
+    if (event.kind == Kind::kStall || event.kind == Kind::kCompute || event.kind == Kind::kCommit) {
+      EXPECT_EQ(event.thread, 0);
+      spans.emplace_back(event.begin_ns, event.end_ns);
+    }
+    if (event.kind == Kind::kStall) {
+      EXPECT_THAT(timeline.TileName(event.tile), ::testing::StartsWith("t"));
+      EXPECT_NE(event.other, TimelineEvent::kNoTile);
+    }
+  }
+  EXPECT_GT(stalls, kTensors * kTiles) << "nothing was declared, so every lease waits";
+  EXPECT_EQ(commits, 3);
+  std::sort(spans.begin(), spans.end());
+  for (size_t i = 1; i < spans.size(); ++i) EXPECT_LE(spans[i - 1].second, spans[i].first) << i;
+}
+
+TEST_F(TimelineTest, AFewEventsAreTheNewest) {
+  Open(50);
+  for (int i = 0; i < 3; ++i) Step();
+  const Timeline timeline = engine_->TakeTimeline();
+  EXPECT_EQ(timeline.events.size(), 50U);
+  EXPECT_GT(timeline.dropped, 100U);
+  EXPECT_EQ(std::count_if(timeline.events.begin(), timeline.events.end(),
+                          [](const TimelineEvent& event) { return event.kind == Kind::kCommit; }),
+            1);
+}
+
+TEST_F(TimelineTest, TooManyEventsAreRefused) {
+  const auto engine = Engine::Open({.timeline_events = kUnlimited});
+  EXPECT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(engine.status().message()), ::testing::HasSubstr("timeline_events"));
+}
+
+TEST(Timeline, NamesATileByItsTensor) {
+  Timeline timeline;
+  timeline.tensors = {{"a", 0, 1}, {"b", 1, 3}};
+  EXPECT_EQ(timeline.TileName(0), "a");
+  EXPECT_EQ(timeline.TileName(3), "b [2]");
+  EXPECT_EQ(timeline.TileName(TimelineEvent::kNoTile), "");
+}
+
+}  // namespace
+}  // namespace spillway

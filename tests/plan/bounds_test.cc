@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Bounds beside the true optimum of small steps, which is found by trying everything.
+
+#include "src/plan/bounds.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <random>
+
+#include "tests/exhaustive.h"
+#include "tests/plan/best_bytes.h"
+#include "tests/plan/random_trace.h"
+
+namespace spillway::plan {
+namespace {
+
+TEST(Bounds, LieBelowTheOptimumAndPlansNearIt) {
+  const unsigned seeds = IsExhaustive() ? 3'000 : 300;
+  int compared = 0, plan_near = 0, plan_best = 0, bound_near = 0;
+  double optimum = 0, planned = 0, bounded = 0;
+  for (unsigned seed = 1; seed <= seeds; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    RandomTraceOptions shape;
+    shape.tiles = 3 + static_cast<int>(random() % 3);
+    shape.leases = 6 + static_cast<int>(random() % 14);
+    shape.held = 1 + static_cast<int>(random() % 2);
+    shape.max_tile_units = 1 + random() % 2;
+    shape.pinned_only = true;
+    const Trace trace = RandomTrace(shape, random);
+    PlanOptions options;
+    options.frame_alignment = 1;
+    options.pinned_bytes = 2 + random() % 4;
+    options.pinned_lookahead_bytes = 0;
+    const uint64_t best = BestBytes(trace, options.pinned_bytes).Find();
+    const auto plan = MakePlan(trace, options);
+    if (best == BestBytes::kNoWay) {
+      EXPECT_FALSE(plan.ok());
+      continue;
+    }
+    if (!plan.ok()) continue;  // a frame is contiguous, and the optimum's need not be
+    const BytesBound bound = BoundBytes(trace, options, plan->bytes);
+    ASSERT_LE(bound.nvme, best);
+    ASSERT_LE(best, plan->bytes.nvme());
+    ++compared;
+    const auto near = [](uint64_t a, uint64_t b) {
+      return static_cast<double>(a) <= 1.05 * static_cast<double>(b);
+    };
+    plan_best += plan->bytes.nvme() == best ? 1 : 0;
+    plan_near += near(plan->bytes.nvme(), best) ? 1 : 0;
+    bound_near += near(best, bound.nvme) ? 1 : 0;
+    optimum += static_cast<double>(best);
+    planned += static_cast<double>(plan->bytes.nvme());
+    bounded += static_cast<double>(bound.nvme);
+  }
+  std::printf(
+      "%d steps: plan is the optimum in %d, within 1.05 of it in %d; the bound within 1.05 in %d; "
+      "over all, plan %.3f and bound %.3f of the optimum\n",
+      compared, plan_best, plan_near, bound_near, planned / optimum, bounded / optimum);
+  EXPECT_GT(compared, static_cast<int>(seeds) / 2);
+  EXPECT_GT(plan_near, compared * 8 / 10);
+  EXPECT_LT(planned, 1.1 * optimum);
+  EXPECT_GT(bounded, 0.7 * optimum);
+}
+
+TEST(Bounds, ACyclicScanMustReadWhatDoesNotFit) {
+  TraceRecorder recorder;
+  for (int i = 0; i < 10; ++i) recorder.AddTile({.size_bytes = 100, .stored = true});
+  recorder.Begin(0);
+  for (TileIndex tile = 0; tile < 10; ++tile) {
+    recorder.Acquire(tile, Tier::kPinned, Access::kRead, 0, 0);
+    recorder.Release(tile, Tier::kPinned, Access::kRead, 0);
+  }
+  const Trace trace = recorder.End();
+  PlanOptions options;
+  options.pinned_bytes = 400;
+  // Of four frames one is what the others pass through: 7 of 10 tiles are read again.
+  const BytesBound bound = BoundBytes(trace, options, LinkBytes{{1000, 0, 0, 0}});
+  EXPECT_LE(bound.nvme, 700u);
+  EXPECT_GE(bound.nvme, 600u);
+  EXPECT_EQ(bound.nvme_written, 0u);
+  EXPECT_EQ(bound.device, 0u);
+}
+
+TEST(Bounds, SecondsCountWhatAWindowMustReadBeyondMemory) {
+  TraceRecorder recorder;
+  for (int i = 0; i < 10; ++i) recorder.AddTile({.size_bytes = 1000, .stored = true});
+  recorder.Begin(0);
+  double now = 10;  // one long computation, then a scan that nothing hides
+  for (TileIndex tile = 0; tile < 10; ++tile) {
+    recorder.Acquire(tile, Tier::kPinned, Access::kRead, now, now);
+    recorder.Release(tile, Tier::kPinned, Access::kRead, now);
+  }
+  const Trace trace = recorder.End();
+  PlanOptions options;
+  options.pinned_bytes = 4000;
+  Rates rates;
+  rates.link = {1000, 1000, 1000, 1000};
+  rates.nvme = rates.checksum = 1000;
+  const BytesBound bound = BoundBytes(trace, options, LinkBytes{{7000, 0, 0, 0}});
+  // The computing, and of the scan's 10 s what memory could not have held at its start.
+  EXPECT_GE(BoundSeconds(trace, options, bound, rates), 15.0);
+  EXPECT_LE(BoundSeconds(trace, options, bound, rates), 16.0);
+}
+
+}  // namespace
+}  // namespace spillway::plan

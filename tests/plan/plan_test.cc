@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Plans whose bytes are known beforehand, and the oracle itself: a plan that was tampered with must
+// be found out.
+
+#include "src/plan/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "src/plan/accumulation.h"
+#include "src/plan/simulate.h"
+#include "tests/plan/model_step.h"
+
+namespace spillway::plan {
+namespace {
+
+using testing::HasSubstr;
+
+PlanOptions Budgets(uint64_t device, uint64_t pinned) {
+  PlanOptions options;
+  options.frame_alignment = 1;
+  options.device_bytes = device;
+  options.pinned_bytes = pinned;
+  options.device_lookahead_bytes = options.pinned_lookahead_bytes = 0;
+  return options;
+}
+
+// Leases one tile after the other.
+Trace Scan(int tiles, Tier tier, Access access) {
+  TraceRecorder recorder;
+  for (int i = 0; i < tiles; ++i) recorder.AddTile({.size_bytes = 100, .stored = true});
+  recorder.Begin(0);
+  for (TileIndex tile = 0; tile < static_cast<TileIndex>(tiles); ++tile) {
+    recorder.Acquire(tile, tier, access, tile, tile);
+    recorder.Release(tile, tier, access, tile);
+  }
+  return recorder.End();
+}
+
+Plan Planned(const Trace& trace, const PlanOptions& options) {
+  auto plan = MakePlan(trace, options);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  const auto step = Simulate(trace, *plan, Rates());
+  EXPECT_TRUE(step.ok()) << step.status();
+  EXPECT_EQ(step->bytes, plan->bytes);
+  return *std::move(plan);
+}
+
+TEST(Plan, ACyclicScanHitsWhatFitsWhereLruHitsNothing) {
+  const Trace trace = Scan(10, Tier::kPinned, Access::kRead);
+  PlanOptions options = Budgets(0, 400);
+  EXPECT_EQ(Planned(trace, options).bytes.nvme(), 700u);  // three stay, seven pass
+  options.policy = Policy::kLru;
+  EXPECT_EQ(Planned(trace, options).bytes.nvme(), 1000u);
+  options.policy = Policy::kNone;
+  EXPECT_EQ(Planned(trace, options).bytes.nvme(), 1000u);
+  options.policy = Policy::kPlanned;
+  options.pinned_bytes = 1000;
+  EXPECT_EQ(Planned(trace, options).bytes.nvme(), 0u);
+}
+
+TEST(Plan, ADirtyTileThatLeavesIsWrittenAndReadAgain) {
+  const Plan plan = Planned(Scan(10, Tier::kPinned, Access::kReadWrite), Budgets(0, 400));
+  EXPECT_EQ(plan.bytes[Link::kRead], 700u);
+  EXPECT_EQ(plan.bytes[Link::kWrite], 700u);
+}
+
+TEST(Plan, WhatIsWrittenWholeIsNotReadBefore) {
+  const Plan plan = Planned(Scan(10, Tier::kPinned, Access::kDiscard), Budgets(0, 400));
+  EXPECT_EQ(plan.bytes[Link::kRead], 0u);
+  EXPECT_EQ(plan.bytes[Link::kWrite], 700u);
+}
+
+TEST(Plan, PinnedMemoryIsACacheBelowTheDevice) {
+  const Plan plan = Planned(Scan(10, Tier::kDevice, Access::kRead), Budgets(200, 1100));
+  EXPECT_EQ(plan.bytes.nvme(), 0u);
+  EXPECT_EQ(plan.bytes[Link::kCopyIn], 900u);  // one of ten stays on the device
+  EXPECT_EQ(plan.bytes[Link::kCopyOut], 0u);
+}
+
+TEST(Plan, ADiscardedTileIsNeitherWrittenNorRead) {
+  TraceRecorder recorder;
+  for (int i = 0; i < 4; ++i)
+    recorder.AddTile({.size_bytes = 100, .role = Role::kActivation, .transient = true});
+  recorder.Begin(0);
+  for (TileIndex tile = 0; tile < 4; ++tile) {
+    recorder.Acquire(tile, Tier::kDevice, Access::kDiscard, 0, 0);
+    recorder.Release(tile, Tier::kDevice, Access::kDiscard, 0);
+    recorder.Discard(tile, 0);
+  }
+  EXPECT_EQ(Planned(recorder.End(), Budgets(100, 100)).bytes.total(), 0u);
+}
+
+TEST(Plan, WithoutAStoreEverythingRestsInPinnedMemory) {
+  PlanOptions options = Budgets(200, 1000);
+  options.has_store = false;
+  const Trace trace = Scan(10, Tier::kDevice, Access::kReadWrite);
+  EXPECT_EQ(Planned(trace, options).bytes.nvme(), 0u);
+  options.pinned_bytes = 700;
+  EXPECT_THAT(std::string(MakePlan(trace, options).status().message()), HasSubstr("pinned_bytes"));
+}
+
+TEST(Plan, SaysByHowMuchTheLeasesDoNotFit) {
+  TraceRecorder recorder;
+  for (int i = 0; i < 3; ++i) recorder.AddTile({.size_bytes = 100, .stored = true});
+  recorder.Begin(0);
+  for (TileIndex tile = 0; tile < 3; ++tile)
+    recorder.Acquire(tile, Tier::kPinned, Access::kRead, 0, 0);
+  for (TileIndex tile = 0; tile < 3; ++tile)
+    recorder.Release(tile, Tier::kPinned, Access::kRead, 0);
+  const Trace trace = recorder.End();
+  const absl::Status status = MakePlan(trace, Budgets(0, 260)).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("40 B are missing"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("pinned_bytes is 260 B"));
+  EXPECT_TRUE(MakePlan(trace, Budgets(0, 300)).ok());
+}
+
+TEST(Plan, EntersFromWhatIsThereAlready) {
+  const Trace trace = Scan(10, Tier::kPinned, Access::kRead);
+  const Plan plan = Planned(trace, Budgets(0, 400));
+  ASSERT_EQ(plan.seam.size(), 3u);
+  EXPECT_EQ(EnterPlan(plan, trace, {}).ops.size(), 3u);
+  EXPECT_TRUE(EnterPlan(plan, trace, plan.seam).ops.empty());
+  EXPECT_TRUE(EnterPlan(plan, trace, plan.seam).leave.empty());
+  std::vector<Place> moved = plan.seam;
+  moved[0].offset += 50;
+  const Entry entry = EnterPlan(plan, trace, moved);
+  EXPECT_THAT(entry.leave, testing::ElementsAre(moved[0]));
+  ASSERT_EQ(entry.ops.size(), 1u);
+  EXPECT_EQ(entry.ops[0].offset, plan.seam[0].offset);
+}
+
+// --- The oracle ---
+
+// How many of the plan's parts cannot be changed without the simulation noticing.
+template <typename Change>
+int Found(const Trace& trace, const Plan& plan, const Change& change) {
+  int found = 0;
+  for (size_t i = 0; i < plan.ops.size(); ++i) {
+    Plan changed = plan;
+    if (change(changed, i)) found += Simulate(trace, changed, Rates()).ok() ? 0 : 1;
+  }
+  return found;
+}
+
+TEST(Simulate, FindsOutWhatIsNotAPlan) {
+  const Trace trace = StepTrace({.layers = 3,
+                                 .tiles_per_layer = 2,
+                                 .weight_bytes = 100,
+                                 .gradient_bytes = 100,
+                                 .master_bytes = 200,
+                                 .checkpoint_bytes = 50,
+                                 .forward_seconds = 1,
+                                 .update_seconds = 1},
+                                AccumulationOrder::kMicroBatch);
+  const Plan plan = Planned(trace, Budgets(450, 1100));
+  const auto num_ops = static_cast<int>(plan.ops.size());
+  // An operation that is missing: all but writes of what is written anyway.
+  EXPECT_EQ(Found(trace, plan,
+                  [](Plan& p, size_t i) {
+                    p.ops[i].kind =
+                        p.ops[i].kind == Op::Kind::kDrop ? Op::Kind::kWrite : Op::Kind::kDrop;
+                    return true;
+                  }),
+            num_ops);
+  // A frame elsewhere.
+  EXPECT_EQ(Found(trace, plan,
+                  [](Plan& p, size_t i) {
+                    p.ops[i].offset += 25;
+                    return true;
+                  }),
+            num_ops);
+  // Frames taken over too early, and tiles moved while they are leased.
+  EXPECT_GT(Found(trace, plan,
+                  [](Plan& p, size_t i) {
+                    p.ops[i].after = kNever;
+                    return true;
+                  }),
+            0);
+  const auto no_waits = [](Plan& p, size_t i) {
+    if (i > 0) return false;
+    p.waits.clear();
+    for (Op& op : p.ops) op.first_wait = 0;
+    return true;
+  };
+  EXPECT_EQ(Found(trace, plan, no_waits), 1);
+}
+
+// --- The order of accumulation ---
+
+TEST(Accumulation, ByLayerReadsWeightsOnceADirection) {
+  StepShape shape = ModelShape();
+  shape.micro_batches = 8;
+  shape.checkpoint_bytes = 64 * kKiB;
+  PlanOptions options;
+  options.device_bytes = 16 * kMiB;
+  options.pinned_bytes = 64 * kMiB;
+  const auto choice = ChooseOrder(shape, options, Rates());
+  ASSERT_TRUE(choice.ok()) << choice.status();
+  ASSERT_TRUE(choice->layer && choice->micro_batch);
+  EXPECT_EQ(choice->order, AccumulationOrder::kLayer);
+  EXPECT_LT(choice->layer->bytes.total(), choice->micro_batch->bytes.total());
+}
+
+TEST(Accumulation, ByMicroBatchWhereCheckpointsWouldSpill) {
+  StepShape shape = ModelShape(/*tiles_per_layer=*/4);
+  shape.layers = 4;
+  shape.micro_batches = 8;
+  shape.checkpoint_bytes = 8 * kMiB;
+  PlanOptions options;
+  options.device_bytes = 128 * kMiB;  // the weights and one micro-batch's checkpoints
+  options.pinned_bytes = 64 * kMiB;
+  const auto choice = ChooseOrder(shape, options, Rates());
+  ASSERT_TRUE(choice.ok()) << choice.status();
+  ASSERT_TRUE(choice->layer && choice->micro_batch);
+  EXPECT_EQ(choice->order, AccumulationOrder::kMicroBatch);
+}
+
+TEST(Accumulation, OneMicroBatchIsTheSameInBoth) {
+  const StepShape shape = ModelShape();
+  EXPECT_TRUE(SameStep(StepTrace(shape, AccumulationOrder::kLayer),
+                       StepTrace(shape, AccumulationOrder::kMicroBatch)));
+}
+
+}  // namespace
+}  // namespace spillway::plan

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A realistic step at budgets from 5% to 100% of its state: what each policy moves, beside the
+// bytes that no schedule can stay under. Prints the table.
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdio>
+
+#include "src/plan/bounds.h"
+#include "src/plan/plan.h"
+#include "src/plan/simulate.h"
+#include "tests/plan/model_step.h"
+
+namespace spillway::plan {
+namespace {
+
+double MiB(uint64_t bytes) { return static_cast<double>(bytes) / kMiB; }
+
+TEST(Policies, PlannedIsNearTheBoundAndNeverWorseThanOthers) {
+  const Trace trace = StepTrace(ModelShape(), AccumulationOrder::kMicroBatch);
+  const uint64_t state = StateBytes(trace);
+  std::printf("state %.0f MiB, %zu tiles, %zu events; MiB a step over NVMe / pinned-device\n",
+              static_cast<double>(state) / kMiB, trace.tiles.size(), trace.events.size());
+  std::printf("%5s %14s %6s %6s %8s %8s |", "%", "bound", "NVMe", "all", "s", "bound s");
+  for (int i = 0; i < kNumPolicies; ++i)
+    std::printf(" %14s", std::string(Name(static_cast<Policy>(i))).c_str());
+  std::printf("\n");
+  for (const int percent : {5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 100}) {
+    PlanOptions options;
+    options.device_bytes = state * 5 / 100;
+    options.pinned_bytes = state * static_cast<uint64_t>(percent) / 100;
+    std::array<LinkBytes, kNumPolicies> moved;
+    SimulatedStep planned;
+    for (int i = 0; i < kNumPolicies; ++i) {
+      options.policy = static_cast<Policy>(i);
+      const auto plan = MakePlan(trace, options);
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      const auto step = Simulate(trace, *plan, Rates());
+      ASSERT_TRUE(step.ok()) << step.status();
+      EXPECT_EQ(step->bytes, plan->bytes);
+      moved[static_cast<size_t>(i)] = step->bytes;
+      if (i == 0) planned = *step;
+    }
+    const BytesBound bound = BoundBytes(trace, options, moved[0]);
+    const double seconds = BoundSeconds(trace, options, bound, Rates());
+    const auto ratio = [](uint64_t bytes, uint64_t least) {
+      return static_cast<double>(bytes) / static_cast<double>(least);
+    };
+    std::printf("%5d %7.0f/%6.0f %6.3f %6.3f %8.4f %8.4f |", percent, MiB(bound.nvme),
+                MiB(bound.device), ratio(moved[0].nvme(), bound.nvme),
+                ratio(moved[0].total(), bound.total()), planned.seconds, seconds);
+    for (const LinkBytes& each : moved)
+      std::printf(" %7.0f/%6.0f", MiB(each.nvme()), MiB(each.device()));
+    std::printf("\n");
+    for (size_t i = 1; i < moved.size(); ++i) EXPECT_LT(moved[0].total(), moved[i].total());
+    EXPECT_LT(ratio(moved[0].total(), bound.total()), 1.12);
+    EXPECT_LT(ratio(moved[0].nvme(), bound.nvme), percent <= 40 ? 1.07 : 1.4);
+    EXPECT_GE(planned.seconds, seconds);
+  }
+}
+
+}  // namespace
+}  // namespace spillway::plan

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `spillway bench tiers` as a child process: its JSON, that nothing stays behind however it ends,
+// and what it says to bad input. It asserts on no rate.
+
+#include <signal.h>
+#include <stdlib.h>
+
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/spillway/command.h"
+
+namespace spillway::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+class BenchTiersTest : public ::testing::Test {
+ protected:
+  BenchTiersTest() {
+    std::string name = testing::TempDir() + "spillway-bench-tiers-XXXXXX";
+    folder_ = ::mkdtemp(name.data());
+  }
+  ~BenchTiersTest() override { std::filesystem::remove_all(folder_); }
+
+  // As short as it gets.
+  Arguments Short() const {
+    return {"bench", "tiers",   folder_, "--size",    "64MiB", "--memory",
+            "64MiB", "--block", "1MiB",  "--seconds", "1"};
+  }
+  void ExpectNothingLeft() const { EXPECT_TRUE(std::filesystem::is_empty(folder_)); }
+
+  std::string folder_;
+};
+
+TEST_F(BenchTiersTest, ItsJsonHasEveryEdgeAndNothingStays) {
+  const Ended ended = RunCommand(Short() + Arguments{"--json"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  ExpectNothingLeft();
+  const Json json = ended.json();
+  ASSERT_FALSE(json.is_discarded()) << ended.out;
+  EXPECT_EQ(json["v"], 1);
+  std::map<std::pair<std::string, bool>, int> seen;
+  for (const Json& row : json["rows"]) {
+    SCOPED_TRACE(row.dump());
+    ++seen[{row.at("edge"), row.at("beside_nvme")}];
+    EXPECT_EQ(row.at("block_bytes").get<uint64_t>(), uint64_t{1} << 20);
+    EXPECT_GT(row.at("bytes_per_second").get<double>(), 0);
+    EXPECT_GT(row.at("ceiling_bytes_per_second").get<double>(), 0);
+    EXPECT_GE(row.at("rounds").get<int>(), 1);
+    EXPECT_LE(row.at("lowest_share").get<double>(), row.at("share").get<double>());
+    EXPECT_LE(row.at("share").get<double>(), row.at("highest_share").get<double>());
+    if (row["rounds"] == 1) {
+      EXPECT_DOUBLE_EQ(
+          row["share"].get<double>(),
+          row["bytes_per_second"].get<double>() / row["ceiling_bytes_per_second"].get<double>());
+    }
+    if (row["beside_nvme"]) {
+      EXPECT_GT(row.at("nvme_bytes_per_second").get<double>(), 0);
+    }
+  }
+  const std::map<std::pair<std::string, bool>, int> expected = {
+      {{"nvme-pinned", false}, 1},   {{"pinned-nvme", false}, 1}, {{"pinned-device", false}, 1},
+      {{"device-pinned", false}, 1}, {{"nvme-device", false}, 1}, {{"pinned-device", true}, 1},
+      {{"device-pinned", true}, 1}};
+  EXPECT_EQ(seen, expected);
+  EXPECT_EQ(json["machine"].at("device"), "host");
+  EXPECT_FALSE(json["machine"].at("filesystem").get<std::string>().empty());
+  EXPECT_TRUE(json.contains("commit"));
+  EXPECT_TRUE(json["doubts"].is_array());
+}
+
+TEST_F(BenchTiersTest, TheTableHasALineForEachEdge) {
+  const Ended ended = RunCommand(Short());
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  for (const char* word : {"nvme-pinned", "pinned-nvme", "pinned-device", "device-pinned",
+                           "nvme-device", "beside NVMe", "ceiling", "device: host"}) {
+    EXPECT_THAT(ended.out, HasSubstr(word));
+  }
+}
+
+TEST_F(BenchTiersTest, InterruptedItRemovesEverythingAndSays130) {
+  for (const int milliseconds : {50, 300, 900, 2500}) {
+    SCOPED_TRACE(milliseconds);
+    Command command({"bench", "tiers", folder_, "--size", "256MiB", "--memory", "64MiB", "--block",
+                     "1MiB", "--seconds", "600"});
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    command.Signal(SIGINT);
+    const Ended ended = command.Wait();
+    // A signal before the handler is there ends the process as any other would.
+    EXPECT_TRUE(ended.exit_code == 130 || ended.exit_code == -SIGINT) << ended.exit_code;
+    ExpectNothingLeft();
+  }
+}
+
+TEST_F(BenchTiersTest, InterruptedTwiceItRemovesEverything) {
+  Command command({"bench", "tiers", folder_, "--size", "256MiB", "--memory", "64MiB", "--block",
+                   "1MiB", "--seconds", "600"});
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  command.Signal(SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(310));  // sooner is the same press
+  command.Signal(SIGINT);
+  const Ended ended = command.Wait();
+  EXPECT_TRUE(ended.exit_code == 130 || ended.exit_code == -SIGINT) << ended.exit_code;
+  ExpectNothingLeft();
+}
+
+// Where there is a GPU this measures it; where there is none it says why and what to do.
+TEST_F(BenchTiersTest, AGpuIsMeasuredOrExplained) {
+  const Ended ended = RunCommand(Short() + Arguments{"--device", "cuda:0", "--json"});
+  ExpectNothingLeft();
+  if (ended.exit_code == 0) {
+    EXPECT_NE(ended.json()["machine"]["device"], "host");
+    return;
+  }
+  EXPECT_EQ(ended.exit_code, 3) << ended.err;
+  EXPECT_EQ(ended.out, "");
+  EXPECT_THAT(ended.err, HasSubstr("CUDA device 0"));
+  EXPECT_THAT(ended.err, testing::AnyOf(HasSubstr("install it"), HasSubstr("update the driver"),
+                                        HasSubstr("nvidia-smi"), HasSubstr("use the host")));
+}
+
+TEST_F(BenchTiersTest, ADeviceThatIsNotThereEndsWith3) {
+  const Ended ended = RunCommand(Short() + Arguments{"--device", "cuda:999"});
+  EXPECT_EQ(ended.exit_code, 3) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("CUDA device 999"));
+  ExpectNothingLeft();
+}
+
+TEST_F(BenchTiersTest, BadInputIsExplained) {
+  const struct {
+    Arguments arguments;
+    int exit_code;
+    const char* word;
+  } cases[] = {
+      {{"bench", "tier"}, 2, "did you mean tiers?"},
+      {{"bench", "tiers", folder_ + "/none"}, 1, "/none"},
+      {{"bench", "tiers", folder_, "--size", "1MiB"}, 2, "--size"},
+      {{"bench", "tiers", folder_, "--size", "4000TiB"}, 1, "give a smaller --size"},
+      {{"bench", "tiers", folder_, "--memory", "unlimited"}, 2, "--memory"},
+      {{"bench", "tiers", folder_, "--memory", "4000TiB"}, 1, "smaller --"},
+      {{"bench", "tiers", folder_, "--block", "3MiB"}, 2, "--block"},
+      {{"bench", "tiers", folder_, "--block", "64MiB"}, 2, "a 32nd of --memory"},
+      {{"bench", "tiers", folder_, "--device", "tpu"}, 2, "is not host, cuda or cuda:N"},
+      {{"bench", "tiers", folder_, "--seconds", "0"}, 2, "--seconds"},
+      {{"bench", "tiers", folder_, "--jsn"}, 2, "--json"},
+  };
+  for (const auto& bad : cases) {
+    const Ended ended = RunCommand(bad.arguments);
+    EXPECT_EQ(ended.exit_code, bad.exit_code) << bad.word << ": " << ended.err;
+    EXPECT_THAT(ended.err, HasSubstr(bad.word));
+    ExpectNothingLeft();
+  }
+}
+
+}  // namespace
+}  // namespace spillway::test

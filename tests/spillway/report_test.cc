@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `spillway train --trace` and `spillway report`: that the trace is what happened, to the byte;
+// that the page renders in a real browser; and what is said to files that are not what they should
+// be.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/spillway/command.h"
+#include "tests/spillway/training.h"
+#include "tests/trainer/temp_folder.h"
+
+namespace spillway::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr uint64_t kDeviceBytes = 16 << 10;
+constexpr uint64_t kPinnedBytes = 64 << 10;
+constexpr int64_t kSteps = 4;
+
+// So little memory that everything moves.
+Arguments Tight() {
+  return {"--device-bytes", std::to_string(kDeviceBytes),
+          "--pinned-bytes", std::to_string(kPinnedBytes),
+          "--page-bytes",   "4KiB",
+          "--commit-every", "2",
+          "--eval-every",   "2",
+          "--eval-batches", "1"};
+}
+
+std::string TraceOf(const Training& training) { return training / "trace.json"; }
+
+Arguments Traced(const Training& training, int64_t steps = kSteps) {
+  return training.TrainInStore(steps) + Tight() + Arguments{"--trace", TraceOf(training)};
+}
+
+Json ReadTrace(const Training& training) {
+  return Json::parse(ReadFile(TraceOf(training)), nullptr, /*allow_exceptions=*/false);
+}
+
+// The spans of each track, by process and thread.
+std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> Tracks(const Json& trace) {
+  std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> tracks;
+  for (const Json& event : trace.at("traceEvents")) {
+    if (event["ph"] != "X") continue;
+    tracks[{event["pid"], event["tid"]}].emplace_back(
+        event["ts"], event["ts"].get<double>() + event["dur"].get<double>());
+  }
+  return tracks;
+}
+
+// A run that the tests of the trace look at, made once.
+class TraceTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    training_ = std::make_unique<Training>();
+    const Ended ended = RunCommand(Traced(*training_));
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    summary_ = std::make_unique<Json>(ended.json());
+    trace_ = std::make_unique<Json>(ReadTrace(*training_));
+    ASSERT_TRUE(trace_->is_object()) << "the trace is not JSON";
+  }
+  static void TearDownTestSuite() {
+    trace_.reset();
+    summary_.reset();
+    training_.reset();
+  }
+  static Json Events() { return trace_->at("traceEvents"); }
+
+  static std::unique_ptr<Training> training_;
+  static std::unique_ptr<Json> summary_, trace_;
+};
+std::unique_ptr<Training> TraceTest::training_;
+std::unique_ptr<Json> TraceTest::summary_, TraceTest::trace_;
+
+TEST_F(TraceTest, BytesOfEachLinkAreThoseOfTheSummary) {
+  std::map<std::string, uint64_t> bytes;
+  for (const Json& event : Events()) {
+    if (event["ph"] == "X" && event["args"].contains("bytes")) {
+      bytes[event["cat"]] += event["args"]["bytes"].get<uint64_t>();
+    }
+  }
+  const Json& summary = *summary_;
+  EXPECT_GT(bytes["nvme_read"], 0U);
+  EXPECT_GT(bytes["device_write"], 0U);
+  EXPECT_EQ(bytes["nvme_read"], summary["read_bytes"]["nvme"]);
+  EXPECT_EQ(bytes["nvme_write"], summary["written_bytes"]["nvme"]);
+  EXPECT_EQ(bytes["device_read"], summary["read_bytes"]["pinned"]);
+  EXPECT_EQ(bytes["device_write"], summary["written_bytes"]["pinned"]);
+  EXPECT_EQ((*trace_)["otherData"]["read_bytes"], summary["read_bytes"]);
+  EXPECT_EQ((*trace_)["otherData"]["written_bytes"], summary["written_bytes"]);
+  EXPECT_EQ((*trace_)["otherData"]["dropped_events"], 0);
+}
+
+TEST_F(TraceTest, SpansOfATrackFollowOneAnotherOrNest) {
+  const auto tracks = Tracks(*trace_);
+  EXPECT_GE(tracks.size(), 8U) << "steps, commits, compute, waiting, four links, the mover";
+  constexpr double kRounding = 1e-6;  // of begin + length, in microseconds
+  for (auto [track, spans] : tracks) {
+    std::sort(spans.begin(), spans.end(), [](const auto& a, const auto& b) {
+      return std::pair(a.first, -a.second) < std::pair(b.first, -b.second);
+    });
+    std::vector<double> open;  // ends of the spans around
+    for (const auto& [begin, end] : spans) {
+      while (!open.empty() && open.back() <= begin + kRounding) open.pop_back();
+      if (!open.empty()) {
+        ASSERT_LE(end, open.back() + kRounding) << "track " << track.first << "/" << track.second;
+      }
+      open.push_back(end);
+    }
+  }
+}
+
+TEST_F(TraceTest, CountersStayWithinTheBudgets) {
+  std::map<std::string, uint64_t> most;
+  for (const Json& event : Events()) {
+    if (event["ph"] != "C" || !event["args"].contains("bytes held")) continue;
+    uint64_t& tier = most[event["name"]];
+    tier = std::max(tier, event["args"]["bytes held"].get<uint64_t>());
+  }
+  EXPECT_LE(most["device"], kDeviceBytes);
+  EXPECT_LE(most["pinned"], kPinnedBytes);
+  EXPECT_GT(most["device"], kDeviceBytes / 2);
+  EXPECT_GT(most["pinned"], kPinnedBytes / 2);
+  EXPECT_GT(most["nvme"], kPinnedBytes);
+  EXPECT_EQ((*trace_)["otherData"]["budget_bytes"]["device"], kDeviceBytes);
+  EXPECT_TRUE((*trace_)["otherData"]["budget_bytes"]["nvme"].is_null());
+}
+
+TEST_F(TraceTest, StepsCommitsEvaluationsAndStallsAreThere) {
+  std::map<std::string, int> spans;
+  const std::vector<Json> log = ReadLog(training_->log());
+  ASSERT_EQ(log.size(), size_t{kSteps});
+  for (const Json& event : Events()) {
+    if (event["ph"] != "X") continue;
+    ++spans[event["cat"]];
+    if (event["cat"] == "step") {
+      const int64_t step = event["args"]["step"];
+      EXPECT_EQ(event["args"]["loss"], log[step - 1]["loss"]);
+      EXPECT_NEAR(event["dur"].get<double>() / 1e6, log[step - 1]["seconds"], 1e-6);
+    }
+    if (event["cat"] == "stall") {
+      EXPECT_THAT(event["args"]["tile"].get<std::string>(), Not(IsEmpty()));
+      EXPECT_THAT(event["args"]["cause"].get<std::string>(), Not(IsEmpty()));
+    }
+  }
+  EXPECT_EQ(spans["step"], kSteps);
+  EXPECT_EQ(spans["evaluation"], kSteps / 2);
+  EXPECT_EQ(spans["commit"], 2 * kSteps / 2) << "each with what it writes inside";
+  EXPECT_GT(spans["stall"], 10);
+  EXPECT_GT(spans["compute"], 10);
+  EXPECT_GT(spans["mover"], 10);
+}
+
+TEST_F(TraceTest, ChangesNoNumber) {
+  const Training plain;
+  const Ended ended = RunCommand(plain.TrainInStore(kSteps) + Tight());
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(plain.NumbersOf(ended.json()), training_->NumbersOf(*summary_));
+}
+
+TEST(Trace, IsWrittenAfterCtrlC) {
+  const Training training;
+  Command command(Traced(training, 100'000'000));
+  while (!command.has_ended() && ReadLog(training.log()).size() < 3) usleep(2000);
+  command.Signal(SIGINT);
+  const Ended ended = command.Wait();
+  ASSERT_EQ(ended.exit_code, 130) << ended.err;
+  const Json trace = ReadTrace(training);
+  ASSERT_TRUE(trace.is_object());
+  const Json& events = trace["traceEvents"];
+  EXPECT_GE(std::count_if(events.begin(), events.end(),
+                          [](const Json& event) { return event.value("cat", "") == "step"; }),
+            3);
+}
+
+TEST(Trace, IsWrittenAfterAnError) {
+  const Training training;
+  // A learning rate that no loss survives: some step's gradient is not finite.
+  Arguments arguments = Traced(training, 50);
+  *std::next(std::find(arguments.begin(), arguments.end(), "--lr")) = "10";
+  const Ended ended = RunCommand(arguments + Arguments{"--clip", "0", "--weight-decay", "100"});
+  ASSERT_EQ(ended.exit_code, 1) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("not finite"));
+  EXPECT_TRUE(ReadTrace(training).is_object());
+}
+
+TEST(Trace, APlaceThatCannotBeWrittenIsRefusedFirst) {
+  const Training training;
+  const Ended ended = RunCommand(training.TrainInStore(1) +
+                                 Arguments{"--trace", training / "no/such/folder/trace.json"});
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_THAT(ended.err, HasSubstr("no/such/folder/trace.json"));
+  EXPECT_FALSE(std::ifstream(training.store() + "/catalog.sqlite").is_open());
+}
+
+// --- The page ---
+
+// What the browser made of a page: its document once the script has run, and what it complained of.
+struct Opened {
+  std::string document;
+  std::string console;
+};
+
+bool HasBrowser() { return std::system("command -v chromium >/dev/null 2>&1") == 0; }
+
+// Without a network: what the page would load, it could not.
+Opened OpenInBrowser(const TempFolder& folder, const std::string& page) {
+  const std::string out = folder / "document.html", err = folder / "browser.log";
+  const std::string command =
+      "timeout 120 chromium --headless --no-sandbox --disable-gpu --disable-dev-shm-usage "
+      "--proxy-server=127.0.0.1:9 --user-data-dir='" +
+      (folder / "profile") +
+      "' --enable-logging=stderr --window-size=1200,3000 --dump-dom 'file://" + page + "' >'" +
+      out + "' 2>'" + err + "'";
+  EXPECT_EQ(std::system(command.c_str()), 0) << ReadFile(err);
+  const std::string all = ReadFile(out);
+  // Without the scripts, which hold every word that the page may say.
+  Opened opened{.document = all.substr(0, all.find("<script")), .console = ""};
+  std::istringstream lines(ReadFile(err));
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("CONSOLE") != std::string::npos) opened.console += line + "\n";
+  }
+  return opened;
+}
+
+size_t Count(const std::string& text, const std::string& pattern) {
+  const std::regex expression(pattern);
+  return static_cast<size_t>(std::distance(
+      std::sregex_iterator(text.begin(), text.end(), expression), std::sregex_iterator()));
+}
+
+class PageTest : public TraceTest {
+ protected:
+  std::string Page(const Arguments& run) {
+    const Ended ended = RunCommand(Arguments{"report"} + run + Arguments{"--out", page_});
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_EQ(ended.out, page_ + "\n");
+    return ReadFile(page_);
+  }
+
+  TempFolder folder_;
+  const std::string page_ = folder_ / "report.html";
+};
+
+TEST_F(PageTest, NamesNothingToLoad) {
+  const std::string html = Page({training_->log(), TraceOf(*training_)});
+  EXPECT_EQ(Count(html, "https?://(?!www\\.w3\\.org/2000/svg)"), 0U);
+  EXPECT_EQ(Count(html, "<(script|link|img)[^>]* (src|href)=\"(?!data:)"), 0U);
+  EXPECT_THAT(html, HasSubstr("default-src 'none'"));
+}
+
+TEST_F(PageTest, RendersInABrowser) {
+  if (!HasBrowser()) GTEST_SKIP() << "no chromium: apt-get install chromium";
+  Page({training_->log(), TraceOf(*training_)});
+  const Opened opened = OpenInBrowser(folder_, page_);
+  EXPECT_THAT(opened.console, IsEmpty());
+  EXPECT_THAT(opened.document, HasSubstr("data-rendered=\"yes\""));
+  for (const char* title :
+       {"Loss", "Tokens per second", "Where a step’s time went", "Bytes over NVMe a step",
+        "A step, closely", "Why callers waited", "How full the tiers were", "Links"}) {
+    EXPECT_THAT(opened.document, HasSubstr("<h2>" + std::string(title) + "</h2>"));
+  }
+  EXPECT_EQ(Count(opened.document, "<option "), size_t{kSteps}) << "a step each to look at";
+  EXPECT_GE(Count(opened.document, "<svg "), 8U);
+  EXPECT_THAT(opened.document, Not(HasSubstr("NaN")));
+  std::smatch spans;
+  ASSERT_TRUE(std::regex_search(opened.document, spans, std::regex("data-spans=\"(\\d+)\"")));
+  EXPECT_GT(std::stoi(spans[1]), 50) << "the step's timeline was drawn";
+}
+
+TEST_F(PageTest, RendersFromEitherFileAloneAndWithBounds) {
+  if (!HasBrowser()) GTEST_SKIP() << "no chromium: apt-get install chromium";
+  const std::string bounded = folder_ / "bounded.jsonl";
+  std::string lines;
+  for (Json line : ReadLog(training_->log())) {
+    line["nvme_bytes_bound"] = 1'000'000;
+    line["time_bound_s"] = line["seconds"].get<double>() / 2;
+    line["loss"] = nullptr;  // as after an overflow
+    lines += line.dump() + "\n";
+  }
+  WriteFile(bounded, lines);
+  const std::vector<std::pair<Arguments, std::string>> runs = {
+      {{training_->log()}, "A trace (train --trace) says for what"},
+      {{TraceOf(*training_)}, "A step, closely"},
+      {{bounded, TraceOf(*training_)}, "2.00 ×"}};
+  for (const auto& [run, words] : runs) {
+    SCOPED_TRACE(run.front());
+    Page(run);
+    const Opened opened = OpenInBrowser(folder_, page_);
+    EXPECT_THAT(opened.console, IsEmpty());
+    EXPECT_THAT(opened.document, HasSubstr("data-rendered=\"yes\""));
+    EXPECT_THAT(opened.document, HasSubstr(words));
+  }
+}
+
+TEST_F(PageTest, ABrokenPageWouldBeNoticed) {
+  if (!HasBrowser()) GTEST_SKIP() << "no chromium: apt-get install chromium";
+  std::string html = Page({training_->log()});
+  html.replace(html.find("{\"steps\":"), 1, "");
+  WriteFile(page_, html);
+  const Opened opened = OpenInBrowser(folder_, page_);
+  EXPECT_THAT(opened.console, HasSubstr("SyntaxError"));
+  EXPECT_THAT(opened.document, Not(HasSubstr("data-rendered")));
+}
+
+// --- Bad input ---
+
+TEST_F(PageTest, BadInputIsExplained) {
+  const std::string log = ReadFile(training_->log());
+  const std::string trace = ReadFile(TraceOf(*training_));
+  const auto file = [&](const std::string& name, const std::string& text) {
+    WriteFile(folder_ / name, text);
+    return folder_ / name;
+  };
+  const auto replaced = [](std::string text, const std::string& from, const std::string& to) {
+    EXPECT_NE(text.find(from), std::string::npos) << from;
+    return text.replace(text.find(from), from.size(), to);
+  };
+  const size_t line = log.find('\n') + 1;
+  const struct {
+    Arguments run;
+    int exit_code;
+    std::vector<std::string> words;
+  } cases[] = {
+      {{}, 2, {"RUN"}},
+      {{folder_ / "none.jsonl"}, 1, {"none.jsonl", "No such file"}},
+      {{folder_ / ""}, 1, {"directory"}},
+      {{file("empty.json", "")}, 1, {"empty.json", "empty"}},
+      {{file("cut.json", trace.substr(0, trace.size() / 2))}, 1, {"cut.json", "byte", "ended"}},
+      {{file("v7.json", replaced(trace, "\"v\":1", "\"v\":7"))}, 1, {"version 7", "version 1"}},
+      {{file("other.json", R"({"traceEvents":[]})")}, 1, {"another program", "--trace"}},
+      {{file("data.json", R"({"a":1})")}, 1, {"neither a step log nor a trace"}},
+      {{file("words.txt", "step 1/4 loss 3\n")}, 1, {"words.txt", "byte 1"}},
+      {{file("span.json", replaced(trace, "\"dur\":", "\"dur\":\"x\",\"was\":"))}, 1, {"event"}},
+      {{file("v2.jsonl", replaced(log, "{\"v\":1", "{\"v\":2"))}, 1, {"line 1", "version 2"}},
+      {{file("field.jsonl", replaced(log, "\"seconds\"", "\"minutes\""))}, 1, {"\"seconds\""}},
+      {{file("bad.jsonl", log.substr(0, line) + "garbage\n" + log.substr(line))},
+       1,
+       {"line 2", "not JSON"}},
+      {{training_->log(), training_->log()}, 1, {"second step log"}},
+      {{TraceOf(*training_), TraceOf(*training_)}, 1, {"second trace"}},
+      {{training_->log(), "--out", training_->log()}, 2, {"would replace"}},
+      {{training_->log(), "--out", folder_ / "no/page.html"}, 1, {"no/page.html"}},
+  };
+  for (const auto& bad : cases) {
+    Arguments arguments = Arguments{"report"} + bad.run;
+    if (std::find(arguments.begin(), arguments.end(), "--out") == arguments.end()) {
+      arguments = arguments + Arguments{"--out", page_};
+    }
+    const Ended ended = RunCommand(arguments);
+    EXPECT_EQ(ended.exit_code, bad.exit_code) << ended.err;
+    for (const std::string& word : bad.words) EXPECT_THAT(ended.err, HasSubstr(word));
+    EXPECT_FALSE(std::ifstream(page_).is_open()) << "no page of bad input";
+  }
+  EXPECT_EQ(ReadFile(training_->log()), log);
+}
+
+TEST_F(PageTest, ATornLastLineIsLeftOutAndSaid) {
+  WriteFile(folder_ / "torn.jsonl", ReadFile(training_->log()) + "{\"v\":1,\"step\":5,\"lo");
+  const Ended ended = RunCommand({"report", folder_ / "torn.jsonl", "--out", page_});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("torn.jsonl was torn"));
+}
+
+}  // namespace
+}  // namespace spillway::test

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where a benchmark's files are while it runs.
+
+#ifndef SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_OWN_FOLDER_H_
+#define SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_OWN_FOLDER_H_
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "src/base/errno_status.h"
+
+namespace spillway::bench_io {
+
+// A folder of our own in a folder of the user's; what is left in it goes with it.
+class OwnFolder {
+ public:
+  static absl::StatusOr<OwnFolder> Make(const std::string& parent) {
+    std::string path = absl::StrCat(parent, "/spillway-bench-XXXXXX");
+    if (::mkdtemp(path.data()) == nullptr) {
+      return base::ErrnoToStatus(errno, absl::StrCat("making a folder in ", parent));
+    }
+    return OwnFolder(path);
+  }
+  OwnFolder(OwnFolder&& other) noexcept : path_(std::exchange(other.path_, "")) {}
+  OwnFolder& operator=(OwnFolder&&) = delete;
+  ~OwnFolder() {
+    if (!path_.empty()) ::rmdir(path_.c_str());  // the store has removed what it made
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  explicit OwnFolder(std::string path) : path_(std::move(path)) {}
+  std::string path_;
+};
+
+}  // namespace spillway::bench_io
+
+#endif  // SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_OWN_FOLDER_H_

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A run's timeline as a file that ui.perfetto.dev opens: Chrome's trace-event JSON. Times are in
+// microseconds from the timeline's begin.
+//
+//   "otherData"  {"format":"spillway trace","v":1,"dropped_events":…,"duration_us":…,
+//                 "budget_bytes":{"device":…|null,…},"read_bytes":{"nvme":…,"pinned":…},
+//                 "written_bytes":{…}}: the bytes are all that moved, as in the step log
+//   "cat"        what a span is: "step" (args: step, loss, tokens_per_s), "evaluation", "commit",
+//                "compute", "stall" (args: cause, tile, tier, in_the_way), "mover", and for
+//                the links "nvme_read", "nvme_write", "device_read", "device_write" (args: bytes,
+//                why, failed)
+//   counters     "device", "pinned" and "nvme" with "bytes held"; their "bytes budget" at both ends
+//
+// Spans of one track follow one another or nest. What overlaps on a link is on several lanes.
+
+#ifndef SPILLWAY_TOOLS_TRAINER_METRICS_TRACE_FILE_H_
+#define SPILLWAY_TOOLS_TRAINER_METRICS_TRACE_FILE_H_
+
+#include <deque>
+#include <string>
+
+#include "absl/status/status.h"
+#include "spillway/timeline.h"
+#include "tools/trainer/metrics/step_log.h"
+
+namespace spillway::trainer {
+
+// Replaces the file. `steps` in order; of those that the timeline has forgotten in part, nothing is
+// written. Unavailable if it cannot be written.
+absl::Status WriteTrace(const std::string& path, const Timeline& timeline,
+                        const std::deque<StepRecord>& steps);
+
+}  // namespace spillway::trainer
+
+#endif  // SPILLWAY_TOOLS_TRAINER_METRICS_TRACE_FILE_H_
