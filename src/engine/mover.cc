@@ -327,7 +327,7 @@ void Mover::Dispatch() {
     const bool at_once = action.kind == Action::Kind::kFail ||
                          (action.kind == Action::Kind::kGrant && !action.after_copy);
     if (at_once) {
-      Complete(action, {});
+      Complete(std::move(action), {});
     } else {
       const TilePlace place = places_[action.tile];
       work_.push_back({std::move(action), place});
@@ -343,11 +343,12 @@ void Mover::NotifyIfQuiet() {
   if (IsQuiet()) quiet_.NotifyAll();
 }
 
-void Mover::Complete(const Action& action, tiers::EventHandle arrival) {
+// The waiter's status is its own: it ends on another thread.
+void Mover::Complete(Action action, tiers::EventHandle arrival) {
   Waiter& waiter = *waiters_.at(action.ticket);
   waiter.done = true;
   waiter.leased = action.kind == Action::Kind::kGrant;
-  waiter.status = action.status;
+  waiter.status = std::move(action.status);
   waiter.granted.arrival = arrival;
   waiter.wake.NotifyAll();
 }
@@ -553,7 +554,7 @@ void Mover::GrantAfterCopy(const Action& action) {
     runtime().DestroyEvent(*event);
   }
   MutexLock lock(&mu_);
-  Complete(done, arrival);
+  Complete(std::move(done), arrival);
 }
 
 }  // namespace spillway::engine

@@ -129,8 +129,7 @@ class Mover {
   // Callers' side.
   void Dispatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NotifyIfQuiet() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Complete(const Action& action, tiers::EventHandle arrival)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Complete(Action action, tiers::EventHandle arrival) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void UpdateMeter() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WakeThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckIdle(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
