@@ -542,17 +542,21 @@ absl::Status Mover::Copy(const Action& action, uint64_t size_bytes) {
 }
 
 // The copy was just launched; its end is marked for the caller's stream to wait for.
+absl::Status Mover::MarkArrival(tiers::EventHandle* arrival) {
+  SPILLWAY_ASSIGN_OR_RETURN(const tiers::EventHandle event, runtime().CreateEvent());
+  absl::Status status = runtime().Record(event, copy_in_);
+  if (status.ok()) {
+    *arrival = event;
+  } else {
+    runtime().DestroyEvent(event);
+  }
+  return status;
+}
+
 void Mover::GrantAfterCopy(const Action& action) {
   Action done = action;
   tiers::EventHandle arrival;
-  auto event = runtime().CreateEvent();
-  done.status = event.status();
-  if (event.ok()) done.status = runtime().Record(*event, copy_in_);
-  if (done.status.ok()) {
-    arrival = *event;
-  } else if (event.ok()) {
-    runtime().DestroyEvent(*event);
-  }
+  done.status = MarkArrival(&arrival);
   MutexLock lock(&mu_);
   Complete(std::move(done), arrival);
 }

@@ -149,6 +149,7 @@ class Mover {
   bool TakeWork(std::vector<Work>* work, std::vector<std::function<void()>>* closures);
   void Execute(const Work& work);
   absl::Status Copy(const Action& action, uint64_t size_bytes);
+  absl::Status MarkArrival(tiers::EventHandle* arrival);
   void GrantAfterCopy(const Action& action);
   void Sleep(bool idle);
   void RecordWork(int64_t sleep_ns, int64_t cpu_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
