@@ -68,7 +68,8 @@ class StepWriter {
     return checkpoints_[static_cast<size_t>(index)];
   }
   const Tile& TileOf(int layer, int tile) const {
-    return tiles_[static_cast<size_t>(layer * shape_.tiles_per_layer + tile)];
+    const int index = layer * shape_.tiles_per_layer + tile;
+    return tiles_[static_cast<size_t>(index)];
   }
 
   void Forward(int layer, int batch) {
