@@ -40,6 +40,7 @@ struct PlanStats {
   uint64_t planned_bytes = 0;
   uint64_t bytes_bound = 0;
   uint64_t nvme_bytes_bound = 0;  // over NVMe alone
+  std::string not_planned;        // why no plan follows the last step, where one could; else empty
 };
 
 struct EngineStats {

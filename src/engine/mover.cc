@@ -115,14 +115,17 @@ absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access,
     Waiter waiter;
     const Ticket ticket = next_ticket_++;
     waiters_[ticket] = &waiter;
-    const double asked = planner_ != nullptr ? Now() : 0;
+    plan::TraceRecorder* const trace = Recording();
+    const double asked = trace != nullptr ? Now() : 0;
     residency_.Acquire(ticket, tile, tier, access, on_stream);
     if (absl::Status status = WaitFor(ticket, tile, waiter); !status.ok()) {
       if (waiter.leased) residency_.EndLease(tile, tier, access, /*drained=*/false);
       Dispatch();
       return status;
     }
-    if (planner_ != nullptr) planner_->recorder().Acquire(tile, tier, access, asked, Now());
+    // Null by now if it has grown too long while this caller waited.
+    if (trace != nullptr && Recording() != nullptr)
+      trace->Acquire(tile, tier, access, asked, Now());
     granted = waiter.granted;
     granted.data = tier == Tier::kDevice ? device_arena_ + residency_.device_offset(tile)
                                          : parts_.pinned->data() + residency_.pinned_offset(tile);
@@ -165,7 +168,7 @@ void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::Stre
   if (stream != nullptr) {
     {
       MutexLock lock(&mu_);
-      if (planner_ != nullptr) planner_->recorder().Release(tile, tier, access, Now());
+      if (auto* trace = Recording()) trace->Release(tile, tier, access, Now());
       residency_.BeginDrain(tile, tier, access);
       ++drains_;
     }
@@ -181,7 +184,7 @@ void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::Stre
     return;
   }
   MutexLock lock(&mu_);
-  if (planner_ != nullptr) planner_->recorder().Release(tile, tier, access, Now());
+  if (auto* trace = Recording()) trace->Release(tile, tier, access, Now());
   residency_.EndLease(tile, tier, access, /*drained=*/false);
   Dispatch();
 }
@@ -208,7 +211,7 @@ absl::Status Mover::Evict(TileIndex tile) {
 absl::Status Mover::Discard(TileIndex tile) {
   MutexLock lock(&mu_);
   SPILLWAY_RETURN_IF_ERROR(residency_.Discard(tile));
-  if (planner_ != nullptr) planner_->recorder().Discard(tile, Now());
+  if (auto* trace = Recording()) trace->Discard(tile, Now());
   Dispatch();
   return absl::OkStatus();
 }
@@ -282,7 +285,8 @@ absl::Status Mover::EndStep() {
     residency_.EndStep();
     const auto next = planner_->EndStep(Now(), [this](TileIndex tile) ABSL_EXCLUSIVE_LOCKS_REQUIRED(
                                                    mu_) { return residency_.has_bytes(tile); });
-    // A step that cannot be planned goes on demand: whoever asks for too much is told there.
+    // A step that cannot be planned goes on demand, and the stats say why.
+    not_planned_ = next.ok() ? "" : std::string(next.status().message());
     const bool is_new = next.ok() && *next != nullptr && *next != residency_.followed();
     if (is_new && !residency_.in_use()) residency_.FollowPlan(*next);
     Dispatch();
@@ -375,6 +379,7 @@ EngineStats Mover::Stats() {
   EngineStats stats = residency_.stats();
   stats.acquire_waits = waits_;
   if (planner_ != nullptr) stats.plan.plans = planner_->plans_made();
+  stats.plan.not_planned = not_planned_;
   stats.io_seconds = meter_.io_seconds();
   stats.hidden_seconds = meter_.hidden_seconds();
   stats.stall_seconds = meter_.stall_seconds();

@@ -128,6 +128,9 @@ class Mover {
 
   // Callers' side.
   void Dispatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  plan::TraceRecorder* Recording() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return planner_ != nullptr ? planner_->Recording() : nullptr;
+  }
   void NotifyIfQuiet() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Complete(Action action, tiers::EventHandle arrival) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void UpdateMeter() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -171,6 +174,7 @@ class Mover {
   Traffic recorded_nvme_ ABSL_GUARDED_BY(mu_), recorded_pinned_ ABSL_GUARDED_BY(mu_);
   Residency residency_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<StepPlanner> planner_ ABSL_GUARDED_BY(mu_);  // null: nothing is planned
+  std::string not_planned_ ABSL_GUARDED_BY(mu_);               // why the last step was not
   std::vector<TilePlace> places_ ABSL_GUARDED_BY(mu_);         // by TileIndex
   absl::flat_hash_map<Ticket, Waiter*> waiters_ ABSL_GUARDED_BY(mu_);
   Ticket next_ticket_ ABSL_GUARDED_BY(mu_) = 1;

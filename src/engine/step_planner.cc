@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "src/base/bytes.h"
 #include "src/base/status_macros.h"
 
@@ -12,10 +13,20 @@ namespace spillway::engine {
 
 void StepPlanner::AddTile(const plan::TraceTile& tile, double now) {
   recorder_.AddTile(tile);
+  ++num_tiles_;
   frames_bytes_ += base::RoundUp(tile.size_bytes, options_.frame_alignment);
   recorder_.Begin(now);
+  is_too_long_ = false;
   known_.clear();  // they are of fewer tiles
   last_ = 0;
+}
+
+plan::TraceRecorder* StepPlanner::Recording() {
+  if (is_too_long_ || frames_bytes_ <= options_.pinned_bytes) return nullptr;
+  if (recorder_.num_events() < MostEvents()) return &recorder_;
+  (void)recorder_.End();  // gives its memory back
+  is_too_long_ = true;
+  return nullptr;
 }
 
 // What came most often after the step; of one that is new, the step that came most often of all, or
@@ -36,7 +47,12 @@ absl::StatusOr<std::shared_ptr<const StepPlan>> StepPlanner::EndStep(
     double now, const std::function<bool(plan::TileIndex)>& has_bytes) {
   plan::Trace trace = recorder_.End();
   recorder_.Begin(now);
-  if (trace.events.empty() || frames_bytes_ <= options_.pinned_bytes) return nullptr;
+  if (std::exchange(is_too_long_, false)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a step of more than ", MostEvents(),
+                     " leases and releases is not planned: call EndStep after each step"));
+  }
+  if (trace.events.empty()) return nullptr;
   SPILLWAY_RETURN_IF_ERROR(plan::Validate(trace));
   const uint64_t fingerprint = plan::Fingerprint(trace);
   if (known_.size() == kMostSteps && known_.count(fingerprint) == 0) {
@@ -44,23 +60,26 @@ absl::StatusOr<std::shared_ptr<const StepPlan>> StepPlanner::EndStep(
     last_ = 0;
   }
   Known& step = known_[fingerprint];
-  step.trace = std::move(trace);
-  ++step.seen;
+  if (++step.seen == 1) step.trace = std::move(trace);
   if (last_ != 0) ++known_.at(last_).followed_by[fingerprint];
   last_ = fingerprint;
 
   Known& next = Expected(fingerprint);
-  bool as_before = next.plan != nullptr;
   for (plan::TileIndex tile = 0; tile < next.trace.tiles.size(); ++tile) {
-    next.trace.tiles[tile].stored = has_bytes(tile);
-    as_before = as_before && next.plan->trace.tiles[tile].stored == next.trace.tiles[tile].stored;
+    if (std::exchange(next.trace.tiles[tile].stored, has_bytes(tile)) != has_bytes(tile))
+      next.is_planned = false;
   }
-  if (as_before) return next.plan;
-  SPILLWAY_ASSIGN_OR_RETURN(plan::Plan plan, plan::MakePlan(next.trace, options_));
-  const plan::BytesBound bound = plan::BoundBytes(next.trace, options_, plan.bytes);
-  ++plans_made_;
-  next.plan = std::make_shared<const StepPlan>(StepPlan{next.trace, std::move(plan), bound});
+  if (!std::exchange(next.is_planned, true)) next.failure = MakePlan(&next);
+  SPILLWAY_RETURN_IF_ERROR(next.failure);
   return next.plan;
+}
+
+absl::Status StepPlanner::MakePlan(Known* step) {
+  SPILLWAY_ASSIGN_OR_RETURN(plan::Plan plan, plan::MakePlan(step->trace, options_));
+  const plan::BytesBound bound = plan::BoundBytes(step->trace, options_, plan.bytes);
+  ++plans_made_;
+  step->plan = std::make_shared<const StepPlan>(StepPlan{step->trace, std::move(plan), bound});
+  return absl::OkStatus();
 }
 
 }  // namespace spillway::engine

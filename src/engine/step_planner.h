@@ -8,11 +8,13 @@
 #ifndef SPILLWAY_ENGINE_STEP_PLANNER_H_
 #define SPILLWAY_ENGINE_STEP_PLANNER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "src/engine/plan_follower.h"
 #include "src/plan/bounds.h"
@@ -31,13 +33,15 @@ class StepPlanner {
   // A new tile, of the next index; a step begins after the last. Seconds are on any clock.
   void AddTile(const plan::TraceTile& tile, double now);
 
-  // The step that runs writes itself down.
-  plan::TraceRecorder& recorder() { return recorder_; }
+  // Where the step that runs is written down; null while it is not: pinned memory holds all tiles,
+  // or more has happened since the last EndStep than a step has, as where nobody calls it.
+  plan::TraceRecorder* Recording();
 
-  // A step is over and the next begins: the plan of the one that is expected; null if the step was
+  // A step is over and the next begins: the plan of the one that is expected; null if it was
   // empty, or if pinned memory holds all tiles at once: then nothing need pass through NVMe, and
   // what the device lacks is a copy away. `has_bytes`: whether a tile was ever written.
-  // InvalidArgument: leases were held, or the like; ResourceExhausted: the plan does not fit.
+  // InvalidArgument: leases were held, or the like; ResourceExhausted: the plan does not fit, or
+  // the step was too long to write down.
   absl::StatusOr<std::shared_ptr<const StepPlan>> EndStep(
       double now, const std::function<bool(plan::TileIndex)>& has_bytes);
 
@@ -48,14 +52,21 @@ class StepPlanner {
     plan::Trace trace;
     uint64_t seen = 0;
     std::map<uint64_t, uint64_t> followed_by;  // times, by fingerprint
-    std::shared_ptr<const StepPlan> plan;      // null: not made yet
+    bool is_planned = false;                   // or was tried with the trace as it is
+    std::shared_ptr<const StepPlan> plan;
+    absl::Status failure;
   };
 
+  // Far more than a step with many micro-batches has.
+  size_t MostEvents() const { return 256 * num_tiles_ + 4096; }
   Known& Expected(uint64_t last);
+  absl::Status MakePlan(Known* step);
 
   const plan::PlanOptions options_;
   uint64_t frames_bytes_ = 0;  // of all tiles
   plan::TraceRecorder recorder_;
+  size_t num_tiles_ = 0;
+  bool is_too_long_ = false;
   std::map<uint64_t, Known> known_;  // by fingerprint
   uint64_t last_ = 0;                // the step before; 0: none
   uint64_t plans_made_ = 0;

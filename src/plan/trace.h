@@ -7,6 +7,7 @@
 #ifndef SPILLWAY_PLAN_TRACE_H_
 #define SPILLWAY_PLAN_TRACE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -75,6 +76,7 @@ class TraceRecorder {
   void Release(TileIndex tile, Tier tier, Access access, double now);
   void Discard(TileIndex tile, double now);
   Trace End();
+  size_t num_events() const { return trace_.events.size(); }
 
  private:
   void Add(TraceEvent event, double now);

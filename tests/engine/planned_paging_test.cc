@@ -161,7 +161,8 @@ TEST_P(PlannedPaging, ARepeatedStepMovesWhatItsPlanForetold) {
     ASSERT_TRUE(trainer.engine().EndStep().ok());
   }
   const PlanStats plan = trainer.engine().Stats().plan;
-  if (GetParam() == Policy::kOnDemand) GTEST_SKIP() << "nothing is planned on demand";
+  EXPECT_EQ(plan.not_planned, "");
+  EXPECT_EQ(plan.plans > 0, GetParam() != Policy::kOnDemand);
   const uint64_t moved = plan.nvme.read_bytes + plan.nvme.written_bytes + plan.pinned.read_bytes +
                          plan.pinned.written_bytes;
   EXPECT_LE(moved, plan.planned_bytes);
@@ -207,6 +208,19 @@ TEST_P(PlannedPaging, WhateverElseHappensEveryLeaseFindsTheNewestBytes) {
       ASSERT_TRUE(trainer.engine().Commit("state").ok());
     }
   }
+}
+
+// Whoever never ends a step pays no memory for it.
+TEST(PlannedPagingAlone, AStepTooLongToWriteDownIsNotPlannedAndSaysSo) {
+  const test::TempFolder folder;
+  Trainer trainer(folder / "store", Policy::kPlanned, /*seed=*/1);
+  const std::vector<Action> step = trainer.RandomStep(200);
+  for (int i = 0; i < 60; ++i) trainer.Run(step);
+  ASSERT_TRUE(trainer.engine().EndStep().ok());
+  const PlanStats plan = trainer.engine().Stats().plan;
+  EXPECT_EQ(plan.plans, 0u);
+  EXPECT_NE(plan.not_planned.find("call EndStep after each step"), std::string::npos)
+      << plan.not_planned;
 }
 
 std::string PolicyName(const ::testing::TestParamInfo<Policy>& policy) {

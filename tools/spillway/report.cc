@@ -83,6 +83,7 @@ void AddEngineFigures(const EngineStats& stats, uint64_t workspace_bytes, Json* 
       {"read_bytes", {{"nvme", plan.nvme.read_bytes}, {"pinned", plan.pinned.read_bytes}}},
       {"written_bytes",
        {{"nvme", plan.nvme.written_bytes}, {"pinned", plan.pinned.written_bytes}}}};
+  if (!plan.not_planned.empty()) (*json)["plan"]["not_planned"] = plan.not_planned;
   (*json)["bytes_bound"] = plan.bytes_bound;
   (*json)["nvme_bytes_bound"] = plan.nvme_bytes_bound;
   (*json)["io"] = stats.io_engine;
@@ -141,6 +142,8 @@ std::string ToText(const TrainReport& report) {
         plan.steps, plan.deviations, base::FormatBytes(Total(plan.nvme) + Total(plan.pinned)),
         base::FormatBytes(plan.planned_bytes), base::FormatBytes(plan.bytes_bound));
   }
+  if (!stats.plan.not_planned.empty())
+    absl::StrAppendFormat(&text, "not planned: %s\n", stats.plan.not_planned);
   if (report.weights_hash) absl::StrAppendFormat(&text, "weights hash %s\n", *report.weights_hash);
   return text;
 }
