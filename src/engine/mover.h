@@ -12,6 +12,7 @@
 #define SPILLWAY_ENGINE_MOVER_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -40,6 +41,11 @@
 #include "tiers/pinned_arena.h"
 
 namespace spillway::engine {
+
+// The clock of waits, traces and timelines.
+inline int64_t NowNs() {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
 
 // Where a tile rests in the store: from page first_page of a tensor on.
 struct TilePlace {
