@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tiles that leave a tier, and tiles that come ahead of need.
+
+#include <string>
+#include <utility>
+
+#include "src/engine/residency.h"
+
+namespace spillway::engine {
+
+// Towards the lowest tier, from the highest; not what is leased.
+void Residency::Sink(TileIndex index) {
+  Tile& tile = tiles_[index];
+  if (tile.readers > 0 || tile.writer) return;
+  const Tier tier = Ready(tile, Tier::kDevice) ? Tier::kDevice : Tier::kPinned;
+  if (!Ready(tile, tier) || copy(tile, tier).leaving) return;
+  if (tier == Tier::kPinned && !options_.has_store) return;
+  copy(tile, tier).leaving = true;
+  AddJob(evictions_, Job::Kind::kEvict, index, tier);
+}
+
+Residency::Outcome Residency::AdvanceEvict(Job& job) {
+  Tile& tile = tiles_[job.tile];
+  if (tile.transfer != Transfer::kNone) return Outcome::kWaiting;
+  Copy& leaving = copy(tile, job.tier);
+  const bool from_device = job.tier == Tier::kDevice;
+  const Copy& other = copy(tile, from_device ? Tier::kPinned : Tier::kDevice);
+  const bool kept = other.state == Copy::State::kReady && (from_device || !other.leaving);
+  const bool forgettable = leaving.state == Copy::State::kHeld || tile.stored || tile.zero || kept;
+
+  absl::Status failure = forgettable ? absl::OkStatus() : job.failure;
+  if (failure.ok() && !forgettable) {
+    Room room = Room::kReady;
+    if (from_device) room = EnsureFrame(job, Tier::kPinned, 0, &failure);
+    if (room == Room::kWaiting) return Outcome::kWaiting;
+    if (room == Room::kReady) {
+      Start(job, from_device ? Transfer::kCopyOut : Transfer::kWrite);
+      return Outcome::kProgress;
+    }
+  }
+  if (!failure.ok()) {
+    leaving.leaving = false;
+    if (job.claim) CancelClaim(*job.claim, failure);
+    return Outcome::kDone;
+  }
+  DropFrame(job.tile, job.tier, job.claim);
+  const bool sink_further = !job.claim && from_device && options_.has_store && !tile.zero;
+  if (sink_further) Sink(job.tile);
+  return Outcome::kDone;
+}
+
+// --- Ahead of need ---
+
+Residency::Outcome Residency::AdvancePrefetch(Job& job) {
+  Tile& tile = tiles_[job.tile];
+  Copy& target = copy(tile, job.tier);
+  if (target.state == Copy::State::kReady && job.failure.ok()) {
+    if (target.leases == 0) target.prefetched = true;
+    ++stats_.prefetches;
+    return Outcome::kDone;
+  }
+  const bool over = paused_ || !job.failure.ok() || tile.writer || tile.discard || target.leaving;
+  const Outcome outcome = over ? Outcome::kDone : Fill(job);
+  if (outcome == Outcome::kDone) ReleaseHeld(job);
+  return outcome;
+}
+
+bool Residency::StartPrefetches() {
+  if (writes_failing_ || paused_) return false;
+  bool progress = false;
+  while (prefetches_.size() < static_cast<size_t>(options_.max_prefetches)) {
+    const UseQueue::Entry* use = uses_.PrefetchCandidate();
+    if (use == nullptr) break;
+    // A tile that is to be written whole before this use has nothing to bring in until then.
+    const uint64_t next = uses_.NextUse(use->tile, use->tier);
+    if (next < uses_.prefetch_position() && uses_.At(next).access == Access::kDiscard) break;
+    const Tile& tile = tiles_[use->tile];
+    const Copy& target = copy(tile, use->tier);
+    const bool needless =
+        use->access == Access::kDiscard || target.state != Copy::State::kNone || tile.writer;
+    if (!needless) {
+      const uint64_t frame_bytes = FrameBytes(tile);
+      const bool free_run = arenas_[At(use->tier)].HasFree(frame_bytes);
+      if (!free_run && !FindWindow(use->tier, frame_bytes, uses_.prefetch_position()).found) break;
+      AddJob(prefetches_, Job::Kind::kPrefetch, use->tile, use->tier).position =
+          uses_.prefetch_position();
+      progress = true;
+    }
+    uses_.AdvancePrefetch();
+  }
+  return progress;
+}
+
+}  // namespace spillway::engine
