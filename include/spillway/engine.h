@@ -108,6 +108,9 @@ struct EngineOptions {
   int queue_depth = 32;
   Calibration calibration = Calibration::kKeep;
   Policy policy = Policy::kPlanned;
+  // Where roles rest, whatever the policy. A role on NVMe wants a store (InvalidArgument); roles
+  // that do not fit where they are to rest fail Register (ResourceExhausted).
+  Placement placement = {};
   // Records what happens, for TakeTimeline: the newest so many events, 40 bytes of memory
   // each, a few events a tile and step. 0: nothing is recorded. No number that is computed depends
   // on it.
@@ -200,8 +203,8 @@ class SPILLWAY_EXPORT Engine {
   virtual absl::Status Prefetch(std::span<const Use> uses) = 0;
   // Forgets all declared uses that have not come.
   virtual void ClearPrefetch() = 0;
-  // Starts moving a tile to the lowest tier there is, to make room now. FailedPrecondition if
-  // leased.
+  // Starts moving a tile to the lowest tier there is, or to where its role rests, to make room now.
+  // FailedPrecondition if leased.
   virtual absl::Status Evict(TileRef tile) = 0;
   // The bytes of a transient tensor's tile are wanted no longer: every copy is forgotten, nothing
   // is written, and the tile reads as zeros. InvalidArgument if it is not transient,

@@ -59,6 +59,7 @@ struct EngineStats {
   uint64_t prefetch_wasted = 0;  // of these, evicted unused
   uint64_t commits = 0;
   PlanStats plan;
+  Placement placement = {};  // as the engine was opened
 
   // What the machine could not give, in words ("io_uring unavailable (EPERM): using threads"). Each
   // is announced once.

@@ -6,9 +6,11 @@
 #ifndef SPILLWAY_TYPES_H_
 #define SPILLWAY_TYPES_H_
 
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,9 +44,26 @@ constexpr uint64_t ElementBytes(DType dtype) {
 enum class Tier : uint8_t { kDevice, kPinned, kNvme };
 inline constexpr int kNumTiers = 3;
 
-// What a tensor is for. Decides nothing about its bytes; statistics are kept by role.
+// What a tensor is for. Decides nothing about the values of its bytes; statistics are kept by role,
+// and where tiles rest can be said by role.
 enum class Role : uint8_t { kParameter, kGradient, kMasterWeight, kMoment, kActivation };
 inline constexpr int kNumRoles = 5;
+
+// By Role: the tier where its tiles rest, which is where they are while nobody leases them and no
+// lease is near. None: wherever the engine's policy has them.
+//
+//   kDevice  A tile gets a frame of its own on the device with its first lease and keeps it. After
+//            a lease in pinned memory its bytes come back at once.
+//   kPinned  The same in pinned memory: after a lease on the device its bytes come back at once,
+//            and nothing of it stays on the device.
+//   kNvme    After each lease a tile leaves memory at once, by way of a write if it was written.
+//            It comes ahead of its next use as every tile does.
+//
+// So a tile that rests on the device or in pinned memory comes from NVMe at most once, when an
+// earlier run stored it, and is written there by commits alone; and budgets must hold all tiles of
+// such roles at once, discarded ones too, as frames stay theirs. Numbers computed do not depend on
+// it.
+using Placement = std::array<std::optional<Tier>, kNumRoles>;
 
 // What the holder of a lease does with the bytes.
 //   kRead        reads; must not write.

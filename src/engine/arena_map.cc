@@ -74,6 +74,16 @@ std::optional<uint64_t> ArenaMap::Allocate(uint64_t size_bytes, TileIndex tile) 
   return offset;
 }
 
+std::optional<uint64_t> ArenaMap::AllocateLowest(uint64_t size_bytes, TileIndex tile) {
+  for (const auto& [offset, segment] : segments_) {
+    if (segment.kind != Kind::kFree || segment.size_bytes < size_bytes) continue;
+    const uint64_t found = offset;
+    AllocateAt(found, size_bytes, tile);
+    return found;
+  }
+  return std::nullopt;
+}
+
 bool ArenaMap::AllocateAt(uint64_t offset, uint64_t size_bytes, TileIndex tile) {
   auto it = segments_.upper_bound(offset);
   if (it == segments_.begin()) return false;

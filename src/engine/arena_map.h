@@ -43,6 +43,8 @@ class ArenaMap {
   // The smallest free run that holds `size_bytes` (a multiple of the alignment) becomes the tile's
   // frame: its offset; none if there is no such run.
   std::optional<uint64_t> Allocate(uint64_t size_bytes, TileIndex tile);
+  // The same in the first run, for a frame that stays.
+  std::optional<uint64_t> AllocateLowest(uint64_t size_bytes, TileIndex tile);
 
   // The frame at `offset`, or false if it is not all free.
   bool AllocateAt(uint64_t offset, uint64_t size_bytes, TileIndex tile);

@@ -20,6 +20,7 @@
 #include "src/base/status_macros.h"
 #include "src/engine/engine_parts.h"
 #include "src/engine/mover.h"
+#include "src/engine/resting_room.h"
 
 namespace spillway {
 namespace {
@@ -129,6 +130,7 @@ class EngineImpl final : public Engine {
   std::string io_name_;
 
   // Changed by Register and Commit alone, which exclude all else.
+  engine::RestingRoom rests_;
   std::deque<Tensor> tensors_;
   std::map<std::string, TensorId, std::less<>> by_name_;
   std::optional<std::string> user_state_;
@@ -173,6 +175,9 @@ absl::StatusOr<std::unique_ptr<Engine>> EngineImpl::Open(EngineOptions options,
   residency.device_bytes = parts.device_bytes;
   residency.pinned_bytes = parts.pinned->size_bytes();
   residency.has_store = engine->has_store_;
+  residency.placement = options.placement;
+  engine->rests_ =
+      engine::RestingRoom(options.placement, residency.device_bytes, residency.pinned_bytes);
   residency.describe = [self](TileIndex tile) { return self->DescribeTile(tile); };
   SPILLWAY_ASSIGN_OR_RETURN(engine->mover_, Mover::Create(std::move(parts), std::move(residency),
                                                           PlanPolicy(options.policy)));
@@ -263,7 +268,9 @@ absl::StatusOr<TensorId> EngineImpl::Register(const TensorSpec& spec, const Read
         "tensor '", spec.name, "' is registered already as ", DescribeSpec(Spec(known->second)),
         ", now as ", DescribeSpec(spec), ": give it another name"));
   }
+  SPILLWAY_ASSIGN_OR_RETURN(const engine::RestingRoom rests, rests_.With(spec));
   SPILLWAY_ASSIGN_OR_RETURN(const bool found, AddTiles(spec));
+  rests_ = rests;
   const TensorId id = by_name_.find(spec.name)->second;
   if (!found && reader) SPILLWAY_RETURN_IF_ERROR(Fill(id, reader));
   return id;
@@ -437,6 +444,7 @@ absl::Status EngineImpl::Drop(std::string_view label) {
 EngineStats EngineImpl::Stats() const {
   EngineStats stats = mover_->Stats();
   stats.commits = commits_;
+  stats.placement = options_.placement;
   stats.io_engine = io_name_;
   stats.device = mover_->runtime().name();
   base::MutexLock lock(&announce_mu_);

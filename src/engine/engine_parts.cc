@@ -53,6 +53,12 @@ absl::Status CheckOptions(const EngineOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat(name, " is ", bytes, ": it must be at least 4096"));
   }
+  for (int role = 0; role < kNumRoles; ++role) {
+    if (options.placement[role] != Tier::kNvme || !options.store.empty()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "placement of ", std::string(Name(static_cast<Role>(role))),
+        ": nothing can rest on NVMe without a store: give EngineOptions::store a folder"));
+  }
   return absl::OkStatus();
 }
 

@@ -43,6 +43,7 @@ absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, Residency
 Mover::Mover(MoverParts parts, ResidencyOptions options, std::optional<plan::Policy> policy)
     : parts_(std::move(parts)),
       describe_(options.describe),
+      placement_(options.placement),
       recorder_(parts_.timeline_events > 0
                     ? std::make_unique<TimelineRecorder>(parts_.timeline_events, NowNs())
                     : nullptr),
@@ -85,7 +86,14 @@ Mover::~Mover() {
 TileIndex Mover::AddTile(const TilePlace& place, Role role, bool transient, bool stored) {
   MutexLock lock(&mu_);
   places_.push_back(place);
-  if (planner_ != nullptr) planner_->AddTile({place.size_bytes, role, transient, stored}, Now());
+  if (planner_ != nullptr) {
+    planner_->AddTile({.size_bytes = place.size_bytes,
+                       .role = role,
+                       .transient = transient,
+                       .stored = stored,
+                       .rest = placement_[static_cast<size_t>(role)]},
+                      Now());
+  }
   return residency_.AddTile(place.size_bytes, role, transient, stored);
 }
 
@@ -267,7 +275,7 @@ absl::Status Mover::EndStep() {
   if (planner_ != nullptr) {
     residency_.EndStep();
     const auto next = planner_->EndStep(Now(), [this](TileIndex tile) ABSL_EXCLUSIVE_LOCKS_REQUIRED(
-                                                   mu_) { return residency_.has_bytes(tile); });
+                                                   mu_) { return residency_.Now(tile); });
     // A step that cannot be planned goes on demand, and the stats say why.
     not_planned_ = next.ok() ? "" : std::string(next.status().message());
     const bool is_new = next.ok() && *next != nullptr && *next != residency_.followed();

@@ -168,6 +168,7 @@ class Mover {
   // Constant after Create.
   MoverParts parts_;
   const std::function<std::string(TileIndex)> describe_;
+  const Placement placement_;
   std::byte* device_arena_ = nullptr;
   tiers::StreamHandle copy_in_, copy_out_;
   std::unique_ptr<io::PageIo> pages_;  // the thread's; null without a store

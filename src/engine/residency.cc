@@ -24,6 +24,7 @@ TileIndex Residency::AddTile(uint64_t size_bytes, Role role, bool transient, boo
   Tile& tile = tiles_.emplace_back();
   tile.size_bytes = size_bytes;
   tile.role = role;
+  tile.rest = options_.placement[static_cast<size_t>(role)];
   tile.transient = transient;
   if (stored) {
     tile.zero = false;
@@ -63,12 +64,13 @@ void Residency::EndLease(TileIndex index, Tier tier, Access access, bool drained
   } else {
     EventHappened(Match(plan::TraceEvent::Kind::kRelease, index, tier, access));
   }
-  if (!Writes(access)) {
+  if (Writes(access)) {
+    tile.writer = false;
+    if (tier == Tier::kPinned) MarkWritten(index);
+  } else {
     --tile.readers;
-    return;
   }
-  tile.writer = false;
-  if (tier == Tier::kPinned) MarkWritten(index);
+  if (!following_) GoToRest(index);  // a plan has that
 }
 
 absl::Status Residency::Evict(TileIndex index) {
@@ -128,6 +130,7 @@ void Residency::Reset(const std::function<bool(TileIndex)>& is_stored) {
   claims_.clear();
   written_.clear();
   small_written_.clear();
+  arenas_ = {ArenaMap(options_.device_bytes), ArenaMap(options_.pinned_bytes)};
   for (TileIndex index = 0; index < tiles_.size(); ++index) {
     Tile& tile = tiles_[index];
     ForgetCopies(index);
@@ -138,7 +141,6 @@ void Residency::Reset(const std::function<bool(TileIndex)>& is_stored) {
     SetStored(index, !tile.transient && is_stored(index));
     tile.zero = !tile.stored;
   }
-  arenas_ = {ArenaMap(options_.device_bytes), ArenaMap(options_.pinned_bytes)};
   write_error_ = absl::OkStatus();  // what could not be written is wanted no longer
   writes_failing_ = false;
   paused_ = false;
@@ -149,9 +151,27 @@ void Residency::ForgetCopies(TileIndex index) {
     Copy& held = copy(tiles_[index], tier);
     if (held.prefetched) ++stats_.prefetch_wasted;
     const bool has_frame = held.state == Copy::State::kHeld || held.state == Copy::State::kReady;
-    if (has_frame) Count(index, tier, false);
+    const uint64_t offset = held.offset;
     held = Copy{};
+    if (!has_frame) continue;
+    if (IsHome(tiles_[index], tier)) {
+      SPILLWAY_CHECK(arenas_[At(tier)].AllocateAt(offset, FrameBytes(tiles_[index]), index));
+      held.state = Copy::State::kHeld;
+      held.offset = offset;
+    } else {
+      Count(index, tier, false);
+    }
   }
+}
+
+plan::TileNow Residency::Now(TileIndex index) const {
+  const Tile& tile = tiles_[index];
+  plan::TileNow state{.stored = !tile.zero};
+  if (!tile.rest || *tile.rest == Tier::kNvme) return state;
+  const Copy& home = copy(tile, *tile.rest);
+  if (home.state == Copy::State::kHeld || home.state == Copy::State::kReady)
+    state.home = home.offset;
+  return state;
 }
 
 // --- Events from the mover ---
@@ -262,24 +282,28 @@ Residency::Outcome Residency::AdvanceAcquire(Job& job) {
   if (job.event) return AdvancePlannedAcquire(job);
   Tile& tile = tiles_[job.tile];
   Copy& target = copy(tile, job.tier);
-  if (!CanLease(tile, job.access) || target.leaving) {
+  const Copy& other = copy(tile, job.tier == Tier::kDevice ? Tier::kPinned : Tier::kDevice);
+  // What goes to rest on NVMe is not met on its way.
+  const bool is_leaving = target.leaving || (other.leaving && tile.rest == Tier::kNvme);
+  if (!CanLease(tile, job.access) || is_leaving) {
     ReleaseHeld(job);  // who waits for a lease to end must not keep room from its holder
     return Outcome::kWaiting;
   }
   const bool in_transfer = tile.transfer != Transfer::kNone;
-  if (target.state == Copy::State::kReady) {
+  absl::Status why;
+  // Room on the device is taken first.
+  Room room = job.tier == Tier::kPinned ? EnsureHome(job, &why) : Room::kReady;
+  if (room == Room::kReady && target.state == Copy::State::kReady) {
     if (Writes(job.access) && in_transfer) return Outcome::kWaiting;
     Grant(job, /*after_copy=*/false);
     return Outcome::kDone;
   }
   if (in_transfer) return Outcome::kWaiting;
-  if (job.access != Access::kDiscard) return Fill(job);
-  absl::Status why;
-  switch (EnsureFrame(job, job.tier, job.position, &why)) {
-    case Room::kWaiting: return Outcome::kWaiting;
-    case Room::kImpossible: return Fail(job, why);
-    case Room::kReady: break;
-  }
+  if (room == Room::kReady && job.access != Access::kDiscard) return Fill(job);
+  if (room == Room::kReady) room = EnsureFrame(job, job.tier, job.position, &why);
+  if (room == Room::kReady && job.tier == Tier::kDevice) room = EnsureHome(job, &why);
+  if (room == Room::kWaiting) return Outcome::kWaiting;
+  if (room == Room::kImpossible) return Fail(job, why);
   SetReady(target);
   Grant(job, /*after_copy=*/false);
   return Outcome::kDone;

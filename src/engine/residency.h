@@ -86,6 +86,7 @@ struct ResidencyOptions {
   int max_prefetches = 8;    // tiles on their way ahead of use
   int max_flushes = 16;      // tiles on their way to a commit
   uint64_t small_bytes = 0;  // tiles of at most this size are written together
+  Placement placement = {};
   std::function<std::string(TileIndex)> describe;  // for messages: "tensor 'a' tile 3"
 };
 
@@ -140,8 +141,9 @@ class Residency {
   std::shared_ptr<const StepPlan> followed() const {
     return following_ ? following_->follower.step() : nullptr;
   }
-  // A tile that was written before.
-  bool has_bytes(TileIndex tile) const { return !tiles_[tile].zero; }
+  // What a plan must know of a tile: whether it was written before, and the frame that it keeps
+  // where it rests (plan::kNoHome: none).
+  plan::TileNow Now(TileIndex tile) const;
 
   // --- Events from the mover ---
   void TransferDone(TileIndex tile, const absl::Status& status);
@@ -195,6 +197,7 @@ class Residency {
     uint64_t size_bytes = 0;
     std::array<Copy, 2> copies;  // kDevice, kPinned
     Role role = Role::kParameter;
+    std::optional<Tier> rest;  // see Placement
     bool transient = false;
     bool stored = false;  // NVMe has the newest bytes
     bool zero = true;     // never written
@@ -241,6 +244,8 @@ class Residency {
   Outcome AdvancePrefetch(Job& job);
   Outcome AdvanceEvict(Job& job);
   void Sink(TileIndex index);
+  void GoToRest(TileIndex index);
+  void StartEvict(TileIndex index, Tier tier);
   Outcome AdvanceFlush(Job& job);
   bool StartPrefetches();
   void StartWriteBehind();
@@ -290,13 +295,14 @@ class Residency {
   // Room (residency_room.cc).
   enum class Room : uint8_t { kReady, kWaiting, kImpossible };
   Room EnsureFrame(Job& job, Tier tier, uint64_t position, absl::Status* why);
+  Room EnsureHome(Job& job, absl::Status* why);
   struct Window {
     uint64_t offset = 0;
     double cost = 0;
     bool found = false;
     bool possible = false;  // some window would do once transfers end
   };
-  Window FindWindow(Tier tier, uint64_t size_bytes, uint64_t position) const;
+  Window FindWindow(Tier tier, uint64_t size_bytes, uint64_t position, bool lowest = false) const;
   enum class Leave : uint8_t { kNow, kLater, kNever };
   Leave CanLeave(const ArenaMap::Segment& segment, Tier tier, uint64_t position,
                  double* cost) const;
@@ -318,6 +324,8 @@ class Residency {
   Copy& copy(Tile& tile, Tier tier) { return tile.copies[At(tier)]; }
   const Copy& copy(const Tile& tile, Tier tier) const { return tile.copies[At(tier)]; }
   bool IsSmall(const Tile& tile) const { return tile.size_bytes <= options_.small_bytes; }
+  // Whether the tile's frame in the tier, once it has one, is its own for good.
+  static bool IsHome(const Tile& tile, Tier tier) { return tile.rest == tier; }
   bool Ready(const Tile& tile, Tier tier) const {
     return copy(tile, tier).state == Copy::State::kReady;
   }

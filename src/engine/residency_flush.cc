@@ -88,7 +88,9 @@ void Residency::FinishFlush() {
 
 void Residency::MarkWritten(TileIndex index) {
   Tile& tile = tiles_[index];
-  if (!options_.has_store || tile.transient || std::exchange(tile.queued, true)) return;
+  // What is placed stays, or is written as it leaves.
+  const bool is_needless = !options_.has_store || tile.transient || tile.rest;
+  if (is_needless || std::exchange(tile.queued, true)) return;
   (IsSmall(tile) ? small_written_ : written_).push_back(index);
 }
 

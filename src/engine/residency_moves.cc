@@ -14,10 +14,32 @@ void Residency::Sink(TileIndex index) {
   Tile& tile = tiles_[index];
   if (tile.readers > 0 || tile.writer) return;
   const Tier tier = Ready(tile, Tier::kDevice) ? Tier::kDevice : Tier::kPinned;
-  if (!Ready(tile, tier) || copy(tile, tier).leaving) return;
+  if (!Ready(tile, tier) || copy(tile, tier).leaving || IsHome(tile, tier)) return;
   if (tier == Tier::kPinned && !options_.has_store) return;
-  copy(tile, tier).leaving = true;
+  StartEvict(index, tier);
+}
+
+void Residency::StartEvict(TileIndex index, Tier tier) {
+  copy(tiles_[index], tier).leaving = true;
   AddJob(evictions_, Job::Kind::kEvict, index, tier);
+}
+
+// A tile whose role is placed somewhere goes there once its last lease has ended.
+void Residency::GoToRest(TileIndex index) {
+  Tile& tile = tiles_[index];
+  if (!tile.rest || tile.readers > 0 || tile.writer) return;
+  switch (*tile.rest) {
+    case Tier::kDevice:
+    case Tier::kPinned: {
+      const Tier other = *tile.rest == Tier::kDevice ? Tier::kPinned : Tier::kDevice;
+      const bool may_leave = other == Tier::kDevice || options_.has_store;
+      if (may_leave && Ready(tile, other) && !copy(tile, other).leaving) StartEvict(index, other);
+      break;
+    }
+    case Tier::kNvme:
+      if (!writes_failing_) Sink(index);
+      break;
+  }
 }
 
 Residency::Outcome Residency::AdvanceEvict(Job& job) {
@@ -27,7 +49,11 @@ Residency::Outcome Residency::AdvanceEvict(Job& job) {
   const bool from_device = job.tier == Tier::kDevice;
   const Copy& other = copy(tile, from_device ? Tier::kPinned : Tier::kDevice);
   const bool kept = other.state == Copy::State::kReady && (from_device || !other.leaving);
-  const bool forgettable = leaving.state == Copy::State::kHeld || tile.stored || tile.zero || kept;
+  // What rests in the other tier goes there, even if NVMe has it too.
+  const bool goes_home = IsHome(tile, from_device ? Tier::kPinned : Tier::kDevice) &&
+                         other.state == Copy::State::kHeld;
+  const bool forgettable =
+      leaving.state == Copy::State::kHeld || tile.zero || kept || (tile.stored && !goes_home);
 
   absl::Status failure = forgettable ? absl::OkStatus() : job.failure;
   if (failure.ok() && !forgettable) {
@@ -35,7 +61,9 @@ Residency::Outcome Residency::AdvanceEvict(Job& job) {
     if (from_device) room = EnsureFrame(job, Tier::kPinned, 0, &failure);
     if (room == Room::kWaiting) return Outcome::kWaiting;
     if (room == Room::kReady) {
-      Start(job, from_device ? Transfer::kCopyOut : Transfer::kWrite);
+      Start(job, from_device ? Transfer::kCopyOut
+                 : goes_home ? Transfer::kCopyIn
+                             : Transfer::kWrite);
       return Outcome::kProgress;
     }
   }
@@ -45,8 +73,9 @@ Residency::Outcome Residency::AdvanceEvict(Job& job) {
     return Outcome::kDone;
   }
   DropFrame(job.tile, job.tier, job.claim);
-  const bool sink_further = !job.claim && from_device && options_.has_store && !tile.zero;
-  if (sink_further) Sink(job.tile);
+  const bool to_nvme = tile.rest == Tier::kNvme;
+  const bool sink_further = from_device && options_.has_store && (to_nvme || !tile.zero);
+  if (sink_further && (to_nvme || !job.claim)) Sink(job.tile);
   return Outcome::kDone;
 }
 

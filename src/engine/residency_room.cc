@@ -34,14 +34,18 @@ Residency::Room Residency::EnsureFrame(Job& job, Tier tier, uint64_t position, a
     return Room::kWaiting;
   }
   const uint64_t frame_bytes = FrameBytes(tile);
-  if (auto offset = arenas_[At(tier)].Allocate(frame_bytes, index)) {
+  // Frames that stay lie low, so that the room between them does not fall to pieces.
+  const bool stays = IsHome(tile, tier);
+  ArenaMap& arena = arenas_[At(tier)];
+  if (auto offset =
+          stays ? arena.AllocateLowest(frame_bytes, index) : arena.Allocate(frame_bytes, index)) {
     target.state = Copy::State::kHeld;
     target.offset = *offset;
     target.holder = &job;
     Count(index, tier, true);
     return Room::kReady;
   }
-  const Window window = FindWindow(tier, frame_bytes, position);
+  const Window window = FindWindow(tier, frame_bytes, position, stays);
   if (window.found) {
     MakeClaim(job, tier, window.offset, frame_bytes);
     job.awaits = ClaimKey{tier, index};
@@ -52,6 +56,17 @@ Residency::Room Residency::EnsureFrame(Job& job, Tier tier, uint64_t position, a
   return Room::kImpossible;
 }
 
+// The frame where the tile rests is taken before its first lease anywhere, so that its bytes always
+// have a way back; after the frame of a lease on the device, since room is taken from above.
+Residency::Room Residency::EnsureHome(Job& job, absl::Status* why) {
+  const std::optional<Tier> rest = tiles_[job.tile].rest;
+  if (!rest || *rest == Tier::kNvme || *rest == job.tier) return Room::kReady;
+  const Room room = EnsureFrame(job, *rest, job.position, why);
+  // What waits for the device must not keep pinned room.
+  if (room == Room::kWaiting && *rest == Tier::kDevice) ReleaseHeld(job);
+  return room;
+}
+
 Residency::Leave Residency::CanLeave(const ArenaMap::Segment& segment, Tier tier, uint64_t position,
                                      double* cost) const {
   if (segment.kind == ArenaMap::Kind::kFree) return Leave::kNow;
@@ -60,7 +75,7 @@ Residency::Leave Residency::CanLeave(const ArenaMap::Segment& segment, Tier tier
   const Copy& held = copy(tile, tier);
   if (held.leases > held.draining) return Leave::kNever;
   const bool homeless = tier == Tier::kPinned && !options_.has_store && !tile.zero;
-  if (homeless) return Leave::kNever;
+  if (homeless || IsHome(tile, tier)) return Leave::kNever;
   if (held.leases > 0 || held.leaving || tile.transfer != Transfer::kNone) return Leave::kLater;
   if (held.holder != nullptr) return Leave::kLater;
 
@@ -71,13 +86,12 @@ Residency::Leave Residency::CanLeave(const ArenaMap::Segment& segment, Tier tier
 
   const bool elsewhere = tile.stored || tile.zero || held.state == Copy::State::kHeld ||
                          Ready(tile, tier == Tier::kDevice ? Tier::kPinned : Tier::kDevice);
-  const double move_cost = elsewhere               ? kForgetCost
-                           : tier == Tier::kDevice ? kCopyOutCost
-                                                   : kWriteCost;
+  const bool copies = tier == Tier::kDevice || IsHome(tile, Tier::kDevice);
+  const double move_cost = elsewhere ? kForgetCost : copies ? kCopyOutCost : kWriteCost;
   const double recency = static_cast<double>(tile.last_use) / static_cast<double>(clock_ + 1);
   const double nearness =
       next == UseQueue::kNever ? 0.0 : 4.0 + 256.0 / static_cast<double>(next - uses_.now() + 1);
-  const bool small_write = !elsewhere && tier == Tier::kPinned && IsSmall(tile);
+  const bool small_write = !elsewhere && !copies && IsSmall(tile);
   const uint64_t bytes =
       small_write ? std::max(segment.size_bytes, kLeastWriteBytes) : segment.size_bytes;
   *cost = static_cast<double>(bytes) * (move_cost + recency + nearness);
@@ -86,8 +100,9 @@ Residency::Leave Residency::CanLeave(const ArenaMap::Segment& segment, Tier tier
 
 // One pass with two ends: the window grows to the right until it is large enough, then sheds what
 // it can on the left. Segments that cannot leave now cut it; those that never can (a lease) also
-// cut what is possible later.
-Residency::Window Residency::FindWindow(Tier tier, uint64_t size_bytes, uint64_t position) const {
+// cut what is possible later. With `lowest` the first window will do, whatever it costs.
+Residency::Window Residency::FindWindow(Tier tier, uint64_t size_bytes, uint64_t position,
+                                        bool lowest) const {
   struct Part {
     uint64_t offset, size_bytes;
     double cost;
@@ -119,6 +134,7 @@ Residency::Window Residency::FindWindow(Tier tier, uint64_t size_bytes, uint64_t
     best.found = true;
     best.offset = parts.front().offset;
     best.cost = window_cost;
+    if (lowest) break;
   }
   return best;
 }
@@ -182,6 +198,12 @@ void Residency::DropFrame(TileIndex index, Tier tier, std::optional<ClaimKey> cl
   if (leaving.prefetched) ++stats_.prefetch_wasted;
   const uint64_t offset = leaving.offset;
   leaving = Copy{};
+  if (IsHome(tile, tier)) {  // the bytes go, the frame stays
+    SPILLWAY_CHECK(!claim_key);
+    leaving.state = Copy::State::kHeld;
+    leaving.offset = offset;
+    return;
+  }
   Count(index, tier, false);
   if (!claim_key) {
     arenas_[At(tier)].Free(offset);
@@ -229,10 +251,11 @@ absl::Status Residency::NoRoom(TileIndex index, Tier tier) const {
   }
   std::string holders;
   int count = 0;
-  uint64_t homeless_bytes = 0;
+  uint64_t homeless_bytes = 0, home_bytes = 0;
   for (const auto& [offset, segment] : arena.segments()) {
     if (segment.kind != ArenaMap::Kind::kFrame) continue;
     const Copy& held = copy(tiles_[segment.tile], tier);
+    if (IsHome(tiles_[segment.tile], tier)) home_bytes += segment.size_bytes;
     if (held.leases == 0) {
       homeless_bytes += segment.size_bytes;
       continue;
@@ -242,6 +265,10 @@ absl::Status Residency::NoRoom(TileIndex index, Tier tier) const {
                base::FormatBytes(segment.size_bytes) + ")";
   }
   if (count > 0) message += "; leases in the way: " + holders + (count > 8 ? ", and more" : "");
+  if (home_bytes > 0) {
+    message += "; frames of roles that are placed there take " + base::FormatBytes(home_bytes) +
+               " of it (EngineOptions::placement)";
+  }
   if (tier == Tier::kPinned && !options_.has_store) {
     message += "; without a store everything rests in pinned memory (" +
                base::FormatBytes(homeless_bytes) + " now): give a store folder";

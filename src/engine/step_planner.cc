@@ -15,6 +15,7 @@ void StepPlanner::AddTile(const plan::TraceTile& tile, double now) {
   recorder_.AddTile(tile);
   ++num_tiles_;
   frames_bytes_ += base::RoundUp(tile.size_bytes, options_.frame_alignment);
+  rests_on_nvme_ |= tile.rest == Tier::kNvme;
   recorder_.Begin(now);
   is_too_long_ = false;
   known_.clear();  // they are of fewer tiles
@@ -22,7 +23,8 @@ void StepPlanner::AddTile(const plan::TraceTile& tile, double now) {
 }
 
 plan::TraceRecorder* StepPlanner::Recording() {
-  if (is_too_long_ || frames_bytes_ <= options_.pinned_bytes) return nullptr;
+  const bool is_needless = frames_bytes_ <= options_.pinned_bytes && !rests_on_nvme_;
+  if (is_too_long_ || is_needless) return nullptr;
   if (recorder_.num_events() < MostEvents()) return &recorder_;
   (void)recorder_.End();  // gives its memory back
   is_too_long_ = true;
@@ -44,7 +46,7 @@ StepPlanner::Known& StepPlanner::Expected(uint64_t last) {
 }
 
 absl::StatusOr<std::shared_ptr<const StepPlan>> StepPlanner::EndStep(
-    double now, const std::function<bool(plan::TileIndex)>& has_bytes) {
+    double now, const std::function<plan::TileNow(plan::TileIndex)>& tile_now) {
   plan::Trace trace = recorder_.End();
   recorder_.Begin(now);
   if (std::exchange(is_too_long_, false)) {
@@ -66,8 +68,12 @@ absl::StatusOr<std::shared_ptr<const StepPlan>> StepPlanner::EndStep(
 
   Known& next = Expected(fingerprint);
   for (plan::TileIndex tile = 0; tile < next.trace.tiles.size(); ++tile) {
-    if (std::exchange(next.trace.tiles[tile].stored, has_bytes(tile)) != has_bytes(tile))
-      next.is_planned = false;
+    plan::TraceTile& known = next.trace.tiles[tile];
+    const plan::TileNow is = tile_now(tile);
+    if (is == plan::TileNow{known.stored, known.home}) continue;
+    known.stored = is.stored;
+    known.home = is.home;
+    next.is_planned = false;
   }
   if (!std::exchange(next.is_planned, true)) next.failure = MakePlan(&next);
   SPILLWAY_RETURN_IF_ERROR(next.failure);

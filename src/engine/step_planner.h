@@ -38,12 +38,13 @@ class StepPlanner {
   plan::TraceRecorder* Recording();
 
   // A step is over and the next begins: the plan of the one that is expected; null if it was
-  // empty, or if pinned memory holds all tiles at once: then nothing need pass through NVMe, and
-  // what the device lacks is a copy away. `has_bytes`: whether a tile was ever written.
+  // empty, or if pinned memory holds all tiles at once and none is to rest on NVMe: then nothing
+  // need pass through it, and what the device lacks is a copy away. `tile_now`: what is true of a
+  // tile.
   // InvalidArgument: leases were held, or the like; ResourceExhausted: the plan does not fit, or
   // the step was too long to write down.
   absl::StatusOr<std::shared_ptr<const StepPlan>> EndStep(
-      double now, const std::function<bool(plan::TileIndex)>& has_bytes);
+      double now, const std::function<plan::TileNow(plan::TileIndex)>& tile_now);
 
   uint64_t plans_made() const { return plans_made_; }
 
@@ -63,7 +64,8 @@ class StepPlanner {
   absl::Status MakePlan(Known* step);
 
   const plan::PlanOptions options_;
-  uint64_t frames_bytes_ = 0;  // of all tiles
+  uint64_t frames_bytes_ = 0;   // of all tiles
+  bool rests_on_nvme_ = false;  // one of them does
   plan::TraceRecorder recorder_;
   size_t num_tiles_ = 0;
   bool is_too_long_ = false;

@@ -208,6 +208,7 @@ Kept KeepByAge(const Keeping& keeping, uint64_t capacity, bool by_use) {
   constexpr uint64_t kAbsent = ~uint64_t{0};
   std::vector<uint32_t> begins(keeping.num_positions, ~0u), ends(keeping.num_positions + 1, ~0u);
   for (uint32_t u = 0; u < keeping.uses.size(); ++u) {
+    if (keeping.has_home(keeping.uses[u].tile)) continue;
     begins[keeping.uses[u].begin] = u;
     if (keeping.uses[u].kind == Use::Kind::kHold) ends[keeping.uses[u].end] = u;
   }
@@ -245,6 +246,7 @@ Kept KeepByAge(const Keeping& keeping, uint64_t capacity, bool by_use) {
         const TileIndex tile = keeping.uses[ends[p]].tile;
         in_use[tile] = false;
         idle.insert({stamp[tile], tile});
+        if (keeping.uses[ends[p]].away) leave(tile);
       }
       if (p < keeping.num_positions && begins[p] != ~0u) begin_use(begins[p]);
     }

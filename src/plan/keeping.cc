@@ -6,6 +6,21 @@
 
 namespace spillway::plan {
 
+uint64_t Keeping::HomeBytes() const {
+  uint64_t bytes = 0;
+  for (TileIndex tile = 0; tile < num_tiles(); ++tile)
+    bytes += has_home(tile) ? size_bytes[tile] : 0;
+  return bytes;
+}
+
+void KeepPlaced(const Keeping& keeping, Kept* kept) {
+  for (uint32_t u = 0; u < keeping.uses.size(); ++u) {
+    const Use& use = keeping.uses[u];
+    if (keeping.has_home(use.tile)) (*kept)[u] = use.kind == Use::Kind::kHold;
+    if (use.away) (*kept)[u] = false;
+  }
+}
+
 void Keeping::Finish() {
   for (TileIndex tile = 0; tile < num_tiles(); ++tile) {
     // Twice round, since what a tile's first use finds is what its last left.
@@ -18,7 +33,7 @@ void Keeping::Finish() {
       dirty = has_bytes && (dirty || use.dirties);
       if (use.dirties) writer = u;
       use.dirty = dirty;
-      if (dirty && use.cleaned) {
+      if (dirty && (use.cleaned || use.away)) {
         uses[writer].forced_write = true;
         dirty = false;
       }
@@ -31,6 +46,13 @@ void Keeping::Finish() {
         uses[gap].leaves = !SavesRead(gap);
         if (uses[Next(gap)].dirties) break;
       }
+    }
+    for (uint32_t u = first[tile]; u < first[tile + 1]; ++u) {
+      Use& use = uses[u];
+      if (!use.away && !has_home(tile)) continue;
+      use.leaves = true;
+      use.cleaned = false;
+      if (has_home(tile)) use.needs = use.dirty = use.forced_write = false;
     }
   }
 }
@@ -78,7 +100,7 @@ std::vector<uint64_t> UseBytesByPosition(const Keeping& keeping) {
   std::vector<uint64_t> bytes(keeping.num_positions + 1);
   for (uint32_t u = 0; u < keeping.uses.size(); ++u) {
     const Use& use = keeping.uses[u];
-    if (use.kind != Use::Kind::kHold) continue;
+    if (use.kind != Use::Kind::kHold || keeping.has_home(use.tile)) continue;
     bytes[use.begin] += keeping.UseBytes(u);
     bytes[use.end] -= keeping.UseBytes(u);
   }

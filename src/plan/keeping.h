@@ -34,6 +34,7 @@ struct Use {
   bool needs = false;    // the tile's bytes must come from below if it was not kept
   bool dirties = false;  // afterwards the tier below does not have the bytes
   bool cleaned = false;  // in the gap the tier below gets the bytes, whatever is kept
+  bool away = false;     // the tile rests elsewhere: its gap is not kept
   // Finish computes these, of the gap.
   bool dirty = false;         // keeping it, and the rest of its epoch, saves a transfer down
   bool forced_write = false;  // the bytes that the use wrote go down whatever is kept
@@ -45,6 +46,9 @@ struct Keeping {
   std::vector<uint64_t> size_bytes;  // by tile, a frame's
   std::vector<Use> uses;             // by tile, in the order in which they come
   std::vector<uint32_t> first;       // by tile: its first use; one more for the end
+  // By tile: where its frame lies that is its own all the time; kNoHome: it has none. Such tiles
+  // take no part in the question.
+  std::vector<uint64_t> home;
 
   uint32_t num_tiles() const { return static_cast<uint32_t>(size_bytes.size()); }
   // The use that ends a use's gap.
@@ -53,6 +57,8 @@ struct Keeping {
     return use + 1 < first[tile + 1] ? use + 1 : first[tile];
   }
   uint64_t UseBytes(uint32_t use) const { return size_bytes[uses[use].tile]; }
+  bool has_home(TileIndex tile) const { return home[tile] != kNoHome; }
+  uint64_t HomeBytes() const;  // of all tiles
   // Whether the gap saves a transfer from below.
   bool SavesRead(uint32_t use) const { return uses[Next(use)].needs; }
 
@@ -81,7 +87,10 @@ struct TierBytes {
 // What a period moves between this tier and the one below.
 TierBytes Cost(const Keeping& keeping, const Kept& kept);
 
-// Bytes that are in the tier at each position, without what is kept; and at most.
+// Keeps what lies at home, and nothing that rests elsewhere.
+void KeepPlaced(const Keeping& keeping, Kept* kept);
+
+// Bytes that are in the tier at each position, without what is kept or at home; and at most.
 std::vector<uint64_t> UseBytesByPosition(const Keeping& keeping);
 uint64_t PeakUseBytes(const Keeping& keeping);
 

@@ -12,6 +12,7 @@ namespace {
 // By use: whether its bytes are written to NVMe once it ends.
 std::vector<bool> WritesAfter(const TierPlan& pinned) {
   std::vector<bool> writes(pinned.keeping.uses.size());
+  for (size_t u = 0; u < writes.size(); ++u) writes[u] = pinned.keeping.uses[u].forced_write;
   std::vector<Epoch> epochs;
   for (TileIndex tile = 0; tile < pinned.keeping.num_tiles(); ++tile)
     EpochsOf(pinned.keeping, tile, &epochs);
@@ -45,6 +46,7 @@ class OpVisitor : public TileVisitor {
     in_pinned_ = pinned_use_ < EndOfPinned() && pinned_.kept[EndOfPinned() - 1];
     in_lease_ = false;
     if (device_use_ < device_.keeping.first[tile + 1]) device_offset_ = device_.offset[device_use_];
+    if (device_.keeping.has_home(tile)) device_offset_ = device_.keeping.home[tile];
     if (pinned_use_ < EndOfPinned()) pinned_offset_ = pinned_.offset[pinned_use_];
     passed_ = events_.begin(tile);
   }
@@ -72,8 +74,9 @@ class OpVisitor : public TileVisitor {
     EnterPinned(event, source, kBefore);
     in_lease_ = true;
   }
-  void PinnedLeaseEnds(uint32_t event, bool) override {
+  void PinnedLeaseEnds(uint32_t event, bool, bool goes_home) override {
     in_lease_ = false;
+    if (goes_home) Add(Op::Kind::kCopyIn, Tier::kDevice, event, kAfter);
     EndPinnedUse(event, kAfter);
   }
   void PinnedVoid(uint32_t event) override {
@@ -243,8 +246,14 @@ void FindDeadlines(uint32_t num_tiles, Plan* plan) {
   }
 }
 
-void FindSeam(const TierPlan& tier, Tier name, std::vector<Place>* seam) {
+// `at_home`: by tile of the device, whether it is in its frame there at the period's end.
+void FindSeam(const TierPlan& tier, Tier name, const std::vector<bool>& at_home,
+              std::vector<Place>* seam) {
   for (TileIndex tile = 0; tile < tier.keeping.num_tiles(); ++tile) {
+    if (name == Tier::kDevice && tier.keeping.has_home(tile)) {
+      if (at_home[tile]) seam->push_back({tile, name, tier.keeping.home[tile]});
+      continue;
+    }
     const uint32_t first = tier.keeping.first[tile], end = tier.keeping.first[tile + 1];
     if (first < end && tier.kept[end - 1]) seam->push_back({tile, name, tier.offset[first]});
   }
@@ -256,9 +265,11 @@ void WriteOps(const Trace& trace, const EventsByTile& events, const TierPlan& de
               const TierPlan& pinned, bool has_store, Plan* plan) {
   OpVisitor visitor(trace, events, device, pinned, has_store);
   TileWalk walk(trace, events, device.keeping, device.kept);
+  std::vector<bool> at_home(trace.tiles.size());
   for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
     visitor.BeginTile(tile);
     walk.Run(tile, visitor);
+    at_home[tile] = walk.on_device();
   }
   // By position; operations of one position are of one tile and keep their order.
   std::vector<uint32_t> count(device.keeping.num_positions + 1);
@@ -273,8 +284,8 @@ void WriteOps(const Trace& trace, const EventsByTile& events, const TierPlan& de
   }
   FindWaits(pinned.keeping.size_bytes, plan);
   FindDeadlines(static_cast<uint32_t>(trace.tiles.size()), plan);
-  FindSeam(device, Tier::kDevice, &plan->seam);
-  FindSeam(pinned, Tier::kPinned, &plan->seam);
+  FindSeam(device, Tier::kDevice, at_home, &plan->seam);
+  FindSeam(pinned, Tier::kPinned, at_home, &plan->seam);
 }
 
 }  // namespace spillway::plan

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One sweep over the period:
+// Frames that tiles keep all the time are taken first, where they are. Then one sweep over the
+// period:
 //   1. Tiles kept over the seam lie at the bottom, those kept all the time first.
 //   2. Uses begin in order. A run without a kept gap goes into the free run after the last one, so
 //      that frames take turns and each is free long before it is needed; a run that stays goes into
@@ -39,15 +40,35 @@ class Packer {
     if (options.capacity > 0) AddFree(0, options.capacity);
   }
 
+  // Frames that tiles keep all the time are in use all the time.
+  absl::Status PlaceHomes() {
+    for (TileIndex tile = 0; tile < keeping_.num_tiles(); ++tile) {
+      if (!keeping_.has_home(tile)) continue;
+      const uint64_t home = keeping_.home[tile];
+      if (FirstFree(home, keeping_.size_bytes[tile]) != home) {
+        return absl::InvalidArgumentError(absl::StrCat("tile ", tile, " rests at ", home, " of ",
+                                                       options_.capacity,
+                                                       ", where there is no room for it"));
+      }
+      Occupy(home, tile);
+      in_use_[tile] = true;
+      std::fill(offset_.begin() + keeping_.first[tile], offset_.begin() + keeping_.first[tile + 1],
+                home);
+    }
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<std::vector<uint64_t>> Run() {
     std::vector<uint32_t> begins(keeping_.num_positions, kNone);
     std::vector<uint32_t> ends(keeping_.num_positions + 1, kNone);
     for (uint32_t u = 0; u < keeping_.uses.size(); ++u) {
       const Use& use = keeping_.uses[u];
+      if (keeping_.has_home(use.tile)) continue;
       if (use.kind == Use::Kind::kHold && use.begin == use.end) continue;  // kept all the time
       begins[use.begin] = u;
       if (use.kind == Use::Kind::kHold) ends[use.end] = u;
     }
+    if (absl::Status status = PlaceHomes(); !status.ok()) return status;
     if (absl::Status status = PlaceOverSeam(); !status.ok()) return status;
     for (uint32_t p = 0; p <= keeping_.num_positions; ++p) {
       if (ends[p] != kNone) EndUse(ends[p]);
@@ -88,6 +109,7 @@ class Packer {
   absl::Status PlaceOverSeam() {
     std::vector<std::pair<uint32_t, TileIndex>> order;  // when they leave
     for (TileIndex tile = 0; tile < keeping_.num_tiles(); ++tile) {
+      if (keeping_.has_home(tile)) continue;
       if (keeping_.first[tile] == keeping_.first[tile + 1] || !kept_[Last(tile)]) continue;
       const bool always = FirstOfLastRun(tile) == keeping_.first[tile] && AllKept(tile);
       order.emplace_back(always ? kNone : EndOfFirstRun(tile), tile);
@@ -95,11 +117,12 @@ class Packer {
     std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
       return a.first != b.first ? a.first > b.first : a.second < b.second;
     });
-    uint64_t offset = 0;
+    uint64_t next = 0;
     for (const auto& [end, tile] : order) {
       const uint64_t bytes = keeping_.size_bytes[tile];
-      if (offset + bytes > options_.capacity) {
-        if (!options_.may_break) return Missing(tile, offset + bytes - options_.capacity);
+      const uint64_t offset = FirstFree(next, bytes);
+      if (offset == kNowhere) {
+        if (!options_.may_break) return Missing(tile, next + bytes - options_.capacity);
         kept_[Last(tile)] = false;
         continue;
       }
@@ -110,9 +133,20 @@ class Packer {
         const uint32_t back = FirstOfLastRun(tile);
         returns_[offset] = {bytes, tile, keeping_.uses[back].begin};
       }
-      offset += bytes;
+      next = offset + bytes;
     }
     return absl::OkStatus();
+  }
+
+  // The lowest free room from an offset on, between frames that tiles keep all the time.
+  uint64_t FirstFree(uint64_t from, uint64_t bytes) const {
+    auto range = free_.upper_bound(from);
+    if (range != free_.begin()) --range;
+    for (; range != free_.end(); ++range) {
+      const uint64_t offset = std::max(from, range->first);
+      if (offset + bytes <= range->first + range->second) return offset;
+    }
+    return kNowhere;
   }
 
   bool AllKept(TileIndex tile) const {
@@ -403,13 +437,14 @@ class Packer {
   }
 
   absl::Status Missing(TileIndex tile, uint64_t bytes) const {
-    const uint64_t peak = PeakUseBytes(keeping_);
+    const uint64_t peak = PeakUseBytes(keeping_) + keeping_.HomeBytes();
     const std::string budget(options_.budget);
     return absl::ResourceExhaustedError(absl::StrCat(
         "plan: tile ", tile, " (", base::FormatBytes(keeping_.size_bytes[tile]),
         ") finds no contiguous room beside the leases of its time: ", base::FormatBytes(bytes),
-        " are missing. Leases and transfers take up to ", base::FormatBytes(peak), " at once, ",
-        budget, " is ", base::FormatBytes(options_.capacity), ": raise it by at least ",
+        " are missing. Leases, transfers and what rests there take up to ", base::FormatBytes(peak),
+        " at once, ", budget, " is ", base::FormatBytes(options_.capacity),
+        ": raise it by at least ",
         base::FormatBytes(std::max(bytes, peak > options_.capacity ? peak - options_.capacity : 0)),
         " or use smaller tiles"));
   }

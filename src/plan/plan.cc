@@ -34,15 +34,18 @@ absl::StatusOr<TierPlan> PlanTier(Keeping keeping, const PlanOptions& options, T
                                             options.frame_alignment);
   const uint64_t lookahead =
       is_device ? options.device_lookahead_bytes : options.pinned_lookahead_bytes;
-  plan.kept =
-      is_last ? KeepAll(plan.keeping)
-              : Keep(options.policy, plan.keeping, RoomToKeep(plan.keeping, capacity, lookahead));
+  const uint64_t room = capacity - std::min(capacity, plan.keeping.HomeBytes());
+  plan.kept = is_last
+                  ? KeepAll(plan.keeping)
+                  : Keep(options.policy, plan.keeping, RoomToKeep(plan.keeping, room, lookahead));
+  KeepPlaced(plan.keeping, &plan.kept);
   SPILLWAY_ASSIGN_OR_RETURN(plan.offset,
                             Pack(plan.keeping,
                                  {.capacity = capacity,
                                   .may_break = !is_last,
                                   .budget = is_device ? "device_bytes" : "pinned_bytes"},
                                  &plan.kept));
+  KeepPlaced(plan.keeping, &plan.kept);  // what did not fit was given up, but not at home
   return plan;
 }
 
@@ -52,6 +55,22 @@ std::set<PlaceKey> Keys(std::span<const Place> places) {
   std::set<PlaceKey> keys;
   for (const Place& place : places) keys.insert(KeyOf(place));
   return keys;
+}
+
+// Where bytes of pinned memory lie that no tile keeps for itself.
+uint64_t FindStaging(const Trace& trace, uint64_t bytes, uint64_t frame_alignment) {
+  std::vector<std::pair<uint64_t, uint64_t>> homes;  // offset, end
+  for (const TraceTile& tile : trace.tiles) {
+    if (!tile.has_home(Tier::kPinned)) continue;
+    homes.emplace_back(tile.home, tile.home + base::RoundUp(tile.size_bytes, frame_alignment));
+  }
+  std::sort(homes.begin(), homes.end());
+  uint64_t begin = 0;
+  for (const auto& [home, end] : homes) {
+    if (begin + bytes <= home) break;
+    begin = end;
+  }
+  return begin;
 }
 
 }  // namespace
@@ -84,15 +103,21 @@ absl::StatusOr<Plan> MakePlan(const Trace& trace, const PlanOptions& options) {
 }
 
 Entry EnterPlan(const Plan& plan, const Trace& trace, std::span<const Place> now) {
-  // What the device lacks comes through the bottom of pinned memory, before that is filled.
+  // What the device lacks comes through pinned memory, as low as frames that stay leave room,
+  // before that is filled.
   const std::set<PlaceKey> here = Keys(now), wanted = Keys(plan.seam);
   uint64_t staging_bytes = 0;
   for (const Place& place : plan.seam) {
     if (place.tier == Tier::kDevice && here.count(KeyOf(place)) == 0)
       staging_bytes = std::max(staging_bytes, trace.tiles[place.tile].size_bytes);
   }
+  const uint64_t staging_begin = FindStaging(trace, staging_bytes, plan.options.frame_alignment);
   const auto stays = [&](const Place& place) {
-    const bool in_the_way = place.tier == Tier::kPinned && place.offset < staging_bytes;
+    const TraceTile& tile = trace.tiles[place.tile];
+    if (tile.has_home(place.tier)) return here.count(KeyOf(place)) > 0;
+    const bool in_the_way = place.tier == Tier::kPinned && staging_bytes > 0 &&
+                            place.offset < staging_begin + staging_bytes &&
+                            place.offset + tile.size_bytes > staging_begin;
     return here.count(KeyOf(place)) > 0 && wanted.count(KeyOf(place)) > 0 && !in_the_way;
   };
   Entry entry;
@@ -115,7 +140,7 @@ Entry EnterPlan(const Plan& plan, const Trace& trace, std::span<const Place> now
         add(Op::Kind::kRead, place);
         continue;
       }
-      const Place staging{place.tile, Tier::kPinned, 0};
+      const Place staging{place.tile, Tier::kPinned, staging_begin};
       add(Op::Kind::kRead, staging);
       add(Op::Kind::kCopyIn, place);
       add(Op::Kind::kDrop, staging);

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -18,12 +19,26 @@ namespace spillway::plan {
 
 using TileIndex = uint32_t;  // of one trace, dense from zero
 
+inline constexpr uint64_t kNoHome = ~uint64_t{0};
+
+// What changes of a tile from step to step.
+struct TileNow {
+  // It has bytes when the step starts (on NVMe, if nothing moved yet). If not, it reads as zeros.
+  bool stored = false;
+  // Of a tile that rests on the device or in pinned memory: the offset of its frame there.
+  uint64_t home = kNoHome;
+  friend bool operator==(const TileNow&, const TileNow&) = default;
+};
+
 struct TraceTile {
   uint64_t size_bytes = 0;
   Role role = Role::kParameter;
   bool transient = false;
-  // It has bytes when the step starts (on NVMe, if nothing moved yet). If not, it reads as zeros.
-  bool stored = false;
+  bool stored = false;       // see TileNow
+  std::optional<Tier> rest;  // see Placement
+  uint64_t home = kNoHome;   // see TileNow
+
+  bool has_home(Tier tier) const { return rest == tier && home != kNoHome; }
 };
 
 struct TraceEvent {

@@ -15,6 +15,7 @@ Keeping EmptyKeeping(const Trace& trace, uint64_t frame_alignment) {
   for (const TraceTile& tile : trace.tiles)
     keeping.size_bytes.push_back(base::RoundUp(tile.size_bytes, frame_alignment));
   keeping.first.push_back(0);
+  keeping.home.assign(trace.tiles.size(), kNoHome);
   return keeping;
 }
 
@@ -63,6 +64,20 @@ bool BeginsZero(const Trace& trace, const EventsByTile& events, TileIndex tile) 
   return zero;
 }
 
+// What follows for a tier from where tiles rest.
+void Place(const Trace& trace, Tier tier, Keeping* keeping) {
+  for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
+    const TraceTile& of = trace.tiles[tile];
+    if (of.has_home(tier)) keeping->home[tile] = of.home;
+  }
+  for (Use& use : keeping->uses) {
+    const TraceTile& of = trace.tiles[use.tile];
+    use.away = use.kind == Use::Kind::kHold && of.rest && *of.rest != tier;
+    // What the device has at home need not go down.
+    if (tier == Tier::kPinned && of.has_home(Tier::kDevice)) use.dirties = false;
+  }
+}
+
 class PinnedUseVisitor : public TileVisitor {
  public:
   explicit PinnedUseVisitor(UseList* uses) : uses_(*uses) {}
@@ -81,7 +96,8 @@ class PinnedUseVisitor : public TileVisitor {
     use.needs = source == Source::kBelow;
     use.dirties = source == Source::kDevice;
   }
-  void PinnedLeaseEnds(uint32_t event, bool dirties) override {
+  void PinnedLeaseEnds(uint32_t event, bool dirties, bool goes_home) override {
+    (void)goes_home;
     in_lease_ = false;
     uses_.last().end = BeforeEvent(event + 1);
     uses_.last().dirties |= dirties;
@@ -138,6 +154,7 @@ Keeping DeviceUses(const Trace& trace, const EventsByTile& events, uint64_t fram
     if (cleaned_before_first && !uses.empty()) uses.last().cleaned = true;
     uses.EndTile();
   }
+  if (!zeros_are_free) Place(trace, Tier::kDevice, &keeping);
   keeping.Finish();
   return keeping;
 }
@@ -154,6 +171,7 @@ Keeping PinnedUses(const Trace& trace, const EventsByTile& events, const Keeping
     if (!has_store && events.begin(tile) == events.end(tile)) uses.Hold(0, 0, 0);
     uses.EndTile();
   }
+  if (has_store) Place(trace, Tier::kPinned, &keeping);
   keeping.Finish();
   return keeping;
 }
@@ -200,6 +218,8 @@ void TileWalk::Round(TileIndex tile, TileVisitor* visitor) {
   using Source = TileVisitor::Source;
   int device_leases = 0, pinned_leases = 0;
   bool dirties = false;
+  // At home on the device, the tile never leaves it, and no tier below has its bytes.
+  const bool at_home = device_.has_home(tile);
   uint32_t use = device_.first[tile];
   const auto tell = [visitor](const auto& call) {
     if (visitor != nullptr) call(*visitor);
@@ -222,13 +242,14 @@ void TileWalk::Round(TileIndex tile, TileVisitor* visitor) {
                                          : Source::kBelow;
         tell([&](TileVisitor& v) { v.DeviceCopyBegins(*e, source); });
         on_device_ = true;
+        only_on_device_ |= at_home;
       }
       if (!Writes(event.access)) continue;
       tell([&](TileVisitor& v) { v.PinnedVoid(*e); });
       only_on_device_ = true;
       zero_ = false;
     } else if (event.tier == Tier::kDevice) {
-      if (--device_leases > 0) continue;
+      if (--device_leases > 0 || at_home) continue;
       while (device_.uses[use].kind == Use::Kind::kVoid) ++use;
       if (kept_[use++]) continue;
       tell([&](TileVisitor& v) { v.DeviceCopyEnds(*e, only_on_device_); });
@@ -247,7 +268,10 @@ void TileWalk::Round(TileIndex tile, TileVisitor* visitor) {
       dirties = true;
       zero_ = false;
     } else if (--pinned_leases == 0) {
-      tell([&](TileVisitor& v) { v.PinnedLeaseEnds(*e, dirties); });
+      const bool goes_home = at_home && !on_device_ && !zero_;
+      tell([&](TileVisitor& v) { v.PinnedLeaseEnds(*e, dirties, goes_home); });
+      on_device_ |= goes_home;
+      only_on_device_ |= at_home && on_device_;
       dirties = false;
     }
   }

@@ -26,7 +26,8 @@ class EventsByTile {
   std::vector<uint32_t> events_, first_;
 };
 
-// Zeros are brought to the device as other bytes are; with `zeros_are_free`, for the bound, not.
+// Zeros are brought to the device as other bytes are; with `zeros_are_free`, for the bound, not,
+// and where tiles rest is left out: no placement saves a byte.
 Keeping DeviceUses(const Trace& trace, const EventsByTile& events, uint64_t frame_alignment,
                    bool zeros_are_free = false);
 
@@ -54,7 +55,8 @@ class TileVisitor {
   virtual void DeviceCopyEnds(uint32_t event, bool copy_out) = 0;
   virtual void DeviceCopyVoid(uint32_t event) = 0;
   virtual void PinnedLeaseBegins(uint32_t event, Source source) = 0;
-  virtual void PinnedLeaseEnds(uint32_t event, bool dirties) = 0;
+  // With `goes_home` the device's copy begins with its bytes.
+  virtual void PinnedLeaseEnds(uint32_t event, bool dirties, bool goes_home) = 0;
   // A writer on the device, or a discard.
   virtual void PinnedVoid(uint32_t event) = 0;
 };
@@ -66,6 +68,8 @@ class TileWalk {
            const Kept& device_kept)
       : trace_(trace), events_(events), device_(device), kept_(device_kept) {}
   void Run(TileIndex tile, TileVisitor& visitor);
+  // Whether the tile that was walked last has a copy on the device at the period's end.
+  bool on_device() const { return on_device_; }
 
  private:
   void Round(TileIndex tile, TileVisitor* visitor);

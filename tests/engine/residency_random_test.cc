@@ -30,6 +30,8 @@ struct Setup {
   int max_held = 1;  // leases a caller holds at once
   double failure_rate = 0;
   bool restores = false;  // goes back to what the last flush wrote, now and then
+  Placement placement = {};
+  bool declares = true;
 };
 
 class Simulation {
@@ -40,7 +42,8 @@ class Simulation {
     pinned_.resize(setup.pinned_units);
     for (int i = 0; i < setup.num_tiles; ++i) {
       const uint64_t units = 1 + random_() % setup.max_tile_units;
-      residency_.AddTile(units * kUnit - random_() % kUnit, Role::kParameter, i % 4 == 3, false);
+      roles_.push_back(static_cast<Role>(random_() % kNumRoles));
+      residency_.AddTile(units * kUnit - random_() % kUnit, roles_.back(), i % 4 == 3, false);
       units_.push_back(units);
       truth_.push_back(0);
       nvme_.push_back(std::nullopt);
@@ -81,6 +84,7 @@ class Simulation {
     options.has_store = setup.has_store;
     options.max_prefetches = 3;
     options.small_bytes = kUnit;
+    options.placement = setup.placement;
     options.describe = [](TileIndex tile) { return "tile " + std::to_string(tile); };
     return options;
   }
@@ -102,7 +106,9 @@ class Simulation {
         }
         break;
       case 3: EndSomeLease(); break;
-      case 4: residency_.Declare(tile, tier, access); break;
+      case 4:
+        if (setup_.declares) residency_.Declare(tile, tier, access);
+        break;
       case 5:
         if (Chance(0.1)) residency_.ClearDeclared();
         if (Chance(0.3)) (void)residency_.Evict(tile);
@@ -111,7 +117,7 @@ class Simulation {
         break;
       case 6:
         if (setup_.has_store && held_.empty() && requests_.empty() && !flushing_ && Chance(0.2)) {
-          flushing_ = true;
+          flushing_ = flushed_ = true;
           residency_.Flush(flush_ticket_);
         }
         break;
@@ -136,8 +142,43 @@ class Simulation {
       if (!transient) nvme_[tile] = saved_nvme_[tile];
     }
     residency_.Reset([this](TileIndex tile) { return saved_nvme_[tile].has_value(); });
-    for (const Tier tier : {Tier::kDevice, Tier::kPinned}) {
-      EXPECT_EQ(residency_.stats().tiers[static_cast<size_t>(tier)].now_bytes, 0u);
+    for (int role = 0; role < kNumRoles; ++role) {
+      for (const Tier tier : {Tier::kDevice, Tier::kPinned}) {
+        if (setup_.placement[role] != tier) {
+          EXPECT_EQ(NowBytes(static_cast<Role>(role), tier), 0u);
+        }
+      }
+    }
+  }
+
+  uint64_t NowBytes(Role role, Tier tier) const {
+    return residency_.stats()
+        .role_tiers[static_cast<size_t>(role)][static_cast<size_t>(tier)]
+        .now_bytes;
+  }
+
+  // What rests in memory does not come from NVMe, which it left at most for a commit.
+  void CheckPlacement(const Action& action) {
+    const auto rest = setup_.placement[static_cast<size_t>(roles_[action.tile])];
+    if (!rest || *rest == Tier::kNvme || setup_.restores) return;
+    ASSERT_NE(action.kind, Action::Kind::kRead) << action.tile;
+    if (!flushing_) {
+      ASSERT_NE(action.kind, Action::Kind::kWrite) << action.tile;
+    }
+  }
+
+  // Nothing is leased or moves: every tile is where it rests.
+  void CheckRest() {
+    if (setup_.declares || setup_.failure_rate > 0) return;
+    for (int i = 0; i < kNumRoles; ++i) {
+      const auto role = static_cast<Role>(i);
+      if (!setup_.placement[i]) continue;
+      if (*setup_.placement[i] != Tier::kDevice) {
+        EXPECT_EQ(NowBytes(role, Tier::kDevice), 0u) << Name(role);
+      }
+      if (*setup_.placement[i] != Tier::kPinned && setup_.has_store && !flushed_) {
+        EXPECT_EQ(NowBytes(role, Tier::kPinned), 0u) << Name(role);
+      }
     }
   }
 
@@ -216,7 +257,7 @@ class Simulation {
         case Action::Kind::kGrant: OnGrant(action); break;
         case Action::Kind::kFail: OnFail(action); break;
         case Action::Kind::kForget: nvme_[action.tile].reset(); break;
-        default: transfers_.push_back(action);
+        default: CheckPlacement(action); transfers_.push_back(action);
       }
     }
   }
@@ -274,7 +315,8 @@ class Simulation {
   // Everything must come to an end: leases are released, transfers end, and no request is left.
   void Drain() {
     for (int round = 0; round < 10000 && !testing::Test::HasFatalFailure(); ++round) {
-      if (requests_.empty() && transfers_.empty() && held_.empty() && !flushing_) return;
+      if (requests_.empty() && transfers_.empty() && held_.empty() && !flushing_)
+        return CheckRest();
       const bool stuck = transfers_.empty() && held_.empty();
       ASSERT_FALSE(stuck) << requests_.size() << " requests wait for nothing: deadlock";
       EndSomeTransfer();
@@ -290,6 +332,7 @@ class Simulation {
   Residency residency_;
   std::vector<uint64_t> device_, pinned_;  // a value a unit
   std::vector<uint64_t> units_, truth_;
+  std::vector<Role> roles_;
   std::vector<std::optional<uint64_t>> nvme_;
   std::optional<std::vector<uint64_t>> saved_truth_;  // as of the last flush
   std::vector<std::optional<uint64_t>> saved_nvme_;
@@ -299,6 +342,7 @@ class Simulation {
   Ticket ticket_ = 100;
   static constexpr Ticket flush_ticket_ = 1;
   bool flushing_ = false;
+  bool flushed_ = false;  // ever: what a commit wrote may have a copy in pinned memory
   uint64_t value_ = 0;
   int failures_ = 0;
   int grants_ = 0;
@@ -362,6 +406,41 @@ TEST(ResidencyRandom, GoingBackToACommitFindsItsBytes) {
     restores += simulation.restores();
   }
   EXPECT_GT(restores, 0);
+}
+
+// Roles rest anywhere, in budgets that hold them with a little beside.
+Setup PlacedSetup(int run, unsigned seed) {
+  std::mt19937 random(seed);
+  Setup setup{.device_units = 64 + 8, .pinned_units = 64 + 12, .max_held = 1 + run % 3};
+  setup.failure_rate = run % 4 == 1 ? 0.1 : 0;
+  setup.restores = run % 8 == 2;
+  setup.declares = run % 2 == 1;
+  if (run % 8 == 6) {
+    setup.has_store = false;
+    setup.pinned_units = 2 * 64;
+  }
+  for (auto& tier : setup.placement) {
+    const auto chosen = static_cast<Tier>(random() % 4);
+    if (chosen == Tier::kNvme && !setup.has_store) continue;
+    if (chosen <= Tier::kNvme) tier = chosen;
+  }
+  return setup;
+}
+
+TEST(ResidencyRandom, PlacedTilesRestWhereTheyShould) {
+  int failures = 0, grants = 0;
+  for (int run = 0; run < 400; ++run) {
+    const unsigned seed = Seed() + static_cast<unsigned>(run);
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const auto setup = PlacedSetup(run, seed);
+    Simulation simulation(setup, seed);
+    simulation.Run(1500);
+    if (testing::Test::HasFatalFailure()) return;
+    failures += setup.failure_rate > 0 ? 0 : simulation.failures();
+    grants += simulation.grants();
+  }
+  std::printf("%d granted, %d refused\n", grants, failures);
+  EXPECT_LT(failures, grants / 100);
 }
 
 TEST(ResidencyRandom, WithoutAStorePinnedMemoryIsTheLastTier) {

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where roles rest, through the public engine: what a step moves is known to the byte, by plan and
+// on demand; a placement that cannot hold says so.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "spillway/engine.h"
+#include "tests/trainer/temp_folder.h"
+
+namespace spillway {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr uint64_t kTiles = 8;
+constexpr uint64_t kTileBytes = 64 * kKiB;
+constexpr uint64_t kAll = kTiles * kTileBytes;
+
+Placement Place(Role role, Tier tier) {
+  Placement placement;
+  placement[static_cast<size_t>(role)] = tier;
+  return placement;
+}
+
+class Placed : public testing::TestWithParam<Policy> {
+ protected:
+  EngineOptions Options(const Placement& placement) const {
+    EngineOptions options;
+    options.store = {folder_ / "store"};
+    options.mode = OpenMode::kScratch;
+    options.device_bytes = kMiB;
+    options.pinned_bytes = kMiB;
+    options.page_bytes = 16 * kKiB;
+    options.policy = GetParam();
+    options.placement = placement;
+    return options;
+  }
+
+  void Open(const Placement& placement) {
+    auto engine = Engine::Open(Options(placement));
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    engine_ = *std::move(engine);
+  }
+
+  TensorId Register(Role role, uint64_t tiles = kTiles, bool transient = false) {
+    const auto id = engine_->Register({.name = std::string(Name(role)),
+                                       .shape = {static_cast<int64_t>(tiles), kTileBytes / 4},
+                                       .role = role,
+                                       .tile_rows = 1,
+                                       .transient = transient});
+    EXPECT_TRUE(id.ok()) << id.status();
+    return *id;
+  }
+
+  // Leases each tile in turn: checks that it holds `before`, and leaves `after` there.
+  void Pass(TensorId tensor, Tier tier, Access access, uint32_t before, uint32_t after) {
+    for (uint64_t tile = 0; tile < engine_->Spec(tensor).num_tiles(); ++tile) {
+      const TileRef ref{tensor, tile};
+      auto lease =
+          tier == Tier::kDevice ? engine_->Acquire(ref, access) : engine_->AcquireHost(ref, access);
+      ASSERT_TRUE(lease.ok()) << lease.status();
+      for (uint32_t& value : lease->as<uint32_t>()) {
+        if (access != Access::kDiscard) {
+          ASSERT_EQ(value, before);
+        }
+        if (Writes(access)) value = after;
+      }
+    }
+  }
+
+  // Transfers go on after their cause; waits for what must come.
+  template <typename Condition>
+  void Await(const Condition& condition) {
+    for (int i = 0; i < 30'000 && !condition(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ASSERT_TRUE(condition());
+  }
+
+  template <typename Step>
+  void Repeat(const Step& step) {
+    for (uint32_t i = 0; i < kSteps; ++i) {
+      step(i);
+      ASSERT_FALSE(HasFatalFailure());
+      ASSERT_TRUE(engine_->EndStep().ok());
+    }
+    EXPECT_EQ(engine_->Stats().plan.deviations, 0u);
+    if (GetParam() == Policy::kOnDemand) return;
+    EXPECT_EQ(engine_->Stats().plan.not_planned, "");
+    EXPECT_GT(engine_->Stats().plan.steps, 0u);
+  }
+
+  Occupancy Room(Role role, Tier tier) const {
+    return engine_->Stats().role_tiers[static_cast<size_t>(role)][static_cast<size_t>(tier)];
+  }
+
+  static constexpr uint32_t kSteps = 8;
+  test::TempFolder folder_;
+  std::unique_ptr<Engine> engine_;
+};
+
+// There is room for all of it, twice, and yet it comes from NVMe for each use.
+TEST_P(Placed, OnNvmeEachUseReadsAndWritesEveryByte) {
+  Open(Place(Role::kMoment, Tier::kNvme));
+  const TensorId moment = Register(Role::kMoment);
+  Repeat([&](uint32_t i) { Pass(moment, Tier::kDevice, Access::kReadWrite, i, i + 1); });
+  const EngineStats stats = engine_->Stats();
+  if (GetParam() != Policy::kOnDemand) {
+    EXPECT_EQ(stats.plan.nvme.read_bytes, kAll);
+    EXPECT_EQ(stats.plan.nvme.written_bytes, kAll);
+    EXPECT_EQ(stats.plan.pinned.read_bytes, kAll);
+    EXPECT_EQ(stats.plan.pinned.written_bytes, kAll);
+    EXPECT_EQ(stats.plan.planned_bytes, 4 * kAll);
+    return;
+  }
+  Await([&] { return engine_->Stats().nvme.written_bytes == kSteps * kAll; });
+  EXPECT_EQ(engine_->Stats().nvme.read_bytes, (kSteps - 1) * kAll);  // zeros at first
+  EXPECT_EQ(engine_->Stats().pinned.read_bytes, kSteps * kAll);
+  EXPECT_EQ(engine_->Stats().pinned.written_bytes, kSteps * kAll);
+  Await([&] { return Room(Role::kMoment, Tier::kPinned).now_bytes == 0; });
+  EXPECT_EQ(Room(Role::kMoment, Tier::kDevice).now_bytes, 0u);
+}
+
+// What is discarded rests nowhere; before, it goes to NVMe between its writer and its reader.
+TEST_P(Placed, OnNvmeAGradientIsWrittenAndReadOnce) {
+  Open(Place(Role::kGradient, Tier::kNvme));
+  const TensorId gradient = Register(Role::kGradient, kTiles, /*transient=*/true);
+  Repeat([&](uint32_t i) {
+    Pass(gradient, Tier::kDevice, Access::kDiscard, 0, i);
+    Pass(gradient, Tier::kPinned, Access::kRead, i, 0);
+    for (uint64_t tile = 0; tile < kTiles; ++tile)
+      ASSERT_TRUE(engine_->Discard({gradient, tile}).ok());
+  });
+  const EngineStats stats = engine_->Stats();
+  if (GetParam() != Policy::kOnDemand) {
+    EXPECT_EQ(stats.plan.nvme.read_bytes, kAll);
+    EXPECT_EQ(stats.plan.nvme.written_bytes, kAll);
+    EXPECT_EQ(stats.plan.pinned.read_bytes, 0u);
+    EXPECT_EQ(stats.plan.pinned.written_bytes, kAll);
+    return;
+  }
+  EXPECT_EQ(stats.nvme.read_bytes, kSteps * kAll);
+  EXPECT_EQ(stats.nvme.written_bytes, kSteps * kAll);
+  EXPECT_EQ(stats.pinned.written_bytes, kSteps * kAll);
+}
+
+// Other tiles pass by NVMe; those that rest in pinned memory go there with a commit alone.
+TEST_P(Placed, InPinnedMemoryNothingReachesNvmeButByACommit) {
+  Open(Place(Role::kMoment, Tier::kPinned));
+  const TensorId moment = Register(Role::kMoment), other = Register(Role::kParameter, 3 * kTiles);
+  Repeat([&](uint32_t i) {
+    Pass(moment, Tier::kDevice, Access::kReadWrite, i, i + 1);
+    Pass(other, Tier::kPinned, Access::kReadWrite, i, i + 1);
+    Pass(moment, Tier::kPinned, Access::kRead, i + 1, 0);
+  });
+  EXPECT_EQ(Room(Role::kMoment, Tier::kNvme).peak_bytes, 0u);
+  EXPECT_EQ(Room(Role::kMoment, Tier::kPinned).now_bytes, kAll);
+  EXPECT_GT(engine_->Stats().nvme.written_bytes, 0u);
+  ASSERT_TRUE(engine_->Commit("").ok());
+  EXPECT_EQ(Room(Role::kMoment, Tier::kNvme).peak_bytes, kAll);
+  const uint64_t read = engine_->Stats().nvme.read_bytes;
+  Pass(moment, Tier::kPinned, Access::kRead, kSteps, 0);
+  if (GetParam() == Policy::kOnDemand) {
+    EXPECT_EQ(engine_->Stats().nvme.read_bytes, read);
+  }
+}
+
+TEST_P(Placed, InPinnedMemoryNothingStaysOnTheDevice) {
+  Open(Place(Role::kMoment, Tier::kPinned));
+  const TensorId moment = Register(Role::kMoment);
+  // All fits into pinned memory, so nothing is planned under any policy.
+  for (uint32_t i = 0; i < kSteps; ++i) {
+    Pass(moment, Tier::kDevice, Access::kReadWrite, i, i + 1);
+    ASSERT_TRUE(engine_->EndStep().ok());
+  }
+  Await([&] { return engine_->Stats().pinned.written_bytes == kSteps * kAll; });
+  Await([&] { return Room(Role::kMoment, Tier::kDevice).now_bytes == 0; });
+  EXPECT_EQ(engine_->Stats().pinned.read_bytes, kSteps * kAll);
+  EXPECT_EQ(engine_->Stats().nvme.written_bytes, 0u);
+}
+
+// The CPU writes weights, the device reads them twice: one copy in, none out.
+TEST_P(Placed, OnTheDeviceWhatTheCpuWroteComesOnceAndStays) {
+  Open(Place(Role::kParameter, Tier::kDevice));
+  const TensorId weight = Register(Role::kParameter), other = Register(Role::kMoment, 3 * kTiles);
+  Repeat([&](uint32_t i) {
+    Pass(weight, Tier::kPinned, Access::kDiscard, 0, i);
+    Pass(weight, Tier::kDevice, Access::kRead, i, 0);
+    Pass(other, Tier::kPinned, Access::kReadWrite, i, i + 1);
+    Pass(weight, Tier::kDevice, Access::kRead, i, 0);
+  });
+  EXPECT_EQ(Room(Role::kParameter, Tier::kNvme).peak_bytes, 0u);
+  EXPECT_EQ(Room(Role::kParameter, Tier::kDevice).now_bytes, kAll);
+  const EngineStats stats = engine_->Stats();
+  if (GetParam() != Policy::kOnDemand) {
+    EXPECT_EQ(stats.plan.pinned.read_bytes, kAll);
+    EXPECT_EQ(stats.plan.pinned.written_bytes, 0u);
+    return;
+  }
+  EXPECT_EQ(stats.pinned.read_bytes, kSteps * kAll);
+  EXPECT_EQ(stats.pinned.written_bytes, 0u);
+}
+
+TEST_P(Placed, WhatCannotRestThereIsRefusedWithItsFigures) {
+  Open(Place(Role::kMoment, Tier::kPinned));
+  Register(Role::kParameter, 4);
+  const auto refused = engine_->Register(
+      {.name = "m", .shape = {16, kTileBytes / 4}, .role = Role::kMoment, .tile_rows = 1});
+  ASSERT_TRUE(absl::IsResourceExhausted(refused.status())) << refused.status();
+  const std::string message(refused.status().message());
+  for (const char* part :
+       {"tensor 'm'", "pinned memory", "moment 1.0 MiB", "64.0 KiB", "pinned_bytes is 1.0 MiB",
+        "raise it to at least 1.1 MiB (1114112 bytes)"}) {
+    EXPECT_THAT(message, HasSubstr(part));
+  }
+  Register(Role::kMoment, 15);  // fits beside the tile that passes
+
+  EngineOptions options = Options(Place(Role::kActivation, Tier::kNvme));
+  options.store.clear();
+  const absl::Status no_store = Engine::Open(options).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(no_store)) << no_store;
+  EXPECT_THAT(std::string(no_store.message()), HasSubstr("activation"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, Placed,
+                         testing::Values(Policy::kPlanned, Policy::kLru, Policy::kNone,
+                                         Policy::kOnDemand),
+                         [](const auto& policy) -> std::string {
+                           return policy.param == Policy::kPlanned ? "Planned"
+                                  : policy.param == Policy::kLru   ? "Lru"
+                                  : policy.param == Policy::kNone  ? "None"
+                                                                   : "OnDemand";
+                         });
+
+}  // namespace
+}  // namespace spillway

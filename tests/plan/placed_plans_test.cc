@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Plans of steps whose tiles are to rest in one tier: bytes that are known beforehand under every
+// policy, and random steps beside the oracle and the bounds.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "src/plan/bounds.h"
+#include "src/plan/plan.h"
+#include "src/plan/simulate.h"
+#include "tests/plan/random_trace.h"
+
+namespace spillway::plan {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr uint64_t kTileBytes = 100;
+
+PlanOptions Budgets(uint64_t device, uint64_t pinned, Policy policy = Policy::kPlanned) {
+  PlanOptions options;
+  options.frame_alignment = 1;
+  options.device_bytes = device;
+  options.pinned_bytes = pinned;
+  options.device_lookahead_bytes = options.pinned_lookahead_bytes = 0;
+  options.policy = policy;
+  return options;
+}
+
+struct Lease {
+  TileIndex tile;
+  Tier tier;
+  Access access;
+};
+
+// Tiles of 100 bytes with bytes on NVMe, leased one after the other.
+Trace Leases(uint32_t tiles, const std::vector<Lease>& leases) {
+  TraceRecorder recorder;
+  for (uint32_t i = 0; i < tiles; ++i) recorder.AddTile({.size_bytes = kTileBytes, .stored = true});
+  recorder.Begin(0);
+  for (const Lease& lease : leases) {
+    recorder.Acquire(lease.tile, lease.tier, lease.access, 0, 0);
+    recorder.Release(lease.tile, lease.tier, lease.access, 0);
+  }
+  return recorder.End();
+}
+
+Trace Scan(uint32_t tiles, Tier tier, Access access) {
+  std::vector<Lease> leases;
+  for (TileIndex tile = 0; tile < tiles; ++tile) leases.push_back({tile, tier, access});
+  return Leases(tiles, leases);
+}
+
+// Tiles from `first` on rest in a tier, one beside the other from its bottom on.
+void Rest(Tier tier, TileIndex first, TileIndex end, Trace* trace) {
+  for (TileIndex tile = first; tile < end; ++tile) {
+    trace->tiles[tile].rest = tier;
+    if (tier != Tier::kNvme) trace->tiles[tile].home = (tile - first) * kTileBytes;
+  }
+}
+
+Plan Planned(const Trace& trace, const PlanOptions& options) {
+  auto plan = MakePlan(trace, options);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  if (!plan.ok()) return {};
+  const auto step = Simulate(trace, *plan, Rates());
+  EXPECT_TRUE(step.ok()) << step.status() << " under " << Name(options.policy);
+  if (step.ok()) {
+    EXPECT_EQ(step->bytes, plan->bytes);
+  }
+  return *std::move(plan);
+}
+
+bool Touches(const Plan& plan, TileIndex tile, Op::Kind kind) {
+  return std::any_of(plan.ops.begin(), plan.ops.end(),
+                     [&](const Op& op) { return op.tile == tile && op.kind == kind; });
+}
+
+class Placed : public testing::TestWithParam<Policy> {};
+
+TEST_P(Placed, OnNvmeATileIsReadForEachUseWhateverRoomThereIs) {
+  Trace trace = Scan(10, Tier::kPinned, Access::kRead);
+  Rest(Tier::kNvme, 0, 10, &trace);
+  const Plan plan = Planned(trace, Budgets(0, 1000, GetParam()));
+  EXPECT_EQ(plan.bytes[Link::kRead], 1000u);
+  EXPECT_EQ(plan.bytes[Link::kWrite], 0u);
+  EXPECT_TRUE(plan.seam.empty());
+}
+
+TEST_P(Placed, OnNvmeWhatIsWrittenIsWrittenOnceForEachUse) {
+  Trace trace = Scan(4, Tier::kDevice, Access::kReadWrite);
+  Rest(Tier::kNvme, 0, 4, &trace);
+  const Plan plan = Planned(trace, Budgets(400, 400, GetParam()));
+  EXPECT_EQ(plan.bytes[Link::kRead], 400u);
+  EXPECT_EQ(plan.bytes[Link::kCopyIn], 400u);
+  EXPECT_EQ(plan.bytes[Link::kCopyOut], 400u);
+  EXPECT_EQ(plan.bytes[Link::kWrite], 400u);
+}
+
+// A gradient: the device writes it, the CPU reads it.
+TEST_P(Placed, OnNvmeBytesGoThereBetweenTheDevicesUseAndTheCpus) {
+  Trace trace =
+      Leases(1, {{0, Tier::kDevice, Access::kDiscard}, {0, Tier::kPinned, Access::kRead}});
+  EXPECT_EQ(Planned(trace, Budgets(100, 100)).bytes.nvme(), 0u);
+  Rest(Tier::kNvme, 0, 1, &trace);
+  const Plan plan = Planned(trace, Budgets(100, 100, GetParam()));
+  EXPECT_EQ(plan.bytes[Link::kCopyOut], 100u);
+  EXPECT_EQ(plan.bytes[Link::kWrite], 100u);
+  EXPECT_EQ(plan.bytes[Link::kRead], 100u);
+}
+
+TEST_P(Placed, InPinnedMemoryATileNeverSeesNvmeAndLeavesTheDeviceAtOnce) {
+  Trace trace = Scan(6, Tier::kDevice, Access::kReadWrite);
+  Rest(Tier::kPinned, 0, 4, &trace);
+  const Plan plan = Planned(trace, Budgets(600, 500, GetParam()));
+  for (TileIndex tile = 0; tile < 4; ++tile) {
+    EXPECT_FALSE(Touches(plan, tile, Op::Kind::kRead)) << tile;
+    EXPECT_FALSE(Touches(plan, tile, Op::Kind::kWrite)) << tile;
+    EXPECT_TRUE(Touches(plan, tile, Op::Kind::kCopyIn)) << tile;
+    EXPECT_TRUE(Touches(plan, tile, Op::Kind::kCopyOut)) << tile;
+  }
+  for (const Place& place : plan.seam)
+    EXPECT_TRUE(place.tile >= 4 || place.tier == Tier::kPinned) << place.tile;
+}
+
+TEST(Placement, OtherTilesHaveWhatRoomIsLeft) {
+  Trace trace = Scan(10, Tier::kPinned, Access::kRead);
+  Rest(Tier::kPinned, 0, 4, &trace);
+  // Four stay, one of six stays beside the one that passes.
+  EXPECT_EQ(Planned(trace, Budgets(0, 600)).bytes.nvme(), 500u);
+  // As it lies: below and above them there is room for one at most.
+  for (TileIndex tile = 0; tile < 4; ++tile) trace.tiles[tile].home = 150 + tile * 100;
+  EXPECT_EQ(Planned(trace, Budgets(0, 600)).bytes.nvme(), 600u);
+  EXPECT_EQ(Planned(trace, Budgets(0, 650)).bytes.nvme(), 500u);
+}
+
+// A weight: the CPU writes it, the device reads it twice.
+TEST_P(Placed, OnTheDeviceWhatTheCpuWroteComesAtOnceAndStays) {
+  Trace trace = Leases(2, {{0, Tier::kPinned, Access::kDiscard},
+                           {1, Tier::kPinned, Access::kDiscard},
+                           {0, Tier::kDevice, Access::kRead},
+                           {1, Tier::kDevice, Access::kRead},
+                           {0, Tier::kDevice, Access::kRead},
+                           {1, Tier::kDevice, Access::kRead}});
+  Rest(Tier::kDevice, 0, 2, &trace);
+  const Plan plan = Planned(trace, Budgets(200, 100, GetParam()));
+  EXPECT_EQ(plan.bytes[Link::kCopyIn], 200u);
+  EXPECT_EQ(plan.bytes.total(), 200u);
+  EXPECT_EQ(plan.seam.size(), 2u);
+  for (const Place& place : plan.seam) EXPECT_EQ(place.tier, Tier::kDevice);
+}
+
+TEST_P(Placed, OnTheDeviceWhatTheCpuReadsIsCopiedOutForItAlone) {
+  Trace trace = Leases(1, {{0, Tier::kDevice, Access::kReadWrite},
+                           {0, Tier::kPinned, Access::kRead},
+                           {0, Tier::kPinned, Access::kRead}});
+  Rest(Tier::kDevice, 0, 1, &trace);
+  const Plan plan = Planned(trace, Budgets(100, 300, GetParam()));
+  EXPECT_EQ(plan.bytes[Link::kCopyOut], 200u);
+  EXPECT_EQ(plan.bytes.total(), 200u);
+}
+
+TEST(Placement, ATileThatIsAtHomeDoesNotLeaveForAPeriodThatBegins) {
+  Trace trace = Scan(5, Tier::kPinned, Access::kRead);
+  trace.tiles.push_back({.size_bytes = kTileBytes, .stored = true});  // not of this step
+  Rest(Tier::kPinned, 0, 2, &trace);
+  trace.tiles[5].rest = Tier::kPinned;
+  trace.tiles[5].home = 200;
+  const Plan plan = Planned(trace, Budgets(0, 500));
+  const std::vector<Place> now = {
+      {0, Tier::kPinned, 0}, {2, Tier::kPinned, 450}, {5, Tier::kPinned, 200}};
+  const Entry entry = EnterPlan(plan, trace, now);
+  EXPECT_THAT(entry.leave, testing::ElementsAre(now[1]));
+  for (const Op& op : entry.ops) EXPECT_NE(op.tile, 0u);
+}
+
+TEST(Placement, WhatDoesNotFitIsNamed) {
+  Trace trace = Scan(4, Tier::kPinned, Access::kRead);
+  Rest(Tier::kPinned, 0, 3, &trace);
+  EXPECT_TRUE(MakePlan(trace, Budgets(0, 400)).ok());
+  const absl::Status full = MakePlan(trace, Budgets(0, 350)).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  EXPECT_THAT(std::string(full.message()), HasSubstr("50 B are missing"));
+  EXPECT_THAT(std::string(full.message()), HasSubstr("what rests there take up to 400 B"));
+  trace.tiles[2].home = 150;
+  EXPECT_TRUE(absl::IsInvalidArgument(MakePlan(trace, Budgets(0, 400)).status()));
+}
+
+TEST(Placement, RandomStepsKeepToItAndNoBoundIsBroken) {
+  int planned = 0, refused = 0;
+  for (unsigned seed = 1; seed <= 1000; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    RandomTraceOptions shape;
+    shape.tiles = 2 + static_cast<int>(random() % 16);
+    shape.leases = 1 + static_cast<int>(random() % 60);
+    shape.held = 1 + static_cast<int>(random() % 3);
+    Trace trace = RandomTrace(shape, random);
+    PlanOptions options;
+    options.frame_alignment = 1;
+    options.policy = static_cast<Policy>(random() % kNumPolicies);
+    uint64_t homes[2] = {};
+    for (TraceTile& tile : trace.tiles) {
+      const auto tier = static_cast<Tier>(random() % 4);
+      if (tier > Tier::kNvme) continue;
+      tile.rest = tier;
+      if (tier == Tier::kNvme) continue;
+      uint64_t& home = homes[static_cast<size_t>(tier)];
+      home += random() % 8 == 0 ? random() % 6 : 0;  // holes
+      tile.home = home;
+      home += tile.size_bytes;
+    }
+    options.device_bytes = homes[0] + 10 + random() % 30;
+    options.pinned_bytes = homes[1] + 12 + random() % 40;
+    const auto plan = MakePlan(trace, options);
+    if (!plan.ok()) {
+      ASSERT_TRUE(absl::IsResourceExhausted(plan.status())) << plan.status();
+      ++refused;
+      continue;
+    }
+    ++planned;
+    const auto step = Simulate(trace, *plan, Rates());
+    ASSERT_TRUE(step.ok()) << step.status() << " policy " << Name(options.policy);
+    ASSERT_EQ(step->bytes, plan->bytes);
+    for (const Op& op : plan->ops) {
+      const TraceTile& tile = trace.tiles[op.tile];
+      if (tile.home == kNoHome) continue;
+      ASSERT_NE(op.kind, Op::Kind::kRead) << op.tile;
+      ASSERT_NE(op.kind, Op::Kind::kWrite) << op.tile;
+      if (op.tier == *tile.rest) {
+        ASSERT_EQ(op.offset, tile.home);
+      }
+    }
+    for (const Place& place : plan->seam) {
+      const TraceTile& tile = trace.tiles[place.tile];
+      ASSERT_TRUE(!tile.rest || *tile.rest == place.tier);
+    }
+    const BytesBound bound = BoundBytes(trace, options, plan->bytes);
+    ASSERT_LE(bound.nvme, plan->bytes.nvme());
+    ASSERT_LE(bound.nvme_read, plan->bytes[Link::kRead]);
+    ASSERT_LE(bound.nvme_written, plan->bytes[Link::kWrite]);
+    ASSERT_LE(bound.device, plan->bytes.device());
+  }
+  std::printf("%d planned, %d refused\n", planned, refused);
+  EXPECT_GT(planned, 5 * refused);
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, Placed,
+                         testing::Values(Policy::kPlanned, Policy::kLru, Policy::kFifo,
+                                         Policy::kPrefix, Policy::kNone),
+                         [](const auto& policy) { return std::string(Name(policy.param)); });
+
+}  // namespace
+}  // namespace spillway::plan
