@@ -33,5 +33,25 @@ TEST(SameNumbers, OfASampleOfWays) {
   for (const Way& way : ways) ExpectSameNumbers(way, way.precision == "fp32" ? fp32 : amp);
 }
 
+// Where roles rest is nothing to the numbers.
+TEST(SameNumbers, OfPlacements) {
+  const Numbers expected = NumbersInMemory("fp16-amp");
+  for (const Arguments& placed :
+       {Arguments{"--place", "optimizer=nvme,gradients=pinned,parameters=device"},
+        Arguments{"--place", "parameters=nvme,gradients=nvme", "--activation-tier", "nvme"},
+        Arguments{"--place", "optimizer=pinned", "--activation-tier", "pinned"},
+        Arguments{"--place", "gradients=device,moments=nvme", "--policy", "demand"},
+        Arguments{"--activation-tier", "nvme", "--policy", "lru", "--checkpoint-activations",
+                  "on"}}) {
+    SCOPED_TRACE(placed[1] + " " + placed.back());
+    const Training training;
+    const Ended ended =
+        RunCommand(StepsOf(training, "fp16-amp") + Arguments{"--store", training.store()} + placed);
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_EQ(training.NumbersOf(ended.json()), expected);
+    EXPECT_FALSE(ended.json().at("placement").empty());
+  }
+}
+
 }  // namespace
 }  // namespace spillway::test

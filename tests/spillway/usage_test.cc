@@ -76,6 +76,8 @@ TEST(Usage, EveryFlagOfTrainIsInItsHelp) {
                            "--commit-every",
                            "--page-bytes",
                            "--io",
+                           "--place",
+                           "--activation-tier",
                            "--device",
                            "--log-json",
                            "--trace",

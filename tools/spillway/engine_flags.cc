@@ -74,6 +74,7 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
        {"demand", Policy::kOnDemand}},
       "What decides which bytes stay in which tier, with a store: a plan of the step, "
       "a cache's rule, or demand alone. Numbers computed do not depend on it");
+  AddPlacementFlags(app, &flags->placement);
   AddDevice(app, "--device", &flags->device,
             "Where to compute; the host alone until there are GPU kernels");
   AddInteger(app, "--threads", &flags->threads, 1, kMostThreads,
@@ -95,6 +96,12 @@ absl::Status CheckEngineFlags(const EngineFlags& flags) {
   if (folders.size() != flags.store.size()) return UsageError("--store names a folder twice");
   if (flags.store.empty() && flags.store_bytes != kUnlimited) {
     return UsageError("--store-bytes is for a store; give --store DIR too");
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(const Placement placement, PlacementOf(flags.placement));
+  const bool on_nvme =
+      std::find(placement.begin(), placement.end(), Tier::kNvme) != placement.end();
+  if (flags.store.empty() && on_nvme) {
+    return UsageError("nothing can rest on nvme without a store; give --store DIR too");
   }
   return absl::OkStatus();
 }
@@ -133,6 +140,7 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, Ope
   options.timeline_events = flags.timeline_events;
   options.calibration = CalibrationOf(flags.calibrate, need);
   options.policy = flags.policy;
+  SPILLWAY_ASSIGN_OR_RETURN(options.placement, PlacementOf(flags.placement));
   options.stop = &stop;
   options.announce = [](std::string_view text) {
     absl::FPrintF(stderr, "note: %s\n", std::string(text));

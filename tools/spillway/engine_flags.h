@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "spillway/engine.h"
+#include "tools/spillway/placement_flags.h"
 #include "tools/spillway/store_room.h"
 #include "tools/trainer/model.h"
 
@@ -35,6 +36,7 @@ struct EngineFlags {
   Device device = Device::Host();
   CalibrateChoice calibrate = CalibrateChoice::kAuto;
   Policy policy = Policy::kPlanned;
+  PlacementFlags placement;
   uint64_t timeline_events = 0;  // see EngineOptions; no flag of its own
   int64_t threads = 0;           // 0 until AddEngineFlags puts the number of cores
 };

@@ -84,6 +84,12 @@ void AddEngineFigures(const EngineStats& stats, uint64_t workspace_bytes, Json* 
       {"written_bytes",
        {{"nvme", plan.nvme.written_bytes}, {"pinned", plan.pinned.written_bytes}}}};
   if (!plan.not_planned.empty()) (*json)["plan"]["not_planned"] = plan.not_planned;
+  Json placement = Json::object();
+  for (int role = 0; role < kNumRoles; ++role) {
+    if (const auto tier = stats.placement[role])
+      placement[std::string(Name(static_cast<Role>(role)))] = std::string(Name(*tier));
+  }
+  (*json)["placement"] = placement;
   (*json)["bytes_bound"] = plan.bytes_bound;
   (*json)["nvme_bytes_bound"] = plan.nvme_bytes_bound;
   (*json)["io"] = stats.io_engine;
@@ -125,6 +131,14 @@ std::string ToText(const TrainReport& report) {
     AppendPeakRow(Name(static_cast<Role>(role)), stats.role_tiers[role], &text);
   }
   AppendPeakRow("all together", stats.tiers, &text);
+  std::string placed;
+  for (int role = 0; role < kNumRoles; ++role) {
+    if (const auto tier = stats.placement[role]) {
+      absl::StrAppendFormat(&placed, "%s %s=%s", placed.empty() ? "" : ",",
+                            std::string(Name(static_cast<Role>(role))), std::string(Name(*tier)));
+    }
+  }
+  if (!placed.empty()) absl::StrAppendFormat(&text, "placed:%s\n", placed);
   absl::StrAppendFormat(&text, "workspace %s beside them; %s resident at most\n",
                         base::FormatBytes(report.workspace_bytes),
                         base::FormatBytes(PeakRssBytes()));
