@@ -139,10 +139,10 @@ std::string Panel(const std::vector<Point>& points, double left, const char* tit
     const double y = kTop + kHeight * (1 - i / 4.0), x = left + kWidth * i / 4.0;
     absl::StrAppendFormat(&svg,
                           "<path d='M%.0f %.1fh%.0f' stroke='#ddd'/>"
-                          "<text x='%.0f' y='%.1f' text-anchor='end'>%.3g</text>"
+                          "<text x='%.0f' y='%.1f' text-anchor='end'>%.*f</text>"
                           "<text x='%.1f' y='%.0f' text-anchor='middle'>%d%%</text>\n",
-                          left, y, kWidth, left - 6, y + 4, most * i / 4, x, kTop + kHeight + 18,
-                          25 * i);
+                          left, y, kWidth, left - 6, y + 4, most < 10 ? 2 : 0, most * i / 4, x,
+                          kTop + kHeight + 18, 25 * i);
   }
   for (int i = plan::kNumPolicies; i-- > 0;) {
     const auto policy = static_cast<size_t>(i);
