@@ -3,8 +3,9 @@
 #include "src/plan/op_writer.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
+
+#include "absl/container/btree_map.h"
 
 namespace spillway::plan {
 namespace {
@@ -45,9 +46,11 @@ class OpVisitor : public TileVisitor {
     pinned_use_ = pinned_.keeping.first[tile];
     in_pinned_ = pinned_use_ < EndOfPinned() && pinned_.kept[EndOfPinned() - 1];
     in_lease_ = false;
-    if (device_use_ < device_.keeping.first[tile + 1]) device_offset_ = device_.offset[device_use_];
+    // Those of the period before, over the seam.
+    const uint32_t end_of_device = device_.keeping.first[tile + 1];
+    if (device_use_ < end_of_device) device_offset_ = device_.offset[end_of_device - 1];
     if (device_.keeping.has_home(tile)) device_offset_ = device_.keeping.home[tile];
-    if (pinned_use_ < EndOfPinned()) pinned_offset_ = pinned_.offset[pinned_use_];
+    if (pinned_use_ < EndOfPinned()) pinned_offset_ = pinned_.offset[EndOfPinned() - 1];
     passed_ = events_.begin(tile);
   }
 
@@ -59,6 +62,15 @@ class OpVisitor : public TileVisitor {
     EnterPinned(event, source, kBefore);
     Add(Op::Kind::kCopyIn, Tier::kDevice, event, kBefore);
     EndPinnedUse(event, kBefore);
+  }
+  void DeviceCopyComesEarly(uint32_t event) override {
+    const Keeping& device = device_.keeping;
+    if (device.has_home(tile_)) return Add(Op::Kind::kCopyIn, Tier::kDevice, event, kAfter);
+    while (device.uses[device_use_].end != AfterEvent(event)) ++device_use_;
+    device_offset_ = device_.offset[device_use_];
+    Add(Op::Kind::kCopyIn, Tier::kDevice, event, kAfter);
+    const uint32_t use = device.uses[device.Next(device_use_)].event;
+    ops_.back().before = use + (use < event ? static_cast<uint32_t>(trace_.events.size()) : 0);
   }
   void DeviceCopyEnds(uint32_t event, bool copy_out) override {
     if (copy_out) {
@@ -74,9 +86,8 @@ class OpVisitor : public TileVisitor {
     EnterPinned(event, source, kBefore);
     in_lease_ = true;
   }
-  void PinnedLeaseEnds(uint32_t event, bool, bool goes_home) override {
+  void PinnedLeaseEnds(uint32_t event, bool) override {
     in_lease_ = false;
-    if (goes_home) Add(Op::Kind::kCopyIn, Tier::kDevice, event, kAfter);
     EndPinnedUse(event, kAfter);
   }
   void PinnedVoid(uint32_t event) override {
@@ -190,12 +201,13 @@ class LastOwners {
   void Cut(uint64_t at) {
     auto it = owners_.lower_bound(at);
     if (it == owners_.begin()) return;
-    const auto before = std::prev(it);
-    if (before->second.end <= at) return;
-    owners_[at] = before->second;
-    before->second.end = at;
+    Owner& before = std::prev(it)->second;
+    if (before.end <= at) return;
+    const Owner rest = before;
+    before.end = at;
+    owners_[at] = rest;
   }
-  std::map<uint64_t, Owner> owners_;
+  absl::btree_map<uint64_t, Owner> owners_;
 };
 
 bool TakesFrame(Op::Kind kind) { return kind != Op::Kind::kWrite && kind != Op::Kind::kDrop; }
@@ -255,7 +267,7 @@ void FindSeam(const TierPlan& tier, Tier name, const std::vector<bool>& at_home,
       continue;
     }
     const uint32_t first = tier.keeping.first[tile], end = tier.keeping.first[tile + 1];
-    if (first < end && tier.kept[end - 1]) seam->push_back({tile, name, tier.offset[first]});
+    if (first < end && tier.kept[end - 1]) seam->push_back({tile, name, tier.offset[end - 1]});
   }
 }
 

@@ -72,7 +72,7 @@ void Place(const Trace& trace, Tier tier, Keeping* keeping) {
   }
   for (Use& use : keeping->uses) {
     const TraceTile& of = trace.tiles[use.tile];
-    use.away = use.kind == Use::Kind::kHold && of.rest && *of.rest != tier;
+    use.away = of.rest && *of.rest != tier;
     // What the device has at home need not go down.
     if (tier == Tier::kPinned && of.has_home(Tier::kDevice)) use.dirties = false;
   }
@@ -86,6 +86,7 @@ class PinnedUseVisitor : public TileVisitor {
     if (source == Source::kNothing || in_lease_) return;
     uses_.Hold(BeforeEvent(event), BeforeEvent(event) + 1, event).needs = source == Source::kBelow;
   }
+  void DeviceCopyComesEarly(uint32_t) override {}  // the lease holds the tile
   void DeviceCopyEnds(uint32_t event, bool copy_out) override {
     if (copy_out) uses_.Hold(AfterEvent(event), AfterEvent(event) + 1, event).dirties = true;
   }
@@ -96,8 +97,7 @@ class PinnedUseVisitor : public TileVisitor {
     use.needs = source == Source::kBelow;
     use.dirties = source == Source::kDevice;
   }
-  void PinnedLeaseEnds(uint32_t event, bool dirties, bool goes_home) override {
-    (void)goes_home;
+  void PinnedLeaseEnds(uint32_t event, bool dirties) override {
     in_lease_ = false;
     uses_.last().end = BeforeEvent(event + 1);
     uses_.last().dirties |= dirties;
@@ -148,6 +148,8 @@ Keeping DeviceUses(const Trace& trace, const EventsByTile& events, uint64_t fram
           }
         }
         if (Writes(event.access)) uses.Void(*e);
+      } else if (Writes(event.access)) {
+        uses.last().end = AfterEvent(*e);  // of the void
       }
       if (event.kind == Kind::kAcquire && Writes(event.access)) zero = false;
     }
@@ -221,6 +223,7 @@ void TileWalk::Round(TileIndex tile, TileVisitor* visitor) {
   // At home on the device, the tile never leaves it, and no tier below has its bytes.
   const bool at_home = device_.has_home(tile);
   uint32_t use = device_.first[tile];
+  const bool is_on_device = use != device_.first[tile + 1];  // at some time
   const auto tell = [visitor](const auto& call) {
     if (visitor != nullptr) call(*visitor);
   };
@@ -267,11 +270,16 @@ void TileWalk::Round(TileIndex tile, TileVisitor* visitor) {
       leave_device(*e);
       dirties = true;
       zero_ = false;
+      while (is_on_device && device_.uses[use].event != *e) ++use;  // its void
     } else if (--pinned_leases == 0) {
+      const bool comes_early = dirties && is_on_device && !at_home && kept_[use];
       const bool goes_home = at_home && !on_device_ && !zero_;
-      tell([&](TileVisitor& v) { v.PinnedLeaseEnds(*e, dirties, goes_home); });
-      on_device_ |= goes_home;
+      if (comes_early || goes_home) {
+        tell([&](TileVisitor& v) { v.DeviceCopyComesEarly(*e); });
+        on_device_ = true;
+      }
       only_on_device_ |= at_home && on_device_;
+      tell([&](TileVisitor& v) { v.PinnedLeaseEnds(*e, dirties); });
       dirties = false;
     }
   }

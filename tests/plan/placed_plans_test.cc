@@ -239,7 +239,7 @@ TEST(Placement, RandomStepsKeepToItAndNoBoundIsBroken) {
       const TraceTile& tile = trace.tiles[place.tile];
       ASSERT_TRUE(!tile.rest || *tile.rest == place.tier);
     }
-    const BytesBound bound = BoundBytes(trace, options, plan->bytes);
+    const BytesBound bound = BoundBytes(trace, options);
     ASSERT_LE(bound.nvme, plan->bytes.nvme());
     ASSERT_LE(bound.nvme_read, plan->bytes[Link::kRead]);
     ASSERT_LE(bound.nvme_written, plan->bytes[Link::kWrite]);
