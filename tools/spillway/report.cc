@@ -102,6 +102,7 @@ Json ToJson(const TrainReport& report) {
   if (run.last_evaluation) json["eval_loss"] = run.last_evaluation->loss;
   json["tokens_per_s"] = run.tokens_per_second;
   if (report.weights_hash) json["weights_hash"] = *report.weights_hash;
+  if (report.accumulation) json["accumulation"] = ToJson(*report.accumulation);
   AddEngineFigures(report.stats, report.workspace_bytes, &json);
   json["parameters"] = report.num_parameters;
   json["page_bytes"] = report.page_bytes;

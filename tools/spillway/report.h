@@ -11,6 +11,7 @@
 
 #include "nlohmann/json.hpp"
 #include "spillway/stats.h"
+#include "tools/spillway/accumulation_choice.h"
 #include "tools/trainer/trainer.h"
 
 namespace spillway::command {
@@ -23,6 +24,7 @@ struct TrainReport {
   uint64_t num_parameters = 0;
   uint64_t page_bytes = 0;
   int64_t threads = 0;
+  std::optional<AccumulationChoice> accumulation;  // of several micro-batches
   std::optional<std::string> weights_hash;
 };
 
