@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <iostream>
+#include <random>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -23,6 +24,11 @@ Arguments Flags(const std::string& precision, int accumulate) {
   return {"--precision",  precision, "--accumulate",         std::to_string(accumulate),
           "--batch",      "2",       "--loss-scale-backoff", "0.0001",
           "--loss-scale", "1e9"};
+}
+
+Arguments SmallestOf(const Arguments& arguments) {
+  std::mt19937_64 unused;
+  return Budgets(arguments, "smallest", unused);
 }
 
 Arguments InOrder(const std::string& order) { return {"--accumulation-order", order}; }
@@ -45,7 +51,7 @@ TEST_P(EachAccumulation, OrdersGiveTheSameNumbersWithinAnyBudget) {
         Arguments arguments = training.TrainInStore(4) + Flags(precision, GetParam()) +
                               InOrder(order) +
                               Arguments{"--checkpoint-activations", tight ? "on" : "off"};
-        if (tight) arguments = arguments + SmallestBudgets(arguments);
+        if (tight) arguments = arguments + SmallestOf(arguments);
         const Ended ended = RunCommand(arguments);
         ASSERT_EQ(ended.exit_code, 0) << ended.err;
         EXPECT_EQ(training.NumbersOf(ended.json()), numbers);
@@ -156,7 +162,7 @@ TEST(Accumulation, AutoTakesTheOrderThatThereIsRoomFor) {
   const Training training;
   const Arguments arguments = training.Train(1) + Arguments{"--accumulate", "8"};
   // Without a store all rests in pinned memory, of layer order eight times the activations.
-  Arguments budgets = SmallestBudgets(arguments + InOrder("micro-batch"));
+  Arguments budgets = SmallestOf(arguments + InOrder("micro-batch"));
   const Ended refused = RunCommand(arguments + InOrder("micro-batch") + budgets);
   ASSERT_EQ(refused.exit_code, 2) << refused.err;
   budgets.back() = BytesNamedIn(refused.err);
