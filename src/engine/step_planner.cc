@@ -76,7 +76,7 @@ absl::StatusOr<std::shared_ptr<const StepPlan>> StepPlanner::EndStep(
 
 absl::Status StepPlanner::MakePlan(Known* step) {
   SPILLWAY_ASSIGN_OR_RETURN(plan::Plan plan, plan::MakePlan(step->trace, options_));
-  const plan::BytesBound bound = plan::BoundBytes(step->trace, options_, plan.bytes);
+  const plan::BytesBound bound = plan::BoundBytes(step->trace, options_);
   ++plans_made_;
   step->plan = std::make_shared<const StepPlan>(StepPlan{step->trace, std::move(plan), bound});
   return absl::OkStatus();
