@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -33,6 +34,10 @@ uint64_t RoundUp(uint64_t bytes) {
 }
 uint64_t RoundDown(uint64_t bytes) { return bytes / kIoAlignment * kIoAlignment; }
 
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 double ThreadCpuSeconds() {
   timespec now;
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -58,7 +63,7 @@ PageIo::PageIo(Store* store, IoEngine* io)
 uint64_t PageIo::Hash(std::span<const std::byte> content) {
   const double start = ThreadCpuSeconds();
   const uint64_t checksum = Checksum(content);
-  hashing_.cpu_seconds += ThreadCpuSeconds() - start;
+  hashing_.seconds += ThreadCpuSeconds() - start;
   hashing_.bytes += content.size();
   return checksum;
 }
@@ -180,6 +185,7 @@ void PageIo::Open(const IoRequest& piece, Load load) {
   open_ = piece;
   open_.tag = free_loads_.back();
   free_loads_.pop_back();
+  load.op = piece.op;
   load.size_bytes = piece.size_bytes;
   loads_[open_.tag] = load;
 }
@@ -191,6 +197,8 @@ void PageIo::CloseRequest() {
 
 void PageIo::SubmitClosed() {
   if (closed_.empty()) return;
+  const double now = Now();
+  for (const IoRequest& request : closed_) moved_.Begin(static_cast<size_t>(request.op), now);
   io_->Submit(closed_);
   closed_.clear();
 }
@@ -213,7 +221,13 @@ absl::StatusOr<FileUse> PageIo::FileOf(const Extent& extent) {
 void PageIo::Collect(absl::Duration timeout) {
   const size_t before = completions_.size();
   io_->Reap(timeout, &completions_);
-  for (size_t i = before; i < completions_.size(); ++i) loads_[completions_[i].tag].file.reset();
+  const double now = Now();
+  for (size_t i = before; i < completions_.size(); ++i) {
+    Load& load = loads_[completions_[i].tag];
+    load.file.reset();
+    const uint64_t bytes = completions_[i].status.ok() ? load.size_bytes : 0;
+    moved_.End(static_cast<size_t>(load.op), now, bytes);
+  }
 }
 
 void PageIo::Forget(TensorIndex tensor, uint64_t first_page, uint64_t bytes) {

@@ -46,8 +46,10 @@ struct StepRecord {
 
 // {"v":1,"step":…,"loss":…,"grad_norm":…,"lr":…,"loss_scale":…,"skipped":…,"tokens_per_s":…,"seconds":…,
 // "read_bytes":{"nvme":…,"pinned":…},"written_bytes":{…},"stall_s":…}, a plan adding
-// "planned_bytes", "bytes_bound" and "nvme_bytes_bound" (see PlanStats), an evaluation "eval_loss",
-// "eval_windows" and "eval_seconds". Every float reads back as the same bits; one that is not
+// "planned_bytes", "bytes_bound", "nvme_bytes_bound", "time_bound_s", "compute_alone_s" and
+// "transfers_alone_s" (see PlanStats), with the step's seconds over the bound, "time_ratio", and
+// over the larger of the last two, "alone_ratio"; an evaluation "eval_loss", "eval_windows" and
+// "eval_seconds". Every float reads back as the same bits; one that is not
 // finite is null.
 std::string ToJsonLine(const StepRecord& record);
 
