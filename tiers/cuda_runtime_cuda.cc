@@ -1,22 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams and events are CUDA's own; what is added:
-// - Handles are numbers that are looked up, so that a destroyed one is never a live one's.
-// - Calls come from any thread, so each makes the device current for its time and then restores
-//   what the caller had.
-// - A notification is an event that a thread of the stream waits for. A closure in the stream
-//   (cudaLaunchHostFunc) would hold the stream up for the closure's time, and CUDA would not call
-//   it on a lost device: its waiter would wait for ever.
-// - The first error that means a lost device is kept, and is the answer from then on.
+// Streams and events are CUDA's own. Handles are numbers that are looked up, so that a destroyed
+// one is never a live one's.
 
 #include <cuda_runtime_api.h>
 #include <nvtx3/nvToolsExt.h>
 
-#include <algorithm>
-#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
 #include <string>
-#include <system_error>
-#include <thread>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -27,34 +21,16 @@
 #include "src/base/check.h"
 #include "src/base/mutex.h"
 #include "src/base/status_macros.h"
+#include "tiers/cuda_device_cuda.h"
 #include "tiers/cuda_runtime.h"
 #include "tiers/cuda_status_cuda.h"
+#include "tiers/cuda_stream_cuda.h"
 
 namespace spillway::tiers {
 namespace {
 
 constexpr uint64_t kArenaAlignmentBytes = uint64_t{2} << 20;
 constexpr uint64_t kKernelShare = 16;  // one part of so many stays free for kernels
-
-// Makes a device current for the calling thread, and the one before again when it ends.
-class DeviceScope {
- public:
-  explicit DeviceScope(int index) : index_(index) {
-    status_ = cudaGetDevice(&before_);
-    if (status_ == cudaSuccess && before_ != index_) status_ = cudaSetDevice(index_);
-  }
-  ~DeviceScope() {
-    if (status_ == cudaSuccess && before_ != index_) (void)cudaSetDevice(before_);
-  }
-  DeviceScope(const DeviceScope&) = delete;
-  DeviceScope& operator=(const DeviceScope&) = delete;
-  cudaError_t status() const { return status_; }
-
- private:
-  const int index_;
-  int before_ = 0;
-  cudaError_t status_ = cudaSuccess;
-};
 
 // A range in the timeline of NVIDIA's tools, which put what is enqueued within it under its name.
 class ProfilerRange {
@@ -78,204 +54,6 @@ class ProfilerRange {
     static const nvtxDomainHandle_t domain = nvtxDomainCreateA("spillway");
     return domain;
   }
-};
-
-// What becomes of one device. Thread-safe.
-class DeviceHealth {
- public:
-  // The error as a status; from the first lost device on, that one whatever `error` is. CUDA's own
-  // note of a failed call (cudaGetLastError) is cleared, lest a caller's launch be taken for it.
-  absl::Status Judge(cudaError_t error, std::string_view what) {
-    if (error == cudaSuccess) return absl::OkStatus();
-    (void)cudaGetLastError();
-    const absl::Status status = CudaToStatus(error, what);
-    base::MutexLock lock(&mutex_);
-    if (!lost_.ok()) return lost_;
-    if (IsLostDevice(error)) lost_ = status;
-    return status;
-  }
-  absl::Status lost() {
-    base::MutexLock lock(&mutex_);
-    return lost_;
-  }
-
- private:
-  base::Mutex mutex_;
-  absl::Status lost_ ABSL_GUARDED_BY(mutex_);
-};
-
-class CudaEvent {
- public:
-  static absl::StatusOr<std::shared_ptr<CudaEvent>> Make(DeviceHealth& health, int device) {
-    auto event = std::shared_ptr<CudaEvent>(new CudaEvent(device));
-    const DeviceScope scope(device);
-    cudaError_t error = scope.status();
-    // A thread that waits sleeps: spinning would take a processor from the optimizer.
-    if (error == cudaSuccess) {
-      error =
-          cudaEventCreateWithFlags(&event->event_, cudaEventDisableTiming | cudaEventBlockingSync);
-    }
-    SPILLWAY_RETURN_IF_ERROR(health.Judge(error, "making an event"));
-    return event;
-  }
-  // CUDA frees an event that is still to happen when it has happened.
-  ~CudaEvent() {
-    if (event_ == nullptr) return;
-    const DeviceScope scope(device_);
-    if (cudaEventDestroy(event_) != cudaSuccess) (void)cudaGetLastError();
-  }
-  CudaEvent(const CudaEvent&) = delete;
-  CudaEvent& operator=(const CudaEvent&) = delete;
-  cudaEvent_t get() const { return event_; }
-
- private:
-  explicit CudaEvent(int device) : device_(device) {}
-  const int device_;
-  cudaEvent_t event_ = nullptr;
-};
-
-// A stream and the thread that tells when its work has ended. Thread-safe. Destruction waits for
-// the work and for the notifications.
-class CudaStream {
- public:
-  static absl::StatusOr<std::shared_ptr<CudaStream>> Make(DeviceHealth* health, int device) {
-    auto stream = std::shared_ptr<CudaStream>(new CudaStream(health, device));
-    const DeviceScope scope(device);
-    cudaError_t error = scope.status();
-    if (error == cudaSuccess) {
-      error = cudaStreamCreateWithFlags(&stream->stream_, cudaStreamNonBlocking);
-    }
-    SPILLWAY_RETURN_IF_ERROR(health->Judge(error, "making a stream"));
-    try {
-      stream->thread_ = std::thread(&CudaStream::Run, stream.get());
-    } catch (const std::system_error& failure) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("cannot start a thread for a stream: ", failure.what()));
-    }
-    return stream;
-  }
-
-  ~CudaStream() {
-    if (thread_.joinable()) {
-      {
-        base::MutexLock lock(&mutex_);
-        stopping_ = true;
-        added_.NotifyOne();
-      }
-      thread_.join();
-    }
-    if (stream_ == nullptr) return;
-    const DeviceScope scope(device_);
-    (void)health_->Judge(cudaStreamSynchronize(stream_), "ending a stream");
-    (void)health_->Judge(cudaStreamDestroy(stream_), "ending a stream");
-    // On a lost device CUDA never called these; otherwise each has run by now.
-    for (Closure* left : closures_) delete left;
-  }
-  CudaStream(const CudaStream&) = delete;
-  CudaStream& operator=(const CudaStream&) = delete;
-
-  cudaStream_t get() const { return stream_; }
-
-  absl::Status Notify(Notification notification) {
-    SPILLWAY_ASSIGN_OR_RETURN(std::shared_ptr<CudaEvent> event, CudaEvent::Make(*health_, device_));
-    const DeviceScope scope(device_);
-    base::MutexLock lock(&mutex_);  // events in the order of their places in the stream
-    const cudaError_t error =
-        scope.status() != cudaSuccess ? scope.status() : cudaEventRecord(event->get(), stream_);
-    SPILLWAY_RETURN_IF_ERROR(health_->Judge(error, "marking a stream"));
-    waiting_.push_back({std::move(event), std::move(notification)});
-    ++num_asked_;
-    added_.NotifyOne();
-    return absl::OkStatus();
-  }
-
-  absl::Status Synchronize() {
-    const DeviceScope scope(device_);
-    const cudaError_t error =
-        scope.status() != cudaSuccess ? scope.status() : cudaStreamSynchronize(stream_);
-    const absl::Status status = health_->Judge(error, "waiting for a stream");
-    base::MutexLock lock(&mutex_);
-    for (const uint64_t asked = num_asked_; num_told_ < asked;) told_.Wait(&mutex_);
-    return status;
-  }
-
-  absl::Status Launch(std::function<void()> work) {
-    auto* closure = new Closure{this, std::move(work)};
-    {
-      base::MutexLock lock(&closures_mutex_);
-      closures_.push_back(closure);
-    }
-    const DeviceScope scope(device_);
-    cudaError_t error = scope.status();
-    if (error == cudaSuccess) error = cudaLaunchHostFunc(stream_, &CudaStream::RunClosure, closure);
-    if (error != cudaSuccess) Forget(closure);
-    return health_->Judge(error, "launching a closure");
-  }
-
- private:
-  struct Closure {
-    CudaStream* stream;
-    std::function<void()> work;
-  };
-  struct Waiting {
-    std::shared_ptr<CudaEvent> event;
-    Notification notification;
-  };
-
-  CudaStream(DeviceHealth* health, int device) : health_(health), device_(device) {}
-
-  static void CUDART_CB RunClosure(void* argument) {
-    auto* closure = static_cast<Closure*>(argument);
-    closure->work();
-    closure->stream->Forget(closure);
-  }
-
-  void Forget(Closure* closure) {
-    {
-      base::MutexLock lock(&closures_mutex_);
-      closures_.erase(std::find(closures_.begin(), closures_.end(), closure));
-    }
-    delete closure;
-  }
-
-  // False when there will be none.
-  bool Next(Waiting* next) {
-    base::MutexLock lock(&mutex_);
-    while (waiting_.empty() && !stopping_) added_.Wait(&mutex_);
-    if (waiting_.empty()) return false;
-    *next = std::move(waiting_.front());
-    waiting_.pop_front();
-    return true;
-  }
-
-  void Run() {
-    const DeviceScope scope(device_);
-    for (Waiting next; Next(&next);) {
-      const cudaError_t error = cudaEventSynchronize(next.event->get());
-      next.notification(health_->Judge(error, "waiting for a stream"));
-      next = {};
-      base::MutexLock lock(&mutex_);
-      ++num_told_;
-      told_.NotifyAll();
-    }
-  }
-
-  DeviceHealth* const health_;
-  const int device_;
-  cudaStream_t stream_ = nullptr;
-
-  base::Mutex mutex_;
-  base::CondVar added_;
-  std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
-  base::CondVar told_;
-  uint64_t num_asked_ ABSL_GUARDED_BY(mutex_) = 0;  // notifications
-  uint64_t num_told_ ABSL_GUARDED_BY(mutex_) = 0;   // of these
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-
-  base::Mutex closures_mutex_;  // never held while CUDA is called: CUDA's threads take it
-  std::deque<Closure*> closures_ ABSL_GUARDED_BY(closures_mutex_);  // launched, not ended
-
-  std::thread thread_;
 };
 
 class CudaRuntime final : public DeviceRuntime {

@@ -76,7 +76,7 @@ void BM_Bound(benchmark::State& state) {
   if (!plan.ok()) return state.SkipWithError(std::string(plan.status().message()).c_str());
   plan::BytesBound bound;
   for (auto _ : state) {
-    bound = plan::BoundBytes(trace, options, plan->bytes);
+    bound = plan::BoundBytes(trace, options);
     benchmark::DoNotOptimize(plan::BoundSeconds(trace, options, bound, plan::Rates()));
   }
   state.counters["planned/bound"] =

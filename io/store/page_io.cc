@@ -29,6 +29,8 @@ constexpr uint32_t kNumPacks = 16;
 // ask for more must not wait for the hashing of all that came with them, while the device idles.
 constexpr uint64_t kHashedAtOnce = 1 << 20;
 
+constexpr uint64_t kTimedPages = 7;
+
 uint64_t RoundUp(uint64_t bytes) {
   return (bytes + kIoAlignment - 1) / kIoAlignment * kIoAlignment;
 }
@@ -61,17 +63,31 @@ PageIo::PageIo(Store* store, IoEngine* io)
 }
 
 uint64_t PageIo::Hash(std::span<const std::byte> content) {
+  hashed_bytes_ += content.size();
+  if (hashed_pages_++ % kTimedPages != 0) return Checksum(content);
   const double start = ThreadCpuSeconds();
   const uint64_t checksum = Checksum(content);
-  hashing_.seconds += ThreadCpuSeconds() - start;
-  hashing_.bytes += content.size();
+  timed_.seconds += ThreadCpuSeconds() - start;
+  timed_.bytes += content.size();
   return checksum;
+}
+
+base::Busy PageIo::hashing() const {
+  if (timed_.bytes == 0) return {};
+  const double share = static_cast<double>(hashed_bytes_) / static_cast<double>(timed_.bytes);
+  return {hashed_bytes_, timed_.seconds * share};
 }
 
 // --- Making requests ---
 
-PageIo::Operation& PageIo::Begin(OperationId id, uint64_t tag, IoOp op, TensorIndex tensor,
-                                 uint64_t first_page, uint64_t bytes, std::byte* memory) {
+PageIo::OperationId PageIo::Begin(uint64_t tag, IoOp op, TensorIndex tensor, uint64_t first_page,
+                                  uint64_t bytes, std::byte* memory) {
+  if (free_operations_.empty()) {
+    free_operations_.push_back(static_cast<OperationId>(operations_.size()));
+    operations_.emplace_back();
+  }
+  const OperationId id = free_operations_.back();
+  free_operations_.pop_back();
   Operation& operation = operations_[id];
   operation.tag = tag;
   operation.op = op;
@@ -79,14 +95,20 @@ PageIo::Operation& PageIo::Begin(OperationId id, uint64_t tag, IoOp op, TensorIn
   operation.first_page = first_page;
   operation.bytes = bytes;
   operation.memory = memory;
-  operation.pages.reserve(NumPages(bytes));
-  return operation;
+  operation.pages.clear();
+  operation.holds = 1;
+  return id;
+}
+
+void PageIo::End(OperationId id) {
+  results_.push_back({operations_[id].tag, std::exchange(operations_[id].status, {})});
+  free_operations_.push_back(id);
 }
 
 void PageIo::Read(uint64_t tag, TensorIndex tensor, uint64_t first_page, uint64_t bytes,
                   std::byte* memory) {
-  const OperationId id = next_id_++;
-  Operation& operation = Begin(id, tag, IoOp::kRead, tensor, first_page, bytes, memory);
+  const OperationId id = Begin(tag, IoOp::kRead, tensor, first_page, bytes, memory);
+  Operation& operation = operations_[id];
   const absl::Status status = MakeReads(id, operation);
   if (operation.status.ok()) operation.status = status;
   CloseRequest();
@@ -111,8 +133,8 @@ absl::Status PageIo::MakeReads(OperationId id, Operation& operation) {
 
 void PageIo::Write(uint64_t tag, TensorIndex tensor, uint64_t first_page, uint64_t bytes,
                    std::byte* memory) {
-  const OperationId id = next_id_++;
-  Operation& operation = Begin(id, tag, IoOp::kWrite, tensor, first_page, bytes, memory);
+  const OperationId id = Begin(tag, IoOp::kWrite, tensor, first_page, bytes, memory);
+  Operation& operation = operations_[id];
   if (bytes > 0 && bytes <= PackedBytes(page_bytes_) && AddToPack(id, operation)) return;
   const absl::Status status = MakeWrites(id, operation);
   if (operation.status.ok()) operation.status = status;
@@ -298,14 +320,14 @@ absl::Status PageIo::WritePack(uint32_t index) {
 void PageIo::FinishPack(uint32_t index, const absl::Status& status) {
   Pack& pack = packs_[index];
   for (const OperationId id : pack.operations) {
-    auto node = operations_.extract(id);
-    Operation& operation = node.mapped();
+    Operation& operation = operations_[id];
+    operation.status = status;
     if (status.ok()) {
       PageRecord& record = operation.pages[0].record;
       record.extent = pack.extent;
       store_->Record(operation.tensor, operation.first_page, record);
     }
-    results_.push_back({operation.tag, status});
+    End(id);
   }
   if (!status.ok() && pack.extent.size_bytes > 0) store_->Release(pack.extent);
   free_packs_.push_back(index);
@@ -320,8 +342,8 @@ void PageIo::Reap(absl::Duration timeout, std::vector<Result>* results) {
     next_completion_ = 0;
     Collect(results_.empty() ? timeout : absl::ZeroDuration());
   }
-  const uint64_t enough = hashing_.bytes + kHashedAtOnce;
-  while (next_completion_ < completions_.size() && (results_.empty() || hashing_.bytes < enough)) {
+  const uint64_t enough = hashed_bytes_ + kHashedAtOnce;
+  while (next_completion_ < completions_.size() && (results_.empty() || hashed_bytes_ < enough)) {
     // Taken out: what it leads to may add to the list.
     const IoCompletion completion = std::move(completions_[next_completion_++]);
     OnCompletion(completion);
@@ -334,7 +356,7 @@ void PageIo::OnCompletion(const IoCompletion& completion) {
   const Load load = loads_[completion.tag];
   free_loads_.push_back(static_cast<uint32_t>(completion.tag));
   if (load.pack) return FinishPack(*load.pack, completion.status);
-  Operation& operation = operations_.at(load.operation);
+  Operation& operation = operations_[load.operation];
   if (operation.status.ok()) operation.status = completion.status;
   const uint64_t last = (load.begin + load.size_bytes - 1) / page_bytes_;
   for (uint64_t page = load.begin / page_bytes_; page <= last; ++page) {
@@ -382,8 +404,7 @@ void PageIo::Drop(OperationId id, Operation& operation) {
 }
 
 void PageIo::Finish(OperationId id) {
-  auto node = operations_.extract(id);
-  Operation& operation = node.mapped();
+  const Operation& operation = operations_[id];
   if (operation.op == IoOp::kWrite) {
     for (size_t page = 0; page < operation.pages.size(); ++page) {
       const PageRecord& record = operation.pages[page].record;
@@ -394,7 +415,7 @@ void PageIo::Finish(OperationId id) {
       }
     }
   }
-  results_.push_back({operation.tag, std::move(operation.status)});
+  End(id);
 }
 
 }  // namespace spillway::io

@@ -86,6 +86,9 @@ struct ResidencyOptions {
   int max_prefetches = 8;    // tiles on their way ahead of use
   int max_flushes = 16;      // tiles on their way to a commit
   uint64_t small_bytes = 0;  // tiles of at most this size are written together
+  // Frames and free runs weighed for one claim, as long as one of them will do: what a claim costs
+  // must not grow with the arena.
+  size_t most_weighed = 512;
   std::function<std::string(TileIndex)> describe;  // for messages: "tensor 'a' tile 3"
 };
 
@@ -298,6 +301,8 @@ class Residency {
     bool possible = false;  // some window would do once transfers end
   };
   Window FindWindow(Tier tier, uint64_t size_bytes, uint64_t position) const;
+  Window FindWindowFrom(ArenaMap::Segments::const_iterator begin, Tier tier, uint64_t size_bytes,
+                        uint64_t position) const;
   enum class Leave : uint8_t { kNow, kLater, kNever };
   Leave CanLeave(const ArenaMap::Segment& segment, Tier tier, uint64_t position,
                  double* cost) const;
@@ -334,6 +339,7 @@ class Residency {
   ResidencyOptions options_;
   std::deque<Tile> tiles_;
   std::array<ArenaMap, 2> arenas_;
+  std::array<uint64_t, 2> claimed_until_ = {};  // where the last claim ends: the next search begins
   std::map<ClaimKey, Claim> claims_;
   UseQueue uses_;
   Jobs acquires_, evictions_, flushes_, prefetches_;

@@ -84,10 +84,23 @@ Residency::Leave Residency::CanLeave(const ArenaMap::Segment& segment, Tier tier
   return Leave::kNow;
 }
 
+// The cheapest window of a small arena; of a large one, of the part that follows the last claim, so
+// that the search goes round. Where that part has none, of the arena from its start.
+Residency::Window Residency::FindWindow(Tier tier, uint64_t size_bytes, uint64_t position) const {
+  const ArenaMap::Segments& segments = arenas_[At(tier)].segments();
+  if (segments.size() > options_.most_weighed) {
+    const auto next = segments.lower_bound(claimed_until_[At(tier)]);
+    const Window near = FindWindowFrom(next, tier, size_bytes, position);
+    if (near.found) return near;
+  }
+  return FindWindowFrom(segments.begin(), tier, size_bytes, position);
+}
+
 // One pass with two ends: the window grows to the right until it is large enough, then sheds what
 // it can on the left. Segments that cannot leave now cut it; those that never can (a lease) also
 // cut what is possible later.
-Residency::Window Residency::FindWindow(Tier tier, uint64_t size_bytes, uint64_t position) const {
+Residency::Window Residency::FindWindowFrom(ArenaMap::Segments::const_iterator begin, Tier tier,
+                                            uint64_t size_bytes, uint64_t position) const {
   struct Part {
     uint64_t offset, size_bytes;
     double cost;
@@ -96,7 +109,11 @@ Residency::Window Residency::FindWindow(Tier tier, uint64_t size_bytes, uint64_t
   std::deque<Part> parts;
   uint64_t window_bytes = 0, possible_bytes = 0;
   double window_cost = 0;
-  for (const auto& [offset, segment] : arenas_[At(tier)].segments()) {
+  size_t weighed = 0;
+  const auto end = arenas_[At(tier)].segments().end();
+  for (auto it = begin; it != end && !(best.found && weighed >= options_.most_weighed); ++it) {
+    const auto& [offset, segment] = *it;
+    ++weighed;
     double cost = 0;
     const Leave leave = CanLeave(segment, tier, position, &cost);
     possible_bytes = leave == Leave::kNever ? 0 : possible_bytes + segment.size_bytes;
@@ -127,6 +144,7 @@ void Residency::MakeClaim(Job& job, Tier tier, uint64_t offset, uint64_t size_by
   const TileIndex index = job.tile;
   const ClaimKey key{tier, index};
   ArenaMap& arena = arenas_[At(tier)];
+  claimed_until_[At(tier)] = offset + size_bytes;
   arena.ReserveFree(offset, size_bytes, index);
   copy(tiles_[index], tier).state = Copy::State::kClaiming;
   Claim& claim = claims_[key];

@@ -92,7 +92,7 @@ TimeBound StepPlanner::BoundTime(const plan::Rates& rates) const {
 
 absl::Status StepPlanner::MakePlan(Known* step) {
   SPILLWAY_ASSIGN_OR_RETURN(plan::Plan plan, plan::MakePlan(step->trace, options_));
-  const plan::BytesBound bound = plan::BoundBytes(step->trace, options_, plan.bytes);
+  const plan::BytesBound bound = plan::BoundBytes(step->trace, options_);
   ++plans_made_;
   step->bound.emplace(step->trace, options_, bound);
   step->plan = std::make_shared<const StepPlan>(StepPlan{step->trace, std::move(plan), bound});

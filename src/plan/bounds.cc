@@ -16,9 +16,9 @@ namespace {
 // A sum that does not run over: budgets may be kUnlimited.
 uint64_t Both(uint64_t a, uint64_t b) { return a > kUnlimited - b ? kUnlimited : a + b; }
 
-uint64_t Bound(const Keeping& keeping, uint64_t capacity, uint64_t reached) {
-  const PriceOptions options{.reached_bytes = reached, .max_times = 2048};
-  const double bytes = FindPrices(keeping, capacity, options).bound_bytes;
+uint64_t Bound(const Keeping& keeping, uint64_t capacity) {
+  constexpr uint32_t kPricedTimes = 64;
+  const double bytes = FindPrices(keeping, capacity, kPricedTimes).bound_bytes;
   // What is rounded away is larger than the error of the sums.
   return static_cast<uint64_t>(std::max(0.0, std::floor(bytes * (1 - 1e-12))));
 }
@@ -102,18 +102,17 @@ class WindowScan {
 
 }  // namespace
 
-BytesBound BoundBytes(const Trace& trace, const PlanOptions& budgets, const LinkBytes& reached) {
+BytesBound BoundBytes(const Trace& trace, const PlanOptions& budgets) {
   const EventsByTile events(trace);
   BytesBound bound;
   const Keeping device = DeviceUses(trace, events, 1, /*zeros_are_free=*/true);
-  bound.device = Bound(device, budgets.device_bytes, reached.device());
+  bound.device = Bound(device, budgets.device_bytes);
   if (!budgets.has_store) return bound;
   const Keeping pooled = PooledUses(trace, events);
   const uint64_t memory = Both(budgets.device_bytes, budgets.pinned_bytes);
-  bound.nvme_read = Bound(ReadsOnly(pooled), memory, reached[Link::kRead]);
-  bound.nvme_written = Bound(WritesOnly(pooled), memory, reached[Link::kWrite]);
-  bound.nvme =
-      std::max(Bound(pooled, memory, reached.nvme()), bound.nvme_read + bound.nvme_written);
+  bound.nvme_read = Bound(ReadsOnly(pooled), memory);
+  bound.nvme_written = Bound(WritesOnly(pooled), memory);
+  bound.nvme = std::max(Bound(pooled, memory), bound.nvme_read + bound.nvme_written);
   return bound;
 }
 

@@ -25,9 +25,7 @@ struct BytesBound {
   uint64_t total() const { return nvme + device; }
 };
 
-// `reached`: what a plan moves. It speeds the search up and does not decide whether the bound is
-// true.
-BytesBound BoundBytes(const Trace& trace, const PlanOptions& budgets, const LinkBytes& reached);
+BytesBound BoundBytes(const Trace& trace, const PlanOptions& budgets);
 
 // Least seconds of a period, at rates and computing times that may be measured anew in every
 // period: what it must move is worked out once.

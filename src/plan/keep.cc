@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <random>
 #include <set>
 #include <utility>
@@ -93,7 +94,7 @@ class Planner {
       Try([&](const Candidate& candidate) {
         return Saves(candidate.epoch) / static_cast<float>(candidate.length + 1);
       });
-    const Prices prices = FindPrices(keeping_, capacity_, {.reached_bytes = best_bytes_});
+    const Prices prices = FindPrices(keeping_, capacity_, kPricedTimes);
     const auto share = [&](const Candidate& candidate) {
       float least = 1;
       ForGaps(keeping_, candidate.epoch,
@@ -110,28 +111,29 @@ class Planner {
         return share(candidate) + spread * std::generate_canonical<float, 16>(dice);
       });
     }
-    KeepForTierBelow();
+    EaseTierBelow();
     return std::move(best_);
   }
 
  private:
-  // What room is left holds tiles until the tier below asks for their bytes: they are moved all the
-  // same, but fill its room later.
-  void KeepForTierBelow() {
+  // What room is left holds tiles until the tier below asks for their bytes, or from when it has
+  // written them: they are moved all the same, but are less long in its room.
+  void EaseTierBelow() {
     RoomTree room = room_;
-    std::vector<std::pair<uint32_t, uint32_t>> gaps;  // the shortest first
+    std::vector<std::pair<uint32_t, uint32_t>> gaps;
     for (uint32_t gap = 0; gap < best_.size(); ++gap) {
       const Use& use = keeping_.uses[gap];
       if (best_[gap]) {
         room.Add(use.end, keeping_.uses[keeping_.Next(gap)].begin, keeping_.UseBytes(gap));
-      } else if (use.dirties && use.cleaned) {
+      } else if ((use.dirties && use.cleaned) || keeping_.MayComeEarly(gap)) {
         gaps.emplace_back(GapLength(keeping_, gap), gap);
       }
     }
-    std::sort(gaps.begin(), gaps.end());
+    std::sort(gaps.begin(), gaps.end(), std::greater<>());  // the longest first
     for (const auto& [length, gap] : gaps) KeepEpoch(keeping_, Epoch{gap, 1, false}, room, best_);
   }
 
+  static constexpr uint32_t kPricedTimes = 32;
   static constexpr size_t kMaxTries = 50;
   static constexpr size_t kMaxCandidatesTried = 200'000;
 

@@ -7,6 +7,11 @@
 namespace spillway::plan {
 
 void Keeping::Finish() {
+  MarkGaps();
+  SumUseBytes();
+}
+
+void Keeping::MarkGaps() {
   for (TileIndex tile = 0; tile < num_tiles(); ++tile) {
     // Twice round, since what a tile's first use finds is what its last left.
     bool dirty = false, has_bytes = true;
@@ -35,6 +40,22 @@ void Keeping::Finish() {
   }
 }
 
+void Keeping::SumUseBytes() {
+  // First what comes and goes, modulo 2^64; then the sums.
+  use_bytes.assign(num_positions + 1, 0);
+  for (const Use& use : uses) {
+    if (use.kind != Use::Kind::kHold) continue;
+    use_bytes[use.begin] += size_bytes[use.tile];
+    use_bytes[use.end] -= size_bytes[use.tile];
+  }
+  for (size_t p = 1; p < use_bytes.size(); ++p) use_bytes[p] += use_bytes[p - 1];
+  use_bytes.pop_back();
+}
+
+uint64_t Keeping::PeakUseBytes() const {
+  return *std::max_element(use_bytes.begin(), use_bytes.end());
+}
+
 void EpochsOf(const Keeping& keeping, TileIndex tile, std::vector<Epoch>* epochs) {
   for (uint32_t u = keeping.first[tile]; u < keeping.first[tile + 1]; ++u) {
     const Use& use = keeping.uses[u];
@@ -58,7 +79,8 @@ TierBytes Cost(const Keeping& keeping, const Kept& kept) {
   for (TileIndex tile = 0; tile < keeping.num_tiles(); ++tile) {
     const uint64_t bytes = keeping.size_bytes[tile];
     for (uint32_t u = keeping.first[tile]; u < keeping.first[tile + 1]; ++u) {
-      if (!kept[u] && keeping.SavesRead(u)) cost.up += bytes;
+      const bool finds_bytes = kept[u] && keeping.uses[u].kind == Use::Kind::kHold;
+      if (!finds_bytes && keeping.SavesRead(u)) cost.up += bytes;
       if (keeping.uses[u].forced_write) cost.down += bytes;
     }
     epochs.clear();
@@ -71,25 +93,6 @@ TierBytes Cost(const Keeping& keeping, const Kept& kept) {
     }
   }
   return cost;
-}
-
-std::vector<uint64_t> UseBytesByPosition(const Keeping& keeping) {
-  // First what comes and goes, modulo 2^64; then the sums.
-  std::vector<uint64_t> bytes(keeping.num_positions + 1);
-  for (uint32_t u = 0; u < keeping.uses.size(); ++u) {
-    const Use& use = keeping.uses[u];
-    if (use.kind != Use::Kind::kHold) continue;
-    bytes[use.begin] += keeping.UseBytes(u);
-    bytes[use.end] -= keeping.UseBytes(u);
-  }
-  for (size_t p = 1; p < bytes.size(); ++p) bytes[p] += bytes[p - 1];
-  bytes.resize(keeping.num_positions);
-  return bytes;
-}
-
-uint64_t PeakUseBytes(const Keeping& keeping) {
-  const std::vector<uint64_t> bytes = UseBytesByPosition(keeping);
-  return *std::max_element(bytes.begin(), bytes.end());
 }
 
 }  // namespace spillway::plan

@@ -20,12 +20,12 @@ constexpr uint32_t BeforeEvent(uint32_t event) { return kPositionsPerEvent * eve
 constexpr uint32_t AtEvent(uint32_t event) { return kPositionsPerEvent * event + 1; }
 constexpr uint32_t AfterEvent(uint32_t event) { return kPositionsPerEvent * event + 2; }
 
-// A time in which a tile must be in the tier, or a moment from which on its bytes there mean
-// nothing. A use with its gap, the time from it to the tile's next use, share an index.
+// A time in which a tile must be in the tier, or one in which its bytes there become void. A use
+// with its gap, the time from it to the tile's next use, share an index.
 struct Use {
   enum class Kind : uint8_t {
     kHold,  // in the tier from `begin` up to, not including, `end`
-    kVoid,
+    kVoid,  // from `begin`; from `end` the tier below may send the new ones
   };
   uint32_t begin = 0, end = 0;  // positions
   uint32_t event = 0;           // at which it begins
@@ -40,11 +40,13 @@ struct Use {
   bool leaves = false;        // keeping it saves nothing
 };
 
-struct Keeping {
+class Keeping {
+ public:
   uint32_t num_positions = 0;
   std::vector<uint64_t> size_bytes;  // by tile, a frame's
   std::vector<Use> uses;             // by tile, in the order in which they come
   std::vector<uint32_t> first;       // by tile: its first use; one more for the end
+  std::vector<uint64_t> use_bytes;   // by position: of uses, without what is kept; from Finish
 
   uint32_t num_tiles() const { return static_cast<uint32_t>(size_bytes.size()); }
   // The use that ends a use's gap.
@@ -56,8 +58,20 @@ struct Keeping {
   // Whether the gap saves a transfer from below.
   bool SavesRead(uint32_t use) const { return uses[Next(use)].needs; }
 
+  // Whether the bytes that the tier below writes may come at once, long before they are needed: the
+  // gap after the void is then kept.
+  bool MayComeEarly(uint32_t use) const {
+    return uses[use].kind == Use::Kind::kVoid && uses[use].end > uses[use].begin && SavesRead(use);
+  }
+
+  uint64_t PeakUseBytes() const;
+
   // To be called when `uses` and `first` are complete.
   void Finish();
+
+ private:
+  void MarkGaps();
+  void SumUseBytes();
 };
 
 // By use: the gap after it is kept.
@@ -80,10 +94,6 @@ struct TierBytes {
 };
 // What a period moves between this tier and the one below.
 TierBytes Cost(const Keeping& keeping, const Kept& kept);
-
-// Bytes that are in the tier at each position, without what is kept; and at most.
-std::vector<uint64_t> UseBytesByPosition(const Keeping& keeping);
-uint64_t PeakUseBytes(const Keeping& keeping);
 
 }  // namespace spillway::plan
 

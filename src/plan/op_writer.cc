@@ -3,8 +3,9 @@
 #include "src/plan/op_writer.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
+
+#include "absl/container/btree_map.h"
 
 namespace spillway::plan {
 namespace {
@@ -44,8 +45,10 @@ class OpVisitor : public TileVisitor {
     pinned_use_ = pinned_.keeping.first[tile];
     in_pinned_ = pinned_use_ < EndOfPinned() && pinned_.kept[EndOfPinned() - 1];
     in_lease_ = false;
-    if (device_use_ < device_.keeping.first[tile + 1]) device_offset_ = device_.offset[device_use_];
-    if (pinned_use_ < EndOfPinned()) pinned_offset_ = pinned_.offset[pinned_use_];
+    // Those of the period before, over the seam.
+    const uint32_t end_of_device = device_.keeping.first[tile + 1];
+    if (device_use_ < end_of_device) device_offset_ = device_.offset[end_of_device - 1];
+    if (pinned_use_ < EndOfPinned()) pinned_offset_ = pinned_.offset[EndOfPinned() - 1];
     passed_ = events_.begin(tile);
   }
 
@@ -57,6 +60,14 @@ class OpVisitor : public TileVisitor {
     EnterPinned(event, source, kBefore);
     Add(Op::Kind::kCopyIn, Tier::kDevice, event, kBefore);
     EndPinnedUse(event, kBefore);
+  }
+  void DeviceCopyComesEarly(uint32_t event) override {
+    const Keeping& device = device_.keeping;
+    while (device.uses[device_use_].end != AfterEvent(event)) ++device_use_;
+    device_offset_ = device_.offset[device_use_];
+    Add(Op::Kind::kCopyIn, Tier::kDevice, event, kAfter);
+    const uint32_t use = device.uses[device.Next(device_use_)].event;
+    ops_.back().before = use + (use < event ? static_cast<uint32_t>(trace_.events.size()) : 0);
   }
   void DeviceCopyEnds(uint32_t event, bool copy_out) override {
     if (copy_out) {
@@ -187,12 +198,13 @@ class LastOwners {
   void Cut(uint64_t at) {
     auto it = owners_.lower_bound(at);
     if (it == owners_.begin()) return;
-    const auto before = std::prev(it);
-    if (before->second.end <= at) return;
-    owners_[at] = before->second;
-    before->second.end = at;
+    Owner& before = std::prev(it)->second;
+    if (before.end <= at) return;
+    const Owner rest = before;
+    before.end = at;
+    owners_[at] = rest;
   }
-  std::map<uint64_t, Owner> owners_;
+  absl::btree_map<uint64_t, Owner> owners_;
 };
 
 bool TakesFrame(Op::Kind kind) { return kind != Op::Kind::kWrite && kind != Op::Kind::kDrop; }
@@ -246,7 +258,7 @@ void FindDeadlines(uint32_t num_tiles, Plan* plan) {
 void FindSeam(const TierPlan& tier, Tier name, std::vector<Place>* seam) {
   for (TileIndex tile = 0; tile < tier.keeping.num_tiles(); ++tile) {
     const uint32_t first = tier.keeping.first[tile], end = tier.keeping.first[tile + 1];
-    if (first < end && tier.kept[end - 1]) seam->push_back({tile, name, tier.offset[first]});
+    if (first < end && tier.kept[end - 1]) seam->push_back({tile, name, tier.offset[end - 1]});
   }
 }
 

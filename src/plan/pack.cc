@@ -12,12 +12,12 @@
 #include "src/plan/pack.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
 #include "absl/strings/str_cat.h"
 #include "src/base/bytes.h"
 #include "src/base/check.h"
@@ -46,13 +46,19 @@ class Packer {
       const Use& use = keeping_.uses[u];
       if (use.kind == Use::Kind::kHold && use.begin == use.end) continue;  // kept all the time
       begins[use.begin] = u;
+      if (keeping_.MayComeEarly(u)) begins[use.end] = u;
       if (use.kind == Use::Kind::kHold) ends[use.end] = u;
     }
     if (absl::Status status = PlaceOverSeam(); !status.ok()) return status;
     for (uint32_t p = 0; p <= keeping_.num_positions; ++p) {
       if (ends[p] != kNone) EndUse(ends[p]);
       if (p == keeping_.num_positions || begins[p] == kNone) continue;
-      if (absl::Status status = BeginUse(begins[p]); !status.ok()) return status;
+      const uint32_t u = begins[p];
+      if (IsVoid(u)) {
+        p == keeping_.uses[u].begin ? BecomeVoid(u) : ComeEarly(u);
+      } else if (absl::Status status = BeginUse(u); !status.ok()) {
+        return status;
+      }
     }
     return std::move(offset_);
   }
@@ -60,7 +66,7 @@ class Packer {
  private:
   static constexpr int kMaxRangesLookedAt = 8;
   static constexpr size_t kMaxBlocksLookedAt = 256;
-  using FreeRanges = std::map<uint64_t, uint64_t>;  // offset to bytes; neighbours are joined
+  using FreeRanges = absl::btree_map<uint64_t, uint64_t>;  // offset to bytes; neighbours are joined
   // A tile that lay here over the seam comes back, and whoever is here must have left by then.
   struct Return {
     uint64_t size_bytes = 0;
@@ -69,20 +75,27 @@ class Packer {
   };
 
   uint32_t Last(TileIndex tile) const { return keeping_.first[tile + 1] - 1; }
+  bool IsVoid(uint32_t u) const { return keeping_.uses[u].kind == Use::Kind::kVoid; }
+  // Of a run that begins, or ends, with a use. A void ends one and begins another.
+  uint32_t BeginOf(uint32_t u) const {
+    return IsVoid(u) ? keeping_.uses[u].end : keeping_.uses[u].begin;
+  }
+  uint32_t EndOf(uint32_t u) const {
+    return IsVoid(u) ? keeping_.uses[u].begin : keeping_.uses[u].end;
+  }
 
   // --- The seam ---
 
   // The use at which the tile comes back to stay until the period's end.
   uint32_t FirstOfLastRun(TileIndex tile) const {
     uint32_t u = Last(tile);
-    while (u > keeping_.first[tile] && kept_[u - 1]) --u;
+    while (u > keeping_.first[tile] && kept_[u - 1] && !IsVoid(u)) --u;
     return u;
   }
   uint32_t EndOfFirstRun(TileIndex tile) const {
     uint32_t u = keeping_.first[tile];
-    while (kept_[u]) ++u;
-    return keeping_.uses[u].kind == Use::Kind::kVoid ? keeping_.uses[u].begin
-                                                     : keeping_.uses[u].end;
+    while (kept_[u] && !IsVoid(u)) ++u;
+    return EndOf(u);
   }
 
   absl::Status PlaceOverSeam() {
@@ -105,10 +118,10 @@ class Packer {
       }
       Occupy(offset, tile);
       current_[tile] = Last(tile);
-      offset_[keeping_.first[tile]] = offset;
+      offset_[Last(tile)] = offset;
       if (end != kNone) {
         const uint32_t back = FirstOfLastRun(tile);
-        returns_[offset] = {bytes, tile, keeping_.uses[back].begin};
+        returns_[offset] = {bytes, tile, BeginOf(back)};
       }
       offset += bytes;
     }
@@ -117,7 +130,7 @@ class Packer {
 
   bool AllKept(TileIndex tile) const {
     for (uint32_t u = keeping_.first[tile]; u <= Last(tile); ++u) {
-      if (!kept_[u]) return false;
+      if (!kept_[u] || IsVoid(u)) return false;
     }
     return true;
   }
@@ -130,14 +143,27 @@ class Packer {
     if (!kept_[u]) Free(tile);
   }
 
+  void BecomeVoid(uint32_t u) {
+    const TileIndex tile = keeping_.uses[u].tile;
+    if (resident_[tile] != kNowhere) Free(tile);
+  }
+
+  // Only where there is room: its use can wait.
+  void ComeEarly(uint32_t u) {
+    if (!kept_[u]) return;
+    std::optional<uint64_t> offset = TakeReturn(u);
+    if (!offset) offset = FindFree(keeping_.UseBytes(u), RunEnd(u), /*lowest=*/true);
+    kept_[u] = offset.has_value();
+    if (!offset) return;
+    offset_[u] = *offset;
+    Occupy(*offset, keeping_.uses[u].tile);
+    current_[keeping_.uses[u].tile] = u;
+  }
+
   absl::Status BeginUse(uint32_t u) {
     const Use& use = keeping_.uses[u];
-    if (use.kind == Use::Kind::kVoid) {
-      if (resident_[use.tile] != kNowhere) Free(use.tile);
-      return absl::OkStatus();
-    }
     if (resident_[use.tile] == kNowhere) {
-      const std::optional<uint64_t> back = TakeReturn(use);
+      const std::optional<uint64_t> back = TakeReturn(u);
       if (back) {
         Occupy(*back, use.tile);
       } else if (absl::Status status = Place(u); !status.ok()) {
@@ -150,10 +176,11 @@ class Packer {
     return absl::OkStatus();
   }
 
-  std::optional<uint64_t> TakeReturn(const Use& use) {
-    const uint64_t offset = offset_[keeping_.first[use.tile]];
+  std::optional<uint64_t> TakeReturn(uint32_t u) {
+    const TileIndex tile = keeping_.uses[u].tile;
+    const uint64_t offset = offset_[Last(tile)];
     auto it = returns_.find(offset);
-    if (it == returns_.end() || it->second.tile != use.tile || it->second.position != use.begin) {
+    if (it == returns_.end() || it->second.tile != tile || it->second.position != BeginOf(u)) {
       return std::nullopt;
     }
     returns_.erase(it);
@@ -182,15 +209,15 @@ class Packer {
 
   // Where the run that begins at `u` ends; the tile does not stay over the seam.
   uint32_t RunEnd(uint32_t u) const {
-    while (kept_[u]) ++u;
-    const Use& last = keeping_.uses[u];
-    return last.kind == Use::Kind::kVoid ? last.begin : last.end;
+    while (kept_[u]) {
+      if (IsVoid(++u)) break;
+    }
+    return EndOf(u);
   }
   void ShortenTo(uint32_t u, uint32_t end) {
     if (RunEnd(u) <= end) return;
     while (kept_[u]) {
-      const Use& next = keeping_.uses[u + 1];
-      if ((next.kind == Use::Kind::kVoid ? next.begin : next.end) > end) break;
+      if (EndOf(u + 1) > end) break;
       ++u;
     }
     kept_[u] = false;
@@ -315,7 +342,11 @@ class Packer {
   }
 
   uint64_t CostOf(uint64_t offset, uint64_t size_bytes, TileIndex tile, uint32_t end) const {
-    if (tile != kNone) return size_bytes * (keeping_.uses[current_[tile]].dirty ? 2 : 1);
+    if (tile != kNone) {
+      const uint32_t gap = current_[tile];
+      const bool saves_read = keeping_.SavesRead(gap) && !IsVoid(gap);
+      return size_bytes * ((saves_read ? 1 : 0) + (keeping_.uses[gap].dirty ? 1 : 0));
+    }
     uint64_t cost = 0;
     ForReturns(offset, size_bytes, [&](uint64_t, const Return& back) {
       if (back.position < end) cost += back.size_bytes;
@@ -330,9 +361,9 @@ class Packer {
     kept_[gap] = false;
     Free(tile);
     if (gap == Last(tile) || !kept_[Last(tile)] || returns_.count(offset) > 0) return;
-    const bool lay_over_seam = offset == offset_[keeping_.first[tile]];
+    const bool lay_over_seam = offset == offset_[Last(tile)];
     if (!lay_over_seam) return;
-    returns_[offset] = {keeping_.size_bytes[tile], tile, keeping_.uses[FirstOfLastRun(tile)].begin};
+    returns_[offset] = {keeping_.size_bytes[tile], tile, BeginOf(FirstOfLastRun(tile))};
   }
 
   // Tiles that would come back into the range too early are not kept over the seam.
@@ -403,7 +434,7 @@ class Packer {
   }
 
   absl::Status Missing(TileIndex tile, uint64_t bytes) const {
-    const uint64_t peak = PeakUseBytes(keeping_);
+    const uint64_t peak = keeping_.PeakUseBytes();
     const std::string budget(options_.budget);
     return absl::ResourceExhaustedError(absl::StrCat(
         "plan: tile ", tile, " (", base::FormatBytes(keeping_.size_bytes[tile]),
@@ -419,14 +450,14 @@ class Packer {
   const bool compact_;
   Kept& kept_;
   FreeRanges free_;
-  std::set<std::pair<uint64_t, uint64_t>> by_size_;  // of the free ranges: size and offset
-  std::map<uint64_t, TileIndex> held_;               // by offset
-  std::map<uint64_t, Return> returns_;               // by offset
-  std::vector<uint64_t> offset_;                     // by use
-  std::vector<uint64_t> resident_;                   // by tile: offset
-  std::vector<uint32_t> current_;                    // by tile: its use, or the gap after it
-  std::vector<bool> in_use_;                         // by tile
-  uint64_t cursor_ = 0;                              // where the last frame in turn ended
+  absl::btree_set<std::pair<uint64_t, uint64_t>> by_size_;  // of the free ranges: size and offset
+  absl::btree_map<uint64_t, TileIndex> held_;               // by offset
+  absl::btree_map<uint64_t, Return> returns_;               // by offset
+  std::vector<uint64_t> offset_;                            // by use
+  std::vector<uint64_t> resident_;                          // by tile: offset
+  std::vector<uint32_t> current_;                           // by tile: its use, or the gap after it
+  std::vector<bool> in_use_;                                // by tile
+  uint64_t cursor_ = 0;                                     // where the last frame in turn ended
 };
 
 }  // namespace

@@ -21,7 +21,7 @@ namespace {
 // What a tier may be filled with, the rest being for transfers that run ahead.
 uint64_t RoomToKeep(const Keeping& keeping, uint64_t capacity, uint64_t lookahead_bytes) {
   if (lookahead_bytes == PlanOptions::kAuto)
-    lookahead_bytes = std::min(PeakUseBytes(keeping), capacity / 8);
+    lookahead_bytes = std::min(keeping.PeakUseBytes(), capacity / 8);
   return capacity - std::min(capacity, lookahead_bytes);
 }
 

@@ -1,211 +1,354 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Subgradient ascent on the prices, with Polyak's steps.
+// Newton's method on the prices. The value that is to be made largest has a kink wherever a gap is
+// as well kept as left, and all tiles of a kind have theirs at the same prices: steps along its
+// slope jump to and fro there. So it is smoothed, "kept or left" to a share, sharper with each
+// stage.
 
 #include "src/plan/prices.h"
 
 #include <algorithm>
+#include <cmath>
+#include <random>
 #include <utility>
 
 namespace spillway::plan {
 namespace {
 
-// The times that have a price: of each stretch of positions the one at which uses fill the tier
-// most. The others cost nothing, which leaves constraints away and so keeps the bound true.
+constexpr double kSharpest = 0.0012;
+constexpr size_t kMaxGapsLookedAt = 40'000;  // a round looks at so many, taken by chance
+
+// Of each stretch of positions, the one at which uses fill the tier most has a price. The others
+// cost nothing, which leaves constraints away and so keeps the bound true.
 struct Times {
-  uint32_t stretch = 1;           // positions
-  std::vector<uint32_t> at;       // positions, ascending, one of each stretch
-  std::vector<double> use_bytes;  // in the tier then, without what is kept
+  uint32_t stretch = 1;      // positions
+  std::vector<uint32_t> at;  // positions, ascending, one of each stretch
+  std::vector<double> room;  // bytes that uses leave then
+
+  size_t size() const { return at.size(); }
+  // The first time at or after a position.
+  uint32_t Of(uint32_t position) const {
+    const uint32_t time = position / stretch;
+    if (time >= at.size()) return static_cast<uint32_t>(at.size());
+    return at[time] >= position ? time : time + 1;
+  }
 };
 
-// `use_bytes` by position.
-Times ChooseTimes(const std::vector<uint64_t>& use_bytes, uint32_t max_times) {
+Times ChooseTimes(const Keeping& keeping, uint64_t capacity, uint32_t max_times) {
+  const std::vector<uint64_t>& use_bytes = keeping.use_bytes;
   Times times;
   times.stretch = static_cast<uint32_t>((use_bytes.size() + max_times - 1) / max_times);
-  for (uint32_t begin = 0; begin < use_bytes.size(); begin += times.stretch) {
-    const auto first = use_bytes.begin() + begin;
-    const auto end = use_bytes.begin() + static_cast<std::ptrdiff_t>(std::min<size_t>(
-                                             use_bytes.size(), size_t{begin} + times.stretch));
-    const auto most = std::max_element(first, end);
+  for (size_t begin = 0; begin < use_bytes.size(); begin += times.stretch) {
+    const size_t end = std::min<size_t>(use_bytes.size(), begin + times.stretch);
+    const auto most = std::max_element(use_bytes.begin() + static_cast<std::ptrdiff_t>(begin),
+                                       use_bytes.begin() + static_cast<std::ptrdiff_t>(end));
     times.at.push_back(static_cast<uint32_t>(most - use_bytes.begin()));
-    times.use_bytes.push_back(static_cast<double>(*most));
+    times.room.push_back(static_cast<double>(capacity - std::min(capacity, *most)));
   }
   return times;
 }
 
-constexpr size_t kMaxGapsLookedAt = 3'000'000;  // on each level
+// A gap as prices see it: it lasts from one time up to another; a hollow one over the seam, all
+// times but those from `first` up to `end`.
+struct PricedGap {
+  uint32_t use = 0;
+  uint32_t first = 0, end = 0;
+  bool hollow = false;
+  bool saves_read = false;
+};
 
-class Search {
- public:
-  explicit Search(const Keeping& keeping, uint64_t capacity)
-      : keeping_(keeping),
-        capacity_(static_cast<double>(capacity)),
-        use_bytes_(UseBytesByPosition(keeping)),
-        share_(keeping.uses.size()) {
-    for (TileIndex tile = 0; tile < keeping.num_tiles(); ++tile) EpochsOf(keeping, tile, &epochs_);
-    for (uint32_t u = 0; u < keeping.uses.size(); ++u) {
-      const Use& use = keeping.uses[u];
-      const auto bytes = static_cast<double>(keeping.UseBytes(u));
-      if (use.leaves && keeping.SavesRead(u)) constant_ += bytes;
-      if (use.forced_write) constant_ += bytes;
+// The gaps of some of a tier's epochs.
+struct PricedGaps {
+  struct Group {
+    double bytes = 0;
+    uint32_t first = 0;  // gap
+    uint32_t end = 0;
+    bool dirty = false;
+  };
+  std::vector<Group> groups;
+  std::vector<PricedGap> gaps;
+};
+
+// `bytes` of each epoch are multiplied by `weight`.
+PricedGaps GapsOf(const Keeping& keeping, const std::vector<Epoch>& epochs, const Times& times,
+                  double weight) {
+  PricedGaps priced;
+  for (const Epoch& epoch : epochs) {
+    const auto first = static_cast<uint32_t>(priced.gaps.size());
+    uint32_t u = epoch.first_gap;
+    for (uint32_t i = 0; i < epoch.num_gaps; ++i, u = keeping.Next(u)) {
+      const uint32_t begin = keeping.uses[u].end, end = keeping.uses[keeping.Next(u)].begin;
+      PricedGap gap{u, times.Of(begin), times.Of(end), end < begin, keeping.SavesRead(u)};
+      if (gap.hollow) std::swap(gap.first, gap.end);
+      priced.gaps.push_back(gap);
     }
+    const auto bytes = static_cast<double>(keeping.UseBytes(epoch.first_gap));
+    priced.groups.push_back(
+        {weight * bytes, first, static_cast<uint32_t>(priced.gaps.size()), epoch.dirty});
   }
+  return priced;
+}
 
-  // Few times first: the fewer, the sooner their prices are found; then more, which begin with the
-  // prices of those before.
-  Prices Run(double reached, const PriceOptions& options) {
-    Prices best;
-    for (uint32_t num_times = 8;; num_times *= 4) {
-      SetTimes(std::min(num_times, options.max_times));
-      const double value = Ascend(std::max(reached, best.bound_bytes), options.rounds);
-      if (value > best.bound_bytes) best.bound_bytes = value;
-      if (num_times >= std::min(options.max_times, keeping_.num_positions)) break;
+// A square matrix, by rows.
+class Matrix {
+ public:
+  explicit Matrix(size_t size) : size_(size), values_(size * size) {}
+  double& at(size_t i, size_t j) { return values_[i * size_ + j]; }
+  double at(size_t i, size_t j) const { return values_[i * size_ + j]; }
+
+  // From a sum over intervals, by first and end, to the sum over those that hold i and j >= i.
+  void SumOverHolders() {
+    for (size_t i = 1; i < size_; ++i) {
+      for (size_t j = 0; j < size_; ++j) at(i, j) += at(i - 1, j);
     }
-    best.share = std::move(share_);
-    return best;
+    for (size_t i = 0; i < size_; ++i) {
+      double sum = 0;
+      for (size_t j = size_; j-- > 0;) sum = std::exchange(at(i, j), sum) + sum;
+    }
   }
 
  private:
-  // Prices go to the new times nearest to their old.
-  void SetTimes(uint32_t num_times) {
-    const Times before = std::exchange(times_, ChooseTimes(use_bytes_, num_times));
-    const std::vector<double> old_price = std::exchange(price_, {});
-    price_.assign(times_.at.size(), 0);
-    for (size_t t = 0; t < old_price.size(); ++t) {
-      const uint32_t at = TimeOf(before.at[t]);
-      price_[std::min<size_t>(at, price_.size() - 1)] += old_price[t];
-    }
-    room_.clear();
-    for (const double use_bytes : times_.use_bytes) room_.push_back(capacity_ - use_bytes);
-    first_time_.resize(keeping_.uses.size());
-    end_time_.resize(keeping_.uses.size());
-    for (uint32_t u = 0; u < keeping_.uses.size(); ++u) {
-      first_time_[u] = TimeOf(keeping_.uses[u].end);
-      end_time_[u] = TimeOf(keeping_.uses[keeping_.Next(u)].begin);
-    }
-  }
-
-  // The best value found; leaves its prices.
-  double Ascend(double reached, int rounds) {
-    double best = 0;
-    std::vector<double> best_price = price_;
-    double pace = 1;
-    int since_best = 0;
-    for (int round = 0; round < rounds; ++round) {
-      const double value = Evaluate();
-      if (round == 0 || value > best) {
-        best = value;
-        best_price = price_;
-        since_best = 0;
-      } else if (++since_best == 5) {
-        pace /= 2;
-        since_best = 0;
-        price_ = best_price;
-        Evaluate();
-      }
-      if (!Step(pace * (std::max(reached, best * 1.0001) - value))) break;
-    }
-    price_ = best_price;
-    return best;
-  }
-
-  // The first time at or after a position.
-  uint32_t TimeOf(uint32_t position) const {
-    const uint32_t time = position / times_.stretch;
-    if (time >= times_.at.size()) return static_cast<uint32_t>(times_.at.size());
-    return times_.at[time] >= position ? time : time + 1;
-  }
-
-  void Accumulate() {
-    sum_.assign(price_.size() + 1, 0);
-    for (size_t t = 0; t < price_.size(); ++t) sum_[t + 1] = sum_[t] + price_[t];
-  }
-
-  // A gap that ends at or before its begin goes over the seam.
-  bool Wraps(uint32_t gap) const {
-    return keeping_.uses[keeping_.Next(gap)].begin < keeping_.uses[gap].end;
-  }
-  double PriceOf(uint32_t gap) const {
-    const double straight = sum_[end_time_[gap]] - sum_[first_time_[gap]];
-    return Wraps(gap) ? straight + sum_.back() : straight;
-  }
-  void Fill(uint32_t gap, double bytes) {
-    excess_[first_time_[gap]] += bytes;
-    excess_[end_time_[gap]] -= bytes;
-    if (Wraps(gap)) excess_[0] += bytes;
-  }
-
-  // The least that keeping costs at these prices; leaves in excess_ by how much it overfills.
-  double Evaluate() {
-    Accumulate();
-    excess_.assign(price_.size() + 1, 0);
-    double value = constant_;
-    for (const Epoch& epoch : epochs_) {
-      const auto bytes = static_cast<double>(keeping_.UseBytes(epoch.first_gap));
-      double all = 0, some = epoch.dirty ? 1 : 0;
-      ForEachGap(epoch, [&](uint32_t gap, double price, double saves) {
-        (void)gap;
-        all += price;
-        some += std::min(price, saves);
-      });
-      const bool keep_all = epoch.dirty && all < some;
-      value += bytes * (keep_all ? all : some);
-      ForEachGap(epoch, [&](uint32_t gap, double price, double saves) {
-        const bool keep = keep_all || price < saves;
-        if (keep) Fill(gap, bytes);
-        share_[gap] += kShareStep * ((keep ? 1.0F : 0.0F) - share_[gap]);
-      });
-    }
-    double filled = 0;
-    for (size_t t = 0; t < price_.size(); ++t) {
-      filled += excess_[t];
-      excess_[t] = filled - room_[t];
-      value -= price_[t] * room_[t];
-    }
-    return value;
-  }
-
-  template <typename Visit>
-  void ForEachGap(const Epoch& epoch, const Visit& visit) const {
-    uint32_t gap = epoch.first_gap;
-    for (uint32_t i = 0; i < epoch.num_gaps; ++i, gap = keeping_.Next(gap))
-      visit(gap, PriceOf(gap), keeping_.SavesRead(gap) ? 1.0 : 0.0);
-  }
-
-  // False at an optimum.
-  bool Step(double distance) {
-    double norm = 0;
-    for (size_t t = 0; t < price_.size(); ++t) {
-      const bool stays = price_[t] == 0 && excess_[t] < 0;
-      if (!stays) norm += excess_[t] * excess_[t];
-    }
-    if (norm == 0 || distance <= 0) return false;
-    for (size_t t = 0; t < price_.size(); ++t)
-      price_[t] = std::max(0.0, price_[t] + distance / norm * excess_[t]);
-    return true;
-  }
-
-  static constexpr float kShareStep = 0.02F;
-
-  const Keeping& keeping_;
-  const double capacity_;
-  const std::vector<uint64_t> use_bytes_;  // by position, without what is kept
-  Times times_;
-  std::vector<double> room_;  // by time: the capacity that uses leave
-  std::vector<uint32_t> first_time_, end_time_;
-  std::vector<Epoch> epochs_;
-  double constant_ = 0;  // bytes that move whatever is kept
-  std::vector<double> price_, sum_, excess_;
-  std::vector<float> share_;
+  size_t size_;
+  std::vector<double> values_;
 };
+
+// Solves `a` x = b for a symmetric positive matrix of which the upper half is given.
+std::vector<double> Solve(Matrix a, size_t size, std::vector<double> b) {
+  for (size_t k = 0; k < size; ++k) {
+    const double pivot = a.at(k, k);
+    for (size_t i = k + 1; i < size; ++i) {
+      const double factor = a.at(k, i) / pivot;
+      if (factor == 0) continue;
+      for (size_t j = i; j < size; ++j) a.at(i, j) -= factor * a.at(k, j);
+      b[i] -= factor * b[k];
+    }
+  }
+  for (size_t k = size; k-- > 0;) {
+    for (size_t j = k + 1; j < size; ++j) b[k] -= a.at(k, j) * b[j];
+    b[k] /= a.at(k, k);
+  }
+  return b;
+}
+
+// The lesser of two costs, smoothed, and the share of the first.
+struct Softened {
+  double softness;
+  double Least(double a, double b, double* share) const {
+    const double away = std::clamp((a - b) / softness, -40.0, 40.0);
+    *share = 1 / (1 + std::exp(away));
+    return std::min(a, b) - softness * std::log1p(std::exp(-std::abs(away)));
+  }
+};
+
+std::vector<double> Sums(const std::vector<double>& price) {
+  std::vector<double> sum(price.size() + 1);
+  for (size_t t = 0; t < price.size(); ++t) sum[t + 1] = sum[t] + price[t];
+  return sum;
+}
+
+// The prices through a gap.
+double CostOf(const PricedGap& gap, const std::vector<double>& sum) {
+  const double inside = sum[gap.end] - sum[gap.first];
+  return gap.hollow ? sum.back() - inside : inside;
+}
+
+// The search for prices. Bytes are shares of all bytes in gaps.
+class Search {
+ public:
+  Search(const PricedGaps& priced, const Times& times) : priced_(priced), num_times_(times.size()) {
+    double all = 0;
+    for (const PricedGaps::Group& group : priced.groups) all += group.bytes;
+    scale_ = 1 / std::max(all, 1.0);
+    // Where uses fill the tier, prices would grow for ever.
+    for (const double room : times.room) room_.push_back(std::max(room * scale_, 1e-4));
+    price_.assign(num_times_, 1.0 / static_cast<double>(num_times_));
+  }
+
+  std::vector<double> Run() {
+    for (double softness = 0.3; softness >= kSharpest; softness /= 2.5) {
+      for (int round = 0; round < kRoundsAStage && Improve(softness); ++round) {
+      }
+    }
+    return price_;
+  }
+
+ private:
+  static constexpr int kRoundsAStage = 8;
+
+  // One step of Newton's method; false where it no longer helps.
+  bool Improve(double softness) {
+    Evaluate(price_, softness, /*curves=*/true);
+    const double value = value_;
+    Matrix curve = Curvature();
+    const double fence = Fence(softness);
+    std::vector<double> slope = slope_;
+    for (size_t t = 0; t < num_times_; ++t)
+      curve.at(t, t) += fence / (price_[t] * price_[t]) + 1e-12;
+    const std::vector<double> way = Solve(std::move(curve), num_times_, slope);
+    double gain = 0, length = 1;
+    for (size_t t = 0; t < num_times_; ++t) {
+      gain += slope[t] * way[t];
+      if (way[t] < 0) length = std::min(length, -0.95 * price_[t] / way[t]);
+    }
+    if (gain < 1e-3 * softness * softness) return false;
+    std::vector<double> next(num_times_);
+    for (int tries = 0; tries < 12; ++tries, length /= 3) {
+      for (size_t t = 0; t < num_times_; ++t) next[t] = price_[t] + length * way[t];
+      Evaluate(next, softness, /*curves=*/false);
+      if (value_ < value + 0.1 * length * gain) continue;
+      price_.swap(next);
+      return true;
+    }
+    return false;
+  }
+
+  // A fence that keeps prices above zero.
+  double Fence(double softness) const { return 0.1 * softness / static_cast<double>(num_times_); }
+
+  void Evaluate(const std::vector<double>& price, double softness, bool curves) {
+    const std::vector<double> sum = Sums(price);
+    std::vector<double> fill(num_times_ + 1);
+    if (curves) plain_ = hollow_ = Matrix(num_times_ + 1);
+    const Softened soft{softness};
+    value_ = 0;
+    for (const PricedGaps::Group& group : priced_.groups) {
+      const double bytes = group.bytes * scale_;
+      double all = 0, some = group.dirty ? 1 : 0;
+      gap_share_.clear();
+      for (uint32_t g = group.first; g < group.end; ++g) {
+        const double cost = CostOf(priced_.gaps[g], sum);
+        all += cost;
+        gap_share_.push_back(0);
+        if (priced_.gaps[g].saves_read) some += soft.Least(cost, 1, &gap_share_.back());
+      }
+      double whole = 0;
+      value_ += bytes * (group.dirty ? soft.Least(all, some, &whole) : some);
+      const auto num_gaps = static_cast<double>(group.end - group.first);
+      for (uint32_t g = group.first; g < group.end; ++g) {
+        const PricedGap& gap = priced_.gaps[g];
+        const double alone = gap_share_[g - group.first];
+        const double kept = bytes * (whole + (1 - whole) * alone);
+        if (gap.hollow) fill[0] += kept;
+        fill[gap.first] += gap.hollow ? -kept : kept;
+        fill[gap.end] += gap.hollow ? kept : -kept;
+        if (!curves) continue;
+        // Of gaps that are kept together, n times the square of each is more than that of the sum.
+        const double curve = num_gaps * whole * (1 - whole) * (1 - alone) * (1 - alone) +
+                             (1 - whole) * alone * (1 - alone);
+        (gap.hollow ? hollow_ : plain_).at(gap.first, gap.end) += bytes * curve / softness;
+      }
+    }
+    const double fence = Fence(softness);
+    slope_.assign(num_times_, 0);
+    double filled = 0;
+    for (size_t t = 0; t < num_times_; ++t) {
+      filled += fill[t];
+      slope_[t] = filled - room_[t] + fence / price[t];
+      value_ += fence * std::log(price[t]) - price[t] * room_[t];
+    }
+  }
+
+  // By how much the slope at one time falls with the price at another; the upper half.
+  Matrix Curvature() {
+    double hollow = 0;
+    for (size_t i = 0; i <= num_times_; ++i) {
+      for (size_t j = 0; j <= num_times_; ++j) hollow += hollow_.at(i, j);
+    }
+    plain_.SumOverHolders();
+    hollow_.SumOverHolders();
+    Matrix curve(num_times_);
+    for (size_t i = 0; i < num_times_; ++i) {
+      for (size_t j = i; j < num_times_; ++j) {
+        curve.at(i, j) =
+            plain_.at(i, j) + hollow - hollow_.at(i, i) - hollow_.at(j, j) + hollow_.at(i, j);
+      }
+    }
+    return curve;
+  }
+
+  const PricedGaps& priced_;
+  const size_t num_times_;
+  double scale_ = 1;
+  std::vector<double> room_, price_;
+  // Of the last evaluation.
+  double value_ = 0;
+  std::vector<double> slope_;
+  Matrix plain_{0}, hollow_{0};    // curvature by a gap's first and end
+  std::vector<double> gap_share_;  // of one epoch: of each gap if they are not kept together
+};
+
+// What no way of keeping beats at these prices, without what moves in any case.
+double Bound(const PricedGaps& priced, const Times& times, const std::vector<double>& price) {
+  const std::vector<double> sum = Sums(price);
+  double bound = 0;
+  for (const PricedGaps::Group& group : priced.groups) {
+    double all = 0, some = group.dirty ? 1 : 0;
+    for (uint32_t g = group.first; g < group.end; ++g) {
+      const double cost = CostOf(priced.gaps[g], sum);
+      all += cost;
+      if (priced.gaps[g].saves_read) some += std::min(cost, 1.0);
+    }
+    bound += group.bytes * (group.dirty ? std::min(all, some) : some);
+  }
+  for (size_t t = 0; t < times.size(); ++t) bound -= price[t] * times.room[t];
+  return bound;
+}
+
+std::vector<float> Shares(const PricedGaps& priced, const std::vector<double>& price,
+                          size_t num_uses) {
+  const std::vector<double> sum = Sums(price);
+  const Softened soft{kSharpest};
+  std::vector<float> shares(num_uses);
+  for (const PricedGaps::Group& group : priced.groups) {
+    double all = 0, some = 1, whole = 0;
+    for (uint32_t g = group.first; g < group.end; ++g) {
+      const double cost = CostOf(priced.gaps[g], sum);
+      double alone = 0;
+      all += cost;
+      if (priced.gaps[g].saves_read) some += soft.Least(cost, 1, &alone);
+      shares[priced.gaps[g].use] = static_cast<float>(alone);
+    }
+    if (!group.dirty) continue;
+    soft.Least(all, some, &whole);
+    for (uint32_t g = group.first; g < group.end; ++g) {
+      float& share = shares[priced.gaps[g].use];
+      share = static_cast<float>(whole + (1 - whole) * static_cast<double>(share));
+    }
+  }
+  return shares;
+}
 
 }  // namespace
 
-Prices FindPrices(const Keeping& keeping, uint64_t capacity, PriceOptions options) {
-  // A round looks at every gap: long traces get fewer.
-  const auto affordable = static_cast<int>(kMaxGapsLookedAt / (keeping.uses.size() + 1));
-  options.rounds = std::min(options.rounds, std::max(8, affordable));
-  return Search(keeping, capacity).Run(static_cast<double>(options.reached_bytes), options);
+Prices FindPrices(const Keeping& keeping, uint64_t capacity, uint32_t max_times) {
+  const Times times = ChooseTimes(keeping, capacity, max_times);
+  std::vector<Epoch> epochs;
+  for (TileIndex tile = 0; tile < keeping.num_tiles(); ++tile) EpochsOf(keeping, tile, &epochs);
+  const PricedGaps priced = GapsOf(keeping, epochs, times, 1);
+  std::vector<double> price;
+  if (priced.gaps.size() <= kMaxGapsLookedAt) {
+    price = Search(priced, times).Run();
+  } else {
+    std::minstd_rand dice(1);
+    const double share =
+        static_cast<double>(kMaxGapsLookedAt) / static_cast<double>(priced.gaps.size());
+    std::vector<Epoch> some;
+    for (const Epoch& epoch : epochs) {
+      if (std::generate_canonical<float, 16>(dice) < share) some.push_back(epoch);
+    }
+    price = Search(GapsOf(keeping, some, times, 1 / share), times).Run();
+  }
+  Prices prices;
+  double constant = 0;
+  for (uint32_t u = 0; u < keeping.uses.size(); ++u) {
+    const Use& use = keeping.uses[u];
+    const auto bytes = static_cast<double>(keeping.UseBytes(u));
+    if (use.leaves && keeping.SavesRead(u)) constant += bytes;
+    if (use.forced_write) constant += bytes;
+  }
+  prices.bound_bytes = constant + std::max(0.0, Bound(priced, times, price));
+  prices.share = Shares(priced, price, keeping.uses.size());
+  return prices;
 }
 
 }  // namespace spillway::plan

@@ -16,19 +16,12 @@ namespace spillway::plan {
 
 struct Prices {
   double bound_bytes = 0;  // no way of keeping within the capacity moves fewer
-  // By use: how much of its gap is kept, from 0 to 1, in the mean over what is best at the last
-  // prices; near the relaxation's best.
+  // By use: how much of its gap is kept, from 0 to 1, where keeping costs least at these prices.
   std::vector<float> share;
 };
 
-// `reached_bytes`: what some way of keeping moves; the nearer to the best, the faster the search.
-// More rounds, or times at which room has a price, give a tighter bound; any give a true one.
-struct PriceOptions {
-  uint64_t reached_bytes = 0;
-  int rounds = 300;
-  uint32_t max_times = 512;
-};
-Prices FindPrices(const Keeping& keeping, uint64_t capacity, PriceOptions options);
+// At more times at which room has a price the bound is tighter; it is true with any.
+Prices FindPrices(const Keeping& keeping, uint64_t capacity, uint32_t max_times);
 
 }  // namespace spillway::plan
 

@@ -24,10 +24,9 @@ class RoomTree {
     while (size_ < (num_positions_ + stretch_ - 1) / stretch_) size_ *= 2;
     most_.assign(2 * size_, 0);
     added_.assign(2 * size_, 0);
-    const std::vector<uint64_t> use_bytes = UseBytesByPosition(keeping);
     for (uint32_t p = 0; p < num_positions_; ++p) {
       uint64_t& leaf = most_[size_ + p / stretch_];
-      leaf = std::max(leaf, use_bytes[p]);
+      leaf = std::max(leaf, keeping.use_bytes[p]);
     }
     for (uint32_t node = size_ - 1; node > 0; --node)
       most_[node] = std::max(most_[2 * node], most_[2 * node + 1]);

@@ -71,6 +71,7 @@ class PinnedUseVisitor : public TileVisitor {
     if (source == Source::kNothing || in_lease_) return;
     uses_.Hold(BeforeEvent(event), BeforeEvent(event) + 1, event).needs = source == Source::kBelow;
   }
+  void DeviceCopyComesEarly(uint32_t) override {}  // the lease holds the tile
   void DeviceCopyEnds(uint32_t event, bool copy_out) override {
     if (copy_out) uses_.Hold(AfterEvent(event), AfterEvent(event) + 1, event).dirties = true;
   }
@@ -132,6 +133,8 @@ Keeping DeviceUses(const Trace& trace, const EventsByTile& events, uint64_t fram
           }
         }
         if (Writes(event.access)) uses.Void(*e);
+      } else if (Writes(event.access)) {
+        uses.last().end = AfterEvent(*e);  // of the void
       }
       if (event.kind == Kind::kAcquire && Writes(event.access)) zero = false;
     }
@@ -201,6 +204,7 @@ void TileWalk::Round(TileIndex tile, TileVisitor* visitor) {
   int device_leases = 0, pinned_leases = 0;
   bool dirties = false;
   uint32_t use = device_.first[tile];
+  const bool is_on_device = use != device_.first[tile + 1];  // at some time
   const auto tell = [visitor](const auto& call) {
     if (visitor != nullptr) call(*visitor);
   };
@@ -246,7 +250,12 @@ void TileWalk::Round(TileIndex tile, TileVisitor* visitor) {
       leave_device(*e);
       dirties = true;
       zero_ = false;
+      while (is_on_device && device_.uses[use].event != *e) ++use;  // its void
     } else if (--pinned_leases == 0) {
+      if (dirties && is_on_device && kept_[use]) {
+        tell([&](TileVisitor& v) { v.DeviceCopyComesEarly(*e); });
+        on_device_ = true;
+      }
       tell([&](TileVisitor& v) { v.PinnedLeaseEnds(*e, dirties); });
       dirties = false;
     }

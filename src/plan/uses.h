@@ -50,6 +50,8 @@ class TileVisitor {
   };
   virtual ~TileVisitor() = default;
   virtual void DeviceCopyBegins(uint32_t event, Source source) = 0;
+  // Pinned memory's lease, which wrote, ends, and its bytes go to the device at once.
+  virtual void DeviceCopyComesEarly(uint32_t event) = 0;
   // With `copy_out` its bytes go to pinned memory first.
   virtual void DeviceCopyEnds(uint32_t event, bool copy_out) = 0;
   virtual void DeviceCopyVoid(uint32_t event) = 0;

@@ -20,7 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "io/faulty_io_engine.h"
 #include "src/base/status_macros.h"
-#include "src/engine/engine_parts.h"
+#include "tests/engine/faulty_machine.h"
 #include "tests/io/io_uring_here.h"
 #include "tests/io/store/store_test_util.h"
 
@@ -32,31 +32,6 @@ using io::IoOp;
 
 constexpr uint64_t kTiles = 6;
 constexpr int kSteps = 6;
-
-// The engine with the disk beneath it.
-struct Machine {
-  std::unique_ptr<Engine> engine;
-  io::FaultyIoEngine* disk = nullptr;  // the engine's
-};
-
-absl::StatusOr<Machine> OpenMachine(EngineOptions options, uint64_t seed,
-                                    const std::vector<Fault>& from_the_start = {}) {
-  Machine machine;
-  const MakeIo make_io =
-      [&](io::IoEngineKind kind, const io::IoEngineOptions& io_options, const std::string& folder,
-          const io::Announce& announce) -> absl::StatusOr<std::unique_ptr<io::IoEngine>> {
-    SPILLWAY_ASSIGN_OR_RETURN(auto disk, io::FaultyIoEngine::Create(seed, [&](io::ResultHook hook) {
-                                io::IoEngineOptions with_hook = io_options;
-                                with_hook.result_hook = std::move(hook);
-                                return io::MakeIoEngine(kind, with_hook, folder, announce);
-                              }));
-    for (const Fault& fault : from_the_start) disk->Inject(fault);
-    machine.disk = disk.get();
-    return disk;
-  };
-  SPILLWAY_ASSIGN_OR_RETURN(machine.engine, OpenEngine(std::move(options), make_io));
-  return machine;
-}
 
 // Whole numbers, so that any loss shows.
 uint32_t Gradient(int step, uint64_t tile, uint32_t weight) {

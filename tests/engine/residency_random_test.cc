@@ -30,6 +30,7 @@ struct Setup {
   int max_held = 1;  // leases a caller holds at once
   double failure_rate = 0;
   bool restores = false;  // goes back to what the last flush wrote, now and then
+  size_t most_weighed = 512;
 };
 
 class Simulation {
@@ -81,6 +82,7 @@ class Simulation {
     options.has_store = setup.has_store;
     options.max_prefetches = 3;
     options.small_bytes = kUnit;
+    options.most_weighed = setup.most_weighed;
     options.describe = [](TileIndex tile) { return "tile " + std::to_string(tile); };
     return options;
   }
@@ -340,6 +342,11 @@ TEST(ResidencyRandom, ManyLeasesInTightBudgets) {
 
 TEST(ResidencyRandom, AmpleBudgets) {
   RunMany({.device_units = 100, .pinned_units = 100, .max_held = 5}, 50, 1500);
+}
+
+// An arena that is not weighed as a whole.
+TEST(ResidencyRandom, SearchesThatLookAtAFewFrames) {
+  RunMany({.device_units = 20, .pinned_units = 24, .max_held = 4, .most_weighed = 3}, 200, 1500);
 }
 
 TEST(ResidencyRandom, FailingTransfersLoseNothing) {

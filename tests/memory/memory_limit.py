@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A memory cgroup of either version around one child process."""
+"""A memory cgroup of either version around one child process, and the huge pages that it takes."""
 
 import contextlib
 import os
@@ -54,13 +54,32 @@ def peak_bytes(group):
     return int(path.read_text()) if path.exists() else None
 
 
-def run_in(group, command):
-    """subprocess.run of `command` inside the group."""
+def run(command, group=None):
+    """subprocess.run of `command`, inside the group if there is one; `hugetlb_bytes` is the most that was seen."""
     def join():
         (group / "cgroup.procs").write_text(str(os.getpid()))
 
-    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False,
-                          preexec_fn=join)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          preexec_fn=join if group else None) as child:
+        hugetlb_bytes = 0
+        while True:
+            try:
+                out, err = child.communicate(timeout=0.05)
+                break
+            except subprocess.TimeoutExpired:
+                hugetlb_bytes = max(hugetlb_bytes, _hugetlb_bytes(child.pid))
+    done = subprocess.CompletedProcess(command, child.returncode, out, err)
+    done.hugetlb_bytes = hugetlb_bytes
+    return done
+
+
+def _hugetlb_bytes(pid):
+    """Pages of hugetlbfs that a process has mapped: neither resident size nor the group's charge counts them."""
+    try:
+        lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("HugetlbPages:"))
 
 
 def _remove(group):

@@ -2,13 +2,13 @@
 """Training in the memory that was given: memory_test.py SPILLWAY_COMMAND
 
 Resident memory is held against budgets + workspace + 200 MiB, by the kernel (a memory cgroup of that size kills
-what exceeds it) and by the process's own high-water mark; and a small model trains in budgets near its tiles, page
-size by page size, to the same bits as without budgets.
+what exceeds it) and by the process's own high-water mark, with pages of hugetlbfs, which neither counts; none may be
+used. A model ten times as large trains within the same limit (TenTimesTest). A small model trains in budgets near its
+tiles, page size by page size, to the same bits as without budgets.
 """
 
 import json
 import pathlib
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -17,17 +17,20 @@ sys.dont_write_bytecode = True
 import memory_limit  # noqa: E402
 
 MIB = 2**20
+DEVICE_BYTES, PINNED_BYTES = 16 * MIB, 48 * MIB
 ALLOWANCE_BYTES = 200 * MIB
 
 # 44 M parameters: 16 bytes each are 671 MiB of state, twice the memory of the test.
 LARGE = {"vocab_size": 8192, "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 6,
          "num_attention_heads": 12, "num_key_value_heads": 4}
+# 440 M parameters, 6.6 GiB of state, in layers as LARGE's.
+TEN_TIMES = {**LARGE, "num_hidden_layers": 69}
 # The largest tensors, 400 x 256 in fp32, take 0.4 MB.
 SMALL = {"vocab_size": 400, "hidden_size": 256, "intermediate_size": 400, "num_hidden_layers": 4,
          "num_attention_heads": 4, "num_key_value_heads": 2}
 
 
-class MemoryTest(unittest.TestCase):
+class TrainingTest(unittest.TestCase):
     command = None
 
     def setUp(self):
@@ -39,8 +42,8 @@ class MemoryTest(unittest.TestCase):
     def make_inputs(self, sizes):
         """config.json alone (weights are random), and tokens that are powers of 7 modulo a prime."""
         model, data = self.folder / "model", self.folder / "data"
-        model.mkdir()
-        data.mkdir()
+        model.mkdir(exist_ok=True)
+        data.mkdir(exist_ok=True)
         config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
                   "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
                   "tie_word_embeddings": True, **sizes}
@@ -58,43 +61,47 @@ class MemoryTest(unittest.TestCase):
                                        "--hash-weights", "--json", *flags)]
 
     def train(self, *flags, group=None):
-        """The run's last object."""
+        """The run's last object, with `hugetlb_bytes`."""
         words = self.words(*flags)
-        if group is None:
-            done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
-        else:
-            done = memory_limit.run_in(group, words)
+        done = memory_limit.run(words, group)
         self.assertEqual(done.returncode, 0, f"{' '.join(words)}\n{done.stderr[-2000:]}")
-        return json.loads(done.stdout)
+        return {**json.loads(done.stdout), "hugetlb_bytes": done.hugetlb_bytes}
 
     def new_store(self):
         self.stores += 1
         return self.folder / f"store{self.stores}"
 
-    def check_large(self, *flags):
-        """What the memory must be is known from a run outside the group, whose numbers must be the same."""
-        self.make_inputs(LARGE)
-        device, pinned = 16 * MIB, 48 * MIB
-        flags = ("--steps", 2, "--seq", 128, *flags)
-        tight = ("--device-bytes", device, "--pinned-bytes", pinned, "--store", self.new_store())
-        free = self.train(*flags)
-        limit = device + pinned + free["workspace_bytes"] + ALLOWANCE_BYTES
-        state = 16 * free["parameters"]
-        self.assertLess(limit, 0.6 * state, "the limit would prove nothing")
+    def train_in_limit(self, limit, *flags):
+        """A run in a group of `limit` bytes, where there can be one: its last object."""
+        flags = (*flags, "--device-bytes", DEVICE_BYTES, "--pinned-bytes", PINNED_BYTES, "--store", self.new_store())
         try:
             with memory_limit.memory_group(limit) as group:
-                held = self.train(*flags, *tight, group=group)
+                held = self.train(*flags, group=group)
                 charged = memory_limit.peak_bytes(group)
         except memory_limit.Unavailable as why:
             print(f"no memory cgroup ({why}): only the high-water mark is checked", file=sys.stderr)
-            held, charged = self.train(*flags, *tight), None
-        self.assertEqual(held["weights_hash"], free["weights_hash"])
-        self.assertLessEqual(held["peak_bytes"]["device"], device)
-        self.assertLessEqual(held["peak_bytes"]["pinned"], pinned)
-        self.assertLessEqual(held["peak_rss_bytes"], limit)
+            held, charged = self.train(*flags), None
+        state = 16 * held["parameters"]
+        self.assertLess(limit, 0.6 * state, "the limit would prove nothing")
+        self.assertLessEqual(held["peak_bytes"]["device"], DEVICE_BYTES)
+        self.assertLessEqual(held["peak_bytes"]["pinned"], PINNED_BYTES)
+        self.assertEqual(held["hugetlb_bytes"], 0)
+        self.assertLessEqual(held["peak_rss_bytes"] + held["hugetlb_bytes"], limit)
         print(f"state {state / MIB:.0f} MiB, limit {limit / MIB:.0f} MiB: peak resident "
               f"{held['peak_rss_bytes'] / MIB:.0f} MiB, workspace {held['workspace_bytes'] / MIB:.0f} MiB, charged "
               f"{'unknown' if charged is None else f'{charged / MIB:.0f} MiB'}", file=sys.stderr)
+        return held
+
+
+class MemoryTest(TrainingTest):
+    def check_large(self, *flags):
+        """What the memory must be is known from a run outside the group, whose numbers must be the same."""
+        self.make_inputs(LARGE)
+        flags = ("--steps", 2, "--seq", 128, *flags)
+        free = self.train(*flags)
+        limit = DEVICE_BYTES + PINNED_BYTES + free["workspace_bytes"] + ALLOWANCE_BYTES
+        held = self.train_in_limit(limit, *flags)
+        self.assertEqual(held["weights_hash"], free["weights_hash"])
 
     def test_fp16_amp_in_a_limited_group(self):
         self.check_large("--precision", "fp16-amp")
@@ -126,6 +133,22 @@ class MemoryTest(unittest.TestCase):
         self.check_small("fp32")
 
 
+class TenTimesTest(TrainingTest):
+    def test_a_model_ten_times_as_large_in_the_same_limit(self):
+        flags = ("--steps", 2, "--seq", 32, "--precision", "fp16-amp", "--durability", "none", "--calibrate", "off")
+        self.make_inputs(LARGE)
+        small = self.train(*flags)
+        limit = DEVICE_BYTES + PINNED_BYTES + small["workspace_bytes"] + ALLOWANCE_BYTES
+        small_held = self.train_in_limit(limit, *flags)
+        self.assertEqual(small_held["weights_hash"], small["weights_hash"])
+        self.make_inputs(TEN_TIMES)
+        large = self.train_in_limit(limit, *flags)
+        self.assertAlmostEqual(large["parameters"] / small["parameters"], 10, delta=0.1)
+        # Its tiles are larger, so it may have a little more; it gets what the small one gets.
+        self.assertGreaterEqual(large["workspace_bytes"], small["workspace_bytes"])
+        self.assertEqual(large["steps"], 2)
+
+
 if __name__ == "__main__":
-    MemoryTest.command = sys.argv.pop(1)
+    TrainingTest.command = sys.argv.pop(1)
     unittest.main()

@@ -44,7 +44,7 @@ TEST(Bounds, LieBelowTheOptimumAndPlansNearIt) {
       continue;
     }
     if (!plan.ok()) continue;  // a frame is contiguous, and the optimum's need not be
-    const BytesBound bound = BoundBytes(trace, options, plan->bytes);
+    const BytesBound bound = BoundBytes(trace, options);
     ASSERT_LE(bound.nvme, best);
     ASSERT_LE(best, plan->bytes.nvme());
     ++compared;
@@ -80,7 +80,7 @@ TEST(Bounds, ACyclicScanMustReadWhatDoesNotFit) {
   PlanOptions options;
   options.pinned_bytes = 400;
   // Of four frames one is what the others pass through: 7 of 10 tiles are read again.
-  const BytesBound bound = BoundBytes(trace, options, LinkBytes{{1000, 0, 0, 0}});
+  const BytesBound bound = BoundBytes(trace, options);
   EXPECT_LE(bound.nvme, 700u);
   EXPECT_GE(bound.nvme, 600u);
   EXPECT_EQ(bound.nvme_written, 0u);
@@ -102,7 +102,7 @@ TEST(Bounds, SecondsCountWhatAWindowMustReadBeyondMemory) {
   Rates rates;
   rates.link = {1000, 1000, 1000, 1000};
   rates.nvme = rates.checksum = 1000;
-  const BytesBound bound = BoundBytes(trace, options, LinkBytes{{7000, 0, 0, 0}});
+  const BytesBound bound = BoundBytes(trace, options);
   // The computing, and of the scan's 10 s what memory could not have held at its start.
   EXPECT_GE(BoundSeconds(trace, options, bound, rates), 15.0);
   EXPECT_LE(BoundSeconds(trace, options, bound, rates), 16.0);

@@ -49,7 +49,7 @@ TEST(RandomPlans, AreCarriedOutWithinBudgetsWithoutLosingAByte) {
     const auto step = Simulate(trace, *plan, Rates());
     ASSERT_TRUE(step.ok()) << step.status() << " policy " << Name(options.policy);
     ASSERT_EQ(step->bytes, plan->bytes);
-    const BytesBound bound = BoundBytes(trace, options, plan->bytes);
+    const BytesBound bound = BoundBytes(trace, options);
     ASSERT_LE(bound.nvme, plan->bytes.nvme());
     ASSERT_LE(bound.nvme_read, plan->bytes[Link::kRead]);
     ASSERT_LE(bound.nvme_written, plan->bytes[Link::kWrite]);

@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The same numbers, however the bytes moved: configurations that must agree with training in
-// memory.
+// The same numbers, however the bytes moved: ways to train that must agree with training in memory.
+// What a way may differ in is one table, Choices; a row more is a dimension more of the grid.
 
 #ifndef SPILLWAY_TESTS_SPILLWAY_SAME_NUMBERS_H_
 #define SPILLWAY_TESTS_SPILLWAY_SAME_NUMBERS_H_
 
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -15,83 +22,118 @@
 
 namespace spillway::test {
 
-// One way for the bytes to go.
-struct Way {
-  std::string precision;
-  std::string page_bytes;
-  std::string io;
-  int folders = 1;
-  bool tight = true;  // the smallest budgets, else unlimited
-  bool checkpoint = true;
-  bool cut = false;  // stopped and resumed on the way
-};
+// One way for the bytes to go: of each dimension, what was chosen.
+using Way = std::map<std::string, std::string>;
+
+// A name that begins with -- is a flag that is given with the choice; what the others stand for,
+// ExpectSameNumbers says.
+inline const std::vector<std::pair<std::string, std::vector<std::string>>>& Choices() {
+  static const std::vector<std::pair<std::string, std::vector<std::string>>> choices = {
+      {"--precision", {"fp32", "fp16-amp"}},
+      {"--page-bytes", {"64KiB", "256KiB", "1MiB", "8MiB"}},
+      {"--io", {"posix", "uring"}},
+      {"--policy", {"planned", "lru", "fifo", "prefix", "none", "demand"}},
+      {"--checkpoint-activations", {"on", "off"}},
+      {"folders", {"one", "two"}},
+      {"budgets", {"smallest", "random", "unlimited"}},
+      {"cut", {"no", "yes"}},  // stopped on the way, and resumed
+  };
+  return choices;
+}
+
+// Where everything fits there is nothing to plan.
+inline bool IsWorthIt(const Way& way) {
+  return way.at("budgets") != "unlimited" || way.at("--policy") == "planned";
+}
 
 inline std::vector<Way> AllWays() {
-  std::vector<Way> ways;
-  for (int i = 0; i < 256; ++i) {
-    constexpr const char* kPages[] = {"64KiB", "256KiB", "1MiB", "8MiB"};
-    ways.push_back({.precision = (i & 1) != 0 ? "fp32" : "fp16-amp",
-                    .page_bytes = kPages[i >> 1 & 3],
-                    .io = (i & 8) != 0 ? "posix" : "uring",
-                    .folders = (i & 16) != 0 ? 2 : 1,
-                    .tight = (i & 32) != 0,
-                    .checkpoint = (i & 64) != 0,
-                    .cut = (i & 128) != 0});
+  std::vector<Way> ways = {{}};
+  for (const auto& [name, choices] : Choices()) {
+    std::vector<Way> longer;
+    for (const Way& way : ways) {
+      for (const std::string& choice : choices) {
+        longer.push_back(way);
+        longer.back()[name] = choice;
+      }
+    }
+    ways = std::move(longer);
   }
+  std::erase_if(ways, [](const Way& way) { return !IsWorthIt(way); });
   return ways;
 }
 
-inline std::string Describe(const Way& way) {
-  return way.precision + ", pages of " + way.page_bytes + ", " + way.io + ", " +
-         std::to_string(way.folders) + " folders, " + (way.tight ? "tight" : "unlimited") +
-         ", checkpointing " + (way.checkpoint ? "on" : "off") + (way.cut ? ", cut" : "");
+// Of a test's random choices; printed, and SPILLWAY_TEST_SEED sets it.
+inline uint64_t PrintedSeed() {
+  const char* const given = std::getenv("SPILLWAY_TEST_SEED");
+  const uint64_t seed =
+      given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
+  std::cout << "SPILLWAY_TEST_SEED=" << seed << "\n";
+  return seed;
 }
 
 // The common part: six steps that accumulate.
-inline Arguments StepsOf(const Training& training, const std::string& precision) {
-  return training.Train(6) +
-         Arguments{"--precision", precision, "--accumulate", "2", "--batch", "2"};
+inline Arguments StepsOf(const Training& training) {
+  return training.Train(6) + Arguments{"--accumulate", "2", "--batch", "2"};
 }
 
 inline Numbers NumbersInMemory(const std::string& precision) {
   const Training training;
-  const Ended ended = RunCommand(StepsOf(training, precision));
+  const Ended ended = RunCommand(StepsOf(training) + Arguments{"--precision", precision});
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
   return training.NumbersOf(ended.json());
 }
 
-// The smallest budgets that the command names for this model.
-inline Arguments SmallestBudgets(const Arguments& arguments) {
+// The smallest budgets that the command names for this model, or up to four times as much.
+inline Arguments Budgets(const Arguments& arguments, const std::string& choice,
+                         std::mt19937_64& random) {
   Arguments budgets;
+  if (choice == "unlimited") return budgets;
   for (const char* flag : {"--device-bytes", "--pinned-bytes"}) {
     const Ended refused = RunCommand(arguments + budgets + Arguments{flag, "1"});
-    budgets = budgets + Arguments{flag, BytesNamedIn(refused.err)};
+    uint64_t bytes = std::stoull("0" + BytesNamedIn(refused.err));
+    if (choice == "random") bytes += random() % (3 * bytes + 1);
+    budgets = budgets + Arguments{flag, std::to_string(bytes)};
   }
   return budgets;
 }
 
-inline void ExpectSameNumbers(const Way& way, const Numbers& expected) {
-  SCOPED_TRACE(Describe(way));
+inline std::string Words(const Arguments& arguments) {
+  std::string words;
+  for (const std::string& argument : arguments) words += " " + argument;
+  return words;
+}
+
+// What the run that went this way said at its end.
+inline Json ExpectSameNumbers(const Way& way, const Numbers& expected, std::mt19937_64& random) {
   const Training training;
-  std::string stores = training.store();
-  if (way.folders == 2) stores += "," + training / "second";
-  Arguments arguments = StepsOf(training, way.precision) + Arguments{"--store",
-                                                                     stores,
-                                                                     "--page-bytes",
-                                                                     way.page_bytes,
-                                                                     "--io",
-                                                                     way.io,
-                                                                     "--checkpoint-activations",
-                                                                     way.checkpoint ? "on" : "off"};
-  if (way.tight) arguments = arguments + SmallestBudgets(arguments);
-  if (way.cut) {
+  Arguments arguments = StepsOf(training);
+  for (const auto& [name, choice] : way) {
+    if (name.starts_with("--")) arguments = arguments + Arguments{name, choice};
+  }
+  const std::string second = way.at("folders") == "two" ? "," + training / "second" : "";
+  arguments = arguments + Arguments{"--store", training.store() + second};
+  arguments = arguments + Budgets(arguments, way.at("budgets"), random);
+  SCOPED_TRACE("spillway" + Words(arguments) + (way.at("cut") == "yes" ? ", cut" : ""));
+  if (way.at("cut") == "yes") {
     const Ended first = RunCommand(arguments + Arguments{"--stop-after", "2"});
-    ASSERT_EQ(first.exit_code, 0) << first.err;
+    EXPECT_EQ(first.exit_code, 0) << first.err;
     arguments.push_back("--resume");
   }
   const Ended ended = RunCommand(arguments);
-  ASSERT_EQ(ended.exit_code, 0) << ended.err;
-  EXPECT_EQ(training.NumbersOf(ended.json()), expected);
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  const Json json = ended.json();
+  EXPECT_EQ(training.NumbersOf(json), expected);
+  return json;
+}
+
+// The same for several ways.
+inline void ExpectSameNumbers(const std::vector<Way>& ways, uint64_t seed) {
+  const std::map<std::string, Numbers> expected = {{"fp32", NumbersInMemory("fp32")},
+                                                   {"fp16-amp", NumbersInMemory("fp16-amp")}};
+  ASSERT_EQ(expected.at("fp32").steps.size(), 6U);
+  EXPECT_NE(expected.at("fp32"), expected.at("fp16-amp"));
+  std::mt19937_64 random(seed);
+  for (const Way& way : ways) ExpectSameNumbers(way, expected.at(way.at("--precision")), random);
 }
 
 }  // namespace spillway::test

@@ -68,6 +68,23 @@ TEST(StepLog, AnEvaluationAddsFields) {
   EXPECT_THAT(ToPeopleLine(record, 10), HasSubstr("validation loss 2.5000 over 8 windows"));
 }
 
+TEST(StepLog, APlanAddsFields) {
+  StepRecord record = Example();
+  record.plan.plans = 1;
+  record.plan.steps = 7;
+  record.plan.nvme = {.read_bytes = 1000, .written_bytes = 200};
+  record.plan.pinned = {.read_bytes = 30, .written_bytes = 4};
+  record.plan.planned_bytes = 1235;
+  record.plan.bytes_bound = 1100;
+  record.plan.nvme_bytes_bound = 1090;
+  const Json json = Json::parse(ToJsonLine(record));
+  EXPECT_EQ(json["plan_steps"], 7);
+  EXPECT_EQ(json["plan_moved_bytes"], 1234);
+  EXPECT_EQ(json["planned_bytes"], 1235);
+  EXPECT_EQ(json["bytes_bound"], 1100);
+  EXPECT_EQ(json["nvme_bytes_bound"], 1090);
+}
+
 TEST(StepLog, FloatsReadBackAsTheSameBits) {
   for (const double value :
        {0.1 + 0.2, 1.0 / 3, 1e-300, 4.9e-324, 1.7976931348623157e308, 3.0, 11.090354919433594}) {

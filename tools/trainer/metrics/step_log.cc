@@ -83,9 +83,13 @@ std::string ToJsonLine(const StepRecord& record) {
       {"stall_s", record.stall_seconds},
   };
   if (record.plan.plans > 0) {
-    json["planned_bytes"] = record.plan.planned_bytes;
-    json["bytes_bound"] = record.plan.bytes_bound;
-    json["nvme_bytes_bound"] = record.plan.nvme_bytes_bound;
+    const PlanStats& plan = record.plan;
+    json["plan_steps"] = plan.steps;
+    json["plan_moved_bytes"] = plan.nvme.read_bytes + plan.nvme.written_bytes +
+                               plan.pinned.read_bytes + plan.pinned.written_bytes;
+    json["planned_bytes"] = plan.planned_bytes;
+    json["bytes_bound"] = plan.bytes_bound;
+    json["nvme_bytes_bound"] = plan.nvme_bytes_bound;
   }
   if (record.plan.time_bound_seconds > 0) {
     const double alone = std::max(record.plan.compute_seconds, record.plan.transfer_seconds);

@@ -1,0 +1,313 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""What does a step move, and how long does it take, with ever less pinned memory? Every policy on the real engine.
+
+  bench/budget_sweep.py --quick                # a small new model, about two minutes
+  bench/budget_sweep.py                        # the model and text that tools/quickstart made, about an hour
+  bench/budget_sweep.py --out bench/results    # leaves budget_sweep.json and budget_sweep.svg there
+
+Each point is one run of `spillway train` in a scratch store, with pinned memory a percentage of the state (16 bytes a
+parameter: weight and gradient in fp16, master weight and two moments in fp32) and the same device memory. The limit:
+under `planned` each step that follows its plan moves exactly the bytes that the plan foretold, no step leaves it, and
+every policy computes the same losses; the script fails otherwise. Bytes are exact on any machine, seconds only on one that does nothing else. A
+table in markdown goes to stdout.
+"""
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+sys.dont_write_bytecode = True
+import machine  # noqa: E402  (tools/machine.py)
+
+POLICIES = ("planned", "lru", "fifo", "prefix", "none", "demand")
+STATE_BYTES_PER_PARAMETER = 16
+UNPLANNED_STEPS = 2  # the first is written down, the second brings tiles to where the plan begins
+SMALL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "vocab_size": 2048,
+         "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 8, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+         "tie_word_embeddings": True}
+
+
+class Wrong(Exception):
+    """What the limit says did not hold."""
+
+
+@dataclasses.dataclass
+class Point:
+    """A policy at a budget: a step's figures once they repeat."""
+    policy: str
+    percent: float
+    pinned_budget: int
+    seconds: float
+    stall_seconds: float
+    nvme_bytes: int = 0
+    pinned_bytes: int = 0  # between pinned memory and the device
+    planned_bytes: int | None = None
+    bytes_bound: int | None = None
+    nvme_bytes_bound: int | None = None
+    not_planned: str = ""
+
+    @property
+    def moved_bytes(self):
+        return self.nvme_bytes + self.pinned_bytes
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a small new model on tokens made up here")
+    parser.add_argument("--model", type=pathlib.Path, default=ROOT / "build/quickstart/model")
+    parser.add_argument("--data", type=pathlib.Path, default=ROOT / "build/quickstart/data")
+    parser.add_argument("--spillway", type=pathlib.Path, default=ROOT / "build/release/bin/spillway")
+    parser.add_argument("--store", type=pathlib.Path, default=ROOT / "build/budget_sweep", help="folder for scratch stores")
+    parser.add_argument("--out", type=pathlib.Path, help="folder for budget_sweep.json and .svg, new after each budget")
+    parser.add_argument("--percents", default="5,10,20,30,40,50,60,70,80,90,100", help="pinned memory, %% of the state")
+    parser.add_argument("--device-percent", type=float, default=5, help="device memory, %% of the state")
+    parser.add_argument("--policies", default="planned,lru,fifo,prefix,demand", help=f"of {','.join(POLICIES)}")
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--seq", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--note", default="", help="what figures must be read with, as 'a busy machine'")
+    arguments = parser.parse_args()
+    arguments.percents = [float(word) for word in arguments.percents.split(",")]
+    arguments.policies = arguments.policies.split(",")
+    if unknown := set(arguments.policies) - set(POLICIES):
+        parser.error(f"--policies {','.join(unknown)}: there are {','.join(POLICIES)}")
+    if arguments.steps <= UNPLANNED_STEPS:
+        parser.error(f"--steps {arguments.steps}: the first {UNPLANNED_STEPS} are left out; give more")
+    needed = [(arguments.spillway, "tools/setup builds it")]
+    if not arguments.quick:
+        needed += [(path, "tools/quickstart makes it; or --quick") for path in (arguments.model, arguments.data)]
+    for path, cure in needed:
+        if not path.exists():
+            sys.exit(f"bench/budget_sweep.py: {path} is missing; {cure}")
+    return arguments
+
+
+def make_small_inputs(folder):
+    """A model's config.json, and tokens that are powers of 7 modulo a prime."""
+    model, data = folder / "model", folder / "data"
+    model.mkdir()
+    data.mkdir()
+    (model / "config.json").write_text(json.dumps(SMALL))
+    (data / "meta.json").write_text(json.dumps({"vocab_size": SMALL["vocab_size"]}))
+    tokens = [pow(7, i, 65537) % SMALL["vocab_size"] for i in range(4096)]
+    header = f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({len(tokens)},), }}"
+    header += " " * (63 - (10 + len(header)) % 64) + "\n"
+    npy = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
+    (data / "train.npy").write_bytes(npy + b"".join(token.to_bytes(2, "little") for token in tokens))
+    return model, data
+
+
+class Sweep:
+    def __init__(self, arguments, scratch):
+        self.arguments = arguments
+        self.scratch = scratch
+        model, data = make_small_inputs(scratch) if arguments.quick else (arguments.model, arguments.data)
+        # A loss scale so small that no step is skipped.
+        self.flags = ["--model", model, "--data", data, "--precision", "fp16-amp", "--loss-scale", 8192, "--seq",
+                      arguments.seq, "--batch", arguments.batch, *(["--init", "random"] if arguments.quick else [])]
+        self.parameters = self.train("--steps", 0)["parameters"]
+        self.state_bytes = STATE_BYTES_PER_PARAMETER * self.parameters
+        self.device_budget = self.share(arguments.device_percent)
+        self.losses = None
+
+    def share(self, percent):
+        return int(self.state_bytes * percent / 100)
+
+    def train(self, *flags):
+        """The run's last object."""
+        command = [str(word) for word in (self.arguments.spillway, "train", *self.flags, *flags, "--json")]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+        if done.returncode != 0:
+            sys.exit(f"bench/budget_sweep.py: {' '.join(command)}\nexited {done.returncode}: {done.stderr[-1000:]}")
+        return json.loads(done.stdout)
+
+    def measure(self, policy, percent):
+        log = self.scratch / "log.jsonl"
+        budget = self.share(percent)
+        summary = self.train("--steps", self.arguments.steps, "--policy", policy, "--device-bytes", self.device_budget,
+                             "--pinned-bytes", budget, "--store", self.scratch / "store", "--durability", "none",
+                             "--calibrate", "off", "--log-json", log)
+        steps = [json.loads(line) for line in log.read_text().splitlines()]
+        self.check_losses([step["loss"] for step in steps], f"{policy} at {percent:g}%")
+        steady = steps[UNPLANNED_STEPS:]
+        point = Point(policy=policy, percent=percent, pinned_budget=budget,
+                      seconds=statistics.median(step["seconds"] for step in steady),
+                      stall_seconds=statistics.median(step["stall_s"] for step in steady),
+                      not_planned=summary["plan"].get("not_planned", ""))
+        # Transfers that a plan's step began belong to it; without one, to the step in which they end.
+        follows = summary["plan"]["steps"] > 0
+        point.nvme_bytes, point.pinned_bytes = (both_ways(summary["plan"] if follows else steps[-1], edge)
+                                                for edge in ("nvme", "pinned"))
+        if follows:
+            point.planned_bytes = summary["plan"]["planned_bytes"]
+            point.bytes_bound, point.nvme_bytes_bound = summary["bytes_bound"], summary["nvme_bytes_bound"]
+        if policy == "planned":
+            check_planned(summary, steps, percent)
+        return point
+
+    def check_losses(self, losses, where):
+        self.losses = self.losses or losses
+        if losses != self.losses:
+            raise Wrong(f"{where}: losses {losses} are not those of the first run, {self.losses}")
+
+
+def both_ways(step, edge):
+    return step["read_bytes"][edge] + step["written_bytes"][edge]
+
+
+def check_planned(summary, steps, percent):
+    """Nothing is planned where everything fits; then nothing may move over NVMe either."""
+    plan = summary["plan"]
+    if plan["plans"] == 0:
+        if both_ways(steps[-1], "nvme"):
+            raise Wrong(f"planned at {percent:g}%: no plan was made: {plan.get('not_planned', 'no reason is given')}")
+        return
+    if plan["deviations"] or plan["steps"] < len(steps) - UNPLANNED_STEPS:
+        raise Wrong(f"planned at {percent:g}%: {plan['steps']} of {len(steps)} steps followed a plan and "
+                    f"{plan['deviations']} left it")
+    for step in steps:
+        if step.get("plan_steps", 0) and step["plan_moved_bytes"] != step["planned_bytes"]:
+            raise Wrong(f"planned at {percent:g}%: by step {step['step']} a step moved {step['plan_moved_bytes']} bytes, "
+                        f"{step['planned_bytes']} were planned")
+
+
+def row(cells):
+    return "| " + " | ".join(cells) + " |"
+
+
+def mib(size_bytes):
+    return f"{size_bytes / 2**20:,.0f}"
+
+
+def table(points, policies):
+    """A row a budget: the bounds, the plan, and of each policy MiB over NVMe and seconds."""
+    at = {(point.policy, point.percent): point for point in points}
+    yield row(["Pinned, % of state", "bound, NVMe / all", "planned / bound", *policies])
+    yield row(["---:"] * (3 + len(policies)))
+    for percent in sorted({point.percent for point in points}):
+        plan = at.get(("planned", percent))
+        bounds = ["–", "–"]
+        if plan is not None and plan.planned_bytes is not None:
+            bounds = [f"{mib(plan.nvme_bytes_bound)} / {mib(plan.bytes_bound)}",
+                      f"{plan.planned_bytes / max(plan.bytes_bound, 1):.3f}"]
+        yield row([f"{percent:g}", *bounds,
+                   *(f"{mib(point.nvme_bytes)} / {mib(point.moved_bytes)}, {point.seconds:.1f} s"
+                     for point in (at[policy, percent] for policy in policies))])
+
+
+COLORS = {"planned": "#0b6e4f", "lru": "#c1440e", "fifo": "#e09f3e", "prefix": "#3a6ea5", "none": "#8a8a8a",
+          "demand": "#7b4fa3", "bound": "#222222"}
+WIDTH, HEIGHT, LEFT, TOP, GAP = 430, 300, 62, 56, 84
+
+
+def nice_step(most):
+    """A distance between grid lines: 1, 2 or 5 times a power of ten, four to nine of them."""
+    step = 10 ** (len(str(int(max(most, 1)))) - 1) / 10
+    for factor in (1, 2, 5, 10, 20, 50):
+        if most / (step * factor) <= 8:
+            return step * factor
+    return most
+
+
+def panel(left, title, series):
+    """One plot: lines of (percent, value) by name, percent from 0 to 100."""
+    most = max((value for line in series.values() for _, value in line), default=1) * 1.05 or 1
+    x = lambda percent: left + WIDTH * percent / 100  # noqa: E731
+    y = lambda value: TOP + HEIGHT * (1 - value / most)  # noqa: E731
+    yield f'<text x="{left}" y="{TOP - 12}" font-weight="600">{title}</text>'
+    step = nice_step(most)
+    for i in range(int(most / step) + 1):
+        yield f'<path d="M{left} {y(i * step):.1f}h{WIDTH}" stroke="#ddd"/>'
+        yield f'<text x="{left - 6}" y="{y(i * step) + 4:.1f}" text-anchor="end">{i * step:g}</text>'
+    for percent in range(0, 101, 20):
+        yield f'<text x="{x(percent):.1f}" y="{TOP + HEIGHT + 18}" text-anchor="middle">{percent}</text>'
+    yield (f'<text x="{left + WIDTH / 2}" y="{TOP + HEIGHT + 38}" text-anchor="middle">pinned memory, % of the state'
+           "</text>")
+    for name, line in series.items():
+        points = " ".join(f"{x(percent):.1f},{y(value):.1f}" for percent, value in sorted(line))
+        dashes = ' stroke-dasharray="5 4"' if name == "bound" else ""
+        yield f'<polyline points="{points}" fill="none" stroke="{COLORS[name]}" stroke-width="2"{dashes}/>'
+        if name != "bound":
+            yield from (f'<circle cx="{x(percent):.1f}" cy="{y(value):.1f}" r="3" fill="{COLORS[name]}"/>'
+                        for percent, value in line)
+
+
+def legend(names):
+    for i, name in enumerate(names):
+        left = LEFT + 100 * i
+        dashes = ' stroke-dasharray="5 4"' if name == "bound" else ""
+        yield f'<path d="M{left} 18h24" stroke="{COLORS[name]}" stroke-width="2"{dashes}/>'
+        yield f'<text x="{left + 30}" y="22">{name}</text>'
+
+
+def svg(points, policies):
+    """GB a step over NVMe, and seconds a step, against pinned memory."""
+    lines = {policy: [point for point in points if point.policy == policy] for policy in policies}
+    traffic = {policy: [(p.percent, p.nvme_bytes / 1e9) for p in line] for policy, line in lines.items()}
+    bound = [(p.percent, p.nvme_bytes_bound / 1e9) for p in lines.get("planned", []) if p.nvme_bytes_bound is not None]
+    if bound:
+        traffic["bound"] = bound
+    seconds = {policy: [(p.percent, p.seconds) for p in line] for policy, line in lines.items()}
+    width, height = LEFT + WIDTH + GAP + WIDTH + 24, TOP + HEIGHT + 50
+    return "\n".join([
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
+        f'<rect width="{width}" height="{height}" fill="#fff"/>', *legend(traffic),
+        *panel(LEFT, "GB a step over NVMe", traffic), *panel(LEFT + WIDTH + GAP, "seconds a step", seconds), "</svg>"])
+
+
+def heading(sweep):
+    arguments = sweep.arguments
+    note = f" **{arguments.note}.**" if arguments.note else ""
+    return (f"{sweep.parameters / 1e6:.1f} M parameters, {mib(sweep.state_bytes)} MiB of state, fp16-amp, "
+            f"{arguments.batch * arguments.seq} tokens a step, device {mib(sweep.device_budget)} MiB "
+            f"({arguments.device_percent:g}% of the state). MiB a step over NVMe / over all links, and seconds.{note} "
+            f"Measured on {machine.sentence(machine.describe(arguments.store))}.")
+
+
+def write_results(sweep, points):
+    out = sweep.arguments.out
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "budget_sweep.svg").write_text(svg(points, sweep.arguments.policies) + "\n", encoding="utf-8")
+    result = {"v": 1, "parameters": sweep.parameters, "state_bytes": sweep.state_bytes,
+              "device_budget": sweep.device_budget, "seq": sweep.arguments.seq, "batch": sweep.arguments.batch,
+              "note": sweep.arguments.note, "machine": machine.describe(sweep.arguments.store),
+              "points": [dataclasses.asdict(point) for point in points]}
+    (out / "budget_sweep.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def main():
+    arguments = parse()
+    arguments.store.mkdir(parents=True, exist_ok=True)
+    scratch = pathlib.Path(tempfile.mkdtemp(dir=arguments.store))
+    points = []
+    try:
+        sweep = Sweep(arguments, scratch)
+        for percent in arguments.percents:
+            for policy in arguments.policies:
+                points.append(point := sweep.measure(policy, percent))
+                print(f"{policy} at {percent:g}%: {mib(point.nvme_bytes)} MiB over NVMe, {point.seconds:.2f} s",
+                      file=sys.stderr)
+            if arguments.out:
+                write_results(sweep, points)
+    except Wrong as wrong:
+        sys.exit(f"bench/budget_sweep.py: {wrong}")
+    finally:
+        shutil.rmtree(scratch)
+    print(heading(sweep), "", *table(points, arguments.policies), sep="\n")
+    for point in points:
+        if point.not_planned:
+            print(f"\n{point.policy} at {point.percent:g}% was not planned: {point.not_planned}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The engine as callers see it, over a disk that misbehaves on request.
+
+#ifndef SPILLWAY_TESTS_ENGINE_FAULTY_MACHINE_H_
+#define SPILLWAY_TESTS_ENGINE_FAULTY_MACHINE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "io/faulty_io_engine.h"
+#include "src/base/status_macros.h"
+#include "src/engine/engine_parts.h"
+
+namespace spillway::engine {
+
+// The engine with the disk beneath it.
+struct Machine {
+  std::unique_ptr<Engine> engine;
+  io::FaultyIoEngine* disk = nullptr;  // the engine's
+};
+
+inline absl::StatusOr<Machine> OpenMachine(EngineOptions options, uint64_t seed,
+                                           const std::vector<io::Fault>& from_the_start = {}) {
+  Machine machine;
+  const MakeIo make_io =
+      [&](io::IoEngineKind kind, const io::IoEngineOptions& io_options, const std::string& folder,
+          const io::Announce& announce) -> absl::StatusOr<std::unique_ptr<io::IoEngine>> {
+    SPILLWAY_ASSIGN_OR_RETURN(auto disk, io::FaultyIoEngine::Create(seed, [&](io::ResultHook hook) {
+                                io::IoEngineOptions with_hook = io_options;
+                                with_hook.result_hook = std::move(hook);
+                                return io::MakeIoEngine(kind, with_hook, folder, announce);
+                              }));
+    for (const io::Fault& fault : from_the_start) disk->Inject(fault);
+    machine.disk = disk.get();
+    return disk;
+  };
+  SPILLWAY_ASSIGN_OR_RETURN(machine.engine, OpenEngine(std::move(options), make_io));
+  return machine;
+}
+
+}  // namespace spillway::engine
+
+#endif  // SPILLWAY_TESTS_ENGINE_FAULTY_MACHINE_H_

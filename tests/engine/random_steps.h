@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Random steps over tiles whose values are known: every lease must find what was written last,
+// however the engine moves the bytes. For tests that repeat steps, vary them and disturb them.
+
+#ifndef SPILLWAY_TESTS_ENGINE_RANDOM_STEPS_H_
+#define SPILLWAY_TESTS_ENGINE_RANDOM_STEPS_H_
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "spillway/engine.h"
+
+namespace spillway::engine {
+
+inline constexpr int kTensors = 6;
+inline constexpr int kTiles = 8;
+inline constexpr int64_t kRowBytes = 4096;
+
+// What a step does with a tile: leases it, looks at it or writes it, lets go.
+struct StepAction {
+  int tensor = 0;
+  uint64_t tile = 0;
+  Tier tier = Tier::kDevice;
+  Access access = Access::kRead;
+  bool held = false;     // the lease ends after the next action's
+  bool discard = false;  // afterwards, where the tensor is transient
+};
+using Step = std::vector<StepAction>;
+
+inline bool IsTransient(int tensor) { return tensor >= kTensors - 2; }
+
+// Does steps with an engine. Tiles are of 4 to 16 KiB, 416 KiB together.
+class RandomSteps {
+ public:
+  using Values = std::array<std::array<uint64_t, kTiles>, kTensors>;
+  // Whether a call that failed so many times is to be made again.
+  using TryAgain = std::function<bool(const absl::Status&, int)>;
+
+  // REQUIRES: the engine outlives it. `values` are what an opened store holds.
+  RandomSteps(Engine* engine, uint64_t seed, const Values& values = {})
+      : engine_(*engine), random_(seed), value_(values) {
+    for (const auto& tensor : values) {
+      for (const uint64_t version : tensor) versions_ = std::max(versions_, version);
+    }
+    for (int tensor = 0; tensor < kTensors; ++tensor) {
+      const int64_t rows = 1 + tensor % 4;
+      TensorSpec spec;
+      spec.name = "t" + std::to_string(tensor);
+      spec.shape = {rows * kTiles, kRowBytes / 4};
+      spec.tile_rows = rows;
+      spec.transient = IsTransient(tensor);
+      const auto id = engine_.Register(spec);
+      EXPECT_TRUE(id.ok()) << id.status();
+      if (id.ok()) ids_[tensor] = *id;
+    }
+  }
+
+  void set_try_again(TryAgain try_again) { try_again_ = std::move(try_again); }
+
+  Step MakeStep(size_t length) {
+    Step step(length);
+    for (StepAction& action : step) {
+      action.tensor = Below(kTensors);
+      action.tile = static_cast<uint64_t>(Below(kTiles));
+      action.tier = Below(3) == 0 ? Tier::kPinned : Tier::kDevice;
+      action.access = static_cast<Access>(Below(4));
+      action.held = Below(3) == 0;
+      action.discard = IsTransient(action.tensor) && Below(3) == 0;
+    }
+    return step;
+  }
+
+  // The step as it is cut short, or with an action more, somewhere.
+  Step Vary(Step step) {
+    const auto at = static_cast<ptrdiff_t>(Below(static_cast<int>(step.size())));
+    if (Below(2) == 0) {
+      step.resize(static_cast<size_t>(at));
+    } else {
+      step.insert(step.begin() + at, MakeStep(1).front());
+    }
+    return step;
+  }
+
+  // Does the step, on a stream now and then. `between` is called where no lease is held.
+  void Run(const Step& step, const std::function<void()>& between = {}) {
+    Lease held;
+    std::pair<int, uint64_t> holds{-1, 0};
+    std::unique_ptr<Stream> stream = *engine_.CreateStream();
+    for (size_t i = 0; i < step.size(); ++i) {
+      const StepAction& action = step[i];
+      if (between && holds.first < 0) {
+        ASSERT_TRUE(stream->Synchronize().ok());  // a lease let go on it may last until then
+        between();
+      }
+      // What is held may not be leased once more by the same thread.
+      if (holds == std::pair{action.tensor, action.tile}) held.Release();
+      const bool on_stream = action.tier == Tier::kDevice && i % 5 == 0;
+      const TileRef ref = Ref(action.tensor, action.tile);
+      Lease lease;
+      ASSERT_TRUE(Do([&] {
+                    auto got = action.tier == Tier::kPinned
+                                   ? engine_.AcquireHost(ref, action.access)
+                                   : engine_.Acquire(ref, action.access,
+                                                     on_stream ? stream.get() : nullptr);
+                    if (got.ok()) lease = *std::move(got);
+                    return got.status();
+                  }).ok());
+      if (on_stream) {
+        ASSERT_TRUE(stream->Synchronize().ok());
+      }
+      Use(action, lease);
+      if (::testing::Test::HasFatalFailure()) return;
+      held.Release();
+      holds = {-1, 0};
+      if (action.held && !action.discard) {
+        held = std::move(lease);
+        holds = {action.tensor, action.tile};
+        continue;
+      }
+      lease.Release();
+      if (on_stream) {
+        ASSERT_TRUE(stream->Synchronize().ok());
+      }
+      if (!action.discard) continue;
+      ASSERT_TRUE(Do([&] { return engine_.Discard(ref); }).ok());
+      value_[action.tensor][action.tile] = 0;
+    }
+    held.Release();
+    ASSERT_TRUE(stream->Synchronize().ok());
+  }
+
+  // Looks at every tile that a commit has.
+  void CheckAll() {
+    Step step;
+    for (int tensor = 0; tensor < kTensors; ++tensor) {
+      for (uint64_t tile = 0; !IsTransient(tensor) && tile < kTiles; ++tile) {
+        step.push_back({.tensor = tensor, .tile = tile, .tier = Tier::kPinned});
+      }
+    }
+    Run(step);
+  }
+
+  // The call, again as long as TryAgain says so; reports its failure in the end.
+  absl::Status Do(const std::function<absl::Status()>& call) {
+    absl::Status status = call();
+    for (int tries = 1; !status.ok() && try_again_ && try_again_(status, tries); ++tries) {
+      status = call();
+    }
+    EXPECT_TRUE(status.ok()) << status;
+    return status;
+  }
+
+  // What tiles hold now. Transient ones are lost with the engine.
+  Values values() const { return value_; }
+  TileRef Ref(int tensor, uint64_t tile) const { return {ids_[tensor], tile}; }
+  int Below(int limit) { return static_cast<int>(random_() % static_cast<uint64_t>(limit)); }
+
+ private:
+  // Every word of a tile has its version and its place; a tile without bytes has zeros.
+  void Use(const StepAction& action, const Lease& lease) {
+    const std::span<uint64_t> words = lease.as<uint64_t>();
+    uint64_t& version = value_[action.tensor][action.tile];
+    if (action.access != Access::kDiscard) {
+      for (size_t i = 0; i < words.size(); ++i) {
+        ASSERT_EQ(words[i], version == 0 ? 0 : version * 1000003 + i)
+            << "tensor " << action.tensor << " tile " << action.tile << " word " << i;
+      }
+    }
+    if (!Writes(action.access)) return;
+    version = ++versions_;
+    for (size_t i = 0; i < words.size(); ++i) words[i] = version * 1000003 + i;
+  }
+
+  Engine& engine_;
+  std::mt19937_64 random_;
+  TryAgain try_again_;
+  TensorId ids_[kTensors];
+  Values value_ = {};
+  uint64_t versions_ = 0;
+};
+
+}  // namespace spillway::engine
+
+#endif  // SPILLWAY_TESTS_ENGINE_RANDOM_STEPS_H_

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The ends of a stream first, then notifications, then closures.
+
+#include "tiers/cuda_stream_cuda.h"
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "src/base/status_macros.h"
+
+namespace spillway::tiers {
+
+absl::StatusOr<std::shared_ptr<CudaEvent>> CudaEvent::Make(DeviceHealth& health, int device) {
+  auto event = std::shared_ptr<CudaEvent>(new CudaEvent(device));
+  const DeviceScope scope(device);
+  cudaError_t error = scope.status();
+  // A thread that waits sleeps: spinning would take a processor from the optimizer.
+  if (error == cudaSuccess) {
+    error =
+        cudaEventCreateWithFlags(&event->event_, cudaEventDisableTiming | cudaEventBlockingSync);
+  }
+  SPILLWAY_RETURN_IF_ERROR(health.Judge(error, "making an event"));
+  return event;
+}
+
+// CUDA frees an event that is still to happen when it has happened.
+CudaEvent::~CudaEvent() {
+  if (event_ == nullptr) return;
+  const DeviceScope scope(device_);
+  if (cudaEventDestroy(event_) != cudaSuccess) (void)cudaGetLastError();
+}
+
+absl::StatusOr<std::shared_ptr<CudaStream>> CudaStream::Make(DeviceHealth* health, int device) {
+  auto stream = std::shared_ptr<CudaStream>(new CudaStream(health, device));
+  const DeviceScope scope(device);
+  cudaError_t error = scope.status();
+  if (error == cudaSuccess) {
+    error = cudaStreamCreateWithFlags(&stream->stream_, cudaStreamNonBlocking);
+  }
+  SPILLWAY_RETURN_IF_ERROR(health->Judge(error, "making a stream"));
+  try {
+    stream->thread_ = std::thread(&CudaStream::Run, stream.get());
+  } catch (const std::system_error& failure) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot start a thread for a stream: ", failure.what()));
+  }
+  return stream;
+}
+
+CudaStream::~CudaStream() {
+  if (thread_.joinable()) {
+    {
+      base::MutexLock lock(&mutex_);
+      stopping_ = true;
+      added_.NotifyOne();
+    }
+    thread_.join();
+  }
+  if (stream_ == nullptr) return;
+  const DeviceScope scope(device_);
+  (void)health_->Judge(cudaStreamSynchronize(stream_), "ending a stream");
+  (void)health_->Judge(cudaStreamDestroy(stream_), "ending a stream");
+  // On a lost device CUDA never called these; otherwise each has run by now.
+  for (Closure* left : closures_) delete left;
+}
+
+absl::Status CudaStream::Notify(Notification notification) {
+  SPILLWAY_ASSIGN_OR_RETURN(std::shared_ptr<CudaEvent> event, CudaEvent::Make(*health_, device_));
+  const DeviceScope scope(device_);
+  base::MutexLock lock(&mutex_);  // events in the order of their places in the stream
+  const cudaError_t error =
+      scope.status() != cudaSuccess ? scope.status() : cudaEventRecord(event->get(), stream_);
+  SPILLWAY_RETURN_IF_ERROR(health_->Judge(error, "marking a stream"));
+  waiting_.push_back({std::move(event), std::move(notification)});
+  ++num_asked_;
+  added_.NotifyOne();
+  return absl::OkStatus();
+}
+
+bool CudaStream::Next(Waiting* next) {
+  base::MutexLock lock(&mutex_);
+  while (waiting_.empty() && !stopping_) added_.Wait(&mutex_);
+  if (waiting_.empty()) return false;
+  *next = std::move(waiting_.front());
+  waiting_.pop_front();
+  return true;
+}
+
+void CudaStream::Run() {
+  const DeviceScope scope(device_);
+  for (Waiting next; Next(&next);) {
+    const cudaError_t error = cudaEventSynchronize(next.event->get());
+    next.notification(health_->Judge(error, "waiting for a stream"));
+    next = {};
+    base::MutexLock lock(&mutex_);
+    ++num_told_;
+    told_.NotifyAll();
+  }
+}
+
+absl::Status CudaStream::Synchronize() {
+  const DeviceScope scope(device_);
+  const cudaError_t error =
+      scope.status() != cudaSuccess ? scope.status() : cudaStreamSynchronize(stream_);
+  const absl::Status status = health_->Judge(error, "waiting for a stream");
+  base::MutexLock lock(&mutex_);
+  for (const uint64_t asked = num_asked_; num_told_ < asked;) told_.Wait(&mutex_);
+  return status;
+}
+
+absl::Status CudaStream::Launch(std::function<void()> work) {
+  auto* closure = new Closure{this, std::move(work)};
+  {
+    base::MutexLock lock(&closures_mutex_);
+    closures_.push_back(closure);
+  }
+  const DeviceScope scope(device_);
+  cudaError_t error = scope.status();
+  if (error == cudaSuccess) error = cudaLaunchHostFunc(stream_, &CudaStream::RunClosure, closure);
+  if (error != cudaSuccess) Forget(closure);
+  return health_->Judge(error, "launching a closure");
+}
+
+void CUDART_CB CudaStream::RunClosure(void* argument) {
+  auto* closure = static_cast<Closure*>(argument);
+  closure->work();
+  closure->stream->Forget(closure);
+}
+
+void CudaStream::Forget(Closure* closure) {
+  {
+    base::MutexLock lock(&closures_mutex_);
+    closures_.erase(std::find(closures_.begin(), closures_.end(), closure));
+  }
+  delete closure;
+}
+
+}  // namespace spillway::tiers

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CUDA's events and streams. A notification is an event that a thread of the stream waits for: a
+// closure in the stream (cudaLaunchHostFunc) would hold the stream up for the closure's time, and
+// CUDA would not call it on a lost device, so that its waiter would wait for ever.
+
+#ifndef SPILLWAY_TIERS_CUDA_STREAM_CUDA_H_
+#define SPILLWAY_TIERS_CUDA_STREAM_CUDA_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "src/base/mutex.h"
+#include "tiers/cuda_device_cuda.h"
+#include "tiers/device_runtime.h"
+
+namespace spillway::tiers {
+
+// An event of CUDA's, freed with its last user.
+class CudaEvent {
+ public:
+  static absl::StatusOr<std::shared_ptr<CudaEvent>> Make(DeviceHealth& health, int device);
+  ~CudaEvent();
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  explicit CudaEvent(int device) : device_(device) {}
+
+  const int device_;
+  cudaEvent_t event_ = nullptr;
+};
+
+// A stream and the thread that tells when its work has ended. Thread-safe. Destruction waits for
+// the work and for the notifications.
+class CudaStream {
+ public:
+  static absl::StatusOr<std::shared_ptr<CudaStream>> Make(DeviceHealth* health, int device);
+  ~CudaStream();
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+
+  cudaStream_t get() const { return stream_; }
+
+  absl::Status Launch(std::function<void()> work);
+  absl::Status Notify(Notification notification);
+  // Waits for the work before the call and for the notifications that were asked for.
+  absl::Status Synchronize();
+
+ private:
+  struct Closure {
+    CudaStream* stream;
+    std::function<void()> work;
+  };
+  struct Waiting {
+    std::shared_ptr<CudaEvent> event;
+    Notification notification;
+  };
+
+  CudaStream(DeviceHealth* health, int device) : health_(health), device_(device) {}
+
+  static void CUDART_CB RunClosure(void* argument);
+  void Forget(Closure* closure);
+  // False when there will be none.
+  bool Next(Waiting* next);
+  void Run();
+
+  DeviceHealth* const health_;
+  const int device_;
+  cudaStream_t stream_ = nullptr;
+
+  base::Mutex mutex_;
+  base::CondVar added_;
+  std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
+  base::CondVar told_;
+  uint64_t num_asked_ ABSL_GUARDED_BY(mutex_) = 0;  // notifications
+  uint64_t num_told_ ABSL_GUARDED_BY(mutex_) = 0;   // of these
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  base::Mutex closures_mutex_;  // never held while CUDA is called: CUDA's threads take it
+  std::deque<Closure*> closures_ ABSL_GUARDED_BY(closures_mutex_);  // launched, not ended
+
+  std::thread thread_;
+};
+
+}  // namespace spillway::tiers
+
+#endif  // SPILLWAY_TIERS_CUDA_STREAM_CUDA_H_
