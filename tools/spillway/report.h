@@ -28,7 +28,9 @@ struct TrainReport {
   std::optional<std::string> weights_hash;
 };
 
-// {"v":1,"exit_reason":"done"|"stopped"|"interrupted","steps":…,"final_loss":…,…}.
+// {"v":1,"exit_reason":"done"|"stopped"|"interrupted","steps":…,"final_loss":…,…}. "step_s" is the
+// median step from the third on; with a plan, "time_bound_s", "time_ratio", "compute_alone_s",
+// "transfers_alone_s" and "alone_ratio" are as in the step log, at the rates known in the end.
 nlohmann::ordered_json ToJson(const TrainReport& report);
 std::string ToText(const TrainReport& report);
 

@@ -43,6 +43,16 @@ std::string Exact(double value) {
   return absl::StrFormat("%.17g", value);
 }
 
+// The first step has no plan, the second no plan that knows which tensors have bytes.
+constexpr int64_t kUnplannedSteps = 2;
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 std::string DescribeModel(const hf::ModelConfig& config) {
   return absl::StrFormat(
       "vocab_size %d, hidden_size %d, intermediate_size %d, num_layers %d, num_heads %d, "
@@ -126,6 +136,7 @@ absl::StatusOr<RunSummary> Trainer::Run(const Observer& observer, const std::ato
                                         std::atomic<bool>* commit_now) {
   RunSummary summary;
   double seconds = 0;
+  std::vector<double> planned_seconds;
   while (state_.step < options_.schedule.total_steps && !stop.load()) {
     if (options_.stop_after > 0 && summary.steps_this_run == options_.stop_after) {
       summary.reason = EndReason::kStoppedAfter;
@@ -135,6 +146,8 @@ absl::StatusOr<RunSummary> Trainer::Run(const Observer& observer, const std::ato
     ++summary.steps_this_run;
     if (record.skipped) ++summary.skipped_this_run;
     seconds += record.seconds;
+    if (summary.steps_this_run > kUnplannedSteps) planned_seconds.push_back(record.seconds);
+    summary.plan = record.plan;
 
     if (options_.evaluate_every > 0 && state_.step % options_.evaluate_every == 0) {
       const absl::StatusOr<Evaluation> evaluation = Evaluate(
@@ -155,6 +168,7 @@ absl::StatusOr<RunSummary> Trainer::Run(const Observer& observer, const std::ato
   summary.step = state_.step;
   summary.last_loss = state_.last_loss;
   const auto step_tokens = static_cast<int64_t>(inputs_.size());
+  summary.step_seconds = Median(std::move(planned_seconds));
   if (seconds > 0) {
     summary.tokens_per_second = static_cast<double>(summary.steps_this_run * step_tokens) / seconds;
   }

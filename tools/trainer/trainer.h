@@ -62,6 +62,8 @@ struct RunSummary {
   double last_loss = 0;  // of the last step done; not a number before the first
   std::optional<Evaluation> last_evaluation;
   double tokens_per_second = 0;  // over this run's steps, evaluations and commits left out
+  double step_seconds = 0;       // the median from this run's third step on; 0: there is none
+  PlanStats plan;                // after the last step
 };
 
 // Thread-compatible. Everything handed to Create must outlive it.
