@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -35,6 +36,10 @@ uint64_t RoundUp(uint64_t bytes) {
 }
 uint64_t RoundDown(uint64_t bytes) { return bytes / kIoAlignment * kIoAlignment; }
 
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 double ThreadCpuSeconds() {
   timespec now;
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -62,15 +67,15 @@ uint64_t PageIo::Hash(std::span<const std::byte> content) {
   if (hashed_pages_++ % kTimedPages != 0) return Checksum(content);
   const double start = ThreadCpuSeconds();
   const uint64_t checksum = Checksum(content);
-  timed_.cpu_seconds += ThreadCpuSeconds() - start;
+  timed_.seconds += ThreadCpuSeconds() - start;
   timed_.bytes += content.size();
   return checksum;
 }
 
-PageIo::Hashing PageIo::hashing() const {
+base::Busy PageIo::hashing() const {
   if (timed_.bytes == 0) return {};
   const double share = static_cast<double>(hashed_bytes_) / static_cast<double>(timed_.bytes);
-  return {hashed_bytes_, timed_.cpu_seconds * share};
+  return {hashed_bytes_, timed_.seconds * share};
 }
 
 // --- Making requests ---
@@ -202,6 +207,7 @@ void PageIo::Open(const IoRequest& piece, Load load) {
   open_ = piece;
   open_.tag = free_loads_.back();
   free_loads_.pop_back();
+  load.op = piece.op;
   load.size_bytes = piece.size_bytes;
   loads_[open_.tag] = load;
 }
@@ -213,6 +219,8 @@ void PageIo::CloseRequest() {
 
 void PageIo::SubmitClosed() {
   if (closed_.empty()) return;
+  const double now = Now();
+  for (const IoRequest& request : closed_) moved_.Begin(static_cast<size_t>(request.op), now);
   io_->Submit(closed_);
   closed_.clear();
 }
@@ -235,7 +243,13 @@ absl::StatusOr<FileUse> PageIo::FileOf(const Extent& extent) {
 void PageIo::Collect(absl::Duration timeout) {
   const size_t before = completions_.size();
   io_->Reap(timeout, &completions_);
-  for (size_t i = before; i < completions_.size(); ++i) loads_[completions_[i].tag].file.reset();
+  const double now = Now();
+  for (size_t i = before; i < completions_.size(); ++i) {
+    Load& load = loads_[completions_[i].tag];
+    load.file.reset();
+    const uint64_t bytes = completions_[i].status.ok() ? load.size_bytes : 0;
+    moved_.End(static_cast<size_t>(load.op), now, bytes);
+  }
 }
 
 void PageIo::Forget(TensorIndex tensor, uint64_t first_page, uint64_t bytes) {

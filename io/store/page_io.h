@@ -30,6 +30,7 @@
 #include "absl/time/time.h"
 #include "io/io_engine.h"
 #include "io/store/store.h"
+#include "src/base/busy_meter.h"
 
 namespace spillway::io {
 
@@ -74,13 +75,11 @@ class PageIo {
   // Waits as IoEngine::Reap does, unless there are results already; appends what ended.
   void Reap(absl::Duration timeout, std::vector<Result>* results);
 
-  // Checksums taken since the start, of pages written and read. The clock is read for one page in
-  // seven: reading it takes as long as the hashing of 4 KiB.
-  struct Hashing {
-    uint64_t bytes = 0;
-    double cpu_seconds = 0;
-  };
-  Hashing hashing() const;
+  // Since the start: checksums of pages written and read, in CPU seconds (the clock is read for one
+  // page in seven: reading it takes as long as the hashing of 4 KiB); and what requests carried, in
+  // seconds from when the first of those in flight was made until the last was reaped.
+  base::Busy hashing() const;
+  const base::DuplexMeter& moved() const { return moved_; }  // by IoOp
 
   // Operations whose result was not reaped.
   size_t in_flight() const {
@@ -108,6 +107,7 @@ class PageIo {
   // What an engine's request carries: bytes of one operation, or a pack.
   struct Load {
     FileUse file;  // until its completion is here
+    IoOp op = IoOp::kRead;
     OperationId operation = 0;
     uint64_t begin = 0;  // in the operation's memory
     uint32_t size_bytes = 0;
@@ -176,7 +176,8 @@ class PageIo {
   std::vector<IoCompletion> completions_;  // from next_completion_ on not looked at yet
   size_t next_completion_ = 0;
   uint64_t hashed_bytes_ = 0, hashed_pages_ = 0;
-  Hashing timed_;
+  base::Busy timed_;
+  base::DuplexMeter moved_;
 };
 
 }  // namespace spillway::io

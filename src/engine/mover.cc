@@ -16,15 +16,6 @@ namespace spillway::engine {
 
 using base::MutexLock;
 
-namespace {
-
-double Now() {
-  const auto now = OverlapMeter::TimePoint::clock::now().time_since_epoch();
-  return std::chrono::duration<double>(now).count();
-}
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, ResidencyOptions options,
                                                      std::optional<plan::Policy> policy) {
   if (parts.store != nullptr) options.small_bytes = io::PackedBytes(parts.store->page_bytes());
@@ -278,11 +269,19 @@ absl::Status Mover::EndStep() {
                                                    mu_) { return residency_.Now(tile); });
     // A step that cannot be planned goes on demand, and the stats say why.
     not_planned_ = next.ok() ? "" : std::string(next.status().message());
+    MeterRates();
     const bool is_new = next.ok() && *next != nullptr && *next != residency_.followed();
     if (is_new && !residency_.in_use()) residency_.FollowPlan(*next);
     Dispatch();
   }
   return residency_.TakeWriteError();
+}
+
+void Mover::MeterRates() {
+  link_use_.links[static_cast<size_t>(plan::Link::kCopyIn)] = copies_[0].busy();
+  link_use_.links[static_cast<size_t>(plan::Link::kCopyOut)] = copies_[1].busy();
+  rates_.EndStep(link_use_);
+  time_bound_ = planner_->BoundTime(rates_.rates());
 }
 
 void Mover::RunWithStore(const std::function<void(io::Store*)>& work) {
@@ -371,6 +370,9 @@ EngineStats Mover::Stats() {
   stats.acquire_waits = waits_;
   if (planner_ != nullptr) stats.plan.plans = planner_->plans_made();
   stats.plan.not_planned = not_planned_;
+  stats.plan.time_bound_seconds = time_bound_.seconds;
+  stats.plan.compute_seconds = time_bound_.computing;
+  stats.plan.transfer_seconds = time_bound_.transfers;
   stats.io_seconds = meter_.io_seconds();
   stats.hidden_seconds = meter_.hidden_seconds();
   stats.stall_seconds = meter_.stall_seconds();

@@ -11,6 +11,7 @@
 #ifndef SPILLWAY_ENGINE_MOVER_H_
 #define SPILLWAY_ENGINE_MOVER_H_
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -32,8 +33,10 @@
 #include "io/store/page_io.h"
 #include "io/store/store.h"
 #include "spillway/engine.h"
+#include "src/base/busy_meter.h"
 #include "src/base/mutex.h"
 #include "src/engine/overlap_meter.h"
+#include "src/engine/rate_meter.h"
 #include "src/engine/residency.h"
 #include "src/engine/step_planner.h"
 #include "src/engine/timeline_recorder.h"
@@ -46,6 +49,8 @@ namespace spillway::engine {
 inline int64_t NowNs() {
   return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
 }
+
+inline double Now() { return static_cast<double>(NowNs()) / 1e9; }
 
 // Where a tile rests in the store: from page first_page of a tensor on.
 struct TilePlace {
@@ -151,6 +156,7 @@ class Mover {
   void Block(Ticket ticket, TileIndex tile, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status PrepareFrame(uint64_t offset, uint64_t size_bytes);
   void RecordState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void MeterRates() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndTransfer(TileIndex tile, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // The mover's thread.
@@ -180,9 +186,13 @@ class Mover {
   const std::unique_ptr<TimelineRecorder> recorder_ ABSL_PT_GUARDED_BY(mu_);
   Traffic recorded_nvme_ ABSL_GUARDED_BY(mu_), recorded_pinned_ ABSL_GUARDED_BY(mu_);
   Residency residency_ ABSL_GUARDED_BY(mu_);
-  std::unique_ptr<StepPlanner> planner_ ABSL_GUARDED_BY(mu_);  // null: nothing is planned
-  std::string not_planned_ ABSL_GUARDED_BY(mu_);               // why the last step was not
-  std::vector<TilePlace> places_ ABSL_GUARDED_BY(mu_);         // by TileIndex
+  std::unique_ptr<StepPlanner> planner_ ABSL_GUARDED_BY(mu_);   // null: nothing is planned
+  std::string not_planned_ ABSL_GUARDED_BY(mu_);                // why the last step was not
+  std::array<base::BusyMeter, 2> copies_ ABSL_GUARDED_BY(mu_);  // in, out
+  LinkUse link_use_ ABSL_GUARDED_BY(mu_);  // of NVMe, as the thread last saw it
+  RateMeter rates_ ABSL_GUARDED_BY(mu_);
+  TimeBound time_bound_ ABSL_GUARDED_BY(mu_);           // of the last step
+  std::vector<TilePlace> places_ ABSL_GUARDED_BY(mu_);  // by TileIndex
   absl::flat_hash_map<Ticket, Waiter*> waiters_ ABSL_GUARDED_BY(mu_);
   Ticket next_ticket_ ABSL_GUARDED_BY(mu_) = 1;
   std::vector<Work> work_ ABSL_GUARDED_BY(mu_);

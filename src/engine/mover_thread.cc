@@ -70,6 +70,11 @@ void Mover::Sleep(bool idle) {
   MutexLock lock(&mu_);
   sleeping_ = false;
   if (recorded) RecordWork(sleep_ns, CpuNs() - cpu_ns);
+  const base::DuplexMeter& moved = pages_->moved();
+  link_use_.links[static_cast<size_t>(plan::Link::kRead)] = moved.busy(0);
+  link_use_.links[static_cast<size_t>(plan::Link::kWrite)] = moved.busy(1);
+  link_use_.nvme_both = moved.both();
+  link_use_.checksums = pages_->hashing();
   store_room_.now_bytes = parts_.store->used_bytes();
   store_room_.peak_bytes = std::max(store_room_.peak_bytes, store_room_.now_bytes);
   for (const io::PageIo::Result& result : results) {
@@ -124,13 +129,28 @@ absl::Status Mover::Copy(const Action& action, uint64_t size_bytes) {
   std::byte* device = device_arena_ + action.device_offset;
   const bool in = action.kind == Action::Kind::kCopyIn;
   const tiers::StreamHandle stream = in ? copy_in_ : copy_out_;
-  SPILLWAY_RETURN_IF_ERROR(in ? runtime().CopyAsync(stream, tiers::CopyDirection::kHostToDevice,
-                                                    device, pinned, size_bytes)
-                              : runtime().CopyAsync(stream, tiers::CopyDirection::kDeviceToHost,
-                                                    pinned, device, size_bytes));
-  return runtime().Notify(stream, [this, tile = action.tile](const absl::Status& status) {
-    OnTransferDone(tile, status);
-  });
+  const size_t way = in ? 0 : 1;
+  {
+    MutexLock lock(&mu_);
+    copies_[way].Begin(Now());
+  }
+  absl::Status status = in ? runtime().CopyAsync(stream, tiers::CopyDirection::kHostToDevice,
+                                                 device, pinned, size_bytes)
+                           : runtime().CopyAsync(stream, tiers::CopyDirection::kDeviceToHost,
+                                                 pinned, device, size_bytes);
+  if (status.ok()) {
+    status = runtime().Notify(
+        stream, [this, tile = action.tile, way, size_bytes](const absl::Status& copied) {
+          MutexLock lock(&mu_);
+          copies_[way].End(Now(), copied.ok() ? size_bytes : 0);
+          EndTransfer(tile, copied);
+          Dispatch();
+        });
+  }
+  if (status.ok()) return status;
+  MutexLock lock(&mu_);
+  copies_[way].End(Now(), 0);
+  return status;
 }
 
 // The copy was just launched; its end is marked for the caller's stream to wait for.

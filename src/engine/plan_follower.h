@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -35,9 +36,6 @@ class PlanFollower {
   // An event, or an operation, of a period: counted on from the first period's first.
   using Count = uint64_t;
 
-  // Operations that no link carries take their turn in a queue of their own.
-  static constexpr int kNumQueues = plan::kNumLinks + 1;
-
   explicit PlanFollower(std::shared_ptr<const StepPlan> step);
 
   const std::shared_ptr<const StepPlan>& step() const { return step_; }
@@ -57,22 +55,37 @@ class PlanFollower {
   uint64_t periods() const { return matched_ / num_events_; }
 
   // The lease of an acquire was granted, that of a release is over.
-  void Happened(Count event) { ++happened_[event % num_events_]; }
+  void Happened(Count event);
 
-  // The operation whose turn it is in a queue, if it may start.
-  std::optional<Count> Next(int queue) const;
+  // The operation whose turn it is on a link, if it may start.
+  std::optional<Count> Next(plan::Link link) const;
+  // One that no link carries, if any may start; it is the caller's from here on. They have no
+  // order: what is dropped without a write never waits for what is written first.
+  std::optional<Count> TakeFree();
+  void PutBack(Count op) { free_.push_back(op); }
   const plan::Op& OpAt(Count op) const { return step_->plan.ops[op % num_ops_]; }
-  // It is started: the queue goes on.
-  void Begin(int queue);
+  // It is started: the link goes on.
+  void Begin(plan::Link link) { ++begun_[static_cast<size_t>(link)]; }
   // It is over. An operation of one period ends before the same of the next.
-  void End(Count op) { ++ended_[op % num_ops_]; }
+  void End(Count op);
 
   // What operations of the last period that was begun to its end have moved; none before that.
   std::optional<plan::LinkBytes> TakeMoved();
   void CountMoved(Count op, uint64_t bytes);
 
  private:
+  // By event or operation: the operations without a link that wait for it; with kPeriodBefore,
+  // those of the period after.
+  struct Waiting {
+    std::vector<uint32_t> first;
+    std::vector<uint32_t> ops;
+  };
+
   bool IsOver(const std::vector<uint64_t>& counts, uint32_t reference, uint64_t period) const;
+  bool MayStart(uint32_t op, uint64_t period) const;
+  void FindOrder();
+  void FindWaiting();
+  void Release(const Waiting& waiting, Count over, uint64_t num);
 
   const std::shared_ptr<const StepPlan> step_;
   const uint64_t num_events_;
@@ -80,9 +93,11 @@ class PlanFollower {
   // By operation: the one before it of the same tile, as in Plan::waits.
   std::vector<uint32_t> before_;
   std::vector<uint32_t> before_event_;  // by event, likewise
-  // By queue: its operations, in order, and how many of them were begun.
-  std::array<std::vector<uint32_t>, kNumQueues> queues_;
-  std::array<uint64_t, kNumQueues> begun_ = {};
+  // By link: its operations, in order, and how many of them were begun.
+  std::array<std::vector<uint32_t>, plan::kNumLinks> queues_;
+  std::array<uint64_t, plan::kNumLinks> begun_ = {};
+  Waiting wait_for_event_, wait_for_op_;
+  std::deque<Count> free_;  // those that may start
   uint64_t matched_ = 0;
   std::vector<uint64_t> happened_;  // by event: in how many periods
   std::vector<uint64_t> ended_;     // by operation, likewise

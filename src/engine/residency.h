@@ -181,7 +181,7 @@ class Residency {
   // An operation of the plan that was followed when it began.
   struct Planned {
     uint64_t following = 0;
-    int queue = 0;
+    int link = 0;  // or what stands for none
     PlanFollower::Count op = 0;
   };
 
@@ -264,7 +264,7 @@ class Residency {
     enum class Stage : uint8_t { kClearing, kFilling, kOn } stage = Stage::kClearing;
     int clearings = 0;
     std::deque<plan::Op> entry;  // what kFilling has yet to begin
-    std::array<int, PlanFollower::kNumQueues> in_flight = {};
+    std::array<int, plan::kNumLinks> in_flight = {};
     // Releases that wait for a stream: the tile and tier, and the event.
     std::vector<std::tuple<TileIndex, Tier, PlanFollower::Count>> draining;
   };
@@ -276,7 +276,8 @@ class Residency {
   bool AdvancePlan();
   bool AdvanceClearing();
   bool AdvanceFilling();
-  bool AdvanceQueue(int queue);
+  bool AdvanceLink(plan::Link link);
+  bool AdvanceFree();
   void PlannedTransferDone(const Planned& planned, const absl::Status& status);
   Outcome AdvancePlannedAcquire(Job& job);
   Step TryOp(const plan::Op& op, const Planned& planned);

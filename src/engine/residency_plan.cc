@@ -16,11 +16,12 @@
 namespace spillway::engine {
 namespace {
 
-// On their way at a time, of each queue: enough to keep a link busy while one ends.
+// On their way at a time, of each link: enough to keep it busy while one ends.
 constexpr int kMostInFlight = 16;
 // A copy that leaves may send others away, which then have to leave or come back.
 constexpr int kMostClearings = 8;
-// The queue of operations on the way into the period.
+// In the place of a link: operations that none carries, and those on the way into the period.
+constexpr int kNoLink = plan::kNumLinks;
 constexpr int kEntry = -1;
 
 }  // namespace
@@ -102,8 +103,9 @@ bool Residency::AdvancePlan() {
     case Following::Stage::kOn: break;
   }
   bool progress = false;
-  for (int queue = 0; queue < PlanFollower::kNumQueues && following_; ++queue)
-    progress |= AdvanceQueue(queue);
+  for (int link = 0; link < plan::kNumLinks && following_; ++link)
+    progress |= AdvanceLink(static_cast<plan::Link>(link));
+  if (following_) progress |= AdvanceFree();
   if (following_) {
     if (const auto moved = following_->follower.TakeMoved()) {
       ++stats_.plan.steps;
@@ -114,25 +116,25 @@ bool Residency::AdvancePlan() {
   return progress;
 }
 
-bool Residency::AdvanceQueue(int queue) {
+bool Residency::AdvanceLink(plan::Link link) {
   bool progress = false;
   Following& following = *following_;
-  int& in_flight = following.in_flight[static_cast<size_t>(queue)];
+  int& in_flight = following.in_flight[static_cast<size_t>(link)];
   while (in_flight < kMostInFlight) {
-    const auto next = following.follower.Next(queue);
+    const auto next = following.follower.Next(link);
     if (!next) break;
     const plan::Op& op = following.follower.OpAt(*next);
-    switch (TryOp(op, Planned{following.number, queue, *next})) {
+    switch (TryOp(op, Planned{following.number, static_cast<int>(link), *next})) {
       case Step::kWaiting: return progress;
       case Step::kImpossible: LeavePlan(/*deviated=*/true); return true;
       case Step::kDone:
-        following.follower.Begin(queue);
+        following.follower.Begin(link);
         following.follower.End(*next);
         break;
       case Step::kStarted:
-        following.follower.Begin(queue);
+        following.follower.Begin(link);
         ++in_flight;
-        if (plan::Moves(op.kind) && tiles_[op.tile].transfer != Transfer::kZero)
+        if (tiles_[op.tile].transfer != Transfer::kZero)
           following.follower.CountMoved(*next, tiles_[op.tile].size_bytes);
         break;
     }
@@ -141,11 +143,28 @@ bool Residency::AdvanceQueue(int queue) {
   return progress;
 }
 
+bool Residency::AdvanceFree() {
+  bool progress = false;
+  PlanFollower& follower = following_->follower;
+  std::vector<PlanFollower::Count> waiting;
+  while (const auto next = follower.TakeFree()) {
+    switch (TryOp(follower.OpAt(*next), Planned{following_->number, kNoLink, *next})) {
+      case Step::kWaiting: waiting.push_back(*next); continue;
+      case Step::kImpossible: LeavePlan(/*deviated=*/true); return true;
+      case Step::kDone: follower.End(*next); break;
+      case Step::kStarted: break;  // filling with zeros
+    }
+    progress = true;
+  }
+  for (const PlanFollower::Count op : waiting) follower.PutBack(op);
+  return progress;
+}
+
 void Residency::PlannedTransferDone(const Planned& planned, const absl::Status& status) {
   if (!following_ || following_->number != planned.following) return;
   if (!status.ok()) return LeavePlan(/*deviated=*/true);
-  if (planned.queue == kEntry) return;
-  --following_->in_flight[static_cast<size_t>(planned.queue)];
+  if (planned.link == kEntry) return;
+  if (planned.link != kNoLink) --following_->in_flight[static_cast<size_t>(planned.link)];
   following_->follower.End(planned.op);
 }
 

@@ -3,6 +3,7 @@
 #include "src/engine/step_planner.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -62,7 +63,13 @@ absl::StatusOr<std::shared_ptr<const StepPlan>> StepPlanner::EndStep(
     last_ = 0;
   }
   Known& step = known_[fingerprint];
-  if (++step.seen == 1) step.trace = std::move(trace);
+  const std::vector<double> computing = plan::SecondsBound::Computing(trace);
+  if (++step.seen == 1) {
+    step.trace = std::move(trace);
+    step.computing = computing;
+  }
+  for (size_t part = 0; part < computing.size(); ++part)
+    step.computing[part] = std::min(step.computing[part], computing[part]);
   if (last_ != 0) ++known_.at(last_).followed_by[fingerprint];
   last_ = fingerprint;
 
@@ -80,10 +87,20 @@ absl::StatusOr<std::shared_ptr<const StepPlan>> StepPlanner::EndStep(
   return next.plan;
 }
 
+TimeBound StepPlanner::BoundTime(const plan::Rates& rates) const {
+  if (last_ == 0) return {};
+  const Known& step = known_.at(last_);
+  if (!step.bound) return {};
+  return {.seconds = step.bound->Seconds(step.computing, rates),
+          .computing = std::accumulate(step.computing.begin(), step.computing.end(), 0.0),
+          .transfers = step.bound->Transfers(rates)};
+}
+
 absl::Status StepPlanner::MakePlan(Known* step) {
   SPILLWAY_ASSIGN_OR_RETURN(plan::Plan plan, plan::MakePlan(step->trace, options_));
   const plan::BytesBound bound = plan::BoundBytes(step->trace, options_);
   ++plans_made_;
+  step->bound.emplace(step->trace, options_, bound);
   step->plan = std::make_shared<const StepPlan>(StepPlan{step->trace, std::move(plan), bound});
   return absl::OkStatus();
 }

@@ -13,15 +13,25 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "src/engine/plan_follower.h"
+#include "src/engine/rate_meter.h"
 #include "src/plan/bounds.h"
 #include "src/plan/plan.h"
 #include "src/plan/trace.h"
 
 namespace spillway::engine {
+
+// What a step could not have been quicker than, in seconds, at rates that the run has shown.
+struct TimeBound {
+  double seconds = 0;    // zero: unknown
+  double computing = 0;  // alone
+  double transfers = 0;  // alone
+};
 
 class StepPlanner {
  public:
@@ -46,6 +56,10 @@ class StepPlanner {
   absl::StatusOr<std::shared_ptr<const StepPlan>> EndStep(
       double now, const std::function<plan::TileNow(plan::TileIndex)>& tile_now);
 
+  // Of the step that ended last; unknown without a plan for it. Its computing is, in each part of
+  // the step, the least that any of its like has taken.
+  TimeBound BoundTime(const plan::Rates& rates) const;
+
   uint64_t plans_made() const { return plans_made_; }
 
  private:
@@ -56,6 +70,8 @@ class StepPlanner {
     bool is_planned = false;                   // or was tried with the trace as it is
     std::shared_ptr<const StepPlan> plan;
     absl::Status failure;
+    std::vector<double> computing;  // as SecondsBound has it
+    std::optional<plan::SecondsBound> bound;
   };
 
   // Far more than a step with many micro-batches has.

@@ -134,9 +134,8 @@ class StepWriter {
   std::vector<TileIndex> checkpoints_, flowing_;
 };
 
-absl::StatusOr<SimulatedStep> TryOrder(const StepShape& shape, AccumulationOrder order,
-                                       const PlanOptions& options, const Rates& rates) {
-  const Trace trace = StepTrace(shape, order);
+absl::StatusOr<SimulatedStep> TryOrder(const Trace& trace, const PlanOptions& options,
+                                       const Rates& rates) {
   SPILLWAY_ASSIGN_OR_RETURN(const Plan plan, MakePlan(trace, options));
   return Simulate(trace, plan, rates);
 }
@@ -147,10 +146,10 @@ Trace StepTrace(const StepShape& shape, AccumulationOrder order) {
   return StepWriter(shape, order).Write();
 }
 
-absl::StatusOr<OrderChoice> ChooseOrder(const StepShape& shape, const PlanOptions& options,
-                                        const Rates& rates) {
-  const auto micro_batch = TryOrder(shape, AccumulationOrder::kMicroBatch, options, rates);
-  const auto layer = TryOrder(shape, AccumulationOrder::kLayer, options, rates);
+absl::StatusOr<OrderChoice> ChooseOrder(const Trace& of_micro_batch, const Trace& of_layer,
+                                        const PlanOptions& options, const Rates& rates) {
+  const auto micro_batch = TryOrder(of_micro_batch, options, rates);
+  const auto layer = TryOrder(of_layer, options, rates);
   if (!micro_batch.ok() && !layer.ok()) return micro_batch.status();
   OrderChoice choice;
   if (micro_batch.ok()) choice.micro_batch = *micro_batch;

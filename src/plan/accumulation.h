@@ -42,9 +42,10 @@ struct OrderChoice {
   std::optional<SimulatedStep> micro_batch, layer;
 };
 
-// The order that takes less time, and of equals the one that moves less. An error if neither fits.
-absl::StatusOr<OrderChoice> ChooseOrder(const StepShape& shape, const PlanOptions& options,
-                                        const Rates& rates);
+// The order that takes less time, of equals the one that moves less, and of these micro-batch
+// order; from a step's trace in each. An error if neither fits.
+absl::StatusOr<OrderChoice> ChooseOrder(const Trace& of_micro_batch, const Trace& of_layer,
+                                        const PlanOptions& options, const Rates& rates);
 
 }  // namespace spillway::plan
 

@@ -37,24 +37,24 @@ Keeping WritesOnly(Keeping keeping) {
 
 // --- Seconds ---
 
-// Bytes that a window of events must move beyond what memory can hold at its ends.
+// Cuts of a period: fewer where it is long.
+uint32_t NumParts(const Trace& trace) {
+  const auto num_events = static_cast<uint32_t>(trace.events.size());
+  if (num_events == 0) return 0;
+  return std::min(num_events, std::clamp<uint32_t>(100'000'000 / num_events, 4, 64));
+}
+
+// The first event of a part; the number of events at the end of the last.
+size_t PartBegin(const Trace& trace, uint32_t part, uint32_t num_parts) {
+  return trace.events.size() * part / num_parts;
+}
+
+// What a window of events needs and leaves.
 struct WindowBytes {
-  uint64_t reads = 0;     // NVMe: first uses that need bytes
-  uint64_t writes = 0;    // NVMe: written, and not discarded since
+  uint64_t reads = 0;     // first uses that need bytes
+  uint64_t writes = 0;    // written, and not discarded since
   uint64_t copy_ins = 0;  // first uses on the device that need bytes
 };
-
-double WindowSeconds(const WindowBytes& window, const PlanOptions& budgets, const Rates& rates) {
-  const uint64_t memory = Both(budgets.device_bytes, budgets.pinned_bytes);
-  const auto beyond = [](uint64_t bytes, uint64_t room) {
-    return bytes > room ? static_cast<double>(bytes - room) : 0.0;
-  };
-  const double reads = budgets.has_store ? beyond(window.reads, memory) : 0;
-  const double writes = budgets.has_store ? beyond(window.writes, memory) : 0;
-  return std::max({reads / rates[Link::kRead], writes / rates[Link::kWrite],
-                   (reads + writes) / rates.nvme, (reads + writes) / rates.checksum,
-                   beyond(window.copy_ins, budgets.device_bytes) / rates[Link::kCopyIn]});
-}
 
 // Goes through a window event by event.
 class WindowScan {
@@ -100,32 +100,6 @@ class WindowScan {
   WindowBytes bytes_;
 };
 
-// The best cut of the period into windows, each of which takes its computing or its transfers.
-double BestWindows(const Trace& trace, const PlanOptions& budgets, const Rates& rates) {
-  const auto num_events = static_cast<uint32_t>(trace.events.size());
-  const uint32_t num_cuts =
-      std::min(num_events, std::clamp<uint32_t>(100'000'000 / num_events, 4, 64));
-  std::vector<double> best(num_cuts + 1, 0);
-  WindowScan scan(trace);
-  for (uint32_t from = 0; from < num_cuts; ++from) {
-    scan.Begin(from);
-    double compute = 0;
-    uint32_t cut = from + 1;
-    for (uint32_t e = static_cast<uint64_t>(num_events) * from / num_cuts; cut <= num_cuts; ++e) {
-      const uint32_t end =
-          static_cast<uint32_t>(static_cast<uint64_t>(num_events) * cut / num_cuts);
-      if (e == end) {
-        const double seconds = std::max(compute, WindowSeconds(scan.bytes(), budgets, rates));
-        best[cut] = std::max(best[cut], best[from] + seconds);
-        if (cut++ == num_cuts) break;
-      }
-      compute += trace.events[e].seconds_before;
-      scan.Pass(trace.events[e]);
-    }
-  }
-  return best[num_cuts];
-}
-
 }  // namespace
 
 BytesBound BoundBytes(const Trace& trace, const PlanOptions& budgets) {
@@ -142,14 +116,72 @@ BytesBound BoundBytes(const Trace& trace, const PlanOptions& budgets) {
   return bound;
 }
 
+SecondsBound::SecondsBound(const Trace& trace, const PlanOptions& budgets, const BytesBound& bytes)
+    : bytes_(bytes), num_parts_(NumParts(trace)), windows_(num_parts_ * num_parts_) {
+  const uint64_t memory = Both(budgets.device_bytes, budgets.pinned_bytes);
+  const auto beyond = [](uint64_t size, uint64_t room) { return size > room ? size - room : 0; };
+  WindowScan scan(trace);
+  for (uint32_t first = 0; first < num_parts_; ++first) {
+    scan.Begin(first);
+    for (uint32_t last = first; last < num_parts_; ++last) {
+      const size_t end = PartBegin(trace, last + 1, num_parts_);
+      for (size_t event = PartBegin(trace, last, num_parts_); event < end; ++event)
+        scan.Pass(trace.events[event]);
+      Window& window = windows_[first * num_parts_ + last];
+      window.copy_ins = beyond(scan.bytes().copy_ins, budgets.device_bytes);
+      if (!budgets.has_store) continue;
+      window.reads = beyond(scan.bytes().reads, memory);
+      window.writes = beyond(scan.bytes().writes, memory);
+    }
+  }
+}
+
+std::vector<double> SecondsBound::Computing(const Trace& trace) {
+  const uint32_t num_parts = NumParts(trace);
+  std::vector<double> computing(num_parts);
+  for (uint32_t part = 0; part < num_parts; ++part) {
+    const size_t end = PartBegin(trace, part + 1, num_parts);
+    for (size_t event = PartBegin(trace, part, num_parts); event < end; ++event)
+      computing[part] += trace.events[event].seconds_before;
+  }
+  return computing;
+}
+
+double SecondsBound::Seconds(const Window& window, const Rates& rates) {
+  const auto reads = static_cast<double>(window.reads);
+  const auto writes = static_cast<double>(window.writes);
+  return std::max({reads / rates[Link::kRead], writes / rates[Link::kWrite],
+                   (reads + writes) / rates.nvme, (reads + writes) / rates.checksum,
+                   static_cast<double>(window.copy_ins) / rates[Link::kCopyIn]});
+}
+
+double SecondsBound::Transfers(const Rates& rates) const {
+  const auto nvme = static_cast<double>(bytes_.nvme);
+  const double copies = rates[Link::kCopyIn] + rates[Link::kCopyOut];
+  return std::max({static_cast<double>(bytes_.nvme_read) / rates[Link::kRead],
+                   static_cast<double>(bytes_.nvme_written) / rates[Link::kWrite],
+                   nvme / rates.nvme, nvme / rates.checksum,
+                   static_cast<double>(bytes_.device) / copies});
+}
+
+// The best cut of the period into windows, each of which takes its computing or its transfers.
+double SecondsBound::Seconds(std::span<const double> computing, const Rates& rates) const {
+  std::vector<double> best(num_parts_ + 1, 0);  // by the part after a window
+  for (uint32_t first = 0; first < num_parts_; ++first) {
+    double window_computing = 0;
+    for (uint32_t last = first; last < num_parts_; ++last) {
+      window_computing += computing[last];
+      const Window& window = windows_[first * num_parts_ + last];
+      const double seconds = std::max(window_computing, Seconds(window, rates));
+      best[last + 1] = std::max(best[last + 1], best[first] + seconds);
+    }
+  }
+  return std::max(best[num_parts_], Transfers(rates));
+}
+
 double BoundSeconds(const Trace& trace, const PlanOptions& budgets, const BytesBound& bytes,
                     const Rates& rates) {
-  const auto nvme = static_cast<double>(bytes.nvme);
-  const double copies = rates[Link::kCopyIn] + rates[Link::kCopyOut];
-  return std::max({BestWindows(trace, budgets, rates),
-                   static_cast<double>(bytes.nvme_read) / rates[Link::kRead],
-                   static_cast<double>(bytes.nvme_written) / rates[Link::kWrite], nvme / rates.nvme,
-                   nvme / rates.checksum, static_cast<double>(bytes.device) / copies});
+  return SecondsBound(trace, budgets, bytes).Seconds(SecondsBound::Computing(trace), rates);
 }
 
 }  // namespace spillway::plan

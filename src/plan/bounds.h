@@ -7,6 +7,8 @@
 #define SPILLWAY_PLAN_BOUNDS_H_
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "src/plan/plan.h"
 #include "src/plan/simulate.h"
@@ -25,7 +27,35 @@ struct BytesBound {
 
 BytesBound BoundBytes(const Trace& trace, const PlanOptions& budgets);
 
-// Least seconds of a period.
+// Least seconds of a period, at rates and computing times that may be measured anew in every
+// period: what it must move is worked out once.
+class SecondsBound {
+ public:
+  SecondsBound(const Trace& trace, const PlanOptions& budgets, const BytesBound& bytes);
+
+  // Seconds of computing by part of the period: events are cut into at most 64 parts, of the same
+  // trace always alike.
+  static std::vector<double> Computing(const Trace& trace);
+
+  // Of the links, if computing took no time.
+  double Transfers(const Rates& rates) const;
+  // With `computing` of a trace that differs from the constructor's in nothing but its times.
+  double Seconds(std::span<const double> computing, const Rates& rates) const;
+
+ private:
+  // Bytes that events of some parts move beyond what memory can hold at their ends.
+  struct Window {
+    uint64_t reads = 0;     // NVMe
+    uint64_t writes = 0;    // NVMe
+    uint64_t copy_ins = 0;  // to the device
+  };
+  static double Seconds(const Window& window, const Rates& rates);
+
+  BytesBound bytes_;
+  uint32_t num_parts_ = 0;
+  std::vector<Window> windows_;  // by first part, then by last
+};
+
 double BoundSeconds(const Trace& trace, const PlanOptions& budgets, const BytesBound& bytes,
                     const Rates& rates);
 

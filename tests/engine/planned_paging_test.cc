@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <random>
@@ -78,6 +79,8 @@ TEST_P(PlannedPaging, ARepeatedStepMovesWhatItsPlanForetold) {
                          plan.pinned.written_bytes;
   EXPECT_LE(moved, plan.planned_bytes);
   EXPECT_LE(plan.bytes_bound, plan.planned_bytes);
+  EXPECT_EQ(plan.time_bound_seconds > 0, GetParam() != Policy::kOnDemand);
+  EXPECT_GE(plan.time_bound_seconds, std::max(plan.compute_seconds, plan.transfer_seconds));
   // A cache also writes what is discarded before anyone reads it, and may come too late for that.
   if (GetParam() != Policy::kPlanned) return;
   // The first step has no plan; the second's does not know which tiles have bytes after it.

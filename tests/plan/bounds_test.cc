@@ -7,7 +7,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <limits>
+#include <numeric>
 #include <random>
+#include <vector>
 
 #include "tests/exhaustive.h"
 #include "tests/plan/best_bytes.h"
@@ -103,6 +106,42 @@ TEST(Bounds, SecondsCountWhatAWindowMustReadBeyondMemory) {
   // The computing, and of the scan's 10 s what memory could not have held at its start.
   EXPECT_GE(BoundSeconds(trace, options, bound, rates), 15.0);
   EXPECT_LE(BoundSeconds(trace, options, bound, rates), 16.0);
+}
+
+// Two tiles that fit, used all along: computing decides; each part counts.
+TEST(SecondsBound, ComputingIsGivenByPartAndTransfersOverlapIt) {
+  TraceRecorder recorder;
+  for (int i = 0; i < 10; ++i) recorder.AddTile({.size_bytes = 1000, .stored = true});
+  recorder.Begin(0);
+  for (TileIndex tile = 0; tile < 10; ++tile) {
+    recorder.Acquire(tile, Tier::kPinned, Access::kRead, tile + 1, tile + 1);
+    recorder.Release(tile, Tier::kPinned, Access::kRead, tile + 1);
+  }
+  const Trace trace = recorder.End();
+  PlanOptions options;
+  options.pinned_bytes = 4000;
+  const SecondsBound bound(trace, options, {.nvme_read = 7000, .nvme = 7000});
+  std::vector<double> computing = SecondsBound::Computing(trace);
+  EXPECT_EQ(std::accumulate(computing.begin(), computing.end(), 0.0), 10.0);
+
+  Rates rates;
+  rates.link = {1000, 1000, 1000, 1000};
+  rates.nvme = rates.checksum = 2000;
+  EXPECT_EQ(bound.Transfers(rates), 7.0);
+  EXPECT_EQ(bound.Seconds(computing, rates), 10.0);  // 7 s of reading behind 10 s of computing
+  rates.checksum = 500;
+  EXPECT_EQ(bound.Transfers(rates), 14.0);
+  EXPECT_EQ(bound.Seconds(computing, rates), 14.0);
+
+  // All computing in the first half: the second must read 5,000 bytes of which 4,000 may be there.
+  rates.checksum = 2000;
+  for (size_t part = 0; part < computing.size(); ++part)
+    computing[part] = part < computing.size() / 2 ? 1.0 : 0.0;
+  EXPECT_EQ(bound.Seconds(computing, rates), 11.0);
+  constexpr double kInfinite = std::numeric_limits<double>::infinity();
+  rates.link.fill(kInfinite);
+  rates.nvme = rates.checksum = kInfinite;
+  EXPECT_EQ(bound.Seconds(computing, rates), 10.0);
 }
 
 }  // namespace

@@ -197,7 +197,8 @@ TEST(Accumulation, ByLayerReadsWeightsOnceADirection) {
   PlanOptions options;
   options.device_bytes = 16 * kMiB;
   options.pinned_bytes = 64 * kMiB;
-  const auto choice = ChooseOrder(shape, options, Rates());
+  const auto choice = ChooseOrder(StepTrace(shape, AccumulationOrder::kMicroBatch),
+                                  StepTrace(shape, AccumulationOrder::kLayer), options, Rates());
   ASSERT_TRUE(choice.ok()) << choice.status();
   ASSERT_TRUE(choice->layer && choice->micro_batch);
   EXPECT_EQ(choice->order, AccumulationOrder::kLayer);
@@ -212,9 +213,24 @@ TEST(Accumulation, ByMicroBatchWhereCheckpointsWouldSpill) {
   PlanOptions options;
   options.device_bytes = 128 * kMiB;  // the weights and one micro-batch's checkpoints
   options.pinned_bytes = 64 * kMiB;
-  const auto choice = ChooseOrder(shape, options, Rates());
+  const auto choice = ChooseOrder(StepTrace(shape, AccumulationOrder::kMicroBatch),
+                                  StepTrace(shape, AccumulationOrder::kLayer), options, Rates());
   ASSERT_TRUE(choice.ok()) << choice.status();
   ASSERT_TRUE(choice->layer && choice->micro_batch);
+  EXPECT_EQ(choice->order, AccumulationOrder::kMicroBatch);
+}
+
+TEST(Accumulation, ByMicroBatchWhereEitherMovesTheSame) {
+  StepShape shape = ModelShape();
+  shape.micro_batches = 8;
+  PlanOptions options;
+  options.device_bytes = 4 * kGiB;
+  options.pinned_bytes = 4 * kGiB;
+  options.has_store = false;
+  shape.forward_seconds = shape.update_seconds = 0;
+  const Trace trace = StepTrace(shape, AccumulationOrder::kMicroBatch);
+  const auto choice = ChooseOrder(trace, trace, options, Rates());
+  ASSERT_TRUE(choice.ok()) << choice.status();
   EXPECT_EQ(choice->order, AccumulationOrder::kMicroBatch);
 }
 

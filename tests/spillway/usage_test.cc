@@ -143,6 +143,7 @@ INSTANTIATE_TEST_SUITE_P(
         std::tuple{"--batch", "99999999999999999999", "from 1"},
         std::tuple{"--seq", "1.5", "whole number"}, std::tuple{"--seq", "0", "whole number"},
         std::tuple{"--accumulate", "0", "whole number"},
+        std::tuple{"--accumulation-order", "rows", "auto|micro-batch|layer"},
         std::tuple{"--threads", "0", "whole number"},
         std::tuple{"--threads", "1000000", "whole number"},
         std::tuple{"--betas", "0.9", "0.9,0.95"}, std::tuple{"--betas", "0.9,1", "0.9,0.95"},

@@ -70,11 +70,14 @@ TEST(Budgets, OfSmolLm2) {
 }
 
 TEST(Budgets, StateBytesAreThoseThatAModelRegisters) {
-  for (bool checkpoint : {true, false}) {
+  for (const int way : {0, 1, 2, 3, 4, 5}) {
     ModelOptions options;
     options.sequence = 9;
     options.micro_batch = 3;
-    options.checkpoint_activations = checkpoint;
+    options.checkpoint_activations = way % 2 == 0;
+    options.accumulate = way < 2 ? 1 : 3;
+    options.accumulation_order =
+        way < 4 ? AccumulationOrder::kMicroBatch : AccumulationOrder::kLayer;
     const SmallModel small(SmallConfig(), options);
     StateBytes registered;
     uint64_t largest = 0;

@@ -32,13 +32,15 @@ hf::ModelConfig TiledConfig() {
   return config;
 }
 
-ModelOptions Options(Precision precision = Precision::kFp32, bool checkpoint = true) {
+ModelOptions Options(Precision precision = Precision::kFp32, bool checkpoint = true,
+                     int64_t accumulate = 1) {
   ModelOptions options;
   options.precision = precision;
   options.gradient_dtype = precision == Precision::kFp32 ? DType::kF32 : DType::kF16;
   options.checkpoint_activations = checkpoint;
   options.sequence = 9;
   options.micro_batch = 2;
+  options.accumulate = accumulate;
   return options;
 }
 
@@ -50,21 +52,15 @@ struct Outcome {
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 
-Outcome TrainTwoMicroBatches(SmallModel& small, const hf::ModelConfig& config,
-                             const ModelOptions& options) {
-  const int64_t tokens = options.sequence * options.micro_batch;
+Outcome TrainAStep(SmallModel& small, const hf::ModelConfig& config, const ModelOptions& options,
+                   double scale = 64) {
+  const TestBatch batch =
+      RandomBatch(config, options.accumulate * options.sequence * options.micro_batch, 11);
   Outcome outcome;
-  for (int i = 0; i < 2; ++i) {
-    const TestBatch batch = RandomBatch(config, tokens, 11 + static_cast<uint64_t>(i));
-    const auto loss = small.model->Train({.inputs = batch.inputs,
-                                          .targets = batch.targets,
-                                          .first = i == 0,
-                                          .last = i == 1,
-                                          .gradient_scale = 64,
-                                          .next = {}});
-    EXPECT_TRUE(loss.ok()) << loss.status();
-    outcome.loss ^= std::bit_cast<uint64_t>(loss.value_or(0)) << i;
-  }
+  const auto loss = small.model->Train(
+      {.inputs = batch.inputs, .targets = batch.targets, .gradient_scale = scale, .next = {}});
+  EXPECT_TRUE(loss.ok()) << loss.status();
+  outcome.loss = std::bit_cast<uint64_t>(loss.value_or(0));
   outcome.sum_of_squares = std::bit_cast<uint64_t>(small.model->gradients().sum_of_squares);
   for (const Parameter& parameter : small.model->parameters()) {
     const auto bytes = small.engine.Values<std::byte>(parameter.tensors.gradient);
@@ -77,23 +73,21 @@ class EachPrecision : public testing::TestWithParam<Precision> {};
 
 TEST_P(EachPrecision, CheckpointingDoesNotChangeABit) {
   for (const hf::ModelConfig& config : {SmallConfig(), TiledConfig()}) {
-    const ModelOptions with = Options(GetParam(), true);
-    const ModelOptions without = Options(GetParam(), false);
+    const ModelOptions with = Options(GetParam(), true, 2);
+    const ModelOptions without = Options(GetParam(), false, 2);
     SmallModel recomputed(config, with);
     SmallModel saved(config, without);
-    EXPECT_TRUE(TrainTwoMicroBatches(recomputed, config, with) ==
-                TrainTwoMicroBatches(saved, config, without));
+    EXPECT_TRUE(TrainAStep(recomputed, config, with) == TrainAStep(saved, config, without));
   }
 }
 
 TEST_P(EachPrecision, TheSameThreadsGiveTheSameBits) {
   const hf::ModelConfig config = TiledConfig();
-  const ModelOptions options = Options(GetParam());
+  const ModelOptions options = Options(GetParam(), true, 2);
   for (int threads : {1, 2, 3}) {
     SmallModel one(config, options, threads);
     SmallModel other(config, options, threads);
-    EXPECT_TRUE(TrainTwoMicroBatches(one, config, options) ==
-                TrainTwoMicroBatches(other, config, options));
+    EXPECT_TRUE(TrainAStep(one, config, options) == TrainAStep(other, config, options));
   }
 }
 
@@ -101,9 +95,9 @@ TEST_P(EachPrecision, TheNormIsThatOfTheStoredGradients) {
   for (bool tied : {true, false}) {
     hf::ModelConfig config = TiledConfig();
     config.tie_word_embeddings = tied;
-    const ModelOptions options = Options(GetParam());
+    const ModelOptions options = Options(GetParam(), true, 2);
     SmallModel small(config, options);
-    TrainTwoMicroBatches(small, config, options);
+    TrainAStep(small, config, options);
     double sum = 0;
     for (const Parameter& parameter : small.model->parameters()) {
       if (GetParam() == Precision::kFp32) {
@@ -119,27 +113,81 @@ TEST_P(EachPrecision, TheNormIsThatOfTheStoredGradients) {
   }
 }
 
-TEST_P(EachPrecision, LaterPhasesDeclareExactlyWhatTheyLease) {
+TEST_P(EachPrecision, OrdersOfAccumulationGiveTheSameBits) {
+  for (const bool tied : {true, false}) {
+    hf::ModelConfig config = TiledConfig();
+    config.tie_word_embeddings = tied;
+    for (const bool checkpoint : {true, false}) {
+      for (const int64_t accumulate : {1, 3, 8}) {
+        for (const double scale : {64.0, 1e30}) {  // the second overflows under fp16-amp
+          SCOPED_TRACE(testing::Message()
+                       << "tied " << tied << ", checkpoint " << checkpoint << ", " << accumulate
+                       << " micro-batches, scale " << scale);
+          ModelOptions options = Options(GetParam(), checkpoint, accumulate);
+          SmallModel by_micro_batch(config, options);
+          options.accumulation_order = AccumulationOrder::kLayer;
+          SmallModel by_layer(config, options);
+          const Outcome expected = TrainAStep(by_micro_batch, config, options, scale);
+          EXPECT_EQ(by_micro_batch.model->gradients().finite,
+                    scale == 64 || GetParam() == Precision::kFp32);
+          EXPECT_TRUE(TrainAStep(by_layer, config, options, scale) == expected);
+          EXPECT_TRUE(TrainAStep(by_layer, config, options, scale) == expected) << "again";
+        }
+      }
+    }
+  }
+}
+
+TEST_P(EachPrecision, LaterStepsDeclareExactlyWhatTheyLease) {
   const hf::ModelConfig config = TiledConfig();
-  const ModelOptions options = Options(GetParam(), false);
-  SmallModel small(config, options);
-  TrainTwoMicroBatches(small, config, options);
-  const int64_t tokens = options.sequence * options.micro_batch;
-  const TestBatch batch = RandomBatch(config, tokens, 99);
-  for (bool first : {true, false}) {
+  for (const auto order : {AccumulationOrder::kMicroBatch, AccumulationOrder::kLayer}) {
+    ModelOptions options = Options(GetParam(), false, 3);
+    options.accumulation_order = order;
+    SmallModel small(config, options);
+    TrainAStep(small, config, options);
+    const int64_t tokens = options.sequence * options.micro_batch;
+    const TestBatch step = RandomBatch(config, 3 * tokens, 99);
     small.engine.ClearLog();
     ASSERT_TRUE(
-        small.model
-            ->Train({.inputs = batch.inputs, .targets = batch.targets, .first = first, .next = {}})
-            .ok());
+        small.model->Train({.inputs = step.inputs, .targets = step.targets, .next = {}}).ok());
     EXPECT_TRUE(small.engine.declared() == small.engine.log());
+    const TestBatch batch = RandomBatch(config, tokens, 98);
+    for (int i = 0; i < 2; ++i) {
+      small.engine.ClearLog();
+      ASSERT_TRUE(small.model->Loss(batch.inputs, batch.targets).ok());
+    }
+    EXPECT_TRUE(small.engine.declared() == small.engine.log());
+    EXPECT_EQ(small.engine.most_held(), 1);
   }
-  for (int i = 0; i < 2; ++i) {
-    small.engine.ClearLog();
-    ASSERT_TRUE(small.model->Loss(batch.inputs, batch.targets).ok());
+}
+
+// Between two uses of a weight by the same kind of pass, no other weight of another layer is
+// leased: whatever keeps the last used layer reads it once a direction.
+TEST(Model, ByLayerAllMicroBatchesLeaseALayerBeforeTheNext) {
+  const hf::ModelConfig config = TiledConfig();
+  ModelOptions options = Options(Precision::kFp32, true, 4);
+  options.accumulation_order = AccumulationOrder::kLayer;
+  SmallModel small(config, options);
+  TrainAStep(small, config, options);
+  small.engine.ClearLog();
+  TrainAStep(small, config, options);
+  // Of every tile of the head, and of every layer, how often others of its kind come between.
+  std::map<std::string, int> visits;
+  std::string last;
+  for (const Use& use : small.engine.log()) {
+    const TensorSpec& spec = small.engine.Spec(use.tile.tensor);
+    if (spec.role != Role::kParameter || spec.name.find("norm") != std::string::npos) continue;
+    const size_t layer = spec.name.find("layers.");
+    const std::string place = layer == std::string::npos
+                                  ? "embedding " + std::to_string(use.tile.tile)
+                                  : spec.name.substr(layer, sizeof("layers.0") - 1);
+    if (place != last) ++visits[place];
+    last = place;
   }
-  EXPECT_TRUE(small.engine.declared() == small.engine.log());
-  EXPECT_EQ(small.engine.most_held(), 1);
+  ASSERT_GT(visits.size(), 3U);
+  // The turn at the last layer's end of forward and begin of backward has the head between.
+  for (const auto& [place, count] : visits)
+    EXPECT_EQ(count, place.starts_with("embedding") ? 3 : 2) << place;
 }
 
 TEST_P(EachPrecision, ForwardAloneGivesTheTrainingLoss) {
@@ -172,26 +220,17 @@ TEST(Model, MicroBatchesAddUpToTheBatch) {
   whole.micro_batch = 8;
   ModelOptions part = Options();
   part.micro_batch = 2;
+  part.accumulate = 4;
   SmallModel at_once(config, whole);
   SmallModel in_parts(config, part);
   const TestBatch batch = RandomBatch(config, whole.sequence * whole.micro_batch);
   const auto loss =
       at_once.model->Train({.inputs = batch.inputs, .targets = batch.targets, .next = {}});
   ASSERT_TRUE(loss.ok());
-  const size_t tokens = static_cast<size_t>(part.sequence * part.micro_batch);
-  double mean = 0;
-  for (size_t i = 0; i < 4; ++i) {
-    const auto of_part =
-        in_parts.model->Train({.inputs = std::span(batch.inputs).subspan(i * tokens, tokens),
-                               .targets = std::span(batch.targets).subspan(i * tokens, tokens),
-                               .first = i == 0,
-                               .last = i == 3,
-                               .gradient_scale = 0.25,
-                               .next = {}});
-    ASSERT_TRUE(of_part.ok());
-    mean += *of_part / 4;
-  }
-  EXPECT_NEAR(mean, *loss, 1e-6 * *loss);
+  const auto mean = in_parts.model->Train(
+      {.inputs = batch.inputs, .targets = batch.targets, .gradient_scale = 0.25, .next = {}});
+  ASSERT_TRUE(mean.ok()) << mean.status();
+  EXPECT_NEAR(*mean, *loss, 1e-6 * *loss);
   const auto expected = at_once.Gradients();
   for (const auto& [name, gradient] : in_parts.Gradients()) {
     float largest = 0;
@@ -210,10 +249,10 @@ TEST(Model, HalfPrecisionStaysNearFull) {
   SmallModel rounded(config, half);
   const TestBatch batch = RandomBatch(config, full.sequence * full.micro_batch);
   constexpr double kScale = 1024;
-  const MicroBatch micro = {
+  const StepBatch step = {
       .inputs = batch.inputs, .targets = batch.targets, .gradient_scale = kScale, .next = {}};
-  const auto expected = exact.model->Train(micro);
-  const auto loss = rounded.model->Train(micro);
+  const auto expected = exact.model->Train(step);
+  const auto loss = rounded.model->Train(step);
   ASSERT_TRUE(expected.ok() && loss.ok());
   EXPECT_NEAR(*loss, *expected, 2e-3 * *expected);
   EXPECT_NE(*loss, *expected);
@@ -340,6 +379,9 @@ TEST(Model, OptionsThatContradictAreRefused) {
   EXPECT_EQ(SmallModel(SmallConfig(), options).status.code(), absl::StatusCode::kInvalidArgument);
   options = Options();
   options.sequence = 0;
+  EXPECT_EQ(SmallModel(SmallConfig(), options).status.code(), absl::StatusCode::kInvalidArgument);
+  options = Options();
+  options.accumulate = 0;
   EXPECT_EQ(SmallModel(SmallConfig(), options).status.code(), absl::StatusCode::kInvalidArgument);
 }
 

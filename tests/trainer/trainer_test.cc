@@ -182,7 +182,7 @@ TEST(Trainer, EvaluatesWhenItIsTime) {
 
 TEST(Trainer, StateCountsWindowsAndUpdates) {
   TrainerOptions options = SmallOptions(3);
-  options.accumulate = 2;
+  options.model.accumulate = 2;
   options.model.micro_batch = 4;
   TrainingRun run(options);
   ASSERT_TRUE(run.Go().ok());
@@ -198,7 +198,7 @@ TEST(Trainer, SixteenMicroBatchesOfFourGiveWhatOneBatchOf64GivesToRounding) {
   TrainingRun whole(options);
   ASSERT_TRUE(whole.Go().ok());
   options.model.micro_batch = 4;
-  options.accumulate = 16;
+  options.model.accumulate = 16;
   TrainingRun parts(options);
   ASSERT_TRUE(parts.Go().ok());
   for (size_t i = 0; i < whole.records.size(); ++i) {

@@ -6,6 +6,7 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 
@@ -36,6 +37,11 @@ Json PeaksByTier(const std::array<Occupancy, kNumTiers>& tiers) {
 }
 
 uint64_t Total(const Traffic& traffic) { return traffic.read_bytes + traffic.written_bytes; }
+
+// What a step would take if its shorter part were free.
+double AloneSeconds(const PlanStats& plan) {
+  return std::max(plan.compute_seconds, plan.transfer_seconds);
+}
 
 std::string_view ReasonName(trainer::EndReason reason) {
   switch (reason) {
@@ -107,7 +113,16 @@ Json ToJson(const TrainReport& report) {
                {"final_loss", run.last_loss}};
   if (run.last_evaluation) json["eval_loss"] = run.last_evaluation->loss;
   json["tokens_per_s"] = run.tokens_per_second;
+  if (run.step_seconds > 0) json["step_s"] = run.step_seconds;
+  if (run.step_seconds > 0 && run.plan.time_bound_seconds > 0) {
+    json["time_bound_s"] = run.plan.time_bound_seconds;
+    json["time_ratio"] = run.step_seconds / run.plan.time_bound_seconds;
+    json["compute_alone_s"] = run.plan.compute_seconds;
+    json["transfers_alone_s"] = run.plan.transfer_seconds;
+    json["alone_ratio"] = run.step_seconds / AloneSeconds(run.plan);
+  }
   if (report.weights_hash) json["weights_hash"] = *report.weights_hash;
+  if (report.accumulation) json["accumulation"] = ToJson(*report.accumulation);
   AddEngineFigures(report.stats, report.workspace_bytes, &json);
   json["parameters"] = report.num_parameters;
   json["page_bytes"] = report.page_bytes;
@@ -155,6 +170,15 @@ std::string ToText(const TrainReport& report) {
         "plan: %d steps followed one, %d left it; the last moved %s of %s planned, at least %s\n",
         plan.steps, plan.deviations, base::FormatBytes(Total(plan.nvme) + Total(plan.pinned)),
         base::FormatBytes(plan.planned_bytes), base::FormatBytes(plan.bytes_bound));
+  }
+  if (run.step_seconds > 0 && run.plan.time_bound_seconds > 0) {
+    absl::StrAppendFormat(
+        &text,
+        "time: %.3f s a step from the third on, the median: %.3f times the bound of %.3f s, %.3f "
+        "times computing (%.3f s) or transfers (%.3f s) alone\n",
+        run.step_seconds, run.step_seconds / run.plan.time_bound_seconds,
+        run.plan.time_bound_seconds, run.step_seconds / AloneSeconds(run.plan),
+        run.plan.compute_seconds, run.plan.transfer_seconds);
   }
   if (!stats.plan.not_planned.empty())
     absl::StrAppendFormat(&text, "not planned: %s\n", stats.plan.not_planned);

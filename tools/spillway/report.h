@@ -11,6 +11,7 @@
 
 #include "nlohmann/json.hpp"
 #include "spillway/stats.h"
+#include "tools/spillway/accumulation_choice.h"
 #include "tools/trainer/trainer.h"
 
 namespace spillway::command {
@@ -23,10 +24,13 @@ struct TrainReport {
   uint64_t num_parameters = 0;
   uint64_t page_bytes = 0;
   int64_t threads = 0;
+  std::optional<AccumulationChoice> accumulation;  // of several micro-batches
   std::optional<std::string> weights_hash;
 };
 
-// {"v":1,"exit_reason":"done"|"stopped"|"interrupted","steps":…,"final_loss":…,…}.
+// {"v":1,"exit_reason":"done"|"stopped"|"interrupted","steps":…,"final_loss":…,…}. "step_s" is the
+// median step from the third on; with a plan, "time_bound_s", "time_ratio", "compute_alone_s",
+// "transfers_alone_s" and "alone_ratio" are as in the step log, at the rates known in the end.
 nlohmann::ordered_json ToJson(const TrainReport& report);
 std::string ToText(const TrainReport& report);
 

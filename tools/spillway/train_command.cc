@@ -18,6 +18,7 @@
 #include "spillway/thread_pool.h"
 #include "src/base/status_macros.h"
 #include "tools/hf/config.h"
+#include "tools/spillway/accumulation_choice.h"
 #include "tools/spillway/commands.h"
 #include "tools/spillway/exit_code.h"
 #include "tools/spillway/interrupt.h"
@@ -124,6 +125,24 @@ absl::Status CheckPlaces(const TrainFlags& flags, const hf::ModelConfig& config,
   return CheckRoom(flags.engine, trainer::SmallestBudgets(config, flags.trainer.model), need);
 }
 
+// Which way the micro-batches of a step go, if there are several; puts it into the flags. Room and
+// budgets may leave one way only.
+std::optional<AccumulationChoice> ChooseAccumulation(const hf::ModelConfig& config,
+                                                     TrainFlags* flags) {
+  trainer::ModelOptions& options = flags->trainer.model;
+  if (options.accumulate == 1) return std::nullopt;
+  AccumulationChoice choice = CompareOrders(config, options, flags->engine);
+  options.accumulation_order = flags->accumulation_order.value_or(choice.order);
+  const bool may_change = !flags->accumulation_order && options.by_layer();
+  if (may_change &&
+      !CheckRoom(flags->engine, trainer::SmallestBudgets(config, options), NeedOf(*flags, config))
+           .ok()) {
+    options.accumulation_order = trainer::AccumulationOrder::kMicroBatch;
+  }
+  choice.order = options.accumulation_order;
+  return choice;
+}
+
 // The state to continue from; none: begin. Flags that would change its numbers are a usage error.
 absl::StatusOr<std::optional<TrainState>> LoadState(const Engine& engine, const TrainFlags& flags,
                                                     const Inputs& inputs) {
@@ -212,15 +231,18 @@ absl::StatusOr<TrainReport> Train(const TrainFlags& flags, const Inputs& inputs,
 absl::Status RunTrain(TrainFlags flags) {
   SPILLWAY_RETURN_IF_ERROR(FinishTrainFlags(&flags));
   SPILLWAY_ASSIGN_OR_RETURN(const Inputs inputs, ReadInputs(flags));
+  const auto accumulation = ChooseAccumulation(inputs.config, &flags);
   const StorePlace place = PlaceOf(flags.engine);
   const StoreNeed need = NeedOf(flags, inputs.config);
   SPILLWAY_RETURN_IF_ERROR(CheckPlaces(flags, inputs.config, need));
   if (!flags.engine.store.empty()) {
     absl::FPrintF(stderr, "note: %s\n", DescribeStoreCost(place, need));
   }
+  if (accumulation) absl::FPrintF(stderr, "note: %s\n", Describe(*accumulation));
   const std::atomic<bool>& stop = CatchInterrupts();
-  const absl::StatusOr<TrainReport> report = Train(flags, inputs, need, stop);
+  absl::StatusOr<TrainReport> report = Train(flags, inputs, need, stop);
   if (!report.ok()) return WithRoomMissing(report.status(), place, need);
+  report->accumulation = accumulation;
   absl::PrintF("%s", flags.json ? ToJson(*report).dump() + "\n" : ToText(*report));
   if (report->run.reason != trainer::EndReason::kInterrupted) return absl::OkStatus();
   return absl::CancelledError(

@@ -14,6 +14,7 @@
 namespace spillway::command {
 namespace {
 
+using trainer::AccumulationOrder;
 using trainer::Order;
 using trainer::Precision;
 using trainer::ScheduleKind;
@@ -55,7 +56,16 @@ void AddLength(CLI::App* app, TrainFlags* flags) {
   AddInteger(app, "--seq", &options.model.sequence, 1, kMostTokens, "Tokens of a window");
   AddInteger(app, "--batch", &options.model.micro_batch, 1, kMostTokens,
              "Windows of a micro-batch");
-  AddInteger(app, "--accumulate", &options.accumulate, 1, kMostTokens, "Micro-batches of a step");
+  AddInteger(app, "--accumulate", &options.model.accumulate, 1, kMostTokens,
+             "Micro-batches of a step");
+  AddChoice<std::optional<AccumulationOrder>>(
+      app, "--accumulation-order", &flags->accumulation_order,
+      {{"auto", std::nullopt},
+       {"micro-batch", AccumulationOrder::kMicroBatch},
+       {"layer", AccumulationOrder::kLayer}},
+      "Each micro-batch through all layers before the next, or all through a layer before the next "
+      "layer; numbers are the same. auto, the default as it is never worse by the planner, takes "
+      "the one whose planned transfers are faster, of equals micro-batch");
   AddInteger(app, "--eval-every", &options.evaluate_every, 0, kMostSteps,
              "Evaluate every N steps; 0: never");
   AddInteger(app, "--eval-batches", &options.evaluate_windows, 1, kMostSteps,

@@ -31,6 +31,7 @@ struct TrainFlags {
   bool json = false;
   Durability durability = Durability::kCommit;
   std::optional<DType> gradient_dtype;  // none: fp16 under fp16-amp, else fp32
+  std::optional<trainer::AccumulationOrder> accumulation_order;  // none: the cheaper one
   std::optional<int64_t> steps;
   trainer::TrainerOptions trainer;
   EngineFlags engine;

@@ -53,45 +53,69 @@ std::vector<TensorSpec> ActivationSpecs(const hf::ModelConfig& config,
   if (!options.training) return specs;
   const int64_t tokens = options.micro_batch * options.sequence;
   const int64_t tile_elements = TileElements(config);
-  const auto add = [&](std::string name, int64_t width, DType dtype) {
+  const DType dtype = options.precision == Precision::kFp16Amp ? DType::kF16 : DType::kF32;
+  const auto add = [&](std::string name, int64_t width, DType of) {
+    // No tile has more bytes than one of the largest weights'.
+    const auto elements = static_cast<int64_t>(static_cast<uint64_t>(tile_elements) *
+                                               ElementBytes(dtype) / ElementBytes(of));
     specs.push_back({.name = std::move(name),
-                     .dtype = dtype,
+                     .dtype = of,
                      .shape = {tokens, width},
                      .role = Role::kActivation,
-                     .tile_rows = TileRows(tokens, width, tile_elements),
+                     .tile_rows = TileRows(tokens, width, elements),
                      .transient = true});
   };
-  const DType dtype = options.precision == Precision::kFp16Amp ? DType::kF16 : DType::kF32;
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
-    for (const Kind& kind : KindsOfBlock(config, options)) {
-      add(absl::StrCat("activation/", layer, "/", kind.name), kind.width, dtype);
+  const auto add_saved = [&](const std::string& of) {
+    for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+      for (const Kind& kind : KindsOfBlock(config, options))
+        add(absl::StrCat("activation/", layer, "/", kind.name, of), kind.width, dtype);
     }
-  }
-  if (options.checkpoint_activations) return specs;
-  const int64_t rows = TileRows(config.vocab_size, config.hidden_size, tile_elements);
-  for (int64_t first = 0; first < config.vocab_size; first += rows) {
-    add(absl::StrCat("activation/logits/", first / rows), std::min(rows, config.vocab_size - first),
-        DType::kF32);
-  }
+    if (options.by_layer())
+      add(absl::StrCat("activation/head/input", of), config.hidden_size, dtype);
+    if (options.checkpoint_activations) return;
+    const int64_t rows = TileRows(config.vocab_size, config.hidden_size, tile_elements);
+    for (int64_t first = 0; first < config.vocab_size; first += rows) {
+      add(absl::StrCat("activation/logits/", first / rows, of),
+          std::min(rows, config.vocab_size - first), DType::kF32);
+    }
+  };
+  if (!options.by_layer()) add_saved("");
+  for (int64_t i = 0; options.by_layer() && i < options.accumulate; ++i)
+    add_saved(absl::StrCat("/", i));
+  for (int64_t i = 0; options.accumulate > 1 && i < options.accumulate; ++i)
+    add(absl::StrCat("activation/gradient/", i), config.hidden_size, DType::kF32);
   return specs;
 }
 
 absl::StatusOr<Activations> Activations::Register(TileAccess* tiles, ThreadPool* pool,
                                                   const hf::ModelConfig& config,
                                                   const ModelOptions& options) {
+  std::vector<TensorId> ids;
+  for (const TensorSpec& spec : ActivationSpecs(config, options)) {
+    SPILLWAY_HF_ASSIGN_OR_RETURN(ids.emplace_back(), tiles->engine()->Register(spec));
+  }
   Activations activations(tiles, pool);
   activations.kinds_ = options.checkpoint_activations ? 1 : kNumActivations;
-  const size_t of_layers = activations.kinds_ * static_cast<size_t>(config.num_layers);
-  for (const TensorSpec& spec : ActivationSpecs(config, options)) {
-    SPILLWAY_HF_ASSIGN_OR_RETURN(const TensorId id, tiles->engine()->Register(spec));
-    auto& list = activations.layers_.size() < of_layers ? activations.layers_ : activations.logits_;
-    list.push_back(id);
+  activations.saved_.resize(options.by_layer() ? static_cast<size_t>(options.accumulate) : 1);
+  const size_t of_layers = activations.kinds_ * static_cast<size_t>(config.num_layers) +
+                           static_cast<size_t>(options.by_layer());
+  const size_t of_gradients =
+      options.accumulate > 1 ? static_cast<size_t>(options.accumulate) : size_t{0};
+  const size_t of_saved = (ids.size() - of_gradients) / activations.saved_.size();
+  std::span<const TensorId> rest = ids;
+  for (Saved& saved : activations.saved_) {
+    saved.layers.assign(rest.begin(), rest.begin() + static_cast<ptrdiff_t>(of_layers));
+    saved.logits.assign(rest.begin() + static_cast<ptrdiff_t>(of_layers),
+                        rest.begin() + static_cast<ptrdiff_t>(of_saved));
+    rest = rest.subspan(of_saved);
   }
+  activations.gradients_.assign(rest.begin(), rest.end());
   return activations;
 }
 
-TensorId Activations::OfLayer(int64_t layer, Activation kind) const {
-  return layers_[static_cast<size_t>(layer) * kinds_ + static_cast<size_t>(kind)];
+TensorId Activations::OfLayer(int64_t micro_batch, int64_t layer, Activation kind) const {
+  const size_t index = static_cast<size_t>(layer) * kinds_ + static_cast<size_t>(kind);
+  return Of(micro_batch).layers[index];
 }
 
 absl::Status Activations::SaveTensor(TensorId tensor, const float* values) {
@@ -112,12 +136,7 @@ absl::Status Activations::SaveTensor(TensorId tensor, const float* values) {
   return absl::OkStatus();
 }
 
-absl::Status Activations::Save(int64_t layer, Activation kind, const float* values) {
-  return SaveTensor(OfLayer(layer, kind), values);
-}
-
-absl::Status Activations::Load(int64_t layer, Activation kind, float* values) {
-  const TensorId tensor = OfLayer(layer, kind);
+absl::Status Activations::LoadTensor(TensorId tensor, After after, float* values) {
   const TensorSpec& spec = tiles_->engine()->Spec(tensor);
   for (uint64_t tile = 0; tile < spec.num_tiles(); ++tile) {
     SPILLWAY_HF_ASSIGN_OR_RETURN(Lease lease, tiles_->Acquire({tensor, tile}, Access::kRead));
@@ -131,19 +150,40 @@ absl::Status Activations::Load(int64_t layer, Activation kind, float* values) {
       }
     });
     values += elements;
+    if (after == After::kKeep) continue;
     lease.Release();
     SPILLWAY_HF_RETURN_IF_ERROR(tiles_->engine()->Discard({tensor, tile}));
   }
   return absl::OkStatus();
 }
 
-absl::Status Activations::SaveLogits(uint64_t vocabulary_tile, const float* values) {
-  return SaveTensor(logits_[vocabulary_tile], values);
+absl::Status Activations::Save(int64_t micro_batch, int64_t layer, Activation kind,
+                               const float* values) {
+  return SaveTensor(OfLayer(micro_batch, layer, kind), values);
+}
+
+absl::Status Activations::Load(int64_t micro_batch, int64_t layer, Activation kind, After after,
+                               float* values) {
+  return LoadTensor(OfLayer(micro_batch, layer, kind), after, values);
+}
+
+absl::Status Activations::SaveGradient(int64_t micro_batch, const float* values) {
+  return SaveTensor(gradients_[static_cast<size_t>(micro_batch)], values);
+}
+
+absl::Status Activations::LoadGradient(int64_t micro_batch, After after, float* values) {
+  return LoadTensor(gradients_[static_cast<size_t>(micro_batch)], after, values);
+}
+
+absl::Status Activations::SaveLogits(int64_t micro_batch, uint64_t vocabulary_tile,
+                                     const float* values) {
+  return SaveTensor(Of(micro_batch).logits[vocabulary_tile], values);
 }
 
 absl::Status Activations::UseLogits(
-    uint64_t vocabulary_tile, const std::function<void(int64_t, int64_t, const float*)>& use) {
-  const TensorId tensor = logits_[vocabulary_tile];
+    int64_t micro_batch, uint64_t vocabulary_tile,
+    const std::function<void(int64_t, int64_t, const float*)>& use) {
+  const TensorId tensor = Of(micro_batch).logits[vocabulary_tile];
   const TensorSpec& spec = tiles_->engine()->Spec(tensor);
   for (uint64_t tile = 0; tile < spec.num_tiles(); ++tile) {
     SPILLWAY_HF_ASSIGN_OR_RETURN(Lease lease, tiles_->Acquire({tensor, tile}, Access::kRead));

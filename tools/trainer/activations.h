@@ -3,6 +3,10 @@
 // What forward keeps for backward, as engine tensors: each block's input, and without checkpointing
 // all that is dear to compute again. Values are exact as saved: under fp16-amp they were rounded
 // when they were produced, so that a recomputed value and a saved one are the same bits.
+//
+// A step of several micro-batches has the gradient of each one's residual here, too. Where they
+// pass through a layer before the next layer, what is saved of each exists at once, and the inputs
+// of layers are how a residual gets from layer to layer.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_ACTIVATIONS_H_
 #define SPILLWAY_TOOLS_TRAINER_ACTIVATIONS_H_
@@ -24,7 +28,7 @@ namespace spillway::trainer {
 
 // What is saved of a block, [tokens, width] each.
 enum class Activation : uint8_t {
-  kInput,  // of the block; the only one under checkpointing
+  kInput,  // of the block (of one more: the head's); the only one under checkpointing
   kQuery,  // after rope
   kKey,    // after rope
   kValue,
@@ -35,36 +39,55 @@ enum class Activation : uint8_t {
 };
 inline constexpr int kNumActivations = 8;
 
-// The tensors that `options` saves, all transient: blocks' in order, then without checkpointing the
-// logits of each vocabulary tile. Empty without training.
+// Whether what was loaded will be loaded again.
+enum class After : uint8_t { kKeep, kForget };
+
+// The tensors that `options` saves, all transient: for each micro-batch that is saved at once those
+// of blocks in order, in layer order the head's input, and without checkpointing the logits of each
+// vocabulary tile; then the residuals' gradients. Empty without training.
 std::vector<TensorSpec> ActivationSpecs(const hf::ModelConfig& config, const ModelOptions& options);
 
-// Thread-compatible. A saved tensor is read back once; then its bytes are given up.
+// Thread-compatible. Micro-batches are counted in their step.
 class Activations {
  public:
   static absl::StatusOr<Activations> Register(TileAccess* tiles, ThreadPool* pool,
                                               const hf::ModelConfig& config,
                                               const ModelOptions& options);
 
-  absl::Status Save(int64_t layer, Activation kind, const float* values);
-  absl::Status Load(int64_t layer, Activation kind, float* values);
+  absl::Status Save(int64_t micro_batch, int64_t layer, Activation kind, const float* values);
+  absl::Status Load(int64_t micro_batch, int64_t layer, Activation kind, After after,
+                    float* values);
 
-  absl::Status SaveLogits(uint64_t vocabulary_tile, const float* values);
-  // Calls use(first token, tokens, their logits) for runs of tokens.
-  absl::Status UseLogits(uint64_t vocabulary_tile,
+  // In fp32, [tokens, hidden]. REQUIRES: a step has several micro-batches.
+  absl::Status SaveGradient(int64_t micro_batch, const float* values);
+  absl::Status LoadGradient(int64_t micro_batch, After after, float* values);
+
+  absl::Status SaveLogits(int64_t micro_batch, uint64_t vocabulary_tile, const float* values);
+  // Calls use(first token, tokens, their logits) for runs of tokens, and forgets them.
+  absl::Status UseLogits(int64_t micro_batch, uint64_t vocabulary_tile,
                          const std::function<void(int64_t, int64_t, const float*)>& use);
 
  private:
+  // What is saved of a micro-batch; if they pass through the model one by one, of the one at hand.
+  struct Saved {
+    std::vector<TensorId> layers;  // by layer, then kind
+    std::vector<TensorId> logits;  // by vocabulary tile
+  };
+
   Activations(TileAccess* tiles, ThreadPool* pool) : tiles_(tiles), pool_(pool) {}
 
   absl::Status SaveTensor(TensorId tensor, const float* values);
-  TensorId OfLayer(int64_t layer, Activation kind) const;
+  absl::Status LoadTensor(TensorId tensor, After after, float* values);
+  const Saved& Of(int64_t micro_batch) const {
+    return saved_[static_cast<size_t>(micro_batch) % saved_.size()];
+  }
+  TensorId OfLayer(int64_t micro_batch, int64_t layer, Activation kind) const;
 
   TileAccess* tiles_;
   ThreadPool* pool_;
-  size_t kinds_ = 0;              // tensors of a layer
-  std::vector<TensorId> layers_;  // by layer, then kind
-  std::vector<TensorId> logits_;  // by vocabulary tile
+  size_t kinds_ = 0;  // tensors of a layer
+  std::vector<Saved> saved_;
+  std::vector<TensorId> gradients_;  // by micro-batch
 };
 
 }  // namespace spillway::trainer

@@ -110,14 +110,10 @@ absl::Status Block::GateAndUp(const BatchShape& batch, const float* middle) cons
 absl::Status Block::Forward(const BatchShape& batch, bool save, Residual& residual) const {
   const int64_t tokens = batch.tokens();
   const BlockScratch& s = *scratch_;
-  if (save) {
-    SPILLWAY_HF_RETURN_IF_ERROR(
-        context_->activations->Save(layer_, Activation::kInput, residual.x));
-  }
   SPILLWAY_HF_RETURN_IF_ERROR(AttentionHalf(batch, residual));
   SPILLWAY_HF_RETURN_IF_ERROR(GateAndUp(batch, residual.middle));
   if (save && !context_->options.checkpoint_activations) {
-    SPILLWAY_HF_RETURN_IF_ERROR(SaveForBackward(residual.middle));
+    SPILLWAY_HF_RETURN_IF_ERROR(SaveForBackward(batch, residual.middle));
   }
   context_->pool->ParallelRanges(
       tokens * context_->config.intermediate_size, kSwigluGrain, [&](int64_t begin, int64_t end) {
@@ -129,34 +125,38 @@ absl::Status Block::Forward(const BatchShape& batch, bool save, Residual& residu
   return absl::OkStatus();
 }
 
-absl::Status Block::SaveForBackward(const float* middle) const {
+absl::Status Block::SaveForBackward(const BatchShape& batch, const float* middle) const {
   Activations& saved = *context_->activations;
   const BlockScratch& s = *scratch_;
-  SPILLWAY_HF_RETURN_IF_ERROR(saved.Save(layer_, Activation::kQuery, s.query));
-  SPILLWAY_HF_RETURN_IF_ERROR(saved.Save(layer_, Activation::kKey, s.key));
-  SPILLWAY_HF_RETURN_IF_ERROR(saved.Save(layer_, Activation::kValue, s.value));
-  SPILLWAY_HF_RETURN_IF_ERROR(saved.Save(layer_, Activation::kAttention, s.attention));
-  SPILLWAY_HF_RETURN_IF_ERROR(saved.Save(layer_, Activation::kMiddle, middle));
-  SPILLWAY_HF_RETURN_IF_ERROR(saved.Save(layer_, Activation::kGate, s.gate));
-  return saved.Save(layer_, Activation::kUp, s.up);
+  SPILLWAY_HF_RETURN_IF_ERROR(saved.Save(batch.micro_batch, layer_, Activation::kQuery, s.query));
+  SPILLWAY_HF_RETURN_IF_ERROR(saved.Save(batch.micro_batch, layer_, Activation::kKey, s.key));
+  SPILLWAY_HF_RETURN_IF_ERROR(saved.Save(batch.micro_batch, layer_, Activation::kValue, s.value));
+  SPILLWAY_HF_RETURN_IF_ERROR(
+      saved.Save(batch.micro_batch, layer_, Activation::kAttention, s.attention));
+  SPILLWAY_HF_RETURN_IF_ERROR(saved.Save(batch.micro_batch, layer_, Activation::kMiddle, middle));
+  SPILLWAY_HF_RETURN_IF_ERROR(saved.Save(batch.micro_batch, layer_, Activation::kGate, s.gate));
+  return saved.Save(batch.micro_batch, layer_, Activation::kUp, s.up);
 }
 
 // Everything that Forward had before its last product, saved or computed again.
 absl::Status Block::Restore(const BatchShape& batch, const Residual& residual) const {
   Activations& saved = *context_->activations;
   const BlockScratch& s = *scratch_;
-  SPILLWAY_HF_RETURN_IF_ERROR(saved.Load(layer_, Activation::kInput, residual.x));
+  const auto load = [&](Activation kind, float* values) {
+    return saved.Load(batch.micro_batch, layer_, kind, After::kForget, values);
+  };
+  SPILLWAY_HF_RETURN_IF_ERROR(load(Activation::kInput, residual.x));
   if (context_->options.checkpoint_activations) {
     SPILLWAY_HF_RETURN_IF_ERROR(AttentionHalf(batch, residual));
     return GateAndUp(batch, residual.middle);
   }
-  SPILLWAY_HF_RETURN_IF_ERROR(saved.Load(layer_, Activation::kQuery, s.query));
-  SPILLWAY_HF_RETURN_IF_ERROR(saved.Load(layer_, Activation::kKey, s.key));
-  SPILLWAY_HF_RETURN_IF_ERROR(saved.Load(layer_, Activation::kValue, s.value));
-  SPILLWAY_HF_RETURN_IF_ERROR(saved.Load(layer_, Activation::kAttention, s.attention));
-  SPILLWAY_HF_RETURN_IF_ERROR(saved.Load(layer_, Activation::kMiddle, residual.middle));
-  SPILLWAY_HF_RETURN_IF_ERROR(saved.Load(layer_, Activation::kGate, s.gate));
-  SPILLWAY_HF_RETURN_IF_ERROR(saved.Load(layer_, Activation::kUp, s.up));
+  SPILLWAY_HF_RETURN_IF_ERROR(load(Activation::kQuery, s.query));
+  SPILLWAY_HF_RETURN_IF_ERROR(load(Activation::kKey, s.key));
+  SPILLWAY_HF_RETURN_IF_ERROR(load(Activation::kValue, s.value));
+  SPILLWAY_HF_RETURN_IF_ERROR(load(Activation::kAttention, s.attention));
+  SPILLWAY_HF_RETURN_IF_ERROR(load(Activation::kMiddle, residual.middle));
+  SPILLWAY_HF_RETURN_IF_ERROR(load(Activation::kGate, s.gate));
+  SPILLWAY_HF_RETURN_IF_ERROR(load(Activation::kUp, s.up));
   return middle_norm_.Forward(residual.middle, batch.tokens(), s.normed);
 }
 

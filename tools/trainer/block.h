@@ -54,17 +54,17 @@ class Block {
         const RopeTables& rope, int64_t layer);
 
   // residual.x becomes the block's output (the two pointers change places). `save`: keep what
-  // Backward needs.
+  // Backward needs, but for the block's input, which the caller keeps.
   absl::Status Forward(const BatchShape& batch, bool save, Residual& residual) const;
-  // Reads back what Forward saved. `gradient` is that of the output and becomes that of the input;
-  // the weights' gradients are added to their tensors.
+  // Reads back the input and what Forward saved. `gradient` is that of the output and becomes that
+  // of the input; the weights' gradients are added to their tensors.
   absl::Status Backward(const BatchShape& batch, const Residual& residual, float* gradient) const;
 
  private:
   AttentionShape Shape(const BatchShape& batch) const;
   absl::Status AttentionHalf(const BatchShape& batch, const Residual& residual) const;
   absl::Status GateAndUp(const BatchShape& batch, const float* middle) const;
-  absl::Status SaveForBackward(const float* middle) const;
+  absl::Status SaveForBackward(const BatchShape& batch, const float* middle) const;
   absl::Status Restore(const BatchShape& batch, const Residual& residual) const;
   absl::Status FeedForwardBackward(const BatchShape& batch, const float* middle,
                                    float* gradient) const;

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -26,7 +27,14 @@ namespace spillway::trainer {
 struct BatchShape {
   int64_t windows = 0;
   int64_t length = 0;
+  int64_t micro_batch = 0;  // which of the step's
   int64_t tokens() const { return windows * length; }
+};
+
+// One of a step's micro-batches.
+struct MicroBatch {
+  int64_t index = 0;
+  std::span<const int32_t> targets;
 };
 
 struct ModelContext {

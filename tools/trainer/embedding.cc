@@ -57,49 +57,36 @@ std::vector<Use> Embedding::LookupUses(const TokenOrder& order) const {
   return uses;
 }
 
+void Embedding::CopyRows(const TokenOrder::Tile& tile, const Lease& lease, float* x) const {
+  const int64_t first_token = static_cast<int64_t>(tile.index) * tile_rows_;
+  for (const TokenOrder::Entry& entry : tile.entries) {
+    const int64_t offset = (entry.token - first_token) * width_;
+    float* const row = x + entry.position * width_;
+    if (context_->amp()) {
+      HalvesToFloats(lease.as<const uint16_t>().data() + offset, width_, row);
+    } else {
+      std::memcpy(row, lease.as<const float>().data() + offset,
+                  static_cast<size_t>(width_) * sizeof(float));
+    }
+  }
+}
+
 absl::Status Embedding::Lookup(const TokenOrder& order, float* x) const {
   const TensorId weight = context_->parameters[kEmbeddingIndex].tensors.weight;
   for (const TokenOrder::Tile& tile : order.tiles()) {
     SPILLWAY_HF_ASSIGN_OR_RETURN(
         const Lease lease, context_->tiles->AcquireForBatch({weight, tile.index}, Access::kRead));
-    const int64_t first_token = static_cast<int64_t>(tile.index) * tile_rows_;
-    for (const TokenOrder::Entry& entry : tile.entries) {
-      const int64_t offset = (entry.token - first_token) * width_;
-      float* const row = x + entry.position * width_;
-      if (context_->amp()) {
-        HalvesToFloats(lease.as<const uint16_t>().data() + offset, width_, row);
-      } else {
-        std::memcpy(row, lease.as<const float>().data() + offset,
-                    static_cast<size_t>(width_) * sizeof(float));
-      }
-    }
+    CopyRows(tile, lease, x);
   }
   return absl::OkStatus();
 }
 
-namespace {
-
-// Untied, a step's first micro-batch writes every tile; else the tiles of the tokens are added to.
-bool WritesEveryTile(const ModelContext& context) {
-  return context.gradients->first() && !context.config.tie_word_embeddings;
-}
-
-}  // namespace
-
-std::vector<Use> Embedding::BackwardUses(const TokenOrder& order) const {
-  std::vector<Use> uses;
-  const TensorId gradient = context_->parameters[kEmbeddingIndex].tensors.gradient;
-  if (WritesEveryTile(*context_)) {
-    const uint64_t tiles = context_->WeightSpec(kEmbeddingIndex).num_tiles();
-    for (uint64_t tile = 0; tile < tiles; ++tile) {
-      uses.push_back({{gradient, tile}, Tier::kDevice, Access::kDiscard});
-    }
-    return uses;
-  }
-  for (const TokenOrder::Tile& tile : order.tiles()) {
-    uses.push_back({{gradient, tile.index}, Tier::kDevice, Access::kReadWrite});
-  }
-  return uses;
+absl::Status Embedding::LookupTile(const TokenOrder::Tile& tile, float* x) const {
+  const TensorId weight = context_->parameters[kEmbeddingIndex].tensors.weight;
+  SPILLWAY_HF_ASSIGN_OR_RETURN(const Lease lease,
+                               context_->tiles->Acquire({weight, tile.index}, Access::kRead));
+  CopyRows(tile, lease, x);
+  return absl::OkStatus();
 }
 
 // One addition to each distinct token's row. The row of its first position gathers the others'.
@@ -121,24 +108,11 @@ void Embedding::AddRows(const TokenOrder::Tile& tile, float* gradient, std::byte
   }
 }
 
-absl::Status Embedding::Backward(const TokenOrder& order, float* gradient) const {
-  const bool every_tile = WritesEveryTile(*context_);
-  // An untied tile may see no token in the last micro-batch, so its sum is kept current at every
-  // one.
-  const bool sum = context_->gradients->last() || !context_->config.tie_word_embeddings;
-  auto next = order.tiles().begin();
-  for (const Use& use : BackwardUses(order)) {
-    const bool is_next = next != order.tiles().end() && next->index == uint64_t{use.tile.tile};
-    const uint64_t bytes =
-        context_->tiles->engine()->Spec(use.tile.tensor).tile_bytes(use.tile.tile);
-    SPILLWAY_HF_RETURN_IF_ERROR(context_->gradients->Update(
-        kEmbeddingIndex, use.tile.tile, use.access, sum, [&](std::byte* stored) {
-          if (every_tile) std::memset(stored, 0, bytes);
-          if (is_next) AddRows(*next, gradient, stored);
-        }));
-    if (is_next) ++next;
-  }
-  return absl::OkStatus();
+absl::Status Embedding::BackwardTile(const TokenOrder::Tile& tile, float* gradient) const {
+  const auto use = context_->config.tie_word_embeddings ? Gradients::UseOfParameter::kLater
+                                                        : Gradients::UseOfParameter::kFirst;
+  return context_->gradients->Update(kEmbeddingIndex, tile.index, use,
+                                     [&](std::byte* stored) { AddRows(tile, gradient, stored); });
 }
 
 }  // namespace spillway::trainer

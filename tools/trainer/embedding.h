@@ -54,17 +54,21 @@ class Embedding {
     return TokenOrder(tokens, tile_rows_, std::nullopt);
   }
 
-  // The leases that Lookup and Backward will take.
-  std::vector<Use> LookupUses(const TokenOrder& order) const;
-  std::vector<Use> BackwardUses(const TokenOrder& order) const;
+  uint64_t num_tiles() const { return num_tiles_; }
 
+  // The leases that Lookup will take.
+  std::vector<Use> LookupUses(const TokenOrder& order) const;
   // x[position] = the token's row, in fp32.
   absl::Status Lookup(const TokenOrder& order, float* x) const;
-  // Adds gradient[position] to the token's row. After the head's share where it is tied; otherwise
-  // a step's first micro-batch writes every tile. Destroys `gradient`.
-  absl::Status Backward(const TokenOrder& order, float* gradient) const;
+
+  // Of one tile: as Lookup, under a lease of the phase's fixed order.
+  absl::Status LookupTile(const TokenOrder::Tile& tile, float* x) const;
+  // Of one tile: adds gradient[position] to the token's row, after the head's share where it is
+  // tied. Destroys those rows of `gradient`.
+  absl::Status BackwardTile(const TokenOrder::Tile& tile, float* gradient) const;
 
  private:
+  void CopyRows(const TokenOrder::Tile& tile, const Lease& lease, float* x) const;
   void AddRows(const TokenOrder::Tile& tile, float* gradient, std::byte* stored) const;
 
   ModelContext* context_;

@@ -25,8 +25,13 @@ int64_t NumBlocks(int64_t elements) { return (elements + kBlock - 1) / kBlock; }
 
 }  // namespace
 
-Gradients::Gradients(TileAccess* tiles, ThreadPool* pool, std::span<const Parameter> parameters)
-    : tiles_(tiles), pool_(pool), parameters_(parameters), sums_(parameters.size()) {
+Gradients::Gradients(TileAccess* tiles, ThreadPool* pool, std::span<const Parameter> parameters,
+                     int64_t micro_batches)
+    : tiles_(tiles),
+      pool_(pool),
+      parameters_(parameters),
+      micro_batches_(micro_batches),
+      sums_(parameters.size()) {
   for (size_t p = 0; p < parameters.size(); ++p) {
     const TensorSpec& spec = tiles->engine()->Spec(parameters[p].tensors.gradient);
     dtype_ = spec.dtype;
@@ -41,9 +46,9 @@ void Gradients::Bind(ScratchLayout& layout) {
   block_sums_ = layout.Take<double>(NumBlocks(largest_tile_));
 }
 
-void Gradients::BeginMicroBatch(bool first, bool last) {
-  first_ = first;
-  last_ = last;
+void Gradients::BeginMicroBatch(int64_t index) {
+  first_ = index == 0;
+  last_ = index + 1 == micro_batches_;
 }
 
 absl::Status Gradients::Add(size_t parameter, uint64_t tile, UseOfParameter use,
@@ -56,25 +61,27 @@ absl::Status Gradients::Add(size_t parameter, uint64_t tile, UseOfParameter use,
                                                replace ? Access::kDiscard : Access::kReadWrite));
   if (in_place) compute(lease.as<float>().data());
   const int64_t elements = static_cast<int64_t>(lease.size_bytes() / ElementBytes(dtype_));
-  Accumulate(lease.data(), elements, in_place ? nullptr : tile_scratch_, replace, last_,
+  Accumulate(lease.data(), elements, in_place ? nullptr : tile_scratch_, replace,
              &sums_[parameter][tile]);
   return absl::OkStatus();
 }
 
-absl::Status Gradients::Update(size_t parameter, uint64_t tile, Access access, bool sum,
+absl::Status Gradients::Update(size_t parameter, uint64_t tile, UseOfParameter use,
                                const std::function<void(std::byte*)>& update) {
-  SPILLWAY_HF_ASSIGN_OR_RETURN(
-      Lease lease,
-      tiles_->AcquireForBatch({parameters_[parameter].tensors.gradient, tile}, access));
+  const bool replace = first_ && use == UseOfParameter::kFirst;
+  SPILLWAY_HF_ASSIGN_OR_RETURN(Lease lease,
+                               tiles_->Acquire({parameters_[parameter].tensors.gradient, tile},
+                                               replace ? Access::kDiscard : Access::kReadWrite));
+  if (replace) std::memset(lease.data(), 0, lease.size_bytes());
   update(lease.data());
   const int64_t elements = static_cast<int64_t>(lease.size_bytes() / ElementBytes(dtype_));
-  Accumulate(lease.data(), elements, nullptr, false, sum, &sums_[parameter][tile]);
+  Accumulate(lease.data(), elements, nullptr, false, &sums_[parameter][tile]);
   return absl::OkStatus();
 }
 
 void Gradients::Accumulate(std::byte* stored, int64_t elements, const float* from, bool replace,
-                           bool sum, double* sum_of_squares) {
-  if (from == nullptr && !sum) return;
+                           double* sum_of_squares) {
+  if (from == nullptr && !last_) return;
   auto* const floats = reinterpret_cast<float*>(stored);
   auto* const halves = reinterpret_cast<uint16_t*>(stored);
   const bool half = dtype_ == DType::kF16;
@@ -93,11 +100,11 @@ void Gradients::Accumulate(std::byte* stored, int64_t elements, const float* fro
           AddToFloats(from + at, n, floats + at);
         }
       }
-      if (sum)
+      if (last_)
         block_sums_[block] = half ? SumOfSquares(halves + at, n) : SumOfSquares(floats + at, n);
     }
   });
-  if (!sum) return;
+  if (!last_) return;
   double total = 0;
   for (int64_t block = 0; block < blocks; ++block) total += block_sums_[block];
   *sum_of_squares = total;

@@ -25,40 +25,40 @@ namespace spillway::trainer {
 // Thread-compatible. Engine, pool and parameters must outlive it.
 class Gradients {
  public:
-  Gradients(TileAccess* tiles, ThreadPool* pool, std::span<const Parameter> parameters);
+  // `micro_batches`: of a step.
+  Gradients(TileAccess* tiles, ThreadPool* pool, std::span<const Parameter> parameters,
+            int64_t micro_batches);
 
   // States its scratch: one tile in fp32 and the block sums.
   void Bind(ScratchLayout& layout);
 
-  // first: tiles are written, not added to. last: their sums of squares are taken.
-  void BeginMicroBatch(bool first, bool last);
-  bool first() const { return first_; }
-  bool last() const { return last_; }
+  // Whose gradients come next: a step's first writes tiles and does not add to them; with its last
+  // their sums of squares are taken.
+  void BeginMicroBatch(int64_t index);
 
-  // The use of a parameter that comes first in a micro-batch, and any after it.
+  // The use of a parameter whose gradients come first in a step, and any after it.
   enum class UseOfParameter : uint8_t { kFirst, kLater };
 
   // Has `compute` fill a tile's gradient (fp32, row-major, every element) and adds it.
   absl::Status Add(size_t parameter, uint64_t tile, UseOfParameter use,
                    const std::function<void(float*)>& compute);
 
-  // Has `update` change a tile's stored bytes itself (the embedding's few rows), under a lease that
-  // the caller declares. With kDiscard it must write all of them. `sum`: take the tile's sum of
-  // squares after.
-  absl::Status Update(size_t parameter, uint64_t tile, Access access, bool sum,
+  // Has `update` add to a tile's stored bytes itself (the embedding's few rows).
+  absl::Status Update(size_t parameter, uint64_t tile, UseOfParameter use,
                       const std::function<void(std::byte*)>& update);
 
   // Sums over tiles in order of parameters and tiles.
   GradientSummary Summary() const;
 
  private:
-  // Adds `from` (null: nothing) into the stored bytes, and takes their sum of squares if asked to.
-  void Accumulate(std::byte* stored, int64_t elements, const float* from, bool replace, bool sum,
+  // Adds `from` (null: nothing) into the stored bytes, and takes their sum of squares at the last.
+  void Accumulate(std::byte* stored, int64_t elements, const float* from, bool replace,
                   double* sum_of_squares);
 
   TileAccess* const tiles_;
   ThreadPool* const pool_;
   const std::span<const Parameter> parameters_;
+  const int64_t micro_batches_;
   DType dtype_ = DType::kF32;
   int64_t largest_tile_ = 0;  // elements
   bool first_ = true;

@@ -2,6 +2,7 @@
 
 #include "tools/trainer/head.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -21,7 +22,8 @@ void HeadScratch::Bind(ScratchLayout& layout, const ModelContext& context) {
   const int64_t tile_outputs = context.WeightSpec(HeadIndex(context.config)).tile_rows;
   normed = layout.Take<float>(tokens * context.config.hidden_size);
   logits = layout.Take<float>(tokens * tile_outputs);
-  states = layout.Take<OnlineSoftmax>(tokens);
+  states = layout.Take<OnlineSoftmax>(
+      tokens * (context.options.by_layer() ? context.options.accumulate : 1));
   if (context.options.training) d_normed = layout.Take<float>(tokens * context.config.hidden_size);
 }
 
@@ -31,38 +33,60 @@ Head::Head(ModelContext* context, const HeadScratch* scratch, const NormScratch*
       norm_(context, norm_scratch, FinalNormIndex(context->config)),
       linear_(context, HeadIndex(context->config)) {}
 
-// The first pass; leaves the normed input and each token's softmax in scratch.
-absl::StatusOr<double> Head::Gather(const float* x, std::span<const int32_t> targets,
-                                    bool save) const {
-  const auto tokens = static_cast<int64_t>(targets.size());
+// The normed input of one micro-batch of several, into scratch.
+absl::Status Head::Fetch(const MicroBatch& batch, After after, float* x) const {
+  SPILLWAY_HF_RETURN_IF_ERROR(context_->activations->Load(batch.index, context_->config.num_layers,
+                                                          Activation::kInput, after, x));
+  return norm_.Forward(x, static_cast<int64_t>(batch.targets.size()), scratch_->normed);
+}
+
+// The first pass; leaves each token's softmax in scratch and, of one micro-batch, the normed input.
+absl::StatusOr<double> Head::Gather(std::span<const MicroBatch> batches, bool save,
+                                    float* x) const {
+  const auto tokens = static_cast<int64_t>(batches[0].targets.size());
+  const auto count = static_cast<int64_t>(batches.size());
   const HeadScratch& s = *scratch_;
-  SPILLWAY_HF_RETURN_IF_ERROR(norm_.Forward(x, tokens, s.normed));
-  for (int64_t t = 0; t < tokens; ++t) s.states[t] = OnlineSoftmax();
+  std::fill_n(s.states, count * tokens, OnlineSoftmax());
+  if (count == 1) SPILLWAY_HF_RETURN_IF_ERROR(norm_.Forward(x, tokens, s.normed));
   for (uint64_t tile = 0; tile < linear_.num_tiles(); ++tile) {
     const int64_t columns = linear_.tile_outputs(tile);
-    SPILLWAY_HF_RETURN_IF_ERROR(
-        linear_.ForwardTile(tile, s.normed, tokens, Into::kOverwrite, s.logits, columns));
-    context_->pool->ParallelRanges(tokens, 1, [&](int64_t begin, int64_t end) {
-      GatherSoftmax(s.logits + begin * columns, end - begin, linear_.first_output(tile), columns,
-                    targets.data() + begin, s.states + begin);
-    });
-    if (save) SPILLWAY_HF_RETURN_IF_ERROR(context_->activations->SaveLogits(tile, s.logits));
+    OnlineSoftmax* states = s.states;
+    for (const MicroBatch& batch : batches) {
+      if (count > 1) SPILLWAY_HF_RETURN_IF_ERROR(Fetch(batch, After::kKeep, x));
+      SPILLWAY_HF_RETURN_IF_ERROR(
+          linear_.ForwardTile(tile, s.normed, tokens, Into::kOverwrite, s.logits, columns));
+      context_->pool->ParallelRanges(tokens, 1, [&](int64_t begin, int64_t end) {
+        GatherSoftmax(s.logits + begin * columns, end - begin, linear_.first_output(tile), columns,
+                      batch.targets.data() + begin, states + begin);
+      });
+      if (save) {
+        SPILLWAY_HF_RETURN_IF_ERROR(context_->activations->SaveLogits(batch.index, tile, s.logits));
+      }
+      states += tokens;
+    }
   }
-  double sum = 0;
-  for (int64_t t = 0; t < tokens; ++t) sum += s.states[t].Loss();
-  return sum / static_cast<double>(tokens);
+  double losses = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    double sum = 0;
+    for (int64_t t = 0; t < tokens; ++t) sum += s.states[i * tokens + t].Loss();
+    losses += sum / static_cast<double>(tokens);
+  }
+  return losses;
 }
 
-absl::StatusOr<double> Head::Loss(const float* x, std::span<const int32_t> targets) const {
-  return Gather(x, targets, /*save=*/false);
+absl::StatusOr<double> Head::Loss(float* x, std::span<const int32_t> targets) const {
+  const MicroBatch batch = {.targets = targets};
+  return Gather({&batch, 1}, /*save=*/false, x);
 }
 
-absl::StatusOr<double> Head::Train(const float* x, std::span<const int32_t> targets, double scale,
+absl::StatusOr<double> Head::Train(std::span<const MicroBatch> batches, double scale, float* x,
                                    float* gradient) const {
-  const auto tokens = static_cast<int64_t>(targets.size());
+  const auto tokens = static_cast<int64_t>(batches[0].targets.size());
+  const bool several = batches.size() > 1;
   const HeadScratch& s = *scratch_;
+  Activations& saved = *context_->activations;
   SPILLWAY_HF_ASSIGN_OR_RETURN(const double loss,
-                               Gather(x, targets, !context_->options.checkpoint_activations));
+                               Gather(batches, !context_->options.checkpoint_activations, x));
   // A scale past fp32 is an overflow like any other: the gradients show it.
   const double of_token = scale / static_cast<double>(tokens);
   const float scale_of_token = of_token <= std::numeric_limits<float>::max()
@@ -70,33 +94,53 @@ absl::StatusOr<double> Head::Train(const float* x, std::span<const int32_t> targ
                                    : std::numeric_limits<float>::infinity();
   for (uint64_t tile = 0; tile < linear_.num_tiles(); ++tile) {
     const int64_t columns = linear_.tile_outputs(tile);
-    SPILLWAY_HF_RETURN_IF_ERROR(BackwardTile(tile, targets, scale_of_token));
-    SPILLWAY_HF_RETURN_IF_ERROR(linear_.BackwardInputTile(
-        tile, s.logits, columns, tokens, tile == 0 ? Into::kOverwrite : Into::kAdd, s.d_normed));
-    SPILLWAY_HF_RETURN_IF_ERROR(
-        linear_.BackwardWeightTile(tile, s.logits, columns, s.normed, tokens));
+    const OnlineSoftmax* states = s.states;
+    for (const MicroBatch& batch : batches) {
+      context_->gradients->BeginMicroBatch(batch.index);
+      if (several) {
+        SPILLWAY_HF_RETURN_IF_ERROR(Fetch(batch, After::kKeep, x));
+        if (tile > 0) {
+          SPILLWAY_HF_RETURN_IF_ERROR(saved.LoadGradient(batch.index, After::kForget, s.d_normed));
+        }
+      }
+      SPILLWAY_HF_RETURN_IF_ERROR(BackwardTile(tile, batch, states, scale_of_token));
+      SPILLWAY_HF_RETURN_IF_ERROR(linear_.BackwardInputTile(
+          tile, s.logits, columns, tokens, tile == 0 ? Into::kOverwrite : Into::kAdd, s.d_normed));
+      SPILLWAY_HF_RETURN_IF_ERROR(
+          linear_.BackwardWeightTile(tile, s.logits, columns, s.normed, tokens));
+      if (several) SPILLWAY_HF_RETURN_IF_ERROR(saved.SaveGradient(batch.index, s.d_normed));
+      states += tokens;
+    }
   }
-  const int64_t elements = tokens * context_->config.hidden_size;
-  std::memset(gradient, 0, static_cast<size_t>(elements) * sizeof(float));
-  SPILLWAY_HF_RETURN_IF_ERROR(norm_.Backward(s.d_normed, x, tokens, gradient));
+  const auto elements = static_cast<size_t>(tokens * context_->config.hidden_size);
+  for (const MicroBatch& batch : batches) {
+    context_->gradients->BeginMicroBatch(batch.index);
+    if (several) {
+      SPILLWAY_HF_RETURN_IF_ERROR(Fetch(batch, After::kForget, x));
+      SPILLWAY_HF_RETURN_IF_ERROR(saved.LoadGradient(batch.index, After::kForget, s.d_normed));
+    }
+    std::memset(gradient, 0, elements * sizeof(float));
+    SPILLWAY_HF_RETURN_IF_ERROR(norm_.Backward(s.d_normed, x, tokens, gradient));
+    if (several) SPILLWAY_HF_RETURN_IF_ERROR(saved.SaveGradient(batch.index, gradient));
+  }
   return loss;
 }
 
 // The gradient of a tile's logits, into scratch.
-absl::Status Head::BackwardTile(uint64_t tile, std::span<const int32_t> targets,
+absl::Status Head::BackwardTile(uint64_t tile, const MicroBatch& batch, const OnlineSoftmax* states,
                                 float scale) const {
   const HeadScratch& s = *scratch_;
   const int64_t columns = linear_.tile_outputs(tile);
   const auto backward = [&](int64_t first, int64_t tokens, const float* logits) {
     context_->pool->ParallelRanges(tokens, 1, [&](int64_t begin, int64_t end) {
       CrossEntropyBackward(logits + begin * columns, end - begin, linear_.first_output(tile),
-                           columns, targets.data() + first + begin, s.states + first + begin, scale,
-                           s.logits + (first + begin) * columns);
+                           columns, batch.targets.data() + first + begin, states + first + begin,
+                           scale, s.logits + (first + begin) * columns);
     });
   };
   if (!context_->options.checkpoint_activations)
-    return context_->activations->UseLogits(tile, backward);
-  const auto tokens = static_cast<int64_t>(targets.size());
+    return context_->activations->UseLogits(batch.index, tile, backward);
+  const auto tokens = static_cast<int64_t>(batch.targets.size());
   SPILLWAY_HF_RETURN_IF_ERROR(
       linear_.ForwardTile(tile, s.normed, tokens, Into::kOverwrite, s.logits, columns));
   backward(0, tokens, s.logits);

@@ -75,7 +75,7 @@ class DecoderModel : public Model {
 
   absl::Status Init(const WeightSource& source);
 
-  absl::StatusOr<double> Train(const MicroBatch& batch) override;
+  absl::StatusOr<double> Train(const StepBatch& step) override;
   GradientSummary gradients() const override {
     return gradients_.has_value() ? gradients_->Summary() : GradientSummary();
   }
@@ -89,9 +89,17 @@ class DecoderModel : public Model {
 
  private:
   absl::Status CheckTokens(std::span<const int32_t> tokens) const;
-  absl::Status CheckTargets(std::span<const int32_t> inputs,
-                            std::span<const int32_t> targets) const;
-  absl::Status Blocks(const BatchShape& batch, bool save);
+  absl::Status CheckTargets(std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                            int64_t most_windows) const;
+  absl::Status Blocks(const BatchShape& batch);
+  BatchShape ShapeOf(const MicroBatch& batch) const {
+    return {context_.options.micro_batch, context_.options.sequence, batch.index};
+  }
+  absl::Status LookupForward(std::span<const MicroBatch> together,
+                             std::span<const TokenOrder> orders);
+  absl::Status BlocksForward(std::span<const MicroBatch> together);
+  absl::Status BlocksBackward(std::span<const MicroBatch> together);
+  absl::Status LookupBackward(std::span<const TokenOrder> orders);
 
   ModelContext context_;
   TileAccess tiles_;
@@ -111,7 +119,7 @@ absl::Status DecoderModel::Init(const WeightSource& source) {
   SPILLWAY_HF_ASSIGN_OR_RETURN(context_.parameters,
                                RegisterParameters(tiles_.engine(), config, options, source));
   if (options.training) {
-    gradients_.emplace(&tiles_, context_.pool, context_.parameters);
+    gradients_.emplace(&tiles_, context_.pool, context_.parameters, options.accumulate);
     context_.gradients = &*gradients_;
     SPILLWAY_HF_ASSIGN_OR_RETURN(activations_,
                                  Activations::Register(&tiles_, context_.pool, config, options));
@@ -145,67 +153,162 @@ absl::Status DecoderModel::CheckTokens(std::span<const int32_t> tokens) const {
 }
 
 absl::Status DecoderModel::CheckTargets(std::span<const int32_t> inputs,
-                                        std::span<const int32_t> targets) const {
+                                        std::span<const int32_t> targets,
+                                        int64_t most_windows) const {
   const ModelOptions& options = context_.options;
   if (inputs.size() != targets.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a batch of ", inputs.size(), " inputs has ", targets.size(), " targets"));
   }
   if (inputs.empty() || inputs.size() % static_cast<size_t>(options.sequence) != 0 ||
-      inputs.size() > static_cast<size_t>(options.micro_batch * options.sequence)) {
+      inputs.size() > static_cast<size_t>(most_windows * options.sequence)) {
     return absl::InvalidArgumentError(absl::StrCat("a batch of ", inputs.size(),
-                                                   " tokens is not 1 to ", options.micro_batch,
+                                                   " tokens is not 1 to ", most_windows,
                                                    " windows of ", options.sequence));
   }
   SPILLWAY_HF_RETURN_IF_ERROR(CheckTokens(inputs));
   return CheckTokens(targets);
 }
 
-absl::Status DecoderModel::Blocks(const BatchShape& batch, bool save) {
+// Forward alone.
+absl::Status DecoderModel::Blocks(const BatchShape& batch) {
   for (const Block& block : blocks_) {
-    SPILLWAY_HF_RETURN_IF_ERROR(block.Forward(batch, save, scratch_.residual));
+    SPILLWAY_HF_RETURN_IF_ERROR(block.Forward(batch, /*save=*/false, scratch_.residual));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> DecoderModel::Train(const MicroBatch& batch) {
-  if (!context_.options.training) {
+// --- Training: micro-batches that pass through the model together. One alone has its residual, and
+// the residual's gradient, in scratch all the way; of several each is brought and put back.
+
+absl::Status DecoderModel::LookupForward(std::span<const MicroBatch> together,
+                                         std::span<const TokenOrder> orders) {
+  float* const x = scratch_.residual.x;
+  const bool several = together.size() > 1;
+  for (uint64_t tile = 0; tile < embedding_->num_tiles(); ++tile) {
+    for (const MicroBatch& batch : together) {
+      if (several && tile > 0) {
+        SPILLWAY_HF_RETURN_IF_ERROR(
+            activations_->Load(batch.index, 0, Activation::kInput, After::kForget, x));
+      }
+      SPILLWAY_HF_RETURN_IF_ERROR(
+          embedding_->LookupTile(orders[static_cast<size_t>(batch.index)].tiles()[tile], x));
+      if (several) {
+        SPILLWAY_HF_RETURN_IF_ERROR(activations_->Save(batch.index, 0, Activation::kInput, x));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecoderModel::BlocksForward(std::span<const MicroBatch> together) {
+  Residual& residual = scratch_.residual;
+  for (int64_t layer = 0; layer < context_.config.num_layers; ++layer) {
+    for (const MicroBatch& batch : together) {
+      const bool several = together.size() > 1;
+      SPILLWAY_HF_RETURN_IF_ERROR(
+          several
+              ? activations_->Load(batch.index, layer, Activation::kInput, After::kKeep, residual.x)
+              : activations_->Save(batch.index, layer, Activation::kInput, residual.x));
+      SPILLWAY_HF_RETURN_IF_ERROR(
+          blocks_[static_cast<size_t>(layer)].Forward(ShapeOf(batch), /*save=*/true, residual));
+      if (several) {
+        SPILLWAY_HF_RETURN_IF_ERROR(
+            activations_->Save(batch.index, layer + 1, Activation::kInput, residual.x));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecoderModel::BlocksBackward(std::span<const MicroBatch> together) {
+  float* const gradient = scratch_.gradient;
+  for (int64_t layer = context_.config.num_layers; layer-- > 0;) {
+    for (const MicroBatch& batch : together) {
+      const bool several = together.size() > 1;
+      gradients_->BeginMicroBatch(batch.index);
+      if (several) {
+        SPILLWAY_HF_RETURN_IF_ERROR(
+            activations_->LoadGradient(batch.index, After::kForget, gradient));
+      }
+      SPILLWAY_HF_RETURN_IF_ERROR(blocks_[static_cast<size_t>(layer)].Backward(
+          ShapeOf(batch), scratch_.residual, gradient));
+      if (several || (layer == 0 && context_.options.accumulate > 1)) {
+        SPILLWAY_HF_RETURN_IF_ERROR(activations_->SaveGradient(batch.index, gradient));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Of the whole step, after the head's share of each micro-batch: one order of additions whichever
+// way the micro-batches went.
+absl::Status DecoderModel::LookupBackward(std::span<const TokenOrder> orders) {
+  const uint64_t last = embedding_->num_tiles() - 1;
+  for (uint64_t tile = 0; tile <= last; ++tile) {
+    for (size_t i = 0; i < orders.size(); ++i) {
+      const auto index = static_cast<int64_t>(i);
+      gradients_->BeginMicroBatch(index);
+      if (orders.size() > 1) {
+        SPILLWAY_HF_RETURN_IF_ERROR(activations_->LoadGradient(
+            index, tile == last ? After::kForget : After::kKeep, scratch_.gradient));
+      }
+      SPILLWAY_HF_RETURN_IF_ERROR(
+          embedding_->BackwardTile(orders[i].tiles()[tile], scratch_.gradient));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> DecoderModel::Train(const StepBatch& step) {
+  const ModelOptions& options = context_.options;
+  if (!options.training) {
     return absl::FailedPreconditionError("this model was created without training state");
   }
-  SPILLWAY_HF_RETURN_IF_ERROR(CheckTargets(batch.inputs, batch.targets));
-  const BatchShape shape = {context_.options.micro_batch, context_.options.sequence};
-  if (static_cast<int64_t>(batch.inputs.size()) != shape.tokens()) {
-    return absl::InvalidArgumentError(absl::StrCat("a micro-batch of ", batch.inputs.size(),
+  const int64_t tokens = options.micro_batch * options.sequence;
+  SPILLWAY_HF_RETURN_IF_ERROR(
+      CheckTargets(step.inputs, step.targets, options.accumulate * options.micro_batch));
+  if (static_cast<int64_t>(step.inputs.size()) != options.accumulate * tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("a step of ", step.inputs.size(),
                                                    " tokens where the model was made for ",
-                                                   shape.tokens()));
+                                                   options.accumulate, " × ", tokens));
   }
-  const TokenOrder order = embedding_->Order(batch.inputs);
-  gradients_->BeginMicroBatch(batch.first, batch.last);
-  SPILLWAY_HF_RETURN_IF_ERROR(tiles_.Begin(batch.first ? Phase::kTrainFirst : Phase::kTrainLater,
-                                           embedding_->LookupUses(order),
-                                           embedding_->BackwardUses(order), batch.next));
-  SPILLWAY_HF_RETURN_IF_ERROR(embedding_->Lookup(order, scratch_.residual.x));
-  SPILLWAY_HF_RETURN_IF_ERROR(Blocks(shape, /*save=*/true));
-  SPILLWAY_HF_ASSIGN_OR_RETURN(
-      const double loss,
-      head_->Train(scratch_.residual.x, batch.targets, batch.gradient_scale, scratch_.gradient));
-  for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block) {
-    SPILLWAY_HF_RETURN_IF_ERROR(block->Backward(shape, scratch_.residual, scratch_.gradient));
+  std::vector<MicroBatch> batches;
+  std::vector<TokenOrder> orders;
+  for (int64_t i = 0; i < options.accumulate; ++i) {
+    const auto part = [&](std::span<const int32_t> of) {
+      return of.subspan(static_cast<size_t>(i * tokens), static_cast<size_t>(tokens));
+    };
+    batches.push_back({i, part(step.targets)});
+    orders.push_back(embedding_->Order(part(step.inputs)));
   }
-  SPILLWAY_HF_RETURN_IF_ERROR(embedding_->Backward(order, scratch_.gradient));
+  SPILLWAY_HF_RETURN_IF_ERROR(tiles_.Begin(Phase::kTrain, {}, step.next));
+  const size_t count = options.by_layer() ? batches.size() : 1;
+  double losses = 0;
+  for (size_t first = 0; first < batches.size(); first += count) {
+    const auto together = std::span<const MicroBatch>(batches).subspan(first, count);
+    SPILLWAY_HF_RETURN_IF_ERROR(LookupForward(together, orders));
+    SPILLWAY_HF_RETURN_IF_ERROR(BlocksForward(together));
+    SPILLWAY_HF_ASSIGN_OR_RETURN(
+        const double loss,
+        head_->Train(together, step.gradient_scale, scratch_.residual.x, scratch_.gradient));
+    losses += loss;
+    SPILLWAY_HF_RETURN_IF_ERROR(BlocksBackward(together));
+  }
+  SPILLWAY_HF_RETURN_IF_ERROR(LookupBackward(orders));
   tiles_.Finish();
-  return loss;
+  return losses / static_cast<double>(options.accumulate);
 }
 
 absl::StatusOr<double> DecoderModel::Loss(std::span<const int32_t> inputs,
                                           std::span<const int32_t> targets) {
-  SPILLWAY_HF_RETURN_IF_ERROR(CheckTargets(inputs, targets));
+  SPILLWAY_HF_RETURN_IF_ERROR(CheckTargets(inputs, targets, context_.options.micro_batch));
   const int64_t length = context_.options.sequence;
   const BatchShape shape = {static_cast<int64_t>(inputs.size()) / length, length};
   const TokenOrder order = embedding_->Order(inputs);
-  SPILLWAY_HF_RETURN_IF_ERROR(tiles_.Begin(Phase::kLoss, embedding_->LookupUses(order), {}, {}));
+  SPILLWAY_HF_RETURN_IF_ERROR(tiles_.Begin(Phase::kLoss, embedding_->LookupUses(order), {}));
   SPILLWAY_HF_RETURN_IF_ERROR(embedding_->Lookup(order, scratch_.residual.x));
-  SPILLWAY_HF_RETURN_IF_ERROR(Blocks(shape, /*save=*/false));
+  SPILLWAY_HF_RETURN_IF_ERROR(Blocks(shape));
   SPILLWAY_HF_ASSIGN_OR_RETURN(const double loss, head_->Loss(scratch_.residual.x, targets));
   tiles_.Finish();
   return loss;
@@ -219,10 +322,9 @@ absl::StatusOr<std::vector<float>> DecoderModel::NextTokenLogits(std::span<const
   }
   SPILLWAY_HF_RETURN_IF_ERROR(CheckTokens(tokens));
   const TokenOrder order = embedding_->OrderOfFew(tokens);
-  SPILLWAY_HF_RETURN_IF_ERROR(
-      tiles_.Begin(Phase::kNextToken, embedding_->LookupUses(order), {}, {}));
+  SPILLWAY_HF_RETURN_IF_ERROR(tiles_.Begin(Phase::kNextToken, embedding_->LookupUses(order), {}));
   SPILLWAY_HF_RETURN_IF_ERROR(embedding_->Lookup(order, scratch_.residual.x));
-  SPILLWAY_HF_RETURN_IF_ERROR(Blocks({1, length}, /*save=*/false));
+  SPILLWAY_HF_RETURN_IF_ERROR(Blocks({1, length}));
   SPILLWAY_HF_ASSIGN_OR_RETURN(
       std::vector<float> logits,
       head_->Logits(scratch_.residual.x + (length - 1) * context_.config.hidden_size));
@@ -243,6 +345,10 @@ absl::Status CheckOptions(const ModelOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("a micro-batch of ", options.micro_batch,
                                                    " windows of ", options.sequence,
                                                    " tokens: both must be at least 1"));
+  }
+  if (options.accumulate < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step of ", options.accumulate, " micro-batches: at least 1"));
   }
   const bool half = options.gradient_dtype == DType::kF16;
   if (options.gradient_dtype != DType::kF32 &&

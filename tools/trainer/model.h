@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A LLaMA-family decoder over engine tensors: explicit forward and backward, a block at a time.
+// A LLaMA-family decoder over engine tensors: explicit forward and backward, a block at a time, and
+// the micro-batches of a step one after the other through all blocks or through each.
 // Every weight, gradient, optimizer tensor and saved activation is an engine tensor, leased tile by
 // tile as it is used; what is left is scratch, counted in workspace_bytes().
 //
 // The rule that everything here keeps: tiles, reduction blocks and the cut between threads follow
 // from the model, the sequence and the thread count only, never from a budget, a page size or
-// timing. So losses, gradients and weights are the same bits however the bytes moved.
+// timing; and micro-batches add to a gradient in their order, the head's to a tied embedding before
+// the lookup's. So losses, gradients and weights are the same bits however the bytes moved.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_MODEL_H_
 #define SPILLWAY_TOOLS_TRAINER_MODEL_H_
@@ -32,6 +34,10 @@ namespace spillway::trainer {
 // weights.
 enum class Precision : uint8_t { kFp32, kFp16Amp };
 
+// How a step's micro-batches pass through the model: each through all layers before the next, or
+// all through a layer before the next layer. The sums and their order are the same.
+enum class AccumulationOrder : uint8_t { kMicroBatch, kLayer };
+
 struct ModelOptions {
   Precision precision = Precision::kFp32;
   DType gradient_dtype = DType::kF32;  // of gradient tensors; kF32 under kFp32
@@ -39,6 +45,12 @@ struct ModelOptions {
   bool training = true;                // false: no gradients, moments, masters or saved activations
   int64_t sequence = 0;                // tokens of a window
   int64_t micro_batch = 1;             // windows of a micro-batch
+  int64_t accumulate = 1;              // micro-batches of a step
+  AccumulationOrder accumulation_order = AccumulationOrder::kMicroBatch;
+
+  bool by_layer() const {
+    return accumulate > 1 && accumulation_order == AccumulationOrder::kLayer;
+  }
 };
 
 // Where a parameter's first values come from: given its Hugging Face name and shape, a Reader of
@@ -53,13 +65,11 @@ struct Parameter {
   AdamWTensors tensors;
 };
 
-struct MicroBatch {
-  std::span<const int32_t> inputs;   // [micro_batch × sequence] token ids
+struct StepBatch {
+  std::span<const int32_t> inputs;   // [accumulate × micro_batch × sequence] token ids
   std::span<const int32_t> targets;  // the same shape: the next token of each
-  bool first = true;                 // of the step: gradients are written, not added to
-  bool last = true;                  // of the step: their norm is taken
-  double gradient_scale = 1.0;     // multiplies the loss before backward: loss scale / accumulation
-  std::span<const Use> next = {};  // uses to prefetch behind this micro-batch's own
+  double gradient_scale = 1.0;     // multiplies each micro-batch's loss: loss scale / accumulation
+  std::span<const Use> next = {};  // uses to prefetch behind this step's own
 };
 
 // Over all gradients of a step as they are stored (scaled): fp64 sums over fixed blocks.
@@ -86,10 +96,10 @@ class Model {
                                                        const WeightSource& source);
   virtual ~Model() = default;
 
-  // Forward and backward of one micro-batch; gradients are added (one rounding a use) to their
-  // tensors. Returns the mean cross-entropy over its tokens, unscaled.
-  virtual absl::StatusOr<double> Train(const MicroBatch& batch) = 0;
-  // Valid after the micro-batch with `last`.
+  // Forward and backward of a step's micro-batches; each adds its gradients (one rounding a use) to
+  // their tensors. Returns the mean cross-entropy over all tokens, unscaled.
+  virtual absl::StatusOr<double> Train(const StepBatch& step) = 0;
+  // Of the last step.
   virtual GradientSummary gradients() const = 0;
   // Forward only: the mean cross-entropy.
   virtual absl::StatusOr<double> Loss(std::span<const int32_t> inputs,

@@ -12,7 +12,7 @@
 
 namespace spillway::trainer {
 
-absl::Status TileAccess::Begin(Phase phase, std::span<const Use> before, std::span<const Use> after,
+absl::Status TileAccess::Begin(Phase phase, std::span<const Use> before,
                                std::span<const Use> next) {
   Record& record = records_[static_cast<size_t>(phase)];
   engine_->ClearPrefetch();
@@ -24,7 +24,6 @@ absl::Status TileAccess::Begin(Phase phase, std::span<const Use> before, std::sp
   recording_ = nullptr;
   SPILLWAY_HF_RETURN_IF_ERROR(engine_->Prefetch(before));
   SPILLWAY_HF_RETURN_IF_ERROR(engine_->Prefetch(record.uses));
-  SPILLWAY_HF_RETURN_IF_ERROR(engine_->Prefetch(after));
   return engine_->Prefetch(next);
 }
 

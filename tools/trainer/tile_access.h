@@ -19,8 +19,8 @@
 namespace spillway::trainer {
 
 // Runs of the model that lease alike.
-enum class Phase : uint8_t { kTrainFirst, kTrainLater, kLoss, kNextToken };
-inline constexpr int kNumPhases = 4;
+enum class Phase : uint8_t { kTrain, kLoss, kNextToken };
+inline constexpr int kNumPhases = 3;
 
 // Thread-compatible; the engine must outlive it. The model holds at most one lease at a time, so
 // that a device budget of one tile is enough.
@@ -30,11 +30,10 @@ class TileAccess {
 
   Engine* engine() const { return engine_; }
 
-  // Starts a phase. What comes before and after the recorded part (uses that depend on the batch's
-  // tokens) is given by the caller, as is what follows the phase. Declares nothing before the phase
-  // has run once.
-  absl::Status Begin(Phase phase, std::span<const Use> before, std::span<const Use> after,
-                     std::span<const Use> next);
+  // Starts a phase. What comes before the recorded part (uses that depend on the batch's tokens) is
+  // given by the caller, as is what follows the phase. Declares nothing before the phase has run
+  // once.
+  absl::Status Begin(Phase phase, std::span<const Use> before, std::span<const Use> next);
   // Ends a phase that ran to its end; after a failure just Begin another.
   void Finish();
 

@@ -43,6 +43,16 @@ std::string Exact(double value) {
   return absl::StrFormat("%.17g", value);
 }
 
+// The first step has no plan, the second no plan that knows which tensors have bytes.
+constexpr int64_t kUnplannedSteps = 2;
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 std::string DescribeModel(const hf::ModelConfig& config) {
   return absl::StrFormat(
       "vocab_size %d, hidden_size %d, intermediate_size %d, num_layers %d, num_heads %d, "
@@ -63,7 +73,7 @@ std::vector<FixedFlag> FixedFlags(const TrainerOptions& options, const hf::Model
       {"--data", train_data.fingerprint()},
       {"--seq", absl::StrFormat("%d", options.model.sequence)},
       {"--batch", absl::StrFormat("%d", options.model.micro_batch)},
-      {"--accumulate", absl::StrFormat("%d", options.accumulate)},
+      {"--accumulate", absl::StrFormat("%d", options.model.accumulate)},
       {"--precision", options.model.precision == Precision::kFp32 ? "fp32" : "fp16-amp"},
       {"--grad-dtype", options.model.gradient_dtype == DType::kF32 ? "fp32" : "fp16"},
       {"--threads", absl::StrFormat("%d", num_threads)},
@@ -95,7 +105,7 @@ Trainer::Trainer(Engine* engine, const TrainerOptions& options, const TokenData*
       valid_data_(valid_data),
       order_(options.order, train_data->num_windows(), options.seed),
       scaler_(options.loss_scaler),
-      inputs_(options.model.micro_batch * options.model.sequence),
+      inputs_(options.model.accumulate * options.model.micro_batch * options.model.sequence),
       targets_(inputs_.size()) {}
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
@@ -126,6 +136,7 @@ absl::StatusOr<RunSummary> Trainer::Run(const Observer& observer, const std::ato
                                         std::atomic<bool>* commit_now) {
   RunSummary summary;
   double seconds = 0;
+  std::vector<double> planned_seconds;
   while (state_.step < options_.schedule.total_steps && !stop.load()) {
     if (options_.stop_after > 0 && summary.steps_this_run == options_.stop_after) {
       summary.reason = EndReason::kStoppedAfter;
@@ -135,6 +146,8 @@ absl::StatusOr<RunSummary> Trainer::Run(const Observer& observer, const std::ato
     ++summary.steps_this_run;
     if (record.skipped) ++summary.skipped_this_run;
     seconds += record.seconds;
+    if (summary.steps_this_run > kUnplannedSteps) planned_seconds.push_back(record.seconds);
+    summary.plan = record.plan;
 
     if (options_.evaluate_every > 0 && state_.step % options_.evaluate_every == 0) {
       const absl::StatusOr<Evaluation> evaluation = Evaluate(
@@ -154,8 +167,8 @@ absl::StatusOr<RunSummary> Trainer::Run(const Observer& observer, const std::ato
   if (stop.load()) summary.reason = EndReason::kInterrupted;
   summary.step = state_.step;
   summary.last_loss = state_.last_loss;
-  const int64_t step_tokens =
-      options_.accumulate * options_.model.micro_batch * options_.model.sequence;
+  const auto step_tokens = static_cast<int64_t>(inputs_.size());
+  summary.step_seconds = Median(std::move(planned_seconds));
   if (seconds > 0) {
     summary.tokens_per_second = static_cast<double>(summary.steps_this_run * step_tokens) / seconds;
   }
@@ -169,7 +182,13 @@ absl::StatusOr<StepRecord> Trainer::RunStep() {
   record.learning_rate = options_.schedule.At(state_.step);
   record.loss_scale = scaler_.scale();
 
-  SPILLWAY_HF_ASSIGN_OR_RETURN(record.loss, RunMicroBatches());
+  SPILLWAY_HF_RETURN_IF_ERROR(ReadStep());
+  const double gradient_scale =
+      static_cast<double>(scaler_.scale()) / static_cast<double>(options_.model.accumulate);
+  SPILLWAY_HF_ASSIGN_OR_RETURN(record.loss, model_->Train({.inputs = inputs_,
+                                                           .targets = targets_,
+                                                           .gradient_scale = gradient_scale,
+                                                           .next = adamw_->uses()}));
   SPILLWAY_HF_RETURN_IF_ERROR(Update(model_->gradients(), &record));
   SPILLWAY_HF_RETURN_IF_ERROR(engine_->EndStep());
   ++state_.step;
@@ -180,35 +199,12 @@ absl::StatusOr<StepRecord> Trainer::RunStep() {
   record.begin_ns = begin_ns;
   record.end_ns = NowNs();
   record.seconds = static_cast<double>(record.end_ns - begin_ns) / 1e9;
-  record.tokens_per_second =
-      static_cast<double>(options_.accumulate * static_cast<int64_t>(inputs_.size())) /
-      record.seconds;
+  record.tokens_per_second = static_cast<double>(inputs_.size()) / record.seconds;
   record.nvme = after.nvme - before.nvme;
   record.pinned = after.pinned - before.pinned;
   record.plan = after.plan;
   record.stall_seconds = after.stall_seconds - before.stall_seconds;
   return record;
-}
-
-// Returns the mean loss over the step's micro-batches.
-absl::StatusOr<double> Trainer::RunMicroBatches() {
-  double loss = 0;
-  for (int64_t i = 0; i < options_.accumulate; ++i) {
-    SPILLWAY_HF_RETURN_IF_ERROR(ReadMicroBatch());
-    const bool is_last = i + 1 == options_.accumulate;
-    const MicroBatch batch = {
-        .inputs = inputs_,
-        .targets = targets_,
-        .first = i == 0,
-        .last = is_last,
-        .gradient_scale =
-            static_cast<double>(scaler_.scale()) / static_cast<double>(options_.accumulate),
-        .next = is_last ? std::span<const Use>(adamw_->uses()) : std::span<const Use>(),
-    };
-    SPILLWAY_HF_ASSIGN_OR_RETURN(const double micro_batch_loss, model_->Train(batch));
-    loss += micro_batch_loss;
-  }
-  return loss / static_cast<double>(options_.accumulate);
 }
 
 // Unscales and clips in one factor and updates, or skips the update after an overflow.
@@ -245,7 +241,7 @@ absl::Status Trainer::Update(const GradientSummary& summary, StepRecord* record)
   return absl::OkStatus();
 }
 
-absl::Status Trainer::ReadMicroBatch() {
+absl::Status Trainer::ReadStep() {
   const std::span<int32_t> inputs(inputs_);
   const std::span<int32_t> targets(targets_);
   const auto sequence = static_cast<size_t>(options_.model.sequence);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The training loop: micro-batches, unscale and clip, update or skip, log, evaluate, commit. What
-// it computes is the model's and the optimizer's; what it moves is the engine's; here is the order
-// of things and what a commit keeps of them.
+// The training loop: a step's micro-batches, unscale and clip, update or skip, log, evaluate,
+// commit. What it computes is the model's and the optimizer's; what it moves is the engine's; here
+// is the order of things and what a commit keeps of them.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_TRAINER_H_
 #define SPILLWAY_TOOLS_TRAINER_TRAINER_H_
@@ -32,8 +32,7 @@ namespace spillway::trainer {
 
 struct TrainerOptions {
   ModelOptions model;
-  int64_t accumulate = 1;  // micro-batches of a step
-  Schedule schedule;       // its total_steps is where the run ends
+  Schedule schedule;  // its total_steps is where the run ends
   AdamWOptions adamw;
   double clip_norm = 1.0;         // the largest norm of the whole gradient; 0: no clipping
   LossScalerOptions loss_scaler;  // disabled under kFp32
@@ -48,8 +47,8 @@ struct TrainerOptions {
 
 // What decides the numbers of a run, as flags of the command with their values; see
 // CheckSameNumbers. The total steps are not among them: under the cosine schedule a resume with
-// other steps follows the new curve from there on. Checkpointing, budgets and the way of the bytes
-// change no number.
+// other steps follows the new curve from there on. Checkpointing, the accumulation's order, budgets
+// and the way of the bytes change no number.
 std::vector<FixedFlag> FixedFlags(const TrainerOptions& options, const hf::ModelConfig& config,
                                   const TokenData& train_data, int num_threads);
 
@@ -63,6 +62,8 @@ struct RunSummary {
   double last_loss = 0;  // of the last step done; not a number before the first
   std::optional<Evaluation> last_evaluation;
   double tokens_per_second = 0;  // over this run's steps, evaluations and commits left out
+  double step_seconds = 0;       // the median from this run's third step on; 0: there is none
+  PlanStats plan;                // after the last step
 };
 
 // Thread-compatible. Everything handed to Create must outlive it.
@@ -92,9 +93,8 @@ class Trainer {
           const TokenData* valid_data);
 
   absl::StatusOr<StepRecord> RunStep();
-  absl::StatusOr<double> RunMicroBatches();
   absl::Status Update(const GradientSummary& summary, StepRecord* record);
-  absl::Status ReadMicroBatch();
+  absl::Status ReadStep();
   absl::Status Commit();
 
   Engine* const engine_;
@@ -107,7 +107,7 @@ class Trainer {
   LossScaler scaler_;
   TrainState state_;
   int64_t committed_step_ = -1;  // -1: never
-  std::vector<int32_t> inputs_;  // [micro_batch × sequence]
+  std::vector<int32_t> inputs_;  // [accumulate × micro_batch × sequence]
   std::vector<int32_t> targets_;
 };
 

@@ -49,7 +49,7 @@ class StoreTarget final : public Target {
         pages_per_block_(block_bytes / store->page_bytes()) {}
   void Start(std::span<const Move> moves) override;
   void Reap(std::vector<Moved>* moved) override;
-  double checksum_seconds() const override { return pages_.hashing().cpu_seconds; }
+  double checksum_seconds() const override { return pages_.hashing().seconds; }
 
  private:
   io::PageIo pages_;

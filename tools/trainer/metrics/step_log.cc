@@ -91,6 +91,14 @@ std::string ToJsonLine(const StepRecord& record) {
     json["bytes_bound"] = plan.bytes_bound;
     json["nvme_bytes_bound"] = plan.nvme_bytes_bound;
   }
+  if (record.plan.time_bound_seconds > 0) {
+    const double alone = std::max(record.plan.compute_seconds, record.plan.transfer_seconds);
+    json["time_bound_s"] = record.plan.time_bound_seconds;
+    json["time_ratio"] = record.seconds / record.plan.time_bound_seconds;
+    json["compute_alone_s"] = record.plan.compute_seconds;
+    json["transfers_alone_s"] = record.plan.transfer_seconds;
+    json["alone_ratio"] = record.seconds / alone;
+  }
   if (record.evaluation) {
     json["eval_loss"] = record.evaluation->loss;
     json["eval_windows"] = record.evaluation->windows;

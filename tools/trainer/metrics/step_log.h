@@ -48,8 +48,10 @@ struct StepRecord {
 // "read_bytes":{"nvme":…,"pinned":…},"written_bytes":{…},"stall_s":…}, a plan adding
 // "plan_steps" (that followed it so far), "plan_moved_bytes" (of the last of these; "read_bytes"
 // count a transfer in the step in which it ends, which may be the next), "planned_bytes",
-// "bytes_bound" and "nvme_bytes_bound" (see PlanStats), an evaluation "eval_loss", "eval_windows"
-// and "eval_seconds". Every float reads back as the same bits; one that is not finite is null.
+// "bytes_bound", "nvme_bytes_bound", "time_bound_s", "compute_alone_s" and "transfers_alone_s" (see
+// PlanStats), with the step's seconds over the bound, "time_ratio", and over the larger of the last
+// two, "alone_ratio"; an evaluation "eval_loss", "eval_windows" and "eval_seconds". Every float
+// reads back as the same bits; one that is not finite is null.
 std::string ToJsonLine(const StepRecord& record);
 
 // "step 12/400  loss 3.1416  norm 0.512  lr 1.0e-04  scale 65536  512 tok/s  nvme 1.20 GB/s read,

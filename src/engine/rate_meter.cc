@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "src/engine/rate_meter.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace spillway::engine {
+namespace {
+
+double Rate(uint64_t bytes, double seconds) {
+  constexpr double kInfinite = std::numeric_limits<double>::infinity();
+  return bytes > 0 && seconds > 0 ? static_cast<double>(bytes) / seconds : kInfinite;
+}
+
+}  // namespace
+
+void RateMeter::Best::Take(const base::Busy& total) {
+  total_ = total;
+  const double seconds = total.seconds - taken_.seconds;
+  if (seconds < kLeastSeconds) return;
+  best_ = std::max(best_, Rate(total.bytes - taken_.bytes, seconds));
+  taken_ = total;
+}
+
+double RateMeter::Best::bytes_per_second() const {
+  return best_ > 0 ? best_ : Rate(total_.bytes, total_.seconds);
+}
+
+void RateMeter::EndStep(const LinkUse& use) {
+  for (size_t link = 0; link < links_.size(); ++link) links_[link].Take(use.links[link]);
+  nvme_both_.Take(use.nvme_both);
+  checksums_.Take(use.checksums);
+}
+
+plan::Rates RateMeter::rates() const {
+  plan::Rates rates;
+  for (size_t link = 0; link < links_.size(); ++link)
+    rates.link[link] = links_[link].bytes_per_second();
+  const double read = rates[plan::Link::kRead], write = rates[plan::Link::kWrite];
+  rates.nvme = read + write;
+  if (nvme_both_.is_known())
+    rates.nvme = std::min(rates.nvme, std::max({read, write, nvme_both_.bytes_per_second()}));
+  rates.checksum = checksums_.bytes_per_second();
+  return rates;
+}
+
+}  // namespace spillway::engine
