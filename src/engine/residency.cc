@@ -26,6 +26,7 @@ TileIndex Residency::AddTile(uint64_t size_bytes, Role role, bool transient, boo
   tile.role = role;
   tile.rest = options_.placement[static_cast<size_t>(role)];
   tile.transient = transient;
+  frames_bytes_ += FrameBytes(tile);
   if (stored) {
     tile.zero = false;
     SetStored(index, true);

@@ -348,6 +348,7 @@ class Residency {
   ResidencyOptions options_;
   std::deque<Tile> tiles_;
   std::array<ArenaMap, 2> arenas_;
+  uint64_t frames_bytes_ = 0;                   // what all tiles would take in one tier
   std::array<uint64_t, 2> claimed_until_ = {};  // where the last claim ends: the next search begins
   std::map<ClaimKey, Claim> claims_;
   UseQueue uses_;
