@@ -69,15 +69,6 @@ std::optional<Transfer> RequestQueue::Take() {
   return std::nullopt;
 }
 
-bool RequestQueue::IsLow(int few) const {
-  for (const Device& device : devices_) {
-    for (const int op : {kRead, kWrite}) {
-      if (!device.waiting[op].empty() && device.in_flight[op] < few) return true;
-    }
-  }
-  return false;
-}
-
 void RequestQueue::Ended(const Transfer& transfer) {
   const int op = OpOf(transfer);
   int& in_flight = devices_[transfer.device()].in_flight[op];

@@ -52,9 +52,6 @@ class RequestQueue {
   std::vector<Transfer> TakeWaiting();
 
   bool has_waiting() const { return num_waiting_ > 0; }
-  // Whether a device with something to do for a class has fewer than `few` of that class in flight,
-  // so that it may soon have nothing to do.
-  bool IsLow(int few) const;
   int in_flight() const { return num_in_flight_[0] + num_in_flight_[1]; }
 
  private:

@@ -24,11 +24,6 @@ namespace {
 
 constexpr uint64_t kWakeUserData = uint64_t{1} << 62;
 
-// Requests are submitted at once while a device has fewer of their class in flight, otherwise this
-// many together, or all before the next wait: a call into the kernel costs as much as several
-// requests in a call that is made in any case, and more after a page was hashed.
-constexpr int kBatch = 4;
-
 // Over all devices: one entry less than a power of two, for the wake-up.
 constexpr int kMaxInFlight = 1023;
 
@@ -173,8 +168,7 @@ void UringIoEngine::Submit(std::span<const IoRequest> requests) {
   }
   in_flight_ += static_cast<int>(requests.size());
   if (!ClaimRing().ok()) return;  // Reap reports it
-  held_back_ += static_cast<int>(requests.size());
-  if (held_back_ >= kBatch || queue_.IsLow(kBatch)) SubmitQueued();
+  SubmitQueued();
 }
 
 void UringIoEngine::Reap(absl::Duration timeout, std::vector<IoCompletion>* done) {
@@ -192,8 +186,7 @@ void UringIoEngine::Reap(absl::Duration timeout, std::vector<IoCompletion>* done
     }
     const bool woken = Harvest(done);
     if (woken || done->size() > before || deadline.passed()) {
-      // The device stays busy while the caller looks at its completions.
-      if (queue_.IsLow(kBatch)) SubmitQueued();
+      SubmitQueued();  // the kernel stays busy while the caller looks at its completions
       return;
     }
   }
@@ -213,7 +206,6 @@ void UringIoEngine::Wake() {
 }
 
 void UringIoEngine::IssueQueued() {
-  held_back_ = 0;
   while (!resume_.empty()) {
     Issue(resume_.front());
     resume_.pop_front();

@@ -105,7 +105,6 @@ class UringIoEngine final : public IoEngine {
   std::vector<Transfer> rejected_;  // failed before they were queued
   std::vector<Transfer> orphaned_;  // were with a ring that is no more
   int in_flight_ = 0;
-  int held_back_ = 0;  // requests submitted since the queue was last looked at
 };
 
 }  // namespace spillway::io

@@ -41,22 +41,6 @@ TEST_F(RequestQueueTest, EachClassIsFirstInFirstOutAndReadsGoFirst) {
   EXPECT_FALSE(queue.has_waiting());
 }
 
-TEST_F(RequestQueueTest, IsLowWhereAClassWaitsWithFewInFlight) {
-  RequestQueue queue({.read = 8, .write = 8, .mixed_write = 8}, 100);
-  EXPECT_FALSE(queue.IsLow(2)) << "nothing to do";
-  Add(queue, IoOp::kWrite, 10, 4);
-  EXPECT_TRUE(queue.IsLow(2));
-  EXPECT_EQ(TakeAll(queue).size(), 4u);
-  EXPECT_FALSE(queue.IsLow(2));
-  Add(queue, IoOp::kWrite, 14, 1);
-  EXPECT_FALSE(queue.IsLow(2)) << "four are in flight";
-  Add(queue, IoOp::kRead, 20, 1);
-  EXPECT_TRUE(queue.IsLow(2)) << "reads do not wait for writes";
-  EXPECT_EQ(TakeAll(queue).size(), 2u);
-  Add(queue, IoOp::kWrite, 30, 1, /*device=*/1);
-  EXPECT_TRUE(queue.IsLow(2)) << "devices have queues of their own";
-}
-
 TEST_F(RequestQueueTest, AReadNeverWaitsForWritesThatWait) {
   RequestQueue queue({.read = 2, .write = 8, .mixed_write = 1}, 100);
   Add(queue, IoOp::kWrite, 100, 1000);
