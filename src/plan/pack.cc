@@ -18,26 +18,27 @@
 #include <utility>
 
 #include "absl/container/btree_map.h"
-#include "absl/container/btree_set.h"
 #include "absl/strings/str_cat.h"
 #include "src/base/bytes.h"
-#include "src/base/check.h"
+#include "src/plan/frames.h"
 
 namespace spillway::plan {
 namespace {
 
 constexpr uint32_t kNone = ~0u;
-constexpr uint64_t kNowhere = ~uint64_t{0};
+constexpr uint64_t kNowhere = Frames::kNowhere;
 
 class Packer {
  public:
   Packer(const Keeping& keeping, const PackOptions& options, bool compact, Kept* kept)
-      : keeping_(keeping), options_(options), compact_(compact), kept_(*kept) {
+      : keeping_(keeping),
+        options_(options),
+        compact_(compact),
+        kept_(*kept),
+        frames_(options.capacity, keeping.size_bytes) {
     offset_.assign(keeping.uses.size(), 0);
-    resident_.assign(keeping.num_tiles(), kNowhere);
     current_.assign(keeping.num_tiles(), kNone);
     in_use_.assign(keeping.num_tiles(), false);
-    if (options.capacity > 0) AddFree(0, options.capacity);
   }
 
   // Frames that tiles keep all the time are in use all the time.
@@ -45,12 +46,12 @@ class Packer {
     for (TileIndex tile = 0; tile < keeping_.num_tiles(); ++tile) {
       if (!keeping_.has_home(tile)) continue;
       const uint64_t home = keeping_.home[tile];
-      if (FirstFree(home, keeping_.size_bytes[tile]) != home) {
+      if (frames_.FirstFree(home, keeping_.size_bytes[tile]) != home) {
         return absl::InvalidArgumentError(absl::StrCat("tile ", tile, " rests at ", home, " of ",
                                                        options_.capacity,
                                                        ", where there is no room for it"));
       }
-      Occupy(home, tile);
+      frames_.Occupy(home, tile);
       in_use_[tile] = true;
       std::fill(offset_.begin() + keeping_.first[tile], offset_.begin() + keeping_.first[tile + 1],
                 home);
@@ -87,7 +88,6 @@ class Packer {
  private:
   static constexpr int kMaxRangesLookedAt = 8;
   static constexpr size_t kMaxBlocksLookedAt = 256;
-  using FreeRanges = absl::btree_map<uint64_t, uint64_t>;  // offset to bytes; neighbours are joined
   // A tile that lay here over the seam comes back, and whoever is here must have left by then.
   struct Return {
     uint64_t size_bytes = 0;
@@ -133,13 +133,13 @@ class Packer {
     uint64_t next = 0;
     for (const auto& [end, tile] : order) {
       const uint64_t bytes = keeping_.size_bytes[tile];
-      const uint64_t offset = FirstFree(next, bytes);
+      const uint64_t offset = frames_.FirstFree(next, bytes);
       if (offset == kNowhere) {
         if (!options_.may_break) return Missing(tile, next + bytes - options_.capacity);
         kept_[Last(tile)] = false;
         continue;
       }
-      Occupy(offset, tile);
+      frames_.Occupy(offset, tile);
       current_[tile] = Last(tile);
       offset_[Last(tile)] = offset;
       if (end != kNone) {
@@ -149,17 +149,6 @@ class Packer {
       next = offset + bytes;
     }
     return absl::OkStatus();
-  }
-
-  // The lowest free room from an offset on, between frames that tiles keep all the time.
-  uint64_t FirstFree(uint64_t from, uint64_t bytes) const {
-    auto range = free_.upper_bound(from);
-    if (range != free_.begin()) --range;
-    for (; range != free_.end(); ++range) {
-      const uint64_t offset = std::max(from, range->first);
-      if (offset + bytes <= range->first + range->second) return offset;
-    }
-    return kNowhere;
   }
 
   bool AllKept(TileIndex tile) const {
@@ -174,12 +163,12 @@ class Packer {
   void EndUse(uint32_t u) {
     const TileIndex tile = keeping_.uses[u].tile;
     in_use_[tile] = false;
-    if (!kept_[u]) Free(tile);
+    if (!kept_[u]) frames_.Free(tile);
   }
 
   void BecomeVoid(uint32_t u) {
     const TileIndex tile = keeping_.uses[u].tile;
-    if (resident_[tile] != kNowhere) Free(tile);
+    if (frames_.OffsetOf(tile) != kNowhere) frames_.Free(tile);
   }
 
   // Only where there is room: its use can wait.
@@ -190,21 +179,21 @@ class Packer {
     kept_[u] = offset.has_value();
     if (!offset) return;
     offset_[u] = *offset;
-    Occupy(*offset, keeping_.uses[u].tile);
+    frames_.Occupy(*offset, keeping_.uses[u].tile);
     current_[keeping_.uses[u].tile] = u;
   }
 
   absl::Status BeginUse(uint32_t u) {
     const Use& use = keeping_.uses[u];
-    if (resident_[use.tile] == kNowhere) {
+    if (frames_.OffsetOf(use.tile) == kNowhere) {
       const std::optional<uint64_t> back = TakeReturn(u);
       if (back) {
-        Occupy(*back, use.tile);
+        frames_.Occupy(*back, use.tile);
       } else if (absl::Status status = Place(u); !status.ok()) {
         return status;
       }
     }
-    offset_[u] = resident_[use.tile];
+    offset_[u] = frames_.OffsetOf(use.tile);
     current_[use.tile] = u;
     in_use_[use.tile] = true;
     return absl::OkStatus();
@@ -236,7 +225,7 @@ class Packer {
       if (offset) ShortenTo(u, ReturnWithin(*offset, bytes));
     }
     if (!offset) return NoRoom(u);
-    Occupy(*offset, tile);
+    frames_.Occupy(*offset, tile);
     if (!kept_[u]) cursor_ = *offset + bytes;
     return absl::OkStatus();
   }
@@ -279,19 +268,21 @@ class Packer {
   // A free range that no tile comes back to before `end`: the lowest, or the next in turn; where
   // many are too small, the smallest that is large enough.
   std::optional<uint64_t> FindFree(uint64_t bytes, uint32_t end, bool lowest) const {
-    auto it = free_.begin();
+    auto it = frames_.free().begin();
     uint64_t from = 0;
     if (!lowest) {
       from = cursor_;
-      it = free_.upper_bound(cursor_);
-      if (it != free_.begin()) --it;
+      it = frames_.free().upper_bound(cursor_);
+      if (it != frames_.free().begin()) --it;
     }
-    for (int looked = 0; looked < kMaxRangesLookedAt && it != free_.end(); ++looked, ++it) {
+    for (int looked = 0; looked < kMaxRangesLookedAt && it != frames_.free().end();
+         ++looked, ++it) {
       const uint64_t limit = it->first + it->second;
       if (auto offset = FitIn(std::max(it->first, from), limit, bytes, end)) return offset;
     }
-    auto fit = by_size_.lower_bound({bytes, 0});
-    for (int looked = 0; looked < kMaxRangesLookedAt && fit != by_size_.end(); ++looked, ++fit) {
+    auto fit = frames_.free_by_size().lower_bound({bytes, 0});
+    for (int looked = 0; looked < kMaxRangesLookedAt && fit != frames_.free_by_size().end();
+         ++looked, ++fit) {
       const auto& [size_bytes, offset] = *fit;
       if (auto found = FitIn(offset, offset + size_bytes, bytes, end)) return found;
     }
@@ -311,31 +302,16 @@ class Packer {
     return std::nullopt;
   }
 
-  // The arena from an offset on: free ranges and the tiles between them, while visit returns true.
-  template <typename Visit>
-  void ForBlocks(uint64_t from, const Visit& visit) const {
-    auto free = free_.lower_bound(from);
-    auto held = held_.lower_bound(from);
-    while (free != free_.end() || held != held_.end()) {
-      if (held == held_.end() || (free != free_.end() && free->first < held->first)) {
-        if (!visit(free->first, free->second, kNone)) return;
-        ++free;
-      } else {
-        if (!visit(held->first, keeping_.size_bytes[held->second], held->second)) return;
-        ++held;
-      }
-    }
-  }
-
   // Makes a range free for a use that ends at `end`: the cheapest of those whose turn it is, or of
   // all.
   std::optional<uint64_t> EvictWindow(uint64_t bytes, uint32_t end) {
     std::optional<uint64_t> offset = CheapestWindow(bytes, end, cursor_, kMaxBlocksLookedAt);
-    if (!offset) offset = CheapestWindow(bytes, end, 0, held_.size() + free_.size());
+    if (!offset)
+      offset = CheapestWindow(bytes, end, 0, frames_.held().size() + frames_.free().size());
     if (!offset) return std::nullopt;
     std::vector<TileIndex> leaving;
-    for (auto it = held_.lower_bound(*offset); it != held_.end() && it->first < *offset + bytes;
-         ++it) {
+    for (auto it = frames_.held().lower_bound(*offset);
+         it != frames_.held().end() && it->first < *offset + bytes; ++it) {
       leaving.push_back(it->second);
     }
     for (const TileIndex tile : leaving) GiveUpGap(tile);
@@ -351,7 +327,7 @@ class Packer {
     std::vector<Part> parts;
     size_t head = 0;
     uint64_t window_bytes = 0, cost = 0, best_cost = kNowhere, best = 0;
-    ForBlocks(from, [&](uint64_t offset, uint64_t size_bytes, TileIndex tile) {
+    frames_.ForBlocks(from, [&](uint64_t offset, uint64_t size_bytes, TileIndex tile) {
       if (max_blocks-- == 0) return false;
       if (tile != kNone && in_use_[tile]) {
         head = parts.size();
@@ -391,9 +367,9 @@ class Packer {
   // The tile, which is in a gap, leaves and comes back with its next use.
   void GiveUpGap(TileIndex tile) {
     const uint32_t gap = current_[tile];
-    const uint64_t offset = resident_[tile];
+    const uint64_t offset = frames_.OffsetOf(tile);
     kept_[gap] = false;
-    Free(tile);
+    frames_.Free(tile);
     if (gap == Last(tile) || !kept_[Last(tile)] || returns_.count(offset) > 0) return;
     const bool lay_over_seam = offset == offset_[Last(tile)];
     if (!lay_over_seam) return;
@@ -411,54 +387,12 @@ class Packer {
     for (const uint64_t at : dropped) returns_.erase(at);
   }
 
-  // --- The arena ---
-
-  void Occupy(uint64_t offset, TileIndex tile) {
-    const uint64_t bytes = keeping_.size_bytes[tile];
-    const auto [begin, size_bytes] = *std::prev(free_.upper_bound(offset));
-    const uint64_t end = begin + size_bytes;
-    SPILLWAY_CHECK(begin <= offset && offset + bytes <= end);
-    RemoveFree(begin, size_bytes);
-    if (begin < offset) AddFree(begin, offset - begin);
-    if (offset + bytes < end) AddFree(offset + bytes, end - offset - bytes);
-    held_[offset] = tile;
-    resident_[tile] = offset;
-  }
-
-  void Free(TileIndex tile) {
-    uint64_t begin = std::exchange(resident_[tile], kNowhere);
-    uint64_t end = begin + keeping_.size_bytes[tile];
-    held_.erase(begin);
-    const auto next = free_.lower_bound(begin);
-    const auto before = next == free_.begin() ? free_.end() : std::prev(next);
-    const uint64_t next_begin = next == free_.end() ? kNowhere : next->first;
-    const uint64_t next_bytes = next == free_.end() ? 0 : next->second;
-    if (before != free_.end() && before->first + before->second == begin) {
-      begin = before->first;
-      RemoveFree(begin, before->second);
-    }
-    if (next_begin == end) {
-      end += next_bytes;
-      RemoveFree(next_begin, next_bytes);
-    }
-    AddFree(begin, end - begin);
-  }
-
-  void AddFree(uint64_t offset, uint64_t size_bytes) {
-    free_.emplace(offset, size_bytes);
-    by_size_.emplace(size_bytes, offset);
-  }
-  void RemoveFree(uint64_t offset, uint64_t size_bytes) {
-    free_.erase(offset);
-    by_size_.erase({size_bytes, offset});
-  }
-
   // --- Failure ---
 
   absl::Status NoRoom(uint32_t u) const {
     const uint64_t bytes = keeping_.UseBytes(u);
     uint64_t largest = 0, run = 0;
-    ForBlocks(0, [&](uint64_t, uint64_t size_bytes, TileIndex tile) {
+    frames_.ForBlocks(0, [&](uint64_t, uint64_t size_bytes, TileIndex tile) {
       const bool held = tile != kNone && (in_use_[tile] || !options_.may_break);
       run = held ? 0 : run + size_bytes;
       largest = std::max(largest, run);
@@ -484,15 +418,12 @@ class Packer {
   const PackOptions& options_;
   const bool compact_;
   Kept& kept_;
-  FreeRanges free_;
-  absl::btree_set<std::pair<uint64_t, uint64_t>> by_size_;  // of the free ranges: size and offset
-  absl::btree_map<uint64_t, TileIndex> held_;               // by offset
-  absl::btree_map<uint64_t, Return> returns_;               // by offset
-  std::vector<uint64_t> offset_;                            // by use
-  std::vector<uint64_t> resident_;                          // by tile: offset
-  std::vector<uint32_t> current_;                           // by tile: its use, or the gap after it
-  std::vector<bool> in_use_;                                // by tile
-  uint64_t cursor_ = 0;                                     // where the last frame in turn ended
+  Frames frames_;
+  absl::btree_map<uint64_t, Return> returns_;  // by offset
+  std::vector<uint64_t> offset_;               // by use
+  std::vector<uint32_t> current_;              // by tile: its use, or the gap after it
+  std::vector<bool> in_use_;                   // by tile
+  uint64_t cursor_ = 0;                        // where the last frame in turn ended
 };
 
 }  // namespace
