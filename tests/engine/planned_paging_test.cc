@@ -15,7 +15,7 @@
 
 #include "spillway/engine.h"
 #include "tests/engine/random_steps.h"
-#include "tests/trainer/temp_folder.h"
+#include "tests/temp_folder.h"
 
 namespace spillway::engine {
 namespace {
