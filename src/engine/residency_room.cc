@@ -37,8 +37,13 @@ Residency::Room Residency::EnsureFrame(Job& job, Tier tier, uint64_t position, a
   // Frames that stay lie low, so that the room between them does not fall to pieces.
   const bool stays = IsHome(tile, tier);
   ArenaMap& arena = arenas_[At(tier)];
-  if (auto offset =
-          stays ? arena.AllocateLowest(frame_bytes, index) : arena.Allocate(frame_bytes, index)) {
+  std::optional<uint64_t> offset;
+  if (HasOwnPlace(tile) && tier == Tier::kPinned) {
+    if (arena.AllocateAt(tile.own_place, frame_bytes, index)) offset = tile.own_place;
+  } else {
+    offset = stays ? arena.AllocateLowest(frame_bytes, index) : arena.Allocate(frame_bytes, index);
+  }
+  if (offset) {
     target.state = Copy::State::kHeld;
     target.offset = *offset;
     target.holder = &job;
