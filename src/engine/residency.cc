@@ -27,6 +27,7 @@ TileIndex Residency::AddTile(uint64_t size_bytes, Role role, bool transient, boo
   tile.rest = options_.placement[static_cast<size_t>(role)];
   tile.transient = transient;
   frames_bytes_ += FrameBytes(tile);
+  if (tile.rest && *tile.rest != Tier::kNvme) home_bytes_[At(*tile.rest)] += FrameBytes(tile);
   if (stored) {
     tile.zero = false;
     SetStored(index, true);
