@@ -24,17 +24,16 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests/memory")]
 sys.dont_write_bytecode = True
 import machine  # noqa: E402  (tools/machine.py)
+import small_inputs  # noqa: E402  (tests/memory/small_inputs.py)
 
 POLICIES = ("planned", "lru", "fifo", "prefix", "none", "demand")
 STATE_BYTES_PER_PARAMETER = 16
 UNPLANNED_STEPS = 2  # the first is written down, the second brings tiles to where the plan begins
-SMALL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "vocab_size": 2048,
-         "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 8, "num_attention_heads": 4,
-         "num_key_value_heads": 2, "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-         "tie_word_embeddings": True}
+SMALL = {"vocab_size": 2048, "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 8,
+         "num_attention_heads": 4, "num_key_value_heads": 2}
 
 
 class Wrong(Exception):
@@ -92,26 +91,11 @@ def parse():
     return arguments
 
 
-def make_small_inputs(folder):
-    """A model's config.json, and tokens that are powers of 7 modulo a prime."""
-    model, data = folder / "model", folder / "data"
-    model.mkdir()
-    data.mkdir()
-    (model / "config.json").write_text(json.dumps(SMALL))
-    (data / "meta.json").write_text(json.dumps({"vocab_size": SMALL["vocab_size"]}))
-    tokens = [pow(7, i, 65537) % SMALL["vocab_size"] for i in range(4096)]
-    header = f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({len(tokens)},), }}"
-    header += " " * (63 - (10 + len(header)) % 64) + "\n"
-    npy = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
-    (data / "train.npy").write_bytes(npy + b"".join(token.to_bytes(2, "little") for token in tokens))
-    return model, data
-
-
 class Sweep:
     def __init__(self, arguments, scratch):
         self.arguments = arguments
         self.scratch = scratch
-        model, data = make_small_inputs(scratch) if arguments.quick else (arguments.model, arguments.data)
+        model, data = small_inputs.make(scratch, SMALL) if arguments.quick else (arguments.model, arguments.data)
         # A loss scale so small that no step is skipped.
         self.flags = ["--model", model, "--data", data, "--precision", "fp16-amp", "--loss-scale", 8192, "--seq",
                       arguments.seq, "--batch", arguments.batch, *(["--init", "random"] if arguments.quick else [])]

@@ -4,10 +4,7 @@
 
 #include "io/store/page_io.h"
 
-#include <time.h>
-
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -17,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "io/checksum.h"
 #include "src/base/check.h"
+#include "src/base/clock.h"
 #include "src/base/status_macros.h"
 
 namespace spillway::io {
@@ -35,16 +33,6 @@ uint64_t RoundUp(uint64_t bytes) {
   return (bytes + kIoAlignment - 1) / kIoAlignment * kIoAlignment;
 }
 uint64_t RoundDown(uint64_t bytes) { return bytes / kIoAlignment * kIoAlignment; }
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double ThreadCpuSeconds() {
-  timespec now;
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
 
 }  // namespace
 
@@ -65,9 +53,9 @@ PageIo::PageIo(Store* store, IoEngine* io)
 uint64_t PageIo::Hash(std::span<const std::byte> content) {
   hashed_bytes_ += content.size();
   if (hashed_pages_++ % kTimedPages != 0) return Checksum(content);
-  const double start = ThreadCpuSeconds();
+  const int64_t start = base::ThreadCpuNs();
   const uint64_t checksum = Checksum(content);
-  timed_.seconds += ThreadCpuSeconds() - start;
+  timed_.seconds += static_cast<double>(base::ThreadCpuNs() - start) / 1e9;
   timed_.bytes += content.size();
   return checksum;
 }
@@ -219,7 +207,7 @@ void PageIo::CloseRequest() {
 
 void PageIo::SubmitClosed() {
   if (closed_.empty()) return;
-  const double now = Now();
+  const double now = base::Now();
   for (const IoRequest& request : closed_) moved_.Begin(static_cast<size_t>(request.op), now);
   io_->Submit(closed_);
   closed_.clear();
@@ -243,7 +231,7 @@ absl::StatusOr<FileUse> PageIo::FileOf(const Extent& extent) {
 void PageIo::Collect(absl::Duration timeout) {
   const size_t before = completions_.size();
   io_->Reap(timeout, &completions_);
-  const double now = Now();
+  const double now = base::Now();
   for (size_t i = before; i < completions_.size(); ++i) {
     Load& load = loads_[completions_[i].tag];
     load.file.reset();

@@ -3,13 +3,13 @@
 #include "src/engine/mover.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "src/base/clock.h"
 #include "src/base/status_macros.h"
 
 namespace spillway::engine {
@@ -36,7 +36,7 @@ Mover::Mover(MoverParts parts, ResidencyOptions options, std::optional<plan::Pol
       describe_(options.describe),
       placement_(options.placement),
       recorder_(parts_.timeline_events > 0
-                    ? std::make_unique<TimelineRecorder>(parts_.timeline_events, NowNs())
+                    ? std::make_unique<TimelineRecorder>(parts_.timeline_events, base::NowNs())
                     : nullptr),
       residency_(std::move(options)) {
   if (parts_.store != nullptr && policy) {
@@ -83,7 +83,7 @@ TileIndex Mover::AddTile(const TilePlace& place, Role role, bool transient, bool
                        .transient = transient,
                        .stored = stored,
                        .rest = placement_[static_cast<size_t>(role)]},
-                      Now());
+                      base::Now());
   }
   return residency_.AddTile(place.size_bytes, role, transient, stored);
 }
@@ -98,7 +98,7 @@ absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access,
     const Ticket ticket = next_ticket_++;
     waiters_[ticket] = &waiter;
     plan::TraceRecorder* const trace = Recording();
-    const double asked = trace != nullptr ? Now() : 0;
+    const double asked = trace != nullptr ? base::Now() : 0;
     residency_.Acquire(ticket, tile, tier, access, on_stream);
     if (absl::Status status = WaitFor(ticket, tile, waiter); !status.ok()) {
       if (waiter.leased) residency_.EndLease(tile, tier, access, /*drained=*/false);
@@ -107,7 +107,7 @@ absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access,
     }
     // Null by now if it has grown too long while this caller waited.
     if (trace != nullptr && Recording() != nullptr)
-      trace->Acquire(tile, tier, access, asked, Now());
+      trace->Acquire(tile, tier, access, asked, base::Now());
     granted = waiter.granted;
     granted.data = tier == Tier::kDevice ? device_arena_ + residency_.device_offset(tile)
                                          : parts_.pinned->data() + residency_.pinned_offset(tile);
@@ -127,7 +127,7 @@ absl::Status Mover::WaitFor(Ticket ticket, TileIndex tile, Waiter& waiter) {
   if (!waiter.done) {
     Block(ticket, tile, waiter);
   } else if (recorder_ != nullptr && tile != TimelineEvent::kNoTile && waiter.status.ok()) {
-    recorder_->Grant(tile, NowNs());
+    recorder_->Grant(tile, base::NowNs());
   }
   waiters_.erase(ticket);
   return waiter.status;
@@ -137,20 +137,20 @@ void Mover::Block(Ticket ticket, TileIndex tile, Waiter& waiter) {
   const bool recorded = recorder_ != nullptr && tile != TimelineEvent::kNoTile;
   if (recorded) {
     const std::optional<Stall> stall = residency_.WhyWaits(ticket);
-    recorder_->BeginWait(ticket, tile, stall.value_or(Stall{.tile = tile}), NowNs());
+    recorder_->BeginWait(ticket, tile, stall.value_or(Stall{.tile = tile}), base::NowNs());
   }
   ++waits_;
   meter_.Set(OverlapMeter::TimePoint::clock::now(), meter_.moving(), meter_.blocked() + 1);
   while (!waiter.done) waiter.wake.Wait(&mu_);
   meter_.Set(OverlapMeter::TimePoint::clock::now(), meter_.moving(), meter_.blocked() - 1);
-  if (recorded) recorder_->EndWait(ticket, NowNs());
+  if (recorded) recorder_->EndWait(ticket, base::NowNs());
 }
 
 void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::StreamHandle* stream) {
   if (stream != nullptr) {
     {
       MutexLock lock(&mu_);
-      if (auto* trace = Recording()) trace->Release(tile, tier, access, Now());
+      if (auto* trace = Recording()) trace->Release(tile, tier, access, base::Now());
       residency_.BeginDrain(tile, tier, access);
       ++drains_;
     }
@@ -166,7 +166,7 @@ void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::Stre
     return;
   }
   MutexLock lock(&mu_);
-  if (auto* trace = Recording()) trace->Release(tile, tier, access, Now());
+  if (auto* trace = Recording()) trace->Release(tile, tier, access, base::Now());
   residency_.EndLease(tile, tier, access, /*drained=*/false);
   Dispatch();
 }
@@ -193,7 +193,7 @@ absl::Status Mover::Evict(TileIndex tile) {
 absl::Status Mover::Discard(TileIndex tile) {
   MutexLock lock(&mu_);
   SPILLWAY_RETURN_IF_ERROR(residency_.Discard(tile));
-  if (auto* trace = Recording()) trace->Discard(tile, Now());
+  if (auto* trace = Recording()) trace->Discard(tile, base::Now());
   Dispatch();
   return absl::OkStatus();
 }
@@ -208,7 +208,7 @@ absl::Status Mover::Flush() {
   waiters_[ticket] = &waiter;
   residency_.Flush(ticket);
   const absl::Status status = WaitFor(ticket, TimelineEvent::kNoTile, waiter);
-  if (recorder_ != nullptr) recorder_->EndFlush(NowNs());
+  if (recorder_ != nullptr) recorder_->EndFlush(base::NowNs());
   return status;
 }
 
@@ -265,8 +265,9 @@ absl::Status Mover::EndStep() {
   MutexLock lock(&mu_);
   if (planner_ != nullptr) {
     residency_.EndStep();
-    const auto next = planner_->EndStep(Now(), [this](TileIndex tile) ABSL_EXCLUSIVE_LOCKS_REQUIRED(
-                                                   mu_) { return residency_.Now(tile); });
+    const auto next = planner_->EndStep(
+        base::Now(),
+        [this](TileIndex tile) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return residency_.Now(tile); });
     // A step that cannot be planned goes on demand, and the stats say why.
     not_planned_ = next.ok() ? "" : std::string(next.status().message());
     MeterRates();

@@ -13,7 +13,6 @@
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -44,13 +43,6 @@
 #include "tiers/pinned_arena.h"
 
 namespace spillway::engine {
-
-// The clock of waits, traces and timelines.
-inline int64_t NowNs() {
-  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-}
-
-inline double Now() { return static_cast<double>(NowNs()) / 1e9; }
 
 // Where a tile rests in the store: from page first_page of a tensor on.
 struct TilePlace {

@@ -2,13 +2,12 @@
 //
 // The mover's own thread: it does the work that Residency decided on, and sleeps in the I/O engine.
 
-#include <time.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "src/base/clock.h"
 #include "src/base/status_macros.h"
 #include "src/engine/mover.h"
 
@@ -16,19 +15,8 @@ namespace spillway::engine {
 
 using base::MutexLock;
 
-namespace {
-
-// Of the calling thread.
-int64_t CpuNs() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
-}
-
-}  // namespace
-
 void Mover::Run() {
-  working_since_ns_ = NowNs();
+  working_since_ns_ = base::NowNs();
   std::vector<Work> work;
   std::vector<std::function<void()>> closures;
   while (TakeWork(&work, &closures)) {
@@ -56,7 +44,7 @@ bool Mover::TakeWork(std::vector<Work>* work, std::vector<std::function<void()>>
 // Takes ended transfers, waiting for one or a wake-up if there is nothing else to do.
 void Mover::Sleep(bool idle) {
   const bool recorded = idle && recorder_ != nullptr;
-  const int64_t sleep_ns = recorded ? NowNs() : 0;
+  const int64_t sleep_ns = recorded ? base::NowNs() : 0;
   if (pages_ == nullptr) {
     if (!idle) return;
     MutexLock lock(&mu_);
@@ -64,12 +52,12 @@ void Mover::Sleep(bool idle) {
     if (recorded) RecordWork(sleep_ns, 0);
     return;
   }
-  const int64_t cpu_ns = recorded ? CpuNs() : 0;
+  const int64_t cpu_ns = recorded ? base::ThreadCpuNs() : 0;
   std::vector<io::PageIo::Result> results;
   pages_->Reap(idle ? absl::InfiniteDuration() : absl::ZeroDuration(), &results);
   MutexLock lock(&mu_);
   sleeping_ = false;
-  if (recorded) RecordWork(sleep_ns, CpuNs() - cpu_ns);
+  if (recorded) RecordWork(sleep_ns, base::ThreadCpuNs() - cpu_ns);
   const base::DuplexMeter& moved = pages_->moved();
   link_use_.links[static_cast<size_t>(plan::Link::kRead)] = moved.busy(0);
   link_use_.links[static_cast<size_t>(plan::Link::kWrite)] = moved.busy(1);
@@ -105,7 +93,7 @@ void Mover::Execute(const Work& work) {
 
   if (recorder_ != nullptr) {
     MutexLock lock(&mu_);
-    recorder_->BeginTransfer(action, NowNs());
+    recorder_->BeginTransfer(action, base::NowNs());
   }
   absl::Status status = parts_.pinned->EnsureUsable(action.pinned_offset, place.size_bytes);
   std::byte* frame = parts_.pinned->data() + action.pinned_offset;
@@ -132,7 +120,7 @@ absl::Status Mover::Copy(const Action& action, uint64_t size_bytes) {
   const size_t way = in ? 0 : 1;
   {
     MutexLock lock(&mu_);
-    copies_[way].Begin(Now());
+    copies_[way].Begin(base::Now());
   }
   absl::Status status = in ? runtime().CopyAsync(stream, tiers::CopyDirection::kHostToDevice,
                                                  device, pinned, size_bytes)
@@ -142,14 +130,14 @@ absl::Status Mover::Copy(const Action& action, uint64_t size_bytes) {
     status = runtime().Notify(
         stream, [this, tile = action.tile, way, size_bytes](const absl::Status& copied) {
           MutexLock lock(&mu_);
-          copies_[way].End(Now(), copied.ok() ? size_bytes : 0);
+          copies_[way].End(base::Now(), copied.ok() ? size_bytes : 0);
           EndTransfer(tile, copied);
           Dispatch();
         });
   }
   if (status.ok()) return status;
   MutexLock lock(&mu_);
-  copies_[way].End(Now(), 0);
+  copies_[way].End(base::Now(), 0);
   return status;
 }
 
@@ -175,7 +163,7 @@ void Mover::GrantAfterCopy(const Action& action) {
 
 void Mover::EndTransfer(TileIndex tile, const absl::Status& status) {
   if (recorder_ != nullptr) {
-    recorder_->EndTransfer(tile, residency_.size_bytes(tile), status.ok(), NowNs());
+    recorder_->EndTransfer(tile, residency_.size_bytes(tile), status.ok(), base::NowNs());
   }
   residency_.TransferDone(tile, Describe(tile, status));
 }

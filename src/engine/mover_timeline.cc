@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/base/clock.h"
 #include "src/engine/mover.h"
 
 namespace spillway::engine {
@@ -22,18 +23,18 @@ Traffic operator-(const Traffic& after, const Traffic& before) {
 void Mover::BeginCommit() {
   if (recorder_ == nullptr) return;
   MutexLock lock(&mu_);
-  recorder_->BeginCommit(NowNs());
+  recorder_->BeginCommit(base::NowNs());
 }
 
 void Mover::EndCommit() {
   if (recorder_ == nullptr) return;
   MutexLock lock(&mu_);
-  recorder_->EndCommit(NowNs());
+  recorder_->EndCommit(base::NowNs());
 }
 
 // What has changed with an event: how full the tiers are, and what callers wait for.
 void Mover::RecordState() {
-  const int64_t now = NowNs();
+  const int64_t now = base::NowNs();
   const EngineStats& stats = residency_.stats();
   for (Tier tier : {Tier::kDevice, Tier::kPinned}) {
     recorder_->Occupied(tier, stats.tiers[static_cast<size_t>(tier)].now_bytes, now);
@@ -47,7 +48,7 @@ void Mover::RecordState() {
 Timeline Mover::TakeTimeline() {
   if (recorder_ == nullptr) return {};
   MutexLock lock(&mu_);
-  Timeline timeline = recorder_->Take(NowNs());
+  Timeline timeline = recorder_->Take(base::NowNs());
   const EngineStats& stats = residency_.stats();
   timeline.nvme = stats.nvme - std::exchange(recorded_nvme_, stats.nvme);
   timeline.pinned = stats.pinned - std::exchange(recorded_pinned_, stats.pinned);
@@ -58,7 +59,7 @@ Timeline Mover::TakeTimeline() {
 // had come.
 void Mover::RecordWork(int64_t sleep_ns, int64_t cpu_ns) {
   recorder_->Work(working_since_ns_, sleep_ns);
-  working_since_ns_ = std::max(sleep_ns, NowNs() - cpu_ns);
+  working_since_ns_ = std::max(sleep_ns, base::NowNs() - cpu_ns);
 }
 
 }  // namespace spillway::engine

@@ -22,7 +22,7 @@
 #include "src/base/status_macros.h"
 #include "tests/engine/faulty_machine.h"
 #include "tests/io/io_uring_here.h"
-#include "tests/io/store/store_test_util.h"
+#include "tests/temp_folder.h"
 
 namespace spillway::engine {
 namespace {
@@ -284,7 +284,7 @@ TEST_P(EngineFaultTest, SameValuesOrOneErrorAndTheLastCommit) {
   bool was_met = true;
   int points = 0;
   for (uint64_t at = random() % 16; was_met; at += 1 + random() % 120) {
-    const io::TempFolder folder(io::FastPlace());
+    const test::TempFolder folder(test::FastPlace());
     const std::string wrong = RunWith(folder.path(), at, &was_met);
     ASSERT_EQ(wrong, "") << "request " << at;
     ++points;
@@ -316,7 +316,7 @@ const std::vector<Fault> kNoRoom = {
     {.kind = Fault::Kind::kEnospc, .op = IoOp::kWrite, .skip = 20, .count = 1}};
 
 TEST(EngineCalibration, OnesThatCannotBeMeasuredAreUsedAsTheyAre) {
-  const io::TempFolder folder(io::FastPlace());
+  const test::TempFolder folder(test::FastPlace());
   std::vector<std::string> announced;
   EngineOptions options = ToBeMeasured(folder / "s", Calibration::kIfNone);
   options.announce = [&](std::string_view what) { announced.emplace_back(what); };
@@ -341,13 +341,13 @@ TEST(EngineCalibration, OnesThatCannotBeMeasuredAreUsedAsTheyAre) {
 }
 
 TEST(EngineCalibration, OneThatWasAskedForFailsOpening) {
-  const io::TempFolder folder(io::FastPlace());
+  const test::TempFolder folder(test::FastPlace());
   const auto machine = OpenMachine(ToBeMeasured(folder / "s", Calibration::kNow), 1, kNoRoom);
   EXPECT_EQ(machine.status().code(), absl::StatusCode::kResourceExhausted) << machine.status();
 }
 
 TEST(EngineCalibration, IsCancelledByItsCaller) {
-  const io::TempFolder folder(io::FastPlace());
+  const test::TempFolder folder(test::FastPlace());
   const std::atomic<bool> stop{true};
   for (const Calibration calibration : {Calibration::kIfNone, Calibration::kNow}) {
     EngineOptions options = ToBeMeasured(folder / "s", calibration);

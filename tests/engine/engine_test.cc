@@ -5,7 +5,6 @@
 #include "spillway/engine.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <atomic>
@@ -18,21 +17,10 @@
 #include <thread>
 #include <vector>
 
+#include "tests/temp_folder.h"
+
 namespace spillway {
 namespace {
-
-class TempFolder {
- public:
-  TempFolder() {
-    std::string pattern = testing::TempDir() + "spillway-engine-XXXXXX";
-    path_ = mkdtemp(pattern.data());
-  }
-  ~TempFolder() { std::filesystem::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 std::unique_ptr<Engine> OpenOrDie(const EngineOptions& options) {
   auto engine = Engine::Open(options);
@@ -91,7 +79,7 @@ class EngineWithStore : public testing::TestWithParam<Variant> {
     options.io = GetParam().io;
     return options;
   }
-  TempFolder folder_;
+  test::TempFolder folder_;
 };
 
 TEST_P(EngineWithStore, StateManyTimesTheBudgetsKeepsEveryValue) {
@@ -292,7 +280,7 @@ TEST(Engine, ATileLargerThanTheBudgetIsToldWithTheSizeThatWorks) {
 }
 
 TEST(Engine, CommitWithLeasesNamesThem) {
-  TempFolder folder;
+  test::TempFolder folder;
   auto engine = OpenOrDie({.store = {folder / "s"}, .device_bytes = kMiB, .pinned_bytes = kMiB});
   ASSERT_NE(engine, nullptr);
   auto id = engine->Register(Spec("w", 4, 100, 0), Filler(0));
@@ -306,7 +294,7 @@ TEST(Engine, CommitWithLeasesNamesThem) {
 }
 
 TEST(Engine, ADiscardedTransientIsNeverWrittenAndReadsAsZeros) {
-  TempFolder folder;
+  test::TempFolder folder;
   auto engine =
       OpenOrDie({.store = {folder / "s"}, .device_bytes = 100 * kKiB, .pinned_bytes = 100 * kKiB});
   ASSERT_NE(engine, nullptr);
@@ -329,7 +317,7 @@ TEST(Engine, ADiscardedTransientIsNeverWrittenAndReadsAsZeros) {
 }
 
 TEST(Engine, ClosingRightAfterADiscardDoesNotWaitForEver) {
-  TempFolder folder;
+  test::TempFolder folder;
   for (int round = 0; round < 50; ++round) {
     auto engine = OpenOrDie({.store = {folder / "s"},
                              .mode = OpenMode::kScratch,
@@ -347,7 +335,7 @@ TEST(Engine, ClosingRightAfterADiscardDoesNotWaitForEver) {
 }
 
 TEST(Engine, AnExistingStoreIsRefusedUnlessAskedFor) {
-  TempFolder folder;
+  test::TempFolder folder;
   {
     ASSERT_TRUE(OpenOrDie({.store = {folder / "s"}, .pinned_bytes = kMiB})->Commit("").ok());
   }
@@ -356,7 +344,7 @@ TEST(Engine, AnExistingStoreIsRefusedUnlessAskedFor) {
 }
 
 TEST(Engine, AScratchStoreLeavesNothing) {
-  TempFolder folder;
+  test::TempFolder folder;
   {
     auto engine =
         OpenOrDie({.store = {folder / "s"}, .mode = OpenMode::kScratch, .pinned_bytes = kMiB});

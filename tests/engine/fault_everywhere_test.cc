@@ -5,8 +5,6 @@
 // Bytes that were damaged after they were durable are reported, and never computed with.
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -22,9 +20,10 @@
 #include "io/faulty_io_engine.h"
 #include "io/make_io_engine.h"
 #include "src/base/status_macros.h"
-#include "src/engine/mover.h"
+#include "tests/engine/open_mover.h"
 #include "tests/exhaustive.h"
 #include "tests/io/io_uring_here.h"
+#include "tests/temp_folder.h"
 #include "tiers/make_device_runtime.h"
 
 namespace spillway::engine {
@@ -65,29 +64,18 @@ class Trainer {
   static absl::StatusOr<std::unique_ptr<Trainer>> Open(const std::string& folder,
                                                        io::IoEngineKind kind, uint64_t seed) {
     auto trainer = std::unique_ptr<Trainer>(new Trainer);
-    MoverParts parts;
-    SPILLWAY_ASSIGN_OR_RETURN(parts.runtime, tiers::MakeDeviceRuntime(Device::Host()));
+    SPILLWAY_ASSIGN_OR_RETURN(auto runtime, tiers::MakeDeviceRuntime(Device::Host()));
     SPILLWAY_ASSIGN_OR_RETURN(
         auto faulty, io::FaultyIoEngine::Create(seed, [&](io::ResultHook hook) {
           return io::MakeIoEngine(kind, {.result_hook = std::move(hook)}, folder);
         }));
     trainer->faulty_ = faulty.get();
-    parts.io = std::move(faulty);
-    const io::StoreOptions options{.folders = {folder + "/a", folder + "/b"}, .page_bytes = 16384};
-    SPILLWAY_ASSIGN_OR_RETURN(parts.store, io::Store::Open(options, trainer->faulty_));
-    const std::optional<std::string> state = parts.store->UserState();
-    trainer->steps_ = state ? std::stoi(*state) : 0;
-    constexpr uint64_t kFrame = 20480;
-    SPILLWAY_ASSIGN_OR_RETURN(parts.pinned, tiers::PinnedArena::Create({.size_bytes = 5 * kFrame}));
-    parts.device_bytes = 2 * kFrame;
-    parts.slab_bytes = 256 * kMiB;
-    ResidencyOptions residency;
-    residency.device_bytes = parts.device_bytes;
-    residency.pinned_bytes = 5 * kFrame;
-    residency.has_store = true;
-    residency.describe = [](TileIndex tile) { return absl::StrCat("tile ", tile); };
     SPILLWAY_ASSIGN_OR_RETURN(trainer->mover_,
-                              Mover::Create(std::move(parts), residency, plan::Policy::kPlanned));
+                              OpenMover({folder + "/a", folder + "/b"}, std::move(runtime),
+                                        std::move(faulty), 2 * kTileBytes, 5 * kTileBytes));
+    std::optional<std::string> state;
+    trainer->mover_->RunWithStore([&](io::Store* store) { state = store->UserState(); });
+    trainer->steps_ = state ? std::stoi(*state) : 0;
     SPILLWAY_RETURN_IF_ERROR(trainer->Register());
     return trainer;
   }
@@ -284,7 +272,7 @@ class FaultEverywhereTest : public testing::TestWithParam<std::tuple<io::IoEngin
     int committed = 0;
     absl::Status ended;
     {
-      auto trainer = Trainer::Open(folder_, kind(), at);
+      auto trainer = Trainer::Open(folder_.path(), kind(), at);
       if (!trainer.ok()) return trainer.status().ToString();
       if (fault().outcome == Outcome::kPowerCut) (*trainer)->faulty().TrackWrites();
       (*trainer)->faulty().Inject({.kind = fault().kind, .op = fault().op, .skip = at});
@@ -298,7 +286,7 @@ class FaultEverywhereTest : public testing::TestWithParam<std::tuple<io::IoEngin
     }
     if (ended.ok() && committed != kSteps) return "its last commit is missing";
     const bool reported = fault().outcome == Outcome::kDamages && absl::IsDataLoss(ended) &&
-                          NamesPage(ended, folder_);
+                          NamesPage(ended, folder_.path());
     if (!ended.ok() && !reported && (fault().outcome == Outcome::kCompletes || !IsClear(ended)))
       return absl::StrCat("ended with ", ended.ToString());
     return Reopen(committed);
@@ -306,7 +294,7 @@ class FaultEverywhereTest : public testing::TestWithParam<std::tuple<io::IoEngin
 
   // The last commit is there and the run completes, unless what is durable was damaged.
   std::string Reopen(int committed) {
-    auto trainer = Trainer::Open(folder_, kind(), 0);
+    auto trainer = Trainer::Open(folder_.path(), kind(), 0);
     if (!trainer.ok()) return absl::StrCat("reopening: ", trainer.status().ToString());
     const int found = (*trainer)->steps();
     if (found != committed && found != committed + kCommitEvery)
@@ -316,25 +304,19 @@ class FaultEverywhereTest : public testing::TestWithParam<std::tuple<io::IoEngin
     if (status.ok()) status = (*trainer)->Check();
     if (status.ok()) return "";
     if (fault().outcome == Outcome::kDamages && absl::IsDataLoss(status) &&
-        NamesPage(status, folder_))
+        NamesPage(status, folder_.path()))
       return "";
     return absl::StrCat("after reopening: ", status.ToString());
   }
 
   void SetUp() override {
     if (!io::CanRun(kind())) GTEST_SKIP() << io::kNoIoUring;
-    // In memory where there is such a file system: the many syncs cost nothing there.
-    const bool has_memory = ::access("/dev/shm", W_OK) == 0;
-    std::string pattern =
-        (has_memory ? "/dev/shm/" : testing::TempDir()) + "spillway-faults-XXXXXX";
-    folder_ = mkdtemp(pattern.data());
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
   void Empty() {
-    for (const char* name : {"/a", "/b"}) std::filesystem::remove_all(folder_ + name);
+    for (const char* name : {"a", "b"}) std::filesystem::remove_all(folder_ / name);
   }
 
-  std::string folder_;
+  const test::TempFolder folder_{test::FastPlace()};
 };
 
 TEST_P(FaultEverywhereTest, SameNumbersOrOneErrorAndTheLastCommit) {

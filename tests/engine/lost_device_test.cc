@@ -5,21 +5,20 @@
 // a double that answers as CUDA does once a kernel has failed.
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <future>
 #include <memory>
-#include <random>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "io/make_io_engine.h"
-#include "src/engine/mover.h"
+#include "tests/engine/open_mover.h"
+#include "tests/temp_folder.h"
 #include "tiers/host_runtime.h"
 
 namespace spillway::engine {
@@ -100,27 +99,10 @@ class LosableRuntime final : public tiers::DeviceRuntime {
 
 class LostDevice : public testing::Test {
  protected:
-  LostDevice() {
-    std::string pattern = testing::TempDir() + "spillway-lost-XXXXXX";
-    folder_ = mkdtemp(pattern.data());
-  }
-  ~LostDevice() override { std::filesystem::remove_all(folder_); }
-
   std::unique_ptr<Mover> Open(std::unique_ptr<tiers::DeviceRuntime> runtime, bool stored) {
-    MoverParts parts;
-    parts.runtime = std::move(runtime);
-    parts.io = *io::MakeIoEngine(io::IoEngineKind::kAuto, {}, folder_);
-    parts.store =
-        *io::Store::Open({.folders = {folder_ + "/s"}, .page_bytes = 16384}, parts.io.get());
-    parts.pinned = *tiers::PinnedArena::Create({.size_bytes = 4 * kTileBytes});
-    parts.device_bytes = 2 * kTileBytes;
-    parts.slab_bytes = 256 * kMiB;
-    ResidencyOptions residency;
-    residency.device_bytes = parts.device_bytes;
-    residency.pinned_bytes = 4 * kTileBytes;
-    residency.has_store = true;
-    residency.describe = [](TileIndex tile) { return "tile " + std::to_string(tile); };
-    auto mover = *Mover::Create(std::move(parts), residency, plan::Policy::kPlanned);
+    auto io = *io::MakeIoEngine(io::IoEngineKind::kAuto, {}, folder_.path());
+    auto mover = *OpenMover({folder_ / "s"}, std::move(runtime), std::move(io), 2 * kTileBytes,
+                            4 * kTileBytes);
     io::TensorIndex tensor = 0;
     mover->RunWithStore([&](io::Store* store) {
       tensor =
@@ -171,7 +153,7 @@ class LostDevice : public testing::Test {
     }
   }
 
-  std::string folder_;
+  test::TempFolder folder_;
 };
 
 TEST_F(LostDevice, EveryCallEndsAndTheLastCommitIsIntact) {
@@ -179,7 +161,7 @@ TEST_F(LostDevice, EveryCallEndsAndTheLastCommitIsIntact) {
   for (int copies = 0; copies < 3 * kCopiesOfCommit; copies += 9) {
     for (const bool on_stream : {false, true}) {
       SCOPED_TRACE(testing::Message() << copies << (on_stream ? " on a stream" : ""));
-      std::filesystem::remove_all(folder_ + "/s");
+      std::filesystem::remove_all(folder_ / "s");
       auto mover = Open(std::make_unique<LosableRuntime>(copies), /*stored=*/false);
       for (TileIndex tile = 0; tile < kNumTiles; ++tile) {
         ASSERT_TRUE(Put(*mover, tile, Tier::kPinned, 1).ok());

@@ -4,10 +4,8 @@
 // committed over a write that failed.
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <random>
 #include <string>
@@ -16,8 +14,9 @@
 
 #include "io/faulty_io_engine.h"
 #include "io/make_io_engine.h"
-#include "src/engine/mover.h"
+#include "tests/engine/open_mover.h"
 #include "tests/io/io_uring_here.h"
+#include "tests/temp_folder.h"
 #include "tiers/make_device_runtime.h"
 
 namespace spillway::engine {
@@ -33,27 +32,13 @@ class MoverFaultTest : public testing::TestWithParam<io::IoEngineKind> {
  protected:
   void SetUp() override {
     if (!io::CanRun(GetParam())) GTEST_SKIP() << io::kNoIoUring;
-    std::string pattern = testing::TempDir() + "spillway-fault-XXXXXX";
-    folder_ = mkdtemp(pattern.data());
-    MoverParts parts;
-    parts.runtime = *tiers::MakeDeviceRuntime(Device::Host());
     auto faulty = io::FaultyIoEngine::Create(1, [&](io::ResultHook hook) {
-      return io::MakeIoEngine(GetParam(), {.result_hook = std::move(hook)}, folder_);
+      return io::MakeIoEngine(GetParam(), {.result_hook = std::move(hook)}, folder_.path());
     });
     ASSERT_TRUE(faulty.ok()) << faulty.status();
     faulty_ = faulty->get();
-    parts.io = *std::move(faulty);
-    io::StoreOptions store{.folders = {folder_ + "/s"}, .page_bytes = 16384};
-    parts.store = *io::Store::Open(store, faulty_);
-    parts.pinned = *tiers::PinnedArena::Create({.size_bytes = kPinnedBytes});
-    parts.device_bytes = 2 * 40960;
-    parts.slab_bytes = 256 * kMiB;
-    ResidencyOptions residency;
-    residency.device_bytes = parts.device_bytes;
-    residency.pinned_bytes = kPinnedBytes;
-    residency.has_store = true;
-    residency.describe = [](TileIndex tile) { return "tensor 'w' tile " + std::to_string(tile); };
-    mover_ = *Mover::Create(std::move(parts), residency, plan::Policy::kPlanned);
+    mover_ = *OpenMover({folder_ / "s"}, *tiers::MakeDeviceRuntime(Device::Host()),
+                        *std::move(faulty), 2 * 40960, kPinnedBytes);
     io::TensorIndex tensor = 0;
     mover_->RunWithStore(
         [&](io::Store* s) { tensor = *s->AddTensor({"w", "{}", 3 * kNumTiles}, false); });
@@ -61,11 +46,6 @@ class MoverFaultTest : public testing::TestWithParam<io::IoEngineKind> {
       mover_->AddTile({tensor, tile * 3, kTileBytes}, Role::kParameter, false, false);
     }
     values_.resize(kNumTiles, 0);
-  }
-
-  void TearDown() override {
-    mover_.reset();
-    std::filesystem::remove_all(folder_);
   }
 
   // Writes a new value over the whole tile.
@@ -111,7 +91,7 @@ class MoverFaultTest : public testing::TestWithParam<io::IoEngineKind> {
     CheckAll();
   }
 
-  std::string folder_;
+  test::TempFolder folder_;
   io::FaultyIoEngine* faulty_ = nullptr;
   std::unique_ptr<Mover> mover_;
   std::vector<uint32_t> values_;
@@ -129,7 +109,7 @@ TEST_P(MoverFaultTest, AFlippedBitThatStaysIsDataLossWithItsPlace) {
   faulty_->Inject({.kind = Fault::Kind::kBitFlip, .op = io::IoOp::kRead, .count = 100});
   const absl::Status status = Check(0);
   ASSERT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
-  for (const char* part : {"tensor 'w' tile 0", "page ", "offset ", folder_.c_str()}) {
+  for (const char* part : {"tile 0", "page ", "offset ", folder_.path().c_str()}) {
     EXPECT_NE(status.message().find(part), absl::string_view::npos) << part << " in: " << status;
   }
   faulty_->Clear();

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "spillway/engine.h"
-#include "tests/trainer/temp_folder.h"
+#include "tests/temp_folder.h"
 
 namespace spillway {
 namespace {

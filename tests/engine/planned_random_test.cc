@@ -29,7 +29,7 @@
 #include "tests/engine/random_steps.h"
 #include "tests/exhaustive.h"
 #include "tests/io/io_uring_here.h"
-#include "tests/io/store/store_test_util.h"
+#include "tests/temp_folder.h"
 
 namespace spillway::engine {
 namespace {
@@ -151,7 +151,7 @@ class Round {
   Round(uint64_t seed, Met* met) : seed_(seed), random_(seed), met_(*met) {}
 
   void Run() {
-    const io::TempFolder folder(io::FastPlace());
+    const test::TempFolder folder(test::FastPlace());
     const EngineOptions options = RandomOptions(random_, folder.path());
     std::cout << "SPILLWAY_TEST_SEED=" << seed_ << " policy " << static_cast<int>(options.policy)
               << ", device " << options.device_bytes / kKiB << " KiB, pinned "

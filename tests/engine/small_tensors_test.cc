@@ -13,7 +13,7 @@
 #include "io/posix_io_engine.h"
 #include "io/store/store_check.h"
 #include "spillway/engine.h"
-#include "tests/io/store/store_test_util.h"
+#include "tests/temp_folder.h"
 
 namespace spillway {
 namespace {
@@ -122,7 +122,7 @@ class SmallTensors : public testing::Test {
     EXPECT_EQ(report->orphans.size(), 0u);
   }
 
-  io::TempFolder folder_{io::FastPlace()};
+  test::TempFolder folder_{test::FastPlace()};
   std::unique_ptr<Engine> engine_;
   std::vector<Tensors> layers_;
   int64_t norm_elements_ = 576;

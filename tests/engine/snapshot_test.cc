@@ -4,16 +4,15 @@
 // refused.
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "spillway/engine.h"
+#include "tests/temp_folder.h"
 
 namespace spillway {
 namespace {
@@ -24,19 +23,13 @@ constexpr int64_t kTileValues = 3000;  // 12,000 bytes: not a whole number of pa
 class SnapshotTest : public testing::Test {
  protected:
   SnapshotTest() {
-    std::string pattern = testing::TempDir() + "spillway-snapshot-XXXXXX";
-    folder_ = mkdtemp(pattern.data());
     engine_ = Open(OpenMode::kCreate);
     weights_ = Register("w");
-  }
-  ~SnapshotTest() override {
-    engine_.reset();
-    std::filesystem::remove_all(folder_);
   }
 
   // Room for a third of a tensor in each tier, so that most tiles are on their way.
   std::unique_ptr<Engine> Open(OpenMode mode) {
-    auto engine = Engine::Open({.store = {folder_ + "/s"},
+    auto engine = Engine::Open({.store = {folder_ / "s"},
                                 .mode = mode,
                                 .device_bytes = 4 * 12 * kKiB,
                                 .pinned_bytes = 4 * 12 * kKiB,
@@ -76,7 +69,7 @@ class SnapshotTest : public testing::Test {
   }
   void Commit(const std::string& state) { ASSERT_TRUE(engine_->Commit(state).ok()); }
 
-  std::string folder_;
+  test::TempFolder folder_;
   std::unique_ptr<Engine> engine_;
   TensorId weights_;
 };

@@ -5,14 +5,13 @@
 #include "tests/engine/synthetic_trainer.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <filesystem>
 #include <ostream>
 #include <random>
 #include <string>
 
 #include "tests/engine/synthetic_kernels.h"
+#include "tests/temp_folder.h"
 #include "tests/tiers/no_device.h"
 
 namespace spillway::test {
@@ -26,12 +25,6 @@ struct DeviceCase {
 
 class SyntheticTrainerTest : public testing::TestWithParam<DeviceCase> {
  protected:
-  SyntheticTrainerTest() {
-    std::string pattern = testing::TempDir() + "spillway-synthetic-XXXXXX";
-    folder_ = mkdtemp(pattern.data());
-  }
-  ~SyntheticTrainerTest() override { std::filesystem::remove_all(folder_); }
-
   void SetUp() override {
     const auto engine =
         Engine::Open({.device = GetParam().device, .device_bytes = kMiB, .pinned_bytes = kMiB});
@@ -41,7 +34,7 @@ class SyntheticTrainerTest : public testing::TestWithParam<DeviceCase> {
 
   void Run(uint64_t seed, uint64_t most_tile_bytes) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    const auto result = RunSyntheticTrainer({.store = folder_ + "/" + std::to_string(seed),
+    const auto result = RunSyntheticTrainer({.store = folder_ / std::to_string(seed),
                                              .device = GetParam().device,
                                              .seed = seed,
                                              .most_tile_bytes = most_tile_bytes});
@@ -53,7 +46,7 @@ class SyntheticTrainerTest : public testing::TestWithParam<DeviceCase> {
     EXPECT_GT(result->stats.pinned.written_bytes, 0u);
   }
 
-  std::string folder_;
+  TempFolder folder_;
 };
 
 TEST_P(SyntheticTrainerTest, EveryByteIsTheOneWrittenLast) {

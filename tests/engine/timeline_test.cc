@@ -5,11 +5,8 @@
 
 #include "spillway/timeline.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -18,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "spillway/engine.h"
+#include "tests/temp_folder.h"
 
 namespace spillway {
 namespace {
@@ -31,17 +29,8 @@ constexpr int kTiles = 4;
 // Six tensors of 256 KiB in 256 KiB of device and 512 KiB of pinned memory.
 class TimelineTest : public ::testing::Test {
  protected:
-  TimelineTest() {
-    std::string pattern = testing::TempDir() + "spillway-timeline-XXXXXX";
-    folder_ = mkdtemp(pattern.data());
-  }
-  ~TimelineTest() override {
-    engine_.reset();
-    std::filesystem::remove_all(folder_);
-  }
-
   void Open(uint64_t timeline_events) {
-    auto engine = Engine::Open({.store = {folder_ + "/store"},
+    auto engine = Engine::Open({.store = {folder_ / "store"},
                                 .device_bytes = 256 * kKiB,
                                 .pinned_bytes = 512 * kKiB,
                                 .page_bytes = 16 * kKiB,
@@ -69,7 +58,7 @@ class TimelineTest : public ::testing::Test {
     ASSERT_TRUE(engine_->Commit("x").ok());
   }
 
-  std::string folder_;
+  test::TempFolder folder_;
   std::unique_ptr<Engine> engine_;
   std::vector<TensorId> tensors_;
 };

@@ -48,7 +48,7 @@ TEST(AtomicFile, AppearsOnlyWhenCommitted) {
     ASSERT_THAT((*file)->Commit(), IsOk());
   }
   EXPECT_EQ(ReadFile(folder / "a"), "text");
-  EXPECT_EQ(folder.FileNames(), (std::vector<std::string>{"a"}));
+  EXPECT_EQ(FilesIn(folder.path()), (std::vector<std::string>{"a"}));
 }
 
 TEST(AtomicFile, WithoutCommitNothingRemains) {
@@ -56,7 +56,7 @@ TEST(AtomicFile, WithoutCommitNothingRemains) {
   {
     ASSERT_THAT(AtomicFile::Create(folder / "a", IfExists::kFail), IsOk());
   }
-  EXPECT_TRUE(folder.FileNames().empty());
+  EXPECT_TRUE(FilesIn(folder.path()).empty());
 }
 
 TEST(AtomicFile, ReplacesOnlyWhenTold) {
@@ -67,7 +67,7 @@ TEST(AtomicFile, ReplacesOnlyWhenTold) {
   EXPECT_EQ(ReadFile(folder / "a"), "one");
   ASSERT_THAT(WriteTextFile(folder / "a", "two", IfExists::kReplace), IsOk());
   EXPECT_EQ(ReadFile(folder / "a"), "two");
-  EXPECT_EQ(folder.FileNames().size(), 1u);
+  EXPECT_EQ(FilesIn(folder.path()).size(), 1u);
 }
 
 TEST(AtomicFile, TwoWritersOfOneNameDoNotMeet) {
@@ -82,7 +82,7 @@ TEST(AtomicFile, TwoWritersOfOneNameDoNotMeet) {
   EXPECT_THAT((*second)->Commit(), IsError(absl::StatusCode::kAlreadyExists, "is not overwritten"));
   second->reset();
   EXPECT_EQ(ReadFile(folder / "a"), "first");
-  EXPECT_EQ(folder.FileNames().size(), 1u);
+  EXPECT_EQ(FilesIn(folder.path()).size(), 1u);
 }
 
 TEST(AtomicFile, HasTheRightsThatAnyNewFileHas) {
@@ -100,7 +100,7 @@ TEST(AtomicFile, AFileThatCannotGrowIsResourceExhausted) {
     EXPECT_THAT(WriteTextFile(folder / "a", std::string(5000, 'x'), IfExists::kFail),
                 IsError(absl::StatusCode::kResourceExhausted, "/a: cannot be written"));
   }
-  EXPECT_TRUE(folder.FileNames().empty());
+  EXPECT_TRUE(FilesIn(folder.path()).empty());
 }
 
 TEST(AtomicFile, AMissingFolderIsNamed) {

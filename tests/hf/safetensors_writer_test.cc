@@ -67,7 +67,7 @@ TEST(SafetensorsWriter, WhatIsWrittenReadsBack) {
   for (size_t piece_bytes : {1, 7, 24, 1000}) {
     const TempFolder folder;
     ASSERT_THAT(WriteThree(folder.path(), {}, piece_bytes), IsOk());
-    EXPECT_EQ(folder.FileNames(), (std::vector<std::string>{"model.safetensors"}));
+    EXPECT_EQ(FilesIn(folder.path()), (std::vector<std::string>{"model.safetensors"}));
     ExpectThree(folder.path());
   }
 }
@@ -87,9 +87,9 @@ TEST(SafetensorsWriter, TheHeaderSaysPyTorchAndAlignsTheData) {
 TEST(SafetensorsWriter, ShardsHoldAtMostTheirLimit) {
   const TempFolder folder;
   ASSERT_THAT(WriteThree(folder.path(), {.max_shard_bytes = 28}), IsOk());
-  EXPECT_EQ(folder.FileNames(), (std::vector<std::string>{"model-00001-of-00002.safetensors",
-                                                          "model-00002-of-00002.safetensors",
-                                                          "model.safetensors.index.json"}));
+  EXPECT_EQ(FilesIn(folder.path()), (std::vector<std::string>{"model-00001-of-00002.safetensors",
+                                                              "model-00002-of-00002.safetensors",
+                                                              "model.safetensors.index.json"}));
   ExpectThree(folder.path());
   const auto index = nlohmann::json::parse(ReadFile(folder / kWeightsIndexFile));
   EXPECT_EQ(index["metadata"]["total_size"], 48);
@@ -99,7 +99,7 @@ TEST(SafetensorsWriter, ShardsHoldAtMostTheirLimit) {
 TEST(SafetensorsWriter, ATensorAboveTheLimitHasAShardOfItsOwn) {
   const TempFolder folder;
   ASSERT_THAT(WriteThree(folder.path(), {.max_shard_bytes = 1}), IsOk());
-  EXPECT_EQ(folder.FileNames().size(), 4u);
+  EXPECT_EQ(FilesIn(folder.path()).size(), 4u);
   ExpectThree(folder.path());
 }
 
@@ -126,7 +126,7 @@ TEST(SafetensorsWriter, NothingIsOverwrittenUnlessTold) {
               IsError(absl::StatusCode::kAlreadyExists, "is not overwritten"));
   EXPECT_THAT(WriteThree(folder.path(), {.max_shard_bytes = 28}),
               IsError(absl::StatusCode::kAlreadyExists, "model.safetensors: exists"));
-  EXPECT_EQ(folder.FileNames(), (std::vector<std::string>{"model.safetensors"}));
+  EXPECT_EQ(FilesIn(folder.path()), (std::vector<std::string>{"model.safetensors"}));
 }
 
 TEST(SafetensorsWriter, AFileThatAppearsMeanwhileIsNotOverwritten) {
@@ -138,7 +138,7 @@ TEST(SafetensorsWriter, AFileThatAppearsMeanwhileIsNotOverwritten) {
   EXPECT_THAT((*writer)->Finish(), IsError(absl::StatusCode::kAlreadyExists, "model.safetensors"));
   writer->reset();
   EXPECT_EQ(ReadFile(folder / kWeightsFile), "theirs");
-  EXPECT_EQ(folder.FileNames(), (std::vector<std::string>{"model.safetensors"}));
+  EXPECT_EQ(FilesIn(folder.path()), (std::vector<std::string>{"model.safetensors"}));
 }
 
 TEST(SafetensorsWriter, ReplacingRemovesTheOtherLayoutAndNothingElse) {
@@ -147,11 +147,11 @@ TEST(SafetensorsWriter, ReplacingRemovesTheOtherLayoutAndNothingElse) {
   WriteFile(folder / "model-x.safetensors", "theirs");
   ASSERT_THAT(WriteThree(folder.path(), {.max_shard_bytes = 1}), IsOk());
   ASSERT_THAT(WriteThree(folder.path(), {.if_exists = IfExists::kReplace}), IsOk());
-  EXPECT_EQ(folder.FileNames(),
+  EXPECT_EQ(FilesIn(folder.path()),
             (std::vector<std::string>{"config.json", "model-x.safetensors", "model.safetensors"}));
   ASSERT_THAT(WriteThree(folder.path(), {.max_shard_bytes = 28, .if_exists = IfExists::kReplace}),
               IsOk());
-  EXPECT_EQ(folder.FileNames().size(), 5u);
+  EXPECT_EQ(FilesIn(folder.path()).size(), 5u);
   ExpectThree(folder.path());
 }
 
@@ -167,7 +167,7 @@ TEST(SafetensorsWriter, UnfinishedLeavesTheFolderAsItWas) {
     EXPECT_THAT((*writer)->Finish(),
                 IsError(absl::StatusCode::kFailedPrecondition, "8 bytes of the tensors"));
   }
-  EXPECT_EQ(folder.FileNames(), (std::vector<std::string>{"model.safetensors"}));
+  EXPECT_EQ(FilesIn(folder.path()), (std::vector<std::string>{"model.safetensors"}));
   EXPECT_EQ(ReadFile(folder / kWeightsFile), before);
 }
 
@@ -192,7 +192,7 @@ TEST(SafetensorsWriter, ImpossibleDeclarationsAreErrors) {
               IsInvalid("has no size in 64 bits"));
   EXPECT_THAT(SafetensorsWriter::Create(folder / "none", {}, {}),
               IsError(absl::StatusCode::kNotFound, "is not a folder"));
-  EXPECT_TRUE(folder.FileNames().empty());
+  EXPECT_TRUE(FilesIn(folder.path()).empty());
 }
 
 TEST(SafetensorsWriter, AFolderThatTakesNoFilesIsNamed) {

@@ -6,58 +6,19 @@
 #ifndef SPILLWAY_TESTS_HF_TEST_FILES_H_
 #define SPILLWAY_TESTS_HF_TEST_FILES_H_
 
-#include <gtest/gtest.h>
-#include <stdlib.h>
-
-#include <algorithm>
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tests/temp_folder.h"
+
 namespace spillway::hf {
 
-// A folder that is removed with its contents.
-class TempFolder {
- public:
-  TempFolder() : path_((std::filesystem::temp_directory_path() / "spillway_hf_XXXXXX").string()) {
-    EXPECT_NE(::mkdtemp(path_.data()), nullptr);
-  }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  ~TempFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-
-  const std::string& path() const { return path_; }
-  std::string operator/(std::string_view name) const { return path_ + "/" + std::string(name); }
-  // Sorted.
-  std::vector<std::string> FileNames() const {
-    std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(path_))
-      names.push_back(entry.path().filename());
-    std::sort(names.begin(), names.end());
-    return names;
-  }
-
- private:
-  std::string path_;
-};
-
-inline std::string WriteFile(const std::string& path, std::string_view bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-  return path;
-}
-
-inline std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
+using test::FilesIn;
+using test::ReadFile;
+using test::TempFolder;
+using test::WriteFile;
 
 // The `bytes` low bytes of `value`, little endian.
 inline std::string LittleEndian(uint64_t value, int bytes) {

@@ -8,7 +8,6 @@
 #include <sys/syscall.h>
 
 #include <cerrno>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -19,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "tests/io/io_test_util.h"
 #include "tests/io/seccomp.h"
+#include "tests/temp_folder.h"
 
 namespace spillway::io {
 namespace {
@@ -89,11 +89,9 @@ TEST(MakeIoEngine, AFolderThatTakesNoFileIsAnErrorOfItsOwn) {
 }
 
 TEST(MakeIoEngine, TheProbeLeavesNothing) {
-  std::string folder = absl::StrCat(testing::TempDir(), "/spillway-probe-XXXXXX");
-  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
-  EXPECT_TRUE(MakeWithout(0, IoEngineKind::kAuto, folder).status.ok());
-  EXPECT_TRUE(std::filesystem::is_empty(folder));
-  std::filesystem::remove(folder);
+  const test::TempFolder folder;
+  EXPECT_TRUE(MakeWithout(0, IoEngineKind::kAuto, folder.path()).status.ok());
+  EXPECT_TRUE(test::FilesIn(folder.path()).empty());
 }
 
 TEST(MakeIoEngine, TheDepthHasLimits) {

@@ -15,6 +15,7 @@ import unittest
 
 sys.dont_write_bytecode = True
 import memory_limit  # noqa: E402
+import small_inputs  # noqa: E402
 
 MIB = 2**20
 DEVICE_BYTES, PINNED_BYTES = 16 * MIB, 48 * MIB
@@ -40,25 +41,11 @@ class TrainingTest(unittest.TestCase):
         self.stores = 0
 
     def make_inputs(self, sizes):
-        """config.json alone (weights are random), and tokens that are powers of 7 modulo a prime."""
-        model, data = self.folder / "model", self.folder / "data"
-        model.mkdir(exist_ok=True)
-        data.mkdir(exist_ok=True)
-        config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
-                  "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-                  "tie_word_embeddings": True, **sizes}
-        (model / "config.json").write_text(json.dumps(config))
-        (data / "meta.json").write_text(json.dumps({"vocab_size": sizes["vocab_size"]}))
-        tokens = [pow(7, i, 65537) % sizes["vocab_size"] for i in range(4096)]
-        header = f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({len(tokens)},), }}"
-        header += " " * (63 - (10 + len(header)) % 64) + "\n"
-        npy = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
-        (data / "train.npy").write_bytes(npy + b"".join(token.to_bytes(2, "little") for token in tokens))
+        self.model, self.data = small_inputs.make(self.folder, sizes)
 
     def words(self, *flags):
-        return [str(word) for word in (self.command, "train", "--model", self.folder / "model", "--data",
-                                       self.folder / "data", "--init", "random", "--seed", 3, "--threads", 2,
-                                       "--hash-weights", "--json", *flags)]
+        return [str(word) for word in (self.command, "train", "--model", self.model, "--data", self.data, "--init", "random",
+                                       "--seed", 3, "--threads", 2, "--hash-weights", "--json", *flags)]
 
     def train(self, *flags, group=None):
         """The run's last object, with `hugetlb_bytes`."""

@@ -7,11 +7,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 #include <random>
 
-#include "src/plan/bounds.h"
-#include "src/plan/plan.h"
-#include "src/plan/simulate.h"
+#include "tests/plan/checked_plan.h"
 #include "tests/plan/random_trace.h"
 
 namespace spillway::plan {
@@ -20,16 +19,6 @@ namespace {
 using testing::HasSubstr;
 
 constexpr uint64_t kTileBytes = 100;
-
-PlanOptions Budgets(uint64_t device, uint64_t pinned, Policy policy = Policy::kPlanned) {
-  PlanOptions options;
-  options.frame_alignment = 1;
-  options.device_bytes = device;
-  options.pinned_bytes = pinned;
-  options.device_lookahead_bytes = options.pinned_lookahead_bytes = 0;
-  options.policy = policy;
-  return options;
-}
 
 struct Lease {
   TileIndex tile;
@@ -61,18 +50,6 @@ void Rest(Tier tier, TileIndex first, TileIndex end, Trace* trace) {
     trace->tiles[tile].rest = tier;
     if (tier != Tier::kNvme) trace->tiles[tile].home = (tile - first) * kTileBytes;
   }
-}
-
-Plan Planned(const Trace& trace, const PlanOptions& options) {
-  auto plan = MakePlan(trace, options);
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  if (!plan.ok()) return {};
-  const auto step = Simulate(trace, *plan, Rates());
-  EXPECT_TRUE(step.ok()) << step.status() << " under " << Name(options.policy);
-  if (step.ok()) {
-    EXPECT_EQ(step->bytes, plan->bytes);
-  }
-  return *std::move(plan);
 }
 
 bool Touches(const Plan& plan, TileIndex tile, Op::Kind kind) {
@@ -191,7 +168,7 @@ TEST(Placement, WhatDoesNotFitIsNamed) {
 }
 
 TEST(Placement, RandomStepsKeepToItAndNoBoundIsBroken) {
-  int planned = 0, refused = 0;
+  RandomPlans plans;
   for (unsigned seed = 1; seed <= 1000; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
@@ -216,16 +193,9 @@ TEST(Placement, RandomStepsKeepToItAndNoBoundIsBroken) {
     }
     options.device_bytes = homes[0] + 10 + random() % 30;
     options.pinned_bytes = homes[1] + 12 + random() % 40;
-    const auto plan = MakePlan(trace, options);
-    if (!plan.ok()) {
-      ASSERT_TRUE(absl::IsResourceExhausted(plan.status())) << plan.status();
-      ++refused;
-      continue;
-    }
-    ++planned;
-    const auto step = Simulate(trace, *plan, Rates());
-    ASSERT_TRUE(step.ok()) << step.status() << " policy " << Name(options.policy);
-    ASSERT_EQ(step->bytes, plan->bytes);
+    const std::optional<Plan> plan = plans.Make(trace, options);
+    if (HasFailure()) return;
+    if (!plan) continue;
     for (const Op& op : plan->ops) {
       const TraceTile& tile = trace.tiles[op.tile];
       if (tile.home == kNoHome) continue;
@@ -239,14 +209,8 @@ TEST(Placement, RandomStepsKeepToItAndNoBoundIsBroken) {
       const TraceTile& tile = trace.tiles[place.tile];
       ASSERT_TRUE(!tile.rest || *tile.rest == place.tier);
     }
-    const BytesBound bound = BoundBytes(trace, options);
-    ASSERT_LE(bound.nvme, plan->bytes.nvme());
-    ASSERT_LE(bound.nvme_read, plan->bytes[Link::kRead]);
-    ASSERT_LE(bound.nvme_written, plan->bytes[Link::kWrite]);
-    ASSERT_LE(bound.device, plan->bytes.device());
   }
-  std::printf("%d planned, %d refused\n", planned, refused);
-  EXPECT_GT(planned, 5 * refused);
+  plans.ExpectFewRefused();
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, Placed,

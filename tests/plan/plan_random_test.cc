@@ -5,8 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstdlib>
 #include <optional>
 #include <random>
 #include <set>
@@ -14,11 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "src/plan/bounds.h"
-#include "src/plan/plan.h"
-#include "src/plan/simulate.h"
-#include "src/plan/uses.h"
 #include "tests/exhaustive.h"
+#include "tests/plan/checked_plan.h"
 #include "tests/plan/random_trace.h"
 
 namespace spillway::plan {
@@ -68,7 +63,7 @@ TEST(RandomPlans, AreEnteredFromAnyPartOfWhatTheirPeriodBeginsWith) {
 }
 
 TEST(RandomPlans, AreCarriedOutWithinBudgetsWithoutLosingAByte) {
-  int planned = 0, refused = 0;
+  RandomPlans plans;
   for (unsigned seed = 1; seed <= Seeds(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
@@ -85,25 +80,10 @@ TEST(RandomPlans, AreCarriedOutWithinBudgetsWithoutLosingAByte) {
     options.pinned_bytes = 8 + random() % 60;
     options.policy = static_cast<Policy>(random() % kNumPolicies);
     options.has_store = random() % 8 != 0;
-    const auto plan = MakePlan(trace, options);
-    if (!plan.ok()) {
-      ASSERT_TRUE(absl::IsResourceExhausted(plan.status())) << plan.status();
-      ++refused;
-      continue;
-    }
-    ++planned;
-    const auto step = Simulate(trace, *plan, Rates());
-    ASSERT_TRUE(step.ok()) << step.status() << " policy " << Name(options.policy);
-    ASSERT_EQ(step->bytes, plan->bytes);
-    const BytesBound bound = BoundBytes(trace, options);
-    ASSERT_LE(bound.nvme, plan->bytes.nvme());
-    ASSERT_LE(bound.nvme_read, plan->bytes[Link::kRead]);
-    ASSERT_LE(bound.nvme_written, plan->bytes[Link::kWrite]);
-    ASSERT_LE(bound.device, plan->bytes.device());
-    ASSERT_LE(BoundSeconds(trace, options, bound, Rates()), step->seconds * (1 + 1e-9));
+    plans.Make(trace, options);
+    if (HasFailure()) return;
   }
-  std::printf("%d planned, %d refused\n", planned, refused);
-  EXPECT_GT(planned, 5 * refused);
+  plans.ExpectFewRefused();
 }
 
 }  // namespace

@@ -10,21 +10,13 @@
 
 #include "src/plan/accumulation.h"
 #include "src/plan/simulate.h"
+#include "tests/plan/checked_plan.h"
 #include "tests/plan/model_step.h"
 
 namespace spillway::plan {
 namespace {
 
 using testing::HasSubstr;
-
-PlanOptions Budgets(uint64_t device, uint64_t pinned) {
-  PlanOptions options;
-  options.frame_alignment = 1;
-  options.device_bytes = device;
-  options.pinned_bytes = pinned;
-  options.device_lookahead_bytes = options.pinned_lookahead_bytes = 0;
-  return options;
-}
 
 // Leases one tile after the other.
 Trace Scan(int tiles, Tier tier, Access access) {
@@ -36,15 +28,6 @@ Trace Scan(int tiles, Tier tier, Access access) {
     recorder.Release(tile, tier, access, tile);
   }
   return recorder.End();
-}
-
-Plan Planned(const Trace& trace, const PlanOptions& options) {
-  auto plan = MakePlan(trace, options);
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  const auto step = Simulate(trace, *plan, Rates());
-  EXPECT_TRUE(step.ok()) << step.status();
-  EXPECT_EQ(step->bytes, plan->bytes);
-  return *std::move(plan);
 }
 
 TEST(Plan, ACyclicScanHitsWhatFitsWhereLruHitsNothing) {

@@ -3,52 +3,31 @@
 // `spillway bench io` as a child process: its JSON, that nothing stays behind however it ends, and
 // what it says to bad input. It asserts on no rate.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <signal.h>
-#include <stdlib.h>
-
-#include <chrono>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string>
-#include <thread>
 
-#include "tests/spillway/command.h"
+#include "tests/spillway/bench_test.h"
 
 namespace spillway::test {
 namespace {
 
 using ::testing::HasSubstr;
 
-class BenchIoTest : public ::testing::Test {
+class BenchIoTest : public BenchTest {
  protected:
-  BenchIoTest() {
-    std::string name = testing::TempDir() + "spillway-bench-io-XXXXXX";
-    folder_ = ::mkdtemp(name.data());
-    std::filesystem::create_directory(folder_ + "/a");
-    std::filesystem::create_directory(folder_ + "/b");
-  }
-  ~BenchIoTest() override { std::filesystem::remove_all(folder_); }
-
   // As short as it gets.
   Arguments Short(const std::string& folders) const {
     return {"bench", "io", folders, "--size", "64MiB", "--memory", "64MiB", "--seconds", "1"};
   }
-  void ExpectNothingLeft() const {
-    for (const char* name : {"/a", "/b"}) {
-      EXPECT_TRUE(std::filesystem::is_empty(folder_ + name)) << name;
-    }
+  // Until it is interrupted.
+  Arguments Long() const {
+    return {"bench",    "io",    a_,          "--size", "512MiB",
+            "--memory", "64MiB", "--seconds", "600",    "--full"};
   }
-
-  std::string folder_;
 };
 
 TEST_F(BenchIoTest, ItsJsonKeepsItsWordAndNothingStays) {
-  const std::string html = folder_ + "/io.html";
-  const Ended ended =
-      RunCommand(Short(folder_ + "/a") + Arguments{"--json", "--no-fio", "--html", html});
+  const std::string html = folder_ / "io.html";
+  const Ended ended = RunCommand(Short(a_) + Arguments{"--json", "--no-fio", "--html", html});
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
   ExpectNothingLeft();
   const Json json = ended.json();
@@ -85,24 +64,21 @@ TEST_F(BenchIoTest, ItsJsonKeepsItsWordAndNothingStays) {
   EXPECT_FALSE(machine["devices"][0].at("filesystem").get<std::string>().empty());
   EXPECT_TRUE(json.contains("commit"));
 
-  std::ifstream in(html);
-  std::stringstream page;
-  page << in.rdbuf();
-  EXPECT_THAT(page.str(), HasSubstr("<svg"));
-  EXPECT_THAT(page.str(), HasSubstr("</html>"));
-  EXPECT_EQ(page.str().find("http://", page.str().find("</svg>")), std::string::npos);
+  const std::string page = ReadFile(html);
+  EXPECT_THAT(page, HasSubstr("<svg"));
+  EXPECT_THAT(page, HasSubstr("</html>"));
+  EXPECT_EQ(page.find("http://", page.find("</svg>")), std::string::npos);
 }
 
 TEST_F(BenchIoTest, TwoFoldersVerified) {
-  const Ended ended =
-      RunCommand(Short(folder_ + "/a," + folder_ + "/b") + Arguments{"--verify", "--json"});
+  const Ended ended = RunCommand(Short(a_ + "," + b_) + Arguments{"--verify", "--json"});
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_EQ(ended.json()["machine"]["devices"].size(), 2u);
   ExpectNothingLeft();
 }
 
 TEST_F(BenchIoTest, TheTableHasALineForEachRow) {
-  const Ended ended = RunCommand(Short(folder_ + "/a") + Arguments{"--no-fio"});
+  const Ended ended = RunCommand(Short(a_) + Arguments{"--no-fio"});
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
   for (const char* word : {"kernel", "CPU s/GiB", "mixed", "random", "posix file", "first"}) {
     EXPECT_THAT(ended.out, HasSubstr(word));
@@ -110,66 +86,33 @@ TEST_F(BenchIoTest, TheTableHasALineForEachRow) {
 }
 
 TEST_F(BenchIoTest, InterruptedItRemovesEverythingAndSays130) {
-  for (const int milliseconds : {50, 300, 900}) {
-    SCOPED_TRACE(milliseconds);
-    Command command({"bench", "io", folder_ + "/a", "--size", "512MiB", "--memory", "64MiB",
-                     "--seconds", "600", "--full"});
-    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
-    command.Signal(SIGINT);
-    const Ended ended = command.Wait();
-    // A signal before the handler is there ends the process as any other would.
-    EXPECT_TRUE(ended.exit_code == 130 || ended.exit_code == -SIGINT) << ended.exit_code;
-    ExpectNothingLeft();
-  }
+  ExpectInterrupted(Long(), {50, 300, 900}, 1);
 }
 
 TEST_F(BenchIoTest, InterruptedTwiceItRemovesEverything) {
-  for (const int milliseconds : {50, 500, 1500}) {
-    SCOPED_TRACE(milliseconds);
-    Command command({"bench", "io", folder_ + "/a", "--size", "512MiB", "--memory", "64MiB",
-                     "--seconds", "600", "--full"});
-    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
-    command.Signal(SIGINT);
-    std::this_thread::sleep_for(std::chrono::milliseconds(310));  // sooner is the same press
-    command.Signal(SIGINT);
-    const Ended ended = command.Wait();
-    EXPECT_TRUE(ended.exit_code == 130 || ended.exit_code == -SIGINT) << ended.exit_code;
-    ExpectNothingLeft();
-  }
+  ExpectInterrupted(Long(), {50, 500, 1500}, 2);
 }
 
 TEST_F(BenchIoTest, ADiskIsNeverFilled) {
-  const Ended ended = RunCommand({"bench", "io", folder_ + "/a", "--size", "4000TiB"});
+  const Ended ended = RunCommand({"bench", "io", a_, "--size", "4000TiB"});
   EXPECT_EQ(ended.exit_code, 1);
   EXPECT_THAT(ended.err, HasSubstr("give a smaller --size"));
   ExpectNothingLeft();
 }
 
 TEST_F(BenchIoTest, BadInputIsExplained) {
-  const struct {
-    Arguments arguments;
-    int exit_code;
-    const char* word;
-  } cases[] = {
+  ExpectExplained({
       {{"bench"}, 2, "a command is needed: io"},
       {{"bench", "oi"}, 2, "did you mean io?"},
       {{"bench", "io"}, 2, "required"},
-      {{"bench", "io", folder_ + "/none"}, 1, "/none"},
-      {{"bench", "io", folder_ + "/a,,b"}, 2, "empty part"},
-      {{"bench", "io", folder_ + "/a", "--size", "1MiB"}, 2, "--size"},
-      {{"bench", "io", folder_ + "/a", "--memory", "unlimited"}, 2, "--memory"},
-      {{"bench", "io", folder_ + "/a", "--seconds", "0"}, 2, "--seconds"},
-      {{"bench", "io", folder_ + "/a", "--ful"}, 2, "--full"},
-      {{"bench", "io", folder_ + "/a", "--size", "64MiB", "--html", folder_ + "/x/y.html"},
-       1,
-       "y.html"},
-  };
-  for (const auto& bad : cases) {
-    const Ended ended = RunCommand(bad.arguments);
-    EXPECT_EQ(ended.exit_code, bad.exit_code) << bad.word << ": " << ended.err;
-    EXPECT_THAT(ended.err, HasSubstr(bad.word));
-    ExpectNothingLeft();
-  }
+      {{"bench", "io", a_ + "/none"}, 1, "/none"},
+      {{"bench", "io", a_ + ",,b"}, 2, "empty part"},
+      {{"bench", "io", a_, "--size", "1MiB"}, 2, "--size"},
+      {{"bench", "io", a_, "--memory", "unlimited"}, 2, "--memory"},
+      {{"bench", "io", a_, "--seconds", "0"}, 2, "--seconds"},
+      {{"bench", "io", a_, "--ful"}, 2, "--full"},
+      {{"bench", "io", a_, "--size", "64MiB", "--html", folder_ / "x/y.html"}, 1, "y.html"},
+  });
 }
 
 }  // namespace

@@ -3,41 +3,29 @@
 // `spillway bench tiers` as a child process: its JSON, that nothing stays behind however it ends,
 // and what it says to bad input. It asserts on no rate.
 
-#include <signal.h>
-#include <stdlib.h>
-
-#include <chrono>
-#include <filesystem>
 #include <map>
 #include <string>
-#include <thread>
 #include <utility>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "tests/spillway/command.h"
+#include "tests/spillway/bench_test.h"
 
 namespace spillway::test {
 namespace {
 
 using ::testing::HasSubstr;
 
-class BenchTiersTest : public ::testing::Test {
+class BenchTiersTest : public BenchTest {
  protected:
-  BenchTiersTest() {
-    std::string name = testing::TempDir() + "spillway-bench-tiers-XXXXXX";
-    folder_ = ::mkdtemp(name.data());
-  }
-  ~BenchTiersTest() override { std::filesystem::remove_all(folder_); }
-
   // As short as it gets.
   Arguments Short() const {
-    return {"bench", "tiers",   folder_, "--size",    "64MiB", "--memory",
-            "64MiB", "--block", "1MiB",  "--seconds", "1"};
+    return {"bench", "tiers",   a_,     "--size",    "64MiB", "--memory",
+            "64MiB", "--block", "1MiB", "--seconds", "1"};
   }
-  void ExpectNothingLeft() const { EXPECT_TRUE(std::filesystem::is_empty(folder_)); }
-
-  std::string folder_;
+  // Until it is interrupted.
+  Arguments Long() const {
+    return {"bench", "tiers",   a_,     "--size",    "256MiB", "--memory",
+            "64MiB", "--block", "1MiB", "--seconds", "600"};
+  }
 };
 
 TEST_F(BenchTiersTest, ItsJsonHasEveryEdgeAndNothingStays) {
@@ -87,30 +75,10 @@ TEST_F(BenchTiersTest, TheTableHasALineForEachEdge) {
 }
 
 TEST_F(BenchTiersTest, InterruptedItRemovesEverythingAndSays130) {
-  for (const int milliseconds : {50, 300, 900, 2500}) {
-    SCOPED_TRACE(milliseconds);
-    Command command({"bench", "tiers", folder_, "--size", "256MiB", "--memory", "64MiB", "--block",
-                     "1MiB", "--seconds", "600"});
-    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
-    command.Signal(SIGINT);
-    const Ended ended = command.Wait();
-    // A signal before the handler is there ends the process as any other would.
-    EXPECT_TRUE(ended.exit_code == 130 || ended.exit_code == -SIGINT) << ended.exit_code;
-    ExpectNothingLeft();
-  }
+  ExpectInterrupted(Long(), {50, 300, 900, 2500}, 1);
 }
 
-TEST_F(BenchTiersTest, InterruptedTwiceItRemovesEverything) {
-  Command command({"bench", "tiers", folder_, "--size", "256MiB", "--memory", "64MiB", "--block",
-                   "1MiB", "--seconds", "600"});
-  std::this_thread::sleep_for(std::chrono::milliseconds(700));
-  command.Signal(SIGINT);
-  std::this_thread::sleep_for(std::chrono::milliseconds(310));  // sooner is the same press
-  command.Signal(SIGINT);
-  const Ended ended = command.Wait();
-  EXPECT_TRUE(ended.exit_code == 130 || ended.exit_code == -SIGINT) << ended.exit_code;
-  ExpectNothingLeft();
-}
+TEST_F(BenchTiersTest, InterruptedTwiceItRemovesEverything) { ExpectInterrupted(Long(), {700}, 2); }
 
 // Where there is a GPU this measures it; where there is none it says why and what to do.
 TEST_F(BenchTiersTest, AGpuIsMeasuredOrExplained) {
@@ -135,29 +103,19 @@ TEST_F(BenchTiersTest, ADeviceThatIsNotThereEndsWith3) {
 }
 
 TEST_F(BenchTiersTest, BadInputIsExplained) {
-  const struct {
-    Arguments arguments;
-    int exit_code;
-    const char* word;
-  } cases[] = {
+  ExpectExplained({
       {{"bench", "tier"}, 2, "did you mean tiers?"},
-      {{"bench", "tiers", folder_ + "/none"}, 1, "/none"},
-      {{"bench", "tiers", folder_, "--size", "1MiB"}, 2, "--size"},
-      {{"bench", "tiers", folder_, "--size", "4000TiB"}, 1, "give a smaller --size"},
-      {{"bench", "tiers", folder_, "--memory", "unlimited"}, 2, "--memory"},
-      {{"bench", "tiers", folder_, "--memory", "4000TiB"}, 1, "smaller --"},
-      {{"bench", "tiers", folder_, "--block", "3MiB"}, 2, "--block"},
-      {{"bench", "tiers", folder_, "--block", "64MiB"}, 2, "a 32nd of --memory"},
-      {{"bench", "tiers", folder_, "--device", "tpu"}, 2, "is not host, cuda or cuda:N"},
-      {{"bench", "tiers", folder_, "--seconds", "0"}, 2, "--seconds"},
-      {{"bench", "tiers", folder_, "--jsn"}, 2, "--json"},
-  };
-  for (const auto& bad : cases) {
-    const Ended ended = RunCommand(bad.arguments);
-    EXPECT_EQ(ended.exit_code, bad.exit_code) << bad.word << ": " << ended.err;
-    EXPECT_THAT(ended.err, HasSubstr(bad.word));
-    ExpectNothingLeft();
-  }
+      {{"bench", "tiers", a_ + "/none"}, 1, "/none"},
+      {{"bench", "tiers", a_, "--size", "1MiB"}, 2, "--size"},
+      {{"bench", "tiers", a_, "--size", "4000TiB"}, 1, "give a smaller --size"},
+      {{"bench", "tiers", a_, "--memory", "unlimited"}, 2, "--memory"},
+      {{"bench", "tiers", a_, "--memory", "4000TiB"}, 1, "smaller --"},
+      {{"bench", "tiers", a_, "--block", "3MiB"}, 2, "--block"},
+      {{"bench", "tiers", a_, "--block", "64MiB"}, 2, "a 32nd of --memory"},
+      {{"bench", "tiers", a_, "--device", "tpu"}, 2, "is not host, cuda or cuda:N"},
+      {{"bench", "tiers", a_, "--seconds", "0"}, 2, "--seconds"},
+      {{"bench", "tiers", a_, "--jsn"}, 2, "--json"},
+  });
 }
 
 }  // namespace

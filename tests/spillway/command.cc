@@ -12,12 +12,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <filesystem>
 #include <sstream>
-#include <system_error>
 
 #include "tests/io/seccomp.h"
-#include "tests/trainer/temp_folder.h"
 
 namespace spillway::test {
 namespace {
@@ -38,11 +35,8 @@ namespace {
 }  // namespace
 
 Command::Command(const Arguments& arguments, bool without_uring) {
-  std::string pattern =
-      (std::filesystem::temp_directory_path() / "spillway-command-XXXXXX").string();
-  output_ = mkdtemp(pattern.data());
-  const std::string out = output_ + "/out";
-  const std::string err = output_ + "/err";
+  const std::string out = output_ / "out";
+  const std::string err = output_ / "err";
   std::vector<std::string> words = {"spillway"};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
@@ -60,8 +54,6 @@ Command::~Command() {
     kill(pid_, SIGKILL);
     Wait();
   }
-  std::error_code ignored;
-  std::filesystem::remove_all(output_, ignored);
 }
 
 void Command::Signal(int signal) const {
@@ -78,8 +70,8 @@ Ended Command::Wait() {
   pid_ = -1;
   Ended ended;
   ended.exit_code = WIFSIGNALED(status_) ? -WTERMSIG(status_) : WEXITSTATUS(status_);
-  ended.out = ReadFile(output_ + "/out");
-  ended.err = ReadFile(output_ + "/err");
+  ended.out = ReadFile(output_ / "out");
+  ended.err = ReadFile(output_ / "err");
   return ended;
 }
 

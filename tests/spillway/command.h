@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "nlohmann/json.hpp"
+#include "tests/temp_folder.h"
 
 namespace spillway::test {
 
@@ -42,7 +43,7 @@ class Command {
  private:
   pid_t pid_ = -1;
   int status_ = 0;
-  std::string output_;  // folder that holds what it prints
+  TempFolder output_;  // holds what it prints
 };
 
 inline Ended RunCommand(const Arguments& arguments) { return Command(arguments).Wait(); }

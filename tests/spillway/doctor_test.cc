@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/spillway/command.h"
-#include "tests/trainer/temp_folder.h"
+#include "tests/temp_folder.h"
 
 namespace spillway::test {
 namespace {

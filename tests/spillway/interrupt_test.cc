@@ -13,7 +13,7 @@
 #include <functional>
 #include <string>
 
-#include "tests/trainer/temp_folder.h"
+#include "tests/temp_folder.h"
 
 namespace spillway::command {
 namespace {

@@ -25,7 +25,7 @@
 #include "gtest/gtest.h"
 #include "tests/spillway/command.h"
 #include "tests/spillway/training.h"
-#include "tests/trainer/temp_folder.h"
+#include "tests/temp_folder.h"
 
 namespace spillway::test {
 namespace {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "nlohmann/json.hpp"
-#include "tests/trainer/temp_folder.h"
+#include "tests/temp_folder.h"
 
 namespace spillway::test {
 

@@ -12,7 +12,7 @@
 
 #include "tests/spillway/command.h"
 #include "tests/spillway/tiny_model.h"
-#include "tests/trainer/temp_folder.h"
+#include "tests/temp_folder.h"
 
 namespace spillway::test {
 

@@ -11,8 +11,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/temp_folder.h"
 #include "tests/trainer/heap_engine.h"
-#include "tests/trainer/temp_folder.h"
 #include "tools/hf/model_folder.h"
 #include "tools/trainer/export.h"
 

@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tests/trainer/temp_folder.h"
+#include "tests/temp_folder.h"
 
 namespace spillway::trainer {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/trainer/temp_folder.h"
+#include "tests/temp_folder.h"
 
 namespace spillway::trainer {
 namespace {

@@ -16,9 +16,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/temp_folder.h"
 #include "tests/trainer/heap_engine.h"
 #include "tests/trainer/small_model.h"
-#include "tests/trainer/temp_folder.h"
 
 namespace spillway::trainer {
 namespace {

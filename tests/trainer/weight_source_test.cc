@@ -13,9 +13,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/temp_folder.h"
 #include "tests/trainer/heap_engine.h"
 #include "tests/trainer/small_model.h"
-#include "tests/trainer/temp_folder.h"
 #include "tools/hf/safetensors_writer.h"
 
 namespace spillway::trainer {

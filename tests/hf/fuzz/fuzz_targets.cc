@@ -2,7 +2,6 @@
 
 #include "tests/hf/fuzz/fuzz_targets.h"
 
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -13,9 +12,9 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <system_error>
 #include <vector>
 
+#include "tests/temp_folder.h"
 #include "tools/hf/config.h"
 #include "tools/hf/model_folder.h"
 #include "tools/hf/npy.h"
@@ -47,26 +46,6 @@ class MemoryFile {
 
  private:
   const int descriptor_;
-};
-
-// A folder that goes when the process ends.
-class ScratchFolder {
- public:
-  ScratchFolder()
-      : path_((std::filesystem::temp_directory_path() / "spillway_fuzz_XXXXXX").string()) {
-    Require(::mkdtemp(path_.data()) != nullptr, "mkdtemp works");
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  ~ScratchFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
 };
 
 // Errors must name the file and stay readable.
@@ -107,7 +86,7 @@ bool FuzzSafetensors(std::string_view bytes) {
 }
 
 bool FuzzShardIndex(std::string_view bytes) {
-  static const ScratchFolder scratch;
+  static const test::TempFolder scratch;
   const std::string& folder = scratch.path();
   const std::string path = folder + "/" + kWeightsIndexFile;
   // A new file each time: ext4 writes a truncated one to disk when it is closed, 5 ms each.

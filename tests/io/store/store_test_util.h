@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the tests of the store share: a folder that goes away, an IoEngine that only names files,
+// What the tests of the store share: an IoEngine that only names files,
 // pages with recognisable bytes, and the catalog opened with SQLite directly, as a person with the
 // sqlite3 command would.
 
@@ -9,12 +9,10 @@
 
 #include <gtest/gtest.h>
 #include <sqlite3.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -27,37 +25,15 @@
 #include "io/io_engine.h"
 #include "io/store/sqlite_vfs.h"
 #include "io/store/store.h"
+#include "tests/temp_folder.h"
 
 namespace spillway::io {
 
 inline constexpr uint64_t kTestPageBytes = 64 * 1024;
 
-// In memory where there is such a file system: a killed process leaves the same files there, and
-// the hundreds of syncs cost nothing.
-inline std::filesystem::path FastPlace() {
-  return ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path();
-}
-
-class TempFolder {
- public:
-  explicit TempFolder(
-      const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
-    std::string name = (parent / "spillway-test-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) std::abort();
-    path_ = name;
-  }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  ~TempFolder() {
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-  const std::string& path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
+using test::FastPlace;
+using test::FilesIn;
+using test::TempFolder;
 
 // Knows files and moves nothing: tests read and write through the descriptor themselves.
 class NamingIoEngine final : public IoEngine {
@@ -181,14 +157,6 @@ inline std::string RunSql(const std::string& path, const std::string& sql,
   sqlite3_free(message);
   sqlite3_close(database);
   return result;
-}
-
-inline std::vector<std::string> FilesIn(const std::string& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder))
-    names.push_back(entry.path().filename());
-  std::sort(names.begin(), names.end());
-  return names;
 }
 
 // A folder for stores, and an engine that outlives them.

@@ -5,11 +5,9 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/utsname.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -18,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "io/checksum.h"
+#include "src/base/clock.h"
 
 namespace spillway::bench_io {
 namespace {
@@ -65,19 +64,13 @@ Volume LookAt(const std::string& folder) {
   return volume;
 }
 
-double Seconds(clockid_t clock) {
-  timespec now;
-  ::clock_gettime(clock, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
 double CopyBytesPerSecond(std::span<std::byte> memory) {
   const size_t half = memory.size() / 2;
   double best = 0;
   for (int i = 0; i < 3; ++i) {
-    const double start = Seconds(CLOCK_MONOTONIC);
+    const double start = base::Now();
     std::memcpy(memory.data(), memory.data() + half, half);
-    best = std::max(best, static_cast<double>(half) / (Seconds(CLOCK_MONOTONIC) - start));
+    best = std::max(best, static_cast<double>(half) / (base::Now() - start));
   }
   return best;
 }
@@ -85,12 +78,12 @@ double CopyBytesPerSecond(std::span<std::byte> memory) {
 double ChecksumSecondsPerGib(std::span<std::byte> memory) {
   constexpr size_t kPage = 1 << 20;
   uint64_t sum = 0;
-  const double start = Seconds(CLOCK_THREAD_CPUTIME_ID);
+  const int64_t start = base::ThreadCpuNs();
   for (size_t at = 0; at + kPage <= memory.size(); at += kPage) {
     sum += io::Checksum(memory.subspan(at, kPage));
   }
-  const double seconds = Seconds(CLOCK_THREAD_CPUTIME_ID) - start + (sum == 1 ? 1e-12 : 0);
-  return seconds / (static_cast<double>(memory.size()) / (1 << 30));
+  const int64_t ns = base::ThreadCpuNs() - start + (sum == 1 ? 1 : 0);
+  return static_cast<double>(ns) / 1e9 / (static_cast<double>(memory.size()) / (1 << 30));
 }
 
 uint64_t MeminfoKib(std::string_view key) {

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A mover over a store, of parts that a test chooses and may have made to fail.
+
+#ifndef SPILLWAY_TESTS_ENGINE_OPEN_MOVER_H_
+#define SPILLWAY_TESTS_ENGINE_OPEN_MOVER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "io/store/store.h"
+#include "src/base/status_macros.h"
+#include "src/engine/mover.h"
+
+namespace spillway::engine {
+
+// Pages have 16 KiB.
+inline absl::StatusOr<std::unique_ptr<Mover>> OpenMover(
+    const std::vector<std::string>& folders, std::unique_ptr<tiers::DeviceRuntime> runtime,
+    std::unique_ptr<io::IoEngine> io, uint64_t device_bytes, uint64_t pinned_bytes) {
+  MoverParts parts;
+  parts.runtime = std::move(runtime);
+  parts.io = std::move(io);
+  SPILLWAY_ASSIGN_OR_RETURN(
+      parts.store, io::Store::Open({.folders = folders, .page_bytes = 16 * kKiB}, parts.io.get()));
+  SPILLWAY_ASSIGN_OR_RETURN(parts.pinned, tiers::PinnedArena::Create({.size_bytes = pinned_bytes}));
+  parts.device_bytes = device_bytes;
+  parts.slab_bytes = 256 * kMiB;
+  ResidencyOptions residency;
+  residency.device_bytes = device_bytes;
+  residency.pinned_bytes = pinned_bytes;
+  residency.has_store = true;
+  residency.describe = [](TileIndex tile) { return absl::StrCat("tile ", tile); };
+  return Mover::Create(std::move(parts), residency, plan::Policy::kPlanned);
+}
+
+}  // namespace spillway::engine
+
+#endif  // SPILLWAY_TESTS_ENGINE_OPEN_MOVER_H_

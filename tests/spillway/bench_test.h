@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the tests of `spillway bench` share: folders that are empty again however it ends.
+
+#ifndef SPILLWAY_TESTS_SPILLWAY_BENCH_TEST_H_
+#define SPILLWAY_TESTS_SPILLWAY_BENCH_TEST_H_
+
+#include <signal.h>
+
+#include <chrono>
+#include <filesystem>
+#include <initializer_list>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/spillway/command.h"
+#include "tests/temp_folder.h"
+
+namespace spillway::test {
+
+struct BadInput {
+  Arguments arguments;
+  int exit_code;
+  const char* word;
+};
+
+class BenchTest : public ::testing::Test {
+ protected:
+  BenchTest() {
+    for (const std::string& folder : {a_, b_}) std::filesystem::create_directory(folder);
+  }
+
+  void ExpectNothingLeft() const {
+    for (const std::string& folder : {a_, b_}) {
+      EXPECT_TRUE(std::filesystem::is_empty(folder)) << folder;
+    }
+  }
+
+  // A run for each time, interrupted then, `presses` times.
+  void ExpectInterrupted(const Arguments& arguments, std::initializer_list<int> milliseconds,
+                         int presses) const {
+    for (const int time : milliseconds) {
+      SCOPED_TRACE(time);
+      Command command(arguments);
+      std::this_thread::sleep_for(std::chrono::milliseconds(time));
+      command.Signal(SIGINT);
+      for (int press = 1; press < presses; ++press) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(310));  // sooner is the same press
+        command.Signal(SIGINT);
+      }
+      const Ended ended = command.Wait();
+      // A signal before the handler is there ends the process as any other would.
+      EXPECT_TRUE(ended.exit_code == 130 || ended.exit_code == -SIGINT) << ended.exit_code;
+      ExpectNothingLeft();
+    }
+  }
+
+  void ExpectExplained(const std::vector<BadInput>& inputs) const {
+    for (const BadInput& bad : inputs) {
+      const Ended ended = RunCommand(bad.arguments);
+      EXPECT_EQ(ended.exit_code, bad.exit_code) << bad.word << ": " << ended.err;
+      EXPECT_THAT(ended.err, ::testing::HasSubstr(bad.word));
+      ExpectNothingLeft();
+    }
+  }
+
+  const TempFolder folder_;
+  const std::string a_ = folder_ / "a", b_ = folder_ / "b";
+};
+
+}  // namespace spillway::test
+
+#endif  // SPILLWAY_TESTS_SPILLWAY_BENCH_TEST_H_
