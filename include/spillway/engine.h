@@ -212,7 +212,8 @@ class SPILLWAY_EXPORT Engine {
   virtual absl::Status Discard(TileRef tile) = 0;
 
   // A step's end: reports failures of transfers that nobody has waited for. What comes next is
-  // planned here (see Policy), which takes time when a step is new.
+  // planned here (see Policy), which takes time when a step is new; another plan than the last is
+  // begun once work on streams has let go of its leases, which is waited for.
   virtual absl::Status EndStep() = 0;
 
   // Makes the state of every tensor that is not transient durable, with `user_state`, atomically:

@@ -2,6 +2,7 @@
 
 #include "src/engine/arena_map.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include "src/base/check.h"
@@ -65,23 +66,19 @@ ArenaMap::Iterator ArenaMap::MergeFree(Iterator it) {
   return it;
 }
 
-std::optional<uint64_t> ArenaMap::Allocate(uint64_t size_bytes, TileIndex tile) {
-  auto found = free_by_size_.lower_bound({size_bytes, 0});
-  if (found == free_by_size_.end()) return std::nullopt;
-  const uint64_t offset = found->second;
-  SplitAt(offset + size_bytes);
-  SetKind(segments_.find(offset), Kind::kFrame, tile);
-  return offset;
-}
-
-std::optional<uint64_t> ArenaMap::AllocateLowest(uint64_t size_bytes, TileIndex tile) {
-  for (const auto& [offset, segment] : segments_) {
-    if (segment.kind != Kind::kFree || segment.size_bytes < size_bytes) continue;
-    const uint64_t found = offset;
-    AllocateAt(found, size_bytes, tile);
-    return found;
+std::optional<uint64_t> ArenaMap::FindFree(uint64_t size_bytes, uint64_t least) const {
+  for (auto it = free_by_size_.lower_bound({size_bytes, 0}); it != free_by_size_.end(); ++it) {
+    const auto [run_bytes, run] = *it;
+    const uint64_t offset = std::max(run, least);
+    if (offset + size_bytes <= run + run_bytes) return offset;
   }
   return std::nullopt;
+}
+
+std::optional<uint64_t> ArenaMap::Allocate(uint64_t size_bytes, TileIndex tile, uint64_t least) {
+  const std::optional<uint64_t> offset = FindFree(size_bytes, least);
+  if (offset) AllocateAt(*offset, size_bytes, tile);
+  return offset;
 }
 
 bool ArenaMap::AllocateAt(uint64_t offset, uint64_t size_bytes, TileIndex tile) {

@@ -40,19 +40,14 @@ class ArenaMap {
   uint64_t used_bytes() const { return used_bytes_; }
   const Segments& segments() const { return segments_; }
 
-  // The smallest free run that holds `size_bytes` (a multiple of the alignment) becomes the tile's
-  // frame: its offset; none if there is no such run.
-  std::optional<uint64_t> Allocate(uint64_t size_bytes, TileIndex tile);
-  // The same in the first run, for a frame that stays.
-  std::optional<uint64_t> AllocateLowest(uint64_t size_bytes, TileIndex tile);
+  // The smallest free run that holds `size_bytes` (a multiple of the alignment) from offset `least`
+  // on: where in it a frame begins; none if there is no such run.
+  std::optional<uint64_t> FindFree(uint64_t size_bytes, uint64_t least = 0) const;
+  // What FindFree finds becomes the tile's frame.
+  std::optional<uint64_t> Allocate(uint64_t size_bytes, TileIndex tile, uint64_t least = 0);
 
   // The frame at `offset`, or false if it is not all free.
   bool AllocateAt(uint64_t offset, uint64_t size_bytes, TileIndex tile);
-
-  // Whether Allocate would succeed.
-  bool HasFree(uint64_t size_bytes) const {
-    return free_by_size_.lower_bound({size_bytes, 0}) != free_by_size_.end();
-  }
 
   // Frees a frame.
   void Free(uint64_t offset);

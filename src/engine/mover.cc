@@ -158,7 +158,7 @@ void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::Stre
     auto drained = [this, tile, tier, access](const absl::Status&) {
       MutexLock lock(&mu_);
       residency_.EndLease(tile, tier, access, /*drained=*/true);
-      --drains_;
+      if (--drains_ == 0) quiet_.NotifyAll();
       Dispatch();
     };
     const absl::Status status = runtime().Notify(*stream, drained);
@@ -272,6 +272,8 @@ absl::Status Mover::EndStep() {
     not_planned_ = next.ok() ? "" : std::string(next.status().message());
     MeterRates();
     const bool is_new = next.ok() && *next != nullptr && *next != residency_.followed();
+    // A plan begins where no lease is left, not even one that waits for a stream.
+    while (is_new && drains_ > 0) quiet_.Wait(&mu_);
     if (is_new && !residency_.in_use()) residency_.FollowPlan(*next);
     Dispatch();
   }

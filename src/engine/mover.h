@@ -196,7 +196,7 @@ class Mover {
   bool sleeping_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   base::CondVar work_ready_;  // where there is no I/O engine to sleep in
-  base::CondVar quiet_;       // no transfer, no drain, no work
+  base::CondVar quiet_;       // no transfer, no drain, no work; or the last drain is over
 
   std::thread thread_;
 };

@@ -33,6 +33,7 @@ TileIndex Residency::AddTile(uint64_t size_bytes, Role role, bool transient, boo
     places_begin_ -= FrameBytes(tile);
     tile.own_place = places_begin_;
   }
+  if (tile.rest && *tile.rest != Tier::kNvme) home_bytes_[At(*tile.rest)] += FrameBytes(tile);
   if (stored) {
     tile.zero = false;
     SetStored(index, true);

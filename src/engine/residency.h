@@ -310,8 +310,8 @@ class Residency {
   };
   // With `lowest` the first window will do, whatever it costs: for a frame that stays.
   Window FindWindow(Tier tier, uint64_t size_bytes, uint64_t position, bool lowest = false) const;
-  Window FindWindowFrom(ArenaMap::Segments::const_iterator begin, Tier tier, uint64_t size_bytes,
-                        uint64_t position, size_t most_weighed) const;
+  Window FindWindowFrom(uint64_t begin, Tier tier, uint64_t size_bytes, uint64_t position,
+                        size_t most_weighed) const;
   enum class Leave : uint8_t { kNow, kLater, kNever };
   Leave CanLeave(const ArenaMap::Segment& segment, Tier tier, uint64_t position,
                  double* cost) const;
@@ -357,6 +357,7 @@ class Residency {
   std::array<ArenaMap, 2> arenas_;
   uint64_t frames_bytes_ = 0;                   // what all tiles would take in one tier
   uint64_t places_begin_ = 0;                   // of own places, from the top of pinned memory
+  std::array<uint64_t, 2> home_bytes_ = {};     // of all homes; frames of others lie above
   std::array<uint64_t, 2> claimed_until_ = {};  // where the last claim ends: the next search begins
   std::map<ClaimKey, Claim> claims_;
   UseQueue uses_;

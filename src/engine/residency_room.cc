@@ -4,6 +4,7 @@
 // can leave.
 
 #include <algorithm>
+#include <iterator>
 
 #include "src/base/bytes.h"
 #include "src/base/check.h"
@@ -34,15 +35,20 @@ Residency::Room Residency::EnsureFrame(Job& job, Tier tier, uint64_t position, a
     return Room::kWaiting;
   }
   const uint64_t frame_bytes = FrameBytes(tile);
-  // Frames that stay lie low, so that the room between them does not fall to pieces.
-  const bool stays = IsHome(tile, tier);
   ArenaMap& arena = arenas_[At(tier)];
+  // Frames that stay lie as low as they can be had, whoever must leave for it, and others above all
+  // of them: the room between them would never be one again.
+  const bool stays = IsHome(tile, tier);
   std::optional<uint64_t> offset;
-  if (HasOwnPlace(tile) && tier == Tier::kPinned) {
+  if (tier == Tier::kPinned && HasOwnPlace(tile)) {
     if (arena.AllocateAt(tile.own_place, frame_bytes, index)) offset = tile.own_place;
-  } else {
-    offset = stays ? arena.AllocateLowest(frame_bytes, index) : arena.Allocate(frame_bytes, index);
+  } else if (!stays) {
+    offset = arena.Allocate(frame_bytes, index, home_bytes_[At(tier)]);
   }
+  Window window;
+  if (!offset) window = FindWindow(tier, frame_bytes, position, stays);
+  if (stays && window.found && arena.AllocateAt(window.offset, frame_bytes, index))
+    offset = window.offset;  // nobody
   if (offset) {
     target.state = Copy::State::kHeld;
     target.offset = *offset;
@@ -50,7 +56,6 @@ Residency::Room Residency::EnsureFrame(Job& job, Tier tier, uint64_t position, a
     Count(index, tier, true);
     return Room::kReady;
   }
-  const Window window = FindWindow(tier, frame_bytes, position, stays);
   if (window.found) {
     MakeClaim(job, tier, window.offset, frame_bytes);
     job.awaits = ClaimKey{tier, index};
@@ -107,22 +112,20 @@ Residency::Leave Residency::CanLeave(const ArenaMap::Segment& segment, Tier tier
 // that the search goes round. Where that part has none, of the arena from its start.
 Residency::Window Residency::FindWindow(Tier tier, uint64_t size_bytes, uint64_t position,
                                         bool lowest) const {
-  const ArenaMap::Segments& segments = arenas_[At(tier)].segments();
-  if (segments.size() > options_.most_weighed && !lowest) {
-    const auto next = segments.lower_bound(claimed_until_[At(tier)]);
+  if (lowest) return FindWindowFrom(0, tier, size_bytes, position, /*most_weighed=*/0);
+  if (arenas_[At(tier)].segments().size() > options_.most_weighed) {
+    const uint64_t next = std::max(claimed_until_[At(tier)], home_bytes_[At(tier)]);
     const Window near = FindWindowFrom(next, tier, size_bytes, position, options_.most_weighed);
     if (near.found) return near;
   }
-  return FindWindowFrom(segments.begin(), tier, size_bytes, position,
-                        lowest ? 0 : options_.most_weighed);
+  return FindWindowFrom(home_bytes_[At(tier)], tier, size_bytes, position, options_.most_weighed);
 }
 
 // One pass with two ends: the window grows to the right until it is large enough, then sheds what
 // it can on the left. Segments that cannot leave now cut it; those that never can (a lease) also
 // cut what is possible later. Once a window is found, it is the best of the first `most_weighed`.
-Residency::Window Residency::FindWindowFrom(ArenaMap::Segments::const_iterator begin, Tier tier,
-                                            uint64_t size_bytes, uint64_t position,
-                                            size_t most_weighed) const {
+Residency::Window Residency::FindWindowFrom(uint64_t begin, Tier tier, uint64_t size_bytes,
+                                            uint64_t position, size_t most_weighed) const {
   struct Part {
     uint64_t offset, size_bytes;
     double cost;
@@ -132,9 +135,14 @@ Residency::Window Residency::FindWindowFrom(ArenaMap::Segments::const_iterator b
   uint64_t window_bytes = 0, possible_bytes = 0;
   double window_cost = 0;
   size_t weighed = 0;
-  const auto end = arenas_[At(tier)].segments().end();
-  for (auto it = begin; it != end && !(best.found && weighed >= most_weighed); ++it) {
-    const auto& [offset, segment] = *it;
+  const ArenaMap::Segments& segments = arenas_[At(tier)].segments();
+  auto it = segments.lower_bound(begin);
+  // Free room in which it lies counts from there on.
+  if (it != segments.begin() && std::prev(it)->second.kind == ArenaMap::Kind::kFree) --it;
+  for (; it != segments.end() && !(best.found && weighed >= most_weighed); ++it) {
+    const uint64_t offset = std::max(it->first, begin);
+    ArenaMap::Segment segment = it->second;
+    segment.size_bytes -= std::min(segment.size_bytes, offset - it->first);
     ++weighed;
     double cost = 0;
     const Leave leave = CanLeave(segment, tier, position, &cost);
@@ -275,11 +283,10 @@ absl::Status Residency::NoRoom(TileIndex index, Tier tier) const {
   }
   std::string holders;
   int count = 0;
-  uint64_t homeless_bytes = 0, home_bytes = 0;
+  uint64_t homeless_bytes = 0;
   for (const auto& [offset, segment] : arena.segments()) {
     if (segment.kind != ArenaMap::Kind::kFrame) continue;
     const Copy& held = copy(tiles_[segment.tile], tier);
-    if (IsHome(tiles_[segment.tile], tier)) home_bytes += segment.size_bytes;
     if (held.leases == 0) {
       homeless_bytes += segment.size_bytes;
       continue;
@@ -289,9 +296,9 @@ absl::Status Residency::NoRoom(TileIndex index, Tier tier) const {
                base::FormatBytes(segment.size_bytes) + ")";
   }
   if (count > 0) message += "; leases in the way: " + holders + (count > 8 ? ", and more" : "");
-  if (home_bytes > 0) {
-    message += "; frames of roles that are placed there take " + base::FormatBytes(home_bytes) +
-               " of it (EngineOptions::placement)";
+  if (home_bytes_[At(tier)] > 0) {
+    message += "; frames of roles that are placed there take " +
+               base::FormatBytes(home_bytes_[At(tier)]) + " of it (EngineOptions::placement)";
   }
   if (tier == Tier::kPinned && !options_.has_store) {
     message += "; without a store everything rests in pinned memory (" +

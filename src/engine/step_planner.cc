@@ -50,18 +50,16 @@ absl::StatusOr<std::shared_ptr<const StepPlan>> StepPlanner::EndStep(
     double now, const std::function<plan::TileNow(plan::TileIndex)>& tile_now) {
   plan::Trace trace = recorder_.End();
   recorder_.Begin(now);
+  if (trace.events.empty() && !is_too_long_) return nullptr;
+  const uint64_t before = std::exchange(last_, 0);
   if (std::exchange(is_too_long_, false)) {
     return absl::ResourceExhaustedError(
         absl::StrCat("a step of more than ", MostEvents(),
                      " leases and releases is not planned: call EndStep after each step"));
   }
-  if (trace.events.empty()) return nullptr;
   SPILLWAY_RETURN_IF_ERROR(plan::Validate(trace));
   const uint64_t fingerprint = plan::Fingerprint(trace);
-  if (known_.size() == kMostSteps && known_.count(fingerprint) == 0) {
-    known_.clear();
-    last_ = 0;
-  }
+  if (known_.size() == kMostSteps && known_.count(fingerprint) == 0) known_.clear();
   Known& step = known_[fingerprint];
   const std::vector<double> computing = plan::SecondsBound::Computing(trace);
   if (++step.seen == 1) {
@@ -70,7 +68,8 @@ absl::StatusOr<std::shared_ptr<const StepPlan>> StepPlanner::EndStep(
   }
   for (size_t part = 0; part < computing.size(); ++part)
     step.computing[part] = std::min(step.computing[part], computing[part]);
-  if (last_ != 0) ++known_.at(last_).followed_by[fingerprint];
+  if (const auto it = known_.find(before); it != known_.end())
+    ++it->second.followed_by[fingerprint];
   last_ = fingerprint;
 
   Known& next = Expected(fingerprint);

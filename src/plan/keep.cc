@@ -216,7 +216,6 @@ Kept KeepByAge(const Keeping& keeping, uint64_t capacity, bool by_use) {
   }
   Kept kept(keeping.uses.size());
   std::vector<uint64_t> stamp(keeping.num_tiles(), kAbsent);
-  std::vector<bool> in_use(keeping.num_tiles());
   std::set<std::pair<uint64_t, TileIndex>> idle;  // by stamp
   uint64_t used_bytes = 0, clock = 0;
   const auto leave = [&](TileIndex tile) {
@@ -240,13 +239,11 @@ Kept KeepByAge(const Keeping& keeping, uint64_t capacity, bool by_use) {
       stamp[tile] = ++clock;
     }
     if (by_use) stamp[tile] = ++clock;
-    in_use[tile] = true;
   };
   for (int round = 0; round < 3; ++round) {
     for (uint32_t p = 0; p <= keeping.num_positions; ++p) {
       if (ends[p] != ~0u) {
         const TileIndex tile = keeping.uses[ends[p]].tile;
-        in_use[tile] = false;
         idle.insert({stamp[tile], tile});
         if (keeping.uses[ends[p]].away) leave(tile);
       }

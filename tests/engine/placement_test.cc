@@ -228,6 +228,26 @@ TEST_P(Placed, WhatCannotRestThereIsRefusedWithItsFigures) {
   EXPECT_THAT(std::string(no_store.message()), HasSubstr("activation"));
 }
 
+// Small tiles come and go before, between and after those that stay; then one that needs all the
+// room beside them.
+TEST_P(Placed, WhatPassesByLeavesTheRoomBesideInOnePiece) {
+  EngineOptions options = Options(Place(Role::kMoment, Tier::kPinned));
+  options.pinned_bytes = kAll + 2 * kTileBytes;
+  engine_ = *Engine::Open(options);
+  const auto small = engine_->Register({.name = "small", .shape = {64, 1024}, .tile_rows = 1});
+  const auto large = engine_->Register({.name = "large", .shape = {1, kTileBytes / 2}});
+  ASSERT_TRUE(small.ok() && large.ok());
+  const TensorId moment = Register(Role::kMoment);
+  for (uint64_t tile = 0; tile < kTiles; ++tile) {
+    const auto passing = engine_->AcquireHost({*small, tile}, Access::kReadWrite);
+    ASSERT_TRUE(passing.ok()) << passing.status();
+    const auto staying = engine_->AcquireHost({moment, tile}, Access::kReadWrite);
+    ASSERT_TRUE(staying.ok()) << staying.status();
+  }
+  const auto lease = engine_->AcquireHost({*large, 0}, Access::kReadWrite);
+  EXPECT_TRUE(lease.ok()) << lease.status();
+}
+
 INSTANTIATE_TEST_SUITE_P(Policies, Placed,
                          testing::Values(Policy::kPlanned, Policy::kLru, Policy::kNone,
                                          Policy::kOnDemand),

@@ -8,10 +8,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 
 #include "spillway/engine.h"
 #include "tests/engine/random_steps.h"
@@ -194,6 +196,31 @@ TEST(PlannedPagingAlone, AStepTooLongToWriteDownIsNotPlannedAndSaysSo) {
   EXPECT_EQ(plan.plans, 0u);
   EXPECT_NE(plan.not_planned.find("call EndStep after each step"), std::string::npos)
       << plan.not_planned;
+}
+
+// Work on a stream outlasts the step, as a GPU's does.
+TEST(PlannedPagingAlone, AStepWhoseLeasesStillWaitForAStreamIsPlannedToo) {
+  const test::TempFolder folder;
+  const auto engine = OpenSmall(folder / "store", Policy::kPlanned);
+  const auto id = engine->Register({.name = "t", .shape = {16, 8192}, .tile_rows = 1});
+  ASSERT_TRUE(id.ok()) << id.status();
+  const auto stream = engine->CreateStream();
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  for (int step = 0; step < 6; ++step) {
+    for (uint64_t tile = 0; tile < 16; ++tile) {
+      const auto lease = engine->Acquire({*id, tile}, Access::kReadWrite, stream->get());
+      ASSERT_TRUE(lease.ok()) << lease.status();
+      ASSERT_TRUE((*stream)
+                      ->Launch([] { std::this_thread::sleep_for(std::chrono::milliseconds(3)); })
+                      .ok());
+    }
+    ASSERT_TRUE(engine->EndStep().ok());
+  }
+  ASSERT_TRUE((*stream)->Synchronize().ok());
+  const PlanStats plan = engine->Stats().plan;
+  EXPECT_EQ(plan.not_planned, "");
+  EXPECT_GT(plan.steps, 0u);
+  EXPECT_EQ(plan.deviations, 0u);
 }
 
 std::string PolicyName(const ::testing::TestParamInfo<Policy>& policy) {

@@ -7,6 +7,7 @@
 #include <iostream>
 #include <random>
 #include <string>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -121,6 +122,36 @@ TEST(Accumulation, EachOrderMovesWhatTheForecastSays) {
       }
     }
   }
+}
+
+TEST(Accumulation, TheForecastKnowsWhereRolesArePlaced) {
+  const std::pair<const char*, const char*> kPlaced[] = {
+      {"activations=nvme", "micro-batch"},
+      {"activations=nvme", "layer"},
+      {"optimizer=nvme,activations=pinned", "micro-batch"}};
+  for (const auto& [place, order] : kPlaced) {
+    SCOPED_TRACE(testing::Message() << place << ", " << order);
+    const TightTraining training;
+    const Ended ended = training.Run(order, "fp32", {"--place", place});
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    const Json json = ended.json();
+    EXPECT_GT(json["plan"]["steps"], 0) << json["plan"];
+    EXPECT_EQ(json["plan"]["moved_bytes"].get<uint64_t>(),
+              Forecast(json, std::string(order) == "layer" ? "layer" : "micro_batch"));
+  }
+}
+
+TEST(Accumulation, AutoTakesTheOrderWhoseActivationsFitWhereTheyArePlaced) {
+  const TightTraining training;
+  const Arguments place = {"--place", "activations=device"};
+  const Ended layer = training.Run("layer", "fp32", place);
+  ASSERT_EQ(layer.exit_code, 2) << layer.err;
+  EXPECT_THAT(layer.err, HasSubstr("--device-bytes"));
+  EXPECT_THAT(layer.err, HasSubstr("with the roles that are placed there"));
+  const Ended by_itself = training.Run("auto", "fp32", place);
+  ASSERT_EQ(by_itself.exit_code, 0) << by_itself.err;
+  EXPECT_EQ(by_itself.json()["accumulation"]["order"], "micro-batch");
+  EXPECT_THAT(by_itself.err, HasSubstr("layer order cannot be planned"));
 }
 
 TEST(Accumulation, InLayerOrderFewerBytesMove) {

@@ -133,13 +133,21 @@ TEST(Train, AStoreOfAnotherModelIsRefused) {
   EXPECT_THAT(ended.err, HasSubstr("num_layers 3"));
 }
 
-TEST(Train, ABudgetTooSmallNamesTheSmallestThatWorks) {
+class SmallestBudget : public ::testing::TestWithParam<const char*> {};
+
+// Tiles of several sizes, which must not leave gaps between those that stay.
+TEST_P(SmallestBudget, IsNamedByARefusalAndWorks) {
   const Training training;
+  nlohmann::json config = TinyConfig();
+  config["num_hidden_layers"] = 6;
+  config["vocab_size"] = 3000;
+  WriteTinyModel(training.model(), config);
   std::string device = "4000";
   std::string pinned = "4000";
   const auto run = [&] {
-    return RunCommand(training.TrainInStore(2) +
-                      Arguments{"--device-bytes", device, "--pinned-bytes", pinned});
+    return RunCommand(training.TrainInStore(2) + Arguments{"--precision", "fp16-amp", "--place",
+                                                           GetParam(), "--device-bytes", device,
+                                                           "--pinned-bytes", pinned});
   };
   Ended ended = run();
   ASSERT_EQ(ended.exit_code, 2) << ended.err;
@@ -155,6 +163,12 @@ TEST(Train, ABudgetTooSmallNamesTheSmallestThatWorks) {
   device = std::to_string(std::stoull(device) - 1);
   EXPECT_EQ(run().exit_code, 2) << "and a byte less does not";
 }
+
+INSTANTIATE_TEST_SUITE_P(Placed, SmallestBudget,
+                         ::testing::Values("optimizer=auto", "optimizer=pinned",
+                                           "parameters=device,gradients=pinned",
+                                           "gradients=device,activations=pinned",
+                                           "parameters=device,gradients=device,optimizer=pinned"));
 
 // With and without memory for everything, and with one commit or several.
 class StoreBytes : public ::testing::TestWithParam<Arguments> {};

@@ -3,6 +3,7 @@
 #include "tools/spillway/accumulation_choice.h"
 
 #include <algorithm>
+#include <array>
 
 #include "absl/strings/str_cat.h"
 #include "src/base/bytes.h"
@@ -15,10 +16,16 @@ namespace {
 
 using trainer::AccumulationOrder;
 
-plan::Trace TraceIn(AccumulationOrder order, const hf::ModelConfig& config,
-                    trainer::ModelOptions options) {
-  options.accumulation_order = order;
-  return TraceOfStep(config, options);
+// What rests on the device, or in pinned memory, has its frames there from the bottom up.
+void Place(const Placement& placement, uint64_t frame_alignment, plan::Trace* trace) {
+  std::array<uint64_t, kNumTiers> used_bytes = {};
+  for (plan::TraceTile& tile : trace->tiles) {
+    tile.rest = placement[static_cast<size_t>(tile.role)];
+    if (!tile.rest || *tile.rest == Tier::kNvme) continue;
+    uint64_t& used = used_bytes[static_cast<size_t>(*tile.rest)];
+    tile.home = plan::Home{*tile.rest, used};
+    used += base::RoundUp(tile.size_bytes, frame_alignment);
+  }
 }
 
 // A budget that plans can reckon with: without a limit, as much as all tiles need.
@@ -38,9 +45,15 @@ std::string DescribeBytes(const std::optional<plan::LinkBytes>& bytes) {
 
 AccumulationChoice CompareOrders(const hf::ModelConfig& config, trainer::ModelOptions options,
                                  const EngineFlags& flags) {
-  const plan::Trace micro_batch = TraceIn(AccumulationOrder::kMicroBatch, config, options);
-  const plan::Trace layer = TraceIn(AccumulationOrder::kLayer, config, options);
   plan::PlanOptions budgets;
+  const auto trace_in = [&](AccumulationOrder order) {
+    options.accumulation_order = order;
+    plan::Trace trace = TraceOfStep(config, options);
+    Place(PlacementOf(flags.placement).value_or(Placement()), budgets.frame_alignment, &trace);
+    return trace;
+  };
+  const plan::Trace micro_batch = trace_in(AccumulationOrder::kMicroBatch);
+  const plan::Trace layer = trace_in(AccumulationOrder::kLayer);
   budgets.device_bytes = Limited(flags.device_bytes, layer);
   budgets.pinned_bytes = Limited(flags.pinned_bytes, layer);
   budgets.has_store = !flags.store.empty();

@@ -26,12 +26,19 @@ constexpr uint64_t kLeastPageBytes = 4 * kKiB;
 constexpr uint64_t kMostPageBytes = kGiB;
 constexpr uint64_t kLeastCalibratedBytes = 256 * kMiB;  // moves in well under a second
 
-absl::Status CheckBudget(std::string_view flag, uint64_t given, uint64_t smallest) {
+bool RestsIn(const Placement& placement, Tier tier) {
+  return std::find(placement.begin(), placement.end(), tier) != placement.end();
+}
+
+// `is_placed`: roles rest in the tier.
+absl::Status CheckBudget(std::string_view flag, uint64_t given, uint64_t smallest, bool is_placed) {
   if (given >= smallest) return absl::OkStatus();
   return UsageError(absl::StrFormat(
-      "%s %s is too small for this model, sequence and batch; the smallest that works is %s "
+      "%s %s is too small for this model, sequence and batch%s; the smallest that works is %s "
       "(%d bytes)",
-      std::string(flag), base::FormatBytes(given), base::FormatBytes(smallest), smallest));
+      std::string(flag), base::FormatBytes(given),
+      is_placed ? " with the roles that are placed there" : "", base::FormatBytes(smallest),
+      smallest));
 }
 
 Calibration CalibrationOf(CalibrateChoice choice, const StoreNeed& need) {
@@ -97,9 +104,7 @@ absl::Status CheckEngineFlags(const EngineFlags& flags) {
     return UsageError("--store-bytes is for a store; give --store DIR too");
   }
   SPILLWAY_ASSIGN_OR_RETURN(const Placement placement, PlacementOf(flags.placement));
-  const bool on_nvme =
-      std::find(placement.begin(), placement.end(), Tier::kNvme) != placement.end();
-  if (flags.store.empty() && on_nvme) {
+  if (flags.store.empty() && RestsIn(placement, Tier::kNvme)) {
     return UsageError("nothing can rest on nvme without a store; give --store DIR too");
   }
   return absl::OkStatus();
@@ -109,12 +114,14 @@ StorePlace PlaceOf(const EngineFlags& flags) {
   return {flags.store, flags.store_bytes, flags.pinned_bytes, flags.page_bytes};
 }
 
-absl::Status CheckRoom(const EngineFlags& flags, const trainer::MinimumBudgets& smallest,
-                       const StoreNeed& need) {
-  SPILLWAY_RETURN_IF_ERROR(
-      CheckBudget("--device-bytes", flags.device_bytes, smallest.device_bytes));
-  SPILLWAY_RETURN_IF_ERROR(
-      CheckBudget("--pinned-bytes", flags.pinned_bytes, smallest.pinned_bytes));
+absl::Status CheckRoom(const EngineFlags& flags, const hf::ModelConfig& config,
+                       const trainer::ModelOptions& options, const StoreNeed& need) {
+  SPILLWAY_ASSIGN_OR_RETURN(const Placement placement, PlacementOf(flags.placement));
+  const auto smallest = trainer::SmallestBudgets(config, options, placement);
+  SPILLWAY_RETURN_IF_ERROR(CheckBudget("--device-bytes", flags.device_bytes, smallest.device_bytes,
+                                       RestsIn(placement, Tier::kDevice)));
+  SPILLWAY_RETURN_IF_ERROR(CheckBudget("--pinned-bytes", flags.pinned_bytes, smallest.pinned_bytes,
+                                       RestsIn(placement, Tier::kPinned)));
   if (!flags.store.empty()) return CheckStoreRoom(PlaceOf(flags), need);
   const uint64_t all = need.state.committed_room + need.state.transient_room;
   if (flags.pinned_bytes >= all) return absl::OkStatus();

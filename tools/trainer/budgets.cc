@@ -25,8 +25,10 @@ uint64_t FrameBytes(uint64_t tile_bytes) {
 
 uint64_t TileFrameBytes(const TensorSpec& spec) { return FrameBytes(spec.tile_bytes(0)); }
 
-uint64_t LastTileFrameBytes(const TensorSpec& spec) {
-  return FrameBytes(spec.tile_bytes(spec.num_tiles() - 1));
+// Of all its tiles.
+uint64_t RestingBytes(const TensorSpec& spec) {
+  const uint64_t last = spec.num_tiles() - 1;
+  return last * TileFrameBytes(spec) + FrameBytes(spec.tile_bytes(last));
 }
 
 // Pinned bytes within which the tiles of one parameter (`specs`), leased one after another and held
@@ -54,27 +56,39 @@ std::vector<TensorSpec> UpdateOrder(std::vector<TensorSpec> specs) {
 
 }  // namespace
 
-MinimumBudgets SmallestBudgets(const hf::ModelConfig& config, const ModelOptions& options) {
-  MinimumBudgets budgets;
+MinimumBudgets SmallestBudgets(const hf::ModelConfig& config, const ModelOptions& options,
+                               const Placement& placement) {
+  // What stays in a tier, beside what passes through it.
+  MinimumBudgets resting, passing;
   uint64_t largest = 0;
-  const int64_t tile_elements = TileElements(config);
-  for (const ParameterShape& parameter : ListParameters(config)) {
-    const auto specs = ParameterTensorSpecs(parameter, options, tile_elements);
-    // Only weights and gradients are leased on the device, but any tile may pass through staging.
-    for (const TensorSpec& spec : specs) {
-      const bool on_device = spec.role == Role::kParameter || spec.role == Role::kGradient;
-      if (on_device) budgets.device_bytes = std::max(budgets.device_bytes, TileFrameBytes(spec));
+  const auto count = [&](const TensorSpec& spec, bool on_device) {
+    const auto rest = placement[static_cast<size_t>(spec.role)];
+    if (rest == Tier::kDevice) {
+      resting.device_bytes += RestingBytes(spec);
+    } else if (on_device) {
+      passing.device_bytes = std::max(passing.device_bytes, TileFrameBytes(spec));
+    }
+    if (rest == Tier::kPinned) {
+      resting.pinned_bytes += RestingBytes(spec);
+    } else {
       largest = std::max(largest, TileFrameBytes(spec));
     }
+  };
+  const int64_t tile_elements = TileElements(config);
+  for (const ParameterShape& parameter : ListParameters(config)) {
+    auto specs = ParameterTensorSpecs(parameter, options, tile_elements);
+    // Only weights and gradients are leased on the device, but any tile may pass through staging.
+    for (const TensorSpec& spec : specs)
+      count(spec, spec.role == Role::kParameter || spec.role == Role::kGradient);
+    std::erase_if(specs, [&](const TensorSpec& spec) {
+      return placement[static_cast<size_t>(spec.role)] == Tier::kPinned;
+    });
     if (options.training)
-      budgets.pinned_bytes = std::max(budgets.pinned_bytes, UpdateBytes(UpdateOrder(specs)));
+      passing.pinned_bytes = std::max(passing.pinned_bytes, UpdateBytes(UpdateOrder(specs)));
   }
-  for (const TensorSpec& spec : ActivationSpecs(config, options)) {
-    budgets.device_bytes = std::max(budgets.device_bytes, TileFrameBytes(spec));
-    largest = std::max(largest, TileFrameBytes(spec));
-  }
-  budgets.pinned_bytes = std::max(budgets.pinned_bytes, 2 * largest);
-  return budgets;
+  for (const TensorSpec& spec : ActivationSpecs(config, options)) count(spec, true);
+  passing.pinned_bytes = std::max(passing.pinned_bytes, 2 * largest);
+  return {resting.device_bytes + passing.device_bytes, resting.pinned_bytes + passing.pinned_bytes};
 }
 
 StateBytes ModelStateBytes(const hf::ModelConfig& config, const ModelOptions& options) {
@@ -82,7 +96,7 @@ StateBytes ModelStateBytes(const hf::ModelConfig& config, const ModelOptions& op
   const auto count = [&bytes](const TensorSpec& spec) {
     (spec.transient ? bytes.transient : bytes.committed) += spec.size_bytes();
     uint64_t& room = spec.transient ? bytes.transient_room : bytes.committed_room;
-    room += (spec.num_tiles() - 1) * TileFrameBytes(spec) + LastTileFrameBytes(spec);
+    room += RestingBytes(spec);
   };
   const int64_t tile_elements = TileElements(config);
   for (const ParameterShape& parameter : ListParameters(config)) {

@@ -78,7 +78,8 @@ struct GradientSummary {
   bool finite = true;
 };
 
-// Budgets within which the model always finds room for the tiles it leases together.
+// Budgets within which the model always finds room for the tiles it leases together, beside those
+// that rest where a placement has them.
 struct MinimumBudgets {
   uint64_t device_bytes = 0;
   uint64_t pinned_bytes = 0;
@@ -115,7 +116,8 @@ class Model {
 };
 
 // Pure functions of their arguments, for checks before anything is opened.
-MinimumBudgets SmallestBudgets(const hf::ModelConfig& config, const ModelOptions& options);
+MinimumBudgets SmallestBudgets(const hf::ModelConfig& config, const ModelOptions& options,
+                               const Placement& placement = {});
 // Bytes of all engine tensors that a commit holds, and of those that are transient; and the room
 // that both take where they rest, each tile rounded up to 4 KiB.
 struct StateBytes {

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "src/engine/step_planner.h"
+
+#include <gtest/gtest.h>
+
+namespace spillway::engine {
+namespace {
+
+constexpr plan::TileIndex kTiles = 8;
+
+TEST(StepPlanner, AStepThatCannotBePlannedHasNoTimeBound) {
+  StepPlanner planner({.device_bytes = 4096, .pinned_bytes = 4 * 4096});
+  for (plan::TileIndex tile = 0; tile < kTiles; ++tile)
+    planner.AddTile({.size_bytes = 4096, .stored = true}, 0);
+  double now = 0;
+  const auto pass = [&](bool ends) {
+    for (plan::TileIndex tile = 0; tile < kTiles; ++tile) {
+      planner.Recording()->Acquire(tile, Tier::kPinned, Access::kRead, now, now);
+      now += 1;
+      if (ends) planner.Recording()->Release(tile, Tier::kPinned, Access::kRead, now);
+    }
+    return planner.EndStep(now, [](plan::TileIndex) { return plan::TileNow{.stored = true}; });
+  };
+  const plan::Rates rates;
+  ASSERT_TRUE(pass(/*ends=*/true).ok());
+  ASSERT_TRUE(pass(/*ends=*/true).ok());
+  EXPECT_EQ(planner.BoundTime(rates).computing, 8);
+  EXPECT_TRUE(absl::IsInvalidArgument(pass(/*ends=*/false).status()));
+  EXPECT_EQ(planner.BoundTime(rates).seconds, 0);
+  // And it is not taken for what precedes the next.
+  ASSERT_TRUE(pass(/*ends=*/true).ok());
+  EXPECT_EQ(planner.BoundTime(rates).computing, 8);
+}
+
+}  // namespace
+}  // namespace spillway::engine
