@@ -189,6 +189,15 @@ TEST(Accumulation, AutoTakesTheCheaper) {
   EXPECT_EQ(alone.err.find("micro-batches in"), std::string::npos);
 }
 
+// A plan of all of them would take minutes and gigabytes, before a word is said.
+TEST(Accumulation, OfVeryManyMicroBatchesAPartIsPlanned) {
+  const Training training;
+  const Ended ended = RunCommand(training.TrainInStore(0) + Arguments{"--accumulate", "20000"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(ended.json()["accumulation"]["planned_micro_batches"], 4096);
+  EXPECT_THAT(ended.err, HasSubstr("a step of 4096 of them as planned"));
+}
+
 TEST(Accumulation, AutoTakesTheOrderThatThereIsRoomFor) {
   const Training training;
   const Arguments arguments = training.Train(1) + Arguments{"--accumulate", "8"};

@@ -16,6 +16,9 @@ namespace {
 
 using trainer::AccumulationOrder;
 
+// Of a micro-batch through a layer: planning more takes longer than its answer is worth.
+constexpr int64_t kMostPassesPlanned = 1 << 13;
+
 // What rests on the device, or in pinned memory, has its frames there from the bottom up.
 void Place(const Placement& placement, uint64_t frame_alignment, plan::Trace* trace) {
   std::array<uint64_t, kNumTiers> used_bytes = {};
@@ -45,6 +48,11 @@ std::string DescribeBytes(const std::optional<plan::LinkBytes>& bytes) {
 
 AccumulationChoice CompareOrders(const hf::ModelConfig& config, trainer::ModelOptions options,
                                  const EngineFlags& flags) {
+  AccumulationChoice choice;
+  choice.all = options.accumulate;
+  choice.planned =
+      std::min(choice.all, std::max<int64_t>(2, kMostPassesPlanned / config.num_layers));
+  options.accumulate = choice.planned;
   plan::PlanOptions budgets;
   const auto trace_in = [&](AccumulationOrder order) {
     options.accumulation_order = order;
@@ -60,7 +68,6 @@ AccumulationChoice CompareOrders(const hf::ModelConfig& config, trainer::ModelOp
   budgets.policy = flags.policy == Policy::kOnDemand ? plan::Policy::kLru
                                                      : static_cast<plan::Policy>(flags.policy);
   const auto compared = plan::ChooseOrder(micro_batch, layer, budgets, plan::Rates());
-  AccumulationChoice choice;
   if (!compared.ok()) return choice;
   if (compared->micro_batch) choice.micro_batch = compared->micro_batch->bytes;
   if (compared->layer) choice.layer = compared->layer->bytes;
@@ -76,14 +83,17 @@ nlohmann::ordered_json ToJson(const AccumulationChoice& choice) {
   };
   add("micro_batch", choice.micro_batch);
   add("layer", choice.layer);
+  if (choice.planned < choice.all) json["planned_micro_batches"] = choice.planned;
   return json;
 }
 
 std::string Describe(const AccumulationChoice& choice) {
   const bool is_layer = choice.order == AccumulationOrder::kLayer;
-  return absl::StrCat("micro-batches in ", is_layer ? "layer" : "micro-batch",
-                      " order; a step as planned: layer order ", DescribeBytes(choice.layer),
-                      "; micro-batch order ", DescribeBytes(choice.micro_batch));
+  return absl::StrCat(
+      "micro-batches in ", is_layer ? "layer" : "micro-batch", " order; a step ",
+      choice.planned < choice.all ? absl::StrCat("of ", choice.planned, " of them ") : "",
+      "as planned: layer order ", DescribeBytes(choice.layer), "; micro-batch order ",
+      DescribeBytes(choice.micro_batch));
 }
 
 }  // namespace spillway::command

@@ -21,6 +21,9 @@ struct AccumulationChoice {
   trainer::AccumulationOrder order = trainer::AccumulationOrder::kMicroBatch;
   // What a planned step would move in each order; none: its leases do not fit.
   std::optional<plan::LinkBytes> micro_batch, layer;
+  // So many of the step's micro-batches were planned: of very many a part, which shows enough.
+  int64_t planned = 0;
+  int64_t all = 0;
 };
 
 // `order` is the one whose transfers take less time; of equals, and where neither could be planned,
@@ -29,7 +32,8 @@ struct AccumulationChoice {
 AccumulationChoice CompareOrders(const hf::ModelConfig& config, trainer::ModelOptions options,
                                  const EngineFlags& flags);
 
-// {"order":"layer","micro_batch":{"nvme_bytes":…,"device_bytes":…},"layer":{…}}.
+// {"order":"layer","micro_batch":{"nvme_bytes":…,"device_bytes":…},"layer":{…}}, and
+// "planned_micro_batches" if the bytes are of so many only.
 nlohmann::ordered_json ToJson(const AccumulationChoice& choice);
 std::string Describe(const AccumulationChoice& choice);
 

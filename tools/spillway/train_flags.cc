@@ -21,6 +21,7 @@ using trainer::ScheduleKind;
 
 constexpr int64_t kMostSteps = 1'000'000'000'000;
 constexpr int64_t kMostTokens = int64_t{1} << 20;  // of a micro-batch
+constexpr int64_t kMostMicroBatches = int64_t{1} << 16;
 constexpr double kMostNumber = std::numeric_limits<double>::max();
 // What --trace keeps of a run: its newest events, 40 bytes of memory each and some 200 of the file.
 constexpr uint64_t kTraceEvents = 500'000;
@@ -56,7 +57,7 @@ void AddLength(CLI::App* app, TrainFlags* flags) {
   AddInteger(app, "--seq", &options.model.sequence, 1, kMostTokens, "Tokens of a window");
   AddInteger(app, "--batch", &options.model.micro_batch, 1, kMostTokens,
              "Windows of a micro-batch");
-  AddInteger(app, "--accumulate", &options.model.accumulate, 1, kMostTokens,
+  AddInteger(app, "--accumulate", &options.model.accumulate, 1, kMostMicroBatches,
              "Micro-batches of a step");
   AddChoice<std::optional<AccumulationOrder>>(
       app, "--accumulation-order", &flags->accumulation_order,
