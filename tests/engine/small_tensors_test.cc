@@ -13,6 +13,7 @@
 #include "io/posix_io_engine.h"
 #include "io/store/store_check.h"
 #include "spillway/engine.h"
+#include "tests/io/store/store_test_util.h"
 #include "tests/temp_folder.h"
 
 namespace spillway {
