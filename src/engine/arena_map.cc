@@ -2,6 +2,7 @@
 
 #include "src/engine/arena_map.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include "src/base/check.h"
@@ -13,6 +14,10 @@ ArenaMap::ArenaMap(uint64_t size_bytes)
   if (size_bytes_ == 0) return;
   segments_[0] = {size_bytes_, Kind::kFree, 0};
   free_by_size_.insert({size_bytes_, 0});
+}
+
+ArenaMap::Segments::const_iterator ArenaMap::At(uint64_t offset) const {
+  return offset < size_bytes_ ? std::prev(segments_.upper_bound(offset)) : segments_.end();
 }
 
 void ArenaMap::SplitAt(uint64_t offset) {
@@ -65,23 +70,19 @@ ArenaMap::Iterator ArenaMap::MergeFree(Iterator it) {
   return it;
 }
 
-std::optional<uint64_t> ArenaMap::Allocate(uint64_t size_bytes, TileIndex tile) {
-  auto found = free_by_size_.lower_bound({size_bytes, 0});
-  if (found == free_by_size_.end()) return std::nullopt;
-  const uint64_t offset = found->second;
-  SplitAt(offset + size_bytes);
-  SetKind(segments_.find(offset), Kind::kFrame, tile);
-  return offset;
-}
-
-std::optional<uint64_t> ArenaMap::AllocateLowest(uint64_t size_bytes, TileIndex tile) {
-  for (const auto& [offset, segment] : segments_) {
-    if (segment.kind != Kind::kFree || segment.size_bytes < size_bytes) continue;
-    const uint64_t found = offset;
-    AllocateAt(found, size_bytes, tile);
-    return found;
+std::optional<uint64_t> ArenaMap::FindFree(uint64_t size_bytes, uint64_t from) const {
+  for (auto it = free_by_size_.lower_bound({size_bytes, 0}); it != free_by_size_.end(); ++it) {
+    const auto [free_bytes, offset] = *it;
+    const uint64_t start = std::max(offset, from);
+    if (start + size_bytes <= offset + free_bytes) return start;
   }
   return std::nullopt;
+}
+
+std::optional<uint64_t> ArenaMap::Allocate(uint64_t size_bytes, TileIndex tile, uint64_t from) {
+  const std::optional<uint64_t> offset = FindFree(size_bytes, from);
+  if (offset) AllocateAt(*offset, size_bytes, tile);
+  return offset;
 }
 
 bool ArenaMap::AllocateAt(uint64_t offset, uint64_t size_bytes, TileIndex tile) {

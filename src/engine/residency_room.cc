@@ -34,18 +34,23 @@ Residency::Room Residency::EnsureFrame(Job& job, Tier tier, uint64_t position, a
     return Room::kWaiting;
   }
   const uint64_t frame_bytes = FrameBytes(tile);
-  // Frames that stay lie low, so that the room between them does not fall to pieces.
-  const bool stays = IsHome(tile, tier);
   ArenaMap& arena = arenas_[At(tier)];
-  if (auto offset =
-          stays ? arena.AllocateLowest(frame_bytes, index) : arena.Allocate(frame_bytes, index)) {
+  Window window;
+  std::optional<uint64_t> offset;
+  if (IsHome(tile, tier)) {
+    window = FindLowestWindow(tier, frame_bytes);
+    if (window.found && arena.AllocateAt(window.offset, frame_bytes, index)) offset = window.offset;
+  } else {
+    offset = arena.Allocate(frame_bytes, index, homes_bytes_[At(tier)]);
+    if (!offset) window = FindWindow(tier, frame_bytes, position);
+  }
+  if (offset) {
     target.state = Copy::State::kHeld;
     target.offset = *offset;
     target.holder = &job;
     Count(index, tier, true);
     return Room::kReady;
   }
-  const Window window = FindWindow(tier, frame_bytes, position, stays);
   if (window.found) {
     MakeClaim(job, tier, window.offset, frame_bytes);
     job.awaits = ClaimKey{tier, index};
@@ -54,6 +59,15 @@ Residency::Room Residency::EnsureFrame(Job& job, Tier tier, uint64_t position, a
   if (window.possible) return Room::kWaiting;
   *why = NoRoom(index, tier);
   return Room::kImpossible;
+}
+
+// A frame in pinned memory from before the tiles were added that will stay there: a lease would
+// hold it in their way.
+bool Residency::IsWhereHomesWillBe(const Tile& tile) const {
+  const Copy& held = copy(tile, Tier::kPinned);
+  return held.state == Copy::State::kReady && held.offset < homes_bytes_[At(Tier::kPinned)] &&
+         !tile.rest && !held.leaving && held.leases == 0 && tile.transfer == Transfer::kNone &&
+         options_.has_store && !writes_failing_;
 }
 
 // The frame where the tile rests is taken before its first lease anywhere, so that its bytes always
@@ -99,25 +113,44 @@ Residency::Leave Residency::CanLeave(const ArenaMap::Segment& segment, Tier tier
 }
 
 // The cheapest window of a small arena; of a large one, of the part that follows the last claim, so
-// that the search goes round. Where that part has none, of the arena from its start.
-Residency::Window Residency::FindWindow(Tier tier, uint64_t size_bytes, uint64_t position,
-                                        bool lowest) const {
-  const ArenaMap::Segments& segments = arenas_[At(tier)].segments();
-  if (segments.size() > options_.most_weighed && !lowest) {
-    const auto next = segments.lower_bound(claimed_until_[At(tier)]);
-    const Window near = FindWindowFrom(next, tier, size_bytes, position, options_.most_weighed);
+// that the search goes round. Where that part has none, of the arena from its start. Never of what
+// is left to the frames that stay.
+Residency::Window Residency::FindWindow(Tier tier, uint64_t size_bytes, uint64_t position) const {
+  const uint64_t start = homes_bytes_[At(tier)], next = claimed_until_[At(tier)];
+  if (arenas_[At(tier)].segments().size() > options_.most_weighed && next > start) {
+    const Window near = FindWindowFrom(next, tier, size_bytes, position);
     if (near.found) return near;
   }
-  return FindWindowFrom(segments.begin(), tier, size_bytes, position,
-                        lowest ? 0 : options_.most_weighed);
+  return FindWindowFrom(start, tier, size_bytes, position);
+}
+
+// For a frame that stays: the first window without a lease, whatever leaving costs, so that such
+// frames lie one beside the other. It may have to be waited for.
+Residency::Window Residency::FindLowestWindow(Tier tier, uint64_t size_bytes) const {
+  Window window;
+  uint64_t bytes = 0;
+  for (const auto& [offset, segment] : arenas_[At(tier)].segments()) {
+    double cost = 0;
+    const Leave leave = CanLeave(segment, tier, /*position=*/0, &cost);
+    if (leave == Leave::kNever) {
+      bytes = 0;
+      continue;
+    }
+    if (bytes == 0) window = {.offset = offset, .found = true};
+    window.found &= leave == Leave::kNow;
+    bytes += segment.size_bytes;
+    if (bytes < size_bytes) continue;
+    window.possible = true;
+    return window;
+  }
+  return {};
 }
 
 // One pass with two ends: the window grows to the right until it is large enough, then sheds what
 // it can on the left. Segments that cannot leave now cut it; those that never can (a lease) also
 // cut what is possible later. Once a window is found, it is the best of the first `most_weighed`.
-Residency::Window Residency::FindWindowFrom(ArenaMap::Segments::const_iterator begin, Tier tier,
-                                            uint64_t size_bytes, uint64_t position,
-                                            size_t most_weighed) const {
+Residency::Window Residency::FindWindowFrom(uint64_t from, Tier tier, uint64_t size_bytes,
+                                            uint64_t position) const {
   struct Part {
     uint64_t offset, size_bytes;
     double cost;
@@ -127,13 +160,17 @@ Residency::Window Residency::FindWindowFrom(ArenaMap::Segments::const_iterator b
   uint64_t window_bytes = 0, possible_bytes = 0;
   double window_cost = 0;
   size_t weighed = 0;
-  const auto end = arenas_[At(tier)].segments().end();
-  for (auto it = begin; it != end && !(best.found && weighed >= most_weighed); ++it) {
+  const ArenaMap& arena = arenas_[At(tier)];
+  const auto end = arena.segments().end();
+  for (auto it = arena.At(from); it != end && !(best.found && weighed >= options_.most_weighed);
+       ++it) {
     const auto& [offset, segment] = *it;
+    const uint64_t start = segment.kind == ArenaMap::Kind::kFree ? std::max(offset, from) : offset;
+    const uint64_t bytes = offset + segment.size_bytes - start;
     ++weighed;
     double cost = 0;
     const Leave leave = CanLeave(segment, tier, position, &cost);
-    possible_bytes = leave == Leave::kNever ? 0 : possible_bytes + segment.size_bytes;
+    possible_bytes = leave == Leave::kNever ? 0 : possible_bytes + bytes;
     best.possible |= possible_bytes >= size_bytes;
     if (leave != Leave::kNow) {
       parts.clear();
@@ -141,8 +178,8 @@ Residency::Window Residency::FindWindowFrom(ArenaMap::Segments::const_iterator b
       window_cost = 0;
       continue;
     }
-    parts.push_back({offset, segment.size_bytes, cost});
-    window_bytes += segment.size_bytes;
+    parts.push_back({start, bytes, cost});
+    window_bytes += bytes;
     window_cost += cost;
     while (window_bytes - parts.front().size_bytes >= size_bytes) {
       window_bytes -= parts.front().size_bytes;

@@ -44,6 +44,15 @@ TEST(ArenaMap, AllocatesTheSmallestRunThatFits) {
   CheckInvariants(arena);
 }
 
+TEST(ArenaMap, AllocatesNothingBelowAnOffset) {
+  ArenaMap arena(10 * kUnit);
+  EXPECT_EQ(arena.Allocate(2 * kUnit, 0, 3 * kUnit), 3 * kUnit);
+  EXPECT_EQ(arena.Allocate(3 * kUnit, 1, 3 * kUnit), 5 * kUnit);  // although [0, 3) would do
+  EXPECT_FALSE(arena.HasFree(3 * kUnit, 3 * kUnit));
+  EXPECT_TRUE(arena.HasFree(3 * kUnit));
+  CheckInvariants(arena);
+}
+
 TEST(ArenaMap, AWindowOverFramesAndFreeRoomBecomesAFrame) {
   ArenaMap arena(8 * kUnit);
   const auto a = arena.Allocate(3 * kUnit, 0), b = arena.Allocate(3 * kUnit, 1);
