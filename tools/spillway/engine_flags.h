@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "spillway/engine.h"
+#include "tools/hf/config.h"
 #include "tools/spillway/placement_flags.h"
 #include "tools/spillway/store_room.h"
 #include "tools/trainer/model.h"
@@ -49,11 +50,11 @@ absl::Status CheckEngineFlags(const EngineFlags& flags);
 // What the flags say of the store's room.
 StorePlace PlaceOf(const EngineFlags& flags);
 
-// UsageError if a budget cannot hold the tiles leased together, naming the smallest that does;
-// likewise --store-bytes. A failure, not a usage error, if the file systems of the store have too
-// little free space.
-absl::Status CheckRoom(const EngineFlags& flags, const trainer::MinimumBudgets& smallest,
-                       const StoreNeed& need);
+// UsageError if a budget cannot hold the tiles leased together beside those that are placed there,
+// naming the smallest that does; likewise --store-bytes. A failure, not a usage error, if the file
+// systems of the store have too little free space.
+absl::Status CheckRoom(const EngineFlags& flags, const hf::ModelConfig& config,
+                       const trainer::ModelOptions& options, const StoreNeed& need);
 
 // Opens the engine; what the machine could not give is noted on stderr. Cancelled if `stop` becomes
 // true while devices are measured.

@@ -36,8 +36,7 @@ absl::StatusOr<InferenceModel> LoadForInference(const InferenceFlags& flags,
   SPILLWAY_ASSIGN_OR_RETURN(const trainer::WeightSource source,
                             trainer::OpenFolderWeights(flags.model, config));
   const StoreNeed need = {.state = trainer::ModelStateBytes(config, options)};
-  SPILLWAY_RETURN_IF_ERROR(
-      CheckRoom(flags.engine, trainer::SmallestBudgets(config, options), need));
+  SPILLWAY_RETURN_IF_ERROR(CheckRoom(flags.engine, config, options, need));
 
   InferenceModel loaded;
   SPILLWAY_ASSIGN_OR_RETURN(loaded.engine,

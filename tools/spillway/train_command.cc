@@ -122,7 +122,7 @@ absl::Status CheckPlaces(const TrainFlags& flags, const hf::ModelConfig& config,
   if (!flags.trace.empty()) {
     SPILLWAY_RETURN_IF_ERROR(trainer::StepLog::CheckWritable(flags.trace));
   }
-  return CheckRoom(flags.engine, trainer::SmallestBudgets(config, flags.trainer.model), need);
+  return CheckRoom(flags.engine, config, flags.trainer.model, need);
 }
 
 // Which way the micro-batches of a step go, if there are several; puts it into the flags. Room and
@@ -134,9 +134,7 @@ std::optional<AccumulationChoice> ChooseAccumulation(const hf::ModelConfig& conf
   AccumulationChoice choice = CompareOrders(config, options, flags->engine);
   options.accumulation_order = flags->accumulation_order.value_or(choice.order);
   const bool may_change = !flags->accumulation_order && options.by_layer();
-  if (may_change &&
-      !CheckRoom(flags->engine, trainer::SmallestBudgets(config, options), NeedOf(*flags, config))
-           .ok()) {
+  if (may_change && !CheckRoom(flags->engine, config, options, NeedOf(*flags, config)).ok()) {
     options.accumulation_order = trainer::AccumulationOrder::kMicroBatch;
   }
   choice.order = options.accumulation_order;

@@ -25,8 +25,10 @@ uint64_t FrameBytes(uint64_t tile_bytes) {
 
 uint64_t TileFrameBytes(const TensorSpec& spec) { return FrameBytes(spec.tile_bytes(0)); }
 
-uint64_t LastTileFrameBytes(const TensorSpec& spec) {
-  return FrameBytes(spec.tile_bytes(spec.num_tiles() - 1));
+// Frames of all tiles.
+uint64_t RoomBytes(const TensorSpec& spec) {
+  const uint64_t last = spec.num_tiles() - 1;
+  return last * TileFrameBytes(spec) + FrameBytes(spec.tile_bytes(last));
 }
 
 // Pinned bytes within which the tiles of one parameter (`specs`), leased one after another and held
@@ -54,26 +56,35 @@ std::vector<TensorSpec> UpdateOrder(std::vector<TensorSpec> specs) {
 
 }  // namespace
 
-MinimumBudgets SmallestBudgets(const hf::ModelConfig& config, const ModelOptions& options) {
+MinimumBudgets SmallestBudgets(const hf::ModelConfig& config, const ModelOptions& options,
+                               const Placement& placement) {
   MinimumBudgets budgets;
   uint64_t largest = 0;
+  const auto rests = [&](const TensorSpec& spec, Tier tier) {
+    return placement[static_cast<size_t>(spec.role)] == tier;
+  };
+  const auto count = [&](const TensorSpec& spec, bool is_leased_on_device) {
+    budgets.role_bytes[static_cast<size_t>(spec.role)] += RoomBytes(spec);
+    if (is_leased_on_device && !rests(spec, Tier::kDevice))
+      budgets.device_bytes = std::max(budgets.device_bytes, TileFrameBytes(spec));
+    // Any tile that does not rest in pinned memory may pass through it.
+    if (!rests(spec, Tier::kPinned)) largest = std::max(largest, TileFrameBytes(spec));
+  };
   const int64_t tile_elements = TileElements(config);
   for (const ParameterShape& parameter : ListParameters(config)) {
-    const auto specs = ParameterTensorSpecs(parameter, options, tile_elements);
-    // Only weights and gradients are leased on the device, but any tile may pass through staging.
-    for (const TensorSpec& spec : specs) {
-      const bool on_device = spec.role == Role::kParameter || spec.role == Role::kGradient;
-      if (on_device) budgets.device_bytes = std::max(budgets.device_bytes, TileFrameBytes(spec));
-      largest = std::max(largest, TileFrameBytes(spec));
-    }
+    auto specs = ParameterTensorSpecs(parameter, options, tile_elements);
+    for (const TensorSpec& spec : specs)
+      count(spec, spec.role == Role::kParameter || spec.role == Role::kGradient);
+    std::erase_if(specs, [&](const TensorSpec& spec) { return rests(spec, Tier::kPinned); });
     if (options.training)
       budgets.pinned_bytes = std::max(budgets.pinned_bytes, UpdateBytes(UpdateOrder(specs)));
   }
-  for (const TensorSpec& spec : ActivationSpecs(config, options)) {
-    budgets.device_bytes = std::max(budgets.device_bytes, TileFrameBytes(spec));
-    largest = std::max(largest, TileFrameBytes(spec));
-  }
+  for (const TensorSpec& spec : ActivationSpecs(config, options)) count(spec, true);
   budgets.pinned_bytes = std::max(budgets.pinned_bytes, 2 * largest);
+  for (size_t role = 0; role < kNumRoles; ++role) {
+    if (placement[role] == Tier::kDevice) budgets.device_bytes += budgets.role_bytes[role];
+    if (placement[role] == Tier::kPinned) budgets.pinned_bytes += budgets.role_bytes[role];
+  }
   return budgets;
 }
 
@@ -82,7 +93,7 @@ StateBytes ModelStateBytes(const hf::ModelConfig& config, const ModelOptions& op
   const auto count = [&bytes](const TensorSpec& spec) {
     (spec.transient ? bytes.transient : bytes.committed) += spec.size_bytes();
     uint64_t& room = spec.transient ? bytes.transient_room : bytes.committed_room;
-    room += (spec.num_tiles() - 1) * TileFrameBytes(spec) + LastTileFrameBytes(spec);
+    room += RoomBytes(spec);
   };
   const int64_t tile_elements = TileElements(config);
   for (const ParameterShape& parameter : ListParameters(config)) {
