@@ -123,6 +123,25 @@ TEST(Accumulation, EachOrderMovesWhatTheForecastSays) {
   }
 }
 
+TEST(Accumulation, TheForecastKnowsWhereRolesRest) {
+  for (const std::string place :
+       {"activations=pinned,moments=nvme", "activations=device,parameters=nvme"}) {
+    for (const std::string order : {"micro-batch", "layer"}) {
+      SCOPED_TRACE(place + ", " + order);
+      const TightTraining training;
+      const Ended ended =
+          RunCommand(training.TrainInStore(4) + InOrder(order) +
+                     Arguments{"--place", place, "--accumulate", "8", "--device-bytes", "640KiB",
+                               "--pinned-bytes", "1700KiB"});
+      ASSERT_EQ(ended.exit_code, 0) << ended.err;
+      const Json json = ended.json();
+      EXPECT_GT(json["plan"]["steps"], 0) << json["plan"];
+      EXPECT_EQ(json["plan"]["moved_bytes"].get<uint64_t>(),
+                Forecast(json, order == "layer" ? "layer" : "micro_batch"));
+    }
+  }
+}
+
 TEST(Accumulation, InLayerOrderFewerBytesMove) {
   const TightTraining micro_batch, layer;
   const Ended one = micro_batch.Run("micro-batch");

@@ -16,9 +16,9 @@ namespace {
 using trainer::AccumulationOrder;
 
 plan::Trace TraceIn(AccumulationOrder order, const hf::ModelConfig& config,
-                    trainer::ModelOptions options) {
+                    trainer::ModelOptions options, const Placement& placement) {
   options.accumulation_order = order;
-  return TraceOfStep(config, options);
+  return TraceOfStep(config, options, placement);
 }
 
 // A budget that plans can reckon with: without a limit, as much as all tiles need.
@@ -38,8 +38,11 @@ std::string DescribeBytes(const std::optional<plan::LinkBytes>& bytes) {
 
 AccumulationChoice CompareOrders(const hf::ModelConfig& config, trainer::ModelOptions options,
                                  const EngineFlags& flags) {
-  const plan::Trace micro_batch = TraceIn(AccumulationOrder::kMicroBatch, config, options);
-  const plan::Trace layer = TraceIn(AccumulationOrder::kLayer, config, options);
+  AccumulationChoice choice;
+  const auto placement = PlacementOf(flags.placement);
+  if (!placement.ok()) return choice;
+  const auto micro_batch = TraceIn(AccumulationOrder::kMicroBatch, config, options, *placement);
+  const auto layer = TraceIn(AccumulationOrder::kLayer, config, options, *placement);
   plan::PlanOptions budgets;
   budgets.device_bytes = Limited(flags.device_bytes, layer);
   budgets.pinned_bytes = Limited(flags.pinned_bytes, layer);
@@ -47,7 +50,6 @@ AccumulationChoice CompareOrders(const hf::ModelConfig& config, trainer::ModelOp
   budgets.policy = flags.policy == Policy::kOnDemand ? plan::Policy::kLru
                                                      : static_cast<plan::Policy>(flags.policy);
   const auto compared = plan::ChooseOrder(micro_batch, layer, budgets, plan::Rates());
-  AccumulationChoice choice;
   if (!compared.ok()) return choice;
   if (compared->micro_batch) choice.micro_batch = compared->micro_batch->bytes;
   if (compared->layer) choice.layer = compared->layer->bytes;

@@ -10,11 +10,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "spillway/types.h"
+#include "src/base/bytes.h"
+#include "src/plan/plan.h"
 #include "tools/trainer/activations.h"
 #include "tools/trainer/parameters.h"
 
@@ -31,8 +34,9 @@ constexpr std::array<const char*, 7> kSaved = {"query",  "key",  "value", "atten
 
 class StepWriter {
  public:
-  StepWriter(const hf::ModelConfig& config, const trainer::ModelOptions& options)
-      : config_(config), options_(options) {
+  StepWriter(const hf::ModelConfig& config, const trainer::ModelOptions& options,
+             const Placement& placement)
+      : config_(config), options_(options), placement_(placement) {
     const int64_t tile_elements = trainer::TileElements(config);
     for (const trainer::ParameterShape& shape : trainer::ListParameters(config)) {
       OneParameter parameter;
@@ -72,11 +76,19 @@ class StepWriter {
 
   Tiles Add(const TensorSpec& spec) {
     Tiles tiles;
+    const std::optional<Tier> rest = placement_[static_cast<size_t>(spec.role)];
     for (uint64_t tile = 0; tile < spec.num_tiles(); ++tile) {
-      tiles.push_back(recorder_.AddTile({.size_bytes = spec.tile_bytes(tile),
-                                         .role = spec.role,
-                                         .transient = spec.transient,
-                                         .stored = !spec.transient}));
+      plan::TraceTile added = {.size_bytes = spec.tile_bytes(tile),
+                               .role = spec.role,
+                               .transient = spec.transient,
+                               .stored = !spec.transient,
+                               .rest = rest};
+      if (rest && *rest != Tier::kNvme) {
+        uint64_t& end = homes_end_[static_cast<size_t>(*rest)];
+        added.home = end;
+        end += base::RoundUp(added.size_bytes, plan::PlanOptions().frame_alignment);
+      }
+      tiles.push_back(recorder_.AddTile(added));
     }
     return tiles;
   }
@@ -244,6 +256,8 @@ class StepWriter {
 
   const hf::ModelConfig& config_;
   const trainer::ModelOptions& options_;
+  const Placement& placement_;
+  std::array<uint64_t, 2> homes_end_ = {};  // of frames that stay: on the device, in pinned memory
   plan::TraceRecorder recorder_;
   std::vector<OneParameter> parameters_;
   std::map<std::string, Tiles> activations_;
@@ -252,8 +266,9 @@ class StepWriter {
 
 }  // namespace
 
-plan::Trace TraceOfStep(const hf::ModelConfig& config, const trainer::ModelOptions& options) {
-  return StepWriter(config, options).Write();
+plan::Trace TraceOfStep(const hf::ModelConfig& config, const trainer::ModelOptions& options,
+                        const Placement& placement) {
+  return StepWriter(config, options, placement).Write();
 }
 
 }  // namespace spillway::command

@@ -15,7 +15,8 @@ namespace spillway::command {
 
 // Of a step that updates, once every tensor was written: tiles and events as the engine records
 // them. REQUIRES: options.training.
-plan::Trace TraceOfStep(const hf::ModelConfig& config, const trainer::ModelOptions& options);
+plan::Trace TraceOfStep(const hf::ModelConfig& config, const trainer::ModelOptions& options,
+                        const Placement& placement);
 
 }  // namespace spillway::command
 
