@@ -19,7 +19,7 @@ void RateMeter::Best::Take(const base::Busy& total) {
   total_ = total;
   const double seconds = total.seconds - taken_.seconds;
   if (seconds < kLeastSeconds) return;
-  best_ = std::max(best_, Rate(total.bytes - taken_.bytes, seconds));
+  best_ = std::max(best_, static_cast<double>(total.bytes - taken_.bytes) / seconds);
   taken_ = total;
 }
 

@@ -187,8 +187,11 @@ void Residency::TransferDone(TileIndex index, const absl::Status& status) {
   if (!status.ok()) {
     if (job != nullptr) job->failure = status;
     if (transfer == Transfer::kWrite) writes_failing_ = true;
-    // Whoever needs what could not be brought in is told when that fails again.
-    if (transfer == Transfer::kWrite || (job == nullptr && !planned)) write_error_ = status;
+    // Whoever needs what could not be brought in is told when that fails again; but of a lease
+    // whose stream waits for the copy, nobody asks again.
+    const bool is_leased = transfer == Transfer::kCopyIn && copy(tile, Tier::kDevice).leases > 0;
+    if (transfer == Transfer::kWrite || is_leased || (job == nullptr && !planned))
+      write_error_ = status;
     if (tile.discard) DropAll(index);
     if (planned) PlannedTransferDone(*planned, status);
     return;

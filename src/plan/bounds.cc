@@ -49,6 +49,22 @@ size_t PartBegin(const Trace& trace, uint32_t part, uint32_t num_parts) {
   return trace.events.size() * part / num_parts;
 }
 
+// By event: whether its tile has no bytes when it comes, in a period like those before.
+std::vector<bool> IsZeroBefore(const Trace& trace) {
+  std::vector<bool> zero, before(trace.events.size());
+  for (const TraceTile& tile : trace.tiles) zero.push_back(!tile.stored);
+  for (int round = 0; round < 2; ++round) {
+    for (size_t e = 0; e < trace.events.size(); ++e) {
+      const TraceEvent& event = trace.events[e];
+      before[e] = zero[event.tile];
+      if (event.kind == TraceEvent::Kind::kDiscard) zero[event.tile] = true;
+      if (event.kind == TraceEvent::Kind::kAcquire && Writes(event.access))
+        zero[event.tile] = false;
+    }
+  }
+  return before;
+}
+
 // What a window of events needs and leaves.
 struct WindowBytes {
   uint64_t reads = 0;     // first uses that need bytes
@@ -61,6 +77,7 @@ class WindowScan {
  public:
   explicit WindowScan(const Trace& trace)
       : trace_(trace),
+        is_zero_before_(IsZeroBefore(trace)),
         touched_(trace.tiles.size(), kNever),
         on_device_(trace.tiles.size(), kNever),
         written_(trace.tiles.size(), kNever) {}
@@ -69,7 +86,8 @@ class WindowScan {
     window_ = window;
     bytes_ = {};
   }
-  void Pass(const TraceEvent& event) {
+  void Pass(size_t index) {
+    const TraceEvent& event = trace_.events[index];
     const uint64_t size = trace_.tiles[event.tile].size_bytes;
     uint32_t& touched = touched_[event.tile];
     uint32_t& on_device = on_device_[event.tile];
@@ -77,9 +95,8 @@ class WindowScan {
     if (event.kind == TraceEvent::Kind::kDiscard) {
       if (written == window_) bytes_.writes -= size;
       written = kNever;
-      touched = on_device = window_;  // zeros from here on
     } else if (event.kind == TraceEvent::Kind::kAcquire) {
-      const bool needs = event.access != Access::kDiscard;
+      const bool needs = event.access != Access::kDiscard && !is_zero_before_[index];
       if (touched != window_ && needs) bytes_.reads += size;
       if (event.tier == Tier::kDevice && on_device != window_) {
         if (needs) bytes_.copy_ins += size;
@@ -95,6 +112,7 @@ class WindowScan {
 
  private:
   const Trace& trace_;
+  const std::vector<bool> is_zero_before_;
   uint32_t window_ = 0;
   std::vector<uint32_t> touched_, on_device_, written_;  // by tile: the last window in which
   WindowBytes bytes_;
@@ -126,7 +144,7 @@ SecondsBound::SecondsBound(const Trace& trace, const PlanOptions& budgets, const
     for (uint32_t last = first; last < num_parts_; ++last) {
       const size_t end = PartBegin(trace, last + 1, num_parts_);
       for (size_t event = PartBegin(trace, last, num_parts_); event < end; ++event)
-        scan.Pass(trace.events[event]);
+        scan.Pass(event);
       Window& window = windows_[first * num_parts_ + last];
       window.copy_ins = beyond(scan.bytes().copy_ins, budgets.device_bytes);
       if (!budgets.has_store) continue;

@@ -121,8 +121,13 @@ Entry EnterPlan(const Plan& plan, const Trace& trace, std::span<const Place> now
     return here.count(KeyOf(place)) > 0 && wanted.count(KeyOf(place)) > 0 && !in_the_way;
   };
   Entry entry;
+  std::set<TileIndex> stays_pinned;
   for (const Place& place : now) {
-    if (!stays(place)) entry.leave.push_back(place);
+    if (!stays(place)) {
+      entry.leave.push_back(place);
+    } else if (place.tier == Tier::kPinned) {
+      stays_pinned.insert(place.tile);
+    }
   }
   const auto add = [&](Op::Kind kind, const Place& place) {
     Op op;
@@ -141,9 +146,10 @@ Entry EnterPlan(const Plan& plan, const Trace& trace, std::span<const Place> now
         continue;
       }
       const Place staging{place.tile, Tier::kPinned, staging_begin};
-      add(Op::Kind::kRead, staging);
+      const bool is_staged = stays_pinned.count(place.tile) == 0;
+      if (is_staged) add(Op::Kind::kRead, staging);
       add(Op::Kind::kCopyIn, place);
-      add(Op::Kind::kDrop, staging);
+      if (is_staged) add(Op::Kind::kDrop, staging);
     }
   }
   return entry;

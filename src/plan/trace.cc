@@ -158,9 +158,9 @@ void TraceRecorder::Begin(double now) {
 }
 
 void TraceRecorder::Add(TraceEvent event, double now) {
-  event.seconds_before = now - last_;
+  event.seconds_before = std::max(0.0, now - last_);
   trace_.events.push_back(event);
-  last_ = now;
+  last_ = std::max(last_, now);
 }
 
 void TraceRecorder::Acquire(TileIndex tile, Tier tier, Access access, double asked,

@@ -71,7 +71,8 @@ bool SameStep(const Trace& a, const Trace& b);
 // Equal for steps that are the same; different, as a rule, for others.
 uint64_t Fingerprint(const Trace& trace);
 
-// Writes a trace down while the step runs. Seconds are on any clock that does not go back. Not
+// Writes a trace down while the step runs. Seconds are on any clock that does not go back; where
+// threads overlap, an event that was asked for before the last one ended comes right after it. Not
 // thread-safe. A step:
 //
 //   recorder.Begin(now);
@@ -81,8 +82,6 @@ uint64_t Fingerprint(const Trace& trace);
 class TraceRecorder {
  public:
   TileIndex AddTile(const TraceTile& tile);
-  // Whether the tile has bytes may have changed since it was added.
-  void SetStored(TileIndex tile, bool stored) { trace_.tiles[tile].stored = stored; }
 
   // A step begins; what was recorded of one that did not end is forgotten.
   void Begin(double now);

@@ -86,6 +86,21 @@ TEST(RateMeter, AStepThatHardlyUsedALinkIsAddedToTheNext) {
   EXPECT_EQ(meter.rates()[Link::kWrite], 4000);
 }
 
+// A full disk: requests take their time and move nothing.
+TEST(RateMeter, AStepInWhichALinkMovedNothingDoesNotMakeItInfinitelyFast) {
+  RateMeter meter;
+  LinkUse use;
+  base::Busy& write = use.links[static_cast<size_t>(Link::kWrite)];
+  write = {1000, 1};
+  meter.EndStep(use);
+  write = {1000, 2};
+  meter.EndStep(use);
+  EXPECT_EQ(meter.rates()[Link::kWrite], 1000);
+  write = {3000, 3};
+  meter.EndStep(use);
+  EXPECT_EQ(meter.rates()[Link::kWrite], 2000);
+}
+
 TEST(RateMeter, WhatWasNeverUsedBoundsNothing) {
   RateMeter meter;
   LinkUse use;

@@ -108,6 +108,29 @@ TEST(Bounds, SecondsCountWhatAWindowMustReadBeyondMemory) {
   EXPECT_LE(BoundSeconds(trace, options, bound, rates), 16.0);
 }
 
+// Gradients are added to zeros, and discarded at the step's end: nothing is ever read.
+TEST(Bounds, SecondsReadNothingIntoTilesThatHaveNoBytes) {
+  for (const Tier tier : {Tier::kDevice, Tier::kPinned}) {
+    TraceRecorder recorder;
+    for (int i = 0; i < 10; ++i) recorder.AddTile({.size_bytes = 1000, .transient = true});
+    recorder.Begin(0);
+    for (TileIndex tile = 0; tile < 10; ++tile) {
+      recorder.Acquire(tile, tier, Access::kReadWrite, 0, 0);
+      recorder.Release(tile, tier, Access::kReadWrite, 0);
+    }
+    for (TileIndex tile = 0; tile < 10; ++tile) recorder.Discard(tile, 0);
+    const Trace trace = recorder.End();
+    PlanOptions options;
+    options.device_bytes = options.pinned_bytes = 4000;
+    Rates rates;
+    rates.link = {1000, 1e9, 1000, 1e9};
+    rates.nvme = rates.checksum = 1e9;
+    const BytesBound bound = BoundBytes(trace, options);
+    EXPECT_EQ(bound.nvme_read, 0u);
+    EXPECT_LT(BoundSeconds(trace, options, bound, rates), 0.001);
+  }
+}
+
 // Two tiles that fit, used all along: computing decides; each part counts.
 TEST(SecondsBound, ComputingIsGivenByPartAndTransfersOverlapIt) {
   TraceRecorder recorder;

@@ -40,6 +40,20 @@ TEST(TraceRecorder, LeavesWaitsOut) {
   EXPECT_DOUBLE_EQ(trace.events[4].seconds_before, 0.25);
 }
 
+// What another thread did while this one waited came after it asked.
+TEST(TraceRecorder, NoTimePassesBackwardsWhereThreadsOverlap) {
+  TraceRecorder recorder = TwoTiles();
+  recorder.Begin(0);
+  recorder.Acquire(1, Tier::kDevice, Access::kDiscard, 1, 1);
+  recorder.Release(1, Tier::kDevice, Access::kDiscard, 4);
+  recorder.Acquire(0, Tier::kDevice, Access::kRead, 2, 5);  // asked at 2
+  recorder.Release(0, Tier::kDevice, Access::kRead, 7);
+  const Trace trace = recorder.End();
+  EXPECT_TRUE(Validate(trace).ok()) << Validate(trace);
+  EXPECT_EQ(trace.events[2].seconds_before, 0);
+  EXPECT_EQ(trace.events[3].seconds_before, 2);
+}
+
 TEST(TraceRecorder, ForgetsAStepThatDidNotEnd) {
   TraceRecorder recorder = TwoTiles();
   recorder.Begin(0);

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The state machine while it follows a plan, driven step by step.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "src/engine/residency.h"
+
+namespace spillway::engine {
+namespace {
+
+constexpr uint64_t kTileBytes = kFrameAlignment;
+
+// Leases two tiles on the device, which has room for one; pinned memory keeps both.
+std::shared_ptr<const StepPlan> TwoTilesOneByOne() {
+  plan::TraceRecorder recorder;
+  for (int i = 0; i < 2; ++i) recorder.AddTile({.size_bytes = kTileBytes, .stored = true});
+  recorder.Begin(0);
+  for (plan::TileIndex tile = 0; tile < 2; ++tile) {
+    recorder.Acquire(tile, Tier::kDevice, Access::kRead, 0, 0);
+    recorder.Release(tile, Tier::kDevice, Access::kRead, 0);
+  }
+  StepPlan step{.trace = recorder.End()};
+  auto made =
+      plan::MakePlan(step.trace, {.device_bytes = kTileBytes, .pinned_bytes = 4 * kTileBytes});
+  EXPECT_TRUE(made.ok()) << made.status();
+  step.plan = *std::move(made);
+  return std::make_shared<const StepPlan>(std::move(step));
+}
+
+// A caller whose stream waits for a copy has its lease already: if the copy fails, someone must be
+// told that the bytes never came.
+TEST(ResidencyPlan, AFailedCopyBehindALeaseOnAStreamIsTold) {
+  ResidencyOptions options;
+  options.device_bytes = kTileBytes;
+  options.pinned_bytes = 4 * kTileBytes;
+  options.has_store = true;
+  options.describe = [](TileIndex tile) { return "tile " + std::to_string(tile); };
+  Residency residency(options);
+  for (int i = 0; i < 2; ++i) residency.AddTile(kTileBytes, Role::kParameter, false, true);
+  residency.FollowPlan(TwoTilesOneByOne());
+
+  bool granted = false, copying = false;
+  residency.Acquire(/*ticket=*/1, /*tile=*/0, Tier::kDevice, Access::kRead, /*on_stream=*/true);
+  for (int round = 0; round < 10 && !granted; ++round) {
+    for (const Action& action : residency.TakeActions()) {
+      granted |= action.kind == Action::Kind::kGrant && action.after_copy;
+      copying |= action.kind == Action::Kind::kCopyIn && action.tile == 0;
+      if (action.kind == Action::Kind::kRead) residency.TransferDone(action.tile, {});
+    }
+  }
+  ASSERT_TRUE(granted && copying);
+  residency.TransferDone(0, absl::InternalError("the copy failed"));
+  EXPECT_TRUE(absl::IsInternal(residency.TakeWriteError()));
+  EXPECT_EQ(residency.stats().plan.deviations, 1u);
+}
+
+}  // namespace
+}  // namespace spillway::engine
