@@ -39,11 +39,11 @@ Mover::Mover(MoverParts parts, ResidencyOptions options, std::optional<plan::Pol
                     ? std::make_unique<TimelineRecorder>(parts_.timeline_events, base::NowNs())
                     : nullptr),
       residency_(std::move(options)) {
-  if (parts_.store != nullptr && policy) {
+  if (policy) {
     planner_ =
         std::make_unique<StepPlanner>(plan::PlanOptions{.device_bytes = parts_.device_bytes,
                                                         .pinned_bytes = parts_.pinned->size_bytes(),
-                                                        .has_store = true,
+                                                        .has_store = parts_.store != nullptr,
                                                         .policy = *policy,
                                                         .frame_alignment = kFrameAlignment});
   }

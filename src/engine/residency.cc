@@ -10,13 +10,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/base/bytes.h"
 #include "src/base/check.h"
 
 namespace spillway::engine {
 
 Residency::Residency(ResidencyOptions options)
     : options_(std::move(options)),
-      arenas_{ArenaMap(options_.device_bytes), ArenaMap(options_.pinned_bytes)} {}
+      arenas_{ArenaMap(options_.device_bytes), ArenaMap(options_.pinned_bytes)},
+      places_begin_(base::RoundDown(options_.pinned_bytes, kFrameAlignment)) {}
 
 TileIndex Residency::AddTile(uint64_t size_bytes, Role role, bool transient, bool stored) {
   LeavePlan(/*deviated=*/false);
@@ -28,6 +30,10 @@ TileIndex Residency::AddTile(uint64_t size_bytes, Role role, bool transient, boo
   tile.transient = transient;
   frames_bytes_ += FrameBytes(tile);
   if (tile.rest && *tile.rest != Tier::kNvme) homes_bytes_[At(*tile.rest)] += FrameBytes(tile);
+  if (HasOwnPlace(tile)) {
+    places_begin_ -= FrameBytes(tile);
+    tile.own_place = places_begin_;
+  }
   if (stored) {
     tile.zero = false;
     SetStored(index, true);
@@ -169,10 +175,11 @@ void Residency::ForgetCopies(TileIndex index) {
 plan::TileNow Residency::Now(TileIndex index) const {
   const Tile& tile = tiles_[index];
   plan::TileNow state{.stored = !tile.zero};
+  if (!tile.rest && HasOwnPlace(tile)) state.home = plan::Home{Tier::kPinned, tile.own_place};
   if (!tile.rest || *tile.rest == Tier::kNvme) return state;
   const Copy& home = copy(tile, *tile.rest);
   if (home.state == Copy::State::kHeld || home.state == Copy::State::kReady)
-    state.home = home.offset;
+    state.home = plan::Home{*tile.rest, home.offset};
   return state;
 }
 

@@ -201,6 +201,7 @@ class Residency {
     std::array<Copy, 2> copies;  // kDevice, kPinned
     Role role = Role::kParameter;
     std::optional<Tier> rest;  // see Placement
+    uint64_t own_place = 0;    // see HasOwnPlace
     bool transient = false;
     bool stored = false;  // NVMe has the newest bytes
     bool zero = true;     // never written
@@ -232,6 +233,7 @@ class Residency {
     bool on_stream = false;
     uint64_t position = UseQueue::kNever;      // kPrefetch: of its use
     std::optional<ClaimKey> claim;             // kEvict: who gets the room
+    bool sinks = false;                        // kEvict: goes on to the lowest tier
     std::optional<ClaimKey> awaits;            // the claim whose end it waits for
     absl::Status failure;                      // of its transfer, or of the claim it awaited
     std::optional<PlanFollower::Count> event;  // kAcquire: of the plan that is followed
@@ -333,6 +335,11 @@ class Residency {
   bool IsSmall(const Tile& tile) const { return tile.size_bytes <= options_.small_bytes; }
   // Whether the tile's frame in the tier, once it has one, is its own for good.
   static bool IsHome(const Tile& tile, Tier tier) { return tile.rest == tier; }
+  // Pinned memory has room for all tiles at once, until more are added.
+  bool AllFit() const { return frames_bytes_ <= options_.pinned_bytes; }
+  // Whether the tile has a place in pinned memory that no other takes; those that rest there lie
+  // below.
+  bool HasOwnPlace(const Tile& tile) const { return AllFit() && !IsHome(tile, Tier::kPinned); }
   bool Ready(const Tile& tile, Tier tier) const {
     return copy(tile, tier).state == Copy::State::kReady;
   }
@@ -349,6 +356,7 @@ class Residency {
   std::deque<Tile> tiles_;
   std::array<ArenaMap, 2> arenas_;
   uint64_t frames_bytes_ = 0;  // what all tiles would take in one tier
+  uint64_t places_begin_ = 0;  // of own places, from the top of pinned memory
   // The bottom of each arena, which is left to the frames that stay.
   std::array<uint64_t, 2> homes_bytes_ = {};
   std::array<uint64_t, 2> claimed_until_ = {};  // where the last claim ends: the next search begins

@@ -97,7 +97,7 @@ void Residency::MarkWritten(TileIndex index) {
 // Writes the oldest tiles back before their room is needed, once pinned memory is half full. Where
 // all tiles have room no byte is written but by commits: it would only be written again.
 void Residency::StartWriteBehind() {
-  if (frames_bytes_ <= options_.pinned_bytes) return;
+  if (AllFit()) return;
   if (writes_failing_ || paused_ || following_ || flush_ticket_ != kNoTicket) return;
   if (small_leaves_) TakeWritten(small_written_, kSmallTogether);
   if (arenas_[1].used_bytes() < arenas_[1].size_bytes() / 2) return;

@@ -21,7 +21,7 @@ void Residency::Sink(TileIndex index) {
 
 void Residency::StartEvict(TileIndex index, Tier tier) {
   copy(tiles_[index], tier).leaving = true;
-  AddJob(evictions_, Job::Kind::kEvict, index, tier);
+  AddJob(evictions_, Job::Kind::kEvict, index, tier).sinks = true;
 }
 
 // A tile whose role is placed somewhere goes there once its last lease has ended.
@@ -75,7 +75,7 @@ Residency::Outcome Residency::AdvanceEvict(Job& job) {
   DropFrame(job.tile, job.tier, job.claim);
   const bool to_nvme = tile.rest == Tier::kNvme;
   const bool sink_further = from_device && options_.has_store && (to_nvme || !tile.zero);
-  if (sink_further && (to_nvme || !job.claim)) Sink(job.tile);
+  if (sink_further && (to_nvme || job.sinks)) Sink(job.tile);
   return Outcome::kDone;
 }
 

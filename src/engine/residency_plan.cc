@@ -27,7 +27,7 @@ constexpr int kEntry = -1;
 }  // namespace
 
 void Residency::FollowPlan(std::shared_ptr<const StepPlan> step) {
-  SPILLWAY_CHECK(options_.has_store && !in_use());
+  SPILLWAY_CHECK(!in_use());
   LeavePlan(/*deviated=*/false);
   stats_.plan.planned_bytes = step->plan.bytes.total();
   stats_.plan.bytes_bound = step->bound.total();
@@ -199,9 +199,11 @@ Residency::Step Residency::TryOp(const plan::Op& op, const Planned& planned) {
     case plan::Op::Kind::kRead:
     case plan::Op::Kind::kZero:
       if (in_pinned) return Step::kDone;
-      if (tile.writer || (!tile.stored && !tile.zero)) return Step::kImpossible;
+      if (tile.writer || (!tile.stored && !tile.zero && !on_device)) return Step::kImpossible;
       if (!TakeFrameAt(op.tile, Tier::kPinned, op.offset)) return Step::kImpossible;
-      return start(tile.stored ? Transfer::kRead : Transfer::kZero);
+      return start(on_device     ? Transfer::kCopyOut
+                   : tile.stored ? Transfer::kRead
+                                 : Transfer::kZero);
     case plan::Op::Kind::kWrite:
       if (tile.stored || tile.zero) return Step::kDone;
       if (tile.writer || !in_pinned) return Step::kImpossible;
@@ -259,7 +261,8 @@ bool Residency::AdvanceClearing() {
   }
   for (const plan::Place& place : entry.leave) {
     copy(tiles_[place.tile], place.tier).leaving = true;
-    AddJob(evictions_, Job::Kind::kEvict, place.tile, place.tier);
+    AddJob(evictions_, Job::Kind::kEvict, place.tile, place.tier).sinks =
+        !HasOwnPlace(tiles_[place.tile]);
   }
   return true;
 }

@@ -41,7 +41,10 @@ Residency::Room Residency::EnsureFrame(Job& job, Tier tier, uint64_t position, a
     window = FindLowestWindow(tier, frame_bytes);
     if (window.found && arena.AllocateAt(window.offset, frame_bytes, index)) offset = window.offset;
   } else {
-    offset = arena.Allocate(frame_bytes, index, homes_bytes_[At(tier)]);
+    if (!HasOwnPlace(tile) || tier == Tier::kDevice)
+      offset = arena.Allocate(frame_bytes, index, homes_bytes_[At(tier)]);
+    else if (arena.AllocateAt(tile.own_place, frame_bytes, index))
+      offset = tile.own_place;
     if (!offset) window = FindWindow(tier, frame_bytes, position);
   }
   if (offset) {

@@ -16,7 +16,7 @@ void StepPlanner::AddTile(const plan::TraceTile& tile, double now) {
   recorder_.AddTile(tile);
   ++num_tiles_;
   frames_bytes_ += base::RoundUp(tile.size_bytes, options_.frame_alignment);
-  rests_on_nvme_ |= tile.rest == Tier::kNvme;
+  rests_on_device_ |= tile.rest == Tier::kDevice;
   recorder_.Begin(now);
   is_too_long_ = false;
   known_.clear();  // they are of fewer tiles
@@ -24,8 +24,8 @@ void StepPlanner::AddTile(const plan::TraceTile& tile, double now) {
 }
 
 plan::TraceRecorder* StepPlanner::Recording() {
-  const bool is_needless = frames_bytes_ <= options_.pinned_bytes && !rests_on_nvme_;
-  if (is_too_long_ || is_needless) return nullptr;
+  const bool all_at_home = frames_bytes_ <= options_.pinned_bytes && !rests_on_device_;
+  if (is_too_long_ || (!options_.has_store && !all_at_home)) return nullptr;
   if (recorder_.num_events() < MostEvents()) return &recorder_;
   (void)recorder_.End();  // gives its memory back
   is_too_long_ = true;

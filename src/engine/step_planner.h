@@ -43,14 +43,13 @@ class StepPlanner {
   // A new tile, of the next index; a step begins after the last. Seconds are on any clock.
   void AddTile(const plan::TraceTile& tile, double now);
 
-  // Where the step that runs is written down; null while it is not: pinned memory holds all tiles,
-  // or more has happened since the last EndStep than a step has, as where nobody calls it.
+  // Where the step that runs is written down; null while it is not: without a store some tile has
+  // no home in pinned memory, or more has happened since the last EndStep than a step has, as where
+  // nobody calls it.
   plan::TraceRecorder* Recording();
 
   // A step is over and the next begins: the plan of the one that is expected; null if it was
-  // empty, or if pinned memory holds all tiles at once and none is to rest on NVMe: then nothing
-  // need pass through it, and what the device lacks is a copy away. `tile_now`: what is true of a
-  // tile.
+  // empty, or not written down. `tile_now`: what is true of a tile.
   // InvalidArgument: leases were held, or the like; ResourceExhausted: the plan does not fit, or
   // the step was too long to write down.
   absl::StatusOr<std::shared_ptr<const StepPlan>> EndStep(
@@ -81,7 +80,7 @@ class StepPlanner {
 
   const plan::PlanOptions options_;
   uint64_t frames_bytes_ = 0;   // of all tiles
-  bool rests_on_nvme_ = false;  // one of them does
+  bool rests_on_device_ = false;  // one of them does
   plan::TraceRecorder recorder_;
   size_t num_tiles_ = 0;
   bool is_too_long_ = false;

@@ -14,6 +14,8 @@
 
 namespace spillway::plan {
 
+inline constexpr uint64_t kNoHome = ~uint64_t{0};
+
 // Three positions an event: bytes come before it, it happens, bytes leave after it.
 inline constexpr uint32_t kPositionsPerEvent = 3;
 constexpr uint32_t BeforeEvent(uint32_t event) { return kPositionsPerEvent * event; }

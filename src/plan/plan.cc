@@ -62,7 +62,8 @@ uint64_t FindStaging(const Trace& trace, uint64_t bytes, uint64_t frame_alignmen
   std::vector<std::pair<uint64_t, uint64_t>> homes;  // offset, end
   for (const TraceTile& tile : trace.tiles) {
     if (!tile.has_home(Tier::kPinned)) continue;
-    homes.emplace_back(tile.home, tile.home + base::RoundUp(tile.size_bytes, frame_alignment));
+    const uint64_t home = tile.home->offset;
+    homes.emplace_back(home, home + base::RoundUp(tile.size_bytes, frame_alignment));
   }
   std::sort(homes.begin(), homes.end());
   uint64_t begin = 0;
@@ -103,13 +104,15 @@ absl::StatusOr<Plan> MakePlan(const Trace& trace, const PlanOptions& options) {
 }
 
 Entry EnterPlan(const Plan& plan, const Trace& trace, std::span<const Place> now) {
-  // What the device lacks comes through pinned memory, as low as frames that stay leave room,
-  // before that is filled.
+  // What the device lacks comes through pinned memory before that is filled: through its home
+  // there, or as low as frames that stay leave room.
   const std::set<PlaceKey> here = Keys(now), wanted = Keys(plan.seam);
   uint64_t staging_bytes = 0;
   for (const Place& place : plan.seam) {
-    if (place.tier == Tier::kDevice && here.count(KeyOf(place)) == 0)
-      staging_bytes = std::max(staging_bytes, trace.tiles[place.tile].size_bytes);
+    const TraceTile& tile = trace.tiles[place.tile];
+    const bool comes = place.tier == Tier::kDevice && here.count(KeyOf(place)) == 0;
+    if (comes && !tile.has_home(Tier::kPinned))
+      staging_bytes = std::max(staging_bytes, tile.size_bytes);
   }
   const uint64_t staging_begin = FindStaging(trace, staging_bytes, plan.options.frame_alignment);
   const auto stays = [&](const Place& place) {
@@ -121,12 +124,12 @@ Entry EnterPlan(const Plan& plan, const Trace& trace, std::span<const Place> now
     return here.count(KeyOf(place)) > 0 && wanted.count(KeyOf(place)) > 0 && !in_the_way;
   };
   Entry entry;
-  std::set<TileIndex> stays_pinned;
+  std::set<TileIndex> in_pinned;
   for (const Place& place : now) {
     if (!stays(place)) {
       entry.leave.push_back(place);
     } else if (place.tier == Tier::kPinned) {
-      stays_pinned.insert(place.tile);
+      in_pinned.insert(place.tile);
     }
   }
   const auto add = [&](Op::Kind kind, const Place& place) {
@@ -142,14 +145,20 @@ Entry EnterPlan(const Plan& plan, const Trace& trace, std::span<const Place> now
     for (const Place& place : plan.seam) {
       if (place.tier != tier || stays(place)) continue;
       if (tier == Tier::kPinned) {
-        add(Op::Kind::kRead, place);
+        if (in_pinned.count(place.tile) == 0) add(Op::Kind::kRead, place);
         continue;
       }
-      const Place staging{place.tile, Tier::kPinned, staging_begin};
-      const bool is_staged = stays_pinned.count(place.tile) == 0;
+      const bool at_home = trace.tiles[place.tile].has_home(Tier::kPinned);
+      const Place staging{place.tile, Tier::kPinned,
+                          at_home ? trace.tiles[place.tile].home->offset : staging_begin};
+      const bool is_staged = in_pinned.count(place.tile) == 0;
       if (is_staged) add(Op::Kind::kRead, staging);
       add(Op::Kind::kCopyIn, place);
-      if (is_staged) add(Op::Kind::kDrop, staging);
+      if (at_home && wanted.count(KeyOf(staging)) > 0) {
+        in_pinned.insert(place.tile);
+      } else if (is_staged) {
+        add(Op::Kind::kDrop, staging);
+      }
     }
   }
   return entry;

@@ -19,14 +19,18 @@ namespace spillway::plan {
 
 using TileIndex = uint32_t;  // of one trace, dense from zero
 
-inline constexpr uint64_t kNoHome = ~uint64_t{0};
+// A frame that is one tile's own all the time.
+struct Home {
+  Tier tier = Tier::kPinned;  // or kDevice
+  uint64_t offset = 0;
+  friend bool operator==(const Home&, const Home&) = default;
+};
 
 // What changes of a tile from step to step.
 struct TileNow {
   // It has bytes when the step starts (on NVMe, if nothing moved yet). If not, it reads as zeros.
   bool stored = false;
-  // Of a tile that rests on the device or in pinned memory: the offset of its frame there.
-  uint64_t home = kNoHome;
+  std::optional<Home> home;
   friend bool operator==(const TileNow&, const TileNow&) = default;
 };
 
@@ -36,9 +40,9 @@ struct TraceTile {
   bool transient = false;
   bool stored = false;       // see TileNow
   std::optional<Tier> rest;  // see Placement
-  uint64_t home = kNoHome;   // see TileNow
+  std::optional<Home> home;  // see TileNow; where it rests, if that is one of the two tiers
 
-  bool has_home(Tier tier) const { return rest == tier && home != kNoHome; }
+  bool has_home(Tier tier) const { return home && home->tier == tier; }
 };
 
 struct TraceEvent {

@@ -64,12 +64,13 @@ bool BeginsZero(const Trace& trace, const EventsByTile& events, TileIndex tile) 
   return zero;
 }
 
-// What follows for a tier from where tiles rest.
-void Place(const Trace& trace, Tier tier, Keeping* keeping) {
+// What follows for a tier from where tiles rest. The last tier has them all.
+void Place(const Trace& trace, Tier tier, bool is_last, Keeping* keeping) {
   for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
     const TraceTile& of = trace.tiles[tile];
-    if (of.has_home(tier)) keeping->home[tile] = of.home;
+    if (of.has_home(tier)) keeping->home[tile] = of.home->offset;
   }
+  if (is_last) return;
   for (Use& use : keeping->uses) {
     const TraceTile& of = trace.tiles[use.tile];
     use.away = of.rest && *of.rest != tier;
@@ -156,7 +157,7 @@ Keeping DeviceUses(const Trace& trace, const EventsByTile& events, uint64_t fram
     if (cleaned_before_first && !uses.empty()) uses.last().cleaned = true;
     uses.EndTile();
   }
-  if (!zeros_are_free) Place(trace, Tier::kDevice, &keeping);
+  if (!zeros_are_free) Place(trace, Tier::kDevice, /*is_last=*/false, &keeping);
   keeping.Finish();
   return keeping;
 }
@@ -173,7 +174,7 @@ Keeping PinnedUses(const Trace& trace, const EventsByTile& events, const Keeping
     if (!has_store && events.begin(tile) == events.end(tile)) uses.Hold(0, 0, 0);
     uses.EndTile();
   }
-  if (has_store) Place(trace, Tier::kPinned, &keeping);
+  Place(trace, Tier::kPinned, /*is_last=*/!has_store, &keeping);
   keeping.Finish();
   return keeping;
 }

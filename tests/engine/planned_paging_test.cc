@@ -42,6 +42,22 @@ std::unique_ptr<Engine> OpenSmall(const std::string& folder, Policy policy,
   return *std::move(engine);
 }
 
+// One whose pinned memory has room for all tiles, and no more; without a folder, without a store.
+std::unique_ptr<Engine> OpenRoomy(const std::string& folder, Policy policy) {
+  EngineOptions options;
+  if (!folder.empty()) options.store = {folder};
+  options.mode = OpenMode::kScratch;
+  options.device_bytes = 96 * kKiB;
+  options.pinned_bytes = 0;
+  for (int tensor = 0; tensor < kTensors; ++tensor)
+    options.pinned_bytes += static_cast<uint64_t>(RowsOf(tensor) * kTiles * kRowBytes);
+  options.page_bytes = 4 * kKiB;
+  options.policy = policy;
+  auto engine = Engine::Open(options);
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  return *std::move(engine);
+}
+
 Placement RandomPlacement(uint64_t seed) {
   std::mt19937_64 random(seed);
   Placement placement;
@@ -108,8 +124,26 @@ TEST_P(PlannedPaging, APlacedStepThatRepeatsMovesNoMoreThanItsPlanForetold) {
   EXPECT_EQ(plan.deviations, 0u);
 }
 
-// Forty steps with others, commits and evictions in between.
-void Disturb(Engine* engine, uint64_t seed) {
+TEST_P(PlannedPaging, WhereAllTilesFitAPlanMovesThemToTheDeviceAndBackAlone) {
+  for (const std::string& folder : {folder_ / "store", std::string()}) {
+    SCOPED_TRACE(folder);
+    const auto engine = OpenRoomy(folder, GetParam());
+    const PlanStats plan = StatsOfRepeatedStep(engine.get(), Seed());
+    if (HasFatalFailure()) return;
+    const EngineStats stats = engine->Stats();
+    EXPECT_EQ(stats.nvme.read_bytes + stats.nvme.written_bytes, 0u);
+    EXPECT_EQ(plan.nvme_bytes_bound, 0u);
+    EXPECT_EQ(plan.plans > 0, GetParam() != Policy::kOnDemand);
+    if (GetParam() != Policy::kPlanned) continue;
+    EXPECT_GE(plan.steps, 5u);
+    EXPECT_EQ(plan.deviations, 0u);
+    EXPECT_GT(plan.planned_bytes, 0u);
+    EXPECT_EQ(MovedBytes(plan), plan.planned_bytes);
+  }
+}
+
+// Forty steps with others, evictions and, with a store, commits in between.
+void Disturb(Engine* engine, uint64_t seed, bool has_store = true) {
   RandomSteps steps(engine, seed);
   const Step step = steps.MakeStep(80);
   const Step evaluation = steps.MakeStep(30);
@@ -127,7 +161,7 @@ void Disturb(Engine* engine, uint64_t seed) {
     if (steps.Below(8) != 0) {
       ASSERT_TRUE(engine->EndStep().ok());
     }
-    if (steps.Below(4) == 0) {
+    if (has_store && steps.Below(4) == 0) {
       ASSERT_TRUE(engine->Commit("state").ok());
     }
   }
@@ -140,6 +174,12 @@ TEST_P(PlannedPaging, WhateverElseHappensEveryLeaseFindsTheNewestBytes) {
 TEST_P(PlannedPaging, WhateverElseHappensPlacedTilesHaveTheNewestBytesToo) {
   const uint64_t seed = Seed();
   Disturb(OpenSmall(folder_ / "store", GetParam(), RandomPlacement(seed)).get(), seed);
+}
+
+TEST_P(PlannedPaging, WhateverElseHappensTilesThatAllFitHaveTheNewestBytesToo) {
+  const uint64_t seed = Seed();
+  Disturb(OpenRoomy(folder_ / "store", GetParam()).get(), seed);
+  Disturb(OpenRoomy("", GetParam()).get(), seed, /*has_store=*/false);
 }
 
 // Whoever never ends a step pays no memory for it.

@@ -108,7 +108,10 @@ class RandomSteps {
         between();
       }
       // What is held may not be leased once more by the same thread.
-      if (holds == std::pair{action.tensor, action.tile}) held.Release();
+      if (holds == std::pair{action.tensor, action.tile}) {
+        held.Release();
+        ASSERT_TRUE(stream->Synchronize().ok());  // or it may last until after a discard
+      }
       const bool on_stream = action.tier == Tier::kDevice && i % 5 == 0;
       const TileRef ref = Ref(action.tensor, action.tile);
       Lease lease;

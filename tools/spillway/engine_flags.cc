@@ -85,16 +85,15 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
                               {"off", CalibrateChoice::kOff}},
                              "Measure the store's devices first: 1 to 2 s each; auto does once, "
                              "for 256 MiB of state or more");
-  AddChoice<Policy>(
-      app, "--policy", &flags->policy,
-      {{"planned", Policy::kPlanned},
-       {"lru", Policy::kLru},
-       {"fifo", Policy::kFifo},
-       {"prefix", Policy::kPrefix},
-       {"none", Policy::kNone},
-       {"demand", Policy::kOnDemand}},
-      "What decides which bytes stay in which tier, with a store: a plan of the step, "
-      "a cache's rule, or demand alone. Numbers computed do not depend on it");
+  AddChoice<Policy>(app, "--policy", &flags->policy,
+                    {{"planned", Policy::kPlanned},
+                     {"lru", Policy::kLru},
+                     {"fifo", Policy::kFifo},
+                     {"prefix", Policy::kPrefix},
+                     {"none", Policy::kNone},
+                     {"demand", Policy::kOnDemand}},
+                    "What decides which bytes stay in which tier: a plan of the step, "
+                    "a cache's rule, or demand alone. Numbers computed do not depend on it");
   AddPlacementFlags(app, &flags->placement);
   AddDevice(app, "--device", &flags->device,
             "Where to compute; the host alone until there are GPU kernels");

@@ -85,7 +85,7 @@ class StepWriter {
                                .rest = rest};
       if (rest && *rest != Tier::kNvme) {
         uint64_t& end = homes_end_[static_cast<size_t>(*rest)];
-        added.home = end;
+        added.home = plan::Home{*rest, end};
         end += base::RoundUp(added.size_bytes, plan::PlanOptions().frame_alignment);
       }
       tiles.push_back(recorder_.AddTile(added));
