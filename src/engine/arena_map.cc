@@ -16,6 +16,10 @@ ArenaMap::ArenaMap(uint64_t size_bytes)
   free_by_size_.insert({size_bytes_, 0});
 }
 
+ArenaMap::Segments::const_iterator ArenaMap::At(uint64_t offset) const {
+  return offset < size_bytes_ ? std::prev(segments_.upper_bound(offset)) : segments_.end();
+}
+
 void ArenaMap::SplitAt(uint64_t offset) {
   auto it = segments_.upper_bound(offset);
   if (it == segments_.begin()) return;
@@ -66,17 +70,17 @@ ArenaMap::Iterator ArenaMap::MergeFree(Iterator it) {
   return it;
 }
 
-std::optional<uint64_t> ArenaMap::FindFree(uint64_t size_bytes, uint64_t least) const {
+std::optional<uint64_t> ArenaMap::FindFree(uint64_t size_bytes, uint64_t from) const {
   for (auto it = free_by_size_.lower_bound({size_bytes, 0}); it != free_by_size_.end(); ++it) {
-    const auto [run_bytes, run] = *it;
-    const uint64_t offset = std::max(run, least);
-    if (offset + size_bytes <= run + run_bytes) return offset;
+    const auto [free_bytes, offset] = *it;
+    const uint64_t start = std::max(offset, from);
+    if (start + size_bytes <= offset + free_bytes) return start;
   }
   return std::nullopt;
 }
 
-std::optional<uint64_t> ArenaMap::Allocate(uint64_t size_bytes, TileIndex tile, uint64_t least) {
-  const std::optional<uint64_t> offset = FindFree(size_bytes, least);
+std::optional<uint64_t> ArenaMap::Allocate(uint64_t size_bytes, TileIndex tile, uint64_t from) {
+  const std::optional<uint64_t> offset = FindFree(size_bytes, from);
   if (offset) AllocateAt(*offset, size_bytes, tile);
   return offset;
 }

@@ -39,15 +39,19 @@ class ArenaMap {
   uint64_t size_bytes() const { return size_bytes_; }
   uint64_t used_bytes() const { return used_bytes_; }
   const Segments& segments() const { return segments_; }
+  // The segment that holds `offset`; the end beyond the last.
+  Segments::const_iterator At(uint64_t offset) const;
 
-  // The smallest free run that holds `size_bytes` (a multiple of the alignment) from offset `least`
-  // on: where in it a frame begins; none if there is no such run.
-  std::optional<uint64_t> FindFree(uint64_t size_bytes, uint64_t least = 0) const;
-  // What FindFree finds becomes the tile's frame.
-  std::optional<uint64_t> Allocate(uint64_t size_bytes, TileIndex tile, uint64_t least = 0);
-
+  // The smallest free run that holds `size_bytes` (a multiple of the alignment) at or after `from`
+  // becomes the tile's frame: its offset; none if there is no such run.
+  std::optional<uint64_t> Allocate(uint64_t size_bytes, TileIndex tile, uint64_t from = 0);
   // The frame at `offset`, or false if it is not all free.
   bool AllocateAt(uint64_t offset, uint64_t size_bytes, TileIndex tile);
+
+  // Whether Allocate would succeed.
+  bool HasFree(uint64_t size_bytes, uint64_t from = 0) const {
+    return FindFree(size_bytes, from).has_value();
+  }
 
   // Frees a frame.
   void Free(uint64_t offset);
@@ -66,6 +70,7 @@ class ArenaMap {
 
  private:
   using Iterator = Segments::iterator;
+  std::optional<uint64_t> FindFree(uint64_t size_bytes, uint64_t from) const;
   // Cuts the segment at `offset` so that one begins there; no-op at a boundary or the end.
   void SplitAt(uint64_t offset);
   void SetKind(Iterator it, Kind kind, TileIndex tile);

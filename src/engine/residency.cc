@@ -29,11 +29,11 @@ TileIndex Residency::AddTile(uint64_t size_bytes, Role role, bool transient, boo
   tile.rest = options_.placement[static_cast<size_t>(role)];
   tile.transient = transient;
   frames_bytes_ += FrameBytes(tile);
+  if (tile.rest && *tile.rest != Tier::kNvme) homes_bytes_[At(*tile.rest)] += FrameBytes(tile);
   if (HasOwnPlace(tile)) {
     places_begin_ -= FrameBytes(tile);
     tile.own_place = places_begin_;
   }
-  if (tile.rest && *tile.rest != Tier::kNvme) home_bytes_[At(*tile.rest)] += FrameBytes(tile);
   if (stored) {
     tile.zero = false;
     SetStored(index, true);
@@ -295,6 +295,7 @@ Residency::Outcome Residency::AdvanceAcquire(Job& job) {
   Tile& tile = tiles_[job.tile];
   Copy& target = copy(tile, job.tier);
   const Copy& other = copy(tile, job.tier == Tier::kDevice ? Tier::kPinned : Tier::kDevice);
+  if (job.tier == Tier::kPinned && IsWhereHomesWillBe(tile)) StartEvict(job.tile, Tier::kPinned);
   // What goes to rest on NVMe is not met on its way.
   const bool is_leaving = target.leaving || (other.leaving && tile.rest == Tier::kNvme);
   if (!CanLease(tile, job.access) || is_leaving) {

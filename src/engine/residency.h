@@ -302,16 +302,16 @@ class Residency {
   enum class Room : uint8_t { kReady, kWaiting, kImpossible };
   Room EnsureFrame(Job& job, Tier tier, uint64_t position, absl::Status* why);
   Room EnsureHome(Job& job, absl::Status* why);
+  bool IsWhereHomesWillBe(const Tile& tile) const;
   struct Window {
     uint64_t offset = 0;
     double cost = 0;
     bool found = false;
     bool possible = false;  // some window would do once transfers end
   };
-  // With `lowest` the first window will do, whatever it costs: for a frame that stays.
-  Window FindWindow(Tier tier, uint64_t size_bytes, uint64_t position, bool lowest = false) const;
-  Window FindWindowFrom(uint64_t begin, Tier tier, uint64_t size_bytes, uint64_t position,
-                        size_t most_weighed) const;
+  Window FindWindow(Tier tier, uint64_t size_bytes, uint64_t position) const;
+  Window FindWindowFrom(uint64_t from, Tier tier, uint64_t size_bytes, uint64_t position) const;
+  Window FindLowestWindow(Tier tier, uint64_t size_bytes) const;
   enum class Leave : uint8_t { kNow, kLater, kNever };
   Leave CanLeave(const ArenaMap::Segment& segment, Tier tier, uint64_t position,
                  double* cost) const;
@@ -355,9 +355,10 @@ class Residency {
   ResidencyOptions options_;
   std::deque<Tile> tiles_;
   std::array<ArenaMap, 2> arenas_;
-  uint64_t frames_bytes_ = 0;                   // what all tiles would take in one tier
-  uint64_t places_begin_ = 0;                   // of own places, from the top of pinned memory
-  std::array<uint64_t, 2> home_bytes_ = {};     // of all homes; frames of others lie above
+  uint64_t frames_bytes_ = 0;  // what all tiles would take in one tier
+  uint64_t places_begin_ = 0;  // of own places, from the top of pinned memory
+  // The bottom of each arena, which is left to the frames that stay.
+  std::array<uint64_t, 2> homes_bytes_ = {};
   std::array<uint64_t, 2> claimed_until_ = {};  // where the last claim ends: the next search begins
   std::map<ClaimKey, Claim> claims_;
   UseQueue uses_;

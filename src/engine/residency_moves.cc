@@ -110,8 +110,8 @@ bool Residency::StartPrefetches() {
         use->access == Access::kDiscard || target.state != Copy::State::kNone || tile.writer;
     if (!needless) {
       const uint64_t frame_bytes = FrameBytes(tile);
-      const size_t at = At(use->tier);
-      const bool free_run = arenas_[at].FindFree(frame_bytes, home_bytes_[at]).has_value();
+      const bool free_run =
+          arenas_[At(use->tier)].HasFree(frame_bytes, homes_bytes_[At(use->tier)]);
       if (!free_run && !FindWindow(use->tier, frame_bytes, uses_.prefetch_position()).found) break;
       AddJob(prefetches_, Job::Kind::kPrefetch, use->tile, use->tier).position =
           uses_.prefetch_position();

@@ -4,7 +4,6 @@
 // can leave.
 
 #include <algorithm>
-#include <iterator>
 
 #include "src/base/bytes.h"
 #include "src/base/check.h"
@@ -36,19 +35,18 @@ Residency::Room Residency::EnsureFrame(Job& job, Tier tier, uint64_t position, a
   }
   const uint64_t frame_bytes = FrameBytes(tile);
   ArenaMap& arena = arenas_[At(tier)];
-  // Frames that stay lie as low as they can be had, whoever must leave for it, and others above all
-  // of them: the room between them would never be one again.
-  const bool stays = IsHome(tile, tier);
-  std::optional<uint64_t> offset;
-  if (tier == Tier::kPinned && HasOwnPlace(tile)) {
-    if (arena.AllocateAt(tile.own_place, frame_bytes, index)) offset = tile.own_place;
-  } else if (!stays) {
-    offset = arena.Allocate(frame_bytes, index, home_bytes_[At(tier)]);
-  }
   Window window;
-  if (!offset) window = FindWindow(tier, frame_bytes, position, stays);
-  if (stays && window.found && arena.AllocateAt(window.offset, frame_bytes, index))
-    offset = window.offset;  // nobody
+  std::optional<uint64_t> offset;
+  if (IsHome(tile, tier)) {
+    window = FindLowestWindow(tier, frame_bytes);
+    if (window.found && arena.AllocateAt(window.offset, frame_bytes, index)) offset = window.offset;
+  } else {
+    if (!HasOwnPlace(tile) || tier == Tier::kDevice)
+      offset = arena.Allocate(frame_bytes, index, homes_bytes_[At(tier)]);
+    else if (arena.AllocateAt(tile.own_place, frame_bytes, index))
+      offset = tile.own_place;
+    if (!offset) window = FindWindow(tier, frame_bytes, position);
+  }
   if (offset) {
     target.state = Copy::State::kHeld;
     target.offset = *offset;
@@ -64,6 +62,15 @@ Residency::Room Residency::EnsureFrame(Job& job, Tier tier, uint64_t position, a
   if (window.possible) return Room::kWaiting;
   *why = NoRoom(index, tier);
   return Room::kImpossible;
+}
+
+// A frame in pinned memory from before the tiles were added that will stay there: a lease would
+// hold it in their way.
+bool Residency::IsWhereHomesWillBe(const Tile& tile) const {
+  const Copy& held = copy(tile, Tier::kPinned);
+  return held.state == Copy::State::kReady && held.offset < homes_bytes_[At(Tier::kPinned)] &&
+         !tile.rest && !held.leaving && held.leases == 0 && tile.transfer == Transfer::kNone &&
+         options_.has_store && !writes_failing_;
 }
 
 // The frame where the tile rests is taken before its first lease anywhere, so that its bytes always
@@ -109,23 +116,44 @@ Residency::Leave Residency::CanLeave(const ArenaMap::Segment& segment, Tier tier
 }
 
 // The cheapest window of a small arena; of a large one, of the part that follows the last claim, so
-// that the search goes round. Where that part has none, of the arena from its start.
-Residency::Window Residency::FindWindow(Tier tier, uint64_t size_bytes, uint64_t position,
-                                        bool lowest) const {
-  if (lowest) return FindWindowFrom(0, tier, size_bytes, position, /*most_weighed=*/0);
-  if (arenas_[At(tier)].segments().size() > options_.most_weighed) {
-    const uint64_t next = std::max(claimed_until_[At(tier)], home_bytes_[At(tier)]);
-    const Window near = FindWindowFrom(next, tier, size_bytes, position, options_.most_weighed);
+// that the search goes round. Where that part has none, of the arena from its start. Never of what
+// is left to the frames that stay.
+Residency::Window Residency::FindWindow(Tier tier, uint64_t size_bytes, uint64_t position) const {
+  const uint64_t start = homes_bytes_[At(tier)], next = claimed_until_[At(tier)];
+  if (arenas_[At(tier)].segments().size() > options_.most_weighed && next > start) {
+    const Window near = FindWindowFrom(next, tier, size_bytes, position);
     if (near.found) return near;
   }
-  return FindWindowFrom(home_bytes_[At(tier)], tier, size_bytes, position, options_.most_weighed);
+  return FindWindowFrom(start, tier, size_bytes, position);
+}
+
+// For a frame that stays: the first window without a lease, whatever leaving costs, so that such
+// frames lie one beside the other. It may have to be waited for.
+Residency::Window Residency::FindLowestWindow(Tier tier, uint64_t size_bytes) const {
+  Window window;
+  uint64_t bytes = 0;
+  for (const auto& [offset, segment] : arenas_[At(tier)].segments()) {
+    double cost = 0;
+    const Leave leave = CanLeave(segment, tier, /*position=*/0, &cost);
+    if (leave == Leave::kNever) {
+      bytes = 0;
+      continue;
+    }
+    if (bytes == 0) window = {.offset = offset, .found = true};
+    window.found &= leave == Leave::kNow;
+    bytes += segment.size_bytes;
+    if (bytes < size_bytes) continue;
+    window.possible = true;
+    return window;
+  }
+  return {};
 }
 
 // One pass with two ends: the window grows to the right until it is large enough, then sheds what
 // it can on the left. Segments that cannot leave now cut it; those that never can (a lease) also
 // cut what is possible later. Once a window is found, it is the best of the first `most_weighed`.
-Residency::Window Residency::FindWindowFrom(uint64_t begin, Tier tier, uint64_t size_bytes,
-                                            uint64_t position, size_t most_weighed) const {
+Residency::Window Residency::FindWindowFrom(uint64_t from, Tier tier, uint64_t size_bytes,
+                                            uint64_t position) const {
   struct Part {
     uint64_t offset, size_bytes;
     double cost;
@@ -135,18 +163,17 @@ Residency::Window Residency::FindWindowFrom(uint64_t begin, Tier tier, uint64_t 
   uint64_t window_bytes = 0, possible_bytes = 0;
   double window_cost = 0;
   size_t weighed = 0;
-  const ArenaMap::Segments& segments = arenas_[At(tier)].segments();
-  auto it = segments.lower_bound(begin);
-  // Free room in which it lies counts from there on.
-  if (it != segments.begin() && std::prev(it)->second.kind == ArenaMap::Kind::kFree) --it;
-  for (; it != segments.end() && !(best.found && weighed >= most_weighed); ++it) {
-    const uint64_t offset = std::max(it->first, begin);
-    ArenaMap::Segment segment = it->second;
-    segment.size_bytes -= std::min(segment.size_bytes, offset - it->first);
+  const ArenaMap& arena = arenas_[At(tier)];
+  const auto end = arena.segments().end();
+  for (auto it = arena.At(from); it != end && !(best.found && weighed >= options_.most_weighed);
+       ++it) {
+    const auto& [offset, segment] = *it;
+    const uint64_t start = segment.kind == ArenaMap::Kind::kFree ? std::max(offset, from) : offset;
+    const uint64_t bytes = offset + segment.size_bytes - start;
     ++weighed;
     double cost = 0;
     const Leave leave = CanLeave(segment, tier, position, &cost);
-    possible_bytes = leave == Leave::kNever ? 0 : possible_bytes + segment.size_bytes;
+    possible_bytes = leave == Leave::kNever ? 0 : possible_bytes + bytes;
     best.possible |= possible_bytes >= size_bytes;
     if (leave != Leave::kNow) {
       parts.clear();
@@ -154,8 +181,8 @@ Residency::Window Residency::FindWindowFrom(uint64_t begin, Tier tier, uint64_t 
       window_cost = 0;
       continue;
     }
-    parts.push_back({offset, segment.size_bytes, cost});
-    window_bytes += segment.size_bytes;
+    parts.push_back({start, bytes, cost});
+    window_bytes += bytes;
     window_cost += cost;
     while (window_bytes - parts.front().size_bytes >= size_bytes) {
       window_bytes -= parts.front().size_bytes;
@@ -283,10 +310,11 @@ absl::Status Residency::NoRoom(TileIndex index, Tier tier) const {
   }
   std::string holders;
   int count = 0;
-  uint64_t homeless_bytes = 0;
+  uint64_t homeless_bytes = 0, home_bytes = 0;
   for (const auto& [offset, segment] : arena.segments()) {
     if (segment.kind != ArenaMap::Kind::kFrame) continue;
     const Copy& held = copy(tiles_[segment.tile], tier);
+    if (IsHome(tiles_[segment.tile], tier)) home_bytes += segment.size_bytes;
     if (held.leases == 0) {
       homeless_bytes += segment.size_bytes;
       continue;
@@ -296,9 +324,9 @@ absl::Status Residency::NoRoom(TileIndex index, Tier tier) const {
                base::FormatBytes(segment.size_bytes) + ")";
   }
   if (count > 0) message += "; leases in the way: " + holders + (count > 8 ? ", and more" : "");
-  if (home_bytes_[At(tier)] > 0) {
-    message += "; frames of roles that are placed there take " +
-               base::FormatBytes(home_bytes_[At(tier)]) + " of it (EngineOptions::placement)";
+  if (home_bytes > 0) {
+    message += "; frames of roles that are placed there take " + base::FormatBytes(home_bytes) +
+               " of it (EngineOptions::placement)";
   }
   if (tier == Tier::kPinned && !options_.has_store) {
     message += "; without a store everything rests in pinned memory (" +

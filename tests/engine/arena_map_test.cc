@@ -44,13 +44,12 @@ TEST(ArenaMap, AllocatesTheSmallestRunThatFits) {
   CheckInvariants(arena);
 }
 
-TEST(ArenaMap, AllocatesFromAnOffsetOn) {
+TEST(ArenaMap, AllocatesNothingBelowAnOffset) {
   ArenaMap arena(10 * kUnit);
-  EXPECT_EQ(arena.Allocate(2 * kUnit, 0, /*least=*/3 * kUnit), 3 * kUnit);
-  EXPECT_EQ(arena.FindFree(3 * kUnit, 3 * kUnit), 5 * kUnit);  // and not the smaller run at 0
-  EXPECT_EQ(arena.FindFree(3 * kUnit), 0u);
-  EXPECT_EQ(arena.FindFree(6 * kUnit), std::nullopt);
-  EXPECT_EQ(arena.FindFree(5 * kUnit, 6 * kUnit), std::nullopt);
+  EXPECT_EQ(arena.Allocate(2 * kUnit, 0, 3 * kUnit), 3 * kUnit);
+  EXPECT_EQ(arena.Allocate(3 * kUnit, 1, 3 * kUnit), 5 * kUnit);  // although [0, 3) would do
+  EXPECT_FALSE(arena.HasFree(3 * kUnit, 3 * kUnit));
+  EXPECT_TRUE(arena.HasFree(3 * kUnit));
   CheckInvariants(arena);
 }
 
@@ -89,7 +88,7 @@ TEST(ArenaMap, RandomAllocationsAgreeWithAByteMap) {
   for (int round = 0; round < 20000; ++round) {
     const uint64_t units = 1 + random() % 9;
     if (random() % 2 == 0) {
-      const bool room = arena.FindFree(units * kUnit).has_value();
+      const bool room = arena.HasFree(units * kUnit);
       const auto offset = arena.Allocate(units * kUnit, 0);
       ASSERT_EQ(room, offset.has_value());
       if (!offset) continue;

@@ -36,7 +36,7 @@ class Placed : public testing::TestWithParam<Policy> {
     options.store = {folder_ / "store"};
     options.mode = OpenMode::kScratch;
     options.device_bytes = kMiB;
-    options.pinned_bytes = kMiB;
+    options.pinned_bytes = pinned_bytes_;
     options.page_bytes = 16 * kKiB;
     options.policy = GetParam();
     options.placement = placement;
@@ -49,12 +49,14 @@ class Placed : public testing::TestWithParam<Policy> {
     engine_ = *std::move(engine);
   }
 
-  TensorId Register(Role role, uint64_t tiles = kTiles, bool transient = false) {
-    const auto id = engine_->Register({.name = std::string(Name(role)),
-                                       .shape = {static_cast<int64_t>(tiles), kTileBytes / 4},
-                                       .role = role,
-                                       .tile_rows = 1,
-                                       .transient = transient});
+  TensorId Register(Role role, uint64_t tiles = kTiles, bool transient = false,
+                    uint64_t tile_bytes = kTileBytes) {
+    const auto id = engine_->Register(
+        {.name = std::string(Name(role)),
+         .shape = {static_cast<int64_t>(tiles), static_cast<int64_t>(tile_bytes / 4)},
+         .role = role,
+         .tile_rows = 1,
+         .transient = transient});
     EXPECT_TRUE(id.ok()) << id.status();
     return *id;
   }
@@ -101,6 +103,7 @@ class Placed : public testing::TestWithParam<Policy> {
   }
 
   static constexpr uint32_t kSteps = 8;
+  uint64_t pinned_bytes_ = kMiB;
   test::TempFolder folder_;
   std::unique_ptr<Engine> engine_;
 };
@@ -205,6 +208,26 @@ TEST_P(Placed, OnTheDeviceWhatTheCpuWroteComesOnceAndStays) {
   }
   EXPECT_EQ(stats.pinned.read_bytes, kSteps * kAll);
   EXPECT_EQ(stats.pinned.written_bytes, 0u);
+}
+
+// A budget that holds them and one tile that passes. Such tiles are all over the arena when the
+// first of those that stay comes.
+TEST_P(Placed, WhatStaysLeavesNoGapsThoughOthersAreLeasedMeanwhile) {
+  pinned_bytes_ = kAll + kTileBytes / 2;
+  Open(Place(Role::kMoment, Tier::kPinned));
+  const TensorId gradient = Register(Role::kGradient, kTiles, false, kTileBytes / 2);
+  Pass(gradient, Tier::kPinned, Access::kReadWrite, 0, 1);
+  const TensorId moment = Register(Role::kMoment);
+  Repeat([&](uint32_t i) {
+    for (uint64_t tile = 0; tile < kTiles; ++tile) {
+      const auto held = engine_->AcquireHost({gradient, tile}, Access::kRead);
+      ASSERT_TRUE(held.ok()) << held.status();
+      EXPECT_EQ(held->as<uint32_t>()[0], 1u);
+      const auto lease = engine_->AcquireHost({moment, tile}, Access::kReadWrite);
+      ASSERT_TRUE(lease.ok()) << lease.status();
+      EXPECT_EQ(lease->as<uint32_t>()[0]++, i);
+    }
+  });
 }
 
 TEST_P(Placed, WhatCannotRestThereIsRefusedWithItsFigures) {

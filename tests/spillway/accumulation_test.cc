@@ -147,11 +147,30 @@ TEST(Accumulation, AutoTakesTheOrderWhoseActivationsFitWhereTheyArePlaced) {
   const Ended layer = training.Run("layer", "fp32", place);
   ASSERT_EQ(layer.exit_code, 2) << layer.err;
   EXPECT_THAT(layer.err, HasSubstr("--device-bytes"));
-  EXPECT_THAT(layer.err, HasSubstr("with the roles that are placed there"));
+  EXPECT_THAT(layer.err, HasSubstr("placed there (activation "));
   const Ended by_itself = training.Run("auto", "fp32", place);
   ASSERT_EQ(by_itself.exit_code, 0) << by_itself.err;
   EXPECT_EQ(by_itself.json()["accumulation"]["order"], "micro-batch");
   EXPECT_THAT(by_itself.err, HasSubstr("layer order cannot be planned"));
+}
+
+TEST(Accumulation, TheForecastKnowsWhereRolesRest) {
+  for (const std::string place :
+       {"activations=pinned,moments=nvme", "activations=device,parameters=nvme"}) {
+    for (const std::string order : {"micro-batch", "layer"}) {
+      SCOPED_TRACE(place + ", " + order);
+      const TightTraining training;
+      const Ended ended =
+          RunCommand(training.TrainInStore(4) + InOrder(order) +
+                     Arguments{"--place", place, "--accumulate", "8", "--device-bytes", "640KiB",
+                               "--pinned-bytes", "1700KiB"});
+      ASSERT_EQ(ended.exit_code, 0) << ended.err;
+      const Json json = ended.json();
+      EXPECT_GT(json["plan"]["steps"], 0) << json["plan"];
+      EXPECT_EQ(json["plan"]["moved_bytes"].get<uint64_t>(),
+                Forecast(json, order == "layer" ? "layer" : "micro_batch"));
+    }
+  }
 }
 
 TEST(Accumulation, InLayerOrderFewerBytesMove) {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <initializer_list>
 #include <iostream>
 #include <map>
 #include <random>
@@ -37,13 +38,32 @@ inline const std::vector<std::pair<std::string, std::vector<std::string>>>& Choi
       {"folders", {"one", "two"}},
       {"budgets", {"smallest", "random", "unlimited"}},
       {"cut", {"no", "yes"}},  // stopped on the way, and resumed
+      {"--accumulation-order", {"micro-batch", "layer"}},
+      {"--place",
+       {"parameters=auto", "optimizer=nvme,gradients=pinned,parameters=device",
+        "parameters=nvme,gradients=nvme,activations=nvme", "optimizer=pinned,activations=pinned",
+        "gradients=device,moments=nvme"}},
   };
   return choices;
 }
 
-// Where everything fits there is nothing to plan.
+// Of each dimension its first choice.
+inline Way FirstWay() {
+  Way way;
+  for (const auto& [name, choices] : Choices()) way[name] = choices.front();
+  return way;
+}
+
+// Where everything fits there is nothing to plan. What order and placement decide lies above pages,
+// I/O and folders: they do not vary together.
 inline bool IsWorthIt(const Way& way) {
-  return way.at("budgets") != "unlimited" || way.at("--policy") == "planned";
+  if (way.at("budgets") == "unlimited" && way.at("--policy") != "planned") return false;
+  const auto is_first = [&way, first = FirstWay()](std::initializer_list<const char*> names) {
+    return std::all_of(names.begin(), names.end(),
+                       [&](const char* name) { return way.at(name) == first.at(name); });
+  };
+  return is_first({"--accumulation-order", "--place"}) ||
+         is_first({"--page-bytes", "--io", "folders"});
 }
 
 inline std::vector<Way> AllWays() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A seeded sample of the ways for the bytes to go, and one of each policy;
+// A seeded sample of the ways for the bytes to go, and one of each policy, placement and order;
 // same_numbers_grid_test.cc takes them all.
 
 #include "tests/spillway/same_numbers.h"
@@ -26,24 +26,21 @@ TEST(SameNumbers, OfASampleOfWays) {
   ExpectSameNumbers(ways, seed);
 }
 
-// Where roles rest is nothing to the numbers.
-TEST(SameNumbers, OfPlacements) {
+// Where roles rest, and which way micro-batches pass, is nothing to the numbers.
+TEST(SameNumbers, OfEachPlacementAndOrderInTheSmallestBudgets) {
   const Numbers expected = NumbersInMemory("fp16-amp");
-  for (const Arguments& placed :
-       {Arguments{"--place", "optimizer=nvme,gradients=pinned,parameters=device"},
-        Arguments{"--place", "parameters=nvme,gradients=nvme", "--activation-tier", "nvme"},
-        Arguments{"--place", "optimizer=pinned", "--activation-tier", "pinned"},
-        Arguments{"--place", "gradients=device,moments=nvme", "--policy", "demand"},
-        Arguments{"--activation-tier", "nvme", "--policy", "lru", "--checkpoint-activations",
-                  "on"}}) {
-    SCOPED_TRACE(placed[1] + " " + placed.back());
-    const Training training;
-    const Ended ended =
-        RunCommand(StepsOf(training) +
-                   Arguments{"--precision", "fp16-amp", "--store", training.store()} + placed);
-    ASSERT_EQ(ended.exit_code, 0) << ended.err;
-    EXPECT_EQ(training.NumbersOf(ended.json()), expected);
-    EXPECT_FALSE(ended.json().at("placement").empty());
+  std::mt19937_64 unused;
+  for (const auto& [name, choices] : Choices()) {
+    if (name != "--place" && name != "--accumulation-order") continue;
+    for (size_t i = 1; i < choices.size(); ++i) {
+      Way way = FirstWay();
+      way["--precision"] = "fp16-amp";
+      way[name] = choices[i];
+      const Json json = ExpectSameNumbers(way, expected, unused);
+      ASSERT_FALSE(HasFailure());
+      EXPECT_EQ(json.at("accumulation").at("order"), way["--accumulation-order"]);
+      EXPECT_EQ(json.at("placement").empty(), name != "--place");
+    }
   }
 }
 
@@ -51,8 +48,7 @@ class SameNumbersOfPolicy : public ::testing::TestWithParam<std::string> {};
 
 // Not for want of a plan: steps do follow one.
 TEST_P(SameNumbersOfPolicy, InTheSmallestBudgets) {
-  Way way;
-  for (const auto& [name, choices] : Choices()) way[name] = choices.front();
+  Way way = FirstWay();
   way["--policy"] = GetParam();
   std::mt19937_64 unused;
   const Json json = ExpectSameNumbers(way, NumbersInMemory(way.at("--precision")), unused);

@@ -133,10 +133,16 @@ TEST(Train, AStoreOfAnotherModelIsRefused) {
   EXPECT_THAT(ended.err, HasSubstr("num_layers 3"));
 }
 
-class SmallestBudget : public ::testing::TestWithParam<const char*> {};
+// Where roles are placed, and what a refusal calls them.
+struct PlacedRoles {
+  Arguments flags;
+  const char* on_device;
+  const char* in_pinned;
+};
 
-// Tiles of several sizes, which must not leave gaps between those that stay.
-TEST_P(SmallestBudget, IsNamedByARefusalAndWorks) {
+class BudgetTooSmall : public ::testing::TestWithParam<PlacedRoles> {};
+
+TEST_P(BudgetTooSmall, NamesTheSmallestThatWorks) {
   const Training training;
   nlohmann::json config = TinyConfig();
   config["num_hidden_layers"] = 6;
@@ -145,17 +151,18 @@ TEST_P(SmallestBudget, IsNamedByARefusalAndWorks) {
   std::string device = "4000";
   std::string pinned = "4000";
   const auto run = [&] {
-    return RunCommand(training.TrainInStore(2) + Arguments{"--precision", "fp16-amp", "--place",
-                                                           GetParam(), "--device-bytes", device,
-                                                           "--pinned-bytes", pinned});
+    return RunCommand(training.TrainInStore(4) + GetParam().flags +
+                      Arguments{"--device-bytes", device, "--pinned-bytes", pinned});
   };
   Ended ended = run();
   ASSERT_EQ(ended.exit_code, 2) << ended.err;
   ASSERT_THAT(ended.err, HasSubstr("--device-bytes"));
+  EXPECT_THAT(ended.err, HasSubstr(GetParam().on_device));
   device = BytesNamedIn(ended.err);
   ended = run();
   ASSERT_EQ(ended.exit_code, 2) << ended.err;
   ASSERT_THAT(ended.err, HasSubstr("--pinned-bytes"));
+  EXPECT_THAT(ended.err, HasSubstr(GetParam().in_pinned));
   pinned = BytesNamedIn(ended.err);
   EXPECT_FALSE(std::filesystem::exists(training.store())) << "a refusal costs nothing";
   ended = run();
@@ -164,11 +171,28 @@ TEST_P(SmallestBudget, IsNamedByARefusalAndWorks) {
   EXPECT_EQ(run().exit_code, 2) << "and a byte less does not";
 }
 
-INSTANTIATE_TEST_SUITE_P(Placed, SmallestBudget,
-                         ::testing::Values("optimizer=auto", "optimizer=pinned",
-                                           "parameters=device,gradients=pinned",
-                                           "gradients=device,activations=pinned",
-                                           "parameters=device,gradients=device,optimizer=pinned"));
+constexpr char kNothing[] = "for this model, sequence and batch";
+
+INSTANTIATE_TEST_SUITE_P(
+    Placed, BudgetTooSmall,
+    ::testing::Values(PlacedRoles{{}, kNothing, kNothing},
+                      PlacedRoles{{"--place", "optimizer=nvme"}, kNothing, kNothing},
+                      PlacedRoles{{"--place", "parameters=device,gradients=pinned"},
+                                  "placed there (parameter ",
+                                  "placed there (gradient "},
+                      PlacedRoles{{"--place", "optimizer=pinned", "--activation-tier", "device",
+                                   "--precision", "fp16-amp"},
+                                  "placed there (activation ",
+                                  "placed there (master_weight "},
+                      PlacedRoles{
+                          {"--place", "parameters=device,gradients=device,activations=device"},
+                          "placed there (parameter ",
+                          kNothing},
+                      PlacedRoles{{"--place",
+                                   "parameters=pinned,gradients=pinned,optimizer=pinned,"
+                                   "activations=pinned"},
+                                  kNothing,
+                                  "placed there (parameter "}));
 
 // With and without memory for everything, and with one commit or several.
 class StoreBytes : public ::testing::TestWithParam<Arguments> {};

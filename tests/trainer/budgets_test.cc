@@ -60,6 +60,15 @@ TEST(Budgets, OfSmolLm2) {
   EXPECT_EQ(bytes.committed, uint64_t{134515008} * 14);
   EXPECT_EQ(bytes.transient, uint64_t{134515008} * 2 + uint64_t{30} * 256 * 576 * 2);
 
+  // Gradients rest in pinned memory, and the update's other tiles come beside them.
+  Placement placement;
+  placement[static_cast<size_t>(Role::kGradient)] = Tier::kPinned;
+  const MinimumBudgets placed = SmallestBudgets(SmolLm2(), options, placement);
+  EXPECT_EQ(placed.device_bytes, half.device_bytes);
+  const uint64_t gradients = placed.role_bytes[static_cast<size_t>(Role::kGradient)];
+  EXPECT_GE(gradients, uint64_t{134515008} * 2);
+  EXPECT_EQ(placed.pinned_bytes, gradients + uint64_t{1760} * 576 * 2 * (1 + 2 + 2 + 4 * 2));
+
   options.precision = Precision::kFp32;
   options.gradient_dtype = DType::kF32;
   EXPECT_EQ(SmallestBudgets(SmolLm2(), options).device_bytes, uint64_t{1760} * 576 * 4);

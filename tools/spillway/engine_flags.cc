@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "src/base/bytes.h"
 #include "src/base/status_macros.h"
@@ -26,19 +27,32 @@ constexpr uint64_t kLeastPageBytes = 4 * kKiB;
 constexpr uint64_t kMostPageBytes = kGiB;
 constexpr uint64_t kLeastCalibratedBytes = 256 * kMiB;  // moves in well under a second
 
-bool RestsIn(const Placement& placement, Tier tier) {
-  return std::find(placement.begin(), placement.end(), tier) != placement.end();
+// Of the roles that are to rest in the tier, "parameter 1.5 MiB, gradient 1.5 MiB"; empty: none.
+std::string ListResting(const trainer::MinimumBudgets& budgets, const Placement& placement,
+                        Tier tier) {
+  std::string list;
+  for (size_t role = 0; role < kNumRoles; ++role) {
+    if (placement[role] != tier || budgets.role_bytes[role] == 0) continue;
+    absl::StrAppend(&list, list.empty() ? "" : ", ", std::string(Name(static_cast<Role>(role))),
+                    " ", base::FormatBytes(budgets.role_bytes[role]));
+  }
+  return list;
 }
 
-// `is_placed`: roles rest in the tier.
-absl::Status CheckBudget(std::string_view flag, uint64_t given, uint64_t smallest, bool is_placed) {
+absl::Status CheckBudget(std::string_view flag, uint64_t given, uint64_t smallest,
+                         const std::string& resting) {
   if (given >= smallest) return absl::OkStatus();
+  const std::string given_flag = absl::StrCat(std::string(flag), " ", base::FormatBytes(given));
+  if (resting.empty()) {
+    return UsageError(absl::StrFormat(
+        "%s is too small for this model, sequence and batch; the smallest that works is %s "
+        "(%d bytes)",
+        given_flag, base::FormatBytes(smallest), smallest));
+  }
   return UsageError(absl::StrFormat(
-      "%s %s is too small for this model, sequence and batch%s; the smallest that works is %s "
-      "(%d bytes)",
-      std::string(flag), base::FormatBytes(given),
-      is_placed ? " with the roles that are placed there" : "", base::FormatBytes(smallest),
-      smallest));
+      "%s is too small for what is placed there (%s) and the tiles in use beside it; give at least "
+      "%s (%d bytes), or place fewer roles there",
+      given_flag, resting, base::FormatBytes(smallest), smallest));
 }
 
 Calibration CalibrationOf(CalibrateChoice choice, const StoreNeed& need) {
@@ -104,7 +118,9 @@ absl::Status CheckEngineFlags(const EngineFlags& flags) {
     return UsageError("--store-bytes is for a store; give --store DIR too");
   }
   SPILLWAY_ASSIGN_OR_RETURN(const Placement placement, PlacementOf(flags.placement));
-  if (flags.store.empty() && RestsIn(placement, Tier::kNvme)) {
+  const bool on_nvme =
+      std::find(placement.begin(), placement.end(), Tier::kNvme) != placement.end();
+  if (flags.store.empty() && on_nvme) {
     return UsageError("nothing can rest on nvme without a store; give --store DIR too");
   }
   return absl::OkStatus();
@@ -117,11 +133,11 @@ StorePlace PlaceOf(const EngineFlags& flags) {
 absl::Status CheckRoom(const EngineFlags& flags, const hf::ModelConfig& config,
                        const trainer::ModelOptions& options, const StoreNeed& need) {
   SPILLWAY_ASSIGN_OR_RETURN(const Placement placement, PlacementOf(flags.placement));
-  const auto smallest = trainer::SmallestBudgets(config, options, placement);
+  const trainer::MinimumBudgets smallest = trainer::SmallestBudgets(config, options, placement);
   SPILLWAY_RETURN_IF_ERROR(CheckBudget("--device-bytes", flags.device_bytes, smallest.device_bytes,
-                                       RestsIn(placement, Tier::kDevice)));
+                                       ListResting(smallest, placement, Tier::kDevice)));
   SPILLWAY_RETURN_IF_ERROR(CheckBudget("--pinned-bytes", flags.pinned_bytes, smallest.pinned_bytes,
-                                       RestsIn(placement, Tier::kPinned)));
+                                       ListResting(smallest, placement, Tier::kPinned)));
   if (!flags.store.empty()) return CheckStoreRoom(PlaceOf(flags), need);
   const uint64_t all = need.state.committed_room + need.state.transient_room;
   if (flags.pinned_bytes >= all) return absl::OkStatus();

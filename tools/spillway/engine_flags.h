@@ -50,9 +50,9 @@ absl::Status CheckEngineFlags(const EngineFlags& flags);
 // What the flags say of the store's room.
 StorePlace PlaceOf(const EngineFlags& flags);
 
-// UsageError if a budget cannot hold the tiles that the model leases together, beside those that
-// are placed there, naming the smallest that does; likewise --store-bytes. A failure, not a usage
-// error, if the file systems of the store have too little free space.
+// UsageError if a budget cannot hold the tiles leased together beside those that are placed there,
+// naming the smallest that does; likewise --store-bytes. A failure, not a usage error, if the file
+// systems of the store have too little free space.
 absl::Status CheckRoom(const EngineFlags& flags, const hf::ModelConfig& config,
                        const trainer::ModelOptions& options, const StoreNeed& need);
 

@@ -25,8 +25,8 @@ uint64_t FrameBytes(uint64_t tile_bytes) {
 
 uint64_t TileFrameBytes(const TensorSpec& spec) { return FrameBytes(spec.tile_bytes(0)); }
 
-// Of all its tiles.
-uint64_t RestingBytes(const TensorSpec& spec) {
+// Frames of all tiles.
+uint64_t RoomBytes(const TensorSpec& spec) {
   const uint64_t last = spec.num_tiles() - 1;
   return last * TileFrameBytes(spec) + FrameBytes(spec.tile_bytes(last));
 }
@@ -58,37 +58,34 @@ std::vector<TensorSpec> UpdateOrder(std::vector<TensorSpec> specs) {
 
 MinimumBudgets SmallestBudgets(const hf::ModelConfig& config, const ModelOptions& options,
                                const Placement& placement) {
-  // What stays in a tier, beside what passes through it.
-  MinimumBudgets resting, passing;
+  MinimumBudgets budgets;
   uint64_t largest = 0;
-  const auto count = [&](const TensorSpec& spec, bool on_device) {
-    const auto rest = placement[static_cast<size_t>(spec.role)];
-    if (rest == Tier::kDevice) {
-      resting.device_bytes += RestingBytes(spec);
-    } else if (on_device) {
-      passing.device_bytes = std::max(passing.device_bytes, TileFrameBytes(spec));
-    }
-    if (rest == Tier::kPinned) {
-      resting.pinned_bytes += RestingBytes(spec);
-    } else {
-      largest = std::max(largest, TileFrameBytes(spec));
-    }
+  const auto rests = [&](const TensorSpec& spec, Tier tier) {
+    return placement[static_cast<size_t>(spec.role)] == tier;
+  };
+  const auto count = [&](const TensorSpec& spec, bool is_leased_on_device) {
+    budgets.role_bytes[static_cast<size_t>(spec.role)] += RoomBytes(spec);
+    if (is_leased_on_device && !rests(spec, Tier::kDevice))
+      budgets.device_bytes = std::max(budgets.device_bytes, TileFrameBytes(spec));
+    // Any tile that does not rest in pinned memory may pass through it.
+    if (!rests(spec, Tier::kPinned)) largest = std::max(largest, TileFrameBytes(spec));
   };
   const int64_t tile_elements = TileElements(config);
   for (const ParameterShape& parameter : ListParameters(config)) {
     auto specs = ParameterTensorSpecs(parameter, options, tile_elements);
-    // Only weights and gradients are leased on the device, but any tile may pass through staging.
     for (const TensorSpec& spec : specs)
       count(spec, spec.role == Role::kParameter || spec.role == Role::kGradient);
-    std::erase_if(specs, [&](const TensorSpec& spec) {
-      return placement[static_cast<size_t>(spec.role)] == Tier::kPinned;
-    });
+    std::erase_if(specs, [&](const TensorSpec& spec) { return rests(spec, Tier::kPinned); });
     if (options.training)
-      passing.pinned_bytes = std::max(passing.pinned_bytes, UpdateBytes(UpdateOrder(specs)));
+      budgets.pinned_bytes = std::max(budgets.pinned_bytes, UpdateBytes(UpdateOrder(specs)));
   }
   for (const TensorSpec& spec : ActivationSpecs(config, options)) count(spec, true);
-  passing.pinned_bytes = std::max(passing.pinned_bytes, 2 * largest);
-  return {resting.device_bytes + passing.device_bytes, resting.pinned_bytes + passing.pinned_bytes};
+  budgets.pinned_bytes = std::max(budgets.pinned_bytes, 2 * largest);
+  for (size_t role = 0; role < kNumRoles; ++role) {
+    if (placement[role] == Tier::kDevice) budgets.device_bytes += budgets.role_bytes[role];
+    if (placement[role] == Tier::kPinned) budgets.pinned_bytes += budgets.role_bytes[role];
+  }
+  return budgets;
 }
 
 StateBytes ModelStateBytes(const hf::ModelConfig& config, const ModelOptions& options) {
@@ -96,7 +93,7 @@ StateBytes ModelStateBytes(const hf::ModelConfig& config, const ModelOptions& op
   const auto count = [&bytes](const TensorSpec& spec) {
     (spec.transient ? bytes.transient : bytes.committed) += spec.size_bytes();
     uint64_t& room = spec.transient ? bytes.transient_room : bytes.committed_room;
-    room += RestingBytes(spec);
+    room += RoomBytes(spec);
   };
   const int64_t tile_elements = TileElements(config);
   for (const ParameterShape& parameter : ListParameters(config)) {

@@ -13,6 +13,7 @@
 #ifndef SPILLWAY_TOOLS_TRAINER_MODEL_H_
 #define SPILLWAY_TOOLS_TRAINER_MODEL_H_
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -78,11 +79,12 @@ struct GradientSummary {
   bool finite = true;
 };
 
-// Budgets within which the model always finds room for the tiles it leases together, beside those
-// that rest where a placement has them.
+// Budgets within which the model finds room for the tiles it leases together, beside those of roles
+// that are placed on the device or in pinned memory.
 struct MinimumBudgets {
   uint64_t device_bytes = 0;
   uint64_t pinned_bytes = 0;
+  std::array<uint64_t, kNumRoles> role_bytes = {};  // what all tiles of a role take
 };
 
 // Thread-compatible. The engine and pool must outlive it. After an error the engine's tensors may
