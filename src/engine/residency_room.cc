@@ -41,10 +41,10 @@ Residency::Room Residency::EnsureFrame(Job& job, Tier tier, uint64_t position, a
     window = FindLowestWindow(tier, frame_bytes);
     if (window.found && arena.AllocateAt(window.offset, frame_bytes, index)) offset = window.offset;
   } else {
-    if (!HasOwnPlace(tile) || tier == Tier::kDevice)
-      offset = arena.Allocate(frame_bytes, index, homes_bytes_[At(tier)]);
-    else if (arena.AllocateAt(tile.own_place, frame_bytes, index))
-      offset = tile.own_place;
+    const bool has_place = tier == Tier::kPinned && HasOwnPlace(tile);
+    if (has_place && arena.AllocateAt(tile.own_place, frame_bytes, index)) offset = tile.own_place;
+    // A plan may have put what rests elsewhere there for a moment.
+    if (!offset) offset = arena.Allocate(frame_bytes, index, homes_bytes_[At(tier)]);
     if (!offset) window = FindWindow(tier, frame_bytes, position);
   }
   if (offset) {

@@ -18,10 +18,23 @@
 namespace spillway::plan {
 namespace {
 
+// Room for transfers that run ahead: for what is used at once, so far as it does not stay.
+uint64_t Lookahead(const Keeping& keeping, uint64_t capacity) {
+  uint64_t all = 0, largest = 0;
+  for (TileIndex tile = 0; tile < keeping.num_tiles(); ++tile) {
+    if (keeping.has_home(tile)) continue;
+    all += keeping.size_bytes[tile];
+    largest = std::max(largest, keeping.size_bytes[tile]);
+  }
+  if (all <= capacity) return 0;
+  const double passing = 1 - static_cast<double>(capacity) / static_cast<double>(all);
+  const auto ahead = static_cast<double>(std::min(keeping.PeakUseBytes(), capacity / 8));
+  return std::max(static_cast<uint64_t>(passing * ahead), std::min(largest, capacity / 8));
+}
+
 // What a tier may be filled with, the rest being for transfers that run ahead.
 uint64_t RoomToKeep(const Keeping& keeping, uint64_t capacity, uint64_t lookahead_bytes) {
-  if (lookahead_bytes == PlanOptions::kAuto)
-    lookahead_bytes = std::min(keeping.PeakUseBytes(), capacity / 8);
+  if (lookahead_bytes == PlanOptions::kAuto) lookahead_bytes = Lookahead(keeping, capacity);
   return capacity - std::min(capacity, lookahead_bytes);
 }
 
@@ -117,7 +130,8 @@ Entry EnterPlan(const Plan& plan, const Trace& trace, std::span<const Place> now
   const uint64_t staging_begin = FindStaging(trace, staging_bytes, plan.options.frame_alignment);
   const auto stays = [&](const Place& place) {
     const TraceTile& tile = trace.tiles[place.tile];
-    if (tile.has_home(place.tier)) return here.count(KeyOf(place)) > 0;
+    if (tile.has_home(place.tier))
+      return tile.home->offset == place.offset && here.count(KeyOf(place)) > 0;
     const bool in_the_way = place.tier == Tier::kPinned && staging_bytes > 0 &&
                             place.offset < staging_begin + staging_bytes &&
                             place.offset + tile.size_bytes > staging_begin;

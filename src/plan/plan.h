@@ -75,8 +75,8 @@ struct PlanOptions {
   bool has_store = true;
   Policy policy = Policy::kPlanned;
   uint64_t frame_alignment = 4096;
-  // Room that is not filled with what is kept, so that transfers run ahead of leases. kAuto: as
-  // much again as is leased at once, at most an eighth of the tier.
+  // Room that is not filled with what is kept, so that transfers run ahead of leases. kAuto: see
+  // MODEL.md.
   static constexpr uint64_t kAuto = std::numeric_limits<uint64_t>::max();
   uint64_t device_lookahead_bytes = kAuto;
   uint64_t pinned_lookahead_bytes = kAuto;
