@@ -79,7 +79,7 @@ class StepPlanner {
   absl::Status MakePlan(Known* step);
 
   const plan::PlanOptions options_;
-  uint64_t frames_bytes_ = 0;   // of all tiles
+  uint64_t frames_bytes_ = 0;     // of all tiles
   bool rests_on_device_ = false;  // one of them does
   plan::TraceRecorder recorder_;
   size_t num_tiles_ = 0;
