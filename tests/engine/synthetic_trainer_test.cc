@@ -28,7 +28,8 @@ class SyntheticTrainerTest : public testing::TestWithParam<DeviceCase> {
   void SetUp() override {
     const auto engine =
         Engine::Open({.device = GetParam().device, .device_bytes = kMiB, .pinned_bytes = kMiB});
-    if (const std::string why = WhyNoDevice(engine.status()); !why.empty()) GTEST_SKIP() << why;
+    const std::string why = WhyNoDevice(GetParam().device, engine.status());
+    if (!why.empty()) GTEST_SKIP() << why;
     ASSERT_TRUE(engine.ok()) << engine.status();
   }
 

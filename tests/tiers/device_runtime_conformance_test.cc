@@ -71,8 +71,8 @@ class DeviceRuntimeTest : public testing::TestWithParam<RuntimeCase> {
  protected:
   void SetUp() override {
     auto runtime = MakeDeviceRuntime(GetParam().device);
-    if (const std::string why = test::WhyNoDevice(runtime.status()); !why.empty())
-      GTEST_SKIP() << why;
+    const std::string why = test::WhyNoDevice(GetParam().device, runtime.status());
+    if (!why.empty()) GTEST_SKIP() << why;
     ASSERT_TRUE(runtime.ok()) << runtime.status();
     runtime_ = *std::move(runtime);
   }

@@ -9,12 +9,14 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "spillway/engine.h"
 
 namespace spillway::test {
 
-// Why the runtime of a device cannot be had here; empty if it can, or if it should.
-// SPILLWAY_EXPECTS_CUDA is the build's: nvcc is there and CUDA was not turned off.
-inline std::string WhyNoDevice(const absl::Status& status) {
+// Why the runtime of a device cannot be had here; empty if it can, or if it should, as the host's
+// always. SPILLWAY_EXPECTS_CUDA is the build's: nvcc is there and CUDA was not turned off.
+inline std::string WhyNoDevice(Device device, const absl::Status& status) {
+  if (device.kind() == Device::Kind::kHost) return "";
   const bool no_machine = absl::IsNotFound(status);
   const bool no_build = absl::IsUnimplemented(status) && SPILLWAY_EXPECTS_CUDA == 0;
   return no_machine || no_build ? std::string(status.message()) : "";
