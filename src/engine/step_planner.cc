@@ -55,8 +55,11 @@ absl::StatusOr<std::shared_ptr<const StepPlan>> StepPlanner::EndStep(
   const uint64_t before = std::exchange(last_, 0);
   if (std::exchange(is_too_long_, false)) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("a step of more than ", MostEvents(),
-                     " leases and releases is not planned: call EndStep after each step"));
+        absl::StrCat("more than ", MostEvents(), " leases and releases since the last EndStep (",
+                     kEventsATile, " for each of ", num_tiles_, " tiles, and ", kMoreEvents,
+                     ") are not written down: call EndStep after each step; if one step has more, "
+                     "give it fewer micro-batches, or take all of them through a layer before the "
+                     "next (train --accumulation-order layer)"));
   }
   SPILLWAY_RETURN_IF_ERROR(plan::Validate(trace));
   const uint64_t fingerprint = plan::Fingerprint(trace);
