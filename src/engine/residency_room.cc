@@ -55,8 +55,9 @@ Residency::Room Residency::EnsureFrame(Job& job, Tier tier, uint64_t position, a
     return Room::kReady;
   }
   if (window.found) {
-    // A reader that has just come ends the search; the end of its lease begins it again.
-    if (!MakeClaim(job, tier, window.offset, frame_bytes)) return Room::kWaiting;
+    // Where a reader has just come, the search begins again, and finds it.
+    if (!MakeClaim(job, tier, window.offset, frame_bytes))
+      return EnsureFrame(job, tier, position, why);
     job.awaits = ClaimKey{tier, index};
     return Room::kWaiting;
   }
