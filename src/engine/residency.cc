@@ -30,7 +30,11 @@ TileIndex Residency::AddTile(uint64_t size_bytes, Role role, bool transient, boo
   tile.rest = options_.placement[static_cast<size_t>(role)];
   tile.transient = transient;
   frames_bytes_ += FrameBytes(tile);
-  if (tile.rest && *tile.rest != Tier::kNvme) homes_bytes_[At(*tile.rest)] += FrameBytes(tile);
+  if (tile.rest && *tile.rest != Tier::kNvme) {
+    const uint64_t before = homes_bytes_[At(*tile.rest)];
+    homes_bytes_[At(*tile.rest)] += FrameBytes(tile);
+    if (*tile.rest == Tier::kPinned) ShutWhereHomesWillBe(before);
+  }
   if (HasOwnPlace(tile)) {
     places_begin_ -= FrameBytes(tile);
     tile.own_place = places_begin_;
@@ -88,7 +92,8 @@ void Residency::LetIn(const Ended& ended) {
   const Tile& tile = tiles_[ended.tile];
   const Copy& held = copy(tile, ended.tier);
   const bool stays = Ready(tile, ended.tier) && !tile.writer && !tile.discard && !held.leaving &&
-                     !copy(tile, Other(ended.tier)).leaving;
+                     !copy(tile, Other(ended.tier)).leaving &&
+                     !(ended.tier == Tier::kPinned && IsWhereHomesWillBe(tile));
   if (stays && write_error_.ok() && (!following_ || PlanLetsIn(ended))) {
     leases_.Open(ended.tile, ended.tier, held.offset);
   } else {
@@ -329,10 +334,10 @@ Residency::Outcome Residency::AdvanceAcquire(Job& job) {
   Tile& tile = tiles_[job.tile];
   Copy& target = copy(tile, job.tier);
   const Copy& other = copy(tile, Other(job.tier));
-  if (job.tier == Tier::kPinned && IsWhereHomesWillBe(job.tile) &&
-      leases_.count(job.tile, Tier::kPinned).Close()) {
+  const bool makes_way = job.tier == Tier::kPinned && IsWhereHomesWillBe(tile) && !target.leaving &&
+                         tile.transfer == Transfer::kNone && !writes_failing_;
+  if (makes_way && leases_.count(job.tile, Tier::kPinned).Close())
     StartEvict(job.tile, Tier::kPinned);
-  }
   // What goes to rest on NVMe is not met on its way.
   const bool is_leaving = target.leaving || (other.leaving && tile.rest == Tier::kNvme);
   if (!CanLease(job.tile, job.access) || is_leaving) {

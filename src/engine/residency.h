@@ -325,7 +325,8 @@ class Residency {
   enum class Room : uint8_t { kReady, kWaiting, kImpossible };
   Room EnsureFrame(Job& job, Tier tier, uint64_t position, absl::Status* why);
   Room EnsureHome(Job& job, absl::Status* why);
-  bool IsWhereHomesWillBe(TileIndex index) const;
+  void ShutWhereHomesWillBe(uint64_t from);
+  bool IsWhereHomesWillBe(const Tile& tile) const;
   struct Window {
     uint64_t offset = 0;
     double cost = 0;

@@ -67,13 +67,22 @@ Residency::Room Residency::EnsureFrame(Job& job, Tier tier, uint64_t position, a
 }
 
 // A frame in pinned memory from before the tiles were added that will stay there: a lease would
-// hold it in their way.
-bool Residency::IsWhereHomesWillBe(TileIndex index) const {
-  const Tile& tile = tiles_[index];
+// hold it in their way, so nobody has one without asking.
+bool Residency::IsWhereHomesWillBe(const Tile& tile) const {
   const Copy& held = copy(tile, Tier::kPinned);
   return held.state == Copy::State::kReady && held.offset < homes_bytes_[At(Tier::kPinned)] &&
-         !tile.rest && !held.leaving && tile.transfer == Transfer::kNone && options_.has_store &&
-         !writes_failing_;
+         !tile.rest && options_.has_store;
+}
+
+// More of pinned memory, from there on, is left to the frames that stay.
+void Residency::ShutWhereHomesWillBe(uint64_t from) {
+  const ArenaMap& arena = arenas_[At(Tier::kPinned)];
+  const uint64_t until = homes_bytes_[At(Tier::kPinned)];
+  for (auto it = arena.At(from); it != arena.segments().end() && it->first < until; ++it) {
+    const TileIndex index = it->second.tile;
+    if (it->second.kind == ArenaMap::Kind::kFrame && IsWhereHomesWillBe(tiles_[index]))
+      (void)leases_.count(index, Tier::kPinned).Close();
+  }
 }
 
 // The frame where the tile rests is taken before its first lease anywhere, so that its bytes always

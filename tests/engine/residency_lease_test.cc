@@ -50,6 +50,39 @@ bool Lease(Residency& residency, TileIndex tile) {
   return granted;
 }
 
+void End(Residency& residency, TileIndex tile) {
+  const auto ended = residency.EndLease(tile, Tier::kPinned, Access::kRead, /*drained=*/false);
+  (void)residency.TakeActions();
+  residency.LetIn(ended);
+}
+
+// Such a frame is left before the next lease, so nobody may have that without asking.
+TEST(ResidencyLease, NobodyStaysWhereFramesOfARoleWillLie) {
+  ResidencyOptions options = PinnedOnly(4);
+  options.placement[static_cast<size_t>(Role::kMoment)] = Tier::kPinned;
+  Residency residency(options);
+  const TileIndex early = AddStored(residency), late = AddStored(residency);
+  for (int i = 0; i < 3; ++i) AddStored(residency);  // more than there are frames: none has its own
+  ASSERT_TRUE(Lease(residency, early));
+  End(residency, early);
+  ASSERT_TRUE(Lease(residency, late));
+  ASSERT_TRUE(residency.leases().count(early, Tier::kPinned).is_open());
+  ASSERT_LT(std::max(residency.pinned_offset(early), residency.pinned_offset(late)),
+            2 * kTileBytes);
+
+  for (int i = 0; i < 2; ++i) AddStored(residency, Role::kMoment);
+  EXPECT_FALSE(residency.leases().TryTake(early, Tier::kPinned));
+  End(residency, late);
+  EXPECT_FALSE(residency.leases().TryTake(late, Tier::kPinned));
+
+  for (const TileIndex tile : {early, late}) {
+    ASSERT_TRUE(Lease(residency, tile));
+    EXPECT_GE(residency.pinned_offset(tile), 2 * kTileBytes);
+    End(residency, tile);
+    EXPECT_TRUE(residency.leases().count(tile, Tier::kPinned).is_open());
+  }
+}
+
 // A caller waits until streams let go of all tiles. While these are weighed for it, the one that
 // is unused longest gets a reader: the caller gets another's room, and does not wait for the
 // reader.
