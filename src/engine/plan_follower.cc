@@ -57,7 +57,8 @@ void PlanFollower::FindOrder() {
 // Twice round, as what follows a tile's last release is in the next period.
 void PlanFollower::FindReads() {
   const std::vector<plan::TraceEvent>& events = step_->trace.events;
-  is_read_next_.resize(num_events_);
+  const auto size = static_cast<uint32_t>(num_events_);
+  until_read_.resize(num_events_);
   // By tile: its last release, if nothing has been done with it since.
   std::vector<uint32_t> released(step_->trace.tiles.size(), plan::kNever);
   for (int round = 0; round < 2; ++round) {
@@ -72,7 +73,7 @@ void PlanFollower::FindReads() {
       uint32_t& before = released[next.tile];
       if (next.kind == plan::TraceEvent::Kind::kAcquire && next.access == Access::kRead &&
           before != plan::kNever && events[before].tier == next.tier) {
-        is_read_next_[before] = true;
+        until_read_[before] = event > before ? event - before : event + size - before;
       }
       before = next.kind == plan::TraceEvent::Kind::kRelease ? event : plan::kNever;
     }

@@ -47,9 +47,12 @@ class PlanFollower {
   bool IsReady(Count event) const {
     return IsOver(ended_, before_event_[event % num_events_], event / num_events_);
   }
-  // Whether the tile of a release is next leased for reading in the same tier, and the plan does
-  // nothing with it before.
-  bool IsReadNext(Count release) const { return is_read_next_[release % num_events_]; }
+  // Whether the tile of a release is next leased for reading in the same tier, the plan does
+  // nothing with it before, and that lease has not come yet.
+  bool IsReadNext(Count release) const {
+    const uint32_t events = until_read_[release % num_events_];
+    return events > 0 && matched_ <= release + events;
+  }
   // Whether the operation is the last that an acquire waits for.
   bool IsLast(Count op, Count event) const;
   // Between two periods: the next event is the first of one.
@@ -97,7 +100,7 @@ class PlanFollower {
   // By operation: the one before it of the same tile, as in Plan::waits.
   std::vector<uint32_t> before_;
   std::vector<uint32_t> before_event_;  // by event, likewise
-  std::vector<bool> is_read_next_;      // by event
+  std::vector<uint32_t> until_read_;    // by release: events to such a lease; 0: none is next
   // By link: its operations, in order, and how many of them were begun.
   std::array<std::vector<uint32_t>, plan::kNumLinks> queues_;
   std::array<uint64_t, plan::kNumLinks> begun_ = {};

@@ -135,5 +135,33 @@ TEST(PlanFollower, KnowsWhereNothingIsDoneWithATileBeforeItsNextRead) {
   EXPECT_TRUE(written[2]);
 }
 
+// A release on a stream may be over only when the next lease has come, or has ended, too.
+TEST(PlanFollower, AReadThatHasComeIsNoLongerNext) {
+  plan::TraceRecorder recorder;
+  recorder.AddTile({.size_bytes = 100, .stored = true});
+  recorder.Begin(0);
+  for (int i = 0; i < 2; ++i) {
+    recorder.Acquire(0, Tier::kPinned, Access::kRead, 0, 0);
+    recorder.Release(0, Tier::kPinned, Access::kRead, 0);
+  }
+  StepPlan step{.trace = recorder.End()};
+  auto made = plan::MakePlan(step.trace, {.pinned_bytes = 100, .frame_alignment = 1});
+  ASSERT_TRUE(made.ok()) << made.status();
+  step.plan = *std::move(made);
+  PlanFollower follower(std::make_shared<const StepPlan>(std::move(step)));
+  const std::vector<plan::TraceEvent>& events = follower.step()->trace.events;
+  for (uint64_t period = 0; period < 2; ++period) {
+    for (uint64_t i = 0; i < 4; ++i) {
+      const auto event = follower.Match(events[i]);
+      ASSERT_TRUE(event);
+      if (events[i].kind == plan::TraceEvent::Kind::kRelease) {
+        EXPECT_TRUE(follower.IsReadNext(*event)) << "event " << *event;
+      } else if (*event > 0) {
+        EXPECT_FALSE(follower.IsReadNext(*event - 1)) << "event " << *event;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace spillway::engine
