@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "spillway/types.h"
@@ -60,6 +61,7 @@ struct SharedLease {
   TileIndex tile = 0;
   Tier tier = Tier::kDevice;
   int64_t ns = 0;  // when, on the caller's clock
+  std::thread::id thread = {};
 };
 
 class LeaseTable {

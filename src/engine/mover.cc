@@ -93,7 +93,10 @@ TileIndex Mover::AddTile(const TilePlace& place, Role role, bool transient, bool
 absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access, bool on_stream) {
   const auto offset = access == Access::kRead ? leases_.TryTake(tile, tier) : std::nullopt;
   if (!offset) return AcquireLocked(tile, tier, access, on_stream);
-  leases_.Tell({.tile = tile, .tier = tier, .ns = tells_when_ ? base::NowNs() : 0});
+  leases_.Tell({.tile = tile,
+                .tier = tier,
+                .ns = tells_when_ ? base::NowNs() : 0,
+                .thread = std::this_thread::get_id()});
   return Granted{.data = Arena(tier) + *offset};
 }
 
@@ -104,7 +107,7 @@ void Mover::HearOfShared() {
     const double seconds = static_cast<double>(lease.ns) * 1e-9;
     if (plan::TraceRecorder* const trace = Recording())
       trace->Acquire(lease.tile, lease.tier, Access::kRead, seconds, seconds);
-    if (recorder_ != nullptr) recorder_->Grant(lease.tile, lease.ns);
+    if (recorder_ != nullptr) recorder_->Grant(lease.tile, lease.ns, lease.thread);
   }
 }
 
