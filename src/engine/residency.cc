@@ -81,6 +81,9 @@ Residency::Ended Residency::EndLease(TileIndex index, Tier tier, Access access, 
   EventHappened(ended.release);
   if (Writes(access)) {
     tile.writer = false;
+    // Its stream waited for the copy, but word of that comes another way, and may come later.
+    if (drained && tier == Tier::kDevice && tile.transfer == Transfer::kCopyIn)
+      VoidOtherCopies(index, tier);
     if (tier == Tier::kPinned) MarkWritten(index);
   }
   if (!following_) GoToRest(index);  // a plan has that

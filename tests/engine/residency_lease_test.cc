@@ -126,5 +126,30 @@ TEST(ResidencyLease, AReaderWhoComesDuringTheSearchIsNotWaitedFor) {
   std::printf("%d readers came in time\n", taken);
 }
 
+// The lease of a stream that waits for a copy may end before the copy's end is told: what was
+// written is on the device alone all the same.
+TEST(ResidencyLease, AWriterWhoEndsBeforeItsCopyIsToldLeavesNoOlderBytes) {
+  ResidencyOptions options = PinnedOnly(2);
+  options.device_bytes = kTileBytes;
+  Residency residency(options);
+  const TileIndex tile = AddStored(residency);
+  ASSERT_TRUE(Lease(residency, tile));
+  End(residency, tile);
+  residency.Acquire(kTicket, tile, Tier::kDevice, Access::kReadWrite, /*on_stream=*/true);
+  const std::vector<Action> actions = residency.TakeActions();
+  ASSERT_TRUE(std::any_of(actions.begin(), actions.end(),
+                          [](const Action& action) { return action.after_copy; }));
+  residency.BeginDrain(tile, Tier::kDevice, Access::kReadWrite);
+  const auto ended = residency.EndLease(tile, Tier::kDevice, Access::kReadWrite, /*drained=*/true);
+  (void)residency.TakeActions();
+  residency.LetIn(ended);
+  residency.TransferDone(tile, {});
+
+  residency.Acquire(kTicket, tile, Tier::kPinned, Access::kRead, /*on_stream=*/false);
+  const std::vector<Action> next = residency.TakeActions();
+  ASSERT_EQ(next.size(), 1u);
+  EXPECT_EQ(next[0].kind, Action::Kind::kCopyOut);
+}
+
 }  // namespace
 }  // namespace spillway::engine
