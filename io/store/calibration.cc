@@ -32,7 +32,8 @@
 namespace spillway::io {
 namespace {
 
-constexpr uint32_t kRequestLadder[] = {128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20};
+// Larger ones leave a device too few to work on, and a read too much to wait for.
+constexpr uint32_t kRequestLadder[] = {128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20};
 constexpr size_t kDefaultRequest = 4;
 static_assert(kRequestLadder[kDefaultRequest] == kDefaultRequestBytes);
 // From two on: one under way while the other is looked at.
