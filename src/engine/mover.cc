@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "src/base/bytes.h"
 #include "src/base/clock.h"
 #include "src/base/status_macros.h"
 
@@ -253,9 +254,9 @@ absl::Status IsBusy(std::string_view what) {
 absl::Status Mover::CheckIdle(std::string_view what) {
   const absl::string_view operation(what.data(), what.size());
   if (residency_.num_leases() > 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(operation, " with ", residency_.num_leases(), " leases held (",
-                     absl::StrJoin(residency_.LeaseNames(8), ", "), "): release them first"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        operation, " with ", base::FormatCount(residency_.num_leases(), "lease"), " held (",
+        absl::StrJoin(residency_.LeaseNames(8), ", "), "): release them first"));
   }
   return residency_.in_use() ? IsBusy(what) : absl::OkStatus();
 }
