@@ -139,10 +139,11 @@ void BM_ResidencyEvict(benchmark::State& state) {
 void BM_ResidencyHome(benchmark::State& state) {
   const auto num_tiles = static_cast<uint64_t>(state.range(0));
   for (auto _ : state) {
-    const auto residency = MakeResidency(num_tiles, num_tiles, /*rest=*/Tier::kPinned);
+    const auto owner = MakeResidency(num_tiles, num_tiles, /*rest=*/Tier::kPinned);
+    Residency& residency = *owner;
     const auto start = std::chrono::steady_clock::now();
     for (TileIndex tile = 0; tile < num_tiles; ++tile) {
-      if (!LeaseOnce(*residency, tile)) return state.SkipWithError("no lease");
+      if (!LeaseOnce(residency, tile)) return state.SkipWithError("no lease");
     }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     state.SetIterationTime(seconds.count() / static_cast<double>(num_tiles));  // of one tile
