@@ -19,6 +19,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -72,10 +73,12 @@ bool LeaseOnce(Residency& residency, TileIndex tile) {
 }
 
 // Tiles that rest on NVMe, and pinned memory for `num_frames` of them.
-Residency MakeResidency(uint64_t num_tiles, uint64_t num_frames) {
+Residency MakeResidency(uint64_t num_tiles, uint64_t num_frames,
+                        std::optional<Tier> rest = std::nullopt) {
   ResidencyOptions options;
   options.pinned_bytes = num_frames * kTileBytes;
   options.has_store = true;
+  options.placement[static_cast<size_t>(Role::kParameter)] = rest;
   options.describe = [](TileIndex) { return std::string("a tile"); };
   Residency residency(std::move(options));
   for (uint64_t i = 0; i < num_tiles; ++i) {
@@ -126,6 +129,21 @@ void BM_ResidencyEvict(benchmark::State& state) {
   for (auto _ : state) {
     if (!LeaseOnce(residency, tile)) return state.SkipWithError("no lease");
     tile = static_cast<TileIndex>((tile + 1) % num_tiles);
+  }
+}
+
+// The first lease of a tile that rests in pinned memory: it takes the frame that it keeps, beside
+// those taken before.
+void BM_ResidencyHome(benchmark::State& state) {
+  const auto num_tiles = static_cast<uint64_t>(state.range(0));
+  for (auto _ : state) {
+    Residency residency = MakeResidency(num_tiles, num_tiles, /*rest=*/Tier::kPinned);
+    const auto start = std::chrono::steady_clock::now();
+    for (TileIndex tile = 0; tile < num_tiles; ++tile) {
+      if (!LeaseOnce(residency, tile)) return state.SkipWithError("no lease");
+    }
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    state.SetIterationTime(seconds.count() / static_cast<double>(num_tiles));  // of one tile
   }
 }
 
@@ -217,6 +235,7 @@ void RegisterBenchmarks() {
   for (const Bench& bench : {Bench{"Residency/add_tile", BM_ResidencyAddTile, 3, kMillions, true},
                              Bench{"Residency/lease", BM_ResidencyLease, 100'000, kMillions},
                              Bench{"Residency/evict", BM_ResidencyEvict, 3'000, kMillions},
+                             Bench{"Residency/home", BM_ResidencyHome, 1, kMillions, true},
                              Bench{"Engine/add_tile", BM_EngineAddTile, 3, kInMemory, true},
                              Bench{"Engine/lease", BM_EngineLease, 100'000, kInMemory},
                              Bench{"Engine/evict", BM_EngineEvict, 1'000, kInMemory}}) {

@@ -29,6 +29,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "io/store/store_impl.h"
+#include "src/base/bytes.h"
 #include "src/base/status_macros.h"
 
 namespace spillway::io {
@@ -128,11 +129,12 @@ absl::StatusOr<std::vector<std::optional<uint64_t>>> StoreImpl::MatchTensors() {
     if (!there) continue;
     if (ledger_.is_transient(tensor) || there->record.description != here.description ||
         there->record.num_pages != here.num_pages) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "restore: tensor ", here.name, " is ", there->record.description, " with ",
-          there->record.num_pages, " pages in the snapshot, but ", here.description, " with ",
-          here.num_pages, " pages", ledger_.is_transient(tensor) ? ", transient," : "",
-          " here; restore before such tensors are added"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("restore: tensor ", here.name, " is ", there->record.description, " with ",
+                       base::FormatCount(there->record.num_pages, "page"), " in the snapshot, but ",
+                       here.description, " with ", base::FormatCount(here.num_pages, "page"),
+                       ledger_.is_transient(tensor) ? ", transient," : "",
+                       " here; restore before such tensors are added"));
     }
     ids[tensor] = there->id;
   }

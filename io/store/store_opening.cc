@@ -27,6 +27,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "src/base/bytes.h"
 #include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
 
@@ -114,9 +115,9 @@ std::string RightOrder(const Folders& folders, const Identities& identities) {
 absl::Status CheckFoldersBelongTogether(const Folders& folders, const Identities& identities) {
   for (size_t i = 0; i < folders.size(); ++i) {
     if (!identities[i]) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(folders[i].path(), " does not belong to the store in ", folders[0].path(),
-                       ", which has ", identities[0]->num_folders, " folder(s); name these alone"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          folders[i].path(), " does not belong to the store in ", folders[0].path(), ", which has ",
+          base::FormatCount(identities[0]->num_folders, "folder"), ": name no others"));
     }
     if (identities[i]->store_id != identities[0]->store_id) {
       return absl::InvalidArgumentError(
@@ -125,10 +126,10 @@ absl::Status CheckFoldersBelongTogether(const Folders& folders, const Identities
                        "; name the folders of one store"));
     }
     if (identities[i]->num_folders != folders.size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(folders[i].path(), " is folder ", identities[i]->index + 1,
-                       " of a store that has ", identities[i]->num_folders, " folders; ",
-                       folders.size(), " were named: name all of them"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          folders[i].path(), " is folder ", identities[i]->index + 1, " of a store that has ",
+          base::FormatCount(identities[i]->num_folders, "folder"), "; ", folders.size(),
+          folders.size() == 1 ? " was" : " were", " named: name them all, and no others"));
     }
   }
   for (size_t i = 0; i < folders.size(); ++i) {
@@ -230,8 +231,9 @@ absl::StatusOr<std::unique_ptr<Catalog>> OpenCatalog(const StoreFolder& folder) 
   if (!identity || meta.store_id != identity->store_id ||
       meta.num_folders != identity->num_folders) {
     return absl::DataLossError(absl::StrCat(catalog->path(), " is the catalog of store ",
-                                            meta.store_id, " with ", meta.num_folders,
-                                            " folder(s), not of the store whose folder it lies in; "
+                                            meta.store_id, " with ",
+                                            base::FormatCount(meta.num_folders, "folder"),
+                                            ", not of the store whose folder it lies in; "
                                             "put the right catalog back"));
   }
   return catalog;
@@ -262,16 +264,20 @@ absl::StatusOr<OpenedStore> OpenOrMakeStore(const StoreOptions& options) {
 
   SPILLWAY_ASSIGN_OR_RETURN(const Identities identities, ReadIdentities(opened.folders));
   SPILLWAY_ASSIGN_OR_RETURN(const Found found, Look(opened.folders, identities));
+  const auto cure = [&](const char* what) {
+    return options.scratch ? std::string("remove it (spillway remove), or choose another folder")
+                           : absl::StrCat("add --resume (OpenMode::kOpenOrCreate) to ", what,
+                                          ", or choose another folder");
+  };
   if (found == Found::kStore && (options.must_not_exist || options.scratch)) {
     return absl::FailedPreconditionError(
         absl::StrCat("there is a store in ", opened.folders[0].path(), " already (",
-                     identities[0]->store_id, "); resume from it, or choose another folder"));
+                     identities[0]->store_id, "); ", cure("go on from it")));
   }
   if (found == Found::kLeftovers && (options.must_not_exist || options.scratch)) {
     return absl::FailedPreconditionError(
         absl::StrCat("there is a half-made store in ", opened.folders[0].path(),
-                     " already; it holds no commit: resume from it, which starts over, or choose "
-                     "another folder"));
+                     " already, without a commit; ", cure("start over in it")));
   }
   if (found != Found::kStore) {
     if (!options.create) return NoStore(opened.folders, ": what lies there was never finished");

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "io/store/store_opening.h"
 #include "io/store/witness.h"
+#include "src/base/bytes.h"
 #include "src/base/status_macros.h"
 
 namespace spillway::io {
@@ -68,8 +69,8 @@ absl::Status StoreView::OpenCatalog() {
   const CatalogMeta& meta = catalog_->meta();
   if (meta.store_id != identities_[0].store_id || meta.num_folders != identities_.size()) {
     return absl::DataLossError(absl::StrCat(path, " is the catalog of store ", meta.store_id,
-                                            " with ", meta.num_folders,
-                                            " folder(s), not of the store whose folder it lies "
+                                            " with ", base::FormatCount(meta.num_folders, "folder"),
+                                            ", not of the store whose folder it lies "
                                             "in; put the right catalog back"));
   }
   SPILLWAY_ASSIGN_OR_RETURN(const auto last, catalog_->ReadCommit());

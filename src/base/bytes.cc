@@ -43,6 +43,10 @@ std::string FormatBytes(uint64_t bytes) {
   return text.data();
 }
 
+std::string FormatCount(uint64_t count, std::string_view noun) {
+  return absl::StrCat(count, " ", std::string(noun), count == 1 ? "" : "s");
+}
+
 absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
   const auto bad = [&] {
     return absl::InvalidArgumentError(

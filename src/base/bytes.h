@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sizes as people write and read them. GiB is not GB.
+// Sizes and counts as people write and read them. GiB is not GB.
 
 #ifndef SPILLWAY_BASE_BYTES_H_
 #define SPILLWAY_BASE_BYTES_H_
@@ -22,6 +22,9 @@ constexpr uint64_t RoundUp(uint64_t value, uint64_t multiple) {
 
 // "17 B", "64.0 KiB", "1.5 GiB".
 std::string FormatBytes(uint64_t bytes);
+
+// "1 folder", "2 folders"; for nouns that take an s.
+std::string FormatCount(uint64_t count, std::string_view noun);
 
 // "123", "48MiB", "1.5GiB", "8GB", with or without a space or a final B; a bare number is bytes.
 // InvalidArgument says what was given and what is accepted.

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "src/base/bytes.h"
 #include "src/base/clock.h"
 #include "src/base/status_macros.h"
 
@@ -215,9 +216,9 @@ absl::Status Mover::Flush() {
 absl::Status Mover::CheckIdle(std::string_view what) {
   const absl::string_view operation(what.data(), what.size());
   if (residency_.num_leases() > 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(operation, " with ", residency_.num_leases(), " leases held (",
-                     absl::StrJoin(residency_.LeaseNames(8), ", "), "): release them first"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        operation, " with ", base::FormatCount(residency_.num_leases(), "lease"), " held (",
+        absl::StrJoin(residency_.LeaseNames(8), ", "), "): release them first"));
   }
   if (!residency_.in_use()) return absl::OkStatus();
   return absl::FailedPreconditionError(

@@ -311,7 +311,7 @@ class Residency {
   };
   Window FindWindow(Tier tier, uint64_t size_bytes, uint64_t position) const;
   Window FindWindowFrom(uint64_t from, Tier tier, uint64_t size_bytes, uint64_t position) const;
-  Window FindLowestWindow(Tier tier, uint64_t size_bytes) const;
+  Window FindLowestWindow(Tier tier, uint64_t size_bytes);
   enum class Leave : uint8_t { kNow, kLater, kNever };
   Leave CanLeave(const ArenaMap::Segment& segment, Tier tier, uint64_t position,
                  double* cost) const;
@@ -359,6 +359,7 @@ class Residency {
   uint64_t places_begin_ = 0;  // of own places, from the top of pinned memory
   // The bottom of each arena, which is left to the frames that stay.
   std::array<uint64_t, 2> homes_bytes_ = {};
+  std::array<uint64_t, 2> homes_until_ = {};  // from the bottom on, frames that stay, without a gap
   std::array<uint64_t, 2> claimed_until_ = {};  // where the last claim ends: the next search begins
   std::map<ClaimKey, Claim> claims_;
   UseQueue uses_;

@@ -128,11 +128,21 @@ Residency::Window Residency::FindWindow(Tier tier, uint64_t size_bytes, uint64_t
 }
 
 // For a frame that stays: the first window without a lease, whatever leaving costs, so that such
-// frames lie one beside the other. It may have to be waited for.
-Residency::Window Residency::FindLowestWindow(Tier tier, uint64_t size_bytes) const {
+// frames lie one beside the other. It may have to be waited for. Those that lie at the bottom
+// without a gap are gone past once, not for each that follows.
+Residency::Window Residency::FindLowestWindow(Tier tier, uint64_t size_bytes) {
+  const ArenaMap& arena = arenas_[At(tier)];
+  uint64_t& row_end = homes_until_[At(tier)];
+  auto it = arena.At(row_end);
+  const auto is_home = [&](const ArenaMap::Segment& segment) {
+    return segment.kind == ArenaMap::Kind::kFrame && IsHome(tiles_[segment.tile], tier);
+  };
+  for (; it != arena.segments().end() && is_home(it->second); ++it)
+    row_end = it->first + it->second.size_bytes;
   Window window;
   uint64_t bytes = 0;
-  for (const auto& [offset, segment] : arenas_[At(tier)].segments()) {
+  for (; it != arena.segments().end(); ++it) {
+    const auto& [offset, segment] = *it;
     double cost = 0;
     const Leave leave = CanLeave(segment, tier, /*position=*/0, &cost);
     if (leave == Leave::kNever) {

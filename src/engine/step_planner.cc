@@ -3,6 +3,7 @@
 #include "src/engine/step_planner.h"
 
 #include <algorithm>
+#include <future>
 #include <numeric>
 #include <utility>
 
@@ -54,8 +55,11 @@ absl::StatusOr<std::shared_ptr<const StepPlan>> StepPlanner::EndStep(
   const uint64_t before = std::exchange(last_, 0);
   if (std::exchange(is_too_long_, false)) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("a step of more than ", MostEvents(),
-                     " leases and releases is not planned: call EndStep after each step"));
+        absl::StrCat("more than ", MostEvents(), " leases and releases since the last EndStep (",
+                     kEventsATile, " for each of ", num_tiles_, " tiles, and ", kMoreEvents,
+                     ") are not written down: call EndStep after each step; if one step has more, "
+                     "give it fewer micro-batches, or take all of them through a layer before the "
+                     "next (train --accumulation-order layer)"));
   }
   SPILLWAY_RETURN_IF_ERROR(plan::Validate(trace));
   const uint64_t fingerprint = plan::Fingerprint(trace);
@@ -91,11 +95,16 @@ TimeBound StepPlanner::BoundTime(const plan::Rates& rates) const {
 }
 
 absl::Status StepPlanner::MakePlan(Known* step) {
+  // The bounds take half as long as the plan: beside it, or after it where no thread is to be had.
+  auto bounding = std::async(std::launch::async | std::launch::deferred, [this, step] {
+    const plan::BytesBound bytes = plan::BoundBytes(step->trace, options_);
+    return std::pair(bytes, plan::SecondsBound(step->trace, options_, bytes));
+  });
   SPILLWAY_ASSIGN_OR_RETURN(plan::Plan plan, plan::MakePlan(step->trace, options_));
-  const plan::BytesBound bound = plan::BoundBytes(step->trace, options_);
+  auto [bytes, seconds] = bounding.get();
   ++plans_made_;
-  step->bound.emplace(step->trace, options_, bound);
-  step->plan = std::make_shared<const StepPlan>(StepPlan{step->trace, std::move(plan), bound});
+  step->bound = std::move(seconds);
+  step->plan = std::make_shared<const StepPlan>(StepPlan{step->trace, std::move(plan), bytes});
   return absl::OkStatus();
 }
 

@@ -73,8 +73,10 @@ class StepPlanner {
     std::optional<plan::SecondsBound> bound;
   };
 
-  // Far more than a step with many micro-batches has.
-  size_t MostEvents() const { return 256 * num_tiles_ + 4096; }
+  // A step in which some hundred micro-batches lease every tile has more; so has what goes on where
+  // nobody calls EndStep.
+  static constexpr size_t kEventsATile = 256, kMoreEvents = 4096;
+  size_t MostEvents() const { return kEventsATile * num_tiles_ + kMoreEvents; }
   Known& Expected(uint64_t last);
   absl::Status MakePlan(Known* step);
 

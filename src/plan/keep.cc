@@ -38,9 +38,9 @@ void ForGaps(const Keeping& keeping, const Epoch& epoch, const Visit& visit) {
 
 // Epochs as a whole, and each gap of a dirty one that saves a read alone.
 std::vector<Candidate> FindCandidates(const Keeping& keeping) {
-  std::vector<Epoch> epochs;
-  for (TileIndex tile = 0; tile < keeping.num_tiles(); ++tile) EpochsOf(keeping, tile, &epochs);
+  const std::vector<Epoch> epochs = AllEpochs(keeping);
   std::vector<Candidate> candidates;
+  candidates.reserve(epochs.size());
   for (const Epoch& epoch : epochs) {
     candidates.push_back({epoch});
     if (!epoch.dirty || epoch.num_gaps == 1) continue;
@@ -94,11 +94,11 @@ class Planner {
       Try([&](const Candidate& candidate) {
         return Saves(candidate.epoch) / static_cast<float>(candidate.length + 1);
       });
-    const Prices prices = FindPrices(keeping_, capacity_, kPricedTimes);
+    const std::vector<float> shares = KeptShares(keeping_, capacity_, kPricedTimes);
     const auto share = [&](const Candidate& candidate) {
       float least = 1;
       ForGaps(keeping_, candidate.epoch,
-              [&](uint32_t gap) { least = std::min(least, prices.share[gap]); });
+              [&](uint32_t gap) { least = std::min(least, shares[gap]); });
       return least;
     };
     Try(share);

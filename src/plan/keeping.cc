@@ -95,6 +95,13 @@ void EpochsOf(const Keeping& keeping, TileIndex tile, std::vector<Epoch>* epochs
   }
 }
 
+std::vector<Epoch> AllEpochs(const Keeping& keeping) {
+  std::vector<Epoch> epochs;
+  epochs.reserve(keeping.uses.size());
+  for (TileIndex tile = 0; tile < keeping.num_tiles(); ++tile) EpochsOf(keeping, tile, &epochs);
+  return epochs;
+}
+
 TierBytes Cost(const Keeping& keeping, const Kept& kept) {
   TierBytes cost;
   std::vector<Epoch> epochs;

@@ -96,6 +96,7 @@ struct Epoch {
 };
 // Of one tile; a gap that leaves is in none.
 void EpochsOf(const Keeping& keeping, TileIndex tile, std::vector<Epoch>* epochs);
+std::vector<Epoch> AllEpochs(const Keeping& keeping);  // tile by tile
 
 struct TierBytes {
   uint64_t up = 0;    // from the tier below

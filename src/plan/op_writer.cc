@@ -14,10 +14,7 @@ namespace {
 std::vector<bool> WritesAfter(const TierPlan& pinned) {
   std::vector<bool> writes(pinned.keeping.uses.size());
   for (size_t u = 0; u < writes.size(); ++u) writes[u] = pinned.keeping.uses[u].forced_write;
-  std::vector<Epoch> epochs;
-  for (TileIndex tile = 0; tile < pinned.keeping.num_tiles(); ++tile)
-    EpochsOf(pinned.keeping, tile, &epochs);
-  for (const Epoch& epoch : epochs) {
+  for (const Epoch& epoch : AllEpochs(pinned.keeping)) {
     if (!epoch.dirty) continue;
     bool all = true;
     uint32_t gap = epoch.first_gap;
@@ -38,7 +35,10 @@ class OpVisitor : public TileVisitor {
         device_(device),
         pinned_(pinned),
         writes_after_(WritesAfter(pinned)),
-        has_store_(has_store) {}
+        has_store_(has_store) {
+    ops_.reserve(device.keeping.uses.size() + pinned.keeping.uses.size());
+    positions_.reserve(ops_.capacity());
+  }
 
   void BeginTile(TileIndex tile) {
     tile_ = tile;

@@ -57,7 +57,19 @@ struct PricedGap {
   bool saves_read = false;
 };
 
-// The gaps of some of a tier's epochs.
+// Visits the gaps of an epoch in order.
+template <typename Visit>
+void ForGaps(const Keeping& keeping, const Times& times, const Epoch& epoch, const Visit& visit) {
+  uint32_t u = epoch.first_gap;
+  for (uint32_t i = 0; i < epoch.num_gaps; ++i, u = keeping.Next(u)) {
+    const uint32_t begin = keeping.uses[u].end, end = keeping.uses[keeping.Next(u)].begin;
+    PricedGap gap{u, times.Of(begin), times.Of(end), end < begin, keeping.SavesRead(u)};
+    if (gap.hollow) std::swap(gap.first, gap.end);
+    visit(gap);
+  }
+}
+
+// The gaps of some of a tier's epochs, which the search looks at many times.
 struct PricedGaps {
   struct Group {
     double bytes = 0;
@@ -75,13 +87,7 @@ PricedGaps GapsOf(const Keeping& keeping, const std::vector<Epoch>& epochs, cons
   PricedGaps priced;
   for (const Epoch& epoch : epochs) {
     const auto first = static_cast<uint32_t>(priced.gaps.size());
-    uint32_t u = epoch.first_gap;
-    for (uint32_t i = 0; i < epoch.num_gaps; ++i, u = keeping.Next(u)) {
-      const uint32_t begin = keeping.uses[u].end, end = keeping.uses[keeping.Next(u)].begin;
-      PricedGap gap{u, times.Of(begin), times.Of(end), end < begin, keeping.SavesRead(u)};
-      if (gap.hollow) std::swap(gap.first, gap.end);
-      priced.gaps.push_back(gap);
-    }
+    ForGaps(keeping, times, epoch, [&](const PricedGap& gap) { priced.gaps.push_back(gap); });
     const auto bytes = static_cast<double>(keeping.UseBytes(epoch.first_gap));
     priced.groups.push_back(
         {weight * bytes, first, static_cast<uint32_t>(priced.gaps.size()), epoch.dirty});
@@ -277,68 +283,49 @@ class Search {
   std::vector<double> gap_share_;  // of one epoch: of each gap if they are not kept together
 };
 
-// What no way of keeping beats at these prices, without what moves in any case.
-double Bound(const PricedGaps& priced, const Times& times, const std::vector<double>& price) {
-  const std::vector<double> sum = Sums(price);
-  double bound = 0;
-  for (const PricedGaps::Group& group : priced.groups) {
-    double all = 0, some = group.dirty ? 1 : 0;
-    for (uint32_t g = group.first; g < group.end; ++g) {
-      const double cost = CostOf(priced.gaps[g], sum);
-      all += cost;
-      if (priced.gaps[g].saves_read) some += std::min(cost, 1.0);
-    }
-    bound += group.bytes * (group.dirty ? std::min(all, some) : some);
-  }
-  for (size_t t = 0; t < times.size(); ++t) bound -= price[t] * times.room[t];
-  return bound;
-}
+// The search's result, and what it was found for.
+struct Found {
+  Times times;
+  std::vector<Epoch> epochs;
+  std::vector<double> price;
+};
 
-std::vector<float> Shares(const PricedGaps& priced, const std::vector<double>& price,
-                          size_t num_uses) {
-  const std::vector<double> sum = Sums(price);
-  const Softened soft{kSharpest};
-  std::vector<float> shares(num_uses);
-  for (const PricedGaps::Group& group : priced.groups) {
-    double all = 0, some = 1, whole = 0;
-    for (uint32_t g = group.first; g < group.end; ++g) {
-      const double cost = CostOf(priced.gaps[g], sum);
-      double alone = 0;
-      all += cost;
-      if (priced.gaps[g].saves_read) some += soft.Least(cost, 1, &alone);
-      shares[priced.gaps[g].use] = static_cast<float>(alone);
-    }
-    if (!group.dirty) continue;
-    soft.Least(all, some, &whole);
-    for (uint32_t g = group.first; g < group.end; ++g) {
-      float& share = shares[priced.gaps[g].use];
-      share = static_cast<float>(whole + (1 - whole) * static_cast<double>(share));
-    }
+Found FindPrices(const Keeping& keeping, uint64_t capacity, uint32_t max_times) {
+  Found found{ChooseTimes(keeping, capacity, max_times), AllEpochs(keeping), {}};
+  size_t num_gaps = 0;
+  for (const Epoch& epoch : found.epochs) num_gaps += epoch.num_gaps;
+  if (num_gaps <= kMaxGapsLookedAt) {
+    found.price = Search(GapsOf(keeping, found.epochs, found.times, 1), found.times).Run();
+    return found;
   }
-  return shares;
+  std::minstd_rand dice(1);
+  const double share = static_cast<double>(kMaxGapsLookedAt) / static_cast<double>(num_gaps);
+  std::vector<Epoch> some;
+  for (const Epoch& epoch : found.epochs) {
+    if (std::generate_canonical<float, 16>(dice) < share) some.push_back(epoch);
+  }
+  found.price = Search(GapsOf(keeping, some, found.times, 1 / share), found.times).Run();
+  return found;
 }
 
 }  // namespace
 
-Prices FindPrices(const Keeping& keeping, uint64_t capacity, uint32_t max_times) {
-  const Times times = ChooseTimes(keeping, capacity, max_times);
-  std::vector<Epoch> epochs;
-  for (TileIndex tile = 0; tile < keeping.num_tiles(); ++tile) EpochsOf(keeping, tile, &epochs);
-  const PricedGaps priced = GapsOf(keeping, epochs, times, 1);
-  std::vector<double> price;
-  if (priced.gaps.size() <= kMaxGapsLookedAt) {
-    price = Search(priced, times).Run();
-  } else {
-    std::minstd_rand dice(1);
-    const double share =
-        static_cast<double>(kMaxGapsLookedAt) / static_cast<double>(priced.gaps.size());
-    std::vector<Epoch> some;
-    for (const Epoch& epoch : epochs) {
-      if (std::generate_canonical<float, 16>(dice) < share) some.push_back(epoch);
-    }
-    price = Search(GapsOf(keeping, some, times, 1 / share), times).Run();
+double LeastBytes(const Keeping& keeping, uint64_t capacity, uint32_t max_times) {
+  const Found found = FindPrices(keeping, capacity, max_times);
+  const std::vector<double> sum = Sums(found.price);
+  double least = 0;
+  for (const Epoch& epoch : found.epochs) {
+    double all = 0, some = epoch.dirty ? 1 : 0;
+    ForGaps(keeping, found.times, epoch, [&](const PricedGap& gap) {
+      const double cost = CostOf(gap, sum);
+      all += cost;
+      if (gap.saves_read) some += std::min(cost, 1.0);
+    });
+    const auto bytes = static_cast<double>(keeping.UseBytes(epoch.first_gap));
+    least += bytes * (epoch.dirty ? std::min(all, some) : some);
   }
-  Prices prices;
+  for (size_t t = 0; t < found.times.size(); ++t) least -= found.price[t] * found.times.room[t];
+  // What moves in any case.
   double constant = 0;
   for (uint32_t u = 0; u < keeping.uses.size(); ++u) {
     const Use& use = keeping.uses[u];
@@ -346,9 +333,30 @@ Prices FindPrices(const Keeping& keeping, uint64_t capacity, uint32_t max_times)
     if (use.leaves && keeping.SavesRead(u)) constant += bytes;
     if (use.forced_write) constant += bytes;
   }
-  prices.bound_bytes = constant + std::max(0.0, Bound(priced, times, price));
-  prices.share = Shares(priced, price, keeping.uses.size());
-  return prices;
+  return constant + std::max(0.0, least);
+}
+
+std::vector<float> KeptShares(const Keeping& keeping, uint64_t capacity, uint32_t max_times) {
+  const Found found = FindPrices(keeping, capacity, max_times);
+  const std::vector<double> sum = Sums(found.price);
+  const Softened soft{kSharpest};
+  std::vector<float> shares(keeping.uses.size());
+  for (const Epoch& epoch : found.epochs) {
+    double all = 0, some = 1, whole = 0;
+    ForGaps(keeping, found.times, epoch, [&](const PricedGap& gap) {
+      const double cost = CostOf(gap, sum);
+      double alone = 0;
+      all += cost;
+      if (gap.saves_read) some += soft.Least(cost, 1, &alone);
+      shares[gap.use] = static_cast<float>(alone);
+    });
+    if (!epoch.dirty) continue;
+    soft.Least(all, some, &whole);
+    uint32_t u = epoch.first_gap;
+    for (uint32_t i = 0; i < epoch.num_gaps; ++i, u = keeping.Next(u))
+      shares[u] = static_cast<float>(whole + (1 - whole) * static_cast<double>(shares[u]));
+  }
+  return shares;
 }
 
 }  // namespace spillway::plan

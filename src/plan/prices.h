@@ -14,14 +14,12 @@
 
 namespace spillway::plan {
 
-struct Prices {
-  double bound_bytes = 0;  // no way of keeping within the capacity moves fewer
-  // By use: how much of its gap is kept, from 0 to 1, where keeping costs least at these prices.
-  std::vector<float> share;
-};
+// No way of keeping within the capacity moves fewer bytes. At more times at which room has a price
+// the bound is tighter; it is true with any.
+double LeastBytes(const Keeping& keeping, uint64_t capacity, uint32_t max_times);
 
-// At more times at which room has a price the bound is tighter; it is true with any.
-Prices FindPrices(const Keeping& keeping, uint64_t capacity, uint32_t max_times);
+// By use: how much of its gap is kept, from 0 to 1, where keeping costs least.
+std::vector<float> KeptShares(const Keeping& keeping, uint64_t capacity, uint32_t max_times);
 
 }  // namespace spillway::plan
 

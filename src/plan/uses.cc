@@ -12,6 +12,9 @@ using Kind = TraceEvent::Kind;
 Keeping EmptyKeeping(const Trace& trace, uint64_t frame_alignment) {
   Keeping keeping;
   keeping.num_positions = BeforeEvent(static_cast<uint32_t>(trace.events.size()));
+  keeping.size_bytes.reserve(trace.tiles.size());
+  keeping.first.reserve(trace.tiles.size() + 1);
+  keeping.uses.reserve(trace.events.size());
   for (const TraceTile& tile : trace.tiles)
     keeping.size_bytes.push_back(base::RoundUp(tile.size_bytes, frame_alignment));
   keeping.first.push_back(0);

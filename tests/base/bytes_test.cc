@@ -21,6 +21,12 @@ uint64_t Parsed(std::string_view text) {
   return bytes.value_or(std::numeric_limits<uint64_t>::max() - 1);
 }
 
+TEST(FormatCount, OneIsSingular) {
+  EXPECT_EQ(FormatCount(0, "folder"), "0 folders");
+  EXPECT_EQ(FormatCount(1, "folder"), "1 folder");
+  EXPECT_EQ(FormatCount(2, "folder"), "2 folders");
+}
+
 TEST(ParseBytes, ABareNumberIsBytesAndNeedsNoAlignment) {
   EXPECT_EQ(Parsed("0"), 0u);
   EXPECT_EQ(Parsed("123"), 123u);

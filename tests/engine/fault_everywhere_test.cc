@@ -326,7 +326,7 @@ TEST_P(FaultEverywhereTest, SameNumbersOrOneErrorAndTheLastCommit) {
   bool was_met = true;
   int points = 0;
   for (uint64_t at = IsExhaustive() ? 0 : random() % 16; was_met;
-       at += IsExhaustive() ? 1 : 1 + random() % 80) {
+       at += IsExhaustive() ? 1 : 1 + random() % (80 * kSampleShare)) {
     Empty();
     const std::string wrong = RunWith(at, &was_met);
     ASSERT_EQ(wrong, "") << "request " << at;

@@ -217,6 +217,21 @@ TEST(Accumulation, OfVeryManyMicroBatchesAPartIsPlanned) {
   EXPECT_THAT(ended.err, HasSubstr("a step of 4096 of them as planned"));
 }
 
+TEST(Accumulation, OfStepsTooLongToPlanItIsSaidOnceWithTheCure) {
+  const Training training;
+  nlohmann::json config = TinyConfig();
+  config["num_hidden_layers"] = 12;
+  WriteTinyModel(training.model(), config);
+  const Ended ended = RunCommand(training.TrainInStore(2) + InOrder("micro-batch") +
+                                 Arguments{"--accumulate", "400", "--durability", "none"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const size_t note = ended.err.find("not planned");
+  ASSERT_NE(note, std::string::npos) << ended.err;
+  EXPECT_EQ(ended.err.find("not planned", note + 1), std::string::npos) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("fewer micro-batches"));
+  EXPECT_THAT(ended.err, HasSubstr("--accumulation-order layer"));
+}
+
 TEST(Accumulation, AutoTakesTheOrderThatThereIsRoomFor) {
   const Training training;
   const Arguments arguments = training.Train(1) + Arguments{"--accumulate", "8"};

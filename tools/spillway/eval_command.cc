@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
+#include "src/base/bytes.h"
 #include "src/base/status_macros.h"
 #include "tools/hf/config.h"
 #include "tools/spillway/arguments.h"
@@ -55,12 +56,12 @@ absl::Status RunEval(const EvalFlags& flags) {
       const trainer::Evaluation evaluation,
       trainer::Evaluate(loaded.model.get(), *data, sequence, flags.num_windows, &stop));
   if (evaluation.windows < flags.num_windows) {
-    absl::FPrintF(stderr, "note: the text has %d windows of %d tokens; all were taken\n",
-                  evaluation.windows, sequence);
+    absl::FPrintF(stderr, "note: the text has %s of %d tokens; all were taken\n",
+                  base::FormatCount(evaluation.windows, "window"), sequence);
   }
   if (!flags.json) {
-    absl::PrintF("loss %.6f over %d windows of %d tokens, %.1f s\n", evaluation.loss,
-                 evaluation.windows, sequence, evaluation.seconds);
+    absl::PrintF("loss %.6f over %s of %d tokens, %.1f s\n", evaluation.loss,
+                 base::FormatCount(evaluation.windows, "window"), sequence, evaluation.seconds);
     return absl::OkStatus();
   }
   nlohmann::ordered_json json = {{"v", 1},

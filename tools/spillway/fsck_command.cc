@@ -100,13 +100,14 @@ void PrintText(const io::StoreCheckReport& report, bool repaired) {
   if (report.damage > report.findings.size()) {
     absl::PrintF("and %d more\n", report.damage - report.findings.size());
   }
-  absl::PrintF("%d tensors, %d pages in %d extents, %d snapshots; %s used, %s free, %s read\n",
-               report.tensors, report.pages, report.extents, report.snapshots,
-               base::FormatBytes(report.used_bytes), base::FormatBytes(report.free_bytes),
-               base::FormatBytes(report.read_bytes));
+  absl::PrintF(
+      "%s, %s in %s, %s; %s used, %s free, %s read\n", base::FormatCount(report.tensors, "tensor"),
+      base::FormatCount(report.pages, "page"), base::FormatCount(report.extents, "extent"),
+      base::FormatCount(report.snapshots, "snapshot"), base::FormatBytes(report.used_bytes),
+      base::FormatBytes(report.free_bytes), base::FormatBytes(report.read_bytes));
   if (!report.orphans.empty()) {
-    absl::PrintF("%s that nothing names, in %d places: %s\n",
-                 base::FormatBytes(report.orphan_bytes), report.orphans.size(),
+    absl::PrintF("%s that nothing names, in %s: %s\n", base::FormatBytes(report.orphan_bytes),
+                 base::FormatCount(report.orphans.size(), "place"),
                  repaired ? "given back" : "harmless; --repair gives them back");
   }
   if (report.damage == 0) absl::PrintF("whole\n");
@@ -137,7 +138,7 @@ absl::Status RunFsck(const FsckFlags& flags) {
   }
   if (report->damage == 0) return absl::OkStatus();
   return absl::DataLossError(absl::StrFormat(
-      "the store is damaged in %d places%s", report->damage,
+      "the store is damaged in %s%s", base::FormatCount(report->damage, "place"),
       flags.repair ? "; nothing was repaired: that is for a store that is whole" : ""));
 }
 

@@ -62,8 +62,8 @@ absl::StatusOr<std::vector<StoreFolder>> LockFolders(const std::vector<std::stri
       }
       if ((*identity)->num_folders != names.size()) {
         return absl::InvalidArgumentError(
-            absl::StrFormat("%s is one of %d folders of its store; name all of them", name,
-                            (*identity)->num_folders));
+            absl::StrFormat("%s is of a store that has %s; name all of them, and no others", name,
+                            base::FormatCount((*identity)->num_folders, "folder")));
       }
       first = **identity;
     } else if (!identity.ok() && !folder.HasIdentityOfOurs()) {
@@ -93,14 +93,14 @@ absl::Status RunRemove(const RemoveFlags& flags) {
     }
   }
   if (!flags.yes) {
-    return UsageError(absl::StrFormat("nothing was removed: --yes removes these %d files, %s",
-                                      count, base::FormatBytes(bytes)));
+    return UsageError(absl::StrFormat("nothing was removed: --yes removes %s, %s",
+                                      base::FormatCount(count, "file"), base::FormatBytes(bytes)));
   }
   for (StoreFolder& folder : *folders) {
     SPILLWAY_RETURN_IF_ERROR(folder.RemoveStoreFiles());
     folder.Undo();  // the lock file goes with the lock
   }
-  absl::PrintF("%d files removed, %s\n", count, base::FormatBytes(bytes));
+  absl::PrintF("%s removed, %s\n", base::FormatCount(count, "file"), base::FormatBytes(bytes));
   return absl::OkStatus();
 }
 

@@ -134,13 +134,13 @@ Json ToJson(const TrainReport& report) {
 std::string ToText(const TrainReport& report) {
   const trainer::RunSummary& run = report.run;
   const EngineStats& stats = report.stats;
-  std::string text =
-      absl::StrFormat("%s after %d steps (%d now, %d of them skipped): loss %.4f, %.1f tokens/s\n",
-                      std::string(ReasonName(run.reason)), run.step, run.steps_this_run,
-                      run.skipped_this_run, run.last_loss, run.tokens_per_second);
+  std::string text = absl::StrFormat(
+      "%s after %s (%d now, %d of them skipped): loss %.4f, %.1f tokens/s\n",
+      std::string(ReasonName(run.reason)), base::FormatCount(run.step, "step"), run.steps_this_run,
+      run.skipped_this_run, run.last_loss, run.tokens_per_second);
   if (run.last_evaluation) {
-    absl::StrAppendFormat(&text, "validation loss %.4f over %d windows\n",
-                          run.last_evaluation->loss, run.last_evaluation->windows);
+    absl::StrAppendFormat(&text, "validation loss %.4f over %s\n", run.last_evaluation->loss,
+                          base::FormatCount(run.last_evaluation->windows, "window"));
   }
   absl::StrAppendFormat(&text, "peak bytes        %14s%14s%14s\n", "device", "pinned", "nvme");
   for (int role = 0; role < kNumRoles; ++role) {

@@ -203,10 +203,15 @@ absl::StatusOr<TrainReport> Train(const TrainFlags& flags, const Inputs& inputs,
                                state));
 
   std::deque<trainer::StepRecord> steps;  // for the trace
+  bool told_why = false;
   const auto observe = [&](const trainer::StepRecord& record) -> absl::Status {
     if (!flags.trace.empty()) steps.push_back(record);
     if (steps.size() > kTraceSteps) steps.pop_front();
     absl::FPrintF(stderr, "%s\n", trainer::ToPeopleLine(record, *flags.steps));
+    if (!record.plan.not_planned.empty() && !std::exchange(told_why, true))
+      absl::FPrintF(
+          stderr, "note: steps like this one are not planned, and tiles come when asked for: %s\n",
+          record.plan.not_planned);
     return log == nullptr ? absl::OkStatus() : log->Write(record);
   };
   TrainReport report;

@@ -62,6 +62,7 @@ TEST_F(StoreOpeningTest, AnotherNumberOfFoldersIsRefused) {
     StoreOptions options = TwoFolders();
     options.folders = folders;
     EXPECT_TRUE(absl::IsInvalidArgument(OpenError(options))) << OpenError(options);
+    EXPECT_THAT(std::string(OpenError(options).message()), HasSubstr("2 folders"));
   }
   EXPECT_FALSE(std::filesystem::exists(folder_ / "c")) << "what a refused open made is gone again";
 }
@@ -137,9 +138,11 @@ TEST_F(StoreOpeningTest, AnExistingStoreIsRefusedWhereNoneMayBe) {
   MakeStore(options);
   const std::vector<std::string> files = FilesIn(options.folders[0]);
   EXPECT_TRUE(absl::IsFailedPrecondition(OpenError(options))) << OpenError(options);
+  EXPECT_THAT(std::string(OpenError(options).message()), HasSubstr("--resume"));
   options.must_not_exist = false;
   options.scratch = true;
   EXPECT_TRUE(absl::IsFailedPrecondition(OpenError(options))) << OpenError(options);
+  EXPECT_THAT(std::string(OpenError(options).message()), HasSubstr("spillway remove"));
   EXPECT_EQ(FilesIn(options.folders[0]), files);
 }
 
