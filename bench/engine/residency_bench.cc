@@ -73,16 +73,16 @@ bool LeaseOnce(Residency& residency, TileIndex tile) {
 }
 
 // Tiles that rest on NVMe, and pinned memory for `num_frames` of them.
-Residency MakeResidency(uint64_t num_tiles, uint64_t num_frames,
-                        std::optional<Tier> rest = std::nullopt) {
+std::unique_ptr<Residency> MakeResidency(uint64_t num_tiles, uint64_t num_frames,
+                                         std::optional<Tier> rest = std::nullopt) {
   ResidencyOptions options;
   options.pinned_bytes = num_frames * kTileBytes;
   options.has_store = true;
   options.placement[static_cast<size_t>(Role::kParameter)] = rest;
   options.describe = [](TileIndex) { return std::string("a tile"); };
-  Residency residency(std::move(options));
+  auto residency = std::make_unique<Residency>(std::move(options));
   for (uint64_t i = 0; i < num_tiles; ++i) {
-    residency.AddTile(kTileBytes, Role::kParameter, /*transient=*/false, /*stored=*/true);
+    residency->AddTile(kTileBytes, Role::kParameter, /*transient=*/false, /*stored=*/true);
   }
   return residency;
 }
@@ -93,7 +93,7 @@ void BM_ResidencyAddTile(benchmark::State& state) {
   for (auto _ : state) {
     const uint64_t before = AllocatedBytes();
     const auto start = std::chrono::steady_clock::now();
-    Residency residency = MakeResidency(num_tiles, num_tiles);
+    const auto residency = MakeResidency(num_tiles, num_tiles);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     state.SetIterationTime(seconds.count() / static_cast<double>(num_tiles));  // of one tile
     bytes = static_cast<double>(AllocatedBytes() - before);
@@ -104,7 +104,8 @@ void BM_ResidencyAddTile(benchmark::State& state) {
 void BM_ResidencyLease(benchmark::State& state) {
   const auto num_tiles = static_cast<uint64_t>(state.range(0));
   const uint64_t before = AllocatedBytes();
-  Residency residency = MakeResidency(num_tiles, num_tiles);
+  const auto owner = MakeResidency(num_tiles, num_tiles);
+  Residency& residency = *owner;
   for (TileIndex tile = 0; tile < num_tiles; ++tile) {
     if (!LeaseOnce(residency, tile)) return state.SkipWithError("no lease");
   }
@@ -121,7 +122,8 @@ void BM_ResidencyLease(benchmark::State& state) {
 // A lease on an absent tile, with room for half: the tile unused longest is forgotten for it.
 void BM_ResidencyEvict(benchmark::State& state) {
   const auto num_tiles = static_cast<uint64_t>(state.range(0));
-  Residency residency = MakeResidency(num_tiles, num_tiles / 2);
+  const auto owner = MakeResidency(num_tiles, num_tiles / 2);
+  Residency& residency = *owner;
   for (TileIndex tile = 0; tile < num_tiles / 2; ++tile) {
     if (!LeaseOnce(residency, tile)) return state.SkipWithError("no lease");
   }
@@ -137,10 +139,10 @@ void BM_ResidencyEvict(benchmark::State& state) {
 void BM_ResidencyHome(benchmark::State& state) {
   const auto num_tiles = static_cast<uint64_t>(state.range(0));
   for (auto _ : state) {
-    Residency residency = MakeResidency(num_tiles, num_tiles, /*rest=*/Tier::kPinned);
+    const auto residency = MakeResidency(num_tiles, num_tiles, /*rest=*/Tier::kPinned);
     const auto start = std::chrono::steady_clock::now();
     for (TileIndex tile = 0; tile < num_tiles; ++tile) {
-      if (!LeaseOnce(residency, tile)) return state.SkipWithError("no lease");
+      if (!LeaseOnce(*residency, tile)) return state.SkipWithError("no lease");
     }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     state.SetIterationTime(seconds.count() / static_cast<double>(num_tiles));  // of one tile
@@ -200,6 +202,33 @@ void BM_EngineLease(benchmark::State& state) {
   }
 }
 
+// Leases alone, without their ends: 64 readers' at a time, of tiles on the device.
+void BM_EngineAcquire(benchmark::State& state) {
+  constexpr int kTogether = 64;
+  const auto num_tiles = static_cast<uint64_t>(state.range(0));
+  auto tensor = MakeTensor(num_tiles, num_tiles);
+  bool ok = tensor.ok();
+  const auto lease = [&](TileIndex tile, Access access) {
+    return tensor->engine->Acquire(TileRef(tensor->id, tile), access);
+  };
+  for (TileIndex tile = 0; ok && tile < num_tiles; ++tile) ok = lease(tile, Access::kDiscard).ok();
+  std::vector<absl::StatusOr<Lease>> leases;
+  leases.reserve(kTogether);
+  TileIndex tile = 0;
+  for (auto _ : state) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kTogether; ++i) {
+      leases.push_back(lease(tile, Access::kRead));
+      tile = Jump(tile, num_tiles);
+    }
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    state.SetIterationTime(seconds.count() / kTogether);
+    for (const auto& taken : leases) ok = ok && taken.ok();
+    if (!ok) return state.SkipWithError("no lease");
+    leases.clear();
+  }
+}
+
 void BM_EngineEvict(benchmark::State& state) {
   const auto num_tiles = static_cast<uint64_t>(state.range(0));
   auto tensor = MakeTensor(num_tiles, num_tiles / 2);
@@ -237,6 +266,7 @@ void RegisterBenchmarks() {
                              Bench{"Residency/evict", BM_ResidencyEvict, 3'000, kMillions},
                              Bench{"Residency/home", BM_ResidencyHome, 1, kMillions, true},
                              Bench{"Engine/add_tile", BM_EngineAddTile, 3, kInMemory, true},
+                             Bench{"Engine/acquire", BM_EngineAcquire, 3'000, kInMemory, true},
                              Bench{"Engine/lease", BM_EngineLease, 100'000, kInMemory},
                              Bench{"Engine/evict", BM_EngineEvict, 1'000, kInMemory}}) {
     auto* registered = benchmark::RegisterBenchmark(bench.name, bench.function);

@@ -32,8 +32,9 @@
 namespace spillway::io {
 namespace {
 
-constexpr uint32_t kRequestLadder[] = {128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20};
-constexpr size_t kDefaultRequest = 3;
+// Larger ones leave a device too few to work on, and a read too much to wait for.
+constexpr uint32_t kRequestLadder[] = {128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20};
+constexpr size_t kDefaultRequest = 4;
 static_assert(kRequestLadder[kDefaultRequest] == kDefaultRequestBytes);
 // From two on: one under way while the other is looked at.
 constexpr int kDepthLadder[] = {2, 4, 8, 16, 32, 64};

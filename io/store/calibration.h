@@ -3,9 +3,10 @@
 // A short look at a store's device: the request size and the queue depths that it likes, and what
 // they give. The store keeps the result; PageIo and the engine's queues go by it.
 //
-// One idea: of all settings within 3% of the best, the smallest: shallower queues make everything
-// that comes later wait less, and cost nothing here. Smaller requests cost CPU, though, so of the
-// request sizes within 3% only those count that need at most a quarter more CPU than the cheapest.
+// One idea: of all depths within 3% of the best, the smallest: shallower queues make everything
+// that comes later wait less, and cost nothing here. Smaller requests cost CPU, though, and larger
+// ones leave less to overtake, so requests have kDefaultRequestBytes unless another size is clearly
+// faster.
 
 #ifndef SPILLWAY_IO_STORE_CALIBRATION_H_
 #define SPILLWAY_IO_STORE_CALIBRATION_H_

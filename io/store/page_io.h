@@ -34,10 +34,16 @@
 
 namespace spillway::io {
 
-inline constexpr uint32_t kDefaultRequestBytes = 1 << 20;
+inline constexpr uint32_t kDefaultRequestBytes = 2 << 20;
 // A pack, and what is packed: at least two fit.
 inline constexpr uint64_t kPackBytes = 64 * 1024;
 constexpr uint64_t PackedBytes(uint64_t page_bytes) { return std::min(kPackBytes, page_bytes) / 2; }
+
+// For benchmarks, which ask what checksums cost; what is written with kNone fails to verify.
+enum class Checksums : uint8_t {
+  kXxh3,
+  kNone,  // 0 is recorded, and nothing compared
+};
 
 // Thread-compatible: it calls the store and the engine, which must outlive it, on its caller's
 // thread. Nothing else may Reap from the engine.
@@ -55,7 +61,7 @@ class PageIo {
     absl::Status status;
   };
 
-  PageIo(Store* store, IoEngine* io);
+  PageIo(Store* store, IoEngine* io, Checksums checksums = Checksums::kXxh3);
   PageIo(const PageIo&) = delete;
   PageIo& operator=(const PageIo&) = delete;
 
@@ -133,7 +139,7 @@ class PageIo {
   absl::Status MakeWrites(OperationId id, Operation& operation);
   // Adds what moves for a page to the open request, or opens others.
   absl::Status AddPage(OperationId id, Operation& operation, uint64_t page);
-  bool Continues(const IoRequest& piece, uint32_t limit) const;
+  bool Continues(const IoRequest& piece) const;
   void Extend(const IoRequest& piece);
   void Open(const IoRequest& piece, Load load);
   void CloseRequest();
@@ -158,6 +164,7 @@ class PageIo {
   // Constant.
   Store* const store_;
   IoEngine* const io_;
+  const Checksums checksums_;
   const uint64_t page_bytes_;
   const uint64_t pack_bytes_;
   std::vector<uint32_t> request_bytes_;  // by device
@@ -166,7 +173,7 @@ class PageIo {
   std::vector<OperationId> free_operations_;
   std::vector<Load> loads_;  // a request's tag is its load's index
   std::vector<uint32_t> free_loads_;
-  IoRequest open_;                                  // the request that still grows; size 0: none
+  IoRequest open_;                                  // the request that may still grow; size 0: none
   std::vector<IoRequest> closed_;                   // not submitted yet
   std::unique_ptr<std::byte, FreeMemory> staging_;  // made on first use
   std::vector<Pack> packs_;

@@ -39,7 +39,8 @@ Mover::Mover(MoverParts parts, ResidencyOptions options, std::optional<plan::Pol
       recorder_(parts_.timeline_events > 0
                     ? std::make_unique<TimelineRecorder>(parts_.timeline_events, base::NowNs())
                     : nullptr),
-      residency_(std::move(options)) {
+      residency_(std::move(options)),
+      leases_(residency_.leases()) {
   if (policy) {
     planner_ =
         std::make_unique<StepPlanner>(plan::PlanOptions{.device_bytes = parts_.device_bytes,
@@ -48,6 +49,7 @@ Mover::Mover(MoverParts parts, ResidencyOptions options, std::optional<plan::Pol
                                                         .policy = *policy,
                                                         .frame_alignment = kFrameAlignment});
   }
+  tells_when_ = planner_ != nullptr || recorder_ != nullptr;
   if (parts_.store != nullptr)
     pages_ = std::make_unique<io::PageIo>(parts_.store.get(), parts_.io.get());
   const uint64_t slabs = (parts_.pinned->size_bytes() + parts_.slab_bytes - 1) / parts_.slab_bytes;
@@ -57,7 +59,7 @@ Mover::Mover(MoverParts parts, ResidencyOptions options, std::optional<plan::Pol
 Mover::~Mover() {
   if (thread_.joinable()) {
     {
-      MutexLock lock(&mu_);
+      const Entry entry(this);
       residency_.ClearDeclared();
       residency_.LeavePlan(/*deviated=*/false);
       while (!IsQuiet()) quiet_.Wait(&mu_);
@@ -76,7 +78,7 @@ Mover::~Mover() {
 // --- Callers' side ---
 
 TileIndex Mover::AddTile(const TilePlace& place, Role role, bool transient, bool stored) {
-  MutexLock lock(&mu_);
+  const Entry entry(this);
   places_.push_back(place);
   if (planner_ != nullptr) {
     planner_->AddTile({.size_bytes = place.size_bytes,
@@ -90,10 +92,32 @@ TileIndex Mover::AddTile(const TilePlace& place, Role role, bool transient, bool
 }
 
 absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access, bool on_stream) {
+  const auto offset = access == Access::kRead ? leases_.TryTake(tile, tier) : std::nullopt;
+  if (!offset) return AcquireLocked(tile, tier, access, on_stream);
+  leases_.Tell({.tile = tile,
+                .tier = tier,
+                .ns = tells_when_ ? base::NowNs() : 0,
+                .thread = std::this_thread::get_id()});
+  return Granted{.data = Arena(tier) + *offset};
+}
+
+// What a reader did by itself, the machine, the step's trace and the timeline take in now.
+void Mover::HearOfShared() {
+  for (const SharedLease& lease : leases_.TakeTold()) {
+    residency_.Shared(lease.tile, lease.tier);
+    const double seconds = static_cast<double>(lease.ns) * 1e-9;
+    if (plan::TraceRecorder* const trace = Recording())
+      trace->Acquire(lease.tile, lease.tier, Access::kRead, seconds, seconds);
+    if (recorder_ != nullptr) recorder_->Grant(lease.tile, lease.ns, lease.thread);
+  }
+}
+
+absl::StatusOr<Granted> Mover::AcquireLocked(TileIndex tile, Tier tier, Access access,
+                                             bool on_stream) {
   Granted granted;
   uint64_t frame_offset = 0, frame_bytes = 0;
   {
-    MutexLock lock(&mu_);
+    const Entry entry(this);
     SPILLWAY_RETURN_IF_ERROR(residency_.TakeWriteError());
     Waiter waiter;
     const Ticket ticket = next_ticket_++;
@@ -110,17 +134,17 @@ absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access,
     if (trace != nullptr && Recording() != nullptr)
       trace->Acquire(tile, tier, access, asked, base::Now());
     granted = waiter.granted;
-    granted.data = tier == Tier::kDevice ? device_arena_ + residency_.device_offset(tile)
-                                         : parts_.pinned->data() + residency_.pinned_offset(tile);
+    granted.data = Arena(tier) + (tier == Tier::kDevice ? residency_.device_offset(tile)
+                                                        : residency_.pinned_offset(tile));
     frame_offset = residency_.pinned_offset(tile);
     frame_bytes = residency_.size_bytes(tile);
   }
   if (tier != Tier::kPinned) return granted;
-  if (absl::Status status = PrepareFrame(frame_offset, frame_bytes); !status.ok()) {
-    EndLease(tile, tier, access, nullptr);
-    return status;
-  }
-  return granted;
+  absl::Status status = PrepareFrame(frame_offset, frame_bytes);
+  if (status.ok()) return granted;
+  const Entry entry(this);
+  End(tile, tier, access, /*drained=*/false);
+  return status;
 }
 
 absl::Status Mover::WaitFor(Ticket ticket, TileIndex tile, Waiter& waiter) {
@@ -150,49 +174,54 @@ void Mover::Block(Ticket ticket, TileIndex tile, Waiter& waiter) {
 void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::StreamHandle* stream) {
   if (stream != nullptr) {
     {
-      MutexLock lock(&mu_);
+      const Entry entry(this);
       if (auto* trace = Recording()) trace->Release(tile, tier, access, base::Now());
       residency_.BeginDrain(tile, tier, access);
       ++drains_;
     }
     // On a lost device as well: what its kernels did to the bytes is told by whoever moves them.
     auto drained = [this, tile, tier, access](const absl::Status&) {
-      MutexLock lock(&mu_);
-      residency_.EndLease(tile, tier, access, /*drained=*/true);
+      const Entry entry(this);
       if (--drains_ == 0) quiet_.NotifyAll();
-      Dispatch();
+      residency_.LetIn(End(tile, tier, access, /*drained=*/true));
     };
     const absl::Status status = runtime().Notify(*stream, drained);
     if (!status.ok()) drained(status);  // a stream that takes no work has none running
     return;
   }
-  MutexLock lock(&mu_);
-  if (auto* trace = Recording()) trace->Release(tile, tier, access, base::Now());
-  residency_.EndLease(tile, tier, access, /*drained=*/false);
+  const Entry entry(this);
+  residency_.LetIn(End(tile, tier, access, /*drained=*/false));
+}
+
+Residency::Ended Mover::End(TileIndex tile, Tier tier, Access access, bool drained) {
+  plan::TraceRecorder* const trace = drained ? nullptr : Recording();
+  if (trace != nullptr) trace->Release(tile, tier, access, base::Now());
+  const Residency::Ended ended = residency_.EndLease(tile, tier, access, drained);
   Dispatch();
+  return ended;
 }
 
 void Mover::Declare(std::span<const TileIndex> tiles, std::span<const Use> uses) {
-  MutexLock lock(&mu_);
+  const Entry entry(this);
   for (size_t i = 0; i < uses.size(); ++i)
     residency_.Declare(tiles[i], uses[i].tier, uses[i].access);
   Dispatch();
 }
 
 void Mover::ClearDeclared() {
-  MutexLock lock(&mu_);
+  const Entry entry(this);
   residency_.ClearDeclared();
 }
 
 absl::Status Mover::Evict(TileIndex tile) {
-  MutexLock lock(&mu_);
+  const Entry entry(this);
   SPILLWAY_RETURN_IF_ERROR(residency_.Evict(tile));
   Dispatch();
   return absl::OkStatus();
 }
 
 absl::Status Mover::Discard(TileIndex tile) {
-  MutexLock lock(&mu_);
+  const Entry entry(this);
   SPILLWAY_RETURN_IF_ERROR(residency_.Discard(tile));
   if (auto* trace = Recording()) trace->Discard(tile, base::Now());
   Dispatch();
@@ -201,7 +230,7 @@ absl::Status Mover::Discard(TileIndex tile) {
 
 absl::Status Mover::Flush() {
   SPILLWAY_RETURN_IF_ERROR(runtime().Check());
-  MutexLock lock(&mu_);
+  const Entry entry(this);
   SPILLWAY_RETURN_IF_ERROR(CheckIdle("Commit"));
   SPILLWAY_RETURN_IF_ERROR(residency_.TakeWriteError());
   Waiter waiter;
@@ -213,6 +242,15 @@ absl::Status Mover::Flush() {
   return status;
 }
 
+namespace {
+
+absl::Status IsBusy(std::string_view what) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(std::string(what), " while another call leases: it needs the engine alone"));
+}
+
+}  // namespace
+
 absl::Status Mover::CheckIdle(std::string_view what) {
   const absl::string_view operation(what.data(), what.size());
   if (residency_.num_leases() > 0) {
@@ -220,13 +258,11 @@ absl::Status Mover::CheckIdle(std::string_view what) {
         operation, " with ", base::FormatCount(residency_.num_leases(), "lease"), " held (",
         absl::StrJoin(residency_.LeaseNames(8), ", "), "): release them first"));
   }
-  if (!residency_.in_use()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(operation, " while another call waits for a lease: it needs the engine alone"));
+  return residency_.in_use() ? IsBusy(what) : absl::OkStatus();
 }
 
 absl::Status Mover::CheckNoLeases(std::string_view what) {
-  MutexLock lock(&mu_);
+  const Entry entry(this);
   return CheckIdle(what);
 }
 
@@ -234,9 +270,9 @@ absl::Status Mover::Restore(std::string_view what,
                             const std::function<absl::Status(io::Store*)>& change) {
   std::vector<TilePlace> places;
   {
-    MutexLock lock(&mu_);
+    const Entry entry(this);
     SPILLWAY_RETURN_IF_ERROR(CheckIdle(what));
-    residency_.Pause();
+    if (!residency_.Pause()) return IsBusy(what);
     Dispatch();
     while (!IsQuiet()) quiet_.Wait(&mu_);
     places = places_;
@@ -251,7 +287,7 @@ absl::Status Mover::Restore(std::string_view what,
       stored[tile] = !page.ok() || page->has_value();
     }
   });
-  MutexLock lock(&mu_);
+  const Entry entry(this);
   if (status.ok()) {
     residency_.Reset([&stored](TileIndex tile) { return stored[tile]; });
   } else {
@@ -263,7 +299,7 @@ absl::Status Mover::Restore(std::string_view what,
 
 // Transfers that end while a new step is planned are taken note of afterwards.
 absl::Status Mover::EndStep() {
-  MutexLock lock(&mu_);
+  const Entry entry(this);
   if (planner_ != nullptr) {
     residency_.EndStep();
     const auto next = planner_->EndStep(
@@ -368,7 +404,7 @@ void Mover::WakeThread() {
 }
 
 EngineStats Mover::Stats() {
-  MutexLock lock(&mu_);
+  const Entry entry(this);
   meter_.Set(OverlapMeter::TimePoint::clock::now(), meter_.moving(), meter_.blocked());
   EngineStats stats = residency_.stats();
   stats.acquire_waits = waits_;

@@ -121,6 +121,20 @@ class Mover {
     Granted granted;
     base::CondVar wake;
   };
+  // The lock, for whoever goes on with Residency: it first hears of the leases that were taken
+  // without the lock.
+  class ABSL_SCOPED_LOCKABLE Entry {
+   public:
+    explicit Entry(Mover* mover) ABSL_EXCLUSIVE_LOCK_FUNCTION(mover->mu_) : lock_(&mover->mu_) {
+      mover->HearOfShared();
+    }
+    ~Entry() ABSL_UNLOCK_FUNCTION() {}  // NOLINT(modernize-use-equals-default): annotated
+    Entry(const Entry&) = delete;
+    Entry& operator=(const Entry&) = delete;
+
+   private:
+    base::MutexLock lock_;
+  };
   // An action for the mover's thread, with what it needs to know of the tile.
   struct Work {
     Action action;
@@ -130,6 +144,10 @@ class Mover {
   Mover(MoverParts parts, ResidencyOptions options, std::optional<plan::Policy> policy);
 
   // Callers' side.
+  absl::StatusOr<Granted> AcquireLocked(TileIndex tile, Tier tier, Access access, bool on_stream);
+  Residency::Ended End(TileIndex tile, Tier tier, Access access, bool drained)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void HearOfShared() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Dispatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   plan::TraceRecorder* Recording() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return planner_ != nullptr ? planner_->Recording() : nullptr;
@@ -146,6 +164,9 @@ class Mover {
   absl::Status WaitFor(Ticket ticket, TileIndex tile, Waiter& waiter)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Block(Ticket ticket, TileIndex tile, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::byte* Arena(Tier tier) {
+    return tier == Tier::kDevice ? device_arena_ : parts_.pinned->data();
+  }
   absl::Status PrepareFrame(uint64_t offset, uint64_t size_bytes);
   void RecordState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void MeterRates() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -172,12 +193,14 @@ class Mover {
   std::unique_ptr<io::PageIo> pages_;  // the thread's; null without a store
   int64_t working_since_ns_ = 0;       // the thread's; with a timeline
   std::deque<std::atomic<bool>> slab_ready_;
+  bool tells_when_ = false;  // leases are written down with their times
 
   base::Mutex mu_;
   // Null without a timeline.
   const std::unique_ptr<TimelineRecorder> recorder_ ABSL_PT_GUARDED_BY(mu_);
   Traffic recorded_nvme_ ABSL_GUARDED_BY(mu_), recorded_pinned_ ABSL_GUARDED_BY(mu_);
   Residency residency_ ABSL_GUARDED_BY(mu_);
+  LeaseTable& leases_;  // residency_'s; readers enter it without the lock
   std::unique_ptr<StepPlanner> planner_ ABSL_GUARDED_BY(mu_);   // null: nothing is planned
   std::string not_planned_ ABSL_GUARDED_BY(mu_);                // why the last step was not
   std::array<base::BusyMeter, 2> copies_ ABSL_GUARDED_BY(mu_);  // in, out

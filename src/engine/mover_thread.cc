@@ -55,7 +55,7 @@ void Mover::Sleep(bool idle) {
   const int64_t cpu_ns = recorded ? base::ThreadCpuNs() : 0;
   std::vector<io::PageIo::Result> results;
   pages_->Reap(idle ? absl::InfiniteDuration() : absl::ZeroDuration(), &results);
-  MutexLock lock(&mu_);
+  const Entry entry(this);
   sleeping_ = false;
   if (recorded) RecordWork(sleep_ns, base::ThreadCpuNs() - cpu_ns);
   const base::DuplexMeter& moved = pages_->moved();
@@ -77,7 +77,7 @@ absl::Status Mover::Describe(TileIndex tile, const absl::Status& status) const {
 }
 
 void Mover::OnTransferDone(TileIndex tile, const absl::Status& status) {
-  MutexLock lock(&mu_);
+  const Entry entry(this);
   EndTransfer(tile, status);
   Dispatch();
 }
@@ -92,7 +92,7 @@ void Mover::Execute(const Work& work) {
   if (action.kind == Action::Kind::kGrant) return GrantAfterCopy(action);
 
   if (recorder_ != nullptr) {
-    MutexLock lock(&mu_);
+    const Entry entry(this);
     recorder_->BeginTransfer(action, base::NowNs());
   }
   absl::Status status = parts_.pinned->EnsureUsable(action.pinned_offset, place.size_bytes);
@@ -129,7 +129,7 @@ absl::Status Mover::Copy(const Action& action, uint64_t size_bytes) {
   if (status.ok()) {
     status = runtime().Notify(
         stream, [this, tile = action.tile, way, size_bytes](const absl::Status& copied) {
-          MutexLock lock(&mu_);
+          const Entry entry(this);
           copies_[way].End(base::Now(), copied.ok() ? size_bytes : 0);
           EndTransfer(tile, copied);
           Dispatch();

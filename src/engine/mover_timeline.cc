@@ -10,8 +10,6 @@
 
 namespace spillway::engine {
 
-using base::MutexLock;
-
 namespace {
 
 Traffic operator-(const Traffic& after, const Traffic& before) {
@@ -22,13 +20,13 @@ Traffic operator-(const Traffic& after, const Traffic& before) {
 
 void Mover::BeginCommit() {
   if (recorder_ == nullptr) return;
-  MutexLock lock(&mu_);
+  const Entry entry(this);
   recorder_->BeginCommit(base::NowNs());
 }
 
 void Mover::EndCommit() {
   if (recorder_ == nullptr) return;
-  MutexLock lock(&mu_);
+  const Entry entry(this);
   recorder_->EndCommit(base::NowNs());
 }
 
@@ -47,7 +45,7 @@ void Mover::RecordState() {
 
 Timeline Mover::TakeTimeline() {
   if (recorder_ == nullptr) return {};
-  MutexLock lock(&mu_);
+  const Entry entry(this);
   Timeline timeline = recorder_->Take(base::NowNs());
   const EngineStats& stats = residency_.stats();
   timeline.nvme = stats.nvme - std::exchange(recorded_nvme_, stats.nvme);

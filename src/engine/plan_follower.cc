@@ -25,6 +25,7 @@ PlanFollower::PlanFollower(std::shared_ptr<const StepPlan> step)
       happened_(num_events_),
       ended_(num_ops_) {
   FindOrder();
+  FindReads();
   FindWaiting();
 }
 
@@ -50,6 +51,33 @@ void PlanFollower::FindOrder() {
   for (op = 0; op < num_ops_; ++op) {
     if (plan::Moves(ops[op].kind))
       queues_[static_cast<size_t>(plan::LinkOf(ops[op].kind))].push_back(op);
+  }
+}
+
+// Twice round, as what follows a tile's last release is in the next period.
+void PlanFollower::FindReads() {
+  const std::vector<plan::TraceEvent>& events = step_->trace.events;
+  const auto size = static_cast<uint32_t>(num_events_);
+  until_read_.resize(num_events_);
+  // By tile: its last release, if nothing has been done with it since.
+  std::vector<uint32_t> released(step_->trace.tiles.size(), plan::kNever);
+  for (int round = 0; round < 2; ++round) {
+    uint32_t op = 0;
+    const auto pass_ops = [&](uint64_t until) {
+      for (; op < num_ops_ && step_->plan.position[op] < until; ++op)
+        released[step_->plan.ops[op].tile] = plan::kNever;
+    };
+    for (uint32_t event = 0; event < num_events_; ++event) {
+      pass_ops(plan::AtEvent(event));
+      const plan::TraceEvent& next = events[event];
+      uint32_t& before = released[next.tile];
+      if (next.kind == plan::TraceEvent::Kind::kAcquire && next.access == Access::kRead &&
+          before != plan::kNever && events[before].tier == next.tier) {
+        until_read_[before] = event > before ? event - before : event + size - before;
+      }
+      before = next.kind == plan::TraceEvent::Kind::kRelease ? event : plan::kNever;
+    }
+    pass_ops(~uint64_t{0});
   }
 }
 

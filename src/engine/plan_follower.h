@@ -47,6 +47,12 @@ class PlanFollower {
   bool IsReady(Count event) const {
     return IsOver(ended_, before_event_[event % num_events_], event / num_events_);
   }
+  // Whether the tile of a release is next leased for reading in the same tier, the plan does
+  // nothing with it before, and that lease has not come yet.
+  bool IsReadNext(Count release) const {
+    const uint32_t events = until_read_[release % num_events_];
+    return events > 0 && matched_ <= release + events;
+  }
   // Whether the operation is the last that an acquire waits for.
   bool IsLast(Count op, Count event) const;
   // Between two periods: the next event is the first of one.
@@ -84,6 +90,7 @@ class PlanFollower {
   bool IsOver(const std::vector<uint64_t>& counts, uint32_t reference, uint64_t period) const;
   bool MayStart(uint32_t op, uint64_t period) const;
   void FindOrder();
+  void FindReads();
   void FindWaiting();
   void Release(const Waiting& waiting, Count over, uint64_t num);
 
@@ -93,6 +100,7 @@ class PlanFollower {
   // By operation: the one before it of the same tile, as in Plan::waits.
   std::vector<uint32_t> before_;
   std::vector<uint32_t> before_event_;  // by event, likewise
+  std::vector<uint32_t> until_read_;    // by release: events to such a lease; 0: none is next
   // By link: its operations, in order, and how many of them were begun.
   std::array<std::vector<uint32_t>, plan::kNumLinks> queues_;
   std::array<uint64_t, plan::kNumLinks> begun_ = {};

@@ -24,12 +24,17 @@ TileIndex Residency::AddTile(uint64_t size_bytes, Role role, bool transient, boo
   LeavePlan(/*deviated=*/false);
   const auto index = static_cast<TileIndex>(tiles_.size());
   Tile& tile = tiles_.emplace_back();
+  leases_.AddTile();
   tile.size_bytes = size_bytes;
   tile.role = role;
   tile.rest = options_.placement[static_cast<size_t>(role)];
   tile.transient = transient;
   frames_bytes_ += FrameBytes(tile);
-  if (tile.rest && *tile.rest != Tier::kNvme) homes_bytes_[At(*tile.rest)] += FrameBytes(tile);
+  if (tile.rest && *tile.rest != Tier::kNvme) {
+    const uint64_t before = homes_bytes_[At(*tile.rest)];
+    homes_bytes_[At(*tile.rest)] += FrameBytes(tile);
+    if (*tile.rest == Tier::kPinned) ShutWhereHomesWillBe(before);
+  }
   if (HasOwnPlace(tile)) {
     places_begin_ -= FrameBytes(tile);
     tile.own_place = places_begin_;
@@ -60,30 +65,62 @@ void Residency::BeginDrain(TileIndex tile, Tier tier, Access access) {
   if (event) following_->draining.emplace_back(tile, tier, *event);
 }
 
-void Residency::EndLease(TileIndex index, Tier tier, Access access, bool drained) {
+Residency::Ended Residency::EndLease(TileIndex index, Tier tier, Access access, bool drained) {
   Tile& tile = tiles_[index];
   Copy& held = copy(tile, tier);
-  SPILLWAY_CHECK(held.leases > 0);
-  --held.leases;
+  SPILLWAY_CHECK(leases_.leases(index, tier) > 0);
+  leases_.count(index, tier).End();
   --num_leases_;
+  Ended ended{.tile = index, .tier = tier};
   if (drained) {
     --held.draining;
-    EndPlannedDrain(index, tier);
+    ended.release = EndPlannedDrain(index, tier);
   } else {
-    EventHappened(Match(plan::TraceEvent::Kind::kRelease, index, tier, access));
+    ended.release = Match(plan::TraceEvent::Kind::kRelease, index, tier, access);
   }
+  EventHappened(ended.release);
   if (Writes(access)) {
     tile.writer = false;
+    // Its stream waited for the copy, but word of that comes another way, and may come later.
+    if (drained && tier == Tier::kDevice && tile.transfer == Transfer::kCopyIn)
+      VoidOtherCopies(index, tier);
     if (tier == Tier::kPinned) MarkWritten(index);
-  } else {
-    --tile.readers;
   }
   if (!following_) GoToRest(index);  // a plan has that
+  return ended;
+}
+
+// Not while a failed write waits to be told: whoever comes next has to ask, and is told.
+void Residency::LetIn(const Ended& ended) {
+  const Tile& tile = tiles_[ended.tile];
+  const Copy& held = copy(tile, ended.tier);
+  const bool stays = Ready(tile, ended.tier) && !tile.writer && !tile.discard && !held.leaving &&
+                     !copy(tile, Other(ended.tier)).leaving &&
+                     !(ended.tier == Tier::kPinned && IsWhereHomesWillBe(tile));
+  if (stays && write_error_.ok() && (!following_ || PlanLetsIn(ended))) {
+    leases_.Open(ended.tile, ended.tier, held.offset);
+  } else {
+    (void)leases_.count(ended.tile, ended.tier).Close();
+  }
+}
+
+// What Acquire and Grant do.
+void Residency::Shared(TileIndex index, Tier tier) {
+  uses_.OnUse(index, tier);
+  const auto event = Match(plan::TraceEvent::Kind::kAcquire, index, tier, Access::kRead);
+  CountLease(index, tier);
+  EventHappened(event);
+}
+
+void Residency::CountLease(TileIndex index, Tier tier) {
+  ++num_leases_;
+  ++stats_.acquires;
+  copy(tiles_[index], tier).prefetched = false;
+  tiles_[index].last_use = ++clock_;
 }
 
 absl::Status Residency::Evict(TileIndex index) {
-  const Tile& tile = tiles_[index];
-  if (tile.readers > 0 || tile.writer) {
+  if (!Shut(index)) {
     return absl::FailedPreconditionError(options_.describe(index) +
                                          " is leased: release its leases before Evict");
   }
@@ -94,7 +131,7 @@ absl::Status Residency::Evict(TileIndex index) {
 
 absl::Status Residency::Discard(TileIndex index) {
   Tile& tile = tiles_[index];
-  if (tile.readers > 0 || tile.writer) {
+  if (!Shut(index)) {
     return absl::FailedPreconditionError(options_.describe(index) +
                                          " is leased: release its leases before Discard");
   }
@@ -115,7 +152,7 @@ void Residency::DropAll(TileIndex index) {
   for (Tier tier : {Tier::kDevice, Tier::kPinned}) {
     Copy& held = copy(tile, tier);
     const bool idle = held.state == Copy::State::kReady || held.state == Copy::State::kHeld;
-    if (idle && !held.leaving && held.leases == 0) DropFrame(index, tier);
+    if (idle && !held.leaving && leases_.leases(index, tier) == 0) DropFrame(index, tier);
   }
   if (tile.stored) {
     SetStored(index, false);
@@ -123,11 +160,13 @@ void Residency::DropAll(TileIndex index) {
   }
 }
 
-void Residency::Pause() {
+bool Residency::Pause() {
   SPILLWAY_CHECK(!in_use());
+  if (!leases_.CloseAll()) return false;
   paused_ = true;
   LeavePlan(/*deviated=*/false);
   uses_.Clear();
+  return true;
 }
 
 // Nothing is in flight and nobody waits, so what jobs and claims there are were begun unasked and
@@ -196,9 +235,10 @@ void Residency::TransferDone(TileIndex index, const absl::Status& status) {
     if (transfer == Transfer::kWrite) writes_failing_ = true;
     // Whoever needs what could not be brought in is told when that fails again; but of a lease
     // whose stream waits for the copy, nobody asks again.
-    const bool is_leased = transfer == Transfer::kCopyIn && copy(tile, Tier::kDevice).leases > 0;
+    const bool is_leased =
+        transfer == Transfer::kCopyIn && leases_.leases(index, Tier::kDevice) > 0;
     if (transfer == Transfer::kWrite || is_leased || (job == nullptr && !planned))
-      write_error_ = status;
+      SetWriteError(status);
     if (tile.discard) DropAll(index);
     if (planned) PlannedTransferDone(*planned, status);
     return;
@@ -283,10 +323,12 @@ Residency::Outcome Residency::Advance(Job& job) {
   return Outcome::kDone;
 }
 
-bool Residency::CanLease(const Tile& tile, Access access) const {
+// A writer first sees to it that no reader comes.
+bool Residency::CanLease(TileIndex index, Access access) {
+  const Tile& tile = tiles_[index];
   if (tile.writer || tile.discard) return false;
   if (!Writes(access)) return true;
-  return tile.readers == 0 && !tile.copies[0].leaving && !tile.copies[1].leaving;
+  return Shut(index) && !tile.copies[0].leaving && !tile.copies[1].leaving;
 }
 
 Residency::Outcome Residency::AdvanceAcquire(Job& job) {
@@ -294,11 +336,14 @@ Residency::Outcome Residency::AdvanceAcquire(Job& job) {
   if (job.event) return AdvancePlannedAcquire(job);
   Tile& tile = tiles_[job.tile];
   Copy& target = copy(tile, job.tier);
-  const Copy& other = copy(tile, job.tier == Tier::kDevice ? Tier::kPinned : Tier::kDevice);
-  if (job.tier == Tier::kPinned && IsWhereHomesWillBe(tile)) StartEvict(job.tile, Tier::kPinned);
+  const Copy& other = copy(tile, Other(job.tier));
+  const bool makes_way = job.tier == Tier::kPinned && IsWhereHomesWillBe(tile) && !target.leaving &&
+                         tile.transfer == Transfer::kNone && !writes_failing_;
+  if (makes_way && leases_.count(job.tile, Tier::kPinned).Close())
+    StartEvict(job.tile, Tier::kPinned);
   // What goes to rest on NVMe is not met on its way.
   const bool is_leaving = target.leaving || (other.leaving && tile.rest == Tier::kNvme);
-  if (!CanLease(tile, job.access) || is_leaving) {
+  if (!CanLease(job.tile, job.access) || is_leaving) {
     ReleaseHeld(job);  // who waits for a lease to end must not keep room from its holder
     return Outcome::kWaiting;
   }
@@ -330,7 +375,7 @@ Residency::Outcome Residency::Fill(Job& job) {
   Room room = EnsureFrame(job, job.tier, job.position, &why);
   // Room is taken in one order: what waits for the device must not keep pinned room.
   if (room == Room::kWaiting && job.tier == Tier::kDevice) ReleaseHeld(job);
-  const Tier other = job.tier == Tier::kDevice ? Tier::kPinned : Tier::kDevice;
+  const Tier other = Other(job.tier);
   if (room == Room::kReady && Ready(tile, other)) {
     if (copy(tile, other).leaving) return Outcome::kWaiting;
     Start(job, job.tier == Tier::kDevice ? Transfer::kCopyIn : Transfer::kCopyOut);
@@ -383,17 +428,11 @@ MoveReason Residency::ReasonOf(const Job& job) {
 
 void Residency::Grant(Job& job, bool after_copy) {
   Tile& tile = tiles_[job.tile];
-  Copy& target = copy(tile, job.tier);
-  ++target.leases;
-  ++num_leases_;
-  ++stats_.acquires;
-  target.prefetched = false;
-  tile.last_use = ++clock_;
+  leases_.count(job.tile, job.tier).Take();
+  CountLease(job.tile, job.tier);
   if (Writes(job.access)) {
     tile.writer = true;
     if (!after_copy) VoidOtherCopies(job.tile, job.tier);
-  } else {
-    ++tile.readers;
   }
   EventHappened(job.event);
   actions_.push_back({.kind = Action::Kind::kGrant,
@@ -407,7 +446,7 @@ void Residency::Grant(Job& job, bool after_copy) {
 // A writer has the only bytes that count from now on.
 void Residency::VoidOtherCopies(TileIndex index, Tier keep) {
   Tile& tile = tiles_[index];
-  const Tier other = keep == Tier::kDevice ? Tier::kPinned : Tier::kDevice;
+  const Tier other = Other(keep);
   Copy& stale = copy(tile, other);
   if (stale.state == Copy::State::kReady && other == Tier::kPinned && !options_.has_store) {
     stale.state = Copy::State::kHeld;  // its home: without a store there is no other
@@ -455,8 +494,7 @@ void Residency::Count(TileIndex index, Tier tier, bool held) {
 std::vector<std::string> Residency::LeaseNames(size_t limit) const {
   std::vector<std::string> names;
   for (TileIndex index = 0; index < tiles_.size() && names.size() < limit; ++index) {
-    const Tile& tile = tiles_[index];
-    if (tile.readers == 0 && !tile.writer) continue;
+    if (!IsLeased(index)) continue;
     names.push_back(options_.describe(index));
   }
   return names;

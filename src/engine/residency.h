@@ -9,6 +9,10 @@
 // its lease makes the copies of other tiers void. A tile that was never written reads as zeros and
 // rests nowhere.
 //
+// Leases are counted in a table that readers enter without asking (lease_table.h), wherever a tile
+// is at rest with its bytes: LetIn opens its count, and whatever a reader must not meet closes it
+// first. So the machine may be told of a lease after it was taken, never after its end.
+//
 // How room is made: a tile that needs a frame takes a free run; else it claims the cheapest
 // contiguous window of unleased tiles, each of which leaves (forgotten if a lower tier has its
 // bytes, moved there if not) and hands its room to the claim. Room is always taken in the order
@@ -40,6 +44,7 @@
 #include "spillway/timeline.h"
 #include "spillway/types.h"
 #include "src/engine/arena_map.h"
+#include "src/engine/lease_table.h"
 #include "src/engine/plan_follower.h"
 #include "src/engine/use_queue.h"
 
@@ -106,7 +111,18 @@ class Residency {
   void Acquire(Ticket ticket, TileIndex tile, Tier tier, Access access, bool on_stream);
   // The holder let go but work on a stream still uses the bytes; EndLease follows.
   void BeginDrain(TileIndex tile, Tier tier, Access access);
-  void EndLease(TileIndex tile, Tier tier, Access access, bool drained);
+  struct Ended {
+    TileIndex tile = 0;
+    Tier tier = Tier::kDevice;
+    std::optional<PlanFollower::Count> release;  // of the plan that is followed
+  };
+  Ended EndLease(TileIndex tile, Tier tier, Access access, bool drained);
+  // To be called after a lease's end and what followed from it (TakeActions): where the bytes are
+  // there to stay for now, readers may take the next lease by themselves.
+  void LetIn(const Ended& ended);
+  // A reader did, in the order in which they did. To be called before any other event that comes
+  // later.
+  void Shared(TileIndex tile, Tier tier);
   void Declare(TileIndex tile, Tier tier, Access access) { uses_.Declare(tile, tier, access); }
   void ClearDeclared() { uses_.Clear(); }
   absl::Status Evict(TileIndex tile);
@@ -120,16 +136,17 @@ class Residency {
   // write begins. Once no transfer is in flight, either Resume, which changes nothing, or Reset:
   // every copy in memory is void, a tile's bytes are on NVMe if `is_stored` says so and it was
   // never written if not, and a transient tile was never written either. REQUIRES for all three: no
-  // lease, and no request of a caller's.
-  void Pause();
+  // lease, and no request of a caller's. Pause returns false, and does nothing, if a reader has
+  // just come.
+  bool Pause();
   void Resume() { paused_ = false; }
   void Reset(const std::function<bool(TileIndex)>& is_stored);
 
   // --- Following a plan (residency_plan.cc) ---
   // The step that begins now is, as far as anyone knows, the one that `step` plans. Tiles first go
   // where its period begins. It is followed, over and over, until an event is not the plan's or
-  // something fails. A commit between two steps interrupts it. REQUIRES: a store, no lease, and no
-  // request of a caller's.
+  // something fails. A commit between two steps interrupts it. Nothing happens if a reader has just
+  // come. REQUIRES: a store, no lease, and no request of a caller's.
   void FollowPlan(std::shared_ptr<const StepPlan> step);
   // Whether a plan is followed, or will be once tiles are in place, and the next event is its
   // first.
@@ -161,6 +178,7 @@ class Residency {
   bool transient(TileIndex tile) const { return tiles_[tile].transient; }
   int transfers_in_flight() const { return transfers_; }
   int64_t num_leases() const { return num_leases_; }
+  LeaseTable& leases() { return leases_; }
   // A lease is held, or a caller waits.
   bool in_use() const {
     return num_leases_ > 0 || !acquires_.empty() || flush_ticket_ != kNoTicket;
@@ -189,8 +207,7 @@ class Residency {
   struct Copy {
     enum class State : uint8_t { kNone, kClaiming, kHeld, kReady } state = State::kNone;
     uint64_t offset = 0;
-    int leases = 0;
-    int draining = 0;             // of the leases, those that wait for a stream only
+    uint32_t draining = 0;        // of the leases, those that wait for a stream only
     bool leaving = false;         // an eviction job is on it
     bool prefetched = false;      // came ahead of use and was not used yet
     const Job* holder = nullptr;  // kHeld: who waits with it; none: it is idle
@@ -210,7 +227,6 @@ class Residency {
     bool discard = false;  // once the transfer in flight ends
     Transfer transfer = Transfer::kNone;
     std::optional<Planned> planned;  // what the transfer in flight is of a plan
-    int readers = 0;
     uint64_t last_use = 0;
     Job* transfer_job = nullptr;  // the job that started the transfer in flight
   };
@@ -274,7 +290,8 @@ class Residency {
   std::optional<PlanFollower::Count> Match(plan::TraceEvent::Kind kind, TileIndex tile, Tier tier,
                                            Access access);
   void EventHappened(std::optional<PlanFollower::Count> event);
-  void EndPlannedDrain(TileIndex tile, Tier tier);
+  bool PlanLetsIn(const Ended& ended) const;
+  std::optional<PlanFollower::Count> EndPlannedDrain(TileIndex tile, Tier tier);
   bool AdvancePlan();
   bool AdvanceClearing();
   bool AdvanceFilling();
@@ -290,8 +307,14 @@ class Residency {
   void Start(Job& job, Transfer transfer);
   void StartTransfer(TileIndex index, Transfer transfer, MoveReason reason);
   static MoveReason ReasonOf(const Job& job);
-  bool CanLease(const Tile& tile, Access access) const;
+  // No lease, and none that comes by itself.
+  bool Shut(TileIndex index) { return leases_.Close(index); }
+  bool IsLeased(TileIndex index) const {
+    return leases_.leases(index, Tier::kDevice) + leases_.leases(index, Tier::kPinned) > 0;
+  }
+  bool CanLease(TileIndex index, Access access);
   void Grant(Job& job, bool after_copy);
+  void CountLease(TileIndex index, Tier tier);
   void VoidOtherCopies(TileIndex index, Tier keep);
   Outcome Fail(Job& job, absl::Status status);
   void MarkWritten(TileIndex index);
@@ -302,6 +325,7 @@ class Residency {
   enum class Room : uint8_t { kReady, kWaiting, kImpossible };
   Room EnsureFrame(Job& job, Tier tier, uint64_t position, absl::Status* why);
   Room EnsureHome(Job& job, absl::Status* why);
+  void ShutWhereHomesWillBe(uint64_t from);
   bool IsWhereHomesWillBe(const Tile& tile) const;
   struct Window {
     uint64_t offset = 0;
@@ -315,7 +339,7 @@ class Residency {
   enum class Leave : uint8_t { kNow, kLater, kNever };
   Leave CanLeave(const ArenaMap::Segment& segment, Tier tier, uint64_t position,
                  double* cost) const;
-  void MakeClaim(Job& job, Tier tier, uint64_t offset, uint64_t size_bytes);
+  bool MakeClaim(Job& job, Tier tier, uint64_t offset, uint64_t size_bytes);
   void FinishClaim(ClaimKey key);
   void CancelClaim(ClaimKey key, const absl::Status& why);
   void DropFrame(TileIndex index, Tier tier, std::optional<ClaimKey> claim = std::nullopt);
@@ -330,6 +354,7 @@ class Residency {
   TileIndex InTheWay(Tier tier) const;
 
   static size_t At(Tier tier) { return tier == Tier::kDevice ? 0 : 1; }
+  static Tier Other(Tier tier) { return tier == Tier::kDevice ? Tier::kPinned : Tier::kDevice; }
   Copy& copy(Tile& tile, Tier tier) { return tile.copies[At(tier)]; }
   const Copy& copy(const Tile& tile, Tier tier) const { return tile.copies[At(tier)]; }
   bool IsSmall(const Tile& tile) const { return tile.size_bytes <= options_.small_bytes; }
@@ -351,9 +376,15 @@ class Residency {
     copy.holder = nullptr;
   }
   void SetStored(TileIndex index, bool stored);
+  // Whoever leases next is told, so nobody may without asking.
+  void SetWriteError(const absl::Status& status) {
+    write_error_ = status;
+    leases_.CloseAll();
+  }
 
   ResidencyOptions options_;
   std::deque<Tile> tiles_;
+  LeaseTable leases_;
   std::array<ArenaMap, 2> arenas_;
   uint64_t frames_bytes_ = 0;  // what all tiles would take in one tier
   uint64_t places_begin_ = 0;  // of own places, from the top of pinned memory

@@ -82,7 +82,7 @@ void Residency::FinishFlush() {
   actions_.push_back({.kind = flush_status_.ok() ? Action::Kind::kGrant : Action::Kind::kFail,
                       .ticket = std::exchange(flush_ticket_, kNoTicket),
                       .status = flush_status_});
-  if (auto step = std::exchange(resume_, nullptr); step && flush_status_.ok())
+  if (auto step = std::exchange(resume_, nullptr); step && flush_status_.ok() && !in_use())
     FollowPlan(std::move(step));
 }
 
@@ -112,7 +112,7 @@ void Residency::TakeWritten(std::deque<TileIndex>& written, size_t max_flushes) 
     Tile& tile = tiles_[index];
     tile.queued = false;
     if (tile.stored || tile.zero || tile.writer || !Ready(tile, Tier::kPinned)) continue;
-    if (tile.transfer != Transfer::kNone || tile.readers > 0) {
+    if (tile.transfer != Transfer::kNone || IsLeased(index)) {
       MarkWritten(index);
       continue;
     }

@@ -12,7 +12,7 @@ namespace spillway::engine {
 // Towards the lowest tier, from the highest; not what is leased.
 void Residency::Sink(TileIndex index) {
   Tile& tile = tiles_[index];
-  if (tile.readers > 0 || tile.writer) return;
+  if (!Shut(index)) return;
   const Tier tier = Ready(tile, Tier::kDevice) ? Tier::kDevice : Tier::kPinned;
   if (!Ready(tile, tier) || copy(tile, tier).leaving || IsHome(tile, tier)) return;
   if (tier == Tier::kPinned && !options_.has_store) return;
@@ -27,11 +27,11 @@ void Residency::StartEvict(TileIndex index, Tier tier) {
 // A tile whose role is placed somewhere goes there once its last lease has ended.
 void Residency::GoToRest(TileIndex index) {
   Tile& tile = tiles_[index];
-  if (!tile.rest || tile.readers > 0 || tile.writer) return;
+  if (!tile.rest || !Shut(index)) return;
   switch (*tile.rest) {
     case Tier::kDevice:
     case Tier::kPinned: {
-      const Tier other = *tile.rest == Tier::kDevice ? Tier::kPinned : Tier::kDevice;
+      const Tier other = Other(*tile.rest);
       const bool may_leave = other == Tier::kDevice || options_.has_store;
       if (may_leave && Ready(tile, other) && !copy(tile, other).leaving) StartEvict(index, other);
       break;
@@ -47,11 +47,10 @@ Residency::Outcome Residency::AdvanceEvict(Job& job) {
   if (tile.transfer != Transfer::kNone) return Outcome::kWaiting;
   Copy& leaving = copy(tile, job.tier);
   const bool from_device = job.tier == Tier::kDevice;
-  const Copy& other = copy(tile, from_device ? Tier::kPinned : Tier::kDevice);
+  const Copy& other = copy(tile, Other(job.tier));
   const bool kept = other.state == Copy::State::kReady && (from_device || !other.leaving);
   // What rests in the other tier goes there, even if NVMe has it too.
-  const bool goes_home = IsHome(tile, from_device ? Tier::kPinned : Tier::kDevice) &&
-                         other.state == Copy::State::kHeld;
+  const bool goes_home = IsHome(tile, Other(job.tier)) && other.state == Copy::State::kHeld;
   const bool forgettable =
       leaving.state == Copy::State::kHeld || tile.zero || kept || (tile.stored && !goes_home);
 
@@ -85,7 +84,7 @@ Residency::Outcome Residency::AdvancePrefetch(Job& job) {
   Tile& tile = tiles_[job.tile];
   Copy& target = copy(tile, job.tier);
   if (target.state == Copy::State::kReady && job.failure.ok()) {
-    if (target.leases == 0) target.prefetched = true;
+    if (leases_.leases(job.tile, job.tier) == 0) target.prefetched = true;
     ++stats_.prefetches;
     return Outcome::kDone;
   }

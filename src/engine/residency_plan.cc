@@ -29,6 +29,7 @@ constexpr int kEntry = -1;
 void Residency::FollowPlan(std::shared_ptr<const StepPlan> step) {
   SPILLWAY_CHECK(!in_use());
   LeavePlan(/*deviated=*/false);
+  if (!leases_.CloseAll()) return;
   stats_.plan.planned_bytes = step->plan.bytes.total();
   stats_.plan.bytes_bound = step->bound.total();
   stats_.plan.nvme_bytes_bound = step->bound.nvme;
@@ -53,26 +54,32 @@ std::optional<PlanFollower::Count> Residency::Match(plan::TraceEvent::Kind kind,
   return event;
 }
 
+bool Residency::PlanLetsIn(const Ended& ended) const {
+  return following_->stage == Following::Stage::kOn && ended.release &&
+         following_->follower.IsReadNext(*ended.release);
+}
+
 void Residency::EventHappened(std::optional<PlanFollower::Count> event) {
   if (event && following_) following_->follower.Happened(*event);
 }
 
-void Residency::EndPlannedDrain(TileIndex tile, Tier tier) {
-  if (!following_) return;
+std::optional<PlanFollower::Count> Residency::EndPlannedDrain(TileIndex tile, Tier tier) {
+  if (!following_) return std::nullopt;
   auto& draining = following_->draining;
   const auto found = std::find_if(draining.begin(), draining.end(), [&](const auto& entry) {
     return std::get<0>(entry) == tile && std::get<1>(entry) == tier;
   });
-  if (found == draining.end()) return;  // its release came before the plan
-  following_->follower.Happened(std::get<2>(*found));
+  if (found == draining.end()) return std::nullopt;  // its release came before the plan
+  const PlanFollower::Count release = std::get<2>(*found);
   draining.erase(found);
+  return release;
 }
 
 Residency::Outcome Residency::AdvancePlannedAcquire(Job& job) {
   if (following_->stage != Following::Stage::kOn) return Outcome::kWaiting;
   Tile& tile = tiles_[job.tile];
   Copy& target = copy(tile, job.tier);
-  if (!CanLease(tile, job.access) || target.leaving) return Outcome::kWaiting;
+  if (!CanLease(job.tile, job.access) || target.leaving) return Outcome::kWaiting;
   const bool in_transfer = tile.transfer != Transfer::kNone;
   if (!following_->follower.IsReady(*job.event)) {
     // A stream can wait for the copy itself.
@@ -222,7 +229,8 @@ Residency::Step Residency::TryOp(const plan::Op& op, const Planned& planned) {
     case plan::Op::Kind::kDrop: {
       const Copy& held = copy(tile, op.tier);
       if (held.state == Copy::State::kNone) return Step::kDone;
-      if (held.leases > 0 || held.leaving || held.state == Copy::State::kClaiming)
+      if (!leases_.count(op.tile, op.tier).Close() || held.leaving ||
+          held.state == Copy::State::kClaiming)
         return Step::kImpossible;
       const bool elsewhere = tile.stored || tile.zero || held.state == Copy::State::kHeld ||
                              (op.tier == Tier::kDevice ? in_pinned : on_device);

@@ -55,7 +55,9 @@ Residency::Room Residency::EnsureFrame(Job& job, Tier tier, uint64_t position, a
     return Room::kReady;
   }
   if (window.found) {
-    MakeClaim(job, tier, window.offset, frame_bytes);
+    // Where a reader has just come, the search begins again, and finds it.
+    if (!MakeClaim(job, tier, window.offset, frame_bytes))
+      return EnsureFrame(job, tier, position, why);
     job.awaits = ClaimKey{tier, index};
     return Room::kWaiting;
   }
@@ -65,12 +67,22 @@ Residency::Room Residency::EnsureFrame(Job& job, Tier tier, uint64_t position, a
 }
 
 // A frame in pinned memory from before the tiles were added that will stay there: a lease would
-// hold it in their way.
+// hold it in their way, so nobody has one without asking.
 bool Residency::IsWhereHomesWillBe(const Tile& tile) const {
   const Copy& held = copy(tile, Tier::kPinned);
   return held.state == Copy::State::kReady && held.offset < homes_bytes_[At(Tier::kPinned)] &&
-         !tile.rest && !held.leaving && held.leases == 0 && tile.transfer == Transfer::kNone &&
-         options_.has_store && !writes_failing_;
+         !tile.rest && options_.has_store;
+}
+
+// More of pinned memory, from there on, is left to the frames that stay.
+void Residency::ShutWhereHomesWillBe(uint64_t from) {
+  const ArenaMap& arena = arenas_[At(Tier::kPinned)];
+  const uint64_t until = homes_bytes_[At(Tier::kPinned)];
+  for (auto it = arena.At(from); it != arena.segments().end() && it->first < until; ++it) {
+    const TileIndex index = it->second.tile;
+    if (it->second.kind == ArenaMap::Kind::kFrame && IsWhereHomesWillBe(tiles_[index]))
+      (void)leases_.count(index, Tier::kPinned).Close();
+  }
 }
 
 // The frame where the tile rests is taken before its first lease anywhere, so that its bytes always
@@ -90,10 +102,11 @@ Residency::Leave Residency::CanLeave(const ArenaMap::Segment& segment, Tier tier
   if (segment.kind == ArenaMap::Kind::kReserved) return Leave::kLater;
   const Tile& tile = tiles_[segment.tile];
   const Copy& held = copy(tile, tier);
-  if (held.leases > held.draining) return Leave::kNever;
+  const uint32_t leases = leases_.leases(segment.tile, tier);
+  if (leases > held.draining) return Leave::kNever;
   const bool homeless = tier == Tier::kPinned && !options_.has_store && !tile.zero;
   if (homeless || IsHome(tile, tier)) return Leave::kNever;
-  if (held.leases > 0 || held.leaving || tile.transfer != Transfer::kNone) return Leave::kLater;
+  if (leases > 0 || held.leaving || tile.transfer != Transfer::kNone) return Leave::kLater;
   if (held.holder != nullptr) return Leave::kLater;
 
   // A prefetch never sends away what is needed before it; a caller's need goes first.
@@ -101,8 +114,8 @@ Residency::Leave Residency::CanLeave(const ArenaMap::Segment& segment, Tier tier
   if (tier == Tier::kPinned) next = std::min(next, uses_.NextUse(segment.tile, Tier::kDevice));
   if (position > 0 && next <= position) return Leave::kLater;
 
-  const bool elsewhere = tile.stored || tile.zero || held.state == Copy::State::kHeld ||
-                         Ready(tile, tier == Tier::kDevice ? Tier::kPinned : Tier::kDevice);
+  const bool elsewhere =
+      tile.stored || tile.zero || held.state == Copy::State::kHeld || Ready(tile, Other(tier));
   const bool copies = tier == Tier::kDevice || IsHome(tile, Tier::kDevice);
   const double move_cost = elsewhere ? kForgetCost : copies ? kCopyOutCost : kWriteCost;
   const double recency = static_cast<double>(tile.last_use) / static_cast<double>(clock_ + 1);
@@ -207,10 +220,16 @@ Residency::Window Residency::FindWindowFrom(uint64_t from, Tier tier, uint64_t s
   return best;
 }
 
-void Residency::MakeClaim(Job& job, Tier tier, uint64_t offset, uint64_t size_bytes) {
+// False, and nothing happens, if a tile in the window has a reader since it was weighed.
+bool Residency::MakeClaim(Job& job, Tier tier, uint64_t offset, uint64_t size_bytes) {
   const TileIndex index = job.tile;
   const ClaimKey key{tier, index};
   ArenaMap& arena = arenas_[At(tier)];
+  for (auto it = arena.At(offset); it != arena.segments().end() && it->first < offset + size_bytes;
+       ++it) {
+    const bool is_frame = it->second.kind == ArenaMap::Kind::kFrame;
+    if (is_frame && !leases_.count(it->second.tile, tier).Close()) return false;
+  }
   claimed_until_[At(tier)] = offset + size_bytes;
   arena.ReserveFree(offset, size_bytes, index);
   copy(tiles_[index], tier).state = Copy::State::kClaiming;
@@ -226,6 +245,7 @@ void Residency::MakeClaim(Job& job, Tier tier, uint64_t offset, uint64_t size_by
     AddJob(evictions_, Job::Kind::kEvict, it->second.tile, tier).claim = key;
   }
   SPILLWAY_CHECK(claim.leaving > 0);
+  return true;
 }
 
 void Residency::FinishClaim(ClaimKey key) {
@@ -263,7 +283,7 @@ void Residency::CancelClaim(ClaimKey key, const absl::Status& why) {
 void Residency::DropFrame(TileIndex index, Tier tier, std::optional<ClaimKey> claim_key) {
   Tile& tile = tiles_[index];
   Copy& leaving = copy(tile, tier);
-  SPILLWAY_CHECK(leaving.leases == 0);
+  SPILLWAY_CHECK(leases_.count(index, tier).Close());
   if (leaving.prefetched) ++stats_.prefetch_wasted;
   const uint64_t offset = leaving.offset;
   leaving = Copy{};
@@ -291,7 +311,8 @@ void Residency::ReleaseHeld(const Job& job) {
     Copy& held = copy(tile, tier);
     const bool home = tier == Tier::kPinned && !options_.has_store && Ready(tile, Tier::kDevice);
     const bool own = held.state == Copy::State::kHeld && held.holder == &job;
-    if (own && !held.leaving && held.leases == 0 && !home) DropFrame(job.tile, tier);
+    if (own && !held.leaving && leases_.leases(job.tile, tier) == 0 && !home)
+      DropFrame(job.tile, tier);
   }
 }
 
@@ -323,9 +344,8 @@ absl::Status Residency::NoRoom(TileIndex index, Tier tier) const {
   uint64_t homeless_bytes = 0, home_bytes = 0;
   for (const auto& [offset, segment] : arena.segments()) {
     if (segment.kind != ArenaMap::Kind::kFrame) continue;
-    const Copy& held = copy(tiles_[segment.tile], tier);
     if (IsHome(tiles_[segment.tile], tier)) home_bytes += segment.size_bytes;
-    if (held.leases == 0) {
+    if (leases_.leases(segment.tile, tier) == 0) {
       homeless_bytes += segment.size_bytes;
       continue;
     }

@@ -21,7 +21,7 @@ std::optional<Stall> Residency::WhyWaits(Ticket ticket) const {
     case Transfer::kCopyIn:
     case Transfer::kCopyOut: return Stall{StallCause::kCopy, job->tier, job->tile};
   }
-  const bool conflicts = tile.writer || (Writes(job->access) && tile.readers > 0);
+  const bool conflicts = tile.writer || (Writes(job->access) && IsLeased(job->tile));
   if (conflicts) return Stall{StallCause::kLeased, job->tier, job->tile};
   for (Tier tier : {Tier::kDevice, Tier::kPinned}) {
     if (copy(tile, tier).leaving) return WhyLeaving(job->tile, tier);
@@ -63,7 +63,7 @@ TileIndex Residency::InTheWay(Tier tier) const {
   std::pair<bool, uint64_t> most{false, 0};
   for (const auto& [offset, segment] : arenas_[At(tier)].segments()) {
     if (segment.kind != ArenaMap::Kind::kFrame) continue;
-    const std::pair<bool, uint64_t> size{copy(tiles_[segment.tile], tier).leases > 0,
+    const std::pair<bool, uint64_t> size{leases_.leases(segment.tile, tier) > 0,
                                          segment.size_bytes};
     if (size <= most) continue;
     most = size;

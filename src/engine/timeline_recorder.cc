@@ -48,8 +48,8 @@ void TimelineRecorder::EndTransfer(TileIndex tile, uint64_t size_bytes, bool ok,
 
 // --- Callers ---
 
-TimelineRecorder::Caller& TimelineRecorder::ThisCaller() {
-  const auto [found, is_new] = callers_.try_emplace(std::this_thread::get_id());
+TimelineRecorder::Caller& TimelineRecorder::CallerOf(std::thread::id thread) {
+  const auto [found, is_new] = callers_.try_emplace(thread);
   if (is_new) {
     found->second.number = static_cast<uint16_t>(
         std::min<size_t>(callers_.size() - 1, std::numeric_limits<uint16_t>::max()));
@@ -67,8 +67,8 @@ void TimelineRecorder::EndCompute(Caller& caller, int64_t now_ns) {
   caller.since_ns = now_ns;
 }
 
-void TimelineRecorder::Grant(TileIndex tile, int64_t now_ns) {
-  Caller& caller = ThisCaller();
+void TimelineRecorder::Grant(TileIndex tile, int64_t now_ns, std::thread::id thread) {
+  Caller& caller = CallerOf(thread);
   if (caller.tile == TimelineEvent::kNoTile) caller.since_ns = now_ns;
   if (now_ns - caller.since_ns >= kShortestNs) EndCompute(caller, now_ns);
   caller.tile = tile;

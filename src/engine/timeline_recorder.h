@@ -20,8 +20,9 @@
 
 namespace spillway::engine {
 
-// Externally synchronised. Time is given, not read, so that it can be virtual; it never goes back.
-// Callers are told apart by the thread that calls.
+// Externally synchronised. Time is given, not read, so that it can be virtual; it never goes back,
+// but that a lease may be told late, before its caller does anything else. Callers are told apart
+// by their threads.
 class TimelineRecorder {
  public:
   // Keeps the newest `max_events`, at least 1.
@@ -30,8 +31,8 @@ class TimelineRecorder {
   void BeginTransfer(const Action& action, int64_t now_ns);
   void EndTransfer(TileIndex tile, uint64_t size_bytes, bool ok, int64_t now_ns);
 
-  // A lease was given at once.
-  void Grant(TileIndex tile, int64_t now_ns);
+  // A lease was given at once, to a caller of that thread.
+  void Grant(TileIndex tile, int64_t now_ns, std::thread::id thread = std::this_thread::get_id());
   // A caller blocks; `stall` says why as far as is known, and Explain when that has changed.
   void BeginWait(Ticket ticket, TileIndex tile, const Stall& stall, int64_t now_ns);
   void Explain(Ticket ticket, const Stall& stall, int64_t now_ns);
@@ -73,7 +74,8 @@ class TimelineRecorder {
     int64_t since_ns;
   };
 
-  Caller& ThisCaller();
+  Caller& CallerOf(std::thread::id thread);
+  Caller& ThisCaller() { return CallerOf(std::this_thread::get_id()); }
   void EndCompute(Caller& caller, int64_t now_ns);
   void PushStall(const Wait& wait, int64_t now_ns);
   void EndWork();

@@ -166,7 +166,7 @@ void TraceRecorder::Add(TraceEvent event, double now) {
 void TraceRecorder::Acquire(TileIndex tile, Tier tier, Access access, double asked,
                             double granted) {
   Add({.tile = tile, .kind = Kind::kAcquire, .tier = tier, .access = access}, asked);
-  last_ = granted;
+  last_ = std::max(last_, granted);
 }
 
 void TraceRecorder::Release(TileIndex tile, Tier tier, Access access, double now) {

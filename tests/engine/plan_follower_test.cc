@@ -7,6 +7,8 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <utility>
+#include <vector>
 
 namespace spillway::engine {
 namespace {
@@ -93,6 +95,72 @@ TEST(PlanFollower, WhatIsCleanLeavesBeforeAWriteThatBeganEarlierHasEnded) {
   carrier.Run();
   EXPECT_EQ(carrier.dropped().size(), 4u);
   EXPECT_EQ(carrier.events(), step->trace.events.size());
+}
+
+// Tiles of 100 bytes that are leased in pinned memory in turn, and which of the releases are
+// followed by nothing but a read.
+std::vector<bool> ReadNext(const std::vector<std::pair<plan::TileIndex, Access>>& leases,
+                           uint64_t pinned_bytes) {
+  plan::TraceRecorder recorder;
+  for (int i = 0; i < 2; ++i) recorder.AddTile({.size_bytes = 100, .stored = true});
+  recorder.Begin(0);
+  for (const auto& [tile, access] : leases) {
+    recorder.Acquire(tile, Tier::kPinned, access, 0, 0);
+    recorder.Release(tile, Tier::kPinned, access, 0);
+  }
+  StepPlan step{.trace = recorder.End()};
+  auto made = plan::MakePlan(step.trace, {.pinned_bytes = pinned_bytes,
+                                          .frame_alignment = 1,
+                                          .device_lookahead_bytes = 0,
+                                          .pinned_lookahead_bytes = 0});
+  EXPECT_TRUE(made.ok()) << made.status();
+  step.plan = *std::move(made);
+  const PlanFollower follower(std::make_shared<const StepPlan>(std::move(step)));
+  std::vector<bool> read_next;
+  for (size_t i = 0; i < leases.size(); ++i) {
+    read_next.push_back(follower.IsReadNext(2 * i + 1));
+    EXPECT_EQ(follower.IsReadNext(2 * (leases.size() + i) + 1), read_next[i]) << "the next period";
+  }
+  return read_next;
+}
+
+TEST(PlanFollower, KnowsWhereNothingIsDoneWithATileBeforeItsNextRead) {
+  constexpr auto kRead = Access::kRead, kWrite = Access::kReadWrite;
+  using Expected = std::vector<bool>;
+  EXPECT_EQ(ReadNext({{0, kRead}, {1, kRead}, {0, kRead}}, 200), Expected({true, true, true}));
+  EXPECT_EQ(ReadNext({{0, kRead}, {0, kRead}, {1, kRead}}, 100), Expected({true, false, false}))
+      << "there is one frame, so each leaves for the other";
+  const Expected written = ReadNext({{0, kRead}, {0, kWrite}, {0, kRead}, {1, kRead}}, 200);
+  EXPECT_FALSE(written[0]) << "a writer comes next";
+  EXPECT_TRUE(written[2]);
+}
+
+// A release on a stream may be over only when the next lease has come, or has ended, too.
+TEST(PlanFollower, AReadThatHasComeIsNoLongerNext) {
+  plan::TraceRecorder recorder;
+  recorder.AddTile({.size_bytes = 100, .stored = true});
+  recorder.Begin(0);
+  for (int i = 0; i < 2; ++i) {
+    recorder.Acquire(0, Tier::kPinned, Access::kRead, 0, 0);
+    recorder.Release(0, Tier::kPinned, Access::kRead, 0);
+  }
+  StepPlan step{.trace = recorder.End()};
+  auto made = plan::MakePlan(step.trace, {.pinned_bytes = 100, .frame_alignment = 1});
+  ASSERT_TRUE(made.ok()) << made.status();
+  step.plan = *std::move(made);
+  PlanFollower follower(std::make_shared<const StepPlan>(std::move(step)));
+  const std::vector<plan::TraceEvent>& events = follower.step()->trace.events;
+  for (uint64_t period = 0; period < 2; ++period) {
+    for (uint64_t i = 0; i < 4; ++i) {
+      const auto event = follower.Match(events[i]);
+      ASSERT_TRUE(event);
+      if (events[i].kind == plan::TraceEvent::Kind::kRelease) {
+        EXPECT_TRUE(follower.IsReadNext(*event)) << "event " << *event;
+      } else if (*event > 0) {
+        EXPECT_FALSE(follower.IsReadNext(*event - 1)) << "event " << *event;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -59,5 +59,74 @@ TEST(ResidencyPlan, AFailedCopyBehindALeaseOnAStreamIsTold) {
   EXPECT_EQ(residency.stats().plan.deviations, 1u);
 }
 
+// Of the tiles that a plan leases in turn the device has room for one, so a reader who does not ask
+// would keep it from the other.
+TEST(ResidencyPlan, NobodyTakesATileThatThePlanMovesNext) {
+  ResidencyOptions options;
+  options.device_bytes = kTileBytes;
+  options.pinned_bytes = 4 * kTileBytes;
+  options.has_store = true;
+  options.describe = [](TileIndex tile) { return "tile " + std::to_string(tile); };
+  Residency residency(options);
+  for (int i = 0; i < 2; ++i) residency.AddTile(kTileBytes, Role::kParameter, false, true);
+  const auto lease = [&](TileIndex tile) {
+    bool granted = false;
+    residency.Acquire(/*ticket=*/1, tile, Tier::kDevice, Access::kRead, /*on_stream=*/false);
+    for (int round = 0; round < 20 && !granted; ++round) {
+      for (const Action& action : residency.TakeActions()) {
+        granted |= action.kind == Action::Kind::kGrant;
+        if (action.kind == Action::Kind::kRead || action.kind == Action::Kind::kCopyIn)
+          residency.TransferDone(action.tile, {});
+      }
+    }
+    EXPECT_TRUE(granted);
+    const auto ended = residency.EndLease(tile, Tier::kDevice, Access::kRead, /*drained=*/false);
+    for (const Action& action : residency.TakeActions()) residency.TransferDone(action.tile, {});
+    residency.LetIn(ended);
+  };
+
+  lease(0);
+  EXPECT_TRUE(residency.leases().TryTake(0, Tier::kDevice)) << "nothing is planned yet";
+  residency.Shared(0, Tier::kDevice);
+  residency.LetIn(residency.EndLease(0, Tier::kDevice, Access::kRead, /*drained=*/false));
+
+  residency.FollowPlan(TwoTilesOneByOne());
+  EXPECT_FALSE(residency.leases().TryTake(0, Tier::kDevice)) << "a plan is entered";
+  for (int period = 0; period < 3; ++period) {
+    for (const TileIndex tile : {0, 1}) {
+      lease(tile);
+      EXPECT_FALSE(residency.leases().TryTake(tile, Tier::kDevice));
+    }
+  }
+  EXPECT_EQ(residency.stats().plan.deviations, 0u);
+}
+
+// It is the next lease that reports a write that failed, so there is none without asking.
+TEST(ResidencyPlan, AfterAFailedWriteEveryLeaseIsAskedFor) {
+  ResidencyOptions options;
+  options.pinned_bytes = 2 * kTileBytes;
+  options.has_store = true;
+  options.describe = [](TileIndex tile) { return "tile " + std::to_string(tile); };
+  Residency residency(options);
+  for (int i = 0; i < 3; ++i) residency.AddTile(kTileBytes, Role::kParameter, false, false);
+  TileIndex written = 0;
+  for (TileIndex tile = 0; tile < 2; ++tile) {
+    residency.Acquire(/*ticket=*/1, tile, Tier::kPinned, Access::kDiscard, /*on_stream=*/false);
+    for (const Action& action : residency.TakeActions()) written = action.tile;
+    const auto ended = residency.EndLease(tile, Tier::kPinned, Access::kDiscard, false);
+    for (const Action& action : residency.TakeActions()) {
+      EXPECT_EQ(action.kind, Action::Kind::kWrite) << "behind, as pinned memory is half full";
+      written = action.tile;
+    }
+    residency.LetIn(ended);
+  }
+  ASSERT_TRUE(residency.leases().TryTake(1, Tier::kPinned));
+  residency.Shared(1, Tier::kPinned);
+  residency.LetIn(residency.EndLease(1, Tier::kPinned, Access::kRead, /*drained=*/false));
+  residency.TransferDone(written, absl::UnavailableError("no room on the disk"));
+  EXPECT_FALSE(residency.leases().TryTake(1, Tier::kPinned));
+  EXPECT_TRUE(absl::IsUnavailable(residency.TakeWriteError()));
+}
+
 }  // namespace
 }  // namespace spillway::engine

@@ -12,6 +12,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "src/engine/residency.h"
@@ -62,6 +63,7 @@ class Simulation {
   const EngineStats& stats() const { return residency_.stats(); }
   int failures() const { return failures_; }
   int grants() const { return grants_; }
+  int taken() const { return taken_; }
   int restores() const { return restores_; }
 
  private:
@@ -97,12 +99,15 @@ class Simulation {
     const auto tile = static_cast<TileIndex>(random_() % truth_.size());
     const Tier tier = Chance(0.5) ? Tier::kDevice : Tier::kPinned;
     const auto access = static_cast<Access>(random_() % 4);
+    if (Chance(0.7)) TellOfTaken();
     if (setup_.restores && saved_truth_ && Chance(0.02)) Restore();
     switch (random_() % 8) {
       case 0:
       case 1:
       case 2:
         if (!flushing_ && requests_.size() + held_.size() < static_cast<size_t>(setup_.max_held)) {
+          if (access == Access::kRead && (Take(tile, tier) || Take(let_in_.tile, let_in_.tier)))
+            break;
           residency_.Acquire(++ticket_, tile, tier, access, Chance(0.5));
           requests_[ticket_] = {tile, tier, access};
         }
@@ -127,10 +132,28 @@ class Simulation {
     }
   }
 
+  // A reader that does not ask. The machine hears of it a while later.
+  bool Take(TileIndex tile, Tier tier) {
+    const auto offset = residency_.leases().TryTake(tile, tier);
+    if (!offset) return false;
+    EXPECT_EQ(*offset, tier == Tier::kDevice ? residency_.device_offset(tile)
+                                             : residency_.pinned_offset(tile));
+    ++taken_;
+    untold_.push_back({tile, tier});
+    Hold({tile, tier, Access::kRead});
+    return true;
+  }
+
+  void TellOfTaken() {
+    for (const auto& [tile, tier] : untold_) residency_.Shared(tile, tier);
+    untold_.clear();
+  }
+
   // Everything goes back to the last flush, transfers of nobody's ending first.
   void Restore() {
+    TellOfTaken();
     if (residency_.in_use()) return;
-    residency_.Pause();
+    EXPECT_TRUE(residency_.Pause());
     Pump();
     while (!transfers_.empty()) {
       EndSomeTransfer();
@@ -194,6 +217,7 @@ class Simulation {
   // Ends a lease, or only lets go of it as a holder on a stream does.
   void EndSomeLease() {
     if (held_.empty()) return;
+    TellOfTaken();
     const size_t i = random_() % held_.size();
     Held& lease = held_[i];
     if (!lease.draining && (lease.arriving || Chance(0.3))) {
@@ -205,7 +229,7 @@ class Simulation {
     const Held ended = lease;
     held_.erase(held_.begin() + static_cast<long>(i));
     CheckBytes(ended.tile, ended.tier);
-    residency_.EndLease(ended.tile, ended.tier, ended.access, ended.draining);
+    ended_ = residency_.EndLease(ended.tile, ended.tier, ended.access, ended.draining);
   }
 
   void EndSomeTransfer() {
@@ -262,6 +286,9 @@ class Simulation {
         default: CheckPlacement(action); transfers_.push_back(action);
       }
     }
+    if (!ended_) return;
+    let_in_ = *std::exchange(ended_, std::nullopt);
+    residency_.LetIn(let_in_);
   }
 
   void OnGrant(const Action& action) {
@@ -279,12 +306,16 @@ class Simulation {
     ++grants_;
     const Request request = requests_.at(action.ticket);
     requests_.erase(action.ticket);
-    for (const Held& other : held_) {
-      ASSERT_FALSE(other.tile == request.tile && (Writes(other.access) || Writes(request.access)))
-          << "a writer is not alone";
-    }
     Held lease{request.tile, request.tier, request.access};
     lease.arriving = action.after_copy;
+    Hold(lease);
+  }
+
+  void Hold(Held lease) {
+    for (const Held& other : held_) {
+      ASSERT_FALSE(other.tile == lease.tile && (Writes(other.access) || Writes(lease.access)))
+          << "a writer is not alone";
+    }
     if (!lease.arriving) Use(lease);
     held_.push_back(lease);
   }
@@ -340,6 +371,9 @@ class Simulation {
   std::vector<std::optional<uint64_t>> saved_nvme_;
   std::vector<Action> transfers_;
   std::vector<Held> held_;
+  std::vector<std::pair<TileIndex, Tier>> untold_;  // leases that the machine has yet to hear of
+  std::optional<Residency::Ended> ended_;           // the lease that has just ended
+  Residency::Ended let_in_;                         // the one that ended last
   std::map<Ticket, Request> requests_;
   Ticket ticket_ = 100;
   static constexpr Ticket flush_ticket_ = 1;
@@ -348,6 +382,7 @@ class Simulation {
   uint64_t value_ = 0;
   int failures_ = 0;
   int grants_ = 0;
+  int taken_ = 0;
   int restores_ = 0;
 };
 
@@ -359,6 +394,7 @@ unsigned Seed() {
 }
 
 void RunMany(const Setup& setup, int runs, int steps) {
+  int taken = 0;
   for (int run = 0; run < runs; ++run) {
     const unsigned seed = Seed() + static_cast<unsigned>(run);
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -366,7 +402,9 @@ void RunMany(const Setup& setup, int runs, int steps) {
     simulation.Run(steps);
     if (testing::Test::HasFatalFailure()) return;
     EXPECT_GT(simulation.grants(), 0);
+    taken += simulation.taken();
   }
+  EXPECT_GT(taken, runs);
 }
 
 TEST(ResidencyRandom, OneLeaseAtATimeNeverFails) {

@@ -7,9 +7,11 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -169,6 +171,35 @@ TEST(Timeline, NamesATileByItsTensor) {
   EXPECT_EQ(timeline.TileName(0), "a");
   EXPECT_EQ(timeline.TileName(3), "b [2]");
   EXPECT_EQ(timeline.TileName(TimelineEvent::kNoTile), "");
+}
+
+// Who leases what is there only leaves word of it, which any thread may be the first to take in.
+TEST_F(TimelineTest, AReaderComputesWhoeverHearsOfItsLease) {
+  Open(100'000);
+  const auto lease = [&](uint64_t tile, Access access) {
+    auto taken = engine_->Acquire({tensors_[0], tile}, access);
+    EXPECT_TRUE(taken.ok()) << taken.status();
+    return taken;
+  };
+  const auto compute = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
+  for (const uint64_t tile : {1, 2, 3}) (void)lease(tile, Access::kRead);
+  std::thread([&] {
+    {
+      const auto written = lease(0, Access::kReadWrite), read = lease(1, Access::kRead);
+    }
+    compute();
+    const auto read = lease(2, Access::kRead);
+    std::thread([&] { (void)engine_->Stats(); }).join();
+    compute();
+    const auto written = lease(3, Access::kReadWrite);
+  }).join();
+  std::map<uint32_t, uint16_t> thread_of;  // who computed last with a tile
+  for (const TimelineEvent& event : engine_->TakeTimeline().events) {
+    if (event.kind == Kind::kCompute) thread_of[event.tile] = event.thread;
+  }
+  ASSERT_EQ(thread_of.count(1), 1U);
+  ASSERT_EQ(thread_of.count(2), 1U);
+  EXPECT_EQ(thread_of[2], thread_of[1]);
 }
 
 }  // namespace

@@ -54,6 +54,19 @@ TEST(TraceRecorder, NoTimePassesBackwardsWhereThreadsOverlap) {
   EXPECT_EQ(trace.events[3].seconds_before, 2);
 }
 
+// A lease may be written down after something that came later.
+TEST(TraceRecorder, CountsNoTimeTwiceWhereALeaseIsToldLate) {
+  TraceRecorder recorder = TwoTiles();
+  recorder.Begin(0);
+  recorder.Acquire(1, Tier::kDevice, Access::kDiscard, 1, 1);
+  recorder.Release(1, Tier::kDevice, Access::kDiscard, 4);
+  recorder.Acquire(0, Tier::kDevice, Access::kRead, 2, 2);
+  recorder.Release(0, Tier::kDevice, Access::kRead, 7);
+  const Trace trace = recorder.End();
+  EXPECT_EQ(trace.events[2].seconds_before, 0);
+  EXPECT_EQ(trace.events[3].seconds_before, 3);
+}
+
 TEST(TraceRecorder, ForgetsAStepThatDidNotEnd) {
   TraceRecorder recorder = TwoTiles();
   recorder.Begin(0);

@@ -34,7 +34,7 @@ TEST_F(BenchIoTest, ItsJsonKeepsItsWordAndNothingStays) {
   ASSERT_FALSE(json.is_discarded()) << ended.out;
   EXPECT_EQ(json["v"], 1);
   ASSERT_GT(json["rows"].size(), 6u);
-  int mixed = 0, store = 0;
+  int mixed = 0, store = 0, without_checksums = 0;
   for (const Json& row : json["rows"]) {
     SCOPED_TRACE(row.dump());
     const std::string op = row.at("op");
@@ -50,6 +50,12 @@ TEST_F(BenchIoTest, ItsJsonKeepsItsWordAndNothingStays) {
     EXPECT_GT(row.at("bytes_per_second").get<double>(), 0);
     EXPECT_TRUE(row.at("fio_bytes_per_second").is_null());
     EXPECT_GE(row.at("cpu_seconds_per_gib").get<double>(), 0);
+    if (row.contains("without_checksums")) {
+      ++without_checksums;
+      EXPECT_TRUE(row.at("checksums").get<bool>());
+      EXPECT_GT(row["without_checksums"].at("bytes_per_second").get<double>(), 0);
+      EXPECT_GE(row["without_checksums"].at("cpu_seconds_per_gib").get<double>(), 0);
+    }
     const Json& latency = row.at("latency_seconds");
     EXPECT_GT(latency.at("p50").get<double>(), 0);
     EXPECT_LE(latency.at("p50").get<double>(), latency.at("p99").get<double>());
@@ -58,6 +64,7 @@ TEST_F(BenchIoTest, ItsJsonKeepsItsWordAndNothingStays) {
   }
   EXPECT_GE(mixed, 2);
   EXPECT_GE(store, 6);
+  EXPECT_EQ(without_checksums, 6);
   const Json& machine = json["machine"];
   EXPECT_FALSE(machine.at("kernel").get<std::string>().empty());
   EXPECT_EQ(machine.at("devices").size(), 1u);

@@ -72,7 +72,7 @@ TEST_P(CalibrationTest, FindsSettingsThatTheDeviceTakes) {
   const auto profile = Calibrate(testing::TempDir(), *engine, 1, kQuick);
   ASSERT_TRUE(profile.ok()) << profile.status();
   EXPECT_GE(profile->request_bytes, 128u << 10);
-  EXPECT_LE(profile->request_bytes, 4u << 20);
+  EXPECT_LE(profile->request_bytes, 2u << 20);
   EXPECT_EQ(profile->request_bytes % kIoAlignment, 0u);
   EXPECT_GE(profile->read_depth, 1);
   EXPECT_LE(profile->read_depth, 128);

@@ -129,7 +129,9 @@ class PageIoTest : public ::testing::TestWithParam<IoEngineKind> {
     Restart();
   }
   // With what the store says now.
-  void Restart() { io_ = std::make_unique<PageIo>(store_.get(), engine_.get()); }
+  void Restart(Checksums checksums = Checksums::kXxh3) {
+    io_ = std::make_unique<PageIo>(store_.get(), engine_.get(), checksums);
+  }
 
   std::map<uint64_t, absl::Status> ReapAll() {
     std::map<uint64_t, absl::Status> ended;
@@ -225,10 +227,10 @@ TEST_P(PageIoTest, EveryPageHasItsOwnRecord) {
 
 TEST_P(PageIoTest, NeighboursShareRequestsOfTheDevicesSize) {
   ASSERT_TRUE(Write(0, 0, 40 * kPageBytes, 1).ok());
-  EXPECT_EQ(sizes_, (std::vector<uint32_t>{1 << 20, 1 << 20, 1 << 19}));
+  EXPECT_EQ(sizes_, (std::vector<uint32_t>{2 << 20, 1 << 19}));
   sizes_.clear();
   ASSERT_TRUE(Read(0, 0, 40 * kPageBytes, 1).ok());
-  EXPECT_EQ(sizes_, (std::vector<uint32_t>{1 << 20, 1 << 20, 1 << 19}));
+  EXPECT_EQ(sizes_, (std::vector<uint32_t>{2 << 20, 1 << 19}));
 
   // Requests smaller than a page, which divide none.
   store_->profile = DeviceProfile{.request_bytes = 24 * 1024 + 5};
@@ -351,6 +353,19 @@ TEST_P(PageIoTest, DamageThatStaysIsDataLoss) {
   const PageRecord packed = store_->pages.at({1, 0});
   FlipBitAt(packed.extent.offset + packed.skip_bytes + 599);
   EXPECT_EQ(Read(1, 0, 600, 2).code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_P(PageIoTest, WithoutChecksumsNothingIsCompared) {
+  Restart(Checksums::kNone);
+  ASSERT_TRUE(Write(0, 0, kPageBytes, 1).ok());
+  EXPECT_EQ(store_->pages.at({0, 0}).checksum, 0u);
+  EXPECT_TRUE(Read(0, 0, kPageBytes, 1).ok());
+  FlipBitAt(store_->pages.at({0, 0}).extent.offset);
+  const AlignedBuffer memory(kPageBytes);
+  io_->Read(8, 0, 0, kPageBytes, memory.data());
+  EXPECT_TRUE(ReapAll().at(8).ok());
+  Restart();
+  EXPECT_EQ(Read(0, 0, kPageBytes, 1).code(), absl::StatusCode::kDataLoss);
 }
 
 TEST_P(PageIoTest, AFailedWriteRecordsNothingAndGivesItsExtentsBack) {

@@ -46,6 +46,10 @@ Json RowJson(const Row& row, const Machine& machine) {
                {"cpu_seconds_per_gib", CpuSecondsPerGib(row.ours)},
                {"checksum_cpu_seconds_per_gib", ChecksumSecondsPerGib(row.ours)},
                {"doubts", Doubts(row, machine.copy_bytes_per_second, machine.num_cpus)}};
+  if (!row.without_checksums.empty()) {
+    json["without_checksums"] = {{"bytes_per_second", Rate(row.without_checksums).median},
+                                 {"cpu_seconds_per_gib", CpuSecondsPerGib(row.without_checksums)}};
+  }
   if (has_fio) {
     json["fio_depth"] = row.fio_depth;
     json["fio_memory_bytes"] = uint64_t{spec.block_bytes} * static_cast<uint64_t>(row.fio_depth);
@@ -72,6 +76,10 @@ std::string RowLine(const Row& row) {
       Milliseconds(Quantile(row.latency_seconds, 0.99)),
       Milliseconds(Quantile(row.latency_seconds, 0.999)), CpuSecondsPerGib(row.ours),
       ChecksumSecondsPerGib(row.ours));
+  const bool has_without = !row.without_checksums.empty();
+  absl::StrAppend(&line, has_without
+                             ? absl::StrFormat("  %7.4f", CpuSecondsPerGib(row.without_checksums))
+                             : std::string(9, ' '));
   if (row.fio.empty()) return line;
   const Summary share = ShareOfFio(row);
   absl::StrAppend(&line, absl::StrFormat("  %7.2f %7.4f  %.2f", Rate(row.fio).median / kGb,
@@ -137,7 +145,7 @@ std::string ToTable(const BenchReport& report, std::string_view commit) {
                                   machine.checksum_seconds_per_gib));
   absl::StrAppend(&text,
                   "op    pattern      block depth through         "
-                  "   GB/s   GiB/s   p50 ms  p99 ms  p99.9  CPU s/GiB  sums");
+                  "   GB/s   GiB/s   p50 ms  p99 ms  p99.9  CPU s/GiB  sums  without");
   if (!report.fio_version.empty()) absl::StrAppend(&text, "  fio GB/s  CPU   of fio");
   absl::StrAppend(&text, "\n");
   std::vector<std::string> doubts;

@@ -37,6 +37,8 @@ struct RowSpec {
   uint64_t memory_bytes = 0;  // that the row cycles through
   double most_seconds = 1e9;  // of one pass
   int rounds = 1;             // at most
+  // Each round also moves the blocks without checksums: what the rest of the store costs.
+  bool also_without_checksums = false;
 };
 
 bool HasChecksums(const RowSpec& spec);
@@ -62,10 +64,11 @@ struct Sample {
 struct Row {
   RowSpec spec;
   PageKind pages = PageKind::kPlain;
-  uint64_t moved_bytes = 0;  // by the last pass
-  bool cached = false;       // the file system took no O_DIRECT
-  std::vector<Sample> ours;  // by round
-  std::vector<Sample> fio;   // likewise; empty: no fio, or not asked
+  uint64_t moved_bytes = 0;               // by the last pass
+  bool cached = false;                    // the file system took no O_DIRECT
+  std::vector<Sample> ours;               // by round
+  std::vector<Sample> fio;                // likewise; empty: no fio, or not asked
+  std::vector<Sample> without_checksums;  // likewise; empty: not asked
   int fio_depth = 0;
   bool fio_huge_pages = false;
   std::vector<double> latency_seconds;  // sorted, of all rounds

@@ -38,12 +38,13 @@ class FileTarget final : public Target {
   std::vector<io::IoCompletion> completions_;
 };
 
-// Blocks of a tensor: runs of its pages, with catalog, extents and checksums. The store and the
-// engine must outlive it.
+// Blocks of a tensor: runs of its pages, with catalog, extents and checksums (unless asked to leave
+// them out). The store and the engine must outlive it.
 class StoreTarget final : public Target {
  public:
-  StoreTarget(io::Store* store, io::IoEngine* engine, io::TensorIndex tensor, uint32_t block_bytes)
-      : pages_(store, engine),
+  StoreTarget(io::Store* store, io::IoEngine* engine, io::TensorIndex tensor, uint32_t block_bytes,
+              io::Checksums checksums = io::Checksums::kXxh3)
+      : pages_(store, engine, checksums),
         tensor_(tensor),
         block_bytes_(block_bytes),
         pages_per_block_(block_bytes / store->page_bytes()) {}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Threads that read the same few tiles, at once and on streams, while others write, evict and
+// discard them and budgets hold only some: every lease finds one version, whole, and never an older
+// one than the same thread found before. All leases are counted, and none is left.
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "spillway/engine.h"
+#include "tests/temp_folder.h"
+
+namespace spillway {
+namespace {
+
+constexpr uint64_t kTiles = 6;
+constexpr int64_t kWords = 2048;  // a tile's: 16 KiB
+constexpr int kReaders = 3;
+constexpr int kSteps = 6;
+constexpr int kLeasesOfStep = 150;  // a thread's
+
+struct Setup {
+  std::string name;
+  Policy policy = Policy::kPlanned;
+  uint64_t device_tiles = 0, pinned_tiles = 0;  // that there is room for
+  bool has_store = true;
+  bool is_disturbed = true;  // by a writer, and whoever evicts and discards
+};
+
+class SharedLeases : public testing::TestWithParam<Setup> {
+ protected:
+  using Seen = std::array<std::array<uint64_t, kTiles>, 2>;
+
+  void SetUp() override {
+    EngineOptions options;
+    if (GetParam().has_store) options.store = {folder_ / "store"};
+    options.device_bytes = GetParam().device_tiles * kWords * 8;
+    options.pinned_bytes = GetParam().pinned_tiles * kWords * 8;
+    options.page_bytes = 8 * kKiB;
+    options.policy = GetParam().policy;
+    auto engine = Engine::Open(options);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    engine_ = *std::move(engine);
+    for (const bool transient : {false, true}) {
+      const auto id = engine_->Register({.name = transient ? "transient" : "kept",
+                                         .shape = {kTiles, kWords * 2},
+                                         .tile_rows = 1,
+                                         .transient = transient});
+      ASSERT_TRUE(id.ok()) << id.status();
+      ids_[transient ? 1 : 0] = *id;
+    }
+  }
+
+  absl::StatusOr<Lease> Take(TileRef tile, Access access, bool on_host, Stream* stream) {
+    auto lease =
+        on_host ? engine_->AcquireHost(tile, access) : engine_->Acquire(tile, access, stream);
+    EXPECT_TRUE(lease.ok()) << lease.status();
+    if (lease.ok()) ++leases_;
+    return lease;
+  }
+
+  // Its one version; what was discarded has none.
+  static uint64_t VersionOf(std::span<const uint64_t> words) {
+    const uint64_t version = words[0];
+    for (const uint64_t word : words) {
+      if (word != version) return ~uint64_t{0};
+    }
+    return version;
+  }
+
+  void Look(int tensor, uint64_t tile, uint64_t version, Seen& seen) {
+    uint64_t& before = seen[static_cast<size_t>(tensor)][tile];
+    const bool is_discarded = tensor == 1 && version == 0;
+    if (version == ~uint64_t{0} || (!is_discarded && version < before)) ++wrong_;
+    if (!is_discarded) before = version;
+  }
+
+  void Read(uint64_t seed, Seen& seen) {
+    std::mt19937_64 random(seed);
+    const std::unique_ptr<Stream> stream = *engine_->CreateStream();
+    for (int i = 0; i < kLeasesOfStep; ++i) {
+      const int tensor = static_cast<int>(random() % 2);
+      const uint64_t tile = random() % kTiles;
+      const bool on_host = random() % 3 == 0, on_stream = !on_host && random() % 2 == 0;
+      auto lease =
+          Take({ids_[tensor], tile}, Access::kRead, on_host, on_stream ? stream.get() : nullptr);
+      if (!lease.ok()) return;
+      const std::span<const uint64_t> words = lease->as<uint64_t>();
+      if (on_stream) {
+        const absl::Status launched = stream->Launch(
+            [this, tensor, tile, words, &seen] { Look(tensor, tile, VersionOf(words), seen); });
+        EXPECT_TRUE(launched.ok()) << launched;
+        lease->Release();
+        if (random() % 4 != 0) continue;
+      } else {
+        // What the stream saw comes first, or `seen` has two threads.
+        EXPECT_TRUE(stream->Synchronize().ok());
+        Look(tensor, tile, VersionOf(words), seen);
+      }
+      EXPECT_TRUE(stream->Synchronize().ok());
+    }
+    EXPECT_TRUE(stream->Synchronize().ok());
+  }
+
+  void Disturb(uint64_t seed) {
+    std::mt19937_64 random(seed);
+    for (int i = 0; i < kLeasesOfStep; ++i) {
+      const int tensor = static_cast<int>(random() % 2);
+      const TileRef ref{ids_[tensor], random() % kTiles};
+      switch (random() % 4) {
+        case 0: (void)engine_->Evict(ref); break;  // refused where it is leased
+        case 1: (void)engine_->Discard({ids_[1], ref.tile}); break;
+        default: {
+          const auto lease = Take(ref, random() % 2 == 0 ? Access::kReadWrite : Access::kDiscard,
+                                  random() % 2 == 0, nullptr);
+          if (!lease.ok()) return;
+          const uint64_t version = ++versions_;
+          for (uint64_t& word : lease->as<uint64_t>()) word = version;
+          written_[static_cast<size_t>(tensor)][ref.tile] = version;
+        }
+      }
+    }
+  }
+
+  void Run() {
+    std::array<Seen, kReaders> seen{};
+    for (uint64_t step = 0; step < kSteps; ++step) {
+      std::vector<std::thread> threads;
+      for (uint64_t reader = 0; reader < kReaders; ++reader)
+        threads.emplace_back([&, reader] { Read(step * 100 + reader, seen[reader]); });
+      if (GetParam().is_disturbed) threads.emplace_back([&] { Disturb(step * 100 + 99); });
+      for (std::thread& thread : threads) thread.join();
+      ASSERT_TRUE(engine_->EndStep().ok());
+      if (GetParam().has_store && step % 2 == 1) {
+        const absl::Status committed = engine_->Commit("");
+        ASSERT_TRUE(committed.ok()) << committed;
+      }
+    }
+    EXPECT_EQ(wrong_, 0);
+    EXPECT_EQ(engine_->Stats().acquires, leases_);
+    for (uint64_t tile = 0; tile < kTiles; ++tile) {
+      const auto lease = Take({ids_[0], tile}, Access::kRead, /*on_host=*/true, nullptr);
+      ASSERT_TRUE(lease.ok());
+      EXPECT_EQ(VersionOf(lease->as<uint64_t>()), written_[0][tile]);
+    }
+  }
+
+  test::TempFolder folder_;
+  std::unique_ptr<Engine> engine_;
+  TensorId ids_[2];
+  std::atomic<uint64_t> leases_ = 0;
+  std::atomic<int> wrong_ = 0;
+  Seen written_{};  // versions, by the one who writes
+  uint64_t versions_ = 0;
+};
+
+TEST_P(SharedLeases, FindOneVersionWhole) { Run(); }
+
+INSTANTIATE_TEST_SUITE_P(Setups, SharedLeases,
+                         testing::Values(Setup{"Planned", Policy::kPlanned, 5, 8},
+                                         Setup{"OnDemand", Policy::kOnDemand, 5, 8},
+                                         Setup{"AllFit", Policy::kPlanned, 5, 12},
+                                         Setup{"NoStore", Policy::kPlanned, 5, 12, false},
+                                         Setup{"ReadersAlone", Policy::kPlanned, 5, 8, true,
+                                               false}),
+                         [](const auto& setup) { return setup.param.name; });
+
+}  // namespace
+}  // namespace spillway
