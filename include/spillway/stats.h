@@ -40,9 +40,10 @@ struct PlanStats {
   uint64_t planned_bytes = 0;
   uint64_t bytes_bound = 0;
   uint64_t nvme_bytes_bound = 0;  // over NVMe alone
-  // Of the last step, if it has a plan (else zeros), in seconds: what a step like it takes at least
-  // in the mean, at the best rates that links, copies and checksums have shown in this run and the
-  // least computing between leases; and computing and transfers if the other took no time.
+  // Of the last step, if it has a plan (else zeros), in seconds: what it could not have been
+  // quicker than, computing between leases for as long as it did, at the best rates that links,
+  // copies and checksums have sustained in this run; and computing and transfers if the other took
+  // no time.
   double time_bound_seconds = 0;
   double compute_seconds = 0;
   double transfer_seconds = 0;

@@ -17,14 +17,28 @@ double Rate(uint64_t bytes, double seconds) {
 
 void RateMeter::Best::Take(const base::Busy& total) {
   total_ = total;
-  const double seconds = total.seconds - taken_.seconds;
-  if (seconds < kLeastSeconds) return;
-  best_ = std::max(best_, static_cast<double>(total.bytes - taken_.bytes) / seconds);
+  const base::Busy more = total - taken_;
+  if (more.seconds < kLeastSeconds) return;
+  best_ = std::max(best_, static_cast<double>(more.bytes) / more.seconds);
   taken_ = total;
 }
 
 double RateMeter::Best::bytes_per_second() const {
   return best_ > 0 ? best_ : Rate(total_.bytes, total_.seconds);
+}
+
+void RateMeter::LinkRate::Take(const base::LinkBusy& total) {
+  all_.Take(total.all);
+  total_ = total;
+}
+
+double RateMeter::LinkRate::bytes_per_second() const {
+  const auto most_in_a_second = static_cast<double>(total_.most_bytes_in_a_second);
+  const base::Busy& sustained = total_.sustained;
+  if (sustained.bytes == 0 || sustained.seconds < kLeastSustainedSeconds)
+    return std::max(all_.bytes_per_second(), most_in_a_second);
+  return std::max(Rate(sustained.bytes, sustained.seconds),
+                  most_in_a_second / (1 + base::BusySpells::kBeginningSeconds));
 }
 
 void RateMeter::EndStep(const LinkUse& use) {

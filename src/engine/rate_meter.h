@@ -2,7 +2,9 @@
 //
 // How fast each link is, as far as this run has shown: bytes over the seconds in which it was busy,
 // of the step in which that was most. Whoever asks what the links could have done must not be told
-// less than what they did. Pure; not thread-safe.
+// less than what they did, nor what they do for a moment after a pause. So once a link has been
+// busy for long enough without one, that time alone counts; and what it moved in any second,
+// pauses and all, it can move, less what it may have been owed before. Pure; not thread-safe.
 
 #ifndef SPILLWAY_ENGINE_RATE_METER_H_
 #define SPILLWAY_ENGINE_RATE_METER_H_
@@ -16,15 +18,17 @@ namespace spillway::engine {
 
 // All since the start.
 struct LinkUse {
-  std::array<base::Busy, plan::kNumLinks> links;  // by Link
-  base::Busy nvme_both;                           // while reads and writes were in flight
-  base::Busy checksums;                           // CPU seconds
+  std::array<base::LinkBusy, plan::kNumLinks> links;  // by Link
+  base::LinkBusy nvme_both;                           // while reads and writes were in flight
+  base::Busy checksums;                               // CPU seconds
 };
 
 class RateMeter {
  public:
   // A step that keeps a link busy for less says little of it; it is added to the next.
   static constexpr double kLeastSeconds = 0.25;
+  // Of a run's sustained use: a throttle may begin or end a spell of it with bytes not yet due.
+  static constexpr double kLeastSustainedSeconds = 1;
 
   void EndStep(const LinkUse& use);
 
@@ -44,9 +48,20 @@ class RateMeter {
     base::Busy taken_, total_;
     double best_ = 0;
   };
+  class LinkRate {
+   public:
+    void Take(const base::LinkBusy& total);
+    bool is_known() const { return all_.is_known(); }
+    double bytes_per_second() const;
 
-  std::array<Best, plan::kNumLinks> links_;
-  Best nvme_both_, checksums_;
+   private:
+    Best all_;
+    base::LinkBusy total_;
+  };
+
+  std::array<LinkRate, plan::kNumLinks> links_;
+  LinkRate nvme_both_;
+  Best checksums_;
 };
 
 }  // namespace spillway::engine

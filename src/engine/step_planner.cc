@@ -65,13 +65,8 @@ absl::StatusOr<std::shared_ptr<const StepPlan>> StepPlanner::EndStep(
   const uint64_t fingerprint = plan::Fingerprint(trace);
   if (known_.size() == kMostSteps && known_.count(fingerprint) == 0) known_.clear();
   Known& step = known_[fingerprint];
-  const std::vector<double> computing = plan::SecondsBound::Computing(trace);
-  if (++step.seen == 1) {
-    step.trace = std::move(trace);
-    step.computing = computing;
-  }
-  for (size_t part = 0; part < computing.size(); ++part)
-    step.computing[part] = std::min(step.computing[part], computing[part]);
+  step.computing = plan::SecondsBound::Computing(trace);
+  if (++step.seen == 1) step.trace = std::move(trace);
   if (const auto it = known_.find(before); it != known_.end())
     ++it->second.followed_by[fingerprint];
   last_ = fingerprint;

@@ -26,7 +26,8 @@
 
 namespace spillway::engine {
 
-// What a step could not have been quicker than, in seconds, at rates that the run has shown.
+// What a step could not have been quicker than, in seconds, computing for as long as it did, at
+// rates that the run has shown.
 struct TimeBound {
   double seconds = 0;    // zero: unknown
   double computing = 0;  // alone
@@ -55,8 +56,7 @@ class StepPlanner {
   absl::StatusOr<std::shared_ptr<const StepPlan>> EndStep(
       double now, const std::function<plan::TileNow(plan::TileIndex)>& tile_now);
 
-  // Of the step that ended last; unknown without a plan for it. Its computing is, in each part of
-  // the step, the least that any of its like has taken.
+  // Of the step that ended last; unknown without a plan for it.
   TimeBound BoundTime(const plan::Rates& rates) const;
 
   uint64_t plans_made() const { return plans_made_; }
@@ -69,7 +69,7 @@ class StepPlanner {
     bool is_planned = false;                   // or was tried with the trace as it is
     std::shared_ptr<const StepPlan> plan;
     absl::Status failure;
-    std::vector<double> computing;  // as SecondsBound has it
+    std::vector<double> computing;  // of the last, as SecondsBound has it
     std::optional<plan::SecondsBound> bound;
   };
 

@@ -4,7 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <deque>
 
 namespace spillway::engine {
 namespace {
@@ -15,15 +18,69 @@ TEST(BusyMeter, CountsTheTimeWithAnythingInFlightOnce) {
   base::BusyMeter meter;
   meter.Begin(1);
   meter.Begin(2);
-  EXPECT_EQ(meter.busy().seconds, 0);
+  EXPECT_EQ(meter.busy().all.seconds, 0);
   meter.End(3, 100);
-  EXPECT_EQ(meter.busy().seconds, 2);
+  EXPECT_EQ(meter.busy().all.seconds, 2);
   meter.End(5, 10);
-  EXPECT_EQ(meter.busy().seconds, 4);
+  EXPECT_EQ(meter.busy().all.seconds, 4);
   meter.Begin(10);  // idle for five seconds
   meter.End(11, 1);
-  EXPECT_EQ(meter.busy().seconds, 5);
-  EXPECT_EQ(meter.busy().bytes, 111u);
+  EXPECT_EQ(meter.busy().all.seconds, 5);
+  EXPECT_EQ(meter.busy().all.bytes, 111u);
+}
+
+TEST(BusyMeter, CountsWhatALinkSustainsWithoutTheBeginningsOfSpells) {
+  constexpr double kBeginning = base::BusySpells::kBeginningSeconds;
+  base::BusyMeter meter;
+  const auto spell = [&](double begin) {
+    meter.Begin(begin);
+    meter.Begin(begin);
+    meter.End(begin + kBeginning / 2, 1000);  // at once, as after a pause
+  };
+  spell(1);
+  meter.End(1 + 0.9 * kBeginning, 10);  // over before anything else can be seen
+  EXPECT_EQ(meter.busy().sustained.bytes, 0u);
+  EXPECT_EQ(meter.busy().sustained.seconds, 0);
+  spell(2);
+  meter.End(3, 100);
+  spell(10);
+  meter.End(12, 200);
+  EXPECT_EQ(meter.busy().sustained.bytes, 300u);
+  EXPECT_NEAR(meter.busy().sustained.seconds, 3 - kBeginning, 1e-9);
+  EXPECT_NEAR(meter.busy().all.seconds, 3 + 0.9 * kBeginning, 1e-9);
+}
+
+TEST(BusyMeter, KnowsTheMostThatWentThroughInASecond) {
+  base::BusyMeter meter;
+  const auto pass = [&](double now, uint64_t bytes) {
+    meter.Begin(now);
+    meter.End(now, bytes);
+  };
+  pass(1000.05, 1);
+  pass(1000.55, 20);
+  pass(1000.95, 300);  // these three
+  EXPECT_EQ(meter.busy().most_bytes_in_a_second, 321u);
+  pass(1001.05, 10);  // the first is a second ago
+  EXPECT_EQ(meter.busy().most_bytes_in_a_second, 330u);
+  pass(1001.75, 15);
+  EXPECT_EQ(meter.busy().most_bytes_in_a_second, 330u);
+  pass(5000, 331);
+  EXPECT_EQ(meter.busy().most_bytes_in_a_second, 331u);
+}
+
+TEST(DuplexMeter, KnowsWhatBothDirectionsSustainTogether) {
+  base::DuplexMeter meter;
+  meter.Begin(0, 0);
+  meter.Begin(1, 5);
+  meter.Begin(1, 5);
+  meter.End(1, 5.05, 1000);
+  meter.End(1, 6, 50);
+  meter.Begin(1, 7);
+  meter.End(0, 7.05, 400);  // both for too short
+  EXPECT_EQ(meter.both().all.bytes, 1450u);
+  EXPECT_EQ(meter.both().most_bytes_in_a_second, 1000u);
+  EXPECT_EQ(meter.both().sustained.bytes, 50u);
+  EXPECT_NEAR(meter.both().sustained.seconds, 0.95, 1e-9);
 }
 
 TEST(DuplexMeter, KnowsWhatBothDirectionsMoveTogether) {
@@ -34,25 +91,25 @@ TEST(DuplexMeter, KnowsWhatBothDirectionsMoveTogether) {
   meter.Begin(1, 3);
   meter.End(0, 5, 10);
   meter.End(1, 9, 100);  // alone again
-  EXPECT_EQ(meter.both().seconds, 2);
-  EXPECT_EQ(meter.both().bytes, 10u);
-  EXPECT_EQ(meter.busy(0).seconds, 4);
-  EXPECT_EQ(meter.busy(1).seconds, 6);
+  EXPECT_EQ(meter.both().all.seconds, 2);
+  EXPECT_EQ(meter.both().all.bytes, 10u);
+  EXPECT_EQ(meter.busy(0).all.seconds, 4);
+  EXPECT_EQ(meter.busy(1).all.seconds, 6);
 }
 
 TEST(RateMeter, NvmeMovesInAllWhatItHasShown) {
   RateMeter meter;
   LinkUse use;
-  use.links[static_cast<size_t>(Link::kRead)] = {1000, 1};
-  use.links[static_cast<size_t>(Link::kWrite)] = {2000, 1};
+  use.links[static_cast<size_t>(Link::kRead)].all = {1000, 1};
+  use.links[static_cast<size_t>(Link::kWrite)].all = {2000, 1};
   EXPECT_TRUE(std::isinf(meter.rates().nvme));
   meter.EndStep(use);
   EXPECT_EQ(meter.rates().nvme, 3000);  // never both at once: nothing says that they hinder
-  use.nvme_both = {2500, 1};
+  use.nvme_both.all = {2500, 1};
   meter.EndStep(use);
   EXPECT_EQ(meter.rates().nvme, 2500);
   RateMeter slow;
-  use.nvme_both = {1500, 1};
+  use.nvme_both.all = {1500, 1};
   slow.EndStep(use);
   EXPECT_EQ(slow.rates().nvme, 2000);  // what it does in one direction alone
 }
@@ -60,7 +117,7 @@ TEST(RateMeter, NvmeMovesInAllWhatItHasShown) {
 TEST(RateMeter, ALinkIsAsFastAsInTheStepInWhichItWasFastest) {
   RateMeter meter;
   LinkUse use;
-  base::Busy& read = use.links[static_cast<size_t>(Link::kRead)];
+  base::Busy& read = use.links[static_cast<size_t>(Link::kRead)].all;
   read = {1000, 1};
   meter.EndStep(use);
   EXPECT_EQ(meter.rates()[Link::kRead], 1000);
@@ -75,7 +132,7 @@ TEST(RateMeter, ALinkIsAsFastAsInTheStepInWhichItWasFastest) {
 TEST(RateMeter, AStepThatHardlyUsedALinkIsAddedToTheNext) {
   RateMeter meter;
   LinkUse use;
-  base::Busy& write = use.links[static_cast<size_t>(Link::kWrite)];
+  base::Busy& write = use.links[static_cast<size_t>(Link::kWrite)].all;
   write = {1000, 1};
   meter.EndStep(use);
   write = {2000, 1.001};
@@ -90,7 +147,7 @@ TEST(RateMeter, AStepThatHardlyUsedALinkIsAddedToTheNext) {
 TEST(RateMeter, AStepInWhichALinkMovedNothingDoesNotMakeItInfinitelyFast) {
   RateMeter meter;
   LinkUse use;
-  base::Busy& write = use.links[static_cast<size_t>(Link::kWrite)];
+  base::Busy& write = use.links[static_cast<size_t>(Link::kWrite)].all;
   write = {1000, 1};
   meter.EndStep(use);
   write = {1000, 2};
@@ -107,13 +164,107 @@ TEST(RateMeter, WhatWasNeverUsedBoundsNothing) {
   meter.EndStep(use);
   EXPECT_TRUE(std::isinf(meter.rates()[Link::kCopyIn]));
   EXPECT_TRUE(std::isinf(meter.rates().checksum));
-  use.links[static_cast<size_t>(Link::kRead)] = {500,
-                                                 0.1};  // too little to go by, but all there is
+  // Too little to go by, but all there is.
+  use.links[static_cast<size_t>(Link::kRead)].all = {500, 0.1};
   use.checksums = {500, 0.001};
   meter.EndStep(use);
   EXPECT_EQ(meter.rates()[Link::kRead], 5000);
   EXPECT_EQ(meter.rates().checksum, 500000);
   EXPECT_TRUE(std::isinf(meter.rates().nvme));  // writing might be as fast as you like
+}
+
+// As Linux throttles a disk: in every slice of time its bytes go through at once, and then none.
+class Throttle {
+ public:
+  static constexpr double kSlice = 0.1, kRate = 500e6, kDevice = 2500e6;
+  static constexpr uint64_t kBytes = 2'000'000;
+
+  // When a request of kBytes ends that is made at `now`.
+  double Serve(double now) {
+    free_ = std::max(free_, now);
+    const double slice = std::floor(free_ / kSlice + 1e-9);
+    if (slice > slice_) {
+      slice_ = slice;
+      passed_ = 0;
+    } else if (passed_ + kBytes > kRate * kSlice) {
+      slice_ += 1;
+      passed_ = 0;
+    }
+    free_ = std::max(free_, slice_ * kSlice) + kBytes / kDevice;
+    passed_ += kBytes;
+    return free_;
+  }
+
+ private:
+  double free_ = 0;    // when the device is
+  double slice_ = -1;  // the last in which bytes passed
+  double passed_ = 0;  // in it
+};
+
+// `spells` times 20 MB at once with a pause after, then `lasting_bytes` without one, with four
+// requests under way.
+class ThrottledUse {
+ public:
+  void Step(int spells, uint64_t lasting_bytes) {
+    for (int spell = 0; spell < spells; ++spell) {
+      Spell(20'000'000);
+      now_ += 0.2;
+    }
+    Spell(lasting_bytes);
+    now_ += 0.2;
+    LinkUse use;
+    use.links[static_cast<size_t>(Link::kWrite)] = meter_.busy();
+    rates_.EndStep(use);
+  }
+  double megabytes_per_second() const { return rates_.rates()[Link::kWrite] / 1e6; }
+
+ private:
+  void Spell(uint64_t bytes) {
+    std::deque<double> ends;
+    for (uint64_t begun = 0; begun < bytes || !ends.empty();) {
+      while (begun < bytes && ends.size() < 4) {
+        meter_.Begin(now_);
+        ends.push_back(throttle_.Serve(now_));
+        begun += Throttle::kBytes;
+      }
+      now_ = ends.front();
+      ends.pop_front();
+      meter_.End(now_, Throttle::kBytes);
+    }
+  }
+
+  double now_ = 0;
+  Throttle throttle_;
+  base::BusyMeter meter_;
+  RateMeter rates_;
+};
+
+TEST(RateMeter, ALinkThatMakesUpForPausesIsAsFastAsItStaysWithoutThem) {
+  ThrottledUse use;
+  for (int step = 0; step < 4; ++step) use.Step(/*spells=*/40, /*lasting_bytes=*/800'000'000);
+  EXPECT_NEAR(use.megabytes_per_second(), 500, 25);
+}
+
+TEST(RateMeter, ALinkThatIsSharedInItsLongSpellsIsNotSlowerThanInItsBestSecond) {
+  RateMeter meter;
+  LinkUse use;
+  base::LinkBusy& read = use.links[static_cast<size_t>(Link::kRead)];
+  read = {.all = {5000, 4}, .sustained = {800, 1.6}, .most_bytes_in_a_second = 1200};
+  meter.EndStep(use);
+  EXPECT_DOUBLE_EQ(meter.rates()[Link::kRead], 1200 / 1.1);  // as much may have been owed
+  read.sustained = {0, 2};                                   // a full disk
+  meter.EndStep(use);
+  EXPECT_DOUBLE_EQ(meter.rates()[Link::kRead], 1250);
+  read.sustained = {8000, 10};
+  read.most_bytes_in_a_second = 800;
+  meter.EndStep(use);
+  EXPECT_EQ(meter.rates()[Link::kRead], 800);
+}
+
+TEST(RateMeter, ALinkThatNeverStaysBusyIsAsFastAsItWas) {
+  ThrottledUse use;
+  for (int step = 0; step < 4; ++step) use.Step(/*spells=*/40, /*lasting_bytes=*/0);
+  EXPECT_NEAR(use.megabytes_per_second(), 2500, 25);
 }
 
 }  // namespace

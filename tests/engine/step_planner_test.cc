@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace spillway::engine {
 namespace {
 
@@ -31,6 +33,29 @@ TEST(StepPlanner, AStepThatCannotBePlannedHasNoTimeBound) {
   // And it is not taken for what precedes the next.
   ASSERT_TRUE(pass(/*ends=*/true).ok());
   EXPECT_EQ(planner.BoundTime(rates).computing, 8);
+}
+
+TEST(StepPlanner, TheTimeBoundIsOfTheComputingOfTheStepThatEndedLast) {
+  StepPlanner planner({.device_bytes = 4096, .pinned_bytes = 4 * 4096});
+  for (plan::TileIndex tile = 0; tile < kTiles; ++tile)
+    planner.AddTile({.size_bytes = 4096, .stored = true}, 0);
+  double now = 0;
+  plan::Rates rates;
+  rates.link.fill(std::numeric_limits<double>::infinity());
+  rates.nvme = rates.checksum = std::numeric_limits<double>::infinity();
+  for (const double seconds : {1.0, 3.0, 2.0}) {
+    for (plan::TileIndex tile = 0; tile < kTiles; ++tile) {
+      const double asked = now;
+      now += 10;  // waited
+      planner.Recording()->Acquire(tile, Tier::kPinned, Access::kRead, asked, now);
+      now += seconds;
+      planner.Recording()->Release(tile, Tier::kPinned, Access::kRead, now);
+    }
+    ASSERT_TRUE(
+        planner.EndStep(now, [](plan::TileIndex) { return plan::TileNow{.stored = true}; }).ok());
+    EXPECT_EQ(planner.BoundTime(rates).computing, kTiles * seconds);
+    EXPECT_EQ(planner.BoundTime(rates).seconds, kTiles * seconds);
+  }
 }
 
 }  // namespace

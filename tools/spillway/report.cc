@@ -39,8 +39,8 @@ Json PeaksByTier(const std::array<Occupancy, kNumTiers>& tiers) {
 uint64_t Total(const Traffic& traffic) { return traffic.read_bytes + traffic.written_bytes; }
 
 // What a step would take if its shorter part were free.
-double AloneSeconds(const PlanStats& plan) {
-  return std::max(plan.compute_seconds, plan.transfer_seconds);
+double AloneSeconds(const trainer::StepTime& step) {
+  return std::max(step.computing, step.transfers);
 }
 
 std::string_view ReasonName(trainer::EndReason reason) {
@@ -113,13 +113,14 @@ Json ToJson(const TrainReport& report) {
                {"final_loss", run.last_loss}};
   if (run.last_evaluation) json["eval_loss"] = run.last_evaluation->loss;
   json["tokens_per_s"] = run.tokens_per_second;
-  if (run.step_seconds > 0) json["step_s"] = run.step_seconds;
-  if (run.step_seconds > 0 && run.plan.time_bound_seconds > 0) {
-    json["time_bound_s"] = run.plan.time_bound_seconds;
-    json["time_ratio"] = run.step_seconds / run.plan.time_bound_seconds;
-    json["compute_alone_s"] = run.plan.compute_seconds;
-    json["transfers_alone_s"] = run.plan.transfer_seconds;
-    json["alone_ratio"] = run.step_seconds / AloneSeconds(run.plan);
+  const trainer::StepTime& step = run.median_step;
+  if (step.seconds > 0) json["step_s"] = step.seconds;
+  if (step.bound > 0) {
+    json["time_bound_s"] = step.bound;
+    json["time_ratio"] = step.seconds / step.bound;
+    json["compute_alone_s"] = step.computing;
+    json["transfers_alone_s"] = step.transfers;
+    json["alone_ratio"] = step.seconds / AloneSeconds(step);
   }
   if (report.weights_hash) json["weights_hash"] = *report.weights_hash;
   if (report.accumulation) json["accumulation"] = ToJson(*report.accumulation);
@@ -171,14 +172,13 @@ std::string ToText(const TrainReport& report) {
         plan.steps, plan.deviations, base::FormatBytes(Total(plan.nvme) + Total(plan.pinned)),
         base::FormatBytes(plan.planned_bytes), base::FormatBytes(plan.bytes_bound));
   }
-  if (run.step_seconds > 0 && run.plan.time_bound_seconds > 0) {
+  if (const trainer::StepTime& step = run.median_step; step.bound > 0) {
     absl::StrAppendFormat(
         &text,
         "time: %.3f s a step from the third on, the median: %.3f times the bound of %.3f s, %.3f "
         "times computing (%.3f s) or transfers (%.3f s) alone\n",
-        run.step_seconds, run.step_seconds / run.plan.time_bound_seconds,
-        run.plan.time_bound_seconds, run.step_seconds / AloneSeconds(run.plan),
-        run.plan.compute_seconds, run.plan.transfer_seconds);
+        step.seconds, step.seconds / step.bound, step.bound, step.seconds / AloneSeconds(step),
+        step.computing, step.transfers);
   }
   if (!stats.plan.not_planned.empty())
     absl::StrAppendFormat(&text, "not planned: %s\n", stats.plan.not_planned);

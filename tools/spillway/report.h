@@ -30,7 +30,7 @@ struct TrainReport {
 
 // {"v":1,"exit_reason":"done"|"stopped"|"interrupted","steps":…,"final_loss":…,…}. "step_s" is the
 // median step from the third on; with a plan, "time_bound_s", "time_ratio", "compute_alone_s",
-// "transfers_alone_s" and "alone_ratio" are as in the step log, at the rates known in the end.
+// "transfers_alone_s" and "alone_ratio" are that step's, as in the step log.
 nlohmann::ordered_json ToJson(const TrainReport& report);
 std::string ToText(const TrainReport& report);
 

@@ -46,10 +46,11 @@ std::string Exact(double value) {
 // The first step has no plan, the second no plan that knows which tensors have bytes.
 constexpr int64_t kUnplannedSteps = 2;
 
-double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
+StepTime Median(std::vector<StepTime> steps) {
+  if (steps.empty()) return {};
+  const auto middle = steps.begin() + static_cast<ptrdiff_t>(steps.size() / 2);
+  std::nth_element(steps.begin(), middle, steps.end(),
+                   [](const StepTime& a, const StepTime& b) { return a.seconds < b.seconds; });
   return *middle;
 }
 
@@ -136,7 +137,7 @@ absl::StatusOr<RunSummary> Trainer::Run(const Observer& observer, const std::ato
                                         std::atomic<bool>* commit_now) {
   RunSummary summary;
   double seconds = 0;
-  std::vector<double> planned_seconds;
+  std::vector<StepTime> planned;
   while (state_.step < options_.schedule.total_steps && !stop.load()) {
     if (options_.stop_after > 0 && summary.steps_this_run == options_.stop_after) {
       summary.reason = EndReason::kStoppedAfter;
@@ -146,8 +147,12 @@ absl::StatusOr<RunSummary> Trainer::Run(const Observer& observer, const std::ato
     ++summary.steps_this_run;
     if (record.skipped) ++summary.skipped_this_run;
     seconds += record.seconds;
-    if (summary.steps_this_run > kUnplannedSteps) planned_seconds.push_back(record.seconds);
-    summary.plan = record.plan;
+    if (summary.steps_this_run > kUnplannedSteps) {
+      planned.push_back({.seconds = record.seconds,
+                         .bound = record.plan.time_bound_seconds,
+                         .computing = record.plan.compute_seconds,
+                         .transfers = record.plan.transfer_seconds});
+    }
 
     if (options_.evaluate_every > 0 && state_.step % options_.evaluate_every == 0) {
       const absl::StatusOr<Evaluation> evaluation = Evaluate(
@@ -168,7 +173,7 @@ absl::StatusOr<RunSummary> Trainer::Run(const Observer& observer, const std::ato
   summary.step = state_.step;
   summary.last_loss = state_.last_loss;
   const auto step_tokens = static_cast<int64_t>(inputs_.size());
-  summary.step_seconds = Median(std::move(planned_seconds));
+  summary.median_step = Median(std::move(planned));
   if (seconds > 0) {
     summary.tokens_per_second = static_cast<double>(summary.steps_this_run * step_tokens) / seconds;
   }

@@ -54,6 +54,14 @@ std::vector<FixedFlag> FixedFlags(const TrainerOptions& options, const hf::Model
 
 enum class EndReason : uint8_t { kDone, kStoppedAfter, kInterrupted };
 
+// Seconds of a step; those but its own are PlanStats', zeros without a plan.
+struct StepTime {
+  double seconds = 0;
+  double bound = 0;
+  double computing = 0;
+  double transfers = 0;
+};
+
 struct RunSummary {
   EndReason reason = EndReason::kDone;
   int64_t step = 0;  // steps done, earlier runs included
@@ -62,8 +70,7 @@ struct RunSummary {
   double last_loss = 0;  // of the last step done; not a number before the first
   std::optional<Evaluation> last_evaluation;
   double tokens_per_second = 0;  // over this run's steps, evaluations and commits left out
-  double step_seconds = 0;       // the median from this run's third step on; 0: there is none
-  PlanStats plan;                // after the last step
+  StepTime median_step;          // from this run's third step on; zeros: there is none
 };
 
 // Thread-compatible. Everything handed to Create must outlive it.

@@ -208,10 +208,9 @@ function headline() {
   if (bound.length) out.push(`NVMe traffic was ${median(bound).toFixed(3)} times the least that is possible within these budgets.`);
   const timed = steps.slice(2).filter(s => s.time_bound_s > 0 && s.compute_alone_s >= 0);
   if (timed.length) {
-    const least = timed[timed.length - 1];
-    const alone = Math.max(least.compute_alone_s, least.transfers_alone_s);
-    const seconds = median(timed.map(s => s.seconds));
-    out.push(`From the third step on, a step took ${(seconds / least.time_bound_s).toFixed(2)} times the least that is possible at the rates of this run, and ${(seconds / alone).toFixed(2)} times the larger of its computing and its transfers alone.`);
+    const ratio = median(timed.map(s => s.seconds / s.time_bound_s));
+    const alone = median(timed.map(s => s.seconds / Math.max(s.compute_alone_s, s.transfers_alone_s)));
+    out.push(`From the third step on, a step took ${ratio.toFixed(2)} times the least that was possible at the rates of this run, and ${alone.toFixed(2)} times the larger of its computing and its transfers alone.`);
   }
   add(section('headline'), 'span', {}, out.join(' '));
 }
