@@ -2,12 +2,26 @@
 """Runs of `spillway train` that are measured: which program on which model, at which budgets; and tables of them."""
 
 import pathlib
+import signal
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 sys.dont_write_bytecode = True
 import machine  # noqa: E402, F401  (tools/machine.py)
+
+
+def clean_up_when_ended():
+    """Signals that end this process end it by an exception, and no second one cuts short what that cleans up."""
+    signals = (signal.SIGTERM, signal.SIGHUP)
+
+    def end(number, _):
+        for each in signals:
+            signal.signal(each, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    for each in signals:
+        signal.signal(each, end)
 
 
 def add_arguments(parser):

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Question: what does planning a step cost, in time and memory, and does that grow with the number
-// of tiles? Limit: a step of 1 million tiles in 5 s, once for each step that repeats; on two cores
-// that holds for plan and bounds together, which is what the end of such a step takes.
+// of tiles? Limit: a step of 1 million tiles in 5 s, once for each step that repeats. The end of
+// such a step takes plan and bounds together, on two cores.
 //
 // The step is that of a model whose layers' tiles are of 1 MiB and less (fp16 weights and
 // gradients, fp32 master weights and moments, 70 tiles a layer), with budgets of a tenth and of

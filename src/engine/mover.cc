@@ -103,6 +103,7 @@ absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access,
 
 // What a reader did by itself, the machine, the step's trace and the timeline take in now.
 void Mover::HearOfShared() {
+  const bool was_followed = residency_.followed() != nullptr;
   for (const SharedLease& lease : leases_.TakeTold()) {
     residency_.Shared(lease.tile, lease.tier);
     const double seconds = static_cast<double>(lease.ns) * 1e-9;
@@ -110,6 +111,8 @@ void Mover::HearOfShared() {
       trace->Acquire(lease.tile, lease.tier, Access::kRead, seconds, seconds);
     if (recorder_ != nullptr) recorder_->Grant(lease.tile, lease.ns, lease.thread);
   }
+  // It was not as planned: who waited for the plan goes on on demand.
+  if (was_followed && residency_.followed() == nullptr) Dispatch();
 }
 
 absl::StatusOr<Granted> Mover::AcquireLocked(TileIndex tile, Tier tier, Access access,

@@ -62,7 +62,11 @@ void Residency::Acquire(Ticket ticket, TileIndex tile, Tier tier, Access access,
 void Residency::BeginDrain(TileIndex tile, Tier tier, Access access) {
   ++copy(tiles_[tile], tier).draining;
   const auto event = Match(plan::TraceEvent::Kind::kRelease, tile, tier, access);
-  if (event) following_->draining.emplace_back(tile, tier, *event);
+  if (!event) return;
+  following_->draining.emplace_back(tile, tier, *event);
+  // Who runs ahead of the stream takes nothing that the plan moves once this lease is over.
+  if (!PlanLetsIn({.tile = tile, .tier = tier, .release = event}))
+    (void)leases_.count(tile, tier).Close();
 }
 
 Residency::Ended Residency::EndLease(TileIndex index, Tier tier, Access access, bool drained) {
@@ -229,14 +233,13 @@ void Residency::TransferDone(TileIndex index, const absl::Status& status) {
   const Transfer transfer = std::exchange(tile.transfer, Transfer::kNone);
   Job* job = std::exchange(tile.transfer_job, nullptr);
   const std::optional<Planned> planned = std::exchange(tile.planned, std::nullopt);
+  const bool is_leased = std::exchange(tile.leased_before_copy, false);
   --transfers_;
   if (!status.ok()) {
     if (job != nullptr) job->failure = status;
     if (transfer == Transfer::kWrite) writes_failing_ = true;
     // Whoever needs what could not be brought in is told when that fails again; but of a lease
     // whose stream waits for the copy, nobody asks again.
-    const bool is_leased =
-        transfer == Transfer::kCopyIn && leases_.leases(index, Tier::kDevice) > 0;
     if (transfer == Transfer::kWrite || is_leased || (job == nullptr && !planned))
       SetWriteError(status);
     if (tile.discard) DropAll(index);
@@ -430,6 +433,7 @@ void Residency::Grant(Job& job, bool after_copy) {
   Tile& tile = tiles_[job.tile];
   leases_.count(job.tile, job.tier).Take();
   CountLease(job.tile, job.tier);
+  tile.leased_before_copy |= after_copy;
   if (Writes(job.access)) {
     tile.writer = true;
     if (!after_copy) VoidOtherCopies(job.tile, job.tier);

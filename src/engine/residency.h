@@ -223,8 +223,9 @@ class Residency {
     bool stored = false;  // NVMe has the newest bytes
     bool zero = true;     // never written
     bool writer = false;
-    bool queued = false;   // in written_ or small_written_
-    bool discard = false;  // once the transfer in flight ends
+    bool queued = false;              // in written_ or small_written_
+    bool discard = false;             // once the transfer in flight ends
+    bool leased_before_copy = false;  // a stream waits for the copy in flight, or did
     Transfer transfer = Transfer::kNone;
     std::optional<Planned> planned;  // what the transfer in flight is of a plan
     uint64_t last_use = 0;

@@ -283,7 +283,8 @@ void Residency::CancelClaim(ClaimKey key, const absl::Status& why) {
 void Residency::DropFrame(TileIndex index, Tier tier, std::optional<ClaimKey> claim_key) {
   Tile& tile = tiles_[index];
   Copy& leaving = copy(tile, tier);
-  SPILLWAY_CHECK(leases_.count(index, tier).Close());
+  const bool is_free = leases_.count(index, tier).Close();
+  SPILLWAY_CHECK(is_free);
   if (leaving.prefetched) ++stats_.prefetch_wasted;
   const uint64_t offset = leaving.offset;
   leaving = Copy{};

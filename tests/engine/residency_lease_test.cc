@@ -151,5 +151,43 @@ TEST(ResidencyLease, AWriterWhoEndsBeforeItsCopyIsToldLeavesNoOlderBytes) {
   EXPECT_EQ(next[0].kind, Action::Kind::kCopyOut);
 }
 
+// The same where a plan brings the bytes and the copy fails: what the writer's stream wrote into is
+// nobody's, and someone must be told.
+TEST(ResidencyLease, AFailedCopyBehindAWriterWhoHasEndedIsTold) {
+  plan::TraceRecorder recorder;
+  for (int i = 0; i < 2; ++i) recorder.AddTile({.size_bytes = kTileBytes, .stored = true});
+  recorder.Begin(0);
+  for (plan::TileIndex tile = 0; tile < 2; ++tile) {
+    recorder.Acquire(tile, Tier::kDevice, Access::kReadWrite, 0, 0);
+    recorder.Release(tile, Tier::kDevice, Access::kReadWrite, 0);
+  }
+  StepPlan step{.trace = recorder.End()};
+  auto made =
+      plan::MakePlan(step.trace, {.device_bytes = kTileBytes, .pinned_bytes = 4 * kTileBytes});
+  ASSERT_TRUE(made.ok()) << made.status();
+  step.plan = *std::move(made);
+  ResidencyOptions options = PinnedOnly(4);
+  options.device_bytes = kTileBytes;
+  Residency residency(options);
+  for (int i = 0; i < 2; ++i) AddStored(residency);
+  residency.FollowPlan(std::make_shared<const StepPlan>(std::move(step)));
+
+  bool granted = false;
+  residency.Acquire(kTicket, /*tile=*/0, Tier::kDevice, Access::kReadWrite, /*on_stream=*/true);
+  for (int round = 0; round < 10 && !granted; ++round) {
+    for (const Action& action : residency.TakeActions()) {
+      granted |= action.kind == Action::Kind::kGrant && action.after_copy;
+      if (action.kind == Action::Kind::kRead) residency.TransferDone(action.tile, {});
+    }
+  }
+  ASSERT_TRUE(granted);
+  residency.BeginDrain(0, Tier::kDevice, Access::kReadWrite);
+  const auto ended = residency.EndLease(0, Tier::kDevice, Access::kReadWrite, /*drained=*/true);
+  (void)residency.TakeActions();
+  residency.LetIn(ended);
+  residency.TransferDone(0, absl::InternalError("the copy failed"));
+  EXPECT_TRUE(absl::IsInternal(residency.TakeWriteError()));
+}
+
 }  // namespace
 }  // namespace spillway::engine
