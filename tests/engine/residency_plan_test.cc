@@ -32,15 +32,19 @@ std::shared_ptr<const StepPlan> TwoTilesOneByOne() {
   return std::make_shared<const StepPlan>(std::move(step));
 }
 
-// A caller whose stream waits for a copy has its lease already: if the copy fails, someone must be
-// told that the bytes never came.
-TEST(ResidencyPlan, AFailedCopyBehindALeaseOnAStreamIsTold) {
+ResidencyOptions OneDeviceFrame() {
   ResidencyOptions options;
   options.device_bytes = kTileBytes;
   options.pinned_bytes = 4 * kTileBytes;
   options.has_store = true;
   options.describe = [](TileIndex tile) { return "tile " + std::to_string(tile); };
-  Residency residency(options);
+  return options;
+}
+
+// A caller whose stream waits for a copy has its lease already: if the copy fails, someone must be
+// told that the bytes never came.
+TEST(ResidencyPlan, AFailedCopyBehindALeaseOnAStreamIsTold) {
+  Residency residency(OneDeviceFrame());
   for (int i = 0; i < 2; ++i) residency.AddTile(kTileBytes, Role::kParameter, false, true);
   residency.FollowPlan(TwoTilesOneByOne());
 
@@ -62,12 +66,7 @@ TEST(ResidencyPlan, AFailedCopyBehindALeaseOnAStreamIsTold) {
 // Of the tiles that a plan leases in turn the device has room for one, so a reader who does not ask
 // would keep it from the other.
 TEST(ResidencyPlan, NobodyTakesATileThatThePlanMovesNext) {
-  ResidencyOptions options;
-  options.device_bytes = kTileBytes;
-  options.pinned_bytes = 4 * kTileBytes;
-  options.has_store = true;
-  options.describe = [](TileIndex tile) { return "tile " + std::to_string(tile); };
-  Residency residency(options);
+  Residency residency(OneDeviceFrame());
   for (int i = 0; i < 2; ++i) residency.AddTile(kTileBytes, Role::kParameter, false, true);
   const auto lease = [&](TileIndex tile) {
     bool granted = false;
