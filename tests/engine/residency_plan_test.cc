@@ -100,6 +100,45 @@ TEST(ResidencyPlan, NobodyTakesATileThatThePlanMovesNext) {
   EXPECT_EQ(residency.stats().plan.deviations, 0u);
 }
 
+// A stream still works on the last lease of a tile that leaves next: who runs ahead of the stream
+// must not take the tile meanwhile.
+TEST(ResidencyPlan, NobodyTakesATileWhoseLastLeaseWaitsForItsStream) {
+  plan::TraceRecorder recorder;
+  for (int i = 0; i < 2; ++i) recorder.AddTile({.size_bytes = kTileBytes, .stored = true});
+  recorder.Begin(0);
+  for (const plan::TileIndex tile : {0, 0, 1}) {
+    recorder.Acquire(tile, Tier::kDevice, Access::kRead, 0, 0);
+    recorder.Release(tile, Tier::kDevice, Access::kRead, 0);
+  }
+  StepPlan step{.trace = recorder.End()};
+  auto made =
+      plan::MakePlan(step.trace, {.device_bytes = kTileBytes, .pinned_bytes = 4 * kTileBytes});
+  ASSERT_TRUE(made.ok()) << made.status();
+  step.plan = *std::move(made);
+  Residency residency(OneDeviceFrame());
+  for (int i = 0; i < 2; ++i) residency.AddTile(kTileBytes, Role::kParameter, false, true);
+  residency.FollowPlan(std::make_shared<const StepPlan>(std::move(step)));
+
+  bool granted = false;
+  residency.Acquire(/*ticket=*/1, /*tile=*/0, Tier::kDevice, Access::kRead, /*on_stream=*/false);
+  for (int round = 0; round < 20 && !granted; ++round) {
+    for (const Action& action : residency.TakeActions()) {
+      granted |= action.kind == Action::Kind::kGrant;
+      if (action.kind == Action::Kind::kRead || action.kind == Action::Kind::kCopyIn)
+        residency.TransferDone(action.tile, {});
+    }
+  }
+  ASSERT_TRUE(granted);
+  const auto ended = residency.EndLease(0, Tier::kDevice, Access::kRead, /*drained=*/false);
+  (void)residency.TakeActions();
+  residency.LetIn(ended);
+  ASSERT_TRUE(residency.leases().TryTake(0, Tier::kDevice)) << "it is read again next";
+  residency.Shared(0, Tier::kDevice);
+  residency.BeginDrain(0, Tier::kDevice, Access::kRead);
+  EXPECT_FALSE(residency.leases().TryTake(0, Tier::kDevice));
+  EXPECT_EQ(residency.stats().plan.deviations, 0u);
+}
+
 // It is the next lease that reports a write that failed, so there is none without asking.
 TEST(ResidencyPlan, AfterAFailedWriteEveryLeaseIsAskedFor) {
   ResidencyOptions options;
