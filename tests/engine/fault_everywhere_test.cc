@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -23,6 +24,7 @@
 #include "tests/engine/open_mover.h"
 #include "tests/exhaustive.h"
 #include "tests/io/io_uring_here.h"
+#include "tests/io/sampled_requests.h"
 #include "tests/temp_folder.h"
 #include "tiers/make_device_runtime.h"
 
@@ -312,6 +314,24 @@ class FaultEverywhereTest : public testing::TestWithParam<std::tuple<io::IoEngin
   void SetUp() override {
     if (!io::CanRun(kind())) GTEST_SKIP() << io::kNoIoUring;
   }
+
+  void RunAt(uint64_t at, bool* was_met) {
+    Empty();
+    const std::string wrong = RunWith(at, was_met);
+    ASSERT_EQ(wrong, "") << "request " << at;
+  }
+  // Those that a run makes of the kind that the fault befalls.
+  void CountRequests(uint64_t* requests) {
+    Empty();
+    auto trainer = Trainer::Open(folder_.path(), kind(), 0);
+    ASSERT_TRUE(trainer.ok()) << trainer.status();
+    (*trainer)->faulty().Inject(io::CountOnly(fault().op));
+    int committed = 0;
+    absl::Status status = (*trainer)->Run(&committed);
+    if (status.ok()) status = (*trainer)->Check();
+    ASSERT_TRUE(status.ok()) << status;
+    *requests = (*trainer)->faulty().faults_met();
+  }
   void Empty() {
     for (const char* name : {"a", "b"}) std::filesystem::remove_all(folder_ / name);
   }
@@ -323,17 +343,23 @@ TEST_P(FaultEverywhereTest, SameNumbersOrOneErrorAndTheLastCommit) {
   const uint64_t seed = std::random_device{}();
   std::cout << "seed " << seed << "\n";
   std::mt19937_64 random(seed);
-  bool was_met = true;
-  int points = 0;
-  for (uint64_t at = IsExhaustive() ? 0 : random() % 16; was_met;
-       at += IsExhaustive() ? 1 : 1 + random() % (80 * kSampleShare)) {
-    Empty();
-    const std::string wrong = RunWith(at, &was_met);
-    ASSERT_EQ(wrong, "") << "request " << at;
-    ++points;
+  if (IsExhaustive()) {
+    bool was_met = true;
+    uint64_t at = 0;
+    for (; was_met; ++at) ASSERT_NO_FATAL_FAILURE(RunAt(at, &was_met));
+    EXPECT_GT(at, 100u);
+    std::cout << at - 1 << " points\n";
+    return;
   }
-  EXPECT_GT(points, 2);
-  std::cout << points - 1 << " points\n";
+  uint64_t requests = 0;
+  ASSERT_NO_FATAL_FAILURE(CountRequests(&requests));
+  const std::vector<uint64_t> sampled = io::SampledRequests(requests, random);
+  ASSERT_GT(requests, 16 * sampled.size());
+  for (const uint64_t at : sampled) {
+    bool was_met = false;
+    ASSERT_NO_FATAL_FAILURE(RunAt(at, &was_met));
+    EXPECT_TRUE(was_met || at == sampled.back()) << at << " of " << requests;
+  }
 }
 
 std::string NameOf(const testing::TestParamInfo<std::tuple<io::IoEngineKind, int>>& variant) {
