@@ -8,9 +8,11 @@
 #include <random>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/exhaustive.h"
 #include "tests/spillway/command.h"
 #include "tests/spillway/same_numbers.h"
 #include "tests/spillway/training.h"
@@ -61,7 +63,10 @@ TEST_P(EachAccumulation, OrdersGiveTheSameNumbersWithinAnyBudget) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(MicroBatches, EachAccumulation, ::testing::Values(1, 3, 8));
+// A sanitizer makes a run take ten times as long, and one of the counts goes every way.
+INSTANTIATE_TEST_SUITE_P(MicroBatches, EachAccumulation,
+                         ::testing::ValuesIn(kSampleShare == 1 ? std::vector{1, 3, 8}
+                                                               : std::vector{3}));
 
 TEST(Accumulation, ARunMayGoOnInTheOtherOrder) {
   const Arguments flags = Flags("fp16-amp", 3);
@@ -107,6 +112,7 @@ uint64_t Forecast(const Json& json, const char* order) {
 
 TEST(Accumulation, EachOrderMovesWhatTheForecastSays) {
   for (const bool tied : {true, false}) {
+    if (kSampleShare > 1 && !tied) continue;
     for (const std::string precision : {"fp32", "fp16-amp"}) {
       for (const std::string order : {"micro-batch", "layer"}) {
         SCOPED_TRACE(precision + ", " + order + (tied ? ", tied" : ", activations saved"));
