@@ -8,7 +8,7 @@
 //
 // "Residency" drives the state machine alone, whose transfers end at once and need no memory;
 // "Engine" adds locks, waiting callers, the mover's thread and, for an eviction, the copy of a
-// tile: of 4 KiB, so that 100,000 of them fit in memory. Tiles are taken in an order that jumps
+// tile: of 4 KiB, so that a million of them fit in memory. Tiles are taken in an order that jumps
 // about, except for evictions, which walk the tiles in a circle so that every lease misses.
 //
 //   build/release/bin/residency_bench [--benchmark_filter=Evict] [--benchmark_out=FILE]
@@ -250,7 +250,7 @@ void BM_EngineEvict(benchmark::State& state) {
   }
 }
 
-constexpr int64_t kMillions = 10'000'000, kInMemory = 100'000;
+constexpr int64_t kMillions = 10'000'000, kInMemory = 1'000'000;
 
 struct Bench {
   const char* name;
