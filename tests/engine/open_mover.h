@@ -6,6 +6,7 @@
 #define SPILLWAY_TESTS_ENGINE_OPEN_MOVER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -19,10 +20,13 @@
 
 namespace spillway::engine {
 
-// Pages have 16 KiB.
+// Pages have 16 KiB. `describe` names a tile in an error, and is called under the mover's lock.
 inline absl::StatusOr<std::unique_ptr<Mover>> OpenMover(
     const std::vector<std::string>& folders, std::unique_ptr<tiers::DeviceRuntime> runtime,
-    std::unique_ptr<io::IoEngine> io, uint64_t device_bytes, uint64_t pinned_bytes) {
+    std::unique_ptr<io::IoEngine> io, uint64_t device_bytes, uint64_t pinned_bytes,
+    std::function<std::string(TileIndex)> describe = [](TileIndex tile) {
+      return absl::StrCat("tile ", tile);
+    }) {
   MoverParts parts;
   parts.runtime = std::move(runtime);
   parts.io = std::move(io);
@@ -35,7 +39,7 @@ inline absl::StatusOr<std::unique_ptr<Mover>> OpenMover(
   residency.device_bytes = device_bytes;
   residency.pinned_bytes = pinned_bytes;
   residency.has_store = true;
-  residency.describe = [](TileIndex tile) { return absl::StrCat("tile ", tile); };
+  residency.describe = std::move(describe);
   return Mover::Create(std::move(parts), residency, plan::Policy::kPlanned);
 }
 

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reading a tile that is there waits for nobody, the mover's lock included.
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "io/make_io_engine.h"
+#include "tests/engine/open_mover.h"
+#include "tests/temp_folder.h"
+#include "tiers/make_device_runtime.h"
+
+namespace spillway::engine {
+namespace {
+
+constexpr uint64_t kTileBytes = 16 * kKiB;
+constexpr uint64_t kRoom = 2 * kTileBytes;  // of either tier
+constexpr TileIndex kThere = 0, kTooLarge = 1;
+
+class MoverLeaseTest : public testing::TestWithParam<Tier> {
+ protected:
+  void SetUp() override {
+    auto io = io::MakeIoEngine(io::IoEngineKind::kPosix, {}, folder_.path());
+    ASSERT_TRUE(io.ok()) << io.status();
+    auto mover = OpenMover({folder_ / "s"}, *tiers::MakeDeviceRuntime(Device::Host()),
+                           *std::move(io), kRoom, kRoom, [this](TileIndex tile) {
+                             if (under_lock_) std::exchange(under_lock_, nullptr)();
+                             return absl::StrCat("tile ", tile);
+                           });
+    ASSERT_TRUE(mover.ok()) << mover.status();
+    mover_ = *std::move(mover);
+    io::TensorIndex tensor = 0;
+    mover_->RunWithStore(
+        [&](io::Store* store) { tensor = *store->AddTensor({"w", "{}", 8}, false); });
+    mover_->AddTile({tensor, 0, kTileBytes}, Role::kParameter, false, false);
+    mover_->AddTile({tensor, 1, 2 * kRoom}, Role::kParameter, false, false);
+  }
+
+  test::TempFolder folder_;
+  std::function<void()> under_lock_;  // once
+  std::unique_ptr<Mover> mover_;
+};
+
+// Whoever asks for what cannot fit is told so under the lock; meanwhile another reads.
+TEST_P(MoverLeaseTest, OfAResidentTileNeedsNoLock) {
+  const Tier tier = GetParam();
+  ASSERT_TRUE(mover_->Acquire(kThere, tier, Access::kReadWrite, false).ok());
+  mover_->EndLease(kThere, tier, Access::kReadWrite, nullptr);
+
+  std::future<bool> reader;
+  bool came_meanwhile = false;
+  under_lock_ = [&] {
+    reader = std::async(std::launch::async,
+                        [&] { return mover_->Acquire(kThere, tier, Access::kRead, false).ok(); });
+    came_meanwhile = reader.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+  };
+  EXPECT_FALSE(mover_->Acquire(kTooLarge, tier, Access::kRead, false).ok());
+  ASSERT_TRUE(reader.valid()) << "nothing was done under the lock";
+  EXPECT_TRUE(came_meanwhile);
+  ASSERT_TRUE(reader.get());
+  mover_->EndLease(kThere, tier, Access::kRead, nullptr);
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiers, MoverLeaseTest, testing::Values(Tier::kDevice, Tier::kPinned),
+                         [](const auto& tier) {
+                           return tier.param == Tier::kDevice ? "Device" : "Pinned";
+                         });
+
+}  // namespace
+}  // namespace spillway::engine
