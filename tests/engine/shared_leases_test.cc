@@ -8,8 +8,10 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <random>
 #include <string>
@@ -173,6 +175,56 @@ INSTANTIATE_TEST_SUITE_P(Setups, SharedLeases,
                                          Setup{"ReadersAlone", Policy::kPlanned, 5, 8, true,
                                                false}),
                          [](const auto& setup) { return setup.param.name; });
+
+// While the plan is followed, "late" waits for the frame of "early", whose stream has not come to
+// the end of its lease. Then a reader takes a lease without asking that the plan does not know:
+// from there on no plan is followed, and "late" can take an idle tile's frame.
+TEST(SharedLease, ThatLeavesThePlanLetsWhoWaitedGoOn) {
+  EngineOptions options;
+  options.device_bytes = 3 * kWords * 8;
+  options.pinned_bytes = 8 * kWords * 8;
+  const std::unique_ptr<Engine> engine = *Engine::Open(options);
+  const TensorId id = *engine->Register({.name = "t", .shape = {4, kWords * 2}, .tile_rows = 1});
+  // The first two are read twice a step, so that they stay; the others take turns.
+  const TileRef held{id, 0}, idle{id, 1}, early{id, 2}, late{id, 3};
+  const std::unique_ptr<Stream> stream = *engine->CreateStream();
+  const auto read = [&](TileRef tile) { ASSERT_TRUE(engine->Acquire(tile, Access::kRead).ok()); };
+  const auto begin_step = [&] {
+    read(held);
+    read(idle);
+    {
+      const auto lease = engine->Acquire(early, Access::kRead, stream.get());
+      ASSERT_TRUE(lease.ok()) << lease.status();
+    }
+    read(held);
+    read(idle);
+  };
+  for (int step = 0; step < 4; ++step) {
+    begin_step();
+    read(late);
+    ASSERT_TRUE(stream->Synchronize().ok());
+    ASSERT_TRUE(engine->EndStep().ok());
+  }
+  ASSERT_GT(engine->Stats().plan.steps, 0u);
+  const uint64_t deviations = engine->Stats().plan.deviations;
+
+  std::future<bool> waiting;
+  std::promise<void> go_on;
+  ASSERT_TRUE(stream->Launch([done = go_on.get_future().share()] { done.wait(); }).ok());
+  begin_step();
+  waiting =
+      std::async(std::launch::async, [&] { return engine->Acquire(late, Access::kRead).ok(); });
+  EXPECT_EQ(waiting.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
+  EXPECT_EQ(engine->Stats().plan.deviations, deviations);
+  {
+    const auto lease = engine->Acquire(held, Access::kRead);
+    ASSERT_TRUE(lease.ok()) << lease.status();
+    EXPECT_EQ(engine->Stats().plan.deviations, deviations + 1) << "now the engine hears of it";
+    EXPECT_EQ(waiting.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  }
+  go_on.set_value();
+  EXPECT_TRUE(waiting.get());
+}
 
 }  // namespace
 }  // namespace spillway
