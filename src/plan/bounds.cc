@@ -17,8 +17,7 @@ namespace {
 uint64_t Both(uint64_t a, uint64_t b) { return a > kUnlimited - b ? kUnlimited : a + b; }
 
 uint64_t Bound(const Keeping& keeping, uint64_t capacity) {
-  constexpr uint32_t kPricedTimes = 64;
-  const double bytes = LeastBytes(keeping, capacity, kPricedTimes);
+  const double bytes = LeastBytes(keeping, capacity);
   // What is rounded away is larger than the error of the sums.
   return static_cast<uint64_t>(std::max(0.0, std::floor(bytes * (1 - 1e-12))));
 }

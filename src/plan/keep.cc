@@ -77,31 +77,41 @@ bool KeepEpoch(const Keeping& keeping, const Epoch& epoch, RoomTree& room, Kept&
   return true;
 }
 
-// Finds a good way to keep by trying several orders in which candidates are taken while they fit.
+// Finds good ways to keep by trying several orders in which candidates are taken while they fit.
 class Planner {
  public:
   Planner(const Keeping& keeping, uint64_t capacity)
       : keeping_(keeping),
         capacity_(capacity),
         room_(keeping, capacity),
-        candidates_(FindCandidates(keeping)),
-        best_(keeping.uses.size()),
-        best_bytes_(Cost(keeping, best_).total()) {}
+        candidates_(FindCandidates(keeping)) {
+    const Kept nothing(keeping.uses.size());
+    best_.push_back({Cost(keeping, nothing).total(), nothing});
+  }
 
-  Kept Run() {
+  std::vector<Kept> Run() {
     const bool is_long = candidates_.size() > kMaxCandidatesTried;
+    if (is_long) most_ways_ = 1;
     if (!is_long)
       Try([&](const Candidate& candidate) {
         return Saves(candidate.epoch) / static_cast<float>(candidate.length + 1);
       });
-    const std::vector<float> shares = KeptShares(keeping_, capacity_, kPricedTimes);
+    // Which of the relaxation's optima is found, and how it falls into whole gaps, is a matter of
+    // luck: each number of times is another throw.
+    std::vector<float> shares;
     const auto share = [&](const Candidate& candidate) {
       float least = 1;
       ForGaps(keeping_, candidate.epoch,
               [&](uint32_t gap) { least = std::min(least, shares[gap]); });
       return least;
     };
-    Try(share);
+    std::vector<float> best_shares;
+    for (uint32_t times = MostTimes(keeping_); times >= kFewestTimes; times /= 2) {
+      shares = KeptShares(keeping_, capacity_, times);
+      if (Try(share) || best_shares.empty()) best_shares = shares;
+      if (is_long) break;
+    }
+    shares = std::move(best_shares);
     // What the relaxation keeps in part could go either way: ask the dice, the same each time.
     std::minstd_rand dice(1);
     const size_t tries = std::min(kMaxTries, kMaxCandidatesTried / (candidates_.size() + 1));
@@ -111,30 +121,35 @@ class Planner {
         return share(candidate) + spread * std::generate_canonical<float, 16>(dice);
       });
     }
-    EaseTierBelow();
-    return std::move(best_);
+    std::vector<Kept> ways;
+    for (Way& way : best_) {
+      EaseTierBelow(&way.kept);
+      ways.push_back(std::move(way.kept));
+    }
+    return ways;
   }
 
  private:
   // What room is left holds tiles until the tier below asks for their bytes, or from when it has
   // written them: they are moved all the same, but are less long in its room.
-  void EaseTierBelow() {
+  void EaseTierBelow(Kept* kept) const {
     RoomTree room = room_;
     std::vector<std::pair<uint32_t, uint32_t>> gaps;
-    for (uint32_t gap = 0; gap < best_.size(); ++gap) {
+    for (uint32_t gap = 0; gap < kept->size(); ++gap) {
       const Use& use = keeping_.uses[gap];
-      if (best_[gap]) {
+      if ((*kept)[gap]) {
         room.Add(use.end, keeping_.uses[keeping_.Next(gap)].begin, keeping_.UseBytes(gap));
       } else if ((use.dirties && use.cleaned) || keeping_.MayComeEarly(gap)) {
         gaps.emplace_back(GapLength(keeping_, gap), gap);
       }
     }
     std::sort(gaps.begin(), gaps.end(), std::greater<>());  // the longest first
-    for (const auto& [length, gap] : gaps) KeepEpoch(keeping_, Epoch{gap, 1, false}, room, best_);
+    for (const auto& [length, gap] : gaps) KeepEpoch(keeping_, Epoch{gap, 1, false}, room, *kept);
   }
 
-  static constexpr uint32_t kPricedTimes = 32;
+  static constexpr uint32_t kFewestTimes = 32;
   static constexpr size_t kMaxTries = 50;
+  static constexpr size_t kMostWays = 4;
   static constexpr size_t kMaxCandidatesTried = 200'000;
 
   // A transfer costs a request, however few its bytes: tiles of which many fit into one are kept
@@ -150,9 +165,9 @@ class Planner {
     return saves;
   }
 
-  // Takes what is worth most first; of equals the shorter, then the first.
+  // Takes what is worth most first; of equals the shorter, then the first. Whether that was better.
   template <typename Worth>
-  void Try(const Worth& worth) {
+  bool Try(const Worth& worth) {
     struct Rank {
       float worth;
       uint32_t length, candidate;
@@ -171,17 +186,26 @@ class Planner {
     for (const Rank& rank : order)
       KeepEpoch(keeping_, candidates_[rank.candidate].epoch, room, kept);
     const uint64_t bytes = Cost(keeping_, kept).total();
-    if (bytes >= best_bytes_) return;
-    best_bytes_ = bytes;
-    best_ = std::move(kept);
+    const auto place =
+        std::lower_bound(best_.begin(), best_.end(), bytes,
+                         [](const Way& way, uint64_t than) { return way.bytes < than; });
+    if (place != best_.end() && place->bytes == bytes) return false;  // the same, most likely
+    const bool is_best = place == best_.begin();
+    best_.insert(place, {bytes, std::move(kept)});
+    if (best_.size() > most_ways_) best_.pop_back();
+    return is_best;
   }
 
   const Keeping& keeping_;
   const uint64_t capacity_;
   const RoomTree room_;  // with the uses alone
   std::vector<Candidate> candidates_;
-  Kept best_;
-  uint64_t best_bytes_;
+  struct Way {
+    uint64_t bytes;
+    Kept kept;
+  };
+  size_t most_ways_ = kMostWays;
+  std::vector<Way> best_;  // the best first
 };
 
 Kept KeepPrefix(const Keeping& keeping, uint64_t capacity) {
@@ -264,15 +288,15 @@ std::optional<Policy> ParsePolicy(std::string_view name) {
   return std::nullopt;
 }
 
-Kept Keep(Policy policy, const Keeping& keeping, uint64_t capacity) {
+std::vector<Kept> WaysToKeep(Policy policy, const Keeping& keeping, uint64_t capacity) {
   switch (policy) {
     case Policy::kPlanned: return Planner(keeping, capacity).Run();
-    case Policy::kLru: return KeepByAge(keeping, capacity, /*by_use=*/true);
-    case Policy::kFifo: return KeepByAge(keeping, capacity, /*by_use=*/false);
-    case Policy::kPrefix: return KeepPrefix(keeping, capacity);
+    case Policy::kLru: return {KeepByAge(keeping, capacity, /*by_use=*/true)};
+    case Policy::kFifo: return {KeepByAge(keeping, capacity, /*by_use=*/false)};
+    case Policy::kPrefix: return {KeepPrefix(keeping, capacity)};
     case Policy::kNone: break;
   }
-  return Kept(keeping.uses.size());
+  return {Kept(keeping.uses.size())};
 }
 
 Kept KeepAll(const Keeping& keeping) {

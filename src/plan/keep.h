@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "src/plan/keeping.h"
 
@@ -25,8 +26,10 @@ inline constexpr int kNumPolicies = 5;
 std::string_view Name(Policy policy);
 std::optional<Policy> ParsePolicy(std::string_view name);
 
-// `capacity` bytes for uses and what is kept.
-Kept Keep(Policy policy, const Keeping& keeping, uint64_t capacity);
+// Good ways to keep within `capacity` bytes for uses and what is kept, the best first: of kPlanned
+// several, unless the period is long, since placing frames costs each something else; of others
+// one.
+std::vector<Kept> WaysToKeep(Policy policy, const Keeping& keeping, uint64_t capacity);
 // Every gap in which the tile has bytes: of a tier without one below.
 Kept KeepAll(const Keeping& keeping);
 

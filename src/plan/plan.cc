@@ -48,17 +48,23 @@ absl::StatusOr<TierPlan> PlanTier(Keeping keeping, const PlanOptions& options, T
   const uint64_t lookahead =
       is_device ? options.device_lookahead_bytes : options.pinned_lookahead_bytes;
   const uint64_t room = capacity - std::min(capacity, plan.keeping.HomeBytes());
-  plan.kept = is_last
-                  ? KeepAll(plan.keeping)
-                  : Keep(options.policy, plan.keeping, RoomToKeep(plan.keeping, room, lookahead));
-  KeepPlaced(plan.keeping, &plan.kept);
-  SPILLWAY_ASSIGN_OR_RETURN(plan.offset,
-                            Pack(plan.keeping,
-                                 {.capacity = capacity,
-                                  .may_break = !is_last,
-                                  .budget = is_device ? "device_bytes" : "pinned_bytes"},
-                                 &plan.kept));
-  KeepPlaced(plan.keeping, &plan.kept);  // what did not fit was given up, but not at home
+  const std::vector<Kept> ways =
+      is_last ? std::vector<Kept>{KeepAll(plan.keeping)}
+              : WaysToKeep(options.policy, plan.keeping, RoomToKeep(plan.keeping, room, lookahead));
+  const PackOptions packing = {.capacity = capacity,
+                               .may_break = !is_last,
+                               .budget = is_device ? "device_bytes" : "pinned_bytes"};
+  uint64_t least_bytes = ~uint64_t{0};
+  for (Kept kept : ways) {
+    KeepPlaced(plan.keeping, &kept);
+    SPILLWAY_ASSIGN_OR_RETURN(std::vector<uint64_t> offset, Pack(plan.keeping, packing, &kept));
+    KeepPlaced(plan.keeping, &kept);  // what did not fit was given up, but not at home
+    const uint64_t bytes = Cost(plan.keeping, kept).total();
+    if (bytes >= least_bytes) continue;
+    least_bytes = bytes;
+    plan.kept = std::move(kept);
+    plan.offset = std::move(offset);
+  }
   return plan;
 }
 

@@ -310,8 +310,15 @@ Found FindPrices(const Keeping& keeping, uint64_t capacity, uint32_t max_times) 
 
 }  // namespace
 
-double LeastBytes(const Keeping& keeping, uint64_t capacity, uint32_t max_times) {
-  const Found found = FindPrices(keeping, capacity, max_times);
+uint32_t MostTimes(const Keeping& keeping) {
+  constexpr size_t kTimesAGap = 48, kGapsATime = 32, kLeast = 64, kMost = 256;
+  const size_t num_gaps = keeping.uses.size(), num_tiles = std::max<size_t>(keeping.num_tiles(), 1);
+  const size_t times = std::min(kTimesAGap * num_gaps / num_tiles, num_gaps / kGapsATime);
+  return static_cast<uint32_t>(std::clamp(times, kLeast, kMost));
+}
+
+double LeastBytes(const Keeping& keeping, uint64_t capacity) {
+  const Found found = FindPrices(keeping, capacity, MostTimes(keeping));
   const std::vector<double> sum = Sums(found.price);
   double least = 0;
   for (const Epoch& epoch : found.epochs) {

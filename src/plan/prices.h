@@ -14,9 +14,13 @@
 
 namespace spillway::plan {
 
-// No way of keeping within the capacity moves fewer bytes. At more times at which room has a price
-// the bound is tighter; it is true with any.
-double LeastBytes(const Keeping& keeping, uint64_t capacity, uint32_t max_times);
+// At how many times of the period room has a price, at most. The bound is true with any number, and
+// tighter with more where tiles are used often: a gap should see several. The search takes time
+// with their cube.
+uint32_t MostTimes(const Keeping& keeping);
+
+// No way of keeping within the capacity moves fewer bytes.
+double LeastBytes(const Keeping& keeping, uint64_t capacity);
 
 // By use: how much of its gap is kept, from 0 to 1, where keeping costs least.
 std::vector<float> KeptShares(const Keeping& keeping, uint64_t capacity, uint32_t max_times);

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdio>
+#include <utility>
 
 #include "src/plan/bounds.h"
 #include "src/plan/plan.h"
@@ -55,9 +56,31 @@ TEST(Policies, PlannedIsNearTheBoundAndNeverWorseThanOthers) {
       std::printf(" %7.0f/%6.0f", MiB(each.nvme()), MiB(each.device()));
     std::printf("\n");
     for (size_t i = 1; i < moved.size(); ++i) EXPECT_LT(moved[0].total(), moved[i].total());
-    EXPECT_LT(ratio(moved[0].total(), bound.total()), 1.055);
+    EXPECT_LT(ratio(moved[0].total(), bound.total()), 1.05);
     EXPECT_LT(ratio(moved[0].nvme(), bound.nvme), percent <= 70 ? 1.05 : 1.18);
     EXPECT_GE(planned.seconds, seconds);
+  }
+}
+
+// A tile is used many times a step, and what is missing is small where weights and gradients nearly
+// fit.
+TEST(Policies, PlanIsNearTheBoundOverEightMicroBatches) {
+  StepShape shape = ModelShape();
+  shape.micro_batches = 8;
+  for (const auto& [order, percent] :
+       {std::pair(AccumulationOrder::kMicroBatch, 10),
+        std::pair(AccumulationOrder::kMicroBatch, 20),
+        std::pair(AccumulationOrder::kMicroBatch, 95), std::pair(AccumulationOrder::kLayer, 20)}) {
+    const Trace trace = StepTrace(shape, order);
+    PlanOptions options;
+    options.device_bytes = StateBytes(trace) * 5 / 100;
+    options.pinned_bytes = StateBytes(trace) * static_cast<uint64_t>(percent) / 100;
+    const auto plan = MakePlan(trace, options);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    const auto moved = static_cast<double>(plan->bytes.total());
+    const auto bound = static_cast<double>(BoundBytes(trace, options).total());
+    EXPECT_GE(moved, bound);
+    EXPECT_LT(moved, 1.05 * bound) << percent << "% of the state in pinned memory";
   }
 }
 
