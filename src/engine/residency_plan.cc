@@ -229,9 +229,11 @@ Residency::Step Residency::TryOp(const plan::Op& op, const Planned& planned) {
     case plan::Op::Kind::kDrop: {
       const Copy& held = copy(tile, op.tier);
       if (held.state == Copy::State::kNone) return Step::kDone;
-      if (!leases_.count(op.tile, op.tier).Close() || held.leaving ||
-          held.state == Copy::State::kClaiming)
-        return Step::kImpossible;
+      if (held.leaving || held.state == Copy::State::kClaiming) return Step::kImpossible;
+      LeaseCount& leases = leases_.count(op.tile, op.tier);
+      // A stream may still read for a lease that was released before the one the plan waits for.
+      if (!leases.Close())
+        return leases.leases() == held.draining ? Step::kWaiting : Step::kImpossible;
       const bool elsewhere = tile.stored || tile.zero || held.state == Copy::State::kHeld ||
                              (op.tier == Tier::kDevice ? in_pinned : on_device);
       if (!elsewhere) return Step::kImpossible;

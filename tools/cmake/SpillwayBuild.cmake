@@ -49,7 +49,6 @@ if(SPILLWAY_TOOLS)
 endif()
 if(SPILLWAY_TESTS)
   find_package(GTest REQUIRED)
-  include(GoogleTest)
 endif()
 if(SPILLWAY_BENCH)
   find_package(benchmark REQUIRED)
@@ -60,60 +59,6 @@ function(spillway_add_folder folder)
   if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/CMakeLists.txt)
     add_subdirectory(${folder})
   endif()
-endfunction()
-
-# Tests are compiled fast rather than to be fast, and what most of them include is parsed once: that halves the
-# time of a build from scratch. RelWithDebInfo is what the sanitizers take, whose checks in optimized tests take three
-# times as long to compile.
-set(SPILLWAY_TEST_OPTIONS $<$<CONFIG:Release>:-O1> $<$<CONFIG:RelWithDebInfo>:-O0>)
-if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")  # when its headers were written must not keep ccache from finding a test
-  list(APPEND SPILLWAY_TEST_OPTIONS "SHELL:-Xclang -fno-pch-timestamp")
-endif()
-if(SPILLWAY_TESTS)
-  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/test_headers.cc CONTENT "int main() {}\n")
-  add_executable(spillway_test_headers ${PROJECT_BINARY_DIR}/generated/test_headers.cc)
-  target_precompile_headers(spillway_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h> <nlohmann/json.hpp>
-                            <absl/status/statusor.h> <absl/strings/str_cat.h> <filesystem> <functional>)
-  target_link_libraries(spillway_test_headers PRIVATE GTest::gtest GTest::gmock absl::statusor absl::strings)
-  target_compile_options(spillway_test_headers PRIVATE ${SPILLWAY_TEST_OPTIONS})
-endif()
-
-# spillway_test(NAME LIBS target... LABELS label... [COMPUTES]): NAME.cc of the folder as a test program. What is `pure`
-# has one thread, so a build with the thread sanitizer is without it. One that COMPUTES much itself is optimized as
-# the rest of the build is.
-function(spillway_test name)
-  cmake_parse_arguments(ARG "COMPUTES" "" "LIBS;LABELS" ${ARGN})
-  if(CMAKE_CXX_FLAGS MATCHES "-fsanitize=thread" AND "pure" IN_LIST ARG_LABELS)
-    return()
-  endif()
-  add_executable(${name} ${name}.cc)
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  target_link_libraries(${name} PRIVATE ${ARG_LIBS} GTest::gtest GTest::gmock GTest::gtest_main)
-  if(NOT ARG_COMPUTES)
-    target_compile_options(${name} PRIVATE ${SPILLWAY_TEST_OPTIONS})
-    target_precompile_headers(${name} REUSE_FROM spillway_test_headers)
-  endif()
-  add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
-endfunction()
-
-# NAME_gpu, label gpu: what the program of the test NAME has for a GPU, its instances named */cuda. Where there is
-# no GPU ctest lists it as skipped.
-function(spillway_gpu_test name)
-  set_tests_properties(${name} PROPERTIES ENVIRONMENT "GTEST_FILTER=-*/cuda")
-  add_test(NAME ${name}_gpu COMMAND ${name} --gtest_filter=*/cuda)
-  set_tests_properties(${name}_gpu PROPERTIES LABELS gpu TIMEOUT 600 RUN_SERIAL ON
-                       SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
-  target_compile_definitions(${name} PRIVATE SPILLWAY_EXPECTS_CUDA=$<BOOL:${SPILLWAY_EXPECTS_CUDA}>)
-endfunction()
-
-# NAME_all, slow: the program of the test NAME, trying everything that it takes a sample of (tests/exhaustive.h).
-function(spillway_exhaustive_test name)
-  if(NOT TARGET ${name})
-    return()
-  endif()
-  add_test(NAME ${name}_all COMMAND ${name})
-  set_tests_properties(${name}_all PROPERTIES LABELS slow TIMEOUT 3600 ENVIRONMENT SPILLWAY_EXHAUSTIVE=1)
 endfunction()
 
 if(NOT SPILLWAY_CUDA STREQUAL "OFF")

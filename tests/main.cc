@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The main function of every test program. A program holds the tests of a folder; ctest runs it
+// once for each source file:
+//
+//   engine_tests --file mover_lease_test              the tests of mover_lease_test.cc
+//   engine_tests --file mover_lease_test --one-thread  they must not start a thread or set up a
+//   ring
+//
+// GoogleTest's own flags select among the file's tests. --one-thread is how a test without the
+// label `threads` is run, so that the thread sanitizer's build, which has only tests with that
+// label, misses none.
+
+#include <dlfcn.h>
+#include <fnmatch.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <set>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/exhaustive.h"
+
+namespace {
+
+std::atomic<const char*> g_concurrency = nullptr;  // what was started, if anything was
+
+// The next definition of a function that this file defines, too.
+template <typename Function>
+Function* Next(const char* name) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+}
+
+}  // namespace
+
+// Sanitizers define these functions themselves.
+#if !SPILLWAY_IS_SANITIZED
+extern "C" {
+
+struct io_uring;
+struct io_uring_params;
+
+__attribute__((visibility("default"))) int pthread_create(pthread_t* thread,
+                                                          const pthread_attr_t* attributes,
+                                                          void* (*run)(void*),
+                                                          void* argument) noexcept {
+  g_concurrency = "a thread";
+  return Next<decltype(pthread_create)>("pthread_create")(thread, attributes, run, argument);
+}
+
+__attribute__((visibility("default"))) int io_uring_queue_init_params(unsigned entries,
+                                                                      io_uring* ring,
+                                                                      io_uring_params* params) {
+  g_concurrency = "a ring of io_uring";
+  return Next<decltype(io_uring_queue_init_params)>("io_uring_queue_init_params")(entries, ring,
+                                                                                  params);
+}
+}
+#endif
+
+namespace {
+
+// "a:b-c:d" as GoogleTest reads a filter.
+struct Filter {
+  explicit Filter(const std::string& text) {
+    const size_t dash = text.find('-');
+    positive = Split(text.substr(0, dash));
+    if (positive.empty()) positive = {"*"};
+    if (dash != std::string::npos) negative = Split(text.substr(dash + 1));
+  }
+  bool Takes(const std::string& name) const {
+    return Matches(positive, name) && !Matches(negative, name);
+  }
+
+ private:
+  static std::vector<std::string> Split(const std::string& text) {
+    std::vector<std::string> patterns;
+    std::istringstream words(text);
+    for (std::string word; std::getline(words, word, ':');) patterns.push_back(word);
+    return patterns;
+  }
+  static bool Matches(const std::vector<std::string>& patterns, const std::string& name) {
+    return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
+      return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+    });
+  }
+
+  std::vector<std::string> positive, negative;
+};
+
+// Leaves of the tests that the filter takes those of the file. False if the file has none at all.
+bool KeepTestsOf(const std::string& file) {
+  const Filter filter(testing::GTEST_FLAG(filter));
+  const std::string suffix = "/" + file + ".cc";
+  std::string kept;
+  std::set<std::string> of_others;
+  bool found = false;
+  const testing::UnitTest& all = *testing::UnitTest::GetInstance();
+  for (int s = 0; s < all.total_test_suite_count(); ++s) {
+    const testing::TestSuite& suite = *all.GetTestSuite(s);
+    for (int t = 0; t < suite.total_test_count(); ++t) {
+      const testing::TestInfo& test = *suite.GetTestInfo(t);
+      const std::string name = std::string(suite.name()) + "." + test.name();
+      if (!("/" + std::string(test.file())).ends_with(suffix)) {
+        of_others.insert(name);
+        continue;
+      }
+      found = true;
+      if (filter.Takes(name)) kept += name + ":";
+      if (of_others.count(name) == 0) continue;
+      std::fprintf(stderr, "two files have a test %s: rename one\n", name.c_str());
+      return false;
+    }
+  }
+  testing::GTEST_FLAG(filter) = kept.empty() ? "-*" : kept;
+  if (!found) std::fprintf(stderr, "no test of this program is in a file %s.cc\n", file.c_str());
+  return found;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  testing::InitGoogleMock(&argc, argv);
+  bool one_thread = false;
+  std::string file;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument == "--one-thread") {
+      one_thread = true;
+    } else if (argument == "--file" && i + 1 < argc) {
+      file = argv[++i];
+    } else {
+      std::fprintf(
+          stderr,
+          "unknown argument %s: it takes --file NAME, --one-thread and GoogleTest's flags\n",
+          argv[i]);
+      return 2;
+    }
+  }
+  if (!file.empty() && !KeepTestsOf(file)) return 2;
+  const int failed = RUN_ALL_TESTS();
+  const char* const concurrency = g_concurrency;
+  if (failed != 0 || !one_thread || concurrency == nullptr) return failed;
+  std::fprintf(stderr,
+               "%s started %s: give it the label `threads` in its CMakeLists.txt, so that the "
+               "thread sanitizer sees it\n",
+               file.c_str(), concurrency);
+  return 1;
+}

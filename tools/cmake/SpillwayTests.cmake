@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# How tests are built and named: one program a folder, one ctest entry a source file.
+#
+#   spillway_test_program(engine_tests LIBS spillway_engine)   # build/<preset>/tests/engine_tests
+#   spillway_test(mover_lease_test LABELS unit threads)        # mover_lease_test.cc: engine_tests --file mover_lease_test
+#
+# Labels: `unit` (every machine), `uring` (io_uring must work), `gpu`, `reference`, `slow`; beside one of these `threads`:
+# the test has threads, streams or a real I/O engine. The thread sanitizer's build has these alone, and a test without the
+# label fails where it starts a thread or sets up a ring (tests/main.cc).
+
+# Tests are compiled fast rather than to be fast, and what most of them include is parsed once: that halves the
+# time of a build from scratch. RelWithDebInfo is what the sanitizers take, whose checks in optimized tests take three
+# times as long to compile.
+set(SPILLWAY_TEST_OPTIONS $<$<CONFIG:Release>:-O1> $<$<CONFIG:RelWithDebInfo>:-O0>)
+if(SPILLWAY_TESTS)
+  spillway_add_precompiled_headers(spillway_test_headers PROGRAM <gmock/gmock.h> <gtest/gtest.h> <nlohmann/json.hpp>
+    <absl/status/statusor.h> <absl/strings/str_cat.h> <filesystem> <functional>)
+  target_link_libraries(spillway_test_headers PRIVATE GTest::gtest GTest::gmock absl::statusor absl::strings)
+  target_compile_options(spillway_test_headers PRIVATE ${SPILLWAY_TEST_OPTIONS})
+  add_custom_target(spillway_tests)  # all test programs
+endif()
+
+# The program of the folder's tests, of which spillway_test adds the sources. It is made with the first.
+macro(spillway_test_program name)
+  cmake_parse_arguments(ARG "" "" "LIBS" ${ARGN})
+  set(SPILLWAY_TEST_PROGRAM ${name})
+  set(SPILLWAY_TEST_PROGRAM_LIBS ${ARG_LIBS})
+endmacro()
+
+function(spillway_make_test_program name)
+  add_executable(${name} ${PROJECT_SOURCE_DIR}/tests/main.cc)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  target_link_libraries(${name} PRIVATE ${ARGN} GTest::gtest GTest::gmock ${CMAKE_DL_LIBS})
+  target_compile_options(${name} PRIVATE ${SPILLWAY_TEST_OPTIONS})
+  target_compile_definitions(${name} PRIVATE SPILLWAY_EXPECTS_CUDA=$<BOOL:${SPILLWAY_EXPECTS_CUDA}>)
+  target_precompile_headers(${name} REUSE_FROM spillway_test_headers)
+  add_dependencies(spillway_tests ${name})
+endfunction()
+
+# spillway_test(NAME LABELS label... [COMPUTES] [ALONE LIBS target...]): NAME.cc of the folder. One that COMPUTES much
+# itself is optimized as the rest of the build is. One that is ALONE is a program of its own, with its own libraries.
+function(spillway_test name)
+  cmake_parse_arguments(ARG "COMPUTES;ALONE" "" "LIBS;LABELS" ${ARGN})
+  if(CMAKE_CXX_FLAGS MATCHES "-fsanitize=thread" AND NOT "threads" IN_LIST ARG_LABELS)
+    return()
+  endif()
+  set(program ${SPILLWAY_TEST_PROGRAM})
+  set(libs ${SPILLWAY_TEST_PROGRAM_LIBS})
+  if(ARG_ALONE)
+    set(program ${name})
+    set(libs ${ARG_LIBS})
+  endif()
+  if(NOT TARGET ${program})
+    spillway_make_test_program(${program} ${libs})
+  endif()
+  target_sources(${program} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/${name}.cc)
+  if(ARG_COMPUTES)
+    set_source_files_properties(${name}.cc PROPERTIES
+      SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS "$<$<CONFIG:Release>:-O3>;$<$<CONFIG:RelWithDebInfo>:-O2>")
+  endif()
+  set(command ${program} --file ${name})
+  if(NOT "threads" IN_LIST ARG_LABELS)
+    list(APPEND command --one-thread)
+  endif()
+  add_test(NAME ${name} COMMAND ${command})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
+endfunction()
+
+# NAME_gpu, label gpu: what the test NAME has for a GPU, its instances named */cuda. Where there is no GPU ctest lists
+# it as skipped.
+function(spillway_gpu_test name)
+  if(NOT TEST ${name})
+    return()
+  endif()
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT "GTEST_FILTER=-*/cuda")
+  add_test(NAME ${name}_gpu COMMAND ${SPILLWAY_TEST_PROGRAM} --file ${name} --gtest_filter=*/cuda)
+  set_tests_properties(${name}_gpu PROPERTIES LABELS gpu TIMEOUT 600 RUN_SERIAL ON
+                       SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+endfunction()
+
+# NAME_all, slow: the test NAME, trying everything that it takes a sample of (tests/exhaustive.h).
+function(spillway_exhaustive_test name)
+  if(NOT TEST ${name})
+    return()
+  endif()
+  if(TARGET ${name})
+    set(program ${name})
+  else()
+    set(program ${SPILLWAY_TEST_PROGRAM})
+  endif()
+  add_test(NAME ${name}_all COMMAND ${program} --file ${name})
+  set_tests_properties(${name}_all PROPERTIES LABELS slow TIMEOUT 3600 ENVIRONMENT SPILLWAY_EXHAUSTIVE=1)
+endfunction()
