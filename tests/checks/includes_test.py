@@ -67,7 +67,7 @@ class IncludesTest(unittest.TestCase):
 
     def test_arrows_along_the_direction(self):
         for file, header in [
-            ("include/spillway/a.h", "include/spillway/types.h"),
+            ("include/spillway/engine.h", "include/spillway/types.h"),
             ("src/base/a.cc", "include/spillway/types.h"),
             ("io/a.cc", "src/base/bytes.h"),
             ("tiers/a.cc", "io/store.h"),
@@ -94,12 +94,55 @@ class IncludesTest(unittest.TestCase):
 
     def test_paths_are_written_from_the_root(self):
         self.write("io/store.h")
-        self.write("io/store.cc", '#include "store.h"')
-        self.assertRegex(self.wrong()[0], "io/store.cc:1: .*from the root")
+        self.write("io/pages.cc", '#include "store.h"')
+        self.assertRegex(self.wrong()[0], "io/pages.cc:1: .*from the root")
 
     def test_a_header_that_is_not_there(self):
         self.write("io/store.cc", '#include "io/stroe.h"')
         self.assertRegex(self.wrong()[0], "io/store.cc:1: .*no such file")
+
+    def write_header(self, path):
+        self.write(path, "#ifndef GUARD_", "#define GUARD_", "#endif")
+
+    def test_a_source_includes_its_own_header_first(self):
+        self.write_header("io/store.h")
+        self.write("io/store.cc", "#include <string>", "", '#include "io/store.h"')
+        self.assertRegex(self.wrong()[0], 'io/store.cc:1: "io/store.h" must be the first include')
+        self.write("io/store.cc", "// It includes nothing.")
+        self.assertRegex(self.wrong()[0], "io/store.cc:1: .*first include")
+        self.write("io/store.cc", "// What it is.", '#include "io/store.h"', "#include <string>")
+        self.assertEqual(self.wrong(), [])
+
+    def test_a_public_header_is_first_in_its_source(self):
+        self.write_header("include/spillway/types.h")
+        self.write_header("include/spillway/export.h")
+        self.write("src/base/types.cc", "#include <string>", '#include "spillway/types.h"')
+        self.assertRegex(self.wrong()[0], 'src/base/types.cc:1: "spillway/types.h" must be the first include')
+        self.write("src/base/types.cc", '#include "spillway/types.h"')
+        self.write("tools/trainer/export.cc", "#include <string>")  # a namesake, not the library's
+        self.assertEqual(self.wrong(), [])
+
+    def test_a_test_is_not_concerned(self):
+        self.write_header("io/store.h")
+        self.write("tests/io/store_test.cc", "#include <string>", '#include "io/store.h"')
+        self.assertEqual(self.wrong(), [])
+
+    def test_headers_that_no_source_proves(self):
+        for header in ("include/spillway/types.h", "include/spillway/stats.h", "io/store.h", "io/deadline.h",
+                       "tiers/frames_cuda.h", "tests/io/disk.h"):
+            self.write_header(header)
+        self.write("src/base/types.cc", '#include "spillway/types.h"')
+        self.write("io/store.cc", '#include "io/store.h"')
+        self.write("tests/io/disk.cc", '#include "tests/io/disk.h"')
+        self.assertEqual(includes.headers_to_compile(self.root),
+                         ["include/spillway/stats.h", "io/deadline.h", "tests/io/disk.h"])
+
+    def test_a_header_without_a_guard(self):
+        self.write("io/deadline.h")  # compiled alone, twice
+        self.write("io/store.h", "#ifndef STORE_H_", "#define STROE_H_", "#endif")
+        self.write("io/store.cc", '#include "io/store.h"')
+        self.assertEqual(len(self.wrong()), 1)
+        self.assertRegex(self.wrong()[0], "io/store.h:1: no include guard")
 
     def test_a_folder_without_a_rule(self):
         self.write("src/novel/a.cc", "#include <vector>")

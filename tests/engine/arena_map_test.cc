@@ -8,6 +8,8 @@
 #include <random>
 #include <vector>
 
+#include "tests/seed.h"
+
 namespace spillway::engine {
 namespace {
 
@@ -79,9 +81,7 @@ TEST(ArenaMap, WhatAFrameHasBeyondTheWindowBecomesFree) {
 }
 
 TEST(ArenaMap, RandomAllocationsAgreeWithAByteMap) {
-  const unsigned seed = std::random_device{}();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
-  std::mt19937 random(seed);
+  std::mt19937_64 random(test::Seed());
   ArenaMap arena(64 * kUnit);
   std::map<uint64_t, uint64_t> frames;
   std::vector<bool> taken(64, false);

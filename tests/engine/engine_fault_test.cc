@@ -23,6 +23,7 @@
 #include "tests/engine/faulty_machine.h"
 #include "tests/io/io_uring_here.h"
 #include "tests/io/sampled_requests.h"
+#include "tests/seed.h"
 #include "tests/temp_folder.h"
 
 namespace spillway::engine {
@@ -291,9 +292,7 @@ class EngineFaultTest : public testing::TestWithParam<std::tuple<IoKind, int>> {
 };
 
 TEST_P(EngineFaultTest, SameValuesOrOneErrorAndTheLastCommit) {
-  const uint64_t seed = std::random_device{}();
-  std::cout << "seed " << seed << "\n";
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(test::Seed());
   uint64_t requests = 0;
   ASSERT_NO_FATAL_FAILURE(CountRequests(&requests));
   const std::vector<uint64_t> sampled = io::SampledRequests(requests, random);

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/seed.h"
 #include "tests/temp_folder.h"
 
 namespace spillway {
@@ -96,7 +97,7 @@ TEST_P(EngineWithStore, StateManyTimesTheBudgetsKeepsEveryValue) {
     ids.push_back(*id);
   }
   const uint64_t tiles = engine->Spec(ids[0]).num_tiles();
-  std::mt19937 random(7);
+  std::mt19937_64 random(test::Seed());
   std::vector<std::vector<uint32_t>> versions(kTensors, std::vector<uint32_t>(tiles, 0));
   for (int round = 0; round < 2000; ++round) {
     const uint32_t t = random() % kTensors;
@@ -175,9 +176,10 @@ TEST_P(EngineWithStore, ManyThreadsAtOnce) {
   ASSERT_TRUE(id.ok()) << id.status();
   std::vector<std::thread> threads;
   std::atomic<int> failures{0};
-  for (int t = 0; t < 4; ++t) {
+  const uint64_t seed = test::Seed();
+  for (uint64_t t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
-      std::mt19937 random(t);
+      std::mt19937_64 random(seed + t);
       for (int round = 0; round < 300; ++round) {
         const uint64_t tile = random() % 16;
         const bool write = random() % 3 == 0;
@@ -210,7 +212,7 @@ TEST_P(EngineWithStore, AStreamWaitsForTheBytesAndTheEngineForTheStream) {
   ASSERT_TRUE(stream.ok());
   std::vector<uint32_t> versions(16, 0);
   std::atomic<int> failures{0};
-  std::mt19937 random(3);
+  std::mt19937_64 random(test::Seed());
   for (int round = 0; round < 400; ++round) {
     const uint64_t tile = random() % 16;
     const bool write = random() % 2 == 0;

@@ -25,6 +25,7 @@
 #include "tests/exhaustive.h"
 #include "tests/io/io_uring_here.h"
 #include "tests/io/sampled_requests.h"
+#include "tests/seed.h"
 #include "tests/temp_folder.h"
 #include "tiers/make_device_runtime.h"
 
@@ -340,9 +341,6 @@ class FaultEverywhereTest : public testing::TestWithParam<std::tuple<io::IoEngin
 };
 
 TEST_P(FaultEverywhereTest, SameNumbersOrOneErrorAndTheLastCommit) {
-  const uint64_t seed = std::random_device{}();
-  std::cout << "seed " << seed << "\n";
-  std::mt19937_64 random(seed);
   if (IsExhaustive()) {
     bool was_met = true;
     uint64_t at = 0;
@@ -351,6 +349,7 @@ TEST_P(FaultEverywhereTest, SameNumbersOrOneErrorAndTheLastCommit) {
     std::cout << at - 1 << " points\n";
     return;
   }
+  std::mt19937_64 random(test::Seed());
   uint64_t requests = 0;
   ASSERT_NO_FATAL_FAILURE(CountRequests(&requests));
   const std::vector<uint64_t> sampled = io::SampledRequests(requests, random);

@@ -16,6 +16,7 @@
 #include "io/make_io_engine.h"
 #include "tests/engine/open_mover.h"
 #include "tests/io/io_uring_here.h"
+#include "tests/seed.h"
 #include "tests/temp_folder.h"
 #include "tiers/make_device_runtime.h"
 
@@ -155,12 +156,10 @@ TEST_P(MoverFaultTest, AWriteThatNobodyWaitedForIsReportedLater) {
 }
 
 TEST_P(MoverFaultTest, DelaysShortTransfersAndEagainChangeNothing) {
-  const unsigned seed = std::random_device{}();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937_64 random(test::Seed());
   const std::vector<Fault::Kind> kinds = {Fault::Kind::kDelay, Fault::Kind::kShort,
                                           Fault::Kind::kAgain};
-  for (const Fault& fault : io::RandomFaults(seed, kinds, 2000, 0.2)) faulty_->Inject(fault);
-  std::mt19937 random(seed);
+  for (const Fault& fault : io::RandomFaults(random(), kinds, 2000, 0.2)) faulty_->Inject(fault);
   for (int round = 0; round < 400; ++round) {
     const auto tile = static_cast<TileIndex>(random() % kNumTiles);
     const Tier tier = random() % 2 ? Tier::kDevice : Tier::kPinned;
@@ -175,12 +174,10 @@ TEST_P(MoverFaultTest, DelaysShortTransfersAndEagainChangeNothing) {
 }
 
 TEST_P(MoverFaultTest, RandomFailuresLoseNoValue) {
-  const unsigned seed = std::random_device{}();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937_64 random(test::Seed());
   const std::vector<Fault::Kind> kinds = {Fault::Kind::kEio, Fault::Kind::kEnospc,
                                           Fault::Kind::kDelay};
-  for (const Fault& fault : io::RandomFaults(seed, kinds, 5000, 0.05)) faulty_->Inject(fault);
-  std::mt19937 random(seed);
+  for (const Fault& fault : io::RandomFaults(random(), kinds, 5000, 0.05)) faulty_->Inject(fault);
   int failures = 0;
   for (int round = 0; round < 600; ++round) {
     const auto tile = static_cast<TileIndex>(random() % kNumTiles);

@@ -17,6 +17,7 @@
 
 #include "spillway/engine.h"
 #include "tests/engine/random_steps.h"
+#include "tests/seed.h"
 #include "tests/temp_folder.h"
 
 namespace spillway::engine {
@@ -77,11 +78,6 @@ uint64_t MovedBytes(const PlanStats& plan) {
 
 class PlannedPaging : public ::testing::TestWithParam<Policy> {
  protected:
-  static uint64_t Seed() {
-    const uint64_t seed = std::random_device{}();
-    std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
-    return seed;
-  }
   test::TempFolder folder_;
 };
 
@@ -101,7 +97,7 @@ PlanStats StatsOfRepeatedStep(Engine* engine, uint64_t seed) {
 }
 
 TEST_P(PlannedPaging, ARepeatedStepMovesWhatItsPlanForetold) {
-  const uint64_t seed = Seed();
+  const uint64_t seed = test::Seed();
   const auto engine = OpenSmall(folder_ / "store", GetParam());
   const PlanStats plan = StatsOfRepeatedStep(engine.get(), seed);
   if (HasFatalFailure()) return;
@@ -117,7 +113,7 @@ TEST_P(PlannedPaging, ARepeatedStepMovesWhatItsPlanForetold) {
 }
 
 TEST_P(PlannedPaging, APlacedStepThatRepeatsMovesNoMoreThanItsPlanForetold) {
-  const uint64_t seed = Seed();
+  const uint64_t seed = test::Seed();
   const auto engine = OpenSmall(folder_ / "store", GetParam(), RandomPlacement(seed));
   const PlanStats plan = StatsOfRepeatedStep(engine.get(), seed);
   if (HasFatalFailure()) return;
@@ -127,10 +123,11 @@ TEST_P(PlannedPaging, APlacedStepThatRepeatsMovesNoMoreThanItsPlanForetold) {
 }
 
 TEST_P(PlannedPaging, WhereAllTilesFitAPlanMovesThemToTheDeviceAndBackAlone) {
+  const uint64_t seed = test::Seed();
   for (const std::string& folder : {folder_ / "store", std::string()}) {
     SCOPED_TRACE(folder);
     const auto engine = OpenRoomy(folder, GetParam());
-    const PlanStats plan = StatsOfRepeatedStep(engine.get(), Seed());
+    const PlanStats plan = StatsOfRepeatedStep(engine.get(), seed);
     if (HasFatalFailure()) return;
     const EngineStats stats = engine->Stats();
     EXPECT_EQ(stats.nvme.read_bytes + stats.nvme.written_bytes, 0u);
@@ -170,16 +167,16 @@ void Disturb(Engine* engine, uint64_t seed, bool has_store = true) {
 }
 
 TEST_P(PlannedPaging, WhateverElseHappensEveryLeaseFindsTheNewestBytes) {
-  Disturb(OpenSmall(folder_ / "store", GetParam()).get(), Seed());
+  Disturb(OpenSmall(folder_ / "store", GetParam()).get(), test::Seed());
 }
 
 TEST_P(PlannedPaging, WhateverElseHappensPlacedTilesHaveTheNewestBytesToo) {
-  const uint64_t seed = Seed();
+  const uint64_t seed = test::Seed();
   Disturb(OpenSmall(folder_ / "store", GetParam(), RandomPlacement(seed)).get(), seed);
 }
 
 TEST_P(PlannedPaging, WhateverElseHappensTilesThatAllFitHaveTheNewestBytesToo) {
-  const uint64_t seed = Seed();
+  const uint64_t seed = test::Seed();
   Disturb(OpenRoomy(folder_ / "store", GetParam()).get(), seed);
   Disturb(OpenRoomy("", GetParam()).get(), seed, /*has_store=*/false);
 }
@@ -188,7 +185,7 @@ TEST_P(PlannedPaging, WhateverElseHappensTilesThatAllFitHaveTheNewestBytesToo) {
 TEST(PlannedPagingAlone, AStepTooLongToWriteDownIsNotPlannedAndSaysSo) {
   const test::TempFolder folder;
   const auto engine = OpenSmall(folder / "store", Policy::kPlanned);
-  RandomSteps steps(engine.get(), /*seed=*/1);
+  RandomSteps steps(engine.get(), test::Seed());
   const Step step = steps.MakeStep(200);
   for (int i = 0; i < 60; ++i) steps.Run(step);
   ASSERT_TRUE(engine->EndStep().ok());

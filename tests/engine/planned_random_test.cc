@@ -5,8 +5,8 @@
 // another thread leases what no plan foresaw, tiles are evicted, and commits come in the middle of
 // steps. Every lease must find what was written last, and so must whoever opens the store again.
 //
-// A round has a seed of its own, printed; SPILLWAY_TEST_SEED does that round first. The `slow` run
-// goes on for SPILLWAY_TEST_SECONDS (600).
+// A round has a seed of its own (tests/seed.h). The `slow` run goes on for SPILLWAY_TEST_SECONDS
+// (600).
 
 #include <gtest/gtest.h>
 
@@ -29,6 +29,7 @@
 #include "tests/engine/random_steps.h"
 #include "tests/exhaustive.h"
 #include "tests/io/io_uring_here.h"
+#include "tests/seed.h"
 #include "tests/temp_folder.h"
 
 namespace spillway::engine {
@@ -153,7 +154,7 @@ class Round {
   void Run() {
     const test::TempFolder folder(test::FastPlace());
     const EngineOptions options = RandomOptions(random_, folder.path());
-    std::cout << "SPILLWAY_TEST_SEED=" << seed_ << " policy " << static_cast<int>(options.policy)
+    std::cout << test::SeedLine(seed_) << " policy " << static_cast<int>(options.policy)
               << ", device " << options.device_bytes / kKiB << " KiB, pinned "
               << options.pinned_bytes / kKiB << " KiB, pages of " << options.page_bytes / kKiB
               << " KiB, " << (options.io == IoKind::kUring ? "uring" : "posix") << std::endl;
@@ -238,11 +239,6 @@ class Round {
   RandomSteps::Values committed_ = {};
 };
 
-uint64_t FirstSeed() {
-  const char* const given = std::getenv("SPILLWAY_TEST_SEED");
-  return given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
-}
-
 std::chrono::seconds SecondsToGoOn() {
   if (!IsExhaustive()) return std::chrono::seconds(0);
   const char* const given = std::getenv("SPILLWAY_TEST_SECONDS");
@@ -252,9 +248,9 @@ std::chrono::seconds SecondsToGoOn() {
 TEST(PlannedRandom, EveryLeaseFindsTheNewestBytesWhateverGoesWrong) {
   const auto end = std::chrono::steady_clock::now() + SecondsToGoOn();
   Met met;
-  for (uint64_t seed = FirstSeed();
+  for (uint64_t seed = test::Seed();
        met.rounds < kSampleRounds || std::chrono::steady_clock::now() < end; ++seed) {
-    SCOPED_TRACE(absl::StrCat("SPILLWAY_TEST_SEED=", seed));
+    SCOPED_TRACE(test::SeedLine(seed));
     Round(seed, &met).Run();
     if (HasFailure()) return;
   }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "src/engine/residency.h"
+#include "tests/seed.h"
 
 namespace spillway::engine {
 namespace {
@@ -38,7 +39,7 @@ struct Setup {
 
 class Simulation {
  public:
-  Simulation(Setup setup, unsigned seed)
+  Simulation(Setup setup, uint64_t seed)
       : setup_(setup), random_(seed), residency_(Options(setup)) {
     device_.resize(setup.device_units);
     pinned_.resize(setup.pinned_units);
@@ -361,7 +362,7 @@ class Simulation {
   }
 
   Setup setup_;
-  std::mt19937 random_;
+  std::mt19937_64 random_;
   Residency residency_;
   std::vector<uint64_t> device_, pinned_;  // a value a unit
   std::vector<uint64_t> units_, truth_;
@@ -386,31 +387,24 @@ class Simulation {
   int restores_ = 0;
 };
 
-unsigned Seed() {
-  static const char* given = std::getenv("SPILLWAY_TEST_SEED");
-  static const unsigned seed =
-      given != nullptr ? static_cast<unsigned>(std::stoul(given)) : std::random_device{}();
-  return seed;
-}
-
-void RunMany(const Setup& setup, int runs, int steps) {
-  int taken = 0;
-  for (int run = 0; run < runs; ++run) {
-    const unsigned seed = Seed() + static_cast<unsigned>(run);
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
+void RunMany(const Setup& setup, uint64_t runs, int steps) {
+  uint64_t taken = 0;
+  const uint64_t first = test::Seed();
+  for (uint64_t seed = first; seed != first + runs; ++seed) {
+    SCOPED_TRACE(test::SeedLine(seed));
     Simulation simulation(setup, seed);
     simulation.Run(steps);
     if (testing::Test::HasFatalFailure()) return;
     EXPECT_GT(simulation.grants(), 0);
-    taken += simulation.taken();
+    taken += static_cast<uint64_t>(simulation.taken());
   }
   EXPECT_GT(taken, runs);
 }
 
 TEST(ResidencyRandom, OneLeaseAtATimeNeverFails) {
-  for (int run = 0; run < 200; ++run) {
-    const unsigned seed = Seed() + static_cast<unsigned>(run);
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const uint64_t first = test::Seed();
+  for (uint64_t seed = first; seed != first + 200; ++seed) {
+    SCOPED_TRACE(test::SeedLine(seed));
     Simulation simulation({.device_units = 4, .pinned_units = 4}, seed);
     simulation.Run(800);
     if (testing::Test::HasFatalFailure()) return;
@@ -437,13 +431,13 @@ TEST(ResidencyRandom, FailingTransfersLoseNothing) {
 
 TEST(ResidencyRandom, GoingBackToACommitFindsItsBytes) {
   int restores = 0;
-  for (int run = 0; run < 200; ++run) {
-    const unsigned seed = Seed() + static_cast<unsigned>(run);
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const uint64_t first = test::Seed();
+  for (uint64_t seed = first; seed != first + 200; ++seed) {
+    SCOPED_TRACE(test::SeedLine(seed));
     Simulation simulation({.device_units = 8,
                            .pinned_units = 10,
                            .max_held = 2,
-                           .failure_rate = run % 2 == 0 ? 0.0 : 0.05,
+                           .failure_rate = seed % 2 == 0 ? 0.0 : 0.05,
                            .restores = true},
                           seed);
     simulation.Run(1500);
@@ -454,13 +448,14 @@ TEST(ResidencyRandom, GoingBackToACommitFindsItsBytes) {
 }
 
 // Roles rest anywhere, in budgets that hold them with a little beside.
-Setup PlacedSetup(int run, unsigned seed) {
-  std::mt19937 random(seed);
-  Setup setup{.device_units = 64 + 8, .pinned_units = 64 + 12, .max_held = 1 + run % 3};
-  setup.failure_rate = run % 4 == 1 ? 0.1 : 0;
-  setup.restores = run % 8 == 2;
-  setup.declares = run % 2 == 1;
-  if (run % 8 == 6) {
+Setup PlacedSetup(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  Setup setup{
+      .device_units = 64 + 8, .pinned_units = 64 + 12, .max_held = 1 + static_cast<int>(seed % 3)};
+  setup.failure_rate = seed % 4 == 1 ? 0.1 : 0;
+  setup.restores = seed % 8 == 2;
+  setup.declares = seed % 2 == 1;
+  if (seed % 8 == 6) {
     setup.has_store = false;
     setup.pinned_units = 2 * 64;
   }
@@ -474,10 +469,10 @@ Setup PlacedSetup(int run, unsigned seed) {
 
 TEST(ResidencyRandom, PlacedTilesRestWhereTheyShould) {
   int failures = 0, grants = 0;
-  for (int run = 0; run < 400; ++run) {
-    const unsigned seed = Seed() + static_cast<unsigned>(run);
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
-    const auto setup = PlacedSetup(run, seed);
+  const uint64_t first = test::Seed();
+  for (uint64_t seed = first; seed != first + 400; ++seed) {
+    SCOPED_TRACE(test::SeedLine(seed));
+    const auto setup = PlacedSetup(seed);
     Simulation simulation(setup, seed);
     simulation.Run(1500);
     if (testing::Test::HasFatalFailure()) return;

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "spillway/engine.h"
+#include "tests/seed.h"
 #include "tests/temp_folder.h"
 
 namespace spillway {
@@ -134,12 +135,13 @@ class SharedLeases : public testing::TestWithParam<Setup> {
   }
 
   void Run() {
+    const uint64_t seed = test::Seed();
     std::array<Seen, kReaders> seen{};
     for (uint64_t step = 0; step < kSteps; ++step) {
       std::vector<std::thread> threads;
       for (uint64_t reader = 0; reader < kReaders; ++reader)
-        threads.emplace_back([&, reader] { Read(step * 100 + reader, seen[reader]); });
-      if (GetParam().is_disturbed) threads.emplace_back([&] { Disturb(step * 100 + 99); });
+        threads.emplace_back([&, reader] { Read(seed + step * 100 + reader, seen[reader]); });
+      if (GetParam().is_disturbed) threads.emplace_back([&] { Disturb(seed + step * 100 + 99); });
       for (std::thread& thread : threads) thread.join();
       ASSERT_TRUE(engine_->EndStep().ok());
       if (GetParam().has_store && step % 2 == 1) {

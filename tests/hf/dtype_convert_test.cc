@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <random>
 
+#include "tests/seed.h"
+
 namespace spillway::hf {
 namespace {
 
@@ -58,7 +60,7 @@ TEST(DtypeConvert, FloatsBetweenHalvesRoundToNearestEven) {
 }
 
 TEST(DtypeConvert, RandomFloatsRoundAsTheCompilersDo) {
-  std::mt19937 random(20261121);
+  std::mt19937_64 random(test::Seed());
   for (int i = 0; i < 1'000'000; ++i) {
     const auto value = std::bit_cast<float>(static_cast<uint32_t>(random()));
     if (std::isnan(value)) continue;

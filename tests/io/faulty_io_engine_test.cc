@@ -16,6 +16,7 @@
 #include "io/make_io_engine.h"
 #include "tests/io/io_test_util.h"
 #include "tests/io/io_uring_here.h"
+#include "tests/seed.h"
 
 namespace spillway::io {
 namespace {
@@ -194,11 +195,9 @@ TEST_P(FaultyIoEngineTest, PowerCutKeepsWhatWasSyncedAndMixesTheRest) {
 
 TEST_P(FaultyIoEngineTest, EveryRequestOfARandomScriptCompletesOnce) {
   ASSERT_TRUE(Write().ok());
-  const auto seed = static_cast<uint64_t>(testing::UnitTest::GetInstance()->random_seed());
-  SCOPED_TRACE(seed);
   const Kind kinds[] = {Kind::kEio,   Kind::kEnospc, Kind::kBitFlip, Kind::kDelay,
                         Kind::kShort, Kind::kAgain,  Kind::kTorn,    Kind::kLost};
-  for (const Fault& fault : RandomFaults(seed, kinds, 400, 0.3)) engine_->Inject(fault);
+  for (const Fault& fault : RandomFaults(test::Seed(), kinds, 400, 0.3)) engine_->Inject(fault);
   const AlignedBuffer memory(400 * kIoAlignment);
   std::vector<IoRequest> requests;
   for (uint64_t tag = 0; tag < 400; ++tag) {

@@ -11,6 +11,8 @@
 #include <set>
 #include <thread>
 
+#include "tests/seed.h"
+
 namespace spillway::io {
 namespace {
 
@@ -321,10 +323,8 @@ TEST_P(IoEngineConformance, DestructionElsewhereAfterTheUsingThreadEnded) {
 
 // Random transfers on a shadow copy: every block holds the pattern of the last write to it.
 TEST_P(IoEngineConformance, ManyMixedTransfersKeepEveryBlock) {
-  const uint64_t seed = testing::UnitTest::GetInstance()->random_seed();
-  SCOPED_TRACE(absl::StrCat("seed ", seed));
   constexpr uint64_t kBlocks = 64;
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(test::Seed());
   const auto engine = Make({.queue_depth = 16});
   const DirectFile files[] = {NamelessFile(), NamelessFile(), NamelessFile()};
   const AlignedBuffer memory(kBlocks * 16 * kKiB);

@@ -8,6 +8,8 @@
 #include <random>
 #include <vector>
 
+#include "tests/seed.h"
+
 namespace spillway::io {
 namespace {
 
@@ -107,9 +109,7 @@ TEST_F(RequestQueueTest, DepthsAreBroughtIntoBounds) {
 
 // Random arrivals and ends: the bounds hold at every instant, and everything goes in the end.
 TEST_F(RequestQueueTest, BoundsHoldAndNothingStarves) {
-  const uint64_t seed = testing::UnitTest::GetInstance()->random_seed();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(test::Seed());
   const QueueDepths depths = {.read = 5, .write = 7, .mixed_write = 2};
   constexpr int kDevices = 3;
   RequestQueue queue(depths, 20);

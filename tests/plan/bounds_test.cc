@@ -15,16 +15,18 @@
 #include "tests/exhaustive.h"
 #include "tests/plan/best_bytes.h"
 #include "tests/plan/random_trace.h"
+#include "tests/seed.h"
 
 namespace spillway::plan {
 namespace {
 
 TEST(Bounds, LieBelowTheOptimumAndPlansNearIt) {
-  const unsigned seeds = IsExhaustive() ? 3'000 : 300;
+  const unsigned rounds = IsExhaustive() ? 3'000 : 300;
   int compared = 0, plan_near = 0, plan_best = 0, bound_near = 0;
   double optimum = 0, planned = 0, bounded = 0;
-  for (unsigned seed = 1; seed <= seeds; ++seed) {
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const uint64_t first = test::Seed();
+  for (uint64_t seed = first; seed != first + rounds; ++seed) {
+    SCOPED_TRACE(test::SeedLine(seed));
     std::mt19937 random(seed);
     RandomTraceOptions shape;
     shape.tiles = 3 + static_cast<int>(random() % 3);
@@ -62,7 +64,7 @@ TEST(Bounds, LieBelowTheOptimumAndPlansNearIt) {
       "%d steps: plan is the optimum in %d, within 1.05 of it in %d; the bound within 1.05 in %d; "
       "over all, plan %.3f and bound %.3f of the optimum\n",
       compared, plan_best, plan_near, bound_near, planned / optimum, bounded / optimum);
-  EXPECT_GT(compared, static_cast<int>(seeds) / 2);
+  EXPECT_GT(compared, static_cast<int>(rounds) / 2);
   EXPECT_GT(plan_near, compared * 8 / 10);
   EXPECT_LT(planned, 1.1 * optimum);
   EXPECT_GT(bounded, 0.7 * optimum);

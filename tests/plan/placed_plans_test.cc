@@ -10,8 +10,10 @@
 #include <optional>
 #include <random>
 
+#include "tests/exhaustive.h"
 #include "tests/plan/checked_plan.h"
 #include "tests/plan/random_trace.h"
+#include "tests/seed.h"
 
 namespace spillway::plan {
 namespace {
@@ -169,8 +171,9 @@ TEST(Placement, WhatDoesNotFitIsNamed) {
 
 TEST(Placement, RandomStepsKeepToItAndNoBoundIsBroken) {
   RandomPlans plans;
-  for (unsigned seed = 1; seed <= 1000; ++seed) {
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const uint64_t first = test::Seed();
+  for (uint64_t seed = first; seed != first + 1000 / kSampleShare; ++seed) {
+    SCOPED_TRACE(test::SeedLine(seed));
     std::mt19937 random(seed);
     RandomTraceOptions shape;
     shape.tiles = 2 + static_cast<int>(random() % 16);

@@ -15,11 +15,12 @@
 #include "tests/exhaustive.h"
 #include "tests/plan/checked_plan.h"
 #include "tests/plan/random_trace.h"
+#include "tests/seed.h"
 
 namespace spillway::plan {
 namespace {
 
-unsigned Seeds() { return IsExhaustive() ? 20'000 : 1'000; }
+uint64_t NumRounds() { return IsExhaustive() ? 20'000 : 1'000 / kSampleShare; }
 
 // What is in memory once a plan is entered; nothing if an operation on the way cannot be done.
 std::optional<std::set<std::pair<TileIndex, Tier>>> Entered(const Plan& plan, const Trace& trace,
@@ -39,8 +40,9 @@ std::optional<std::set<std::pair<TileIndex, Tier>>> Entered(const Plan& plan, co
 }
 
 TEST(RandomPlans, AreEnteredFromAnyPartOfWhatTheirPeriodBeginsWith) {
-  for (unsigned seed = 1; seed <= Seeds(); ++seed) {
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const uint64_t first = test::Seed();
+  for (uint64_t seed = first; seed != first + NumRounds(); ++seed) {
+    SCOPED_TRACE(test::SeedLine(seed));
     std::mt19937 random(seed);
     RandomTraceOptions shape;
     shape.tiles = 2 + static_cast<int>(random() % 20);
@@ -69,8 +71,9 @@ TEST(RandomPlans, AreEnteredFromAnyPartOfWhatTheirPeriodBeginsWith) {
 
 TEST(RandomPlans, AreCarriedOutWithinBudgetsWithoutLosingAByte) {
   RandomPlans plans;
-  for (unsigned seed = 1; seed <= Seeds(); ++seed) {
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const uint64_t first = test::Seed();
+  for (uint64_t seed = first; seed != first + NumRounds(); ++seed) {
+    SCOPED_TRACE(test::SeedLine(seed));
     std::mt19937 random(seed);
     RandomTraceOptions shape;
     shape.tiles = 2 + static_cast<int>(random() % 20);

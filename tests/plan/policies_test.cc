@@ -12,6 +12,7 @@
 #include "src/plan/bounds.h"
 #include "src/plan/plan.h"
 #include "src/plan/simulate.h"
+#include "tests/exhaustive.h"
 #include "tests/plan/model_step.h"
 
 namespace spillway::plan {
@@ -28,7 +29,7 @@ TEST(Policies, PlannedIsNearTheBoundAndNeverWorseThanOthers) {
   for (int i = 0; i < kNumPolicies; ++i)
     std::printf(" %14s", std::string(Name(static_cast<Policy>(i))).c_str());
   std::printf("\n");
-  for (const int percent : {5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 100}) {
+  for (const int percent : GridOf<int>({5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 100})) {
     PlanOptions options;
     options.device_bytes = state * 5 / 100;
     options.pinned_bytes = state * static_cast<uint64_t>(percent) / 100;
@@ -68,9 +69,10 @@ TEST(Policies, PlanIsNearTheBoundOverEightMicroBatches) {
   StepShape shape = ModelShape();
   shape.micro_batches = 8;
   for (const auto& [order, percent] :
-       {std::pair(AccumulationOrder::kMicroBatch, 10),
-        std::pair(AccumulationOrder::kMicroBatch, 20),
-        std::pair(AccumulationOrder::kMicroBatch, 95), std::pair(AccumulationOrder::kLayer, 20)}) {
+       GridOf<std::pair<AccumulationOrder, int>>({{AccumulationOrder::kMicroBatch, 10},
+                                                  {AccumulationOrder::kMicroBatch, 20},
+                                                  {AccumulationOrder::kMicroBatch, 95},
+                                                  {AccumulationOrder::kLayer, 20}})) {
     const Trace trace = StepTrace(shape, order);
     PlanOptions options;
     options.device_bytes = StateBytes(trace) * 5 / 100;

@@ -12,7 +12,10 @@ from pathlib import Path
 import numpy
 from safetensors.numpy import save_file
 
-_TOOLS = Path(__file__).resolve().parents[2] / "tools/python"
+_ROOT = Path(__file__).resolve().parents[2]
+_TOOLS = _ROOT / "tools/python"
+sys.path.insert(0, str(_ROOT / "tests"))
+from seed import draw_seed, seed_line  # noqa: E402, F401
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],

@@ -36,15 +36,7 @@ Arguments SmallestOf(const Arguments& arguments) {
 
 Arguments InOrder(const std::string& order) { return {"--accumulation-order", order}; }
 
-// A sanitizer makes a run take ten times as long: one of each then goes every way.
-std::vector<std::string> Precisions() {
-  if (kSampleShare > 1) return {"fp16-amp"};
-  return {"fp32", "fp16-amp"};
-}
-std::vector<int> Counts() {
-  if (kSampleShare > 1) return {3};
-  return {1, 3, 8};
-}
+std::vector<std::string> Precisions() { return GridOf<std::string>({"fp32", "fp16-amp"}); }
 
 class EachAccumulation : public ::testing::TestWithParam<int> {};
 
@@ -73,7 +65,8 @@ TEST_P(EachAccumulation, OrdersGiveTheSameNumbersWithinAnyBudget) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(MicroBatches, EachAccumulation, ::testing::ValuesIn(Counts()));
+INSTANTIATE_TEST_SUITE_P(MicroBatches, EachAccumulation,
+                         ::testing::ValuesIn(GridOf<int>({1, 3, 8})));
 
 TEST(Accumulation, ARunMayGoOnInTheOtherOrder) {
   const Arguments flags = Flags("fp16-amp", 3);
@@ -118,8 +111,7 @@ uint64_t Forecast(const Json& json, const char* order) {
 }
 
 TEST(Accumulation, EachOrderMovesWhatTheForecastSays) {
-  for (const bool tied : {true, false}) {
-    if (kSampleShare > 1 && !tied) continue;
+  for (const bool tied : GridOf<bool>({true, false})) {
     for (const std::string& precision : Precisions()) {
       for (const std::string order : {"micro-batch", "layer"}) {
         SCOPED_TRACE(precision + ", " + order + (tied ? ", tied" : ", activations saved"));
@@ -138,11 +130,11 @@ TEST(Accumulation, EachOrderMovesWhatTheForecastSays) {
 }
 
 TEST(Accumulation, TheForecastKnowsWhereRolesArePlaced) {
-  const std::pair<const char*, const char*> kPlaced[] = {
-      {"activations=nvme", "micro-batch"},
-      {"activations=nvme", "layer"},
-      {"optimizer=nvme,activations=pinned", "micro-batch"}};
-  for (const auto& [place, order] : kPlaced) {
+  using Placed = std::pair<const char*, const char*>;
+  for (const auto& [place, order] :
+       GridOf<Placed>({{"activations=nvme", "micro-batch"},
+                       {"activations=nvme", "layer"},
+                       {"optimizer=nvme,activations=pinned", "micro-batch"}})) {
     SCOPED_TRACE(testing::Message() << place << ", " << order);
     const TightTraining training;
     const Ended ended = training.Run(order, "fp32", {"--place", place});
@@ -168,8 +160,8 @@ TEST(Accumulation, AutoTakesTheOrderWhoseActivationsFitWhereTheyArePlaced) {
 }
 
 TEST(Accumulation, TheForecastKnowsWhereRolesRest) {
-  for (const std::string place :
-       {"activations=pinned,moments=nvme", "activations=device,parameters=nvme"}) {
+  for (const std::string& place : GridOf<std::string>(
+           {"activations=pinned,moments=nvme", "activations=device,parameters=nvme"})) {
     for (const std::string order : {"micro-batch", "layer"}) {
       SCOPED_TRACE(place + ", " + order);
       const TightTraining training;

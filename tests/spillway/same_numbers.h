@@ -8,9 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <initializer_list>
-#include <iostream>
 #include <map>
 #include <random>
 #include <string>
@@ -80,15 +78,6 @@ inline std::vector<Way> AllWays() {
   }
   std::erase_if(ways, [](const Way& way) { return !IsWorthIt(way); });
   return ways;
-}
-
-// Of a test's random choices; printed, and SPILLWAY_TEST_SEED sets it.
-inline uint64_t PrintedSeed() {
-  const char* const given = std::getenv("SPILLWAY_TEST_SEED");
-  const uint64_t seed =
-      given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
-  std::cout << "SPILLWAY_TEST_SEED=" << seed << "\n";
-  return seed;
 }
 
 // The common part: six steps that accumulate.

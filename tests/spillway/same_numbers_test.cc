@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/seed.h"
 
 namespace spillway::test {
 namespace {
@@ -19,7 +20,7 @@ namespace {
 constexpr size_t kSample = 8;
 
 TEST(SameNumbers, OfASampleOfWays) {
-  const uint64_t seed = PrintedSeed();
+  const uint64_t seed = Seed();
   std::vector<Way> ways = AllWays();
   std::shuffle(ways.begin(), ways.end(), std::mt19937_64(seed));
   ways.resize(kSample);

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/exhaustive.h"
 #include "tests/trainer/small_model.h"
 #include "tools/trainer/kernels/half.h"
 
@@ -118,7 +119,7 @@ TEST_P(EachPrecision, OrdersOfAccumulationGiveTheSameBits) {
     hf::ModelConfig config = TiledConfig();
     config.tie_word_embeddings = tied;
     for (const bool checkpoint : {true, false}) {
-      for (const int64_t accumulate : {1, 3, 8}) {
+      for (const int64_t accumulate : GridOf<int64_t>({1, 3, 8})) {
         for (const double scale : {64.0, 1e30}) {  // the second overflows under fp16-amp
           SCOPED_TRACE(testing::Message()
                        << "tied " << tied << ", checkpoint " << checkpoint << ", " << accumulate

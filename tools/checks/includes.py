@@ -1,13 +1,18 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Rejects an include that runs against the direction of the folders.
+"""Rejects an include that runs against the direction of the folders, and a source whose own header is not first.
 
-    tools/checks/includes.py [ROOT]
+    tools/checks/includes.py [ROOT]            the check
+    tools/checks/includes.py --alone [ROOT]    the headers that no source proves to compile alone
 
 Arrows run one way: tools, bench, tests -> src/optim -> src/engine -> {src/plan, tiers -> io} ->
 src/base. Every wrong include is printed as FILE:LINE: reason; the exit status is then 1.
+
+X.cc includes its own X.h first: compiling X.cc then proves that X.h needs nothing before it. The target
+spillway_headers compiles the other headers, which --alone lists.
 """
 
+import argparse
 import dataclasses
 import pathlib
 import re
@@ -15,6 +20,8 @@ import sys
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?P<open>["<])(?P<path>[^">]+)[">]')
 SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
+TOPS = ("include", "src", "io", "tiers", "tools", "bench", "tests")
+GUARD = re.compile(r"^#ifndef (\w+)\n#define \1$", re.MULTILINE)
 
 # The public headers are included as "spillway/...", from include/.
 PUBLIC = "spillway"
@@ -109,33 +116,79 @@ def library_reason(folder, file, included, is_quoted, root):
     return None
 
 
-def check(root):
-    """Every wrong include under `root`, in order of file and line."""
-    wrong = []
-    for top in ("include", "src", "io", "tiers", "tools", "bench", "tests"):
+def own_header(source, root):
+    """The header of `source`, X.cc: X.h beside it, or the public one where `source` is the library's. Or None."""
+    path = pathlib.PurePosixPath(source)
+    candidates = [path.with_suffix(".h")]
+    if path.is_relative_to("src"):
+        candidates.append(pathlib.PurePosixPath("include", PUBLIC, path.stem + ".h"))
+    return next((each.as_posix() for each in candidates if (root / each).is_file()), None)
+
+
+def first_include_reason(source, included, root):
+    """Why `included` may not be the first include of `source`, or None."""
+    header = own_header(source, root)
+    if header is None or included == header.removeprefix("include/"):
+        return None
+    return f'"{header.removeprefix("include/")}" must be the first include: it is then seen to need nothing before it'
+
+
+def headers_to_compile(root):
+    """The headers that are not the first include of a source of their own. Sources in tests/ are compiled with a
+    precompiled header, so their first includes prove nothing. Headers of CUDA's files need a CUDA build."""
+    sources = [file for file in project_files(root) if file.endswith(".cc") and not file.startswith("tests/")]
+    proven = {own_header(source, root) for source in sources}
+    return [file for file in project_files(root)
+            if file.endswith(".h") and not file.endswith("_cuda.h") and file not in proven]
+
+
+def project_files(root):
+    for top in TOPS:
         for path in sorted((root / top).rglob("*")):
-            if path.suffix not in SUFFIXES:
-                continue
             file = path.relative_to(root).as_posix()
-            if file.startswith("tests/consumer/"):  # a project of its own
-                continue
-            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-                if match := INCLUDE.match(line):
-                    reason = reason_against(file, match["path"], match["open"] == '"', root)
-                    if reason:
-                        wrong.append(Wrong(file, number, reason))
+            # tests/consumer is a project of its own.
+            if path.suffix in SUFFIXES and not file.startswith("tests/consumer/"):
+                yield file
+
+
+def wrong_in(file, root):
+    """Every wrong include of `file`, in order of line."""
+    lines = (root / file).read_text(encoding="utf-8").splitlines()
+    includes = [(number, match) for number, line in enumerate(lines, start=1) if (match := INCLUDE.match(line))]
+    if file.endswith(".cc"):
+        number, first = includes[0] if includes else (1, None)
+        if reason := first_include_reason(file, first and first["path"], root):
+            yield Wrong(file, number, reason)
+    for number, match in includes:
+        if reason := reason_against(file, match["path"], match["open"] == '"', root):
+            yield Wrong(file, number, reason)
+
+
+def check(root):
+    """Every wrong include under `root`, in order of file and line, then every header without a guard. The headers that
+    are compiled alone are included twice there, which proves their guards."""
+    wrong = [each for file in project_files(root) for each in wrong_in(file, root)]
+    compiled = set(headers_to_compile(root))
+    for file in project_files(root):
+        if file.endswith(".h") and file not in compiled and not GUARD.search((root / file).read_text(encoding="utf-8")):
+            wrong.append(Wrong(file, 1, "no include guard: #ifndef NAME, then #define NAME"))
     return wrong
 
 
 def main():
-    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else __file__).resolve()
-    if len(sys.argv) == 1:
-        root = root.parents[2]
-    wrong = check(root)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--alone", action="store_true", help="list the headers that must be compiled alone")
+    parser.add_argument("root", nargs="?", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[2],
+                        metavar="ROOT", help="of the repository (default: this one)")
+    arguments = parser.parse_args()
+    if arguments.alone:
+        print(*headers_to_compile(arguments.root), sep="\n")
+        return 0
+    wrong = check(arguments.root)
     for each in wrong:
         print(each, file=sys.stderr)
     if wrong:
-        print(f"{len(wrong)} wrong includes; the directions: src/DESIGN.md", file=sys.stderr)
+        print(f"{len(wrong)} wrong; the directions: src/DESIGN.md", file=sys.stderr)
         return 1
     return 0
 

@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# spillway_headers: compiles each header as a translation unit of its own, so that no header leans on
-# what another file included before it. Not part of `all`; continuous integration builds it.
+# spillway_headers: compiles as a translation unit of its own each header that is not the first include of its own
+# source, so that no header leans on what another file included before it. Not part of `all`; continuous integration
+# builds it.
 
-file(GLOB_RECURSE headers RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS
-     include/*.h src/*.h io/*.h tiers/*.h bench/*.h tests/*.h tools/*.h)
-list(FILTER headers EXCLUDE REGEX "_cuda\\.h$")  # need CUDA's, which not every build has
+# The globs only make CMake ask again when a file comes or goes.
+file(GLOB_RECURSE asked_again CONFIGURE_DEPENDS
+     include/*.h src/*.h io/*.h tiers/*.h bench/*.h tests/*.h tools/*.h
+     src/*.cc io/*.cc tiers/*.cc bench/*.cc tools/*.cc)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/checks/includes.py)
+execute_process(COMMAND /usr/bin/python3 ${PROJECT_SOURCE_DIR}/tools/checks/includes.py --alone
+                OUTPUT_VARIABLE headers OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+string(REPLACE "\n" ";" headers "${headers}")
 set(sources "")
 foreach(header IN LISTS headers)
   string(MAKE_C_IDENTIFIER ${header} name)
@@ -16,7 +22,7 @@ foreach(header IN LISTS headers)
 endforeach()
 add_library(spillway_headers OBJECT EXCLUDE_FROM_ALL ${sources})
 set_target_properties(spillway_headers PROPERTIES EXPORT_COMPILE_COMMANDS OFF)
-# What is instantiated in a header is compiled; optimizing it would only take time.
+# -fsyntax-only would save 4 % of the time, and ccache remembers objects only.
 target_compile_options(spillway_headers PRIVATE -O0 -Wno-unused-function)
 target_compile_definitions(spillway_headers PRIVATE SPILLWAY_EXPECTS_CUDA=0)
 target_link_libraries(spillway_headers PRIVATE

@@ -18,10 +18,13 @@ function(spillway_add_precompiled_headers name kind)
     add_library(${name} OBJECT ${source})
   endif()
   target_precompile_headers(${name} PRIVATE ${ARGN})
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")  # when headers were written must not keep ccache from finding an object
-    target_compile_options(${name} PUBLIC "SHELL:-Xclang -fno-pch-timestamp")
-  endif()
+  target_compile_options(${name} PRIVATE ${SPILLWAY_NO_PCH_TIMESTAMP})
 endfunction()
+
+# When headers were written must not keep ccache from finding an object.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  set(SPILLWAY_NO_PCH_TIMESTAMP "SHELL:-Xclang -fno-pch-timestamp")
+endif()
 
 if(SPILLWAY_PRECOMPILE)
   spillway_add_precompiled_headers(spillway_library_headers LIBRARY
@@ -30,12 +33,20 @@ if(SPILLWAY_PRECOMPILE)
   target_link_libraries(spillway_library_headers PRIVATE absl::flat_hash_map absl::statusor absl::strings absl::time)
 endif()
 
+# A target with headers of its own, where the library has precompiled ones.
+function(spillway_precompile_own target)
+  if(SPILLWAY_PRECOMPILE)
+    target_precompile_headers(${target} PRIVATE ${ARGN})
+    target_compile_options(${target} PRIVATE ${SPILLWAY_NO_PCH_TIMESTAMP})
+  endif()
+endfunction()
+
 # The library's targets take the shared headers, if there are some.
 function(spillway_precompile)
   if(TARGET spillway_library_headers)
     foreach(target IN LISTS ARGN)
       target_precompile_headers(${target} REUSE_FROM spillway_library_headers)
-      target_compile_options(${target} PRIVATE $<TARGET_PROPERTY:spillway_library_headers,INTERFACE_COMPILE_OPTIONS>)
+      target_compile_options(${target} PRIVATE ${SPILLWAY_NO_PCH_TIMESTAMP})
     endforeach()
   endif()
 endfunction()

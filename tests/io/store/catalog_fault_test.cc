@@ -22,6 +22,7 @@
 #include "src/base/status_macros.h"
 #include "tests/exhaustive.h"
 #include "tests/io/store/simulated_store.h"
+#include "tests/seed.h"
 
 namespace spillway::io {
 namespace {
@@ -153,9 +154,7 @@ std::string RunWith(Kind kind, int at, uint64_t random, bool* was_met) {
 class CatalogFaultTest : public ::testing::TestWithParam<Kind> {};
 
 TEST_P(CatalogFaultTest, EveryCallSucceedsOrFailsAndLeavesWhatWasPromised) {
-  const uint64_t seed = std::random_device{}();
-  std::cout << "seed " << seed << "\n";
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(test::Seed());
   const int stride = IsExhaustive() ? 1 : 12;
   int points = 0;
   bool was_met = true;

@@ -19,6 +19,7 @@
 #include "io/store/catalog_change.h"
 #include "io/store/catalog_digest.h"
 #include "tests/io/store/store_test_util.h"
+#include "tests/seed.h"
 
 namespace spillway::io {
 namespace {
@@ -341,9 +342,7 @@ TEST_F(CatalogTest, RandomDamageNeverCrashes) {
   const std::string good = folder_ / "good";
   std::filesystem::copy_file(path_, good);
   const uint64_t size_bytes = std::filesystem::file_size(good);
-  const uint32_t seed = std::random_device()();
-  std::cout << "seed " << seed << "\n";
-  std::mt19937 random(seed);
+  std::mt19937_64 random(test::Seed());
   for (int i = 0; i < 200; ++i) {
     SCOPED_TRACE(i);
     std::filesystem::copy_file(good, path_, std::filesystem::copy_options::overwrite_existing);

@@ -19,6 +19,7 @@
 #include "tests/io/store/crash_disk.h"
 #include "tests/io/store/crash_recorder.h"
 #include "tests/io/store/simulated_store.h"
+#include "tests/seed.h"
 
 namespace spillway::io {
 namespace {
@@ -93,12 +94,6 @@ std::vector<size_t> AllCuts(const RecordedRun& run) {
   return cuts;
 }
 
-uint64_t Seed() {
-  const uint64_t seed = std::random_device{}();
-  std::cout << "seed " << seed << "\n";
-  return seed;
-}
-
 std::vector<size_t> SomeCuts(const RecordedRun& run, size_t count, uint64_t seed) {
   std::vector<size_t> cuts = AllCuts(run);
   std::mt19937_64 random(seed);
@@ -110,7 +105,7 @@ std::vector<size_t> SomeCuts(const RecordedRun& run, size_t count, uint64_t seed
 TEST(CrashSimulator, APowerCutLeavesAPromisedState) {
   const RecordedRun run = RecordRun();
   std::cout << run.events.size() << " events\n";
-  const uint64_t seed = Seed();
+  const uint64_t seed = test::Seed();
   const bool all = IsExhaustive();
   const std::vector<size_t> cuts = all ? AllCuts(run) : SomeCuts(run, 120, seed);
   EXPECT_EQ(Simulate(run, cuts, all ? 24 : 2, seed, 3), std::vector<std::string>());
@@ -129,7 +124,7 @@ RecordedRun Without(RecordedRun run, const std::function<bool(const DiskEvent&)>
 }
 
 void ExpectCaught(const RecordedRun& run) {
-  const uint64_t seed = Seed();
+  const uint64_t seed = test::Seed();
   const auto violations = Simulate(run, SomeCuts(run, run.events.size(), seed), 2, seed, 1);
   ASSERT_FALSE(violations.empty());
   std::cout << violations[0] << "\n";
@@ -200,7 +195,7 @@ TEST(CrashDisk, SectorsAndNamesChooseAmongTheirStates) {
   std::set<std::string> seconds;
   std::set<size_t> sizes;
   std::set<std::string> names;
-  std::mt19937_64 random(1);
+  std::mt19937_64 random(test::Seed());
   for (int i = 0; i < 400; ++i) {
     std::string all;
     for (const auto& [name, content] : CutPower(events, events.size(), random)) {

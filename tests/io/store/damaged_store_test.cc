@@ -19,6 +19,7 @@
 #include "tests/exhaustive.h"
 #include "tests/io/store/fuzz/store_fuzz_targets.h"
 #include "tests/io/store/simulated_store.h"
+#include "tests/seed.h"
 
 namespace spillway::io {
 namespace {
@@ -217,9 +218,7 @@ class Mutations {
 };
 
 TEST(StoreMutations, AreReadOrRefused) {
-  const uint64_t seed = std::random_device{}();
-  std::cout << "seed " << seed << "\n";
-  Mutations mutations(seed);
+  Mutations mutations(test::Seed());
   TempFolder folder(FastPlace());
   {
     SimulatedStore store(folder.path(), {}, 1);

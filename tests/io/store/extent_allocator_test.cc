@@ -13,6 +13,8 @@
 #include <tuple>
 #include <vector>
 
+#include "tests/seed.h"
+
 namespace spillway::io {
 namespace {
 
@@ -187,7 +189,7 @@ class Model {
 
 class RandomRun {
  public:
-  explicit RandomRun(uint32_t seed)
+  explicit RandomRun(uint64_t seed)
       : random_(seed),
         num_devices_(static_cast<uint16_t>(1 + random_() % 3)),
         extents_(num_devices_, kBudget, 0) {
@@ -257,7 +259,7 @@ class RandomRun {
     taken_.push_back(*extent);
   }
 
-  std::mt19937 random_;
+  std::mt19937_64 random_;
   uint16_t num_devices_;
   ExtentAllocator extents_;
   Model model_;
@@ -266,10 +268,10 @@ class RandomRun {
 };
 
 TEST(ExtentAllocator, AgreesWithTheModel) {
-  const uint32_t first_seed = std::random_device()();
-  for (uint32_t i = 0; i < 30; ++i) {
-    SCOPED_TRACE(::testing::Message() << "seed " << first_seed + i);
-    RandomRun run(first_seed + i);
+  const uint64_t first = test::Seed();
+  for (uint64_t seed = first; seed != first + 30; ++seed) {
+    SCOPED_TRACE(test::SeedLine(seed));
+    RandomRun run(seed);
     for (int step = 0; step < 2000; ++step) {
       run.Step();
       if (::testing::Test::HasFatalFailure()) return;
@@ -277,7 +279,6 @@ TEST(ExtentAllocator, AgreesWithTheModel) {
     run.Check();
     if (::testing::Test::HasFatalFailure()) return;
   }
-  std::cout << "seeds from " << first_seed << "\n";
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/exhaustive.h"
 #include "tests/io/store/simulated_store.h"
+#include "tests/seed.h"
 
 namespace spillway::io {
 namespace {
@@ -107,9 +108,7 @@ TEST_P(FlippedBitTest, IsToldOrHarmless) {
   Settle();
   ASSERT_EQ(Read(), std::make_pair(false, std::string()));
   Reset();
-  const uint64_t seed = std::random_device{}();
-  std::cout << "seed " << seed << "\n";
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(test::Seed());
   for (const auto& [path, bytes] : files_) {
     const bool is_data = path.find("segment") != std::string::npos;
     const size_t num_samples =

@@ -25,6 +25,7 @@
 #include "src/base/mutex.h"
 #include "tests/io/io_test_util.h"
 #include "tests/io/io_uring_here.h"
+#include "tests/seed.h"
 
 namespace spillway::io {
 namespace {
@@ -407,9 +408,7 @@ TEST_P(PageIoTest, AReadErrorIsNotTriedAgain) {
 // Many operations at once, of all sizes and over each other's pages in turn, with faults: what is
 // recorded is always what was written last.
 TEST_P(PageIoTest, ManyOperationsAtOnce) {
-  const uint64_t seed = testing::UnitTest::GetInstance()->random_seed();
-  SCOPED_TRACE(absl::StrCat("seed ", seed));
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(test::Seed());
   constexpr uint64_t kTensors = 24;
   constexpr uint64_t kMostBytes = 4 * kPageBytes;
   const AlignedBuffer memory(kTensors * kMostBytes);

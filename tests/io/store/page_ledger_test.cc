@@ -13,6 +13,8 @@
 #include <set>
 #include <vector>
 
+#include "tests/seed.h"
+
 namespace spillway::io {
 namespace {
 
@@ -144,7 +146,7 @@ TEST(PageLedger, ChangesComeInOrderAndOnce) {
 // could bring back must stay whole at every moment.
 class RandomRun {
  public:
-  explicit RandomRun(uint32_t seed) : random_(seed) {
+  explicit RandomRun(uint64_t seed) : random_(seed) {
     ledger_.AddTensor(20, false, true);
     ledger_.AddTensor(20, true, false);
     ledger_.AddTensor(20, false, true);
@@ -222,7 +224,7 @@ class RandomRun {
     ASSERT_EQ(taken_.erase(record->extent.offset / kUnit), 1u) << "given up twice";
   }
 
-  std::mt19937 random_;
+  std::mt19937_64 random_;
   PageLedger ledger_;
   State newest_;
   std::vector<State> possible_ = {{}};  // the last commit, and those in doubt since
@@ -231,17 +233,16 @@ class RandomRun {
 };
 
 TEST(PageLedger, GivesUpExactlyWhatNoPossibleCommitNames) {
-  const uint32_t first_seed = std::random_device()();
-  for (uint32_t i = 0; i < 20; ++i) {
-    SCOPED_TRACE(::testing::Message() << "seed " << first_seed + i);
-    RandomRun run(first_seed + i);
+  const uint64_t first = test::Seed();
+  for (uint64_t seed = first; seed != first + 20; ++seed) {
+    SCOPED_TRACE(test::SeedLine(seed));
+    RandomRun run(seed);
     for (int step = 0; step < 1000; ++step) {
       run.Step();
       run.Check();
       if (::testing::Test::HasFatalFailure()) return;
     }
   }
-  std::cout << "seeds from " << first_seed << "\n";
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include "io/store/sqlite.h"
 #include "io/store/sqlite_page.h"
 #include "tests/io/store/store_test_util.h"
+#include "tests/seed.h"
 
 namespace spillway::io {
 namespace {
@@ -182,7 +183,7 @@ TEST_F(SqliteVfsTest, AChangedByteIsReportedOrHarmless) {
   Make();
   const std::string wanted = *Content();
   std::string file = ReadFile(path_);
-  std::mt19937 random(::testing::UnitTest::GetInstance()->random_seed());
+  std::mt19937_64 random(test::Seed());
   int reported = 0;
   for (int i = 0; i < 400; ++i) {
     // A third of them in the header.

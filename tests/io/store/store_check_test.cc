@@ -18,6 +18,7 @@
 
 #include "io/posix_io_engine.h"
 #include "tests/io/store/store_test_util.h"
+#include "tests/seed.h"
 
 namespace spillway::io {
 namespace {
@@ -313,9 +314,7 @@ TEST_F(StoreCheckTest, StopsWhenAsked) {
 
 // Random commits, snapshots, restores and drops leave nothing to find.
 TEST_F(StoreCheckTest, WhateverIsDoneByTheRulesIsWhole) {
-  const unsigned seed = std::random_device{}();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
-  std::mt19937 random(seed);
+  std::mt19937_64 random(test::Seed());
   std::vector<std::string> labels = {"a", "b"};
   for (int round = 0; round < 12; ++round) {
     {

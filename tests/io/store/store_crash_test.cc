@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "io/store/store.h"
+#include "tests/exhaustive.h"
 #include "tests/io/store/store_test_util.h"
 #include "tests/io/store/syscall_hook.h"
 
@@ -137,8 +138,8 @@ class StoreCrashTest : public ::testing::TestWithParam<hook::Deed> {};
 
 TEST_P(StoreCrashTest, KilledAnywhereWhileMakingAStore) {
   bool finished = false;
-  int at = 1;
-  for (; !finished; ++at) {
+  int at = 1 + SampleBegin();
+  for (; !finished; at += kSampleShare) {
     SCOPED_TRACE(at);
     TempFolder folder(FastPlace());
     RunAndKill(folder, 1, 0, GetParam(), at, &finished);
@@ -160,8 +161,8 @@ TEST_P(StoreCrashTest, KilledAnywhereWhileCommitting) {
   ASSERT_TRUE(finished);
   TempFolder folder(FastPlace());
   finished = false;
-  int at = 1;
-  for (; !finished; ++at) {
+  int at = 1 + SampleBegin();
+  for (; !finished; at += kSampleShare) {
     SCOPED_TRACE(at);
     CopyStore(base, folder);
     const uint64_t reported = RunAndKill(folder, 2, kCommits, GetParam(), at, &finished);
@@ -213,7 +214,7 @@ TEST_P(StoreFailureTest, AnyFailedCallLeavesAWholeCommit) {
   ASSERT_TRUE(finished);
   TempFolder folder(FastPlace());
   bool met = true;
-  for (int at = 1; met; ++at) {
+  for (int at = 1 + SampleBegin(); met; at += kSampleShare) {
     SCOPED_TRACE(at);
     CopyStore(base, folder);
     const pid_t child = ::fork();
@@ -250,7 +251,7 @@ TEST_P(StoreFailureTest, AnyFailedCallLeavesAWholeCommit) {
 
 TEST_P(StoreFailureTest, ACommitThatFailedInTheCatalogCanBeRepeated) {
   bool met = true;
-  for (int at = 1; met; ++at) {
+  for (int at = 1 + SampleBegin(); met; at += kSampleShare) {
     SCOPED_TRACE(at);
     TempFolder folder(FastPlace());
     NamingIoEngine io;

@@ -3,20 +3,17 @@
 // Catalogs whose rows say what cannot be. SQLite finds nothing wrong with them, and neither do the
 // checksums of its pages: a store that is opened on one and used must answer with a Status, of
 // whatever kind, and never crash, hang or take memory by the numbers that it reads.
-//
-// SPILLWAY_TEST_SEED repeats a run.
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
-#include <iostream>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/io/store/store_test_util.h"
+#include "tests/seed.h"
 
 namespace spillway::io {
 namespace {
@@ -87,11 +84,7 @@ class StoreDamageTest : public StoreTest {
 };
 
 TEST_F(StoreDamageTest, RowsThatLieNeverCrash) {
-  const char* const given = std::getenv("SPILLWAY_TEST_SEED");
-  const uint32_t seed =
-      given ? static_cast<uint32_t>(std::strtoul(given, nullptr, 0)) : std::random_device()();
-  std::cout << "SPILLWAY_TEST_SEED=" << seed << "\n";
-  std::mt19937 random(seed);
+  std::mt19937_64 random(test::Seed());
   MakeGood();
   std::filesystem::copy(folder_ / "store", folder_ / "good");
   const std::vector<std::pair<std::string, std::vector<std::string>>> columns = {
@@ -135,7 +128,7 @@ TEST_F(StoreDamageTest, RowsThatLieNeverCrash) {
     std::filesystem::remove_all(folder_ / "store");
     std::filesystem::copy(folder_ / "good", folder_ / "store");
     std::string sql = "PRAGMA ignore_check_constraints = ON;";
-    for (uint32_t damages = 1 + random() % 3; damages > 0; --damages) {
+    for (uint64_t damages = 1 + random() % 3; damages > 0; --damages) {
       const auto& [table, names] = any(columns);
       const std::string column = any(names);
       std::string value = any(column == "runs" ? runs : values);

@@ -5,8 +5,6 @@
 // back. After each step what the store says is what the model says, no byte that anyone may still
 // read was handed out again, and the bytes in use are exactly those that are needed. After each
 // change of the catalog every invariant of io/FORMAT.md holds.
-//
-// SPILLWAY_TEST_SEED repeats a run.
 
 #include <gtest/gtest.h>
 
@@ -22,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/io/store/catalog_invariants.h"
 #include "tests/io/store/store_test_util.h"
+#include "tests/seed.h"
 
 namespace spillway::io {
 namespace {
@@ -39,7 +38,7 @@ struct Shape {
 
 class Model {
  public:
-  Model(const Shape& shape, uint32_t seed) : shape_(shape), random_(seed) { Open(); }
+  Model(const Shape& shape, uint64_t seed) : shape_(shape), random_(seed) { Open(); }
 
   void Step() {
     switch (random_() % 40) {
@@ -335,7 +334,7 @@ class Model {
   }
 
   const Shape shape_;
-  std::mt19937 random_;
+  std::mt19937_64 random_;
   TempFolder folder_;
   std::string place_ = folder_ / "0";
   int kills_ = 0;
@@ -355,13 +354,9 @@ class Model {
 class StoreModelTest : public ::testing::TestWithParam<Shape> {};
 
 TEST_P(StoreModelTest, AgreesWithTheModel) {
-  const char* const given = std::getenv("SPILLWAY_TEST_SEED");
-  const uint32_t seed =
-      given ? static_cast<uint32_t>(std::strtoul(given, nullptr, 0)) : std::random_device()();
-  std::cout << "SPILLWAY_TEST_SEED=" << seed << "\n";
-  Model model(GetParam(), seed);
+  Model model(GetParam(), test::Seed());
   for (int step = 0; step < GetParam().steps && !HasFatalFailure(); ++step) {
-    SCOPED_TRACE(::testing::Message() << "seed " << seed << ", step " << step);
+    SCOPED_TRACE(::testing::Message() << "step " << step);
     model.Step();
     if (HasFailure()) return;
     model.Check();

@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "io/store/store.h"
+#include "tests/exhaustive.h"
 #include "tests/io/store/catalog_invariants.h"
 #include "tests/io/store/store_test_util.h"
 #include "tests/io/store/syscall_hook.h"
@@ -182,8 +183,8 @@ class SnapshotCrashTest : public ::testing::TestWithParam<hook::Deed> {};
 
 TEST_P(SnapshotCrashTest, KilledAnywhere) {
   bool finished = false;
-  int at = 1;
-  for (; !finished; ++at) {
+  int at = 1 + SampleBegin();
+  for (; !finished; at += kSampleShare) {
     SCOPED_TRACE(at);
     TempFolder folder(FastPlace());
     ExpectReopens(folder, RunAndKill(folder, GetParam(), at, &finished));
@@ -204,7 +205,7 @@ class SnapshotFailureTest : public ::testing::TestWithParam<int> {};
 // A step whose call failed is taken again; the end is the same. A failed sync of data ends the run.
 TEST_P(SnapshotFailureTest, AStepThatFailedCanBeRepeated) {
   bool met = true;
-  for (int at = 1; met; ++at) {
+  for (int at = 1 + SampleBegin(); met; at += kSampleShare) {
     SCOPED_TRACE(at);
     TempFolder folder(FastPlace());
     NamingIoEngine io;

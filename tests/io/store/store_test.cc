@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "tests/io/store/store_test_util.h"
+#include "tests/seed.h"
 
 namespace spillway::io {
 namespace {
@@ -118,10 +119,7 @@ TEST_F(StoreTest, ACommitPutsOnlyWhatChanged) {
 }
 
 TEST_F(StoreTest, ExtentsOfTheLastCommitAreNeverGivenOutBeforeTheNext) {
-  const uint32_t seed = std::random_device()();
-  SCOPED_TRACE(::testing::Message() << "seed " << seed);
-  std::cout << "seed " << seed << "\n";
-  std::mt19937 random(seed);
+  std::mt19937_64 random(test::Seed());
   StoreOptions options = TwoFolders();
   options.segment_bytes = 16 * kTestPageBytes;
   auto store = Open(options);

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The seed of a random test in Python, as tests/seed.h has it for C++: SPILLWAY_TEST_SEED repeats a run that printed it.
+
+Python's standard library only.
+"""
+
+import os
+import random
+import re
+
+
+def seed_line(seed):
+    """How a seed is printed: the assignment that repeats the test, or the round, that had it."""
+    return f"SPILLWAY_TEST_SEED={seed}"
+
+
+def draw_seed():
+    """SPILLWAY_TEST_SEED, or where it is not set a number drawn anew; prints it. ValueError if it is no number below
+    2^64."""
+    given = os.environ.get("SPILLWAY_TEST_SEED")
+    if given is None:
+        seed = random.SystemRandom().randrange(1 << 32)
+    else:
+        if not re.fullmatch("[0-9]+", given) or int(given) >= 1 << 64:
+            raise ValueError(f"SPILLWAY_TEST_SEED is '{given}': want a number from 0 to 2^64 - 1")
+        seed = int(given)
+    print(seed_line(seed), flush=True)
+    return seed

@@ -1,0 +1,61 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a run of .ci/run took: seconds of each step, the slowest tests, and ctest's last line.
+
+    tools/checks/ci_summary.py build/ci
+
+Reads seconds.tsv (a line a step: name, seconds) and what each run of ctest wrote there (NAME.xml, in
+JUnit's form).
+"""
+
+import pathlib
+import sys
+import xml.etree.ElementTree as xml
+
+SLOWEST = 20
+
+
+def steps_in(folder):
+    """(step, seconds) of each step, in order."""
+    file = folder / "seconds.tsv"
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    return [(name, float(seconds)) for name, seconds in (line.rsplit("\t", 1) for line in lines)]
+
+
+def tests_in(folder):
+    """(test with its run, seconds, whether it failed) of each test that ctest was asked for."""
+    tests = []
+    for file in sorted(folder.glob("*.xml")):
+        for case in xml.parse(file).getroot().iter("testcase"):
+            failed = case.get("status") != "run" and case.find("skipped") is None
+            tests.append((f"{case.get('name')} ({file.stem})", float(case.get("time") or 0), failed))
+    return tests
+
+
+def table(rows):
+    return "\n".join(f"{seconds:8.0f} s  {name}" for name, seconds in rows)
+
+
+def summary(folder):
+    steps, tests = steps_in(folder), tests_in(folder)
+    text = "\nSeconds of each step:\n"
+    text += table(steps + [("in all", sum(seconds for _, seconds in steps))])
+    if not tests:
+        return text
+    slowest = sorted(((name, seconds) for name, seconds, _ in tests), key=lambda test: -test[1])[:SLOWEST]
+    failed = sum(failed for *_, failed in tests)
+    share = (len(tests) - failed) * 100 // len(tests)
+    return (f"{text}\n\nThe {len(slowest)} slowest tests:\n{table(slowest)}\n\n"
+            f"{share}% tests passed, {failed} tests failed out of {len(tests)}")
+
+
+def main():
+    if len(sys.argv) != 2 or not pathlib.Path(sys.argv[1]).is_dir():
+        print(__doc__, file=sys.stderr)
+        return 2
+    print(summary(pathlib.Path(sys.argv[1])))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
