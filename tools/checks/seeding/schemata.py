@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mutants: drawn by a seed, found again in another tree, and compiled together into one build in which an environment
-variable picks the active one (mutant_switch.h)."""
+variable picks the active one (mutant_switch.h.in)."""
 
 import bisect
 import dataclasses
@@ -91,7 +91,7 @@ def with_mutants(text, mutants):
 def seed_tree(tree, files, mutants):
     """Makes the copy the tree `files` with all the mutants, a dictionary by number, switched off."""
     seeded = dict(files)
-    header = pathlib.Path(__file__).with_name("mutant_switch.h")
+    header = pathlib.Path(__file__).with_name("mutant_switch.h.in")
     seeded[HEADER] = (header.read_bytes(), False)
     for path in {mutant.file for mutant in mutants.values()}:
         of_file = [(number, mutant) for number, mutant in mutants.items() if mutant.file == path]
