@@ -34,6 +34,11 @@ namespace {
 
 }  // namespace
 
+std::string CommandPath() {
+  const char* const elsewhere = getenv("SPILLWAY_COMMAND_UNDER_TEST");
+  return elsewhere != nullptr ? elsewhere : SPILLWAY_COMMAND;
+}
+
 Command::Command(const Arguments& arguments, bool without_uring) {
   const std::string out = output_ / "out";
   const std::string err = output_ / "err";
@@ -42,11 +47,9 @@ Command::Command(const Arguments& arguments, bool without_uring) {
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
-  // The build's own, unless the tests have moved away from it (tools/gpu-bundle).
-  const char* const elsewhere = getenv("SPILLWAY_COMMAND_UNDER_TEST");
-  const char* const command = elsewhere != nullptr ? elsewhere : SPILLWAY_COMMAND;
+  const std::string command = CommandPath();
   pid_ = fork();
-  if (pid_ == 0) Execute(command, pointers.data(), out.c_str(), err.c_str(), without_uring);
+  if (pid_ == 0) Execute(command.c_str(), pointers.data(), out.c_str(), err.c_str(), without_uring);
 }
 
 Command::~Command() {

@@ -27,6 +27,9 @@ struct Ended {
   Json json() const { return Json::parse(out, nullptr, /*allow_exceptions=*/false); }
 };
 
+// The build's own, unless the tests have moved away from it (tools/gpu-bundle).
+std::string CommandPath();
+
 // A command that is running. Destruction kills it.
 class Command {
  public:

@@ -72,7 +72,7 @@ TEST(Durability, ClosedStandardStreamsHarmNothing) {
   const Training training;
   std::string words;
   for (const std::string& word : training.TrainInStore(2)) words += " " + word;
-  const std::string command = SPILLWAY_COMMAND + words + " <&- >&- 2>&-";
+  const std::string command = CommandPath() + words + " <&- >&- 2>&-";
   EXPECT_NE(std::system(command.c_str()), 0) << "the summary could not be printed";
   EXPECT_EQ(RunCommand({"fsck", training.store()}).exit_code, 0);
   const Ended resumed = RunCommand(training.TrainInStore(2) + Arguments{"--resume"});
