@@ -145,6 +145,7 @@ int main(int argc, char** argv) {
     }
   }
   if (!file.empty() && !KeepTestsOf(file)) return 2;
+  g_concurrency = nullptr;  // a library may have started threads as it was loaded
   const int failed = RUN_ALL_TESTS();
   const char* const concurrency = g_concurrency;
   if (failed != 0 || !one_thread || concurrency == nullptr) return failed;

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The seeded faults: each is a small change of the code, and the step of .ci/run that must find it."""
+
+import dataclasses
+
+# Steps of .ci/run, as they are named there.
+INCLUDES = "include directions"
+SET_UP = "set-up"
+HEADERS = "every header compiles alone"
+TIDY = "clang-tidy"
+ASAN = "address and undefined-behaviour sanitizers"
+TSAN = "thread sanitizer"
+SUITE = "the suite on the release build"
+
+
+class Stale(Exception):
+    """The code that a fault changes is no longer there."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """A step of .ci/run, reduced to what one fault needs."""
+
+    step: str
+    preset: str = ""  # to configure
+    targets: tuple = ()  # to build
+    tests: str = ""  # a regular expression of ctest names: their programs are built and run
+    command: tuple = ()  # to run last, in the root of the tree
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    name: str
+    what: str
+    file: str
+    old: str  # is in the file exactly once
+    new: str
+    check: Check
+    says: str  # a regular expression: what the step must say
+
+    def apply(self, text):
+        """The text of the file with the fault in it."""
+        count = text.count(self.old)
+        if count != 1:
+            first = self.old.strip().splitlines()[0]
+            raise Stale(f"fault {self.name} is stale: {self.file} has its text {count} times, and must have it once "
+                        f"('{first}'); write it anew in tools/checks/seeding/faults.py")
+        return text.replace(self.old, self.new)
+
+
+GTEST_FAILURE = r"\[  FAILED  \]|no end after"
+
+FAULTS = (
+    Fault(
+        "lock-not-taken", "the mover grants a lease without its lock",
+        "src/engine/mover_thread.cc",
+        "  done.status = MarkArrival(&arrival);\n  MutexLock lock(&mu_);\n",
+        "  done.status = MarkArrival(&arrival);\n",
+        Check(ASAN, "asan", targets=("spillway_engine",)),
+        r"-Wthread-safety"),
+    Fault(
+        "unordered-read", "leases are taken over from other threads without acquire order",
+        "src/engine/lease_table.cc",
+        "told_.exchange(nullptr, std::memory_order_acquire)",
+        "told_.exchange(nullptr, std::memory_order_relaxed)",
+        Check(TSAN, "tsan", tests="^lease_table_test$"),
+        r"ThreadSanitizer: data race"),
+    Fault(
+        "freed-memory", "a claim is read after it was erased",
+        "src/engine/residency_room.cc",
+        "  const Claim claim = claims_.at(key);\n",
+        "  const Claim& claim = claims_.at(key);\n",
+        Check(ASAN, "asan", tests="^residency_random_test$"),
+        r"AddressSanitizer: heap-use-after-free"),
+    Fault(
+        "moved-object", "a commit is returned after it was moved from",
+        "io/store/store_commit.cc",
+        "  Changed(commit, change->freed());\n  return commit;\n",
+        "  Changed(std::move(commit), change->freed());\n  return commit;\n",
+        Check(TIDY, "clang", command=("clang-tidy-19", "--quiet", "-p", "build/clang", "io/store/store_commit.cc")),
+        r"bugprone-use-after-move"),
+    Fault(
+        "uninitialised-value", "a sum of bytes has no first value",
+        "src/engine/residency_room.cc",
+        "  Window window;\n  uint64_t bytes = 0;\n",
+        "  Window window;\n  uint64_t bytes;\n",
+        Check(SET_UP, "release", targets=("spillway_engine",)),
+        r"-W(maybe-)?uninitialized"),
+    Fault(
+        "signed-overflow", "a deadline for ever is computed as now and the longest duration",
+        "io/deadline.h",
+        "    if (timeout >= absl::Hours(24 * 365)) return Never();\n",
+        "",
+        Check(ASAN, "asan", tests="^posix_io_engine_test$|^io_engine_conformance_test$"),
+        r"runtime error: signed integer overflow"),
+    Fault(
+        "missing-include", "a header uses std::accumulate and does not include what declares it",
+        "src/base/busy_meter.h",
+        "#include <numeric>\n",
+        "",
+        Check(HEADERS, "clang", targets=("spillway_headers",)),
+        r"no member named 'accumulate'"),
+    Fault(
+        "include-direction", "the planner includes a header of the engine",
+        "src/plan/prices.cc",
+        '#include "src/plan/prices.h"\n',
+        '#include "src/plan/prices.h"\n\n#include "src/engine/rate_meter.h"\n',
+        Check(INCLUDES, command=("tools/checks/includes.py",)),
+        r'src/plan/prices\.cc:\d+: "src/engine/rate_meter\.h"'),
+    Fault(
+        "lost-wake-up", "a wait for completions forgets the wake-up that came before it",
+        "io/posix_io_engine.cc",
+        "    while (finished_.empty() && !woken_ && !deadline.passed()) {\n",
+        "    woken_ = false;\n    while (finished_.empty() && !woken_ && !deadline.passed()) {\n",
+        Check(SUITE, "release", tests="^io_engine_conformance_test$"),
+        GTEST_FAILURE),
+    Fault(
+        "leaked-extent", "a pack that could not be written keeps its extent",
+        "io/store/page_io.cc",
+        "  if (!status.ok() && pack.extent.size_bytes > 0) store_->Release(pack.extent);\n",
+        "",
+        Check(SUITE, "release", tests="^pack_test$|^page_io_test$"),
+        GTEST_FAILURE),
+    Fault(
+        "unchecked-result", "a commit goes on after a sync that failed",
+        "io/store/segment_files.cc",
+        "    SPILLWAY_RETURN_IF_ERROR(SyncFile((*segment)->open->file));\n",
+        "    (void)SyncFile((*segment)->open->file);\n",
+        Check(SUITE, "release", tests="^store_.*test$"),
+        GTEST_FAILURE),
+    Fault(
+        "flipped-in-pager", "a prefetch evicts what is needed before it, and spares what is needed later",
+        "src/engine/residency_room.cc",
+        "  if (position > 0 && next <= position) return Leave::kLater;\n",
+        "  if (position > 0 && next >= position) return Leave::kLater;\n",
+        Check(SUITE, "release", tests="^residency_.*test$"),
+        GTEST_FAILURE),
+    Fault(
+        "flipped-in-planner", "the planner retains first what saves least",
+        "src/plan/keep.cc",
+        "        if (worth != other.worth) return worth > other.worth;\n",
+        "        if (worth != other.worth) return worth < other.worth;\n",
+        Check(SUITE, "release", tests="^(plan|plan_random|bounds|policies|placed_plans)_test$"),
+        GTEST_FAILURE),
+    Fault(
+        "flipped-in-kernel", "AdamW leaves out the elements that do not fill a vector",
+        "src/optim/adamw_kernel.cc",
+        "  if (i < n) UpdateTail<kWeight>(f, at, i, n - i);\n",
+        "  if (i > n) UpdateTail<kWeight>(f, at, i, n - i);\n",
+        Check(SUITE, "release", tests="^adamw_kernel_test$"),
+        GTEST_FAILURE),
+)

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds of a tree and the tests that ctest knows of them, run one by one with a limit of time."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import tempfile
+import time
+
+# What says why a step failed, the most telling first.
+FAILING_LINES = [re.compile(pattern, re.MULTILINE) for pattern in (
+    r"^.*(?:ERROR: AddressSanitizer|WARNING: ThreadSanitizer|runtime error): ?.*$",
+    r"^.*(?: error: |: fatal error: ).*$",
+    r"^.*: Failure\n.*$",
+    r"^.*\bterminate called\b.*$",
+    r"^\[  FAILED  \] .*$",
+    r"^FAIL(?:ED)?: .*$",
+    r"^.*\S.*$",
+)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    passed: bool
+    output: str
+    seconds: float
+    hung: bool = False
+
+    def why(self):
+        """The first line that tells why it failed, on one line."""
+        if self.hung:
+            return f"no end after {self.seconds:.0f} s"
+        for pattern in FAILING_LINES:
+            if match := pattern.search(self.output):
+                return " ".join(match[0].split())
+        return "it failed and said nothing"
+
+
+def run(command, folder, environment=None, limit_seconds=None):
+    """Runs a command with everything that it starts; past the limit all of it is killed."""
+    start = time.monotonic()
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output,
+                                   stderr=subprocess.STDOUT, start_new_session=True)
+        hung = False
+        try:
+            process.wait(limit_seconds)
+        except subprocess.TimeoutExpired:
+            hung = True
+        finally:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    return Outcome(process.returncode == 0 and not hung, text, time.monotonic() - start, hung)
+
+
+@dataclasses.dataclass(frozen=True)
+class Test:
+    name: str
+    command: tuple
+    folder: str
+    environment: tuple  # of NAME=value
+    labels: frozenset
+
+    def run(self, environment, limit_seconds):
+        of_test = dict(each.split("=", 1) for each in self.environment)
+        return run(self.command, self.folder, {**os.environ, **of_test, **environment}, limit_seconds)
+
+
+class Build:
+    """A build folder of a tree."""
+
+    def __init__(self, tree, name, jobs):
+        self.tree = pathlib.Path(tree)
+        self.folder = self.tree / "build" / name
+        self.name = name
+        self.jobs = jobs
+
+    def configure(self, options):
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return run(["cmake", *options], self.tree)
+
+    def build(self, targets, keep_going=False):
+        command = ["cmake", "--build", str(self.folder), "--parallel", str(self.jobs), "--target", *targets]
+        return run(command + (["--", "-k", "0"] if keep_going else []), self.tree)
+
+    def programs(self, pattern):
+        """The targets that build the programs of the tests whose names match."""
+        add_test = re.compile(r'^add_test\((?:\[=*\[)?(.+?)(?:\]=*\])? "([^"]+)"', re.MULTILINE)
+        found = set()
+        for file in self.folder.rglob("CTestTestfile.cmake"):
+            for name, program in add_test.findall(file.read_text(encoding="utf-8")):
+                if re.search(pattern, name) and program.startswith(f"{self.folder}/"):
+                    found.add(str(pathlib.Path(program).relative_to(self.folder)))
+        return sorted(found)
+
+    def tests(self, pattern):
+        """The tests whose names match. Their programs must have been built."""
+        listed = subprocess.run(["ctest", "--test-dir", str(self.folder), "--show-only=json-v1", "-R", pattern],
+                                check=True, capture_output=True).stdout
+        tests = []
+        for each in json.loads(listed)["tests"]:
+            properties = {one["name"]: one["value"] for one in each["properties"]}
+            tests.append(Test(each["name"], tuple(each.get("command", ())), properties["WORKING_DIRECTORY"],
+                              tuple(properties.get("ENVIRONMENT", ())), frozenset(properties.get("LABELS", ()))))
+        return tests
