@@ -126,7 +126,7 @@ FAULTS = (
         "io/store/segment_files.cc",
         "    SPILLWAY_RETURN_IF_ERROR(SyncFile((*segment)->open->file));\n",
         "    (void)SyncFile((*segment)->open->file);\n",
-        Check(SUITE, "release", tests="^store_.*test$"),
+        Check(SUITE, "release", tests="^store_crash_test$"),
         GTEST_FAILURE),
     Fault(
         "flipped-in-pager", "a prefetch evicts what is needed before it, and spares what is needed later",
