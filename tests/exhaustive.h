@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How much a test that takes a sample should try: everything in the `slow` run of the same program
-// (spillway_exhaustive_test in tools/cmake/SpillwayTests.cmake); a third of the sample, and one
-// point of a grid of numbers, where a sanitizer makes it several times slower.
+// (spillway_exhaustive_test in tools/cmake/SpillwayTests.cmake); a third of the sample where a
+// sanitizer makes it several times slower. Of a grid of numbers it tries one point there, and where
+// SPILLWAY_TEST_ONE_POINT says so: tools/checks/stress runs it many times, each with its own seed.
 
 #ifndef SPILLWAY_TESTS_EXHAUSTIVE_H_
 #define SPILLWAY_TESTS_EXHAUSTIVE_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
+#include <random>
+#include <source_location>
 #include <vector>
 
 #include "tests/seed.h"
@@ -22,11 +27,28 @@ namespace spillway {
 
 inline constexpr unsigned kSampleShare = SPILLWAY_IS_SANITIZED ? 3 : 1;  // one in so many
 
-// One dimension of a grid of numbers: all values, or one of them, by the seed, under a sanitizer.
+inline uint64_t GridSeed() {
+  static const uint64_t seed = test::Seed();
+  return seed;
+}
+
+// Which of `count` values of one dimension of a grid is tried. The line of the dimension is part of
+// the draw, so that two dimensions do not go together.
+inline size_t PointOf(uint64_t seed, uint32_t line, size_t count) {
+  std::seed_seq mixed{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32), line};
+  std::mt19937 random(mixed);
+  return random() % count;
+}
+
+// One dimension of a grid of numbers: all values or, where one point is tried, one of them. The
+// seed is the same for all dimensions, so that one line repeats a run.
 template <typename T>
-std::vector<T> GridOf(std::vector<T> values) {
-  if (!SPILLWAY_IS_SANITIZED) return values;
-  return {values[test::Seed() % values.size()]};
+std::vector<T> GridOf(std::vector<T> values,
+                      std::source_location where = std::source_location::current()) {
+  static const bool one =
+      SPILLWAY_IS_SANITIZED || std::getenv("SPILLWAY_TEST_ONE_POINT") != nullptr;
+  if (!one) return values;
+  return {values[PointOf(GridSeed(), where.line(), values.size())]};
 }
 
 // Where to begin with a series of which every kSampleShare-th is tried: 0, or by the seed.

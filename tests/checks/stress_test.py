@@ -68,7 +68,7 @@ class StressTest(unittest.TestCase):
         output = self.run_it("--copies", "1", "--repeat", "2", code=1)
         line = "FAILED broken, exit 1: Store.Opens: store_test.cc:7: Failure Expected equality\n"
         self.assertEqual(output.count(line), 2)
-        self.assertRegex(output, r"\n  GTEST_FILTER='-\*/cuda' SPILLWAY_TEST_SEED=\d+ /bin/sh -c ")
+        self.assertRegex(output, r"\n  GTEST_FILTER='-\*/cuda' SPILLWAY_TEST_SEED=\d+ SPILLWAY_TEST_ONE_POINT=1 /bin/sh -c ")
         self.assertIn("  broken: 2 failed", output)
         self.assertEqual(len(list((self.build / "stress").glob("broken-*.log"))), 2)
 

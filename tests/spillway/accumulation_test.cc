@@ -49,8 +49,8 @@ TEST_P(EachAccumulation, OrdersGiveTheSameNumbersWithinAnyBudget) {
     EXPECT_EQ(expected.json()["skipped_this_run"], precision == "fp32" ? 0 : 1);
     const Numbers numbers = in_memory.NumbersOf(expected.json());
     ASSERT_EQ(numbers.steps.size(), 4U);
-    for (const std::string order : {"micro-batch", "layer", "auto"}) {
-      for (const bool tight : {true, false}) {
+    for (const std::string& order : GridOf<std::string>({"micro-batch", "layer", "auto"})) {
+      for (const bool tight : GridOf<bool>({true, false})) {
         SCOPED_TRACE(precision + ", " + order + (tight ? ", tight" : ", activations saved"));
         const Training training;
         Arguments arguments = training.TrainInStore(4) + Flags(precision, GetParam()) +
@@ -113,7 +113,7 @@ uint64_t Forecast(const Json& json, const char* order) {
 TEST(Accumulation, EachOrderMovesWhatTheForecastSays) {
   for (const bool tied : GridOf<bool>({true, false})) {
     for (const std::string& precision : Precisions()) {
-      for (const std::string order : {"micro-batch", "layer"}) {
+      for (const std::string& order : GridOf<std::string>({"micro-batch", "layer"})) {
         SCOPED_TRACE(precision + ", " + order + (tied ? ", tied" : ", activations saved"));
         const TightTraining training(tied);
         const Ended ended =
@@ -162,7 +162,7 @@ TEST(Accumulation, AutoTakesTheOrderWhoseActivationsFitWhereTheyArePlaced) {
 TEST(Accumulation, TheForecastKnowsWhereRolesRest) {
   for (const std::string& place : GridOf<std::string>(
            {"activations=pinned,moments=nvme", "activations=device,parameters=nvme"})) {
-    for (const std::string order : {"micro-batch", "layer"}) {
+    for (const std::string& order : GridOf<std::string>({"micro-batch", "layer"})) {
       SCOPED_TRACE(place + ", " + order);
       const TightTraining training;
       const Ended ended =
