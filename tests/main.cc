@@ -3,9 +3,8 @@
 // The main function of every test program. A program holds the tests of a folder; ctest runs it
 // once for each source file:
 //
-//   engine_tests --file mover_lease_test              the tests of mover_lease_test.cc
-//   engine_tests --file mover_lease_test --one-thread  they must not start a thread or set up a
-//   ring
+//   engine_tests --file mover_lease_test               the tests of mover_lease_test.cc
+//   engine_tests --file mover_lease_test --one-thread  the same, and no thread, no ring is made
 //
 // GoogleTest's own flags select among the file's tests. --one-thread is how a test without the
 // label `threads` is run, so that the thread sanitizer's build, which has only tests with that

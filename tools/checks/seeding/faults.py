@@ -77,7 +77,8 @@ FAULTS = (
         "io/store/store_commit.cc",
         "  Changed(commit, change->freed());\n  return commit;\n",
         "  Changed(std::move(commit), change->freed());\n  return commit;\n",
-        Check(TIDY, "clang", command=("clang-tidy-19", "--quiet", "-p", "build/clang", "io/store/store_commit.cc")),
+        # Two sources, so that they are read together as in the step.
+        Check(TIDY, "clang", command=("tools/checks/tidy", "io/store/store_commit.cc", "io/store/store_walk.cc")),
         r"bugprone-use-after-move"),
     Fault(
         "uninitialised-value", "a sum of bytes has no first value",

@@ -7,7 +7,12 @@ import dataclasses
 import tempfile
 import threading
 
-LABELS_LEFT_OUT = {"slow", "gpu", "reference"}
+from . import suite
+
+# What the mutated library does not decide, or takes too long.
+LABELS_LEFT_OUT = {"slow", "gpu", "reference", "checks"}
+# Random tests try the same with every mutant.
+SEED = {"SPILLWAY_TEST_SEED": "1"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +41,7 @@ class Runner:
 
     def _run(self, test, environment, limit_seconds):
         with self.locks[test.name]:
-            return test.run(environment, limit_seconds)
+            return test.run({**SEED, **environment}, limit_seconds, suite.limit_bytes)
 
     def reach(self, tests, num_numbers):
         """What each test reaches with no mutant active. A test that fails so is left out."""
@@ -44,7 +49,8 @@ class Runner:
             with tempfile.NamedTemporaryFile(prefix="spillway-mutants-") as marks:
                 marks.write(bytes(num_numbers))
                 marks.flush()
-                outcome = self._run(test, {"SPILLWAY_MUTANTS_REACHED": marks.name}, None)
+                outcome = self._run(test, {"SPILLWAY_MUTANTS_REACHED": marks.name},
+                                    self.jobs * test.limit_seconds)
                 marks.seek(0)
                 reached = frozenset(number for number, mark in enumerate(marks.read()) if mark)
             if not outcome.passed:

@@ -113,7 +113,8 @@ def blamed(output, mutants, root):
     """The numbers of the mutants in whose lines the compiler found something wrong."""
     wrong = set()
     for path, line in re.findall(r"(\S+?):(\d+):\d+: ", output):
-        path = path.removeprefix(f"{root}/").removeprefix("./")
+        # ccache makes paths relative to the build.
+        path = re.sub(r"^(?:\.\.?/)+", "", path.removeprefix(f"{root}/"))
         for number, mutant in mutants.items():
             # Up to one line after: what a mutant lacks may be missed there.
             if mutant.file == path and mutant.line <= int(line) <= mutant.line + mutant.lines.count("\n"):

@@ -6,10 +6,14 @@ import json
 import os
 import pathlib
 import re
+import resource
 import signal
 import subprocess
 import tempfile
 import time
+
+# In memory, for tests that sync often (tests/temp_folder.h).
+FAST_PLACE = "/dev/shm"
 
 # What says why a step failed, the most telling first.
 FAILING_LINES = [re.compile(pattern, re.MULTILINE) for pattern in (
@@ -40,12 +44,22 @@ class Outcome:
         return "it failed and said nothing"
 
 
-def run(command, folder, environment=None, limit_seconds=None):
+# A test of the release build needs far less.
+MOST_BYTES = 8 << 30
+
+
+def limit_bytes():
+    """For a mutant that takes memory or writes without end."""
+    for limit in (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE):
+        resource.setrlimit(limit, (MOST_BYTES, MOST_BYTES))
+
+
+def run(command, folder, environment=None, limit_seconds=None, prepare=None):
     """Runs a command with everything that it starts; past the limit all of it is killed."""
     start = time.monotonic()
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output,
-                                   stderr=subprocess.STDOUT, start_new_session=True)
+                                   stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=prepare)
         hung = False
         try:
             process.wait(limit_seconds)
@@ -69,10 +83,17 @@ class Test:
     folder: str
     environment: tuple  # of NAME=value
     labels: frozenset
+    limit_seconds: float = 1500
 
-    def run(self, environment, limit_seconds):
+    def run(self, environment, limit_seconds, prepare=None):
+        """With a folder of its own for temporary files, which go with it."""
         of_test = dict(each.split("=", 1) for each in self.environment)
-        return run(self.command, self.folder, {**os.environ, **of_test, **environment}, limit_seconds)
+        fast = FAST_PLACE if os.access(FAST_PLACE, os.W_OK) else None
+        with tempfile.TemporaryDirectory(prefix="spillway-run-") as slow_folder, \
+                tempfile.TemporaryDirectory(prefix="spillway-run-", dir=fast) as fast_folder:
+            temporary = {"TMPDIR": slow_folder, "TEST_TMPDIR": slow_folder, "SPILLWAY_TEST_FAST_TMPDIR": fast_folder}
+            return run(self.command, self.folder, {**os.environ, **temporary, **of_test, **environment}, limit_seconds,
+                       prepare)
 
 
 class Build:
@@ -104,11 +125,14 @@ class Build:
 
     def tests(self, pattern):
         """The tests whose names match. Their programs must have been built."""
-        listed = subprocess.run(["ctest", "--test-dir", str(self.folder), "--show-only=json-v1", "-R", pattern],
+        # An empty pattern matches none to ctest.
+        chosen = ["-R", pattern] if pattern else []
+        listed = subprocess.run(["ctest", "--test-dir", str(self.folder), "--show-only=json-v1", *chosen],
                                 check=True, capture_output=True).stdout
         tests = []
         for each in json.loads(listed)["tests"]:
             properties = {one["name"]: one["value"] for one in each["properties"]}
             tests.append(Test(each["name"], tuple(each.get("command", ())), properties["WORKING_DIRECTORY"],
-                              tuple(properties.get("ENVIRONMENT", ())), frozenset(properties.get("LABELS", ()))))
+                              tuple(properties.get("ENVIRONMENT", ())), frozenset(properties.get("LABELS", ())),
+                              float(properties.get("TIMEOUT", 1500))))
         return tests

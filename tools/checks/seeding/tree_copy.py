@@ -12,7 +12,11 @@ class TreeCopy:
         self.root = pathlib.Path(root)
 
     def sync(self, files):
-        """Makes the copy hold `files`, a dictionary of path -> (content, may be executed), and beside them its builds."""
+        """Makes the copy hold `files`, a dictionary of path -> (content, may be executed), and beside them its builds.
+        It is a git repository without a commit: the checks ask git for the files."""
+        if not (self.root / ".git").is_dir():
+            self.root.mkdir(parents=True, exist_ok=True)
+            subprocess.run(["git", "init", "--quiet", str(self.root)], check=True)
         for path, (content, executable) in files.items():
             self.write(path, content)
             mode = 0o755 if executable else 0o644
@@ -25,7 +29,7 @@ class TreeCopy:
     def _tracked(self):
         for path in sorted(self.root.rglob("*")):
             relative = path.relative_to(self.root)
-            if relative.parts[0] != "build" and "__pycache__" not in relative.parts and not path.is_dir():
+            if relative.parts[0] not in ("build", ".git") and "__pycache__" not in relative.parts and not path.is_dir():
                 yield relative.as_posix()
 
     def read(self, path):
