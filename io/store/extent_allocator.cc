@@ -76,6 +76,19 @@ void ExtentAllocator::AddWritten(uint16_t device, uint32_t segment, uint64_t off
            static_cast<Units>(size_bytes / kIoAlignment));
 }
 
+bool ExtentAllocator::HasFree(uint16_t index, uint32_t segment, uint64_t offset,
+                              uint64_t size_bytes) const {
+  const Device& device = devices_[index];
+  const Position begin = PositionOf({index, segment, offset, 0});
+  const Position end = begin + UnitsFor(size_bytes);
+  if (device.fresh_begin < end && begin < device.fresh_begin + device.fresh_units) return true;
+  const auto next = device.by_position.lower_bound(begin);
+  if (next != device.by_position.end() && next->first < end) return true;
+  if (next == device.by_position.begin()) return false;
+  const auto previous = std::prev(next);
+  return begin < previous->first + previous->second;
+}
+
 bool ExtentAllocator::WithinBudget(uint64_t size_bytes) const {
   const uint64_t rounded = UnitsFor(size_bytes) * kIoAlignment;
   return used_bytes_ <= max_bytes_ && rounded <= max_bytes_ - used_bytes_;

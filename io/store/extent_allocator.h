@@ -42,6 +42,10 @@ class ExtentAllocator {
   void AddFresh(uint16_t device, uint32_t segment, uint64_t offset, uint64_t size_bytes);
   void AddWritten(uint16_t device, uint32_t segment, uint64_t offset, uint64_t size_bytes);
 
+  // Whether any of these bytes is free already. To be asked before bytes are added that a catalog
+  // names: one that lies may name them twice.
+  bool HasFree(uint16_t device, uint32_t segment, uint64_t offset, uint64_t size_bytes) const;
+
   // True if `size_bytes` more (any size, rounded up) stay within max_bytes.
   bool WithinBudget(uint64_t size_bytes) const;
   // Takes room for `size_bytes`, rounded up to kIoAlignment. None: over the budget, or no run is

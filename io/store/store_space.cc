@@ -109,6 +109,10 @@ absl::StatusOr<bool> StoreSpace::LoadMore(uint16_t device) {
         return catalog_->Damaged(absl::StrCat("free_space has bytes beyond the end of ",
                                               files_.Path(device, chunk.id.segment)));
       }
+      if (extents_.HasFree(device, chunk.id.segment, offset, extent.size_bytes)) {
+        return catalog_->Damaged(
+            absl::StrCat("free_space has bytes twice of ", files_.Path(device, chunk.id.segment)));
+      }
       AddFree(device, chunk.id.segment, offset, extent.size_bytes);
     }
     loaded.next = {chunk.id.segment, chunk.id.chunk + 1};
@@ -126,8 +130,11 @@ void StoreSpace::Unnamed(const Extent& extent) {
   for (uint64_t offset = extent.offset; offset < end;) {
     const uint64_t chunk = offset / kChunkBytes;
     const uint64_t piece_end = std::min(end, (chunk + 1) * kChunkBytes);
-    // Else it comes with its chunk.
-    if (loaded.all || ChunkId{extent.segment, static_cast<uint32_t>(chunk)} < loaded.next)
+    // Else it comes with its chunk. What a catalog that lies has as free already stays out of use
+    // where it is not.
+    const bool is_loaded =
+        loaded.all || ChunkId{extent.segment, static_cast<uint32_t>(chunk)} < loaded.next;
+    if (is_loaded && !extents_.HasFree(extent.device, extent.segment, offset, piece_end - offset))
       extents_.AddWritten(extent.device, extent.segment, offset, piece_end - offset);
     offset = piece_end;
   }

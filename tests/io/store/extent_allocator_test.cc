@@ -113,6 +113,22 @@ TEST(ExtentAllocator, CutsTheFreeEndOfASegmentWrittenOrFresh) {
   EXPECT_EQ(extents.num_runs(), 0u);
 }
 
+TEST(ExtentAllocator, KnowsWhichBytesAreFree) {
+  ExtentAllocator extents(1, kNoLimit, 0);
+  extents.AddWritten(0, 0, 2 * kUnit, 3 * kUnit);
+  extents.AddFresh(0, 1, 4 * kUnit, 2 * kUnit);
+  const auto has_free = [&](uint32_t segment, int first, int units) {
+    return extents.HasFree(0, segment, static_cast<uint64_t>(first) * kUnit,
+                           static_cast<uint64_t>(units) * kUnit);
+  };
+  for (int first = 0; first < 8; ++first) {
+    for (int units = 1; units < 8; ++units) {
+      EXPECT_EQ(has_free(0, first, units), first < 5 && first + units > 2) << first << "+" << units;
+      EXPECT_EQ(has_free(1, first, units), first < 6 && first + units > 4) << first << "+" << units;
+    }
+  }
+}
+
 TEST(ExtentAllocatorDeathTest, FreeingTwiceIsABrokenInvariant) {
   ExtentAllocator extents(1, kNoLimit, 0);
   extents.AddFresh(0, 0, 0, 8 * kUnit);

@@ -145,5 +145,15 @@ TEST_F(StoreDamageTest, RowsThatLieNeverCrash) {
   }
 }
 
+// Pages and kept pages that share bytes: what the one gives back the other has, or is free already.
+TEST_F(StoreDamageTest, BytesThatAreGivenBackTwiceNeverCrash) {
+  MakeGood();
+  RunSql(Catalog(),
+         "PRAGMA ignore_check_constraints = ON;"
+         "UPDATE OR REPLACE kept SET segment = 3 WHERE segment % 3 = 0;"
+         "UPDATE OR REPLACE pages SET offset = offset - 4096 WHERE offset % 3 = 0;");
+  Use();
+}
+
 }  // namespace
 }  // namespace spillway::io
