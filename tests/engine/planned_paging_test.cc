@@ -17,6 +17,7 @@
 
 #include "spillway/engine.h"
 #include "tests/engine/random_steps.h"
+#include "tests/exhaustive.h"
 #include "tests/seed.h"
 #include "tests/temp_folder.h"
 
@@ -141,12 +142,13 @@ TEST_P(PlannedPaging, WhereAllTilesFitAPlanMovesThemToTheDeviceAndBackAlone) {
   }
 }
 
-// Forty steps with others, evictions and, with a store, commits in between.
+// Forty steps (fewer under a sanitizer) with others, evictions and, with a store, commits in
+// between.
 void Disturb(Engine* engine, uint64_t seed, bool has_store = true) {
   RandomSteps steps(engine, seed);
   const Step step = steps.MakeStep(80);
   const Step evaluation = steps.MakeStep(30);
-  for (int i = 0; i < 40; ++i) {
+  for (unsigned i = 0; i < 40 / kSampleShare; ++i) {
     switch (steps.Below(6)) {
       case 0: steps.Run(evaluation); break;
       case 1: steps.Run(steps.Vary(step)); break;

@@ -215,6 +215,7 @@ TEST(Accumulation, AutoTakesTheCheaper) {
 
 // A plan of all of them would take minutes and gigabytes, before a word is said.
 TEST(Accumulation, OfVeryManyMicroBatchesAPartIsPlanned) {
+  if (SPILLWAY_IS_SANITIZED) GTEST_SKIP() << "the planner's own tests run under a sanitizer";
   const Training training;
   const Ended ended = RunCommand(training.TrainInStore(0) + Arguments{"--accumulate", "20000"});
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
@@ -223,6 +224,7 @@ TEST(Accumulation, OfVeryManyMicroBatchesAPartIsPlanned) {
 }
 
 TEST(Accumulation, OfStepsTooLongToPlanItIsSaidOnceWithTheCure) {
+  if (SPILLWAY_IS_SANITIZED) GTEST_SKIP() << "the planner's own tests run under a sanitizer";
   const Training training;
   nlohmann::json config = TinyConfig();
   config["num_hidden_layers"] = 12;
