@@ -206,7 +206,9 @@ class GgufModel:
         if tensor.tensor_type in _KEPT_TYPES:
             return rows
         try:
-            return dequantize(rows, tensor.tensor_type)
+            # A scale that is not finite gives weights that are not, which the writer refuses.
+            with numpy.errstate(all="ignore"):
+                return dequantize(rows, tensor.tensor_type)
         except NotImplementedError as error:
             raise InputError(
                 f"{self._origin}: tensor {tensor.name} has type {tensor.tensor_type.name}, which"
