@@ -2,7 +2,6 @@
 """Mutates a wheel: its members and what they hold, and the fields of the archive itself."""
 
 import io
-import struct
 import warnings
 import zipfile
 
@@ -77,7 +76,7 @@ def _change_content(random, members):
             member[1] = _change_safetensors(random, content)
         else:
             member[1] = mutations.raw(random, content)
-    except (IndexError, KeyError, ValueError, struct.error):  # it was mutated before, and is not valid any more
+    except (IndexError, KeyError, ValueError, RecursionError):  # it was mutated before, and is not valid any more
         member[1] = mutations.raw(random, content)
 
 
