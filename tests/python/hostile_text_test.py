@@ -120,6 +120,23 @@ class HostileGenerateTest(ToolTest):
             self.assertEqual(finished.returncode, 1, finished.stderr)
             self.assertEqual(finished.stderr, b"spillway-generate: No space left on device\n")
 
+    def test_closed_streams(self):
+        def run(command, closed):
+            text = " ".join(f"'{word}'" for word in command) + closed
+            environment = tool_environment()
+            return subprocess.run(
+                ["bash", "-c", text], env=environment, capture_output=True, check=False
+            )
+
+        finished = run(tool_command(*self.options()), " >&-")
+        self.assertEqual((finished.returncode, finished.stdout), (2, b""))
+        self.assertIn(b"stdout is closed", finished.stderr)
+        finished = run(tool_command(*self.options()), " 2>&-")
+        self.assertEqual((finished.returncode, finished.stderr), (0, b""))
+        paths = (self.folder / "model", self.folder / "out")
+        finished = run(tool_command("import_command", *paths), " <&- >&- 2>&-")
+        self.assertEqual((finished.returncode, finished.stdout), (0, b""))
+
     def test_a_closed_pipe_at_stdout_is_quiet(self):
         command = " ".join(f"'{word}'" for word in tool_command(*self.options()))
         finished = subprocess.run(

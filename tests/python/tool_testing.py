@@ -47,7 +47,9 @@ def tool_command(module, *arguments):
 
 
 def tool_environment(**changes):
-    return {**os.environ, "PYTHONPATH": str(_TOOLS), **changes}
+    environment = {**os.environ, "PYTHONPATH": str(_TOOLS), **changes}
+    environment.pop("PYTHONUNBUFFERED", None)  # with it a full disk shows before the last write
+    return environment
 
 
 class ToolTest(unittest.TestCase):

@@ -28,20 +28,18 @@ def run(program, body):
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores the loss of a terminal
             signal.signal(number, lambda received, _: sys.exit(128 + received))
-    # What a terminal's character set lacks is shown escaped, as on stderr, and is no error.
-    sys.stdout.reconfigure(errors="backslashreplace")
+    _prepare_streams()
     try:
         body()
-        sys.stdout.flush()  # a full disk is told here; at exit nothing could be done about it
+        if sys.stdout:
+            sys.stdout.flush()  # a full disk is told here; at exit nothing could be done about it
         return 0
     except UsageError as error:
         return _fail(program, error, 2)
     except InputError as error:
         return _fail(program, error, 1)
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # the flush at exit must not fail too
+        _flush_or_discard_stdout()
         return 1
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
@@ -54,12 +52,36 @@ def run(program, body):
 
 def _fail(program, message, code):
     """One line, whatever names and values from a malformed file it repeats."""
+    _flush_or_discard_stdout()
     text = "".join(
         character if character.isprintable() else repr(character)[1:-1]
         for character in shorten(str(message), _MAX_MESSAGE_CHARACTERS)
     )
     print(f"{program}: {text}", file=sys.stderr)
     return code
+
+
+def _prepare_streams():
+    """What was closed is opened, so that no file of the output gets its descriptor."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest descriptor that is free
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")
+    if sys.stdout:
+        # What a terminal's character set lacks is shown escaped, as on stderr, and is no error.
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _flush_or_discard_stdout():
+    """A stdout that cannot be written must not fail once more in the flush at exit."""
+    try:
+        if sys.stdout:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def shorten(text, max_characters=EXCERPT_CHARACTERS):

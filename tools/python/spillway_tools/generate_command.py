@@ -78,6 +78,8 @@ def _cut_at_dashes(words):
 
 
 def _generate(arguments, further):
+    if sys.stdout is None:
+        raise UsageError("stdout is closed; what is generated goes there")
     _check_prompt(arguments.prompt)
     tokenizer = load_tokenizer(arguments.model)
     with rust_errors("--prompt: the tokeniser fails on it"):
