@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of bytes, numbers and JSON that readers often get wrong. Each takes a random.Random and returns the change."""
+"""Changes of bytes, numbers and JSON that readers often get wrong. Each takes a random.Random, returns the change."""
 
 import json
 import struct
