@@ -95,6 +95,13 @@ class HostileFolderTest(ToolTest):
             (self.source / "tokenizer.json").write_text(text)
             self.assert_import_fails(self.source, "in/tokenizer.json: not a valid tokeniser")
 
+    def test_a_panic_of_the_tokeniser_package_is_one_line(self):
+        model = {"type": "BPE", "vocab": {"": 0, "a": 1}, "merges": [["", "a"], ["a", ""]]}
+        model["continuing_subword_prefix"] = "#"
+        (self.source / "tokenizer.json").write_text(json.dumps({"version": "1.0", "model": model}))
+        failed = self.run_tool("import_command", self.source, self.folder / "out", expect=1)
+        self.assertEqual(len(failed.stderr.splitlines()), 2, failed.stderr)
+
     def test_many_layers_are_told_by_the_first_that_is_missing(self):
         self.assert_config_fails(
             json.dumps({**CONFIG, "num_hidden_layers": 2**31 - 1}),

@@ -125,6 +125,8 @@ class HostileWheelTest(ToolTest):
             self.assert_import_fails(self.wheel, f"m.gguf is compressed by {name}; of wheels, only")
 
     def test_errors_name_the_wheel_and_its_member(self):
+        self.write_wheel([("a/m.gguf", b"")])
+        self.assert_import_fails(self.wheel, "p.whl: a/m.gguf: not a valid GGUF file")
         self.write_wheel([("a/m.gguf", b"GGUF")])
         self.assert_import_fails(self.wheel, "p.whl: a/m.gguf: not a valid GGUF file")
         members = dict(self.folder_members("a/"))

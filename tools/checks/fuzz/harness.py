@@ -134,11 +134,15 @@ class Harness:
 
 
 class Campaign:
-    """Inputs made by `mutate(random, data)` from the files of a corpus, which are run as they are first."""
+    """Inputs made by `mutate(random, data)` from the valid files of a corpus.
 
-    def __init__(self, harness, corpus, mutate, seed, out):
+    These are run as they are first, and so is what was `found`: inputs that failed once.
+    """
+
+    def __init__(self, harness, corpus, found, mutate, seed, out):
         self._harness = harness
         self._corpus = corpus  # name -> bytes
+        self._found = found
         self._mutate = mutate
         self._seed = seed
         self._out = pathlib.Path(out)  # where inputs that fail go
@@ -148,7 +152,7 @@ class Campaign:
     def run(self, seconds):
         """True if no input failed."""
         begin = said = time.monotonic()
-        for name, data in sorted(self._corpus.items()):
+        for name, data in sorted((self._corpus | self._found).items()):
             self._take(name, data)
         number = 0
         while time.monotonic() - begin < seconds and len(self._failures) < _MAX_FAILURES:
@@ -159,7 +163,7 @@ class Campaign:
                 print(f"  {number} inputs, {len(self._failures)} failures, {said - begin:.0f} s", flush=True)
         codes = ", ".join(f"{count} with exit code {code}" for code, count in self._codes.items())
         print(
-            f"{len(self._corpus)} files of the corpus and {number} mutants of them in"
+            f"{len(self._corpus | self._found)} files of the corpus and {number} mutants of them in"
             f" {time.monotonic() - begin:.0f} s: {codes}, {len(self._failures)} failures"
         )
         return not self._failures

@@ -46,6 +46,8 @@ class _Fault(Exception):
 
 def check_layout(file, origin):
     """InputError unless every length in `file`, open for reading, is one that it can have."""
+    if file.read(4) != b"GGUF":  # an empty file could not be mapped, either
+        raise InputError(f"{origin}: not a valid GGUF file: it does not start with GGUF")
     try:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             _Layout(data).check()

@@ -2,6 +2,8 @@
 """A tokenizer.json as the `tokenizers` package reads it, with errors that name the file."""
 
 import contextlib
+import os
+import sys
 
 from tokenizers import Tokenizer
 
@@ -17,16 +19,31 @@ def rust_errors(what):
     """Errors of the package become InputError, "`what`: the package's words".
 
     They are plain `Exception`s, or where its Rust code panics a class that is no Exception and that
-    cannot be imported.
+    cannot be imported. A panic is printed, too, with a backtrace: stderr is shut for that long.
     """
     try:
-        yield
+        with _shut_stderr():
+            yield
     except (InputError, MemoryError):
         raise
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise InputError(f"{what}: {error}") from error
+
+
+@contextlib.contextmanager
+def _shut_stderr():
+    sys.stderr.flush()
+    kept = os.dup(2)
+    shut = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(shut, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(shut)
 
 
 def parse_tokenizer(text, origin):
