@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "tests/hf/status_matchers.h"
 #include "tests/hf/test_files.h"
@@ -179,6 +180,32 @@ TEST(ModelConfig, TheMessageAboutALongMalformedTokenIsShort) {
   const auto config = ParseModelConfig("{" + token, "config.json");
   ASSERT_THAT(config, IsInvalid("config.json: is not valid JSON at byte"));
   EXPECT_LT(config.status().message().size(), 400u);
+}
+
+// The text that a case of config_cases.json stands for: `good` with some values as the case writes
+// them, which need not be JSON.
+std::string CaseText(const json& good, const json& given) {
+  if (given.contains("text")) return given["text"];
+  json rest = good;
+  std::string text;
+  for (const auto& [key, value] : given["set"].items()) {
+    rest.erase(key);
+    if (value != "") absl::StrAppend(&text, ",\"", key, "\":", value.get<std::string>());
+  }
+  const std::string unchanged = rest.dump();
+  return unchanged.substr(0, unchanged.size() - 1) + text + "}";
+}
+
+// tests/python/llama_config_test.py holds the importer to the same cases.
+TEST(ModelConfig, JudgesEveryCaseAsTheImporterDoes) {
+  const json cases = json::parse(ReadFile(SPILLWAY_CONFIG_CASES));
+  ASSERT_GT(cases["cases"].size(), 400u);
+  for (const json& given : cases["cases"]) {
+    const std::string text = CaseText(cases["good"], given);
+    const auto config = ParseModelConfig(text, "config.json");
+    EXPECT_EQ(config.ok(), given["accepted"].get<bool>()) << given.dump().substr(0, 200) << "\n"
+                                                          << config.status();
+  }
 }
 
 TEST(ModelConfig, AMissingFileIsNamed) {

@@ -178,7 +178,7 @@ class ImportGgufTest(ToolTest):
             "rope scaling": {"change": scale},
             "expert_count": {"change": lambda writer: writer.add_expert_count(8)},
             "rope.dimension_count": {"change": lambda writer: writer.add_rope_dimension_count(4)},
-            "general.architecture is 'gptneox'": {"architecture": "gptneox"},
+            'general.architecture is "gptneox"': {"architecture": "gptneox"},
             "tokenizer.ggml.padding_token_id": {
                 "change": lambda writer: writer.add_pad_token_id(9999)
             },

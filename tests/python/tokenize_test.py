@@ -62,7 +62,7 @@ class TextChunksTest(unittest.TestCase):
     def test_characters_across_reads_are_decoded(self):
         text = "é🙂" * 500_000
         read = []
-        pieces = text_chunks.read_text(io.BytesIO(text.encode()), "t", read.append)
+        pieces = text_chunks.decode_text(io.BytesIO(text.encode()), "t", read.append)
         self.assertEqual("".join(pieces), text)
         self.assertEqual(sum(map(len, read)), len(text.encode()))
 

@@ -3,6 +3,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,22 @@ CONFIG = {
 }
 
 
+_TIMEOUT_SECONDS = 120
+_MEMORY_BYTES = 4 << 30
+
+
+def tool_command(module, *arguments):
+    """What runs `module`'s main()."""
+    command = [sys.executable, "-c", f"from spillway_tools.{module} import main; main()"]
+    return command + [os.fspath(a) if isinstance(a, (bytes, Path)) else str(a) for a in arguments]
+
+
+def tool_environment(**changes):
+    environment = {**os.environ, "PYTHONPATH": str(_TOOLS), **changes}
+    environment.pop("PYTHONUNBUFFERED", None)  # with it a full disk shows before the last write
+    return environment
+
+
 class ToolTest(unittest.TestCase):
     """Each test has a folder of its own, `self.folder`."""
 
@@ -43,19 +60,34 @@ class ToolTest(unittest.TestCase):
         self.addCleanup(holder.cleanup)
         self.folder = Path(holder.name)
 
-    def run_tool(self, module, *arguments, expect=0):
-        """Runs `module`'s main() as its own process; returns it finished."""
+    def run_tool(self, module, *arguments, expect=0, **environment):
+        """Runs `module`'s main() as its own process, which may take 4 GiB and two minutes; returns
+        it finished."""
         finished = subprocess.run(
-            [sys.executable, "-c", f"from spillway_tools.{module} import main; main()"]
-            + [str(argument) for argument in arguments],
-            env={**os.environ, "PYTHONPATH": str(_TOOLS)},
+            tool_command(module, *arguments),
+            env=tool_environment(**environment),
             capture_output=True,
             text=True,
+            errors="backslashreplace",
             check=False,
+            timeout=_TIMEOUT_SECONDS,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES,) * 2),
         )
         self.assertEqual(finished.returncode, expect, finished.stderr)
         self.assertNotIn("Traceback", finished.stderr)
         return finished
+
+    def assert_import_fails(self, source, *words):
+        """Importing `source` is an error that names it, says `words` and leaves nothing behind."""
+        before = sorted(path.name for path in self.folder.iterdir())
+        failed = self.run_tool("import_command", source, self.folder / "out", expect=1)
+        message = failed.stderr.splitlines()[-1]
+        self.assertIn(str(source), message)
+        for word in words:
+            self.assertIn(word, message)
+        self.assertNotIn(".partial", failed.stderr)
+        self.assertLess(len(failed.stderr), 5000)
+        self.assert_nothing_left(*before)
 
     def assert_nothing_left(self, *names):
         """The folder holds `names` and no half-made file."""

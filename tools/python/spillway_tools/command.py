@@ -10,6 +10,9 @@ import signal
 import sys
 import time
 
+EXCERPT_CHARACTERS = 80
+_MAX_MESSAGE_CHARACTERS = 2000
+
 
 class InputError(Exception):
     """Malformed or unsupported input, or a file that cannot be read or written. Exit code 1."""
@@ -22,18 +25,21 @@ class UsageError(Exception):
 def run(program, body):
     """Runs `body()`; returns the exit code, with one line on stderr when it is not 0."""
     # A termination unwinds as Ctrl-C does, so that no half-made folder stays.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores the loss of a terminal
+            signal.signal(number, lambda received, _: sys.exit(128 + received))
+    _prepare_streams()
     try:
         body()
+        if sys.stdout:
+            sys.stdout.flush()  # a full disk is told here; at exit nothing could be done about it
         return 0
     except UsageError as error:
         return _fail(program, error, 2)
     except InputError as error:
         return _fail(program, error, 1)
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # the flush at exit must not fail too
+        _flush_or_discard_stdout()
         return 1
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
@@ -45,8 +51,42 @@ def run(program, body):
 
 
 def _fail(program, message, code):
-    print(f"{program}: {message}", file=sys.stderr)
+    """One line, whatever names and values from a malformed file it repeats."""
+    _flush_or_discard_stdout()
+    text = "".join(
+        character if character.isprintable() else repr(character)[1:-1]
+        for character in shorten(str(message), _MAX_MESSAGE_CHARACTERS)
+    )
+    print(f"{program}: {text}", file=sys.stderr)
     return code
+
+
+def _prepare_streams():
+    """What was closed is opened, so that no file of the output gets its descriptor."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest descriptor that is free
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")
+    if sys.stdout:
+        # What a terminal's character set lacks is shown escaped, as on stderr, and is no error.
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _flush_or_discard_stdout():
+    """A stdout that cannot be written must not fail once more in the flush at exit."""
+    try:
+        if sys.stdout:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def shorten(text, max_characters=EXCERPT_CHARACTERS):
+    """`text`, cut off with an ellipsis where it is longer than that."""
+    return text if len(text) <= max_characters else text[:max_characters] + "…"
 
 
 def format_bytes(count):

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from spillway_tools import __version__
 from spillway_tools.command import InputError, Parser, UsageError, run
+from spillway_tools.strict_json import parse_json
 from spillway_tools.tokenize_command import load_tokenizer
+from spillway_tools.tokenizer_file import rust_errors
 
 _PROGRAM = "spillway-generate"
 _EXAMPLES = """\
@@ -76,13 +78,18 @@ def _cut_at_dashes(words):
 
 
 def _generate(arguments, further):
+    if sys.stdout is None:
+        raise UsageError("stdout is closed; what is generated goes there")
+    _check_prompt(arguments.prompt)
     tokenizer = load_tokenizer(arguments.model)
-    prompt = tokenizer.encode(arguments.prompt).ids
+    with rust_errors("--prompt: the tokeniser fails on it"):
+        prompt = tokenizer.encode(arguments.prompt).ids
     if not prompt:
         raise UsageError("--prompt gives no token; write at least a character")
     tokens = _run(arguments, prompt, further)
     # Decoded together: a character may span prompt and answer, and a first word its space.
-    text = tokenizer.decode(prompt + tokens, skip_special_tokens=True)
+    with rust_errors("the tokeniser cannot decode what was generated"):
+        text = tokenizer.decode(prompt + tokens, skip_special_tokens=True)
     if arguments.json:
         print(
             json.dumps(
@@ -92,6 +99,18 @@ def _generate(arguments, further):
         )
     else:
         print(text)
+
+
+def _check_prompt(prompt):
+    """Python keeps a byte of an argument that is not UTF-8 as half of a surrogate pair."""
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:
+        byte = ord(prompt[error.start]) & 0xFF
+        raise UsageError(
+            f"--prompt is not UTF-8: byte 0x{byte:02x} after {error.start} characters; write it in"
+            " UTF-8"
+        ) from error
 
 
 def _run(arguments, prompt, further):
@@ -125,12 +144,12 @@ def _run(arguments, prompt, further):
 
 def _parse_tokens(output, origin):
     try:
-        answer = json.loads(output)
-    except ValueError as error:
+        answer = parse_json(output.decode(), origin)
+    except (InputError, UnicodeDecodeError) as error:
         raise InputError(f"{origin}: printed no JSON object: {output[:200]!r}") from error
     tokens = answer.get("tokens") if isinstance(answer, dict) and answer.get("v") == 1 else None
     if not isinstance(tokens, list) or not all(
-        type(token) is int and token >= 0 for token in tokens
+        type(token) is int and 0 <= token < 2**31 for token in tokens
     ):
         raise InputError(f'{origin}: expected {{"v":1,"tokens":[...]}}, found {output[:200]!r}')
     return tokens

@@ -6,6 +6,7 @@ a dequantised value is generally not one of 16 bits. Rows are converted in block
 follows the block and not the tensor.
 """
 
+import math
 import re
 
 import numpy
@@ -14,7 +15,10 @@ from gguf.quants import dequantize
 
 from spillway_tools import llama
 from spillway_tools.command import InputError
+from spillway_tools.gguf_layout import check_layout
 from spillway_tools.gguf_tokenizer import special_token_ids, tokenizer_files
+from spillway_tools.llama_config import ConfigReader, check_config
+from spillway_tools.source_file import open_regular
 from spillway_tools.weights import TensorSource
 
 _BLOCK_BYTES = 16 << 20
@@ -58,8 +62,11 @@ _UNSUPPORTED_KEYS = (
 class GgufModel:
     """Opens and checks a GGUF file; `tensors` read it when their pieces are asked for."""
 
-    def __init__(self, path):
-        self._origin = str(path)
+    def __init__(self, path, origin=None):
+        """Messages say `origin` where `path` is a copy that the user does not know."""
+        self._origin = origin or str(path)
+        with open_regular(path, self._origin) as file:
+            check_layout(file, self._origin)
         try:
             self._reader = GGUFReader(path)
             self._fields = {key: field.contents() for key, field in self._reader.fields.items()}
@@ -67,27 +74,23 @@ class GgufModel:
             raise
         except Exception as error:  # the reader raises whatever a lying length leads to
             raise InputError(
-                f"{path}: not a valid GGUF file: {str(error) or type(error).__name__}"
+                f"{self._origin}: not a valid GGUF file: {str(error) or type(error).__name__}"
             ) from error
-        if self._reader.byte_order == "S":
-            raise InputError(f"{path}: a GGUF file of the other byte order is not supported")
+        self._metadata = ConfigReader(self._fields, self._origin)
         if self._field("general.architecture") != "llama":
-            raise InputError(
-                f"{path}: general.architecture is {self._field('general.architecture')!r}; only "
-                "'llama' is supported"
-            )
+            raise self._metadata.error("general.architecture", 'only "llama" is supported')
         self.config = self._read_config()
-        llama.check_config(self.config, self._origin)
+        sizes = check_config(self.config, self._origin)
         self.tensors = llama.select_tensors(
-            self.config, [self._source(tensor) for tensor in self._reader.tensors], self._origin
+            sizes, [self._source(tensor) for tensor in self._reader.tensors], self._origin
         )
-        self.text_files = tokenizer_files(self._fields, self._origin)
+        self.text_files = tokenizer_files(self._fields, sizes.vocab_size, self._origin)
 
     def _field(self, key, default=None):
         return self._fields.get(key, default)
 
     def _size(self, key, default=None):
-        return llama.size(self._fields, f"llama.{key}", self._origin, default)
+        return self._metadata.size(f"llama.{key}", default)
 
     def _read_config(self):
         self._check_supported()
@@ -96,14 +99,13 @@ class GgufModel:
             raise InputError(f"{self._origin}: tensor token_embd.weight is missing")
         hidden = self._size("embedding_length")
         heads = self._size("attention.head_count")
-        head_dim = self._size("attention.key_length", hidden // heads)
+        head_dim = self._size("attention.key_length", max(1, hidden // heads))
         if head_dim % 2 != 0:
             raise InputError(f"{self._origin}: a head of {head_dim} rows is odd; rope needs pairs")
         for key in ("attention.value_length", "rope.dimension_count"):
             if self._size(key, head_dim) != head_dim:
-                raise InputError(
-                    f"{self._origin}: llama.{key} is {self._size(key)}; only the head's size, "
-                    f"{head_dim}, is supported"
+                raise self._metadata.error(
+                    f"llama.{key}", f"only the head's size, {head_dim}, is supported"
                 )
         config = {
             "architectures": ["LlamaForCausalLM"],
@@ -133,25 +135,23 @@ class GgufModel:
 
     def _check_supported(self):
         if self._field("llama.rope.scaling.type", "none") != "none":
-            raise InputError(
-                f"{self._origin}: rope scaling of type {self._field('llama.rope.scaling.type')!r}"
-                " is not supported; only plain rope is"
+            raise self._metadata.error(
+                "llama.rope.scaling.type", "rope scaling is not supported; only plain rope is"
             )
         for key in _UNSUPPORTED_KEYS:
             if self._field(f"llama.{key}"):
-                raise InputError(
-                    f"{self._origin}: llama.{key} is {self._field(f'llama.{key}')!r}, which changes"
-                    " the computation in a way that is not supported"
+                raise self._metadata.error(
+                    f"llama.{key}", "it changes the computation in a way that is not supported"
                 )
 
     def _float(self, key, default):
-        value = self._field(f"llama.{key}", default)
-        if not isinstance(value, (int, float)) or not value > 0:
-            raise InputError(
-                f"{self._origin}: llama.{key} is {value!r}; a positive number is expected"
-            )
+        value = self._metadata.positive(f"llama.{key}", default)
         # The shortest decimal of the fp32 stored: 1e-05, as published.
-        return float(str(numpy.float32(value)))
+        with numpy.errstate(over="ignore", under="ignore"):
+            rounded = float(str(numpy.float32(value)))
+        if not 0 < rounded < math.inf:
+            raise self._metadata.error(f"llama.{key}", "a positive number of type F32 is expected")
+        return rounded
 
     @staticmethod
     def _torch_dtype(embedding):
@@ -169,16 +169,22 @@ class GgufModel:
                     f"head's {rows_of_head}"
                 )
         dtype = _KEPT_TYPES.get(tensor.tensor_type, "F32")
-        return TensorSource(name, dtype, shape, lambda: self._pieces(tensor, shape, rows_of_head))
+        return TensorSource(
+            name,
+            dtype,
+            shape,
+            lambda: self._pieces(tensor, shape, rows_of_head),
+            f"{self._origin}: tensor {tensor.name}",
+        )
 
     def _hugging_face_name(self, name):
         if name == "rope_freqs.weight":
             raise InputError(
                 f"{self._origin}: tensor {name} means scaled rope, which is not supported"
             )
-        block = re.fullmatch(r"blk\.(\d+)\.(\w+)\.weight", name)
+        block = re.fullmatch(r"blk\.(0|[1-9][0-9]{0,5})\.(\w+)\.weight", name)
         if block and block[2] in _BLOCK_NAMES:
-            return f"model.layers.{int(block[1])}.{_BLOCK_NAMES[block[2]]}.weight"
+            return f"model.layers.{block[1]}.{_BLOCK_NAMES[block[2]]}.weight"
         if name in _GLOBAL_NAMES:
             return _GLOBAL_NAMES[name]
         raise InputError(f"{self._origin}: tensor {name} belongs to no LLaMA model without biases")
@@ -200,7 +206,9 @@ class GgufModel:
         if tensor.tensor_type in _KEPT_TYPES:
             return rows
         try:
-            return dequantize(rows, tensor.tensor_type)
+            # A scale that is not finite gives weights that are not, which the writer refuses.
+            with numpy.errstate(all="ignore"):
+                return dequantize(rows, tensor.tensor_type)
         except NotImplementedError as error:
             raise InputError(
                 f"{self._origin}: tensor {tensor.name} has type {tensor.tensor_type.name}, which"

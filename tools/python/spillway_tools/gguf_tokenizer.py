@@ -10,6 +10,8 @@ import json
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from spillway_tools.command import InputError
+from spillway_tools.llama_config import ConfigReader
+from spillway_tools.tokenizer_file import rust_errors
 
 _CONTROL = 3
 _USER_DEFINED = 4
@@ -53,78 +55,92 @@ _PRE_TOKENIZERS = {
 
 def special_token_ids(fields, vocab_size, origin):
     """The entries of config.json that name tokens."""
+    reader = ConfigReader(fields, origin)
     ids = {}
-    for kind, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
-        value = fields.get(f"tokenizer.ggml.{key}_token_id")
+    for kind, name in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
+        key = f"tokenizer.ggml.{name}_token_id"
+        value = reader.find(key)
         if value is None:
             continue
-        if not isinstance(value, int) or not 0 <= value < vocab_size:
-            raise InputError(
-                f"{origin}: tokenizer.ggml.{key}_token_id is {value!r}; a token below {vocab_size}"
-                " is expected"
-            )
+        if type(value) is not int or not 0 <= value < vocab_size:
+            raise reader.error(key, f"a token below {vocab_size} is expected")
         ids[f"{kind}_token_id"] = value
     return ids
 
 
-def tokenizer_files(fields, origin):
+def tokenizer_files(fields, vocab_size, origin):
     """File name -> text of tokenizer.json and tokenizer_config.json."""
-    tokens = _tokens(fields, origin)
-    tokenizer = _build(fields, tokens, origin)
+    reader = ConfigReader(fields, origin)
+    tokens = _tokens(reader, vocab_size)
+    with rust_errors(f"{origin}: the tokens and merges do not make a tokeniser"):
+        text = _build(reader, tokens).to_str(pretty=False) + "\n"
     return {
-        "tokenizer.json": tokenizer.to_str(pretty=False) + "\n",
+        "tokenizer.json": text,
         "tokenizer_config.json": (
             json.dumps(_config(fields, tokens), indent=2, ensure_ascii=False) + "\n"
         ),
     }
 
 
-def _tokens(fields, origin):
-    kind = fields.get("tokenizer.ggml.model")
-    if kind != "gpt2":
-        raise InputError(
-            f"{origin}: tokenizer.ggml.model is {kind!r}; only 'gpt2' (byte-level BPE with merges)"
-            " is supported: import the model's Hugging Face folder, which carries tokenizer.json"
+def _tokens(reader, vocab_size):
+    if reader.find("tokenizer.ggml.model") != "gpt2":
+        raise reader.error(
+            "tokenizer.ggml.model",
+            'only "gpt2" (byte-level BPE with merges) is supported: import the model\'s Hugging Face'
+            " folder, which carries tokenizer.json",
         )
-    tokens = fields.get("tokenizer.ggml.tokens")
-    if (
-        not isinstance(tokens, list)
-        or not tokens
-        or not all(isinstance(token, str) for token in tokens)
-    ):
-        raise InputError(f"{origin}: tokenizer.ggml.tokens holds no list of strings")
+    tokens = _strings(reader, "tokenizer.ggml.tokens")
     if len(set(tokens)) != len(tokens):
-        raise InputError(f"{origin}: tokenizer.ggml.tokens holds a token twice")
+        raise reader.error("tokenizer.ggml.tokens", "it holds a token twice")
+    if len(tokens) > vocab_size:
+        raise reader.error(
+            "tokenizer.ggml.tokens",
+            f"these are {len(tokens)} tokens, and the embedding has {vocab_size} rows",
+        )
     return tokens
 
 
-def _build(fields, tokens, origin):
-    name = fields.get("tokenizer.ggml.pre", "gpt-2")
-    if name not in _PRE_TOKENIZERS:
-        raise InputError(
-            f"{origin}: tokenizer.ggml.pre is {name!r}; supported are "
-            f"{', '.join(sorted(_PRE_TOKENIZERS))}: import the model's Hugging Face folder instead"
+def _strings(reader, key):
+    value = reader.find(key)
+    if not value or not isinstance(value, list) or not all(isinstance(s, str) for s in value):
+        raise reader.error(key, "a list of strings is expected")
+    return value
+
+
+def _merges(reader):
+    merges = [tuple(text.split(" ")) for text in _strings(reader, "tokenizer.ggml.merges")]
+    if any(len(merge) != 2 for merge in merges):
+        raise reader.error("tokenizer.ggml.merges", "two tokens with a space between are expected")
+    return merges
+
+
+def _token_types(reader, num_tokens):
+    key = "tokenizer.ggml.token_type"
+    types = reader.find(key)
+    if types is None:
+        return [1] * num_tokens
+    if not isinstance(types, list) or len(types) != num_tokens:
+        raise reader.error(key, f"a list of {num_tokens} numbers is expected, one for each token")
+    return types
+
+
+def _build(reader, tokens):
+    name = reader.find("tokenizer.ggml.pre") or "gpt-2"
+    if not isinstance(name, str) or name not in _PRE_TOKENIZERS:
+        raise reader.error(
+            "tokenizer.ggml.pre",
+            f"supported are {', '.join(sorted(_PRE_TOKENIZERS))}: import the model's Hugging Face"
+            " folder instead",
         )
-    merges = [tuple(merge.split(" ")) for merge in fields.get("tokenizer.ggml.merges", [])]
-    if not merges or any(len(merge) != 2 for merge in merges):
-        raise InputError(f"{origin}: tokenizer.ggml.merges holds no list of pairs")
-    types = fields.get("tokenizer.ggml.token_type", [1] * len(tokens))
-    if len(types) != len(tokens):
-        raise InputError(
-            f"{origin}: tokenizer.ggml.token_type has {len(types)} entries for {len(tokens)} tokens"
-        )
-    llama3 = _PRE_TOKENIZERS[name] is _llama3
-    try:
-        model = models.BPE(
-            {token: index for index, token in enumerate(tokens)}, merges, ignore_merges=llama3
-        )
-    except Exception as error:  # a Rust error without a class of its own
-        raise InputError(
-            f"{origin}: tokenizer.ggml.merges does not fit the tokens: {error}"
-        ) from error
+    types = _token_types(reader, len(tokens))
+    model = models.BPE(
+        {token: index for index, token in enumerate(tokens)},
+        _merges(reader),
+        ignore_merges=_PRE_TOKENIZERS[name] is _llama3,
+    )
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = _PRE_TOKENIZERS[name](
-        bool(fields.get("tokenizer.ggml.add_space_prefix", False))
+        bool(reader.find("tokenizer.ggml.add_space_prefix"))
     )
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(
@@ -152,7 +168,7 @@ def _config(fields, tokens):
     }
     for kind, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("unk", "unknown")):
         index = fields.get(f"tokenizer.ggml.{key}_token_id")
-        if isinstance(index, int) and 0 <= index < len(tokens):
+        if type(index) is int and 0 <= index < len(tokens):
             config[f"{kind}_token"] = tokens[index]
     if isinstance(fields.get("tokenizer.chat_template"), str):
         config["chat_template"] = fields["tokenizer.chat_template"]

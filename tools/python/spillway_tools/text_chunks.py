@@ -18,7 +18,7 @@ _MAX_FAILURES = 64
 _READ_BYTES = 1 << 20
 
 
-def read_text(file, origin, on_bytes):
+def decode_text(file, origin, on_bytes):
     """Yields the decoded text of a binary file in pieces; `on_bytes` is told what was read."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     done = 0

@@ -4,16 +4,22 @@
 import hashlib
 import itertools
 import json
+import os
+import stat
 import sys
 from pathlib import Path
 
 import numpy
-from tokenizers import Tokenizer
 
 from spillway_tools import __version__
 from spillway_tools.command import InputError, Parser, Progress, UsageError, run
+from spillway_tools.hugging_face_folder import CONFIG_FILE
+from spillway_tools.llama_config import MAX_CONFIG_BYTES, ConfigReader
+from spillway_tools.source_file import read_text
 from spillway_tools.staging import StagedFolder
-from spillway_tools.text_chunks import read_text, split
+from spillway_tools.strict_json import excerpt, parse_json
+from spillway_tools.text_chunks import decode_text, split
+from spillway_tools.tokenizer_file import TOKENIZER_FILE, read_tokenizer, rust_errors
 from spillway_tools.tokens_file import TokensFile
 
 _PROGRAM = "spillway-tokenize"
@@ -60,13 +66,10 @@ def _parse():
 
 
 def load_tokenizer(folder):
-    path = folder / "tokenizer.json"
-    if not path.is_file():
+    path = folder / TOKENIZER_FILE
+    if not path.exists():
         raise UsageError(f"{path}: is missing; --model names a folder made by spillway-import")
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # a Rust error without a class of its own
-        raise InputError(f"{path}: not a valid tokeniser: {error}") from error
+    tokenizer = read_tokenizer(path)
     tokenizer.no_truncation()  # some folders carry the limits of their own training
     tokenizer.no_padding()
     return tokenizer
@@ -74,33 +77,32 @@ def load_tokenizer(folder):
 
 def _vocab_size(folder, tokenizer):
     """The model's where there is a model; it may be padded above the tokeniser's."""
-    path = folder / "config.json"
-    if not path.is_file():
+    path = folder / CONFIG_FILE
+    if not path.exists():
         return tokenizer.get_vocab_size()
-    try:
-        vocab_size = json.loads(path.read_text(encoding="utf-8")).get("vocab_size")
-    except (ValueError, AttributeError) as error:
-        raise InputError(f"{path}: is not a valid JSON object: {error}") from error
-    if (
-        isinstance(vocab_size, bool)
-        or not isinstance(vocab_size, int)
-        or not 0 < vocab_size < 2**31
-    ):
-        raise InputError(
-            f"{path}: vocab_size is {vocab_size!r}; a whole number from 1 to 2^31 - 1 is expected"
-        )
-    return vocab_size
+    config = parse_json(read_text(path, MAX_CONFIG_BYTES), str(path))
+    if not isinstance(config, dict):
+        raise InputError(f"{path}: is {excerpt(config)}; a JSON object is expected")
+    return ConfigReader(config, str(path)).size("vocab_size")
+
+
+def _open_text(path):
+    """A file or a pipe. A device may have no end, and a folder has no text."""
+    if not path.exists():
+        raise UsageError(f"{path}: no such file")
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
+        raise InputError(f"{path}: is neither a file nor a pipe: a text has an end")
+    return open(path, "rb")
 
 
 def _tokenize(arguments):
     tokenizer = load_tokenizer(arguments.model)
     vocab_size = _vocab_size(arguments.model, tokenizer)
     dtype = numpy.uint16 if vocab_size <= 1 << 16 else numpy.uint32
-    if not arguments.text.exists():
-        raise UsageError(f"{arguments.text}: no such file")
     with (
+        _open_text(arguments.text) as text,
         StagedFolder(arguments.out, _NAMES, arguments.force) as staged,
-        open(arguments.text, "rb") as text,
         TokensFile(staged.path / "train.npy", dtype) as train,
         TokensFile(staged.path / "valid.npy", dtype) as valid,
     ):
@@ -119,7 +121,7 @@ def _tokenize(arguments):
             "dtype": numpy.dtype(dtype).name,
             "train_tokens": train.num_tokens,
             "validation_tokens": valid.num_tokens,
-            "text": arguments.text.name,
+            "text": os.fsencode(arguments.text.name).decode("utf-8", "replace"),
             "text_bytes": text_bytes,
             "text_sha256": digest.hexdigest(),
         }
@@ -140,9 +142,11 @@ def _write_tokens(tokenizer, vocab_size, file, origin, out, digest, progress):
         digest.update(block)
         progress.add(len(block))
 
-    chunks = split(read_text(file, origin, on_bytes), tokenizer, _CHUNK_CHARACTERS)
+    chunks = split(decode_text(file, origin, on_bytes), tokenizer, _CHUNK_CHARACTERS)
     while batch := list(itertools.islice(chunks, _BATCH_CHUNKS)):
-        for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
+        with rust_errors(f"{origin}: the tokeniser fails on it"):
+            encodings = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+        for encoding in encodings:
             ids = numpy.asarray(encoding.ids, numpy.uint32)
             if len(ids) and int(ids.max()) >= vocab_size:
                 raise InputError(

@@ -8,6 +8,8 @@ import json
 from dataclasses import dataclass
 from typing import Callable, Iterable
 
+import numpy
+
 from spillway_tools.command import InputError
 
 WEIGHTS_FILE = "model.safetensors"
@@ -18,12 +20,16 @@ DEFAULT_MAX_SHARD_BYTES = 5_000_000_000
 
 @dataclass(frozen=True)
 class TensorSource:
-    """A tensor to be written: `pieces()` yields its bytes, row-major and little endian."""
+    """A tensor to be written: `pieces()` yields its bytes, row-major and little endian.
+
+    `origin` says in messages what it was in the user's file.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     pieces: Callable[[], Iterable[bytes]]
+    origin: str
 
     @property
     def num_elements(self):
@@ -91,11 +97,28 @@ def _write_tensor(file, tensor, progress):
     written = 0
     for piece in tensor.pieces():
         piece = memoryview(piece).cast("B")
+        _check_finite(tensor, piece, written)
         file.write(piece)
         written += len(piece)
         progress.add(len(piece))
     if written != tensor.size_bytes:
         raise InputError(
-            f"{tensor.name}: {written} bytes of data where its shape {list(tensor.shape)} and type "
+            f"{tensor.origin}: {written} bytes of data where its shape {list(tensor.shape)} and type "
             f"{tensor.dtype} need {tensor.size_bytes}"
         )
+
+
+def _check_finite(tensor, piece, offset_bytes):
+    """`spillway eval` would refuse a weight that is not finite, after all has been copied."""
+    if tensor.dtype == "BF16":  # the upper half of an fp32
+        bits = numpy.frombuffer(piece, "<u2")
+        finite = (bits & 0x7F80) != 0x7F80
+    else:
+        finite = numpy.isfinite(numpy.frombuffer(piece, {"F32": "<f4", "F16": "<f2"}[tensor.dtype]))
+    if finite.all():
+        return
+    element = offset_bytes // ELEMENT_BYTES[tensor.dtype] + int(numpy.argmin(finite))
+    raise InputError(
+        f"{tensor.origin}: element {element} is infinite or NaN as {tensor.dtype}; every weight must"
+        " be a finite number"
+    )

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of the user's that are read: regular ones, and not larger than what they are taken for.
+
+A device such as /dev/zero has no end, and a fifo waits for a writer that may never come.
+"""
+
+import os
+import stat
+
+from spillway_tools.command import InputError
+
+_KINDS = {
+    stat.S_IFBLK: "a block device",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a fifo",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def open_regular(path, shown=None):
+    """`path` opened for reading bytes. Messages say `shown` where it is given."""
+    shown = shown or str(path)
+    try:
+        # Without O_NONBLOCK the opening of a fifo would wait; a regular file ignores it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise InputError(f"{shown}: is missing") from None
+    except OSError as error:
+        raise InputError(f"{shown}: cannot be read: {error.strerror}") from error
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        kind = _KINDS.get(stat.S_IFMT(mode), "no file")
+        raise InputError(f"{shown}: is {kind}; a regular file is expected")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_text(path, max_bytes, shown=None):
+    """The text of `path`, which is UTF-8."""
+    shown = shown or str(path)
+    with open_regular(path, shown) as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise InputError(f"{shown}: has more than {max_bytes} bytes, too many for such a file")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{shown}: is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}: "
+            f"{error.reason}"
+        ) from error

