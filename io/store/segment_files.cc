@@ -159,7 +159,7 @@ absl::StatusOr<DirectFile> SegmentFiles::OpenFor(const std::string& path, int fl
   while (open_.size() >= max_open_ && CloseIdle()) {
   }
   while (true) {
-    auto file = OpenDirect(path, O_RDWR | flags, options_.announce);
+    auto file = OpenDirect(path, O_RDWR | O_NOFOLLOW | flags, options_.announce);
     if (file.ok()) return file;
     if (absl::IsFailedPrecondition(file.status())) {  // missing rights, in a store's words
       return absl::UnavailableError(

@@ -41,7 +41,6 @@ absl::StatusCode CodeOf(int primary_code) {
 
 std::string_view Advice(int primary_code) {
   switch (primary_code) {
-    case SQLITE_FULL: return "; make room on its file system and try again";
     case SQLITE_BUSY:
     case SQLITE_LOCKED: return "; close the program that holds it open and try again";
     case SQLITE_READONLY:
@@ -70,7 +69,8 @@ absl::Status SqliteDatabase::ToStatus(int code, std::string_view what) const {
     return absl::DataLossError(absl::StrCat(
         LastBrokenSeal(), "; restore the store from a copy, or remove it and start over"));
   }
-  const int system_errno = handle_ ? sqlite3_system_errno(handle_.get()) : 0;
+  int system_errno = handle_ ? sqlite3_system_errno(handle_.get()) : 0;
+  if (code == SQLITE_IOERR_WRITE && system_errno == 0) system_errno = LastWriteErrno();
   if (code == SQLITE_IOERR_SHORT_READ || code == SQLITE_IOERR_CORRUPTFS) {
     return absl::DataLossError(message);
   }
@@ -78,6 +78,9 @@ absl::Status SqliteDatabase::ToStatus(int code, std::string_view what) const {
       primary_code == SQLITE_CANTOPEN && (system_errno == EMFILE || system_errno == ENFILE);
   if (too_many_files || (primary_code == SQLITE_IOERR && system_errno != 0))
     return base::ErrnoToStatus(system_errno, message);
+  if (primary_code == SQLITE_FULL) {
+    return base::ErrnoToStatus(ENOSPC, absl::StrCat(path_, ": ", View(what)));
+  }
   return {CodeOf(primary_code), message};
 }
 

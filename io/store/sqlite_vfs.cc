@@ -44,6 +44,11 @@ SqliteHook& Hook() {
   return hook;
 }
 
+int& WriteErrno() {
+  thread_local int error = 0;
+  return error;
+}
+
 std::string& BrokenSeal() {
   thread_local std::string place;
   return place;
@@ -122,7 +127,10 @@ int VfsFile::WriteRaw(std::span<std::byte> bytes, int64_t offset) {
   const int met = Meet(SqliteCall::Op::kWrite, path_, offset, bytes);
   if (met == kSqliteCallIsDropped) return SQLITE_OK;
   if (met > 0) return Failed(met, SQLITE_IOERR_WRITE);
-  return real_->pMethods->xWrite(real_, bytes.data(), static_cast<int>(bytes.size()), offset);
+  const int code =
+      real_->pMethods->xWrite(real_, bytes.data(), static_cast<int>(bytes.size()), offset);
+  if (code != SQLITE_OK) WriteErrno() = errno;
+  return code;
 }
 
 int VfsFile::ReadDatabase(std::byte* out, int size, int64_t offset) {
@@ -422,6 +430,8 @@ const char* SqliteVfsName() {
 }
 
 std::string LastBrokenSeal() { return BrokenSeal(); }
+
+int LastWriteErrno() { return WriteErrno(); }
 
 void SetSqliteHook(SqliteHook hook) { Hook() = std::move(hook); }
 

@@ -30,6 +30,8 @@ const char* SqliteVfsName();
 
 // File and offset of the last broken seal that this thread met.
 std::string LastBrokenSeal();
+// The errno of this thread's last write that failed; SQLite forgets it while it rolls back.
+int LastWriteErrno();
 
 // For tests. One operation of SQLite's on a file other than shared memory.
 struct SqliteCall {

@@ -59,7 +59,9 @@ class ScopedFd {
   int fd_;
 };
 
+// A folder may be reached through symbolic links; a file of Spillway's is none.
 int OpenRetrying(const std::string& path, int flags) {
+  if ((flags & O_DIRECTORY) == 0) flags |= O_NOFOLLOW;
   int fd;
   do {
     fd = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
@@ -171,6 +173,17 @@ absl::StatusOr<FolderIdentity> ParseIdentity(const std::string& text, const std:
   return *std::move(identity);
 }
 
+// A lock file holds the number of a process, or nothing. It is written over, so what holds more is
+// somebody else's file.
+absl::Status CheckLockFile(int fd, const std::string& path) {
+  SPILLWAY_ASSIGN_OR_RETURN(const std::string text, ReadUpTo(fd, 32, path));
+  const bool is_ours =
+      text.size() < 32 && text.find_first_not_of("0123456789\n") == std::string::npos;
+  if (is_ours) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat(path, " was not made by Spillway; move it away, or choose another folder"));
+}
+
 absl::StatusOr<bool> Exists(const std::string& path) {
   struct stat info;
   if (::lstat(path.c_str(), &info) == 0) return true;
@@ -221,6 +234,11 @@ absl::Status FileErrorToStatus(int error, std::string_view what) {
     case ENOTDIR:
       return absl::FailedPreconditionError(
           absl::StrCat(status.message(), "; a store folder must be a folder"));
+    case ELOOP:
+      return absl::UnavailableError(absl::StrCat(
+          View(what),
+          ": it is a symbolic link, and Spillway opens no file through one; remove the "
+          "link, or choose another folder"));
     default: return status;
   }
 }
@@ -294,6 +312,10 @@ absl::Status StoreFolder::Lock() {
     if (lock_fd_ < 0 && errno == EEXIST) lock_fd_ = OpenRetrying(path, O_RDWR);
     if (lock_fd_ < 0 && errno == ENOENT) continue;  // its owner removed it in between
     if (lock_fd_ < 0) return FileErrorToStatus(errno, absl::StrCat("open ", path));
+    if (absl::Status ours = CheckLockFile(lock_fd_, path); !ours.ok()) {
+      ::close(std::exchange(lock_fd_, -1));
+      return ours;
+    }
     if (::flock(lock_fd_, LOCK_EX | LOCK_NB) != 0) {
       const int error = errno;
       const std::string holder = HolderOfLock();
@@ -311,6 +333,7 @@ absl::Status StoreFolder::Lock() {
       break;
     ::close(std::exchange(lock_fd_, -1));  // locked a file that its owner had just removed
   }
+  if (absl::Status links = CheckNoLinks(); !links.ok()) return links;
   // For the message above only: without room for it the message says "another process".
   const std::string pid = absl::StrCat(::getpid(), "\n");
   if (::ftruncate(lock_fd_, 0) == 0 && ::pwrite(lock_fd_, pid.data(), pid.size(), 0) < 0)
@@ -412,6 +435,17 @@ absl::StatusOr<std::vector<uint32_t>> StoreFolder::ListSegments() const {
   if (errno != 0) return FileErrorToStatus(errno, absl::StrCat("list ", path_));
   std::sort(segments.begin(), segments.end());
   return segments;
+}
+
+absl::Status StoreFolder::CheckNoLinks() const {
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<std::string> files, ListStoreFiles());
+  for (const std::string& path : files) {
+    struct stat info;
+    if (::lstat(path.c_str(), &info) == 0 && S_ISLNK(info.st_mode)) {
+      return FileErrorToStatus(ELOOP, absl::StrCat("open ", path));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status StoreFolder::Sync() const { return SyncFd(folder_fd_, path_); }

@@ -114,6 +114,12 @@ std::string RightOrder(const Folders& folders, const Identities& identities) {
 // Folders that have an identity must be these folders of one store, in this order.
 absl::Status CheckFoldersBelongTogether(const Folders& folders, const Identities& identities) {
   for (size_t i = 0; i < folders.size(); ++i) {
+    if (!identities[i] && identities[0]->num_folders == folders.size()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(folders[i].path(), " has no identity (spillway-store), and the store in ",
+                       folders[0].path(), " has ", base::FormatCount(folders.size(), "folder"),
+                       ": is a disk not mounted, or is it another folder?"));
+    }
     if (!identities[i]) {
       return absl::InvalidArgumentError(absl::StrCat(
           folders[i].path(), " does not belong to the store in ", folders[0].path(), ", which has ",
@@ -183,6 +189,12 @@ absl::StatusOr<Found> Look(const Folders& folders, const Identities& identities)
   }
   // A store that was never finished has its catalog in the first folder before it has an identity
   // anywhere.
+  if (with_segments == &folders[0] && has_catalog) {
+    return absl::DataLossError(
+        absl::StrCat(folders[0].path(),
+                     " holds the data of a store whose identity (spillway-store) is missing; "
+                     "restore that file from a copy, or remove the files by hand and start over"));
+  }
   const StoreFolder* const elsewhere = with_segments ? with_segments
                                        : has_catalog ? nullptr
                                                      : with_identity;

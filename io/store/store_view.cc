@@ -3,6 +3,7 @@
 #include "io/store/store_view.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <optional>
 #include <utility>
@@ -61,10 +62,23 @@ absl::Status StoreView::Lock(Wanted wanted) {
 
 absl::Status StoreView::OpenCatalog() {
   const std::string path = folders_[0].CatalogPath();
+  SPILLWAY_ASSIGN_OR_RETURN(const bool has_catalog, folders_[0].HasCatalog());
+  if (!has_catalog) {
+    return absl::DataLossError(
+        absl::StrCat(path,
+                     " is missing; restore the catalog from a copy, or remove the store's "
+                     "files and start over"));
+  }
   using Mode = SqliteDatabase::Mode;
   const Mode mode = !holder_.empty() ? Mode::kReadShared
                     : HasLog(path)   ? Mode::kReadWithLog
                                      : Mode::kReadAlone;
+  if (mode == Mode::kReadWithLog && ::access(path.c_str(), W_OK) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path,
+                     " has a log that a process left behind, and reading it takes the right "
+                     "to write the file; ask as the user who made the store"));
+  }
   SPILLWAY_ASSIGN_OR_RETURN(catalog_, Catalog::OpenToRead(path, mode));
   const CatalogMeta& meta = catalog_->meta();
   if (meta.store_id != identities_[0].store_id || meta.num_folders != identities_.size()) {

@@ -15,6 +15,7 @@ absl::StatusCode Code(int error) {
   switch (error) {
     case ENOSPC:
     case EDQUOT:
+    case EFBIG:
     case ENOMEM:
     case EMFILE:
     case ENFILE: return absl::StatusCode::kResourceExhausted;
@@ -34,6 +35,10 @@ std::string Advice(int error) {
   if (error == EMFILE && ::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
     return "; this process may have " + std::to_string(limit.rlim_cur) +
            " files open: raise that limit ('ulimit -n')";
+  }
+  if (error == EFBIG && ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    return "; this process may write files of " + std::to_string(limit.rlim_cur) +
+           " bytes: raise that limit ('ulimit -f')";
   }
   if (error == ENFILE) return "; raise the machine's limit ('sysctl fs.file-max')";
   return "";

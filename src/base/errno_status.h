@@ -12,9 +12,9 @@
 namespace spillway::base {
 
 // "WHAT: No space left on device (ENOSPC)", and where a process or the machine has too many files
-// open, what the limit is and how to raise it. Codes: ResourceExhausted (ENOSPC, EDQUOT, ENOMEM,
-// EMFILE, ENFILE), NotFound (ENOENT), AlreadyExists (EEXIST), FailedPrecondition (EACCES, EPERM,
-// EROFS), InvalidArgument (EINVAL), Unavailable for the rest, EIO among them.
+// open, what the limit is and how to raise it. Codes: ResourceExhausted (ENOSPC, EDQUOT, EFBIG,
+// ENOMEM, EMFILE, ENFILE), NotFound (ENOENT), AlreadyExists (EEXIST), FailedPrecondition (EACCES,
+// EPERM, EROFS), InvalidArgument (EINVAL), Unavailable for the rest, EIO among them.
 absl::Status ErrnoToStatus(int error, std::string_view what);
 
 }  // namespace spillway::base

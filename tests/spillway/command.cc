@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <sstream>
 
 #include "tests/io/seccomp.h"
@@ -75,6 +76,25 @@ Ended Command::Wait() {
   ended.exit_code = WIFSIGNALED(status_) ? -WTERMSIG(status_) : WEXITSTATUS(status_);
   ended.out = ReadFile(output_ / "out");
   ended.err = ReadFile(output_ / "err");
+  return ended;
+}
+
+Ended RunInShell(const std::string& before, const Arguments& arguments, const std::string& after) {
+  const TempFolder output;
+  std::string words = CommandPath();
+  for (const std::string& argument : arguments) {
+    words += " '" + argument + "'";
+    if (argument.find('\'') != std::string::npos) std::abort();
+  }
+  const std::string script = "set -o pipefail; " + before + " " + words + " " + after;
+  WriteFile(output / "script", script + "\n");
+  const std::string redirected =
+      "bash " + output / "script" + " >" + output / "out" + " 2>" + output / "err";
+  const int status = std::system(redirected.c_str());
+  Ended ended;
+  ended.exit_code = WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+  ended.out = ReadFile(output / "out");
+  ended.err = ReadFile(output / "err");
   return ended;
 }
 

@@ -51,6 +51,11 @@ class Command {
 
 inline Ended RunCommand(const Arguments& arguments) { return Command(arguments).Wait(); }
 
+// The command as a shell runs it: `before` it, as "ulimit -f 8;", and `after` it, as "| head -1".
+// Of a pipeline the exit code is the command's.
+Ended RunInShell(const std::string& before, const Arguments& arguments,
+                 const std::string& after = "");
+
 // The arguments of both lists.
 Arguments operator+(Arguments first, const Arguments& second);
 

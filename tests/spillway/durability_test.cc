@@ -90,13 +90,6 @@ TEST(Durability, AStartThatFailsLeavesNoStore) {
   EXPECT_EQ(RunCommand(training.TrainInStore(2)).exit_code, 0) << "without --resume";
 }
 
-TEST(Durability, ARunThatFailsBeforeItsFirstCommitLeavesNoStore) {
-  const Training training;
-  const Ended ended = RunCommand(With(training.TrainInStore(4), "--log-json", "/dev/full"));
-  EXPECT_EQ(ended.exit_code, 1) << ended.err;
-  EXPECT_FALSE(std::filesystem::exists(training.store()));
-}
-
 TEST(Durability, Usr1Commits) {
   const Training training;
   const Arguments arguments = training.TrainInStore(100'000'000);

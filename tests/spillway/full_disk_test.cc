@@ -4,14 +4,9 @@
 // with the last commit intact; never does the check before the run pass where the first commit then
 // fails for want of a few KiB.
 
-#include <sys/mount.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -20,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/spillway/command.h"
+#include "tests/spillway/small_disk.h"
 #include "tests/spillway/training.h"
 
 namespace spillway::test {
@@ -29,47 +25,7 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-enum class Kind { kTmpfs, kExt4 };
-
-// Runs a program with its words; its exit code.
-int Shell(const std::string& words) {
-  return WEXITSTATUS(std::system((words + " >/dev/null 2>&1").c_str()));
-}
-
-// A file system of its own with so many bytes, mounted while this lives.
-class SmallDisk {
- public:
-  SmallDisk(Kind kind, uint64_t kib, const std::string& folder)
-      : place_(folder + "/mount"), image_(folder + "/image") {
-    fs::create_directories(place_);
-    if (kind == Kind::kTmpfs) {
-      const std::string size = "size=" + std::to_string(kib) + "k";
-      mounted_ = mount("tmpfs", place_.c_str(), "tmpfs", 0, size.c_str()) == 0;
-      if (!mounted_) why_ = std::string("mount: ") + std::strerror(errno);
-      return;
-    }
-    mounted_ = Shell("truncate -s " + std::to_string(kib) + "k " + image_) == 0 &&
-               Shell("/usr/sbin/mkfs.ext4 -q -F -O ^has_journal -m 0 " + image_) == 0 &&
-               Shell("mount -o loop " + image_ + " " + place_) == 0;
-    if (!mounted_) why_ = "cannot make and mount an ext4 image";
-  }
-  SmallDisk(const SmallDisk&) = delete;
-  SmallDisk& operator=(const SmallDisk&) = delete;
-  ~SmallDisk() {
-    if (mounted_) Shell("umount " + place_);
-  }
-  bool is_mounted() const { return mounted_; }
-  const std::string& why() const { return why_; }
-  const std::string& path() const { return place_; }
-
- private:
-  std::string place_;
-  std::string image_;
-  std::string why_;
-  bool mounted_ = false;
-};
-
-class FullDisk : public ::testing::TestWithParam<std::tuple<Kind, uint64_t>> {
+class FullDisk : public ::testing::TestWithParam<std::tuple<DiskKind, uint64_t>> {
  protected:
   void SetUp() override {
     if (geteuid() != 0) GTEST_SKIP() << "mounting a file system needs root";
@@ -137,18 +93,18 @@ TEST_P(FullDisk, FilledByOthersTheLastCommitStands) {
   }
 }
 
-std::string NameOf(const ::testing::TestParamInfo<std::tuple<Kind, uint64_t>>& info) {
+std::string NameOf(const ::testing::TestParamInfo<std::tuple<DiskKind, uint64_t>>& info) {
   const auto& [kind, kib] = info.param;
-  return (kind == Kind::kTmpfs ? "Tmpfs" : "Ext4") + std::to_string(kib) + "KiB";
+  return (kind == DiskKind::kTmpfs ? "Tmpfs" : "Ext4") + std::to_string(kib) + "KiB";
 }
 
 INSTANTIATE_TEST_SUITE_P(Tmpfs, FullDisk,
-                         ::testing::Combine(::testing::Values(Kind::kTmpfs),
+                         ::testing::Combine(::testing::Values(DiskKind::kTmpfs),
                                             ::testing::Values(64, 128, 256, 512, 768, 1024, 1280,
                                                               1536, 2048, 2560, 3072, 4096)),
                          NameOf);
 INSTANTIATE_TEST_SUITE_P(Ext4, FullDisk,
-                         ::testing::Combine(::testing::Values(Kind::kExt4),
+                         ::testing::Combine(::testing::Values(DiskKind::kExt4),
                                             ::testing::Values(512, 1024, 2048, 3072, 4096, 6144,
                                                               8192)),
                          NameOf);

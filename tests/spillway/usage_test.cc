@@ -159,7 +159,7 @@ INSTANTIATE_TEST_SUITE_P(
         std::tuple{"--checkpoint-activations", "yes", "on|off"}, std::tuple{"--seed", "-1", "2^64"},
         std::tuple{"--device-bytes", "lots", "lots"}, std::tuple{"--device-bytes", "-1", "-1"},
         std::tuple{"--pinned-bytes", "1.5QB", "1.5QB"},
-        std::tuple{"--page-bytes", "1000", "multiple of 4 KiB"},
+        std::tuple{"--page-bytes", "5000", "multiple of 4 KiB"},
         std::tuple{"--store", "a,,b", "empty"}, std::tuple{"--store", "a,a", "twice"},
         std::tuple{"--store-bytes", "1GiB", "--store"}, std::tuple{"--resume", "true", "--store"},
         std::tuple{"--commit-every", "5", "--store"},

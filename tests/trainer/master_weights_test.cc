@@ -103,7 +103,7 @@ TEST_F(Export, OverwritesNothing) {
   std::filesystem::create_directories(out_ / "full");
   WriteFile(out_ / "full/mine", "mine");
   for (const char* name : {"file", "full"}) {
-    EXPECT_TRUE(absl::IsAlreadyExists(CheckExportFolder(out_ / name)));
+    EXPECT_TRUE(absl::IsAlreadyExists(CheckExportFolder(out_ / name, 1)));
     EXPECT_TRUE(absl::IsAlreadyExists(ExportTo(out_ / name)));
   }
   EXPECT_EQ(ReadFile(out_ / "full/mine"), "mine");

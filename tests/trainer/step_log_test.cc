@@ -120,14 +120,26 @@ std::string Line(int64_t step) {
   return ToJsonLine(record) + "\n";
 }
 
-TEST(StepLog, CreateReplacesAndContinueAppends) {
+OutputFile Open(const std::string& path) {
+  return *OutputFile::Open(path, StepLog::kKind, OutputFile::IfOther::kReplace);
+}
+absl::StatusOr<StepLog> Begin(const std::string& path) {
+  auto file = OutputFile::Open(path, StepLog::kKind, OutputFile::IfOther::kReplace);
+  if (!file.ok()) return file.status();
+  return StepLog::Begin(*std::move(file));
+}
+absl::StatusOr<StepLog> Continue(const std::string& path, int64_t step) {
+  return StepLog::Continue(Open(path), step);
+}
+
+TEST(StepLog, BeginReplacesAndContinueAppends) {
   const TempFolder folder;
   const std::string path = folder / "log.jsonl";
   WriteFile(path, "old\n");
-  ASSERT_TRUE((*StepLog::Create(path))->Write(Example()).ok());
+  ASSERT_TRUE(Begin(path)->Write(Example()).ok());
   const std::string line = ToJsonLine(Example()) + "\n";
   EXPECT_EQ(ReadFile(path), line);
-  ASSERT_TRUE((*StepLog::Continue(path, 1000))->Write(Example()).ok());
+  ASSERT_TRUE(Continue(path, 1000)->Write(Example()).ok());
   EXPECT_EQ(ReadFile(path), line + line);
 }
 
@@ -143,7 +155,7 @@ TEST(StepLog, ContinueCutsTheStepsThatWillBeDoneAgain) {
     }
     for (const char* const torn : {"", "{", R"({"v":1,"step":6,"lo)"}) {
       WriteFile(path, all + torn);
-      ASSERT_TRUE(StepLog::Continue(path, kept).ok());
+      ASSERT_TRUE(Continue(path, kept).ok());
       EXPECT_EQ(ReadFile(path), expected) << "after step " << kept << " with '" << torn << "'";
     }
   }
@@ -155,30 +167,21 @@ TEST(StepLog, ContinueLeavesWhatIsNotItsOwn) {
   for (const std::string& text :
        {std::string("notes\n"), std::string("{\"step\":9}\n"), "\n" + std::string(100'000, 'x')}) {
     WriteFile(path, text + (text.ends_with('\n') ? Line(7) : ""));
-    ASSERT_TRUE((*StepLog::Continue(path, 2))->Write(Example()).ok());
+    ASSERT_TRUE(Continue(path, 2)->Write(Example()).ok());
     const std::string kept = text.ends_with('\n') ? text : text + "\n";
     EXPECT_EQ(ReadFile(path), kept + ToJsonLine(Example()) + "\n");
   }
 }
 
-TEST(StepLog, CheckWritableChangesNothing) {
-  const TempFolder folder;
-  const std::string path = folder / "log.jsonl";
-  WriteFile(path, "{\"v\":1,\"st");
-  EXPECT_TRUE(StepLog::CheckWritable(path).ok());
-  EXPECT_EQ(ReadFile(path), "{\"v\":1,\"st");
-}
-
 TEST(StepLog, AnUnwritableFileIsNamed) {
-  const auto log = StepLog::Create("/nonexistent/log.jsonl");
+  const auto log = Begin("/nonexistent/log.jsonl");
   EXPECT_THAT(std::string(log.status().message()), HasSubstr("/nonexistent/log.jsonl"));
 }
 
 TEST(StepLog, AFullDiskIsAnError) {
-  const auto log = StepLog::Create("/dev/full");
+  auto log = Begin("/dev/full");
   ASSERT_TRUE(log.ok()) << log.status();
-  EXPECT_THAT(std::string((*log)->Write(Example()).message()),
-              HasSubstr("No space left on device"));
+  EXPECT_THAT(std::string(log->Write(Example()).message()), HasSubstr("No space left on device"));
 }
 
 }  // namespace

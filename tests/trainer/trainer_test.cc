@@ -158,12 +158,17 @@ TEST(Trainer, WithoutAStoreNothingIsCommitted) {
   EXPECT_TRUE(run.engine.commits.empty());
 }
 
-TEST(Trainer, AFailingObserverEndsTheRunWithoutACommit) {
+TEST(Trainer, AFailingObserverEndsTheRunAfterACommitOfWhatIsDone) {
   TrainingRun run(SmallOptions(3));
   run.observer_status = absl::UnavailableError("the disk is full");
-  EXPECT_TRUE(absl::IsUnavailable(run.Go().status()));
+  const absl::Status status = run.Go().status();
+  EXPECT_TRUE(absl::IsUnavailable(status));
+  EXPECT_EQ(
+      std::string(status.message()),
+      "the disk is full; the 1 steps before are committed, and --resume continues from there");
   EXPECT_EQ(run.records.size(), 1U);
-  EXPECT_TRUE(run.engine.commits.empty());
+  ASSERT_EQ(run.engine.commits.size(), 1U);
+  EXPECT_EQ(run.engine.commits.back().step, 1);
 }
 
 TEST(Trainer, EvaluatesWhenItIsTime) {

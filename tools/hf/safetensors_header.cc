@@ -198,7 +198,11 @@ std::string_view Name(TensorDType dtype) {
 }
 
 std::string FormatShape(const std::vector<int64_t>& shape) {
-  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+  // More dimensions than anyone means are a file that is wrong, and would fill a screen.
+  constexpr size_t kMostShown = 16;
+  if (shape.size() <= kMostShown) return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+  return absl::StrCat("[", absl::StrJoin(shape.begin(), shape.begin() + kMostShown, ", "), ", … (",
+                      shape.size(), " dimensions)]");
 }
 
 absl::StatusOr<std::vector<TensorEntry>> ParseSafetensorsHeader(std::string_view text,

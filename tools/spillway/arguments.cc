@@ -157,10 +157,13 @@ CLI::Option* AddSeed(CLI::App* app, const std::string& name, uint64_t* value,
 }
 
 CLI::Option* AddSize(CLI::App* app, const std::string& name, uint64_t* value,
-                     const std::string& help) {
-  const auto parse = [](const std::string& text) -> absl::StatusOr<uint64_t> {
+                     const std::string& help, uint64_t least) {
+  const auto parse = [least](const std::string& text) -> absl::StatusOr<uint64_t> {
     if (text == "unlimited") return kUnlimited;
-    return base::ParseBytes(text);
+    absl::StatusOr<uint64_t> bytes = base::ParseBytes(text);
+    if (!bytes.ok() || *bytes >= least) return bytes;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("'%s' is less than %s", text, base::FormatBytes(least)));
   };
   return AddParsed(app, name, "SIZE", value, parse, help);
 }
@@ -183,12 +186,7 @@ CLI::Option* AddDevice(CLI::App* app, const std::string& name, Device* value,
   return AddParsed(app, name, "host|cuda[:N]", value, parse, help)->default_str("host");
 }
 
-absl::Status CheckNothingLeft(const CLI::App& app) {
-  const std::vector<std::string> left = app.remaining();
-  if (left.empty()) return absl::OkStatus();
-  const std::string unknown = left.front().substr(0, left.front().find('='));
-  std::string message =
-      absl::StrFormat("unknown %s %s", unknown.starts_with('-') ? "option" : "argument", unknown);
+std::string Nearest(const CLI::App& app, const std::string& unknown) {
   size_t least = std::max<size_t>(2, unknown.size() / 3) + 1;
   std::string nearest;
   for (const std::string& word : Candidates(app, unknown)) {
@@ -197,6 +195,16 @@ absl::Status CheckNothingLeft(const CLI::App& app) {
     least = distance;
     nearest = word;
   }
+  return nearest;
+}
+
+absl::Status CheckNothingLeft(const CLI::App& app) {
+  const std::vector<std::string> left = app.remaining();
+  if (left.empty()) return absl::OkStatus();
+  const std::string unknown = left.front().substr(0, left.front().find('='));
+  std::string message =
+      absl::StrFormat("unknown %s %s", unknown.starts_with('-') ? "option" : "argument", unknown);
+  const std::string nearest = Nearest(app, unknown);
   if (!nearest.empty()) absl::StrAppend(&message, "; did you mean ", nearest, "?");
   return UsageError(message);
 }

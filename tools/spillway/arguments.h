@@ -48,9 +48,9 @@ CLI::Option* AddInteger(CLI::App* app, const std::string& name, int64_t* value, 
                         int64_t most, const std::string& help);
 CLI::Option* AddSeed(CLI::App* app, const std::string& name, uint64_t* value,
                      const std::string& help);
-// A size in bytes: "48MiB", "8GB", "4096", and "unlimited", which is kUnlimited.
+// A size in bytes: "48MiB", "8GB", "4096", and "unlimited", which is kUnlimited; at least `least`.
 CLI::Option* AddSize(CLI::App* app, const std::string& name, uint64_t* value,
-                     const std::string& help);
+                     const std::string& help, uint64_t least = 0);
 
 // Where to compute: "host", "cuda" (the first GPU), "cuda:N".
 CLI::Option* AddDevice(CLI::App* app, const std::string& name, Device* value,
@@ -80,6 +80,9 @@ CLI::Option* AddChoice(CLI::App* app, const std::string& name, E* value,
       ->type_name(words)
       ->default_str(default_word);
 }
+
+// The option or subcommand that is nearest to what was written, or "".
+std::string Nearest(const CLI::App& app, const std::string& unknown);
 
 // UsageError naming the first of the arguments that the app (or the subcommand chosen) did not
 // understand, and the option or subcommand nearest to it.

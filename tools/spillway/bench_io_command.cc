@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +22,8 @@
 #include "tools/spillway/exit_code.h"
 #include "tools/spillway/interrupt.h"
 #include "tools/spillway/made_folders.h"
+#include "tools/spillway/named_output.h"
+#include "tools/trainer/metrics/output_file.h"
 
 namespace spillway::command {
 namespace {
@@ -44,15 +46,11 @@ struct Flags {
   bool json = false;
   bool no_fio = false;
   std::string html;
+  bool force = false;
 };
 
-absl::Status WriteText(const std::string& path, const std::string& text) {
-  std::ofstream out(path, std::ios::trunc);
-  out << text;
-  out.close();
-  if (out) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("cannot write ", path));
-}
+constexpr trainer::OutputFile::Kind kPage = {"a page of spillway bench io", "<!doctype html>",
+                                             "<title>spillway bench io</title>"};
 
 absl::Status Check(const Flags& flags) {
   if (flags.bench.size_bytes == kUnlimited || flags.bench.memory_bytes == kUnlimited) {
@@ -74,8 +72,9 @@ absl::Status Check(const Flags& flags) {
 
 absl::Status RunBenchIo(Flags flags) {
   SPILLWAY_RETURN_IF_ERROR(Check(flags));
+  std::optional<trainer::OutputFile> page;  // found out now, not after a minute
   if (!flags.html.empty()) {
-    SPILLWAY_RETURN_IF_ERROR(WriteText(flags.html, ""));  // found out now, not after a minute
+    SPILLWAY_ASSIGN_OR_RETURN(page, OpenOutput("--html", flags.html, kPage, flags.force));
   }
   const std::atomic<bool>& interrupted = CatchInterrupts();
   const auto made = std::make_shared<MadeFolders>();
@@ -98,8 +97,9 @@ absl::Status RunBenchIo(Flags flags) {
   }
   if (!report.ok()) return report.status();
   const std::string commit(BuildCommit());
-  if (!flags.html.empty()) {
-    SPILLWAY_RETURN_IF_ERROR(WriteText(flags.html, bench_io::ToHtml(*report, commit)));
+  if (page) {
+    SPILLWAY_RETURN_IF_ERROR(page->Cut(0));
+    SPILLWAY_RETURN_IF_ERROR(page->Append(bench_io::ToHtml(*report, commit)));
   }
   const std::string text = flags.json ? bench_io::ToJson(*report, commit).dump(2) + "\n"
                                       : bench_io::ToTable(*report, commit);
@@ -123,6 +123,7 @@ void AddBenchIoCommand(CLI::App* bench, Run* run) {
   io->add_flag("--no-fio", flags->no_fio, "Leave fio out");
   io->add_flag("--json", flags->json, "JSON on stdout");
   AddText(io, "--html", &flags->html, "Also write a page with a picture to this file");
+  io->add_flag("--force", flags->force, "Replace what --html names even if it is no such page");
   io->callback([flags, run] { *run = [flags] { return RunBenchIo(*flags); }; });
 }
 

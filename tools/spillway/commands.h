@@ -28,6 +28,8 @@ void AddTrimCommand(CLI::App* app, Run* run);
 void AddRemoveCommand(CLI::App* app, Run* run);
 void AddDoctorCommand(CLI::App* app, Run* run);
 void AddReportCommand(CLI::App* app, Run* run);
+void AddCompletionCommand(CLI::App* app, Run* run);
+void AddManCommand(CLI::App* app, Run* run);
 
 }  // namespace spillway::command
 

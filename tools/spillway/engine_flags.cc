@@ -75,7 +75,8 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
   AddSize(app, "--pinned-bytes", &flags->pinned_bytes,
           "Budget of pinned host memory, or unlimited (default)");
   AddSize(app, "--page-bytes", &flags->page_bytes,
-          "Unit of transfers and checksums, a multiple of 4KiB; fixed for the life of a store");
+          "Unit of transfers and checksums, a multiple of 4KiB; fixed for the life of a store",
+          kLeastPageBytes);
   AddChoice<IoKind>(app, "--io", &flags->io,
                     {{"uring", IoKind::kUring}, {"posix", IoKind::kPosix}, {"auto", IoKind::kAuto}},
                     "How bytes reach the store's files");

@@ -45,7 +45,7 @@ absl::Status RunEval(const EvalFlags& flags) {
   if (flags.data.empty()) return UsageError("--data is needed; see spillway eval --help");
   SPILLWAY_ASSIGN_OR_RETURN(const hf::ModelConfig config,
                             hf::ReadModelConfig(flags.inference.model));
-  const int64_t sequence = flags.inference.sequence;
+  SPILLWAY_ASSIGN_OR_RETURN(const int64_t sequence, SequenceFor(flags.inference.sequence, config));
   SPILLWAY_ASSIGN_OR_RETURN(
       const std::unique_ptr<trainer::TokenData> data,
       trainer::TokenData::Open(flags.data, "valid", config.vocab_size, sequence));

@@ -20,7 +20,7 @@ constexpr char kPayload[] = "spillway/exit_code";
 // What the operating system ran out of (a full file system above all) comes with the code of a
 // budget; only the errno's text tells them apart.
 bool IsOfTheSystem(const absl::Status& status) {
-  for (const int error : {ENOSPC, EDQUOT, ENOMEM, EMFILE, ENFILE}) {
+  for (const int error : {ENOSPC, EDQUOT, EFBIG, ENOMEM, EMFILE, ENFILE}) {
     if (absl::StrContains(status.message(), std::strerror(error))) return true;
   }
   return false;

@@ -19,6 +19,7 @@
 #include "tools/spillway/commands.h"
 #include "tools/spillway/exit_code.h"
 #include "tools/spillway/interrupt.h"
+#include "tools/spillway/opened_store.h"
 #include "tools/spillway/progress.h"
 
 namespace spillway::command {
@@ -115,8 +116,7 @@ void PrintText(const io::StoreCheckReport& report, bool repaired) {
 
 absl::Status RunFsck(const FsckFlags& flags) {
   SPILLWAY_RETURN_IF_ERROR(CheckStoreArgument(flags.store));
-  SPILLWAY_ASSIGN_OR_RETURN(const auto view,
-                            io::StoreView::Open(flags.store, io::StoreView::Wanted::kAlone));
+  SPILLWAY_ASSIGN_OR_RETURN(const auto view, OpenView(flags.store, io::StoreView::Wanted::kAlone));
   SPILLWAY_ASSIGN_OR_RETURN(const auto io,
                             io::MakeIoEngine(io::IoEngineKind::kAuto, {}, flags.store[0]));
   Progress progress("checked");

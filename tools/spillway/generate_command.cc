@@ -48,8 +48,18 @@ struct GenerateFlags {
 // Ids separated by commas or white space.
 absl::StatusOr<std::vector<int32_t>> ParseTokens(const std::string& text, int64_t vocab_size) {
   std::vector<int32_t> tokens;
-  for (const absl::string_view part :
-       absl::StrSplit(text, absl::ByAnyChar(", \t\r\n"), absl::SkipEmpty())) {
+  std::vector<absl::string_view> parts;
+  const std::vector<absl::string_view> between = absl::StrSplit(text, ',');
+  for (const absl::string_view group : between) {
+    const std::vector<absl::string_view> words =
+        absl::StrSplit(group, absl::ByAnyChar(" \t\r\n"), absl::SkipEmpty());
+    if (words.empty() && between.size() > 1) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "the prompt has nothing between two commas, after token %d", parts.size()));
+    }
+    parts.insert(parts.end(), words.begin(), words.end());
+  }
+  for (const absl::string_view part : parts) {
     const absl::StatusOr<int64_t> token = ParseInteger(std::string(part), 0, vocab_size - 1);
     if (!token.ok()) {
       return absl::InvalidArgumentError(
@@ -88,7 +98,7 @@ absl::Status RunGenerate(const GenerateFlags& flags) {
                             LoadForInference(flags.inference, config, stop));
 
   trainer::GenerateOptions options = flags.options;
-  options.sequence = flags.inference.sequence;
+  SPILLWAY_ASSIGN_OR_RETURN(options.sequence, SequenceFor(flags.inference.sequence, config));
   options.eos_token_ids = config.eos_token_ids;
   SPILLWAY_ASSIGN_OR_RETURN(
       const trainer::Generated generated,

@@ -21,9 +21,14 @@
 
 namespace spillway::command {
 
+// Usage error: --seq is longer than what the model was made for.
+absl::Status CheckSequence(int64_t sequence, const hf::ModelConfig& config);
+// What was given as --seq, checked; if nothing was, 256 or what the model was made for.
+absl::StatusOr<int64_t> SequenceFor(int64_t given, const hf::ModelConfig& config);
+
 struct InferenceFlags {
-  std::string model;  // a Hugging Face folder
-  int64_t sequence = 256;
+  std::string model;     // a Hugging Face folder
+  int64_t sequence = 0;  // 0: not given
   trainer::Precision precision = trainer::Precision::kFp32;
   EngineFlags engine;
 };

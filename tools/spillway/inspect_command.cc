@@ -17,6 +17,7 @@
 #include "src/base/status_macros.h"
 #include "tools/spillway/arguments.h"
 #include "tools/spillway/commands.h"
+#include "tools/spillway/opened_store.h"
 #include "tools/spillway/store_summary.h"
 
 namespace spillway::command {
@@ -200,7 +201,7 @@ void PrintText(const StoreSummary& store, bool with_tensors) {
 absl::Status RunInspect(const InspectFlags& flags) {
   SPILLWAY_RETURN_IF_ERROR(CheckStoreArgument(flags.store));
   SPILLWAY_ASSIGN_OR_RETURN(const auto view,
-                            io::StoreView::Open(flags.store, io::StoreView::Wanted::kAnyState));
+                            OpenView(flags.store, io::StoreView::Wanted::kAnyState));
   SPILLWAY_ASSIGN_OR_RETURN(const StoreSummary store, SummarizeStore(*view));
   if (flags.json) {
     absl::PrintF("%s\n", ToJson(store).dump(-1, ' ', false, Json::error_handler_t::replace));

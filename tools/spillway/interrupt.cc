@@ -66,6 +66,11 @@ void Handle(std::initializer_list<int> signals, void (*handler)(int)) {
 
 const std::atomic<bool>& CatchInterrupts() {
   Handle({SIGINT, SIGTERM}, OnSignal);
+  // A terminal that is gone; under nohup it is to be ignored.
+  struct sigaction hangup = {};
+  if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) {
+    Handle({SIGHUP}, OnSignal);
+  }
   return interrupted;
 }
 

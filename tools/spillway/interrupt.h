@@ -11,7 +11,8 @@
 
 namespace spillway::command {
 
-// Handles SIGINT and SIGTERM from now on; the flag returned becomes true with the first of them.
+// Handles SIGINT, SIGTERM and, unless it is ignored (nohup), SIGHUP from now on; the flag returned
+// becomes true with the first of them.
 const std::atomic<bool>& CatchInterrupts();
 
 // From now on the second of them runs `tidy`, on a thread of its own beside all that still runs,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A store that is there, opened to be changed by a command.
+// A store that is there, opened to be looked at or changed by a command. Folders that are not those
+// of one store, in its order, are wrong usage.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_OPENED_STORE_H_
 #define SPILLWAY_TOOLS_SPILLWAY_OPENED_STORE_H_
@@ -13,8 +14,12 @@
 #include "absl/status/statusor.h"
 #include "io/io_engine.h"
 #include "io/store/store.h"
+#include "io/store/store_view.h"
 
 namespace spillway::command {
+
+absl::StatusOr<std::unique_ptr<io::StoreView>> OpenView(const std::vector<std::string>& folders,
+                                                        io::StoreView::Wanted wanted);
 
 class OpenedStore {
  public:

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -52,8 +53,8 @@ absl::StatusOr<std::vector<StoreFolder>> LockFolders(const std::vector<std::stri
       return absl::NotFoundError(absl::StrFormat("there is no store in %s", folder.path()));
     }
     SPILLWAY_RETURN_IF_ERROR(folder.Lock());
-    folder.Keep();  // until the removal
     // A store that is damaged, or of another version, is removed as well: these are its files.
+    // Names alone prove nothing: what no identity vouches for may be the user's.
     const absl::StatusOr<std::optional<io::FolderIdentity>> identity = folder.ReadIdentity();
     if (identity.ok() && identity->has_value()) {
       if (first && first->store_id != (*identity)->store_id) {
@@ -66,7 +67,12 @@ absl::StatusOr<std::vector<StoreFolder>> LockFolders(const std::vector<std::stri
                             base::FormatCount((*identity)->num_folders, "folder")));
       }
       first = **identity;
-    } else if (!identity.ok() && !folder.HasIdentityOfOurs()) {
+    } else if (identity.ok()) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "%s has files with a store's names and no identity (spillway-store), so nothing of it is "
+          "removed; if they are a store's, such as %s, remove them by hand",
+          folder.path(), std::filesystem::path(files.front()).filename().string()));
+    } else if (!folder.HasIdentityOfOurs()) {
       return identity.status();
     }
     folders.push_back(std::move(folder));
@@ -96,6 +102,7 @@ absl::Status RunRemove(const RemoveFlags& flags) {
     return UsageError(absl::StrFormat("nothing was removed: --yes removes %s, %s",
                                       base::FormatCount(count, "file"), base::FormatBytes(bytes)));
   }
+  for (StoreFolder& folder : *folders) folder.Keep();  // until the removal
   for (StoreFolder& folder : *folders) {
     SPILLWAY_RETURN_IF_ERROR(folder.RemoveStoreFiles());
     folder.Undo();  // the lock file goes with the lock

@@ -123,6 +123,7 @@ Json ToJson(const TrainReport& report) {
     json["alone_ratio"] = step.seconds / AloneSeconds(step);
   }
   if (report.weights_hash) json["weights_hash"] = *report.weights_hash;
+  if (!report.lost_outputs.empty()) json["lost_outputs"] = report.lost_outputs;
   if (report.accumulation) json["accumulation"] = ToJson(*report.accumulation);
   AddEngineFigures(report.stats, report.workspace_bytes, &json);
   json["parameters"] = report.num_parameters;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "nlohmann/json.hpp"
 #include "spillway/stats.h"
@@ -26,11 +27,13 @@ struct TrainReport {
   int64_t threads = 0;
   std::optional<AccumulationChoice> accumulation;  // of several micro-batches
   std::optional<std::string> weights_hash;
+  std::vector<std::string> lost_outputs;  // log and trace, if they are not complete
 };
 
 // {"v":1,"exit_reason":"done"|"stopped"|"interrupted","steps":…,"final_loss":…,…}. "step_s" is the
 // median step from the third on; with a plan, "time_bound_s", "time_ratio", "compute_alone_s",
-// "transfers_alone_s" and "alone_ratio" are that step's, as in the step log.
+// "transfers_alone_s" and "alone_ratio" are that step's, as in the step log. "lost_outputs" are
+// files that could not be written to their end; absent if there are none.
 nlohmann::ordered_json ToJson(const TrainReport& report);
 std::string ToText(const TrainReport& report);
 

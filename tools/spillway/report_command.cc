@@ -2,11 +2,8 @@
 //
 // `spillway report`: what a run wrote, as one page that a browser opens without a network.
 
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,9 +15,11 @@
 #include "tools/spillway/arguments.h"
 #include "tools/spillway/commands.h"
 #include "tools/spillway/exit_code.h"
+#include "tools/spillway/named_output.h"
 #include "tools/spillway/run_report/page.h"
 #include "tools/spillway/run_report/page_data.h"
 #include "tools/spillway/run_report/run_files.h"
+#include "tools/trainer/metrics/output_file.h"
 
 namespace spillway::command {
 namespace {
@@ -39,16 +38,11 @@ constexpr char kDescription[] =
 struct ReportFlags {
   std::vector<std::string> run;
   std::string out = "report.html";
+  bool force = false;
 };
 
-absl::Status WritePage(const std::string& path, const std::string& html) {
-  errno = 0;
-  std::ofstream file(path, std::ios::trunc | std::ios::binary);
-  file << html;
-  file.close();
-  if (file) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", std::strerror(errno)));
-}
+constexpr trainer::OutputFile::Kind kPage = {"a page of spillway report", "<!doctype html>",
+                                             "<title>spillway report</title>"};
 
 absl::Status RunReport(const ReportFlags& flags) {
   for (const std::string& path : flags.run) {
@@ -57,6 +51,8 @@ absl::Status RunReport(const ReportFlags& flags) {
       return UsageError(absl::StrCat("--out ", flags.out, " would replace what is read"));
     }
   }
+  SPILLWAY_ASSIGN_OR_RETURN(trainer::OutputFile page,
+                            OpenOutput("--out", flags.out, kPage, flags.force));
   SPILLWAY_ASSIGN_OR_RETURN(const run_report::RunFiles files, run_report::ReadRunFiles(flags.run));
   for (const std::string& note : files.notes) absl::FPrintF(stderr, "note: %s\n", note);
   run_report::Json data = run_report::PageData(files);
@@ -65,7 +61,8 @@ absl::Status RunReport(const ReportFlags& flags) {
     data["sources"].push_back(std::filesystem::path(path).filename().string());
   }
   data["spillway"] = absl::StrCat(std::string(Version()), " (", std::string(BuildCommit()), ")");
-  SPILLWAY_RETURN_IF_ERROR(WritePage(flags.out, run_report::ToHtml(data)));
+  SPILLWAY_RETURN_IF_ERROR(page.Cut(0));
+  SPILLWAY_RETURN_IF_ERROR(page.Append(run_report::ToHtml(data)));
   absl::PrintF("%s\n", flags.out);
   return absl::OkStatus();
 }
@@ -78,7 +75,8 @@ void AddReportCommand(CLI::App* app, Run* run) {
   report->add_option("RUN", flags->run, "What train --log-json or --trace wrote")
       ->required()
       ->type_name("FILE");
-  AddText(report, "--out", &flags->out, "The page");
+  AddText(report, "--out", &flags->out, "The page; replaces an older one");
+  report->add_flag("--force", flags->force, "Replace what --out names even if it is no such page");
   report->callback([flags, run] { *run = [flags] { return RunReport(*flags); }; });
 }
 

@@ -89,7 +89,7 @@ struct SnapshotFlags {
 absl::Status RunList(const SnapshotFlags& flags) {
   SPILLWAY_RETURN_IF_ERROR(CheckStoreArgument(flags.store));
   SPILLWAY_ASSIGN_OR_RETURN(const auto view,
-                            io::StoreView::Open(flags.store, io::StoreView::Wanted::kAnyState));
+                            OpenView(flags.store, io::StoreView::Wanted::kAnyState));
   SPILLWAY_ASSIGN_OR_RETURN(const auto snapshots, view->catalog().ReadSnapshots());
   Json list = Json::array();
   for (const io::SnapshotRecord& snapshot : snapshots) {

@@ -13,6 +13,7 @@
 #include "src/base/status_macros.h"
 #include "tools/hf/config.h"
 #include "tools/spillway/exit_code.h"
+#include "tools/spillway/opened_store.h"
 #include "tools/spillway/store_summary.h"
 #include "tools/spillway/tensor_reader.h"
 #include "tools/trainer/export.h"
@@ -61,9 +62,8 @@ absl::StatusOr<TensorSpec> FindWeights(TensorReader& reader,
 }  // namespace
 
 absl::Status ExportFromStore(const ExportRequest& request) {
-  SPILLWAY_RETURN_IF_ERROR(trainer::CheckExportFolder(request.save));
   SPILLWAY_ASSIGN_OR_RETURN(const auto view,
-                            io::StoreView::Open(request.store, io::StoreView::Wanted::kAnyState));
+                            OpenView(request.store, io::StoreView::Wanted::kAnyState));
   SPILLWAY_ASSIGN_OR_RETURN(const Commit commit, FindCommit(*view, request.label));
   const auto state = trainer::ParseTrainState(commit.user_state);
   if (!state.ok()) {

@@ -56,26 +56,34 @@ RoomNeeded NeededRoom(const StorePlace& place, const StoreNeed& need) {
   return room;
 }
 
-// Free bytes of the file systems that hold the folders (each counted once), and the bytes that
-// files in the folders have already, which a store uses again.
-uint64_t AvailableBytes(const std::vector<std::string>& folders) {
-  uint64_t available = 0;
+// Of the file systems that hold the folders, each counted once.
+uint64_t FreeBytes(const std::vector<std::string>& folders) {
+  uint64_t free = 0;
   std::set<dev_t> seen;
   for (const std::string& folder : folders) {
-    std::error_code error;
     const std::string existing = base::ExistingFolder(folder);
     struct stat info{};
     struct statvfs space{};
     if (stat(existing.c_str(), &info) != 0 || statvfs(existing.c_str(), &space) != 0) continue;
-    if (seen.insert(info.st_dev).second) available += uint64_t{space.f_bavail} * space.f_frsize;
+    if (seen.insert(info.st_dev).second) free += uint64_t{space.f_bavail} * space.f_frsize;
+  }
+  return free;
+}
+
+// What files in the folders have, which a store uses again.
+uint64_t TakenBytes(const std::vector<std::string>& folders) {
+  uint64_t taken = 0;
+  for (const std::string& folder : folders) {
+    std::error_code error;
     if (!fs::is_directory(folder, error)) continue;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+      struct stat info{};
       if (stat(entry.path().c_str(), &info) == 0 && S_ISREG(info.st_mode)) {
-        available += static_cast<uint64_t>(info.st_blocks) * 512;
+        taken += static_cast<uint64_t>(info.st_blocks) * 512;
       }
     }
   }
-  return available;
+  return taken;
 }
 
 std::string Explain(const RoomNeeded& room) {
@@ -100,7 +108,7 @@ absl::Status CheckStoreRoom(const StorePlace& place, const StoreNeed& need) {
         "--store-bytes %s is too small: %s; give at least %s (%d bytes)",
         base::FormatBytes(place.store_bytes), Explain(room), base::FormatBytes(tensors), tensors));
   }
-  const uint64_t available = AvailableBytes(place.folders);
+  const uint64_t available = FreeBytes(place.folders) + TakenBytes(place.folders);
   const uint64_t needed = tensors + room.catalog;
   if (available >= needed) return absl::OkStatus();
   const absl::Status full = absl::ResourceExhaustedError(absl::StrFormat(
@@ -133,15 +141,20 @@ absl::Status WithRoomMissing(const absl::Status& status, const StorePlace& place
   }
   const RoomNeeded room = NeededRoom(place, need);
   const uint64_t needed = room.tensors() + room.catalog;
-  const uint64_t available = AvailableBytes(place.folders);
+  const uint64_t taken = TakenBytes(place.folders);
+  const uint64_t free = FreeBytes(place.folders);
   const uint64_t page_bytes = place.page_bytes > 0 ? place.page_bytes : io::kDefaultPageBytes;
-  const uint64_t missing = needed > available ? needed - available : page_bytes;
-  return WithExitCode(
-      absl::ResourceExhaustedError(absl::StrFormat(
-          "%s. The run needs %s on disk and has %s: free at least %s more; the last commit stands",
-          std::string(status.message()), base::FormatBytes(needed), base::FormatBytes(available),
-          base::FormatBytes(missing))),
-      ExitCode::kFailed);
+  const uint64_t wanted = needed > taken ? needed - taken : page_bytes;
+  const std::string has =
+      absl::StrFormat("The store takes up to %s and has taken %s; %s are free",
+                      base::FormatBytes(needed), base::FormatBytes(taken), base::FormatBytes(free));
+  const std::string advice =
+      wanted > free
+          ? absl::StrFormat("free at least %s more", base::FormatBytes(wanted - free))
+          : "that should do, so files (df -i), a quota or a moment's lack of space is the cause";
+  return WithExitCode(absl::ResourceExhaustedError(absl::StrFormat(
+                          "%s. %s: %s", std::string(status.message()), has, advice)),
+                      ExitCode::kFailed);
 }
 
 }  // namespace spillway::command

@@ -37,8 +37,8 @@ absl::Status CheckStoreRoom(const StorePlace& place, const StoreNeed& need);
 // One line: the disk that the run takes at most, and what a commit writes.
 std::string DescribeStoreCost(const StorePlace& place, const StoreNeed& need);
 
-// For a run that a full file system ended: its error with the room that is missing, as far as free
-// space and the run's need tell. Other errors stay as they are.
+// For a run that a full file system ended, while its store is still there: the error with the room
+// that is missing, as far as free space and the run's need tell. Other errors stay as they are.
 absl::Status WithRoomMissing(const absl::Status& status, const StorePlace& place,
                              const StoreNeed& need);
 

@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cstdio>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "io/store/store_view.h"
 #include "spillway/engine.h"
 #include "spillway/thread_pool.h"
@@ -21,12 +21,14 @@
 #include "tools/spillway/accumulation_choice.h"
 #include "tools/spillway/commands.h"
 #include "tools/spillway/exit_code.h"
+#include "tools/spillway/inference.h"
 #include "tools/spillway/interrupt.h"
 #include "tools/spillway/report.h"
+#include "tools/spillway/run_outputs.h"
 #include "tools/spillway/train_flags.h"
 #include "tools/trainer/export.h"
 #include "tools/trainer/master_weights.h"
-#include "tools/trainer/metrics/trace_file.h"
+#include "tools/trainer/parameters.h"
 #include "tools/trainer/train_state.h"
 #include "tools/trainer/trainer.h"
 #include "tools/trainer/weight_source.h"
@@ -49,10 +51,8 @@ constexpr char kDescription[] =
     "  spillway train ... --store run --commit-every 50     # and at the end; kill -USR1 PID: now\n"
     "  spillway train ... --store run --durability none --save tuned    # scratch, half the disk\n"
     "  spillway train ... --log-json log.jsonl --trace trace.json    # spillway report reads "
-    "them\n";
-
-// Of how many steps the trace may tell: far more than kTraceEvents hold.
-constexpr size_t kTraceSteps = 50'000;
+    "them\n"
+    "  spillway train ... --metrics-file /var/lib/node_exporter/spillway.prom    # Prometheus\n";
 
 // What is read before the store is touched.
 struct Inputs {
@@ -79,6 +79,7 @@ absl::StatusOr<Inputs> ReadInputs(const TrainFlags& flags) {
   Inputs inputs;
   const int64_t sequence = flags.trainer.model.sequence;
   SPILLWAY_ASSIGN_OR_RETURN(inputs.config, hf::ReadModelConfig(flags.model));
+  SPILLWAY_RETURN_IF_ERROR(CheckSequence(sequence, inputs.config));
   const int64_t vocab_size = inputs.config.vocab_size;
   SPILLWAY_ASSIGN_OR_RETURN(inputs.train_data,
                             TokenData::Open(flags.data, "train", vocab_size, sequence));
@@ -111,16 +112,12 @@ StoreNeed NeedOf(const TrainFlags& flags, const hf::ModelConfig& config) {
           .is_committed = options.durable};
 }
 
-// The budgets, the disk, the export's place, the log's and the trace's.
+// The budgets, the disk and the export's place.
 absl::Status CheckPlaces(const TrainFlags& flags, const hf::ModelConfig& config,
                          const StoreNeed& need) {
-  if (!flags.save.empty()) SPILLWAY_RETURN_IF_ERROR(trainer::CheckExportFolder(flags.save));
-  if (!flags.log_json.empty()) {
-    // Whether it can be written; it is replaced only once the store is known to be free.
-    SPILLWAY_RETURN_IF_ERROR(trainer::StepLog::CheckWritable(flags.log_json));
-  }
-  if (!flags.trace.empty()) {
-    SPILLWAY_RETURN_IF_ERROR(trainer::StepLog::CheckWritable(flags.trace));
+  if (!flags.save.empty()) {
+    const uint64_t bytes = trainer::ExportedBytes(trainer::ListParameters(config));
+    SPILLWAY_RETURN_IF_ERROR(trainer::CheckExportFolder(flags.save, bytes));
   }
   return CheckRoom(flags.engine, config, flags.trainer.model, need);
 }
@@ -155,26 +152,57 @@ absl::StatusOr<std::optional<TrainState>> LoadState(const Engine& engine, const 
   const auto given = trainer::FixedFlags(flags.trainer, inputs.config, *inputs.train_data,
                                          static_cast<int>(flags.engine.threads));
   const absl::Status same = trainer::CheckSameNumbers(state.fixed, given);
-  if (absl::IsInvalidArgument(same)) return WithExitCode(same, ExitCode::kUsage);
-  SPILLWAY_RETURN_IF_ERROR(same);
+  if (!same.ok()) return WithExitCode(same, ExitCode::kUsage);
   absl::FPrintF(stderr, "note: continuing after step %d\n", state.step);
   return state;
 }
 
-// What is done with the weights once they are trained.
-absl::Status Deliver(Engine* engine, const trainer::Trainer& trainer, const TrainFlags& flags,
-                     const Inputs& inputs, TrainReport* report) {
-  const std::vector<trainer::Parameter>& parameters = trainer.model().parameters();
-  if (flags.hash_weights) {
-    SPILLWAY_ASSIGN_OR_RETURN(report->weights_hash, trainer::HashWeights(engine, parameters));
+// A store for what a run without one has trained and could not export; its name.
+absl::StatusOr<std::string> KeepInStore(const TrainFlags& flags, const hf::ModelConfig& config,
+                                        const StoreNeed& need, trainer::Trainer* trainer) {
+  std::string folder = flags.save;
+  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
+  folder += ".store";
+  const std::atomic<bool> stop{false};
+  EngineFlags kept = flags.engine;
+  kept.store = {folder};
+  kept.store_bytes = kUnlimited;
+  kept.placement = {};
+  kept.calibrate = CalibrateChoice::kOff;
+  kept.timeline_events = 0;
+  const auto smallest = trainer::SmallestBudgets(config, flags.trainer.model, {});
+  kept.device_bytes = smallest.device_bytes;
+  kept.pinned_bytes = 2 * smallest.pinned_bytes;
+  SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
+                            OpenEngine(kept, OpenMode::kCreate, need, stop));
+  SPILLWAY_RETURN_IF_ERROR(trainer->CommitTo(engine.get()));
+  return folder;
+}
+
+// The export's error, with where all that was trained is instead.
+absl::Status WhereItIs(const absl::Status& saved, const TrainFlags& flags,
+                       const hf::ModelConfig& config, const StoreNeed& need,
+                       trainer::Trainer* trainer) {
+  std::string store = absl::StrJoin(flags.engine.store, ",");
+  if (!flags.trainer.durable) {
+    const auto kept = KeepInStore(flags, config, need, trainer);
+    if (!kept.ok()) {
+      return WithExitCode(
+          absl::Status(
+              saved.code(),
+              absl::StrFormat("%s; nor could the result be kept in a store beside it: %s",
+                              std::string(saved.message()), std::string(kept.status().message()))),
+          ExitCode::kFailed);
+    }
+    store = *kept;
   }
-  if (flags.save.empty() || report->run.reason == trainer::EndReason::kInterrupted) {
-    return absl::OkStatus();
-  }
-  const absl::Status saved =
-      trainer::ExportModel(engine, parameters, inputs.config.json, flags.model, flags.save);
-  // A file system that is full, not a budget.
-  return absl::IsResourceExhausted(saved) ? WithExitCode(saved, ExitCode::kFailed) : saved;
+  return WithExitCode(
+      absl::Status(saved.code(),
+                   absl::StrFormat("%s; nothing is lost: the store %s has the trained state. "
+                                   "Export it with: spillway snapshot export %s --save FOLDER "
+                                   "--model %s",
+                                   std::string(saved.message()), store, store, flags.model)),
+      ExitCode::kFailed);
 }
 
 OpenMode ModeOf(const TrainFlags& flags) {
@@ -182,53 +210,74 @@ OpenMode ModeOf(const TrainFlags& flags) {
   return flags.resume ? OpenMode::kOpenOrCreate : OpenMode::kCreate;
 }
 
-absl::StatusOr<TrainReport> Train(const TrainFlags& flags, const Inputs& inputs,
-                                  const StoreNeed& need, const std::atomic<bool>& stop) {
+// What a run came to: its figures, and what became of the weights.
+struct Outcome {
+  TrainReport report;
+  absl::Status saved;
+};
+
+absl::StatusOr<Outcome> Train(const TrainFlags& flags, const Inputs& inputs, const StoreNeed& need,
+                              RunOutputs* outputs, const std::atomic<bool>& stop) {
   SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
                             OpenEngine(flags.engine, ModeOf(flags), need, stop));
   SPILLWAY_ASSIGN_OR_RETURN(const std::optional<TrainState> state,
                             LoadState(*engine, flags, inputs));
-  std::unique_ptr<trainer::StepLog> log;
-  if (!flags.log_json.empty()) {
-    using trainer::StepLog;
-    SPILLWAY_ASSIGN_OR_RETURN(log, flags.resume
-                                       ? StepLog::Continue(flags.log_json, state ? state->step : 0)
-                                       : StepLog::Create(flags.log_json));
-  }
   ThreadPool pool(static_cast<int>(flags.engine.threads));
   SPILLWAY_ASSIGN_OR_RETURN(
       const std::unique_ptr<trainer::Trainer> trainer,
       trainer::Trainer::Create(engine.get(), &pool, inputs.config, flags.trainer,
                                inputs.train_data.get(), inputs.valid_data.get(), inputs.source,
                                state));
+  outputs->Begin(state ? state->step : 0, flags.resume);
 
-  std::deque<trainer::StepRecord> steps;  // for the trace
   bool told_why = false;
   const auto observe = [&](const trainer::StepRecord& record) -> absl::Status {
-    if (!flags.trace.empty()) steps.push_back(record);
-    if (steps.size() > kTraceSteps) steps.pop_front();
     absl::FPrintF(stderr, "%s\n", trainer::ToPeopleLine(record, *flags.steps));
+    if (!record.evaluation_error.empty()) {
+      absl::FPrintF(stderr, "warning: the validation failed, and the run goes on: %s\n",
+                    record.evaluation_error);
+    }
     if (!record.plan.not_planned.empty() && !std::exchange(told_why, true))
       absl::FPrintF(
           stderr, "note: steps like this one are not planned, and tiles come when asked for: %s\n",
           record.plan.not_planned);
-    return log == nullptr ? absl::OkStatus() : log->Write(record);
+    outputs->Take(record, *flags.steps);
+    return absl::OkStatus();
   };
-  TrainReport report;
+  Outcome outcome;
+  TrainReport& report = outcome.report;
   const auto run = trainer->Run(observe, stop, &CatchCommitRequests());
   report.stats = engine->Stats();
-  // Also of a run that failed: its timeline may say why. Its own failure is told first.
-  const absl::Status traced = flags.trace.empty()
-                                  ? absl::OkStatus()
-                                  : trainer::WriteTrace(flags.trace, engine->TakeTimeline(), steps);
-  SPILLWAY_ASSIGN_OR_RETURN(report.run, run);
+  // Also of a run that failed: its timeline may say why.
+  if (outputs->wants_timeline()) outputs->End(engine->TakeTimeline());
+  // While the store is there: how much it has taken tells what is missing.
+  if (!run.ok()) return WithRoomMissing(run.status(), PlaceOf(flags.engine), need);
+  report.run = *run;
+  report.lost_outputs = outputs->lost();
   report.workspace_bytes = trainer->model().workspace_bytes();
   report.num_parameters = trainer->model().num_parameters();
   report.page_bytes = engine->page_bytes();
   report.threads = flags.engine.threads;
-  SPILLWAY_RETURN_IF_ERROR(Deliver(engine.get(), *trainer, flags, inputs, &report));
-  SPILLWAY_RETURN_IF_ERROR(traced);  // once the weights are safe
-  return report;
+  const std::vector<trainer::Parameter>& parameters = trainer->model().parameters();
+  if (flags.hash_weights) {
+    SPILLWAY_ASSIGN_OR_RETURN(report.weights_hash, trainer::HashWeights(engine.get(), parameters));
+  }
+  if (!flags.save.empty() && report.run.reason != trainer::EndReason::kInterrupted) {
+    outcome.saved =
+        trainer::ExportModel(engine.get(), parameters, inputs.config.json, flags.model, flags.save);
+    if (!outcome.saved.ok()) {
+      outcome.saved = WhereItIs(outcome.saved, flags, inputs.config, need, trainer.get());
+    }
+  }
+  return outcome;
+}
+
+std::string DescribeInterrupt(const TrainFlags& flags, const trainer::RunSummary& run) {
+  if (flags.engine.store.empty()) return "interrupted; without --store nothing is kept";
+  if (!flags.trainer.durable) return "interrupted; with --durability none nothing is kept";
+  return run.steps_this_run == 0
+             ? "interrupted before a step was done; add --resume to continue"
+             : "interrupted after a complete step, which is committed; add --resume to continue";
 }
 
 absl::Status RunTrain(TrainFlags flags) {
@@ -238,21 +287,18 @@ absl::Status RunTrain(TrainFlags flags) {
   const StorePlace place = PlaceOf(flags.engine);
   const StoreNeed need = NeedOf(flags, inputs.config);
   SPILLWAY_RETURN_IF_ERROR(CheckPlaces(flags, inputs.config, need));
+  SPILLWAY_ASSIGN_OR_RETURN(RunOutputs outputs, RunOutputs::Open(flags.outputs));
   if (!flags.engine.store.empty()) {
     absl::FPrintF(stderr, "note: %s\n", DescribeStoreCost(place, need));
   }
   if (accumulation) absl::FPrintF(stderr, "note: %s\n", Describe(*accumulation));
   const std::atomic<bool>& stop = CatchInterrupts();
-  absl::StatusOr<TrainReport> report = Train(flags, inputs, need, stop);
-  if (!report.ok()) return WithRoomMissing(report.status(), place, need);
-  report->accumulation = accumulation;
-  absl::PrintF("%s", flags.json ? ToJson(*report).dump() + "\n" : ToText(*report));
-  if (report->run.reason != trainer::EndReason::kInterrupted) return absl::OkStatus();
-  return absl::CancelledError(
-      flags.trainer.durable
-          ? "interrupted after a complete step, which is committed; add --resume to continue"
-      : flags.engine.store.empty() ? "interrupted; without --store nothing is kept"
-                                   : "interrupted; with --durability none nothing is kept");
+  SPILLWAY_ASSIGN_OR_RETURN(Outcome outcome, Train(flags, inputs, need, &outputs, stop));
+  outcome.report.accumulation = accumulation;
+  absl::PrintF("%s", flags.json ? ToJson(outcome.report).dump() + "\n" : ToText(outcome.report));
+  if (!outcome.saved.ok()) return outcome.saved;
+  if (outcome.report.run.reason != trainer::EndReason::kInterrupted) return absl::OkStatus();
+  return absl::CancelledError(DescribeInterrupt(flags, outcome.report.run));
 }
 
 }  // namespace

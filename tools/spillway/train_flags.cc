@@ -143,11 +143,16 @@ void AddOutput(CLI::App* app, TrainFlags* flags) {
   app->add_flag("--resume", flags->resume,
                 "Continue from the store's last commit, or begin if there is none");
   AddText(app, "--save", &flags->save, "Export a Hugging Face folder at the end");
-  AddText(app, "--log-json", &flags->log_json,
+  AddText(app, "--log-json", &flags->outputs.log_json,
           "A JSON line a step into this file; --resume continues it from the commit on, each step "
           "once");
-  AddText(app, "--trace", &flags->trace,
+  AddText(app, "--trace", &flags->outputs.trace,
           "The run's timeline into this file at its end, for ui.perfetto.dev and spillway report");
+  AddText(app, "--metrics-file", &flags->outputs.metrics,
+          "The newest step's figures in Prometheus's text format, replaced whole each step");
+  app->add_flag("--force", flags->outputs.force,
+                "Replace what the three flags above name even if it is something else; never in "
+                "the folder of a store or a model");
   app->add_flag("--hash-weights", flags->hash_weights, "Report a hash of the fp32 master weights");
   app->add_flag("--json", flags->json, "One JSON object on stdout at the end, nothing else there");
 }
@@ -208,7 +213,7 @@ absl::Status FinishTrainFlags(TrainFlags* flags) {
   }
   options.loss_scaler.enabled = !is_fp32;
   options.schedule.total_steps = *flags->steps;
-  if (!flags->trace.empty()) flags->engine.timeline_events = kTraceEvents;
+  if (!flags->outputs.trace.empty()) flags->engine.timeline_events = kTraceEvents;
   options.durable = !flags->engine.store.empty() && flags->durability == Durability::kCommit;
   return absl::OkStatus();
 }

@@ -12,6 +12,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "tools/spillway/engine_flags.h"
+#include "tools/spillway/run_outputs.h"
 #include "tools/trainer/trainer.h"
 
 namespace spillway::command {
@@ -20,11 +21,10 @@ namespace spillway::command {
 enum class Durability : uint8_t { kCommit, kNone };
 
 struct TrainFlags {
-  std::string model;     // folder with config.json and, unless random_init, the weights
-  std::string data;      // folder with train.npy and, if evaluated, valid.npy
-  std::string save;      // folder to export to at the end; empty: none
-  std::string log_json;  // file for a JSON line a step; empty: none
-  std::string trace;     // file for the timeline; empty: none
+  std::string model;  // folder with config.json and, unless random_init, the weights
+  std::string data;   // folder with train.npy and, if evaluated, valid.npy
+  std::string save;   // folder to export to at the end; empty: none
+  RunOutputFlags outputs;
   bool random_init = false;
   bool resume = false;
   bool hash_weights = false;

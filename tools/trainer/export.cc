@@ -10,6 +10,8 @@
 #include "tools/trainer/export.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -46,6 +48,17 @@ absl::Status SystemError(int error, const std::string& operation, const std::str
   return absl::UnavailableError(message);
 }
 
+// Whether an export may have this name.
+absl::Status CheckFree(const std::string& folder) {
+  std::error_code error;
+  const bool is_there = fs::exists(fs::symlink_status(folder, error));
+  if (!is_there) return absl::OkStatus();
+  if (fs::is_directory(folder, error) && fs::is_empty(folder, error) && !error)
+    return absl::OkStatus();
+  return absl::AlreadyExistsError(absl::StrFormat(
+      "%s exists already and nothing is overwritten; remove it or give another name", folder));
+}
+
 // A folder under a name of its own that is removed unless Publish gave it its final one.
 class PartialFolder {
  public:
@@ -75,7 +88,7 @@ class PartialFolder {
     SPILLWAY_HF_RETURN_IF_ERROR(SyncFolder(path_));
     if (std::rename(path_.c_str(), target_.c_str()) != 0) {
       const int error = errno;
-      SPILLWAY_HF_RETURN_IF_ERROR(CheckExportFolder(target_));
+      SPILLWAY_HF_RETURN_IF_ERROR(CheckFree(target_));
       return SystemError(error, "rename to", target_);
     }
     made_ = false;
@@ -141,21 +154,47 @@ std::string WithoutTrailingSlashes(std::string path) {
 
 }  // namespace
 
-absl::Status CheckExportFolder(const std::string& folder) {
+uint64_t ExportedBytes(const std::vector<ParameterShape>& parameters) {
+  uint64_t bytes = 0;
+  for (const ParameterShape& parameter : parameters) {
+    bytes += sizeof(float) * static_cast<uint64_t>(parameter.elements());
+  }
+  return bytes;
+}
+
+absl::Status CheckExportFolder(const std::string& folder, uint64_t weight_bytes) {
+  const std::string target = WithoutTrailingSlashes(folder);
+  SPILLWAY_HF_RETURN_IF_ERROR(CheckFree(target));
+  // The nearest folder that is there has to take the first that is not.
+  fs::path missing = target;
   std::error_code error;
-  const bool is_there = fs::exists(fs::symlink_status(folder, error));
-  if (!is_there) return absl::OkStatus();
-  if (fs::is_directory(folder, error) && fs::is_empty(folder, error) && !error)
-    return absl::OkStatus();
-  return absl::AlreadyExistsError(absl::StrFormat(
-      "%s exists already and nothing is overwritten; remove it or give another name", folder));
+  while (missing.has_parent_path() && missing.parent_path() != missing &&
+         !fs::exists(fs::symlink_status(missing.parent_path(), error))) {
+    missing = missing.parent_path();
+  }
+  const fs::path parent = missing.has_parent_path() ? missing.parent_path() : fs::path(".");
+  const std::string probe = absl::StrFormat("%s.partial-%d", missing.string(), getpid());
+  if (mkdir(probe.c_str(), 0755) != 0) return SystemError(errno, "make the folder", probe);
+  rmdir(probe.c_str());
+  struct statvfs space{};
+  if (statvfs(parent.c_str(), &space) != 0) return absl::OkStatus();
+  const uint64_t available = uint64_t{space.f_bavail} * space.f_frsize;
+  if (available >= weight_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "%s: %s: the weights take %d bytes and %d are free; free %d more, or name a folder elsewhere",
+      folder, std::strerror(ENOSPC), weight_bytes, available, weight_bytes - available));
 }
 
 absl::Status ExportWeights(const std::vector<ParameterShape>& parameters,
                            const WeightStream& weights, const std::string& config_json,
                            const std::string& model_folder, const std::string& folder) {
   const std::string target = WithoutTrailingSlashes(folder);
-  SPILLWAY_HF_RETURN_IF_ERROR(CheckExportFolder(target));
+  SPILLWAY_HF_RETURN_IF_ERROR(CheckExportFolder(target, ExportedBytes(parameters)));
+  std::error_code error;
+  if (!model_folder.empty() && !fs::is_directory(model_folder, error)) {
+    return absl::NotFoundError(absl::StrFormat(
+        "%s is no folder: name the model's, for its tokenizer, or none", model_folder));
+  }
   PartialFolder partial(target);
   SPILLWAY_HF_RETURN_IF_ERROR(partial.Make());
   SPILLWAY_HF_RETURN_IF_ERROR(WriteWeights(parameters, weights, partial.path()));

@@ -7,6 +7,7 @@
 #define SPILLWAY_TOOLS_TRAINER_EXPORT_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
@@ -19,8 +20,13 @@
 
 namespace spillway::trainer {
 
-// AlreadyExists if `folder` is there and not an empty folder. For a check before the training.
-absl::Status CheckExportFolder(const std::string& folder);
+// Whether an export of so many bytes can be written to `folder`, as far as can be told before:
+// AlreadyExists if it is there and not an empty folder; Unavailable if no folder can be made there;
+// ResourceExhausted if its file system has less space free. Leaves nothing behind.
+absl::Status CheckExportFolder(const std::string& folder, uint64_t weight_bytes);
+
+// Bytes of the parameters in fp32.
+uint64_t ExportedBytes(const std::vector<ParameterShape>& parameters);
 
 using ConsumeBytes = std::function<absl::Status(std::span<const std::byte>)>;
 // Hands all fp32 bytes of a parameter to `consume`, in order and in pieces.
@@ -30,7 +36,7 @@ using WeightStream =
 // Writes `folder`, which appears whole under its name or not at all: it is filled as
 // `folder`.partial-<pid>, synced and renamed, and removed again if anything fails. `config_json` is
 // the model's config.json, to which the element type written ("float32") is noted; tokenizer files
-// are copied from `model_folder` where present (empty: none).
+// are copied from `model_folder` where present (empty: none); NotFound if that is no folder.
 absl::Status ExportWeights(const std::vector<ParameterShape>& parameters,
                            const WeightStream& weights, const std::string& config_json,
                            const std::string& model_folder, const std::string& folder);

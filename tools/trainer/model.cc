@@ -113,7 +113,7 @@ class DecoderModel : public Model {
 };
 
 absl::Status DecoderModel::Init(const WeightSource& source) {
-  UseSerialBlas();
+  SPILLWAY_HF_RETURN_IF_ERROR(LoadBlas(context_.pool->num_threads()));
   const hf::ModelConfig& config = context_.config;
   const ModelOptions& options = context_.options;
   SPILLWAY_HF_ASSIGN_OR_RETURN(context_.parameters,

@@ -20,11 +20,13 @@ namespace {
 constexpr uint64_t kChunkTokens = uint64_t{1} << 18;
 constexpr uint64_t kMaxMetaBytes = uint64_t{1} << 20;
 
-// A folder without meta.json is accepted: every id is checked anyway.
-absl::Status CheckMeta(const std::string& folder, int64_t vocab_size) {
+// The vocabulary that the tokens are from. A folder without meta.json is accepted, as one of the
+// model's: every id is checked anyway. A tokenizer's may be smaller than the model's, which is
+// padded.
+absl::StatusOr<int64_t> ReadVocabulary(const std::string& folder, int64_t vocab_size) {
   const std::string path = folder + "/meta.json";
   const absl::StatusOr<std::string> text = hf::ReadTextFile(path, kMaxMetaBytes);
-  if (absl::IsNotFound(text.status())) return absl::OkStatus();
+  if (absl::IsNotFound(text.status())) return vocab_size;
   SPILLWAY_HF_RETURN_IF_ERROR(text.status());
   const nlohmann::json meta = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   const auto it = meta.is_object() ? meta.find("vocab_size") : meta.end();
@@ -32,7 +34,7 @@ absl::Status CheckMeta(const std::string& folder, int64_t vocab_size) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: expected a JSON object with a whole number \"vocab_size\"", path));
   }
-  if (it->get<uint64_t>() <= static_cast<uint64_t>(vocab_size)) return absl::OkStatus();
+  if (it->get<uint64_t>() <= static_cast<uint64_t>(vocab_size)) return it->get<int64_t>();
   return absl::InvalidArgumentError(absl::StrFormat(
       "%s: the tokens are from a vocabulary of %d, but the model's vocab_size is %d; tokenize the "
       "text with the tokenizer of this model",
@@ -46,7 +48,7 @@ absl::StatusOr<std::unique_ptr<TokenData>> TokenData::Open(const std::string& fo
                                                            int64_t vocab_size, int64_t sequence) {
   if (sequence < 1)
     return absl::InvalidArgumentError(absl::StrFormat("a sequence of %d tokens", sequence));
-  SPILLWAY_HF_RETURN_IF_ERROR(CheckMeta(folder, vocab_size));
+  SPILLWAY_HF_ASSIGN_OR_RETURN(const int64_t vocabulary, ReadVocabulary(folder, vocab_size));
   const std::string path = folder + "/" + split + ".npy";
   SPILLWAY_HF_ASSIGN_OR_RETURN(std::unique_ptr<hf::NpyFile> file, hf::NpyFile::Open(path));
   if (file->num_elements() < static_cast<uint64_t>(sequence) + 1) {
@@ -56,7 +58,7 @@ absl::StatusOr<std::unique_ptr<TokenData>> TokenData::Open(const std::string& fo
         path, file->num_elements(), sequence));
   }
   std::unique_ptr<TokenData> data(
-      new TokenData(std::move(file), vocab_size, static_cast<uint64_t>(sequence)));
+      new TokenData(std::move(file), vocabulary, static_cast<uint64_t>(sequence)));
   SPILLWAY_HF_RETURN_IF_ERROR(data->CheckTokens());
   return data;
 }
@@ -83,9 +85,8 @@ absl::Status TokenData::ReadChecked(uint64_t offset, std::span<int32_t> out) con
       std::find_if(out.begin(), out.end(), [&](int32_t id) { return id < 0 || id >= vocab_size_; });
   if (bad == out.end()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
-      "%s: token %d at index %d is outside the model's vocabulary (vocab_size %d); tokenize the "
-      "text with the "
-      "tokenizer of this model",
+      "%s: token %d at index %d is outside the vocabulary (vocab_size %d, of meta.json or the "
+      "model); tokenize the text with the tokenizer of this model",
       file_->path(), *bad, offset + static_cast<uint64_t>(bad - out.begin()), vocab_size_));
 }
 

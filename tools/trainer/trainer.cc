@@ -5,16 +5,23 @@
 #include "tools/trainer/trainer.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <new>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "tools/hf/status_macros.h"
 #include "tools/trainer/evaluation.h"
+#include "tools/trainer/flops.h"
 
 namespace spillway::trainer {
 namespace {
@@ -52,6 +59,25 @@ StepTime Median(std::vector<StepTime> steps) {
   std::nth_element(steps.begin(), middle, steps.end(),
                    [](const StepTime& a, const StepTime& b) { return a.seconds < b.seconds; });
   return *middle;
+}
+
+// The same error with more words.
+absl::Status Add(const absl::Status& error, std::string_view words) {
+  absl::Status longer(error.code(),
+                      absl::StrFormat("%s%s", std::string(error.message()), std::string(words)));
+  error.ForEachPayload(
+      [&](absl::string_view type, const absl::Cord& payload) { longer.SetPayload(type, payload); });
+  return longer;
+}
+
+// What a library throws when there is no memory, as a status.
+absl::Status Guarded(const std::function<absl::Status()>& work) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "%s; use a smaller --seq or --batch, or smaller budgets", std::strerror(ENOMEM)));
+  }
 }
 
 std::string DescribeModel(const hf::ModelConfig& config) {
@@ -121,6 +147,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
     tensors.push_back(parameter.tensors);
   SPILLWAY_HF_ASSIGN_OR_RETURN(trainer->adamw_,
                                AdamW::Create(engine, pool, options.adamw, std::move(tensors)));
+  trainer->step_flops_ = StepFlops(config, options.model);
+  trainer->peak_flops_ = MeasurePeakFlops(pool);
   if (state) {
     trainer->state_ = *state;
     trainer->scaler_.Restore(state->loss_scale);
@@ -136,18 +164,34 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
 absl::StatusOr<RunSummary> Trainer::Run(const Observer& observer, const std::atomic<bool>& stop,
                                         std::atomic<bool>* commit_now) {
   RunSummary summary;
+  absl::Status status = Guarded([&] { return RunSteps(observer, stop, commit_now, &summary); });
+  if (status.ok()) status = Commit();
+  if (!status.ok()) {
+    return committed_step_ < 0 && summary.steps_this_run == 0 ? status : CommitBefore(status);
+  }
+  if (stop.load()) summary.reason = EndReason::kInterrupted;
+  summary.step = state_.step;
+  summary.last_loss = state_.last_loss;
+  return summary;
+}
+
+absl::Status Trainer::RunSteps(const Observer& observer, const std::atomic<bool>& stop,
+                               std::atomic<bool>* commit_now, RunSummary* summary) {
   double seconds = 0;
+  bool has_failed_evaluation = false;
   std::vector<StepTime> planned;
   while (state_.step < options_.schedule.total_steps && !stop.load()) {
-    if (options_.stop_after > 0 && summary.steps_this_run == options_.stop_after) {
-      summary.reason = EndReason::kStoppedAfter;
+    if (options_.stop_after > 0 && summary->steps_this_run == options_.stop_after) {
+      summary->reason = EndReason::kStoppedAfter;
       break;
     }
     SPILLWAY_HF_ASSIGN_OR_RETURN(StepRecord record, RunStep());
-    ++summary.steps_this_run;
-    if (record.skipped) ++summary.skipped_this_run;
+    ++summary->steps_this_run;
+    if (record.skipped) ++summary->skipped_this_run;
     seconds += record.seconds;
-    if (summary.steps_this_run > kUnplannedSteps) {
+    summary->tokens_per_second = static_cast<double>(summary->steps_this_run) *
+                                 static_cast<double>(inputs_.size()) / seconds;
+    if (summary->steps_this_run > kUnplannedSteps) {
       planned.push_back({.seconds = record.seconds,
                          .bound = record.plan.time_bound_seconds,
                          .computing = record.plan.compute_seconds,
@@ -158,8 +202,12 @@ absl::StatusOr<RunSummary> Trainer::Run(const Observer& observer, const std::ato
       const absl::StatusOr<Evaluation> evaluation = Evaluate(
           model_.get(), *valid_data_, options_.model.sequence, options_.evaluate_windows, &stop);
       SPILLWAY_HF_RETURN_IF_ERROR(engine_->EndStep());  // an evaluation is a step of its own
-      if (!evaluation.ok() && !absl::IsCancelled(evaluation.status())) return evaluation.status();
-      if (evaluation.ok()) summary.last_evaluation = record.evaluation = *evaluation;
+      if (evaluation.ok()) {
+        summary->last_evaluation = record.evaluation = *evaluation;
+      } else if (!absl::IsCancelled(evaluation.status()) &&
+                 !std::exchange(has_failed_evaluation, true)) {
+        record.evaluation_error = std::string(evaluation.status().message());
+      }
     }
     SPILLWAY_HF_RETURN_IF_ERROR(observer(record));
     const bool is_asked = commit_now != nullptr && commit_now->exchange(false);
@@ -167,37 +215,44 @@ absl::StatusOr<RunSummary> Trainer::Run(const Observer& observer, const std::ato
       SPILLWAY_HF_RETURN_IF_ERROR(Commit());
     }
   }
-  SPILLWAY_HF_RETURN_IF_ERROR(Commit());
+  summary->median_step = Median(std::move(planned));
+  return absl::OkStatus();
+}
 
-  if (stop.load()) summary.reason = EndReason::kInterrupted;
-  summary.step = state_.step;
-  summary.last_loss = state_.last_loss;
-  const auto step_tokens = static_cast<int64_t>(inputs_.size());
-  summary.median_step = Median(std::move(planned));
-  if (seconds > 0) {
-    summary.tokens_per_second = static_cast<double>(summary.steps_this_run * step_tokens) / seconds;
+// After an error: what is done before it, if that is whole.
+absl::Status Trainer::CommitBefore(const absl::Status& error) {
+  if (!options_.durable) return error;
+  if (committed_step_ == state_.step) return Add(error, "; the last commit stands");
+  if (is_updating_) {
+    return Add(error, absl::StrFormat("; the update of step %d was under way, so the last commit "
+                                      "stands",
+                                      state_.step + 1));
   }
-  return summary;
+  if (const absl::Status commit = Commit(); !commit.ok()) {
+    return Add(error,
+               "; the steps since the last commit could not be committed either, and it "
+               "stands");
+  }
+  return Add(error, absl::StrFormat("; the %d steps before are committed, and --resume continues "
+                                    "from there",
+                                    state_.step));
 }
 
 absl::StatusOr<StepRecord> Trainer::RunStep() {
   const int64_t begin_ns = NowNs();
   const EngineStats before = engine_->Stats();
+  const uint64_t position = state_.data_position;
+  const LossScalerState scale = scaler_.state();
   StepRecord record;
-  record.learning_rate = options_.schedule.At(state_.step);
-  record.loss_scale = scaler_.scale();
-
-  SPILLWAY_HF_RETURN_IF_ERROR(ReadStep());
-  const double gradient_scale =
-      static_cast<double>(scaler_.scale()) / static_cast<double>(options_.model.accumulate);
-  SPILLWAY_HF_ASSIGN_OR_RETURN(record.loss, model_->Train({.inputs = inputs_,
-                                                           .targets = targets_,
-                                                           .gradient_scale = gradient_scale,
-                                                           .next = adamw_->uses()}));
-  SPILLWAY_HF_RETURN_IF_ERROR(Update(model_->gradients(), &record));
-  SPILLWAY_HF_RETURN_IF_ERROR(engine_->EndStep());
+  const absl::Status status = Guarded([&] { return Compute(&record); });
+  if (!status.ok()) {  // as before the step, unless its update was under way
+    state_.data_position = position;
+    scaler_.Restore(scale);
+    return status;
+  }
   ++state_.step;
   state_.last_loss = record.loss;
+  SPILLWAY_HF_RETURN_IF_ERROR(engine_->EndStep());
 
   const EngineStats after = engine_->Stats();
   record.step = state_.step;
@@ -209,7 +264,21 @@ absl::StatusOr<StepRecord> Trainer::RunStep() {
   record.pinned = after.pinned - before.pinned;
   record.plan = after.plan;
   record.stall_seconds = after.stall_seconds - before.stall_seconds;
+  record.flop_utilisation = step_flops_ / record.seconds / peak_flops_;
   return record;
+}
+
+absl::Status Trainer::Compute(StepRecord* record) {
+  record->learning_rate = options_.schedule.At(state_.step);
+  record->loss_scale = scaler_.scale();
+  SPILLWAY_HF_RETURN_IF_ERROR(ReadStep());
+  const double gradient_scale =
+      static_cast<double>(scaler_.scale()) / static_cast<double>(options_.model.accumulate);
+  SPILLWAY_HF_ASSIGN_OR_RETURN(record->loss, model_->Train({.inputs = inputs_,
+                                                            .targets = targets_,
+                                                            .gradient_scale = gradient_scale,
+                                                            .next = adamw_->uses()}));
+  return Update(model_->gradients(), record);
 }
 
 // Unscales and clips in one factor and updates, or skips the update after an overflow.
@@ -219,9 +288,8 @@ absl::Status Trainer::Update(const GradientSummary& summary, StepRecord* record)
                                      : std::numeric_limits<double>::infinity();
   if (!summary.finite && !scaler_.enabled()) {
     return absl::OutOfRangeError(
-        absl::StrFormat("step %d: the gradient is not finite (loss %g); nothing was updated and "
-                        "the last commit stands. Lower --lr "
-                        "or --clip",
+        absl::StrFormat("step %d: the gradient is not finite (loss %g) and nothing was updated: "
+                        "lower --lr or --clip",
                         state_.step + 1, record->loss));
   }
   record->skipped = !summary.finite;
@@ -229,11 +297,10 @@ absl::Status Trainer::Update(const GradientSummary& summary, StepRecord* record)
   if (record->skipped) {
     engine_->ClearPrefetch();
     if (scaler_.scale() >= kSmallestLossScale) return absl::OkStatus();
-    return absl::OutOfRangeError(
-        absl::StrFormat("step %d: the gradient overflows at every loss scale down to %g (loss %g); "
-                        "the last commit stands. The "
-                        "model overflows fp16: train with --precision fp32",
-                        state_.step + 1, scale, record->loss));
+    return absl::OutOfRangeError(absl::StrFormat(
+        "step %d: the gradient overflows at every loss scale down to %g (loss %g). The "
+        "model overflows fp16: train with --precision fp32",
+        state_.step + 1, scale, record->loss));
   }
   double clip = 1.0;
   if (options_.clip_norm > 0)
@@ -241,7 +308,9 @@ absl::Status Trainer::Update(const GradientSummary& summary, StepRecord* record)
   const AdamWStep step = {.step = state_.applied_updates + 1,
                           .learning_rate = record->learning_rate,
                           .gradient_scale = clip / scale};
+  is_updating_ = true;
   SPILLWAY_HF_RETURN_IF_ERROR(adamw_->Step(step));
+  is_updating_ = false;
   ++state_.applied_updates;
   return absl::OkStatus();
 }
@@ -256,6 +325,27 @@ absl::Status Trainer::ReadStep() {
                                                   targets.subspan(offset, sequence)));
   }
   return absl::OkStatus();
+}
+
+absl::Status Trainer::CommitTo(Engine* other) {
+  for (const Parameter& parameter : model_->parameters()) {
+    const AdamWTensors& of = parameter.tensors;
+    std::vector<TensorId> tensors = {of.weight, of.moment1, of.moment2};
+    if (of.master != of.weight) tensors.push_back(of.master);
+    for (const TensorId tensor : tensors) {
+      const TensorSpec& spec = engine_->Spec(tensor);
+      const auto read = [this, tensor, tile_bytes = spec.tile_bytes(0)](
+                            uint64_t offset_bytes, std::span<std::byte> out) -> absl::Status {
+        const TileRef tile = {tensor, offset_bytes / tile_bytes};
+        SPILLWAY_HF_ASSIGN_OR_RETURN(const Lease lease, engine_->AcquireHost(tile, Access::kRead));
+        std::memcpy(out.data(), lease.data() + offset_bytes % tile_bytes, out.size());
+        return absl::OkStatus();
+      };
+      SPILLWAY_HF_RETURN_IF_ERROR(other->Register(spec, read).status());
+    }
+  }
+  state_.loss_scale = scaler_.state();
+  return other->Commit(SerializeTrainState(state_));
 }
 
 absl::Status Trainer::Commit() {

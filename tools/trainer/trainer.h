@@ -89,9 +89,15 @@ class Trainer {
 
   // Trains until the schedule's end, `stop_after`, or until `stop` is true at the end of a step;
   // then commits if there is anything to commit. Where `commit_now` is true at the end of a step,
-  // it is made false and there is a commit. After an error the last commit stands.
+  // it is made false and there is a commit. An evaluation that fails ends nothing: its step's
+  // record says why. Any other error ends the run, after a commit of the steps before it where that
+  // can be made; its message says which commit stands.
   absl::StatusOr<RunSummary> Run(const Observer& observer, const std::atomic<bool>& stop,
                                  std::atomic<bool>* commit_now = nullptr);
+
+  // Writes all that a commit holds as the first commit of another engine, which has a store and no
+  // tensors yet.
+  absl::Status CommitTo(Engine* other);
 
   const Model& model() const { return *model_; }
 
@@ -99,7 +105,11 @@ class Trainer {
   Trainer(Engine* engine, const TrainerOptions& options, const TokenData* train_data,
           const TokenData* valid_data);
 
+  absl::Status RunSteps(const Observer& observer, const std::atomic<bool>& stop,
+                        std::atomic<bool>* commit_now, RunSummary* summary);
   absl::StatusOr<StepRecord> RunStep();
+  absl::Status Compute(StepRecord* record);
+  absl::Status CommitBefore(const absl::Status& error);
   absl::Status Update(const GradientSummary& summary, StepRecord* record);
   absl::Status ReadStep();
   absl::Status Commit();
@@ -113,7 +123,10 @@ class Trainer {
   std::unique_ptr<AdamW> adamw_;
   LossScaler scaler_;
   TrainState state_;
+  double peak_flops_ = 0;  // operations a second
+  double step_flops_ = 0;
   int64_t committed_step_ = -1;  // -1: never
+  bool is_updating_ = false;     // weights and moments are between two steps
   std::vector<int32_t> inputs_;  // [accumulate × micro_batch × sequence]
   std::vector<int32_t> targets_;
 };

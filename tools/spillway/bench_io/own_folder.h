@@ -18,10 +18,15 @@
 
 namespace spillway::bench_io {
 
+// Removes what benches left in `parent` that were killed: folders named as ours whose scratch store
+// nobody has open.
+void RemoveLeftovers(const std::string& parent);
+
 // A folder of our own in a folder of the user's; what is left in it goes with it.
 class OwnFolder {
  public:
   static absl::StatusOr<OwnFolder> Make(const std::string& parent) {
+    RemoveLeftovers(parent);
     std::string path = absl::StrCat(parent, "/spillway-bench-XXXXXX");
     if (::mkdtemp(path.data()) == nullptr) {
       return base::ErrnoToStatus(errno, absl::StrCat("making a folder in ", parent));

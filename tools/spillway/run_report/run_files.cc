@@ -28,6 +28,21 @@ std::string VersionOf(const Json& json) {
   return json.is_object() && json.contains("v") ? json["v"].dump() : "none";
 }
 
+// The deepest that either file nests is 4. What is deeper is not ours, and reading it would take a
+// stack that grows with it.
+constexpr int kMostDepth = 16;
+
+// One value; discarded if it is no JSON or nests too deep.
+Json ParseShallow(const std::string& text) {
+  bool is_deep = false;
+  const auto look = [&](int depth, Json::parse_event_t, Json&) {
+    is_deep = is_deep || depth > kMostDepth;
+    return !is_deep;
+  };
+  Json parsed = Json::parse(text, look, /*allow_exceptions=*/false);
+  return is_deep ? Json(Json::value_t::discarded) : parsed;
+}
+
 // --- The step log ---
 
 bool IsNumberOrNull(const Json& json) { return json.is_number() || json.is_null(); }
@@ -58,7 +73,7 @@ absl::Status ReadLog(std::istream& in, const std::string& path, RunFiles* files)
   for (int64_t number = 1; std::getline(in, text); ++number) {
     const bool torn = in.eof();  // no line break: a run that was killed while it wrote
     if (text.empty()) continue;
-    Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    Json line = ParseShallow(text);
     if (line.is_discarded() && torn) {
       files->notes.push_back(absl::StrCat("the last line of ", path, " was torn and is left out"));
       break;
@@ -148,7 +163,10 @@ absl::StatusOr<RunTrace> ReadTrace(std::istream& in, const std::string& path) {
   TraceReader reader;
   bool in_events = false;
   // Events are taken as they are read and kept nowhere else.
+  bool is_deep = false;
   const Json::parser_callback_t take = [&](int depth, Json::parse_event_t what, Json& parsed) {
+    is_deep = is_deep || depth > kMostDepth;
+    if (is_deep) return false;
     if (depth == 1 && what == Json::parse_event_t::key) in_events = parsed == "traceEvents";
     if (depth != 2 || what != Json::parse_event_t::object_end || !in_events) return true;
     reader.Event(parsed);
@@ -156,6 +174,7 @@ absl::StatusOr<RunTrace> ReadTrace(std::istream& in, const std::string& path) {
   };
   try {
     const Json root = Json::parse(in, take);
+    if (is_deep) return Bad(path, absl::StrCat("nests more than ", kMostDepth, " deep; ", kKnown));
     if (!root.is_object() || !root.contains("traceEvents")) {
       return Bad(path, absl::StrCat("is neither a step log nor a trace; ", kKnown));
     }
@@ -184,7 +203,7 @@ bool LooksLikeLog(std::istream& in) {
   in.clear();
   in.seekg(0);
   constexpr std::string_view kBegin = "{\"v\":";
-  const Json line = Json::parse(first, nullptr, /*allow_exceptions=*/false);
+  const Json line = ParseShallow(first);
   return first.starts_with(kBegin) || (line.is_object() && line.contains("step"));
 }
 
@@ -201,15 +220,19 @@ absl::StatusOr<RunFiles> ReadRunFiles(const std::vector<std::string>& paths) {
                       : absl::NotFoundError(
                             absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
     }
-    if (LooksLikeLog(in)) {
-      if (!files.log.empty()) return Bad(path, "is a second step log; give one of each");
-      SPILLWAY_RETURN_IF_ERROR(ReadLog(in, path, &files));
-      continue;
-    }
-    if (files.trace) return Bad(path, "is a second trace; give one of each");
-    SPILLWAY_ASSIGN_OR_RETURN(files.trace, ReadTrace(in, path));
+    SPILLWAY_RETURN_IF_ERROR(ReadRunFile(in, path, &files));
   }
   return files;
+}
+
+absl::Status ReadRunFile(std::istream& in, const std::string& path, RunFiles* files) {
+  if (LooksLikeLog(in)) {
+    if (!files->log.empty()) return Bad(path, "is a second step log; give one of each");
+    return ReadLog(in, path, files);
+  }
+  if (files->trace) return Bad(path, "is a second trace; give one of each");
+  SPILLWAY_ASSIGN_OR_RETURN(files->trace, ReadTrace(in, path));
+  return absl::OkStatus();
 }
 
 }  // namespace spillway::run_report

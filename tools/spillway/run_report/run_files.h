@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <istream>
 #include <optional>
 #include <string>
 #include <vector>
@@ -76,6 +77,8 @@ struct RunFiles {
 // Each path is a step log or a trace, told apart by content; at most one of each. An error names
 // the file, the place in it, and what to do. NotFound, or InvalidArgument for content.
 absl::StatusOr<RunFiles> ReadRunFiles(const std::vector<std::string>& paths);
+// One of them, from a stream that can seek.
+absl::Status ReadRunFile(std::istream& in, const std::string& path, RunFiles* files);
 
 }  // namespace spillway::run_report
 

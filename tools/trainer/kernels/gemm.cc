@@ -3,10 +3,17 @@
 #include "tools/trainer/kernels/gemm.h"
 
 #include <cblas.h>
+#include <dlfcn.h>
+#include <sys/mman.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
+#include <vector>
+
+#include "absl/strings/str_format.h"
 
 namespace spillway::trainer {
 namespace {
@@ -46,6 +53,58 @@ int64_t PartStart(int64_t n, int64_t parts, int64_t index) {
   return std::min(n, grains * index / parts * kGrain);
 }
 
+constexpr const char* kLibrary = "libopenblas.so.0";
+// OpenBLAS packs into a buffer for each thread: 128 MiB of addresses on x86-64, of which it touches
+// what it needs. The library itself has 40 MiB.
+constexpr size_t kBufferBytes = size_t{128} << 20;
+constexpr size_t kLibraryBytes = size_t{64} << 20;
+
+decltype(&cblas_sgemm) sgemm = nullptr;  // LoadBlas
+
+// Whether the process may have so much memory (ulimit -v, ulimit -d).
+bool MayHave(size_t bytes) {
+  void* const got = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (got == MAP_FAILED) return false;
+  munmap(got, bytes);
+  return true;
+}
+
+template <typename Function>
+bool Find(void* library, const char* name, Function* function) {
+  *function = reinterpret_cast<Function>(dlsym(library, name));
+  return *function != nullptr;
+}
+
+absl::Status Load(int num_threads) {
+  const size_t bytes = kLibraryBytes + kBufferBytes * static_cast<size_t>(num_threads);
+  if (!MayHave(bytes)) {
+    return absl::UnimplementedError(absl::StrFormat(
+        "OpenBLAS needs %d MiB of addresses for %d threads, and this process may not have them: "
+        "raise its limits ('ulimit -v', 'ulimit -d') or use fewer --threads",
+        bytes >> 20, num_threads));
+  }
+  // Read as the library is loaded: without it, it starts a thread for each core.
+  setenv("OPENBLAS_NUM_THREADS", "1", /*overwrite=*/1);
+  void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  void* (*allocate)(int) = nullptr;
+  void (*release)(void*) = nullptr;
+  if (library == nullptr || !Find(library, "cblas_sgemm", &sgemm)) {
+    return absl::UnimplementedError(
+        absl::StrFormat("cannot load OpenBLAS: %s; install it (Debian: libopenblas0)", dlerror()));
+  }
+  // Buffers stay once they were taken. Where a build of OpenBLAS does not export these two
+  // functions, it takes its buffers with the first products.
+  if (!Find(library, "blas_memory_alloc", &allocate) ||
+      !Find(library, "blas_memory_free", &release)) {
+    return absl::OkStatus();
+  }
+  std::vector<void*> buffers(static_cast<size_t>(num_threads));
+  for (void*& buffer : buffers) buffer = allocate(0);
+  for (void* const buffer : buffers) release(buffer);
+  return absl::OkStatus();
+}
+
 const float* SkipRows(const MatrixView& a, int64_t rows) {
   return a.data + (a.transposed ? rows : rows * a.stride);
 }
@@ -56,13 +115,18 @@ const float* SkipColumns(const MatrixView& b, int64_t columns) {
 
 }  // namespace
 
+absl::Status LoadBlas(int num_threads) {
+  static const auto* const loaded = new absl::Status(Load(num_threads));
+  return *loaded;
+}
+
 void Multiply(const ProductShape& shape, const MatrixView& a, const MatrixView& b, Into into,
               float* c, int64_t c_stride) {
-  cblas_sgemm(CblasRowMajor, a.transposed ? CblasTrans : CblasNoTrans,
-              b.transposed ? CblasTrans : CblasNoTrans, static_cast<int>(shape.rows),
-              static_cast<int>(shape.columns), static_cast<int>(shape.inner), 1.0f, a.data,
-              static_cast<int>(a.stride), b.data, static_cast<int>(b.stride),
-              into == Into::kAdd ? 1.0f : 0.0f, c, static_cast<int>(c_stride));
+  sgemm(CblasRowMajor, a.transposed ? CblasTrans : CblasNoTrans,
+        b.transposed ? CblasTrans : CblasNoTrans, static_cast<int>(shape.rows),
+        static_cast<int>(shape.columns), static_cast<int>(shape.inner), 1.0f, a.data,
+        static_cast<int>(a.stride), b.data, static_cast<int>(b.stride),
+        into == Into::kAdd ? 1.0f : 0.0f, c, static_cast<int>(c_stride));
 }
 
 void ParallelMultiply(ThreadPool* pool, const ProductShape& shape, const MatrixView& a,
@@ -79,7 +143,5 @@ void ParallelMultiply(ThreadPool* pool, const ProductShape& shape, const MatrixV
              c_stride);
   });
 }
-
-void UseSerialBlas() { openblas_set_num_threads(1); }
 
 }  // namespace spillway::trainer

@@ -4,7 +4,6 @@
 
 #include "tools/trainer/metrics/step_log.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -82,6 +81,7 @@ std::string ToJsonLine(const StepRecord& record) {
        {{"nvme", record.nvme.written_bytes}, {"pinned", record.pinned.written_bytes}}},
       {"stall_s", record.stall_seconds},
   };
+  if (record.flop_utilisation > 0) json["mfu"] = record.flop_utilisation;
   if (record.plan.plans > 0) {
     const PlanStats& plan = record.plan;
     json["plan_steps"] = plan.steps;
@@ -117,6 +117,10 @@ std::string ToPeopleLine(const StepRecord& record, int64_t total_steps) {
                         record.tokens_per_second, Rate(record.nvme.read_bytes, record.seconds),
                         Rate(record.nvme.written_bytes, record.seconds));
   absl::StrAppendFormat(&line, "  stall %.2f of %.2f s", record.stall_seconds, record.seconds);
+  if (record.flop_utilisation > 0) {
+    absl::StrAppendFormat(&line, "  mfu %.0f%%", 100 * record.flop_utilisation);
+  }
+  if (!record.evaluation_error.empty()) absl::StrAppend(&line, "  | the validation failed");
   if (record.evaluation) {
     absl::StrAppendFormat(&line, "  | validation loss %.4f over %d windows",
                           record.evaluation->loss, record.evaluation->windows);
@@ -124,57 +128,40 @@ std::string ToPeopleLine(const StepRecord& record, int64_t total_steps) {
   return line;
 }
 
-absl::StatusOr<std::unique_ptr<StepLog>> StepLog::Open(const std::string& path, int flags) {
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_APPEND | flags, 0644);
-  if (fd < 0) return FileError(errno, "open", path);
-  return std::unique_ptr<StepLog>(new StepLog(path, fd));
+absl::StatusOr<StepLog> StepLog::Begin(OutputFile file) {
+  if (absl::Status status = file.Cut(0); !status.ok()) return status;
+  return StepLog(std::move(file));
 }
 
-absl::Status StepLog::CheckWritable(const std::string& path) { return Open(path, 0).status(); }
-
-absl::StatusOr<std::unique_ptr<StepLog>> StepLog::Create(const std::string& path) {
-  return Open(path, O_TRUNC);
-}
-
-absl::StatusOr<std::unique_ptr<StepLog>> StepLog::Continue(const std::string& path, int64_t step) {
-  absl::StatusOr<std::unique_ptr<StepLog>> log = Open(path, 0);
-  if (!log.ok()) return log;
-  if (absl::Status status = (*log)->CutAfter(step); !status.ok()) return status;
+absl::StatusOr<StepLog> StepLog::Continue(OutputFile file, int64_t step) {
+  StepLog log(std::move(file));
+  if (absl::Status status = log.CutAfter(step); !status.ok()) return status;
   return log;
 }
 
 // From the last line backwards, so that a long log costs no more than what is cut from it.
 absl::Status StepLog::CutAfter(int64_t step) {
+  const std::string& path = file_.path();
   struct stat info{};
-  if (fstat(fd_, &info) != 0) return FileError(errno, "stat", path_);
-  if (!S_ISREG(info.st_mode)) return absl::OkStatus();  // a pipe or a terminal keeps what it has
+  if (fstat(file_.fd(), &info) != 0) return FileError(errno, "stat", path);
+  if (!file_.is_regular()) return absl::OkStatus();  // a pipe or a terminal keeps what it has
   off_t end = info.st_size;
   while (end > 0) {
-    const absl::StatusOr<std::string> line = LastLine(fd_, end, path_);
+    const absl::StatusOr<std::string> line = LastLine(file_.fd(), end, path);
     if (!line.ok()) return line.status();
     if (!TellsOfLaterStep(*line, step)) {
-      if (end < info.st_size && ftruncate(fd_, end) != 0) return FileError(errno, "cut", path_);
-      return line->ends_with('\n') ? absl::OkStatus() : WriteAll("\n");
+      if (end < info.st_size) {
+        if (absl::Status status = file_.Cut(end); !status.ok()) return status;
+      }
+      return line->ends_with('\n') ? absl::OkStatus() : file_.Append("\n");
     }
     end -= static_cast<off_t>(line->size());
   }
-  return ftruncate(fd_, 0) == 0 ? absl::OkStatus() : FileError(errno, "cut", path_);
+  return file_.Cut(0);
 }
-
-StepLog::~StepLog() { close(fd_); }
 
 absl::Status StepLog::Write(const StepRecord& record) {
-  return WriteAll(absl::StrCat(ToJsonLine(record), "\n"));
-}
-
-absl::Status StepLog::WriteAll(std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = write(fd_, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return FileError(errno, "write", path_);
-    text.remove_prefix(static_cast<size_t>(written));
-  }
-  return absl::OkStatus();
+  return file_.Append(absl::StrCat(ToJsonLine(record), "\n"));
 }
 
 }  // namespace spillway::trainer

@@ -6,13 +6,14 @@
 #define SPILLWAY_TOOLS_TRAINER_METRICS_STEP_LOG_H_
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "spillway/stats.h"
+#include "tools/trainer/metrics/output_file.h"
 
 namespace spillway::trainer {
 
@@ -40,51 +41,47 @@ struct StepRecord {
   Traffic nvme;
   Traffic pinned;
   double stall_seconds = 0;
-  PlanStats plan;  // as the engine had it after the step
+  double flop_utilisation = 0;  // see flops.h; 0: the peak is not known
+  PlanStats plan;               // as the engine had it after the step
   std::optional<Evaluation> evaluation;
+  std::string evaluation_error;  // of the run's first evaluation that failed
 };
 
 // {"v":1,"step":…,"loss":…,"grad_norm":…,"lr":…,"loss_scale":…,"skipped":…,"tokens_per_s":…,"seconds":…,
-// "read_bytes":{"nvme":…,"pinned":…},"written_bytes":{…},"stall_s":…}, a plan adding
-// "plan_steps" (that followed it so far), "plan_moved_bytes" (of the last of these; "read_bytes"
-// count a transfer in the step in which it ends, which may be the next), "planned_bytes",
-// "bytes_bound", "nvme_bytes_bound", "time_bound_s", "compute_alone_s" and "transfers_alone_s" (see
-// PlanStats), with the step's seconds over the bound, "time_ratio", and over the larger of the last
-// two, "alone_ratio"; an evaluation "eval_loss", "eval_windows" and "eval_seconds". Every float
-// reads back as the same bits; one that is not finite is null.
+// "read_bytes":{"nvme":…,"pinned":…},"written_bytes":{…},"stall_s":…}, a peak that is known adding
+// "mfu", a plan "plan_steps" (that followed it so far), "plan_moved_bytes" (of the last of these;
+// "read_bytes" count a transfer in the step in which it ends, which may be the next),
+// "planned_bytes", "bytes_bound", "nvme_bytes_bound", "time_bound_s", "compute_alone_s" and
+// "transfers_alone_s" (see PlanStats), with the step's seconds over the bound, "time_ratio", and
+// over the larger of the last two, "alone_ratio"; an evaluation "eval_loss", "eval_windows" and
+// "eval_seconds". Every float reads back as the same bits; one that is not finite is null.
 std::string ToJsonLine(const StepRecord& record);
 
 // "step 12/400  loss 3.1416  norm 0.512  lr 1.0e-04  scale 65536  512 tok/s  nvme 1.20 GB/s read,
 // …". `total_steps` is the run's.
 std::string ToPeopleLine(const StepRecord& record, int64_t total_steps);
 
-// The JSON lines of a run in a file. Each line reaches the file whole before Write returns; it is
-// not synced, so a loss of power, unlike a kill, may take lines of steps that a commit has.
-// Thread-compatible.
+// The JSON lines of a run in a file. Each line reaches the file whole before Write returns, or not
+// at all; it is not synced, so a loss of power, unlike a kill, may take lines of steps that a
+// commit has. Thread-compatible.
 class StepLog {
  public:
-  // Unavailable if the file cannot be written. Makes it if it is not there; changes nothing.
-  static absl::Status CheckWritable(const std::string& path);
-  // A log of its own: replaces the file. Unavailable if it cannot be written.
-  static absl::StatusOr<std::unique_ptr<StepLog>> Create(const std::string& path);
+  static constexpr OutputFile::Kind kKind = {"a step log", "{\"v\":1,\"step\":", ""};
+
+  // A log of its own: empties the file. Unavailable if it cannot be written.
+  static absl::StatusOr<StepLog> Begin(OutputFile file);
   // The log of a run that continues after `step`. Lines at the file's end that tell of later steps,
   // which will be done again, and one that was torn, are cut off; whatever else is there stays, and
   // what follows begins on a line of its own.
-  static absl::StatusOr<std::unique_ptr<StepLog>> Continue(const std::string& path, int64_t step);
-  ~StepLog();
-  StepLog(const StepLog&) = delete;
-  StepLog& operator=(const StepLog&) = delete;
+  static absl::StatusOr<StepLog> Continue(OutputFile file, int64_t step);
 
   absl::Status Write(const StepRecord& record);
 
  private:
-  StepLog(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
-  static absl::StatusOr<std::unique_ptr<StepLog>> Open(const std::string& path, int flags);
+  explicit StepLog(OutputFile file) : file_(std::move(file)) {}
   absl::Status CutAfter(int64_t step);
-  absl::Status WriteAll(std::string_view text);
 
-  std::string path_;
-  int fd_;
+  OutputFile file_;
 };
 
 }  // namespace spillway::trainer

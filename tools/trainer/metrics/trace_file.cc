@@ -4,6 +4,8 @@
 
 #include "tools/trainer/metrics/trace_file.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -201,14 +203,15 @@ class TraceWriter {
 
 }  // namespace
 
-absl::Status WriteTrace(const std::string& path, const Timeline& timeline,
+absl::Status WriteTrace(OutputFile output, const Timeline& timeline,
                         const std::deque<StepRecord>& steps) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "we"),
-                                                             std::fclose);
+  SPILLWAY_HF_RETURN_IF_ERROR(output.Cut(0));
   const auto failure = [&](const char* operation) {
     return absl::UnavailableError(
-        absl::StrFormat("%s trace %s: %s", operation, path, std::strerror(errno)));
+        absl::StrFormat("%s %s: %s", operation, output.path(), std::strerror(errno)));
   };
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(fdopen(dup(output.fd()), "a"),
+                                                             std::fclose);
   if (file == nullptr) return failure("open");
 
   // By their begin, which is what lanes are given by.
@@ -229,7 +232,7 @@ absl::Status WriteTrace(const std::string& path, const Timeline& timeline,
   }
   for (const TimelineEvent* event : events) writer.Write(*event);
   writer.End();
-  if (std::ferror(file.get()) != 0 || std::fflush(file.get()) != 0) return failure("write");
+  if (std::fflush(file.get()) != 0 || std::ferror(file.get()) != 0) return failure("write");
   return absl::OkStatus();
 }
 

@@ -18,17 +18,20 @@
 #define SPILLWAY_TOOLS_TRAINER_METRICS_TRACE_FILE_H_
 
 #include <deque>
-#include <string>
 
 #include "absl/status/status.h"
 #include "spillway/timeline.h"
+#include "tools/trainer/metrics/output_file.h"
 #include "tools/trainer/metrics/step_log.h"
 
 namespace spillway::trainer {
 
-// Replaces the file. `steps` in order; of those that the timeline has forgotten in part, nothing is
-// written. Unavailable if it cannot be written.
-absl::Status WriteTrace(const std::string& path, const Timeline& timeline,
+inline constexpr OutputFile::Kind kTraceKind = {
+    "a trace of spillway", R"({"displayTimeUnit":"ms","otherData":{"format":"spillway trace")", ""};
+
+// Replaces what is in the file. `steps` in order; of those that the timeline has forgotten in part,
+// nothing is written. Unavailable if it cannot be written.
+absl::Status WriteTrace(OutputFile file, const Timeline& timeline,
                         const std::deque<StepRecord>& steps);
 
 }  // namespace spillway::trainer

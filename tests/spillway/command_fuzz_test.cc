@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The corpus of the report's reader and of the flags' parser, and mutations of it, through the
+// fuzzers' own targets: nothing crashes, and files that are whole are accepted.
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/exhaustive.h"
+#include "tests/seed.h"
+#include "tests/spillway/fuzz/command_fuzz_targets.h"
+#include "tests/temp_folder.h"
+
+namespace spillway::test {
+namespace {
+
+struct Input {
+  std::string name;
+  std::string bytes;
+};
+
+std::vector<Input> ReadCorpus(const std::string& kind) {
+  std::vector<Input> inputs;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string(SPILLWAY_COMMAND_CORPUS "/") + kind)) {
+    inputs.push_back({entry.path().filename().string(), ReadFile(entry.path().string())});
+  }
+  EXPECT_FALSE(inputs.empty());
+  return inputs;
+}
+
+// Bytes that are changed, doubled, left out, or of another input.
+std::string Mutate(const std::vector<Input>& inputs, std::mt19937_64& random) {
+  std::string bytes = inputs[random() % inputs.size()].bytes;
+  for (uint64_t changes = 1 + random() % 4; changes > 0 && !bytes.empty(); --changes) {
+    const size_t at = random() % bytes.size();
+    const size_t size = 1 + random() % 16;
+    switch (random() % 4) {
+      case 0: bytes[at] = static_cast<char>(random()); break;
+      case 1: bytes.insert(at, bytes.substr(at, size)); break;
+      case 2: bytes.erase(at, size); break;
+      default: {
+        const std::string& other = inputs[random() % inputs.size()].bytes;
+        if (!other.empty()) bytes.replace(at, size, other.substr(random() % other.size(), size));
+      }
+    }
+  }
+  return bytes;
+}
+
+void TryAll(const std::string& kind, bool (*target)(std::string_view)) {
+  const std::vector<Input> inputs = ReadCorpus(kind);
+  for (const Input& input : inputs) {
+    EXPECT_EQ(target(input.bytes), input.name.starts_with("good")) << input.name;
+  }
+  std::mt19937_64 random(Seed());
+  for (unsigned i = 0; i < 600 / kSampleShare; ++i) (void)target(Mutate(inputs, random));
+}
+
+TEST(CommandFuzz, TheReportsReader) { TryAll("report", FuzzReport); }
+
+TEST(CommandFuzz, TheFlagsParser) {
+  testing::internal::CaptureStdout();  // help
+  testing::internal::CaptureStderr();
+  TryAll("flags", FuzzFlags);
+  testing::internal::GetCapturedStderr();
+  testing::internal::GetCapturedStdout();
+}
+
+}  // namespace
+}  // namespace spillway::test

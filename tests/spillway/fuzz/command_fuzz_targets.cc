@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tests/spillway/fuzz/command_fuzz_targets.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "tools/spillway/command_line.h"
+#include "tools/spillway/commands.h"
+#include "tools/spillway/run_report/page.h"
+#include "tools/spillway/run_report/page_data.h"
+#include "tools/spillway/run_report/run_files.h"
+
+namespace spillway::test {
+
+bool FuzzReport(std::string_view bytes) {
+  std::istringstream in{std::string(bytes)};
+  run_report::RunFiles files;
+  if (!run_report::ReadRunFile(in, "fuzz", &files).ok()) return false;
+  return !run_report::ToHtml(run_report::PageData(files)).empty();
+}
+
+bool FuzzFlags(std::string_view bytes) {
+  const std::vector<std::string> words =
+      absl::StrSplit(absl::string_view(bytes.data(), bytes.size()), '\n');
+  command::Run run;
+  return command::ParseCommandLine(words, &run).ok();
+}
+
+}  // namespace spillway::test

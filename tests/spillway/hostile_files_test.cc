@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Nothing of the user's may be overwritten or removed: not by a flag that names the wrong file, a
+// link in a store's folder, or a file that merely has a store's name.
+
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/spillway/command.h"
+#include "tests/spillway/training.h"
+
+namespace spillway::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Each file under a folder and its bytes; of a link, what it names. A lock file tells who looked
+// last.
+std::map<std::string, std::string> Manifest(const std::string& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    const std::string name = entry.path().string();
+    if (entry.is_symlink()) {
+      files[name] = "-> " + fs::read_symlink(entry.path()).string();
+    } else {
+      const bool is_lock = entry.path().filename() == "spillway-lock" && fs::file_size(name) < 8;
+      files[name] = entry.is_directory() ? "folder" : is_lock ? "lock" : ReadFile(name);
+    }
+  }
+  return files;
+}
+
+class HostileFiles : public ::testing::Test {
+ protected:
+  HostileFiles() {
+    const Ended ended = RunCommand(training_.TrainInStore(2) + Arguments{"--trace", trace_});
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    WriteFile(training_ / "letter", "Dear Sir");
+  }
+  // The command is refused, says these words, and changes nothing.
+  void ExpectRefused(const Arguments& arguments, const std::string& words) const {
+    const auto before = Manifest(training_ / ".");
+    const Ended ended = RunCommand(arguments);
+    EXPECT_THAT(ended.exit_code, ::testing::AnyOf(1, 2)) << ended.err;
+    EXPECT_THAT(ended.err, HasSubstr(words));
+    EXPECT_TRUE(Manifest(training_ / ".") == before) << ended.err;
+  }
+
+  const Training training_;
+  const std::string trace_ = training_ / "trace.json";
+};
+
+TEST_F(HostileFiles, ALogOrATraceReplacesOnlyItsLike) {
+  const Arguments resume = training_.TrainInStore(3) + Arguments{"--resume"};
+  const std::string catalog = training_.store() + "/spillway-catalog.sqlite";
+  const std::string config = training_.model() + "/config.json";
+  for (const std::string& victim : {catalog, config, training_ / "letter", training_.log()}) {
+    ExpectRefused(resume + Arguments{"--trace", victim}, victim);
+  }
+  for (const std::string& victim : {catalog, config}) {
+    ExpectRefused(resume + Arguments{"--trace", victim, "--force"}, "nothing is replaced");
+  }
+  for (const std::string& victim : {catalog, config, training_ / "letter", trace_}) {
+    Arguments other = training_.Train(2);
+    other.back() = victim;  // --log-json
+    ExpectRefused(other, victim);
+  }
+}
+
+TEST_F(HostileFiles, ForceReplacesALetter) {
+  const Ended ended =
+      RunCommand(training_.Train(2) + Arguments{"--trace", training_ / "letter", "--force"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ReadFile(training_ / "letter"), HasSubstr("spillway trace"));
+}
+
+TEST_F(HostileFiles, ALogAndATraceAreTwoFiles) {
+  fs::create_symlink(training_.log(), training_ / "link");
+  for (const std::string& name : {training_.log(), training_ / "link", training_ / "./log.jsonl"}) {
+    ExpectRefused(training_.Train(2) + Arguments{"--trace", name}, "--trace");
+  }
+  fs::remove(training_.log());
+  ExpectRefused(training_.Train(2) + Arguments{"--trace", training_.log()}, "are both");
+}
+
+TEST_F(HostileFiles, ALinkIsFollowedToAFileOfTheKindOnly) {
+  fs::create_symlink(training_ / "letter", training_ / "to-letter");
+  fs::create_symlink(training_ / "nothing", training_ / "to-nothing");
+  ExpectRefused(training_.Train(2) + Arguments{"--trace", training_ / "to-letter"},
+                "is not a trace");
+  ExpectRefused(training_.Train(2) + Arguments{"--trace", training_ / "to-nothing"},
+                "link to nothing");
+  fs::create_symlink(trace_, training_ / "to-trace");
+  const Ended ended = RunCommand(training_.Train(2) + Arguments{"--trace", training_ / "to-trace"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+}
+
+TEST_F(HostileFiles, AReportReplacesOnlyAReport) {
+  const Arguments report = {"report", training_.log(), "--out"};
+  for (const std::string& victim :
+       {training_ / "letter", trace_, training_.model() + "/config.json"}) {
+    ExpectRefused(report + Arguments{victim}, "is not a page of spillway report");
+  }
+  const std::string page = training_ / "page.html";
+  for (int i = 0; i < 2; ++i) {
+    const Ended ended = RunCommand(report + Arguments{page});
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  }
+  const Ended forced = RunCommand(report + Arguments{training_ / "letter", "--force"});
+  EXPECT_EQ(forced.exit_code, 0) << forced.err;
+  EXPECT_EQ(ReadFile(training_ / "letter"), ReadFile(page));
+}
+
+TEST_F(HostileFiles, AStoreOpensNoFileThroughALink) {
+  for (const char* name : {"spillway-lock", "spillway-store", "spillway-commit",
+                           "spillway-catalog.sqlite", "spillway-catalog.sqlite-wal",
+                           "spillway-catalog.sqlite-journal", "spillway-segment-000000"}) {
+    const std::string folder = training_ / "linked";
+    fs::create_directory(folder);
+    fs::create_symlink(training_ / "letter", folder + "/" + name);
+    ExpectRefused(training_.Train(2) + Arguments{"--store", folder}, "");
+    fs::remove_all(folder);
+    // And in a store that has it.
+    fs::copy(training_.store(), folder);
+    fs::remove(folder + "/" + name);
+    fs::create_symlink(training_ / "letter", folder + "/" + name);
+    ExpectRefused(training_.Train(3) + Arguments{"--store", folder, "--resume"}, "");
+    fs::remove_all(folder);
+  }
+}
+
+TEST_F(HostileFiles, ALockFileThatIsSomebodyElsesStays) {
+  const std::string folder = training_ / "mine";
+  fs::create_directory(folder);
+  fs::create_hard_link(training_ / "letter", folder + "/spillway-lock");
+  ExpectRefused(training_.Train(2) + Arguments{"--store", folder}, "was not made by Spillway");
+}
+
+TEST_F(HostileFiles, OnlyWhatAnIdentityNamesIsRemoved) {
+  const std::string folder = training_ / "mine";
+  fs::create_directory(folder);
+  WriteFile(folder + "/spillway-segment-000000", "my own");
+  ExpectRefused({"remove", folder}, "no identity");
+  ExpectRefused({"remove", folder, "--yes"}, "no identity");
+}
+
+TEST_F(HostileFiles, AStoreThatLostOneIdentityIsNotRemoved) {
+  const std::string both = training_ / "a" + "," + training_ / "b";
+  fs::remove(training_.log());
+  ASSERT_EQ(RunCommand(training_.Train(2) + Arguments{"--store", both}).exit_code, 0);
+  fs::remove(training_ / "b/spillway-store");
+  ExpectRefused({"remove", both, "--yes"}, "no identity");
+  ExpectRefused({"remove", training_ / "b", "--yes"}, "no identity");
+}
+
+}  // namespace
+}  // namespace spillway::test

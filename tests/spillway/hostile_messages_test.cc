@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a damaged or a wrongly named store is said to be, and the exit codes: the same in every
+// command.
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/spillway/command.h"
+#include "tests/spillway/training.h"
+
+namespace spillway::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class HostileMessages : public ::testing::Test {
+ protected:
+  // Commands that open a store, as train does.
+  void ExpectOfAll(const std::string& store, int code, const std::string& words) const {
+    for (const Arguments& arguments :
+         {training_.Train(3) + Arguments{"--store", store, "--resume"}, Arguments{"inspect", store},
+          Arguments{"fsck", store}, Arguments{"snapshot", "list", store},
+          Arguments{"trim", store}}) {
+      const Ended ended = RunCommand(arguments);
+      EXPECT_EQ(ended.exit_code, code) << arguments[0] << ": " << ended.err;
+      EXPECT_THAT(ended.err, HasSubstr(words)) << arguments[0];
+    }
+  }
+  void Train(const std::string& store) const {
+    const Ended ended = RunCommand(training_.Train(2) + Arguments{"--store", store});
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  }
+
+  const Training training_;
+  const std::string a_ = training_ / "a";
+  const std::string b_ = training_ / "b";
+};
+
+TEST_F(HostileMessages, ACatalogThatIsGone) {
+  Train(a_);
+  fs::remove(a_ + "/spillway-catalog.sqlite");
+  ExpectOfAll(a_, 4, "spillway-catalog.sqlite is missing");
+}
+
+TEST_F(HostileMessages, FoldersInTheWrongOrder) {
+  Train(a_ + "," + b_);
+  ExpectOfAll(b_ + "," + a_, 2, "name them in this order: ");
+}
+
+TEST_F(HostileMessages, OneFolderOfTwoIsAnother) {
+  Train(a_ + "," + b_);
+  fs::remove_all(b_);
+  fs::create_directory(b_);
+  ExpectOfAll(a_ + "," + b_, 1, "is a disk not mounted");
+}
+
+TEST_F(HostileMessages, AnIdentityThatIsGone) {
+  Train(a_);
+  fs::remove(a_ + "/spillway-store");
+  const Ended ended = RunCommand(training_.Train(3) + Arguments{"--store", a_, "--resume"});
+  EXPECT_EQ(ended.exit_code, 4) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("whose identity (spillway-store) is missing"));
+  EXPECT_TRUE(fs::exists(a_ + "/spillway-segment-000000"));
+}
+
+TEST_F(HostileMessages, AResumeWithOtherNumbersIsWrongUsage) {
+  Train(a_);
+  const Arguments resume = training_.Train(3) + Arguments{"--store", a_, "--resume"};
+  EXPECT_EQ(RunCommand(resume + Arguments{"--batch", "3"}).exit_code, 2);
+  const Training other;
+  nlohmann::json config = TinyConfig();
+  config["intermediate_size"] = 64;
+  WriteTinyModel(other.model(), config);
+  const Ended ended = RunCommand(other.Train(3) + Arguments{"--store", a_, "--resume"});
+  EXPECT_EQ(ended.exit_code, 2) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("--model"));
+}
+
+TEST_F(HostileMessages, ARefusedOpenLeavesNoLockFile) {
+  Train(a_ + "," + b_);
+  fs::remove(a_ + "/spillway-lock");
+  fs::remove(b_ + "/spillway-lock");
+  for (const std::string& store : {b_ + "," + a_, a_, b_}) {
+    EXPECT_NE(RunCommand({"trim", store}).exit_code, 0);
+    if (store.find(',') == std::string::npos) {  // remove takes folders in any order
+      EXPECT_NE(RunCommand({"remove", store, "--yes"}).exit_code, 0);
+    }
+    EXPECT_FALSE(fs::exists(a_ + "/spillway-lock")) << store;
+    EXPECT_FALSE(fs::exists(b_ + "/spillway-lock")) << store;
+  }
+}
+
+TEST_F(HostileMessages, AnInterruptBeforeTheFirstStepSaysSo) {
+  nlohmann::json config = TinyConfig();
+  config["num_hidden_layers"] = 200;
+  WriteTinyModel(training_.model(), config);
+  Command command(training_.TrainInStore(100000));
+  usleep(100'000);
+  command.Signal(SIGINT);
+  const Ended ended = command.Wait();
+  if (ended.exit_code == -SIGINT) GTEST_SKIP() << "the signal came before its handler";
+  EXPECT_EQ(ended.exit_code, 130) << ended.err;
+  if (ended.err.find("step 1/") == std::string::npos) {
+    EXPECT_THAT(ended.err, Not(HasSubstr("after a complete step")));
+  }
+}
+
+TEST_F(HostileMessages, AnEmptyFolderNameIsWrongUsage) {
+  for (const Arguments& arguments : {Arguments{"doctor", ""}, Arguments{"inspect", ""},
+                                     Arguments{"fsck", ""}, Arguments{"remove", ""}}) {
+    EXPECT_EQ(RunCommand(arguments).exit_code, 2) << arguments[0];
+  }
+}
+
+TEST_F(HostileMessages, ATokenizerFolderThatIsNotThereIsAnError) {
+  Train(a_);
+  const Ended ended = RunCommand(
+      {"snapshot", "export", a_, "--save", training_ / "out", "--model", "/nonexistent"});
+  EXPECT_EQ(ended.exit_code, 1) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("/nonexistent"));
+  EXPECT_FALSE(fs::exists(training_ / "out"));
+}
+
+}  // namespace
+}  // namespace spillway::test

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Nothing that ran may be lost: not for a log that cannot be written, a terminal that is gone, a
+// limit of file sizes, a place for the export that fills up, or an error in a later step.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/spillway/command.h"
+#include "tests/spillway/small_disk.h"
+#include "tests/spillway/training.h"
+
+namespace spillway::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// How often `part` is in `text`.
+int Count(const std::string& text, const std::string& part) {
+  int count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+// The arguments with another value for a flag.
+Arguments With(Arguments arguments, const std::string& flag, const std::string& value) {
+  for (size_t i = 0; i + 1 < arguments.size(); ++i) {
+    if (arguments[i] == flag) arguments[i + 1] = value;
+  }
+  return arguments;
+}
+
+class HostileRun : public ::testing::Test {
+ protected:
+  // That the store's last commit is of `step`, and that going on gives what an uncut run gives.
+  void ExpectCommitted(int64_t step, int64_t steps) const {
+    const Training uncut;
+    const Ended whole = RunCommand(uncut.TrainInStore(steps));
+    ASSERT_EQ(whole.exit_code, 0) << whole.err;
+    const Ended resumed = RunCommand(training_.TrainInStore(steps) + Arguments{"--resume"});
+    ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+    EXPECT_EQ(resumed.json()["steps_this_run"], steps - step);
+    EXPECT_EQ(resumed.json()["weights_hash"], whole.json()["weights_hash"]);
+  }
+
+  const Training training_;
+};
+
+TEST_F(HostileRun, ALogThatCannotBeWrittenIsToldOnceAndTheRunGoesOn) {
+  const Ended ended = RunCommand(With(training_.TrainInStore(6), "--log-json", "/dev/full"));
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(Count(ended.err, "warning: write /dev/full: No space left on device"), 1) << ended.err;
+  EXPECT_EQ(ended.json()["lost_outputs"], Json::array({"/dev/full"}));
+  EXPECT_EQ(ended.json()["steps"], 6);
+  ExpectCommitted(6, 6);
+}
+
+TEST_F(HostileRun, ALogOnADiskThatFillsUpKeepsWholeLines) {
+  if (geteuid() != 0) GTEST_SKIP() << "mounting a file system needs root";
+  const SmallDisk disk(DiskKind::kTmpfs, 64, training_ / "disk");
+  if (!disk.is_mounted()) GTEST_SKIP() << disk.why();
+  const std::string log = disk.path() + "/x.jsonl";
+  Shell("dd if=/dev/zero of=" + disk.path() + "/filler bs=1k count=52");
+  const Ended ended = RunCommand(With(training_.TrainInStore(40), "--log-json", log));
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("warning: write " + log));
+  EXPECT_EQ(ended.json()["lost_outputs"], Json::array({log}));
+  const auto lines = ReadLog(log);
+  ASSERT_FALSE(lines.empty());
+  EXPECT_LT(lines.size(), 40U);
+  EXPECT_TRUE(ReadFile(log).ends_with("}\n"));
+  ExpectCommitted(40, 40);
+}
+
+TEST_F(HostileRun, ATraceThatCannotBeWrittenIsTold) {
+  const Ended ended = RunCommand(training_.TrainInStore(3) + Arguments{"--trace", "/dev/full"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(Count(ended.err, "warning: write /dev/full"), 1) << ended.err;
+  EXPECT_EQ(ended.json()["steps"], 3);
+}
+
+TEST_F(HostileRun, AValidationThatFailsIsToldOnceAndTheRunGoesOn) {
+  // Read when it is evaluated: a file of fewer windows than its header says.
+  Command command(training_.TrainInStore(400) +
+                  Arguments{"--eval-every", "1", "--eval-batches", "2"});
+  while (!command.has_ended() && ReadLog(training_.log()).size() < 2) usleep(1000);
+  fs::resize_file(training_.data() + "/valid.npy", 150);
+  const size_t damaged = ReadLog(training_.log()).size();
+  while (!command.has_ended() && ReadLog(training_.log()).size() < damaged + 5) usleep(1000);
+  command.Signal(SIGINT);
+  const Ended ended = command.Wait();
+  EXPECT_EQ(ended.exit_code, 130) << ended.err;
+  EXPECT_EQ(Count(ended.err, "warning: the validation failed, and the run goes on"), 1)
+      << ended.err;
+}
+
+TEST_F(HostileRun, AnErrorInALaterStepCommitsTheStepsBefore) {
+  Command command(training_.TrainInStore(100000));
+  while (!command.has_ended() && ReadLog(training_.log()).size() < 3) usleep(1000);
+  fs::resize_file(training_.data() + "/train.npy", 200);  // read step by step
+  const Ended ended = command.Wait();
+  EXPECT_EQ(ended.exit_code, 4) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("steps before are committed, and --resume continues"));
+  const auto lines = ReadLog(training_.log());
+  WriteTinyData(training_.data());
+  ExpectCommitted(static_cast<int64_t>(lines.size()), static_cast<int64_t>(lines.size()) + 2);
+}
+
+TEST_F(HostileRun, ATerminalThatIsGoneEndsItWithACommit) {
+  Command command(training_.TrainInStore(100000));
+  while (!command.has_ended() && ReadLog(training_.log()).size() < 2) usleep(1000);
+  command.Signal(SIGHUP);
+  const Ended ended = command.Wait();
+  EXPECT_EQ(ended.exit_code, 130) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("which is committed"));
+  const auto steps = static_cast<int64_t>(ReadLog(training_.log()).size());
+  ExpectCommitted(steps, steps + 1);
+}
+
+TEST_F(HostileRun, UnderNohupATerminalThatIsGoneEndsNothing) {
+  const Ended ended = RunInShell("trap '' HUP; (while ! [ -s " + training_.log() +
+                                     " ]; do sleep 0.01; done; pkill -HUP -x -P $$ spillway) &",
+                                 training_.TrainInStore(6));
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(ended.json()["steps"], 6);
+}
+
+TEST_F(HostileRun, AReaderThatGoesAwayEndsNothing) {
+  const Ended ended = RunInShell("", training_.TrainInStore(6), "2>&1 | head -1");
+  EXPECT_EQ(Count(ended.out, "\n"), 1) << ended.out;
+  EXPECT_EQ(ended.exit_code, 1) << "the summary could not be printed";
+  ExpectCommitted(6, 6);
+}
+
+TEST_F(HostileRun, ALimitOfFileSizesIsAnErrorThatNamesIt) {
+  const Ended ended = RunInShell("ulimit -f 32;", training_.TrainInStore(6));
+  EXPECT_EQ(ended.exit_code, 1) << ended.err;
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("File too large"), HasSubstr("ulimit -f")));
+  EXPECT_EQ(Count(ended.err, "spillway: "), 1) << ended.err;
+}
+
+TEST_F(HostileRun, ThePlaceOfAnExportIsLookedAtBeforeTheFirstStep) {
+  WriteFile(training_ / "file", "mine");
+  for (const std::string& save :
+       {training_ / "file/x", std::string("/proc/x"), std::string("/proc/self/x/y"),
+        training_ / std::string(300, 'n')}) {
+    const Ended ended = RunCommand(training_.TrainInStore(2) + Arguments{"--save", save});
+    EXPECT_EQ(ended.exit_code, 1) << save << ended.err;
+    EXPECT_THAT(ended.err, AllOf(Not(HasSubstr("step 1/")), HasSubstr("make the folder"))) << save;
+    EXPECT_FALSE(fs::exists(training_.store())) << save;
+  }
+  EXPECT_EQ(ReadFile(training_ / "file"), "mine");
+}
+
+class SmallExport : public HostileRun {
+ protected:
+  void SetUp() override {
+    if (geteuid() != 0) GTEST_SKIP() << "mounting a file system needs root";
+    disk_.emplace(DiskKind::kTmpfs, 4096, training_ / "disk");
+    if (!disk_->is_mounted()) GTEST_SKIP() << disk_->why();
+  }
+  // Runs with an export onto a disk that somebody fills after the first step.
+  Ended RunWithExport(const Arguments& arguments) {
+    Command command(arguments + Arguments{"--save", disk_->path() + "/tuned"});
+    while (!command.has_ended() && ReadLog(training_.log()).empty()) usleep(1000);
+    Shell("dd if=/dev/zero of=" + disk_->path() +
+          "/filler bs=4k count=" + std::to_string(1024 - 4));
+    return command.Wait();
+  }
+  std::optional<SmallDisk> disk_;
+};
+
+TEST_F(SmallExport, HasNoRoomBeforeTheRun) {
+  Shell("dd if=/dev/zero of=" + disk_->path() + "/filler bs=4k");
+  const Ended ended =
+      RunCommand(training_.TrainInStore(2) + Arguments{"--save", disk_->path() + "/tuned"});
+  EXPECT_EQ(ended.exit_code, 1) << ended.err;
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("No space left"), Not(HasSubstr("step 1/"))));
+}
+
+TEST_F(SmallExport, ThatFailsLeavesTheStore) {
+  const Ended ended = RunWithExport(training_.TrainInStore(60));
+  ASSERT_EQ(ended.exit_code, 1) << ended.err;
+  EXPECT_EQ(ended.json()["steps"], 60) << "the summary is printed all the same";
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("nothing is lost: the store " + training_.store()),
+                               HasSubstr("spillway snapshot export")));
+  const Ended again = RunCommand({"snapshot", "export", training_.store(), "--save",
+                                  training_ / "tuned", "--model", training_.model()});
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+}
+
+TEST_F(HostileRun, ARunWithoutAStoreThatCannotExportKeepsOneBesideIt) {
+  // The folder is there when the run is over, so that the export may not have its name.
+  const std::string save = training_ / "tuned";
+  for (const Arguments& more :
+       {Arguments{}, Arguments{"--store", training_.store(), "--durability", "none"}}) {
+    fs::remove_all(save);
+    fs::remove_all(save + ".store");
+    fs::remove(training_.log());
+    Command command(training_.Train(60) + more + Arguments{"--save", save});
+    while (!command.has_ended() && ReadLog(training_.log()).empty()) usleep(1000);
+    fs::create_directories(save + "/taken");
+    const Ended ended = command.Wait();
+    ASSERT_EQ(ended.exit_code, 1) << ended.err;
+    EXPECT_THAT(ended.err, HasSubstr("nothing is lost: the store " + save + ".store has"));
+    const Ended resumed =
+        RunCommand(training_.Train(60) + Arguments{"--store", save + ".store", "--resume", "--save",
+                                                   training_ / "elsewhere"});
+    ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+    EXPECT_EQ(resumed.json()["steps_this_run"], 0);
+    EXPECT_EQ(resumed.json()["weights_hash"], ended.json()["weights_hash"]);
+    fs::remove_all(training_ / "elsewhere");
+  }
+}
+
+// What was committed before stands, and the message is about files, not about SQLite.
+TEST_F(HostileRun, ADiskThatIsFullAtACommitSaysHowMuchIsMissing) {
+  if (geteuid() != 0) GTEST_SKIP() << "mounting a file system needs root";
+  const SmallDisk disk(DiskKind::kTmpfs, 32768, training_ / "disk");
+  if (!disk.is_mounted()) GTEST_SKIP() << disk.why();
+  const std::string store = disk.path() + "/store";
+  Command command(training_.Train(100000) + Arguments{"--store", store, "--commit-every", "50"});
+  while (!command.has_ended() && ReadLog(training_.log()).size() < 60) usleep(1000);
+  Shell("dd if=/dev/zero of=" + disk.path() + "/filler bs=4k");
+  while (!command.has_ended() && ReadLog(training_.log()).size() < 5000) usleep(1000);
+  command.Signal(SIGINT);
+  const Ended ended = command.Wait();
+  if (ended.exit_code == 130) return;  // the store had its room already
+  EXPECT_EQ(ended.exit_code, 1) << ended.err;
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("No space left on device"), HasSubstr("free at least"),
+                               Not(HasSubstr("SQLite"))));
+}
+
+}  // namespace
+}  // namespace spillway::test

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/trainer/metrics/output_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <filesystem>
+#include <string>
+
+#include "tests/temp_folder.h"
+
+namespace spillway::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+using test::TempFolder;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using IfOther = OutputFile::IfOther;
+
+constexpr OutputFile::Kind kPage = {"a page", "<page>", "<title>ours</title>"};
+
+TEST(OutputFile, WhatItMadeGoesAgainUnlessItWasUsed) {
+  const TempFolder folder;
+  const std::string path = folder / "page";
+  ASSERT_TRUE(OutputFile::Open(path, kPage).ok());
+  EXPECT_FALSE(fs::exists(path));
+  {
+    auto file = OutputFile::Open(path, kPage);
+    ASSERT_TRUE(file.ok()) << file.status();
+    ASSERT_TRUE(file->Append("<page>").ok());
+  }
+  EXPECT_EQ(test::ReadFile(path), "<page>");
+}
+
+TEST(OutputFile, AFileOfItsKindIsTakenAndLeftAsItIs) {
+  const TempFolder folder;
+  const std::string path = folder / "page";
+  const std::string whole = "<page> <title>ours</title> and so on";
+  for (const std::string& text : {std::string(), std::string("<pa"), whole}) {
+    test::WriteFile(path, text);
+    EXPECT_TRUE(OutputFile::Open(path, kPage).ok()) << text;
+    EXPECT_EQ(test::ReadFile(path), text);
+  }
+}
+
+TEST(OutputFile, AnotherFileIsRefusedUnlessItMayBeReplaced) {
+  const TempFolder folder;
+  const std::string path = folder / "letter";
+  test::WriteFile(path, "Dear Sir");
+  const auto refused = OutputFile::Open(path, kPage);
+  EXPECT_TRUE(absl::IsAlreadyExists(refused.status()));
+  EXPECT_THAT(std::string(refused.status().message()),
+              AllOf(HasSubstr(path), HasSubstr("is not a page"), HasSubstr("--force")));
+  fs::create_symlink(path, folder / "link");
+  EXPECT_TRUE(absl::IsAlreadyExists(OutputFile::Open(folder / "link", kPage).status()));
+  EXPECT_EQ(test::ReadFile(path), "Dear Sir");
+  auto taken = OutputFile::Open(path, kPage, IfOther::kReplace);
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  ASSERT_TRUE(taken->Cut(0).ok());
+  EXPECT_EQ(test::ReadFile(path), "");
+}
+
+TEST(OutputFile, ALinkToNothingIsRefused) {
+  const TempFolder folder;
+  fs::create_symlink(folder / "victim", folder / "link");
+  const auto refused = OutputFile::Open(folder / "link", kPage);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("symbolic link to nothing"));
+  EXPECT_FALSE(fs::exists(folder / "victim"));
+}
+
+TEST(OutputFile, AFolderIsNoFile) {
+  const TempFolder folder;
+  const auto refused = OutputFile::Open(folder / ".", kPage);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("Is a directory"));
+}
+
+TEST(OutputFile, ADeviceIsTakenAsItIs) {
+  auto file = OutputFile::Open("/dev/null", kPage);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_TRUE(file->Cut(0).ok());
+  EXPECT_TRUE(file->Append("<page>").ok());
+}
+
+// Half a line would make the rest of a log unreadable.
+TEST(OutputFile, WhatDoesNotFitIsCutOffAgain) {
+  const TempFolder folder;
+  const std::string path = folder / "page";
+  auto file = OutputFile::Open(path, kPage);
+  ASSERT_TRUE(file.ok()) << file.status();
+  ASSERT_TRUE(file->Append("<page>").ok());
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small = {10, before.rlim_max};
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const absl::Status full = file->Append("a line that is longer\n");
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  signal(SIGXFSZ, handler);
+  EXPECT_THAT(std::string(full.message()), HasSubstr("File too large"));
+  EXPECT_EQ(test::ReadFile(path), "<page>");
+}
+
+}  // namespace
+}  // namespace spillway::trainer

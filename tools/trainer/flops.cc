@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/trainer/flops.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "tools/trainer/kernels/gemm.h"
+#include "tools/trainer/parameters.h"
+
+namespace spillway::trainer {
+
+double StepFlops(const hf::ModelConfig& config, const ModelOptions& options) {
+  double weights = 0;
+  for (const ParameterShape& parameter : ListParameters(config)) {
+    if (parameter.shape.size() == 2) weights += static_cast<double>(parameter.elements());
+  }
+  // The embedding is looked up; tied, the same weights multiply as the head.
+  if (!config.tie_word_embeddings) {
+    weights -= static_cast<double>(config.vocab_size) * static_cast<double>(config.hidden_size);
+  }
+  const double attention = static_cast<double>(config.num_layers) *
+                           static_cast<double>(config.num_heads * config.head_dim) *
+                           static_cast<double>(options.sequence);
+  const auto tokens =
+      static_cast<double>(options.accumulate * options.micro_batch * options.sequence);
+  return tokens * (6 * weights + 12 * attention);
+}
+
+double MeasurePeakFlops(ThreadPool* pool) {
+  using Clock = std::chrono::steady_clock;
+  constexpr int64_t kSide = 384;
+  constexpr double kFlops = 2.0 * kSide * kSide * kSide;
+  constexpr auto kLongest = std::chrono::milliseconds(50);
+  const std::vector<float> a(kSide * kSide, 0.5F);
+  const std::vector<float> b(kSide * kSide, 0.25F);
+  std::vector<float> c(kSide * kSide * static_cast<size_t>(pool->num_threads()));
+  double best = 0;
+  const Clock::time_point begin = Clock::now();
+  // The first also takes BLAS's buffers.
+  for (int round = 0; round < 8 && (round < 2 || Clock::now() - begin < kLongest); ++round) {
+    const Clock::time_point start = Clock::now();
+    pool->ParallelFor(pool->num_threads(), [&](int64_t thread) {
+      Multiply({kSide, kSide, kSide}, Plain(a.data(), kSide), Plain(b.data(), kSide),
+               Into::kOverwrite, c.data() + thread * kSide * kSide, kSide);
+    });
+    const std::chrono::duration<double> took = Clock::now() - start;
+    best = std::max(best, kFlops * pool->num_threads() / took.count());
+  }
+  return best;
+}
+
+}  // namespace spillway::trainer

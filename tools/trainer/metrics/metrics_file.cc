@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/trainer/metrics/metrics_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "tools/hf/status_macros.h"
+
+namespace spillway::trainer {
+namespace {
+
+// As Prometheus writes numbers that JSON has not.
+std::string Number(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  return absl::StrFormat("%.17g", value);
+}
+
+class Text {
+ public:
+  void Gauge(const char* name, const char* help, double value) {
+    Begin(name, help, "gauge");
+    absl::StrAppend(&text_, "spillway_", name, " ", Number(value), "\n");
+  }
+  void Bytes(const Traffic& nvme, const Traffic& pinned) {
+    Begin("bytes_total", "Bytes moved since the run began, by tier below and direction.",
+          "counter");
+    const auto add = [&](const char* tier, const char* direction, uint64_t bytes) {
+      absl::StrAppendFormat(&text_, "spillway_bytes_total{tier=\"%s\",direction=\"%s\"} %d\n", tier,
+                            direction, bytes);
+    };
+    add("nvme", "read", nvme.read_bytes);
+    add("nvme", "write", nvme.written_bytes);
+    add("pinned", "read", pinned.read_bytes);
+    add("pinned", "write", pinned.written_bytes);
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  void Begin(const char* name, const char* help, const char* type) {
+    absl::StrAppendFormat(&text_, "# HELP spillway_%s %s\n# TYPE spillway_%s %s\n", name, help,
+                          name, type);
+  }
+  std::string text_;
+};
+
+absl::Status FileError(const char* operation, const std::string& path) {
+  return absl::UnavailableError(
+      absl::StrFormat("%s %s: %s", operation, path, std::strerror(errno)));
+}
+
+absl::Status WriteNew(const std::string& path, std::string_view text) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (fd < 0) return FileError("make", path);
+  const ssize_t written = write(fd, text.data(), text.size());
+  if (written >= 0 && static_cast<size_t>(written) < text.size()) errno = ENOSPC;
+  const absl::Status status =
+      written == static_cast<ssize_t>(text.size()) ? absl::OkStatus() : FileError("write", path);
+  close(fd);
+  return status;
+}
+
+}  // namespace
+
+absl::Status MetricsFile::Write(const StepRecord& record, int64_t total_steps) {
+  const auto add = [](Traffic* to, const Traffic& of) {
+    to->read_bytes += of.read_bytes;
+    to->written_bytes += of.written_bytes;
+  };
+  add(&nvme_, record.nvme);
+  add(&pinned_, record.pinned);
+  Text text;
+  text.Gauge("step", "Steps done, those before a resume included.",
+             static_cast<double>(record.step));
+  text.Gauge("steps", "Steps that the run is to do in total.", static_cast<double>(total_steps));
+  text.Gauge("loss", "Mean loss of the step.", record.loss);
+  text.Gauge("grad_norm", "Norm of the whole gradient before clipping.", record.grad_norm);
+  text.Gauge("learning_rate", "Learning rate of the step.", record.learning_rate);
+  text.Gauge("loss_scale", "Loss scale of the step.", record.loss_scale);
+  text.Gauge("skipped", "1 if the gradient overflowed and nothing was updated.", record.skipped);
+  text.Gauge("tokens_per_second", "Tokens of the step over its time.", record.tokens_per_second);
+  text.Gauge("step_seconds", "Wall time of the step.", record.seconds);
+  text.Gauge("stall_seconds", "Time in the step that waited for bytes.", record.stall_seconds);
+  if (record.flop_utilisation > 0) {
+    text.Gauge("flop_utilisation", "Model FLOP utilisation of the step, 0 to 1.",
+               record.flop_utilisation);
+  }
+  if (record.evaluation) {
+    text.Gauge("eval_loss", "Mean loss of the validation after this step.",
+               record.evaluation->loss);
+  }
+  text.Bytes(nvme_, pinned_);
+  const std::string temporary = absl::StrFormat("%s.new-%d", path_, getpid());
+  absl::Status status = WriteNew(temporary, text.text());
+  if (status.ok() && std::rename(temporary.c_str(), path_.c_str()) != 0) {
+    status = FileError("rename to", path_);
+  }
+  if (!status.ok()) unlink(temporary.c_str());
+  return status;
+}
+
+}  // namespace spillway::trainer

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The newest step's figures in Prometheus's text format (prometheus.io/docs/instrumenting/
+// exposition_formats), for its node exporter's textfile collector.
+
+#ifndef SPILLWAY_TOOLS_TRAINER_METRICS_METRICS_FILE_H_
+#define SPILLWAY_TOOLS_TRAINER_METRICS_METRICS_FILE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "spillway/stats.h"
+#include "tools/trainer/metrics/output_file.h"
+#include "tools/trainer/metrics/step_log.h"
+
+namespace spillway::trainer {
+
+// Thread-compatible.
+class MetricsFile {
+ public:
+  static constexpr OutputFile::Kind kKind = {"a metrics file of spillway", "# HELP spillway_step ",
+                                             ""};
+
+  explicit MetricsFile(std::string path) : path_(std::move(path)) {}
+
+  // Replaces the file, whole: a reader sees the figures of one step or of the one before.
+  // Unavailable if it cannot be written; then the file is as it was.
+  absl::Status Write(const StepRecord& record, int64_t total_steps);
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  Traffic nvme_;  // of the run so far
+  Traffic pinned_;
+};
+
+}  // namespace spillway::trainer
+
+#endif  // SPILLWAY_TOOLS_TRAINER_METRICS_METRICS_FILE_H_
