@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/exhaustive.h"
 #include "tests/spillway/command.h"
 #include "tests/spillway/training.h"
 
@@ -32,6 +33,7 @@ class HostileLimits : public ::testing::Test {
 };
 
 TEST_F(HostileLimits, ASmallStackIsEnough) {
+  if (SPILLWAY_IS_SANITIZED) GTEST_SKIP() << "a sanitizer needs more";
   for (const Arguments& arguments :
        {Arguments{"--version"}, Arguments{"--help"}, Arguments{"inspect", training_.store()},
         Arguments{"fsck", training_.store()}, training_.TrainInStore(4) + Arguments{"--resume"}}) {
@@ -41,6 +43,7 @@ TEST_F(HostileLimits, ASmallStackIsEnough) {
 }
 
 TEST_F(HostileLimits, WhatDoesNotMultiplyNeedsNoBlas) {
+  if (SPILLWAY_IS_SANITIZED) GTEST_SKIP() << "a sanitizer needs more";
   for (const std::string limits : {"ulimit -d 60000;", "ulimit -v 200000;"}) {
     for (const Arguments& arguments :
          {Arguments{"--version"}, Arguments{"inspect", training_.store()},
@@ -55,6 +58,7 @@ TEST_F(HostileLimits, WhatDoesNotMultiplyNeedsNoBlas) {
 }
 
 TEST_F(HostileLimits, TooLittleMemoryForBlasIsSaid) {
+  if (SPILLWAY_IS_SANITIZED) GTEST_SKIP() << "a sanitizer needs more";
   for (const std::string limits : {"ulimit -d 120000;", "ulimit -v 300000;"}) {
     const Ended ended = RunWithin(
         limits, training_.Train(2) + Arguments{"--device-bytes", "4MiB", "--pinned-bytes", "4MiB"});
