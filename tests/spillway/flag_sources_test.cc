@@ -5,7 +5,9 @@
 
 #include <cstdlib>
 #include <string>
+#include <vector>
 
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/spillway/command.h"
@@ -16,6 +18,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
 using ::testing::Not;
 
 class FlagSources : public ::testing::Test {
@@ -126,6 +129,18 @@ TEST(Man, EachCommandHasAPageWithItsFlags) {
   EXPECT_EQ(RunCommand({"man"}).exit_code, 0);
   EXPECT_THAT(RunCommand({"man", "spillway-bench-io"}).out, HasSubstr("spillway\\-bench\\-io"));
   EXPECT_EQ(RunCommand({"man", "spillway-nothing"}).exit_code, 2);
+}
+
+TEST(Man, EveryPageThatIsListedIsThere) {
+  const Ended list = RunCommand({"man", "--list"});
+  ASSERT_EQ(list.exit_code, 0) << list.err;
+  const std::vector<std::string> pages = absl::StrSplit(list.out, '\n', absl::SkipEmpty());
+  EXPECT_THAT(pages, IsSupersetOf({"spillway", "spillway-train", "spillway-bench-io"}));
+  for (const std::string& page : pages) {
+    const Ended printed = RunCommand({"man", page});
+    EXPECT_EQ(printed.exit_code, 0) << page;
+    EXPECT_THAT(printed.out, HasSubstr(".SH OPTIONS")) << page;
+  }
 }
 
 }  // namespace

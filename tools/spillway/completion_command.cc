@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "spillway/version.h"
 #include "tools/spillway/arguments.h"
@@ -30,7 +31,8 @@ constexpr char kMan[] =
     "\n"
     "Examples:\n"
     "  spillway man | man -l -\n"
-    "  spillway man spillway-bench-io > spillway-bench-io.1\n";
+    "  spillway man spillway-bench-io > spillway-bench-io.1\n"
+    "  spillway man --list     # the names of all pages, a line each\n";
 
 }  // namespace
 
@@ -55,7 +57,17 @@ void AddManCommand(CLI::App* app, Run* run) {
   CLI::App* const man = app->add_subcommand("man", kMan);
   const auto name = std::make_shared<std::string>("spillway");
   man->add_option("PAGE", *name, "spillway, or of a command spillway-train")->type_name("");
+  const auto list = std::make_shared<bool>(false);
+  man->add_flag("--list", *list, "Print the names of all pages");
   man->callback([=] {
+    if (*list) {
+      const std::string names = absl::StrJoin(ManPageNames(*app), "\n") + "\n";
+      *run = [names]() -> absl::Status {
+        std::fputs(names.c_str(), stdout);
+        return absl::OkStatus();
+      };
+      return;
+    }
     const std::vector<std::string> words = absl::StrSplit(*name, '-');
     const CLI::App* of = words.front() == "spillway" ? app : nullptr;
     for (size_t i = 1; of != nullptr && i < words.size(); ++i) {

@@ -3,6 +3,7 @@
 #include "tools/spillway/help_formats.h"
 
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -114,11 +115,22 @@ std::string BashCompletion(const CLI::App& app) {
 
 std::string ZshCompletion(const CLI::App& app) {
   return absl::StrCat(
-      "# For zsh: source <(spillway completion zsh)\n"
+      "#compdef spillway\n"
+      "# For zsh: source <(spillway completion zsh), or as _spillway in a folder of $fpath.\n"
       "autoload -Uz compinit bashcompinit\n"
       "(( $+functions[compdef] )) || compinit\n"
       "bashcompinit\n",
-      BashCompletion(app));
+      BashCompletion(app),
+      // From $fpath the script is read when the first word is completed, which it has to do then.
+      "[[ ${funcstack[1]} != _spillway ]] || _bash_complete -o filenames -F _spillway\n");
+}
+
+std::vector<std::string> ManPageNames(const CLI::App& app) {
+  std::vector<std::string> names = {absl::StrReplaceAll(FullName(app), {{" ", "-"}})};
+  for (const CLI::App* const sub : SubcommandsOf(app)) {
+    for (std::string& name : ManPageNames(*sub)) names.push_back(std::move(name));
+  }
+  return names;
 }
 
 std::string ManPage(const CLI::App& app, const std::string& version) {

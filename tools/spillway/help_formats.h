@@ -7,6 +7,7 @@
 #define SPILLWAY_TOOLS_SPILLWAY_HELP_FORMATS_H_
 
 #include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 
@@ -18,6 +19,8 @@ std::string ZshCompletion(const CLI::App& app);
 
 // spillway(1) or, for a subcommand, spillway-train(1), in man's macros. `version` is "0.1.0".
 std::string ManPage(const CLI::App& app, const std::string& version);
+// Of `app` and of all commands below it: "spillway", "spillway-train", "spillway-bench-io".
+std::vector<std::string> ManPageNames(const CLI::App& app);
 
 }  // namespace spillway::command
 
