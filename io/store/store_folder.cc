@@ -173,12 +173,12 @@ absl::StatusOr<FolderIdentity> ParseIdentity(const std::string& text, const std:
   return *std::move(identity);
 }
 
-// A lock file holds the number of a process, or nothing. It is written over, so what holds more is
-// somebody else's file.
+// A lock file holds the number of a process, or nothing; after a power cut zeros, since it is never
+// synced. It is written over, so what holds more is somebody else's file.
 absl::Status CheckLockFile(int fd, const std::string& path) {
   SPILLWAY_ASSIGN_OR_RETURN(const std::string text, ReadUpTo(fd, 32, path));
   const bool is_ours =
-      text.size() < 32 && text.find_first_not_of("0123456789\n") == std::string::npos;
+      text.size() < 32 && text.find_first_not_of({"0123456789\n\0", 12}) == std::string::npos;
   if (is_ours) return absl::OkStatus();
   return absl::UnavailableError(
       absl::StrCat(path, " was not made by Spillway; move it away, or choose another folder"));

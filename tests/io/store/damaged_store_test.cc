@@ -102,7 +102,7 @@ const std::vector<Damage>& Corpus() {
          fs::remove_all(r + "/b");
          fs::create_directory(r + "/b");
        },
-       {Code::kInvalidArgument}},
+       {Code::kFailedPrecondition}},
       {"a segment is gone",
        [](auto& r) { fs::remove(r + "/b/spillway-segment-000000"); },
        {Code::kDataLoss}},
@@ -143,7 +143,7 @@ const std::vector<Damage>& Corpus() {
        {Code::kFailedPrecondition}},
       {"the first identity is gone",
        [](auto& r) { fs::remove(r + "/a/spillway-store"); },
-       {Code::kFailedPrecondition}},
+       {Code::kDataLoss}},
       {"the witness was edited",
        [](auto& r) { ReplaceIn(r + "/a/spillway-commit", "number 0", "number 1"); },
        {Code::kDataLoss}},

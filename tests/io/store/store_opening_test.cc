@@ -219,6 +219,19 @@ TEST_F(StoreOpeningTest, AForeignFileWithOurNameIsRefusedAndLeftAlone) {
   EXPECT_EQ(FilesIn(folder_ / "store"), std::vector<std::string>{"spillway-store"});
 }
 
+TEST_F(StoreOpeningTest, ALockThatAPowerCutMadeZerosIsNoHindrance) {
+  MakeStore(Options());
+  std::ofstream(folder_ / "store/spillway-lock") << std::string(5, '\0');
+  EXPECT_TRUE(Open(Options()));
+}
+
+TEST_F(StoreOpeningTest, AForeignLockIsRefusedAndLeftAlone) {
+  MakeStore(Options());
+  std::ofstream(folder_ / "store/spillway-lock") << "1 loaf";
+  EXPECT_TRUE(absl::IsUnavailable(OpenError(Options()))) << OpenError(Options());
+  EXPECT_EQ(std::filesystem::file_size(folder_ / "store/spillway-lock"), 6);
+}
+
 TEST_F(StoreOpeningTest, AFileInPlaceOfTheFolderIsRefused) {
   std::ofstream(folder_ / "store") << "a file";
   const absl::Status status = OpenError(Options());
