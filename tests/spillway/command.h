@@ -40,6 +40,7 @@ class Command {
   ~Command();
 
   void Signal(int signal) const;
+  pid_t pid() const { return pid_; }
   Ended Wait();
   bool has_ended();
 

@@ -4,6 +4,7 @@
 // limit of file sizes, a place for the export that fills up, or an error in a later step.
 
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -59,7 +60,8 @@ class HostileRun : public ::testing::Test {
 TEST_F(HostileRun, ALogThatCannotBeWrittenIsToldOnceAndTheRunGoesOn) {
   const Ended ended = RunCommand(With(training_.TrainInStore(6), "--log-json", "/dev/full"));
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
-  EXPECT_EQ(Count(ended.err, "warning: write /dev/full: No space left on device"), 1) << ended.err;
+  EXPECT_EQ(Count(ended.err, "warning: --log-json: write /dev/full: No space left on device"), 1)
+      << ended.err;
   EXPECT_EQ(ended.json()["lost_outputs"], Json::array({"/dev/full"}));
   EXPECT_EQ(ended.json()["steps"], 6);
   ExpectCommitted(6, 6);
@@ -73,7 +75,7 @@ TEST_F(HostileRun, ALogOnADiskThatFillsUpKeepsWholeLines) {
   Shell("dd if=/dev/zero of=" + disk.path() + "/filler bs=1k count=52");
   const Ended ended = RunCommand(With(training_.TrainInStore(40), "--log-json", log));
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
-  EXPECT_THAT(ended.err, HasSubstr("warning: write " + log));
+  EXPECT_THAT(ended.err, HasSubstr("warning: --log-json: write " + log));
   EXPECT_EQ(ended.json()["lost_outputs"], Json::array({log}));
   const auto lines = ReadLog(log);
   ASSERT_FALSE(lines.empty());
@@ -85,7 +87,7 @@ TEST_F(HostileRun, ALogOnADiskThatFillsUpKeepsWholeLines) {
 TEST_F(HostileRun, ATraceThatCannotBeWrittenIsTold) {
   const Ended ended = RunCommand(training_.TrainInStore(3) + Arguments{"--trace", "/dev/full"});
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
-  EXPECT_EQ(Count(ended.err, "warning: write /dev/full"), 1) << ended.err;
+  EXPECT_EQ(Count(ended.err, "warning: --trace: write /dev/full"), 1) << ended.err;
   EXPECT_EQ(ended.json()["steps"], 3);
 }
 
@@ -142,6 +144,54 @@ TEST_F(HostileRun, AReaderThatGoesAwayEndsNothing) {
   ExpectCommitted(6, 6);
 }
 
+TEST_F(HostileRun, AReaderOfTheLogThatGoesAwayEndsNothing) {
+  // The step log goes into a pipe whose reader ends after a line.
+  const Ended ended = RunInShell("", With(training_.TrainInStore(200), "--log-json", "/dev/stderr"),
+                                 "2>&1 >/dev/null | head -1");
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  ExpectCommitted(200, 200);
+}
+
+TEST_F(HostileRun, APipeThatNobodyReadsIsRefused) {
+  const std::string pipe = training_ / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const Ended ended = RunCommand(training_.TrainInStore(2) + Arguments{"--trace", pipe});
+  EXPECT_EQ(ended.exit_code, 1) << ended.err;
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("--trace"), HasSubstr("nobody reads this pipe")));
+}
+
+// A request may come while a large model is still being read.
+TEST_F(HostileRun, ARequestForACommitIsTakenAsSoonAsAnInterruptIs) {
+  const auto caught = [](pid_t pid, int signal) {
+    const std::string status = ReadFile("/proc/" + std::to_string(pid) + "/status");
+    const size_t at = status.find("SigCgt:");
+    if (at == std::string::npos) return false;
+    return ((std::stoull(status.substr(at + 7), nullptr, 16) >> (signal - 1)) & 1) != 0;
+  };
+  Command command(training_.TrainInStore(2));
+  while (!command.has_ended()) {
+    // In this order: the second look is the later.
+    const bool catches = caught(command.pid(), SIGINT);
+    EXPECT_TRUE(!catches || caught(command.pid(), SIGUSR1) || command.has_ended());
+    if (!ReadLog(training_.log()).empty()) break;
+  }
+  EXPECT_EQ(command.Wait().exit_code, 0);
+}
+
+TEST_F(HostileRun, AFullDiskLeavesTheOldPage) {
+  if (geteuid() != 0) GTEST_SKIP() << "mounting a file system needs root";
+  ASSERT_EQ(RunCommand(training_.Train(2)).exit_code, 0);
+  const SmallDisk disk(DiskKind::kTmpfs, 1024, training_ / "disk");
+  if (!disk.is_mounted()) GTEST_SKIP() << disk.why();
+  const Arguments report = {"report", training_.log(), "--out", disk.path() + "/page.html"};
+  ASSERT_EQ(RunCommand(report).exit_code, 0);
+  const std::string before = ReadFile(disk.path() + "/page.html");
+  Shell("dd if=/dev/zero of=" + disk.path() + "/filler bs=4k");
+  const Ended ended = RunCommand(report);
+  EXPECT_EQ(ended.exit_code, 1) << ended.err;
+  EXPECT_TRUE(ReadFile(disk.path() + "/page.html") == before);
+}
+
 TEST_F(HostileRun, ALimitOfFileSizesIsAnErrorThatNamesIt) {
   const Ended ended = RunInShell("ulimit -f 32;", training_.TrainInStore(6));
   EXPECT_EQ(ended.exit_code, 1) << ended.err;
@@ -156,7 +206,9 @@ TEST_F(HostileRun, ThePlaceOfAnExportIsLookedAtBeforeTheFirstStep) {
         training_ / std::string(300, 'n')}) {
     const Ended ended = RunCommand(training_.TrainInStore(2) + Arguments{"--save", save});
     EXPECT_EQ(ended.exit_code, 1) << save << ended.err;
-    EXPECT_THAT(ended.err, AllOf(Not(HasSubstr("step 1/")), HasSubstr("make the folder"))) << save;
+    EXPECT_THAT(ended.err, AllOf(Not(HasSubstr("step 1/")), HasSubstr("--save"),
+                                 HasSubstr("cannot be made"), Not(HasSubstr(".partial"))))
+        << save;
     EXPECT_FALSE(fs::exists(training_.store())) << save;
   }
   EXPECT_EQ(ReadFile(training_ / "file"), "mine");
@@ -179,6 +231,13 @@ class SmallExport : public HostileRun {
   }
   std::optional<SmallDisk> disk_;
 };
+
+TEST_F(HostileRun, AnExportLargerThanAFileMayBeIsRefusedBeforeTheFirstStep) {
+  const Ended ended =
+      RunInShell("ulimit -f 8;", training_.Train(2) + Arguments{"--save", training_ / "tuned"});
+  EXPECT_EQ(ended.exit_code, 1) << ended.err;
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("ulimit -f"), Not(HasSubstr("step 1/"))));
+}
 
 TEST_F(SmallExport, HasNoRoomBeforeTheRun) {
   Shell("dd if=/dev/zero of=" + disk_->path() + "/filler bs=4k");
@@ -221,6 +280,29 @@ TEST_F(HostileRun, ARunWithoutAStoreThatCannotExportKeepsOneBesideIt) {
     EXPECT_EQ(resumed.json()["weights_hash"], ended.json()["weights_hash"]);
     fs::remove_all(training_ / "elsewhere");
   }
+}
+
+TEST_F(HostileRun, TheStoreOfAnEarlierExportThatFailedIsLeftAlone) {
+  const std::string save = training_ / "tuned";
+  fs::create_directories(save + ".store/mine");
+  Command command(training_.Train(60) + Arguments{"--save", save});
+  while (!command.has_ended() && ReadLog(training_.log()).empty()) usleep(1000);
+  fs::create_directories(save + "/taken");
+  const Ended ended = command.Wait();
+  ASSERT_EQ(ended.exit_code, 1) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("nothing is lost: the store " + save + ".store-2 has"));
+  EXPECT_EQ(RunCommand({"fsck", save + ".store-2"}).exit_code, 0);
+}
+
+TEST_F(SmallExport, OnAFullDiskLeavesItsStoreElsewhere) {
+  const Ended ended = RunWithExport(training_.Train(60));
+  ASSERT_EQ(ended.exit_code, 1) << ended.err;
+  const std::string words = "nothing is lost: the store ";
+  ASSERT_THAT(ended.err, HasSubstr(words));
+  const size_t at = ended.err.find(words) + words.size();
+  const std::string store = ended.err.substr(at, ended.err.find(' ', at) - at);
+  EXPECT_EQ(RunCommand({"fsck", store}).exit_code, 0) << store;
+  fs::remove_all(store);
 }
 
 // What was committed before stands, and the message is about files, not about SQLite.

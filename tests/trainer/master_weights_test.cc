@@ -4,6 +4,10 @@
 
 #include "tools/trainer/master_weights.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <filesystem>
 #include <iterator>
 #include <string>
@@ -23,6 +27,7 @@ using test::ReadFile;
 using test::TempFolder;
 using test::WriteFile;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr char kConfig[] =
     R"({"model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": 53})";
@@ -115,9 +120,35 @@ TEST_F(Export, TakesAnEmptyFolder) {
   EXPECT_TRUE(std::filesystem::exists(out_ / "empty/model.safetensors"));
 }
 
+// What exports leave behind that are killed, told from folders of others and of the living.
+TEST_F(Export, RemovesOnlyWhatAKilledExportLeft) {
+  const std::string marker =
+      "spillway makes an export here; once its process is gone, so may this folder.\n";
+  const auto add = [&](const char* name, const std::string& text) {
+    std::filesystem::create_directories(out_ / name);
+    WriteFile(out_ / name + "/spillway-partial", text);
+  };
+  add("saved.partial-1", marker);
+  add("saved.partial-2", marker);
+  add("saved.partial-3", "my own file");
+  add("saved.partial", marker);
+  add("other.partial-1", marker);
+  const int living = open((out_ / "saved.partial-2/spillway-partial").c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(flock(living, LOCK_EX | LOCK_NB), 0);
+  EXPECT_TRUE(ExportTo(out_ / "saved").ok());
+  close(living);
+  EXPECT_FALSE(std::filesystem::exists(out_ / "saved.partial-1"));
+  for (const char* name :
+       {"saved.partial-2", "saved.partial-3", "saved.partial", "other.partial-1"})
+    EXPECT_TRUE(std::filesystem::exists(out_ / name)) << name;
+  EXPECT_FALSE(std::filesystem::exists(out_ / "saved/spillway-partial"));
+}
+
 TEST_F(Export, AFailureLeavesNothing) {
   std::filesystem::create_directories(model_ / "vocab.json");  // a folder is no file to copy
-  EXPECT_FALSE(ExportTo(out_ / "saved").ok());
+  const absl::Status failed = ExportTo(out_ / "saved");
+  EXPECT_FALSE(failed.ok());
+  EXPECT_THAT(std::string(failed.message()), Not(HasSubstr("partial")));
   EXPECT_TRUE(std::filesystem::is_empty(out_.path()));
 }
 

@@ -6,8 +6,10 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <filesystem>
+#include <iterator>
 #include <string>
 
 #include "tests/temp_folder.h"
@@ -83,6 +85,30 @@ TEST(OutputFile, ADeviceIsTakenAsItIs) {
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_TRUE(file->Cut(0).ok());
   EXPECT_TRUE(file->Append("<page>").ok());
+}
+
+TEST(OutputFile, IsReplacedWholeAndKeepsItsRightsAndItsName) {
+  const TempFolder folder;
+  const std::string path = folder / "page";
+  test::WriteFile(path, "<page> <title>ours</title>");
+  ASSERT_EQ(chmod(path.c_str(), 0600), 0);
+  fs::create_symlink(path, folder / "link");
+  auto file = OutputFile::Open(folder / "link", kPage);
+  ASSERT_TRUE(file.ok()) << file.status();
+  {
+    const auto beside = file->Beside();
+    ASSERT_TRUE(beside.ok()) << beside.status();
+  }
+  EXPECT_EQ(test::ReadFile(path), "<page> <title>ours</title>");
+  for (const char* text : {"<page> one", "<page> two"}) {
+    ASSERT_TRUE(file->Replace(text).ok());
+    EXPECT_EQ(test::ReadFile(path), text);
+  }
+  struct stat info{};
+  ASSERT_EQ(stat(path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, 0600U);
+  EXPECT_TRUE(fs::is_symlink(folder / "link"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 2);
 }
 
 // Half a line would make the rest of a log unreadable.

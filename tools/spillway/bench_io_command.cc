@@ -97,14 +97,10 @@ absl::Status RunBenchIo(Flags flags) {
   }
   if (!report.ok()) return report.status();
   const std::string commit(BuildCommit());
-  if (page) {
-    SPILLWAY_RETURN_IF_ERROR(page->Cut(0));
-    SPILLWAY_RETURN_IF_ERROR(page->Append(bench_io::ToHtml(*report, commit)));
-  }
   const std::string text = flags.json ? bench_io::ToJson(*report, commit).dump(2) + "\n"
                                       : bench_io::ToTable(*report, commit);
   std::fputs(text.c_str(), stdout);
-  return absl::OkStatus();
+  return page ? page->Replace(bench_io::ToHtml(*report, commit)) : absl::OkStatus();
 }
 
 }  // namespace

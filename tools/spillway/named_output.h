@@ -13,8 +13,8 @@
 namespace spillway::command {
 
 // Changes nothing in the file. AlreadyExists: it is there and not of `kind`, and may not be
-// replaced; without exception that is so in the folder of a store or of a model, whatever `force`
-// says. Unavailable: it cannot be written. Messages name the flag.
+// replaced; without exception that is so in the folder of a store, a model or a data set, whatever
+// `force` says. Unavailable: it cannot be written. Messages name the flag.
 absl::StatusOr<trainer::OutputFile> OpenOutput(const std::string& flag, const std::string& path,
                                                const trainer::OutputFile::Kind& kind, bool force);
 

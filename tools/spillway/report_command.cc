@@ -61,8 +61,7 @@ absl::Status RunReport(const ReportFlags& flags) {
     data["sources"].push_back(std::filesystem::path(path).filename().string());
   }
   data["spillway"] = absl::StrCat(std::string(Version()), " (", std::string(BuildCommit()), ")");
-  SPILLWAY_RETURN_IF_ERROR(page.Cut(0));
-  SPILLWAY_RETURN_IF_ERROR(page.Append(run_report::ToHtml(data)));
+  SPILLWAY_RETURN_IF_ERROR(page.Replace(run_report::ToHtml(data)));
   absl::PrintF("%s\n", flags.out);
   return absl::OkStatus();
 }

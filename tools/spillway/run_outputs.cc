@@ -3,10 +3,7 @@
 #include "tools/spillway/run_outputs.h"
 
 #include <cstdio>
-#include <filesystem>
-#include <system_error>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "src/base/status_macros.h"
@@ -17,8 +14,6 @@
 namespace spillway::command {
 namespace {
 
-namespace fs = std::filesystem;
-
 // Of how many steps the trace may tell: far more than the timeline's events hold.
 constexpr size_t kTraceSteps = 50'000;
 
@@ -26,23 +21,14 @@ constexpr size_t kTraceSteps = 50'000;
 
 absl::StatusOr<RunOutputs> RunOutputs::Open(const RunOutputFlags& flags) {
   RunOutputs outputs;
-  std::vector<std::pair<const char*, std::string>> named;
   const auto open = [&](const char* flag, const std::string& path,
                         const trainer::OutputFile::Kind& kind,
                         std::optional<trainer::OutputFile>* file) -> absl::Status {
     if (path.empty()) return absl::OkStatus();
-    for (const auto& [other_flag, other] : named) {
-      std::error_code error;
-      if (fs::is_regular_file(other, error) && fs::equivalent(other, path, error)) {
-        return UsageError(absl::StrFormat("%s and %s are both %s; give each a file of its own",
-                                          other_flag, flag, path));
-      }
-    }
-    named.emplace_back(flag, path);
     SPILLWAY_ASSIGN_OR_RETURN(*file, OpenOutput(flag, path, kind, flags.force));
     return absl::OkStatus();
   };
-  std::optional<trainer::OutputFile> metrics;  // a look at it; each step replaces the file
+  std::optional<trainer::OutputFile> metrics;
   SPILLWAY_RETURN_IF_ERROR(
       open("--log-json", flags.log_json, trainer::StepLog::kKind, &outputs.log_file_));
   SPILLWAY_RETURN_IF_ERROR(open("--trace", flags.trace, trainer::kTraceKind, &outputs.trace_));
@@ -54,9 +40,7 @@ absl::StatusOr<RunOutputs> RunOutputs::Open(const RunOutputFlags& flags) {
         "--metrics-file %s is no regular file, and each step replaces it; name another",
         flags.metrics));
   }
-  // The file itself, where the name is a link to it.
-  std::error_code error;
-  if (metrics) outputs.metrics_.emplace(fs::weakly_canonical(flags.metrics, error).string());
+  if (metrics) outputs.metrics_.emplace(*std::move(metrics));
   return outputs;
 }
 
@@ -66,7 +50,7 @@ void RunOutputs::Begin(int64_t step, bool continues) {
   absl::StatusOr<trainer::StepLog> log = continues
                                              ? trainer::StepLog::Continue(std::move(file), step)
                                              : trainer::StepLog::Begin(std::move(file));
-  if (!log.ok()) return Lose(log_path_, log.status());
+  if (!log.ok()) return Lose("--log-json", log_path_, log.status());
   log_.emplace(*std::move(log));
 }
 
@@ -74,7 +58,7 @@ void RunOutputs::Take(const trainer::StepRecord& record, int64_t total_steps) {
   if (metrics_) {
     const absl::Status written = metrics_->Write(record, total_steps);
     if (!written.ok()) {
-      Lose(metrics_->path(), written);
+      Lose("--metrics-file", metrics_->path(), written);
       metrics_.reset();
     }
   }
@@ -84,7 +68,7 @@ void RunOutputs::Take(const trainer::StepRecord& record, int64_t total_steps) {
   const absl::Status written = log_->Write(record);
   if (written.ok()) return;
   log_.reset();
-  Lose(log_path_, written);
+  Lose("--log-json", log_path_, written);
 }
 
 void RunOutputs::End(const Timeline& timeline) {
@@ -92,12 +76,12 @@ void RunOutputs::End(const Timeline& timeline) {
   const std::string path = trace_->path();
   const absl::Status written =
       trainer::WriteTrace(*std::exchange(trace_, std::nullopt), timeline, steps_);
-  if (!written.ok()) Lose(path, written);
+  if (!written.ok()) Lose("--trace", path, written);
 }
 
-void RunOutputs::Lose(const std::string& path, const absl::Status& why) {
+void RunOutputs::Lose(const char* flag, const std::string& path, const absl::Status& why) {
   lost_.push_back(path);
-  absl::FPrintF(stderr, "warning: %s; the run goes on, and that file is not complete\n",
+  absl::FPrintF(stderr, "warning: %s: %s; the run goes on without it\n", flag,
                 std::string(why.message()));
 }
 

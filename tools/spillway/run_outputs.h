@@ -34,7 +34,7 @@ struct RunOutputFlags {
 class RunOutputs {
  public:
   // Opens the files and changes none: the store may still turn out to be in use. The errors are
-  // OpenOutput's; a usage error if two names mean one file.
+  // OpenOutput's.
   static absl::StatusOr<RunOutputs> Open(const RunOutputFlags& flags);
 
   // The run begins after `step` steps: of a log that is continued, later lines are cut off.
@@ -48,7 +48,7 @@ class RunOutputs {
 
  private:
   RunOutputs() = default;
-  void Lose(const std::string& path, const absl::Status& why);
+  void Lose(const char* flag, const std::string& path, const absl::Status& why);
 
   std::optional<trainer::OutputFile> log_file_;  // until Begin
   std::string log_path_;

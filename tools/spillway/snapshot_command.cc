@@ -19,6 +19,7 @@
 #include "tools/spillway/arguments.h"
 #include "tools/spillway/commands.h"
 #include "tools/spillway/exit_code.h"
+#include "tools/spillway/interrupt.h"
 #include "tools/spillway/opened_store.h"
 #include "tools/spillway/snapshot_export.h"
 #include "tools/spillway/store_summary.h"
@@ -111,7 +112,8 @@ absl::Status RunExport(const SnapshotFlags& flags) {
   SPILLWAY_RETURN_IF_ERROR(CheckStoreArgument(flags.store));
   if (flags.save.empty()) return UsageError("--save is needed: the folder to write");
   return ExportFromStore(
-      {.store = flags.store, .label = flags.label, .save = flags.save, .model = flags.model});
+      {.store = flags.store, .label = flags.label, .save = flags.save, .model = flags.model},
+      CatchInterrupts());
 }
 
 // Runs `work` on the opened store.

@@ -5,8 +5,10 @@
 
 #include "tools/spillway/snapshot_export.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "absl/strings/str_format.h"
 #include "io/store/store_view.h"
@@ -61,7 +63,7 @@ absl::StatusOr<TensorSpec> FindWeights(TensorReader& reader,
 
 }  // namespace
 
-absl::Status ExportFromStore(const ExportRequest& request) {
+absl::Status ExportFromStore(const ExportRequest& request, const std::atomic<bool>& stop) {
   SPILLWAY_ASSIGN_OR_RETURN(const auto view,
                             OpenView(request.store, io::StoreView::Wanted::kAnyState));
   SPILLWAY_ASSIGN_OR_RETURN(const Commit commit, FindCommit(*view, request.label));
@@ -76,7 +78,10 @@ absl::Status ExportFromStore(const ExportRequest& request) {
   const auto weights = [&](const trainer::ParameterShape& parameter,
                            const trainer::ConsumeBytes& consume) -> absl::Status {
     SPILLWAY_ASSIGN_OR_RETURN(const TensorSpec spec, FindWeights(reader, parameter));
-    return reader.Read(spec, consume);
+    return reader.Read(spec, [&](std::span<const std::byte> bytes) -> absl::Status {
+      if (stop.load()) return absl::CancelledError("interrupted; nothing was exported");
+      return consume(bytes);
+    });
   };
   return trainer::ExportWeights(trainer::ListParameters(config), weights, config.json,
                                 request.model, request.save);

@@ -5,6 +5,7 @@
 #ifndef SPILLWAY_TOOLS_SPILLWAY_SNAPSHOT_EXPORT_H_
 #define SPILLWAY_TOOLS_SPILLWAY_SNAPSHOT_EXPORT_H_
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,9 @@ struct ExportRequest {
 
 // Changes nothing in the store. NotFound: the label. FailedPrecondition: the commit is not a
 // trainer's, or another process has the store and the last commit is wanted, which may go while it
-// is read. DataLoss names tensor, page, file and offset.
-absl::Status ExportFromStore(const ExportRequest& request);
+// is read. DataLoss names tensor, page, file and offset. Cancelled: `stop` became true, and nothing
+// is left behind.
+absl::Status ExportFromStore(const ExportRequest& request, const std::atomic<bool>& stop);
 
 }  // namespace spillway::command
 

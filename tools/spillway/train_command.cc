@@ -5,12 +5,15 @@
 
 #include <atomic>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "io/store/store_view.h"
@@ -25,6 +28,7 @@
 #include "tools/spillway/interrupt.h"
 #include "tools/spillway/report.h"
 #include "tools/spillway/run_outputs.h"
+#include "tools/spillway/run_places.h"
 #include "tools/spillway/train_flags.h"
 #include "tools/trainer/export.h"
 #include "tools/trainer/master_weights.h"
@@ -115,9 +119,16 @@ StoreNeed NeedOf(const TrainFlags& flags, const hf::ModelConfig& config) {
 // The budgets, the disk and the export's place.
 absl::Status CheckPlaces(const TrainFlags& flags, const hf::ModelConfig& config,
                          const StoreNeed& need) {
+  SPILLWAY_RETURN_IF_ERROR(CheckApart({{"--log-json", flags.outputs.log_json},
+                                       {"--trace", flags.outputs.trace},
+                                       {"--metrics-file", flags.outputs.metrics}},
+                                      flags.save, flags.engine.store));
   if (!flags.save.empty()) {
     const uint64_t bytes = trainer::ExportedBytes(trainer::ListParameters(config));
-    SPILLWAY_RETURN_IF_ERROR(trainer::CheckExportFolder(flags.save, bytes));
+    const absl::Status free = trainer::CheckExportFolder(flags.save, bytes);
+    if (!free.ok()) {
+      return absl::Status(free.code(), absl::StrCat("--save ", std::string(free.message())));
+    }
   }
   return CheckRoom(flags.engine, config, flags.trainer.model, need);
 }
@@ -157,12 +168,9 @@ absl::StatusOr<std::optional<TrainState>> LoadState(const Engine& engine, const 
   return state;
 }
 
-// A store for what a run without one has trained and could not export; its name.
-absl::StatusOr<std::string> KeepInStore(const TrainFlags& flags, const hf::ModelConfig& config,
-                                        const StoreNeed& need, trainer::Trainer* trainer) {
-  std::string folder = flags.save;
-  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
-  folder += ".store";
+absl::Status KeepIn(const std::string& folder, const TrainFlags& flags,
+                    const hf::ModelConfig& config, const StoreNeed& need,
+                    trainer::Trainer* trainer) {
   const std::atomic<bool> stop{false};
   EngineFlags kept = flags.engine;
   kept.store = {folder};
@@ -175,8 +183,31 @@ absl::StatusOr<std::string> KeepInStore(const TrainFlags& flags, const hf::Model
   kept.pinned_bytes = 2 * smallest.pinned_bytes;
   SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
                             OpenEngine(kept, OpenMode::kCreate, need, stop));
-  SPILLWAY_RETURN_IF_ERROR(trainer->CommitTo(engine.get()));
-  return folder;
+  return trainer->CommitTo(engine.get());
+}
+
+// A store for what a run without one has trained and could not export; its name. Beside the
+// export's folder, whose disk may be what failed, else in the working folder or that for temporary
+// files.
+absl::StatusOr<std::string> KeepInStore(const TrainFlags& flags, const hf::ModelConfig& config,
+                                        const StoreNeed& need, trainer::Trainer* trainer) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path save = fs::path(flags.save + "/").parent_path();
+  std::vector<fs::path> places = {fs::absolute(save, error).parent_path(), fs::current_path(error),
+                                  fs::temp_directory_path(error)};
+  absl::Status first = absl::OkStatus();
+  for (const fs::path& place : places) {
+    std::string folder = (place / save.filename()).string() + ".store";
+    const std::string name = folder;
+    for (int i = 2; fs::exists(fs::symlink_status(folder, error)); ++i) {
+      folder = absl::StrCat(name, "-", i);
+    }
+    const absl::Status kept = KeepIn(folder, flags, config, need, trainer);
+    if (kept.ok()) return folder;
+    first.Update(kept);
+  }
+  return first;
 }
 
 // The export's error, with where all that was trained is instead.
@@ -217,7 +248,8 @@ struct Outcome {
 };
 
 absl::StatusOr<Outcome> Train(const TrainFlags& flags, const Inputs& inputs, const StoreNeed& need,
-                              RunOutputs* outputs, const std::atomic<bool>& stop) {
+                              RunOutputs* outputs, const std::atomic<bool>& stop,
+                              std::atomic<bool>& commit_now) {
   SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
                             OpenEngine(flags.engine, ModeOf(flags), need, stop));
   SPILLWAY_ASSIGN_OR_RETURN(const std::optional<TrainState> state,
@@ -246,7 +278,7 @@ absl::StatusOr<Outcome> Train(const TrainFlags& flags, const Inputs& inputs, con
   };
   Outcome outcome;
   TrainReport& report = outcome.report;
-  const auto run = trainer->Run(observe, stop, &CatchCommitRequests());
+  const auto run = trainer->Run(observe, stop, &commit_now);
   report.stats = engine->Stats();
   // Also of a run that failed: its timeline may say why.
   if (outputs->wants_timeline()) outputs->End(engine->TakeTimeline());
@@ -282,6 +314,8 @@ std::string DescribeInterrupt(const TrainFlags& flags, const trainer::RunSummary
 
 absl::Status RunTrain(TrainFlags flags) {
   SPILLWAY_RETURN_IF_ERROR(FinishTrainFlags(&flags));
+  // From here on, so that a request during a long start is kept for the first step's end.
+  std::atomic<bool>& commit_now = CatchCommitRequests();
   SPILLWAY_ASSIGN_OR_RETURN(const Inputs inputs, ReadInputs(flags));
   const auto accumulation = ChooseAccumulation(inputs.config, &flags);
   const StorePlace place = PlaceOf(flags.engine);
@@ -293,7 +327,8 @@ absl::Status RunTrain(TrainFlags flags) {
   }
   if (accumulation) absl::FPrintF(stderr, "note: %s\n", Describe(*accumulation));
   const std::atomic<bool>& stop = CatchInterrupts();
-  SPILLWAY_ASSIGN_OR_RETURN(Outcome outcome, Train(flags, inputs, need, &outputs, stop));
+  SPILLWAY_ASSIGN_OR_RETURN(Outcome outcome,
+                            Train(flags, inputs, need, &outputs, stop, commit_now));
   outcome.report.accumulation = accumulation;
   absl::PrintF("%s", flags.json ? ToJson(outcome.report).dump() + "\n" : ToText(outcome.report));
   if (!outcome.saved.ok()) return outcome.saved;

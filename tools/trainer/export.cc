@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Writing a Hugging Face folder in five steps:
-//   1. make `folder`.partial-<pid> beside the target;
+//   1. make `folder`.partial-<pid> beside the target, with a file that this process locks: one of
+//      which nobody holds the lock was left by a process that was killed, and is removed here;
 //   2. stream the weights into it through the safetensors writer, tile by tile;
 //   3. write config.json and copy the tokenizer's files, each synced;
 //   4. sync the folder, rename it to its name (which replaces an empty folder, never a full one);
@@ -10,10 +11,13 @@
 #include "tools/trainer/export.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -21,8 +25,10 @@
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "nlohmann/json.hpp"
 #include "tools/hf/file.h"
 #include "tools/hf/safetensors_writer.h"
@@ -48,15 +54,57 @@ absl::Status SystemError(int error, const std::string& operation, const std::str
   return absl::UnavailableError(message);
 }
 
+absl::Status CannotMake(const std::string& folder, int error) {
+  return absl::UnavailableError(
+      absl::StrFormat("the folder %s cannot be made: %s; name one in a folder that takes files",
+                      folder, std::strerror(error)));
+}
+
 // Whether an export may have this name.
 absl::Status CheckFree(const std::string& folder) {
   std::error_code error;
-  const bool is_there = fs::exists(fs::symlink_status(folder, error));
-  if (!is_there) return absl::OkStatus();
-  if (fs::is_directory(folder, error) && fs::is_empty(folder, error) && !error)
-    return absl::OkStatus();
+  const fs::file_status status = fs::symlink_status(folder, error);
+  if (!fs::exists(status)) return absl::OkStatus();
+  if (fs::is_symlink(status)) {
+    return absl::AlreadyExistsError(absl::StrFormat(
+        "%s is a symbolic link, which an export cannot replace; name the folder itself", folder));
+  }
+  if (fs::is_directory(status) && fs::is_empty(folder, error) && !error) return absl::OkStatus();
   return absl::AlreadyExistsError(absl::StrFormat(
       "%s exists already and nothing is overwritten; remove it or give another name", folder));
+}
+
+// In a partial folder: locked while the process that makes it lives.
+constexpr char kMarkerName[] = "spillway-partial";
+constexpr std::string_view kMarkerText =
+    "spillway makes an export here; once its process is gone, so may this folder.\n";
+
+// Whether the folder has our marker and nobody holds its lock.
+bool IsLeftOver(const fs::path& folder) {
+  const int fd = open((folder / kMarkerName).c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) return false;
+  std::string text(kMarkerText.size() + 1, '\0');
+  const ssize_t got = read(fd, text.data(), text.size());
+  const bool is_left = got == static_cast<ssize_t>(kMarkerText.size()) &&
+                       text.starts_with(kMarkerText) && flock(fd, LOCK_EX | LOCK_NB) == 0;
+  close(fd);
+  return is_left;
+}
+
+// Of exports to `target` whose process was killed.
+void RemoveLeftOvers(const std::string& target) {
+  const fs::path parent = fs::path(target).parent_path();
+  const std::string prefix = fs::path(target).filename().string() + ".partial-";
+  std::error_code error;
+  std::vector<fs::path> left;
+  for (fs::directory_iterator entry(parent.empty() ? "." : parent, error), end;
+       !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (name.starts_with(prefix) && entry->is_directory(error) && IsLeftOver(entry->path())) {
+      left.push_back(entry->path());
+    }
+  }
+  for (const fs::path& folder : left) fs::remove_all(folder, error);
 }
 
 // A folder under a name of its own that is removed unless Publish gave it its final one.
@@ -69,6 +117,7 @@ class PartialFolder {
   ~PartialFolder() {
     std::error_code ignored;
     if (made_) fs::remove_all(path_, ignored);
+    if (marker_ >= 0) close(marker_);
   }
 
   const std::string& path() const { return path_; }
@@ -77,14 +126,23 @@ class PartialFolder {
     std::error_code error;
     const fs::path parent = fs::path(target_).parent_path();
     if (!parent.empty()) fs::create_directories(parent, error);
+    RemoveLeftOvers(target_);
     if (!error && !fs::create_directory(path_, error) && !error)
       error = std::make_error_code(std::errc::file_exists);
-    if (error) return SystemError(error.value(), "make the folder", path_);
+    if (error) return CannotMake(target_, error.value());
     made_ = true;
+    marker_ = open(Marker().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    // Written after it is locked: without the text nobody takes the folder for one left behind.
+    if (marker_ < 0 || flock(marker_, LOCK_EX | LOCK_NB) != 0 ||
+        write(marker_, kMarkerText.data(), kMarkerText.size()) !=
+            static_cast<ssize_t>(kMarkerText.size())) {
+      return CannotMake(target_, errno);
+    }
     return absl::OkStatus();
   }
 
   absl::Status Publish() {
+    unlink(Marker().c_str());
     SPILLWAY_HF_RETURN_IF_ERROR(SyncFolder(path_));
     if (std::rename(path_.c_str(), target_.c_str()) != 0) {
       const int error = errno;
@@ -105,9 +163,12 @@ class PartialFolder {
     return error == 0 ? absl::OkStatus() : SystemError(error, "sync", path);
   }
 
+  std::string Marker() const { return absl::StrFormat("%s/%s", path_, kMarkerName); }
+
   std::string target_;
   std::string path_;
   bool made_ = false;
+  int marker_ = -1;
 };
 
 absl::Status WriteWeights(const std::vector<ParameterShape>& parameters,
@@ -146,6 +207,15 @@ absl::Status CopyTokenizer(const std::string& from, const std::string& to) {
   return absl::OkStatus();
 }
 
+absl::Status Fill(const std::vector<ParameterShape>& parameters, const WeightStream& weights,
+                  const std::string& config_json, const std::string& model_folder,
+                  const std::string& folder) {
+  SPILLWAY_HF_RETURN_IF_ERROR(WriteWeights(parameters, weights, folder));
+  SPILLWAY_HF_RETURN_IF_ERROR(
+      hf::WriteTextFile(folder + "/config.json", ConfigForFp32(config_json), hf::IfExists::kFail));
+  return model_folder.empty() ? absl::OkStatus() : CopyTokenizer(model_folder, folder);
+}
+
 // "out/" names the folder "out".
 std::string WithoutTrailingSlashes(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
@@ -174,8 +244,17 @@ absl::Status CheckExportFolder(const std::string& folder, uint64_t weight_bytes)
   }
   const fs::path parent = missing.has_parent_path() ? missing.parent_path() : fs::path(".");
   const std::string probe = absl::StrFormat("%s.partial-%d", missing.string(), getpid());
-  if (mkdir(probe.c_str(), 0755) != 0) return SystemError(errno, "make the folder", probe);
+  if (mkdir(probe.c_str(), 0755) != 0) return CannotMake(target, errno);
   rmdir(probe.c_str());
+  const uint64_t file_bytes =
+      std::min(weight_bytes, hf::SafetensorsWriterOptions().max_shard_bytes);
+  rlimit largest{};
+  if (getrlimit(RLIMIT_FSIZE, &largest) == 0 && largest.rlim_cur < file_bytes) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "%s: %s: a file of the weights takes %d bytes, and the limit of a file's size is %d "
+        "(ulimit -f); raise it",
+        folder, std::strerror(EFBIG), file_bytes, largest.rlim_cur));
+  }
   struct statvfs space{};
   if (statvfs(parent.c_str(), &space) != 0) return absl::OkStatus();
   const uint64_t available = uint64_t{space.f_bavail} * space.f_frsize;
@@ -197,13 +276,11 @@ absl::Status ExportWeights(const std::vector<ParameterShape>& parameters,
   }
   PartialFolder partial(target);
   SPILLWAY_HF_RETURN_IF_ERROR(partial.Make());
-  SPILLWAY_HF_RETURN_IF_ERROR(WriteWeights(parameters, weights, partial.path()));
-  SPILLWAY_HF_RETURN_IF_ERROR(hf::WriteTextFile(partial.path() + "/config.json",
-                                                ConfigForFp32(config_json), hf::IfExists::kFail));
-  if (!model_folder.empty()) {
-    SPILLWAY_HF_RETURN_IF_ERROR(CopyTokenizer(model_folder, partial.path()));
-  }
-  return partial.Publish();
+  const absl::Status filled = Fill(parameters, weights, config_json, model_folder, partial.path());
+  if (filled.ok()) return partial.Publish();
+  // Nobody knows the partial folder, which is gone soon.
+  return absl::Status(filled.code(),
+                      absl::StrReplaceAll(filled.message(), {{partial.path(), target}}));
 }
 
 absl::Status ExportModel(Engine* engine, const std::vector<Parameter>& parameters,

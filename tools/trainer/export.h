@@ -22,7 +22,8 @@ namespace spillway::trainer {
 
 // Whether an export of so many bytes can be written to `folder`, as far as can be told before:
 // AlreadyExists if it is there and not an empty folder; Unavailable if no folder can be made there;
-// ResourceExhausted if its file system has less space free. Leaves nothing behind.
+// ResourceExhausted if its file system has less space free or a file may not be so large. Leaves
+// nothing behind.
 absl::Status CheckExportFolder(const std::string& folder, uint64_t weight_bytes);
 
 // Bytes of the parameters in fp32.
@@ -34,9 +35,10 @@ using WeightStream =
     std::function<absl::Status(const ParameterShape& parameter, const ConsumeBytes& consume)>;
 
 // Writes `folder`, which appears whole under its name or not at all: it is filled as
-// `folder`.partial-<pid>, synced and renamed, and removed again if anything fails. `config_json` is
-// the model's config.json, to which the element type written ("float32") is noted; tokenizer files
-// are copied from `model_folder` where present (empty: none); NotFound if that is no folder.
+// `folder`.partial-<pid>, synced and renamed, and removed again if anything fails; of a process
+// that is killed, by the next export to that folder. `config_json` is the model's config.json, to
+// which the element type written ("float32") is noted; tokenizer files are copied from
+// `model_folder` where present (empty: none); NotFound if that is no folder.
 absl::Status ExportWeights(const std::vector<ParameterShape>& parameters,
                            const WeightStream& weights, const std::string& config_json,
                            const std::string& model_folder, const std::string& folder);

@@ -229,9 +229,9 @@ absl::Status Trainer::CommitBefore(const absl::Status& error) {
                                       state_.step + 1));
   }
   if (const absl::Status commit = Commit(); !commit.ok()) {
-    return Add(error,
-               "; the steps since the last commit could not be committed either, and it "
-               "stands");
+    return Add(error, committed_step_ < 0 ? "; the steps before it could not be committed either"
+                                          : "; the steps since the last commit could not be "
+                                            "committed either, and it stands");
   }
   return Add(error, absl::StrFormat("; the %d steps before are committed, and --resume continues "
                                     "from there",

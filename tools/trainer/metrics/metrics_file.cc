@@ -2,19 +2,10 @@
 
 #include "tools/trainer/metrics/metrics_file.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
-#include <string_view>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "tools/hf/status_macros.h"
 
 namespace spillway::trainer {
 namespace {
@@ -54,22 +45,6 @@ class Text {
   std::string text_;
 };
 
-absl::Status FileError(const char* operation, const std::string& path) {
-  return absl::UnavailableError(
-      absl::StrFormat("%s %s: %s", operation, path, std::strerror(errno)));
-}
-
-absl::Status WriteNew(const std::string& path, std::string_view text) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (fd < 0) return FileError("make", path);
-  const ssize_t written = write(fd, text.data(), text.size());
-  if (written >= 0 && static_cast<size_t>(written) < text.size()) errno = ENOSPC;
-  const absl::Status status =
-      written == static_cast<ssize_t>(text.size()) ? absl::OkStatus() : FileError("write", path);
-  close(fd);
-  return status;
-}
-
 }  // namespace
 
 absl::Status MetricsFile::Write(const StepRecord& record, int64_t total_steps) {
@@ -100,13 +75,7 @@ absl::Status MetricsFile::Write(const StepRecord& record, int64_t total_steps) {
                record.evaluation->loss);
   }
   text.Bytes(nvme_, pinned_);
-  const std::string temporary = absl::StrFormat("%s.new-%d", path_, getpid());
-  absl::Status status = WriteNew(temporary, text.text());
-  if (status.ok() && std::rename(temporary.c_str(), path_.c_str()) != 0) {
-    status = FileError("rename to", path_);
-  }
-  if (!status.ok()) unlink(temporary.c_str());
-  return status;
+  return file_.Replace(text.text());
 }
 
 }  // namespace spillway::trainer

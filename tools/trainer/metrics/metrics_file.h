@@ -7,7 +7,7 @@
 #define SPILLWAY_TOOLS_TRAINER_METRICS_METRICS_FILE_H_
 
 #include <cstdint>
-#include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "spillway/stats.h"
@@ -22,15 +22,15 @@ class MetricsFile {
   static constexpr OutputFile::Kind kKind = {"a metrics file of spillway", "# HELP spillway_step ",
                                              ""};
 
-  explicit MetricsFile(std::string path) : path_(std::move(path)) {}
+  explicit MetricsFile(OutputFile file) : file_(std::move(file)) {}
 
   // Replaces the file, whole: a reader sees the figures of one step or of the one before.
   // Unavailable if it cannot be written; then the file is as it was.
   absl::Status Write(const StepRecord& record, int64_t total_steps);
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_.path(); }
 
  private:
-  std::string path_;
+  OutputFile file_;
   Traffic nvme_;  // of the run so far
   Traffic pinned_;
 };

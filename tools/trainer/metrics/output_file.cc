@@ -7,7 +7,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 
 #include "absl/strings/str_format.h"
 #include "tools/hf/status_macros.h"
@@ -25,9 +28,25 @@ absl::Status FileError(int error, const char* operation, const std::string& path
 int OpenRetrying(const std::string& path, int flags) {
   int fd = -1;
   do {
-    fd = open(path.c_str(), O_RDWR | O_CLOEXEC | O_APPEND | O_NOCTTY | flags, 0644);
+    fd = open(path.c_str(), O_CLOEXEC | O_APPEND | O_NOCTTY | flags, 0644);
   } while (fd < 0 && errno == EINTR);
   return fd;
+}
+
+// What is there. Of a pipe only the end that is written to, so that a reader that goes away is an
+// error; without waiting for one.
+int OpenExisting(const std::string& path) {
+  struct stat info{};
+  const bool is_other = stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode);
+  const int fd = OpenRetrying(path, (is_other ? O_WRONLY : O_RDWR) | O_NONBLOCK);
+  if (fd >= 0) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+  return fd;
+}
+
+// The file itself, where the name is a link.
+std::string TargetOf(const std::string& path) {
+  const std::unique_ptr<char, void (*)(void*)> target(realpath(path.c_str(), nullptr), std::free);
+  return target == nullptr ? path : target.get();
 }
 
 // The file's first bytes.
@@ -54,12 +73,16 @@ bool IsOf(const OutputFile::Kind& kind, std::string_view begin) {
 
 absl::StatusOr<OutputFile> OutputFile::Open(const std::string& path, const Kind& kind,
                                             IfOther if_other) {
-  int fd = OpenRetrying(path, O_CREAT | O_EXCL);
+  int fd = OpenRetrying(path, O_RDWR | O_CREAT | O_EXCL);
   const bool was_made = fd >= 0;
-  if (!was_made && errno == EEXIST) fd = OpenRetrying(path, 0);
+  if (!was_made && errno == EEXIST) fd = OpenExisting(path);
   if (fd < 0) {
     const int error = errno;
     struct stat link{};
+    if (error == ENXIO) {
+      return absl::UnavailableError(
+          absl::StrFormat("open %s: nobody reads this pipe; start its reader first", path));
+    }
     if (error != ENOENT || lstat(path.c_str(), &link) != 0) return FileError(error, "open", path);
     return absl::AlreadyExistsError(absl::StrFormat(
         "%s is a symbolic link to nothing; remove it, or name the file itself", path));
@@ -68,6 +91,7 @@ absl::StatusOr<OutputFile> OutputFile::Open(const std::string& path, const Kind&
   struct stat info{};
   if (fstat(fd, &info) != 0) return FileError(errno, "stat", path);
   file.is_regular_ = S_ISREG(info.st_mode);
+  if (!kind.grows) SPILLWAY_HF_RETURN_IF_ERROR(file.Beside().status());
   if (was_made || !file.is_regular_ || if_other == IfOther::kReplace) return file;
   SPILLWAY_HF_ASSIGN_OR_RETURN(const std::string begin, ReadBegin(fd, path));
   if (IsOf(kind, begin)) return file;
@@ -79,18 +103,20 @@ OutputFile::OutputFile(OutputFile&& other) noexcept
     : path_(std::move(other.path_)),
       fd_(std::exchange(other.fd_, -1)),
       is_regular_(other.is_regular_),
-      was_made_(std::exchange(other.was_made_, false)) {}
+      was_made_(std::exchange(other.was_made_, false)),
+      is_beside_(std::exchange(other.is_beside_, false)) {}
 
 OutputFile& OutputFile::operator=(OutputFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(fd_, other.fd_);
   std::swap(is_regular_, other.is_regular_);
   std::swap(was_made_, other.was_made_);
+  std::swap(is_beside_, other.is_beside_);
   return *this;
 }
 
 OutputFile::~OutputFile() {
-  if (was_made_) unlink(path_.c_str());
+  if (was_made_ || is_beside_) unlink(path_.c_str());
   if (fd_ >= 0) close(fd_);
 }
 
@@ -115,6 +141,49 @@ absl::Status OutputFile::Append(std::string_view text) {
     text.remove_prefix(static_cast<size_t>(written));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<OutputFile> OutputFile::Beside() const {
+  if (!is_regular_) {
+    const int same = fcntl(fd_, F_DUPFD_CLOEXEC, 0);
+    if (same < 0) return FileError(errno, "open", path_);
+    return OutputFile(path_, same, is_regular_, /*was_made=*/false);
+  }
+  struct stat info{};
+  if (fstat(fd_, &info) != 0) return FileError(errno, "stat", path_);
+  const std::string path = absl::StrFormat("%s.new-%d", TargetOf(path_), getpid());
+  const int fd = OpenRetrying(path, O_RDWR | O_CREAT | O_EXCL);
+  if (fd < 0) {
+    return absl::UnavailableError(
+        absl::StrFormat("%s is replaced whole by a file beside it, and none can be made: %s; give "
+                        "a name in a folder that takes files",
+                        path_, std::strerror(errno)));
+  }
+  OutputFile beside(path, fd, is_regular_, /*was_made=*/false);
+  beside.is_beside_ = true;
+  // Only root may give a file away; a new one of this user has the right owner anyway.
+  if (fchown(fd, info.st_uid, info.st_gid) != 0 && errno != EPERM) {
+    return FileError(errno, "set the owner of", path);
+  }
+  if (fchmod(fd, info.st_mode & 07777) != 0) return FileError(errno, "set the rights of", path);
+  return beside;
+}
+
+absl::Status OutputFile::ReplaceWith(OutputFile beside) {
+  was_made_ = false;
+  if (!is_regular_) return absl::OkStatus();
+  if (std::rename(beside.path_.c_str(), TargetOf(path_).c_str()) != 0) {
+    return FileError(errno, "replace", path_);
+  }
+  beside.is_beside_ = false;
+  std::swap(fd_, beside.fd_);
+  return absl::OkStatus();
+}
+
+absl::Status OutputFile::Replace(std::string_view text) {
+  SPILLWAY_HF_ASSIGN_OR_RETURN(OutputFile beside, Beside());
+  SPILLWAY_HF_RETURN_IF_ERROR(beside.Append(text));
+  return ReplaceWith(std::move(beside));
 }
 
 }  // namespace spillway::trainer

@@ -24,14 +24,15 @@ class OutputFile {
     const char* name;    // "a step log"
     const char* begins;  // how each begins
     const char* holds;   // what each holds in its first 4 KiB; "": nothing more
+    bool grows = false;  // by Append; others are replaced whole
   };
   // What happens to a file that holds something else.
   enum class IfOther : uint8_t { kRefuse, kReplace };
 
   // Opens the file or makes it, and changes nothing in it. AlreadyExists: it holds something else
-  // than `kind`. Unavailable: it cannot be written. A pipe, a terminal and another device are
-  // taken as they are. A file that was made goes again with this object, unless something was done
-  // with it.
+  // than `kind`. Unavailable: it cannot be written or replaced, or is a pipe that nobody reads. A
+  // pipe, a terminal and another device are taken as they are. A file that was made goes again with
+  // this object, unless something was done with it.
   static absl::StatusOr<OutputFile> Open(const std::string& path, const Kind& kind,
                                          IfOther if_other = IfOther::kRefuse);
   OutputFile(OutputFile&& other) noexcept;
@@ -48,6 +49,15 @@ class OutputFile {
   // again. Unavailable.
   absl::Status Append(std::string_view text);
 
+  // To replace a file whole: an empty file beside it with its owner and rights, to be written and
+  // given to ReplaceWith; until then the old one stays as it is. One that is not given goes with
+  // its object. Of what is no regular file: the same device again. Unavailable: no file can be
+  // made in the folder.
+  absl::StatusOr<OutputFile> Beside() const;
+  absl::Status ReplaceWith(OutputFile beside);
+  // Both, with `text` in between.
+  absl::Status Replace(std::string_view text);
+
  private:
   OutputFile(std::string path, int fd, bool is_regular, bool was_made)
       : path_(std::move(path)), fd_(fd), is_regular_(is_regular), was_made_(was_made) {}
@@ -55,7 +65,8 @@ class OutputFile {
   std::string path_;
   int fd_;
   bool is_regular_;
-  bool was_made_;  // by this object, and nothing was done with it yet
+  bool was_made_;           // by this object, and nothing was done with it yet
+  bool is_beside_ = false;  // and goes whatever was done with it
 };
 
 }  // namespace spillway::trainer

@@ -66,7 +66,8 @@ std::string ToPeopleLine(const StepRecord& record, int64_t total_steps);
 // commit has. Thread-compatible.
 class StepLog {
  public:
-  static constexpr OutputFile::Kind kKind = {"a step log", "{\"v\":1,\"step\":", ""};
+  static constexpr OutputFile::Kind kKind = {"a step log", "{\"v\":1,\"step\":", "",
+                                             /*grows=*/true};
 
   // A log of its own: empties the file. Unavailable if it cannot be written.
   static absl::StatusOr<StepLog> Begin(OutputFile file);

@@ -205,12 +205,12 @@ class TraceWriter {
 
 absl::Status WriteTrace(OutputFile output, const Timeline& timeline,
                         const std::deque<StepRecord>& steps) {
-  SPILLWAY_HF_RETURN_IF_ERROR(output.Cut(0));
+  SPILLWAY_HF_ASSIGN_OR_RETURN(OutputFile beside, output.Beside());
   const auto failure = [&](const char* operation) {
     return absl::UnavailableError(
         absl::StrFormat("%s %s: %s", operation, output.path(), std::strerror(errno)));
   };
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(fdopen(dup(output.fd()), "a"),
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(fdopen(dup(beside.fd()), "a"),
                                                              std::fclose);
   if (file == nullptr) return failure("open");
 
@@ -233,7 +233,7 @@ absl::Status WriteTrace(OutputFile output, const Timeline& timeline,
   for (const TimelineEvent* event : events) writer.Write(*event);
   writer.End();
   if (std::fflush(file.get()) != 0 || std::ferror(file.get()) != 0) return failure("write");
-  return absl::OkStatus();
+  return output.ReplaceWith(std::move(beside));
 }
 
 }  // namespace spillway::trainer
