@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How much a test that takes a sample should try: everything in the `slow` run of the same program
-// (spillway_exhaustive_test in tools/cmake/SpillwayTests.cmake); a third of the sample where a
-// sanitizer makes it several times slower. Of a grid of numbers it tries one point there, and where
+// (spillway_exhaustive_test in tools/cmake/SpillwayTests.cmake); a third of the sample, and of a
+// grid of numbers one point, where a sanitizer makes it several times slower and where
 // SPILLWAY_TEST_ONE_POINT says so: tools/checks/stress runs it many times, each with its own seed.
 
 #ifndef SPILLWAY_TESTS_EXHAUSTIVE_H_
@@ -25,7 +25,13 @@
 
 namespace spillway {
 
-inline constexpr unsigned kSampleShare = SPILLWAY_IS_SANITIZED ? 3 : 1;  // one in so many
+inline bool TriesOnePoint() {
+  static const bool one = std::getenv("SPILLWAY_TEST_ONE_POINT") != nullptr;
+  return one || SPILLWAY_IS_SANITIZED;
+}
+
+// A sample is one in so many of what it is elsewhere.
+inline unsigned SampleShare() { return TriesOnePoint() ? 3 : 1; }
 
 inline uint64_t GridSeed() {
   static const uint64_t seed = test::Seed();
@@ -45,15 +51,13 @@ inline size_t PointOf(uint64_t seed, uint32_t line, size_t count) {
 template <typename T>
 std::vector<T> GridOf(std::vector<T> values,
                       std::source_location where = std::source_location::current()) {
-  static const bool one =
-      SPILLWAY_IS_SANITIZED || std::getenv("SPILLWAY_TEST_ONE_POINT") != nullptr;
-  if (!one) return values;
+  if (!TriesOnePoint()) return values;
   return {values[PointOf(GridSeed(), where.line(), values.size())]};
 }
 
-// Where to begin with a series of which every kSampleShare-th is tried: 0, or by the seed.
+// Where to begin with a series of which every SampleShare()-th is tried: 0, or by the seed.
 inline int SampleBegin() {
-  return kSampleShare == 1 ? 0 : static_cast<int>(test::Seed() % kSampleShare);
+  return TriesOnePoint() ? static_cast<int>(test::Seed() % SampleShare()) : 0;
 }
 
 inline bool IsExhaustive() { return std::getenv("SPILLWAY_EXHAUSTIVE") != nullptr; }

@@ -148,7 +148,7 @@ void Disturb(Engine* engine, uint64_t seed, bool has_store = true) {
   RandomSteps steps(engine, seed);
   const Step step = steps.MakeStep(80);
   const Step evaluation = steps.MakeStep(30);
-  for (unsigned i = 0; i < 40 / kSampleShare; ++i) {
+  for (unsigned i = 0; i < 40 / SampleShare(); ++i) {
     switch (steps.Below(6)) {
       case 0: steps.Run(evaluation); break;
       case 1: steps.Run(steps.Vary(step)); break;

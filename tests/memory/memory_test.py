@@ -5,16 +5,22 @@ Resident memory is held against budgets + workspace + 200 MiB, by the kernel (a 
 what exceeds it) and by the process's own high-water mark, with pages of hugetlbfs, which neither counts; none may be
 used. A model ten times as large trains within the same limit (TenTimesTest). A small model trains in budgets near its
 tiles, page size by page size, to the same bits as without budgets.
+
+Where SPILLWAY_TEST_ONE_POINT is set, one of a class's tests is run, which the seed chooses (tests/exhaustive.h).
 """
 
 import json
+import os
 import pathlib
+import random
 import sys
 import tempfile
 import unittest
 
 sys.dont_write_bytecode = True
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 import memory_limit  # noqa: E402
+import seed  # noqa: E402
 import small_inputs  # noqa: E402
 
 MIB = 2**20
@@ -138,4 +144,7 @@ class TenTimesTest(TrainingTest):
 
 if __name__ == "__main__":
     TrainingTest.command = sys.argv.pop(1)
+    if "SPILLWAY_TEST_ONE_POINT" in os.environ:  # the last argument is the class
+        names = unittest.defaultTestLoader.getTestCaseNames(globals()[sys.argv[-1]])
+        sys.argv[-1] += "." + random.Random(seed.draw_seed()).choice(names)
     unittest.main()

@@ -172,7 +172,7 @@ TEST(Placement, WhatDoesNotFitIsNamed) {
 TEST(Placement, RandomStepsKeepToItAndNoBoundIsBroken) {
   RandomPlans plans;
   const uint64_t first = test::Seed();
-  for (uint64_t seed = first; seed != first + 1000 / kSampleShare; ++seed) {
+  for (uint64_t seed = first; seed != first + 1000 / SampleShare(); ++seed) {
     SCOPED_TRACE(test::SeedLine(seed));
     std::mt19937 random(seed);
     RandomTraceOptions shape;

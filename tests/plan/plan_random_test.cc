@@ -20,7 +20,7 @@
 namespace spillway::plan {
 namespace {
 
-uint64_t NumRounds() { return IsExhaustive() ? 20'000 : 1'000 / kSampleShare; }
+uint64_t NumRounds() { return IsExhaustive() ? 20'000 : 1'000 / SampleShare(); }
 
 // What is in memory once a plan is entered; nothing if an operation on the way cannot be done.
 std::optional<std::set<std::pair<TileIndex, Tier>>> Entered(const Plan& plan, const Trace& trace,

@@ -60,7 +60,7 @@ void TryAll(const std::string& kind, bool (*target)(std::string_view)) {
     EXPECT_EQ(target(input.bytes), input.name.starts_with("good")) << input.name;
   }
   std::mt19937_64 random(Seed());
-  for (unsigned i = 0; i < 600 / kSampleShare; ++i) (void)target(Mutate(inputs, random));
+  for (unsigned i = 0; i < 600 / SampleShare(); ++i) (void)target(Mutate(inputs, random));
 }
 
 TEST(CommandFuzz, TheReportsReader) { TryAll("report", FuzzReport); }

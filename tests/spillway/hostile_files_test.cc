@@ -38,7 +38,9 @@ std::map<std::string, std::string> Manifest(const std::string& folder) {
 class HostileFiles : public ::testing::Test {
  protected:
   HostileFiles() {
-    const Ended ended = RunCommand(training_.TrainInStore(2) + Arguments{"--trace", trace_});
+    // Small, because each test reads all its bytes many times.
+    const Ended ended = RunCommand(training_.TrainInStore(2) +
+                                   Arguments{"--trace", trace_, "--store-bytes", "4MiB"});
     EXPECT_EQ(ended.exit_code, 0) << ended.err;
     WriteFile(training_ / "letter", "Dear Sir");
   }

@@ -112,7 +112,7 @@ TEST_P(FlippedBitTest, IsToldOrHarmless) {
   for (const auto& [path, bytes] : files_) {
     const bool is_data = path.find("segment") != std::string::npos;
     const size_t num_samples =
-        IsExhaustive() && !is_data ? bytes.size() : (bytes.size() / 700 + 20) / kSampleShare;
+        IsExhaustive() && !is_data ? bytes.size() : (bytes.size() / 700 + 20) / SampleShare();
     size_t told = 0;
     for (size_t i = 0; i < num_samples && !HasFailure(); ++i) {
       const size_t at = num_samples == bytes.size() ? i : random() % bytes.size();

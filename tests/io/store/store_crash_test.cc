@@ -139,7 +139,7 @@ class StoreCrashTest : public ::testing::TestWithParam<hook::Deed> {};
 TEST_P(StoreCrashTest, KilledAnywhereWhileMakingAStore) {
   bool finished = false;
   int at = 1 + SampleBegin();
-  for (; !finished; at += kSampleShare) {
+  for (; !finished; at += static_cast<int>(SampleShare())) {
     SCOPED_TRACE(at);
     TempFolder folder(FastPlace());
     RunAndKill(folder, 1, 0, GetParam(), at, &finished);
@@ -162,7 +162,7 @@ TEST_P(StoreCrashTest, KilledAnywhereWhileCommitting) {
   TempFolder folder(FastPlace());
   finished = false;
   int at = 1 + SampleBegin();
-  for (; !finished; at += kSampleShare) {
+  for (; !finished; at += static_cast<int>(SampleShare())) {
     SCOPED_TRACE(at);
     CopyStore(base, folder);
     const uint64_t reported = RunAndKill(folder, 2, kCommits, GetParam(), at, &finished);
@@ -214,7 +214,7 @@ TEST_P(StoreFailureTest, AnyFailedCallLeavesAWholeCommit) {
   ASSERT_TRUE(finished);
   TempFolder folder(FastPlace());
   bool met = true;
-  for (int at = 1 + SampleBegin(); met; at += kSampleShare) {
+  for (int at = 1 + SampleBegin(); met; at += static_cast<int>(SampleShare())) {
     SCOPED_TRACE(at);
     CopyStore(base, folder);
     const pid_t child = ::fork();
@@ -251,7 +251,7 @@ TEST_P(StoreFailureTest, AnyFailedCallLeavesAWholeCommit) {
 
 TEST_P(StoreFailureTest, ACommitThatFailedInTheCatalogCanBeRepeated) {
   bool met = true;
-  for (int at = 1 + SampleBegin(); met; at += kSampleShare) {
+  for (int at = 1 + SampleBegin(); met; at += static_cast<int>(SampleShare())) {
     SCOPED_TRACE(at);
     TempFolder folder(FastPlace());
     NamingIoEngine io;

@@ -184,7 +184,7 @@ class SnapshotCrashTest : public ::testing::TestWithParam<hook::Deed> {};
 TEST_P(SnapshotCrashTest, KilledAnywhere) {
   bool finished = false;
   int at = 1 + SampleBegin();
-  for (; !finished; at += kSampleShare) {
+  for (; !finished; at += static_cast<int>(SampleShare())) {
     SCOPED_TRACE(at);
     TempFolder folder(FastPlace());
     ExpectReopens(folder, RunAndKill(folder, GetParam(), at, &finished));
@@ -205,7 +205,7 @@ class SnapshotFailureTest : public ::testing::TestWithParam<int> {};
 // A step whose call failed is taken again; the end is the same. A failed sync of data ends the run.
 TEST_P(SnapshotFailureTest, AStepThatFailedCanBeRepeated) {
   bool met = true;
-  for (int at = 1 + SampleBegin(); met; at += kSampleShare) {
+  for (int at = 1 + SampleBegin(); met; at += static_cast<int>(SampleShare())) {
     SCOPED_TRACE(at);
     TempFolder folder(FastPlace());
     NamingIoEngine io;
