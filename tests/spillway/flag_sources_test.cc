@@ -99,26 +99,48 @@ TEST_F(FlagSources, NoEnvironmentRemovesOrForces) {
   EXPECT_EQ(ended.exit_code, 1) << ended.err;
 }
 
-TEST(Completion, BashCompletesCommandsFlagsAndChoices) {
-  const TempFolder folder;
-  const Ended script = RunCommand({"completion", "bash"});
-  ASSERT_EQ(script.exit_code, 0) << script.err;
-  WriteFile(folder / "completion", script.out);
-  const auto complete = [&](const std::string& words, int at) {
-    WriteFile(folder / "ask", "source " + folder / "completion" + "; COMP_WORDS=(" + words +
-                                  "); COMP_CWORD=" + std::to_string(at) +
-                                  "; _spillway; echo \"${COMPREPLY[@]}\" >" + folder / "answer" +
-                                  "\n");
-    EXPECT_EQ(std::system(("bash -u " + folder / "ask").c_str()), 0);
-    return ReadFile(folder / "answer");
-  };
-  EXPECT_EQ(complete("spillway tra", 1), "train\n");
-  EXPECT_THAT(complete("spillway train --dev", 2), HasSubstr("--device-bytes"));
-  EXPECT_EQ(complete("spillway train --precision fp16", 3), "fp16-amp\n");
-  EXPECT_THAT(complete("spillway bench i", 2), HasSubstr("io"));
-  EXPECT_THAT(complete("spillway bench io --no", 3), HasSubstr("--no-fio"));
+class Completion : public ::testing::Test {
+ protected:
+  Completion() { WriteFile(folder_ / "completion", RunCommand({"completion", "bash"}).out); }
+
+  // What completes the word number `at` of `words`, which are as bash parts them; errors, too.
+  std::string Complete(const std::string& words, int at) const {
+    const std::string answer = folder_ / "answer";
+    WriteFile(folder_ / "ask", "cd " + folder_ / "" + "; source ./completion; COMP_WORDS=(" +
+                                   words + "); COMP_CWORD=" + std::to_string(at) +
+                                   "; _spillway; echo \"${COMPREPLY[@]}\"\n");
+    EXPECT_EQ(std::system(("bash -u " + folder_ / "ask" + " >" + answer + " 2>&1").c_str()), 0);
+    return ReadFile(answer);
+  }
+  const TempFolder folder_;
+};
+
+TEST_F(Completion, BashCompletesCommandsFlagsAndChoices) {
+  EXPECT_EQ(Complete("spillway tra", 1), "train\n");
+  EXPECT_THAT(Complete("spillway train --dev", 2), HasSubstr("--device-bytes"));
+  EXPECT_EQ(Complete("spillway train --precision fp16", 3), "fp16-amp\n");
+  EXPECT_EQ(Complete("spillway bench ''", 2), "io tiers\n");
+  EXPECT_THAT(Complete("spillway bench io --no", 3), HasSubstr("--no-fio"));
   EXPECT_EQ(RunCommand({"completion"}).exit_code, 2);
   EXPECT_EQ(RunCommand({"completion", "fish"}).exit_code, 2);
+}
+
+TEST_F(Completion, AValueBehindAnEqualsSignIsCompletedAsOneWordAndAsThree) {
+  EXPECT_EQ(Complete("spillway train --precision=fp16", 2), "--precision=fp16-amp\n");
+  EXPECT_EQ(Complete("spillway train --precision = fp16", 4), "fp16-amp\n");
+  EXPECT_THAT(Complete("spillway train --precision =", 3), HasSubstr("fp16-amp"));
+  EXPECT_EQ(Complete("spillway train --save=ans", 2), "--save=answer\n");
+  EXPECT_EQ(Complete("spillway train --save = ans", 4), "answer\n");
+  EXPECT_EQ(Complete("spillway train --nothing=a", 2), "\n");
+}
+
+TEST_F(Completion, ArgumentsAreShellsPagesOrFiles) {
+  EXPECT_EQ(Complete("spillway completion ''", 2), "bash zsh\n");
+  EXPECT_EQ(Complete("spillway man spillway-bench-i", 2), "spillway-bench-io\n");
+  EXPECT_THAT(Complete("spillway man ''", 2),
+              AllOf(HasSubstr("spillway-train"), Not(HasSubstr("answer"))));
+  EXPECT_EQ(Complete("spillway man --l", 2), "--list\n");
+  EXPECT_EQ(Complete("spillway inspect ans", 2), "answer\n");
 }
 
 TEST(Man, EachCommandHasAPageWithItsFlags) {
