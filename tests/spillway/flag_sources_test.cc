@@ -3,13 +3,20 @@
 // Flags from the command line, the environment and a file; completion and manual pages from the
 // help.
 
+#include <cstdint>
 #include <cstdlib>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/exhaustive.h"
+#include "tests/seed.h"
 #include "tests/spillway/command.h"
 #include "tests/spillway/training.h"
 
@@ -59,6 +66,87 @@ TEST_F(FlagSources, WhatIsPrintedIsRead) {
   EXPECT_THAT(again.out, HasSubstr("steps = \"3\"  # from " + file_));
 }
 
+// The lines that give a value, without where it came from.
+std::string ValuesIn(const std::string& printed) {
+  std::string values;
+  for (const absl::string_view line : absl::StrSplit(printed, '\n')) {
+    const size_t source = line.rfind("  # ");
+    if (!line.empty() && line.front() != '#')
+      absl::StrAppend(&values, line.substr(0, source), "\n");
+  }
+  return values;
+}
+
+TEST_F(FlagSources, OddValuesArePrintedAndReadAsTheyAre) {
+  std::vector<std::string> values = {"a#b", "a\\b",      "a\"b",   "a'b",   "x\"\nbatch = \"3",
+                                     "\"x", "[a]",       "-x",     "--seq", "=x",
+                                     "a b", "a\\u00e9b", "\u00e9", "\t",    "\x01\x7f",
+                                     "{}",  "%%",        "true",   "\r\n",  "a,b"};
+  const uint64_t first = Seed();
+  for (uint64_t seed = first; seed != first + 10; ++seed) {
+    std::mt19937_64 random(seed);
+    std::string value = "x";
+    for (int i = 0; i < 8; ++i) value += values[random() % 20];
+    values.push_back(value);
+  }
+  for (const std::string& value : values) {
+    const Ended printed = RunCommand({"train", "--save", value, "--batch", "7", "--print-config"});
+    ASSERT_EQ(printed.exit_code, 0) << value << printed.err;
+    WriteFile(file_, printed.out);
+    const Ended again = RunCommand({"train", "--config", file_, "--print-config"});
+    ASSERT_EQ(again.exit_code, 0) << value << again.err;
+    EXPECT_EQ(ValuesIn(again.out), ValuesIn(printed.out)) << value;
+    EXPECT_THAT(again.out, HasSubstr("batch = \"7\"")) << value;
+  }
+}
+
+TEST_F(FlagSources, AFilesTextIsItsText) {
+  for (const auto& [text, printed] : {std::pair{"save = \"a#b\" # c\n", "save = \"a#b\"  # from"},
+                                      {"save = \"a\\u00e9b\"\n", "save = \"a\u00e9b\"  # from"},
+                                      {"save = 'a\\b'\n", "save = \"a\\\\b\"  # from"},
+                                      {"betas = [0.8, 0.90]\n", "betas = \"0.8,0.90\"  # from"},
+                                      {"json = false\n", "json = false  # from"}}) {
+    WriteFile(file_, text);
+    const Ended ended = Print("", {"--config", file_});
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_THAT(ended.out, HasSubstr(printed)) << text;
+  }
+}
+
+TEST_F(FlagSources, ASwitchThatIsOffIsPrintedOff) {
+  EXPECT_THAT(Print("", {"--json=false"}).out, HasSubstr("json = false  # from the command line"));
+  EXPECT_THAT(Print("SPILLWAY_JSON=false", {}).out, HasSubstr("json = false  # from the environ"));
+  const Ended off = RunCommand({"train", "--print-config=false"});
+  EXPECT_EQ(off.exit_code, 2) << off.out;
+}
+
+TEST_F(FlagSources, WhatIsNotUtf8IsNotPrinted) {
+  const Ended value = RunCommand({"train", "--save", "caf\xe9", "--print-config"});
+  EXPECT_EQ(value.exit_code, 2);
+  EXPECT_EQ(value.out, "");
+  EXPECT_THAT(value.err, AllOf(HasSubstr("--save"), HasSubstr("UTF-8")));
+}
+
+TEST_F(FlagSources, TheNameOfTheFileAddsNoLine) {
+  for (const std::string name : {"a\nseq = \"3", "caf\xe9"}) {
+    WriteFile(training_ / name, "batch = 7\n");
+    const Ended printed = Print("", {"--config", file_});
+    const Ended odd = RunCommand({"train", "--config", training_ / name, "--print-config"});
+    ASSERT_EQ(odd.exit_code, 0) << odd.err;
+    WriteFile(file_, odd.out);
+    const Ended again = RunCommand({"train", "--config", file_, "--print-config"});
+    EXPECT_EQ(ValuesIn(again.out), ValuesIn(odd.out)) << again.err;
+  }
+}
+
+TEST_F(FlagSources, WhatIsAddedStandsBeforeWhatIsGiven) {
+  const Ended value = RunInShell("SPILLWAY_BATCH=7", {"train", "--print-config", "--seq"});
+  EXPECT_EQ(value.exit_code, 2);
+  EXPECT_THAT(value.err, HasSubstr("--seq needs a value"));
+  EXPECT_THAT(RunInShell("SPILLWAY_BATCH=7", {"train", "--print-config", "--"}).out,
+              HasSubstr("batch = \"7\""));
+}
+
 TEST_F(FlagSources, AWrongValueNamesWhereItIsFrom) {
   WriteFile(file_, "seq = 0\n");
   const Ended file = Print("", {"--config", file_});
@@ -73,13 +161,21 @@ TEST_F(FlagSources, AWrongValueNamesWhereItIsFrom) {
 
 TEST_F(FlagSources, AFileThatIsWrongIsRefused) {
   for (const auto& [text, words] : {std::pair{"sequ = 3\n", "did you mean seq?"},
-                                    {"resume = true\n", "'resume' is no flag"},
-                                    {"seq = 3\nseq = 4\n", "--seq"},
+                                    {"\nresume = true\n", "line 2: 'resume' counts only on"},
+                                    {"seq = 3\nseq = 4\n", "line 2: 'seq' is there twice"},
+                                    {"save = ['a', 'b']\n", "'save' takes one value"},
+                                    {"store = ['a,b', 'c']\n", "'store' has a comma"},
+                                    {"save = ''\njson = true\n", "--save: an empty value, from"},
+                                    {"save = \"x\n", "no closing \""},
+                                    {"save = a b\n", "text needs quotes"},
+                                    {"\xff\xfe\n", "UTF-8"},
+                                    {"seq = 3\n++", "line 2: this is no key = value"},
+                                    {"--\n", "line 1: this is no key = value"},
                                     {"[train]\nseq = 3\n", "section"}}) {
     WriteFile(file_, text);
     const Ended ended = Print("", {"--config", file_});
     EXPECT_EQ(ended.exit_code, 2) << text << ended.out;
-    EXPECT_THAT(ended.err, HasSubstr(words)) << text;
+    EXPECT_THAT(ended.err, AllOf(HasSubstr(words), HasSubstr(file_))) << text;
   }
   for (const std::string& path :
        {training_ / "none.toml", training_ / ".", std::string("/dev/zero")}) {
@@ -87,6 +183,15 @@ TEST_F(FlagSources, AFileThatIsWrongIsRefused) {
     EXPECT_EQ(ended.exit_code, 2) << path;
     EXPECT_THAT(ended.err, HasSubstr("--config " + path));
   }
+}
+
+// It took 20 GB.
+TEST_F(FlagSources, ADeepSectionTakesNoMemory) {
+  std::string text = "[";
+  for (int i = 0; i < 100000; ++i) text += "a.";
+  WriteFile(file_, text + "b]\nseq = 3\n");
+  const std::string limit = SPILLWAY_IS_SANITIZED ? "" : "ulimit -v 3000000;";
+  EXPECT_EQ(RunInShell(limit, {"train", "--config", file_, "--print-config"}).exit_code, 2);
 }
 
 TEST_F(FlagSources, NoEnvironmentRemovesOrForces) {

@@ -113,7 +113,8 @@ absl::Status ParseCommandLine(const std::vector<std::string>& given, Run* run) {
   const absl::Status left = CheckNothingLeft(*chosen);
   if (!left.ok()) return left;
   if (sources.wants_print(*chosen)) {
-    std::fputs(sources.Print(*chosen).c_str(), stdout);
+    SPILLWAY_ASSIGN_OR_RETURN(const std::string text, sources.Print(*chosen));
+    std::fputs(text.c_str(), stdout);
     *run = {};
     return absl::OkStatus();
   }
