@@ -139,12 +139,46 @@ TEST_F(FlagSources, TheNameOfTheFileAddsNoLine) {
   }
 }
 
+TEST_F(FlagSources, HelpIsPrintedWhateverElseIsWrong) {
+  for (const Arguments& more : {Arguments{"--help"}, {"-h"}, {"--seq", "x", "--help"}}) {
+    const Ended ended = RunInShell("SPILLWAY_SEQ=abc", Arguments{"train"} + more);
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_THAT(ended.out, HasSubstr("--device-bytes"));
+  }
+  EXPECT_EQ(RunCommand({"train", "--config", "/nonexistent", "--help"}).exit_code, 0);
+  // Here it is a value.
+  EXPECT_THAT(Print("SPILLWAY_SEQ=7", {"--save", "--help"}).out,
+              AllOf(HasSubstr("seq = \"7\""), HasSubstr("save = \"--help\"")));
+}
+
 TEST_F(FlagSources, WhatIsAddedStandsBeforeWhatIsGiven) {
   const Ended value = RunInShell("SPILLWAY_BATCH=7", {"train", "--print-config", "--seq"});
   EXPECT_EQ(value.exit_code, 2);
   EXPECT_THAT(value.err, HasSubstr("--seq needs a value"));
   EXPECT_THAT(RunInShell("SPILLWAY_BATCH=7", {"train", "--print-config", "--"}).out,
               HasSubstr("batch = \"7\""));
+}
+
+TEST_F(FlagSources, AVariableThatChangesNothingIsToldOnALine) {
+  const Ended typo = Print("SPILLWAY_STEP=3", {});
+  EXPECT_EQ(typo.exit_code, 0);
+  EXPECT_EQ(typo.err,
+            "warning: the environment's SPILLWAY_STEP changes nothing: no command has such a flag; "
+            "did you mean SPILLWAY_STEPS?\n");
+  for (const std::string name : {"RESUME", "FORCE", "CONFIG", "PRINT_CONFIG", "HELP"}) {
+    const Ended ended = Print("SPILLWAY_" + name + "=true", {});
+    EXPECT_EQ(ended.exit_code, 0) << name << ended.err;
+    EXPECT_THAT(ended.err, AllOf(HasSubstr("warning: the environment's SPILLWAY_" + name),
+                                 HasSubstr("counts only on the command line\n")));
+  }
+  // A flag of train, of another command; one of the tests; one that is empty.
+  for (const std::string name : {"SEQ=3", "TOKENS=3", "TENSORS=1", "TEST_SEED=3", "STEP="}) {
+    EXPECT_EQ(Print("SPILLWAY_" + name, {}).err, "") << name;
+  }
+  const Ended inspected = RunInShell("SPILLWAY_SEQ=3 SPILLWAY_STEP=3", {"completion", "bash"});
+  EXPECT_EQ(inspected.exit_code, 0);
+  EXPECT_EQ(inspected.err, "");
+  EXPECT_EQ(RunInShell("SPILLWAY_STEP=3", {"train", "--help"}).err, "");
 }
 
 TEST_F(FlagSources, AWrongValueNamesWhereItIsFrom) {
@@ -161,7 +195,11 @@ TEST_F(FlagSources, AWrongValueNamesWhereItIsFrom) {
 
 TEST_F(FlagSources, AFileThatIsWrongIsRefused) {
   for (const auto& [text, words] : {std::pair{"sequ = 3\n", "did you mean seq?"},
+                                    {"force = true\n", "'force' counts only on the command line"},
                                     {"\nresume = true\n", "line 2: 'resume' counts only on"},
+                                    {"help = true\n", "'help' counts only on the command line"},
+                                    {"config = 'a'\n", "'config' counts only on the command line"},
+                                    {"print-config = true\n", "'print-config' counts only on"},
                                     {"seq = 3\nseq = 4\n", "line 2: 'seq' is there twice"},
                                     {"save = ['a', 'b']\n", "'save' takes one value"},
                                     {"store = ['a,b', 'c']\n", "'store' has a comma"},

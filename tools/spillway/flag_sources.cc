@@ -2,6 +2,8 @@
 
 #include "tools/spillway/flag_sources.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
@@ -15,6 +17,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -195,6 +198,69 @@ std::optional<Finding> Find(const CLI::Option& option,
   return Finding{found->second, from_file};
 }
 
+// The variables of the flags of a command and of those below it.
+void AddVariables(const CLI::App& app, std::set<std::string>* variables) {
+  for (const CLI::Option* const option : app.get_options()) {
+    if (!option->get_lnames().empty()) variables->insert(VariableOf(*option));
+  }
+  for (const CLI::App* const sub : app.get_subcommands([](const CLI::App*) { return true; })) {
+    AddVariables(*sub, variables);
+  }
+}
+
+// For this project's tests and checks.
+bool IsOfTheTests(std::string_view variable) {
+  static const auto* const names = new std::set<std::string_view>{
+      "SPILLWAY_COMMAND", "SPILLWAY_COMMAND_UNDER_TEST", "SPILLWAY_EXHAUSTIVE", "SPILLWAY_MUTANT",
+      "SPILLWAY_MUTANTS_REACHED"};
+  return variable.starts_with("SPILLWAY_TEST_") || names->contains(variable);
+}
+
+// Names of the variables SPILLWAY_* that are set to something, sorted.
+std::set<std::string> SetVariables() {
+  std::set<std::string> names;
+  for (char** each = environ; each != nullptr && *each != nullptr; ++each) {
+    const std::string_view variable(*each);
+    const size_t equals = variable.find('=');
+    const bool is_set = equals != std::string_view::npos && equals + 1 < variable.size();
+    if (!variable.starts_with(kPrefix) || !is_set) continue;
+    names.emplace(variable.substr(0, equals));
+  }
+  return names;
+}
+
+// What to say of each variable that looks like a flag and changes nothing.
+std::vector<std::string> WarningsOf(const CLI::App& app, const CLI::App& command) {
+  std::set<std::string> of_any_command;
+  AddVariables(app, &of_any_command);
+  std::map<std::string, std::string> only_on_the_command_line;
+  for (const std::string& flag : OnlyOnTheCommandLine()) {
+    const CLI::Option* const option = command.get_option_no_throw(flag);
+    if (option != nullptr) only_on_the_command_line[VariableOf(*option)] = flag;
+  }
+  std::vector<std::string> warnings;
+  for (const std::string& variable : SetVariables()) {
+    const std::string name = absl::CHexEscape(variable.substr(0, kMostNameBytes));
+    if (const auto found = only_on_the_command_line.find(variable);
+        found != only_on_the_command_line.end()) {
+      warnings.push_back(absl::StrFormat(
+          "the environment's %s changes nothing: %s counts only on the command line", name,
+          found->second));
+    } else if (!of_any_command.contains(variable) && !IsOfTheTests(variable)) {
+      std::string flag = absl::AsciiStrToLower(variable.substr(kPrefix.size(), kMostNameBytes));
+      std::replace(flag.begin(), flag.end(), '_', '-');
+      const std::string near = Nearest(command, "--" + flag);
+      const bool is_meant =
+          !near.empty() && MayComeFromElsewhere(*command.get_option_no_throw(near));
+      warnings.push_back(absl::StrFormat(
+          "the environment's %s changes nothing: no command has such a flag%s", name,
+          is_meant ? absl::StrCat("; did you mean ", VariableOf(*command.get_option(near)), "?")
+                   : ""));
+    }
+  }
+  return warnings;
+}
+
 }  // namespace
 
 void FlagSources::Offer(CLI::App* command) {
@@ -217,6 +283,9 @@ absl::StatusOr<std::vector<std::string>> FlagSources::Complete(const CLI::App& a
   if (offered == offered_.end()) return words;
   const CLI::App& command = **offered;
   const std::map<std::string, std::string> given = FlagsIn(command, words);
+  // Help is printed whatever else is wrong.
+  if (given.contains("--help")) return std::vector<std::string>{words.front(), "--help"};
+  warnings_ = WarningsOf(app, command);
   std::map<std::string, std::string> file;
   std::string from_file;
   if (const auto path = given.find("--config"); path != given.end()) {

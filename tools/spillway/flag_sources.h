@@ -31,6 +31,9 @@ class FlagSources {
   // has a key that is no flag.
   absl::StatusOr<std::vector<std::string>> Complete(const CLI::App& app,
                                                     std::vector<std::string> words);
+  // Of the environment's SPILLWAY_* that Complete looked at, those that change nothing: a misspelt
+  // flag, or one that counts only on the command line. A line each, without its end.
+  const std::vector<std::string>& warnings() const { return warnings_; }
   // ", from the environment's SPILLWAY_SEQ" for the flag that `message` begins with; "" for one of
   // the command line.
   std::string Explain(const std::string& message) const;
@@ -45,6 +48,7 @@ class FlagSources {
   std::vector<const CLI::App*> offered_;
   // Of a flag, "--seq", that is not from the command line: in words.
   std::map<std::string, std::string> source_;
+  std::vector<std::string> warnings_;
 };
 
 }  // namespace spillway::command
