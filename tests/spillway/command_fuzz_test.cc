@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The corpus of the report's reader and of the flags' parser, and mutations of it, through the
-// fuzzers' own targets: nothing crashes, and files that are whole are accepted.
+// The corpus of the report's reader, of the flags' parser and of the reader of --config's file, and
+// mutations of it, through the fuzzers' own targets: nothing crashes, and files that are whole are
+// accepted.
 
 #include <gtest/gtest.h>
 
@@ -72,6 +73,8 @@ TEST(CommandFuzz, TheFlagsParser) {
   testing::internal::GetCapturedStderr();
   testing::internal::GetCapturedStdout();
 }
+
+TEST(CommandFuzz, TheConfigFilesReader) { TryAll("config", FuzzConfig); }
 
 }  // namespace
 }  // namespace spillway::test

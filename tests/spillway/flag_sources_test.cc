@@ -3,13 +3,20 @@
 // Flags from the command line, the environment and a file; completion and manual pages from the
 // help.
 
+#include <cstdint>
 #include <cstdlib>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/exhaustive.h"
+#include "tests/seed.h"
 #include "tests/spillway/command.h"
 #include "tests/spillway/training.h"
 
@@ -59,6 +66,121 @@ TEST_F(FlagSources, WhatIsPrintedIsRead) {
   EXPECT_THAT(again.out, HasSubstr("steps = \"3\"  # from " + file_));
 }
 
+// The lines that give a value, without where it came from.
+std::string ValuesIn(const std::string& printed) {
+  std::string values;
+  for (const absl::string_view line : absl::StrSplit(printed, '\n')) {
+    const size_t source = line.rfind("  # ");
+    if (!line.empty() && line.front() != '#')
+      absl::StrAppend(&values, line.substr(0, source), "\n");
+  }
+  return values;
+}
+
+TEST_F(FlagSources, OddValuesArePrintedAndReadAsTheyAre) {
+  std::vector<std::string> values = {"a#b", "a\\b",      "a\"b",   "a'b",   "x\"\nbatch = \"3",
+                                     "\"x", "[a]",       "-x",     "--seq", "=x",
+                                     "a b", "a\\u00e9b", "\u00e9", "\t",    "\x01\x7f",
+                                     "{}",  "%%",        "true",   "\r\n",  "a,b"};
+  const uint64_t first = Seed();
+  for (uint64_t seed = first; seed != first + 10; ++seed) {
+    std::mt19937_64 random(seed);
+    std::string value = "x";
+    for (int i = 0; i < 8; ++i) value += values[random() % 20];
+    values.push_back(value);
+  }
+  for (const std::string& value : values) {
+    const Ended printed = RunCommand({"train", "--save", value, "--batch", "7", "--print-config"});
+    ASSERT_EQ(printed.exit_code, 0) << value << printed.err;
+    WriteFile(file_, printed.out);
+    const Ended again = RunCommand({"train", "--config", file_, "--print-config"});
+    ASSERT_EQ(again.exit_code, 0) << value << again.err;
+    EXPECT_EQ(ValuesIn(again.out), ValuesIn(printed.out)) << value;
+    EXPECT_THAT(again.out, HasSubstr("batch = \"7\"")) << value;
+  }
+}
+
+TEST_F(FlagSources, AFilesTextIsItsText) {
+  for (const auto& [text, printed] : {std::pair{"save = \"a#b\" # c\n", "save = \"a#b\"  # from"},
+                                      {"save = \"a\\u00e9b\"\n", "save = \"a\u00e9b\"  # from"},
+                                      {"save = 'a\\b'\n", "save = \"a\\\\b\"  # from"},
+                                      {"betas = [0.8, 0.90]\n", "betas = \"0.8,0.90\"  # from"},
+                                      {"json = false\n", "json = false  # from"}}) {
+    WriteFile(file_, text);
+    const Ended ended = Print("", {"--config", file_});
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_THAT(ended.out, HasSubstr(printed)) << text;
+  }
+}
+
+TEST_F(FlagSources, ASwitchThatIsOffIsPrintedOff) {
+  EXPECT_THAT(Print("", {"--json=false"}).out, HasSubstr("json = false  # from the command line"));
+  EXPECT_THAT(Print("SPILLWAY_JSON=false", {}).out, HasSubstr("json = false  # from the environ"));
+  const Ended off = RunCommand({"train", "--print-config=false"});
+  EXPECT_EQ(off.exit_code, 2) << off.out;
+}
+
+TEST_F(FlagSources, WhatIsNotUtf8IsNotPrinted) {
+  const Ended value = RunCommand({"train", "--save", "caf\xe9", "--print-config"});
+  EXPECT_EQ(value.exit_code, 2);
+  EXPECT_EQ(value.out, "");
+  EXPECT_THAT(value.err, AllOf(HasSubstr("--save"), HasSubstr("UTF-8")));
+}
+
+TEST_F(FlagSources, TheNameOfTheFileAddsNoLine) {
+  for (const std::string name : {"a\nseq = \"3", "caf\xe9"}) {
+    WriteFile(training_ / name, "batch = 7\n");
+    const Ended printed = Print("", {"--config", file_});
+    const Ended odd = RunCommand({"train", "--config", training_ / name, "--print-config"});
+    ASSERT_EQ(odd.exit_code, 0) << odd.err;
+    WriteFile(file_, odd.out);
+    const Ended again = RunCommand({"train", "--config", file_, "--print-config"});
+    EXPECT_EQ(ValuesIn(again.out), ValuesIn(odd.out)) << again.err;
+  }
+}
+
+TEST_F(FlagSources, HelpIsPrintedWhateverElseIsWrong) {
+  for (const Arguments& more : {Arguments{"--help"}, {"-h"}, {"--seq", "x", "--help"}}) {
+    const Ended ended = RunInShell("SPILLWAY_SEQ=abc", Arguments{"train"} + more);
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_THAT(ended.out, HasSubstr("--device-bytes"));
+  }
+  EXPECT_EQ(RunCommand({"train", "--config", "/nonexistent", "--help"}).exit_code, 0);
+  // Here it is a value.
+  EXPECT_THAT(Print("SPILLWAY_SEQ=7", {"--save", "--help"}).out,
+              AllOf(HasSubstr("seq = \"7\""), HasSubstr("save = \"--help\"")));
+}
+
+TEST_F(FlagSources, WhatIsAddedStandsBeforeWhatIsGiven) {
+  const Ended value = RunInShell("SPILLWAY_BATCH=7", {"train", "--print-config", "--seq"});
+  EXPECT_EQ(value.exit_code, 2);
+  EXPECT_THAT(value.err, HasSubstr("--seq needs a value"));
+  EXPECT_THAT(RunInShell("SPILLWAY_BATCH=7", {"train", "--print-config", "--"}).out,
+              HasSubstr("batch = \"7\""));
+}
+
+TEST_F(FlagSources, AVariableThatChangesNothingIsToldOnALine) {
+  const Ended typo = Print("SPILLWAY_STEP=3", {});
+  EXPECT_EQ(typo.exit_code, 0);
+  EXPECT_EQ(typo.err,
+            "warning: the environment's SPILLWAY_STEP changes nothing: no command has such a flag; "
+            "did you mean SPILLWAY_STEPS?\n");
+  for (const std::string name : {"RESUME", "FORCE", "CONFIG", "PRINT_CONFIG", "HELP"}) {
+    const Ended ended = Print("SPILLWAY_" + name + "=true", {});
+    EXPECT_EQ(ended.exit_code, 0) << name << ended.err;
+    EXPECT_THAT(ended.err, AllOf(HasSubstr("warning: the environment's SPILLWAY_" + name),
+                                 HasSubstr("counts only on the command line\n")));
+  }
+  // A flag of train, of another command; one of the tests; one that is empty.
+  for (const std::string name : {"SEQ=3", "TOKENS=3", "TENSORS=1", "TEST_SEED=3", "STEP="}) {
+    EXPECT_EQ(Print("SPILLWAY_" + name, {}).err, "") << name;
+  }
+  const Ended inspected = RunInShell("SPILLWAY_SEQ=3 SPILLWAY_STEP=3", {"completion", "bash"});
+  EXPECT_EQ(inspected.exit_code, 0);
+  EXPECT_EQ(inspected.err, "");
+  EXPECT_EQ(RunInShell("SPILLWAY_STEP=3", {"train", "--help"}).err, "");
+}
+
 TEST_F(FlagSources, AWrongValueNamesWhereItIsFrom) {
   WriteFile(file_, "seq = 0\n");
   const Ended file = Print("", {"--config", file_});
@@ -73,13 +195,25 @@ TEST_F(FlagSources, AWrongValueNamesWhereItIsFrom) {
 
 TEST_F(FlagSources, AFileThatIsWrongIsRefused) {
   for (const auto& [text, words] : {std::pair{"sequ = 3\n", "did you mean seq?"},
-                                    {"resume = true\n", "'resume' is no flag"},
-                                    {"seq = 3\nseq = 4\n", "--seq"},
+                                    {"force = true\n", "'force' counts only on the command line"},
+                                    {"\nresume = true\n", "line 2: 'resume' counts only on"},
+                                    {"help = true\n", "'help' counts only on the command line"},
+                                    {"config = 'a'\n", "'config' counts only on the command line"},
+                                    {"print-config = true\n", "'print-config' counts only on"},
+                                    {"seq = 3\nseq = 4\n", "line 2: 'seq' is there twice"},
+                                    {"save = ['a', 'b']\n", "'save' takes one value"},
+                                    {"store = ['a,b', 'c']\n", "'store' has a comma"},
+                                    {"save = ''\njson = true\n", "--save: an empty value, from"},
+                                    {"save = \"x\n", "no closing \""},
+                                    {"save = a b\n", "text needs quotes"},
+                                    {"\xff\xfe\n", "UTF-8"},
+                                    {"seq = 3\n++", "line 2: this is no key = value"},
+                                    {"--\n", "line 1: this is no key = value"},
                                     {"[train]\nseq = 3\n", "section"}}) {
     WriteFile(file_, text);
     const Ended ended = Print("", {"--config", file_});
     EXPECT_EQ(ended.exit_code, 2) << text << ended.out;
-    EXPECT_THAT(ended.err, HasSubstr(words)) << text;
+    EXPECT_THAT(ended.err, AllOf(HasSubstr(words), HasSubstr(file_))) << text;
   }
   for (const std::string& path :
        {training_ / "none.toml", training_ / ".", std::string("/dev/zero")}) {
@@ -87,6 +221,15 @@ TEST_F(FlagSources, AFileThatIsWrongIsRefused) {
     EXPECT_EQ(ended.exit_code, 2) << path;
     EXPECT_THAT(ended.err, HasSubstr("--config " + path));
   }
+}
+
+// It took 20 GB.
+TEST_F(FlagSources, ADeepSectionTakesNoMemory) {
+  std::string text = "[";
+  for (int i = 0; i < 100000; ++i) text += "a.";
+  WriteFile(file_, text + "b]\nseq = 3\n");
+  const std::string limit = SPILLWAY_IS_SANITIZED ? "" : "ulimit -v 3000000;";
+  EXPECT_EQ(RunInShell(limit, {"train", "--config", file_, "--print-config"}).exit_code, 2);
 }
 
 TEST_F(FlagSources, NoEnvironmentRemovesOrForces) {
@@ -99,26 +242,48 @@ TEST_F(FlagSources, NoEnvironmentRemovesOrForces) {
   EXPECT_EQ(ended.exit_code, 1) << ended.err;
 }
 
-TEST(Completion, BashCompletesCommandsFlagsAndChoices) {
-  const TempFolder folder;
-  const Ended script = RunCommand({"completion", "bash"});
-  ASSERT_EQ(script.exit_code, 0) << script.err;
-  WriteFile(folder / "completion", script.out);
-  const auto complete = [&](const std::string& words, int at) {
-    WriteFile(folder / "ask", "source " + folder / "completion" + "; COMP_WORDS=(" + words +
-                                  "); COMP_CWORD=" + std::to_string(at) +
-                                  "; _spillway; echo \"${COMPREPLY[@]}\" >" + folder / "answer" +
-                                  "\n");
-    EXPECT_EQ(std::system(("bash -u " + folder / "ask").c_str()), 0);
-    return ReadFile(folder / "answer");
-  };
-  EXPECT_EQ(complete("spillway tra", 1), "train\n");
-  EXPECT_THAT(complete("spillway train --dev", 2), HasSubstr("--device-bytes"));
-  EXPECT_EQ(complete("spillway train --precision fp16", 3), "fp16-amp\n");
-  EXPECT_THAT(complete("spillway bench i", 2), HasSubstr("io"));
-  EXPECT_THAT(complete("spillway bench io --no", 3), HasSubstr("--no-fio"));
+class Completion : public ::testing::Test {
+ protected:
+  Completion() { WriteFile(folder_ / "completion", RunCommand({"completion", "bash"}).out); }
+
+  // What completes the word number `at` of `words`, which are as bash parts them; errors, too.
+  std::string Complete(const std::string& words, int at) const {
+    const std::string answer = folder_ / "answer";
+    WriteFile(folder_ / "ask", "cd " + folder_ / "" + "; source ./completion; COMP_WORDS=(" +
+                                   words + "); COMP_CWORD=" + std::to_string(at) +
+                                   "; _spillway; echo \"${COMPREPLY[@]}\"\n");
+    EXPECT_EQ(std::system(("bash -u " + folder_ / "ask" + " >" + answer + " 2>&1").c_str()), 0);
+    return ReadFile(answer);
+  }
+  const TempFolder folder_;
+};
+
+TEST_F(Completion, BashCompletesCommandsFlagsAndChoices) {
+  EXPECT_EQ(Complete("spillway tra", 1), "train\n");
+  EXPECT_THAT(Complete("spillway train --dev", 2), HasSubstr("--device-bytes"));
+  EXPECT_EQ(Complete("spillway train --precision fp16", 3), "fp16-amp\n");
+  EXPECT_EQ(Complete("spillway bench ''", 2), "io tiers\n");
+  EXPECT_THAT(Complete("spillway bench io --no", 3), HasSubstr("--no-fio"));
   EXPECT_EQ(RunCommand({"completion"}).exit_code, 2);
   EXPECT_EQ(RunCommand({"completion", "fish"}).exit_code, 2);
+}
+
+TEST_F(Completion, AValueBehindAnEqualsSignIsCompletedAsOneWordAndAsThree) {
+  EXPECT_EQ(Complete("spillway train --precision=fp16", 2), "--precision=fp16-amp\n");
+  EXPECT_EQ(Complete("spillway train --precision = fp16", 4), "fp16-amp\n");
+  EXPECT_THAT(Complete("spillway train --precision =", 3), HasSubstr("fp16-amp"));
+  EXPECT_EQ(Complete("spillway train --save=ans", 2), "--save=answer\n");
+  EXPECT_EQ(Complete("spillway train --save = ans", 4), "answer\n");
+  EXPECT_EQ(Complete("spillway train --nothing=a", 2), "\n");
+}
+
+TEST_F(Completion, ArgumentsAreShellsPagesOrFiles) {
+  EXPECT_EQ(Complete("spillway completion ''", 2), "bash zsh\n");
+  EXPECT_EQ(Complete("spillway man spillway-bench-i", 2), "spillway-bench-io\n");
+  EXPECT_THAT(Complete("spillway man ''", 2),
+              AllOf(HasSubstr("spillway-train"), Not(HasSubstr("answer"))));
+  EXPECT_EQ(Complete("spillway man --l", 2), "--list\n");
+  EXPECT_EQ(Complete("spillway inspect ans", 2), "answer\n");
 }
 
 TEST(Man, EachCommandHasAPageWithItsFlags) {

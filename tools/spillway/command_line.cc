@@ -97,6 +97,9 @@ absl::Status ParseCommandLine(const std::vector<std::string>& given, Run* run) {
   // Left-over arguments are reported below, with what was probably meant.
   AllowExtras(&app);
   SPILLWAY_ASSIGN_OR_RETURN(std::vector<std::string> words, sources.Complete(app, given));
+  for (const std::string& warning : sources.warnings()) {
+    absl::FPrintF(stderr, "warning: %s\n", warning);
+  }
   std::reverse(words.begin(), words.end());  // as CLI11 wants them
   try {
     app.parse(words);
@@ -113,7 +116,8 @@ absl::Status ParseCommandLine(const std::vector<std::string>& given, Run* run) {
   const absl::Status left = CheckNothingLeft(*chosen);
   if (!left.ok()) return left;
   if (sources.wants_print(*chosen)) {
-    std::fputs(sources.Print(*chosen).c_str(), stdout);
+    SPILLWAY_ASSIGN_OR_RETURN(const std::string text, sources.Print(*chosen));
+    std::fputs(text.c_str(), stdout);
     *run = {};
     return absl::OkStatus();
   }

@@ -40,7 +40,7 @@ constexpr char kMan[] =
 void AddCompletionCommand(CLI::App* app, Run* run) {
   CLI::App* const completion = app->add_subcommand("completion", kCompletion);
   const auto shell = std::make_shared<std::string>();
-  completion->add_option("SHELL", *shell, "bash or zsh")->type_name("");
+  completion->add_option("SHELL", *shell, "The shell")->type_name("bash|zsh");
   completion->callback([=] {
     const std::string text = *shell == "bash"  ? BashCompletion(*app)
                              : *shell == "zsh" ? ZshCompletion(*app)

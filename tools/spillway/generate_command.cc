@@ -122,7 +122,7 @@ void AddGenerateCommand(CLI::App* app, Run* run) {
   const auto flags = std::make_shared<GenerateFlags>();
   trainer::SamplingOptions* const sampling = &flags->options.sampling;
   AddInferenceFlags(generate, &flags->inference);
-  AddText(generate, "--tokens", &flags->tokens, "The prompt: token ids, 1,2,3");
+  AddText(generate, "--tokens", &flags->tokens, "The prompt: token ids, 1,2,3")->type_name("LIST");
   AddText(generate, "--tokens-file", &flags->tokens_file,
           "A file of token ids, separated by commas or white space");
   AddInteger(generate, "--max-tokens", &flags->options.max_tokens, 0, int64_t{1} << 30,

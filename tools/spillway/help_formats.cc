@@ -42,25 +42,44 @@ std::vector<std::string> ChoicesOf(const CLI::Option& option) {
                    : std::vector<std::string>();
 }
 
+// The command that all others are below.
+const CLI::App& RootOf(const CLI::App& app) {
+  return app.get_parent() == nullptr ? app : RootOf(*app.get_parent());
+}
+
+// What can stand behind a command's name and is no flag. Sets *any_file where files can, too.
+std::vector<std::string> ArgumentsOf(const CLI::App& app, bool* any_file) {
+  if (FullName(app) == "spillway man") return ManPageNames(RootOf(app));
+  std::vector<std::string> words;
+  for (const CLI::App* const sub : SubcommandsOf(app)) words.push_back(sub->get_name());
+  for (const CLI::Option* const option : app.get_options()) {
+    if (!option->get_positional()) continue;
+    const std::vector<std::string> choices = ChoicesOf(*option);
+    words.insert(words.end(), choices.begin(), choices.end());
+    *any_file = *any_file || choices.empty();
+  }
+  return words;
+}
+
 // A branch of the script for the command and each below it.
 void AppendBranches(const CLI::App& app, std::string* script) {
-  std::vector<std::string> words = FlagsOf(app);
-  for (const CLI::App* const sub : SubcommandsOf(app)) words.push_back(sub->get_name());
   absl::StrAppendFormat(script, "    '%s')\n      case $previous in\n", FullName(app));
   for (const CLI::Option* const option : app.get_options()) {
     if (option->get_lnames().empty() || option->get_expected_max() == 0) continue;
     const std::vector<std::string> choices = ChoicesOf(*option);
     const std::string values =
-        choices.empty() ? "COMPREPLY=($(compgen -f -- \"$current\"))"
-                        : absl::StrFormat("COMPREPLY=($(compgen -W '%s' -- \"$current\"))",
-                                          absl::StrJoin(choices, " "));
+        choices.empty() ? "_spillway_files"
+                        : absl::StrFormat("_spillway_words '%s'", absl::StrJoin(choices, " "));
     absl::StrAppendFormat(script, "        --%s) %s; return ;;\n", option->get_lnames().front(),
                           values);
   }
+  bool any_file = false;
+  const std::vector<std::string> arguments = ArgumentsOf(app, &any_file);
   absl::StrAppendFormat(script,
                         "      esac\n"
-                        "      words='%s' ;;\n",
-                        absl::StrJoin(words, " "));
+                        "      flags='%s' arguments='%s' files='%s' ;;\n",
+                        absl::StrJoin(FlagsOf(app), " "), absl::StrJoin(arguments, " "),
+                        any_file ? "yes" : "");
   for (const CLI::App* const sub : SubcommandsOf(app)) AppendBranches(*sub, script);
 }
 
@@ -91,9 +110,29 @@ std::string BashCompletion(const CLI::App& app) {
   AppendBranches(app, &branches);
   return absl::StrFormat(
       "# For bash: source <(spillway completion bash)\n"
+      // The flag of "--save=fi" is one word with its value, or three: bash parts words at "="
+      // unless COMP_WORDBREAKS says otherwise, zsh does not. What completes one word has all of it.
+      "_spillway_words() {\n"
+      "  [[ -z $prefix ]] || compopt +o filenames 2>/dev/null\n"
+      "  COMPREPLY=($(compgen -P \"$prefix\" -W \"$1\" -- \"$current\"))\n"
+      "}\n"
+      "_spillway_files() {\n"
+      "  if [[ -z $prefix ]]; then\n"
+      "    COMPREPLY+=($(compgen -f -- \"$current\"))\n"
+      "  else\n"  // zsh's -f would look for the whole word
+      "    COMPREPLY+=($(compgen -P \"$prefix\" -G \"$current*\"))\n"
+      "  fi\n"
+      "}\n"
       "_spillway() {\n"
       "  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]}\n"
-      "  local command=spillway words='' i\n"
+      "  local command=spillway prefix='' flags='' arguments='' files='' i\n"
+      "  if [[ $current == --*=* ]]; then\n"
+      "    previous=${current%%%%=*} prefix=${current%%%%=*}= current=${current#*=}\n"
+      "  elif [[ $current == '=' && $previous == --* ]]; then\n"
+      "    current=''\n"
+      "  elif [[ $previous == '=' ]] && ((COMP_CWORD > 1)); then\n"
+      "    previous=${COMP_WORDS[COMP_CWORD-2]}\n"
+      "  fi\n"
       "  for ((i = 1; i < COMP_CWORD; i++)); do\n"
       "    case \"$command ${COMP_WORDS[i]}\" in\n"
       "%s"
@@ -103,10 +142,12 @@ std::string BashCompletion(const CLI::App& app) {
       "  case $command in\n"
       "%s"
       "  esac\n"
-      "  if [[ $current == -* || $command == spillway ]]; then\n"
-      "    COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n"
+      "  [[ -z $prefix ]] || return\n"
+      "  if [[ $current == -* || ( -z $arguments && -z $files ) ]]; then\n"
+      "    _spillway_words \"$flags\"\n"
       "  else\n"
-      "    COMPREPLY=($(compgen -W \"$words\" -- \"$current\") $(compgen -f -- \"$current\"))\n"
+      "    _spillway_words \"$arguments\"\n"
+      "    [[ -z $files ]] || _spillway_files\n"
       "  fi\n"
       "}\n"
       "complete -o filenames -F _spillway spillway\n",

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "tools/spillway/command_line.h"
 #include "tools/spillway/commands.h"
+#include "tools/spillway/config_file.h"
 #include "tools/spillway/run_report/page.h"
 #include "tools/spillway/run_report/page_data.h"
 #include "tools/spillway/run_report/run_files.h"
@@ -30,6 +32,20 @@ bool FuzzFlags(std::string_view bytes) {
       absl::StrSplit(absl::string_view(bytes.data(), bytes.size()), '\n');
   command::Run run;
   return command::ParseCommandLine(words, &run).ok();
+}
+
+bool FuzzConfig(std::string_view bytes) {
+  const auto entries = command::ParseConfig(bytes);
+  if (!entries.ok()) return false;
+  for (const command::ConfigEntry& entry : *entries) {
+    for (const std::string& value : entry.values) {
+      const auto quoted = command::QuoteForConfig(value);
+      if (!quoted.ok()) std::abort();
+      const auto again = command::ParseConfig("k = " + *quoted);
+      if (!again.ok() || again->front().values.front() != value) std::abort();
+    }
+  }
+  return true;
 }
 
 }  // namespace spillway::test

@@ -14,6 +14,8 @@ namespace spillway::test {
 bool FuzzReport(std::string_view bytes);
 // A command line, a word a line. Nothing is run.
 bool FuzzFlags(std::string_view bytes);
+// A file of --config. What is read is written and read again, and must be the same.
+bool FuzzConfig(std::string_view bytes);
 
 }  // namespace spillway::test
 
