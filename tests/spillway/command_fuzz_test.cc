@@ -74,7 +74,7 @@ TEST(CommandFuzz, TheFlagsParser) {
   testing::internal::GetCapturedStdout();
 }
 
-TEST(CommandFuzz, TheConfigFilesReader) { TryAll("config", FuzzConfig); }
+TEST(CommandFuzz, TheConfigFilesReader) { TryAll("config_file", FuzzConfig); }
 
 }  // namespace
 }  // namespace spillway::test
