@@ -257,6 +257,7 @@ absl::StatusOr<std::vector<StoreFolder>> OpenStoreFolders(const std::vector<std:
   const StoreOptions options{.folders = names, .create = false};
   SPILLWAY_RETURN_IF_ERROR(CheckOptions(options));
   SPILLWAY_ASSIGN_OR_RETURN(Folders folders, OpenFolders(options));
+  for (const StoreFolder& folder : folders) SPILLWAY_RETURN_IF_ERROR(folder.CheckFiles());
   SPILLWAY_ASSIGN_OR_RETURN(const Identities identities, ReadIdentities(folders));
   if (!identities[0]) return NoStore(folders, "");
   SPILLWAY_RETURN_IF_ERROR(CheckFoldersBelongTogether(folders, identities));

@@ -3,8 +3,12 @@
 // Nothing may crash or hang: under a small stack, with little memory, with a full or a closed
 // stdout, on input that nests without an end.
 
+#include <sys/stat.h>
+
+#include <filesystem>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/exhaustive.h"
@@ -14,8 +18,10 @@
 namespace spillway::test {
 namespace {
 
+namespace fs = std::filesystem;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // A command that has not ended after a minute hangs: it is killed, and its exit code is 137.
 Ended RunWithin(const std::string& limits, const Arguments& arguments,
@@ -64,6 +70,28 @@ TEST_F(HostileLimits, TooLittleMemoryForBlasIsSaid) {
         limits, training_.Train(2) + Arguments{"--device-bytes", "4MiB", "--pinned-bytes", "4MiB"});
     EXPECT_EQ(ended.exit_code, 3) << limits << ended.err;
     EXPECT_THAT(ended.err, HasSubstr("OpenBLAS needs"));
+  }
+}
+
+TEST_F(HostileLimits, NoCommandWaitsForAPipeInPlaceOfAStoresFile) {
+  const std::string store = training_ / "piped";
+  for (const char* name :
+       {"spillway-lock", "spillway-store", "spillway-commit", "spillway-catalog.sqlite",
+        "spillway-catalog.sqlite-wal", "spillway-segment-000000"}) {
+    fs::copy(training_.store(), store);
+    fs::remove(store + "/" + name);
+    ASSERT_EQ(mkfifo((store + "/" + name).c_str(), 0600), 0);
+    for (const Arguments& arguments :
+         {training_.Train(3) + Arguments{"--store", store, "--resume"}, Arguments{"inspect", store},
+          Arguments{"fsck", store}, Arguments{"snapshot", "list", store}, Arguments{"trim", store},
+          Arguments{"snapshot", "export", store, "--save", training_ / "export"},
+          Arguments{"remove", store, "--yes"}}) {
+      const Ended ended = RunWithin("", arguments);
+      EXPECT_EQ(ended.exit_code, 1) << name << ", " << arguments[0] << ": " << ended.err;
+      EXPECT_THAT(ended.err, HasSubstr(std::string(name) + ": it is not a regular file"))
+          << arguments[0];
+    }
+    fs::remove_all(store);
   }
 }
 
