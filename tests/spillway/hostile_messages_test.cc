@@ -67,9 +67,16 @@ TEST_F(HostileMessages, OneFolderOfTwoIsAnother) {
 TEST_F(HostileMessages, AnIdentityThatIsGone) {
   Train(a_);
   fs::remove(a_ + "/spillway-store");
-  const Ended ended = RunCommand(training_.Train(3) + Arguments{"--store", a_, "--resume"});
-  EXPECT_EQ(ended.exit_code, 4) << ended.err;
-  EXPECT_THAT(ended.err, HasSubstr("whose identity (spillway-store) is missing"));
+  ExpectOfAll(a_, 4, "whose identity (spillway-store) is missing");
+  EXPECT_TRUE(fs::exists(a_ + "/spillway-segment-000000"));
+}
+
+TEST_F(HostileMessages, SegmentsAlone) {
+  Train(a_);
+  fs::remove(a_ + "/spillway-store");
+  fs::remove(a_ + "/spillway-catalog.sqlite");
+  fs::remove(a_ + "/spillway-commit");
+  ExpectOfAll(a_, 1, "neither an identity (spillway-store) nor a catalog");
   EXPECT_TRUE(fs::exists(a_ + "/spillway-segment-000000"));
 }
 
