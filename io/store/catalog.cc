@@ -73,9 +73,9 @@ absl::Status Catalog::Create(const std::string& path, const CatalogMeta& meta) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Catalog>> Catalog::Open(const std::string& path) {
-  SPILLWAY_ASSIGN_OR_RETURN(auto database,
-                            SqliteDatabase::Open(path, SqliteDatabase::Mode::kExisting));
+absl::StatusOr<std::unique_ptr<Catalog>> Catalog::Open(const std::string& path,
+                                                       SqliteDatabase::Mode mode) {
+  SPILLWAY_ASSIGN_OR_RETURN(auto database, SqliteDatabase::Open(path, mode));
   std::unique_ptr<Catalog> catalog(new Catalog(std::move(database)));
   SPILLWAY_RETURN_IF_ERROR(InternalIsDamage(catalog->CheckIsCatalog()));
   SPILLWAY_RETURN_IF_ERROR(InternalIsDamage(catalog->ReadMeta()));

@@ -249,9 +249,12 @@ absl::Status MakeStore(const StoreOptions& options, Folders& folders) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Catalog>> OpenCatalog(const StoreFolder& folder) {
+absl::StatusOr<std::unique_ptr<Catalog>> OpenCatalog(const StoreFolder& folder, bool when_full) {
   SPILLWAY_ASSIGN_OR_RETURN(const auto identity, folder.ReadIdentity());
-  SPILLWAY_ASSIGN_OR_RETURN(auto catalog, Catalog::Open(folder.CatalogPath()));
+  auto opened = Catalog::Open(folder.CatalogPath());
+  if (when_full && absl::IsResourceExhausted(opened.status()))
+    opened = Catalog::Open(folder.CatalogPath(), SqliteDatabase::Mode::kAlone);
+  SPILLWAY_ASSIGN_OR_RETURN(auto catalog, std::move(opened));
   const CatalogMeta& meta = catalog->meta();
   if (!identity || meta.store_id != identity->store_id ||
       meta.num_folders != identity->num_folders) {
@@ -316,7 +319,7 @@ absl::StatusOr<OpenedStore> OpenOrMakeStore(const StoreOptions& options) {
     }
     opened.is_new = true;
   }
-  SPILLWAY_ASSIGN_OR_RETURN(opened.catalog, OpenCatalog(opened.folders[0]));
+  SPILLWAY_ASSIGN_OR_RETURN(opened.catalog, OpenCatalog(opened.folders[0], options.when_full));
   return opened;
 }
 

@@ -271,20 +271,12 @@ uint64_t StoreSpace::available_bytes() const {
 
 // --- Giving back ---
 
-absl::Status StoreSpace::CutEnds() {
+absl::StatusOr<uint64_t> StoreSpace::MakeHoles() {
+  uint64_t bytes = 0;
   for (uint16_t device = 0; device < extents_.num_devices(); ++device) {
     for (bool more = true; more;) {
       SPILLWAY_ASSIGN_OR_RETURN(more, LoadMore(device));
     }
-    for (const SegmentFiles::Region& file : files_.Sizes(device))
-      files_.Cut(device, file.segment, extents_.CutTail(device, file.segment, file.size_bytes));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<uint64_t> StoreSpace::ReturnToFileSystems() {
-  SPILLWAY_ASSIGN_OR_RETURN(uint64_t bytes, files_.CutTails());
-  for (uint16_t device = 0; device < extents_.num_devices(); ++device) {
     std::vector<SegmentFiles::Region> holes;
     extents_.ForEachRun(device, [&](uint32_t segment, uint64_t offset, uint64_t size_bytes) {
       holes.push_back({segment, offset, size_bytes});
@@ -295,6 +287,13 @@ absl::StatusOr<uint64_t> StoreSpace::ReturnToFileSystems() {
     }
   }
   return bytes;
+}
+
+void StoreSpace::CutEnds() {
+  for (uint16_t device = 0; device < extents_.num_devices(); ++device) {
+    for (const SegmentFiles::Region& file : files_.Sizes(device))
+      files_.Cut(device, file.segment, extents_.CutTail(device, file.segment, file.size_bytes));
+  }
 }
 
 }  // namespace spillway::io
