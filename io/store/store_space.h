@@ -78,6 +78,7 @@ class StoreSpace {
   void AddFree(uint16_t device, uint32_t segment, uint64_t offset, uint64_t size_bytes);
   absl::StatusOr<std::optional<Extent>> TakeExisting(uint16_t device, uint32_t size_bytes);
   absl::StatusOr<Extent> Find(uint32_t size_bytes);
+  uint64_t CatalogGrowthBytes(uint64_t extent_bytes) const;
   absl::StatusOr<uint64_t> FreeBytes(uint16_t device) const;
   absl::Status Grow(uint16_t device, uint64_t needed_bytes);
   absl::Status OverBudget(uint64_t size_bytes) const;

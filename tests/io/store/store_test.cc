@@ -284,6 +284,35 @@ TEST_F(FullFileSystemTest, AFullFileSystemIsResourceExhaustedAndACommitStillFits
     EXPECT_TRUE(PageIs(*store, io_, **store->FindTensor("w"), i, 1));
 }
 
+TEST_F(FullFileSystemTest, AFileGrowsByAShareOfWhatASmallDiskHasFree) {
+  StoreOptions options = Options();
+  options.folders = {folder_ / "small/store"};
+  auto store = Open(options);
+  ASSERT_TRUE(store);
+  const uint64_t available_bytes = store->available_bytes();
+  const TensorIndex tensor = *store->AddTensor({"w", "{}", 1}, false);
+  ASSERT_TRUE(WritePage(*store, io_, tensor, 0, 1).ok());
+  EXPECT_LE(std::filesystem::file_size(options.folders[0] + "/spillway-segment-000000"),
+            available_bytes / 4);
+}
+
+TEST_F(FullFileSystemTest, AnyNumberOfCommitsFits) {
+  StoreOptions options = Options();
+  options.folders = {folder_ / "small/store"};
+  auto store = Open(options);
+  ASSERT_TRUE(store);
+  const TensorIndex tensor = *store->AddTensor({"w", "{}", 100}, false);
+  uint64_t page = 0;
+  while (WritePage(*store, io_, tensor, page, 1).ok()) ++page;
+  ASSERT_TRUE(store->Commit("full").ok());
+  for (int i = 0; i < 400; ++i) {
+    const absl::Status status = store->Commit("again");
+    ASSERT_TRUE(status.ok()) << i << ": " << status;
+  }
+  EXPECT_LE(std::filesystem::file_size(options.folders[0] + "/spillway-catalog.sqlite-wal"),
+            512u << 10);
+}
+
 TEST_F(FullFileSystemTest, ATrimNeedsNoRoom) {
   StoreOptions options = Options();
   options.folders = {folder_ / "small/store"};
