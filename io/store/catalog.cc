@@ -32,6 +32,11 @@ absl::Status InternalIsDamage(const absl::Status& status) {
 // them; what does not fit is written to the log twice.
 constexpr int kCacheKiB = 16384;
 
+// A commit that leaves as many pages in the log moves them into the file; the next begins the log
+// anew. With the log's index and what a small commit adds it stays below half of what StoreSpace
+// sets aside for the catalog. SQLite's own 1,000 pages would be four times that.
+constexpr int kLogPages = 96;
+
 constexpr int kMaxDepth = 1 << 20;
 
 bool IsPossible(const DeviceProfile& profile) {
@@ -73,9 +78,9 @@ absl::Status Catalog::Create(const std::string& path, const CatalogMeta& meta) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Catalog>> Catalog::Open(const std::string& path) {
-  SPILLWAY_ASSIGN_OR_RETURN(auto database,
-                            SqliteDatabase::Open(path, SqliteDatabase::Mode::kExisting));
+absl::StatusOr<std::unique_ptr<Catalog>> Catalog::Open(const std::string& path,
+                                                       SqliteDatabase::Mode mode) {
+  SPILLWAY_ASSIGN_OR_RETURN(auto database, SqliteDatabase::Open(path, mode));
   std::unique_ptr<Catalog> catalog(new Catalog(std::move(database)));
   SPILLWAY_RETURN_IF_ERROR(InternalIsDamage(catalog->CheckIsCatalog()));
   SPILLWAY_RETURN_IF_ERROR(InternalIsDamage(catalog->ReadMeta()));
@@ -158,6 +163,8 @@ absl::Status Catalog::SwitchToWal() {
   }
   SPILLWAY_RETURN_IF_ERROR(get.Run());
   SPILLWAY_RETURN_IF_ERROR(database_->Execute("PRAGMA synchronous = FULL"));
+  SPILLWAY_RETURN_IF_ERROR(
+      database_->Execute(absl::StrCat("PRAGMA wal_autocheckpoint = ", kLogPages).c_str()));
   return database_->Execute(absl::StrCat("PRAGMA cache_size = -", kCacheKiB).c_str());
 }
 

@@ -67,7 +67,8 @@ class Catalog {
   // `path` + ".new".
   static absl::Status Create(const std::string& path, const CatalogMeta& meta);
   // FailedPrecondition for another format version; DataLoss for a file that is no catalog.
-  static absl::StatusOr<std::unique_ptr<Catalog>> Open(const std::string& path);
+  static absl::StatusOr<std::unique_ptr<Catalog>> Open(
+      const std::string& path, SqliteDatabase::Mode mode = SqliteDatabase::Mode::kExisting);
 
   // The same, in one of the modes that change nothing.
   static absl::StatusOr<std::unique_ptr<Catalog>> OpenToRead(const std::string& path,

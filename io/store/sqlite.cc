@@ -78,7 +78,8 @@ absl::Status SqliteDatabase::ToStatus(int code, std::string_view what) const {
       primary_code == SQLITE_CANTOPEN && (system_errno == EMFILE || system_errno == ENFILE);
   if (too_many_files || (primary_code == SQLITE_IOERR && system_errno != 0))
     return base::ErrnoToStatus(system_errno, message);
-  if (primary_code == SQLITE_FULL) {
+  // The index of the log gets all its bytes when it is made.
+  if (primary_code == SQLITE_FULL || code == SQLITE_IOERR_SHMSIZE) {
     return base::ErrnoToStatus(ENOSPC, absl::StrCat(path_, ": ", View(what)));
   }
   return {CodeOf(primary_code), message};
@@ -96,6 +97,7 @@ int OpenFlags(SqliteDatabase::Mode mode) {
     case Mode::kReadShared: return kFlags | SQLITE_OPEN_READONLY;
     // To read a log alone, SQLite wants a lock that a file opened for reading cannot have.
     case Mode::kReadWithLog:
+    case Mode::kAlone:
     case Mode::kExisting: break;
   }
   return kFlags | SQLITE_OPEN_READWRITE;
@@ -128,10 +130,14 @@ absl::StatusOr<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(std::string
   SPILLWAY_RETURN_IF_ERROR(
       database->ToStatus(sqlite3_busy_timeout(handle, kBusyTimeoutMs), "set the time-out"));
   if (mode == Mode::kCreate) SPILLWAY_RETURN_IF_ERROR(database->ReserveSeals());
-  if (mode != Mode::kCreate && mode != Mode::kExisting) {
-    SPILLWAY_RETURN_IF_ERROR(database->KeepToReading(mode));
-  }
+  if (mode == Mode::kAlone) SPILLWAY_RETURN_IF_ERROR(database->KeepIndexInMemory());
+  const bool writes = mode == Mode::kCreate || mode == Mode::kExisting || mode == Mode::kAlone;
+  if (!writes) SPILLWAY_RETURN_IF_ERROR(database->KeepToReading(mode));
   return database;
+}
+
+absl::Status SqliteDatabase::KeepIndexInMemory() {
+  return Execute("PRAGMA locking_mode = EXCLUSIVE");
 }
 
 absl::Status SqliteDatabase::KeepToReading(Mode mode) {
@@ -139,8 +145,7 @@ absl::Status SqliteDatabase::KeepToReading(Mode mode) {
     SPILLWAY_RETURN_IF_ERROR(
         ToStatus(sqlite3_db_config(handle_.get(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr),
                  "leave the log as it is"));
-    // The index of the log then lies in this process's memory and not in a file.
-    SPILLWAY_RETURN_IF_ERROR(Execute("PRAGMA locking_mode = EXCLUSIVE"));
+    SPILLWAY_RETURN_IF_ERROR(KeepIndexInMemory());
   }
   // Of one state, from the first row that is read on.
   return Execute("PRAGMA query_only = 1; BEGIN");

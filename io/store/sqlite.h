@@ -30,12 +30,13 @@ class SqliteStatement;
 // errno's status for other I/O errors; Internal for the rest.
 class SqliteDatabase {
  public:
-  // kCreate also takes a file that is there; there must be nothing in it. The last three change
-  // nothing, not even by tidying up, and see one state of the database for as long as it is open:
-  // kReadAlone takes the file as it is, which must have no log; kReadWithLog reads the log that a
-  // crash left, without merging it; both while nobody else has the file open. kReadShared is one
-  // reader more beside whoever has.
-  enum class Mode { kCreate, kExisting, kReadAlone, kReadWithLog, kReadShared };
+  // kCreate also takes a file that is there; there must be nothing in it. kAlone keeps the index of
+  // the log in memory: it needs no room for it on disk, and nobody can read beside. The last three
+  // change nothing, not even by tidying up, and see one state of the database for as long as it is
+  // open: kReadAlone takes the file as it is, which must have no log; kReadWithLog reads the log
+  // that a crash left, without merging it; both while nobody else has the file open. kReadShared is
+  // one reader more beside whoever has.
+  enum class Mode { kCreate, kExisting, kAlone, kReadAlone, kReadWithLog, kReadShared };
   static absl::StatusOr<std::unique_ptr<SqliteDatabase>> Open(std::string path, Mode mode);
   SqliteDatabase(const SqliteDatabase&) = delete;
   SqliteDatabase& operator=(const SqliteDatabase&) = delete;
@@ -58,6 +59,7 @@ class SqliteDatabase {
   };
   explicit SqliteDatabase(std::string path) : path_(std::move(path)) {}
   absl::Status KeepToReading(Mode mode);
+  absl::Status KeepIndexInMemory();
   // Before the first table: later the pages have no room.
   absl::Status ReserveSeals();
 

@@ -93,6 +93,9 @@ struct StoreOptions {
   bool scratch = false;
   // The destructor removes a store that this call made and that got no commit: it holds nothing.
   bool remove_if_empty = false;
+  // Open it even where its disk has no room for the index of the catalog's log, as to trim it. Then
+  // nobody can look beside.
+  bool when_full = false;
   // Of extents, over all folders: committed and new together. Segment files grow beyond it only
   // where free runs are too short for what is asked.
   uint64_t max_bytes = UINT64_MAX;

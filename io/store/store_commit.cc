@@ -19,8 +19,10 @@
 // next commit out of the snapshot's rows; steps 3 and 4; then what was recorded since the commit
 // before is dropped, and the ledger forgets what it had loaded.
 //
-// Trim: take free ends of files out of use; step 2, so that the catalog knows the shorter files;
-// step 3; then shorten them. A crash in between leaves longer files, whose ends are free.
+// Trim: make holes of what is free, which changes no row: on a full disk it gives the catalog the
+// room for the rest. Take free ends of files out of use; step 2, so that the catalog knows the
+// shorter files; step 3; then shorten them. A crash in between leaves longer files, whose ends are
+// free.
 
 #include <algorithm>
 #include <utility>
@@ -162,7 +164,8 @@ absl::Status StoreImpl::Restore(std::string_view label) {
 }
 
 absl::StatusOr<uint64_t> StoreImpl::Trim() {
-  SPILLWAY_RETURN_IF_ERROR(space_->CutEnds());
+  SPILLWAY_ASSIGN_OR_RETURN(const uint64_t hole_bytes, space_->MakeHoles());
+  space_->CutEnds();
   if (last_commit_) {
     SPILLWAY_RETURN_IF_ERROR(space_->files().Sync());
     SPILLWAY_ASSIGN_OR_RETURN(auto change, CatalogChange::Begin(catalog_.get(), last_commit_));
@@ -171,7 +174,8 @@ absl::StatusOr<uint64_t> StoreImpl::Trim() {
     space_->files().Flushed();
     Changed(std::move(commit), {});
   }
-  return space_->ReturnToFileSystems();
+  SPILLWAY_ASSIGN_OR_RETURN(const uint64_t end_bytes, space_->files().CutTails());
+  return hole_bytes + end_bytes;
 }
 
 }  // namespace spillway::io

@@ -59,13 +59,21 @@ class ScopedFd {
   int fd_;
 };
 
-// A folder may be reached through symbolic links; a file of Spillway's is none.
+// A folder may be reached through symbolic links; a file of Spillway's is none. ENXIO: it is no
+// regular file. Opening a pipe would wait for whoever has its other end.
 int OpenRetrying(const std::string& path, int flags) {
-  if ((flags & O_DIRECTORY) == 0) flags |= O_NOFOLLOW;
+  const bool is_folder = (flags & O_DIRECTORY) != 0;
+  if (!is_folder) flags |= O_NOFOLLOW | O_NONBLOCK;
   int fd;
   do {
     fd = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
   } while (fd < 0 && errno == EINTR);
+  struct stat info;
+  if (fd >= 0 && !is_folder && (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))) {
+    ::close(fd);
+    errno = ENXIO;
+    return -1;
+  }
   return base::AboveStandardStreams(fd);
 }
 
@@ -239,6 +247,11 @@ absl::Status FileErrorToStatus(int error, std::string_view what) {
           View(what),
           ": it is a symbolic link, and Spillway opens no file through one; remove the "
           "link, or choose another folder"));
+    case ENXIO:
+      return absl::FailedPreconditionError(
+          absl::StrCat(View(what),
+                       ": it is not a regular file, and a store's files are; move it away, or "
+                       "choose another folder"));
     default: return status;
   }
 }
@@ -304,6 +317,11 @@ std::string StoreFolder::HolderOfLock() const {
                            : absl::StrCat("process ", pid);
 }
 
+bool StoreFolder::IsLocked() const {
+  const ScopedFd fd(OpenRetrying(File(kLockName), O_RDONLY));
+  return fd.get() >= 0 && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
 absl::Status StoreFolder::Lock() {
   const std::string path = File(kLockName);
   while (true) {
@@ -333,7 +351,7 @@ absl::Status StoreFolder::Lock() {
       break;
     ::close(std::exchange(lock_fd_, -1));  // locked a file that its owner had just removed
   }
-  if (absl::Status links = CheckNoLinks(); !links.ok()) return links;
+  if (absl::Status files = CheckFiles(); !files.ok()) return files;
   // For the message above only: without room for it the message says "another process".
   const std::string pid = absl::StrCat(::getpid(), "\n");
   if (::ftruncate(lock_fd_, 0) == 0 && ::pwrite(lock_fd_, pid.data(), pid.size(), 0) < 0)
@@ -437,13 +455,13 @@ absl::StatusOr<std::vector<uint32_t>> StoreFolder::ListSegments() const {
   return segments;
 }
 
-absl::Status StoreFolder::CheckNoLinks() const {
-  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<std::string> files, ListStoreFiles());
+absl::Status StoreFolder::CheckFiles() const {
+  SPILLWAY_ASSIGN_OR_RETURN(std::vector<std::string> files, ListStoreFiles());
+  files.push_back(File(kLockName));
   for (const std::string& path : files) {
     struct stat info;
-    if (::lstat(path.c_str(), &info) == 0 && S_ISLNK(info.st_mode)) {
-      return FileErrorToStatus(ELOOP, absl::StrCat("open ", path));
-    }
+    if (::lstat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode)) continue;
+    return FileErrorToStatus(S_ISLNK(info.st_mode) ? ELOOP : ENXIO, absl::StrCat("open ", path));
   }
   return absl::OkStatus();
 }

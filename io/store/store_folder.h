@@ -50,9 +50,14 @@ class StoreFolder {
   const std::string& path() const { return path_; }
   bool IsSameAs(const StoreFolder& other) const;
 
+  // What has the name of a store's file must be a regular file: opening a pipe would wait.
+  // Unavailable: it is a symbolic link. FailedPrecondition: it is something else.
+  absl::Status CheckFiles() const;
   // FailedPrecondition, naming its process, if another StoreFolder has the lock. Unavailable, with
-  // nothing changed, if a file of a store here is a symbolic link or the lock file somebody else's.
+  // nothing changed, if the lock file is somebody else's; else as CheckFiles.
   absl::Status Lock();
+  // Whether another StoreFolder has the lock, for who may only read the folder.
+  bool IsLocked() const;
   // In words, "process 123": who has the lock, or had it last.
   std::string HolderOfLock() const;
 
@@ -87,7 +92,6 @@ class StoreFolder {
  private:
   explicit StoreFolder(std::string path) : path_(std::move(path)) {}
   std::string File(std::string_view name) const;
-  absl::Status CheckNoLinks() const;
   std::string path_;
   std::vector<std::string> made_folders_;  // outermost first
   int folder_fd_ = -1;

@@ -195,6 +195,13 @@ absl::StatusOr<Found> Look(const Folders& folders, const Identities& identities)
                      " holds the data of a store whose identity (spillway-store) is missing; "
                      "restore that file from a copy, or remove the files by hand and start over"));
   }
+  if (with_segments == &folders[0]) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        folders[0].path(),
+        " has segment files, and neither an identity (spillway-store) nor a catalog: they are of a "
+        "store that lost both, or of its other folder; restore both from a copy, name the store's "
+        "folders in order, or choose another folder"));
+  }
   const StoreFolder* const elsewhere = with_segments ? with_segments
                                        : has_catalog ? nullptr
                                                      : with_identity;
@@ -206,6 +213,12 @@ absl::StatusOr<Found> Look(const Folders& folders, const Identities& identities)
   SPILLWAY_ASSIGN_OR_RETURN(const bool any_leftovers, AnyLeftovers(folders, identities));
   if (!any_leftovers) return Found::kNothing;
   return any_scratch && !with_identity ? Found::kScratchLeftovers : Found::kLeftovers;
+}
+
+// Of a first folder without an identity: what is wrong there, or that nothing is.
+absl::Status NoIdentity(const Folders& folders, const Identities& identities) {
+  SPILLWAY_RETURN_IF_ERROR(Look(folders, identities).status());
+  return NoStore(folders, "");
 }
 
 absl::Status RemoveLeftovers(Folders& folders) {
@@ -236,9 +249,12 @@ absl::Status MakeStore(const StoreOptions& options, Folders& folders) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Catalog>> OpenCatalog(const StoreFolder& folder) {
+absl::StatusOr<std::unique_ptr<Catalog>> OpenCatalog(const StoreFolder& folder, bool when_full) {
   SPILLWAY_ASSIGN_OR_RETURN(const auto identity, folder.ReadIdentity());
-  SPILLWAY_ASSIGN_OR_RETURN(auto catalog, Catalog::Open(folder.CatalogPath()));
+  auto opened = Catalog::Open(folder.CatalogPath());
+  if (when_full && absl::IsResourceExhausted(opened.status()))
+    opened = Catalog::Open(folder.CatalogPath(), SqliteDatabase::Mode::kAlone);
+  SPILLWAY_ASSIGN_OR_RETURN(auto catalog, std::move(opened));
   const CatalogMeta& meta = catalog->meta();
   if (!identity || meta.store_id != identity->store_id ||
       meta.num_folders != identity->num_folders) {
@@ -257,8 +273,9 @@ absl::StatusOr<std::vector<StoreFolder>> OpenStoreFolders(const std::vector<std:
   const StoreOptions options{.folders = names, .create = false};
   SPILLWAY_RETURN_IF_ERROR(CheckOptions(options));
   SPILLWAY_ASSIGN_OR_RETURN(Folders folders, OpenFolders(options));
+  for (const StoreFolder& folder : folders) SPILLWAY_RETURN_IF_ERROR(folder.CheckFiles());
   SPILLWAY_ASSIGN_OR_RETURN(const Identities identities, ReadIdentities(folders));
-  if (!identities[0]) return NoStore(folders, "");
+  if (!identities[0]) return NoIdentity(folders, identities);
   SPILLWAY_RETURN_IF_ERROR(CheckFoldersBelongTogether(folders, identities));
   for (StoreFolder& folder : folders) folder.Keep();
   return folders;
@@ -270,7 +287,7 @@ absl::StatusOr<OpenedStore> OpenOrMakeStore(const StoreOptions& options) {
   SPILLWAY_ASSIGN_OR_RETURN(opened.folders, OpenFolders(options));
   if (!options.create) {
     SPILLWAY_ASSIGN_OR_RETURN(const Identities identities, ReadIdentities(opened.folders));
-    if (!identities[0]) return NoStore(opened.folders, "");
+    if (!identities[0]) return NoIdentity(opened.folders, identities);
   }
   for (StoreFolder& folder : opened.folders) SPILLWAY_RETURN_IF_ERROR(folder.Lock());
 
@@ -302,7 +319,7 @@ absl::StatusOr<OpenedStore> OpenOrMakeStore(const StoreOptions& options) {
     }
     opened.is_new = true;
   }
-  SPILLWAY_ASSIGN_OR_RETURN(opened.catalog, OpenCatalog(opened.folders[0]));
+  SPILLWAY_ASSIGN_OR_RETURN(opened.catalog, OpenCatalog(opened.folders[0], options.when_full));
   return opened;
 }
 

@@ -23,7 +23,11 @@ namespace {
 // Files grow by this much at a time. A fallocate costs about 2 ms on ext4 and a page's write 0.5 ms
 // a MiB.
 constexpr uint64_t kGrowBytes = uint64_t{64} << 20;
-// What a commit may add to the catalog and its log: fixed, and for each page.
+// And by at most this share of what is free: what a small disk gives a file in advance is missing
+// elsewhere.
+constexpr uint64_t kGrowShare = 8;
+// What the catalog and its log may take: fixed, and for each page. Half is the catalog's, half the
+// log's.
 constexpr uint64_t kCatalogReserveBytes = uint64_t{1} << 20;
 constexpr uint64_t kCatalogReservePerPageBytes = 256;
 // Rows of free_space that are loaded at once: 4 GiB of a file, or more where little is free.
@@ -157,6 +161,21 @@ absl::StatusOr<std::optional<Extent>> StoreSpace::TakeExisting(uint16_t device,
   return extents_.TakeWritten(device, size_bytes);
 }
 
+// What the catalog and its log may still grow by, beside so many bytes of extents. What the two
+// halves have already is not set aside again; but an old catalog that has more than its half, by
+// snapshots, grows on.
+uint64_t StoreSpace::CatalogGrowthBytes(uint64_t extent_bytes) const {
+  const std::string path = (*folders_)[0].CatalogPath();
+  const auto stored_bytes = [&](const char* suffix) -> uint64_t {
+    struct stat info;
+    return ::stat((path + suffix).c_str(), &info) == 0 ? info.st_blocks * uint64_t{512} : 0;
+  };
+  const uint64_t half_bytes = CatalogReserveBytes(extent_bytes, page_bytes_) / 2;
+  const uint64_t catalog_bytes = std::min(stored_bytes(""), half_bytes * 3 / 4);
+  const uint64_t log_bytes = std::min(stored_bytes("-wal") + stored_bytes("-shm"), half_bytes);
+  return RoundUpToUnit(2 * half_bytes - catalog_bytes - log_bytes);
+}
+
 // What the folder's file system can give to segment files, the catalog's growth set aside.
 absl::StatusOr<uint64_t> StoreSpace::FreeBytes(uint16_t device) const {
   struct statvfs info;
@@ -167,8 +186,7 @@ absl::StatusOr<uint64_t> StoreSpace::FreeBytes(uint16_t device) const {
   const uint64_t free_bytes = uint64_t{info.f_bavail} * info.f_frsize / kIoAlignment * kIoAlignment;
   if (file_systems_[device] != file_systems_[0]) return free_bytes;
   // Pages that exist, and those that the free space could hold.
-  const uint64_t reserve_bytes =
-      CatalogReserveBytes(files_.total_bytes() + free_bytes, page_bytes_);
+  const uint64_t reserve_bytes = CatalogGrowthBytes(files_.total_bytes() + free_bytes);
   return free_bytes - std::min(free_bytes, reserve_bytes);
 }
 
@@ -183,7 +201,7 @@ absl::Status StoreSpace::Grow(uint16_t device, uint64_t needed_bytes) {
   const uint64_t space_bytes = files_.total_bytes();
   const uint64_t budget_bytes = options_.max_bytes - std::min(options_.max_bytes, space_bytes);
   const uint64_t wanted_bytes =
-      std::min({kGrowBytes, free_bytes, budget_bytes}) / kIoAlignment * kIoAlignment;
+      std::min({kGrowBytes, free_bytes / kGrowShare, budget_bytes}) / kIoAlignment * kIoAlignment;
   SPILLWAY_ASSIGN_OR_RETURN(const SegmentFiles::Region region,
                             files_.Grow(device, needed_bytes, wanted_bytes));
   extents_.AddFresh(device, region.segment, region.offset, region.size_bytes);
@@ -271,20 +289,12 @@ uint64_t StoreSpace::available_bytes() const {
 
 // --- Giving back ---
 
-absl::Status StoreSpace::CutEnds() {
+absl::StatusOr<uint64_t> StoreSpace::MakeHoles() {
+  uint64_t bytes = 0;
   for (uint16_t device = 0; device < extents_.num_devices(); ++device) {
     for (bool more = true; more;) {
       SPILLWAY_ASSIGN_OR_RETURN(more, LoadMore(device));
     }
-    for (const SegmentFiles::Region& file : files_.Sizes(device))
-      files_.Cut(device, file.segment, extents_.CutTail(device, file.segment, file.size_bytes));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<uint64_t> StoreSpace::ReturnToFileSystems() {
-  SPILLWAY_ASSIGN_OR_RETURN(uint64_t bytes, files_.CutTails());
-  for (uint16_t device = 0; device < extents_.num_devices(); ++device) {
     std::vector<SegmentFiles::Region> holes;
     extents_.ForEachRun(device, [&](uint32_t segment, uint64_t offset, uint64_t size_bytes) {
       holes.push_back({segment, offset, size_bytes});
@@ -295,6 +305,13 @@ absl::StatusOr<uint64_t> StoreSpace::ReturnToFileSystems() {
     }
   }
   return bytes;
+}
+
+void StoreSpace::CutEnds() {
+  for (uint16_t device = 0; device < extents_.num_devices(); ++device) {
+    for (const SegmentFiles::Region& file : files_.Sizes(device))
+      files_.Cut(device, file.segment, extents_.CutTail(device, file.segment, file.size_bytes));
+  }
 }
 
 }  // namespace spillway::io

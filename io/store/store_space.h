@@ -55,10 +55,11 @@ class StoreSpace {
   // An extent that was named in the catalog until its last change.
   void Unnamed(const Extent& extent);
 
-  // Giving back, in steps: CutEnds takes the free ends of files out of use; when the catalog knows
-  // that, ReturnToFileSystems shortens the files and makes holes. The bytes that were given back.
-  absl::Status CutEnds();
-  absl::StatusOr<uint64_t> ReturnToFileSystems();
+  // Giving back, in steps. MakeHoles gives the bytes of all free runs back, and says how many it
+  // were; CutEnds takes the free ends of files out of use; when the catalog knows that, CutTails of
+  // the files shortens them.
+  absl::StatusOr<uint64_t> MakeHoles();
+  void CutEnds();
 
   SegmentFiles& files() { return files_; }
   const SegmentFiles& files() const { return files_; }
@@ -77,6 +78,7 @@ class StoreSpace {
   void AddFree(uint16_t device, uint32_t segment, uint64_t offset, uint64_t size_bytes);
   absl::StatusOr<std::optional<Extent>> TakeExisting(uint16_t device, uint32_t size_bytes);
   absl::StatusOr<Extent> Find(uint32_t size_bytes);
+  uint64_t CatalogGrowthBytes(uint64_t extent_bytes) const;
   absl::StatusOr<uint64_t> FreeBytes(uint16_t device) const;
   absl::Status Grow(uint16_t device, uint64_t needed_bytes);
   absl::Status OverBudget(uint64_t size_bytes) const;

@@ -27,7 +27,7 @@ constexpr size_t kMaxBytes = 512;  // one sector: it is written whole or not at 
 int OpenRetrying(const std::string& path, int flags) {
   int fd;
   do {
-    fd = ::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0644);
+    fd = ::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
   } while (fd < 0 && errno == EINTR);
   return fd;
 }

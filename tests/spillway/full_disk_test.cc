@@ -22,6 +22,7 @@ namespace spillway::test {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -69,6 +70,40 @@ TEST_P(FullDisk, ARunEndsWellOrSaysWhatIsMissing) {
   EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
   EXPECT_EQ(resumed.json()["steps_this_run"], 0);
   EXPECT_EQ(resumed.json()["weights_hash"], ended.json()["weights_hash"]);
+}
+
+// What the check before the run lets pass has room for any number of commits: neither the segment
+// files nor the catalog's log may grow with them.
+TEST_P(FullDisk, ARunThatBeginsEnds) {
+  const Ended ended =
+      RunCommand(training_.Train(150) + Arguments{"--store", store_, "--commit-every", "1"});
+  ExpectDoneOrOneClearError(ended);
+  if (ended.exit_code == 0) return;
+  EXPECT_THAT(ended.err, Not(HasSubstr("step 1/"))) << "refused before the run: " << ended.err;
+}
+
+TEST_P(FullDisk, WhatNeedsNoRoomWorksAndTrimMakesSome) {
+  const Arguments arguments = training_.Train(4) + Arguments{"--store", store_};
+  if (RunCommand(arguments + Arguments{"--commit-every", "1"}).exit_code != 0) {
+    GTEST_SKIP() << "too small for a store";
+  }
+  Shell("dd if=/dev/zero of=" + disk_->path() + "/filler bs=4k");
+  for (const Arguments& reading :
+       {Arguments{"fsck", store_}, Arguments{"fsck", store_, "--catalog-only"},
+        Arguments{"inspect", store_}}) {
+    const Ended ended = RunCommand(reading);
+    EXPECT_EQ(ended.exit_code, 0) << reading[0] << ended.err;
+  }
+  const Ended resumed = RunCommand(training_.Train(8) + Arguments{"--store", store_, "--resume"});
+  ExpectDoneOrOneClearError(resumed);
+  if (resumed.exit_code != 0) {
+    EXPECT_THAT(resumed.err, AnyOf(HasSubstr("free at least"), HasSubstr("free some space")));
+  }
+  const uint64_t free_before = fs::space(disk_->path()).free;
+  const Ended trimmed = RunCommand({"trim", store_});
+  EXPECT_EQ(trimmed.exit_code, 0) << trimmed.err;
+  EXPECT_GT(fs::space(disk_->path()).free, free_before);
+  EXPECT_EQ(RunCommand({"fsck", store_}).exit_code, 0);
 }
 
 // Somebody else fills the disk while the run is on its way.

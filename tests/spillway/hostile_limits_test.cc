@@ -3,8 +3,12 @@
 // Nothing may crash or hang: under a small stack, with little memory, with a full or a closed
 // stdout, on input that nests without an end.
 
+#include <sys/stat.h>
+
+#include <filesystem>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/exhaustive.h"
@@ -14,8 +18,10 @@
 namespace spillway::test {
 namespace {
 
+namespace fs = std::filesystem;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // A command that has not ended after a minute hangs: it is killed, and its exit code is 137.
 Ended RunWithin(const std::string& limits, const Arguments& arguments,
@@ -64,6 +70,75 @@ TEST_F(HostileLimits, TooLittleMemoryForBlasIsSaid) {
         limits, training_.Train(2) + Arguments{"--device-bytes", "4MiB", "--pinned-bytes", "4MiB"});
     EXPECT_EQ(ended.exit_code, 3) << limits << ended.err;
     EXPECT_THAT(ended.err, HasSubstr("OpenBLAS needs"));
+  }
+}
+
+TEST_F(HostileLimits, WhatMemoryDoesNotSufficeForIsRefusedInWords) {
+  if (SPILLWAY_IS_SANITIZED) GTEST_SKIP() << "a sanitizer needs more";
+  const Arguments budgets = {"--device-bytes", "8MiB", "--pinned-bytes", "8MiB"};
+  for (int kib = 30'000; kib <= 150'000; kib += 10'000) {
+    for (const char* option : {"-v", "-d"}) {
+      const std::string limits = absl::StrCat("ulimit ", option, " ", kib, ";");
+      const Ended ended = RunWithin(limits, training_.Train(2) + budgets);
+      if (ended.exit_code == 127) continue;  // the loader's
+      EXPECT_EQ(ended.exit_code, 3) << limits << ended.err;
+      EXPECT_THAT(ended.err, HasSubstr(option)) << limits;
+    }
+  }
+}
+
+TEST_F(HostileLimits, AnArenaThatIsRefusedNamesItsFlag) {
+  if (SPILLWAY_IS_SANITIZED) GTEST_SKIP() << "a sanitizer needs more";
+  for (const char* option : {"-v", "-d"}) {
+    const Ended ended = RunWithin(absl::StrCat("ulimit ", option, " 1000000;"),
+                                  training_.Train(2) + Arguments{"--pinned-bytes", "8GiB"});
+    EXPECT_EQ(ended.exit_code, 3) << ended.err;
+    EXPECT_THAT(ended.err, HasSubstr("--pinned-bytes"));
+    EXPECT_THAT(ended.err, HasSubstr(absl::StrCat("('ulimit ", option, "')")));
+  }
+}
+
+TEST_F(HostileLimits, WithoutRoomForAThreadAStoreIsNotTrimmed) {
+  if (SPILLWAY_IS_SANITIZED) GTEST_SKIP() << "a sanitizer needs more";
+  const Ended ended = RunWithin("ulimit -d 4000;", {"trim", training_.store()});
+  EXPECT_EQ(ended.exit_code, 3) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("cannot start an I/O thread"));
+}
+
+TEST_F(HostileLimits, TooFewFilesForBlasIsNotABlasThatIsMissing) {
+  if (SPILLWAY_IS_SANITIZED) GTEST_SKIP() << "a sanitizer needs more";
+  const std::string model = training_ / "exported";
+  ASSERT_EQ(RunCommand({"snapshot", "export", training_.store(), "--save", model}).exit_code, 0);
+  for (int files = 4; files <= 12; ++files) {
+    const Ended ended =
+        RunWithin(absl::StrCat("ulimit -n ", files, ";"),
+                  {"eval", "--model", model, "--data", training_.data(), "--seq", "16"});
+    EXPECT_THAT(ended.err, Not(HasSubstr("install it"))) << files;
+    if (ended.exit_code != 0) {
+      EXPECT_THAT(ended.err, AnyOf(HasSubstr("ulimit -n"), HasSubstr("Too many open files")));
+    }
+  }
+}
+
+TEST_F(HostileLimits, NoCommandWaitsForAPipeInPlaceOfAStoresFile) {
+  const std::string store = training_ / "piped";
+  for (const char* name :
+       {"spillway-lock", "spillway-store", "spillway-commit", "spillway-catalog.sqlite",
+        "spillway-catalog.sqlite-wal", "spillway-segment-000000"}) {
+    fs::copy(training_.store(), store);
+    fs::remove(store + "/" + name);
+    ASSERT_EQ(mkfifo((store + "/" + name).c_str(), 0600), 0);
+    for (const Arguments& arguments :
+         {training_.Train(3) + Arguments{"--store", store, "--resume"}, Arguments{"inspect", store},
+          Arguments{"fsck", store}, Arguments{"snapshot", "list", store}, Arguments{"trim", store},
+          Arguments{"snapshot", "export", store, "--save", training_ / "export"},
+          Arguments{"remove", store, "--yes"}}) {
+      const Ended ended = RunWithin("", arguments);
+      EXPECT_EQ(ended.exit_code, 1) << name << ", " << arguments[0] << ": " << ended.err;
+      EXPECT_THAT(ended.err, HasSubstr(std::string(name) + ": it is not a regular file"))
+          << arguments[0];
+    }
+    fs::remove_all(store);
   }
 }
 

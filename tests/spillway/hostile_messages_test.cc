@@ -67,9 +67,54 @@ TEST_F(HostileMessages, OneFolderOfTwoIsAnother) {
 TEST_F(HostileMessages, AnIdentityThatIsGone) {
   Train(a_);
   fs::remove(a_ + "/spillway-store");
-  const Ended ended = RunCommand(training_.Train(3) + Arguments{"--store", a_, "--resume"});
-  EXPECT_EQ(ended.exit_code, 4) << ended.err;
-  EXPECT_THAT(ended.err, HasSubstr("whose identity (spillway-store) is missing"));
+  ExpectOfAll(a_, 4, "whose identity (spillway-store) is missing");
+  EXPECT_TRUE(fs::exists(a_ + "/spillway-segment-000000"));
+}
+
+TEST_F(HostileMessages, ASegmentThatIsGone) {
+  Train(a_);
+  fs::remove(a_ + "/spillway-segment-000000");
+  for (const Arguments& arguments :
+       {training_.Train(3) + Arguments{"--store", a_, "--resume"}, Arguments{"fsck", a_},
+        Arguments{"trim", a_}, Arguments{"snapshot", "create", a_, "x"},
+        Arguments{"snapshot", "export", a_, "--save", training_ / "out"}}) {
+    const Ended ended = RunCommand(arguments);
+    EXPECT_EQ(ended.exit_code, 4) << arguments[0] << ": " << ended.err;
+    EXPECT_THAT(ended.out + ended.err,
+                ::testing::ContainsRegex("spillway-segment-000000:?( it)? is missing"));
+  }
+}
+
+TEST_F(HostileMessages, AFolderNamedTwice) {
+  Train(a_);
+  for (const char* command : {"inspect", "fsck", "trim", "remove"}) {
+    const Ended ended = RunCommand({command, a_ + "," + a_});
+    EXPECT_EQ(ended.exit_code, 2) << command << ended.err;
+    EXPECT_THAT(ended.err, HasSubstr("are the same folder; name each once")) << command;
+  }
+}
+
+TEST_F(HostileMessages, AnotherUserSeesThatARunHasTheStore) {
+  if (geteuid() != 0) GTEST_SKIP() << "becoming another user needs root";
+  fs::permissions(training_ / ".", fs::perms{0755});
+  Command run(training_.Train(100'000'000) + Arguments{"--store", a_, "--commit-every", "1"});
+  while (!run.has_ended() && ReadLog(training_.log()).size() < 4) usleep(2000);
+  for (const Arguments& arguments :
+       {Arguments{"inspect", a_, "--json"}, Arguments{"snapshot", "list", a_}}) {
+    const Ended ended = RunInShell("setpriv --reuid 65534 --regid 65534 --clear-groups", arguments);
+    EXPECT_EQ(ended.exit_code, 0) << arguments[0] << ended.err;
+    if (arguments[0] == "inspect") {
+      EXPECT_THAT(ended.out, HasSubstr("process "));
+    }
+  }
+}
+
+TEST_F(HostileMessages, SegmentsAlone) {
+  Train(a_);
+  fs::remove(a_ + "/spillway-store");
+  fs::remove(a_ + "/spillway-catalog.sqlite");
+  fs::remove(a_ + "/spillway-commit");
+  ExpectOfAll(a_, 1, "neither an identity (spillway-store) nor a catalog");
   EXPECT_TRUE(fs::exists(a_ + "/spillway-segment-000000"));
 }
 

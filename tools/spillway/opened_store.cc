@@ -28,7 +28,8 @@ absl::StatusOr<std::unique_ptr<OpenedStore>> OpenedStore::Open(
   // The store names files through it; nothing is read or written.
   SPILLWAY_ASSIGN_OR_RETURN(std::unique_ptr<io::IoEngine> io, io::PosixIoEngine::Create({}));
   SPILLWAY_ASSIGN_OR_RETURN(
-      auto store, AsUsage(io::Store::Open({.folders = folders, .create = false}, io.get())));
+      auto store,
+      AsUsage(io::Store::Open({.folders = folders, .create = false, .when_full = true}, io.get())));
   return std::unique_ptr<OpenedStore>(new OpenedStore(std::move(io), std::move(store)));
 }
 

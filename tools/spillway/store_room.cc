@@ -144,10 +144,17 @@ absl::Status WithRoomMissing(const absl::Status& status, const StorePlace& place
   const uint64_t taken = TakenBytes(place.folders);
   const uint64_t free = FreeBytes(place.folders);
   const uint64_t page_bytes = place.page_bytes > 0 ? place.page_bytes : io::kDefaultPageBytes;
+  // A store may have more than this run needs: snapshots, and free space between its pages.
   const uint64_t wanted = needed > taken ? needed - taken : page_bytes;
   const std::string has =
-      absl::StrFormat("The store takes up to %s and has taken %s; %s are free",
-                      base::FormatBytes(needed), base::FormatBytes(taken), base::FormatBytes(free));
+      needed > taken
+          ? absl::StrFormat("The store takes up to %s and has taken %s; %s are free",
+                            base::FormatBytes(needed), base::FormatBytes(taken),
+                            base::FormatBytes(free))
+          : absl::StrFormat(
+                "The store has taken %s; %s are free, and it must take another page, "
+                "of %s",
+                base::FormatBytes(taken), base::FormatBytes(free), base::FormatBytes(page_bytes));
   const std::string advice =
       wanted > free
           ? absl::StrFormat("free at least %s more", base::FormatBytes(wanted - free))

@@ -4,6 +4,7 @@
 // do, each with what it must be reported as, and seeded mutations through the fuzzer's targets.
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -38,6 +39,11 @@ void ReplaceIn(const std::string& path, const std::string& from, const std::stri
   Overwrite(path, text.replace(at, from.size(), to));
 }
 
+void PutPipe(const std::string& path) {
+  fs::remove(path);
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+}
+
 struct Damage {
   const char* name;
   std::function<void(const std::string& root)> apply;
@@ -68,7 +74,19 @@ const std::vector<Damage>& Corpus() {
          fs::remove(r + kCatalogPath);
          fs::create_directory(r + kCatalogPath);
        },
-       {Code::kUnavailable, Code::kDataLoss}},
+       {Code::kFailedPrecondition}},
+      {"the catalog is a pipe",
+       [](auto& r) { PutPipe(r + kCatalogPath); },
+       {Code::kFailedPrecondition}},
+      {"an identity is a pipe",
+       [](auto& r) { PutPipe(r + "/b/spillway-store"); },
+       {Code::kFailedPrecondition}},
+      {"the witness is a pipe",
+       [](auto& r) { PutPipe(r + "/a/spillway-commit"); },
+       {Code::kFailedPrecondition}},
+      {"a segment file is a pipe",
+       [](auto& r) { PutPipe(r + "/b/spillway-segment-000000"); },
+       {Code::kFailedPrecondition}},
       {"the catalog is gone", [](auto& r) { fs::remove(r + kCatalogPath); }, {Code::kDataLoss}},
       {"the catalog is another program's database",
        [](auto& r) {

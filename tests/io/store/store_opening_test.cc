@@ -17,6 +17,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "io/store/store_folder.h"
+#include "io/store/store_view.h"
 #include "tests/io/store/store_test_util.h"
 
 namespace spillway::io {
@@ -86,6 +88,26 @@ TEST_F(StoreOpeningTest, TheSecondFolderOfAnotherStoreIsNotTakenOver) {
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("not mounted"));
   EXPECT_TRUE(Open(TwoFolders()));
+}
+
+TEST_F(StoreOpeningTest, AStoreWithoutItsIdentityIsDamagedWhoeverAsks) {
+  MakeStore(Options());
+  const StoreFolder folder = *StoreFolder::Open(Options().folders[0], StoreFolder::Mode::kExisting);
+  std::filesystem::remove(folder.path() + "/spillway-store");
+  StoreOptions options = Options();
+  for (const bool create : {false, true}) {
+    options.create = create;
+    EXPECT_TRUE(absl::IsDataLoss(OpenError(options))) << OpenError(options);
+  }
+  const absl::Status viewed =
+      StoreView::Open(options.folders, StoreView::Wanted::kAnyState).status();
+  EXPECT_EQ(viewed.message(), OpenError(options).message());
+  // Without a catalog too, the segments may be another folder's.
+  std::filesystem::remove(folder.CatalogPath());
+  for (const bool create : {false, true}) {
+    options.create = create;
+    EXPECT_TRUE(absl::IsFailedPrecondition(OpenError(options))) << OpenError(options);
+  }
 }
 
 TEST_F(StoreOpeningTest, APageSizeThatDiffersIsRefusedAndNoneMeansTheStores) {

@@ -10,12 +10,14 @@
 #include <sys/mount.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <map>
 #include <random>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "tests/io/store/store_test_util.h"
@@ -280,6 +282,64 @@ TEST_F(FullFileSystemTest, AFullFileSystemIsResourceExhaustedAndACommitStillFits
   store = Open(options);
   for (uint64_t i = 0; i < page; ++i)
     EXPECT_TRUE(PageIs(*store, io_, **store->FindTensor("w"), i, 1));
+}
+
+TEST_F(FullFileSystemTest, AFileGrowsByAShareOfWhatASmallDiskHasFree) {
+  StoreOptions options = Options();
+  options.folders = {folder_ / "small/store"};
+  auto store = Open(options);
+  ASSERT_TRUE(store);
+  const uint64_t available_bytes = store->available_bytes();
+  const TensorIndex tensor = *store->AddTensor({"w", "{}", 1}, false);
+  ASSERT_TRUE(WritePage(*store, io_, tensor, 0, 1).ok());
+  EXPECT_LE(std::filesystem::file_size(options.folders[0] + "/spillway-segment-000000"),
+            available_bytes / 4);
+}
+
+TEST_F(FullFileSystemTest, AnyNumberOfCommitsFits) {
+  StoreOptions options = Options();
+  options.folders = {folder_ / "small/store"};
+  auto store = Open(options);
+  ASSERT_TRUE(store);
+  const TensorIndex tensor = *store->AddTensor({"w", "{}", 100}, false);
+  uint64_t page = 0;
+  while (WritePage(*store, io_, tensor, page, 1).ok()) ++page;
+  ASSERT_TRUE(store->Commit("full").ok());
+  for (int i = 0; i < 400; ++i) {
+    const absl::Status status = store->Commit("again");
+    ASSERT_TRUE(status.ok()) << i << ": " << status;
+  }
+  EXPECT_LE(std::filesystem::file_size(options.folders[0] + "/spillway-catalog.sqlite-wal"),
+            512u << 10);
+}
+
+TEST_F(FullFileSystemTest, ATrimNeedsNoRoom) {
+  StoreOptions options = Options();
+  options.folders = {folder_ / "small/store"};
+  auto store = Open(options);
+  ASSERT_TRUE(store);
+  const TensorIndex tensor = *store->AddTensor({"w", "{}", 8}, false);
+  for (uint64_t page = 0; page < 8; ++page)
+    ASSERT_TRUE(WritePage(*store, io_, tensor, page, 1).ok());
+  ASSERT_TRUE(store->Commit("").ok());
+  for (uint64_t page = 0; page < 8; page += 2) store->Forget(tensor, page);
+  ASSERT_TRUE(store->Commit("").ok());
+  store.reset();
+  ASSERT_EQ(std::system(("dd if=/dev/zero of=" + (folder_ / "small/filler") +
+                         " bs=4k >/dev/null 2>&1; true")
+                            .c_str()),
+            0);
+  const absl::Status full = OpenError(options);
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  EXPECT_THAT(std::string(full.message()), HasSubstr("ENOSPC"));
+  options.when_full = true;
+  store = Open(options);
+  ASSERT_TRUE(store);
+  const auto trimmed = store->Trim();
+  ASSERT_TRUE(trimmed.ok()) << trimmed.status();
+  EXPECT_GE(*trimmed, 4 * kTestPageBytes);
+  for (uint64_t page = 1; page < 8; page += 2)
+    EXPECT_TRUE(PageIs(*store, io_, **store->FindTensor("w"), page, 1));
 }
 
 TEST_F(FullFileSystemTest, ASecondFolderWithRoomServesWhenTheFirstIsFull) {
