@@ -11,8 +11,8 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "io/deadline.h"
+#include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
 
 namespace spillway::io {
@@ -52,7 +52,7 @@ absl::Status PosixIoEngine::StartThread() {
   try {
     threads_.emplace_back(&PosixIoEngine::Work, this);
   } catch (const std::system_error& error) {
-    return absl::ResourceExhaustedError(absl::StrCat("starting an I/O thread: ", error.what()));
+    return base::ThreadErrorToStatus(error.code().value(), "an I/O thread");
   }
   return absl::OkStatus();
 }

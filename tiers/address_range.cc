@@ -5,10 +5,12 @@
 #include "tiers/address_range.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -18,11 +20,26 @@
 namespace spillway::tiers {
 namespace {
 
+// The limits of this process that an address range counts in, and what raises them.
+std::string Limits() {
+  std::string text;
+  const auto add = [&](auto resource, const char* what, const char* option) {
+    rlimit limit;
+    if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+    absl::StrAppend(&text, text.empty() ? "" : " and ", base::FormatBytes(limit.rlim_cur), " of ",
+                    what, " ('ulimit ", option, "')");
+  };
+  add(RLIMIT_AS, "addresses", "-v");
+  add(RLIMIT_DATA, "data", "-d");
+  if (text.empty()) return "this machine has too little memory: ask for less";
+  return absl::StrCat("this process may have ", text, ": raise that, or ask for less");
+}
+
 absl::Status Refused(uint64_t size_bytes, std::string_view purpose, int error) {
   return absl::ResourceExhaustedError(
       absl::StrCat("cannot reserve ", base::FormatBytes(size_bytes), " of addresses for ",
                    absl::string_view(purpose.data(), purpose.size()), ": ", std::strerror(error),
-                   "; ask for less, or raise the address space limit (ulimit -v)"));
+                   "; ", Limits(), " (--device-bytes, --pinned-bytes)"));
 }
 
 void Return(std::byte* start, uint64_t size_bytes) {

@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "src/base/check.h"
+#include "src/base/errno_status.h"
 #include "src/base/mutex.h"
 #include "tiers/address_range.h"
 
@@ -123,8 +124,7 @@ class HostRuntime final : public DeviceRuntime {
     try {
       stream = std::make_shared<HostStream>();
     } catch (const std::system_error& error) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("cannot start a thread for a host stream: ", error.what()));
+      return base::ThreadErrorToStatus(error.code().value(), "a thread for a host stream");
     }
     base::MutexLock lock(&mutex_);
     const StreamHandle handle{NextHandle()};

@@ -15,8 +15,9 @@
 
 namespace spillway {
 
-// `num_threads` counts the caller: a pool of one runs everything inline. Thread-compatible: one
-// caller at a time, and no ParallelFor inside another. Destruction joins the workers.
+// `num_threads` counts the caller: a pool of one runs everything inline. Where the system gives
+// fewer threads, fewer do the same work. Thread-compatible: one caller at a time, and no
+// ParallelFor inside another. Destruction joins the workers.
 class SPILLWAY_EXPORT ThreadPool {
  public:
   explicit ThreadPool(int num_threads);

@@ -57,4 +57,12 @@ absl::Status ErrnoToStatus(int error, std::string_view what) {
   return absl::Status(Code(error), message);
 }
 
+absl::Status ThreadErrorToStatus(int error, std::string_view what) {
+  const absl::Status status = ErrnoToStatus(error, "cannot start " + std::string(what));
+  return absl::ResourceExhaustedError(
+      std::string(status.message()) +
+      "; memory, or what this process may have of it or of threads, does not suffice: raise the "
+      "limits ('ulimit -v', 'ulimit -d', 'ulimit -u') or free some");
+}
+
 }  // namespace spillway::base

@@ -17,6 +17,11 @@ namespace spillway::base {
 // EPERM, EROFS), InvalidArgument (EINVAL), Unavailable for the rest, EIO among them.
 absl::Status ErrnoToStatus(int error, std::string_view what);
 
+// "cannot start WHAT: Resource temporarily unavailable (EAGAIN); ...": ResourceExhausted, naming
+// the limits that a thread needs room in. For the errno of pthread_create, as std::thread throws
+// it.
+absl::Status ThreadErrorToStatus(int error, std::string_view what);
+
 }  // namespace spillway::base
 
 #endif  // SPILLWAY_BASE_ERRNO_STATUS_H_

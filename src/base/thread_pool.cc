@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -46,7 +47,12 @@ class ThreadPool::Workers {
  public:
   explicit Workers(int count)
       : look_(count < static_cast<int>(std::thread::hardware_concurrency())) {
-    for (int i = 0; i < count; ++i) threads_.emplace_back(&Workers::Run, this);
+    threads_.reserve(static_cast<size_t>(count));
+    // Where no thread can be started, fewer do the same work: it is cut into the same parts.
+    try {
+      for (int i = 0; i < count; ++i) threads_.emplace_back(&Workers::Run, this);
+    } catch (const std::system_error&) {
+    }
   }
 
   ~Workers() {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,7 @@
 #include "absl/time/time.h"
 #include "src/base/bytes.h"
 #include "src/base/clock.h"
+#include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
 
 namespace spillway::engine {
@@ -28,7 +30,11 @@ absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, Residency
   }
   SPILLWAY_ASSIGN_OR_RETURN(mover->copy_in_, runtime.CreateStream());
   SPILLWAY_ASSIGN_OR_RETURN(mover->copy_out_, runtime.CreateStream());
-  mover->thread_ = std::thread(&Mover::Run, mover.get());
+  try {
+    mover->thread_ = std::thread(&Mover::Run, mover.get());
+  } catch (const std::system_error& error) {
+    return base::ThreadErrorToStatus(error.code().value(), "the mover's thread");
+  }
   return mover;
 }
 

@@ -25,6 +25,16 @@ TEST(ErrnoStatus, TooManyFilesNamesTheLimitAndTheFix) {
                 std::to_string(limit.rlim_cur) + " files open: raise that limit ('ulimit -n')");
 }
 
+TEST(ErrnoStatus, AThreadThatDoesNotStartNamesTheLimits) {
+  const absl::Status status = ThreadErrorToStatus(EAGAIN, "a thread");
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  const std::string message(status.message());
+  EXPECT_TRUE(
+      message.starts_with("cannot start a thread: Resource temporarily unavailable (EAGAIN)"))
+      << message;
+  EXPECT_NE(message.find("'ulimit -u'"), std::string::npos) << message;
+}
+
 TEST(ErrnoStatus, AnUnknownErrnoIsANumber) {
   EXPECT_EQ(std::string(ErrnoToStatus(99999, "read").message()), "read: unknown error (99999)");
 }

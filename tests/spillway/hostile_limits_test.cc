@@ -73,6 +73,54 @@ TEST_F(HostileLimits, TooLittleMemoryForBlasIsSaid) {
   }
 }
 
+TEST_F(HostileLimits, WhatMemoryDoesNotSufficeForIsRefusedInWords) {
+  if (SPILLWAY_IS_SANITIZED) GTEST_SKIP() << "a sanitizer needs more";
+  const Arguments budgets = {"--device-bytes", "8MiB", "--pinned-bytes", "8MiB"};
+  for (int kib = 30'000; kib <= 150'000; kib += 10'000) {
+    for (const char* option : {"-v", "-d"}) {
+      const std::string limits = absl::StrCat("ulimit ", option, " ", kib, ";");
+      const Ended ended = RunWithin(limits, training_.Train(2) + budgets);
+      if (ended.exit_code == 127) continue;  // the loader's
+      EXPECT_EQ(ended.exit_code, 3) << limits << ended.err;
+      EXPECT_THAT(ended.err, HasSubstr(option)) << limits;
+    }
+  }
+}
+
+TEST_F(HostileLimits, AnArenaThatIsRefusedNamesItsFlag) {
+  if (SPILLWAY_IS_SANITIZED) GTEST_SKIP() << "a sanitizer needs more";
+  for (const char* option : {"-v", "-d"}) {
+    const Ended ended = RunWithin(absl::StrCat("ulimit ", option, " 1000000;"),
+                                  training_.Train(2) + Arguments{"--pinned-bytes", "8GiB"});
+    EXPECT_EQ(ended.exit_code, 3) << ended.err;
+    EXPECT_THAT(ended.err, HasSubstr("--pinned-bytes"));
+    EXPECT_THAT(ended.err, HasSubstr(absl::StrCat("('ulimit ", option, "')")));
+  }
+}
+
+TEST_F(HostileLimits, WithoutRoomForAThreadAStoreIsNotTrimmed) {
+  if (SPILLWAY_IS_SANITIZED) GTEST_SKIP() << "a sanitizer needs more";
+  const Ended ended = RunWithin("ulimit -d 4000;", {"trim", training_.store()});
+  EXPECT_EQ(ended.exit_code, 3) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("cannot start an I/O thread"));
+}
+
+TEST_F(HostileLimits, TooFewFilesForBlasIsNotABlasThatIsMissing) {
+  if (SPILLWAY_IS_SANITIZED) GTEST_SKIP() << "a sanitizer needs more";
+  const std::string model = training_ / "exported";
+  ASSERT_EQ(RunCommand({"snapshot", "export", training_.store(), "--save", model}).exit_code, 0);
+  for (int files = 4; files <= 12; ++files) {
+    const Ended ended =
+        RunWithin(absl::StrCat("ulimit -n ", files, ";"),
+                  {"eval", "--model", model, "--data", training_.data(), "--seq", "16"});
+    if (ended.exit_code == 127) continue;  // the loader's
+    EXPECT_THAT(ended.err, Not(HasSubstr("install it"))) << files;
+    if (ended.exit_code != 0) {
+      EXPECT_THAT(ended.err, AnyOf(HasSubstr("ulimit -n"), HasSubstr("Too many open files")));
+    }
+  }
+}
+
 TEST_F(HostileLimits, NoCommandWaitsForAPipeInPlaceOfAStoresFile) {
   const std::string store = training_ / "piped";
   for (const char* name :

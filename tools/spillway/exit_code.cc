@@ -19,11 +19,18 @@ constexpr char kPayload[] = "spillway/exit_code";
 
 // What the operating system ran out of (a full file system above all) comes with the code of a
 // budget; only the errno's text tells them apart.
-bool IsOfTheSystem(const absl::Status& status) {
-  for (const int error : {ENOSPC, EDQUOT, EFBIG, ENOMEM, EMFILE, ENFILE}) {
-    if (absl::StrContains(status.message(), std::strerror(error))) return true;
+ExitCode ExitCodeOfExhausted(const absl::Status& status) {
+  const auto names = [&](int error) {
+    return absl::StrContains(status.message(), std::strerror(error));
+  };
+  for (const int error : {ENOSPC, EDQUOT, EFBIG, EMFILE, ENFILE}) {
+    if (names(error)) return ExitCode::kFailed;
   }
-  return false;
+  // Memory, and threads, which need some.
+  for (const int error : {ENOMEM, EAGAIN}) {
+    if (names(error)) return ExitCode::kCannot;
+  }
+  return ExitCode::kUsage;
 }
 
 }  // namespace
@@ -54,8 +61,7 @@ ExitCode ExitCodeOf(const absl::Status& status) {
     case absl::StatusCode::kDataLoss: return ExitCode::kCorrupt;
     case absl::StatusCode::kCancelled: return ExitCode::kInterrupted;
     case absl::StatusCode::kUnimplemented: return ExitCode::kCannot;
-    case absl::StatusCode::kResourceExhausted:
-      return IsOfTheSystem(status) ? ExitCode::kFailed : ExitCode::kUsage;
+    case absl::StatusCode::kResourceExhausted: return ExitCodeOfExhausted(status);
     default: return ExitCode::kFailed;
   }
 }

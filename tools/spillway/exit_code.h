@@ -26,8 +26,9 @@ absl::Status UsageError(std::string_view message);
 absl::Status WithExitCode(const absl::Status& status, ExitCode code);
 
 // The code noted by the two above; else by the status: DataLoss is kCorrupt, Cancelled
-// kInterrupted, Unimplemented kCannot, ResourceExhausted kUsage (a budget) unless the operating
-// system ran out of room, the rest kFailed.
+// kInterrupted, Unimplemented kCannot, ResourceExhausted kUsage (a budget) unless it was the
+// operating system that ran out: of memory or threads kCannot, of room or files kFailed; the rest
+// kFailed.
 ExitCode ExitCodeOf(const absl::Status& status);
 
 }  // namespace spillway::command

@@ -16,9 +16,11 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <system_error>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
+#include "src/base/errno_status.h"
 #include "tools/spillway/command_line.h"
 #include "tools/spillway/commands.h"
 #include "tools/spillway/exit_code.h"
@@ -45,7 +47,16 @@ absl::Status Guarded(int argc, char** argv) {
   try {
     return ParseAndRun(argc, argv);
   } catch (const std::bad_alloc&) {
-    return absl::InternalError("out of memory: use a smaller --seq or --batch, or smaller budgets");
+    return WithExitCode(
+        absl::ResourceExhaustedError(
+            "memory, or what this process may have of it, does not suffice: use a smaller --seq or "
+            "--batch, or smaller budgets, or raise the limits ('ulimit -v', 'ulimit -d')"),
+        ExitCode::kCannot);
+  } catch (const std::system_error& error) {
+    if (error.code() != std::errc::resource_unavailable_try_again) {
+      return absl::InternalError(error.what());
+    }
+    return base::ThreadErrorToStatus(error.code().value(), "a thread");
   } catch (const std::exception& error) {
     return absl::InternalError(error.what());
   }

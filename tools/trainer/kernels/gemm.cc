@@ -7,12 +7,16 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
+#include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 
 namespace spillway::trainer {
@@ -76,6 +80,16 @@ bool Find(void* library, const char* name, Function* function) {
   return *function != nullptr;
 }
 
+absl::Status NotLoaded(const std::string& why) {
+  const auto names = [&](int error) { return absl::StrContains(why, std::strerror(error)); };
+  const char* const advice = names(EMFILE)   ? "raise the limit of open files ('ulimit -n')"
+                             : names(ENFILE) ? "close other programs' files"
+                             : names(ENOMEM) ? "raise the limits of memory ('ulimit -v', "
+                                               "'ulimit -d')"
+                                             : "install it (Debian: libopenblas0)";
+  return absl::UnimplementedError(absl::StrFormat("cannot load OpenBLAS: %s; %s", why, advice));
+}
+
 absl::Status Load(int num_threads) {
   const size_t bytes = kLibraryBytes + kBufferBytes * static_cast<size_t>(num_threads);
   if (!MayHave(bytes)) {
@@ -89,10 +103,7 @@ absl::Status Load(int num_threads) {
   void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   void* (*allocate)(int) = nullptr;
   void (*release)(void*) = nullptr;
-  if (library == nullptr || !Find(library, "cblas_sgemm", &sgemm)) {
-    return absl::UnimplementedError(
-        absl::StrFormat("cannot load OpenBLAS: %s; install it (Debian: libopenblas0)", dlerror()));
-  }
+  if (library == nullptr || !Find(library, "cblas_sgemm", &sgemm)) return NotLoaded(dlerror());
   // Buffers stay once they were taken. Where a build of OpenBLAS does not export these two
   // functions, it takes its buffers with the first products.
   if (!Find(library, "blas_memory_alloc", &allocate) ||
