@@ -71,6 +71,20 @@ TEST_F(HostileMessages, AnIdentityThatIsGone) {
   EXPECT_TRUE(fs::exists(a_ + "/spillway-segment-000000"));
 }
 
+TEST_F(HostileMessages, ASegmentThatIsGone) {
+  Train(a_);
+  fs::remove(a_ + "/spillway-segment-000000");
+  for (const Arguments& arguments :
+       {training_.Train(3) + Arguments{"--store", a_, "--resume"}, Arguments{"fsck", a_},
+        Arguments{"trim", a_}, Arguments{"snapshot", "create", a_, "x"},
+        Arguments{"snapshot", "export", a_, "--save", training_ / "out"}}) {
+    const Ended ended = RunCommand(arguments);
+    EXPECT_EQ(ended.exit_code, 4) << arguments[0] << ": " << ended.err;
+    EXPECT_THAT(ended.out + ended.err,
+                ::testing::ContainsRegex("spillway-segment-000000:?( it)? is missing"));
+  }
+}
+
 TEST_F(HostileMessages, SegmentsAlone) {
   Train(a_);
   fs::remove(a_ + "/spillway-store");

@@ -172,10 +172,16 @@ absl::StatusOr<const io::DirectFile*> TensorReader::Open(const io::Extent& exten
   const std::pair key(extent.device, extent.segment);
   if (const auto found = files_.find(key); found != files_.end()) return &found->second;
   if (files_.size() >= kMaxOpenFiles) files_.clear();
-  SPILLWAY_ASSIGN_OR_RETURN(
-      io::DirectFile file,
-      io::OpenDirect(view_.folders()[extent.device].SegmentPath(extent.segment), O_RDONLY));
-  return &files_.emplace(key, std::move(file)).first->second;
+  const std::string path = view_.folders()[extent.device].SegmentPath(extent.segment);
+  absl::StatusOr<io::DirectFile> file = io::OpenDirect(path, O_RDONLY);
+  if (absl::IsNotFound(file.status())) {
+    return absl::DataLossError(
+        path +
+        " is missing, but the catalog knows pages in it; restore the store from a copy, or remove "
+        "it and start over");
+  }
+  SPILLWAY_RETURN_IF_ERROR(file.status());
+  return &files_.emplace(key, *std::move(file)).first->second;
 }
 
 }  // namespace spillway::command
