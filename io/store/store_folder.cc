@@ -317,6 +317,11 @@ std::string StoreFolder::HolderOfLock() const {
                            : absl::StrCat("process ", pid);
 }
 
+bool StoreFolder::IsLocked() const {
+  const ScopedFd fd(OpenRetrying(File(kLockName), O_RDONLY));
+  return fd.get() >= 0 && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
 absl::Status StoreFolder::Lock() {
   const std::string path = File(kLockName);
   while (true) {

@@ -56,6 +56,8 @@ class StoreFolder {
   // FailedPrecondition, naming its process, if another StoreFolder has the lock. Unavailable, with
   // nothing changed, if the lock file is somebody else's; else as CheckFiles.
   absl::Status Lock();
+  // Whether another StoreFolder has the lock, for who may only read the folder.
+  bool IsLocked() const;
   // In words, "process 123": who has the lock, or had it last.
   std::string HolderOfLock() const;
 

@@ -49,11 +49,9 @@ absl::Status StoreView::Lock(Wanted wanted) {
       continue;
     }
     if (wanted == Wanted::kAlone) return status;
-    if (!absl::IsFailedPrecondition(status)) {
-      // The folder cannot be written, so nobody writes to the store either.
-      if (absl::IsUnavailable(status)) continue;
-      return status;
-    }
+    if (!absl::IsFailedPrecondition(status) && !absl::IsUnavailable(status)) return status;
+    // This user may not write the folder; whether another does, the lock tells.
+    if (absl::IsUnavailable(status) && !folder.IsLocked()) continue;
     holder_ = folder.HolderOfLock();
     break;
   }

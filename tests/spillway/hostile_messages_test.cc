@@ -85,6 +85,21 @@ TEST_F(HostileMessages, ASegmentThatIsGone) {
   }
 }
 
+TEST_F(HostileMessages, AnotherUserSeesThatARunHasTheStore) {
+  if (geteuid() != 0) GTEST_SKIP() << "becoming another user needs root";
+  fs::permissions(training_ / ".", fs::perms{0755});
+  Command run(training_.Train(100'000'000) + Arguments{"--store", a_, "--commit-every", "1"});
+  while (!run.has_ended() && ReadLog(training_.log()).size() < 4) usleep(2000);
+  for (const Arguments& arguments :
+       {Arguments{"inspect", a_, "--json"}, Arguments{"snapshot", "list", a_}}) {
+    const Ended ended = RunInShell("setpriv --reuid 65534 --regid 65534 --clear-groups", arguments);
+    EXPECT_EQ(ended.exit_code, 0) << arguments[0] << ended.err;
+    if (arguments[0] == "inspect") {
+      EXPECT_THAT(ended.out, HasSubstr("process "));
+    }
+  }
+}
+
 TEST_F(HostileMessages, SegmentsAlone) {
   Train(a_);
   fs::remove(a_ + "/spillway-store");
