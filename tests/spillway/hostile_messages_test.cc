@@ -85,6 +85,15 @@ TEST_F(HostileMessages, ASegmentThatIsGone) {
   }
 }
 
+TEST_F(HostileMessages, AFolderNamedTwice) {
+  Train(a_);
+  for (const char* command : {"inspect", "fsck", "trim", "remove"}) {
+    const Ended ended = RunCommand({command, a_ + "," + a_});
+    EXPECT_EQ(ended.exit_code, 2) << command << ended.err;
+    EXPECT_THAT(ended.err, HasSubstr("are the same folder; name each once")) << command;
+  }
+}
+
 TEST_F(HostileMessages, AnotherUserSeesThatARunHasTheStore) {
   if (geteuid() != 0) GTEST_SKIP() << "becoming another user needs root";
   fs::permissions(training_ / ".", fs::perms{0755});

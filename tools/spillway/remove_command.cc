@@ -41,13 +41,28 @@ struct RemoveFlags {
   bool yes = false;
 };
 
-// The folders, locked, if they are of one store, or hold what is left of one.
-absl::StatusOr<std::vector<StoreFolder>> LockFolders(const std::vector<std::string>& names) {
+absl::StatusOr<std::vector<StoreFolder>> OpenFolders(const std::vector<std::string>& names) {
   std::vector<StoreFolder> folders;
-  std::optional<io::FolderIdentity> first;
   for (const std::string& name : names) {
     SPILLWAY_ASSIGN_OR_RETURN(StoreFolder folder,
                               StoreFolder::Open(name, StoreFolder::Mode::kExisting));
+    for (const StoreFolder& other : folders) {
+      if (!folder.IsSameAs(other)) continue;
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "store folders %s and %s are the same folder; name each once", other.path(), name));
+    }
+    folders.push_back(std::move(folder));
+  }
+  return folders;
+}
+
+// The folders, locked, if they are of one store, or hold what is left of one.
+absl::StatusOr<std::vector<StoreFolder>> LockFolders(const std::vector<std::string>& names) {
+  SPILLWAY_ASSIGN_OR_RETURN(std::vector<StoreFolder> folders, OpenFolders(names));
+  std::optional<io::FolderIdentity> first;
+  for (size_t i = 0; i < folders.size(); ++i) {
+    StoreFolder& folder = folders[i];
+    const std::string& name = names[i];
     SPILLWAY_ASSIGN_OR_RETURN(const auto files, folder.ListStoreFiles());
     if (files.empty()) {
       return absl::NotFoundError(absl::StrFormat("there is no store in %s", folder.path()));
@@ -75,7 +90,6 @@ absl::StatusOr<std::vector<StoreFolder>> LockFolders(const std::vector<std::stri
     } else if (!folder.HasIdentityOfOurs()) {
       return identity.status();
     }
-    folders.push_back(std::move(folder));
   }
   return folders;
 }
