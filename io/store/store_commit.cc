@@ -79,6 +79,7 @@ absl::StatusOr<CatalogCommit> StoreImpl::WriteChanges(std::string_view user_stat
 }
 
 absl::Status StoreImpl::Commit(std::string_view user_state) {
+  for (const StoreFolder& folder : folders_) SPILLWAY_RETURN_IF_ERROR(folder.CheckIsThere());
   SPILLWAY_RETURN_IF_ERROR(space_->files().Sync());
   const absl::Status status = WriteChanges(user_state).status();
   if (!status.ok()) ledger_.CommitInDoubt();

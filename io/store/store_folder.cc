@@ -260,7 +260,13 @@ absl::StatusOr<StoreFolder> StoreFolder::Open(const std::string& path, Mode mode
   if (path.empty())
     return absl::InvalidArgumentError("a store folder's name is empty; name a folder");
   // Absolute, so that a program that changes its working folder keeps its store.
-  StoreFolder folder(std::filesystem::absolute(path).string());
+  std::error_code error;
+  StoreFolder folder(std::filesystem::absolute(path, error).string());
+  if (error) {
+    return absl::UnavailableError(
+        absl::StrCat("store folder ", path, ": the working folder is gone (", error.message(),
+                     "); go to another, or name the store from the root of the file system on"));
+  }
   if (mode == Mode::kMake)
     SPILLWAY_RETURN_IF_ERROR(MakeFolders(folder.path_, &folder.made_folders_));
   folder.folder_fd_ = OpenRetrying(folder.path_, O_RDONLY | O_DIRECTORY);
@@ -315,6 +321,17 @@ std::string StoreFolder::HolderOfLock() const {
   if (!text.ok() || !absl::SimpleAtoi(*text, &pid)) return "another process";
   return pid == ::getpid() ? absl::StrCat("this process (", pid, ")")
                            : absl::StrCat("process ", pid);
+}
+
+absl::Status StoreFolder::CheckIsThere() const {
+  for (const int fd : {folder_fd_, lock_fd_}) {
+    struct stat info;
+    if (fd < 0 || ::fstat(fd, &info) != 0 || info.st_nlink > 0) continue;
+    return absl::UnavailableError(absl::StrCat(
+        "the store's files in ", path_,
+        " were removed while it was in use, and with them all commits; begin a new store"));
+  }
+  return absl::OkStatus();
 }
 
 bool StoreFolder::IsLocked() const {

@@ -56,6 +56,9 @@ class StoreFolder {
   // FailedPrecondition, naming its process, if another StoreFolder has the lock. Unavailable, with
   // nothing changed, if the lock file is somebody else's; else as CheckFiles.
   absl::Status Lock();
+  // Unavailable if somebody has removed the folder or the lock file since: what is written here
+  // then goes with this process.
+  absl::Status CheckIsThere() const;
   // Whether another StoreFolder has the lock, for who may only read the folder.
   bool IsLocked() const;
   // In words, "process 123": who has the lock, or had it last.

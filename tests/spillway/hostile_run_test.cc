@@ -178,6 +178,16 @@ TEST_F(HostileRun, ARequestForACommitIsTakenAsSoonAsAnInterruptIs) {
   EXPECT_EQ(command.Wait().exit_code, 0);
 }
 
+TEST_F(HostileRun, AStoreThatSomebodyRemovesIsNotSaidToBeCommitted) {
+  Command command(training_.TrainInStore(1'000'000) + Arguments{"--commit-every", "1"});
+  while (!command.has_ended() && ReadLog(training_.log()).size() < 5) usleep(1000);
+  fs::remove_all(training_.store());
+  const Ended ended = command.Wait();
+  EXPECT_EQ(ended.exit_code, 1) << ended.err;
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("were removed while it was in use"),
+                               Not(HasSubstr("which is committed"))));
+}
+
 TEST_F(HostileRun, AFullDiskLeavesTheOldPage) {
   if (geteuid() != 0) GTEST_SKIP() << "mounting a file system needs root";
   ASSERT_EQ(RunCommand(training_.Train(2)).exit_code, 0);
