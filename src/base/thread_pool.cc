@@ -49,9 +49,12 @@ class ThreadPool::Workers {
       : look_(count < static_cast<int>(std::thread::hardware_concurrency())) {
     threads_.reserve(static_cast<size_t>(count));
     // Where no thread can be started, fewer do the same work: it is cut into the same parts.
-    try {
-      for (int i = 0; i < count; ++i) threads_.emplace_back(&Workers::Run, this);
-    } catch (const std::system_error&) {
+    for (int i = 0; i < count; ++i) {
+      try {
+        threads_.emplace_back(&Workers::Run, this);
+      } catch (const std::system_error&) {
+        break;
+      }
     }
   }
 
