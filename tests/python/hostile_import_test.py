@@ -140,6 +140,13 @@ class HostileFolderTest(ToolTest):
         self.write_safetensors(json.dumps(header).encode(), data)
         self.assert_import_fails(self.source, "model.norm.weight: element 5 is infinite", "BF16")
 
+    def test_commas_in_strings_are_no_values_and_take_little_memory(self):
+        text = json.dumps({**CONFIG, "x": ",[{" * 5_000_000, "y": '\\"' * 100})
+        (self.source / "config.json").write_text(text)
+        self.run_tool("import_command", self.source, self.folder / "taken")
+        strings = '"",' * 4_000_000
+        self.assert_config_fails(f'{{"x":[{strings}""]}}', "holds more than 4000000 JSON values")
+
     def write_safetensors(self, header, data=b""):
         (self.source / "model.safetensors").write_bytes(
             struct.pack("<Q", len(header)) + header + data
