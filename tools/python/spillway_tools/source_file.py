@@ -4,11 +4,14 @@
 A device such as /dev/zero has no end, and a fifo waits for a writer that may never come.
 """
 
+import io
 import os
+import select
 import stat
 
 from spillway_tools.command import InputError, os_errors
 
+_LOOK_SECONDS = 0.2
 _KINDS = {
     stat.S_IFBLK: "a block device",
     stat.S_IFCHR: "a character device",
@@ -51,6 +54,18 @@ def read_exactly(file, offset, num_bytes, shown):
             offset += len(piece)
             num_bytes -= len(piece)
     return b"".join(pieces)
+
+
+class WaitingFile(io.FileIO):
+    """A file or a pipe opened for reading, with no buffer. A signal while it waits is not missed.
+
+    One that comes just before a read begins only sets a mark, which Python looks at after it.
+    """
+
+    def read(self, size=-1):
+        while not select.select([self], [], [], _LOOK_SECONDS)[0]:
+            pass
+        return super().read(size)
 
 
 def read_text(path, max_bytes, shown=None):

@@ -12,7 +12,7 @@ import numpy
 from spillway_tools.command import InputError, Progress, UsageError, os_errors
 from spillway_tools.hugging_face_folder import CONFIG_FILE
 from spillway_tools.llama_config import MAX_CONFIG_BYTES, ConfigReader
-from spillway_tools.source_file import read_text
+from spillway_tools.source_file import WaitingFile, read_text
 from spillway_tools.staging import StagedFolder
 from spillway_tools.strict_json import excerpt, parse_json
 from spillway_tools.text_chunks import decode_text, split
@@ -44,7 +44,7 @@ def _open_text(path):
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
         raise InputError(f"{path}: is neither a file nor a pipe: a text has an end")
-    return open(path, "rb")
+    return WaitingFile(path)
 
 
 def run(arguments):
