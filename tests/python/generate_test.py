@@ -2,12 +2,13 @@
 """spillway-generate around a command that stands in for `spillway`."""
 
 import json
+import subprocess
 import sys
 import unittest
 
 from tokenizers import Tokenizer
 
-from tool_testing import ToolTest, tokenizer_json, write_folder
+from tool_testing import ToolTest, tokenizer_json, tool_command, tool_environment, write_folder
 
 # Answers with the arguments it was given (in a file) and the prompt's tokens, reversed.
 _STAND_IN = """#!{python}
@@ -54,6 +55,19 @@ class GenerateTest(ToolTest):
         self.assertEqual(answer["v"], 1)
         self.assertEqual(answer["tokens"], answer["prompt_tokens"][::-1])
         self.assertEqual(json.loads(self.record.read_text())[-2:], ["--device-bytes", "48MiB"])
+
+    def test_a_command_beside_the_user_is_not_looked_for_on_path(self):
+        finished = subprocess.run(
+            tool_command(
+                *("generate_command", "--model", "model", "--prompt", "the"),
+                *("--spillway", "./spillway"),
+            ),
+            env=tool_environment(),
+            cwd=self.folder,
+            capture_output=True,
+            check=False,
+        )
+        self.assertEqual(finished.returncode, 0, finished.stderr)
 
     def test_the_commands_exit_code_is_passed_on(self):
         self.stand_in("#!/bin/sh\necho 'spillway: a page is corrupt' >&2\nexit 4\n")

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """spillway-import on GGUF files whose lengths, counts, types and values lie."""
 
+import resource
 import struct
+import subprocess
 import unittest
 
 import gguf
 import numpy
 
 from import_gguf_test import gguf_name, write_gguf
-from tool_testing import ToolTest, model_tensors
+from tool_testing import ToolTest, model_tensors, tool_command, tool_environment
 
 _Value = gguf.GGUFValueType
 _FORMS = {_Value.UINT32: "<I", _Value.UINT64: "<Q", _Value.FLOAT32: "<f", _Value.BOOL: "<?"}
@@ -110,7 +112,79 @@ class HostileLayoutTest(ToolTest):
     def test_names_are_shown_on_one_line(self):
         name = b"\x1b[31m\n\xff" + b"x" * 200
         self.assert_fails(header([(name, struct.pack("<I", 99))]), "key \\x1b[31m\\n")
-        self.assert_fails(header([("a", scalar(_Value.UINT32, 1))] * 2), "Duplicate a")
+        self.assert_fails(header([("a", scalar(_Value.UINT32, 1))] * 2), "key a is there twice")
+
+
+class HostileContentTest(ToolTest):
+    """Files that are valid but for what a test changes."""
+
+    def write(self, change=None):
+        return write_gguf(self.folder / "m.gguf", model_tensors(), change=change)
+
+    def test_what_nobody_asks_for_is_skipped_and_takes_no_memory(self):
+        source = self.write(lambda writer: writer.add_array("x", [b"ab"] * (2**21 - 2000)))
+        begin = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        self.run_tool("import_command", source, self.folder / "out")
+        self.assertLess(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - begin, 10)
+        # Of all children until here; a list of the entries would have some 130 MiB.
+        self.assertLess(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, 200 << 10)
+
+    def test_a_file_that_shrinks_while_it_is_read(self):
+        source = self.write()
+        for place, change in (
+            ("metadata", "layout._Reader._tensor = shrink"),
+            ("tensors", "importer._check_room = shrink"),
+        ):
+            whole = source.read_bytes()
+            change = (
+                "import os, sys\n"
+                "from spillway_tools import gguf_layout as layout, import_command, importer\n"
+                "read = layout._Reader._tensor\n"
+                "def shrink(*arguments):\n"
+                "  os.truncate(sys.argv[1], 9000)\n"
+                f"  return read(*arguments) if {place!r} == 'metadata' else None\n"
+                f"{change}\nimport_command.main()"
+            )
+            command = tool_command("import_command", source, self.folder / "out")
+            command[2] = change
+            failed = subprocess.run(
+                command, env=tool_environment(), capture_output=True, text=True, check=False
+            )
+            with self.subTest(place):
+                self.assertEqual(failed.returncode, 1, failed.stderr)
+                self.assertIn(f"{source}: ", failed.stderr)
+                self.assertIn("has become shorter while it was read", failed.stderr)
+                self.assert_nothing_left("m.gguf")
+            source.write_bytes(whole)
+
+    def test_scaled_rope_is_refused_by_any_of_its_keys(self):
+        for key, value in (
+            ("rope.scaling.factor", 2.0),
+            ("rope.scaling.factor", 0.5),
+            ("rope.scaling.attn_factor", 0.5),
+            ("rope.scale_linear", 2.0),
+        ):
+            with self.subTest(f"{key} {value}"):
+                source = self.write(lambda writer: writer.add_float32(f"llama.{key}", value))
+                self.assert_import_fails(source, f"llama.{key} is {value}; rope scaling")
+
+    def test_a_scale_of_one_is_plain_rope(self):
+        for key, value in (
+            ("rope.scaling.factor", 1.0),
+            ("rope.scaling.factor", 0.0),
+            ("rope.scaling.attn_factor", 1.0),
+            ("rope.scale_linear", 1.0),
+        ):
+            with self.subTest(f"{key} {value}"):
+                source = self.write(lambda writer: writer.add_float32(f"llama.{key}", value))
+                self.run_tool("import_command", source, self.folder / "out", "--force")
+
+    def test_text_that_is_asked_for_is_utf8(self):
+        whole = self.write(lambda writer: writer.add_chat_template("XYZ")).read_bytes()
+        (self.folder / "m.gguf").write_bytes(whole.replace(b"XYZ", b"X\xffZ"))
+        self.assert_import_fails(
+            self.folder / "m.gguf", "tokenizer.chat_template: is not UTF-8: byte 0xff at byte 1"
+        )
 
 
 class HostileModelTest(ToolTest):

@@ -4,11 +4,13 @@
 import json
 import os
 import struct
+import subprocess
 import unittest
 
 import numpy
 
-from tool_testing import CONFIG, ToolTest, model_tensors, write_folder
+from tool_testing import CONFIG, ToolTest, model_tensors, tool_command, tool_environment
+from tool_testing import write_folder
 
 
 class HostileSourceTest(ToolTest):
@@ -139,6 +141,48 @@ class HostileFolderTest(ToolTest):
             offset = end
         self.write_safetensors(json.dumps(header).encode(), data)
         self.assert_import_fails(self.source, "model.norm.weight: element 5 is infinite", "BF16")
+
+    def test_commas_in_strings_are_no_values_and_take_little_memory(self):
+        text = json.dumps({**CONFIG, "x": ",[{" * 5_000_000, "y": '\\"' * 100})
+        (self.source / "config.json").write_text(text)
+        self.run_tool("import_command", self.source, self.folder / "taken")
+        strings = '"",' * 4_000_000
+        self.assert_config_fails(f'{{"x":[{strings}""]}}', "holds more than 4000000 JSON values")
+
+    def test_a_config_that_would_be_too_long_as_it_is_written(self):
+        for value in ("é" * 3_000_000, [0] * 3_000_000):
+            text = json.dumps({**CONFIG, "x": value}, ensure_ascii=False)
+            (self.source / "config.json").write_text(text)
+            self.assert_import_fails(self.source, "config.json would be written with")
+
+    def test_tokens_that_the_model_lacks_are_refused(self):
+        config = {**CONFIG, "vocab_size": 267}
+        tensors = model_tensors()
+        name = "model.embed_tokens.weight"
+        tensors[name] = tensors[name][:267].copy()
+        write_folder(self.source, tensors, config)
+        self.assert_import_fails(self.source, "in/tokenizer.json: gives", "the id 267", "of 267")
+
+    def test_a_file_that_shrinks_while_it_is_read(self):
+        for dtype, cut in (("f4", 3), ("f8", 5), ("f2", 1)):
+            tensors = {name: values.astype(dtype) for name, values in model_tensors().items()}
+            write_folder(self.source, tensors)
+            size_bytes = (self.source / "model.safetensors").stat().st_size - cut
+            command = tool_command("import_command", self.source, self.folder / "out")
+            command[2] = (
+                "import os, sys\n"
+                "from spillway_tools import import_command, importer\n"
+                "importer._check_room = lambda *_:"
+                f" os.truncate(sys.argv[1] + '/model.safetensors', {size_bytes})\n"
+                "import_command.main()"
+            )
+            failed = subprocess.run(
+                command, env=tool_environment(), capture_output=True, text=True, check=False
+            )
+            with self.subTest(dtype):
+                self.assertEqual(failed.returncode, 1, failed.stderr)
+                self.assertIn("model.safetensors: has become shorter", failed.stderr)
+                self.assert_nothing_left("in")
 
     def write_safetensors(self, header, data=b""):
         (self.source / "model.safetensors").write_bytes(

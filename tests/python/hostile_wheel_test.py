@@ -108,6 +108,21 @@ class HostileWheelTest(ToolTest):
         self.write_wheel([("config.json", config), index] + shards)
         self.assert_import_fails(self.wheel, "would inflate from", "to 64.0 MiB")
 
+    def test_a_size_that_no_disk_has_is_told_as_a_bomb(self):
+        self.write_wheel([("m.gguf", self.model_bytes())])
+        whole = bytearray(self.wheel.read_bytes())
+        directory = whole.rindex(b"PK\x01\x02")
+        name_bytes = len("m.gguf")
+        struct.pack_into("<I", whole, directory + 24, 2**32 - 1)  # the size is in the zip64 field
+        struct.pack_into("<H", whole, directory + 30, 12)
+        extra = struct.pack("<HHQ", 1, 8, 2**60)
+        place = directory + 46 + name_bytes
+        whole[place:place] = extra
+        end = whole.rindex(b"PK\x05\x06")
+        struct.pack_into("<I", whole, end + 12, end - directory)
+        self.wheel.write_bytes(whole)
+        self.assert_import_fails(self.wheel, "would inflate from", "to 1073741824.0 GiB")
+
     def test_a_bomb_that_hides_its_size_is_not_inflated(self):
         self.write_wheel([("m.gguf", b"GGUF" + bytes(256 << 20))])
         whole = bytearray(self.wheel.read_bytes())

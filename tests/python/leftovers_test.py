@@ -112,6 +112,36 @@ class LeftoversTest(ToolTest):
                 self.assertFalse(left.exists())
 
 
+    def test_a_signal_just_before_a_read_is_not_missed(self):
+        """The signal comes in another thread, so that the read goes on, as in that moment."""
+        command = tool_command(
+            *("tokenize_command", "--model", self.folder / "model"),
+            *("--text", self.folder / "pipe", "--out", self.folder / "data"),
+        )
+        command[2] = (
+            "import io, signal, threading\n"
+            "from spillway_tools import text_tokenizer\n"
+            "begin = text_tokenizer._write_tokens\n"
+            "def kill():\n"
+            "  signal.pthread_kill(threading.get_ident(), signal.SIGTERM)\n"
+            "def write(*arguments):\n"
+            "  threading.Timer(0.5, kill).start()\n"
+            "  return begin(*arguments)\n"
+            "text_tokenizer._write_tokens = write\n"
+        ) + command[2]
+        pipe = os.open(self.folder / "pipe", os.O_RDWR)
+        self.addCleanup(os.close, pipe)
+        finished = subprocess.run(
+            command,
+            env=tool_environment(),
+            stderr=subprocess.DEVNULL,
+            check=False,
+            timeout=_DEADLINE_SECONDS,
+        )
+        self.assertEqual(finished.returncode, 128 + signal.SIGTERM)
+        self.assert_nothing_left("model", "pipe")
+
+
 class PublishTest(ToolTest):
     def test_a_folder_in_the_place_of_a_file_is_found_first(self):
         write_folder(self.folder / "in")

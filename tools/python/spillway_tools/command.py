@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the three commands share: exit codes, messages and progress on stderr.
 
-Exit codes: 0 done, 1 failed (malformed input, full disk), 2 wrong usage, 130 interrupted.
+Exit codes: 0 done, 1 failed (malformed input, full disk), 2 wrong usage, 3 too little memory
+allowed, 128 + N ended by signal N.
 """
 
 import argparse
+import contextlib
+import importlib
 import os
-import signal
 import sys
 import time
+
+from spillway_tools import memory, signals
 
 EXCERPT_CHARACTERS = 80
 _MAX_MESSAGE_CHARACTERS = 2000
@@ -22,43 +26,102 @@ class UsageError(Exception):
     """What was asked for cannot be asked for: flags, or output that exists. Exit code 2."""
 
 
-def run(program, body):
-    """Runs `body()`; returns the exit code, with one line on stderr when it is not 0."""
-    # A termination unwinds as Ctrl-C does, so that no half-made folder stays.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores the loss of a terminal
-            signal.signal(number, lambda received, _: sys.exit(128 + received))
+def run(program, parse, module):
+    """Runs `module`'s run(parse()); returns the exit code, with a line on stderr when it is not 0.
+
+    `module` is named and not imported: what it imports takes a while, and memory.
+    """
+    signals.end_at_once(program)
     _prepare_streams()
     try:
-        body()
+        return _run(program, parse, module)
+    except signals.Interrupted as interrupted:  # while the end was being told
+        return 128 + interrupted.number
+    finally:
+        signals.ignore()
+        _flush_or_discard(sys.stdout)
+        _flush_or_discard(sys.stderr)
+
+
+def _run(program, parse, module):
+    try:
+        arguments = parse()
+        body = _load(module)
+        signals.unwind()
+        body.run(arguments)
         if sys.stdout:
             sys.stdout.flush()  # a full disk is told here; at exit nothing could be done about it
         return 0
     except UsageError as error:
         return _fail(program, error, 2)
+    except memory.TooLittleMemory as error:
+        return _fail(program, error, 3)
     except InputError as error:
         return _fail(program, error, 1)
     except BrokenPipeError:
-        _flush_or_discard_stdout()
         return 1
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _fail(program, f"{where}{error.strerror or error}", 1)
     except MemoryError:
         return _fail(program, "out of memory", 1)
-    except KeyboardInterrupt:
-        return _fail(program, "interrupted; nothing was left behind", 130)
+    except signals.Interrupted as interrupted:
+        left = "; nothing was left behind" if leaves_nothing() else ""
+        return _fail(program, f"{interrupted}{left}", 128 + interrupted.number)
+
+
+def _load(module):
+    memory.require_memory()
+    with memory.one_blas_thread():
+        return importlib.import_module(module)
 
 
 def _fail(program, message, code):
-    """One line, whatever names and values from a malformed file it repeats."""
-    _flush_or_discard_stdout()
-    text = "".join(
-        character if character.isprintable() else repr(character)[1:-1]
-        for character in shorten(str(message), _MAX_MESSAGE_CHARACTERS)
-    )
-    print(f"{program}: {text}", file=sys.stderr)
+    _flush_or_discard(sys.stdout)
+    tell(f"{program}: {shorten(str(message), _MAX_MESSAGE_CHARACTERS)}")
     return code
+
+
+_left_behind = []
+
+
+def leave_behind(path, error):
+    """Tells of a half-made file or folder that cannot be removed."""
+    _left_behind.append(path)
+    tell(f"{path}: half-made, and it cannot be removed: {error.strerror}; remove it")
+
+
+def leaves_nothing():
+    return not _left_behind
+
+
+def printable(text):
+    """`text` on one line, whatever names and values from a malformed file it repeats."""
+    return "".join(
+        character if character.isprintable() else repr(character)[1:-1] for character in text
+    )
+
+
+def tell(text):
+    """One line on stderr. A stderr that cannot be written is no reason to end."""
+    _write_stderr(printable(text) + "\n")
+
+
+def _write_stderr(text):
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        _flush_or_discard(sys.stderr)
+
+
+@contextlib.contextmanager
+def os_errors(what):
+    """An OSError becomes an InputError, "`what`: the system's words"."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{what}: {error.strerror or error}") from error
 
 
 def _prepare_streams():
@@ -75,13 +138,16 @@ def _prepare_streams():
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _flush_or_discard_stdout():
-    """A stdout that cannot be written must not fail once more in the flush at exit."""
+def _flush_or_discard(stream):
+    """A stream that cannot be written must not fail once more in the flush at exit."""
     try:
-        if sys.stdout:
-            sys.stdout.flush()
+        if stream:
+            stream.flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+        stream.flush()
 
 
 def shorten(text, max_characters=EXCERPT_CHARACTERS):
@@ -110,6 +176,15 @@ class Parser(argparse.ArgumentParser):
             **arguments,
         )
 
+    def _print_message(self, message, file=None):
+        if not message:
+            return
+        text = "".join(printable(line) + "\n" for line in message.rstrip("\n").split("\n"))
+        if file is sys.stdout:
+            file.write(text)
+        else:
+            _write_stderr(text)
+
 
 class Progress:
     """One line that is rewritten on a terminal; on a pipe a line every ten seconds, then the last.
@@ -117,11 +192,10 @@ class Progress:
     `total` may be None (a pipe is being read): then only the count is shown.
     """
 
-    def __init__(self, label, total, stream=None):
+    def __init__(self, label, total):
         self._label = label
         self._total = total
-        self._stream = stream or sys.stderr
-        self._terminal = self._stream.isatty()
+        self._terminal = sys.stderr.isatty()
         self._done = 0
         self._last = time.monotonic()
 
@@ -137,13 +211,11 @@ class Progress:
         start = "\r" if self._terminal else ""
         # Blanks, not an escape sequence, hide what is left of a longer line.
         width = 78 if self._terminal else 0
-        print(f"{start}{summary:<{width}}", file=self._stream, flush=True)
+        _write_stderr(f"{start}{printable(summary):<{width}}\n")
 
     def _show(self, start, end):
         text = f"{self._label}: {format_bytes(self._done)}"
         if self._total:
             share = min(1.0, self._done / self._total)
             text += f" of {format_bytes(self._total)} ({share:.0%})"
-        print(
-            f"{start}{text:<78}" if self._terminal else text, end=end, file=self._stream, flush=True
-        )
+        _write_stderr((f"{start}{text:<78}" if self._terminal else text) + end)

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A look at the layout of a GGUF file before the gguf package reads it.
+"""The header of a GGUF file: the values of the keys that are asked for, and where tensors are.
 
-The package believes every length and count. It loops 2^40 times over an array of 2^40 entries that
-are not there, and makes Python objects of some hundred bytes of each entry. Here each length is held
-against the file and against limits that no model comes near; nothing is read but lengths and types.
-The format is that of ggml's docs/gguf.md, versions 2 and 3, little endian.
+The gguf package's reader believes every length and count. It loops 2^40 times over an array of 2^40
+entries that are not there, makes Python objects of some hundred bytes of each entry, and maps the
+file, so that one that shrinks ends the process. Here each length is held against the file and
+against limits that no model comes near, and what nobody asks for is skipped unread. The format is
+that of ggml's docs/gguf.md, versions 2 and 3, little endian.
 """
 
-import mmap
+import os
 import struct
+from dataclasses import dataclass, replace
 
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 
-from spillway_tools.command import InputError, format_bytes, shorten
+from spillway_tools.command import EXCERPT_CHARACTERS, InputError, format_bytes, os_errors, shorten
 
 _VERSIONS = (2, 3)
 _DEFAULT_ALIGNMENT = 32
@@ -25,113 +27,154 @@ _MAX_KEY_BYTES = (1 << 16) - 1
 _MAX_NAME_BYTES = 1 << 10
 _MAX_DIMENSIONS = 4
 _MAX_ARRAY_DEPTH = 4
-_SCALAR_BYTES = {
-    GGUFValueType.UINT8: 1,
-    GGUFValueType.INT8: 1,
-    GGUFValueType.BOOL: 1,
-    GGUFValueType.UINT16: 2,
-    GGUFValueType.INT16: 2,
-    GGUFValueType.UINT32: 4,
-    GGUFValueType.INT32: 4,
-    GGUFValueType.FLOAT32: 4,
-    GGUFValueType.UINT64: 8,
-    GGUFValueType.INT64: 8,
-    GGUFValueType.FLOAT64: 8,
+_SCALAR_FORMS = {
+    GGUFValueType.UINT8: "B",
+    GGUFValueType.INT8: "b",
+    GGUFValueType.BOOL: "?",
+    GGUFValueType.UINT16: "H",
+    GGUFValueType.INT16: "h",
+    GGUFValueType.UINT32: "I",
+    GGUFValueType.INT32: "i",
+    GGUFValueType.FLOAT32: "f",
+    GGUFValueType.UINT64: "Q",
+    GGUFValueType.INT64: "q",
+    GGUFValueType.FLOAT64: "d",
 }
+
+
+@dataclass(frozen=True)
+class GgufTensor:
+    """A tensor's description. `shape` is row-major; `offset` is a byte of the file."""
+
+    name: str
+    kind: GGMLQuantizationType
+    shape: tuple[int, ...]
+    offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class GgufHeader:
+    """`fields` has the values of those keys that were asked for and are there."""
+
+    fields: dict
+    tensors: list[GgufTensor]
 
 
 class _Fault(Exception):
     """What is wrong, as the message goes on after the file's name."""
 
 
-def check_layout(file, origin):
-    """InputError unless every length in `file`, open for reading, is one that it can have."""
-    if file.read(4) != b"GGUF":  # an empty file could not be mapped, either
-        raise InputError(f"{origin}: not a valid GGUF file: it does not start with GGUF")
+def read_header(file, origin, keys):
+    """The GgufHeader of `file`, open for reading; InputError where a length is none it can have."""
     try:
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            _Layout(data).check()
+        with os_errors(f"{origin}: cannot be read"):
+            return _Reader(file, keys).read()
     except _Fault as fault:
         raise InputError(f"{origin}: not a valid GGUF file: {fault}") from None
 
 
-class _Layout:
-    def __init__(self, data):
-        self._data = data
+class _Reader:
+    def __init__(self, file, keys):
+        self._file = file
+        self._keys = keys
         self._at = 0
-        self._end = min(len(data), _MAX_METADATA_BYTES)
+        self._file_bytes = os.fstat(file.fileno()).st_size
+        self._end = min(self._file_bytes, _MAX_METADATA_BYTES)
         self._alignment = _DEFAULT_ALIGNMENT
         self._num_entries = 0
+        self._fields = {}
 
-    def check(self):
-        self._skip(4, "the magic")
-        version = self._number("<I", "the version")
+    def read(self):
+        if self._file.read(4) != b"GGUF":
+            raise _Fault("it does not start with GGUF")
+        self._at = 4
+        version = self._number("I", "the version")
         if version & 0xFFFF == 0:
             raise _Fault("its byte order is big endian, which is not supported")
         if version not in _VERSIONS:
             raise _Fault(f"its version is {version}; 2 and 3 are supported")
         num_tensors = self._count(_MAX_TENSORS, "tensors")
         num_keys = self._count(_MAX_KEYS, "keys")
+        seen = set()
         for number in range(num_keys):
-            self._check_key(f"key {number + 1} of {num_keys}")
+            self._read_key(f"key {number + 1} of {num_keys}", seen)
         tensors = [
             self._tensor(f"tensor {number + 1} of {num_tensors}") for number in range(num_tensors)
         ]
-        self._check_places(tensors)
+        return GgufHeader(self._fields, self._place(tensors))
 
-    def _check_key(self, what):
+    def _read_key(self, what, seen):
         key = self._string(_MAX_KEY_BYTES, what)
-        what = f"key {key}"
+        what = f"key {shorten(key)}"
+        if key in seen:
+            raise _Fault(f"{what} is there twice")
+        seen.add(key)
         kind = self._type(what)
         if key == "general.alignment":
-            self._check_alignment(kind)
-        self._skip_value(kind, what, depth=0)
+            self._read_alignment(kind)
+        elif key in self._keys:
+            self._fields[key] = self._value(kind, what, depth=0)
+        else:
+            self._skip_value(kind, what, depth=0)
 
-    def _check_alignment(self, kind):
+    def _read_alignment(self, kind):
         if kind != GGUFValueType.UINT32:
             raise _Fault(f"general.alignment is of type {kind.name}; UINT32 is expected")
-        value = self._number("<I", "general.alignment")
-        self._at -= 4
+        value = self._number("I", "general.alignment")
         if value == 0 or value & (value - 1) != 0:
             raise _Fault(f"general.alignment is {value}; a power of two is expected")
         self._alignment = value
 
-    def _skip_value(self, kind, what, depth):
-        if kind in _SCALAR_BYTES:
-            self._skip(_SCALAR_BYTES[kind], what)
-        elif kind == GGUFValueType.STRING:
-            self._skip(self._number("<Q", what), what)
-        else:
-            self._skip_array(what, depth)
+    def _value(self, kind, what, depth):
+        if kind in _SCALAR_FORMS:
+            return self._number(_SCALAR_FORMS[kind], what)
+        if kind == GGUFValueType.STRING:
+            return self._text(self._number("Q", what), what)
+        kind, count = self._array(what, depth)
+        if kind in _SCALAR_FORMS:
+            form = f"<{count}{_SCALAR_FORMS[kind]}"
+            return list(struct.unpack(form, self._bytes(struct.calcsize(form), what)))
+        return [self._value(kind, what, depth + 1) for _ in range(count)]
 
-    def _skip_array(self, what, depth):
+    def _skip_value(self, kind, what, depth):
+        if kind in _SCALAR_FORMS:
+            self._skip(struct.calcsize(_SCALAR_FORMS[kind]), what)
+        elif kind == GGUFValueType.STRING:
+            self._skip(self._number("Q", what), what)
+        else:
+            kind, count = self._array(what, depth)
+            if kind in _SCALAR_FORMS:
+                self._skip(count * struct.calcsize(_SCALAR_FORMS[kind]), what)
+                return
+            for _ in range(count):
+                self._skip_value(kind, what, depth + 1)
+
+    def _array(self, what, depth):
+        """Type and number of an array's entries."""
         if depth == _MAX_ARRAY_DEPTH:
             raise _Fault(f"{what}: arrays are nested more than {_MAX_ARRAY_DEPTH} deep")
         kind = self._type(what)
-        count = self._number("<Q", what)
+        count = self._number("Q", what)
         self._num_entries += count
         if self._num_entries > _MAX_ENTRIES:
             raise _Fault(
                 f"{what}: with {count} entries its arrays have {self._num_entries}; at most"
                 f" {_MAX_ENTRIES} are supported"
             )
-        if kind in _SCALAR_BYTES:
-            self._skip(count * _SCALAR_BYTES[kind], what)
-            return
-        for _ in range(count):
-            self._skip_value(kind, what, depth + 1)
+        return kind, count
 
     def _tensor(self, what):
-        """The name, first byte and number of bytes of a tensor."""
+        """A tensor whose offset is that among the data."""
         name = self._string(_MAX_NAME_BYTES, what)
-        what = f"tensor {name}"
-        num_dimensions = self._number("<I", what)
+        what = f"tensor {shorten(name)}"
+        num_dimensions = self._number("I", what)
         if not 1 <= num_dimensions <= _MAX_DIMENSIONS:
             raise _Fault(
                 f"{what}: has {num_dimensions} dimensions; 1 to {_MAX_DIMENSIONS} are supported"
             )
-        shape = [self._number("<Q", what) for _ in range(num_dimensions)]
-        number = self._number("<I", what)
+        shape = [self._number("Q", what) for _ in range(num_dimensions)]
+        number = self._number("I", what)
         try:
             kind = GGMLQuantizationType(number)
         except ValueError:
@@ -145,59 +188,82 @@ class _Layout:
         size_bytes = block_bytes * (shape[0] // block_elements)
         for dimension in shape[1:]:
             size_bytes *= dimension
-        return what, self._number("<Q", what), size_bytes
+        return GgufTensor(
+            name, kind, tuple(reversed(shape)), self._number("Q", what), size_bytes
+        )
 
-    def _check_places(self, tensors):
-        """Each tensor's bytes are in the file and none of them is another's."""
+    def _place(self, tensors):
+        """`tensors` with offsets in the file. Each one's bytes are there and none is another's."""
         first = -(-self._at // self._alignment) * self._alignment
-        num_bytes = max(0, len(self._data) - first)
+        num_bytes = max(0, self._file_bytes - first)
         end = 0
-        for what, offset, size_bytes in sorted(tensors, key=lambda tensor: tensor[1:]):
-            if offset % self._alignment != 0:
+        for tensor in sorted(tensors, key=lambda tensor: (tensor.offset, tensor.size_bytes)):
+            what = f"tensor {shorten(tensor.name)}"
+            if tensor.offset % self._alignment != 0:
                 raise _Fault(
-                    f"{what}: begins at data byte {offset}, no multiple of the alignment,"
+                    f"{what}: begins at data byte {tensor.offset}, no multiple of the alignment,"
                     f" {self._alignment}"
                 )
-            if offset < end:
+            if tensor.offset < end:
                 raise _Fault(
-                    f"{what}: begins at data byte {offset}, inside the tensor before it, which"
-                    f" ends at {end}"
+                    f"{what}: begins at data byte {tensor.offset}, inside the tensor before it,"
+                    f" which ends at {end}"
                 )
-            end = offset + size_bytes
+            end = tensor.offset + tensor.size_bytes
             if end > num_bytes:
                 raise _Fault(f"{what}: ends at data byte {end}; the file has {num_bytes}")
+        return [replace(tensor, offset=first + tensor.offset) for tensor in tensors]
 
     def _count(self, maximum, what):
-        count = self._number("<Q", f"the number of {what}")
+        count = self._number("Q", f"the number of {what}")
         if count > maximum:
             raise _Fault(f"it says that it has {count} {what}; at most {maximum} are supported")
         return count
 
     def _string(self, max_bytes, what):
-        num_bytes = self._number("<Q", what)
+        num_bytes = self._number("Q", what)
         if num_bytes > max_bytes:
             raise _Fault(
                 f"{what}: its name has {num_bytes} bytes; at most {max_bytes} are expected"
             )
-        begin = self._at
-        self._skip(num_bytes, what)
-        return shorten(self._data[begin : self._at].decode("utf-8", "replace"))
+        return self._bytes(num_bytes, what).decode("utf-8", "replace")  # no name that is known
+
+    def _text(self, num_bytes, what):
+        data = self._bytes(num_bytes, what)
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            shown = shorten(data[: error.start + EXCERPT_CHARACTERS].decode("utf-8", "replace"))
+            raise _Fault(
+                f"{what}: is not UTF-8: byte 0x{data[error.start]:02x} at byte {error.start} of"
+                f" {shown}"
+            ) from None
 
     def _type(self, what):
-        number = self._number("<I", what)
+        number = self._number("I", what)
         try:
             return GGUFValueType(number)
         except ValueError:
             raise _Fault(f"{what}: its type {number} is not known") from None
 
     def _number(self, form, what):
-        begin = self._at
-        self._skip(struct.calcsize(form), what)
-        return struct.unpack_from(form, self._data, begin)[0]
+        form = "<" + form
+        return struct.unpack(form, self._bytes(struct.calcsize(form), what))[0]
+
+    def _bytes(self, num_bytes, what):
+        self._check(num_bytes, what)
+        data = self._file.read(num_bytes)
+        if len(data) != num_bytes:
+            raise _Fault(f"{what}: the file has become shorter while it was read")
+        return data
 
     def _skip(self, num_bytes, what):
+        self._check(num_bytes, what)
+        self._file.seek(num_bytes, os.SEEK_CUR)
+
+    def _check(self, num_bytes, what):
         if num_bytes > self._end - self._at:
-            if self._end < len(self._data):
+            if self._end < self._file_bytes:
                 raise _Fault(f"{what}: the metadata has more than {format_bytes(self._end)}")
             raise _Fault(
                 f"{what}: needs {num_bytes} bytes from byte {self._at} on; the file has {self._end}"

@@ -10,15 +10,15 @@ import math
 import re
 
 import numpy
-from gguf import GGUFReader, GGMLQuantizationType
+from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 
 from spillway_tools import llama
 from spillway_tools.command import InputError
-from spillway_tools.gguf_layout import check_layout
-from spillway_tools.gguf_tokenizer import special_token_ids, tokenizer_files
+from spillway_tools.gguf_layout import read_header
+from spillway_tools.gguf_tokenizer import TOKENIZER_KEYS, special_token_ids, tokenizer_files
 from spillway_tools.llama_config import ConfigReader, check_config
-from spillway_tools.source_file import open_regular
+from spillway_tools.source_file import open_regular, read_exactly
 from spillway_tools.weights import TensorSource
 
 _BLOCK_BYTES = 16 << 20
@@ -44,18 +44,38 @@ _BLOCK_NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-# Metadata that changes the computation in a way that Spillway does not follow.
-_UNSUPPORTED_KEYS = (
-    "rope.scale_linear",
-    "expert_count",
-    "expert_used_count",
-    "attention.sliding_window",
-    "attention.scale",
-    "logit_scale",
-    "residual_scale",
-    "embedding_scale",
-    "attn_logit_softcapping",
-    "attention.clamp_kqv",
+# Metadata that changes the computation in a way that Spillway does not follow, unless it has one of
+# these values. Without a type of scaling llama.cpp takes a factor for linear scaling.
+_UNSUPPORTED_KEYS = {
+    "rope.scaling.type": ("none",),
+    "rope.scaling.factor": (0, 1),
+    "rope.scaling.attn_factor": (1,),
+    "rope.scale_linear": (0, 1),
+    "expert_count": (0,),
+    "expert_used_count": (0,),
+    "attention.sliding_window": (0,),
+    "attention.scale": (0,),
+    "logit_scale": (0,),
+    "residual_scale": (0,),
+    "embedding_scale": (0,),
+    "attn_logit_softcapping": (0,),
+    "attention.clamp_kqv": (0,),
+}
+_SIZE_KEYS = (
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.value_length",
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "feed_forward_length",
+    "rope.dimension_count",
+)
+_FLOAT_KEYS = ("attention.layer_norm_rms_epsilon", "rope.freq_base")
+_KEYS = frozenset(
+    ("general.architecture", *TOKENIZER_KEYS)
+    + tuple(f"llama.{key}" for key in (*_UNSUPPORTED_KEYS, *_SIZE_KEYS, *_FLOAT_KEYS))
 )
 
 
@@ -65,24 +85,16 @@ class GgufModel:
     def __init__(self, path, origin=None):
         """Messages say `origin` where `path` is a copy that the user does not know."""
         self._origin = origin or str(path)
-        with open_regular(path, self._origin) as file:
-            check_layout(file, self._origin)
-        try:
-            self._reader = GGUFReader(path)
-            self._fields = {key: field.contents() for key, field in self._reader.fields.items()}
-        except OSError:
-            raise
-        except Exception as error:  # the reader raises whatever a lying length leads to
-            raise InputError(
-                f"{self._origin}: not a valid GGUF file: {str(error) or type(error).__name__}"
-            ) from error
+        self._file = open_regular(path, self._origin)
+        header = read_header(self._file, self._origin, _KEYS)
+        self._fields = header.fields
         self._metadata = ConfigReader(self._fields, self._origin)
         if self._field("general.architecture") != "llama":
             raise self._metadata.error("general.architecture", 'only "llama" is supported')
-        self.config = self._read_config()
+        self.config = self._read_config({tensor.name: tensor for tensor in header.tensors})
         sizes = check_config(self.config, self._origin)
         self.tensors = llama.select_tensors(
-            sizes, [self._source(tensor) for tensor in self._reader.tensors], self._origin
+            sizes, [self._source(tensor) for tensor in header.tensors], self._origin
         )
         self.text_files = tokenizer_files(self._fields, sizes.vocab_size, self._origin)
 
@@ -92,9 +104,8 @@ class GgufModel:
     def _size(self, key, default=None):
         return self._metadata.size(f"llama.{key}", default)
 
-    def _read_config(self):
+    def _read_config(self, tensors):
         self._check_supported()
-        tensors = {tensor.name: tensor for tensor in self._reader.tensors}
         if "token_embd.weight" not in tensors:
             raise InputError(f"{self._origin}: tensor token_embd.weight is missing")
         hidden = self._size("embedding_length")
@@ -128,20 +139,20 @@ class GgufModel:
             "tie_word_embeddings": "output.weight" not in tensors,
             "torch_dtype": self._torch_dtype(tensors["token_embd.weight"]),
             "use_cache": True,
-            "vocab_size": int(tensors["token_embd.weight"].shape[-1]),
+            "vocab_size": tensors["token_embd.weight"].shape[0],
         }
         config.update(special_token_ids(self._fields, config["vocab_size"], self._origin))
         return dict(sorted(config.items()))
 
     def _check_supported(self):
-        if self._field("llama.rope.scaling.type", "none") != "none":
-            raise self._metadata.error(
-                "llama.rope.scaling.type", "rope scaling is not supported; only plain rope is"
-            )
-        for key in _UNSUPPORTED_KEYS:
-            if self._field(f"llama.{key}"):
+        for key, harmless in _UNSUPPORTED_KEYS.items():
+            value = self._field(f"llama.{key}")
+            if value is not None and value not in harmless:
                 raise self._metadata.error(
-                    f"llama.{key}", "it changes the computation in a way that is not supported"
+                    f"llama.{key}",
+                    "rope scaling is not supported; only plain rope is"
+                    if key.startswith("rope.")
+                    else "it changes the computation in a way that is not supported",
                 )
 
     def _float(self, key, default):
@@ -155,11 +166,11 @@ class GgufModel:
 
     @staticmethod
     def _torch_dtype(embedding):
-        return {"F16": "float16", "BF16": "bfloat16"}.get(embedding.tensor_type.name, "float32")
+        return {"F16": "float16", "BF16": "bfloat16"}.get(embedding.kind.name, "float32")
 
     def _source(self, tensor):
         name = self._hugging_face_name(tensor.name)
-        shape = tuple(int(dimension) for dimension in reversed(tensor.shape))  # GGUF: fastest first
+        shape = tensor.shape
         rows_of_head = None
         if name.endswith(("q_proj.weight", "k_proj.weight")) and len(shape) == 2:
             rows_of_head = self.config["head_dim"]
@@ -168,12 +179,12 @@ class GgufModel:
                     f"{self._origin}: tensor {tensor.name} has {shape[0]} rows, no multiple of the "
                     f"head's {rows_of_head}"
                 )
-        dtype = _KEPT_TYPES.get(tensor.tensor_type, "F32")
+        dtype = _KEPT_TYPES.get(tensor.kind, "F32")
         return TensorSource(
             name,
             dtype,
             shape,
-            lambda: self._pieces(tensor, shape, rows_of_head),
+            lambda: self._pieces(tensor, rows_of_head),
             f"{self._origin}: tensor {tensor.name}",
         )
 
@@ -189,29 +200,32 @@ class GgufModel:
             return _GLOBAL_NAMES[name]
         raise InputError(f"{self._origin}: tensor {name} belongs to no LLaMA model without biases")
 
-    def _pieces(self, tensor, shape, rows_of_head):
-        num_rows = shape[0] if len(shape) == 2 else 1
-        row_bytes = 4 * shape[-1]
-        step = max(1, _BLOCK_BYTES // max(1, row_bytes))
+    def _pieces(self, tensor, rows_of_head):
+        num_rows = tensor.shape[0] if len(tensor.shape) == 2 else 1
+        stored_bytes = tensor.size_bytes // num_rows  # of a row
+        step = max(1, _BLOCK_BYTES // max(1, 4 * tensor.shape[-1]))
         if rows_of_head is not None:
             step = max(1, step // rows_of_head) * rows_of_head
-        data = tensor.data.reshape(num_rows, -1)
         for first in range(0, num_rows, step):
-            rows = self._convert(tensor, data[first : first + step])
+            count = min(step, num_rows - first)
+            offset = tensor.offset + first * stored_bytes
+            data = read_exactly(self._file, offset, count * stored_bytes, self._origin)
+            rows = self._convert(tensor, numpy.frombuffer(data, "u1").reshape(count, -1))
             if rows_of_head is not None:
                 rows = unpermute_heads(rows, rows_of_head)
             yield numpy.ascontiguousarray(rows)
 
     def _convert(self, tensor, rows):
-        if tensor.tensor_type in _KEPT_TYPES:
+        """`rows`, bytes, as what is written; those of a kept type stay bytes."""
+        if tensor.kind in _KEPT_TYPES:
             return rows
         try:
             # A scale that is not finite gives weights that are not, which the writer refuses.
             with numpy.errstate(all="ignore"):
-                return dequantize(rows, tensor.tensor_type)
+                return dequantize(rows, tensor.kind)
         except NotImplementedError as error:
             raise InputError(
-                f"{self._origin}: tensor {tensor.name} has type {tensor.tensor_type.name}, which"
+                f"{self._origin}: tensor {tensor.name} has type {tensor.kind.name}, which"
                 " the gguf package cannot convert"
             ) from error
 

@@ -13,6 +13,21 @@ from spillway_tools.command import InputError
 from spillway_tools.llama_config import ConfigReader
 from spillway_tools.tokenizer_file import rust_errors
 
+# The keys that are read here.
+TOKENIZER_KEYS = (
+    "llama.context_length",
+    "tokenizer.chat_template",
+    "tokenizer.ggml.add_space_prefix",
+    "tokenizer.ggml.bos_token_id",
+    "tokenizer.ggml.eos_token_id",
+    "tokenizer.ggml.merges",
+    "tokenizer.ggml.model",
+    "tokenizer.ggml.padding_token_id",
+    "tokenizer.ggml.pre",
+    "tokenizer.ggml.token_type",
+    "tokenizer.ggml.tokens",
+    "tokenizer.ggml.unknown_token_id",
+)
 _CONTROL = 3
 _USER_DEFINED = 4
 _LLAMA3_SPLIT = (

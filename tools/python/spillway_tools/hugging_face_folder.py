@@ -10,19 +10,19 @@ import numpy
 from safetensors import SafetensorError, safe_open
 
 from spillway_tools import llama
-from spillway_tools.command import InputError
+from spillway_tools.command import InputError, os_errors
 from spillway_tools.llama_config import MAX_CONFIG_BYTES, check_config
-from spillway_tools.source_file import open_regular, read_text
+from spillway_tools.memory import require_address_space
+from spillway_tools.source_file import open_regular, read_exactly, read_text
 from spillway_tools.strict_json import excerpt, parse_json
 from spillway_tools.tokenizer_file import MAX_TOKENIZER_BYTES, TOKENIZER_FILE, parse_tokenizer
-from spillway_tools.weights import INDEX_FILE, WEIGHTS_FILE, TensorSource
+from spillway_tools.weights import INDEX_FILE, MAX_HEADER_BYTES, WEIGHTS_FILE, TensorSource
 
 CONFIG_FILE = "config.json"
 # Copied when present, beside what must be there.
 OPTIONAL_FILES = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
 _BLOCK_BYTES = 16 << 20
 _STORED_DTYPES = {"F32": "F32", "F16": "F16", "BF16": "BF16", "F64": "F32"}
-_MAX_HEADER_BYTES = 100_000_000  # as the safetensors package and the C++ side have it
 _MAX_OTHER_BYTES = 16 << 20
 
 
@@ -37,10 +37,20 @@ class HuggingFaceFolder:
         sizes = check_config(self.config, self._shown(CONFIG_FILE))
         self.tensors = llama.select_tensors(sizes, self._read_tensors(), self._origin)
         self.text_files = {TOKENIZER_FILE: self._text(TOKENIZER_FILE, MAX_TOKENIZER_BYTES)}
-        parse_tokenizer(self.text_files[TOKENIZER_FILE], self._shown(TOKENIZER_FILE))
+        self._check_tokenizer(sizes.vocab_size)
         for name in OPTIONAL_FILES:
             if self._holds(name):
                 self.text_files[name] = self._text(name, _MAX_OTHER_BYTES)
+
+    def _check_tokenizer(self, vocab_size):
+        shown = self._shown(TOKENIZER_FILE)
+        vocabulary = parse_tokenizer(self.text_files[TOKENIZER_FILE], shown).get_vocab(True)
+        token, number = max(vocabulary.items(), key=lambda item: item[1], default=("", -1))
+        if number >= vocab_size:
+            raise InputError(
+                f"{shown}: gives {excerpt(token)} the id {number}; {CONFIG_FILE} has a vocab_size of"
+                f" {vocab_size}: they do not belong together"
+            )
 
     def _shown(self, name):
         return f"{self._origin}/{name}"
@@ -77,7 +87,7 @@ class HuggingFaceFolder:
 
     def _read_index(self):
         """File name of each shard -> names of the tensors that the index places there."""
-        index = self._json(INDEX_FILE, _MAX_HEADER_BYTES)
+        index = self._json(INDEX_FILE, MAX_HEADER_BYTES)
         weight_map = index.get("weight_map") if isinstance(index, dict) else None
         if not isinstance(weight_map, dict) or not weight_map:
             raise InputError(f"{self._shown(INDEX_FILE)}: holds no weight_map")
@@ -95,8 +105,10 @@ class HuggingFaceFolder:
         path = self._folder / name
         shown = self._shown(name)
         header, data_offset = self._read_header(name)
+        require_address_space(path.stat().st_size, shown)
         try:
-            with safe_open(path, "numpy"):  # the reference implementation's validation
+            # The reference implementation's validation.
+            with os_errors(f"{shown}: cannot be read"), safe_open(path, "numpy"):
                 pass
         except SafetensorError as error:
             raise InputError(f"{shown}: not a valid safetensors file: {error}") from error
@@ -109,12 +121,15 @@ class HuggingFaceFolder:
     def _read_header(self, name):
         """The header, which may lie, and the byte where the data begin."""
         shown = self._shown(name)
-        with open_regular(self._folder / name, shown) as file:
+        with (
+            open_regular(self._folder / name, shown) as file,
+            os_errors(f"{shown}: cannot be read"),
+        ):
             num_bytes = int.from_bytes(file.read(8), "little")
-            if num_bytes > _MAX_HEADER_BYTES:
+            if num_bytes > MAX_HEADER_BYTES:
                 raise InputError(
                     f"{shown}: not a valid safetensors file: its header has {num_bytes} bytes; at"
-                    f" most {_MAX_HEADER_BYTES} are expected"
+                    f" most {MAX_HEADER_BYTES} are expected"
                 )
             text = file.read(num_bytes)
         if not text.startswith(b"{"):
@@ -153,12 +168,9 @@ def _source(path, shown, data_offset, name, entry):
 
 
 def _copy(path, shown, begin, end, narrow):
-    with open(path, "rb") as file:
-        file.seek(begin)
+    with open_regular(path, shown) as file:
         while begin < end:
-            block = file.read(min(_BLOCK_BYTES, end - begin))
-            if not block:
-                raise InputError(f"{shown}: ended while it was read")
+            block = read_exactly(file, begin, min(_BLOCK_BYTES, end - begin), shown)
             begin += len(block)
             yield _to_single(block) if narrow else block
 

@@ -4,11 +4,14 @@
 A device such as /dev/zero has no end, and a fifo waits for a writer that may never come.
 """
 
+import io
 import os
+import select
 import stat
 
-from spillway_tools.command import InputError
+from spillway_tools.command import InputError, os_errors
 
+_LOOK_SECONDS = 0.2
 _KINDS = {
     stat.S_IFBLK: "a block device",
     stat.S_IFCHR: "a character device",
@@ -36,10 +39,39 @@ def open_regular(path, shown=None):
     return os.fdopen(descriptor, "rb")
 
 
+def read_exactly(file, offset, num_bytes, shown):
+    """`num_bytes` from byte `offset` on; InputError where the file has become shorter.
+
+    A mapping would end the process there with SIGBUS.
+    """
+    pieces = []
+    with os_errors(f"{shown}: cannot be read"):
+        while num_bytes > 0:
+            piece = os.pread(file.fileno(), num_bytes, offset)
+            if not piece:
+                raise InputError(f"{shown}: has become shorter while it was read")
+            pieces.append(piece)
+            offset += len(piece)
+            num_bytes -= len(piece)
+    return b"".join(pieces)
+
+
+class WaitingFile(io.FileIO):
+    """A file or a pipe opened for reading, with no buffer. A signal while it waits is not missed.
+
+    One that comes just before a read begins only sets a mark, which Python looks at after it.
+    """
+
+    def read(self, size=-1):
+        while not select.select([self], [], [], _LOOK_SECONDS)[0]:
+            pass
+        return super().read(size)
+
+
 def read_text(path, max_bytes, shown=None):
     """The text of `path`, which is UTF-8."""
     shown = shown or str(path)
-    with open_regular(path, shown) as file:
+    with open_regular(path, shown) as file, os_errors(f"{shown}: cannot be read"):
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise InputError(f"{shown}: has more than {max_bytes} bytes, too many for such a file")

@@ -7,7 +7,7 @@ it would write again. All of these are errors here.
 
 import json
 import math
-import re
+from json.decoder import scanstring
 
 from spillway_tools.command import EXCERPT_CHARACTERS, InputError, shorten
 
@@ -16,8 +16,6 @@ _MAX_DEPTH = 64
 _MAX_VALUES = 4_000_000
 # 2^64 has 20 digits; the C++ side, too, reads what is larger as floating point.
 _MAX_INTEGER_DIGITS = 20
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_VALUE_STARTS = re.compile(r"[\[{,]")
 
 
 class _Fault(Exception):
@@ -39,6 +37,8 @@ def parse_json(text, origin):
         _check_tree(value)
     except RecursionError:
         raise InputError(f"{origin}: is nested more than {_MAX_DEPTH} deep") from None
+    except MemoryError:
+        raise InputError(f"{origin}: takes more memory than there is") from None
     except json.JSONDecodeError as error:
         raise InputError(f"{origin}: is not valid JSON: {error}") from error
     except _Fault as fault:
@@ -55,10 +55,26 @@ def excerpt(value):
 
 def _check_num_values(text):
     """Counts values before they take memory: each but the first follows a bracket or a comma."""
-    if len(_VALUE_STARTS.findall(text)) < _MAX_VALUES:
+    if _num_marks(text, 0, len(text)) < _MAX_VALUES:
         return
-    if len(_VALUE_STARTS.findall(_STRING.sub("", text))) >= _MAX_VALUES:
-        raise _Fault(f"holds more than {_MAX_VALUES} JSON values")
+    num_values = num_strings = at = 0
+    while at < len(text):
+        quote = text.find('"', at)
+        num_values += _num_marks(text, at, quote if quote >= 0 else len(text))
+        num_strings += 1
+        # An object has a name beside each value; more strings than that are no JSON.
+        if num_values >= _MAX_VALUES or num_strings > 2 * _MAX_VALUES:
+            raise _Fault(f"holds more than {_MAX_VALUES} JSON values")
+        if quote < 0:
+            return
+        try:
+            _, at = scanstring(text, quote + 1, True)  # strings are passed over one at a time
+        except json.JSONDecodeError:
+            return  # the reader will come to it, too
+
+
+def _num_marks(text, begin, end):
+    return sum(text.count(mark, begin, end) for mark in "[{,")
 
 
 def _integer(text):

@@ -9,7 +9,7 @@ slower, never different.
 
 import codecs
 
-from spillway_tools.command import InputError
+from spillway_tools.command import InputError, os_errors
 
 # Characters on each side of a cut that are tokenised to check it: far more than a token sees.
 _CONTEXT = 256
@@ -23,7 +23,8 @@ def decode_text(file, origin, on_bytes):
     decoder = codecs.getincrementaldecoder("utf-8")()
     done = 0
     while True:
-        block = file.read(_READ_BYTES)
+        with os_errors(f"{origin}: cannot be read"):
+            block = file.read(_READ_BYTES)
         try:
             text = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:

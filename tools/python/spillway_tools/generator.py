@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What spillway-generate does with its arguments; generate_command.py loads it when it is due."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from spillway_tools.command import InputError, UsageError
+from spillway_tools.strict_json import parse_json
+from spillway_tools.tokenizer_file import load_tokenizer, rust_errors
+
+
+def run(arguments):
+    if sys.stdout is None:
+        raise UsageError("stdout is closed; what is generated goes there")
+    _check_prompt(arguments.prompt)
+    tokenizer = load_tokenizer(arguments.model)
+    with rust_errors("--prompt: the tokeniser fails on it"):
+        prompt = tokenizer.encode(arguments.prompt).ids
+    if not prompt:
+        raise UsageError("--prompt gives no token; write at least a character")
+    tokens = _run(arguments, prompt)
+    # Decoded together: a character may span prompt and answer, and a first word its space.
+    with rust_errors("the tokeniser cannot decode what was generated"):
+        text = tokenizer.decode(prompt + tokens, skip_special_tokens=True)
+    if arguments.json:
+        print(
+            json.dumps(
+                {"v": 1, "prompt_tokens": prompt, "tokens": tokens, "text": text},
+                ensure_ascii=False,
+            )
+        )
+    else:
+        print(text)
+
+
+def _check_prompt(prompt):
+    """Python keeps a byte of an argument that is not UTF-8 as half of a surrogate pair."""
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:
+        byte = ord(prompt[error.start]) & 0xFF
+        raise UsageError(
+            f"--prompt is not UTF-8: byte 0x{byte:02x} after {error.start} characters; write it in"
+            " UTF-8"
+        ) from error
+
+
+def _run(arguments, prompt):
+    command = [
+        str(arguments.spillway or _find_spillway()),
+        "generate",
+        "--model",
+        str(arguments.model),
+        "--tokens",
+        ",".join(map(str, prompt)),
+        "--max-tokens",
+        str(arguments.max_tokens),
+        "--temperature",
+        repr(arguments.temperature),
+        "--seed",
+        str(arguments.seed),
+        "--json",
+        *arguments.further,
+    ]
+    try:
+        finished = subprocess.run(
+            command, stdout=subprocess.PIPE, check=False
+        )  # its stderr is the user's
+    except OSError as error:
+        raise UsageError(f"{command[0]}: cannot be run: {error.strerror}") from error
+    if finished.returncode != 0:
+        # It has said why; its exit code is the one that users.md lists.
+        sys.exit(finished.returncode if finished.returncode > 0 else 1)
+    return _parse_tokens(finished.stdout, command[0])
+
+
+def _parse_tokens(output, origin):
+    try:
+        answer = parse_json(output.decode(), origin)
+    except (InputError, UnicodeDecodeError) as error:
+        raise InputError(f"{origin}: printed no JSON object: {output[:200]!r}") from error
+    tokens = answer.get("tokens") if isinstance(answer, dict) and answer.get("v") == 1 else None
+    if not isinstance(tokens, list) or not all(
+        type(token) is int and 0 <= token < 2**31 for token in tokens
+    ):
+        raise InputError(f'{origin}: expected {{"v":1,"tokens":[...]}}, found {output[:200]!r}')
+    return tokens
+
+
+def _find_spillway():
+    """The release build of the tree around these tools or around their build/venv, else PATH."""
+    candidates = [
+        Path(__file__).resolve().parents[3] / "build/release/bin/spillway",
+        Path(sys.prefix).parent / "release/bin/spillway",
+    ]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    found = shutil.which("spillway")
+    if found:
+        return Path(found)
+    raise UsageError(
+        f"no spillway command at {candidates[0]} nor on PATH; build it with tools/setup, or name it"
+        " with --spillway"
+    )

