@@ -192,6 +192,16 @@ absl::Status CheckLockFile(int fd, const std::string& path) {
       absl::StrCat(path, " was not made by Spillway; move it away, or choose another folder"));
 }
 
+// Somebody who asks whether the file is locked holds its lock for a moment (IsLocked).
+bool TryLock(int fd) {
+  constexpr int kTries = 10;
+  for (int i = 1; ::flock(fd, LOCK_EX | LOCK_NB) != 0; ++i) {
+    if (errno != EWOULDBLOCK || i == kTries) return false;
+    ::usleep(2000);
+  }
+  return true;
+}
+
 absl::StatusOr<bool> Exists(const std::string& path) {
   struct stat info;
   if (::lstat(path.c_str(), &info) == 0) return true;
@@ -263,9 +273,9 @@ absl::StatusOr<StoreFolder> StoreFolder::Open(const std::string& path, Mode mode
   std::error_code error;
   StoreFolder folder(std::filesystem::absolute(path, error).string());
   if (error) {
-    return absl::UnavailableError(
-        absl::StrCat("store folder ", path, ": the working folder is gone (", error.message(),
-                     "); go to another, or name the store from the root of the file system on"));
+    return absl::UnavailableError(absl::StrCat(
+        "store folder ", path, ": the working folder cannot be read (", error.message(),
+        "); go to another, or name the store from the root of the file system on"));
   }
   if (mode == Mode::kMake)
     SPILLWAY_RETURN_IF_ERROR(MakeFolders(folder.path_, &folder.made_folders_));
@@ -351,7 +361,7 @@ absl::Status StoreFolder::Lock() {
       ::close(std::exchange(lock_fd_, -1));
       return ours;
     }
-    if (::flock(lock_fd_, LOCK_EX | LOCK_NB) != 0) {
+    if (!TryLock(lock_fd_)) {
       const int error = errno;
       const std::string holder = HolderOfLock();
       ::close(std::exchange(lock_fd_, -1));

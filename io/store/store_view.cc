@@ -50,8 +50,10 @@ absl::Status StoreView::Lock(Wanted wanted) {
     }
     if (wanted == Wanted::kAlone) return status;
     if (!absl::IsFailedPrecondition(status) && !absl::IsUnavailable(status)) return status;
-    // This user may not write the folder; whether another does, the lock tells.
-    if (absl::IsUnavailable(status) && !folder.IsLocked()) continue;
+    // This user may not write the folder. Whether another does, the lock tells, and the index of
+    // the catalog's log, which those who only look do without.
+    const bool has_index = ::access((folders_[0].CatalogPath() + "-shm").c_str(), F_OK) == 0;
+    if (absl::IsUnavailable(status) && !(has_index && folder.IsLocked())) continue;
     holder_ = folder.HolderOfLock();
     break;
   }

@@ -126,6 +126,8 @@ TEST_F(HostileFiles, WhatARunWritesLiesApart) {
   ExpectRefused(run + Arguments{"--save", out, "--trace", out + "/trace.json"}, "--save");
   ExpectRefused(run + Arguments{"--save", out, "--metrics-file", out}, "--save");
   ExpectRefused(run + Arguments{"--store", out, "--metrics-file", out}, "the folder of --store");
+  ExpectRefused(run + Arguments{"--store", out + "/a", "--trace", out}, "the folder of --store");
+  ExpectRefused(run + Arguments{"--save", out + "/a", "--trace", out}, "which is a file");
   ExpectRefused(run + Arguments{"--trace", out, "--metrics-file", training_ / "x/../out"},
                 "are both");
   fs::create_directory(training_ / "empty");

@@ -82,7 +82,7 @@ TEST_F(HostileLimits, WhatMemoryDoesNotSufficeForIsRefusedInWords) {
       const Ended ended = RunWithin(limits, training_.Train(2) + budgets);
       if (ended.exit_code == 127) continue;  // the loader's
       EXPECT_EQ(ended.exit_code, 3) << limits << ended.err;
-      EXPECT_THAT(ended.err, HasSubstr(option)) << limits;
+      EXPECT_THAT(ended.err, HasSubstr(absl::StrCat("ulimit ", option))) << limits;
     }
   }
 }
@@ -100,7 +100,7 @@ TEST_F(HostileLimits, AnArenaThatIsRefusedNamesItsFlag) {
 
 TEST_F(HostileLimits, WithoutRoomForAThreadAStoreIsNotTrimmed) {
   if (SPILLWAY_IS_SANITIZED) GTEST_SKIP() << "a sanitizer needs more";
-  const Ended ended = RunWithin("ulimit -d 4000;", {"trim", training_.store()});
+  const Ended ended = RunWithin("ulimit -s 8192; ulimit -d 4000;", {"trim", training_.store()});
   EXPECT_EQ(ended.exit_code, 3) << ended.err;
   EXPECT_THAT(ended.err, HasSubstr("cannot start an I/O thread"));
 }

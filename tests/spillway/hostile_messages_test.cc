@@ -3,7 +3,9 @@
 // What a damaged or a wrongly named store is said to be, and the exit codes: the same in every
 // command.
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -96,17 +98,35 @@ TEST_F(HostileMessages, AFolderNamedTwice) {
 
 TEST_F(HostileMessages, AnotherUserSeesThatARunHasTheStore) {
   if (geteuid() != 0) GTEST_SKIP() << "becoming another user needs root";
+  const std::string other_user = "setpriv --reuid 65534 --regid 65534 --clear-groups";
+  if (RunInShell(other_user, {"--version"}).exit_code != 0)
+    GTEST_SKIP() << "another user cannot run " << CommandPath();
   fs::permissions(training_ / ".", fs::perms{0755});
   Command run(training_.Train(100'000'000) + Arguments{"--store", a_, "--commit-every", "1"});
   while (!run.has_ended() && ReadLog(training_.log()).size() < 4) usleep(2000);
   for (const Arguments& arguments :
        {Arguments{"inspect", a_, "--json"}, Arguments{"snapshot", "list", a_}}) {
-    const Ended ended = RunInShell("setpriv --reuid 65534 --regid 65534 --clear-groups", arguments);
+    const Ended ended = RunInShell(other_user, arguments);
     EXPECT_EQ(ended.exit_code, 0) << arguments[0] << ended.err;
     if (arguments[0] == "inspect") {
       EXPECT_THAT(ended.out, HasSubstr("process "));
     }
   }
+}
+
+// One that looks writes nothing, and others may look beside it.
+TEST_F(HostileMessages, AnotherUserLooksBesideOneWhoLooks) {
+  if (geteuid() != 0) GTEST_SKIP() << "becoming another user needs root";
+  const std::string other_user = "setpriv --reuid 65534 --regid 65534 --clear-groups";
+  if (RunInShell(other_user, {"--version"}).exit_code != 0)
+    GTEST_SKIP() << "another user cannot run " << CommandPath();
+  Train(a_);
+  fs::permissions(training_ / ".", fs::perms{0755});
+  const int fd = open((a_ + "/spillway-lock").c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(flock(fd, LOCK_EX | LOCK_NB), 0);
+  const Ended ended = RunInShell(other_user, {"inspect", a_});
+  close(fd);
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
 }
 
 TEST_F(HostileMessages, SegmentsAlone) {

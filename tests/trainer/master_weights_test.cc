@@ -124,7 +124,7 @@ TEST_F(Export, TakesAnEmptyFolder) {
 TEST_F(Export, RemovesOnlyWhatAKilledExportLeft) {
   const std::string marker =
       "spillway makes an export here; once its process is gone, so may this folder.\n";
-  const auto add = [&](const char* name, const std::string& text) {
+  const auto add = [&](const std::string& name, const std::string& text) {
     std::filesystem::create_directories(out_ / name);
     WriteFile(out_ / name + "/spillway-partial", text);
   };
@@ -132,6 +132,9 @@ TEST_F(Export, RemovesOnlyWhatAKilledExportLeft) {
   add("saved.partial-2", marker);
   add("saved.partial-3", "my own file");
   add("saved.partial", marker);
+  // In a container a process may have the number of one that was killed.
+  const std::string same = "saved.partial-" + std::to_string(getpid());
+  add(same, "my own file");
   add("other.partial-1", marker);
   const int living = open((out_ / "saved.partial-2/spillway-partial").c_str(), O_RDWR | O_CLOEXEC);
   ASSERT_EQ(flock(living, LOCK_EX | LOCK_NB), 0);
@@ -139,7 +142,7 @@ TEST_F(Export, RemovesOnlyWhatAKilledExportLeft) {
   close(living);
   EXPECT_FALSE(std::filesystem::exists(out_ / "saved.partial-1"));
   for (const char* name :
-       {"saved.partial-2", "saved.partial-3", "saved.partial", "other.partial-1"})
+       {"saved.partial-2", "saved.partial-3", "saved.partial", "other.partial-1", same.c_str()})
     EXPECT_TRUE(std::filesystem::exists(out_ / name)) << name;
   EXPECT_FALSE(std::filesystem::exists(out_ / "saved/spillway-partial"));
 }

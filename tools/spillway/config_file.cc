@@ -32,7 +32,7 @@ absl::Status NotAccepted(std::string_view what) {
   return absl::InvalidArgumentError(absl::StrFormat("%s; %s", std::string(what), kAcceptedLine));
 }
 
-// TOML's decimal numbers, which are JSON's.
+// Those of TOML's numbers that JSON has, too.
 bool IsNumber(std::string_view word) {
   return word.find_first_not_of("+-.0123456789eE") == std::string_view::npos &&
          nlohmann::json::accept(word);

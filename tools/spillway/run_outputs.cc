@@ -81,7 +81,7 @@ void RunOutputs::End(const Timeline& timeline) {
 
 void RunOutputs::Lose(const char* flag, const std::string& path, const absl::Status& why) {
   lost_.push_back(path);
-  absl::FPrintF(stderr, "warning: %s: %s; the run goes on without it\n", flag,
+  absl::FPrintF(stderr, "warning: %s: %s; nothing else is lost\n", flag,
                 std::string(why.message()));
 }
 

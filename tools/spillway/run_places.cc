@@ -38,6 +38,10 @@ bool IsDevice(const std::string& path) {
 absl::Status CheckFile(const NamedPlace& file, const std::string& save,
                        const std::vector<std::string>& store) {
   const fs::path path = Real(file.path);
+  if (!save.empty() && path != Real(save) && IsIn(Real(save), path)) {
+    return UsageError(absl::StrFormat("--save %s lies in %s %s, which is a file; name another",
+                                      save, file.flag, file.path));
+  }
   if (!save.empty() && IsIn(path, Real(save))) {
     return UsageError(absl::StrFormat(
         "%s %s lies in the folder of --save %s, which appears whole at the end; name a file "
@@ -48,7 +52,7 @@ absl::Status CheckFile(const NamedPlace& file, const std::string& save,
     const fs::path of_store = Real(folder);
     const bool is_of_store =
         path.parent_path() == of_store && absl::StartsWith(path.filename().string(), "spillway-");
-    if (path != of_store && !is_of_store) continue;
+    if (!IsIn(of_store, path) && !is_of_store) continue;
     return UsageError(absl::StrFormat("%s %s is %s of --store %s; give another name", file.flag,
                                       file.path, is_of_store ? "a file" : "the folder", folder));
   }

@@ -3,8 +3,11 @@
 // `spillway train`: from flags to a trained model. Everything that can be refused is refused before
 // the store is touched.
 
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -194,8 +197,11 @@ absl::StatusOr<std::string> KeepInStore(const TrainFlags& flags, const hf::Model
   namespace fs = std::filesystem;
   std::error_code error;
   const fs::path save = fs::path(flags.save + "/").parent_path();
-  std::vector<fs::path> places = {fs::absolute(save, error).parent_path(), fs::current_path(error),
-                                  fs::temp_directory_path(error)};
+  std::vector<fs::path> places = {fs::absolute(save, error).parent_path()};
+  if (fs::current_path(error) != places[0]) places.push_back(fs::current_path(error));
+  // In the folder that all users share, one that only this user can read.
+  std::string own = (fs::temp_directory_path(error) / "spillway-XXXXXX").string();
+  if (mkdtemp(own.data()) != nullptr) places.emplace_back(own);
   absl::Status first = absl::OkStatus();
   for (const fs::path& place : places) {
     std::string folder = (place / save.filename()).string() + ".store";
@@ -204,9 +210,13 @@ absl::StatusOr<std::string> KeepInStore(const TrainFlags& flags, const hf::Model
       folder = absl::StrCat(name, "-", i);
     }
     const absl::Status kept = KeepIn(folder, flags, config, need, trainer);
-    if (kept.ok()) return folder;
+    if (kept.ok()) {
+      rmdir(own.c_str());  // unless the store is there
+      return folder;
+    }
     first.Update(kept);
   }
+  rmdir(own.c_str());
   return first;
 }
 

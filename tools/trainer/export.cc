@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Writing a Hugging Face folder in five steps:
-//   1. make `folder`.partial-<pid> beside the target, with a file that this process locks: one of
-//      which nobody holds the lock was left by a process that was killed, and is removed here;
+//   1. make `folder`.partial-<n> beside the target, with a file that this process locks: one of
+//      which nobody holds the lock was left by a process that was killed, and is removed before
+//      (on file systems that lock for one machine only, exports of two to one place do not mix);
 //   2. stream the weights into it through the safetensors writer, tile by tile;
 //   3. write config.json and copy the tokenizer's files, each synced;
 //   4. sync the folder, rename it to its name (which replaces an empty folder, never a full one);
@@ -107,16 +108,24 @@ void RemoveLeftOvers(const std::string& target) {
   for (const fs::path& folder : left) fs::remove_all(folder, error);
 }
 
+// Makes a folder beside `target` under a name that is free, and returns it.
+absl::StatusOr<std::string> MakeBeside(const std::string& target) {
+  for (int number = getpid();; ++number) {
+    std::string path = absl::StrFormat("%s.partial-%d", target, number);
+    if (mkdir(path.c_str(), 0755) == 0) return path;
+    if (errno != EEXIST) return CannotMake(target, errno);
+  }
+}
+
 // A folder under a name of its own that is removed unless Publish gave it its final one.
 class PartialFolder {
  public:
-  explicit PartialFolder(const std::string& target)
-      : target_(target), path_(absl::StrFormat("%s.partial-%d", target, getpid())) {}
+  explicit PartialFolder(const std::string& target) : target_(target) {}
   PartialFolder(const PartialFolder&) = delete;
   PartialFolder& operator=(const PartialFolder&) = delete;
   ~PartialFolder() {
     std::error_code ignored;
-    if (made_) fs::remove_all(path_, ignored);
+    if (!path_.empty()) fs::remove_all(path_, ignored);
     if (marker_ >= 0) close(marker_);
   }
 
@@ -126,30 +135,28 @@ class PartialFolder {
     std::error_code error;
     const fs::path parent = fs::path(target_).parent_path();
     if (!parent.empty()) fs::create_directories(parent, error);
-    RemoveLeftOvers(target_);
-    if (!error && !fs::create_directory(path_, error) && !error)
-      error = std::make_error_code(std::errc::file_exists);
     if (error) return CannotMake(target_, error.value());
-    made_ = true;
+    SPILLWAY_HF_ASSIGN_OR_RETURN(path_, MakeBeside(target_));
+    // Without its text nobody takes the folder for one left behind, and where files cannot be
+    // locked it gets none.
     marker_ = open(Marker().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    // Written after it is locked: without the text nobody takes the folder for one left behind.
-    if (marker_ < 0 || flock(marker_, LOCK_EX | LOCK_NB) != 0 ||
-        write(marker_, kMarkerText.data(), kMarkerText.size()) !=
-            static_cast<ssize_t>(kMarkerText.size())) {
-      return CannotMake(target_, errno);
+    if (marker_ >= 0 && flock(marker_, LOCK_EX | LOCK_NB) == 0) {
+      [[maybe_unused]] const ssize_t written =
+          write(marker_, kMarkerText.data(), kMarkerText.size());
     }
     return absl::OkStatus();
   }
 
   absl::Status Publish() {
-    unlink(Marker().c_str());
     SPILLWAY_HF_RETURN_IF_ERROR(SyncFolder(path_));
+    unlink(Marker().c_str());
     if (std::rename(path_.c_str(), target_.c_str()) != 0) {
       const int error = errno;
       SPILLWAY_HF_RETURN_IF_ERROR(CheckFree(target_));
       return SystemError(error, "rename to", target_);
     }
-    made_ = false;
+    path_.clear();
+    SPILLWAY_HF_RETURN_IF_ERROR(SyncFolder(target_));  // that the marker is gone
     const fs::path parent = fs::path(target_).parent_path();
     return SyncFolder(parent.empty() ? "." : parent.string());
   }
@@ -166,8 +173,7 @@ class PartialFolder {
   std::string Marker() const { return absl::StrFormat("%s/%s", path_, kMarkerName); }
 
   std::string target_;
-  std::string path_;
-  bool made_ = false;
+  std::string path_;  // empty: there is none
   int marker_ = -1;
 };
 
@@ -235,6 +241,7 @@ uint64_t ExportedBytes(const std::vector<ParameterShape>& parameters) {
 absl::Status CheckExportFolder(const std::string& folder, uint64_t weight_bytes) {
   const std::string target = WithoutTrailingSlashes(folder);
   SPILLWAY_HF_RETURN_IF_ERROR(CheckFree(target));
+  RemoveLeftOvers(target);
   // The nearest folder that is there has to take the first that is not.
   fs::path missing = target;
   std::error_code error;
@@ -243,9 +250,9 @@ absl::Status CheckExportFolder(const std::string& folder, uint64_t weight_bytes)
     missing = missing.parent_path();
   }
   const fs::path parent = missing.has_parent_path() ? missing.parent_path() : fs::path(".");
-  const std::string probe = absl::StrFormat("%s.partial-%d", missing.string(), getpid());
-  if (mkdir(probe.c_str(), 0755) != 0) return CannotMake(target, errno);
-  rmdir(probe.c_str());
+  const absl::StatusOr<std::string> probe = MakeBeside(missing.string());
+  if (!probe.ok()) return probe.status();
+  rmdir(probe->c_str());
   const uint64_t file_bytes =
       std::min(weight_bytes, hf::SafetensorsWriterOptions().max_shard_bytes);
   rlimit largest{};

@@ -23,7 +23,7 @@ namespace spillway::trainer {
 // Whether an export of so many bytes can be written to `folder`, as far as can be told before:
 // AlreadyExists if it is there and not an empty folder; Unavailable if no folder can be made there;
 // ResourceExhausted if its file system has less space free or a file may not be so large. Leaves
-// nothing behind.
+// nothing behind, and removes what killed exports to that folder left.
 absl::Status CheckExportFolder(const std::string& folder, uint64_t weight_bytes);
 
 // Bytes of the parameters in fp32.
@@ -35,7 +35,7 @@ using WeightStream =
     std::function<absl::Status(const ParameterShape& parameter, const ConsumeBytes& consume)>;
 
 // Writes `folder`, which appears whole under its name or not at all: it is filled as
-// `folder`.partial-<pid>, synced and renamed, and removed again if anything fails; of a process
+// `folder`.partial-<n>, synced and renamed, and removed again if anything fails; of a process
 // that is killed, by the next export to that folder. `config_json` is the model's config.json, to
 // which the element type written ("float32") is noted; tokenizer files are copied from
 // `model_folder` where present (empty: none); NotFound if that is no folder.

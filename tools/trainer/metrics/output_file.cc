@@ -79,7 +79,7 @@ absl::StatusOr<OutputFile> OutputFile::Open(const std::string& path, const Kind&
   if (fd < 0) {
     const int error = errno;
     struct stat link{};
-    if (error == ENXIO) {
+    if (error == ENXIO && stat(path.c_str(), &link) == 0 && S_ISFIFO(link.st_mode)) {
       return absl::UnavailableError(
           absl::StrFormat("open %s: nobody reads this pipe; start its reader first", path));
     }
@@ -91,6 +91,7 @@ absl::StatusOr<OutputFile> OutputFile::Open(const std::string& path, const Kind&
   struct stat info{};
   if (fstat(fd, &info) != 0) return FileError(errno, "stat", path);
   file.is_regular_ = S_ISREG(info.st_mode);
+  file.target_ = TargetOf(path);
   if (!kind.grows) SPILLWAY_HF_RETURN_IF_ERROR(file.Beside().status());
   if (was_made || !file.is_regular_ || if_other == IfOther::kReplace) return file;
   SPILLWAY_HF_ASSIGN_OR_RETURN(const std::string begin, ReadBegin(fd, path));
@@ -101,6 +102,7 @@ absl::StatusOr<OutputFile> OutputFile::Open(const std::string& path, const Kind&
 
 OutputFile::OutputFile(OutputFile&& other) noexcept
     : path_(std::move(other.path_)),
+      target_(std::move(other.target_)),
       fd_(std::exchange(other.fd_, -1)),
       is_regular_(other.is_regular_),
       was_made_(std::exchange(other.was_made_, false)),
@@ -108,6 +110,7 @@ OutputFile::OutputFile(OutputFile&& other) noexcept
 
 OutputFile& OutputFile::operator=(OutputFile&& other) noexcept {
   std::swap(path_, other.path_);
+  std::swap(target_, other.target_);
   std::swap(fd_, other.fd_);
   std::swap(is_regular_, other.is_regular_);
   std::swap(was_made_, other.was_made_);
@@ -151,8 +154,8 @@ absl::StatusOr<OutputFile> OutputFile::Beside() const {
   }
   struct stat info{};
   if (fstat(fd_, &info) != 0) return FileError(errno, "stat", path_);
-  const std::string path = absl::StrFormat("%s.new-%d", TargetOf(path_), getpid());
-  const int fd = OpenRetrying(path, O_RDWR | O_CREAT | O_EXCL);
+  std::string path = target_ + ".new-XXXXXX";
+  const int fd = mkostemp(path.data(), O_CLOEXEC);
   if (fd < 0) {
     return absl::UnavailableError(
         absl::StrFormat("%s is replaced whole by a file beside it, and none can be made: %s; give "
@@ -161,20 +164,39 @@ absl::StatusOr<OutputFile> OutputFile::Beside() const {
   }
   OutputFile beside(path, fd, is_regular_, /*was_made=*/false);
   beside.is_beside_ = true;
-  // Only root may give a file away; a new one of this user has the right owner anyway.
-  if (fchown(fd, info.st_uid, info.st_gid) != 0 && errno != EPERM) {
-    return FileError(errno, "set the owner of", path);
-  }
-  if (fchmod(fd, info.st_mode & 07777) != 0) return FileError(errno, "set the rights of", path);
+  // Some users may not give a file away, and some file systems know no owners or rights.
+  struct stat made{};
+  if (fstat(fd, &made) != 0) return FileError(errno, "stat", path);
+  const bool is_given = (made.st_uid == info.st_uid && made.st_gid == info.st_gid) ||
+                        fchown(fd, info.st_uid, info.st_gid) == 0 ||
+                        fchown(fd, static_cast<uid_t>(-1), info.st_gid) == 0;
+  // The rights of a group are for that group alone.
+  const mode_t rights = info.st_mode & (is_given ? 0777 : 0707);
+  if (fchmod(fd, rights) != 0 && errno == EIO) return FileError(errno, "set the rights of", path);
   return beside;
 }
 
-absl::Status OutputFile::ReplaceWith(OutputFile beside) {
-  was_made_ = false;
-  if (!is_regular_) return absl::OkStatus();
-  if (std::rename(beside.path_.c_str(), TargetOf(path_).c_str()) != 0) {
-    return FileError(errno, "replace", path_);
+absl::Status OutputFile::CopyFrom(const OutputFile& other) {
+  std::string piece(size_t{1} << 20, '\0');
+  SPILLWAY_HF_RETURN_IF_ERROR(Cut(0));
+  for (off_t at = 0;;) {
+    const ssize_t got = pread(other.fd_, piece.data(), piece.size(), at);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return FileError(errno, "read", other.path_);
+    if (got == 0) return absl::OkStatus();
+    SPILLWAY_HF_RETURN_IF_ERROR(
+        Append(std::string_view(piece).substr(0, static_cast<size_t>(got))));
+    at += got;
   }
+}
+
+absl::Status OutputFile::ReplaceWith(OutputFile beside) {
+  if (!is_regular_) return absl::OkStatus();
+  if (std::rename(beside.path_.c_str(), target_.c_str()) != 0) {
+    const bool may_not = errno == EBUSY || errno == EPERM || errno == EACCES || errno == EXDEV;
+    return may_not ? CopyFrom(beside) : FileError(errno, "replace", path_);
+  }
+  was_made_ = false;
   beside.is_beside_ = false;
   std::swap(fd_, beside.fd_);
   return absl::OkStatus();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A file for output that the user named. It is looked at before it is replaced, through the file
-// that was opened and not by its name, so that a mistyped name or a symbolic link destroys nothing.
+// A file for output that the user named. It is looked at before it is written or replaced, so that
+// a mistyped name or a symbolic link destroys nothing. Links are followed once, when it is opened.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_METRICS_OUTPUT_FILE_H_
 #define SPILLWAY_TOOLS_TRAINER_METRICS_OUTPUT_FILE_H_
@@ -49,10 +49,11 @@ class OutputFile {
   // again. Unavailable.
   absl::Status Append(std::string_view text);
 
-  // To replace a file whole: an empty file beside it with its owner and rights, to be written and
-  // given to ReplaceWith; until then the old one stays as it is. One that is not given goes with
-  // its object. Of what is no regular file: the same device again. Unavailable: no file can be
-  // made in the folder.
+  // To replace a file whole: an empty file beside it with its owner and rights, as far as this user
+  // may give them, to be written and given to ReplaceWith; until then the old one stays as it is.
+  // One that is not given goes with its object. Of what is no regular file: the same device again.
+  // Unavailable: no file can be made in the folder. A file whose name cannot be given to another,
+  // as one that a container mounts, is written over.
   absl::StatusOr<OutputFile> Beside() const;
   absl::Status ReplaceWith(OutputFile beside);
   // Both, with `text` in between.
@@ -62,7 +63,10 @@ class OutputFile {
   OutputFile(std::string path, int fd, bool is_regular, bool was_made)
       : path_(std::move(path)), fd_(fd), is_regular_(is_regular), was_made_(was_made) {}
 
-  std::string path_;
+  absl::Status CopyFrom(const OutputFile& other);
+
+  std::string path_;    // as the user named it
+  std::string target_;  // the file itself, where that is a link
   int fd_;
   bool is_regular_;
   bool was_made_;           // by this object, and nothing was done with it yet

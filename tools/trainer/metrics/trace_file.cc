@@ -233,6 +233,8 @@ absl::Status WriteTrace(OutputFile output, const Timeline& timeline,
   for (const TimelineEvent* event : events) writer.Write(*event);
   writer.End();
   if (std::fflush(file.get()) != 0 || std::ferror(file.get()) != 0) return failure("write");
+  // It takes the place of the old one at once, and must then have its bytes.
+  if (fdatasync(beside.fd()) != 0 && errno == EIO) return failure("sync");
   return output.ReplaceWith(std::move(beside));
 }
 
