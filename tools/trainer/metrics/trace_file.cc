@@ -234,7 +234,7 @@ absl::Status WriteTrace(OutputFile output, const Timeline& timeline,
   writer.End();
   if (std::fflush(file.get()) != 0 || std::ferror(file.get()) != 0) return failure("write");
   // It takes the place of the old one at once, and must then have its bytes.
-  if (fdatasync(beside.fd()) != 0 && errno == EIO) return failure("sync");
+  if (fdatasync(beside.fd()) != 0 && errno != EINVAL) return failure("sync");  // a pipe has none
   return output.ReplaceWith(std::move(beside));
 }
 
