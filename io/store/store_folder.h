@@ -19,17 +19,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "io/store/folder_identity.h"
 
 namespace spillway::io {
-
-// The content of the identity file.
-struct FolderIdentity {
-  std::string store_id;      // 32 hexadecimal digits, the same in all folders of a store
-  uint16_t index = 0;        // of this folder in its store
-  uint16_t num_folders = 0;  // of the store
-  bool scratch = false;      // made to be removed: whoever finds it unlocked may remove it
-  friend bool operator==(const FolderIdentity&, const FolderIdentity&) = default;
-};
 
 // A folder that may hold a store. The object holds the lock. What it made to get there (folders,
 // lock file) it removes again in its destructor unless Keep was called. Move-only; externally
