@@ -96,17 +96,28 @@ TEST_F(HostileMessages, AFolderNamedTwice) {
   }
 }
 
+constexpr char kOtherUser[] = "setpriv --reuid 65534 --regid 65534 --clear-groups";
+
+// Why another user cannot run the command in `folder`; "" where it can.
+std::string WhyNoOtherUser(const std::string& folder) {
+  if (geteuid() != 0) return "becoming another user needs root";
+  if (RunInShell(kOtherUser, {"--version"}).exit_code != 0)
+    return "another user cannot run " + CommandPath();
+  for (fs::path path = fs::absolute(folder); path != path.root_path(); path = path.parent_path()) {
+    if ((fs::status(path).permissions() & fs::perms::others_exec) == fs::perms::none)
+      return "another user cannot enter " + path.string();
+  }
+  return "";
+}
+
 TEST_F(HostileMessages, AnotherUserSeesThatARunHasTheStore) {
-  if (geteuid() != 0) GTEST_SKIP() << "becoming another user needs root";
-  const std::string other_user = "setpriv --reuid 65534 --regid 65534 --clear-groups";
-  if (RunInShell(other_user, {"--version"}).exit_code != 0)
-    GTEST_SKIP() << "another user cannot run " << CommandPath();
   fs::permissions(training_ / ".", fs::perms{0755});
+  if (const std::string why = WhyNoOtherUser(training_ / ""); !why.empty()) GTEST_SKIP() << why;
   Command run(training_.Train(100'000'000) + Arguments{"--store", a_, "--commit-every", "1"});
   while (!run.has_ended() && ReadLog(training_.log()).size() < 4) usleep(2000);
   for (const Arguments& arguments :
        {Arguments{"inspect", a_, "--json"}, Arguments{"snapshot", "list", a_}}) {
-    const Ended ended = RunInShell(other_user, arguments);
+    const Ended ended = RunInShell(kOtherUser, arguments);
     EXPECT_EQ(ended.exit_code, 0) << arguments[0] << ended.err;
     if (arguments[0] == "inspect") {
       EXPECT_THAT(ended.out, HasSubstr("process "));
@@ -116,15 +127,12 @@ TEST_F(HostileMessages, AnotherUserSeesThatARunHasTheStore) {
 
 // One that looks writes nothing, and others may look beside it.
 TEST_F(HostileMessages, AnotherUserLooksBesideOneWhoLooks) {
-  if (geteuid() != 0) GTEST_SKIP() << "becoming another user needs root";
-  const std::string other_user = "setpriv --reuid 65534 --regid 65534 --clear-groups";
-  if (RunInShell(other_user, {"--version"}).exit_code != 0)
-    GTEST_SKIP() << "another user cannot run " << CommandPath();
-  Train(a_);
   fs::permissions(training_ / ".", fs::perms{0755});
+  if (const std::string why = WhyNoOtherUser(training_ / ""); !why.empty()) GTEST_SKIP() << why;
+  Train(a_);
   const int fd = open((a_ + "/spillway-lock").c_str(), O_RDWR | O_CLOEXEC);
   ASSERT_EQ(flock(fd, LOCK_EX | LOCK_NB), 0);
-  const Ended ended = RunInShell(other_user, {"inspect", a_});
+  const Ended ended = RunInShell(kOtherUser, {"inspect", a_});
   close(fd);
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
 }
