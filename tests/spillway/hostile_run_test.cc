@@ -224,6 +224,9 @@ TEST_F(HostileRun, ThePlaceOfAnExportIsLookedAtBeforeTheFirstStep) {
   EXPECT_EQ(ReadFile(training_ / "file"), "mine");
 }
 
+// More than go by while a test looks at the log and fills a disk, under load, too.
+constexpr int kSteps = 600;
+
 class SmallExport : public HostileRun {
  protected:
   void SetUp() override {
@@ -258,9 +261,9 @@ TEST_F(SmallExport, HasNoRoomBeforeTheRun) {
 }
 
 TEST_F(SmallExport, ThatFailsLeavesTheStore) {
-  const Ended ended = RunWithExport(training_.TrainInStore(3000));
+  const Ended ended = RunWithExport(training_.TrainInStore(kSteps));
   ASSERT_EQ(ended.exit_code, 1) << ended.err;
-  EXPECT_EQ(ended.json()["steps"], 3000) << "the summary is printed all the same";
+  EXPECT_EQ(ended.json()["steps"], kSteps) << "the summary is printed all the same";
   EXPECT_THAT(ended.err, AllOf(HasSubstr("nothing is lost: the store " + training_.store()),
                                HasSubstr("spillway snapshot export")));
   const Ended again = RunCommand({"snapshot", "export", training_.store(), "--save",
@@ -276,15 +279,15 @@ TEST_F(HostileRun, ARunWithoutAStoreThatCannotExportKeepsOneBesideIt) {
     fs::remove_all(save);
     fs::remove_all(save + ".store");
     fs::remove(training_.log());
-    Command command(training_.Train(3000) + more + Arguments{"--save", save});
+    Command command(training_.Train(kSteps) + more + Arguments{"--save", save});
     while (!command.has_ended() && ReadLog(training_.log()).empty()) usleep(1000);
     fs::create_directories(save + "/taken");
     const Ended ended = command.Wait();
     ASSERT_EQ(ended.exit_code, 1) << ended.err;
     EXPECT_THAT(ended.err, HasSubstr("nothing is lost: the store " + save + ".store has"));
     const Ended resumed =
-        RunCommand(training_.Train(3000) + Arguments{"--store", save + ".store", "--resume",
-                                                     "--save", training_ / "elsewhere"});
+        RunCommand(training_.Train(kSteps) + Arguments{"--store", save + ".store", "--resume",
+                                                       "--save", training_ / "elsewhere"});
     ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
     EXPECT_EQ(resumed.json()["steps_this_run"], 0);
     EXPECT_EQ(resumed.json()["weights_hash"], ended.json()["weights_hash"]);
@@ -295,7 +298,7 @@ TEST_F(HostileRun, ARunWithoutAStoreThatCannotExportKeepsOneBesideIt) {
 TEST_F(HostileRun, TheStoreOfAnEarlierExportThatFailedIsLeftAlone) {
   const std::string save = training_ / "tuned";
   fs::create_directories(save + ".store/mine");
-  Command command(training_.Train(3000) + Arguments{"--save", save});
+  Command command(training_.Train(kSteps) + Arguments{"--save", save});
   while (!command.has_ended() && ReadLog(training_.log()).empty()) usleep(1000);
   fs::create_directories(save + "/taken");
   const Ended ended = command.Wait();
@@ -305,7 +308,7 @@ TEST_F(HostileRun, TheStoreOfAnEarlierExportThatFailedIsLeftAlone) {
 }
 
 TEST_F(SmallExport, OnAFullDiskLeavesItsStoreElsewhere) {
-  const Ended ended = RunWithExport(training_.Train(3000));
+  const Ended ended = RunWithExport(training_.Train(kSteps));
   ASSERT_EQ(ended.exit_code, 1) << ended.err;
   const std::string words = "nothing is lost: the store ";
   ASSERT_THAT(ended.err, HasSubstr(words));
