@@ -38,7 +38,7 @@
 #include "bench/engine/environment.h"
 #include "spillway/engine.h"
 #include "src/base/status_macros.h"
-#include "tools/spillway/bench_io/fio.h"
+#include "tools/spillway/bench/io/fio.h"
 
 namespace spillway::bench {
 namespace {

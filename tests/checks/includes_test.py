@@ -57,7 +57,9 @@ class IncludesTest(unittest.TestCase):
             ("tools/hf/a.cc", "src/base/bytes.h"),
             ("tools/hf/a.cc", "tools/trainer/model.h"),
             ("src/engine/a.cc", "tests/io/fake.h"),
-            ("tools/spillway/a.cc", "bench/util.h"),
+            ("tools/spillway/train/a.cc", "bench/util.h"),
+            ("tools/spillway/train/a.cc", "tools/spillway/store/b.h"),
+            ("tools/spillway/command/a.cc", "tools/spillway/train/b.h"),
         ]:
             self.assert_rejects(file, f'#include "{header}"', header)
 
@@ -74,7 +76,8 @@ class IncludesTest(unittest.TestCase):
             ("src/engine/a.cc", "tiers/arena.h"),
             ("src/optim/a.cc", "src/engine/mover.h"),
             ("tools/trainer/a.cc", "tools/hf/npy.h"),
-            ("tools/spillway/a.cc", "src/base/bytes.h"),
+            ("tools/spillway/bench/io/a.cc", "src/base/bytes.h"),
+            ("tools/spillway/store/a.cc", "tools/spillway/command/b.h"),
             ("tests/io/a.cc", "src/engine/mover.h"),
             ("bench/io/a.cc", "tests/io/fake.h"),
         ]:

@@ -2,7 +2,7 @@
 //
 // The reader and the writer of --config's file, without a command around them.
 
-#include "tools/spillway/config_file.h"
+#include "tools/spillway/command/config_file.h"
 
 #include <algorithm>
 #include <cstdint>

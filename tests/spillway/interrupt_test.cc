@@ -2,7 +2,7 @@
 //
 // What each Ctrl-C does, in a child process that works on and on.
 
-#include "tools/spillway/interrupt.h"
+#include "tools/spillway/command/interrupt.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -26,6 +26,8 @@ GUARD = re.compile(r"^#ifndef (\w+)\n#define \1$", re.MULTILINE)
 # The public headers are included as "spillway/...", from include/.
 PUBLIC = "spillway"
 
+COMMAND = {PUBLIC, "src/base", "io", "tiers", "src/plan", "src/engine", "src/optim", "tools/hf", "tools/trainer"}
+
 # What each folder may include beside itself and the standard library. The longest match counts.
 MAY_INCLUDE = {
     "include/spillway": {PUBLIC},
@@ -37,8 +39,9 @@ MAY_INCLUDE = {
     "src/optim": {PUBLIC, "src/base", "io", "tiers", "src/plan", "src/engine"},
     "tools/hf": set(),
     "tools/trainer": {PUBLIC, "tools/hf"},
-    "tools/spillway": {PUBLIC, "src/base", "io", "tiers", "src/plan", "src/engine", "src/optim",
-                       "tools/hf", "tools/trainer"},
+    "tools/spillway/command": COMMAND,
+    **{f"tools/spillway/{folder}": COMMAND | {"tools/spillway/command"}
+       for folder in ("bench", "doctor", "report", "store", "train")},
     "bench": None,  # anything
     "tests": None,
 }
@@ -111,7 +114,7 @@ def library_reason(folder, file, included, is_quoted, root):
         return None
     for library, folders in LIBRARIES.items():
         is_it = included.startswith(library) if library.endswith("/") else included == library
-        if is_it and folder not in folders:
+        if is_it and not any(f"{folder}/".startswith(f"{each}/") for each in folders):
             return f"<{included}>: only {', '.join(sorted(folders))} may include it"
     return None
 

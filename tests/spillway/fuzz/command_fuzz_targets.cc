@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
-#include "tools/spillway/command_line.h"
-#include "tools/spillway/commands.h"
-#include "tools/spillway/config_file.h"
-#include "tools/spillway/run_report/page.h"
-#include "tools/spillway/run_report/page_data.h"
-#include "tools/spillway/run_report/run_files.h"
+#include "tools/spillway/command/command_line.h"
+#include "tools/spillway/command/commands.h"
+#include "tools/spillway/command/config_file.h"
+#include "tools/spillway/report/page.h"
+#include "tools/spillway/report/page_data.h"
+#include "tools/spillway/report/run_files.h"
 
 namespace spillway::test {
 

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `spillway bench`: what there is to measure.
+
+#include "tools/spillway/command/commands.h"
+
+namespace spillway::command {
+
+void AddBenchCommand(CLI::App* app, Run* run) {
+  CLI::App* bench = app->add_subcommand(
+      "bench", "Measure this machine: 'bench io' its disks, 'bench tiers' the way to the device.");
+  AddBenchIoCommand(bench, run);
+  AddBenchTiersCommand(bench, run);
+}
+
+}  // namespace spillway::command

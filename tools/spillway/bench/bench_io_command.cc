@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `spillway bench io`: how fast bytes move between memory and a folder's device, beside fio.
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "spillway/types.h"
+#include "spillway/version.h"
+#include "src/base/status_macros.h"
+#include "tools/spillway/bench/bench_progress.h"
+#include "tools/spillway/bench/io/bench.h"
+#include "tools/spillway/bench/io/report.h"
+#include "tools/spillway/bench/made_folders.h"
+#include "tools/spillway/command/arguments.h"
+#include "tools/spillway/command/commands.h"
+#include "tools/spillway/command/exit_code.h"
+#include "tools/spillway/command/interrupt.h"
+#include "tools/spillway/command/named_output.h"
+#include "tools/trainer/metrics/output_file.h"
+
+namespace spillway::command {
+namespace {
+
+constexpr char kDescription[] =
+    "Measure a folder's device: read, write and mixed, beside fio.\n"
+    "\n"
+    "Examples:\n"
+    "  spillway bench io /nvme0\n"
+    "  spillway bench io /nvme0,/nvme1 --json --html io.html\n"
+    "  spillway bench io /nvme0 --full --size 16GiB --memory 8GiB\n"
+    "\n"
+    "Writes files of 2 x --size, measures through the page store (checksums on) and on a bare "
+    "file,\n"
+    "and removes them again, also when interrupted. A tenth of the free space stays free.\n";
+
+struct Flags {
+  std::vector<std::string> folders;
+  bench_io::BenchOptions bench;
+  bool json = false;
+  bool no_fio = false;
+  std::string html;
+  bool force = false;
+};
+
+constexpr trainer::OutputFile::Kind kPage = {"a page of spillway bench io", "<!doctype html>",
+                                             "<title>spillway bench io</title>"};
+
+absl::Status Check(const Flags& flags) {
+  if (flags.bench.size_bytes == kUnlimited || flags.bench.memory_bytes == kUnlimited) {
+    return UsageError("--size and --memory need a size, not 'unlimited'");
+  }
+  if (flags.bench.size_bytes < (uint64_t{64} << 20)) {
+    return UsageError("--size must be at least 64 MiB");
+  }
+  if (flags.bench.memory_bytes < (uint64_t{64} << 20)) {
+    return UsageError("--memory must be at least 64 MiB");
+  }
+  for (const std::string& folder : flags.folders) {
+    if (folder.find(':') != std::string::npos) {
+      return UsageError(absl::StrCat("'", folder, "': a folder's name with a colon"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunBenchIo(Flags flags) {
+  SPILLWAY_RETURN_IF_ERROR(Check(flags));
+  std::optional<trainer::OutputFile> page;  // found out now, not after a minute
+  if (!flags.html.empty()) {
+    SPILLWAY_ASSIGN_OR_RETURN(page, OpenOutput("--html", flags.html, kPage, flags.force));
+  }
+  const std::atomic<bool>& interrupted = CatchInterrupts();
+  const auto made = std::make_shared<MadeFolders>();
+  TidyOnSecondInterrupt([made] { made->Remove(); });
+  flags.bench.made = [made](const std::string& folder) { made->Add(folder); };
+  BenchProgress progress;
+  flags.bench.folders = flags.folders;
+  flags.bench.fio = !flags.no_fio;
+  flags.bench.progress = [&](int done, int all, std::string_view what) {
+    progress.Show(done, all, std::string(what));
+  };
+  flags.bench.note = [&](std::string_view text) {
+    progress.Clear();
+    absl::FPrintF(stderr, "%s\n", std::string(text));
+  };
+  absl::StatusOr<bench_io::BenchReport> report = bench_io::RunBench(flags.bench, interrupted);
+  progress.Clear();
+  if (absl::IsResourceExhausted(report.status())) {
+    return WithExitCode(report.status(), ExitCode::kFailed);
+  }
+  if (!report.ok()) return report.status();
+  const std::string commit(BuildCommit());
+  const std::string text = flags.json ? bench_io::ToJson(*report, commit).dump(2) + "\n"
+                                      : bench_io::ToTable(*report, commit);
+  std::fputs(text.c_str(), stdout);
+  return page ? page->Replace(bench_io::ToHtml(*report, commit)) : absl::OkStatus();
+}
+
+}  // namespace
+
+void AddBenchIoCommand(CLI::App* bench, Run* run) {
+  CLI::App* io = bench->add_subcommand("io", kDescription);
+  auto flags = std::make_shared<Flags>();
+  AddList(io, "dir", &flags->folders, "Folders to measure, striped over: DIR[,DIR]")->required();
+  AddSize(io, "--size", &flags->bench.size_bytes, "Data to move, and as much again for fio's file");
+  AddSize(io, "--memory", &flags->bench.memory_bytes, "Distinct memory to cycle through");
+  AddNumber(io, "--seconds", &flags->bench.seconds, {1, 86400},
+            "No further round after that (not with --full)");
+  io->add_flag("--full", flags->bench.full, "Every operation, pattern, block, depth and engine");
+  io->add_flag("--verify", flags->bench.verify,
+               "Mark what is written and check what is read; without fio");
+  io->add_flag("--no-fio", flags->no_fio, "Leave fio out");
+  io->add_flag("--json", flags->json, "JSON on stdout");
+  AddText(io, "--html", &flags->html, "Also write a page with a picture to this file");
+  io->add_flag("--force", flags->force, "Replace what --html names even if it is no such page");
+  io->callback([flags, run] { *run = [flags] { return RunBenchIo(*flags); }; });
+}
+
+}  // namespace spillway::command

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/spillway/bench/io/bench.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "io/make_io_engine.h"
+#include "io/nameless_file.h"
+#include "io/store/calibration.h"
+#include "src/base/bytes.h"
+#include "src/base/errno_status.h"
+#include "src/base/status_macros.h"
+#include "tools/spillway/bench/io/fio.h"
+#include "tools/spillway/bench/io/own_folder.h"
+#include "tools/spillway/bench/io/targets.h"
+
+namespace spillway::bench_io {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kPageBytes = kMiB;
+constexpr uint64_t kSlackBytes = uint64_t{256} << 20;  // free runs, for writing out of place
+constexpr uint64_t kPlainBytes = uint64_t{256} << 20;  // of plain pages
+constexpr double kGiB = 1 << 30;
+
+class Bench {
+ public:
+  Bench(const BenchOptions& options, const std::atomic<bool>& interrupted)
+      : options_(options), interrupted_(interrupted) {}
+  ~Bench() {
+    store_.reset();  // scratch: removes its files
+    if (ring_) ring_->RemoveBuffers();
+    if (threads_) threads_->RemoveBuffers();
+  }
+
+  absl::StatusOr<BenchReport> Run() {
+    const Clock::time_point start = Clock::now();
+    SPILLWAY_RETURN_IF_ERROR(CheckRoom());
+    SPILLWAY_RETURN_IF_ERROR(MakeMemory());
+    report_.machine =
+        Look(options_.folders,
+             memory_->span().first(std::min<size_t>(memory_->span().size(), size_t{256} << 20)));
+    SPILLWAY_RETURN_IF_ERROR(MakeFiles());
+    const RowOptions row_options = {size_bytes_, memory_bytes_, options_.full};
+    for (const RowSpec& spec : MakeRows(row_options)) {
+      if (spec.through == Through::kUringFile && ring_->name() != "uring") continue;
+      report_.rows.push_back({.spec = spec});
+    }
+    const size_t num_filled = report_.rows.size();
+    SPILLWAY_RETURN_IF_ERROR(Fill());
+    std::rotate(report_.rows.begin(), report_.rows.begin() + static_cast<ptrdiff_t>(num_filled),
+                report_.rows.end());
+    for (int round = 0;; ++round) {
+      const std::chrono::duration<double> spent = Clock::now() - start;
+      if (round > 0 && !options_.full && spent.count() > options_.seconds * (round < 3 ? 2 : 1))
+        break;
+      bool any = false;
+      for (Row& row : report_.rows) {
+        if (row.spec.first_touch || round >= row.spec.rounds) continue;
+        any = true;
+        SPILLWAY_RETURN_IF_ERROR(RunRow(row, round));
+      }
+      if (!any) break;
+    }
+    for (Row& row : report_.rows) {
+      std::sort(row.latency_seconds.begin(), row.latency_seconds.end());
+    }
+    return std::move(report_);
+  }
+
+ private:
+  void Note(const std::string& text) const {
+    if (options_.note) options_.note(text);
+  }
+
+  // Data, slack and the bare file, on each folder a share; of what is free there a tenth must stay.
+  absl::Status CheckRoom() {
+    const uint64_t num_folders = options_.folders.size();
+    size_bytes_ = base::RoundUp(options_.size_bytes, uint64_t{8} * kMiB * num_folders);
+    const uint64_t needed = (2 * size_bytes_ + kSlackBytes + (uint64_t{512} << 20)) / num_folders;
+    std::map<dev_t, uint64_t> needed_on;
+    for (const std::string& folder : options_.folders) {
+      struct stat info;
+      struct statvfs room;
+      if (::stat(folder.c_str(), &info) != 0 || ::statvfs(folder.c_str(), &room) != 0) {
+        return base::ErrnoToStatus(errno, absl::StrCat("looking at ", folder));
+      }
+      const uint64_t wanted = needed_on[info.st_dev] += needed;
+      const uint64_t free_bytes = uint64_t{room.f_bavail} * room.f_frsize;
+      if (wanted > free_bytes / 10 * 9) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat(folder, " has ", base::FormatBytes(free_bytes),
+                         " free, of which a tenth stays so; ", "the benchmark needs ",
+                         base::FormatBytes(wanted), " there for a while: give a smaller --size"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status MakeMemory() {
+    const uint64_t available = AvailableMemoryBytes() + FreeHugePageBytes();
+    memory_bytes_ = base::RoundDown(options_.memory_bytes, uint64_t{4} * kMiB);
+    report_.fio_version = options_.fio && !options_.verify ? FioVersion() : "";
+    const int users = report_.fio_version.empty() ? 1 : 2;
+    if (available > 0 && memory_bytes_ * static_cast<uint64_t>(users) > available / 10 * 8) {
+      memory_bytes_ =
+          base::RoundDown(available / 10 * 8 / static_cast<uint64_t>(users), uint64_t{64} * kMiB);
+      Note(absl::StrCat("memory to cycle through is cut to ", base::FormatBytes(memory_bytes_),
+                        ": more is not free"));
+    }
+    if (memory_bytes_ < uint64_t{64} * kMiB) {
+      return absl::ResourceExhaustedError("at least 64 MiB of memory are needed: see --memory");
+    }
+    SPILLWAY_ASSIGN_OR_RETURN(memory_, Memory::Make(memory_bytes_, /*huge=*/true));
+    SPILLWAY_ASSIGN_OR_RETURN(plain_,
+                              Memory::Make(std::min(kPlainBytes, memory_bytes_), /*huge=*/false));
+    return absl::OkStatus();
+  }
+
+  absl::Status MakeFiles() {
+    const auto note = [this](std::string_view text) { Note(std::string(text)); };
+    const io::IoEngineOptions deep = {.queue_depth = io::kMaxQueueDepth};
+    SPILLWAY_ASSIGN_OR_RETURN(
+        ring_, io::MakeIoEngine(io::IoEngineKind::kAuto, deep, options_.folders[0], note));
+    SPILLWAY_ASSIGN_OR_RETURN(
+        threads_, io::MakeIoEngine(io::IoEngineKind::kPosix, deep, options_.folders[0]));
+    std::vector<std::string> store_folders;
+    for (size_t i = 0; i < options_.folders.size(); ++i) {
+      SPILLWAY_ASSIGN_OR_RETURN(OwnFolder folder, OwnFolder::Make(options_.folders[i]));
+      if (options_.made) options_.made(folder.path());
+      SPILLWAY_ASSIGN_OR_RETURN(io::DirectFile file, io::OpenNamelessFile(folder.path()));
+      // Laid out as the store's segments are; fio would make a file of its own that is too short.
+      const auto share_bytes = static_cast<off_t>(size_bytes_ / options_.folders.size());
+      if (::fallocate(file.fd(), 0, 0, share_bytes) != 0 &&
+          ::ftruncate(file.fd(), share_bytes) != 0) {
+        return base::ErrnoToStatus(errno, absl::StrCat("making a file in ", folder.path()));
+      }
+      const auto device = static_cast<uint16_t>(i);
+      Report(i);
+      SPILLWAY_ASSIGN_OR_RETURN(const io::DeviceProfile profile,
+                                io::Calibrate(folder.path(), *ring_, device,
+                                              {.limit = absl::Seconds(3), .stop = &interrupted_}));
+      report_.profiles.push_back(profile);
+      // The rows say how deep.
+      ring_->SetDepths(device, io::DefaultDepths(io::kMaxQueueDepth));
+      is_direct_ &= file.is_direct();
+      SPILLWAY_ASSIGN_OR_RETURN(const io::FileId on_ring,
+                                ring_->AddFile(file.fd(), folder.path(), device));
+      SPILLWAY_ASSIGN_OR_RETURN(const io::FileId on_threads,
+                                threads_->AddFile(file.fd(), folder.path(), device));
+      ring_files_.push_back(on_ring);
+      thread_files_.push_back(on_threads);
+      file_paths_.push_back(absl::StrCat("/proc/", ::getpid(), "/fd/", file.fd()));
+      files_.push_back(std::move(file));
+      store_folders.push_back(absl::StrCat(folder.path(), "/store"));
+      own_folders_.push_back(std::move(folder));
+    }
+    SPILLWAY_ASSIGN_OR_RETURN(
+        store_,
+        io::Store::Open(
+            {.folders = store_folders, .scratch = true, .page_bytes = kPageBytes, .announce = note},
+            ring_.get()));
+    for (size_t i = 0; i < options_.folders.size(); ++i) {
+      // A store that keeps no profiles works with the default.
+      (void)store_->SetProfile(static_cast<uint16_t>(i), report_.profiles[i]);
+    }
+    SPILLWAY_ASSIGN_OR_RETURN(data_,
+                              store_->AddTensor({"data", "{}", size_bytes_ / kPageBytes}, false));
+    memory_->AddTo(*ring_);
+    plain_->AddTo(*ring_);
+    return absl::OkStatus();
+  }
+
+  void Report(size_t folder) const {
+    if (options_.progress) {
+      options_.progress(0, 0, absl::StrCat("calibrating ", options_.folders[folder]));
+    }
+  }
+
+  // First touch: the store by us, the bare file by fio, or by us where there is none.
+  absl::Status Fill() {
+    Row row;
+    row.spec = {.op = Op::kWrite,
+                .block_bytes = 4 * kMiB,
+                .depth = 16,
+                .through = Through::kStore,
+                .first_touch = true,
+                .memory_bytes = memory_bytes_,
+                .rounds = 1};
+    if (options_.progress) options_.progress(0, NumSteps(), Describe(row.spec));
+    SPILLWAY_RETURN_IF_ERROR(RunOurs(row, 0));
+    const std::optional<FioJob> job = MakeJob(row);
+    if (job) SPILLWAY_RETURN_IF_ERROR(RunFioRow(row, *job));
+    if (row.fio.empty()) {
+      Row other = row;
+      other.spec.through = Through::kPosixFile;
+      SPILLWAY_RETURN_IF_ERROR(RunOurs(other, 0));
+    }
+    report_.rows.push_back(std::move(row));
+    return MakeSlack();
+  }
+
+  // Free runs that were written before, so that a write out of place finds one.
+  absl::Status MakeSlack() {
+    constexpr uint64_t kSlackPages = kSlackBytes / kPageBytes;
+    SPILLWAY_ASSIGN_OR_RETURN(const io::TensorIndex slack,
+                              store_->AddTensor({"slack", "{}", kSlackPages}, true));
+    StoreTarget target(store_.get(), ring_.get(), slack, kPageBytes);
+    const Pass pass = {
+        .op = Op::kWrite, .block_bytes = kPageBytes, .depth = 16, .num_blocks = kSlackPages};
+    SPILLWAY_RETURN_IF_ERROR(RunPass(pass, target, memory_->span(), interrupted_).status());
+    for (uint64_t page = 0; page < kSlackPages; ++page) store_->Forget(slack, page);
+    return absl::OkStatus();
+  }
+
+  absl::Status RunRow(Row& row, int round) {
+    if (options_.progress) options_.progress(num_done_++, NumSteps(), Describe(row.spec));
+    std::optional<FioJob> job = MakeJob(row);
+    const bool fio_first = round % 2 == 0 && job && job->move_bytes == 0;
+    if (job && fio_first) SPILLWAY_RETURN_IF_ERROR(RunFioRow(row, *job));
+    SPILLWAY_RETURN_IF_ERROR(RunOurs(row, round));
+    if (!job || fio_first) return absl::OkStatus();
+    job = MakeJob(row);  // as much as was moved just now
+    return RunFioRow(row, *job);
+  }
+
+  int NumSteps() const { return static_cast<int>(report_.rows.size()); }
+
+  // Without checksums first, because what that writes does not verify.
+  absl::Status RunOurs(Row& row, int round) {
+    if (row.spec.also_without_checksums) {
+      StoreTarget target(store_.get(), ring_.get(), data_, row.spec.block_bytes,
+                         io::Checksums::kNone);
+      SPILLWAY_ASSIGN_OR_RETURN(const PassResult result, RunOnce(row, round, target));
+      row.without_checksums.push_back(ToSample(result));
+    }
+    const std::unique_ptr<Target> target = MakeTarget(row.spec);
+    SPILLWAY_ASSIGN_OR_RETURN(const PassResult result, RunOnce(row, round, *target));
+    row.ours.push_back(ToSample(result));
+    row.latency_seconds.insert(row.latency_seconds.end(), result.latency_seconds.begin(),
+                               result.latency_seconds.end());
+    row.moved_bytes = result.bytes;
+    return absl::OkStatus();
+  }
+
+  static Sample ToSample(const PassResult& result) {
+    const double gib = static_cast<double>(result.bytes) / kGiB;
+    return {static_cast<double>(result.bytes) / result.seconds, result.cpu_seconds / gib,
+            result.checksum_seconds / gib};
+  }
+
+  absl::StatusOr<PassResult> RunOnce(Row& row, int round, Target& target) {
+    const RowSpec& spec = row.spec;
+    const Memory& memory = spec.huge_pages ? *memory_ : *plain_;
+    row.pages = memory.kind();
+    row.cached = !is_direct_;
+    const Pass pass = {.op = spec.op,
+                       .pattern = spec.pattern,
+                       .block_bytes = spec.block_bytes,
+                       .depth = spec.depth,
+                       .num_blocks = size_bytes_ / spec.block_bytes,
+                       .most_seconds = spec.most_seconds,
+                       .seed = static_cast<uint64_t>(round) + 1,
+                       .stamp = options_.verify};
+    const auto span = memory.span();
+    return RunPass(pass, target, span.first(std::min<uint64_t>(span.size(), spec.memory_bytes)),
+                   interrupted_);
+  }
+
+  std::unique_ptr<Target> MakeTarget(const RowSpec& spec) {
+    switch (spec.through) {
+      case Through::kStore:
+        return std::make_unique<StoreTarget>(store_.get(), ring_.get(), data_, spec.block_bytes);
+      case Through::kUringFile:
+        return std::make_unique<FileTarget>(ring_.get(), ring_files_, spec.block_bytes);
+      case Through::kPosixFile: break;
+    }
+    return std::make_unique<FileTarget>(threads_.get(), thread_files_, spec.block_bytes);
+  }
+
+  // None: no fio, or not asked.
+  std::optional<FioJob> MakeJob(Row& row) const {
+    if (report_.fio_version.empty()) return std::nullopt;
+    const RowSpec& spec = row.spec;
+    const bool whole = spec.most_seconds > 1e6;
+    row.fio_depth = whole ? static_cast<int>(spec.memory_bytes / spec.block_bytes) : spec.depth;
+    const uint64_t bytes = static_cast<uint64_t>(row.fio_depth) * spec.block_bytes;
+    row.fio_huge_pages = spec.huge_pages && FreeHugePageBytes() >= bytes + 16 * kMiB;
+    return FioJob{.op = spec.op,
+                  .pattern = spec.pattern,
+                  .block_bytes = spec.block_bytes,
+                  .depth = row.fio_depth,
+                  .huge_pages = row.fio_huge_pages,
+                  .first_touch = spec.first_touch,
+                  .size_bytes = size_bytes_,
+                  .move_bytes = whole ? 0 : std::max<uint64_t>(row.moved_bytes, bytes),
+                  .paths = file_paths_};
+  }
+
+  absl::Status RunFioRow(Row& row, const FioJob& job) {
+    const absl::StatusOr<FioResult> result = RunFio(job, interrupted_);
+    if (absl::IsNotFound(result.status())) {
+      Note(absl::StrCat("fio could not do ", Describe(row.spec)));
+      report_.fio_version.clear();  // nor the rest
+      return absl::OkStatus();
+    }
+    SPILLWAY_RETURN_IF_ERROR(result.status());
+    row.fio.push_back(
+        {result->bytes / result->seconds, result->cpu_seconds / (result->bytes / kGiB)});
+    return absl::OkStatus();
+  }
+
+  const BenchOptions& options_;
+  const std::atomic<bool>& interrupted_;
+  BenchReport report_;
+  uint64_t size_bytes_ = 0;
+  uint64_t memory_bytes_ = 0;
+  int num_done_ = 0;
+  bool is_direct_ = true;
+  std::optional<Memory> memory_, plain_;
+  std::vector<OwnFolder> own_folders_;
+  std::vector<io::DirectFile> files_;
+  std::vector<std::string> file_paths_;  // for fio
+  std::unique_ptr<io::IoEngine> ring_, threads_;
+  std::vector<io::FileId> ring_files_, thread_files_;
+  std::unique_ptr<io::Store> store_;
+  io::TensorIndex data_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<BenchReport> RunBench(const BenchOptions& options,
+                                     const std::atomic<bool>& interrupted) {
+  Bench bench(options, interrupted);
+  return bench.Run();
+}
+
+}  // namespace spillway::bench_io

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A benchmark's report as text for a terminal, as JSON for programs, and as a page with a picture.
+
+#ifndef SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_REPORT_H_
+#define SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_REPORT_H_
+
+#include <string>
+#include <string_view>
+
+#include "nlohmann/json.hpp"
+#include "tools/spillway/bench/io/bench.h"
+
+namespace spillway::bench_io {
+
+// {"v":1,"rows":[...],"machine":{...}}; README.md in bench/ names the members. `commit` is the
+// build's.
+nlohmann::ordered_json ToJson(const BenchReport& report, std::string_view commit);
+
+// Rows as lines, with the machine above and doubts below.
+std::string ToTable(const BenchReport& report, std::string_view commit);
+
+// One file that needs no other: the rates as bars beside fio's, and every figure as a table.
+std::string ToHtml(const BenchReport& report, std::string_view commit);
+
+}  // namespace spillway::bench_io
+
+#endif  // SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_REPORT_H_

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/spillway/bench/io/rows.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "src/base/bytes.h"
+
+namespace spillway::bench_io {
+namespace {
+
+constexpr int kMostRounds = 9;
+constexpr double kGiB = 1 << 30;
+
+absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+
+RowSpec Spec(Op op, uint32_t block_bytes, int depth, Through through) {
+  return {.op = op, .block_bytes = block_bytes, .depth = depth, .through = through};
+}
+
+// What is held against fio: through the store, all of the memory, in every round.
+void AddMain(const RowOptions& options, std::vector<RowSpec>* rows) {
+  for (const Op op : {Op::kRead, Op::kWrite, Op::kMixed}) {
+    for (const uint32_t block : {kMiB, 4 * kMiB}) {
+      // Deep, as fio is: completions come in bursts, and the device should have more to do while
+      // one burst is hashed.
+      RowSpec spec = Spec(op, block, 64, Through::kStore);
+      spec.memory_bytes = options.memory_bytes;
+      spec.rounds = kMostRounds;
+      spec.also_without_checksums = true;
+      rows->push_back(spec);
+    }
+  }
+}
+
+// One short look at each thing that the main rows leave out.
+void AddBrief(const RowOptions& options, std::vector<RowSpec>* rows) {
+  const auto add = [&](RowSpec spec) {
+    spec.memory_bytes = std::min<uint64_t>(options.memory_bytes, 256 * kMiB);
+    spec.most_seconds = 0.4;
+    rows->push_back(spec);
+  };
+  for (const Op op : {Op::kRead, Op::kWrite}) {
+    for (const int depth : {1, 4, 16}) add(Spec(op, kMiB, depth, Through::kUringFile));
+    add(Spec(op, kMiB, 8, Through::kPosixFile));
+    RowSpec random = Spec(op, 4 * kKiB, 64, Through::kUringFile);
+    random.pattern = Pattern::kRandom;
+    add(random);
+    RowSpec plain = Spec(op, 4 * kMiB, 16, Through::kUringFile);
+    plain.huge_pages = false;
+    add(plain);
+  }
+  RowSpec random = Spec(Op::kRead, kMiB, 64, Through::kStore);
+  random.pattern = Pattern::kRandom;
+  add(random);
+}
+
+void AddAll(const RowOptions& options, std::vector<RowSpec>* rows) {
+  for (const Through through : {Through::kStore, Through::kUringFile, Through::kPosixFile}) {
+    for (const Op op : {Op::kRead, Op::kWrite, Op::kMixed}) {
+      for (const Pattern pattern : {Pattern::kSequential, Pattern::kRandom}) {
+        for (const uint32_t block : {4 * kKiB, 64 * kKiB, 256 * kKiB, kMiB, 4 * kMiB}) {
+          if (through == Through::kStore && block < kMiB) continue;  // a page is 1 MiB
+          for (const int depth : {1, 4, 16, 64}) {
+            for (const bool huge : {true, false}) {
+              if (!huge && (pattern == Pattern::kRandom || depth != 16)) continue;
+              RowSpec spec = Spec(op, block, depth, through);
+              spec.pattern = pattern;
+              spec.huge_pages = huge;
+              spec.memory_bytes = std::min<uint64_t>(options.memory_bytes, 256 * kMiB);
+              spec.most_seconds = 1;
+              spec.rounds = 3;
+              rows->push_back(spec);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+std::vector<double> Values(const std::vector<Sample>& samples, double Sample::* member) {
+  std::vector<double> values;
+  for (const Sample& sample : samples) values.push_back(sample.*member);
+  return values;
+}
+
+}  // namespace
+
+std::string_view NameOf(Through through) {
+  constexpr std::string_view kNames[] = {"store", "uring file", "posix file"};
+  return kNames[static_cast<size_t>(through)];
+}
+
+bool HasChecksums(const RowSpec& spec) { return spec.through == Through::kStore; }
+
+std::string Describe(const RowSpec& spec) {
+  return absl::StrCat(View(NameOf(spec.op)), " ", base::FormatBytes(spec.block_bytes), " ",
+                      View(NameOf(spec.pattern)), ", depth ", spec.depth, ", ",
+                      View(NameOf(spec.through)), spec.first_touch ? ", first touch" : "",
+                      spec.huge_pages ? "" : ", plain pages");
+}
+
+std::vector<RowSpec> MakeRows(const RowOptions& options) {
+  std::vector<RowSpec> rows;
+  AddMain(options, &rows);
+  if (options.full) {
+    AddAll(options, &rows);
+  } else {
+    AddBrief(options, &rows);
+  }
+  return rows;
+}
+
+Summary Summarize(std::vector<double> values) {
+  if (values.empty()) return {};
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  const double median =
+      values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+  return {values.front(), median, values.back()};
+}
+
+Summary Rate(const std::vector<Sample>& samples) {
+  return Summarize(Values(samples, &Sample::bytes_per_second));
+}
+
+double CpuSecondsPerGib(const std::vector<Sample>& samples) {
+  return Summarize(Values(samples, &Sample::cpu_seconds_per_gib)).median;
+}
+
+double ChecksumSecondsPerGib(const std::vector<Sample>& samples) {
+  return Summarize(Values(samples, &Sample::checksum_seconds_per_gib)).median;
+}
+
+Summary ShareOfFio(const Row& row) {
+  std::vector<double> shares;
+  for (size_t round = 0; round < std::min(row.ours.size(), row.fio.size()); ++round) {
+    shares.push_back(row.ours[round].bytes_per_second / row.fio[round].bytes_per_second);
+  }
+  return Summarize(shares);
+}
+
+double Quantile(const std::vector<double>& sorted, double q) {
+  if (sorted.empty()) return 0;
+  const auto last = static_cast<double>(sorted.size() - 1);
+  return sorted[static_cast<size_t>(q * last + 0.5)];
+}
+
+std::vector<std::string> Doubts(const Row& row, double copy_bytes_per_second, int num_cpus) {
+  std::vector<std::string> doubts;
+  if (row.cached) doubts.push_back("page cache: the device was not measured");
+  const Summary rate = Rate(row.ours);
+  // A device moves bytes to memory without a thread's help, but not faster than memory takes them.
+  if (copy_bytes_per_second > 0 && rate.high > 8 * copy_bytes_per_second) {
+    doubts.push_back("faster than memory");
+  }
+  if (CpuSecondsPerGib(row.ours) * rate.median / kGiB > num_cpus * 1.05) {
+    doubts.push_back("more CPU than there is");
+  }
+  return doubts;
+}
+
+}  // namespace spillway::bench_io

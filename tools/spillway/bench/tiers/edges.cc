@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/spillway/bench/tiers/edges.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "src/base/status_macros.h"
+
+namespace spillway::bench_tiers {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kRowBytes = 4 * kKiB;
+constexpr int kCopyPasses = 4;  // over what fits into pinned memory
+constexpr uint64_t kReaders = 4;
+
+uint64_t NvmeRead(const EngineStats& stats) { return stats.nvme.read_bytes; }
+uint64_t NvmeWritten(const EngineStats& stats) { return stats.nvme.written_bytes; }
+uint64_t CopiedIn(const EngineStats& stats) { return stats.pinned.read_bytes; }
+uint64_t CopiedOut(const EngineStats& stats) { return stats.pinned.written_bytes; }
+
+}  // namespace
+
+std::string_view NameOf(Edge edge) {
+  constexpr std::string_view kNames[] = {"nvme-pinned", "pinned-nvme", "pinned-device",
+                                         "device-pinned", "nvme-device"};
+  return kNames[static_cast<size_t>(edge)];
+}
+
+absl::StatusOr<std::unique_ptr<Edges>> Edges::Create(const EdgesOptions& options,
+                                                     const std::atomic<bool>& interrupted) {
+  EngineOptions engine_options;
+  engine_options.store = {options.store};
+  engine_options.mode = OpenMode::kScratch;
+  engine_options.device = options.device;
+  engine_options.device_bytes = options.memory_bytes / 8;
+  engine_options.pinned_bytes = options.memory_bytes;
+  engine_options.page_bytes = std::min(options.block_bytes, kMiB);
+  engine_options.calibration = Calibration::kNow;
+  engine_options.policy = Policy::kOnDemand;  // its uses are declared, and repeat by no step
+  engine_options.announce = options.announce;
+  engine_options.stop = &interrupted;
+  SPILLWAY_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Open(engine_options));
+  auto edges = std::unique_ptr<Edges>(new Edges(std::move(engine), interrupted));
+  const auto fill = [&](uint64_t offset_bytes, std::span<std::byte> out) {
+    const uint64_t start = offset_bytes % (options.content.size() - out.size());
+    std::memcpy(out.data(), options.content.data() + start, out.size());
+    return edges->CheckGoing();
+  };
+  const auto add = [&](const char* name, uint64_t size_bytes) {
+    return edges->engine_->Register(
+        {.name = name,
+         .dtype = DType::kU8,
+         .shape = {static_cast<int64_t>(size_bytes / kRowBytes), static_cast<int64_t>(kRowBytes)},
+         .tile_rows = static_cast<int64_t>(options.block_bytes / kRowBytes)},
+        fill);
+  };
+  SPILLWAY_ASSIGN_OR_RETURN(edges->far_, add("far", options.size_bytes));
+  SPILLWAY_ASSIGN_OR_RETURN(edges->near_, add("near", options.memory_bytes / 4));
+  SPILLWAY_RETURN_IF_ERROR(edges->Evict(edges->near_));
+  SPILLWAY_RETURN_IF_ERROR(edges->Write());
+  return edges;
+}
+
+absl::Status Edges::CheckGoing() const {
+  return interrupted_ ? absl::CancelledError("interrupted") : absl::OkStatus();
+}
+
+absl::StatusOr<Edges::Rate> Edges::Measure(Edge edge, bool beside_nvme) {
+  SPILLWAY_RETURN_IF_ERROR(Evict(far_));
+  switch (edge) {
+    case Edge::kNvmePinned: {
+      SPILLWAY_ASSIGN_OR_RETURN(const double rate, Timed(NvmeRead, [this] {
+                                  return Lease(far_, Tier::kPinned, Access::kRead);
+                                }));
+      return Rate{rate, 0};
+    }
+    case Edge::kPinnedNvme: {
+      SPILLWAY_ASSIGN_OR_RETURN(const double rate, Timed(NvmeWritten, [this] { return Write(); }));
+      return Rate{rate, 0};
+    }
+    case Edge::kNvmeDevice: {
+      SPILLWAY_ASSIGN_OR_RETURN(const double rate, Timed(CopiedIn, [this] {
+                                  return Lease(far_, Tier::kDevice, Access::kRead);
+                                }));
+      return Rate{rate, 0};
+    }
+    case Edge::kPinnedDevice:
+    case Edge::kDevicePinned: break;
+  }
+  if (!beside_nvme) {
+    SPILLWAY_ASSIGN_OR_RETURN(const double rate, MeasureCopies(edge));
+    return Rate{rate, 0};
+  }
+  std::atomic<bool> stop = false;
+  std::array<absl::Status, kReaders> ends;
+  std::vector<std::thread> readers;
+  const uint64_t before = NvmeRead(engine_->Stats());
+  const Clock::time_point start = Clock::now();
+  for (uint64_t i = 0; i < kReaders; ++i) {
+    readers.emplace_back([&, i] { ends[i] = ReadUntil(stop, i, kReaders); });
+  }
+  const absl::StatusOr<double> rate = MeasureCopies(edge);
+  stop = true;
+  for (std::thread& reader : readers) reader.join();
+  const std::chrono::duration<double> seconds = Clock::now() - start;
+  SPILLWAY_RETURN_IF_ERROR(rate.status());
+  for (const absl::Status& end : ends) SPILLWAY_RETURN_IF_ERROR(end);
+  const auto read = static_cast<double>(NvmeRead(engine_->Stats()) - before);
+  return Rate{*rate, read / seconds.count()};
+}
+
+// Bytes that a pass moved, as the engine counts them, by its time.
+absl::StatusOr<double> Edges::Timed(uint64_t (*moved)(const EngineStats&),
+                                    const std::function<absl::Status()>& pass) const {
+  const uint64_t before = moved(engine_->Stats());
+  const Clock::time_point start = Clock::now();
+  SPILLWAY_RETURN_IF_ERROR(pass());
+  const std::chrono::duration<double> seconds = Clock::now() - start;
+  const uint64_t bytes = moved(engine_->Stats()) - before;
+  if (bytes == 0) return absl::InternalError("a pass over an edge moved nothing");
+  return static_cast<double>(bytes) / seconds.count();
+}
+
+// In: leases keep the tensor in pinned memory, and the device must forget what it has to take the
+// next. Out: each tile is written on the device, whose room then asks for it to be copied out; with
+// pinned memory less than half full nothing of it goes on to NVMe.
+absl::StatusOr<double> Edges::MeasureCopies(Edge edge) {
+  std::vector<spillway::Lease> held;
+  if (edge == Edge::kPinnedDevice) {
+    SPILLWAY_RETURN_IF_ERROR(Evict(near_));
+    for (uint64_t tile = 0; tile < NumTiles(near_); ++tile) {
+      SPILLWAY_RETURN_IF_ERROR(CheckGoing());
+      SPILLWAY_ASSIGN_OR_RETURN(spillway::Lease lease,
+                                engine_->AcquireHost({near_, tile}, Access::kRead));
+      held.push_back(std::move(lease));
+    }
+  }
+  const bool in = edge == Edge::kPinnedDevice;
+  return Timed(in ? CopiedIn : CopiedOut, [&]() -> absl::Status {
+    for (int pass = 0; pass < kCopyPasses; ++pass) {
+      SPILLWAY_RETURN_IF_ERROR(Lease(near_, Tier::kDevice, in ? Access::kRead : Access::kDiscard));
+    }
+    return absl::OkStatus();
+  });
+}
+
+// Every tile in order, declared before.
+absl::Status Edges::Lease(TensorId tensor, Tier tier, Access access) {
+  std::vector<Use> uses;
+  for (uint64_t tile = 0; tile < NumTiles(tensor); ++tile) {
+    uses.push_back({.tile = {tensor, tile}, .tier = tier, .access = access});
+  }
+  SPILLWAY_RETURN_IF_ERROR(engine_->Prefetch(uses));
+  for (const Use& use : uses) {
+    SPILLWAY_RETURN_IF_ERROR(CheckGoing());
+    SPILLWAY_RETURN_IF_ERROR((tier == Tier::kDevice ? engine_->Acquire(use.tile, access)
+                                                    : engine_->AcquireHost(use.tile, access))
+                                 .status());
+  }
+  return absl::OkStatus();
+}
+
+// Writes all of the far tensor; returns when NVMe has it.
+absl::Status Edges::Write() {
+  const uint64_t before = NvmeWritten(engine_->Stats());
+  SPILLWAY_RETURN_IF_ERROR(Lease(far_, Tier::kPinned, Access::kDiscard));
+  SPILLWAY_RETURN_IF_ERROR(Evict(far_));
+  while (NvmeWritten(engine_->Stats()) - before < engine_->Spec(far_).size_bytes()) {
+    SPILLWAY_RETURN_IF_ERROR(CheckGoing());
+    SPILLWAY_RETURN_IF_ERROR(engine_->EndStep());
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Edges::Evict(TensorId tensor) {
+  engine_->ClearPrefetch();
+  for (uint64_t tile = 0; tile < NumTiles(tensor); ++tile) {
+    SPILLWAY_RETURN_IF_ERROR(engine_->Evict({tensor, tile}));
+  }
+  return absl::OkStatus();
+}
+
+// Reads from NVMe again and again: a few tiles only, since what is written on the device would go
+// on to NVMe if pinned memory became half full.
+absl::Status Edges::ReadUntil(const std::atomic<bool>& stop, uint64_t first_tile, uint64_t step) {
+  const uint64_t num_tiles = NumTiles(near_) / 2;
+  for (uint64_t tile = first_tile % num_tiles; !stop; tile = (tile + step) % num_tiles) {
+    SPILLWAY_RETURN_IF_ERROR(engine_->Evict({far_, tile}));
+    SPILLWAY_RETURN_IF_ERROR(engine_->AcquireHost({far_, tile}, Access::kRead).status());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace spillway::bench_tiers

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/spillway/command/command_line.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_format.h"
+#include "spillway/version.h"
+#include "src/base/status_macros.h"
+#include "tools/spillway/command/arguments.h"
+#include "tools/spillway/command/exit_code.h"
+#include "tools/spillway/command/flag_sources.h"
+
+namespace spillway::command {
+namespace {
+
+constexpr char kDescription[] =
+    "Train models larger than the memory they train in.\n"
+    "\n"
+    "Examples:\n"
+    "  spillway train --model smollm2 --data kjv --store run --steps 400 \\\n"
+    "      --device-bytes 48MiB --pinned-bytes 96MiB\n"
+    "  spillway eval --model smollm2 --data kjv --seq 256 --batches 8\n"
+    "  spillway generate --model tuned --tokens 504,1089,253\n"
+    "  spillway report log.jsonl trace.json --out report.html\n"
+    "  spillway bench io /nvme0\n"
+    "  spillway inspect run\n"
+    "  spillway snapshot create run before-sft\n"
+    "  spillway doctor /mnt/nvme0\n"
+    "\n"
+    "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 this machine cannot, 4 data is corrupt, 130\n"
+    "interrupted.\n";
+
+// Lists a subcommand by the first line of its description; its own help shows the whole.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter() { column_width(34); }
+  std::string make_subcommand(const CLI::App* sub) const override {
+    const std::string description = sub->get_description();
+    return absl::StrFormat("  %-12s%s\n", sub->get_name(),
+                           description.substr(0, description.find('\n')));
+  }
+};
+
+// CLI11's words for a count of values that is off, in ours.
+std::string Explain(const CLI::ParseError& error) {
+  const std::string text = error.what();
+  const std::string option = text.substr(0, text.find(':'));
+  if (error.get_name() != "ArgumentMismatch") return text;
+  if (text.find("At Most") != std::string::npos) return option + " is given more than once";
+  if (text.find("missing") != std::string::npos) return option + " needs a value";
+  return text;
+}
+
+// For the app and all below it.
+void AllowExtras(CLI::App* app) {
+  app->allow_extras();
+  for (CLI::App* sub : app->get_subcommands([](CLI::App*) { return true; })) AllowExtras(sub);
+}
+
+// "train, eval or generate".
+std::string NamesOfSubcommands(const CLI::App& app) {
+  std::string names;
+  const std::vector<const CLI::App*> subs =
+      app.get_subcommands([](const CLI::App*) { return true; });
+  for (size_t i = 0; i < subs.size(); ++i) {
+    names += (i == 0 ? "" : i + 1 == subs.size() ? " or " : ", ") + subs[i]->get_name();
+  }
+  return names;
+}
+
+}  // namespace
+
+absl::Status ParseCommandLine(const std::vector<std::string>& given, Run* run) {
+  CLI::App app(kDescription, "spillway");
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.set_version_flag("--version", absl::StrFormat("spillway %s (%s)", std::string(Version()),
+                                                    std::string(BuildCommit())));
+  AddTrainCommand(&app, run);
+  AddReportCommand(&app, run);
+  AddEvalCommand(&app, run);
+  AddGenerateCommand(&app, run);
+  AddInspectCommand(&app, run);
+  AddFsckCommand(&app, run);
+  AddSnapshotCommand(&app, run);
+  AddTrimCommand(&app, run);
+  AddRemoveCommand(&app, run);
+  AddBenchCommand(&app, run);
+  AddDoctorCommand(&app, run);
+  AddCompletionCommand(&app, run);
+  AddManCommand(&app, run);
+  FlagSources sources;
+  for (const char* name : {"train", "eval", "generate"}) sources.Offer(app.get_subcommand(name));
+  // Left-over arguments are reported below, with what was probably meant.
+  AllowExtras(&app);
+  SPILLWAY_ASSIGN_OR_RETURN(std::vector<std::string> words, sources.Complete(app, given));
+  for (const std::string& warning : sources.warnings()) {
+    absl::FPrintF(stderr, "warning: %s\n", warning);
+  }
+  std::reverse(words.begin(), words.end());  // as CLI11 wants them
+  try {
+    app.parse(words);
+  } catch (const CLI::Success& help_or_version) {
+    app.exit(help_or_version);
+    *run = {};
+    return absl::OkStatus();
+  } catch (const CLI::ParseError& error) {
+    const std::string explained = Explain(error);
+    return UsageError(explained + sources.Explain(explained));
+  }
+  const CLI::App* chosen = &app;
+  while (!chosen->get_subcommands().empty()) chosen = chosen->get_subcommands().front();
+  const absl::Status left = CheckNothingLeft(*chosen);
+  if (!left.ok()) return left;
+  if (sources.wants_print(*chosen)) {
+    SPILLWAY_ASSIGN_OR_RETURN(const std::string text, sources.Print(*chosen));
+    std::fputs(text.c_str(), stdout);
+    *run = {};
+    return absl::OkStatus();
+  }
+  if (*run) return absl::OkStatus();
+  std::fputs(chosen->help().c_str(), stderr);
+  return UsageError(chosen == &app
+                        ? "a command is needed, such as train; spillway --help lists them"
+                        : "a command is needed: " + NamesOfSubcommands(*chosen));
+}
+
+}  // namespace spillway::command

@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/spillway/command/flag_sources.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "src/base/status_macros.h"
+#include "tools/spillway/command/arguments.h"
+#include "tools/spillway/command/config_file.h"
+#include "tools/spillway/command/exit_code.h"
+
+namespace spillway::command {
+namespace {
+
+constexpr size_t kMostFileBytes = size_t{1} << 20;
+constexpr std::string_view kPrefix = "SPILLWAY_";
+// Of a name in a message.
+constexpr int kMostNameBytes = 60;
+
+// What a run is told each time, and no file or environment may say for all of them.
+const std::set<std::string>& OnlyOnTheCommandLine() {
+  static const auto* const names =
+      new std::set<std::string>{"--help", "--config", "--print-config", "--force", "--resume"};
+  return *names;
+}
+
+bool MayComeFromElsewhere(const CLI::Option& option) {
+  return !option.get_positional() && !option.get_lnames().empty() &&
+         !OnlyOnTheCommandLine().contains(option.get_name());
+}
+
+bool IsSwitch(const CLI::Option& option) { return option.get_expected_max() == 0; }
+
+// Whether a switch is given, and not as --json=false.
+bool IsOn(const CLI::Option& option) { return option.count() > 0 && option.as<bool>(); }
+
+// "--device-bytes" is "SPILLWAY_DEVICE_BYTES".
+std::string VariableOf(const CLI::Option& option) {
+  std::string name =
+      absl::StrCat(absl::string_view(kPrefix.data(), kPrefix.size()), option.get_lnames().front());
+  for (char& c : name) {
+    c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  return name;
+}
+
+// --betas takes A,B, --store a LIST.
+bool TakesList(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  return type == "LIST" || type.find(',') != std::string::npos;
+}
+
+// A path for a message or a comment: on one line and in UTF-8.
+std::string Readable(const std::string& path) {
+  const bool is_text = QuoteForConfig(path).ok();
+  return is_text ? absl::Utf8SafeCHexEscape(path) : absl::CHexEscape(path);
+}
+
+// The flags on a command line, with their values, as CLI11 takes it apart: --seq 3, --seq=3.
+// The command's name is the first word.
+std::map<std::string, std::string> FlagsIn(const CLI::App& command,
+                                           const std::vector<std::string>& words) {
+  std::map<std::string, std::string> flags;
+  for (size_t i = 1; i < words.size() && words[i] != "--"; ++i) {
+    const size_t equals = words[i].find('=');
+    const CLI::Option* const option = command.get_option_no_throw(words[i].substr(0, equals));
+    if (!words[i].starts_with('-') || option == nullptr) continue;
+    std::string value = equals == std::string::npos ? "" : words[i].substr(equals + 1);
+    // "--seq=" takes the next word, too.
+    if (value.empty() && !IsSwitch(*option) && i + 1 < words.size()) value = words[++i];
+    flags.emplace(option->get_name(), value);
+  }
+  return flags;
+}
+
+// The words that give the flag this value.
+absl::StatusOr<std::vector<std::string>> WordsFor(const CLI::Option& option,
+                                                  const std::string& value,
+                                                  const std::string& source) {
+  const std::string name = option.get_name();
+  if (!IsSwitch(option)) {
+    // CLI11 takes "--seq=" for a flag whose value is the next word.
+    if (value.empty()) return std::vector<std::string>{name, ""};
+    return std::vector<std::string>{absl::StrCat(name, "=", value)};
+  }
+  if (value == "true" || value == "1") return std::vector<std::string>{name + "=true"};
+  if (value == "false" || value == "0") return std::vector<std::string>{name + "=false"};
+  return UsageError(absl::StrFormat("%s: '%s' is neither true nor false, %s", name, value, source));
+}
+
+// All of a regular file of at most 1 MiB.
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
+  std::error_code error;
+  // A pipe or a device may never end.
+  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)) {
+    return absl::InvalidArgumentError(" is no file");
+  }
+  errno = 0;
+  std::ifstream in(path, std::ios::binary);
+  if (!in) {
+    return absl::InvalidArgumentError(absl::StrCat(" cannot be read: ", std::strerror(errno)));
+  }
+  std::string text(kMostFileBytes + 1, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(in.gcount()));
+  if (in.bad()) return absl::InvalidArgumentError(" cannot be read");
+  if (text.size() > kMostFileBytes) {
+    return absl::InvalidArgumentError(" is no file of at most 1 MiB");
+  }
+  return text;
+}
+
+// The flag that an entry of the file is for.
+absl::StatusOr<const CLI::Option*> FlagOf(const CLI::App& command, const ConfigEntry& entry) {
+  const std::string name = "--" + entry.key;
+  const CLI::Option* const option = command.get_option_no_throw(name);
+  if (option != nullptr && MayComeFromElsewhere(*option)) return option;
+  if (option != nullptr && OnlyOnTheCommandLine().contains(name)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "'%s' counts only on the command line, not for each run that reads a file; leave it out",
+        entry.key));
+  }
+  const std::string near = Nearest(command, name.substr(0, kMostNameBytes));
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "'%.*s' is no flag of spillway %s%s", int{kMostNameBytes}, entry.key, command.get_name(),
+      near.empty() ? "" : absl::StrCat("; did you mean ", near.substr(2), "?")));
+}
+
+// What a command line has behind the flag.
+absl::StatusOr<std::string> ValueOf(const CLI::Option& option, const ConfigEntry& entry) {
+  if (!entry.is_array) return entry.values.front();
+  if (!TakesList(option)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("'%s' takes one value; [A, B] is for a flag of a list", entry.key));
+  }
+  for (const std::string& value : entry.values) {
+    if (value.find(',') == std::string::npos) continue;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "'%s' has a comma inside a value of its array, where a comma ends the value", entry.key));
+  }
+  return absl::StrJoin(entry.values, ",");
+}
+
+// The values of a file's flags, "--seq".
+absl::StatusOr<std::map<std::string, std::string>> ReadConfig(const CLI::App& command,
+                                                              const std::string& path) {
+  const std::string about = absl::StrCat("--config ", Readable(path));
+  const absl::StatusOr<std::string> text = ReadSmallFile(path);
+  if (!text.ok()) return UsageError(absl::StrCat(about, text.status().message()));
+  const absl::StatusOr<std::vector<ConfigEntry>> entries = ParseConfig(*text);
+  if (!entries.ok()) return UsageError(absl::StrCat(about, " ", entries.status().message()));
+  std::map<std::string, std::string> file;
+  for (const ConfigEntry& entry : *entries) {
+    absl::StatusOr<const CLI::Option*> option = FlagOf(command, entry);
+    const absl::StatusOr<std::string> value =
+        option.ok() ? ValueOf(**option, entry) : option.status();
+    if (!value.ok()) {
+      return UsageError(absl::StrFormat("%s line %d: %s", about, entry.line,
+                                        std::string(value.status().message())));
+    }
+    file[(*option)->get_name()] = *value;
+  }
+  return file;
+}
+
+// What a flag is that the command line does not give.
+struct Finding {
+  std::string value;
+  std::string source;  // in words
+};
+std::optional<Finding> Find(const CLI::Option& option,
+                            const std::map<std::string, std::string>& file,
+                            const std::string& from_file) {
+  const std::string variable = VariableOf(option);
+  if (const char* const value = std::getenv(variable.c_str()); value != nullptr && *value != 0) {
+    return Finding{value, absl::StrCat("from the environment's ", variable)};
+  }
+  const auto found = file.find(option.get_name());
+  if (found == file.end()) return std::nullopt;
+  return Finding{found->second, from_file};
+}
+
+// The variables of the flags of a command and of those below it.
+void AddVariables(const CLI::App& app, std::set<std::string>* variables) {
+  for (const CLI::Option* const option : app.get_options()) {
+    if (!option->get_lnames().empty()) variables->insert(VariableOf(*option));
+  }
+  for (const CLI::App* const sub : app.get_subcommands([](const CLI::App*) { return true; })) {
+    AddVariables(*sub, variables);
+  }
+}
+
+// For this project's tests and checks.
+bool IsOfTheTests(std::string_view variable) {
+  static const auto* const names = new std::set<std::string_view>{
+      "SPILLWAY_COMMAND", "SPILLWAY_COMMAND_UNDER_TEST", "SPILLWAY_EXHAUSTIVE", "SPILLWAY_MUTANT",
+      "SPILLWAY_MUTANTS_REACHED"};
+  return variable.starts_with("SPILLWAY_TEST_") || names->contains(variable);
+}
+
+// Names of the variables SPILLWAY_* that are set to something, sorted.
+std::set<std::string> SetVariables() {
+  std::set<std::string> names;
+  for (char** each = environ; each != nullptr && *each != nullptr; ++each) {
+    const std::string_view variable(*each);
+    const size_t equals = variable.find('=');
+    const bool is_set = equals != std::string_view::npos && equals + 1 < variable.size();
+    if (!variable.starts_with(kPrefix) || !is_set) continue;
+    names.emplace(variable.substr(0, equals));
+  }
+  return names;
+}
+
+// What to say of each variable that looks like a flag and changes nothing.
+std::vector<std::string> WarningsOf(const CLI::App& app, const CLI::App& command) {
+  std::set<std::string> of_any_command;
+  AddVariables(app, &of_any_command);
+  std::map<std::string, std::string> only_on_the_command_line;
+  for (const std::string& flag : OnlyOnTheCommandLine()) {
+    const CLI::Option* const option = command.get_option_no_throw(flag);
+    if (option != nullptr) only_on_the_command_line[VariableOf(*option)] = flag;
+  }
+  std::vector<std::string> warnings;
+  for (const std::string& variable : SetVariables()) {
+    const std::string name = absl::CHexEscape(variable.substr(0, kMostNameBytes));
+    if (const auto found = only_on_the_command_line.find(variable);
+        found != only_on_the_command_line.end()) {
+      warnings.push_back(absl::StrFormat(
+          "the environment's %s changes nothing: %s counts only on the command line", name,
+          found->second));
+    } else if (!of_any_command.contains(variable) && !IsOfTheTests(variable)) {
+      std::string flag = absl::AsciiStrToLower(variable.substr(kPrefix.size(), kMostNameBytes));
+      std::replace(flag.begin(), flag.end(), '_', '-');
+      const std::string near = Nearest(command, "--" + flag);
+      const bool is_meant =
+          !near.empty() && MayComeFromElsewhere(*command.get_option_no_throw(near));
+      warnings.push_back(absl::StrFormat(
+          "the environment's %s changes nothing: no command has such a flag%s", name,
+          is_meant ? absl::StrCat("; did you mean ", VariableOf(*command.get_option(near)), "?")
+                   : ""));
+    }
+  }
+  return warnings;
+}
+
+}  // namespace
+
+void FlagSources::Offer(CLI::App* command) {
+  command->add_option("--config", "Flags from this TOML file, as --print-config writes it")
+      ->type_name("FILE");
+  command->add_flag_callback(
+      "--print-config", [] {},
+      "Print all flags as such a file, and where each came from, and do nothing. "
+      "Flags come from the command line, else from the environment (SPILLWAY_SEQ for "
+      "--seq), else from --config, else they are defaults");
+  offered_.push_back(command);
+}
+
+absl::StatusOr<std::vector<std::string>> FlagSources::Complete(const CLI::App& app,
+                                                               std::vector<std::string> words) {
+  if (words.empty()) return words;
+  const auto offered = std::find_if(offered_.begin(), offered_.end(), [&](const CLI::App* each) {
+    return each->get_parent() == &app && each->get_name() == words.front();
+  });
+  if (offered == offered_.end()) return words;
+  const CLI::App& command = **offered;
+  const std::map<std::string, std::string> given = FlagsIn(command, words);
+  // Help is printed whatever else is wrong.
+  if (given.contains("--help")) return std::vector<std::string>{words.front(), "--help"};
+  warnings_ = WarningsOf(app, command);
+  std::map<std::string, std::string> file;
+  std::string from_file;
+  if (const auto path = given.find("--config"); path != given.end()) {
+    from_file = absl::StrCat("from ", Readable(path->second));
+    SPILLWAY_ASSIGN_OR_RETURN(file, ReadConfig(command, path->second));
+  }
+  std::vector<std::string> added;
+  for (const CLI::Option* const option : command.get_options()) {
+    const std::string name = option->get_name();
+    if (!MayComeFromElsewhere(*option) || given.contains(name)) continue;
+    const std::optional<Finding> found = Find(*option, file, from_file);
+    if (!found) continue;
+    source_[name] = found->source;
+    SPILLWAY_ASSIGN_OR_RETURN(const std::vector<std::string> more,
+                              WordsFor(*option, found->value, found->source));
+    added.insert(added.end(), more.begin(), more.end());
+  }
+  // Before the given ones, of which the last may lack its value or be behind "--".
+  words.insert(words.begin() + 1, added.begin(), added.end());
+  return words;
+}
+
+std::string FlagSources::Explain(const std::string& message) const {
+  const auto found = source_.find(message.substr(0, message.find_first_of(": ")));
+  return found == source_.end() ? "" : absl::StrCat(", ", found->second);
+}
+
+bool FlagSources::wants_print(const CLI::App& command) const {
+  const CLI::Option* const print = command.get_option_no_throw("--print-config");
+  return print != nullptr && IsOn(*print);
+}
+
+absl::StatusOr<std::string> FlagSources::Print(const CLI::App& command) const {
+  std::string text = absl::StrFormat("# spillway %s --config FILE\n", command.get_name());
+  for (const CLI::Option* const option : command.get_options()) {
+    if (!MayComeFromElsewhere(*option)) continue;
+    const std::string& name = option->get_lnames().front();
+    const bool is_given = option->count() > 0;
+    const std::string value =
+        is_given ? absl::StrJoin(option->results(), ",") : option->get_default_str();
+    if (!IsSwitch(*option) && value.empty()) {  // stays a comment
+      absl::StrAppend(&text, "# ", name, " =  # not given\n");
+      continue;
+    }
+    const absl::StatusOr<std::string> quoted = QuoteForConfig(value);
+    if (!quoted.ok()) {
+      return UsageError(absl::StrFormat(
+          "--print-config cannot write --%s: '%s' is not UTF-8, and a TOML file holds nothing "
+          "else; give --%s on the command line of each run",
+          name, absl::CHexEscape(value), name));
+    }
+    const auto found = source_.find(option->get_name());
+    const std::string source = !is_given                ? "default"
+                               : found != source_.end() ? found->second
+                                                        : "from the command line";
+    const std::string written = !IsSwitch(*option) ? *quoted : IsOn(*option) ? "true" : "false";
+    absl::StrAppend(&text, name, " = ", written, "  # ", source, "\n");
+  }
+  return text;
+}
+
+}  // namespace spillway::command

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/spillway/command/help_formats.h"
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+
+namespace spillway::command {
+namespace {
+
+std::vector<const CLI::App*> SubcommandsOf(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App*) { return true; });
+}
+
+// "spillway bench io".
+std::string FullName(const CLI::App& app) {
+  return app.get_parent() == nullptr
+             ? app.get_name()
+             : absl::StrCat(FullName(*app.get_parent()), " ", app.get_name());
+}
+
+std::vector<std::string> FlagsOf(const CLI::App& app) {
+  std::vector<std::string> flags;
+  for (const CLI::Option* const option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+  }
+  return flags;
+}
+
+// The words that an option takes: its type is "fp32|fp16-amp". None: a file, a number.
+std::vector<std::string> ChoicesOf(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const bool is_choice = type.find('|') != std::string::npos && type.find('[') == std::string::npos;
+  return is_choice ? std::vector<std::string>(absl::StrSplit(type, '|'))
+                   : std::vector<std::string>();
+}
+
+// The command that all others are below.
+const CLI::App& RootOf(const CLI::App& app) {
+  return app.get_parent() == nullptr ? app : RootOf(*app.get_parent());
+}
+
+// What can stand behind a command's name and is no flag. Sets *any_file where files can, too.
+std::vector<std::string> ArgumentsOf(const CLI::App& app, bool* any_file) {
+  if (FullName(app) == "spillway man") return ManPageNames(RootOf(app));
+  std::vector<std::string> words;
+  for (const CLI::App* const sub : SubcommandsOf(app)) words.push_back(sub->get_name());
+  for (const CLI::Option* const option : app.get_options()) {
+    if (!option->get_positional()) continue;
+    const std::vector<std::string> choices = ChoicesOf(*option);
+    words.insert(words.end(), choices.begin(), choices.end());
+    *any_file = *any_file || choices.empty();
+  }
+  return words;
+}
+
+// A branch of the script for the command and each below it.
+void AppendBranches(const CLI::App& app, std::string* script) {
+  absl::StrAppendFormat(script, "    '%s')\n      case $previous in\n", FullName(app));
+  for (const CLI::Option* const option : app.get_options()) {
+    if (option->get_lnames().empty() || option->get_expected_max() == 0) continue;
+    const std::vector<std::string> choices = ChoicesOf(*option);
+    const std::string values =
+        choices.empty() ? "_spillway_files"
+                        : absl::StrFormat("_spillway_words '%s'", absl::StrJoin(choices, " "));
+    absl::StrAppendFormat(script, "        --%s) %s; return ;;\n", option->get_lnames().front(),
+                          values);
+  }
+  bool any_file = false;
+  const std::vector<std::string> arguments = ArgumentsOf(app, &any_file);
+  absl::StrAppendFormat(script,
+                        "      esac\n"
+                        "      flags='%s' arguments='%s' files='%s' ;;\n",
+                        absl::StrJoin(FlagsOf(app), " "), absl::StrJoin(arguments, " "),
+                        any_file ? "yes" : "");
+  for (const CLI::App* const sub : SubcommandsOf(app)) AppendBranches(*sub, script);
+}
+
+// Names of commands below `app`, which take the place of the one before: 'spillway bench' io.
+void AppendDescent(const CLI::App& app, std::string* script) {
+  for (const CLI::App* const sub : SubcommandsOf(app)) {
+    absl::StrAppendFormat(script, "      '%s %s') command='%s' ;;\n", FullName(app),
+                          sub->get_name(), FullName(*sub));
+    AppendDescent(*sub, script);
+  }
+}
+
+// Text as man reads it: no line of it begins with a request, and a dash is a dash.
+std::string Man(std::string_view text) {
+  std::string man = absl::StrReplaceAll(absl::string_view(text.data(), text.size()),
+                                        {{"\\", "\\e"}, {"-", "\\-"}});
+  man = absl::StrReplaceAll(man, {{"\n.", "\n\\&."}, {"\n'", "\n\\&'"}});
+  if (man.starts_with('.') || man.starts_with('\'')) man.insert(0, "\\&");
+  return man;
+}
+
+}  // namespace
+
+std::string BashCompletion(const CLI::App& app) {
+  std::string descent;
+  AppendDescent(app, &descent);
+  std::string branches;
+  AppendBranches(app, &branches);
+  return absl::StrFormat(
+      "# For bash: source <(spillway completion bash)\n"
+      // The flag of "--save=fi" is one word with its value, or three: bash parts words at "="
+      // unless COMP_WORDBREAKS says otherwise, zsh does not. What completes one word has all of it.
+      "_spillway_words() {\n"
+      "  [[ -z $prefix ]] || compopt +o filenames 2>/dev/null\n"
+      "  COMPREPLY=($(compgen -P \"$prefix\" -W \"$1\" -- \"$current\"))\n"
+      "}\n"
+      "_spillway_files() {\n"
+      "  if [[ -z $prefix ]]; then\n"
+      "    COMPREPLY+=($(compgen -f -- \"$current\"))\n"
+      "  else\n"  // zsh's -f would look for the whole word
+      "    COMPREPLY+=($(compgen -P \"$prefix\" -G \"$current*\"))\n"
+      "  fi\n"
+      "}\n"
+      "_spillway() {\n"
+      "  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]}\n"
+      "  local command=spillway prefix='' flags='' arguments='' files='' i\n"
+      "  if [[ $current == --*=* ]]; then\n"
+      "    previous=${current%%%%=*} prefix=${current%%%%=*}= current=${current#*=}\n"
+      "  elif [[ $current == '=' && $previous == --* ]]; then\n"
+      "    current=''\n"
+      "  elif [[ $previous == '=' ]] && ((COMP_CWORD > 1)); then\n"
+      "    previous=${COMP_WORDS[COMP_CWORD-2]}\n"
+      "  fi\n"
+      "  for ((i = 1; i < COMP_CWORD; i++)); do\n"
+      "    case \"$command ${COMP_WORDS[i]}\" in\n"
+      "%s"
+      "    esac\n"
+      "  done\n"
+      "  COMPREPLY=()\n"
+      "  case $command in\n"
+      "%s"
+      "  esac\n"
+      "  [[ -z $prefix ]] || return\n"
+      "  if [[ $current == -* || ( -z $arguments && -z $files ) ]]; then\n"
+      "    _spillway_words \"$flags\"\n"
+      "  else\n"
+      "    _spillway_words \"$arguments\"\n"
+      "    [[ -z $files ]] || _spillway_files\n"
+      "  fi\n"
+      "}\n"
+      "complete -o filenames -F _spillway spillway\n",
+      descent, branches);
+}
+
+std::string ZshCompletion(const CLI::App& app) {
+  return absl::StrCat(
+      "#compdef spillway\n"
+      "# For zsh: source <(spillway completion zsh), or as _spillway in a folder of $fpath.\n"
+      "autoload -Uz compinit bashcompinit\n"
+      "(( $+functions[compdef] )) || compinit\n"
+      "bashcompinit\n",
+      BashCompletion(app),
+      // From $fpath the script is read when the first word is completed, which it has to do then.
+      "[[ ${funcstack[1]} != _spillway ]] || _bash_complete -o filenames -F _spillway\n");
+}
+
+std::vector<std::string> ManPageNames(const CLI::App& app) {
+  std::vector<std::string> names = {absl::StrReplaceAll(FullName(app), {{" ", "-"}})};
+  for (const CLI::App* const sub : SubcommandsOf(app)) {
+    for (std::string& name : ManPageNames(*sub)) names.push_back(std::move(name));
+  }
+  return names;
+}
+
+std::string ManPage(const CLI::App& app, const std::string& version) {
+  const std::string name = absl::StrReplaceAll(FullName(app), {{" ", "-"}});
+  const std::string description = app.get_description();
+  const size_t first_end = description.find('\n');
+  std::string page = absl::StrFormat(
+      ".TH %s 1 \"\" \"Spillway %s\"\n.SH NAME\n%s \\- %s\n.SH SYNOPSIS\n.B %s\n", Man(name),
+      Man(version), Man(name), Man(description.substr(0, first_end)), Man(FullName(app)));
+  const std::vector<const CLI::App*> subs = SubcommandsOf(app);
+  absl::StrAppend(&page, subs.empty() ? "[OPTIONS]" : "COMMAND [OPTIONS]");
+  for (const CLI::Option* const option : app.get_options()) {
+    if (option->get_positional()) absl::StrAppend(&page, " ", Man(option->get_name(true)));
+  }
+  absl::StrAppend(&page, "\n.SH DESCRIPTION\n.nf\n", Man(description), "\n.fi\n");
+  if (!subs.empty()) {
+    absl::StrAppend(&page, ".SH COMMANDS\n");
+    for (const CLI::App* const sub : subs) {
+      const std::string about = sub->get_description();
+      absl::StrAppendFormat(&page, ".TP\n.B %s\n%s\n", Man(sub->get_name()),
+                            Man(about.substr(0, about.find('\n'))));
+    }
+  }
+  absl::StrAppend(&page, ".SH OPTIONS\n");
+  for (const CLI::Option* const option : app.get_options()) {
+    absl::StrAppendFormat(&page, ".TP\n.B %s", Man(option->get_name(false, true)));
+    if (option->get_expected_max() > 0) {
+      absl::StrAppendFormat(&page, " %s", Man(option->get_type_name()));
+    }
+    absl::StrAppendFormat(&page, "\n%s", Man(option->get_description()));
+    if (!option->get_default_str().empty()) {
+      absl::StrAppendFormat(&page, " (default: %s)", Man(option->get_default_str()));
+    }
+    page += '\n';
+  }
+  return page;
+}
+
+}  // namespace spillway::command

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/spillway/command/progress.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "src/base/bytes.h"
+
+namespace spillway::command {
+namespace {
+
+using std::chrono::milliseconds;
+constexpr milliseconds kOnTerminal{200};
+constexpr milliseconds kElsewhere{10'000};
+
+}  // namespace
+
+Progress::Progress(std::string verb)
+    : verb_(std::move(verb)),
+      on_terminal_(isatty(STDERR_FILENO) != 0),
+      next_(Clock::now() + (on_terminal_ ? kOnTerminal : kElsewhere)) {}
+
+void Progress::Show(uint64_t done_bytes, uint64_t total_bytes) {
+  const Clock::time_point now = Clock::now();
+  if (now < next_) return;
+  next_ = now + (on_terminal_ ? kOnTerminal : kElsewhere);
+  const double share = static_cast<double>(done_bytes) /
+                       static_cast<double>(std::max<uint64_t>({total_bytes, done_bytes, 1}));
+  const std::string line =
+      absl::StrFormat("%s %s of %s (%.0f%%)", verb_, base::FormatBytes(done_bytes),
+                      base::FormatBytes(std::max(total_bytes, done_bytes)), 100 * share);
+  absl::FPrintF(stderr, "%s%s%s", on_terminal_ ? "\r\033[K" : "", line, on_terminal_ ? "" : "\n");
+  std::fflush(stderr);
+  shown_ = true;
+}
+
+void Progress::End() {
+  if (on_terminal_ && shown_) absl::FPrintF(stderr, "\r\033[K");
+  shown_ = false;
+}
+
+}  // namespace spillway::command

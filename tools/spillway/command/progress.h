@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How far long work is, on stderr: a line that renews itself on a terminal, else one every ten
+// seconds.
+
+#ifndef SPILLWAY_TOOLS_SPILLWAY_COMMAND_PROGRESS_H_
+#define SPILLWAY_TOOLS_SPILLWAY_COMMAND_PROGRESS_H_
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace spillway::command {
+
+// Externally synchronised.
+class Progress {
+ public:
+  // "checked 1.2 GiB of 3.4 GiB (35%)".
+  explicit Progress(std::string verb);
+  // Bytes done of so many; cheap enough to be called for each page.
+  void Show(uint64_t done_bytes, uint64_t total_bytes);
+  // Leaves no half line behind.
+  void End();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const std::string verb_;
+  const bool on_terminal_;
+  Clock::time_point next_;
+  bool shown_ = false;
+};
+
+}  // namespace spillway::command
+
+#endif  // SPILLWAY_TOOLS_SPILLWAY_COMMAND_PROGRESS_H_

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `spillway doctor`: what this machine and a folder give, what they do not, and the cure.
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
+#include "tools/spillway/command/commands.h"
+#include "tools/spillway/command/exit_code.h"
+#include "tools/spillway/doctor/checkup.h"
+
+namespace spillway::command {
+namespace {
+
+constexpr char kDescription[] =
+    "Look whether this machine and a folder can do what Spillway needs, by doing it.\n"
+    "\n"
+    "Each thing is OK, WARN (it works, but slower or with less) or FAIL, with the cure. The exit\n"
+    "code is 0 if Spillway works here, 3 if it does not.\n"
+    "\n"
+    "Examples:\n"
+    "  spillway doctor\n"
+    "  spillway doctor /mnt/nvme0\n"
+    "  spillway doctor --json | jq '.checks[] | select(.verdict != \"ok\")'\n";
+
+struct DoctorFlags {
+  std::string folder = ".";
+  bool json = false;
+};
+
+// "OK", or in colour on a terminal that wants it.
+std::string Word(Verdict verdict) {
+  const bool colour = isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
+  const auto paint = [colour](const char* word, int code) {
+    return colour ? absl::StrFormat("\033[%dm%-4s\033[0m", code, word)
+                  : absl::StrFormat("%-4s", word);
+  };
+  switch (verdict) {
+    case Verdict::kOk: return paint("OK", 32);
+    case Verdict::kWarn: return paint("WARN", 33);
+    case Verdict::kFail: return paint("FAIL", 31);
+  }
+  return "";
+}
+
+std::string_view JsonWord(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kOk: return "ok";
+    case Verdict::kWarn: return "warn";
+    case Verdict::kFail: return "fail";
+  }
+  return "";
+}
+
+void PrintJson(const std::string& folder, const std::vector<Finding>& findings, bool usable) {
+  using Json = nlohmann::ordered_json;
+  Json checks = Json::array();
+  for (const Finding& finding : findings) {
+    checks.push_back({{"name", finding.name},
+                      {"verdict", JsonWord(finding.verdict)},
+                      {"found", finding.found},
+                      {"cure", finding.cure}});
+  }
+  const Json json = {{"v", 1}, {"folder", folder}, {"usable", usable}, {"checks", checks}};
+  absl::PrintF("%s\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+void PrintText(const std::vector<Finding>& findings) {
+  for (const Finding& finding : findings) {
+    absl::PrintF("%s  %-12s %s\n", Word(finding.verdict), finding.name, finding.found);
+    if (!finding.cure.empty()) absl::PrintF("      %-12s   %s\n", "", finding.cure);
+  }
+}
+
+absl::Status RunDoctor(const DoctorFlags& flags) {
+  if (flags.folder.empty()) return UsageError("DIR is empty; name a folder, or none for this one");
+  std::vector<Finding> findings = CheckMachine();
+  for (Finding& finding : CheckFolder(flags.folder)) findings.push_back(std::move(finding));
+  std::vector<std::string> failed;
+  for (const Finding& finding : findings) {
+    if (finding.verdict == Verdict::kFail) failed.push_back(finding.name);
+  }
+  if (flags.json) {
+    PrintJson(flags.folder, findings, failed.empty());
+  } else {
+    PrintText(findings);
+  }
+  if (failed.empty()) return absl::OkStatus();
+  return WithExitCode(
+      absl::FailedPreconditionError(absl::StrFormat("a store cannot be kept in %s: %s",
+                                                    flags.folder, absl::StrJoin(failed, ", "))),
+      ExitCode::kCannot);
+}
+
+}  // namespace
+
+void AddDoctorCommand(CLI::App* app, Run* run) {
+  CLI::App* const doctor = app->add_subcommand("doctor", kDescription);
+  const auto flags = std::make_shared<DoctorFlags>();
+  doctor->add_option("DIR", flags->folder, "Where a store would be")
+      ->type_name("")
+      ->capture_default_str();
+  doctor->add_flag("--json", flags->json, "One JSON object on stdout, nothing else there");
+  doctor->callback([flags, run] { *run = [flags] { return RunDoctor(*flags); }; });
+}
+
+}  // namespace spillway::command

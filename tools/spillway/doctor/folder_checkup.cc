@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A folder as a store meets it: every answer comes from a file made there, used and removed.
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/sysmacros.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "io/direct_file.h"
+#include "io/make_io_engine.h"
+#include "spillway/types.h"
+#include "src/base/bytes.h"
+#include "src/base/existing_folder.h"
+#include "tools/spillway/doctor/checkup.h"
+
+namespace spillway::command {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kLeastFreeBytes = 16 * kMiB;
+constexpr uint64_t kGoodFreeBytes = 10 * kGiB;
+
+// A file with a name of its own in a folder, gone at the end.
+class ProbeFile {
+ public:
+  explicit ProbeFile(const std::string& folder) : path_(folder + "/.spillway-doctor-XXXXXX") {
+    fd_ = mkstemp(path_.data());
+    error_ = fd_ < 0 ? errno : 0;
+  }
+  ProbeFile(const ProbeFile&) = delete;
+  ProbeFile& operator=(const ProbeFile&) = delete;
+  ~ProbeFile() {
+    if (fd_ < 0) return;
+    close(fd_);
+    unlink(path_.c_str());
+  }
+  int fd() const { return fd_; }
+  int error() const { return error_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+  int error_ = 0;
+};
+
+Finding CheckWritable(const std::string& folder, const ProbeFile& file) {
+  Finding finding = {.name = "folder", .found = folder};
+  if (file.fd() >= 0) return finding;
+  finding.verdict = Verdict::kFail;
+  absl::StrAppend(&finding.found, ": ", std::strerror(file.error()));
+  finding.cure = "give a folder that this user can write";
+  return finding;
+}
+
+// Names of what a store lies on, and what is known against some.
+struct KnownFileSystem {
+  uint64_t magic;
+  const char* name;
+  const char* drawback;  // null: none
+};
+constexpr const char* kNotADisk = "its bytes are in memory: a store there saves none";
+constexpr const char* kNetwork =
+    "over a network a store is slow, and the catalog's log needs a local file system: put the "
+    "first folder on a local disk";
+constexpr KnownFileSystem kFileSystems[] = {
+    {EXT4_SUPER_MAGIC, "ext4", nullptr},
+    {XFS_SUPER_MAGIC, "xfs", nullptr},
+    {BTRFS_SUPER_MAGIC, "btrfs",
+     "it copies on write and checksums once more: slower than ext4 or "
+     "xfs; chattr +C on an empty folder helps"},
+    {F2FS_SUPER_MAGIC, "f2fs", nullptr},
+    {0x2fc12fc1, "zfs", "O_DIRECT may go through its cache: slower than ext4 or xfs"},
+    {OVERLAYFS_SUPER_MAGIC, "overlay", "the layers of a container cost time: mount a volume"},
+    {TMPFS_MAGIC, "tmpfs", kNotADisk},
+    {RAMFS_MAGIC, "ramfs", kNotADisk},
+    {NFS_SUPER_MAGIC, "nfs", kNetwork},
+    {CIFS_SUPER_MAGIC, "cifs", kNetwork},
+    {SMB2_SUPER_MAGIC, "smb", kNetwork},
+    {FUSE_SUPER_MAGIC, "fuse", "each request passes through another process: slow"},
+    {V9FS_MAGIC, "9p", kNetwork},
+};
+
+Finding CheckFileSystem(const std::string& folder) {
+  Finding finding = {.name = "file_system"};
+  struct statfs info{};
+  if (statfs(folder.c_str(), &info) != 0) {
+    return {finding.name, Verdict::kFail, std::strerror(errno), "give a folder that can be read"};
+  }
+  const auto magic = static_cast<uint64_t>(info.f_type);
+  for (const KnownFileSystem& known : kFileSystems) {
+    if (known.magic != magic) continue;
+    finding.found = known.name;
+    if (known.drawback == nullptr) return finding;
+    finding.verdict = Verdict::kWarn;
+    finding.cure = known.drawback;
+    return finding;
+  }
+  finding.found = absl::StrFormat("unknown (0x%x)", magic);
+  finding.verdict = Verdict::kWarn;
+  finding.cure = "ext4 and xfs are what is tested";
+  return finding;
+}
+
+// The drive under the file system, as far as the kernel tells.
+Finding CheckDrive(const std::string& folder) {
+  Finding finding = {.name = "drive"};
+  struct stat info{};
+  if (stat(folder.c_str(), &info) != 0) return finding;
+  std::error_code error;
+  fs::path node = fs::canonical(
+      absl::StrFormat("/sys/dev/block/%d:%d", major(info.st_dev), minor(info.st_dev)), error);
+  if (error) {
+    finding.found = "not a drive that the kernel names here";
+    return finding;
+  }
+  if (!fs::exists(node / "queue", error)) node = node.parent_path();  // a partition
+  std::string rotational;
+  std::string model;
+  std::ifstream(node / "queue/rotational") >> rotational;
+  std::ifstream model_file(node / "device/model");
+  std::getline(model_file, model);
+  finding.found = absl::StrCat(node.filename().string(), model.empty() ? "" : ", ", model);
+  if (rotational != "1") return finding;
+  finding.verdict = Verdict::kWarn;
+  absl::StrAppend(&finding.found, ", said to be rotating");
+  finding.cure =
+      "a rotating disk serves a hundredth of an NVMe drive's requests: use an NVMe "
+      "drive (virtual disks often say this wrongly; spillway bench io measures)";
+  return finding;
+}
+
+Finding CheckFreeSpace(const std::string& folder) {
+  Finding finding = {.name = "free_space"};
+  struct statvfs info{};
+  if (statvfs(folder.c_str(), &info) != 0) {
+    return {finding.name, Verdict::kFail, std::strerror(errno), "give a folder that can be read"};
+  }
+  const uint64_t free_bytes = uint64_t{info.f_bavail} * info.f_frsize;
+  finding.found = absl::StrFormat("%s free of %s", base::FormatBytes(free_bytes),
+                                  base::FormatBytes(uint64_t{info.f_blocks} * info.f_frsize));
+  if (free_bytes >= kGoodFreeBytes) return finding;
+  finding.verdict = free_bytes >= kLeastFreeBytes ? Verdict::kWarn : Verdict::kFail;
+  finding.cure =
+      "a training state takes 16 bytes a parameter, twice with commits: free some space "
+      "or give another folder";
+  return finding;
+}
+
+// A lock, room ahead of use, and a sync: what every store does.
+Finding CheckCalls(const ProbeFile& file) {
+  Finding finding = {.name = "calls", .found = "flock, fallocate and fdatasync work"};
+  if (flock(file.fd(), LOCK_EX | LOCK_NB) != 0) {
+    return {finding.name, Verdict::kFail, absl::StrCat("flock: ", std::strerror(errno)),
+            "a store needs a file system with locks"};
+  }
+  if (fallocate(file.fd(), 0, 0, 64 * kKiB) != 0) {
+    finding.verdict = Verdict::kWarn;
+    finding.found = absl::StrCat("fallocate: ", std::strerror(errno));
+    finding.cure = "a full disk is then found by a write that is on its way, not before";
+    if (ftruncate(file.fd(), 64 * kKiB) != 0) finding.verdict = Verdict::kFail;
+  }
+  if (fdatasync(file.fd()) != 0) {
+    return {finding.name, Verdict::kFail, absl::StrCat("fdatasync: ", std::strerror(errno)),
+            "a store that cannot be synced cannot be kept"};
+  }
+  return finding;
+}
+
+Finding CheckDirect(const ProbeFile& file) {
+  Finding finding = {.name = "o_direct"};
+  const auto opened = io::OpenDirect(file.path(), O_RDWR);
+  if (!opened.ok()) {
+    return {finding.name, Verdict::kFail, std::string(opened.status().message()),
+            "give a folder that this user can write"};
+  }
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  const std::unique_ptr<void, Free> page(std::aligned_alloc(io::kIoAlignment, io::kIoAlignment));
+  std::memset(page.get(), 0x5a, io::kIoAlignment);
+  const bool works =
+      pwrite(opened->fd(), page.get(), io::kIoAlignment, 0) == ssize_t{io::kIoAlignment} &&
+      pread(opened->fd(), page.get(), io::kIoAlignment, 0) == ssize_t{io::kIoAlignment};
+  if (!works) {
+    return {finding.name, Verdict::kFail, absl::StrCat("a transfer fails: ", std::strerror(errno)),
+            "look at the drive and its file system (dmesg)"};
+  }
+  if (opened->is_direct()) {
+    finding.found = "4 KiB written and read";
+    return finding;
+  }
+  finding.verdict = Verdict::kWarn;
+  finding.found = "refused: transfers go through the page cache";
+  finding.cure = "costs CPU and memory: use ext4 or xfs on a drive";
+  return finding;
+}
+
+Finding CheckUring(const std::string& folder) {
+  Finding finding = {.name = "io_uring"};
+  const auto engine = io::MakeIoEngine(io::IoEngineKind::kUring, {}, folder);
+  if (engine.ok()) {
+    finding.found = "plain and registered transfers work";
+    return finding;
+  }
+  const auto threads = io::MakeIoEngine(io::IoEngineKind::kPosix, {}, folder);
+  if (!threads.ok()) {
+    return {finding.name, Verdict::kFail, std::string(threads.status().message()),
+            "look at the drive and its file system (dmesg)"};
+  }
+  finding.verdict = Verdict::kWarn;
+  finding.found = std::string(engine.status().message());
+  finding.cure =
+      "threads are used, at a higher cost of CPU: sysctl kernel.io_uring_disabled=0; in "
+      "a container, a seccomp profile that allows io_uring";
+  return finding;
+}
+
+}  // namespace
+
+std::vector<Finding> CheckFolder(const std::string& folder) {
+  // A file in the folder's place is looked at itself, and fails.
+  std::error_code error;
+  const std::string nearest = fs::exists(folder, error) ? folder : base::ExistingFolder(folder);
+  const ProbeFile file(nearest);
+  std::vector<Finding> findings = {CheckWritable(nearest, file), CheckFileSystem(nearest),
+                                   CheckDrive(nearest), CheckFreeSpace(nearest)};
+  if (file.fd() < 0) return findings;
+  findings.push_back(CheckCalls(file));
+  findings.push_back(CheckDirect(file));
+  findings.push_back(CheckUring(nearest));
+  return findings;
+}
+
+}  // namespace spillway::command

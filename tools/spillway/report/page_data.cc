@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/spillway/report/page_data.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+namespace spillway::run_report {
+namespace {
+
+// Charts have some 1,000 pixels and browsers some patience.
+constexpr size_t kMostSteps = 2'000;
+constexpr size_t kMostAccounts = 500;
+constexpr size_t kMostLevels = 2'000;
+constexpr size_t kMostWindowSpans = 60'000;  // over all windows
+constexpr size_t kMostWindows = 40;
+constexpr size_t kMostTiles = 12;
+
+// Every n-th of many, the last among them.
+Json Thinned(const std::vector<Json>& all, size_t most) {
+  const size_t stride = (all.size() + most - 1) / most;
+  Json some = Json::array();
+  for (size_t i = 0; i < all.size(); ++i) {
+    if ((all.size() - 1 - i) % stride == 0) some.push_back(all[i]);
+  }
+  return some;
+}
+
+// Of each bucket of time the lowest and the highest level, so that no peak is lost.
+Json ThinnedLevels(const std::vector<Level>& levels, double begin_us, double end_us) {
+  Json thinned = Json::array();
+  const auto put = [&](const Level& level) {
+    thinned.push_back({std::round(level.at_us * 10) / 10, level.bytes});
+  };
+  auto from = std::upper_bound(levels.begin(), levels.end(), begin_us,
+                               [](double at, const Level& level) { return at < level.at_us; });
+  if (from != levels.begin()) put({begin_us, std::prev(from)->bytes});
+  const auto to = std::lower_bound(from, levels.end(), end_us,
+                                   [](const Level& level, double at) { return level.at_us < at; });
+  const size_t buckets = kMostLevels / 2;
+  const double width = (end_us - begin_us) / static_cast<double>(buckets);
+  if (static_cast<size_t>(to - from) <= kMostLevels) {
+    std::for_each(from, to, put);
+    return thinned;
+  }
+  const auto lower = [](const Level& a, const Level& b) { return a.bytes < b.bytes; };
+  for (size_t bucket = 0; bucket < buckets; ++bucket) {
+    const double edge = begin_us + static_cast<double>(bucket + 1) * width;
+    auto end = std::find_if(from, to, [&](const Level& level) { return level.at_us >= edge; });
+    if (bucket + 1 == buckets) end = to;
+    if (end == from) continue;
+    auto [least, most] = std::minmax_element(from, end, lower);
+    if (most < least) std::swap(least, most);
+    put(*least);
+    if (most != least) put(*most);
+    if (std::prev(end) > std::max(least, most)) put(*std::prev(end));
+    from = end;
+  }
+  return thinned;
+}
+
+bool IsLink(SpanKind kind) { return kind >= SpanKind::kNvmeRead && kind <= SpanKind::kDeviceWrite; }
+const char* NameOf(SpanKind kind) { return kSpanKinds[static_cast<size_t>(kind)]; }
+
+// A stretch of time with something of a kind under way; spans come by their begin.
+class Union {
+ public:
+  void Add(double begin_us, double end_us) {
+    total_us_ += std::max(0.0, end_us - std::max(begin_us, covered_us_));
+    covered_us_ = std::max(covered_us_, end_us);
+  }
+  double total_us() const { return total_us_; }
+
+ private:
+  double covered_us_ = -1e300;
+  double total_us_ = 0;
+};
+
+struct Link {
+  uint64_t bytes = 0;
+  uint64_t moves = 0;
+  Union busy;
+};
+
+// What happened between two moments.
+struct Account {
+  double begin_us = 0;
+  double end_us = 0;
+  double compute_us = 0;
+  double mover_us = 0;
+  double commit_us = 0;
+  std::map<std::string, double> stall_us;  // by cause
+  std::map<std::string, uint64_t> stalls;
+  std::map<std::string, Link> links;
+  std::map<std::string, std::map<std::string, uint64_t>> why;  // bytes by link and reason
+
+  // Bytes count where their transfer ends, as in the step log; time where it is.
+  void Add(const Span& span, const std::vector<std::string>& names) {
+    const double begin = std::max(span.begin_us, begin_us);
+    const double end = std::min(span.end_us, end_us);
+    const double us = std::max(0.0, end - begin);
+    if (span.kind == SpanKind::kCompute) compute_us += us;
+    if (span.kind == SpanKind::kMover) mover_us += us;
+    if (span.kind == SpanKind::kCommit && names[span.name] == "commit") commit_us += us;
+    if (span.kind == SpanKind::kStall && us > 0) {
+      stall_us[names[span.why]] += us;
+      ++stalls[names[span.why]];
+    }
+    if (!IsLink(span.kind)) return;
+    Link& link = links[NameOf(span.kind)];
+    if (us > 0) link.busy.Add(begin, end);
+    if (span.end_us <= begin_us || span.end_us > end_us) return;
+    link.bytes += span.bytes;
+    ++link.moves;
+    why[NameOf(span.kind)][names[span.why]] += span.bytes;
+  }
+
+  Json ToJson() const {
+    Json json = {{"begin_us", begin_us},     {"end_us", end_us},       {"compute_us", compute_us},
+                 {"mover_us", mover_us},     {"commit_us", commit_us}, {"stall_us", Json::object()},
+                 {"stalls", Json::object()}, {"links", Json::object()}};
+    for (const auto& [cause, us] : stall_us) json["stall_us"][cause] = us;
+    for (const auto& [cause, count] : stalls) json["stalls"][cause] = count;
+    for (const auto& [name, link] : links) {
+      json["links"][name] = {
+          {"bytes", link.bytes},
+          {"moves", link.moves},
+          {"busy_us", link.busy.total_us()},
+          {"why", Json(why.contains(name) ? why.at(name) : std::map<std::string, uint64_t>())}};
+    }
+    return json;
+  }
+};
+
+// An account of each step; steps follow one another.
+std::vector<Account> AccountsOfSteps(const RunTrace& trace) {
+  std::vector<Account> accounts;
+  for (const Span& span : trace.spans) {
+    if (span.kind != SpanKind::kStep) continue;
+    Account& account = accounts.emplace_back();
+    account.begin_us = span.begin_us;
+    account.end_us = span.end_us;
+  }
+  for (const Span& span : trace.spans) {
+    auto account = std::partition_point(accounts.begin(), accounts.end(), [&](const Account& step) {
+      return step.end_us <= span.begin_us;
+    });
+    for (; account != accounts.end() && account->begin_us < span.end_us; ++account) {
+      account->Add(span, trace.names);
+    }
+  }
+  return accounts;
+}
+
+// The tiles that callers waited for longest, each with its main cause.
+Json SlowestTiles(const RunTrace& trace) {
+  struct Waited {
+    double us = 0;
+    uint64_t count = 0;
+    std::map<uint32_t, double> causes;
+  };
+  std::unordered_map<uint32_t, Waited> by_tile;
+  for (const Span& span : trace.spans) {
+    if (span.kind != SpanKind::kStall) continue;
+    Waited& waited = by_tile[span.name];
+    waited.us += span.end_us - span.begin_us;
+    waited.causes[span.why] += span.end_us - span.begin_us;
+    ++waited.count;
+  }
+  std::vector<std::pair<uint32_t, const Waited*>> order;
+  for (const auto& [tile, waited] : by_tile) order.emplace_back(tile, &waited);
+  std::sort(order.begin(), order.end(), [&](const auto& a, const auto& b) {
+    return std::pair(-a.second->us, a.first) < std::pair(-b.second->us, b.first);
+  });
+  if (order.size() > kMostTiles) order.resize(kMostTiles);
+  Json tiles = Json::array();
+  for (const auto& [tile, waited] : order) {
+    const auto main =
+        std::max_element(waited->causes.begin(), waited->causes.end(),
+                         [](const auto& a, const auto& b) { return a.second < b.second; });
+    tiles.push_back({{"tile", trace.names[tile]},
+                     {"us", waited->us},
+                     {"count", waited->count},
+                     {"cause", trace.names[main->first]}});
+  }
+  return tiles;
+}
+
+// A stretch of time to look at closely: from a step's begin to the next one's, so that evaluations
+// and commits between them are seen too.
+struct Window {
+  std::string title;
+  int64_t step = 0;
+  double begin_us = 0;
+  double end_us = 0;
+};
+
+std::vector<Window> Windows(const RunTrace& trace) {
+  std::vector<Window> windows;
+  for (const Span& span : trace.spans) {
+    if (span.kind != SpanKind::kStep) continue;
+    if (!windows.empty()) windows.back().end_us = span.begin_us;
+    windows.push_back({trace.names[span.name], span.step, span.begin_us, span.end_us});
+  }
+  // What follows the last step is a commit as a rule, and belongs to it.
+  if (!windows.empty()) windows.back().end_us = trace.duration_us;
+  if (windows.empty()) windows.push_back({"all that was recorded", 0, 0, trace.duration_us});
+  return windows;
+}
+
+// The names that a page uses, numbered anew.
+class PageNames {
+ public:
+  explicit PageNames(const std::vector<std::string>& names) : names_(names) {}
+  size_t operator()(uint32_t name) {
+    const auto [found, is_new] = numbers_.try_emplace(name, numbers_.size());
+    if (is_new) json_.push_back(names_[name]);
+    return found->second;
+  }
+  Json Take() { return std::move(json_); }
+
+ private:
+  const std::vector<std::string>& names_;
+  std::unordered_map<uint32_t, size_t> numbers_;
+  Json json_ = Json::array();
+};
+
+// Spans as [kind, thread, begin, length, name, why, bytes or the tile in the way], times in tenths
+// of microseconds from the window's begin.
+Json SpansOf(const RunTrace& trace, const Window& window, PageNames& names, size_t most) {
+  Json spans = Json::array();
+  const auto tenths = [](double us) { return static_cast<int64_t>(std::llround(us * 10)); };
+  for (const Span& span : trace.spans) {
+    if (span.end_us <= window.begin_us || span.begin_us >= window.end_us) continue;
+    if (spans.size() == most) break;
+    const Json last = span.kind == SpanKind::kStall ? Json(names(span.other)) : Json(span.bytes);
+    spans.push_back({static_cast<int>(span.kind), span.thread,
+                     tenths(span.begin_us - window.begin_us), tenths(span.end_us - span.begin_us),
+                     names(span.name), names(span.why), last});
+  }
+  return spans;
+}
+
+size_t CountSpans(const RunTrace& trace, const Window& window) {
+  return static_cast<size_t>(
+      std::count_if(trace.spans.begin(), trace.spans.end(), [&](const Span& span) {
+        return span.end_us > window.begin_us && span.begin_us < window.end_us;
+      }));
+}
+
+// The newest windows that there is room for, and the longest.
+std::vector<const Window*> Chosen(const RunTrace& trace, const std::vector<Window>& windows) {
+  const auto longest =
+      std::max_element(windows.begin(), windows.end(), [](const Window& a, const Window& b) {
+        return a.end_us - a.begin_us < b.end_us - b.begin_us;
+      });
+  std::vector<const Window*> chosen = {&*longest};
+  size_t spans = CountSpans(trace, *longest);
+  for (auto window = windows.rbegin(); window != windows.rend(); ++window) {
+    if (&*window == &*longest) continue;
+    spans += CountSpans(trace, *window);
+    const bool is_full = spans > kMostWindowSpans || chosen.size() == kMostWindows;
+    if (is_full && chosen.size() > 1) break;  // one beside the longest at least
+    chosen.push_back(&*window);
+    if (is_full) break;
+  }
+  std::sort(chosen.begin(), chosen.end());
+  return chosen;
+}
+
+Json TraceData(const RunTrace& trace) {
+  Json json = {{"duration_us", trace.duration_us}, {"dropped_events", trace.dropped_events}};
+  for (size_t tier = 0; tier < kTierNames.size(); ++tier) {
+    const auto budget = trace.budget_bytes[tier];
+    json["budget_bytes"][kTierNames[tier]] = budget ? Json(*budget) : Json();
+    json["held"][kTierNames[tier]] = ThinnedLevels(trace.held[tier], 0, trace.duration_us + 1);
+  }
+  Account all;
+  all.end_us = trace.duration_us;
+  for (const Span& span : trace.spans) all.Add(span, trace.names);
+  json["all"] = all.ToJson();
+  std::vector<Json> steps;
+  for (const Account& account : AccountsOfSteps(trace)) {
+    Json& step = steps.emplace_back(account.ToJson());
+    step["step"] = trace.steps[steps.size() - 1].value("step", int64_t{0});
+  }
+  json["steps"] = Thinned(steps, kMostAccounts);
+  json["tiles"] = SlowestTiles(trace);
+
+  const std::vector<Window> windows = Windows(trace);
+  PageNames names(trace.names);
+  json["windows_in_all"] = windows.size();
+  json["windows"] = Json::array();
+  for (const Window* window : Chosen(trace, windows)) {
+    Json held;
+    for (size_t tier = 0; tier < kTierNames.size(); ++tier) {
+      held[kTierNames[tier]] = ThinnedLevels(trace.held[tier], window->begin_us, window->end_us);
+    }
+    json["windows"].push_back({{"title", window->title},
+                               {"step", window->step},
+                               {"begin_us", window->begin_us},
+                               {"end_us", window->end_us},
+                               {"spans_in_all", CountSpans(trace, *window)},
+                               {"spans", SpansOf(trace, *window, names, kMostWindowSpans)},
+                               {"held", std::move(held)}});
+  }
+  json["names"] = names.Take();
+  json["kinds"] = kSpanKinds;
+  return json;
+}
+
+// A step as its log line has it, as far as the trace knows.
+std::vector<Json> StepsOfTrace(const RunTrace& trace) {
+  std::vector<Json> steps;
+  for (const Account& account : AccountsOfSteps(trace)) {
+    const auto bytes = [&](SpanKind kind) {
+      const auto found = account.links.find(NameOf(kind));
+      return found == account.links.end() ? uint64_t{0} : found->second.bytes;
+    };
+    double stall_us = 0;
+    for (const auto& [cause, us] : account.stall_us) stall_us += us;
+    Json step = trace.steps[steps.size()];
+    step["seconds"] = (account.end_us - account.begin_us) / 1e6;
+    step["stall_s"] = stall_us / 1e6;
+    step["read_bytes"] = {{"nvme", bytes(SpanKind::kNvmeRead)},
+                          {"pinned", bytes(SpanKind::kDeviceRead)}};
+    step["written_bytes"] = {{"nvme", bytes(SpanKind::kNvmeWrite)},
+                             {"pinned", bytes(SpanKind::kDeviceWrite)}};
+    steps.push_back(std::move(step));
+  }
+  return steps;
+}
+
+}  // namespace
+
+Json PageData(const RunFiles& files) {
+  const std::vector<Json> steps =
+      !files.log.empty() ? files.log
+                         : (files.trace ? StepsOfTrace(*files.trace) : std::vector<Json>());
+  return {{"steps", Thinned(steps, kMostSteps)},
+          {"steps_in_all", steps.size()},
+          {"has_log", !files.log.empty()},
+          {"notes", files.notes},
+          {"trace", files.trace ? TraceData(*files.trace) : Json()}};
+}
+
+}  // namespace spillway::run_report

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/spillway/store/opened_store.h"
+
+#include "io/posix_io_engine.h"
+#include "src/base/status_macros.h"
+#include "tools/spillway/command/exit_code.h"
+
+namespace spillway::command {
+
+namespace {
+
+template <typename T>
+absl::StatusOr<T> AsUsage(absl::StatusOr<T> opened) {
+  if (!absl::IsInvalidArgument(opened.status())) return opened;
+  return WithExitCode(opened.status(), ExitCode::kUsage);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<io::StoreView>> OpenView(const std::vector<std::string>& folders,
+                                                        io::StoreView::Wanted wanted) {
+  return AsUsage(io::StoreView::Open(folders, wanted));
+}
+
+absl::StatusOr<std::unique_ptr<OpenedStore>> OpenedStore::Open(
+    const std::vector<std::string>& folders) {
+  // The store names files through it; nothing is read or written.
+  SPILLWAY_ASSIGN_OR_RETURN(std::unique_ptr<io::IoEngine> io, io::PosixIoEngine::Create({}));
+  SPILLWAY_ASSIGN_OR_RETURN(
+      auto store,
+      AsUsage(io::Store::Open({.folders = folders, .create = false, .when_full = true}, io.get())));
+  return std::unique_ptr<OpenedStore>(new OpenedStore(std::move(io), std::move(store)));
+}
+
+}  // namespace spillway::command

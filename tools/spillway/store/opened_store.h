@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A store that is there, opened to be looked at or changed by a command. Folders that are not those
+// of one store, in its order, are wrong usage.
+
+#ifndef SPILLWAY_TOOLS_SPILLWAY_STORE_OPENED_STORE_H_
+#define SPILLWAY_TOOLS_SPILLWAY_STORE_OPENED_STORE_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "io/io_engine.h"
+#include "io/store/store.h"
+#include "io/store/store_view.h"
+
+namespace spillway::command {
+
+absl::StatusOr<std::unique_ptr<io::StoreView>> OpenView(const std::vector<std::string>& folders,
+                                                        io::StoreView::Wanted wanted);
+
+class OpenedStore {
+ public:
+  // NotFound: there is none. FailedPrecondition, naming the holder: another process has it.
+  static absl::StatusOr<std::unique_ptr<OpenedStore>> Open(const std::vector<std::string>& folders);
+  io::Store& store() { return *store_; }
+
+ private:
+  OpenedStore(std::unique_ptr<io::IoEngine> io, std::unique_ptr<io::Store> store)
+      : io_(std::move(io)), store_(std::move(store)) {}
+
+  std::unique_ptr<io::IoEngine> io_;  // outlives the store
+  std::unique_ptr<io::Store> store_;
+};
+
+}  // namespace spillway::command
+
+#endif  // SPILLWAY_TOOLS_SPILLWAY_STORE_OPENED_STORE_H_

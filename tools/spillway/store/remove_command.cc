@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `spillway remove`: a store's files, known by their exact names, and nothing else.
+
+#include <sys/stat.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "io/store/store_folder.h"
+#include "src/base/bytes.h"
+#include "src/base/status_macros.h"
+#include "tools/spillway/command/arguments.h"
+#include "tools/spillway/command/commands.h"
+#include "tools/spillway/command/exit_code.h"
+
+namespace spillway::command {
+namespace {
+
+using io::StoreFolder;
+
+constexpr char kDescription[] =
+    "Remove a store: the files that Spillway made in its folders, and nothing else.\n"
+    "\n"
+    "Without --yes it says what it would remove. A store that a process has open is refused, "
+    "naming\n"
+    "the process. The folders stay, and whatever else lies in them.\n"
+    "\n"
+    "Examples:\n"
+    "  spillway remove run\n"
+    "  spillway remove nvme0/run,nvme1/run --yes\n";
+
+struct RemoveFlags {
+  std::vector<std::string> store;
+  bool yes = false;
+};
+
+absl::StatusOr<std::vector<StoreFolder>> OpenFolders(const std::vector<std::string>& names) {
+  std::vector<StoreFolder> folders;
+  for (const std::string& name : names) {
+    SPILLWAY_ASSIGN_OR_RETURN(StoreFolder folder,
+                              StoreFolder::Open(name, StoreFolder::Mode::kExisting));
+    for (const StoreFolder& other : folders) {
+      if (!folder.IsSameAs(other)) continue;
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "store folders %s and %s are the same folder; name each once", other.path(), name));
+    }
+    folders.push_back(std::move(folder));
+  }
+  return folders;
+}
+
+// The folders, locked, if they are of one store, or hold what is left of one.
+absl::StatusOr<std::vector<StoreFolder>> LockFolders(const std::vector<std::string>& names) {
+  SPILLWAY_ASSIGN_OR_RETURN(std::vector<StoreFolder> folders, OpenFolders(names));
+  std::optional<io::FolderIdentity> first;
+  for (size_t i = 0; i < folders.size(); ++i) {
+    StoreFolder& folder = folders[i];
+    const std::string& name = names[i];
+    SPILLWAY_ASSIGN_OR_RETURN(const auto files, folder.ListStoreFiles());
+    if (files.empty()) {
+      return absl::NotFoundError(absl::StrFormat("there is no store in %s", folder.path()));
+    }
+    SPILLWAY_RETURN_IF_ERROR(folder.Lock());
+    // A store that is damaged, or of another version, is removed as well: these are its files.
+    // Names alone prove nothing: what no identity vouches for may be the user's.
+    const absl::StatusOr<std::optional<io::FolderIdentity>> identity = folder.ReadIdentity();
+    if (identity.ok() && identity->has_value()) {
+      if (first && first->store_id != (*identity)->store_id) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "%s and %s are of different stores; remove one at a time", names[0], name));
+      }
+      if ((*identity)->num_folders != names.size()) {
+        return absl::InvalidArgumentError(
+            absl::StrFormat("%s is of a store that has %s; name all of them, and no others", name,
+                            base::FormatCount((*identity)->num_folders, "folder")));
+      }
+      first = **identity;
+    } else if (identity.ok()) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "%s has files with a store's names and no identity (spillway-store), so nothing of it is "
+          "removed; if they are a store's, such as %s, remove them by hand",
+          folder.path(), std::filesystem::path(files.front()).filename().string()));
+    } else if (!folder.HasIdentityOfOurs()) {
+      return identity.status();
+    }
+  }
+  return folders;
+}
+
+absl::Status RunRemove(const RemoveFlags& flags) {
+  SPILLWAY_RETURN_IF_ERROR(CheckStoreArgument(flags.store));
+  absl::StatusOr<std::vector<StoreFolder>> folders = LockFolders(flags.store);
+  if (absl::IsInvalidArgument(folders.status())) {
+    return WithExitCode(folders.status(), ExitCode::kUsage);
+  }
+  SPILLWAY_RETURN_IF_ERROR(folders.status());
+  uint64_t bytes = 0;
+  uint64_t count = 0;
+  for (const StoreFolder& folder : *folders) {
+    SPILLWAY_ASSIGN_OR_RETURN(const auto files, folder.ListStoreFiles());
+    for (const std::string& file : files) {
+      struct stat info{};
+      if (stat(file.c_str(), &info) == 0) bytes += static_cast<uint64_t>(info.st_blocks) * 512;
+      ++count;
+      if (!flags.yes) absl::PrintF("%s\n", file);
+    }
+  }
+  if (!flags.yes) {
+    return UsageError(absl::StrFormat("nothing was removed: --yes removes %s, %s",
+                                      base::FormatCount(count, "file"), base::FormatBytes(bytes)));
+  }
+  for (StoreFolder& folder : *folders) folder.Keep();  // until the removal
+  for (StoreFolder& folder : *folders) {
+    SPILLWAY_RETURN_IF_ERROR(folder.RemoveStoreFiles());
+    folder.Undo();  // the lock file goes with the lock
+  }
+  absl::PrintF("%s removed, %s\n", base::FormatCount(count, "file"), base::FormatBytes(bytes));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddRemoveCommand(CLI::App* app, Run* run) {
+  CLI::App* const remove = app->add_subcommand("remove", kDescription);
+  const auto flags = std::make_shared<RemoveFlags>();
+  AddStoreArgument(remove, &flags->store);
+  remove->add_flag("--yes", flags->yes, "Do it");
+  remove->callback([flags, run] { *run = [flags] { return RunRemove(*flags); }; });
+}
+
+}  // namespace spillway::command

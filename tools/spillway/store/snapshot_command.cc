@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `spillway snapshot`: commits kept by name, from the command line. Listing and exporting only
+// read; the rest opens the store, so that a run which has it is in the way.
+
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "io/store/store.h"
+#include "io/store/store_view.h"
+#include "nlohmann/json.hpp"
+#include "src/base/bytes.h"
+#include "src/base/status_macros.h"
+#include "tools/spillway/command/arguments.h"
+#include "tools/spillway/command/commands.h"
+#include "tools/spillway/command/exit_code.h"
+#include "tools/spillway/command/interrupt.h"
+#include "tools/spillway/store/opened_store.h"
+#include "tools/spillway/store/snapshot_export.h"
+#include "tools/spillway/store/store_summary.h"
+
+namespace spillway::command {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr char kDescription[] =
+    "Keep commits by name: list, create, restore, drop, export.\n"
+    "\n"
+    "A snapshot names the last commit. It copies nothing, whatever the size, and takes space only "
+    "as\n"
+    "later commits differ from it.\n"
+    "\n"
+    "Examples:\n"
+    "  spillway snapshot create run before-sft\n"
+    "  spillway snapshot list run --json\n"
+    "  spillway snapshot restore run before-sft --keep after-sft\n"
+    "  spillway snapshot export run before-sft --save tuned --model smollm2\n"
+    "  spillway snapshot drop run before-sft\n";
+
+constexpr char kList[] =
+    "List a store's snapshots, the oldest first. Works while a run has the store.\n"
+    "\n"
+    "Examples:\n"
+    "  spillway snapshot list run\n"
+    "  spillway snapshot list run --json | jq -r '.snapshots[].label'\n";
+constexpr char kCreate[] =
+    "Keep the last commit under a label, of 1 to 128 letters, digits, '.', '_' and '-'.\n"
+    "\n"
+    "Examples:\n"
+    "  spillway snapshot create run step-400\n";
+constexpr char kRestore[] =
+    "Go back to a snapshot: it becomes the last commit, and train --resume goes on from there.\n"
+    "\n"
+    "The commit that was the last is gone unless --keep names it first.\n"
+    "\n"
+    "Examples:\n"
+    "  spillway snapshot restore run step-400\n"
+    "  spillway snapshot restore run step-400 --keep step-900\n";
+constexpr char kDrop[] =
+    "Forget a snapshot; what nothing else needs is free for the next run.\n"
+    "\n"
+    "Examples:\n"
+    "  spillway snapshot drop run step-400\n"
+    "  spillway trim run                      # and give the space back to the file system\n";
+constexpr char kExport[] =
+    "Write a snapshot, or the last commit, as a Hugging Face folder.\n"
+    "\n"
+    "Reads the weights out of the store, checked, and changes nothing there. The folder has fp32\n"
+    "safetensors, config.json from the commit, and the tokenizer's files of --model.\n"
+    "\n"
+    "Examples:\n"
+    "  spillway snapshot export run --save tuned --model smollm2\n"
+    "  spillway snapshot export run step-400 --save tuned-400\n";
+
+struct SnapshotFlags {
+  std::vector<std::string> store;
+  std::string label;
+  std::string keep;   // restore
+  std::string save;   // export
+  std::string model;  // export
+  bool json = false;
+};
+
+absl::Status RunList(const SnapshotFlags& flags) {
+  SPILLWAY_RETURN_IF_ERROR(CheckStoreArgument(flags.store));
+  SPILLWAY_ASSIGN_OR_RETURN(const auto view,
+                            OpenView(flags.store, io::StoreView::Wanted::kAnyState));
+  SPILLWAY_ASSIGN_OR_RETURN(const auto snapshots, view->catalog().ReadSnapshots());
+  Json list = Json::array();
+  for (const io::SnapshotRecord& snapshot : snapshots) {
+    const auto step = StepIn(snapshot.user_state);
+    if (!flags.json) {
+      absl::PrintF("%-32s commit %d of %s%s\n", snapshot.label, snapshot.number, snapshot.time,
+                   step ? absl::StrFormat(", step %d", *step) : "");
+      continue;
+    }
+    Json entry = {{"label", snapshot.label}, {"number", snapshot.number}, {"time", snapshot.time}};
+    if (step) entry["step"] = *step;
+    list.push_back(std::move(entry));
+  }
+  if (flags.json) absl::PrintF("%s\n", Json({{"v", 1}, {"snapshots", list}}).dump());
+  return absl::OkStatus();
+}
+
+absl::Status RunExport(const SnapshotFlags& flags) {
+  SPILLWAY_RETURN_IF_ERROR(CheckStoreArgument(flags.store));
+  if (flags.save.empty()) return UsageError("--save is needed: the folder to write");
+  return ExportFromStore(
+      {.store = flags.store, .label = flags.label, .save = flags.save, .model = flags.model},
+      CatchInterrupts());
+}
+
+// Runs `work` on the opened store.
+absl::Status WithStore(const SnapshotFlags& flags,
+                       const std::function<absl::Status(io::Store*)>& work) {
+  SPILLWAY_RETURN_IF_ERROR(CheckStoreArgument(flags.store));
+  if (flags.label.empty()) return UsageError("a snapshot's label is needed");
+  SPILLWAY_ASSIGN_OR_RETURN(const auto store, OpenedStore::Open(flags.store));
+  return work(&store->store());
+}
+
+absl::Status RunCreate(const SnapshotFlags& flags) {
+  return WithStore(flags, [&](io::Store* store) { return store->Snapshot(flags.label); });
+}
+
+absl::Status RunRestore(const SnapshotFlags& flags) {
+  return WithStore(flags, [&](io::Store* store) -> absl::Status {
+    if (!flags.keep.empty()) SPILLWAY_RETURN_IF_ERROR(store->Snapshot(flags.keep));
+    return store->Restore(flags.label);
+  });
+}
+
+absl::Status RunDrop(const SnapshotFlags& flags) {
+  return WithStore(flags, [&](io::Store* store) -> absl::Status {
+    const uint64_t before = store->used_bytes();
+    SPILLWAY_RETURN_IF_ERROR(store->Drop(flags.label));
+    absl::FPrintF(stderr, "note: %s are free again\n",
+                  base::FormatBytes(before - store->used_bytes()));
+    return absl::OkStatus();
+  });
+}
+
+// What a bad label is to the store is wrong usage here.
+absl::Status AsUsage(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) ? WithExitCode(status, ExitCode::kUsage) : status;
+}
+
+}  // namespace
+
+void AddSnapshotCommand(CLI::App* app, Run* run) {
+  CLI::App* const snapshot = app->add_subcommand("snapshot", kDescription);
+  const auto flags = std::make_shared<SnapshotFlags>();
+  using Action = absl::Status (*)(const SnapshotFlags&);
+  const auto add = [&](const char* name, const char* description, Action action) {
+    CLI::App* const sub = snapshot->add_subcommand(name, description);
+    AddStoreArgument(sub, &flags->store);
+    sub->callback([flags, run, action] { *run = [=] { return AsUsage(action(*flags)); }; });
+    return sub;
+  };
+  const auto add_label = [&](CLI::App* sub) {
+    AddText(sub, "LABEL", &flags->label, "The snapshot's name")->type_name("");
+    return sub;
+  };
+  add("list", kList, RunList)
+      ->add_flag("--json", flags->json, "One JSON object on stdout, nothing else there");
+  add_label(add("create", kCreate, RunCreate));
+  AddText(add_label(add("restore", kRestore, RunRestore)), "--keep", &flags->keep,
+          "Keep the last commit under this label first");
+  add_label(add("drop", kDrop, RunDrop));
+  CLI::App* const export_ = add_label(add("export", kExport, RunExport));
+  AddText(export_, "--save", &flags->save, "The folder to write; it must not be there, or empty");
+  AddText(export_, "--model", &flags->model, "Folder to copy the tokenizer's files from");
+}
+
+}  // namespace spillway::command

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The bytes of tensors as a commit has them, read straight from a store's files and checked,
+// without an engine: for looking into a store that is not to change.
+
+#ifndef SPILLWAY_TOOLS_SPILLWAY_STORE_TENSOR_READER_H_
+#define SPILLWAY_TOOLS_SPILLWAY_STORE_TENSOR_READER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "io/direct_file.h"
+#include "io/store/store.h"
+#include "io/store/store_view.h"
+#include "spillway/types.h"
+
+namespace spillway::command {
+
+// Externally synchronised. The view must outlive it.
+class TensorReader {
+ public:
+  // As of the commit of this number, which must be the last or a snapshot's.
+  TensorReader(const io::StoreView& view, uint64_t commit) : view_(view), commit_(commit) {}
+
+  // The tensor's specification, without its name's being checked; none: the commit has no such
+  // tensor. DataLoss: its description is none of the engine's.
+  absl::StatusOr<std::optional<TensorSpec>> Find(const std::string& name);
+
+  // All bytes of the tensor, in order, in pieces of at most a page. Pages that were never written
+  // are zeros.
+  using Consume = std::function<absl::Status(std::span<const std::byte>)>;
+  absl::Status Read(const TensorSpec& spec, const Consume& consume);
+
+ private:
+  struct Free {
+    void operator()(std::byte* bytes) const { std::free(bytes); }
+  };
+  struct Found {
+    uint64_t id = 0;
+    uint64_t num_pages = 0;
+    std::string description;
+  };
+  absl::StatusOr<std::optional<Found>> FindRow(const std::string& name);
+  absl::StatusOr<std::map<uint64_t, io::PageRecord>> ReadRows(uint64_t id);
+  absl::StatusOr<std::span<const std::byte>> ReadPage(const std::string& tensor, uint64_t page,
+                                                      const io::PageRecord& record);
+  absl::StatusOr<const io::DirectFile*> Open(const io::Extent& extent);
+
+  const io::StoreView& view_;
+  const uint64_t commit_;
+  std::map<std::pair<uint16_t, uint32_t>, io::DirectFile> files_;
+  std::unique_ptr<std::byte, Free> buffer_;
+  size_t buffer_bytes_ = 0;
+};
+
+}  // namespace spillway::command
+
+#endif  // SPILLWAY_TOOLS_SPILLWAY_STORE_TENSOR_READER_H_

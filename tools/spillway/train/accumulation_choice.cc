@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/spillway/train/accumulation_choice.h"
+
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "src/base/bytes.h"
+#include "src/plan/accumulation.h"
+#include "src/plan/trace.h"
+#include "tools/spillway/train/step_trace.h"
+
+namespace spillway::command {
+namespace {
+
+using trainer::AccumulationOrder;
+
+// Of a micro-batch through a layer: planning more takes longer than its answer is worth.
+constexpr int64_t kMostPassesPlanned = 1 << 13;
+
+// What rests on the device, or in pinned memory, has its frames there from the bottom up.
+void Place(const Placement& placement, uint64_t frame_alignment, plan::Trace* trace) {
+  std::array<uint64_t, kNumTiers> used_bytes = {};
+  for (plan::TraceTile& tile : trace->tiles) {
+    tile.rest = placement[static_cast<size_t>(tile.role)];
+    if (!tile.rest || *tile.rest == Tier::kNvme) continue;
+    uint64_t& used = used_bytes[static_cast<size_t>(*tile.rest)];
+    tile.home = plan::Home{*tile.rest, used};
+    used += base::RoundUp(tile.size_bytes, frame_alignment);
+  }
+}
+
+// A budget that plans can reckon with: without a limit, as much as all tiles need.
+uint64_t Limited(uint64_t bytes, const plan::Trace& trace) {
+  uint64_t all = kMiB;
+  for (const plan::TraceTile& tile : trace.tiles) all += 2 * (tile.size_bytes + 4 * kKiB);
+  return std::min(bytes, all);
+}
+
+std::string DescribeBytes(const std::optional<plan::LinkBytes>& bytes) {
+  if (!bytes) return "cannot be planned";
+  return absl::StrCat(base::FormatBytes(bytes->nvme()), " over NVMe and ",
+                      base::FormatBytes(bytes->device()), " to and from the device");
+}
+
+}  // namespace
+
+AccumulationChoice CompareOrders(const hf::ModelConfig& config, trainer::ModelOptions options,
+                                 const EngineFlags& flags) {
+  AccumulationChoice choice;
+  choice.all = options.accumulate;
+  choice.planned =
+      std::min(choice.all, std::max<int64_t>(2, kMostPassesPlanned / config.num_layers));
+  options.accumulate = choice.planned;
+  plan::PlanOptions budgets;
+  const auto trace_in = [&](AccumulationOrder order) {
+    options.accumulation_order = order;
+    plan::Trace trace = TraceOfStep(config, options);
+    Place(PlacementOf(flags.placement).value_or(Placement()), budgets.frame_alignment, &trace);
+    return trace;
+  };
+  const plan::Trace micro_batch = trace_in(AccumulationOrder::kMicroBatch);
+  const plan::Trace layer = trace_in(AccumulationOrder::kLayer);
+  budgets.device_bytes = Limited(flags.device_bytes, layer);
+  budgets.pinned_bytes = Limited(flags.pinned_bytes, layer);
+  budgets.has_store = !flags.store.empty();
+  budgets.policy = flags.policy == Policy::kOnDemand ? plan::Policy::kLru
+                                                     : static_cast<plan::Policy>(flags.policy);
+  const auto compared = plan::ChooseOrder(micro_batch, layer, budgets, plan::Rates());
+  if (!compared.ok()) return choice;
+  if (compared->micro_batch) choice.micro_batch = compared->micro_batch->bytes;
+  if (compared->layer) choice.layer = compared->layer->bytes;
+  if (compared->order == plan::AccumulationOrder::kLayer) choice.order = AccumulationOrder::kLayer;
+  return choice;
+}
+
+nlohmann::ordered_json ToJson(const AccumulationChoice& choice) {
+  const bool is_layer = choice.order == AccumulationOrder::kLayer;
+  nlohmann::ordered_json json = {{"order", is_layer ? "layer" : "micro-batch"}};
+  const auto add = [&](const char* name, const std::optional<plan::LinkBytes>& bytes) {
+    if (bytes) json[name] = {{"nvme_bytes", bytes->nvme()}, {"device_bytes", bytes->device()}};
+  };
+  add("micro_batch", choice.micro_batch);
+  add("layer", choice.layer);
+  if (choice.planned < choice.all) json["planned_micro_batches"] = choice.planned;
+  return json;
+}
+
+std::string Describe(const AccumulationChoice& choice) {
+  const bool is_layer = choice.order == AccumulationOrder::kLayer;
+  return absl::StrCat(
+      "micro-batches in ", is_layer ? "layer" : "micro-batch", " order; a step ",
+      choice.planned < choice.all ? absl::StrCat("of ", choice.planned, " of them ") : "",
+      "as planned: layer order ", DescribeBytes(choice.layer), "; micro-batch order ",
+      DescribeBytes(choice.micro_batch));
+}
+
+}  // namespace spillway::command

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The engine's flags, their checks, and the engine opened with them.
+
+#include "tools/spillway/train/engine_flags.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <set>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "src/base/bytes.h"
+#include "src/base/status_macros.h"
+#include "tools/spillway/command/arguments.h"
+#include "tools/spillway/command/exit_code.h"
+#include "tools/spillway/train/store_room.h"
+
+namespace spillway::command {
+namespace {
+
+constexpr int64_t kMostThreads = 1024;
+constexpr uint64_t kLeastPageBytes = 4 * kKiB;
+constexpr uint64_t kMostPageBytes = kGiB;
+constexpr uint64_t kLeastCalibratedBytes = 256 * kMiB;  // moves in well under a second
+
+// Of the roles that are to rest in the tier, "parameter 1.5 MiB, gradient 1.5 MiB"; empty: none.
+std::string ListResting(const trainer::MinimumBudgets& budgets, const Placement& placement,
+                        Tier tier) {
+  std::string list;
+  for (size_t role = 0; role < kNumRoles; ++role) {
+    if (placement[role] != tier || budgets.role_bytes[role] == 0) continue;
+    absl::StrAppend(&list, list.empty() ? "" : ", ", std::string(Name(static_cast<Role>(role))),
+                    " ", base::FormatBytes(budgets.role_bytes[role]));
+  }
+  return list;
+}
+
+absl::Status CheckBudget(std::string_view flag, uint64_t given, uint64_t smallest,
+                         const std::string& resting) {
+  if (given >= smallest) return absl::OkStatus();
+  const std::string given_flag = absl::StrCat(std::string(flag), " ", base::FormatBytes(given));
+  if (resting.empty()) {
+    return UsageError(absl::StrFormat(
+        "%s is too small for this model, sequence and batch; the smallest that works is %s "
+        "(%d bytes)",
+        given_flag, base::FormatBytes(smallest), smallest));
+  }
+  return UsageError(absl::StrFormat(
+      "%s is too small for what is placed there (%s) and the tiles in use beside it; give at least "
+      "%s (%d bytes), or place fewer roles there",
+      given_flag, resting, base::FormatBytes(smallest), smallest));
+}
+
+Calibration CalibrationOf(CalibrateChoice choice, const StoreNeed& need) {
+  if (choice == CalibrateChoice::kNow) return Calibration::kNow;
+  if (choice == CalibrateChoice::kOff) return Calibration::kKeep;
+  const uint64_t bytes = need.state.committed + need.state.transient;
+  return bytes >= kLeastCalibratedBytes ? Calibration::kIfNone : Calibration::kKeep;
+}
+
+}  // namespace
+
+void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
+  if (flags->threads == 0) flags->threads = std::max(1U, std::thread::hardware_concurrency());
+  AddList(app, "--store", &flags->store,
+          "Folders for the store, one per drive: DIR or DIR,DIR. None: all in memory");
+  AddSize(app, "--store-bytes", &flags->store_bytes,
+          "Most bytes of tensors in the store (free space if not given)");
+  AddSize(app, "--device-bytes", &flags->device_bytes,
+          "Budget of the device tier, or unlimited (default)");
+  AddSize(app, "--pinned-bytes", &flags->pinned_bytes,
+          "Budget of pinned host memory, or unlimited (default)");
+  AddSize(app, "--page-bytes", &flags->page_bytes,
+          "Unit of transfers and checksums, a multiple of 4KiB; fixed for the life of a store",
+          kLeastPageBytes);
+  AddChoice<IoKind>(app, "--io", &flags->io,
+                    {{"uring", IoKind::kUring}, {"posix", IoKind::kPosix}, {"auto", IoKind::kAuto}},
+                    "How bytes reach the store's files");
+  AddChoice<CalibrateChoice>(app, "--calibrate", &flags->calibrate,
+                             {{"auto", CalibrateChoice::kAuto},
+                              {"now", CalibrateChoice::kNow},
+                              {"off", CalibrateChoice::kOff}},
+                             "Measure the store's devices first: 1 to 2 s each; auto does once, "
+                             "for 256 MiB of state or more");
+  AddChoice<Policy>(app, "--policy", &flags->policy,
+                    {{"planned", Policy::kPlanned},
+                     {"lru", Policy::kLru},
+                     {"fifo", Policy::kFifo},
+                     {"prefix", Policy::kPrefix},
+                     {"none", Policy::kNone},
+                     {"demand", Policy::kOnDemand}},
+                    "What decides which bytes stay in which tier: a plan of the step, "
+                    "a cache's rule, or demand alone. Numbers computed do not depend on it");
+  AddPlacementFlags(app, &flags->placement);
+  AddDevice(app, "--device", &flags->device,
+            "Where to compute; the host alone until there are GPU kernels");
+  AddInteger(app, "--threads", &flags->threads, 1, kMostThreads,
+             "Threads that compute; another number gives other roundings, hence other numbers");
+}
+
+absl::Status CheckEngineFlags(const EngineFlags& flags) {
+  if (flags.device.kind() == Device::Kind::kCuda) {
+    return absl::UnimplementedError(absl::StrFormat(
+        "--device cuda:%d: there are no GPU kernels for models yet; use --device host",
+        flags.device.index()));
+  }
+  const bool is_multiple = flags.page_bytes % kLeastPageBytes == 0;
+  if (flags.page_bytes != 0 && (!is_multiple || flags.page_bytes > kMostPageBytes)) {
+    return UsageError(absl::StrFormat(
+        "--page-bytes %d is not a multiple of 4 KiB from 4 KiB to 1 GiB", flags.page_bytes));
+  }
+  const std::set<std::string> folders(flags.store.begin(), flags.store.end());
+  if (folders.size() != flags.store.size()) return UsageError("--store names a folder twice");
+  if (flags.store.empty() && flags.store_bytes != kUnlimited) {
+    return UsageError("--store-bytes is for a store; give --store DIR too");
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(const Placement placement, PlacementOf(flags.placement));
+  const bool on_nvme =
+      std::find(placement.begin(), placement.end(), Tier::kNvme) != placement.end();
+  if (flags.store.empty() && on_nvme) {
+    return UsageError("nothing can rest on nvme without a store; give --store DIR too");
+  }
+  return absl::OkStatus();
+}
+
+StorePlace PlaceOf(const EngineFlags& flags) {
+  return {flags.store, flags.store_bytes, flags.pinned_bytes, flags.page_bytes};
+}
+
+absl::Status CheckRoom(const EngineFlags& flags, const hf::ModelConfig& config,
+                       const trainer::ModelOptions& options, const StoreNeed& need) {
+  SPILLWAY_ASSIGN_OR_RETURN(const Placement placement, PlacementOf(flags.placement));
+  const trainer::MinimumBudgets smallest = trainer::SmallestBudgets(config, options, placement);
+  SPILLWAY_RETURN_IF_ERROR(CheckBudget("--device-bytes", flags.device_bytes, smallest.device_bytes,
+                                       ListResting(smallest, placement, Tier::kDevice)));
+  SPILLWAY_RETURN_IF_ERROR(CheckBudget("--pinned-bytes", flags.pinned_bytes, smallest.pinned_bytes,
+                                       ListResting(smallest, placement, Tier::kPinned)));
+  if (!flags.store.empty()) return CheckStoreRoom(PlaceOf(flags), need);
+  const uint64_t all = need.state.committed_room + need.state.transient_room;
+  if (flags.pinned_bytes >= all) return absl::OkStatus();
+  return UsageError(absl::StrFormat(
+      "--pinned-bytes %s is too small without a store: everything rests in pinned memory, %s (%d "
+      "bytes); give that or --store DIR",
+      base::FormatBytes(flags.pinned_bytes), base::FormatBytes(all), all));
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, OpenMode mode,
+                                                   const StoreNeed& need,
+                                                   const std::atomic<bool>& stop) {
+  EngineOptions options;
+  options.store = flags.store;
+  options.mode = mode;
+  options.device = flags.device;
+  options.store_bytes = flags.store_bytes;
+  options.device_bytes = flags.device_bytes;
+  options.pinned_bytes = flags.pinned_bytes;
+  options.page_bytes = flags.page_bytes;
+  options.io = flags.io;
+  options.timeline_events = flags.timeline_events;
+  options.calibration = CalibrationOf(flags.calibrate, need);
+  options.policy = flags.policy;
+  SPILLWAY_ASSIGN_OR_RETURN(options.placement, PlacementOf(flags.placement));
+  options.stop = &stop;
+  options.announce = [](std::string_view text) {
+    absl::FPrintF(stderr, "note: %s\n", std::string(text));
+  };
+  absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Open(std::move(options));
+  // What Open calls an invalid argument is an option of this command.
+  if (absl::IsInvalidArgument(engine.status())) {
+    return WithExitCode(engine.status(), ExitCode::kUsage);
+  }
+  return engine;
+}
+
+}  // namespace spillway::command

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Loading a model for inference.
+
+#include "tools/spillway/train/inference.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "src/base/status_macros.h"
+#include "tools/spillway/command/arguments.h"
+#include "tools/spillway/command/exit_code.h"
+#include "tools/trainer/weight_source.h"
+
+namespace spillway::command {
+
+void AddInferenceFlags(CLI::App* app, InferenceFlags* flags) {
+  using trainer::Precision;
+  AddText(app, "--model", &flags->model, "Hugging Face folder of the model");
+  AddInteger(app, "--seq", &flags->sequence, 1, int64_t{1} << 20,
+             "Tokens of a window (default: 256, or what the model was made for if that is less)")
+      ->default_str("");
+  AddChoice<Precision>(app, "--precision", &flags->precision,
+                       {{"fp32", Precision::kFp32}, {"fp16-amp", Precision::kFp16Amp}},
+                       "Of weights and activations");
+  AddEngineFlags(app, &flags->engine);
+}
+
+absl::Status CheckSequence(int64_t sequence, const hf::ModelConfig& config) {
+  if (sequence <= config.max_position_embeddings) return absl::OkStatus();
+  return UsageError(
+      absl::StrFormat("--seq %d is more than the model's max_position_embeddings, %d (config.json)",
+                      sequence, config.max_position_embeddings));
+}
+
+absl::StatusOr<int64_t> SequenceFor(int64_t given, const hf::ModelConfig& config) {
+  constexpr int64_t kDefault = 256;
+  if (given == 0) return std::min(kDefault, config.max_position_embeddings);
+  SPILLWAY_RETURN_IF_ERROR(CheckSequence(given, config));
+  return given;
+}
+
+absl::Status CheckInferenceFlags(const InferenceFlags& flags) {
+  if (flags.model.empty()) return UsageError("--model is needed; see --help");
+  return CheckEngineFlags(flags.engine);
+}
+
+absl::StatusOr<InferenceModel> LoadForInference(const InferenceFlags& flags,
+                                                const hf::ModelConfig& config,
+                                                const std::atomic<bool>& stop) {
+  trainer::ModelOptions options;
+  options.precision = flags.precision;
+  options.training = false;
+  SPILLWAY_ASSIGN_OR_RETURN(options.sequence, SequenceFor(flags.sequence, config));
+  SPILLWAY_ASSIGN_OR_RETURN(const trainer::WeightSource source,
+                            trainer::OpenFolderWeights(flags.model, config));
+  const StoreNeed need = {.state = trainer::ModelStateBytes(config, options)};
+  SPILLWAY_RETURN_IF_ERROR(CheckRoom(flags.engine, config, options, need));
+
+  InferenceModel loaded;
+  SPILLWAY_ASSIGN_OR_RETURN(loaded.engine,
+                            OpenEngine(flags.engine, OpenMode::kScratch, need, stop));
+  loaded.pool = std::make_unique<ThreadPool>(static_cast<int>(flags.engine.threads));
+  SPILLWAY_ASSIGN_OR_RETURN(
+      loaded.model,
+      trainer::Model::Create(loaded.engine.get(), loaded.pool.get(), config, options, source));
+  return loaded;
+}
+
+}  // namespace spillway::command

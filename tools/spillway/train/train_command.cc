@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `spillway train`: from flags to a trained model. Everything that can be refused is refused before
+// the store is touched.
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "io/store/store_view.h"
+#include "spillway/engine.h"
+#include "spillway/thread_pool.h"
+#include "src/base/status_macros.h"
+#include "tools/hf/config.h"
+#include "tools/spillway/command/commands.h"
+#include "tools/spillway/command/exit_code.h"
+#include "tools/spillway/command/interrupt.h"
+#include "tools/spillway/train/accumulation_choice.h"
+#include "tools/spillway/train/inference.h"
+#include "tools/spillway/train/run_outputs.h"
+#include "tools/spillway/train/run_places.h"
+#include "tools/spillway/train/train_flags.h"
+#include "tools/spillway/train/train_report.h"
+#include "tools/trainer/export.h"
+#include "tools/trainer/master_weights.h"
+#include "tools/trainer/parameters.h"
+#include "tools/trainer/train_state.h"
+#include "tools/trainer/trainer.h"
+#include "tools/trainer/weight_source.h"
+
+namespace spillway::command {
+namespace {
+
+using trainer::TokenData;
+using trainer::TrainState;
+
+constexpr char kDescription[] =
+    "Fine-tune (or train) a language model whose state need not fit in memory.\n"
+    "\n"
+    "Examples:\n"
+    "  spillway train --model smollm2 --data kjv --store run --steps 400 --precision fp16-amp \\\n"
+    "      --device-bytes 48MiB --pinned-bytes 96MiB --lr 5e-5 --save tuned\n"
+    "  spillway train ... --resume           # after Ctrl-C, a crash, or with a larger --steps\n"
+    "  spillway train --model smollm2 --data kjv --steps 10     # all in memory, nothing kept\n"
+    "  spillway train ... --store nvme0/run,nvme1/run --json --hash-weights\n"
+    "  spillway train ... --store run --commit-every 50     # and at the end; kill -USR1 PID: now\n"
+    "  spillway train ... --store run --durability none --save tuned    # scratch, half the disk\n"
+    "  spillway train ... --log-json log.jsonl --trace trace.json    # spillway report reads "
+    "them\n"
+    "  spillway train ... --metrics-file /var/lib/node_exporter/spillway.prom    # Prometheus\n";
+
+// What is read before the store is touched.
+struct Inputs {
+  hf::ModelConfig config;
+  std::unique_ptr<TokenData> train_data;
+  std::unique_ptr<TokenData> valid_data;  // null unless evaluated
+  trainer::WeightSource source;
+};
+
+// The folder's weights. A resumed run takes its own from the store, so that a folder without any is
+// an error only when they are asked for.
+absl::StatusOr<trainer::WeightSource> OpenWeights(const TrainFlags& flags,
+                                                  const hf::ModelConfig& config) {
+  if (flags.random_init) return trainer::RandomWeights(flags.trainer.seed);
+  auto folder = trainer::OpenFolderWeights(flags.model, config);
+  if (folder.ok() || !flags.resume) return folder;
+  return [status = folder.status()](const std::string&,
+                                    const std::vector<int64_t>&) -> absl::StatusOr<Reader> {
+    return status;
+  };
+}
+
+absl::StatusOr<Inputs> ReadInputs(const TrainFlags& flags) {
+  Inputs inputs;
+  const int64_t sequence = flags.trainer.model.sequence;
+  SPILLWAY_ASSIGN_OR_RETURN(inputs.config, hf::ReadModelConfig(flags.model));
+  SPILLWAY_RETURN_IF_ERROR(CheckSequence(sequence, inputs.config));
+  const int64_t vocab_size = inputs.config.vocab_size;
+  SPILLWAY_ASSIGN_OR_RETURN(inputs.train_data,
+                            TokenData::Open(flags.data, "train", vocab_size, sequence));
+  if (flags.trainer.evaluate_every > 0) {
+    SPILLWAY_ASSIGN_OR_RETURN(inputs.valid_data,
+                              TokenData::Open(flags.data, "valid", vocab_size, sequence));
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(inputs.source, OpenWeights(flags, inputs.config));
+  return inputs;
+}
+
+// Whether the store's last commit is of the run's last step: then none replaces it. Where it cannot
+// be told, whoever opens the store says why.
+bool HasNoStepLeft(const TrainFlags& flags) {
+  if (!flags.resume || !flags.steps || flags.engine.store.empty()) return false;
+  const auto view = io::StoreView::Open(flags.engine.store, io::StoreView::Wanted::kAnyState);
+  if (!view.ok()) return false;
+  const auto commit = (*view)->catalog().ReadCommit();
+  if (!commit.ok() || !commit->has_value()) return false;
+  const auto state = trainer::ParseTrainState((*commit)->user_state);
+  return state.ok() && state->step >= *flags.steps;
+}
+
+// What the store has to hold.
+StoreNeed NeedOf(const TrainFlags& flags, const hf::ModelConfig& config) {
+  const trainer::TrainerOptions& options = flags.trainer;
+  const bool commits_again = flags.resume || options.commit_every > 0;
+  return {.state = trainer::ModelStateBytes(config, options.model),
+          .keeps_old_copy = commits_again && !HasNoStepLeft(flags),
+          .is_committed = options.durable};
+}
+
+// The budgets, the disk and the export's place.
+absl::Status CheckPlaces(const TrainFlags& flags, const hf::ModelConfig& config,
+                         const StoreNeed& need) {
+  SPILLWAY_RETURN_IF_ERROR(CheckApart({{"--log-json", flags.outputs.log_json},
+                                       {"--trace", flags.outputs.trace},
+                                       {"--metrics-file", flags.outputs.metrics}},
+                                      flags.save, flags.engine.store));
+  if (!flags.save.empty()) {
+    const uint64_t bytes = trainer::ExportedBytes(trainer::ListParameters(config));
+    const absl::Status free = trainer::CheckExportFolder(flags.save, bytes);
+    if (!free.ok()) {
+      return absl::Status(free.code(), absl::StrCat("--save ", std::string(free.message())));
+    }
+  }
+  return CheckRoom(flags.engine, config, flags.trainer.model, need);
+}
+
+// Which way the micro-batches of a step go, if there are several; puts it into the flags. Room and
+// budgets may leave one way only.
+std::optional<AccumulationChoice> ChooseAccumulation(const hf::ModelConfig& config,
+                                                     TrainFlags* flags) {
+  trainer::ModelOptions& options = flags->trainer.model;
+  if (options.accumulate == 1) return std::nullopt;
+  AccumulationChoice choice = CompareOrders(config, options, flags->engine);
+  options.accumulation_order = flags->accumulation_order.value_or(choice.order);
+  const bool may_change = !flags->accumulation_order && options.by_layer();
+  if (may_change && !CheckRoom(flags->engine, config, options, NeedOf(*flags, config)).ok()) {
+    options.accumulation_order = trainer::AccumulationOrder::kMicroBatch;
+  }
+  choice.order = options.accumulation_order;
+  return choice;
+}
+
+// The state to continue from; none: begin. Flags that would change its numbers are a usage error.
+absl::StatusOr<std::optional<TrainState>> LoadState(const Engine& engine, const TrainFlags& flags,
+                                                    const Inputs& inputs) {
+  const std::optional<std::string> text = engine.UserState();
+  if (!text) {
+    if (flags.resume) {
+      absl::FPrintF(stderr, "note: the store has no commit yet: starting at step 0\n");
+    }
+    return std::nullopt;
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(TrainState state, trainer::ParseTrainState(*text));
+  const auto given = trainer::FixedFlags(flags.trainer, inputs.config, *inputs.train_data,
+                                         static_cast<int>(flags.engine.threads));
+  const absl::Status same = trainer::CheckSameNumbers(state.fixed, given);
+  if (!same.ok()) return WithExitCode(same, ExitCode::kUsage);
+  absl::FPrintF(stderr, "note: continuing after step %d\n", state.step);
+  return state;
+}
+
+absl::Status KeepIn(const std::string& folder, const TrainFlags& flags,
+                    const hf::ModelConfig& config, const StoreNeed& need,
+                    trainer::Trainer* trainer) {
+  const std::atomic<bool> stop{false};
+  EngineFlags kept = flags.engine;
+  kept.store = {folder};
+  kept.store_bytes = kUnlimited;
+  kept.placement = {};
+  kept.calibrate = CalibrateChoice::kOff;
+  kept.timeline_events = 0;
+  const auto smallest = trainer::SmallestBudgets(config, flags.trainer.model, {});
+  kept.device_bytes = smallest.device_bytes;
+  kept.pinned_bytes = 2 * smallest.pinned_bytes;
+  SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
+                            OpenEngine(kept, OpenMode::kCreate, need, stop));
+  return trainer->CommitTo(engine.get());
+}
+
+// A store for what a run without one has trained and could not export; its name. Beside the
+// export's folder, whose disk may be what failed, else in the working folder or that for temporary
+// files.
+absl::StatusOr<std::string> KeepInStore(const TrainFlags& flags, const hf::ModelConfig& config,
+                                        const StoreNeed& need, trainer::Trainer* trainer) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path save = fs::path(flags.save + "/").parent_path();
+  std::vector<fs::path> places = {fs::absolute(save, error).parent_path()};
+  if (fs::current_path(error) != places[0]) places.push_back(fs::current_path(error));
+  // In the folder that all users share, one that only this user can read.
+  std::string own = (fs::temp_directory_path(error) / "spillway-XXXXXX").string();
+  if (mkdtemp(own.data()) != nullptr) places.emplace_back(own);
+  absl::Status first = absl::OkStatus();
+  for (const fs::path& place : places) {
+    std::string folder = (place / save.filename()).string() + ".store";
+    const std::string name = folder;
+    for (int i = 2; fs::exists(fs::symlink_status(folder, error)); ++i) {
+      folder = absl::StrCat(name, "-", i);
+    }
+    const absl::Status kept = KeepIn(folder, flags, config, need, trainer);
+    if (kept.ok()) {
+      rmdir(own.c_str());  // unless the store is there
+      return folder;
+    }
+    first.Update(kept);
+  }
+  rmdir(own.c_str());
+  return first;
+}
+
+// The export's error, with where all that was trained is instead.
+absl::Status WhereItIs(const absl::Status& saved, const TrainFlags& flags,
+                       const hf::ModelConfig& config, const StoreNeed& need,
+                       trainer::Trainer* trainer) {
+  std::string store = absl::StrJoin(flags.engine.store, ",");
+  if (!flags.trainer.durable) {
+    const auto kept = KeepInStore(flags, config, need, trainer);
+    if (!kept.ok()) {
+      return WithExitCode(
+          absl::Status(
+              saved.code(),
+              absl::StrFormat("%s; nor could the result be kept in a store beside it: %s",
+                              std::string(saved.message()), std::string(kept.status().message()))),
+          ExitCode::kFailed);
+    }
+    store = *kept;
+  }
+  return WithExitCode(
+      absl::Status(saved.code(),
+                   absl::StrFormat("%s; nothing is lost: the store %s has the trained state. "
+                                   "Export it with: spillway snapshot export %s --save FOLDER "
+                                   "--model %s",
+                                   std::string(saved.message()), store, store, flags.model)),
+      ExitCode::kFailed);
+}
+
+OpenMode ModeOf(const TrainFlags& flags) {
+  if (flags.durability == Durability::kNone) return OpenMode::kScratch;
+  return flags.resume ? OpenMode::kOpenOrCreate : OpenMode::kCreate;
+}
+
+// What a run came to: its figures, and what became of the weights.
+struct Outcome {
+  TrainReport report;
+  absl::Status saved;
+};
+
+absl::StatusOr<Outcome> Train(const TrainFlags& flags, const Inputs& inputs, const StoreNeed& need,
+                              RunOutputs* outputs, const std::atomic<bool>& stop,
+                              std::atomic<bool>& commit_now) {
+  SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
+                            OpenEngine(flags.engine, ModeOf(flags), need, stop));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::optional<TrainState> state,
+                            LoadState(*engine, flags, inputs));
+  ThreadPool pool(static_cast<int>(flags.engine.threads));
+  SPILLWAY_ASSIGN_OR_RETURN(
+      const std::unique_ptr<trainer::Trainer> trainer,
+      trainer::Trainer::Create(engine.get(), &pool, inputs.config, flags.trainer,
+                               inputs.train_data.get(), inputs.valid_data.get(), inputs.source,
+                               state));
+  outputs->Begin(state ? state->step : 0, flags.resume);
+
+  bool told_why = false;
+  const auto observe = [&](const trainer::StepRecord& record) -> absl::Status {
+    absl::FPrintF(stderr, "%s\n", trainer::ToPeopleLine(record, *flags.steps));
+    if (!record.evaluation_error.empty()) {
+      absl::FPrintF(stderr, "warning: the validation failed, and the run goes on: %s\n",
+                    record.evaluation_error);
+    }
+    if (!record.plan.not_planned.empty() && !std::exchange(told_why, true))
+      absl::FPrintF(
+          stderr, "note: steps like this one are not planned, and tiles come when asked for: %s\n",
+          record.plan.not_planned);
+    outputs->Take(record, *flags.steps);
+    return absl::OkStatus();
+  };
+  Outcome outcome;
+  TrainReport& report = outcome.report;
+  const auto run = trainer->Run(observe, stop, &commit_now);
+  report.stats = engine->Stats();
+  // Also of a run that failed: its timeline may say why.
+  if (outputs->wants_timeline()) outputs->End(engine->TakeTimeline());
+  // While the store is there: how much it has taken tells what is missing.
+  if (!run.ok()) return WithRoomMissing(run.status(), PlaceOf(flags.engine), need);
+  report.run = *run;
+  report.lost_outputs = outputs->lost();
+  report.workspace_bytes = trainer->model().workspace_bytes();
+  report.num_parameters = trainer->model().num_parameters();
+  report.page_bytes = engine->page_bytes();
+  report.threads = flags.engine.threads;
+  const std::vector<trainer::Parameter>& parameters = trainer->model().parameters();
+  if (flags.hash_weights) {
+    SPILLWAY_ASSIGN_OR_RETURN(report.weights_hash, trainer::HashWeights(engine.get(), parameters));
+  }
+  if (!flags.save.empty() && report.run.reason != trainer::EndReason::kInterrupted) {
+    outcome.saved =
+        trainer::ExportModel(engine.get(), parameters, inputs.config.json, flags.model, flags.save);
+    if (!outcome.saved.ok()) {
+      outcome.saved = WhereItIs(outcome.saved, flags, inputs.config, need, trainer.get());
+    }
+  }
+  return outcome;
+}
+
+std::string DescribeInterrupt(const TrainFlags& flags, const trainer::RunSummary& run) {
+  if (flags.engine.store.empty()) return "interrupted; without --store nothing is kept";
+  if (!flags.trainer.durable) return "interrupted; with --durability none nothing is kept";
+  return run.steps_this_run == 0
+             ? "interrupted before a step was done; add --resume to continue"
+             : "interrupted after a complete step, which is committed; add --resume to continue";
+}
+
+absl::Status RunTrain(TrainFlags flags) {
+  SPILLWAY_RETURN_IF_ERROR(FinishTrainFlags(&flags));
+  // From here on, so that a request during a long start is kept for the first step's end.
+  std::atomic<bool>& commit_now = CatchCommitRequests();
+  SPILLWAY_ASSIGN_OR_RETURN(const Inputs inputs, ReadInputs(flags));
+  const auto accumulation = ChooseAccumulation(inputs.config, &flags);
+  const StorePlace place = PlaceOf(flags.engine);
+  const StoreNeed need = NeedOf(flags, inputs.config);
+  SPILLWAY_RETURN_IF_ERROR(CheckPlaces(flags, inputs.config, need));
+  SPILLWAY_ASSIGN_OR_RETURN(RunOutputs outputs, RunOutputs::Open(flags.outputs));
+  if (!flags.engine.store.empty()) {
+    absl::FPrintF(stderr, "note: %s\n", DescribeStoreCost(place, need));
+  }
+  if (accumulation) absl::FPrintF(stderr, "note: %s\n", Describe(*accumulation));
+  const std::atomic<bool>& stop = CatchInterrupts();
+  SPILLWAY_ASSIGN_OR_RETURN(Outcome outcome,
+                            Train(flags, inputs, need, &outputs, stop, commit_now));
+  outcome.report.accumulation = accumulation;
+  absl::PrintF("%s", flags.json ? ToJson(outcome.report).dump() + "\n" : ToText(outcome.report));
+  if (!outcome.saved.ok()) return outcome.saved;
+  if (outcome.report.run.reason != trainer::EndReason::kInterrupted) return absl::OkStatus();
+  return absl::CancelledError(DescribeInterrupt(flags, outcome.report.run));
+}
+
+}  // namespace
+
+void AddTrainCommand(CLI::App* app, Run* run) {
+  CLI::App* const train = app->add_subcommand("train", kDescription);
+  const auto flags = std::make_shared<TrainFlags>();
+  AddTrainFlags(train, flags.get());
+  train->callback([flags, run] { *run = [flags] { return RunTrain(*flags); }; });
+}
+
+}  // namespace spillway::command

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Declaring, checking and completing the flags of `spillway train`.
+
+#include "tools/spillway/train/train_flags.h"
+
+#include <limits>
+
+#include "absl/strings/str_format.h"
+#include "src/base/status_macros.h"
+#include "tools/spillway/command/arguments.h"
+#include "tools/spillway/command/exit_code.h"
+
+namespace spillway::command {
+namespace {
+
+using trainer::AccumulationOrder;
+using trainer::Order;
+using trainer::Precision;
+using trainer::ScheduleKind;
+
+constexpr int64_t kMostSteps = 1'000'000'000'000;
+constexpr int64_t kMostTokens = int64_t{1} << 20;  // of a micro-batch
+constexpr int64_t kMostMicroBatches = int64_t{1} << 16;
+constexpr double kMostNumber = std::numeric_limits<double>::max();
+// What --trace keeps of a run: its newest events, 40 bytes of memory each and some 200 of the file.
+constexpr uint64_t kTraceEvents = 500'000;
+constexpr double kMostScale = std::numeric_limits<float>::max();
+
+void AddInput(CLI::App* app, TrainFlags* flags) {
+  AddText(app, "--model", &flags->model, "Hugging Face folder of the model");
+  AddText(app, "--data", &flags->data, "Folder of tokens: train.npy, valid.npy, meta.json");
+  AddChoice<bool>(app, "--init", &flags->random_init, {{"model", false}, {"random", true}},
+                  "First weights: the model's, or normal with deviation 0.02 (norms 1)");
+  AddChoice<Order>(app, "--order", &flags->trainer.order,
+                   {{"sequential", Order::kSequential}, {"shuffled", Order::kShuffled}},
+                   "Windows in the order of the text, or in a seeded order for each epoch");
+  AddSeed(app, "--seed", &flags->trainer.seed, "For random weights and the shuffled order");
+}
+
+void AddSteps(CLI::App* app, TrainFlags* flags) {
+  const auto parse = [flags](const std::string& text) {
+    const absl::StatusOr<int64_t> steps = ParseInteger(text, 0, kMostSteps);
+    if (!steps.ok()) throw CLI::ValidationError("--steps", std::string(steps.status().message()));
+    flags->steps = *steps;
+  };
+  app->add_option_function<std::string>("--steps", parse,
+                                        "Steps in total, those before a resume included")
+      ->type_name("N");
+}
+
+void AddLength(CLI::App* app, TrainFlags* flags) {
+  trainer::TrainerOptions& options = flags->trainer;
+  AddSteps(app, flags);
+  AddInteger(app, "--stop-after", &options.stop_after, 0, kMostSteps,
+             "End after N steps of this run; 0: do not");
+  AddInteger(app, "--seq", &options.model.sequence, 1, kMostTokens, "Tokens of a window");
+  AddInteger(app, "--batch", &options.model.micro_batch, 1, kMostTokens,
+             "Windows of a micro-batch");
+  AddInteger(app, "--accumulate", &options.model.accumulate, 1, kMostMicroBatches,
+             "Micro-batches of a step");
+  AddChoice<std::optional<AccumulationOrder>>(
+      app, "--accumulation-order", &flags->accumulation_order,
+      {{"auto", std::nullopt},
+       {"micro-batch", AccumulationOrder::kMicroBatch},
+       {"layer", AccumulationOrder::kLayer}},
+      "Each micro-batch through all layers before the next, or all through a layer before the next "
+      "layer; numbers are the same. auto, the default as it is never worse by the planner, takes "
+      "the one whose planned transfers are faster, of equals micro-batch");
+  AddInteger(app, "--eval-every", &options.evaluate_every, 0, kMostSteps,
+             "Evaluate every N steps; 0: never");
+  AddInteger(app, "--eval-batches", &options.evaluate_windows, 1, kMostSteps,
+             "Windows of valid.npy that an evaluation takes");
+  AddInteger(app, "--commit-every", &options.commit_every, 0, kMostSteps,
+             "Commit every N steps; 0: when the run ends, and on SIGUSR1");
+}
+
+void AddBetas(CLI::App* app, AdamWOptions* adamw) {
+  const auto parse = [adamw](const std::string& text) {
+    const size_t comma = text.find(',');
+    const Range range = {.least = 0, .most = 1, .open_most = true};
+    const auto beta1 = ParseNumber(text.substr(0, comma), range);
+    const auto beta2 = ParseNumber(comma == std::string::npos ? "" : text.substr(comma + 1), range);
+    if (!beta1.ok() || !beta2.ok()) {
+      throw CLI::ValidationError(
+          "--betas", "'" + text + "' is not two numbers from 0 to below 1, as 0.9,0.95");
+    }
+    adamw->beta1 = *beta1;
+    adamw->beta2 = *beta2;
+  };
+  app->add_option_function<std::string>("--betas", parse, "AdamW's decay of the two moments")
+      ->type_name("A,B")
+      ->default_str(absl::StrFormat("%g,%g", adamw->beta1, adamw->beta2));
+}
+
+void AddOptimizer(CLI::App* app, TrainFlags* flags) {
+  trainer::TrainerOptions& options = flags->trainer;
+  AddNumber(app, "--lr", &options.schedule.learning_rate, {0, 10},
+            "Learning rate after the warm-up");
+  AddInteger(app, "--warmup-steps", &options.schedule.warmup_steps, 0, kMostSteps,
+             "Steps of linear warm-up");
+  AddChoice<ScheduleKind>(
+      app, "--schedule", &options.schedule.kind,
+      {{"constant", ScheduleKind::kConstant}, {"cosine", ScheduleKind::kCosine}},
+      "After the warm-up: constant, or a cosine that reaches 0 at --steps");
+  AddBetas(app, &options.adamw);
+  AddNumber(app, "--eps", &options.adamw.epsilon, {.least = 0, .most = 1, .open_least = true},
+            "AdamW's epsilon");
+  AddNumber(app, "--weight-decay", &options.adamw.weight_decay, {0, 100},
+            "Decoupled, on every parameter");
+  AddNumber(app, "--clip", &options.clip_norm, {0, kMostNumber},
+            "Largest norm of the gradient; 0: no clipping");
+}
+
+void AddPrecision(CLI::App* app, TrainFlags* flags) {
+  trainer::TrainerOptions& options = flags->trainer;
+  AddChoice<Precision>(app, "--precision", &options.model.precision,
+                       {{"fp32", Precision::kFp32}, {"fp16-amp", Precision::kFp16Amp}},
+                       "Of weights and activations; fp16-amp keeps fp32 master weights");
+  AddChoice<std::optional<DType>>(
+      app, "--grad-dtype", &flags->gradient_dtype, {{"fp16", DType::kF16}, {"fp32", DType::kF32}},
+      "Of gradient tensors (default: fp16 under fp16-amp, fp32 under fp32)");
+  AddNumber(app, "--loss-scale", &options.loss_scaler.initial_scale,
+            {.least = 0, .most = kMostScale, .open_least = true},
+            "First loss scale under fp16-amp");
+  AddNumber(app, "--loss-scale-growth", &options.loss_scaler.growth_factor, {1, kMostScale},
+            "Its factor after a run of good steps");
+  AddNumber(app, "--loss-scale-backoff", &options.loss_scaler.backoff_factor,
+            {.least = 0, .most = 1, .open_least = true, .open_most = true},
+            "Its factor after an overflow, whose step is skipped");
+  AddInteger(app, "--loss-scale-interval", &options.loss_scaler.growth_interval, 1, kMostSteps,
+             "Good steps in a row before it grows");
+  AddChoice<bool>(app, "--checkpoint-activations", &options.model.checkpoint_activations,
+                  {{"on", true}, {"off", false}},
+                  "Keep only each block's input and compute the rest again");
+}
+
+void AddOutput(CLI::App* app, TrainFlags* flags) {
+  AddChoice<Durability>(
+      app, "--durability", &flags->durability,
+      {{"commit", Durability::kCommit}, {"none", Durability::kNone}},
+      "none: the store is scratch, never synced, half the space, removed at the end");
+  app->add_flag("--resume", flags->resume,
+                "Continue from the store's last commit, or begin if there is none");
+  AddText(app, "--save", &flags->save, "Export a Hugging Face folder at the end");
+  AddText(app, "--log-json", &flags->outputs.log_json,
+          "A JSON line a step into this file; --resume continues it from the commit on, each step "
+          "once");
+  AddText(app, "--trace", &flags->outputs.trace,
+          "The run's timeline into this file at its end, for ui.perfetto.dev and spillway report");
+  AddText(app, "--metrics-file", &flags->outputs.metrics,
+          "The newest step's figures in Prometheus's text format, replaced whole each step");
+  app->add_flag("--force", flags->outputs.force,
+                "Replace what the three flags above name even if it is something else; never in "
+                "the folder of a store or a model");
+  app->add_flag("--hash-weights", flags->hash_weights, "Report a hash of the fp32 master weights");
+  app->add_flag("--json", flags->json, "One JSON object on stdout at the end, nothing else there");
+}
+
+absl::Status Require(bool is_given, const char* flag) {
+  return is_given ? absl::OkStatus()
+                  : UsageError(absl::StrFormat("%s is needed; see spillway train --help", flag));
+}
+
+absl::Status CheckStoreFlags(const TrainFlags& flags) {
+  if (flags.durability == Durability::kNone) {
+    if (flags.resume) {
+      return UsageError("--durability none keeps no commit to --resume from; give one of the two");
+    }
+    if (flags.trainer.commit_every > 0) {
+      return UsageError("--durability none makes no commits; leave --commit-every out, or it");
+    }
+  }
+  if (!flags.engine.store.empty()) return absl::OkStatus();
+  if (flags.resume) return UsageError("--resume continues from a store; give --store DIR too");
+  if (flags.trainer.commit_every > 0) {
+    return UsageError("--commit-every commits to a store; give --store DIR too");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddTrainFlags(CLI::App* app, TrainFlags* flags) {
+  flags->trainer.model.sequence = 256;
+  AddInput(app, flags);
+  AddEngineFlags(app, &flags->engine);
+  AddLength(app, flags);
+  AddPrecision(app, flags);
+  AddOptimizer(app, flags);
+  AddOutput(app, flags);
+}
+
+absl::Status FinishTrainFlags(TrainFlags* flags) {
+  SPILLWAY_RETURN_IF_ERROR(Require(!flags->model.empty(), "--model"));
+  SPILLWAY_RETURN_IF_ERROR(Require(!flags->data.empty(), "--data"));
+  SPILLWAY_RETURN_IF_ERROR(Require(flags->steps.has_value(), "--steps"));
+  SPILLWAY_RETURN_IF_ERROR(CheckEngineFlags(flags->engine));
+  SPILLWAY_RETURN_IF_ERROR(CheckStoreFlags(*flags));
+
+  trainer::TrainerOptions& options = flags->trainer;
+  const bool is_fp32 = options.model.precision == Precision::kFp32;
+  options.model.gradient_dtype =
+      flags->gradient_dtype.value_or(is_fp32 ? DType::kF32 : DType::kF16);
+  if (is_fp32 && options.model.gradient_dtype != DType::kF32) {
+    return UsageError(
+        "--grad-dtype fp16 needs --precision fp16-amp: fp32 training keeps fp32 gradients");
+  }
+  if (options.model.micro_batch > kMostTokens / options.model.sequence) {
+    return UsageError(absl::StrFormat(
+        "--batch %d of --seq %d is more than %d tokens a micro-batch; use --accumulate",
+        options.model.micro_batch, options.model.sequence, kMostTokens));
+  }
+  options.loss_scaler.enabled = !is_fp32;
+  options.schedule.total_steps = *flags->steps;
+  if (!flags->outputs.trace.empty()) flags->engine.timeline_events = kTraceEvents;
+  options.durable = !flags->engine.store.empty() && flags->durability == Durability::kCommit;
+  return absl::OkStatus();
+}
+
+}  // namespace spillway::command

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reports.
+
+#include "tools/spillway/train/train_report.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "absl/strings/str_format.h"
+#include "spillway/types.h"
+#include "src/base/bytes.h"
+
+namespace spillway::command {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array<Tier, kNumTiers> kTiers = {Tier::kDevice, Tier::kPinned, Tier::kNvme};
+
+// The highest resident set of this process, bytes.
+uint64_t PeakRssBytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<uint64_t>(usage.ru_maxrss) * kKiB;
+}
+
+Json PeaksByTier(const std::array<Occupancy, kNumTiers>& tiers) {
+  Json json;
+  for (const Tier tier : kTiers) {
+    json[std::string(Name(tier))] = tiers[static_cast<size_t>(tier)].peak_bytes;
+  }
+  return json;
+}
+
+uint64_t Total(const Traffic& traffic) { return traffic.read_bytes + traffic.written_bytes; }
+
+// What a step would take if its shorter part were free.
+double AloneSeconds(const trainer::StepTime& step) {
+  return std::max(step.computing, step.transfers);
+}
+
+std::string_view ReasonName(trainer::EndReason reason) {
+  switch (reason) {
+    case trainer::EndReason::kDone: return "done";
+    case trainer::EndReason::kStoppedAfter: return "stopped";
+    case trainer::EndReason::kInterrupted: return "interrupted";
+  }
+  return "";
+}
+
+void AppendPeakRow(std::string_view label, const std::array<Occupancy, kNumTiers>& tiers,
+                   std::string* text) {
+  absl::StrAppendFormat(text, "  %-16s", std::string(label));
+  for (const Tier tier : kTiers) {
+    absl::StrAppendFormat(text, "%14s",
+                          base::FormatBytes(tiers[static_cast<size_t>(tier)].peak_bytes));
+  }
+  text->push_back('\n');
+}
+
+}  // namespace
+
+void AddEngineFigures(const EngineStats& stats, uint64_t workspace_bytes, Json* json) {
+  Json peaks = PeaksByTier(stats.tiers);
+  for (int role = 0; role < kNumRoles; ++role) {
+    peaks["roles"][std::string(Name(static_cast<Role>(role)))] =
+        PeaksByTier(stats.role_tiers[role]);
+  }
+  (*json)["peak_bytes"] = peaks;
+  (*json)["workspace_bytes"] = workspace_bytes;
+  (*json)["peak_rss_bytes"] = PeakRssBytes();
+  (*json)["read_bytes"] = {{"nvme", stats.nvme.read_bytes}, {"pinned", stats.pinned.read_bytes}};
+  (*json)["written_bytes"] = {{"nvme", stats.nvme.written_bytes},
+                              {"pinned", stats.pinned.written_bytes}};
+  (*json)["ssd_bytes_written"] = stats.nvme.written_bytes;
+  (*json)["stall_s"] = stats.stall_seconds;
+  (*json)["overlap"] = stats.overlap();
+  const PlanStats& plan = stats.plan;
+  (*json)["plan"] = {
+      {"plans", plan.plans},
+      {"steps", plan.steps},
+      {"deviations", plan.deviations},
+      {"planned_bytes", plan.planned_bytes},
+      {"moved_bytes", Total(plan.nvme) + Total(plan.pinned)},
+      {"read_bytes", {{"nvme", plan.nvme.read_bytes}, {"pinned", plan.pinned.read_bytes}}},
+      {"written_bytes",
+       {{"nvme", plan.nvme.written_bytes}, {"pinned", plan.pinned.written_bytes}}}};
+  if (!plan.not_planned.empty()) (*json)["plan"]["not_planned"] = plan.not_planned;
+  Json placement = Json::object();
+  for (int role = 0; role < kNumRoles; ++role) {
+    if (const auto tier = stats.placement[role])
+      placement[std::string(Name(static_cast<Role>(role)))] = std::string(Name(*tier));
+  }
+  (*json)["placement"] = placement;
+  (*json)["bytes_bound"] = plan.bytes_bound;
+  (*json)["nvme_bytes_bound"] = plan.nvme_bytes_bound;
+  (*json)["io"] = stats.io_engine;
+  (*json)["device"] = stats.device;
+  (*json)["fallbacks"] = stats.fallbacks;
+}
+
+Json ToJson(const TrainReport& report) {
+  const trainer::RunSummary& run = report.run;
+  Json json = {{"v", 1},
+               {"exit_reason", ReasonName(run.reason)},
+               {"steps", run.step},
+               {"steps_this_run", run.steps_this_run},
+               {"skipped_this_run", run.skipped_this_run},
+               {"final_loss", run.last_loss}};
+  if (run.last_evaluation) json["eval_loss"] = run.last_evaluation->loss;
+  json["tokens_per_s"] = run.tokens_per_second;
+  const trainer::StepTime& step = run.median_step;
+  if (step.seconds > 0) json["step_s"] = step.seconds;
+  if (step.bound > 0) {
+    json["time_bound_s"] = step.bound;
+    json["time_ratio"] = step.seconds / step.bound;
+    json["compute_alone_s"] = step.computing;
+    json["transfers_alone_s"] = step.transfers;
+    json["alone_ratio"] = step.seconds / AloneSeconds(step);
+  }
+  if (report.weights_hash) json["weights_hash"] = *report.weights_hash;
+  if (!report.lost_outputs.empty()) json["lost_outputs"] = report.lost_outputs;
+  if (report.accumulation) json["accumulation"] = ToJson(*report.accumulation);
+  AddEngineFigures(report.stats, report.workspace_bytes, &json);
+  json["parameters"] = report.num_parameters;
+  json["page_bytes"] = report.page_bytes;
+  json["threads"] = report.threads;
+  return json;
+}
+
+std::string ToText(const TrainReport& report) {
+  const trainer::RunSummary& run = report.run;
+  const EngineStats& stats = report.stats;
+  std::string text = absl::StrFormat(
+      "%s after %s (%d now, %d of them skipped): loss %.4f, %.1f tokens/s\n",
+      std::string(ReasonName(run.reason)), base::FormatCount(run.step, "step"), run.steps_this_run,
+      run.skipped_this_run, run.last_loss, run.tokens_per_second);
+  if (run.last_evaluation) {
+    absl::StrAppendFormat(&text, "validation loss %.4f over %s\n", run.last_evaluation->loss,
+                          base::FormatCount(run.last_evaluation->windows, "window"));
+  }
+  absl::StrAppendFormat(&text, "peak bytes        %14s%14s%14s\n", "device", "pinned", "nvme");
+  for (int role = 0; role < kNumRoles; ++role) {
+    AppendPeakRow(Name(static_cast<Role>(role)), stats.role_tiers[role], &text);
+  }
+  AppendPeakRow("all together", stats.tiers, &text);
+  std::string placed;
+  for (int role = 0; role < kNumRoles; ++role) {
+    if (const auto tier = stats.placement[role]) {
+      absl::StrAppendFormat(&placed, "%s %s=%s", placed.empty() ? "" : ",",
+                            std::string(Name(static_cast<Role>(role))), std::string(Name(*tier)));
+    }
+  }
+  if (!placed.empty()) absl::StrAppendFormat(&text, "placed:%s\n", placed);
+  absl::StrAppendFormat(&text, "workspace %s beside them; %s resident at most\n",
+                        base::FormatBytes(report.workspace_bytes),
+                        base::FormatBytes(PeakRssBytes()));
+  absl::StrAppendFormat(
+      &text, "moved: nvme %s read, %s written; device %s in, %s out\n",
+      base::FormatBytes(stats.nvme.read_bytes), base::FormatBytes(stats.nvme.written_bytes),
+      base::FormatBytes(stats.pinned.read_bytes), base::FormatBytes(stats.pinned.written_bytes));
+  absl::StrAppendFormat(&text,
+                        "overlap: compute ran during %.1f%% of the transfer time; %.2f s waited\n",
+                        100 * stats.overlap(), stats.stall_seconds);
+  if (const PlanStats& plan = stats.plan; plan.plans > 0) {
+    absl::StrAppendFormat(
+        &text,
+        "plan: %d steps followed one, %d left it; the last moved %s of %s planned, at least %s\n",
+        plan.steps, plan.deviations, base::FormatBytes(Total(plan.nvme) + Total(plan.pinned)),
+        base::FormatBytes(plan.planned_bytes), base::FormatBytes(plan.bytes_bound));
+  }
+  if (const trainer::StepTime& step = run.median_step; step.bound > 0) {
+    absl::StrAppendFormat(
+        &text,
+        "time: %.3f s a step from the third on, the median: %.3f times the bound of %.3f s, %.3f "
+        "times computing (%.3f s) or transfers (%.3f s) alone\n",
+        step.seconds, step.seconds / step.bound, step.bound, step.seconds / AloneSeconds(step),
+        step.computing, step.transfers);
+  }
+  if (!stats.plan.not_planned.empty())
+    absl::StrAppendFormat(&text, "not planned: %s\n", stats.plan.not_planned);
+  if (report.weights_hash) absl::StrAppendFormat(&text, "weights hash %s\n", *report.weights_hash);
+  return text;
+}
+
+}  // namespace spillway::command

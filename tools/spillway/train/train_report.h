@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a command says at its end: one JSON object for programs, a short table for people.
+
+#ifndef SPILLWAY_TOOLS_SPILLWAY_TRAIN_TRAIN_REPORT_H_
+#define SPILLWAY_TOOLS_SPILLWAY_TRAIN_TRAIN_REPORT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+#include "spillway/stats.h"
+#include "tools/spillway/train/accumulation_choice.h"
+#include "tools/trainer/trainer.h"
+
+namespace spillway::command {
+
+// The figures of a training run.
+struct TrainReport {
+  trainer::RunSummary run;
+  EngineStats stats;
+  uint64_t workspace_bytes = 0;
+  uint64_t num_parameters = 0;
+  uint64_t page_bytes = 0;
+  int64_t threads = 0;
+  std::optional<AccumulationChoice> accumulation;  // of several micro-batches
+  std::optional<std::string> weights_hash;
+  std::vector<std::string> lost_outputs;  // log and trace, if they are not complete
+};
+
+// {"v":1,"exit_reason":"done"|"stopped"|"interrupted","steps":…,"final_loss":…,…}. "step_s" is the
+// median step from the third on; with a plan, "time_bound_s", "time_ratio", "compute_alone_s",
+// "transfers_alone_s" and "alone_ratio" are that step's, as in the step log. "lost_outputs" are
+// files that could not be written to their end; absent if there are none.
+nlohmann::ordered_json ToJson(const TrainReport& report);
+std::string ToText(const TrainReport& report);
+
+// The memory and traffic of any command, added to its object: "peak_bytes", "workspace_bytes",
+// "peak_rss_bytes", "read_bytes", "written_bytes", "ssd_bytes_written", "stall_s", "overlap",
+// "plan", "bytes_bound", "nvme_bytes_bound", "io", "device", "fallbacks".
+void AddEngineFigures(const EngineStats& stats, uint64_t workspace_bytes,
+                      nlohmann::ordered_json* json);
+
+}  // namespace spillway::command
+
+#endif  // SPILLWAY_TOOLS_SPILLWAY_TRAIN_TRAIN_REPORT_H_
