@@ -65,7 +65,7 @@ bool Settle(Residency& residency) {
 }
 
 bool LeaseOnce(Residency& residency, TileIndex tile) {
-  residency.Acquire(/*ticket=*/1, tile, Tier::kPinned, Access::kRead, /*on_stream=*/false);
+  residency.Acquire(/*ticket=*/1, tile, Tier::kPinned, Access::kRead, /*stream=*/nullptr);
   if (!Settle(residency)) return false;
   residency.EndLease(tile, Tier::kPinned, Access::kRead, /*drained=*/false);
   Settle(residency);

@@ -190,9 +190,10 @@ class SPILLWAY_EXPORT Engine {
   virtual const TensorSpec& Spec(TensorId id) const = 0;
 
   // Leases a tile in the device tier, waiting for its bytes and for room. With a stream the stream,
-  // not the caller, waits for the bytes. Fails at once with ResourceExhausted, naming the leases in
-  // the way, if nothing unleased or in flight can make room. Any number of readers, or one writer;
-  // a lease that conflicts waits for the other's end, so a thread must not acquire what it holds.
+  // not the caller, waits for the bytes, and for a writer whose lease ended on that stream. Fails
+  // at once with ResourceExhausted, naming the leases in the way, if nothing unleased or in flight
+  // can make room. Any number of readers, or one writer; a lease that conflicts waits for the
+  // other's end, so a thread must not acquire what it holds.
   virtual absl::StatusOr<Lease> Acquire(TileRef tile, Access access, Stream* stream = nullptr) = 0;
   // The same in pinned memory, for work of the CPU's on bytes at rest (the optimizer's).
   virtual absl::StatusOr<Lease> AcquireHost(TileRef tile, Access access) = 0;
@@ -207,8 +208,9 @@ class SPILLWAY_EXPORT Engine {
   // FailedPrecondition if leased.
   virtual absl::Status Evict(TileRef tile) = 0;
   // The bytes of a transient tensor's tile are wanted no longer: every copy is forgotten, nothing
-  // is written, and the tile reads as zeros. InvalidArgument if it is not transient,
-  // FailedPrecondition if leased.
+  // is written, and the tile reads as zeros. If leases were released on streams that still use the
+  // bytes, that is so when the streams let go, and a lease waits for it. InvalidArgument if it is
+  // not transient, FailedPrecondition if leased.
   virtual absl::Status Discard(TileRef tile) = 0;
 
   // A step's end: reports failures of transfers that nobody has waited for. What comes next is

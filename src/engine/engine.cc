@@ -317,8 +317,9 @@ absl::StatusOr<Lease> EngineImpl::AcquireHost(TileRef tile, Access access) {
 
 absl::StatusOr<Lease> EngineImpl::Take(TileRef tile, Tier tier, Access access, Stream* stream) {
   SPILLWAY_ASSIGN_OR_RETURN(const TileIndex index, Index(tile));
-  SPILLWAY_ASSIGN_OR_RETURN(engine::Granted granted,
-                            mover_->Acquire(index, tier, access, stream != nullptr));
+  const engine::StreamId on =
+      stream != nullptr ? static_cast<StreamImpl*>(stream)->handle().value : engine::kNoStream;
+  SPILLWAY_ASSIGN_OR_RETURN(engine::Granted granted, mover_->Acquire(index, tier, access, on));
   Lease lease;
   lease.engine_ = this;
   lease.data_ = granted.data;

@@ -97,9 +97,9 @@ TileIndex Mover::AddTile(const TilePlace& place, Role role, bool transient, bool
   return residency_.AddTile(place.size_bytes, role, transient, stored);
 }
 
-absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access, bool on_stream) {
+absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access, StreamId stream) {
   const auto offset = access == Access::kRead ? leases_.TryTake(tile, tier) : std::nullopt;
-  if (!offset) return AcquireLocked(tile, tier, access, on_stream);
+  if (!offset) return AcquireLocked(tile, tier, access, stream);
   leases_.Tell({.tile = tile,
                 .tier = tier,
                 .ns = tells_when_ ? base::NowNs() : 0,
@@ -122,7 +122,7 @@ void Mover::HearOfShared() {
 }
 
 absl::StatusOr<Granted> Mover::AcquireLocked(TileIndex tile, Tier tier, Access access,
-                                             bool on_stream) {
+                                             StreamId stream) {
   Granted granted;
   uint64_t frame_offset = 0, frame_bytes = 0;
   {
@@ -133,7 +133,7 @@ absl::StatusOr<Granted> Mover::AcquireLocked(TileIndex tile, Tier tier, Access a
     waiters_[ticket] = &waiter;
     plan::TraceRecorder* const trace = Recording();
     const double asked = trace != nullptr ? base::Now() : 0;
-    residency_.Acquire(ticket, tile, tier, access, on_stream);
+    residency_.Acquire(ticket, tile, tier, access, stream);
     if (absl::Status status = WaitFor(ticket, tile, waiter); !status.ok()) {
       if (waiter.leased) residency_.EndLease(tile, tier, access, /*drained=*/false);
       Dispatch();
@@ -185,7 +185,7 @@ void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::Stre
     {
       const Entry entry(this);
       if (auto* trace = Recording()) trace->Release(tile, tier, access, base::Now());
-      residency_.BeginDrain(tile, tier, access);
+      residency_.BeginDrain(tile, tier, access, stream->value);
       ++drains_;
     }
     // On a lost device as well: what its kernels did to the bytes is told by whoever moves them.

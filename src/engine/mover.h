@@ -81,7 +81,7 @@ class Mover {
 
   TileIndex AddTile(const TilePlace& place, Role role, bool transient, bool stored);
 
-  absl::StatusOr<Granted> Acquire(TileIndex tile, Tier tier, Access access, bool on_stream);
+  absl::StatusOr<Granted> Acquire(TileIndex tile, Tier tier, Access access, StreamId stream);
   // With a stream, the lease lasts until what was launched on it so far has run.
   void EndLease(TileIndex tile, Tier tier, Access access, const tiers::StreamHandle* stream);
   void Declare(std::span<const TileIndex> tiles, std::span<const Use> uses);
@@ -144,7 +144,7 @@ class Mover {
   Mover(MoverParts parts, ResidencyOptions options, std::optional<plan::Policy> policy);
 
   // Callers' side.
-  absl::StatusOr<Granted> AcquireLocked(TileIndex tile, Tier tier, Access access, bool on_stream);
+  absl::StatusOr<Granted> AcquireLocked(TileIndex tile, Tier tier, Access access, StreamId stream);
   Residency::Ended End(TileIndex tile, Tier tier, Access access, bool drained)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void HearOfShared() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -60,22 +60,25 @@ absl::Status Residency::Evict(TileIndex index) {
 
 absl::Status Residency::Discard(TileIndex index) {
   Tile& tile = tiles_[index];
-  if (!Shut(index)) {
+  if (!Shut(index) && !IsDraining(index)) {
     return absl::FailedPreconditionError(options_.describe(index) +
                                          " is leased: release its leases before Discard");
   }
   const auto event = Match(plan::TraceEvent::Kind::kDiscard, index, Tier::kDevice, Access::kRead);
-  if (tile.transfer != Transfer::kNone) {
-    tile.discard = true;
-  } else {
-    DropAll(index);
-  }
-  EventHappened(event);
+  tile.discard_event.reset();
+  if (event) tile.discard_event.emplace(following_->number, *event);
+  tile.discard = true;
+  DropIfDiscarded(index);
   return absl::OkStatus();
 }
 
-void Residency::DropAll(TileIndex index) {
+// The plan goes on when the leases have ended; the bytes go when a transfer in flight has, too.
+void Residency::DropIfDiscarded(TileIndex index) {
   Tile& tile = tiles_[index];
+  if (!tile.discard || IsLeased(index)) return;
+  const auto event = std::exchange(tile.discard_event, std::nullopt);
+  if (event && following_ && following_->number == event->first) EventHappened(event->second);
+  if (tile.transfer != Transfer::kNone) return;
   tile.discard = false;
   tile.zero = true;
   for (Tier tier : {Tier::kDevice, Tier::kPinned}) {
@@ -167,7 +170,7 @@ void Residency::TransferDone(TileIndex index, const absl::Status& status) {
     // whose stream waits for the copy, nobody asks again.
     if (transfer == Transfer::kWrite || is_leased || (job == nullptr && !planned))
       SetWriteError(status);
-    if (tile.discard) DropAll(index);
+    DropIfDiscarded(index);
     if (planned) PlannedTransferDone(*planned, status);
     return;
   }
@@ -183,7 +186,7 @@ void Residency::TransferDone(TileIndex index, const absl::Status& status) {
     case Transfer::kCopyIn:
       stats_.pinned.read_bytes += tile.size_bytes;
       SetReady(device);
-      if (tile.writer) VoidOtherCopies(index, Tier::kDevice);
+      if (IsWritten(index)) VoidOtherCopies(index, Tier::kDevice);
       break;
     case Transfer::kCopyOut:
       stats_.pinned.written_bytes += tile.size_bytes;
@@ -196,7 +199,7 @@ void Residency::TransferDone(TileIndex index, const absl::Status& status) {
       writes_failing_ = false;
       break;
   }
-  if (tile.discard) DropAll(index);
+  DropIfDiscarded(index);
   if (planned) PlannedTransferDone(*planned, status);
 }
 
@@ -263,7 +266,7 @@ Residency::Outcome Residency::Fill(Job& job) {
   if (room == Room::kReady && Ready(tile, other)) {
     if (copy(tile, other).leaving) return Outcome::kWaiting;
     Start(job, job.tier == Tier::kDevice ? Transfer::kCopyIn : Transfer::kCopyOut);
-    if (!job.on_stream || job.tier == Tier::kPinned) return Outcome::kProgress;
+    if (job.stream == kNoStream || job.tier == Tier::kPinned) return Outcome::kProgress;
     tile.transfer_job = nullptr;  // the stream waits for the copy, the caller does not
     Grant(job, /*after_copy=*/true);
     return Outcome::kDone;

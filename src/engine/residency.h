@@ -39,6 +39,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "spillway/stats.h"
 #include "spillway/timeline.h"
@@ -52,6 +53,9 @@ namespace spillway::engine {
 
 using Ticket = uint64_t;  // names a caller's request; chosen by the caller
 inline constexpr Ticket kNoTicket = 0;
+// Names a stream; chosen by the caller. Work on one stream runs in order.
+using StreamId = const void*;
+inline constexpr StreamId kNoStream = nullptr;
 
 // What to do next. Transfers end with Residency::TransferDone for their tile.
 struct Action {
@@ -107,10 +111,11 @@ class Residency {
   TileIndex AddTile(uint64_t size_bytes, Role role, bool transient, bool stored);
 
   // --- Events from callers ---
-  // Ends with kGrant or kFail. `on_stream`: the lease may be granted before its bytes have come.
-  void Acquire(Ticket ticket, TileIndex tile, Tier tier, Access access, bool on_stream);
+  // Ends with kGrant or kFail. With a stream, the lease may be granted before its bytes have come,
+  // and while a writer that was let go is still at work on that stream.
+  void Acquire(Ticket ticket, TileIndex tile, Tier tier, Access access, StreamId stream);
   // The holder let go but work on a stream still uses the bytes; EndLease follows.
-  void BeginDrain(TileIndex tile, Tier tier, Access access);
+  void BeginDrain(TileIndex tile, Tier tier, Access access, StreamId stream);
   struct Ended {
     TileIndex tile = 0;
     Tier tier = Tier::kDevice;
@@ -126,8 +131,9 @@ class Residency {
   void Declare(TileIndex tile, Tier tier, Access access) { uses_.Declare(tile, tier, access); }
   void ClearDeclared() { uses_.Clear(); }
   absl::Status Evict(TileIndex tile);
-  // The bytes are not wanted any more: the tile reads as zeros, every copy is void.
-  // FailedPrecondition if leased.
+  // The bytes are not wanted any more: the tile reads as zeros, every copy is void. If streams
+  // still use the bytes, that is so when they let go, and leases wait for it. FailedPrecondition if
+  // leased by a holder who has not let go.
   absl::Status Discard(TileIndex tile);
   // Writes every tile that a commit holds and NVMe has not; ends with kGrant or kFail.
   void Flush(Ticket ticket);
@@ -223,8 +229,10 @@ class Residency {
     bool stored = false;  // NVMe has the newest bytes
     bool zero = true;     // never written
     bool writer = false;
-    bool queued = false;              // in written_ or small_written_
-    bool discard = false;             // once the transfer in flight ends
+    bool queued = false;   // in written_ or small_written_
+    bool discard = false;  // once transfers and leases end
+    // The discard's event, of the plan that was followed then.
+    std::optional<std::pair<uint64_t, PlanFollower::Count>> discard_event;
     bool leased_before_copy = false;  // a stream waits for the copy in flight, or did
     Transfer transfer = Transfer::kNone;
     std::optional<Planned> planned;  // what the transfer in flight is of a plan
@@ -247,7 +255,7 @@ class Residency {
     Tier tier = Tier::kDevice;
     Access access = Access::kRead;
     Ticket ticket = kNoTicket;
-    bool on_stream = false;
+    StreamId stream = kNoStream;
     uint64_t position = UseQueue::kNever;      // kPrefetch: of its use
     std::optional<ClaimKey> claim;             // kEvict: who gets the room
     bool sinks = false;                        // kEvict: goes on to the lowest tier
@@ -313,13 +321,23 @@ class Residency {
   bool IsLeased(TileIndex index) const {
     return leases_.leases(index, Tier::kDevice) + leases_.leases(index, Tier::kPinned) > 0;
   }
-  bool CanLease(TileIndex index, Access access);
+  // No lease but those whose holders have let go.
+  bool IsDraining(TileIndex index) const {
+    const std::array<Copy, 2>& copies = tiles_[index].copies;
+    return leases_.leases(index, Tier::kDevice) + leases_.leases(index, Tier::kPinned) ==
+           copies[0].draining + copies[1].draining;
+  }
+  // A writer holds the tile, or was let go and is still at work on its stream.
+  bool IsWritten(TileIndex index) const {
+    return tiles_[index].writer || draining_writers_.count(index) > 0;
+  }
+  bool CanLease(const Job& job);
   void Grant(Job& job, bool after_copy);
   void CountLease(TileIndex index, Tier tier);
   void VoidOtherCopies(TileIndex index, Tier keep);
   Outcome Fail(Job& job, absl::Status status);
   void MarkWritten(TileIndex index);
-  void DropAll(TileIndex index);
+  void DropIfDiscarded(TileIndex index);
   void ForgetCopies(TileIndex index);
 
   // Room (residency_room.cc).
@@ -386,6 +404,13 @@ class Residency {
   ResidencyOptions options_;
   std::deque<Tile> tiles_;
   LeaseTable leases_;
+  // Leases for writing that were let go while their stream was at work.
+  struct DrainingWriters {
+    StreamId stream = kNoStream;
+    Tier tier = Tier::kDevice;
+    uint32_t leases = 0;
+  };
+  absl::flat_hash_map<TileIndex, DrainingWriters> draining_writers_;
   std::array<ArenaMap, 2> arenas_;
   uint64_t frames_bytes_ = 0;  // what all tiles would take in one tier
   uint64_t places_begin_ = 0;  // of own places, from the top of pinned memory

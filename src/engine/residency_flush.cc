@@ -37,7 +37,7 @@ Residency::Outcome Residency::AdvanceFlush(Job& job) {
   }
   if (tile.stored || tile.zero) return Outcome::kDone;
   if (tile.transfer != Transfer::kNone) return Outcome::kWaiting;
-  if (tile.writer) return for_commit ? Outcome::kWaiting : Outcome::kDone;
+  if (IsWritten(job.tile)) return for_commit ? Outcome::kWaiting : Outcome::kDone;
   if (Ready(tile, Tier::kPinned)) {
     if (copy(tile, Tier::kPinned).leaving) return Outcome::kWaiting;
     if (for_commit && flush_gathers_ && IsSmall(tile)) return Outcome::kDone;
@@ -111,7 +111,7 @@ void Residency::TakeWritten(std::deque<TileIndex>& written, size_t max_flushes) 
     written.pop_front();
     Tile& tile = tiles_[index];
     tile.queued = false;
-    if (tile.stored || tile.zero || tile.writer || !Ready(tile, Tier::kPinned)) continue;
+    if (tile.stored || tile.zero || IsWritten(index) || !Ready(tile, Tier::kPinned)) continue;
     if (tile.transfer != Transfer::kNone || IsLeased(index)) {
       MarkWritten(index);
       continue;

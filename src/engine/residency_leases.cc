@@ -9,19 +9,26 @@
 
 namespace spillway::engine {
 
-void Residency::Acquire(Ticket ticket, TileIndex tile, Tier tier, Access access, bool on_stream) {
+void Residency::Acquire(Ticket ticket, TileIndex tile, Tier tier, Access access, StreamId stream) {
   uses_.OnUse(tile, tier);
   const auto event = Match(plan::TraceEvent::Kind::kAcquire, tile, tier, access);
   Job& job = AddJob(acquires_, Job::Kind::kAcquire, tile, tier);
   job.access = access;
   job.ticket = ticket;
-  job.on_stream = on_stream;
+  job.stream = stream;
   job.position = 0;
   job.event = event;
 }
 
-void Residency::BeginDrain(TileIndex tile, Tier tier, Access access) {
+void Residency::BeginDrain(TileIndex tile, Tier tier, Access access, StreamId stream) {
   ++copy(tiles_[tile], tier).draining;
+  if (Writes(access)) {
+    tiles_[tile].writer = false;
+    DrainingWriters& writers = draining_writers_[tile];
+    writers.stream = stream;
+    writers.tier = tier;
+    ++writers.leases;
+  }
   const auto event = Match(plan::TraceEvent::Kind::kRelease, tile, tier, access);
   if (!event) return;
   following_->draining.emplace_back(tile, tier, *event);
@@ -45,12 +52,17 @@ Residency::Ended Residency::EndLease(TileIndex index, Tier tier, Access access, 
   }
   EventHappened(ended.release);
   if (Writes(access)) {
-    tile.writer = false;
+    if (!drained) {
+      tile.writer = false;
+    } else if (const auto writers = draining_writers_.find(index); --writers->second.leases == 0) {
+      draining_writers_.erase(writers);
+    }
     // Its stream waited for the copy, but word of that comes another way, and may come later.
     if (drained && tier == Tier::kDevice && tile.transfer == Transfer::kCopyIn)
       VoidOtherCopies(index, tier);
     if (tier == Tier::kPinned) MarkWritten(index);
   }
+  DropIfDiscarded(index);
   if (!following_) GoToRest(index);  // a plan has that
   return ended;
 }
@@ -59,8 +71,8 @@ Residency::Ended Residency::EndLease(TileIndex index, Tier tier, Access access, 
 void Residency::LetIn(const Ended& ended) {
   const Tile& tile = tiles_[ended.tile];
   const Copy& held = copy(tile, ended.tier);
-  const bool stays = Ready(tile, ended.tier) && !tile.writer && !tile.discard && !held.leaving &&
-                     !copy(tile, Other(ended.tier)).leaving &&
+  const bool stays = Ready(tile, ended.tier) && !IsWritten(ended.tile) && !tile.discard &&
+                     !held.leaving && !copy(tile, Other(ended.tier)).leaving &&
                      !(ended.tier == Tier::kPinned && IsWhereHomesWillBe(tile));
   if (stays && write_error_.ok() && (!following_ || PlanLetsIn(ended))) {
     leases_.Open(ended.tile, ended.tier, held.offset);
@@ -84,12 +96,21 @@ void Residency::CountLease(TileIndex index, Tier tier) {
   tiles_[index].last_use = ++clock_;
 }
 
-// A writer first sees to it that no reader comes.
-bool Residency::CanLease(TileIndex index, Access access) {
+// A writer first sees to it that no reader comes. Work on the stream on which a writer is still at
+// work comes after it.
+bool Residency::CanLease(const Job& job) {
+  const TileIndex index = job.tile;
   const Tile& tile = tiles_[index];
   if (tile.writer || tile.discard) return false;
-  if (!Writes(access)) return true;
-  return Shut(index) && !tile.copies[0].leaving && !tile.copies[1].leaving;
+  const auto writers = draining_writers_.find(index);
+  const bool is_drained = writers == draining_writers_.end();
+  if (!is_drained && (writers->second.stream != job.stream || writers->second.tier != job.tier))
+    return false;
+  if (!Writes(job.access)) return true;
+  const bool is_alone =
+      Shut(index) || (!is_drained && IsDraining(index) &&
+                      tile.copies[0].draining + tile.copies[1].draining == writers->second.leases);
+  return is_alone && !tile.copies[0].leaving && !tile.copies[1].leaving;
 }
 
 Residency::Outcome Residency::AdvanceAcquire(Job& job) {
@@ -104,7 +125,7 @@ Residency::Outcome Residency::AdvanceAcquire(Job& job) {
     StartEvict(job.tile, Tier::kPinned);
   // What goes to rest on NVMe is not met on its way.
   const bool is_leaving = target.leaving || (other.leaving && tile.rest == Tier::kNvme);
-  if (!CanLease(job.tile, job.access) || is_leaving) {
+  if (!CanLease(job) || is_leaving) {
     ReleaseHeld(job);  // who waits for a lease to end must not keep room from its holder
     return Outcome::kWaiting;
   }
@@ -115,6 +136,12 @@ Residency::Outcome Residency::AdvanceAcquire(Job& job) {
   if (room == Room::kReady && target.state == Copy::State::kReady) {
     if (Writes(job.access) && in_transfer) return Outcome::kWaiting;
     Grant(job, /*after_copy=*/false);
+    return Outcome::kDone;
+  }
+  // A stream can wait for the copy itself.
+  const bool arrives = tile.transfer == Transfer::kCopyIn && job.tier == Tier::kDevice;
+  if (arrives && job.stream != kNoStream) {
+    Grant(job, /*after_copy=*/true);
     return Outcome::kDone;
   }
   if (in_transfer) return Outcome::kWaiting;

@@ -88,7 +88,8 @@ Residency::Outcome Residency::AdvancePrefetch(Job& job) {
     ++stats_.prefetches;
     return Outcome::kDone;
   }
-  const bool over = paused_ || !job.failure.ok() || tile.writer || tile.discard || target.leaving;
+  const bool over =
+      paused_ || !job.failure.ok() || IsWritten(job.tile) || tile.discard || target.leaving;
   const Outcome outcome = over ? Outcome::kDone : Fill(job);
   if (outcome == Outcome::kDone) ReleaseHeld(job);
   return outcome;
@@ -105,8 +106,8 @@ bool Residency::StartPrefetches() {
     if (next < uses_.prefetch_position() && uses_.At(next).access == Access::kDiscard) break;
     const Tile& tile = tiles_[use->tile];
     const Copy& target = copy(tile, use->tier);
-    const bool needless =
-        use->access == Access::kDiscard || target.state != Copy::State::kNone || tile.writer;
+    const bool needless = use->access == Access::kDiscard || target.state != Copy::State::kNone ||
+                          IsWritten(use->tile);
     if (!needless) {
       const uint64_t frame_bytes = FrameBytes(tile);
       const bool free_run =

@@ -79,14 +79,14 @@ Residency::Outcome Residency::AdvancePlannedAcquire(Job& job) {
   if (following_->stage != Following::Stage::kOn) return Outcome::kWaiting;
   Tile& tile = tiles_[job.tile];
   Copy& target = copy(tile, job.tier);
-  if (!CanLease(job.tile, job.access) || target.leaving) return Outcome::kWaiting;
+  if (!CanLease(job) || target.leaving) return Outcome::kWaiting;
   const bool in_transfer = tile.transfer != Transfer::kNone;
   if (!following_->follower.IsReady(*job.event)) {
     // A stream can wait for the copy itself.
     const bool arrives = tile.transfer == Transfer::kCopyIn && tile.planned &&
                          tile.planned->following == following_->number &&
                          following_->follower.IsLast(tile.planned->op, *job.event);
-    if (!job.on_stream || job.tier != Tier::kDevice || !arrives) return Outcome::kWaiting;
+    if (job.stream == kNoStream || job.tier != Tier::kDevice || !arrives) return Outcome::kWaiting;
     Grant(job, /*after_copy=*/true);
     return Outcome::kDone;
   }
@@ -206,14 +206,15 @@ Residency::Step Residency::TryOp(const plan::Op& op, const Planned& planned) {
     case plan::Op::Kind::kRead:
     case plan::Op::Kind::kZero:
       if (in_pinned) return Step::kDone;
-      if (tile.writer || (!tile.stored && !tile.zero && !on_device)) return Step::kImpossible;
+      if (IsWritten(op.tile) || (!tile.stored && !tile.zero && !on_device))
+        return Step::kImpossible;
       if (!TakeFrameAt(op.tile, Tier::kPinned, op.offset)) return Step::kImpossible;
       return start(on_device     ? Transfer::kCopyOut
                    : tile.stored ? Transfer::kRead
                                  : Transfer::kZero);
     case plan::Op::Kind::kWrite:
       if (tile.stored || tile.zero) return Step::kDone;
-      if (tile.writer || !in_pinned) return Step::kImpossible;
+      if (IsWritten(op.tile) || !in_pinned) return Step::kImpossible;
       return start(Transfer::kWrite);
     case plan::Op::Kind::kCopyIn:
       if (on_device || (!in_pinned && tile.zero)) return Step::kDone;

@@ -21,7 +21,7 @@ std::optional<Stall> Residency::WhyWaits(Ticket ticket) const {
     case Transfer::kCopyIn:
     case Transfer::kCopyOut: return Stall{StallCause::kCopy, job->tier, job->tile};
   }
-  const bool conflicts = tile.writer || (Writes(job->access) && IsLeased(job->tile));
+  const bool conflicts = IsWritten(job->tile) || (Writes(job->access) && IsLeased(job->tile));
   if (conflicts) return Stall{StallCause::kLeased, job->tier, job->tile};
   for (Tier tier : {Tier::kDevice, Tier::kPinned}) {
     if (copy(tile, tier).leaving) return WhyLeaving(job->tile, tier);

@@ -161,7 +161,7 @@ class Trainer {
   // One lease, for the time of `use`.
   template <typename Use>
   absl::Status With(TileIndex tile, Tier tier, Access access, const Use& use) {
-    SPILLWAY_ASSIGN_OR_RETURN(const Granted lease, mover_->Acquire(tile, tier, access, false));
+    SPILLWAY_ASSIGN_OR_RETURN(const Granted lease, mover_->Acquire(tile, tier, access, nullptr));
     const absl::Status status = use(reinterpret_cast<uint32_t*>(lease.data));
     mover_->EndLease(tile, tier, access, nullptr);
     return status;

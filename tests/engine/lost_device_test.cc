@@ -117,7 +117,8 @@ class LostDevice : public testing::Test {
   // Writes `value` over the tile in a tier.
   static absl::Status Put(Mover& mover, TileIndex tile, Tier tier, uint32_t value,
                           const StreamHandle* stream = nullptr) {
-    auto lease = mover.Acquire(tile, tier, Access::kReadWrite, stream != nullptr);
+    auto lease = mover.Acquire(tile, tier, Access::kReadWrite,
+                               stream != nullptr ? stream->value : kNoStream);
     if (!lease.ok()) return lease.status();
     absl::Status status;
     if (lease->arrival.value != nullptr) {
@@ -143,7 +144,7 @@ class LostDevice : public testing::Test {
   void ExpectCommitted(uint32_t value) {
     const auto mover = Open(tiers::CreateHostRuntime(), /*stored=*/true);
     for (TileIndex tile = 0; tile < kNumTiles; ++tile) {
-      const auto lease = mover->Acquire(tile, Tier::kPinned, Access::kRead, false);
+      const auto lease = mover->Acquire(tile, Tier::kPinned, Access::kRead, nullptr);
       ASSERT_TRUE(lease.ok()) << lease.status();
       const auto* elements = reinterpret_cast<const uint32_t*>(lease->data);
       EXPECT_TRUE(std::all_of(elements, elements + kTileBytes / 4,

@@ -51,7 +51,7 @@ class MoverFaultTest : public testing::TestWithParam<io::IoEngineKind> {
 
   // Writes a new value over the whole tile.
   absl::Status Put(TileIndex tile, Tier tier = Tier::kPinned) {
-    auto lease = mover_->Acquire(tile, tier, Access::kReadWrite, false);
+    auto lease = mover_->Acquire(tile, tier, Access::kReadWrite, nullptr);
     if (!lease.ok()) return lease.status();
     std::fill_n(reinterpret_cast<uint32_t*>(lease->data), kTileBytes / 4, ++values_[tile]);
     mover_->EndLease(tile, tier, Access::kReadWrite, nullptr);
@@ -60,7 +60,7 @@ class MoverFaultTest : public testing::TestWithParam<io::IoEngineKind> {
 
   // Reads the tile and compares every element with the last value written.
   absl::Status Check(TileIndex tile, Tier tier = Tier::kPinned) {
-    auto lease = mover_->Acquire(tile, tier, Access::kRead, false);
+    auto lease = mover_->Acquire(tile, tier, Access::kRead, nullptr);
     if (!lease.ok()) return lease.status();
     const auto* elements = reinterpret_cast<const uint32_t*>(lease->data);
     const bool same = std::all_of(elements, elements + kTileBytes / 4,

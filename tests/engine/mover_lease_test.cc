@@ -51,17 +51,17 @@ class MoverLeaseTest : public testing::TestWithParam<Tier> {
 // Whoever asks for what cannot fit is told so under the lock; meanwhile another reads.
 TEST_P(MoverLeaseTest, OfAResidentTileNeedsNoLock) {
   const Tier tier = GetParam();
-  ASSERT_TRUE(mover_->Acquire(kThere, tier, Access::kReadWrite, false).ok());
+  ASSERT_TRUE(mover_->Acquire(kThere, tier, Access::kReadWrite, nullptr).ok());
   mover_->EndLease(kThere, tier, Access::kReadWrite, nullptr);
 
   std::future<bool> reader;
   bool came_meanwhile = false;
   under_lock_ = [&] {
     reader = std::async(std::launch::async,
-                        [&] { return mover_->Acquire(kThere, tier, Access::kRead, false).ok(); });
+                        [&] { return mover_->Acquire(kThere, tier, Access::kRead, nullptr).ok(); });
     came_meanwhile = reader.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
   };
-  EXPECT_FALSE(mover_->Acquire(kTooLarge, tier, Access::kRead, false).ok());
+  EXPECT_FALSE(mover_->Acquire(kTooLarge, tier, Access::kRead, nullptr).ok());
   ASSERT_TRUE(reader.valid()) << "nothing was done under the lock";
   EXPECT_TRUE(came_meanwhile);
   ASSERT_TRUE(reader.get());

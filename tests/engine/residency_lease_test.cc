@@ -19,6 +19,9 @@
 namespace spillway::engine {
 namespace {
 
+const int stream_of_work = 0;
+constexpr StreamId kSomeStream = &stream_of_work;
+
 constexpr uint64_t kTileBytes = kFrameAlignment;
 constexpr Ticket kTicket = 1;
 
@@ -37,7 +40,7 @@ TileIndex AddStored(Residency& residency, Role role = Role::kParameter) {
 // Asks for a lease for reading in pinned memory and carries out what it takes.
 bool Lease(Residency& residency, TileIndex tile) {
   bool granted = false, moves = true;
-  residency.Acquire(kTicket, tile, Tier::kPinned, Access::kRead, /*on_stream=*/false);
+  residency.Acquire(kTicket, tile, Tier::kPinned, Access::kRead, /*stream=*/nullptr);
   while (moves && !granted) {
     moves = false;
     for (const Action& action : residency.TakeActions()) {
@@ -95,9 +98,9 @@ TEST(ResidencyLease, AReaderWhoComesDuringTheSearchIsNotWaitedFor) {
     for (TileIndex tile = 0; tile <= kTiles; ++tile) AddStored(residency);
     for (TileIndex tile = 0; tile < kTiles; ++tile) {
       ASSERT_TRUE(Lease(residency, tile));
-      residency.BeginDrain(tile, Tier::kPinned, Access::kRead);
+      residency.BeginDrain(tile, Tier::kPinned, Access::kRead, kSomeStream);
     }
-    residency.Acquire(kTicket, kTiles, Tier::kPinned, Access::kRead, /*on_stream=*/false);
+    residency.Acquire(kTicket, kTiles, Tier::kPinned, Access::kRead, /*stream=*/nullptr);
     ASSERT_TRUE(residency.TakeActions().empty());
     for (TileIndex tile = 0; tile < kTiles; ++tile)
       residency.LetIn(residency.EndLease(tile, Tier::kPinned, Access::kRead, /*drained=*/true));
@@ -135,17 +138,17 @@ TEST(ResidencyLease, AWriterWhoEndsBeforeItsCopyIsToldLeavesNoOlderBytes) {
   const TileIndex tile = AddStored(residency);
   ASSERT_TRUE(Lease(residency, tile));
   End(residency, tile);
-  residency.Acquire(kTicket, tile, Tier::kDevice, Access::kReadWrite, /*on_stream=*/true);
+  residency.Acquire(kTicket, tile, Tier::kDevice, Access::kReadWrite, /*stream=*/kSomeStream);
   const std::vector<Action> actions = residency.TakeActions();
   ASSERT_TRUE(std::any_of(actions.begin(), actions.end(),
                           [](const Action& action) { return action.after_copy; }));
-  residency.BeginDrain(tile, Tier::kDevice, Access::kReadWrite);
+  residency.BeginDrain(tile, Tier::kDevice, Access::kReadWrite, kSomeStream);
   const auto ended = residency.EndLease(tile, Tier::kDevice, Access::kReadWrite, /*drained=*/true);
   (void)residency.TakeActions();
   residency.LetIn(ended);
   residency.TransferDone(tile, {});
 
-  residency.Acquire(kTicket, tile, Tier::kPinned, Access::kRead, /*on_stream=*/false);
+  residency.Acquire(kTicket, tile, Tier::kPinned, Access::kRead, /*stream=*/nullptr);
   const std::vector<Action> next = residency.TakeActions();
   ASSERT_EQ(next.size(), 1u);
   EXPECT_EQ(next[0].kind, Action::Kind::kCopyOut);
@@ -173,7 +176,7 @@ TEST(ResidencyLease, AFailedCopyBehindAWriterWhoHasEndedIsTold) {
   residency.FollowPlan(std::make_shared<const StepPlan>(std::move(step)));
 
   bool granted = false;
-  residency.Acquire(kTicket, /*tile=*/0, Tier::kDevice, Access::kReadWrite, /*on_stream=*/true);
+  residency.Acquire(kTicket, /*tile=*/0, Tier::kDevice, Access::kReadWrite, /*stream=*/kSomeStream);
   for (int round = 0; round < 10 && !granted; ++round) {
     for (const Action& action : residency.TakeActions()) {
       granted |= action.kind == Action::Kind::kGrant && action.after_copy;
@@ -181,7 +184,7 @@ TEST(ResidencyLease, AFailedCopyBehindAWriterWhoHasEndedIsTold) {
     }
   }
   ASSERT_TRUE(granted);
-  residency.BeginDrain(0, Tier::kDevice, Access::kReadWrite);
+  residency.BeginDrain(0, Tier::kDevice, Access::kReadWrite, kSomeStream);
   const auto ended = residency.EndLease(0, Tier::kDevice, Access::kReadWrite, /*drained=*/true);
   (void)residency.TakeActions();
   residency.LetIn(ended);

@@ -14,6 +14,9 @@
 namespace spillway::engine {
 namespace {
 
+const int stream_of_work = 0;
+constexpr StreamId kSomeStream = &stream_of_work;
+
 constexpr uint64_t kTileBytes = kFrameAlignment;
 
 // Leases two tiles on the device in this order; it has room for one, and pinned memory keeps both.
@@ -50,7 +53,7 @@ TEST(ResidencyPlan, AFailedCopyBehindALeaseOnAStreamIsTold) {
   residency.FollowPlan(TilesOneByOne({0, 1}));
 
   bool granted = false, copying = false;
-  residency.Acquire(/*ticket=*/1, /*tile=*/0, Tier::kDevice, Access::kRead, /*on_stream=*/true);
+  residency.Acquire(/*ticket=*/1, /*tile=*/0, Tier::kDevice, Access::kRead, /*stream=*/kSomeStream);
   for (int round = 0; round < 10 && !granted; ++round) {
     for (const Action& action : residency.TakeActions()) {
       granted |= action.kind == Action::Kind::kGrant && action.after_copy;
@@ -71,7 +74,7 @@ TEST(ResidencyPlan, NobodyTakesATileThatThePlanMovesNext) {
   for (int i = 0; i < 2; ++i) residency.AddTile(kTileBytes, Role::kParameter, false, true);
   const auto lease = [&](TileIndex tile) {
     bool granted = false;
-    residency.Acquire(/*ticket=*/1, tile, Tier::kDevice, Access::kRead, /*on_stream=*/false);
+    residency.Acquire(/*ticket=*/1, tile, Tier::kDevice, Access::kRead, /*stream=*/nullptr);
     for (int round = 0; round < 20 && !granted; ++round) {
       for (const Action& action : residency.TakeActions()) {
         granted |= action.kind == Action::Kind::kGrant;
@@ -109,7 +112,7 @@ TEST(ResidencyPlan, NobodyTakesATileWhoseLastLeaseWaitsForItsStream) {
   residency.FollowPlan(TilesOneByOne({0, 0, 1}));
 
   bool granted = false;
-  residency.Acquire(/*ticket=*/1, /*tile=*/0, Tier::kDevice, Access::kRead, /*on_stream=*/false);
+  residency.Acquire(/*ticket=*/1, /*tile=*/0, Tier::kDevice, Access::kRead, /*stream=*/nullptr);
   for (int round = 0; round < 20 && !granted; ++round) {
     for (const Action& action : residency.TakeActions()) {
       granted |= action.kind == Action::Kind::kGrant;
@@ -123,7 +126,7 @@ TEST(ResidencyPlan, NobodyTakesATileWhoseLastLeaseWaitsForItsStream) {
   residency.LetIn(ended);
   ASSERT_TRUE(residency.leases().TryTake(0, Tier::kDevice)) << "it is read again next";
   residency.Shared(0, Tier::kDevice);
-  residency.BeginDrain(0, Tier::kDevice, Access::kRead);
+  residency.BeginDrain(0, Tier::kDevice, Access::kRead, kSomeStream);
   EXPECT_FALSE(residency.leases().TryTake(0, Tier::kDevice));
   EXPECT_EQ(residency.stats().plan.deviations, 0u);
 }
@@ -145,13 +148,13 @@ TEST(ResidencyPlan, ADropWaitsForAnEarlierLeaseWhoseStreamIsBehind) {
     }
   };
   const auto acquire = [&](Ticket ticket, TileIndex tile) {
-    residency.Acquire(ticket, tile, Tier::kDevice, Access::kRead, /*on_stream=*/false);
+    residency.Acquire(ticket, tile, Tier::kDevice, Access::kRead, /*stream=*/nullptr);
     run();
   };
 
   acquire(1, 0);
   ASSERT_EQ(granted, 1u);
-  residency.BeginDrain(0, Tier::kDevice, Access::kRead);
+  residency.BeginDrain(0, Tier::kDevice, Access::kRead, kSomeStream);
   acquire(2, 0);
   ASSERT_EQ(granted, 2u);
   (void)residency.EndLease(0, Tier::kDevice, Access::kRead, /*drained=*/false);
@@ -175,7 +178,7 @@ TEST(ResidencyPlan, AfterAFailedWriteEveryLeaseIsAskedFor) {
   for (int i = 0; i < 3; ++i) residency.AddTile(kTileBytes, Role::kParameter, false, false);
   TileIndex written = 0;
   for (TileIndex tile = 0; tile < 2; ++tile) {
-    residency.Acquire(/*ticket=*/1, tile, Tier::kPinned, Access::kDiscard, /*on_stream=*/false);
+    residency.Acquire(/*ticket=*/1, tile, Tier::kPinned, Access::kDiscard, /*stream=*/nullptr);
     for (const Action& action : residency.TakeActions()) written = action.tile;
     const auto ended = residency.EndLease(tile, Tier::kPinned, Access::kDiscard, false);
     for (const Action& action : residency.TakeActions()) {

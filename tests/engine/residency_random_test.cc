@@ -7,10 +7,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <map>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +23,9 @@
 
 namespace spillway::engine {
 namespace {
+
+// Names of streams.
+const std::array<int, 2> kStreams = {};
 
 constexpr uint64_t kUnit = kFrameAlignment;
 
@@ -72,6 +78,7 @@ class Simulation {
     TileIndex tile;
     Tier tier;
     Access access;
+    StreamId stream = kNoStream;
     bool draining = false;  // let go on a stream that has not come so far
     bool arriving = false;  // granted to a stream before its copy ended
   };
@@ -79,6 +86,7 @@ class Simulation {
     TileIndex tile;
     Tier tier;
     Access access;
+    StreamId stream;
   };
 
   static ResidencyOptions Options(const Setup& setup) {
@@ -109,8 +117,10 @@ class Simulation {
         if (!flushing_ && requests_.size() + held_.size() < static_cast<size_t>(setup_.max_held)) {
           if (access == Access::kRead && (Take(tile, tier) || Take(let_in_.tile, let_in_.tier)))
             break;
-          residency_.Acquire(++ticket_, tile, tier, access, Chance(0.5));
-          requests_[ticket_] = {tile, tier, access};
+          const bool on_stream = tier == Tier::kDevice && Chance(0.5);
+          const StreamId stream = on_stream ? &kStreams[random_() % kStreams.size()] : kNoStream;
+          residency_.Acquire(++ticket_, tile, tier, access, stream);
+          requests_[ticket_] = {tile, tier, access, stream};
         }
         break;
       case 3: EndSomeLease(); break;
@@ -120,8 +130,10 @@ class Simulation {
       case 5:
         if (Chance(0.1)) residency_.ClearDeclared();
         if (Chance(0.3)) (void)residency_.Evict(tile);
-        if (tile % 4 == 3 && Chance(0.2) && !Requested(tile) && residency_.Discard(tile).ok())
-          truth_[tile] = 0;
+        if (tile % 4 == 3 && Chance(0.2) && !Requested(tile) && residency_.Discard(tile).ok()) {
+          discarded_.insert(tile);
+          TakeDiscard(tile);
+        }
         break;
       case 6:
         if (setup_.has_store && held_.empty() && requests_.empty() && !flushing_ && Chance(0.2)) {
@@ -131,6 +143,14 @@ class Simulation {
         break;
       default: EndSomeTransfer();
     }
+  }
+
+  // A discard takes effect once the streams that use the tile have let go.
+  void TakeDiscard(TileIndex tile) {
+    for (const Held& lease : held_) {
+      if (lease.tile == tile) return;
+    }
+    if (discarded_.erase(tile) > 0) truth_[tile] = 0;
   }
 
   // A reader that does not ask. The machine hears of it a while later.
@@ -219,17 +239,24 @@ class Simulation {
   void EndSomeLease() {
     if (held_.empty()) return;
     TellOfTaken();
-    const size_t i = random_() % held_.size();
-    Held& lease = held_[i];
-    if (!lease.draining && (lease.arriving || Chance(0.3))) {
-      lease.draining = true;
-      residency_.BeginDrain(lease.tile, lease.tier, lease.access);
+    auto lease = held_.begin() + static_cast<long>(random_() % held_.size());
+    if (!lease->draining && (lease->arriving || Chance(0.3))) {
+      lease->draining = true;
+      if (lease->stream == kNoStream) lease->stream = &kStreams[0];
+      residency_.BeginDrain(lease->tile, lease->tier, lease->access, lease->stream);
       return;
     }
-    if (lease.arriving) return;
-    const Held ended = lease;
-    held_.erase(held_.begin() + static_cast<long>(i));
+    // A stream lets go in order.
+    if (lease->draining) {
+      lease = std::find_if(held_.begin(), held_.end(), [&](const Held& other) {
+        return other.draining && other.tile == lease->tile && other.stream == lease->stream;
+      });
+    }
+    if (lease->arriving) return;
+    const Held ended = *lease;
+    held_.erase(lease);
     CheckBytes(ended.tile, ended.tier);
+    TakeDiscard(ended.tile);
     ended_ = residency_.EndLease(ended.tile, ended.tier, ended.access, ended.draining);
   }
 
@@ -258,7 +285,7 @@ class Simulation {
         default: FAIL();
       }
     }
-    if (awaited_by_stream) Use(*Arriving(action.tile));
+    while (Held* const lease = Arriving(action.tile)) Use(*lease);
     residency_.TransferDone(action.tile, absl::OkStatus());
   }
 
@@ -307,13 +334,15 @@ class Simulation {
     ++grants_;
     const Request request = requests_.at(action.ticket);
     requests_.erase(action.ticket);
-    Held lease{request.tile, request.tier, request.access};
+    Held lease{request.tile, request.tier, request.access, request.stream};
     lease.arriving = action.after_copy;
     Hold(lease);
   }
 
   void Hold(Held lease) {
     for (const Held& other : held_) {
+      // Its stream orders what comes behind a writer there.
+      if (other.draining && Writes(other.access) && other.stream == lease.stream) continue;
       ASSERT_FALSE(other.tile == lease.tile && (Writes(other.access) || Writes(lease.access)))
           << "a writer is not alone";
     }
@@ -375,6 +404,7 @@ class Simulation {
   std::vector<std::pair<TileIndex, Tier>> untold_;  // leases that the machine has yet to hear of
   std::optional<Residency::Ended> ended_;           // the lease that has just ended
   Residency::Ended let_in_;                         // the one that ended last
+  std::set<TileIndex> discarded_;                   // once their leases have ended
   std::map<Ticket, Request> requests_;
   Ticket ticket_ = 100;
   static constexpr Ticket flush_ticket_ = 1;

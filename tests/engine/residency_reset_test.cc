@@ -55,16 +55,16 @@ class ResidencyReset : public testing::Test {
 
   // Writes the tile in the device tier.
   void Write(TileIndex tile) {
-    residency_.Acquire(kTicket, tile, Tier::kDevice, Access::kDiscard, /*on_stream=*/false);
+    residency_.Acquire(kTicket, tile, Tier::kDevice, Access::kDiscard, /*stream=*/nullptr);
     ASSERT_TRUE(Has(Run(), Action::Kind::kGrant));
     residency_.EndLease(tile, Tier::kDevice, Access::kDiscard, /*drained=*/false);
     Run();
   }
   // What it takes to read the tile in the device tier.
   std::vector<Action::Kind> Read(TileIndex tile) {
-    residency_.Acquire(kTicket, tile, Tier::kDevice, Access::kRead, false);
+    residency_.Acquire(kTicket, tile, Tier::kDevice, Access::kRead, nullptr);
     const std::vector<Action::Kind> kinds = Run();
-    residency_.EndLease(tile, Tier::kDevice, Access::kRead, false);
+    residency_.EndLease(tile, Tier::kDevice, Access::kRead, /*drained=*/false);
     return kinds;
   }
   void Reset(TileIndex stored_below) {
