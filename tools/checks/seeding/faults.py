@@ -86,7 +86,7 @@ FAULTS = (
         "  Window window;\n  uint64_t bytes = 0;\n",
         "  Window window;\n  uint64_t bytes;\n",
         Check(SET_UP, "release", targets=("spillway_engine",)),
-        r"-W(maybe-)?uninitialized"),
+        r"-W(error=)?(maybe-)?uninitialized"),
     Fault(
         "signed-overflow", "a deadline for ever is computed as now and the longest duration",
         "io/deadline.h",
