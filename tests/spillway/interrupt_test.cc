@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -18,24 +19,28 @@
 namespace spillway::command {
 namespace {
 
-// A child that prepares, says so, and then does not end of itself.
+using Say = std::function<void()>;
+
+// A child process that never ends of itself. It says something each time its `work`, which gets
+// the means to do so, wishes; the test waits for that, so that no press comes before the last one's
+// handler ran, however busy the machine is.
 class Child {
  public:
-  explicit Child(const std::function<void()>& prepare) {
+  explicit Child(const std::function<void(const Say&)>& work) {
     int ends[2];
     EXPECT_EQ(pipe(ends), 0);
     pid_ = fork();
     if (pid_ == 0) {
-      prepare();
-      if (write(ends[1], "r", 1) != 1) _exit(1);
+      work([end = ends[1]] {
+        if (write(end, "s", 1) != 1) _exit(1);
+      });
       while (true) pause();
     }
     close(ends[1]);
-    char ready = 0;
-    EXPECT_EQ(read(ends[0], &ready, 1), 1);
-    close(ends[0]);
+    said_ = ends[0];
   }
   ~Child() {
+    close(said_);
     if (pid_ < 0) return;
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
@@ -43,12 +48,19 @@ class Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
-  // Some time after the one before: what comes sooner counts as the same.
-  void Press() {
+  void WaitForWord() const {
+    char word = 0;
+    EXPECT_EQ(read(said_, &word, 1), 1);
+  }
+  // Some time after the word before: what comes sooner counts as the same press.
+  void Press() const {
     usleep(310'000);
     kill(pid_, SIGINT);
   }
-  bool is_running() const { return waitpid(pid_, nullptr, WNOHANG) == 0; }
+  bool StillRuns() const {
+    usleep(310'000);
+    return waitpid(pid_, nullptr, WNOHANG) == 0;
+  }
   int ExitCode() {
     int status = 0;
     waitpid(pid_, &status, 0);
@@ -58,13 +70,22 @@ class Child {
 
  private:
   pid_t pid_ = -1;
+  int said_ = -1;
 };
 
+// Says a word when it is ready for the first press, and one when that was noticed.
+void SayWhenInterrupted(const std::atomic<bool>& interrupted, const Say& say) {
+  say();
+  while (!interrupted.load()) usleep(1000);
+  say();
+}
+
 TEST(Interrupt, TheSecondEndsTheProcess) {
-  Child child([] { CatchInterrupts(); });
+  Child child([](const Say& say) { SayWhenInterrupted(CatchInterrupts(), say); });
+  child.WaitForWord();
   child.Press();
-  usleep(310'000);
-  EXPECT_TRUE(child.is_running());
+  child.WaitForWord();
+  EXPECT_TRUE(child.StillRuns());
   child.Press();
   EXPECT_EQ(child.ExitCode(), 130);
 }
@@ -73,12 +94,15 @@ TEST(Interrupt, TheSecondTidiesFirst) {
   const test::TempFolder folder;
   const std::string own = folder / "own";
   std::filesystem::create_directories(own + "/store");
-  Child child([own] {
-    CatchInterrupts();
+  Child child([own](const Say& say) {
+    const std::atomic<bool>& interrupted = CatchInterrupts();
     TidyOnSecondInterrupt([own] { std::filesystem::remove_all(own); });
+    SayWhenInterrupted(interrupted, say);
   });
+  child.WaitForWord();
   child.Press();
-  usleep(310'000);
+  child.WaitForWord();
+  EXPECT_TRUE(child.StillRuns());
   EXPECT_TRUE(std::filesystem::exists(own));
   child.Press();
   EXPECT_EQ(child.ExitCode(), 130);
@@ -86,16 +110,20 @@ TEST(Interrupt, TheSecondTidiesFirst) {
 }
 
 TEST(Interrupt, TheThirdEndsATidyingThatHangs) {
-  Child child([] {
-    CatchInterrupts();
-    TidyOnSecondInterrupt([] {
+  Child child([](const Say& say) {
+    const std::atomic<bool>& interrupted = CatchInterrupts();
+    TidyOnSecondInterrupt([say] {
+      say();
       while (true) pause();
     });
+    SayWhenInterrupted(interrupted, say);
   });
+  child.WaitForWord();
   child.Press();
+  child.WaitForWord();
   child.Press();
-  usleep(310'000);
-  EXPECT_TRUE(child.is_running());
+  child.WaitForWord();  // of the tidying
+  EXPECT_TRUE(child.StillRuns());
   child.Press();
   EXPECT_EQ(child.ExitCode(), 130);
 }
