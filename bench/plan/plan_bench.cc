@@ -87,15 +87,16 @@ void BM_Bound(benchmark::State& state) {
       static_cast<double>(plan->bytes.nvme()) / static_cast<double>(bound.nvme);
 }
 
-// What the engine does at the end of a step that it has not seen: plan and bounds, beside each
-// other, of a step that was written down.
+// What the engine does for a step that it has not seen: its end, and beside the run the plan and
+// the bounds.
 void BM_EndStep(benchmark::State& state) {
   const plan::Trace trace = MakeTrace(state.range(0));
   std::vector<plan::TileNow> now;
   for (const plan::TraceTile& tile : trace.tiles) now.push_back({tile.stored, tile.home});
   for (auto _ : state) {
     state.PauseTiming();
-    engine::StepPlanner planner(Budgets(trace, state.range(1)));
+    engine::PlanService service(Budgets(trace, state.range(1)));
+    engine::StepPlanner planner(Budgets(trace, state.range(1)), &service);
     for (const plan::TraceTile& tile : trace.tiles) planner.AddTile(tile, /*now=*/0);
     plan::TraceRecorder& recorder = *planner.Recording();
     for (const plan::TraceEvent& event : trace.events) {
@@ -110,7 +111,11 @@ void BM_EndStep(benchmark::State& state) {
       }
     }
     state.ResumeTiming();
-    const auto plan = planner.EndStep(0, [&](plan::TileIndex tile) { return now[tile]; });
+    if (!planner.EndStep(0, {.tile = [&](plan::TileIndex tile) { return now[tile]; }}).ok())
+      return state.SkipWithError("the step did not end");
+    (void)planner.Next();
+    service.Wait();
+    const auto plan = planner.Next();
     if (!plan.ok()) return state.SkipWithError(std::string(plan.status().message()).c_str());
   }
 }

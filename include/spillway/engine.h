@@ -213,10 +213,14 @@ class SPILLWAY_EXPORT Engine {
   // not transient, FailedPrecondition if leased.
   virtual absl::Status Discard(TileRef tile) = 0;
 
-  // A step's end: reports failures of transfers that nobody has waited for. What comes next is
-  // planned here (see Policy), which takes time when a step is new; another plan than the last is
-  // begun once work on streams has let go of its leases, which is waited for.
+  // A step's end: reports failures of transfers that nobody has waited for. The plan of a step that
+  // is new is made beside the run (see Policy). The next steps are served on demand until it is
+  // ready; the first EndStep after that takes it up, once work on streams has let go of its leases,
+  // which it waits for.
   virtual absl::Status EndStep() = 0;
+  // Returns when no plan is being made. Right after EndStep, it also takes up the plan for the step
+  // that comes. So what steps move does not depend on how long planning takes.
+  virtual absl::Status WaitForPlan() { return absl::OkStatus(); }
 
   // Makes the state of every tensor that is not transient durable, with `user_state`, atomically:
   // after any crash the store reopens at exactly this commit or the one before. FailedPrecondition

@@ -29,8 +29,11 @@ struct Occupancy {
 
 // How steps that repeat are followed by plan (EngineOptions::policy).
 struct PlanStats {
-  uint64_t plans = 0;       // made
-  uint64_t steps = 0;       // that followed one from their first transfer to their last
+  uint64_t plans = 0;  // made
+  uint64_t steps = 0;  // that followed one from their first transfer to their last
+  // Leases of such steps that did not wait for the plan's transfers and were served on demand:
+  // another caller was behind, or the tile had had to leave.
+  uint64_t pulled = 0;
   uint64_t deviations = 0;  // plans left because a step was another, or something failed
   // What the transfers of the last such step came to; none yet: zeros.
   Traffic nvme;

@@ -95,6 +95,10 @@ class EngineImpl final : public Engine {
   absl::Status Evict(TileRef tile) override;
   absl::Status Discard(TileRef tile) override;
   absl::Status EndStep() override { return mover_->EndStep(); }
+  absl::Status WaitForPlan() override {
+    mover_->WaitForPlan();
+    return absl::OkStatus();
+  }
   absl::Status Commit(std::string_view user_state) override;
   std::optional<std::string> UserState() const override { return user_state_; }
   absl::Status Snapshot(std::string_view label) override;

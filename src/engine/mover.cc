@@ -48,12 +48,13 @@ Mover::Mover(MoverParts parts, ResidencyOptions options, std::optional<plan::Pol
       residency_(std::move(options)),
       leases_(residency_.leases()) {
   if (policy) {
-    planner_ =
-        std::make_unique<StepPlanner>(plan::PlanOptions{.device_bytes = parts_.device_bytes,
-                                                        .pinned_bytes = parts_.pinned->size_bytes(),
-                                                        .has_store = parts_.store != nullptr,
-                                                        .policy = *policy,
-                                                        .frame_alignment = kFrameAlignment});
+    const plan::PlanOptions budgets{.device_bytes = parts_.device_bytes,
+                                    .pinned_bytes = parts_.pinned->size_bytes(),
+                                    .has_store = parts_.store != nullptr,
+                                    .policy = *policy,
+                                    .frame_alignment = kFrameAlignment};
+    plans_ = std::make_unique<PlanService>(budgets);
+    planner_ = std::make_unique<StepPlanner>(budgets, plans_.get());
   }
   tells_when_ = planner_ != nullptr || recorder_ != nullptr;
   if (parts_.store != nullptr)
@@ -114,7 +115,7 @@ void Mover::HearOfShared() {
     residency_.Shared(lease.tile, lease.tier);
     const double seconds = static_cast<double>(lease.ns) * 1e-9;
     if (plan::TraceRecorder* const trace = Recording())
-      trace->Acquire(lease.tile, lease.tier, Access::kRead, seconds, seconds);
+      trace->Acquire(lease.tile, lease.tier, Access::kRead, seconds, seconds, lease.thread);
     if (recorder_ != nullptr) recorder_->Grant(lease.tile, lease.ns, lease.thread);
   }
   // It was not as planned: who waited for the plan goes on on demand.
@@ -306,31 +307,58 @@ absl::Status Mover::Restore(std::string_view what,
   return status;
 }
 
-// Transfers that end while a new step is planned are taken note of afterwards.
 absl::Status Mover::EndStep() {
   const Entry entry(this);
   if (planner_ != nullptr) {
     residency_.EndStep();
-    const auto next = planner_->EndStep(
-        base::Now(),
-        [this](TileIndex tile) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return residency_.Now(tile); });
+    absl::Status planned = planner_->EndStep(
+        base::Now(), {.hash = residency_.tiles_hash(),
+                      .tile = [this](TileIndex tile) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+                        return residency_.Now(tile);
+                      }});
+    planned.Update(TakeUpPlan());
     // A step that cannot be planned goes on demand, and the stats say why.
-    not_planned_ = next.ok() ? "" : std::string(next.status().message());
+    not_planned_ = std::string(planned.message());
     MeterRates();
-    const bool is_new = next.ok() && *next != nullptr && *next != residency_.followed();
-    // A plan begins where no lease is left, not even one that waits for a stream.
-    while (is_new && drains_ > 0) quiet_.Wait(&mu_);
-    if (is_new && !residency_.in_use()) residency_.FollowPlan(*next);
     Dispatch();
   }
   return residency_.TakeWriteError();
+}
+
+absl::Status Mover::TakeUpPlan() {
+  while (true) {
+    const auto next = planner_->Next();
+    if (next.ok() && *next == residency_.followed()) return absl::OkStatus();
+    residency_.LeavePlan(/*deviated=*/false);
+    // A plan begins where no lease is left, not even one that waits for a stream. Where another
+    // caller is in the next step already, a later EndStep takes it up.
+    if (!next.ok() || *next == nullptr || residency_.has_callers()) return next.status();
+    if (drains_ == 0) {
+      residency_.FollowPlan(*next);
+      return absl::OkStatus();
+    }
+    quiet_.Wait(&mu_);
+    HearOfShared();
+  }
+}
+
+void Mover::WaitForPlan() {
+  while (plans_ != nullptr && plans_->is_busy()) {
+    plans_->Wait();
+    const Entry entry(this);
+    if (!planner_->is_between_steps() || residency_.has_callers()) return;
+    const absl::Status planned = TakeUpPlan();
+    not_planned_ = std::string(planned.message());
+    time_bound_.reset();
+    Dispatch();
+  }
 }
 
 void Mover::MeterRates() {
   link_use_.links[static_cast<size_t>(plan::Link::kCopyIn)] = copies_[0].busy();
   link_use_.links[static_cast<size_t>(plan::Link::kCopyOut)] = copies_[1].busy();
   rates_.EndStep(link_use_);
-  time_bound_ = planner_->BoundTime(rates_.rates());
+  time_bound_.reset();
 }
 
 void Mover::RunWithStore(const std::function<void(io::Store*)>& work) {
@@ -417,11 +445,14 @@ EngineStats Mover::Stats() {
   meter_.Set(OverlapMeter::TimePoint::clock::now(), meter_.moving(), meter_.blocked());
   EngineStats stats = residency_.stats();
   stats.acquire_waits = waits_;
-  if (planner_ != nullptr) stats.plan.plans = planner_->plans_made();
   stats.plan.not_planned = not_planned_;
-  stats.plan.time_bound_seconds = time_bound_.seconds;
-  stats.plan.compute_seconds = time_bound_.computing;
-  stats.plan.transfer_seconds = time_bound_.transfers;
+  if (planner_ != nullptr) {
+    stats.plan.plans = planner_->plans_made();
+    if (!time_bound_) time_bound_ = planner_->BoundTime(rates_.rates());
+    stats.plan.time_bound_seconds = time_bound_->seconds;
+    stats.plan.compute_seconds = time_bound_->computing;
+    stats.plan.transfer_seconds = time_bound_->transfers;
+  }
   stats.io_seconds = meter_.io_seconds();
   stats.hidden_seconds = meter_.hidden_seconds();
   stats.stall_seconds = meter_.stall_seconds();

@@ -35,6 +35,7 @@
 #include "src/base/busy_meter.h"
 #include "src/base/mutex.h"
 #include "src/engine/overlap_meter.h"
+#include "src/engine/plan_service.h"
 #include "src/engine/rate_meter.h"
 #include "src/engine/residency.h"
 #include "src/engine/step_planner.h"
@@ -98,8 +99,11 @@ class Mover {
                        const std::function<absl::Status(io::Store*)>& change);
   // FailedPrecondition, naming them, with leases held.
   absl::Status CheckNoLeases(std::string_view what);
-  // The failure of a write that nobody was told of, once; and the next step's plan is taken up.
+  // The failure of a write that nobody was told of, once; and the next step's plan is taken up, if
+  // it is made by now.
   absl::Status EndStep();
+  // Returns when no plan is being made. If no step has begun since EndStep, its plan is taken up.
+  void WaitForPlan();
 
   // Runs `work` on the mover's thread, which owns the store, and waits for it.
   void RunWithStore(const std::function<void(io::Store*)>& work);
@@ -168,6 +172,7 @@ class Mover {
     return tier == Tier::kDevice ? device_arena_ : parts_.pinned->data();
   }
   absl::Status PrepareFrame(uint64_t offset, uint64_t size_bytes);
+  absl::Status TakeUpPlan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RecordState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void MeterRates() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndTransfer(TileIndex tile, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -193,7 +198,8 @@ class Mover {
   std::unique_ptr<io::PageIo> pages_;  // the thread's; null without a store
   int64_t working_since_ns_ = 0;       // the thread's; with a timeline
   std::deque<std::atomic<bool>> slab_ready_;
-  bool tells_when_ = false;  // leases are written down with their times
+  bool tells_when_ = false;             // leases are written down with their times
+  std::unique_ptr<PlanService> plans_;  // null: nothing is planned
 
   base::Mutex mu_;
   // Null without a timeline.
@@ -206,7 +212,8 @@ class Mover {
   std::array<base::BusyMeter, 2> copies_ ABSL_GUARDED_BY(mu_);  // in, out
   LinkUse link_use_ ABSL_GUARDED_BY(mu_);  // of NVMe, as the thread last saw it
   RateMeter rates_ ABSL_GUARDED_BY(mu_);
-  TimeBound time_bound_ ABSL_GUARDED_BY(mu_);           // of the last step
+  // Of the last step; none: not asked for yet.
+  std::optional<TimeBound> time_bound_ ABSL_GUARDED_BY(mu_);
   std::vector<TilePlace> places_ ABSL_GUARDED_BY(mu_);  // by TileIndex
   absl::flat_hash_map<Ticket, Waiter*> waiters_ ABSL_GUARDED_BY(mu_);
   Ticket next_ticket_ ABSL_GUARDED_BY(mu_) = 1;

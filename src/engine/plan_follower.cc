@@ -3,204 +3,461 @@
 #include "src/engine/plan_follower.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <utility>
 
+#include "src/base/bytes.h"
+#include "src/base/check.h"
 #include "src/plan/keeping.h"
 
 namespace spillway::engine {
 namespace {
 
-bool SameEvent(const plan::TraceEvent& a, const plan::TraceEvent& b) {
-  return a.tile == b.tile && a.kind == b.kind && a.tier == b.tier && a.access == b.access;
-}
+using plan::TraceEvent;
+
+bool IsUse(const TraceEvent& event) { return event.kind != TraceEvent::Kind::kRelease; }
 
 }  // namespace
+
+PlanFollower::Index PlanFollower::MakeIndex(const StepPlan& step) {
+  const std::vector<plan::Op>& ops = step.plan.ops;
+  const std::vector<TraceEvent>& events = step.trace.events;
+  const size_t num_tiles = step.trace.tiles.size();
+  Index index;
+  index.first_op.resize(num_tiles + 1);
+  index.first_use.resize(num_tiles + 1);
+  index.releases.resize(num_tiles);
+  index.op_number.resize(ops.size());
+  index.event_number.resize(events.size());
+  for (const plan::Op& op : ops) {
+    ++index.first_op[op.tile + 1];
+    index.num_moves += plan::Moves(op.kind) ? 1 : 0;
+  }
+  for (const TraceEvent& event : events) index.first_use[event.tile + 1] += IsUse(event) ? 1 : 0;
+  std::partial_sum(index.first_op.begin(), index.first_op.end(), index.first_op.begin());
+  std::partial_sum(index.first_use.begin(), index.first_use.end(), index.first_use.begin());
+  index.ops.resize(ops.size());
+  index.use_event.resize(index.first_use.back());
+  index.use_ops.resize(index.first_use.back());
+
+  // Events and operations in the plan's order.
+  std::vector<uint32_t> uses_so_far(num_tiles), ops_so_far(num_tiles);
+  uint32_t op = 0;
+  const auto pass_ops = [&](uint64_t until) {
+    for (; op < ops.size() && step.plan.position[op] < until; ++op) {
+      const TileIndex tile = ops[op].tile;
+      index.op_number[op] = ops_so_far[tile]++;
+      index.ops[index.first_op[tile] + index.op_number[op]] = op;
+    }
+  };
+  std::vector<uint32_t> uses_until(events.size()), releases_until(events.size());
+  for (uint32_t event = 0; event < events.size(); ++event) {
+    pass_ops(plan::AtEvent(event));
+    const TileIndex tile = events[event].tile;
+    if (IsUse(events[event])) {
+      const uint32_t use = index.first_use[tile] + uses_so_far[tile];
+      index.use_event[use] = event;
+      index.use_ops[use] = ops_so_far[tile];
+      index.event_number[event] = uses_so_far[tile]++;
+    } else {
+      index.event_number[event] = index.releases[tile]++;
+    }
+    uses_until[event] = uses_so_far[tile];
+    releases_until[event] = index.releases[tile];
+  }
+  pass_ops(std::numeric_limits<uint64_t>::max());
+
+  index.need_uses.resize(ops.size());
+  index.need_releases.resize(ops.size());
+  index.first_waiting.resize(ops.size() + 2);
+  for (op = 0; op < ops.size(); ++op) {
+    if (ops[op].after != plan::kNever) {
+      index.need_uses[op] = uses_until[ops[op].after & ~plan::kPeriodBefore];
+      index.need_releases[op] = releases_until[ops[op].after & ~plan::kPeriodBefore];
+    }
+    for (const uint32_t wait : step.plan.WaitsOf(op))
+      ++index.first_waiting[(wait & ~plan::kPeriodBefore) + 2];
+  }
+  std::partial_sum(index.first_waiting.begin(), index.first_waiting.end(),
+                   index.first_waiting.begin());
+  index.waiting.resize(index.first_waiting.back());
+  for (op = 0; op < ops.size(); ++op) {
+    for (const uint32_t wait : step.plan.WaitsOf(op))
+      index.waiting[index.first_waiting[(wait & ~plan::kPeriodBefore) + 1]++] = op;
+  }
+  return index;
+}
 
 PlanFollower::PlanFollower(std::shared_ptr<const StepPlan> step)
     : step_(std::move(step)),
       num_events_(step_->plan.num_events),
       num_ops_(step_->plan.ops.size()),
-      before_(num_ops_, plan::kNever),
-      happened_(num_events_),
-      ended_(num_ops_) {
-  FindOrder();
-  FindReads();
-  FindWaiting();
+      num_positions_(num_events_ * plan::kPositionsPerEvent),
+      takes_any_frame_(step_->plan.options.device_reserve_bytes > 0 ||
+                       step_->plan.options.pinned_reserve_bytes > 0),
+      index_(MakeIndex(*step_)),
+      tiles_(step_->trace.tiles.size()) {
+  for (const plan::Place& place : step_->plan.seam)
+    tiles_[place.tile].planned_at[At(place.tier)] = place.offset;
+  if (takes_any_frame_) FindRoom();
+  for (TileIndex tile = 0; tile < tiles_.size(); ++tile) Consider(tile);
 }
 
-void PlanFollower::FindOrder() {
-  const std::vector<plan::Op>& ops = step_->plan.ops;
-  // Twice round: the first operation of a tile comes after its last of the period before.
-  std::vector<uint32_t> last(step_->trace.tiles.size(), plan::kNever);
-  for (const uint32_t bit : {plan::kPeriodBefore, uint32_t{0}}) {
-    for (uint32_t op = 0; op < num_ops_; ++op) {
-      if (bit == 0) before_[op] = last[ops[op].tile];
-      last[ops[op].tile] = op | bit;
-    }
-  }
-  // `last` goes round once more, in the order that operations and events have.
-  for (uint32_t& op : last) op |= op == plan::kNever ? 0 : plan::kPeriodBefore;
-  before_event_.reserve(num_events_);
-  uint32_t op = 0;
-  for (uint32_t event = 0; event < num_events_; ++event) {
-    for (; op < num_ops_ && step_->plan.position[op] < plan::AtEvent(event); ++op)
-      last[ops[op].tile] = op;
-    before_event_.push_back(last[step_->trace.events[event].tile]);
-  }
-  for (op = 0; op < num_ops_; ++op) {
-    if (plan::Moves(ops[op].kind))
-      queues_[static_cast<size_t>(plan::LinkOf(ops[op].kind))].push_back(op);
-  }
+void PlanFollower::AddTile() {
+  tiles_.emplace_back().strayed = true;
+  index_.first_op.push_back(index_.first_op.back());
+  index_.first_use.push_back(index_.first_use.back());
+  index_.releases.push_back(0);
 }
 
-// Twice round, as what follows a tile's last release is in the next period.
-void PlanFollower::FindReads() {
-  const std::vector<plan::TraceEvent>& events = step_->trace.events;
-  const auto size = static_cast<uint32_t>(num_events_);
-  until_read_.resize(num_events_);
-  // By tile: its last release, if nothing has been done with it since.
-  std::vector<uint32_t> released(step_->trace.tiles.size(), plan::kNever);
-  for (int round = 0; round < 2; ++round) {
-    uint32_t op = 0;
-    const auto pass_ops = [&](uint64_t until) {
-      for (; op < num_ops_ && step_->plan.position[op] < until; ++op)
-        released[step_->plan.ops[op].tile] = plan::kNever;
-    };
-    for (uint32_t event = 0; event < num_events_; ++event) {
-      pass_ops(plan::AtEvent(event));
-      const plan::TraceEvent& next = events[event];
-      uint32_t& before = released[next.tile];
-      if (next.kind == plan::TraceEvent::Kind::kAcquire && next.access == Access::kRead &&
-          before != plan::kNever && events[before].tier == next.tier) {
-        until_read_[before] = event > before ? event - before : event + size - before;
-      }
-      before = next.kind == plan::TraceEvent::Kind::kRelease ? event : plan::kNever;
-    }
-    pass_ops(~uint64_t{0});
-  }
-}
+// --- What callers do ---
 
-void PlanFollower::FindWaiting() {
-  // What each is waited for by, counted first.
-  const auto for_all = [this](const auto& visit) {
-    for (uint32_t op = 0; op < num_ops_; ++op) {
-      if (plan::Moves(step_->plan.ops[op].kind)) continue;
-      visit(wait_for_event_, step_->plan.ops[op].after, op);
-      visit(wait_for_op_, before_[op], op);
-      for (const uint32_t wait : step_->plan.WaitsOf(op)) {
-        if (wait != before_[op]) visit(wait_for_op_, wait, op);
+std::optional<PlanFollower::Count> PlanFollower::Ask(const TraceEvent& event) {
+  if (event.tile < tiles_.size() && !tiles_[event.tile].strayed) {
+    TileProgress& tile = tiles_[event.tile];
+    const uint64_t uses = NumUses(event.tile);
+    if (uses > 0 && tile.uses_asked / uses == step_number_) {
+      const uint32_t first = index_.first_use[event.tile];
+      const TraceEvent& planned =
+          step_->trace.events[index_.use_event[first + tile.uses_asked % uses]];
+      if (planned.kind == event.kind && planned.tier == event.tier &&
+          planned.access == event.access) {
+        ++asked_;
+        return tile.uses_asked++;
       }
     }
-  };
-  wait_for_event_.first.resize(num_events_ + 2);
-  wait_for_op_.first.resize(num_ops_ + 2);
-  for_all([](Waiting& waiting, uint32_t reference, uint32_t) {
-    if (reference != plan::kNever) ++waiting.first[(reference & ~plan::kPeriodBefore) + 2];
-  });
-  for (Waiting* waiting : {&wait_for_event_, &wait_for_op_}) {
-    std::partial_sum(waiting->first.begin(), waiting->first.end(), waiting->first.begin());
-    waiting->ops.resize(waiting->first.back());
+    tile.strayed = true;
   }
-  for_all([](Waiting& waiting, uint32_t reference, uint32_t op) {
-    if (reference == plan::kNever) return;
-    uint32_t& place = waiting.first[(reference & ~plan::kPeriodBefore) + 1];
-    waiting.ops[place++] = op | (reference & plan::kPeriodBefore);
-  });
-  for (uint32_t op = 0; op < num_ops_; ++op) {
-    if (!plan::Moves(step_->plan.ops[op].kind) && MayStart(op, 0)) free_.push_back(op);
-  }
+  ++extra_;
+  return std::nullopt;
 }
 
-std::optional<PlanFollower::Count> PlanFollower::Match(const plan::TraceEvent& event) {
-  if (!SameEvent(event, step_->trace.events[matched_ % num_events_])) return std::nullopt;
-  return matched_++;
+void PlanFollower::Happened(TileIndex tile) {
+  ++tiles_[tile].uses_happened;
+  Consider(tile);
 }
 
-// Whether what a reference means, seen from a period, has happened or ended.
-bool PlanFollower::IsOver(const std::vector<uint64_t>& counts, uint32_t reference,
-                          uint64_t period) const {
-  if (reference == plan::kNever) return true;
-  const bool before = (reference & plan::kPeriodBefore) != 0;
-  return counts[reference & ~plan::kPeriodBefore] >= period + (before ? 0 : 1);
+void PlanFollower::Released(TileIndex tile) {
+  ++tiles_[tile].releases_happened;
+  Consider(tile);
 }
 
-bool PlanFollower::IsLast(Count op, Count event) const {
-  const uint32_t last = before_event_[event % num_events_];
-  if (last == plan::kNever) return false;
-  const uint64_t period = event / num_events_;
-  const bool before = (last & plan::kPeriodBefore) != 0;
-  if (before && period == 0) return false;
-  return op == (period - (before ? 1 : 0)) * num_ops_ + (last & ~plan::kPeriodBefore);
-}
-
-bool PlanFollower::MayStart(uint32_t op, uint64_t period) const {
-  if (!IsOver(ended_, before_[op], period)) return false;
-  if (!IsOver(happened_, step_->plan.ops[op].after, period)) return false;
-  for (const uint32_t wait : step_->plan.WaitsOf(op)) {
-    if (!IsOver(ended_, wait, period)) return false;
-  }
+bool PlanFollower::EndStep() {
+  if (extra_ > 0 || asked_ != (step_number_ + 1) * index_.use_event.size()) return false;
+  ++step_number_;
   return true;
 }
 
-std::optional<PlanFollower::Count> PlanFollower::Next(plan::Link link) const {
-  const std::vector<uint32_t>& order = queues_[static_cast<size_t>(link)];
-  if (order.empty()) return std::nullopt;
-  const uint64_t begun = begun_[static_cast<size_t>(link)];
-  const uint64_t period = begun / order.size();
-  const uint32_t op = order[begun % order.size()];
-  if (!MayStart(op, period)) return std::nullopt;
-  return period * num_ops_ + op;
+// --- Leases ---
+
+uint64_t PlanFollower::OpsBefore(TileIndex tile, Count use) const {
+  const uint64_t uses = NumUses(tile);
+  return use / uses * NumOps(tile) + index_.use_ops[index_.first_use[tile] + use % uses];
 }
 
-std::optional<PlanFollower::Count> PlanFollower::TakeFree() {
-  if (free_.empty()) return std::nullopt;
-  const Count op = free_.front();
-  free_.pop_front();
+bool PlanFollower::IsLastBefore(Count op, TileIndex tile, Count use) const {
+  return OpAt(op).tile == tile && NextOp(tile) == op &&
+         tiles_[tile].ops_ended + 1 == OpsBefore(tile, use);
+}
+
+bool PlanFollower::HasBeenAsked(Count event) const {
+  const uint64_t index = event % num_events_, period = event / num_events_;
+  const TraceEvent& planned = step_->trace.events[index];
+  const TileProgress& tile = tiles_[planned.tile];
+  const uint64_t number = index_.event_number[index];
+  return IsUse(planned) ? tile.uses_asked > period * NumUses(planned.tile) + number
+                        : tile.releases_asked > period * index_.releases[planned.tile] + number;
+}
+
+bool PlanFollower::MayWait(TileIndex tile, Count use) {
+  LookAhead();
+  if (tiles_[tile].running || (tiles_[tile].due && IsTakenSoon(NextOp(tile)))) return true;
+  const uint64_t uses = NumUses(tile);
+  const Count event =
+      use / uses * num_events_ + index_.use_event[index_.first_use[tile] + use % uses];
+  return all_asked_before_ >= event;
+}
+
+void PlanFollower::Skip(TileIndex tile, Count use) {
+  SPILLWAY_CHECK(!tiles_[tile].running);
+  while (!OpsBeforeAreOver(tile, use)) {
+    const Count op = NextOp(tile);
+    Started(op);
+    Over(op);
+  }
+}
+
+bool PlanFollower::IsReadNext(TileIndex tile, Tier tier) const {
+  const TileProgress& progress = tiles_[tile];
+  const uint64_t uses = NumUses(tile);
+  if (progress.strayed || uses == 0) return false;
+  const uint32_t use = index_.first_use[tile] + static_cast<uint32_t>(progress.uses_asked % uses);
+  const TraceEvent& next = step_->trace.events[index_.use_event[use]];
+  return next.kind == TraceEvent::Kind::kAcquire && next.access == Access::kRead &&
+         next.tier == tier && OpsBeforeAreOver(tile, progress.uses_asked);
+}
+
+bool PlanFollower::IsDroppedNext(TileIndex tile, Tier tier) const {
+  const TileProgress& progress = tiles_[tile];
+  const uint64_t ops = NumOps(tile), uses = NumUses(tile);
+  const uint64_t end = uses == 0 ? progress.ops_ended + ops : OpsBefore(tile, progress.uses_asked);
+  for (uint64_t number = progress.ops_ended; number < end; ++number) {
+    const plan::Op& op = step_->plan.ops[index_.ops[index_.first_op[tile] + number % ops]];
+    if (op.kind == plan::Op::Kind::kDrop && op.tier == tier) return true;
+  }
+  return false;
+}
+
+uint64_t PlanFollower::EventsUntilNextUse(TileIndex tile) const {
+  const uint64_t uses = NumUses(tile), asked = tiles_[tile].uses_asked;
+  if (uses == 0) return std::numeric_limits<uint64_t>::max();
+  const Count event =
+      asked / uses * num_events_ + index_.use_event[index_.first_use[tile] + asked % uses];
+  return event - std::min(event, all_asked_before_);
+}
+
+// --- Operations ---
+
+PlanFollower::Count PlanFollower::NextOp(TileIndex tile) const {
+  const uint64_t ended = tiles_[tile].ops_ended, ops = NumOps(tile);
+  return ended / ops * num_ops_ + index_.ops[index_.first_op[tile] + ended % ops];
+}
+
+// Whether an operation has ended in a period, seen from a reference that may be to the one before.
+bool PlanFollower::HasEnded(uint32_t op, uint64_t period) const {
+  const bool before = (op & plan::kPeriodBefore) != 0;
+  if (before && period == 0) return true;
+  op &= ~plan::kPeriodBefore;
+  const TileIndex tile = step_->plan.ops[op].tile;
+  return tiles_[tile].ops_ended > (period - (before ? 1 : 0)) * NumOps(tile) + index_.op_number[op];
+}
+
+// Those before it of its tile have ended.
+bool PlanFollower::MayStart(Count count) const {
+  const auto index = static_cast<uint32_t>(count % num_ops_);
+  const uint64_t period = count / num_ops_;
+  const plan::Op& op = step_->plan.ops[index];
+  const bool before = (op.after & plan::kPeriodBefore) != 0;
+  if (op.after != plan::kNever && !(before && period == 0)) {
+    const TileProgress& tile = tiles_[op.tile];
+    const uint64_t periods = period - (before ? 1 : 0);
+    if (tile.uses_happened < periods * NumUses(op.tile) + index_.need_uses[index] ||
+        tile.releases_happened < periods * index_.releases[op.tile] + index_.need_releases[index]) {
+      return false;
+    }
+  }
+  if (takes_any_frame_) return true;
+  const auto waits = step_->plan.WaitsOf(index);
+  return std::all_of(waits.begin(), waits.end(),
+                     [&](uint32_t wait) { return HasEnded(wait, period); });
+}
+
+void PlanFollower::Consider(TileIndex tile) {
+  if (tiles_[tile].due || NumOps(tile) == 0) return;
+  const Count op = NextOp(tile);
+  if (!MayStart(op)) return;
+  tiles_[tile].due = true;
+  PutBack(op);
+}
+
+// kNoLink + 1: none of those in order.
+size_t PlanFollower::QueueOf(const plan::Op& op) const {
+  if (plan::Moves(op.kind)) return static_cast<size_t>(plan::LinkOf(op.kind));
+  return takes_any_frame_ && op.kind != plan::Op::Kind::kDrop ? kNoLink : kNoLink + 1;
+}
+
+void PlanFollower::PutBack(Count op) {
+  const size_t queue = QueueOf(OpAt(op));
+  if (queue <= kNoLink) {
+    ready_[queue].push(op);
+  } else {
+    free_.push_back(op);
+  }
+}
+
+// The operation of least position that may start.
+std::optional<PlanFollower::Count> PlanFollower::First(size_t queue) {
+  Ready& ready = ready_[queue];
+  while (!ready.empty() && !IsCurrent(ready.top())) ready.pop();
+  return ready.empty() ? std::nullopt : std::optional(ready.top());
+}
+
+// Where the first has no room, none of those behind it takes it.
+std::optional<PlanFollower::Count> PlanFollower::Take(size_t queue) {
+  const std::optional<Count> op = First(queue);
+  if (!op) return std::nullopt;
+  LookAhead();
+  if (!HasRoom(*op)) return std::nullopt;
+  ready_[queue].pop();
   return op;
 }
 
-// What is over was the last that some operations waited for.
-void PlanFollower::Release(const Waiting& waiting, Count over, uint64_t num) {
-  const uint64_t index = over % num;
-  for (uint32_t i = waiting.first[index]; i < waiting.first[index + 1]; ++i) {
-    const uint32_t op = waiting.ops[i] & ~plan::kPeriodBefore;
-    const uint64_t period = over / num + ((waiting.ops[i] & plan::kPeriodBefore) != 0 ? 1 : 0);
-    if (MayStart(op, period)) free_.push_back(period * num_ops_ + op);
+// Whether nothing but transfers is before an operation that may start.
+bool PlanFollower::IsTakenSoon(Count op) {
+  const size_t queue = QueueOf(OpAt(op));
+  if (queue > kNoLink) return true;
+  const std::optional<Count> first = First(queue);
+  return first && HasRoom(*first) && HasRoom(op);
+}
+
+std::optional<PlanFollower::Count> PlanFollower::TakeFree() {
+  while (!free_.empty()) {
+    const Count op = free_.front();
+    free_.pop_front();
+    if (IsCurrent(op)) return op;
   }
+  return Take(kNoLink);
+}
+
+void PlanFollower::Begin(Count op) {
+  tiles_[OpAt(op).tile].running = true;
+  Started(op);
 }
 
 void PlanFollower::End(Count op) {
-  ++ended_[op % num_ops_];
-  Release(wait_for_op_, op, num_ops_);
+  if (!tiles_[OpAt(op).tile].running) Started(op);
+  Over(op);
 }
 
-void PlanFollower::Happened(Count event) {
-  ++happened_[event % num_events_];
-  Release(wait_for_event_, event, num_events_);
+bool PlanFollower::IsLastOf(Count op, Tier tier) const {
+  const TileIndex tile = OpAt(op).tile;
+  const uint64_t next = tiles_[tile].ops_ended + 1;
+  const plan::Op& after = step_->plan.ops[index_.ops[index_.first_op[tile] + next % NumOps(tile)]];
+  return after.kind == plan::Op::Kind::kDrop && after.tier == tier;
 }
 
-void PlanFollower::CountMoved(Count op, uint64_t bytes) {
-  const uint64_t period = op / num_ops_ - taken_periods_;
-  if (period >= moved_.size()) moved_.resize(period + 1);
-  moved_[period][plan::LinkOf(OpAt(op).kind)] += bytes;
+void PlanFollower::Over(Count count) {
+  const plan::Op& op = OpAt(count);
+  TileProgress& tile = tiles_[op.tile];
+  tile.running = tile.due = false;
+  ++tile.ops_ended;
+  if (op.kind != plan::Op::Kind::kWrite)
+    tile.planned_at[At(op.tier)] = op.kind == plan::Op::Kind::kDrop ? kNowhere : op.offset;
+  Consider(op.tile);
+  const uint64_t index = count % num_ops_;
+  for (uint32_t i = index_.first_waiting[index]; i < index_.first_waiting[index + 1]; ++i)
+    Consider(step_->plan.ops[index_.waiting[i]].tile);
+}
+
+// --- Room ---
+
+uint64_t PlanFollower::FrameBytes(TileIndex tile) const {
+  return base::RoundUp(step_->trace.tiles[tile].size_bytes, step_->plan.options.frame_alignment);
+}
+
+// What the plan has at each position. What is at home takes none of the room that is shared.
+void PlanFollower::FindRoom() {
+  const plan::Plan& plan = step_->plan;
+  const auto bytes_of = [&](TileIndex tile, Tier tier) {
+    return step_->trace.tiles[tile].has_home(tier) ? 0 : FrameBytes(tile);
+  };
+  std::array<uint64_t, 2> now = {};
+  for (const plan::Place& place : plan.seam)
+    now[At(place.tier)] += bytes_of(place.tile, place.tier);
+  std::array<std::vector<uint64_t>, 2> bytes;
+  bytes.fill(std::vector<uint64_t>(num_positions_));
+  uint32_t op = 0;
+  for (uint32_t position = 0; position < num_positions_; ++position) {
+    std::array<uint64_t, 2> most = now;
+    for (; op < num_ops_ && plan.position[op] == position; ++op) {
+      const plan::Op& at = plan.ops[op];
+      const size_t tier = At(at.tier);
+      if (at.kind == plan::Op::Kind::kDrop) {
+        now[tier] -= bytes_of(at.tile, at.tier);
+      } else if (at.kind != plan::Op::Kind::kWrite) {
+        now[tier] += bytes_of(at.tile, at.tier);
+      }
+      most[tier] = std::max(most[tier], now[tier]);
+    }
+    for (const size_t tier : {0, 1}) bytes[tier][position] = most[tier];
+  }
+  std::array<uint64_t, 2> homes = {};
+  for (TileIndex tile = 0; tile < step_->trace.tiles.size(); ++tile) {
+    const auto& home = step_->trace.tiles[tile].home;
+    if (home) homes[At(home->tier)] += FrameBytes(tile);
+  }
+  const plan::PlanOptions& options = plan.options;
+  const auto room = [](uint64_t budget, uint64_t taken) {
+    return budget - std::min(budget, taken);
+  };
+  room_.emplace_back(bytes[0], room(options.device_bytes, options.device_reserve_bytes + homes[0]));
+  room_.emplace_back(bytes[1], room(options.pinned_bytes, options.pinned_reserve_bytes + homes[1]));
+}
+
+// Goes past what has been asked for; what was taken ahead until there is where the plan has it.
+void PlanFollower::LookAhead() {
+  while (HasBeenAsked(all_asked_before_)) ++all_asked_before_;
+  for (; !ahead_.empty() && ahead_.top().end <= PositionNow(); ahead_.pop()) {
+    const Ahead& last = ahead_.top();
+    const auto begin = static_cast<uint32_t>(last.begin % num_positions_);
+    const auto end = static_cast<uint32_t>(last.end % num_positions_);
+    plan::RoomTree& room = room_[At(last.tier)];
+    last.taken ? room.Remove(begin, end, last.bytes) : room.Put(begin, end, last.bytes);
+    begins_.erase(begins_.find(last.begin));
+  }
+}
+
+bool PlanFollower::HasRoom(Count count) const {
+  const plan::Op& op = OpAt(count);
+  const bool takes = op.kind != plan::Op::Kind::kWrite && op.kind != plan::Op::Kind::kDrop;
+  if (!takes_any_frame_ || !takes || step_->trace.tiles[op.tile].has_home(op.tier)) return true;
+  const Count now = PositionNow(), position = PositionOf(count);
+  if (position <= now) return true;
+  // What was taken or given back ahead is written down from there on, a period before its next.
+  const Count oldest = begins_.empty() ? now : *begins_.begin();
+  if (position - oldest >= num_positions_) return false;
+  return room_[At(op.tier)].Fits(static_cast<uint32_t>(now % num_positions_),
+                                 static_cast<uint32_t>(position % num_positions_),
+                                 FrameBytes(op.tile));
+}
+
+void PlanFollower::TakeOrGiveRoom(Count count) {
+  const plan::Op& op = OpAt(count);
+  const Count now = PositionNow(), position = PositionOf(count);
+  if (op.kind == plan::Op::Kind::kWrite || position <= now || position - now >= num_positions_)
+    return;
+  if (step_->trace.tiles[op.tile].has_home(op.tier)) return;
+  Ahead ahead;
+  ahead.end = position;
+  ahead.begin = now;
+  ahead.tier = op.tier;
+  ahead.taken = op.kind != plan::Op::Kind::kDrop;
+  ahead.bytes = FrameBytes(op.tile);
+  const auto begin = static_cast<uint32_t>(now % num_positions_);
+  const auto end = static_cast<uint32_t>(position % num_positions_);
+  plan::RoomTree& room = room_[At(op.tier)];
+  ahead.taken ? room.Put(begin, end, ahead.bytes) : room.Remove(begin, end, ahead.bytes);
+  ahead_.push(ahead);
+  begins_.insert(now);
+}
+
+// --- What was moved ---
+
+PlanFollower::Period& PlanFollower::PeriodAt(uint64_t period) {
+  // What is begun of a period that is taken already counts with the next.
+  const uint64_t index = period - std::min(period, taken_periods_);
+  if (index >= periods_.size()) periods_.resize(index + 1);
+  return periods_[index];
+}
+
+// Once for each operation: it has begun, or counts as over without.
+void PlanFollower::Started(Count op) {
+  if (plan::Moves(OpAt(op).kind)) ++PeriodAt(op / num_ops_).begun;
+  if (takes_any_frame_) TakeOrGiveRoom(op);
 }
 
 std::optional<plan::LinkBytes> PlanFollower::TakeMoved() {
-  std::optional<plan::LinkBytes> last;
-  const bool moves =
-      std::any_of(queues_.begin(), queues_.end(), [](const auto& queue) { return !queue.empty(); });
-  if (!moves && periods() > std::exchange(taken_periods_, periods())) return plan::LinkBytes{};
-  while (moves) {
-    bool begun = true;
-    for (size_t link = 0; link < queues_.size(); ++link)
-      begun &= begun_[link] >= (taken_periods_ + 1) * queues_[link].size();
-    if (!begun) break;
-    last = moved_.empty() ? plan::LinkBytes{} : moved_.front();
-    if (!moved_.empty()) moved_.erase(moved_.begin());
+  if (index_.num_moves == 0) {
+    if (taken_periods_ == step_number_) return std::nullopt;
     ++taken_periods_;
+    return plan::LinkBytes{};
   }
-  return last;
+  if (periods_.empty() || periods_.front().begun < index_.num_moves) return std::nullopt;
+  const plan::LinkBytes moved = periods_.front().moved;
+  periods_.pop_front();
+  ++taken_periods_;
+  return moved;
 }
 
 }  // namespace spillway::engine

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How far a plan has been followed: which event of the step comes next, which operations may start.
-// The plan says which operations there are and in which order each link takes them; the follower
-// says only when, by what has happened and ended so far. Pure; it moves nothing.
+// How far a plan has been followed, tile by tile: which of a tile's uses have come, which of its
+// operations may start. Only the order of each tile's own uses counts. So threads that lease
+// different tiles may interleave in any way, and readers that overlap are counted, not told apart.
+// The follower is pure; it moves nothing.
 //
-// Periods follow each other without a pause: operations of the next one start as soon as nothing
-// that they wait for is left.
+// A use is an acquire or a discard. A plan's step repeats: a period is one step of the plan, and
+// operations of the next period start as soon as nothing that they wait for is left.
+//
+// Room: of a plan for one thread, an operation takes its frame once those that the plan names have
+// dropped theirs. A plan for several threads leaves a reserve; there an operation takes any frame,
+// in the order of the plan, as soon as its bytes fit beside all that the plan has from now until
+// the operation's own position.
 
 #ifndef SPILLWAY_ENGINE_PLAN_FOLLOWER_H_
 #define SPILLWAY_ENGINE_PLAN_FOLLOWER_H_
@@ -13,12 +19,16 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <queue>
+#include <set>
 #include <vector>
 
 #include "src/plan/bounds.h"
 #include "src/plan/plan.h"
+#include "src/plan/room_tree.h"
 #include "src/plan/trace.h"
 
 namespace spillway::engine {
@@ -33,85 +43,200 @@ struct StepPlan {
 
 class PlanFollower {
  public:
-  // An event, or an operation, of a period: counted on from the first period's first.
+  using TileIndex = plan::TileIndex;
+  // An operation of a period, or a use of a tile: counted on from the first period's first.
   using Count = uint64_t;
 
   explicit PlanFollower(std::shared_ptr<const StepPlan> step);
 
   const std::shared_ptr<const StepPlan>& step() const { return step_; }
+  // A tile that the plan knows nothing of, of the next index.
+  void AddTile();
+  size_t num_tiles() const { return tiles_.size(); }
 
-  // The caller did something: if it is the event that comes next, its count; else the step is not
-  // the one that was planned.
-  std::optional<Count> Match(const plan::TraceEvent& event);
-  // Whether all that the plan does with an acquire's tile before it is over.
-  bool IsReady(Count event) const {
-    return IsOver(ended_, before_event_[event % num_events_], event / num_events_);
+  // --- What callers do ---
+  // The tile is asked for, or discarded: the number of this use among the tile's, if it is the one
+  // that the plan has next in this step. If not, the tile has strayed: no use of it counts until
+  // the plan is followed anew.
+  std::optional<Count> Ask(const plan::TraceEvent& event);
+  bool has_strayed(TileIndex tile) const { return tiles_[tile].strayed; }
+  // Uses of this step that were the plan's, and those that were not.
+  uint64_t asked_in_step() const { return asked_ - step_number_ * index_.use_event.size(); }
+  uint64_t extra_in_step() const { return extra_; }
+  bool is_first_step() const { return step_number_ == 0; }
+  bool HasBeenAskedFor(TileIndex tile) const { return tiles_[tile].uses_asked > 0; }
+  // A use that was asked for has happened: its lease was granted, or the bytes were discarded.
+  void Happened(TileIndex tile);
+  // The lease's holder let go; Released follows, at once or when the holder's stream lets go.
+  void ReleaseAsked(TileIndex tile) { ++tiles_[tile].releases_asked; }
+  void Released(TileIndex tile);
+  // A step is over: whether it was the plan's. If so, the next one begins.
+  bool EndStep();
+
+  // --- Leases ---
+  // Whether all that the plan does with the tile before this use is over.
+  bool OpsBeforeAreOver(TileIndex tile, Count use) const {
+    return tiles_[tile].ops_ended >= OpsBefore(tile, use);
   }
-  // Whether the tile of a release is next leased for reading in the same tier, the plan does
-  // nothing with it before, and that lease has not come yet.
-  bool IsReadNext(Count release) const {
-    const uint32_t events = until_read_[release % num_events_];
-    return events > 0 && matched_ <= release + events;
+  // Whether the operation is the last that the use waits for.
+  bool IsLastBefore(Count op, TileIndex tile, Count use) const;
+  // Whether the use need only wait for transfers: the tile's next operation runs or may start, or
+  // all that the plan has before this use has been asked for.
+  bool MayWait(TileIndex tile, Count use);
+  // The caller does not wait: operations of the tile before this use count as over. REQUIRES: none
+  // of them runs.
+  void Skip(TileIndex tile, Count use);
+  // Whether the tile is next read in the tier and the plan does nothing with it before.
+  bool IsReadNext(TileIndex tile, Tier tier) const;
+  bool IsRunning(TileIndex tile) const { return tiles_[tile].running; }
+  // A use was asked for that has not happened.
+  bool IsWanted(TileIndex tile) const {
+    return tiles_[tile].uses_asked > tiles_[tile].uses_happened;
   }
-  // Whether the operation is the last that an acquire waits for.
-  bool IsLast(Count op, Count event) const;
-  // Between two periods: the next event is the first of one.
-  bool at_seam() const { return matched_ % num_events_ == 0; }
-  // Periods whose events have all come.
-  uint64_t periods() const { return matched_ / num_events_; }
+  // Whether the plan drops the tile's copy in the tier before the tile's next use.
+  bool IsDroppedNext(TileIndex tile, Tier tier) const;
+  // Whether an operation of the tile runs, or may start now.
+  bool HasOpDue(TileIndex tile) const { return tiles_[tile].due; }
 
-  // The lease of an acquire was granted, that of a release is over.
-  void Happened(Count event);
+  // --- Frames ---
+  // Whether any frame will do.
+  bool takes_any_frame() const { return takes_any_frame_; }
+  // Where the tile's copy lies by now, as the plan has it; none: the plan has no copy there.
+  std::optional<uint64_t> PlannedAt(TileIndex tile, Tier tier) const {
+    const uint64_t offset = tiles_[tile].planned_at[At(tier)];
+    return offset == kNowhere ? std::nullopt : std::optional(offset);
+  }
+  // How many events away the tile's next use is; of a tile without uses, more than any.
+  uint64_t EventsUntilNextUse(TileIndex tile) const;
 
-  // The operation whose turn it is on a link, if it may start.
-  std::optional<Count> Next(plan::Link link) const;
-  // One that no link carries, if any may start; it is the caller's from here on. They have no
-  // order: what is dropped without a write never waits for what is written first.
+  // --- Operations ---
+  // The operation of least position that may start on a link. It is the caller's from here on: it
+  // is begun, or put back.
+  std::optional<Count> Take(plan::Link link) { return Take(static_cast<size_t>(link)); }
+  // One that no link carries. Those that take no room have no order: what is dropped without a
+  // write never waits for what is written first.
   std::optional<Count> TakeFree();
-  void PutBack(Count op) { free_.push_back(op); }
+  void PutBack(Count op);
   const plan::Op& OpAt(Count op) const { return step_->plan.ops[op % num_ops_]; }
-  // It is started: the link goes on.
-  void Begin(plan::Link link) { ++begun_[static_cast<size_t>(link)]; }
-  // It is over. An operation of one period ends before the same of the next.
+  // It runs from now on.
+  void Begin(Count op);
+  // It is over.
   void End(Count op);
+  // Whether the tile's next operation after a running one drops its copy in the tier.
+  bool IsLastOf(Count op, Tier tier) const;
 
-  // What operations of the last period that was begun to its end have moved; none before that.
+  // What operations of the next period that was begun to its end have moved, once; none before
+  // that.
   std::optional<plan::LinkBytes> TakeMoved();
-  void CountMoved(Count op, uint64_t bytes);
+  void CountMoved(Count op, uint64_t bytes) {
+    PeriodAt(op / num_ops_).moved[plan::LinkOf(OpAt(op).kind)] += bytes;
+  }
+  // For a use that does not wait.
+  void CountPulled(TileIndex tile, Count use, plan::Link link, uint64_t bytes) {
+    PeriodAt(use / NumUses(tile)).moved[link] += bytes;
+  }
 
  private:
-  // By event or operation: the operations without a link that wait for it; with kPeriodBefore,
-  // those of the period after.
-  struct Waiting {
-    std::vector<uint32_t> first;
-    std::vector<uint32_t> ops;
+  static constexpr uint64_t kNowhere = ~uint64_t{0};
+  static size_t At(Tier tier) { return tier == Tier::kDevice ? 0 : 1; }
+
+  // What follows from the plan alone. Ranges by tile have one more entry for their end.
+  struct Index {
+    std::vector<uint32_t> first_op, ops;         // by tile: its operations, in order
+    std::vector<uint32_t> first_use, use_event;  // by tile: its uses, in order
+    std::vector<uint32_t> use_ops;    // by use: how many of the tile's operations come before it
+    std::vector<uint32_t> releases;   // by tile: of a period
+    std::vector<uint32_t> op_number;  // by operation: among its tile's
+    // By operation: how many uses and releases of its tile it waits for, in the period of `after`.
+    std::vector<uint32_t> need_uses, need_releases;
+    std::vector<uint32_t> first_waiting, waiting;  // by operation: those that wait for its end
+    std::vector<uint32_t> event_number;  // by event: among its tile's uses, or its releases
+    uint64_t num_moves = 0;              // operations that a link carries
+  };
+  struct TileProgress {
+    std::array<uint64_t, 2> planned_at = {kNowhere, kNowhere};
+    uint64_t ops_ended = 0;
+    uint32_t uses_asked = 0, uses_happened = 0;
+    uint32_t releases_asked = 0, releases_happened = 0;
+    bool due = false;      // the next operation may start, or runs
+    bool running = false;  // it runs
+    bool strayed = false;
+  };
+  // Bytes that an operation has taken, or given back, before its position.
+  struct Ahead {
+    Count end = 0;    // its position, counted on from the first period's
+    Count begin = 0;  // where the plan was when it was taken, or given back
+    Tier tier = Tier::kPinned;
+    bool taken = false;
+    uint64_t bytes = 0;
+    friend bool operator>(const Ahead& a, const Ahead& b) { return a.end > b.end; }
+  };
+  struct Period {
+    plan::LinkBytes moved;
+    uint64_t begun = 0;  // operations that move something
   };
 
-  bool IsOver(const std::vector<uint64_t>& counts, uint32_t reference, uint64_t period) const;
-  bool MayStart(uint32_t op, uint64_t period) const;
-  void FindOrder();
-  void FindReads();
-  void FindWaiting();
-  void Release(const Waiting& waiting, Count over, uint64_t num);
+  static Index MakeIndex(const StepPlan& step);
+  uint64_t NumOps(TileIndex tile) const {
+    return index_.first_op[tile + 1] - index_.first_op[tile];
+  }
+  uint64_t NumUses(TileIndex tile) const {
+    return index_.first_use[tile + 1] - index_.first_use[tile];
+  }
+  uint64_t OpsBefore(TileIndex tile, Count use) const;
+  // The tile's next operation.
+  Count NextOp(TileIndex tile) const;
+  bool MayStart(Count op) const;
+  bool HasEnded(uint32_t op, uint64_t period) const;
+  void Consider(TileIndex tile);
+  void Over(Count op);
+  std::optional<Count> First(size_t queue);
+  std::optional<Count> Take(size_t queue);
+  bool IsTakenSoon(Count op);
+  size_t QueueOf(const plan::Op& op) const;
+  void FindRoom();
+  void LookAhead();
+  Count PositionOf(Count op) const {
+    return op / num_ops_ * num_positions_ + step_->plan.position[op % num_ops_];
+  }
+  Count PositionNow() const {
+    return all_asked_before_ / num_events_ * num_positions_ +
+           plan::BeforeEvent(static_cast<uint32_t>(all_asked_before_ % num_events_));
+  }
+  bool HasRoom(Count op) const;
+  void TakeOrGiveRoom(Count op);
+  uint64_t FrameBytes(TileIndex tile) const;
+  bool IsCurrent(Count op) const {
+    const TileIndex tile = OpAt(op).tile;
+    return tiles_[tile].due && !tiles_[tile].running && NextOp(tile) == op;
+  }
+  bool HasBeenAsked(Count event) const;
+  Period& PeriodAt(uint64_t period);
+  void Started(Count op);
 
   const std::shared_ptr<const StepPlan> step_;
   const uint64_t num_events_;
   const uint64_t num_ops_;
-  // By operation: the one before it of the same tile, as in Plan::waits.
-  std::vector<uint32_t> before_;
-  std::vector<uint32_t> before_event_;  // by event, likewise
-  std::vector<uint32_t> until_read_;    // by release: events to such a lease; 0: none is next
-  // By link: its operations, in order, and how many of them were begun.
-  std::array<std::vector<uint32_t>, plan::kNumLinks> queues_;
-  std::array<uint64_t, plan::kNumLinks> begun_ = {};
-  Waiting wait_for_event_, wait_for_op_;
-  std::deque<Count> free_;  // those that may start
-  uint64_t matched_ = 0;
-  std::vector<uint64_t> happened_;  // by event: in how many periods
-  std::vector<uint64_t> ended_;     // by operation, likewise
-  // Of periods that are begun and not yet taken.
+  const uint64_t num_positions_;
+  const bool takes_any_frame_;
+  Index index_;
+  std::vector<TileProgress> tiles_;
+  uint64_t step_number_ = 0;    // steps that have ended
+  uint64_t asked_ = 0;          // uses, in all
+  uint64_t extra_ = 0;          // of this step, those that the plan does not have
+  Count all_asked_before_ = 0;  // the first event that nobody has asked for
+  // Those that may start, by link, least first; some have been skipped since. The last is of those
+  // that take room without a link.
+  using Ready = std::priority_queue<Count, std::vector<Count>, std::greater<>>;
+  static constexpr size_t kNoLink = plan::kNumLinks;
+  std::array<Ready, kNoLink + 1> ready_;
+  std::deque<Count> free_;
+  // By tier, with takes_any_frame(): bytes at each position of the period to come.
+  std::vector<plan::RoomTree> room_;
+  std::priority_queue<Ahead, std::vector<Ahead>, std::greater<>> ahead_;
+  std::multiset<Count> begins_;  // of `ahead_`
+  std::deque<Period> periods_;   // from the first that is not taken yet
   uint64_t taken_periods_ = 0;
-  std::vector<plan::LinkBytes> moved_;
 };
 
 }  // namespace spillway::engine

@@ -15,13 +15,23 @@
 
 namespace spillway::engine {
 
+namespace {
+
+// Different, as a rule, for other arguments.
+uint64_t HashOf(TileIndex tile, uint64_t value) {
+  const uint64_t mixed = (value + (uint64_t{tile} << 40) + 1) * 0x9E3779B97F4A7C15;
+  return (mixed ^ mixed >> 31) * 0xBF58476D1CE4E5B9;
+}
+
+}  // namespace
+
 Residency::Residency(ResidencyOptions options)
     : options_(std::move(options)),
       arenas_{ArenaMap(options_.device_bytes), ArenaMap(options_.pinned_bytes)},
       places_begin_(base::RoundDown(options_.pinned_bytes, kFrameAlignment)) {}
 
 TileIndex Residency::AddTile(uint64_t size_bytes, Role role, bool transient, bool stored) {
-  LeavePlan(/*deviated=*/false);
+  const bool did_fit = AllFit();
   const auto index = static_cast<TileIndex>(tiles_.size());
   Tile& tile = tiles_.emplace_back();
   leases_.AddTile();
@@ -40,9 +50,13 @@ TileIndex Residency::AddTile(uint64_t size_bytes, Role role, bool transient, boo
     tile.own_place = places_begin_;
   }
   if (stored) {
-    tile.zero = false;
+    SetZero(index, false);
     SetStored(index, true);
   }
+  // A plan may have frames where the tile will rest, or where all tiles have a place of their own.
+  if ((tile.rest && *tile.rest != Tier::kNvme) || did_fit != AllFit())
+    LeavePlan(/*deviated=*/false);
+  if (following_) following_->follower.AddTile();
   return index;
 }
 
@@ -53,7 +67,6 @@ absl::Status Residency::Evict(TileIndex index) {
     return absl::FailedPreconditionError(options_.describe(index) +
                                          " is leased: release its leases before Evict");
   }
-  LeavePlan(/*deviated=*/true);
   Sink(index);
   return absl::OkStatus();
 }
@@ -64,23 +77,20 @@ absl::Status Residency::Discard(TileIndex index) {
     return absl::FailedPreconditionError(options_.describe(index) +
                                          " is leased: release its leases before Discard");
   }
-  const auto event = Match(plan::TraceEvent::Kind::kDiscard, index, Tier::kDevice, Access::kRead);
-  tile.discard_event.reset();
-  if (event) tile.discard_event.emplace(following_->number, *event);
+  if (Ask(plan::TraceEvent::Kind::kDiscard, index, Tier::kDevice, Access::kRead))
+    ++following_->discards[index];
+  const bool had_bytes = HasBytes(tile);
   tile.discard = true;
+  NoteBytes(index, had_bytes);
   DropIfDiscarded(index);
   return absl::OkStatus();
 }
 
-// The plan goes on when the leases have ended; the bytes go when a transfer in flight has, too.
 void Residency::DropIfDiscarded(TileIndex index) {
   Tile& tile = tiles_[index];
-  if (!tile.discard || IsLeased(index)) return;
-  const auto event = std::exchange(tile.discard_event, std::nullopt);
-  if (event && following_ && following_->number == event->first) EventHappened(event->second);
-  if (tile.transfer != Transfer::kNone) return;
+  if (!tile.discard || tile.transfer != Transfer::kNone || IsLeased(index)) return;
+  SetZero(index, true);
   tile.discard = false;
-  tile.zero = true;
   for (Tier tier : {Tier::kDevice, Tier::kPinned}) {
     Copy& held = copy(tile, tier);
     const bool idle = held.state == Copy::State::kReady || held.state == Copy::State::kHeld;
@@ -89,6 +99,11 @@ void Residency::DropIfDiscarded(TileIndex index) {
   if (tile.stored) {
     SetStored(index, false);
     actions_.push_back({.kind = Action::Kind::kForget, .tile = index});
+  }
+  if (!following_) return;
+  for (auto asked = following_->discards.extract(index); asked && asked.mapped() > 0;
+       --asked.mapped()) {
+    Happened(index);
   }
 }
 
@@ -118,7 +133,7 @@ void Residency::Reset(const std::function<bool(TileIndex)>& is_stored) {
       actions_.push_back({.kind = Action::Kind::kForget, .tile = index});
     }
     SetStored(index, !tile.transient && is_stored(index));
-    tile.zero = !tile.stored;
+    SetZero(index, !tile.stored);
   }
   write_error_ = absl::OkStatus();  // what could not be written is wanted no longer
   writes_failing_ = false;
@@ -145,7 +160,7 @@ void Residency::ForgetCopies(TileIndex index) {
 
 plan::TileNow Residency::Now(TileIndex index) const {
   const Tile& tile = tiles_[index];
-  plan::TileNow state{.stored = !tile.zero};
+  plan::TileNow state{.stored = HasBytes(tile)};
   if (!tile.rest && HasOwnPlace(tile)) state.home = plan::Home{Tier::kPinned, tile.own_place};
   if (!tile.rest || *tile.rest == Tier::kNvme) return state;
   const Copy& home = copy(tile, *tile.rest);
@@ -171,7 +186,7 @@ void Residency::TransferDone(TileIndex index, const absl::Status& status) {
     if (transfer == Transfer::kWrite || is_leased || (job == nullptr && !planned))
       SetWriteError(status);
     DropIfDiscarded(index);
-    if (planned) PlannedTransferDone(*planned, status);
+    LeavePlan(/*deviated=*/true);
     return;
   }
   Copy& device = copy(tile, Tier::kDevice);
@@ -200,26 +215,27 @@ void Residency::TransferDone(TileIndex index, const absl::Status& status) {
       break;
   }
   DropIfDiscarded(index);
-  if (planned) PlannedTransferDone(*planned, status);
+  if (planned) PlannedTransferDone(*planned);
 }
 
 // --- The pump ---
 
 std::vector<Action> Residency::TakeActions() {
-  bool progress = true;
-  while (progress) {
-    progress = AdvanceAll(acquires_);
-    progress |= AdvanceAll(evictions_);
-    StartFlushes();
-    progress |= AdvanceAll(flushes_);
-    progress |= AdvanceAll(prefetches_);
-    progress |= std::exchange(new_jobs_, false);
-    if (!progress) progress = following_ ? AdvancePlan() : StartPrefetches();
-  }
-  StartWriteBehind();
-  AdvanceAll(flushes_);
-  small_leaves_ = false;
-  FinishFlush();
+  do {
+    bool progress = true;
+    while (progress) {
+      progress = AdvanceAll(acquires_);
+      progress |= AdvanceAll(evictions_);
+      StartFlushes();
+      progress |= AdvanceAll(flushes_);
+      progress |= AdvanceAll(prefetches_);
+      progress |= std::exchange(new_jobs_, false);
+      if (!progress) progress = (following_ ? AdvancePlan() : StartPrefetches()) || new_jobs_;
+    }
+    StartWriteBehind();
+    AdvanceAll(flushes_);
+    small_leaves_ = false;
+  } while (FinishFlush());
   return std::exchange(actions_, {});
 }
 
@@ -283,9 +299,22 @@ Residency::Outcome Residency::Fill(Job& job) {
   return Outcome::kProgress;
 }
 
+plan::Link Residency::LinkOf(Transfer transfer) {
+  switch (transfer) {
+    case Transfer::kWrite: return plan::Link::kWrite;
+    case Transfer::kCopyIn: return plan::Link::kCopyIn;
+    case Transfer::kCopyOut: return plan::Link::kCopyOut;
+    default: return plan::Link::kRead;
+  }
+}
+
 void Residency::Start(Job& job, Transfer transfer) {
   tiles_[job.tile].transfer_job = &job;
   StartTransfer(job.tile, transfer, ReasonOf(job));
+  if (job.pulled && job.use && transfer != Transfer::kZero) {
+    following_->follower.CountPulled(job.tile, *job.use, LinkOf(transfer),
+                                     tiles_[job.tile].size_bytes);
+  }
 }
 
 void Residency::StartTransfer(TileIndex index, Transfer transfer, MoveReason reason) {
@@ -326,7 +355,7 @@ void Residency::VoidOtherCopies(TileIndex index, Tier keep) {
   } else if (stale.state == Copy::State::kReady) {
     DropFrame(index, other);
   }
-  tile.zero = false;
+  SetZero(index, false);
   if (!tile.stored) return;
   SetStored(index, false);
   if (tile.transient) actions_.push_back({.kind = Action::Kind::kForget, .tile = index});
@@ -335,6 +364,7 @@ void Residency::VoidOtherCopies(TileIndex index, Tier keep) {
 Residency::Outcome Residency::Fail(Job& job, absl::Status status) {
   if (job.kind == Job::Kind::kAcquire) {
     if (status == write_error_) write_error_ = absl::OkStatus();
+    if (job.use) LeavePlan(/*deviated=*/true);
     ReleaseHeld(job);
     actions_.push_back({.kind = Action::Kind::kFail,
                         .tile = job.tile,
@@ -351,8 +381,24 @@ void Residency::SetStored(TileIndex index, bool stored) {
   Count(index, Tier::kNvme, stored);
 }
 
+void Residency::SetZero(TileIndex index, bool zero) {
+  Tile& tile = tiles_[index];
+  const bool had_bytes = HasBytes(tile);
+  tile.zero = zero;
+  NoteBytes(index, had_bytes);
+}
+
+void Residency::NoteBytes(TileIndex index, bool had_bytes) {
+  const bool has_bytes = HasBytes(tiles_[index]);
+  if (has_bytes == had_bytes) return;
+  const uint64_t hash = HashOf(index, 0);
+  tiles_hash_ += has_bytes ? hash : -hash;
+}
+
 void Residency::Count(TileIndex index, Tier tier, bool held) {
   const Tile& tile = tiles_[index];
+  if (tier != Tier::kNvme && IsHome(tile, tier))
+    tiles_hash_ += HashOf(index, copy(tile, tier).offset + 1);
   for (Occupancy* room :
        {&stats_.tiers[static_cast<size_t>(tier)],
         &stats_.role_tiers[static_cast<size_t>(tile.role)][static_cast<size_t>(tier)]}) {

@@ -19,9 +19,10 @@
 // device, then pinned, then NVMe, and nothing in pinned memory ever waits for device room, so
 // claims cannot wait for each other in a circle.
 //
-// While a step's plan is followed, none of that happens: the plan's operations are all that moves,
-// each to the frame that the plan has for it, and leases wait for them. What is not as planned ends
-// it, and the machine goes on as above from wherever tiles are.
+// While a step's plan is followed, its operations move tiles ahead of their leases, each to the
+// frame that the plan has for it, and a lease waits for those of its tile as long as only transfers
+// are between it and them. Any other lease is pulled: it is served as above, and so is what had to
+// leave for it. residency_plan.cc has that.
 
 #ifndef SPILLWAY_ENGINE_RESIDENCY_H_
 #define SPILLWAY_ENGINE_RESIDENCY_H_
@@ -40,6 +41,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "spillway/stats.h"
 #include "spillway/timeline.h"
@@ -119,7 +121,6 @@ class Residency {
   struct Ended {
     TileIndex tile = 0;
     Tier tier = Tier::kDevice;
-    std::optional<PlanFollower::Count> release;  // of the plan that is followed
   };
   Ended EndLease(TileIndex tile, Tier tier, Access access, bool drained);
   // To be called after a lease's end and what followed from it (TakeActions): where the bytes are
@@ -149,19 +150,15 @@ class Residency {
   void Reset(const std::function<bool(TileIndex)>& is_stored);
 
   // --- Following a plan (residency_plan.cc) ---
-  // The step that begins now is, as far as anyone knows, the one that `step` plans. Tiles first go
-  // where its period begins. It is followed, over and over, until an event is not the plan's or
-  // something fails. A commit between two steps interrupts it. Nothing happens if a reader has just
-  // come. REQUIRES: a store, no lease, and no request of a caller's.
+  // The step that begins now is, as far as anyone knows, the one that `step` plans. It is followed,
+  // over and over, until a step ends that was another, or something fails. REQUIRES: a store, or
+  // room for all tiles in pinned memory; no lease, and no request of a caller's.
   void FollowPlan(std::shared_ptr<const StepPlan> step);
-  // Whether a plan is followed, or will be once tiles are in place, and the next event is its
-  // first.
-  bool at_seam() const { return following_ && following_->follower.at_seam(); }
   // What is under way ends as usual. `deviated`: because something was not as planned.
   void LeavePlan(bool deviated);
-  // A step is over: a plan with more of it to come is left.
+  // A step is over: a plan that had another step is left.
   void EndStep() {
-    if (!at_seam()) LeavePlan(/*deviated=*/true);
+    if (following_ && !following_->follower.EndStep()) LeavePlan(/*deviated=*/true);
   }
   // The step whose plan is followed; null: none is.
   std::shared_ptr<const StepPlan> followed() const {
@@ -170,6 +167,8 @@ class Residency {
   // What a plan must know of a tile: whether it was written before, and the frame that it keeps
   // where it rests (plan::kNoHome: none).
   plan::TileNow Now(TileIndex tile) const;
+  // Of what Now says of all tiles: another if something of it is.
+  uint64_t tiles_hash() const { return tiles_hash_ + (AllFit() ? 1 : 0); }
 
   // --- Events from the mover ---
   void TransferDone(TileIndex tile, const absl::Status& status);
@@ -186,8 +185,10 @@ class Residency {
   int64_t num_leases() const { return num_leases_; }
   LeaseTable& leases() { return leases_; }
   // A lease is held, or a caller waits.
-  bool in_use() const {
-    return num_leases_ > 0 || !acquires_.empty() || flush_ticket_ != kNoTicket;
+  bool in_use() const { return has_callers() || num_draining_ > 0; }
+  // The same, but for leases that wait for a stream only.
+  bool has_callers() const {
+    return num_leases_ > num_draining_ || !acquires_.empty() || flush_ticket_ != kNoTicket;
   }
   std::vector<std::string> LeaseNames(size_t limit) const;
   // A write failed and nobody was told: the failure, once.
@@ -205,8 +206,7 @@ class Residency {
   // An operation of the plan that was followed when it began.
   struct Planned {
     uint64_t following = 0;
-    int link = 0;  // or what stands for none
-    PlanFollower::Count op = 0;
+    std::optional<PlanFollower::Count> op;  // none: it brings what the plan begins with
   };
 
   // A tile's room in the device or pinned tier.
@@ -229,10 +229,8 @@ class Residency {
     bool stored = false;  // NVMe has the newest bytes
     bool zero = true;     // never written
     bool writer = false;
-    bool queued = false;   // in written_ or small_written_
-    bool discard = false;  // once transfers and leases end
-    // The discard's event, of the plan that was followed then.
-    std::optional<std::pair<uint64_t, PlanFollower::Count>> discard_event;
+    bool queued = false;              // in written_ or small_written_
+    bool discard = false;             // once the transfer in flight ends
     bool leased_before_copy = false;  // a stream waits for the copy in flight, or did
     Transfer transfer = Transfer::kNone;
     std::optional<Planned> planned;  // what the transfer in flight is of a plan
@@ -256,12 +254,13 @@ class Residency {
     Access access = Access::kRead;
     Ticket ticket = kNoTicket;
     StreamId stream = kNoStream;
-    uint64_t position = UseQueue::kNever;      // kPrefetch: of its use
-    std::optional<ClaimKey> claim;             // kEvict: who gets the room
-    bool sinks = false;                        // kEvict: goes on to the lowest tier
-    std::optional<ClaimKey> awaits;            // the claim whose end it waits for
-    absl::Status failure;                      // of its transfer, or of the claim it awaited
-    std::optional<PlanFollower::Count> event;  // kAcquire: of the plan that is followed
+    uint64_t position = UseQueue::kNever;    // kPrefetch: of its use
+    std::optional<ClaimKey> claim;           // kEvict: who gets the room
+    bool sinks = false;                      // kEvict: goes on to the lowest tier
+    std::optional<ClaimKey> awaits;          // the claim whose end it waits for
+    absl::Status failure;                    // of its transfer, or of the claim it awaited
+    std::optional<PlanFollower::Count> use;  // kAcquire: of the plan that is followed
+    bool pulled = false;                     // kAcquire: it does not wait for the plan
   };
   using Jobs = std::list<Job>;
   enum class Outcome : uint8_t { kWaiting, kProgress, kDone };
@@ -282,37 +281,60 @@ class Residency {
   void TakeWritten(std::deque<TileIndex>& written, size_t max_flushes);
   void StartFlushes();
   void AddFlushes();
-  void FinishFlush();
+  bool FinishFlush();
 
   // Following a plan (residency_plan.cc).
   struct Following {
     uint64_t number = 0;  // tells it from those before
     PlanFollower follower;
-    enum class Stage : uint8_t { kClearing, kFilling, kOn } stage = Stage::kClearing;
-    int clearings = 0;
-    std::deque<plan::Op> entry;  // what kFilling has yet to begin
     std::array<int, plan::kNumLinks> in_flight = {};
-    // Releases that wait for a stream: the tile and tier, and the event.
-    std::vector<std::tuple<TileIndex, Tier, PlanFollower::Count>> draining;
+    std::vector<PlanFollower::Count> running;  // operations
+    // The next event of the first period whose tile may have to be brought to where the plan
+    // begins.
+    uint32_t next_entry = 0;
+    // Tiles whose lease has ended: their copies may not lie where the plan has them.
+    std::vector<TileIndex> unsettled;
+    bool is_blocked_by_lease = false;  // a frame of the plan's is leased to another tile
+    // Tiles that found no room to leave to; they are tried again when a lease has ended.
+    absl::flat_hash_set<TileIndex> stuck;
+    // Discards that were asked for and wait for a stream or a transfer.
+    absl::flat_hash_map<TileIndex, uint32_t> discards;
   };
-  enum class Step : uint8_t { kStarted, kDone, kWaiting, kImpossible };
-  std::optional<PlanFollower::Count> Match(plan::TraceEvent::Kind kind, TileIndex tile, Tier tier,
-                                           Access access);
-  void EventHappened(std::optional<PlanFollower::Count> event);
-  bool PlanLetsIn(const Ended& ended) const;
-  std::optional<PlanFollower::Count> EndPlannedDrain(TileIndex tile, Tier tier);
+  enum class Step : uint8_t { kStarted, kDone, kWaiting };
+  std::optional<PlanFollower::Count> Ask(plan::TraceEvent::Kind kind, TileIndex tile, Tier tier,
+                                         Access access);
+  bool FollowsUsesOf(TileIndex tile) const {
+    return following_ && !following_->follower.has_strayed(tile);
+  }
+  void Happened(TileIndex tile) {
+    if (FollowsUsesOf(tile)) following_->follower.Happened(tile);
+  }
+  // A commit's flush goes first, unless someone leases meanwhile.
+  bool IsPlanPaused() const {
+    return following_ && flush_ticket_ != kNoTicket && num_leases_ == 0 && acquires_.empty();
+  }
   bool AdvancePlan();
-  bool AdvanceClearing();
-  bool AdvanceFilling();
   bool AdvanceLink(plan::Link link);
   bool AdvanceFree();
-  void PlannedTransferDone(const Planned& planned, const absl::Status& status);
+  bool HasMoved(const plan::Op& op) const;
+  bool AdvanceEntry();
+  bool Settle();
+  bool SettleCopy(TileIndex index, Tier tier);
+  bool PullIfNothingMoves();
+  void PlannedTransferDone(const Planned& planned);
   Outcome AdvancePlannedAcquire(Job& job);
+  void Pull(Job& job);
   Step TryOp(const plan::Op& op, const Planned& planned);
   bool TakeFrameAt(TileIndex tile, Tier tier, uint64_t offset);
+  bool MakeWay(Tier tier, uint64_t offset, uint64_t size_bytes);
+  bool IsPlannedFrameComing(TileIndex index, Tier tier);
+  bool LiesAsPlanned(TileIndex index, Tier tier) const;
+  bool IsRoomComing(Tier tier) const;
+  std::optional<uint64_t> AllocateAsPlanned(TileIndex tile, Tier tier, uint64_t frame_bytes);
 
   // Moving bytes towards a copy: starts the next transfer that brings the tile nearer to `tier`.
   Outcome Fill(Job& job);
+  static plan::Link LinkOf(Transfer transfer);
   void Start(Job& job, Transfer transfer);
   void StartTransfer(TileIndex index, Transfer transfer, MoveReason reason);
   static MoveReason ReasonOf(const Job& job);
@@ -395,6 +417,10 @@ class Residency {
     copy.holder = nullptr;
   }
   void SetStored(TileIndex index, bool stored);
+  // Whether it was written and not discarded since.
+  static bool HasBytes(const Tile& tile) { return !tile.zero && !tile.discard; }
+  void SetZero(TileIndex index, bool zero);
+  void NoteBytes(TileIndex index, bool had_bytes);
   // Whoever leases next is told, so nobody may without asking.
   void SetWriteError(const absl::Status& status) {
     write_error_ = status;
@@ -413,6 +439,7 @@ class Residency {
   absl::flat_hash_map<TileIndex, DrainingWriters> draining_writers_;
   std::array<ArenaMap, 2> arenas_;
   uint64_t frames_bytes_ = 0;  // what all tiles would take in one tier
+  uint64_t tiles_hash_ = 0;    // a sum over tiles with bytes, and over frames that stay
   uint64_t places_begin_ = 0;  // of own places, from the top of pinned memory
   // The bottom of each arena, which is left to the frames that stay.
   std::array<uint64_t, 2> homes_bytes_ = {};
@@ -434,9 +461,9 @@ class Residency {
   uint64_t clock_ = 0;  // counts leases, for recency
   std::optional<Following> following_;
   uint64_t num_followings_ = 0;
-  std::shared_ptr<const StepPlan> resume_;  // followed again after the commit under way
   int transfers_ = 0;
   int64_t num_leases_ = 0;
+  int64_t num_draining_ = 0;  // of the leases, those that wait for a stream only
   absl::Status write_error_;
   bool writes_failing_ = false;  // no unasked writes until one has succeeded
   std::vector<Action> actions_;

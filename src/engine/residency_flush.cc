@@ -20,8 +20,6 @@ constexpr size_t kSmallTogether = 64;
 }  // namespace
 
 void Residency::Flush(Ticket ticket) {
-  if (at_seam()) resume_ = following_->follower.step();
-  LeavePlan(/*deviated=*/false);
   flush_ticket_ = ticket;
   flush_cursor_ = 0;
   flush_gathers_ = true;
@@ -57,7 +55,9 @@ Residency::Outcome Residency::AdvanceFlush(Job& job) {
 void Residency::StartFlushes() {
   if (flush_ticket_ == kNoTicket || !flush_status_.ok()) return;
   AddFlushes();
-  const bool gathered = flush_gathers_ && flush_cursor_ == tiles_.size() && flushes_.empty();
+  // What a plan has begun may be of a tile that goes with the others.
+  const bool gathered = flush_gathers_ && flush_cursor_ == tiles_.size() && flushes_.empty() &&
+                        (!IsPlanPaused() || transfers_ == 0);
   if (!gathered) return;
   flush_gathers_ = false;
   flush_cursor_ = 0;
@@ -74,16 +74,16 @@ void Residency::AddFlushes() {
   }
 }
 
-void Residency::FinishFlush() {
-  if (flush_ticket_ == kNoTicket || !flushes_.empty()) return;
-  if (flush_status_.ok() && (flush_gathers_ || flush_cursor_ < tiles_.size())) return;
+// Whether it ended just now.
+bool Residency::FinishFlush() {
+  if (flush_ticket_ == kNoTicket || !flushes_.empty()) return false;
+  if (flush_status_.ok() && (flush_gathers_ || flush_cursor_ < tiles_.size())) return false;
   // Either the caller is told now, or what failed on the way has succeeded since.
   if (flush_status_.ok() || flush_status_ == write_error_) write_error_ = absl::OkStatus();
   actions_.push_back({.kind = flush_status_.ok() ? Action::Kind::kGrant : Action::Kind::kFail,
                       .ticket = std::exchange(flush_ticket_, kNoTicket),
                       .status = flush_status_});
-  if (auto step = std::exchange(resume_, nullptr); step && flush_status_.ok() && !in_use())
-    FollowPlan(std::move(step));
+  return true;
 }
 
 void Residency::MarkWritten(TileIndex index) {

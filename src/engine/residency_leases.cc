@@ -11,17 +11,18 @@ namespace spillway::engine {
 
 void Residency::Acquire(Ticket ticket, TileIndex tile, Tier tier, Access access, StreamId stream) {
   uses_.OnUse(tile, tier);
-  const auto event = Match(plan::TraceEvent::Kind::kAcquire, tile, tier, access);
+  const auto use = Ask(plan::TraceEvent::Kind::kAcquire, tile, tier, access);
   Job& job = AddJob(acquires_, Job::Kind::kAcquire, tile, tier);
   job.access = access;
   job.ticket = ticket;
   job.stream = stream;
   job.position = 0;
-  job.event = event;
+  job.use = use;
 }
 
 void Residency::BeginDrain(TileIndex tile, Tier tier, Access access, StreamId stream) {
   ++copy(tiles_[tile], tier).draining;
+  ++num_draining_;
   if (Writes(access)) {
     tiles_[tile].writer = false;
     DrainingWriters& writers = draining_writers_[tile];
@@ -29,28 +30,25 @@ void Residency::BeginDrain(TileIndex tile, Tier tier, Access access, StreamId st
     writers.tier = tier;
     ++writers.leases;
   }
-  const auto event = Match(plan::TraceEvent::Kind::kRelease, tile, tier, access);
-  if (!event) return;
-  following_->draining.emplace_back(tile, tier, *event);
+  if (!FollowsUsesOf(tile)) return;
+  following_->follower.ReleaseAsked(tile);
   // Who runs ahead of the stream takes nothing that the plan moves once this lease is over.
-  if (!PlanLetsIn({.tile = tile, .tier = tier, .release = event}))
-    (void)leases_.count(tile, tier).Close();
+  if (!following_->follower.IsReadNext(tile, tier)) (void)leases_.count(tile, tier).Close();
 }
 
 Residency::Ended Residency::EndLease(TileIndex index, Tier tier, Access access, bool drained) {
   Tile& tile = tiles_[index];
-  Copy& held = copy(tile, tier);
   SPILLWAY_CHECK(leases_.leases(index, tier) > 0);
   leases_.count(index, tier).End();
   --num_leases_;
-  Ended ended{.tile = index, .tier = tier};
   if (drained) {
-    --held.draining;
-    ended.release = EndPlannedDrain(index, tier);
-  } else {
-    ended.release = Match(plan::TraceEvent::Kind::kRelease, index, tier, access);
+    --copy(tile, tier).draining;
+    --num_draining_;
   }
-  EventHappened(ended.release);
+  if (FollowsUsesOf(index)) {
+    if (!drained) following_->follower.ReleaseAsked(index);
+    following_->follower.Released(index);
+  }
   if (Writes(access)) {
     if (!drained) {
       tile.writer = false;
@@ -63,8 +61,13 @@ Residency::Ended Residency::EndLease(TileIndex index, Tier tier, Access access, 
     if (tier == Tier::kPinned) MarkWritten(index);
   }
   DropIfDiscarded(index);
-  if (!following_) GoToRest(index);  // a plan has that
-  return ended;
+  if (following_) {
+    following_->stuck.clear();
+    following_->unsettled.push_back(index);
+  } else {
+    GoToRest(index);
+  }
+  return {.tile = index, .tier = tier};
 }
 
 // Not while a failed write waits to be told: whoever comes next has to ask, and is told.
@@ -74,7 +77,8 @@ void Residency::LetIn(const Ended& ended) {
   const bool stays = Ready(tile, ended.tier) && !IsWritten(ended.tile) && !tile.discard &&
                      !held.leaving && !copy(tile, Other(ended.tier)).leaving &&
                      !(ended.tier == Tier::kPinned && IsWhereHomesWillBe(tile));
-  if (stays && write_error_.ok() && (!following_ || PlanLetsIn(ended))) {
+  const bool is_next = !following_ || following_->follower.IsReadNext(ended.tile, ended.tier);
+  if (stays && write_error_.ok() && is_next) {
     leases_.Open(ended.tile, ended.tier, held.offset);
   } else {
     (void)leases_.count(ended.tile, ended.tier).Close();
@@ -84,9 +88,13 @@ void Residency::LetIn(const Ended& ended) {
 // What Acquire and Grant do.
 void Residency::Shared(TileIndex index, Tier tier) {
   uses_.OnUse(index, tier);
-  const auto event = Match(plan::TraceEvent::Kind::kAcquire, index, tier, Access::kRead);
+  const auto use = Ask(plan::TraceEvent::Kind::kAcquire, index, tier, Access::kRead);
   CountLease(index, tier);
-  EventHappened(event);
+  if (use) {
+    // What the plan was to do with the tile before was not needed.
+    if (!following_->follower.IsRunning(index)) following_->follower.Skip(index, *use);
+    following_->follower.Happened(index);
+  }
 }
 
 void Residency::CountLease(TileIndex index, Tier tier) {
@@ -115,12 +123,13 @@ bool Residency::CanLease(const Job& job) {
 
 Residency::Outcome Residency::AdvanceAcquire(Job& job) {
   if (!job.failure.ok()) return Fail(job, job.failure);
-  if (job.event) return AdvancePlannedAcquire(job);
+  if (job.use && !job.pulled) return AdvancePlannedAcquire(job);
   Tile& tile = tiles_[job.tile];
   Copy& target = copy(tile, job.tier);
   const Copy& other = copy(tile, Other(job.tier));
   const bool makes_way = job.tier == Tier::kPinned && IsWhereHomesWillBe(tile) && !target.leaving &&
-                         tile.transfer == Transfer::kNone && !writes_failing_;
+                         tile.transfer == Transfer::kNone && !writes_failing_ &&
+                         !(following_ && LiesAsPlanned(job.tile, job.tier));
   if (makes_way && leases_.count(job.tile, Tier::kPinned).Close())
     StartEvict(job.tile, Tier::kPinned);
   // What goes to rest on NVMe is not met on its way.
@@ -164,7 +173,7 @@ void Residency::Grant(Job& job, bool after_copy) {
     tile.writer = true;
     if (!after_copy) VoidOtherCopies(job.tile, job.tier);
   }
-  EventHappened(job.event);
+  if (job.use) Happened(job.tile);
   actions_.push_back({.kind = Action::Kind::kGrant,
                       .tile = job.tile,
                       .pinned_offset = copy(tile, Tier::kPinned).offset,

@@ -68,10 +68,12 @@ Residency::Outcome Residency::AdvanceEvict(Job& job) {
   }
   if (!failure.ok()) {
     leaving.leaving = false;
+    if (following_) following_->stuck.insert(job.tile);
     if (job.claim) CancelClaim(*job.claim, failure);
     return Outcome::kDone;
   }
   DropFrame(job.tile, job.tier, job.claim);
+  if (following_) following_->unsettled.push_back(job.tile);
   const bool to_nvme = tile.rest == Tier::kNvme;
   const bool sink_further = from_device && options_.has_store && (to_nvme || !tile.zero);
   if (sink_further && (to_nvme || job.sinks)) Sink(job.tile);

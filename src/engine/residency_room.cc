@@ -43,8 +43,13 @@ Residency::Room Residency::EnsureFrame(Job& job, Tier tier, uint64_t position, a
   } else {
     const bool has_place = tier == Tier::kPinned && HasOwnPlace(tile);
     if (has_place && arena.AllocateAt(tile.own_place, frame_bytes, index)) offset = tile.own_place;
+    if (!offset && following_) {
+      offset = AllocateAsPlanned(index, tier, frame_bytes);
+      if (!offset && IsPlannedFrameComing(index, tier)) return Room::kWaiting;
+    }
     // A plan may have put what rests elsewhere there for a moment.
     if (!offset) offset = arena.Allocate(frame_bytes, index, homes_bytes_[At(tier)]);
+    if (!offset && following_ && IsRoomComing(tier)) return Room::kWaiting;
     if (!offset) window = FindWindow(tier, frame_bytes, position);
   }
   if (offset) {
@@ -117,10 +122,18 @@ Residency::Leave Residency::CanLeave(const ArenaMap::Segment& segment, Tier tier
   const bool elsewhere =
       tile.stored || tile.zero || held.state == Copy::State::kHeld || Ready(tile, Other(tier));
   const bool copies = tier == Tier::kDevice || IsHome(tile, Tier::kDevice);
+  // What the plan drops before it is used again leaves at no cost.
+  if (following_ && following_->follower.IsDroppedNext(segment.tile, tier)) {
+    *cost = 0;
+    return Leave::kNow;
+  }
   const double move_cost = elsewhere ? kForgetCost : copies ? kCopyOutCost : kWriteCost;
   const double recency = static_cast<double>(tile.last_use) / static_cast<double>(clock_ + 1);
+  const uint64_t away = following_ ? following_->follower.EventsUntilNextUse(segment.tile)
+                        : next == UseQueue::kNever ? next
+                                                   : next - uses_.now();
   const double nearness =
-      next == UseQueue::kNever ? 0.0 : 4.0 + 256.0 / static_cast<double>(next - uses_.now() + 1);
+      away == UseQueue::kNever ? 0.0 : 4.0 + 256.0 / (static_cast<double>(away) + 1);
   const bool small_write = !elsewhere && !copies && IsSmall(tile);
   const uint64_t bytes =
       small_write ? std::max(segment.size_bytes, kLeastWriteBytes) : segment.size_bytes;

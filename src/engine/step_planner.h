@@ -2,8 +2,7 @@
 //
 // Which step comes next, and its plan. Steps are written down as they run; one that was seen before
 // is expected to be followed by what followed it before, so that a training step, an accumulation
-// step and an evaluation each keep their plan. Pure but for the times that are passed in; not
-// thread-safe.
+// step and an evaluation each keep their plan. Plans are made beside the run. Not thread-safe.
 
 #ifndef SPILLWAY_ENGINE_STEP_PLANNER_H_
 #define SPILLWAY_ENGINE_STEP_PLANNER_H_
@@ -19,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "src/engine/plan_follower.h"
+#include "src/engine/plan_service.h"
 #include "src/engine/rate_meter.h"
 #include "src/plan/bounds.h"
 #include "src/plan/plan.h"
@@ -39,9 +39,12 @@ class StepPlanner {
   // Steps that are remembered; when more differ, all are forgotten.
   static constexpr size_t kMostSteps = 16;
 
-  explicit StepPlanner(plan::PlanOptions options) : options_(options) {}
+  // Plans are made by `service`, which nobody else uses.
+  StepPlanner(const plan::PlanOptions& options, PlanService* service)
+      : options_(options), service_(service) {}
 
-  // A new tile, of the next index; a step begins after the last. Seconds are on any clock.
+  // A new tile, of the next index; a step begins after the last. Plans that do not use it stay, but
+  // where it will rest they may have frames. Seconds are on any clock.
   void AddTile(const plan::TraceTile& tile, double now);
 
   // Where the step that runs is written down; null while it is not: without a store some tile has
@@ -49,12 +52,20 @@ class StepPlanner {
   // nobody calls it.
   plan::TraceRecorder* Recording();
 
-  // A step is over and the next begins: the plan of the one that is expected; null if it was
-  // empty, or not written down. `tile_now`: what is true of a tile.
-  // InvalidArgument: leases were held, or the like; ResourceExhausted: the plan does not fit, or
-  // the step was too long to write down.
-  absl::StatusOr<std::shared_ptr<const StepPlan>> EndStep(
-      double now, const std::function<plan::TileNow(plan::TileIndex)>& tile_now);
+  // What is true of the tiles as a step ends. The hash is another if something of them is.
+  struct TilesNow {
+    uint64_t hash = 0;
+    std::function<plan::TileNow(plan::TileIndex)> tile;
+  };
+  // A step is over and the next begins; of one that was seen before, what this costs does not grow
+  // with it. InvalidArgument: leases were held, or the like; ResourceExhausted: the step was too
+  // long to write down.
+  absl::Status EndStep(double now, const TilesNow& tiles);
+  // The plan of the step that is expected; null if none is, as after one that was empty or not
+  // written down, and while it is being made: look again later. ResourceExhausted: it does not fit.
+  absl::StatusOr<std::shared_ptr<const StepPlan>> Next();
+  // Nothing was written down since the last step's end.
+  bool is_between_steps() const { return recorder_.num_events() == 0 && !is_too_long_; }
 
   // Of the step that ended last; unknown without a plan for it.
   TimeBound BoundTime(const plan::Rates& rates) const;
@@ -64,12 +75,14 @@ class StepPlanner {
  private:
   struct Known {
     plan::Trace trace;
+    std::vector<bool> is_used;  // by tile
     uint64_t seen = 0;
     std::map<uint64_t, uint64_t> followed_by;  // times, by fingerprint
-    bool is_planned = false;                   // or was tried with the trace as it is
+    uint64_t tiles_hash = 0;                   // TilesNow's, which `trace.tiles` say in full
+    // Of the plan for the trace as it is: made, failed or being made; zero: not asked for.
+    uint64_t request = 0;
     std::shared_ptr<const StepPlan> plan;
     absl::Status failure;
-    std::vector<double> computing;  // of the last, as SecondsBound has it
     std::optional<plan::SecondsBound> bound;
   };
 
@@ -77,17 +90,22 @@ class StepPlanner {
   // nobody calls EndStep.
   static constexpr size_t kEventsATile = 256, kMoreEvents = 4096;
   size_t MostEvents() const { return kEventsATile * num_tiles_ + kMoreEvents; }
-  Known& Expected(uint64_t last);
-  absl::Status MakePlan(Known* step);
+  void Update(Known* step, const TilesNow& tiles);
+  uint64_t Expected(uint64_t last) const;
+  void TakeMade();
 
   const plan::PlanOptions options_;
+  PlanService* const service_;
   uint64_t frames_bytes_ = 0;     // of all tiles
   bool rests_on_device_ = false;  // one of them does
   plan::TraceRecorder recorder_;
+  std::vector<plan::TraceEvent> last_events_;  // of the step before
   size_t num_tiles_ = 0;
   bool is_too_long_ = false;
   std::map<uint64_t, Known> known_;  // by fingerprint
   uint64_t last_ = 0;                // the step before; 0: none
+  uint64_t expected_ = 0;            // the step that runs; 0: none
+  uint64_t requests_ = 0;            // plans asked for
   uint64_t plans_made_ = 0;
 };
 

@@ -37,15 +37,15 @@ Keeping WritesOnly(Keeping keeping) {
 // --- Seconds ---
 
 // Cuts of a period: fewer where it is long.
-uint32_t NumParts(const Trace& trace) {
-  const auto num_events = static_cast<uint32_t>(trace.events.size());
+uint32_t NumParts(size_t all_events) {
+  const auto num_events = static_cast<uint32_t>(all_events);
   if (num_events == 0) return 0;
   return std::min(num_events, std::clamp<uint32_t>(100'000'000 / num_events, 4, 64));
 }
 
 // The first event of a part; the number of events at the end of the last.
-size_t PartBegin(const Trace& trace, uint32_t part, uint32_t num_parts) {
-  return trace.events.size() * part / num_parts;
+size_t PartBegin(size_t num_events, uint32_t part, uint32_t num_parts) {
+  return num_events * part / num_parts;
 }
 
 // By event: whether its tile has no bytes when it comes, in a period like those before.
@@ -122,10 +122,12 @@ class WindowScan {
 BytesBound BoundBytes(const Trace& trace, const PlanOptions& budgets) {
   const EventsByTile events(trace);
   BytesBound bound;
-  const Keeping device = DeviceUses(trace, events, 1, /*zeros_are_free=*/true);
+  Keeping device = DeviceUses(trace, events, 1, /*zeros_are_free=*/true);
+  device.stop = budgets.stop;
   bound.device = Bound(device, budgets.device_bytes);
   if (!budgets.has_store) return bound;
-  const Keeping pooled = PooledUses(trace, events);
+  Keeping pooled = PooledUses(trace, events);
+  pooled.stop = budgets.stop;
   const uint64_t memory = Both(budgets.device_bytes, budgets.pinned_bytes);
   bound.nvme_read = Bound(ReadsOnly(pooled), memory);
   bound.nvme_written = Bound(WritesOnly(pooled), memory);
@@ -134,15 +136,15 @@ BytesBound BoundBytes(const Trace& trace, const PlanOptions& budgets) {
 }
 
 SecondsBound::SecondsBound(const Trace& trace, const PlanOptions& budgets, const BytesBound& bytes)
-    : bytes_(bytes), num_parts_(NumParts(trace)), windows_(num_parts_ * num_parts_) {
+    : bytes_(bytes), num_parts_(NumParts(trace.events.size())), windows_(num_parts_ * num_parts_) {
   const uint64_t memory = Both(budgets.device_bytes, budgets.pinned_bytes);
   const auto beyond = [](uint64_t size, uint64_t room) { return size > room ? size - room : 0; };
   WindowScan scan(trace);
-  for (uint32_t first = 0; first < num_parts_; ++first) {
+  for (uint32_t first = 0; first < num_parts_ && !budgets.is_stopped(); ++first) {
     scan.Begin(first);
     for (uint32_t last = first; last < num_parts_; ++last) {
-      const size_t end = PartBegin(trace, last + 1, num_parts_);
-      for (size_t event = PartBegin(trace, last, num_parts_); event < end; ++event)
+      const size_t end = PartBegin(trace.events.size(), last + 1, num_parts_);
+      for (size_t event = PartBegin(trace.events.size(), last, num_parts_); event < end; ++event)
         scan.Pass(event);
       Window& window = windows_[first * num_parts_ + last];
       window.copy_ins = beyond(scan.bytes().copy_ins, budgets.device_bytes);
@@ -153,13 +155,13 @@ SecondsBound::SecondsBound(const Trace& trace, const PlanOptions& budgets, const
   }
 }
 
-std::vector<double> SecondsBound::Computing(const Trace& trace) {
-  const uint32_t num_parts = NumParts(trace);
+std::vector<double> SecondsBound::Computing(std::span<const TraceEvent> events) {
+  const uint32_t num_parts = NumParts(events.size());
   std::vector<double> computing(num_parts);
   for (uint32_t part = 0; part < num_parts; ++part) {
-    const size_t end = PartBegin(trace, part + 1, num_parts);
-    for (size_t event = PartBegin(trace, part, num_parts); event < end; ++event)
-      computing[part] += trace.events[event].seconds_before;
+    const size_t end = PartBegin(events.size(), part + 1, num_parts);
+    for (size_t event = PartBegin(events.size(), part, num_parts); event < end; ++event)
+      computing[part] += events[event].seconds_before;
   }
   return computing;
 }
@@ -198,7 +200,7 @@ double SecondsBound::Seconds(std::span<const double> computing, const Rates& rat
 
 double BoundSeconds(const Trace& trace, const PlanOptions& budgets, const BytesBound& bytes,
                     const Rates& rates) {
-  return SecondsBound(trace, budgets, bytes).Seconds(SecondsBound::Computing(trace), rates);
+  return SecondsBound(trace, budgets, bytes).Seconds(SecondsBound::Computing(trace.events), rates);
 }
 
 }  // namespace spillway::plan

@@ -25,6 +25,7 @@ struct BytesBound {
   uint64_t total() const { return nvme + device; }
 };
 
+// Any bytes if it is stopped (PlanOptions::stop), as is SecondsBound.
 BytesBound BoundBytes(const Trace& trace, const PlanOptions& budgets);
 
 // Least seconds of a period, at rates and computing times that may be measured anew in every
@@ -33,9 +34,9 @@ class SecondsBound {
  public:
   SecondsBound(const Trace& trace, const PlanOptions& budgets, const BytesBound& bytes);
 
-  // Seconds of computing by part of the period: events are cut into at most 64 parts, of the same
-  // trace always alike.
-  static std::vector<double> Computing(const Trace& trace);
+  // Seconds of computing by part of the period: events are cut into at most 64 parts, as many
+  // events always alike.
+  static std::vector<double> Computing(std::span<const TraceEvent> events);
 
   // Of the links, if computing took no time.
   double Transfers(const Rates& rates) const;

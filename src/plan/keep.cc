@@ -36,6 +36,25 @@ void ForGaps(const Keeping& keeping, const Epoch& epoch, const Visit& visit) {
   for (uint32_t i = 0; i < epoch.num_gaps; ++i, gap = keeping.Next(gap)) visit(gap);
 }
 
+// Sorts piece by piece, so that whoever stops planning need not wait for the whole.
+template <typename T>
+void Sort(const Keeping& keeping, std::vector<T>* values) {
+  constexpr size_t kPiece = 1 << 15;
+  const auto at = [&](size_t index) {
+    return values->begin() + static_cast<std::ptrdiff_t>(std::min(index, values->size()));
+  };
+  for (size_t begin = 0; begin < values->size(); begin += kPiece) {
+    if (keeping.is_stopped()) return;
+    std::sort(at(begin), at(begin + kPiece));
+  }
+  for (size_t sorted = kPiece; sorted < values->size(); sorted *= 2) {
+    for (size_t begin = 0; begin < values->size(); begin += 2 * sorted) {
+      if (keeping.is_stopped()) return;
+      std::inplace_merge(at(begin), at(begin + sorted), at(begin + 2 * sorted));
+    }
+  }
+}
+
 // Epochs as a whole, and each gap of a dirty one that saves a read alone.
 std::vector<Candidate> FindCandidates(const Keeping& keeping) {
   const std::vector<Epoch> epochs = AllEpochs(keeping);
@@ -109,13 +128,13 @@ class Planner {
     for (uint32_t times = MostTimes(keeping_); times >= kFewestTimes; times /= 2) {
       shares = KeptShares(keeping_, capacity_, times);
       if (Try(share) || best_shares.empty()) best_shares = shares;
-      if (is_long) break;
+      if (is_long || keeping_.is_stopped()) break;
     }
     shares = std::move(best_shares);
     // What the relaxation keeps in part could go either way: ask the dice, the same each time.
     std::minstd_rand dice(1);
     const size_t tries = std::min(kMaxTries, kMaxCandidatesTried / (candidates_.size() + 1));
-    for (size_t i = 0; i < tries; ++i) {
+    for (size_t i = 0; i < tries && !keeping_.is_stopped(); ++i) {
       const float spread = 1.0F / static_cast<float>(1 + i % 4);
       Try([&](const Candidate& candidate) {
         return share(candidate) + spread * std::generate_canonical<float, 16>(dice);
@@ -144,7 +163,10 @@ class Planner {
       }
     }
     std::sort(gaps.begin(), gaps.end(), std::greater<>());  // the longest first
-    for (const auto& [length, gap] : gaps) KeepEpoch(keeping_, Epoch{gap, 1, false}, room, *kept);
+    for (const auto& [length, gap] : gaps) {
+      if (keeping_.is_stopped()) break;
+      KeepEpoch(keeping_, Epoch{gap, 1, false}, room, *kept);
+    }
   }
 
   static constexpr uint32_t kFewestTimes = 32;
@@ -180,11 +202,13 @@ class Planner {
     order.reserve(candidates_.size());
     for (uint32_t i = 0; i < candidates_.size(); ++i)
       order.push_back({worth(candidates_[i]) + First(candidates_[i]), candidates_[i].length, i});
-    std::sort(order.begin(), order.end());
+    Sort(keeping_, &order);
     Kept kept(keeping_.uses.size());
     RoomTree room = room_;
-    for (const Rank& rank : order)
+    for (const Rank& rank : order) {
+      if (keeping_.is_stopped()) break;
       KeepEpoch(keeping_, candidates_[rank.candidate].epoch, room, kept);
+    }
     const uint64_t bytes = Cost(keeping_, kept).total();
     const auto place =
         std::lower_bound(best_.begin(), best_.end(), bytes,
@@ -265,7 +289,7 @@ Kept KeepByAge(const Keeping& keeping, uint64_t capacity, bool by_use) {
     if (by_use) stamp[tile] = ++clock;
   };
   for (int round = 0; round < 3; ++round) {
-    for (uint32_t p = 0; p <= keeping.num_positions; ++p) {
+    for (uint32_t p = 0; p <= keeping.num_positions && !keeping.is_stopped(); ++p) {
       if (ends[p] != ~0u) {
         const TileIndex tile = keeping.uses[ends[p]].tile;
         idle.insert({stamp[tile], tile});

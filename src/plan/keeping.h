@@ -7,6 +7,7 @@
 #ifndef SPILLWAY_PLAN_KEEPING_H_
 #define SPILLWAY_PLAN_KEEPING_H_
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -54,6 +55,8 @@ class Keeping {
   std::vector<uint64_t> home;
   // By position: of uses, without what is kept or at home; from Finish.
   std::vector<uint64_t> use_bytes;
+  // Once true, nobody wants the answer: whoever looks for it ends soon, with any. Null: never.
+  const std::atomic<bool>* stop = nullptr;
 
   uint32_t num_tiles() const { return static_cast<uint32_t>(size_bytes.size()); }
   // The use that ends a use's gap.
@@ -75,6 +78,7 @@ class Keeping {
   }
 
   uint64_t PeakUseBytes() const;
+  bool is_stopped() const { return stop != nullptr && *stop; }
 
   // To be called when `uses` and `first` are complete.
   void Finish();

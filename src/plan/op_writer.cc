@@ -216,7 +216,7 @@ bool TakesFrame(Op::Kind kind) { return kind != Op::Kind::kWrite && kind != Op::
 void FindWaits(const std::vector<uint64_t>& size_bytes, Plan* plan) {
   std::array<LastOwners, 2> owners;
   for (const bool writes : {false, true}) {
-    for (uint32_t i = 0; i < plan->ops.size(); ++i) {
+    for (uint32_t i = 0; i < plan->ops.size() && !plan->options.is_stopped(); ++i) {
       Op& op = plan->ops[i];
       LastOwners& tier = owners[op.tier == Tier::kDevice ? 0 : 1];
       const uint64_t end = op.offset + size_bytes[op.tile];
@@ -279,6 +279,7 @@ void WriteOps(const Trace& trace, const EventsByTile& events, const TierPlan& de
   TileWalk walk(trace, events, device.keeping, device.kept);
   std::vector<bool> at_home(trace.tiles.size());
   for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
+    if (plan->options.is_stopped()) return;
     visitor.BeginTile(tile);
     walk.Run(tile, visitor);
     at_home[tile] = walk.on_device();
@@ -295,6 +296,7 @@ void WriteOps(const Trace& trace, const EventsByTile& events, const TierPlan& de
     plan->ops[count[position]++] = visitor.ops()[i];
   }
   FindWaits(pinned.keeping.size_bytes, plan);
+  if (plan->options.is_stopped()) return;
   FindDeadlines(static_cast<uint32_t>(trace.tiles.size()), plan);
   FindSeam(device, Tier::kDevice, at_home, &plan->seam);
   FindSeam(pinned, Tier::kPinned, at_home, &plan->seam);

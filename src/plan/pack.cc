@@ -73,6 +73,7 @@ class Packer {
     if (absl::Status status = PlaceHomes(); !status.ok()) return status;
     if (absl::Status status = PlaceOverSeam(); !status.ok()) return status;
     for (uint32_t p = 0; p <= keeping_.num_positions; ++p) {
+      if (keeping_.is_stopped()) return absl::CancelledError("planning was stopped");
       if (ends[p] != kNone) EndUse(ends[p]);
       if (p == keeping_.num_positions || begins[p] == kNone) continue;
       const uint32_t u = begins[p];
@@ -432,7 +433,7 @@ absl::StatusOr<std::vector<uint64_t>> Pack(const Keeping& keeping, const PackOpt
                                            Kept* kept) {
   const Kept asked = *kept;
   auto offsets = Packer(keeping, options, /*compact=*/false, kept).Run();
-  if (offsets.ok()) return offsets;
+  if (offsets.ok() || keeping.is_stopped()) return offsets;
   *kept = asked;
   auto compact = Packer(keeping, options, /*compact=*/true, kept).Run();
   if (compact.ok() || !options.may_break) return compact;

@@ -41,10 +41,13 @@ uint64_t RoomToKeep(const Keeping& keeping, uint64_t capacity, uint64_t lookahea
 absl::StatusOr<TierPlan> PlanTier(Keeping keeping, const PlanOptions& options, Tier tier) {
   TierPlan plan;
   plan.keeping = std::move(keeping);
+  plan.keeping.stop = options.stop;
   const bool is_device = tier == Tier::kDevice;
   const bool is_last = !is_device && !options.has_store;
-  const uint64_t capacity = base::RoundDown(is_device ? options.device_bytes : options.pinned_bytes,
-                                            options.frame_alignment);
+  const uint64_t budget = is_device ? options.device_bytes : options.pinned_bytes;
+  const uint64_t reserve = is_device ? options.device_reserve_bytes : options.pinned_reserve_bytes;
+  const uint64_t capacity =
+      base::RoundDown(budget - std::min(budget, reserve), options.frame_alignment);
   const uint64_t lookahead =
       is_device ? options.device_lookahead_bytes : options.pinned_lookahead_bytes;
   const uint64_t room = capacity - std::min(capacity, plan.keeping.HomeBytes());
@@ -60,6 +63,7 @@ absl::StatusOr<TierPlan> PlanTier(Keeping keeping, const PlanOptions& options, T
     SPILLWAY_ASSIGN_OR_RETURN(std::vector<uint64_t> offset, Pack(plan.keeping, packing, &kept));
     KeepPlaced(plan.keeping, &kept);  // what did not fit was given up, but not at home
     const uint64_t bytes = Cost(plan.keeping, kept).total();
+    if (options.is_stopped()) return absl::CancelledError("planning was stopped");
     if (bytes >= least_bytes) continue;
     least_bytes = bytes;
     plan.kept = std::move(kept);
@@ -116,6 +120,7 @@ absl::StatusOr<Plan> MakePlan(const Trace& trace, const PlanOptions& options) {
   plan.fingerprint = Fingerprint(trace);
   plan.num_events = static_cast<uint32_t>(trace.events.size());
   WriteOps(trace, events, device, pinned, options.has_store, &plan);
+  if (options.is_stopped()) return absl::CancelledError("planning was stopped");
   for (const Op& op : plan.ops) {
     if (Moves(op.kind)) plan.bytes[LinkOf(op.kind)] += trace.tiles[op.tile].size_bytes;
   }

@@ -11,6 +11,7 @@
 #define SPILLWAY_PLAN_PLAN_H_
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -80,6 +81,13 @@ struct PlanOptions {
   static constexpr uint64_t kAuto = std::numeric_limits<uint64_t>::max();
   uint64_t device_lookahead_bytes = kAuto;
   uint64_t pinned_lookahead_bytes = kAuto;
+  // The end of each arena, which the plan leaves to leases that do not wait for it (reserve.h).
+  uint64_t device_reserve_bytes = 0;
+  uint64_t pinned_reserve_bytes = 0;
+  // Once true, planning ends soon, with Cancelled. Null: never.
+  const std::atomic<bool>* stop = nullptr;
+
+  bool is_stopped() const { return stop != nullptr && *stop; }
 };
 
 // An operation may start when
@@ -110,7 +118,7 @@ constexpr bool Moves(Op::Kind kind) { return kind <= Op::Kind::kCopyOut; }
 constexpr Link LinkOf(Op::Kind kind) { return static_cast<Link>(kind); }
 
 // InvalidArgument: the trace cannot happen. ResourceExhausted: the leases that the trace holds
-// together do not fit, and by how much.
+// together do not fit, and by how much. Cancelled: see PlanOptions::stop.
 absl::StatusOr<Plan> MakePlan(const Trace& trace, const PlanOptions& options);
 
 // How to come from any copies in memory into the period: what must leave (its newest bytes going to

@@ -161,7 +161,8 @@ double CostOf(const PricedGap& gap, const std::vector<double>& sum) {
 // The search for prices. Bytes are shares of all bytes in gaps.
 class Search {
  public:
-  Search(const PricedGaps& priced, const Times& times) : priced_(priced), num_times_(times.size()) {
+  Search(const Keeping& keeping, const PricedGaps& priced, const Times& times)
+      : keeping_(keeping), priced_(priced), num_times_(times.size()) {
     double all = 0;
     for (const PricedGaps::Group& group : priced.groups) all += group.bytes;
     scale_ = 1 / std::max(all, 1.0);
@@ -172,6 +173,7 @@ class Search {
 
   std::vector<double> Run() {
     for (double softness = 0.3; softness >= kSharpest; softness /= 2.5) {
+      if (keeping_.is_stopped()) break;
       for (int round = 0; round < kRoundsAStage && Improve(softness); ++round) {
       }
     }
@@ -184,6 +186,7 @@ class Search {
   // One step of Newton's method; false where it no longer helps.
   bool Improve(double softness) {
     Evaluate(price_, softness, /*curves=*/true);
+    if (keeping_.is_stopped()) return false;
     const double value = value_;
     Matrix curve = Curvature();
     const double fence = Fence(softness);
@@ -198,7 +201,7 @@ class Search {
     }
     if (gain < 1e-3 * softness * softness) return false;
     std::vector<double> next(num_times_);
-    for (int tries = 0; tries < 12; ++tries, length /= 3) {
+    for (int tries = 0; tries < 12 && !keeping_.is_stopped(); ++tries, length /= 3) {
       for (size_t t = 0; t < num_times_; ++t) next[t] = price_[t] + length * way[t];
       Evaluate(next, softness, /*curves=*/false);
       if (value_ < value + 0.1 * length * gain) continue;
@@ -272,6 +275,7 @@ class Search {
     return curve;
   }
 
+  const Keeping& keeping_;
   const PricedGaps& priced_;
   const size_t num_times_;
   double scale_ = 1;
@@ -295,7 +299,7 @@ Found FindPrices(const Keeping& keeping, uint64_t capacity, uint32_t max_times) 
   size_t num_gaps = 0;
   for (const Epoch& epoch : found.epochs) num_gaps += epoch.num_gaps;
   if (num_gaps <= kMaxGapsLookedAt) {
-    found.price = Search(GapsOf(keeping, found.epochs, found.times, 1), found.times).Run();
+    found.price = Search(keeping, GapsOf(keeping, found.epochs, found.times, 1), found.times).Run();
     return found;
   }
   std::minstd_rand dice(1);
@@ -304,7 +308,7 @@ Found FindPrices(const Keeping& keeping, uint64_t capacity, uint32_t max_times) 
   for (const Epoch& epoch : found.epochs) {
     if (std::generate_canonical<float, 16>(dice) < share) some.push_back(epoch);
   }
-  found.price = Search(GapsOf(keeping, some, found.times, 1 / share), found.times).Run();
+  found.price = Search(keeping, GapsOf(keeping, some, found.times, 1 / share), found.times).Run();
   return found;
 }
 

@@ -17,8 +17,10 @@ namespace spillway::plan {
 class RoomTree {
  public:
   // Begins with the tier's uses in it.
-  RoomTree(const Keeping& keeping, uint64_t capacity)
-      : num_positions_(keeping.num_positions),
+  RoomTree(const Keeping& keeping, uint64_t capacity) : RoomTree(keeping.use_bytes, capacity) {}
+  // Begins with so many bytes at each position.
+  RoomTree(const std::vector<uint64_t>& bytes, uint64_t capacity)
+      : num_positions_(static_cast<uint32_t>(bytes.size())),
         stretch_((num_positions_ + kMaxStretches - 1) / kMaxStretches),
         capacity_(capacity) {
     while (size_ < (num_positions_ + stretch_ - 1) / stretch_) size_ *= 2;
@@ -26,7 +28,7 @@ class RoomTree {
     added_.assign(2 * size_, 0);
     for (uint32_t p = 0; p < num_positions_; ++p) {
       uint64_t& leaf = most_[size_ + p / stretch_];
-      leaf = std::max(leaf, keeping.use_bytes[p]);
+      leaf = std::max(leaf, bytes[p]);
     }
     for (uint32_t node = size_ - 1; node > 0; --node)
       most_[node] = std::max(most_[2 * node], most_[2 * node + 1]);
@@ -36,10 +38,23 @@ class RoomTree {
   bool Add(uint32_t begin, uint32_t end, uint64_t bytes) {
     if (begin == end) return true;
     if (!Fits(begin, end, bytes)) return false;
+    Put(begin, end, bytes);
+    return true;
+  }
+  // Adds them whether they fit or not.
+  void Put(uint32_t begin, uint32_t end, uint64_t bytes) {
+    if (begin == end) return;
     ForParts(begin, end, [&](uint32_t first, uint32_t last) {
       Change(1, 0, size_ - 1, first, last, static_cast<int64_t>(bytes));
     });
-    return true;
+  }
+  // Whether so many bytes more would fit there. REQUIRES: begin != end.
+  bool Fits(uint32_t begin, uint32_t end, uint64_t bytes) const {
+    uint64_t most = 0;
+    ForParts(begin, end, [&](uint32_t first, uint32_t last) {
+      most = std::max(most, Most(1, 0, size_ - 1, first, last));
+    });
+    return most + bytes <= capacity_;
   }
   // Takes back what was added.
   void Remove(uint32_t begin, uint32_t end, uint64_t bytes) {
@@ -51,14 +66,6 @@ class RoomTree {
 
  private:
   static constexpr uint32_t kMaxStretches = 1 << 14;
-
-  bool Fits(uint32_t begin, uint32_t end, uint64_t bytes) const {
-    uint64_t most = 0;
-    ForParts(begin, end, [&](uint32_t first, uint32_t last) {
-      most = std::max(most, Most(1, 0, size_ - 1, first, last));
-    });
-    return most + bytes <= capacity_;
-  }
 
   // The stretches from first to last, both included.
   template <typename Visit>

@@ -3,6 +3,7 @@
 #include "src/plan/trace.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -62,22 +63,20 @@ std::string Apply(const TraceEvent& event, const TraceTile& tile, Holders& holde
   return "";
 }
 
-bool SameEvent(const TraceEvent& a, const TraceEvent& b) {
-  return a.tile == b.tile && a.kind == b.kind && a.tier == b.tier && a.access == b.access;
+bool IsUse(const TraceEvent& event) { return event.kind != Kind::kRelease; }
+
+uint64_t Word(const TraceEvent& use) {
+  return static_cast<uint64_t>(use.kind) << 16 | static_cast<uint64_t>(use.tier) << 8 |
+         static_cast<uint64_t>(use.access);
 }
 
-// By tile: whether the step writes it. What is written has bytes in every step but the first.
-std::vector<bool> Written(const Trace& trace) {
-  std::vector<bool> written(trace.tiles.size());
+// By tile: its uses, in order.
+std::vector<std::vector<uint64_t>> UsesByTile(const Trace& trace) {
+  std::vector<std::vector<uint64_t>> uses(trace.tiles.size());
   for (const TraceEvent& event : trace.events) {
-    if (event.kind == Kind::kAcquire && Writes(event.access)) written[event.tile] = true;
+    if (IsUse(event)) uses[event.tile].push_back(Word(event));
   }
-  return written;
-}
-
-bool SameTile(const TraceTile& a, const TraceTile& b, bool written) {
-  return a.size_bytes == b.size_bytes && a.role == b.role && a.transient == b.transient &&
-         (written || a.stored == b.stored);
+  return uses;
 }
 
 uint64_t Mix(uint64_t hash, uint64_t value) {
@@ -118,42 +117,54 @@ absl::Status Validate(const Trace& trace) {
 }
 
 bool SameStep(const Trace& a, const Trace& b) {
-  if (a.tiles.size() != b.tiles.size() ||
-      !std::equal(a.events.begin(), a.events.end(), b.events.begin(), b.events.end(), SameEvent)) {
-    return false;
-  }
-  const std::vector<bool> written = Written(a);
-  for (size_t i = 0; i < a.tiles.size(); ++i) {
-    if (!SameTile(a.tiles[i], b.tiles[i], written[i])) return false;
+  const auto uses_of_a = UsesByTile(a), uses_of_b = UsesByTile(b);
+  const auto is_same = [](const TraceTile& one, const TraceTile& other) {
+    return one.size_bytes == other.size_bytes && one.role == other.role &&
+           one.transient == other.transient;
+  };
+  for (size_t i = 0; i < std::max(uses_of_a.size(), uses_of_b.size()); ++i) {
+    const bool in_a = i < uses_of_a.size() && !uses_of_a[i].empty();
+    const bool in_b = i < uses_of_b.size() && !uses_of_b[i].empty();
+    if (in_a != in_b) return false;
+    if (!in_a) continue;
+    if (uses_of_a[i] != uses_of_b[i] || !is_same(a.tiles[i], b.tiles[i])) return false;
   }
   return true;
 }
 
+void StepHash::Add(const TraceEvent& use, const TraceTile& tile) {
+  Tile& now = tiles_[use.tile];
+  if (now.step == step_) {
+    sum_ -= Mix(now.hash, 1);
+  } else {
+    now.step = step_;
+    now.hash = Mix(Mix(use.tile, tile.size_bytes),
+                   static_cast<uint64_t>(tile.role) << 1 | uint64_t{tile.transient});
+  }
+  now.hash = Mix(now.hash, Word(use) + 1);
+  sum_ += Mix(now.hash, 1);
+}
+
 uint64_t Fingerprint(const Trace& trace) {
-  uint64_t hash = Mix(trace.tiles.size(), trace.events.size());
-  const std::vector<bool> written = Written(trace);
-  for (size_t i = 0; i < trace.tiles.size(); ++i) {
-    const TraceTile& tile = trace.tiles[i];
-    const bool stored = tile.stored && !written[i];
-    hash = Mix(hash, tile.size_bytes);
-    hash = Mix(hash, static_cast<uint64_t>(tile.role) << 2 | uint64_t{tile.transient} << 1 |
-                         uint64_t{stored});
-  }
+  StepHash hash;
+  for (size_t i = 0; i < trace.tiles.size(); ++i) hash.AddTile();
   for (const TraceEvent& event : trace.events) {
-    hash =
-        Mix(hash, uint64_t{event.tile} << 24 | static_cast<uint64_t>(event.kind) << 16 |
-                      static_cast<uint64_t>(event.tier) << 8 | static_cast<uint64_t>(event.access));
+    if (IsUse(event)) hash.Add(event, trace.tiles[event.tile]);
   }
-  return hash;
+  return hash.value();
 }
 
 TileIndex TraceRecorder::AddTile(const TraceTile& tile) {
   trace_.tiles.push_back(tile);
+  hash_.AddTile();
   return static_cast<TileIndex>(trace_.tiles.size() - 1);
 }
 
 void TraceRecorder::Begin(double now) {
   trace_.events.clear();
+  threads_.clear();
+  hash_.Begin();
+  num_leases_ = 0;
   last_ = now;
 }
 
@@ -161,25 +172,52 @@ void TraceRecorder::Add(TraceEvent event, double now) {
   event.seconds_before = std::max(0.0, now - last_);
   trace_.events.push_back(event);
   last_ = std::max(last_, now);
+  num_leases_ += event.kind == Kind::kAcquire ? 1 : event.kind == Kind::kRelease ? -1 : 0;
+  if (IsUse(event)) hash_.Add(event, trace_.tiles[event.tile]);
 }
 
-void TraceRecorder::Acquire(TileIndex tile, Tier tier, Access access, double asked,
-                            double granted) {
-  Add({.tile = tile, .kind = Kind::kAcquire, .tier = tier, .access = access}, asked);
+uint16_t TraceRecorder::NumberOf(std::thread::id thread) {
+  const auto found = std::find(threads_.begin(), threads_.end(), thread);
+  if (found != threads_.end()) return static_cast<uint16_t>(found - threads_.begin());
+  constexpr size_t kMost = std::numeric_limits<uint16_t>::max();
+  if (threads_.size() == kMost) return kMost;
+  threads_.push_back(thread);
+  return static_cast<uint16_t>(threads_.size() - 1);
+}
+
+void TraceRecorder::Acquire(TileIndex tile, Tier tier, Access access, double asked, double granted,
+                            std::thread::id thread) {
+  Add({.tile = tile,
+       .kind = Kind::kAcquire,
+       .tier = tier,
+       .access = access,
+       .thread = NumberOf(thread)},
+      asked);
   last_ = std::max(last_, granted);
 }
 
-void TraceRecorder::Release(TileIndex tile, Tier tier, Access access, double now) {
-  Add({.tile = tile, .kind = Kind::kRelease, .tier = tier, .access = access}, now);
+void TraceRecorder::Release(TileIndex tile, Tier tier, Access access, double now,
+                            std::thread::id thread) {
+  Add({.tile = tile,
+       .kind = Kind::kRelease,
+       .tier = tier,
+       .access = access,
+       .thread = NumberOf(thread)},
+      now);
 }
 
 void TraceRecorder::Discard(TileIndex tile, double now) {
   Add({.tile = tile, .kind = Kind::kDiscard}, now);
 }
 
+void TraceRecorder::End(std::vector<TraceEvent>* events) {
+  trace_.events.swap(*events);
+  trace_.events.clear();
+}
+
 Trace TraceRecorder::End() {
   Trace trace{trace_.tiles, {}};
-  trace.events.swap(trace_.events);
+  End(&trace.events);
   return trace;
 }
 

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -56,6 +57,7 @@ struct TraceEvent {
   Kind kind = Kind::kAcquire;
   Tier tier = Tier::kDevice;  // kDevice or kPinned; of a discard, kDevice
   Access access = Access::kRead;
+  uint16_t thread = 0;  // of the caller, numbered in the order in which they come
 };
 
 struct Trace {
@@ -68,12 +70,37 @@ struct Trace {
 // the event, the tile and what is wrong.
 absl::Status Validate(const Trace& trace);
 
-// Whether the steps are the same but for their times, and for which of the tiles that they write
-// had bytes before: fresh moments do not in a run's first step.
+// Whether each tile has the same uses (leases and discards) in the same order in both steps. How
+// uses of different tiles interleave does not count, nor do times, nor how readers overlap, nor
+// which tiles had bytes before: a step that repeats may have begun without.
 bool SameStep(const Trace& a, const Trace& b);
 
 // Equal for steps that are the same; different, as a rule, for others.
 uint64_t Fingerprint(const Trace& trace);
+
+// The fingerprint of a step, use by use: a sum over its tiles, in which no order of the tiles' uses
+// counts.
+class StepHash {
+ public:
+  void AddTile() { tiles_.emplace_back(); }
+  // A step begins.
+  void Begin() {
+    ++step_;
+    sum_ = 0;
+  }
+  // What comes is a use.
+  void Add(const TraceEvent& use, const TraceTile& tile);
+  uint64_t value() const { return sum_; }
+
+ private:
+  struct Tile {
+    uint64_t hash = 0;
+    uint32_t step = 0;  // of the hash
+  };
+  std::vector<Tile> tiles_;
+  uint32_t step_ = 1;
+  uint64_t sum_ = 0;
+};
 
 // Writes a trace down while the step runs. Seconds are on any clock that does not go back; where
 // threads overlap, an event that was asked for before the last one ended comes right after it. Not
@@ -90,17 +117,30 @@ class TraceRecorder {
   // A step begins; what was recorded of one that did not end is forgotten.
   void Begin(double now);
   // The time between `asked` and `granted` was spent waiting.
-  void Acquire(TileIndex tile, Tier tier, Access access, double asked, double granted);
-  void Release(TileIndex tile, Tier tier, Access access, double now);
+  void Acquire(TileIndex tile, Tier tier, Access access, double asked, double granted,
+               std::thread::id thread = std::this_thread::get_id());
+  void Release(TileIndex tile, Tier tier, Access access, double now,
+               std::thread::id thread = std::this_thread::get_id());
   void Discard(TileIndex tile, double now);
+  // The step is over: its events, in exchange for a buffer for those of the next.
+  void End(std::vector<TraceEvent>* events);
   Trace End();
+
+  const std::vector<TraceTile>& tiles() const { return trace_.tiles; }
+  // Of the step that runs.
   size_t num_events() const { return trace_.events.size(); }
+  int64_t num_leases() const { return num_leases_; }
+  uint64_t fingerprint() const { return hash_.value(); }
 
  private:
   void Add(TraceEvent event, double now);
+  uint16_t NumberOf(std::thread::id thread);
 
   Trace trace_;
-  double last_ = 0;  // when the event before ended
+  StepHash hash_;
+  int64_t num_leases_ = 0;                // that have not ended
+  std::vector<std::thread::id> threads_;  // by number, of this step
+  double last_ = 0;                       // when the event before ended
 };
 
 }  // namespace spillway::plan

@@ -93,6 +93,7 @@ class Trainer {
         }
       }
       SPILLWAY_RETURN_IF_ERROR(engine().EndStep());
+      SPILLWAY_RETURN_IF_ERROR(engine().WaitForPlan());
     }
     states->insert(steps_);
     SPILLWAY_RETURN_IF_ERROR(engine().Commit(absl::StrCat(steps_)));

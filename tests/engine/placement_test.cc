@@ -91,6 +91,7 @@ class Placed : public testing::TestWithParam<Policy> {
       step(i);
       ASSERT_FALSE(HasFatalFailure());
       ASSERT_TRUE(engine_->EndStep().ok());
+      ASSERT_TRUE(engine_->WaitForPlan().ok());
     }
     EXPECT_EQ(engine_->Stats().plan.deviations, 0u);
     if (GetParam() == Policy::kOnDemand) return;

@@ -36,6 +36,16 @@ std::shared_ptr<const StepPlan> FourTilesInTwoFrames() {
   return std::make_shared<const StepPlan>(std::move(step));
 }
 
+void ComesAndGoes(PlanFollower& follower, const plan::TraceEvent& event) {
+  if (event.kind == plan::TraceEvent::Kind::kRelease) {
+    follower.ReleaseAsked(event.tile);
+    follower.Released(event.tile);
+  } else {
+    EXPECT_TRUE(follower.Ask(event));
+    follower.Happened(event.tile);
+  }
+}
+
 // Carries out what may be, but ends no write.
 class Carrier {
  public:
@@ -58,22 +68,24 @@ class Carrier {
       follower_.End(*op);
       return true;
     }
-    if (const auto op = follower_.Next(plan::Link::kRead)) {
-      follower_.Begin(plan::Link::kRead);
+    if (const auto op = follower_.Take(plan::Link::kRead)) {
+      follower_.Begin(*op);
       follower_.End(*op);
       return true;
     }
-    const auto op = write_ ? std::nullopt : follower_.Next(plan::Link::kWrite);
-    if (op) follower_.Begin(plan::Link::kWrite);
+    const auto op = write_ ? std::nullopt : follower_.Take(plan::Link::kWrite);
+    if (op) follower_.Begin(*op);
     if (op) write_ = op;
     return op.has_value();
   }
   bool Lease() {
     const auto& events = follower_.step()->trace.events;
-    if (events_ == events.size() || !follower_.IsReady(events_)) return false;
-    const auto event = follower_.Match(events[events_]);
-    EXPECT_EQ(event, events_);
-    follower_.Happened(*event);
+    if (events_ == events.size()) return false;
+    const plan::TraceEvent& next = events[events_];
+    // Each tile is used once.
+    const bool is_use = next.kind != plan::TraceEvent::Kind::kRelease;
+    if (is_use && !follower_.OpsBeforeAreOver(next.tile, 0)) return false;
+    ComesAndGoes(follower_, next);
     ++events_;
     return true;
   }
@@ -97,10 +109,21 @@ TEST(PlanFollower, WhatIsCleanLeavesBeforeAWriteThatBeganEarlierHasEnded) {
   EXPECT_EQ(carrier.events(), step->trace.events.size());
 }
 
-// Tiles of 100 bytes that are leased in pinned memory in turn, and which of the releases are
-// followed by nothing but a read.
-std::vector<bool> ReadNext(const std::vector<std::pair<plan::TileIndex, Access>>& leases,
-                           uint64_t pinned_bytes) {
+std::shared_ptr<const StepPlan> PlanOf(const plan::Trace& trace, uint64_t pinned_bytes) {
+  StepPlan step{.trace = trace};
+  auto made = plan::MakePlan(step.trace, {.pinned_bytes = pinned_bytes,
+                                          .frame_alignment = 1,
+                                          .device_lookahead_bytes = 0,
+                                          .pinned_lookahead_bytes = 0});
+  EXPECT_TRUE(made.ok()) << made.status();
+  step.plan = *std::move(made);
+  return std::make_shared<const StepPlan>(std::move(step));
+}
+
+using Leases = std::vector<std::pair<plan::TileIndex, Access>>;
+
+// Two tiles of 100 bytes that are leased in pinned memory in turn.
+plan::Trace TraceOf(const Leases& leases) {
   plan::TraceRecorder recorder;
   for (int i = 0; i < 2; ++i) recorder.AddTile({.size_bytes = 100, .stored = true});
   recorder.Begin(0);
@@ -108,18 +131,42 @@ std::vector<bool> ReadNext(const std::vector<std::pair<plan::TileIndex, Access>>
     recorder.Acquire(tile, Tier::kPinned, access, 0, 0);
     recorder.Release(tile, Tier::kPinned, access, 0);
   }
-  StepPlan step{.trace = recorder.End()};
-  auto made = plan::MakePlan(step.trace, {.pinned_bytes = pinned_bytes,
-                                          .frame_alignment = 1,
-                                          .device_lookahead_bytes = 0,
-                                          .pinned_lookahead_bytes = 0});
-  EXPECT_TRUE(made.ok()) << made.status();
-  step.plan = *std::move(made);
-  const PlanFollower follower(std::make_shared<const StepPlan>(std::move(step)));
+  return recorder.End();
+}
+
+// Does all that may be done.
+void CarryOut(PlanFollower& follower) {
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (const plan::Link link : {plan::Link::kRead, plan::Link::kWrite}) {
+      while (const auto op = follower.Take(link)) {
+        follower.End(*op);
+        progress = true;
+      }
+    }
+    while (const auto op = follower.TakeFree()) {
+      follower.End(*op);
+      progress = true;
+    }
+  }
+}
+
+// Which of the releases are followed by nothing but a read, in each of two steps.
+std::vector<bool> ReadNext(const Leases& leases, uint64_t pinned_bytes) {
+  const plan::Trace trace = TraceOf(leases);
+  PlanFollower follower(PlanOf(trace, pinned_bytes));
   std::vector<bool> read_next;
-  for (size_t i = 0; i < leases.size(); ++i) {
-    read_next.push_back(follower.IsReadNext(2 * i + 1));
-    EXPECT_EQ(follower.IsReadNext(2 * (leases.size() + i) + 1), read_next[i]) << "the next period";
+  for (int step = 0; step < 2; ++step) {
+    for (size_t i = 0; i < leases.size(); ++i) {
+      CarryOut(follower);
+      ComesAndGoes(follower, trace.events[2 * i]);
+      EXPECT_TRUE(follower.OpsBeforeAreOver(leases[i].first, 0));
+      ComesAndGoes(follower, trace.events[2 * i + 1]);
+      const bool is_read_next = follower.IsReadNext(leases[i].first, Tier::kPinned);
+      if (step == 0) read_next.push_back(is_read_next);
+      EXPECT_EQ(is_read_next, read_next[i]) << "step " << step;
+    }
+    EXPECT_TRUE(follower.EndStep());
   }
   return read_next;
 }
@@ -135,32 +182,66 @@ TEST(PlanFollower, KnowsWhereNothingIsDoneWithATileBeforeItsNextRead) {
   EXPECT_TRUE(written[2]);
 }
 
-// A release on a stream may be over only when the next lease has come, or has ended, too.
-TEST(PlanFollower, AReadThatHasComeIsNoLongerNext) {
-  plan::TraceRecorder recorder;
-  recorder.AddTile({.size_bytes = 100, .stored = true});
-  recorder.Begin(0);
-  for (int i = 0; i < 2; ++i) {
-    recorder.Acquire(0, Tier::kPinned, Access::kRead, 0, 0);
-    recorder.Release(0, Tier::kPinned, Access::kRead, 0);
+// Tiles of other threads may come in any order, and readers may overlap.
+TEST(PlanFollower, OnlyTheOrderOfATilesOwnUsesCounts) {
+  constexpr auto kRead = Access::kRead;
+  const plan::Trace trace = TraceOf({{0, kRead}, {0, kRead}, {1, kRead}});
+  PlanFollower follower(PlanOf(trace, 200));
+  for (const size_t event : {4, 0, 2, 5, 1, 3}) ComesAndGoes(follower, trace.events[event]);
+  EXPECT_TRUE(follower.EndStep());
+  for (const size_t event : {0, 1, 4, 5}) ComesAndGoes(follower, trace.events[event]);
+  EXPECT_FALSE(follower.EndStep()) << "tile 0 was used once only";
+}
+
+TEST(PlanFollower, AUseThatIsNotPlannedIsExtra) {
+  const plan::Trace trace = TraceOf({{0, Access::kRead}, {1, Access::kRead}});
+  PlanFollower follower(PlanOf(trace, 200));
+  ComesAndGoes(follower, trace.events[0]);
+  ComesAndGoes(follower, trace.events[1]);
+  EXPECT_FALSE(follower.Ask(trace.events[0])) << "a second use in one step";
+  EXPECT_TRUE(follower.has_strayed(0));
+  plan::TraceEvent written = trace.events[2];
+  written.access = Access::kReadWrite;
+  EXPECT_FALSE(follower.Ask(written));
+  EXPECT_EQ(follower.extra_in_step(), 2u);
+  EXPECT_EQ(follower.asked_in_step(), 1u);
+  EXPECT_FALSE(follower.EndStep());
+}
+
+// Tiles 0 and 1 share one frame. Whoever wants tile 1 while tile 0 has not been used need not wait
+// for that.
+TEST(PlanFollower, AUseWaitsForTransfersAndNotForAnotherCaller) {
+  const plan::Trace trace = TraceOf({{0, Access::kRead}, {1, Access::kRead}});
+  PlanFollower follower(PlanOf(trace, 100));
+  CarryOut(follower);
+  const auto use = follower.Ask(trace.events[2]);
+  ASSERT_TRUE(use);
+  EXPECT_FALSE(follower.OpsBeforeAreOver(1, *use));
+  EXPECT_FALSE(follower.MayWait(1, *use));
+  ComesAndGoes(follower, trace.events[0]);
+  EXPECT_FALSE(follower.MayWait(1, *use)) << "tile 0 is leased";
+  ComesAndGoes(follower, trace.events[1]);
+  EXPECT_TRUE(follower.MayWait(1, *use));
+  CarryOut(follower);
+  EXPECT_TRUE(follower.OpsBeforeAreOver(1, *use));
+}
+
+TEST(PlanFollower, WhatIsSkippedCountsAsOver) {
+  const plan::Trace trace = TraceOf({{0, Access::kRead}, {1, Access::kRead}});
+  PlanFollower follower(PlanOf(trace, 100));
+  for (int step = 0; step < 3; ++step) {
+    CarryOut(follower);
+    const auto use = follower.Ask(trace.events[2]);
+    ASSERT_TRUE(use);
+    follower.Skip(1, *use);
+    EXPECT_TRUE(follower.OpsBeforeAreOver(1, *use));
+    EXPECT_EQ(follower.PlannedAt(1, Tier::kPinned), 0u);
+    follower.Happened(1);
+    for (const size_t event : {3, 0, 1}) ComesAndGoes(follower, trace.events[event]);
+    EXPECT_TRUE(follower.EndStep());
   }
-  StepPlan step{.trace = recorder.End()};
-  auto made = plan::MakePlan(step.trace, {.pinned_bytes = 100, .frame_alignment = 1});
-  ASSERT_TRUE(made.ok()) << made.status();
-  step.plan = *std::move(made);
-  PlanFollower follower(std::make_shared<const StepPlan>(std::move(step)));
-  const std::vector<plan::TraceEvent>& events = follower.step()->trace.events;
-  for (uint64_t period = 0; period < 2; ++period) {
-    for (uint64_t i = 0; i < 4; ++i) {
-      const auto event = follower.Match(events[i]);
-      ASSERT_TRUE(event);
-      if (events[i].kind == plan::TraceEvent::Kind::kRelease) {
-        EXPECT_TRUE(follower.IsReadNext(*event)) << "event " << *event;
-      } else if (*event > 0) {
-        EXPECT_FALSE(follower.IsReadNext(*event - 1)) << "event " << *event;
-      }
-    }
-  }
+  CarryOut(follower);
+  EXPECT_TRUE(follower.TakeMoved());
 }
 
 }  // namespace

@@ -89,6 +89,7 @@ PlanStats StatsOfRepeatedStep(Engine* engine, uint64_t seed) {
   for (int i = 0; i < 8 && !testing::Test::HasFatalFailure(); ++i) {
     steps.Run(step);
     EXPECT_TRUE(engine->EndStep().ok());
+    EXPECT_TRUE(engine->WaitForPlan().ok());
   }
   const PlanStats plan = engine->Stats().plan;
   EXPECT_EQ(plan.not_planned, "");
@@ -162,6 +163,9 @@ void Disturb(Engine* engine, uint64_t seed, bool has_store = true) {
     if (steps.Below(8) != 0) {
       ASSERT_TRUE(engine->EndStep().ok());
     }
+    if (steps.Below(2) != 0) {
+      ASSERT_TRUE(engine->WaitForPlan().ok());
+    }
     if (has_store && steps.Below(4) == 0) {
       ASSERT_TRUE(engine->Commit("state").ok());
     }
@@ -183,6 +187,31 @@ TEST_P(PlannedPaging, WhateverElseHappensTilesThatAllFitHaveTheNewestBytesToo) {
   Disturb(OpenRoomy("", GetParam()).get(), seed, /*has_store=*/false);
 }
 
+TEST(PlannedPagingAlone, ATensorThatIsRegisteredLeavesPlansThatDoNotUseItAsTheyAre) {
+  const test::TempFolder folder;
+  const auto engine = OpenSmall(folder / "store", Policy::kPlanned);
+  RandomSteps steps(engine.get(), test::Seed());
+  const Step step = steps.MakeStep(120);
+  const auto repeat = [&](int times) {
+    for (int i = 0; i < times && !testing::Test::HasFatalFailure(); ++i) {
+      steps.Run(step);
+      ASSERT_TRUE(engine->EndStep().ok());
+      ASSERT_TRUE(engine->WaitForPlan().ok());
+    }
+  };
+  repeat(8);
+  const PlanStats before = engine->Stats().plan;
+  for (const char* name : {"new", "newer"}) {
+    const auto id = engine->Register({.name = name, .shape = {4, 512}, .tile_rows = 1});
+    ASSERT_TRUE(id.ok()) << id.status();
+    repeat(2);
+  }
+  const PlanStats after = engine->Stats().plan;
+  EXPECT_EQ(after.plans, before.plans);
+  EXPECT_GE(after.steps, before.steps + 3) << "the last may not have ended its transfers";
+  EXPECT_EQ(after.deviations, before.deviations);
+}
+
 // Whoever never ends a step pays no memory for it.
 TEST(PlannedPagingAlone, AStepTooLongToWriteDownIsNotPlannedAndSaysSo) {
   const test::TempFolder folder;
@@ -191,6 +220,7 @@ TEST(PlannedPagingAlone, AStepTooLongToWriteDownIsNotPlannedAndSaysSo) {
   const Step step = steps.MakeStep(200);
   for (int i = 0; i < 60; ++i) steps.Run(step);
   ASSERT_TRUE(engine->EndStep().ok());
+  ASSERT_TRUE(engine->WaitForPlan().ok());
   const PlanStats plan = engine->Stats().plan;
   EXPECT_EQ(plan.plans, 0u);
   for (const char* cause : {"call EndStep after each step", "--accumulation-order layer"})
@@ -214,6 +244,7 @@ TEST(PlannedPagingAlone, AStepWhoseLeasesStillWaitForAStreamIsPlannedToo) {
                       .ok());
     }
     ASSERT_TRUE(engine->EndStep().ok());
+    ASSERT_TRUE(engine->WaitForPlan().ok());
   }
   ASSERT_TRUE((*stream)->Synchronize().ok());
   const PlanStats plan = engine->Stats().plan;

@@ -226,6 +226,7 @@ class Round {
     visitor.Leave();  // EndStep and Commit want the engine to themselves
     if (::testing::Test::HasFatalFailure()) return;
     if (calm || random_.Below(8) != 0) (void)steps.Do([&] { return engine.EndStep(); });
+    if (calm || random_.Below(2) != 0) (void)engine.WaitForPlan();
     if (random_.Below(calm ? 20 : 6) == 0) Commit(steps, engine);
   }
 

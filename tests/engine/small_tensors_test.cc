@@ -81,6 +81,7 @@ class SmallTensors : public testing::Test {
       ASSERT_TRUE(engine_->Discard({layer.gradient, 0}).ok());
     }
     ASSERT_TRUE(engine_->EndStep().ok());
+    ASSERT_TRUE(engine_->WaitForPlan().ok());
   }
 
   // That every element is what so many steps make of zero.

@@ -10,9 +10,21 @@ namespace spillway::engine {
 namespace {
 
 constexpr plan::TileIndex kTiles = 8;
+constexpr plan::PlanOptions kBudgets{.device_bytes = 4096, .pinned_bytes = 4 * 4096};
+
+// Ends a step and waits for the plan of the next.
+absl::Status EndStep(StepPlanner& planner, PlanService& service, double now) {
+  absl::Status ended =
+      planner.EndStep(now, {.tile = [](plan::TileIndex) { return plan::TileNow{.stored = true}; }});
+  if (!ended.ok()) return ended;
+  (void)planner.Next();  // asks for it
+  service.Wait();
+  return planner.Next().status();
+}
 
 TEST(StepPlanner, AStepThatCannotBePlannedHasNoTimeBound) {
-  StepPlanner planner({.device_bytes = 4096, .pinned_bytes = 4 * 4096});
+  PlanService service(kBudgets);
+  StepPlanner planner(kBudgets, &service);
   for (plan::TileIndex tile = 0; tile < kTiles; ++tile)
     planner.AddTile({.size_bytes = 4096, .stored = true}, 0);
   double now = 0;
@@ -22,13 +34,13 @@ TEST(StepPlanner, AStepThatCannotBePlannedHasNoTimeBound) {
       now += 1;
       if (ends) planner.Recording()->Release(tile, Tier::kPinned, Access::kRead, now);
     }
-    return planner.EndStep(now, [](plan::TileIndex) { return plan::TileNow{.stored = true}; });
+    return EndStep(planner, service, now);
   };
   const plan::Rates rates;
   ASSERT_TRUE(pass(/*ends=*/true).ok());
   ASSERT_TRUE(pass(/*ends=*/true).ok());
   EXPECT_EQ(planner.BoundTime(rates).computing, 8);
-  EXPECT_TRUE(absl::IsInvalidArgument(pass(/*ends=*/false).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(pass(/*ends=*/false)));
   EXPECT_EQ(planner.BoundTime(rates).seconds, 0);
   // And it is not taken for what precedes the next.
   ASSERT_TRUE(pass(/*ends=*/true).ok());
@@ -36,7 +48,8 @@ TEST(StepPlanner, AStepThatCannotBePlannedHasNoTimeBound) {
 }
 
 TEST(StepPlanner, TheTimeBoundIsOfTheComputingOfTheStepThatEndedLast) {
-  StepPlanner planner({.device_bytes = 4096, .pinned_bytes = 4 * 4096});
+  PlanService service(kBudgets);
+  StepPlanner planner(kBudgets, &service);
   for (plan::TileIndex tile = 0; tile < kTiles; ++tile)
     planner.AddTile({.size_bytes = 4096, .stored = true}, 0);
   double now = 0;
@@ -51,8 +64,7 @@ TEST(StepPlanner, TheTimeBoundIsOfTheComputingOfTheStepThatEndedLast) {
       now += seconds;
       planner.Recording()->Release(tile, Tier::kPinned, Access::kRead, now);
     }
-    ASSERT_TRUE(
-        planner.EndStep(now, [](plan::TileIndex) { return plan::TileNow{.stored = true}; }).ok());
+    ASSERT_TRUE(EndStep(planner, service, now).ok());
     EXPECT_EQ(planner.BoundTime(rates).computing, kTiles * seconds);
     EXPECT_EQ(planner.BoundTime(rates).seconds, kTiles * seconds);
   }

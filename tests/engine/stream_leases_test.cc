@@ -168,6 +168,7 @@ TEST_F(StreamLeases, StepsOfDiscardsBehindAStreamFollowTheirPlan) {
       ASSERT_TRUE(engine_->Discard(tile(i)).ok());
     }
     ASSERT_TRUE(engine_->EndStep().ok());
+    ASSERT_TRUE(engine_->WaitForPlan().ok());
   }
   const PlanStats plan = engine_->Stats().plan;
   EXPECT_EQ(plan.not_planned, "");

@@ -123,7 +123,8 @@ class SyntheticTrainer {
     }
     while (!held_.empty()) ReleaseOne();
     if (Below(4) == 0) engine_->ClearPrefetch();
-    return engine_->EndStep();
+    const absl::Status ended = engine_->EndStep();
+    return ended.ok() ? engine_->WaitForPlan() : ended;
   }
 
   absl::Status UseTile(size_t index) {

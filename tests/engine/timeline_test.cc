@@ -57,6 +57,7 @@ class TimelineTest : public ::testing::Test {
       }
     }
     ASSERT_TRUE(engine_->EndStep().ok());
+    ASSERT_TRUE(engine_->WaitForPlan().ok());
     ASSERT_TRUE(engine_->Commit("x").ok());
   }
 

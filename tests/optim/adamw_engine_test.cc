@@ -196,6 +196,7 @@ class AdamWOverTheEngine : public testing::TestWithParam<Case> {
     const absl::Status status = adamw_->Step(StepOf(t));
     ASSERT_TRUE(status.ok()) << status;
     ASSERT_TRUE(engine_->EndStep().ok());
+    ASSERT_TRUE(engine_->WaitForPlan().ok());
   }
 
   const std::string folder_ = testing::TempDir() + "adamw_engine_test_" + GetParam().name;

@@ -8,6 +8,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "src/plan/accumulation.h"
 #include "src/plan/simulate.h"
 #include "tests/plan/checked_plan.h"
@@ -47,6 +49,17 @@ TEST(Plan, ADirtyTileThatLeavesIsWrittenAndReadAgain) {
   const Plan plan = Planned(Scan(10, Tier::kPinned, Access::kReadWrite), Budgets(0, 400));
   EXPECT_EQ(plan.bytes[Link::kRead], 700u);
   EXPECT_EQ(plan.bytes[Link::kWrite], 700u);
+}
+
+TEST(Plan, WhoStopsPlanningGetsNoPlan) {
+  const Trace trace = Scan(10, Tier::kPinned, Access::kReadWrite);
+  const std::atomic<bool> stop = true;
+  for (int policy = 0; policy < kNumPolicies; ++policy) {
+    PlanOptions options = Budgets(0, 400);
+    options.policy = static_cast<Policy>(policy);
+    options.stop = &stop;
+    EXPECT_TRUE(absl::IsCancelled(MakePlan(trace, options).status())) << Name(options.policy);
+  }
 }
 
 TEST(Plan, WhatIsWrittenWholeIsNotReadBefore) {

@@ -91,17 +91,40 @@ TEST(Trace, IsAnotherStepIfAnythingElseDiffers) {
   };
   EXPECT_TRUE(differs([](Trace& t) { t.events[0].access = Access::kReadWrite; }));
   EXPECT_TRUE(differs([](Trace& t) { t.events[0].tier = Tier::kPinned; }));
-  EXPECT_TRUE(differs([](Trace& t) { std::swap(t.events[2], t.events[3]); }));
+  EXPECT_TRUE(differs([](Trace& t) { std::swap(t.events[1], t.events[4]); })) << "of one tile";
   EXPECT_TRUE(differs([](Trace& t) { t.events.pop_back(); }));
   EXPECT_TRUE(differs([](Trace& t) { t.tiles[0].size_bytes = 101; }));
-  EXPECT_TRUE(differs([](Trace& t) { t.tiles[0].stored = false; }));
+  EXPECT_TRUE(differs([](Trace& t) { t.tiles[1].transient = false; }));
 }
 
-TEST(Trace, WhatTheStepWritesMayBeFreshInTheFirst) {
-  Trace fresh = Step();
-  fresh.tiles[1].stored = true;
-  EXPECT_TRUE(SameStep(Step(), fresh));
-  EXPECT_EQ(Fingerprint(Step()), Fingerprint(fresh));
+TEST(Trace, IsTheSameStepHoweverTilesInterleaveAndWhicheverHadBytes) {
+  const auto is_same = [](auto change) {
+    Trace other = Step();
+    change(other);
+    return SameStep(Step(), other) && Fingerprint(Step()) == Fingerprint(other);
+  };
+  EXPECT_TRUE(is_same([](Trace& t) { std::swap(t.events[0], t.events[1]); }));
+  EXPECT_TRUE(is_same([](Trace& t) { std::swap(t.events[2], t.events[3]); }));
+  EXPECT_TRUE(is_same([](Trace& t) { t.tiles[1].stored = true; }));
+  EXPECT_TRUE(is_same([](Trace& t) { t.tiles[0].stored = false; }));
+  EXPECT_TRUE(is_same([](Trace& t) { t.tiles.push_back({.size_bytes = 300}); })) << "unused";
+}
+
+TEST(TraceRecorder, KnowsTheFingerprintOfTheStepThatRuns) {
+  TraceRecorder recorder = TwoTiles();
+  for (const bool discards : {true, false, true}) {
+    recorder.Begin(0);
+    recorder.Acquire(0, Tier::kDevice, Access::kRead, 0, 0);
+    EXPECT_EQ(recorder.num_leases(), 1);
+    recorder.Acquire(1, Tier::kDevice, Access::kDiscard, 0, 0);
+    recorder.Release(0, Tier::kDevice, Access::kRead, 0);
+    recorder.Release(1, Tier::kDevice, Access::kDiscard, 0);
+    EXPECT_EQ(recorder.num_leases(), 0);
+    if (discards) recorder.Discard(1, 0);
+    EXPECT_EQ(recorder.fingerprint() == Fingerprint(Step()), discards);
+    const uint64_t fingerprint = recorder.fingerprint();
+    EXPECT_EQ(Fingerprint(recorder.End()), fingerprint);
+  }
 }
 
 TEST(Validate, NamesTheEventAndWhatIsWrong) {

@@ -202,6 +202,7 @@ absl::Status Trainer::RunSteps(const Observer& observer, const std::atomic<bool>
       const absl::StatusOr<Evaluation> evaluation = Evaluate(
           model_.get(), *valid_data_, options_.model.sequence, options_.evaluate_windows, &stop);
       SPILLWAY_HF_RETURN_IF_ERROR(engine_->EndStep());  // an evaluation is a step of its own
+      SPILLWAY_HF_RETURN_IF_ERROR(engine_->WaitForPlan());
       if (evaluation.ok()) {
         summary->last_evaluation = record.evaluation = *evaluation;
       } else if (!absl::IsCancelled(evaluation.status()) &&
@@ -253,6 +254,7 @@ absl::StatusOr<StepRecord> Trainer::RunStep() {
   ++state_.step;
   state_.last_loss = record.loss;
   SPILLWAY_HF_RETURN_IF_ERROR(engine_->EndStep());
+  SPILLWAY_HF_RETURN_IF_ERROR(engine_->WaitForPlan());
 
   const EngineStats after = engine_->Stats();
   record.step = state_.step;

@@ -83,6 +83,7 @@ void AddEngineFigures(const EngineStats& stats, uint64_t workspace_bytes, Json* 
   (*json)["plan"] = {
       {"plans", plan.plans},
       {"steps", plan.steps},
+      {"pulled", plan.pulled},
       {"deviations", plan.deviations},
       {"planned_bytes", plan.planned_bytes},
       {"moved_bytes", Total(plan.nvme) + Total(plan.pinned)},

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "src/engine/plan_service.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <system_error>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "src/base/check.h"
+#include "src/plan/reserve.h"
+
+namespace spillway::engine {
+namespace {
+
+using base::MutexLock;
+
+// Of the thread that calls: it leaves the cores to whoever leases and to the mover.
+constexpr int kNice = 10;
+void LowerPriority() { (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice); }
+
+}  // namespace
+
+PlanService::PlanService(const plan::PlanOptions& options) : options_(options) {
+  options_.stop = &stops_;
+}
+
+PlanService::~PlanService() {
+  stops_ = true;
+  {
+    MutexLock lock(&mu_);
+    changed_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void PlanService::Make(uint64_t request, plan::Trace trace) {
+  {
+    MutexLock lock(&mu_);
+    SPILLWAY_CHECK(!is_making_ && !made_);
+    request_ = request;
+    asked_ = std::move(trace);
+    is_making_ = true;
+    changed_.NotifyAll();
+  }
+  if (thread_.joinable()) return;
+  try {
+    thread_ = std::thread(&PlanService::Run, this);
+  } catch (const std::system_error&) {
+    MutexLock lock(&mu_);
+    made_ = MakeNow(request, *std::exchange(asked_, std::nullopt));
+    is_making_ = false;
+    changed_.NotifyAll();
+  }
+}
+
+bool PlanService::is_busy() const {
+  MutexLock lock(&mu_);
+  return is_making_ || made_.has_value();
+}
+
+std::optional<PlanService::Made> PlanService::Take() {
+  MutexLock lock(&mu_);
+  return std::exchange(made_, std::nullopt);
+}
+
+void PlanService::Wait() {
+  MutexLock lock(&mu_);
+  while (is_making_) changed_.Wait(&mu_);
+}
+
+void PlanService::Run() {
+  LowerPriority();
+  while (true) {
+    std::optional<plan::Trace> trace;
+    uint64_t request = 0;
+    {
+      MutexLock lock(&mu_);
+      while (!asked_ && !stops_) changed_.Wait(&mu_);
+      if (stops_) return;
+      trace = std::exchange(asked_, std::nullopt);
+      request = request_;
+    }
+    Made made = MakeNow(request, *std::move(trace));
+    MutexLock lock(&mu_);
+    made_ = std::move(made);
+    is_making_ = false;
+    changed_.NotifyAll();
+  }
+}
+
+PlanService::Made PlanService::MakeNow(uint64_t request, plan::Trace trace) const {
+  plan::PlanOptions options = options_;
+  const plan::Reserve reserve = plan::ReserveFor(trace, options.frame_alignment);
+  options.device_reserve_bytes = reserve.device_bytes;
+  options.pinned_reserve_bytes = reserve.pinned_bytes;
+  absl::StatusOr<plan::Plan> plan = plan::MakePlan(trace, options);
+  // Where its leases leave no room beside them, it goes without: some are then slower.
+  if (absl::IsResourceExhausted(plan.status()) && reserve != plan::Reserve{})
+    plan = plan::MakePlan(trace, options_);
+  if (!plan.ok()) return {.request = request, .plan = plan.status()};
+  const plan::BytesBound bytes = plan::BoundBytes(trace, options_);
+  plan::SecondsBound bound(trace, options_, bytes);
+  if (stops_) return {.request = request, .plan = absl::CancelledError("the engine closes")};
+  return {
+      .request = request,
+      .plan = std::make_shared<const StepPlan>(StepPlan{std::move(trace), *std::move(plan), bytes}),
+      .bound = std::move(bound)};
+}
+
+}  // namespace spillway::engine

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Plans that are made beside the run: a plan comes out as if it had been made at once, and whoever
+// closes the service does not wait for one that is being made.
+
+#include "src/engine/plan_service.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <utility>
+
+namespace spillway::engine {
+namespace {
+
+constexpr uint64_t kTileBytes = 4096;
+
+// Reads all tiles on the device, one after the other, twice.
+plan::Trace TilesTwice(plan::TileIndex num_tiles) {
+  plan::TraceRecorder recorder;
+  for (plan::TileIndex tile = 0; tile < num_tiles; ++tile)
+    recorder.AddTile({.size_bytes = kTileBytes, .stored = true});
+  recorder.Begin(0);
+  for (int pass = 0; pass < 2; ++pass) {
+    for (plan::TileIndex tile = 0; tile < num_tiles; ++tile) {
+      recorder.Acquire(tile, Tier::kDevice, Access::kRead, 0, 0);
+      recorder.Release(tile, Tier::kDevice, Access::kRead, 0);
+    }
+  }
+  return recorder.End();
+}
+
+plan::PlanOptions HalfOf(plan::TileIndex num_tiles) {
+  return {.device_bytes = num_tiles / 4 * kTileBytes, .pinned_bytes = num_tiles / 2 * kTileBytes};
+}
+
+TEST(PlanService, MakesThePlanThatIsMadeAtOnceToo) {
+  const plan::Trace trace = TilesTwice(100);
+  PlanService service(HalfOf(100));
+  EXPECT_FALSE(service.is_busy());
+  EXPECT_FALSE(service.Take().has_value());
+  for (uint64_t request = 1; request <= 3; ++request) {
+    service.Make(request, trace);
+    EXPECT_TRUE(service.is_busy());
+    service.Wait();
+    EXPECT_TRUE(service.is_busy()) << "until it is taken";
+    const std::optional<PlanService::Made> made = service.Take();
+    ASSERT_TRUE(made.has_value());
+    EXPECT_FALSE(service.is_busy());
+    EXPECT_EQ(made->request, request);
+    ASSERT_TRUE(made->plan.ok()) << made->plan.status();
+    EXPECT_TRUE(made->bound.has_value());
+    const auto at_once = plan::MakePlan(trace, HalfOf(100));
+    ASSERT_TRUE(at_once.ok()) << at_once.status();
+    EXPECT_EQ((*made->plan)->plan.bytes, at_once->bytes);
+    EXPECT_EQ((*made->plan)->plan.seam, at_once->seam);
+    EXPECT_GT((*made->plan)->bound.total(), 0u);
+  }
+}
+
+TEST(PlanService, SaysWhyThereIsNoPlan) {
+  plan::PlanOptions none = HalfOf(100);
+  none.device_bytes = kTileBytes - 1;
+  PlanService service(none);
+  service.Make(1, TilesTwice(100));
+  service.Wait();
+  const std::optional<PlanService::Made> made = service.Take();
+  ASSERT_TRUE(made.has_value());
+  EXPECT_TRUE(absl::IsResourceExhausted(made->plan.status())) << made->plan.status();
+}
+
+TEST(PlanService, MayBeClosedWhileAPlanIsBeingMade) {
+  constexpr plan::TileIndex kMany = 50'000;
+  PlanService service(HalfOf(kMany));
+  service.Make(1, TilesTwice(kMany));
+}
+
+}  // namespace
+}  // namespace spillway::engine
