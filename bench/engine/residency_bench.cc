@@ -250,6 +250,43 @@ void BM_EngineEvict(benchmark::State& state) {
   }
 }
 
+// The end of a step that is known and follows its plan; beside it the first lease of the next, and
+// a lease in the middle of it.
+void BM_EngineEndStep(benchmark::State& state) {
+  const auto num_tiles = static_cast<uint64_t>(state.range(0));
+  auto tensor = MakeTensor(num_tiles, num_tiles);
+  bool ok = tensor.ok();
+  using Clock = std::chrono::steady_clock;
+  using Seconds = std::chrono::duration<double>;
+  Clock::time_point end_of_step = Clock::now();
+  double first_lease = 0, middle_lease = 0;
+  const auto step = [&] {
+    for (TileIndex tile = 0; ok && tile < num_tiles; ++tile) {
+      const bool is_timed = tile == 0 || tile == num_tiles / 2;
+      if (is_timed) end_of_step = Clock::now();
+      const auto lease = tensor->engine->Acquire(TileRef(tensor->id, tile), Access::kRead);
+      if (is_timed)
+        (tile == 0 ? first_lease : middle_lease) += Seconds(Clock::now() - end_of_step).count();
+      ok = lease.ok();
+    }
+  };
+  for (int unplanned = 0; ok && unplanned < 3; ++unplanned) {
+    step();
+    ok = ok && tensor->engine->EndStep().ok() && tensor->engine->WaitForPlan().ok();
+  }
+  first_lease = middle_lease = 0;
+  for (auto _ : state) {
+    step();
+    const auto start = Clock::now();
+    ok = ok && tensor->engine->EndStep().ok();
+    state.SetIterationTime(Seconds(Clock::now() - start).count());
+    if (!ok) return state.SkipWithError("no lease");
+  }
+  const auto steps = static_cast<double>(state.iterations());
+  state.counters["first_lease_ns"] = first_lease / steps * 1e9;
+  state.counters["middle_lease_ns"] = middle_lease / steps * 1e9;
+}
+
 constexpr int64_t kMillions = 10'000'000, kInMemory = 1'000'000;
 
 struct Bench {
@@ -269,7 +306,8 @@ void RegisterBenchmarks() {
                              Bench{"Engine/add_tile", BM_EngineAddTile, 3, kInMemory, true},
                              Bench{"Engine/acquire", BM_EngineAcquire, 3'000, kInMemory, true},
                              Bench{"Engine/lease", BM_EngineLease, 100'000, kInMemory},
-                             Bench{"Engine/evict", BM_EngineEvict, 1'000, kInMemory}}) {
+                             Bench{"Engine/evict", BM_EngineEvict, 1'000, kInMemory},
+                             Bench{"Engine/end_step", BM_EngineEndStep, 10, kInMemory, true}}) {
     auto* registered = benchmark::RegisterBenchmark(bench.name, bench.function);
     for (int64_t num_tiles = 1'000; num_tiles <= bench.most_tiles; num_tiles *= 10) {
       registered->Arg(num_tiles);
