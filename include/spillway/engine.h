@@ -77,20 +77,6 @@ enum class Calibration : uint8_t {
   kNow,     // all, again; if one cannot be, Open fails
 };
 
-// Who decides what moves between the tiers of an engine with a store. A step that comes again (what
-// happens between two calls of EndStep) is planned from what it did the time before: kPlanned knows
-// what is used when and what each transfer costs; kLru, kFifo, kPrefix and kNone decide as caches
-// do, and are for comparison. Whatever is not as planned is served on demand. The numbers computed
-// are the same under all.
-enum class Policy : uint8_t {
-  kPlanned,
-  kLru,       // keeps what was used last
-  kFifo,      // keeps what came last
-  kPrefix,    // keeps a fixed part, in the order of first use
-  kNone,      // keeps nothing
-  kOnDemand,  // no plan: declared uses come ahead, room is made when it is needed
-};
-
 struct EngineOptions {
   std::vector<std::string>
       store;  // folders, made if absent; none: everything rests in pinned memory
@@ -107,8 +93,12 @@ struct EngineOptions {
   // Reads, and writes, in flight on a device that was not measured: 1 to 1024.
   int queue_depth = 32;
   Calibration calibration = Calibration::kKeep;
-  Policy policy = Policy::kPlanned;
-  // Where roles rest, whatever the policy. A role on NVMe wants a store (InvalidArgument); roles
+  // Plans steps that repeat: a step, which is what happens between two calls of EndStep, moves what
+  // moves least, ahead of its leases. A lease that a plan does not have is served on demand. If
+  // false, all leases are: declared uses come ahead, and room is made when it is needed. The
+  // numbers computed are the same.
+  bool plan_steps = true;
+  // Where roles rest, planned or not. A role on NVMe wants a store (InvalidArgument); roles
   // that do not fit where they are to rest fail Register (ResourceExhausted).
   Placement placement = {};
   // Records what happens, for TakeTimeline: the newest so many events, 40 bytes of memory
@@ -214,9 +204,9 @@ class SPILLWAY_EXPORT Engine {
   virtual absl::Status Discard(TileRef tile) = 0;
 
   // A step's end: reports failures of transfers that nobody has waited for. The plan of a step that
-  // is new is made beside the run (see Policy). The next steps are served on demand until it is
-  // ready; the first EndStep after that takes it up, once work on streams has let go of its leases,
-  // which it waits for.
+  // is new is made beside the run (see EngineOptions::plan_steps). The next steps are served on
+  // demand until it is ready; the first EndStep after that takes it up, once work on streams has
+  // let go of its leases, which it waits for.
   virtual absl::Status EndStep() = 0;
   // Returns when no plan is being made. Right after EndStep, it also takes up the plan for the step
   // that comes. So what steps move does not depend on how long planning takes.

@@ -53,13 +53,6 @@ std::string DescribeSpec(const TensorSpec& spec) {
                       "\",\"tile_rows\":", spec.tile_rows, "}");
 }
 
-// None: everything is served on demand.
-std::optional<plan::Policy> PlanPolicy(Policy policy) {
-  if (policy == Policy::kOnDemand) return std::nullopt;
-  static_assert(static_cast<int>(Policy::kNone) == static_cast<int>(plan::Policy::kNone));
-  return static_cast<plan::Policy>(policy);
-}
-
 }  // namespace
 
 // Streams as callers see them.
@@ -83,7 +76,7 @@ class StreamImpl final : public Stream {
 class EngineImpl final : public Engine {
  public:
   static absl::StatusOr<std::unique_ptr<Engine>> Open(EngineOptions options,
-                                                      const engine::MakeIo& make_io);
+                                                      const engine::OpenChoices& choices);
 
   absl::StatusOr<TensorId> Register(const TensorSpec& spec, const Reader& reader) override;
   absl::StatusOr<TensorId> Find(std::string_view name) const override;
@@ -152,22 +145,22 @@ class EngineImpl final : public Engine {
 };
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(EngineOptions options) {
-  return engine::OpenEngine(std::move(options), io::MakeIoEngine);
+  return engine::OpenEngine(std::move(options), {});
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> engine::OpenEngine(EngineOptions options,
-                                                           const MakeIo& make_io) {
-  return EngineImpl::Open(std::move(options), make_io);
+                                                           const OpenChoices& choices) {
+  return EngineImpl::Open(std::move(options), choices);
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> EngineImpl::Open(EngineOptions options,
-                                                         const engine::MakeIo& make_io) {
+                                                         const engine::OpenChoices& choices) {
   auto engine = std::make_unique<EngineImpl>();
   EngineImpl* self = engine.get();
   const auto announce = [self](std::string_view what) { self->Announce(what); };
   engine->options_ = options;
   SPILLWAY_ASSIGN_OR_RETURN(engine::MoverParts parts,
-                            engine::MakeMoverParts(options, make_io, announce));
+                            engine::MakeMoverParts(options, choices.make_io, announce));
   engine->page_bytes_ = engine::PageBytes(options);
   if (parts.store != nullptr) {
     engine->page_bytes_ = parts.store->page_bytes();
@@ -183,8 +176,10 @@ absl::StatusOr<std::unique_ptr<Engine>> EngineImpl::Open(EngineOptions options,
   engine->rests_ =
       engine::RestingRoom(options.placement, residency.device_bytes, residency.pinned_bytes);
   residency.describe = [self](TileIndex tile) { return self->DescribeTile(tile); };
-  SPILLWAY_ASSIGN_OR_RETURN(engine->mover_, Mover::Create(std::move(parts), std::move(residency),
-                                                          PlanPolicy(options.policy)));
+  const std::optional<plan::Policy> policy =
+      options.plan_steps ? std::optional(choices.policy) : std::nullopt;
+  SPILLWAY_ASSIGN_OR_RETURN(engine->mover_,
+                            Mover::Create(std::move(parts), std::move(residency), policy));
   return std::unique_ptr<Engine>(std::move(engine));
 }
 

@@ -17,15 +17,9 @@
 #include "io/make_io_engine.h"
 #include "spillway/engine.h"
 #include "src/engine/mover.h"
+#include "src/engine/open_engine.h"
 
 namespace spillway::engine {
-
-// As io::MakeIoEngine, which all but tests give.
-using MakeIo = std::function<absl::StatusOr<std::unique_ptr<io::IoEngine>>(
-    io::IoEngineKind, const io::IoEngineOptions&, const std::string& folder, const io::Announce&)>;
-
-// Engine::Open, with the store's bytes going through an engine of the caller's making.
-absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(EngineOptions options, const MakeIo& make_io);
 
 // InvalidArgument names the option that is out of its limits; else the errors of the part that
 // could not be had. `announce` may be called as long as the parts live.

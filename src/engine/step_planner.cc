@@ -63,8 +63,7 @@ absl::Status StepPlanner::EndStep(double now, const TilesNow& tiles) {
         absl::StrCat("more than ", MostEvents(), " leases and releases since the last EndStep (",
                      kEventsATile, " for each of ", num_tiles_, " tiles, and ", kMoreEvents,
                      ") are not written down: call EndStep after each step; if one step has more, "
-                     "give it fewer micro-batches, or take all of them through a layer before the "
-                     "next (train --accumulation-order layer)"));
+                     "use larger tiles, or lease each less often"));
   }
   const auto known = known_.find(fingerprint);
   if (known == known_.end() || has_leases) {

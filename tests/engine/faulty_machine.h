@@ -25,9 +25,12 @@ struct Machine {
 };
 
 inline absl::StatusOr<Machine> OpenMachine(EngineOptions options, uint64_t seed,
-                                           const std::vector<io::Fault>& from_the_start = {}) {
+                                           const std::vector<io::Fault>& from_the_start = {},
+                                           plan::Policy policy = plan::Policy::kPlanned) {
   Machine machine;
-  const MakeIo make_io =
+  OpenChoices choices;
+  choices.policy = policy;
+  choices.make_io =
       [&](io::IoEngineKind kind, const io::IoEngineOptions& io_options, const std::string& folder,
           const io::Announce& announce) -> absl::StatusOr<std::unique_ptr<io::IoEngine>> {
     SPILLWAY_ASSIGN_OR_RETURN(auto disk, io::FaultyIoEngine::Create(seed, [&](io::ResultHook hook) {
@@ -39,7 +42,7 @@ inline absl::StatusOr<Machine> OpenMachine(EngineOptions options, uint64_t seed,
     machine.disk = disk.get();
     return disk;
   };
-  SPILLWAY_ASSIGN_OR_RETURN(machine.engine, OpenEngine(std::move(options), make_io));
+  SPILLWAY_ASSIGN_OR_RETURN(machine.engine, OpenEngine(std::move(options), choices));
   return machine;
 }
 

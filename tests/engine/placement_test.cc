@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "spillway/engine.h"
+#include "tests/engine/policies.h"
 #include "tests/temp_folder.h"
 
 namespace spillway {
@@ -29,7 +30,7 @@ Placement Place(Role role, Tier tier) {
   return placement;
 }
 
-class Placed : public testing::TestWithParam<Policy> {
+class Placed : public testing::TestWithParam<engine::MaybePolicy> {
  protected:
   EngineOptions Options(const Placement& placement) const {
     EngineOptions options;
@@ -38,13 +39,12 @@ class Placed : public testing::TestWithParam<Policy> {
     options.device_bytes = kMiB;
     options.pinned_bytes = pinned_bytes_;
     options.page_bytes = 16 * kKiB;
-    options.policy = GetParam();
     options.placement = placement;
     return options;
   }
 
   void Open(const Placement& placement) {
-    auto engine = Engine::Open(Options(placement));
+    auto engine = engine::OpenWith(GetParam(), Options(placement));
     ASSERT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
   }
@@ -94,7 +94,7 @@ class Placed : public testing::TestWithParam<Policy> {
       ASSERT_TRUE(engine_->WaitForPlan().ok());
     }
     EXPECT_EQ(engine_->Stats().plan.deviations, 0u);
-    if (GetParam() == Policy::kOnDemand) return;
+    if (!GetParam()) return;
     EXPECT_EQ(engine_->Stats().plan.not_planned, "");
     EXPECT_GT(engine_->Stats().plan.steps, 0u);
   }
@@ -115,7 +115,7 @@ TEST_P(Placed, OnNvmeEachUseReadsAndWritesEveryByte) {
   const TensorId moment = Register(Role::kMoment);
   Repeat([&](uint32_t i) { Pass(moment, Tier::kDevice, Access::kReadWrite, i, i + 1); });
   const EngineStats stats = engine_->Stats();
-  if (GetParam() != Policy::kOnDemand) {
+  if (GetParam()) {
     EXPECT_EQ(stats.plan.nvme.read_bytes, kAll);
     EXPECT_EQ(stats.plan.nvme.written_bytes, kAll);
     EXPECT_EQ(stats.plan.pinned.read_bytes, kAll);
@@ -142,7 +142,7 @@ TEST_P(Placed, OnNvmeAGradientIsWrittenAndReadOnce) {
       ASSERT_TRUE(engine_->Discard({gradient, tile}).ok());
   });
   const EngineStats stats = engine_->Stats();
-  if (GetParam() != Policy::kOnDemand) {
+  if (GetParam()) {
     EXPECT_EQ(stats.plan.nvme.read_bytes, kAll);
     EXPECT_EQ(stats.plan.nvme.written_bytes, kAll);
     EXPECT_EQ(stats.plan.pinned.read_bytes, 0u);
@@ -170,7 +170,7 @@ TEST_P(Placed, InPinnedMemoryNothingReachesNvmeButByACommit) {
   EXPECT_EQ(Room(Role::kMoment, Tier::kNvme).peak_bytes, kAll);
   const uint64_t read = engine_->Stats().nvme.read_bytes;
   Pass(moment, Tier::kPinned, Access::kRead, kSteps, 0);
-  if (GetParam() == Policy::kOnDemand) {
+  if (!GetParam()) {
     EXPECT_EQ(engine_->Stats().nvme.read_bytes, read);
   }
 }
@@ -202,7 +202,7 @@ TEST_P(Placed, OnTheDeviceWhatTheCpuWroteComesOnceAndStays) {
   EXPECT_EQ(Room(Role::kParameter, Tier::kNvme).peak_bytes, 0u);
   EXPECT_EQ(Room(Role::kParameter, Tier::kDevice).now_bytes, kAll);
   const EngineStats stats = engine_->Stats();
-  if (GetParam() != Policy::kOnDemand) {
+  if (GetParam()) {
     EXPECT_EQ(stats.plan.pinned.read_bytes, kAll);
     EXPECT_EQ(stats.plan.pinned.written_bytes, 0u);
     return;
@@ -273,14 +273,9 @@ TEST_P(Placed, WhatPassesByLeavesTheRoomBesideInOnePiece) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, Placed,
-                         testing::Values(Policy::kPlanned, Policy::kLru, Policy::kNone,
-                                         Policy::kOnDemand),
-                         [](const auto& policy) -> std::string {
-                           return policy.param == Policy::kPlanned ? "Planned"
-                                  : policy.param == Policy::kLru   ? "Lru"
-                                  : policy.param == Policy::kNone  ? "None"
-                                                                   : "OnDemand";
-                         });
+                         testing::Values(plan::Policy::kPlanned, plan::Policy::kLru,
+                                         plan::Policy::kNone, engine::kOnDemand),
+                         [](const auto& policy) { return engine::NameOf(policy.param); });
 
 }  // namespace
 }  // namespace spillway

@@ -74,8 +74,7 @@ EngineOptions RandomOptions(Random& random, const std::string& folder) {
   options.device_bytes = (64 + 4 * random.Below(48)) * kKiB;
   options.pinned_bytes = (96 + 4 * random.Below(96)) * kKiB;
   options.page_bytes = random.OneOf<uint64_t>({4, 8, 16}) * kKiB;
-  options.policy = random.OneOf({Policy::kPlanned, Policy::kPlanned, Policy::kPlanned, Policy::kLru,
-                                 Policy::kFifo, Policy::kPrefix, Policy::kNone, Policy::kOnDemand});
+  options.plan_steps = random.Below(8) != 0;
   const bool uring = io::CanRun(io::IoEngineKind::kUring) && random.Below(2) == 0;
   options.io = uring ? IoKind::kUring : IoKind::kPosix;
   options.calibration = Calibration::kKeep;
@@ -154,17 +153,22 @@ class Round {
   void Run() {
     const test::TempFolder folder(test::FastPlace());
     const EngineOptions options = RandomOptions(random_, folder.path());
-    std::cout << test::SeedLine(seed_) << " policy " << static_cast<int>(options.policy)
-              << ", device " << options.device_bytes / kKiB << " KiB, pinned "
-              << options.pinned_bytes / kKiB << " KiB, pages of " << options.page_bytes / kKiB
-              << " KiB, " << (options.io == IoKind::kUring ? "uring" : "posix") << std::endl;
+    using plan::Policy;
+    const Policy policy =
+        random_.OneOf({Policy::kPlanned, Policy::kPlanned, Policy::kPlanned, Policy::kLru,
+                       Policy::kFifo, Policy::kPrefix, Policy::kNone});
+    std::cout << test::SeedLine(seed_) << " policy "
+              << (options.plan_steps ? plan::Name(policy) : "demand") << ", device "
+              << options.device_bytes / kKiB << " KiB, pinned " << options.pinned_bytes / kKiB
+              << " KiB, pages of " << options.page_bytes / kKiB << " KiB, "
+              << (options.io == IoKind::kUring ? "uring" : "posix") << std::endl;
     {
-      auto machine = OpenMachine(options, seed_);
+      auto machine = OpenMachine(options, seed_, {}, policy);
       ASSERT_TRUE(machine.ok()) << machine.status();
       TrainIn(*machine);
       if (::testing::Test::HasFailure()) return;
     }
-    auto machine = OpenMachine(options, seed_);
+    auto machine = OpenMachine(options, seed_, {}, policy);
     ASSERT_TRUE(machine.ok()) << machine.status();
     RandomSteps reopened(machine->engine.get(), seed_, committed_);
     reopened.CheckAll();

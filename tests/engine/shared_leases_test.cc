@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "spillway/engine.h"
+#include "tests/engine/policies.h"
 #include "tests/seed.h"
 #include "tests/temp_folder.h"
 
@@ -33,7 +34,7 @@ constexpr int kLeasesOfStep = 150;  // a thread's
 
 struct Setup {
   std::string name;
-  Policy policy = Policy::kPlanned;
+  engine::MaybePolicy policy = plan::Policy::kPlanned;
   uint64_t device_tiles = 0, pinned_tiles = 0;  // that there is room for
   bool has_store = true;
   bool is_disturbed = true;  // by a writer, and whoever evicts and discards
@@ -49,8 +50,7 @@ class SharedLeases : public testing::TestWithParam<Setup> {
     options.device_bytes = GetParam().device_tiles * kWords * 8;
     options.pinned_bytes = GetParam().pinned_tiles * kWords * 8;
     options.page_bytes = 8 * kKiB;
-    options.policy = GetParam().policy;
-    auto engine = Engine::Open(options);
+    auto engine = engine::OpenWith(GetParam().policy, options);
     ASSERT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
     for (const bool transient : {false, true}) {
@@ -171,11 +171,11 @@ class SharedLeases : public testing::TestWithParam<Setup> {
 TEST_P(SharedLeases, FindOneVersionWhole) { Run(); }
 
 INSTANTIATE_TEST_SUITE_P(Setups, SharedLeases,
-                         testing::Values(Setup{"Planned", Policy::kPlanned, 5, 8},
-                                         Setup{"OnDemand", Policy::kOnDemand, 5, 8},
-                                         Setup{"AllFit", Policy::kPlanned, 5, 12},
-                                         Setup{"NoStore", Policy::kPlanned, 5, 12, false},
-                                         Setup{"ReadersAlone", Policy::kPlanned, 5, 8, true,
+                         testing::Values(Setup{"Planned", plan::Policy::kPlanned, 5, 8},
+                                         Setup{"OnDemand", engine::kOnDemand, 5, 8},
+                                         Setup{"AllFit", plan::Policy::kPlanned, 5, 12},
+                                         Setup{"NoStore", plan::Policy::kPlanned, 5, 12, false},
+                                         Setup{"ReadersAlone", plan::Policy::kPlanned, 5, 8, true,
                                                false}),
                          [](const auto& setup) { return setup.param.name; });
 

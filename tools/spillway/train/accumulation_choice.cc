@@ -65,8 +65,7 @@ AccumulationChoice CompareOrders(const hf::ModelConfig& config, trainer::ModelOp
   budgets.device_bytes = Limited(flags.device_bytes, layer);
   budgets.pinned_bytes = Limited(flags.pinned_bytes, layer);
   budgets.has_store = !flags.store.empty();
-  budgets.policy = flags.policy == Policy::kOnDemand ? plan::Policy::kLru
-                                                     : static_cast<plan::Policy>(flags.policy);
+  budgets.policy = flags.policy.value_or(plan::Policy::kLru);
   const auto compared = plan::ChooseOrder(micro_batch, layer, budgets, plan::Rates());
   if (!compared.ok()) return choice;
   if (compared->micro_batch) choice.micro_batch = compared->micro_batch->bytes;

@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "src/base/bytes.h"
 #include "src/base/status_macros.h"
+#include "src/engine/open_engine.h"
 #include "tools/spillway/command/arguments.h"
 #include "tools/spillway/command/exit_code.h"
 #include "tools/spillway/train/store_room.h"
@@ -86,15 +87,16 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
                               {"off", CalibrateChoice::kOff}},
                              "Measure the store's devices first: 1 to 2 s each; auto does once, "
                              "for 256 MiB of state or more");
-  AddChoice<Policy>(app, "--policy", &flags->policy,
-                    {{"planned", Policy::kPlanned},
-                     {"lru", Policy::kLru},
-                     {"fifo", Policy::kFifo},
-                     {"prefix", Policy::kPrefix},
-                     {"none", Policy::kNone},
-                     {"demand", Policy::kOnDemand}},
-                    "What decides which bytes stay in which tier: a plan of the step, "
-                    "a cache's rule, or demand alone. Numbers computed do not depend on it");
+  AddChoice<std::optional<plan::Policy>>(
+      app, "--policy", &flags->policy,
+      {{"planned", plan::Policy::kPlanned},
+       {"lru", plan::Policy::kLru},
+       {"fifo", plan::Policy::kFifo},
+       {"prefix", plan::Policy::kPrefix},
+       {"none", plan::Policy::kNone},
+       {"demand", std::nullopt}},
+      "What decides which bytes stay in which tier: a plan of the step, "
+      "a cache's rule, or demand alone. Numbers computed do not depend on it");
   AddPlacementFlags(app, &flags->placement);
   AddDevice(app, "--device", &flags->device,
             "Where to compute; the host alone until there are GPU kernels");
@@ -162,13 +164,14 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, Ope
   options.io = flags.io;
   options.timeline_events = flags.timeline_events;
   options.calibration = CalibrationOf(flags.calibrate, need);
-  options.policy = flags.policy;
+  options.plan_steps = flags.policy.has_value();
   SPILLWAY_ASSIGN_OR_RETURN(options.placement, PlacementOf(flags.placement));
   options.stop = &stop;
   options.announce = [](std::string_view text) {
     absl::FPrintF(stderr, "note: %s\n", std::string(text));
   };
-  absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Open(std::move(options));
+  absl::StatusOr<std::unique_ptr<Engine>> engine = engine::OpenEngine(
+      std::move(options), {.policy = flags.policy.value_or(plan::Policy::kPlanned)});
   // What Open calls an invalid argument is an option of this command.
   if (absl::IsInvalidArgument(engine.status())) {
     return WithExitCode(engine.status(), ExitCode::kUsage);

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "spillway/engine.h"
+#include "src/plan/keep.h"
 #include "tools/hf/config.h"
 #include "tools/spillway/train/placement_flags.h"
 #include "tools/spillway/train/store_room.h"
@@ -36,7 +38,7 @@ struct EngineFlags {
   IoKind io = IoKind::kAuto;
   Device device = Device::Host();
   CalibrateChoice calibrate = CalibrateChoice::kAuto;
-  Policy policy = Policy::kPlanned;
+  std::optional<plan::Policy> policy = plan::Policy::kPlanned;  // none: nothing is planned
   PlacementFlags placement;
   uint64_t timeline_events = 0;  // see EngineOptions; no flag of its own
   int64_t threads = 0;           // 0 until AddEngineFlags puts the number of cores

@@ -279,10 +279,16 @@ absl::StatusOr<Outcome> Train(const TrainFlags& flags, const Inputs& inputs, con
       absl::FPrintF(stderr, "warning: the validation failed, and the run goes on: %s\n",
                     record.evaluation_error);
     }
-    if (!record.plan.not_planned.empty() && !std::exchange(told_why, true))
+    if (!record.plan.not_planned.empty() && !std::exchange(told_why, true)) {
+      const bool repeats = flags.trainer.model.accumulate > 1 && !flags.trainer.model.by_layer();
       absl::FPrintF(
-          stderr, "note: steps like this one are not planned, and tiles come when asked for: %s\n",
-          record.plan.not_planned);
+          stderr,
+          "note: steps like this one are not planned, and tiles come when asked for: %s%s\n",
+          record.plan.not_planned,
+          repeats ? "; fewer micro-batches (--accumulate) have fewer leases, and so has "
+                    "--accumulation-order layer"
+                  : "");
+    }
     outputs->Take(record, *flags.steps);
     return absl::OkStatus();
   };

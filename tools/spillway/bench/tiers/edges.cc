@@ -43,7 +43,7 @@ absl::StatusOr<std::unique_ptr<Edges>> Edges::Create(const EdgesOptions& options
   engine_options.pinned_bytes = options.memory_bytes;
   engine_options.page_bytes = std::min(options.block_bytes, kMiB);
   engine_options.calibration = Calibration::kNow;
-  engine_options.policy = Policy::kOnDemand;  // its uses are declared, and repeat by no step
+  engine_options.plan_steps = false;  // its uses are declared, and repeat by no step
   engine_options.announce = options.announce;
   engine_options.stop = &interrupted;
   SPILLWAY_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Open(engine_options));

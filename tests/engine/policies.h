@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Engines under each policy, for tests that compare them.
+
+#ifndef SPILLWAY_TESTS_ENGINE_POLICIES_H_
+#define SPILLWAY_TESTS_ENGINE_POLICIES_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "spillway/engine.h"
+#include "src/engine/open_engine.h"
+
+namespace spillway::engine {
+
+// None: nothing is planned.
+using MaybePolicy = std::optional<plan::Policy>;
+inline constexpr MaybePolicy kOnDemand = std::nullopt;
+
+inline absl::StatusOr<std::unique_ptr<Engine>> OpenWith(MaybePolicy policy, EngineOptions options) {
+  options.plan_steps = policy.has_value();
+  return OpenEngine(std::move(options), {.policy = policy.value_or(plan::Policy::kPlanned)});
+}
+
+inline std::string NameOf(MaybePolicy policy) {
+  std::string name(policy ? plan::Name(*policy) : "demand");
+  name[0] = static_cast<char>(name[0] - 'a' + 'A');
+  return name;
+}
+
+}  // namespace spillway::engine
+
+#endif  // SPILLWAY_TESTS_ENGINE_POLICIES_H_
