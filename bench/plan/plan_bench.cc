@@ -2,7 +2,8 @@
 //
 // Question: what does planning a step cost, in time and memory, and does that grow with the number
 // of tiles? Limit: a step of 1 million tiles in 5 s, once for each step that repeats. The end of
-// such a step takes plan and bounds together, on two cores.
+// such a step takes plan and bounds together, on two cores. And how long is a plan that nobody
+// wants any more still being made? Limit: 10 ms, whenever it is stopped.
 //
 // The step is that of a model whose layers' tiles are of 1 MiB and less (fp16 weights and
 // gradients, fp32 master weights and moments, 70 tiles a layer), with budgets of a tenth and of
@@ -14,12 +15,16 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "bench/engine/environment.h"
+#include "src/base/clock.h"
 #include "src/engine/step_planner.h"
 #include "src/plan/accumulation.h"
 #include "src/plan/bounds.h"
@@ -120,9 +125,40 @@ void BM_EndStep(benchmark::State& state) {
   }
 }
 
+// Closes the service at moments that are spread over the making of a plan.
+void BM_StopPlanning(benchmark::State& state) {
+  constexpr int kMoments = 20;
+  const plan::Trace trace = MakeTrace(state.range(0));
+  const plan::PlanOptions budgets = Budgets(trace, state.range(1));
+  const double begin = base::Now();
+  {
+    engine::PlanService service(budgets);
+    service.Make(1, trace);
+    service.Wait();
+  }
+  const double seconds = base::Now() - begin;
+  double longest = 0, at = 0;
+  for (auto _ : state) {
+    for (int moment = 0; moment < kMoments; ++moment) {
+      std::optional<engine::PlanService> service(std::in_place, budgets);
+      service->Make(1, trace);
+      std::this_thread::sleep_for(std::chrono::duration<double>(seconds * moment / kMoments));
+      const double stop = base::Now();
+      service.reset();
+      const double stopping = base::Now() - stop;
+      if (stopping <= longest) continue;
+      longest = stopping;
+      at = static_cast<double>(moment) / kMoments;
+    }
+  }
+  state.counters["plan_ms"] = seconds * 1e3;
+  state.counters["longest_stop_ms"] = longest * 1e3;
+  state.counters["stopped_at"] = at;
+}
+
 void RegisterBenchmarks() {
   constexpr std::pair<const char*, void (*)(benchmark::State&)> kBenchmarks[] = {
-      {"Plan", BM_Plan}, {"Bound", BM_Bound}, {"EndStep", BM_EndStep}};
+      {"Plan", BM_Plan}, {"Bound", BM_Bound}, {"EndStep", BM_EndStep}, {"Stop", BM_StopPlanning}};
   for (const auto& [name, benchmark] : kBenchmarks) {
     auto* registered = benchmark::RegisterBenchmark(name, benchmark);
     for (int64_t num_tiles : {1'000, 10'000, 100'000, 1'000'000}) {
