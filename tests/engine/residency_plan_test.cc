@@ -4,10 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <initializer_list>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "src/engine/residency.h"
 
@@ -165,6 +167,98 @@ TEST(ResidencyPlan, ADropWaitsForAnEarlierLeaseWhoseStreamIsBehind) {
   run();
   EXPECT_EQ(granted, 3u);
   EXPECT_EQ(residency.stats().plan.deviations, 0u);
+}
+
+// A tile that is not of the plan has the frame of tile 0, which is pulled into the one that the
+// plan has for tile 1. When tile 0's stream lets go, tile 0 leaves it, for which no other event is
+// needed than that one.
+TEST(ResidencyPlan, WhatMakesWayBeginsToLeaveAtOnce) {
+  constexpr TileIndex kFirst = 0, kSecond = 1, kOther = 2;
+  plan::TraceRecorder recorder;
+  ResidencyOptions options = OneDeviceFrame();
+  options.device_bytes = 2 * kTileBytes;
+  Residency residency(options);
+  for (const uint64_t frames : {1, 1, 1, 9}) {  // not all fit into pinned memory
+    residency.AddTile(frames * kTileBytes, Role::kParameter, false, true);
+    recorder.AddTile({.size_bytes = frames * kTileBytes, .stored = true});
+  }
+  recorder.Begin(0);
+  for (const TileIndex tile : {kFirst, kSecond})
+    recorder.Acquire(tile, Tier::kDevice, Access::kRead, 0, 0);
+  for (const TileIndex tile : {kFirst, kSecond})
+    recorder.Release(tile, Tier::kDevice, Access::kRead, 0);
+  recorder.Acquire(kFirst, Tier::kDevice, Access::kReadWrite, 0, 0);
+  recorder.Release(kFirst, Tier::kDevice, Access::kReadWrite, 0);
+  StepPlan step{.trace = recorder.End()};
+  auto plan = plan::MakePlan(step.trace, {.device_bytes = 2 * kTileBytes,
+                                          .pinned_bytes = 4 * kTileBytes,
+                                          .policy = plan::Policy::kNone});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  step.plan = *std::move(plan);
+  residency.FollowPlan(std::make_shared<const StepPlan>(std::move(step)));
+
+  Ticket granted = kNoTicket;
+  bool second_moves = false;
+  std::vector<TileIndex> moving;
+  const auto take = [&] {
+    const std::vector<Action> actions = residency.TakeActions();
+    for (const Action& action : actions) {
+      if (action.kind == Action::Kind::kGrant) {
+        granted = action.ticket;
+      } else if (action.kind != Action::Kind::kForget) {
+        moving.push_back(action.tile);
+      }
+    }
+    return actions.size();
+  };
+  const auto run = [&] {
+    for (int round = 0; round < 40; ++round) {
+      take();
+      const auto ends = std::find_if(moving.begin(), moving.end(), [&](TileIndex tile) {
+        return second_moves || tile != kSecond;
+      });
+      if (ends == moving.end()) continue;
+      const TileIndex tile = *ends;
+      moving.erase(ends);
+      residency.TransferDone(tile, {});
+    }
+  };
+  residency.Acquire(1, kOther, Tier::kDevice, Access::kRead, kNoStream);
+  run();
+  residency.Acquire(2, kFirst, Tier::kDevice, Access::kRead, kSomeStream);
+  run();
+  ASSERT_EQ(granted, 2u);
+  (void)residency.EndLease(kOther, Tier::kDevice, Access::kRead, /*drained=*/false);
+  run();
+  residency.BeginDrain(kFirst, Tier::kDevice, Access::kRead, kSomeStream);
+  run();
+  second_moves = true;
+  run();
+  residency.Acquire(3, kFirst, Tier::kDevice, Access::kReadWrite, kNoStream);
+  run();
+  ASSERT_EQ(granted, 2u);
+  (void)residency.EndLease(kFirst, Tier::kDevice, Access::kRead, /*drained=*/true);
+  EXPECT_GT(take(), 0u) << "nobody calls again where nothing moves";
+  run();
+  EXPECT_EQ(granted, 3u);
+}
+
+TEST(ResidencyPlan, WhatIsTrueOfTilesHasTheSameHashOnlyIfItIsTheSame) {
+  Residency residency(OneDeviceFrame());
+  residency.AddTile(kTileBytes, Role::kGradient, /*transient=*/true, /*stored=*/false);
+  const auto write = [&] {
+    residency.Acquire(1, 0, Tier::kPinned, Access::kDiscard, kNoStream);
+    (void)residency.TakeActions();
+    (void)residency.EndLease(0, Tier::kPinned, Access::kDiscard, /*drained=*/false);
+    (void)residency.TakeActions();
+  };
+  const uint64_t empty = residency.tiles_hash();
+  for (int round = 0; round < 3; ++round) {
+    write();
+    EXPECT_NE(residency.tiles_hash(), empty);
+    ASSERT_TRUE(residency.Discard(0).ok());
+    EXPECT_EQ(residency.tiles_hash(), empty);
+  }
 }
 
 // It is the next lease that reports a write that failed, so there is none without asking.

@@ -47,6 +47,17 @@ TEST(StepPlanner, AStepThatCannotBePlannedHasNoTimeBound) {
   EXPECT_EQ(planner.BoundTime(rates).computing, 8);
 }
 
+TEST(StepPlanner, AnEndWithoutAStepKeepsTheTimeBound) {
+  PlanService service(kBudgets);
+  StepPlanner planner(kBudgets, &service);
+  planner.AddTile({.size_bytes = 4096, .stored = true}, 0);
+  planner.Recording()->Acquire(0, Tier::kPinned, Access::kRead, 0, 0);
+  planner.Recording()->Release(0, Tier::kPinned, Access::kRead, 1);
+  ASSERT_TRUE(EndStep(planner, service, 1).ok());
+  ASSERT_TRUE(EndStep(planner, service, 2).ok());
+  EXPECT_EQ(planner.BoundTime({}).computing, 1);
+}
+
 TEST(StepPlanner, TheTimeBoundIsOfTheComputingOfTheStepThatEndedLast) {
   PlanService service(kBudgets);
   StepPlanner planner(kBudgets, &service);

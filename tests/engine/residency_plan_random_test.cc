@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Callers whose steps repeat, under the step's plan, from any state of the tiles: they interleave
+// at random, let go on streams, discard, and now and then do something else. Beside what must hold
+// in any case (residency_simulation.h), nobody waits for nothing: where no transfer is in flight
+// and no stream is at work, a lease waits only for another lease of its tile.
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "src/plan/reserve.h"
+#include "tests/engine/residency_simulation.h"
+#include "tests/seed.h"
+
+namespace spillway::engine {
+namespace {
+
+class PlannedSimulation : public ResidencySimulation {
+ public:
+  PlannedSimulation(SimulationSetup setup, uint64_t seed, size_t num_callers)
+      : ResidencySimulation(setup, seed), callers_(num_callers) {
+    for (size_t caller = 0; caller < num_callers; ++caller) {
+      callers_[caller].number = caller;
+      usual_.push_back(MakeProgram(caller, 20 + random_() % 40));
+    }
+  }
+
+  // Steps, of which some are other than usual. The first is served on demand.
+  void RunSteps(int steps) {
+    for (int step = 0; step < steps && !testing::Test::HasFatalFailure(); ++step) {
+      if (step > 0 && !residency_.in_use() && residency_.followed() == nullptr) TakeUpPlan();
+      Step(Chance(0.2));
+      residency_.EndStep();
+      Pump();
+      if (setup_.has_store && Chance(0.1)) Commit();
+      if (Chance(0.05)) residency_.LeavePlan(/*deviated=*/false);
+      if (Chance(0.1)) AddTile();
+    }
+    Drain();
+  }
+
+ private:
+  struct Op {
+    enum class Kind : uint8_t { kAcquire, kRelease, kDiscard } kind = Kind::kAcquire;
+    TileIndex tile = 0;
+    Tier tier = Tier::kDevice;
+    Access access = Access::kRead;
+    bool on_stream = false;
+  };
+  using Program = std::vector<Op>;
+  struct Caller {
+    size_t number = 0;
+    Program program;
+    size_t next = 0;
+    Ticket ticket = kNoTicket;   // that it waits with
+    std::set<TileIndex> missed;  // whose lease failed
+  };
+
+  bool IsTransient(TileIndex tile) const { return tile % 4 == 3; }
+  // Tiles that all read; each other is one caller's.
+  static bool IsShared(TileIndex tile) { return tile % 3 == 0; }
+
+  Program MakeProgram(size_t caller, uint64_t length) {
+    Program program;
+    std::vector<Op> held;
+    for (uint64_t i = 0; i < length; ++i) {
+      if (held.size() < static_cast<size_t>(setup_.max_held) && Chance(0.5)) {
+        Op op;
+        op.tile = static_cast<TileIndex>(random_() % truth_.size());
+        op.access = IsShared(op.tile) ? Access::kRead : static_cast<Access>(random_() % 4);
+        op.tier = Chance(0.7) ? Tier::kDevice : Tier::kPinned;
+        op.on_stream = op.tier == Tier::kDevice && Chance(0.3);
+        const bool is_own = IsShared(op.tile) || op.tile / 3 % callers_.size() == caller;
+        const bool is_held = std::any_of(held.begin(), held.end(),
+                                         [&](const Op& other) { return other.tile == op.tile; });
+        if (!is_own || is_held) continue;
+        program.push_back(op);
+        held.push_back(op);
+      } else if (!held.empty()) {
+        Release(held.begin() + static_cast<long>(random_() % held.size()), &held, &program);
+      }
+    }
+    while (!held.empty()) Release(held.begin(), &held, &program);
+    return program;
+  }
+  void Release(std::vector<Op>::iterator which, std::vector<Op>* held, Program* program) {
+    Op op = *which;
+    held->erase(which);
+    op.kind = Op::Kind::kRelease;
+    program->push_back(op);
+    if (!IsTransient(op.tile) || IsShared(op.tile) || Chance(0.5)) return;
+    op.kind = Op::Kind::kDiscard;
+    program->push_back(op);
+  }
+
+  void AddTile() {
+    if (truth_.size() > 40) return;
+    const uint64_t units = 1 + random_() % setup_.max_tile_units;
+    roles_.push_back(Role::kParameter);
+    residency_.AddTile(units * kUnit, Role::kParameter,
+                       IsTransient(static_cast<TileIndex>(truth_.size())), false);
+    units_.push_back(units);
+    truth_.push_back(0);
+    nvme_.push_back(std::nullopt);
+  }
+
+  // Of the usual step, its callers interleaved at random; without one the step goes on demand.
+  void TakeUpPlan() {
+    plan::Trace trace;
+    for (TileIndex tile = 0; tile < truth_.size(); ++tile) {
+      const plan::TileNow now = residency_.Now(tile);
+      trace.tiles.push_back({.size_bytes = residency_.size_bytes(tile),
+                             .role = roles_[tile],
+                             .transient = IsTransient(tile),
+                             .stored = now.stored,
+                             .rest = setup_.placement[static_cast<size_t>(roles_[tile])],
+                             .home = now.home});
+    }
+    std::vector<size_t> next(usual_.size());
+    size_t left = 0;
+    for (const Program& program : usual_) left += program.size();
+    while (left > 0) {
+      const size_t caller = random_() % usual_.size();
+      for (uint64_t ops = 1 + random_() % 6; ops > 0 && next[caller] < usual_[caller].size();
+           --ops) {
+        const Op& op = usual_[caller][next[caller]++];
+        trace.events.push_back({.tile = op.tile,
+                                .kind = static_cast<plan::TraceEvent::Kind>(op.kind),
+                                .tier = op.kind == Op::Kind::kDiscard ? Tier::kDevice : op.tier,
+                                .access = op.kind == Op::Kind::kDiscard ? Access::kRead : op.access,
+                                .thread = static_cast<uint16_t>(caller)});
+        --left;
+      }
+    }
+    // A step that was written down has leased all its tiles, so they have their homes.
+    const bool has_homes =
+        std::all_of(trace.events.begin(), trace.events.end(), [&](const auto& e) {
+          const plan::TraceTile& tile = trace.tiles[e.tile];
+          return !tile.rest || *tile.rest == Tier::kNvme || tile.home;
+        });
+    if (!has_homes) return;
+    plan::PlanOptions options{.device_bytes = setup_.device_units * kUnit,
+                              .pinned_bytes = setup_.pinned_units * kUnit,
+                              .has_store = setup_.has_store,
+                              .policy = static_cast<plan::Policy>(random_() % plan::kNumPolicies),
+                              .frame_alignment = kUnit};
+    const plan::Reserve reserve = plan::ReserveFor(trace, kUnit);
+    options.device_reserve_bytes = reserve.device_bytes;
+    options.pinned_reserve_bytes = reserve.pinned_bytes;
+    auto plan = plan::MakePlan(trace, options);
+    if (!plan.ok()) {
+      options.device_reserve_bytes = options.pinned_reserve_bytes = 0;
+      plan = plan::MakePlan(trace, options);
+    }
+    if (!plan.ok()) return;
+    residency_.FollowPlan(
+        std::make_shared<const StepPlan>(StepPlan{std::move(trace), *std::move(plan), {}}));
+    Pump();
+  }
+
+  void Step(bool is_other) {
+    for (Caller& caller : callers_) {
+      caller.program = usual_[caller.number];
+      caller.next = 0;
+      if (!is_other || Chance(0.5)) continue;
+      const Program other = MakeProgram(caller.number, 10);
+      if (Chance(0.5)) caller.program.clear();
+      caller.program.insert(caller.program.begin(), other.begin(), other.end());
+    }
+    const double hurry = Chance(0.3) ? 0.05 : 0.4;  // of transfers
+    for (int round = 0; !IsOver() && !testing::Test::HasFatalFailure(); ++round) {
+      ASSERT_LT(round, 50'000) << "callers wait, and transfers come and go";
+      if (Chance(0.7)) TellOfTaken();
+      if (Chance(hurry)) {
+        TellOfTaken();
+        EndSomeTransfer();
+      } else if (Chance(0.2)) {
+        EndSomeDrain();
+      } else {
+        Go(callers_[random_() % callers_.size()]);
+      }
+      Pump();
+      CheckWaits();
+    }
+    TellOfTaken();
+  }
+
+  bool IsOver() const {
+    return requests_.empty() &&
+           std::all_of(callers_.begin(), callers_.end(),
+                       [](const Caller& caller) { return caller.next == caller.program.size(); });
+  }
+
+  // The caller's next act, unless it waits.
+  void Go(Caller& caller) {
+    if (requests_.count(caller.ticket) > 0 || caller.next == caller.program.size()) return;
+    const Op op = caller.program[caller.next++];
+    switch (op.kind) {
+      case Op::Kind::kAcquire: {
+        if (op.access == Access::kRead && Chance(0.6) && Take(op.tile, op.tier)) return;
+        TellOfTaken();
+        const StreamId stream = op.on_stream ? &kStreams[caller.number % 2] : kNoStream;
+        caller.ticket = ++ticket_;
+        residency_.Acquire(caller.ticket, op.tile, op.tier, op.access, stream);
+        requests_[caller.ticket] = {op.tile, op.tier, op.access, stream};
+        break;
+      }
+      case Op::Kind::kRelease: {
+        if (caller.missed.erase(op.tile) > 0) return;
+        TellOfTaken();
+        const auto lease = std::find_if(held_.begin(), held_.end(), [&](const Held& held) {
+          return held.tile == op.tile && held.tier == op.tier && held.access == op.access &&
+                 !held.draining;
+        });
+        ASSERT_NE(lease, held_.end());
+        if (op.on_stream || lease->arriving) {
+          LetGo(*lease);
+        } else {
+          End(lease);
+        }
+        break;
+      }
+      case Op::Kind::kDiscard:
+        TellOfTaken();
+        if (!residency_.Discard(op.tile).ok()) return;
+        discarded_.insert(op.tile);
+        TakeDiscard(op.tile);
+    }
+  }
+
+  void Failed(Ticket ticket) override {
+    for (Caller& caller : callers_) {
+      if (caller.ticket == ticket) caller.missed.insert(caller.program[caller.next - 1].tile);
+    }
+  }
+
+  void EndSomeDrain() {
+    std::vector<size_t> draining;
+    for (size_t i = 0; i < held_.size(); ++i) {
+      if (held_[i].draining && !held_[i].arriving) draining.push_back(i);
+    }
+    if (draining.empty()) return;
+    TellOfTaken();
+    End(held_.begin() + static_cast<long>(draining[random_() % draining.size()]));
+  }
+
+  void Commit() {
+    while (!held_.empty()) {
+      EndSomeTransfer();
+      Pump();
+      EndSomeDrain();
+      Pump();
+    }
+    flushing_ = true;
+    residency_.Flush(flush_ticket_);
+    Pump();
+    while (flushing_ && !testing::Test::HasFatalFailure()) {
+      ASSERT_FALSE(transfers_.empty()) << "a commit waits for nothing";
+      EndSomeTransfer();
+      Pump();
+    }
+  }
+
+  void CheckWaits() {
+    const bool drains =
+        std::any_of(held_.begin(), held_.end(), [](const Held& held) { return held.draining; });
+    if (!transfers_.empty() || drains || !untold_.empty() || !discarded_.empty()) return;
+    for (const auto& [ticket, request] : requests_) {
+      const auto conflicts = [&](const Held& held) {
+        return held.tile == request.tile && (Writes(held.access) || Writes(request.access));
+      };
+      ASSERT_TRUE(std::any_of(held_.begin(), held_.end(), conflicts))
+          << "tile " << request.tile << " waits for nothing";
+    }
+  }
+
+  std::vector<Caller> callers_;
+  std::vector<Program> usual_;
+};
+
+struct Sum {
+  uint64_t steps = 0, pulled = 0, deviations = 0;
+};
+
+// Of budgets that are zero each run has others, which are tight.
+Sum RunMany(const SimulationSetup& base, uint64_t runs) {
+  Sum sum;
+  const uint64_t first = test::Seed();
+  for (uint64_t seed = first; seed != first + runs; ++seed) {
+    SCOPED_TRACE(test::SeedLine(seed));
+    SimulationSetup setup = base;
+    setup.max_held = 1 + static_cast<int>(seed % 3);
+    if (setup.device_units == 0) setup.device_units = 6 + seed % 14;
+    if (setup.pinned_units == 0) setup.pinned_units = 8 + seed / 2 % 24;
+    PlannedSimulation simulation(setup, seed, 1 + seed % 4);
+    simulation.RunSteps(15);
+    if (testing::Test::HasFatalFailure()) return sum;
+    sum.steps += simulation.stats().plan.steps;
+    sum.pulled += simulation.stats().plan.pulled;
+    sum.deviations += simulation.stats().plan.deviations;
+  }
+  EXPECT_GT(sum.steps, runs);
+  EXPECT_GT(sum.pulled, 0u);
+  EXPECT_GT(sum.deviations, 0u);
+  return sum;
+}
+
+TEST(ResidencyPlanRandom, InTightBudgets) {
+  RunMany({.device_units = 0, .pinned_units = 0, .num_tiles = 20}, 500);
+}
+
+TEST(ResidencyPlanRandom, WhereAllTilesFit) {
+  RunMany({.device_units = 16, .pinned_units = 200, .num_tiles = 20}, 100);
+}
+
+TEST(ResidencyPlanRandom, WithoutAStore) {
+  RunMany({.has_store = false, .device_units = 16, .pinned_units = 200, .num_tiles = 20}, 100);
+}
+
+TEST(ResidencyPlanRandom, WhileTransfersFail) {
+  RunMany({.device_units = 0, .pinned_units = 0, .num_tiles = 20, .failure_rate = 0.02}, 150);
+}
+
+// Roles rest anywhere, in budgets that hold them with a little beside.
+TEST(ResidencyPlanRandom, WithRolesThatArePlaced) {
+  SimulationSetup setup{.device_units = 64 + 12, .pinned_units = 64 + 16};
+  setup.placement[0] = Tier::kDevice;
+  setup.placement[1] = Tier::kPinned;
+  setup.placement[2] = Tier::kNvme;
+  RunMany(setup, 100);
+}
+
+}  // namespace
+}  // namespace spillway::engine

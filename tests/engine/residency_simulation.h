@@ -1,0 +1,437 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Residency under random callers, with transfers that end in random order and sometimes fail,
+// against memory that holds real values: whoever is granted a lease must find the last value
+// written, whatever moved in between. A run in which nothing can happen any more although callers
+// wait is a deadlock, and fails.
+
+#ifndef SPILLWAY_TESTS_ENGINE_RESIDENCY_SIMULATION_H_
+#define SPILLWAY_TESTS_ENGINE_RESIDENCY_SIMULATION_H_
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/engine/residency.h"
+
+namespace spillway::engine {
+
+// Names of streams.
+inline const std::array<int, 2> kStreams = {};
+
+constexpr uint64_t kUnit = kFrameAlignment;
+
+struct SimulationSetup {
+  bool has_store = true;
+  uint64_t device_units = 12;
+  uint64_t pinned_units = 20;
+  int num_tiles = 16;
+  uint64_t max_tile_units = 4;
+  int max_held = 1;  // leases a caller holds at once
+  double failure_rate = 0;
+  bool restores = false;  // goes back to what the last flush wrote, now and then
+  size_t most_weighed = 512;
+  Placement placement = {};
+  bool declares = true;
+};
+
+class ResidencySimulation {
+ public:
+  ResidencySimulation(SimulationSetup setup, uint64_t seed)
+      : setup_(setup), random_(seed), residency_(Options(setup)) {
+    device_.resize(setup.device_units);
+    pinned_.resize(setup.pinned_units);
+    for (int i = 0; i < setup.num_tiles; ++i) {
+      const uint64_t units = 1 + random_() % setup.max_tile_units;
+      roles_.push_back(static_cast<Role>(random_() % kNumRoles));
+      residency_.AddTile(units * kUnit - random_() % kUnit, roles_.back(), i % 4 == 3, false);
+      units_.push_back(units);
+      truth_.push_back(0);
+      nvme_.push_back(std::nullopt);
+    }
+  }
+
+  virtual ~ResidencySimulation() = default;
+  ResidencySimulation(const ResidencySimulation&) = delete;
+  ResidencySimulation& operator=(const ResidencySimulation&) = delete;
+
+  void Run(int steps) {
+    for (int step = 0; step < steps && !testing::Test::HasFatalFailure(); ++step) {
+      Act();
+      Pump();
+    }
+    Drain();
+  }
+
+  const EngineStats& stats() const { return residency_.stats(); }
+  int failures() const { return failures_; }
+  int grants() const { return grants_; }
+  int taken() const { return taken_; }
+  int restores() const { return restores_; }
+
+ protected:
+  struct Held {
+    TileIndex tile;
+    Tier tier;
+    Access access;
+    StreamId stream = kNoStream;
+    bool draining = false;  // let go on a stream that has not come so far
+    bool arriving = false;  // granted to a stream before its copy ended
+  };
+  struct Request {
+    TileIndex tile;
+    Tier tier;
+    Access access;
+    StreamId stream;
+  };
+
+  static ResidencyOptions Options(const SimulationSetup& setup) {
+    ResidencyOptions options;
+    options.device_bytes = setup.device_units * kUnit;
+    options.pinned_bytes = setup.pinned_units * kUnit;
+    options.has_store = setup.has_store;
+    options.max_prefetches = 3;
+    options.small_bytes = kUnit;
+    options.placement = setup.placement;
+    options.most_weighed = setup.most_weighed;
+    options.describe = [](TileIndex tile) { return "tile " + std::to_string(tile); };
+    return options;
+  }
+
+  bool Chance(double p) { return std::uniform_real_distribution<>(0, 1)(random_) < p; }
+
+  void Act() {
+    const auto tile = static_cast<TileIndex>(random_() % truth_.size());
+    const Tier tier = Chance(0.5) ? Tier::kDevice : Tier::kPinned;
+    const auto access = static_cast<Access>(random_() % 4);
+    if (Chance(0.7)) TellOfTaken();
+    if (setup_.restores && saved_truth_ && Chance(0.02)) Restore();
+    switch (random_() % 8) {
+      case 0:
+      case 1:
+      case 2:
+        if (!flushing_ && requests_.size() + held_.size() < static_cast<size_t>(setup_.max_held)) {
+          if (access == Access::kRead && (Take(tile, tier) || Take(let_in_.tile, let_in_.tier)))
+            break;
+          const bool on_stream = tier == Tier::kDevice && Chance(0.5);
+          const StreamId stream = on_stream ? &kStreams[random_() % kStreams.size()] : kNoStream;
+          residency_.Acquire(++ticket_, tile, tier, access, stream);
+          requests_[ticket_] = {tile, tier, access, stream};
+        }
+        break;
+      case 3: EndSomeLease(); break;
+      case 4:
+        if (setup_.declares) residency_.Declare(tile, tier, access);
+        break;
+      case 5:
+        if (Chance(0.1)) residency_.ClearDeclared();
+        if (Chance(0.3)) (void)residency_.Evict(tile);
+        if (tile % 4 == 3 && Chance(0.2) && !Requested(tile) && residency_.Discard(tile).ok()) {
+          discarded_.insert(tile);
+          TakeDiscard(tile);
+        }
+        break;
+      case 6:
+        if (setup_.has_store && held_.empty() && requests_.empty() && !flushing_ && Chance(0.2)) {
+          flushing_ = flushed_ = true;
+          residency_.Flush(flush_ticket_);
+        }
+        break;
+      default: EndSomeTransfer();
+    }
+  }
+
+  // A discard takes effect once the streams that use the tile have let go.
+  void TakeDiscard(TileIndex tile) {
+    for (const Held& lease : held_) {
+      if (lease.tile == tile) return;
+    }
+    if (discarded_.erase(tile) > 0) truth_[tile] = 0;
+  }
+
+  // A reader that does not ask. The machine hears of it a while later.
+  bool Take(TileIndex tile, Tier tier) {
+    const auto offset = residency_.leases().TryTake(tile, tier);
+    if (!offset) return false;
+    EXPECT_EQ(*offset, tier == Tier::kDevice ? residency_.device_offset(tile)
+                                             : residency_.pinned_offset(tile));
+    ++taken_;
+    untold_.push_back({tile, tier});
+    Hold({tile, tier, Access::kRead});
+    return true;
+  }
+
+  void TellOfTaken() {
+    for (const auto& [tile, tier] : untold_) residency_.Shared(tile, tier);
+    untold_.clear();
+  }
+
+  // Everything goes back to the last flush, transfers of nobody's ending first.
+  void Restore() {
+    TellOfTaken();
+    if (residency_.in_use()) return;
+    EXPECT_TRUE(residency_.Pause());
+    Pump();
+    while (!transfers_.empty()) {
+      EndSomeTransfer();
+      Pump();
+    }
+    if (Chance(0.3)) return residency_.Resume();
+    ++restores_;
+    for (TileIndex tile = 0; tile < truth_.size(); ++tile) {
+      const bool transient = tile % 4 == 3;
+      truth_[tile] = transient ? 0 : (*saved_truth_)[tile];
+      if (!transient) nvme_[tile] = saved_nvme_[tile];
+    }
+    residency_.Reset([this](TileIndex tile) { return saved_nvme_[tile].has_value(); });
+    for (int role = 0; role < kNumRoles; ++role) {
+      for (const Tier tier : {Tier::kDevice, Tier::kPinned}) {
+        if (setup_.placement[role] != tier) {
+          EXPECT_EQ(NowBytes(static_cast<Role>(role), tier), 0u);
+        }
+      }
+    }
+  }
+
+  uint64_t NowBytes(Role role, Tier tier) const {
+    return residency_.stats()
+        .role_tiers[static_cast<size_t>(role)][static_cast<size_t>(tier)]
+        .now_bytes;
+  }
+
+  // What rests in memory does not come from NVMe, which it left at most for a commit.
+  void CheckPlacement(const Action& action) {
+    const auto rest = setup_.placement[static_cast<size_t>(roles_[action.tile])];
+    if (!rest || *rest == Tier::kNvme || setup_.restores) return;
+    ASSERT_NE(action.kind, Action::Kind::kRead) << action.tile;
+    if (!flushing_) {
+      ASSERT_NE(action.kind, Action::Kind::kWrite) << action.tile;
+    }
+  }
+
+  // Nothing is leased or moves: every tile is where it rests.
+  void CheckRest() {
+    if (setup_.declares || setup_.failure_rate > 0) return;
+    for (int i = 0; i < kNumRoles; ++i) {
+      const auto role = static_cast<Role>(i);
+      if (!setup_.placement[i]) continue;
+      if (*setup_.placement[i] != Tier::kDevice) {
+        EXPECT_EQ(NowBytes(role, Tier::kDevice), 0u) << Name(role);
+      }
+      if (*setup_.placement[i] != Tier::kPinned && setup_.has_store && !flushed_) {
+        EXPECT_EQ(NowBytes(role, Tier::kPinned), 0u) << Name(role);
+      }
+    }
+  }
+
+  bool Requested(TileIndex tile) const {
+    for (const auto& [ticket, request] : requests_) {
+      if (request.tile == tile) return true;
+    }
+    return false;
+  }
+
+  // Ends a lease, or only lets go of it as a holder on a stream does.
+  void EndSomeLease() {
+    if (held_.empty()) return;
+    TellOfTaken();
+    const auto lease = held_.begin() + static_cast<long>(random_() % held_.size());
+    if (!lease->draining && (lease->arriving || Chance(0.3))) {
+      LetGo(*lease);
+    } else {
+      End(lease);
+    }
+  }
+
+  void LetGo(Held& lease) {
+    lease.draining = true;
+    if (lease.stream == kNoStream) lease.stream = &kStreams[0];
+    residency_.BeginDrain(lease.tile, lease.tier, lease.access, lease.stream);
+  }
+
+  void End(std::vector<Held>::iterator lease) {
+    // A stream lets go in order.
+    if (lease->draining) {
+      lease = std::find_if(held_.begin(), held_.end(), [&](const Held& other) {
+        return other.draining && other.tile == lease->tile && other.stream == lease->stream;
+      });
+    }
+    if (lease->arriving) return;
+    const Held ended = *lease;
+    held_.erase(lease);
+    CheckBytes(ended.tile, ended.tier);
+    TakeDiscard(ended.tile);
+    ended_ = residency_.EndLease(ended.tile, ended.tier, ended.access, ended.draining);
+  }
+
+  void EndSomeTransfer() {
+    if (transfers_.empty()) return;
+    const size_t i = random_() % transfers_.size();
+    const Action action = transfers_[i];
+    transfers_.erase(transfers_.begin() + static_cast<long>(i));
+    const bool awaited_by_stream = Arriving(action.tile) != nullptr;
+    if (Chance(setup_.failure_rate) && action.kind != Action::Kind::kZero && !awaited_by_stream) {
+      residency_.TransferDone(action.tile, absl::UnavailableError("injected"));
+      return;
+    }
+    for (uint64_t u = 0; u < units_[action.tile]; ++u) {
+      uint64_t& pinned = pinned_[(action.pinned_offset / kUnit) + u];
+      uint64_t* device =
+          action.kind == Action::Kind::kCopyIn || action.kind == Action::Kind::kCopyOut
+              ? &device_[(action.device_offset / kUnit) + u]
+              : nullptr;
+      switch (action.kind) {
+        case Action::Kind::kRead: pinned = *nvme_[action.tile]; break;
+        case Action::Kind::kWrite: nvme_[action.tile] = pinned; break;
+        case Action::Kind::kZero: pinned = 0; break;
+        case Action::Kind::kCopyIn: *device = pinned; break;
+        case Action::Kind::kCopyOut: pinned = *device; break;
+        default: FAIL();
+      }
+    }
+    while (Held* const lease = Arriving(action.tile)) Use(*lease);
+    residency_.TransferDone(action.tile, absl::OkStatus());
+  }
+
+  Held* Arriving(TileIndex tile) {
+    for (Held& lease : held_) {
+      if (lease.tile == tile && lease.arriving) return &lease;
+    }
+    return nullptr;
+  }
+
+  // What a holder does once the bytes are there.
+  void Use(Held& lease) {
+    lease.arriving = false;
+    if (lease.access != Access::kDiscard) CheckBytes(lease.tile, lease.tier);
+    if (!Writes(lease.access)) return;
+    truth_[lease.tile] = ++value_;
+    for (uint64_t u = 0; u < units_[lease.tile]; ++u) Cell(lease.tile, lease.tier, u) = value_;
+  }
+
+  void Pump() {
+    for (const Action& action : residency_.TakeActions()) {
+      switch (action.kind) {
+        case Action::Kind::kGrant: OnGrant(action); break;
+        case Action::Kind::kFail: OnFail(action); break;
+        case Action::Kind::kForget: nvme_[action.tile].reset(); break;
+        default: CheckPlacement(action); transfers_.push_back(action);
+      }
+    }
+    if (!ended_) return;
+    let_in_ = *std::exchange(ended_, std::nullopt);
+    residency_.LetIn(let_in_);
+  }
+
+  void OnGrant(const Action& action) {
+    if (action.ticket == flush_ticket_) {
+      flushing_ = false;
+      for (TileIndex tile = 0; tile < truth_.size(); ++tile) {
+        if (tile % 4 == 3 || truth_[tile] == 0) continue;
+        ASSERT_TRUE(nvme_[tile].has_value());
+        ASSERT_EQ(*nvme_[tile], truth_[tile]) << "a commit would hold an old value";
+      }
+      saved_truth_ = truth_;
+      saved_nvme_ = nvme_;
+      return;
+    }
+    ++grants_;
+    const Request request = requests_.at(action.ticket);
+    requests_.erase(action.ticket);
+    Held lease{request.tile, request.tier, request.access, request.stream};
+    lease.arriving = action.after_copy;
+    Hold(lease);
+  }
+
+  void Hold(Held lease) {
+    for (const Held& other : held_) {
+      // Its stream orders what comes behind a writer there.
+      if (other.draining && Writes(other.access) && other.stream == lease.stream) continue;
+      ASSERT_FALSE(other.tile == lease.tile && (Writes(other.access) || Writes(lease.access)))
+          << "a writer is not alone";
+    }
+    if (!lease.arriving) Use(lease);
+    held_.push_back(lease);
+  }
+
+  virtual void Failed(Ticket) {}
+
+  void OnFail(const Action& action) {
+    if (action.ticket == flush_ticket_) {
+      flushing_ = false;
+      ASSERT_GT(setup_.failure_rate, 0);
+      return;
+    }
+    ++failures_;
+    requests_.erase(action.ticket);
+    Failed(action.ticket);
+    if (setup_.failure_rate > 0) return;
+    ASSERT_EQ(action.status.code(), absl::StatusCode::kResourceExhausted) << action.status;
+    ASSERT_TRUE(!held_.empty() || !setup_.has_store) << action.status;
+  }
+
+  uint64_t& Cell(TileIndex tile, Tier tier, uint64_t unit) {
+    return tier == Tier::kDevice ? device_.at(residency_.device_offset(tile) / kUnit + unit)
+                                 : pinned_.at(residency_.pinned_offset(tile) / kUnit + unit);
+  }
+
+  void CheckBytes(TileIndex tile, Tier tier) {
+    for (uint64_t u = 0; u < units_[tile]; ++u) {
+      ASSERT_EQ(Cell(tile, tier, u), truth_[tile])
+          << "tile " << tile << " in " << Name(tier) << " unit " << u;
+    }
+  }
+
+  // Everything must come to an end: leases are released, transfers end, and no request is left.
+  void Drain() {
+    for (int round = 0; round < 10000 && !testing::Test::HasFatalFailure(); ++round) {
+      if (requests_.empty() && transfers_.empty() && held_.empty() && !flushing_)
+        return CheckRest();
+      const bool stuck = transfers_.empty() && held_.empty();
+      ASSERT_FALSE(stuck) << requests_.size() << " requests wait for nothing: deadlock";
+      EndSomeTransfer();
+      Pump();
+      EndSomeLease();
+      Pump();
+    }
+    if (!testing::Test::HasFatalFailure()) FAIL() << "did not come to rest";
+  }
+
+  SimulationSetup setup_;
+  std::mt19937_64 random_;
+  Residency residency_;
+  std::vector<uint64_t> device_, pinned_;  // a value a unit
+  std::vector<uint64_t> units_, truth_;
+  std::vector<Role> roles_;
+  std::vector<std::optional<uint64_t>> nvme_;
+  std::optional<std::vector<uint64_t>> saved_truth_;  // as of the last flush
+  std::vector<std::optional<uint64_t>> saved_nvme_;
+  std::vector<Action> transfers_;
+  std::vector<Held> held_;
+  std::vector<std::pair<TileIndex, Tier>> untold_;  // leases that the machine has yet to hear of
+  std::optional<Residency::Ended> ended_;           // the lease that has just ended
+  Residency::Ended let_in_;                         // the one that ended last
+  std::set<TileIndex> discarded_;                   // once their leases have ended
+  std::map<Ticket, Request> requests_;
+  Ticket ticket_ = 100;
+  static constexpr Ticket flush_ticket_ = 1;
+  bool flushing_ = false;
+  bool flushed_ = false;  // ever: what a commit wrote may have a copy in pinned memory
+  uint64_t value_ = 0;
+  int failures_ = 0;
+  int grants_ = 0;
+  int taken_ = 0;
+  int restores_ = 0;
+};
+
+}  // namespace spillway::engine
+
+#endif  // SPILLWAY_TESTS_ENGINE_RESIDENCY_SIMULATION_H_
