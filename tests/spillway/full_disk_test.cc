@@ -14,6 +14,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/exhaustive.h"
 #include "tests/spillway/command.h"
 #include "tests/spillway/small_disk.h"
 #include "tests/spillway/training.h"
@@ -133,15 +134,16 @@ std::string NameOf(const ::testing::TestParamInfo<std::tuple<DiskKind, uint64_t>
   return (kind == DiskKind::kTmpfs ? "Tmpfs" : "Ext4") + std::to_string(kib) + "KiB";
 }
 
-INSTANTIATE_TEST_SUITE_P(Tmpfs, FullDisk,
-                         ::testing::Combine(::testing::Values(DiskKind::kTmpfs),
-                                            ::testing::Values(64, 128, 256, 512, 768, 1024, 1280,
-                                                              1536, 2048, 2560, 3072, 4096)),
-                         NameOf);
+INSTANTIATE_TEST_SUITE_P(
+    Tmpfs, FullDisk,
+    ::testing::Combine(::testing::Values(DiskKind::kTmpfs),
+                       ::testing::ValuesIn(GridOf<uint64_t>({64, 128, 256, 512, 768, 1024, 1280,
+                                                             1536, 2048, 2560, 3072, 4096}))),
+    NameOf);
 INSTANTIATE_TEST_SUITE_P(Ext4, FullDisk,
                          ::testing::Combine(::testing::Values(DiskKind::kExt4),
-                                            ::testing::Values(512, 1024, 2048, 3072, 4096, 6144,
-                                                              8192)),
+                                            ::testing::ValuesIn(GridOf<uint64_t>(
+                                                {512, 1024, 2048, 3072, 4096, 6144, 8192}))),
                          NameOf);
 
 }  // namespace
