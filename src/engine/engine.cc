@@ -168,18 +168,17 @@ absl::StatusOr<std::unique_ptr<Engine>> EngineImpl::Open(EngineOptions options,
     engine->io_name_ = std::string(parts.io->name());
     engine->has_store_ = true;
   }
-  engine::ResidencyOptions residency;
-  residency.device_bytes = parts.device_bytes;
-  residency.pinned_bytes = parts.pinned->size_bytes();
-  residency.has_store = engine->has_store_;
-  residency.placement = options.placement;
-  engine->rests_ =
-      engine::RestingRoom(options.placement, residency.device_bytes, residency.pinned_bytes);
-  residency.describe = [self](TileIndex tile) { return self->DescribeTile(tile); };
+  engine::PagerOptions paging;
+  paging.device_bytes = parts.device_bytes;
+  paging.pinned_bytes = parts.pinned->size_bytes();
+  paging.has_store = engine->has_store_;
+  paging.placement = options.placement;
+  engine->rests_ = engine::RestingRoom(options.placement, paging.device_bytes, paging.pinned_bytes);
+  paging.describe = [self](TileIndex tile) { return self->DescribeTile(tile); };
   const std::optional<plan::Policy> policy =
       options.plan_steps ? std::optional(choices.policy) : std::nullopt;
   SPILLWAY_ASSIGN_OR_RETURN(engine->mover_,
-                            Mover::Create(std::move(parts), std::move(residency), policy));
+                            Mover::Create(std::move(parts), std::move(paging), policy));
   return std::unique_ptr<Engine>(std::move(engine));
 }
 

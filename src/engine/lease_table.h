@@ -2,7 +2,7 @@
 //
 // Leases that need no lock. Every tile has a count of its leases in the device and in the pinned
 // tier. While a count is open, a reader takes a lease in one atomic step, whatever goes on
-// meanwhile; who owns residency closes a count before it does anything that a lease must not meet,
+// meanwhile; the pager closes a count before it does anything that a lease must not meet,
 // and a count of a closed tile only falls.
 //
 // The owner hears of such leases afterwards, from a list to which each is added once it is taken.

@@ -19,7 +19,7 @@ namespace spillway::engine {
 
 using base::MutexLock;
 
-absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, ResidencyOptions options,
+absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, PagerOptions options,
                                                      std::optional<plan::Policy> policy) {
   if (parts.store != nullptr) options.small_bytes = io::PackedBytes(parts.store->page_bytes());
   std::unique_ptr<Mover> mover(new Mover(std::move(parts), std::move(options), policy));
@@ -38,15 +38,15 @@ absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, Residency
   return mover;
 }
 
-Mover::Mover(MoverParts parts, ResidencyOptions options, std::optional<plan::Policy> policy)
+Mover::Mover(MoverParts parts, PagerOptions options, std::optional<plan::Policy> policy)
     : parts_(std::move(parts)),
       describe_(options.describe),
       placement_(options.placement),
       recorder_(parts_.timeline_events > 0
                     ? std::make_unique<TimelineRecorder>(parts_.timeline_events, base::NowNs())
                     : nullptr),
-      residency_(std::move(options)),
-      leases_(residency_.leases()) {
+      pager_(std::move(options)),
+      leases_(pager_.leases()) {
   if (policy) {
     const plan::PlanOptions budgets{.device_bytes = parts_.device_bytes,
                                     .pinned_bytes = parts_.pinned->size_bytes(),
@@ -67,8 +67,8 @@ Mover::~Mover() {
   if (thread_.joinable()) {
     {
       const Entry entry(this);
-      residency_.ClearDeclared();
-      residency_.LeavePlan(/*deviated=*/false);
+      pager_.ClearDeclared();
+      pager_.LeavePlan();
       while (!IsQuiet()) quiet_.Wait(&mu_);
       stop_ = true;
       WakeThread();
@@ -95,7 +95,7 @@ TileIndex Mover::AddTile(const TilePlace& place, Role role, bool transient, bool
                        .rest = placement_[static_cast<size_t>(role)]},
                       base::Now());
   }
-  return residency_.AddTile(place.size_bytes, role, transient, stored);
+  return pager_.AddTile(place.size_bytes, role, transient, stored);
 }
 
 absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access, StreamId stream) {
@@ -110,16 +110,16 @@ absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access,
 
 // What a reader did by itself, the machine, the step's trace and the timeline take in now.
 void Mover::HearOfShared() {
-  const bool was_followed = residency_.followed() != nullptr;
+  const bool was_followed = pager_.followed() != nullptr;
   for (const SharedLease& lease : leases_.TakeTold()) {
-    residency_.Shared(lease.tile, lease.tier);
+    pager_.Shared(lease.tile, lease.tier);
     const double seconds = static_cast<double>(lease.ns) * 1e-9;
     if (plan::TraceRecorder* const trace = Recording())
       trace->Acquire(lease.tile, lease.tier, Access::kRead, seconds, seconds, lease.thread);
     if (recorder_ != nullptr) recorder_->Grant(lease.tile, lease.ns, lease.thread);
   }
   // It was not as planned: who waited for the plan goes on on demand.
-  if (was_followed && residency_.followed() == nullptr) Dispatch();
+  if (was_followed && pager_.followed() == nullptr) Dispatch();
 }
 
 absl::StatusOr<Granted> Mover::AcquireLocked(TileIndex tile, Tier tier, Access access,
@@ -128,15 +128,15 @@ absl::StatusOr<Granted> Mover::AcquireLocked(TileIndex tile, Tier tier, Access a
   uint64_t frame_offset = 0, frame_bytes = 0;
   {
     const Entry entry(this);
-    SPILLWAY_RETURN_IF_ERROR(residency_.TakeWriteError());
+    SPILLWAY_RETURN_IF_ERROR(pager_.TakeWriteError());
     Waiter waiter;
     const Ticket ticket = next_ticket_++;
     waiters_[ticket] = &waiter;
     plan::TraceRecorder* const trace = Recording();
     const double asked = trace != nullptr ? base::Now() : 0;
-    residency_.Acquire(ticket, tile, tier, access, stream);
+    pager_.Acquire(ticket, tile, tier, access, stream);
     if (absl::Status status = WaitFor(ticket, tile, waiter); !status.ok()) {
-      if (waiter.leased) residency_.EndLease(tile, tier, access, /*drained=*/false);
+      if (waiter.leased) pager_.EndLease(tile, tier, access, /*drained=*/false);
       Dispatch();
       return status;
     }
@@ -144,10 +144,9 @@ absl::StatusOr<Granted> Mover::AcquireLocked(TileIndex tile, Tier tier, Access a
     if (trace != nullptr && Recording() != nullptr)
       trace->Acquire(tile, tier, access, asked, base::Now());
     granted = waiter.granted;
-    granted.data = Arena(tier) + (tier == Tier::kDevice ? residency_.device_offset(tile)
-                                                        : residency_.pinned_offset(tile));
-    frame_offset = residency_.pinned_offset(tile);
-    frame_bytes = residency_.size_bytes(tile);
+    granted.data = Arena(tier) + pager_.pages()[tile].copy(tier).offset;
+    frame_offset = pager_.pages()[tile].copy(Tier::kPinned).offset;
+    frame_bytes = pager_.pages()[tile].size_bytes;
   }
   if (tier != Tier::kPinned) return granted;
   absl::Status status = PrepareFrame(frame_offset, frame_bytes);
@@ -171,7 +170,7 @@ absl::Status Mover::WaitFor(Ticket ticket, TileIndex tile, Waiter& waiter) {
 void Mover::Block(Ticket ticket, TileIndex tile, Waiter& waiter) {
   const bool recorded = recorder_ != nullptr && tile != TimelineEvent::kNoTile;
   if (recorded) {
-    const std::optional<Stall> stall = residency_.WhyWaits(ticket);
+    const std::optional<Stall> stall = pager_.WhyWaits(ticket);
     recorder_->BeginWait(ticket, tile, stall.value_or(Stall{.tile = tile}), base::NowNs());
   }
   ++waits_;
@@ -186,53 +185,52 @@ void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::Stre
     {
       const Entry entry(this);
       if (auto* trace = Recording()) trace->Release(tile, tier, access, base::Now());
-      residency_.BeginDrain(tile, tier, access, stream->value);
+      pager_.BeginDrain(tile, tier, access, stream->value);
       ++drains_;
     }
     // On a lost device as well: what its kernels did to the bytes is told by whoever moves them.
     auto drained = [this, tile, tier, access](const absl::Status&) {
       const Entry entry(this);
       if (--drains_ == 0) quiet_.NotifyAll();
-      residency_.LetIn(End(tile, tier, access, /*drained=*/true));
+      pager_.LetIn(End(tile, tier, access, /*drained=*/true));
     };
     const absl::Status status = runtime().Notify(*stream, drained);
     if (!status.ok()) drained(status);  // a stream that takes no work has none running
     return;
   }
   const Entry entry(this);
-  residency_.LetIn(End(tile, tier, access, /*drained=*/false));
+  pager_.LetIn(End(tile, tier, access, /*drained=*/false));
 }
 
-Residency::Ended Mover::End(TileIndex tile, Tier tier, Access access, bool drained) {
+Pager::LeaseEnd Mover::End(TileIndex tile, Tier tier, Access access, bool drained) {
   plan::TraceRecorder* const trace = drained ? nullptr : Recording();
   if (trace != nullptr) trace->Release(tile, tier, access, base::Now());
-  const Residency::Ended ended = residency_.EndLease(tile, tier, access, drained);
+  const Pager::LeaseEnd ended = pager_.EndLease(tile, tier, access, drained);
   Dispatch();
   return ended;
 }
 
 void Mover::Declare(std::span<const TileIndex> tiles, std::span<const Use> uses) {
   const Entry entry(this);
-  for (size_t i = 0; i < uses.size(); ++i)
-    residency_.Declare(tiles[i], uses[i].tier, uses[i].access);
+  for (size_t i = 0; i < uses.size(); ++i) pager_.Declare(tiles[i], uses[i].tier, uses[i].access);
   Dispatch();
 }
 
 void Mover::ClearDeclared() {
   const Entry entry(this);
-  residency_.ClearDeclared();
+  pager_.ClearDeclared();
 }
 
 absl::Status Mover::Evict(TileIndex tile) {
   const Entry entry(this);
-  SPILLWAY_RETURN_IF_ERROR(residency_.Evict(tile));
+  SPILLWAY_RETURN_IF_ERROR(pager_.Evict(tile));
   Dispatch();
   return absl::OkStatus();
 }
 
 absl::Status Mover::Discard(TileIndex tile) {
   const Entry entry(this);
-  SPILLWAY_RETURN_IF_ERROR(residency_.Discard(tile));
+  SPILLWAY_RETURN_IF_ERROR(pager_.Discard(tile));
   if (auto* trace = Recording()) trace->Discard(tile, base::Now());
   Dispatch();
   return absl::OkStatus();
@@ -242,11 +240,11 @@ absl::Status Mover::Flush() {
   SPILLWAY_RETURN_IF_ERROR(runtime().Check());
   const Entry entry(this);
   SPILLWAY_RETURN_IF_ERROR(CheckIdle("Commit"));
-  SPILLWAY_RETURN_IF_ERROR(residency_.TakeWriteError());
+  SPILLWAY_RETURN_IF_ERROR(pager_.TakeWriteError());
   Waiter waiter;
   const Ticket ticket = next_ticket_++;
   waiters_[ticket] = &waiter;
-  residency_.Flush(ticket);
+  pager_.Commit(ticket);
   const absl::Status status = WaitFor(ticket, TimelineEvent::kNoTile, waiter);
   if (recorder_ != nullptr) recorder_->EndFlush(base::NowNs());
   return status;
@@ -263,12 +261,12 @@ absl::Status IsBusy(std::string_view what) {
 
 absl::Status Mover::CheckIdle(std::string_view what) {
   const absl::string_view operation(what.data(), what.size());
-  if (residency_.num_leases() > 0) {
+  if (pager_.pages().leases().num_held() > 0) {
     return absl::FailedPreconditionError(absl::StrCat(
-        operation, " with ", base::FormatCount(residency_.num_leases(), "lease"), " held (",
-        absl::StrJoin(residency_.LeaseNames(8), ", "), "): release them first"));
+        operation, " with ", base::FormatCount(pager_.pages().leases().num_held(), "lease"),
+        " held (", absl::StrJoin(pager_.LeaseNames(8), ", "), "): release them first"));
   }
-  return residency_.in_use() ? IsBusy(what) : absl::OkStatus();
+  return pager_.in_use() ? IsBusy(what) : absl::OkStatus();
 }
 
 absl::Status Mover::CheckNoLeases(std::string_view what) {
@@ -282,7 +280,7 @@ absl::Status Mover::Restore(std::string_view what,
   {
     const Entry entry(this);
     SPILLWAY_RETURN_IF_ERROR(CheckIdle(what));
-    if (!residency_.Pause()) return IsBusy(what);
+    if (!pager_.Pause()) return IsBusy(what);
     Dispatch();
     while (!IsQuiet()) quiet_.Wait(&mu_);
     places = places_;
@@ -299,9 +297,9 @@ absl::Status Mover::Restore(std::string_view what,
   });
   const Entry entry(this);
   if (status.ok()) {
-    residency_.Reset([&stored](TileIndex tile) { return stored[tile]; });
+    pager_.Reset([&stored](TileIndex tile) { return stored[tile]; });
   } else {
-    residency_.Resume();
+    pager_.Resume();
   }
   Dispatch();
   return status;
@@ -310,11 +308,11 @@ absl::Status Mover::Restore(std::string_view what,
 absl::Status Mover::EndStep() {
   const Entry entry(this);
   if (planner_ != nullptr) {
-    residency_.EndStep();
+    pager_.EndStep();
     absl::Status planned = planner_->EndStep(
-        base::Now(), {.hash = residency_.tiles_hash(),
+        base::Now(), {.hash = pager_.pages().tiles_hash(),
                       .tile = [this](TileIndex tile) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-                        return residency_.Now(tile);
+                        return pager_.pages().Now(tile);
                       }});
     planned.Update(TakeUpPlan());
     // A step that cannot be planned goes on demand, and the stats say why.
@@ -322,19 +320,19 @@ absl::Status Mover::EndStep() {
     MeterRates();
     Dispatch();
   }
-  return residency_.TakeWriteError();
+  return pager_.TakeWriteError();
 }
 
 absl::Status Mover::TakeUpPlan() {
   while (true) {
     const auto next = planner_->Next();
-    if (next.ok() && *next == residency_.followed()) return absl::OkStatus();
-    residency_.LeavePlan(/*deviated=*/false);
+    if (next.ok() && *next == pager_.followed()) return absl::OkStatus();
+    pager_.LeavePlan();
     // A plan begins where no lease is left, not even one that waits for a stream. Where another
     // caller is in the next step already, a later EndStep takes it up.
-    if (!next.ok() || *next == nullptr || residency_.has_callers()) return next.status();
+    if (!next.ok() || *next == nullptr || pager_.has_callers()) return next.status();
     if (drains_ == 0) {
-      residency_.FollowPlan(*next);
+      pager_.FollowPlan(*next);
       return absl::OkStatus();
     }
     quiet_.Wait(&mu_);
@@ -346,7 +344,7 @@ void Mover::WaitForPlan() {
   while (plans_ != nullptr && plans_->is_busy()) {
     plans_->Wait();
     const Entry entry(this);
-    if (!planner_->is_between_steps() || residency_.has_callers()) return;
+    if (!planner_->is_between_steps() || pager_.has_callers()) return;
     const absl::Status planned = TakeUpPlan();
     not_planned_ = std::string(planned.message());
     time_bound_.reset();
@@ -392,9 +390,9 @@ absl::Status Mover::PrepareFrame(uint64_t offset, uint64_t size_bytes) {
   return status;
 }
 
-// Hands out what Residency decided: grants at once, the rest to the thread.
+// Hands out what Pager decided: grants at once, the rest to the thread.
 void Mover::Dispatch() {
-  for (Action& action : residency_.TakeActions()) {
+  for (Action& action : pager_.TakeActions()) {
     const bool at_once = action.kind == Action::Kind::kFail ||
                          (action.kind == Action::Kind::kGrant && !action.after_copy);
     if (at_once) {
@@ -425,7 +423,7 @@ void Mover::Complete(Action action, tiers::EventHandle arrival) {
 }
 
 void Mover::UpdateMeter() {
-  const bool moving = residency_.transfers_in_flight() > 0;
+  const bool moving = pager_.pages().transfers_in_flight() > 0;
   if (moving != meter_.moving())
     meter_.Set(OverlapMeter::TimePoint::clock::now(), moving, meter_.blocked());
 }
@@ -443,7 +441,7 @@ void Mover::WakeThread() {
 EngineStats Mover::Stats() {
   const Entry entry(this);
   meter_.Set(OverlapMeter::TimePoint::clock::now(), meter_.moving(), meter_.blocked());
-  EngineStats stats = residency_.stats();
+  EngineStats stats = pager_.pages().stats();
   stats.acquire_waits = waits_;
   stats.plan.not_planned = not_planned_;
   if (planner_ != nullptr) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The mover: the one owner of residency, the I/O engine, the store and the copy streams. What to do
-// is decided by Residency; the mover carries events in and actions out.
+// The mover: the one owner of the pager, the I/O engine, the store and the copy streams. What to do
+// is decided by Pager; the mover carries events in and actions out.
 //
 // Two kinds of thread enter. Callers and stream threads bring events under the lock, take what
-// Residency grants at once, and leave the rest as work. The mover's own thread does the work: it
+// Pager grants at once, and leave the rest as work. The mover's own thread does the work: it
 // alone touches the store, the I/O engine and the pinned arena, and it sleeps in the I/O engine's
 // Reap.
 
@@ -35,9 +35,9 @@
 #include "src/base/busy_meter.h"
 #include "src/base/mutex.h"
 #include "src/engine/overlap_meter.h"
+#include "src/engine/pager.h"
 #include "src/engine/plan_service.h"
 #include "src/engine/rate_meter.h"
-#include "src/engine/residency.h"
 #include "src/engine/step_planner.h"
 #include "src/engine/timeline_recorder.h"
 #include "tiers/device_runtime.h"
@@ -74,7 +74,7 @@ struct Granted {
 class Mover {
  public:
   // `policy`: none to serve everything on demand.
-  static absl::StatusOr<std::unique_ptr<Mover>> Create(MoverParts parts, ResidencyOptions options,
+  static absl::StatusOr<std::unique_ptr<Mover>> Create(MoverParts parts, PagerOptions options,
                                                        std::optional<plan::Policy> policy);
   ~Mover();
 
@@ -125,7 +125,7 @@ class Mover {
     Granted granted;
     base::CondVar wake;
   };
-  // The lock, for whoever goes on with Residency: it first hears of the leases that were taken
+  // The lock, for whoever goes on with Pager: it first hears of the leases that were taken
   // without the lock.
   class ABSL_SCOPED_LOCKABLE Entry {
    public:
@@ -145,11 +145,11 @@ class Mover {
     TilePlace place;
   };
 
-  Mover(MoverParts parts, ResidencyOptions options, std::optional<plan::Policy> policy);
+  Mover(MoverParts parts, PagerOptions options, std::optional<plan::Policy> policy);
 
   // Callers' side.
   absl::StatusOr<Granted> AcquireLocked(TileIndex tile, Tier tier, Access access, StreamId stream);
-  Residency::Ended End(TileIndex tile, Tier tier, Access access, bool drained)
+  Pager::LeaseEnd End(TileIndex tile, Tier tier, Access access, bool drained)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void HearOfShared() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Dispatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -162,7 +162,7 @@ class Mover {
   void WakeThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckIdle(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsQuiet() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return residency_.transfers_in_flight() == 0 && drains_ == 0 && work_.empty();
+    return pager_.pages().transfers_in_flight() == 0 && drains_ == 0 && work_.empty();
   }
   // `tile`: whose lease it is; kNoTile: it is a flush.
   absl::Status WaitFor(Ticket ticket, TileIndex tile, Waiter& waiter)
@@ -205,8 +205,8 @@ class Mover {
   // Null without a timeline.
   const std::unique_ptr<TimelineRecorder> recorder_ ABSL_PT_GUARDED_BY(mu_);
   Traffic recorded_nvme_ ABSL_GUARDED_BY(mu_), recorded_pinned_ ABSL_GUARDED_BY(mu_);
-  Residency residency_ ABSL_GUARDED_BY(mu_);
-  LeaseTable& leases_;  // residency_'s; readers enter it without the lock
+  Pager pager_ ABSL_GUARDED_BY(mu_);
+  LeaseTable& leases_;  // pager_'s; readers enter it without the lock
   std::unique_ptr<StepPlanner> planner_ ABSL_GUARDED_BY(mu_);   // null: nothing is planned
   std::string not_planned_ ABSL_GUARDED_BY(mu_);                // why the last step was not
   std::array<base::BusyMeter, 2> copies_ ABSL_GUARDED_BY(mu_);  // in, out

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The mover's own thread: it does the work that Residency decided on, and sleeps in the I/O engine.
+// The mover's own thread: it does the work that Pager decided on, and sleeps in the I/O engine.
 
 #include <algorithm>
 #include <cstring>
@@ -163,9 +163,9 @@ void Mover::GrantAfterCopy(const Action& action) {
 
 void Mover::EndTransfer(TileIndex tile, const absl::Status& status) {
   if (recorder_ != nullptr) {
-    recorder_->EndTransfer(tile, residency_.size_bytes(tile), status.ok(), base::NowNs());
+    recorder_->EndTransfer(tile, pager_.pages()[tile].size_bytes, status.ok(), base::NowNs());
   }
-  residency_.TransferDone(tile, Describe(tile, status));
+  pager_.TransferDone(tile, Describe(tile, status));
 }
 
 }  // namespace spillway::engine

@@ -33,13 +33,13 @@ void Mover::EndCommit() {
 // What has changed with an event: how full the tiers are, and what callers wait for.
 void Mover::RecordState() {
   const int64_t now = base::NowNs();
-  const EngineStats& stats = residency_.stats();
+  const EngineStats& stats = pager_.pages().stats();
   for (Tier tier : {Tier::kDevice, Tier::kPinned}) {
     recorder_->Occupied(tier, stats.tiers[static_cast<size_t>(tier)].now_bytes, now);
   }
   if (parts_.store != nullptr) recorder_->Occupied(Tier::kNvme, store_room_.now_bytes, now);
   for (const Ticket ticket : recorder_->Waiting()) {
-    if (const auto stall = residency_.WhyWaits(ticket)) recorder_->Explain(ticket, *stall, now);
+    if (const auto stall = pager_.WhyWaits(ticket)) recorder_->Explain(ticket, *stall, now);
   }
 }
 
@@ -47,7 +47,7 @@ Timeline Mover::TakeTimeline() {
   if (recorder_ == nullptr) return {};
   const Entry entry(this);
   Timeline timeline = recorder_->Take(base::NowNs());
-  const EngineStats& stats = residency_.stats();
+  const EngineStats& stats = pager_.pages().stats();
   timeline.nvme = stats.nvme - std::exchange(recorded_nvme_, stats.nvme);
   timeline.pinned = stats.pinned - std::exchange(recorded_pinned_, stats.pinned);
   return timeline;

@@ -313,11 +313,24 @@ std::optional<PlanFollower::Count> PlanFollower::TakeFree() {
 void PlanFollower::Begin(Count op) {
   tiles_[OpAt(op).tile].running = true;
   Started(op);
+  if (!plan::Moves(OpAt(op).kind)) return;
+  running_.push_back(op);
+  ++in_flight_[static_cast<size_t>(plan::LinkOf(OpAt(op).kind))];
 }
 
 void PlanFollower::End(Count op) {
-  if (!tiles_[OpAt(op).tile].running) Started(op);
+  if (!tiles_[OpAt(op).tile].running) {
+    Started(op);
+  } else if (plan::Moves(OpAt(op).kind)) {
+    std::erase(running_, op);
+    --in_flight_[static_cast<size_t>(plan::LinkOf(OpAt(op).kind))];
+  }
   Over(op);
+}
+
+bool PlanFollower::IsRoomComing(Tier tier) const {
+  return std::any_of(running_.begin(), running_.end(),
+                     [&](Count op) { return IsLastOf(op, tier); });
 }
 
 bool PlanFollower::IsLastOf(Count op, Tier tier) const {

@@ -122,8 +122,10 @@ class PlanFollower {
   void Begin(Count op);
   // It is over.
   void End(Count op);
-  // Whether the tile's next operation after a running one drops its copy in the tier.
-  bool IsLastOf(Count op, Tier tier) const;
+  // Whether an operation that runs is the last before the plan drops the tile's copy in the tier.
+  bool IsRoomComing(Tier tier) const;
+  // Operations that run, on a link.
+  int in_flight(plan::Link link) const { return in_flight_[static_cast<size_t>(link)]; }
 
   // What operations of the next period that was begun to its end have moved, once; none before
   // that.
@@ -213,6 +215,7 @@ class PlanFollower {
   bool HasBeenAsked(Count event) const;
   Period& PeriodAt(uint64_t period);
   void Started(Count op);
+  bool IsLastOf(Count op, Tier tier) const;
 
   const std::shared_ptr<const StepPlan> step_;
   const uint64_t num_events_;
@@ -231,6 +234,8 @@ class PlanFollower {
   static constexpr size_t kNoLink = plan::kNumLinks;
   std::array<Ready, kNoLink + 1> ready_;
   std::deque<Count> free_;
+  std::vector<Count> running_;  // on links
+  std::array<int, plan::kNumLinks> in_flight_ = {};
   // By tier, with takes_any_frame(): bytes at each position of the period to come.
   std::vector<plan::RoomTree> room_;
   std::priority_queue<Ahead, std::vector<Ahead>, std::greater<>> ahead_;

@@ -16,7 +16,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "spillway/timeline.h"
-#include "src/engine/residency.h"
+#include "src/engine/action.h"
 
 namespace spillway::engine {
 

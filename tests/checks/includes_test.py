@@ -63,6 +63,11 @@ class IncludesTest(unittest.TestCase):
         ]:
             self.assert_rejects(file, f'#include "{header}"', header)
 
+    def test_parts_of_a_folder_have_an_order(self):
+        self.assert_rejects("src/engine/room_search.cc", '#include "src/engine/pager.h"', "src/engine/pager.h")
+        self.assert_accepts("src/engine/pager_leases.cc", '#include "src/engine/room.h"', "src/engine/room.h")
+        self.assert_rejects("src/engine/unheard_of.cc", '#include "src/engine/room.h"', "src/engine/room.h")
+
     def test_a_public_header_stays_public(self):
         self.assert_rejects("include/spillway/a.h", '#include "src/base/bytes.h"', "src/base/bytes.h")
         self.assert_rejects("tools/hf/a.h", '#include "spillway/types.h"', "include/spillway/types.h")

@@ -35,12 +35,12 @@ inline absl::StatusOr<std::unique_ptr<Mover>> OpenMover(
   SPILLWAY_ASSIGN_OR_RETURN(parts.pinned, tiers::PinnedArena::Create({.size_bytes = pinned_bytes}));
   parts.device_bytes = device_bytes;
   parts.slab_bytes = 256 * kMiB;
-  ResidencyOptions residency;
-  residency.device_bytes = device_bytes;
-  residency.pinned_bytes = pinned_bytes;
-  residency.has_store = true;
-  residency.describe = std::move(describe);
-  return Mover::Create(std::move(parts), residency, plan::Policy::kPlanned);
+  PagerOptions pager;
+  pager.device_bytes = device_bytes;
+  pager.pinned_bytes = pinned_bytes;
+  pager.has_store = true;
+  pager.describe = std::move(describe);
+  return Mover::Create(std::move(parts), pager, plan::Policy::kPlanned);
 }
 
 }  // namespace spillway::engine

@@ -6,7 +6,7 @@
     tools/checks/includes.py --alone [ROOT]    the headers that no source proves to compile alone
 
 Arrows run one way: tools, bench, tests -> src/optim -> src/engine -> {src/plan, tiers -> io} ->
-src/base. Every wrong include is printed as FILE:LINE: reason; the exit status is then 1.
+src/base; inside src/engine, from the mover to the page table. Every wrong include is printed as FILE:LINE: reason; the exit status is then 1.
 
 X.cc includes its own X.h first: compiling X.cc then proves that X.h needs nothing before it. The target
 spillway_headers compiles the other headers, which --alone lists.
@@ -44,6 +44,14 @@ MAY_INCLUDE = {
        for folder in ("bench", "doctor", "report", "store", "train")},
     "bench": None,  # anything
     "tests": None,
+}
+
+# The order of the parts inside a folder: each may include those before it. A part is a header with its sources: X.h,
+# X.cc, X_more.cc.
+ORDER = {
+    "src/engine": """arena_map open_engine overlap_meter plan_follower rate_meter resting_room
+        lease_table use_queue action leases job page_table stall plan_frames room plan_run flush pager
+        plan_service step_planner timeline_recorder mover engine_parts engine""".split(),
 }
 
 # Libraries that only some folders know; tests and benchmarks may include any.
@@ -100,11 +108,29 @@ def reason_against(file, included, is_quoted, root):
     base = root / ("include" if owner == PUBLIC else "")
     if not (base / included).is_file():
         return f'"{included}": no such file'
+    if folder in ORDER and owner == folder:
+        return order_reason(folder, file, included)
     own = PUBLIC if folder == "include/spillway" else folder
     allowed = MAY_INCLUDE[folder]
     if owner == own or allowed is None or owner in allowed:
         return None
     return f'"{included}": {folder} may include only {", ".join(sorted(allowed | {own}))}'
+
+
+def part_of(path, order):
+    """The part of `order` that a file belongs to: that of the longest name."""
+    stem = pathlib.PurePosixPath(path).stem
+    return max((part for part in order if stem == part or stem.startswith(part + "_")), key=len, default=None)
+
+
+def order_reason(folder, file, included):
+    order = ORDER[folder]
+    part, other = part_of(file, order), part_of(included, order)
+    if part is None:
+        return f"{folder} has no part for this file: say in ORDER of {pathlib.Path(__file__).name} where it comes"
+    if other is not None and order.index(other) <= order.index(part):
+        return None
+    return f'"{included}": in {folder}, {part} comes before it'
 
 
 def library_reason(folder, file, included, is_quoted, root):

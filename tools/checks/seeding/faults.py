@@ -67,10 +67,10 @@ FAULTS = (
         r"ThreadSanitizer: data race"),
     Fault(
         "freed-memory", "a claim is read after it was erased",
-        "src/engine/residency_room.cc",
-        "  const Claim claim = claims_.at(key);\n",
-        "  const Claim& claim = claims_.at(key);\n",
-        Check(ASAN, "asan", tests="^residency_random_test$"),
+        "src/engine/room.cc",
+        "  const PageTable::Window window = claims_.extract(key).mapped().window;\n",
+        "  const PageTable::Window& window = claims_.extract(key).mapped().window;\n",
+        Check(ASAN, "asan", tests="^pager_random_test$"),
         r"AddressSanitizer: heap-use-after-free"),
     Fault(
         "moved-object", "a commit is returned after it was moved from",
@@ -82,7 +82,7 @@ FAULTS = (
         r"bugprone-use-after-move"),
     Fault(
         "uninitialised-value", "a sum of bytes has no first value",
-        "src/engine/residency_room.cc",
+        "src/engine/room_search.cc",
         "  Window window;\n  uint64_t bytes = 0;\n",
         "  Window window;\n  uint64_t bytes;\n",
         Check(SET_UP, "release", targets=("spillway_engine",)),
@@ -131,10 +131,10 @@ FAULTS = (
         GTEST_FAILURE),
     Fault(
         "flipped-in-pager", "a prefetch evicts what is needed before it, and spares what is needed later",
-        "src/engine/residency_room.cc",
+        "src/engine/room_search.cc",
         "  if (position > 0 && next <= position) return Leave::kLater;\n",
         "  if (position > 0 && next >= position) return Leave::kLater;\n",
-        Check(SUITE, "release", tests="^residency_.*test$"),
+        Check(SUITE, "release", tests="^pager_.*test$"),
         GTEST_FAILURE),
     Fault(
         "flipped-in-planner", "the planner retains first what saves least",

@@ -2,7 +2,7 @@
 //
 // Callers whose steps repeat, under the step's plan, from any state of the tiles: they interleave
 // at random, let go on streams, discard, and now and then do something else. Beside what must hold
-// in any case (residency_simulation.h), nobody waits for nothing: where no transfer is in flight
+// in any case (pager_simulation.h), nobody waits for nothing: where no transfer is in flight
 // and no stream is at work, a lease waits only for another lease of its tile.
 
 #include <gtest/gtest.h>
@@ -13,17 +13,17 @@
 #include <vector>
 
 #include "src/plan/reserve.h"
-#include "tests/engine/residency_simulation.h"
+#include "tests/engine/pager_simulation.h"
 #include "tests/exhaustive.h"
 #include "tests/seed.h"
 
 namespace spillway::engine {
 namespace {
 
-class PlannedSimulation : public ResidencySimulation {
+class PlannedSimulation : public PagerSimulation {
  public:
   PlannedSimulation(SimulationSetup setup, uint64_t seed, size_t num_callers)
-      : ResidencySimulation(setup, seed), callers_(num_callers) {
+      : PagerSimulation(setup, seed), callers_(num_callers) {
     for (size_t caller = 0; caller < num_callers; ++caller) {
       callers_[caller].number = caller;
       usual_.push_back(MakeProgram(caller, 20 + random_() % 40));
@@ -33,12 +33,12 @@ class PlannedSimulation : public ResidencySimulation {
   // Steps, of which some are other than usual. The first is served on demand.
   void RunSteps(int steps) {
     for (int step = 0; step < steps && !testing::Test::HasFatalFailure(); ++step) {
-      if (step > 0 && !residency_.in_use() && residency_.followed() == nullptr) TakeUpPlan();
+      if (step > 0 && !pager_.in_use() && pager_.followed() == nullptr) TakeUpPlan();
       Step(Chance(0.2));
-      residency_.EndStep();
+      pager_.EndStep();
       Pump();
       if (setup_.has_store && Chance(0.1)) Commit();
-      if (Chance(0.05)) residency_.LeavePlan(/*deviated=*/false);
+      if (Chance(0.05)) pager_.LeavePlan();
       if (Chance(0.1)) AddTile();
     }
     Drain();
@@ -102,8 +102,8 @@ class PlannedSimulation : public ResidencySimulation {
     if (truth_.size() > 40) return;
     const uint64_t units = 1 + random_() % setup_.max_tile_units;
     roles_.push_back(Role::kParameter);
-    residency_.AddTile(units * kUnit, Role::kParameter,
-                       IsTransient(static_cast<TileIndex>(truth_.size())), false);
+    pager_.AddTile(units * kUnit, Role::kParameter,
+                   IsTransient(static_cast<TileIndex>(truth_.size())), false);
     units_.push_back(units);
     truth_.push_back(0);
     nvme_.push_back(std::nullopt);
@@ -113,8 +113,8 @@ class PlannedSimulation : public ResidencySimulation {
   void TakeUpPlan() {
     plan::Trace trace;
     for (TileIndex tile = 0; tile < truth_.size(); ++tile) {
-      const plan::TileNow now = residency_.Now(tile);
-      trace.tiles.push_back({.size_bytes = residency_.size_bytes(tile),
+      const plan::TileNow now = pager_.pages().Now(tile);
+      trace.tiles.push_back({.size_bytes = pager_.pages()[tile].size_bytes,
                              .role = roles_[tile],
                              .transient = IsTransient(tile),
                              .stored = now.stored,
@@ -158,7 +158,7 @@ class PlannedSimulation : public ResidencySimulation {
       plan = plan::MakePlan(trace, options);
     }
     if (!plan.ok()) return;
-    residency_.FollowPlan(
+    pager_.FollowPlan(
         std::make_shared<const StepPlan>(StepPlan{std::move(trace), *std::move(plan), {}}));
     Pump();
   }
@@ -206,7 +206,7 @@ class PlannedSimulation : public ResidencySimulation {
         TellOfTaken();
         const StreamId stream = op.on_stream ? &kStreams[caller.number % 2] : kNoStream;
         caller.ticket = ++ticket_;
-        residency_.Acquire(caller.ticket, op.tile, op.tier, op.access, stream);
+        pager_.Acquire(caller.ticket, op.tile, op.tier, op.access, stream);
         requests_[caller.ticket] = {op.tile, op.tier, op.access, stream};
         break;
       }
@@ -227,7 +227,7 @@ class PlannedSimulation : public ResidencySimulation {
       }
       case Op::Kind::kDiscard:
         TellOfTaken();
-        if (!residency_.Discard(op.tile).ok()) return;
+        if (!pager_.Discard(op.tile).ok()) return;
         discarded_.insert(op.tile);
         TakeDiscard(op.tile);
     }
@@ -257,7 +257,7 @@ class PlannedSimulation : public ResidencySimulation {
       Pump();
     }
     flushing_ = true;
-    residency_.Flush(flush_ticket_);
+    pager_.Commit(flush_ticket_);
     Pump();
     while (flushing_ && !testing::Test::HasFatalFailure()) {
       ASSERT_FALSE(transfers_.empty()) << "a commit waits for nothing";
@@ -312,24 +312,24 @@ Sum RunMany(const SimulationSetup& base, uint64_t most_runs) {
   return sum;
 }
 
-TEST(ResidencyPlanRandom, InTightBudgets) {
+TEST(PagerPlanRandom, InTightBudgets) {
   RunMany({.device_units = 0, .pinned_units = 0, .num_tiles = 20}, 500);
 }
 
-TEST(ResidencyPlanRandom, WhereAllTilesFit) {
+TEST(PagerPlanRandom, WhereAllTilesFit) {
   RunMany({.device_units = 16, .pinned_units = 200, .num_tiles = 20}, 100);
 }
 
-TEST(ResidencyPlanRandom, WithoutAStore) {
+TEST(PagerPlanRandom, WithoutAStore) {
   RunMany({.has_store = false, .device_units = 16, .pinned_units = 200, .num_tiles = 20}, 100);
 }
 
-TEST(ResidencyPlanRandom, WhileTransfersFail) {
+TEST(PagerPlanRandom, WhileTransfersFail) {
   RunMany({.device_units = 0, .pinned_units = 0, .num_tiles = 20, .failure_rate = 0.02}, 150);
 }
 
 // Roles rest anywhere, in budgets that hold them with a little beside.
-TEST(ResidencyPlanRandom, WithRolesThatArePlaced) {
+TEST(PagerPlanRandom, WithRolesThatArePlaced) {
   SimulationSetup setup{.device_units = 64 + 12, .pinned_units = 64 + 16};
   setup.placement[0] = Tier::kDevice;
   setup.placement[1] = Tier::kPinned;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random callers who lease what they like; residency_simulation.h has what must hold.
+// Random callers who lease what they like; pager_simulation.h has what must hold.
 
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 
-#include "tests/engine/residency_simulation.h"
+#include "tests/engine/pager_simulation.h"
 #include "tests/seed.h"
 
 namespace spillway::engine {
@@ -17,7 +17,7 @@ void RunMany(const SimulationSetup& setup, uint64_t runs, int steps) {
   const uint64_t first = test::Seed();
   for (uint64_t seed = first; seed != first + runs; ++seed) {
     SCOPED_TRACE(test::SeedLine(seed));
-    ResidencySimulation simulation(setup, seed);
+    PagerSimulation simulation(setup, seed);
     simulation.Run(steps);
     if (testing::Test::HasFatalFailure()) return;
     EXPECT_GT(simulation.grants(), 0);
@@ -26,45 +26,45 @@ void RunMany(const SimulationSetup& setup, uint64_t runs, int steps) {
   EXPECT_GT(taken, runs);
 }
 
-TEST(ResidencyRandom, OneLeaseAtATimeNeverFails) {
+TEST(PagerRandom, OneLeaseAtATimeNeverFails) {
   const uint64_t first = test::Seed();
   for (uint64_t seed = first; seed != first + 200; ++seed) {
     SCOPED_TRACE(test::SeedLine(seed));
-    ResidencySimulation simulation({.device_units = 4, .pinned_units = 4}, seed);
+    PagerSimulation simulation({.device_units = 4, .pinned_units = 4}, seed);
     simulation.Run(800);
     if (testing::Test::HasFatalFailure()) return;
     EXPECT_EQ(simulation.failures(), 0) << "the largest tile fits in both tiers";
   }
 }
 
-TEST(ResidencyRandom, ManyLeasesInTightBudgets) {
+TEST(PagerRandom, ManyLeasesInTightBudgets) {
   RunMany({.device_units = 9, .pinned_units = 11, .max_held = 4}, 200, 1500);
 }
 
-TEST(ResidencyRandom, AmpleBudgets) {
+TEST(PagerRandom, AmpleBudgets) {
   RunMany({.device_units = 100, .pinned_units = 100, .max_held = 5}, 50, 1500);
 }
 
 // An arena that is not weighed as a whole.
-TEST(ResidencyRandom, SearchesThatLookAtAFewFrames) {
+TEST(PagerRandom, SearchesThatLookAtAFewFrames) {
   RunMany({.device_units = 20, .pinned_units = 24, .max_held = 4, .most_weighed = 3}, 200, 1500);
 }
 
-TEST(ResidencyRandom, FailingTransfersLoseNothing) {
+TEST(PagerRandom, FailingTransfersLoseNothing) {
   RunMany({.device_units = 8, .pinned_units = 10, .max_held = 2, .failure_rate = 0.1}, 200, 1500);
 }
 
-TEST(ResidencyRandom, GoingBackToACommitFindsItsBytes) {
+TEST(PagerRandom, GoingBackToACommitFindsItsBytes) {
   int restores = 0;
   const uint64_t first = test::Seed();
   for (uint64_t seed = first; seed != first + 200; ++seed) {
     SCOPED_TRACE(test::SeedLine(seed));
-    ResidencySimulation simulation({.device_units = 8,
-                                    .pinned_units = 10,
-                                    .max_held = 2,
-                                    .failure_rate = seed % 2 == 0 ? 0.0 : 0.05,
-                                    .restores = true},
-                                   seed);
+    PagerSimulation simulation({.device_units = 8,
+                                .pinned_units = 10,
+                                .max_held = 2,
+                                .failure_rate = seed % 2 == 0 ? 0.0 : 0.05,
+                                .restores = true},
+                               seed);
     simulation.Run(1500);
     if (testing::Test::HasFatalFailure()) return;
     restores += simulation.restores();
@@ -92,13 +92,13 @@ SimulationSetup PlacedSetup(uint64_t seed) {
   return setup;
 }
 
-TEST(ResidencyRandom, PlacedTilesRestWhereTheyShould) {
+TEST(PagerRandom, PlacedTilesRestWhereTheyShould) {
   int failures = 0, grants = 0;
   const uint64_t first = test::Seed();
   for (uint64_t seed = first; seed != first + 400; ++seed) {
     SCOPED_TRACE(test::SeedLine(seed));
     const auto setup = PlacedSetup(seed);
-    ResidencySimulation simulation(setup, seed);
+    PagerSimulation simulation(setup, seed);
     simulation.Run(1500);
     if (testing::Test::HasFatalFailure()) return;
     failures += setup.failure_rate > 0 ? 0 : simulation.failures();
@@ -108,11 +108,11 @@ TEST(ResidencyRandom, PlacedTilesRestWhereTheyShould) {
   EXPECT_LT(failures, grants / 100);
 }
 
-TEST(ResidencyRandom, WithoutAStorePinnedMemoryIsTheLastTier) {
+TEST(PagerRandom, WithoutAStorePinnedMemoryIsTheLastTier) {
   RunMany({.has_store = false, .device_units = 8, .pinned_units = 64, .max_held = 3}, 100, 1500);
 }
 
-TEST(ResidencyRandom, WithoutAStoreAndWithoutRoomTheCallerIsTold) {
+TEST(PagerRandom, WithoutAStoreAndWithoutRoomTheCallerIsTold) {
   RunMany({.has_store = false, .device_units = 8, .pinned_units = 16, .max_held = 3}, 100, 1500);
 }
 

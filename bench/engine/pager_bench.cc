@@ -6,12 +6,12 @@
 // room below 35 µs (5%), and a tile's entry below 512 bytes (0.025%), at 1,000 tiles as at 10
 // million.
 //
-// "Residency" drives the state machine alone, whose transfers end at once and need no memory;
+// "Pager" drives the state machine alone, whose transfers end at once and need no memory;
 // "Engine" adds locks, waiting callers, the mover's thread and, for an eviction, the copy of a
 // tile: of 4 KiB, so that a million of them fit in memory. Tiles are taken in an order that jumps
 // about, except for evictions, which walk the tiles in a circle so that every lease misses.
 //
-//   build/release/bin/residency_bench [--benchmark_filter=Evict] [--benchmark_out=FILE]
+//   build/release/bin/pager_bench [--benchmark_filter=Evict] [--benchmark_out=FILE]
 
 #include <benchmark/benchmark.h>
 #include <malloc.h>
@@ -25,14 +25,14 @@
 
 #include "bench/engine/environment.h"
 #include "spillway/engine.h"
-#include "src/engine/residency.h"
+#include "src/engine/pager.h"
 
 namespace spillway::bench {
 namespace {
 
 using engine::Action;
-using engine::Residency;
-using engine::ResidencyOptions;
+using engine::Pager;
+using engine::PagerOptions;
 using engine::TileIndex;
 
 constexpr uint64_t kTileBytes = 4 * kKiB;
@@ -48,52 +48,51 @@ TileIndex Jump(TileIndex tile, uint64_t num_tiles) {
 }
 
 // Ends every transfer as soon as it starts; true if a lease was granted and nothing failed.
-bool Settle(Residency& residency) {
+bool Settle(Pager& pager) {
   bool granted = false;
-  for (auto actions = residency.TakeActions(); !actions.empty();
-       actions = residency.TakeActions()) {
+  for (auto actions = pager.TakeActions(); !actions.empty(); actions = pager.TakeActions()) {
     for (const Action& action : actions) {
       switch (action.kind) {
         case Action::Kind::kGrant: granted = true; break;
         case Action::Kind::kFail: return false;
         case Action::Kind::kForget: break;
-        default: residency.TransferDone(action.tile, absl::OkStatus());
+        default: pager.TransferDone(action.tile, absl::OkStatus());
       }
     }
   }
   return granted;
 }
 
-bool LeaseOnce(Residency& residency, TileIndex tile) {
-  residency.Acquire(/*ticket=*/1, tile, Tier::kPinned, Access::kRead, /*stream=*/nullptr);
-  if (!Settle(residency)) return false;
-  residency.EndLease(tile, Tier::kPinned, Access::kRead, /*drained=*/false);
-  Settle(residency);
+bool LeaseOnce(Pager& pager, TileIndex tile) {
+  pager.Acquire(/*ticket=*/1, tile, Tier::kPinned, Access::kRead, /*stream=*/nullptr);
+  if (!Settle(pager)) return false;
+  pager.EndLease(tile, Tier::kPinned, Access::kRead, /*drained=*/false);
+  Settle(pager);
   return true;
 }
 
 // Tiles that rest on NVMe, and pinned memory for `num_frames` of them.
-std::unique_ptr<Residency> MakeResidency(uint64_t num_tiles, uint64_t num_frames,
-                                         std::optional<Tier> rest = std::nullopt) {
-  ResidencyOptions options;
+std::unique_ptr<Pager> MakePager(uint64_t num_tiles, uint64_t num_frames,
+                                 std::optional<Tier> rest = std::nullopt) {
+  PagerOptions options;
   options.pinned_bytes = num_frames * kTileBytes;
   options.has_store = true;
   options.placement[static_cast<size_t>(Role::kParameter)] = rest;
   options.describe = [](TileIndex) { return std::string("a tile"); };
-  auto residency = std::make_unique<Residency>(std::move(options));
+  auto pager = std::make_unique<Pager>(std::move(options));
   for (uint64_t i = 0; i < num_tiles; ++i) {
-    residency->AddTile(kTileBytes, Role::kParameter, /*transient=*/false, /*stored=*/true);
+    pager->AddTile(kTileBytes, Role::kParameter, /*transient=*/false, /*stored=*/true);
   }
-  return residency;
+  return pager;
 }
 
-void BM_ResidencyAddTile(benchmark::State& state) {
+void BM_PagerAddTile(benchmark::State& state) {
   const auto num_tiles = static_cast<uint64_t>(state.range(0));
   double bytes = 0;
   for (auto _ : state) {
     const uint64_t before = AllocatedBytes();
     const auto start = std::chrono::steady_clock::now();
-    const auto residency = MakeResidency(num_tiles, num_tiles);
+    const auto pager = MakePager(num_tiles, num_tiles);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     state.SetIterationTime(seconds.count() / static_cast<double>(num_tiles));  // of one tile
     bytes = static_cast<double>(AllocatedBytes() - before);
@@ -101,49 +100,49 @@ void BM_ResidencyAddTile(benchmark::State& state) {
   state.counters["bytes/tile"] = bytes / static_cast<double>(num_tiles);
 }
 
-void BM_ResidencyLease(benchmark::State& state) {
+void BM_PagerLease(benchmark::State& state) {
   const auto num_tiles = static_cast<uint64_t>(state.range(0));
   const uint64_t before = AllocatedBytes();
-  const auto owner = MakeResidency(num_tiles, num_tiles);
-  Residency& residency = *owner;
+  const auto owner = MakePager(num_tiles, num_tiles);
+  Pager& pager = *owner;
   for (TileIndex tile = 0; tile < num_tiles; ++tile) {
-    if (!LeaseOnce(residency, tile)) return state.SkipWithError("no lease");
+    if (!LeaseOnce(pager, tile)) return state.SkipWithError("no lease");
   }
   // Of tiles with a frame each.
   state.counters["bytes/tile"] =
       static_cast<double>(AllocatedBytes() - before) / static_cast<double>(num_tiles);
   TileIndex tile = 0;
   for (auto _ : state) {
-    if (!LeaseOnce(residency, tile)) return state.SkipWithError("no lease");
+    if (!LeaseOnce(pager, tile)) return state.SkipWithError("no lease");
     tile = Jump(tile, num_tiles);
   }
 }
 
 // A lease on an absent tile, with room for half: the tile unused longest is forgotten for it.
-void BM_ResidencyEvict(benchmark::State& state) {
+void BM_PagerEvict(benchmark::State& state) {
   const auto num_tiles = static_cast<uint64_t>(state.range(0));
-  const auto owner = MakeResidency(num_tiles, num_tiles / 2);
-  Residency& residency = *owner;
+  const auto owner = MakePager(num_tiles, num_tiles / 2);
+  Pager& pager = *owner;
   for (TileIndex tile = 0; tile < num_tiles / 2; ++tile) {
-    if (!LeaseOnce(residency, tile)) return state.SkipWithError("no lease");
+    if (!LeaseOnce(pager, tile)) return state.SkipWithError("no lease");
   }
   auto tile = static_cast<TileIndex>(num_tiles / 2);
   for (auto _ : state) {
-    if (!LeaseOnce(residency, tile)) return state.SkipWithError("no lease");
+    if (!LeaseOnce(pager, tile)) return state.SkipWithError("no lease");
     tile = static_cast<TileIndex>((tile + 1) % num_tiles);
   }
 }
 
 // The first lease of a tile that rests in pinned memory: it takes the frame that it keeps, beside
 // those taken before.
-void BM_ResidencyHome(benchmark::State& state) {
+void BM_PagerHome(benchmark::State& state) {
   const auto num_tiles = static_cast<uint64_t>(state.range(0));
   for (auto _ : state) {
-    const auto owner = MakeResidency(num_tiles, num_tiles, /*rest=*/Tier::kPinned);
-    Residency& residency = *owner;
+    const auto owner = MakePager(num_tiles, num_tiles, /*rest=*/Tier::kPinned);
+    Pager& pager = *owner;
     const auto start = std::chrono::steady_clock::now();
     for (TileIndex tile = 0; tile < num_tiles; ++tile) {
-      if (!LeaseOnce(residency, tile)) return state.SkipWithError("no lease");
+      if (!LeaseOnce(pager, tile)) return state.SkipWithError("no lease");
     }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     state.SetIterationTime(seconds.count() / static_cast<double>(num_tiles));  // of one tile
@@ -299,10 +298,10 @@ struct Bench {
 
 // The number of iterations is set, since each run of a function builds its tiles first.
 void RegisterBenchmarks() {
-  for (const Bench& bench : {Bench{"Residency/add_tile", BM_ResidencyAddTile, 3, kMillions, true},
-                             Bench{"Residency/lease", BM_ResidencyLease, 100'000, kMillions},
-                             Bench{"Residency/evict", BM_ResidencyEvict, 3'000, kMillions},
-                             Bench{"Residency/home", BM_ResidencyHome, 1, kMillions, true},
+  for (const Bench& bench : {Bench{"Pager/add_tile", BM_PagerAddTile, 3, kMillions, true},
+                             Bench{"Pager/lease", BM_PagerLease, 100'000, kMillions},
+                             Bench{"Pager/evict", BM_PagerEvict, 3'000, kMillions},
+                             Bench{"Pager/home", BM_PagerHome, 1, kMillions, true},
                              Bench{"Engine/add_tile", BM_EngineAddTile, 3, kInMemory, true},
                              Bench{"Engine/acquire", BM_EngineAcquire, 3'000, kInMemory, true},
                              Bench{"Engine/lease", BM_EngineLease, 100'000, kInMemory},

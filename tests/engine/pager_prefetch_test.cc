@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "src/engine/residency.h"
+#include "src/engine/pager.h"
 
 namespace spillway::engine {
 namespace {
@@ -15,13 +15,13 @@ namespace {
 constexpr uint64_t kTileBytes = kFrameAlignment;
 
 // Pinned memory has room for two of three tiles.
-class ResidencyPrefetch : public testing::Test {
+class PagerPrefetch : public testing::Test {
  protected:
-  ResidencyPrefetch() : residency_(Options()) {
-    for (int i = 0; i < 3; ++i) residency_.AddTile(kTileBytes, Role::kParameter, false, true);
+  PagerPrefetch() : pager_(Options()) {
+    for (int i = 0; i < 3; ++i) pager_.AddTile(kTileBytes, Role::kParameter, false, true);
   }
-  static ResidencyOptions Options() {
-    ResidencyOptions options;
+  static PagerOptions Options() {
+    PagerOptions options;
     options.pinned_bytes = 2 * kTileBytes;
     options.has_store = true;
     options.describe = [](TileIndex tile) { return "tile " + std::to_string(tile); };
@@ -31,31 +31,31 @@ class ResidencyPrefetch : public testing::Test {
   // Carries out what there is to do; the tiles that were read.
   std::vector<TileIndex> Run() {
     std::vector<TileIndex> read;
-    for (std::vector<Action> actions; !(actions = residency_.TakeActions()).empty();) {
+    for (std::vector<Action> actions; !(actions = pager_.TakeActions()).empty();) {
       for (const Action& action : actions) {
         if (action.kind != Action::Kind::kRead) continue;
         read.push_back(action.tile);
-        residency_.TransferDone(action.tile, {});
+        pager_.TransferDone(action.tile, {});
       }
     }
     return read;
   }
   std::vector<TileIndex> Lease(TileIndex tile) {
-    residency_.Acquire(/*ticket=*/1, tile, Tier::kPinned, Access::kRead, kNoStream);
+    pager_.Acquire(/*ticket=*/1, tile, Tier::kPinned, Access::kRead, kNoStream);
     std::vector<TileIndex> read = Run();
-    (void)residency_.EndLease(tile, Tier::kPinned, Access::kRead, /*drained=*/false);
+    (void)pager_.EndLease(tile, Tier::kPinned, Access::kRead, /*drained=*/false);
     for (const TileIndex more : Run()) read.push_back(more);
     return read;
   }
 
-  Residency residency_;
+  Pager pager_;
 };
 
-TEST_F(ResidencyPrefetch, SendsAwayWhatIsNotNeededBefore) {
+TEST_F(PagerPrefetch, SendsAwayWhatIsNotNeededBefore) {
   using Tiles = std::vector<TileIndex>;
   EXPECT_EQ(Lease(0), Tiles{0});
   EXPECT_EQ(Lease(1), Tiles{1});
-  for (const TileIndex tile : {0, 1, 2}) residency_.Declare(tile, Tier::kPinned, Access::kRead);
+  for (const TileIndex tile : {0, 1, 2}) pager_.Declare(tile, Tier::kPinned, Access::kRead);
   EXPECT_EQ(Run(), Tiles{}) << "both tiles that are there are needed before";
   EXPECT_EQ(Lease(0), Tiles{2}) << "tile 0 is needed no longer";
   EXPECT_EQ(Lease(1), Tiles{});

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Residency under random callers, with transfers that end in random order and sometimes fail,
+// Pager under random callers, with transfers that end in random order and sometimes fail,
 // against memory that holds real values: whoever is granted a lease must find the last value
 // written, whatever moved in between. A run in which nothing can happen any more although callers
 // wait is a deadlock, and fails.
 
-#ifndef SPILLWAY_TESTS_ENGINE_RESIDENCY_SIMULATION_H_
-#define SPILLWAY_TESTS_ENGINE_RESIDENCY_SIMULATION_H_
+#ifndef SPILLWAY_TESTS_ENGINE_PAGER_SIMULATION_H_
+#define SPILLWAY_TESTS_ENGINE_PAGER_SIMULATION_H_
 
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/engine/residency.h"
+#include "src/engine/pager.h"
 
 namespace spillway::engine {
 
@@ -43,25 +43,25 @@ struct SimulationSetup {
   bool declares = true;
 };
 
-class ResidencySimulation {
+class PagerSimulation {
  public:
-  ResidencySimulation(SimulationSetup setup, uint64_t seed)
-      : setup_(setup), random_(seed), residency_(Options(setup)) {
+  PagerSimulation(SimulationSetup setup, uint64_t seed)
+      : setup_(setup), random_(seed), pager_(Options(setup)) {
     device_.resize(setup.device_units);
     pinned_.resize(setup.pinned_units);
     for (int i = 0; i < setup.num_tiles; ++i) {
       const uint64_t units = 1 + random_() % setup.max_tile_units;
       roles_.push_back(static_cast<Role>(random_() % kNumRoles));
-      residency_.AddTile(units * kUnit - random_() % kUnit, roles_.back(), i % 4 == 3, false);
+      pager_.AddTile(units * kUnit - random_() % kUnit, roles_.back(), i % 4 == 3, false);
       units_.push_back(units);
       truth_.push_back(0);
       nvme_.push_back(std::nullopt);
     }
   }
 
-  virtual ~ResidencySimulation() = default;
-  ResidencySimulation(const ResidencySimulation&) = delete;
-  ResidencySimulation& operator=(const ResidencySimulation&) = delete;
+  virtual ~PagerSimulation() = default;
+  PagerSimulation(const PagerSimulation&) = delete;
+  PagerSimulation& operator=(const PagerSimulation&) = delete;
 
   void Run(int steps) {
     for (int step = 0; step < steps && !testing::Test::HasFatalFailure(); ++step) {
@@ -71,7 +71,7 @@ class ResidencySimulation {
     Drain();
   }
 
-  const EngineStats& stats() const { return residency_.stats(); }
+  const EngineStats& stats() const { return pager_.pages().stats(); }
   int failures() const { return failures_; }
   int grants() const { return grants_; }
   int taken() const { return taken_; }
@@ -93,8 +93,8 @@ class ResidencySimulation {
     StreamId stream;
   };
 
-  static ResidencyOptions Options(const SimulationSetup& setup) {
-    ResidencyOptions options;
+  static PagerOptions Options(const SimulationSetup& setup) {
+    PagerOptions options;
     options.device_bytes = setup.device_units * kUnit;
     options.pinned_bytes = setup.pinned_units * kUnit;
     options.has_store = setup.has_store;
@@ -123,18 +123,18 @@ class ResidencySimulation {
             break;
           const bool on_stream = tier == Tier::kDevice && Chance(0.5);
           const StreamId stream = on_stream ? &kStreams[random_() % kStreams.size()] : kNoStream;
-          residency_.Acquire(++ticket_, tile, tier, access, stream);
+          pager_.Acquire(++ticket_, tile, tier, access, stream);
           requests_[ticket_] = {tile, tier, access, stream};
         }
         break;
       case 3: EndSomeLease(); break;
       case 4:
-        if (setup_.declares) residency_.Declare(tile, tier, access);
+        if (setup_.declares) pager_.Declare(tile, tier, access);
         break;
       case 5:
-        if (Chance(0.1)) residency_.ClearDeclared();
-        if (Chance(0.3)) (void)residency_.Evict(tile);
-        if (tile % 4 == 3 && Chance(0.2) && !Requested(tile) && residency_.Discard(tile).ok()) {
+        if (Chance(0.1)) pager_.ClearDeclared();
+        if (Chance(0.3)) (void)pager_.Evict(tile);
+        if (tile % 4 == 3 && Chance(0.2) && !Requested(tile) && pager_.Discard(tile).ok()) {
           discarded_.insert(tile);
           TakeDiscard(tile);
         }
@@ -142,7 +142,7 @@ class ResidencySimulation {
       case 6:
         if (setup_.has_store && held_.empty() && requests_.empty() && !flushing_ && Chance(0.2)) {
           flushing_ = flushed_ = true;
-          residency_.Flush(flush_ticket_);
+          pager_.Commit(flush_ticket_);
         }
         break;
       default: EndSomeTransfer();
@@ -159,10 +159,10 @@ class ResidencySimulation {
 
   // A reader that does not ask. The machine hears of it a while later.
   bool Take(TileIndex tile, Tier tier) {
-    const auto offset = residency_.leases().TryTake(tile, tier);
+    const auto offset = pager_.leases().TryTake(tile, tier);
     if (!offset) return false;
-    EXPECT_EQ(*offset, tier == Tier::kDevice ? residency_.device_offset(tile)
-                                             : residency_.pinned_offset(tile));
+    EXPECT_EQ(*offset, tier == Tier::kDevice ? pager_.pages()[tile].copy(Tier::kDevice).offset
+                                             : pager_.pages()[tile].copy(Tier::kPinned).offset);
     ++taken_;
     untold_.push_back({tile, tier});
     Hold({tile, tier, Access::kRead});
@@ -170,28 +170,28 @@ class ResidencySimulation {
   }
 
   void TellOfTaken() {
-    for (const auto& [tile, tier] : untold_) residency_.Shared(tile, tier);
+    for (const auto& [tile, tier] : untold_) pager_.Shared(tile, tier);
     untold_.clear();
   }
 
   // Everything goes back to the last flush, transfers of nobody's ending first.
   void Restore() {
     TellOfTaken();
-    if (residency_.in_use()) return;
-    EXPECT_TRUE(residency_.Pause());
+    if (pager_.in_use()) return;
+    EXPECT_TRUE(pager_.Pause());
     Pump();
     while (!transfers_.empty()) {
       EndSomeTransfer();
       Pump();
     }
-    if (Chance(0.3)) return residency_.Resume();
+    if (Chance(0.3)) return pager_.Resume();
     ++restores_;
     for (TileIndex tile = 0; tile < truth_.size(); ++tile) {
       const bool transient = tile % 4 == 3;
       truth_[tile] = transient ? 0 : (*saved_truth_)[tile];
       if (!transient) nvme_[tile] = saved_nvme_[tile];
     }
-    residency_.Reset([this](TileIndex tile) { return saved_nvme_[tile].has_value(); });
+    pager_.Reset([this](TileIndex tile) { return saved_nvme_[tile].has_value(); });
     for (int role = 0; role < kNumRoles; ++role) {
       for (const Tier tier : {Tier::kDevice, Tier::kPinned}) {
         if (setup_.placement[role] != tier) {
@@ -202,7 +202,8 @@ class ResidencySimulation {
   }
 
   uint64_t NowBytes(Role role, Tier tier) const {
-    return residency_.stats()
+    return pager_.pages()
+        .stats()
         .role_tiers[static_cast<size_t>(role)][static_cast<size_t>(tier)]
         .now_bytes;
   }
@@ -254,7 +255,7 @@ class ResidencySimulation {
   void LetGo(Held& lease) {
     lease.draining = true;
     if (lease.stream == kNoStream) lease.stream = &kStreams[0];
-    residency_.BeginDrain(lease.tile, lease.tier, lease.access, lease.stream);
+    pager_.BeginDrain(lease.tile, lease.tier, lease.access, lease.stream);
   }
 
   void End(std::vector<Held>::iterator lease) {
@@ -269,7 +270,7 @@ class ResidencySimulation {
     held_.erase(lease);
     CheckBytes(ended.tile, ended.tier);
     TakeDiscard(ended.tile);
-    ended_ = residency_.EndLease(ended.tile, ended.tier, ended.access, ended.draining);
+    ended_ = pager_.EndLease(ended.tile, ended.tier, ended.access, ended.draining);
   }
 
   void EndSomeTransfer() {
@@ -279,7 +280,7 @@ class ResidencySimulation {
     transfers_.erase(transfers_.begin() + static_cast<long>(i));
     const bool awaited_by_stream = Arriving(action.tile) != nullptr;
     if (Chance(setup_.failure_rate) && action.kind != Action::Kind::kZero && !awaited_by_stream) {
-      residency_.TransferDone(action.tile, absl::UnavailableError("injected"));
+      pager_.TransferDone(action.tile, absl::UnavailableError("injected"));
       return;
     }
     for (uint64_t u = 0; u < units_[action.tile]; ++u) {
@@ -298,7 +299,7 @@ class ResidencySimulation {
       }
     }
     while (Held* const lease = Arriving(action.tile)) Use(*lease);
-    residency_.TransferDone(action.tile, absl::OkStatus());
+    pager_.TransferDone(action.tile, absl::OkStatus());
   }
 
   Held* Arriving(TileIndex tile) {
@@ -318,7 +319,7 @@ class ResidencySimulation {
   }
 
   void Pump() {
-    for (const Action& action : residency_.TakeActions()) {
+    for (const Action& action : pager_.TakeActions()) {
       switch (action.kind) {
         case Action::Kind::kGrant: OnGrant(action); break;
         case Action::Kind::kFail: OnFail(action); break;
@@ -328,7 +329,7 @@ class ResidencySimulation {
     }
     if (!ended_) return;
     let_in_ = *std::exchange(ended_, std::nullopt);
-    residency_.LetIn(let_in_);
+    pager_.LetIn(let_in_);
   }
 
   void OnGrant(const Action& action) {
@@ -379,8 +380,9 @@ class ResidencySimulation {
   }
 
   uint64_t& Cell(TileIndex tile, Tier tier, uint64_t unit) {
-    return tier == Tier::kDevice ? device_.at(residency_.device_offset(tile) / kUnit + unit)
-                                 : pinned_.at(residency_.pinned_offset(tile) / kUnit + unit);
+    return tier == Tier::kDevice
+               ? device_.at(pager_.pages()[tile].copy(Tier::kDevice).offset / kUnit + unit)
+               : pinned_.at(pager_.pages()[tile].copy(Tier::kPinned).offset / kUnit + unit);
   }
 
   void CheckBytes(TileIndex tile, Tier tier) {
@@ -407,7 +409,7 @@ class ResidencySimulation {
 
   SimulationSetup setup_;
   std::mt19937_64 random_;
-  Residency residency_;
+  Pager pager_;
   std::vector<uint64_t> device_, pinned_;  // a value a unit
   std::vector<uint64_t> units_, truth_;
   std::vector<Role> roles_;
@@ -417,8 +419,8 @@ class ResidencySimulation {
   std::vector<Action> transfers_;
   std::vector<Held> held_;
   std::vector<std::pair<TileIndex, Tier>> untold_;  // leases that the machine has yet to hear of
-  std::optional<Residency::Ended> ended_;           // the lease that has just ended
-  Residency::Ended let_in_;                         // the one that ended last
+  std::optional<Pager::LeaseEnd> ended_;            // the lease that has just ended
+  Pager::LeaseEnd let_in_;                          // the one that ended last
   std::set<TileIndex> discarded_;                   // once their leases have ended
   std::map<Ticket, Request> requests_;
   Ticket ticket_ = 100;
@@ -434,4 +436,4 @@ class ResidencySimulation {
 
 }  // namespace spillway::engine
 
-#endif  // SPILLWAY_TESTS_ENGINE_RESIDENCY_SIMULATION_H_
+#endif  // SPILLWAY_TESTS_ENGINE_PAGER_SIMULATION_H_

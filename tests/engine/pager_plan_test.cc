@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/engine/residency.h"
+#include "src/engine/pager.h"
 
 namespace spillway::engine {
 namespace {
@@ -38,8 +38,8 @@ std::shared_ptr<const StepPlan> TilesOneByOne(std::initializer_list<plan::TileIn
   return std::make_shared<const StepPlan>(std::move(step));
 }
 
-ResidencyOptions OneDeviceFrame() {
-  ResidencyOptions options;
+PagerOptions OneDeviceFrame() {
+  PagerOptions options;
   options.device_bytes = kTileBytes;
   options.pinned_bytes = 4 * kTileBytes;
   options.has_store = true;
@@ -49,137 +49,137 @@ ResidencyOptions OneDeviceFrame() {
 
 // A caller whose stream waits for a copy has its lease already: if the copy fails, someone must be
 // told that the bytes never came.
-TEST(ResidencyPlan, AFailedCopyBehindALeaseOnAStreamIsTold) {
-  Residency residency(OneDeviceFrame());
-  for (int i = 0; i < 2; ++i) residency.AddTile(kTileBytes, Role::kParameter, false, true);
-  residency.FollowPlan(TilesOneByOne({0, 1}));
+TEST(PagerPlan, AFailedCopyBehindALeaseOnAStreamIsTold) {
+  Pager pager(OneDeviceFrame());
+  for (int i = 0; i < 2; ++i) pager.AddTile(kTileBytes, Role::kParameter, false, true);
+  pager.FollowPlan(TilesOneByOne({0, 1}));
 
   bool granted = false, copying = false;
-  residency.Acquire(/*ticket=*/1, /*tile=*/0, Tier::kDevice, Access::kRead, /*stream=*/kSomeStream);
+  pager.Acquire(/*ticket=*/1, /*tile=*/0, Tier::kDevice, Access::kRead, /*stream=*/kSomeStream);
   for (int round = 0; round < 10 && !granted; ++round) {
-    for (const Action& action : residency.TakeActions()) {
+    for (const Action& action : pager.TakeActions()) {
       granted |= action.kind == Action::Kind::kGrant && action.after_copy;
       copying |= action.kind == Action::Kind::kCopyIn && action.tile == 0;
-      if (action.kind == Action::Kind::kRead) residency.TransferDone(action.tile, {});
+      if (action.kind == Action::Kind::kRead) pager.TransferDone(action.tile, {});
     }
   }
   ASSERT_TRUE(granted && copying);
-  residency.TransferDone(0, absl::InternalError("the copy failed"));
-  EXPECT_TRUE(absl::IsInternal(residency.TakeWriteError()));
-  EXPECT_EQ(residency.stats().plan.deviations, 1u);
+  pager.TransferDone(0, absl::InternalError("the copy failed"));
+  EXPECT_TRUE(absl::IsInternal(pager.TakeWriteError()));
+  EXPECT_EQ(pager.pages().stats().plan.deviations, 1u);
 }
 
 // Of the tiles that a plan leases in turn the device has room for one, so a reader who does not ask
 // would keep it from the other.
-TEST(ResidencyPlan, NobodyTakesATileThatThePlanMovesNext) {
-  Residency residency(OneDeviceFrame());
-  for (int i = 0; i < 2; ++i) residency.AddTile(kTileBytes, Role::kParameter, false, true);
+TEST(PagerPlan, NobodyTakesATileThatThePlanMovesNext) {
+  Pager pager(OneDeviceFrame());
+  for (int i = 0; i < 2; ++i) pager.AddTile(kTileBytes, Role::kParameter, false, true);
   const auto lease = [&](TileIndex tile) {
     bool granted = false;
-    residency.Acquire(/*ticket=*/1, tile, Tier::kDevice, Access::kRead, /*stream=*/nullptr);
+    pager.Acquire(/*ticket=*/1, tile, Tier::kDevice, Access::kRead, /*stream=*/nullptr);
     for (int round = 0; round < 20 && !granted; ++round) {
-      for (const Action& action : residency.TakeActions()) {
+      for (const Action& action : pager.TakeActions()) {
         granted |= action.kind == Action::Kind::kGrant;
         if (action.kind == Action::Kind::kRead || action.kind == Action::Kind::kCopyIn)
-          residency.TransferDone(action.tile, {});
+          pager.TransferDone(action.tile, {});
       }
     }
     EXPECT_TRUE(granted);
-    const auto ended = residency.EndLease(tile, Tier::kDevice, Access::kRead, /*drained=*/false);
-    for (const Action& action : residency.TakeActions()) residency.TransferDone(action.tile, {});
-    residency.LetIn(ended);
+    const auto ended = pager.EndLease(tile, Tier::kDevice, Access::kRead, /*drained=*/false);
+    for (const Action& action : pager.TakeActions()) pager.TransferDone(action.tile, {});
+    pager.LetIn(ended);
   };
 
   lease(0);
-  EXPECT_TRUE(residency.leases().TryTake(0, Tier::kDevice)) << "nothing is planned yet";
-  residency.Shared(0, Tier::kDevice);
-  residency.LetIn(residency.EndLease(0, Tier::kDevice, Access::kRead, /*drained=*/false));
+  EXPECT_TRUE(pager.leases().TryTake(0, Tier::kDevice)) << "nothing is planned yet";
+  pager.Shared(0, Tier::kDevice);
+  pager.LetIn(pager.EndLease(0, Tier::kDevice, Access::kRead, /*drained=*/false));
 
-  residency.FollowPlan(TilesOneByOne({0, 1}));
+  pager.FollowPlan(TilesOneByOne({0, 1}));
   for (int period = 0; period < 3; ++period) {
     for (const TileIndex tile : {0, 1}) {
       lease(tile);
-      EXPECT_FALSE(residency.leases().TryTake(tile, Tier::kDevice));
+      EXPECT_FALSE(pager.leases().TryTake(tile, Tier::kDevice));
     }
   }
-  EXPECT_EQ(residency.stats().plan.deviations, 0u);
+  EXPECT_EQ(pager.pages().stats().plan.deviations, 0u);
 }
 
 // A stream still works on the last lease of a tile that leaves next: who runs ahead of the stream
 // must not take the tile meanwhile.
-TEST(ResidencyPlan, NobodyTakesATileWhoseLastLeaseWaitsForItsStream) {
-  Residency residency(OneDeviceFrame());
-  for (int i = 0; i < 2; ++i) residency.AddTile(kTileBytes, Role::kParameter, false, true);
-  residency.FollowPlan(TilesOneByOne({0, 0, 1}));
+TEST(PagerPlan, NobodyTakesATileWhoseLastLeaseWaitsForItsStream) {
+  Pager pager(OneDeviceFrame());
+  for (int i = 0; i < 2; ++i) pager.AddTile(kTileBytes, Role::kParameter, false, true);
+  pager.FollowPlan(TilesOneByOne({0, 0, 1}));
 
   bool granted = false;
-  residency.Acquire(/*ticket=*/1, /*tile=*/0, Tier::kDevice, Access::kRead, /*stream=*/nullptr);
+  pager.Acquire(/*ticket=*/1, /*tile=*/0, Tier::kDevice, Access::kRead, /*stream=*/nullptr);
   for (int round = 0; round < 20 && !granted; ++round) {
-    for (const Action& action : residency.TakeActions()) {
+    for (const Action& action : pager.TakeActions()) {
       granted |= action.kind == Action::Kind::kGrant;
       if (action.kind == Action::Kind::kRead || action.kind == Action::Kind::kCopyIn)
-        residency.TransferDone(action.tile, {});
+        pager.TransferDone(action.tile, {});
     }
   }
   ASSERT_TRUE(granted);
-  const auto ended = residency.EndLease(0, Tier::kDevice, Access::kRead, /*drained=*/false);
-  (void)residency.TakeActions();
-  residency.LetIn(ended);
-  ASSERT_TRUE(residency.leases().TryTake(0, Tier::kDevice)) << "it is read again next";
-  residency.Shared(0, Tier::kDevice);
-  residency.BeginDrain(0, Tier::kDevice, Access::kRead, kSomeStream);
-  EXPECT_FALSE(residency.leases().TryTake(0, Tier::kDevice));
-  EXPECT_EQ(residency.stats().plan.deviations, 0u);
+  const auto ended = pager.EndLease(0, Tier::kDevice, Access::kRead, /*drained=*/false);
+  (void)pager.TakeActions();
+  pager.LetIn(ended);
+  ASSERT_TRUE(pager.leases().TryTake(0, Tier::kDevice)) << "it is read again next";
+  pager.Shared(0, Tier::kDevice);
+  pager.BeginDrain(0, Tier::kDevice, Access::kRead, kSomeStream);
+  EXPECT_FALSE(pager.leases().TryTake(0, Tier::kDevice));
+  EXPECT_EQ(pager.pages().stats().plan.deviations, 0u);
 }
 
 // The plan drops the tile after its last release. An earlier lease may outlast that one: its stream
 // is behind. The plan waits for the stream; it is not left.
-TEST(ResidencyPlan, ADropWaitsForAnEarlierLeaseWhoseStreamIsBehind) {
-  Residency residency(OneDeviceFrame());
-  for (int i = 0; i < 2; ++i) residency.AddTile(kTileBytes, Role::kParameter, false, true);
-  residency.FollowPlan(TilesOneByOne({0, 0, 1}));
+TEST(PagerPlan, ADropWaitsForAnEarlierLeaseWhoseStreamIsBehind) {
+  Pager pager(OneDeviceFrame());
+  for (int i = 0; i < 2; ++i) pager.AddTile(kTileBytes, Role::kParameter, false, true);
+  pager.FollowPlan(TilesOneByOne({0, 0, 1}));
   Ticket granted = kNoTicket;
   const auto run = [&] {
     for (int round = 0; round < 20; ++round) {
-      for (const Action& action : residency.TakeActions()) {
+      for (const Action& action : pager.TakeActions()) {
         if (action.kind == Action::Kind::kGrant) granted = action.ticket;
         if (action.kind == Action::Kind::kRead || action.kind == Action::Kind::kCopyIn)
-          residency.TransferDone(action.tile, {});
+          pager.TransferDone(action.tile, {});
       }
     }
   };
   const auto acquire = [&](Ticket ticket, TileIndex tile) {
-    residency.Acquire(ticket, tile, Tier::kDevice, Access::kRead, /*stream=*/nullptr);
+    pager.Acquire(ticket, tile, Tier::kDevice, Access::kRead, /*stream=*/nullptr);
     run();
   };
 
   acquire(1, 0);
   ASSERT_EQ(granted, 1u);
-  residency.BeginDrain(0, Tier::kDevice, Access::kRead, kSomeStream);
+  pager.BeginDrain(0, Tier::kDevice, Access::kRead, kSomeStream);
   acquire(2, 0);
   ASSERT_EQ(granted, 2u);
-  (void)residency.EndLease(0, Tier::kDevice, Access::kRead, /*drained=*/false);
+  (void)pager.EndLease(0, Tier::kDevice, Access::kRead, /*drained=*/false);
   acquire(3, 1);
   EXPECT_EQ(granted, 2u) << "the stream still reads tile 0 in the only frame";
-  EXPECT_EQ(residency.stats().plan.deviations, 0u);
+  EXPECT_EQ(pager.pages().stats().plan.deviations, 0u);
 
-  (void)residency.EndLease(0, Tier::kDevice, Access::kRead, /*drained=*/true);
+  (void)pager.EndLease(0, Tier::kDevice, Access::kRead, /*drained=*/true);
   run();
   EXPECT_EQ(granted, 3u);
-  EXPECT_EQ(residency.stats().plan.deviations, 0u);
+  EXPECT_EQ(pager.pages().stats().plan.deviations, 0u);
 }
 
 // A tile that is not of the plan has the frame of tile 0, which is pulled into the one that the
 // plan has for tile 1. When tile 0's stream lets go, tile 0 leaves it, for which no other event is
 // needed than that one.
-TEST(ResidencyPlan, WhatMakesWayBeginsToLeaveAtOnce) {
+TEST(PagerPlan, WhatMakesWayBeginsToLeaveAtOnce) {
   constexpr TileIndex kFirst = 0, kSecond = 1, kOther = 2;
   plan::TraceRecorder recorder;
-  ResidencyOptions options = OneDeviceFrame();
+  PagerOptions options = OneDeviceFrame();
   options.device_bytes = 2 * kTileBytes;
-  Residency residency(options);
+  Pager pager(options);
   for (const uint64_t frames : {1, 1, 1, 9}) {  // not all fit into pinned memory
-    residency.AddTile(frames * kTileBytes, Role::kParameter, false, true);
+    pager.AddTile(frames * kTileBytes, Role::kParameter, false, true);
     recorder.AddTile({.size_bytes = frames * kTileBytes, .stored = true});
   }
   recorder.Begin(0);
@@ -195,13 +195,13 @@ TEST(ResidencyPlan, WhatMakesWayBeginsToLeaveAtOnce) {
                                           .policy = plan::Policy::kNone});
   ASSERT_TRUE(plan.ok()) << plan.status();
   step.plan = *std::move(plan);
-  residency.FollowPlan(std::make_shared<const StepPlan>(std::move(step)));
+  pager.FollowPlan(std::make_shared<const StepPlan>(std::move(step)));
 
   Ticket granted = kNoTicket;
   bool second_moves = false;
   std::vector<TileIndex> moving;
   const auto take = [&] {
-    const std::vector<Action> actions = residency.TakeActions();
+    const std::vector<Action> actions = pager.TakeActions();
     for (const Action& action : actions) {
       if (action.kind == Action::Kind::kGrant) {
         granted = action.ticket;
@@ -220,72 +220,72 @@ TEST(ResidencyPlan, WhatMakesWayBeginsToLeaveAtOnce) {
       if (ends == moving.end()) continue;
       const TileIndex tile = *ends;
       moving.erase(ends);
-      residency.TransferDone(tile, {});
+      pager.TransferDone(tile, {});
     }
   };
-  residency.Acquire(1, kOther, Tier::kDevice, Access::kRead, kNoStream);
+  pager.Acquire(1, kOther, Tier::kDevice, Access::kRead, kNoStream);
   run();
-  residency.Acquire(2, kFirst, Tier::kDevice, Access::kRead, kSomeStream);
+  pager.Acquire(2, kFirst, Tier::kDevice, Access::kRead, kSomeStream);
   run();
   ASSERT_EQ(granted, 2u);
-  (void)residency.EndLease(kOther, Tier::kDevice, Access::kRead, /*drained=*/false);
+  (void)pager.EndLease(kOther, Tier::kDevice, Access::kRead, /*drained=*/false);
   run();
-  residency.BeginDrain(kFirst, Tier::kDevice, Access::kRead, kSomeStream);
+  pager.BeginDrain(kFirst, Tier::kDevice, Access::kRead, kSomeStream);
   run();
   second_moves = true;
   run();
-  residency.Acquire(3, kFirst, Tier::kDevice, Access::kReadWrite, kNoStream);
+  pager.Acquire(3, kFirst, Tier::kDevice, Access::kReadWrite, kNoStream);
   run();
   ASSERT_EQ(granted, 2u);
-  (void)residency.EndLease(kFirst, Tier::kDevice, Access::kRead, /*drained=*/true);
+  (void)pager.EndLease(kFirst, Tier::kDevice, Access::kRead, /*drained=*/true);
   EXPECT_GT(take(), 0u) << "nobody calls again where nothing moves";
   run();
   EXPECT_EQ(granted, 3u);
 }
 
-TEST(ResidencyPlan, WhatIsTrueOfTilesHasTheSameHashOnlyIfItIsTheSame) {
-  Residency residency(OneDeviceFrame());
-  residency.AddTile(kTileBytes, Role::kGradient, /*transient=*/true, /*stored=*/false);
+TEST(PagerPlan, WhatIsTrueOfTilesHasTheSameHashOnlyIfItIsTheSame) {
+  Pager pager(OneDeviceFrame());
+  pager.AddTile(kTileBytes, Role::kGradient, /*transient=*/true, /*stored=*/false);
   const auto write = [&] {
-    residency.Acquire(1, 0, Tier::kPinned, Access::kDiscard, kNoStream);
-    (void)residency.TakeActions();
-    (void)residency.EndLease(0, Tier::kPinned, Access::kDiscard, /*drained=*/false);
-    (void)residency.TakeActions();
+    pager.Acquire(1, 0, Tier::kPinned, Access::kDiscard, kNoStream);
+    (void)pager.TakeActions();
+    (void)pager.EndLease(0, Tier::kPinned, Access::kDiscard, /*drained=*/false);
+    (void)pager.TakeActions();
   };
-  const uint64_t empty = residency.tiles_hash();
+  const uint64_t empty = pager.pages().tiles_hash();
   for (int round = 0; round < 3; ++round) {
     write();
-    EXPECT_NE(residency.tiles_hash(), empty);
-    ASSERT_TRUE(residency.Discard(0).ok());
-    EXPECT_EQ(residency.tiles_hash(), empty);
+    EXPECT_NE(pager.pages().tiles_hash(), empty);
+    ASSERT_TRUE(pager.Discard(0).ok());
+    EXPECT_EQ(pager.pages().tiles_hash(), empty);
   }
 }
 
 // It is the next lease that reports a write that failed, so there is none without asking.
-TEST(ResidencyPlan, AfterAFailedWriteEveryLeaseIsAskedFor) {
-  ResidencyOptions options;
+TEST(PagerPlan, AfterAFailedWriteEveryLeaseIsAskedFor) {
+  PagerOptions options;
   options.pinned_bytes = 2 * kTileBytes;
   options.has_store = true;
   options.describe = [](TileIndex tile) { return "tile " + std::to_string(tile); };
-  Residency residency(options);
-  for (int i = 0; i < 3; ++i) residency.AddTile(kTileBytes, Role::kParameter, false, false);
+  Pager pager(options);
+  for (int i = 0; i < 3; ++i) pager.AddTile(kTileBytes, Role::kParameter, false, false);
   TileIndex written = 0;
   for (TileIndex tile = 0; tile < 2; ++tile) {
-    residency.Acquire(/*ticket=*/1, tile, Tier::kPinned, Access::kDiscard, /*stream=*/nullptr);
-    for (const Action& action : residency.TakeActions()) written = action.tile;
-    const auto ended = residency.EndLease(tile, Tier::kPinned, Access::kDiscard, false);
-    for (const Action& action : residency.TakeActions()) {
+    pager.Acquire(/*ticket=*/1, tile, Tier::kPinned, Access::kDiscard, /*stream=*/nullptr);
+    for (const Action& action : pager.TakeActions()) written = action.tile;
+    const auto ended = pager.EndLease(tile, Tier::kPinned, Access::kDiscard, false);
+    for (const Action& action : pager.TakeActions()) {
       EXPECT_EQ(action.kind, Action::Kind::kWrite) << "behind, as pinned memory is half full";
       written = action.tile;
     }
-    residency.LetIn(ended);
+    pager.LetIn(ended);
   }
-  ASSERT_TRUE(residency.leases().TryTake(1, Tier::kPinned));
-  residency.Shared(1, Tier::kPinned);
-  residency.LetIn(residency.EndLease(1, Tier::kPinned, Access::kRead, /*drained=*/false));
-  residency.TransferDone(written, absl::UnavailableError("no room on the disk"));
-  EXPECT_FALSE(residency.leases().TryTake(1, Tier::kPinned));
-  EXPECT_TRUE(absl::IsUnavailable(residency.TakeWriteError()));
+  ASSERT_TRUE(pager.leases().TryTake(1, Tier::kPinned));
+  pager.Shared(1, Tier::kPinned);
+  pager.LetIn(pager.EndLease(1, Tier::kPinned, Access::kRead, /*drained=*/false));
+  pager.TransferDone(written, absl::UnavailableError("no room on the disk"));
+  EXPECT_FALSE(pager.leases().TryTake(1, Tier::kPinned));
+  EXPECT_TRUE(absl::IsUnavailable(pager.TakeWriteError()));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Residency when the bytes under it become another commit's: what is forgotten, what is kept, and
+// Pager when the bytes under it become another commit's: what is forgotten, what is kept, and
 // that nothing of before is written afterwards.
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "src/engine/residency.h"
+#include "src/engine/pager.h"
 
 namespace spillway::engine {
 namespace {
@@ -17,8 +17,8 @@ namespace {
 constexpr uint64_t kUnit = kFrameAlignment;
 constexpr Ticket kTicket = 7;
 
-ResidencyOptions Options() {
-  ResidencyOptions options;
+PagerOptions Options() {
+  PagerOptions options;
   options.device_bytes = 8 * kUnit;
   options.pinned_bytes = 8 * kUnit;
   options.has_store = true;
@@ -27,24 +27,24 @@ ResidencyOptions Options() {
 }
 
 // Two tiles that a commit has, one that was never written, and a transient one.
-class ResidencyReset : public testing::Test {
+class PagerReset : public testing::Test {
  protected:
-  ResidencyReset() : residency_(Options()) {
-    residency_.AddTile(kUnit, Role::kParameter, /*transient=*/false, /*stored=*/true);
-    residency_.AddTile(kUnit, Role::kParameter, false, true);
-    residency_.AddTile(kUnit, Role::kMoment, false, false);
-    residency_.AddTile(kUnit, Role::kGradient, true, false);
+  PagerReset() : pager_(Options()) {
+    pager_.AddTile(kUnit, Role::kParameter, /*transient=*/false, /*stored=*/true);
+    pager_.AddTile(kUnit, Role::kParameter, false, true);
+    pager_.AddTile(kUnit, Role::kMoment, false, false);
+    pager_.AddTile(kUnit, Role::kGradient, true, false);
   }
 
   // Ends all transfers; the kinds of action that there were.
   std::vector<Action::Kind> Run() {
     std::vector<Action::Kind> kinds;
-    for (std::vector<Action> actions = residency_.TakeActions(); !actions.empty();
-         actions = residency_.TakeActions()) {
+    for (std::vector<Action> actions = pager_.TakeActions(); !actions.empty();
+         actions = pager_.TakeActions()) {
       for (const Action& action : actions) {
         kinds.push_back(action.kind);
         const bool is_transfer = action.kind < Action::Kind::kForget;
-        if (is_transfer) residency_.TransferDone(action.tile, absl::OkStatus());
+        if (is_transfer) pager_.TransferDone(action.tile, absl::OkStatus());
       }
     }
     return kinds;
@@ -55,31 +55,31 @@ class ResidencyReset : public testing::Test {
 
   // Writes the tile in the device tier.
   void Write(TileIndex tile) {
-    residency_.Acquire(kTicket, tile, Tier::kDevice, Access::kDiscard, /*stream=*/nullptr);
+    pager_.Acquire(kTicket, tile, Tier::kDevice, Access::kDiscard, /*stream=*/nullptr);
     ASSERT_TRUE(Has(Run(), Action::Kind::kGrant));
-    residency_.EndLease(tile, Tier::kDevice, Access::kDiscard, /*drained=*/false);
+    pager_.EndLease(tile, Tier::kDevice, Access::kDiscard, /*drained=*/false);
     Run();
   }
   // What it takes to read the tile in the device tier.
   std::vector<Action::Kind> Read(TileIndex tile) {
-    residency_.Acquire(kTicket, tile, Tier::kDevice, Access::kRead, nullptr);
+    pager_.Acquire(kTicket, tile, Tier::kDevice, Access::kRead, nullptr);
     const std::vector<Action::Kind> kinds = Run();
-    residency_.EndLease(tile, Tier::kDevice, Access::kRead, /*drained=*/false);
+    pager_.EndLease(tile, Tier::kDevice, Access::kRead, /*drained=*/false);
     return kinds;
   }
   void Reset(TileIndex stored_below) {
-    residency_.Pause();
+    pager_.Pause();
     Run();
-    residency_.Reset([=](TileIndex tile) { return tile < stored_below; });
+    pager_.Reset([=](TileIndex tile) { return tile < stored_below; });
   }
   uint64_t NowBytes(Tier tier) const {
-    return residency_.stats().tiers[static_cast<size_t>(tier)].now_bytes;
+    return pager_.pages().stats().tiers[static_cast<size_t>(tier)].now_bytes;
   }
 
-  Residency residency_;
+  Pager pager_;
 };
 
-TEST_F(ResidencyReset, BytesWrittenSinceAreForgottenAndNeverReachTheStore) {
+TEST_F(PagerReset, BytesWrittenSinceAreForgottenAndNeverReachTheStore) {
   Write(0);
   Reset(/*stored_below=*/2);
   EXPECT_EQ(NowBytes(Tier::kDevice), 0u);
@@ -87,11 +87,11 @@ TEST_F(ResidencyReset, BytesWrittenSinceAreForgottenAndNeverReachTheStore) {
   EXPECT_EQ(NowBytes(Tier::kNvme), 2 * kUnit);
   const std::vector<Action::Kind> read = Read(0);
   EXPECT_TRUE(Has(read, Action::Kind::kRead));
-  residency_.Flush(kTicket);
+  pager_.Commit(kTicket);
   EXPECT_FALSE(Has(Run(), Action::Kind::kWrite)) << "nothing is newer than the store";
 }
 
-TEST_F(ResidencyReset, ATileThatTheCommitDoesNotHaveWasNeverWritten) {
+TEST_F(PagerReset, ATileThatTheCommitDoesNotHaveWasNeverWritten) {
   Write(1);
   Write(2);
   Reset(/*stored_below=*/1);
@@ -103,61 +103,60 @@ TEST_F(ResidencyReset, ATileThatTheCommitDoesNotHaveWasNeverWritten) {
   EXPECT_EQ(NowBytes(Tier::kNvme), kUnit);
 }
 
-TEST_F(ResidencyReset, ATransientTileIsDiscardedInMemoryAndOnNvme) {
+TEST_F(PagerReset, ATransientTileIsDiscardedInMemoryAndOnNvme) {
   Write(3);
-  ASSERT_TRUE(residency_.Evict(3).ok());
+  ASSERT_TRUE(pager_.Evict(3).ok());
   ASSERT_TRUE(Has(Run(), Action::Kind::kWrite));
-  residency_.Pause();
-  residency_.Reset([](TileIndex) { return true; });
+  pager_.Pause();
+  pager_.Reset([](TileIndex) { return true; });
   EXPECT_TRUE(Has(Run(), Action::Kind::kForget));
   EXPECT_TRUE(Has(Read(3), Action::Kind::kZero));
 }
 
-TEST_F(ResidencyReset, DeclaredUsesAreForgotten) {
-  residency_.Declare(0, Tier::kDevice, Access::kRead);
-  residency_.Declare(1, Tier::kDevice, Access::kRead);
-  residency_.Pause();
+TEST_F(PagerReset, DeclaredUsesAreForgotten) {
+  pager_.Declare(0, Tier::kDevice, Access::kRead);
+  pager_.Declare(1, Tier::kDevice, Access::kRead);
+  pager_.Pause();
   EXPECT_TRUE(Run().empty()) << "no prefetch begins";
-  residency_.Reset([](TileIndex tile) { return tile < 2; });
+  pager_.Reset([](TileIndex tile) { return tile < 2; });
   EXPECT_TRUE(Run().empty());
 }
 
-TEST_F(ResidencyReset, ATransferInFlightEndsFirst) {
-  residency_.Declare(0, Tier::kDevice, Access::kRead);
-  const std::vector<Action> begun = residency_.TakeActions();
+TEST_F(PagerReset, ATransferInFlightEndsFirst) {
+  pager_.Declare(0, Tier::kDevice, Access::kRead);
+  const std::vector<Action> begun = pager_.TakeActions();
   ASSERT_EQ(begun.size(), 1u);
-  residency_.Pause();
-  EXPECT_EQ(residency_.transfers_in_flight(), 1);
-  residency_.TransferDone(begun[0].tile, absl::OkStatus());
+  pager_.Pause();
+  EXPECT_EQ(pager_.pages().transfers_in_flight(), 1);
+  pager_.TransferDone(begun[0].tile, absl::OkStatus());
   EXPECT_TRUE(Run().empty()) << "the copy to the device does not follow";
-  EXPECT_EQ(residency_.transfers_in_flight(), 0);
-  residency_.Reset([](TileIndex tile) { return tile < 2; });
+  EXPECT_EQ(pager_.pages().transfers_in_flight(), 0);
+  pager_.Reset([](TileIndex tile) { return tile < 2; });
   EXPECT_TRUE(Has(Read(0), Action::Kind::kRead));
 }
 
-TEST_F(ResidencyReset, AWriteThatFailedIsNoMatterAfterwards) {
+TEST_F(PagerReset, AWriteThatFailedIsNoMatterAfterwards) {
   Write(0);
-  ASSERT_TRUE(residency_.Evict(0).ok());
-  for (std::vector<Action> actions = residency_.TakeActions(); !actions.empty();
-       actions = residency_.TakeActions()) {
+  ASSERT_TRUE(pager_.Evict(0).ok());
+  for (std::vector<Action> actions = pager_.TakeActions(); !actions.empty();
+       actions = pager_.TakeActions()) {
     for (const Action& action : actions) {
       const bool is_write = action.kind == Action::Kind::kWrite;
       if (action.kind >= Action::Kind::kForget) continue;
-      residency_.TransferDone(action.tile,
-                              is_write ? absl::UnavailableError("EIO") : absl::OkStatus());
+      pager_.TransferDone(action.tile, is_write ? absl::UnavailableError("EIO") : absl::OkStatus());
     }
   }
   Reset(/*stored_below=*/2);
-  EXPECT_TRUE(residency_.TakeWriteError().ok());
+  EXPECT_TRUE(pager_.TakeWriteError().ok());
 }
 
-TEST_F(ResidencyReset, ResumeChangesNothing) {
+TEST_F(PagerReset, ResumeChangesNothing) {
   Write(0);
-  residency_.Pause();
+  pager_.Pause();
   Run();
-  residency_.Resume();
+  pager_.Resume();
   EXPECT_FALSE(Has(Read(0), Action::Kind::kRead)) << "the newest bytes are in the device";
-  residency_.Flush(kTicket);
+  pager_.Commit(kTicket);
   EXPECT_TRUE(Has(Run(), Action::Kind::kWrite));
 }
 

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The frames of a plan that is followed. They are preferences: a copy that does not lie where the
+// plan has it is served as well, and leaves when its last lease has ended or when the plan needs
+// its frame. So a plan can be taken up from any state of the tiles.
+
+#ifndef SPILLWAY_ENGINE_PLAN_FRAMES_H_
+#define SPILLWAY_ENGINE_PLAN_FRAMES_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "src/engine/job.h"
+#include "src/engine/page_table.h"
+#include "src/engine/plan_follower.h"
+
+namespace spillway::engine {
+
+class PlanFrames {
+ public:
+  // All tiles that are in memory now are unsettled.
+  PlanFrames(std::shared_ptr<const StepPlan> step, PageTable* pages, Jobs* jobs);
+
+  PlanFollower& follower() { return follower_; }
+  const PlanFollower& follower() const { return follower_; }
+
+  // Where the plan has the copy by now: its frame, if it is free.
+  std::optional<uint64_t> Allocate(TileIndex tile, Tier tier);
+  // Whether that frame is being made free.
+  bool IsComing(TileIndex tile, Tier tier);
+  // Whether the copy lies where the plan has it.
+  bool LiesAsPlanned(TileIndex tile, Tier tier) const;
+  // A frame for an operation, at `offset` or, where any frame will do, elsewhere. False: there is
+  // none yet, and what is in its way leaves.
+  bool Take(TileIndex tile, Tier tier, uint64_t offset);
+
+  // The tile's copies may not lie where the plan has them.
+  void Unsettle(TileIndex tile) { unsettled_.push_back(tile); }
+  // Copies that do not lie as planned leave, once nothing else is under way with them. Whether one
+  // does now.
+  bool Settle();
+  // The tile found no room to leave to; it is tried again when a lease has ended.
+  void CouldNotLeave(TileIndex tile) { stuck_.insert(tile); }
+  void LeaseEnded(TileIndex tile) {
+    stuck_.clear();
+    Unsettle(tile);
+  }
+  // A frame of the plan's is leased to another tile.
+  bool is_blocked_by_lease() const { return is_blocked_by_lease_; }
+  bool TakeBlockedByLease() { return std::exchange(is_blocked_by_lease_, false); }
+
+ private:
+  bool MakeWay(Tier tier, uint64_t offset, uint64_t size_bytes);
+  bool SettleCopy(TileIndex tile, Tier tier);
+
+  PageTable& pages_;
+  Jobs& jobs_;
+  PlanFollower follower_;
+  std::vector<TileIndex> unsettled_;
+  absl::flat_hash_set<TileIndex> stuck_;
+  bool is_blocked_by_lease_ = false;
+};
+
+}  // namespace spillway::engine
+
+#endif  // SPILLWAY_ENGINE_PLAN_FRAMES_H_

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "src/engine/plan_run.h"
+
+#include <utility>
+#include <vector>
+
+namespace spillway::engine {
+namespace {
+
+// On their way at a time, of each link: enough to keep it busy while one ends.
+constexpr int kMostInFlight = 16;
+// Operations whose frames are not free yet that are looked at in one go.
+constexpr size_t kMostWaiting = 64;
+// A step with more uses that the plan does not have than this, and than it has followed, is
+// another.
+constexpr uint64_t kFewExtra = 8;
+
+plan::Link LinkOf(Transfer transfer) {
+  switch (transfer) {
+    case Transfer::kWrite: return plan::Link::kWrite;
+    case Transfer::kCopyIn: return plan::Link::kCopyIn;
+    case Transfer::kCopyOut: return plan::Link::kCopyOut;
+    default: return plan::Link::kRead;
+  }
+}
+
+}  // namespace
+
+void PlanRun::Follow(std::shared_ptr<const StepPlan> step) {
+  Leave(/*deviated=*/false);
+  PlanStats& stats = pages_.stats().plan;
+  stats.planned_bytes = step->plan.bytes.total();
+  stats.bytes_bound = step->bound.total();
+  stats.nvme_bytes_bound = step->bound.nvme;
+  ++number_;
+  next_entry_ = 0;
+  frames_.emplace(std::move(step), &pages_, &jobs_);
+  room_.SetPlan(&*frames_);
+}
+
+// This is where a plan is abandoned.
+void PlanRun::Leave(bool deviated) {
+  if (!frames_) return;
+  if (deviated) ++pages_.stats().plan.deviations;
+  room_.SetPlan(nullptr);
+  frames_.reset();
+  discards_.clear();
+  for (Job& job : jobs_.of(Job::Kind::kAcquire)) job.use.reset();
+}
+
+void PlanRun::EndStep() {
+  if (frames_ && !frames_->follower().EndStep()) Leave(/*deviated=*/true);
+}
+
+// --- What callers do ---
+
+std::optional<PlanFollower::Count> PlanRun::AskPlan(const plan::TraceEvent& use) {
+  PlanFollower& follower = frames_->follower();
+  const auto number = follower.Ask(use);
+  if (!number && follower.extra_in_step() > follower.asked_in_step() + kFewExtra)
+    Leave(/*deviated=*/true);
+  return number;
+}
+
+void PlanRun::Granted(TileIndex tile) {
+  if (FollowsUsesOf(tile)) frames_->follower().Happened(tile);
+}
+
+void PlanRun::Shared(TileIndex tile, Tier tier) {
+  const auto use = Ask(tile, tier, Access::kRead);
+  if (!use) return;
+  PlanFollower& follower = frames_->follower();
+  // What the plan was to do with the tile before was not needed.
+  if (!follower.IsRunning(tile)) follower.Skip(tile, *use);
+  follower.Happened(tile);
+}
+
+void PlanRun::DrainBegan(TileIndex tile, Tier tier) {
+  if (!FollowsUsesOf(tile)) return;
+  PlanFollower& follower = frames_->follower();
+  follower.ReleaseAsked(tile);
+  // A caller that is ahead of its stream must not lease a tile that the plan moves when this lease
+  // ends.
+  if (!follower.IsReadNext(tile, tier)) (void)pages_.leases().Close(tile, tier);
+}
+
+void PlanRun::DiscardAsked(TileIndex tile) {
+  if (frames_ && AskPlan({.tile = tile, .kind = plan::TraceEvent::Kind::kDiscard}))
+    ++discards_[tile];
+}
+
+void PlanRun::Discarded(TileIndex tile) {
+  if (!frames_) return;
+  for (auto asked = discards_.extract(tile); asked && asked.mapped() > 0; --asked.mapped())
+    Granted(tile);
+}
+
+// --- Leases that wait for the plan ---
+
+PlanRun::Answer PlanRun::AdvanceAcquire(Job& job) {
+  PlanFollower& follower = frames_->follower();
+  const Page& page = pages_[job.tile];
+  Copy& target = pages_[job.tile].copy(job.tier);
+  if (!pages_.CanLease(job) || target.leaving) return Answer::kWaiting;
+  if (!follower.OpsBeforeAreOver(job.tile, *job.use)) {
+    // A stream can wait for the copy itself.
+    const bool arrives = page.transfer == Transfer::kCopyIn && page.planned &&
+                         page.planned->run == number_ && page.planned->op &&
+                         follower.IsLastBefore(*page.planned->op, job.tile, *job.use);
+    if (job.stream != kNoStream && job.tier == Tier::kDevice && arrives)
+      return Answer::kGrantAfterCopy;
+    if (follower.IsRunning(job.tile)) return Answer::kWaiting;
+    // A reader joins those that read already.
+    const bool is_shared =
+        target.is_ready() && !Writes(job.access) && pages_.leases().HasHolder(job.tile, job.tier);
+    if (is_shared) {
+      follower.Skip(job.tile, *job.use);
+    } else if (!frames_->is_blocked_by_lease() && follower.MayWait(job.tile, *job.use)) {
+      return Answer::kWaiting;
+    } else {
+      Pull(job);
+      return Answer::kPulled;
+    }
+  }
+  if (page.is_moving() && (Writes(job.access) || !target.is_ready())) return Answer::kWaiting;
+  if (target.state == Copy::State::kHeld && job.access == Access::kDiscard)
+    PageTable::SetReady(target);
+  if (target.is_ready()) return Answer::kGrant;
+  Pull(job);  // it had to leave since
+  return Answer::kPulled;
+}
+
+void PlanRun::Pull(Job& job) {
+  frames_->follower().Skip(job.tile, *job.use);
+  job.pulled = true;
+  ++pages_.stats().plan.pulled;
+}
+
+void PlanRun::CountPulled(const Job& job, Transfer transfer) {
+  if (!job.pulled || !job.use || transfer == Transfer::kZero) return;
+  frames_->follower().CountPulled(job.tile, *job.use, LinkOf(transfer),
+                                  pages_[job.tile].size_bytes);
+}
+
+// Frames that are not where the plan has them can keep its operations from one another. Then a
+// lease that waits for them is pulled.
+bool PlanRun::PullIfNothingMoves() {
+  if (pages_.transfers_in_flight() > 0 || pages_.leases().num_draining() > 0) return false;
+  for (Job& job : jobs_.of(Job::Kind::kAcquire)) {
+    const bool waits = job.use && !job.pulled &&
+                       !frames_->follower().OpsBeforeAreOver(job.tile, *job.use) &&
+                       !pages_[job.tile].copy(job.tier).leaving && pages_.CanLease(job);
+    if (!waits) continue;
+    Pull(job);
+    return true;
+  }
+  return false;
+}
+
+// --- What moves ---
+
+bool PlanRun::Advance() {
+  const bool was_blocked = frames_->TakeBlockedByLease();
+  bool progress = false;
+  for (int link = 0; link < plan::kNumLinks; ++link)
+    progress |= AdvanceLink(static_cast<plan::Link>(link));
+  progress |= AdvanceFree();
+  progress |= AdvanceEntry();
+  progress |= frames_->Settle();
+  while (const auto moved = frames_->follower().TakeMoved()) {
+    PlanStats& stats = pages_.stats().plan;
+    ++stats.steps;
+    stats.nvme = {(*moved)[plan::Link::kRead], (*moved)[plan::Link::kWrite]};
+    stats.pinned = {(*moved)[plan::Link::kCopyIn], (*moved)[plan::Link::kCopyOut]};
+  }
+  progress |= frames_->is_blocked_by_lease() && !was_blocked;
+  return progress || PullIfNothingMoves();
+}
+
+bool PlanRun::AdvanceLink(plan::Link link) {
+  bool progress = false;
+  PlanFollower& follower = frames_->follower();
+  std::vector<PlanFollower::Count> waiting;
+  while (follower.in_flight(link) < kMostInFlight && waiting.size() < kMostWaiting) {
+    const auto number = follower.Take(link);
+    if (!number) break;
+    const plan::Op& op = follower.OpAt(*number);
+    const uint64_t size_bytes = pages_[op.tile].size_bytes;
+    switch (Try(op, number)) {
+      case Step::kWaiting: waiting.push_back(*number); continue;
+      case Step::kDone:
+        if (HasMoved(op)) follower.CountMoved(*number, size_bytes);
+        follower.End(*number);
+        break;
+      case Step::kStarted:
+        follower.Begin(*number);
+        if (pages_[op.tile].transfer != Transfer::kZero) follower.CountMoved(*number, size_bytes);
+        break;
+    }
+    progress = true;
+  }
+  for (const PlanFollower::Count op : waiting) follower.PutBack(op);
+  return progress;
+}
+
+// Whether the bytes of an operation that had nothing to do are below: a commit, or a copy's
+// leaving, has brought them there in its stead.
+bool PlanRun::HasMoved(const plan::Op& op) const {
+  const Page& page = pages_[op.tile];
+  return op.kind == plan::Op::Kind::kWrite
+             ? page.stored
+             : op.kind == plan::Op::Kind::kCopyOut && (page.stored || page.is_ready(Tier::kPinned));
+}
+
+bool PlanRun::AdvanceFree() {
+  bool progress = false;
+  PlanFollower& follower = frames_->follower();
+  std::vector<PlanFollower::Count> waiting;
+  while (const auto op = follower.TakeFree()) {
+    switch (Try(follower.OpAt(*op), op)) {
+      case Step::kWaiting: waiting.push_back(*op); continue;
+      case Step::kDone: follower.End(*op); break;
+      case Step::kStarted: follower.Begin(*op); break;  // filling with zeros
+    }
+    progress = true;
+  }
+  for (const PlanFollower::Count op : waiting) follower.PutBack(op);
+  return progress;
+}
+
+// In the first step, what the plan has in memory when a step begins is brought there in the order
+// in which it is used. What is not there in time is pulled.
+bool PlanRun::AdvanceEntry() {
+  PlanFollower& follower = frames_->follower();
+  const std::vector<plan::TraceEvent>& events = follower.step()->trace.events;
+  bool progress = false;
+  for (; follower.is_first_step() && next_entry_ < events.size(); ++next_entry_) {
+    if (pages_.transfers_in_flight() >= kMostInFlight) return progress;
+    const TileIndex tile = events[next_entry_].tile;
+    const Page& page = pages_[tile];
+    if (follower.HasBeenAskedFor(tile) || follower.HasOpDue(tile) || page.zero) continue;
+    for (const Tier tier : {Tier::kPinned, Tier::kDevice}) {
+      const auto place = follower.PlannedAt(tile, tier);
+      if (!place || page.copy(tier).state != Copy::State::kNone) continue;
+      plan::Op op;
+      op.kind = tier == Tier::kDevice ? plan::Op::Kind::kCopyIn : plan::Op::Kind::kRead;
+      op.tile = tile;
+      op.tier = tier;
+      op.offset = *place;
+      progress |= Try(op, std::nullopt) == Step::kStarted;
+    }
+  }
+  return progress;
+}
+
+void PlanRun::TransferEnded(const PlannedOp& planned) {
+  if (frames_ && planned.run == number_ && planned.op) frames_->follower().End(*planned.op);
+}
+
+// Does what the operation says, as far as it still has to be done: a commit may have written a tile
+// already, the caller may have discarded it, its bytes may never have been written, or it had to
+// leave. What cannot be done then is not done, and the tile's next lease sees to it.
+PlanRun::Step PlanRun::Try(const plan::Op& op, std::optional<PlanFollower::Count> number) {
+  Page& page = pages_[op.tile];
+  if (page.is_moving() || page.discard) return Step::kWaiting;
+  // Another writer than the plan's: the tile has strayed.
+  if (op.kind != plan::Op::Kind::kDrop && pages_.leases().IsWritten(op.tile)) return Step::kDone;
+  // A copy that leaves is gone before the operation begins.
+  if (page.is_leaving()) return Step::kWaiting;
+  const bool in_pinned = page.is_ready(Tier::kPinned), on_device = page.is_ready(Tier::kDevice);
+  const auto start = [&](Transfer transfer) {
+    page.planned = PlannedOp{number_, number};
+    const MoveReason reason = transfer == Transfer::kWrite     ? MoveReason::kWriteBehind
+                              : transfer == Transfer::kCopyOut ? MoveReason::kMakeRoom
+                                                               : MoveReason::kAhead;
+    pages_.Start(op.tile, transfer, reason, /*job=*/nullptr);
+    return Step::kStarted;
+  };
+  const auto start_with_frame = [&](Tier tier, Transfer transfer) {
+    return frames_->Take(op.tile, tier, op.offset) ? start(transfer) : Step::kWaiting;
+  };
+  switch (op.kind) {
+    case plan::Op::Kind::kRead:
+    case plan::Op::Kind::kZero:
+      if (in_pinned || (!page.stored && !page.zero && !on_device)) return Step::kDone;
+      return start_with_frame(Tier::kPinned, on_device     ? Transfer::kCopyOut
+                                             : page.stored ? Transfer::kRead
+                                                           : Transfer::kZero);
+    case plan::Op::Kind::kWrite:
+      if (page.stored || page.zero || !in_pinned) return Step::kDone;
+      return start(Transfer::kWrite);
+    case plan::Op::Kind::kCopyIn:
+      if (on_device || !in_pinned) return Step::kDone;
+      return start_with_frame(Tier::kDevice, Transfer::kCopyIn);
+    case plan::Op::Kind::kCopyOut:
+      if (in_pinned || !on_device) return Step::kDone;
+      return start_with_frame(Tier::kPinned, Transfer::kCopyOut);
+    case plan::Op::Kind::kTake:
+      if (page.is_ready(op.tier)) return Step::kDone;
+      return frames_->Take(op.tile, op.tier, op.offset) ? Step::kDone : Step::kWaiting;
+    case plan::Op::Kind::kDrop: return TryDrop(op);
+  }
+  return Step::kDone;
+}
+
+PlanRun::Step PlanRun::TryDrop(const plan::Op& op) {
+  const Page& page = pages_[op.tile];
+  const Copy& held = page.copy(op.tier);
+  Leases& leases = pages_.leases();
+  if (!held.has_frame() || held.leaving || held.holder != nullptr) return Step::kDone;
+  // A stream may still read for a lease that was released before the one the plan waits for.
+  // Readers that came since keep the copy; it leaves after them.
+  if (!leases.Close(op.tile, op.tier))
+    return leases.HasHolder(op.tile, op.tier) ? Step::kDone : Step::kWaiting;
+  const bool elsewhere =
+      page.stored || page.zero || held.state == Copy::State::kHeld || page.is_ready(Other(op.tier));
+  if (elsewhere) {
+    pages_.DropFrame(op.tile, op.tier);
+  } else {
+    frames_->Unsettle(op.tile);
+  }
+  return Step::kDone;
+}
+
+}  // namespace spillway::engine

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The state machine beside readers that take leases without asking: where they may not, and what
+// they must not change for others.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "src/base/clock.h"
+#include "src/engine/pager.h"
+
+namespace spillway::engine {
+namespace {
+
+const int stream_of_work = 0;
+constexpr StreamId kSomeStream = &stream_of_work;
+
+constexpr uint64_t kTileBytes = kFrameAlignment;
+constexpr Ticket kTicket = 1;
+
+PagerOptions PinnedOnly(uint64_t num_frames) {
+  PagerOptions options;
+  options.pinned_bytes = num_frames * kTileBytes;
+  options.has_store = true;
+  options.describe = [](TileIndex tile) { return "tile " + std::to_string(tile); };
+  return options;
+}
+
+TileIndex AddStored(Pager& pager, Role role = Role::kParameter) {
+  return pager.AddTile(kTileBytes, role, /*transient=*/false, /*stored=*/true);
+}
+
+// Asks for a lease for reading in pinned memory and carries out what it takes.
+bool Lease(Pager& pager, TileIndex tile) {
+  bool granted = false, moves = true;
+  pager.Acquire(kTicket, tile, Tier::kPinned, Access::kRead, /*stream=*/nullptr);
+  while (moves && !granted) {
+    moves = false;
+    for (const Action& action : pager.TakeActions()) {
+      granted |= action.kind == Action::Kind::kGrant;
+      if (action.kind != Action::Kind::kRead) continue;
+      pager.TransferDone(action.tile, {});
+      moves = true;
+    }
+  }
+  return granted;
+}
+
+void End(Pager& pager, TileIndex tile) {
+  const auto ended = pager.EndLease(tile, Tier::kPinned, Access::kRead, /*drained=*/false);
+  (void)pager.TakeActions();
+  pager.LetIn(ended);
+}
+
+// Such a frame is left before the next lease, so nobody may have that without asking.
+TEST(PagerLease, NobodyStaysWhereFramesOfARoleWillLie) {
+  PagerOptions options = PinnedOnly(4);
+  options.placement[static_cast<size_t>(Role::kMoment)] = Tier::kPinned;
+  Pager pager(options);
+  const TileIndex early = AddStored(pager), late = AddStored(pager);
+  for (int i = 0; i < 3; ++i) AddStored(pager);  // more than there are frames: none has its own
+  ASSERT_TRUE(Lease(pager, early));
+  End(pager, early);
+  ASSERT_TRUE(Lease(pager, late));
+  ASSERT_TRUE(pager.leases().count(early, Tier::kPinned).is_open());
+  ASSERT_LT(std::max(pager.pages()[early].copy(Tier::kPinned).offset,
+                     pager.pages()[late].copy(Tier::kPinned).offset),
+            2 * kTileBytes);
+
+  for (int i = 0; i < 2; ++i) AddStored(pager, Role::kMoment);
+  EXPECT_FALSE(pager.leases().TryTake(early, Tier::kPinned));
+  End(pager, late);
+  EXPECT_FALSE(pager.leases().TryTake(late, Tier::kPinned));
+
+  for (const TileIndex tile : {early, late}) {
+    ASSERT_TRUE(Lease(pager, tile));
+    EXPECT_GE(pager.pages()[tile].copy(Tier::kPinned).offset, 2 * kTileBytes);
+    End(pager, tile);
+    EXPECT_TRUE(pager.leases().count(tile, Tier::kPinned).is_open());
+  }
+}
+
+// A caller waits until streams let go of all tiles. While these are weighed for it, the one that
+// is unused longest gets a reader: the caller gets another's room, and does not wait for the
+// reader.
+TEST(PagerLease, AReaderWhoComesDuringTheSearchIsNotWaitedFor) {
+  constexpr TileIndex kTiles = 300;
+  constexpr int kRounds = 300;
+  int taken = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    Pager pager(PinnedOnly(kTiles));
+    for (TileIndex tile = 0; tile <= kTiles; ++tile) AddStored(pager);
+    for (TileIndex tile = 0; tile < kTiles; ++tile) {
+      ASSERT_TRUE(Lease(pager, tile));
+      pager.BeginDrain(tile, Tier::kPinned, Access::kRead, kSomeStream);
+    }
+    pager.Acquire(kTicket, kTiles, Tier::kPinned, Access::kRead, /*stream=*/nullptr);
+    ASSERT_TRUE(pager.TakeActions().empty());
+    for (TileIndex tile = 0; tile < kTiles; ++tile)
+      pager.LetIn(pager.EndLease(tile, Tier::kPinned, Access::kRead, /*drained=*/true));
+    std::atomic<bool> is_reader_there = false;
+    std::atomic<int64_t> begin_ns = 0;
+    std::optional<uint64_t> lease;
+    std::thread reader([&] {
+      is_reader_there = true;
+      while (begin_ns == 0) {
+      }
+      while (base::NowNs() < begin_ns + round * 100) {  // at all moments of a search
+      }
+      lease = pager.leases().TryTake(/*tile=*/0, Tier::kPinned);
+    });
+    while (!is_reader_there) std::this_thread::yield();
+    begin_ns = base::NowNs();
+    const std::vector<Action> actions = pager.TakeActions();
+    reader.join();
+    EXPECT_TRUE(std::any_of(actions.begin(), actions.end(),
+                            [&](const Action& action) {
+                              return action.kind == Action::Kind::kRead && action.tile == kTiles;
+                            }))
+        << "round " << round;
+    if (lease) ++taken;
+  }
+  std::printf("%d readers came in time\n", taken);
+}
+
+// The lease of a stream that waits for a copy may end before the copy's end is told: what was
+// written is on the device alone all the same.
+TEST(PagerLease, AWriterWhoEndsBeforeItsCopyIsToldLeavesNoOlderBytes) {
+  PagerOptions options = PinnedOnly(2);
+  options.device_bytes = kTileBytes;
+  Pager pager(options);
+  const TileIndex tile = AddStored(pager);
+  ASSERT_TRUE(Lease(pager, tile));
+  End(pager, tile);
+  pager.Acquire(kTicket, tile, Tier::kDevice, Access::kReadWrite, /*stream=*/kSomeStream);
+  const std::vector<Action> actions = pager.TakeActions();
+  ASSERT_TRUE(std::any_of(actions.begin(), actions.end(),
+                          [](const Action& action) { return action.after_copy; }));
+  pager.BeginDrain(tile, Tier::kDevice, Access::kReadWrite, kSomeStream);
+  const auto ended = pager.EndLease(tile, Tier::kDevice, Access::kReadWrite, /*drained=*/true);
+  (void)pager.TakeActions();
+  pager.LetIn(ended);
+  pager.TransferDone(tile, {});
+
+  pager.Acquire(kTicket, tile, Tier::kPinned, Access::kRead, /*stream=*/nullptr);
+  const std::vector<Action> next = pager.TakeActions();
+  ASSERT_EQ(next.size(), 1u);
+  EXPECT_EQ(next[0].kind, Action::Kind::kCopyOut);
+}
+
+// The same where a plan brings the bytes and the copy fails: what the writer's stream wrote into is
+// nobody's, and someone must be told.
+TEST(PagerLease, AFailedCopyBehindAWriterWhoHasEndedIsTold) {
+  plan::TraceRecorder recorder;
+  for (int i = 0; i < 2; ++i) recorder.AddTile({.size_bytes = kTileBytes, .stored = true});
+  recorder.Begin(0);
+  for (plan::TileIndex tile = 0; tile < 2; ++tile) {
+    recorder.Acquire(tile, Tier::kDevice, Access::kReadWrite, 0, 0);
+    recorder.Release(tile, Tier::kDevice, Access::kReadWrite, 0);
+  }
+  StepPlan step{.trace = recorder.End()};
+  auto made =
+      plan::MakePlan(step.trace, {.device_bytes = kTileBytes, .pinned_bytes = 4 * kTileBytes});
+  ASSERT_TRUE(made.ok()) << made.status();
+  step.plan = *std::move(made);
+  PagerOptions options = PinnedOnly(4);
+  options.device_bytes = kTileBytes;
+  Pager pager(options);
+  for (int i = 0; i < 2; ++i) AddStored(pager);
+  pager.FollowPlan(std::make_shared<const StepPlan>(std::move(step)));
+
+  bool granted = false;
+  pager.Acquire(kTicket, /*tile=*/0, Tier::kDevice, Access::kReadWrite, /*stream=*/kSomeStream);
+  for (int round = 0; round < 10 && !granted; ++round) {
+    for (const Action& action : pager.TakeActions()) {
+      granted |= action.kind == Action::Kind::kGrant && action.after_copy;
+      if (action.kind == Action::Kind::kRead) pager.TransferDone(action.tile, {});
+    }
+  }
+  ASSERT_TRUE(granted);
+  pager.BeginDrain(0, Tier::kDevice, Access::kReadWrite, kSomeStream);
+  const auto ended = pager.EndLease(0, Tier::kDevice, Access::kReadWrite, /*drained=*/true);
+  (void)pager.TakeActions();
+  pager.LetIn(ended);
+  pager.TransferDone(0, absl::InternalError("the copy failed"));
+  EXPECT_TRUE(absl::IsInternal(pager.TakeWriteError()));
+}
+
+}  // namespace
+}  // namespace spillway::engine
