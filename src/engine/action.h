@@ -12,8 +12,11 @@
 #include "spillway/timeline.h"
 #include "spillway/types.h"
 #include "src/engine/arena_map.h"
+#include "src/plan/transfer.h"
 
 namespace spillway::engine {
+
+using plan::Transfer;
 
 using Ticket = uint64_t;  // names a caller's request; chosen by the caller
 inline constexpr Ticket kNoTicket = 0;
@@ -24,17 +27,14 @@ inline constexpr StreamId kNoStream = nullptr;
 // What to do next. Transfers end with Pager::TransferDone for their tile.
 struct Action {
   enum class Kind : uint8_t {
-    kRead,     // NVMe → pinned frame
-    kWrite,    // pinned frame → NVMe
-    kZero,     // fill the pinned frame with zeros
-    kCopyIn,   // pinned → device frame
-    kCopyOut,  // device → pinned frame
-    kForget,   // the NVMe copy is void: its extents may be freed
-    kGrant,    // the ticket's lease is held; with `after_copy`, its bytes arrive with the tile's
-               // kCopyIn
-    kFail,     // the ticket ends with `status`
+    kTransfer,
+    kForget,  // the NVMe copy is void: its extents may be freed
+    kGrant,   // the ticket's lease is held; with `after_copy`, its bytes arrive with the tile's
+              // kCopyIn
+    kFail,    // the ticket ends with `status`
   };
   Kind kind;
+  Transfer transfer = Transfer::kRead;
   TileIndex tile = 0;
   uint64_t pinned_offset = 0;
   uint64_t device_offset = 0;
@@ -42,6 +42,8 @@ struct Action {
   bool after_copy = false;
   absl::Status status = absl::OkStatus();
   MoveReason reason = MoveReason::kLease;  // of a transfer
+
+  bool Is(Transfer which) const { return kind == Kind::kTransfer && transfer == which; }
 };
 
 // Why a caller waits: for `tile`, its own or the one in the way, in a tier.

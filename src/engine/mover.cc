@@ -353,8 +353,8 @@ void Mover::WaitForPlan() {
 }
 
 void Mover::MeterRates() {
-  link_use_.links[static_cast<size_t>(plan::Link::kCopyIn)] = copies_[0].busy();
-  link_use_.links[static_cast<size_t>(plan::Link::kCopyOut)] = copies_[1].busy();
+  link_use_.links[static_cast<size_t>(plan::Transfer::kCopyIn)] = copies_[0].busy();
+  link_use_.links[static_cast<size_t>(plan::Transfer::kCopyOut)] = copies_[1].busy();
   rates_.EndStep(link_use_);
   time_bound_.reset();
 }

@@ -59,8 +59,8 @@ void Mover::Sleep(bool idle) {
   sleeping_ = false;
   if (recorded) RecordWork(sleep_ns, base::ThreadCpuNs() - cpu_ns);
   const base::DuplexMeter& moved = pages_->moved();
-  link_use_.links[static_cast<size_t>(plan::Link::kRead)] = moved.busy(0);
-  link_use_.links[static_cast<size_t>(plan::Link::kWrite)] = moved.busy(1);
+  link_use_.links[static_cast<size_t>(plan::Transfer::kRead)] = moved.busy(0);
+  link_use_.links[static_cast<size_t>(plan::Transfer::kWrite)] = moved.busy(1);
   link_use_.nvme_both = moved.both();
   link_use_.checksums = pages_->hashing();
   store_room_.now_bytes = parts_.store->used_bytes();
@@ -98,12 +98,12 @@ void Mover::Execute(const Work& work) {
   absl::Status status = parts_.pinned->EnsureUsable(action.pinned_offset, place.size_bytes);
   std::byte* frame = parts_.pinned->data() + action.pinned_offset;
   if (status.ok()) {
-    switch (action.kind) {
-      case Action::Kind::kRead:
+    switch (action.transfer) {
+      case Transfer::kRead:
         return pages_->Read(action.tile, place.tensor, place.first_page, place.size_bytes, frame);
-      case Action::Kind::kWrite:
+      case Transfer::kWrite:
         return pages_->Write(action.tile, place.tensor, place.first_page, place.size_bytes, frame);
-      case Action::Kind::kZero: std::memset(frame, 0, place.size_bytes); break;
+      case Transfer::kZero: std::memset(frame, 0, place.size_bytes); break;
       default:
         status = Copy(action, place.size_bytes);
         if (status.ok()) return;
@@ -115,7 +115,7 @@ void Mover::Execute(const Work& work) {
 absl::Status Mover::Copy(const Action& action, uint64_t size_bytes) {
   std::byte* pinned = parts_.pinned->data() + action.pinned_offset;
   std::byte* device = device_arena_ + action.device_offset;
-  const bool in = action.kind == Action::Kind::kCopyIn;
+  const bool in = action.Is(Transfer::kCopyIn);
   const tiers::StreamHandle stream = in ? copy_in_ : copy_out_;
   const size_t way = in ? 0 : 1;
   {

@@ -119,15 +119,13 @@ void PageTable::DropFrame(TileIndex tile, Tier tier, const std::optional<Window>
 // --- Bytes ---
 
 void PageTable::Start(TileIndex tile, Transfer transfer, MoveReason reason, Job* job) {
-  static constexpr std::array<Action::Kind, 6> kKinds = {
-      Action::Kind::kForget, Action::Kind::kRead,   Action::Kind::kWrite,
-      Action::Kind::kZero,   Action::Kind::kCopyIn, Action::Kind::kCopyOut};
   Page& page = pages_[tile];
   page.transfer = transfer;
   page.transfer_job = job;
   ++transfers_;
   small_leaves_ |= transfer == Transfer::kWrite && IsSmall(page);
-  Push({.kind = kKinds[static_cast<size_t>(transfer)],
+  Push({.kind = Action::Kind::kTransfer,
+        .transfer = transfer,
         .tile = tile,
         .pinned_offset = page.copy(Tier::kPinned).offset,
         .device_offset = page.copy(Tier::kDevice).offset,
@@ -137,7 +135,7 @@ void PageTable::Start(TileIndex tile, Transfer transfer, MoveReason reason, Job*
 PageTable::Ended PageTable::End(TileIndex tile) {
   Page& page = pages_[tile];
   --transfers_;
-  return {.transfer = std::exchange(page.transfer, Transfer::kNone),
+  return {.transfer = *std::exchange(page.transfer, std::nullopt),
           .job = std::exchange(page.transfer_job, nullptr),
           .planned = std::exchange(page.planned, std::nullopt),
           .is_leased = std::exchange(page.leased_before_copy, false)};
@@ -146,7 +144,6 @@ PageTable::Ended PageTable::End(TileIndex tile) {
 void PageTable::Arrive(TileIndex tile, Transfer transfer) {
   Page& page = pages_[tile];
   switch (transfer) {
-    case Transfer::kNone: SPILLWAY_CHECK(false); break;
     case Transfer::kRead:
       stats_.nvme.read_bytes += page.size_bytes;
       SetReady(page.copy(Tier::kPinned));
@@ -166,6 +163,7 @@ void PageTable::Arrive(TileIndex tile, Transfer transfer) {
       SetStored(tile, true);
       writes_fail_ = false;
       break;
+    default: SPILLWAY_CHECK(false);
   }
 }
 

@@ -45,8 +45,6 @@ struct PagerOptions {
   std::function<std::string(TileIndex)> describe;  // for messages: "tensor 'a' tile 3"
 };
 
-enum class Transfer : uint8_t { kNone, kRead, kWrite, kZero, kCopyIn, kCopyOut };
-
 // An operation of the plan that was followed when it began.
 struct PlannedOp {
   uint64_t run = 0;                       // of the plan: see PlanRun
@@ -74,7 +72,7 @@ struct Page {
   std::optional<PlannedOp> planned;  // what the transfer in flight is of a plan
   std::optional<Tier> rest;          // see Placement
   Role role = Role::kParameter;
-  Transfer transfer = Transfer::kNone;  // in flight
+  std::optional<Transfer> transfer;  // in flight
   bool transient = false;
   bool stored = false;              // NVMe has the newest bytes
   bool zero = true;                 // never written
@@ -85,7 +83,7 @@ struct Page {
   Copy& copy(Tier tier) { return copies[tier == Tier::kDevice ? 0 : 1]; }
   const Copy& copy(Tier tier) const { return copies[tier == Tier::kDevice ? 0 : 1]; }
   bool is_ready(Tier tier) const { return copy(tier).is_ready(); }
-  bool is_moving() const { return transfer != Transfer::kNone; }
+  bool is_moving() const { return transfer.has_value(); }
   bool is_leaving() const { return copies[0].leaving || copies[1].leaving; }
   // Whether its frame in the tier, once it has one, is its own for good.
   bool is_home(Tier tier) const { return rest == tier; }
@@ -159,7 +157,7 @@ class PageTable {
   // A transfer begins; `job` is told how it ended.
   void Start(TileIndex tile, Transfer transfer, MoveReason reason, Job* job);
   struct Ended {
-    Transfer transfer = Transfer::kNone;
+    Transfer transfer = Transfer::kRead;
     Job* job = nullptr;
     std::optional<PlannedOp> planned;
     bool is_leased = false;  // a stream waited for it

@@ -32,7 +32,7 @@ PlanFollower::Index PlanFollower::MakeIndex(const StepPlan& step) {
   index.event_number.resize(events.size());
   for (const plan::Op& op : ops) {
     ++index.first_op[op.tile + 1];
-    index.num_moves += plan::Moves(op.kind) ? 1 : 0;
+    index.num_moves += plan::HasLink(op.kind) ? 1 : 0;
   }
   for (const TraceEvent& event : events) index.first_use[event.tile + 1] += IsUse(event) ? 1 : 0;
   std::partial_sum(index.first_op.begin(), index.first_op.end(), index.first_op.begin());
@@ -204,7 +204,7 @@ bool PlanFollower::IsDroppedNext(TileIndex tile, Tier tier) const {
   const uint64_t end = uses == 0 ? progress.ops_ended + ops : OpsBefore(tile, progress.uses_asked);
   for (uint64_t number = progress.ops_ended; number < end; ++number) {
     const plan::Op& op = step_->plan.ops[index_.ops[index_.first_op[tile] + number % ops]];
-    if (op.kind == plan::Op::Kind::kDrop && op.tier == tier) return true;
+    if (op.kind == plan::Transfer::kDrop && op.tier == tier) return true;
   }
   return false;
 }
@@ -263,8 +263,8 @@ void PlanFollower::Consider(TileIndex tile) {
 
 // kNoLink + 1: none of those in order.
 size_t PlanFollower::QueueOf(const plan::Op& op) const {
-  if (plan::Moves(op.kind)) return static_cast<size_t>(plan::LinkOf(op.kind));
-  return takes_any_frame_ && op.kind != plan::Op::Kind::kDrop ? kNoLink : kNoLink + 1;
+  if (plan::HasLink(op.kind)) return static_cast<size_t>(op.kind);
+  return takes_any_frame_ && op.kind != plan::Transfer::kDrop ? kNoLink : kNoLink + 1;
 }
 
 void PlanFollower::PutBack(Count op) {
@@ -313,17 +313,17 @@ std::optional<PlanFollower::Count> PlanFollower::TakeFree() {
 void PlanFollower::Begin(Count op) {
   tiles_[OpAt(op).tile].running = true;
   Started(op);
-  if (!plan::Moves(OpAt(op).kind)) return;
+  if (!plan::HasLink(OpAt(op).kind)) return;
   running_.push_back(op);
-  ++in_flight_[static_cast<size_t>(plan::LinkOf(OpAt(op).kind))];
+  ++in_flight_[static_cast<size_t>(OpAt(op).kind)];
 }
 
 void PlanFollower::End(Count op) {
   if (!tiles_[OpAt(op).tile].running) {
     Started(op);
-  } else if (plan::Moves(OpAt(op).kind)) {
+  } else if (plan::HasLink(OpAt(op).kind)) {
     std::erase(running_, op);
-    --in_flight_[static_cast<size_t>(plan::LinkOf(OpAt(op).kind))];
+    --in_flight_[static_cast<size_t>(OpAt(op).kind)];
   }
   Over(op);
 }
@@ -337,7 +337,7 @@ bool PlanFollower::IsLastOf(Count op, Tier tier) const {
   const TileIndex tile = OpAt(op).tile;
   const uint64_t next = tiles_[tile].ops_ended + 1;
   const plan::Op& after = step_->plan.ops[index_.ops[index_.first_op[tile] + next % NumOps(tile)]];
-  return after.kind == plan::Op::Kind::kDrop && after.tier == tier;
+  return after.kind == plan::Transfer::kDrop && after.tier == tier;
 }
 
 void PlanFollower::Over(Count count) {
@@ -345,8 +345,8 @@ void PlanFollower::Over(Count count) {
   TileProgress& tile = tiles_[op.tile];
   tile.running = tile.due = false;
   ++tile.ops_ended;
-  if (op.kind != plan::Op::Kind::kWrite)
-    tile.planned_at[At(op.tier)] = op.kind == plan::Op::Kind::kDrop ? kNowhere : op.offset;
+  if (op.kind != plan::Transfer::kWrite)
+    tile.planned_at[At(op.tier)] = op.kind == plan::Transfer::kDrop ? kNowhere : op.offset;
   Consider(op.tile);
   const uint64_t index = count % num_ops_;
   for (uint32_t i = index_.first_waiting[index]; i < index_.first_waiting[index + 1]; ++i)
@@ -376,9 +376,9 @@ void PlanFollower::FindRoom() {
     for (; op < num_ops_ && plan.position[op] == position; ++op) {
       const plan::Op& at = plan.ops[op];
       const size_t tier = At(at.tier);
-      if (at.kind == plan::Op::Kind::kDrop) {
+      if (at.kind == plan::Transfer::kDrop) {
         now[tier] -= bytes_of(at.tile, at.tier);
-      } else if (at.kind != plan::Op::Kind::kWrite) {
+      } else if (at.kind != plan::Transfer::kWrite) {
         now[tier] += bytes_of(at.tile, at.tier);
       }
       most[tier] = std::max(most[tier], now[tier]);
@@ -413,7 +413,7 @@ void PlanFollower::LookAhead() {
 
 bool PlanFollower::HasRoom(Count count) const {
   const plan::Op& op = OpAt(count);
-  const bool takes = op.kind != plan::Op::Kind::kWrite && op.kind != plan::Op::Kind::kDrop;
+  const bool takes = op.kind != plan::Transfer::kWrite && op.kind != plan::Transfer::kDrop;
   if (!takes_any_frame_ || !takes || step_->trace.tiles[op.tile].has_home(op.tier)) return true;
   const Count now = PositionNow(), position = PositionOf(count);
   if (position <= now) return true;
@@ -428,14 +428,14 @@ bool PlanFollower::HasRoom(Count count) const {
 void PlanFollower::TakeOrGiveRoom(Count count) {
   const plan::Op& op = OpAt(count);
   const Count now = PositionNow(), position = PositionOf(count);
-  if (op.kind == plan::Op::Kind::kWrite || position <= now || position - now >= num_positions_)
+  if (op.kind == plan::Transfer::kWrite || position <= now || position - now >= num_positions_)
     return;
   if (step_->trace.tiles[op.tile].has_home(op.tier)) return;
   Ahead ahead;
   ahead.end = position;
   ahead.begin = now;
   ahead.tier = op.tier;
-  ahead.taken = op.kind != plan::Op::Kind::kDrop;
+  ahead.taken = op.kind != plan::Transfer::kDrop;
   ahead.bytes = FrameBytes(op.tile);
   const auto begin = static_cast<uint32_t>(now % num_positions_);
   const auto end = static_cast<uint32_t>(position % num_positions_);
@@ -456,7 +456,7 @@ PlanFollower::Period& PlanFollower::PeriodAt(uint64_t period) {
 
 // Once for each operation: it has begun, or counts as over without.
 void PlanFollower::Started(Count op) {
-  if (plan::Moves(OpAt(op).kind)) ++PeriodAt(op / num_ops_).begun;
+  if (plan::HasLink(OpAt(op).kind)) ++PeriodAt(op / num_ops_).begun;
   if (takes_any_frame_) TakeOrGiveRoom(op);
 }
 

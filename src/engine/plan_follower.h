@@ -112,7 +112,7 @@ class PlanFollower {
   // --- Operations ---
   // The operation of least position that may start on a link. It is the caller's from here on: it
   // is begun, or put back.
-  std::optional<Count> Take(plan::Link link) { return Take(static_cast<size_t>(link)); }
+  std::optional<Count> Take(plan::Transfer link) { return Take(static_cast<size_t>(link)); }
   // One that no link carries. Those that take no room have no order: what is dropped without a
   // write never waits for what is written first.
   std::optional<Count> TakeFree();
@@ -125,16 +125,16 @@ class PlanFollower {
   // Whether an operation that runs is the last before the plan drops the tile's copy in the tier.
   bool IsRoomComing(Tier tier) const;
   // Operations that run, on a link.
-  int in_flight(plan::Link link) const { return in_flight_[static_cast<size_t>(link)]; }
+  int in_flight(plan::Transfer link) const { return in_flight_[static_cast<size_t>(link)]; }
 
   // What operations of the next period that was begun to its end have moved, once; none before
   // that.
   std::optional<plan::LinkBytes> TakeMoved();
   void CountMoved(Count op, uint64_t bytes) {
-    PeriodAt(op / num_ops_).moved[plan::LinkOf(OpAt(op).kind)] += bytes;
+    PeriodAt(op / num_ops_).moved[OpAt(op).kind] += bytes;
   }
   // For a use that does not wait.
-  void CountPulled(TileIndex tile, Count use, plan::Link link, uint64_t bytes) {
+  void CountPulled(TileIndex tile, Count use, plan::Transfer link, uint64_t bytes) {
     PeriodAt(use / NumUses(tile)).moved[link] += bytes;
   }
 

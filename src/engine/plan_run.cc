@@ -16,15 +16,6 @@ constexpr size_t kMostWaiting = 64;
 // another.
 constexpr uint64_t kFewExtra = 8;
 
-plan::Link LinkOf(Transfer transfer) {
-  switch (transfer) {
-    case Transfer::kWrite: return plan::Link::kWrite;
-    case Transfer::kCopyIn: return plan::Link::kCopyIn;
-    case Transfer::kCopyOut: return plan::Link::kCopyOut;
-    default: return plan::Link::kRead;
-  }
-}
-
 }  // namespace
 
 void PlanRun::Follow(std::shared_ptr<const StepPlan> step) {
@@ -139,8 +130,7 @@ void PlanRun::Pull(Job& job) {
 
 void PlanRun::CountPulled(const Job& job, Transfer transfer) {
   if (!job.pulled || !job.use || transfer == Transfer::kZero) return;
-  frames_->follower().CountPulled(job.tile, *job.use, LinkOf(transfer),
-                                  pages_[job.tile].size_bytes);
+  frames_->follower().CountPulled(job.tile, *job.use, transfer, pages_[job.tile].size_bytes);
 }
 
 // Frames that are not where the plan has them can keep its operations from one another. Then a
@@ -164,21 +154,21 @@ bool PlanRun::Advance() {
   const bool was_blocked = frames_->TakeBlockedByLease();
   bool progress = false;
   for (int link = 0; link < plan::kNumLinks; ++link)
-    progress |= AdvanceLink(static_cast<plan::Link>(link));
+    progress |= AdvanceLink(static_cast<plan::Transfer>(link));
   progress |= AdvanceFree();
   progress |= AdvanceEntry();
   progress |= frames_->Settle();
   while (const auto moved = frames_->follower().TakeMoved()) {
     PlanStats& stats = pages_.stats().plan;
     ++stats.steps;
-    stats.nvme = {(*moved)[plan::Link::kRead], (*moved)[plan::Link::kWrite]};
-    stats.pinned = {(*moved)[plan::Link::kCopyIn], (*moved)[plan::Link::kCopyOut]};
+    stats.nvme = {(*moved)[plan::Transfer::kRead], (*moved)[plan::Transfer::kWrite]};
+    stats.pinned = {(*moved)[plan::Transfer::kCopyIn], (*moved)[plan::Transfer::kCopyOut]};
   }
   progress |= frames_->is_blocked_by_lease() && !was_blocked;
   return progress || PullIfNothingMoves();
 }
 
-bool PlanRun::AdvanceLink(plan::Link link) {
+bool PlanRun::AdvanceLink(plan::Transfer link) {
   bool progress = false;
   PlanFollower& follower = frames_->follower();
   std::vector<PlanFollower::Count> waiting;
@@ -208,9 +198,9 @@ bool PlanRun::AdvanceLink(plan::Link link) {
 // leaving, has brought them there in its stead.
 bool PlanRun::HasMoved(const plan::Op& op) const {
   const Page& page = pages_[op.tile];
-  return op.kind == plan::Op::Kind::kWrite
+  return op.kind == plan::Transfer::kWrite
              ? page.stored
-             : op.kind == plan::Op::Kind::kCopyOut && (page.stored || page.is_ready(Tier::kPinned));
+             : op.kind == plan::Transfer::kCopyOut && (page.stored || page.is_ready(Tier::kPinned));
 }
 
 bool PlanRun::AdvanceFree() {
@@ -244,7 +234,7 @@ bool PlanRun::AdvanceEntry() {
       const auto place = follower.PlannedAt(tile, tier);
       if (!place || page.copy(tier).state != Copy::State::kNone) continue;
       plan::Op op;
-      op.kind = tier == Tier::kDevice ? plan::Op::Kind::kCopyIn : plan::Op::Kind::kRead;
+      op.kind = tier == Tier::kDevice ? plan::Transfer::kCopyIn : plan::Transfer::kRead;
       op.tile = tile;
       op.tier = tier;
       op.offset = *place;
@@ -265,7 +255,7 @@ PlanRun::Step PlanRun::Try(const plan::Op& op, std::optional<PlanFollower::Count
   Page& page = pages_[op.tile];
   if (page.is_moving() || page.discard) return Step::kWaiting;
   // Another writer than the plan's: the tile has strayed.
-  if (op.kind != plan::Op::Kind::kDrop && pages_.leases().IsWritten(op.tile)) return Step::kDone;
+  if (op.kind != plan::Transfer::kDrop && pages_.leases().IsWritten(op.tile)) return Step::kDone;
   // A copy that leaves is gone before the operation begins.
   if (page.is_leaving()) return Step::kWaiting;
   const bool in_pinned = page.is_ready(Tier::kPinned), on_device = page.is_ready(Tier::kDevice);
@@ -281,25 +271,25 @@ PlanRun::Step PlanRun::Try(const plan::Op& op, std::optional<PlanFollower::Count
     return frames_->Take(op.tile, tier, op.offset) ? start(transfer) : Step::kWaiting;
   };
   switch (op.kind) {
-    case plan::Op::Kind::kRead:
-    case plan::Op::Kind::kZero:
+    case plan::Transfer::kRead:
+    case plan::Transfer::kZero:
       if (in_pinned || (!page.stored && !page.zero && !on_device)) return Step::kDone;
       return start_with_frame(Tier::kPinned, on_device     ? Transfer::kCopyOut
                                              : page.stored ? Transfer::kRead
                                                            : Transfer::kZero);
-    case plan::Op::Kind::kWrite:
+    case plan::Transfer::kWrite:
       if (page.stored || page.zero || !in_pinned) return Step::kDone;
       return start(Transfer::kWrite);
-    case plan::Op::Kind::kCopyIn:
+    case plan::Transfer::kCopyIn:
       if (on_device || !in_pinned) return Step::kDone;
       return start_with_frame(Tier::kDevice, Transfer::kCopyIn);
-    case plan::Op::Kind::kCopyOut:
+    case plan::Transfer::kCopyOut:
       if (in_pinned || !on_device) return Step::kDone;
       return start_with_frame(Tier::kPinned, Transfer::kCopyOut);
-    case plan::Op::Kind::kTake:
+    case plan::Transfer::kTake:
       if (page.is_ready(op.tier)) return Step::kDone;
       return frames_->Take(op.tile, op.tier, op.offset) ? Step::kDone : Step::kWaiting;
-    case plan::Op::Kind::kDrop: return TryDrop(op);
+    case plan::Transfer::kDrop: return TryDrop(op);
   }
   return Step::kDone;
 }

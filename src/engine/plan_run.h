@@ -93,7 +93,7 @@ class PlanRun {
   }
   void Pull(Job& job);
   bool PullIfNothingMoves();
-  bool AdvanceLink(plan::Link link);
+  bool AdvanceLink(plan::Transfer link);
   bool AdvanceFree();
   bool AdvanceEntry();
   bool HasMoved(const plan::Op& op) const;

@@ -51,7 +51,7 @@ plan::Rates RateMeter::rates() const {
   plan::Rates rates;
   for (size_t link = 0; link < links_.size(); ++link)
     rates.link[link] = links_[link].bytes_per_second();
-  const double read = rates[plan::Link::kRead], write = rates[plan::Link::kWrite];
+  const double read = rates[plan::Transfer::kRead], write = rates[plan::Transfer::kWrite];
   rates.nvme = read + write;
   if (nvme_both_.is_known())
     rates.nvme = std::min(rates.nvme, std::max({read, write, nvme_both_.bytes_per_second()}));

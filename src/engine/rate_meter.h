@@ -18,7 +18,7 @@ namespace spillway::engine {
 
 // All since the start.
 struct LinkUse {
-  std::array<base::LinkBusy, plan::kNumLinks> links;  // by Link
+  std::array<base::LinkBusy, plan::kNumLinks> links;  // by Transfer
   base::LinkBusy nvme_both;                           // while reads and writes were in flight
   base::Busy checksums;                               // CPU seconds
 };

@@ -13,7 +13,7 @@ Stall WhyClaiming(const PageTable& pages, const Jobs& jobs, ClaimKey claim);
 
 Stall WhyLeaving(const PageTable& pages, const Jobs& jobs, TileIndex tile, Tier tier) {
   const Page& page = pages[tile];
-  switch (page.transfer) {
+  switch (page.transfer.value_or(Transfer::kDrop)) {
     case Transfer::kWrite: return {StallCause::kWriteBack, tier, tile};
     case Transfer::kCopyOut: return {StallCause::kCopyOut, tier, tile};
     default: break;
@@ -58,13 +58,13 @@ std::optional<Stall> WhyWaits(const PageTable& pages, const Jobs& jobs, Ticket t
                                 [&](const Job& waiting) { return waiting.ticket == ticket; });
   if (job == acquires.end()) return std::nullopt;
   const Page& page = pages[job->tile];
-  switch (page.transfer) {
-    case Transfer::kNone: break;
+  switch (page.transfer.value_or(Transfer::kDrop)) {
     case Transfer::kRead: return Stall{StallCause::kNvme, job->tier, job->tile};
     case Transfer::kWrite: return Stall{StallCause::kWriteBack, job->tier, job->tile};
     case Transfer::kZero: return Stall{StallCause::kZeros, job->tier, job->tile};
     case Transfer::kCopyIn:
     case Transfer::kCopyOut: return Stall{StallCause::kCopy, job->tier, job->tile};
+    default: break;
   }
   const Leases& leases = pages.leases();
   if (leases.IsWritten(job->tile) || (Writes(job->access) && leases.IsLeased(job->tile)))

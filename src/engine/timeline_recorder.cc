@@ -16,7 +16,7 @@ TimelineRecorder::TimelineRecorder(uint64_t max_events, int64_t now_ns)
 // --- Transfers ---
 
 void TimelineRecorder::BeginTransfer(const Action& action, int64_t now_ns) {
-  moving_[action.tile] = {action.kind, action.reason, now_ns};
+  moving_[action.tile] = {action.transfer, action.reason, now_ns};
 }
 
 void TimelineRecorder::EndTransfer(TileIndex tile, uint64_t size_bytes, bool ok, int64_t now_ns) {
@@ -30,14 +30,14 @@ void TimelineRecorder::EndTransfer(TileIndex tile, uint64_t size_bytes, bool ok,
                       .begin_ns = moving.since_ns,
                       .end_ns = now_ns,
                       .size_bytes = size_bytes};
-  switch (moving.kind) {
-    case Action::Kind::kRead: event.kind = Kind::kRead; break;
-    case Action::Kind::kWrite: event.kind = Kind::kWrite; break;
-    case Action::Kind::kCopyIn:
+  switch (moving.transfer) {
+    case Transfer::kRead: event.kind = Kind::kRead; break;
+    case Transfer::kWrite: event.kind = Kind::kWrite; break;
+    case Transfer::kCopyIn:
       event.kind = Kind::kCopyIn;
       event.begin_ns = std::max(event.begin_ns, std::exchange(copied_in_ns_, now_ns));
       break;
-    case Action::Kind::kCopyOut:
+    case Transfer::kCopyOut:
       event.kind = Kind::kCopyOut;
       event.begin_ns = std::max(event.begin_ns, std::exchange(copied_out_ns_, now_ns));
       break;

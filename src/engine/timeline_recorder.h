@@ -69,7 +69,7 @@ class TimelineRecorder {
     int64_t since_ns = 0;
   };
   struct Moving {
-    Action::Kind kind;
+    Transfer transfer;
     MoveReason reason;
     int64_t since_ns;
   };

@@ -169,16 +169,16 @@ std::vector<double> SecondsBound::Computing(std::span<const TraceEvent> events) 
 double SecondsBound::Seconds(const Window& window, const Rates& rates) {
   const auto reads = static_cast<double>(window.reads);
   const auto writes = static_cast<double>(window.writes);
-  return std::max({reads / rates[Link::kRead], writes / rates[Link::kWrite],
+  return std::max({reads / rates[Transfer::kRead], writes / rates[Transfer::kWrite],
                    (reads + writes) / rates.nvme, (reads + writes) / rates.checksum,
-                   static_cast<double>(window.copy_ins) / rates[Link::kCopyIn]});
+                   static_cast<double>(window.copy_ins) / rates[Transfer::kCopyIn]});
 }
 
 double SecondsBound::Transfers(const Rates& rates) const {
   const auto nvme = static_cast<double>(bytes_.nvme);
-  const double copies = rates[Link::kCopyIn] + rates[Link::kCopyOut];
-  return std::max({static_cast<double>(bytes_.nvme_read) / rates[Link::kRead],
-                   static_cast<double>(bytes_.nvme_written) / rates[Link::kWrite],
+  const double copies = rates[Transfer::kCopyIn] + rates[Transfer::kCopyOut];
+  return std::max({static_cast<double>(bytes_.nvme_read) / rates[Transfer::kRead],
+                   static_cast<double>(bytes_.nvme_written) / rates[Transfer::kWrite],
                    nvme / rates.nvme, nvme / rates.checksum,
                    static_cast<double>(bytes_.device) / copies});
 }

@@ -57,31 +57,31 @@ class OpVisitor : public TileVisitor {
   void DeviceCopyBegins(uint32_t event, Source source) override {
     while (device_.keeping.uses[device_use_].event != event) ++device_use_;
     device_offset_ = device_.offset[device_use_];
-    if (source == Source::kNothing) return Add(Op::Kind::kTake, Tier::kDevice, event, kBefore);
-    if (in_lease_) return Add(Op::Kind::kCopyIn, Tier::kDevice, event, kBefore);
+    if (source == Source::kNothing) return Add(Transfer::kTake, Tier::kDevice, event, kBefore);
+    if (in_lease_) return Add(Transfer::kCopyIn, Tier::kDevice, event, kBefore);
     EnterPinned(event, source, kBefore);
-    Add(Op::Kind::kCopyIn, Tier::kDevice, event, kBefore);
+    Add(Transfer::kCopyIn, Tier::kDevice, event, kBefore);
     EndPinnedUse(event, kBefore);
   }
   void DeviceCopyComesEarly(uint32_t event) override {
     const Keeping& device = device_.keeping;
-    if (device.has_home(tile_)) return Add(Op::Kind::kCopyIn, Tier::kDevice, event, kAfter);
+    if (device.has_home(tile_)) return Add(Transfer::kCopyIn, Tier::kDevice, event, kAfter);
     while (device.uses[device_use_].end != AfterEvent(event)) ++device_use_;
     device_offset_ = device_.offset[device_use_];
-    Add(Op::Kind::kCopyIn, Tier::kDevice, event, kAfter);
+    Add(Transfer::kCopyIn, Tier::kDevice, event, kAfter);
     const uint32_t use = device.uses[device.Next(device_use_)].event;
     ops_.back().before = use + (use < event ? static_cast<uint32_t>(trace_.events.size()) : 0);
   }
   void DeviceCopyEnds(uint32_t event, bool copy_out) override {
     if (copy_out) {
       EnterPinned(event, Source::kDevice, kAfter);
-      Add(Op::Kind::kDrop, Tier::kDevice, event, kAfter);
+      Add(Transfer::kDrop, Tier::kDevice, event, kAfter);
       EndPinnedUse(event, kAfter);
     } else {
-      Add(Op::Kind::kDrop, Tier::kDevice, event, kAfter);
+      Add(Transfer::kDrop, Tier::kDevice, event, kAfter);
     }
   }
-  void DeviceCopyVoid(uint32_t event) override { Add(Op::Kind::kDrop, Tier::kDevice, event, kAt); }
+  void DeviceCopyVoid(uint32_t event) override { Add(Transfer::kDrop, Tier::kDevice, event, kAt); }
   void PinnedLeaseBegins(uint32_t event, Source source) override {
     EnterPinned(event, source, kBefore);
     in_lease_ = true;
@@ -91,7 +91,7 @@ class OpVisitor : public TileVisitor {
     EndPinnedUse(event, kAfter);
   }
   void PinnedVoid(uint32_t event) override {
-    if (std::exchange(in_pinned_, false)) Add(Op::Kind::kDrop, Tier::kPinned, event, kAt);
+    if (std::exchange(in_pinned_, false)) Add(Transfer::kDrop, Tier::kPinned, event, kAt);
     if (pinned_use_ < EndOfPinned()) ++pinned_use_;
   }
 
@@ -108,23 +108,23 @@ class OpVisitor : public TileVisitor {
     pinned_offset_ = pinned_.offset[pinned_use_];
     if (std::exchange(in_pinned_, true)) return;
     switch (source) {
-      case Source::kBelow: return Add(Op::Kind::kRead, Tier::kPinned, event, phase);
-      case Source::kDevice: return Add(Op::Kind::kCopyOut, Tier::kPinned, event, phase);
-      case Source::kZeros: return Add(Op::Kind::kZero, Tier::kPinned, event, phase);
-      case Source::kNothing: return Add(Op::Kind::kTake, Tier::kPinned, event, phase);
+      case Source::kBelow: return Add(Transfer::kRead, Tier::kPinned, event, phase);
+      case Source::kDevice: return Add(Transfer::kCopyOut, Tier::kPinned, event, phase);
+      case Source::kZeros: return Add(Transfer::kZero, Tier::kPinned, event, phase);
+      case Source::kNothing: return Add(Transfer::kTake, Tier::kPinned, event, phase);
     }
   }
   void EndPinnedUse(uint32_t event, uint32_t phase) {
     if (has_store_ && writes_after_[pinned_use_])
-      Add(Op::Kind::kWrite, Tier::kPinned, event, phase);
+      Add(Transfer::kWrite, Tier::kPinned, event, phase);
     if (!pinned_.kept[pinned_use_]) {
-      Add(Op::Kind::kDrop, Tier::kPinned, event, phase);
+      Add(Transfer::kDrop, Tier::kPinned, event, phase);
       in_pinned_ = false;
     }
     ++pinned_use_;
   }
 
-  void Add(Op::Kind kind, Tier tier, uint32_t event, uint32_t phase) {
+  void Add(Transfer kind, Tier tier, uint32_t event, uint32_t phase) {
     Op op;
     op.kind = kind;
     op.tier = tier;
@@ -133,7 +133,7 @@ class OpVisitor : public TileVisitor {
     op.after = phase == kBefore ? LastEndBefore(event) : event;
     // Only what brings bytes to a lease is waited for by its event.
     op.before =
-        phase == kBefore && kind != Op::Kind::kDrop && kind != Op::Kind::kWrite ? event : kNever;
+        phase == kBefore && kind != Transfer::kDrop && kind != Transfer::kWrite ? event : kNever;
     ops_.push_back(op);
     positions_.push_back(kPositionsPerEvent * event + phase);
   }
@@ -210,7 +210,7 @@ class LastOwners {
   absl::btree_map<uint64_t, Owner> owners_;
 };
 
-bool TakesFrame(Op::Kind kind) { return kind != Op::Kind::kWrite && kind != Op::Kind::kDrop; }
+bool TakesFrame(Transfer kind) { return kind != Transfer::kWrite && kind != Transfer::kDrop; }
 
 // Once round to know who lay where at the period's end, once more to write down who waits for whom.
 void FindWaits(const std::vector<uint64_t>& size_bytes, Plan* plan) {
@@ -221,7 +221,7 @@ void FindWaits(const std::vector<uint64_t>& size_bytes, Plan* plan) {
       LastOwners& tier = owners[op.tier == Tier::kDevice ? 0 : 1];
       const uint64_t end = op.offset + size_bytes[op.tile];
       if (writes) op.first_wait = static_cast<uint32_t>(plan->waits.size());
-      if (op.kind == Op::Kind::kDrop) {
+      if (op.kind == Transfer::kDrop) {
         tier.Dropped(op.offset, end, i);
       } else if (writes && TakesFrame(op.kind)) {
         tier.ForOwners(op.offset, end, [&](uint32_t owner) {

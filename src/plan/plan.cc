@@ -99,12 +99,6 @@ uint64_t FindStaging(const Trace& trace, uint64_t bytes, uint64_t frame_alignmen
 
 }  // namespace
 
-std::string_view Name(Link link) {
-  static constexpr std::array<std::string_view, kNumLinks> kNames = {"read", "write", "copy-in",
-                                                                     "copy-out"};
-  return kNames[static_cast<size_t>(link)];
-}
-
 absl::StatusOr<Plan> MakePlan(const Trace& trace, const PlanOptions& options) {
   SPILLWAY_RETURN_IF_ERROR(Validate(trace));
   const EventsByTile events(trace);
@@ -122,7 +116,7 @@ absl::StatusOr<Plan> MakePlan(const Trace& trace, const PlanOptions& options) {
   WriteOps(trace, events, device, pinned, options.has_store, &plan);
   if (options.is_stopped()) return absl::CancelledError("planning was stopped");
   for (const Op& op : plan.ops) {
-    if (Moves(op.kind)) plan.bytes[LinkOf(op.kind)] += trace.tiles[op.tile].size_bytes;
+    if (HasLink(op.kind)) plan.bytes[op.kind] += trace.tiles[op.tile].size_bytes;
   }
   return plan;
 }
@@ -157,7 +151,7 @@ Entry EnterPlan(const Plan& plan, const Trace& trace, std::span<const Place> now
       in_pinned.insert(place.tile);
     }
   }
-  const auto add = [&](Op::Kind kind, const Place& place) {
+  const auto add = [&](Transfer kind, const Place& place) {
     Op op;
     op.kind = kind;
     op.tile = place.tile;
@@ -170,19 +164,19 @@ Entry EnterPlan(const Plan& plan, const Trace& trace, std::span<const Place> now
     for (const Place& place : plan.seam) {
       if (place.tier != tier || stays(place)) continue;
       if (tier == Tier::kPinned) {
-        if (in_pinned.count(place.tile) == 0) add(Op::Kind::kRead, place);
+        if (in_pinned.count(place.tile) == 0) add(Transfer::kRead, place);
         continue;
       }
       const bool at_home = trace.tiles[place.tile].has_home(Tier::kPinned);
       const Place staging{place.tile, Tier::kPinned,
                           at_home ? trace.tiles[place.tile].home->offset : staging_begin};
       const bool is_staged = in_pinned.count(place.tile) == 0;
-      if (is_staged) add(Op::Kind::kRead, staging);
-      add(Op::Kind::kCopyIn, place);
+      if (is_staged) add(Transfer::kRead, staging);
+      add(Transfer::kCopyIn, place);
       if (at_home && wanted.count(KeyOf(staging)) > 0) {
         in_pinned.insert(place.tile);
       } else if (is_staged) {
-        add(Op::Kind::kDrop, staging);
+        add(Transfer::kDrop, staging);
       }
     }
   }

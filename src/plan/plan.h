@@ -10,51 +10,26 @@
 #ifndef SPILLWAY_PLAN_PLAN_H_
 #define SPILLWAY_PLAN_PLAN_H_
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <limits>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "src/plan/keep.h"
 #include "src/plan/trace.h"
+#include "src/plan/transfer.h"
 
 namespace spillway::plan {
 
-// An edge of the tier graph.
-enum class Link : uint8_t { kRead, kWrite, kCopyIn, kCopyOut };
-inline constexpr int kNumLinks = 4;
-std::string_view Name(Link link);  // "read", "write", "copy-in", "copy-out"
-
-struct LinkBytes {
-  std::array<uint64_t, kNumLinks> bytes = {};
-  uint64_t& operator[](Link link) { return bytes[static_cast<size_t>(link)]; }
-  uint64_t operator[](Link link) const { return bytes[static_cast<size_t>(link)]; }
-  uint64_t nvme() const { return bytes[0] + bytes[1]; }
-  uint64_t device() const { return bytes[2] + bytes[3]; }
-  uint64_t total() const { return nvme() + device(); }
-  friend bool operator==(const LinkBytes&, const LinkBytes&) = default;
-};
-
 struct Op {
-  enum class Kind : uint8_t {
-    kRead,     // NVMe → a new frame in pinned memory
-    kWrite,    // pinned memory → NVMe; both have the bytes then
-    kCopyIn,   // pinned memory → a new frame on the device
-    kCopyOut,  // device → a new frame in pinned memory
-    kZero,     // a new frame in pinned memory, filled with zeros
-    kTake,     // a new frame for a lease that writes every byte
-    kDrop,     // the copy is forgotten, its frame free
-  };
   uint64_t offset = 0;  // of the frame, in the arena of `tier`
   TileIndex tile = 0;
   uint32_t after = 0;       // waits for this event of its tile (see When)
   uint32_t before = 0;      // the event that is late if this is; kNever: none
   uint32_t first_wait = 0;  // into Plan::waits
-  Kind kind = Kind::kRead;
+  Transfer kind = Transfer::kRead;
   Tier tier = Tier::kPinned;  // of the frame that is taken, written from or dropped
 };
 
@@ -112,10 +87,6 @@ struct Plan {
     return {waits.data() + ops[op].first_wait, end - ops[op].first_wait};
   }
 };
-
-// The link that an operation uses; none for those that move nothing.
-constexpr bool Moves(Op::Kind kind) { return kind <= Op::Kind::kCopyOut; }
-constexpr Link LinkOf(Op::Kind kind) { return static_cast<Link>(kind); }
 
 // InvalidArgument: the trace cannot happen. ResourceExhausted: the leases that the trace holds
 // together do not fit, and by how much. Cancelled: see PlanOptions::stop.

@@ -155,7 +155,7 @@ class Simulation {
     if (start < tile.let_go_at) return wrong("it starts before the tile is let go");
     const size_t to = op.tier == Tier::kDevice ? 0 : 1;
     const uint64_t bytes = trace_.tiles[op.tile].size_bytes;
-    if (op.kind == Op::Kind::kDrop) {
+    if (op.kind == Transfer::kDrop) {
       if (tile.offset[to] != op.offset) return wrong("it drops what is not there");
       if (tile.leases[to] > 0) return wrong("it drops what is leased");
       const bool is_newest = tile.version[to] == tile.newest && !tile.zero;
@@ -166,7 +166,7 @@ class Simulation {
       tile.idle_at = start;
       return absl::OkStatus();
     }
-    if (op.kind != Op::Kind::kWrite) {
+    if (op.kind != Transfer::kWrite) {
       const uint64_t budget = to == 0 ? plan_.options.device_bytes : plan_.options.pinned_bytes;
       if (op.offset + bytes > budget) return wrong("its frame is beyond the budget");
       if (tile.offset[to] != kNoCopy) return wrong("the tile is there already");
@@ -177,29 +177,29 @@ class Simulation {
       tile.offset[to] = op.offset;
     }
     switch (op.kind) {
-      case Op::Kind::kRead:
+      case Transfer::kRead:
         if (!tile.stored && !tile.zero) return wrong("NVMe has not the newest bytes");
         break;
-      case Op::Kind::kWrite:
+      case Transfer::kWrite:
         if (tile.offset[1] != op.offset) return wrong("it writes what is not there");
         if (!HasNewest(tile, 1)) return wrong("it writes stale bytes");
         tile.stored = !tile.zero;
         break;
-      case Op::Kind::kCopyIn:
+      case Transfer::kCopyIn:
         if (!HasNewest(tile, 1)) return wrong("pinned memory has not the newest bytes");
         break;
-      case Op::Kind::kCopyOut:
+      case Transfer::kCopyOut:
         if (!HasNewest(tile, 0)) return wrong("the device has not the newest bytes");
         break;
-      case Op::Kind::kZero:
+      case Transfer::kZero:
         if (!tile.zero) return wrong("it zeroes a tile that has bytes");
         break;
       default: break;
     }
-    if (op.kind != Op::Kind::kWrite) tile.version[to] = tile.newest;
-    if (op.kind == Op::Kind::kTake) tile.version[to] = kNoCopy;  // no bytes yet
-    tile.idle_at = Moves(op.kind) ? Transfer(LinkOf(op.kind), bytes, start) : start;
-    if (op.kind != Op::Kind::kWrite) tile.ready_at[to] = tile.idle_at;
+    if (op.kind != Transfer::kWrite) tile.version[to] = tile.newest;
+    if (op.kind == Transfer::kTake) tile.version[to] = kNoCopy;  // no bytes yet
+    tile.idle_at = HasLink(op.kind) ? Move(op.kind, bytes, start) : start;
+    if (op.kind != Transfer::kWrite) tile.ready_at[to] = tile.idle_at;
     return absl::OkStatus();
   }
 
@@ -208,13 +208,13 @@ class Simulation {
   }
 
   // When the transfer ends. NVMe's links share the device and the thread that hashes.
-  double Transfer(Link link, uint64_t bytes, double start) {
+  double Move(Transfer link, uint64_t bytes, double start) {
     const auto size = static_cast<double>(bytes);
     double& free_at = link_free_[static_cast<size_t>(link)];
     start = std::max(start, free_at);
     double end = start + size / rates_[link];
     free_at = end;
-    if (link == Link::kRead || link == Link::kWrite) {
+    if (link == Transfer::kRead || link == Transfer::kWrite) {
       device_busy_ = std::max(device_busy_, start) + size / rates_.nvme;
       hashed_ = std::max(hashed_, start) + size / rates_.checksum;
       end = std::max({end, device_busy_, hashed_});

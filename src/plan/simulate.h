@@ -23,7 +23,7 @@ struct Rates {
   // Of the mover's thread, which hashes what NVMe moves; the host runtime's copies are links.
   double checksum = 10e9;
 
-  double operator[](Link of) const { return link[static_cast<size_t>(of)]; }
+  double operator[](Transfer of) const { return link[static_cast<size_t>(of)]; }
 };
 
 struct SimulatedStep {

@@ -45,7 +45,7 @@ bool Lease(Pager& pager, TileIndex tile) {
     moves = false;
     for (const Action& action : pager.TakeActions()) {
       granted |= action.kind == Action::Kind::kGrant;
-      if (action.kind != Action::Kind::kRead) continue;
+      if (!action.Is(Transfer::kRead)) continue;
       pager.TransferDone(action.tile, {});
       moves = true;
     }
@@ -120,10 +120,9 @@ TEST(PagerLease, AReaderWhoComesDuringTheSearchIsNotWaitedFor) {
     begin_ns = base::NowNs();
     const std::vector<Action> actions = pager.TakeActions();
     reader.join();
-    EXPECT_TRUE(std::any_of(actions.begin(), actions.end(),
-                            [&](const Action& action) {
-                              return action.kind == Action::Kind::kRead && action.tile == kTiles;
-                            }))
+    EXPECT_TRUE(std::any_of(
+        actions.begin(), actions.end(),
+        [&](const Action& action) { return action.Is(Transfer::kRead) && action.tile == kTiles; }))
         << "round " << round;
     if (lease) ++taken;
   }
@@ -152,7 +151,7 @@ TEST(PagerLease, AWriterWhoEndsBeforeItsCopyIsToldLeavesNoOlderBytes) {
   pager.Acquire(kTicket, tile, Tier::kPinned, Access::kRead, /*stream=*/nullptr);
   const std::vector<Action> next = pager.TakeActions();
   ASSERT_EQ(next.size(), 1u);
-  EXPECT_EQ(next[0].kind, Action::Kind::kCopyOut);
+  EXPECT_TRUE(next[0].Is(Transfer::kCopyOut));
 }
 
 // The same where a plan brings the bytes and the copy fails: what the writer's stream wrote into is
@@ -181,7 +180,7 @@ TEST(PagerLease, AFailedCopyBehindAWriterWhoHasEndedIsTold) {
   for (int round = 0; round < 10 && !granted; ++round) {
     for (const Action& action : pager.TakeActions()) {
       granted |= action.kind == Action::Kind::kGrant && action.after_copy;
-      if (action.kind == Action::Kind::kRead) pager.TransferDone(action.tile, {});
+      if (action.Is(Transfer::kRead)) pager.TransferDone(action.tile, {});
     }
   }
   ASSERT_TRUE(granted);

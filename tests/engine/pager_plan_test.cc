@@ -59,8 +59,8 @@ TEST(PagerPlan, AFailedCopyBehindALeaseOnAStreamIsTold) {
   for (int round = 0; round < 10 && !granted; ++round) {
     for (const Action& action : pager.TakeActions()) {
       granted |= action.kind == Action::Kind::kGrant && action.after_copy;
-      copying |= action.kind == Action::Kind::kCopyIn && action.tile == 0;
-      if (action.kind == Action::Kind::kRead) pager.TransferDone(action.tile, {});
+      copying |= action.Is(Transfer::kCopyIn) && action.tile == 0;
+      if (action.Is(Transfer::kRead)) pager.TransferDone(action.tile, {});
     }
   }
   ASSERT_TRUE(granted && copying);
@@ -80,7 +80,7 @@ TEST(PagerPlan, NobodyTakesATileThatThePlanMovesNext) {
     for (int round = 0; round < 20 && !granted; ++round) {
       for (const Action& action : pager.TakeActions()) {
         granted |= action.kind == Action::Kind::kGrant;
-        if (action.kind == Action::Kind::kRead || action.kind == Action::Kind::kCopyIn)
+        if (action.Is(Transfer::kRead) || action.Is(Transfer::kCopyIn))
           pager.TransferDone(action.tile, {});
       }
     }
@@ -117,7 +117,7 @@ TEST(PagerPlan, NobodyTakesATileWhoseLastLeaseWaitsForItsStream) {
   for (int round = 0; round < 20 && !granted; ++round) {
     for (const Action& action : pager.TakeActions()) {
       granted |= action.kind == Action::Kind::kGrant;
-      if (action.kind == Action::Kind::kRead || action.kind == Action::Kind::kCopyIn)
+      if (action.Is(Transfer::kRead) || action.Is(Transfer::kCopyIn))
         pager.TransferDone(action.tile, {});
     }
   }
@@ -143,7 +143,7 @@ TEST(PagerPlan, ADropWaitsForAnEarlierLeaseWhoseStreamIsBehind) {
     for (int round = 0; round < 20; ++round) {
       for (const Action& action : pager.TakeActions()) {
         if (action.kind == Action::Kind::kGrant) granted = action.ticket;
-        if (action.kind == Action::Kind::kRead || action.kind == Action::Kind::kCopyIn)
+        if (action.Is(Transfer::kRead) || action.Is(Transfer::kCopyIn))
           pager.TransferDone(action.tile, {});
       }
     }
@@ -275,7 +275,7 @@ TEST(PagerPlan, AfterAFailedWriteEveryLeaseIsAskedFor) {
     for (const Action& action : pager.TakeActions()) written = action.tile;
     const auto ended = pager.EndLease(tile, Tier::kPinned, Access::kDiscard, false);
     for (const Action& action : pager.TakeActions()) {
-      EXPECT_EQ(action.kind, Action::Kind::kWrite) << "behind, as pinned memory is half full";
+      EXPECT_TRUE(action.Is(Transfer::kWrite)) << "behind, as pinned memory is half full";
       written = action.tile;
     }
     pager.LetIn(ended);

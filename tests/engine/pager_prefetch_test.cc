@@ -33,7 +33,7 @@ class PagerPrefetch : public testing::Test {
     std::vector<TileIndex> read;
     for (std::vector<Action> actions; !(actions = pager_.TakeActions()).empty();) {
       for (const Action& action : actions) {
-        if (action.kind != Action::Kind::kRead) continue;
+        if (!action.Is(Transfer::kRead)) continue;
         read.push_back(action.tile);
         pager_.TransferDone(action.tile, {});
       }

@@ -36,21 +36,26 @@ class PagerReset : public testing::Test {
     pager_.AddTile(kUnit, Role::kGradient, true, false);
   }
 
-  // Ends all transfers; the kinds of action that there were.
-  std::vector<Action::Kind> Run() {
-    std::vector<Action::Kind> kinds;
+  // Ends all transfers; the actions that there were.
+  std::vector<Action> Run() {
+    std::vector<Action> seen;
     for (std::vector<Action> actions = pager_.TakeActions(); !actions.empty();
          actions = pager_.TakeActions()) {
       for (const Action& action : actions) {
-        kinds.push_back(action.kind);
-        const bool is_transfer = action.kind < Action::Kind::kForget;
-        if (is_transfer) pager_.TransferDone(action.tile, absl::OkStatus());
+        seen.push_back(action);
+        if (action.kind == Action::Kind::kTransfer)
+          pager_.TransferDone(action.tile, absl::OkStatus());
       }
     }
-    return kinds;
+    return seen;
   }
-  static bool Has(const std::vector<Action::Kind>& kinds, Action::Kind kind) {
-    return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+  static bool Has(const std::vector<Action>& actions, Action::Kind kind) {
+    return std::any_of(actions.begin(), actions.end(),
+                       [kind](const Action& action) { return action.kind == kind; });
+  }
+  static bool Has(const std::vector<Action>& actions, Transfer transfer) {
+    return std::any_of(actions.begin(), actions.end(),
+                       [transfer](const Action& action) { return action.Is(transfer); });
   }
 
   // Writes the tile in the device tier.
@@ -61,9 +66,9 @@ class PagerReset : public testing::Test {
     Run();
   }
   // What it takes to read the tile in the device tier.
-  std::vector<Action::Kind> Read(TileIndex tile) {
+  std::vector<Action> Read(TileIndex tile) {
     pager_.Acquire(kTicket, tile, Tier::kDevice, Access::kRead, nullptr);
-    const std::vector<Action::Kind> kinds = Run();
+    const std::vector<Action> kinds = Run();
     pager_.EndLease(tile, Tier::kDevice, Access::kRead, /*drained=*/false);
     return kinds;
   }
@@ -85,10 +90,10 @@ TEST_F(PagerReset, BytesWrittenSinceAreForgottenAndNeverReachTheStore) {
   EXPECT_EQ(NowBytes(Tier::kDevice), 0u);
   EXPECT_EQ(NowBytes(Tier::kPinned), 0u);
   EXPECT_EQ(NowBytes(Tier::kNvme), 2 * kUnit);
-  const std::vector<Action::Kind> read = Read(0);
-  EXPECT_TRUE(Has(read, Action::Kind::kRead));
+  const std::vector<Action> read = Read(0);
+  EXPECT_TRUE(Has(read, Transfer::kRead));
   pager_.Commit(kTicket);
-  EXPECT_FALSE(Has(Run(), Action::Kind::kWrite)) << "nothing is newer than the store";
+  EXPECT_FALSE(Has(Run(), Transfer::kWrite)) << "nothing is newer than the store";
 }
 
 TEST_F(PagerReset, ATileThatTheCommitDoesNotHaveWasNeverWritten) {
@@ -96,9 +101,9 @@ TEST_F(PagerReset, ATileThatTheCommitDoesNotHaveWasNeverWritten) {
   Write(2);
   Reset(/*stored_below=*/1);
   for (const TileIndex tile : {TileIndex{1}, TileIndex{2}}) {
-    const std::vector<Action::Kind> read = Read(tile);
-    EXPECT_TRUE(Has(read, Action::Kind::kZero));
-    EXPECT_FALSE(Has(read, Action::Kind::kRead));
+    const std::vector<Action> read = Read(tile);
+    EXPECT_TRUE(Has(read, Transfer::kZero));
+    EXPECT_FALSE(Has(read, Transfer::kRead));
   }
   EXPECT_EQ(NowBytes(Tier::kNvme), kUnit);
 }
@@ -106,11 +111,11 @@ TEST_F(PagerReset, ATileThatTheCommitDoesNotHaveWasNeverWritten) {
 TEST_F(PagerReset, ATransientTileIsDiscardedInMemoryAndOnNvme) {
   Write(3);
   ASSERT_TRUE(pager_.Evict(3).ok());
-  ASSERT_TRUE(Has(Run(), Action::Kind::kWrite));
+  ASSERT_TRUE(Has(Run(), Transfer::kWrite));
   pager_.Pause();
   pager_.Reset([](TileIndex) { return true; });
   EXPECT_TRUE(Has(Run(), Action::Kind::kForget));
-  EXPECT_TRUE(Has(Read(3), Action::Kind::kZero));
+  EXPECT_TRUE(Has(Read(3), Transfer::kZero));
 }
 
 TEST_F(PagerReset, DeclaredUsesAreForgotten) {
@@ -132,7 +137,7 @@ TEST_F(PagerReset, ATransferInFlightEndsFirst) {
   EXPECT_TRUE(Run().empty()) << "the copy to the device does not follow";
   EXPECT_EQ(pager_.pages().transfers_in_flight(), 0);
   pager_.Reset([](TileIndex tile) { return tile < 2; });
-  EXPECT_TRUE(Has(Read(0), Action::Kind::kRead));
+  EXPECT_TRUE(Has(Read(0), Transfer::kRead));
 }
 
 TEST_F(PagerReset, AWriteThatFailedIsNoMatterAfterwards) {
@@ -141,8 +146,8 @@ TEST_F(PagerReset, AWriteThatFailedIsNoMatterAfterwards) {
   for (std::vector<Action> actions = pager_.TakeActions(); !actions.empty();
        actions = pager_.TakeActions()) {
     for (const Action& action : actions) {
-      const bool is_write = action.kind == Action::Kind::kWrite;
-      if (action.kind >= Action::Kind::kForget) continue;
+      const bool is_write = action.Is(Transfer::kWrite);
+      if (action.kind != Action::Kind::kTransfer) continue;
       pager_.TransferDone(action.tile, is_write ? absl::UnavailableError("EIO") : absl::OkStatus());
     }
   }
@@ -155,9 +160,9 @@ TEST_F(PagerReset, ResumeChangesNothing) {
   pager_.Pause();
   Run();
   pager_.Resume();
-  EXPECT_FALSE(Has(Read(0), Action::Kind::kRead)) << "the newest bytes are in the device";
+  EXPECT_FALSE(Has(Read(0), Transfer::kRead)) << "the newest bytes are in the device";
   pager_.Commit(kTicket);
-  EXPECT_TRUE(Has(Run(), Action::Kind::kWrite));
+  EXPECT_TRUE(Has(Run(), Transfer::kWrite));
 }
 
 }  // namespace

@@ -212,9 +212,9 @@ class PagerSimulation {
   void CheckPlacement(const Action& action) {
     const auto rest = setup_.placement[static_cast<size_t>(roles_[action.tile])];
     if (!rest || *rest == Tier::kNvme || setup_.restores) return;
-    ASSERT_NE(action.kind, Action::Kind::kRead) << action.tile;
+    ASSERT_FALSE(action.Is(Transfer::kRead)) << action.tile;
     if (!flushing_) {
-      ASSERT_NE(action.kind, Action::Kind::kWrite) << action.tile;
+      ASSERT_FALSE(action.Is(Transfer::kWrite)) << action.tile;
     }
   }
 
@@ -279,22 +279,21 @@ class PagerSimulation {
     const Action action = transfers_[i];
     transfers_.erase(transfers_.begin() + static_cast<long>(i));
     const bool awaited_by_stream = Arriving(action.tile) != nullptr;
-    if (Chance(setup_.failure_rate) && action.kind != Action::Kind::kZero && !awaited_by_stream) {
+    if (Chance(setup_.failure_rate) && !action.Is(Transfer::kZero) && !awaited_by_stream) {
       pager_.TransferDone(action.tile, absl::UnavailableError("injected"));
       return;
     }
     for (uint64_t u = 0; u < units_[action.tile]; ++u) {
       uint64_t& pinned = pinned_[(action.pinned_offset / kUnit) + u];
-      uint64_t* device =
-          action.kind == Action::Kind::kCopyIn || action.kind == Action::Kind::kCopyOut
-              ? &device_[(action.device_offset / kUnit) + u]
-              : nullptr;
-      switch (action.kind) {
-        case Action::Kind::kRead: pinned = *nvme_[action.tile]; break;
-        case Action::Kind::kWrite: nvme_[action.tile] = pinned; break;
-        case Action::Kind::kZero: pinned = 0; break;
-        case Action::Kind::kCopyIn: *device = pinned; break;
-        case Action::Kind::kCopyOut: pinned = *device; break;
+      uint64_t* device = action.Is(Transfer::kCopyIn) || action.Is(Transfer::kCopyOut)
+                             ? &device_[(action.device_offset / kUnit) + u]
+                             : nullptr;
+      switch (action.transfer) {
+        case Transfer::kRead: pinned = *nvme_[action.tile]; break;
+        case Transfer::kWrite: nvme_[action.tile] = pinned; break;
+        case Transfer::kZero: pinned = 0; break;
+        case Transfer::kCopyIn: *device = pinned; break;
+        case Transfer::kCopyOut: pinned = *device; break;
         default: FAIL();
       }
     }

@@ -63,17 +63,17 @@ class Carrier {
  private:
   bool Move() {
     if (const auto op = follower_.TakeFree()) {
-      if (follower_.OpAt(*op).kind == plan::Op::Kind::kDrop)
+      if (follower_.OpAt(*op).kind == plan::Transfer::kDrop)
         dropped_.insert(follower_.OpAt(*op).tile);
       follower_.End(*op);
       return true;
     }
-    if (const auto op = follower_.Take(plan::Link::kRead)) {
+    if (const auto op = follower_.Take(plan::Transfer::kRead)) {
       follower_.Begin(*op);
       follower_.End(*op);
       return true;
     }
-    const auto op = write_ ? std::nullopt : follower_.Take(plan::Link::kWrite);
+    const auto op = write_ ? std::nullopt : follower_.Take(plan::Transfer::kWrite);
     if (op) follower_.Begin(*op);
     if (op) write_ = op;
     return op.has_value();
@@ -98,7 +98,7 @@ class Carrier {
 
 TEST(PlanFollower, WhatIsCleanLeavesBeforeAWriteThatBeganEarlierHasEnded) {
   const auto step = FourTilesInTwoFrames();
-  ASSERT_EQ(step->plan.bytes[plan::Link::kWrite], 100u);
+  ASSERT_EQ(step->plan.bytes[plan::Transfer::kWrite], 100u);
   Carrier carrier(step);
   carrier.Run();
   EXPECT_EQ(carrier.dropped().count(kDirty), 0u);
@@ -138,7 +138,7 @@ plan::Trace TraceOf(const Leases& leases) {
 void CarryOut(PlanFollower& follower) {
   for (bool progress = true; progress;) {
     progress = false;
-    for (const plan::Link link : {plan::Link::kRead, plan::Link::kWrite}) {
+    for (const plan::Transfer link : {plan::Transfer::kRead, plan::Transfer::kWrite}) {
       while (const auto op = follower.Take(link)) {
         follower.End(*op);
         progress = true;

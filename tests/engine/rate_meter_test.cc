@@ -12,7 +12,7 @@
 namespace spillway::engine {
 namespace {
 
-using plan::Link;
+using plan::Transfer;
 
 TEST(BusyMeter, CountsTheTimeWithAnythingInFlightOnce) {
   base::BusyMeter meter;
@@ -100,8 +100,8 @@ TEST(DuplexMeter, KnowsWhatBothDirectionsMoveTogether) {
 TEST(RateMeter, NvmeMovesInAllWhatItHasShown) {
   RateMeter meter;
   LinkUse use;
-  use.links[static_cast<size_t>(Link::kRead)].all = {1000, 1};
-  use.links[static_cast<size_t>(Link::kWrite)].all = {2000, 1};
+  use.links[static_cast<size_t>(Transfer::kRead)].all = {1000, 1};
+  use.links[static_cast<size_t>(Transfer::kWrite)].all = {2000, 1};
   EXPECT_TRUE(std::isinf(meter.rates().nvme));
   meter.EndStep(use);
   EXPECT_EQ(meter.rates().nvme, 3000);  // never both at once: nothing says that they hinder
@@ -117,58 +117,58 @@ TEST(RateMeter, NvmeMovesInAllWhatItHasShown) {
 TEST(RateMeter, ALinkIsAsFastAsInTheStepInWhichItWasFastest) {
   RateMeter meter;
   LinkUse use;
-  base::Busy& read = use.links[static_cast<size_t>(Link::kRead)].all;
+  base::Busy& read = use.links[static_cast<size_t>(Transfer::kRead)].all;
   read = {1000, 1};
   meter.EndStep(use);
-  EXPECT_EQ(meter.rates()[Link::kRead], 1000);
+  EXPECT_EQ(meter.rates()[Transfer::kRead], 1000);
   read = {4000, 2};
   meter.EndStep(use);
-  EXPECT_EQ(meter.rates()[Link::kRead], 3000);
+  EXPECT_EQ(meter.rates()[Transfer::kRead], 3000);
   read = {4500, 4};
   meter.EndStep(use);
-  EXPECT_EQ(meter.rates()[Link::kRead], 3000);
+  EXPECT_EQ(meter.rates()[Transfer::kRead], 3000);
 }
 
 TEST(RateMeter, AStepThatHardlyUsedALinkIsAddedToTheNext) {
   RateMeter meter;
   LinkUse use;
-  base::Busy& write = use.links[static_cast<size_t>(Link::kWrite)].all;
+  base::Busy& write = use.links[static_cast<size_t>(Transfer::kWrite)].all;
   write = {1000, 1};
   meter.EndStep(use);
   write = {2000, 1.001};
   meter.EndStep(use);
-  EXPECT_EQ(meter.rates()[Link::kWrite], 1000);
+  EXPECT_EQ(meter.rates()[Transfer::kWrite], 1000);
   write = {3000, 1.5};
   meter.EndStep(use);
-  EXPECT_EQ(meter.rates()[Link::kWrite], 4000);
+  EXPECT_EQ(meter.rates()[Transfer::kWrite], 4000);
 }
 
 // A full disk: requests take their time and move nothing.
 TEST(RateMeter, AStepInWhichALinkMovedNothingDoesNotMakeItInfinitelyFast) {
   RateMeter meter;
   LinkUse use;
-  base::Busy& write = use.links[static_cast<size_t>(Link::kWrite)].all;
+  base::Busy& write = use.links[static_cast<size_t>(Transfer::kWrite)].all;
   write = {1000, 1};
   meter.EndStep(use);
   write = {1000, 2};
   meter.EndStep(use);
-  EXPECT_EQ(meter.rates()[Link::kWrite], 1000);
+  EXPECT_EQ(meter.rates()[Transfer::kWrite], 1000);
   write = {3000, 3};
   meter.EndStep(use);
-  EXPECT_EQ(meter.rates()[Link::kWrite], 2000);
+  EXPECT_EQ(meter.rates()[Transfer::kWrite], 2000);
 }
 
 TEST(RateMeter, WhatWasNeverUsedBoundsNothing) {
   RateMeter meter;
   LinkUse use;
   meter.EndStep(use);
-  EXPECT_TRUE(std::isinf(meter.rates()[Link::kCopyIn]));
+  EXPECT_TRUE(std::isinf(meter.rates()[Transfer::kCopyIn]));
   EXPECT_TRUE(std::isinf(meter.rates().checksum));
   // Too little to go by, but all there is.
-  use.links[static_cast<size_t>(Link::kRead)].all = {500, 0.1};
+  use.links[static_cast<size_t>(Transfer::kRead)].all = {500, 0.1};
   use.checksums = {500, 0.001};
   meter.EndStep(use);
-  EXPECT_EQ(meter.rates()[Link::kRead], 5000);
+  EXPECT_EQ(meter.rates()[Transfer::kRead], 5000);
   EXPECT_EQ(meter.rates().checksum, 500000);
   EXPECT_TRUE(std::isinf(meter.rates().nvme));  // writing might be as fast as you like
 }
@@ -213,10 +213,10 @@ class ThrottledUse {
     Spell(lasting_bytes);
     now_ += 0.2;
     LinkUse use;
-    use.links[static_cast<size_t>(Link::kWrite)] = meter_.busy();
+    use.links[static_cast<size_t>(Transfer::kWrite)] = meter_.busy();
     rates_.EndStep(use);
   }
-  double megabytes_per_second() const { return rates_.rates()[Link::kWrite] / 1e6; }
+  double megabytes_per_second() const { return rates_.rates()[Transfer::kWrite] / 1e6; }
 
  private:
   void Spell(uint64_t bytes) {
@@ -248,17 +248,17 @@ TEST(RateMeter, ALinkThatMakesUpForPausesIsAsFastAsItStaysWithoutThem) {
 TEST(RateMeter, ALinkThatIsSharedInItsLongSpellsIsNotSlowerThanInItsBestSecond) {
   RateMeter meter;
   LinkUse use;
-  base::LinkBusy& read = use.links[static_cast<size_t>(Link::kRead)];
+  base::LinkBusy& read = use.links[static_cast<size_t>(Transfer::kRead)];
   read = {.all = {5000, 4}, .sustained = {800, 1.6}, .most_bytes_in_a_second = 1200};
   meter.EndStep(use);
-  EXPECT_DOUBLE_EQ(meter.rates()[Link::kRead], 1200 / 1.1);  // as much may have been owed
-  read.sustained = {0, 2};                                   // a full disk
+  EXPECT_DOUBLE_EQ(meter.rates()[Transfer::kRead], 1200 / 1.1);  // as much may have been owed
+  read.sustained = {0, 2};                                       // a full disk
   meter.EndStep(use);
-  EXPECT_DOUBLE_EQ(meter.rates()[Link::kRead], 1250);
+  EXPECT_DOUBLE_EQ(meter.rates()[Transfer::kRead], 1250);
   read.sustained = {8000, 10};
   read.most_bytes_in_a_second = 800;
   meter.EndStep(use);
-  EXPECT_EQ(meter.rates()[Link::kRead], 800);
+  EXPECT_EQ(meter.rates()[Transfer::kRead], 800);
 }
 
 TEST(RateMeter, ALinkThatNeverStaysBusyIsAsFastAsItWas) {

@@ -20,8 +20,8 @@ using ::testing::IsEmpty;
 
 constexpr int64_t kUs = 1000;
 
-Action Transfer(Action::Kind kind, TileIndex tile, MoveReason reason = MoveReason::kLease) {
-  return {.kind = kind, .tile = tile, .reason = reason};
+Action Moving(Transfer transfer, TileIndex tile, MoveReason reason = MoveReason::kLease) {
+  return {.kind = Action::Kind::kTransfer, .transfer = transfer, .tile = tile, .reason = reason};
 }
 
 struct Span {
@@ -41,8 +41,8 @@ std::vector<Span> Spans(const Timeline& timeline) {
 
 TEST(TimelineRecorder, ATransferHasItsTimesBytesAndReason) {
   TimelineRecorder recorder(100, 0);
-  recorder.BeginTransfer(Transfer(Action::Kind::kRead, 7, MoveReason::kAhead), 10 * kUs);
-  recorder.BeginTransfer(Transfer(Action::Kind::kWrite, 8, MoveReason::kCommit), 11 * kUs);
+  recorder.BeginTransfer(Moving(Transfer::kRead, 7, MoveReason::kAhead), 10 * kUs);
+  recorder.BeginTransfer(Moving(Transfer::kWrite, 8, MoveReason::kCommit), 11 * kUs);
   recorder.EndTransfer(8, 4096, /*ok=*/false, 20 * kUs);
   recorder.EndTransfer(7, 8192, /*ok=*/true, 30 * kUs);
   const Timeline timeline = recorder.Take(40 * kUs);
@@ -59,9 +59,9 @@ TEST(TimelineRecorder, ATransferHasItsTimesBytesAndReason) {
 
 TEST(TimelineRecorder, CopiesOfOneDirectionFollowOneAnother) {
   TimelineRecorder recorder(100, 0);
-  recorder.BeginTransfer(Transfer(Action::Kind::kCopyIn, 1), 10 * kUs);
-  recorder.BeginTransfer(Transfer(Action::Kind::kCopyIn, 2), 11 * kUs);
-  recorder.BeginTransfer(Transfer(Action::Kind::kCopyOut, 3), 12 * kUs);
+  recorder.BeginTransfer(Moving(Transfer::kCopyIn, 1), 10 * kUs);
+  recorder.BeginTransfer(Moving(Transfer::kCopyIn, 2), 11 * kUs);
+  recorder.BeginTransfer(Moving(Transfer::kCopyOut, 3), 12 * kUs);
   recorder.EndTransfer(1, 1, true, 20 * kUs);
   recorder.EndTransfer(2, 1, true, 30 * kUs);
   recorder.EndTransfer(3, 1, true, 31 * kUs);
@@ -72,7 +72,7 @@ TEST(TimelineRecorder, CopiesOfOneDirectionFollowOneAnother) {
 
 TEST(TimelineRecorder, ZerosCrossNoLink) {
   TimelineRecorder recorder(100, 0);
-  recorder.BeginTransfer(Transfer(Action::Kind::kZero, 1), 10 * kUs);
+  recorder.BeginTransfer(Moving(Transfer::kZero, 1), 10 * kUs);
   recorder.EndTransfer(1, 4096, true, 20 * kUs);
   EXPECT_THAT(recorder.Take(40 * kUs).events, IsEmpty());
 }

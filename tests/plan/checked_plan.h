@@ -36,8 +36,8 @@ inline void ExpectCarriedOut(const Trace& trace, const PlanOptions& options, con
   EXPECT_EQ(step->bytes, plan.bytes);
   const BytesBound bound = BoundBytes(trace, options);
   EXPECT_LE(bound.nvme, plan.bytes.nvme());
-  EXPECT_LE(bound.nvme_read, plan.bytes[Link::kRead]);
-  EXPECT_LE(bound.nvme_written, plan.bytes[Link::kWrite]);
+  EXPECT_LE(bound.nvme_read, plan.bytes[Transfer::kRead]);
+  EXPECT_LE(bound.nvme_written, plan.bytes[Transfer::kWrite]);
   EXPECT_LE(bound.device, plan.bytes.device());
   EXPECT_LE(BoundSeconds(trace, options, bound, Rates()), step->seconds * (1 + 1e-9));
 }

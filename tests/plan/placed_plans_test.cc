@@ -54,7 +54,7 @@ void Rest(Tier tier, TileIndex first, TileIndex end, Trace* trace) {
   }
 }
 
-bool Touches(const Plan& plan, TileIndex tile, Op::Kind kind) {
+bool Touches(const Plan& plan, TileIndex tile, Transfer kind) {
   return std::any_of(plan.ops.begin(), plan.ops.end(),
                      [&](const Op& op) { return op.tile == tile && op.kind == kind; });
 }
@@ -65,8 +65,8 @@ TEST_P(Placed, OnNvmeATileIsReadForEachUseWhateverRoomThereIs) {
   Trace trace = Scan(10, Tier::kPinned, Access::kRead);
   Rest(Tier::kNvme, 0, 10, &trace);
   const Plan plan = Planned(trace, Budgets(0, 1000, GetParam()));
-  EXPECT_EQ(plan.bytes[Link::kRead], 1000u);
-  EXPECT_EQ(plan.bytes[Link::kWrite], 0u);
+  EXPECT_EQ(plan.bytes[Transfer::kRead], 1000u);
+  EXPECT_EQ(plan.bytes[Transfer::kWrite], 0u);
   EXPECT_TRUE(plan.seam.empty());
 }
 
@@ -74,10 +74,10 @@ TEST_P(Placed, OnNvmeWhatIsWrittenIsWrittenOnceForEachUse) {
   Trace trace = Scan(4, Tier::kDevice, Access::kReadWrite);
   Rest(Tier::kNvme, 0, 4, &trace);
   const Plan plan = Planned(trace, Budgets(400, 400, GetParam()));
-  EXPECT_EQ(plan.bytes[Link::kRead], 400u);
-  EXPECT_EQ(plan.bytes[Link::kCopyIn], 400u);
-  EXPECT_EQ(plan.bytes[Link::kCopyOut], 400u);
-  EXPECT_EQ(plan.bytes[Link::kWrite], 400u);
+  EXPECT_EQ(plan.bytes[Transfer::kRead], 400u);
+  EXPECT_EQ(plan.bytes[Transfer::kCopyIn], 400u);
+  EXPECT_EQ(plan.bytes[Transfer::kCopyOut], 400u);
+  EXPECT_EQ(plan.bytes[Transfer::kWrite], 400u);
 }
 
 // A gradient: the device writes it, the CPU reads it.
@@ -87,9 +87,9 @@ TEST_P(Placed, OnNvmeBytesGoThereBetweenTheDevicesUseAndTheCpus) {
   EXPECT_EQ(Planned(trace, Budgets(100, 100)).bytes.nvme(), 0u);
   Rest(Tier::kNvme, 0, 1, &trace);
   const Plan plan = Planned(trace, Budgets(100, 100, GetParam()));
-  EXPECT_EQ(plan.bytes[Link::kCopyOut], 100u);
-  EXPECT_EQ(plan.bytes[Link::kWrite], 100u);
-  EXPECT_EQ(plan.bytes[Link::kRead], 100u);
+  EXPECT_EQ(plan.bytes[Transfer::kCopyOut], 100u);
+  EXPECT_EQ(plan.bytes[Transfer::kWrite], 100u);
+  EXPECT_EQ(plan.bytes[Transfer::kRead], 100u);
 }
 
 TEST_P(Placed, InPinnedMemoryATileNeverSeesNvmeAndLeavesTheDeviceAtOnce) {
@@ -97,10 +97,10 @@ TEST_P(Placed, InPinnedMemoryATileNeverSeesNvmeAndLeavesTheDeviceAtOnce) {
   Rest(Tier::kPinned, 0, 4, &trace);
   const Plan plan = Planned(trace, Budgets(600, 500, GetParam()));
   for (TileIndex tile = 0; tile < 4; ++tile) {
-    EXPECT_FALSE(Touches(plan, tile, Op::Kind::kRead)) << tile;
-    EXPECT_FALSE(Touches(plan, tile, Op::Kind::kWrite)) << tile;
-    EXPECT_TRUE(Touches(plan, tile, Op::Kind::kCopyIn)) << tile;
-    EXPECT_TRUE(Touches(plan, tile, Op::Kind::kCopyOut)) << tile;
+    EXPECT_FALSE(Touches(plan, tile, Transfer::kRead)) << tile;
+    EXPECT_FALSE(Touches(plan, tile, Transfer::kWrite)) << tile;
+    EXPECT_TRUE(Touches(plan, tile, Transfer::kCopyIn)) << tile;
+    EXPECT_TRUE(Touches(plan, tile, Transfer::kCopyOut)) << tile;
   }
   for (const Place& place : plan.seam)
     EXPECT_TRUE(place.tile >= 4 || place.tier == Tier::kPinned) << place.tile;
@@ -127,7 +127,7 @@ TEST_P(Placed, OnTheDeviceWhatTheCpuWroteComesAtOnceAndStays) {
                            {1, Tier::kDevice, Access::kRead}});
   Rest(Tier::kDevice, 0, 2, &trace);
   const Plan plan = Planned(trace, Budgets(200, 100, GetParam()));
-  EXPECT_EQ(plan.bytes[Link::kCopyIn], 200u);
+  EXPECT_EQ(plan.bytes[Transfer::kCopyIn], 200u);
   EXPECT_EQ(plan.bytes.total(), 200u);
   EXPECT_EQ(plan.seam.size(), 2u);
   for (const Place& place : plan.seam) EXPECT_EQ(place.tier, Tier::kDevice);
@@ -139,7 +139,7 @@ TEST_P(Placed, OnTheDeviceWhatTheCpuReadsIsCopiedOutForItAlone) {
                            {0, Tier::kPinned, Access::kRead}});
   Rest(Tier::kDevice, 0, 1, &trace);
   const Plan plan = Planned(trace, Budgets(100, 300, GetParam()));
-  EXPECT_EQ(plan.bytes[Link::kCopyOut], 200u);
+  EXPECT_EQ(plan.bytes[Transfer::kCopyOut], 200u);
   EXPECT_EQ(plan.bytes.total(), 200u);
 }
 
@@ -203,8 +203,8 @@ TEST(Placement, RandomStepsKeepToItAndNoBoundIsBroken) {
     for (const Op& op : plan->ops) {
       const TraceTile& tile = trace.tiles[op.tile];
       if (!tile.home) continue;
-      ASSERT_NE(op.kind, Op::Kind::kRead) << op.tile;
-      ASSERT_NE(op.kind, Op::Kind::kWrite) << op.tile;
+      ASSERT_NE(op.kind, Transfer::kRead) << op.tile;
+      ASSERT_NE(op.kind, Transfer::kWrite) << op.tile;
       if (op.tier == tile.home->tier) {
         ASSERT_EQ(op.offset, tile.home->offset);
       }

@@ -30,9 +30,9 @@ std::optional<std::set<std::pair<TileIndex, Tier>>> Entered(const Plan& plan, co
   const Entry entry = EnterPlan(plan, trace, now);
   for (const Place& place : entry.leave) copies.erase({place.tile, place.tier});
   for (const Op& op : entry.ops) {
-    const bool from_pinned = op.kind == Op::Kind::kCopyIn;
+    const bool from_pinned = op.kind == Transfer::kCopyIn;
     if (from_pinned && copies.count({op.tile, Tier::kPinned}) == 0) return std::nullopt;
-    const bool done = op.kind == Op::Kind::kDrop ? copies.erase({op.tile, op.tier}) == 1
+    const bool done = op.kind == Transfer::kDrop ? copies.erase({op.tile, op.tier}) == 1
                                                  : copies.emplace(op.tile, op.tier).second;
     if (!done) return std::nullopt;
   }

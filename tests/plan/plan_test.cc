@@ -47,8 +47,8 @@ TEST(Plan, ACyclicScanHitsWhatFitsWhereLruHitsNothing) {
 
 TEST(Plan, ADirtyTileThatLeavesIsWrittenAndReadAgain) {
   const Plan plan = Planned(Scan(10, Tier::kPinned, Access::kReadWrite), Budgets(0, 400));
-  EXPECT_EQ(plan.bytes[Link::kRead], 700u);
-  EXPECT_EQ(plan.bytes[Link::kWrite], 700u);
+  EXPECT_EQ(plan.bytes[Transfer::kRead], 700u);
+  EXPECT_EQ(plan.bytes[Transfer::kWrite], 700u);
 }
 
 TEST(Plan, WhoStopsPlanningGetsNoPlan) {
@@ -64,15 +64,15 @@ TEST(Plan, WhoStopsPlanningGetsNoPlan) {
 
 TEST(Plan, WhatIsWrittenWholeIsNotReadBefore) {
   const Plan plan = Planned(Scan(10, Tier::kPinned, Access::kDiscard), Budgets(0, 400));
-  EXPECT_EQ(plan.bytes[Link::kRead], 0u);
-  EXPECT_EQ(plan.bytes[Link::kWrite], 700u);
+  EXPECT_EQ(plan.bytes[Transfer::kRead], 0u);
+  EXPECT_EQ(plan.bytes[Transfer::kWrite], 700u);
 }
 
 TEST(Plan, PinnedMemoryIsACacheBelowTheDevice) {
   const Plan plan = Planned(Scan(10, Tier::kDevice, Access::kRead), Budgets(200, 1100));
   EXPECT_EQ(plan.bytes.nvme(), 0u);
-  EXPECT_EQ(plan.bytes[Link::kCopyIn], 900u);  // one of ten stays on the device
-  EXPECT_EQ(plan.bytes[Link::kCopyOut], 0u);
+  EXPECT_EQ(plan.bytes[Transfer::kCopyIn], 900u);  // one of ten stays on the device
+  EXPECT_EQ(plan.bytes[Transfer::kCopyOut], 0u);
 }
 
 TEST(Plan, ADiscardedTileIsNeitherWrittenNorRead) {
@@ -157,7 +157,7 @@ TEST(Simulate, FindsOutWhatIsNotAPlan) {
   EXPECT_EQ(Found(trace, plan,
                   [](Plan& p, size_t i) {
                     p.ops[i].kind =
-                        p.ops[i].kind == Op::Kind::kDrop ? Op::Kind::kWrite : Op::Kind::kDrop;
+                        p.ops[i].kind == Transfer::kDrop ? Transfer::kWrite : Transfer::kDrop;
                     return true;
                   }),
             num_ops);
