@@ -28,7 +28,7 @@ inline Fault CountOnly(IoOp op) {
 // One in each of as many equal parts of a run of so many requests. Runs differ by some: the last
 // may find none left.
 inline std::vector<uint64_t> SampledRequests(uint64_t requests, std::mt19937_64& random) {
-  const uint64_t parts = TriesOnePoint() ? 2 : 4;
+  const uint64_t parts = TriesOnePoint() ? 1 : 4;
   std::vector<uint64_t> sampled;
   for (uint64_t part = 0; part < parts; ++part) {
     const uint64_t first = requests * part / parts, end = requests * (part + 1) / parts;
