@@ -39,7 +39,7 @@ absl::Status Refused(uint64_t size_bytes, std::string_view purpose, int error) {
   return absl::ResourceExhaustedError(
       absl::StrCat("cannot reserve ", base::FormatBytes(size_bytes), " of addresses for ",
                    absl::string_view(purpose.data(), purpose.size()), ": ", std::strerror(error),
-                   "; ", Limits(), " (--device-bytes, --pinned-bytes)"));
+                   "; ", Limits()));
 }
 
 void Return(std::byte* start, uint64_t size_bytes) {

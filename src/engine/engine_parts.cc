@@ -141,7 +141,10 @@ absl::StatusOr<MoverParts> MakeMoverParts(const EngineOptions& options, const Ma
   pinned.unregister_slab = [runtime = parts.runtime.get()](std::span<std::byte> slab) {
     runtime->UnregisterHostMemory(slab);
   };
-  SPILLWAY_ASSIGN_OR_RETURN(parts.pinned, tiers::PinnedArena::Create(std::move(pinned)));
+  absl::StatusOr<std::unique_ptr<tiers::PinnedArena>> arena =
+      tiers::PinnedArena::Create(std::move(pinned));
+  if (!arena.ok()) return WithOption(arena.status(), "pinned_bytes");
+  parts.pinned = *std::move(arena);
   return parts;
 }
 

@@ -19,14 +19,20 @@ namespace spillway::engine {
 
 using base::MutexLock;
 
+absl::Status WithOption(const absl::Status& status, std::string_view option) {
+  return absl::Status(
+      status.code(), absl::StrCat(status.message(), " (EngineOptions::", std::string(option), ")"));
+}
+
 absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, PagerOptions options,
                                                      std::optional<plan::Policy> policy) {
   if (parts.store != nullptr) options.small_bytes = io::PackedBytes(parts.store->page_bytes());
   std::unique_ptr<Mover> mover(new Mover(std::move(parts), std::move(options), policy));
   tiers::DeviceRuntime& runtime = mover->runtime();
   if (mover->parts_.device_bytes > 0) {
-    SPILLWAY_ASSIGN_OR_RETURN(mover->device_arena_,
-                              runtime.AllocateArena(mover->parts_.device_bytes));
+    absl::StatusOr<std::byte*> arena = runtime.AllocateArena(mover->parts_.device_bytes);
+    if (!arena.ok()) return WithOption(arena.status(), "device_bytes");
+    mover->device_arena_ = *arena;
   }
   SPILLWAY_ASSIGN_OR_RETURN(mover->copy_in_, runtime.CreateStream());
   SPILLWAY_ASSIGN_OR_RETURN(mover->copy_out_, runtime.CreateStream());

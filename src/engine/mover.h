@@ -63,6 +63,9 @@ struct MoverParts {
   uint64_t timeline_events = 0;
 };
 
+// The error, with the name of the option (a member of EngineOptions) that asked for too much.
+absl::Status WithOption(const absl::Status& status, std::string_view option);
+
 // A lease as the mover gives it.
 struct Granted {
   std::byte* data = nullptr;

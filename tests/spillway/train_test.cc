@@ -16,6 +16,7 @@
 namespace spillway::test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -97,7 +98,8 @@ TEST(Train, AStoreThatIsThereIsRefusedAndLeftAlone) {
   ASSERT_EQ(first.exit_code, 0) << first.err;
   const Ended second = RunCommand(training.TrainInStore(2));
   EXPECT_EQ(second.exit_code, 1);
-  EXPECT_THAT(second.err, HasSubstr(training.store()));
+  EXPECT_THAT(second.err, AllOf(HasSubstr(training.store()), HasSubstr("add --resume to go on"),
+                                Not(HasSubstr("OpenMode"))));
   EXPECT_THAT(second.out, IsEmpty());
   const Ended resumed = RunCommand(training.TrainInStore(2) + Arguments{"--resume"});
   EXPECT_EQ(resumed.exit_code, 0) << resumed.err;

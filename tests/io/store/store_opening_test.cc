@@ -160,7 +160,7 @@ TEST_F(StoreOpeningTest, AnExistingStoreIsRefusedWhereNoneMayBe) {
   MakeStore(options);
   const std::vector<std::string> files = FilesIn(options.folders[0]);
   EXPECT_TRUE(absl::IsFailedPrecondition(OpenError(options))) << OpenError(options);
-  EXPECT_THAT(std::string(OpenError(options).message()), HasSubstr("--resume"));
+  EXPECT_THAT(std::string(OpenError(options).message()), HasSubstr("OpenMode::kOpenOrCreate"));
   options.must_not_exist = false;
   options.scratch = true;
   EXPECT_TRUE(absl::IsFailedPrecondition(OpenError(options))) << OpenError(options);

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "src/base/bytes.h"
 #include "src/base/status_macros.h"
 #include "src/engine/open_engine.h"
@@ -150,6 +151,19 @@ absl::Status CheckRoom(const EngineFlags& flags, const hf::ModelConfig& config,
       base::FormatBytes(flags.pinned_bytes), base::FormatBytes(all), all));
 }
 
+namespace {
+
+// An error of the library's names the library's options; the command's user has flags.
+absl::Status InFlags(const absl::Status& status) {
+  return absl::Status(status.code(),
+                      absl::StrReplaceAll(status.message(),
+                                          {{"open it with OpenMode::kOpenOrCreate", "add --resume"},
+                                           {"EngineOptions::device_bytes", "--device-bytes"},
+                                           {"EngineOptions::pinned_bytes", "--pinned-bytes"}}));
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, OpenMode mode,
                                                    const StoreNeed& need,
                                                    const std::atomic<bool>& stop) {
@@ -172,11 +186,10 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, Ope
   };
   absl::StatusOr<std::unique_ptr<Engine>> engine = engine::OpenEngine(
       std::move(options), {.policy = flags.policy.value_or(plan::Policy::kPlanned)});
+  if (engine.ok()) return engine;
+  const absl::Status status = InFlags(engine.status());
   // What Open calls an invalid argument is an option of this command.
-  if (absl::IsInvalidArgument(engine.status())) {
-    return WithExitCode(engine.status(), ExitCode::kUsage);
-  }
-  return engine;
+  return absl::IsInvalidArgument(status) ? WithExitCode(status, ExitCode::kUsage) : status;
 }
 
 }  // namespace spillway::command
