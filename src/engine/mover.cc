@@ -74,7 +74,7 @@ Mover::~Mover() {
     {
       const Entry entry(this);
       pager_.ClearDeclared();
-      pager_.LeavePlan();
+      pager_.AbandonPlan();
       while (!IsQuiet()) quiet_.Wait(&mu_);
       stop_ = true;
       WakeThread();
@@ -333,7 +333,7 @@ absl::Status Mover::TakeUpPlan() {
   while (true) {
     const auto next = planner_->Next();
     if (next.ok() && *next == pager_.followed()) return absl::OkStatus();
-    pager_.LeavePlan();
+    pager_.AbandonPlan();
     // A plan begins where no lease is left, not even one that waits for a stream. Where another
     // caller is in the next step already, a later EndStep takes it up.
     if (!next.ok() || *next == nullptr || pager_.has_callers()) return next.status();

@@ -16,7 +16,7 @@ TileIndex Pager::AddTile(uint64_t size_bytes, Role role, bool transient, bool st
   const TileIndex tile = pages_.AddTile(size_bytes, role, transient, stored);
   // A plan may have frames where the tile will rest, or where all tiles have a place of their own.
   const std::optional<Tier> rest = pages_[tile].rest;
-  if ((rest && *rest != Tier::kNvme) || did_fit != pages_.AllFit()) LeavePlan();
+  if ((rest && *rest != Tier::kNvme) || did_fit != pages_.AllFit()) AbandonPlan();
   plan_.AddTile();
   return tile;
 }
@@ -52,7 +52,7 @@ bool Pager::Pause() {
   SPILLWAY_CHECK(!in_use());
   if (!pages_.leases().CloseAll()) return false;
   paused_ = true;
-  LeavePlan();
+  AbandonPlan();
   uses_.Clear();
   return true;
 }
@@ -96,7 +96,7 @@ void Pager::TransferDone(TileIndex tile, const absl::Status& status) {
     if (is_write || ended.is_leased || (ended.job == nullptr && !ended.planned))
       pages_.SetWriteError(status);
     EndDiscard(tile);
-    plan_.Leave(/*deviated=*/true);
+    plan_.Abandon(/*deviated=*/true);
     return;
   }
   pages_.Arrive(tile, ended.transfer);
@@ -188,7 +188,7 @@ Outcome Pager::FailOrWait(Job& job, Room::Answer answer, const absl::Status& why
 Outcome Pager::Fail(Job& job, absl::Status status) {
   if (job.kind == Job::Kind::kAcquire) {
     if (status == pages_.write_error()) pages_.ClearWriteError();
-    if (job.use) plan_.Leave(/*deviated=*/true);
+    if (job.use) plan_.Abandon(/*deviated=*/true);
     room_.ReleaseHeld(job);
     pages_.Push({.kind = Action::Kind::kFail,
                  .tile = job.tile,

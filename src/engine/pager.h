@@ -83,7 +83,7 @@ class Pager {
 
   // --- Following a plan: see PlanRun ---
   void FollowPlan(std::shared_ptr<const StepPlan> step);
-  void LeavePlan() { plan_.Leave(/*deviated=*/false); }
+  void AbandonPlan() { plan_.Abandon(/*deviated=*/false); }
   void EndStep() { plan_.EndStep(); }
   std::shared_ptr<const StepPlan> followed() const { return plan_.followed(); }
 

@@ -19,7 +19,7 @@ constexpr uint64_t kFewExtra = 8;
 }  // namespace
 
 void PlanRun::Follow(std::shared_ptr<const StepPlan> step) {
-  Leave(/*deviated=*/false);
+  Abandon(/*deviated=*/false);
   PlanStats& stats = pages_.stats().plan;
   stats.planned_bytes = step->plan.bytes.total();
   stats.bytes_bound = step->bound.total();
@@ -31,7 +31,7 @@ void PlanRun::Follow(std::shared_ptr<const StepPlan> step) {
 }
 
 // This is where a plan is abandoned.
-void PlanRun::Leave(bool deviated) {
+void PlanRun::Abandon(bool deviated) {
   if (!frames_) return;
   if (deviated) ++pages_.stats().plan.deviations;
   room_.SetPlan(nullptr);
@@ -41,7 +41,7 @@ void PlanRun::Leave(bool deviated) {
 }
 
 void PlanRun::EndStep() {
-  if (frames_ && !frames_->follower().EndStep()) Leave(/*deviated=*/true);
+  if (frames_ && !frames_->follower().EndStep()) Abandon(/*deviated=*/true);
 }
 
 // --- What callers do ---
@@ -50,7 +50,7 @@ std::optional<PlanFollower::Count> PlanRun::AskPlan(const plan::TraceEvent& use)
   PlanFollower& follower = frames_->follower();
   const auto number = follower.Ask(use);
   if (!number && follower.extra_in_step() > follower.asked_in_step() + kFewExtra)
-    Leave(/*deviated=*/true);
+    Abandon(/*deviated=*/true);
   return number;
 }
 

@@ -33,7 +33,7 @@ class PlanRun {
   // room for all tiles in pinned memory; no lease, and no request of a caller's.
   void Follow(std::shared_ptr<const StepPlan> step);
   // What is under way ends as usual. `deviated`: because something was not as planned.
-  void Leave(bool deviated);
+  void Abandon(bool deviated);
   // A step is over: a plan that had another step is left.
   void EndStep();
   bool is_followed() const { return frames_.has_value(); }

@@ -16,7 +16,8 @@
 
 namespace spillway::engine {
 
-// All since the start.
+// All since the start. A link is busy while a request is with the I/O engine or a copy on its
+// stream, so that what the mover does before and after is not taken for the link's.
 struct LinkUse {
   std::array<base::LinkBusy, plan::kNumLinks> links;  // by Transfer
   base::LinkBusy nvme_both;                           // while reads and writes were in flight

@@ -38,7 +38,7 @@ class PlannedSimulation : public PagerSimulation {
       pager_.EndStep();
       Pump();
       if (setup_.has_store && Chance(0.1)) Commit();
-      if (Chance(0.05)) pager_.LeavePlan();
+      if (Chance(0.05)) pager_.AbandonPlan();
       if (Chance(0.1)) AddTile();
     }
     Drain();

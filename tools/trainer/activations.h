@@ -6,7 +6,11 @@
 //
 // A step of several micro-batches has the gradient of each one's residual here, too. Where they
 // pass through a layer before the next layer, what is saved of each exists at once, and the inputs
-// of layers are how a residual gets from layer to layer.
+// of layers are how a residual gets from layer to layer. A block is small, so its micro-batches
+// come one after the other and its tiles stay; the embedding and the head may be larger than the
+// budgets, so there all micro-batches use a tile before the next. Each adds to a gradient in its
+// turn with one rounding, in both orders; to an embedding tied to the head all heads' shares come
+// first.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_ACTIVATIONS_H_
 #define SPILLWAY_TOOLS_TRAINER_ACTIVATIONS_H_
