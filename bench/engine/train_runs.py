@@ -41,9 +41,9 @@ def check_files(arguments, parser):
             sys.exit(f"{parser.prog}: {path} is missing; {cure}")
 
 
-def command(arguments, steps, log, device=None, pinned=None, store=None, more=()):
-    """Words of a command; without budgets and a store, training in memory."""
-    words = [arguments.spillway, "train", "--model", arguments.model, "--data", arguments.data, "--precision", "fp16-amp",
+def command(arguments, steps, log, device=None, pinned=None, store=None, more=(), program=None):
+    """Words of a command; without budgets and a store, training in memory. `program`: another than --spillway."""
+    words = [program or arguments.spillway, "train", "--model", arguments.model, "--data", arguments.data, "--precision", "fp16-amp",
              "--loss-scale", 8192, "--seq", arguments.seq, "--batch", arguments.batch, "--steps", steps, "--lr", "5e-5",
              "--log-json", log, "--json"]
     if arguments.threads:
