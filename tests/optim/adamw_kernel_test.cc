@@ -6,6 +6,7 @@
 
 #include "src/optim/adamw_kernel.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <hwy/targets.h>
 
@@ -116,6 +117,16 @@ class AdamWKernel : public testing::TestWithParam<int64_t> {
   void SetUp() override { hwy::SetSupportedTargetsForTest(GetParam()); }
   void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
 };
+
+// The library is Highway's own, which the product does not load.
+TEST(InstructionSets, AreThoseThatHighwaysLibraryFinds) {
+  void* const library = dlopen("libhwy.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) GTEST_SKIP() << dlerror();
+  const auto supported =
+      reinterpret_cast<int64_t (*)()>(dlsym(library, "_ZN3hwy16SupportedTargetsEv"));
+  ASSERT_NE(supported, nullptr);
+  EXPECT_EQ(hwy::SupportedTargets() & HWY_TARGETS, supported() & HWY_TARGETS);
+}
 
 TEST_P(AdamWKernel, RunsOnTheInstructionSetUnderTest) {
   EXPECT_STREQ(AdamWInstructionSet(), hwy::TargetName(GetParam()));

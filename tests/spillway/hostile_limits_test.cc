@@ -121,6 +121,37 @@ TEST_F(HostileLimits, TooFewFilesForBlasIsNotABlasThatIsMissing) {
   }
 }
 
+// With 13 files a library could not be loaded in the middle of a run, which then went on with
+// kernels that round otherwise.
+TEST_F(HostileLimits, ATrainingThatFewOpenFilesAreEnoughForHasTheSameWeights) {
+  if (SPILLWAY_IS_SANITIZED) GTEST_SKIP() << "a sanitizer needs more";
+  const Ended expected = RunCommand(training_.Train(4));
+  ASSERT_EQ(expected.exit_code, 0) << expected.err;
+  const std::string store = training_ / "copy";
+  const Arguments resume = training_.Train(4) + Arguments{"--store",
+                                                          store,
+                                                          "--resume",
+                                                          "--commit-every",
+                                                          "1",
+                                                          "--trace",
+                                                          training_ / "trace.json",
+                                                          "--metrics-file",
+                                                          training_ / "metrics.prom"};
+  int ended_well = 0;
+  for (int files = 8; files <= 20; ++files) {
+    fs::remove_all(store);
+    fs::copy(training_.store(), store);
+    const Ended ended = RunWithin(absl::StrCat("ulimit -n ", files, ";"), resume);
+    if (ended.exit_code == 127) continue;  // the loader's
+    EXPECT_THAT(ended.exit_code, AnyOf(0, 1)) << files << ": " << ended.err;
+    EXPECT_THAT(ended.err, Not(HasSubstr("Bad file descriptor"))) << files;
+    if (ended.exit_code != 0) continue;
+    EXPECT_EQ(ended.json()["weights_hash"], expected.json()["weights_hash"]) << files;
+    ++ended_well;
+  }
+  EXPECT_GE(ended_well, 1);
+}
+
 TEST_F(HostileLimits, NoCommandWaitsForAPipeInPlaceOfAStoresFile) {
   const std::string store = training_ / "piped";
   for (const char* name :

@@ -158,9 +158,10 @@ absl::StatusOr<OutputFile> OutputFile::Beside() const {
   const int fd = mkostemp(path.data(), O_CLOEXEC);
   if (fd < 0) {
     return absl::UnavailableError(
-        absl::StrFormat("%s is replaced whole by a file beside it, and none can be made: %s; give "
-                        "a name in a folder that takes files",
-                        path_, std::strerror(errno)));
+        absl::StrFormat("%s is replaced whole by a file beside it, and none can be made: %s; %s",
+                        path_, std::strerror(errno),
+                        errno == EMFILE ? "raise the limit of open files ('ulimit -n')"
+                                        : "give a name in a folder that takes files"));
   }
   OutputFile beside(path, fd, is_regular_, /*was_made=*/false);
   beside.is_beside_ = true;

@@ -4,6 +4,7 @@
 
 #include "tools/trainer/metrics/trace_file.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -210,9 +211,13 @@ absl::Status WriteTrace(OutputFile output, const Timeline& timeline,
     return absl::UnavailableError(
         absl::StrFormat("%s %s: %s", operation, output.path(), std::strerror(errno)));
   };
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(fdopen(dup(beside.fd()), "a"),
-                                                             std::fclose);
-  if (file == nullptr) return failure("open");
+  const int fd = fcntl(beside.fd(), F_DUPFD_CLOEXEC, 0);
+  if (fd < 0) return failure("open");
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(fdopen(fd, "a"), std::fclose);
+  if (file == nullptr) {
+    close(fd);
+    return failure("open");
+  }
 
   // By their begin, which is what lanes are given by.
   std::vector<const TimelineEvent*> events;
