@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "src/plan/keeping.h"
@@ -22,13 +23,14 @@ class RoomTree {
   RoomTree(const std::vector<uint64_t>& bytes, uint64_t capacity)
       : num_positions_(static_cast<uint32_t>(bytes.size())),
         stretch_((num_positions_ + kMaxStretches - 1) / kMaxStretches),
-        capacity_(capacity) {
+        capacity_(static_cast<int64_t>(
+            std::min<uint64_t>(capacity, std::numeric_limits<int64_t>::max() / 2))) {
     while (size_ < (num_positions_ + stretch_ - 1) / stretch_) size_ *= 2;
     most_.assign(2 * size_, 0);
     added_.assign(2 * size_, 0);
     for (uint32_t p = 0; p < num_positions_; ++p) {
-      uint64_t& leaf = most_[size_ + p / stretch_];
-      leaf = std::max(leaf, bytes[p]);
+      int64_t& leaf = most_[size_ + p / stretch_];
+      leaf = std::max(leaf, static_cast<int64_t>(bytes[p]));
     }
     for (uint32_t node = size_ - 1; node > 0; --node)
       most_[node] = std::max(most_[2 * node], most_[2 * node + 1]);
@@ -50,11 +52,11 @@ class RoomTree {
   }
   // Whether so many bytes more would fit there. REQUIRES: begin != end.
   bool Fits(uint32_t begin, uint32_t end, uint64_t bytes) const {
-    uint64_t most = 0;
+    int64_t most = 0;
     ForParts(begin, end, [&](uint32_t first, uint32_t last) {
       most = std::max(most, Most(1, 0, size_ - 1, first, last));
     });
-    return most + bytes <= capacity_;
+    return most + static_cast<int64_t>(bytes) <= capacity_;
   }
   // Takes back what was added.
   void Remove(uint32_t begin, uint32_t end, uint64_t bytes) {
@@ -79,10 +81,10 @@ class RoomTree {
     if (end > 0) visit(0, last);
   }
 
-  uint64_t Most(uint32_t node, uint32_t low, uint32_t high, uint32_t first, uint32_t last) const {
+  int64_t Most(uint32_t node, uint32_t low, uint32_t high, uint32_t first, uint32_t last) const {
     if (first <= low && high <= last) return most_[node];
     const uint32_t middle = (low + high) / 2;
-    uint64_t most = 0;
+    int64_t most = std::numeric_limits<int64_t>::min();
     if (first <= middle) most = Most(2 * node, low, middle, first, last);
     if (last > middle) most = std::max(most, Most(2 * node + 1, middle + 1, high, first, last));
     return most + added_[node];
@@ -103,10 +105,12 @@ class RoomTree {
 
   const uint32_t num_positions_;
   const uint32_t stretch_;
-  const uint64_t capacity_;
-  uint32_t size_ = 1;            // leaves, a power of two
-  std::vector<uint64_t> most_;   // by node: the fullest below it
-  std::vector<uint64_t> added_;  // to all below it
+  const int64_t capacity_;
+  uint32_t size_ = 1;  // leaves, a power of two
+  // By node. What lies above a node may have been added and what lies below it taken away, so a
+  // node alone may be negative.
+  std::vector<int64_t> most_;   // the fullest below it
+  std::vector<int64_t> added_;  // to all below it
 };
 
 }  // namespace spillway::plan
