@@ -96,14 +96,21 @@ void BM_Bound(benchmark::State& state) {
 // the bounds.
 void BM_EndStep(benchmark::State& state) {
   const plan::Trace trace = MakeTrace(state.range(0));
-  std::vector<plan::TileNow> now;
-  for (const plan::TraceTile& tile : trace.tiles) now.push_back({tile.stored, tile.home});
+  engine::TileTable tiles;
+  plan::TileBits with_bytes;
+  for (const plan::TraceTile& of : trace.tiles) {
+    with_bytes.Set(tiles.size(), of.stored);
+    engine::Tile& tile = tiles.Add();
+    tile.size_bytes = of.size_bytes;
+    tile.role = of.role;
+    tile.transient = of.transient;
+  }
   for (auto _ : state) {
     state.PauseTiming();
     engine::PlanService service(Budgets(trace, state.range(1)));
-    engine::StepPlanner planner(Budgets(trace, state.range(1)), &service);
-    for (const plan::TraceTile& tile : trace.tiles) planner.AddTile(tile, /*now=*/0);
-    plan::TraceRecorder& recorder = *planner.Recording();
+    engine::StepPlanner planner(Budgets(trace, state.range(1)), &tiles, &service);
+    for (engine::TileIndex tile = 0; tile < tiles.size(); ++tile) planner.AddTile(tile, /*now=*/0);
+    plan::StepRecorder& recorder = *planner.Recording();
     for (const plan::TraceEvent& event : trace.events) {
       switch (event.kind) {
         case plan::TraceEvent::Kind::kAcquire:
@@ -116,7 +123,7 @@ void BM_EndStep(benchmark::State& state) {
       }
     }
     state.ResumeTiming();
-    if (!planner.EndStep(0, {.tile = [&](plan::TileIndex tile) { return now[tile]; }}).ok())
+    if (!planner.EndStep(0, {.with_bytes = &with_bytes}).ok())
       return state.SkipWithError("the step did not end");
     (void)planner.Next();
     service.Wait();
@@ -133,7 +140,7 @@ void BM_StopPlanning(benchmark::State& state) {
   const double begin = base::Now();
   {
     engine::PlanService service(budgets);
-    service.Make(1, trace);
+    service.Make(1, [&trace] { return trace; });
     service.Wait();
   }
   const double seconds = base::Now() - begin;
@@ -141,7 +148,7 @@ void BM_StopPlanning(benchmark::State& state) {
   for (auto _ : state) {
     for (int moment = 0; moment < kMoments; ++moment) {
       std::optional<engine::PlanService> service(std::in_place, budgets);
-      service->Make(1, trace);
+      service->Make(1, [&trace] { return trace; });
       std::this_thread::sleep_for(std::chrono::duration<double>(seconds * moment / kMoments));
       const double stop = base::Now();
       service.reset();

@@ -37,7 +37,7 @@ void Flush::AddCommitJobs() {
   while (cursor_ < pages_.num_tiles() && jobs_.of(Job::Kind::kFlush).size() < limit) {
     const TileIndex tile = cursor_++;
     const Page& page = pages_[tile];
-    if (page.transient || page.zero || page.stored) continue;
+    if (page.tile->transient || page.zero || page.stored) continue;
     jobs_.Add(Job::Kind::kFlush, tile, Tier::kPinned).ticket = ticket_;
   }
 }
@@ -85,7 +85,7 @@ Outcome Flush::Advance(Job& job) {
 void Flush::MarkWritten(TileIndex tile) {
   Page& page = pages_[tile];
   // What is placed stays, or is written as it leaves.
-  const bool is_needless = !pages_.options().has_store || page.transient || page.rest;
+  const bool is_needless = !pages_.options().has_store || page.tile->transient || page.tile->rest;
   if (is_needless || std::exchange(page.queued, true)) return;
   (pages_.IsSmall(page) ? small_written_ : written_).push_back(tile);
 }

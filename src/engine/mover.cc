@@ -47,12 +47,12 @@ absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, PagerOpti
 Mover::Mover(MoverParts parts, PagerOptions options, std::optional<plan::Policy> policy)
     : parts_(std::move(parts)),
       describe_(options.describe),
-      placement_(options.placement),
       recorder_(parts_.timeline_events > 0
                     ? std::make_unique<TimelineRecorder>(parts_.timeline_events, base::NowNs())
                     : nullptr),
       pager_(std::move(options)),
-      leases_(pager_.leases()) {
+      leases_(pager_.leases()),
+      tiles_(pager_.pages().tiles()) {
   if (policy) {
     const plan::PlanOptions budgets{.device_bytes = parts_.device_bytes,
                                     .pinned_bytes = parts_.pinned->size_bytes(),
@@ -60,7 +60,7 @@ Mover::Mover(MoverParts parts, PagerOptions options, std::optional<plan::Policy>
                                     .policy = *policy,
                                     .frame_alignment = kFrameAlignment};
     plans_ = std::make_unique<PlanService>(budgets);
-    planner_ = std::make_unique<StepPlanner>(budgets, plans_.get());
+    planner_ = std::make_unique<StepPlanner>(budgets, &pager_.pages().tiles(), plans_.get());
   }
   tells_when_ = planner_ != nullptr || recorder_ != nullptr;
   if (parts_.store != nullptr)
@@ -70,6 +70,7 @@ Mover::Mover(MoverParts parts, PagerOptions options, std::optional<plan::Policy>
 }
 
 Mover::~Mover() {
+  plans_.reset();  // before the tiles that it reads
   if (thread_.joinable()) {
     {
       const Entry entry(this);
@@ -92,16 +93,10 @@ Mover::~Mover() {
 
 TileIndex Mover::AddTile(const TilePlace& place, Role role, bool transient, bool stored) {
   const Entry entry(this);
-  places_.push_back(place);
-  if (planner_ != nullptr) {
-    planner_->AddTile({.size_bytes = place.size_bytes,
-                       .role = role,
-                       .transient = transient,
-                       .stored = stored,
-                       .rest = placement_[static_cast<size_t>(role)]},
-                      base::Now());
-  }
-  return pager_.AddTile(place.size_bytes, role, transient, stored);
+  const TileIndex tile =
+      pager_.AddTile(place.size_bytes, role, transient, stored, {place.tensor, place.first_page});
+  if (planner_ != nullptr) planner_->AddTile(tile, base::Now());
+  return tile;
 }
 
 absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access, StreamId stream) {
@@ -120,7 +115,7 @@ void Mover::HearOfShared() {
   for (const SharedLease& lease : leases_.TakeTold()) {
     pager_.Shared(lease.tile, lease.tier);
     const double seconds = static_cast<double>(lease.ns) * 1e-9;
-    if (plan::TraceRecorder* const trace = Recording())
+    if (plan::StepRecorder* const trace = Recording())
       trace->Acquire(lease.tile, lease.tier, Access::kRead, seconds, seconds, lease.thread);
     if (recorder_ != nullptr) recorder_->Grant(lease.tile, lease.ns, lease.thread);
   }
@@ -138,7 +133,7 @@ absl::StatusOr<Granted> Mover::AcquireLocked(TileIndex tile, Tier tier, Access a
     Waiter waiter;
     const Ticket ticket = next_ticket_++;
     waiters_[ticket] = &waiter;
-    plan::TraceRecorder* const trace = Recording();
+    plan::StepRecorder* const trace = Recording();
     const double asked = trace != nullptr ? base::Now() : 0;
     pager_.Acquire(ticket, tile, tier, access, stream);
     if (absl::Status status = WaitFor(ticket, tile, waiter); !status.ok()) {
@@ -152,7 +147,7 @@ absl::StatusOr<Granted> Mover::AcquireLocked(TileIndex tile, Tier tier, Access a
     granted = waiter.granted;
     granted.data = Arena(tier) + pager_.pages()[tile].copy(tier).offset;
     frame_offset = pager_.pages()[tile].copy(Tier::kPinned).offset;
-    frame_bytes = pager_.pages()[tile].size_bytes;
+    frame_bytes = pager_.pages()[tile].size_bytes();
   }
   if (tier != Tier::kPinned) return granted;
   absl::Status status = PrepareFrame(frame_offset, frame_bytes);
@@ -209,7 +204,7 @@ void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::Stre
 }
 
 Pager::LeaseEnd Mover::End(TileIndex tile, Tier tier, Access access, bool drained) {
-  plan::TraceRecorder* const trace = drained ? nullptr : Recording();
+  plan::StepRecorder* const trace = drained ? nullptr : Recording();
   if (trace != nullptr) trace->Release(tile, tier, access, base::Now());
   const Pager::LeaseEnd ended = pager_.EndLease(tile, tier, access, drained);
   Dispatch();
@@ -282,21 +277,22 @@ absl::Status Mover::CheckNoLeases(std::string_view what) {
 
 absl::Status Mover::Restore(std::string_view what,
                             const std::function<absl::Status(io::Store*)>& change) {
-  std::vector<TilePlace> places;
+  TileIndex num_tiles = 0;
   {
     const Entry entry(this);
     SPILLWAY_RETURN_IF_ERROR(CheckIdle(what));
     if (!pager_.Pause()) return IsBusy(what);
     Dispatch();
     while (!IsQuiet()) quiet_.Wait(&mu_);
-    places = places_;
+    num_tiles = pager_.pages().num_tiles();
   }
   absl::Status status;
-  std::vector<bool> stored(places.size());
+  std::vector<bool> stored(num_tiles);
   RunWithStore([&](io::Store* store) {
     status = change(store);
-    for (size_t tile = 0; status.ok() && tile < places.size(); ++tile) {
-      const auto page = store->FindPage(places[tile].tensor, places[tile].first_page);
+    for (TileIndex tile = 0; status.ok() && tile < num_tiles; ++tile) {
+      const StorePlace place = tiles_[tile].place;
+      const auto page = store->FindPage(place.tensor, place.first_page);
       // Where the store cannot tell, whoever needs the tile is told why.
       stored[tile] = !page.ok() || page->has_value();
     }
@@ -315,11 +311,7 @@ absl::Status Mover::EndStep() {
   const Entry entry(this);
   if (planner_ != nullptr) {
     pager_.EndStep();
-    absl::Status planned = planner_->EndStep(
-        base::Now(), {.hash = pager_.pages().tiles_hash(),
-                      .tile = [this](TileIndex tile) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-                        return pager_.pages().Now(tile);
-                      }});
+    absl::Status planned = planner_->EndStep(base::Now(), pager_.pages().Now());
     planned.Update(TakeUpPlan());
     // A step that cannot be planned goes on demand, and the stats say why.
     not_planned_ = std::string(planned.message());
@@ -332,7 +324,7 @@ absl::Status Mover::EndStep() {
 absl::Status Mover::TakeUpPlan() {
   while (true) {
     const auto next = planner_->Next();
-    if (next.ok() && *next == pager_.followed()) return absl::OkStatus();
+    if (next.ok() && next->get() == pager_.followed()) return absl::OkStatus();
     pager_.AbandonPlan();
     // A plan begins where no lease is left, not even one that waits for a stream. Where another
     // caller is in the next step already, a later EndStep takes it up.
@@ -353,7 +345,6 @@ void Mover::WaitForPlan() {
     if (!planner_->is_between_steps() || pager_.has_callers()) return;
     const absl::Status planned = TakeUpPlan();
     not_planned_ = std::string(planned.message());
-    time_bound_.reset();
     Dispatch();
   }
 }
@@ -362,7 +353,6 @@ void Mover::MeterRates() {
   link_use_.links[static_cast<size_t>(plan::Transfer::kCopyIn)] = copies_[0].busy();
   link_use_.links[static_cast<size_t>(plan::Transfer::kCopyOut)] = copies_[1].busy();
   rates_.EndStep(link_use_);
-  time_bound_.reset();
 }
 
 void Mover::RunWithStore(const std::function<void(io::Store*)>& work) {
@@ -404,8 +394,8 @@ void Mover::Dispatch() {
     if (at_once) {
       Complete(std::move(action), {});
     } else {
-      const TilePlace place = places_[action.tile];
-      work_.push_back({std::move(action), place});
+      const Tile* const tile = &tiles_[action.tile];
+      work_.push_back({std::move(action), tile});
     }
   }
   UpdateMeter();
@@ -445,6 +435,18 @@ void Mover::WakeThread() {
 }
 
 EngineStats Mover::Stats() {
+  StepPlanner::LastStep last;
+  plan::Rates rates;
+  EngineStats stats = StatsNow(&last, &rates);
+  const TimeBound bound = last.At(rates);
+  stats.plan.time_bound_seconds = bound.seconds;
+  stats.plan.compute_seconds = bound.computing;
+  stats.plan.transfer_seconds = bound.transfers;
+  return stats;
+}
+
+// All but what takes long to compute, and what that is computed from.
+EngineStats Mover::StatsNow(StepPlanner::LastStep* last, plan::Rates* rates) {
   const Entry entry(this);
   meter_.Set(OverlapMeter::TimePoint::clock::now(), meter_.moving(), meter_.blocked());
   EngineStats stats = pager_.pages().stats();
@@ -452,10 +454,8 @@ EngineStats Mover::Stats() {
   stats.plan.not_planned = not_planned_;
   if (planner_ != nullptr) {
     stats.plan.plans = planner_->plans_made();
-    if (!time_bound_) time_bound_ = planner_->BoundTime(rates_.rates());
-    stats.plan.time_bound_seconds = time_bound_->seconds;
-    stats.plan.compute_seconds = time_bound_->computing;
-    stats.plan.transfer_seconds = time_bound_->transfers;
+    *last = planner_->last_step();
+    *rates = rates_.rates();
   }
   stats.io_seconds = meter_.io_seconds();
   stats.hidden_seconds = meter_.hidden_seconds();

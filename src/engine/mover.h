@@ -145,7 +145,7 @@ class Mover {
   // An action for the mover's thread, with what it needs to know of the tile.
   struct Work {
     Action action;
-    TilePlace place;
+    const Tile* tile = nullptr;
   };
 
   Mover(MoverParts parts, PagerOptions options, std::optional<plan::Policy> policy);
@@ -156,7 +156,7 @@ class Mover {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void HearOfShared() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Dispatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  plan::TraceRecorder* Recording() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  plan::StepRecorder* Recording() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return planner_ != nullptr ? planner_->Recording() : nullptr;
   }
   void NotifyIfQuiet() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -176,6 +176,7 @@ class Mover {
   }
   absl::Status PrepareFrame(uint64_t offset, uint64_t size_bytes);
   absl::Status TakeUpPlan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  EngineStats StatsNow(StepPlanner::LastStep* last, plan::Rates* rates);
   void RecordState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void MeterRates() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndTransfer(TileIndex tile, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -195,7 +196,6 @@ class Mover {
   // Constant after Create.
   MoverParts parts_;
   const std::function<std::string(TileIndex)> describe_;
-  const Placement placement_;
   std::byte* device_arena_ = nullptr;
   tiers::StreamHandle copy_in_, copy_out_;
   std::unique_ptr<io::PageIo> pages_;  // the thread's; null without a store
@@ -209,15 +209,13 @@ class Mover {
   const std::unique_ptr<TimelineRecorder> recorder_ ABSL_PT_GUARDED_BY(mu_);
   Traffic recorded_nvme_ ABSL_GUARDED_BY(mu_), recorded_pinned_ ABSL_GUARDED_BY(mu_);
   Pager pager_ ABSL_GUARDED_BY(mu_);
-  LeaseTable& leases_;  // pager_'s; readers enter it without the lock
+  LeaseTable& leases_;      // pager_'s; readers enter it without the lock
+  const TileTable& tiles_;  // pager_'s; of tiles that exist it is read without the lock
   std::unique_ptr<StepPlanner> planner_ ABSL_GUARDED_BY(mu_);   // null: nothing is planned
   std::string not_planned_ ABSL_GUARDED_BY(mu_);                // why the last step was not
   std::array<base::BusyMeter, 2> copies_ ABSL_GUARDED_BY(mu_);  // in, out
   LinkUse link_use_ ABSL_GUARDED_BY(mu_);  // of NVMe, as the thread last saw it
   RateMeter rates_ ABSL_GUARDED_BY(mu_);
-  // Of the last step; none: not asked for yet.
-  std::optional<TimeBound> time_bound_ ABSL_GUARDED_BY(mu_);
-  std::vector<TilePlace> places_ ABSL_GUARDED_BY(mu_);  // by TileIndex
   absl::flat_hash_map<Ticket, Waiter*> waiters_ ABSL_GUARDED_BY(mu_);
   Ticket next_ticket_ ABSL_GUARDED_BY(mu_) = 1;
   std::vector<Work> work_ ABSL_GUARDED_BY(mu_);

@@ -84,9 +84,10 @@ void Mover::OnTransferDone(TileIndex tile, const absl::Status& status) {
 
 void Mover::Execute(const Work& work) {
   const Action& action = work.action;
-  const TilePlace& place = work.place;
+  const StorePlace place = work.tile->place;
+  const uint64_t size_bytes = work.tile->size_bytes;
   if (action.kind == Action::Kind::kForget) {
-    if (pages_ != nullptr) pages_->Forget(place.tensor, place.first_page, place.size_bytes);
+    if (pages_ != nullptr) pages_->Forget(place.tensor, place.first_page, size_bytes);
     return;
   }
   if (action.kind == Action::Kind::kGrant) return GrantAfterCopy(action);
@@ -95,17 +96,17 @@ void Mover::Execute(const Work& work) {
     const Entry entry(this);
     recorder_->BeginTransfer(action, base::NowNs());
   }
-  absl::Status status = parts_.pinned->EnsureUsable(action.pinned_offset, place.size_bytes);
+  absl::Status status = parts_.pinned->EnsureUsable(action.pinned_offset, size_bytes);
   std::byte* frame = parts_.pinned->data() + action.pinned_offset;
   if (status.ok()) {
     switch (action.transfer) {
       case Transfer::kRead:
-        return pages_->Read(action.tile, place.tensor, place.first_page, place.size_bytes, frame);
+        return pages_->Read(action.tile, place.tensor, place.first_page, size_bytes, frame);
       case Transfer::kWrite:
-        return pages_->Write(action.tile, place.tensor, place.first_page, place.size_bytes, frame);
-      case Transfer::kZero: std::memset(frame, 0, place.size_bytes); break;
+        return pages_->Write(action.tile, place.tensor, place.first_page, size_bytes, frame);
+      case Transfer::kZero: std::memset(frame, 0, size_bytes); break;
       default:
-        status = Copy(action, place.size_bytes);
+        status = Copy(action, size_bytes);
         if (status.ok()) return;
     }
   }
@@ -163,7 +164,7 @@ void Mover::GrantAfterCopy(const Action& action) {
 
 void Mover::EndTransfer(TileIndex tile, const absl::Status& status) {
   if (recorder_ != nullptr) {
-    recorder_->EndTransfer(tile, pager_.pages()[tile].size_bytes, status.ok(), base::NowNs());
+    recorder_->EndTransfer(tile, pager_.pages()[tile].size_bytes(), status.ok(), base::NowNs());
   }
   pager_.TransferDone(tile, Describe(tile, status));
 }

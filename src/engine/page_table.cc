@@ -9,38 +9,32 @@
 #include "src/base/check.h"
 
 namespace spillway::engine {
-namespace {
-
-// Different, as a rule, for other arguments.
-uint64_t HashOf(TileIndex tile, uint64_t value) {
-  const uint64_t mixed = (value + (uint64_t{tile} << 40) + 1) * 0x9E3779B97F4A7C15;
-  return (mixed ^ mixed >> 31) * 0xBF58476D1CE4E5B9;
-}
-
-}  // namespace
 
 PageTable::PageTable(PagerOptions options)
     : options_(std::move(options)),
       arenas_{ArenaMap(options_.device_bytes), ArenaMap(options_.pinned_bytes)},
       places_begin_(base::RoundDown(options_.pinned_bytes, kFrameAlignment)) {}
 
-TileIndex PageTable::AddTile(uint64_t size_bytes, Role role, bool transient, bool stored) {
+TileIndex PageTable::AddTile(uint64_t size_bytes, Role role, bool transient, bool stored,
+                             StorePlace place) {
   const TileIndex tile = num_tiles();
-  Page& page = pages_.emplace_back();
+  Tile& is = tiles_.Add();
+  pages_.emplace_back().tile = &is;
   leases_.AddTile();
-  page.size_bytes = size_bytes;
-  page.role = role;
-  page.rest = options_.placement[static_cast<size_t>(role)];
-  page.transient = transient;
-  frames_bytes_ += page.frame_bytes();
-  if (page.rest && *page.rest != Tier::kNvme) {
-    const uint64_t before = homes_bytes_[At(*page.rest)];
-    homes_bytes_[At(*page.rest)] += page.frame_bytes();
-    if (*page.rest == Tier::kPinned) ShutWhereHomesWillBe(before);
+  is.size_bytes = size_bytes;
+  is.role = role;
+  is.rest = options_.placement[static_cast<size_t>(role)];
+  is.transient = transient;
+  is.place = place;
+  frames_bytes_ += is.frame_bytes();
+  if (is.has_home()) {
+    const uint64_t before = homes_bytes_[At(*is.rest)];
+    homes_bytes_[At(*is.rest)] += is.frame_bytes();
+    if (*is.rest == Tier::kPinned) ShutWhereHomesWillBe(before);
   }
   if (HasOwnPlace(tile)) {
-    places_begin_ -= page.frame_bytes();
-    page.own_place = places_begin_;
+    places_begin_ -= is.frame_bytes();
+    is.own_place = places_begin_;
   }
   if (stored) {
     SetZero(tile, false);
@@ -54,7 +48,7 @@ TileIndex PageTable::AddTile(uint64_t size_bytes, Role role, bool transient, boo
 bool PageTable::IsWhereHomesWillBe(TileIndex tile) const {
   const Page& page = pages_[tile];
   const Copy& held = page.copy(Tier::kPinned);
-  return held.is_ready() && held.offset < homes_bytes(Tier::kPinned) && !page.rest &&
+  return held.is_ready() && held.offset < homes_bytes(Tier::kPinned) && !page.tile->rest &&
          options_.has_store;
 }
 
@@ -67,16 +61,6 @@ void PageTable::ShutWhereHomesWillBe(uint64_t from) {
     if (it->second.kind == ArenaMap::Kind::kFrame && IsWhereHomesWillBe(tile))
       (void)leases_.Close(tile, Tier::kPinned);
   }
-}
-
-plan::TileNow PageTable::Now(TileIndex tile) const {
-  const Page& page = pages_[tile];
-  plan::TileNow now{.stored = page.has_bytes()};
-  if (!page.rest && HasOwnPlace(tile)) now.home = plan::Home{Tier::kPinned, page.own_place};
-  if (!page.rest || *page.rest == Tier::kNvme) return now;
-  const Copy& home = page.copy(*page.rest);
-  if (home.has_frame()) now.home = plan::Home{*page.rest, home.offset};
-  return now;
 }
 
 bool PageTable::CanLease(const Job& job) {
@@ -93,6 +77,9 @@ void PageTable::HoldFrame(TileIndex tile, Tier tier, uint64_t offset, const Job*
   copy.offset = offset;
   copy.holder = holder;
   Count(tile, tier, true);
+  if (!pages_[tile].is_home(tier)) return;
+  tiles_[tile].home = offset;
+  ++num_homes_;
 }
 
 void PageTable::DropFrame(TileIndex tile, Tier tier, const std::optional<Window>& claim) {
@@ -145,21 +132,21 @@ void PageTable::Arrive(TileIndex tile, Transfer transfer) {
   Page& page = pages_[tile];
   switch (transfer) {
     case Transfer::kRead:
-      stats_.nvme.read_bytes += page.size_bytes;
+      stats_.nvme.read_bytes += page.size_bytes();
       SetReady(page.copy(Tier::kPinned));
       break;
     case Transfer::kZero: SetReady(page.copy(Tier::kPinned)); break;
     case Transfer::kCopyIn:
-      stats_.pinned.read_bytes += page.size_bytes;
+      stats_.pinned.read_bytes += page.size_bytes();
       SetReady(page.copy(Tier::kDevice));
       if (leases_.IsWritten(tile)) VoidOtherCopies(tile, Tier::kDevice);
       break;
     case Transfer::kCopyOut:
-      stats_.pinned.written_bytes += page.size_bytes;
+      stats_.pinned.written_bytes += page.size_bytes();
       SetReady(page.copy(Tier::kPinned));
       break;
     case Transfer::kWrite:
-      stats_.nvme.written_bytes += page.size_bytes;
+      stats_.nvme.written_bytes += page.size_bytes();
       SetStored(tile, true);
       writes_fail_ = false;
       break;
@@ -182,14 +169,12 @@ void PageTable::VoidOtherCopies(TileIndex tile, Tier keep) {
   SetZero(tile, false);
   if (!page.stored) return;
   SetStored(tile, false);
-  if (page.transient) Push({.kind = Action::Kind::kForget, .tile = tile});
+  if (page.tile->transient) Push({.kind = Action::Kind::kForget, .tile = tile});
 }
 
 void PageTable::Discard(TileIndex tile) {
-  Page& page = pages_[tile];
-  const bool had_bytes = page.has_bytes();
-  page.discard = true;
-  NoteBytes(tile, had_bytes);
+  pages_[tile].discard = true;
+  NoteBytes(tile);
 }
 
 bool PageTable::DropIfDiscarded(TileIndex tile) {
@@ -213,26 +198,15 @@ void PageTable::SetStored(TileIndex tile, bool stored) {
 }
 
 void PageTable::SetZero(TileIndex tile, bool zero) {
-  Page& page = pages_[tile];
-  const bool had_bytes = page.has_bytes();
-  page.zero = zero;
-  NoteBytes(tile, had_bytes);
-}
-
-void PageTable::NoteBytes(TileIndex tile, bool had_bytes) {
-  const bool has_bytes = pages_[tile].has_bytes();
-  if (has_bytes == had_bytes) return;
-  const uint64_t hash = HashOf(tile, 0);
-  tiles_hash_ += has_bytes ? hash : -hash;
+  pages_[tile].zero = zero;
+  NoteBytes(tile);
 }
 
 void PageTable::Count(TileIndex tile, Tier tier, bool held) {
   const Page& page = pages_[tile];
-  if (tier != Tier::kNvme && page.is_home(tier))
-    tiles_hash_ += HashOf(tile, page.copy(tier).offset + 1);
   for (Occupancy* room :
        {&stats_.tiers[static_cast<size_t>(tier)],
-        &stats_.role_tiers[static_cast<size_t>(page.role)][static_cast<size_t>(tier)]}) {
+        &stats_.role_tiers[static_cast<size_t>(page.tile->role)][static_cast<size_t>(tier)]}) {
     held ? room->now_bytes += page.frame_bytes() : room->now_bytes -= page.frame_bytes();
     room->peak_bytes = std::max(room->peak_bytes, room->now_bytes);
   }
@@ -250,8 +224,8 @@ void PageTable::Reset(const std::function<bool(TileIndex)>& is_stored) {
     Page& page = pages_[tile];
     ForgetCopies(tile);
     page.queued = false;
-    if (page.transient && page.stored) Push({.kind = Action::Kind::kForget, .tile = tile});
-    SetStored(tile, !page.transient && is_stored(tile));
+    if (page.tile->transient && page.stored) Push({.kind = Action::Kind::kForget, .tile = tile});
+    SetStored(tile, !page.tile->transient && is_stored(tile));
     SetZero(tile, !page.stored);
   }
   ClearWriteError();  // what could not be written is wanted no longer

@@ -28,6 +28,8 @@
 #include "src/engine/job.h"
 #include "src/engine/leases.h"
 #include "src/engine/plan_follower.h"
+#include "src/engine/tile_table.h"
+#include "src/plan/tile_bits.h"
 
 namespace spillway::engine {
 
@@ -64,21 +66,17 @@ struct Copy {
 };
 
 struct Page {
-  uint64_t size_bytes = 0;
+  const Tile* tile = nullptr;  // what it is
   std::array<Copy, 2> copies;  // kDevice, kPinned
-  uint64_t own_place = 0;      // see PageTable::HasOwnPlace
   uint64_t last_use = 0;
   Job* transfer_job = nullptr;       // the job that started the transfer in flight
   std::optional<PlannedOp> planned;  // what the transfer in flight is of a plan
-  std::optional<Tier> rest;          // see Placement
-  Role role = Role::kParameter;
   std::optional<Transfer> transfer;  // in flight
-  bool transient = false;
-  bool stored = false;              // NVMe has the newest bytes
-  bool zero = true;                 // never written
-  bool queued = false;              // for write-behind
-  bool discard = false;             // once the transfer in flight and the leases end
-  bool leased_before_copy = false;  // a stream waits for the copy in flight, or did
+  bool stored = false;               // NVMe has the newest bytes
+  bool zero = true;                  // never written
+  bool queued = false;               // for write-behind
+  bool discard = false;              // once the transfer in flight and the leases end
+  bool leased_before_copy = false;   // a stream waits for the copy in flight, or did
 
   Copy& copy(Tier tier) { return copies[tier == Tier::kDevice ? 0 : 1]; }
   const Copy& copy(Tier tier) const { return copies[tier == Tier::kDevice ? 0 : 1]; }
@@ -86,12 +84,11 @@ struct Page {
   bool is_moving() const { return transfer.has_value(); }
   bool is_leaving() const { return copies[0].leaving || copies[1].leaving; }
   // Whether its frame in the tier, once it has one, is its own for good.
-  bool is_home(Tier tier) const { return rest == tier; }
+  bool is_home(Tier tier) const { return tile->rest == tier; }
   // Whether it was written and not discarded since.
   bool has_bytes() const { return !zero && !discard; }
-  uint64_t frame_bytes() const {
-    return (size_bytes + kFrameAlignment - 1) / kFrameAlignment * kFrameAlignment;
-  }
+  uint64_t size_bytes() const { return tile->size_bytes; }
+  uint64_t frame_bytes() const { return tile->frame_bytes(); }
 };
 
 constexpr Tier Other(Tier tier) { return tier == Tier::kDevice ? Tier::kPinned : Tier::kDevice; }
@@ -102,9 +99,10 @@ class PageTable {
  public:
   explicit PageTable(PagerOptions options);
 
-  // `stored`: its bytes are on NVMe already.
-  TileIndex AddTile(uint64_t size_bytes, Role role, bool transient, bool stored);
+  // `stored`: its bytes are on NVMe already, at `place`.
+  TileIndex AddTile(uint64_t size_bytes, Role role, bool transient, bool stored, StorePlace place);
 
+  const TileTable& tiles() const { return tiles_; }
   const PagerOptions& options() const { return options_; }
   TileIndex num_tiles() const { return static_cast<TileIndex>(pages_.size()); }
   Page& operator[](TileIndex tile) { return pages_[tile]; }
@@ -127,12 +125,11 @@ class PageTable {
   bool HasOwnPlace(TileIndex tile) const {
     return AllFit() && !pages_[tile].is_home(Tier::kPinned);
   }
-  bool IsSmall(const Page& page) const { return page.size_bytes <= options_.small_bytes; }
-  // What a plan must know of a tile: whether it was written before, and the frame that it keeps
-  // where it rests.
-  plan::TileNow Now(TileIndex tile) const;
-  // Of what Now says of all tiles: another if something of it is.
-  uint64_t tiles_hash() const { return tiles_hash_ + (AllFit() ? 1 : 0); }
+  bool IsSmall(const Page& page) const { return page.size_bytes() <= options_.small_bytes; }
+  // What a plan must know of the tiles.
+  TilesNow Now() const {
+    return {.with_bytes = &with_bytes_, .num_homes = num_homes_, .all_fit = AllFit()};
+  }
   // Whether the job's lease may be granted, as far as other leases and what leaves are concerned.
   bool CanLease(const Job& job);
   int transfers_in_flight() const { return transfers_; }
@@ -205,16 +202,18 @@ class PageTable {
  private:
   void ForgetCopies(TileIndex tile);
   void SetZero(TileIndex tile, bool zero);
-  void NoteBytes(TileIndex tile, bool had_bytes);
+  void NoteBytes(TileIndex tile) { with_bytes_.Set(tile, pages_[tile].has_bytes()); }
   void Count(TileIndex tile, Tier tier, bool held);
   void ShutWhereHomesWillBe(uint64_t from);
 
   const PagerOptions options_;
+  TileTable tiles_;
   std::deque<Page> pages_;
   Leases leases_;
   std::array<ArenaMap, 2> arenas_;
   uint64_t frames_bytes_ = 0;  // what all tiles would take in one tier
-  uint64_t tiles_hash_ = 0;    // a sum over tiles with bytes, and over frames that stay
+  plan::TileBits with_bytes_;
+  uint64_t num_homes_ = 0;     // tiles that have a frame where they rest
   uint64_t places_begin_ = 0;  // of own places, from the top of pinned memory
   std::array<uint64_t, 2> homes_bytes_ = {};
   uint64_t clock_ = 0;  // counts leases

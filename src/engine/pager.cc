@@ -11,12 +11,12 @@
 
 namespace spillway::engine {
 
-TileIndex Pager::AddTile(uint64_t size_bytes, Role role, bool transient, bool stored) {
+TileIndex Pager::AddTile(uint64_t size_bytes, Role role, bool transient, bool stored,
+                         StorePlace place) {
   const bool did_fit = pages_.AllFit();
-  const TileIndex tile = pages_.AddTile(size_bytes, role, transient, stored);
+  const TileIndex tile = pages_.AddTile(size_bytes, role, transient, stored, place);
   // A plan may have frames where the tile will rest, or where all tiles have a place of their own.
-  const std::optional<Tier> rest = pages_[tile].rest;
-  if ((rest && *rest != Tier::kNvme) || did_fit != pages_.AllFit()) AbandonPlan();
+  if (pages_[tile].tile->has_home() || did_fit != pages_.AllFit()) AbandonPlan();
   plan_.AddTile();
   return tile;
 }
@@ -68,9 +68,9 @@ void Pager::Reset(const std::function<bool(TileIndex)>& is_stored) {
   paused_ = false;
 }
 
-void Pager::FollowPlan(std::shared_ptr<const StepPlan> step) {
+void Pager::FollowPlan(std::shared_ptr<PlanFollower> plan) {
   SPILLWAY_CHECK(!in_use());
-  plan_.Follow(std::move(step));
+  plan_.Follow(std::move(plan));
 }
 
 absl::Status Pager::TakeWriteError() {
@@ -102,12 +102,13 @@ void Pager::TransferDone(TileIndex tile, const absl::Status& status) {
   pages_.Arrive(tile, ended.transfer);
   if (ended.transfer == Transfer::kCopyOut) flush_.MarkWritten(tile);
   EndDiscard(tile);
-  if (ended.planned) plan_.TransferEnded(*ended.planned);
+  plan_.TransferEnded(tile, ended.planned);
 }
 
 // --- The pump ---
 
 std::vector<Action> Pager::TakeActions() {
+  plan_.BeginPump();
   do {
     bool progress = true;
     while (progress) {

@@ -41,8 +41,9 @@ class Pager {
   Pager(const Pager&) = delete;
   Pager& operator=(const Pager&) = delete;
 
-  // A new tile; `stored`: its bytes are on NVMe already.
-  TileIndex AddTile(uint64_t size_bytes, Role role, bool transient, bool stored);
+  // A new tile; `stored`: its bytes are on NVMe already, at `place`.
+  TileIndex AddTile(uint64_t size_bytes, Role role, bool transient, bool stored,
+                    StorePlace place = {});
 
   // --- Events from callers ---
   // Ends with kGrant or kFail. With a stream, the lease may be granted before its bytes have come,
@@ -82,10 +83,10 @@ class Pager {
   void Reset(const std::function<bool(TileIndex)>& is_stored);
 
   // --- Following a plan: see PlanRun ---
-  void FollowPlan(std::shared_ptr<const StepPlan> step);
+  void FollowPlan(std::shared_ptr<PlanFollower> plan);
   void AbandonPlan() { plan_.Abandon(/*deviated=*/false); }
   void EndStep() { plan_.EndStep(); }
-  std::shared_ptr<const StepPlan> followed() const { return plan_.followed(); }
+  const PlanFollower* followed() const { return plan_.followed(); }
 
   // --- Events from the mover ---
   void TransferDone(TileIndex tile, const absl::Status& status);

@@ -76,7 +76,7 @@ Outcome Pager::AdvanceAcquire(Job& job) {
     room_.StartEvict(job.tile, Tier::kPinned);
   // What goes to rest on NVMe is not met on its way.
   const bool is_leaving =
-      target.leaving || (page.copy(Other(job.tier)).leaving && page.rest == Tier::kNvme);
+      target.leaving || (page.copy(Other(job.tier)).leaving && page.tile->rest == Tier::kNvme);
   if (!pages_.CanLease(job) || is_leaving) {
     room_.ReleaseHeld(job);  // who waits for a lease to end must not keep room from its holder
     return Outcome::kWaiting;

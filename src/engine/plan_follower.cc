@@ -89,23 +89,71 @@ PlanFollower::Index PlanFollower::MakeIndex(const StepPlan& step) {
   return index;
 }
 
-PlanFollower::PlanFollower(std::shared_ptr<const StepPlan> step)
+PlanFollower::PlanFollower(StepPlan step)
     : step_(std::move(step)),
-      num_events_(step_->plan.num_events),
-      num_ops_(step_->plan.ops.size()),
+      num_events_(step_.plan.num_events),
+      num_ops_(step_.plan.ops.size()),
       num_positions_(num_events_ * plan::kPositionsPerEvent),
-      takes_any_frame_(step_->plan.options.device_reserve_bytes > 0 ||
-                       step_->plan.options.pinned_reserve_bytes > 0),
-      index_(MakeIndex(*step_)),
-      tiles_(step_->trace.tiles.size()) {
-  for (const plan::Place& place : step_->plan.seam)
-    tiles_[place.tile].planned_at[At(place.tier)] = place.offset;
+      takes_any_frame_(step_.plan.options.device_reserve_bytes > 0 ||
+                       step_.plan.options.pinned_reserve_bytes > 0),
+      index_(MakeIndex(step_)),
+      tiles_(step_.trace.tiles.size()) {
   if (takes_any_frame_) FindRoom();
-  for (TileIndex tile = 0; tile < tiles_.size(); ++tile) Consider(tile);
+  FindStart();
+}
+
+// What may start at once, in order.
+void PlanFollower::FindStart() {
+  index_.seam = step_.plan.seam;
+  std::sort(index_.seam.begin(), index_.seam.end(),
+            [](const plan::Place& a, const plan::Place& b) { return a.tile < b.tile; });
+  index_.due_at_start.resize(tiles_.size());
+  std::array<std::vector<uint32_t>, kNoLink + 1> start;
+  for (TileIndex tile = 0; tile < tiles_.size(); ++tile) {
+    if (NumOps(tile) == 0 || !MayStart(NextOp(tile))) continue;
+    index_.due_at_start[tile] = true;
+    const auto op = static_cast<uint32_t>(NextOp(tile));
+    const size_t queue = QueueOf(OpAt(op));
+    (queue <= kNoLink ? start[queue] : free_at_start_).push_back(op);
+  }
+  std::sort(free_at_start_.begin(), free_at_start_.end());
+  for (size_t queue = 0; queue < start.size(); ++queue) {
+    std::sort(start[queue].begin(), start[queue].end());
+    ready_[queue].SetStart(std::move(start[queue]));
+  }
+  Restart();
+}
+
+void PlanFollower::Restart() {
+  ++run_;
+  step_number_ = asked_ = extra_ = all_asked_before_ = 0;
+  for (Ready& ready : ready_) ready.Restart();
+  next_free_ = 0;
+  free_.clear();
+  running_.clear();
+  in_flight_ = {};
+  for (; !ahead_.empty(); ahead_.pop()) EndAhead(ahead_.top());
+  begins_.clear();
+  periods_.clear();
+  taken_periods_ = 0;
+}
+
+void PlanFollower::BeginTile(TileIndex tile) const {
+  TileProgress& progress = tiles_[tile];
+  progress = {.run = run_};
+  if (tile >= step_.trace.tiles.size()) {
+    progress.strayed = true;
+    return;
+  }
+  progress.due = index_.due_at_start[tile];
+  const auto before = [](const plan::Place& place, TileIndex at) { return place.tile < at; };
+  auto place = std::lower_bound(index_.seam.begin(), index_.seam.end(), tile, before);
+  for (; place != index_.seam.end() && place->tile == tile; ++place)
+    progress.planned_at[At(place->tier)] = place->offset;
 }
 
 void PlanFollower::AddTile() {
-  tiles_.emplace_back().strayed = true;
+  tiles_.emplace_back();
   index_.first_op.push_back(index_.first_op.back());
   index_.first_use.push_back(index_.first_use.back());
   index_.releases.push_back(0);
@@ -114,13 +162,13 @@ void PlanFollower::AddTile() {
 // --- What callers do ---
 
 std::optional<PlanFollower::Count> PlanFollower::Ask(const TraceEvent& event) {
-  if (event.tile < tiles_.size() && !tiles_[event.tile].strayed) {
-    TileProgress& tile = tiles_[event.tile];
+  if (event.tile < tiles_.size() && !Of(event.tile).strayed) {
+    TileProgress& tile = Of(event.tile);
     const uint64_t uses = NumUses(event.tile);
     if (uses > 0 && tile.uses_asked / uses == step_number_) {
       const uint32_t first = index_.first_use[event.tile];
       const TraceEvent& planned =
-          step_->trace.events[index_.use_event[first + tile.uses_asked % uses]];
+          step_.trace.events[index_.use_event[first + tile.uses_asked % uses]];
       if (planned.kind == event.kind && planned.tier == event.tier &&
           planned.access == event.access) {
         ++asked_;
@@ -134,12 +182,12 @@ std::optional<PlanFollower::Count> PlanFollower::Ask(const TraceEvent& event) {
 }
 
 void PlanFollower::Happened(TileIndex tile) {
-  ++tiles_[tile].uses_happened;
+  ++Of(tile).uses_happened;
   Consider(tile);
 }
 
 void PlanFollower::Released(TileIndex tile) {
-  ++tiles_[tile].releases_happened;
+  ++Of(tile).releases_happened;
   Consider(tile);
 }
 
@@ -158,13 +206,13 @@ uint64_t PlanFollower::OpsBefore(TileIndex tile, Count use) const {
 
 bool PlanFollower::IsLastBefore(Count op, TileIndex tile, Count use) const {
   return OpAt(op).tile == tile && NextOp(tile) == op &&
-         tiles_[tile].ops_ended + 1 == OpsBefore(tile, use);
+         Of(tile).ops_ended + 1 == OpsBefore(tile, use);
 }
 
 bool PlanFollower::HasBeenAsked(Count event) const {
   const uint64_t index = event % num_events_, period = event / num_events_;
-  const TraceEvent& planned = step_->trace.events[index];
-  const TileProgress& tile = tiles_[planned.tile];
+  const TraceEvent& planned = step_.trace.events[index];
+  const TileProgress& tile = Of(planned.tile);
   const uint64_t number = index_.event_number[index];
   return IsUse(planned) ? tile.uses_asked > period * NumUses(planned.tile) + number
                         : tile.releases_asked > period * index_.releases[planned.tile] + number;
@@ -172,7 +220,7 @@ bool PlanFollower::HasBeenAsked(Count event) const {
 
 bool PlanFollower::MayWait(TileIndex tile, Count use) {
   LookAhead();
-  if (tiles_[tile].running || (tiles_[tile].due && IsTakenSoon(NextOp(tile)))) return true;
+  if (Of(tile).running || (Of(tile).due && IsTakenSoon(NextOp(tile)))) return true;
   const uint64_t uses = NumUses(tile);
   const Count event =
       use / uses * num_events_ + index_.use_event[index_.first_use[tile] + use % uses];
@@ -180,7 +228,7 @@ bool PlanFollower::MayWait(TileIndex tile, Count use) {
 }
 
 void PlanFollower::Skip(TileIndex tile, Count use) {
-  SPILLWAY_CHECK(!tiles_[tile].running);
+  SPILLWAY_CHECK(!Of(tile).running);
   while (!OpsBeforeAreOver(tile, use)) {
     const Count op = NextOp(tile);
     Started(op);
@@ -189,28 +237,28 @@ void PlanFollower::Skip(TileIndex tile, Count use) {
 }
 
 bool PlanFollower::IsReadNext(TileIndex tile, Tier tier) const {
-  const TileProgress& progress = tiles_[tile];
+  const TileProgress& progress = Of(tile);
   const uint64_t uses = NumUses(tile);
   if (progress.strayed || uses == 0) return false;
   const uint32_t use = index_.first_use[tile] + static_cast<uint32_t>(progress.uses_asked % uses);
-  const TraceEvent& next = step_->trace.events[index_.use_event[use]];
+  const TraceEvent& next = step_.trace.events[index_.use_event[use]];
   return next.kind == TraceEvent::Kind::kAcquire && next.access == Access::kRead &&
          next.tier == tier && OpsBeforeAreOver(tile, progress.uses_asked);
 }
 
 bool PlanFollower::IsDroppedNext(TileIndex tile, Tier tier) const {
-  const TileProgress& progress = tiles_[tile];
+  const TileProgress& progress = Of(tile);
   const uint64_t ops = NumOps(tile), uses = NumUses(tile);
   const uint64_t end = uses == 0 ? progress.ops_ended + ops : OpsBefore(tile, progress.uses_asked);
   for (uint64_t number = progress.ops_ended; number < end; ++number) {
-    const plan::Op& op = step_->plan.ops[index_.ops[index_.first_op[tile] + number % ops]];
+    const plan::Op& op = step_.plan.ops[index_.ops[index_.first_op[tile] + number % ops]];
     if (op.kind == plan::Transfer::kDrop && op.tier == tier) return true;
   }
   return false;
 }
 
 uint64_t PlanFollower::EventsUntilNextUse(TileIndex tile) const {
-  const uint64_t uses = NumUses(tile), asked = tiles_[tile].uses_asked;
+  const uint64_t uses = NumUses(tile), asked = Of(tile).uses_asked;
   if (uses == 0) return std::numeric_limits<uint64_t>::max();
   const Count event =
       asked / uses * num_events_ + index_.use_event[index_.first_use[tile] + asked % uses];
@@ -220,7 +268,7 @@ uint64_t PlanFollower::EventsUntilNextUse(TileIndex tile) const {
 // --- Operations ---
 
 PlanFollower::Count PlanFollower::NextOp(TileIndex tile) const {
-  const uint64_t ended = tiles_[tile].ops_ended, ops = NumOps(tile);
+  const uint64_t ended = Of(tile).ops_ended, ops = NumOps(tile);
   return ended / ops * num_ops_ + index_.ops[index_.first_op[tile] + ended % ops];
 }
 
@@ -229,18 +277,18 @@ bool PlanFollower::HasEnded(uint32_t op, uint64_t period) const {
   const bool before = (op & plan::kPeriodBefore) != 0;
   if (before && period == 0) return true;
   op &= ~plan::kPeriodBefore;
-  const TileIndex tile = step_->plan.ops[op].tile;
-  return tiles_[tile].ops_ended > (period - (before ? 1 : 0)) * NumOps(tile) + index_.op_number[op];
+  const TileIndex tile = step_.plan.ops[op].tile;
+  return Of(tile).ops_ended > (period - (before ? 1 : 0)) * NumOps(tile) + index_.op_number[op];
 }
 
 // Those before it of its tile have ended.
 bool PlanFollower::MayStart(Count count) const {
   const auto index = static_cast<uint32_t>(count % num_ops_);
   const uint64_t period = count / num_ops_;
-  const plan::Op& op = step_->plan.ops[index];
+  const plan::Op& op = step_.plan.ops[index];
   const bool before = (op.after & plan::kPeriodBefore) != 0;
   if (op.after != plan::kNever && !(before && period == 0)) {
-    const TileProgress& tile = tiles_[op.tile];
+    const TileProgress& tile = Of(op.tile);
     const uint64_t periods = period - (before ? 1 : 0);
     if (tile.uses_happened < periods * NumUses(op.tile) + index_.need_uses[index] ||
         tile.releases_happened < periods * index_.releases[op.tile] + index_.need_releases[index]) {
@@ -248,16 +296,16 @@ bool PlanFollower::MayStart(Count count) const {
     }
   }
   if (takes_any_frame_) return true;
-  const auto waits = step_->plan.WaitsOf(index);
+  const auto waits = step_.plan.WaitsOf(index);
   return std::all_of(waits.begin(), waits.end(),
                      [&](uint32_t wait) { return HasEnded(wait, period); });
 }
 
 void PlanFollower::Consider(TileIndex tile) {
-  if (tiles_[tile].due || NumOps(tile) == 0) return;
+  if (Of(tile).due || NumOps(tile) == 0) return;
   const Count op = NextOp(tile);
   if (!MayStart(op)) return;
-  tiles_[tile].due = true;
+  Of(tile).due = true;
   PutBack(op);
 }
 
@@ -302,16 +350,17 @@ bool PlanFollower::IsTakenSoon(Count op) {
 }
 
 std::optional<PlanFollower::Count> PlanFollower::TakeFree() {
-  while (!free_.empty()) {
-    const Count op = free_.front();
-    free_.pop_front();
+  while (next_free_ < free_at_start_.size() || !free_.empty()) {
+    const bool at_start = next_free_ < free_at_start_.size();
+    const Count op = at_start ? free_at_start_[next_free_++] : free_.front();
+    if (!at_start) free_.pop_front();
     if (IsCurrent(op)) return op;
   }
   return Take(kNoLink);
 }
 
 void PlanFollower::Begin(Count op) {
-  tiles_[OpAt(op).tile].running = true;
+  Of(OpAt(op).tile).running = true;
   Started(op);
   if (!plan::HasLink(OpAt(op).kind)) return;
   running_.push_back(op);
@@ -319,7 +368,7 @@ void PlanFollower::Begin(Count op) {
 }
 
 void PlanFollower::End(Count op) {
-  if (!tiles_[OpAt(op).tile].running) {
+  if (!Of(OpAt(op).tile).running) {
     Started(op);
   } else if (plan::HasLink(OpAt(op).kind)) {
     std::erase(running_, op);
@@ -335,14 +384,14 @@ bool PlanFollower::IsRoomComing(Tier tier) const {
 
 bool PlanFollower::IsLastOf(Count op, Tier tier) const {
   const TileIndex tile = OpAt(op).tile;
-  const uint64_t next = tiles_[tile].ops_ended + 1;
-  const plan::Op& after = step_->plan.ops[index_.ops[index_.first_op[tile] + next % NumOps(tile)]];
+  const uint64_t next = Of(tile).ops_ended + 1;
+  const plan::Op& after = step_.plan.ops[index_.ops[index_.first_op[tile] + next % NumOps(tile)]];
   return after.kind == plan::Transfer::kDrop && after.tier == tier;
 }
 
 void PlanFollower::Over(Count count) {
   const plan::Op& op = OpAt(count);
-  TileProgress& tile = tiles_[op.tile];
+  TileProgress& tile = Of(op.tile);
   tile.running = tile.due = false;
   ++tile.ops_ended;
   if (op.kind != plan::Transfer::kWrite)
@@ -350,20 +399,20 @@ void PlanFollower::Over(Count count) {
   Consider(op.tile);
   const uint64_t index = count % num_ops_;
   for (uint32_t i = index_.first_waiting[index]; i < index_.first_waiting[index + 1]; ++i)
-    Consider(step_->plan.ops[index_.waiting[i]].tile);
+    Consider(step_.plan.ops[index_.waiting[i]].tile);
 }
 
 // --- Room ---
 
 uint64_t PlanFollower::FrameBytes(TileIndex tile) const {
-  return base::RoundUp(step_->trace.tiles[tile].size_bytes, step_->plan.options.frame_alignment);
+  return base::RoundUp(step_.trace.tiles[tile].size_bytes, step_.plan.options.frame_alignment);
 }
 
 // What the plan has at each position. What is at home takes none of the room that is shared.
 void PlanFollower::FindRoom() {
-  const plan::Plan& plan = step_->plan;
+  const plan::Plan& plan = step_.plan;
   const auto bytes_of = [&](TileIndex tile, Tier tier) {
-    return step_->trace.tiles[tile].has_home(tier) ? 0 : FrameBytes(tile);
+    return step_.trace.tiles[tile].has_home(tier) ? 0 : FrameBytes(tile);
   };
   std::array<uint64_t, 2> now = {};
   for (const plan::Place& place : plan.seam)
@@ -386,8 +435,8 @@ void PlanFollower::FindRoom() {
     for (const size_t tier : {0, 1}) bytes[tier][position] = most[tier];
   }
   std::array<uint64_t, 2> homes = {};
-  for (TileIndex tile = 0; tile < step_->trace.tiles.size(); ++tile) {
-    const auto& home = step_->trace.tiles[tile].home;
+  for (TileIndex tile = 0; tile < step_.trace.tiles.size(); ++tile) {
+    const auto& home = step_.trace.tiles[tile].home;
     if (home) homes[At(home->tier)] += FrameBytes(tile);
   }
   const plan::PlanOptions& options = plan.options;
@@ -402,19 +451,22 @@ void PlanFollower::FindRoom() {
 void PlanFollower::LookAhead() {
   while (HasBeenAsked(all_asked_before_)) ++all_asked_before_;
   for (; !ahead_.empty() && ahead_.top().end <= PositionNow(); ahead_.pop()) {
-    const Ahead& last = ahead_.top();
-    const auto begin = static_cast<uint32_t>(last.begin % num_positions_);
-    const auto end = static_cast<uint32_t>(last.end % num_positions_);
-    plan::RoomTree& room = room_[At(last.tier)];
-    last.taken ? room.Remove(begin, end, last.bytes) : room.Put(begin, end, last.bytes);
-    begins_.erase(begins_.find(last.begin));
+    EndAhead(ahead_.top());
+    begins_.erase(begins_.find(ahead_.top().begin));
   }
+}
+
+void PlanFollower::EndAhead(const Ahead& ahead) {
+  const auto begin = static_cast<uint32_t>(ahead.begin % num_positions_);
+  const auto end = static_cast<uint32_t>(ahead.end % num_positions_);
+  plan::RoomTree& room = room_[At(ahead.tier)];
+  ahead.taken ? room.Remove(begin, end, ahead.bytes) : room.Put(begin, end, ahead.bytes);
 }
 
 bool PlanFollower::HasRoom(Count count) const {
   const plan::Op& op = OpAt(count);
   const bool takes = op.kind != plan::Transfer::kWrite && op.kind != plan::Transfer::kDrop;
-  if (!takes_any_frame_ || !takes || step_->trace.tiles[op.tile].has_home(op.tier)) return true;
+  if (!takes_any_frame_ || !takes || step_.trace.tiles[op.tile].has_home(op.tier)) return true;
   const Count now = PositionNow(), position = PositionOf(count);
   if (position <= now) return true;
   // What was taken or given back ahead is written down from there on, a period before its next.
@@ -430,7 +482,7 @@ void PlanFollower::TakeOrGiveRoom(Count count) {
   const Count now = PositionNow(), position = PositionOf(count);
   if (op.kind == plan::Transfer::kWrite || position <= now || position - now >= num_positions_)
     return;
-  if (step_->trace.tiles[op.tile].has_home(op.tier)) return;
+  if (step_.trace.tiles[op.tile].has_home(op.tier)) return;
   Ahead ahead;
   ahead.end = position;
   ahead.begin = now;

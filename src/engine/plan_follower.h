@@ -47,9 +47,12 @@ class PlanFollower {
   // An operation of a period, or a use of a tile: counted on from the first period's first.
   using Count = uint64_t;
 
-  explicit PlanFollower(std::shared_ptr<const StepPlan> step);
+  // At the plan's begin. What this costs grows with the plan.
+  explicit PlanFollower(StepPlan step);
+  // Back to the plan's begin; what this costs does not grow with the plan.
+  void Restart();
 
-  const std::shared_ptr<const StepPlan>& step() const { return step_; }
+  const StepPlan& step() const { return step_; }
   // A tile that the plan knows nothing of, of the next index.
   void AddTile();
   size_t num_tiles() const { return tiles_.size(); }
@@ -59,16 +62,16 @@ class PlanFollower {
   // that the plan has next in this step. If not, the tile has strayed: no use of it counts until
   // the plan is followed anew.
   std::optional<Count> Ask(const plan::TraceEvent& event);
-  bool has_strayed(TileIndex tile) const { return tiles_[tile].strayed; }
+  bool has_strayed(TileIndex tile) const { return Of(tile).strayed; }
   // Uses of this step that were the plan's, and those that were not.
   uint64_t asked_in_step() const { return asked_ - step_number_ * index_.use_event.size(); }
   uint64_t extra_in_step() const { return extra_; }
   bool is_first_step() const { return step_number_ == 0; }
-  bool HasBeenAskedFor(TileIndex tile) const { return tiles_[tile].uses_asked > 0; }
+  bool HasBeenAskedFor(TileIndex tile) const { return Of(tile).uses_asked > 0; }
   // A use that was asked for has happened: its lease was granted, or the bytes were discarded.
   void Happened(TileIndex tile);
   // The lease's holder let go; Released follows, at once or when the holder's stream lets go.
-  void ReleaseAsked(TileIndex tile) { ++tiles_[tile].releases_asked; }
+  void ReleaseAsked(TileIndex tile) { ++Of(tile).releases_asked; }
   void Released(TileIndex tile);
   // A step is over: whether it was the plan's. If so, the next one begins.
   bool EndStep();
@@ -76,7 +79,7 @@ class PlanFollower {
   // --- Leases ---
   // Whether all that the plan does with the tile before this use is over.
   bool OpsBeforeAreOver(TileIndex tile, Count use) const {
-    return tiles_[tile].ops_ended >= OpsBefore(tile, use);
+    return Of(tile).ops_ended >= OpsBefore(tile, use);
   }
   // Whether the operation is the last that the use waits for.
   bool IsLastBefore(Count op, TileIndex tile, Count use) const;
@@ -88,22 +91,20 @@ class PlanFollower {
   void Skip(TileIndex tile, Count use);
   // Whether the tile is next read in the tier and the plan does nothing with it before.
   bool IsReadNext(TileIndex tile, Tier tier) const;
-  bool IsRunning(TileIndex tile) const { return tiles_[tile].running; }
+  bool IsRunning(TileIndex tile) const { return Of(tile).running; }
   // A use was asked for that has not happened.
-  bool IsWanted(TileIndex tile) const {
-    return tiles_[tile].uses_asked > tiles_[tile].uses_happened;
-  }
+  bool IsWanted(TileIndex tile) const { return Of(tile).uses_asked > Of(tile).uses_happened; }
   // Whether the plan drops the tile's copy in the tier before the tile's next use.
   bool IsDroppedNext(TileIndex tile, Tier tier) const;
   // Whether an operation of the tile runs, or may start now.
-  bool HasOpDue(TileIndex tile) const { return tiles_[tile].due; }
+  bool HasOpDue(TileIndex tile) const { return Of(tile).due; }
 
   // --- Frames ---
   // Whether any frame will do.
   bool takes_any_frame() const { return takes_any_frame_; }
   // Where the tile's copy lies by now, as the plan has it; none: the plan has no copy there.
   std::optional<uint64_t> PlannedAt(TileIndex tile, Tier tier) const {
-    const uint64_t offset = tiles_[tile].planned_at[At(tier)];
+    const uint64_t offset = Of(tile).planned_at[At(tier)];
     return offset == kNowhere ? std::nullopt : std::optional(offset);
   }
   // How many events away the tile's next use is; of a tile without uses, more than any.
@@ -117,7 +118,7 @@ class PlanFollower {
   // write never waits for what is written first.
   std::optional<Count> TakeFree();
   void PutBack(Count op);
-  const plan::Op& OpAt(Count op) const { return step_->plan.ops[op % num_ops_]; }
+  const plan::Op& OpAt(Count op) const { return step_.plan.ops[op % num_ops_]; }
   // It runs from now on.
   void Begin(Count op);
   // It is over.
@@ -154,6 +155,8 @@ class PlanFollower {
     std::vector<uint32_t> first_waiting, waiting;  // by operation: those that wait for its end
     std::vector<uint32_t> event_number;  // by event: among its tile's uses, or its releases
     uint64_t num_moves = 0;              // operations that a link carries
+    std::vector<plan::Place> seam;       // by tile: what the plan begins with
+    std::vector<bool> due_at_start;      // by tile: its first operation may start at once
   };
   struct TileProgress {
     std::array<uint64_t, 2> planned_at = {kNowhere, kNowhere};
@@ -163,6 +166,28 @@ class PlanFollower {
     bool due = false;      // the next operation may start, or runs
     bool running = false;  // it runs
     bool strayed = false;
+    uint32_t run = 0;  // of which this is true; in another one the tile is where the plan begins
+  };
+  // Operations that may start, in order. Those that may start when the plan begins are not copied.
+  class Ready {
+   public:
+    void SetStart(std::vector<uint32_t> start) { start_ = std::move(start); }
+    void Restart() {
+      next_ = 0;
+      since_ = {};
+    }
+    bool empty() const { return next_ == start_.size() && since_.empty(); }
+    Count top() const { return IsAtStart() ? start_[next_] : since_.top(); }
+    void push(Count op) { since_.push(op); }
+    void pop() { IsAtStart() ? void(++next_) : since_.pop(); }
+
+   private:
+    bool IsAtStart() const {
+      return next_ < start_.size() && (since_.empty() || start_[next_] < since_.top());
+    }
+    std::vector<uint32_t> start_;  // in order
+    size_t next_ = 0;
+    std::priority_queue<Count, std::vector<Count>, std::greater<>> since_;
   };
   // Bytes that an operation has taken, or given back, before its position.
   struct Ahead {
@@ -179,6 +204,14 @@ class PlanFollower {
   };
 
   static Index MakeIndex(const StepPlan& step);
+  void FindStart();
+  // Of a tile that this run has not looked at, it is made now.
+  TileProgress& Of(TileIndex tile) const {
+    TileProgress& progress = tiles_[tile];
+    if (progress.run != run_) BeginTile(tile);
+    return progress;
+  }
+  void BeginTile(TileIndex tile) const;
   uint64_t NumOps(TileIndex tile) const {
     return index_.first_op[tile + 1] - index_.first_op[tile];
   }
@@ -198,8 +231,9 @@ class PlanFollower {
   size_t QueueOf(const plan::Op& op) const;
   void FindRoom();
   void LookAhead();
+  void EndAhead(const Ahead& ahead);
   Count PositionOf(Count op) const {
-    return op / num_ops_ * num_positions_ + step_->plan.position[op % num_ops_];
+    return op / num_ops_ * num_positions_ + step_.plan.position[op % num_ops_];
   }
   Count PositionNow() const {
     return all_asked_before_ / num_events_ * num_positions_ +
@@ -210,29 +244,31 @@ class PlanFollower {
   uint64_t FrameBytes(TileIndex tile) const;
   bool IsCurrent(Count op) const {
     const TileIndex tile = OpAt(op).tile;
-    return tiles_[tile].due && !tiles_[tile].running && NextOp(tile) == op;
+    return Of(tile).due && !Of(tile).running && NextOp(tile) == op;
   }
   bool HasBeenAsked(Count event) const;
   Period& PeriodAt(uint64_t period);
   void Started(Count op);
   bool IsLastOf(Count op, Tier tier) const;
 
-  const std::shared_ptr<const StepPlan> step_;
+  const StepPlan step_;
   const uint64_t num_events_;
   const uint64_t num_ops_;
   const uint64_t num_positions_;
   const bool takes_any_frame_;
   Index index_;
-  std::vector<TileProgress> tiles_;
+  uint32_t run_ = 1;  // since when the plan is followed
+  mutable std::vector<TileProgress> tiles_;
   uint64_t step_number_ = 0;    // steps that have ended
   uint64_t asked_ = 0;          // uses, in all
   uint64_t extra_ = 0;          // of this step, those that the plan does not have
   Count all_asked_before_ = 0;  // the first event that nobody has asked for
   // Those that may start, by link, least first; some have been skipped since. The last is of those
   // that take room without a link.
-  using Ready = std::priority_queue<Count, std::vector<Count>, std::greater<>>;
   static constexpr size_t kNoLink = plan::kNumLinks;
   std::array<Ready, kNoLink + 1> ready_;
+  std::vector<uint32_t> free_at_start_;
+  size_t next_free_ = 0;  // of them
   std::deque<Count> free_;
   std::vector<Count> running_;  // on links
   std::array<int, plan::kNumLinks> in_flight_ = {};

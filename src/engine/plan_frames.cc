@@ -2,32 +2,37 @@
 
 #include "src/engine/plan_frames.h"
 
-#include <utility>
+#include <algorithm>
 
 namespace spillway::engine {
 
-PlanFrames::PlanFrames(std::shared_ptr<const StepPlan> step, PageTable* pages, Jobs* jobs)
-    : pages_(*pages), jobs_(*jobs), follower_(std::move(step)) {
-  while (follower_.num_tiles() < pages_.num_tiles()) follower_.AddTile();
-  for (TileIndex tile = 0; tile < pages_.num_tiles(); ++tile) {
-    const Page& page = pages_[tile];
+PlanFrames::PlanFrames(std::shared_ptr<PlanFollower> plan, PageTable* pages, Jobs* jobs)
+    : pages_(*pages), jobs_(*jobs), follower_(std::move(plan)) {
+  follower_->Restart();
+  while (follower_->num_tiles() < pages_.num_tiles()) follower_->AddTile();
+}
+
+// Some of the tiles that were in memory when the plan was taken up.
+void PlanFrames::SettleNext() {
+  const TileIndex end = std::min(pages_.num_tiles(), next_unsettled_ + kAtOnce);
+  for (; next_unsettled_ < end && !IsEnoughLeaving(); ++next_unsettled_) {
+    const Page& page = pages_[next_unsettled_];
     if (page.copies[0].state == Copy::State::kNone && page.copies[1].state == Copy::State::kNone)
       continue;
-    for (const Tier tier : {Tier::kDevice, Tier::kPinned}) (void)SettleCopy(tile, tier);
-    Unsettle(tile);
+    Unsettle(next_unsettled_);
   }
 }
 
 std::optional<uint64_t> PlanFrames::Allocate(TileIndex tile, Tier tier) {
-  const auto planned = follower_.PlannedAt(tile, tier);
+  const auto planned = follower_->PlannedAt(tile, tier);
   const bool is_free =
       planned && pages_.arena(tier).AllocateAt(*planned, pages_[tile].frame_bytes(), tile);
   return is_free ? planned : std::nullopt;
 }
 
 bool PlanFrames::IsComing(TileIndex tile, Tier tier) {
-  const auto planned = follower_.PlannedAt(tile, tier);
-  return planned && !follower_.takes_any_frame() &&
+  const auto planned = follower_->PlannedAt(tile, tier);
+  return planned && !follower_->takes_any_frame() &&
          MakeWay(tier, *planned, pages_[tile].frame_bytes());
 }
 
@@ -35,9 +40,10 @@ bool PlanFrames::LiesAsPlanned(TileIndex tile, Tier tier) const {
   const Page& page = pages_[tile];
   const uint64_t offset = page.copy(tier).offset;
   if (pages_[tile].is_home(tier)) return true;
-  if (tier == Tier::kPinned && pages_.HasOwnPlace(tile) && offset == page.own_place) return true;
-  const auto planned = follower_.PlannedAt(tile, tier);
-  return follower_.takes_any_frame() ? planned.has_value() : planned == offset;
+  if (tier == Tier::kPinned && pages_.HasOwnPlace(tile) && offset == page.tile->own_place)
+    return true;
+  const auto planned = follower_->PlannedAt(tile, tier);
+  return follower_->takes_any_frame() ? planned.has_value() : planned == offset;
 }
 
 bool PlanFrames::Take(TileIndex tile, Tier tier, uint64_t offset) {
@@ -51,10 +57,10 @@ bool PlanFrames::Take(TileIndex tile, Tier tier, uint64_t offset) {
   if (target.state != Copy::State::kNone) return false;
   ArenaMap& arena = pages_.arena(tier);
   const uint64_t frame_bytes = page.frame_bytes();
-  const plan::PlanOptions& options = follower_.step()->plan.options;
+  const plan::PlanOptions& options = follower_->step().plan.options;
   const uint64_t reserve =
       tier == Tier::kDevice ? options.device_reserve_bytes : options.pinned_reserve_bytes;
-  const bool any = follower_.takes_any_frame();
+  const bool any = follower_->takes_any_frame();
   if (any && arena.size_bytes() - arena.used_bytes() < frame_bytes + reserve) {
     is_blocked_by_lease_ = true;
     return false;
@@ -96,17 +102,19 @@ bool PlanFrames::MakeWay(Tier tier, uint64_t offset, uint64_t size_bytes) {
 }
 
 bool PlanFrames::Settle() {
+  SettleNext();
   bool progress = false;
-  std::vector<TileIndex> later;
-  for (const TileIndex tile : std::exchange(unsettled_, {})) {
-    if (pages_.leases().IsLeased(tile)) continue;  // it comes again when that lease ends
-    if (pages_[tile].is_moving() || follower_.HasOpDue(tile) || follower_.IsWanted(tile)) {
-      later.push_back(tile);
+  for (size_t left = unsettled_.size(); left > 0 && !IsEnoughLeaving(); --left) {
+    const TileIndex tile = unsettled_.front();
+    unsettled_.pop_front();
+    // It comes again when that lease ends.
+    if (pages_.leases().IsLeased(tile) || follower_->IsWanted(tile)) continue;
+    if (pages_[tile].is_moving() || follower_->HasOpDue(tile)) {
+      busy_.insert(tile);
       continue;
     }
     for (const Tier tier : {Tier::kDevice, Tier::kPinned}) progress |= SettleCopy(tile, tier);
   }
-  unsettled_.insert(unsettled_.end(), later.begin(), later.end());
   return progress;
 }
 

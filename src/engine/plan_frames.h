@@ -7,11 +7,12 @@
 #ifndef SPILLWAY_ENGINE_PLAN_FRAMES_H_
 #define SPILLWAY_ENGINE_PLAN_FRAMES_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "src/engine/job.h"
@@ -22,11 +23,11 @@ namespace spillway::engine {
 
 class PlanFrames {
  public:
-  // All tiles that are in memory now are unsettled.
-  PlanFrames(std::shared_ptr<const StepPlan> step, PageTable* pages, Jobs* jobs);
+  // The plan is followed from its begin. All tiles that are in memory now are unsettled.
+  PlanFrames(std::shared_ptr<PlanFollower> plan, PageTable* pages, Jobs* jobs);
 
-  PlanFollower& follower() { return follower_; }
-  const PlanFollower& follower() const { return follower_; }
+  PlanFollower& follower() { return *follower_; }
+  const PlanFollower& follower() const { return *follower_; }
 
   // Where the plan has the copy by now: its frame, if it is free.
   std::optional<uint64_t> Allocate(TileIndex tile, Tier tier);
@@ -43,6 +44,10 @@ class PlanFrames {
   // Copies that do not lie as planned leave, once nothing else is under way with them. Whether one
   // does now.
   bool Settle();
+  // A transfer or an operation of the tile's is over.
+  void TileIsDone(TileIndex tile) {
+    if (busy_.erase(tile) > 0) Unsettle(tile);
+  }
   // The tile found no room to leave to; it is tried again when a lease has ended.
   void CouldNotLeave(TileIndex tile) { stuck_.insert(tile); }
   void LeaseEnded(TileIndex tile) {
@@ -54,13 +59,22 @@ class PlanFrames {
   bool TakeBlockedByLease() { return std::exchange(is_blocked_by_lease_, false); }
 
  private:
+  // Tiles that leave at a time, and tiles of those that were in memory that are looked at in one
+  // go: with all at once, whoever leases meanwhile would wait long. What is in the plan's way
+  // leaves at once.
+  static constexpr size_t kMostLeaving = 64;
+  static constexpr TileIndex kAtOnce = 256;
+  bool IsEnoughLeaving() const { return jobs_.of(Job::Kind::kEvict).size() >= kMostLeaving; }
+  void SettleNext();
   bool MakeWay(Tier tier, uint64_t offset, uint64_t size_bytes);
   bool SettleCopy(TileIndex tile, Tier tier);
 
   PageTable& pages_;
   Jobs& jobs_;
-  PlanFollower follower_;
-  std::vector<TileIndex> unsettled_;
+  const std::shared_ptr<PlanFollower> follower_;
+  TileIndex next_unsettled_ = 0;  // tiles from here on are unsettled
+  std::deque<TileIndex> unsettled_;
+  absl::flat_hash_set<TileIndex> busy_;  // unsettled, once what is under way with them is over
   absl::flat_hash_set<TileIndex> stuck_;
   bool is_blocked_by_lease_ = false;
 };

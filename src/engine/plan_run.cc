@@ -12,21 +12,24 @@ namespace {
 constexpr int kMostInFlight = 16;
 // Operations whose frames are not free yet that are looked at in one go.
 constexpr size_t kMostWaiting = 64;
+// Events that are looked at in one go, for tiles that the plan has in memory when it begins.
+constexpr int kMostLookedAt = 1024;
 // A step with more uses that the plan does not have than this, and than it has followed, is
 // another.
 constexpr uint64_t kFewExtra = 8;
 
 }  // namespace
 
-void PlanRun::Follow(std::shared_ptr<const StepPlan> step) {
+void PlanRun::Follow(std::shared_ptr<PlanFollower> plan) {
   Abandon(/*deviated=*/false);
   PlanStats& stats = pages_.stats().plan;
-  stats.planned_bytes = step->plan.bytes.total();
-  stats.bytes_bound = step->bound.total();
-  stats.nvme_bytes_bound = step->bound.nvme;
+  const StepPlan& step = plan->step();
+  stats.planned_bytes = step.plan.bytes.total();
+  stats.bytes_bound = step.bound.total();
+  stats.nvme_bytes_bound = step.bound.nvme;
   ++number_;
   next_entry_ = 0;
-  frames_.emplace(std::move(step), &pages_, &jobs_);
+  frames_.emplace(std::move(plan), &pages_, &jobs_);
   room_.SetPlan(&*frames_);
 }
 
@@ -130,7 +133,7 @@ void PlanRun::Pull(Job& job) {
 
 void PlanRun::CountPulled(const Job& job, Transfer transfer) {
   if (!job.pulled || !job.use || transfer == Transfer::kZero) return;
-  frames_->follower().CountPulled(job.tile, *job.use, transfer, pages_[job.tile].size_bytes);
+  frames_->follower().CountPulled(job.tile, *job.use, transfer, pages_[job.tile].size_bytes());
 }
 
 // Frames that are not where the plan has them can keep its operations from one another. Then a
@@ -142,7 +145,11 @@ bool PlanRun::PullIfNothingMoves() {
                        !frames_->follower().OpsBeforeAreOver(job.tile, *job.use) &&
                        !pages_[job.tile].copy(job.tier).leaving && pages_.CanLease(job);
     if (!waits) continue;
-    Pull(job);
+    if (free_left_ == 0 && std::exchange(has_freed_, false)) {
+      free_left_ = kMostFree;  // more of them may be all that it waits for
+    } else {
+      Pull(job);
+    }
     return true;
   }
   return false;
@@ -176,12 +183,12 @@ bool PlanRun::AdvanceLink(plan::Transfer link) {
     const auto number = follower.Take(link);
     if (!number) break;
     const plan::Op& op = follower.OpAt(*number);
-    const uint64_t size_bytes = pages_[op.tile].size_bytes;
+    const uint64_t size_bytes = pages_[op.tile].size_bytes();
     switch (Try(op, number)) {
       case Step::kWaiting: waiting.push_back(*number); continue;
       case Step::kDone:
         if (HasMoved(op)) follower.CountMoved(*number, size_bytes);
-        follower.End(*number);
+        End(*number);
         break;
       case Step::kStarted:
         follower.Begin(*number);
@@ -207,15 +214,18 @@ bool PlanRun::AdvanceFree() {
   bool progress = false;
   PlanFollower& follower = frames_->follower();
   std::vector<PlanFollower::Count> waiting;
-  while (const auto op = follower.TakeFree()) {
+  for (; free_left_ > 0; --free_left_) {
+    const auto op = follower.TakeFree();
+    if (!op) break;
     switch (Try(follower.OpAt(*op), op)) {
       case Step::kWaiting: waiting.push_back(*op); continue;
-      case Step::kDone: follower.End(*op); break;
+      case Step::kDone: End(*op); break;
       case Step::kStarted: follower.Begin(*op); break;  // filling with zeros
     }
     progress = true;
   }
   for (const PlanFollower::Count op : waiting) follower.PutBack(op);
+  has_freed_ |= progress;
   return progress;
 }
 
@@ -223,10 +233,12 @@ bool PlanRun::AdvanceFree() {
 // in which it is used. What is not there in time is pulled.
 bool PlanRun::AdvanceEntry() {
   PlanFollower& follower = frames_->follower();
-  const std::vector<plan::TraceEvent>& events = follower.step()->trace.events;
+  const std::vector<plan::TraceEvent>& events = follower.step().trace.events;
   bool progress = false;
+  int looked_at = 0;
   for (; follower.is_first_step() && next_entry_ < events.size(); ++next_entry_) {
-    if (pages_.transfers_in_flight() >= kMostInFlight) return progress;
+    if (pages_.transfers_in_flight() >= kMostInFlight || ++looked_at > kMostLookedAt)
+      return progress;
     const TileIndex tile = events[next_entry_].tile;
     const Page& page = pages_[tile];
     if (follower.HasBeenAskedFor(tile) || follower.HasOpDue(tile) || page.zero) continue;
@@ -244,8 +256,16 @@ bool PlanRun::AdvanceEntry() {
   return progress;
 }
 
-void PlanRun::TransferEnded(const PlannedOp& planned) {
-  if (frames_ && planned.run == number_ && planned.op) frames_->follower().End(*planned.op);
+void PlanRun::TransferEnded(TileIndex tile, const std::optional<PlannedOp>& planned) {
+  if (!frames_) return;
+  if (planned && planned->run == number_ && planned->op) frames_->follower().End(*planned->op);
+  frames_->TileIsDone(tile);
+}
+
+// An operation without a transfer is over.
+void PlanRun::End(PlanFollower::Count op) {
+  frames_->follower().End(op);
+  frames_->TileIsDone(frames_->follower().OpAt(op).tile);
 }
 
 // Does what the operation says, as far as it still has to be done: a commit may have written a tile

@@ -28,19 +28,18 @@ class PlanRun {
  public:
   PlanRun(PageTable* pages, Jobs* jobs, Room* room) : pages_(*pages), jobs_(*jobs), room_(*room) {}
 
-  // The step that begins now is, as far as anyone knows, the one that `step` plans. It is followed,
-  // over and over, until a step ends that was another, or something fails. REQUIRES: a store, or
-  // room for all tiles in pinned memory; no lease, and no request of a caller's.
-  void Follow(std::shared_ptr<const StepPlan> step);
+  // The step that begins now is, as far as anyone knows, the one that `plan` is of. It is followed
+  // from its begin, over and over, until a step ends that was another, or something fails.
+  // REQUIRES: a store, or room for all tiles in pinned memory; no lease, and no request of a
+  // caller's.
+  void Follow(std::shared_ptr<PlanFollower> plan);
   // What is under way ends as usual. `deviated`: because something was not as planned.
   void Abandon(bool deviated);
   // A step is over: a plan that had another step is left.
   void EndStep();
   bool is_followed() const { return frames_.has_value(); }
-  // The step whose plan is followed; null: none is.
-  std::shared_ptr<const StepPlan> followed() const {
-    return frames_ ? frames_->follower().step() : nullptr;
-  }
+  // Null: none is.
+  const PlanFollower* followed() const { return frames_ ? &frames_->follower() : nullptr; }
   void AddTile() {
     if (frames_) frames_->follower().AddTile();
   }
@@ -81,11 +80,17 @@ class PlanRun {
   void CountPulled(const Job& job, Transfer transfer);
 
   // --- What moves ---
+  // The pump runs anew.
+  void BeginPump() { free_left_ = kMostFree; }
   bool Advance();
-  void TransferEnded(const PlannedOp& planned);
+  // `planned`: what the transfer was of a plan.
+  void TransferEnded(TileIndex tile, const std::optional<PlannedOp>& planned);
 
  private:
   enum class Step : uint8_t { kStarted, kDone, kWaiting };
+  // Operations without a transfer that one run of the pump does: where a plan begins they may be
+  // as many as tiles, and whoever leases meanwhile would wait for all of them.
+  static constexpr int kMostFree = 512;
 
   std::optional<PlanFollower::Count> AskPlan(const plan::TraceEvent& use);
   bool FollowsUsesOf(TileIndex tile) const {
@@ -99,12 +104,15 @@ class PlanRun {
   bool HasMoved(const plan::Op& op) const;
   Step Try(const plan::Op& op, std::optional<PlanFollower::Count> number);
   Step TryDrop(const plan::Op& op);
+  void End(PlanFollower::Count op);
 
   PageTable& pages_;
   Jobs& jobs_;
   Room& room_;
   uint64_t number_ = 0;  // of plans that were taken up: tells this one from those before
   std::optional<PlanFrames> frames_;  // none: no plan is followed
+  int free_left_ = kMostFree;
+  bool has_freed_ = false;  // AdvanceFree has done some since it was asked last
   // The next event of the first period whose tile may have to be brought to where the plan begins.
   uint32_t next_entry_ = 0;
   // Discards that were asked for and wait for a stream or a transfer.

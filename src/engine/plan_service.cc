@@ -36,12 +36,12 @@ PlanService::~PlanService() {
   if (thread_.joinable()) thread_.join();
 }
 
-void PlanService::Make(uint64_t request, plan::Trace trace) {
+void PlanService::Make(uint64_t request, std::function<plan::Trace()> step) {
   {
     MutexLock lock(&mu_);
     SPILLWAY_CHECK(!is_making_ && !made_);
     request_ = request;
-    asked_ = std::move(trace);
+    asked_ = std::move(step);
     is_making_ = true;
     changed_.NotifyAll();
   }
@@ -50,7 +50,7 @@ void PlanService::Make(uint64_t request, plan::Trace trace) {
     thread_ = std::thread(&PlanService::Run, this);
   } catch (const std::system_error&) {
     MutexLock lock(&mu_);
-    made_ = MakeNow(request, *std::exchange(asked_, std::nullopt));
+    made_ = MakeNow(request, std::exchange(asked_, nullptr));
     is_making_ = false;
     changed_.NotifyAll();
   }
@@ -71,19 +71,31 @@ void PlanService::Wait() {
   while (is_making_) changed_.Wait(&mu_);
 }
 
+void PlanService::Free(std::shared_ptr<const void> what) {
+  if (what == nullptr || !thread_.joinable()) return;
+  MutexLock lock(&mu_);
+  left_.push_back(std::move(what));
+  changed_.NotifyAll();
+}
+
 void PlanService::Run() {
   LowerPriority();
   while (true) {
-    std::optional<plan::Trace> trace;
+    std::function<plan::Trace()> step;
     uint64_t request = 0;
+    std::vector<std::shared_ptr<const void>> left;
     {
       MutexLock lock(&mu_);
-      while (!asked_ && !stops_) changed_.Wait(&mu_);
+      while (!asked_ && left_.empty() && !stops_) changed_.Wait(&mu_);
       if (stops_) return;
-      trace = std::exchange(asked_, std::nullopt);
+      step = std::exchange(asked_, nullptr);
       request = request_;
+      left.swap(left_);
     }
-    Made made = MakeNow(request, *std::move(trace));
+    left.clear();
+    if (step == nullptr) continue;
+    Made made = MakeNow(request, step);
+    step = nullptr;
     MutexLock lock(&mu_);
     made_ = std::move(made);
     is_making_ = false;
@@ -91,7 +103,11 @@ void PlanService::Run() {
   }
 }
 
-PlanService::Made PlanService::MakeNow(uint64_t request, plan::Trace trace) const {
+PlanService::Made PlanService::MakeNow(uint64_t request,
+                                       const std::function<plan::Trace()>& step) const {
+  plan::Trace trace = step();
+  if (absl::Status status = plan::Validate(trace); !status.ok())
+    return {.request = request, .plan = status};
   plan::PlanOptions options = options_;
   const plan::Reserve reserve = plan::ReserveFor(trace, options.frame_alignment);
   options.device_reserve_bytes = reserve.device_bytes;
@@ -102,11 +118,11 @@ PlanService::Made PlanService::MakeNow(uint64_t request, plan::Trace trace) cons
     plan = plan::MakePlan(trace, options_);
   if (!plan.ok()) return {.request = request, .plan = plan.status()};
   const plan::BytesBound bytes = plan::BoundBytes(trace, options_);
-  plan::SecondsBound bound(trace, options_, bytes);
+  auto bound = std::make_shared<const plan::SecondsBound>(trace, options_, bytes);
   if (stops_) return {.request = request, .plan = absl::CancelledError("the engine closes")};
   return {
       .request = request,
-      .plan = std::make_shared<const StepPlan>(StepPlan{std::move(trace), *std::move(plan), bytes}),
+      .plan = std::make_shared<PlanFollower>(StepPlan{std::move(trace), *std::move(plan), bytes}),
       .bound = std::move(bound)};
 }
 

@@ -8,9 +8,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "src/base/mutex.h"
@@ -25,9 +27,9 @@ namespace spillway::engine {
 class PlanService {
  public:
   struct Made {
-    uint64_t request = 0;  // as it was asked for
-    absl::StatusOr<std::shared_ptr<const StepPlan>> plan;
-    std::optional<plan::SecondsBound> bound;  // with a plan
+    uint64_t request = 0;                                // as it was asked for
+    absl::StatusOr<std::shared_ptr<PlanFollower>> plan;  // at its begin
+    std::shared_ptr<const plan::SecondsBound> bound;     // with a plan
   };
 
   explicit PlanService(const plan::PlanOptions& options);
@@ -35,27 +37,30 @@ class PlanService {
   PlanService(const PlanService&) = delete;
   PlanService& operator=(const PlanService&) = delete;
 
-  // Begins to make the plan of a step; the caller chooses the request's number. Where no thread is
-  // to be had, it is made at once. REQUIRES: not busy.
-  void Make(uint64_t request, plan::Trace trace);
+  // Begins to make the plan of a step, whose trace `step` writes down there; the caller chooses the
+  // request's number. Where no thread is to be had, it is made at once. REQUIRES: not busy.
+  void Make(uint64_t request, std::function<plan::Trace()> step);
   // A plan is being made, or has been made and not been taken.
   bool is_busy() const;
   // The plan that has been made, once. An error is MakePlan's.
   std::optional<Made> Take();
   // Returns when no plan is being made.
   void Wait();
+  // Gives memory back there: of a plan of millions of tiles that takes long.
+  void Free(std::shared_ptr<const void> what);
 
  private:
-  Made MakeNow(uint64_t request, plan::Trace trace) const;
+  Made MakeNow(uint64_t request, const std::function<plan::Trace()>& step) const;
   void Run();
 
   plan::PlanOptions options_;
   std::atomic<bool> stops_ = false;
   mutable base::Mutex mu_;
-  std::optional<plan::Trace> asked_ ABSL_GUARDED_BY(mu_);
+  std::function<plan::Trace()> asked_ ABSL_GUARDED_BY(mu_);  // null: nothing is
   uint64_t request_ ABSL_GUARDED_BY(mu_) = 0;
   bool is_making_ ABSL_GUARDED_BY(mu_) = false;  // or is asked to
   std::optional<Made> made_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::shared_ptr<const void>> left_ ABSL_GUARDED_BY(mu_);  // to be freed
   base::CondVar changed_;
   std::thread thread_;  // begun with the first plan
 };

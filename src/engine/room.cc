@@ -57,7 +57,8 @@ std::optional<uint64_t> Room::Allocate(TileIndex tile, Tier tier, bool* waits) {
   ArenaMap& arena = pages_.arena(tier);
   const uint64_t frame_bytes = page.frame_bytes();
   const bool has_place = tier == Tier::kPinned && pages_.HasOwnPlace(tile);
-  if (has_place && arena.AllocateAt(page.own_place, frame_bytes, tile)) return page.own_place;
+  if (has_place && arena.AllocateAt(page.tile->own_place, frame_bytes, tile))
+    return page.tile->own_place;
   if (plan_ != nullptr) {
     if (const auto planned = plan_->Allocate(tile, tier)) return planned;
     *waits = plan_->IsComing(tile, tier);
@@ -70,7 +71,7 @@ std::optional<uint64_t> Room::Allocate(TileIndex tile, Tier tier, bool* waits) {
 }
 
 Room::Answer Room::EnsureHome(Job& job, absl::Status* why) {
-  const std::optional<Tier> rest = pages_[job.tile].rest;
+  const std::optional<Tier> rest = pages_[job.tile].tile->rest;
   if (!rest || *rest == Tier::kNvme || *rest == job.tier) return Answer::kReady;
   const Answer answer = EnsureFrame(job, *rest, job.position, why);
   // What waits for the device must not keep pinned room.
@@ -182,12 +183,12 @@ void Room::Sink(TileIndex tile) {
 
 void Room::GoToRest(TileIndex tile) {
   const Page& page = pages_[tile];
-  if (!page.rest || !pages_.leases().Close(tile)) return;
-  if (*page.rest == Tier::kNvme) {
+  if (!page.tile->rest || !pages_.leases().Close(tile)) return;
+  if (*page.tile->rest == Tier::kNvme) {
     if (!pages_.writes_fail()) Sink(tile);
     return;
   }
-  const Tier other = Other(*page.rest);
+  const Tier other = Other(*page.tile->rest);
   const bool may_leave = other == Tier::kDevice || pages_.options().has_store;
   if (may_leave && page.is_ready(other) && !page.copy(other).leaving) StartEvict(tile, other);
 }
@@ -226,7 +227,7 @@ Outcome Room::AdvanceEvict(Job& job) {
   }
   DropFrame(job.tile, job.tier, job.claim);
   if (plan_ != nullptr) plan_->Unsettle(job.tile);
-  const bool to_nvme = page.rest == Tier::kNvme;
+  const bool to_nvme = page.tile->rest == Tier::kNvme;
   const bool sink_further = from_device && pages_.options().has_store && (to_nvme || !page.zero);
   if (sink_further && (to_nvme || job.sinks)) Sink(job.tile);
   return Outcome::kDone;

@@ -155,6 +155,7 @@ Room::Window Room::FindWindowFrom(uint64_t from, Tier tier, uint64_t size_bytes,
     best.found = true;
     best.offset = parts.front().offset;
     best.cost = window_cost;
+    if (best.cost <= 0) break;
   }
   return best;
 }

@@ -12,27 +12,25 @@
 
 namespace spillway::engine {
 
-void StepPlanner::AddTile(const plan::TraceTile& tile, double now) {
-  recorder_.AddTile(tile);
-  ++num_tiles_;
+void StepPlanner::AddTile(TileIndex index, double now) {
+  const Tile& tile = tiles_[index];
+  recorder_.AddTile(TileOfTrace(tile, /*has_bytes=*/false, /*all_fit=*/false));
   frames_bytes_ += base::RoundUp(tile.size_bytes, options_.frame_alignment);
   rests_on_device_ |= tile.rest == Tier::kDevice;
+  if (tile.rest) rests_.Set(index);
   recorder_.Begin(now);
   is_too_long_ = false;
-  for (auto& [fingerprint, step] : known_) {
-    step.trace.tiles.push_back(tile);
-    step.is_used.push_back(false);
-    if (tile.rest && *tile.rest != Tier::kNvme) step.request = 0;
-  }
+  if (!tile.has_home()) return;
+  for (auto& [fingerprint, step] : known_) step.request = 0;
 }
 
-plan::TraceRecorder* StepPlanner::Recording() {
+plan::StepRecorder* StepPlanner::Recording() {
   const bool all_at_home = frames_bytes_ <= options_.pinned_bytes && !rests_on_device_;
   if (is_too_long_ || (!options_.has_store && !all_at_home)) return nullptr;
   if (recorder_.num_events() < MostEvents()) return &recorder_;
-  std::vector<plan::TraceEvent>().swap(last_events_);  // gives memory back
-  recorder_.End(&last_events_);
-  std::vector<plan::TraceEvent>().swap(last_events_);
+  (void)recorder_.End({});  // gives memory back
+  last_events_.reset();
+  last_ = 0;
   is_too_long_ = true;
   return nullptr;
 }
@@ -50,10 +48,15 @@ uint64_t StepPlanner::Expected(uint64_t last) const {
 }
 
 absl::Status StepPlanner::EndStep(double now, const TilesNow& tiles) {
+  for (std::shared_ptr<const void>& left : std::exchange(left_, {}))
+    service_->Free(std::move(left));
   const uint64_t fingerprint = recorder_.fingerprint();
-  const bool has_leases = recorder_.num_leases() != 0;
+  const int64_t num_leases = recorder_.num_leases();
   const bool is_empty = is_between_steps();
-  if (!is_empty) recorder_.End(&last_events_);
+  if (!is_empty) {
+    TakeEvents();
+    if (num_leases == 0 && !is_too_long_ && !IsKnown(fingerprint)) Learn(fingerprint);
+  }
   recorder_.Begin(now);
   if (is_empty) return absl::OkStatus();
   const uint64_t before = std::exchange(last_, 0);
@@ -61,19 +64,18 @@ absl::Status StepPlanner::EndStep(double now, const TilesNow& tiles) {
   if (std::exchange(is_too_long_, false)) {
     return absl::ResourceExhaustedError(
         absl::StrCat("more than ", MostEvents(), " leases and releases since the last EndStep (",
-                     kEventsATile, " for each of ", num_tiles_, " tiles, and ", kMoreEvents,
+                     kEventsATile, " for each of ", tiles_.size(), " tiles, and ", kMoreEvents,
                      ") are not written down: call EndStep after each step; if one step has more, "
                      "use larger tiles, or lease each less often"));
   }
-  const auto known = known_.find(fingerprint);
-  if (known == known_.end() || has_leases) {
-    plan::Trace trace{recorder_.tiles(), last_events_};
-    SPILLWAY_RETURN_IF_ERROR(plan::Validate(trace));
-    if (known_.size() == kMostSteps && known == known_.end()) known_.clear();
-    Known& step = known_[fingerprint];
-    step.is_used.assign(trace.tiles.size(), false);
-    for (const plan::TraceEvent& event : trace.events) step.is_used[event.tile] = true;
-    step.trace = std::move(trace);
+  if (num_leases != 0) {
+    return absl::InvalidArgumentError(
+        num_leases > 0
+            ? absl::StrCat(base::FormatCount(num_leases, "lease"),
+                           " held at EndStep: a step that is planned ends with none")
+            : absl::StrCat(base::FormatCount(-num_leases, "lease"),
+                           " of the step before ended in this one: a step that is planned ends "
+                           "with none held"));
   }
   ++known_.at(fingerprint).seen;
   if (const auto it = known_.find(before); it != known_.end())
@@ -84,31 +86,72 @@ absl::Status StepPlanner::EndStep(double now, const TilesNow& tiles) {
   return absl::OkStatus();
 }
 
-// A plan is of tiles that have bytes, or not, and lie where they do.
-void StepPlanner::Update(Known* step, const TilesNow& tiles) {
-  if (step->request != 0 && step->tiles_hash == tiles.hash) return;
-  step->tiles_hash = tiles.hash;
-  for (plan::TileIndex tile = 0; tile < step->trace.tiles.size(); ++tile) {
-    plan::TraceTile& known = step->trace.tiles[tile];
-    const plan::TileNow is = tiles.tile(tile);
-    if (is == plan::TileNow{known.stored, known.home}) continue;
-    known.stored = is.stored;
-    known.home = is.home;
-    if (step->is_used[tile] || known.rest) step->request = 0;
+// Of the step that has just ended. The log of the one before is used again, but where someone keeps
+// it.
+void StepPlanner::TakeEvents() {
+  plan::EventLog log;
+  if (last_events_ != nullptr && last_events_.use_count() == 1) {
+    base::MutexLock lock(&last_events_->mu);  // after whoever read it
+    log = std::move(last_events_->log);
   }
+  last_events_ = std::make_shared<StepEvents>();
+  base::MutexLock lock(&last_events_->mu);
+  last_events_->log = recorder_.End(std::move(log));
 }
 
-absl::StatusOr<std::shared_ptr<const StepPlan>> StepPlanner::Next() {
+// A step whose events could not happen may have begun with the leases of another; it is learned
+// anew.
+bool StepPlanner::IsKnown(uint64_t fingerprint) const {
+  const auto known = known_.find(fingerprint);
+  return known != known_.end() && !absl::IsInvalidArgument(known->second.failure);
+}
+
+void StepPlanner::Learn(uint64_t fingerprint) {
+  if (known_.size() == kMostSteps && known_.count(fingerprint) == 0)
+    left_.push_back(std::make_shared<decltype(known_)>(std::exchange(known_, {})));
+  Known& step = known_[fingerprint];
+  step.events = last_events_;
+  step.used = recorder_.used();
+  step.request = 0;
+}
+
+// A plan is of tiles that have bytes, or not, and lie where they do.
+void StepPlanner::Update(Known* step, const TilesNow& tiles) {
+  const bool is_same =
+      step->request != 0 && step->num_homes == tiles.num_homes && step->all_fit == tiles.all_fit &&
+      !plan::TileBits::Differ(step->with_bytes, *tiles.with_bytes, step->used, rests_);
+  if (is_same) return;
+  step->num_tiles = tiles_.size();
+  step->with_bytes = *tiles.with_bytes;
+  step->num_homes = tiles.num_homes;
+  step->all_fit = tiles.all_fit;
+  step->request = 0;
+}
+
+std::function<plan::Trace()> StepPlanner::TraceOf(const Known& step) const {
+  return [&tiles = tiles_, size = step.num_tiles, events = step.events,
+          with_bytes = step.with_bytes, all_fit = step.all_fit] {
+    plan::Trace trace;
+    trace.tiles.reserve(size);
+    for (TileIndex tile = 0; tile < size; ++tile)
+      trace.tiles.push_back(TileOfTrace(tiles[tile], with_bytes[tile], all_fit));
+    base::MutexLock lock(&events->mu);
+    trace.events = events->log.Events();
+    return trace;
+  };
+}
+
+absl::StatusOr<std::shared_ptr<PlanFollower>> StepPlanner::Next() {
   TakeMade();
   const auto found = known_.find(expected_);
   if (found == known_.end()) return nullptr;
   Known& next = found->second;
   if (next.request == 0) {
-    next.plan = nullptr;
+    if (next.plan != nullptr) left_.push_back(std::exchange(next.plan, nullptr));
     next.failure = absl::OkStatus();
     if (service_->is_busy()) return nullptr;
     next.request = ++requests_;
-    service_->Make(next.request, next.trace);
+    service_->Make(next.request, TraceOf(next));
     TakeMade();  // where it was made at once
   }
   SPILLWAY_RETURN_IF_ERROR(next.failure);
@@ -126,17 +169,23 @@ void StepPlanner::TakeMade() {
     if (!made->plan.ok()) return;
     step.plan = *std::move(made->plan);
     step.bound = std::move(made->bound);
+    return;
   }
+  if (made->plan.ok()) left_.push_back(*std::move(made->plan));
 }
 
-TimeBound StepPlanner::BoundTime(const plan::Rates& rates) const {
+StepPlanner::LastStep StepPlanner::last_step() const {
   if (last_ == 0) return {};
-  const Known& step = known_.at(last_);
-  if (!step.bound) return {};
-  const std::vector<double> computing = plan::SecondsBound::Computing(last_events_);
-  return {.seconds = step.bound->Seconds(computing, rates),
+  return {.events = last_events_, .bound = known_.at(last_).bound};
+}
+
+TimeBound StepPlanner::LastStep::At(const plan::Rates& rates) const {
+  if (bound == nullptr) return {};
+  base::MutexLock lock(&events->mu);
+  const std::vector<double> computing = plan::SecondsBound::Computing(events->log);
+  return {.seconds = bound->Seconds(computing, rates),
           .computing = std::accumulate(computing.begin(), computing.end(), 0.0),
-          .transfers = step.bound->Transfers(rates)};
+          .transfers = bound->Transfers(rates)};
 }
 
 }  // namespace spillway::engine

@@ -17,11 +17,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "src/base/mutex.h"
 #include "src/engine/plan_follower.h"
 #include "src/engine/plan_service.h"
 #include "src/engine/rate_meter.h"
+#include "src/engine/tile_table.h"
 #include "src/plan/bounds.h"
 #include "src/plan/plan.h"
+#include "src/plan/tile_bits.h"
 #include "src/plan/trace.h"
 
 namespace spillway::engine {
@@ -34,79 +37,97 @@ struct TimeBound {
   double transfers = 0;  // alone
 };
 
+// The events of a step that has ended. Whoever reads them, on any thread, holds the lock.
+struct StepEvents {
+  base::Mutex mu;
+  plan::EventLog log ABSL_GUARDED_BY(mu);
+};
+
 class StepPlanner {
  public:
   // Steps that are remembered; when more differ, all are forgotten.
   static constexpr size_t kMostSteps = 16;
 
-  // Plans are made by `service`, which nobody else uses.
-  StepPlanner(const plan::PlanOptions& options, PlanService* service)
-      : options_(options), service_(service) {}
+  // Plans are made by `service`, which nobody else uses and which ends before the table.
+  StepPlanner(const plan::PlanOptions& options, const TileTable* tiles, PlanService* service)
+      : options_(options), tiles_(*tiles), service_(service) {}
 
-  // A new tile, of the next index; a step begins after the last. Plans that do not use it stay, but
-  // where it will rest they may have frames. Seconds are on any clock.
-  void AddTile(const plan::TraceTile& tile, double now);
+  // A new tile of the table; a step begins after the last. Plans that do not use it stay, but where
+  // it will rest they may have frames. Seconds are on any clock.
+  void AddTile(TileIndex tile, double now);
 
   // Where the step that runs is written down; null while it is not: without a store some tile has
   // no home in pinned memory, or more has happened since the last EndStep than a step has, as where
   // nobody calls it.
-  plan::TraceRecorder* Recording();
+  plan::StepRecorder* Recording();
 
-  // What is true of the tiles as a step ends. The hash is another if something of them is.
-  struct TilesNow {
-    uint64_t hash = 0;
-    std::function<plan::TileNow(plan::TileIndex)> tile;
-  };
-  // A step is over and the next begins; of one that was seen before, what this costs does not grow
-  // with it. InvalidArgument: leases were held, or the like; ResourceExhausted: the step was too
-  // long to write down.
+  // A step is over and the next begins. What this costs does not grow with the step's events, and
+  // with its tiles by a bit each. InvalidArgument: leases are held; ResourceExhausted: the step was
+  // too long to write down.
   absl::Status EndStep(double now, const TilesNow& tiles);
   // The plan of the step that is expected; null if none is, as after one that was empty or not
-  // written down, and while it is being made: look again later. ResourceExhausted: it does not fit.
-  absl::StatusOr<std::shared_ptr<const StepPlan>> Next();
+  // written down, and while it is being made: look again later. Whoever follows it is alone, and
+  // lets go of it before the next EndStep if it is another by then. ResourceExhausted: it does not
+  // fit; InvalidArgument: leases did not end in the step in which they began, or the like.
+  absl::StatusOr<std::shared_ptr<PlanFollower>> Next();
   // Nothing was written down since the last step's end.
   bool is_between_steps() const { return recorder_.num_events() == 0 && !is_too_long_; }
 
-  // Of the step that ended last; unknown without a plan for it.
-  TimeBound BoundTime(const plan::Rates& rates) const;
+  // Of the step that ended last. Its TimeBound may be asked for at leisure, on another thread.
+  struct LastStep {
+    std::shared_ptr<StepEvents> events;
+    std::shared_ptr<const plan::SecondsBound> bound;  // null: it has no plan
+    TimeBound At(const plan::Rates& rates) const;
+  };
+  LastStep last_step() const;
 
   uint64_t plans_made() const { return plans_made_; }
 
  private:
   struct Known {
-    plan::Trace trace;
-    std::vector<bool> is_used;  // by tile
+    std::shared_ptr<StepEvents> events;
+    plan::TileBits used;
     uint64_t seen = 0;
     std::map<uint64_t, uint64_t> followed_by;  // times, by fingerprint
-    uint64_t tiles_hash = 0;                   // TilesNow's, which `trace.tiles` say in full
-    // Of the plan for the trace as it is: made, failed or being made; zero: not asked for.
+    // The tiles as the plan has them: see TilesNow.
+    TileIndex num_tiles = 0;
+    plan::TileBits with_bytes;
+    uint64_t num_homes = 0;
+    bool all_fit = false;
+    // Of the plan for that: made, failed or being made; zero: not asked for.
     uint64_t request = 0;
-    std::shared_ptr<const StepPlan> plan;
+    std::shared_ptr<PlanFollower> plan;
     absl::Status failure;
-    std::optional<plan::SecondsBound> bound;
+    std::shared_ptr<const plan::SecondsBound> bound;
   };
 
   // A step in which some hundred micro-batches lease every tile has more; so has what goes on where
   // nobody calls EndStep.
   static constexpr size_t kEventsATile = 256, kMoreEvents = 4096;
-  size_t MostEvents() const { return kEventsATile * num_tiles_ + kMoreEvents; }
+  size_t MostEvents() const { return kEventsATile * tiles_.size() + kMoreEvents; }
+  void TakeEvents();
+  bool IsKnown(uint64_t fingerprint) const;
+  void Learn(uint64_t fingerprint);
   void Update(Known* step, const TilesNow& tiles);
+  std::function<plan::Trace()> TraceOf(const Known& step) const;
   uint64_t Expected(uint64_t last) const;
   void TakeMade();
 
   const plan::PlanOptions options_;
+  const TileTable& tiles_;
   PlanService* const service_;
   uint64_t frames_bytes_ = 0;     // of all tiles
   bool rests_on_device_ = false;  // one of them does
-  plan::TraceRecorder recorder_;
-  std::vector<plan::TraceEvent> last_events_;  // of the step before
-  size_t num_tiles_ = 0;
+  plan::TileBits rests_;          // tiles whose role is placed
+  plan::StepRecorder recorder_;
+  std::shared_ptr<StepEvents> last_events_;  // of the step before
   bool is_too_long_ = false;
   std::map<uint64_t, Known> known_;  // by fingerprint
   uint64_t last_ = 0;                // the step before; 0: none
   uint64_t expected_ = 0;            // the step that runs; 0: none
   uint64_t requests_ = 0;            // plans asked for
   uint64_t plans_made_ = 0;
+  std::vector<std::shared_ptr<const void>> left_;  // whoever follows it lets go before EndStep
 };
 
 }  // namespace spillway::engine

@@ -155,7 +155,10 @@ SecondsBound::SecondsBound(const Trace& trace, const PlanOptions& budgets, const
   }
 }
 
-std::vector<double> SecondsBound::Computing(std::span<const TraceEvent> events) {
+namespace {
+
+template <typename Events>
+std::vector<double> ComputingOf(const Events& events) {
   const uint32_t num_parts = NumParts(events.size());
   std::vector<double> computing(num_parts);
   for (uint32_t part = 0; part < num_parts; ++part) {
@@ -165,6 +168,14 @@ std::vector<double> SecondsBound::Computing(std::span<const TraceEvent> events) 
   }
   return computing;
 }
+
+}  // namespace
+
+std::vector<double> SecondsBound::Computing(std::span<const TraceEvent> events) {
+  return ComputingOf(events);
+}
+
+std::vector<double> SecondsBound::Computing(const EventLog& events) { return ComputingOf(events); }
 
 double SecondsBound::Seconds(const Window& window, const Rates& rates) {
   const auto reads = static_cast<double>(window.reads);

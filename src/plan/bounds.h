@@ -37,6 +37,7 @@ class SecondsBound {
   // Seconds of computing by part of the period: events are cut into at most 64 parts, as many
   // events always alike.
   static std::vector<double> Computing(std::span<const TraceEvent> events);
+  static std::vector<double> Computing(const EventLog& events);
 
   // Of the links, if computing took no time.
   double Transfers(const Rates& rates) const;

@@ -132,14 +132,26 @@ bool SameStep(const Trace& a, const Trace& b) {
   return true;
 }
 
-void StepHash::Add(const TraceEvent& use, const TraceTile& tile) {
+std::vector<TraceEvent> EventLog::Events() const {
+  std::vector<TraceEvent> events;
+  events.reserve(size_);
+  for (size_t i = 0; i < size_; ++i) events.push_back((*this)[i]);
+  return events;
+}
+
+void StepHash::AddTile(const TraceTile& tile) {
+  const uint64_t unused = Mix(Mix(tiles_.size(), tile.size_bytes),
+                              static_cast<uint64_t>(tile.role) << 1 | uint64_t{tile.transient});
+  tiles_.push_back({.unused = unused});
+}
+
+void StepHash::Add(const TraceEvent& use) {
   Tile& now = tiles_[use.tile];
   if (now.step == step_) {
     sum_ -= Mix(now.hash, 1);
   } else {
     now.step = step_;
-    now.hash = Mix(Mix(use.tile, tile.size_bytes),
-                   static_cast<uint64_t>(tile.role) << 1 | uint64_t{tile.transient});
+    now.hash = now.unused;
   }
   now.hash = Mix(now.hash, Word(use) + 1);
   sum_ += Mix(now.hash, 1);
@@ -147,36 +159,33 @@ void StepHash::Add(const TraceEvent& use, const TraceTile& tile) {
 
 uint64_t Fingerprint(const Trace& trace) {
   StepHash hash;
-  for (size_t i = 0; i < trace.tiles.size(); ++i) hash.AddTile();
+  for (const TraceTile& tile : trace.tiles) hash.AddTile(tile);
   for (const TraceEvent& event : trace.events) {
-    if (IsUse(event)) hash.Add(event, trace.tiles[event.tile]);
+    if (IsUse(event)) hash.Add(event);
   }
   return hash.value();
 }
 
-TileIndex TraceRecorder::AddTile(const TraceTile& tile) {
-  trace_.tiles.push_back(tile);
-  hash_.AddTile();
-  return static_cast<TileIndex>(trace_.tiles.size() - 1);
-}
-
-void TraceRecorder::Begin(double now) {
-  trace_.events.clear();
+void StepRecorder::Begin(double now) {
+  events_.clear();
+  used_.Clear();
   threads_.clear();
   hash_.Begin();
   num_leases_ = 0;
   last_ = now;
 }
 
-void TraceRecorder::Add(TraceEvent event, double now) {
+void StepRecorder::Add(TraceEvent event, double now) {
   event.seconds_before = std::max(0.0, now - last_);
-  trace_.events.push_back(event);
+  events_.push_back(event);
   last_ = std::max(last_, now);
   num_leases_ += event.kind == Kind::kAcquire ? 1 : event.kind == Kind::kRelease ? -1 : 0;
-  if (IsUse(event)) hash_.Add(event, trace_.tiles[event.tile]);
+  if (!IsUse(event)) return;
+  used_.Set(event.tile);
+  hash_.Add(event);
 }
 
-uint16_t TraceRecorder::NumberOf(std::thread::id thread) {
+uint16_t StepRecorder::NumberOf(std::thread::id thread) {
   const auto found = std::find(threads_.begin(), threads_.end(), thread);
   if (found != threads_.end()) return static_cast<uint16_t>(found - threads_.begin());
   constexpr size_t kMost = std::numeric_limits<uint16_t>::max();
@@ -185,8 +194,8 @@ uint16_t TraceRecorder::NumberOf(std::thread::id thread) {
   return static_cast<uint16_t>(threads_.size() - 1);
 }
 
-void TraceRecorder::Acquire(TileIndex tile, Tier tier, Access access, double asked, double granted,
-                            std::thread::id thread) {
+void StepRecorder::Acquire(TileIndex tile, Tier tier, Access access, double asked, double granted,
+                           std::thread::id thread) {
   Add({.tile = tile,
        .kind = Kind::kAcquire,
        .tier = tier,
@@ -196,8 +205,8 @@ void TraceRecorder::Acquire(TileIndex tile, Tier tier, Access access, double ask
   last_ = std::max(last_, granted);
 }
 
-void TraceRecorder::Release(TileIndex tile, Tier tier, Access access, double now,
-                            std::thread::id thread) {
+void StepRecorder::Release(TileIndex tile, Tier tier, Access access, double now,
+                           std::thread::id thread) {
   Add({.tile = tile,
        .kind = Kind::kRelease,
        .tier = tier,
@@ -206,19 +215,22 @@ void TraceRecorder::Release(TileIndex tile, Tier tier, Access access, double now
       now);
 }
 
-void TraceRecorder::Discard(TileIndex tile, double now) {
+void StepRecorder::Discard(TileIndex tile, double now) {
   Add({.tile = tile, .kind = Kind::kDiscard}, now);
 }
 
-void TraceRecorder::End(std::vector<TraceEvent>* events) {
-  trace_.events.swap(*events);
-  trace_.events.clear();
+EventLog StepRecorder::End(EventLog other) {
+  std::swap(events_, other);
+  events_.clear();
+  return other;
 }
 
-Trace TraceRecorder::End() {
-  Trace trace{trace_.tiles, {}};
-  End(&trace.events);
-  return trace;
+TileIndex TraceRecorder::AddTile(const TraceTile& tile) {
+  StepRecorder::AddTile(tile);
+  tiles_.push_back(tile);
+  return static_cast<TileIndex>(tiles_.size() - 1);
 }
+
+Trace TraceRecorder::End() { return {tiles_, StepRecorder::End({}).Events()}; }
 
 }  // namespace spillway::plan

@@ -7,18 +7,19 @@
 #ifndef SPILLWAY_PLAN_TRACE_H_
 #define SPILLWAY_PLAN_TRACE_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "spillway/types.h"
+#include "src/plan/tile_bits.h"
 
 namespace spillway::plan {
-
-using TileIndex = uint32_t;  // of one trace, dense from zero
 
 // A frame that is one tile's own all the time.
 struct Home {
@@ -27,21 +28,14 @@ struct Home {
   friend bool operator==(const Home&, const Home&) = default;
 };
 
-// What changes of a tile from step to step.
-struct TileNow {
-  // It has bytes when the step starts (on NVMe, if nothing moved yet). If not, it reads as zeros.
-  bool stored = false;
-  std::optional<Home> home;
-  friend bool operator==(const TileNow&, const TileNow&) = default;
-};
-
 struct TraceTile {
   uint64_t size_bytes = 0;
   Role role = Role::kParameter;
   bool transient = false;
-  bool stored = false;       // see TileNow
+  // It has bytes when the step starts (on NVMe, if nothing moved yet). If not, it reads as zeros.
+  bool stored = false;
   std::optional<Tier> rest;  // see Placement
-  std::optional<Home> home;  // see TileNow; where it rests, if that is one of the two tiers
+  std::optional<Home> home;  // where it rests, if that is one of the two tiers
 
   bool has_home(Tier tier) const { return home && home->tier == tier; }
 };
@@ -65,6 +59,29 @@ struct Trace {
   std::vector<TraceEvent> events;
 };
 
+// The events of a step that runs. It grows by pieces, so that no event takes longer than others,
+// and is emptied without giving them back.
+class EventLog {
+ public:
+  void push_back(const TraceEvent& event) {
+    if (size_ == pieces_.size() * kPiece) pieces_.push_back(std::make_unique<Piece>());
+    (*pieces_[size_ / kPiece])[size_ % kPiece] = event;
+    ++size_;
+  }
+  const TraceEvent& operator[](size_t index) const {
+    return (*pieces_[index / kPiece])[index % kPiece];
+  }
+  size_t size() const { return size_; }
+  void clear() { size_ = 0; }
+  std::vector<TraceEvent> Events() const;
+
+ private:
+  static constexpr size_t kPiece = 4096;
+  using Piece = std::array<TraceEvent, kPiece>;
+  std::vector<std::unique_ptr<Piece>> pieces_;
+  size_t size_ = 0;
+};
+
 // OK if the events can happen: leases of a tile are readers or one writer, each ends once, none is
 // held at the end, and only what is transient and not leased is discarded. InvalidArgument names
 // the event, the tile and what is wrong.
@@ -82,18 +99,19 @@ uint64_t Fingerprint(const Trace& trace);
 // counts.
 class StepHash {
  public:
-  void AddTile() { tiles_.emplace_back(); }
+  void AddTile(const TraceTile& tile);
   // A step begins.
   void Begin() {
     ++step_;
     sum_ = 0;
   }
   // What comes is a use.
-  void Add(const TraceEvent& use, const TraceTile& tile);
+  void Add(const TraceEvent& use);
   uint64_t value() const { return sum_; }
 
  private:
   struct Tile {
+    uint64_t unused = 0;  // the hash of a tile without uses
     uint64_t hash = 0;
     uint32_t step = 0;  // of the hash
   };
@@ -102,17 +120,18 @@ class StepHash {
   uint64_t sum_ = 0;
 };
 
-// Writes a trace down while the step runs. Seconds are on any clock that does not go back; where
-// threads overlap, an event that was asked for before the last one ended comes right after it. Not
+// Writes a step down while it runs. Seconds are on any clock that does not go back; where threads
+// overlap, an event that was asked for before the last one ended comes right after it. Not
 // thread-safe. A step:
 //
 //   recorder.Begin(now);
 //   recorder.Acquire(tile, Tier::kDevice, Access::kRead, asked, granted);
 //   recorder.Release(tile, Tier::kDevice, Access::kRead, now);
-//   Trace trace = recorder.End();
-class TraceRecorder {
+//   recorder.End()
+class StepRecorder {
  public:
-  TileIndex AddTile(const TraceTile& tile);
+  // A new tile, of the next index.
+  void AddTile(const TraceTile& tile) { hash_.AddTile(tile); }
 
   // A step begins; what was recorded of one that did not end is forgotten.
   void Begin(double now);
@@ -122,13 +141,12 @@ class TraceRecorder {
   void Release(TileIndex tile, Tier tier, Access access, double now,
                std::thread::id thread = std::this_thread::get_id());
   void Discard(TileIndex tile, double now);
-  // The step is over: its events, in exchange for a buffer for those of the next.
-  void End(std::vector<TraceEvent>* events);
-  Trace End();
+  // The step is over: its events, in exchange for a log that may be used for the next.
+  EventLog End(EventLog other);
 
-  const std::vector<TraceTile>& tiles() const { return trace_.tiles; }
   // Of the step that runs.
-  size_t num_events() const { return trace_.events.size(); }
+  size_t num_events() const { return events_.size(); }
+  const TileBits& used() const { return used_; }
   int64_t num_leases() const { return num_leases_; }
   uint64_t fingerprint() const { return hash_.value(); }
 
@@ -136,11 +154,22 @@ class TraceRecorder {
   void Add(TraceEvent event, double now);
   uint16_t NumberOf(std::thread::id thread);
 
-  Trace trace_;
+  EventLog events_;
+  TileBits used_;
   StepHash hash_;
   int64_t num_leases_ = 0;                // that have not ended
   std::vector<std::thread::id> threads_;  // by number, of this step
   double last_ = 0;                       // when the event before ended
+};
+
+// The same, with the tiles: a whole trace.
+class TraceRecorder : public StepRecorder {
+ public:
+  TileIndex AddTile(const TraceTile& tile);
+  Trace End();
+
+ private:
+  std::vector<TraceTile> tiles_;
 };
 
 }  // namespace spillway::plan

@@ -173,7 +173,7 @@ TEST(PagerLease, AFailedCopyBehindAWriterWhoHasEndedIsTold) {
   options.device_bytes = kTileBytes;
   Pager pager(options);
   for (int i = 0; i < 2; ++i) AddStored(pager);
-  pager.FollowPlan(std::make_shared<const StepPlan>(std::move(step)));
+  pager.FollowPlan(std::make_shared<PlanFollower>(std::move(step)));
 
   bool granted = false;
   pager.Acquire(kTicket, /*tile=*/0, Tier::kDevice, Access::kReadWrite, /*stream=*/kSomeStream);

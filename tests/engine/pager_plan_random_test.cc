@@ -113,13 +113,9 @@ class PlannedSimulation : public PagerSimulation {
   void TakeUpPlan() {
     plan::Trace trace;
     for (TileIndex tile = 0; tile < truth_.size(); ++tile) {
-      const plan::TileNow now = pager_.pages().Now(tile);
-      trace.tiles.push_back({.size_bytes = pager_.pages()[tile].size_bytes,
-                             .role = roles_[tile],
-                             .transient = IsTransient(tile),
-                             .stored = now.stored,
-                             .rest = setup_.placement[static_cast<size_t>(roles_[tile])],
-                             .home = now.home});
+      const TilesNow now = pager_.pages().Now();
+      trace.tiles.push_back(
+          TileOfTrace(pager_.pages().tiles()[tile], (*now.with_bytes)[tile], now.all_fit));
     }
     std::vector<size_t> next(usual_.size());
     size_t left = 0;
@@ -159,7 +155,7 @@ class PlannedSimulation : public PagerSimulation {
     }
     if (!plan.ok()) return;
     pager_.FollowPlan(
-        std::make_shared<const StepPlan>(StepPlan{std::move(trace), *std::move(plan), {}}));
+        std::make_shared<PlanFollower>(StepPlan{std::move(trace), *std::move(plan), {}}));
     Pump();
   }
 

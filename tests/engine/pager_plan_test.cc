@@ -22,7 +22,7 @@ constexpr StreamId kSomeStream = &stream_of_work;
 constexpr uint64_t kTileBytes = kFrameAlignment;
 
 // Leases two tiles on the device in this order; it has room for one, and pinned memory keeps both.
-std::shared_ptr<const StepPlan> TilesOneByOne(std::initializer_list<plan::TileIndex> order) {
+std::shared_ptr<PlanFollower> TilesOneByOne(std::initializer_list<plan::TileIndex> order) {
   plan::TraceRecorder recorder;
   for (int i = 0; i < 2; ++i) recorder.AddTile({.size_bytes = kTileBytes, .stored = true});
   recorder.Begin(0);
@@ -35,7 +35,7 @@ std::shared_ptr<const StepPlan> TilesOneByOne(std::initializer_list<plan::TileIn
       plan::MakePlan(step.trace, {.device_bytes = kTileBytes, .pinned_bytes = 4 * kTileBytes});
   EXPECT_TRUE(made.ok()) << made.status();
   step.plan = *std::move(made);
-  return std::make_shared<const StepPlan>(std::move(step));
+  return std::make_shared<PlanFollower>(std::move(step));
 }
 
 PagerOptions OneDeviceFrame() {
@@ -195,7 +195,7 @@ TEST(PagerPlan, WhatMakesWayBeginsToLeaveAtOnce) {
                                           .policy = plan::Policy::kNone});
   ASSERT_TRUE(plan.ok()) << plan.status();
   step.plan = *std::move(plan);
-  pager.FollowPlan(std::make_shared<const StepPlan>(std::move(step)));
+  pager.FollowPlan(std::make_shared<PlanFollower>(std::move(step)));
 
   Ticket granted = kNoTicket;
   bool second_moves = false;
@@ -243,7 +243,7 @@ TEST(PagerPlan, WhatMakesWayBeginsToLeaveAtOnce) {
   EXPECT_EQ(granted, 3u);
 }
 
-TEST(PagerPlan, WhatIsTrueOfTilesHasTheSameHashOnlyIfItIsTheSame) {
+TEST(PagerPlan, ATileHasBytesFromItsFirstWriterToItsDiscard) {
   Pager pager(OneDeviceFrame());
   pager.AddTile(kTileBytes, Role::kGradient, /*transient=*/true, /*stored=*/false);
   const auto write = [&] {
@@ -252,12 +252,11 @@ TEST(PagerPlan, WhatIsTrueOfTilesHasTheSameHashOnlyIfItIsTheSame) {
     (void)pager.EndLease(0, Tier::kPinned, Access::kDiscard, /*drained=*/false);
     (void)pager.TakeActions();
   };
-  const uint64_t empty = pager.pages().tiles_hash();
   for (int round = 0; round < 3; ++round) {
     write();
-    EXPECT_NE(pager.pages().tiles_hash(), empty);
+    EXPECT_TRUE((*pager.pages().Now().with_bytes)[0]);
     ASSERT_TRUE(pager.Discard(0).ok());
-    EXPECT_EQ(pager.pages().tiles_hash(), empty);
+    EXPECT_FALSE((*pager.pages().Now().with_bytes)[0]);
   }
 }
 

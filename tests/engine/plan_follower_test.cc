@@ -4,11 +4,16 @@
 
 #include <gtest/gtest.h>
 
-#include <memory>
+#include <iostream>
 #include <optional>
+#include <random>
 #include <set>
 #include <utility>
 #include <vector>
+
+#include "src/plan/reserve.h"
+#include "tests/plan/random_trace.h"
+#include "tests/seed.h"
 
 namespace spillway::engine {
 namespace {
@@ -16,7 +21,7 @@ namespace {
 constexpr plan::TileIndex kDirty = 0, kClean = 1;
 
 // One tile is written and three are read; nothing is kept from one use to the next.
-std::shared_ptr<const StepPlan> FourTilesInTwoFrames() {
+StepPlan FourTilesInTwoFrames() {
   plan::TraceRecorder recorder;
   for (int i = 0; i < 4; ++i) recorder.AddTile({.size_bytes = 100, .stored = true});
   recorder.Begin(0);
@@ -33,7 +38,7 @@ std::shared_ptr<const StepPlan> FourTilesInTwoFrames() {
   auto made = plan::MakePlan(step.trace, options);
   EXPECT_TRUE(made.ok()) << made.status();
   step.plan = *std::move(made);
-  return std::make_shared<const StepPlan>(std::move(step));
+  return step;
 }
 
 void ComesAndGoes(PlanFollower& follower, const plan::TraceEvent& event) {
@@ -49,7 +54,7 @@ void ComesAndGoes(PlanFollower& follower, const plan::TraceEvent& event) {
 // Carries out what may be, but ends no write.
 class Carrier {
  public:
-  explicit Carrier(const std::shared_ptr<const StepPlan>& step) : follower_(step) {}
+  explicit Carrier(const StepPlan& step) : follower_(step) {}
 
   void Run() {
     while (Move() || Lease()) {
@@ -79,7 +84,7 @@ class Carrier {
     return op.has_value();
   }
   bool Lease() {
-    const auto& events = follower_.step()->trace.events;
+    const auto& events = follower_.step().trace.events;
     if (events_ == events.size()) return false;
     const plan::TraceEvent& next = events[events_];
     // Each tile is used once.
@@ -97,8 +102,8 @@ class Carrier {
 };
 
 TEST(PlanFollower, WhatIsCleanLeavesBeforeAWriteThatBeganEarlierHasEnded) {
-  const auto step = FourTilesInTwoFrames();
-  ASSERT_EQ(step->plan.bytes[plan::Transfer::kWrite], 100u);
+  const StepPlan step = FourTilesInTwoFrames();
+  ASSERT_EQ(step.plan.bytes[plan::Transfer::kWrite], 100u);
   Carrier carrier(step);
   carrier.Run();
   EXPECT_EQ(carrier.dropped().count(kDirty), 0u);
@@ -106,10 +111,10 @@ TEST(PlanFollower, WhatIsCleanLeavesBeforeAWriteThatBeganEarlierHasEnded) {
   carrier.EndWrite();
   carrier.Run();
   EXPECT_EQ(carrier.dropped().size(), 4u);
-  EXPECT_EQ(carrier.events(), step->trace.events.size());
+  EXPECT_EQ(carrier.events(), step.trace.events.size());
 }
 
-std::shared_ptr<const StepPlan> PlanOf(const plan::Trace& trace, uint64_t pinned_bytes) {
+StepPlan PlanOf(const plan::Trace& trace, uint64_t pinned_bytes) {
   StepPlan step{.trace = trace};
   auto made = plan::MakePlan(step.trace, {.pinned_bytes = pinned_bytes,
                                           .frame_alignment = 1,
@@ -117,7 +122,7 @@ std::shared_ptr<const StepPlan> PlanOf(const plan::Trace& trace, uint64_t pinned
                                           .pinned_lookahead_bytes = 0});
   EXPECT_TRUE(made.ok()) << made.status();
   step.plan = *std::move(made);
-  return std::make_shared<const StepPlan>(std::move(step));
+  return step;
 }
 
 using Leases = std::vector<std::pair<plan::TileIndex, Access>>;
@@ -242,6 +247,94 @@ TEST(PlanFollower, WhatIsSkippedCountsAsOver) {
   }
   CarryOut(follower);
   EXPECT_TRUE(follower.TakeMoved());
+}
+
+// What happens in some steps of which every event comes, and what may be done is done now or later,
+// as `random` has it.
+std::vector<uint64_t> Follow(PlanFollower& follower, size_t num_events, std::mt19937_64 random) {
+  std::vector<uint64_t> happened;
+  const std::vector<plan::TraceEvent>& events = follower.step().trace.events;
+  std::vector<PlanFollower::Count> running;
+  const auto end = [&](size_t i) {
+    follower.End(running[i]);
+    happened.push_back(running[i]);
+    running.erase(running.begin() + static_cast<std::ptrdiff_t>(i));
+  };
+  const auto move = [&] {
+    for (size_t link = 0; link < plan::kNumLinks; ++link) {
+      while (const auto op = follower.Take(static_cast<plan::Transfer>(link))) {
+        happened.push_back(*op);
+        follower.Begin(*op);
+        running.push_back(*op);
+      }
+    }
+    while (const auto op = follower.TakeFree()) {
+      happened.push_back(*op);
+      follower.End(*op);
+    }
+    if (!running.empty() && random() % 2 == 0) end(random() % running.size());
+  };
+  for (size_t i = 0; i < num_events; ++i) {
+    for (uint64_t moves = random() % 4; moves > 0; --moves) move();
+    const plan::TraceEvent& event = events[i % events.size()];
+    if (event.kind != plan::TraceEvent::Kind::kRelease) {
+      const auto use = follower.Ask(event);
+      happened.push_back(use.value_or(~uint64_t{0}));
+      if (!use) break;
+      happened.push_back(follower.MayWait(event.tile, *use) ? 1 : 0);
+      while (follower.IsRunning(event.tile)) end(0);
+      if (!follower.OpsBeforeAreOver(event.tile, *use)) follower.Skip(event.tile, *use);
+      follower.Happened(event.tile);
+    } else {
+      follower.ReleaseAsked(event.tile);
+      follower.Released(event.tile);
+    }
+    if ((i + 1) % events.size() == 0) happened.push_back(follower.EndStep() ? 1 : 0);
+    happened.push_back(follower.EventsUntilNextUse(event.tile));
+    happened.push_back(follower.PlannedAt(event.tile, Tier::kPinned).value_or(~uint64_t{0}));
+    if (const auto moved = follower.TakeMoved()) happened.push_back(moved->total());
+  }
+  return happened;
+}
+
+// It is left anywhere, and tiles come that its plan does not know.
+TEST(PlanFollower, OneThatIsRestartedDoesWhatANewOneDoes) {
+  const uint64_t first = test::Seed();
+  int plans = 0, with_reserve = 0;
+  for (uint64_t seed = first; seed != first + 60; ++seed) {
+    SCOPED_TRACE(test::SeedLine(seed));
+    std::mt19937_64 random(seed);
+    std::mt19937 of_trace(static_cast<uint32_t>(seed));
+    plan::Trace trace = plan::RandomTrace({.tiles = 12, .leases = 60, .held = 2}, of_trace);
+    for (plan::TraceEvent& event : trace.events)
+      event.thread = static_cast<uint16_t>(event.tile % (1 + seed % 2));
+    plan::PlanOptions options{.device_bytes = 12 + random() % 20,
+                              .pinned_bytes = 20 + random() % 30,
+                              .frame_alignment = 1};
+    const plan::Reserve reserve = plan::ReserveFor(trace, 1);
+    options.device_reserve_bytes = reserve.device_bytes;
+    options.pinned_reserve_bytes = reserve.pinned_bytes;
+    StepPlan step{.trace = trace};
+    auto made = plan::MakePlan(step.trace, options);
+    if (!made.ok()) continue;
+    step.plan = *std::move(made);
+    ++plans;
+    with_reserve += reserve == plan::Reserve{} ? 0 : 1;
+    const std::mt19937_64 same(random());
+    const size_t num_events = 3 * trace.events.size();
+    PlanFollower fresh(step), again(step);
+    const std::vector<uint64_t> expected = Follow(fresh, num_events, same);
+    for (int round = 0; round < 3; ++round) {
+      (void)Follow(again, random() % num_events, std::mt19937_64(random()));
+      again.AddTile();
+      again.Restart();
+      EXPECT_TRUE(again.has_strayed(static_cast<plan::TileIndex>(again.num_tiles() - 1)));
+      EXPECT_EQ(Follow(again, num_events, same), expected);
+      again.Restart();
+    }
+  }
+  EXPECT_GT(plans, 0);
+  std::cout << plans << " plans, " << with_reserve << " with a reserve\n";
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ TEST(PlanService, MakesThePlanThatIsMadeAtOnceToo) {
   EXPECT_FALSE(service.is_busy());
   EXPECT_FALSE(service.Take().has_value());
   for (uint64_t request = 1; request <= 3; ++request) {
-    service.Make(request, trace);
+    service.Make(request, [&] { return trace; });
     EXPECT_TRUE(service.is_busy());
     service.Wait();
     EXPECT_TRUE(service.is_busy()) << "until it is taken";
@@ -49,12 +49,12 @@ TEST(PlanService, MakesThePlanThatIsMadeAtOnceToo) {
     EXPECT_FALSE(service.is_busy());
     EXPECT_EQ(made->request, request);
     ASSERT_TRUE(made->plan.ok()) << made->plan.status();
-    EXPECT_TRUE(made->bound.has_value());
+    EXPECT_TRUE(made->bound != nullptr);
     const auto at_once = plan::MakePlan(trace, HalfOf(100));
     ASSERT_TRUE(at_once.ok()) << at_once.status();
-    EXPECT_EQ((*made->plan)->plan.bytes, at_once->bytes);
-    EXPECT_EQ((*made->plan)->plan.seam, at_once->seam);
-    EXPECT_GT((*made->plan)->bound.total(), 0u);
+    EXPECT_EQ((*made->plan)->step().plan.bytes, at_once->bytes);
+    EXPECT_EQ((*made->plan)->step().plan.seam, at_once->seam);
+    EXPECT_GT((*made->plan)->step().bound.total(), 0u);
   }
 }
 
@@ -62,7 +62,7 @@ TEST(PlanService, SaysWhyThereIsNoPlan) {
   plan::PlanOptions none = HalfOf(100);
   none.device_bytes = kTileBytes - 1;
   PlanService service(none);
-  service.Make(1, TilesTwice(100));
+  service.Make(1, [] { return TilesTwice(100); });
   service.Wait();
   const std::optional<PlanService::Made> made = service.Take();
   ASSERT_TRUE(made.has_value());
@@ -72,7 +72,7 @@ TEST(PlanService, SaysWhyThereIsNoPlan) {
 TEST(PlanService, MayBeClosedWhileAPlanIsBeingMade) {
   constexpr plan::TileIndex kMany = 50'000;
   PlanService service(HalfOf(kMany));
-  service.Make(1, TilesTwice(kMany));
+  service.Make(1, [] { return TilesTwice(kMany); });
 }
 
 }  // namespace

@@ -12,57 +12,63 @@ namespace {
 constexpr plan::TileIndex kTiles = 8;
 constexpr plan::PlanOptions kBudgets{.device_bytes = 4096, .pinned_bytes = 4 * 4096};
 
-// Ends a step and waits for the plan of the next.
-absl::Status EndStep(StepPlanner& planner, PlanService& service, double now) {
-  absl::Status ended =
-      planner.EndStep(now, {.tile = [](plan::TileIndex) { return plan::TileNow{.stored = true}; }});
-  if (!ended.ok()) return ended;
-  (void)planner.Next();  // asks for it
-  service.Wait();
-  return planner.Next().status();
-}
+class StepPlannerTest : public testing::Test {
+ protected:
+  void AddTiles(plan::TileIndex num_tiles) {
+    for (plan::TileIndex tile = 0; tile < num_tiles; ++tile) {
+      tiles_.Add().size_bytes = 4096;
+      with_bytes_.Set(tile);
+      planner_.AddTile(tile, 0);
+    }
+  }
+  // Ends a step and waits for the plan of the next.
+  absl::Status EndStep(double now) {
+    absl::Status ended = planner_.EndStep(now, {.with_bytes = &with_bytes_});
+    if (!ended.ok()) return ended;
+    (void)planner_.Next();  // asks for it
+    service_.Wait();
+    return planner_.Next().status();
+  }
 
-TEST(StepPlanner, AStepThatCannotBePlannedHasNoTimeBound) {
-  PlanService service(kBudgets);
-  StepPlanner planner(kBudgets, &service);
-  for (plan::TileIndex tile = 0; tile < kTiles; ++tile)
-    planner.AddTile({.size_bytes = 4096, .stored = true}, 0);
+  TileTable tiles_;
+  plan::TileBits with_bytes_;
+  PlanService service_{kBudgets};
+  StepPlanner planner_{kBudgets, &tiles_, &service_};
+};
+
+TEST_F(StepPlannerTest, AStepThatCannotBePlannedHasNoTimeBound) {
+  AddTiles(kTiles);
   double now = 0;
   const auto pass = [&](bool ends) {
     for (plan::TileIndex tile = 0; tile < kTiles; ++tile) {
-      planner.Recording()->Acquire(tile, Tier::kPinned, Access::kRead, now, now);
+      planner_.Recording()->Acquire(tile, Tier::kPinned, Access::kRead, now, now);
       now += 1;
-      if (ends) planner.Recording()->Release(tile, Tier::kPinned, Access::kRead, now);
+      if (ends) planner_.Recording()->Release(tile, Tier::kPinned, Access::kRead, now);
     }
-    return EndStep(planner, service, now);
+    return EndStep(now);
   };
   const plan::Rates rates;
   ASSERT_TRUE(pass(/*ends=*/true).ok());
   ASSERT_TRUE(pass(/*ends=*/true).ok());
-  EXPECT_EQ(planner.BoundTime(rates).computing, 8);
+  EXPECT_EQ(planner_.last_step().At(rates).computing, 8);
   EXPECT_TRUE(absl::IsInvalidArgument(pass(/*ends=*/false)));
-  EXPECT_EQ(planner.BoundTime(rates).seconds, 0);
+  EXPECT_EQ(planner_.last_step().At(rates).seconds, 0);
   // And it is not taken for what precedes the next.
   ASSERT_TRUE(pass(/*ends=*/true).ok());
-  EXPECT_EQ(planner.BoundTime(rates).computing, 8);
+  EXPECT_EQ(planner_.last_step().At(rates).computing, 8);
 }
 
-TEST(StepPlanner, AnEndWithoutAStepKeepsTheTimeBound) {
-  PlanService service(kBudgets);
-  StepPlanner planner(kBudgets, &service);
-  planner.AddTile({.size_bytes = 4096, .stored = true}, 0);
-  planner.Recording()->Acquire(0, Tier::kPinned, Access::kRead, 0, 0);
-  planner.Recording()->Release(0, Tier::kPinned, Access::kRead, 1);
-  ASSERT_TRUE(EndStep(planner, service, 1).ok());
-  ASSERT_TRUE(EndStep(planner, service, 2).ok());
-  EXPECT_EQ(planner.BoundTime({}).computing, 1);
+TEST_F(StepPlannerTest, AnEndWithoutAStepKeepsTheTimeBound) {
+  AddTiles(1);
+  planner_.Recording()->Acquire(0, Tier::kPinned, Access::kRead, 0, 0);
+  planner_.Recording()->Release(0, Tier::kPinned, Access::kRead, 1);
+  ASSERT_TRUE(EndStep(1).ok());
+  ASSERT_TRUE(EndStep(2).ok());
+  EXPECT_EQ(planner_.last_step().At({}).computing, 1);
 }
 
-TEST(StepPlanner, TheTimeBoundIsOfTheComputingOfTheStepThatEndedLast) {
-  PlanService service(kBudgets);
-  StepPlanner planner(kBudgets, &service);
-  for (plan::TileIndex tile = 0; tile < kTiles; ++tile)
-    planner.AddTile({.size_bytes = 4096, .stored = true}, 0);
+TEST_F(StepPlannerTest, TheTimeBoundIsOfTheComputingOfTheStepThatEndedLast) {
+  AddTiles(kTiles);
   double now = 0;
   plan::Rates rates;
   rates.link.fill(std::numeric_limits<double>::infinity());
@@ -71,14 +77,49 @@ TEST(StepPlanner, TheTimeBoundIsOfTheComputingOfTheStepThatEndedLast) {
     for (plan::TileIndex tile = 0; tile < kTiles; ++tile) {
       const double asked = now;
       now += 10;  // waited
-      planner.Recording()->Acquire(tile, Tier::kPinned, Access::kRead, asked, now);
+      planner_.Recording()->Acquire(tile, Tier::kPinned, Access::kRead, asked, now);
       now += seconds;
-      planner.Recording()->Release(tile, Tier::kPinned, Access::kRead, now);
+      planner_.Recording()->Release(tile, Tier::kPinned, Access::kRead, now);
     }
-    ASSERT_TRUE(EndStep(planner, service, now).ok());
-    EXPECT_EQ(planner.BoundTime(rates).computing, kTiles * seconds);
-    EXPECT_EQ(planner.BoundTime(rates).seconds, kTiles * seconds);
+    ASSERT_TRUE(EndStep(now).ok());
+    EXPECT_EQ(planner_.last_step().At(rates).computing, kTiles * seconds);
+    EXPECT_EQ(planner_.last_step().At(rates).seconds, kTiles * seconds);
   }
+}
+
+// It begins with the end of a lease of the step before, and ends with one that is held.
+TEST_F(StepPlannerTest, AStepThatCouldNotHappenIsLearnedAnew) {
+  AddTiles(1);
+  planner_.Recording()->Acquire(0, Tier::kPinned, Access::kRead, 0, 0);
+  EXPECT_TRUE(absl::IsInvalidArgument(EndStep(1)));
+  planner_.Recording()->Release(0, Tier::kPinned, Access::kRead, 1);
+  planner_.Recording()->Acquire(0, Tier::kPinned, Access::kRead, 1, 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(EndStep(2)));
+  planner_.Recording()->Release(0, Tier::kPinned, Access::kRead, 2);
+  EXPECT_TRUE(absl::IsInvalidArgument(EndStep(3)));
+  planner_.Recording()->Acquire(0, Tier::kPinned, Access::kRead, 3, 3);
+  planner_.Recording()->Release(0, Tier::kPinned, Access::kRead, 4);
+  EXPECT_TRUE(EndStep(4).ok());
+  EXPECT_NE(*planner_.Next(), nullptr);
+}
+
+TEST_F(StepPlannerTest, AStepThatIsTooLongHasNoTimeBound) {
+  AddTiles(1);
+  double now = 0;
+  const auto lease = [&](plan::StepRecorder* recorder) {
+    recorder->Acquire(0, Tier::kPinned, Access::kRead, now, now);
+    recorder->Release(0, Tier::kPinned, Access::kRead, now + 1);
+    now += 1;
+  };
+  lease(planner_.Recording());
+  ASSERT_TRUE(EndStep(now).ok());
+  EXPECT_EQ(planner_.last_step().At({}).computing, 1);
+  while (plan::StepRecorder* const recorder = planner_.Recording()) lease(recorder);
+  EXPECT_EQ(planner_.last_step().At({}).computing, 0);
+  EXPECT_TRUE(absl::IsResourceExhausted(EndStep(now)));
+  lease(planner_.Recording());
+  EXPECT_TRUE(EndStep(now).ok());
+  EXPECT_EQ(planner_.last_step().At({}).computing, 1);
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ MAY_INCLUDE = {
 # X.cc, X_more.cc.
 ORDER = {
     "src/engine": """arena_map open_engine overlap_meter plan_follower rate_meter resting_room
-        lease_table use_queue action leases job page_table stall plan_frames room plan_run flush pager
+        tile_table lease_table use_queue action leases job page_table stall plan_frames room plan_run flush pager
         plan_service step_planner timeline_recorder mover engine_parts engine""".split(),
 }
 

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One bit for each tile: of a million tiles they are copied, compared and emptied in microseconds.
+
+#ifndef SPILLWAY_PLAN_TILE_BITS_H_
+#define SPILLWAY_PLAN_TILE_BITS_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace spillway::plan {
+
+using TileIndex = uint32_t;  // of one trace, dense from zero
+
+// Bits that were never set are zero.
+class TileBits {
+ public:
+  bool operator[](TileIndex tile) const {
+    return tile / kWord < words_.size() && (words_[tile / kWord] >> tile % kWord & 1) != 0;
+  }
+  void Set(TileIndex tile, bool value = true) {
+    if (tile / kWord >= words_.size()) words_.resize(tile / kWord + 1);
+    const uint64_t bit = uint64_t{1} << tile % kWord;
+    any_ |= value;
+    if (value) {
+      words_[tile / kWord] |= bit;
+    } else {
+      words_[tile / kWord] &= ~bit;
+    }
+  }
+  void Clear() {
+    if (any_) std::fill(words_.begin(), words_.end(), 0);
+    any_ = false;
+  }
+  // Whether the two differ in a tile that is in `a` or `b`.
+  static bool Differ(const TileBits& x, const TileBits& y, const TileBits& a, const TileBits& b) {
+    const size_t size = std::max(x.words_.size(), y.words_.size());
+    for (size_t i = 0; i < size; ++i) {
+      if (((x.Word(i) ^ y.Word(i)) & (a.Word(i) | b.Word(i))) != 0) return true;
+    }
+    return false;
+  }
+
+ private:
+  static constexpr TileIndex kWord = 64;
+  uint64_t Word(size_t i) const { return i < words_.size() ? words_[i] : 0; }
+
+  std::vector<uint64_t> words_;
+  bool any_ = false;  // none is set if not
+};
+
+}  // namespace spillway::plan
+
+#endif  // SPILLWAY_PLAN_TILE_BITS_H_
