@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Question: how long may a lease, a release or a completion wait for somebody else's work under a
+// lock, with many tiles, while a plan is being made and while transfers run? Limits, for a million
+// tiles: of 10,000 holds of a lock one may last over 200 us of its holder's CPU time, none over 5
+// ms; EndStep of a known step takes under 100 us. Wall time is beside, as is what a lease takes.
+//
+// Method: a store with tiles of 4 KiB, device memory for 10% of them and pinned memory for 30%. Two
+// threads lease one half of the tiles each, step after step; one tile of eight is written. All
+// mutexes of the process are measured (lock_holds.h). A row is one step: the first are on demand,
+// and in the second the plan is being made; the last follow it.
+//
+//   build/release/bin/lock_bench [--folder DIR] [--tiles N] [--steps N]
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bench/engine/lock_holds.h"
+#include "spillway/engine.h"
+#include "src/base/clock.h"
+#include "src/base/status_macros.h"
+
+namespace spillway::bench {
+namespace {
+
+constexpr uint64_t kTileBytes = 4096;
+constexpr int kThreads = 2;
+
+struct StepFigures {
+  double seconds = 0, end_step_seconds = 0;
+  std::vector<int64_t> lease_ns;
+};
+
+absl::Status LeaseShare(Engine* engine, TensorId id, uint64_t begin, uint64_t end,
+                        std::vector<int64_t>* lease_ns) {
+  lease_ns->reserve(end - begin);
+  for (uint64_t tile = begin; tile < end; ++tile) {
+    const int64_t asked = base::NowNs();
+    const Access access = tile % 8 == 0 ? Access::kReadWrite : Access::kRead;
+    SPILLWAY_ASSIGN_OR_RETURN(const Lease lease, engine->Acquire({id, tile}, access));
+    lease_ns->push_back(base::NowNs() - asked);
+    if (access == Access::kReadWrite) lease.as<std::byte>()[0] ^= std::byte{1};
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Step(Engine* engine, TensorId id, uint64_t num_tiles, StepFigures* figures) {
+  const double begin = base::Now();
+  std::vector<absl::Status> ended(kThreads);
+  std::vector<std::vector<int64_t>> lease_ns(kThreads);
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&, thread] {
+      ended[thread] = LeaseShare(engine, id, num_tiles * thread / kThreads,
+                                 num_tiles * (thread + 1) / kThreads, &lease_ns[thread]);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (absl::Status& status : ended) SPILLWAY_RETURN_IF_ERROR(status);
+  const double end = base::Now();
+  SPILLWAY_RETURN_IF_ERROR(engine->EndStep());
+  figures->end_step_seconds = base::Now() - end;
+  figures->seconds = end - begin;
+  for (const std::vector<int64_t>& of : lease_ns)
+    figures->lease_ns.insert(figures->lease_ns.end(), of.begin(), of.end());
+  std::sort(figures->lease_ns.begin(), figures->lease_ns.end());
+  return absl::OkStatus();
+}
+
+void Print(int step, const StepFigures& figures, const EngineStats& stats, const LockHolds& holds) {
+  const auto lease_us = [&](double part) {
+    const auto at = static_cast<size_t>(part * static_cast<double>(figures.lease_ns.size() - 1));
+    return static_cast<double>(figures.lease_ns[at]) * 1e-3;
+  };
+  std::printf("%4d %8.2f %9.1f %9.2f %9.1f %6llu %6llu %11llu %8llu %6llu %9.0f %9.0f\n", step,
+              figures.seconds, figures.end_step_seconds * 1e6, lease_us(0.5), lease_us(0.999),
+              static_cast<unsigned long long>(stats.plan.plans),
+              static_cast<unsigned long long>(stats.plan.steps),
+              static_cast<unsigned long long>(holds.holds),
+              static_cast<unsigned long long>(holds.over_200us),
+              static_cast<unsigned long long>(holds.over_5ms),
+              static_cast<double>(holds.longest_cpu_ns) * 1e-3,
+              static_cast<double>(holds.longest_wall_ns) * 1e-3);
+  std::fflush(stdout);
+}
+
+absl::Status Run(const std::string& folder, uint64_t num_tiles, int steps) {
+  const uint64_t state_bytes = num_tiles * kTileBytes;
+  EngineOptions options;
+  options.store = {folder};
+  options.mode = OpenMode::kScratch;
+  options.device_bytes = state_bytes / 10;
+  options.pinned_bytes = state_bytes * 3 / 10;
+  SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Open(options));
+  SPILLWAY_ASSIGN_OR_RETURN(
+      const TensorId id, engine->Register({.name = "state",
+                                           .dtype = DType::kU8,
+                                           .shape = {static_cast<int64_t>(num_tiles), kTileBytes},
+                                           .tile_rows = 1}));
+  for (uint64_t tile = 0; tile < num_tiles; ++tile) {
+    SPILLWAY_ASSIGN_OR_RETURN(const Lease lease, engine->AcquireHost({id, tile}, Access::kDiscard));
+    lease.as<std::byte>()[0] = std::byte{1};
+  }
+  SPILLWAY_RETURN_IF_ERROR(engine->EndStep());
+  std::printf("%s\n%s\n", "step  seconds   EndStep     lease     lease  plans  steps       locks",
+              "                   (us)  p50 (us) p99.9(us)   made  taken        held   >200us   "
+              ">5ms  cpu (us) wall (us)");
+  for (int step = 1; step <= steps; ++step) {
+    StepFigures figures;
+    (void)TakeLockHolds();
+    SPILLWAY_RETURN_IF_ERROR(Step(engine.get(), id, num_tiles, &figures));
+    const LockHolds holds = TakeLockHolds();
+    Print(step, figures, engine->Stats(), holds);
+    if (step == steps - 3) SPILLWAY_RETURN_IF_ERROR(engine->WaitForPlan());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace spillway::bench
+
+int main(int argc, char** argv) {
+  CLI::App app("How long locks are held with many tiles");
+  std::string folder = "/tmp/spillway-lock-bench";
+  uint64_t tiles = 100'000;
+  int steps = 6;
+  app.add_option("--folder", folder, "Where the store is made");
+  app.add_option("--tiles", tiles, "Tiles of 4 KiB")->check(CLI::Range(1'000, 10'000'000));
+  app.add_option("--steps", steps, "Steps; before the last three it waits for the plan")
+      ->check(CLI::Range(4, 1'000));
+  CLI11_PARSE(app, argc, argv);
+  const absl::Status status = spillway::bench::Run(folder, tiles, steps);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "lock_bench: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
