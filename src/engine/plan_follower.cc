@@ -17,10 +17,11 @@ namespace {
 using plan::TraceEvent;
 
 bool IsUse(const TraceEvent& event) { return event.kind != TraceEvent::Kind::kRelease; }
+bool IsStopped(const std::atomic<bool>* stop) { return stop != nullptr && *stop; }
 
 }  // namespace
 
-PlanFollower::Index PlanFollower::MakeIndex(const StepPlan& step) {
+PlanFollower::Index PlanFollower::MakeIndex(const StepPlan& step, const std::atomic<bool>* stop) {
   const std::vector<plan::Op>& ops = step.plan.ops;
   const std::vector<TraceEvent>& events = step.trace.events;
   const size_t num_tiles = step.trace.tiles.size();
@@ -35,6 +36,7 @@ PlanFollower::Index PlanFollower::MakeIndex(const StepPlan& step) {
     index.num_moves += plan::HasLink(op.kind) ? 1 : 0;
   }
   for (const TraceEvent& event : events) index.first_use[event.tile + 1] += IsUse(event) ? 1 : 0;
+  if (IsStopped(stop)) return index;
   std::partial_sum(index.first_op.begin(), index.first_op.end(), index.first_op.begin());
   std::partial_sum(index.first_use.begin(), index.first_use.end(), index.first_use.begin());
   index.ops.resize(ops.size());
@@ -53,6 +55,7 @@ PlanFollower::Index PlanFollower::MakeIndex(const StepPlan& step) {
   };
   std::vector<uint32_t> uses_until(events.size()), releases_until(events.size());
   for (uint32_t event = 0; event < events.size(); ++event) {
+    if (IsStopped(stop)) return index;
     pass_ops(plan::AtEvent(event));
     const TileIndex tile = events[event].tile;
     if (IsUse(events[event])) {
@@ -72,6 +75,7 @@ PlanFollower::Index PlanFollower::MakeIndex(const StepPlan& step) {
   index.need_releases.resize(ops.size());
   index.first_waiting.resize(ops.size() + 2);
   for (op = 0; op < ops.size(); ++op) {
+    if (IsStopped(stop)) return index;
     if (ops[op].after != plan::kNever) {
       index.need_uses[op] = uses_until[ops[op].after & ~plan::kPeriodBefore];
       index.need_releases[op] = releases_until[ops[op].after & ~plan::kPeriodBefore];
@@ -82,34 +86,36 @@ PlanFollower::Index PlanFollower::MakeIndex(const StepPlan& step) {
   std::partial_sum(index.first_waiting.begin(), index.first_waiting.end(),
                    index.first_waiting.begin());
   index.waiting.resize(index.first_waiting.back());
-  for (op = 0; op < ops.size(); ++op) {
+  for (op = 0; op < ops.size() && !IsStopped(stop); ++op) {
     for (const uint32_t wait : step.plan.WaitsOf(op))
       index.waiting[index.first_waiting[(wait & ~plan::kPeriodBefore) + 1]++] = op;
   }
   return index;
 }
 
-PlanFollower::PlanFollower(StepPlan step)
+PlanFollower::PlanFollower(StepPlan step, const std::atomic<bool>* stop)
     : step_(std::move(step)),
       num_events_(step_.plan.num_events),
       num_ops_(step_.plan.ops.size()),
       num_positions_(num_events_ * plan::kPositionsPerEvent),
       takes_any_frame_(step_.plan.options.device_reserve_bytes > 0 ||
                        step_.plan.options.pinned_reserve_bytes > 0),
-      index_(MakeIndex(step_)),
+      index_(MakeIndex(step_, stop)),
       tiles_(step_.trace.tiles.size()) {
+  if (IsStopped(stop)) return;
   if (takes_any_frame_) FindRoom();
-  FindStart();
+  FindStart(stop);
 }
 
 // What may start at once, in order.
-void PlanFollower::FindStart() {
+void PlanFollower::FindStart(const std::atomic<bool>* stop) {
   index_.seam = step_.plan.seam;
   std::sort(index_.seam.begin(), index_.seam.end(),
             [](const plan::Place& a, const plan::Place& b) { return a.tile < b.tile; });
   index_.due_at_start.resize(tiles_.size());
   std::array<std::vector<uint32_t>, kNoLink + 1> start;
   for (TileIndex tile = 0; tile < tiles_.size(); ++tile) {
+    if (IsStopped(stop)) return;
     if (NumOps(tile) == 0 || !MayStart(NextOp(tile))) continue;
     index_.due_at_start[tile] = true;
     const auto op = static_cast<uint32_t>(NextOp(tile));

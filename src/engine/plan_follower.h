@@ -17,6 +17,7 @@
 #define SPILLWAY_ENGINE_PLAN_FOLLOWER_H_
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -47,8 +48,9 @@ class PlanFollower {
   // An operation of a period, or a use of a tile: counted on from the first period's first.
   using Count = uint64_t;
 
-  // At the plan's begin. What this costs grows with the plan.
-  explicit PlanFollower(StepPlan step);
+  // At the plan's begin. What this costs grows with the plan; once `stop` is true it ends soon, and
+  // the follower is of no use.
+  explicit PlanFollower(StepPlan step, const std::atomic<bool>* stop = nullptr);
   // Back to the plan's begin; what this costs does not grow with the plan.
   void Restart();
 
@@ -203,8 +205,8 @@ class PlanFollower {
     uint64_t begun = 0;  // operations that move something
   };
 
-  static Index MakeIndex(const StepPlan& step);
-  void FindStart();
+  static Index MakeIndex(const StepPlan& step, const std::atomic<bool>* stop);
+  void FindStart(const std::atomic<bool>* stop);
   // Of a tile that this run has not looked at, it is made now.
   TileProgress& Of(TileIndex tile) const {
     TileProgress& progress = tiles_[tile];

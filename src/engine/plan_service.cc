@@ -36,7 +36,7 @@ PlanService::~PlanService() {
   if (thread_.joinable()) thread_.join();
 }
 
-void PlanService::Make(uint64_t request, std::function<plan::Trace()> step) {
+void PlanService::Make(uint64_t request, TraceMaker step) {
   {
     MutexLock lock(&mu_);
     SPILLWAY_CHECK(!is_making_ && !made_);
@@ -81,7 +81,7 @@ void PlanService::Free(std::shared_ptr<const void> what) {
 void PlanService::Run() {
   LowerPriority();
   while (true) {
-    std::function<plan::Trace()> step;
+    TraceMaker step;
     uint64_t request = 0;
     std::vector<std::shared_ptr<const void>> left;
     {
@@ -103,13 +103,12 @@ void PlanService::Run() {
   }
 }
 
-PlanService::Made PlanService::MakeNow(uint64_t request,
-                                       const std::function<plan::Trace()>& step) const {
-  plan::Trace trace = step();
-  if (absl::Status status = plan::Validate(trace); !status.ok())
+PlanService::Made PlanService::MakeNow(uint64_t request, const TraceMaker& step) const {
+  plan::Trace trace = step(stops_);
+  if (absl::Status status = plan::Validate(trace, &stops_); !status.ok())
     return {.request = request, .plan = status};
   plan::PlanOptions options = options_;
-  const plan::Reserve reserve = plan::ReserveFor(trace, options.frame_alignment);
+  const plan::Reserve reserve = plan::ReserveFor(trace, options.frame_alignment, &stops_);
   options.device_reserve_bytes = reserve.device_bytes;
   options.pinned_reserve_bytes = reserve.pinned_bytes;
   absl::StatusOr<plan::Plan> plan = plan::MakePlan(trace, options);
@@ -119,11 +118,12 @@ PlanService::Made PlanService::MakeNow(uint64_t request,
   if (!plan.ok()) return {.request = request, .plan = plan.status()};
   const plan::BytesBound bytes = plan::BoundBytes(trace, options_);
   auto bound = std::make_shared<const plan::SecondsBound>(trace, options_, bytes);
+  plan->options.stop = nullptr;  // it ends before the plan
   if (stops_) return {.request = request, .plan = absl::CancelledError("the engine closes")};
-  return {
-      .request = request,
-      .plan = std::make_shared<PlanFollower>(StepPlan{std::move(trace), *std::move(plan), bytes}),
-      .bound = std::move(bound)};
+  return {.request = request,
+          .plan = std::make_shared<PlanFollower>(
+              StepPlan{std::move(trace), *std::move(plan), bytes}, &stops_),
+          .bound = std::move(bound)};
 }
 
 }  // namespace spillway::engine

@@ -32,6 +32,9 @@ class PlanService {
     std::shared_ptr<const plan::SecondsBound> bound;     // with a plan
   };
 
+  // Writes a step's trace down. Once `stop` is true, nobody wants it.
+  using TraceMaker = std::function<plan::Trace(const std::atomic<bool>& stop)>;
+
   explicit PlanService(const plan::PlanOptions& options);
   ~PlanService();
   PlanService(const PlanService&) = delete;
@@ -39,7 +42,7 @@ class PlanService {
 
   // Begins to make the plan of a step, whose trace `step` writes down there; the caller chooses the
   // request's number. Where no thread is to be had, it is made at once. REQUIRES: not busy.
-  void Make(uint64_t request, std::function<plan::Trace()> step);
+  void Make(uint64_t request, TraceMaker step);
   // A plan is being made, or has been made and not been taken.
   bool is_busy() const;
   // The plan that has been made, once. An error is MakePlan's.
@@ -50,13 +53,13 @@ class PlanService {
   void Free(std::shared_ptr<const void> what);
 
  private:
-  Made MakeNow(uint64_t request, const std::function<plan::Trace()>& step) const;
+  Made MakeNow(uint64_t request, const TraceMaker& step) const;
   void Run();
 
   plan::PlanOptions options_;
   std::atomic<bool> stops_ = false;
   mutable base::Mutex mu_;
-  std::function<plan::Trace()> asked_ ABSL_GUARDED_BY(mu_);  // null: nothing is
+  TraceMaker asked_ ABSL_GUARDED_BY(mu_);  // null: nothing is
   uint64_t request_ ABSL_GUARDED_BY(mu_) = 0;
   bool is_making_ ABSL_GUARDED_BY(mu_) = false;  // or is asked to
   std::optional<Made> made_ ABSL_GUARDED_BY(mu_);

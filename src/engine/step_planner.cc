@@ -128,12 +128,12 @@ void StepPlanner::Update(Known* step, const TilesNow& tiles) {
   step->request = 0;
 }
 
-std::function<plan::Trace()> StepPlanner::TraceOf(const Known& step) const {
+PlanService::TraceMaker StepPlanner::TraceOf(const Known& step) const {
   return [&tiles = tiles_, size = step.num_tiles, events = step.events,
-          with_bytes = step.with_bytes, all_fit = step.all_fit] {
+          with_bytes = step.with_bytes, all_fit = step.all_fit](const std::atomic<bool>& stop) {
     plan::Trace trace;
     trace.tiles.reserve(size);
-    for (TileIndex tile = 0; tile < size; ++tile)
+    for (TileIndex tile = 0; tile < size && !stop; ++tile)
       trace.tiles.push_back(TileOfTrace(tiles[tile], with_bytes[tile], all_fit));
     base::MutexLock lock(&events->mu);
     trace.events = events->log.Events();

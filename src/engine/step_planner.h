@@ -109,7 +109,7 @@ class StepPlanner {
   bool IsKnown(uint64_t fingerprint) const;
   void Learn(uint64_t fingerprint);
   void Update(Known* step, const TilesNow& tiles);
-  std::function<plan::Trace()> TraceOf(const Known& step) const;
+  PlanService::TraceMaker TraceOf(const Known& step) const;
   uint64_t Expected(uint64_t last) const;
   void TakeMade();
 

@@ -120,17 +120,18 @@ class WindowScan {
 }  // namespace
 
 BytesBound BoundBytes(const Trace& trace, const PlanOptions& budgets) {
-  const EventsByTile events(trace);
+  const EventsByTile events(trace, budgets.stop);
   BytesBound bound;
-  Keeping device = DeviceUses(trace, events, 1, /*zeros_are_free=*/true);
-  device.stop = budgets.stop;
+  const Keeping device = DeviceUses(trace, events, 1, /*zeros_are_free=*/true);
+  if (budgets.is_stopped()) return bound;
   bound.device = Bound(device, budgets.device_bytes);
   if (!budgets.has_store) return bound;
-  Keeping pooled = PooledUses(trace, events);
-  pooled.stop = budgets.stop;
+  const Keeping pooled = PooledUses(trace, events);
+  if (budgets.is_stopped()) return bound;
   const uint64_t memory = Both(budgets.device_bytes, budgets.pinned_bytes);
   bound.nvme_read = Bound(ReadsOnly(pooled), memory);
-  bound.nvme_written = Bound(WritesOnly(pooled), memory);
+  if (!budgets.is_stopped()) bound.nvme_written = Bound(WritesOnly(pooled), memory);
+  if (budgets.is_stopped()) return bound;
   bound.nvme = std::max(Bound(pooled, memory), bound.nvme_read + bound.nvme_written);
   return bound;
 }

@@ -61,6 +61,7 @@ std::vector<Candidate> FindCandidates(const Keeping& keeping) {
   std::vector<Candidate> candidates;
   candidates.reserve(epochs.size());
   for (const Epoch& epoch : epochs) {
+    if (keeping.is_stopped()) break;
     candidates.push_back({epoch});
     if (!epoch.dirty || epoch.num_gaps == 1) continue;
     ForGaps(keeping, epoch, [&](uint32_t gap) {
@@ -68,6 +69,7 @@ std::vector<Candidate> FindCandidates(const Keeping& keeping) {
     });
   }
   for (Candidate& candidate : candidates) {
+    if (keeping.is_stopped()) break;
     ForGaps(keeping, candidate.epoch,
             [&](uint32_t gap) { candidate.length += GapLength(keeping, gap); });
   }
@@ -154,7 +156,7 @@ class Planner {
   void EaseTierBelow(Kept* kept) const {
     RoomTree room = room_;
     std::vector<std::pair<uint32_t, uint32_t>> gaps;
-    for (uint32_t gap = 0; gap < kept->size(); ++gap) {
+    for (uint32_t gap = 0; gap < kept->size() && !keeping_.is_stopped(); ++gap) {
       const Use& use = keeping_.uses[gap];
       if ((*kept)[gap]) {
         room.Add(use.end, keeping_.uses[keeping_.Next(gap)].begin, keeping_.UseBytes(gap));
@@ -200,7 +202,7 @@ class Planner {
     };
     std::vector<Rank> order;
     order.reserve(candidates_.size());
-    for (uint32_t i = 0; i < candidates_.size(); ++i)
+    for (uint32_t i = 0; i < candidates_.size() && !keeping_.is_stopped(); ++i)
       order.push_back({worth(candidates_[i]) + First(candidates_[i]), candidates_[i].length, i});
     Sort(keeping_, &order);
     Kept kept(keeping_.uses.size());

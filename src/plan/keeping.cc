@@ -23,11 +23,11 @@ void KeepPlaced(const Keeping& keeping, Kept* kept) {
 
 void Keeping::Finish() {
   MarkGaps();
-  SumUseBytes();
+  if (!is_stopped()) SumUseBytes();
 }
 
 void Keeping::MarkGaps() {
-  for (TileIndex tile = 0; tile < num_tiles(); ++tile) {
+  for (TileIndex tile = 0; tile < num_tiles() && !is_stopped(); ++tile) {
     // Twice round, since what a tile's first use finds is what its last left.
     bool dirty = false, has_bytes = true;
     uint32_t writer = 0;
@@ -98,14 +98,15 @@ void EpochsOf(const Keeping& keeping, TileIndex tile, std::vector<Epoch>* epochs
 std::vector<Epoch> AllEpochs(const Keeping& keeping) {
   std::vector<Epoch> epochs;
   epochs.reserve(keeping.uses.size());
-  for (TileIndex tile = 0; tile < keeping.num_tiles(); ++tile) EpochsOf(keeping, tile, &epochs);
+  for (TileIndex tile = 0; tile < keeping.num_tiles() && !keeping.is_stopped(); ++tile)
+    EpochsOf(keeping, tile, &epochs);
   return epochs;
 }
 
 TierBytes Cost(const Keeping& keeping, const Kept& kept) {
   TierBytes cost;
   std::vector<Epoch> epochs;
-  for (TileIndex tile = 0; tile < keeping.num_tiles(); ++tile) {
+  for (TileIndex tile = 0; tile < keeping.num_tiles() && !keeping.is_stopped(); ++tile) {
     const uint64_t bytes = keeping.size_bytes[tile];
     for (uint32_t u = keeping.first[tile]; u < keeping.first[tile + 1]; ++u) {
       const bool finds_bytes = kept[u] && keeping.uses[u].kind == Use::Kind::kHold;

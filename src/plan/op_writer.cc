@@ -241,7 +241,7 @@ void FindDeadlines(uint32_t num_tiles, Plan* plan) {
   std::vector<uint32_t> next_of_tile(num_tiles, kNever);
   // Twice, since what the period's start waits for is at its end.
   for (const bool again : {false, true}) {
-    for (size_t i = plan->ops.size(); i-- > 0;) {
+    for (size_t i = plan->ops.size(); i-- > 0 && !plan->options.is_stopped();) {
       Op& op = plan->ops[i];
       const uint32_t next = next_of_tile[op.tile];
       op.before = std::min(op.before, next);
@@ -284,19 +284,20 @@ void WriteOps(const Trace& trace, const EventsByTile& events, const TierPlan& de
     walk.Run(tile, visitor);
     at_home[tile] = walk.on_device();
   }
+  const auto is_stopped = [plan] { return plan->options.is_stopped(); };
   // By position; operations of one position are of one tile and keep their order.
   std::vector<uint32_t> count(device.keeping.num_positions + 1);
   for (const uint32_t position : visitor.positions()) ++count[position + 1];
   for (size_t p = 1; p < count.size(); ++p) count[p] += count[p - 1];
   plan->ops.resize(visitor.ops().size());
   plan->position.resize(plan->ops.size());
-  for (size_t i = 0; i < plan->ops.size(); ++i) {
+  for (size_t i = 0; i < plan->ops.size() && !is_stopped(); ++i) {
     const uint32_t position = visitor.positions()[i];
     plan->position[count[position]] = position;
     plan->ops[count[position]++] = visitor.ops()[i];
   }
   FindWaits(pinned.keeping.size_bytes, plan);
-  if (plan->options.is_stopped()) return;
+  if (is_stopped()) return;
   FindDeadlines(static_cast<uint32_t>(trace.tiles.size()), plan);
   FindSeam(device, Tier::kDevice, at_home, &plan->seam);
   FindSeam(pinned, Tier::kPinned, at_home, &plan->seam);

@@ -62,7 +62,7 @@ class Packer {
   absl::StatusOr<std::vector<uint64_t>> Run() {
     std::vector<uint32_t> begins(keeping_.num_positions, kNone);
     std::vector<uint32_t> ends(keeping_.num_positions + 1, kNone);
-    for (uint32_t u = 0; u < keeping_.uses.size(); ++u) {
+    for (uint32_t u = 0; u < keeping_.uses.size() && !keeping_.is_stopped(); ++u) {
       const Use& use = keeping_.uses[u];
       if (keeping_.has_home(use.tile)) continue;
       if (use.kind == Use::Kind::kHold && use.begin == use.end) continue;  // kept all the time
@@ -123,6 +123,7 @@ class Packer {
   absl::Status PlaceOverSeam() {
     std::vector<std::pair<uint32_t, TileIndex>> order;  // when they leave
     for (TileIndex tile = 0; tile < keeping_.num_tiles(); ++tile) {
+      if (keeping_.is_stopped()) return absl::OkStatus();
       if (keeping_.has_home(tile)) continue;
       if (keeping_.first[tile] == keeping_.first[tile + 1] || !kept_[Last(tile)]) continue;
       const bool always = FirstOfLastRun(tile) == keeping_.first[tile] && AllKept(tile);

@@ -38,10 +38,12 @@ uint64_t RoomToKeep(const Keeping& keeping, uint64_t capacity, uint64_t lookahea
   return capacity - std::min(capacity, lookahead_bytes);
 }
 
+absl::Status Stopped() { return absl::CancelledError("planning was stopped"); }
+
 absl::StatusOr<TierPlan> PlanTier(Keeping keeping, const PlanOptions& options, Tier tier) {
+  if (options.is_stopped()) return Stopped();
   TierPlan plan;
   plan.keeping = std::move(keeping);
-  plan.keeping.stop = options.stop;
   const bool is_device = tier == Tier::kDevice;
   const bool is_last = !is_device && !options.has_store;
   const uint64_t budget = is_device ? options.device_bytes : options.pinned_bytes;
@@ -59,11 +61,12 @@ absl::StatusOr<TierPlan> PlanTier(Keeping keeping, const PlanOptions& options, T
                                .budget = is_device ? "device_bytes" : "pinned_bytes"};
   uint64_t least_bytes = ~uint64_t{0};
   for (Kept kept : ways) {
+    if (options.is_stopped()) return Stopped();
     KeepPlaced(plan.keeping, &kept);
     SPILLWAY_ASSIGN_OR_RETURN(std::vector<uint64_t> offset, Pack(plan.keeping, packing, &kept));
     KeepPlaced(plan.keeping, &kept);  // what did not fit was given up, but not at home
     const uint64_t bytes = Cost(plan.keeping, kept).total();
-    if (options.is_stopped()) return absl::CancelledError("planning was stopped");
+    if (options.is_stopped()) return Stopped();
     if (bytes >= least_bytes) continue;
     least_bytes = bytes;
     plan.kept = std::move(kept);
@@ -100,8 +103,8 @@ uint64_t FindStaging(const Trace& trace, uint64_t bytes, uint64_t frame_alignmen
 }  // namespace
 
 absl::StatusOr<Plan> MakePlan(const Trace& trace, const PlanOptions& options) {
-  SPILLWAY_RETURN_IF_ERROR(Validate(trace));
-  const EventsByTile events(trace);
+  SPILLWAY_RETURN_IF_ERROR(Validate(trace, options.stop));
+  const EventsByTile events(trace, options.stop);
   SPILLWAY_ASSIGN_OR_RETURN(
       const TierPlan device,
       PlanTier(DeviceUses(trace, events, options.frame_alignment), options, Tier::kDevice));
@@ -111,10 +114,9 @@ absl::StatusOr<Plan> MakePlan(const Trace& trace, const PlanOptions& options) {
                                      options, Tier::kPinned));
   Plan plan;
   plan.options = options;
-  plan.fingerprint = Fingerprint(trace);
   plan.num_events = static_cast<uint32_t>(trace.events.size());
   WriteOps(trace, events, device, pinned, options.has_store, &plan);
-  if (options.is_stopped()) return absl::CancelledError("planning was stopped");
+  if (options.is_stopped()) return Stopped();
   for (const Op& op : plan.ops) {
     if (HasLink(op.kind)) plan.bytes[op.kind] += trace.tiles[op.tile].size_bytes;
   }

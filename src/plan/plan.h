@@ -74,7 +74,6 @@ struct PlanOptions {
 // the operations of its tile that come before it.
 struct Plan {
   PlanOptions options;
-  uint64_t fingerprint = 0;  // of the trace
   uint32_t num_events = 0;
   std::vector<Op> ops;
   std::vector<uint32_t> position;  // by op: BeforeEvent, AtEvent or AfterEvent of an event

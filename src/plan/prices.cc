@@ -86,6 +86,7 @@ PricedGaps GapsOf(const Keeping& keeping, const std::vector<Epoch>& epochs, cons
                   double weight) {
   PricedGaps priced;
   for (const Epoch& epoch : epochs) {
+    if (keeping.is_stopped()) break;
     const auto first = static_cast<uint32_t>(priced.gaps.size());
     ForGaps(keeping, times, epoch, [&](const PricedGap& gap) { priced.gaps.push_back(gap); });
     const auto bytes = static_cast<double>(keeping.UseBytes(epoch.first_gap));
@@ -221,6 +222,7 @@ class Search {
     const Softened soft{softness};
     value_ = 0;
     for (const PricedGaps::Group& group : priced_.groups) {
+      if (keeping_.is_stopped()) break;
       const double bytes = group.bytes * scale_;
       double all = 0, some = group.dirty ? 1 : 0;
       gap_share_.clear();
@@ -326,6 +328,7 @@ double LeastBytes(const Keeping& keeping, uint64_t capacity) {
   const std::vector<double> sum = Sums(found.price);
   double least = 0;
   for (const Epoch& epoch : found.epochs) {
+    if (keeping.is_stopped()) return 0;
     double all = 0, some = epoch.dirty ? 1 : 0;
     ForGaps(keeping, found.times, epoch, [&](const PricedGap& gap) {
       const double cost = CostOf(gap, sum);
@@ -338,7 +341,7 @@ double LeastBytes(const Keeping& keeping, uint64_t capacity) {
   for (size_t t = 0; t < found.times.size(); ++t) least -= found.price[t] * found.times.room[t];
   // What moves in any case.
   double constant = 0;
-  for (uint32_t u = 0; u < keeping.uses.size(); ++u) {
+  for (uint32_t u = 0; u < keeping.uses.size() && !keeping.is_stopped(); ++u) {
     const Use& use = keeping.uses[u];
     const auto bytes = static_cast<double>(keeping.UseBytes(u));
     if (use.leaves && keeping.SavesRead(u)) constant += bytes;
@@ -353,6 +356,7 @@ std::vector<float> KeptShares(const Keeping& keeping, uint64_t capacity, uint32_
   const Softened soft{kSharpest};
   std::vector<float> shares(keeping.uses.size());
   for (const Epoch& epoch : found.epochs) {
+    if (keeping.is_stopped()) break;
     double all = 0, some = 1, whole = 0;
     ForGaps(keeping, found.times, epoch, [&](const PricedGap& gap) {
       const double cost = CostOf(gap, sum);

@@ -19,12 +19,14 @@ struct Held {
   void Add(uint64_t bytes) { peak = std::max(peak, now += bytes); }
 };
 
-uint64_t ReserveOf(const Trace& trace, Tier tier, uint64_t frame_alignment) {
+uint64_t ReserveOf(const Trace& trace, Tier tier, uint64_t frame_alignment,
+                   const std::atomic<bool>* stop) {
   std::map<uint16_t, Held> threads;
   Held all;
   uint64_t largest = 0;
   absl::flat_hash_map<TileIndex, std::deque<uint16_t>> holders;  // of leases in the tier
   for (const TraceEvent& event : trace.events) {
+    if (stop != nullptr && *stop) break;
     if (event.kind == TraceEvent::Kind::kDiscard) continue;
     const TraceTile& tile = trace.tiles[event.tile];
     const uint64_t bytes =
@@ -55,11 +57,11 @@ uint64_t ReserveOf(const Trace& trace, Tier tier, uint64_t frame_alignment) {
 
 }  // namespace
 
-Reserve ReserveFor(const Trace& trace, uint64_t frame_alignment) {
+Reserve ReserveFor(const Trace& trace, uint64_t frame_alignment, const std::atomic<bool>* stop) {
   const auto is_others = [](const TraceEvent& event) { return event.thread != 0; };
   if (std::none_of(trace.events.begin(), trace.events.end(), is_others)) return {};
-  return {.device_bytes = ReserveOf(trace, Tier::kDevice, frame_alignment),
-          .pinned_bytes = ReserveOf(trace, Tier::kPinned, frame_alignment)};
+  return {.device_bytes = ReserveOf(trace, Tier::kDevice, frame_alignment, stop),
+          .pinned_bytes = ReserveOf(trace, Tier::kPinned, frame_alignment, stop)};
 }
 
 }  // namespace spillway::plan

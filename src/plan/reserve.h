@@ -6,6 +6,7 @@
 #ifndef SPILLWAY_PLAN_RESERVE_H_
 #define SPILLWAY_PLAN_RESERVE_H_
 
+#include <atomic>
 #include <cstdint>
 
 #include "src/plan/trace.h"
@@ -20,8 +21,10 @@ struct Reserve {
 
 // Of each tier: the sum of what each thread's leases hold at most, less what all leases of the
 // trace hold at most, and one frame of the largest tile for each thread. Nothing for one thread,
-// whose leases come in the plan's order.
-Reserve ReserveFor(const Trace& trace, uint64_t frame_alignment);
+// whose leases come in the plan's order. Any once `stop` is true. REQUIRES: a trace that Validate
+// finds right.
+Reserve ReserveFor(const Trace& trace, uint64_t frame_alignment,
+                   const std::atomic<bool>* stop = nullptr);
 
 }  // namespace spillway::plan
 

@@ -86,7 +86,7 @@ uint64_t Mix(uint64_t hash, uint64_t value) {
 
 }  // namespace
 
-absl::Status Validate(const Trace& trace) {
+absl::Status Validate(const Trace& trace, const std::atomic<bool>* stop) {
   if (trace.events.empty()) return absl::InvalidArgumentError("trace: it has no events");
   constexpr size_t kMaxEvents = size_t{1} << 30;
   if (trace.events.size() > kMaxEvents) {
@@ -100,6 +100,7 @@ absl::Status Validate(const Trace& trace) {
   }
   std::vector<Holders> holders(trace.tiles.size());
   for (size_t i = 0; i < trace.events.size(); ++i) {
+    if (stop != nullptr && *stop) return absl::CancelledError("planning was stopped");
     const TraceEvent& event = trace.events[i];
     if (event.tile >= trace.tiles.size()) {
       return Wrong(trace, i, absl::StrCat("there are ", trace.tiles.size(), " tiles"));

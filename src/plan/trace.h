@@ -8,6 +8,7 @@
 #define SPILLWAY_PLAN_TRACE_H_
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -84,8 +85,8 @@ class EventLog {
 
 // OK if the events can happen: leases of a tile are readers or one writer, each ends once, none is
 // held at the end, and only what is transient and not leased is discarded. InvalidArgument names
-// the event, the tile and what is wrong.
-absl::Status Validate(const Trace& trace);
+// the event, the tile and what is wrong. Cancelled once `stop` is true.
+absl::Status Validate(const Trace& trace, const std::atomic<bool>* stop = nullptr);
 
 // Whether each tile has the same uses (leases and discards) in the same order in both steps. How
 // uses of different tiles interleave does not count, nor do times, nor how readers overlap, nor

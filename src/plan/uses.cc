@@ -9,8 +9,9 @@ namespace {
 
 using Kind = TraceEvent::Kind;
 
-Keeping EmptyKeeping(const Trace& trace, uint64_t frame_alignment) {
+Keeping EmptyKeeping(const Trace& trace, const EventsByTile& events, uint64_t frame_alignment) {
   Keeping keeping;
+  keeping.stop = events.stop();
   keeping.num_positions = BeforeEvent(static_cast<uint32_t>(trace.events.size()));
   keeping.size_bytes.reserve(trace.tiles.size());
   keeping.first.reserve(trace.tiles.size() + 1);
@@ -115,18 +116,21 @@ class PinnedUseVisitor : public TileVisitor {
 
 }  // namespace
 
-EventsByTile::EventsByTile(const Trace& trace) : first_(trace.tiles.size() + 2) {
+EventsByTile::EventsByTile(const Trace& trace, const std::atomic<bool>* stop)
+    : stop_(stop), first_(trace.tiles.size() + 2) {
   for (const TraceEvent& event : trace.events) ++first_[event.tile + 2];
   for (size_t i = 2; i < first_.size(); ++i) first_[i] += first_[i - 1];
   events_.resize(trace.events.size());
-  for (uint32_t e = 0; e < events_.size(); ++e) events_[first_[trace.events[e].tile + 1]++] = e;
+  for (uint32_t e = 0; e < events_.size() && !is_stopped(); ++e)
+    events_[first_[trace.events[e].tile + 1]++] = e;
 }
 
 Keeping DeviceUses(const Trace& trace, const EventsByTile& events, uint64_t frame_alignment,
                    bool zeros_are_free) {
-  Keeping keeping = EmptyKeeping(trace, frame_alignment);
+  Keeping keeping = EmptyKeeping(trace, events, frame_alignment);
   UseList uses(&keeping);
   for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
+    if (events.is_stopped()) return keeping;
     uses.BeginTile(tile);
     int leases = 0;
     bool cleaned_before_first = false;
@@ -167,11 +171,12 @@ Keeping DeviceUses(const Trace& trace, const EventsByTile& events, uint64_t fram
 
 Keeping PinnedUses(const Trace& trace, const EventsByTile& events, const Keeping& device,
                    const Kept& device_kept, uint64_t frame_alignment, bool has_store) {
-  Keeping keeping = EmptyKeeping(trace, frame_alignment);
+  Keeping keeping = EmptyKeeping(trace, events, frame_alignment);
   UseList uses(&keeping);
   PinnedUseVisitor visitor(&uses);
   TileWalk walk(trace, events, device, device_kept);
   for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
+    if (events.is_stopped()) return keeping;
     uses.BeginTile(tile);
     walk.Run(tile, visitor);
     if (!has_store && events.begin(tile) == events.end(tile)) uses.Hold(0, 0, 0);
@@ -183,9 +188,10 @@ Keeping PinnedUses(const Trace& trace, const EventsByTile& events, const Keeping
 }
 
 Keeping PooledUses(const Trace& trace, const EventsByTile& events) {
-  Keeping keeping = EmptyKeeping(trace, 1);
+  Keeping keeping = EmptyKeeping(trace, events, 1);
   UseList uses(&keeping);
   for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
+    if (events.is_stopped()) return keeping;
     uses.BeginTile(tile);
     bool zero = BeginsZero(trace, events, tile);
     int leases = 0;

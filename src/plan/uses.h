@@ -7,6 +7,7 @@
 #ifndef SPILLWAY_PLAN_USES_H_
 #define SPILLWAY_PLAN_USES_H_
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -15,14 +16,18 @@
 
 namespace spillway::plan {
 
-// The events of each tile, in order.
+// The events of each tile, in order. Once `stop` is true nobody wants what is made of them, and it
+// is not complete.
 class EventsByTile {
  public:
-  explicit EventsByTile(const Trace& trace);
+  explicit EventsByTile(const Trace& trace, const std::atomic<bool>* stop = nullptr);
+  const std::atomic<bool>* stop() const { return stop_; }
+  bool is_stopped() const { return stop_ != nullptr && *stop_; }
   const uint32_t* begin(TileIndex tile) const { return events_.data() + first_[tile]; }
   const uint32_t* end(TileIndex tile) const { return events_.data() + first_[tile + 1]; }
 
  private:
+  const std::atomic<bool>* const stop_;
   std::vector<uint32_t> events_, first_;
 };
 

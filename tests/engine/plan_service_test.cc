@@ -40,7 +40,7 @@ TEST(PlanService, MakesThePlanThatIsMadeAtOnceToo) {
   EXPECT_FALSE(service.is_busy());
   EXPECT_FALSE(service.Take().has_value());
   for (uint64_t request = 1; request <= 3; ++request) {
-    service.Make(request, [&] { return trace; });
+    service.Make(request, [&](const auto&) { return trace; });
     EXPECT_TRUE(service.is_busy());
     service.Wait();
     EXPECT_TRUE(service.is_busy()) << "until it is taken";
@@ -62,7 +62,7 @@ TEST(PlanService, SaysWhyThereIsNoPlan) {
   plan::PlanOptions none = HalfOf(100);
   none.device_bytes = kTileBytes - 1;
   PlanService service(none);
-  service.Make(1, [] { return TilesTwice(100); });
+  service.Make(1, [](const auto&) { return TilesTwice(100); });
   service.Wait();
   const std::optional<PlanService::Made> made = service.Take();
   ASSERT_TRUE(made.has_value());
@@ -72,7 +72,7 @@ TEST(PlanService, SaysWhyThereIsNoPlan) {
 TEST(PlanService, MayBeClosedWhileAPlanIsBeingMade) {
   constexpr plan::TileIndex kMany = 50'000;
   PlanService service(HalfOf(kMany));
-  service.Make(1, [] { return TilesTwice(kMany); });
+  service.Make(1, [](const auto&) { return TilesTwice(kMany); });
 }
 
 }  // namespace
