@@ -247,8 +247,9 @@ absl::StatusOr<bool> EngineImpl::AddTiles(const TensorSpec& spec) {
   Tensor& entry = tensors_.emplace_back();
   entry.spec = spec;
   for (uint64_t tile = 0; tile < num_tiles; ++tile) {
-    const engine::TilePlace place{tensor, tile * pages_per_tile, spec.tile_bytes(tile)};
-    const TileIndex index = mover_->AddTile(place, spec.role, spec.transient, stored[tile]);
+    const TileIndex index =
+        mover_->AddTile(spec.tile_bytes(tile), spec.role, spec.transient, stored[tile],
+                        {.tensor = tensor, .first_page = tile * pages_per_tile});
     if (tile > 0) continue;
     entry.first_tile = index;
     base::MutexLock lock(&names_mu_);

@@ -91,10 +91,10 @@ Mover::~Mover() {
 
 // --- Callers' side ---
 
-TileIndex Mover::AddTile(const TilePlace& place, Role role, bool transient, bool stored) {
+TileIndex Mover::AddTile(uint64_t size_bytes, Role role, bool transient, bool stored,
+                         StorePlace place) {
   const Entry entry(this);
-  const TileIndex tile =
-      pager_.AddTile(place.size_bytes, role, transient, stored, {place.tensor, place.first_page});
+  const TileIndex tile = pager_.AddTile(size_bytes, role, transient, stored, place);
   if (planner_ != nullptr) planner_->AddTile(tile, base::Now());
   return tile;
 }

@@ -45,13 +45,6 @@
 
 namespace spillway::engine {
 
-// Where a tile rests in the store: from page first_page of a tensor on.
-struct TilePlace {
-  io::TensorIndex tensor = 0;
-  uint64_t first_page = 0;
-  uint64_t size_bytes = 0;
-};
-
 // What the mover works with; it owns all of it. `io` and `store` are null together.
 struct MoverParts {
   std::unique_ptr<tiers::DeviceRuntime> runtime;
@@ -83,7 +76,8 @@ class Mover {
 
   tiers::DeviceRuntime& runtime() { return *parts_.runtime; }
 
-  TileIndex AddTile(const TilePlace& place, Role role, bool transient, bool stored);
+  // See Pager.
+  TileIndex AddTile(uint64_t size_bytes, Role role, bool transient, bool stored, StorePlace place);
 
   absl::StatusOr<Granted> Acquire(TileIndex tile, Tier tier, Access access, StreamId stream);
   // With a stream, the lease lasts until what was launched on it so far has run.

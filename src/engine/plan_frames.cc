@@ -15,7 +15,7 @@ PlanFrames::PlanFrames(std::shared_ptr<PlanFollower> plan, PageTable* pages, Job
 // Some of the tiles that were in memory when the plan was taken up.
 void PlanFrames::SettleNext() {
   const TileIndex end = std::min(pages_.num_tiles(), next_unsettled_ + kAtOnce);
-  for (; next_unsettled_ < end && !IsEnoughLeaving(); ++next_unsettled_) {
+  for (; next_unsettled_ < end; ++next_unsettled_) {
     const Page& page = pages_[next_unsettled_];
     if (page.copies[0].state == Copy::State::kNone && page.copies[1].state == Copy::State::kNone)
       continue;

@@ -70,15 +70,6 @@ uint64_t Word(const TraceEvent& use) {
          static_cast<uint64_t>(use.access);
 }
 
-// By tile: its uses, in order.
-std::vector<std::vector<uint64_t>> UsesByTile(const Trace& trace) {
-  std::vector<std::vector<uint64_t>> uses(trace.tiles.size());
-  for (const TraceEvent& event : trace.events) {
-    if (IsUse(event)) uses[event.tile].push_back(Word(event));
-  }
-  return uses;
-}
-
 uint64_t Mix(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9E3779B97F4A7C15;
   return hash ^ (hash >> 29);
@@ -117,22 +108,6 @@ absl::Status Validate(const Trace& trace, const std::atomic<bool>* stop) {
   return absl::OkStatus();
 }
 
-bool SameStep(const Trace& a, const Trace& b) {
-  const auto uses_of_a = UsesByTile(a), uses_of_b = UsesByTile(b);
-  const auto is_same = [](const TraceTile& one, const TraceTile& other) {
-    return one.size_bytes == other.size_bytes && one.role == other.role &&
-           one.transient == other.transient;
-  };
-  for (size_t i = 0; i < std::max(uses_of_a.size(), uses_of_b.size()); ++i) {
-    const bool in_a = i < uses_of_a.size() && !uses_of_a[i].empty();
-    const bool in_b = i < uses_of_b.size() && !uses_of_b[i].empty();
-    if (in_a != in_b) return false;
-    if (!in_a) continue;
-    if (uses_of_a[i] != uses_of_b[i] || !is_same(a.tiles[i], b.tiles[i])) return false;
-  }
-  return true;
-}
-
 std::vector<TraceEvent> EventLog::Events() const {
   std::vector<TraceEvent> events;
   events.reserve(size_);
@@ -156,15 +131,6 @@ void StepHash::Add(const TraceEvent& use) {
   }
   now.hash = Mix(now.hash, Word(use) + 1);
   sum_ += Mix(now.hash, 1);
-}
-
-uint64_t Fingerprint(const Trace& trace) {
-  StepHash hash;
-  for (const TraceTile& tile : trace.tiles) hash.AddTile(tile);
-  for (const TraceEvent& event : trace.events) {
-    if (IsUse(event)) hash.Add(event);
-  }
-  return hash.value();
 }
 
 void StepRecorder::Begin(double now) {

@@ -88,16 +88,10 @@ class EventLog {
 // the event, the tile and what is wrong. Cancelled once `stop` is true.
 absl::Status Validate(const Trace& trace, const std::atomic<bool>* stop = nullptr);
 
-// Whether each tile has the same uses (leases and discards) in the same order in both steps. How
-// uses of different tiles interleave does not count, nor do times, nor how readers overlap, nor
-// which tiles had bytes before: a step that repeats may have begun without.
-bool SameStep(const Trace& a, const Trace& b);
-
-// Equal for steps that are the same; different, as a rule, for others.
-uint64_t Fingerprint(const Trace& trace);
-
-// The fingerprint of a step, use by use: a sum over its tiles, in which no order of the tiles' uses
-// counts.
+// The fingerprint of a step, use by use. It is equal for steps in which each tile has the same uses
+// (leases and discards) in the same order, and different, as a rule, for others. How uses of
+// different tiles interleave does not count, nor do times, nor how readers overlap, nor which tiles
+// had bytes before.
 class StepHash {
  public:
   void AddTile(const TraceTile& tile);

@@ -153,7 +153,7 @@ class Trainer {
       });
       if (!tensor.ok()) return tensor.status();
       for (uint64_t tile = 0; tile < kTiles; ++tile) {
-        mover_->AddTile({**tensor, tile * 2, kTileBytes}, Role::kParameter, transient, stored);
+        mover_->AddTile(kTileBytes, Role::kParameter, transient, stored, {**tensor, tile * 2});
       }
     }
     return absl::OkStatus();

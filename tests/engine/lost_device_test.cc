@@ -109,7 +109,7 @@ class LostDevice : public testing::Test {
           stored ? **store->FindTensor("w") : *store->AddTensor({"w", "{}", 3 * kNumTiles}, false);
     });
     for (uint64_t tile = 0; tile < kNumTiles; ++tile) {
-      mover->AddTile({tensor, tile * 3, kTileBytes}, Role::kParameter, false, stored);
+      mover->AddTile(kTileBytes, Role::kParameter, false, stored, {tensor, tile * 3});
     }
     return mover;
   }

@@ -44,7 +44,7 @@ class MoverFaultTest : public testing::TestWithParam<io::IoEngineKind> {
     mover_->RunWithStore(
         [&](io::Store* s) { tensor = *s->AddTensor({"w", "{}", 3 * kNumTiles}, false); });
     for (uint64_t tile = 0; tile < kNumTiles; ++tile) {
-      mover_->AddTile({tensor, tile * 3, kTileBytes}, Role::kParameter, false, false);
+      mover_->AddTile(kTileBytes, Role::kParameter, false, false, {tensor, tile * 3});
     }
     values_.resize(kNumTiles, 0);
   }

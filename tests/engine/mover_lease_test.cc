@@ -39,8 +39,8 @@ class MoverLeaseTest : public testing::TestWithParam<Tier> {
     io::TensorIndex tensor = 0;
     mover_->RunWithStore(
         [&](io::Store* store) { tensor = *store->AddTensor({"w", "{}", 8}, false); });
-    mover_->AddTile({tensor, 0, kTileBytes}, Role::kParameter, false, false);
-    mover_->AddTile({tensor, 1, 2 * kRoom}, Role::kParameter, false, false);
+    mover_->AddTile(kTileBytes, Role::kParameter, false, false, {tensor, 0});
+    mover_->AddTile(2 * kRoom, Role::kParameter, false, false, {tensor, 1});
   }
 
   test::TempFolder folder_;

@@ -14,6 +14,7 @@
 #include "src/plan/simulate.h"
 #include "tests/plan/checked_plan.h"
 #include "tests/plan/model_step.h"
+#include "tests/plan/same_step.h"
 
 namespace spillway::plan {
 namespace {

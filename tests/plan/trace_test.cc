@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/plan/same_step.h"
+
 namespace spillway::plan {
 namespace {
 

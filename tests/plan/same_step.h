@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What makes two steps the same, in plain words: what StepHash is held against.
+
+#ifndef SPILLWAY_TESTS_PLAN_SAME_STEP_H_
+#define SPILLWAY_TESTS_PLAN_SAME_STEP_H_
+
+#include <cstdint>
+#include <tuple>
+#include <vector>
+
+#include "src/plan/trace.h"
+
+namespace spillway::plan {
+
+// By tile: its uses (leases and discards), in order, and what it is, if it is used.
+inline auto UsesByTile(const Trace& trace) {
+  using Lease = std::tuple<TraceEvent::Kind, Tier, Access>;  // or a discard
+  std::vector<std::tuple<std::vector<Lease>, uint64_t, Role, bool>> uses(trace.tiles.size());
+  for (const TraceEvent& event : trace.events) {
+    if (event.kind == TraceEvent::Kind::kRelease) continue;
+    auto& [of, size_bytes, role, transient] = uses[event.tile];
+    const TraceTile& tile = trace.tiles[event.tile];
+    of.emplace_back(event.kind, event.tier, event.access);
+    std::tie(size_bytes, role, transient) = std::tie(tile.size_bytes, tile.role, tile.transient);
+  }
+  while (!uses.empty() && std::get<0>(uses.back()).empty()) uses.pop_back();
+  return uses;
+}
+
+// How uses of different tiles interleave does not count, nor do times, nor how readers overlap, nor
+// which tiles had bytes before.
+inline bool SameStep(const Trace& a, const Trace& b) { return UsesByTile(a) == UsesByTile(b); }
+
+inline uint64_t Fingerprint(const Trace& trace) {
+  StepHash hash;
+  for (const TraceTile& tile : trace.tiles) hash.AddTile(tile);
+  for (const TraceEvent& event : trace.events) {
+    if (event.kind != TraceEvent::Kind::kRelease) hash.Add(event);
+  }
+  return hash.value();
+}
+
+}  // namespace spillway::plan
+
+#endif  // SPILLWAY_TESTS_PLAN_SAME_STEP_H_
