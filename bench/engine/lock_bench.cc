@@ -35,6 +35,7 @@ constexpr int kThreads = 2;
 
 struct StepFigures {
   double seconds = 0, end_step_seconds = 0;
+  uint64_t pulled_before = 0;
   std::vector<int64_t> lease_ns;
 };
 
@@ -79,10 +80,11 @@ void Print(int step, const StepFigures& figures, const EngineStats& stats, const
     const auto at = static_cast<size_t>(part * static_cast<double>(figures.lease_ns.size() - 1));
     return static_cast<double>(figures.lease_ns[at]) * 1e-3;
   };
-  std::printf("%4d %8.2f %9.1f %9.2f %9.1f %6llu %6llu %11llu %8llu %6llu %9.0f %9.0f\n", step,
-              figures.seconds, figures.end_step_seconds * 1e6, lease_us(0.5), lease_us(0.999),
+  std::printf("%4d %8.2f %9.1f %9.2f %9.1f %6llu %6llu %8llu %11llu %8llu %6llu %9.0f %9.0f\n",
+              step, figures.seconds, figures.end_step_seconds * 1e6, lease_us(0.5), lease_us(0.999),
               static_cast<unsigned long long>(stats.plan.plans),
               static_cast<unsigned long long>(stats.plan.steps),
+              static_cast<unsigned long long>(stats.plan.pulled - figures.pulled_before),
               static_cast<unsigned long long>(holds.holds),
               static_cast<unsigned long long>(holds.over_200us),
               static_cast<unsigned long long>(holds.over_5ms),
@@ -109,11 +111,13 @@ absl::Status Run(const std::string& folder, uint64_t num_tiles, int steps) {
     lease.as<std::byte>()[0] = std::byte{1};
   }
   SPILLWAY_RETURN_IF_ERROR(engine->EndStep());
-  std::printf("%s\n%s\n", "step  seconds   EndStep     lease     lease  plans  steps       locks",
-              "                   (us)  p50 (us) p99.9(us)   made  taken        held   >200us   "
-              ">5ms  cpu (us) wall (us)");
+  std::printf(
+      "%s\n%s\n", "step  seconds   EndStep     lease     lease  plans  steps   leases       locks",
+      "                   (us)  p50 (us) p99.9(us)   made  taken   pulled        held   >200us   "
+      ">5ms  cpu (us) wall (us)");
   for (int step = 1; step <= steps; ++step) {
     StepFigures figures;
+    figures.pulled_before = engine->Stats().plan.pulled;
     (void)TakeLockHolds();
     SPILLWAY_RETURN_IF_ERROR(Step(engine.get(), id, num_tiles, &figures));
     const LockHolds holds = TakeLockHolds();
