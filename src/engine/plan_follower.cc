@@ -16,82 +16,9 @@ namespace {
 
 using plan::TraceEvent;
 
-bool IsUse(const TraceEvent& event) { return event.kind != TraceEvent::Kind::kRelease; }
 bool IsStopped(const std::atomic<bool>* stop) { return stop != nullptr && *stop; }
 
 }  // namespace
-
-PlanFollower::Index PlanFollower::MakeIndex(const StepPlan& step, const std::atomic<bool>* stop) {
-  const std::vector<plan::Op>& ops = step.plan.ops;
-  const std::vector<TraceEvent>& events = step.trace.events;
-  const size_t num_tiles = step.trace.tiles.size();
-  Index index;
-  index.first_op.resize(num_tiles + 1);
-  index.first_use.resize(num_tiles + 1);
-  index.releases.resize(num_tiles);
-  index.op_number.resize(ops.size());
-  index.event_number.resize(events.size());
-  for (const plan::Op& op : ops) {
-    ++index.first_op[op.tile + 1];
-    index.num_moves += plan::HasLink(op.kind) ? 1 : 0;
-  }
-  for (const TraceEvent& event : events) index.first_use[event.tile + 1] += IsUse(event) ? 1 : 0;
-  if (IsStopped(stop)) return index;
-  std::partial_sum(index.first_op.begin(), index.first_op.end(), index.first_op.begin());
-  std::partial_sum(index.first_use.begin(), index.first_use.end(), index.first_use.begin());
-  index.ops.resize(ops.size());
-  index.use_event.resize(index.first_use.back());
-  index.use_ops.resize(index.first_use.back());
-
-  // Events and operations in the plan's order.
-  std::vector<uint32_t> uses_so_far(num_tiles), ops_so_far(num_tiles);
-  uint32_t op = 0;
-  const auto pass_ops = [&](uint64_t until) {
-    for (; op < ops.size() && step.plan.position[op] < until; ++op) {
-      const TileIndex tile = ops[op].tile;
-      index.op_number[op] = ops_so_far[tile]++;
-      index.ops[index.first_op[tile] + index.op_number[op]] = op;
-    }
-  };
-  std::vector<uint32_t> uses_until(events.size()), releases_until(events.size());
-  for (uint32_t event = 0; event < events.size(); ++event) {
-    if (IsStopped(stop)) return index;
-    pass_ops(plan::AtEvent(event));
-    const TileIndex tile = events[event].tile;
-    if (IsUse(events[event])) {
-      const uint32_t use = index.first_use[tile] + uses_so_far[tile];
-      index.use_event[use] = event;
-      index.use_ops[use] = ops_so_far[tile];
-      index.event_number[event] = uses_so_far[tile]++;
-    } else {
-      index.event_number[event] = index.releases[tile]++;
-    }
-    uses_until[event] = uses_so_far[tile];
-    releases_until[event] = index.releases[tile];
-  }
-  pass_ops(std::numeric_limits<uint64_t>::max());
-
-  index.need_uses.resize(ops.size());
-  index.need_releases.resize(ops.size());
-  index.first_waiting.resize(ops.size() + 2);
-  for (op = 0; op < ops.size(); ++op) {
-    if (IsStopped(stop)) return index;
-    if (ops[op].after != plan::kNever) {
-      index.need_uses[op] = uses_until[ops[op].after & ~plan::kPeriodBefore];
-      index.need_releases[op] = releases_until[ops[op].after & ~plan::kPeriodBefore];
-    }
-    for (const uint32_t wait : step.plan.WaitsOf(op))
-      ++index.first_waiting[(wait & ~plan::kPeriodBefore) + 2];
-  }
-  std::partial_sum(index.first_waiting.begin(), index.first_waiting.end(),
-                   index.first_waiting.begin());
-  index.waiting.resize(index.first_waiting.back());
-  for (op = 0; op < ops.size() && !IsStopped(stop); ++op) {
-    for (const uint32_t wait : step.plan.WaitsOf(op))
-      index.waiting[index.first_waiting[(wait & ~plan::kPeriodBefore) + 1]++] = op;
-  }
-  return index;
-}
 
 PlanFollower::PlanFollower(StepPlan step, const std::atomic<bool>* stop)
     : step_(std::move(step)),
@@ -100,24 +27,24 @@ PlanFollower::PlanFollower(StepPlan step, const std::atomic<bool>* stop)
       num_positions_(num_events_ * plan::kPositionsPerEvent),
       takes_any_frame_(step_.plan.options.device_reserve_bytes > 0 ||
                        step_.plan.options.pinned_reserve_bytes > 0),
-      index_(MakeIndex(step_, stop)),
+      index_(IndexOf(step_, stop)),
       tiles_(step_.trace.tiles.size()) {
   if (IsStopped(stop)) return;
-  if (takes_any_frame_) FindRoom();
+  if (takes_any_frame_) room_.emplace(step_);
   FindStart(stop);
 }
 
 // What may start at once, in order.
 void PlanFollower::FindStart(const std::atomic<bool>* stop) {
-  index_.seam = step_.plan.seam;
-  std::sort(index_.seam.begin(), index_.seam.end(),
+  seam_ = step_.plan.seam;
+  std::sort(seam_.begin(), seam_.end(),
             [](const plan::Place& a, const plan::Place& b) { return a.tile < b.tile; });
-  index_.due_at_start.resize(tiles_.size());
+  due_at_start_.resize(tiles_.size());
   std::array<std::vector<uint32_t>, kNoLink + 1> start;
   for (TileIndex tile = 0; tile < tiles_.size(); ++tile) {
     if (IsStopped(stop)) return;
-    if (NumOps(tile) == 0 || !MayStart(NextOp(tile))) continue;
-    index_.due_at_start[tile] = true;
+    if (index_.NumOps(tile) == 0 || !MayStart(NextOp(tile))) continue;
+    due_at_start_[tile] = true;
     const auto op = static_cast<uint32_t>(NextOp(tile));
     const size_t queue = QueueOf(OpAt(op));
     (queue <= kNoLink ? start[queue] : free_at_start_).push_back(op);
@@ -138,8 +65,7 @@ void PlanFollower::Restart() {
   free_.clear();
   running_.clear();
   in_flight_ = {};
-  for (; !ahead_.empty(); ahead_.pop()) EndAhead(ahead_.top());
-  begins_.clear();
+  if (room_) room_->Restart();
   periods_.clear();
   taken_periods_ = 0;
 }
@@ -151,18 +77,16 @@ void PlanFollower::BeginTile(TileIndex tile) const {
     progress.strayed = true;
     return;
   }
-  progress.due = index_.due_at_start[tile];
+  progress.due = due_at_start_[tile];
   const auto before = [](const plan::Place& place, TileIndex at) { return place.tile < at; };
-  auto place = std::lower_bound(index_.seam.begin(), index_.seam.end(), tile, before);
-  for (; place != index_.seam.end() && place->tile == tile; ++place)
+  auto place = std::lower_bound(seam_.begin(), seam_.end(), tile, before);
+  for (; place != seam_.end() && place->tile == tile; ++place)
     progress.planned_at[At(place->tier)] = place->offset;
 }
 
 void PlanFollower::AddTile() {
   tiles_.emplace_back();
-  index_.first_op.push_back(index_.first_op.back());
-  index_.first_use.push_back(index_.first_use.back());
-  index_.releases.push_back(0);
+  index_.AddTile();
 }
 
 // --- What callers do ---
@@ -170,7 +94,7 @@ void PlanFollower::AddTile() {
 std::optional<PlanFollower::Count> PlanFollower::Ask(const TraceEvent& event) {
   if (event.tile < tiles_.size() && !Of(event.tile).strayed) {
     TileProgress& tile = Of(event.tile);
-    const uint64_t uses = NumUses(event.tile);
+    const uint64_t uses = index_.NumUses(event.tile);
     if (uses > 0 && tile.uses_asked / uses == step_number_) {
       const uint32_t first = index_.first_use[event.tile];
       const TraceEvent& planned =
@@ -206,8 +130,8 @@ bool PlanFollower::EndStep() {
 // --- Leases ---
 
 uint64_t PlanFollower::OpsBefore(TileIndex tile, Count use) const {
-  const uint64_t uses = NumUses(tile);
-  return use / uses * NumOps(tile) + index_.use_ops[index_.first_use[tile] + use % uses];
+  const uint64_t uses = index_.NumUses(tile);
+  return use / uses * index_.NumOps(tile) + index_.use_ops[index_.first_use[tile] + use % uses];
 }
 
 bool PlanFollower::IsLastBefore(Count op, TileIndex tile, Count use) const {
@@ -220,14 +144,14 @@ bool PlanFollower::HasBeenAsked(Count event) const {
   const TraceEvent& planned = step_.trace.events[index];
   const TileProgress& tile = Of(planned.tile);
   const uint64_t number = index_.event_number[index];
-  return IsUse(planned) ? tile.uses_asked > period * NumUses(planned.tile) + number
+  return IsUse(planned) ? tile.uses_asked > period * index_.NumUses(planned.tile) + number
                         : tile.releases_asked > period * index_.releases[planned.tile] + number;
 }
 
 bool PlanFollower::MayWait(TileIndex tile, Count use) {
   LookAhead();
   if (Of(tile).running || (Of(tile).due && IsTakenSoon(NextOp(tile)))) return true;
-  const uint64_t uses = NumUses(tile);
+  const uint64_t uses = index_.NumUses(tile);
   const Count event =
       use / uses * num_events_ + index_.use_event[index_.first_use[tile] + use % uses];
   return all_asked_before_ >= event;
@@ -244,7 +168,7 @@ void PlanFollower::Skip(TileIndex tile, Count use) {
 
 bool PlanFollower::IsReadNext(TileIndex tile, Tier tier) const {
   const TileProgress& progress = Of(tile);
-  const uint64_t uses = NumUses(tile);
+  const uint64_t uses = index_.NumUses(tile);
   if (progress.strayed || uses == 0) return false;
   const uint32_t use = index_.first_use[tile] + static_cast<uint32_t>(progress.uses_asked % uses);
   const TraceEvent& next = step_.trace.events[index_.use_event[use]];
@@ -254,7 +178,7 @@ bool PlanFollower::IsReadNext(TileIndex tile, Tier tier) const {
 
 bool PlanFollower::IsDroppedNext(TileIndex tile, Tier tier) const {
   const TileProgress& progress = Of(tile);
-  const uint64_t ops = NumOps(tile), uses = NumUses(tile);
+  const uint64_t ops = index_.NumOps(tile), uses = index_.NumUses(tile);
   const uint64_t end = uses == 0 ? progress.ops_ended + ops : OpsBefore(tile, progress.uses_asked);
   for (uint64_t number = progress.ops_ended; number < end; ++number) {
     const plan::Op& op = step_.plan.ops[index_.ops[index_.first_op[tile] + number % ops]];
@@ -264,7 +188,7 @@ bool PlanFollower::IsDroppedNext(TileIndex tile, Tier tier) const {
 }
 
 uint64_t PlanFollower::EventsUntilNextUse(TileIndex tile) const {
-  const uint64_t uses = NumUses(tile), asked = Of(tile).uses_asked;
+  const uint64_t uses = index_.NumUses(tile), asked = Of(tile).uses_asked;
   if (uses == 0) return std::numeric_limits<uint64_t>::max();
   const Count event =
       asked / uses * num_events_ + index_.use_event[index_.first_use[tile] + asked % uses];
@@ -274,7 +198,7 @@ uint64_t PlanFollower::EventsUntilNextUse(TileIndex tile) const {
 // --- Operations ---
 
 PlanFollower::Count PlanFollower::NextOp(TileIndex tile) const {
-  const uint64_t ended = Of(tile).ops_ended, ops = NumOps(tile);
+  const uint64_t ended = Of(tile).ops_ended, ops = index_.NumOps(tile);
   return ended / ops * num_ops_ + index_.ops[index_.first_op[tile] + ended % ops];
 }
 
@@ -284,7 +208,8 @@ bool PlanFollower::HasEnded(uint32_t op, uint64_t period) const {
   if (before && period == 0) return true;
   op &= ~plan::kPeriodBefore;
   const TileIndex tile = step_.plan.ops[op].tile;
-  return Of(tile).ops_ended > (period - (before ? 1 : 0)) * NumOps(tile) + index_.op_number[op];
+  return Of(tile).ops_ended >
+         (period - (before ? 1 : 0)) * index_.NumOps(tile) + index_.op_number[op];
 }
 
 // Those before it of its tile have ended.
@@ -296,7 +221,7 @@ bool PlanFollower::MayStart(Count count) const {
   if (op.after != plan::kNever && !(before && period == 0)) {
     const TileProgress& tile = Of(op.tile);
     const uint64_t periods = period - (before ? 1 : 0);
-    if (tile.uses_happened < periods * NumUses(op.tile) + index_.need_uses[index] ||
+    if (tile.uses_happened < periods * index_.NumUses(op.tile) + index_.need_uses[index] ||
         tile.releases_happened < periods * index_.releases[op.tile] + index_.need_releases[index]) {
       return false;
     }
@@ -308,7 +233,7 @@ bool PlanFollower::MayStart(Count count) const {
 }
 
 void PlanFollower::Consider(TileIndex tile) {
-  if (Of(tile).due || NumOps(tile) == 0) return;
+  if (Of(tile).due || index_.NumOps(tile) == 0) return;
   const Count op = NextOp(tile);
   if (!MayStart(op)) return;
   Of(tile).due = true;
@@ -391,7 +316,8 @@ bool PlanFollower::IsRoomComing(Tier tier) const {
 bool PlanFollower::IsLastOf(Count op, Tier tier) const {
   const TileIndex tile = OpAt(op).tile;
   const uint64_t next = Of(tile).ops_ended + 1;
-  const plan::Op& after = step_.plan.ops[index_.ops[index_.first_op[tile] + next % NumOps(tile)]];
+  const plan::Op& after =
+      step_.plan.ops[index_.ops[index_.first_op[tile] + next % index_.NumOps(tile)]];
   return after.kind == plan::Transfer::kDrop && after.tier == tier;
 }
 
@@ -410,97 +336,14 @@ void PlanFollower::Over(Count count) {
 
 // --- Room ---
 
-uint64_t PlanFollower::FrameBytes(TileIndex tile) const {
-  return base::RoundUp(step_.trace.tiles[tile].size_bytes, step_.plan.options.frame_alignment);
-}
-
-// What the plan has at each position. What is at home takes none of the room that is shared.
-void PlanFollower::FindRoom() {
-  const plan::Plan& plan = step_.plan;
-  const auto bytes_of = [&](TileIndex tile, Tier tier) {
-    return step_.trace.tiles[tile].has_home(tier) ? 0 : FrameBytes(tile);
-  };
-  std::array<uint64_t, 2> now = {};
-  for (const plan::Place& place : plan.seam)
-    now[At(place.tier)] += bytes_of(place.tile, place.tier);
-  std::array<std::vector<uint64_t>, 2> bytes;
-  bytes.fill(std::vector<uint64_t>(num_positions_));
-  uint32_t op = 0;
-  for (uint32_t position = 0; position < num_positions_; ++position) {
-    std::array<uint64_t, 2> most = now;
-    for (; op < num_ops_ && plan.position[op] == position; ++op) {
-      const plan::Op& at = plan.ops[op];
-      const size_t tier = At(at.tier);
-      if (at.kind == plan::Transfer::kDrop) {
-        now[tier] -= bytes_of(at.tile, at.tier);
-      } else if (at.kind != plan::Transfer::kWrite) {
-        now[tier] += bytes_of(at.tile, at.tier);
-      }
-      most[tier] = std::max(most[tier], now[tier]);
-    }
-    for (const size_t tier : {0, 1}) bytes[tier][position] = most[tier];
-  }
-  std::array<uint64_t, 2> homes = {};
-  for (TileIndex tile = 0; tile < step_.trace.tiles.size(); ++tile) {
-    const auto& home = step_.trace.tiles[tile].home;
-    if (home) homes[At(home->tier)] += FrameBytes(tile);
-  }
-  const plan::PlanOptions& options = plan.options;
-  const auto room = [](uint64_t budget, uint64_t taken) {
-    return budget - std::min(budget, taken);
-  };
-  room_.emplace_back(bytes[0], room(options.device_bytes, options.device_reserve_bytes + homes[0]));
-  room_.emplace_back(bytes[1], room(options.pinned_bytes, options.pinned_reserve_bytes + homes[1]));
-}
-
-// Goes past what has been asked for; what was taken ahead until there is where the plan has it.
+// Goes past what has been asked for.
 void PlanFollower::LookAhead() {
   while (HasBeenAsked(all_asked_before_)) ++all_asked_before_;
-  for (; !ahead_.empty() && ahead_.top().end <= PositionNow(); ahead_.pop()) {
-    EndAhead(ahead_.top());
-    begins_.erase(begins_.find(ahead_.top().begin));
-  }
+  if (room_) room_->PassTo(PositionNow());
 }
 
-void PlanFollower::EndAhead(const Ahead& ahead) {
-  const auto begin = static_cast<uint32_t>(ahead.begin % num_positions_);
-  const auto end = static_cast<uint32_t>(ahead.end % num_positions_);
-  plan::RoomTree& room = room_[At(ahead.tier)];
-  ahead.taken ? room.Remove(begin, end, ahead.bytes) : room.Put(begin, end, ahead.bytes);
-}
-
-bool PlanFollower::HasRoom(Count count) const {
-  const plan::Op& op = OpAt(count);
-  const bool takes = op.kind != plan::Transfer::kWrite && op.kind != plan::Transfer::kDrop;
-  if (!takes_any_frame_ || !takes || step_.trace.tiles[op.tile].has_home(op.tier)) return true;
-  const Count now = PositionNow(), position = PositionOf(count);
-  if (position <= now) return true;
-  // What was taken or given back ahead is written down from there on, a period before its next.
-  const Count oldest = begins_.empty() ? now : *begins_.begin();
-  if (position - oldest >= num_positions_) return false;
-  return room_[At(op.tier)].Fits(static_cast<uint32_t>(now % num_positions_),
-                                 static_cast<uint32_t>(position % num_positions_),
-                                 FrameBytes(op.tile));
-}
-
-void PlanFollower::TakeOrGiveRoom(Count count) {
-  const plan::Op& op = OpAt(count);
-  const Count now = PositionNow(), position = PositionOf(count);
-  if (op.kind == plan::Transfer::kWrite || position <= now || position - now >= num_positions_)
-    return;
-  if (step_.trace.tiles[op.tile].has_home(op.tier)) return;
-  Ahead ahead;
-  ahead.end = position;
-  ahead.begin = now;
-  ahead.tier = op.tier;
-  ahead.taken = op.kind != plan::Transfer::kDrop;
-  ahead.bytes = FrameBytes(op.tile);
-  const auto begin = static_cast<uint32_t>(now % num_positions_);
-  const auto end = static_cast<uint32_t>(position % num_positions_);
-  plan::RoomTree& room = room_[At(op.tier)];
-  ahead.taken ? room.Put(begin, end, ahead.bytes) : room.Remove(begin, end, ahead.bytes);
-  ahead_.push(ahead);
-  begins_.insert(now);
+bool PlanFollower::HasRoom(Count op) const {
+  return !room_ || room_->Has(OpAt(op), PositionOf(op), PositionNow());
 }
 
 // --- What was moved ---
@@ -515,7 +358,7 @@ PlanFollower::Period& PlanFollower::PeriodAt(uint64_t period) {
 // Once for each operation: it has begun, or counts as over without.
 void PlanFollower::Started(Count op) {
   if (plan::HasLink(OpAt(op).kind)) ++PeriodAt(op / num_ops_).begun;
-  if (takes_any_frame_) TakeOrGiveRoom(op);
+  if (room_) room_->Begun(OpAt(op), PositionOf(op), PositionNow());
 }
 
 std::optional<plan::LinkBytes> PlanFollower::TakeMoved() {

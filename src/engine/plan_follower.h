@@ -24,23 +24,14 @@
 #include <memory>
 #include <optional>
 #include <queue>
-#include <set>
 #include <vector>
 
-#include "src/plan/bounds.h"
-#include "src/plan/plan.h"
-#include "src/plan/room_tree.h"
-#include "src/plan/trace.h"
+#include "src/engine/plan_index.h"
+#include "src/engine/plan_room.h"
+#include "src/engine/step_plan.h"
+#include "src/plan/keeping.h"
 
 namespace spillway::engine {
-
-// A step that repeats, with its plan. Events of `trace` are those that the plan speaks of; its
-// tiles are the engine's, by index.
-struct StepPlan {
-  plan::Trace trace;
-  plan::Plan plan;
-  plan::BytesBound bound;
-};
 
 class PlanFollower {
  public:
@@ -138,28 +129,13 @@ class PlanFollower {
   }
   // For a use that does not wait.
   void CountPulled(TileIndex tile, Count use, plan::Transfer link, uint64_t bytes) {
-    PeriodAt(use / NumUses(tile)).moved[link] += bytes;
+    PeriodAt(use / index_.NumUses(tile)).moved[link] += bytes;
   }
 
  private:
   static constexpr uint64_t kNowhere = ~uint64_t{0};
   static size_t At(Tier tier) { return tier == Tier::kDevice ? 0 : 1; }
 
-  // What follows from the plan alone. Ranges by tile have one more entry for their end.
-  struct Index {
-    std::vector<uint32_t> first_op, ops;         // by tile: its operations, in order
-    std::vector<uint32_t> first_use, use_event;  // by tile: its uses, in order
-    std::vector<uint32_t> use_ops;    // by use: how many of the tile's operations come before it
-    std::vector<uint32_t> releases;   // by tile: of a period
-    std::vector<uint32_t> op_number;  // by operation: among its tile's
-    // By operation: how many uses and releases of its tile it waits for, in the period of `after`.
-    std::vector<uint32_t> need_uses, need_releases;
-    std::vector<uint32_t> first_waiting, waiting;  // by operation: those that wait for its end
-    std::vector<uint32_t> event_number;  // by event: among its tile's uses, or its releases
-    uint64_t num_moves = 0;              // operations that a link carries
-    std::vector<plan::Place> seam;       // by tile: what the plan begins with
-    std::vector<bool> due_at_start;      // by tile: its first operation may start at once
-  };
   struct TileProgress {
     std::array<uint64_t, 2> planned_at = {kNowhere, kNowhere};
     uint64_t ops_ended = 0;
@@ -191,21 +167,11 @@ class PlanFollower {
     size_t next_ = 0;
     std::priority_queue<Count, std::vector<Count>, std::greater<>> since_;
   };
-  // Bytes that an operation has taken, or given back, before its position.
-  struct Ahead {
-    Count end = 0;    // its position, counted on from the first period's
-    Count begin = 0;  // where the plan was when it was taken, or given back
-    Tier tier = Tier::kPinned;
-    bool taken = false;
-    uint64_t bytes = 0;
-    friend bool operator>(const Ahead& a, const Ahead& b) { return a.end > b.end; }
-  };
   struct Period {
     plan::LinkBytes moved;
     uint64_t begun = 0;  // operations that move something
   };
 
-  static Index MakeIndex(const StepPlan& step, const std::atomic<bool>* stop);
   void FindStart(const std::atomic<bool>* stop);
   // Of a tile that this run has not looked at, it is made now.
   TileProgress& Of(TileIndex tile) const {
@@ -214,12 +180,6 @@ class PlanFollower {
     return progress;
   }
   void BeginTile(TileIndex tile) const;
-  uint64_t NumOps(TileIndex tile) const {
-    return index_.first_op[tile + 1] - index_.first_op[tile];
-  }
-  uint64_t NumUses(TileIndex tile) const {
-    return index_.first_use[tile + 1] - index_.first_use[tile];
-  }
   uint64_t OpsBefore(TileIndex tile, Count use) const;
   // The tile's next operation.
   Count NextOp(TileIndex tile) const;
@@ -231,9 +191,7 @@ class PlanFollower {
   std::optional<Count> Take(size_t queue);
   bool IsTakenSoon(Count op);
   size_t QueueOf(const plan::Op& op) const;
-  void FindRoom();
   void LookAhead();
-  void EndAhead(const Ahead& ahead);
   Count PositionOf(Count op) const {
     return op / num_ops_ * num_positions_ + step_.plan.position[op % num_ops_];
   }
@@ -242,8 +200,6 @@ class PlanFollower {
            plan::BeforeEvent(static_cast<uint32_t>(all_asked_before_ % num_events_));
   }
   bool HasRoom(Count op) const;
-  void TakeOrGiveRoom(Count op);
-  uint64_t FrameBytes(TileIndex tile) const;
   bool IsCurrent(Count op) const {
     const TileIndex tile = OpAt(op).tile;
     return Of(tile).due && !Of(tile).running && NextOp(tile) == op;
@@ -258,8 +214,10 @@ class PlanFollower {
   const uint64_t num_ops_;
   const uint64_t num_positions_;
   const bool takes_any_frame_;
-  Index index_;
-  uint32_t run_ = 1;  // since when the plan is followed
+  PlanIndex index_;
+  std::vector<plan::Place> seam_;   // by tile: what the plan begins with
+  std::vector<bool> due_at_start_;  // by tile: its first operation may start at once
+  uint32_t run_ = 1;                // since when the plan is followed
   mutable std::vector<TileProgress> tiles_;
   uint64_t step_number_ = 0;    // steps that have ended
   uint64_t asked_ = 0;          // uses, in all
@@ -274,11 +232,8 @@ class PlanFollower {
   std::deque<Count> free_;
   std::vector<Count> running_;  // on links
   std::array<int, plan::kNumLinks> in_flight_ = {};
-  // By tier, with takes_any_frame(): bytes at each position of the period to come.
-  std::vector<plan::RoomTree> room_;
-  std::priority_queue<Ahead, std::vector<Ahead>, std::greater<>> ahead_;
-  std::multiset<Count> begins_;  // of `ahead_`
-  std::deque<Period> periods_;   // from the first that is not taken yet
+  std::optional<PlanRoom> room_;  // with takes_any_frame()
+  std::deque<Period> periods_;    // from the first that is not taken yet
   uint64_t taken_periods_ = 0;
 };
 
