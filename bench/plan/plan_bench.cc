@@ -28,7 +28,7 @@
 #include "src/engine/step_planner.h"
 #include "src/plan/accumulation.h"
 #include "src/plan/bounds.h"
-#include "src/plan/plan.h"
+#include "src/plan/make_plan.h"
 
 namespace spillway::bench {
 namespace {

@@ -23,7 +23,7 @@
 #include "absl/strings/str_format.h"
 #include "src/base/status_macros.h"
 #include "src/plan/bounds.h"
-#include "src/plan/plan.h"
+#include "src/plan/make_plan.h"
 #include "src/plan/simulate.h"
 #include "tests/plan/model_step.h"
 

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "src/base/check.h"
+#include "src/plan/make_plan.h"
 #include "src/plan/reserve.h"
 
 namespace spillway::engine {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "src/base/status_macros.h"
+#include "src/plan/make_plan.h"
 
 namespace spillway::plan {
 namespace {

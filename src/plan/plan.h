@@ -16,7 +16,6 @@
 #include <span>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "src/plan/keep.h"
 #include "src/plan/trace.h"
 #include "src/plan/transfer.h"
@@ -86,20 +85,6 @@ struct Plan {
     return {waits.data() + ops[op].first_wait, end - ops[op].first_wait};
   }
 };
-
-// InvalidArgument: the trace cannot happen. ResourceExhausted: the leases that the trace holds
-// together do not fit, and by how much. Cancelled: see PlanOptions::stop.
-absl::StatusOr<Plan> MakePlan(const Trace& trace, const PlanOptions& options);
-
-// How to come from any copies in memory into the period: what must leave (its newest bytes going to
-// a lower tier first), then operations, one after the other, that bring what the period begins
-// with. Copies that are where the period has them stay. A kRead of a tile that has no bytes yet
-// fills with zeros.
-struct Entry {
-  std::vector<Place> leave;
-  std::vector<Op> ops;
-};
-Entry EnterPlan(const Plan& plan, const Trace& trace, std::span<const Place> now);
 
 }  // namespace spillway::plan
 

@@ -91,12 +91,7 @@ class Simulation {
   }
 
   absl::StatusOr<SimulatedStep> Run(int periods) {
-    const Entry entry = EnterPlan(plan_, trace_, {});
-    for (const Op& op : entry.ops) {
-      SPILLWAY_RETURN_IF_ERROR(Carry(op, now_, "entry"));
-      now_ = tiles_[op.tile].idle_at;
-    }
-    entered_at_ = now_;
+    SPILLWAY_RETURN_IF_ERROR(BeginAtSeam());
     SimulatedStep step;
     for (int period = 0; period < periods; ++period) {
       SPILLWAY_RETURN_IF_ERROR(CheckSeam());
@@ -113,6 +108,20 @@ class Simulation {
   }
 
  private:
+  // What the plan has in memory between two periods is there.
+  absl::Status BeginAtSeam() {
+    for (const Place& place : plan_.seam) {
+      const size_t tier = place.tier == Tier::kDevice ? 0 : 1;
+      const uint64_t end = place.offset + trace_.tiles[place.tile].size_bytes;
+      if (frames_[tier].FreeSince(place.offset, end) < 0)
+        return absl::InternalError(
+            absl::StrCat("tile ", place.tile, " has a frame at the seam that is taken"));
+      frames_[tier].Take(place.offset, end, place.tile);
+      tiles_[place.tile].offset[tier] = place.offset;
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Period() {
     size_t op = 0;
     for (uint32_t e = 0; e < trace_.events.size(); ++e) {
@@ -151,7 +160,7 @@ class Simulation {
       return absl::InternalError(absl::StrCat(who, " (kind ", static_cast<int>(op.kind),
                                               ") of tile ", op.tile, ": ", what));
     };
-    start = std::max({start, tile.idle_at, entered_at_});
+    start = std::max(start, tile.idle_at);
     if (start < tile.let_go_at) return wrong("it starts before the tile is let go");
     const size_t to = op.tier == Tier::kDevice ? 0 : 1;
     const uint64_t bytes = trace_.tiles[op.tile].size_bytes;
@@ -288,7 +297,6 @@ class Simulation {
   std::array<double, kNumLinks> link_free_ = {};
   double device_busy_ = 0, hashed_ = 0;
   double now_ = 0;
-  double entered_at_ = 0;
   SimulatedStep* step_ = nullptr;
 };
 

@@ -33,9 +33,9 @@ struct SimulatedStep {
   LinkBytes bytes;
 };
 
-// Enters the plan with nothing in memory and carries out `periods` of it; returns the last, in
-// which transfers that ran ahead of it are counted as its own. Internal names the first operation
-// or event at which the plan is not one.
+// Carries out `periods` of the plan, from its seam on; returns the last, in which transfers that
+// ran ahead of it are counted as its own. Internal names the first operation or event at which the
+// plan is not one.
 absl::StatusOr<SimulatedStep> Simulate(const Trace& trace, const Plan& plan, const Rates& rates,
                                        int periods = 4);
 

@@ -15,6 +15,7 @@
 
 #include "src/base/clock.h"
 #include "src/engine/pager.h"
+#include "src/plan/make_plan.h"
 
 namespace spillway::engine {
 namespace {

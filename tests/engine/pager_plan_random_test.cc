@@ -12,6 +12,7 @@
 #include <set>
 #include <vector>
 
+#include "src/plan/make_plan.h"
 #include "src/plan/reserve.h"
 #include "tests/engine/pager_simulation.h"
 #include "tests/exhaustive.h"

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "src/engine/pager.h"
+#include "src/plan/make_plan.h"
 
 namespace spillway::engine {
 namespace {

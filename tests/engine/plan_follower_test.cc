@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/plan/make_plan.h"
 #include "src/plan/reserve.h"
 #include "tests/plan/random_trace.h"
 #include "tests/seed.h"

@@ -10,6 +10,8 @@
 #include <optional>
 #include <utility>
 
+#include "src/plan/make_plan.h"
+
 namespace spillway::engine {
 namespace {
 

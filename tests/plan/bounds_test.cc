@@ -12,6 +12,7 @@
 #include <random>
 #include <vector>
 
+#include "src/plan/make_plan.h"
 #include "tests/exhaustive.h"
 #include "tests/plan/best_bytes.h"
 #include "tests/plan/random_trace.h"

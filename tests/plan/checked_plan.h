@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "src/plan/bounds.h"
-#include "src/plan/plan.h"
+#include "src/plan/make_plan.h"
 #include "src/plan/simulate.h"
 
 namespace spillway::plan {

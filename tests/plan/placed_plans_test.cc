@@ -10,6 +10,7 @@
 #include <optional>
 #include <random>
 
+#include "src/plan/make_plan.h"
 #include "tests/exhaustive.h"
 #include "tests/plan/checked_plan.h"
 #include "tests/plan/random_trace.h"
@@ -141,20 +142,6 @@ TEST_P(Placed, OnTheDeviceWhatTheCpuReadsIsCopiedOutForItAlone) {
   const Plan plan = Planned(trace, Budgets(100, 300, GetParam()));
   EXPECT_EQ(plan.bytes[Transfer::kCopyOut], 200u);
   EXPECT_EQ(plan.bytes.total(), 200u);
-}
-
-TEST(Placement, ATileThatIsAtHomeDoesNotLeaveForAPeriodThatBegins) {
-  Trace trace = Scan(5, Tier::kPinned, Access::kRead);
-  trace.tiles.push_back({.size_bytes = kTileBytes, .stored = true});  // not of this step
-  Rest(Tier::kPinned, 0, 2, &trace);
-  trace.tiles[5].rest = Tier::kPinned;
-  trace.tiles[5].home = Home{Tier::kPinned, 200};
-  const Plan plan = Planned(trace, Budgets(0, 500));
-  const std::vector<Place> now = {
-      {0, Tier::kPinned, 0}, {2, Tier::kPinned, 450}, {5, Tier::kPinned, 200}};
-  const Entry entry = EnterPlan(plan, trace, now);
-  EXPECT_THAT(entry.leave, testing::ElementsAre(now[1]));
-  for (const Op& op : entry.ops) EXPECT_NE(op.tile, 0u);
 }
 
 TEST(Placement, WhatDoesNotFitIsNamed) {

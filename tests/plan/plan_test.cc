@@ -3,14 +3,13 @@
 // Plans whose bytes are known beforehand, and the oracle itself: a plan that was tampered with must
 // be found out.
 
-#include "src/plan/plan.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 
 #include "src/plan/accumulation.h"
+#include "src/plan/make_plan.h"
 #include "src/plan/simulate.h"
 #include "tests/plan/checked_plan.h"
 #include "tests/plan/model_step.h"
@@ -112,21 +111,6 @@ TEST(Plan, SaysByHowMuchTheLeasesDoNotFit) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("40 B are missing"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("pinned_bytes is 260 B"));
   EXPECT_TRUE(MakePlan(trace, Budgets(0, 300)).ok());
-}
-
-TEST(Plan, EntersFromWhatIsThereAlready) {
-  const Trace trace = Scan(10, Tier::kPinned, Access::kRead);
-  const Plan plan = Planned(trace, Budgets(0, 400));
-  ASSERT_EQ(plan.seam.size(), 3u);
-  EXPECT_EQ(EnterPlan(plan, trace, {}).ops.size(), 3u);
-  EXPECT_TRUE(EnterPlan(plan, trace, plan.seam).ops.empty());
-  EXPECT_TRUE(EnterPlan(plan, trace, plan.seam).leave.empty());
-  std::vector<Place> moved = plan.seam;
-  moved[0].offset += 50;
-  const Entry entry = EnterPlan(plan, trace, moved);
-  EXPECT_THAT(entry.leave, testing::ElementsAre(moved[0]));
-  ASSERT_EQ(entry.ops.size(), 1u);
-  EXPECT_EQ(entry.ops[0].offset, plan.seam[0].offset);
 }
 
 // --- The oracle ---

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "src/plan/bounds.h"
-#include "src/plan/plan.h"
+#include "src/plan/make_plan.h"
 #include "src/plan/simulate.h"
 #include "tests/exhaustive.h"
 #include "tests/plan/model_step.h"

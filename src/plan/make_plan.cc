@@ -2,12 +2,11 @@
 //
 // Tier by tier from above: what the device keeps decides what passes through pinned memory.
 
-#include "src/plan/plan.h"
+#include "src/plan/make_plan.h"
 
 #include <algorithm>
-#include <set>
-#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "src/base/bytes.h"
 #include "src/base/status_macros.h"
@@ -75,31 +74,6 @@ absl::StatusOr<TierPlan> PlanTier(Keeping keeping, const PlanOptions& options, T
   return plan;
 }
 
-using PlaceKey = std::tuple<TileIndex, Tier, uint64_t>;
-PlaceKey KeyOf(const Place& place) { return {place.tile, place.tier, place.offset}; }
-std::set<PlaceKey> Keys(std::span<const Place> places) {
-  std::set<PlaceKey> keys;
-  for (const Place& place : places) keys.insert(KeyOf(place));
-  return keys;
-}
-
-// Where bytes of pinned memory lie that no tile keeps for itself.
-uint64_t FindStaging(const Trace& trace, uint64_t bytes, uint64_t frame_alignment) {
-  std::vector<std::pair<uint64_t, uint64_t>> homes;  // offset, end
-  for (const TraceTile& tile : trace.tiles) {
-    if (!tile.has_home(Tier::kPinned)) continue;
-    const uint64_t home = tile.home->offset;
-    homes.emplace_back(home, home + base::RoundUp(tile.size_bytes, frame_alignment));
-  }
-  std::sort(homes.begin(), homes.end());
-  uint64_t begin = 0;
-  for (const auto& [home, end] : homes) {
-    if (begin + bytes <= home) break;
-    begin = end;
-  }
-  return begin;
-}
-
 }  // namespace
 
 absl::StatusOr<Plan> MakePlan(const Trace& trace, const PlanOptions& options) {
@@ -121,68 +95,6 @@ absl::StatusOr<Plan> MakePlan(const Trace& trace, const PlanOptions& options) {
     if (HasLink(op.kind)) plan.bytes[op.kind] += trace.tiles[op.tile].size_bytes;
   }
   return plan;
-}
-
-Entry EnterPlan(const Plan& plan, const Trace& trace, std::span<const Place> now) {
-  // What the device lacks comes through pinned memory before that is filled: through its home
-  // there, or as low as frames that stay leave room.
-  const std::set<PlaceKey> here = Keys(now), wanted = Keys(plan.seam);
-  uint64_t staging_bytes = 0;
-  for (const Place& place : plan.seam) {
-    const TraceTile& tile = trace.tiles[place.tile];
-    const bool comes = place.tier == Tier::kDevice && here.count(KeyOf(place)) == 0;
-    if (comes && !tile.has_home(Tier::kPinned))
-      staging_bytes = std::max(staging_bytes, tile.size_bytes);
-  }
-  const uint64_t staging_begin = FindStaging(trace, staging_bytes, plan.options.frame_alignment);
-  const auto stays = [&](const Place& place) {
-    const TraceTile& tile = trace.tiles[place.tile];
-    if (tile.has_home(place.tier))
-      return tile.home->offset == place.offset && here.count(KeyOf(place)) > 0;
-    const bool in_the_way = place.tier == Tier::kPinned && staging_bytes > 0 &&
-                            place.offset < staging_begin + staging_bytes &&
-                            place.offset + tile.size_bytes > staging_begin;
-    return here.count(KeyOf(place)) > 0 && wanted.count(KeyOf(place)) > 0 && !in_the_way;
-  };
-  Entry entry;
-  std::set<TileIndex> in_pinned;
-  for (const Place& place : now) {
-    if (!stays(place)) {
-      entry.leave.push_back(place);
-    } else if (place.tier == Tier::kPinned) {
-      in_pinned.insert(place.tile);
-    }
-  }
-  const auto add = [&](Transfer kind, const Place& place) {
-    Op op;
-    op.kind = kind;
-    op.tile = place.tile;
-    op.tier = place.tier;
-    op.offset = place.offset;
-    op.after = op.before = kNever;
-    entry.ops.push_back(op);
-  };
-  for (const Tier tier : {Tier::kDevice, Tier::kPinned}) {
-    for (const Place& place : plan.seam) {
-      if (place.tier != tier || stays(place)) continue;
-      if (tier == Tier::kPinned) {
-        if (in_pinned.count(place.tile) == 0) add(Transfer::kRead, place);
-        continue;
-      }
-      const bool at_home = trace.tiles[place.tile].has_home(Tier::kPinned);
-      const Place staging{place.tile, Tier::kPinned,
-                          at_home ? trace.tiles[place.tile].home->offset : staging_begin};
-      const bool is_staged = in_pinned.count(place.tile) == 0;
-      if (is_staged) add(Transfer::kRead, staging);
-      add(Transfer::kCopyIn, place);
-      if (at_home && wanted.count(KeyOf(staging)) > 0) {
-        in_pinned.insert(place.tile);
-      } else if (is_staged) {
-        add(Transfer::kDrop, staging);
-      }
-    }
-  }
-  return entry;
 }
 
 }  // namespace spillway::plan
