@@ -9,7 +9,7 @@ namespace spillway::engine {
 PlanFrames::PlanFrames(std::shared_ptr<PlanFollower> plan, PageTable* pages, Jobs* jobs)
     : pages_(*pages), jobs_(*jobs), follower_(std::move(plan)) {
   follower_->Restart();
-  while (follower_->num_tiles() < pages_.num_tiles()) follower_->AddTile();
+  while (follower_->tiles().num_tiles() < pages_.num_tiles()) follower_->AddTile();
 }
 
 // Some of the tiles that were in memory when the plan was taken up.
@@ -24,14 +24,14 @@ void PlanFrames::SettleNext() {
 }
 
 std::optional<uint64_t> PlanFrames::Allocate(TileIndex tile, Tier tier) {
-  const auto planned = follower_->PlannedAt(tile, tier);
+  const auto planned = follower_->tiles().PlannedAt(tile, tier);
   const bool is_free =
       planned && pages_.arena(tier).AllocateAt(*planned, pages_[tile].frame_bytes(), tile);
   return is_free ? planned : std::nullopt;
 }
 
 bool PlanFrames::IsComing(TileIndex tile, Tier tier) {
-  const auto planned = follower_->PlannedAt(tile, tier);
+  const auto planned = follower_->tiles().PlannedAt(tile, tier);
   return planned && !follower_->takes_any_frame() &&
          MakeWay(tier, *planned, pages_[tile].frame_bytes());
 }
@@ -42,7 +42,7 @@ bool PlanFrames::LiesAsPlanned(TileIndex tile, Tier tier) const {
   if (pages_[tile].is_home(tier)) return true;
   if (tier == Tier::kPinned && pages_.HasOwnPlace(tile) && offset == page.tile->own_place)
     return true;
-  const auto planned = follower_->PlannedAt(tile, tier);
+  const auto planned = follower_->tiles().PlannedAt(tile, tier);
   return follower_->takes_any_frame() ? planned.has_value() : planned == offset;
 }
 
@@ -108,8 +108,8 @@ bool PlanFrames::Settle() {
     const TileIndex tile = unsettled_.front();
     unsettled_.pop_front();
     // It comes again when that lease ends.
-    if (pages_.leases().IsLeased(tile) || follower_->IsWanted(tile)) continue;
-    if (pages_[tile].is_moving() || follower_->HasOpDue(tile)) {
+    if (pages_.leases().IsLeased(tile) || follower_->tiles().IsWanted(tile)) continue;
+    if (pages_[tile].is_moving() || follower_->tiles().HasOpDue(tile)) {
       busy_.insert(tile);
       continue;
     }

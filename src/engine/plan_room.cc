@@ -59,10 +59,19 @@ PlanRoom::PlanRoom(const StepPlan& step)
 void PlanRoom::Restart() {
   for (; !ahead_.empty(); ahead_.pop()) Apply(ahead_.top(), !ahead_.top().taken);
   begins_.clear();
+  now_ = 0;
 }
 
-void PlanRoom::PassTo(Position now) {
-  for (; !ahead_.empty() && ahead_.top().end <= now; ahead_.pop()) {
+PlanRoom::Position PlanRoom::PositionOf(Count op) const {
+  const uint64_t num_ops = step_.plan.ops.size();
+  return op / num_ops * num_positions_ + step_.plan.position[op % num_ops];
+}
+
+void PlanRoom::PassTo(Count event) {
+  const uint64_t num_events = step_.plan.num_events;
+  now_ = event / num_events * num_positions_ +
+         plan::BeforeEvent(static_cast<uint32_t>(event % num_events));
+  for (; !ahead_.empty() && ahead_.top().end <= now_; ahead_.pop()) {
     Apply(ahead_.top(), !ahead_.top().taken);
     begins_.erase(begins_.find(ahead_.top().begin));
   }
@@ -74,27 +83,31 @@ void PlanRoom::Apply(const Ahead& ahead, bool taken) {
   taken ? room.Put(begin, end, ahead.bytes) : room.Remove(begin, end, ahead.bytes);
 }
 
-bool PlanRoom::Has(const plan::Op& op, Position position, Position now) const {
+bool PlanRoom::Has(Count count) const {
+  const plan::Op& op = OpAt(count);
+  const Position position = PositionOf(count);
   const bool takes = op.kind != plan::Transfer::kWrite && op.kind != plan::Transfer::kDrop;
-  if (!takes || step_.trace.tiles[op.tile].has_home(op.tier) || position <= now) return true;
+  if (!takes || step_.trace.tiles[op.tile].has_home(op.tier) || position <= now_) return true;
   // What was taken or given back ahead is written down from there on, a period before its next.
-  const Position oldest = begins_.empty() ? now : *begins_.begin();
+  const Position oldest = begins_.empty() ? now_ : *begins_.begin();
   if (position - oldest >= num_positions_) return false;
-  return room_[At(op.tier)].Fits(InPeriod(now), InPeriod(position), FrameBytes(op.tile));
+  return room_[At(op.tier)].Fits(InPeriod(now_), InPeriod(position), FrameBytes(op.tile));
 }
 
-void PlanRoom::Begun(const plan::Op& op, Position position, Position now) {
-  if (op.kind == plan::Transfer::kWrite || position <= now || position - now >= num_positions_)
+void PlanRoom::Begun(Count count) {
+  const plan::Op& op = OpAt(count);
+  const Position position = PositionOf(count);
+  if (op.kind == plan::Transfer::kWrite || position <= now_ || position - now_ >= num_positions_)
     return;
   if (step_.trace.tiles[op.tile].has_home(op.tier)) return;
   const Ahead ahead{.end = position,
-                    .begin = now,
+                    .begin = now_,
                     .tier = op.tier,
                     .taken = op.kind != plan::Transfer::kDrop,
                     .bytes = FrameBytes(op.tile)};
   Apply(ahead, ahead.taken);
   ahead_.push(ahead);
-  begins_.insert(now);
+  begins_.insert(now_);
 }
 
 }  // namespace spillway::engine

@@ -2,7 +2,7 @@
 //
 // The room that a plan has left, where its operations take any frame: what it has in each tier at
 // each position of the period to come, and what operations before their position have taken or
-// given back. Positions are counted on from the first period's first.
+// given back.
 
 #ifndef SPILLWAY_ENGINE_PLAN_ROOM_H_
 #define SPILLWAY_ENGINE_PLAN_ROOM_H_
@@ -20,21 +20,22 @@ namespace spillway::engine {
 
 class PlanRoom {
  public:
-  using Position = uint64_t;
+  using Count = uint64_t;  // an event, or an operation, counted on from the first period's first
 
-  // Before its first position; `step` must outlive it.
+  // Before the first event; `step` must outlive it.
   explicit PlanRoom(const StepPlan& step);
   // Back there.
   void Restart();
 
-  // The plan is at `now`: what was taken ahead until there is where the plan has it.
-  void PassTo(Position now);
+  // The plan is at the event: what was taken ahead until there is where the plan has it.
+  void PassTo(Count event);
   // Whether the operation's frame fits beside all that the plan has from now until its position.
-  bool Has(const plan::Op& op, Position position, Position now) const;
+  bool Has(Count op) const;
   // The operation has begun, or counts as over without.
-  void Begun(const plan::Op& op, Position position, Position now);
+  void Begun(Count op);
 
  private:
+  using Position = uint64_t;
   // Bytes that an operation has taken, or given back, before its position.
   struct Ahead {
     Position end = 0;    // its position
@@ -46,6 +47,8 @@ class PlanRoom {
   };
 
   static size_t At(Tier tier) { return tier == Tier::kDevice ? 0 : 1; }
+  const plan::Op& OpAt(Count op) const { return step_.plan.ops[op % step_.plan.ops.size()]; }
+  Position PositionOf(Count op) const;
   uint64_t FrameBytes(plan::TileIndex tile) const;
   uint32_t InPeriod(Position position) const {
     return static_cast<uint32_t>(position % num_positions_);
@@ -55,6 +58,7 @@ class PlanRoom {
 
   const StepPlan& step_;
   const uint64_t num_positions_;
+  Position now_ = 0;
   std::vector<plan::RoomTree> room_;  // by tier: bytes at each position
   std::priority_queue<Ahead, std::vector<Ahead>, std::greater<>> ahead_;
   std::multiset<Position> begins_;  // of `ahead_`

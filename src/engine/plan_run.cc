@@ -14,9 +14,6 @@ constexpr int kMostInFlight = 16;
 constexpr size_t kMostWaiting = 64;
 // Events that are looked at in one go, for tiles that the plan has in memory when it begins.
 constexpr int kMostLookedAt = 1024;
-// A step with more uses that the plan does not have than this, and than it has followed, is
-// another.
-constexpr uint64_t kFewExtra = 8;
 
 }  // namespace
 
@@ -52,8 +49,7 @@ void PlanRun::EndStep() {
 std::optional<PlanFollower::Count> PlanRun::AskPlan(const plan::TraceEvent& use) {
   PlanFollower& follower = frames_->follower();
   const auto number = follower.Ask(use);
-  if (!number && follower.extra_in_step() > follower.asked_in_step() + kFewExtra)
-    Abandon(/*deviated=*/true);
+  if (!number && follower.IsAnotherStep()) Abandon(/*deviated=*/true);
   return number;
 }
 
@@ -66,7 +62,7 @@ void PlanRun::Shared(TileIndex tile, Tier tier) {
   if (!use) return;
   PlanFollower& follower = frames_->follower();
   // What the plan was to do with the tile before was not needed.
-  if (!follower.IsRunning(tile)) follower.Skip(tile, *use);
+  if (!follower.tiles().IsRunning(tile)) follower.Skip(tile, *use);
   follower.Happened(tile);
 }
 
@@ -76,7 +72,7 @@ void PlanRun::DrainBegan(TileIndex tile, Tier tier) {
   follower.ReleaseAsked(tile);
   // A caller that is ahead of its stream must not lease a tile that the plan moves when this lease
   // ends.
-  if (!follower.IsReadNext(tile, tier)) (void)pages_.leases().Close(tile, tier);
+  if (!follower.tiles().IsReadNext(tile, tier)) (void)pages_.leases().Close(tile, tier);
 }
 
 void PlanRun::DiscardAsked(TileIndex tile) {
@@ -97,14 +93,14 @@ PlanRun::Answer PlanRun::AdvanceAcquire(Job& job) {
   const Page& page = pages_[job.tile];
   Copy& target = pages_[job.tile].copy(job.tier);
   if (!pages_.CanLease(job) || target.leaving) return Answer::kWaiting;
-  if (!follower.OpsBeforeAreOver(job.tile, *job.use)) {
+  if (!follower.tiles().OpsBeforeAreOver(job.tile, *job.use)) {
     // A stream can wait for the copy itself.
     const bool arrives = page.transfer == Transfer::kCopyIn && page.planned &&
                          page.planned->run == number_ && page.planned->op &&
-                         follower.IsLastBefore(*page.planned->op, job.tile, *job.use);
+                         follower.tiles().IsLastBefore(*page.planned->op, job.tile, *job.use);
     if (job.stream != kNoStream && job.tier == Tier::kDevice && arrives)
       return Answer::kGrantAfterCopy;
-    if (follower.IsRunning(job.tile)) return Answer::kWaiting;
+    if (follower.tiles().IsRunning(job.tile)) return Answer::kWaiting;
     // A reader joins those that read already.
     const bool is_shared =
         target.is_ready() && !Writes(job.access) && pages_.leases().HasHolder(job.tile, job.tier);
@@ -142,7 +138,7 @@ bool PlanRun::PullIfNothingMoves() {
   if (pages_.transfers_in_flight() > 0 || pages_.leases().num_draining() > 0) return false;
   for (Job& job : jobs_.of(Job::Kind::kAcquire)) {
     const bool waits = job.use && !job.pulled &&
-                       !frames_->follower().OpsBeforeAreOver(job.tile, *job.use) &&
+                       !frames_->follower().tiles().OpsBeforeAreOver(job.tile, *job.use) &&
                        !pages_[job.tile].copy(job.tier).leaving && pages_.CanLease(job);
     if (!waits) continue;
     if (free_left_ == 0 && std::exchange(has_freed_, false)) {
@@ -241,9 +237,10 @@ bool PlanRun::AdvanceEntry() {
       return progress;
     const TileIndex tile = events[next_entry_].tile;
     const Page& page = pages_[tile];
-    if (follower.HasBeenAskedFor(tile) || follower.HasOpDue(tile) || page.zero) continue;
+    const PlanProgress& tiles = follower.tiles();
+    if (tiles.HasBeenAskedFor(tile) || tiles.HasOpDue(tile) || page.zero) continue;
     for (const Tier tier : {Tier::kPinned, Tier::kDevice}) {
-      const auto place = follower.PlannedAt(tile, tier);
+      const auto place = tiles.PlannedAt(tile, tier);
       if (!place || page.copy(tier).state != Copy::State::kNone) continue;
       plan::Op op;
       op.kind = tier == Tier::kDevice ? plan::Transfer::kCopyIn : plan::Transfer::kRead;

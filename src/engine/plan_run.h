@@ -66,7 +66,7 @@ class PlanRun {
   void Discarded(TileIndex tile);
   // Whether readers may enter by themselves: the tile is next read there, and nothing moves before.
   bool MayEnter(TileIndex tile, Tier tier) const {
-    return !frames_ || frames_->follower().IsReadNext(tile, tier);
+    return !frames_ || frames_->follower().tiles().IsReadNext(tile, tier);
   }
   bool LiesAsPlanned(TileIndex tile, Tier tier) const {
     return frames_ && frames_->LiesAsPlanned(tile, tier);
@@ -94,7 +94,7 @@ class PlanRun {
 
   std::optional<PlanFollower::Count> AskPlan(const plan::TraceEvent& use);
   bool FollowsUsesOf(TileIndex tile) const {
-    return frames_ && !frames_->follower().has_strayed(tile);
+    return frames_ && !frames_->follower().tiles().has_strayed(tile);
   }
   void Pull(Job& job);
   bool PullIfNothingMoves();

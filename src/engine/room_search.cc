@@ -48,7 +48,7 @@ double Room::CostOf(const Page& page, const ArenaMap::Segment& segment, Tier tie
                     uint64_t next_use) const {
   const TileIndex tile = segment.tile;
   // What the plan drops before it is used again leaves at no cost.
-  if (plan_ != nullptr && plan_->follower().IsDroppedNext(tile, tier)) return 0;
+  if (plan_ != nullptr && plan_->follower().tiles().IsDroppedNext(tile, tier)) return 0;
   const bool elsewhere = page.stored || page.zero || page.copy(tier).state == Copy::State::kHeld ||
                          page.is_ready(Other(tier));
   const bool copies = tier == Tier::kDevice || page.is_home(Tier::kDevice);

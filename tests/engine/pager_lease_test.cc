@@ -15,7 +15,7 @@
 
 #include "src/base/clock.h"
 #include "src/engine/pager.h"
-#include "src/plan/make_plan.h"
+#include "tests/engine/small_plan.h"
 
 namespace spillway::engine {
 namespace {
@@ -158,23 +158,13 @@ TEST(PagerLease, AWriterWhoEndsBeforeItsCopyIsToldLeavesNoOlderBytes) {
 // The same where a plan brings the bytes and the copy fails: what the writer's stream wrote into is
 // nobody's, and someone must be told.
 TEST(PagerLease, AFailedCopyBehindAWriterWhoHasEndedIsTold) {
-  plan::TraceRecorder recorder;
-  for (int i = 0; i < 2; ++i) recorder.AddTile({.size_bytes = kTileBytes, .stored = true});
-  recorder.Begin(0);
-  for (plan::TileIndex tile = 0; tile < 2; ++tile) {
-    recorder.Acquire(tile, Tier::kDevice, Access::kReadWrite, 0, 0);
-    recorder.Release(tile, Tier::kDevice, Access::kReadWrite, 0);
-  }
-  StepPlan step{.trace = recorder.End()};
-  auto made =
-      plan::MakePlan(step.trace, {.device_bytes = kTileBytes, .pinned_bytes = 4 * kTileBytes});
-  ASSERT_TRUE(made.ok()) << made.status();
-  step.plan = *std::move(made);
   PagerOptions options = PinnedOnly(4);
   options.device_bytes = kTileBytes;
   Pager pager(options);
   for (int i = 0; i < 2; ++i) AddStored(pager);
-  pager.FollowPlan(std::make_shared<PlanFollower>(std::move(step)));
+  const std::vector<SmallLease> leases = {{0, Access::kReadWrite}, {1, Access::kReadWrite}};
+  pager.FollowPlan(FollowerOf(LeasesInTurn(2, kTileBytes, Tier::kDevice, leases),
+                              {.device_bytes = kTileBytes, .pinned_bytes = 4 * kTileBytes}));
 
   bool granted = false;
   pager.Acquire(kTicket, /*tile=*/0, Tier::kDevice, Access::kReadWrite, /*stream=*/kSomeStream);

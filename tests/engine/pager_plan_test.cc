@@ -5,14 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <initializer_list>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "src/engine/pager.h"
-#include "src/plan/make_plan.h"
+#include "tests/engine/small_plan.h"
 
 namespace spillway::engine {
 namespace {
@@ -23,20 +22,9 @@ constexpr StreamId kSomeStream = &stream_of_work;
 constexpr uint64_t kTileBytes = kFrameAlignment;
 
 // Leases two tiles on the device in this order; it has room for one, and pinned memory keeps both.
-std::shared_ptr<PlanFollower> TilesOneByOne(std::initializer_list<plan::TileIndex> order) {
-  plan::TraceRecorder recorder;
-  for (int i = 0; i < 2; ++i) recorder.AddTile({.size_bytes = kTileBytes, .stored = true});
-  recorder.Begin(0);
-  for (const plan::TileIndex tile : order) {
-    recorder.Acquire(tile, Tier::kDevice, Access::kRead, 0, 0);
-    recorder.Release(tile, Tier::kDevice, Access::kRead, 0);
-  }
-  StepPlan step{.trace = recorder.End()};
-  auto made =
-      plan::MakePlan(step.trace, {.device_bytes = kTileBytes, .pinned_bytes = 4 * kTileBytes});
-  EXPECT_TRUE(made.ok()) << made.status();
-  step.plan = *std::move(made);
-  return std::make_shared<PlanFollower>(std::move(step));
+std::shared_ptr<PlanFollower> TilesOneByOne(const std::vector<SmallLease>& order) {
+  return FollowerOf(LeasesInTurn(2, kTileBytes, Tier::kDevice, order),
+                    {.device_bytes = kTileBytes, .pinned_bytes = 4 * kTileBytes});
 }
 
 PagerOptions OneDeviceFrame() {
@@ -53,7 +41,7 @@ PagerOptions OneDeviceFrame() {
 TEST(PagerPlan, AFailedCopyBehindALeaseOnAStreamIsTold) {
   Pager pager(OneDeviceFrame());
   for (int i = 0; i < 2; ++i) pager.AddTile(kTileBytes, Role::kParameter, false, true);
-  pager.FollowPlan(TilesOneByOne({0, 1}));
+  pager.FollowPlan(TilesOneByOne({{0}, {1}}));
 
   bool granted = false, copying = false;
   pager.Acquire(/*ticket=*/1, /*tile=*/0, Tier::kDevice, Access::kRead, /*stream=*/kSomeStream);
@@ -96,7 +84,7 @@ TEST(PagerPlan, NobodyTakesATileThatThePlanMovesNext) {
   pager.Shared(0, Tier::kDevice);
   pager.LetIn(pager.EndLease(0, Tier::kDevice, Access::kRead, /*drained=*/false));
 
-  pager.FollowPlan(TilesOneByOne({0, 1}));
+  pager.FollowPlan(TilesOneByOne({{0}, {1}}));
   for (int period = 0; period < 3; ++period) {
     for (const TileIndex tile : {0, 1}) {
       lease(tile);
@@ -111,7 +99,7 @@ TEST(PagerPlan, NobodyTakesATileThatThePlanMovesNext) {
 TEST(PagerPlan, NobodyTakesATileWhoseLastLeaseWaitsForItsStream) {
   Pager pager(OneDeviceFrame());
   for (int i = 0; i < 2; ++i) pager.AddTile(kTileBytes, Role::kParameter, false, true);
-  pager.FollowPlan(TilesOneByOne({0, 0, 1}));
+  pager.FollowPlan(TilesOneByOne({{0}, {0}, {1}}));
 
   bool granted = false;
   pager.Acquire(/*ticket=*/1, /*tile=*/0, Tier::kDevice, Access::kRead, /*stream=*/nullptr);
@@ -138,7 +126,7 @@ TEST(PagerPlan, NobodyTakesATileWhoseLastLeaseWaitsForItsStream) {
 TEST(PagerPlan, ADropWaitsForAnEarlierLeaseWhoseStreamIsBehind) {
   Pager pager(OneDeviceFrame());
   for (int i = 0; i < 2; ++i) pager.AddTile(kTileBytes, Role::kParameter, false, true);
-  pager.FollowPlan(TilesOneByOne({0, 0, 1}));
+  pager.FollowPlan(TilesOneByOne({{0}, {0}, {1}}));
   Ticket granted = kNoTicket;
   const auto run = [&] {
     for (int round = 0; round < 20; ++round) {
@@ -190,13 +178,9 @@ TEST(PagerPlan, WhatMakesWayBeginsToLeaveAtOnce) {
     recorder.Release(tile, Tier::kDevice, Access::kRead, 0);
   recorder.Acquire(kFirst, Tier::kDevice, Access::kReadWrite, 0, 0);
   recorder.Release(kFirst, Tier::kDevice, Access::kReadWrite, 0);
-  StepPlan step{.trace = recorder.End()};
-  auto plan = plan::MakePlan(step.trace, {.device_bytes = 2 * kTileBytes,
-                                          .pinned_bytes = 4 * kTileBytes,
-                                          .policy = plan::Policy::kNone});
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  step.plan = *std::move(plan);
-  pager.FollowPlan(std::make_shared<PlanFollower>(std::move(step)));
+  pager.FollowPlan(FollowerOf(recorder.End(), {.device_bytes = 2 * kTileBytes,
+                                               .pinned_bytes = 4 * kTileBytes,
+                                               .policy = plan::Policy::kNone}));
 
   Ticket granted = kNoTicket;
   bool second_moves = false;

@@ -13,6 +13,7 @@
 
 #include "src/plan/make_plan.h"
 #include "src/plan/reserve.h"
+#include "tests/engine/small_plan.h"
 #include "tests/plan/random_trace.h"
 #include "tests/seed.h"
 
@@ -23,23 +24,9 @@ constexpr plan::TileIndex kDirty = 0, kClean = 1;
 
 // One tile is written and three are read; nothing is kept from one use to the next.
 StepPlan FourTilesInTwoFrames() {
-  plan::TraceRecorder recorder;
-  for (int i = 0; i < 4; ++i) recorder.AddTile({.size_bytes = 100, .stored = true});
-  recorder.Begin(0);
-  for (plan::TileIndex tile = 0; tile < 4; ++tile) {
-    const Access access = tile == kDirty ? Access::kReadWrite : Access::kRead;
-    recorder.Acquire(tile, Tier::kPinned, access, 0, 0);
-    recorder.Release(tile, Tier::kPinned, access, 0);
-  }
-  plan::PlanOptions options;
-  options.pinned_bytes = 200;
-  options.frame_alignment = 1;
-  options.policy = plan::Policy::kNone;
-  StepPlan step{.trace = recorder.End()};
-  auto made = plan::MakePlan(step.trace, options);
-  EXPECT_TRUE(made.ok()) << made.status();
-  step.plan = *std::move(made);
-  return step;
+  const std::vector<SmallLease> leases = {{kDirty, Access::kReadWrite}, {1}, {2}, {3}};
+  return PlanOf(LeasesInTurn(4, 100, Tier::kPinned, leases),
+                {.pinned_bytes = 200, .policy = plan::Policy::kNone, .frame_alignment = 1});
 }
 
 void ComesAndGoes(PlanFollower& follower, const plan::TraceEvent& event) {
@@ -90,7 +77,7 @@ class Carrier {
     const plan::TraceEvent& next = events[events_];
     // Each tile is used once.
     const bool is_use = next.kind != plan::TraceEvent::Kind::kRelease;
-    if (is_use && !follower_.OpsBeforeAreOver(next.tile, 0)) return false;
+    if (is_use && !follower_.tiles().OpsBeforeAreOver(next.tile, 0)) return false;
     ComesAndGoes(follower_, next);
     ++events_;
     return true;
@@ -115,29 +102,16 @@ TEST(PlanFollower, WhatIsCleanLeavesBeforeAWriteThatBeganEarlierHasEnded) {
   EXPECT_EQ(carrier.events(), step.trace.events.size());
 }
 
-StepPlan PlanOf(const plan::Trace& trace, uint64_t pinned_bytes) {
-  StepPlan step{.trace = trace};
-  auto made = plan::MakePlan(step.trace, {.pinned_bytes = pinned_bytes,
-                                          .frame_alignment = 1,
-                                          .device_lookahead_bytes = 0,
-                                          .pinned_lookahead_bytes = 0});
-  EXPECT_TRUE(made.ok()) << made.status();
-  step.plan = *std::move(made);
-  return step;
+StepPlan PlanWithin(uint64_t pinned_bytes, const plan::Trace& trace) {
+  return PlanOf(trace, {.pinned_bytes = pinned_bytes,
+                        .frame_alignment = 1,
+                        .device_lookahead_bytes = 0,
+                        .pinned_lookahead_bytes = 0});
 }
 
-using Leases = std::vector<std::pair<plan::TileIndex, Access>>;
-
 // Two tiles of 100 bytes that are leased in pinned memory in turn.
-plan::Trace TraceOf(const Leases& leases) {
-  plan::TraceRecorder recorder;
-  for (int i = 0; i < 2; ++i) recorder.AddTile({.size_bytes = 100, .stored = true});
-  recorder.Begin(0);
-  for (const auto& [tile, access] : leases) {
-    recorder.Acquire(tile, Tier::kPinned, access, 0, 0);
-    recorder.Release(tile, Tier::kPinned, access, 0);
-  }
-  return recorder.End();
+plan::Trace TraceOf(const std::vector<SmallLease>& leases) {
+  return LeasesInTurn(2, 100, Tier::kPinned, leases);
 }
 
 // Does all that may be done.
@@ -158,17 +132,17 @@ void CarryOut(PlanFollower& follower) {
 }
 
 // Which of the releases are followed by nothing but a read, in each of two steps.
-std::vector<bool> ReadNext(const Leases& leases, uint64_t pinned_bytes) {
+std::vector<bool> ReadNext(const std::vector<SmallLease>& leases, uint64_t pinned_bytes) {
   const plan::Trace trace = TraceOf(leases);
-  PlanFollower follower(PlanOf(trace, pinned_bytes));
+  PlanFollower follower(PlanWithin(pinned_bytes, trace));
   std::vector<bool> read_next;
   for (int step = 0; step < 2; ++step) {
     for (size_t i = 0; i < leases.size(); ++i) {
       CarryOut(follower);
       ComesAndGoes(follower, trace.events[2 * i]);
-      EXPECT_TRUE(follower.OpsBeforeAreOver(leases[i].first, 0));
+      EXPECT_TRUE(follower.tiles().OpsBeforeAreOver(leases[i].tile, 0));
       ComesAndGoes(follower, trace.events[2 * i + 1]);
-      const bool is_read_next = follower.IsReadNext(leases[i].first, Tier::kPinned);
+      const bool is_read_next = follower.tiles().IsReadNext(leases[i].tile, Tier::kPinned);
       if (step == 0) read_next.push_back(is_read_next);
       EXPECT_EQ(is_read_next, read_next[i]) << "step " << step;
     }
@@ -192,7 +166,7 @@ TEST(PlanFollower, KnowsWhereNothingIsDoneWithATileBeforeItsNextRead) {
 TEST(PlanFollower, OnlyTheOrderOfATilesOwnUsesCounts) {
   constexpr auto kRead = Access::kRead;
   const plan::Trace trace = TraceOf({{0, kRead}, {0, kRead}, {1, kRead}});
-  PlanFollower follower(PlanOf(trace, 200));
+  PlanFollower follower(PlanWithin(200, trace));
   for (const size_t event : {4, 0, 2, 5, 1, 3}) ComesAndGoes(follower, trace.events[event]);
   EXPECT_TRUE(follower.EndStep());
   for (const size_t event : {0, 1, 4, 5}) ComesAndGoes(follower, trace.events[event]);
@@ -201,16 +175,19 @@ TEST(PlanFollower, OnlyTheOrderOfATilesOwnUsesCounts) {
 
 TEST(PlanFollower, AUseThatIsNotPlannedIsExtra) {
   const plan::Trace trace = TraceOf({{0, Access::kRead}, {1, Access::kRead}});
-  PlanFollower follower(PlanOf(trace, 200));
+  PlanFollower follower(PlanWithin(200, trace));
   ComesAndGoes(follower, trace.events[0]);
   ComesAndGoes(follower, trace.events[1]);
   EXPECT_FALSE(follower.Ask(trace.events[0])) << "a second use in one step";
-  EXPECT_TRUE(follower.has_strayed(0));
+  EXPECT_TRUE(follower.tiles().has_strayed(0));
   plan::TraceEvent written = trace.events[2];
   written.access = Access::kReadWrite;
   EXPECT_FALSE(follower.Ask(written));
-  EXPECT_EQ(follower.extra_in_step(), 2u);
-  EXPECT_EQ(follower.asked_in_step(), 1u);
+  for (int extra = 2; extra < 10; ++extra) {
+    EXPECT_FALSE(follower.IsAnotherStep()) << extra << " beside one that is the plan's";
+    EXPECT_FALSE(follower.Ask(written));
+  }
+  EXPECT_TRUE(follower.IsAnotherStep());
   EXPECT_FALSE(follower.EndStep());
 }
 
@@ -218,30 +195,43 @@ TEST(PlanFollower, AUseThatIsNotPlannedIsExtra) {
 // for that.
 TEST(PlanFollower, AUseWaitsForTransfersAndNotForAnotherCaller) {
   const plan::Trace trace = TraceOf({{0, Access::kRead}, {1, Access::kRead}});
-  PlanFollower follower(PlanOf(trace, 100));
+  PlanFollower follower(PlanWithin(100, trace));
   CarryOut(follower);
   const auto use = follower.Ask(trace.events[2]);
   ASSERT_TRUE(use);
-  EXPECT_FALSE(follower.OpsBeforeAreOver(1, *use));
+  EXPECT_FALSE(follower.tiles().OpsBeforeAreOver(1, *use));
   EXPECT_FALSE(follower.MayWait(1, *use));
   ComesAndGoes(follower, trace.events[0]);
   EXPECT_FALSE(follower.MayWait(1, *use)) << "tile 0 is leased";
   ComesAndGoes(follower, trace.events[1]);
   EXPECT_TRUE(follower.MayWait(1, *use));
   CarryOut(follower);
-  EXPECT_TRUE(follower.OpsBeforeAreOver(1, *use));
+  EXPECT_TRUE(follower.tiles().OpsBeforeAreOver(1, *use));
+}
+
+// However many uses there were since anyone looked.
+TEST(PlanFollower, AUseWaitsWhereAllThatIsBeforeItHasBeenAskedFor) {
+  std::vector<SmallLease> leases(500, SmallLease{0});
+  leases.push_back({1});
+  const plan::Trace trace = TraceOf(leases);
+  PlanFollower follower(PlanWithin(100, trace));
+  CarryOut(follower);
+  for (size_t event = 0; event < 1000; ++event) ComesAndGoes(follower, trace.events[event]);
+  const auto use = follower.Ask(trace.events[1000]);
+  ASSERT_TRUE(use);
+  EXPECT_TRUE(follower.MayWait(1, *use));
 }
 
 TEST(PlanFollower, WhatIsSkippedCountsAsOver) {
   const plan::Trace trace = TraceOf({{0, Access::kRead}, {1, Access::kRead}});
-  PlanFollower follower(PlanOf(trace, 100));
+  PlanFollower follower(PlanWithin(100, trace));
   for (int step = 0; step < 3; ++step) {
     CarryOut(follower);
     const auto use = follower.Ask(trace.events[2]);
     ASSERT_TRUE(use);
     follower.Skip(1, *use);
-    EXPECT_TRUE(follower.OpsBeforeAreOver(1, *use));
-    EXPECT_EQ(follower.PlannedAt(1, Tier::kPinned), 0u);
+    EXPECT_TRUE(follower.tiles().OpsBeforeAreOver(1, *use));
+    EXPECT_EQ(follower.tiles().PlannedAt(1, Tier::kPinned), 0u);
     follower.Happened(1);
     for (const size_t event : {3, 0, 1}) ComesAndGoes(follower, trace.events[event]);
     EXPECT_TRUE(follower.EndStep());
@@ -283,8 +273,8 @@ std::vector<uint64_t> Follow(PlanFollower& follower, size_t num_events, std::mt1
       happened.push_back(use.value_or(~uint64_t{0}));
       if (!use) break;
       happened.push_back(follower.MayWait(event.tile, *use) ? 1 : 0);
-      while (follower.IsRunning(event.tile)) end(0);
-      if (!follower.OpsBeforeAreOver(event.tile, *use)) follower.Skip(event.tile, *use);
+      while (follower.tiles().IsRunning(event.tile)) end(0);
+      if (!follower.tiles().OpsBeforeAreOver(event.tile, *use)) follower.Skip(event.tile, *use);
       follower.Happened(event.tile);
     } else {
       follower.ReleaseAsked(event.tile);
@@ -292,7 +282,8 @@ std::vector<uint64_t> Follow(PlanFollower& follower, size_t num_events, std::mt1
     }
     if ((i + 1) % events.size() == 0) happened.push_back(follower.EndStep() ? 1 : 0);
     happened.push_back(follower.EventsUntilNextUse(event.tile));
-    happened.push_back(follower.PlannedAt(event.tile, Tier::kPinned).value_or(~uint64_t{0}));
+    happened.push_back(
+        follower.tiles().PlannedAt(event.tile, Tier::kPinned).value_or(~uint64_t{0}));
     if (const auto moved = follower.TakeMoved()) happened.push_back(moved->total());
   }
   return happened;
@@ -329,7 +320,8 @@ TEST(PlanFollower, OneThatIsRestartedDoesWhatANewOneDoes) {
       (void)Follow(again, random() % num_events, std::mt19937_64(random()));
       again.AddTile();
       again.Restart();
-      EXPECT_TRUE(again.has_strayed(static_cast<plan::TileIndex>(again.num_tiles() - 1)));
+      EXPECT_TRUE(
+          again.tiles().has_strayed(static_cast<plan::TileIndex>(again.tiles().num_tiles() - 1)));
       EXPECT_EQ(Follow(again, num_events, same), expected);
       again.Restart();
     }

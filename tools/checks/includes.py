@@ -51,9 +51,10 @@ MAY_INCLUDE = {
 ORDER = {
     "src/plan": """transfer tile_bits trace keeping room_tree uses frames prices keep pack plan op_writer reserve make_plan
         simulate bounds accumulation""".split(),
-    "src/engine": """arena_map open_engine overlap_meter step_plan plan_index plan_room plan_follower rate_meter resting_room
-        tile_table lease_table use_queue action leases job page_table stall plan_frames room plan_run flush
-        pager plan_service step_planner timeline_recorder mover engine_parts engine""".split(),
+    "src/engine": """arena_map open_engine overlap_meter step_plan plan_index plan_progress ready_ops plan_periods
+        plan_room plan_follower rate_meter resting_room tile_table lease_table use_queue action leases job page_table
+        stall plan_frames room plan_run flush pager plan_service step_planner timeline_recorder mover engine_parts
+        engine""".split(),
 }
 
 # Libraries that only some folders know; tests and benchmarks may include any.
