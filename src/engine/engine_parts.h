@@ -16,8 +16,8 @@
 #include "io/io_engine.h"
 #include "io/make_io_engine.h"
 #include "spillway/engine.h"
-#include "src/engine/mover.h"
 #include "src/engine/open_engine.h"
+#include "src/engine/transfer_thread.h"
 
 namespace spillway::engine {
 

@@ -2,91 +2,60 @@
 
 #include "src/engine/mover.h"
 
-#include <algorithm>
-#include <cstring>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/time.h"
 #include "src/base/bytes.h"
 #include "src/base/clock.h"
-#include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
 
 namespace spillway::engine {
 
 using base::MutexLock;
 
-absl::Status WithOption(const absl::Status& status, std::string_view option) {
-  return absl::Status(
-      status.code(), absl::StrCat(status.message(), " (EngineOptions::", std::string(option), ")"));
-}
-
 absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, PagerOptions options,
                                                      std::optional<plan::Policy> policy) {
   if (parts.store != nullptr) options.small_bytes = io::PackedBytes(parts.store->page_bytes());
-  std::unique_ptr<Mover> mover(new Mover(std::move(parts), std::move(options), policy));
-  tiers::DeviceRuntime& runtime = mover->runtime();
-  if (mover->parts_.device_bytes > 0) {
-    absl::StatusOr<std::byte*> arena = runtime.AllocateArena(mover->parts_.device_bytes);
-    if (!arena.ok()) return WithOption(arena.status(), "device_bytes");
-    mover->device_arena_ = *arena;
+  std::optional<plan::PlanOptions> budgets;
+  if (policy) {
+    budgets = {.device_bytes = parts.device_bytes,
+               .pinned_bytes = parts.pinned->size_bytes(),
+               .has_store = parts.store != nullptr,
+               .policy = *policy,
+               .frame_alignment = kFrameAlignment};
   }
-  SPILLWAY_ASSIGN_OR_RETURN(mover->copy_in_, runtime.CreateStream());
-  SPILLWAY_ASSIGN_OR_RETURN(mover->copy_out_, runtime.CreateStream());
-  try {
-    mover->thread_ = std::thread(&Mover::Run, mover.get());
-  } catch (const std::system_error& error) {
-    return base::ThreadErrorToStatus(error.code().value(), "the mover's thread");
-  }
+  std::unique_ptr<Mover> mover(new Mover(std::move(parts), std::move(options), budgets));
+  SPILLWAY_RETURN_IF_ERROR(mover->transfers_.Start());
   return mover;
 }
 
-Mover::Mover(MoverParts parts, PagerOptions options, std::optional<plan::Policy> policy)
-    : parts_(std::move(parts)),
-      describe_(options.describe),
-      recorder_(parts_.timeline_events > 0
-                    ? std::make_unique<TimelineRecorder>(parts_.timeline_events, base::NowNs())
+Mover::Mover(MoverParts parts, PagerOptions options,
+             const std::optional<plan::PlanOptions>& budgets)
+    : describe_(options.describe),
+      recorder_(parts.timeline_events > 0
+                    ? std::make_unique<TimelineRecorder>(parts.timeline_events, base::NowNs())
                     : nullptr),
       pager_(std::move(options)),
       leases_(pager_.leases()),
-      tiles_(pager_.pages().tiles()) {
-  if (policy) {
-    const plan::PlanOptions budgets{.device_bytes = parts_.device_bytes,
-                                    .pinned_bytes = parts_.pinned->size_bytes(),
-                                    .has_store = parts_.store != nullptr,
-                                    .policy = *policy,
-                                    .frame_alignment = kFrameAlignment};
-    plans_ = std::make_unique<PlanService>(budgets);
-    planner_ = std::make_unique<StepPlanner>(budgets, &pager_.pages().tiles(), plans_.get());
+      tiles_(pager_.pages().tiles()),
+      transfers_(std::move(parts), this) {
+  if (budgets) {
+    plans_ = std::make_unique<PlanService>(*budgets);
+    planner_ = std::make_unique<StepPlanner>(*budgets, &pager_.pages().tiles(), plans_.get());
   }
   tells_when_ = planner_ != nullptr || recorder_ != nullptr;
-  if (parts_.store != nullptr)
-    pages_ = std::make_unique<io::PageIo>(parts_.store.get(), parts_.io.get());
-  const uint64_t slabs = (parts_.pinned->size_bytes() + parts_.slab_bytes - 1) / parts_.slab_bytes;
-  for (uint64_t slab = 0; slab < slabs; ++slab) slab_ready_.emplace_back(false);
 }
 
 Mover::~Mover() {
   plans_.reset();  // before the tiles that it reads
-  if (thread_.joinable()) {
-    {
-      const Entry entry(this);
-      pager_.ClearDeclared();
-      pager_.AbandonPlan();
-      while (!IsQuiet()) quiet_.Wait(&mu_);
-      stop_ = true;
-      WakeThread();
-    }
-    thread_.join();
+  {
+    const Entry entry(this);
+    pager_.ClearDeclared();
+    pager_.AbandonPlan();
+    while (!IsQuiet()) quiet_.Wait(&mu_);
   }
-  if (copy_in_.value != nullptr) runtime().DestroyStream(copy_in_);
-  if (copy_out_.value != nullptr) runtime().DestroyStream(copy_out_);
-  if (parts_.io != nullptr) parts_.io->RemoveBuffers();
-  if (device_arena_ != nullptr) runtime().FreeArena(device_arena_, parts_.device_bytes);
-  parts_.store.reset();  // before the I/O engine that knows its files
+  transfers_.Stop();
 }
 
 // --- Callers' side ---
@@ -106,7 +75,7 @@ absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access,
                 .tier = tier,
                 .ns = tells_when_ ? base::NowNs() : 0,
                 .thread = std::this_thread::get_id()});
-  return Granted{.data = Arena(tier) + *offset};
+  return Granted{.data = transfers_.arena(tier) + *offset};
 }
 
 // What a reader did by itself, the machine, the step's trace and the timeline take in now.
@@ -145,12 +114,12 @@ absl::StatusOr<Granted> Mover::AcquireLocked(TileIndex tile, Tier tier, Access a
     if (trace != nullptr && Recording() != nullptr)
       trace->Acquire(tile, tier, access, asked, base::Now());
     granted = waiter.granted;
-    granted.data = Arena(tier) + pager_.pages()[tile].copy(tier).offset;
+    granted.data = transfers_.arena(tier) + pager_.pages()[tile].copy(tier).offset;
     frame_offset = pager_.pages()[tile].copy(Tier::kPinned).offset;
     frame_bytes = pager_.pages()[tile].size_bytes();
   }
   if (tier != Tier::kPinned) return granted;
-  absl::Status status = PrepareFrame(frame_offset, frame_bytes);
+  absl::Status status = transfers_.PrepareFrame(frame_offset, frame_bytes);
   if (status.ok()) return granted;
   const Entry entry(this);
   End(tile, tier, access, /*drained=*/false);
@@ -315,7 +284,7 @@ absl::Status Mover::EndStep() {
     planned.Update(TakeUpPlan());
     // A step that cannot be planned goes on demand, and the stats say why.
     not_planned_ = std::string(planned.message());
-    MeterRates();
+    rates_.EndStep(transfers_.link_use());
     Dispatch();
   }
   return pager_.TakeWriteError();
@@ -349,44 +318,7 @@ void Mover::WaitForPlan() {
   }
 }
 
-void Mover::MeterRates() {
-  link_use_.links[static_cast<size_t>(plan::Transfer::kCopyIn)] = copies_[0].busy();
-  link_use_.links[static_cast<size_t>(plan::Transfer::kCopyOut)] = copies_[1].busy();
-  rates_.EndStep(link_use_);
-}
-
-void Mover::RunWithStore(const std::function<void(io::Store*)>& work) {
-  Waiter waiter;
-  MutexLock lock(&mu_);
-  closures_.push_back([this, &work, &waiter] {
-    work(parts_.store.get());
-    MutexLock done(&mu_);
-    waiter.done = true;
-    waiter.wake.NotifyAll();
-  });
-  WakeThread();
-  while (!waiter.done) waiter.wake.Wait(&mu_);
-}
-
-// A frame that no transfer has filled may lie in a slab that is not locked yet.
-absl::Status Mover::PrepareFrame(uint64_t offset, uint64_t size_bytes) {
-  const uint64_t last = (offset + size_bytes - 1) / parts_.slab_bytes;
-  bool ready = true;
-  for (uint64_t slab = offset / parts_.slab_bytes; slab <= last; ++slab) {
-    ready &= slab_ready_[slab].load(std::memory_order_acquire);
-  }
-  if (ready) return absl::OkStatus();
-  absl::Status status;
-  RunWithStore([&](io::Store*) {
-    status = parts_.pinned->EnsureUsable(offset, size_bytes);
-    for (uint64_t slab = offset / parts_.slab_bytes; status.ok() && slab <= last; ++slab) {
-      slab_ready_[slab].store(true, std::memory_order_release);
-    }
-  });
-  return status;
-}
-
-// Hands out what Pager decided: grants at once, the rest to the thread.
+// Hands out what Pager decided: grants at once, the rest to the transfer thread.
 void Mover::Dispatch() {
   for (Action& action : pager_.TakeActions()) {
     const bool at_once = action.kind == Action::Kind::kFail ||
@@ -400,7 +332,7 @@ void Mover::Dispatch() {
   }
   UpdateMeter();
   if (recorder_ != nullptr) RecordState();
-  if (!work_.empty()) WakeThread();
+  if (!work_.empty()) transfers_.Post(&work_);
   NotifyIfQuiet();
 }
 
@@ -424,15 +356,36 @@ void Mover::UpdateMeter() {
     meter_.Set(OverlapMeter::TimePoint::clock::now(), moving, meter_.blocked());
 }
 
-void Mover::WakeThread() {
-  if (!sleeping_) return;
-  sleeping_ = false;
-  if (parts_.io != nullptr) {
-    parts_.io->Wake();
-  } else {
-    work_ready_.NotifyAll();
+// --- The transfer thread's side ---
+
+void Mover::OnEnded(std::span<const TransferThread::Ended> transfers) {
+  const Entry entry(this);
+  for (const auto& [tile, status] : transfers) {
+    if (recorder_ != nullptr) {
+      recorder_->EndTransfer(tile, pager_.pages()[tile].size_bytes(), status.ok(), base::NowNs());
+    }
+    pager_.TransferDone(
+        tile, status.ok() ? status
+                          : absl::Status(status.code(),
+                                         absl::StrCat(describe_(tile), ": ", status.message())));
   }
+  Dispatch();
 }
+
+void Mover::OnLaunched(const Action& grant, const absl::Status& status,
+                       tiers::EventHandle arrival) {
+  Action done = grant;
+  done.status = status;
+  MutexLock lock(&mu_);
+  Complete(std::move(done), arrival);
+}
+
+void Mover::OnIdle() {
+  MutexLock lock(&mu_);
+  NotifyIfQuiet();
+}
+
+// --- What is told ---
 
 EngineStats Mover::Stats() {
   StepPlanner::LastStep last;
@@ -460,7 +413,8 @@ EngineStats Mover::StatsNow(StepPlanner::LastStep* last, plan::Rates* rates) {
   stats.io_seconds = meter_.io_seconds();
   stats.hidden_seconds = meter_.hidden_seconds();
   stats.stall_seconds = meter_.stall_seconds();
-  if (parts_.store != nullptr) stats.tiers[static_cast<size_t>(Tier::kNvme)] = store_room_;
+  if (transfers_.has_store())
+    stats.tiers[static_cast<size_t>(Tier::kNvme)] = transfers_.store_room();
   return stats;
 }
 

@@ -2,7 +2,6 @@
 //
 // What the mover tells a timeline.
 
-#include <algorithm>
 #include <utility>
 
 #include "src/base/clock.h"
@@ -37,7 +36,8 @@ void Mover::RecordState() {
   for (Tier tier : {Tier::kDevice, Tier::kPinned}) {
     recorder_->Occupied(tier, stats.tiers[static_cast<size_t>(tier)].now_bytes, now);
   }
-  if (parts_.store != nullptr) recorder_->Occupied(Tier::kNvme, store_room_.now_bytes, now);
+  if (transfers_.has_store())
+    recorder_->Occupied(Tier::kNvme, transfers_.store_room().now_bytes, now);
   for (const Ticket ticket : recorder_->Waiting()) {
     if (const auto stall = pager_.WhyWaits(ticket)) recorder_->Explain(ticket, *stall, now);
   }
@@ -53,11 +53,14 @@ Timeline Mover::TakeTimeline() {
   return timeline;
 }
 
-// The thread slept from `sleep_ns` until now, but for the last `cpu_ns`, in which it took in what
-// had come.
-void Mover::RecordWork(int64_t sleep_ns, int64_t cpu_ns) {
-  recorder_->Work(working_since_ns_, sleep_ns);
-  working_since_ns_ = std::max(sleep_ns, base::NowNs() - cpu_ns);
+void Mover::OnBegin(const Action& transfer) {
+  const Entry entry(this);
+  recorder_->BeginTransfer(transfer, base::NowNs());
+}
+
+void Mover::OnWorked(int64_t begin_ns, int64_t end_ns) {
+  const Entry entry(this);
+  recorder_->Work(begin_ns, end_ns);
 }
 
 }  // namespace spillway::engine

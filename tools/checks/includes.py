@@ -53,7 +53,7 @@ ORDER = {
         simulate bounds accumulation""".split(),
     "src/engine": """arena_map open_engine overlap_meter step_plan plan_index plan_progress ready_ops plan_periods
         plan_room plan_follower rate_meter resting_room tile_table lease_table use_queue action leases job page_table
-        stall plan_frames room plan_run flush pager plan_service step_planner timeline_recorder mover engine_parts
+        stall plan_frames room plan_run flush pager plan_service step_planner timeline_recorder transfer_thread mover engine_parts
         engine""".split(),
 }
 

@@ -53,9 +53,9 @@ GTEST_FAILURE = r"\[  FAILED  \]|no end after"
 FAULTS = (
     Fault(
         "lock-not-taken", "the mover grants a lease without its lock",
-        "src/engine/mover_thread.cc",
-        "  done.status = MarkArrival(&arrival);\n  MutexLock lock(&mu_);\n",
-        "  done.status = MarkArrival(&arrival);\n",
+        "src/engine/mover.cc",
+        "  done.status = status;\n  MutexLock lock(&mu_);\n",
+        "  done.status = status;\n",
         Check(ASAN, "asan", targets=("spillway_engine",)),
         r"-Wthread-safety"),
     Fault(

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "src/engine/transfer_thread.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "src/base/clock.h"
+#include "src/base/errno_status.h"
+#include "src/base/status_macros.h"
+
+namespace spillway::engine {
+
+using base::MutexLock;
+
+absl::Status WithOption(const absl::Status& status, std::string_view option) {
+  return absl::Status(
+      status.code(), absl::StrCat(status.message(), " (EngineOptions::", std::string(option), ")"));
+}
+
+TransferThread::TransferThread(MoverParts parts, Listener* listener)
+    : parts_(std::move(parts)), listener_(*listener), has_timeline_(parts_.timeline_events > 0) {
+  if (parts_.store != nullptr)
+    pages_ = std::make_unique<io::PageIo>(parts_.store.get(), parts_.io.get());
+  const uint64_t slabs = (parts_.pinned->size_bytes() + parts_.slab_bytes - 1) / parts_.slab_bytes;
+  for (uint64_t slab = 0; slab < slabs; ++slab) slab_ready_.emplace_back(false);
+}
+
+absl::Status TransferThread::Start() {
+  if (parts_.device_bytes > 0) {
+    absl::StatusOr<std::byte*> arena = runtime().AllocateArena(parts_.device_bytes);
+    if (!arena.ok()) return WithOption(arena.status(), "device_bytes");
+    device_arena_ = *arena;
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(copy_in_, runtime().CreateStream());
+  SPILLWAY_ASSIGN_OR_RETURN(copy_out_, runtime().CreateStream());
+  try {
+    thread_ = std::thread(&TransferThread::Run, this);
+  } catch (const std::system_error& error) {
+    return base::ThreadErrorToStatus(error.code().value(), "the mover's thread");
+  }
+  return absl::OkStatus();
+}
+
+void TransferThread::Stop() {
+  if (!thread_.joinable()) return;
+  {
+    MutexLock lock(&mu_);
+    stop_ = true;
+    Wake();
+  }
+  thread_.join();
+}
+
+TransferThread::~TransferThread() {
+  Stop();
+  if (copy_in_.value != nullptr) runtime().DestroyStream(copy_in_);
+  if (copy_out_.value != nullptr) runtime().DestroyStream(copy_out_);
+  if (parts_.io != nullptr) parts_.io->RemoveBuffers();
+  if (device_arena_ != nullptr) runtime().FreeArena(device_arena_, parts_.device_bytes);
+  parts_.store.reset();  // before the I/O engine that knows its files
+}
+
+// --- What is asked for ---
+
+void TransferThread::Post(std::vector<Work>* work) {
+  MutexLock lock(&mu_);
+  if (work_.empty()) {
+    work_.swap(*work);
+  } else {
+    std::move(work->begin(), work->end(), std::back_inserter(work_));
+  }
+  work->clear();
+  has_work_.store(true, std::memory_order_release);
+  Wake();
+}
+
+void TransferThread::Wake() {
+  if (!sleeping_) return;
+  sleeping_ = false;
+  if (parts_.io != nullptr) {
+    parts_.io->Wake();
+  } else {
+    work_ready_.NotifyAll();
+  }
+}
+
+void TransferThread::RunWithStore(const std::function<void(io::Store*)>& work) {
+  bool is_done = false;
+  base::CondVar done;
+  MutexLock lock(&mu_);
+  closures_.push_back([&] {
+    work(parts_.store.get());
+    MutexLock end(&mu_);
+    is_done = true;
+    done.NotifyAll();
+  });
+  Wake();
+  while (!is_done) done.Wait(&mu_);
+}
+
+absl::Status TransferThread::PrepareFrame(uint64_t offset, uint64_t size_bytes) {
+  const uint64_t last = (offset + size_bytes - 1) / parts_.slab_bytes;
+  bool ready = true;
+  for (uint64_t slab = offset / parts_.slab_bytes; slab <= last; ++slab) {
+    ready &= slab_ready_[slab].load(std::memory_order_acquire);
+  }
+  if (ready) return absl::OkStatus();
+  absl::Status status;
+  RunWithStore([&](io::Store*) {
+    status = parts_.pinned->EnsureUsable(offset, size_bytes);
+    for (uint64_t slab = offset / parts_.slab_bytes; status.ok() && slab <= last; ++slab) {
+      slab_ready_[slab].store(true, std::memory_order_release);
+    }
+  });
+  return status;
+}
+
+LinkUse TransferThread::link_use() {
+  MutexLock lock(&mu_);
+  LinkUse use = link_use_;
+  use.links[static_cast<size_t>(Transfer::kCopyIn)] = copies_[0].busy();
+  use.links[static_cast<size_t>(Transfer::kCopyOut)] = copies_[1].busy();
+  return use;
+}
+
+Occupancy TransferThread::store_room() {
+  MutexLock lock(&mu_);
+  return store_room_;
+}
+
+// --- The thread ---
+
+void TransferThread::Run() {
+  working_since_ns_ = base::NowNs();
+  std::vector<Work> work;
+  std::vector<std::function<void()>> closures;
+  bool was_idle = true;
+  while (TakeWork(&work, &closures)) {
+    for (const std::function<void()>& closure : closures) closure();
+    for (const Work& item : work) Execute(item);
+    const bool idle = work.empty() && closures.empty();
+    if (idle && !was_idle) listener_.OnIdle();
+    was_idle = idle;
+    Sleep(idle);
+    work.clear();
+    closures.clear();
+  }
+}
+
+// False when it is time to stop.
+bool TransferThread::TakeWork(std::vector<Work>* work,
+                              std::vector<std::function<void()>>* closures) {
+  MutexLock lock(&mu_);
+  work->swap(work_);
+  closures->swap(closures_);
+  has_work_.store(false, std::memory_order_release);
+  if (!work->empty() || !closures->empty()) return true;
+  sleeping_ = !stop_;
+  return sleeping_;
+}
+
+void TransferThread::Sleep(bool idle) {
+  const bool recorded = idle && has_timeline_;
+  const int64_t sleep_ns = recorded ? base::NowNs() : 0;
+  const int64_t cpu_ns = recorded ? base::ThreadCpuNs() : 0;
+  const std::vector<Ended> ended = Reap(idle);
+  if (recorded) {
+    listener_.OnWorked(working_since_ns_, sleep_ns);
+    // It has worked for a moment since it woke, to take in what had come.
+    working_since_ns_ = std::max(sleep_ns, base::NowNs() - (base::ThreadCpuNs() - cpu_ns));
+  }
+  if (!ended.empty()) listener_.OnEnded(ended);
+}
+
+// Takes ended transfers, waiting for one or a wake-up if there is nothing else to do.
+std::vector<TransferThread::Ended> TransferThread::Reap(bool idle) {
+  std::vector<Ended> ended;
+  if (pages_ == nullptr) {
+    MutexLock lock(&mu_);
+    while (sleeping_) work_ready_.Wait(&mu_);
+    return ended;
+  }
+  std::vector<io::PageIo::Result> results;
+  pages_->Reap(idle ? absl::InfiniteDuration() : absl::ZeroDuration(), &results);
+  for (io::PageIo::Result& result : results)
+    ended.push_back({static_cast<TileIndex>(result.tag), std::move(result.status)});
+  MutexLock lock(&mu_);
+  sleeping_ = false;
+  const base::DuplexMeter& moved = pages_->moved();
+  link_use_.links[static_cast<size_t>(Transfer::kRead)] = moved.busy(0);
+  link_use_.links[static_cast<size_t>(Transfer::kWrite)] = moved.busy(1);
+  link_use_.nvme_both = moved.both();
+  link_use_.checksums = pages_->hashing();
+  store_room_.now_bytes = parts_.store->used_bytes();
+  store_room_.peak_bytes = std::max(store_room_.peak_bytes, store_room_.now_bytes);
+  return ended;
+}
+
+void TransferThread::Execute(const Work& work) {
+  const Action& action = work.action;
+  const StorePlace place = work.tile->place;
+  const uint64_t size_bytes = work.tile->size_bytes;
+  if (action.kind == Action::Kind::kForget) {
+    if (pages_ != nullptr) pages_->Forget(place.tensor, place.first_page, size_bytes);
+    return;
+  }
+  // The copy was just launched; its end is marked for the caller's stream to wait for.
+  if (action.kind == Action::Kind::kGrant) {
+    const absl::StatusOr<tiers::EventHandle> arrival = MarkArrival();
+    return listener_.OnLaunched(action, arrival.status(), arrival.value_or(tiers::EventHandle{}));
+  }
+  if (has_timeline_) listener_.OnBegin(action);
+  absl::Status status = parts_.pinned->EnsureUsable(action.pinned_offset, size_bytes);
+  std::byte* frame = parts_.pinned->data() + action.pinned_offset;
+  if (status.ok()) {
+    switch (action.transfer) {
+      case Transfer::kRead:
+        return pages_->Read(action.tile, place.tensor, place.first_page, size_bytes, frame);
+      case Transfer::kWrite:
+        return pages_->Write(action.tile, place.tensor, place.first_page, size_bytes, frame);
+      case Transfer::kZero: std::memset(frame, 0, size_bytes); break;
+      default:
+        status = Copy(action, size_bytes);
+        if (status.ok()) return;
+    }
+  }
+  const Ended ended{action.tile, status};
+  listener_.OnEnded({&ended, 1});
+}
+
+absl::Status TransferThread::Copy(const Action& action, uint64_t size_bytes) {
+  std::byte* pinned = parts_.pinned->data() + action.pinned_offset;
+  std::byte* device = device_arena_ + action.device_offset;
+  const bool in = action.Is(Transfer::kCopyIn);
+  const tiers::StreamHandle stream = in ? copy_in_ : copy_out_;
+  const size_t way = in ? 0 : 1;
+  const auto end = [this, way](uint64_t copied_bytes) {
+    MutexLock lock(&mu_);
+    copies_[way].End(base::Now(), copied_bytes);
+  };
+  {
+    MutexLock lock(&mu_);
+    copies_[way].Begin(base::Now());
+  }
+  absl::Status status = in ? runtime().CopyAsync(stream, tiers::CopyDirection::kHostToDevice,
+                                                 device, pinned, size_bytes)
+                           : runtime().CopyAsync(stream, tiers::CopyDirection::kDeviceToHost,
+                                                 pinned, device, size_bytes);
+  if (status.ok()) {
+    status = runtime().Notify(
+        stream, [this, end, tile = action.tile, size_bytes](const absl::Status& copied) {
+          end(copied.ok() ? size_bytes : 0);
+          const Ended ended{tile, copied};
+          listener_.OnEnded({&ended, 1});
+        });
+  }
+  if (!status.ok()) end(0);
+  return status;
+}
+
+absl::StatusOr<tiers::EventHandle> TransferThread::MarkArrival() {
+  SPILLWAY_ASSIGN_OR_RETURN(const tiers::EventHandle event, runtime().CreateEvent());
+  const absl::Status status = runtime().Record(event, copy_in_);
+  if (status.ok()) return event;
+  runtime().DestroyEvent(event);
+  return status;
+}
+
+}  // namespace spillway::engine
