@@ -2,6 +2,7 @@
 
 #include "src/engine/flush.h"
 
+#include <optional>
 #include <utility>
 
 namespace spillway::engine {
@@ -35,10 +36,9 @@ void Flush::AddCommitJobs() {
   const size_t limit =
       gathers_ ? static_cast<size_t>(pages_.options().max_flushes) : kSmallTogether;
   while (cursor_ < pages_.num_tiles() && jobs_.of(Job::Kind::kFlush).size() < limit) {
-    const TileIndex tile = cursor_++;
-    const Page& page = pages_[tile];
-    if (page.tile->transient || page.zero || page.stored) continue;
-    jobs_.Add(Job::Kind::kFlush, tile, Tier::kPinned).ticket = ticket_;
+    const std::optional<TileIndex> tile = pages_.to_commit().Next(cursor_);
+    cursor_ = tile ? *tile + 1 : pages_.num_tiles();
+    if (tile) jobs_.Add(Job::Kind::kFlush, *tile, Tier::kPinned).ticket = ticket_;
   }
 }
 

@@ -52,6 +52,20 @@ bool PageTable::IsWhereHomesWillBe(TileIndex tile) const {
          options_.has_store;
 }
 
+bool PageTable::GoesHome(TileIndex tile, Tier tier) const {
+  const Page& page = pages_[tile];
+  return page.is_home(Other(tier)) && page.copy(Other(tier)).state == Copy::State::kHeld;
+}
+
+bool PageTable::MayForget(TileIndex tile, Tier tier) const {
+  const Page& page = pages_[tile];
+  const Copy& other = page.copy(Other(tier));
+  // Of two copies that leave, the one in pinned memory leaves last.
+  const bool stays = other.is_ready() && (tier == Tier::kDevice || !other.leaving);
+  return page.zero || page.copy(tier).state == Copy::State::kHeld || stays ||
+         (page.stored && !GoesHome(tile, tier));
+}
+
 // More of pinned memory, from there on, is left to the frames that stay.
 void PageTable::ShutWhereHomesWillBe(uint64_t from) {
   const ArenaMap& pinned = arena(Tier::kPinned);
@@ -194,12 +208,20 @@ bool PageTable::DropIfDiscarded(TileIndex tile) {
 }
 
 void PageTable::SetStored(TileIndex tile, bool stored) {
-  if (std::exchange(pages_[tile].stored, stored) != stored) Count(tile, Tier::kNvme, stored);
+  if (std::exchange(pages_[tile].stored, stored) == stored) return;
+  Count(tile, Tier::kNvme, stored);
+  NoteBytes(tile);
 }
 
 void PageTable::SetZero(TileIndex tile, bool zero) {
   pages_[tile].zero = zero;
   NoteBytes(tile);
+}
+
+void PageTable::NoteBytes(TileIndex tile) {
+  const Page& page = pages_[tile];
+  with_bytes_.Set(tile, page.has_bytes());
+  to_commit_.Set(tile, !page.tile->transient && !page.zero && !page.stored);
 }
 
 void PageTable::Count(TileIndex tile, Tier tier, bool held) {

@@ -125,7 +125,14 @@ class PageTable {
   bool HasOwnPlace(TileIndex tile) const {
     return AllFit() && !pages_[tile].is_home(Tier::kPinned);
   }
+  // Whether the tile's copy in the tier has to be moved home, to the other tier in memory.
+  bool GoesHome(TileIndex tile, Tier tier) const;
+  // Whether the copy may be forgotten as it is: it has no bytes, or they are elsewhere. What rests
+  // in memory goes home, even if NVMe has it, too.
+  bool MayForget(TileIndex tile, Tier tier) const;
   bool IsSmall(const Page& page) const { return page.size_bytes() <= options_.small_bytes; }
+  // Tiles that a commit holds, and that have bytes which NVMe has not.
+  const plan::TileBits& to_commit() const { return to_commit_; }
   // What a plan must know of the tiles.
   TilesNow Now() const {
     return {.with_bytes = &with_bytes_, .num_homes = num_homes_, .all_fit = AllFit()};
@@ -202,7 +209,7 @@ class PageTable {
  private:
   void ForgetCopies(TileIndex tile);
   void SetZero(TileIndex tile, bool zero);
-  void NoteBytes(TileIndex tile) { with_bytes_.Set(tile, pages_[tile].has_bytes()); }
+  void NoteBytes(TileIndex tile);
   void Count(TileIndex tile, Tier tier, bool held);
   void ShutWhereHomesWillBe(uint64_t from);
 
@@ -213,6 +220,7 @@ class PageTable {
   std::array<ArenaMap, 2> arenas_;
   uint64_t frames_bytes_ = 0;  // what all tiles would take in one tier
   plan::TileBits with_bytes_;
+  plan::TileBits to_commit_;
   uint64_t num_homes_ = 0;     // tiles that have a frame where they rest
   uint64_t places_begin_ = 0;  // of own places, from the top of pinned memory
   std::array<uint64_t, 2> homes_bytes_ = {};

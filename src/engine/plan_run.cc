@@ -320,11 +320,7 @@ PlanRun::Step PlanRun::TryDrop(const plan::Op& op) {
   // Readers that came since keep the copy; it leaves after them.
   if (!leases.Close(op.tile, op.tier))
     return leases.HasHolder(op.tile, op.tier) ? Step::kDone : Step::kWaiting;
-  // What rests in memory goes home, also where a commit has written it to NVMe.
-  const bool is_homeless = page.tile->has_home() && !page.is_home(op.tier);
-  const bool elsewhere = (page.stored && !is_homeless) || page.zero ||
-                         held.state == Copy::State::kHeld || page.is_ready(Other(op.tier));
-  if (elsewhere) {
+  if (pages_.MayForget(op.tile, op.tier)) {
     pages_.DropFrame(op.tile, op.tier);
   } else {
     frames_->Unsettle(op.tile);

@@ -198,23 +198,17 @@ Outcome Room::AdvanceEvict(Job& job) {
   if (page.is_moving()) return Outcome::kWaiting;
   Copy& leaving = page.copy(job.tier);
   const bool from_device = job.tier == Tier::kDevice;
-  const Copy& other = page.copy(Other(job.tier));
-  const bool kept = other.is_ready() && (from_device || !other.leaving);
-  // What rests in the other tier goes there, even if NVMe has it too.
-  const bool goes_home =
-      pages_[job.tile].is_home(Other(job.tier)) && other.state == Copy::State::kHeld;
-  const bool forgettable =
-      leaving.state == Copy::State::kHeld || page.zero || kept || (page.stored && !goes_home);
+  const bool may_forget = pages_.MayForget(job.tile, job.tier);
 
-  absl::Status failure = forgettable ? absl::OkStatus() : job.failure;
-  if (failure.ok() && !forgettable) {
+  absl::Status failure = may_forget ? absl::OkStatus() : job.failure;
+  if (failure.ok() && !may_forget) {
     Answer answer = Answer::kReady;
     if (from_device) answer = EnsureFrame(job, Tier::kPinned, 0, &failure);
     if (answer == Answer::kWaiting) return Outcome::kWaiting;
     if (answer == Answer::kReady) {
-      const Transfer transfer = from_device ? Transfer::kCopyOut
-                                : goes_home ? Transfer::kCopyIn
-                                            : Transfer::kWrite;
+      const Transfer transfer = from_device                           ? Transfer::kCopyOut
+                                : pages_.GoesHome(job.tile, job.tier) ? Transfer::kCopyIn
+                                                                      : Transfer::kWrite;
       pages_.Start(job.tile, transfer, MoveReason::kMakeRoom, &job);
       return Outcome::kProgress;
     }

@@ -49,10 +49,9 @@ double Room::CostOf(const Page& page, const ArenaMap::Segment& segment, Tier tie
   const TileIndex tile = segment.tile;
   // What the plan drops before it is used again leaves at no cost.
   if (plan_ != nullptr && plan_->follower().tiles().IsDroppedNext(tile, tier)) return 0;
-  const bool elsewhere = page.stored || page.zero || page.copy(tier).state == Copy::State::kHeld ||
-                         page.is_ready(Other(tier));
+  const bool may_forget = pages_.MayForget(tile, tier);
   const bool copies = tier == Tier::kDevice || page.is_home(Tier::kDevice);
-  const double move_cost = elsewhere ? kForgetCost : copies ? kCopyOutCost : kWriteCost;
+  const double move_cost = may_forget ? kForgetCost : copies ? kCopyOutCost : kWriteCost;
   const double recency =
       static_cast<double>(page.last_use) / static_cast<double>(pages_.num_uses() + 1);
   const uint64_t away = plan_ != nullptr               ? plan_->follower().EventsUntilNextUse(tile)
@@ -60,7 +59,7 @@ double Room::CostOf(const Page& page, const ArenaMap::Segment& segment, Tier tie
                                                        : next_use - uses_.now();
   const double nearness =
       away == UseQueue::kNever ? 0.0 : 4.0 + 256.0 / (static_cast<double>(away) + 1);
-  const bool small_write = !elsewhere && !copies && pages_.IsSmall(page);
+  const bool small_write = !may_forget && !copies && pages_.IsSmall(page);
   const uint64_t bytes =
       small_write ? std::max(segment.size_bytes, kLeastWriteBytes) : segment.size_bytes;
   return static_cast<double>(bytes) * (move_cost + recency + nearness);

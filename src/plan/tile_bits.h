@@ -6,8 +6,10 @@
 #define SPILLWAY_PLAN_TILE_BITS_H_
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace spillway::plan {
@@ -33,6 +35,15 @@ class TileBits {
   void Clear() {
     if (any_) std::fill(words_.begin(), words_.end(), 0);
     any_ = false;
+  }
+  // The first that is set, from `from` on.
+  std::optional<TileIndex> Next(TileIndex from) const {
+    const size_t first = from / kWord;
+    for (size_t i = first; i < words_.size(); ++i) {
+      const uint64_t word = i == first ? words_[i] & (~uint64_t{0} << from % kWord) : words_[i];
+      if (word != 0) return static_cast<TileIndex>(i * kWord) + std::countr_zero(word);
+    }
+    return std::nullopt;
   }
   // Whether the two differ in a tile that is in `a` or `b`.
   static bool Differ(const TileBits& x, const TileBits& y, const TileBits& a, const TileBits& b) {

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the pager asks of the table before it moves or forgets bytes.
+
+#include "src/engine/page_table.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+
+namespace spillway::engine {
+namespace {
+
+constexpr uint64_t kTileBytes = kFrameAlignment;
+
+PagerOptions Options() {
+  PagerOptions options;
+  options.device_bytes = 4 * kTileBytes;
+  options.pinned_bytes = 4 * kTileBytes;
+  options.has_store = true;
+  options.describe = [](TileIndex tile) { return "tile " + std::to_string(tile); };
+  return options;
+}
+
+TileIndex AddTile(PageTable& pages, bool stored) {
+  return pages.AddTile(kTileBytes, Role::kParameter, /*transient=*/false, stored, {});
+}
+
+// A frame without bytes.
+Copy& Hold(PageTable& pages, TileIndex tile, Tier tier) {
+  const std::optional<uint64_t> offset = pages.arena(tier).Allocate(kTileBytes, tile);
+  EXPECT_TRUE(offset);
+  pages.HoldFrame(tile, tier, offset.value_or(0), /*holder=*/nullptr);
+  return pages[tile].copy(tier);
+}
+
+Copy& Bring(PageTable& pages, TileIndex tile, Tier tier) {
+  Copy& copy = Hold(pages, tile, tier);
+  PageTable::SetReady(copy);
+  return copy;
+}
+
+TEST(PageTable, ACopyMayBeForgottenIfItsBytesAreElsewhere) {
+  PageTable pages(Options());
+  const TileIndex stored = AddTile(pages, true);
+  Bring(pages, stored, Tier::kDevice);
+  EXPECT_TRUE(pages.MayForget(stored, Tier::kDevice)) << "NVMe has them";
+  const TileIndex never_written = AddTile(pages, false);
+  Bring(pages, never_written, Tier::kPinned);
+  EXPECT_TRUE(pages.MayForget(never_written, Tier::kPinned)) << "there are none";
+
+  pages.VoidOtherCopies(stored, Tier::kDevice);  // a writer on the device
+  EXPECT_FALSE(pages.MayForget(stored, Tier::kDevice)) << "they are nowhere else";
+  Copy& below = Hold(pages, stored, Tier::kPinned);
+  EXPECT_FALSE(pages.MayForget(stored, Tier::kDevice)) << "the frame below has none yet";
+  EXPECT_TRUE(pages.MayForget(stored, Tier::kPinned));
+  PageTable::SetReady(below);
+  EXPECT_TRUE(pages.MayForget(stored, Tier::kDevice));
+}
+
+// Of two copies that leave, one has to stay until the bytes are on NVMe.
+TEST(PageTable, OfTwoCopiesThatLeaveTheOneInPinnedMemoryIsMoved) {
+  PageTable pages(Options());
+  const TileIndex tile = AddTile(pages, false);
+  Copy& on_device = Bring(pages, tile, Tier::kDevice);
+  pages.VoidOtherCopies(tile, Tier::kDevice);
+  Copy& in_pinned = Bring(pages, tile, Tier::kPinned);
+  EXPECT_TRUE(pages.MayForget(tile, Tier::kPinned));
+  on_device.leaving = in_pinned.leaving = true;
+  EXPECT_TRUE(pages.MayForget(tile, Tier::kDevice));
+  EXPECT_FALSE(pages.MayForget(tile, Tier::kPinned));
+}
+
+// A plan that dropped such a copy had the tile read back from NVMe.
+TEST(PageTable, WhatRestsInMemoryGoesHomeThoughNvmeHasItsBytes) {
+  for (const Tier rest : {Tier::kDevice, Tier::kPinned}) {
+    PagerOptions options = Options();
+    options.placement[static_cast<size_t>(Role::kParameter)] = rest;
+    PageTable pages(options);
+    const TileIndex tile = AddTile(pages, true);
+    Copy& home = Hold(pages, tile, rest);
+    Bring(pages, tile, Other(rest));
+    EXPECT_TRUE(pages.GoesHome(tile, Other(rest)));
+    EXPECT_FALSE(pages.MayForget(tile, Other(rest))) << "home: " << Name(rest);
+    PageTable::SetReady(home);
+    EXPECT_FALSE(pages.GoesHome(tile, Other(rest)));
+    EXPECT_TRUE(pages.MayForget(tile, Other(rest))) << "home: " << Name(rest);
+  }
+}
+
+TEST(PageTable, ACommitNeedsWhatHasBytesThatNvmeHasNot) {
+  PageTable pages(Options());
+  const TileIndex stored = AddTile(pages, true), fresh = AddTile(pages, false);
+  const TileIndex transient = pages.AddTile(kTileBytes, Role::kGradient, true, false, {});
+  EXPECT_EQ(pages.to_commit().Next(0), std::nullopt);
+  for (const TileIndex tile : {stored, fresh, transient}) {
+    Bring(pages, tile, Tier::kPinned);
+    pages.VoidOtherCopies(tile, Tier::kPinned);  // a writer
+  }
+  EXPECT_EQ(pages.to_commit().Next(0), stored);
+  EXPECT_EQ(pages.to_commit().Next(stored + 1), fresh);
+  EXPECT_EQ(pages.to_commit().Next(fresh + 1), std::nullopt) << "the last tile is transient";
+  pages.SetStored(stored, true);
+  EXPECT_EQ(pages.to_commit().Next(0), fresh);
+  pages.Discard(fresh);
+  EXPECT_TRUE(pages.DropIfDiscarded(fresh));
+  EXPECT_EQ(pages.to_commit().Next(0), std::nullopt);
+}
+
+}  // namespace
+}  // namespace spillway::engine
