@@ -43,7 +43,7 @@ struct PagerOptions {
   Placement placement = {};
   // Frames and free runs weighed for one claim, as long as one of them will do: what a claim costs
   // must not grow with the arena.
-  size_t most_weighed = 512;
+  size_t most_weighed = 128;
   std::function<std::string(TileIndex)> describe;  // for messages: "tensor 'a' tile 3"
 };
 

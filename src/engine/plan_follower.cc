@@ -35,6 +35,7 @@ void PlanFollower::Restart() {
 std::optional<PlanFollower::Count> PlanFollower::Ask(const plan::TraceEvent& event) {
   const std::optional<Count> use = tiles_.Ask(event, step_number_);
   ++(use ? asked_ : extra_);
+  LookAhead();
   return use;
 }
 
@@ -58,9 +59,11 @@ bool PlanFollower::EndStep() {
   return true;
 }
 
-// Goes past what has been asked for.
+// Goes past what has been asked for. That may be much where one caller was behind all others; then
+// the rest is for the next times.
 void PlanFollower::LookAhead() {
-  while (tiles_.HasBeenAsked(all_asked_before_)) ++all_asked_before_;
+  for (int passed = 0; passed < kMostPassed && tiles_.HasBeenAsked(all_asked_before_); ++passed)
+    ++all_asked_before_;
   if (room_) room_->PassTo(all_asked_before_);
 }
 

@@ -108,6 +108,8 @@ class PlanFollower {
   // A step with more uses that the plan does not have than this, and than it has followed, is
   // another.
   static constexpr uint64_t kFewExtra = 8;
+  // Events that are passed in one go.
+  static constexpr int kMostPassed = 64;
 
   void Consider(TileIndex tile);
   void Started(Count op);

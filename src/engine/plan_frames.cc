@@ -46,15 +46,15 @@ bool PlanFrames::LiesAsPlanned(TileIndex tile, Tier tier) const {
   return follower_->takes_any_frame() ? planned.has_value() : planned == offset;
 }
 
-bool PlanFrames::Take(TileIndex tile, Tier tier, uint64_t offset) {
+PlanFrames::Taken PlanFrames::Take(TileIndex tile, Tier tier, uint64_t offset) {
   const Page& page = pages_[tile];
   const Copy& target = page.copy(tier);
-  if (target.leaving) return false;
+  if (target.leaving) return Taken::kNotYet;
   const bool is_held = target.state == Copy::State::kHeld;
-  if (is_held && target.offset == offset) return true;
+  if (is_held && target.offset == offset) return Taken::kYes;
   if (is_held && target.holder == nullptr && !pages_[tile].is_home(tier))
     pages_.DropFrame(tile, tier);
-  if (target.state != Copy::State::kNone) return false;
+  if (target.state != Copy::State::kNone) return Taken::kNotYet;
   ArenaMap& arena = pages_.arena(tier);
   const uint64_t frame_bytes = page.frame_bytes();
   const plan::PlanOptions& options = follower_->step().plan.options;
@@ -63,7 +63,7 @@ bool PlanFrames::Take(TileIndex tile, Tier tier, uint64_t offset) {
   const bool any = follower_->takes_any_frame();
   if (any && arena.size_bytes() - arena.used_bytes() < frame_bytes + reserve) {
     is_blocked_by_lease_ = true;
-    return false;
+    return Taken::kNoRoom;
   }
   std::optional<uint64_t> taken;
   if (arena.AllocateAt(offset, frame_bytes, tile)) {
@@ -76,7 +76,7 @@ bool PlanFrames::Take(TileIndex tile, Tier tier, uint64_t offset) {
   } else {
     (void)MakeWay(tier, offset, frame_bytes);
   }
-  return taken.has_value();
+  return taken ? Taken::kYes : Taken::kNotYet;
 }
 
 // What lies there and is not the plan's leaves. Whether that is all that lies there.

@@ -35,9 +35,11 @@ class PlanFrames {
   bool IsComing(TileIndex tile, Tier tier);
   // Whether the copy lies where the plan has it.
   bool LiesAsPlanned(TileIndex tile, Tier tier) const;
-  // A frame for an operation, at `offset` or, where any frame will do, elsewhere. False: there is
-  // none yet, and what is in its way leaves.
-  bool Take(TileIndex tile, Tier tier, uint64_t offset);
+  // A frame for an operation, at `offset` or, where any frame will do, elsewhere. kNotYet: what is
+  // in its way leaves. kNoRoom: any frame would do, and there is none; who comes later in the plan
+  // has none either.
+  enum class Taken : uint8_t { kYes, kNotYet, kNoRoom };
+  Taken Take(TileIndex tile, Tier tier, uint64_t offset);
 
   // The tile's copies may not lie where the plan has them.
   void Unsettle(TileIndex tile) { unsettled_.push_back(tile); }
@@ -63,7 +65,7 @@ class PlanFrames {
   // go: with all at once, whoever leases meanwhile would wait long. What is in the plan's way
   // leaves at once.
   static constexpr size_t kMostLeaving = 64;
-  static constexpr TileIndex kAtOnce = 256;
+  static constexpr TileIndex kAtOnce = 128;
   bool IsEnoughLeaving() const { return jobs_.of(Job::Kind::kEvict).size() >= kMostLeaving; }
   void SettleNext();
   bool MakeWay(Tier tier, uint64_t offset, uint64_t size_bytes);

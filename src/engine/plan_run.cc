@@ -10,10 +10,10 @@ namespace {
 
 // On their way at a time, of each link: enough to keep it busy while one ends.
 constexpr int kMostInFlight = 16;
-// Operations whose frames are not free yet that are looked at in one go.
-constexpr size_t kMostWaiting = 64;
+// Operations that cannot start yet that are looked at in one go.
+constexpr size_t kMostWaiting = 16;
 // Events that are looked at in one go, for tiles that the plan has in memory when it begins.
-constexpr int kMostLookedAt = 1024;
+constexpr int kMostLookedAt = 64;
 
 }  // namespace
 
@@ -141,8 +141,8 @@ bool PlanRun::PullIfNothingMoves() {
                        !frames_->follower().tiles().OpsBeforeAreOver(job.tile, *job.use) &&
                        !pages_[job.tile].copy(job.tier).leaving && pages_.CanLease(job);
     if (!waits) continue;
-    if (free_left_ == 0 && std::exchange(has_freed_, false)) {
-      free_left_ = kMostFree;  // more of them may be all that it waits for
+    if (still_left_ == 0 && std::exchange(has_done_some_, false)) {
+      still_left_ = kMostStill;  // more of them may be all that it waits for
     } else {
       Pull(job);
     }
@@ -172,29 +172,14 @@ bool PlanRun::Advance() {
 }
 
 bool PlanRun::AdvanceLink(plan::Transfer link) {
-  bool progress = false;
   PlanFollower& follower = frames_->follower();
-  std::vector<PlanFollower::Count> waiting;
-  while (follower.in_flight(link) < kMostInFlight && waiting.size() < kMostWaiting) {
-    const auto number = follower.Take(link);
-    if (!number) break;
-    const plan::Op& op = follower.OpAt(*number);
-    const uint64_t size_bytes = pages_[op.tile].size_bytes();
-    switch (Try(op, number)) {
-      case Step::kWaiting: waiting.push_back(*number); continue;
-      case Step::kDone:
-        if (HasMoved(op)) follower.CountMoved(*number, size_bytes);
-        End(*number);
-        break;
-      case Step::kStarted:
-        follower.Begin(*number);
-        if (pages_[op.tile].transfer != Transfer::kZero) follower.CountMoved(*number, size_bytes);
-        break;
-    }
-    progress = true;
-  }
-  for (const PlanFollower::Count op : waiting) follower.PutBack(op);
-  return progress;
+  return AdvanceQueue([&]() -> std::optional<PlanFollower::Count> {
+    return follower.in_flight(link) < kMostInFlight ? follower.Take(link) : std::nullopt;
+  });
+}
+
+bool PlanRun::AdvanceFree() {
+  return AdvanceQueue([&] { return frames_->follower().TakeFree(); });
 }
 
 // Whether the bytes of an operation that had nothing to do are below: a commit, or a copy's
@@ -206,22 +191,38 @@ bool PlanRun::HasMoved(const plan::Op& op) const {
              : op.kind == plan::Transfer::kCopyOut && (page.stored || page.is_ready(Tier::kPinned));
 }
 
-bool PlanRun::AdvanceFree() {
-  bool progress = false;
+// Tries one after the other, until too many wait or none is left; what comes after one without room
+// waits for it.
+bool PlanRun::AdvanceQueue(absl::FunctionRef<std::optional<PlanFollower::Count>()> take) {
+  bool progress = false, has_room = true;
   PlanFollower& follower = frames_->follower();
   std::vector<PlanFollower::Count> waiting;
-  for (; free_left_ > 0; --free_left_) {
-    const auto op = follower.TakeFree();
-    if (!op) break;
-    switch (Try(follower.OpAt(*op), op)) {
-      case Step::kWaiting: waiting.push_back(*op); continue;
-      case Step::kDone: End(*op); break;
-      case Step::kStarted: follower.Begin(*op); break;  // filling with zeros
+  while (has_room && still_left_ > 0 && waiting.size() < kMostWaiting) {
+    const auto number = take();
+    if (!number) break;
+    const plan::Op& op = follower.OpAt(*number);
+    const uint64_t size_bytes = pages_[op.tile].size_bytes();
+    const bool is_still = !plan::HasLink(op.kind);
+    const Step step = Try(op, number);
+    switch (step) {
+      case Step::kNoRoom: has_room = false; [[fallthrough]];
+      case Step::kWaiting: waiting.push_back(*number); continue;
+      case Step::kDone:
+        if (!is_still && HasMoved(op)) follower.CountMoved(*number, size_bytes);
+        End(*number);
+        break;
+      case Step::kStarted:
+        follower.Begin(*number);
+        if (!is_still && pages_[op.tile].transfer != Transfer::kZero)
+          follower.CountMoved(*number, size_bytes);
+        break;
     }
     progress = true;
+    if (!is_still && step == Step::kStarted) continue;
+    --still_left_;
+    has_done_some_ = true;
   }
   for (const PlanFollower::Count op : waiting) follower.PutBack(op);
-  has_freed_ |= progress;
   return progress;
 }
 
@@ -284,8 +285,17 @@ PlanRun::Step PlanRun::Try(const plan::Op& op, std::optional<PlanFollower::Count
     pages_.Start(op.tile, transfer, reason, /*job=*/nullptr);
     return Step::kStarted;
   };
+  const auto take = [&](Tier tier) {
+    switch (frames_->Take(op.tile, tier, op.offset)) {
+      case PlanFrames::Taken::kYes: return Step::kDone;
+      case PlanFrames::Taken::kNotYet: return Step::kWaiting;
+      case PlanFrames::Taken::kNoRoom: return Step::kNoRoom;
+    }
+    return Step::kWaiting;
+  };
   const auto start_with_frame = [&](Tier tier, Transfer transfer) {
-    return frames_->Take(op.tile, tier, op.offset) ? start(transfer) : Step::kWaiting;
+    const Step taken = take(tier);
+    return taken == Step::kDone ? start(transfer) : taken;
   };
   switch (op.kind) {
     case plan::Transfer::kRead:
@@ -305,7 +315,7 @@ PlanRun::Step PlanRun::Try(const plan::Op& op, std::optional<PlanFollower::Count
       return start_with_frame(Tier::kPinned, Transfer::kCopyOut);
     case plan::Transfer::kTake:
       if (page.is_ready(op.tier)) return Step::kDone;
-      return frames_->Take(op.tile, op.tier, op.offset) ? Step::kDone : Step::kWaiting;
+      return take(op.tier);
     case plan::Transfer::kDrop: return TryDrop(op);
   }
   return Step::kDone;

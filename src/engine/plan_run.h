@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "src/engine/job.h"
 #include "src/engine/page_table.h"
 #include "src/engine/plan_frames.h"
@@ -81,16 +82,16 @@ class PlanRun {
 
   // --- What moves ---
   // The pump runs anew.
-  void BeginPump() { free_left_ = kMostFree; }
+  void BeginPump() { still_left_ = kMostStill; }
   bool Advance();
   // `planned`: what the transfer was of a plan.
   void TransferEnded(TileIndex tile, const std::optional<PlannedOp>& planned);
 
  private:
-  enum class Step : uint8_t { kStarted, kDone, kWaiting };
+  enum class Step : uint8_t { kStarted, kDone, kWaiting, kNoRoom };
   // Operations without a transfer that one run of the pump does: where a plan begins they may be
   // as many as tiles, and whoever leases meanwhile would wait for all of them.
-  static constexpr int kMostFree = 512;
+  static constexpr int kMostStill = 64;
 
   std::optional<PlanFollower::Count> AskPlan(const plan::TraceEvent& use);
   bool FollowsUsesOf(TileIndex tile) const {
@@ -100,6 +101,7 @@ class PlanRun {
   bool PullIfNothingMoves();
   bool AdvanceLink(plan::Transfer link);
   bool AdvanceFree();
+  bool AdvanceQueue(absl::FunctionRef<std::optional<PlanFollower::Count>()> take);
   bool AdvanceEntry();
   bool HasMoved(const plan::Op& op) const;
   Step Try(const plan::Op& op, std::optional<PlanFollower::Count> number);
@@ -111,8 +113,8 @@ class PlanRun {
   Room& room_;
   uint64_t number_ = 0;  // of plans that were taken up: tells this one from those before
   std::optional<PlanFrames> frames_;  // none: no plan is followed
-  int free_left_ = kMostFree;
-  bool has_freed_ = false;  // AdvanceFree has done some since it was asked last
+  int still_left_ = kMostStill;
+  bool has_done_some_ = false;  // of those, since PullIfNothingMoves asked last
   // The next event of the first period whose tile may have to be brought to where the plan begins.
   uint32_t next_entry_ = 0;
   // Discards that were asked for and wait for a stream or a transfer.
