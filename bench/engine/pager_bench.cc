@@ -7,7 +7,7 @@
 // million.
 //
 // "Pager" drives the state machine alone, whose transfers end at once and need no memory;
-// "Engine" adds locks, waiting callers, the mover's thread and, for an eviction, the copy of a
+// "Engine" adds locks, waiting callers, the transfer thread and, for an eviction, the copy of a
 // tile: of 4 KiB, so that a million of them fit in memory. Tiles are taken in an order that jumps
 // about, except for evictions, which walk the tiles in a circle so that every lease misses.
 //

@@ -48,7 +48,7 @@ struct TimelineEvent {
     kCopyOut,    // device→pinned; likewise
     kCompute,    // a caller between two leases; `tile` is the one leased last
     kStall,      // a caller blocked for a lease; `cause`, `tile`, `other`
-    kMover,      // the mover's thread at work
+    kMover,      // the transfer thread at work
     kFlush,      // a commit's first part: what is not on NVMe goes there
     kCommit,     // a whole commit
     kOccupancy,  // at `begin_ns`: `size_bytes` are held in `tier`

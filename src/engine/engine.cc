@@ -133,7 +133,7 @@ class EngineImpl final : public Engine {
   std::optional<std::string> user_state_;
   uint64_t commits_ = 0;
 
-  // Names of tiles for messages: the mover's thread asks while Register adds.
+  // Names of tiles for messages: the transfer thread asks while Register adds.
   mutable base::Mutex names_mu_;
   std::vector<std::pair<TileIndex, std::string>> names_
       ABSL_GUARDED_BY(names_mu_);  // first tile, name

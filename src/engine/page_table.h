@@ -125,7 +125,7 @@ class PageTable {
   bool HasOwnPlace(TileIndex tile) const {
     return AllFit() && !pages_[tile].is_home(Tier::kPinned);
   }
-  // Whether the tile's copy in the tier has to be moved home, to the other tier in memory.
+  // Whether the tile is at home in the other tier in memory, and its frame there awaits the bytes.
   bool GoesHome(TileIndex tile, Tier tier) const;
   // Whether the copy may be forgotten as it is: it has no bytes, or they are elsewhere. What rests
   // in memory goes home, even if NVMe has it, too.

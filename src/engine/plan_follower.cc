@@ -44,6 +44,11 @@ void PlanFollower::Happened(TileIndex tile) {
   Consider(tile);
 }
 
+void PlanFollower::ReleaseAsked(TileIndex tile) {
+  tiles_.ReleaseAsked(tile);
+  LookAhead();
+}
+
 void PlanFollower::Released(TileIndex tile) {
   tiles_.Released(tile);
   Consider(tile);

@@ -58,7 +58,7 @@ class PlanFollower {
   // A use that was asked for has happened: its lease was granted, or the bytes were discarded.
   void Happened(TileIndex tile);
   // The lease's holder let go; Released follows, at once or when the holder's stream lets go.
-  void ReleaseAsked(TileIndex tile) { tiles_.ReleaseAsked(tile); }
+  void ReleaseAsked(TileIndex tile);
   void Released(TileIndex tile);
   // Whether this step has so many uses that the plan has not that it is another.
   bool IsAnotherStep() const;

@@ -36,8 +36,7 @@ class PlanFrames {
   // Whether the copy lies where the plan has it.
   bool LiesAsPlanned(TileIndex tile, Tier tier) const;
   // A frame for an operation, at `offset` or, where any frame will do, elsewhere. kNotYet: what is
-  // in its way leaves. kNoRoom: any frame would do, and there is none; who comes later in the plan
-  // has none either.
+  // in its way leaves. kNoRoom: any frame would do, and there is none.
   enum class Taken : uint8_t { kYes, kNotYet, kNoRoom };
   Taken Take(TileIndex tile, Tier tier, uint64_t offset);
 

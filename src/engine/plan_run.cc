@@ -2,6 +2,7 @@
 
 #include "src/engine/plan_run.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -10,7 +11,7 @@ namespace {
 
 // On their way at a time, of each link: enough to keep it busy while one ends.
 constexpr int kMostInFlight = 16;
-// Operations that cannot start yet that are looked at in one go.
+// Operations of a queue that cannot start yet that are looked at in one go.
 constexpr size_t kMostWaiting = 16;
 // Events that are looked at in one go, for tiles that the plan has in memory when it begins.
 constexpr int kMostLookedAt = 64;
@@ -141,8 +142,9 @@ bool PlanRun::PullIfNothingMoves() {
                        !frames_->follower().tiles().OpsBeforeAreOver(job.tile, *job.use) &&
                        !pages_[job.tile].copy(job.tier).leaving && pages_.CanLease(job);
     if (!waits) continue;
-    if (still_left_ == 0 && std::exchange(has_done_some_, false)) {
-      still_left_ = kMostStill;  // more of them may be all that it waits for
+    const bool is_cut = std::count(idle_left_.begin(), idle_left_.end(), 0) > 0;
+    if (is_cut && std::exchange(has_idled_, false)) {
+      BeginPump();  // more of them may be all that it waits for
     } else {
       Pull(job);
     }
@@ -171,17 +173,6 @@ bool PlanRun::Advance() {
   return progress || PullIfNothingMoves();
 }
 
-bool PlanRun::AdvanceLink(plan::Transfer link) {
-  PlanFollower& follower = frames_->follower();
-  return AdvanceQueue([&]() -> std::optional<PlanFollower::Count> {
-    return follower.in_flight(link) < kMostInFlight ? follower.Take(link) : std::nullopt;
-  });
-}
-
-bool PlanRun::AdvanceFree() {
-  return AdvanceQueue([&] { return frames_->follower().TakeFree(); });
-}
-
 // Whether the bytes of an operation that had nothing to do are below: a commit, or a copy's
 // leaving, has brought them there in its stead.
 bool PlanRun::HasMoved(const plan::Op& op) const {
@@ -191,36 +182,56 @@ bool PlanRun::HasMoved(const plan::Op& op) const {
              : op.kind == plan::Transfer::kCopyOut && (page.stored || page.is_ready(Tier::kPinned));
 }
 
-// Tries one after the other, until too many wait or none is left; what comes after one without room
-// waits for it.
-bool PlanRun::AdvanceQueue(absl::FunctionRef<std::optional<PlanFollower::Count>()> take) {
+bool PlanRun::AdvanceLink(plan::Transfer link) {
+  PlanFollower& follower = frames_->follower();
+  return AdvanceQueue(
+      [&]() -> std::optional<PlanFollower::Count> {
+        return follower.in_flight(link) < kMostInFlight ? follower.Take(link) : std::nullopt;
+      },
+      idle_left_[static_cast<size_t>(link)]);
+}
+
+bool PlanRun::AdvanceFree() {
+  return AdvanceQueue([&] { return frames_->follower().TakeFree(); }, idle_left_.back());
+}
+
+// Whether it can only start with a frame that its tile has not.
+bool PlanRun::NeedsFrame(const plan::Op& op) const {
+  const bool takes = op.kind != plan::Transfer::kDrop && op.kind != plan::Transfer::kWrite;
+  return takes && pages_[op.tile].copy(op.tier).state == Copy::State::kNone;
+}
+
+// Tries what `take` gives, one after the other, until there is none, too many wait, or as many as
+// are left have moved nothing. Where one finds no room, none behind it takes a frame.
+bool PlanRun::AdvanceQueue(absl::FunctionRef<std::optional<PlanFollower::Count>()> take,
+                           int& idle_left) {
   bool progress = false, has_room = true;
   PlanFollower& follower = frames_->follower();
   std::vector<PlanFollower::Count> waiting;
-  while (has_room && still_left_ > 0 && waiting.size() < kMostWaiting) {
+  while (idle_left > 0 && waiting.size() < kMostWaiting) {
     const auto number = take();
     if (!number) break;
     const plan::Op& op = follower.OpAt(*number);
     const uint64_t size_bytes = pages_[op.tile].size_bytes();
-    const bool is_still = !plan::HasLink(op.kind);
-    const Step step = Try(op, number);
+    const bool has_link = plan::HasLink(op.kind);
+    const Step step = has_room || !NeedsFrame(op) ? Try(op, number) : Step::kWaiting;
     switch (step) {
       case Step::kNoRoom: has_room = false; [[fallthrough]];
       case Step::kWaiting: waiting.push_back(*number); continue;
       case Step::kDone:
-        if (!is_still && HasMoved(op)) follower.CountMoved(*number, size_bytes);
+        if (has_link && HasMoved(op)) follower.CountMoved(*number, size_bytes);
         End(*number);
         break;
       case Step::kStarted:
         follower.Begin(*number);
-        if (!is_still && pages_[op.tile].transfer != Transfer::kZero)
+        if (has_link && pages_[op.tile].transfer != Transfer::kZero)
           follower.CountMoved(*number, size_bytes);
         break;
     }
     progress = true;
-    if (!is_still && step == Step::kStarted) continue;
-    --still_left_;
-    has_done_some_ = true;
+    if (has_link && step == Step::kStarted) continue;
+    --idle_left;
+    has_idled_ = true;
   }
   for (const PlanFollower::Count op : waiting) follower.PutBack(op);
   return progress;

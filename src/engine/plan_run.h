@@ -11,6 +11,8 @@
 #ifndef SPILLWAY_ENGINE_PLAN_RUN_H_
 #define SPILLWAY_ENGINE_PLAN_RUN_H_
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -82,16 +84,17 @@ class PlanRun {
 
   // --- What moves ---
   // The pump runs anew.
-  void BeginPump() { still_left_ = kMostStill; }
+  void BeginPump() { idle_left_.fill(kMostIdle); }
   bool Advance();
   // `planned`: what the transfer was of a plan.
   void TransferEnded(TileIndex tile, const std::optional<PlannedOp>& planned);
 
  private:
   enum class Step : uint8_t { kStarted, kDone, kWaiting, kNoRoom };
-  // Operations without a transfer that one run of the pump does: where a plan begins they may be
-  // as many as tiles, and whoever leases meanwhile would wait for all of them.
-  static constexpr int kMostStill = 64;
+  // Operations that move nothing, or nothing any more, that one run of the pump does of each queue:
+  // where a plan begins they may be as many as tiles, and whoever leases meanwhile would wait for
+  // all of them.
+  static constexpr int kMostIdle = 64;
 
   std::optional<PlanFollower::Count> AskPlan(const plan::TraceEvent& use);
   bool FollowsUsesOf(TileIndex tile) const {
@@ -101,8 +104,9 @@ class PlanRun {
   bool PullIfNothingMoves();
   bool AdvanceLink(plan::Transfer link);
   bool AdvanceFree();
-  bool AdvanceQueue(absl::FunctionRef<std::optional<PlanFollower::Count>()> take);
+  bool AdvanceQueue(absl::FunctionRef<std::optional<PlanFollower::Count>()> take, int& idle_left);
   bool AdvanceEntry();
+  bool NeedsFrame(const plan::Op& op) const;
   bool HasMoved(const plan::Op& op) const;
   Step Try(const plan::Op& op, std::optional<PlanFollower::Count> number);
   Step TryDrop(const plan::Op& op);
@@ -112,9 +116,9 @@ class PlanRun {
   Jobs& jobs_;
   Room& room_;
   uint64_t number_ = 0;  // of plans that were taken up: tells this one from those before
-  std::optional<PlanFrames> frames_;  // none: no plan is followed
-  int still_left_ = kMostStill;
-  bool has_done_some_ = false;  // of those, since PullIfNothingMoves asked last
+  std::optional<PlanFrames> frames_;                     // none: no plan is followed
+  std::array<int, plan::kNumLinks + 1> idle_left_ = {};  // by link; then those without one
+  bool has_idled_ = false;  // some were done since PullIfNothingMoves asked last
   // The next event of the first period whose tile may have to be brought to where the plan begins.
   uint32_t next_entry_ = 0;
   // Discards that were asked for and wait for a stream or a transfer.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What each tile is. A tile is written down when it is registered, and stays where it is in memory,
-// so that whoever was told of it under the engine's lock reads it without: the mover's thread, and
+// so that whoever was told of it under the engine's lock reads it without: the transfer thread, and
 // the thread that makes plans.
 
 #ifndef SPILLWAY_ENGINE_TILE_TABLE_H_

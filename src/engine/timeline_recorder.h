@@ -47,7 +47,7 @@ class TimelineRecorder {
   void EndFlush(int64_t now_ns);
   void EndCommit(int64_t now_ns);
 
-  // The mover's thread worked.
+  // The transfer thread worked.
   void Work(int64_t begin_ns, int64_t end_ns);
   void Occupied(Tier tier, uint64_t size_bytes, int64_t now_ns);
 

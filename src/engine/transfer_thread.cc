@@ -43,7 +43,7 @@ absl::Status TransferThread::Start() {
   try {
     thread_ = std::thread(&TransferThread::Run, this);
   } catch (const std::system_error& error) {
-    return base::ThreadErrorToStatus(error.code().value(), "the mover's thread");
+    return base::ThreadErrorToStatus(error.code().value(), "the transfer thread");
   }
   return absl::OkStatus();
 }

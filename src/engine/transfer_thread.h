@@ -70,7 +70,8 @@ class TransferThread {
     // A lease's copy was launched: `arrival` happens at its end. Not ok: it was not marked.
     virtual void OnLaunched(const Action& grant, const absl::Status& status,
                             tiers::EventHandle arrival) = 0;
-    // The last of the work has been begun. Some of it ends without another word (kForget).
+    // The last of the work has been begun; transfers may be in flight. Some work ends without
+    // another word (kForget).
     virtual void OnIdle() = 0;
     // With a timeline: the transfer begins; the thread worked.
     virtual void OnBegin(const Action& transfer) = 0;
@@ -85,7 +86,7 @@ class TransferThread {
 
   // Takes the device's arena and streams, and begins. ResourceExhausted: there is not enough.
   absl::Status Start();
-  // It ends once all that was asked for has been begun.
+  // Returns when the thread has ended, before which it begins all that was asked for.
   void Stop();
 
   tiers::DeviceRuntime& runtime() { return *parts_.runtime; }

@@ -108,11 +108,19 @@ class Simulation {
   }
 
  private:
+  uint64_t BudgetOf(size_t tier) const {
+    return tier == 0 ? plan_.options.device_bytes : plan_.options.pinned_bytes;
+  }
+
   // What the plan has in memory between two periods is there.
   absl::Status BeginAtSeam() {
     for (const Place& place : plan_.seam) {
       const size_t tier = place.tier == Tier::kDevice ? 0 : 1;
       const uint64_t end = place.offset + trace_.tiles[place.tile].size_bytes;
+      if (end > BudgetOf(tier)) {
+        return absl::InternalError(
+            absl::StrCat("tile ", place.tile, " has a frame at the seam beyond the budget"));
+      }
       if (frames_[tier].FreeSince(place.offset, end) < 0)
         return absl::InternalError(
             absl::StrCat("tile ", place.tile, " has a frame at the seam that is taken"));
@@ -176,8 +184,7 @@ class Simulation {
       return absl::OkStatus();
     }
     if (op.kind != Transfer::kWrite) {
-      const uint64_t budget = to == 0 ? plan_.options.device_bytes : plan_.options.pinned_bytes;
-      if (op.offset + bytes > budget) return wrong("its frame is beyond the budget");
+      if (op.offset + bytes > BudgetOf(to)) return wrong("its frame is beyond the budget");
       if (tile.offset[to] != kNoCopy) return wrong("the tile is there already");
       const double free_since = frames_[to].FreeSince(op.offset, op.offset + bytes);
       if (free_since < 0) return wrong("its frame is taken");

@@ -20,7 +20,7 @@ namespace spillway::plan {
 struct Rates {
   std::array<double, kNumLinks> link = {3e9, 1.5e9, 20e9, 20e9};
   double nvme = 3e9;
-  // Of the mover's thread, which hashes what NVMe moves; the host runtime's copies are links.
+  // Of the transfer thread, which hashes what NVMe moves; the host runtime's copies are links.
   double checksum = 10e9;
 
   double operator[](Transfer of) const { return link[static_cast<size_t>(of)]; }

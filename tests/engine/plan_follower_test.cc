@@ -222,6 +222,36 @@ TEST(PlanFollower, AUseWaitsWhereAllThatIsBeforeItHasBeenAskedFor) {
   EXPECT_TRUE(follower.MayWait(1, *use));
 }
 
+// The same where many leases are held at once, and let go of before the next use.
+TEST(PlanFollower, AUseWaitsWhereAllLeasesBeforeItHaveBeenLetGo) {
+  constexpr plan::TileIndex kTiles = 300;
+  plan::TraceRecorder recorder;
+  for (plan::TileIndex tile = 0; tile <= kTiles; ++tile)
+    recorder.AddTile({.size_bytes = 100, .stored = true});
+  recorder.Begin(0);
+  for (plan::TileIndex tile = 0; tile < kTiles; ++tile)
+    recorder.Acquire(tile, Tier::kPinned, Access::kRead, 0, 0);
+  for (plan::TileIndex tile = 0; tile < kTiles; ++tile)
+    recorder.Release(tile, Tier::kPinned, Access::kRead, 0);
+  recorder.Acquire(kTiles, Tier::kPinned, Access::kRead, 0, 0);
+  recorder.Release(kTiles, Tier::kPinned, Access::kRead, 0);
+  const plan::Trace trace = recorder.End();
+  PlanFollower follower(PlanWithin(uint64_t{kTiles} * 100, trace));
+  CarryOut(follower);
+  for (size_t event = 0; event < 2 * kTiles; ++event) {
+    const plan::TraceEvent& is = trace.events[event];
+    if (event < kTiles) {
+      ComesAndGoes(follower, is);
+    } else {
+      follower.ReleaseAsked(is.tile);  // its stream has not let go
+    }
+  }
+  const auto use = follower.Ask(trace.events[2 * kTiles]);
+  ASSERT_TRUE(use);
+  EXPECT_FALSE(follower.tiles().OpsBeforeAreOver(kTiles, *use));
+  EXPECT_TRUE(follower.MayWait(kTiles, *use));
+}
+
 TEST(PlanFollower, WhatIsSkippedCountsAsOver) {
   const plan::Trace trace = TraceOf({{0, Access::kRead}, {1, Access::kRead}});
   PlanFollower follower(PlanWithin(100, trace));
