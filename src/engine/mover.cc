@@ -372,10 +372,9 @@ void Mover::OnEnded(std::span<const TransferThread::Ended> transfers) {
   Dispatch();
 }
 
-void Mover::OnLaunched(const Action& grant, const absl::Status& status,
-                       tiers::EventHandle arrival) {
+void Mover::OnLaunched(const Action& grant, absl::Status status, tiers::EventHandle arrival) {
   Action done = grant;
-  done.status = status;
+  done.status = std::move(status);
   MutexLock lock(&mu_);
   Complete(std::move(done), arrival);
 }

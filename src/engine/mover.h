@@ -141,8 +141,7 @@ class Mover : private TransferThread::Listener {
 
   // The transfer thread's side.
   void OnEnded(std::span<const TransferThread::Ended> transfers) override;
-  void OnLaunched(const Action& grant, const absl::Status& status,
-                  tiers::EventHandle arrival) override;
+  void OnLaunched(const Action& grant, absl::Status status, tiers::EventHandle arrival) override;
   void OnIdle() override;
   void OnBegin(const Action& transfer) override;
   void OnWorked(int64_t begin_ns, int64_t end_ns) override;

@@ -213,8 +213,9 @@ void TransferThread::Execute(const Work& work) {
   }
   // The copy was just launched; its end is marked for the caller's stream to wait for.
   if (action.kind == Action::Kind::kGrant) {
-    const absl::StatusOr<tiers::EventHandle> arrival = MarkArrival();
-    return listener_.OnLaunched(action, arrival.status(), arrival.value_or(tiers::EventHandle{}));
+    absl::StatusOr<tiers::EventHandle> marked = MarkArrival();
+    const tiers::EventHandle arrival = marked.value_or(tiers::EventHandle{});
+    return listener_.OnLaunched(action, std::move(marked).status(), arrival);
   }
   if (has_timeline_) listener_.OnBegin(action);
   absl::Status status = parts_.pinned->EnsureUsable(action.pinned_offset, size_bytes);

@@ -68,7 +68,7 @@ class TransferThread {
     virtual ~Listener() = default;
     virtual void OnEnded(std::span<const Ended> transfers) = 0;
     // A lease's copy was launched: `arrival` happens at its end. Not ok: it was not marked.
-    virtual void OnLaunched(const Action& grant, const absl::Status& status,
+    virtual void OnLaunched(const Action& grant, absl::Status status,
                             tiers::EventHandle arrival) = 0;
     // The last of the work has been begun; transfers may be in flight. Some work ends without
     // another word (kForget).

@@ -54,8 +54,8 @@ FAULTS = (
     Fault(
         "lock-not-taken", "the mover grants a lease without its lock",
         "src/engine/mover.cc",
-        "  done.status = status;\n  MutexLock lock(&mu_);\n",
-        "  done.status = status;\n",
+        "  done.status = std::move(status);\n  MutexLock lock(&mu_);\n",
+        "  done.status = std::move(status);\n",
         Check(ASAN, "asan", targets=("spillway_engine",)),
         r"-Wthread-safety"),
     Fault(
