@@ -7,21 +7,15 @@
 #include <gtest/gtest.h>
 
 #include <optional>
-#include <string>
+
+#include "tests/engine/pager_options.h"
 
 namespace spillway::engine {
 namespace {
 
 constexpr uint64_t kTileBytes = kFrameAlignment;
 
-PagerOptions Options() {
-  PagerOptions options;
-  options.device_bytes = 4 * kTileBytes;
-  options.pinned_bytes = 4 * kTileBytes;
-  options.has_store = true;
-  options.describe = [](TileIndex tile) { return "tile " + std::to_string(tile); };
-  return options;
-}
+PagerOptions Options() { return WithStore(4 * kTileBytes, 4 * kTileBytes); }
 
 TileIndex AddTile(PageTable& pages, bool stored) {
   return pages.AddTile(kTileBytes, Role::kParameter, /*transient=*/false, stored, {});

@@ -9,12 +9,12 @@
 #include <atomic>
 #include <cstdio>
 #include <optional>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "src/base/clock.h"
 #include "src/engine/pager.h"
+#include "tests/engine/pager_options.h"
 #include "tests/engine/small_plan.h"
 
 namespace spillway::engine {
@@ -26,13 +26,7 @@ constexpr StreamId kSomeStream = &stream_of_work;
 constexpr uint64_t kTileBytes = kFrameAlignment;
 constexpr Ticket kTicket = 1;
 
-PagerOptions PinnedOnly(uint64_t num_frames) {
-  PagerOptions options;
-  options.pinned_bytes = num_frames * kTileBytes;
-  options.has_store = true;
-  options.describe = [](TileIndex tile) { return "tile " + std::to_string(tile); };
-  return options;
-}
+PagerOptions PinnedOnly(uint64_t num_frames) { return WithStore(0, num_frames * kTileBytes); }
 
 TileIndex AddStored(Pager& pager, Role role = Role::kParameter) {
   return pager.AddTile(kTileBytes, role, /*transient=*/false, /*stored=*/true);

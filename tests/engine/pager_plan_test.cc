@@ -6,11 +6,11 @@
 
 #include <algorithm>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "src/engine/pager.h"
+#include "tests/engine/pager_options.h"
 #include "tests/engine/small_plan.h"
 
 namespace spillway::engine {
@@ -27,14 +27,7 @@ std::shared_ptr<PlanFollower> TilesOneByOne(const std::vector<SmallLease>& order
                     {.device_bytes = kTileBytes, .pinned_bytes = 4 * kTileBytes});
 }
 
-PagerOptions OneDeviceFrame() {
-  PagerOptions options;
-  options.device_bytes = kTileBytes;
-  options.pinned_bytes = 4 * kTileBytes;
-  options.has_store = true;
-  options.describe = [](TileIndex tile) { return "tile " + std::to_string(tile); };
-  return options;
-}
+PagerOptions OneDeviceFrame() { return WithStore(kTileBytes, 4 * kTileBytes); }
 
 // A caller whose stream waits for a copy has its lease already: if the copy fails, someone must be
 // told that the bytes never came.
@@ -247,11 +240,7 @@ TEST(PagerPlan, ATileHasBytesFromItsFirstWriterToItsDiscard) {
 
 // It is the next lease that reports a write that failed, so there is none without asking.
 TEST(PagerPlan, AfterAFailedWriteEveryLeaseIsAskedFor) {
-  PagerOptions options;
-  options.pinned_bytes = 2 * kTileBytes;
-  options.has_store = true;
-  options.describe = [](TileIndex tile) { return "tile " + std::to_string(tile); };
-  Pager pager(options);
+  Pager pager(WithStore(0, 2 * kTileBytes));
   for (int i = 0; i < 3; ++i) pager.AddTile(kTileBytes, Role::kParameter, false, false);
   TileIndex written = 0;
   for (TileIndex tile = 0; tile < 2; ++tile) {

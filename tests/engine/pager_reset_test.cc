@@ -6,10 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include "src/engine/pager.h"
+#include "tests/engine/pager_options.h"
 
 namespace spillway::engine {
 namespace {
@@ -17,14 +17,7 @@ namespace {
 constexpr uint64_t kUnit = kFrameAlignment;
 constexpr Ticket kTicket = 7;
 
-PagerOptions Options() {
-  PagerOptions options;
-  options.device_bytes = 8 * kUnit;
-  options.pinned_bytes = 8 * kUnit;
-  options.has_store = true;
-  options.describe = [](TileIndex tile) { return "tile " + std::to_string(tile); };
-  return options;
-}
+PagerOptions Options() { return WithStore(8 * kUnit, 8 * kUnit); }
 
 // Two tiles that a commit has, one that was never written, and a transient one.
 class PagerReset : public testing::Test {
