@@ -21,6 +21,7 @@ void Leases::End(TileIndex tile, Tier tier, Access access, bool drained) {
   SPILLWAY_CHECK(held(tile, tier) > 0);
   table_.count(tile, tier).End();
   --num_held_;
+  ++num_ended_;
   if (!drained && !Writes(access)) return;
   const auto found = busy_.find(tile);
   Busy& busy = found->second;

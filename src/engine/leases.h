@@ -65,6 +65,7 @@ class Leases {
     return found != busy_.end() && (found->second.writer || found->second.written_drains > 0);
   }
   int64_t num_held() const { return num_held_; }
+  uint64_t num_ended() const { return num_ended_; }
   int64_t num_draining() const { return num_draining_; }
 
  private:
@@ -82,6 +83,7 @@ class Leases {
   LeaseTable table_;
   absl::flat_hash_map<TileIndex, Busy> busy_;
   int64_t num_held_ = 0;
+  uint64_t num_ended_ = 0;
   int64_t num_draining_ = 0;
 };
 

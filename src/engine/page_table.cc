@@ -103,6 +103,7 @@ void PageTable::DropFrame(TileIndex tile, Tier tier, const std::optional<Window>
   if (copy.prefetched) ++stats_.prefetch_wasted;
   const uint64_t offset = copy.offset;
   copy = Copy{};
+  ++endings_;
   if (pages_[tile].is_home(tier)) {  // the bytes go, the frame stays
     SPILLWAY_CHECK(!claim);
     copy.state = Copy::State::kHeld;
@@ -136,6 +137,7 @@ void PageTable::Start(TileIndex tile, Transfer transfer, MoveReason reason, Job*
 PageTable::Ended PageTable::End(TileIndex tile) {
   Page& page = pages_[tile];
   --transfers_;
+  ++endings_;
   return {.transfer = *std::exchange(page.transfer, std::nullopt),
           .job = std::exchange(page.transfer_job, nullptr),
           .planned = std::exchange(page.planned, std::nullopt),
@@ -194,6 +196,7 @@ void PageTable::Discard(TileIndex tile) {
 bool PageTable::DropIfDiscarded(TileIndex tile) {
   Page& page = pages_[tile];
   if (!page.discard || page.is_moving() || leases_.IsLeased(tile)) return false;
+  ++endings_;
   SetZero(tile, true);
   page.discard = false;
   for (const Tier tier : {Tier::kDevice, Tier::kPinned}) {

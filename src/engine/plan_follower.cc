@@ -86,7 +86,7 @@ bool PlanFollower::IsTakenSoon(Count op) {
   const size_t queue = ready_.QueueOf(op);
   if (queue == ReadyOps::kNoOrder) return true;
   const std::optional<Count> first = ready_.First(queue);
-  return first && HasRoom(*first) && HasRoom(op);
+  return (!first || HasRoom(*first)) && HasRoom(op);
 }
 
 void PlanFollower::Skip(TileIndex tile, Count use) {

@@ -57,7 +57,8 @@ class PlanFrames {
   }
   // A frame of the plan's is leased to another tile.
   bool is_blocked_by_lease() const { return is_blocked_by_lease_; }
-  bool TakeBlockedByLease() { return std::exchange(is_blocked_by_lease_, false); }
+  // What waits is tried again.
+  void ForgetBlocked() { is_blocked_by_lease_ = false; }
 
  private:
   // Tiles that leave at a time, and tiles of those that were in memory that are looked at in one

@@ -37,6 +37,7 @@ void PlanRun::Abandon(bool deviated) {
   if (deviated) ++pages_.stats().plan.deviations;
   room_.SetPlan(nullptr);
   frames_.reset();
+  for (auto& waiting : waiting_) waiting.clear();
   discards_.clear();
   for (Job& job : jobs_.of(Job::Kind::kAcquire)) job.use.reset();
 }
@@ -142,6 +143,10 @@ bool PlanRun::PullIfNothingMoves() {
                        !frames_->follower().tiles().OpsBeforeAreOver(job.tile, *job.use) &&
                        !pages_[job.tile].copy(job.tier).leaving && pages_.CanLease(job);
     if (!waits) continue;
+    if (!std::exchange(has_tried_, true)) {
+      TryAgain();
+      return true;
+    }
     const bool is_cut = std::count(idle_left_.begin(), idle_left_.end(), 0) > 0;
     if (is_cut && std::exchange(has_idled_, false)) {
       BeginPump();  // more of them may be all that it waits for
@@ -156,7 +161,8 @@ bool PlanRun::PullIfNothingMoves() {
 // --- What moves ---
 
 bool PlanRun::Advance() {
-  const bool was_blocked = frames_->TakeBlockedByLease();
+  const bool was_blocked = frames_->is_blocked_by_lease();
+  if (endings_ != pages_.num_endings()) TryAgain();
   bool progress = false;
   for (int link = 0; link < plan::kNumLinks; ++link)
     progress |= AdvanceLink(static_cast<plan::Transfer>(link));
@@ -184,15 +190,13 @@ bool PlanRun::HasMoved(const plan::Op& op) const {
 
 bool PlanRun::AdvanceLink(plan::Transfer link) {
   PlanFollower& follower = frames_->follower();
-  return AdvanceQueue(
-      [&]() -> std::optional<PlanFollower::Count> {
-        return follower.in_flight(link) < kMostInFlight ? follower.Take(link) : std::nullopt;
-      },
-      idle_left_[static_cast<size_t>(link)]);
+  return AdvanceQueue(static_cast<size_t>(link), [&]() -> std::optional<PlanFollower::Count> {
+    return follower.in_flight(link) < kMostInFlight ? follower.Take(link) : std::nullopt;
+  });
 }
 
 bool PlanRun::AdvanceFree() {
-  return AdvanceQueue([&] { return frames_->follower().TakeFree(); }, idle_left_.back());
+  return AdvanceQueue(kFree, [&] { return frames_->follower().TakeFree(); });
 }
 
 // Whether it can only start with a frame that its tile has not.
@@ -202,12 +206,14 @@ bool PlanRun::NeedsFrame(const plan::Op& op) const {
 }
 
 // Tries what `take` gives, one after the other, until there is none, too many wait, or as many as
-// are left have moved nothing. Where one finds no room, none behind it takes a frame.
-bool PlanRun::AdvanceQueue(absl::FunctionRef<std::optional<PlanFollower::Count>()> take,
-                           int& idle_left) {
+// are left have moved nothing. Where one finds no room, none behind it takes a frame. What waits is
+// tried again when something has ended that it may wait for.
+bool PlanRun::AdvanceQueue(size_t queue,
+                           absl::FunctionRef<std::optional<PlanFollower::Count>()> take) {
   bool progress = false, has_room = true;
   PlanFollower& follower = frames_->follower();
-  std::vector<PlanFollower::Count> waiting;
+  std::vector<PlanFollower::Count>& waiting = waiting_[queue];
+  int& idle_left = idle_left_[queue];
   while (idle_left > 0 && waiting.size() < kMostWaiting) {
     const auto number = take();
     if (!number) break;
@@ -233,8 +239,16 @@ bool PlanRun::AdvanceQueue(absl::FunctionRef<std::optional<PlanFollower::Count>(
     --idle_left;
     has_idled_ = true;
   }
-  for (const PlanFollower::Count op : waiting) follower.PutBack(op);
   return progress;
+}
+
+void PlanRun::TryAgain() {
+  endings_ = pages_.num_endings();
+  frames_->ForgetBlocked();
+  for (std::vector<PlanFollower::Count>& waiting : waiting_) {
+    for (const PlanFollower::Count op : waiting) frames_->follower().PutBack(op);
+    waiting.clear();
+  }
 }
 
 // In the first step, what the plan has in memory when a step begins is brought there in the order

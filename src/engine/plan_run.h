@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
@@ -84,7 +85,10 @@ class PlanRun {
 
   // --- What moves ---
   // The pump runs anew.
-  void BeginPump() { idle_left_.fill(kMostIdle); }
+  void BeginPump() {
+    idle_left_.fill(kMostIdle);
+    has_tried_ = false;
+  }
   bool Advance();
   // `planned`: what the transfer was of a plan.
   void TransferEnded(TileIndex tile, const std::optional<PlannedOp>& planned);
@@ -104,7 +108,8 @@ class PlanRun {
   bool PullIfNothingMoves();
   bool AdvanceLink(plan::Transfer link);
   bool AdvanceFree();
-  bool AdvanceQueue(absl::FunctionRef<std::optional<PlanFollower::Count>()> take, int& idle_left);
+  bool AdvanceQueue(size_t queue, absl::FunctionRef<std::optional<PlanFollower::Count>()> take);
+  void TryAgain();
   bool AdvanceEntry();
   bool NeedsFrame(const plan::Op& op) const;
   bool HasMoved(const plan::Op& op) const;
@@ -116,8 +121,14 @@ class PlanRun {
   Jobs& jobs_;
   Room& room_;
   uint64_t number_ = 0;  // of plans that were taken up: tells this one from those before
-  std::optional<PlanFrames> frames_;                     // none: no plan is followed
-  std::array<int, plan::kNumLinks + 1> idle_left_ = {};  // by link; then those without one
+  std::optional<PlanFrames> frames_;  // none: no plan is followed
+  // By link; then those without one.
+  static constexpr size_t kFree = plan::kNumLinks;
+  std::array<int, kFree + 1> idle_left_ = {};
+  // Operations that could not start when they were tried, and PageTable::num_endings then.
+  std::array<std::vector<PlanFollower::Count>, kFree + 1> waiting_;
+  uint64_t endings_ = 0;
+  bool has_tried_ = false;  // since PullIfNothingMoves had them tried again
   bool has_idled_ = false;  // some were done since PullIfNothingMoves asked last
   // The next event of the first period whose tile may have to be brought to where the plan begins.
   uint32_t next_entry_ = 0;
