@@ -25,7 +25,7 @@
 
 #include "bench/engine/environment.h"
 #include "spillway/engine.h"
-#include "src/engine/pager.h"
+#include "src/engine/pager/pager.h"
 
 namespace spillway::bench {
 namespace {

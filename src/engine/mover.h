@@ -25,7 +25,7 @@
 #include "spillway/engine.h"
 #include "src/base/mutex.h"
 #include "src/engine/overlap_meter.h"
-#include "src/engine/pager.h"
+#include "src/engine/pager/pager.h"
 #include "src/engine/plan_service.h"
 #include "src/engine/rate_meter.h"
 #include "src/engine/step_planner.h"

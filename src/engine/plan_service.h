@@ -16,7 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "src/base/mutex.h"
-#include "src/engine/plan_follower.h"
+#include "src/engine/following/plan_follower.h"
 #include "src/plan/bounds.h"
 #include "src/plan/plan.h"
 #include "src/plan/trace.h"

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "src/base/bytes.h"
 #include "src/base/status_macros.h"
-#include "src/engine/arena_map.h"
+#include "src/engine/pager/arena_map.h"
 
 namespace spillway::engine {
 namespace {

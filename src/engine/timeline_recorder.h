@@ -19,7 +19,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "spillway/timeline.h"
-#include "src/engine/action.h"
+#include "src/engine/pager/action.h"
 
 namespace spillway::engine {
 

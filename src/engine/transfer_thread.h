@@ -27,9 +27,9 @@
 #include "spillway/stats.h"
 #include "src/base/busy_meter.h"
 #include "src/base/mutex.h"
-#include "src/engine/action.h"
+#include "src/engine/pager/action.h"
+#include "src/engine/pager/tile_table.h"
 #include "src/engine/rate_meter.h"
-#include "src/engine/tile_table.h"
 #include "tiers/device_runtime.h"
 #include "tiers/pinned_arena.h"
 

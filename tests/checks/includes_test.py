@@ -64,9 +64,21 @@ class IncludesTest(unittest.TestCase):
             self.assert_rejects(file, f'#include "{header}"', header)
 
     def test_parts_of_a_folder_have_an_order(self):
-        self.assert_rejects("src/engine/room_search.cc", '#include "src/engine/pager.h"', "src/engine/pager.h")
-        self.assert_accepts("src/engine/pager_leases.cc", '#include "src/engine/room.h"', "src/engine/room.h")
-        self.assert_rejects("src/engine/unheard_of.cc", '#include "src/engine/room.h"', "src/engine/room.h")
+        pager = "src/engine/pager"
+        self.assert_rejects(f"{pager}/room_search.cc", f'#include "{pager}/pager.h"', f"{pager}/pager.h")
+        self.assert_accepts(f"{pager}/pager_leases.cc", f'#include "{pager}/room.h"', f"{pager}/room.h")
+        self.assert_rejects(f"{pager}/unheard_of.cc", f'#include "{pager}/room.h"', f"{pager}/room.h")
+
+    def test_folders_inside_the_engine_have_a_direction(self):
+        for file, header in [
+            ("src/engine/pager/room.cc", "src/engine/mover.h"),
+            ("src/engine/pager/room.cc", "io/store.h"),
+            ("src/engine/following/plan_room.cc", "src/engine/pager/room.h"),
+            ("src/optim/a.cc", "src/engine/pager/room.h"),
+        ]:
+            self.assert_rejects(file, f'#include "{header}"', header)
+        header = "src/engine/pager/pager.h"
+        self.assert_accepts("src/engine/mover_timeline.cc", f'#include "{header}"', header)
 
     def test_a_public_header_stays_public(self):
         self.assert_rejects("include/spillway/a.h", '#include "src/base/bytes.h"', "src/base/bytes.h")

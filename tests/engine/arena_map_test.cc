@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "src/engine/arena_map.h"
+#include "src/engine/pager/arena_map.h"
 
 #include <gtest/gtest.h>
 

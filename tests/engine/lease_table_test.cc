@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "src/engine/lease_table.h"
+#include "src/engine/pager/lease_table.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 //
 // What the pager asks of the table before it moves or forgets bytes.
 
-#include "src/engine/page_table.h"
+#include "src/engine/pager/page_table.h"
 
 #include <gtest/gtest.h>
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "src/base/clock.h"
-#include "src/engine/pager.h"
+#include "src/engine/pager/pager.h"
 #include "tests/engine/pager_options.h"
 #include "tests/engine/small_plan.h"
 

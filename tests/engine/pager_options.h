@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "src/engine/page_table.h"
+#include "src/engine/pager/page_table.h"
 
 namespace spillway::engine {
 

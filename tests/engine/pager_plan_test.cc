@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/engine/pager.h"
+#include "src/engine/pager/pager.h"
 #include "tests/engine/pager_options.h"
 #include "tests/engine/small_plan.h"
 

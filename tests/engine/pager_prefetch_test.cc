@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "src/engine/pager.h"
+#include "src/engine/pager/pager.h"
 
 namespace spillway::engine {
 namespace {

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "src/engine/pager.h"
+#include "src/engine/pager/pager.h"
 #include "tests/engine/pager_options.h"
 
 namespace spillway::engine {

@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/engine/pager.h"
+#include "src/engine/pager/pager.h"
 
 namespace spillway::engine {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "src/engine/plan_follower.h"
+#include "src/engine/following/plan_follower.h"
 
 #include <gtest/gtest.h>
 

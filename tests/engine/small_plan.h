@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/engine/plan_follower.h"
+#include "src/engine/following/plan_follower.h"
 #include "src/plan/make_plan.h"
 
 namespace spillway::engine {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "src/engine/use_queue.h"
+#include "src/engine/pager/use_queue.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
     tools/checks/includes.py --alone [ROOT]    the headers that no source proves to compile alone
 
 Arrows run one way: tools, bench, tests -> src/optim -> src/engine -> {src/plan, tiers -> io} ->
-src/base; inside src/engine, from the mover to the page table. Every wrong include is printed as FILE:LINE: reason; the exit status is then 1.
+src/base; inside src/engine, from the mover to pager/ and from there to following/. Every wrong include is printed as FILE:LINE: reason; the exit status is then 1.
 
 X.cc includes its own X.h first: compiling X.cc then proves that X.h needs nothing before it. The target
 spillway_headers compiles the other headers, which --alone lists.
@@ -35,7 +35,9 @@ MAY_INCLUDE = {
     "io": {PUBLIC, "src/base"},
     "tiers": {PUBLIC, "src/base", "io"},
     "src/plan": {PUBLIC, "src/base"},
-    "src/engine": {PUBLIC, "src/base", "io", "tiers", "src/plan"},
+    "src/engine/following": {PUBLIC, "src/base", "src/plan"},
+    "src/engine/pager": {PUBLIC, "src/base", "src/plan", "src/engine/following"},
+    "src/engine": {PUBLIC, "src/base", "io", "tiers", "src/plan", "src/engine/following", "src/engine/pager"},
     "src/optim": {PUBLIC, "src/base", "io", "tiers", "src/plan", "src/engine"},
     "tools/hf": set(),
     "tools/trainer": {PUBLIC, "tools/hf"},
@@ -51,10 +53,11 @@ MAY_INCLUDE = {
 ORDER = {
     "src/plan": """transfer tile_bits trace keeping room_tree uses frames prices keep pack plan op_writer reserve make_plan
         simulate bounds accumulation""".split(),
-    "src/engine": """arena_map open_engine overlap_meter step_plan plan_index plan_progress ready_ops plan_periods
-        plan_room plan_follower rate_meter resting_room tile_table lease_table use_queue action leases job page_table
-        stall plan_frames room plan_run flush pager plan_service step_planner timeline_recorder transfer_thread mover engine_parts
-        engine""".split(),
+    "src/engine/following": "step_plan plan_index plan_progress ready_ops plan_periods plan_room plan_follower".split(),
+    "src/engine/pager": """arena_map tile_table lease_table use_queue action leases job page_table stall plan_frames room
+        plan_run flush pager""".split(),
+    "src/engine": """open_engine overlap_meter rate_meter resting_room plan_service step_planner timeline_recorder
+        transfer_thread mover engine_parts engine""".split(),
 }
 
 # Libraries that only some folders know; tests and benchmarks may include any.

@@ -60,14 +60,14 @@ FAULTS = (
         r"-Wthread-safety"),
     Fault(
         "unordered-read", "leases are taken over from other threads without acquire order",
-        "src/engine/lease_table.cc",
+        "src/engine/pager/lease_table.cc",
         "told_.exchange(nullptr, std::memory_order_acquire)",
         "told_.exchange(nullptr, std::memory_order_relaxed)",
         Check(TSAN, "tsan", tests="^lease_table_test$"),
         r"ThreadSanitizer: data race"),
     Fault(
         "freed-memory", "a claim is read after it was erased",
-        "src/engine/room.cc",
+        "src/engine/pager/room.cc",
         "  const PageTable::Window window = claims_.extract(key).mapped().window;\n",
         "  const PageTable::Window& window = claims_.extract(key).mapped().window;\n",
         Check(ASAN, "asan", tests="^pager_random_test$"),
@@ -82,7 +82,7 @@ FAULTS = (
         r"bugprone-use-after-move"),
     Fault(
         "uninitialised-value", "a sum of bytes has no first value",
-        "src/engine/room_search.cc",
+        "src/engine/pager/room_search.cc",
         "  Window window;\n  uint64_t bytes = 0;\n",
         "  Window window;\n  uint64_t bytes;\n",
         Check(SET_UP, "release", targets=("spillway_engine",)),
@@ -131,7 +131,7 @@ FAULTS = (
         GTEST_FAILURE),
     Fault(
         "flipped-in-pager", "a prefetch evicts what is needed before it, and spares what is needed later",
-        "src/engine/room_search.cc",
+        "src/engine/pager/room_search.cc",
         "  if (position > 0 && next <= position) return Leave::kLater;\n",
         "  if (position > 0 && next >= position) return Leave::kLater;\n",
         Check(SUITE, "release", tests="^pager_.*test$"),

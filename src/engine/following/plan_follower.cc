@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "src/engine/following/plan_follower.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "src/base/check.h"
+
+namespace spillway::engine {
+
+PlanFollower::PlanFollower(StepPlan step, const std::atomic<bool>* stop)
+    : step_(std::move(step)),
+      takes_any_frame_(step_.plan.options.device_reserve_bytes > 0 ||
+                       step_.plan.options.pinned_reserve_bytes > 0),
+      tiles_(step_, takes_any_frame_, stop),
+      ready_(step_, &tiles_, takes_any_frame_, stop),
+      periods_(tiles_.num_moves()) {
+  if (takes_any_frame_ && (stop == nullptr || !*stop)) room_.emplace(step_);
+}
+
+void PlanFollower::Restart() {
+  tiles_.Restart();
+  ready_.Restart();
+  periods_.Restart();
+  if (room_) room_->Restart();
+  step_number_ = asked_ = extra_ = all_asked_before_ = 0;
+  running_.clear();
+  in_flight_ = {};
+}
+
+// --- What callers do ---
+
+std::optional<PlanFollower::Count> PlanFollower::Ask(const plan::TraceEvent& event) {
+  const std::optional<Count> use = tiles_.Ask(event, step_number_);
+  ++(use ? asked_ : extra_);
+  LookAhead();
+  return use;
+}
+
+void PlanFollower::Happened(TileIndex tile) {
+  tiles_.Happened(tile);
+  Consider(tile);
+}
+
+void PlanFollower::ReleaseAsked(TileIndex tile) {
+  tiles_.ReleaseAsked(tile);
+  LookAhead();
+}
+
+void PlanFollower::Released(TileIndex tile) {
+  tiles_.Released(tile);
+  Consider(tile);
+}
+
+bool PlanFollower::IsAnotherStep() const {
+  return extra_ > asked_ - step_number_ * tiles_.num_uses() + kFewExtra;
+}
+
+bool PlanFollower::EndStep() {
+  if (extra_ > 0 || asked_ != (step_number_ + 1) * tiles_.num_uses()) return false;
+  ++step_number_;
+  return true;
+}
+
+// Goes past what has been asked for. That may be much where one caller was behind all others; then
+// the rest is for the next times.
+void PlanFollower::LookAhead() {
+  for (int passed = 0; passed < kMostPassed && tiles_.HasBeenAsked(all_asked_before_); ++passed)
+    ++all_asked_before_;
+  if (room_) room_->PassTo(all_asked_before_);
+}
+
+// --- Leases ---
+
+bool PlanFollower::MayWait(TileIndex tile, Count use) {
+  LookAhead();
+  if (tiles_.IsRunning(tile) || (tiles_.HasOpDue(tile) && IsTakenSoon(tiles_.NextOp(tile))))
+    return true;
+  return all_asked_before_ >= tiles_.EventOf(tile, use);
+}
+
+// Whether nothing but transfers is before an operation that may start.
+bool PlanFollower::IsTakenSoon(Count op) {
+  const size_t queue = ready_.QueueOf(op);
+  if (queue == ReadyOps::kNoOrder) return true;
+  const std::optional<Count> first = ready_.First(queue);
+  return (!first || HasRoom(*first)) && HasRoom(op);
+}
+
+void PlanFollower::Skip(TileIndex tile, Count use) {
+  SPILLWAY_CHECK(!tiles_.IsRunning(tile));
+  while (!tiles_.OpsBeforeAreOver(tile, use)) {
+    const Count op = tiles_.NextOp(tile);
+    Started(op);
+    Over(op);
+  }
+}
+
+uint64_t PlanFollower::EventsUntilNextUse(TileIndex tile) const {
+  const std::optional<Count> event = tiles_.NextUse(tile);
+  if (!event) return std::numeric_limits<uint64_t>::max();
+  return *event - std::min(*event, all_asked_before_);
+}
+
+// --- Operations ---
+
+// Where the first has no room, none of those behind it takes it.
+std::optional<PlanFollower::Count> PlanFollower::Take(size_t queue) {
+  const std::optional<Count> op = ready_.First(queue);
+  if (!op) return std::nullopt;
+  LookAhead();
+  if (!HasRoom(*op)) return std::nullopt;
+  ready_.Pop(queue);
+  return op;
+}
+
+std::optional<PlanFollower::Count> PlanFollower::TakeFree() {
+  const std::optional<Count> op = ready_.TakeUnordered();
+  return op ? op : Take(ReadyOps::kNoLink);
+}
+
+void PlanFollower::Begin(Count op) {
+  tiles_.Begin(op);
+  Started(op);
+  if (!plan::HasLink(OpAt(op).kind)) return;
+  running_.push_back(op);
+  ++in_flight_[static_cast<size_t>(OpAt(op).kind)];
+}
+
+void PlanFollower::End(Count op) {
+  if (!tiles_.IsRunning(OpAt(op).tile)) {
+    Started(op);
+  } else if (plan::HasLink(OpAt(op).kind)) {
+    std::erase(running_, op);
+    --in_flight_[static_cast<size_t>(OpAt(op).kind)];
+  }
+  Over(op);
+}
+
+// Once for each operation: it has begun, or counts as over without.
+void PlanFollower::Started(Count op) {
+  if (plan::HasLink(OpAt(op).kind)) periods_.Began(op / step_.plan.ops.size());
+  if (room_) room_->Begun(op);
+}
+
+void PlanFollower::Over(Count op) {
+  tiles_.End(op);
+  Consider(OpAt(op).tile);
+  for (const uint32_t waiting : tiles_.WaitingFor(op)) Consider(OpAt(waiting).tile);
+}
+
+void PlanFollower::Consider(TileIndex tile) {
+  if (tiles_.MakeDue(tile)) PutBack(tiles_.NextOp(tile));
+}
+
+bool PlanFollower::IsRoomComing(Tier tier) const {
+  return std::any_of(running_.begin(), running_.end(),
+                     [&](Count op) { return tiles_.IsDroppedAfter(op, tier); });
+}
+
+}  // namespace spillway::engine

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "src/engine/following/plan_index.h"
+
+#include <limits>
+#include <numeric>
+
+#include "src/plan/keeping.h"
+
+namespace spillway::engine {
+namespace {
+
+using plan::TileIndex;
+using plan::TraceEvent;
+
+bool IsStopped(const std::atomic<bool>* stop) { return stop != nullptr && *stop; }
+
+}  // namespace
+
+PlanIndex IndexOf(const StepPlan& step, const std::atomic<bool>* stop) {
+  const std::vector<plan::Op>& ops = step.plan.ops;
+  const std::vector<TraceEvent>& events = step.trace.events;
+  const size_t num_tiles = step.trace.tiles.size();
+  PlanIndex index;
+  index.first_op.resize(num_tiles + 1);
+  index.first_use.resize(num_tiles + 1);
+  index.releases.resize(num_tiles);
+  index.op_number.resize(ops.size());
+  index.event_number.resize(events.size());
+  for (const plan::Op& op : ops) {
+    ++index.first_op[op.tile + 1];
+    index.num_moves += plan::HasLink(op.kind) ? 1 : 0;
+  }
+  for (const TraceEvent& event : events) index.first_use[event.tile + 1] += IsUse(event) ? 1 : 0;
+  if (IsStopped(stop)) return index;
+  std::partial_sum(index.first_op.begin(), index.first_op.end(), index.first_op.begin());
+  std::partial_sum(index.first_use.begin(), index.first_use.end(), index.first_use.begin());
+  index.ops.resize(ops.size());
+  index.use_event.resize(index.first_use.back());
+  index.use_ops.resize(index.first_use.back());
+
+  // Events and operations in the plan's order.
+  std::vector<uint32_t> uses_so_far(num_tiles), ops_so_far(num_tiles);
+  uint32_t op = 0;
+  const auto pass_ops = [&](uint64_t until) {
+    for (; op < ops.size() && step.plan.position[op] < until; ++op) {
+      const TileIndex tile = ops[op].tile;
+      index.op_number[op] = ops_so_far[tile]++;
+      index.ops[index.first_op[tile] + index.op_number[op]] = op;
+    }
+  };
+  std::vector<uint32_t> uses_until(events.size()), releases_until(events.size());
+  for (uint32_t event = 0; event < events.size(); ++event) {
+    if (IsStopped(stop)) return index;
+    pass_ops(plan::AtEvent(event));
+    const TileIndex tile = events[event].tile;
+    if (IsUse(events[event])) {
+      const uint32_t use = index.first_use[tile] + uses_so_far[tile];
+      index.use_event[use] = event;
+      index.use_ops[use] = ops_so_far[tile];
+      index.event_number[event] = uses_so_far[tile]++;
+    } else {
+      index.event_number[event] = index.releases[tile]++;
+    }
+    uses_until[event] = uses_so_far[tile];
+    releases_until[event] = index.releases[tile];
+  }
+  pass_ops(std::numeric_limits<uint64_t>::max());
+
+  index.need_uses.resize(ops.size());
+  index.need_releases.resize(ops.size());
+  index.first_waiting.resize(ops.size() + 2);
+  for (op = 0; op < ops.size(); ++op) {
+    if (IsStopped(stop)) return index;
+    if (ops[op].after != plan::kNever) {
+      index.need_uses[op] = uses_until[ops[op].after & ~plan::kPeriodBefore];
+      index.need_releases[op] = releases_until[ops[op].after & ~plan::kPeriodBefore];
+    }
+    for (const uint32_t wait : step.plan.WaitsOf(op))
+      ++index.first_waiting[(wait & ~plan::kPeriodBefore) + 2];
+  }
+  std::partial_sum(index.first_waiting.begin(), index.first_waiting.end(),
+                   index.first_waiting.begin());
+  index.waiting.resize(index.first_waiting.back());
+  for (op = 0; op < ops.size() && !IsStopped(stop); ++op) {
+    for (const uint32_t wait : step.plan.WaitsOf(op))
+      index.waiting[index.first_waiting[(wait & ~plan::kPeriodBefore) + 1]++] = op;
+  }
+  return index;
+}
+
+void PlanIndex::AddTile() {
+  first_op.push_back(first_op.back());
+  first_use.push_back(first_use.back());
+  releases.push_back(0);
+}
+
+}  // namespace spillway::engine

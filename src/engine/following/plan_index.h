@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What follows from a step and its plan alone: each tile's uses and operations, in order, and who
+// waits for whom.
+
+#ifndef SPILLWAY_ENGINE_FOLLOWING_PLAN_INDEX_H_
+#define SPILLWAY_ENGINE_FOLLOWING_PLAN_INDEX_H_
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "src/engine/following/step_plan.h"
+
+namespace spillway::engine {
+
+constexpr bool IsUse(const plan::TraceEvent& event) {
+  return event.kind != plan::TraceEvent::Kind::kRelease;
+}
+
+// Ranges by tile have one more entry for their end.
+struct PlanIndex {
+  std::vector<uint32_t> first_op, ops;         // by tile: its operations, in order
+  std::vector<uint32_t> first_use, use_event;  // by tile: its uses, in order
+  std::vector<uint32_t> use_ops;    // by use: how many of the tile's operations come before it
+  std::vector<uint32_t> releases;   // by tile: of a period
+  std::vector<uint32_t> op_number;  // by operation: among its tile's
+  // By operation: how many uses and releases of its tile it waits for, in the period of `after`.
+  std::vector<uint32_t> need_uses, need_releases;
+  std::vector<uint32_t> first_waiting, waiting;  // by operation: those that wait for its end
+  std::vector<uint32_t> event_number;            // by event: among its tile's uses, or its releases
+  uint64_t num_moves = 0;                        // operations that a link carries
+
+  uint64_t NumOps(plan::TileIndex tile) const { return first_op[tile + 1] - first_op[tile]; }
+  uint64_t NumUses(plan::TileIndex tile) const { return first_use[tile + 1] - first_use[tile]; }
+  // A tile that the plan knows nothing of, of the next index.
+  void AddTile();
+};
+
+// Not complete once `stop` is true.
+PlanIndex IndexOf(const StepPlan& step, const std::atomic<bool>* stop);
+
+}  // namespace spillway::engine
+
+#endif  // SPILLWAY_ENGINE_FOLLOWING_PLAN_INDEX_H_

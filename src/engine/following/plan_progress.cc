@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "src/engine/following/plan_progress.h"
+
+#include <algorithm>
+
+namespace spillway::engine {
+
+using plan::TileIndex;
+using plan::TraceEvent;
+
+PlanProgress::PlanProgress(const StepPlan& step, bool takes_any_frame,
+                           const std::atomic<bool>* stop)
+    : step_(step),
+      takes_any_frame_(takes_any_frame),
+      index_(IndexOf(step, stop)),
+      seam_(step.plan.seam),
+      tiles_(step.trace.tiles.size()) {
+  std::sort(seam_.begin(), seam_.end(),
+            [](const plan::Place& a, const plan::Place& b) { return a.tile < b.tile; });
+  due_at_start_.resize(tiles_.size());
+  for (TileIndex tile = 0; tile < tiles_.size(); ++tile) {
+    if (stop != nullptr && *stop) return;
+    due_at_start_[tile] = index_.NumOps(tile) > 0 && MayStart(NextOp(tile));
+  }
+  Restart();
+}
+
+void PlanProgress::BeginTile(TileIndex tile) const {
+  Tile& progress = tiles_[tile];
+  progress = {.run = run_};
+  if (tile >= step_.trace.tiles.size()) {
+    progress.strayed = true;
+    return;
+  }
+  progress.due = due_at_start_[tile];
+  const auto before = [](const plan::Place& place, TileIndex at) { return place.tile < at; };
+  auto place = std::lower_bound(seam_.begin(), seam_.end(), tile, before);
+  for (; place != seam_.end() && place->tile == tile; ++place)
+    progress.planned_at[At(place->tier)] = place->offset;
+}
+
+void PlanProgress::AddTile() {
+  tiles_.emplace_back();
+  index_.AddTile();
+}
+
+// --- Uses ---
+
+std::optional<PlanProgress::Count> PlanProgress::Ask(const TraceEvent& event,
+                                                     uint64_t step_number) {
+  if (event.tile >= tiles_.size()) return std::nullopt;
+  Tile& tile = Of(event.tile);
+  const uint64_t uses = index_.NumUses(event.tile);
+  if (!tile.strayed && uses > 0 && PeriodOf(event.tile, tile.uses_asked) == step_number) {
+    const uint32_t first = index_.first_use[event.tile];
+    const TraceEvent& planned =
+        step_.trace.events[index_.use_event[first + tile.uses_asked % uses]];
+    if (planned.kind == event.kind && planned.tier == event.tier &&
+        planned.access == event.access) {
+      return tile.uses_asked++;
+    }
+  }
+  tile.strayed = true;
+  return std::nullopt;
+}
+
+bool PlanProgress::HasBeenAsked(Count event) const {
+  const uint64_t num_events = step_.plan.num_events;
+  const uint64_t index = event % num_events, period = event / num_events;
+  const TraceEvent& planned = step_.trace.events[index];
+  const Tile& tile = Of(planned.tile);
+  const uint64_t number = index_.event_number[index];
+  return IsUse(planned) ? tile.uses_asked > period * index_.NumUses(planned.tile) + number
+                        : tile.releases_asked > period * index_.releases[planned.tile] + number;
+}
+
+PlanProgress::Count PlanProgress::EventOf(TileIndex tile, Count use) const {
+  const uint64_t uses = index_.NumUses(tile);
+  return use / uses * step_.plan.num_events + index_.use_event[index_.first_use[tile] + use % uses];
+}
+
+std::optional<PlanProgress::Count> PlanProgress::NextUse(TileIndex tile) const {
+  if (index_.NumUses(tile) == 0) return std::nullopt;
+  return EventOf(tile, Of(tile).uses_asked);
+}
+
+bool PlanProgress::IsReadNext(TileIndex tile, Tier tier) const {
+  const Tile& progress = Of(tile);
+  const uint64_t uses = index_.NumUses(tile);
+  if (progress.strayed || uses == 0) return false;
+  const uint32_t use = index_.first_use[tile] + static_cast<uint32_t>(progress.uses_asked % uses);
+  const TraceEvent& next = step_.trace.events[index_.use_event[use]];
+  return next.kind == TraceEvent::Kind::kAcquire && next.access == Access::kRead &&
+         next.tier == tier && OpsBeforeAreOver(tile, progress.uses_asked);
+}
+
+// --- Operations ---
+
+uint64_t PlanProgress::OpsBefore(TileIndex tile, Count use) const {
+  const uint64_t uses = index_.NumUses(tile);
+  return use / uses * index_.NumOps(tile) + index_.use_ops[index_.first_use[tile] + use % uses];
+}
+
+bool PlanProgress::IsLastBefore(Count op, TileIndex tile, Count use) const {
+  return OpAt(op).tile == tile && NextOp(tile) == op &&
+         Of(tile).ops_ended + 1 == OpsBefore(tile, use);
+}
+
+bool PlanProgress::IsDroppedNext(TileIndex tile, Tier tier) const {
+  const Tile& progress = Of(tile);
+  const uint64_t ops = index_.NumOps(tile), uses = index_.NumUses(tile);
+  const uint64_t end = uses == 0 ? progress.ops_ended + ops : OpsBefore(tile, progress.uses_asked);
+  for (uint64_t number = progress.ops_ended; number < end; ++number) {
+    const plan::Op& op = step_.plan.ops[index_.ops[index_.first_op[tile] + number % ops]];
+    if (op.kind == plan::Transfer::kDrop && op.tier == tier) return true;
+  }
+  return false;
+}
+
+bool PlanProgress::IsDroppedAfter(Count op, Tier tier) const {
+  const TileIndex tile = OpAt(op).tile;
+  const uint64_t next = Of(tile).ops_ended + 1;
+  const plan::Op& after =
+      step_.plan.ops[index_.ops[index_.first_op[tile] + next % index_.NumOps(tile)]];
+  return after.kind == plan::Transfer::kDrop && after.tier == tier;
+}
+
+PlanProgress::Count PlanProgress::NextOp(TileIndex tile) const {
+  const uint64_t ended = Of(tile).ops_ended, ops = index_.NumOps(tile);
+  return ended / ops * step_.plan.ops.size() + index_.ops[index_.first_op[tile] + ended % ops];
+}
+
+bool PlanProgress::MakeDue(TileIndex tile) {
+  if (Of(tile).due || index_.NumOps(tile) == 0 || !MayStart(NextOp(tile))) return false;
+  Of(tile).due = true;
+  return true;
+}
+
+// Those before it of its tile have ended.
+bool PlanProgress::MayStart(Count count) const {
+  const auto index = static_cast<uint32_t>(count % step_.plan.ops.size());
+  const uint64_t period = count / step_.plan.ops.size();
+  const plan::Op& op = step_.plan.ops[index];
+  const bool before = (op.after & plan::kPeriodBefore) != 0;
+  if (op.after != plan::kNever && !(before && period == 0)) {
+    const Tile& tile = Of(op.tile);
+    const uint64_t periods = period - (before ? 1 : 0);
+    if (tile.uses_happened < periods * index_.NumUses(op.tile) + index_.need_uses[index] ||
+        tile.releases_happened < periods * index_.releases[op.tile] + index_.need_releases[index]) {
+      return false;
+    }
+  }
+  if (takes_any_frame_) return true;
+  const auto waits = step_.plan.WaitsOf(index);
+  return std::all_of(waits.begin(), waits.end(),
+                     [&](uint32_t wait) { return HasEnded(wait, period); });
+}
+
+// Whether an operation has ended in a period, seen from a reference that may be to the one before.
+bool PlanProgress::HasEnded(uint32_t op, uint64_t period) const {
+  const bool before = (op & plan::kPeriodBefore) != 0;
+  if (before && period == 0) return true;
+  op &= ~plan::kPeriodBefore;
+  const TileIndex tile = step_.plan.ops[op].tile;
+  return Of(tile).ops_ended >
+         (period - (before ? 1 : 0)) * index_.NumOps(tile) + index_.op_number[op];
+}
+
+void PlanProgress::End(Count count) {
+  const plan::Op& op = OpAt(count);
+  Tile& tile = Of(op.tile);
+  tile.running = tile.due = false;
+  ++tile.ops_ended;
+  if (op.kind != plan::Transfer::kWrite)
+    tile.planned_at[At(op.tier)] = op.kind == plan::Transfer::kDrop ? kNowhere : op.offset;
+}
+
+std::span<const uint32_t> PlanProgress::WaitingFor(Count op) const {
+  const uint64_t index = op % step_.plan.ops.size();
+  const uint32_t first = index_.first_waiting[index], end = index_.first_waiting[index + 1];
+  return std::span(index_.waiting).subspan(first, end - first);
+}
+
+}  // namespace spillway::engine

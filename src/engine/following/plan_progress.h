@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How far each tile has come in a plan that is followed: which of its uses have come, and which of
+// its operations are over. From this follows which operation of it may start. Only the order of
+// each tile's own uses counts.
+
+#ifndef SPILLWAY_ENGINE_FOLLOWING_PLAN_PROGRESS_H_
+#define SPILLWAY_ENGINE_FOLLOWING_PLAN_PROGRESS_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "src/engine/following/plan_index.h"
+#include "src/engine/following/step_plan.h"
+#include "src/plan/keeping.h"
+
+namespace spillway::engine {
+
+class PlanProgress {
+ public:
+  using TileIndex = plan::TileIndex;
+  // An operation, an event, or a use of a tile: counted on from the first period's first.
+  using Count = uint64_t;
+
+  // At the plan's begin; `step` must outlive it. Of no use once `stop` is true.
+  PlanProgress(const StepPlan& step, bool takes_any_frame, const std::atomic<bool>* stop);
+  // Back to the plan's begin; what this costs does not grow with the plan.
+  void Restart() { ++run_; }
+  // A tile that the plan knows nothing of, of the next index.
+  void AddTile();
+  size_t num_tiles() const { return tiles_.size(); }
+
+  // --- Uses ---
+  // The number of the use among the tile's, if it is the one that the plan has next in that step.
+  // If not, the tile has strayed: no use of it counts until the plan is followed anew.
+  std::optional<Count> Ask(const plan::TraceEvent& event, uint64_t step_number);
+  void Happened(TileIndex tile) { ++Of(tile).uses_happened; }
+  void ReleaseAsked(TileIndex tile) { ++Of(tile).releases_asked; }
+  void Released(TileIndex tile) { ++Of(tile).releases_happened; }
+  bool has_strayed(TileIndex tile) const { return Of(tile).strayed; }
+  bool HasBeenAskedFor(TileIndex tile) const { return Of(tile).uses_asked > 0; }
+  // A use was asked for that has not happened.
+  bool IsWanted(TileIndex tile) const { return Of(tile).uses_asked > Of(tile).uses_happened; }
+  // Whether a use has been asked for, or a release.
+  bool HasBeenAsked(Count event) const;
+  // The event of a use, and of the next that nobody has asked for; none: the plan has no use of it.
+  Count EventOf(TileIndex tile, Count use) const;
+  std::optional<Count> NextUse(TileIndex tile) const;
+  uint64_t PeriodOf(TileIndex tile, Count use) const { return use / index_.NumUses(tile); }
+  // Whether the tile is next read in the tier and the plan does nothing with it before.
+  bool IsReadNext(TileIndex tile, Tier tier) const;
+
+  // --- Operations ---
+  // Whether all that the plan does with the tile before this use is over.
+  bool OpsBeforeAreOver(TileIndex tile, Count use) const {
+    return Of(tile).ops_ended >= OpsBefore(tile, use);
+  }
+  // Whether the operation is the last that the use waits for.
+  bool IsLastBefore(Count op, TileIndex tile, Count use) const;
+  // Whether the plan drops the tile's copy in the tier before the tile's next use.
+  bool IsDroppedNext(TileIndex tile, Tier tier) const;
+  // Whether it does so right after the operation, which is the tile's next or runs.
+  bool IsDroppedAfter(Count op, Tier tier) const;
+  // Where the tile's copy lies by now, as the plan has it; none: the plan has no copy there.
+  std::optional<uint64_t> PlannedAt(TileIndex tile, Tier tier) const {
+    const uint64_t offset = Of(tile).planned_at[At(tier)];
+    return offset == kNowhere ? std::nullopt : std::optional(offset);
+  }
+  // Whether the tile's next operation runs, or may start now.
+  bool HasOpDue(TileIndex tile) const { return Of(tile).due; }
+  bool IsRunning(TileIndex tile) const { return Of(tile).running; }
+  // REQUIRES: the plan has some of the tile.
+  Count NextOp(TileIndex tile) const;
+  // Whether it may start and does not run.
+  bool MayStartNow(Count op) const {
+    const TileIndex tile = OpAt(op).tile;
+    return Of(tile).due && !Of(tile).running && NextOp(tile) == op;
+  }
+  // Whether the tile's next operation may start now and could not before.
+  bool MakeDue(TileIndex tile);
+  void Begin(Count op) { Of(OpAt(op).tile).running = true; }
+  void End(Count op);
+  // Operations of the plan, by index, that wait for this one's end.
+  std::span<const uint32_t> WaitingFor(Count op) const;
+
+  // --- What the plan has, of each step ---
+  uint64_t num_uses() const { return index_.use_event.size(); }
+  uint64_t num_moves() const { return index_.num_moves; }
+
+ private:
+  static constexpr uint64_t kNowhere = ~uint64_t{0};
+  static size_t At(Tier tier) { return tier == Tier::kDevice ? 0 : 1; }
+
+  struct Tile {
+    std::array<uint64_t, 2> planned_at = {kNowhere, kNowhere};
+    uint64_t ops_ended = 0;
+    uint32_t uses_asked = 0, uses_happened = 0;
+    uint32_t releases_asked = 0, releases_happened = 0;
+    bool due = false;      // the next operation may start, or runs
+    bool running = false;  // it runs
+    bool strayed = false;
+    uint32_t run = 0;  // of which this is true; in another one the tile is where the plan begins
+  };
+
+  // Of a tile that this run has not looked at, it is made now.
+  Tile& Of(TileIndex tile) const {
+    Tile& progress = tiles_[tile];
+    if (progress.run != run_) BeginTile(tile);
+    return progress;
+  }
+  void BeginTile(TileIndex tile) const;
+  const plan::Op& OpAt(Count op) const { return step_.plan.ops[op % step_.plan.ops.size()]; }
+  uint64_t OpsBefore(TileIndex tile, Count use) const;
+  bool MayStart(Count op) const;
+  bool HasEnded(uint32_t op, uint64_t period) const;
+
+  const StepPlan& step_;
+  const bool takes_any_frame_;
+  PlanIndex index_;
+  std::vector<plan::Place> seam_;   // by tile: what the plan begins with
+  std::vector<bool> due_at_start_;  // by tile: its first operation may start at once
+  uint32_t run_ = 1;                // since when the plan is followed
+  mutable std::vector<Tile> tiles_;
+};
+
+}  // namespace spillway::engine
+
+#endif  // SPILLWAY_ENGINE_FOLLOWING_PLAN_PROGRESS_H_

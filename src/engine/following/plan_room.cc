@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "src/engine/following/plan_room.h"
+
+#include <algorithm>
+#include <array>
+
+#include "src/base/bytes.h"
+#include "src/plan/keeping.h"
+
+namespace spillway::engine {
+
+using plan::TileIndex;
+
+uint64_t PlanRoom::FrameBytes(TileIndex tile) const {
+  return base::RoundUp(step_.trace.tiles[tile].size_bytes, step_.plan.options.frame_alignment);
+}
+
+// What the plan has at each position. What is at home takes none of the room that is shared.
+PlanRoom::PlanRoom(const StepPlan& step)
+    : step_(step), num_positions_(step.plan.num_events * uint64_t{plan::kPositionsPerEvent}) {
+  const plan::Plan& plan = step_.plan;
+  const auto bytes_of = [&](TileIndex tile, Tier tier) {
+    return step_.trace.tiles[tile].has_home(tier) ? 0 : FrameBytes(tile);
+  };
+  std::array<uint64_t, 2> now = {};
+  for (const plan::Place& place : plan.seam)
+    now[At(place.tier)] += bytes_of(place.tile, place.tier);
+  std::array<std::vector<uint64_t>, 2> bytes;
+  bytes.fill(std::vector<uint64_t>(num_positions_));
+  uint32_t op = 0;
+  for (uint32_t position = 0; position < num_positions_; ++position) {
+    std::array<uint64_t, 2> most = now;
+    for (; op < plan.ops.size() && plan.position[op] == position; ++op) {
+      const plan::Op& at = plan.ops[op];
+      const size_t tier = At(at.tier);
+      if (at.kind == plan::Transfer::kDrop) {
+        now[tier] -= bytes_of(at.tile, at.tier);
+      } else if (at.kind != plan::Transfer::kWrite) {
+        now[tier] += bytes_of(at.tile, at.tier);
+      }
+      most[tier] = std::max(most[tier], now[tier]);
+    }
+    for (const size_t tier : {0, 1}) bytes[tier][position] = most[tier];
+  }
+  std::array<uint64_t, 2> homes = {};
+  for (TileIndex tile = 0; tile < step_.trace.tiles.size(); ++tile) {
+    const auto& home = step_.trace.tiles[tile].home;
+    if (home) homes[At(home->tier)] += FrameBytes(tile);
+  }
+  const plan::PlanOptions& options = plan.options;
+  const auto room = [](uint64_t budget, uint64_t taken) {
+    return budget - std::min(budget, taken);
+  };
+  room_.emplace_back(bytes[0], room(options.device_bytes, options.device_reserve_bytes + homes[0]));
+  room_.emplace_back(bytes[1], room(options.pinned_bytes, options.pinned_reserve_bytes + homes[1]));
+}
+
+void PlanRoom::Restart() {
+  for (; !ahead_.empty(); ahead_.pop()) Apply(ahead_.top(), !ahead_.top().taken);
+  begins_.clear();
+  now_ = 0;
+}
+
+PlanRoom::Position PlanRoom::PositionOf(Count op) const {
+  const uint64_t num_ops = step_.plan.ops.size();
+  return op / num_ops * num_positions_ + step_.plan.position[op % num_ops];
+}
+
+void PlanRoom::PassTo(Count event) {
+  const uint64_t num_events = step_.plan.num_events;
+  now_ = event / num_events * num_positions_ +
+         plan::BeforeEvent(static_cast<uint32_t>(event % num_events));
+  for (; !ahead_.empty() && ahead_.top().end <= now_; ahead_.pop()) {
+    Apply(ahead_.top(), !ahead_.top().taken);
+    begins_.erase(begins_.find(ahead_.top().begin));
+  }
+}
+
+void PlanRoom::Apply(const Ahead& ahead, bool taken) {
+  plan::RoomTree& room = room_[At(ahead.tier)];
+  const uint32_t begin = InPeriod(ahead.begin), end = InPeriod(ahead.end);
+  taken ? room.Put(begin, end, ahead.bytes) : room.Remove(begin, end, ahead.bytes);
+}
+
+bool PlanRoom::Has(Count count) const {
+  const plan::Op& op = OpAt(count);
+  const Position position = PositionOf(count);
+  const bool takes = op.kind != plan::Transfer::kWrite && op.kind != plan::Transfer::kDrop;
+  if (!takes || step_.trace.tiles[op.tile].has_home(op.tier) || position <= now_) return true;
+  // What was taken or given back ahead is written down from there on, a period before its next.
+  const Position oldest = begins_.empty() ? now_ : *begins_.begin();
+  if (position - oldest >= num_positions_) return false;
+  return room_[At(op.tier)].Fits(InPeriod(now_), InPeriod(position), FrameBytes(op.tile));
+}
+
+void PlanRoom::Begun(Count count) {
+  const plan::Op& op = OpAt(count);
+  const Position position = PositionOf(count);
+  if (op.kind == plan::Transfer::kWrite || position <= now_ || position - now_ >= num_positions_)
+    return;
+  if (step_.trace.tiles[op.tile].has_home(op.tier)) return;
+  const Ahead ahead{.end = position,
+                    .begin = now_,
+                    .tier = op.tier,
+                    .taken = op.kind != plan::Transfer::kDrop,
+                    .bytes = FrameBytes(op.tile)};
+  Apply(ahead, ahead.taken);
+  ahead_.push(ahead);
+  begins_.insert(now_);
+}
+
+}  // namespace spillway::engine

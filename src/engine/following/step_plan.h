@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#ifndef SPILLWAY_ENGINE_FOLLOWING_STEP_PLAN_H_
+#define SPILLWAY_ENGINE_FOLLOWING_STEP_PLAN_H_
+
+#include "src/plan/bounds.h"
+#include "src/plan/plan.h"
+#include "src/plan/trace.h"
+
+namespace spillway::engine {
+
+// A step that repeats, with its plan. Events of `trace` are those that the plan speaks of; its
+// tiles are the engine's, by index.
+struct StepPlan {
+  plan::Trace trace;
+  plan::Plan plan;
+  plan::BytesBound bound;
+};
+
+}  // namespace spillway::engine
+
+#endif  // SPILLWAY_ENGINE_FOLLOWING_STEP_PLAN_H_

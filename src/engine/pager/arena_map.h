@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Room in one tier's arena: which byte range is free, which is a tile's frame, which is reserved
+// for a claim. Pure bookkeeping on offsets; it decides nothing about who should leave.
+//
+// One idea: the arena is a row of segments without gaps, ordered by offset, so that a contiguous
+// window is a run of neighbours and its cost a sum over them.
+
+#ifndef SPILLWAY_ENGINE_PAGER_ARENA_MAP_H_
+#define SPILLWAY_ENGINE_PAGER_ARENA_MAP_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+namespace spillway::engine {
+
+using TileIndex = uint32_t;  // a tile of one engine, dense from zero
+
+// Frames start and end at multiples of this, so that a frame can be the buffer of an O_DIRECT
+// transfer.
+inline constexpr uint64_t kFrameAlignment = 4096;
+
+class ArenaMap {
+ public:
+  enum class Kind : uint8_t { kFree, kFrame, kReserved };
+  struct Segment {
+    uint64_t size_bytes = 0;
+    Kind kind = Kind::kFree;
+    TileIndex tile = 0;  // the frame's tile, or the tile that the reservation is for
+  };
+  using Segments = std::map<uint64_t, Segment>;  // by offset
+
+  // The arena's size is rounded down to the frame alignment.
+  explicit ArenaMap(uint64_t size_bytes);
+
+  uint64_t size_bytes() const { return size_bytes_; }
+  uint64_t used_bytes() const { return used_bytes_; }
+  const Segments& segments() const { return segments_; }
+  // The segment that holds `offset`; the end beyond the last.
+  Segments::const_iterator At(uint64_t offset) const;
+
+  // The smallest free run that holds `size_bytes` (a multiple of the alignment) at or after `from`
+  // becomes the tile's frame: its offset; none if there is no such run.
+  std::optional<uint64_t> Allocate(uint64_t size_bytes, TileIndex tile, uint64_t from = 0);
+  // The frame at `offset`, or false if it is not all free.
+  bool AllocateAt(uint64_t offset, uint64_t size_bytes, TileIndex tile);
+
+  // Whether Allocate would succeed.
+  bool HasFree(uint64_t size_bytes, uint64_t from = 0) const {
+    return FindFree(size_bytes, from).has_value();
+  }
+
+  // Frees a frame.
+  void Free(uint64_t offset);
+
+  // Frees a frame, keeping what lies in [window, window + window_bytes) reserved for `claimant`.
+  void FreeInto(uint64_t offset, uint64_t window, uint64_t window_bytes, TileIndex claimant);
+
+  // Reserves the free parts of a window for `claimant`.
+  void ReserveFree(uint64_t window, uint64_t window_bytes, TileIndex claimant);
+
+  // The window, all of it reserved by now, becomes one frame of the claimant.
+  void ReservedToFrame(uint64_t window, uint64_t window_bytes, TileIndex claimant);
+
+  // Gives back what is reserved in a window.
+  void Unreserve(uint64_t window, uint64_t window_bytes, TileIndex claimant);
+
+ private:
+  using Iterator = Segments::iterator;
+  std::optional<uint64_t> FindFree(uint64_t size_bytes, uint64_t from) const;
+  // Cuts the segment at `offset` so that one begins there; no-op at a boundary or the end.
+  void SplitAt(uint64_t offset);
+  void SetKind(Iterator it, Kind kind, TileIndex tile);
+  Iterator MergeFree(Iterator it);  // with free neighbours
+
+  uint64_t size_bytes_;
+  uint64_t used_bytes_ = 0;  // frames and reservations
+  Segments segments_;
+  std::set<std::pair<uint64_t, uint64_t>> free_by_size_;  // (size, offset)
+};
+
+}  // namespace spillway::engine
+
+#endif  // SPILLWAY_ENGINE_PAGER_ARENA_MAP_H_

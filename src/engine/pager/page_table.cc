@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "src/engine/pager/page_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "src/base/bytes.h"
+#include "src/base/check.h"
+
+namespace spillway::engine {
+
+PageTable::PageTable(PagerOptions options)
+    : options_(std::move(options)),
+      arenas_{ArenaMap(options_.device_bytes), ArenaMap(options_.pinned_bytes)},
+      places_begin_(base::RoundDown(options_.pinned_bytes, kFrameAlignment)) {}
+
+TileIndex PageTable::AddTile(uint64_t size_bytes, Role role, bool transient, bool stored,
+                             StorePlace place) {
+  const TileIndex tile = num_tiles();
+  Tile& is = tiles_.Add();
+  pages_.emplace_back().tile = &is;
+  leases_.AddTile();
+  is.size_bytes = size_bytes;
+  is.role = role;
+  is.rest = options_.placement[static_cast<size_t>(role)];
+  is.transient = transient;
+  is.place = place;
+  frames_bytes_ += is.frame_bytes();
+  if (is.has_home()) {
+    const uint64_t before = homes_bytes_[At(*is.rest)];
+    homes_bytes_[At(*is.rest)] += is.frame_bytes();
+    if (*is.rest == Tier::kPinned) ShutWhereHomesWillBe(before);
+  }
+  if (HasOwnPlace(tile)) {
+    places_begin_ -= is.frame_bytes();
+    is.own_place = places_begin_;
+  }
+  if (stored) {
+    SetZero(tile, false);
+    SetStored(tile, true);
+  }
+  return tile;
+}
+
+// --- What is true ---
+
+bool PageTable::IsWhereHomesWillBe(TileIndex tile) const {
+  const Page& page = pages_[tile];
+  const Copy& held = page.copy(Tier::kPinned);
+  return held.is_ready() && held.offset < homes_bytes(Tier::kPinned) && !page.tile->rest &&
+         options_.has_store;
+}
+
+bool PageTable::GoesHome(TileIndex tile, Tier tier) const {
+  const Page& page = pages_[tile];
+  return page.is_home(Other(tier)) && page.copy(Other(tier)).state == Copy::State::kHeld;
+}
+
+bool PageTable::MayForget(TileIndex tile, Tier tier) const {
+  const Page& page = pages_[tile];
+  const Copy& other = page.copy(Other(tier));
+  // Of two copies that leave, the one in pinned memory leaves last.
+  const bool stays = other.is_ready() && (tier == Tier::kDevice || !other.leaving);
+  return page.zero || page.copy(tier).state == Copy::State::kHeld || stays ||
+         (page.stored && !GoesHome(tile, tier));
+}
+
+// More of pinned memory, from there on, is left to the frames that stay.
+void PageTable::ShutWhereHomesWillBe(uint64_t from) {
+  const ArenaMap& pinned = arena(Tier::kPinned);
+  const uint64_t until = homes_bytes(Tier::kPinned);
+  for (auto it = pinned.At(from); it != pinned.segments().end() && it->first < until; ++it) {
+    const TileIndex tile = it->second.tile;
+    if (it->second.kind == ArenaMap::Kind::kFrame && IsWhereHomesWillBe(tile))
+      (void)leases_.Close(tile, Tier::kPinned);
+  }
+}
+
+bool PageTable::CanLease(const Job& job) {
+  const Page& page = pages_[job.tile];
+  return !page.discard && leases_.Admit(job.tile, job.tier, job.access, job.stream) &&
+         !(Writes(job.access) && page.is_leaving());
+}
+
+// --- Frames ---
+
+void PageTable::HoldFrame(TileIndex tile, Tier tier, uint64_t offset, const Job* holder) {
+  Copy& copy = pages_[tile].copy(tier);
+  copy.state = Copy::State::kHeld;
+  copy.offset = offset;
+  copy.holder = holder;
+  Count(tile, tier, true);
+  if (!pages_[tile].is_home(tier)) return;
+  tiles_[tile].home = offset;
+  ++num_homes_;
+}
+
+void PageTable::DropFrame(TileIndex tile, Tier tier, const std::optional<Window>& claim) {
+  Copy& copy = pages_[tile].copy(tier);
+  const bool is_free = leases_.Close(tile, tier);
+  SPILLWAY_CHECK(is_free);
+  if (copy.prefetched) ++stats_.prefetch_wasted;
+  const uint64_t offset = copy.offset;
+  copy = Copy{};
+  ++endings_;
+  if (pages_[tile].is_home(tier)) {  // the bytes go, the frame stays
+    SPILLWAY_CHECK(!claim);
+    copy.state = Copy::State::kHeld;
+    copy.offset = offset;
+    return;
+  }
+  Count(tile, tier, false);
+  if (claim) {
+    arena(tier).FreeInto(offset, claim->offset, claim->size_bytes, claim->claimant);
+  } else {
+    arena(tier).Free(offset);
+  }
+}
+
+// --- Bytes ---
+
+void PageTable::Start(TileIndex tile, Transfer transfer, MoveReason reason, Job* job) {
+  Page& page = pages_[tile];
+  page.transfer = transfer;
+  page.transfer_job = job;
+  ++transfers_;
+  small_leaves_ |= transfer == Transfer::kWrite && IsSmall(page);
+  Push({.kind = Action::Kind::kTransfer,
+        .transfer = transfer,
+        .tile = tile,
+        .pinned_offset = page.copy(Tier::kPinned).offset,
+        .device_offset = page.copy(Tier::kDevice).offset,
+        .reason = reason});
+}
+
+PageTable::Ended PageTable::End(TileIndex tile) {
+  Page& page = pages_[tile];
+  --transfers_;
+  ++endings_;
+  return {.transfer = *std::exchange(page.transfer, std::nullopt),
+          .job = std::exchange(page.transfer_job, nullptr),
+          .planned = std::exchange(page.planned, std::nullopt),
+          .is_leased = std::exchange(page.leased_before_copy, false)};
+}
+
+void PageTable::Arrive(TileIndex tile, Transfer transfer) {
+  Page& page = pages_[tile];
+  switch (transfer) {
+    case Transfer::kRead:
+      stats_.nvme.read_bytes += page.size_bytes();
+      SetReady(page.copy(Tier::kPinned));
+      break;
+    case Transfer::kZero: SetReady(page.copy(Tier::kPinned)); break;
+    case Transfer::kCopyIn:
+      stats_.pinned.read_bytes += page.size_bytes();
+      SetReady(page.copy(Tier::kDevice));
+      if (leases_.IsWritten(tile)) VoidOtherCopies(tile, Tier::kDevice);
+      break;
+    case Transfer::kCopyOut:
+      stats_.pinned.written_bytes += page.size_bytes();
+      SetReady(page.copy(Tier::kPinned));
+      break;
+    case Transfer::kWrite:
+      stats_.nvme.written_bytes += page.size_bytes();
+      SetStored(tile, true);
+      writes_fail_ = false;
+      break;
+    default: SPILLWAY_CHECK(false);
+  }
+}
+
+void PageTable::VoidOtherCopies(TileIndex tile, Tier keep) {
+  Page& page = pages_[tile];
+  const Tier other = Other(keep);
+  Copy& stale = page.copy(other);
+  if (stale.is_ready() && other == Tier::kPinned && !options_.has_store) {
+    stale.state = Copy::State::kHeld;  // without a store there is no other place for the bytes
+  } else if (stale.state != Copy::State::kNone && options_.has_store) {
+    // A claim under way ends as a frame that is idle, which the next claim may take.
+    if (stale.state != Copy::State::kClaiming) DropFrame(tile, other);
+  } else if (stale.is_ready()) {
+    DropFrame(tile, other);
+  }
+  SetZero(tile, false);
+  if (!page.stored) return;
+  SetStored(tile, false);
+  if (page.tile->transient) Push({.kind = Action::Kind::kForget, .tile = tile});
+}
+
+void PageTable::Discard(TileIndex tile) {
+  pages_[tile].discard = true;
+  NoteBytes(tile);
+}
+
+bool PageTable::DropIfDiscarded(TileIndex tile) {
+  Page& page = pages_[tile];
+  if (!page.discard || page.is_moving() || leases_.IsLeased(tile)) return false;
+  ++endings_;
+  SetZero(tile, true);
+  page.discard = false;
+  for (const Tier tier : {Tier::kDevice, Tier::kPinned}) {
+    const Copy& copy = page.copy(tier);
+    if (copy.has_frame() && !copy.leaving) DropFrame(tile, tier);
+  }
+  if (page.stored) {
+    SetStored(tile, false);
+    Push({.kind = Action::Kind::kForget, .tile = tile});
+  }
+  return true;
+}
+
+void PageTable::SetStored(TileIndex tile, bool stored) {
+  if (std::exchange(pages_[tile].stored, stored) == stored) return;
+  Count(tile, Tier::kNvme, stored);
+  NoteBytes(tile);
+}
+
+void PageTable::SetZero(TileIndex tile, bool zero) {
+  pages_[tile].zero = zero;
+  NoteBytes(tile);
+}
+
+void PageTable::NoteBytes(TileIndex tile) {
+  const Page& page = pages_[tile];
+  with_bytes_.Set(tile, page.has_bytes());
+  to_commit_.Set(tile, !page.tile->transient && !page.zero && !page.stored);
+}
+
+void PageTable::Count(TileIndex tile, Tier tier, bool held) {
+  const Page& page = pages_[tile];
+  for (Occupancy* room :
+       {&stats_.tiers[static_cast<size_t>(tier)],
+        &stats_.role_tiers[static_cast<size_t>(page.tile->role)][static_cast<size_t>(tier)]}) {
+    held ? room->now_bytes += page.frame_bytes() : room->now_bytes -= page.frame_bytes();
+    room->peak_bytes = std::max(room->peak_bytes, room->now_bytes);
+  }
+}
+
+void PageTable::Used(TileIndex tile, Tier tier) {
+  ++stats_.acquires;
+  pages_[tile].copy(tier).prefetched = false;
+  pages_[tile].last_use = ++clock_;
+}
+
+void PageTable::Reset(const std::function<bool(TileIndex)>& is_stored) {
+  arenas_ = {ArenaMap(options_.device_bytes), ArenaMap(options_.pinned_bytes)};
+  for (TileIndex tile = 0; tile < num_tiles(); ++tile) {
+    Page& page = pages_[tile];
+    ForgetCopies(tile);
+    page.queued = false;
+    if (page.tile->transient && page.stored) Push({.kind = Action::Kind::kForget, .tile = tile});
+    SetStored(tile, !page.tile->transient && is_stored(tile));
+    SetZero(tile, !page.stored);
+  }
+  ClearWriteError();  // what could not be written is wanted no longer
+  writes_fail_ = false;
+}
+
+void PageTable::ForgetCopies(TileIndex tile) {
+  for (const Tier tier : {Tier::kDevice, Tier::kPinned}) {
+    Page& page = pages_[tile];
+    Copy& copy = page.copy(tier);
+    if (copy.prefetched) ++stats_.prefetch_wasted;
+    const Copy before = std::exchange(copy, Copy{});
+    if (!before.has_frame()) continue;
+    if (pages_[tile].is_home(tier)) {
+      SPILLWAY_CHECK(arena(tier).AllocateAt(before.offset, page.frame_bytes(), tile));
+      copy.state = Copy::State::kHeld;
+      copy.offset = before.offset;
+    } else {
+      Count(tile, tier, false);
+    }
+  }
+}
+
+}  // namespace spillway::engine

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "src/engine/pager/plan_frames.h"
+
+#include <algorithm>
+
+namespace spillway::engine {
+
+PlanFrames::PlanFrames(std::shared_ptr<PlanFollower> plan, PageTable* pages, Jobs* jobs)
+    : pages_(*pages), jobs_(*jobs), follower_(std::move(plan)) {
+  follower_->Restart();
+  while (follower_->tiles().num_tiles() < pages_.num_tiles()) follower_->AddTile();
+}
+
+// Some of the tiles that were in memory when the plan was taken up.
+void PlanFrames::SettleNext() {
+  const TileIndex end = std::min(pages_.num_tiles(), next_unsettled_ + kAtOnce);
+  for (; next_unsettled_ < end; ++next_unsettled_) {
+    const Page& page = pages_[next_unsettled_];
+    if (page.copies[0].state == Copy::State::kNone && page.copies[1].state == Copy::State::kNone)
+      continue;
+    Unsettle(next_unsettled_);
+  }
+}
+
+std::optional<uint64_t> PlanFrames::Allocate(TileIndex tile, Tier tier) {
+  const auto planned = follower_->tiles().PlannedAt(tile, tier);
+  const bool is_free =
+      planned && pages_.arena(tier).AllocateAt(*planned, pages_[tile].frame_bytes(), tile);
+  return is_free ? planned : std::nullopt;
+}
+
+bool PlanFrames::IsComing(TileIndex tile, Tier tier) {
+  const auto planned = follower_->tiles().PlannedAt(tile, tier);
+  return planned && !follower_->takes_any_frame() &&
+         MakeWay(tier, *planned, pages_[tile].frame_bytes());
+}
+
+bool PlanFrames::LiesAsPlanned(TileIndex tile, Tier tier) const {
+  const Page& page = pages_[tile];
+  const uint64_t offset = page.copy(tier).offset;
+  if (pages_[tile].is_home(tier)) return true;
+  if (tier == Tier::kPinned && pages_.HasOwnPlace(tile) && offset == page.tile->own_place)
+    return true;
+  const auto planned = follower_->tiles().PlannedAt(tile, tier);
+  return follower_->takes_any_frame() ? planned.has_value() : planned == offset;
+}
+
+PlanFrames::Taken PlanFrames::Take(TileIndex tile, Tier tier, uint64_t offset) {
+  const Page& page = pages_[tile];
+  const Copy& target = page.copy(tier);
+  if (target.leaving) return Taken::kNotYet;
+  const bool is_held = target.state == Copy::State::kHeld;
+  if (is_held && target.offset == offset) return Taken::kYes;
+  if (is_held && target.holder == nullptr && !pages_[tile].is_home(tier))
+    pages_.DropFrame(tile, tier);
+  if (target.state != Copy::State::kNone) return Taken::kNotYet;
+  ArenaMap& arena = pages_.arena(tier);
+  const uint64_t frame_bytes = page.frame_bytes();
+  const plan::PlanOptions& options = follower_->step().plan.options;
+  const uint64_t reserve =
+      tier == Tier::kDevice ? options.device_reserve_bytes : options.pinned_reserve_bytes;
+  const bool any = follower_->takes_any_frame();
+  if (any && arena.size_bytes() - arena.used_bytes() < frame_bytes + reserve) {
+    is_blocked_by_lease_ = true;
+    return Taken::kNoRoom;
+  }
+  std::optional<uint64_t> taken;
+  if (arena.AllocateAt(offset, frame_bytes, tile)) {
+    taken = offset;
+  } else if (any) {
+    taken = arena.Allocate(frame_bytes, tile, pages_.homes_bytes(tier));
+  }
+  if (taken) {
+    pages_.HoldFrame(tile, tier, *taken, /*holder=*/nullptr);
+  } else {
+    (void)MakeWay(tier, offset, frame_bytes);
+  }
+  return taken ? Taken::kYes : Taken::kNotYet;
+}
+
+// What lies there and is not the plan's leaves. Whether that is all that lies there.
+bool PlanFrames::MakeWay(Tier tier, uint64_t offset, uint64_t size_bytes) {
+  const ArenaMap& arena = pages_.arena(tier);
+  const Leases& leases = pages_.leases();
+  bool all_leave = true;
+  std::vector<TileIndex> strangers;
+  for (auto it = arena.At(offset); it != arena.segments().end() && it->first < offset + size_bytes;
+       ++it) {
+    if (it->second.kind != ArenaMap::Kind::kFrame) continue;
+    const TileIndex tile = it->second.tile;
+    const bool is_stranger = !LiesAsPlanned(tile, tier);
+    is_blocked_by_lease_ |= is_stranger && leases.HasHolder(tile, tier);
+    all_leave &= is_stranger;
+    if (is_stranger) strangers.push_back(tile);
+  }
+  for (const TileIndex tile : strangers) {
+    const bool drains = leases.held(tile, tier) > 0 && !leases.HasHolder(tile, tier);
+    all_leave &= SettleCopy(tile, tier) || pages_[tile].copy(tier).leaving || drains;
+  }
+  return all_leave;
+}
+
+bool PlanFrames::Settle() {
+  SettleNext();
+  bool progress = false;
+  for (size_t left = unsettled_.size(); left > 0 && !IsEnoughLeaving(); --left) {
+    const TileIndex tile = unsettled_.front();
+    unsettled_.pop_front();
+    // It comes again when that lease ends.
+    if (pages_.leases().IsLeased(tile) || follower_->tiles().IsWanted(tile)) continue;
+    if (pages_[tile].is_moving() || follower_->tiles().HasOpDue(tile)) {
+      busy_.insert(tile);
+      continue;
+    }
+    for (const Tier tier : {Tier::kDevice, Tier::kPinned}) progress |= SettleCopy(tile, tier);
+  }
+  return progress;
+}
+
+// Whether the copy leaves since it does not lie where the plan has it.
+bool PlanFrames::SettleCopy(TileIndex tile, Tier tier) {
+  Page& page = pages_[tile];
+  Copy& copy = page.copy(tier);
+  if (!copy.has_frame() || copy.leaving || copy.holder != nullptr || LiesAsPlanned(tile, tier))
+    return false;
+  if (tier == Tier::kPinned && !pages_.options().has_store && !page.zero) return false;
+  if (pages_.leases().IsWritten(tile) || page.discard || stuck_.count(tile) > 0) return false;
+  // A caller that waits for the tile gets it first, or two could take it from each other for ever.
+  if (jobs_.IsAwaited(tile) || !pages_.leases().Close(tile, tier)) return false;
+  copy.leaving = true;
+  jobs_.Add(Job::Kind::kEvict, tile, tier);
+  return true;
+}
+
+}  // namespace spillway::engine

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which tiles leave for another: each has a cost, and the contiguous window of least cost is taken.
+// This is where a page is chosen for eviction.
+
+#include <algorithm>
+#include <deque>
+#include <string>
+
+#include "src/base/bytes.h"
+#include "src/engine/pager/room.h"
+
+namespace spillway::engine {
+namespace {
+
+// What a tile's leaving costs, a byte: forgetting it now and bringing it back later; moving it
+// first.
+constexpr double kForgetCost = 1.0;
+constexpr double kCopyOutCost = 1.5;
+constexpr double kWriteCost = 3.0;
+// A write costs a request, however small; and what stays for a while shares one with others.
+constexpr uint64_t kLeastWriteBytes = 64 * kKiB;
+
+}  // namespace
+
+Room::Leave Room::CanLeave(const ArenaMap::Segment& segment, Tier tier, uint64_t position,
+                           double* cost) const {
+  if (segment.kind == ArenaMap::Kind::kFree) return Leave::kNow;
+  if (segment.kind == ArenaMap::Kind::kReserved) return Leave::kLater;
+  const Page& page = pages_[segment.tile];
+  const Copy& held = page.copy(tier);
+  const bool is_leased = pages_.leases().held(segment.tile, tier) > 0;
+  if (is_leased && pages_.leases().HasHolder(segment.tile, tier)) return Leave::kNever;
+  const bool is_last = tier == Tier::kPinned && !pages_.options().has_store && !page.zero;
+  if (is_last || page.is_home(tier)) return Leave::kNever;
+  if (is_leased || held.leaving || page.is_moving()) return Leave::kLater;
+  if (held.holder != nullptr) return Leave::kLater;
+
+  // A prefetch never sends away what is needed before it; a caller's need goes first.
+  uint64_t next = uses_.NextUse(segment.tile, tier);
+  if (tier == Tier::kPinned) next = std::min(next, uses_.NextUse(segment.tile, Tier::kDevice));
+  if (position > 0 && next <= position) return Leave::kLater;
+  *cost = CostOf(page, segment, tier, next);
+  return Leave::kNow;
+}
+
+double Room::CostOf(const Page& page, const ArenaMap::Segment& segment, Tier tier,
+                    uint64_t next_use) const {
+  const TileIndex tile = segment.tile;
+  // What the plan drops before it is used again leaves at no cost.
+  if (plan_ != nullptr && plan_->follower().tiles().IsDroppedNext(tile, tier)) return 0;
+  const bool may_forget = pages_.MayForget(tile, tier);
+  const bool copies = tier == Tier::kDevice || page.is_home(Tier::kDevice);
+  const double move_cost = may_forget ? kForgetCost : copies ? kCopyOutCost : kWriteCost;
+  const double recency =
+      static_cast<double>(page.last_use) / static_cast<double>(pages_.num_uses() + 1);
+  const uint64_t away = plan_ != nullptr               ? plan_->follower().EventsUntilNextUse(tile)
+                        : next_use == UseQueue::kNever ? next_use
+                                                       : next_use - uses_.now();
+  const double nearness =
+      away == UseQueue::kNever ? 0.0 : 4.0 + 256.0 / (static_cast<double>(away) + 1);
+  const bool small_write = !may_forget && !copies && pages_.IsSmall(page);
+  const uint64_t bytes =
+      small_write ? std::max(segment.size_bytes, kLeastWriteBytes) : segment.size_bytes;
+  return static_cast<double>(bytes) * (move_cost + recency + nearness);
+}
+
+// The cheapest window of a small arena; of a large one, of the part that follows the last claim, so
+// that the search goes round. Where that part has none, of the arena from its start. Never of what
+// is left to the frames that stay.
+Room::Window Room::FindWindow(Tier tier, uint64_t size_bytes, uint64_t position) const {
+  const uint64_t start = pages_.homes_bytes(tier), next = claimed_until_[At(tier)];
+  const bool is_large = pages_.arena(tier).segments().size() > pages_.options().most_weighed;
+  if (is_large && next > start) {
+    const Window near = FindWindowFrom(next, tier, size_bytes, position);
+    if (near.found) return near;
+  }
+  return FindWindowFrom(start, tier, size_bytes, position);
+}
+
+// For a frame that stays: the first window without a lease, whatever leaving costs, so that such
+// frames lie one beside the other. It may have to be waited for. Those that lie at the bottom
+// without a gap are gone past once, not for each that follows.
+Room::Window Room::FindLowestWindow(Tier tier, uint64_t size_bytes) {
+  const ArenaMap& arena = pages_.arena(tier);
+  uint64_t& row_end = homes_until_[At(tier)];
+  auto it = arena.At(row_end);
+  const auto is_home = [&](const ArenaMap::Segment& segment) {
+    return segment.kind == ArenaMap::Kind::kFrame && pages_[segment.tile].is_home(tier);
+  };
+  for (; it != arena.segments().end() && is_home(it->second); ++it)
+    row_end = it->first + it->second.size_bytes;
+  Window window;
+  uint64_t bytes = 0;
+  for (; it != arena.segments().end(); ++it) {
+    const auto& [offset, segment] = *it;
+    double cost = 0;
+    const Leave leave = CanLeave(segment, tier, /*position=*/0, &cost);
+    if (leave == Leave::kNever) {
+      bytes = 0;
+      continue;
+    }
+    if (bytes == 0) window = {.offset = offset, .found = true};
+    window.found &= leave == Leave::kNow;
+    bytes += segment.size_bytes;
+    if (bytes < size_bytes) continue;
+    window.possible = true;
+    return window;
+  }
+  return {};
+}
+
+// One pass with two ends: the window grows to the right until it is large enough, then sheds what
+// it can on the left. Segments that cannot leave now cut it; those that never can (a lease) also
+// cut what is possible later. Once a window is found, it is the best of the first `most_weighed`.
+Room::Window Room::FindWindowFrom(uint64_t from, Tier tier, uint64_t size_bytes,
+                                  uint64_t position) const {
+  struct Part {
+    uint64_t offset, size_bytes;
+    double cost;
+  };
+  Window best;
+  std::deque<Part> parts;
+  uint64_t window_bytes = 0, possible_bytes = 0;
+  double window_cost = 0;
+  size_t weighed = 0;
+  const size_t most_weighed = pages_.options().most_weighed;
+  const ArenaMap& arena = pages_.arena(tier);
+  const auto end = arena.segments().end();
+  for (auto it = arena.At(from); it != end && !(best.found && weighed >= most_weighed); ++it) {
+    const auto& [offset, segment] = *it;
+    const uint64_t start = segment.kind == ArenaMap::Kind::kFree ? std::max(offset, from) : offset;
+    const uint64_t bytes = offset + segment.size_bytes - start;
+    ++weighed;
+    double cost = 0;
+    const Leave leave = CanLeave(segment, tier, position, &cost);
+    possible_bytes = leave == Leave::kNever ? 0 : possible_bytes + bytes;
+    best.possible |= possible_bytes >= size_bytes;
+    if (leave != Leave::kNow) {
+      parts.clear();
+      window_bytes = 0;
+      window_cost = 0;
+      continue;
+    }
+    parts.push_back({start, bytes, cost});
+    window_bytes += bytes;
+    window_cost += cost;
+    while (window_bytes - parts.front().size_bytes >= size_bytes) {
+      window_bytes -= parts.front().size_bytes;
+      window_cost -= parts.front().cost;
+      parts.pop_front();
+    }
+    if (window_bytes < size_bytes || (best.found && best.cost <= window_cost)) continue;
+    best.found = true;
+    best.offset = parts.front().offset;
+    best.cost = window_cost;
+    if (best.cost <= 0) break;
+  }
+  return best;
+}
+
+absl::Status Room::NoRoom(TileIndex tile, Tier tier) const {
+  const ArenaMap& arena = pages_.arena(tier);
+  const auto& describe = pages_.options().describe;
+  const uint64_t frame_bytes = pages_[tile].frame_bytes();
+  std::string message = describe(tile) + " needs " + base::FormatBytes(frame_bytes) +
+                        " of contiguous " + std::string(Name(tier)) + " memory; the budget is " +
+                        base::FormatBytes(arena.size_bytes());
+  const std::string flag = tier == Tier::kDevice ? "device_bytes" : "pinned_bytes";
+  if (frame_bytes > arena.size_bytes()) {
+    return absl::ResourceExhaustedError(message + ": raise " + flag + " to at least " +
+                                        base::FormatBytes(frame_bytes) +
+                                        ", or register it with smaller tiles");
+  }
+  std::string holders;
+  int count = 0;
+  uint64_t homeless_bytes = 0, home_bytes = 0;
+  for (const auto& [offset, segment] : arena.segments()) {
+    if (segment.kind != ArenaMap::Kind::kFrame) continue;
+    if (pages_[segment.tile].is_home(tier)) home_bytes += segment.size_bytes;
+    if (pages_.leases().held(segment.tile, tier) == 0) {
+      homeless_bytes += segment.size_bytes;
+      continue;
+    }
+    if (++count > 8) continue;
+    holders += (count > 1 ? ", " : "") + describe(segment.tile) + " (" +
+               base::FormatBytes(segment.size_bytes) + ")";
+  }
+  if (count > 0) message += "; leases in the way: " + holders + (count > 8 ? ", and more" : "");
+  if (home_bytes > 0) {
+    message += "; frames of roles that are placed there take " + base::FormatBytes(home_bytes) +
+               " of it (EngineOptions::placement)";
+  }
+  if (tier == Tier::kPinned && !pages_.options().has_store) {
+    message += "; without a store everything rests in pinned memory (" +
+               base::FormatBytes(homeless_bytes) + " now): give a store folder";
+  }
+  return absl::ResourceExhaustedError(message + "; release leases or raise " + flag);
+}
+
+}  // namespace spillway::engine
