@@ -8,9 +8,9 @@
 
 Each point is one run of `spillway train` in a scratch store, with pinned memory a percentage of the state (16 bytes a
 parameter: weight and gradient in fp16, master weight and two moments in fp32) and the same device memory. The limit:
-under `planned` each step that follows its plan moves exactly the bytes that the plan foretold, no step leaves it, and
-every policy computes the same losses; the script fails otherwise. Bytes are exact on any machine, seconds only on one that does nothing else. A
-table in markdown goes to stdout.
+under `planned` each step that follows its plan, but for the first, moves exactly the bytes that the plan foretold, no step
+leaves it, and every policy computes the same losses; the script fails otherwise. Bytes are exact on any machine, seconds
+only on one that does nothing else. A table in markdown goes to stdout.
 """
 
 import argparse
@@ -160,7 +160,8 @@ def check_planned(summary, steps, percent):
         raise Wrong(f"planned at {percent:g}%: {plan['steps']} of {len(steps)} steps followed a plan and "
                     f"{plan['deviations']} left it")
     for step in steps:
-        if step.get("plan_steps", 0) and step["plan_moved_bytes"] != step["planned_bytes"]:
+        # The first begins with whatever is in memory and brings what the plan has there.
+        if step.get("plan_steps", 0) > 1 and step["plan_moved_bytes"] != step["planned_bytes"]:
             raise Wrong(f"planned at {percent:g}%: by step {step['step']} a step moved {step['plan_moved_bytes']} bytes, "
                         f"{step['planned_bytes']} were planned")
 
