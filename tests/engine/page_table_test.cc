@@ -6,7 +6,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "tests/engine/pager_options.h"
 
@@ -51,6 +53,39 @@ TEST(PageTable, ACopyMayBeForgottenIfItsBytesAreElsewhere) {
   EXPECT_TRUE(pages.MayForget(stored, Tier::kPinned));
   PageTable::SetReady(below);
   EXPECT_TRUE(pages.MayForget(stored, Tier::kDevice));
+}
+
+// Who found no room, or waits for a tile, looks again when one of these has happened, and only
+// then.
+TEST(PageTable, WhatEndsIsCounted) {
+  PageTable pages(Options());
+  const TileIndex tile = AddTile(pages, true);
+  const int stream = 0;
+  uint64_t before = pages.num_endings();
+  const auto has_ended = [&] { return std::exchange(before, pages.num_endings()) != before; };
+
+  Hold(pages, tile, Tier::kPinned);
+  pages.Start(tile, Transfer::kRead, MoveReason::kLease, /*job=*/nullptr);
+  EXPECT_FALSE(has_ended());
+  pages.End(tile);
+  EXPECT_TRUE(has_ended()) << "a transfer";
+  pages.Arrive(tile, Transfer::kRead);
+  pages.leases().Take(tile, Tier::kPinned, Access::kReadWrite);
+  EXPECT_FALSE(has_ended());
+  pages.leases().BeginDrain(tile, Tier::kPinned, Access::kReadWrite, &stream);
+  EXPECT_TRUE(has_ended()) << "a holder let go";
+  pages.leases().End(tile, Tier::kPinned, Access::kReadWrite, /*drained=*/true);
+  EXPECT_TRUE(has_ended()) << "a drain";
+  pages[tile].copy(Tier::kPinned).leaving = true;
+  pages.Stay(tile, Tier::kPinned);
+  EXPECT_TRUE(has_ended()) << "what was to leave stays";
+  EXPECT_FALSE(pages[tile].copy(Tier::kPinned).leaving);
+  pages.DropFrame(tile, Tier::kPinned);
+  EXPECT_TRUE(has_ended()) << "a frame is free";
+  pages.Discard(tile);
+  EXPECT_FALSE(has_ended());
+  EXPECT_TRUE(pages.DropIfDiscarded(tile));
+  EXPECT_TRUE(has_ended()) << "a discard";
 }
 
 // Of two copies that leave, one has to stay until the bytes are on NVMe.

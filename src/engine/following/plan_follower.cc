@@ -152,7 +152,9 @@ void PlanFollower::Over(Count op) {
 }
 
 void PlanFollower::Consider(TileIndex tile) {
-  if (tiles_.MakeDue(tile)) PutBack(tiles_.NextOp(tile));
+  if (!tiles_.MakeDue(tile)) return;
+  ++due_;
+  PutBack(tiles_.NextOp(tile));
 }
 
 bool PlanFollower::IsRoomComing(Tier tier) const {

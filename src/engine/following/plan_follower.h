@@ -83,6 +83,8 @@ class PlanFollower {
   // One that no link carries.
   std::optional<Count> TakeFree();
   void PutBack(Count op) { ready_.Push(op); }
+  // Operations that have become ready, in all.
+  uint64_t num_due() const { return due_; }
   const plan::Op& OpAt(Count op) const { return step_.plan.ops[op % step_.plan.ops.size()]; }
   // It runs from now on.
   void Begin(Count op);
@@ -127,6 +129,7 @@ class PlanFollower {
   std::optional<PlanRoom> room_;  // with takes_any_frame()
   uint64_t step_number_ = 0;      // steps that have ended
   uint64_t asked_ = 0;            // uses, in all
+  uint64_t due_ = 0;              // operations that have become ready
   uint64_t extra_ = 0;            // of this step, those that the plan does not have
   Count all_asked_before_ = 0;    // the first event that nobody has asked for
   std::vector<Count> running_;    // on links

@@ -8,6 +8,7 @@ namespace spillway::engine {
 
 void Leases::BeginDrain(TileIndex tile, Tier tier, Access access, StreamId stream) {
   ++num_draining_;
+  ++num_ended_;
   Busy& busy = busy_[tile];
   ++busy.draining[At(tier)];
   if (!Writes(access)) return;

@@ -65,6 +65,7 @@ class Leases {
     return found != busy_.end() && (found->second.writer || found->second.written_drains > 0);
   }
   int64_t num_held() const { return num_held_; }
+  // Holders that let go, and drains that ended.
   uint64_t num_ended() const { return num_ended_; }
   int64_t num_draining() const { return num_draining_; }
 

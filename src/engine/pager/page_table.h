@@ -152,6 +152,11 @@ class PageTable {
     TileIndex claimant = 0;
   };
   void DropFrame(TileIndex tile, Tier tier, const std::optional<Window>& claim = std::nullopt);
+  // A copy that was to leave does not.
+  void Stay(TileIndex tile, Tier tier) {
+    pages_[tile].copy(tier).leaving = false;
+    ++endings_;
+  }
   static void SetReady(Copy& copy) {
     copy.state = Copy::State::kReady;
     copy.holder = nullptr;
@@ -180,8 +185,8 @@ class PageTable {
   // A lease was taken: for recency, and for the counters.
   void Used(TileIndex tile, Tier tier);
   uint64_t num_uses() const { return clock_; }
-  // Transfers and leases that ended, and frames that were given back: what found no room, or waits
-  // for its tile, need not look again before this has changed.
+  // Transfers and leases that ended, frames that were given back and copies that stay after all:
+  // what found no room, or waits for its tile, need not look again before this has changed.
   uint64_t num_endings() const { return endings_ + leases_.num_ended(); }
   // Everything in memory is forgotten. A tile's bytes are on NVMe if `is_stored` says so and were
   // never written if not; a transient tile was never written either.
@@ -229,7 +234,7 @@ class PageTable {
   std::array<uint64_t, 2> homes_bytes_ = {};
   uint64_t clock_ = 0;  // counts leases
   int transfers_ = 0;
-  uint64_t endings_ = 0;  // of transfers, frames and discards
+  uint64_t endings_ = 0;  // but for those of leases
   bool small_leaves_ = false;
   bool writes_fail_ = false;
   absl::Status write_error_;  // nobody was told of it

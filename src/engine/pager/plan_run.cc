@@ -37,7 +37,7 @@ void PlanRun::Abandon(bool deviated) {
   if (deviated) ++pages_.stats().plan.deviations;
   room_.SetPlan(nullptr);
   frames_.reset();
-  for (auto& waiting : waiting_) waiting.clear();
+  waiting_ = {};
   discards_.clear();
   for (Job& job : jobs_.of(Job::Kind::kAcquire)) job.use.reset();
 }
@@ -152,6 +152,7 @@ bool PlanRun::PullIfNothingMoves() {
       BeginPump();  // more of them may be all that it waits for
     } else {
       Pull(job);
+      has_tried_ = false;
     }
     return true;
   }
@@ -162,7 +163,7 @@ bool PlanRun::PullIfNothingMoves() {
 
 bool PlanRun::Advance() {
   const bool was_blocked = frames_->is_blocked_by_lease();
-  if (endings_ != pages_.num_endings()) TryAgain();
+  if (MustTryAgain()) TryAgain();
   bool progress = false;
   for (int link = 0; link < plan::kNumLinks; ++link)
     progress |= AdvanceLink(static_cast<plan::Transfer>(link));
@@ -210,20 +211,20 @@ bool PlanRun::NeedsFrame(const plan::Op& op) const {
 // tried again when something has ended that it may wait for.
 bool PlanRun::AdvanceQueue(size_t queue,
                            absl::FunctionRef<std::optional<PlanFollower::Count>()> take) {
-  bool progress = false, has_room = true;
+  bool progress = false;
   PlanFollower& follower = frames_->follower();
-  std::vector<PlanFollower::Count>& waiting = waiting_[queue];
+  Waiting& waiting = waiting_[queue];
   int& idle_left = idle_left_[queue];
-  while (idle_left > 0 && waiting.size() < kMostWaiting) {
+  while (idle_left > 0 && waiting.ops.size() < kMostWaiting) {
     const auto number = take();
     if (!number) break;
     const plan::Op& op = follower.OpAt(*number);
     const uint64_t size_bytes = pages_[op.tile].size_bytes();
     const bool has_link = plan::HasLink(op.kind);
-    const Step step = has_room || !NeedsFrame(op) ? Try(op, number) : Step::kWaiting;
+    const Step step = waiting.has_room || !NeedsFrame(op) ? Try(op, number) : Step::kWaiting;
     switch (step) {
-      case Step::kNoRoom: has_room = false; [[fallthrough]];
-      case Step::kWaiting: waiting.push_back(*number); continue;
+      case Step::kNoRoom: waiting.has_room = false; [[fallthrough]];
+      case Step::kWaiting: waiting.ops.push_back(*number); continue;
       case Step::kDone:
         if (has_link && HasMoved(op)) follower.CountMoved(*number, size_bytes);
         End(*number);
@@ -242,12 +243,23 @@ bool PlanRun::AdvanceQueue(size_t queue,
   return progress;
 }
 
+// Something has ended that they may wait for; or what has come since is behind too many of them.
+bool PlanRun::MustTryAgain() const {
+  if (endings_ != pages_.num_endings()) return true;
+  const bool is_full = std::any_of(waiting_.begin(), waiting_.end(), [](const Waiting& waiting) {
+    return waiting.ops.size() >= kMostWaiting;
+  });
+  return is_full && due_ != frames_->follower().num_due();
+}
+
 void PlanRun::TryAgain() {
   endings_ = pages_.num_endings();
+  due_ = frames_->follower().num_due();
   frames_->ForgetBlocked();
-  for (std::vector<PlanFollower::Count>& waiting : waiting_) {
-    for (const PlanFollower::Count op : waiting) frames_->follower().PutBack(op);
-    waiting.clear();
+  for (Waiting& waiting : waiting_) {
+    for (const PlanFollower::Count op : waiting.ops) frames_->follower().PutBack(op);
+    waiting.ops.clear();
+    waiting.has_room = true;
   }
 }
 

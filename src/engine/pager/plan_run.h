@@ -109,6 +109,7 @@ class PlanRun {
   bool AdvanceLink(plan::Transfer link);
   bool AdvanceFree();
   bool AdvanceQueue(size_t queue, absl::FunctionRef<std::optional<PlanFollower::Count>()> take);
+  bool MustTryAgain() const;
   void TryAgain();
   bool AdvanceEntry();
   bool NeedsFrame(const plan::Op& op) const;
@@ -125,10 +126,15 @@ class PlanRun {
   // By link; then those without one.
   static constexpr size_t kFree = plan::kNumLinks;
   std::array<int, kFree + 1> idle_left_ = {};
-  // Operations that could not start when they were tried, and PageTable::num_endings then.
-  std::array<std::vector<PlanFollower::Count>, kFree + 1> waiting_;
-  uint64_t endings_ = 0;
-  bool has_tried_ = false;  // since PullIfNothingMoves had them tried again
+  // Operations that could not start when they were tried.
+  struct Waiting {
+    std::vector<PlanFollower::Count> ops;
+    bool has_room = true;  // as far as those know that need a frame
+  };
+  std::array<Waiting, kFree + 1> waiting_;
+  uint64_t endings_ = 0;    // PageTable::num_endings when they were tried
+  uint64_t due_ = 0;        // PlanFollower::num_due then
+  bool has_tried_ = false;  // since a lease was pulled because nothing moved, they were tried again
   bool has_idled_ = false;  // some were done since PullIfNothingMoves asked last
   // The next event of the first period whose tile may have to be brought to where the plan begins.
   uint32_t next_entry_ = 0;

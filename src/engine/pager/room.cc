@@ -196,7 +196,6 @@ void Room::GoToRest(TileIndex tile) {
 Outcome Room::AdvanceEvict(Job& job) {
   Page& page = pages_[job.tile];
   if (page.is_moving()) return Outcome::kWaiting;
-  Copy& leaving = page.copy(job.tier);
   const bool from_device = job.tier == Tier::kDevice;
   const bool may_forget = pages_.MayForget(job.tile, job.tier);
 
@@ -214,7 +213,7 @@ Outcome Room::AdvanceEvict(Job& job) {
     }
   }
   if (!failure.ok()) {
-    leaving.leaving = false;
+    pages_.Stay(job.tile, job.tier);
     if (plan_ != nullptr) plan_->CouldNotLeave(job.tile);
     if (job.claim) CancelClaim(*job.claim, failure);
     return Outcome::kDone;
