@@ -159,9 +159,13 @@ def check_planned(summary, steps, percent):
     if plan["deviations"] or plan["steps"] < len(steps) - UNPLANNED_STEPS:
         raise Wrong(f"planned at {percent:g}%: {plan['steps']} of {len(steps)} steps followed a plan and "
                     f"{plan['deviations']} left it")
-    for step in steps:
-        # The first begins with whatever is in memory and brings what the plan has there.
-        if step.get("plan_steps", 0) > 1 and step["plan_moved_bytes"] != step["planned_bytes"]:
+    # The first begins with whatever is in memory and brings what the plan has there.
+    steady = [step for step in steps if step.get("plan_steps", 0) > 1]
+    if not steady:
+        raise Wrong(f"planned at {percent:g}%: of {len(steps)} steps none is the second of a plan, so no bytes can be "
+                    "compared: give more --steps")
+    for step in steady:
+        if step["plan_moved_bytes"] != step["planned_bytes"]:
             raise Wrong(f"planned at {percent:g}%: by step {step['step']} a step moved {step['plan_moved_bytes']} bytes, "
                         f"{step['planned_bytes']} were planned")
 

@@ -3,6 +3,7 @@
 #include "src/engine/pager/plan_frames.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace spillway::engine {
 

@@ -12,7 +12,6 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "src/engine/following/plan_follower.h"

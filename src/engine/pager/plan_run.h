@@ -134,7 +134,7 @@ class PlanRun {
   std::array<Waiting, kFree + 1> waiting_;
   uint64_t endings_ = 0;    // PageTable::num_endings when they were tried
   uint64_t due_ = 0;        // PlanFollower::num_due then
-  bool has_tried_ = false;  // since a lease was pulled because nothing moved, they were tried again
+  bool has_tried_ = false;  // again, in this pump and since the last pull
   bool has_idled_ = false;  // some were done since PullIfNothingMoves asked last
   // The next event of the first period whose tile may have to be brought to where the plan begins.
   uint32_t next_entry_ = 0;
