@@ -304,7 +304,7 @@ void RegisterBenchmarks() {
                              Bench{"Pager/home", BM_PagerHome, 1, kMillions, true},
                              Bench{"Engine/add_tile", BM_EngineAddTile, 3, kInMemory, true},
                              Bench{"Engine/acquire", BM_EngineAcquire, 3'000, kInMemory, true},
-                             Bench{"Engine/lease", BM_EngineLease, 100'000, kInMemory},
+                             Bench{"Engine/lease", BM_EngineLease, 1'000'000, kInMemory},
                              Bench{"Engine/evict", BM_EngineEvict, 1'000, kInMemory},
                              Bench{"Engine/end_step", BM_EngineEndStep, 10, kInMemory, true}}) {
     auto* registered = benchmark::RegisterBenchmark(bench.name, bench.function);

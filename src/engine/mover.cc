@@ -82,10 +82,10 @@ absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access,
 void Mover::HearOfShared() {
   const bool was_followed = pager_.followed() != nullptr;
   for (const SharedLease& lease : leases_.TakeTold()) {
-    pager_.Shared(lease.tile, lease.tier);
     const double seconds = static_cast<double>(lease.ns) * 1e-9;
     if (plan::StepRecorder* const trace = Recording())
       trace->Acquire(lease.tile, lease.tier, Access::kRead, seconds, seconds, lease.thread);
+    pager_.Shared(lease.tile, lease.tier);
     if (recorder_ != nullptr) recorder_->Grant(lease.tile, lease.ns, lease.thread);
   }
   // It was not as planned: who waited for the plan goes on on demand.

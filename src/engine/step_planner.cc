@@ -17,7 +17,6 @@ void StepPlanner::AddTile(TileIndex index, double now) {
   recorder_.AddTile(TileOfTrace(tile, /*has_bytes=*/false, /*all_fit=*/false));
   frames_bytes_ += base::RoundUp(tile.size_bytes, options_.frame_alignment);
   rests_on_device_ |= tile.rest == Tier::kDevice;
-  if (tile.rest) rests_.Set(index);
   recorder_.Begin(now);
   is_too_long_ = false;
   if (!tile.has_home()) return;
@@ -119,10 +118,10 @@ void StepPlanner::Learn(uint64_t fingerprint) {
 void StepPlanner::Update(Known* step, const TilesNow& tiles) {
   const bool is_same =
       step->request != 0 && step->num_homes == tiles.num_homes && step->all_fit == tiles.all_fit &&
-      !plan::TileBits::Differ(step->with_bytes, *tiles.with_bytes, step->used, rests_);
+      !plan::TileBits::Differ(step->with_bytes, tiles.with_bytes, step->used, tiles.placed);
   if (is_same) return;
   step->num_tiles = tiles_.size();
-  step->with_bytes = *tiles.with_bytes;
+  step->with_bytes = tiles.with_bytes;
   step->num_homes = tiles.num_homes;
   step->all_fit = tiles.all_fit;
   step->request = 0;

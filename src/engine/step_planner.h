@@ -118,7 +118,6 @@ class StepPlanner {
   PlanService* const service_;
   uint64_t frames_bytes_ = 0;     // of all tiles
   bool rests_on_device_ = false;  // one of them does
-  plan::TileBits rests_;          // tiles whose role is placed
   plan::StepRecorder recorder_;
   std::shared_ptr<StepEvents> last_events_;  // of the step before
   bool is_too_long_ = false;

@@ -116,9 +116,9 @@ std::vector<TraceEvent> EventLog::Events() const {
 }
 
 void StepHash::AddTile(const TraceTile& tile) {
-  const uint64_t unused = Mix(Mix(tiles_.size(), tile.size_bytes),
-                              static_cast<uint64_t>(tile.role) << 1 | uint64_t{tile.transient});
-  tiles_.push_back({.unused = unused});
+  const uint64_t is =
+      Mix(tile.size_bytes, static_cast<uint64_t>(tile.role) << 1 | uint64_t{tile.transient});
+  tiles_.push_back({.is = static_cast<uint32_t>(is >> 32)});
 }
 
 void StepHash::Add(const TraceEvent& use) {
@@ -127,7 +127,7 @@ void StepHash::Add(const TraceEvent& use) {
     sum_ -= Mix(now.hash, 1);
   } else {
     now.step = step_;
-    now.hash = now.unused;
+    now.hash = Mix(use.tile, now.is);
   }
   now.hash = Mix(now.hash, Word(use) + 1);
   sum_ += Mix(now.hash, 1);

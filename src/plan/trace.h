@@ -105,10 +105,11 @@ class StepHash {
   uint64_t value() const { return sum_; }
 
  private:
+  // Small: a lease of one among many tiles brings it into the CPU's cache.
   struct Tile {
-    uint64_t unused = 0;  // the hash of a tile without uses
-    uint64_t hash = 0;
-    uint32_t step = 0;  // of the hash
+    uint64_t hash = 0;  // of the uses in `step`
+    uint32_t step = 0;
+    uint32_t is = 0;  // the hash of what the tile is
   };
   std::vector<Tile> tiles_;
   uint32_t step_ = 1;

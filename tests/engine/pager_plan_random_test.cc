@@ -116,7 +116,7 @@ class PlannedSimulation : public PagerSimulation {
     for (TileIndex tile = 0; tile < truth_.size(); ++tile) {
       const TilesNow now = pager_.pages().Now();
       trace.tiles.push_back(
-          TileOfTrace(pager_.pages().tiles()[tile], (*now.with_bytes)[tile], now.all_fit));
+          TileOfTrace(pager_.pages().tiles()[tile], now.with_bytes[tile], now.all_fit));
     }
     std::vector<size_t> next(usual_.size());
     size_t left = 0;

@@ -232,9 +232,9 @@ TEST(PagerPlan, ATileHasBytesFromItsFirstWriterToItsDiscard) {
   };
   for (int round = 0; round < 3; ++round) {
     write();
-    EXPECT_TRUE((*pager.pages().Now().with_bytes)[0]);
+    EXPECT_TRUE(pager.pages().Now().with_bytes[0]);
     ASSERT_TRUE(pager.Discard(0).ok());
-    EXPECT_FALSE((*pager.pages().Now().with_bytes)[0]);
+    EXPECT_FALSE(pager.pages().Now().with_bytes[0]);
   }
 }
 

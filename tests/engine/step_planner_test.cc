@@ -23,7 +23,7 @@ class StepPlannerTest : public testing::Test {
   }
   // Ends a step and waits for the plan of the next.
   absl::Status EndStep(double now) {
-    absl::Status ended = planner_.EndStep(now, {.with_bytes = &with_bytes_});
+    absl::Status ended = planner_.EndStep(now, {.with_bytes = with_bytes_, .placed = placed_});
     if (!ended.ok()) return ended;
     (void)planner_.Next();  // asks for it
     service_.Wait();
@@ -31,7 +31,7 @@ class StepPlannerTest : public testing::Test {
   }
 
   TileTable tiles_;
-  plan::TileBits with_bytes_;
+  plan::TileBits with_bytes_, placed_;
   PlanService service_{kBudgets};
   StepPlanner planner_{kBudgets, &tiles_, &service_};
 };

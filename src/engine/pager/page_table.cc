@@ -24,6 +24,7 @@ TileIndex PageTable::AddTile(uint64_t size_bytes, Role role, bool transient, boo
   is.size_bytes = size_bytes;
   is.role = role;
   is.rest = options_.placement[static_cast<size_t>(role)];
+  placed_.Set(tile, is.rest.has_value());
   is.transient = transient;
   is.place = place;
   frames_bytes_ += is.frame_bytes();

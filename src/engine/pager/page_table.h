@@ -66,17 +66,18 @@ struct Copy {
 };
 
 struct Page {
-  const Tile* tile = nullptr;  // what it is
+  // What a lease of a tile in place reads and writes comes first.
   std::array<Copy, 2> copies;  // kDevice, kPinned
   uint64_t last_use = 0;
-  Job* transfer_job = nullptr;       // the job that started the transfer in flight
-  std::optional<PlannedOp> planned;  // what the transfer in flight is of a plan
   std::optional<Transfer> transfer;  // in flight
   bool stored = false;               // NVMe has the newest bytes
   bool zero = true;                  // never written
   bool queued = false;               // for write-behind
   bool discard = false;              // once the transfer in flight and the leases end
   bool leased_before_copy = false;   // a stream waits for the copy in flight, or did
+  const Tile* tile = nullptr;        // what it is
+  Job* transfer_job = nullptr;       // the job that started the transfer in flight
+  std::optional<PlannedOp> planned;  // what the transfer in flight is of a plan
 
   Copy& copy(Tier tier) { return copies[tier == Tier::kDevice ? 0 : 1]; }
   const Copy& copy(Tier tier) const { return copies[tier == Tier::kDevice ? 0 : 1]; }
@@ -125,6 +126,8 @@ class PageTable {
   bool HasOwnPlace(TileIndex tile) const {
     return AllFit() && !pages_[tile].is_home(Tier::kPinned);
   }
+  // Whether the tile rests somewhere: see Placement. Few bytes are read for this.
+  bool IsPlaced(TileIndex tile) const { return placed_[tile]; }
   // Whether the tile is at home in the other tier in memory, and its frame there awaits the bytes.
   bool GoesHome(TileIndex tile, Tier tier) const;
   // Whether the copy may be forgotten as it is: it has no bytes, or they are elsewhere. What rests
@@ -135,7 +138,8 @@ class PageTable {
   const plan::TileBits& to_commit() const { return to_commit_; }
   // What a plan must know of the tiles.
   TilesNow Now() const {
-    return {.with_bytes = &with_bytes_, .num_homes = num_homes_, .all_fit = AllFit()};
+    return {
+        .with_bytes = with_bytes_, .placed = placed_, .num_homes = num_homes_, .all_fit = AllFit()};
   }
   // Whether the job's lease may be granted, as far as other leases and what leaves are concerned.
   bool CanLease(const Job& job);
@@ -227,6 +231,7 @@ class PageTable {
   Leases leases_;
   std::array<ArenaMap, 2> arenas_;
   uint64_t frames_bytes_ = 0;  // what all tiles would take in one tier
+  plan::TileBits placed_;      // tiles that rest somewhere
   plan::TileBits with_bytes_;
   plan::TileBits to_commit_;
   uint64_t num_homes_ = 0;     // tiles that have a frame where they rest

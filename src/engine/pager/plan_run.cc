@@ -59,8 +59,8 @@ void PlanRun::Granted(TileIndex tile) {
   if (FollowsUsesOf(tile)) frames_->follower().Happened(tile);
 }
 
-void PlanRun::Shared(TileIndex tile, Tier tier) {
-  const auto use = Ask(tile, tier, Access::kRead);
+void PlanRun::SharedOfPlan(TileIndex tile, Tier tier) {
+  const auto use = AskPlan({.tile = tile, .tier = tier});
   if (!use) return;
   PlanFollower& follower = frames_->follower();
   // What the plan was to do with the tile before was not needed.

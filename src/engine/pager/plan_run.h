@@ -57,7 +57,9 @@ class PlanRun {
   // The use that was asked for has been granted.
   void Granted(TileIndex tile);
   // A reader took the lease without asking.
-  void Shared(TileIndex tile, Tier tier);
+  void Shared(TileIndex tile, Tier tier) {
+    if (frames_) SharedOfPlan(tile, tier);
+  }
   void DrainBegan(TileIndex tile, Tier tier);
   void Released(TileIndex tile, bool drained) {
     if (!FollowsUsesOf(tile)) return;
@@ -101,6 +103,7 @@ class PlanRun {
   static constexpr int kMostIdle = 64;
 
   std::optional<PlanFollower::Count> AskPlan(const plan::TraceEvent& use);
+  void SharedOfPlan(TileIndex tile, Tier tier);
   bool FollowsUsesOf(TileIndex tile) const {
     return frames_ && !frames_->follower().tiles().has_strayed(tile);
   }

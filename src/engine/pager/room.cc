@@ -182,8 +182,8 @@ void Room::Sink(TileIndex tile) {
 }
 
 void Room::GoToRest(TileIndex tile) {
+  if (!pages_.IsPlaced(tile) || !pages_.leases().Close(tile)) return;
   const Page& page = pages_[tile];
-  if (!page.tile->rest || !pages_.leases().Close(tile)) return;
   if (*page.tile->rest == Tier::kNvme) {
     if (!pages_.writes_fail()) Sink(tile);
     return;

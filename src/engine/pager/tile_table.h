@@ -48,9 +48,10 @@ struct Tile {
 
 // What a plan must know of the tiles beside the table, at some moment.
 struct TilesNow {
-  const plan::TileBits* with_bytes = nullptr;  // those that were written and not discarded since
-  uint64_t num_homes = 0;                      // tiles that have a frame where they rest
-  bool all_fit = false;                        // see PageTable::AllFit
+  const plan::TileBits& with_bytes;  // those that were written and not discarded since
+  const plan::TileBits& placed;      // those that rest somewhere: see Placement
+  uint64_t num_homes = 0;            // tiles that have a frame where they rest
+  bool all_fit = false;              // see PageTable::AllFit
 };
 
 // The tile as the planner sees it.
