@@ -40,14 +40,21 @@ void RequestQueue::Add(const Transfer& transfer) {
   ++num_waiting_;
 }
 
-bool RequestQueue::MayGo(const Device& device, IoOp op) const {
+bool RequestQueue::HasPlace(Device& device, IoOp op, int depth) {
+  const int in_flight = device.in_flight[static_cast<int>(op)];
+  bool& was_full = device.was_full[static_cast<int>(op)];
+  if (in_flight >= depth) was_full = true;
+  if (in_flight <= depth - std::max(1, depth / 4)) was_full = false;
+  return !was_full;
+}
+
+bool RequestQueue::MayGo(Device& device, IoOp op) const {
   if (device.waiting[static_cast<int>(op)].empty()) return false;
-  if (op == IoOp::kRead) return device.in_flight[kRead] < device.depths.read;
+  if (op == IoOp::kRead) return HasPlace(device, op, device.depths.read);
   const bool reads = !device.waiting[kRead].empty() || device.in_flight[kRead] > 0;
   const int depth =
       reads ? std::min(device.depths.write, device.depths.mixed_write) : device.depths.write;
-  return device.in_flight[kWrite] < depth &&
-         num_in_flight_[kWrite] < std::max(1, max_in_flight_ / 2);
+  return HasPlace(device, op, depth) && num_in_flight_[kWrite] < std::max(1, max_in_flight_ / 2);
 }
 
 std::optional<Transfer> RequestQueue::Take() {

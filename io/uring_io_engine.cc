@@ -179,7 +179,9 @@ void UringIoEngine::Reap(absl::Duration timeout, std::vector<IoCompletion>* done
   while (ring.ok()) {
     ArmWake();
     IssueQueued();
-    ring = done->size() == before ? ring_->SubmitAndWait(deadline) : ring_->Submit();
+    // The kernel's wait costs a timer even when it is not to wait.
+    const bool waits = done->size() == before && timeout > absl::ZeroDuration();
+    ring = waits ? ring_->SubmitAndWait(deadline) : ring_->Submit();
     if (!ring.ok()) {
       Break(ring);
       break;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The steps, each with what those before it found: the file is written once, so that what is
-// measured was written before; the request size, by reads with 16 MiB under way (the default,
+// measured was written before; the request size, by reads with 128 MiB under way (the default,
 // unless another is clearly faster); the depth of reads; of writes; of writes beside reads, by the
-// bytes of both (the smallest that is as fast as any: what waits in a queue of ours can still be
-// overtaken). Here completions are only counted, and followed up at once; a store
-// hashes a page in between, so that alone its reads and writes get twice the depth. Repetitions of
-// a ladder's settings take turns, and each setting counts with its best: whatever else the machine
-// does only slows.
+// time that as many bytes take each way (the smallest that is as fast as any: what waits in a queue
+// of ours can still be overtaken). Each block is hashed as a store does it, one that was read
+// before its memory is used again, one that is written while it is on its way: a device needs more
+// requests under way where that takes time in between. Repetitions of a ladder's settings take
+// turns, and each setting counts with its best: whatever else the machine does only slows.
 
 #include "io/store/calibration.h"
 
@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -23,9 +24,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "io/checksum.h"
 #include "io/deadline.h"
 #include "io/nameless_file.h"
 #include "io/store/page_io.h"
+#include "src/base/bytes.h"
 #include "src/base/check.h"
 #include "src/base/status_macros.h"
 
@@ -36,13 +39,20 @@ namespace {
 constexpr uint32_t kRequestLadder[] = {128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20};
 constexpr size_t kDefaultRequest = 4;
 static_assert(kRequestLadder[kDefaultRequest] == kDefaultRequestBytes);
-// From two on: one under way while the other is looked at.
-constexpr int kDepthLadder[] = {2, 4, 8, 16, 32, 64};
-constexpr uint64_t kUnderWay = kLeastCalibrationBytes;  // while request sizes are compared
-constexpr int kRepetitions = 5;
+constexpr int kDepthLadder[] = {4, 8, 16, 32, 64, 128, 256, 512, 1024};
+static_assert(kMaxQueueDepth == 1024);
+// Of the best rate so far, in a queue; kShortestQueue bytes may be in one anyway.
+constexpr uint64_t kShortestQueue = uint64_t{4} << 20;
+constexpr double kLongestQueueSeconds = 0.15;
+// When each part ends at the latest, as a share of the time.
+constexpr double kFillUntil = 0.2, kRequestsUntil = 0.35, kReadsUntil = 0.6, kWritesUntil = 0.85;
+constexpr uint64_t kUnderWay = uint64_t{128} << 20;  // while request sizes are compared
+constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
+constexpr int kRepetitions = 3;
 constexpr double kGoodEnough = 0.97;  // of the best rate
-constexpr double kClose = 0.93;       // of the best rate: not clearly slower
+constexpr double kClose = 0.7;        // of the best rate: not clearly slower
 constexpr uint32_t kFillBytes = 1 << 20;
+constexpr uint64_t kLeastFileBytes = 2 * (2 << 20);  // the largest request in each half
 
 struct Unmap {
   size_t size_bytes = 0;
@@ -50,14 +60,21 @@ struct Unmap {
 };
 using Mapping = std::unique_ptr<std::byte, Unmap>;
 
+// In the largest pages to be had, as an engine's pinned memory.
 absl::StatusOr<Mapping> MapMemory(uint64_t size_bytes) {
-  void* const mapped =
-      ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS;
+  size_bytes = base::RoundUp(size_bytes, kHugePageBytes);
+  // Populated at once: a fault that finds no huge page would kill the process.
+  void* mapped = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
+                        kFlags | MAP_HUGETLB | MAP_POPULATE, -1, 0);
   if (mapped == MAP_FAILED) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no ", size_bytes, " bytes of memory to calibrate with"));
+    mapped = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, kFlags, -1, 0);
+    if (mapped == MAP_FAILED) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no ", size_bytes, " bytes of memory to calibrate with"));
+    }
+    (void)::madvise(mapped, size_bytes, MADV_HUGEPAGE);  // where there are none, plain pages do
   }
-  (void)::madvise(mapped, size_bytes, MADV_HUGEPAGE);  // where there are none, plain pages do
   std::byte* const memory = static_cast<std::byte*>(mapped);
   // Pages never written all show one page of zeros.
   for (uint64_t i = 0; i < size_bytes; i += kIoAlignment) memory[i] = std::byte{1};
@@ -69,6 +86,71 @@ struct Mix {
   uint32_t request_bytes = 0;
   int reads = 0;
   int writes = 0;
+
+  uint64_t bytes() const { return static_cast<uint64_t>(reads + writes) * request_bytes; }
+};
+
+// Which block each request of a mix moves, and through which memory. Reads and writes keep to
+// halves of the file. All of the memory is used in turn, as a store uses its pinned budget: a
+// device that moves the same few blocks finds them in a cache.
+class Load {
+ public:
+  Load(const Mix& mix, FileId file, uint64_t file_bytes, std::span<std::byte> memory,
+       uint64_t most_bytes)
+      : mix_(mix), file_(file), memory_(memory), most_bytes_(most_bytes) {
+    SPILLWAY_CHECK(mix.bytes() <= memory.size());
+    const uint64_t blocks = file_bytes / mix.request_bytes;
+    const bool both = mix.reads > 0 && mix.writes > 0;
+    num_blocks_ = both ? blocks / 2 : blocks;
+    first_block_[static_cast<size_t>(IoOp::kWrite)] = both ? num_blocks_ : 0;
+    SPILLWAY_CHECK(num_blocks_ > 0);
+    ops_.resize(memory.size() / mix.request_bytes);
+    for (uint64_t slot = 0; slot < ops_.size(); ++slot) free_.push_back(slot);
+  }
+
+  uint64_t begun_bytes() const { return begun_bytes_; }
+  IoOp op(uint64_t slot) const { return ops_[slot]; }
+  uint64_t depth() const { return mix_.bytes() / mix_.request_bytes; }
+
+  // The requests under way at first.
+  std::vector<IoRequest> First() {
+    std::vector<IoRequest> requests;
+    for (int i = 0; i < mix_.reads; ++i) Add(IoOp::kRead, &requests);
+    for (int i = 0; i < mix_.writes; ++i) Add(IoOp::kWrite, &requests);
+    return requests;
+  }
+  // The next of the kind that has ended in `slot`; none once most_bytes are begun.
+  std::vector<IoRequest> Next(uint64_t slot) {
+    std::vector<IoRequest> requests;
+    free_.push_back(slot);
+    Add(ops_[slot], &requests);
+    return requests;
+  }
+
+ private:
+  void Add(IoOp op, std::vector<IoRequest>* requests) {
+    if (begun_bytes_ >= most_bytes_) return;
+    const auto side = static_cast<size_t>(op);
+    const uint64_t block = first_block_[side] + next_[side];
+    next_[side] = (next_[side] + 1) % num_blocks_;
+    const uint64_t slot = free_.front();
+    free_.pop_front();
+    ops_[slot] = op;
+    requests->push_back({op, file_, block * mix_.request_bytes,
+                         memory_.data() + slot * mix_.request_bytes, mix_.request_bytes, slot});
+    begun_bytes_ += mix_.request_bytes;
+  }
+
+  const Mix mix_;
+  const FileId file_;
+  const std::span<std::byte> memory_;
+  const uint64_t most_bytes_;
+  uint64_t num_blocks_ = 0;
+  uint64_t first_block_[2] = {0, 0};  // by IoOp
+  uint64_t next_[2] = {0, 0};
+  uint64_t begun_bytes_ = 0;
+  std::vector<IoOp> ops_;      // of each slot's last request
+  std::deque<uint64_t> free_;  // slots, the one that rested longest first
 };
 
 class Calibrator {
@@ -79,46 +161,56 @@ class Calibrator {
         file_(file),
         memory_(memory),
         options_(options),
-        deadline_(Deadline::After(options.limit)) {}
+        file_bytes_(options.file_bytes) {}
 
+  // Leaves the file's written part in file_bytes_.
   absl::Status Fill() {
-    return Run({kFillBytes, 0, 8}, options_.file_bytes, Deadline::Never()).status();
+    const Deadline until = Deadline::After(kFillUntil * options_.limit);
+    SPILLWAY_ASSIGN_OR_RETURN(const Passed passed,
+                              Run({kFillBytes, 0, 8}, options_.file_bytes, until));
+    file_bytes_ = std::max<uint64_t>(passed.begun_bytes, kLeastFileBytes);
+    return absl::OkStatus();
   }
 
   absl::StatusOr<DeviceProfile> Measure() {
-    DeviceProfile profile;
+    DeviceProfile& profile = profile_;
     std::vector<Mix> mixes;
+    const uint64_t under_way = std::min<uint64_t>(kUnderWay, memory_.size());
     for (const uint32_t request : kRequestLadder) {
-      mixes.push_back({request, static_cast<int>(kUnderWay / request), 0});
+      mixes.push_back({request, static_cast<int>(under_way / request), 0});
     }
-    SPILLWAY_ASSIGN_OR_RETURN(std::vector<double> rates, Rates(mixes));
+    SPILLWAY_ASSIGN_OR_RETURN(std::vector<double> rates, Rates(mixes, kRequestsUntil));
     profile.request_bytes = mixes[DefaultOrBest(rates, kDefaultRequest)].request_bytes;
 
     mixes = Depths(profile.request_bytes, 1, 0);
-    SPILLWAY_ASSIGN_OR_RETURN(rates, Rates(mixes));
-    size_t found = SmallestGoodEnough(rates);
-    const int read_depth = mixes[found].reads;
-    profile.read_depth = 2 * read_depth;
+    SPILLWAY_ASSIGN_OR_RETURN(rates, Rates(mixes, kReadsUntil));
+    size_t found = SmallestWithEnoughWork(rates, QueueBytes(mixes));
+    profile.read_depth = mixes[found].reads;
     profile.read_bytes_per_second = rates[found];
 
     mixes = Depths(profile.request_bytes, 0, 1);
-    SPILLWAY_ASSIGN_OR_RETURN(rates, Rates(mixes));
-    found = SmallestGoodEnough(rates);
-    const int write_depth = mixes[found].writes;
-    profile.write_depth = 2 * write_depth;
+    SPILLWAY_ASSIGN_OR_RETURN(rates, Rates(mixes, kWritesUntil));
+    found = SmallestWithEnoughWork(rates, QueueBytes(mixes));
+    profile.write_depth = mixes[found].writes;
     profile.write_bytes_per_second = rates[found];
 
     mixes.clear();
     const auto slots = static_cast<int>(memory_.size() / profile.request_bytes);
-    for (const MixedDepth& depth : MixedDepths(read_depth, write_depth, slots)) {
+    for (const MixedDepth& depth : MixedDepths(profile.read_depth, profile.write_depth, slots)) {
       mixes.push_back({profile.request_bytes, depth.reads, depth.writes});
     }
-    SPILLWAY_ASSIGN_OR_RETURN(rates, Rates(mixes));
+    SPILLWAY_ASSIGN_OR_RETURN(rates, Rates(mixes, 1));
     profile.mixed_write_depth = mixes[SmallestGoodEnough(rates)].writes;
     return profile;
   }
 
  private:
+  struct Passed {
+    uint64_t begun_bytes = 0;
+    double read_bytes_per_second = 0;
+    double write_bytes_per_second = 0;
+  };
+
   std::vector<Mix> Depths(uint32_t request_bytes, int read, int write) const {
     std::vector<Mix> mixes;
     for (const int depth : kDepthLadder) {
@@ -129,74 +221,113 @@ class Calibrator {
     return mixes;
   }
 
-  // Of each mix, in bytes per second; 0 if there was no time for it.
-  absl::StatusOr<std::vector<double>> Rates(const std::vector<Mix>& mixes) {
+  static std::vector<uint64_t> QueueBytes(const std::vector<Mix>& mixes) {
+    std::vector<uint64_t> bytes;
+    for (const Mix& mix : mixes) bytes.push_back(mix.bytes());
+    return bytes;
+  }
+
+  // Of each mix, in bytes per second; 0 if there was no time for it, or if it would be too long a
+  // queue for the rates of those before it.
+  absl::StatusOr<std::vector<double>> Rates(const std::vector<Mix>& mixes, double until) {
     std::vector<double> rates(mixes.size());
+    const absl::Time end = start_ + until * options_.limit;
+    double best = 0;
     for (int round = 0; round < kRepetitions; ++round) {
       for (size_t i = 0; i < mixes.size(); ++i) {
-        if (deadline_.passed() && (round > 0 || i > 0)) break;
-        SPILLWAY_ASSIGN_OR_RETURN(const double rate,
-                                  Run(mixes[i], UINT64_MAX, Deadline::After(options_.sample)));
-        rates[i] = std::max(rates[i], rate);
+        const bool is_first = round == 0 && i == 0;
+        if (!is_first && (absl::Now() >= end || IsTooLong(mixes[i], best))) continue;
+        SPILLWAY_ASSIGN_OR_RETURN(const Passed passed,
+                                  Run(mixes[i], UINT64_MAX, Deadline::After(options_.limit)));
+        rates[i] = std::max(rates[i], RateOf(passed));
+        best = std::max(best, rates[i]);
       }
     }
     return rates;
   }
 
-  // Keeps the mix under way until `most_bytes` or the time; its rate.
-  absl::StatusOr<double> Run(const Mix& mix, uint64_t most_bytes, Deadline until) {
-    const uint64_t slots = static_cast<uint64_t>(mix.reads) + static_cast<uint64_t>(mix.writes);
-    SPILLWAY_CHECK(slots * mix.request_bytes <= memory_.size());
-    const uint64_t blocks = options_.file_bytes / mix.request_bytes;
-    // Reads and writes keep to halves of their own.
-    const bool both = mix.reads > 0 && mix.writes > 0;
-    const uint64_t most = both ? blocks / 2 : blocks;
-    uint64_t next[2] = {0, both ? blocks / 2 : 0};
-    uint64_t begun_bytes = 0, done_bytes = 0;
-    std::vector<IoRequest> requests;
-    const auto add = [&](uint64_t slot) {
-      if (begun_bytes >= most_bytes) return;
-      const IoOp op = slot < static_cast<uint64_t>(mix.reads) ? IoOp::kRead : IoOp::kWrite;
-      uint64_t& block = next[op == IoOp::kRead ? 0 : 1];
-      requests.push_back({op, file_, block * mix.request_bytes,
-                          memory_.data() + slot * mix.request_bytes, mix.request_bytes, slot});
-      const uint64_t first = both && op == IoOp::kWrite ? blocks / 2 : 0;
-      block = block + 1 == first + most ? first : block + 1;
-      begun_bytes += mix.request_bytes;
-    };
-    const absl::Time start = absl::Now();
-    for (uint64_t slot = 0; slot < slots; ++slot) add(slot);
-    engine_.Submit(requests);
-    absl::Status status;
+  // Of reads and writes alone, what they are. Of both together, the rate at which as many bytes are
+  // read as written: both until one of them is done, then the rest of the other alone.
+  double RateOf(const Passed& passed) const {
+    const double read_rate = passed.read_bytes_per_second;
+    const double write_rate = passed.write_bytes_per_second;
+    if (read_rate == 0 || write_rate == 0) return read_rate + write_rate;
+    return EqualSharesRate(read_rate, write_rate, profile_);
+  }
+
+  static bool IsTooLong(const Mix& mix, double bytes_per_second) {
+    return mix.bytes() > kShortestQueue &&
+           static_cast<double>(mix.bytes()) > kLongestQueueSeconds * bytes_per_second;
+  }
+
+  // Keeps the mix under way until `most_bytes` are begun, `until`, or a sample is over: that begins
+  // when as many requests as are under way have ended, and ends after twice as many (devices may
+  // complete a whole queue at once) and a sample's time. The rate is that of the sample.
+  absl::StatusOr<Passed> Run(const Mix& mix, uint64_t most_bytes, Deadline until) {
+    Load load(mix, file_, file_bytes_, memory_, most_bytes);
+    absl::Status status = StopStatus();
+    if (status.ok()) engine_.Submit(load.First());
+    const uint64_t warm_up = most_bytes == UINT64_MAX ? load.depth() : 0;
     std::vector<IoCompletion> done;
-    // What is under way when the time is up is waited for, and not counted.
+    uint64_t ended = 0, counted_bytes[2] = {0, 0};
+    absl::Time begin = absl::Now();
     std::optional<absl::Duration> took;
     while (engine_.in_flight() > 0) {
       done.clear();
-      requests.clear();
       engine_.Reap(absl::InfiniteDuration(), &done);
       for (const IoCompletion& completion : done) {
         status.Update(completion.status);
-        if (!took) done_bytes += mix.request_bytes;
-        if (!took && status.ok()) add(completion.tag);
+        status.Update(StopStatus());
+        // What is under way when the time is up is waited for, and not counted.
+        if (took || !status.ok()) continue;
+        if (ended >= warm_up)
+          counted_bytes[static_cast<size_t>(load.op(completion.tag))] += mix.request_bytes;
+        if (++ended == warm_up) begin = absl::Now();
+        Renew(load, completion);
       }
-      if (IsStopped()) status.Update(absl::CancelledError("interrupted while calibrating"));
-      if (!took && (until.passed() || !status.ok())) took = absl::Now() - start;
-      if (!took) engine_.Submit(requests);
+      if (took) continue;
+      const bool is_sample_over =
+          warm_up > 0 && ended >= 3 * warm_up && absl::Now() - begin >= options_.sample;
+      if (!is_sample_over && !until.passed() && status.ok()) continue;
+      took = absl::Now() - begin;
     }
     SPILLWAY_RETURN_IF_ERROR(status);
-    const double seconds = absl::ToDoubleSeconds(took.value_or(absl::Now() - start));
-    return static_cast<double>(done_bytes) / std::max(seconds, 1e-9);
+    const double seconds =
+        std::max(absl::ToDoubleSeconds(took.value_or(absl::Now() - begin)), 1e-9);
+    if (ended < warm_up) counted_bytes[mix.reads > 0 ? 0 : 1] = ended * mix.request_bytes;
+    const auto rate = [&](IoOp op) {
+      return static_cast<double>(counted_bytes[static_cast<size_t>(op)]) / seconds;
+    };
+    return Passed{load.begun_bytes(), rate(IoOp::kRead), rate(IoOp::kWrite)};
   }
 
-  bool IsStopped() const { return options_.stop != nullptr && options_.stop->load(); }
+  // The next request, and the hashing of a block, in a store's order.
+  void Renew(Load& load, const IoCompletion& completion) {
+    const std::vector<IoRequest> next = load.Next(completion.tag);
+    for (const IoRequest& request : next) {
+      const std::span<const std::byte> block(request.buffer, request.size_bytes);
+      if (request.op == IoOp::kRead) hashes_ += Checksum(block);
+      engine_.Submit({&request, 1});
+      if (request.op == IoOp::kWrite) hashes_ += Checksum(block);
+    }
+  }
+
+  absl::Status StopStatus() const {
+    if (options_.stop == nullptr || !options_.stop->load()) return absl::OkStatus();
+    return absl::CancelledError("interrupted while calibrating");
+  }
 
   IoEngine& engine_;
   const FileId file_;
   const std::span<std::byte> memory_;
   const CalibrationOptions& options_;
-  const Deadline deadline_;
+  const absl::Time start_ = absl::Now();
+  uint64_t file_bytes_;
+  DeviceProfile profile_;  // what is known of it until now
+  uint64_t hashes_ = 0;    // so that no compiler leaves the hashing out
 };
+
+}  // namespace
 
 QueueDepths DepthsOf(const DeviceProfile& profile) {
   return {.read = profile.read_depth,
@@ -204,12 +335,36 @@ QueueDepths DepthsOf(const DeviceProfile& profile) {
           .mixed_write = profile.mixed_write_depth};
 }
 
-}  // namespace
+double EqualSharesRate(double read_rate, double write_rate, const DeviceProfile& alone) {
+  const bool is_read_last = read_rate < write_rate;
+  const double both = 1 / std::max(read_rate, write_rate);  // until the faster has moved a byte
+  const double left = 1 - both * std::min(read_rate, write_rate);
+  const double rest_rate =
+      is_read_last ? alone.read_bytes_per_second : alone.write_bytes_per_second;
+  return 2 / (both + left / rest_rate);
+}
+
+double SecondsBehindWrites(const DeviceProfile& profile) {
+  return static_cast<double>(profile.write_depth) * profile.request_bytes /
+         profile.write_bytes_per_second;
+}
 
 size_t SmallestGoodEnough(std::span<const double> rates) {
   const double enough = kGoodEnough * *std::max_element(rates.begin(), rates.end());
   const auto is_enough = [enough](double rate) { return rate >= enough; };
   return static_cast<size_t>(std::find_if(rates.begin(), rates.end(), is_enough) - rates.begin());
+}
+
+size_t SmallestWithEnoughWork(std::span<const double> rates,
+                              std::span<const uint64_t> queue_bytes) {
+  const double best = *std::max_element(rates.begin(), rates.end());
+  size_t found = 0;
+  for (size_t i = 0; i < rates.size(); ++i) {
+    if (rates[i] < kGoodEnough * best) continue;
+    found = i;
+    if (static_cast<double>(queue_bytes[i]) >= kShortestQueueSeconds * rates[i]) break;
+  }
+  return found;
 }
 
 size_t DefaultOrBest(std::span<const double> rates, size_t by_default) {
@@ -230,7 +385,7 @@ absl::StatusOr<DeviceProfile> Calibrate(const std::string& folder, IoEngine& eng
                                         uint16_t device, const CalibrationOptions& options) {
   SPILLWAY_CHECK(engine.in_flight() == 0);
   SPILLWAY_CHECK(options.memory_bytes >= kLeastCalibrationBytes);
-  SPILLWAY_CHECK(options.file_bytes >= options.memory_bytes);
+  SPILLWAY_CHECK(options.file_bytes >= kLeastCalibrationBytes);
   SPILLWAY_ASSIGN_OR_RETURN(const DirectFile file, OpenNamelessFile(folder));
   SPILLWAY_ASSIGN_OR_RETURN(const Mapping memory, MapMemory(options.memory_bytes));
   SPILLWAY_ASSIGN_OR_RETURN(

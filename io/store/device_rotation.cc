@@ -9,13 +9,23 @@ namespace spillway::io {
 
 void DeviceRotation::SetProfiles(const std::vector<std::optional<DeviceProfile>>& profiles) {
   std::fill(clocks_.begin(), clocks_.end(), 0);
-  std::fill(weights_.begin(), weights_.end(), 1);
-  if (!std::all_of(profiles.begin(), profiles.end(), [](const auto& p) { return p.has_value(); }))
-    return;
-  for (size_t device = 0; device < weights_.size(); ++device) {
-    const DeviceProfile& profile = *profiles[device];
-    weights_[device] = 1 / (1 / profile.read_bytes_per_second + 1 / profile.write_bytes_per_second);
+  std::fill(calibrated_.begin(), calibrated_.end(), 1);
+  if (std::all_of(profiles.begin(), profiles.end(), [](const auto& p) { return p.has_value(); })) {
+    for (size_t device = 0; device < calibrated_.size(); ++device) {
+      const DeviceProfile& profile = *profiles[device];
+      calibrated_[device] =
+          1 / (1 / profile.read_bytes_per_second + 1 / profile.write_bytes_per_second);
+    }
   }
+  weights_ = calibrated_;
+}
+
+void DeviceRotation::SetSpeed(uint16_t device, double share) {
+  const double weight = calibrated_[device] * share;
+  // A clock counts from the one that is furthest behind, in seconds of its own device.
+  const double behind = *std::min_element(clocks_.begin(), clocks_.end());
+  clocks_[device] = behind + (clocks_[device] - behind) * weights_[device] / weight;
+  weights_[device] = weight;
 }
 
 std::span<const uint16_t> DeviceRotation::Order() {

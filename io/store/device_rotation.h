@@ -22,11 +22,14 @@ namespace spillway::io {
 class DeviceRotation {
  public:
   explicit DeviceRotation(uint16_t num_devices)
-      : weights_(num_devices, 1), clocks_(num_devices, 0) {}
+      : calibrated_(num_devices, 1), weights_(num_devices, 1), clocks_(num_devices, 0) {}
 
   // A page is written once for each time that it is read, so a device's weight is what a byte each
   // way takes, inverted. All weights are equal unless every device has a profile.
   void SetProfiles(const std::vector<std::optional<DeviceProfile>>& profiles);
+  // The device has `share` of its calibrated bandwidth now; above 0. What it has taken too much or
+  // too little until now stays the same in bytes.
+  void SetSpeed(uint16_t device, double share);
 
   // All devices, the one whose turn it is first. Valid until the next call.
   std::span<const uint16_t> Order();
@@ -35,6 +38,7 @@ class DeviceRotation {
   void Took(uint16_t device, uint64_t size_bytes);
 
  private:
+  std::vector<double> calibrated_;  // weights at the speed of the calibration
   std::vector<double> weights_;
   std::vector<double> clocks_;
   std::vector<uint16_t> order_;

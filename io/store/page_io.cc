@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How requests are made first, then packing, then what a completion means.
+// How requests are made first, then packing, then what a completion means, then hashing.
 
 #include "io/store/page_io.h"
 
@@ -23,9 +23,16 @@ namespace {
 // 1 MiB of staging memory, of which as much is touched as was under way at once.
 constexpr uint32_t kNumPacks = 16;
 
-// What Reap verifies before it hands out the results that it has: a caller who waits for them to
-// ask for more must not wait for the hashing of all that came with them, while the device idles.
+// What Reap hashes before it hands out the results that it has: a caller who waits for them to ask
+// for more must not wait for the hashing of all that came with them, while the device idles.
 constexpr uint64_t kHashedAtOnce = 1 << 20;
+
+// While pages wait to be hashed, the I/O engine is asked for completions that often: each time
+// costs a system call, but the device gets its next requests only then.
+constexpr uint64_t kHashedBetweenLooks = 4 << 20;
+
+// Smaller pages are hashed in less time than another thread needs to take them.
+constexpr uint64_t kLeastShared = 64 * 1024;
 
 constexpr uint64_t kTimedPages = 7;
 
@@ -34,38 +41,32 @@ uint64_t RoundUp(uint64_t bytes) {
 }
 uint64_t RoundDown(uint64_t bytes) { return bytes / kIoAlignment * kIoAlignment; }
 
+std::vector<std::optional<DeviceProfile>> ProfilesOf(const Store& store) {
+  std::vector<std::optional<DeviceProfile>> profiles;
+  for (uint16_t device = 0; device < store.num_devices(); ++device) {
+    profiles.push_back(store.Profile(device));
+  }
+  return profiles;
+}
+
 }  // namespace
 
 void PageIo::FreeMemory::operator()(std::byte* memory) const { std::free(memory); }
 
-PageIo::PageIo(Store* store, IoEngine* io, Checksums checksums)
+PageIo::PageIo(Store* store, IoEngine* io, const PageIoOptions& options)
     : store_(store),
       io_(io),
-      checksums_(checksums),
+      checksums_(options.checksums),
       page_bytes_(store->page_bytes()),
-      pack_bytes_(2 * PackedBytes(page_bytes_)) {
+      pack_bytes_(2 * PackedBytes(page_bytes_)),
+      has_speeds_(store->num_devices() > 1),
+      speeds_(ProfilesOf(*store)),
+      helpers_(std::max(0, options.hash_threads - 1), [io] { io->Wake(); }) {
   for (uint16_t device = 0; device < store->num_devices(); ++device) {
     const std::optional<DeviceProfile> profile = store->Profile(device);
     const uint64_t bytes = profile ? RoundDown(profile->request_bytes) : kDefaultRequestBytes;
     request_bytes_.push_back(static_cast<uint32_t>(std::max(bytes, kIoAlignment)));
   }
-}
-
-uint64_t PageIo::Hash(std::span<const std::byte> content) {
-  hashed_bytes_ += content.size();  // without checksums, too: results come in the same portions
-  if (checksums_ == Checksums::kNone) return 0;
-  if (hashed_pages_++ % kTimedPages != 0) return Checksum(content);
-  const int64_t start = base::ThreadCpuNs();
-  const uint64_t checksum = Checksum(content);
-  timed_.seconds += static_cast<double>(base::ThreadCpuNs() - start) / 1e9;
-  timed_.bytes += content.size();
-  return checksum;
-}
-
-base::Busy PageIo::hashing() const {
-  if (timed_.bytes == 0) return {};
-  const double share = static_cast<double>(hashed_bytes_) / static_cast<double>(timed_.bytes);
-  return {hashed_bytes_, timed_.seconds * share};
 }
 
 // --- Making requests ---
@@ -133,7 +134,6 @@ void PageIo::Write(uint64_t tag, TensorIndex tensor, uint64_t first_page, uint64
   Drop(id, operation);
 }
 
-// Each request goes off as soon as it is full, so that the device works while the rest is hashed.
 absl::Status PageIo::MakeWrites(OperationId id, Operation& operation) {
   for (uint64_t offset = 0; offset < operation.bytes; offset += page_bytes_) {
     PageRecord record;
@@ -141,11 +141,10 @@ absl::Status PageIo::MakeWrites(OperationId id, Operation& operation) {
     const uint64_t extent_bytes = RoundUp(record.content_bytes);
     SPILLWAY_ASSIGN_OR_RETURN(record.extent, store_->Allocate(static_cast<uint32_t>(extent_bytes)));
     std::byte* const content = operation.memory + offset;
-    record.checksum = Hash({content, record.content_bytes});
     std::memset(content + record.content_bytes, 0, extent_bytes - record.content_bytes);
     operation.pages.push_back({.record = record});
     SPILLWAY_RETURN_IF_ERROR(AddPage(id, operation, operation.pages.size() - 1));
-    SubmitClosed();
+    QueueHash(id, operation, operation.pages.size() - 1);
   }
   return absl::OkStatus();
 }
@@ -167,7 +166,7 @@ absl::Status PageIo::AddPage(OperationId id, Operation& operation, uint64_t page
     if (joins) {
       Extend(piece);
     } else {
-      Open(piece, {.file = file, .operation = id, .begin = begin});
+      Open(piece, {.file = file, .operation = id, .begin = begin, .device = record.extent.device});
       ++operation.holds;
     }
     ++operation.pages[page].requests;
@@ -211,7 +210,11 @@ void PageIo::CloseRequest() {
 void PageIo::SubmitClosed() {
   if (closed_.empty()) return;
   const double now = base::Now();
-  for (const IoRequest& request : closed_) moved_.Begin(static_cast<size_t>(request.op), now);
+  for (const IoRequest& request : closed_) {
+    moved_.Begin(static_cast<size_t>(request.op), now);
+    in_flight_bytes_ += request.size_bytes;
+    if (has_speeds_) speeds_.Begin(loads_[request.tag].device, now);
+  }
   io_->Submit(closed_);
   closed_.clear();
 }
@@ -240,6 +243,12 @@ void PageIo::Collect(absl::Duration timeout) {
     load.file.reset();
     const uint64_t bytes = completions_[i].status.ok() ? load.size_bytes : 0;
     moved_.End(static_cast<size_t>(load.op), now, bytes);
+    in_flight_bytes_ -= load.size_bytes;
+    if (has_speeds_) speeds_.End(load.device, load.op, now, bytes);
+  }
+  if (!has_speeds_ || !speeds_.TakeChanged()) return;
+  for (uint16_t device = 0; device < request_bytes_.size(); ++device) {
+    store_->SetSpeed(device, speeds_.speed(device));
   }
 }
 
@@ -300,7 +309,7 @@ absl::Status PageIo::WritePack(uint32_t index) {
   std::byte* const memory = staging_.get() + index * pack_bytes_;
   std::memset(memory + pack.used_bytes, 0, size_bytes - pack.used_bytes);
   Open({IoOp::kWrite, *file, pack.extent.offset, memory, size_bytes},
-       {.file = file, .pack = index});
+       {.file = file, .device = pack.extent.device, .pack = index});
   CloseRequest();
   SubmitClosed();
   return absl::OkStatus();
@@ -328,17 +337,22 @@ void PageIo::FinishPack(uint32_t index, const absl::Status& status) {
 
 void PageIo::Reap(absl::Duration timeout, std::vector<Result>* results) {
   if (open_pack_) SubmitPack();
-  if (next_completion_ == completions_.size()) {
-    completions_.clear();
-    next_completion_ = 0;
-    Collect(results_.empty() ? timeout : absl::ZeroDuration());
+  bool has_work = !results_.empty() || !to_hash_.empty() || !completions_.empty();
+  has_work |= TakeHashed(/*will_wait=*/!has_work && timeout > absl::ZeroDuration());
+  if (!has_work) {
+    Collect(timeout);
+  } else if (to_hash_.empty() || hashed_bytes_ >= collect_at_) {
+    Collect(absl::ZeroDuration());
+    collect_at_ = hashed_bytes_ + kHashedBetweenLooks;
   }
-  const uint64_t enough = hashed_bytes_ + kHashedAtOnce;
-  while (next_completion_ < completions_.size() && (results_.empty() || hashed_bytes_ < enough)) {
+  for (size_t i = 0; i < completions_.size(); ++i) {
     // Taken out: what it leads to may add to the list.
-    const IoCompletion completion = std::move(completions_[next_completion_++]);
+    const IoCompletion completion = std::move(completions_[i]);
     OnCompletion(completion);
   }
+  completions_.clear();
+  HashPortion();
+  TakeHashed(/*will_wait=*/false);
   for (Result& result : results_) results->push_back(std::move(result));
   results_.clear();
 }
@@ -352,41 +366,15 @@ void PageIo::OnCompletion(const IoCompletion& completion) {
   const uint64_t last = (load.begin + load.size_bytes - 1) / page_bytes_;
   for (uint64_t page = load.begin / page_bytes_; page <= last; ++page) {
     SPILLWAY_CHECK(operation.pages[page].requests > 0);
-    if (--operation.pages[page].requests == 0) OnPageMoved(load.operation, operation, page);
+    if (--operation.pages[page].requests > 0) continue;
+    if (operation.op == IoOp::kRead) OnPageRead(load.operation, operation, page);
   }
   Drop(load.operation, operation);
 }
 
-void PageIo::OnPageMoved(OperationId id, Operation& operation, uint64_t index) {
+void PageIo::OnPageRead(OperationId id, Operation& operation, uint64_t page) {
   // After a failure nobody asks for the bytes any more.
-  if (operation.op == IoOp::kWrite || !operation.status.ok()) return;
-  Page& page = operation.pages[index];
-  absl::Status status = Verify(operation, index);
-  if (!status.ok() && !page.retried) {
-    page.retried = true;
-    status = AddPage(id, operation, index);
-    CloseRequest();
-    SubmitClosed();
-  }
-  operation.status = status;
-}
-
-// Brings a packed page to the front, once it is known to be good.
-absl::Status PageIo::Verify(Operation& operation, uint64_t page) {
-  const PageRecord& record = operation.pages[page].record;
-  std::byte* const memory = operation.memory + page * page_bytes_;
-  std::byte* const content = memory + record.skip_bytes % kIoAlignment;
-  const uint64_t checksum = Hash({content, record.content_bytes});
-  if (checksum == record.checksum || checksums_ == Checksums::kNone) {
-    if (content != memory) std::memmove(memory, content, record.content_bytes);
-    return absl::OkStatus();
-  }
-  return absl::DataLossError(absl::StrCat(
-      "page ", operation.first_page + page, " in ", store_->Path(record.extent), " at offset ",
-      record.extent.offset + record.skip_bytes, " (", record.content_bytes, " bytes) has checksum ",
-      absl::Hex(checksum, absl::kZeroPad16), ", the catalog says ",
-      absl::Hex(record.checksum, absl::kZeroPad16),
-      ": the bytes on the device are not those that were written; restore the store from a copy"));
+  if (operation.status.ok()) QueueHash(id, operation, page);
 }
 
 // Lets go of one hold; the operation ends with the last.
@@ -407,6 +395,104 @@ void PageIo::Finish(OperationId id) {
     }
   }
   End(id);
+}
+
+// --- Hashing ---
+
+uint64_t PageIo::Hash(std::span<const std::byte> content) {
+  hashed_bytes_ += content.size();  // without checksums, too: results come in the same portions
+  if (checksums_ == Checksums::kNone) return 0;
+  if (hashed_pages_++ % kTimedPages != 0) return Checksum(content);
+  const int64_t start = base::ThreadCpuNs();
+  const uint64_t checksum = Checksum(content);
+  timed_.seconds += static_cast<double>(base::ThreadCpuNs() - start) / 1e9;
+  timed_.bytes += content.size();
+  return checksum;
+}
+
+base::Busy PageIo::hashing() const {
+  if (timed_.bytes == 0) return {};
+  const double share = static_cast<double>(hashed_bytes_) / static_cast<double>(timed_.bytes);
+  return {hashed_bytes_, timed_.seconds * share};
+}
+
+void PageIo::QueueHash(OperationId id, Operation& operation, uint64_t page) {
+  const PageRecord& record = operation.pages[page].record;
+  const std::byte* const memory = operation.memory + page * page_bytes_;
+  const uint64_t skipped = operation.op == IoOp::kRead ? record.skip_bytes % kIoAlignment : 0;
+  to_hash_.push_back({id, page, {memory + skipped, record.content_bytes}});
+  to_hash_bytes_ += record.content_bytes;
+  ++operation.holds;
+}
+
+void PageIo::HashPortion() {
+  const uint64_t enough = hashed_bytes_ + kHashedAtOnce;
+  while (!to_hash_.empty() && hashed_bytes_ < enough) {
+    ShareHashing();
+    if (to_hash_.empty()) return;
+    HashThreads::Job job = to_hash_.front();
+    to_hash_.pop_front();
+    to_hash_bytes_ -= job.content.size();
+    if (operations_[job.operation].status.ok()) job.checksum = Hash(job.content);
+    OnHashed(job);
+  }
+}
+
+void PageIo::ShareHashing() {
+  if (checksums_ == Checksums::kNone) return;
+  while (to_hash_.size() > 1 && to_hash_bytes_ > in_flight_bytes_ &&
+         to_hash_.front().content.size() >= kLeastShared && helpers_.Offer(to_hash_.front())) {
+    to_hash_bytes_ -= to_hash_.front().content.size();
+    to_hash_.pop_front();
+  }
+}
+
+bool PageIo::TakeHashed(bool will_wait) {
+  helpers_.TakeDone(will_wait, &hashed_);
+  for (const HashThreads::Job& job : hashed_) {
+    hashed_bytes_ += job.content.size();
+    timed_ += {job.content.size(), job.cpu_seconds};
+    OnHashed(job);
+  }
+  const bool any = !hashed_.empty();
+  hashed_.clear();
+  return any;
+}
+
+// A page that does not match is read once more before anything is said.
+void PageIo::OnHashed(const HashThreads::Job& job) {
+  Operation& operation = operations_[job.operation];
+  Page& page = operation.pages[job.page];
+  if (operation.op == IoOp::kWrite) {
+    page.record.checksum = job.checksum;
+  } else if (operation.status.ok()) {
+    absl::Status status = Verify(operation, job.page, job.checksum);
+    if (!status.ok() && !page.retried) {
+      page.retried = true;
+      status = AddPage(job.operation, operation, job.page);
+      CloseRequest();
+      SubmitClosed();
+    }
+    operation.status.Update(status);
+  }
+  Drop(job.operation, operation);
+}
+
+// Brings a packed page to the front, once it is known to be good.
+absl::Status PageIo::Verify(Operation& operation, uint64_t page, uint64_t checksum) {
+  const PageRecord& record = operation.pages[page].record;
+  if (checksum == record.checksum || checksums_ == Checksums::kNone) {
+    std::byte* const memory = operation.memory + page * page_bytes_;
+    std::byte* const content = memory + record.skip_bytes % kIoAlignment;
+    if (content != memory) std::memmove(memory, content, record.content_bytes);
+    return absl::OkStatus();
+  }
+  return absl::DataLossError(absl::StrCat(
+      "page ", operation.first_page + page, " in ", store_->Path(record.extent), " at offset ",
+      record.extent.offset + record.skip_bytes, " (", record.content_bytes, " bytes) has checksum ",
+      absl::Hex(checksum, absl::kZeroPad16), ", the catalog says ",
+      absl::Hex(record.checksum, absl::kZeroPad16),
+      ": the bytes on the device are not those that were written; restore the store from a copy"));
 }
 
 }  // namespace spillway::io

@@ -6,8 +6,10 @@
 //
 // One idea: pages are what is allocated and verified, requests are what the device likes. Pages
 // that lie side by side, in memory and on the device, travel in one request of up to the device's
-// size; a page larger than that travels in several. While one request is under way the next page is
-// hashed.
+// size; a page larger than that travels in several. Pages are hashed while requests are under way:
+// a page that is written goes to the device at once, one that was read as soon as it is there. The
+// caller's thread hashes. Where more bytes wait for that than the devices work on, hashing is what
+// limits, and further threads help; otherwise they sleep.
 //
 // Small pages share. Operations of at most PackedBytes that are written before the same Reap, or
 // until a pack is full, are copied together and written as one request. In the pack a page lies so
@@ -29,6 +31,8 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "io/io_engine.h"
+#include "io/store/device_speeds.h"
+#include "io/store/hash_threads.h"
 #include "io/store/store.h"
 #include "src/base/busy_meter.h"
 
@@ -43,6 +47,11 @@ constexpr uint64_t PackedBytes(uint64_t page_bytes) { return std::min(kPackBytes
 enum class Checksums : uint8_t {
   kXxh3,
   kNone,  // 0 is recorded, and nothing compared
+};
+
+struct PageIoOptions {
+  Checksums checksums = Checksums::kXxh3;
+  int hash_threads = DefaultHashThreads();  // that hash at most, the caller's included
 };
 
 // Thread-compatible: it calls the store and the engine, which must outlive it, on its caller's
@@ -61,7 +70,7 @@ class PageIo {
     absl::Status status;
   };
 
-  PageIo(Store* store, IoEngine* io, Checksums checksums = Checksums::kXxh3);
+  PageIo(Store* store, IoEngine* io, const PageIoOptions& options = {});
   PageIo(const PageIo&) = delete;
   PageIo& operator=(const PageIo&) = delete;
 
@@ -78,7 +87,8 @@ class PageIo {
   // REQUIRES: no operation on these pages is under way.
   void Forget(TensorIndex tensor, uint64_t first_page, uint64_t bytes);
 
-  // Waits as IoEngine::Reap does, unless there are results already; appends what ended.
+  // Waits as IoEngine::Reap does, unless there are results or pages to hash already; appends what
+  // ended. Hashes a portion, so there may be no result although it did not wait.
   void Reap(absl::Duration timeout, std::vector<Result>* results);
 
   // Since the start: checksums of pages written and read, in CPU seconds (the clock is read for one
@@ -117,6 +127,7 @@ class PageIo {
     OperationId operation = 0;
     uint64_t begin = 0;  // in the operation's memory
     uint32_t size_bytes = 0;
+    uint16_t device = 0;
     std::optional<uint32_t> pack;
   };
   // A piece of staging memory, in use from its first page until it is written.
@@ -129,7 +140,6 @@ class PageIo {
     void operator()(std::byte* memory) const;
   };
 
-  uint64_t Hash(std::span<const std::byte> content);
   uint64_t NumPages(uint64_t bytes) const { return (bytes + page_bytes_ - 1) / page_bytes_; }
 
   OperationId Begin(uint64_t tag, IoOp op, TensorIndex tensor, uint64_t first_page, uint64_t bytes,
@@ -156,8 +166,17 @@ class PageIo {
   void FinishPack(uint32_t index, const absl::Status& status);
 
   void OnCompletion(const IoCompletion& completion);
-  void OnPageMoved(OperationId id, Operation& operation, uint64_t page);
-  absl::Status Verify(Operation& operation, uint64_t page);
+  void OnPageRead(OperationId id, Operation& operation, uint64_t page);
+
+  uint64_t Hash(std::span<const std::byte> content);
+  void QueueHash(OperationId id, Operation& operation, uint64_t page);
+  void HashPortion();
+  // Gives pages to other threads while hashing is what limits.
+  void ShareHashing();
+  // Whether there were any.
+  bool TakeHashed(bool will_wait);
+  void OnHashed(const HashThreads::Job& job);
+  absl::Status Verify(Operation& operation, uint64_t page, uint64_t checksum);
   void Drop(OperationId id, Operation& operation);
   void Finish(OperationId id);
 
@@ -168,6 +187,7 @@ class PageIo {
   const uint64_t page_bytes_;
   const uint64_t pack_bytes_;
   std::vector<uint32_t> request_bytes_;  // by device
+  const bool has_speeds_;                // several devices, whose speeds decide where bytes go
 
   std::deque<Operation> operations_;  // by id, which is used again
   std::vector<OperationId> free_operations_;
@@ -180,11 +200,17 @@ class PageIo {
   std::vector<uint32_t> free_packs_;
   std::optional<uint32_t> open_pack_;  // the one that may have room
   std::vector<Result> results_;
-  std::vector<IoCompletion> completions_;  // from next_completion_ on not looked at yet
-  size_t next_completion_ = 0;
+  std::vector<IoCompletion> completions_;  // not looked at yet
+  uint64_t in_flight_bytes_ = 0;           // that the I/O engine has
+  uint64_t collect_at_ = 0;                // of hashed_bytes_, while there are pages to hash
+  std::deque<HashThreads::Job> to_hash_;   // pages that no thread hashes yet
+  uint64_t to_hash_bytes_ = 0;
+  std::vector<HashThreads::Job> hashed_;
   uint64_t hashed_bytes_ = 0, hashed_pages_ = 0;
   base::Busy timed_;
   base::DuplexMeter moved_;
+  DeviceSpeeds speeds_;
+  HashThreads helpers_;  // last: its threads read the memory of operations
 };
 
 }  // namespace spillway::io

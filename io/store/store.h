@@ -182,6 +182,9 @@ class Store {
   // The device's calibration, kept in the catalog; none: not calibrated.
   virtual std::optional<DeviceProfile> Profile(uint16_t device) const = 0;
   virtual absl::Status SetProfile(uint16_t device, const DeviceProfile& profile) = 0;
+  // How fast the device is now, as a share of its calibration (above 0): new extents are shared out
+  // by it, until the store is closed.
+  virtual void SetSpeed(uint16_t device, double share) = 0;
 
   // Extents in use: allocated, the newest copies, and those that only the last commit or a snapshot
   // names.

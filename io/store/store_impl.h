@@ -69,6 +69,7 @@ class StoreImpl final : public Store {
   absl::Status SetProfile(uint16_t device, const DeviceProfile& profile) override {
     return space_->SetProfile(device, profile);
   }
+  void SetSpeed(uint16_t device, double share) override { space_->SetSpeed(device, share); }
   uint64_t used_bytes() const override { return space_->used_bytes(); }
   uint64_t available_bytes() const override { return space_->available_bytes(); }
 

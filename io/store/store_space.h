@@ -49,6 +49,7 @@ class StoreSpace {
   uint64_t available_bytes() const;
   std::optional<DeviceProfile> Profile(uint16_t device) const { return profiles_[device]; }
   absl::Status SetProfile(uint16_t device, const DeviceProfile& profile);
+  void SetSpeed(uint16_t device, double share) { rotation_.SetSpeed(device, share); }
 
   // An extent that was allocated and that no commit names.
   void Release(const Extent& extent) { extents_.Free(extent); }

@@ -65,11 +65,14 @@ absl::Status CheckOptions(const EngineOptions& options) {
 // The I/O engine's queues go by what is known of the devices, measured now if that was asked for.
 absl::Status SetQueues(const EngineOptions& options, const io::Announce& announce, io::Store& store,
                        io::IoEngine& io) {
-  const uint64_t memory_bytes =
-      std::min(io::CalibrationOptions().memory_bytes, options.pinned_bytes);
-  const uint64_t file_bytes = std::min(4 * memory_bytes, options.store_bytes);
+  // A quarter of the pinned budget, which is not in use yet.
+  const uint64_t memory_bytes = std::min(
+      std::clamp(options.pinned_bytes / 4, io::kLeastCalibrationBytes, io::kMostCalibrationBytes),
+      options.pinned_bytes);
+  const uint64_t file_bytes = std::min(io::CalibrationOptions().file_bytes, options.store_bytes);
   // Budgets that small have nothing to gain.
-  const bool possible = memory_bytes >= io::kLeastCalibrationBytes && file_bytes >= memory_bytes;
+  const bool possible =
+      memory_bytes >= io::kLeastCalibrationBytes && file_bytes >= io::kLeastCalibrationBytes;
   if (options.calibration == Calibration::kKeep || !possible) {
     io::ApplyProfiles(store, io);
     return absl::OkStatus();

@@ -92,6 +92,54 @@ TEST_F(BenchIoTest, TheTableHasALineForEachRow) {
   }
 }
 
+TEST_F(BenchIoTest, ARowSaysWhatItsLimitIs) {
+  const Ended ended = RunCommand(Short(a_) + Arguments{"--json", "--no-fio"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const Json json = ended.json();
+  int rows = 0;
+  for (const Json& row : json["rows"]) {
+    if (row["through"] != "store") {
+      EXPECT_FALSE(row.contains("limit")) << row;
+      continue;
+    }
+    ++rows;
+    EXPECT_EQ(row.at("limit"), "hash") << "without fio nothing else is known";
+    const double limit = row.at("limit_bytes_per_second");
+    EXPECT_NEAR(limit, 0.9 * row.at("hash_bytes_per_second").get<double>(), limit / 2);
+    const Json& share = row.at("share_of_limit");
+    EXPECT_LE(share.at("low").get<double>(), share.at("median").get<double>());
+    EXPECT_LE(share.at("median").get<double>(), share.at("high").get<double>());
+  }
+  EXPECT_GE(rows, 7);
+  const Json& calibration = json["machine"]["devices"][0]["calibration"];
+  EXPECT_GT(calibration.at("seconds_behind_writes").get<double>(), 0);
+}
+
+TEST_F(BenchIoTest, TheCeilingMovesNothingAndSaysWhatEachPartTakes) {
+  const Ended ended = RunCommand({"bench", "io", a_, "--ceiling", "--memory", "64MiB", "--json"});
+  if (ended.exit_code == 1 && ended.err.find("io_uring") != std::string::npos) {
+    GTEST_SKIP() << "no io_uring: " << ended.err;
+  }
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  ExpectNothingLeft();
+  const Json json = ended.json();
+  EXPECT_EQ(json["v"], 1);
+  ASSERT_GE(json["rows"].size(), 2u);
+  for (const Json& row : json["rows"]) {
+    SCOPED_TRACE(row.dump());
+    EXPECT_TRUE(row.at("op") == "read" || row.at("op") == "write");
+    EXPECT_GE(row.at("hash_threads").get<int>(), 1);
+    EXPECT_GT(row.at("bytes_per_second").get<double>(), 0);
+    EXPECT_GT(row.at("memory_hash_bytes_per_second").get<double>(), 0);
+    EXPECT_GT(row.at("hash_cpu_seconds_per_gib").get<double>(), 0);
+    EXPECT_GE(row.at("bookkeeping_cpu_seconds_per_gib").get<double>(), 0);
+    EXPECT_GT(row.at("submission_cpu_seconds_per_gib").get<double>(), 0);
+  }
+  EXPECT_EQ(json["rows"][0]["hash_threads"], 1);
+  const Ended table = RunCommand({"bench", "io", a_, "--ceiling", "--memory", "64MiB"});
+  EXPECT_THAT(table.out, HasSubstr("bookkeeping"));
+}
+
 TEST_F(BenchIoTest, InterruptedItRemovesEverythingAndSays130) {
   ExpectInterrupted(Long(), {50, 300, 900}, 1);
 }
@@ -118,6 +166,8 @@ TEST_F(BenchIoTest, BadInputIsExplained) {
       {{"bench", "io", a_, "--memory", "unlimited"}, 2, "--memory"},
       {{"bench", "io", a_, "--seconds", "0"}, 2, "--seconds"},
       {{"bench", "io", a_, "--ful"}, 2, "--full"},
+      {{"bench", "io", a_, "--ceiling", "--full"}, 2, "--ceiling"},
+      {{"bench", "io", a_ + "," + b_, "--ceiling"}, 2, "one folder"},
       {{"bench", "io", a_, "--size", "64MiB", "--html", folder_ / "x/y.html"}, 1, "y.html"},
   });
 }

@@ -36,7 +36,7 @@ TEST(Doctor, NamesEverythingAndLeavesNothing) {
   EXPECT_EQ(json["folder"], folder.path());
   for (const char* name :
        {"kernel", "cpu", "memory", "memlock", "huge_pages", "driver", "gpu", "folder",
-        "file_system", "drive", "free_space", "calls", "o_direct", "io_uring"}) {
+        "file_system", "drive", "free_space", "calls", "o_direct", "io_uring", "calibration"}) {
     EXPECT_THAT(Verdict(json, name), testing::AnyOf("ok", "warn")) << name;
   }
   for (const Json& check : json["checks"]) {

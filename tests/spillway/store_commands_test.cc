@@ -14,6 +14,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "io/posix_io_engine.h"
+#include "io/store/store.h"
 #include "tests/spillway/command.h"
 #include "tests/spillway/training.h"
 
@@ -85,6 +87,24 @@ TEST_F(StoreCommands, InspectSaysWhatIsThereAndChangesNothing) {
   for (const char* part : {"step 6", "snapshot step-4", "parameter", "model.norm.weight"}) {
     EXPECT_THAT(text.out, HasSubstr(part));
   }
+}
+
+TEST_F(StoreCommands, InspectAndDoctorShowTheCalibration) {
+  EXPECT_TRUE(Run({"inspect", store(), "--json"})["devices"][0]["calibration"].is_null());
+  {
+    const auto io = *io::PosixIoEngine::Create({});
+    const auto opened = io::Store::Open({.folders = {store()}, .create = false}, io.get());
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    ASSERT_TRUE((*opened)->SetProfile(0, {2 << 20, 64, 128, 8, 3e9, double{1 << 30}}).ok());
+  }
+  const Json device = Run({"inspect", store(), "--json"})["devices"][0];
+  EXPECT_EQ(device["calibration"]["write_depth"], 128);
+  EXPECT_EQ(device["calibration"]["seconds_behind_writes"], 0.25);
+  const std::string words =
+      "read 3.00 GB/s, write 1.07 GB/s; requests of 2.0 MiB, depths 64 read, 128 write, 8 write "
+      "beside reads; a read waits at most 250 ms for writes";
+  EXPECT_THAT(RunCommand({"inspect", store()}).out, HasSubstr(words));
+  EXPECT_THAT(RunCommand({"doctor", store()}).out, HasSubstr(words));
 }
 
 TEST_F(StoreCommands, InspectAndListWorkBesideARun) {

@@ -9,8 +9,10 @@
 #include <filesystem>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "io/faulty_io_engine.h"
 #include "io/make_io_engine.h"
+#include "src/base/mutex.h"
 #include "tests/io/io_test_util.h"
 #include "tests/io/io_uring_here.h"
 
@@ -32,10 +34,19 @@ TEST(Calibration, TakesTheSmallestWithinThreePercentOfTheBest) {
   EXPECT_EQ(SmallestGoodEnough(Rates{3, 1, 0, 0}), 0u);
 }
 
+TEST(Calibration, TakesAQueueOfFiftyMilliseconds) {
+  const std::vector<uint64_t> bytes = {1, 2, 4, 8, 16};
+  EXPECT_EQ(SmallestWithEnoughWork(Rates{100, 100, 100, 100, 100}, bytes), 3u);  // 8 of 5 needed
+  EXPECT_EQ(SmallestWithEnoughWork(Rates{100, 100, 100, 90, 100}, bytes), 4u);
+  EXPECT_EQ(SmallestWithEnoughWork(Rates{100, 100, 90, 90, 90}, bytes), 1u) << "deeper is slower";
+  EXPECT_EQ(SmallestWithEnoughWork(Rates{1e6, 1e6, 1e6, 0, 0}, bytes), 2u) << "no time for more";
+  EXPECT_EQ(SmallestWithEnoughWork(Rates{3, 0, 0, 0, 0}, bytes), 0u);
+}
+
 TEST(Calibration, KeepsTheDefaultUnlessAnotherIsClearlyFaster) {
-  EXPECT_EQ(DefaultOrBest(Rates{100, 95, 93, 99}, 2), 2u);
-  EXPECT_EQ(DefaultOrBest(Rates{100, 95, 92, 99}, 2), 0u);
-  EXPECT_EQ(DefaultOrBest(Rates{50, 60, 70, 80}, 1), 3u);
+  EXPECT_EQ(DefaultOrBest(Rates{100, 95, 70, 99}, 2), 2u);
+  EXPECT_EQ(DefaultOrBest(Rates{100, 95, 69, 99}, 2), 0u);
+  EXPECT_EQ(DefaultOrBest(Rates{50, 50, 70, 80}, 1), 3u);
   EXPECT_EQ(DefaultOrBest(Rates{3, 0, 0}, 1), 0u);
 }
 
@@ -60,6 +71,24 @@ TEST(Calibration, ReadsAndWritesTogetherFitTheMemory) {
   EXPECT_EQ(MixedDepths(/*read_depth=*/4, /*write_depth=*/2, /*slots=*/64).back().reads, 4);
 }
 
+TEST(Calibration, ComparesMixesByTheTimeOfEqualShares) {
+  const DeviceProfile alone = {.read_bytes_per_second = 4, .write_bytes_per_second = 2};
+  EXPECT_DOUBLE_EQ(EqualSharesRate(2, 2, alone), 4);  // both take half a second
+  // The read takes half a second, the last half byte of the write a quarter.
+  EXPECT_DOUBLE_EQ(EqualSharesRate(2, 1, alone), 2 / 0.75);
+  EXPECT_DOUBLE_EQ(EqualSharesRate(1, 2, alone), 2 / (0.5 + 0.125));
+}
+
+TEST(Calibration, SaysHowLongAReadWaits) {
+  const DeviceProfile profile = {.request_bytes = 2 << 20,
+                                 .read_depth = 8,
+                                 .write_depth = 16,
+                                 .mixed_write_depth = 2,
+                                 .read_bytes_per_second = 1e9,
+                                 .write_bytes_per_second = double{32 << 20}};
+  EXPECT_DOUBLE_EQ(SecondsBehindWrites(profile), 1);
+}
+
 class CalibrationTest : public ::testing::TestWithParam<IoEngineKind> {
  protected:
   void SetUp() override {
@@ -75,7 +104,8 @@ TEST_P(CalibrationTest, FindsSettingsThatTheDeviceTakes) {
   EXPECT_LE(profile->request_bytes, 2u << 20);
   EXPECT_EQ(profile->request_bytes % kIoAlignment, 0u);
   EXPECT_GE(profile->read_depth, 1);
-  EXPECT_LE(profile->read_depth, 128);
+  EXPECT_LE(static_cast<uint64_t>(profile->read_depth) * profile->request_bytes,
+            kQuick.memory_bytes);
   EXPECT_GE(profile->write_depth, profile->mixed_write_depth);
   EXPECT_GE(profile->mixed_write_depth, 1);
   EXPECT_GT(profile->read_bytes_per_second, 1e6);
@@ -112,6 +142,26 @@ TEST_P(CalibrationTest, StopsWhenItIsAskedTo) {
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
   EXPECT_LT(answers, 400) << "what was under way, and no more";
   EXPECT_EQ(engine->in_flight(), 0);
+}
+
+// Each request takes 5 ms and there is one thread, so the device does 200 requests in a second: a
+// queue of a tenth of a second has 20, and neither the filling nor the ladder takes longer than the
+// limit allows.
+TEST_P(CalibrationTest, ASlowDeviceGetsAShortQueue) {
+  base::Mutex one;
+  const auto slow = [&](const IoRequest&, int64_t result) {
+    base::MutexLock lock(&one);
+    absl::SleepFor(absl::Milliseconds(5));
+    return result;
+  };
+  auto engine = *MakeIoEngine(GetParam(), {.result_hook = slow}, testing::TempDir());
+  CalibrationOptions options = kQuick;
+  options.limit = absl::Seconds(2);
+  options.sample = absl::Milliseconds(20);
+  const auto profile = Calibrate(testing::TempDir(), *engine, 0, options);
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  EXPECT_LE(profile->read_depth, 32);
+  EXPECT_LE(profile->write_depth, 32);
 }
 
 // What was found is kept in the store, and measured again only when that is asked for.

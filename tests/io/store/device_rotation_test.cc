@@ -43,6 +43,22 @@ TEST(DeviceRotation, FollowsTheTimeOfAByteEachWay) {
   EXPECT_NEAR(static_cast<double>(std::count(even.begin(), even.end(), 0)), 45, 1);
 }
 
+// A device that is ahead by some bytes when it slows down is ahead by as many afterwards, which now
+// take it longer.
+TEST(DeviceRotation, FollowsASpeed) {
+  DeviceRotation rotation(2);
+  rotation.SetProfiles({Rates(8, 8), Rates(8, 8)});
+  rotation.Order();
+  rotation.Took(0, 4);
+  rotation.SetSpeed(0, 0.5);
+  EXPECT_EQ(Turns(rotation, 8), (std::vector<uint16_t>(8, 1)));
+  const auto turns = Turns(rotation, 90);
+  EXPECT_NEAR(static_cast<double>(std::count(turns.begin(), turns.end(), 0)), 30, 1);
+  rotation.SetSpeed(0, 1);
+  const auto even = Turns(rotation, 90);
+  EXPECT_NEAR(static_cast<double>(std::count(even.begin(), even.end(), 0)), 45, 2);
+}
+
 TEST(DeviceRotation, LargerPagesCountForMore) {
   DeviceRotation rotation(2);
   rotation.Order();

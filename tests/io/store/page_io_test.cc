@@ -45,6 +45,7 @@ class FileStore final : public Store {
   uint64_t page_bytes() const override { return kPageBytes; }
   uint16_t num_devices() const override { return 1; }
   std::optional<DeviceProfile> Profile(uint16_t) const override { return profile; }
+  void SetSpeed(uint16_t, double) override {}
   absl::StatusOr<Extent> Allocate(uint32_t size_bytes) override {
     if (allocations_left == 0) return absl::ResourceExhaustedError("the budget is spent");
     if (allocations_left > 0) --allocations_left;
@@ -105,10 +106,15 @@ class FileStore final : public Store {
   uint64_t next_ = 0;
 };
 
-class PageIoTest : public ::testing::TestWithParam<IoEngineKind> {
+struct PageIoParam {
+  IoEngineKind engine;
+  int hash_threads;
+};
+
+class PageIoTest : public ::testing::TestWithParam<PageIoParam> {
  protected:
   void SetUp() override {
-    if (!CanRun(GetParam())) GTEST_SKIP() << kNoIoUring;
+    if (!CanRun(GetParam().engine)) GTEST_SKIP() << kNoIoUring;
     file_ = NamelessFile();
     ASSERT_EQ(::ftruncate(file_.fd(), kFileBytes), 0);
     auto engine = FaultyIoEngine::Create(1, [&](ResultHook hook) {
@@ -120,7 +126,7 @@ class PageIoTest : public ::testing::TestWithParam<IoEngineKind> {
         }
         return answer;
       };
-      return MakeIoEngine(GetParam(), {.queue_depth = 1, .result_hook = counting},
+      return MakeIoEngine(GetParam().engine, {.queue_depth = 1, .result_hook = counting},
                           testing::TempDir());
     });
     ASSERT_TRUE(engine.ok()) << engine.status();
@@ -131,7 +137,8 @@ class PageIoTest : public ::testing::TestWithParam<IoEngineKind> {
   }
   // With what the store says now.
   void Restart(Checksums checksums = Checksums::kXxh3) {
-    io_ = std::make_unique<PageIo>(store_.get(), engine_.get(), checksums);
+    const PageIoOptions options = {.checksums = checksums, .hash_threads = GetParam().hash_threads};
+    io_ = std::make_unique<PageIo>(store_.get(), engine_.get(), options);
   }
 
   std::map<uint64_t, absl::Status> ReapAll() {
@@ -460,9 +467,14 @@ TEST_P(PageIoTest, WaitsForFilesThatAreInUse) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, PageIoTest,
-                         testing::Values(IoEngineKind::kUring, IoEngineKind::kPosix),
-                         [](const auto& kind) {
-                           return kind.param == IoEngineKind::kUring ? "Uring" : "Posix";
+                         testing::Values(PageIoParam{IoEngineKind::kUring, 1},
+                                         PageIoParam{IoEngineKind::kUring, 4},
+                                         PageIoParam{IoEngineKind::kPosix, 1},
+                                         PageIoParam{IoEngineKind::kPosix, 4}),
+                         [](const auto& given) {
+                           const PageIoParam& param = given.param;
+                           const bool is_uring = param.engine == IoEngineKind::kUring;
+                           return absl::StrCat(is_uring ? "Uring" : "Posix", param.hash_threads);
                          });
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "src/base/status_macros.h"
 #include "tools/spillway/bench/bench_progress.h"
 #include "tools/spillway/bench/io/bench.h"
+#include "tools/spillway/bench/io/ceiling.h"
 #include "tools/spillway/bench/io/report.h"
 #include "tools/spillway/bench/made_folders.h"
 #include "tools/spillway/command/arguments.h"
@@ -35,6 +36,7 @@ constexpr char kDescription[] =
     "  spillway bench io /nvme0\n"
     "  spillway bench io /nvme0,/nvme1 --json --html io.html\n"
     "  spillway bench io /nvme0 --full --size 16GiB --memory 8GiB\n"
+    "  spillway bench io /nvme0 --ceiling   how many drives can this machine feed?\n"
     "\n"
     "Writes files of 2 x --size, measures through the page store (checksums on) and on a bare "
     "file,\n"
@@ -43,6 +45,7 @@ constexpr char kDescription[] =
 struct Flags {
   std::vector<std::string> folders;
   bench_io::BenchOptions bench;
+  bool ceiling = false;
   bool json = false;
   bool no_fio = false;
   std::string html;
@@ -70,8 +73,38 @@ absl::Status Check(const Flags& flags) {
   return absl::OkStatus();
 }
 
+// The store without a device.
+absl::Status RunBenchCeiling(const Flags& flags) {
+  if (!flags.html.empty() || flags.bench.full || flags.bench.verify) {
+    return UsageError("--ceiling has neither --html nor --full nor --verify: it moves nothing");
+  }
+  if (flags.folders.size() != 1) return UsageError("--ceiling takes one folder");
+  const std::atomic<bool>& interrupted = CatchInterrupts();
+  const auto made = std::make_shared<MadeFolders>();
+  TidyOnSecondInterrupt([made] { made->Remove(); });
+  BenchProgress progress;
+  const bench_io::CeilingOptions options = {
+      .folder = flags.folders.front(),
+      .memory_bytes = flags.bench.memory_bytes,
+      .progress = [&](int done, int all,
+                      std::string_view what) { progress.Show(done, all, std::string(what)); },
+      .made = [made](const std::string& folder) { made->Add(folder); }};
+  const absl::StatusOr<bench_io::CeilingReport> report = bench_io::RunCeiling(options, interrupted);
+  progress.Clear();
+  if (absl::IsResourceExhausted(report.status()) || absl::IsFailedPrecondition(report.status())) {
+    return WithExitCode(report.status(), ExitCode::kFailed);
+  }
+  if (!report.ok()) return report.status();
+  const std::string commit(BuildCommit());
+  const std::string text = flags.json ? bench_io::ToJson(*report, commit).dump(2) + "\n"
+                                      : bench_io::ToTable(*report, commit);
+  std::fputs(text.c_str(), stdout);
+  return absl::OkStatus();
+}
+
 absl::Status RunBenchIo(Flags flags) {
   SPILLWAY_RETURN_IF_ERROR(Check(flags));
+  if (flags.ceiling) return RunBenchCeiling(flags);
   std::optional<trainer::OutputFile> page;  // found out now, not after a minute
   if (!flags.html.empty()) {
     SPILLWAY_ASSIGN_OR_RETURN(page, OpenOutput("--html", flags.html, kPage, flags.force));
@@ -117,6 +150,8 @@ void AddBenchIoCommand(CLI::App* bench, Run* run) {
   io->add_flag("--verify", flags->bench.verify,
                "Mark what is written and check what is read; without fio");
   io->add_flag("--no-fio", flags->no_fio, "Leave fio out");
+  io->add_flag("--ceiling", flags->ceiling,
+               "The store over devices that take no time: GB/s and CPU by hashing threads");
   io->add_flag("--json", flags->json, "JSON on stdout");
   AddText(io, "--html", &flags->html, "Also write a page with a picture to this file");
   io->add_flag("--force", flags->force, "Replace what --html names even if it is no such page");

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -24,10 +25,13 @@
 #include "absl/strings/str_format.h"
 #include "io/direct_file.h"
 #include "io/make_io_engine.h"
+#include "io/store/store_view.h"
 #include "spillway/types.h"
 #include "src/base/bytes.h"
 #include "src/base/existing_folder.h"
 #include "tools/spillway/doctor/checkup.h"
+#include "tools/spillway/store/opened_store.h"
+#include "tools/spillway/store/store_summary.h"
 
 namespace spillway::command {
 namespace {
@@ -233,6 +237,26 @@ Finding CheckUring(const std::string& folder) {
   return finding;
 }
 
+// What an earlier run has measured.
+Finding CheckCalibration(const std::string& folder) {
+  Finding finding = {.name = "calibration"};
+  const auto view = OpenView({folder}, io::StoreView::Wanted::kAnyState);
+  if (absl::IsNotFound(view.status())) {
+    finding.found = "no store here yet: its first run measures the device";
+    return finding;
+  }
+  const auto profiles =
+      view.ok() ? (*view)->catalog().ReadProfiles()
+                : absl::StatusOr<std::vector<std::optional<io::DeviceProfile>>>(view.status());
+  if (!profiles.ok()) {
+    return {finding.name, Verdict::kWarn, std::string(profiles.status().message()),
+            "spillway fsck looks at a store, given all its folders"};
+  }
+  finding.found = profiles->front() ? DescribeCalibration(*profiles->front())
+                                    : "none: spillway train --calibrate now measures the device";
+  return finding;
+}
+
 }  // namespace
 
 std::vector<Finding> CheckFolder(const std::string& folder) {
@@ -246,6 +270,7 @@ std::vector<Finding> CheckFolder(const std::string& folder) {
   findings.push_back(CheckCalls(file));
   findings.push_back(CheckDirect(file));
   findings.push_back(CheckUring(nearest));
+  findings.push_back(CheckCalibration(nearest));
   return findings;
 }
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "io/store/calibration.h"
 #include "io/store/store_view.h"
 #include "src/base/bytes.h"
 #include "src/base/status_macros.h"
@@ -95,7 +96,8 @@ Json ToJson(const DeviceSummary& device) {
                            {"write_depth", device.profile->write_depth},
                            {"mixed_write_depth", device.profile->mixed_write_depth},
                            {"read_bytes_per_second", device.profile->read_bytes_per_second},
-                           {"write_bytes_per_second", device.profile->write_bytes_per_second}};
+                           {"write_bytes_per_second", device.profile->write_bytes_per_second},
+                           {"seconds_behind_writes", io::SecondsBehindWrites(*device.profile)}};
   }
   return json;
 }
@@ -144,17 +146,14 @@ std::string StepText(const std::string& user_state) {
 }
 
 void PrintDevices(const StoreSummary& store) {
-  absl::PrintF("\n%-32s%10s%12s%12s%12s%8s  %s\n", "device", "segments", "files", "used", "free",
-               "runs", "calibration");
+  absl::PrintF("\n%-32s%10s%12s%12s%12s%8s\n", "device", "segments", "files", "used", "free",
+               "runs");
   for (const DeviceSummary& device : store.devices) {
-    const std::string calibration =
-        device.profile ? absl::StrFormat("read %.2f GB/s, write %.2f GB/s",
-                                         device.profile->read_bytes_per_second / 1e9,
-                                         device.profile->write_bytes_per_second / 1e9)
-                       : "none";
-    absl::PrintF("%-32s%10d%12s%12s%12s%8d  %s\n", device.path, device.segments,
+    absl::PrintF("%-32s%10d%12s%12s%12s%8d\n", device.path, device.segments,
                  base::FormatBytes(device.file_bytes), base::FormatBytes(device.used_bytes()),
-                 base::FormatBytes(device.free_bytes), device.free_runs, calibration);
+                 base::FormatBytes(device.free_bytes), device.free_runs);
+    absl::PrintF("  calibration: %s\n",
+                 device.profile ? DescribeCalibration(*device.profile) : "none");
     if (device.free_runs > 1) {
       absl::PrintF("  longest free run %s, fragmentation %.0f%%\n",
                    base::FormatBytes(device.largest_free_bytes), 100 * Fragmentation(device));

@@ -8,8 +8,11 @@
 #include <map>
 #include <utility>
 
+#include "absl/strings/str_format.h"
+#include "io/store/calibration.h"
 #include "io/store/catalog.h"
 #include "io/store/free_space.h"
+#include "src/base/bytes.h"
 #include "src/base/status_macros.h"
 
 namespace spillway::command {
@@ -139,6 +142,15 @@ absl::StatusOr<StoreSummary> SummarizeStore(const io::StoreView& view) {
     SPILLWAY_RETURN_IF_ERROR(read(view, &summary));
   }
   return summary;
+}
+
+std::string DescribeCalibration(const io::DeviceProfile& profile) {
+  return absl::StrFormat(
+      "read %.2f GB/s, write %.2f GB/s; requests of %s, depths %d read, %d write, %d write beside "
+      "reads; a read waits at most %.0f ms for writes",
+      profile.read_bytes_per_second / 1e9, profile.write_bytes_per_second / 1e9,
+      base::FormatBytes(profile.request_bytes), profile.read_depth, profile.write_depth,
+      profile.mixed_write_depth, 1e3 * io::SecondsBehindWrites(profile));
 }
 
 std::optional<int64_t> StepIn(const std::string& user_state) {

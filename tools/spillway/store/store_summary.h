@@ -62,6 +62,10 @@ struct StoreSummary {
 
 absl::StatusOr<StoreSummary> SummarizeStore(const io::StoreView& view);
 
+// A device's calibration in words: rates, request size, depths, and how long a read waits for
+// writes.
+std::string DescribeCalibration(const io::DeviceProfile& profile);
+
 // The training step that a user state tells of; none: it tells of none.
 std::optional<int64_t> StepIn(const std::string& user_state);
 

@@ -20,9 +20,11 @@
 #include "io/make_io_engine.h"
 #include "io/nameless_file.h"
 #include "io/store/calibration.h"
+#include "io/store/hash_threads.h"
 #include "src/base/bytes.h"
 #include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
+#include "tools/spillway/bench/io/ceiling.h"
 #include "tools/spillway/bench/io/fio.h"
 #include "tools/spillway/bench/io/own_folder.h"
 #include "tools/spillway/bench/io/targets.h"
@@ -35,7 +37,11 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t kPageBytes = kMiB;
 constexpr uint64_t kSlackBytes = uint64_t{256} << 20;  // free runs, for writing out of place
 constexpr uint64_t kPlainBytes = uint64_t{256} << 20;  // of plain pages
+constexpr size_t kHashedBytes = size_t{512} << 20;     // for the rate of hashing alone
 constexpr double kGiB = 1 << 30;
+// What fio is tried with before the rounds, each for so much.
+constexpr int kFioDepths[] = {16, 64, 256, 512, 1024};
+constexpr uint64_t kFioTrialBytes = uint64_t{1} << 30;
 
 class Bench {
  public:
@@ -55,20 +61,22 @@ class Bench {
         Look(options_.folders,
              memory_->span().first(std::min<size_t>(memory_->span().size(), size_t{256} << 20)));
     SPILLWAY_RETURN_IF_ERROR(MakeFiles());
-    const RowOptions row_options = {size_bytes_, memory_bytes_, options_.full};
+    const RowOptions row_options = {size_bytes_, memory_bytes_, options_.full, report_.profiles};
     for (const RowSpec& spec : MakeRows(row_options)) {
       if (spec.through == Through::kUringFile && ring_->name() != "uring") continue;
       report_.rows.push_back({.spec = spec});
     }
     const size_t num_filled = report_.rows.size();
-    SPILLWAY_RETURN_IF_ERROR(Fill());
+    SPILLWAY_RETURN_IF_ERROR(Fill(row_options));
     std::rotate(report_.rows.begin(), report_.rows.begin() + static_cast<ptrdiff_t>(num_filled),
                 report_.rows.end());
+    SPILLWAY_RETURN_IF_ERROR(FindFioDepths(start));
     for (int round = 0;; ++round) {
       const std::chrono::duration<double> spent = Clock::now() - start;
       if (round > 0 && !options_.full && spent.count() > options_.seconds * (round < 3 ? 2 : 1))
         break;
       bool any = false;
+      hash_bytes_per_second_ = HashRate(HashedSpan(), io::DefaultHashThreads());
       for (Row& row : report_.rows) {
         if (row.spec.first_touch || round >= row.spec.rounds) continue;
         any = true;
@@ -153,10 +161,10 @@ class Bench {
       Report(i);
       SPILLWAY_ASSIGN_OR_RETURN(const io::DeviceProfile profile,
                                 io::Calibrate(folder.path(), *ring_, device,
-                                              {.limit = absl::Seconds(3), .stop = &interrupted_}));
+                                              {.memory_bytes = CalibrationBytes(),
+                                               .limit = CalibrationTime(),
+                                               .stop = &interrupted_}));
       report_.profiles.push_back(profile);
-      // The rows say how deep.
-      ring_->SetDepths(device, io::DefaultDepths(io::kMaxQueueDepth));
       is_direct_ &= file.is_direct();
       SPILLWAY_ASSIGN_OR_RETURN(const io::FileId on_ring,
                                 ring_->AddFile(file.fd(), folder.path(), device));
@@ -185,6 +193,18 @@ class Bench {
     return absl::OkStatus();
   }
 
+  // A quarter of what is moved through, as an engine's is of its pinned budget.
+  uint64_t CalibrationBytes() const {
+    return std::clamp(memory_bytes_ / 4, io::kLeastCalibrationBytes, io::kMostCalibrationBytes);
+  }
+  absl::Duration CalibrationTime() const {
+    return absl::Seconds(std::clamp(options_.seconds / 6, 1.0, 10.0));
+  }
+
+  std::span<std::byte> HashedSpan() const {
+    return memory_->span().first(std::min(memory_->span().size(), kHashedBytes));
+  }
+
   void Report(size_t folder) const {
     if (options_.progress) {
       options_.progress(0, 0, absl::StrCat("calibrating ", options_.folders[folder]));
@@ -192,16 +212,17 @@ class Bench {
   }
 
   // First touch: the store by us, the bare file by fio, or by us where there is none.
-  absl::Status Fill() {
+  absl::Status Fill(const RowOptions& row_options) {
     Row row;
     row.spec = {.op = Op::kWrite,
                 .block_bytes = 4 * kMiB,
-                .depth = 16,
+                .depth = CalibratedDepth(row_options, Op::kWrite, 4 * kMiB),
                 .through = Through::kStore,
                 .first_touch = true,
                 .memory_bytes = memory_bytes_,
                 .rounds = 1};
     if (options_.progress) options_.progress(0, NumSteps(), Describe(row.spec));
+    hash_bytes_per_second_ = HashRate(HashedSpan(), io::DefaultHashThreads());
     SPILLWAY_RETURN_IF_ERROR(RunOurs(row, 0));
     const std::optional<FioJob> job = MakeJob(row);
     if (job) SPILLWAY_RETURN_IF_ERROR(RunFioRow(row, *job));
@@ -227,6 +248,41 @@ class Bench {
     return absl::OkStatus();
   }
 
+  // The depth at which fio is fastest, for each row that is held against it and moves everything.
+  // Depths of a row are tried twice, in turns. Where that would take more than a third of the time,
+  // fio gets the depth that uses as much memory as we do.
+  absl::Status FindFioDepths(Clock::time_point start) {
+    if (report_.fio_version.empty()) return absl::OkStatus();
+    for (Row& row : report_.rows) {
+      if (row.spec.most_seconds < 1e6 || row.spec.first_touch) continue;
+      std::map<int, double> rates;
+      for (int turn = 0; turn < 2; ++turn) {
+        for (int depth : kFioDepths) {
+          const std::chrono::duration<double> spent = Clock::now() - start;
+          if (!options_.full && spent.count() > options_.seconds / 3) return absl::OkStatus();
+          depth = std::min(depth, static_cast<int>(row.spec.memory_bytes / row.spec.block_bytes));
+          if (options_.progress) {
+            options_.progress(0, NumSteps(),
+                              absl::StrCat("fio at depth ", depth, ": ", Describe(row.spec)));
+          }
+          row.fio_depth = depth;
+          std::optional<FioJob> job = MakeJob(row);
+          if (!job) return absl::OkStatus();
+          job->move_bytes = std::min(kFioTrialBytes, size_bytes_);
+          const absl::StatusOr<FioResult> result = RunFio(*job, interrupted_);
+          if (absl::IsNotFound(result.status())) continue;  // too deep for it, perhaps
+          SPILLWAY_RETURN_IF_ERROR(result.status());
+          rates[depth] = std::max(rates[depth], result->bytes / result->seconds);
+        }
+      }
+      row.fio_depth = 0;
+      for (const auto& [depth, rate] : rates) {
+        if (row.fio_depth == 0 || rate > rates[row.fio_depth]) row.fio_depth = depth;
+      }
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status RunRow(Row& row, int round) {
     if (options_.progress) options_.progress(num_done_++, NumSteps(), Describe(row.spec));
     std::optional<FioJob> job = MakeJob(row);
@@ -244,13 +300,14 @@ class Bench {
   absl::Status RunOurs(Row& row, int round) {
     if (row.spec.also_without_checksums) {
       StoreTarget target(store_.get(), ring_.get(), data_, row.spec.block_bytes,
-                         io::Checksums::kNone);
+                         {.checksums = io::Checksums::kNone});
       SPILLWAY_ASSIGN_OR_RETURN(const PassResult result, RunOnce(row, round, target));
       row.without_checksums.push_back(ToSample(result));
     }
     const std::unique_ptr<Target> target = MakeTarget(row.spec);
     SPILLWAY_ASSIGN_OR_RETURN(const PassResult result, RunOnce(row, round, *target));
     row.ours.push_back(ToSample(result));
+    if (HasChecksums(row.spec)) row.hash_bytes_per_second.push_back(hash_bytes_per_second_);
     row.latency_seconds.insert(row.latency_seconds.end(), result.latency_seconds.begin(),
                                result.latency_seconds.end());
     row.moved_bytes = result.bytes;
@@ -268,6 +325,7 @@ class Bench {
     const Memory& memory = spec.huge_pages ? *memory_ : *plain_;
     row.pages = memory.kind();
     row.cached = !is_direct_;
+    SetDepths(spec);
     const Pass pass = {.op = spec.op,
                        .pattern = spec.pattern,
                        .block_bytes = spec.block_bytes,
@@ -279,6 +337,15 @@ class Bench {
     const auto span = memory.span();
     return RunPass(pass, target, span.first(std::min<uint64_t>(span.size(), spec.memory_bytes)),
                    interrupted_);
+  }
+
+  // The store's queues are as calibrated; a bare file's row says how deep.
+  void SetDepths(const RowSpec& spec) {
+    for (size_t i = 0; i < report_.profiles.size(); ++i) {
+      ring_->SetDepths(static_cast<uint16_t>(i), spec.through == Through::kStore
+                                                     ? io::DepthsOf(report_.profiles[i])
+                                                     : io::DefaultDepths(io::kMaxQueueDepth));
+    }
   }
 
   std::unique_ptr<Target> MakeTarget(const RowSpec& spec) {
@@ -297,7 +364,9 @@ class Bench {
     if (report_.fio_version.empty()) return std::nullopt;
     const RowSpec& spec = row.spec;
     const bool whole = spec.most_seconds > 1e6;
-    row.fio_depth = whole ? static_cast<int>(spec.memory_bytes / spec.block_bytes) : spec.depth;
+    if (row.fio_depth == 0) {
+      row.fio_depth = whole ? static_cast<int>(spec.memory_bytes / spec.block_bytes) : spec.depth;
+    }
     const uint64_t bytes = static_cast<uint64_t>(row.fio_depth) * spec.block_bytes;
     row.fio_huge_pages = spec.huge_pages && FreeHugePageBytes() >= bytes + 16 * kMiB;
     return FioJob{.op = spec.op,
@@ -330,6 +399,7 @@ class Bench {
   uint64_t size_bytes_ = 0;
   uint64_t memory_bytes_ = 0;
   int num_done_ = 0;
+  double hash_bytes_per_second_ = 0;  // of all cores, in this round
   bool is_direct_ = true;
   std::optional<Memory> memory_, plain_;
   std::vector<OwnFolder> own_folders_;

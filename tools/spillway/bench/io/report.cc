@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "io/store/calibration.h"
 #include "src/base/bytes.h"
 
 namespace spillway::bench_io {
@@ -57,6 +58,15 @@ Json RowJson(const Row& row, const Machine& machine) {
     json["fio_cpu_seconds_per_gib"] = CpuSecondsPerGib(row.fio);
     json["share_of_fio"] = {{"median", share.median}, {"low", share.low}, {"high", share.high}};
   }
+  if (const ShareOfLimit limit = CompareWithLimit(row); limit.limit != Limit::kNone) {
+    json["limit"] = NameOf(limit.limit);
+    json["limit_bytes_per_second"] = limit.limit_bytes_per_second;
+    json["share_of_limit"] = {
+        {"median", limit.share.median}, {"low", limit.share.low}, {"high", limit.share.high}};
+  }
+  if (!row.hash_bytes_per_second.empty()) {
+    json["hash_bytes_per_second"] = Summarize(row.hash_bytes_per_second).median;
+  }
   return json;
 }
 
@@ -81,11 +91,14 @@ std::string RowLine(const Row& row) {
                              ? absl::StrFormat("  %7.4f", CpuSecondsPerGib(row.without_checksums))
                              : std::string(9, ' '));
   if (row.fio.empty()) return line;
-  const Summary share = ShareOfFio(row);
-  absl::StrAppend(&line, absl::StrFormat("  %7.2f %7.4f  %.2f", Rate(row.fio).median / kGb,
-                                         CpuSecondsPerGib(row.fio), share.median));
+  const ShareOfLimit limit = CompareWithLimit(row);
+  absl::StrAppend(
+      &line,
+      absl::StrFormat("  %7.2f %5d %7.4f  %-4s %6.2f  %.2f", Rate(row.fio).median / kGb,
+                      row.fio_depth, CpuSecondsPerGib(row.fio), std::string(NameOf(limit.limit)),
+                      limit.limit_bytes_per_second / kGb, limit.share.median));
   if (row.ours.size() > 1) {
-    absl::StrAppend(&line, absl::StrFormat(" (%.2f-%.2f)", share.low, share.high));
+    absl::StrAppend(&line, absl::StrFormat(" (%.2f-%.2f)", limit.share.low, limit.share.high));
   }
   return line;
 }
@@ -111,7 +124,8 @@ Json ToJson(const BenchReport& report, std::string_view commit) {
                          {"write_depth", profile.write_depth},
                          {"mixed_write_depth", profile.mixed_write_depth},
                          {"read_bytes_per_second", profile.read_bytes_per_second},
-                         {"write_bytes_per_second", profile.write_bytes_per_second}}}});
+                         {"write_bytes_per_second", profile.write_bytes_per_second},
+                         {"seconds_behind_writes", io::SecondsBehindWrites(profile)}}}});
   }
   json["machine"] = {{"cpu", machine.cpu},
                      {"cpus", machine.num_cpus},
@@ -138,7 +152,9 @@ std::string ToTable(const BenchReport& report, std::string_view commit) {
                     volume.model.empty() ? "" : absl::StrCat(" (", volume.model, ")"),
                     "; requests of ", base::FormatBytes(profile.request_bytes), ", read depth ",
                     profile.read_depth, ", write depth ", profile.write_depth, ", beside reads ",
-                    profile.mixed_write_depth, "\n");
+                    profile.mixed_write_depth,
+                    absl::StrFormat("; a read waits %.0f ms at most for writes\n",
+                                    1e3 * io::SecondsBehindWrites(profile)));
   }
   absl::StrAppend(&text,
                   absl::StrFormat("checksums alone take %.4f CPU s/GiB on an idle memory\n\n",
@@ -146,7 +162,8 @@ std::string ToTable(const BenchReport& report, std::string_view commit) {
   absl::StrAppend(&text,
                   "op    pattern      block depth through         "
                   "   GB/s   GiB/s   p50 ms  p99 ms  p99.9  CPU s/GiB  sums  without");
-  if (!report.fio_version.empty()) absl::StrAppend(&text, "  fio GB/s  CPU   of fio");
+  if (!report.fio_version.empty())
+    absl::StrAppend(&text, "  fio GB/s depth  CPU  limit   GB/s  of it");
   absl::StrAppend(&text, "\n");
   std::vector<std::string> doubts;
   for (const Row& row : report.rows) {

@@ -63,7 +63,7 @@ std::string Picture(const BenchReport& report) {
                                           kTop - 6, height - 26));
     absl::StrAppend(&svg, Text(x, kTop - 12, "tick", absl::StrFormat("%g", tick)));
   }
-  absl::StrAppend(&svg, Text(kLabelWidth + kBarWidth + 10, kTop - 12, "label", "GB/s (of fio)"));
+  absl::StrAppend(&svg, Text(kLabelWidth + kBarWidth + 10, kTop - 12, "label", "GB/s (of limit)"));
   int y = kTop;
   for (const Row& row : report.rows) {
     const Summary rate = Rate(row.ours);
@@ -72,7 +72,7 @@ std::string Picture(const BenchReport& report) {
     std::string figure = absl::StrFormat("%.2f", rate.median / kGb);
     if (!row.fio.empty()) {
       absl::StrAppend(&svg, Bar(y + 15, 8, Rate(row.fio).median / kGb / most, "fio"));
-      absl::StrAppend(&figure, absl::StrFormat(" (%.2f)", ShareOfFio(row).median));
+      absl::StrAppend(&figure, absl::StrFormat(" (%.2f)", CompareWithLimit(row).share.median));
     }
     if (row.ours.size() > 1) {  // the range of rounds
       absl::StrAppend(

@@ -3,6 +3,7 @@
 #include "tools/spillway/bench/io/rows.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -24,9 +25,7 @@ RowSpec Spec(Op op, uint32_t block_bytes, int depth, Through through) {
 void AddMain(const RowOptions& options, std::vector<RowSpec>* rows) {
   for (const Op op : {Op::kRead, Op::kWrite, Op::kMixed}) {
     for (const uint32_t block : {kMiB, 4 * kMiB}) {
-      // Deep, as fio is: completions come in bursts, and the device should have more to do while
-      // one burst is hashed.
-      RowSpec spec = Spec(op, block, 64, Through::kStore);
+      RowSpec spec = Spec(op, block, CalibratedDepth(options, op, block), Through::kStore);
       spec.memory_bytes = options.memory_bytes;
       spec.rounds = kMostRounds;
       spec.also_without_checksums = true;
@@ -52,7 +51,8 @@ void AddBrief(const RowOptions& options, std::vector<RowSpec>* rows) {
     plain.huge_pages = false;
     add(plain);
   }
-  RowSpec random = Spec(Op::kRead, kMiB, 64, Through::kStore);
+  RowSpec random =
+      Spec(Op::kRead, kMiB, CalibratedDepth(options, Op::kRead, kMiB), Through::kStore);
   random.pattern = Pattern::kRandom;
   add(random);
 }
@@ -92,6 +92,18 @@ std::vector<double> Values(const std::vector<Sample>& samples, double Sample::* 
 std::string_view NameOf(Through through) {
   constexpr std::string_view kNames[] = {"store", "uring file", "posix file"};
   return kNames[static_cast<size_t>(through)];
+}
+
+int CalibratedDepth(const RowOptions& options, Op op, uint32_t block_bytes) {
+  uint64_t queued_bytes = 0;
+  for (const io::DeviceProfile& profile : options.profiles) {
+    const int reads = op == Op::kWrite ? 0 : profile.read_depth;
+    const int writes = op == Op::kRead ? 0 : profile.write_depth;
+    queued_bytes += static_cast<uint64_t>(reads + writes) * profile.request_bytes;
+  }
+  const uint64_t most = std::max<uint64_t>(options.memory_bytes / block_bytes, 1);
+  const uint64_t blocks = std::max<uint64_t>(2 * queued_bytes / block_bytes, 4);
+  return static_cast<int>(std::min(blocks, most));
 }
 
 bool HasChecksums(const RowSpec& spec) { return spec.through == Through::kStore; }
@@ -141,6 +153,31 @@ Summary ShareOfFio(const Row& row) {
     shares.push_back(row.ours[round].bytes_per_second / row.fio[round].bytes_per_second);
   }
   return Summarize(shares);
+}
+
+std::string_view NameOf(Limit limit) {
+  constexpr std::string_view kNames[] = {"none", "fio", "hash"};
+  return kNames[static_cast<size_t>(limit)];
+}
+
+ShareOfLimit CompareWithLimit(const Row& row) {
+  std::vector<double> limits, shares;
+  size_t by_hash = 0;
+  for (size_t round = 0; round < row.ours.size(); ++round) {
+    std::vector<double> bounds;
+    if (round < row.fio.size()) bounds.push_back(row.fio[round].bytes_per_second);
+    if (round < row.hash_bytes_per_second.size()) {
+      const double hash = kHashShare * row.hash_bytes_per_second[round];
+      if (bounds.empty() || hash < bounds.front()) ++by_hash;
+      bounds.push_back(hash);
+    }
+    if (bounds.empty()) continue;
+    limits.push_back(*std::min_element(bounds.begin(), bounds.end()));
+    shares.push_back(row.ours[round].bytes_per_second / limits.back());
+  }
+  if (limits.empty()) return {};
+  const Limit limit = 2 * by_hash > limits.size() ? Limit::kHash : Limit::kFio;
+  return {limit, Summarize(std::move(limits)).median, Summarize(std::move(shares))};
 }
 
 double Quantile(const std::vector<double>& sorted, double q) {

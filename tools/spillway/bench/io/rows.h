@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "io/store/store.h"
 #include "tools/spillway/bench/io/memory.h"
 #include "tools/spillway/bench/io/pass.h"
 
@@ -49,7 +50,11 @@ struct RowOptions {
   uint64_t size_bytes = 0;    // of the data
   uint64_t memory_bytes = 0;  // to cycle through
   bool full = false;
+  std::vector<io::DeviceProfile> profiles;  // by folder
 };
+// The blocks under way that keep the devices' calibrated queues full while as many are hashed or
+// wait: at least four, and no more than the memory holds.
+int CalibratedDepth(const RowOptions& options, Op op, uint32_t block_bytes);
 // Rows in the order of a round. First-touch rows are not among them: filling is what measures
 // those.
 std::vector<RowSpec> MakeRows(const RowOptions& options);
@@ -69,6 +74,8 @@ struct Row {
   std::vector<Sample> ours;               // by round
   std::vector<Sample> fio;                // likewise; empty: no fio, or not asked
   std::vector<Sample> without_checksums;  // likewise; empty: not asked
+  std::vector<double>
+      hash_bytes_per_second;  // by round: of all cores together; empty: no checksums
   int fio_depth = 0;
   bool fio_huge_pages = false;
   std::vector<double> latency_seconds;  // sorted, of all rounds
@@ -84,6 +91,18 @@ double CpuSecondsPerGib(const std::vector<Sample>& samples);       // median
 double ChecksumSecondsPerGib(const std::vector<Sample>& samples);  // median
 // Ours as a share of fio's rate, each within its round. Zeros without fio.
 Summary ShareOfFio(const Row& row);
+
+// What no storage engine on this machine does better: fio, or kHashShare of what the cores hash,
+// whichever is less.
+enum class Limit : uint8_t { kNone, kFio, kHash };
+inline constexpr double kHashShare = 0.9;
+std::string_view NameOf(Limit limit);  // "none", "fio", "hash"
+struct ShareOfLimit {
+  Limit limit = Limit::kNone;         // of most rounds
+  double limit_bytes_per_second = 0;  // median
+  Summary share;                      // each within its round
+};
+ShareOfLimit CompareWithLimit(const Row& row);
 // The q-quantile of sorted values, 0 <= q <= 1; 0 for none.
 double Quantile(const std::vector<double>& sorted, double q);
 

@@ -43,8 +43,8 @@ class FileTarget final : public Target {
 class StoreTarget final : public Target {
  public:
   StoreTarget(io::Store* store, io::IoEngine* engine, io::TensorIndex tensor, uint32_t block_bytes,
-              io::Checksums checksums = io::Checksums::kXxh3)
-      : pages_(store, engine, checksums),
+              const io::PageIoOptions& options = {})
+      : pages_(store, engine, options),
         tensor_(tensor),
         block_bytes_(block_bytes),
         pages_per_block_(block_bytes / store->page_bytes()) {}

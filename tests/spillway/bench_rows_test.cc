@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What `spillway bench io` makes of its samples: the limit of a row and the share of it.
+
+#include <gtest/gtest.h>
+
+#include "tools/spillway/bench/io/rows.h"
+
+namespace spillway::bench_io {
+namespace {
+
+Row MakeRow(std::initializer_list<double> ours, std::initializer_list<double> fio,
+            std::initializer_list<double> hash) {
+  Row row;
+  for (const double rate : ours) row.ours.push_back({.bytes_per_second = rate});
+  for (const double rate : fio) row.fio.push_back({.bytes_per_second = rate});
+  row.hash_bytes_per_second = hash;
+  return row;
+}
+
+TEST(BenchRows, FioIsTheLimitWhereTheCoresHashFaster) {
+  const ShareOfLimit limit = CompareWithLimit(MakeRow({9, 12, 10}, {10, 10, 10}, {100, 100, 100}));
+  EXPECT_EQ(limit.limit, Limit::kFio);
+  EXPECT_EQ(limit.limit_bytes_per_second, 10);
+  EXPECT_EQ(limit.share.low, 0.9);
+  EXPECT_EQ(limit.share.median, 1);
+  EXPECT_EQ(limit.share.high, 1.2);
+}
+
+TEST(BenchRows, NineTenthsOfHashingIsTheLimitWhereItIsLess) {
+  const ShareOfLimit limit = CompareWithLimit(MakeRow({9, 9, 9}, {20, 5, 20}, {10, 10, 10}));
+  EXPECT_EQ(limit.limit, Limit::kHash) << "of two rounds in three";
+  EXPECT_EQ(limit.limit_bytes_per_second, 9);
+  EXPECT_EQ(limit.share.median, 1);
+  EXPECT_EQ(limit.share.high, 9.0 / 5);
+}
+
+TEST(BenchRows, WithoutFioHashingIsAllThatIsKnown) {
+  EXPECT_EQ(CompareWithLimit(MakeRow({9}, {}, {20})).limit, Limit::kHash);
+  EXPECT_EQ(CompareWithLimit(MakeRow({9}, {}, {})).limit, Limit::kNone);
+  EXPECT_EQ(CompareWithLimit(MakeRow({}, {}, {})).limit, Limit::kNone);
+}
+
+TEST(BenchRows, TheDepthIsTwiceWhatTheQueuesHold) {
+  const io::DeviceProfile profile = {.request_bytes = 2 * kMiB,
+                                     .read_depth = 16,
+                                     .write_depth = 8,
+                                     .mixed_write_depth = 2,
+                                     .read_bytes_per_second = 1,
+                                     .write_bytes_per_second = 1};
+  RowOptions options = {.size_bytes = 1 << 30, .memory_bytes = 1 << 30, .profiles = {profile}};
+  EXPECT_EQ(CalibratedDepth(options, Op::kRead, kMiB), 64);
+  EXPECT_EQ(CalibratedDepth(options, Op::kWrite, 4 * kMiB), 8);
+  EXPECT_EQ(CalibratedDepth(options, Op::kMixed, kMiB), 96);
+  options.profiles.push_back(profile);
+  EXPECT_EQ(CalibratedDepth(options, Op::kRead, kMiB), 128);
+  options.memory_bytes = 64 * kMiB;
+  EXPECT_EQ(CalibratedDepth(options, Op::kRead, kMiB), 64) << "all of the memory";
+  options.profiles = {};
+  EXPECT_EQ(CalibratedDepth(options, Op::kRead, kMiB), 4);
+}
+
+}  // namespace
+}  // namespace spillway::bench_io
