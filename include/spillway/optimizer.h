@@ -1,19 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// AdamW over engine tensors: fp32 master weights and moments rest wherever the engine put them
-// (NVMe, as a rule) and stream through pinned memory in tiles of bounded number while the CPU
-// updates them, so that the pass's memory does not grow with the model.
+// The update of a training step: a Rule says what happens to an element and which state it needs, a
+// StateFormat how that state rests, and an Optimizer streams the tiles of both through pinned
+// memory while the CPU updates them, so that its memory does not grow with the model.
 //
-// Rule: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (arXiv:1711.05101), with the
-// bias correction and the order of operations of torch.optim.AdamW:
-//   p ← p·(1 − lr·λ);  m ← β₁m + (1−β₁)g;  v ← β₂v + (1−β₂)g²;
-//   p ← p − (lr/(1−β₁ᵗ)) · m / (√v/√(1−β₂ᵗ) + ε)
+// The rules, with the order of operations of torch.optim, or of the paper where PyTorch has none.
+// Below, g is the gradient times Update::gradient_scale, λ the weight decay and t the step:
+//
+//   AdamW    p ← p·(1 − lr·λ);  m ← β₁m + (1−β₁)g;  v ← β₂v + (1−β₂)g²;
+//            p ← p − (lr/(1−β₁ᵗ)) · m / (√v/√(1−β₂ᵗ) + ε)         (arXiv:1711.05101)
+//   Adam     g ← g + λp;  then as AdamW without its decay           (arXiv:1412.6980)
+//   SGD      g ← g + λp;  with momentum μ: m ← μm + g;  p ← p − lr·m, or p ← p − lr·g
+//   RMSprop  g ← g + λp;  v ← αv + (1−α)g²;  d = g/(√v + ε);
+//            with momentum μ: m ← μm + d;  p ← p − lr·m, or p ← p − lr·d
+//   Lion     p ← p·(1 − lr·λ);  p ← p − lr·sign(β₁m + (1−β₁)g);  m ← β₂m + (1−β₂)g
+//                                                                   (arXiv:2302.06675)
+//
+// Every element is computed by the same sequence of correctly rounded fp32 operations, so its bits
+// depend on neither threads, tiles, budgets nor the instruction set. src/optim/FORMATS.md has the
+// bytes of each format.
 
 #ifndef SPILLWAY_OPTIMIZER_H_
 #define SPILLWAY_OPTIMIZER_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,48 +41,130 @@
 
 namespace spillway {
 
-struct AdamWOptions {
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double epsilon = 1e-8;
-  double weight_decay = 0.01;
+enum class RuleKind : uint8_t { kAdamW, kAdam, kSgd, kRmsProp, kLion };
+inline constexpr int kNumRuleKinds = 5;
+
+// "adamw", "adam", "sgd", "rmsprop", "lion".
+SPILLWAY_EXPORT std::string_view Name(RuleKind kind);
+
+// A rule with its constants. A rule ignores those that it does not have.
+struct Rule {
+  RuleKind kind = RuleKind::kAdamW;
+  double beta1 = 0.9;     // AdamW, Adam, Lion: in [0, 1)
+  double beta2 = 0.95;    // AdamW, Adam, Lion: in [0, 1)
+  double epsilon = 1e-8;  // AdamW, Adam, RMSprop: above 0 in single precision
+  double alpha = 0.99;    // RMSprop: in [0, 1)
+  double momentum = 0;    // SGD, RMSprop: in [0, 1]; 0: none, and no state for it
+
+  friend bool operator==(const Rule&, const Rule&) = default;
 };
 
-// The tensors of one parameter. All have the same shape and tile_rows.
-struct AdamWTensors {
-  TensorId weight;  // what the forward pass reads: F16, or F32 and then the same tensor as `master`
-  TensorId gradient;  // F16 or F32; a transient one is discarded by the update that used it
-  TensorId master;    // F32
-  TensorId moment1;   // F32
-  TensorId moment2;   // F32
+// The constants that are usual: PyTorch's, Lion's paper's, and for AdamW those of language models
+// (β₂ = 0.95).
+SPILLWAY_EXPORT Rule UsualRule(RuleKind kind);
+
+// How state rests.
+//   kF32   Moments and the master weight in fp32.
+//   kBf16  Moments in bf16, rounded without bias; the master weight in fp32.
+enum class StateFormat : uint8_t { kF32, kBf16 };
+inline constexpr int kNumStateFormats = 2;
+
+// "fp32", "bf16".
+SPILLWAY_EXPORT std::string_view Name(StateFormat format);
+
+// Whether the rule's state can rest in the format. A rule without state has kF32 alone.
+SPILLWAY_EXPORT bool Exists(const Rule& rule, StateFormat format);
+
+// The state tensors that a parameter needs, in the order of ParameterTensors::state: a master
+// weight if the weight has 16 bits, then the rule's state. `weight` is the weight's spec; names
+// begin with its name and "/", and rows and tiles are the weight's. Before the first update a
+// master weight holds the weight's values (the caller's Reader fills it) and all else zeros.
+// InvalidArgument: the pair of rule and format does not exist, or the weight has no shape, a
+// dimension below 1, more elements than memory can hold, or a dtype that is not f32, f16 or bf16.
+SPILLWAY_EXPORT absl::StatusOr<std::vector<TensorSpec>> StateSpecs(const Rule& rule,
+                                                                   StateFormat format,
+                                                                   const TensorSpec& weight);
+
+// Where a weight or a gradient lies: in a tensor of the engine, or in memory of the caller's, whole
+// and row-major, which must stay as long as the optimizer.
+struct Values {
+  Values() = default;
+  Values(TensorId id) : tensor(id) {}  // NOLINT(google-explicit-constructor)
+  Values(void* address, DType type) : memory(address), dtype(type) {}
+
+  TensorId tensor;
+  void* memory = nullptr;     // not null: the caller's
+  DType dtype = DType::kF32;  // of `memory`
 };
 
-// What one update takes.
-struct AdamWStep {
-  int64_t step = 1;  // t, from 1, counting updates that were applied
+// The tensors of one parameter.
+struct ParameterTensors {
+  // What the forward pass reads: F32, F16 or BF16. One of 16 bits is written whole by each update,
+  // from its master weight, and never read.
+  Values weight;
+  // F32, F16 or BF16, of the weight's shape. A transient tensor is discarded by the update that
+  // used it. None: the parameter is never updated.
+  std::optional<Values> gradient;
+  // As StateSpecs lists them; their tiles may be others than the weight's.
+  std::vector<TensorId> state;
+  // Of a weight in the caller's memory; of a tensor it is the tensor's.
+  std::vector<int64_t> shape;
+};
+
+// What one update of one parameter takes.
+struct Update {
+  size_t parameter = 0;  // as Add returned it
+  int64_t step = 1;      // t, from 1, counting this parameter's updates
   double learning_rate = 0;
-  double gradient_scale =
-      1.0;  // every gradient element is multiplied by this first (unscale and clip)
+  double weight_decay = 0;
+  double gradient_scale = 1.0;  // every gradient element is multiplied by this first
+  // Other constants than the optimizer's. Its state must be the same: the kind, and whether there
+  // is a momentum.
+  std::optional<Rule> rule = std::nullopt;
 };
 
-// Owns no tensor; the engine and the pool must outlive it. Thread-compatible. A failure of the
-// engine is returned as it came; tiles updated before it stay updated, so the caller must go back
-// to the last commit.
-class SPILLWAY_EXPORT AdamW {
+// Updates parameters whose state rests wherever the engine put it.
+//
+//   auto specs = StateSpecs(rule, StateFormat::kF32, engine->Spec(weight));
+//   ParameterTensors tensors = {.weight = weight, .gradient = gradient};
+//   for (const TensorSpec& spec : *specs) {
+//     const bool is_master = spec.role == Role::kMasterWeight;
+//     tensors.state.push_back(*engine->Register(spec, is_master ? read_weight : Reader()));
+//   }
+//   auto optimizer = Optimizer::Create(engine, &pool, rule, StateFormat::kF32);
+//   const size_t parameter = *(*optimizer)->Add(tensors);
+//   for (int64_t step = 1;; ++step) {
+//     ... forward and backward ...
+//     engine->Prefetch(*(*optimizer)->Uses({&parameter, 1}));
+//     const Update update = {.parameter = parameter, .step = step, .learning_rate = 1e-3};
+//     absl::Status status = (*optimizer)->Step({&update, 1});
+//   }
+//
+// Owns no tensor; the engine and the pool must outlive it. Thread-compatible. Add, Uses and Step
+// check their arguments before they do anything. An error of the engine in Step is returned as it
+// came. Then the parameters before it in the list are updated, and of the one at hand some tiles
+// are: the tile at hand may be updated in part, and a 16-bit weight's may hold no defined bytes. So
+// the caller must go back to the last commit.
+class SPILLWAY_EXPORT Optimizer {
  public:
-  // InvalidArgument if dtypes, shapes or tiles of a parameter's tensors disagree or an option is
-  // out of range (betas in [0, 1), epsilon > 0, weight_decay >= 0).
-  static absl::StatusOr<std::unique_ptr<AdamW>> Create(Engine* engine, ThreadPool* pool,
-                                                       AdamWOptions options,
-                                                       std::vector<AdamWTensors> parameters);
-  virtual ~AdamW() = default;
+  // InvalidArgument if a constant of the rule is out of range, or the pair of rule and format does
+  // not exist.
+  static absl::StatusOr<std::unique_ptr<Optimizer>> Create(Engine* engine, ThreadPool* pool,
+                                                           const Rule& rule, StateFormat format);
+  virtual ~Optimizer() = default;
 
-  // The uses, in order, that Step will make: for Engine::Prefetch by a caller that wants the first
-  // tiles under way before the pass begins.
-  virtual const std::vector<Use>& uses() const = 0;
+  // Takes a parameter up, at any time; returns its number, counted from 0. InvalidArgument if
+  // dtypes, shapes or tiles disagree with what StateSpecs says, or a tensor was given before.
+  virtual absl::StatusOr<size_t> Add(const ParameterTensors& tensors) = 0;
 
-  // Updates every parameter once. Does not declare its uses: call Prefetch(uses()) before.
-  virtual absl::Status Step(const AdamWStep& step) = 0;
+  // The uses, in order, that Step makes for these parameters: for Engine::Prefetch by a caller that
+  // wants the first tiles under way before. NotFound: a parameter that was not added.
+  virtual absl::StatusOr<std::vector<Use>> Uses(std::span<const size_t> parameters) const = 0;
+
+  // Updates the parameters of the list, in its order; one that has no gradient stays as it is, and
+  // so do those that are not in the list. Does not declare its uses. NotFound: a parameter that was
+  // not added. InvalidArgument: one is named twice, or a value is out of range.
+  virtual absl::Status Step(std::span<const Update> updates) = 0;
 
   // Pinned bytes within which Step always finds room: the tiles that it leases together, with what
   // fragmentation can take.

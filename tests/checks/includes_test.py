@@ -49,7 +49,7 @@ class IncludesTest(unittest.TestCase):
             ("tiers/a.cc", "src/plan/plan.h"),
             ("src/plan/a.cc", "io/store.h"),
             ("src/plan/a.cc", "tiers/arena.h"),
-            ("src/engine/a.cc", "src/optim/adamw.h"),
+            ("src/engine/a.cc", "src/optim/update_pass.h"),
             ("src/optim/a.cc", "tools/trainer/model.h"),
             ("tools/trainer/a.cc", "src/base/bytes.h"),
             ("tools/trainer/a.cc", "io/store.h"),

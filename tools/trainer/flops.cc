@@ -14,20 +14,21 @@
 namespace spillway::trainer {
 
 double StepFlops(const hf::ModelConfig& config, const ModelOptions& options) {
-  double weights = 0;
-  for (const ParameterShape& parameter : ListParameters(config)) {
-    if (parameter.shape.size() == 2) weights += static_cast<double>(parameter.elements());
-  }
-  // The embedding is looked up; tied, the same weights multiply as the head.
-  if (!config.tie_word_embeddings) {
-    weights -= static_cast<double>(config.vocab_size) * static_cast<double>(config.hidden_size);
+  const std::vector<ParameterShape> parameters = ListParameters(config);
+  double of_weights = 0;
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    // The embedding is looked up; tied, the same weights multiply as the head.
+    const bool is_looked_up = p == kEmbeddingIndex && !config.tie_word_embeddings;
+    if (parameters[p].shape.size() != 2 || is_looked_up) continue;
+    const double of_each = options.groups.IsFrozen(parameters[p].name) ? 4 : 6;
+    of_weights += of_each * static_cast<double>(parameters[p].elements());
   }
   const double attention = static_cast<double>(config.num_layers) *
                            static_cast<double>(config.num_heads * config.head_dim) *
                            static_cast<double>(options.sequence);
   const auto tokens =
       static_cast<double>(options.accumulate * options.micro_batch * options.sequence);
-  return tokens * (6 * weights + 12 * attention);
+  return tokens * (of_weights + 12 * attention);
 }
 
 double MeasurePeakFlops(ThreadPool* pool) {

@@ -13,7 +13,8 @@
 namespace spillway::trainer {
 
 // Floating-point operations of a step's products, forward and backward: 6 for each weight of a
-// matrix and token, and 12 for each layer, query width and position of the window for attention.
+// matrix and token (4 where it is frozen: its gradient is not computed), and 12 for each layer,
+// query width and position of the window for attention.
 double StepFlops(const hf::ModelConfig& config, const ModelOptions& options);
 
 // Operations a second of a product of fp32 matrices on all threads of the pool: the best of a few,

@@ -33,6 +33,7 @@ Gradients::Gradients(TileAccess* tiles, ThreadPool* pool, std::span<const Parame
       micro_batches_(micro_batches),
       sums_(parameters.size()) {
   for (size_t p = 0; p < parameters.size(); ++p) {
+    if (!HasGradient(p)) continue;
     const TensorSpec& spec = tiles->engine()->Spec(parameters[p].tensors.gradient);
     dtype_ = spec.dtype;
     sums_[p].assign(spec.num_tiles(), 0.0);
@@ -53,6 +54,7 @@ void Gradients::BeginMicroBatch(int64_t index) {
 
 absl::Status Gradients::Add(size_t parameter, uint64_t tile, UseOfParameter use,
                             const std::function<void(float*)>& compute) {
+  if (!HasGradient(parameter)) return absl::OkStatus();
   const bool replace = first_ && use == UseOfParameter::kFirst;
   const bool in_place = replace && dtype_ == DType::kF32;
   if (!in_place) compute(tile_scratch_);
@@ -68,6 +70,7 @@ absl::Status Gradients::Add(size_t parameter, uint64_t tile, UseOfParameter use,
 
 absl::Status Gradients::Update(size_t parameter, uint64_t tile, UseOfParameter use,
                                const std::function<void(std::byte*)>& update) {
+  if (!HasGradient(parameter)) return absl::OkStatus();
   const bool replace = first_ && use == UseOfParameter::kFirst;
   SPILLWAY_HF_ASSIGN_OR_RETURN(Lease lease,
                                tiles_->Acquire({parameters_[parameter].tensors.gradient, tile},

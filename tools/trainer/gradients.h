@@ -2,7 +2,7 @@
 //
 // Gradient tensors and their norm. A micro-batch's gradient of a tile is computed in fp32 and added
 // to the tensor with one rounding; the sum of squares of what is stored is kept by tile, over fixed
-// blocks.
+// blocks. A frozen parameter has none: what would be added to it is not computed.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_GRADIENTS_H_
 #define SPILLWAY_TOOLS_TRAINER_GRADIENTS_H_
@@ -38,6 +38,8 @@ class Gradients {
 
   // The use of a parameter whose gradients come first in a step, and any after it.
   enum class UseOfParameter : uint8_t { kFirst, kLater };
+
+  bool HasGradient(size_t parameter) const { return parameters_[parameter].tensors.is_trained(); }
 
   // Has `compute` fill a tile's gradient (fp32, row-major, every element) and adds it.
   absl::Status Add(size_t parameter, uint64_t tile, UseOfParameter use,

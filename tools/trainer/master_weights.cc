@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_format.h"
 #include "tools/hf/status_macros.h"
+#include "tools/trainer/kernels/convert.h"
 #include "xxhash.h"
 
 namespace spillway::trainer {
@@ -49,9 +50,17 @@ absl::Status ReadMasterWeight(
   for (uint64_t tile = 0; tile < num_tiles; ++tile)
     uses.push_back({{master, tile}, Tier::kPinned, Access::kRead});
   SPILLWAY_HF_RETURN_IF_ERROR(engine->Prefetch(uses));
+  std::vector<float> floats;
   for (const Use& use : uses) {
     SPILLWAY_HF_ASSIGN_OR_RETURN(const Lease lease, engine->AcquireHost(use.tile, use.access));
-    SPILLWAY_HF_RETURN_IF_ERROR(consume({lease.data(), lease.size_bytes()}));
+    if (engine->Spec(master).dtype == DType::kF32) {
+      SPILLWAY_HF_RETURN_IF_ERROR(consume({lease.data(), lease.size_bytes()}));
+      continue;
+    }
+    const std::span<const uint16_t> halves = lease.as<const uint16_t>();
+    floats.resize(halves.size());
+    HalvesToFloats(halves.data(), static_cast<int64_t>(halves.size()), floats.data());
+    SPILLWAY_HF_RETURN_IF_ERROR(consume(std::as_bytes(std::span(floats))));
   }
   return absl::OkStatus();
 }

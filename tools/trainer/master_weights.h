@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fp32 master weights of a model, read in order without holding more than a tile: for hashing
-// and export.
+// The weights of a model in full, as fp32, read in order without holding more than a tile: for
+// hashing and export. They are its master weights, and of a parameter without one its weight.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_MASTER_WEIGHTS_H_
 #define SPILLWAY_TOOLS_TRAINER_MASTER_WEIGHTS_H_
@@ -19,14 +19,15 @@
 
 namespace spillway::trainer {
 
-// Calls `consume` with the fp32 bytes of a parameter's master weight, tile by tile from the first
-// row on. Fails as the engine does, or with what `consume` returns.
+// Calls `consume` with the fp32 bytes of a parameter's weight, tile by tile from the first row on.
+// Of a frozen parameter under fp16-amp they are those of its fp16 weight. Fails as the engine does,
+// or with what `consume` returns.
 absl::Status ReadMasterWeight(
     Engine* engine, const Parameter& parameter,
     const std::function<absl::Status(std::span<const std::byte>)>& consume);
 
 // XXH3-128 in hexadecimal over all parameters in ascending order of their names. Of each: the
-// name's length and bytes, the number of dimensions, the dimensions, then the master weight's fp32
+// name's length and bytes, the number of dimensions, the dimensions, then the weight's fp32
 // bytes; integers are 64-bit, everything little-endian. Independent of precision, tiles, budgets
 // and page size.
 absl::StatusOr<std::string> HashWeights(Engine* engine, const std::vector<Parameter>& parameters);

@@ -233,7 +233,11 @@ absl::Status DecoderModel::BlocksBackward(std::span<const MicroBatch> together) 
       }
       SPILLWAY_HF_RETURN_IF_ERROR(blocks_[static_cast<size_t>(layer)].Backward(
           ShapeOf(batch), scratch_.residual, gradient));
-      if (several || (layer == 0 && context_.options.accumulate > 1)) {
+      // Below the first layer there is the lookup alone.
+      const bool is_used_again =
+          layer > 0 ? several
+                    : context_.options.accumulate > 1 && gradients_->HasGradient(kEmbeddingIndex);
+      if (is_used_again) {
         SPILLWAY_HF_RETURN_IF_ERROR(activations_->SaveGradient(batch.index, gradient));
       }
     }
@@ -244,6 +248,7 @@ absl::Status DecoderModel::BlocksBackward(std::span<const MicroBatch> together) 
 // Of the whole step, after the head's share of each micro-batch: one order of additions whichever
 // way the micro-batches went.
 absl::Status DecoderModel::LookupBackward(std::span<const TokenOrder> orders) {
+  if (!gradients_->HasGradient(kEmbeddingIndex)) return absl::OkStatus();
   const uint64_t last = embedding_->num_tiles() - 1;
   for (uint64_t tile = 0; tile <= last; ++tile) {
     for (size_t i = 0; i < orders.size(); ++i) {
@@ -354,6 +359,10 @@ absl::Status CheckOptions(const ModelOptions& options) {
   if (options.gradient_dtype != DType::kF32 &&
       !(half && options.precision == Precision::kFp16Amp)) {
     return absl::InvalidArgumentError("gradients are fp32, or fp16 under fp16-amp");
+  }
+  if (options.training && !Exists(options.rule, options.state_format)) {
+    return absl::InvalidArgumentError(
+        "the update rule keeps no state that could rest in the state format");
   }
   return absl::OkStatus();
 }

@@ -27,12 +27,13 @@
 #include "spillway/optimizer.h"
 #include "spillway/thread_pool.h"
 #include "tools/hf/config.h"
+#include "tools/trainer/parameter_groups.h"
 
 namespace spillway::trainer {
 
 // kFp32: weights, activations and gradients in fp32; the weight is its own master.
 // kFp16Amp: fp16 weights and activations; fp32 accumulation, softmax, norms and loss; fp32 master
-// weights.
+// weights of what is trained.
 enum class Precision : uint8_t { kFp32, kFp16Amp };
 
 // How a step's micro-batches pass through the model: each through all layers before the next, or
@@ -48,6 +49,9 @@ struct ModelOptions {
   int64_t micro_batch = 1;             // windows of a micro-batch
   int64_t accumulate = 1;              // micro-batches of a step
   AccumulationOrder accumulation_order = AccumulationOrder::kMicroBatch;
+  Rule rule;  // which decides the state that a parameter has
+  StateFormat state_format = StateFormat::kF32;
+  ParameterGroups groups;  // frozen parameters have no gradient and no state
 
   bool by_layer() const {
     return accumulate > 1 && accumulation_order == AccumulationOrder::kLayer;
@@ -59,11 +63,22 @@ struct ModelOptions {
 using WeightSource = std::function<absl::StatusOr<Reader>(const std::string& name,
                                                           const std::vector<int64_t>& shape)>;
 
-// One parameter and its engine tensors (`optimizer.master` equals `.weight` under kFp32).
+// The engine tensors of a parameter.
+struct TensorsOfParameter {
+  TensorId weight;
+  TensorId gradient;  // no tensor: the parameter is frozen, or nothing is trained
+  // The weight in full: the master weight, or the weight itself where it has none, which is so
+  // under kFp32, of frozen parameters and without training.
+  TensorId master;
+  std::vector<TensorId> state;  // as StateSpecs lists it, a master weight among it
+
+  bool is_trained() const { return gradient != TensorId(); }
+};
+
 struct Parameter {
   std::string name;  // Hugging Face's, "model.layers.0.mlp.up_proj.weight"
   std::vector<int64_t> shape;
-  AdamWTensors tensors;
+  TensorsOfParameter tensors;
 };
 
 struct StepBatch {

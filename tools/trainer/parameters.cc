@@ -173,20 +173,21 @@ std::vector<TensorSpec> ParameterTensorSpecs(const ParameterShape& parameter,
   const int64_t tile_rows = parameter.shape.size() == 1
                                 ? parameter.shape[0]
                                 : TileRows(parameter.shape[0], parameter.shape[1], tile_elements);
-  const auto spec = [&](const char* suffix, DType dtype, Role role) {
-    return TensorSpec{.name = parameter.name + suffix,
-                      .dtype = dtype,
-                      .shape = parameter.shape,
-                      .role = role,
-                      .tile_rows = tile_rows,
-                      .transient = role == Role::kGradient};
-  };
-  std::vector<TensorSpec> specs = {spec("", amp ? DType::kF16 : DType::kF32, Role::kParameter)};
-  if (!options.training) return specs;
-  specs.push_back(spec("/grad", options.gradient_dtype, Role::kGradient));
-  if (amp) specs.push_back(spec("/master", DType::kF32, Role::kMasterWeight));
-  specs.push_back(spec("/exp_avg", DType::kF32, Role::kMoment));
-  specs.push_back(spec("/exp_avg_sq", DType::kF32, Role::kMoment));
+  const TensorSpec weight = {.name = parameter.name,
+                             .dtype = amp ? DType::kF16 : DType::kF32,
+                             .shape = parameter.shape,
+                             .role = Role::kParameter,
+                             .tile_rows = tile_rows};
+  std::vector<TensorSpec> specs = {weight};
+  if (!options.training || options.groups.IsFrozen(parameter.name)) return specs;
+  TensorSpec gradient = weight;
+  gradient.name += "/grad";
+  gradient.dtype = options.gradient_dtype;
+  gradient.role = Role::kGradient;
+  gradient.transient = true;
+  specs.push_back(std::move(gradient));
+  const auto state = StateSpecs(options.rule, options.state_format, weight);
+  specs.insert(specs.end(), state->begin(), state->end());
   return specs;
 }
 
@@ -194,25 +195,23 @@ absl::StatusOr<std::vector<Parameter>> RegisterParameters(Engine* engine,
                                                           const hf::ModelConfig& config,
                                                           const ModelOptions& options,
                                                           const WeightSource& source) {
-  const bool amp = options.precision == Precision::kFp16Amp;
   const int64_t tile_elements = TileElements(config);
   std::vector<Parameter> registered;
   for (const ParameterShape& shape : ListParameters(config)) {
     Parameter parameter{.name = shape.name, .shape = shape.shape, .tensors = {}};
-    AdamWTensors& tensors = parameter.tensors;
-    TensorId* const in_order_fp32[] = {&tensors.weight, &tensors.gradient, &tensors.moment1,
-                                       &tensors.moment2};
-    TensorId* const in_order_amp[] = {&tensors.weight, &tensors.gradient, &tensors.master,
-                                      &tensors.moment1, &tensors.moment2};
-    TensorId* const* next = amp ? in_order_amp : in_order_fp32;
+    TensorsOfParameter& tensors = parameter.tensors;
     for (const TensorSpec& spec : ParameterTensorSpecs(shape, options, tile_elements)) {
       Reader reader;
       if (spec.role == Role::kParameter || spec.role == Role::kMasterWeight) {
         reader = spec.dtype == DType::kF16 ? HalfReader(source, shape) : FloatReader(source, shape);
       }
-      SPILLWAY_HF_ASSIGN_OR_RETURN(**next++, engine->Register(spec, reader));
+      SPILLWAY_HF_ASSIGN_OR_RETURN(const TensorId id, engine->Register(spec, reader));
+      if (spec.role == Role::kParameter) tensors.weight = tensors.master = id;
+      if (spec.role == Role::kMasterWeight) tensors.master = id;
+      if (spec.role == Role::kGradient) tensors.gradient = id;
+      if (spec.role == Role::kMasterWeight || spec.role == Role::kMoment)
+        tensors.state.push_back(id);
     }
-    if (!amp) tensors.master = tensors.weight;
     registered.push_back(std::move(parameter));
   }
   return registered;

@@ -45,7 +45,9 @@ int64_t TileElements(const hf::ModelConfig& config);
 // Rows of a tile of [rows, width]: even shares, at multiples of 32 rows where there are as many.
 int64_t TileRows(int64_t rows, int64_t width, int64_t tile_elements);
 
-// The engine tensors of one parameter; what `options` does without is absent.
+// The engine tensors of one parameter: the weight, the gradient, the state. What `options` does
+// without is absent, as gradient and state of a frozen parameter are. REQUIRES: the pair of rule
+// and state format exists.
 std::vector<TensorSpec> ParameterTensorSpecs(const ParameterShape& parameter,
                                              const ModelOptions& options, int64_t tile_elements);
 

@@ -24,7 +24,7 @@ using FixedFlag = std::pair<std::string, std::string>;
 
 struct TrainState {
   int64_t step = 0;             // steps done, skipped ones included
-  int64_t applied_updates = 0;  // AdamW's t
+  int64_t applied_updates = 0;  // steps that were not skipped: the t of the update rule
   uint64_t data_position = 0;   // windows taken
   LossScalerState loss_scale;
   double last_loss = 0;  // of the last step; for the summary of a run that has nothing left to do

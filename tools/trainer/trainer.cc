@@ -107,9 +107,9 @@ std::vector<FixedFlag> FixedFlags(const TrainerOptions& options, const hf::Model
       {"--lr", Exact(options.schedule.learning_rate)},
       {"--schedule", options.schedule.kind == ScheduleKind::kConstant ? "constant" : "cosine"},
       {"--warmup-steps", absl::StrFormat("%d", options.schedule.warmup_steps)},
-      {"--betas", Exact(options.adamw.beta1) + "," + Exact(options.adamw.beta2)},
-      {"--eps", Exact(options.adamw.epsilon)},
-      {"--weight-decay", Exact(options.adamw.weight_decay)},
+      {"--betas", Exact(options.model.rule.beta1) + "," + Exact(options.model.rule.beta2)},
+      {"--eps", Exact(options.model.rule.epsilon)},
+      {"--weight-decay", Exact(options.weight_decay)},
       {"--clip", Exact(options.clip_norm)},
       {"--order", options.order == Order::kSequential ? "sequential" : "shuffled"},
   };
@@ -142,11 +142,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
   std::unique_ptr<Trainer> trainer(new Trainer(engine, options, train_data, valid_data));
   SPILLWAY_HF_ASSIGN_OR_RETURN(trainer->model_,
                                Model::Create(engine, pool, config, options.model, source));
-  std::vector<AdamWTensors> tensors;
-  for (const Parameter& parameter : trainer->model_->parameters())
-    tensors.push_back(parameter.tensors);
-  SPILLWAY_HF_ASSIGN_OR_RETURN(trainer->adamw_,
-                               AdamW::Create(engine, pool, options.adamw, std::move(tensors)));
+  SPILLWAY_HF_RETURN_IF_ERROR(trainer->CreateOptimizer(pool));
   trainer->step_flops_ = StepFlops(config, options.model);
   trainer->peak_flops_ = MeasurePeakFlops(pool);
   if (state) {
@@ -159,6 +155,28 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
     trainer->state_.config_json = config.json;
   }
   return trainer;
+}
+
+// Over the parameters that are trained.
+absl::Status Trainer::CreateOptimizer(ThreadPool* pool) {
+  const ModelOptions& model = options_.model;
+  SPILLWAY_HF_ASSIGN_OR_RETURN(optimizer_,
+                               Optimizer::Create(engine_, pool, model.rule, model.state_format));
+  std::vector<size_t> added;
+  for (const Parameter& parameter : model_->parameters()) {
+    const TensorsOfParameter& of = parameter.tensors;
+    if (!of.is_trained()) continue;
+    SPILLWAY_HF_ASSIGN_OR_RETURN(
+        const size_t number,
+        optimizer_->Add({.weight = of.weight, .gradient = of.gradient, .state = of.state}));
+    const bool is_decayed = model.groups.IsDecayed(parameter.name);
+    updates_.push_back(
+        {.parameter = number, .weight_decay = is_decayed ? options_.weight_decay : 0});
+    rate_factors_.push_back(model.groups.RateFactorOf(parameter.name));
+    added.push_back(number);
+  }
+  SPILLWAY_HF_ASSIGN_OR_RETURN(update_uses_, optimizer_->Uses(added));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<RunSummary> Trainer::Run(const Observer& observer, const std::atomic<bool>& stop,
@@ -279,12 +297,12 @@ absl::Status Trainer::Compute(StepRecord* record) {
   SPILLWAY_HF_ASSIGN_OR_RETURN(record->loss, model_->Train({.inputs = inputs_,
                                                             .targets = targets_,
                                                             .gradient_scale = gradient_scale,
-                                                            .next = adamw_->uses()}));
-  return Update(model_->gradients(), record);
+                                                            .next = update_uses_}));
+  return UpdateOrSkip(model_->gradients(), record);
 }
 
 // Unscales and clips in one factor and updates, or skips the update after an overflow.
-absl::Status Trainer::Update(const GradientSummary& summary, StepRecord* record) {
+absl::Status Trainer::UpdateOrSkip(const GradientSummary& summary, StepRecord* record) {
   const double scale = scaler_.scale();
   record->grad_norm = summary.finite ? std::sqrt(summary.sum_of_squares) / scale
                                      : std::numeric_limits<double>::infinity();
@@ -307,11 +325,13 @@ absl::Status Trainer::Update(const GradientSummary& summary, StepRecord* record)
   double clip = 1.0;
   if (options_.clip_norm > 0)
     clip = std::min(1.0, options_.clip_norm / (record->grad_norm + kClipEpsilon));
-  const AdamWStep step = {.step = state_.applied_updates + 1,
-                          .learning_rate = record->learning_rate,
-                          .gradient_scale = clip / scale};
+  for (size_t i = 0; i < updates_.size(); ++i) {
+    updates_[i].step = state_.applied_updates + 1;
+    updates_[i].learning_rate = record->learning_rate * rate_factors_[i];
+    updates_[i].gradient_scale = clip / scale;
+  }
   is_updating_ = true;
-  SPILLWAY_HF_RETURN_IF_ERROR(adamw_->Step(step));
+  SPILLWAY_HF_RETURN_IF_ERROR(optimizer_->Step(updates_));
   is_updating_ = false;
   ++state_.applied_updates;
   return absl::OkStatus();
@@ -331,9 +351,8 @@ absl::Status Trainer::ReadStep() {
 
 absl::Status Trainer::CommitTo(Engine* other) {
   for (const Parameter& parameter : model_->parameters()) {
-    const AdamWTensors& of = parameter.tensors;
-    std::vector<TensorId> tensors = {of.weight, of.moment1, of.moment2};
-    if (of.master != of.weight) tensors.push_back(of.master);
+    std::vector<TensorId> tensors = parameter.tensors.state;
+    tensors.push_back(parameter.tensors.weight);
     for (const TensorId tensor : tensors) {
       const TensorSpec& spec = engine_->Spec(tensor);
       const auto read = [this, tensor, tile_bytes = spec.tile_bytes(0)](

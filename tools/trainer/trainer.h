@@ -33,8 +33,9 @@ namespace spillway::trainer {
 struct TrainerOptions {
   ModelOptions model;
   Schedule schedule;  // its total_steps is where the run ends
-  AdamWOptions adamw;
-  double clip_norm = 1.0;         // the largest norm of the whole gradient; 0: no clipping
+  double weight_decay =
+      0.01;                // of parameters that decay; the rule and its constants are the model's
+  double clip_norm = 1.0;  // the largest norm of the whole gradient; 0: no clipping
   LossScalerOptions loss_scaler;  // disabled under kFp32
   Order order = Order::kSequential;
   uint64_t seed = 0;
@@ -107,10 +108,11 @@ class Trainer {
 
   absl::Status RunSteps(const Observer& observer, const std::atomic<bool>& stop,
                         std::atomic<bool>* commit_now, RunSummary* summary);
+  absl::Status CreateOptimizer(ThreadPool* pool);
   absl::StatusOr<StepRecord> RunStep();
   absl::Status Compute(StepRecord* record);
   absl::Status CommitBefore(const absl::Status& error);
-  absl::Status Update(const GradientSummary& summary, StepRecord* record);
+  absl::Status UpdateOrSkip(const GradientSummary& summary, StepRecord* record);
   absl::Status ReadStep();
   absl::Status Commit();
 
@@ -120,7 +122,10 @@ class Trainer {
   const TokenData* const valid_data_;
   const WindowOrder order_;
   std::unique_ptr<Model> model_;
-  std::unique_ptr<AdamW> adamw_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::vector<Update> updates_;       // of a step; what changes from step to step is put in
+  std::vector<double> rate_factors_;  // by update
+  std::vector<Use> update_uses_;
   LossScaler scaler_;
   TrainState state_;
   double peak_flops_ = 0;  // operations a second

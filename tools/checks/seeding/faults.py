@@ -144,10 +144,10 @@ FAULTS = (
         Check(SUITE, "release", tests="^(plan|plan_random|bounds|policies|placed_plans)_test$"),
         GTEST_FAILURE),
     Fault(
-        "flipped-in-kernel", "AdamW leaves out the elements that do not fill a vector",
-        "src/optim/adamw_kernel.cc",
-        "  if (i < n) UpdateTail<kWeight>(f, at, i, n - i);\n",
-        "  if (i > n) UpdateTail<kWeight>(f, at, i, n - i);\n",
-        Check(SUITE, "release", tests="^adamw_kernel_test$"),
+        "flipped-in-kernel", "an update leaves out the elements that do not fill a vector",
+        "src/optim/rule_kernels.cc",
+        "  if (i < n) UpdateTail<R>(f, run, i, n - i);\n",
+        "  if (i > n) UpdateTail<R>(f, run, i, n - i);\n",
+        Check(SUITE, "release", tests="^rule_kernels_test$"),
         GTEST_FAILURE),
 )

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Follows tools/trainer/model.cc, block.cc, head.cc and src/optim/adamw.cc lease by lease; a test
-// holds what it says against what a run moves.
+// Follows tools/trainer/model.cc, block.cc, head.cc and src/optim/update_pass.cc lease by lease; a
+// test holds what it says against what a run moves.
 
 #include "tools/spillway/train/step_trace.h"
 
@@ -40,8 +40,10 @@ class StepWriter {
         const Tiles tiles = Add(spec);
         if (spec.role == Role::kParameter) parameter.weight = tiles;
         if (spec.role == Role::kGradient) parameter.gradient = tiles;
-        if (spec.role != Role::kGradient) parameter.updated.push_back(tiles);
+        if (spec.role == Role::kMasterWeight || spec.role == Role::kMoment)
+          parameter.state.push_back(tiles);
       }
+      parameter.has_master = options.precision != trainer::Precision::kFp32;
       parameters_.push_back(parameter);
     }
     for (const TensorSpec& spec : trainer::ActivationSpecs(config, options))
@@ -67,7 +69,8 @@ class StepWriter {
  private:
   struct OneParameter {
     Tiles weight, gradient;
-    std::vector<Tiles> updated;  // the weight, the master weight if it is another, the moments
+    std::vector<Tiles> state;  // as StateSpecs lists it
+    bool has_master = false;
   };
 
   Tiles Add(const TensorSpec& spec) {
@@ -179,7 +182,7 @@ class StepWriter {
         options_.checkpoint_activations ? Lease(head.weight[tile], Access::kRead)
                                         : Load(Logits(tile, batch), After::kForget);
         Lease(head.weight[tile], Access::kRead);
-        AddTo(head.gradient[tile], batch);
+        if (!head.gradient.empty()) AddTo(head.gradient[tile], batch);
         if (several()) Save(Gradient(batch));
       }
     }
@@ -207,9 +210,13 @@ class StepWriter {
         Backward(p, batch);
       Use(of.input_norm);
       for (const size_t p : {of.value, of.key, of.query, of.input_norm}) Backward(p, batch);
-      if (several() || (layer == 0 && options_.accumulate > 1)) Save(Gradient(batch));
+      const bool is_used_again =
+          layer > 0 ? several() : options_.accumulate > 1 && TrainsEmbedding();
+      if (is_used_again) Save(Gradient(batch));
     }
   }
+
+  bool TrainsEmbedding() const { return !parameters_[trainer::kEmbeddingIndex].gradient.empty(); }
 
   void LookupBackward() {
     const Tiles& gradient = parameters_[trainer::kEmbeddingIndex].gradient;
@@ -222,23 +229,26 @@ class StepWriter {
     }
   }
 
-  // In pinned memory: the gradient, the master weight and both moments, the weight.
+  // In pinned memory: the gradient, then a weight that is its own master, the state, and last a
+  // weight beside its master, which is written whole. All have the same tiles.
   void Update(const OneParameter& parameter) {
+    struct Updated {
+      TileIndex tile;
+      Access access;
+    };
     for (size_t tile = 0; tile < parameter.gradient.size(); ++tile) {
-      std::vector<TileIndex> state;
-      for (const Tiles& tensor : parameter.updated) state.push_back(tensor[tile]);
-      const bool has_master = state.size() == 4;  // the weight comes last then, written whole
-      if (has_master) std::rotate(state.begin(), state.begin() + 1, state.end());
-      const auto access = [&](size_t i) {
-        return has_master && i == 3 ? Access::kDiscard : Access::kReadWrite;
-      };
+      std::vector<Updated> updated;
+      if (!parameter.has_master) updated.push_back({parameter.weight[tile], Access::kReadWrite});
+      for (const Tiles& tensor : parameter.state)
+        updated.push_back({tensor[tile], Access::kReadWrite});
+      if (parameter.has_master) updated.push_back({parameter.weight[tile], Access::kDiscard});
       recorder_.Acquire(parameter.gradient[tile], Tier::kPinned, Access::kRead, 0, 0);
-      for (size_t i = 0; i < state.size(); ++i)
-        recorder_.Acquire(state[i], Tier::kPinned, access(i), 0, 0);
+      for (const Updated& each : updated)
+        recorder_.Acquire(each.tile, Tier::kPinned, each.access, 0, 0);
       recorder_.Release(parameter.gradient[tile], Tier::kPinned, Access::kRead, 0);
       recorder_.Discard(parameter.gradient[tile], 0);
-      for (size_t i = 0; i < state.size(); ++i)
-        recorder_.Release(state[i], Tier::kPinned, access(i), 0);
+      for (const Updated& each : updated)
+        recorder_.Release(each.tile, Tier::kPinned, each.access, 0);
     }
   }
 

@@ -75,8 +75,8 @@ void AddLength(CLI::App* app, TrainFlags* flags) {
              "Commit every N steps; 0: when the run ends, and on SIGUSR1");
 }
 
-void AddBetas(CLI::App* app, AdamWOptions* adamw) {
-  const auto parse = [adamw](const std::string& text) {
+void AddBetas(CLI::App* app, Rule* rule) {
+  const auto parse = [rule](const std::string& text) {
     const size_t comma = text.find(',');
     const Range range = {.least = 0, .most = 1, .open_most = true};
     const auto beta1 = ParseNumber(text.substr(0, comma), range);
@@ -85,12 +85,12 @@ void AddBetas(CLI::App* app, AdamWOptions* adamw) {
       throw CLI::ValidationError(
           "--betas", "'" + text + "' is not two numbers from 0 to below 1, as 0.9,0.95");
     }
-    adamw->beta1 = *beta1;
-    adamw->beta2 = *beta2;
+    rule->beta1 = *beta1;
+    rule->beta2 = *beta2;
   };
   app->add_option_function<std::string>("--betas", parse, "AdamW's decay of the two moments")
       ->type_name("A,B")
-      ->default_str(absl::StrFormat("%g,%g", adamw->beta1, adamw->beta2));
+      ->default_str(absl::StrFormat("%g,%g", rule->beta1, rule->beta2));
 }
 
 void AddOptimizer(CLI::App* app, TrainFlags* flags) {
@@ -103,10 +103,10 @@ void AddOptimizer(CLI::App* app, TrainFlags* flags) {
       app, "--schedule", &options.schedule.kind,
       {{"constant", ScheduleKind::kConstant}, {"cosine", ScheduleKind::kCosine}},
       "After the warm-up: constant, or a cosine that reaches 0 at --steps");
-  AddBetas(app, &options.adamw);
-  AddNumber(app, "--eps", &options.adamw.epsilon, {.least = 0, .most = 1, .open_least = true},
+  AddBetas(app, &options.model.rule);
+  AddNumber(app, "--eps", &options.model.rule.epsilon, {.least = 0, .most = 1, .open_least = true},
             "AdamW's epsilon");
-  AddNumber(app, "--weight-decay", &options.adamw.weight_decay, {0, 100},
+  AddNumber(app, "--weight-decay", &options.weight_decay, {0, 100},
             "Decoupled, on every parameter");
   AddNumber(app, "--clip", &options.clip_norm, {0, kMostNumber},
             "Largest norm of the gradient; 0: no clipping");

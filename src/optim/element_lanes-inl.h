@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// IEEE half precision to and from vectors of float, rounded to nearest even on every instruction
-// set. Included once for each Highway target, inside a file that foreach_target.h repeats.
+// 16-bit elements to and from vectors of float: IEEE half precision and bfloat16, rounded to
+// nearest even on every instruction set, and bfloat16 rounded at random without bias. Included once
+// for each Highway target, inside a file that foreach_target.h repeats.
 //
 // Highway 1.0.3 truncates where the machine has no conversion instruction, so those targets get
 // integer arithmetic here that gives the instruction's results.
@@ -10,11 +11,11 @@
 
 #include <cstdint>
 
-#if defined(SPILLWAY_OPTIM_HALF_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef SPILLWAY_OPTIM_HALF_LANES_INL_H_
-#undef SPILLWAY_OPTIM_HALF_LANES_INL_H_
+#if defined(SPILLWAY_OPTIM_ELEMENT_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SPILLWAY_OPTIM_ELEMENT_LANES_INL_H_
+#undef SPILLWAY_OPTIM_ELEMENT_LANES_INL_H_
 #else
-#define SPILLWAY_OPTIM_HALF_LANES_INL_H_
+#define SPILLWAY_OPTIM_ELEMENT_LANES_INL_H_
 #endif
 
 #undef SPILLWAY_NATIVE_HALF
@@ -104,6 +105,61 @@ HWY_INLINE void StoreHalf(D d, hn::Vec<D> value, uint16_t* to) {
 }
 
 #endif  // SPILLWAY_NATIVE_HALF
+
+// A bfloat16 is the upper half of a float.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadBf16(D d, const uint16_t* from) {
+  const hn::RebindToUnsigned<D> du;
+  const hn::Rebind<uint16_t, D> d16;
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, from))));
+}
+
+// Stores the upper halves of `rounded`, or of `bits` made quiet where they are NaN.
+template <class DU>
+HWY_INLINE void StoreUpperHalves(DU du, hn::Vec<DU> bits, hn::Vec<DU> rounded, uint16_t* to) {
+  const hn::Rebind<uint16_t, DU> d16;
+  const hn::RebindToSigned<DU> di;
+  const auto magnitude = hn::And(bits, hn::Set(du, 0x7fffffffu));
+  const auto is_nan = hn::Gt(magnitude, hn::Set(du, 0x7f800000u));
+  const auto kept = hn::IfThenElse(is_nan, hn::Or(bits, hn::Set(du, 0x00400000u)), rounded);
+  hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di, hn::ShiftRight<16>(kept))), d16, to);
+}
+
+// Rounded to nearest even.
+template <class D>
+HWY_INLINE void StoreBf16(D, hn::Vec<D> value, uint16_t* to) {
+  const hn::RebindToUnsigned<D> du;
+  const auto bits = hn::BitCast(du, value);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
+  StoreUpperHalves(du, bits, hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fffu))), to);
+}
+
+// Rounded away from zero with the probability of the part that is cut off: `random` has 16 bits a
+// lane. A finite value never becomes infinite.
+template <class D>
+HWY_INLINE void StoreBf16Randomly(D, hn::Vec<D> value, hn::Vec<hn::RebindToUnsigned<D>> random,
+                                  uint16_t* to) {
+  const hn::RebindToUnsigned<D> du;
+  const auto bits = hn::BitCast(du, value);
+  const auto sign = hn::And(bits, hn::Set(du, 0x80000000u));
+  const auto magnitude = hn::Xor(bits, sign);
+  const auto infinity = hn::Set(du, 0x7f800000u);
+  const auto finite = hn::Min(hn::Add(magnitude, random), hn::Set(du, 0x7f7fffffu));
+  const auto rounded = hn::IfThenElse(hn::Lt(magnitude, infinity), finite, magnitude);
+  StoreUpperHalves(du, bits, hn::Or(rounded, sign), to);
+}
+
+// 16 bits a lane for elements that are counted from `first` in a block of 65536: two rounds of
+// multiplying and folding (after Wellons' lowbias32), with half of the block's key before each.
+template <class DU>
+HWY_INLINE hn::Vec<DU> RandomBits(DU du, uint32_t first, uint32_t key1, uint32_t key2) {
+  // Counting from a constant: Highway 1.0.3 makes any other count an element at a time.
+  auto x = hn::Xor(hn::Add(hn::Iota(du, 0), hn::Set(du, first)), hn::Set(du, key1));
+  x = hn::Xor(x, hn::ShiftRight<16>(x));
+  x = hn::Xor(hn::Mul(x, hn::Set(du, 0x7feb352du)), hn::Set(du, key2));
+  x = hn::Xor(x, hn::ShiftRight<15>(x));
+  return hn::ShiftRight<16>(hn::Mul(x, hn::Set(du, 0x846ca68bu)));
+}
 
 }  // namespace
 }  // namespace spillway::optim::HWY_NAMESPACE

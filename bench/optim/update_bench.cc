@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Does the fused update run at the speed of memory? Each rule and format reads and writes its bytes
+// an element: fp32 AdamW 28, with fp16 gradients and weights (14 and 14) as with fp32 ones (16 and
+// 12). The limit is what an in-place update (x ← a·x, 4 read and 4 written) over as many bytes
+// reaches on the same threads. That limit differs from machine to machine and from minute to
+// minute, so each iteration measures both, one after the other, and reports the share.
+//
+//   build/release/bin/update_bench [--benchmark_filter=adamw.*half:1] [--benchmark_out=FILE]
+
+#include <benchmark/benchmark.h>
+#include <sys/mman.h>
+#include <sys/utsname.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "spillway/optimizer.h"
+#include "spillway/thread_pool.h"
+#include "src/optim/fused_update.h"
+#include "src/optim/rule_kernels.h"
+#include "src/optim/state_specs.h"
+
+namespace spillway::optim {
+namespace {
+
+constexpr int64_t kElements = int64_t{32} << 20;  // 448 MiB of AdamW's state: far beyond any cache
+constexpr int64_t kGrainElements = 16384;
+constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+// Zeroed memory in huge pages.
+class Array {
+ public:
+  explicit Array(int64_t size_bytes)
+      : size_bytes_((static_cast<size_t>(size_bytes) + kHugePageBytes - 1) & ~(kHugePageBytes - 1)),
+        data_(static_cast<std::byte*>(std::aligned_alloc(kHugePageBytes, size_bytes_)),
+              &std::free) {
+    (void)madvise(data_.get(), size_bytes_, MADV_HUGEPAGE);
+    std::memset(data_.get(), 0, size_bytes_);
+  }
+  std::byte* at(int64_t offset_bytes) { return data_.get() + offset_bytes; }
+  float* floats() { return reinterpret_cast<float*>(data_.get()); }
+
+ private:
+  size_t size_bytes_;
+  std::unique_ptr<std::byte, decltype(&std::free)> data_;
+};
+
+#if defined(__x86_64__)
+__attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
+void ScaleInPlace(float* values, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) values[i] *= 1.0000001f;
+}
+
+double SecondsOf(const std::function<void()>& body) {
+  const auto start = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+struct Measured {
+  Rule rule;
+  StateFormat format;
+  bool halves;  // gradient and weight are fp16
+  int threads;
+};
+
+// What an update works on.
+class State {
+ public:
+  explicit State(const Measured& of)
+      : of_(of),
+        num_moments_(static_cast<int>(MomentNames(of.rule).size())),
+        moment_bytes_(of.format == StateFormat::kF32 ? 4 : 2),
+        gradient_(kElements * value_bytes()),
+        master_(kElements * 4),
+        weight_(of.halves ? kElements * 2 : 0) {
+    for (int m = 0; m < num_moments_; ++m) moments_.emplace_back(kElements * moment_bytes_);
+    for (int64_t i = 0; i < kElements; ++i)
+      master_.floats()[i] = static_cast<float>(i % 100) * 0.01f;
+  }
+
+  int64_t value_bytes() const { return of_.halves ? 2 : 4; }
+  // Read and written an element.
+  int64_t element_bytes() const {
+    return value_bytes() + 8 + 2 * num_moments_ * moment_bytes_ + (of_.halves ? 2 : 0);
+  }
+
+  void Update(const RuleFactors& factors, int64_t begin, int64_t end) {
+    FusedRun run = {.num_elements = end - begin,
+                    .first_element = static_cast<uint64_t>(begin),
+                    .gradient = gradient_.at(begin * value_bytes()),
+                    .gradient_dtype = of_.halves ? DType::kF16 : DType::kF32,
+                    .master = master_.floats() + begin,
+                    .weight = of_.halves ? weight_.at(begin * 2) : nullptr,
+                    .format = of_.format,
+                    .num_moments = num_moments_};
+    for (int m = 0; m < num_moments_; ++m)
+      run.moments[m] = moments_[static_cast<size_t>(m)].at(begin * moment_bytes_);
+    UpdateFused(factors, run);
+  }
+
+ private:
+  const Measured of_;
+  const int num_moments_;
+  const int64_t moment_bytes_;
+  Array gradient_, master_, weight_;
+  std::vector<Array> moments_;
+};
+
+void BM_Update(benchmark::State& state, const Measured& of) {
+  ThreadPool pool(of.threads);
+  State updated(of);
+  // The reference's bytes: one float read and written for each 8 of the update's.
+  const int64_t reference_elements = kElements * updated.element_bytes() / 8;
+  Array reference(reference_elements * 4);
+  const RuleFactors factors = MakeFactors(of.rule, {.step = 10, .learning_rate = 1e-4});
+
+  double update_seconds = 0, reference_seconds = 0;
+  for (auto _ : state) {
+    const double seconds = SecondsOf([&] {
+      pool.ParallelRanges(kElements, kGrainElements,
+                          [&](int64_t begin, int64_t end) { updated.Update(factors, begin, end); });
+    });
+    reference_seconds += SecondsOf([&] {
+      pool.ParallelRanges(reference_elements, kGrainElements, [&](int64_t begin, int64_t end) {
+        ScaleInPlace(reference.floats() + begin, end - begin);
+      });
+    });
+    update_seconds += seconds;
+    state.SetIterationTime(seconds);
+  }
+  const auto iterations = static_cast<double>(state.iterations());
+  const double bytes = iterations * static_cast<double>(kElements * updated.element_bytes());
+  state.counters["G_elements/s"] =
+      iterations * static_cast<double>(kElements) / update_seconds * 1e-9;
+  state.counters["GB/s"] = bytes / update_seconds * 1e-9;
+  state.counters["limit_GB/s"] = bytes / reference_seconds * 1e-9;
+  state.counters["share"] = reference_seconds / update_seconds;
+}
+
+std::string CpuModel() {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  for (std::string line; std::getline(cpuinfo, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
+std::string KernelRelease() {
+  utsname name = {};
+  return uname(&name) == 0 ? name.release : "unknown";
+}
+
+std::string NameOf(const Measured& of) {
+  return std::string(Name(of.rule.kind)) + (of.rule.momentum != 0 ? "_momentum/" : "/") +
+         std::string(Name(of.format)) + "/threads:" + std::to_string(of.threads) +
+         "/half:" + std::to_string(of.halves ? 1 : 0);
+}
+
+void Register(const Measured& of) {
+  auto* const bench = benchmark::RegisterBenchmark(
+      NameOf(of).c_str(), [of](benchmark::State& state) { BM_Update(state, of); });
+  bench->Unit(benchmark::kMillisecond)->UseManualTime();
+  bench->Repetitions(9)->Iterations(3)->ReportAggregatesOnly(true);
+}
+
+// Every rule, with momentum where it may have one, in every format that exists for it.
+void RegisterBenchmarks() {
+  const int most = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  std::vector<int> threads = {1};
+  if (most > 1) threads.push_back(most);
+  for (int kind = 0; kind < kNumRuleKinds; ++kind) {
+    Rule rule = UsualRule(static_cast<RuleKind>(kind));
+    if (rule.kind == RuleKind::kSgd || rule.kind == RuleKind::kRmsProp) rule.momentum = 0.9;
+    for (int format = 0; format < kNumStateFormats; ++format) {
+      for (const int count : threads) {
+        for (const bool halves : {true, false})
+          Register({rule, static_cast<StateFormat>(format), halves, count});
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace spillway::optim
+
+int main(int argc, char** argv) {
+  benchmark::AddCustomContext("cpu_model", spillway::optim::CpuModel());
+  benchmark::AddCustomContext("instruction_set", spillway::optim::InstructionSet());
+  benchmark::AddCustomContext("kernel", spillway::optim::KernelRelease());
+  spillway::optim::RegisterBenchmarks();
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The optimizer that callers see: it keeps its parameters as they were checked, and passes over
+// those of a step.
+
+#include "spillway/optimizer.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "src/base/status_macros.h"
+#include "src/optim/parameter_checks.h"
+#include "src/optim/rule_kernels.h"
+#include "src/optim/state_specs.h"
+#include "src/optim/update_pass.h"
+
+namespace spillway {
+namespace optim {
+namespace {
+
+class StreamingOptimizer final : public Optimizer {
+ public:
+  StreamingOptimizer(Engine* engine, ThreadPool* pool, const Rule& rule, StateFormat format)
+      : engine_(engine), pool_(pool), rule_(rule), format_(format) {}
+
+  absl::StatusOr<size_t> Add(const ParameterTensors& tensors) override {
+    SPILLWAY_ASSIGN_OR_RETURN(CheckedParameter parameter,
+                              CheckParameter(*engine_, rule_, format_, tensors, &seen_));
+    min_pinned_bytes_ = std::max(min_pinned_bytes_, PinnedBytesFor(*engine_, parameter));
+    parameters_.push_back(std::move(parameter));
+    return parameters_.size() - 1;
+  }
+
+  absl::StatusOr<std::vector<Use>> Uses(std::span<const size_t> parameters) const override {
+    std::vector<Use> uses;
+    for (const size_t parameter : parameters) {
+      SPILLWAY_RETURN_IF_ERROR(CheckKnown(parameter));
+      AppendUses(parameters_[parameter], &uses);
+    }
+    return uses;
+  }
+
+  absl::Status Step(std::span<const Update> updates) override {
+    SPILLWAY_RETURN_IF_ERROR(CheckUpdates(updates));
+    for (const Update& update : updates) {
+      const RuleFactors factors = MakeFactors(update.rule.value_or(rule_), update);
+      SPILLWAY_RETURN_IF_ERROR(
+          UpdateParameter(engine_, pool_, parameters_[update.parameter], factors, update.step));
+    }
+    return absl::OkStatus();
+  }
+
+  uint64_t min_pinned_bytes() const override { return min_pinned_bytes_; }
+
+ private:
+  absl::Status CheckKnown(size_t parameter) const {
+    if (parameter < parameters_.size()) return absl::OkStatus();
+    return absl::NotFoundError(absl::StrCat("optimizer: there is no parameter ", parameter, "; ",
+                                            parameters_.size(), " were added"));
+  }
+
+  absl::Status CheckUpdates(std::span<const Update> updates) const {
+    std::vector<bool> is_named(parameters_.size());
+    for (const Update& update : updates) {
+      SPILLWAY_RETURN_IF_ERROR(CheckKnown(update.parameter));
+      SPILLWAY_RETURN_IF_ERROR(CheckUpdate(update, rule_));
+      if (is_named[update.parameter]) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("optimizer: parameter ", update.parameter, " is named twice in a step"));
+      }
+      is_named[update.parameter] = true;
+    }
+    return absl::OkStatus();
+  }
+
+  Engine* const engine_;
+  ThreadPool* const pool_;
+  const Rule rule_;
+  const StateFormat format_;
+  std::vector<CheckedParameter> parameters_;
+  std::set<TensorId> seen_;
+  uint64_t min_pinned_bytes_ = 0;
+};
+
+}  // namespace
+}  // namespace optim
+
+absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(Engine* engine, ThreadPool* pool,
+                                                             const Rule& rule, StateFormat format) {
+  SPILLWAY_RETURN_IF_ERROR(optim::CheckRule(rule));
+  SPILLWAY_RETURN_IF_ERROR(optim::CheckFormat(rule, format));
+  return std::make_unique<optim::StreamingOptimizer>(engine, pool, rule, format);
+}
+
+}  // namespace spillway

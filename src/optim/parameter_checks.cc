@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "src/optim/parameter_checks.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "src/base/status_macros.h"
+#include "src/optim/element_codecs.h"
+#include "src/optim/state_specs.h"
+
+namespace spillway::optim {
+namespace {
+
+constexpr double kMostFloat = std::numeric_limits<float>::max();
+
+absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+
+template <typename... Words>
+absl::Status Refuse(const Words&... words) {
+  return absl::InvalidArgumentError(absl::StrCat("optimizer: ", words...));
+}
+
+// Written so that NaN fails.
+bool IsBelowOne(double value) { return value >= 0 && value < 1; }
+bool IsRate(double value) { return value >= 0 && value <= kMostFloat; }
+
+std::string ShapeName(const std::vector<int64_t>& shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+// What a weight or gradient is: the tensor's own description, or one made of the caller's memory.
+absl::StatusOr<TensorSpec> Describe(const Engine& engine, const Values& values, const char* what,
+                                    const std::vector<int64_t>& shape) {
+  if (values.memory == nullptr) {
+    if (values.tensor == TensorId()) return Refuse("a ", what, " is neither tensor nor memory");
+    return engine.Spec(values.tensor);
+  }
+  if (values.tensor != TensorId()) return Refuse("a ", what, " is both a tensor and memory");
+  TensorSpec spec = {.name = absl::StrCat("the caller's ", what), .dtype = values.dtype};
+  spec.shape = shape;
+  SPILLWAY_RETURN_IF_ERROR(CheckValueType(spec.dtype, what, spec.name));
+  if (reinterpret_cast<uintptr_t>(values.memory) % ElementBytes(spec.dtype) != 0) {
+    return Refuse(spec.name, " lies at an address that is no multiple of its elements' ",
+                  ElementBytes(spec.dtype), " bytes");
+  }
+  return spec;
+}
+
+uint64_t TileElements(const TensorSpec& spec, uint64_t num_elements) {
+  if (spec.tile_rows == 0) return num_elements;
+  const uint64_t row_elements = num_elements / spec.num_rows();
+  return std::min(static_cast<uint64_t>(spec.tile_rows), spec.num_rows()) * row_elements;
+}
+
+Operand OperandOf(const Values& values, const TensorSpec& spec, Access access,
+                  uint64_t num_elements) {
+  return {.tensor = values.tensor,
+          .memory = static_cast<std::byte*>(values.memory),
+          .dtype = spec.dtype,
+          .access = access,
+          .transient = spec.transient,
+          .tile_elements = TileElements(spec, num_elements)};
+}
+
+absl::Status CheckSameShape(const TensorSpec& spec, const char* what, const TensorSpec& weight) {
+  if (spec.shape == weight.shape) return absl::OkStatus();
+  return Refuse(what, " '", spec.name, "' has the shape ", ShapeName(spec.shape), " and weight '",
+                weight.name, "' ", ShapeName(weight.shape));
+}
+
+// The state tensors are those of `expected`, but for their names and tiles.
+absl::Status CheckState(const Engine& engine, const std::vector<TensorSpec>& expected,
+                        const std::vector<TensorId>& state, const TensorSpec& weight) {
+  if (state.size() != expected.size()) {
+    return Refuse("weight '", weight.name, "' has ", state.size(), " state tensors; it needs ",
+                  expected.size());
+  }
+  for (size_t i = 0; i < state.size(); ++i) {
+    if (state[i] == TensorId()) {
+      return Refuse("the state of weight '", weight.name, "' lacks '", expected[i].name, "'");
+    }
+    const TensorSpec& spec = engine.Spec(state[i]);
+    const char* const what = expected[i].role == Role::kMoment ? "moment" : "master weight";
+    if (spec.dtype != expected[i].dtype) {
+      return Refuse(what, " '", spec.name, "' is ", View(Name(spec.dtype)), "; it must be ",
+                    View(Name(expected[i].dtype)));
+    }
+    SPILLWAY_RETURN_IF_ERROR(CheckSameShape(spec, what, expected[i]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDistinct(const Engine& engine, const ParameterTensors& tensors,
+                           std::set<TensorId>* seen) {
+  std::set<TensorId> all = *seen;
+  std::vector<TensorId> ids = tensors.state;
+  if (tensors.weight.memory == nullptr) ids.push_back(tensors.weight.tensor);
+  if (tensors.gradient && tensors.gradient->memory == nullptr)
+    ids.push_back(tensors.gradient->tensor);
+  for (const TensorId id : ids) {
+    if (!all.insert(id).second) return Refuse("tensor '", engine.Spec(id).name, "' is given twice");
+  }
+  *seen = std::move(all);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckRule(const Rule& rule) {
+  const auto refuse = [](const char* name, double value, const char* range) {
+    return Refuse(name, " is ", value, "; it must be ", range);
+  };
+  if (static_cast<int>(rule.kind) >= kNumRuleKinds) return Refuse("there is no such rule");
+  if (!IsBelowOne(rule.beta1)) return refuse("beta1", rule.beta1, "in [0, 1)");
+  if (!IsBelowOne(rule.beta2)) return refuse("beta2", rule.beta2, "in [0, 1)");
+  if (!IsBelowOne(rule.alpha)) return refuse("alpha", rule.alpha, "in [0, 1)");
+  if (!(rule.momentum >= 0 && rule.momentum <= 1))
+    return refuse("momentum", rule.momentum, "in [0, 1]");
+  if (!IsRate(rule.epsilon) || !(static_cast<float>(rule.epsilon) > 0))
+    return refuse("epsilon", rule.epsilon, "above 0 in single precision");
+  return absl::OkStatus();
+}
+
+absl::Status CheckUpdate(const Update& update, const Rule& rule) {
+  if (update.step < 1) return Refuse("step is ", update.step, "; updates are counted from 1");
+  if (!IsRate(update.learning_rate))
+    return Refuse("learning_rate is ", update.learning_rate, "; it must be at least 0 and finite");
+  if (!IsRate(update.weight_decay))
+    return Refuse("weight_decay is ", update.weight_decay, "; it must be at least 0 and finite");
+  if (!(std::fabs(update.gradient_scale) <= kMostFloat))
+    return Refuse("gradient_scale is ", update.gradient_scale, "; it must be finite");
+  if (!update.rule) return absl::OkStatus();
+  SPILLWAY_RETURN_IF_ERROR(CheckRule(*update.rule));
+  if (update.rule->kind == rule.kind && MomentNames(*update.rule) == MomentNames(rule))
+    return absl::OkStatus();
+  return Refuse("the rule of an update, ", View(Name(update.rule->kind)),
+                ", has other state than the optimizer's, ", View(Name(rule.kind)));
+}
+
+absl::StatusOr<CheckedParameter> CheckParameter(const Engine& engine, const Rule& rule,
+                                                StateFormat format, const ParameterTensors& tensors,
+                                                std::set<TensorId>* seen) {
+  SPILLWAY_ASSIGN_OR_RETURN(const TensorSpec weight,
+                            Describe(engine, tensors.weight, "weight", tensors.shape));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<TensorSpec> expected,
+                            StateSpecs(rule, format, weight));
+  SPILLWAY_ASSIGN_OR_RETURN(const int64_t elements, CountElements(weight.name, weight.shape));
+  CheckedParameter checked;
+  checked.num_elements = static_cast<uint64_t>(elements);
+  checked.format = format;
+  if (!tensors.gradient && tensors.state.empty()) {
+    SPILLWAY_RETURN_IF_ERROR(CheckDistinct(engine, tensors, seen));
+    return checked;
+  }
+  SPILLWAY_RETURN_IF_ERROR(CheckState(engine, expected, tensors.state, weight));
+  if (!tensors.gradient) {
+    SPILLWAY_RETURN_IF_ERROR(CheckDistinct(engine, tensors, seen));
+    return checked;
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(const TensorSpec gradient,
+                            Describe(engine, *tensors.gradient, "gradient", weight.shape));
+  SPILLWAY_RETURN_IF_ERROR(CheckValueType(gradient.dtype, "gradient", gradient.name));
+  SPILLWAY_RETURN_IF_ERROR(CheckSameShape(gradient, "gradient", weight));
+  SPILLWAY_RETURN_IF_ERROR(CheckDistinct(engine, tensors, seen));
+
+  const auto add = [&](const Values& values, const TensorSpec& spec, Access access) {
+    checked.operands.push_back(OperandOf(values, spec, access, checked.num_elements));
+  };
+  add(*tensors.gradient, gradient, Access::kRead);
+  checked.has_weight_beside_master = weight.dtype != DType::kF32;
+  if (!checked.has_weight_beside_master) add(tensors.weight, weight, Access::kReadWrite);
+  for (const TensorId id : tensors.state) {
+    const TensorSpec& spec = engine.Spec(id);
+    add(id, spec, Access::kReadWrite);
+  }
+  checked.num_moments = MomentNames(rule).size();
+  for (size_t i = expected.size() - checked.num_moments; i < expected.size(); ++i)
+    checked.moment_names.push_back(engine.Spec(tensors.state[i]).name);
+  if (checked.has_weight_beside_master) add(tensors.weight, weight, Access::kDiscard);
+  return checked;
+}
+
+}  // namespace spillway::optim

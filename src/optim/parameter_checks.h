@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Checks of what an optimizer is given, and a parameter in the form in which the pass takes it.
+
+#ifndef SPILLWAY_OPTIM_PARAMETER_CHECKS_H_
+#define SPILLWAY_OPTIM_PARAMETER_CHECKS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "spillway/optimizer.h"
+
+namespace spillway::optim {
+
+// One of the tensors that an update touches, or memory of the caller's.
+struct Operand {
+  TensorId tensor;
+  std::byte* memory = nullptr;  // not null: the caller's, and whole
+  DType dtype = DType::kF32;
+  Access access = Access::kReadWrite;
+  bool transient = false;
+  uint64_t tile_elements = 0;  // elements of the parameter that a tile covers
+
+  bool is_leased() const { return memory == nullptr; }
+};
+
+// A parameter that passed all checks. Its operands are in the order in which a tile's are leased:
+// the gradient, the master weight (which a weight in fp32 is itself), the moments, and a weight of
+// 16 bits.
+struct CheckedParameter {
+  uint64_t num_elements = 0;
+  StateFormat format = StateFormat::kF32;
+  std::vector<Operand> operands;  // empty: it has no gradient
+  size_t num_moments = 0;
+  bool has_weight_beside_master = false;
+  std::vector<std::string> moment_names;  // they key the rounding
+
+  static constexpr size_t kGradient = 0;
+  static constexpr size_t kMaster = 1;
+  static constexpr size_t kFirstMoment = 2;
+};
+
+// Each is InvalidArgument and says what is wrong.
+absl::Status CheckRule(const Rule& rule);
+absl::Status CheckUpdate(const Update& update, const Rule& rule);
+
+// Also adds the tensors to `seen`, in which none may be yet: one that two places name would be
+// updated twice, or wait for itself.
+absl::StatusOr<CheckedParameter> CheckParameter(const Engine& engine, const Rule& rule,
+                                                StateFormat format, const ParameterTensors& tensors,
+                                                std::set<TensorId>* seen);
+
+}  // namespace spillway::optim
+
+#endif  // SPILLWAY_OPTIM_PARAMETER_CHECKS_H_

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a rule needs to rest where: the names of rules and formats, which pairs exist, and the state
+// tensors of a parameter.
+
+#include "src/optim/state_specs.h"
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "spillway/optimizer.h"
+#include "src/base/status_macros.h"
+
+namespace spillway {
+namespace {
+
+absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+
+constexpr std::array<std::string_view, kNumRuleKinds> kRuleNames = {"adamw", "adam", "sgd",
+                                                                    "rmsprop", "lion"};
+constexpr std::array<std::string_view, kNumStateFormats> kFormatNames = {"fp32", "bf16"};
+
+// A parameter's elements must be countable in bytes, however its state rests.
+constexpr int64_t kMostElements = std::numeric_limits<int64_t>::max() / 64;
+
+}  // namespace
+
+std::string_view Name(RuleKind kind) { return kRuleNames.at(static_cast<size_t>(kind)); }
+
+std::string_view Name(StateFormat format) { return kFormatNames.at(static_cast<size_t>(format)); }
+
+Rule UsualRule(RuleKind kind) {
+  Rule rule = {.kind = kind};
+  if (kind == RuleKind::kAdam) rule.beta2 = 0.999;
+  if (kind == RuleKind::kLion) rule.beta2 = 0.99;
+  return rule;
+}
+
+bool Exists(const Rule& rule, StateFormat format) {
+  return format == StateFormat::kF32 || !optim::MomentNames(rule).empty();
+}
+
+namespace optim {
+
+std::vector<std::string_view> MomentNames(const Rule& rule) {
+  const bool has_momentum = rule.momentum != 0;
+  switch (rule.kind) {
+    case RuleKind::kAdamW:
+    case RuleKind::kAdam: return {"exp_avg", "exp_avg_sq"};
+    case RuleKind::kLion: return {"exp_avg"};
+    case RuleKind::kSgd:
+      return has_momentum ? std::vector<std::string_view>{"momentum_buffer"}
+                          : std::vector<std::string_view>{};
+    case RuleKind::kRmsProp:
+      return has_momentum ? std::vector<std::string_view>{"square_avg", "momentum_buffer"}
+                          : std::vector<std::string_view>{"square_avg"};
+  }
+  return {};
+}
+
+absl::Status CheckFormat(const Rule& rule, StateFormat format) {
+  if (Exists(rule, format)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("optimizer: ", View(Name(rule.kind)),
+                   " without momentum keeps no state that could rest as ", View(Name(format))));
+}
+
+absl::StatusOr<int64_t> CountElements(std::string_view name, const std::vector<int64_t>& shape) {
+  int64_t elements = 1;
+  for (const int64_t dimension : shape) {
+    if (dimension < 1) {
+      return absl::InvalidArgumentError(absl::StrCat("optimizer: weight '", View(name),
+                                                     "' has a dimension of ", dimension,
+                                                     "; each must be at least 1"));
+    }
+    if (dimension > kMostElements / elements) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "optimizer: weight '", View(name), "' has more than ", kMostElements, " elements"));
+    }
+    elements *= dimension;
+  }
+  return elements;
+}
+
+absl::Status CheckValueType(DType dtype, const char* what, std::string_view name) {
+  if (dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16)
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("optimizer: ", what, " '", View(name), "' is ",
+                                                 View(Name(dtype)),
+                                                 "; it must be f32, f16 or bf16"));
+}
+
+}  // namespace optim
+
+absl::StatusOr<std::vector<TensorSpec>> StateSpecs(const Rule& rule, StateFormat format,
+                                                   const TensorSpec& weight) {
+  SPILLWAY_RETURN_IF_ERROR(optim::CheckFormat(rule, format));
+  SPILLWAY_RETURN_IF_ERROR(optim::CheckValueType(weight.dtype, "weight", weight.name));
+  SPILLWAY_RETURN_IF_ERROR(optim::CountElements(weight.name, weight.shape).status());
+  if (weight.tile_rows < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("optimizer: weight '", weight.name,
+                                                   "' has tiles of ", weight.tile_rows, " rows"));
+  }
+  std::vector<TensorSpec> specs;
+  const auto add = [&](std::string_view suffix, DType dtype, Role role) {
+    TensorSpec spec = weight;
+    absl::StrAppend(&spec.name, "/", View(suffix));
+    spec.dtype = dtype;
+    spec.role = role;
+    spec.transient = false;
+    specs.push_back(std::move(spec));
+  };
+  if (weight.dtype != DType::kF32) add("master", DType::kF32, Role::kMasterWeight);
+  const DType moment = format == StateFormat::kF32 ? DType::kF32 : DType::kBF16;
+  for (const std::string_view name : optim::MomentNames(rule)) add(name, moment, Role::kMoment);
+  return specs;
+}
+
+}  // namespace spillway

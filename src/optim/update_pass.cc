@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "src/optim/update_pass.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "src/base/bytes.h"
+#include "src/base/status_macros.h"
+#include "src/optim/element_codecs.h"
+#include "src/optim/fused_update.h"
+
+namespace spillway::optim {
+namespace {
+
+constexpr uint64_t kFrameBytes = 4096;
+// The least that is worth handing to another thread: 16 Ki elements take about 10 µs.
+constexpr int64_t kGrainElements = 16384;
+
+TileRef TileAt(const Operand& operand, uint64_t element) {
+  return {operand.tensor, element / operand.tile_elements};
+}
+
+// What a parameter's operands hold while its segments pass.
+class HeldTiles {
+ public:
+  HeldTiles(Engine* engine, const CheckedParameter& parameter)
+      : engine_(engine), parameter_(parameter), leases_(parameter.operands.size()) {}
+
+  // Leases the tiles that begin with the segment.
+  absl::Status Acquire(const Segment& segment) {
+    for (size_t i = 0; i < leases_.size(); ++i) {
+      const Operand& operand = parameter_.operands[i];
+      if (!operand.is_leased() || !BeginsTile(operand, segment)) continue;
+      SPILLWAY_ASSIGN_OR_RETURN(
+          leases_[i], engine_->AcquireHost(TileAt(operand, segment.begin), operand.access));
+    }
+    return absl::OkStatus();
+  }
+
+  // Ends the leases of tiles that end with the segment. A transient gradient is dead then.
+  absl::Status Release(const Segment& segment) {
+    for (size_t i = 0; i < leases_.size(); ++i) {
+      const Operand& operand = parameter_.operands[i];
+      if (!operand.is_leased() || !EndsTile(parameter_, operand, segment)) continue;
+      leases_[i].Release();
+      if (i != CheckedParameter::kGradient || !operand.transient) continue;
+      SPILLWAY_RETURN_IF_ERROR(engine_->Discard(TileAt(operand, segment.begin)));
+    }
+    return absl::OkStatus();
+  }
+
+  // Element `element` of an operand.
+  std::byte* At(size_t i, uint64_t element) const {
+    const Operand& operand = parameter_.operands[i];
+    const uint64_t element_bytes = ElementBytes(operand.dtype);
+    if (!operand.is_leased()) return operand.memory + element * element_bytes;
+    return leases_[i].data() + element % operand.tile_elements * element_bytes;
+  }
+
+ private:
+  Engine* const engine_;
+  const CheckedParameter& parameter_;
+  std::vector<Lease> leases_;
+};
+
+// The segment's elements [begin, end), counted from its first.
+FusedRun RunOf(const CheckedParameter& parameter, const HeldTiles& held, uint64_t begin,
+               uint64_t end, const uint64_t* rounding_keys) {
+  const std::vector<Operand>& operands = parameter.operands;
+  FusedRun run = {.num_elements = static_cast<int64_t>(end - begin),
+                  .first_element = begin,
+                  .gradient = held.At(CheckedParameter::kGradient, begin),
+                  .gradient_dtype = operands[CheckedParameter::kGradient].dtype,
+                  .master = reinterpret_cast<float*>(held.At(CheckedParameter::kMaster, begin)),
+                  .format = parameter.format,
+                  .num_moments = static_cast<int>(parameter.num_moments)};
+  for (size_t m = 0; m < parameter.num_moments; ++m) {
+    run.moments[m] = held.At(CheckedParameter::kFirstMoment + m, begin);
+    run.rounding_keys[m] = rounding_keys[m];
+  }
+  if (parameter.has_weight_beside_master) {
+    run.weight = held.At(operands.size() - 1, begin);
+    run.weight_dtype = operands.back().dtype;
+  }
+  return run;
+}
+
+}  // namespace
+
+bool BeginsTile(const Operand& operand, const Segment& segment) {
+  return segment.begin % operand.tile_elements == 0;
+}
+
+bool EndsTile(const CheckedParameter& parameter, const Operand& operand, const Segment& segment) {
+  return segment.end % operand.tile_elements == 0 || segment.end == parameter.num_elements;
+}
+
+absl::Status ForEachSegment(const CheckedParameter& parameter,
+                            const std::function<absl::Status(const Segment&)>& visit) {
+  if (parameter.operands.empty()) return absl::OkStatus();
+  for (uint64_t begin = 0; begin < parameter.num_elements;) {
+    uint64_t end = parameter.num_elements;
+    for (const Operand& operand : parameter.operands)
+      end = std::min(end, (begin / operand.tile_elements + 1) * operand.tile_elements);
+    SPILLWAY_RETURN_IF_ERROR(visit({begin, end}));
+    begin = end;
+  }
+  return absl::OkStatus();
+}
+
+void AppendUses(const CheckedParameter& parameter, std::vector<Use>* uses) {
+  const auto append = [&](const Segment& segment) {
+    for (const Operand& operand : parameter.operands) {
+      if (!operand.is_leased() || !BeginsTile(operand, segment)) continue;
+      uses->push_back({TileAt(operand, segment.begin), Tier::kPinned, operand.access});
+    }
+    return absl::OkStatus();
+  };
+  ForEachSegment(parameter, append).IgnoreError();  // it cannot fail
+}
+
+uint64_t PinnedBytesForNext(std::span<const uint64_t> held_bytes, uint64_t next_bytes) {
+  uint64_t sum = 0;
+  for (const uint64_t bytes : held_bytes) sum += base::RoundUp(bytes, kFrameBytes);
+  return sum + (held_bytes.size() + 1) * base::RoundUp(next_bytes, kFrameBytes);
+}
+
+uint64_t PinnedBytesFor(const Engine& engine, const CheckedParameter& parameter) {
+  uint64_t most = 0;
+  std::vector<uint64_t> bytes(parameter.operands.size());  // of the tile held; 0: none is
+  const auto count = [&](const Segment& segment) {
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      const Operand& operand = parameter.operands[i];
+      if (!operand.is_leased() || !BeginsTile(operand, segment)) continue;
+      std::vector<uint64_t> held = bytes;
+      std::erase(held, 0);
+      const TileRef tile = TileAt(operand, segment.begin);
+      bytes[i] = engine.Spec(tile.tensor).tile_bytes(tile.tile);
+      most = std::max(most, PinnedBytesForNext(held, bytes[i]));
+    }
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      if (EndsTile(parameter, parameter.operands[i], segment)) bytes[i] = 0;
+    }
+    return absl::OkStatus();
+  };
+  ForEachSegment(parameter, count).IgnoreError();  // it cannot fail
+  return most;
+}
+
+absl::Status UpdateParameter(Engine* engine, ThreadPool* pool, const CheckedParameter& parameter,
+                             const RuleFactors& factors, int64_t step) {
+  uint64_t keys[kMostMoments] = {};
+  for (size_t m = 0; m < parameter.num_moments; ++m)
+    keys[m] = RoundingKey(parameter.moment_names[m], step);
+  HeldTiles held(engine, parameter);
+  return ForEachSegment(parameter, [&](const Segment& segment) {
+    SPILLWAY_RETURN_IF_ERROR(held.Acquire(segment));
+    pool->ParallelRanges(
+        static_cast<int64_t>(segment.end - segment.begin), kGrainElements,
+        [&](int64_t begin, int64_t end) {
+          UpdateFused(factors, RunOf(parameter, held, segment.begin + static_cast<uint64_t>(begin),
+                                     segment.begin + static_cast<uint64_t>(end), keys));
+        });
+    return held.Release(segment);
+  });
+}
+
+}  // namespace spillway::optim

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A parameter in plain memory that is updated an element at a time: what an optimizer must make of
+// the engine's tensors, bit for bit.
+
+#ifndef SPILLWAY_TESTS_OPTIM_REFERENCE_PARAMETER_H_
+#define SPILLWAY_TESTS_OPTIM_REFERENCE_PARAMETER_H_
+
+#include <cstddef>
+#include <cstring>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "spillway/engine.h"
+#include "spillway/optimizer.h"
+#include "src/optim/element_codecs.h"
+#include "src/optim/rule_kernels.h"
+#include "src/optim/state_specs.h"
+#include "tests/optim/rule_reference.h"
+
+namespace spillway::optim {
+
+using Bytes = std::vector<std::byte>;
+
+inline float ValueAt(const Bytes& bytes, DType dtype, size_t i) {
+  if (dtype == DType::kF32) {
+    float value = 0;
+    std::memcpy(&value, &bytes[i * 4], 4);
+    return value;
+  }
+  uint16_t bits = 0;
+  std::memcpy(&bits, &bytes[i * 2], 2);
+  return dtype == DType::kF16 ? FloatOfHalf(bits) : FloatOfBf16(bits);
+}
+
+inline void PutValue(float value, DType dtype, size_t i, Bytes* bytes) {
+  if (dtype == DType::kF32) {
+    std::memcpy(&(*bytes)[i * 4], &value, 4);
+    return;
+  }
+  const uint16_t bits = dtype == DType::kF16 ? HalfOfFloat(value) : Bf16OfFloat(value);
+  std::memcpy(&(*bytes)[i * 2], &bits, 2);
+}
+
+struct ReferenceParameter {
+  // With weights at random and no state yet.
+  ReferenceParameter(TensorSpec spec, DType gradient_type, const Rule& of_rule,
+                     StateFormat of_format, uint32_t seed)
+      : weight_spec(std::move(spec)),
+        gradient_dtype(gradient_type),
+        rule(of_rule),
+        format(of_format) {
+    state_specs = *StateSpecs(rule, format, weight_spec);
+    const size_t n = weight_spec.size_bytes() / ElementBytes(weight_spec.dtype);
+    master.resize(n);
+    weight.resize(weight_spec.size_bytes());
+    gradient.resize(n * ElementBytes(gradient_dtype));
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    for (size_t i = 0; i < n; ++i) {
+      PutValue(normal(random), weight_spec.dtype, i, &weight);
+      master[i] = ValueAt(weight, weight_spec.dtype, i);
+    }
+    for (const TensorSpec& state_spec : state_specs) {
+      Bytes bytes(state_spec.size_bytes());
+      if (state_spec.role == Role::kMasterWeight)
+        std::memcpy(bytes.data(), master.data(), bytes.size());
+      state.push_back(std::move(bytes));
+    }
+  }
+
+  size_t size() const { return master.size(); }
+  bool has_master() const { return weight_spec.dtype != DType::kF32; }
+
+  void NewGradient(uint32_t seed) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    for (size_t i = 0; i < size(); ++i)
+      PutValue(normal(random) * 0.1F, gradient_dtype, i, &gradient);
+  }
+
+  void Apply(const Update& update) {
+    const RuleFactors factors = MakeFactors(update.rule.value_or(rule), update);
+    const size_t first_moment = has_master() ? 1 : 0;
+    const size_t moments = state.size() - first_moment;
+    for (size_t i = 0; i < size(); ++i) {
+      float m[2] = {};
+      for (size_t k = 0; k < moments; ++k)
+        m[k] = ValueAt(state[first_moment + k], state_specs[first_moment + k].dtype, i);
+      UpdateReference(factors, ValueAt(gradient, gradient_dtype, i), &master[i], &m[0], &m[1]);
+      for (size_t k = 0; k < moments; ++k) PutMoment(first_moment + k, i, m[k], update.step);
+      PutValue(master[i], weight_spec.dtype, i, &weight);
+    }
+    if (has_master()) std::memcpy(state[0].data(), master.data(), state[0].size());
+  }
+
+  TensorSpec weight_spec;
+  DType gradient_dtype;
+  Rule rule;
+  StateFormat format;
+  std::vector<TensorSpec> state_specs;
+  std::vector<float> master;
+  Bytes weight, gradient;
+  std::vector<Bytes> state;
+
+ private:
+  void PutMoment(size_t tensor, size_t i, float value, int64_t step) {
+    if (format == StateFormat::kF32) return PutValue(value, DType::kF32, i, &state[tensor]);
+    const uint16_t bits = RandomlyRounded(value, RoundingKey(state_specs[tensor].name, step), i);
+    std::memcpy(&state[tensor][i * 2], &bits, 2);
+  }
+};
+
+// Copies a tensor out of the engine or into it, a tile at a time.
+inline void CopyTiles(Engine& engine, TensorId id, Access access, std::byte* memory) {
+  const TensorSpec& spec = engine.Spec(id);
+  for (uint64_t tile = 0; tile < spec.num_tiles(); ++tile) {
+    auto lease = engine.AcquireHost({id, tile}, access);
+    ASSERT_TRUE(lease.ok()) << lease.status();
+    std::byte* const at = memory + spec.tile_offset_bytes(tile);
+    std::memcpy(Writes(access) ? lease->data() : at, Writes(access) ? at : lease->data(),
+                lease->size_bytes());
+  }
+}
+
+inline void ExpectContent(Engine& engine, TensorId id, const Bytes& expected) {
+  Bytes content(expected.size());
+  CopyTiles(engine, id, Access::kRead, content.data());
+  EXPECT_TRUE(content == expected) << engine.Spec(id).name;
+}
+
+// The parameter's tensors in an engine, beginning with its values.
+inline ParameterTensors RegisterParameter(Engine& engine, const ReferenceParameter& p) {
+  const auto add = [&](const TensorSpec& spec, const Bytes& bytes) {
+    const Reader reader = [&bytes](uint64_t offset_bytes, std::span<std::byte> out) {
+      std::memcpy(out.data(), bytes.data() + offset_bytes, out.size());
+      return absl::OkStatus();
+    };
+    const auto id = engine.Register(spec, reader);
+    EXPECT_TRUE(id.ok()) << id.status();
+    return id.value_or(TensorId());
+  };
+  TensorSpec gradient = p.weight_spec;
+  gradient.name += ".gradient";
+  gradient.dtype = p.gradient_dtype;
+  gradient.role = Role::kGradient;
+  gradient.transient = true;
+  ParameterTensors tensors = {.weight = add(p.weight_spec, p.weight)};
+  tensors.gradient = add(gradient, p.gradient);
+  for (size_t i = 0; i < p.state.size(); ++i)
+    tensors.state.push_back(add(p.state_specs[i], p.state[i]));
+  return tensors;
+}
+
+// That the engine's tensors are the reference's.
+inline void ExpectParameter(Engine& engine, const ParameterTensors& tensors,
+                            const ReferenceParameter& p) {
+  ExpectContent(engine, tensors.weight.tensor, p.weight);
+  for (size_t i = 0; i < p.state.size(); ++i) ExpectContent(engine, tensors.state[i], p.state[i]);
+}
+
+struct RuleAndFormat {
+  Rule rule;
+  StateFormat format;
+};
+
+// Every pair that exists.
+inline std::vector<RuleAndFormat> AllPairs() {
+  std::vector<RuleAndFormat> pairs;
+  for (const Rule& rule : AllRules()) {
+    for (int format = 0; format < kNumStateFormats; ++format) {
+      if (Exists(rule, static_cast<StateFormat>(format)))
+        pairs.push_back({rule, static_cast<StateFormat>(format)});
+    }
+  }
+  return pairs;
+}
+
+inline std::string PairName(const testing::TestParamInfo<RuleAndFormat>& test) {
+  return RuleName(test.param.rule) + "_" + std::string(Name(test.param.format));
+}
+
+}  // namespace spillway::optim
+
+#endif  // SPILLWAY_TESTS_OPTIM_REFERENCE_PARAMETER_H_

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The rules' kernels against one element at a time: the same bits on every instruction set that the
+// machine has, for any length, cut and alignment; and against PyTorch, and AdamW against double.
+
+#include "src/optim/rule_kernels.h"
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <hwy/targets.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "src/optim/state_specs.h"
+#include "tests/optim/rule_golden.h"
+#include "tests/optim/rule_reference.h"
+
+namespace spillway::optim {
+namespace {
+
+struct Buffers {
+  std::vector<float> gradient, master, moment1, moment2;
+  friend bool operator==(const Buffers&, const Buffers&) = default;
+};
+
+Buffers RandomBuffers(size_t n, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  Buffers b;
+  for (size_t i = 0; i < n; ++i) {
+    const float scale = std::exp2(static_cast<float>(random() % 24) - 20.0F);
+    b.gradient.push_back(i % 13 == 5 ? 0.0F : normal(random) * scale);
+    b.master.push_back(normal(random));
+    b.moment1.push_back(i % 13 == 5 ? 0.0F : std::fabs(normal(random)) * scale);
+    b.moment2.push_back(std::fabs(normal(random)) * scale * scale);
+  }
+  return b;
+}
+
+// As many moments as the rule has: the others are null.
+RuleRun RunOf(const Rule& rule, Buffers& b, size_t begin, size_t end) {
+  RuleRun run = {.num_elements = static_cast<int64_t>(end - begin),
+                 .gradient = b.gradient.data() + begin,
+                 .master = b.master.data() + begin};
+  const size_t moments = MomentNames(rule).size();
+  if (moments > 0) run.moments[0] = b.moment1.data() + begin;
+  if (moments > 1) run.moments[1] = b.moment2.data() + begin;
+  return run;
+}
+
+void Reference(const RuleFactors& f, Buffers& b, size_t begin, size_t end) {
+  for (size_t i = begin; i < end; ++i)
+    UpdateReference(f, b.gradient[i], &b.master[i], &b.moment1[i], &b.moment2[i]);
+}
+
+RuleFactors SomeFactors(const Rule& rule) {
+  return MakeFactors(
+      rule, {.step = 3, .learning_rate = 1e-3, .weight_decay = 0.1, .gradient_scale = 0.37});
+}
+
+// Each rule on each instruction set that this machine has, by restricting dispatch to it.
+class RuleKernel : public testing::TestWithParam<std::tuple<int64_t, Rule>> {
+ protected:
+  void SetUp() override { hwy::SetSupportedTargetsForTest(std::get<0>(GetParam())); }
+  void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
+  const Rule rule_ = std::get<1>(GetParam());
+};
+
+// The library is Highway's own, which the product does not load.
+TEST(InstructionSets, AreThoseThatHighwaysLibraryFinds) {
+  void* const library = dlopen("libhwy.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) GTEST_SKIP() << dlerror();
+  const auto supported =
+      reinterpret_cast<int64_t (*)()>(dlsym(library, "_ZN3hwy16SupportedTargetsEv"));
+  ASSERT_NE(supported, nullptr);
+  EXPECT_EQ(hwy::SupportedTargets() & HWY_TARGETS, supported() & HWY_TARGETS);
+}
+
+TEST_P(RuleKernel, RunsOnTheInstructionSetUnderTest) {
+  EXPECT_STREQ(InstructionSet(), hwy::TargetName(std::get<0>(GetParam())));
+}
+
+TEST_P(RuleKernel, GivesTheReferencesBitsForEveryLength) {
+  for (size_t n = 0; n <= 70; ++n) {
+    Buffers b = RandomBuffers(n, static_cast<uint32_t>(n));
+    Buffers expected = b;
+    Reference(SomeFactors(rule_), expected, 0, n);
+    UpdateElements(SomeFactors(rule_), RunOf(rule_, b, 0, n));
+    EXPECT_EQ(b, expected) << n;
+  }
+}
+
+TEST_P(RuleKernel, GivesTheSameBitsForEveryCutAndAlignment) {
+  constexpr size_t kElements = 1000;
+  const Buffers start = RandomBuffers(kElements, 5);
+  Buffers expected = start;
+  Reference(SomeFactors(rule_), expected, 0, kElements);
+  for (const size_t piece : {1, 3, 7, 16, 17, 31, 64, 333, 999}) {
+    Buffers b = start;
+    for (size_t begin = 0; begin < kElements; begin += piece) {
+      UpdateElements(SomeFactors(rule_),
+                     RunOf(rule_, b, begin, std::min(begin + piece, kElements)));
+    }
+    EXPECT_EQ(b, expected) << piece;
+  }
+}
+
+TEST_P(RuleKernel, TouchesNothingOutsideTheRun) {
+  for (size_t begin = 0; begin < 20; ++begin) {
+    Buffers b = RandomBuffers(100, 6);
+    Buffers expected = b;
+    Reference(SomeFactors(rule_), expected, begin, 60 + begin);
+    UpdateElements(SomeFactors(rule_), RunOf(rule_, b, begin, 60 + begin));
+    EXPECT_EQ(b, expected) << begin;
+  }
+}
+
+TEST_P(RuleKernel, KeepsNaN) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  Buffers b = RandomBuffers(20, 9);
+  b.master[3] = nan;
+  b.master[19] = -nan;
+  UpdateElements(SomeFactors(rule_), RunOf(rule_, b, 0, 20));
+  EXPECT_TRUE(std::isnan(b.master[3]) && std::isnan(b.master[19]));
+}
+
+std::string InstructionSetName(const testing::TestParamInfo<std::tuple<int64_t, Rule>>& test) {
+  return std::string(hwy::TargetName(std::get<0>(test.param))) + "_" +
+         RuleName(std::get<1>(test.param));
+}
+
+INSTANTIATE_TEST_SUITE_P(InstructionSets, RuleKernel,
+                         testing::Combine(testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
+                                          testing::ValuesIn(AllRules())),
+                         InstructionSetName);
+
+// Many steps of the rule in double, with the quantities of the paper rather than the kernel's
+// factors.
+TEST(AdamW, FollowsTheRuleInDouble) {
+  constexpr size_t kElements = 257;
+  const Rule rule = {.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8};
+  constexpr double kDecay = 0.05;
+  Buffers b = RandomBuffers(kElements, 10);
+  std::fill(b.moment1.begin(), b.moment1.end(), 0.0F);
+  std::fill(b.moment2.begin(), b.moment2.end(), 0.0F);
+  std::vector<double> p(b.master.begin(), b.master.end()), m(kElements), v(kElements);
+  std::mt19937 random(11);
+  std::normal_distribution<float> normal;
+  for (int64_t t = 1; t <= 50; ++t) {
+    const double lr = 1e-2 / static_cast<double>(t);
+    for (float& g : b.gradient) g = normal(random);
+    const Update update = {
+        .step = t, .learning_rate = lr, .weight_decay = kDecay, .gradient_scale = 0.5};
+    UpdateElements(MakeFactors(rule, update), RunOf(rule, b, 0, kElements));
+    for (size_t i = 0; i < kElements; ++i) {
+      const double g = 0.5 * static_cast<double>(b.gradient[i]);
+      p[i] *= 1 - lr * kDecay;
+      m[i] = rule.beta1 * m[i] + (1 - rule.beta1) * g;
+      v[i] = rule.beta2 * v[i] + (1 - rule.beta2) * g * g;
+      const double m_hat = m[i] / (1 - std::pow(rule.beta1, t));
+      const double v_hat = v[i] / (1 - std::pow(rule.beta2, t));
+      p[i] -= lr * m_hat / (std::sqrt(v_hat) + rule.epsilon);
+    }
+  }
+  for (size_t i = 0; i < kElements; ++i) {
+    EXPECT_NEAR(b.master[i], p[i], 2e-6 * std::max(1.0, std::fabs(p[i]))) << i;
+    EXPECT_NEAR(b.moment1[i], m[i], 1e-6) << i;
+    EXPECT_NEAR(b.moment2[i], v[i], 1e-6) << i;
+  }
+}
+
+// What torch.optim made of the same gradients; rule_golden.py wrote it down. Its parameters are
+// fp32 too, so that a few last places remain, of the largest term where terms cancel.
+class Golden : public testing::TestWithParam<const golden::Case*> {};
+
+TEST_P(Golden, FollowsPyTorchStepForStep) {
+  constexpr size_t kElements = golden::kElements;
+  const golden::Case& expected = *GetParam();
+  ASSERT_EQ(MomentNames(expected.rule).size(), expected.num_moments);
+  Buffers b = RandomBuffers(kElements, 12);
+  b.master.assign(std::begin(golden::kInitial), std::end(golden::kInitial));
+  b.moment1.assign(kElements, 0.0F);
+  b.moment2.assign(kElements, 0.0F);
+  std::vector<float> largest(kElements, 0.0F);  // gradient so far
+  for (int t = 0; t < golden::kSteps; ++t) {
+    b.gradient.assign(std::begin(golden::kGradients[t]), std::end(golden::kGradients[t]));
+    const Update update = {.step = t + 1,
+                           .learning_rate = golden::kLearningRates[t],
+                           .weight_decay = golden::kWeightDecay};
+    const std::vector<float> before = b.master;
+    UpdateElements(MakeFactors(expected.rule, update), RunOf(expected.rule, b, 0, kElements));
+    for (size_t i = 0; i < kElements; ++i) {
+      largest[i] = std::max({largest[i], std::fabs(b.gradient[i]), 0.1F * std::fabs(before[i])});
+      const std::string where = "step " + std::to_string(t + 1) + " element " + std::to_string(i);
+      const float p = expected.parameters[t][i];
+      EXPECT_NEAR(b.master[i], p, 5e-7 * std::max(std::fabs(p), std::fabs(before[i]))) << where;
+      for (int moment = 0; moment < expected.num_moments; ++moment) {
+        const float m = expected.moments[moment][t][i];
+        const float got = moment == 0 ? b.moment1[i] : b.moment2[i];
+        const bool is_square = MomentNames(expected.rule)[static_cast<size_t>(moment)].find("sq") !=
+                               std::string_view::npos;
+        const float slack = is_square ? largest[i] * largest[i] : std::max(largest[i], 1.0F);
+        EXPECT_NEAR(got, m, 5e-7 * std::max(std::fabs(m), slack)) << where;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules, Golden, testing::ValuesIn(golden::kCases),
+                         [](const auto& test) { return std::string(test.param->name); });
+
+TEST(MakeFactors, OfNumbersPastFloatAreInfinite) {
+  const RuleFactors f =
+      MakeFactors({.kind = RuleKind::kSgd}, {.learning_rate = 3e38, .weight_decay = 3e38});
+  EXPECT_EQ(f.decay, -std::numeric_limits<float>::infinity());
+  EXPECT_EQ(f.step_size, 3e38F);
+}
+
+}  // namespace
+}  // namespace spillway::optim

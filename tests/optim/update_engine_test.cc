@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// An optimizer over the engine itself: within exactly the pinned bytes that it asks for, for any
+// page size, prefetched or not, with a store or without, the bits are the reference's.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "spillway/engine.h"
+#include "spillway/optimizer.h"
+#include "spillway/thread_pool.h"
+#include "tests/optim/fake_engine.h"
+#include "tests/optim/reference_parameter.h"
+
+namespace spillway::optim {
+namespace {
+
+std::vector<ReferenceParameter> MakeParameters(const RuleAndFormat& pair) {
+  struct Shape {
+    std::vector<int64_t> shape;
+    int64_t tile_rows;
+    DType dtype;
+  };
+  const Shape shapes[] = {{{301, 129}, 37, DType::kF16}, {{577}, 0, DType::kF16},
+                          {{}, 0, DType::kBF16},         {{64, 1024}, 16, DType::kBF16},
+                          {{100, 333}, 1, DType::kF32},  {{2000}, 0, DType::kF32}};
+  std::vector<ReferenceParameter> parameters;
+  for (const Shape& shape : shapes) {
+    TensorSpec spec;
+    spec.name = absl::StrCat("p", parameters.size());
+    spec.dtype = shape.dtype;
+    spec.shape = shape.shape;
+    spec.tile_rows = shape.tile_rows;
+    parameters.emplace_back(spec, shape.dtype, pair.rule, pair.format,
+                            static_cast<uint32_t>(parameters.size()));
+  }
+  return parameters;
+}
+
+struct Case {
+  std::string name;
+  bool store = true;
+  bool tight = true;  // exactly min_pinned_bytes
+  uint64_t page_bytes = 0;
+  bool prefetch = true;
+  RuleAndFormat pair = {{}, StateFormat::kF32};
+  friend std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+};
+
+std::vector<Case> AllCases() {
+  std::vector<Case> cases = {{"no_store", false, false},
+                             {"roomy", true, false},
+                             {"tight_small_pages", true, true, 4096},
+                             {"tight_odd_pages", true, true, 20480},
+                             {"tight_large_pages", true, true, 8 * kMiB},
+                             {"tight_on_demand", true, true, 65536, false}};
+  for (const RuleAndFormat& pair : AllPairs()) {
+    cases.push_back(
+        {.name = absl::StrCat("tight_", RuleName(pair.rule), "_", std::string(Name(pair.format))),
+         .pair = pair});
+  }
+  return cases;
+}
+
+class OptimizerOverTheEngine : public testing::TestWithParam<Case> {
+ protected:
+  // Registers every parameter and makes the optimizer over them.
+  std::unique_ptr<Optimizer> CreateOptimizer(Engine& engine) {
+    auto optimizer =
+        Optimizer::Create(&engine, &pool_, GetParam().pair.rule, GetParam().pair.format);
+    EXPECT_TRUE(optimizer.ok()) << optimizer.status();
+    tensors_.clear();
+    numbers_.clear();
+    for (const ReferenceParameter& p : parameters_) {
+      tensors_.push_back(RegisterParameter(engine, p));
+      numbers_.push_back(*(*optimizer)->Add(tensors_.back()));
+    }
+    return *std::move(optimizer);
+  }
+
+  void SetUp() override {
+    std::filesystem::remove_all(folder_);
+    FakeEngine fake;
+    const uint64_t least_bytes = CreateOptimizer(fake)->min_pinned_bytes();
+    EngineOptions options;
+    if (GetParam().store) options.store = {folder_};
+    options.mode = OpenMode::kScratch;
+    options.page_bytes = GetParam().page_bytes;
+    options.pinned_bytes = GetParam().tight ? least_bytes : 64 * kMiB;
+    options.device_bytes = kMiB;
+    pinned_bytes_ = options.pinned_bytes;
+    auto engine = Engine::Open(options);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    engine_ = *std::move(engine);
+    optimizer_ = CreateOptimizer(*engine_);
+  }
+
+  // Step t, on the engine and on the reference.
+  void UpdateAll(int64_t step) {
+    std::vector<Update> updates;
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      ReferenceParameter& p = parameters_[i];
+      p.NewGradient(static_cast<uint32_t>(100 * step) + static_cast<uint32_t>(i));
+      CopyTiles(*engine_, tensors_[i].gradient->tensor, Access::kDiscard, p.gradient.data());
+      updates.push_back({.parameter = numbers_[i],
+                         .step = step,
+                         .learning_rate = 1e-2 / static_cast<double>(step),
+                         .weight_decay = 0.1,
+                         .gradient_scale = 0.5});
+      p.Apply(updates.back());
+    }
+    if (GetParam().prefetch) {
+      ASSERT_TRUE(engine_->Prefetch(*optimizer_->Uses(numbers_)).ok());
+    }
+    const absl::Status status = optimizer_->Step(updates);
+    ASSERT_TRUE(status.ok()) << status;
+    ASSERT_TRUE(engine_->EndStep().ok());
+    ASSERT_TRUE(engine_->WaitForPlan().ok());
+  }
+
+  const std::string folder_ = testing::TempDir() + "update_engine_test_" + GetParam().name;
+  std::vector<ReferenceParameter> parameters_ = MakeParameters(GetParam().pair);
+  std::vector<ParameterTensors> tensors_;
+  std::vector<size_t> numbers_;
+  ThreadPool pool_{2};
+  uint64_t pinned_bytes_ = 0;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Optimizer> optimizer_;
+};
+
+TEST_P(OptimizerOverTheEngine, GivesTheReferencesBits) {
+  for (int64_t step = 1; step <= 3; ++step) UpdateAll(step);
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    ExpectParameter(*engine_, tensors_[i], parameters_[i]);
+  const EngineStats stats = engine_->Stats();
+  EXPECT_LE(stats.tiers[static_cast<size_t>(Tier::kPinned)].peak_bytes, pinned_bytes_);
+  if (GetParam().tight) {
+    EXPECT_GT(stats.nvme.read_bytes, 0U);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Budgets, OptimizerOverTheEngine, testing::ValuesIn(AllCases()),
+                         [](const auto& test) { return test.param.name; });
+
+}  // namespace
+}  // namespace spillway::optim

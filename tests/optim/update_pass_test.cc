@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// An optimizer over an engine: what it leases and in which order, that tiles, threads and places
+// change no bit, and what it refuses. The arithmetic itself is rule_kernels_test's.
+
+#include "src/optim/update_pass.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "spillway/optimizer.h"
+#include "spillway/thread_pool.h"
+#include "tests/optim/fake_engine.h"
+#include "tests/optim/reference_parameter.h"
+
+namespace spillway::optim {
+namespace {
+
+constexpr Rule kAdamW = {};
+
+TensorSpec Spec(std::string name, DType dtype, std::vector<int64_t> shape, int64_t tile_rows) {
+  TensorSpec spec;
+  spec.name = std::move(name);
+  spec.dtype = dtype;
+  spec.shape = std::move(shape);
+  spec.tile_rows = tile_rows;
+  return spec;
+}
+
+std::unique_ptr<Optimizer> Create(Engine& engine, ThreadPool& pool, const Rule& rule = kAdamW,
+                                  StateFormat format = StateFormat::kF32) {
+  auto optimizer = Optimizer::Create(&engine, &pool, rule, format);
+  EXPECT_TRUE(optimizer.ok()) << optimizer.status();
+  return *std::move(optimizer);
+}
+
+size_t Add(Optimizer& optimizer, const ParameterTensors& tensors) {
+  const auto added = optimizer.Add(tensors);
+  EXPECT_TRUE(added.ok()) << added.status();
+  return added.value_or(std::numeric_limits<size_t>::max());
+}
+
+class EachPair : public testing::TestWithParam<RuleAndFormat> {
+ protected:
+  ReferenceParameter Make(const TensorSpec& weight, DType gradient, uint32_t seed) const {
+    return {weight, gradient, GetParam().rule, GetParam().format, seed};
+  }
+  static Update UpdateOf(size_t parameter, int64_t step) {
+    return {.parameter = parameter,
+            .step = step,
+            .learning_rate = 1e-2 / static_cast<double>(parameter + 1),
+            .weight_decay = 0.1 * static_cast<double>(parameter),
+            .gradient_scale = 0.25};
+  }
+};
+
+TEST_P(EachPair, UpdatesEveryParameterAsTheReferenceDoes) {
+  for (const int threads : {1, 3}) {
+    FakeEngine engine;
+    ThreadPool pool(threads);
+    std::vector<ReferenceParameter> parameters = {
+        Make(Spec("a", DType::kF16, {13, 77}, 3), DType::kF16, 1),
+        Make(Spec("b", DType::kF32, {70003}, 0), DType::kF32, 2),
+        Make(Spec("c", DType::kBF16, {}, 0), DType::kBF16, 3),
+        Make(Spec("d", DType::kF16, {4, 5, 6}, 4), DType::kF32, 4)};
+    const auto optimizer = Create(engine, pool, GetParam().rule, GetParam().format);
+    std::vector<ParameterTensors> tensors;
+    for (const ReferenceParameter& p : parameters) {
+      tensors.push_back(RegisterParameter(engine, p));
+      EXPECT_EQ(Add(*optimizer, tensors.back()), tensors.size() - 1);
+    }
+    for (int64_t step = 1; step <= 3; ++step) {
+      std::vector<Update> updates;
+      for (size_t i = 0; i < parameters.size(); ++i) {
+        parameters[i].NewGradient(static_cast<uint32_t>(10 * step) + static_cast<uint32_t>(i));
+        CopyTiles(engine, tensors[i].gradient->tensor, Access::kDiscard,
+                  parameters[i].gradient.data());
+        updates.push_back(UpdateOf(i, step));
+        parameters[i].Apply(updates.back());
+      }
+      ASSERT_TRUE(optimizer->Step(updates).ok());
+    }
+    for (size_t i = 0; i < parameters.size(); ++i)
+      ExpectParameter(engine, tensors[i], parameters[i]);
+  }
+}
+
+// Tiles of each tensor of their own size change no bit.
+TEST_P(EachPair, TilesOfOtherSizesChangeNoBit) {
+  FakeEngine engine;
+  ThreadPool pool(2);
+  ReferenceParameter p = Make(Spec("w", DType::kF16, {41, 33}, 6), DType::kF16, 5);
+  p.NewGradient(1);
+  const int64_t tile_rows[] = {0, 1, 4, 15, 41, 7};
+  for (size_t i = 0; i < p.state_specs.size(); ++i) p.state_specs[i].tile_rows = tile_rows[i];
+  const ParameterTensors tensors = RegisterParameter(engine, p);
+  const auto optimizer = Create(engine, pool, GetParam().rule, GetParam().format);
+  const size_t number = Add(*optimizer, tensors);
+  engine.uses.clear();
+  for (int64_t step = 1; step <= 2; ++step) {
+    const Update update = UpdateOf(number, step);
+    ASSERT_TRUE(optimizer->Step({&update, 1}).ok());
+    p.Apply(update);
+  }
+  std::vector<Use> uses = engine.uses;
+  ExpectParameter(engine, tensors, p);
+  uses.resize(uses.size() / 2);
+  EXPECT_EQ(*optimizer->Uses({&number, 1}), uses);
+  EXPECT_EQ(engine.held, 0);
+}
+
+TEST_P(EachPair, TheCallersMemoryGivesTheSameBits) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    FakeEngine engine;
+    ThreadPool pool(2);
+    ReferenceParameter p = Make(Spec("w", dtype, {9, 40}, 2), dtype, 6);
+    p.NewGradient(2);
+    Bytes weight = p.weight;
+    ParameterTensors tensors = RegisterParameter(engine, p);
+    tensors.weight = Values(weight.data(), dtype);
+    tensors.gradient = Values(p.gradient.data(), dtype);
+    tensors.shape = {9, 40};
+    const auto optimizer = Create(engine, pool, GetParam().rule, GetParam().format);
+    const Update update = UpdateOf(Add(*optimizer, tensors), 1);
+    ASSERT_TRUE(optimizer->Step({&update, 1}).ok());
+    p.Apply(update);
+    EXPECT_TRUE(weight == p.weight);
+    for (size_t i = 0; i < p.state.size(); ++i) ExpectContent(engine, tensors.state[i], p.state[i]);
+  }
+}
+
+TEST_P(EachPair, AnUpdateMayHaveItsOwnConstants) {
+  FakeEngine engine;
+  ThreadPool pool(1);
+  ReferenceParameter p = Make(Spec("w", DType::kF32, {50}, 0), DType::kF32, 7);
+  p.NewGradient(3);
+  const ParameterTensors tensors = RegisterParameter(engine, p);
+  const auto optimizer = Create(engine, pool, GetParam().rule, GetParam().format);
+  Update update = UpdateOf(Add(*optimizer, tensors), 4);
+  update.rule = GetParam().rule;
+  update.rule->beta1 = 0.5;
+  update.rule->alpha = 0.5;
+  if (update.rule->momentum != 0) update.rule->momentum = 0.25;
+  ASSERT_TRUE(optimizer->Step({&update, 1}).ok());
+  p.Apply(update);
+  ExpectParameter(engine, tensors, p);
+}
+
+INSTANTIATE_TEST_SUITE_P(RulesAndFormats, EachPair, testing::ValuesIn(AllPairs()), PairName);
+
+// Registers a parameter for AdamW with fp32 state, in tiles of `tile_rows`.
+ParameterTensors RegisterAdamW(FakeEngine& engine, const std::string& name,
+                               std::vector<int64_t> shape, int64_t tile_rows, DType dtype) {
+  const ReferenceParameter p(Spec(name, dtype, std::move(shape), tile_rows), dtype, kAdamW,
+                             StateFormat::kF32, 1);
+  return RegisterParameter(engine, p);
+}
+
+Use PinnedUse(TensorId id, uint64_t tile, Access access) {
+  return {TileRef(id, tile), Tier::kPinned, access};
+}
+
+TEST(Optimizer, LeasesWhatItDeclaresInThatOrderOneTileSetAtATime) {
+  FakeEngine engine;
+  ThreadPool pool(2);
+  const ParameterTensors half = RegisterAdamW(engine, "half", {5, 8}, 2, DType::kF16);
+  const ParameterTensors full = RegisterAdamW(engine, "full", {6}, 0, DType::kF32);
+  const auto optimizer = Create(engine, pool);
+  const std::vector<size_t> numbers = {Add(*optimizer, half), Add(*optimizer, full)};
+  std::vector<Use> expected;
+  for (uint64_t tile = 0; tile < 3; ++tile) {
+    expected.push_back(PinnedUse(half.gradient->tensor, tile, Access::kRead));
+    for (const TensorId id : half.state)
+      expected.push_back(PinnedUse(id, tile, Access::kReadWrite));
+    expected.push_back(PinnedUse(half.weight.tensor, tile, Access::kDiscard));
+  }
+  expected.push_back(PinnedUse(full.gradient->tensor, 0, Access::kRead));
+  expected.push_back(PinnedUse(full.weight.tensor, 0, Access::kReadWrite));
+  for (const TensorId id : full.state) expected.push_back(PinnedUse(id, 0, Access::kReadWrite));
+  EXPECT_EQ(*optimizer->Uses(numbers), expected);
+  const Update updates[] = {{.parameter = 0, .learning_rate = 0.1},
+                            {.parameter = 1, .learning_rate = 0.1}};
+  ASSERT_TRUE(optimizer->Step(updates).ok());
+  EXPECT_EQ(engine.uses, expected);
+  EXPECT_EQ(engine.max_held, 5);
+  EXPECT_EQ(engine.held, 0);
+}
+
+TEST(Optimizer, TouchesOnlyTheParametersOfTheListThatHaveGradients) {
+  FakeEngine engine;
+  ThreadPool pool(1);
+  const ParameterTensors a = RegisterAdamW(engine, "a", {8}, 0, DType::kF32);
+  ParameterTensors frozen = RegisterAdamW(engine, "frozen", {8}, 0, DType::kF16);
+  frozen.gradient = std::nullopt;
+  ParameterTensors without_state = RegisterAdamW(engine, "bare", {8}, 0, DType::kF16);
+  without_state.gradient = std::nullopt;
+  without_state.state.clear();
+  const auto optimizer = Create(engine, pool);
+  const std::vector<size_t> all = {Add(*optimizer, a), Add(*optimizer, frozen),
+                                   Add(*optimizer, without_state)};
+  const Update updates[] = {{.parameter = 1, .learning_rate = 1},
+                            {.parameter = 2, .learning_rate = 1}};
+  ASSERT_TRUE(optimizer->Step(updates).ok());
+  EXPECT_TRUE(engine.uses.empty());
+  EXPECT_EQ(optimizer->Uses(all)->size(), 4U) << "a's gradient, weight and two moments";
+
+  // Parameters may come at any time.
+  const ParameterTensors late = RegisterAdamW(engine, "late", {8}, 0, DType::kF32);
+  const Update update = {.parameter = Add(*optimizer, late), .learning_rate = 1};
+  ASSERT_TRUE(optimizer->Step({&update, 1}).ok());
+  EXPECT_EQ(engine.uses.size(), 4U);
+}
+
+TEST(Optimizer, ReturnsTheEnginesFailureWithNothingHeldAndTheTileAsItWas) {
+  FakeEngine engine;
+  ThreadPool pool(1);
+  const ParameterTensors tensors = RegisterAdamW(engine, "w", {4, 8}, 2, DType::kF16);
+  const auto content = engine.Content<float>(tensors.state[0]);
+  for (float& gradient : content) gradient += 1;
+  const auto optimizer = Create(engine, pool);
+  const Update update = {
+      .parameter = Add(*optimizer, tensors), .learning_rate = 0.1, .weight_decay = 0.1};
+  const std::vector<float> before(content.begin(), content.end());
+  engine.refuse_at = 8;  // the second tile's second moment
+  EXPECT_EQ(optimizer->Step({&update, 1}), absl::DataLossError("the page is rotten"));
+  EXPECT_EQ(engine.held, 0);
+  EXPECT_FALSE(std::equal(before.begin(), before.begin() + 16, content.begin()));
+  EXPECT_TRUE(std::equal(before.begin() + 16, before.end(), content.begin() + 16));
+}
+
+TEST(Optimizer, WithoutParametersDoesNothing) {
+  FakeEngine engine;
+  ThreadPool pool(1);
+  const auto optimizer = Create(engine, pool);
+  EXPECT_TRUE(optimizer->Step({}).ok());
+  EXPECT_TRUE(optimizer->Uses({})->empty());
+  EXPECT_EQ(optimizer->min_pinned_bytes(), 0U);
+}
+
+// Whether leases i, i+1, … always find room, wherever an adversary puts each. One char a frame.
+bool AlwaysFits(std::string& frames, const std::vector<size_t>& leases, size_t i) {
+  if (i == leases.size()) return true;
+  bool placed = false;
+  for (size_t at = 0; at + leases[i] <= frames.size(); ++at) {
+    if (frames.find('x', at) < at + leases[i]) continue;
+    placed = true;
+    std::fill_n(frames.begin() + static_cast<std::ptrdiff_t>(at), leases[i], 'x');
+    const bool fits = AlwaysFits(frames, leases, i + 1);
+    std::fill_n(frames.begin() + static_cast<std::ptrdiff_t>(at), leases[i], '.');
+    if (!fits) return false;
+  }
+  return placed;
+}
+
+uint64_t PinnedBytesForLeases(const std::vector<uint64_t>& leases) {
+  uint64_t most = 0;
+  for (size_t i = 0; i < leases.size(); ++i) {
+    most = std::max(most, PinnedBytesForNext(std::span(leases).first(i), leases[i]));
+  }
+  return most;
+}
+
+TEST(PinnedBytes, HoldTheLeasesWhereverTheyArePlaced) {
+  for (size_t a = 1; a <= 3; ++a) {
+    for (size_t b = 1; b <= 3; ++b) {
+      for (size_t c = 1; c <= 3; ++c) {
+        for (const std::vector<size_t>& leases :
+             {std::vector<size_t>{a}, std::vector<size_t>{a, b}, std::vector<size_t>{a, b, c}}) {
+          std::vector<uint64_t> bytes;
+          for (size_t lease : leases) bytes.push_back(lease * 4096 - 1);
+          std::string frames(PinnedBytesForLeases(bytes) / 4096, '.');
+          EXPECT_TRUE(AlwaysFits(frames, leases, 0)) << a << b << c;
+        }
+      }
+    }
+  }
+  std::string frames(5, '.');
+  EXPECT_FALSE(AlwaysFits(frames, {1, 3}, 0));  // their sum with room to spare is not enough
+}
+
+TEST(PinnedBytes, OfATileSet) {
+  EXPECT_EQ(PinnedBytesForLeases({}), 0U);
+  EXPECT_EQ(PinnedBytesForLeases({1}), 4096U);
+  EXPECT_EQ(PinnedBytesForLeases({4096, 8192}), 5 * 4096U);
+  EXPECT_EQ(PinnedBytesForLeases({8192, 4096}), 4 * 4096U);
+  constexpr uint64_t kTile = 1 << 20;
+  EXPECT_EQ(PinnedBytesForLeases({kTile / 2, kTile, kTile, kTile, kTile / 2}), kTile * 13 / 2);
+}
+
+TEST(PinnedBytes, OfAnOptimizerFollowTheLargestTileSet) {
+  FakeEngine engine;
+  ThreadPool pool(1);
+  const auto least = [&](const std::vector<ParameterTensors>& parameters) {
+    const auto optimizer = Create(engine, pool);
+    for (const ParameterTensors& tensors : parameters) Add(*optimizer, tensors);
+    return optimizer->min_pinned_bytes();
+  };
+  const ParameterTensors tiled = RegisterAdamW(engine, "a", {1000, 1024}, 100, DType::kF32);
+  const ParameterTensors whole = RegisterAdamW(engine, "b", {50, 1024}, 0, DType::kF16);
+  const uint64_t tile_bytes = 100 * 4096;
+  EXPECT_EQ(least({tiled, whole}), 7 * tile_bytes);
+  const uint64_t half_bytes = 50 * 2048, full_bytes = 50 * 4096;
+  // 102400 bytes are 25 frames.
+  EXPECT_EQ(least({whole}), half_bytes + 2 * full_bytes + 4 * full_bytes);
+}
+
+class Refusals : public testing::Test {
+ protected:
+  absl::Status Status(const ParameterTensors& tensors, const Rule& rule = kAdamW) {
+    const auto optimizer = Optimizer::Create(&engine_, &pool_, rule, StateFormat::kF32);
+    return optimizer.ok() ? (*optimizer)->Add(tensors).status() : optimizer.status();
+  }
+  void ExpectRefused(const absl::Status& status, const std::string& part) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_NE(status.ToString().find(part), std::string::npos) << status;
+  }
+  TensorId Register(const std::string& name, DType dtype, std::vector<int64_t> shape,
+                    int64_t tile_rows = 0) {
+    return *engine_.Register(Spec(name, dtype, std::move(shape), tile_rows), {});
+  }
+
+  FakeEngine engine_;
+  ThreadPool pool_{1};
+  ParameterTensors full_ = RegisterAdamW(engine_, "full", {4, 8}, 2, DType::kF32);
+  ParameterTensors half_ = RegisterAdamW(engine_, "half", {4, 8}, 2, DType::kF16);
+};
+
+TEST_F(Refusals, OfConstantsOutOfRange) {
+  const double nan = std::nan("");
+  for (const double value : {-0.1, 1.0, 2.0, nan}) {
+    ExpectRefused(Status(full_, {.beta1 = value}), "beta1");
+    ExpectRefused(Status(full_, {.beta2 = value}), "beta2");
+    ExpectRefused(Status(full_, {.alpha = value}), "alpha");
+  }
+  for (const double epsilon : {0.0, -1e-8, 1e-60, nan, HUGE_VAL, 1e39})
+    ExpectRefused(Status(full_, {.epsilon = epsilon}), "epsilon");
+  for (const double momentum : {-0.1, 1.1, nan})
+    ExpectRefused(Status(full_, {.momentum = momentum}), "momentum");
+  EXPECT_TRUE(Status(full_, {.beta1 = 0, .beta2 = 0, .epsilon = 1}).ok());
+}
+
+TEST_F(Refusals, OfAPairThatDoesNotExist) {
+  ExpectRefused(
+      Optimizer::Create(&engine_, &pool_, {.kind = RuleKind::kSgd}, StateFormat::kBf16).status(),
+      "sgd without momentum keeps no state that could rest as bf16");
+}
+
+TEST_F(Refusals, OfDTypes) {
+  const std::vector<int64_t> shape = {4, 8};
+  ParameterTensors tensors = half_;
+  tensors.gradient = Register("g8", DType::kU8, shape);
+  ExpectRefused(Status(tensors), "gradient 'g8' is u8; it must be f32, f16 or bf16");
+  tensors = half_;
+  tensors.state[2] = Register("v16", DType::kF16, shape);
+  ExpectRefused(Status(tensors), "moment 'v16' is f16; it must be f32");
+  tensors = half_;
+  tensors.state[0] = Register("m16", DType::kF16, shape);
+  ExpectRefused(Status(tensors), "master weight 'm16' is f16");
+  tensors = half_;
+  tensors.weight = Register("w8", DType::kU8, shape);
+  ExpectRefused(Status(tensors), "weight 'w8' is u8");
+  tensors = half_;
+  tensors.gradient = Register("g32", DType::kF32, shape);
+  EXPECT_TRUE(Status(tensors).ok());
+}
+
+TEST_F(Refusals, OfShapesAndMissingState) {
+  ParameterTensors tensors = half_;
+  tensors.gradient = Register("g", DType::kF16, {8, 4}, 2);
+  ExpectRefused(Status(tensors), "gradient 'g' has the shape [8, 4] and weight 'half' [4, 8]");
+  tensors = half_;
+  tensors.state[1] = Register("m", DType::kF32, {32}, 2);
+  ExpectRefused(Status(tensors), "moment 'm'");
+  tensors = half_;
+  tensors.state.pop_back();
+  ExpectRefused(Status(tensors), "weight 'half' has 2 state tensors; it needs 3");
+  tensors = half_;
+  tensors.state[1] = TensorId();
+  ExpectRefused(Status(tensors), "lacks 'half/exp_avg'");
+  tensors = half_;
+  tensors.weight = Values();
+  ExpectRefused(Status(tensors), "a weight is neither tensor nor memory");
+}
+
+TEST_F(Refusals, OfMemoryThatIsNoWeight) {
+  alignas(4) std::byte memory[256];
+  ParameterTensors tensors = full_;
+  const auto refuse = [&](const std::vector<int64_t>& shape, const std::string& part) {
+    tensors.shape = shape;
+    ExpectRefused(Status(tensors), part);
+  };
+  tensors.weight = Values(memory, DType::kF32);
+  refuse({4, -8}, "dimension of -8");
+  refuse({0}, "dimension of 0");
+  refuse({int64_t{1} << 40, int64_t{1} << 40}, "more than");
+  refuse({std::numeric_limits<int64_t>::max()}, "more than");
+  refuse({4, 9}, "moment 'full/exp_avg' has the shape [4, 8]");
+  tensors.weight = Values(memory + 2, DType::kF32);
+  refuse({4, 8}, "multiple of its elements' 4 bytes");
+  tensors.weight = Values(memory, DType::kU8);
+  refuse({4, 8}, "is u8");
+  ExpectRefused(StateSpecs(kAdamW, StateFormat::kF32, Spec("w", DType::kF32, {-1}, 0)).status(),
+                "dimension of -1");
+  ExpectRefused(StateSpecs(kAdamW, StateFormat::kF32, Spec("w", DType::kF32, {4}, -1)).status(),
+                "tiles of -1 rows");
+}
+
+TEST_F(Refusals, OfATensorGivenTwice) {
+  ParameterTensors tensors = full_;
+  tensors.state[1] = tensors.state[0];
+  ExpectRefused(Status(tensors), "'full/exp_avg' is given twice");
+  const auto optimizer = Create(engine_, pool_);
+  Add(*optimizer, half_);
+  ExpectRefused(optimizer->Add(half_).status(), "is given twice");
+}
+
+TEST_F(Refusals, OfUpdatesThatCannotBeApplied) {
+  const auto optimizer = Create(engine_, pool_);
+  Add(*optimizer, full_);
+  const auto refuse = [&](const Update& update, const std::string& part) {
+    ExpectRefused(optimizer->Step({&update, 1}), part);
+  };
+  refuse({.step = 0, .learning_rate = 0.1}, "step is 0");
+  refuse({.learning_rate = -0.1}, "learning_rate");
+  refuse({.learning_rate = std::nan("")}, "learning_rate");
+  refuse({.learning_rate = 1e39}, "learning_rate");
+  refuse({.weight_decay = -1}, "weight_decay");
+  refuse({.learning_rate = 0.1, .gradient_scale = HUGE_VAL}, "gradient_scale");
+  refuse({.rule = Rule{.kind = RuleKind::kLion}}, "lion, has other state");
+  refuse({.rule = Rule{.beta1 = 7}}, "beta1");
+  const Update unknown = {.parameter = 1};
+  EXPECT_TRUE(absl::IsNotFound(optimizer->Step({&unknown, 1})));
+  const size_t number = 5;
+  EXPECT_TRUE(absl::IsNotFound(optimizer->Uses({&number, 1}).status()));
+  const Update twice[] = {{.parameter = 0}, {.parameter = 0}};
+  ExpectRefused(optimizer->Step(twice), "named twice");
+  EXPECT_TRUE(engine_.uses.empty());
+}
+
+}  // namespace
+}  // namespace spillway::optim
