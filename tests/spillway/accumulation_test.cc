@@ -129,6 +129,26 @@ TEST(Accumulation, EachOrderMovesWhatTheForecastSays) {
   }
 }
 
+TEST(Accumulation, TheForecastKnowsWhatIsFrozenAndWhichStateThereIs) {
+  const std::vector<Arguments> ways = GridOf<Arguments>({{"--freeze", "*embed*"},
+                                                         {"--freeze", "lm_head*,*layers.0*"},
+                                                         {"--optimizer", "lion"},
+                                                         {"--optimizer", "sgd"},
+                                                         {"--state-format", "bf16"}});
+  for (const Arguments& more : ways) {
+    for (const std::string& order : GridOf<std::string>({"micro-batch", "layer"})) {
+      SCOPED_TRACE(Words(more) + ", " + order);
+      const TightTraining training(/*tied=*/false);
+      const Ended ended = training.Run(order, "fp16-amp", more);
+      ASSERT_EQ(ended.exit_code, 0) << ended.err;
+      const Json json = ended.json();
+      EXPECT_GT(json["plan"]["steps"], 0) << json["plan"];
+      EXPECT_EQ(json["plan"]["moved_bytes"].get<uint64_t>(),
+                Forecast(json, order == "layer" ? "layer" : "micro_batch"));
+    }
+  }
+}
+
 TEST(Accumulation, TheForecastKnowsWhereRolesArePlaced) {
   using Placed = std::pair<const char*, const char*>;
   for (const auto& [place, order] :

@@ -19,6 +19,7 @@
 #include "tests/trainer/heap_engine.h"
 #include "tools/hf/model_folder.h"
 #include "tools/trainer/export.h"
+#include "tools/trainer/kernels/convert.h"
 
 namespace spillway::trainer {
 namespace {
@@ -69,6 +70,17 @@ TEST(HashWeights, AnyChangeOfNameShapeOrValueShows) {
   EXPECT_EQ(*HashWeights(&engine, {a}), hash);
   engine.Values<float>(a.tensors.master)[23] = -23;
   EXPECT_NE(*HashWeights(&engine, {a}), hash);
+}
+
+TEST(HashWeights, OfAFrozenHalfIsThatOfItsValues) {
+  HeapEngine engine;
+  const Parameter full = AddParameter(&engine, "a", 6, 6, 1);
+  Parameter frozen{.name = "a", .shape = {6, 4}};
+  frozen.tensors.weight = frozen.tensors.master = *engine.Register(
+      {.name = "half", .dtype = DType::kF16, .shape = frozen.shape, .tile_rows = 4});
+  const auto values = engine.Values<float>(full.tensors.master);
+  FloatsToHalves(values.data(), 24, engine.Values<uint16_t>(frozen.tensors.weight).data());
+  EXPECT_EQ(*HashWeights(&engine, {frozen}), *HashWeights(&engine, {full}));
 }
 
 class Export : public ::testing::Test {

@@ -77,6 +77,26 @@ TEST(CheckSameNumbers, AFlagOnOneSideOnlyDiffers) {
   EXPECT_FALSE(CheckSameNumbers({}, {{"--seed", "1"}}).ok());
 }
 
+TEST(CheckSameNumbers, TheRuleAndItsFormatComeFirst) {
+  const std::vector<FixedFlag> stored = {{"--batch", "1"}, {"--betas", "0.9,0.95"}};
+  const auto message = [&](const std::vector<FixedFlag>& given) {
+    return std::string(CheckSameNumbers(stored, given).message());
+  };
+  EXPECT_THAT(message({{"--batch", "2"}, {"--momentum", "0"}, {"--optimizer", "sgd"}}),
+              HasSubstr("--optimizer was adamw"));
+  EXPECT_THAT(message({{"--batch", "2"}, {"--betas", "0.9,0.95"}, {"--state-format", "bf16"}}),
+              HasSubstr("--state-format was fp32"));
+  EXPECT_THAT(message({{"--batch", "2"}, {"--betas", "0.9,0.95"}, {"--freeze", "*"}}),
+              HasSubstr("--batch was 1"));
+}
+
+TEST(CheckSameNumbers, StoresFromBeforeThereWereRulesAreAdamWInFp32) {
+  const std::vector<FixedFlag> stored = {{"--batch", "1"}};
+  EXPECT_TRUE(CheckSameNumbers(
+                  stored, {{"--batch", "1"}, {"--optimizer", "adamw"}, {"--state-format", "fp32"}})
+                  .ok());
+}
+
 TEST(CheckSameNumbers, AnotherModelIsAStoreOfSomethingElse) {
   EXPECT_TRUE(absl::IsFailedPrecondition(CheckSameNumbers({{"--model", "a"}}, {{"--model", "b"}})));
 }

@@ -19,6 +19,7 @@
 #include "tests/temp_folder.h"
 #include "tests/trainer/heap_engine.h"
 #include "tests/trainer/small_model.h"
+#include "tools/trainer/fixed_flags.h"
 
 namespace spillway::trainer {
 namespace {

@@ -88,7 +88,10 @@ absl::Status CheckSameNumbers(const std::vector<FixedFlag>& stored,
                            const std::string& name) -> std::string {
     const auto it = std::find_if(flags.begin(), flags.end(),
                                  [&](const FixedFlag& f) { return f.first == name; });
-    return it == flags.end() ? "(nothing)" : it->second;
+    if (it != flags.end()) return it->second;
+    // Left out where they say what was so before there were such flags.
+    if (name == "--optimizer") return "adamw";
+    return name == "--state-format" ? "fp32" : "(nothing)";
   };
   const auto differs = [&](const std::string& name) -> absl::Status {
     const std::string before = value_of(stored, name);
@@ -102,6 +105,10 @@ absl::Status CheckSameNumbers(const std::vector<FixedFlag>& stored,
     const bool is_input = name == "--model" || name == "--data";
     return is_input ? absl::FailedPreconditionError(message) : absl::InvalidArgumentError(message);
   };
+  // Other flags differ because of these.
+  for (const char* name : {"--optimizer", "--state-format"}) {
+    if (absl::Status status = differs(name); !status.ok()) return status;
+  }
   for (const auto& [name, value] : stored) {
     if (absl::Status status = differs(name); !status.ok()) return status;
   }

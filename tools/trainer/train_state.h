@@ -38,9 +38,9 @@ std::string SerializeTrainState(const TrainState& state);
 // DataLoss if the text is no state of this format, naming what is wrong.
 absl::StatusOr<TrainState> ParseTrainState(std::string_view text);
 
-// Whether both lists agree; if not, names the first flag that differs, its value in the store and
-// the one given: FailedPrecondition for another --model or --data (a store of something else),
-// InvalidArgument for the rest.
+// Whether both lists agree; if not, names the first flag that differs, --optimizer and
+// --state-format before all others, its value in the store and the one given: FailedPrecondition
+// for another --model or --data (a store of something else), InvalidArgument for the rest.
 absl::Status CheckSameNumbers(const std::vector<FixedFlag>& stored,
                               const std::vector<FixedFlag>& given);
 

@@ -21,6 +21,7 @@
 #include "absl/strings/string_view.h"
 #include "tools/hf/status_macros.h"
 #include "tools/trainer/evaluation.h"
+#include "tools/trainer/fixed_flags.h"
 #include "tools/trainer/flops.h"
 
 namespace spillway::trainer {
@@ -39,15 +40,6 @@ int64_t NowNs() {
 
 Traffic operator-(const Traffic& after, const Traffic& before) {
   return {after.read_bytes - before.read_bytes, after.written_bytes - before.written_bytes};
-}
-
-// A number in the fewest digits that read back as the same one.
-std::string Exact(double value) {
-  for (int digits = 1; digits < std::numeric_limits<double>::max_digits10; ++digits) {
-    std::string text = absl::StrFormat("%.*g", digits, value);
-    if (std::stod(text) == value) return text;
-  }
-  return absl::StrFormat("%.17g", value);
 }
 
 // The first step has no plan, the second no plan that knows which tensors have bytes.
@@ -80,48 +72,13 @@ absl::Status Guarded(const std::function<absl::Status()>& work) {
   }
 }
 
-std::string DescribeModel(const hf::ModelConfig& config) {
-  return absl::StrFormat(
-      "vocab_size %d, hidden_size %d, intermediate_size %d, num_layers %d, num_heads %d, "
-      "num_kv_heads %d, head_dim "
-      "%d, rms_norm_eps %s, rope_theta %s, %s embeddings",
-      config.vocab_size, config.hidden_size, config.intermediate_size, config.num_layers,
-      config.num_heads, config.num_kv_heads, config.head_dim, Exact(config.rms_norm_eps),
-      Exact(config.rope_theta), config.tie_word_embeddings ? "tied" : "untied");
-}
-
 }  // namespace
 
-std::vector<FixedFlag> FixedFlags(const TrainerOptions& options, const hf::ModelConfig& config,
-                                  const TokenData& train_data, int num_threads) {
-  const LossScalerOptions& scaler = options.loss_scaler;
-  std::vector<FixedFlag> flags = {
-      {"--model", DescribeModel(config)},
-      {"--data", train_data.fingerprint()},
-      {"--seq", absl::StrFormat("%d", options.model.sequence)},
-      {"--batch", absl::StrFormat("%d", options.model.micro_batch)},
-      {"--accumulate", absl::StrFormat("%d", options.model.accumulate)},
-      {"--precision", options.model.precision == Precision::kFp32 ? "fp32" : "fp16-amp"},
-      {"--grad-dtype", options.model.gradient_dtype == DType::kF32 ? "fp32" : "fp16"},
-      {"--threads", absl::StrFormat("%d", num_threads)},
-      {"--lr", Exact(options.schedule.learning_rate)},
-      {"--schedule", options.schedule.kind == ScheduleKind::kConstant ? "constant" : "cosine"},
-      {"--warmup-steps", absl::StrFormat("%d", options.schedule.warmup_steps)},
-      {"--betas", Exact(options.model.rule.beta1) + "," + Exact(options.model.rule.beta2)},
-      {"--eps", Exact(options.model.rule.epsilon)},
-      {"--weight-decay", Exact(options.weight_decay)},
-      {"--clip", Exact(options.clip_norm)},
-      {"--order", options.order == Order::kSequential ? "sequential" : "shuffled"},
-  };
-  if (options.order == Order::kShuffled)
-    flags.emplace_back("--seed", absl::StrFormat("%d", options.seed));
-  if (scaler.enabled) {
-    flags.emplace_back("--loss-scale", Exact(scaler.initial_scale));
-    flags.emplace_back("--loss-scale-growth", Exact(scaler.growth_factor));
-    flags.emplace_back("--loss-scale-backoff", Exact(scaler.backoff_factor));
-    flags.emplace_back("--loss-scale-interval", absl::StrFormat("%d", scaler.growth_interval));
-  }
-  return flags;
+double RateScale(const TrainerOptions& options) {
+  if (options.rate_scaling == RateScaling::kNone) return 1;
+  const double ratio = static_cast<double>(options.model.accumulate * options.model.micro_batch) /
+                       static_cast<double>(options.rate_batch);
+  return options.rate_scaling == RateScaling::kLinear ? ratio : std::sqrt(ratio);
 }
 
 Trainer::Trainer(Engine* engine, const TrainerOptions& options, const TokenData* train_data,
@@ -289,7 +246,7 @@ absl::StatusOr<StepRecord> Trainer::RunStep() {
 }
 
 absl::Status Trainer::Compute(StepRecord* record) {
-  record->learning_rate = options_.schedule.At(state_.step);
+  record->learning_rate = options_.schedule.At(state_.step) * RateScale(options_);
   record->loss_scale = scaler_.scale();
   SPILLWAY_HF_RETURN_IF_ERROR(ReadStep());
   const double gradient_scale =

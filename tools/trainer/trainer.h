@@ -30,12 +30,18 @@
 
 namespace spillway::trainer {
 
+// How the learning rate follows a batch of another size than it was meant for: not, in proportion
+// (Goyal et al., arXiv:1706.02677), or as the root (Krizhevsky, arXiv:1404.5997).
+enum class RateScaling : uint8_t { kNone, kLinear, kSqrt };
+
 struct TrainerOptions {
   ModelOptions model;
   Schedule schedule;  // its total_steps is where the run ends
   double weight_decay =
       0.01;                // of parameters that decay; the rule and its constants are the model's
   double clip_norm = 1.0;  // the largest norm of the whole gradient; 0: no clipping
+  RateScaling rate_scaling = RateScaling::kNone;
+  int64_t rate_batch = 0;         // windows of a step that the schedule's rate is meant for
   LossScalerOptions loss_scaler;  // disabled under kFp32
   Order order = Order::kSequential;
   uint64_t seed = 0;
@@ -46,12 +52,8 @@ struct TrainerOptions {
   bool durable = false;      // the engine has a store to commit to
 };
 
-// What decides the numbers of a run, as flags of the command with their values; see
-// CheckSameNumbers. The total steps are not among them: under the cosine schedule a resume with
-// other steps follows the new curve from there on. Checkpointing, the accumulation's order, budgets
-// and the way of the bytes change no number.
-std::vector<FixedFlag> FixedFlags(const TrainerOptions& options, const hf::ModelConfig& config,
-                                  const TokenData& train_data, int num_threads);
+// What every learning rate is multiplied by: the step's windows over rate_batch, or its root.
+double RateScale(const TrainerOptions& options);
 
 enum class EndReason : uint8_t { kDone, kStoppedAfter, kInterrupted };
 

@@ -8,11 +8,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "io/store/store_view.h"
+#include "spillway/optimizer.h"
 #include "src/base/status_macros.h"
+#include "src/optim/element_codecs.h"
 #include "tools/hf/config.h"
 #include "tools/spillway/command/exit_code.h"
 #include "tools/spillway/store/opened_store.h"
@@ -48,17 +53,54 @@ absl::StatusOr<Commit> FindCommit(const io::StoreView& view, const std::string& 
       absl::StrFormat("there is no snapshot '%s'; spillway snapshot list shows them", label));
 }
 
-// The tensor with the parameter's fp32 weights: its master weights, if it has some.
+// The names that state tensors of a parameter can have, under any rule and format.
+std::set<std::string> StateNames(const trainer::ParameterShape& parameter) {
+  const TensorSpec weight = {
+      .name = parameter.name, .dtype = DType::kF16, .shape = parameter.shape};
+  std::set<std::string> names;
+  for (int kind = 0; kind < kNumRuleKinds; ++kind) {
+    for (int format = 0; format < kNumStateFormats; ++format) {
+      for (const double momentum : {0.0, 0.5}) {
+        const Rule rule = {.kind = static_cast<RuleKind>(kind), .momentum = momentum};
+        const auto specs = StateSpecs(rule, static_cast<StateFormat>(format), weight);
+        if (!specs.ok()) continue;
+        for (const TensorSpec& spec : *specs) names.insert(spec.name);
+      }
+    }
+  }
+  return names;
+}
+
+// The tensor that holds the parameter in full: its master weight, or the weight itself in fp32, or
+// in fp16 where it was frozen, and has no state at all.
 absl::StatusOr<TensorSpec> FindWeights(TensorReader& reader,
                                        const trainer::ParameterShape& parameter) {
   for (const std::string& name : {parameter.name + "/master", parameter.name}) {
     SPILLWAY_ASSIGN_OR_RETURN(std::optional<TensorSpec> spec, reader.Find(name));
     if (!spec) continue;
-    if (spec->dtype == DType::kF32 && spec->shape == parameter.shape) return *std::move(spec);
+    const bool has_shape = spec->shape == parameter.shape;
+    if (has_shape && spec->dtype == DType::kF32) return *std::move(spec);
+    bool has_state = name != parameter.name || spec->dtype != DType::kF16;
+    for (const std::string& state : StateNames(parameter)) {
+      if (has_state) break;
+      SPILLWAY_ASSIGN_OR_RETURN(const std::optional<TensorSpec> found, reader.Find(state));
+      has_state = found.has_value();
+    }
+    if (has_shape && !has_state) return *std::move(spec);
     return absl::DataLossError(
         absl::StrFormat("tensor '%s' is not what the model's configuration says", name));
   }
   return absl::DataLossError(absl::StrFormat("the commit has no tensor '%s'", parameter.name));
+}
+
+// A piece of the tensor as fp32. Pages begin at elements.
+absl::Status ConsumeAsFloats(const TensorSpec& spec, std::span<const std::byte> bytes,
+                             const trainer::ConsumeBytes& consume) {
+  if (spec.dtype == DType::kF32) return consume(bytes);
+  std::vector<float> floats(bytes.size() / ElementBytes(spec.dtype));
+  optim::CodecOf(spec.dtype)
+      .decode(bytes.data(), static_cast<int64_t>(floats.size()), floats.data());
+  return consume(std::as_bytes(std::span(floats)));
 }
 
 }  // namespace
@@ -80,7 +122,7 @@ absl::Status ExportFromStore(const ExportRequest& request, const std::atomic<boo
     SPILLWAY_ASSIGN_OR_RETURN(const TensorSpec spec, FindWeights(reader, parameter));
     return reader.Read(spec, [&](std::span<const std::byte> bytes) -> absl::Status {
       if (stop.load()) return absl::CancelledError("interrupted; nothing was exported");
-      return consume(bytes);
+      return ConsumeAsFloats(spec, bytes, consume);
     });
   };
   return trainer::ExportWeights(trainer::ListParameters(config), weights, config.json,

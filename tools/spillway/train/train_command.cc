@@ -29,11 +29,13 @@
 #include "tools/spillway/command/interrupt.h"
 #include "tools/spillway/train/accumulation_choice.h"
 #include "tools/spillway/train/inference.h"
+#include "tools/spillway/train/optimizer_flags.h"
 #include "tools/spillway/train/run_outputs.h"
 #include "tools/spillway/train/run_places.h"
 #include "tools/spillway/train/train_flags.h"
 #include "tools/spillway/train/train_report.h"
 #include "tools/trainer/export.h"
+#include "tools/trainer/fixed_flags.h"
 #include "tools/trainer/master_weights.h"
 #include "tools/trainer/parameters.h"
 #include "tools/trainer/train_state.h"
@@ -87,6 +89,7 @@ absl::StatusOr<Inputs> ReadInputs(const TrainFlags& flags) {
   const int64_t sequence = flags.trainer.model.sequence;
   SPILLWAY_ASSIGN_OR_RETURN(inputs.config, hf::ReadModelConfig(flags.model));
   SPILLWAY_RETURN_IF_ERROR(CheckSequence(sequence, inputs.config));
+  SPILLWAY_RETURN_IF_ERROR(CheckPatterns(flags.trainer.model.groups, inputs.config));
   const int64_t vocab_size = inputs.config.vocab_size;
   SPILLWAY_ASSIGN_OR_RETURN(inputs.train_data,
                             TokenData::Open(flags.data, "train", vocab_size, sequence));
@@ -342,6 +345,8 @@ absl::Status RunTrain(TrainFlags flags) {
     absl::FPrintF(stderr, "note: %s\n", DescribeStoreCost(place, need));
   }
   if (accumulation) absl::FPrintF(stderr, "note: %s\n", Describe(*accumulation));
+  const std::string rate = DescribeRate(flags.trainer);
+  if (!rate.empty()) absl::FPrintF(stderr, "note: %s\n", rate);
   const std::atomic<bool>& stop = CatchInterrupts();
   SPILLWAY_ASSIGN_OR_RETURN(Outcome outcome,
                             Train(flags, inputs, need, &outputs, stop, commit_now));

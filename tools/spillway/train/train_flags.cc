@@ -75,25 +75,7 @@ void AddLength(CLI::App* app, TrainFlags* flags) {
              "Commit every N steps; 0: when the run ends, and on SIGUSR1");
 }
 
-void AddBetas(CLI::App* app, Rule* rule) {
-  const auto parse = [rule](const std::string& text) {
-    const size_t comma = text.find(',');
-    const Range range = {.least = 0, .most = 1, .open_most = true};
-    const auto beta1 = ParseNumber(text.substr(0, comma), range);
-    const auto beta2 = ParseNumber(comma == std::string::npos ? "" : text.substr(comma + 1), range);
-    if (!beta1.ok() || !beta2.ok()) {
-      throw CLI::ValidationError(
-          "--betas", "'" + text + "' is not two numbers from 0 to below 1, as 0.9,0.95");
-    }
-    rule->beta1 = *beta1;
-    rule->beta2 = *beta2;
-  };
-  app->add_option_function<std::string>("--betas", parse, "AdamW's decay of the two moments")
-      ->type_name("A,B")
-      ->default_str(absl::StrFormat("%g,%g", rule->beta1, rule->beta2));
-}
-
-void AddOptimizer(CLI::App* app, TrainFlags* flags) {
+void AddSchedule(CLI::App* app, TrainFlags* flags) {
   trainer::TrainerOptions& options = flags->trainer;
   AddNumber(app, "--lr", &options.schedule.learning_rate, {0, 10},
             "Learning rate after the warm-up");
@@ -103,11 +85,6 @@ void AddOptimizer(CLI::App* app, TrainFlags* flags) {
       app, "--schedule", &options.schedule.kind,
       {{"constant", ScheduleKind::kConstant}, {"cosine", ScheduleKind::kCosine}},
       "After the warm-up: constant, or a cosine that reaches 0 at --steps");
-  AddBetas(app, &options.model.rule);
-  AddNumber(app, "--eps", &options.model.rule.epsilon, {.least = 0, .most = 1, .open_least = true},
-            "AdamW's epsilon");
-  AddNumber(app, "--weight-decay", &options.weight_decay, {0, 100},
-            "Decoupled, on every parameter");
   AddNumber(app, "--clip", &options.clip_norm, {0, kMostNumber},
             "Largest norm of the gradient; 0: no clipping");
 }
@@ -187,7 +164,8 @@ void AddTrainFlags(CLI::App* app, TrainFlags* flags) {
   AddEngineFlags(app, &flags->engine);
   AddLength(app, flags);
   AddPrecision(app, flags);
-  AddOptimizer(app, flags);
+  AddSchedule(app, flags);
+  AddOptimizerFlags(app, &flags->optimizer);
   AddOutput(app, flags);
 }
 
@@ -211,6 +189,7 @@ absl::Status FinishTrainFlags(TrainFlags* flags) {
         "--batch %d of --seq %d is more than %d tokens a micro-batch; use --accumulate",
         options.model.micro_batch, options.model.sequence, kMostTokens));
   }
+  SPILLWAY_RETURN_IF_ERROR(FinishOptimizerFlags(flags->optimizer, &options));
   options.loss_scaler.enabled = !is_fp32;
   options.schedule.total_steps = *flags->steps;
   if (!flags->outputs.trace.empty()) flags->engine.timeline_events = kTraceEvents;

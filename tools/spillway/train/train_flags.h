@@ -12,6 +12,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "tools/spillway/train/engine_flags.h"
+#include "tools/spillway/train/optimizer_flags.h"
 #include "tools/spillway/train/run_outputs.h"
 #include "tools/trainer/trainer.h"
 
@@ -33,6 +34,7 @@ struct TrainFlags {
   std::optional<DType> gradient_dtype;  // none: fp16 under fp16-amp, else fp32
   std::optional<trainer::AccumulationOrder> accumulation_order;  // none: the cheaper one
   std::optional<int64_t> steps;
+  OptimizerFlags optimizer;
   trainer::TrainerOptions trainer;
   EngineFlags engine;
 };

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Update rules, formats of their state and groups of parameters as flags: each changes the numbers,
+// none depends on how the bytes move, and what cannot be is refused in words.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/spillway/command.h"
+#include "tests/spillway/same_numbers.h"
+#include "tests/spillway/training.h"
+
+namespace spillway::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int64_t kSteps = 6;
+
+// Every pair of rule and format, with momentum where a rule may have it.
+std::vector<Arguments> Pairs() {
+  std::vector<Arguments> pairs;
+  for (const char* format : {"fp32", "bf16"}) {
+    for (const char* rule : {"adamw", "adam", "rmsprop", "lion"})
+      pairs.push_back({"--optimizer", rule, "--state-format", format});
+    for (const char* rule : {"sgd", "rmsprop"})
+      pairs.push_back({"--optimizer", rule, "--momentum", "0.9", "--state-format", format});
+  }
+  pairs.push_back({"--optimizer", "sgd"});
+  return pairs;
+}
+
+// The numbers of a run in memory.
+Numbers InMemory(const Arguments& flags, int64_t steps = kSteps) {
+  const Training training;
+  const Ended ended = RunCommand(training.Train(steps) + flags);
+  EXPECT_EQ(ended.exit_code, 0) << Words(flags) << ended.err;
+  return training.NumbersOf(ended.json());
+}
+
+// The numbers of a run from a store within the smallest budgets, cut in the middle.
+Numbers FromStore(const Training& training, const Arguments& flags) {
+  std::mt19937_64 unused;
+  Arguments arguments = training.TrainInStore(kSteps) + flags;
+  arguments = arguments + Budgets(arguments, "smallest", unused);
+  const Ended first = RunCommand(arguments + Arguments{"--stop-after", "3"});
+  EXPECT_EQ(first.exit_code, 0) << first.err;
+  const Ended ended = RunCommand(arguments + Arguments{"--resume"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  return training.NumbersOf(ended.json());
+}
+
+TEST(Optimizer, EveryFlagChangesTheNumbers) {
+  const std::vector<Arguments> more = {{"--betas", "0.8,0.95"},
+                                       {"--eps", "1e-3"},
+                                       {"--weight-decay", "0.5"},
+                                       {"--no-decay", "*norm*,*embed*", "--weight-decay", "0.5"},
+                                       {"--lr-for", "*layers.1.*=0.25"},
+                                       {"--lr-for", "*layers.1.*=0.5"},
+                                       {"--freeze", "*q_proj*"},
+                                       {"--freeze", "model.layers.[01].mlp.*"},
+                                       {"--lr-scale", "linear", "--lr-batch", "3"},
+                                       {"--lr-scale", "sqrt", "--lr-batch", "3"},
+                                       {"--optimizer", "sgd", "--momentum", "0.5"},
+                                       {"--optimizer", "sgd", "--weight-decay", "0.5"},
+                                       {"--optimizer", "lion", "--weight-decay", "0.5"}};
+  std::map<std::string, std::string> seen;
+  std::vector<Arguments> all = Pairs();
+  all.insert(all.end(), more.begin(), more.end());
+  for (const Arguments& flags : all) {
+    const auto [at, is_new] = seen.emplace(InMemory(flags).weights_hash, Words(flags));
+    EXPECT_TRUE(is_new) << Words(flags) << " gives what" << at->second << " gives";
+  }
+}
+
+TEST(Optimizer, TheDefaultIsAdamWInFp32) {
+  EXPECT_EQ(InMemory({}), InMemory({"--optimizer", "adamw", "--state-format", "fp32", "--betas",
+                                    "0.9,0.95", "--eps", "1e-8", "--weight-decay", "0.01"}));
+  EXPECT_EQ(InMemory({"--optimizer", "lion"}),
+            InMemory({"--optimizer", "lion", "--betas", "0.9,0.99", "--weight-decay", "0"}));
+}
+
+class EachPair : public ::testing::TestWithParam<Arguments> {};
+
+TEST_P(EachPair, GivesTheSameNumbersFromAStoreAndAcrossAResume) {
+  for (const char* precision : {"fp32", "fp16-amp"}) {
+    const Arguments flags =
+        GetParam() + Arguments{"--precision", precision, "--weight-decay", "0.1"};
+    SCOPED_TRACE(Words(flags));
+    EXPECT_EQ(FromStore(Training(), flags), InMemory(flags));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(RulesAndFormats, EachPair, ::testing::ValuesIn(Pairs()));
+
+TEST(Optimizer, KilledBetweenCommitsAllFormatsContinueFromTheLast) {
+  for (const char* format : {"fp32", "bf16"}) {
+    const Arguments flags = {"--state-format", format, "--precision", "fp16-amp"};
+    const Training training;
+    Command command(training.TrainInStore(1'000'000) + flags + Arguments{"--commit-every", "2"});
+    while (!command.has_ended() && ReadLog(training.log()).size() < 5) usleep(2000);
+    command.Signal(SIGKILL);
+    ASSERT_EQ(command.Wait().exit_code, -SIGKILL);
+    const auto steps = static_cast<int64_t>(ReadLog(training.log()).size()) + 4;
+    const Ended ended = RunCommand(training.TrainInStore(steps) + flags + Arguments{"--resume"});
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_LT(ended.json()["steps_this_run"], steps) << "it did not start again";
+    EXPECT_EQ(training.NumbersOf(ended.json()), InMemory(flags, steps));
+  }
+}
+
+// --- Frozen parameters ---
+
+struct Frozen {
+  bool tied;
+  const char* patterns;
+};
+
+class Freeze : public ::testing::TestWithParam<Frozen> {
+ protected:
+  // A training whose model has a head of its own, or not.
+  static void Prepare(const Training& training) {
+    nlohmann::json config = TinyConfig();
+    config["tie_word_embeddings"] = GetParam().tied;
+    WriteTinyModel(training.model(), config);
+  }
+};
+
+TEST_P(Freeze, GivesTheSameNumbersHoweverMicroBatchesPass) {
+  for (const char* precision : {"fp32", "fp16-amp"}) {
+    const Arguments flags = {"--freeze", GetParam().patterns, "--precision",
+                             precision,  "--accumulate",      "2"};
+    SCOPED_TRACE(Words(flags));
+    const Training in_memory;
+    Prepare(in_memory);
+    const Ended ended = RunCommand(in_memory.Train(kSteps) + flags);
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    for (const char* order : {"micro-batch", "layer"}) {
+      const Training training;
+      Prepare(training);
+      EXPECT_EQ(FromStore(training, flags + Arguments{"--accumulation-order", order}),
+                in_memory.NumbersOf(ended.json()));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Parameters, Freeze,
+                         ::testing::Values(Frozen{true, "*embed*"}, Frozen{false, "*embed*"},
+                                           Frozen{false, "lm_head.weight"},
+                                           Frozen{false, "*embed*,lm_head*"},
+                                           Frozen{true, "*layers.0.*,*norm*"}));
+
+// Names of the store's tensors that begin with `prefix`.
+std::set<std::string> TensorsOf(const Training& training, const std::string& prefix) {
+  const Ended inspected = RunCommand({"inspect", training.store(), "--json"});
+  EXPECT_EQ(inspected.exit_code, 0) << inspected.err;
+  std::set<std::string> names;
+  const Json json = inspected.json();
+  for (const Json& tensor : json["tensors"]) {
+    const auto name = tensor["name"].get<std::string>();
+    if (name.starts_with(prefix)) names.insert(name);
+  }
+  return names;
+}
+
+TEST(FreezeInAStore, KeepsTheWeightAloneAndExportsIt) {
+  const Training training;
+  const Arguments flags = {"--freeze", "*embed*", "--precision", "fp16-amp"};
+  const Ended ended =
+      RunCommand(training.TrainInStore(3) + flags + Arguments{"--save", training / "saved"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(TensorsOf(training, "model.embed_tokens.weight"),
+            std::set<std::string>{"model.embed_tokens.weight"});
+  EXPECT_EQ(TensorsOf(training, "model.norm.weight").size(), 4U);
+  const Ended exported =
+      RunCommand({"snapshot", "export", training.store(), "--save", training / "exported"});
+  ASSERT_EQ(exported.exit_code, 0) << exported.err;
+  EXPECT_EQ(ReadFile(training / "exported/model.safetensors"),
+            ReadFile(training / "saved/model.safetensors"));
+}
+
+TEST(FreezeInAStore, WritesNothingOfWhatIsFrozen) {
+  const auto written = [](const Arguments& flags) {
+    const Training training;
+    const Ended ended = RunCommand(training.TrainInStore(4) + flags +
+                                   Arguments{"--commit-every", "1", "--calibrate", "off"});
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    return ended.json()["written_bytes"]["nvme"].get<uint64_t>();
+  };
+  // Everything but one norm: of four commits the first alone writes the weights.
+  const uint64_t bytes = written({"--freeze", "*layers*,*embed*"});
+  EXPECT_LT(bytes, written({}) / 8);
+}
+
+// --- What is refused ---
+
+TEST(Optimizer, AResumeUnderAnotherRuleNamesItFirst) {
+  const Training training;
+  ASSERT_EQ(RunCommand(training.TrainInStore(1)).exit_code, 0);
+  const Arguments resume = training.TrainInStore(2) + Arguments{"--resume"};
+  const auto refused = [&](const Arguments& flags) {
+    const Ended ended = RunCommand(resume + flags);
+    EXPECT_EQ(ended.exit_code, 2) << ended.err;
+    return ended.err;
+  };
+  EXPECT_THAT(refused({"--optimizer", "lion", "--batch", "2"}),
+              AllOf(HasSubstr("--optimizer was adamw"), HasSubstr("is lion now")));
+  EXPECT_THAT(refused({"--state-format", "bf16", "--batch", "2"}),
+              AllOf(HasSubstr("--state-format was fp32"), HasSubstr("is bf16 now")));
+  EXPECT_THAT(refused({"--freeze", "*norm*", "--batch", "2"}), HasSubstr("--batch was 1"));
+  EXPECT_THAT(refused({"--freeze", "*norm*"}), HasSubstr("is *norm* now"));
+  EXPECT_THAT(refused({"--lr-for", "*norm*=0.3333333333333333"}), HasSubstr("=0.3333333333333333"));
+  EXPECT_THAT(refused({"--no-decay", "*norm*"}), HasSubstr("--no-decay was (nothing)"));
+  EXPECT_THAT(refused({"--lr-scale", "sqrt", "--lr-batch", "8"}), HasSubstr("--lr-scale was"));
+  EXPECT_EQ(RunCommand(resume).exit_code, 0);
+}
+
+struct Bad {
+  Arguments flags;
+  std::string words;
+};
+
+TEST(Optimizer, WhatCannotBeIsRefusedBeforeAStoreIsMade) {
+  const std::vector<Bad> all = {
+      {{"--optimizer", "sgd", "--state-format", "bf16"},
+       "--state-format: sgd without momentum keeps no state that could be bf16; use fp32"},
+      {{"--optimizer", "sgd", "--betas", "0.9,0.99"}, "--betas: sgd has none"},
+      {{"--optimizer", "rmsprop", "--betas", "0.9,0.99"}, "one of adamw, adam and lion"},
+      {{"--optimizer", "lion", "--eps", "1e-6"}, "--eps: lion has none"},
+      {{"--momentum", "0.9"}, "--momentum: adamw has none; leave it out, or use one of sgd and "},
+      {{"--eps", "1e-300"}, "--eps: 1e-300 is 0 in single precision"},
+      {{"--freeze", "lm_head*"}, "--freeze: 'lm_head*' matches none of the model's 20 parameters"},
+      {{"--freeze", "*norm*,*nrom*"}, "--freeze: '*nrom*' matches none"},
+      {{"--no-decay", "bias"}, "--no-decay: 'bias' matches none"},
+      {{"--lr-for", "bias=2"}, "--lr-for: 'bias' matches none"},
+      {{"--freeze", "*"}, "--freeze leaves nothing to train"},
+      {{"--lr-scale", "linear"}, "--lr-scale needs --lr-batch N"},
+      {{"--lr-batch", "8"}, "--lr-batch does nothing without --lr-scale"}};
+  const Training training;
+  for (const Bad& bad : all) {
+    const Ended ended = RunCommand(training.TrainInStore(1) + bad.flags);
+    EXPECT_EQ(ended.exit_code, 2) << Words(bad.flags) << ended.err;
+    EXPECT_THAT(ended.err, HasSubstr(bad.words));
+    EXPECT_THAT(ended.err, Not(HasSubstr("step 1/")));
+  }
+}
+
+TEST(Optimizer, TheScaleOfTheLearningRateIsStatedAndApplied) {
+  const Training training;
+  const Ended ended =
+      RunCommand(training.Train(2) + Arguments{"--lr-scale", "linear", "--lr-batch", "4", "--batch",
+                                               "2", "--accumulate", "6"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("learning rate 0.03: 0.01 times 3, as a step has 12 windows"));
+  EXPECT_DOUBLE_EQ(ReadLog(training.log()).front()["lr"].get<double>(), 0.03);
+}
+
+}  // namespace
+}  // namespace spillway::test

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/spillway/train/optimizer_flags.h"
+
+#include <algorithm>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "src/base/status_macros.h"
+#include "tools/spillway/command/arguments.h"
+#include "tools/spillway/command/exit_code.h"
+#include "tools/trainer/exact.h"
+#include "tools/trainer/parameters.h"
+
+namespace spillway::command {
+namespace {
+
+using trainer::ParameterGroups;
+using trainer::RateFactor;
+using trainer::RateScaling;
+
+// PyTorch's default for AdamW. Its other optimizers, and Lion's paper's code, have none.
+constexpr double kAdamWDecay = 0.01;
+constexpr double kMostFactor = 1e6;
+constexpr int64_t kMostWindows = int64_t{1} << 40;
+
+std::string Word(RuleKind kind) { return std::string(Name(kind)); }
+std::string Word(StateFormat format) { return std::string(Name(format)); }
+
+bool HasBetas(RuleKind kind) {
+  return kind == RuleKind::kAdamW || kind == RuleKind::kAdam || kind == RuleKind::kLion;
+}
+bool HasEpsilon(RuleKind kind) { return kind != RuleKind::kSgd && kind != RuleKind::kLion; }
+bool HasMomentum(RuleKind kind) { return kind == RuleKind::kSgd || kind == RuleKind::kRmsProp; }
+
+// The rules of which `has` is true, as "adamw, adam and lion".
+std::string Those(bool (*has)(RuleKind)) {
+  std::vector<std::string> words;
+  for (int kind = 0; kind < kNumRuleKinds; ++kind) {
+    if (has(static_cast<RuleKind>(kind))) words.push_back(Word(static_cast<RuleKind>(kind)));
+  }
+  std::string text = words[0];
+  for (size_t i = 1; i < words.size(); ++i)
+    absl::StrAppend(&text, i + 1 == words.size() ? " and " : ", ", words[i]);
+  return text;
+}
+
+// An option whose text `parse` turns into a StatusOr of what `*value` may hold.
+template <typename T, typename Parse>
+CLI::Option* AddMaybe(CLI::App* app, const std::string& name, T* value, const Parse& parse,
+                      const std::string& help) {
+  const auto take = [=](const std::string& text) {
+    auto parsed = parse(text);
+    if (!parsed.ok()) throw CLI::ValidationError(name, std::string(parsed.status().message()));
+    *value = *std::move(parsed);
+  };
+  return app->add_option_function<std::string>(name, take, help);
+}
+
+CLI::Option* AddMaybeNumber(CLI::App* app, const std::string& name, std::optional<double>* value,
+                            const Range& range, const std::string& help) {
+  const auto parse = [range](const std::string& text) { return ParseNumber(text, range); };
+  return AddMaybe(app, name, value, parse, help)->type_name("NUMBER");
+}
+
+absl::StatusOr<std::pair<double, double>> ParseBetas(const std::string& text) {
+  const size_t comma = text.find(',');
+  const Range range = {.least = 0, .most = 1, .open_most = true};
+  const auto beta1 = ParseNumber(text.substr(0, comma), range);
+  const auto beta2 = ParseNumber(comma == std::string::npos ? "" : text.substr(comma + 1), range);
+  if (beta1.ok() && beta2.ok()) return std::pair(*beta1, *beta2);
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", text, "' is not two numbers from 0 to below 1, as 0.9,0.95"));
+}
+
+absl::StatusOr<std::vector<RateFactor>> ParseFactors(const std::string& text) {
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<std::string> parts, ParseList(text));
+  std::vector<RateFactor> factors;
+  for (const std::string& part : parts) {
+    const size_t equals = part.rfind('=');
+    if (equals == std::string::npos || equals == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("'%s' is not PATTERN=FACTOR, as in '*embed*=0.1'", part));
+    }
+    SPILLWAY_ASSIGN_OR_RETURN(const double factor,
+                              ParseNumber(part.substr(equals + 1), {0, kMostFactor}));
+    factors.push_back({part.substr(0, equals), factor});
+  }
+  return factors;
+}
+
+void AddRule(CLI::App* app, OptimizerFlags* flags) {
+  std::vector<std::pair<std::string, RuleKind>> rules;
+  for (int kind = 0; kind < kNumRuleKinds; ++kind)
+    rules.emplace_back(Word(static_cast<RuleKind>(kind)), static_cast<RuleKind>(kind));
+  AddChoice<RuleKind>(app, "--optimizer", &flags->kind, rules,
+                      "The update rule: PyTorch's of these names, or Lion's paper's");
+  AddMaybe(app, "--betas", &flags->betas, ParseBetas,
+           "Decay of the moments of adamw (default: 0.9,0.95), adam (0.9,0.999) and lion "
+           "(0.9,0.99)")
+      ->type_name("A,B");
+  AddMaybeNumber(app, "--eps", &flags->epsilon, {.least = 0, .most = 1, .open_least = true},
+                 "Epsilon of adamw, adam and rmsprop (default: 1e-8)");
+  AddMaybeNumber(app, "--momentum", &flags->momentum, {.least = 0, .most = 1, .open_most = true},
+                 "Of sgd and rmsprop (default: 0, none)");
+  AddMaybeNumber(app, "--weight-decay", &flags->weight_decay, {0, 100},
+                 "Of adamw (default: 0.01) and lion decoupled, of the others (0) added to the "
+                 "gradient");
+}
+
+void AddGroups(CLI::App* app, OptimizerFlags* flags) {
+  AddList(app, "--no-decay", &flags->groups.no_decay,
+          "Parameters without weight decay: shell patterns over their names, as '*norm*'")
+      ->type_name("PATTERN,...");
+  AddMaybe(app, "--lr-for", &flags->groups.rate_factors, ParseFactors,
+           "Parameters whose learning rate is multiplied, as '*embed*=0.1'; the last pattern that "
+           "matches counts")
+      ->type_name("PATTERN=FACTOR,...");
+  AddList(app, "--freeze", &flags->groups.frozen,
+          "Parameters that stay as they are, without gradient or optimizer state. Under fp16-amp "
+          "they are what fp16 holds of the model's, and are exported so")
+      ->type_name("PATTERN,...");
+}
+
+void AddRateScale(CLI::App* app, OptimizerFlags* flags) {
+  AddChoice<RateScaling>(
+      app, "--lr-scale", &flags->rate_scaling,
+      {{"none", RateScaling::kNone},
+       {"linear", RateScaling::kLinear},
+       {"sqrt", RateScaling::kSqrt}},
+      "Multiply the learning rate by a step's windows (--batch times --accumulate) over "
+      "--lr-batch, or by the root of that");
+  const auto parse = [](const std::string& text) { return ParseInteger(text, 1, kMostWindows); };
+  AddMaybe(app, "--lr-batch", &flags->rate_batch, parse,
+           "Windows of a step that --lr is meant for; with --lr-scale")
+      ->type_name("N");
+}
+
+// A constant that would be ignored is refused.
+absl::Status CheckHas(bool is_given, bool (*has)(RuleKind), const char* flag, RuleKind kind) {
+  if (!is_given || has(kind)) return absl::OkStatus();
+  return UsageError(absl::StrFormat("%s: %s has none; leave it out, or use one of %s", flag,
+                                    Word(kind), Those(has)));
+}
+
+absl::Status CheckRateScale(const OptimizerFlags& flags) {
+  const bool scales = flags.rate_scaling != RateScaling::kNone;
+  if (scales && !flags.rate_batch)
+    return UsageError(
+        "--lr-scale needs --lr-batch N: the windows of a step that --lr is meant for");
+  if (!scales && flags.rate_batch)
+    return UsageError("--lr-batch does nothing without --lr-scale linear or sqrt");
+  return absl::OkStatus();
+}
+
+absl::Status CheckMatches(const char* flag, const std::vector<std::string>& patterns,
+                          const std::vector<std::string>& names) {
+  const std::string bad = trainer::FirstWithoutMatch(patterns, names);
+  if (bad.empty()) return absl::OkStatus();
+  return UsageError(absl::StrFormat("%s: '%s' matches none of the model's %d parameters, %s to %s",
+                                    flag, bad, names.size(), names.front(), names.back()));
+}
+
+}  // namespace
+
+void AddOptimizerFlags(CLI::App* app, OptimizerFlags* flags) {
+  AddRule(app, flags);
+  AddChoice<StateFormat>(app, "--state-format", &flags->format,
+                         {{"fp32", StateFormat::kF32}, {"bf16", StateFormat::kBf16}},
+                         "Of the moments; bf16 takes half the bytes and rounds without bias. "
+                         "Master weights stay fp32");
+  AddGroups(app, flags);
+  AddRateScale(app, flags);
+}
+
+absl::Status FinishOptimizerFlags(const OptimizerFlags& flags, trainer::TrainerOptions* options) {
+  const RuleKind kind = flags.kind;
+  SPILLWAY_RETURN_IF_ERROR(CheckHas(flags.betas.has_value(), HasBetas, "--betas", kind));
+  SPILLWAY_RETURN_IF_ERROR(CheckHas(flags.epsilon.has_value(), HasEpsilon, "--eps", kind));
+  SPILLWAY_RETURN_IF_ERROR(CheckHas(flags.momentum.has_value(), HasMomentum, "--momentum", kind));
+  SPILLWAY_RETURN_IF_ERROR(CheckRateScale(flags));
+  Rule& rule = options->model.rule;
+  rule = UsualRule(kind);
+  if (flags.betas) std::tie(rule.beta1, rule.beta2) = *flags.betas;
+  if (flags.epsilon) rule.epsilon = *flags.epsilon;
+  if (flags.momentum) rule.momentum = *flags.momentum;
+  if (static_cast<float>(rule.epsilon) <= 0)
+    return UsageError(
+        absl::StrFormat("--eps: %s is 0 in single precision", trainer::Exact(rule.epsilon)));
+  if (!Exists(rule, flags.format)) {
+    return UsageError(absl::StrFormat(
+        "--state-format: %s without momentum keeps no state that could be %s; use fp32", Word(kind),
+        Word(flags.format)));
+  }
+  options->model.state_format = flags.format;
+  options->model.groups = flags.groups;
+  options->weight_decay = flags.weight_decay.value_or(kind == RuleKind::kAdamW ? kAdamWDecay : 0);
+  options->rate_scaling = flags.rate_scaling;
+  options->rate_batch = flags.rate_batch.value_or(0);
+  return absl::OkStatus();
+}
+
+absl::Status CheckPatterns(const ParameterGroups& groups, const hf::ModelConfig& config) {
+  std::vector<std::string> names;
+  for (const trainer::ParameterShape& parameter : trainer::ListParameters(config))
+    names.push_back(parameter.name);
+  std::vector<std::string> with_factors;
+  for (const RateFactor& of : groups.rate_factors) with_factors.push_back(of.pattern);
+  SPILLWAY_RETURN_IF_ERROR(CheckMatches("--no-decay", groups.no_decay, names));
+  SPILLWAY_RETURN_IF_ERROR(CheckMatches("--lr-for", with_factors, names));
+  SPILLWAY_RETURN_IF_ERROR(CheckMatches("--freeze", groups.frozen, names));
+  const bool are_all_frozen = std::all_of(
+      names.begin(), names.end(), [&](const std::string& name) { return groups.IsFrozen(name); });
+  return are_all_frozen ? UsageError("--freeze leaves nothing to train") : absl::OkStatus();
+}
+
+std::string DescribeRate(const trainer::TrainerOptions& options) {
+  if (options.rate_scaling == RateScaling::kNone) return "";
+  const bool is_linear = options.rate_scaling == RateScaling::kLinear;
+  const double scale = trainer::RateScale(options);
+  return absl::StrFormat(
+      "learning rate %s: %s times %s, as a step has %d windows and --lr is meant for %d "
+      "(--lr-scale %s)",
+      trainer::Exact(options.schedule.learning_rate * scale),
+      trainer::Exact(options.schedule.learning_rate), trainer::Exact(scale),
+      options.model.micro_batch * options.model.accumulate, options.rate_batch,
+      is_linear ? "linear" : "sqrt");
+}
+
+}  // namespace spillway::command

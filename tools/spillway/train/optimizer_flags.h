@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The flags of `spillway train` that say how weights are updated: the rule and its constants, the
+// format of its state, and parameters that are trained otherwise than the rest.
+
+#ifndef SPILLWAY_TOOLS_SPILLWAY_TRAIN_OPTIMIZER_FLAGS_H_
+#define SPILLWAY_TOOLS_SPILLWAY_TRAIN_OPTIMIZER_FLAGS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "tools/hf/config.h"
+#include "tools/trainer/parameter_groups.h"
+#include "tools/trainer/trainer.h"
+
+namespace spillway::command {
+
+// What is not given is the rule's usual value.
+struct OptimizerFlags {
+  RuleKind kind = RuleKind::kAdamW;
+  StateFormat format = StateFormat::kF32;
+  std::optional<std::pair<double, double>> betas;
+  std::optional<double> epsilon;
+  std::optional<double> momentum;
+  std::optional<double> weight_decay;
+  trainer::ParameterGroups groups;
+  trainer::RateScaling rate_scaling = trainer::RateScaling::kNone;
+  std::optional<int64_t> rate_batch;
+};
+
+void AddOptimizerFlags(CLI::App* app, OptimizerFlags* flags);
+
+// Usage errors: a constant that the rule has not, a format that its state cannot have. Then fills
+// what of `options` these flags decide.
+absl::Status FinishOptimizerFlags(const OptimizerFlags& flags, trainer::TrainerOptions* options);
+
+// Usage errors: a pattern that matches none of the model's parameters, or nothing left to train.
+absl::Status CheckPatterns(const trainer::ParameterGroups& groups, const hf::ModelConfig& config);
+
+// The scale of the learning rate in words; "" if there is none.
+std::string DescribeRate(const trainer::TrainerOptions& options);
+
+}  // namespace spillway::command
+
+#endif  // SPILLWAY_TOOLS_SPILLWAY_TRAIN_OPTIMIZER_FLAGS_H_

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/trainer/fixed_flags.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "tools/trainer/exact.h"
+
+namespace spillway::trainer {
+namespace {
+
+std::string DescribeModel(const hf::ModelConfig& config) {
+  return absl::StrFormat(
+      "vocab_size %d, hidden_size %d, intermediate_size %d, num_layers %d, num_heads %d, "
+      "num_kv_heads %d, head_dim "
+      "%d, rms_norm_eps %s, rope_theta %s, %s embeddings",
+      config.vocab_size, config.hidden_size, config.intermediate_size, config.num_layers,
+      config.num_heads, config.num_kv_heads, config.head_dim, Exact(config.rms_norm_eps),
+      Exact(config.rope_theta), config.tie_word_embeddings ? "tied" : "untied");
+}
+
+// The rule's constants, those that it has.
+void AppendRule(const Rule& rule, double weight_decay, std::vector<FixedFlag>* flags) {
+  const bool has_betas =
+      rule.kind == RuleKind::kAdamW || rule.kind == RuleKind::kAdam || rule.kind == RuleKind::kLion;
+  const bool has_momentum = rule.kind == RuleKind::kSgd || rule.kind == RuleKind::kRmsProp;
+  const bool has_epsilon = rule.kind != RuleKind::kSgd && rule.kind != RuleKind::kLion;
+  if (has_betas) flags->emplace_back("--betas", Exact(rule.beta1) + "," + Exact(rule.beta2));
+  if (has_momentum) flags->emplace_back("--momentum", Exact(rule.momentum));
+  if (has_epsilon) flags->emplace_back("--eps", Exact(rule.epsilon));
+  flags->emplace_back("--weight-decay", Exact(weight_decay));
+}
+
+// Where they are not what was so before the flags were.
+void AppendLater(const TrainerOptions& options, std::vector<FixedFlag>* flags) {
+  const ModelOptions& model = options.model;
+  if (model.rule.kind != RuleKind::kAdamW)
+    flags->emplace_back("--optimizer", std::string(Name(model.rule.kind)));
+  if (model.state_format != StateFormat::kF32)
+    flags->emplace_back("--state-format", std::string(Name(model.state_format)));
+  const ParameterGroups& groups = model.groups;
+  if (!groups.frozen.empty()) flags->emplace_back("--freeze", absl::StrJoin(groups.frozen, ","));
+  if (!groups.no_decay.empty())
+    flags->emplace_back("--no-decay", absl::StrJoin(groups.no_decay, ","));
+  std::vector<std::string> factors;
+  for (const RateFactor& of : groups.rate_factors)
+    factors.push_back(absl::StrCat(of.pattern, "=", Exact(of.factor)));
+  if (!factors.empty()) flags->emplace_back("--lr-for", absl::StrJoin(factors, ","));
+  if (options.rate_scaling == RateScaling::kNone) return;
+  flags->emplace_back("--lr-scale",
+                      options.rate_scaling == RateScaling::kLinear ? "linear" : "sqrt");
+  flags->emplace_back("--lr-batch", absl::StrCat(options.rate_batch));
+}
+
+}  // namespace
+
+std::vector<FixedFlag> FixedFlags(const TrainerOptions& options, const hf::ModelConfig& config,
+                                  const TokenData& train_data, int num_threads) {
+  const LossScalerOptions& scaler = options.loss_scaler;
+  std::vector<FixedFlag> flags = {
+      {"--model", DescribeModel(config)},
+      {"--data", train_data.fingerprint()},
+      {"--seq", absl::StrFormat("%d", options.model.sequence)},
+      {"--batch", absl::StrFormat("%d", options.model.micro_batch)},
+      {"--accumulate", absl::StrFormat("%d", options.model.accumulate)},
+      {"--precision", options.model.precision == Precision::kFp32 ? "fp32" : "fp16-amp"},
+      {"--grad-dtype", options.model.gradient_dtype == DType::kF32 ? "fp32" : "fp16"},
+      {"--threads", absl::StrFormat("%d", num_threads)},
+      {"--lr", Exact(options.schedule.learning_rate)},
+      {"--schedule", options.schedule.kind == ScheduleKind::kConstant ? "constant" : "cosine"},
+      {"--warmup-steps", absl::StrFormat("%d", options.schedule.warmup_steps)},
+  };
+  AppendRule(options.model.rule, options.weight_decay, &flags);
+  flags.emplace_back("--clip", Exact(options.clip_norm));
+  flags.emplace_back("--order", options.order == Order::kSequential ? "sequential" : "shuffled");
+  if (options.order == Order::kShuffled)
+    flags.emplace_back("--seed", absl::StrFormat("%d", options.seed));
+  if (scaler.enabled) {
+    flags.emplace_back("--loss-scale", Exact(scaler.initial_scale));
+    flags.emplace_back("--loss-scale-growth", Exact(scaler.growth_factor));
+    flags.emplace_back("--loss-scale-backoff", Exact(scaler.backoff_factor));
+    flags.emplace_back("--loss-scale-interval", absl::StrFormat("%d", scaler.growth_interval));
+  }
+  AppendLater(options, &flags);
+  return flags;
+}
+
+}  // namespace spillway::trainer
