@@ -76,25 +76,39 @@ struct Measured {
   int threads;
 };
 
+// Elements of a row of 8-bit state, whose scales are counted in its bytes.
+constexpr uint64_t kRowElements = 4096;
+
+// Of a tensor for each moment.
+int64_t MomentBytes(StateFormat format) {
+  if (format == StateFormat::kF32) return 4;
+  return format == StateFormat::kBf16 ? 2 : 0;
+}
+
 // What an update works on.
 class State {
  public:
   explicit State(const Measured& of)
       : of_(of),
         num_moments_(static_cast<int>(MomentNames(of.rule).size())),
-        moment_bytes_(of.format == StateFormat::kF32 ? 4 : 2),
+        moment_bytes_(MomentBytes(of.format)),
         gradient_(kElements * value_bytes()),
         master_(kElements * 4),
         weight_(of.halves ? kElements * 2 : 0) {
     for (int m = 0; m < num_moments_; ++m) moments_.emplace_back(kElements * moment_bytes_);
+    row_.num_moments = static_cast<uint64_t>(num_moments_);
+    if (IsEncoded(of.format)) moments_.emplace_back(kRows * row_bytes());
     for (int64_t i = 0; i < kElements; ++i)
       master_.floats()[i] = static_cast<float>(i % 100) * 0.01f;
   }
 
   int64_t value_bytes() const { return of_.halves ? 2 : 4; }
   // Read and written an element.
-  int64_t element_bytes() const {
-    return value_bytes() + 8 + 2 * num_moments_ * moment_bytes_ + (of_.halves ? 2 : 0);
+  double element_bytes() const {
+    const double moments = IsEncoded(of_.format)
+                               ? static_cast<double>(row_bytes()) / kRowElements
+                               : static_cast<double>(num_moments_ * moment_bytes_);
+    return static_cast<double>(value_bytes() + 8 + (of_.halves ? 2 : 0)) + 2 * moments;
   }
 
   void Update(const RuleFactors& factors, int64_t begin, int64_t end) {
@@ -106,13 +120,35 @@ class State {
                     .weight = of_.halves ? weight_.at(begin * 2) : nullptr,
                     .format = of_.format,
                     .num_moments = num_moments_};
+    if (IsEncoded(of_.format)) return UpdateRows(factors, run, begin, end);
     for (int m = 0; m < num_moments_; ++m)
       run.moments[m] = moments_[static_cast<size_t>(m)].at(begin * moment_bytes_);
     UpdateFused(factors, run);
   }
 
  private:
+  static constexpr auto kRows = kElements / static_cast<int64_t>(kRowElements);
+
+  int64_t row_bytes() const { return static_cast<int64_t>(row_.size_bytes()); }
+
+  // The whole rows from element `begin` to `end`.
+  void UpdateRows(const RuleFactors& factors, FusedRun run, int64_t begin, int64_t end) {
+    run.num_elements = static_cast<int64_t>(kRowElements);
+    run.encoded.layout = row_;
+    const std::vector<std::string_view> names = MomentNames(of_.rule);
+    for (size_t m = 0; m < names.size(); ++m)
+      run.encoded.maps[m] = IsSquare(names[m]) ? CodeMap::kUnsigned : CodeMap::kSigned;
+    for (int64_t at = begin; at < end; at += run.num_elements) {
+      run.encoded.row = moments_.back().at(at / run.num_elements * row_bytes());
+      run.gradient = gradient_.at(at * value_bytes());
+      run.master = master_.floats() + at;
+      if (of_.halves) run.weight = weight_.at(at * 2);
+      UpdateFused(factors, run);
+    }
+  }
+
   const Measured of_;
+  EncodedRow row_ = {.num_elements = kRowElements};
   const int num_moments_;
   const int64_t moment_bytes_;
   Array gradient_, master_, weight_;
@@ -123,7 +159,8 @@ void BM_Update(benchmark::State& state, const Measured& of) {
   ThreadPool pool(of.threads);
   State updated(of);
   // The reference's bytes: one float read and written for each 8 of the update's.
-  const int64_t reference_elements = kElements * updated.element_bytes() / 8;
+  const auto reference_elements =
+      static_cast<int64_t>(static_cast<double>(kElements) * updated.element_bytes() / 8);
   Array reference(reference_elements * 4);
   const RuleFactors factors = MakeFactors(of.rule, {.step = 10, .learning_rate = 1e-4});
 
@@ -142,7 +179,7 @@ void BM_Update(benchmark::State& state, const Measured& of) {
     state.SetIterationTime(seconds);
   }
   const auto iterations = static_cast<double>(state.iterations());
-  const double bytes = iterations * static_cast<double>(kElements * updated.element_bytes());
+  const double bytes = iterations * static_cast<double>(kElements) * updated.element_bytes();
   state.counters["G_elements/s"] =
       iterations * static_cast<double>(kElements) / update_seconds * 1e-9;
   state.counters["GB/s"] = bytes / update_seconds * 1e-9;

@@ -66,20 +66,23 @@ SPILLWAY_EXPORT Rule UsualRule(RuleKind kind);
 // How state rests.
 //   kF32   Moments and the master weight in fp32.
 //   kBf16  Moments in bf16, rounded without bias; the master weight in fp32.
-enum class StateFormat : uint8_t { kF32, kBf16 };
-inline constexpr int kNumStateFormats = 2;
+//   k8Bit  Moments as 8-bit codes, rounded to nearest, in blocks of 256 elements of a row with a
+//          scale each (arXiv:2110.02861); the master weight in fp32.
+enum class StateFormat : uint8_t { kF32, kBf16, k8Bit };
+inline constexpr int kNumStateFormats = 3;
 
-// "fp32", "bf16".
+// "fp32", "bf16", "8bit".
 SPILLWAY_EXPORT std::string_view Name(StateFormat format);
 
 // Whether the rule's state can rest in the format. A rule without state has kF32 alone.
 SPILLWAY_EXPORT bool Exists(const Rule& rule, StateFormat format);
 
 // The state tensors that a parameter needs, in the order of ParameterTensors::state: a master
-// weight if the weight has 16 bits, then the rule's state. `weight` is the weight's spec; names
-// begin with its name and "/", and rows and tiles are the weight's. Before the first update a
-// master weight holds the weight's values (the caller's Reader fills it) and all else zeros.
-// InvalidArgument: the pair of rule and format does not exist, or the weight has no shape, a
+// weight if the weight has 16 bits, then the rule's moments: a tensor each, or under k8Bit one
+// tensor of bytes for all. `weight` is the weight's spec; names begin with its name and "/", and
+// rows and tiles are the weight's, but that under k8Bit a vector is one row. Before the first
+// update a master weight holds the weight's values (the caller's Reader fills it) and all else
+// zeros. InvalidArgument: the pair of rule and format does not exist, or the weight has no shape, a
 // dimension below 1, more elements than memory can hold, or a dtype that is not f32, f16 or bf16.
 SPILLWAY_EXPORT absl::StatusOr<std::vector<TensorSpec>> StateSpecs(const Rule& rule,
                                                                    StateFormat format,
@@ -105,7 +108,8 @@ struct ParameterTensors {
   // F32, F16 or BF16, of the weight's shape. A transient tensor is discarded by the update that
   // used it. None: the parameter is never updated.
   std::optional<Values> gradient;
-  // As StateSpecs lists them; their tiles may be others than the weight's.
+  // As StateSpecs lists them; their tiles may be others than the weight's. Under k8Bit the tiles of
+  // a vector (weight, gradient, master weight) must be multiples of 256 elements.
   std::vector<TensorId> state;
   // Of a weight in the caller's memory; of a tensor it is the tensor's.
   std::vector<int64_t> shape;

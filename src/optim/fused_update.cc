@@ -12,8 +12,10 @@ namespace spillway::optim {
 namespace {
 
 // Small enough that decoding a piece, the rule and encoding overlap in the processor: 1024 elements
-// took a fifth longer, 256 as long. Three buffers of floats and what is updated in place are 14 KiB.
+// took a fifth longer, 256 as long. Three buffers of floats and what is updated in place are 14
+// KiB.
 constexpr int64_t kPieceElements = 512;
+static_assert(kPieceElements % kBlockElements == 0);
 
 struct Buffers {
   alignas(64) float gradient[kPieceElements];
@@ -36,20 +38,54 @@ const float* Gradient(const FusedRun& run, int64_t begin, int64_t n, Buffers& bu
   return buffers.gradient;
 }
 
+// Calls visit(scale, codes, first element, elements) for each block of a piece that begins with
+// one.
+template <class Visit>
+void ForEachBlock(const EncodedMoments& of, uint64_t moment, int64_t begin, int64_t n,
+                  const Visit& visit) {
+  constexpr auto kBlock = static_cast<int64_t>(kBlockElements);
+  for (int64_t done = 0; done < n; done += kBlock) {
+    const uint64_t block = of.first_block + static_cast<uint64_t>((begin + done) / kBlock);
+    std::byte* const codes = of.row + of.layout.code_offset(moment, block * kBlockElements);
+    visit(of.row + of.layout.scale_offset(moment, block), reinterpret_cast<uint8_t*>(codes), done,
+          std::min(kBlock, n - done));
+  }
+}
+
 // A moment's piece in fp32: where it lies, or decoded.
 float* DecodeMoment(const FusedRun& run, int moment, int64_t begin, int64_t n, Buffers& buffers) {
-  if (run.format == StateFormat::kF32) return static_cast<float*>(run.moments[moment]) + begin;
-  const ElementCodec& codec = CodecOf(DType::kBF16);
-  codec.decode(At(run.moments[moment], begin, codec.element_bytes), n, buffers.moments[moment]);
-  return buffers.moments[moment];
+  float* const decoded = buffers.moments[moment];
+  switch (run.format) {
+    case StateFormat::kF32: return static_cast<float*>(run.moments[moment]) + begin;
+    case StateFormat::kBf16:
+      CodecOf(DType::kBF16).decode(static_cast<uint16_t*>(run.moments[moment]) + begin, n, decoded);
+      break;
+    case StateFormat::k8Bit:
+      ForEachBlock(run.encoded, static_cast<uint64_t>(moment), begin, n,
+                   [&](const std::byte* scale, const uint8_t* codes, int64_t at, int64_t count) {
+                     DecodeBlock(run.encoded.maps[moment], scale, codes, count, decoded + at);
+                   });
+      break;
+  }
+  return decoded;
 }
 
 void EncodeMoment(const FusedRun& run, int moment, int64_t begin, int64_t n,
                   const Buffers& buffers) {
-  if (run.format == StateFormat::kF32) return;
-  EncodeBf16Randomly(buffers.moments[moment], n, run.rounding_keys[moment],
-                     run.first_element + static_cast<uint64_t>(begin),
-                     static_cast<uint16_t*>(run.moments[moment]) + begin);
+  const float* const decoded = buffers.moments[moment];
+  switch (run.format) {
+    case StateFormat::kF32: return;
+    case StateFormat::kBf16:
+      return EncodeBf16Randomly(decoded, n, run.rounding_keys[moment],
+                                run.first_element + static_cast<uint64_t>(begin),
+                                static_cast<uint16_t*>(run.moments[moment]) + begin);
+    case StateFormat::k8Bit:
+      return ForEachBlock(run.encoded, static_cast<uint64_t>(moment), begin, n,
+                          [&](std::byte* scale, uint8_t* codes, int64_t at, int64_t count) {
+                            EncodeBlock(run.encoded.maps[moment], decoded + at, count, scale,
+                                        codes);
+                          });
+  }
 }
 
 }  // namespace

@@ -6,15 +6,27 @@
 #ifndef SPILLWAY_OPTIM_FUSED_UPDATE_H_
 #define SPILLWAY_OPTIM_FUSED_UPDATE_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "spillway/optimizer.h"
+#include "src/optim/block_codec.h"
 #include "src/optim/rule_kernels.h"
+#include "src/optim/state_format.h"
 
 namespace spillway::optim {
 
+// Moments in blocks with scales: the row in which the run lies, from one of its blocks on.
+struct EncodedMoments {
+  std::byte* row = nullptr;
+  EncodedRow layout;
+  uint64_t first_block = 0;
+  CodeMap maps[kMostMoments] = {};
+};
+
 // A run of a parameter's elements as they rest, each operand from the run's first element on. None
-// overlap.
+// overlap. Encoded moments lie beside those of other runs: a run begins with a block, and ends with
+// one or with its row.
 struct FusedRun {
   int64_t num_elements = 0;
   uint64_t first_element = 0;  // in the tensor
@@ -25,8 +37,9 @@ struct FusedRun {
   DType weight_dtype = DType::kF16;
   StateFormat format = StateFormat::kF32;
   int num_moments = 0;
-  void* moments[kMostMoments] = {};
+  void* moments[kMostMoments] = {};           // unless they are encoded
   uint64_t rounding_keys[kMostMoments] = {};  // of moments that are rounded at random
+  EncodedMoments encoded;                     // if they are
 };
 
 void UpdateFused(const RuleFactors& factors, const FusedRun& run);

@@ -52,6 +52,7 @@ absl::StatusOr<TensorSpec> Describe(const Engine& engine, const Values& values, 
   return spec;
 }
 
+// Elements of the parameter in a tile of one of its tensors: rows of all are equal parts of it.
 uint64_t TileElements(const TensorSpec& spec, uint64_t num_elements) {
   if (spec.tile_rows == 0) return num_elements;
   const uint64_t row_elements = num_elements / spec.num_rows();
@@ -92,6 +93,18 @@ absl::Status CheckState(const Engine& engine, const std::vector<TensorSpec>& exp
                     View(Name(expected[i].dtype)));
     }
     SPILLWAY_RETURN_IF_ERROR(CheckSameShape(spec, what, expected[i]));
+  }
+  return absl::OkStatus();
+}
+
+// A cut inside a block would leave its scale to two updates. Rows are never cut but for vectors.
+absl::Status CheckCutsAtBlocks(const CheckedParameter& parameter, const TensorSpec& weight) {
+  for (const Operand& operand : parameter.operands) {
+    if (operand.tile_elements % parameter.row.num_elements == 0 ||
+        operand.tile_elements % kBlockElements == 0)
+      continue;
+    return Refuse("vector '", weight.name, "' is cut every ", operand.tile_elements,
+                  " elements; its 8-bit state needs a multiple of ", kBlockElements);
   }
   return absl::OkStatus();
 }
@@ -179,10 +192,18 @@ absl::StatusOr<CheckedParameter> CheckParameter(const Engine& engine, const Rule
     const TensorSpec& spec = engine.Spec(id);
     add(id, spec, Access::kReadWrite);
   }
-  checked.num_moments = MomentNames(rule).size();
-  for (size_t i = expected.size() - checked.num_moments; i < expected.size(); ++i)
-    checked.moment_names.push_back(engine.Spec(tensors.state[i]).name);
   if (checked.has_weight_beside_master) add(tensors.weight, weight, Access::kDiscard);
+  const std::vector<std::string_view> moments = MomentNames(rule);
+  checked.num_moments = moments.size();
+  if (IsEncoded(format)) {
+    checked.row = {.num_elements = EncodedRowElements(weight.shape), .num_moments = moments.size()};
+    for (size_t m = 0; m < moments.size(); ++m)
+      checked.maps[m] = IsSquare(moments[m]) ? CodeMap::kUnsigned : CodeMap::kSigned;
+    SPILLWAY_RETURN_IF_ERROR(CheckCutsAtBlocks(checked, weight));
+  } else {
+    for (size_t i = expected.size() - moments.size(); i < expected.size(); ++i)
+      checked.moment_names.push_back(engine.Spec(tensors.state[i]).name);
+  }
   return checked;
 }
 

@@ -14,6 +14,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "spillway/optimizer.h"
+#include "src/optim/block_codec.h"
+#include "src/optim/rule_kernels.h"
+#include "src/optim/state_format.h"
 
 namespace spillway::optim {
 
@@ -30,15 +33,17 @@ struct Operand {
 };
 
 // A parameter that passed all checks. Its operands are in the order in which a tile's are leased:
-// the gradient, the master weight (which a weight in fp32 is itself), the moments, and a weight of
-// 16 bits.
+// the gradient, the master weight (which a weight in fp32 is itself), the moments (encoded ones are
+// one operand), and a weight of 16 bits.
 struct CheckedParameter {
   uint64_t num_elements = 0;
   StateFormat format = StateFormat::kF32;
   std::vector<Operand> operands;  // empty: it has no gradient
   size_t num_moments = 0;
   bool has_weight_beside_master = false;
-  std::vector<std::string> moment_names;  // they key the rounding
+  std::vector<std::string> moment_names;  // of tensors of their own: they key the rounding
+  EncodedRow row;                         // of encoded moments
+  CodeMap maps[kMostMoments] = {};
 
   static constexpr size_t kGradient = 0;
   static constexpr size_t kMaster = 1;

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "spillway/optimizer.h"
 #include "src/base/status_macros.h"
+#include "src/optim/state_format.h"
 
 namespace spillway {
 namespace {
@@ -24,7 +25,7 @@ absl::string_view View(std::string_view text) { return {text.data(), text.size()
 
 constexpr std::array<std::string_view, kNumRuleKinds> kRuleNames = {"adamw", "adam", "sgd",
                                                                     "rmsprop", "lion"};
-constexpr std::array<std::string_view, kNumStateFormats> kFormatNames = {"fp32", "bf16"};
+constexpr std::array<std::string_view, kNumStateFormats> kFormatNames = {"fp32", "bf16", "8bit"};
 
 // A parameter's elements must be countable in bytes, however its state rests.
 constexpr int64_t kMostElements = std::numeric_limits<int64_t>::max() / 64;
@@ -62,6 +63,10 @@ std::vector<std::string_view> MomentNames(const Rule& rule) {
                           : std::vector<std::string_view>{"square_avg"};
   }
   return {};
+}
+
+bool IsSquare(std::string_view moment_name) {
+  return moment_name == "exp_avg_sq" || moment_name == "square_avg";
 }
 
 absl::Status CheckFormat(const Rule& rule, StateFormat format) {
@@ -117,6 +122,16 @@ absl::StatusOr<std::vector<TensorSpec>> StateSpecs(const Rule& rule, StateFormat
     specs.push_back(std::move(spec));
   };
   if (weight.dtype != DType::kF32) add("master", DType::kF32, Role::kMasterWeight);
+  if (optim::IsEncoded(format)) {
+    const optim::EncodedRow row = {.num_elements = optim::EncodedRowElements(weight.shape),
+                                   .num_moments = optim::MomentNames(rule).size()};
+    add("state8", DType::kU8, Role::kMoment);
+    TensorSpec& state = specs.back();
+    const bool is_one_row = weight.shape.size() < 2;
+    state.shape = {is_one_row ? 1 : weight.shape[0], static_cast<int64_t>(row.size_bytes())};
+    if (is_one_row) state.tile_rows = 0;
+    return specs;
+  }
   const DType moment = format == StateFormat::kF32 ? DType::kF32 : DType::kBF16;
   for (const std::string_view name : optim::MomentNames(rule)) add(name, moment, Role::kMoment);
   return specs;

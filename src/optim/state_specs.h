@@ -22,6 +22,9 @@ std::vector<std::string_view> MomentNames(const Rule& rule);
 // InvalidArgument unless the pair exists.
 absl::Status CheckFormat(const Rule& rule, StateFormat format);
 
+// Whether a moment is an average of squares, which are never negative.
+bool IsSquare(std::string_view moment_name);
+
 // Elements of a weight. InvalidArgument: a dimension below 1, or too many to count their bytes.
 absl::StatusOr<int64_t> CountElements(std::string_view name, const std::vector<int64_t>& shape);
 

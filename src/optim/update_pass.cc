@@ -54,12 +54,19 @@ class HeldTiles {
     return absl::OkStatus();
   }
 
-  // Element `element` of an operand.
+  // Element `element` of an operand, which has elements of its own.
   std::byte* At(size_t i, uint64_t element) const {
     const Operand& operand = parameter_.operands[i];
     const uint64_t element_bytes = ElementBytes(operand.dtype);
     if (!operand.is_leased()) return operand.memory + element * element_bytes;
     return leases_[i].data() + element % operand.tile_elements * element_bytes;
+  }
+
+  // The row of the encoded moments in which `element` lies.
+  std::byte* RowAt(uint64_t element) const {
+    const Operand& operand = parameter_.operands[CheckedParameter::kFirstMoment];
+    const uint64_t row = element % operand.tile_elements / parameter_.row.num_elements;
+    return leases_[CheckedParameter::kFirstMoment].data() + row * parameter_.row.size_bytes();
   }
 
  private:
@@ -68,7 +75,8 @@ class HeldTiles {
   std::vector<Lease> leases_;
 };
 
-// The segment's elements [begin, end), counted from its first.
+// What is updated together: the parameter's elements [begin, end), within one row where moments are
+// encoded.
 FusedRun RunOf(const CheckedParameter& parameter, const HeldTiles& held, uint64_t begin,
                uint64_t end, const uint64_t* rounding_keys) {
   const std::vector<Operand>& operands = parameter.operands;
@@ -79,15 +87,64 @@ FusedRun RunOf(const CheckedParameter& parameter, const HeldTiles& held, uint64_
                   .master = reinterpret_cast<float*>(held.At(CheckedParameter::kMaster, begin)),
                   .format = parameter.format,
                   .num_moments = static_cast<int>(parameter.num_moments)};
-  for (size_t m = 0; m < parameter.num_moments; ++m) {
-    run.moments[m] = held.At(CheckedParameter::kFirstMoment + m, begin);
-    run.rounding_keys[m] = rounding_keys[m];
+  if (IsEncoded(parameter.format)) {
+    run.encoded = {.row = held.RowAt(begin),
+                   .layout = parameter.row,
+                   .first_block = begin % parameter.row.num_elements / kBlockElements};
+    std::copy_n(parameter.maps, kMostMoments, run.encoded.maps);
+  } else {
+    for (size_t m = 0; m < parameter.num_moments; ++m) {
+      run.moments[m] = held.At(CheckedParameter::kFirstMoment + m, begin);
+      run.rounding_keys[m] = rounding_keys[m];
+    }
   }
   if (parameter.has_weight_beside_master) {
     run.weight = held.At(operands.size() - 1, begin);
     run.weight_dtype = operands.back().dtype;
   }
   return run;
+}
+
+// Blocks of encoded moments, counted through the rows of a parameter.
+uint64_t BlocksBefore(const EncodedRow& row, uint64_t element) {
+  const uint64_t in_row = element % row.num_elements;
+  return element / row.num_elements * row.num_blocks() +
+         (in_row + kBlockElements - 1) / kBlockElements;
+}
+uint64_t FirstOfBlock(const EncodedRow& row, uint64_t block) {
+  return block / row.num_blocks() * row.num_elements + block % row.num_blocks() * kBlockElements;
+}
+
+// Updates a segment on all threads, cut at multiples of a grain, or of blocks of encoded moments.
+void UpdateSegment(ThreadPool* pool, const CheckedParameter& parameter, const RuleFactors& factors,
+                   const uint64_t* keys, const HeldTiles& held, const Segment& segment) {
+  const auto update = [&](uint64_t begin, uint64_t end) {
+    UpdateFused(factors, RunOf(parameter, held, begin, end, keys));
+  };
+  if (!IsEncoded(parameter.format)) {
+    pool->ParallelRanges(static_cast<int64_t>(segment.end - segment.begin), kGrainElements,
+                         [&](int64_t begin, int64_t end) {
+                           update(segment.begin + static_cast<uint64_t>(begin),
+                                  segment.begin + static_cast<uint64_t>(end));
+                         });
+    return;
+  }
+  const EncodedRow& row = parameter.row;
+  const uint64_t first = BlocksBefore(row, segment.begin);
+  const uint64_t last = BlocksBefore(row, segment.end);
+  const int64_t grain =
+      kGrainElements / static_cast<int64_t>(std::min(row.num_elements, kBlockElements));
+  pool->ParallelRanges(
+      static_cast<int64_t>(last - first), grain, [&](int64_t begin_block, int64_t end_block) {
+        uint64_t begin = FirstOfBlock(row, first + static_cast<uint64_t>(begin_block));
+        const uint64_t end =
+            std::min(segment.end, FirstOfBlock(row, first + static_cast<uint64_t>(end_block)));
+        while (begin < end) {
+          const uint64_t row_end = (begin / row.num_elements + 1) * row.num_elements;
+          update(begin, std::min(end, row_end));
+          begin = row_end;
+        }
+      });
 }
 
 }  // namespace
@@ -155,17 +212,12 @@ uint64_t PinnedBytesFor(const Engine& engine, const CheckedParameter& parameter)
 absl::Status UpdateParameter(Engine* engine, ThreadPool* pool, const CheckedParameter& parameter,
                              const RuleFactors& factors, int64_t step) {
   uint64_t keys[kMostMoments] = {};
-  for (size_t m = 0; m < parameter.num_moments; ++m)
+  for (size_t m = 0; m < parameter.moment_names.size(); ++m)
     keys[m] = RoundingKey(parameter.moment_names[m], step);
   HeldTiles held(engine, parameter);
   return ForEachSegment(parameter, [&](const Segment& segment) {
     SPILLWAY_RETURN_IF_ERROR(held.Acquire(segment));
-    pool->ParallelRanges(
-        static_cast<int64_t>(segment.end - segment.begin), kGrainElements,
-        [&](int64_t begin, int64_t end) {
-          UpdateFused(factors, RunOf(parameter, held, segment.begin + static_cast<uint64_t>(begin),
-                                     segment.begin + static_cast<uint64_t>(end), keys));
-        });
+    UpdateSegment(pool, parameter, factors, keys, held, segment);
     return held.Release(segment);
   });
 }

@@ -6,6 +6,7 @@
 #ifndef SPILLWAY_TESTS_OPTIM_REFERENCE_PARAMETER_H_
 #define SPILLWAY_TESTS_OPTIM_REFERENCE_PARAMETER_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <random>
@@ -20,6 +21,7 @@
 #include "src/optim/element_codecs.h"
 #include "src/optim/rule_kernels.h"
 #include "src/optim/state_specs.h"
+#include "tests/optim/block_reference.h"
 #include "tests/optim/rule_reference.h"
 
 namespace spillway::optim {
@@ -85,16 +87,15 @@ struct ReferenceParameter {
 
   void Apply(const Update& update) {
     const RuleFactors factors = MakeFactors(update.rule.value_or(rule), update);
-    const size_t first_moment = has_master() ? 1 : 0;
-    const size_t moments = state.size() - first_moment;
+    std::vector<std::vector<float>> moments = DecodeMoments();
+    moments.resize(2, std::vector<float>(size()));
     for (size_t i = 0; i < size(); ++i) {
-      float m[2] = {};
-      for (size_t k = 0; k < moments; ++k)
-        m[k] = ValueAt(state[first_moment + k], state_specs[first_moment + k].dtype, i);
-      UpdateReference(factors, ValueAt(gradient, gradient_dtype, i), &master[i], &m[0], &m[1]);
-      for (size_t k = 0; k < moments; ++k) PutMoment(first_moment + k, i, m[k], update.step);
+      UpdateReference(factors, ValueAt(gradient, gradient_dtype, i), &master[i], &moments[0][i],
+                      &moments[1][i]);
       PutValue(master[i], weight_spec.dtype, i, &weight);
     }
+    moments.resize(MomentNames(rule).size());
+    EncodeMoments(moments, update.step);
     if (has_master()) std::memcpy(state[0].data(), master.data(), state[0].size());
   }
 
@@ -108,6 +109,57 @@ struct ReferenceParameter {
   std::vector<Bytes> state;
 
  private:
+  using Moments = std::vector<std::vector<float>>;
+
+  size_t first_moment() const { return has_master() ? 1 : 0; }
+
+  // Of 8-bit state.
+  size_t num_rows() const {
+    return weight_spec.shape.size() < 2 ? 1 : static_cast<size_t>(weight_spec.shape[0]);
+  }
+  ReferenceRow Row() const {
+    ReferenceRow row = {.n = size() / num_rows(), .maps = {}};
+    for (const std::string_view name : MomentNames(rule))
+      row.maps.push_back(name.find("sq") != std::string_view::npos ? CodeMap::kUnsigned
+                                                                   : CodeMap::kSigned);
+    return row;
+  }
+
+  Moments DecodeMoments() const {
+    Moments moments(MomentNames(rule).size(), std::vector<float>(size()));
+    if (format != StateFormat::k8Bit) {
+      for (size_t m = 0; m < moments.size(); ++m) {
+        const size_t tensor = first_moment() + m;
+        for (size_t i = 0; i < size(); ++i)
+          moments[m][i] = ValueAt(state[tensor], state_specs[tensor].dtype, i);
+      }
+      return moments;
+    }
+    const ReferenceRow row = Row();
+    for (size_t r = 0; r < num_rows(); ++r) {
+      const Moments decoded = row.Decode(&state.back()[r * row.size_bytes()]);
+      for (size_t m = 0; m < moments.size(); ++m)
+        std::copy(decoded[m].begin(), decoded[m].end(), &moments[m][r * row.n]);
+    }
+    return moments;
+  }
+
+  void EncodeMoments(const Moments& moments, int64_t step) {
+    if (format != StateFormat::k8Bit) {
+      for (size_t m = 0; m < moments.size(); ++m) {
+        for (size_t i = 0; i < size(); ++i) PutMoment(first_moment() + m, i, moments[m][i], step);
+      }
+      return;
+    }
+    const ReferenceRow row = Row();
+    for (size_t r = 0; r < num_rows(); ++r) {
+      Moments of_row;
+      for (const std::vector<float>& moment : moments)
+        of_row.emplace_back(&moment[r * row.n], &moment[r * row.n] + row.n);
+      row.Encode(of_row, &state.back()[r * row.size_bytes()]);
+    }
+  }
+
   void PutMoment(size_t tensor, size_t i, float value, int64_t step) {
     if (format == StateFormat::kF32) return PutValue(value, DType::kF32, i, &state[tensor]);
     const uint16_t bits = RandomlyRounded(value, RoundingKey(state_specs[tensor].name, step), i);

@@ -134,7 +134,8 @@ TEST(Accumulation, TheForecastKnowsWhatIsFrozenAndWhichStateThereIs) {
                                                          {"--freeze", "lm_head*,*layers.0*"},
                                                          {"--optimizer", "lion"},
                                                          {"--optimizer", "sgd"},
-                                                         {"--state-format", "bf16"}});
+                                                         {"--state-format", "bf16"},
+                                                         {"--state-format", "8bit"}});
   for (const Arguments& more : ways) {
     for (const std::string& order : GridOf<std::string>({"micro-batch", "layer"})) {
       SCOPED_TRACE(Words(more) + ", " + order);

@@ -30,7 +30,7 @@ constexpr int64_t kSteps = 6;
 // Every pair of rule and format, with momentum where a rule may have it.
 std::vector<Arguments> Pairs() {
   std::vector<Arguments> pairs;
-  for (const char* format : {"fp32", "bf16"}) {
+  for (const char* format : {"fp32", "bf16", "8bit"}) {
     for (const char* rule : {"adamw", "adam", "rmsprop", "lion"})
       pairs.push_back({"--optimizer", rule, "--state-format", format});
     for (const char* rule : {"sgd", "rmsprop"})
@@ -58,6 +58,19 @@ Numbers FromStore(const Training& training, const Arguments& flags) {
   const Ended ended = RunCommand(arguments + Arguments{"--resume"});
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
   return training.NumbersOf(ended.json());
+}
+
+// Names of the store's tensors that begin with `prefix`.
+std::set<std::string> TensorsOf(const Training& training, const std::string& prefix) {
+  const Ended inspected = RunCommand({"inspect", training.store(), "--json"});
+  EXPECT_EQ(inspected.exit_code, 0) << inspected.err;
+  std::set<std::string> names;
+  const Json json = inspected.json();
+  for (const Json& tensor : json["tensors"]) {
+    const auto name = tensor["name"].get<std::string>();
+    if (name.starts_with(prefix)) names.insert(name);
+  }
+  return names;
 }
 
 TEST(Optimizer, EveryFlagChangesTheNumbers) {
@@ -104,7 +117,7 @@ TEST_P(EachPair, GivesTheSameNumbersFromAStoreAndAcrossAResume) {
 INSTANTIATE_TEST_SUITE_P(RulesAndFormats, EachPair, ::testing::ValuesIn(Pairs()));
 
 TEST(Optimizer, KilledBetweenCommitsAllFormatsContinueFromTheLast) {
-  for (const char* format : {"fp32", "bf16"}) {
+  for (const char* format : {"fp32", "bf16", "8bit"}) {
     const Arguments flags = {"--state-format", format, "--precision", "fp16-amp"};
     const Training training;
     Command command(training.TrainInStore(1'000'000) + flags + Arguments{"--commit-every", "2"});
@@ -117,6 +130,37 @@ TEST(Optimizer, KilledBetweenCommitsAllFormatsContinueFromTheLast) {
     EXPECT_LT(ended.json()["steps_this_run"], steps) << "it did not start again";
     EXPECT_EQ(training.NumbersOf(ended.json()), InMemory(flags, steps));
   }
+}
+
+// One tensor of bytes a parameter beside its weight and master weight; and snapshots export the
+// same.
+TEST(EightBit, RestsInOneTensorAndExports) {
+  const Training training;
+  const Arguments flags = {"--state-format", "8bit", "--precision", "fp16-amp"};
+  const Ended ended =
+      RunCommand(training.TrainInStore(3) + flags + Arguments{"--save", training / "saved"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(TensorsOf(training, "model.norm.weight"),
+            (std::set<std::string>{"model.norm.weight", "model.norm.weight/master",
+                                   "model.norm.weight/state8"}));
+  const Ended exported =
+      RunCommand({"snapshot", "export", training.store(), "--save", training / "exported"});
+  ASSERT_EQ(exported.exit_code, 0) << exported.err;
+  EXPECT_EQ(ReadFile(training / "exported/model.safetensors"),
+            ReadFile(training / "saved/model.safetensors"));
+}
+
+// Sixty steps learn what fp32 state learns, within a fiftieth of the loss.
+TEST(Formats, LearnWhatFp32Learns) {
+  const auto loss = [](const char* format) {
+    const Training training;
+    const Ended ended =
+        RunCommand(training.Train(60) + Arguments{"--batch", "4", "--state-format", format});
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    return ended.json()["final_loss"].get<double>();
+  };
+  const double expected = loss("fp32");
+  for (const char* format : {"bf16", "8bit"}) EXPECT_NEAR(loss(format), expected, 0.02 * expected);
 }
 
 // --- Frozen parameters ---
@@ -159,19 +203,6 @@ INSTANTIATE_TEST_SUITE_P(Parameters, Freeze,
                                            Frozen{false, "lm_head.weight"},
                                            Frozen{false, "*embed*,lm_head*"},
                                            Frozen{true, "*layers.0.*,*norm*"}));
-
-// Names of the store's tensors that begin with `prefix`.
-std::set<std::string> TensorsOf(const Training& training, const std::string& prefix) {
-  const Ended inspected = RunCommand({"inspect", training.store(), "--json"});
-  EXPECT_EQ(inspected.exit_code, 0) << inspected.err;
-  std::set<std::string> names;
-  const Json json = inspected.json();
-  for (const Json& tensor : json["tensors"]) {
-    const auto name = tensor["name"].get<std::string>();
-    if (name.starts_with(prefix)) names.insert(name);
-  }
-  return names;
-}
 
 TEST(FreezeInAStore, KeepsTheWeightAloneAndExportsIt) {
   const Training training;
@@ -217,6 +248,7 @@ TEST(Optimizer, AResumeUnderAnotherRuleNamesItFirst) {
               AllOf(HasSubstr("--optimizer was adamw"), HasSubstr("is lion now")));
   EXPECT_THAT(refused({"--state-format", "bf16", "--batch", "2"}),
               AllOf(HasSubstr("--state-format was fp32"), HasSubstr("is bf16 now")));
+  EXPECT_THAT(refused({"--state-format", "8bit"}), HasSubstr("is 8bit now"));
   EXPECT_THAT(refused({"--freeze", "*norm*", "--batch", "2"}), HasSubstr("--batch was 1"));
   EXPECT_THAT(refused({"--freeze", "*norm*"}), HasSubstr("is *norm* now"));
   EXPECT_THAT(refused({"--lr-for", "*norm*=0.3333333333333333"}), HasSubstr("=0.3333333333333333"));
@@ -234,6 +266,8 @@ TEST(Optimizer, WhatCannotBeIsRefusedBeforeAStoreIsMade) {
   const std::vector<Bad> all = {
       {{"--optimizer", "sgd", "--state-format", "bf16"},
        "--state-format: sgd without momentum keeps no state that could be bf16; use fp32"},
+      {{"--optimizer", "sgd", "--state-format", "8bit"},
+       "--state-format: sgd without momentum keeps no state that could be 8bit; use fp32"},
       {{"--optimizer", "sgd", "--betas", "0.9,0.99"}, "--betas: sgd has none"},
       {{"--optimizer", "rmsprop", "--betas", "0.9,0.99"}, "one of adamw, adam and lion"},
       {{"--optimizer", "lion", "--eps", "1e-6"}, "--eps: lion has none"},

@@ -167,10 +167,12 @@ absl::Status CheckMatches(const char* flag, const std::vector<std::string>& patt
 
 void AddOptimizerFlags(CLI::App* app, OptimizerFlags* flags) {
   AddRule(app, flags);
-  AddChoice<StateFormat>(app, "--state-format", &flags->format,
-                         {{"fp32", StateFormat::kF32}, {"bf16", StateFormat::kBf16}},
-                         "Of the moments; bf16 takes half the bytes and rounds without bias. "
-                         "Master weights stay fp32");
+  AddChoice<StateFormat>(
+      app, "--state-format", &flags->format,
+      {{"fp32", StateFormat::kF32}, {"bf16", StateFormat::kBf16}, {"8bit", StateFormat::k8Bit}},
+      "Of the moments: bf16 takes half of fp32's bytes and rounds without bias, 8bit "
+      "takes a quarter, as codes with a scale for each 256 elements of a row. "
+      "Master weights stay fp32");
   AddGroups(app, flags);
   AddRateScale(app, flags);
 }

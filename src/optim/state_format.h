@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where the bytes of an encoded state lie. A format whose codes share scales keeps all moments of a
+// parameter in one tensor of bytes, a row of it for a row of the weight, so that a tile is one
+// contiguous read. FORMATS.md draws it.
+
+#ifndef SPILLWAY_OPTIM_STATE_FORMAT_H_
+#define SPILLWAY_OPTIM_STATE_FORMAT_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "spillway/optimizer.h"
+
+namespace spillway::optim {
+
+// Whether a format keeps its moments in rows of codes with scales, and not in a tensor each.
+constexpr bool IsEncoded(StateFormat format) { return format == StateFormat::k8Bit; }
+
+// Elements that share a scale: runs of a row, the last of which may be shorter.
+inline constexpr uint64_t kBlockElements = 256;
+
+// A row of a parameter's encoded moments: the fp32 scales of the first moment's blocks, those of
+// the second's, then the codes of the first, then of the second, a byte each.
+struct EncodedRow {
+  uint64_t num_elements = 0;
+  uint64_t num_moments = 0;
+
+  uint64_t num_blocks() const { return (num_elements + kBlockElements - 1) / kBlockElements; }
+  uint64_t scale_offset(uint64_t moment, uint64_t block) const {
+    return (moment * num_blocks() + block) * sizeof(float);
+  }
+  uint64_t code_offset(uint64_t moment, uint64_t element) const {
+    return num_moments * num_blocks() * sizeof(float) + moment * num_elements + element;
+  }
+  uint64_t size_bytes() const { return code_offset(num_moments, 0); }
+};
+
+// The elements of a row of the state: a weight's row, and of a vector or a scalar all.
+// REQUIRES: every dimension is at least 1.
+inline uint64_t EncodedRowElements(const std::vector<int64_t>& shape) {
+  uint64_t elements = 1;
+  for (size_t i = shape.size() > 1 ? 1 : 0; i < shape.size(); ++i)
+    elements *= static_cast<uint64_t>(shape[i]);
+  return elements;
+}
+
+}  // namespace spillway::optim
+
+#endif  // SPILLWAY_OPTIM_STATE_FORMAT_H_
