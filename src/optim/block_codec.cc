@@ -1,66 +1,173 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The nearest code is found without a search. The upper 16 bits of a float, its exponent and seven
-// bits of fraction, say between which bounds it can lie: so narrow a range has one bound of a map
-// at most, so one comparison is left.
+// Codes of blocks, compiled once for each instruction set by Highway. A code is found without a
+// search: the values of a decade lie evenly, so one multiplication and one addition give the level
+// of a magnitude, counted from zero, and cutting off the fraction rounds to the nearest. Six
+// comparisons tell the decade.
 
 #include "src/optim/block_codec.h"
 
-#include <algorithm>
-#include <bit>
+#include <array>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 
-#include "src/optim/state_format.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "src/optim/block_codec.cc"
+#include <hwy/foreach_target.h>  // must come before highway.h
+#include <hwy/highway.h>
 
+#ifndef SPILLWAY_OPTIM_BLOCK_CODEC_LEVELS
+#define SPILLWAY_OPTIM_BLOCK_CODEC_LEVELS
 namespace spillway::optim {
 namespace {
 
 constexpr int kDecades = 7;
 constexpr int kSignedZero = 127;  // the code of zero on the signed map
 
-// Ranges of floats with the same upper 16 bits, from 2^-22 to 1; the first is all that is smaller.
-constexpr uint32_t kFirstRange = (127 - 22) << 7;
-constexpr uint32_t kLastRange = 127 << 7;
-constexpr size_t kRanges = kLastRange - kFirstRange + 2;
-
-// What a map does with magnitudes: level 0 is zero, each level's value is larger than the one's
-// before.
+// How magnitudes over the scale become levels: level 0 is zero, and the next level's value is
+// larger.
 struct Levels {
-  int count = 0;                         // of levels
-  std::array<float, 256> values = {};    // by level
-  std::array<float, 256> bounds = {};    // from here on the level above is the nearest
-  std::array<uint8_t, kRanges> at = {};  // by range: the level where it begins
+  struct Decade {
+    float from = 0;    // half way from the last value of the decade before to the first of this
+    float slope = 0;   // levels for a magnitude of 1
+    float offset = 0;  // the level at magnitude 0, if it went on so
+    float last = 0;    // level
+  };
+  std::array<Decade, kDecades> decades;
+  float one_from = 0;  // from here on the level is that of 1
+  float one_level = 0;
+  float least_level = 0;  // of what is not zero
+  int zero_code = 0;      // codes are this plus or minus the level
 };
 
-// Of decade i the values are the middles of so many equal parts of [0.1, 1], times 10^(i−6).
+}  // namespace
+}  // namespace spillway::optim
+#endif  // SPILLWAY_OPTIM_BLOCK_CODEC_LEVELS
+
+HWY_BEFORE_NAMESPACE();
+namespace spillway::optim::HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using Floats = hn::ScalableTag<float>;
+using FloatLanes = hn::Vec<Floats>;
+
+// The levels of magnitudes over the scale, at most 1. What is no number has that of 1.
+HWY_INLINE FloatLanes LevelsOf(const Levels& levels, FloatLanes ratio) {
+  const Floats d;
+  const auto one = hn::Set(d, 1.0F);
+  const auto x = hn::IfThenElse(hn::Le(ratio, one), ratio, one);
+  auto slope = hn::Set(d, levels.decades[0].slope);
+  auto offset = hn::Set(d, levels.decades[0].offset);
+  auto last = hn::Set(d, levels.decades[0].last);
+  for (int i = 1; i < kDecades; ++i) {
+    const Levels::Decade& decade = levels.decades[i];
+    const auto is_in = hn::Ge(x, hn::Set(d, decade.from));
+    slope = hn::IfThenElse(is_in, hn::Set(d, decade.slope), slope);
+    offset = hn::IfThenElse(is_in, hn::Set(d, decade.offset), offset);
+    last = hn::IfThenElse(is_in, hn::Set(d, decade.last), last);
+  }
+  auto level = hn::Min(hn::Add(hn::Mul(x, slope), offset), last);
+  level =
+      hn::IfThenElse(hn::Ge(x, hn::Set(d, levels.one_from)), hn::Set(d, levels.one_level), level);
+  const auto is_zero = hn::Lt(x, hn::Set(d, levels.decades[0].from));
+  return hn::IfThenZeroElse(is_zero, hn::Max(level, hn::Set(d, levels.least_level)));
+}
+
+// The codes of one vector of elements.
+HWY_INLINE void EncodeVector(const Levels& levels, FloatLanes scale, const float* from,
+                             uint8_t* to) {
+  const Floats d;
+  const hn::RebindToSigned<Floats> di;
+  const hn::Rebind<uint8_t, Floats> d8;
+  const auto value = hn::LoadU(d, from);
+  const auto level = hn::ConvertTo(di, LevelsOf(levels, hn::Div(hn::Abs(value), scale)));
+  const auto zero_code = hn::Set(di, levels.zero_code);
+  // Below zero there is no −1, and on the unsigned map nothing.
+  const auto below = hn::Sub(zero_code, hn::Min(level, zero_code));
+  const auto is_negative = hn::Lt(hn::BitCast(di, value), hn::Zero(di));
+  const auto code = hn::IfThenElse(is_negative, below, hn::Add(zero_code, level));
+  hn::StoreU(hn::DemoteTo(d8, code), d8, to);
+}
+
+}  // namespace
+
+// The largest magnitude, or NaN if there is one: as whole numbers, bits are in the order of
+// magnitudes.
+float LargestMagnitudeOnTarget(const float* from, size_t n) {
+  const hn::RebindToUnsigned<Floats> du;
+  const size_t lanes = hn::Lanes(Floats());
+  const auto magnitude_bits = hn::Set(du, 0x7fffffffu);
+  auto largest = hn::Zero(du);
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const auto bits = hn::LoadU(du, reinterpret_cast<const uint32_t*>(from + i));
+    largest = hn::Max(largest, hn::And(bits, magnitude_bits));
+  }
+  uint32_t tail[hn::MaxLanes(Floats())] = {};
+  std::memcpy(tail, from + i, (n - i) * sizeof(float));
+  largest = hn::Max(largest, hn::And(hn::LoadU(du, tail), magnitude_bits));
+  const uint32_t bits = hn::GetLane(hn::MaxOfLanes(du, largest));
+  float value = 0;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+void EncodeOnTarget(const Levels& levels, float divisor, const float* from, size_t n, uint8_t* to) {
+  const size_t lanes = hn::Lanes(Floats());
+  const auto scale = hn::Set(Floats(), divisor);
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) EncodeVector(levels, scale, from + i, to + i);
+  if (i == n) return;
+  float from_tail[hn::MaxLanes(Floats())] = {};
+  uint8_t to_tail[hn::MaxLanes(Floats())];
+  std::memcpy(from_tail, from + i, (n - i) * sizeof(float));
+  EncodeVector(levels, scale, from_tail, to_tail);
+  std::memcpy(to + i, to_tail, n - i);
+}
+
+}  // namespace spillway::optim::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace spillway::optim {
+namespace {
+
+HWY_EXPORT(LargestMagnitudeOnTarget);
+HWY_EXPORT(EncodeOnTarget);
+
+constexpr double kPowers[kDecades] = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};
+
+// Values of decade i: the middles of so many equal parts of [0.1, 1], times 10^(i−6).
 int PartsOfDecade(CodeMap map, int decade) {
   return 1 << (map == CodeMap::kSigned ? decade : decade + 1);
 }
 
+double ValueIn(CodeMap map, int decade, int part) {
+  return kPowers[decade] * (0.1 + 0.9 * (part + 0.5) / PartsOfDecade(map, decade));
+}
+
 Levels MakeLevels(CodeMap map) {
-  constexpr std::array<double, kDecades> kPowers = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};
   Levels levels;
-  levels.values[levels.count++] = 0;
-  for (int decade = 0; decade < kDecades; ++decade) {
-    const int parts = PartsOfDecade(map, decade);
-    for (int part = 0; part < parts; ++part) {
-      const double middle = 0.1 + 0.9 * (part + 0.5) / parts;
-      levels.values[levels.count++] = static_cast<float>(kPowers[decade] * middle);
-    }
+  const bool is_signed = map == CodeMap::kSigned;
+  levels.zero_code = is_signed ? kSignedZero : 0;
+  levels.least_level = is_signed ? 0 : 1;
+  int first_level = 1;
+  double before = 0;  // the value of the level before
+  for (int i = 0; i < kDecades; ++i) {
+    const int parts = PartsOfDecade(map, i);
+    levels.decades[i] = {.from = static_cast<float>((before + ValueIn(map, i, 0)) / 2),
+                         .slope = static_cast<float>(parts / (0.9 * kPowers[i])),
+                         .offset = static_cast<float>(first_level - parts / 9.0),
+                         .last = static_cast<float>(first_level + parts - 1)};
+    before = ValueIn(map, i, parts - 1);
+    first_level += parts;
   }
-  levels.values[levels.count++] = 1;
-  levels.bounds.fill(std::numeric_limits<float>::infinity());
-  for (int level = 0; level + 1 < levels.count; ++level) {
-    levels.bounds[level] =
-        static_cast<float>((double{levels.values[level]} + double{levels.values[level + 1]}) / 2);
-  }
-  if (map == CodeMap::kUnsigned) levels.bounds[0] = std::numeric_limits<float>::denorm_min();
-  for (size_t range = 1; range < kRanges; ++range) {
-    const auto first = static_cast<uint32_t>(kFirstRange + range - 1);
-    const float begin = std::bit_cast<float>(first << 16);
-    while (levels.bounds[levels.at[range]] <= begin) ++levels.at[range];
-  }
+  // What is not zero is not rounded to zero.
+  if (!is_signed) levels.decades[0].from = std::numeric_limits<float>::denorm_min();
+  levels.one_from = static_cast<float>((before + 1) / 2);
+  levels.one_level = static_cast<float>(first_level);
   return levels;
 }
 
@@ -70,50 +177,18 @@ const Levels& LevelsOf(CodeMap map) {
   return map == CodeMap::kSigned ? signed_levels : unsigned_levels;
 }
 
-// Of a magnitude in bits; NaN counts as the largest.
-inline int LevelOf(const Levels& levels, uint32_t bits) {
-  const uint32_t upper = std::clamp(bits >> 16, kFirstRange - 1, kLastRange);
-  const int level = levels.at[upper - (kFirstRange - 1)];
-  const auto bound = std::bit_cast<uint32_t>(levels.bounds[level]);
-  return level + (bits >= bound ? 1 : 0);
-}
-
-inline uint8_t CodeAt(CodeMap map, const Levels& levels, float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  const uint32_t magnitude = bits & 0x7fffffff;
-  const bool is_negative = bits != magnitude;
-  const int level = std::min(LevelOf(levels, magnitude), levels.count - 1);
-  if (map == CodeMap::kUnsigned) return static_cast<uint8_t>(is_negative ? 0 : level);
-  // There is no −1.
-  return static_cast<uint8_t>(is_negative ? kSignedZero - std::min(level, kSignedZero)
-                                          : kSignedZero + level);
-}
-
 std::array<float, 256> MakeValues(CodeMap map) {
-  const Levels& levels = LevelsOf(map);
-  if (map == CodeMap::kUnsigned) return levels.values;
+  const int zero = map == CodeMap::kSigned ? kSignedZero : 0;
   std::array<float, 256> values = {};
-  for (int level = 0; level < levels.count; ++level) {
-    values[kSignedZero + level] = levels.values[level];
-    if (level <= kSignedZero) values[kSignedZero - level] = -levels.values[level];
+  int level = 1;
+  for (int i = 0; i < kDecades; ++i) {
+    for (int part = 0; part < PartsOfDecade(map, i); ++part, ++level) {
+      values[zero + level] = static_cast<float>(ValueIn(map, i, part));
+      if (zero >= level) values[zero - level] = -values[zero + level];
+    }
   }
-  values[kSignedZero] = 0;
+  values[zero + level] = 1;
   return values;
-}
-
-// The largest magnitude, or NaN if there is one: as whole numbers, bits are in the order of
-// magnitudes.
-float LargestMagnitude(const float* from, int64_t n) {
-  uint32_t largest = 0;
-  for (int64_t i = 0; i < n; ++i)
-    largest = std::max(largest, std::bit_cast<uint32_t>(from[i]) & 0x7fffffffU);
-  return std::bit_cast<float>(largest);
-}
-
-template <CodeMap kMap>
-void EncodeAll(const float* from, int64_t n, uint8_t* codes) {
-  const Levels& levels = LevelsOf(kMap);
-  for (int64_t i = 0; i < n; ++i) codes[i] = CodeAt(kMap, levels, from[i]);
 }
 
 }  // namespace
@@ -124,8 +199,6 @@ const std::array<float, 256>& CodeValues(CodeMap map) {
   return map == CodeMap::kSigned ? signed_values : unsigned_values;
 }
 
-uint8_t CodeOf(CodeMap map, float value) { return CodeAt(map, LevelsOf(map), value); }
-
 void DecodeBlock(CodeMap map, const std::byte* scale, const uint8_t* codes, int64_t n, float* to) {
   float factor = 0;
   std::memcpy(&factor, scale, sizeof(factor));
@@ -134,13 +207,12 @@ void DecodeBlock(CodeMap map, const std::byte* scale, const uint8_t* codes, int6
 }
 
 void EncodeBlock(CodeMap map, const float* from, int64_t n, std::byte* scale, uint8_t* codes) {
-  const float largest = LargestMagnitude(from, n);
+  const auto count = static_cast<size_t>(n);
+  const float largest = HWY_DYNAMIC_DISPATCH(LargestMagnitudeOnTarget)(from, count);
   std::memcpy(scale, &largest, sizeof(largest));
-  const float divisor = largest > 0 ? largest : 1;
-  float normal[kBlockElements];
-  for (int64_t i = 0; i < n; ++i) normal[i] = from[i] / divisor;
-  map == CodeMap::kSigned ? EncodeAll<CodeMap::kSigned>(normal, n, codes)
-                          : EncodeAll<CodeMap::kUnsigned>(normal, n, codes);
+  const float divisor = largest == 0 ? 1 : largest;
+  HWY_DYNAMIC_DISPATCH(EncodeOnTarget)(LevelsOf(map), divisor, from, count, codes);
 }
 
 }  // namespace spillway::optim
+#endif  // HWY_ONCE

@@ -24,13 +24,10 @@ enum class CodeMap : uint8_t { kSigned, kUnsigned };
 // The values of the codes 0 to 255, ascending, at most 1.
 const std::array<float, 256>& CodeValues(CodeMap map);
 
-// The code of an element over its scale. REQUIRES nothing of it: what is below 0 is 0 on the
-// unsigned map, and what is no number has the largest code.
-uint8_t CodeOf(CodeMap map, float value);
-
 // One block of at most kBlockElements. Any bytes decode to something; zeros decode to zeros. The
-// scale may lie at any address. A block with an element that is not finite gets a scale that is
-// not, and decodes so.
+// scale may lie at any address. Half way between two values, as fp32 computes it, the one further
+// from zero is taken; below zero on the unsigned map the code is that of zero. A block with an
+// element that is not finite gets a scale that is not, and decodes so.
 void DecodeBlock(CodeMap map, const std::byte* scale, const uint8_t* codes, int64_t n, float* to);
 void EncodeBlock(CodeMap map, const float* from, int64_t n, std::byte* scale, uint8_t* codes);
 

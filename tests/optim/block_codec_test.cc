@@ -6,11 +6,13 @@
 #include "src/optim/block_codec.h"
 
 #include <gtest/gtest.h>
+#include <hwy/targets.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <string>
@@ -54,36 +56,102 @@ TEST(CodeValues, AreThePapers) {
   }
 }
 
-TEST(CodeOf, IsTheNearestValuesCode) {
-  for (const CodeMap map : kMaps) {
-    std::vector<float> values = {0.0F, -0.0F, 1.0F, -1.0F, 1e-30F, 2.0F, 1e-45F};
-    for (size_t code = 0; code + 1 < 256; ++code) {
-      const double low = CodeValues(map)[code], high = CodeValues(map)[code + 1];
-      for (const double part : {0.0, 0.1, 0.49, 0.5, 0.51, 0.9}) {
-        const auto at = static_cast<float>(low + part * (high - low));
-        for (const float value : {std::nextafter(at, -2.0F), at, std::nextafter(at, 2.0F)})
-          values.push_back(value);
-      }
+// Each instruction set that this machine has, by restricting dispatch to it.
+class Codes : public testing::TestWithParam<int64_t> {
+ protected:
+  void SetUp() override { hwy::SetSupportedTargetsForTest(GetParam()); }
+  void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
+
+  // The codes of values whose largest magnitude is 1, in blocks that begin with it.
+  static std::vector<uint8_t> CodesOf(CodeMap map, const std::vector<float>& values) {
+    std::vector<uint8_t> codes;
+    for (size_t begin = 0; begin < values.size(); begin += 255) {
+      std::vector<float> block = {1.0F};
+      const size_t end = std::min(values.size(), begin + 255);
+      block.insert(block.end(), &values[begin], &values[0] + end);
+      std::vector<uint8_t> of_block(block.size());
+      std::byte scale[4];
+      EncodeBlock(map, block.data(), static_cast<int64_t>(block.size()), scale, of_block.data());
+      codes.insert(codes.end(), of_block.begin() + 1, of_block.end());
     }
-    for (uint32_t bits = 0; bits < 0x3f900000; bits += 9973)
-      values.push_back(std::bit_cast<float>(bits));
-    for (const float value : values) {
-      EXPECT_EQ(CodeOf(map, value), NearestCode(map, value)) << value;
-      EXPECT_EQ(CodeOf(map, -value), NearestCode(map, -value)) << -value;
+    return codes;
+  }
+};
+
+// Every value of a map, half way between two, and what lies beside them.
+std::vector<float> ManyRatios(CodeMap map) {
+  std::vector<float> values = {0.0F, 1.0F, 1e-30F, 1e-45F};
+  for (size_t code = 0; code + 1 < 256; ++code) {
+    const double low = CodeValues(map)[code], high = CodeValues(map)[code + 1];
+    for (const double part : {0.0, 0.1, 0.49, 0.5, 0.51, 0.9}) {
+      const auto at = static_cast<float>(low + part * (high - low));
+      for (const float value : {std::nextafter(at, -1.0F), at, std::nextafter(at, 1.0F)})
+        values.push_back(value);
+    }
+  }
+  for (uint32_t bits = 0; bits <= 0x3f800000; bits += 9973)
+    values.push_back(std::bit_cast<float>(bits));
+  const size_t count = values.size();
+  for (size_t i = 0; i < count; ++i) values.push_back(-values[i]);
+  return values;
+}
+
+TEST_P(Codes, AreTheReferencesOnEveryInstructionSet) {
+  for (const CodeMap map : kMaps) {
+    const std::vector<float> values = ManyRatios(map);
+    const std::vector<uint8_t> codes = CodesOf(map, values);
+    for (size_t i = 0; i < values.size(); ++i)
+      ASSERT_EQ(codes[i], ReferenceCode(map, values[i])) << values[i];
+  }
+}
+
+TEST_P(Codes, OfEveryLength) {
+  std::mt19937 random(7);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  for (int64_t n = 1; n <= 70; ++n) {
+    std::vector<float> values(static_cast<size_t>(n));
+    for (float& value : values) value = std::pow(uniform(random), 5.0F);
+    std::vector<uint8_t> codes(values.size() + 1, 0xee);
+    std::byte scale[4];
+    EncodeBlock(CodeMap::kSigned, values.data(), n, scale, codes.data());
+    float largest = 0;
+    for (const float value : values) largest = std::max(largest, std::fabs(value));
+    EXPECT_EQ(std::memcmp(&largest, scale, 4), 0);
+    for (size_t i = 0; i < values.size(); ++i)
+      EXPECT_EQ(codes[i], ReferenceCode(CodeMap::kSigned, values[i] / largest)) << i;
+    EXPECT_EQ(codes.back(), 0xee);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(InstructionSets, Codes,
+                         testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
+                         [](const auto& test) { return std::string(hwy::TargetName(test.param)); });
+
+// As near as the nearest, but for what fp32 rounds.
+TEST(ReferenceCode, IsTheNearest) {
+  for (const CodeMap map : kMaps) {
+    const std::array<float, 256>& of = CodeValues(map);
+    for (const float value : ManyRatios(map)) {
+      if (map == CodeMap::kUnsigned && value <= of[1] / 2) continue;
+      double nearest = 2;
+      for (const double other : of) nearest = std::min(nearest, std::fabs(other - value));
+      const double distance = std::fabs(double{of[ReferenceCode(map, value)]} - value);
+      EXPECT_LE(distance, nearest + 2e-6 * std::fabs(value)) << value;
     }
   }
 }
 
-TEST(CodeOf, GivesEveryValueItsOwnCode) {
+TEST(ReferenceCode, OfEachValueIsItsOwn) {
   for (const CodeMap map : kMaps) {
-    for (size_t code = 0; code < 256; ++code) EXPECT_EQ(CodeOf(map, CodeValues(map)[code]), code);
+    for (size_t code = 0; code < 256; ++code)
+      EXPECT_EQ(ReferenceCode(map, CodeValues(map)[code]), code);
   }
 }
 
-TEST(CodeOf, OfASecondMomentThatIsNotZeroIsNotZeros) {
-  EXPECT_EQ(CodeOf(CodeMap::kUnsigned, 0.0F), 0);
-  EXPECT_EQ(CodeOf(CodeMap::kUnsigned, std::numeric_limits<float>::denorm_min()), 1);
-  EXPECT_EQ(CodeOf(CodeMap::kUnsigned, -1.0F), 0);
+TEST(ReferenceCode, OfASecondMomentThatIsNotZeroIsNotZeros) {
+  EXPECT_EQ(ReferenceCode(CodeMap::kUnsigned, 0.0F), 0);
+  EXPECT_EQ(ReferenceCode(CodeMap::kUnsigned, std::numeric_limits<float>::denorm_min()), 1);
+  EXPECT_EQ(ReferenceCode(CodeMap::kUnsigned, -1.0F), 0);
 }
 
 TEST(Blocks, OfZerosAreZeroBytesThatDecodeToZeros) {

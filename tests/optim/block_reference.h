@@ -9,27 +9,40 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "src/optim/block_codec.h"
 
 namespace spillway::optim {
 
-// The nearest of the map's values, found by trying all: of a magnitude on the values that are not
-// negative, and then on its side. What is not zero is not zero on the unsigned map.
-inline uint8_t NearestCode(CodeMap map, float value) {
-  const std::array<float, 256>& values = CodeValues(map);
-  const size_t zero = map == CodeMap::kSigned ? 127 : 0;
-  const float magnitude = std::fabs(value);
-  size_t level = 0;
-  for (size_t next = 1; zero + next < 256; ++next) {
-    const double below = values[zero + next - 1], above = values[zero + next];
-    if (magnitude >= static_cast<float>((below + above) / 2)) level = next;
-  }
-  if (map == CodeMap::kUnsigned) {
-    if (std::signbit(value)) return 0;
-    return static_cast<uint8_t>(value > 0 ? std::max<size_t>(level, 1) : 0);
+// The code of an element over its scale, by the arithmetic of the vectors in fp32: the decade's
+// values lie evenly, so a magnitude's level is a multiple of it and a constant, without the
+// fraction.
+inline uint8_t ReferenceCode(CodeMap map, float value) {
+  constexpr double kPowers[] = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};
+  const bool is_signed = map == CodeMap::kSigned;
+  const float x = std::fabs(value) <= 1 ? std::fabs(value) : 1.0F;
+  const int zero = is_signed ? 127 : 0;
+  int level = 0;
+  double before = 0;
+  for (int i = 0, first = 1; i < 7; ++i) {
+    const int parts = 1 << (is_signed ? i : i + 1);
+    const double begin = kPowers[i] * (0.1 + 0.45 / parts);
+    const float from = i == 0 && !is_signed ? std::numeric_limits<float>::denorm_min()
+                                            : static_cast<float>((before + begin) / 2);
+    if (x >= from) {
+      const float slope = static_cast<float>(parts / (0.9 * kPowers[i]));
+      const float product = x * slope;
+      const float sum = product + static_cast<float>(first - parts / 9.0);
+      level =
+          std::max(first, static_cast<int>(std::min(sum, static_cast<float>(first + parts - 1))));
+    }
+    before = kPowers[i] * (1 - 0.45 / parts);
+    first += parts;
+    if (i == 6 && x >= static_cast<float>((before + 1) / 2)) level = first;
   }
   return static_cast<uint8_t>(std::signbit(value) ? zero - std::min(level, zero) : zero + level);
 }
@@ -68,7 +81,7 @@ struct ReferenceRow {
         std::memcpy(bytes + 4 * (m * blocks() + block), &scale, 4);
         for (size_t i = block * kBlock; i < end; ++i) {
           const float value = scale == 0 ? moments[m][i] : moments[m][i] / scale;
-          bytes[4 * maps.size() * blocks() + m * n + i] = std::byte{NearestCode(maps[m], value)};
+          bytes[4 * maps.size() * blocks() + m * n + i] = std::byte{ReferenceCode(maps[m], value)};
         }
       }
     }
