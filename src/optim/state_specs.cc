@@ -30,11 +30,18 @@ constexpr std::array<std::string_view, kNumStateFormats> kFormatNames = {"fp32",
 // A parameter's elements must be countable in bytes, however its state rests.
 constexpr int64_t kMostElements = std::numeric_limits<int64_t>::max() / 64;
 
+bool IsKnown(RuleKind kind) { return static_cast<size_t>(kind) < kRuleNames.size(); }
+bool IsKnown(StateFormat format) { return static_cast<size_t>(format) < kFormatNames.size(); }
+
 }  // namespace
 
-std::string_view Name(RuleKind kind) { return kRuleNames.at(static_cast<size_t>(kind)); }
+std::string_view Name(RuleKind kind) {
+  return IsKnown(kind) ? kRuleNames[static_cast<size_t>(kind)] : "";
+}
 
-std::string_view Name(StateFormat format) { return kFormatNames.at(static_cast<size_t>(format)); }
+std::string_view Name(StateFormat format) {
+  return IsKnown(format) ? kFormatNames[static_cast<size_t>(format)] : "";
+}
 
 Rule UsualRule(RuleKind kind) {
   Rule rule = {.kind = kind};
@@ -44,6 +51,7 @@ Rule UsualRule(RuleKind kind) {
 }
 
 bool Exists(const Rule& rule, StateFormat format) {
+  if (!IsKnown(rule.kind) || !IsKnown(format)) return false;
   return format == StateFormat::kF32 || !optim::MomentNames(rule).empty();
 }
 
@@ -71,6 +79,8 @@ bool IsSquare(std::string_view moment_name) {
 
 absl::Status CheckFormat(const Rule& rule, StateFormat format) {
   if (Exists(rule, format)) return absl::OkStatus();
+  if (!IsKnown(rule.kind)) return absl::InvalidArgumentError("optimizer: there is no such rule");
+  if (!IsKnown(format)) return absl::InvalidArgumentError("optimizer: there is no such format");
   return absl::InvalidArgumentError(
       absl::StrCat("optimizer: ", View(Name(rule.kind)),
                    " without momentum keeps no state that could rest as ", View(Name(format))));

@@ -350,6 +350,13 @@ TEST_F(Refusals, OfAPairThatDoesNotExist) {
   ExpectRefused(
       Optimizer::Create(&engine_, &pool_, {.kind = RuleKind::kSgd}, StateFormat::kBf16).status(),
       "sgd without momentum keeps no state that could rest as bf16");
+  const auto no_format = static_cast<StateFormat>(kNumStateFormats);
+  const auto no_rule = static_cast<RuleKind>(kNumRuleKinds);
+  ExpectRefused(Optimizer::Create(&engine_, &pool_, kAdamW, no_format).status(), "no such format");
+  ExpectRefused(Status(full_, {.kind = no_rule}), "no such rule");
+  const TensorSpec weight = Spec("w", DType::kF32, {4}, 0);
+  ExpectRefused(StateSpecs({.kind = no_rule}, StateFormat::kF32, weight).status(), "no such rule");
+  ExpectRefused(StateSpecs(kAdamW, no_format, weight).status(), "no such format");
 }
 
 TEST_F(Refusals, OfDTypes) {

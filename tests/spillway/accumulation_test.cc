@@ -130,12 +130,10 @@ TEST(Accumulation, EachOrderMovesWhatTheForecastSays) {
 }
 
 TEST(Accumulation, TheForecastKnowsWhatIsFrozenAndWhichStateThereIs) {
-  const std::vector<Arguments> ways = GridOf<Arguments>({{"--freeze", "*embed*"},
-                                                         {"--freeze", "lm_head*,*layers.0*"},
-                                                         {"--optimizer", "lion"},
-                                                         {"--optimizer", "sgd"},
-                                                         {"--state-format", "bf16"},
-                                                         {"--state-format", "8bit"}});
+  const std::vector<Arguments> ways =
+      GridOf<Arguments>({{"--freeze", "*embed*", "--state-format", "8bit"},
+                         {"--freeze", "lm_head*,*layers.0*", "--optimizer", "lion"},
+                         {"--optimizer", "sgd"}});
   for (const Arguments& more : ways) {
     for (const std::string& order : GridOf<std::string>({"micro-batch", "layer"})) {
       SCOPED_TRACE(Words(more) + ", " + order);

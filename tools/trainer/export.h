@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A trained model as a Hugging Face folder: fp32 master weights as safetensors, config.json, and
+// A trained model as a Hugging Face folder: weights in fp32 as safetensors, config.json, and
 // the tokenizer's files of the model that the training began with.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_EXPORT_H_
