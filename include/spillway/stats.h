@@ -54,8 +54,9 @@ struct PlanStats {
 };
 
 struct EngineStats {
-  Traffic nvme;    // between NVMe and pinned memory
-  Traffic pinned;  // between pinned memory and the device
+  Traffic nvme;                              // between NVMe and pinned memory
+  Traffic pinned;                            // between pinned memory and the device
+  std::array<Traffic, kNumRoles> role_nvme;  // by Role; together they are `nvme`
 
   std::array<Occupancy, kNumTiers> tiers;                              // by Tier
   std::array<std::array<Occupancy, kNumTiers>, kNumRoles> role_tiers;  // by Role, then Tier

@@ -127,8 +127,31 @@ TEST_P(Placed, OnNvmeEachUseReadsAndWritesEveryByte) {
   EXPECT_EQ(engine_->Stats().nvme.read_bytes, (kSteps - 1) * kAll);  // zeros at first
   EXPECT_EQ(engine_->Stats().pinned.read_bytes, kSteps * kAll);
   EXPECT_EQ(engine_->Stats().pinned.written_bytes, kSteps * kAll);
+  const Traffic moments = engine_->Stats().role_nvme[static_cast<size_t>(Role::kMoment)];
+  EXPECT_EQ(moments.read_bytes, (kSteps - 1) * kAll);
+  EXPECT_EQ(moments.written_bytes, kSteps * kAll);
   Await([&] { return Room(Role::kMoment, Tier::kPinned).now_bytes == 0; });
   EXPECT_EQ(Room(Role::kMoment, Tier::kDevice).now_bytes, 0u);
+}
+
+TEST_P(Placed, RolesTogetherAreAllThatPassedToAndFromNvme) {
+  Open({});
+  const TensorId moment = Register(Role::kMoment, 2 * kTiles);
+  const TensorId weight = Register(Role::kParameter, 2 * kTiles);
+  Repeat([&](uint32_t i) {
+    Pass(moment, Tier::kPinned, Access::kReadWrite, i, i + 1);
+    Pass(weight, Tier::kPinned, Access::kReadWrite, i, i + 1);
+  });
+  const EngineStats stats = engine_->Stats();
+  Traffic sum;
+  for (const Traffic& role : stats.role_nvme) {
+    sum.read_bytes += role.read_bytes;
+    sum.written_bytes += role.written_bytes;
+  }
+  EXPECT_EQ(sum.read_bytes, stats.nvme.read_bytes);
+  EXPECT_EQ(sum.written_bytes, stats.nvme.written_bytes);
+  EXPECT_GT(stats.role_nvme[static_cast<size_t>(Role::kMoment)].read_bytes, 0u);
+  EXPECT_GT(stats.role_nvme[static_cast<size_t>(Role::kParameter)].read_bytes, 0u);
 }
 
 // What is discarded rests nowhere; before, it goes to NVMe between its writer and its reader.

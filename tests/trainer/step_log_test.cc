@@ -37,6 +37,7 @@ StepRecord Example() {
   record.seconds = 0.5;
   record.nvme = {.read_bytes = 1, .written_bytes = 2};
   record.pinned = {.read_bytes = 3, .written_bytes = 0xFFFFFFFFFFFFFFFF};
+  record.state = {.read_bytes = 5, .written_bytes = 6};
   record.stall_seconds = 1e-300;
   return record;
 }
@@ -51,8 +52,11 @@ TEST(StepLog, TheJsonLineHasExactlyThePromisedFields) {
   const Json json = Json::parse(ToJsonLine(Example()));
   EXPECT_THAT(Keys(json),
               ElementsAre("v", "step", "loss", "grad_norm", "lr", "loss_scale", "skipped",
-                          "tokens_per_s", "seconds", "read_bytes", "written_bytes", "stall_s"));
+                          "tokens_per_s", "seconds", "read_bytes", "written_bytes",
+                          "state_read_bytes", "state_written_bytes", "stall_s"));
   EXPECT_EQ(json["v"], 1);
+  EXPECT_EQ(json["state_read_bytes"], 5);
+  EXPECT_EQ(json["state_written_bytes"], 6);
   EXPECT_EQ(json["skipped"], false);
   EXPECT_THAT(Keys(json["read_bytes"]), ElementsAre("nvme", "pinned"));
   EXPECT_THAT(Keys(json["written_bytes"]), ElementsAre("nvme", "pinned"));

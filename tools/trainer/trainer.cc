@@ -42,6 +42,13 @@ Traffic operator-(const Traffic& after, const Traffic& before) {
   return {after.read_bytes - before.read_bytes, after.written_bytes - before.written_bytes};
 }
 
+// Over NVMe, of the optimizer's state alone.
+Traffic StateTraffic(const EngineStats& stats) {
+  const Traffic& master = stats.role_nvme[static_cast<size_t>(Role::kMasterWeight)];
+  const Traffic& moments = stats.role_nvme[static_cast<size_t>(Role::kMoment)];
+  return {master.read_bytes + moments.read_bytes, master.written_bytes + moments.written_bytes};
+}
+
 // The first step has no plan, the second no plan that knows which tensors have bytes.
 constexpr int64_t kUnplannedSteps = 2;
 
@@ -239,6 +246,7 @@ absl::StatusOr<StepRecord> Trainer::RunStep() {
   record.tokens_per_second = static_cast<double>(inputs_.size()) / record.seconds;
   record.nvme = after.nvme - before.nvme;
   record.pinned = after.pinned - before.pinned;
+  record.state = StateTraffic(after) - StateTraffic(before);
   record.plan = after.plan;
   record.stall_seconds = after.stall_seconds - before.stall_seconds;
   record.flop_utilisation = step_flops_ / record.seconds / peak_flops_;

@@ -147,9 +147,11 @@ PageTable::Ended PageTable::End(TileIndex tile) {
 
 void PageTable::Arrive(TileIndex tile, Transfer transfer) {
   Page& page = pages_[tile];
+  Traffic& role_nvme = stats_.role_nvme[static_cast<size_t>(page.tile->role)];
   switch (transfer) {
     case Transfer::kRead:
       stats_.nvme.read_bytes += page.size_bytes();
+      role_nvme.read_bytes += page.size_bytes();
       SetReady(page.copy(Tier::kPinned));
       break;
     case Transfer::kZero: SetReady(page.copy(Tier::kPinned)); break;
@@ -164,6 +166,7 @@ void PageTable::Arrive(TileIndex tile, Transfer transfer) {
       break;
     case Transfer::kWrite:
       stats_.nvme.written_bytes += page.size_bytes();
+      role_nvme.written_bytes += page.size_bytes();
       SetStored(tile, true);
       writes_fail_ = false;
       break;

@@ -79,6 +79,8 @@ std::string ToJsonLine(const StepRecord& record) {
       {"read_bytes", {{"nvme", record.nvme.read_bytes}, {"pinned", record.pinned.read_bytes}}},
       {"written_bytes",
        {{"nvme", record.nvme.written_bytes}, {"pinned", record.pinned.written_bytes}}},
+      {"state_read_bytes", record.state.read_bytes},
+      {"state_written_bytes", record.state.written_bytes},
       {"stall_s", record.stall_seconds},
   };
   if (record.flop_utilisation > 0) json["mfu"] = record.flop_utilisation;

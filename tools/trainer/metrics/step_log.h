@@ -40,6 +40,7 @@ struct StepRecord {
   int64_t end_ns = 0;
   Traffic nvme;
   Traffic pinned;
+  Traffic state;  // of `nvme`, the optimizer's state: master weights and moments
   double stall_seconds = 0;
   double flop_utilisation = 0;  // see flops.h; 0: the peak is not known
   PlanStats plan;               // as the engine had it after the step
@@ -48,13 +49,15 @@ struct StepRecord {
 };
 
 // {"v":1,"step":…,"loss":…,"grad_norm":…,"lr":…,"loss_scale":…,"skipped":…,"tokens_per_s":…,"seconds":…,
-// "read_bytes":{"nvme":…,"pinned":…},"written_bytes":{…},"stall_s":…}, a peak that is known adding
-// "mfu", a plan "plan_steps" (that followed it so far), "plan_moved_bytes" (of the last of these;
-// "read_bytes" count a transfer in the step in which it ends, which may be the next),
-// "planned_bytes", "bytes_bound", "nvme_bytes_bound", "time_bound_s", "compute_alone_s" and
-// "transfers_alone_s" (see PlanStats), with the step's seconds over the bound, "time_ratio", and
-// over the larger of the last two, "alone_ratio"; an evaluation "eval_loss", "eval_windows" and
-// "eval_seconds". Every float reads back as the same bits; one that is not finite is null.
+// "read_bytes":{"nvme":…,"pinned":…},"written_bytes":{…},"state_read_bytes":…,
+// "state_written_bytes":…,"stall_s":…}. The two of state are what of "nvme" is the optimizer's
+// state: master weights and moments, neither weights nor gradients. A transfer counts in the step
+// in which it ends, which may be the next. A peak that is known adds "mfu"; a plan "plan_steps"
+// (that followed it so far), "plan_moved_bytes" (of the last of these, whole), "planned_bytes",
+// "bytes_bound", "nvme_bytes_bound", "time_bound_s", "compute_alone_s" and "transfers_alone_s" (see
+// PlanStats), with the step's seconds over the bound, "time_ratio", and over the larger of the last
+// two, "alone_ratio"; an evaluation "eval_loss", "eval_windows" and "eval_seconds". Every float
+// reads back as the same bits; one that is not finite is null.
 std::string ToJsonLine(const StepRecord& record);
 
 // "step 12/400  loss 3.1416  norm 0.512  lr 1.0e-04  scale 65536  512 tok/s  nvme 1.20 GB/s read,

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a step's line says of the optimizer's state: nothing in memory, and each byte once where the
+// state rests on NVMe.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/spillway/command.h"
+#include "tests/spillway/training.h"
+
+namespace spillway::test {
+namespace {
+
+constexpr int64_t kSteps = 6;
+
+// Of the tiny model, whose head is its embedding: 64 tokens of 32, and two layers with 4 heads of
+// 8, 2 of them for keys and values, and an MLP of 48.
+constexpr uint64_t kLayerParameters =
+    2 * 32 * 32 + 2 * uint64_t{16} * 32 + 3 * uint64_t{48} * 32 + 2 * uint64_t{32};
+constexpr uint64_t kParameters = uint64_t{64} * 32 + 2 * kLayerParameters + 32;
+
+struct StateBytes {
+  std::vector<uint64_t> read, written;  // by step
+  uint64_t all_read = 0;                // over NVMe, of every role
+  uint64_t all_written = 0;
+};
+
+StateBytes Log(const Training& training, const Arguments& arguments) {
+  const Ended ended = RunCommand(arguments);
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  StateBytes bytes;
+  for (const Json& line : ReadLog(training.log())) {
+    bytes.read.push_back(line.at("state_read_bytes"));
+    bytes.written.push_back(line.at("state_written_bytes"));
+    bytes.all_read += line.at("read_bytes").at("nvme").get<uint64_t>();
+    bytes.all_written += line.at("written_bytes").at("nvme").get<uint64_t>();
+  }
+  EXPECT_EQ(bytes.read.size(), static_cast<size_t>(kSteps));
+  return bytes;
+}
+
+TEST(StateBytes, InMemoryThereAreNone) {
+  const Training training;
+  const StateBytes bytes = Log(training, training.Train(kSteps));
+  EXPECT_EQ(bytes.read, std::vector<uint64_t>(kSteps, 0));
+  EXPECT_EQ(bytes.written, std::vector<uint64_t>(kSteps, 0));
+}
+
+// On demand, since a plan may read for the next step. The first step reads master weights alone,
+// because moments are zeros that no file holds. A write may end in the step after its own, yet
+// before it reads the same bytes.
+TEST(StateBytes, OnNvmeAdamWReadsAndWrites12BytesAParameter) {
+  const Training training;
+  const StateBytes bytes = Log(
+      training, training.TrainInStore(kSteps) + Arguments{"--precision", "fp16-amp", "--policy",
+                                                          "demand", "--place", "optimizer=nvme"});
+  ASSERT_EQ(bytes.read.size(), static_cast<size_t>(kSteps));
+  uint64_t read = 0, written = 0;
+  for (size_t step = 0; step < bytes.read.size(); ++step) {
+    EXPECT_EQ(bytes.read[step], (step == 0 ? 4 : 12) * kParameters) << step;
+    read += bytes.read[step];
+    written += bytes.written[step];
+    EXPECT_GE(written, step * 12 * kParameters) << step;
+    EXPECT_LE(written, (step + 1) * 12 * kParameters) << step;
+  }
+  // Nothing else had to leave memory.
+  EXPECT_EQ(bytes.all_read, read);
+  EXPECT_EQ(bytes.all_written, written);
+}
+
+TEST(StateBytes, WeightsAndGradientsOnNvmeAreNoState) {
+  const Training training;
+  const StateBytes bytes =
+      Log(training,
+          training.TrainInStore(kSteps) + Arguments{"--precision", "fp16-amp", "--policy", "demand",
+                                                    "--place", "parameters=nvme,gradients=nvme"});
+  EXPECT_EQ(bytes.read, std::vector<uint64_t>(kSteps, 0));
+  EXPECT_EQ(bytes.written, std::vector<uint64_t>(kSteps, 0));
+  EXPECT_GT(bytes.all_read, 0u);
+  EXPECT_GT(bytes.all_written, 0u);
+}
+
+}  // namespace
+}  // namespace spillway::test
