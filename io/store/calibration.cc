@@ -199,6 +199,11 @@ class Calibrator {
     for (const MixedDepth& depth : MixedDepths(profile.read_depth, profile.write_depth, slots)) {
       mixes.push_back({profile.request_bytes, depth.reads, depth.writes});
     }
+    if (profile.read_bytes_per_second == 0 || profile.write_bytes_per_second == 0) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("cannot calibrate the device: none of its transfers ended within ",
+                       absl::FormatDuration(options_.limit)));
+    }
     SPILLWAY_ASSIGN_OR_RETURN(rates, Rates(mixes, 1));
     profile.mixed_write_depth = mixes[SmallestGoodEnough(rates)].writes;
     return profile;

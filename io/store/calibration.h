@@ -46,7 +46,8 @@ struct CalibrationOptions {
 // Measures the device that `folder` lies on, through `engine`, whose queues for `device` are as the
 // profile says afterwards. Takes five to ten seconds, at most options.limit and the requests under
 // way then. REQUIRES: nothing in flight and no buffer announced: buffers are removed.
-// ResourceExhausted if the file or the memory cannot be had; else the I/O's status.
+// ResourceExhausted if the file or the memory cannot be had; DeadlineExceeded if nothing ended
+// within the limit; else the I/O's status.
 absl::StatusOr<DeviceProfile> Calibrate(const std::string& folder, IoEngine& engine,
                                         uint16_t device, const CalibrationOptions& options = {});
 
