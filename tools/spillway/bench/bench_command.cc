@@ -7,10 +7,12 @@
 namespace spillway::command {
 
 void AddBenchCommand(CLI::App* app, Run* run) {
-  CLI::App* bench = app->add_subcommand(
-      "bench", "Measure this machine: 'bench io' its disks, 'bench tiers' the way to the device.");
+  CLI::App* bench = app->add_subcommand("bench",
+                                        "Measure this machine: 'bench io' its disks, 'bench tiers' "
+                                        "the way to the device, 'bench update' the optimizer.");
   AddBenchIoCommand(bench, run);
   AddBenchTiersCommand(bench, run);
+  AddBenchUpdateCommand(bench, run);
 }
 
 }  // namespace spillway::command

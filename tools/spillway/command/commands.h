@@ -21,6 +21,7 @@ void AddGenerateCommand(CLI::App* app, Run* run);
 void AddBenchCommand(CLI::App* app, Run* run);
 void AddBenchIoCommand(CLI::App* bench, Run* run);
 void AddBenchTiersCommand(CLI::App* bench, Run* run);
+void AddBenchUpdateCommand(CLI::App* bench, Run* run);
 void AddInspectCommand(CLI::App* app, Run* run);
 void AddFsckCommand(CLI::App* app, Run* run);
 void AddSnapshotCommand(CLI::App* app, Run* run);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -44,6 +45,10 @@ std::vector<std::string> Arguments(const FioJob& job) {
       absl::StrCat("--iodepth=", job.depth),
       absl::StrCat("--size=", job.size_bytes),
       absl::StrCat("--filename=", absl::StrJoin(job.paths, ":"))};
+  if (job.op == Op::kMixed) {
+    arguments.push_back(
+        absl::StrCat("--rwmixread=", static_cast<int>(std::lround(100 * job.read_share))));
+  }
   if (job.move_bytes > 0 && job.move_bytes < job.size_bytes) {
     arguments.push_back(absl::StrCat("--io_size=", job.move_bytes));
   }

@@ -18,6 +18,7 @@ namespace spillway::bench_io {
 // One job: a pass over the files.
 struct FioJob {
   Op op = Op::kRead;
+  double read_share = 0.5;  // of the bytes of a mixed job
   Pattern pattern = Pattern::kSequential;
   uint32_t block_bytes = 0;
   int depth = 1;             // blocks under way; each has memory of its own

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `spillway bench update` as a child process: its JSON, its bytes, that nothing stays behind
+// however it ends, and what it says to bad input. It asserts on no rate.
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "tests/spillway/bench_test.h"
+
+namespace spillway::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+class BenchUpdateTest : public BenchTest {
+ protected:
+  // As short as it gets; in memory.
+  static Arguments Short() {
+    return {"bench", "update", "--parameters", "1048576", "--memory", "64MiB", "--seconds", "1"};
+  }
+  // Until it is interrupted.
+  Arguments Long() const {
+    return {"bench", "update",    a_,      "--parameters", "4194304", "--memory",
+            "64MiB", "--seconds", "86400", "--optimizer",  "adamw"};
+  }
+  static void ExpectARow(const Json& row) {
+    SCOPED_TRACE(row.dump());
+    EXPECT_GT(row.at("parameters_per_second").get<double>(), 0);
+    EXPECT_GT(row.at("limit_parameters_per_second").get<double>(), 0);
+    EXPECT_GE(row.at("rounds").get<int>(), 1);
+    EXPECT_LE(row.at("lowest_share").get<double>(), row.at("share").get<double>());
+    EXPECT_LE(row.at("share").get<double>(), row.at("highest_share").get<double>());
+  }
+};
+
+TEST_F(BenchUpdateTest, InMemoryItsJsonHasEveryPairOfRuleAndFormat) {
+  const Ended ended = RunCommand(Short() + Arguments{"--json"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const Json json = ended.json();
+  ASSERT_FALSE(json.is_discarded()) << ended.out;
+  EXPECT_EQ(json["v"], 1);
+  std::map<std::string, std::pair<double, double>> bytes;
+  for (const Json& row : json["rows"]) {
+    ExpectARow(row);
+    EXPECT_EQ(row.at("where"), "dram");
+    EXPECT_EQ(row.at("limit"), "memory");
+    const bool has_momentum = row.at("momentum").get<double>() > 0;
+    const std::string name = row.at("optimizer").get<std::string>() + (has_momentum ? "+" : "") +
+                             " " + row.at("state_format").get<std::string>();
+    EXPECT_TRUE(bytes
+                    .emplace(name, std::pair(row.at("read_bytes_per_parameter"),
+                                             row.at("written_bytes_per_parameter")))
+                    .second)
+        << name;
+  }
+  // A master weight of 4 bytes and its moments are read and written, a weight of 2 is written.
+  const std::map<std::string, std::pair<double, double>> expected = {
+      {"adamw fp32", {12, 14}},    {"adamw bf16", {8, 10}},    {"adam fp32", {12, 14}},
+      {"adam bf16", {8, 10}},      {"sgd fp32", {4, 6}},       {"sgd+ fp32", {8, 10}},
+      {"sgd+ bf16", {6, 8}},       {"rmsprop fp32", {8, 10}},  {"rmsprop bf16", {6, 8}},
+      {"rmsprop+ fp32", {12, 14}}, {"rmsprop+ bf16", {8, 10}}, {"lion fp32", {8, 10}},
+      {"lion bf16", {6, 8}}};
+  for (const auto& [name, pair] : expected) {
+    ASSERT_TRUE(bytes.contains(name)) << name;
+    EXPECT_EQ(bytes[name], pair) << name;
+  }
+  EXPECT_GE(json["machine"].at("threads").get<int>(), 1);
+  EXPECT_EQ(json.at("parameters"), 1048576);
+  EXPECT_TRUE(json.contains("commit"));
+  EXPECT_TRUE(json["doubts"].is_array());
+}
+
+TEST_F(BenchUpdateTest, OnAFolderItAlsoHasNvmeAndNothingStays) {
+  const Ended ended = RunCommand(Short() + Arguments{a_, "--optimizer", "adamw,lion", "--json"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  ExpectNothingLeft();
+  const Json json = ended.json();
+  ASSERT_FALSE(json.is_discarded()) << ended.out;
+  std::multiset<std::string> seen;
+  for (const Json& row : json["rows"]) {
+    ExpectARow(row);
+    seen.insert(row.at("where").get<std::string>() + " " + row.at("optimizer").get<std::string>() +
+                " " + row.at("state_format").get<std::string>());
+    if (row["where"] == "dram") continue;
+    EXPECT_TRUE(row.at("limit") == "fio" || row.at("limit") == "kernel+hash");
+    EXPECT_GT(row.at("kernel_hash_parameters_per_second").get<double>(), 0);
+    EXPECT_EQ(row.at("fio_parameters_per_second").is_null(), json.at("fio").is_null());
+  }
+  for (const char* where : {"dram", "nvme"}) {
+    for (const char* pair : {"adamw fp32", "adamw bf16", "lion fp32", "lion bf16"})
+      EXPECT_EQ(seen.count(std::string(where) + " " + pair), 1u) << where << " " << pair;
+  }
+  EXPECT_FALSE(json["machine"].at("filesystem").get<std::string>().empty());
+}
+
+// 56 MiB, and read 48: the pinned memory holds less at a time, since all rests on NVMe.
+TEST_F(BenchUpdateTest, OnNvmeEachByteOfStateIsReadAndWrittenOnce) {
+  const Ended ended =
+      RunCommand({"bench", "update", a_, "--parameters", "16777216", "--memory", "64MiB",
+                  "--optimizer", "adamw", "--state-format", "fp32", "--seconds", "1", "--json"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const Json json = ended.json();
+  ASSERT_FALSE(json.is_discarded()) << ended.out;
+  const Json& row = json["rows"].back();
+  EXPECT_EQ(row.at("where"), "nvme");
+  EXPECT_EQ(row.at("read_bytes_per_parameter"), 12);
+  EXPECT_EQ(row.at("written_bytes_per_parameter"), 14);
+}
+
+TEST_F(BenchUpdateTest, TheTableHasALineForEachRow) {
+  const Ended ended = RunCommand(Short() + Arguments{a_, "--optimizer", "lion"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  for (const char* word : {"dram", "nvme", "lion", "fp32", "bf16", "share", "CPUs"})
+    EXPECT_THAT(ended.out, HasSubstr(word));
+}
+
+TEST_F(BenchUpdateTest, InterruptedItRemovesEverythingAndSays130) {
+  ExpectInterrupted(Long(), {50, 600, 1500, 4000}, 1);
+}
+
+TEST_F(BenchUpdateTest, InterruptedTwiceItRemovesEverything) {
+  ExpectInterrupted(Long(), {2000}, 2);
+}
+
+TEST_F(BenchUpdateTest, BadInputIsExplained) {
+  const std::string most = std::to_string(int64_t{1} << 40);
+  ExpectExplained({
+      {{"bench", "updat"}, 2, "did you mean update?"},
+      {{"bench", "update", a_ + "/none"}, 1, "/none"},
+      {{"bench", "update", "--parameters", "1000"}, 2, "--parameters"},
+      {{"bench", "update", "--parameters", "1048577"}, 2, "multiple of 1024"},
+      {{"bench", "update", "--parameters", most}, 1, "give fewer --parameters"},
+      {{"bench", "update", a_, "--parameters", most}, 1, "give fewer --parameters"},
+      {{"bench", "update", a_, "--memory", "unlimited"}, 2, "--memory"},
+      {{"bench", "update", a_, "--memory", "1MiB"}, 2, "--memory"},
+      {{"bench", "update", "--optimizer", "adamv"}, 2, "'adamv' is not one of adamw"},
+      {{"bench", "update", "--state-format", "fp31"}, 2, "'fp31' is not one of fp32"},
+      {{"bench", "update", "--threads", "0"}, 2, "--threads"},
+      {{"bench", "update", "--seconds", "0"}, 2, "--seconds"},
+      {{"bench", "update", "--jsn"}, 2, "--json"},
+  });
+}
+
+}  // namespace
+}  // namespace spillway::test

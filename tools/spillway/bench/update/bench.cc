@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/spillway/bench/update/bench.h"
+
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "spillway/thread_pool.h"
+#include "src/base/bytes.h"
+#include "src/base/errno_status.h"
+#include "src/base/status_macros.h"
+#include "tools/spillway/bench/io/own_folder.h"
+#include "tools/spillway/bench/update/limits.h"
+
+namespace spillway::bench_update {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kMostRounds = 9;
+constexpr uint64_t kLimitBytes = 512 * kMiB;  // of memory, and of fio's file: beyond any cache
+constexpr double kGradientBytes = 2;          // fp16
+constexpr uint16_t kGradient = 0x2000;        // 2⁻⁷ in fp16
+
+// Bytes of weights and state of all formats of the rule that has most.
+absl::StatusOr<uint64_t> MostStateBytes(const BenchOptions& options) {
+  uint64_t most = 0;
+  for (const RuleFormats& pair : options.pairs) {
+    uint64_t sum = 0;
+    for (const StateFormat format : pair.formats) {
+      SPILLWAY_ASSIGN_OR_RETURN(const uint64_t bytes,
+                                StateBytes(pair.rule, format, options.num_parameters));
+      sum += bytes;
+    }
+    most = std::max(most, sum);
+  }
+  return most;
+}
+
+// Twice the state, since it is written out of place, and fio's file.
+absl::Status CheckRoom(const BenchOptions& options, uint64_t state_bytes) {
+  struct statvfs room;
+  if (::statvfs(options.folder.c_str(), &room) != 0)
+    return base::ErrnoToStatus(errno, absl::StrCat("looking at ", options.folder));
+  const uint64_t needed = 2 * state_bytes + kLimitBytes + kGiB;
+  const uint64_t free_bytes = uint64_t{room.f_bavail} * room.f_frsize;
+  if (needed <= free_bytes / 10 * 9) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(options.folder, " has ", base::FormatBytes(free_bytes),
+                   " free, of which a tenth stays so; the benchmark needs ",
+                   base::FormatBytes(needed), " there for a while: give fewer --parameters"));
+}
+
+// The state and its slack, the gradients, and the budgets of what is on NVMe.
+absl::Status CheckMemory(const BenchOptions& options, uint64_t state_bytes) {
+  uint64_t formats = 1;
+  for (const RuleFormats& pair : options.pairs)
+    formats = std::max<uint64_t>(formats, pair.formats.size());
+  const uint64_t budgets = options.folder.empty() ? 0 : formats * options.memory_bytes;
+  const uint64_t needed = state_bytes + state_bytes / 8 + 2 * options.num_parameters + kLimitBytes +
+                          budgets + 512 * kMiB;
+  const uint64_t available = bench_io::AvailableMemoryBytes();
+  if (available == 0 || needed <= available / 10 * 9) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(base::FormatBytes(available), " of memory can be had, the benchmark takes ",
+                   base::FormatBytes(needed), ": give fewer --parameters or a smaller --memory"));
+}
+
+// A rule's state in one format: in memory, and on NVMe if there is a folder.
+struct Measured {
+  std::optional<bench_io::OwnFolder> folder;  // of the store, which goes before it
+  std::unique_ptr<UpdatedState> dram, nvme;
+  Row dram_row, nvme_row;
+};
+
+class Bench {
+ public:
+  Bench(const BenchOptions& options, const std::atomic<bool>& interrupted)
+      : options_(options), interrupted_(interrupted), pool_(options.num_threads) {}
+
+  absl::StatusOr<BenchReport> Run() {
+    SPILLWAY_ASSIGN_OR_RETURN(const uint64_t state_bytes, MostStateBytes(options_));
+    if (!options_.folder.empty()) SPILLWAY_RETURN_IF_ERROR(CheckRoom(options_, state_bytes));
+    SPILLWAY_RETURN_IF_ERROR(CheckMemory(options_, state_bytes));
+    SPILLWAY_RETURN_IF_ERROR(Prepare());
+    for (const RuleFormats& pair : options_.pairs) SPILLWAY_RETURN_IF_ERROR(RunRule(pair));
+    report_.fio = limits_->fio_version();
+    report_.cached = limits_->cached();
+    if (!options_.folder.empty() && report_.fio.empty())
+      options_.note("there is no fio here: state on NVMe is held against kernel and hash alone");
+    return std::move(report_);
+  }
+
+ private:
+  absl::Status Prepare() {
+    Show("writing");
+    SPILLWAY_ASSIGN_OR_RETURN(limits_,
+                              Limits::Create(options_.folder, kLimitBytes, &pool_, interrupted_));
+    gradients_.assign(options_.num_parameters, kGradient);
+    std::vector<std::string> folders;
+    if (!options_.folder.empty()) folders.push_back(options_.folder);
+    report_.machine = bench_io::Look(folders, limits_->memory().span());
+    report_.num_parameters = options_.num_parameters;
+    report_.memory_bytes = options_.memory_bytes;
+    report_.num_threads = options_.num_threads;
+    return absl::OkStatus();
+  }
+
+  absl::Status RunRule(const RuleFormats& pair) {
+    const Clock::time_point start = Clock::now();
+    const double most_seconds = options_.seconds / static_cast<double>(options_.pairs.size());
+    std::vector<Measured> all;
+    for (const StateFormat format : pair.formats) {
+      SPILLWAY_ASSIGN_OR_RETURN(Measured measured, Make(pair.rule, format));
+      all.push_back(std::move(measured));
+    }
+    for (int round = 0; round < kMostRounds; ++round) {
+      const std::chrono::duration<double> spent = Clock::now() - start;
+      if (round > 0 && spent.count() > most_seconds) break;
+      for (Measured& measured : all)
+        SPILLWAY_RETURN_IF_ERROR(RunRound(measured, /*limit_first=*/round % 2 == 0));
+    }
+    for (Measured& measured : all) report_.rows.push_back(std::move(measured.dram_row));
+    for (Measured& measured : all) {
+      if (measured.nvme != nullptr) report_.rows.push_back(std::move(measured.nvme_row));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Measured> Make(const Rule& rule, StateFormat format) {
+    Show(absl::StrCat(std::string(Name(rule.kind)), " ", std::string(Name(format))));
+    Measured measured;
+    StateOptions state = {.rule = rule,
+                          .format = format,
+                          .num_parameters = options_.num_parameters,
+                          .store = "",
+                          .memory_bytes = options_.memory_bytes,
+                          .gradients = gradients_,
+                          .announce = options_.note};
+    SPILLWAY_ASSIGN_OR_RETURN(measured.dram, UpdatedState::Create(state, &pool_, interrupted_));
+    measured.dram_row = {.rule = rule, .format = format, .where = Where::kDram};
+    measured.dram_row.bytes = measured.dram->bytes();
+    if (options_.folder.empty()) return measured;
+    SPILLWAY_ASSIGN_OR_RETURN(bench_io::OwnFolder folder,
+                              bench_io::OwnFolder::Make(options_.folder));
+    options_.made(folder.path());
+    state.store = absl::StrCat(folder.path(), "/store");
+    measured.folder.emplace(std::move(folder));
+    SPILLWAY_ASSIGN_OR_RETURN(measured.nvme, UpdatedState::Create(state, &pool_, interrupted_));
+    measured.nvme_row = {.rule = rule, .format = format, .where = Where::kNvme};
+    report_.io_engine = measured.nvme->Stats().io_engine;
+    return measured;
+  }
+
+  absl::Status RunRound(Measured& measured, bool limit_first) {
+    Show(absl::StrCat(std::string(Name(measured.dram_row.rule.kind)), " ",
+                      std::string(Name(measured.dram_row.format))));
+    SPILLWAY_ASSIGN_OR_RETURN(const double dram_seconds, RunDram(measured, limit_first));
+    if (measured.nvme != nullptr)
+      SPILLWAY_RETURN_IF_ERROR(RunNvme(measured, dram_seconds, limit_first));
+    ++passes_;
+    return absl::OkStatus();
+  }
+
+  // Returns the update's seconds.
+  absl::StatusOr<double> RunDram(Measured& measured, bool limit_first) {
+    Row& row = measured.dram_row;
+    const uint64_t bytes = BytesOf(row.bytes.read + row.bytes.written + kGradientBytes);
+    double seconds = 0, memory_seconds = 0;
+    for (const bool limits_turn : {limit_first, !limit_first}) {
+      if (limits_turn) {
+        SPILLWAY_ASSIGN_OR_RETURN(memory_seconds, limits_->InPlaceSeconds(bytes));
+      } else {
+        SPILLWAY_ASSIGN_OR_RETURN(seconds, measured.dram->Pass());
+      }
+    }
+    row.samples.push_back({.update = Rate(seconds), .memory = Rate(memory_seconds)});
+    return seconds;
+  }
+
+  absl::Status RunNvme(Measured& measured, double kernel_seconds, bool limit_first) {
+    Row& row = measured.nvme_row;
+    const ParameterBytes mix = measured.dram_row.bytes;
+    const uint64_t bytes = BytesOf(mix.read + mix.written);
+    SPILLWAY_ASSIGN_OR_RETURN(const double hash_seconds, limits_->HashSeconds(bytes));
+    double seconds = 0;
+    std::optional<double> fio_seconds;
+    for (const bool limits_turn : {limit_first, !limit_first}) {
+      if (limits_turn) {
+        SPILLWAY_ASSIGN_OR_RETURN(fio_seconds, limits_->FioSeconds(bytes, mix));
+      } else {
+        SPILLWAY_ASSIGN_OR_RETURN(seconds, measured.nvme->Pass());
+      }
+    }
+    row.bytes = measured.nvme->bytes();
+    row.samples.push_back({.update = Rate(seconds),
+                           .kernel = Rate(kernel_seconds + hash_seconds),
+                           .fio = fio_seconds ? Rate(*fio_seconds) : 0});
+    return absl::OkStatus();
+  }
+
+  uint64_t BytesOf(double bytes_per_parameter) const {
+    return static_cast<uint64_t>(bytes_per_parameter *
+                                 static_cast<double>(options_.num_parameters));
+  }
+  double Rate(double seconds) const {
+    return static_cast<double>(options_.num_parameters) / seconds;
+  }
+  void Show(const std::string& what) const { options_.progress(passes_, what); }
+
+  const BenchOptions& options_;
+  const std::atomic<bool>& interrupted_;
+  ThreadPool pool_;
+  std::unique_ptr<Limits> limits_;
+  std::vector<uint16_t> gradients_;
+  BenchReport report_;
+  int passes_ = 0;
+};
+
+}  // namespace
+
+std::string_view NameOf(Where where) { return where == Where::kDram ? "dram" : "nvme"; }
+
+absl::StatusOr<BenchReport> RunBench(const BenchOptions& options,
+                                     const std::atomic<bool>& interrupted) {
+  return Bench(options, interrupted).Run();
+}
+
+}  // namespace spillway::bench_update

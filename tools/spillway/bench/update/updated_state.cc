@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/spillway/bench/update/updated_state.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "src/base/status_macros.h"
+
+namespace spillway::bench_update {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kTileRows = 1024;            // a tile of fp32 state: 4 MiB
+constexpr uint64_t kRowsOfOne = 4 * kTileRows;  // of the largest parameter
+constexpr uint64_t kDeviceBytes = 4 * kMiB;     // nothing is computed there
+constexpr double kLearningRate = 1e-4;
+constexpr int kWarmPasses = 4;  // until a plan is followed
+constexpr std::chrono::milliseconds kQuiet(50);
+constexpr std::chrono::minutes kMostWaiting(2);
+
+TensorSpec WeightSpec(uint64_t first_row, uint64_t rows) {
+  return {.name = absl::StrCat("weight.", first_row),
+          .dtype = DType::kF16,
+          .shape = {static_cast<int64_t>(rows), static_cast<int64_t>(kRowElements)},
+          .role = Role::kParameter,
+          .tile_rows = static_cast<int64_t>(kTileRows)};
+}
+
+// Numbers as weights are: 2⁻⁶ and its neighbours, in the type of the tensor.
+template <typename T>
+void Fill(std::span<std::byte> out, T first) {
+  const std::span<T> values(reinterpret_cast<T*>(out.data()), out.size() / sizeof(T));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = first + static_cast<T>(i % 64);
+}
+constexpr uint16_t kHalf = 0x2400;        // 2⁻⁶ in fp16
+constexpr uint32_t kSingle = 0x3c800000;  // in fp32
+
+Placement AllOnNvme() {
+  Placement placement;
+  for (const Role role : {Role::kParameter, Role::kMasterWeight, Role::kMoment})
+    placement[static_cast<size_t>(role)] = Tier::kNvme;
+  return placement;
+}
+
+EngineOptions OptionsOf(const StateOptions& options, uint64_t state_bytes,
+                        const std::atomic<bool>& interrupted) {
+  EngineOptions engine;
+  engine.device_bytes = kDeviceBytes;
+  engine.plan_steps = !options.store.empty();
+  engine.announce = options.announce;
+  engine.stop = &interrupted;
+  // A tile of slack for each tensor and what rounding up to frames takes.
+  engine.pinned_bytes = state_bytes + state_bytes / 16 + 64 * kMiB;
+  if (options.store.empty()) return engine;
+  engine.pinned_bytes = options.memory_bytes;
+  engine.store = {options.store};
+  engine.mode = OpenMode::kScratch;
+  engine.calibration = Calibration::kNow;
+  engine.placement = AllOnNvme();
+  return engine;
+}
+
+}  // namespace
+
+absl::StatusOr<uint64_t> StateBytes(const Rule& rule, StateFormat format, uint64_t num_parameters) {
+  const TensorSpec weight = WeightSpec(0, num_parameters / kRowElements);
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<TensorSpec> specs, StateSpecs(rule, format, weight));
+  uint64_t bytes = weight.size_bytes();
+  for (const TensorSpec& spec : specs) bytes += spec.size_bytes();
+  return bytes;
+}
+
+absl::StatusOr<std::unique_ptr<UpdatedState>> UpdatedState::Create(
+    const StateOptions& options, ThreadPool* pool, const std::atomic<bool>& interrupted) {
+  SPILLWAY_ASSIGN_OR_RETURN(const uint64_t state_bytes,
+                            StateBytes(options.rule, options.format, options.num_parameters));
+  SPILLWAY_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
+                            Engine::Open(OptionsOf(options, state_bytes, interrupted)));
+  auto state =
+      std::unique_ptr<UpdatedState>(new UpdatedState(std::move(engine), options, interrupted));
+  SPILLWAY_ASSIGN_OR_RETURN(state->optimizer_, Optimizer::Create(state->engine_.get(), pool,
+                                                                 options.rule, options.format));
+  const uint64_t num_rows = options.num_parameters / kRowElements;
+  for (uint64_t row = 0; row < num_rows; row += kRowsOfOne)
+    SPILLWAY_RETURN_IF_ERROR(state->Add(row, std::min(kRowsOfOne, num_rows - row)));
+  SPILLWAY_ASSIGN_OR_RETURN(state->uses_, state->optimizer_->Uses(state->parameters_));
+  for (const Use& use : state->uses_) {
+    const uint64_t bytes = state->engine_->Spec(use.tile.tensor).tile_bytes(use.tile.tile);
+    if (use.access == Access::kRead || use.access == Access::kReadWrite)
+      state->read_bytes_ += bytes;
+    if (Writes(use.access)) state->written_bytes_ += bytes;
+  }
+  for (int pass = 0; pass < kWarmPasses; ++pass) SPILLWAY_RETURN_IF_ERROR(state->Pass().status());
+  return state;
+}
+
+absl::Status UpdatedState::Add(uint64_t first_row, uint64_t rows) {
+  const auto reader_of = [this](DType dtype) {
+    return [this, dtype](uint64_t, std::span<std::byte> out) {
+      if (dtype == DType::kF32) Fill<uint32_t>(out, kSingle);
+      if (dtype == DType::kF16) Fill<uint16_t>(out, kHalf);
+      return CheckGoing();
+    };
+  };
+  const TensorSpec weight = WeightSpec(first_row, rows);
+  SPILLWAY_ASSIGN_OR_RETURN(const TensorId weight_id,
+                            engine_->Register(weight, reader_of(weight.dtype)));
+  ParameterTensors tensors;
+  tensors.weight = weight_id;
+  tensors.gradient = Values(options_.gradients.data() + first_row * kRowElements, DType::kF16);
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<TensorSpec> specs,
+                            StateSpecs(options_.rule, options_.format, weight));
+  for (const TensorSpec& spec : specs) {
+    const bool is_master = spec.role == Role::kMasterWeight;
+    SPILLWAY_ASSIGN_OR_RETURN(
+        const TensorId id, engine_->Register(spec, is_master ? reader_of(spec.dtype) : Reader()));
+    tensors.state.push_back(id);
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(const size_t parameter, optimizer_->Add(tensors));
+  parameters_.push_back(parameter);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> UpdatedState::Pass() {
+  const auto num_parameters = static_cast<double>(options_.num_parameters);
+  const Traffic before = engine_->Stats().nvme;
+  const Clock::time_point start = Clock::now();
+  SPILLWAY_RETURN_IF_ERROR(Update());
+  Clock::time_point end = Clock::now();
+  uint64_t read = read_bytes_, written = written_bytes_;
+  if (!options_.store.empty()) {
+    SPILLWAY_ASSIGN_OR_RETURN(end, AwaitQuiet(before.written_bytes + written_bytes_));
+    const Traffic after = engine_->Stats().nvme;
+    read = after.read_bytes - before.read_bytes;
+    written = after.written_bytes - before.written_bytes;
+  }
+  bytes_ = {static_cast<double>(read) / num_parameters,
+            static_cast<double>(written) / num_parameters};
+  return std::chrono::duration<double>(end - start).count();
+}
+
+absl::Status UpdatedState::Update() {
+  ++step_;
+  SPILLWAY_RETURN_IF_ERROR(engine_->Prefetch(uses_));
+  for (const size_t parameter : parameters_) {
+    SPILLWAY_RETURN_IF_ERROR(CheckGoing());
+    const spillway::Update update = {
+        .parameter = parameter, .step = step_, .learning_rate = kLearningRate};
+    SPILLWAY_RETURN_IF_ERROR(optimizer_->Step({&update, 1}));
+  }
+  SPILLWAY_RETURN_IF_ERROR(engine_->EndStep());
+  return engine_->WaitForPlan();
+}
+
+// A plan reads for the next pass as far as its budget goes: that is a part of this pass, as what
+// the pass before read for this one was none.
+absl::StatusOr<Clock::time_point> UpdatedState::AwaitQuiet(uint64_t written_bytes) {
+  const Clock::time_point start = Clock::now();
+  Clock::time_point changed = start;
+  Traffic seen = engine_->Stats().nvme;
+  while (seen.written_bytes < written_bytes || Clock::now() - changed < kQuiet) {
+    SPILLWAY_RETURN_IF_ERROR(CheckGoing());
+    if (Clock::now() - start > kMostWaiting)
+      return absl::InternalError("what an update wrote did not reach NVMe");
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    const Traffic now = engine_->Stats().nvme;
+    if (now.read_bytes == seen.read_bytes && now.written_bytes == seen.written_bytes) continue;
+    seen = now;
+    changed = Clock::now();
+  }
+  return changed;
+}
+
+absl::Status UpdatedState::CheckGoing() const {
+  return interrupted_ ? absl::CancelledError("interrupted") : absl::OkStatus();
+}
+
+}  // namespace spillway::bench_update
