@@ -70,7 +70,7 @@ enum class OpenMode : uint8_t {
 };
 
 // When Open measures the devices of a store: the request size and the queue depths that they like,
-// 1 to 2 s each as a rule, at most 10 s, with up to 256 MiB of a file that has no name.
+// 6 s each at most, with up to 512 MiB of a file that has no name.
 enum class Calibration : uint8_t {
   kKeep,    // never: what was measured before holds, or a default
   kIfNone,  // devices that were not measured yet; if one cannot be, Open announces that and goes on

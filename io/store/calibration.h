@@ -38,13 +38,13 @@ struct CalibrationOptions {
   uint64_t file_bytes = uint64_t{512} << 20;
   // To move through: what bounds the depths that are tried; at least kLeastCalibrationBytes.
   uint64_t memory_bytes = kMostCalibrationBytes;
-  absl::Duration limit = absl::Seconds(10);  // fewer repetitions, then fewer settings
+  absl::Duration limit = absl::Seconds(6);  // fewer repetitions, then fewer settings
   absl::Duration sample = absl::Milliseconds(60);
   const std::atomic<bool>* stop = nullptr;  // true: end soon, with Cancelled
 };
 
 // Measures the device that `folder` lies on, through `engine`, whose queues for `device` are as the
-// profile says afterwards. Takes five to ten seconds, at most options.limit and the requests under
+// profile says afterwards. Takes five or six seconds, at most options.limit and the requests under
 // way then. REQUIRES: nothing in flight and no buffer announced: buffers are removed.
 // ResourceExhausted if the file or the memory cannot be had; DeadlineExceeded if nothing ended
 // within the limit; else the I/O's status.

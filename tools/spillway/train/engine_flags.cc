@@ -86,7 +86,7 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
                              {{"auto", CalibrateChoice::kAuto},
                               {"now", CalibrateChoice::kNow},
                               {"off", CalibrateChoice::kOff}},
-                             "Measure the store's devices first: 1 to 2 s each; auto does once, "
+                             "Measure the store's devices first: 6 s each at most; auto does once, "
                              "for 256 MiB of state or more");
   AddChoice<std::optional<plan::Policy>>(
       app, "--policy", &flags->policy,
