@@ -42,9 +42,13 @@ HashThreads::~HashThreads() {
 // As many threads as the system gives; hashing goes on without them.
 void HashThreads::Start() {
   started_ = true;
-  try {
-    for (int i = 0; i < num_threads_; ++i) threads_.emplace_back(&HashThreads::Run, this);
-  } catch (const std::system_error&) {
+  bool is_refused = false;
+  for (int i = 0; i < num_threads_ && !is_refused; ++i) {
+    try {
+      threads_.emplace_back(&HashThreads::Run, this);
+    } catch (const std::system_error&) {
+      is_refused = true;
+    }
   }
 }
 

@@ -247,7 +247,7 @@ void PageIo::Collect(absl::Duration timeout) {
     if (has_speeds_) speeds_.End(load.device, load.op, now, bytes);
   }
   if (!has_speeds_ || !speeds_.TakeChanged()) return;
-  for (uint16_t device = 0; device < request_bytes_.size(); ++device) {
+  for (uint16_t device = 0; device < store_->num_devices(); ++device) {
     store_->SetSpeed(device, speeds_.speed(device));
   }
 }

@@ -97,7 +97,8 @@ absl::Status ReadFreeSpace(const io::StoreView& view, uint16_t device, DeviceSum
 
 absl::Status ReadDevices(const io::StoreView& view, StoreSummary* summary) {
   SPILLWAY_ASSIGN_OR_RETURN(const auto profiles, view.catalog().ReadProfiles());
-  for (uint16_t device = 0; device < view.folders().size(); ++device) {
+  const auto num_devices = static_cast<uint16_t>(view.folders().size());
+  for (uint16_t device = 0; device < num_devices; ++device) {
     DeviceSummary& entry = summary->devices.emplace_back();
     entry.path = view.folders()[device].path();
     entry.profile = profiles[device];

@@ -3,6 +3,7 @@
 #include "tools/spillway/bench/io/rows.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -183,7 +184,7 @@ ShareOfLimit CompareWithLimit(const Row& row) {
 double Quantile(const std::vector<double>& sorted, double q) {
   if (sorted.empty()) return 0;
   const auto last = static_cast<double>(sorted.size() - 1);
-  return sorted[static_cast<size_t>(q * last + 0.5)];
+  return sorted[static_cast<size_t>(std::lround(q * last))];
 }
 
 std::vector<std::string> Doubts(const Row& row, double copy_bytes_per_second, int num_cpus) {
