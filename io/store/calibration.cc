@@ -261,6 +261,7 @@ class Calibrator {
   }
 
   static bool IsTooLong(const Mix& mix, double bytes_per_second) {
+    if (mix.reads > 0 && mix.writes > 0) return false;  // depths that were found apart
     return mix.bytes() > kShortestQueue &&
            static_cast<double>(mix.bytes()) > kLongestQueueSeconds * bytes_per_second;
   }
@@ -374,7 +375,7 @@ size_t SmallestWithEnoughWork(std::span<const double> rates,
 
 size_t DefaultOrBest(std::span<const double> rates, size_t by_default) {
   const auto best = std::max_element(rates.begin(), rates.end());
-  if (rates[by_default] >= kClose * *best) return by_default;
+  if (rates[by_default] == 0 || rates[by_default] >= kClose * *best) return by_default;
   return static_cast<size_t>(best - rates.begin());
 }
 

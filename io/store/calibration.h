@@ -70,7 +70,8 @@ size_t SmallestGoodEnough(std::span<const double> rates);
 // none is, the last.
 inline constexpr double kShortestQueueSeconds = 0.05;
 size_t SmallestWithEnoughWork(std::span<const double> rates, std::span<const uint64_t> queue_bytes);
-// `by_default` if its rate is at least 70% of the best, else the best's.
+// `by_default` if it was not measured (0), or if its rate is at least 70% of the best, else the
+// best's.
 size_t DefaultOrBest(std::span<const double> rates, size_t by_default);
 
 // The bytes a second at which as many bytes are read as written: both together at these rates until

@@ -11,6 +11,7 @@ namespace {
 
 // The beginning of a spell: Linux's throttle owes at most a slice of this length.
 constexpr double kBeginningSeconds = 0.1;
+constexpr int64_t kBusyRequests = 4;      // with fewer under way, it may be waiting for us
 constexpr double kMeasuredSeconds = 0.2;  // at least, for one measurement
 constexpr double kNewest = 0.5;           // the weight of the newest measurement
 constexpr double kLeastSpeed = 0.01;
@@ -36,15 +37,15 @@ DeviceSpeeds::DeviceSpeeds(const std::vector<std::optional<DeviceProfile>>& prof
 
 void DeviceSpeeds::Begin(uint16_t index, double now) {
   Device& device = devices_[index];
-  if (device.in_flight++ > 0) return;
-  device.since = now;
+  if (device.in_flight++ == 0) device.since = now;
+  if (device.in_flight != kBusyRequests) return;
   device.measured_since = now + kBeginningSeconds;
   device.expected_seconds = 0;
 }
 
 void DeviceSpeeds::End(uint16_t index, IoOp op, double now, uint64_t bytes) {
   Device& device = devices_[index];
-  if (now > device.measured_since) {
+  if (device.in_flight >= kBusyRequests && now > device.measured_since) {
     device.expected_seconds +=
         static_cast<double>(bytes) * device.seconds_per_byte[static_cast<size_t>(op)];
     if (now - device.measured_since >= kMeasuredSeconds) Measure(device, now);

@@ -7,8 +7,9 @@
 //
 //   expected seconds = bytes read / calibrated read rate + bytes written / calibrated write rate,
 //
-// and its speed is the expected seconds over those that passed. Only long spells of use count: a
-// throttled or cached device lets more through after a pause than it can keep up.
+// and its speed is the expected seconds over those that passed. Only long spells count in which the
+// device has at least four requests: with fewer it may wait for us, and a throttled or cached
+// device lets more through after a pause than it can keep up.
 //
 // A slow device that gets little is soon done and has no long spells any more. So a device that
 // idles while others work is believed to be a bit faster than it was, up to its calibration; if it

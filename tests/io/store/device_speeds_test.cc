@@ -55,6 +55,14 @@ TEST(DeviceSpeeds, ShortSpellsSayNothing) {
   EXPECT_EQ(speeds.speed(0), 1);
 }
 
+// A device that has one request at a time is not slow: its caller is.
+TEST(DeviceSpeeds, AnUnderfedDeviceSaysNothing) {
+  DeviceSpeeds speeds({Rates(300), Rates(300)});
+  double now = 0;
+  Work(speeds, 0, 70, &now, 3, /*depth=*/1);
+  EXPECT_EQ(speeds.speed(0), 1);
+}
+
 // What gets little is soon done, so no long spell would say that it has recovered.
 TEST(DeviceSpeeds, ADeviceThatIdlesWhileOthersWorkRecovers) {
   DeviceSpeeds speeds({Rates(300), Rates(150)});

@@ -259,7 +259,10 @@ class Bench {
       for (int turn = 0; turn < 2; ++turn) {
         for (int depth : kFioDepths) {
           const std::chrono::duration<double> spent = Clock::now() - start;
-          if (!options_.full && spent.count() > options_.seconds / 3) return absl::OkStatus();
+          if (!options_.full && spent.count() > options_.seconds / 3) {
+            row.fio_depth = 0;
+            return absl::OkStatus();
+          }
           depth = std::min(depth, static_cast<int>(row.spec.memory_bytes / row.spec.block_bytes));
           if (options_.progress) {
             options_.progress(0, NumSteps(),
