@@ -116,7 +116,9 @@ TEST_P(Codes, OfEveryLength) {
     EncodeBlock(CodeMap::kSigned, values.data(), n, scale, codes.data());
     float largest = 0;
     for (const float value : values) largest = std::max(largest, std::fabs(value));
-    EXPECT_EQ(std::memcmp(&largest, scale, 4), 0);
+    float found = 0;
+    std::memcpy(&found, scale, sizeof(found));
+    EXPECT_EQ(found, largest);
     for (size_t i = 0; i < values.size(); ++i)
       EXPECT_EQ(codes[i], ReferenceCode(CodeMap::kSigned, values[i] / largest)) << i;
     EXPECT_EQ(codes.back(), 0xee);

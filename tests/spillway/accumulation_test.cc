@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/exhaustive.h"
@@ -51,7 +52,8 @@ TEST_P(EachAccumulation, OrdersGiveTheSameNumbersWithinAnyBudget) {
     ASSERT_EQ(numbers.steps.size(), 4U);
     for (const std::string& order : GridOf<std::string>({"micro-batch", "layer", "auto"})) {
       for (const bool tight : GridOf<bool>({true, false})) {
-        SCOPED_TRACE(precision + ", " + order + (tight ? ", tight" : ", activations saved"));
+        SCOPED_TRACE(
+            absl::StrCat(precision, ", ", order, tight ? ", tight" : ", activations saved"));
         const Training training;
         Arguments arguments = training.TrainInStore(4) + Flags(precision, GetParam()) +
                               InOrder(order) +
@@ -114,7 +116,7 @@ TEST(Accumulation, EachOrderMovesWhatTheForecastSays) {
   for (const bool tied : GridOf<bool>({true, false})) {
     for (const std::string& precision : Precisions()) {
       for (const std::string& order : GridOf<std::string>({"micro-batch", "layer"})) {
-        SCOPED_TRACE(precision + ", " + order + (tied ? ", tied" : ", activations saved"));
+        SCOPED_TRACE(absl::StrCat(precision, ", ", order, tied ? ", tied" : ", activations saved"));
         const TightTraining training(tied);
         const Ended ended =
             training.Run(order, precision, {"--checkpoint-activations", tied ? "on" : "off"});
@@ -182,7 +184,7 @@ TEST(Accumulation, TheForecastKnowsWhereRolesRest) {
   for (const std::string& place : GridOf<std::string>(
            {"activations=pinned,moments=nvme", "activations=device,parameters=nvme"})) {
     for (const std::string& order : GridOf<std::string>({"micro-batch", "layer"})) {
-      SCOPED_TRACE(place + ", " + order);
+      SCOPED_TRACE(absl::StrCat(place, ", ", order));
       const TightTraining training;
       const Ended ended =
           RunCommand(training.TrainInStore(4) + InOrder(order) +
