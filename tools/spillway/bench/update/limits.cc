@@ -16,6 +16,7 @@
 #include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
 #include "tools/spillway/bench/io/fio.h"
+#include "tools/spillway/bench/update/in_place_scale.h"
 
 namespace spillway::bench_update {
 namespace {
@@ -27,13 +28,6 @@ constexpr uint32_t kBlockBytes = kMiB;  // a page of the store
 constexpr uint32_t kFioBlockBytes = 4 * kMiB;
 constexpr int kFioDepth = 64;
 constexpr int64_t kGrainElements = 16384;  // as the update's
-
-#if defined(__x86_64__)
-__attribute__((target_clones("avx512f", "avx2", "default")))
-#endif
-void ScaleInPlace(float* values, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) values[i] *= 1.0000001f;
-}
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
