@@ -101,10 +101,11 @@ absl::Status CheckState(const Engine& engine, const std::vector<TensorSpec>& exp
 absl::Status CheckCutsAtBlocks(const CheckedParameter& parameter, const TensorSpec& weight) {
   for (const Operand& operand : parameter.operands) {
     if (operand.tile_elements % parameter.row.num_elements == 0 ||
-        operand.tile_elements % kBlockElements == 0)
+        operand.tile_elements % parameter.row.block_elements == 0)
       continue;
     return Refuse("vector '", weight.name, "' is cut every ", operand.tile_elements,
-                  " elements; its 8-bit state needs a multiple of ", kBlockElements);
+                  " elements; its ", parameter.format == StateFormat::k8Bit ? "8-bit" : "compact",
+                  " state needs a multiple of ", parameter.row.block_elements);
   }
   return absl::OkStatus();
 }
@@ -186,7 +187,7 @@ absl::StatusOr<CheckedParameter> CheckParameter(const Engine& engine, const Rule
     checked.operands.push_back(OperandOf(values, spec, access, checked.num_elements));
   };
   add(*tensors.gradient, gradient, Access::kRead);
-  checked.has_weight_beside_master = weight.dtype != DType::kF32;
+  checked.has_weight_beside_master = weight.dtype != DType::kF32 && !IsSplit(format);
   if (!checked.has_weight_beside_master) add(tensors.weight, weight, Access::kReadWrite);
   for (const TensorId id : tensors.state) {
     const TensorSpec& spec = engine.Spec(id);
@@ -196,13 +197,14 @@ absl::StatusOr<CheckedParameter> CheckParameter(const Engine& engine, const Rule
   const std::vector<std::string_view> moments = MomentNames(rule);
   checked.num_moments = moments.size();
   if (IsEncoded(format)) {
-    checked.row = {.num_elements = EncodedRowElements(weight.shape), .num_moments = moments.size()};
+    checked.row = RowOf(format, weight.shape, moments.size());
     for (size_t m = 0; m < moments.size(); ++m)
       checked.maps[m] = IsSquare(moments[m]) ? CodeMap::kUnsigned : CodeMap::kSigned;
     SPILLWAY_RETURN_IF_ERROR(CheckCutsAtBlocks(checked, weight));
+    if (IsSplit(format)) checked.keying_names = {engine.Spec(tensors.state.back()).name};
   } else {
     for (size_t i = expected.size() - moments.size(); i < expected.size(); ++i)
-      checked.moment_names.push_back(engine.Spec(tensors.state[i]).name);
+      checked.keying_names.push_back(engine.Spec(tensors.state[i]).name);
   }
   return checked;
 }

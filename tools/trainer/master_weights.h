@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The weights of a model in full, as fp32, read in order without holding more than a tile: for
-// hashing and export. They are its master weights, and of a parameter without one its weight.
+// hashing and export. They are its master weights, under compact state joined from two tensors, and
+// of a parameter without one its weight.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_MASTER_WEIGHTS_H_
 #define SPILLWAY_TOOLS_TRAINER_MASTER_WEIGHTS_H_

@@ -364,6 +364,11 @@ absl::Status CheckOptions(const ModelOptions& options) {
     return absl::InvalidArgumentError(
         "the update rule keeps no state that could rest in the state format");
   }
+  if (options.training && options.state_format == StateFormat::kCompact &&
+      options.precision == Precision::kFp32) {
+    return absl::InvalidArgumentError(
+        "compact state is the rest of 16-bit weights, and fp32 training has none");
+  }
   return absl::OkStatus();
 }
 

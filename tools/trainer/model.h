@@ -33,7 +33,7 @@ namespace spillway::trainer {
 
 // kFp32: weights, activations and gradients in fp32; the weight is its own master.
 // kFp16Amp: fp16 weights and activations; fp32 accumulation, softmax, norms and loss; fp32 master
-// weights of what is trained.
+// weights of what is trained, or under compact state what with the weight makes them.
 enum class Precision : uint8_t { kFp32, kFp16Amp };
 
 // How a step's micro-batches pass through the model: each through all layers before the next, or
@@ -70,6 +70,8 @@ struct TensorsOfParameter {
   // The weight in full: the master weight, or the weight itself where it has none, which is so
   // under kFp32, of frozen parameters and without training.
   TensorId master;
+  // Under compact state the rest of the weight in full, which `master`, the weight, is the most of.
+  TensorId rest_of_master;
   std::vector<TensorId> state;  // as StateSpecs lists it, a master weight among it
 
   bool is_trained() const { return gradient != TensorId(); }

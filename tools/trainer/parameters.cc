@@ -45,16 +45,21 @@ class CheckedSource {
     return absl::OkStatus();
   }
 
+  // Values that fit fp16.
+  absl::Status ReadForHalves(uint64_t first_element, std::span<float> out) {
+    SPILLWAY_HF_RETURN_IF_ERROR(Read(first_element, out));
+    for (size_t i = 0; i < out.size(); ++i) {
+      if (std::fabs(out[i]) < kHalfOverflow) continue;
+      return BadValue(first_element + i, out[i], "does not fit fp16: train it with fp32");
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status ReadHalves(uint64_t first_element, std::span<uint16_t> out) {
     std::vector<float> floats(std::min<size_t>(out.size(), kPiece));
     for (size_t done = 0; done < out.size(); done += floats.size()) {
       floats.resize(std::min<size_t>(out.size() - done, kPiece));
-      SPILLWAY_HF_RETURN_IF_ERROR(Read(first_element + done, floats));
-      for (size_t i = 0; i < floats.size(); ++i) {
-        if (std::fabs(floats[i]) < kHalfOverflow) continue;
-        return BadValue(first_element + done + i, floats[i],
-                        "does not fit fp16: train it with fp32");
-      }
+      SPILLWAY_HF_RETURN_IF_ERROR(ReadForHalves(first_element + done, floats));
       FloatsToHalves(floats.data(), static_cast<int64_t>(floats.size()), out.data() + done);
     }
     return absl::OkStatus();
@@ -90,6 +95,20 @@ Reader HalfReader(const WeightSource& source, const ParameterShape& parameter) {
         offset_bytes / sizeof(uint16_t),
         {reinterpret_cast<uint16_t*>(out.data()), out.size() / sizeof(uint16_t)});
   };
+}
+
+// What a tensor of a parameter under compact state begins with: its weight, or its state, which has
+// the rest of the weight.
+Reader SplitReader(const WeightSource& source, const ParameterShape& parameter,
+                   const TensorSpec& weight, const TensorSpec& tensor) {
+  auto checked = std::make_shared<CheckedSource>(source, parameter);
+  const bool is_half = weight.dtype == DType::kF16;
+  const Reader weights = [checked, is_half](uint64_t offset_bytes, std::span<std::byte> out) {
+    const uint64_t first = offset_bytes / sizeof(float);
+    const std::span<float> floats(reinterpret_cast<float*>(out.data()), out.size() / sizeof(float));
+    return is_half ? checked->ReadForHalves(first, floats) : checked->Read(first, floats);
+  };
+  return FirstValues(StateFormat::kCompact, weight, tensor, weights);
 }
 
 }  // namespace
@@ -200,15 +219,20 @@ absl::StatusOr<std::vector<Parameter>> RegisterParameters(Engine* engine,
   for (const ParameterShape& shape : ListParameters(config)) {
     Parameter parameter{.name = shape.name, .shape = shape.shape, .tensors = {}};
     TensorsOfParameter& tensors = parameter.tensors;
-    for (const TensorSpec& spec : ParameterTensorSpecs(shape, options, tile_elements)) {
+    const std::vector<TensorSpec> specs = ParameterTensorSpecs(shape, options, tile_elements);
+    const bool is_split = specs.size() > 1 && options.state_format == StateFormat::kCompact;
+    for (const TensorSpec& spec : specs) {
       Reader reader;
-      if (spec.role == Role::kParameter || spec.role == Role::kMasterWeight) {
+      if (is_split && spec.role != Role::kGradient) {
+        reader = SplitReader(source, shape, specs.front(), spec);
+      } else if (spec.role == Role::kParameter || spec.role == Role::kMasterWeight) {
         reader = spec.dtype == DType::kF16 ? HalfReader(source, shape) : FloatReader(source, shape);
       }
       SPILLWAY_HF_ASSIGN_OR_RETURN(const TensorId id, engine->Register(spec, reader));
       if (spec.role == Role::kParameter) tensors.weight = tensors.master = id;
       if (spec.role == Role::kMasterWeight) tensors.master = id;
       if (spec.role == Role::kGradient) tensors.gradient = id;
+      if (is_split && spec.role == Role::kMoment) tensors.rest_of_master = id;
       if (spec.role == Role::kMasterWeight || spec.role == Role::kMoment)
         tensors.state.push_back(id);
     }

@@ -47,7 +47,7 @@ int64_t TileRows(int64_t rows, int64_t width, int64_t tile_elements);
 
 // The engine tensors of one parameter: the weight, the gradient, the state. What `options` does
 // without is absent, as gradient and state of a frozen parameter are. REQUIRES: the pair of rule
-// and state format exists.
+// and state format exists, and under compact state weights have 16 bits.
 std::vector<TensorSpec> ParameterTensorSpecs(const ParameterShape& parameter,
                                              const ModelOptions& options, int64_t tile_elements);
 

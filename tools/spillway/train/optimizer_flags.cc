@@ -169,10 +169,14 @@ void AddOptimizerFlags(CLI::App* app, OptimizerFlags* flags) {
   AddRule(app, flags);
   AddChoice<StateFormat>(
       app, "--state-format", &flags->format,
-      {{"fp32", StateFormat::kF32}, {"bf16", StateFormat::kBf16}, {"8bit", StateFormat::k8Bit}},
+      {{"fp32", StateFormat::kF32},
+       {"bf16", StateFormat::kBf16},
+       {"8bit", StateFormat::k8Bit},
+       {"compact", StateFormat::kCompact}},
       "Of the moments: bf16 takes half of fp32's bytes and rounds without bias, 8bit "
       "takes a quarter, as codes with a scale for each 256 elements of a row. "
-      "Master weights stay fp32");
+      "Master weights stay fp32, but under compact, which wants 16-bit weights: it keeps 8 more "
+      "bits of each in their place, and 8-bit moments, all rounded without bias");
   AddGroups(app, flags);
   AddRateScale(app, flags);
 }
@@ -195,6 +199,12 @@ absl::Status FinishOptimizerFlags(const OptimizerFlags& flags, trainer::TrainerO
     return UsageError(absl::StrFormat(
         "--state-format: %s without momentum keeps no state that could be %s; use fp32", Word(kind),
         Word(flags.format)));
+  }
+  if (flags.format == StateFormat::kCompact &&
+      options->model.precision == trainer::Precision::kFp32) {
+    return UsageError(
+        "--state-format: compact keeps the rest of 16-bit weights, and --precision fp32 has none; "
+        "use --precision fp16-amp, or another format");
   }
   options->model.state_format = flags.format;
   options->model.groups = flags.groups;

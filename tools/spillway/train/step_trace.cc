@@ -43,7 +43,8 @@ class StepWriter {
         if (spec.role == Role::kMasterWeight || spec.role == Role::kMoment)
           parameter.state.push_back(tiles);
       }
-      parameter.has_master = options.precision != trainer::Precision::kFp32;
+      parameter.has_master = options.precision != trainer::Precision::kFp32 &&
+                             options.state_format != StateFormat::kCompact;
       parameters_.push_back(parameter);
     }
     for (const TensorSpec& spec : trainer::ActivationSpecs(config, options))

@@ -94,7 +94,7 @@ void AddPrecision(CLI::App* app, TrainFlags* flags) {
   AddChoice<Precision>(
       app, "--precision", &options.model.precision,
       {{"fp32", Precision::kFp32}, {"fp16-amp", Precision::kFp16Amp}},
-      "Of weights and activations; fp16-amp keeps fp32 master weights of what it trains");
+      "Of weights and activations; fp16-amp keeps master weights of what it trains");
   AddChoice<std::optional<DType>>(
       app, "--grad-dtype", &flags->gradient_dtype, {{"fp16", DType::kF16}, {"fp32", DType::kF32}},
       "Of gradient tensors (default: fp16 under fp16-amp, fp32 under fp32)");
@@ -132,7 +132,7 @@ void AddOutput(CLI::App* app, TrainFlags* flags) {
                 "Replace what the three flags above name even if it is something else; never in "
                 "the folder of a store or a model");
   app->add_flag("--hash-weights", flags->hash_weights,
-                "Report a hash of the weights in full, the fp32 master weights");
+                "Report a hash of the weights in full, the master weights as fp32");
   app->add_flag("--json", flags->json, "One JSON object on stdout at the end, nothing else there");
 }
 
