@@ -131,9 +131,9 @@ absl::StatusOr<std::vector<TensorSpec>> StateSpecs(const Rule& rule, StateFormat
                                                    "' has tiles of ", weight.tile_rows, " rows"));
   }
   std::vector<TensorSpec> specs;
-  const auto add = [&](std::string_view suffix, DType dtype, Role role) {
+  const auto add = [&](absl::string_view suffix, DType dtype, Role role) {
     TensorSpec spec = weight;
-    absl::StrAppend(&spec.name, "/", View(suffix));
+    absl::StrAppend(&spec.name, "/", suffix);
     spec.dtype = dtype;
     spec.role = role;
     spec.transient = false;
@@ -151,8 +151,12 @@ absl::StatusOr<std::vector<TensorSpec>> StateSpecs(const Rule& rule, StateFormat
     if (is_one_row) state.tile_rows = 0;
     return specs;
   }
-  const DType moment = format == StateFormat::kF32 ? DType::kF32 : DType::kBF16;
-  for (const std::string_view name : optim::MomentNames(rule)) add(name, moment, Role::kMoment);
+  // Each format has names of its own, so that a conversion has both states at once.
+  const bool is_bf16 = format == StateFormat::kBf16;
+  for (const std::string_view name : optim::MomentNames(rule)) {
+    add(absl::StrCat(View(name), is_bf16 ? "_bf16" : ""), is_bf16 ? DType::kBF16 : DType::kF32,
+        Role::kMoment);
+  }
   return specs;
 }
 
