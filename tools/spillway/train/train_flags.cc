@@ -120,6 +120,9 @@ void AddOutput(CLI::App* app, TrainFlags* flags) {
       "none: the store is scratch, never synced, half the space, removed at the end");
   app->add_flag("--resume", flags->resume,
                 "Continue from the store's last commit, or begin if there is none");
+  app->add_flag("--convert", flags->convert,
+                "With --resume: bring the store's optimizer state into the format of "
+                "--state-format, as a commit of its own, before the run goes on");
   AddText(app, "--save", &flags->save, "Export a Hugging Face folder at the end");
   AddText(app, "--log-json", &flags->outputs.log_json,
           "A JSON line a step into this file; --resume continues it from the commit on, each step "
@@ -150,6 +153,8 @@ absl::Status CheckStoreFlags(const TrainFlags& flags) {
       return UsageError("--durability none makes no commits; leave --commit-every out, or it");
     }
   }
+  if (flags.convert && !flags.resume)
+    return UsageError("--convert changes the state of a run that goes on; give --resume too");
   if (!flags.engine.store.empty()) return absl::OkStatus();
   if (flags.resume) return UsageError("--resume continues from a store; give --store DIR too");
   if (flags.trainer.commit_every > 0) {

@@ -28,6 +28,7 @@ struct TrainFlags {
   RunOutputFlags outputs;
   bool random_init = false;
   bool resume = false;
+  bool convert = false;  // the store's optimizer state, into the format of these flags
   bool hash_weights = false;
   bool json = false;
   Durability durability = Durability::kCommit;
