@@ -72,7 +72,7 @@ std::set<std::string> StateNames(const trainer::ParameterShape& parameter) {
 }
 
 // The tensor that holds the parameter in full: its master weight, or the weight itself in fp32, or
-// in fp16 where it was frozen, and has no state at all.
+// in 16 bits where it was frozen, and has no state at all.
 absl::StatusOr<TensorSpec> FindWeights(TensorReader& reader,
                                        const trainer::ParameterShape& parameter) {
   for (const std::string& name : {parameter.name + "/master", parameter.name}) {
@@ -80,7 +80,8 @@ absl::StatusOr<TensorSpec> FindWeights(TensorReader& reader,
     if (!spec) continue;
     const bool has_shape = spec->shape == parameter.shape;
     if (has_shape && spec->dtype == DType::kF32) return *std::move(spec);
-    bool has_state = name != parameter.name || spec->dtype != DType::kF16;
+    const bool may_be_frozen = spec->dtype == DType::kF16 || spec->dtype == DType::kBF16;
+    bool has_state = name != parameter.name || !may_be_frozen;
     for (const std::string& state : StateNames(parameter)) {
       if (has_state) break;
       SPILLWAY_ASSIGN_OR_RETURN(const std::optional<TensorSpec> found, reader.Find(state));
