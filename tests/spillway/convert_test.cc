@@ -30,7 +30,8 @@ using ::testing::Not;
 constexpr int64_t kBefore = 3, kSteps = 6;
 
 Arguments In(const std::string& format) {
-  return {"--precision", "fp16-amp", "--state-format", format};
+  static const std::string precision = GridOf<std::string>({"fp16-amp", "bf16"}).back();
+  return {"--precision", precision, "--state-format", format};
 }
 
 Ended Convert(const Training& training, const std::string& format, int64_t steps = kBefore) {

@@ -126,7 +126,7 @@ TEST_P(EachPair, GivesTheSameNumbersFromAStoreAndAcrossAResume) {
   // The default rule in both, which no grid covers beside all formats.
   const bool is_adamw = GetParam()[1] == "adamw";
   std::vector<std::string> both = {"fp32", "fp16-amp"};
-  if (GetParam().back() == "compact") both = {"fp16-amp"};
+  if (GetParam().back() == "compact") both = {"fp16-amp", "bf16"};
   for (const std::string& precision : is_adamw ? both : GridOf<std::string>(both)) {
     const Arguments flags =
         GetParam() + Arguments{"--precision", precision, "--weight-decay", "0.1"};
@@ -342,8 +342,9 @@ TEST(Optimizer, WhatCannotBeIsRefusedBeforeAStoreIsMade) {
        "--state-format: sgd without momentum keeps no state that could be 8bit; use fp32"},
       {{"--state-format", "compact"},
        "--state-format: compact keeps the rest of 16-bit weights, and --precision fp32 has none; "
-       "use "
-       "--precision fp16-amp, or another format"},
+       "use --precision fp16-amp or bf16, or another format"},
+      {{"--state-format", "compact", "--precision", "bf16", "--fp32", "*norm*"},
+       "--state-format: compact keeps the rest of 16-bit weights, and --fp32 makes others"},
       {{"--optimizer", "sgd", "--betas", "0.9,0.99"}, "--betas: sgd has none"},
       {{"--optimizer", "rmsprop", "--betas", "0.9,0.99"}, "one of adamw, adam and lion"},
       {{"--optimizer", "lion", "--eps", "1e-6"}, "--eps: lion has none"},

@@ -75,6 +75,7 @@ absl::Status ReadMasterWeight(
     return ReadSplitWeight(engine, parameter.tensors, consume);
   const TensorId master = parameter.tensors.master;
   const uint64_t num_tiles = engine->Spec(master).num_tiles();
+  const DType type = engine->Spec(master).dtype;
   std::vector<Use> uses;
   for (uint64_t tile = 0; tile < num_tiles; ++tile)
     uses.push_back({{master, tile}, Tier::kPinned, Access::kRead});
@@ -82,13 +83,12 @@ absl::Status ReadMasterWeight(
   std::vector<float> floats;
   for (const Use& use : uses) {
     SPILLWAY_HF_ASSIGN_OR_RETURN(const Lease lease, engine->AcquireHost(use.tile, use.access));
-    if (engine->Spec(master).dtype == DType::kF32) {
+    if (type == DType::kF32) {
       SPILLWAY_HF_RETURN_IF_ERROR(consume({lease.data(), lease.size_bytes()}));
       continue;
     }
-    const std::span<const uint16_t> halves = lease.as<const uint16_t>();
-    floats.resize(halves.size());
-    HalvesToFloats(halves.data(), static_cast<int64_t>(halves.size()), floats.data());
+    floats.resize(lease.size_bytes() / ElementBytes(type));
+    ToFloats(type, lease.data(), static_cast<int64_t>(floats.size()), floats.data());
     SPILLWAY_HF_RETURN_IF_ERROR(consume(std::as_bytes(std::span(floats))));
   }
   return absl::OkStatus();

@@ -21,7 +21,7 @@
 namespace spillway::trainer {
 
 // Calls `consume` with the fp32 bytes of a parameter's weight, tile by tile from the first row on.
-// Of a frozen parameter under fp16-amp they are those of its fp16 weight. Fails as the engine does,
+// Of a frozen parameter in 16 bits they are those of its weight. Fails as the engine does,
 // or with what `consume` returns.
 absl::Status ReadMasterWeight(
     Engine* engine, const Parameter& parameter,

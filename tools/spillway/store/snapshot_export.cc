@@ -89,7 +89,7 @@ absl::StatusOr<std::optional<TensorSpec>> FindRest(TensorReader& reader, const T
 }
 
 // The tensor that holds the parameter in full: its master weight, or the weight itself in fp32, or
-// in fp16 where it was frozen, and has no state at all; or the weight in fp16 and its compact
+// in 16 bits where it was frozen, and has no state at all; or the 16-bit weight and its compact
 // state.
 absl::StatusOr<Weights> FindWeights(TensorReader& reader,
                                     const trainer::ParameterShape& parameter) {
@@ -100,7 +100,8 @@ absl::StatusOr<Weights> FindWeights(TensorReader& reader,
         absl::StrFormat("tensor '%s' is not what the model's configuration says", name));
     if (spec->shape != parameter.shape) return unknown;
     if (spec->dtype == DType::kF32) return Weights{*std::move(spec), std::nullopt};
-    if (name != parameter.name || spec->dtype != DType::kF16) return unknown;
+    const bool has_16_bits = spec->dtype == DType::kF16 || spec->dtype == DType::kBF16;
+    if (name != parameter.name || !has_16_bits) return unknown;
     auto rest = FindRest(reader, *spec);
     if (absl::IsInvalidArgument(rest.status())) return unknown;
     SPILLWAY_RETURN_IF_ERROR(rest.status());

@@ -42,9 +42,8 @@ class StepWriter {
         if (spec.role == Role::kGradient) parameter.gradient = tiles;
         if (spec.role == Role::kMasterWeight || spec.role == Role::kMoment)
           parameter.state.push_back(tiles);
+        if (spec.role == Role::kMasterWeight) parameter.has_master = true;
       }
-      parameter.has_master = options.precision != trainer::Precision::kFp32 &&
-                             options.state_format != StateFormat::kCompact;
       parameters_.push_back(parameter);
     }
     for (const TensorSpec& spec : trainer::ActivationSpecs(config, options))

@@ -10,6 +10,7 @@
 #include "src/base/status_macros.h"
 #include "tools/spillway/command/arguments.h"
 #include "tools/spillway/command/exit_code.h"
+#include "tools/spillway/train/precision_flags.h"
 
 namespace spillway::command {
 namespace {
@@ -91,13 +92,14 @@ void AddSchedule(CLI::App* app, TrainFlags* flags) {
 
 void AddPrecision(CLI::App* app, TrainFlags* flags) {
   trainer::TrainerOptions& options = flags->trainer;
-  AddChoice<Precision>(
-      app, "--precision", &options.model.precision,
-      {{"fp32", Precision::kFp32}, {"fp16-amp", Precision::kFp16Amp}},
-      "Of weights and activations; fp16-amp keeps master weights of what it trains");
+  AddPrecisionFlags(app, &options.model.precision, &flags->optimizer.groups.fp32,
+                    "Of weights and activations; fp16-amp and bf16 keep fp32 master weights of "
+                    "what they train, and bf16 needs no loss scale");
   AddChoice<std::optional<DType>>(
-      app, "--grad-dtype", &flags->gradient_dtype, {{"fp16", DType::kF16}, {"fp32", DType::kF32}},
-      "Of gradient tensors (default: fp16 under fp16-amp, fp32 under fp32)");
+      app, "--grad-dtype", &flags->gradient_dtype,
+      {{"fp16", DType::kF16}, {"bf16", DType::kBF16}, {"fp32", DType::kF32}},
+      "Of gradient tensors (default: fp16 under fp16-amp, bf16 under bf16, fp32 under fp32, and of "
+      "what --fp32 names)");
   AddNumber(app, "--loss-scale", &options.loss_scaler.initial_scale,
             {.least = 0, .most = kMostScale, .open_least = true},
             "First loss scale under fp16-amp");
@@ -184,12 +186,16 @@ absl::Status FinishTrainFlags(TrainFlags* flags) {
   SPILLWAY_RETURN_IF_ERROR(CheckStoreFlags(*flags));
 
   trainer::TrainerOptions& options = flags->trainer;
-  const bool is_fp32 = options.model.precision == Precision::kFp32;
-  options.model.gradient_dtype =
-      flags->gradient_dtype.value_or(is_fp32 ? DType::kF32 : DType::kF16);
-  if (is_fp32 && options.model.gradient_dtype != DType::kF32) {
-    return UsageError(
-        "--grad-dtype fp16 needs --precision fp16-amp: fp32 training keeps fp32 gradients");
+  const Precision precision = options.model.precision;
+  SPILLWAY_RETURN_IF_ERROR(CheckPrecisionFlags(precision, flags->optimizer.groups.fp32));
+  const DType own = trainer::ElementType(precision);
+  options.model.gradient_dtype = flags->gradient_dtype.value_or(own);
+  if (options.model.gradient_dtype != DType::kF32 && options.model.gradient_dtype != own) {
+    return UsageError(absl::StrFormat(
+        "--grad-dtype %s; give that, or leave --grad-dtype out",
+        options.model.gradient_dtype == DType::kF16
+            ? "fp16 needs --precision fp16-amp, whose loss scale keeps gradients within fp16"
+            : "bf16 needs --precision bf16"));
   }
   if (options.model.micro_batch > kMostTokens / options.model.sequence) {
     return UsageError(absl::StrFormat(
@@ -197,7 +203,7 @@ absl::Status FinishTrainFlags(TrainFlags* flags) {
         options.model.micro_batch, options.model.sequence, kMostTokens));
   }
   SPILLWAY_RETURN_IF_ERROR(FinishOptimizerFlags(flags->optimizer, &options));
-  options.loss_scaler.enabled = !is_fp32;
+  options.loss_scaler.enabled = precision == Precision::kFp16Amp;
   options.schedule.total_steps = *flags->steps;
   if (!flags->outputs.trace.empty()) flags->engine.timeline_events = kTraceEvents;
   options.durable = !flags->engine.store.empty() && flags->durability == Durability::kCommit;
