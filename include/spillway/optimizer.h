@@ -95,7 +95,7 @@ SPILLWAY_EXPORT absl::StatusOr<std::vector<TensorSpec>> StateSpecs(const Rule& r
 // Reads what `tensor` holds before the first update: the weight itself, or one of those that
 // StateSpecs lists for it. `weights` reads the weight in fp32, and is asked for whole elements in
 // ascending order. A master weight holds them as they are, and a 16-bit weight rounds them to
-// nearest. Under kCompact the two together are within a 512th of the weight's last place; this
+// nearest. Under kCompact the two together are within a 496th of the weight's last place; this
 // holds if both are registered with FirstValues. Moments are zeros: the Reader is empty.
 SPILLWAY_EXPORT Reader FirstValues(StateFormat format, const TensorSpec& weight,
                                    const TensorSpec& tensor, Reader weights);

@@ -29,9 +29,8 @@ constexpr uint32_t kSignedMask = 0x3ff;
 constexpr int kUnsignedShift = 18;
 constexpr uint32_t kUnsignedMask = 0x3fff;
 
-// The largest codes, and what a value of the scale is in the units of decoded codes.
-constexpr int kMostSigned = 127;
-constexpr int kMostUnsigned = 255;
+// What a value of the scale is in the units of decoded codes: the largest code gives as much, so
+// that no value goes up from there.
 constexpr float kSignedUnits = 127.0F * 127.0F;
 constexpr float kUnsignedUnits = 255.0F * 255.0F * (255.0F * 255.0F);
 
@@ -55,13 +54,13 @@ constexpr size_t kMostLanes = hn::MaxLanes(Floats());
 // A code is the root of a value, cut off to the code below it; the random bits then
 // decide between that and the one above.
 
-// Uniform in (0, 1), from as many bits as the mask has.
+// Uniform in (0, 1), from as many bits as the mask has, or all above the shift.
 template <int kShift, uint32_t kMask>
 HWY_INLINE FloatLanes Uniform(const uint32_t* random_words) {
   const Floats d;
   const Words du;
-  const auto bits =
-      hn::And(hn::ShiftRight<kShift>(hn::LoadU(du, random_words)), hn::Set(du, kMask));
+  auto bits = hn::ShiftRight<kShift>(hn::LoadU(du, random_words));
+  if constexpr (kMask != ~uint32_t{0} >> kShift) bits = hn::And(bits, hn::Set(du, kMask));
   const auto count = hn::Set(d, 1.0F / static_cast<float>(kMask + 1));
   const auto whole = hn::ConvertTo(d, hn::BitCast(Ints(), bits));
   return hn::Mul(hn::Add(whole, hn::Set(d, 0.5F)), count);
@@ -89,7 +88,7 @@ HWY_INLINE IntLanes SignedCodes(const float* from, float units_per_value, const 
   const auto step = hn::Add(hn::Add(below, below), hn::Set(d, 1.0F));
   const auto goes_up = hn::Gt(rest, hn::Mul(Uniform<kSignedShift, kSignedMask>(random), step));
   const auto level = hn::Add(below, hn::IfThenElseZero(goes_up, hn::Set(d, 1.0F)));
-  const auto code = hn::Min(IntegerOf(level), hn::Set(di, kMostSigned));
+  const auto code = IntegerOf(level);
   const auto is_negative = hn::Lt(hn::BitCast(di, value), hn::Zero(di));
   return hn::IfThenElse(is_negative, hn::Neg(code), code);
 }
@@ -111,7 +110,7 @@ HWY_INLINE IntLanes UnsignedCodes(const float* from, float units_per_value,
   const auto goes_up = hn::Gt(hn::Sub(units, low), part);
   const auto code = IntegerOf(hn::IfThenElse(goes_up, above, below));
   const auto least = hn::IfThenElseZero(hn::RebindMask(di, is_positive), hn::Set(di, 1));
-  return hn::Max(hn::Min(code, hn::Set(di, kMostUnsigned)), least);
+  return hn::Max(code, least);
 }
 
 // A group that fills its vectors.

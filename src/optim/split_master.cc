@@ -46,24 +46,19 @@ struct HalfSplit {
     return hn::BitCast(du, hn::IfThenElse(hn::RebindMask(Floats(), is_denormal), denormal,
                                           hn::BitCast(Floats(), normal)));
   }
-  // `random` has 8 bits a lane. Of a normal half's float five bits are cut off.
+  // `random` has 8 bits a lane, of which the upper 5 count: so many bits of a float are cut off. Of
+  // a denormal half as many are left when 2^-14 is added, which rounds to nearest.
   static HWY_INLINE IntLanes Joined(WordLanes magnitude, WordLanes random) {
     const Floats d;
-    const Ints di;
     const Words du;
-    const auto rebased = hn::Sub(magnitude, hn::Set(du, 112u << 23));
-    const auto normal = hn::ShiftRight<5>(hn::Add(rebased, hn::ShiftRight<3>(random)));
-    // In units of 2^-40, eight bits more than are kept: at most 2^26, and from 2^23 on whole, where
-    // adding a half would round.
     const auto first_normal = hn::Set(du, 113u << 23);
-    const auto value = hn::BitCast(d, hn::Min(magnitude, first_normal));
-    const auto units = hn::Mul(value, hn::Set(d, 0x1.0p40F));
-    const auto is_whole = hn::Ge(units, hn::Set(d, 0x1.0p23F));
-    const auto half = hn::IfThenZeroElse(is_whole, hn::Set(d, 0.5F));
-    const auto fine = hn::BitCast(du, hn::ConvertTo(di, hn::Add(units, half)));
-    const auto denormal = hn::ShiftRight<8>(hn::Add(fine, random));
-    const auto is_denormal = hn::Lt(hn::BitCast(di, magnitude), hn::BitCast(di, first_normal));
-    return hn::IfThenElse(is_denormal, hn::BitCast(di, denormal), hn::BitCast(di, normal));
+    const auto normal = hn::Sub(magnitude, hn::Set(du, 112u << 23));
+    const auto sum = hn::Add(hn::BitCast(d, magnitude), hn::BitCast(d, first_normal));
+    const auto denormal = hn::Sub(hn::BitCast(du, sum), first_normal);
+    const auto is_denormal =
+        hn::Lt(hn::BitCast(Ints(), magnitude), hn::BitCast(Ints(), first_normal));
+    const auto rebased = hn::IfThenElse(hn::RebindMask(du, is_denormal), denormal, normal);
+    return hn::BitCast(Ints(), hn::ShiftRight<5>(hn::Add(rebased, hn::ShiftRight<3>(random))));
   }
 };
 

@@ -76,13 +76,9 @@ inline SplitMaster ReferenceSplit(DType dtype, float master, uint32_t word) {
   const int least = 1 - type.bias;
   const int exponent = magnitude == 0 ? least : std::max(std::ilogb(magnitude), least);
   const double units = std::ldexp(magnitude, type.fraction_bits - exponent);
-  const double in_256ths =
-      dtype == DType::kF16 && magnitude < 0x1.0p-14 && units < 0x1.0p15
-          ? std::floor(static_cast<float>(256 * units) + 0.5F)  // has more bits than 8 to lose
-          : 256 * units;
-  // Of a half only five bits are lost.
-  const bool has_five = dtype == DType::kF16 && magnitude >= 0x1.0p-14;
-  const uint32_t random = has_five ? word & 0xf8 : word & 0xff;
+  // Of a half only five bits are lost, of a denormal one after rounding to them.
+  const double in_256ths = dtype == DType::kF16 ? 8 * std::nearbyint(32 * units) : 256 * units;
+  const uint32_t random = dtype == DType::kF16 ? word & 0xf8 : word & 0xff;
   const double whole = std::floor((in_256ths + random) / 256);
   int joined = static_cast<int>(std::min(whole, 0x1.0p24));
   joined += (exponent + type.bias - 1) << type.fraction_bits;  // a hidden bit is another exponent

@@ -148,7 +148,10 @@ TEST(SplitMaster, AreWithinHalfAStepOfA256thOfTheLastPlaceAndTheWeightIsTheNeare
       const int exponent = std::ilogb(masters[i]);
       const double place =
           std::ldexp(1.0, (dtype == DType::kF16 ? std::max(exponent, -14) : exponent) - bits);
-      ASSERT_LE(std::fabs(double{joined[i]} - masters[i]), place / 512) << masters[i];
+      // A denormal half was rounded to a 32nd of that before.
+      const bool is_denormal = dtype == DType::kF16 && exponent < -14;
+      const double most = (is_denormal ? 33 : 32) * place / (32 * 512);
+      ASSERT_LE(std::fabs(double{joined[i]} - masters[i]), most) << masters[i];
       // Ties, which the residual rounds away from zero, are not among so few.
       const uint16_t rounded =
           dtype == DType::kF16 ? HalfOfFloat(joined[i]) : Bf16OfFloat(joined[i]);

@@ -135,6 +135,7 @@ TEST(Accumulation, TheForecastKnowsWhatIsFrozenAndWhichStateThereIs) {
   const std::vector<Arguments> ways =
       GridOf<Arguments>({{"--freeze", "*embed*", "--state-format", "8bit"},
                          {"--freeze", "lm_head*,*layers.0*", "--optimizer", "lion"},
+                         {"--freeze", "*layers.1*", "--state-format", "compact"},
                          {"--optimizer", "sgd"}});
   for (const Arguments& more : ways) {
     for (const std::string& order : GridOf<std::string>({"micro-batch", "layer"})) {

@@ -192,6 +192,29 @@ TEST(Compact, RestsInOneTensorBesideTheWeightAndExports) {
   EXPECT_EQ(evaluated.exit_code, 0) << evaluated.err;
 }
 
+// A byte in every hundred, so that every tensor has some.
+TEST(Compact, FlippedBytesOfItsStateAreNamedAndNeverDecoded) {
+  const Training training;
+  const Arguments flags = {"--state-format", "compact", "--precision", "fp16-amp"};
+  ASSERT_EQ(RunCommand(training.TrainInStore(2) + flags).exit_code, 0);
+  const std::string segment = training.store() + "/spillway-segment-000000";
+  std::string bytes = ReadFile(segment);
+  for (size_t at = 50; at < bytes.size(); at += 100) bytes[at] = static_cast<char>(bytes[at] ^ 4);
+  WriteFile(segment, bytes);
+  const Ended checked = RunCommand({"fsck", training.store(), "--json"});
+  EXPECT_EQ(checked.exit_code, 4) << checked.err;
+  std::set<std::string> named;
+  const Json json = checked.json();
+  for (const Json& finding : json["findings"]) named.insert(finding["tensor"].dump());
+  EXPECT_TRUE(named.contains("\"model.layers.0.mlp.up_proj.weight/compact\"")) << checked.out;
+  const Ended resumed = RunCommand(training.TrainInStore(3) + flags + Arguments{"--resume"});
+  EXPECT_EQ(resumed.exit_code, 4) << resumed.err;
+  const Ended exported =
+      RunCommand({"snapshot", "export", training.store(), "--save", training / "exported"});
+  EXPECT_EQ(exported.exit_code, 4) << exported.err;
+  EXPECT_THAT(exported.err, HasSubstr("does not match its checksum"));
+}
+
 // What is trained from holds more than fp16 does: 0.02 in fp32 is not lost before the first step.
 TEST(Compact, BeginsWithMoreOfTheWeightsThanTheirHalves) {
   const auto saved = [](const Arguments& flags) {
