@@ -3,9 +3,10 @@
 """How fast is a training step in memory, beside eager PyTorch's?
 
 Limit: Spillway's faster precision, activation checkpointing off, at 1.2 times the tokens/s of eager PyTorch in fp32
-or better. Same model, window, micro-batch and threads; rounds of all four contenders one after another, so that a
-machine that slows down slows all of them; medians over steps, the first step of each turn left out. PyTorch's bf16
-autocast stands beside them.
+or better. Same model, window, micro-batch and threads; rounds of all contenders one after another, so that a machine
+that slows down slows all of them; medians over steps, the first step of each turn left out. PyTorch's bf16 autocast
+stands beside them, and what Spillway's bf16 is of it. On a processor with products of bf16 (AVX512-BF16, AMX) autocast
+uses them; Spillway multiplies in fp32 everywhere, for the same bits on every instruction set.
 
   python3 -m venv /tmp/torch-venv && /tmp/torch-venv/bin/pip install torch transformers numpy
   /tmp/torch-venv/bin/python bench/pytorch_step.py --model build/quickstart/model --data build/quickstart/data
@@ -107,6 +108,7 @@ def measure(arguments):
     turns = {
         "spillway fp32": SpillwayTurn(arguments, "fp32"),
         "spillway fp16-amp": SpillwayTurn(arguments, "fp16-amp"),
+        "spillway bf16": SpillwayTurn(arguments, "bf16"),
         "pytorch fp32": PyTorchTurn(arguments, autocast=False),
         "pytorch bf16 autocast": PyTorchTurn(arguments, autocast=True),
     }
@@ -126,10 +128,12 @@ def summarise(arguments, seconds):
     for name, values in seconds.items():
         speeds = sorted(step_tokens / value for value in values)
         rows[name] = {"tokens_per_s": statistics.median(speeds), "slowest": speeds[0], "fastest": speeds[-1]}
-    ours = max(rows["spillway fp32"]["tokens_per_s"], rows["spillway fp16-amp"]["tokens_per_s"])
+    ours = max(row["tokens_per_s"] for name, row in rows.items() if name.startswith("spillway"))
+    autocast = rows["pytorch bf16 autocast"]["tokens_per_s"]
     return {"v": 1, "step_tokens": step_tokens, "threads": arguments.threads, "rows": rows,
             "ratio_to_fp32": ours / rows["pytorch fp32"]["tokens_per_s"],
-            "ratio_to_bf16": ours / rows["pytorch bf16 autocast"]["tokens_per_s"],
+            "ratio_to_bf16": ours / autocast,
+            "ratio_of_bf16": rows["spillway bf16"]["tokens_per_s"] / autocast,
             "torch": torch.__version__, "transformers": transformers.__version__,
             "machine": machine.describe()}
 
@@ -143,7 +147,7 @@ def print_table(result):
         print(f"{name:<24}{row['tokens_per_s']:>8.1f}{row['slowest']:>9.1f}{row['fastest']:>9.1f}")
     met = "met" if result["ratio_to_fp32"] >= LIMIT else "MISSED"
     print(f"Spillway's faster precision: {result['ratio_to_fp32']:.2f} of PyTorch fp32 (limit {LIMIT}: {met}), "
-          f"{result['ratio_to_bf16']:.2f} of bf16 autocast")
+          f"{result['ratio_to_bf16']:.2f} of bf16 autocast; its bf16: {result['ratio_of_bf16']:.2f} of bf16 autocast")
 
 
 def main():

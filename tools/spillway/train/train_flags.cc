@@ -98,8 +98,9 @@ void AddPrecision(CLI::App* app, TrainFlags* flags) {
   AddChoice<std::optional<DType>>(
       app, "--grad-dtype", &flags->gradient_dtype,
       {{"fp16", DType::kF16}, {"bf16", DType::kBF16}, {"fp32", DType::kF32}},
-      "Of gradient tensors (default: fp16 under fp16-amp, bf16 under bf16, fp32 under fp32, and of "
-      "what --fp32 names)");
+      "Of the gradients of 16-bit weights (default: fp16 under fp16-amp, bf16 under bf16); those "
+      "of "
+      "fp32 weights are fp32");
   AddNumber(app, "--loss-scale", &options.loss_scaler.initial_scale,
             {.least = 0, .most = kMostScale, .open_least = true},
             "First loss scale under fp16-amp");
