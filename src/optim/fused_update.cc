@@ -88,22 +88,41 @@ void EncodeMoment(const FusedRun& run, int moment, int64_t begin, int64_t n,
   }
 }
 
+// A piece of the run in fp32.
+RuleRun PieceOf(const FusedRun& run, int64_t begin, int64_t n, Buffers& buffers) {
+  RuleRun piece = {.num_elements = n,
+                   .gradient = Gradient(run, begin, n, buffers),
+                   .master = run.master + begin};
+  for (int m = 0; m < run.num_moments; ++m)
+    piece.moments[m] = DecodeMoment(run, m, begin, n, buffers);
+  return piece;
+}
+
 }  // namespace
 
 void UpdateFused(const RuleFactors& factors, const FusedRun& run) {
   Buffers buffers;
   for (int64_t begin = 0; begin < run.num_elements; begin += kPieceElements) {
     const int64_t n = std::min(kPieceElements, run.num_elements - begin);
-    RuleRun piece = {.num_elements = n,
-                     .gradient = Gradient(run, begin, n, buffers),
-                     .master = run.master + begin};
-    for (int m = 0; m < run.num_moments; ++m)
-      piece.moments[m] = DecodeMoment(run, m, begin, n, buffers);
+    const RuleRun piece = PieceOf(run, begin, n, buffers);
     UpdateElements(factors, piece);
     for (int m = 0; m < run.num_moments; ++m) EncodeMoment(run, m, begin, n, buffers);
     if (run.weight == nullptr) continue;
     const ElementCodec& codec = CodecOf(run.weight_dtype);
     codec.encode(piece.master, n, At(run.weight, begin, codec.element_bytes));
+  }
+}
+
+void AddSquaresFused(const RuleFactors& factors, const FusedRun& run, uint64_t first,
+                     SumLanes* sums) {
+  Buffers buffers;
+  alignas(64) float direction[kPieceElements];
+  for (int64_t begin = 0; begin < run.num_elements; begin += kPieceElements) {
+    const int64_t n = std::min(kPieceElements, run.num_elements - begin);
+    const RuleRun piece = PieceOf(run, begin, n, buffers);
+    DirectionOfElements(factors, piece, direction);
+    AddSquares(piece.master, n, first + static_cast<uint64_t>(begin), &sums[0]);
+    AddSquares(direction, n, first + static_cast<uint64_t>(begin), &sums[1]);
   }
 }
 

@@ -135,6 +135,9 @@ TEST(Accumulation, TheForecastKnowsWhatIsFrozenAndWhichStateThereIs) {
   const std::vector<Arguments> ways =
       GridOf<Arguments>({{"--freeze", "*embed*", "--state-format", "8bit"},
                          {"--freeze", "lm_head*,*layers.0*", "--optimizer", "lion"},
+                         {"--optimizer", "lamb"},
+                         {"--optimizer", "lars", "--state-format", "bf16"},
+                         {"--optimizer", "adafactor"},
                          {"--optimizer", "sgd"}});
   for (const Arguments& more : ways) {
     for (const std::string& order : GridOf<std::string>({"micro-batch", "layer"})) {
