@@ -93,12 +93,14 @@ class State {
         num_moments_(static_cast<int>(MomentNames(of.rule).size())),
         moment_bytes_(MomentBytes(of.format)),
         gradient_(kElements * value_bytes()),
-        master_(kElements * 4),
+        master_(IsSplit(of.format) ? 0 : kElements * 4),
         weight_(of.halves ? kElements * 2 : 0) {
     for (int m = 0; m < num_moments_; ++m) moments_.emplace_back(kElements * moment_bytes_);
-    row_.num_moments = static_cast<uint64_t>(num_moments_);
-    if (IsEncoded(of.format)) moments_.emplace_back(kRows * row_bytes());
-    for (int64_t i = 0; i < kElements; ++i)
+    if (IsEncoded(of.format)) {
+      row_ = RowOf(of.format, {kRows, kRowElements}, static_cast<uint64_t>(num_moments_));
+      moments_.emplace_back(kRows * row_bytes());
+    }
+    for (int64_t i = 0; !IsSplit(of.format) && i < kElements; ++i)
       master_.floats()[i] = static_cast<float>(i % 100) * 0.01f;
   }
 
@@ -108,7 +110,9 @@ class State {
     const double moments = IsEncoded(of_.format)
                                ? static_cast<double>(row_bytes()) / kRowElements
                                : static_cast<double>(num_moments_ * moment_bytes_);
-    return static_cast<double>(value_bytes() + 8 + (of_.halves ? 2 : 0)) + 2 * moments;
+    // A weight beside its master weight is written; one that is split is read and written.
+    const int master = IsSplit(of_.format) ? 4 : 8 + (of_.halves ? 2 : 0);
+    return static_cast<double>(value_bytes() + master) + 2 * moments;
   }
 
   void Update(const RuleFactors& factors, int64_t begin, int64_t end) {
@@ -116,7 +120,7 @@ class State {
                     .first_element = static_cast<uint64_t>(begin),
                     .gradient = gradient_.at(begin * value_bytes()),
                     .gradient_dtype = of_.halves ? DType::kF16 : DType::kF32,
-                    .master = master_.floats() + begin,
+                    .master = IsSplit(of_.format) ? nullptr : master_.floats() + begin,
                     .weight = of_.halves ? weight_.at(begin * 2) : nullptr,
                     .format = of_.format,
                     .num_moments = num_moments_};
@@ -140,15 +144,16 @@ class State {
       run.encoded.maps[m] = IsSquare(names[m]) ? CodeMap::kUnsigned : CodeMap::kSigned;
     for (int64_t at = begin; at < end; at += run.num_elements) {
       run.encoded.row = moments_.back().at(at / run.num_elements * row_bytes());
+      run.first_element = static_cast<uint64_t>(at);
       run.gradient = gradient_.at(at * value_bytes());
-      run.master = master_.floats() + at;
+      if (!IsSplit(of_.format)) run.master = master_.floats() + at;
       if (of_.halves) run.weight = weight_.at(at * 2);
       UpdateFused(factors, run);
     }
   }
 
   const Measured of_;
-  EncodedRow row_ = {.num_elements = kRowElements};
+  EncodedRow row_;
   const int num_moments_;
   const int64_t moment_bytes_;
   Array gradient_, master_, weight_;
@@ -224,8 +229,10 @@ void RegisterBenchmarks() {
     for (int format = 0; format < kNumStateFormats; ++format) {
       if (!Exists(rule, static_cast<StateFormat>(format))) continue;
       for (const int count : threads) {
-        for (const bool halves : {true, false})
-          Register({rule, static_cast<StateFormat>(format), halves, count});
+        for (const bool halves : {true, false}) {
+          if (halves || !IsSplit(static_cast<StateFormat>(format)))
+            Register({rule, static_cast<StateFormat>(format), halves, count});
+        }
       }
     }
   }

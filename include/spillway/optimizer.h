@@ -90,27 +90,48 @@ SPILLWAY_EXPORT Rule UsualRule(RuleKind kind);
 //   kBf16  Moments in bf16, rounded without bias; the master weight in fp32.
 //   k8Bit  Moments as 8-bit codes, rounded to nearest, in blocks of 256 elements of a row with a
 //          scale each (arXiv:2110.02861); the master weight in fp32.
-enum class StateFormat : uint8_t { kF32, kBf16, k8Bit };
-inline constexpr int kNumStateFormats = 3;
+//   kCompact  For weights of 16 bits. 8 more bits of each weight, which make it the master weight,
+//          and moments as companded 8-bit codes in groups of 64 elements of a row with a scale
+//          each; all rounded without bias (after arXiv:2602.23349).
+enum class StateFormat : uint8_t { kF32, kBf16, k8Bit, kCompact };
+inline constexpr int kNumStateFormats = 4;
 
-// "fp32", "bf16", "8bit".
+// "fp32", "bf16", "8bit", "compact".
 SPILLWAY_EXPORT std::string_view Name(StateFormat format);
 
-// Whether the rule's state can rest in the format. A rule without state has kF32 alone, and so has
-// Adafactor, whose state of matrices is small and whose vectors are few.
+// Whether the rule's state can rest in the format. A rule without moments has kF32 and kCompact,
+// and Adafactor kF32 alone: its state of matrices is small, and its vectors are few.
 SPILLWAY_EXPORT bool Exists(const Rule& rule, StateFormat format);
 
 // The state tensors that a parameter needs, in the order of ParameterTensors::state: a master
 // weight if the weight has 16 bits, then the rule's moments: a tensor each, or under k8Bit one
-// tensor of bytes for all. `weight` is the weight's spec; names begin with its name and "/", and
-// rows and tiles are the weight's, but that under k8Bit a vector is one row, and that Adafactor's
-// means over a matrix have a dimension of 1, those over its columns in one tile. Before the first
-// update a master weight holds the weight's values (the caller's Reader fills it) and all else
-// zeros. InvalidArgument: the pair of rule and format does not exist, or the weight has no shape, a
-// dimension below 1, more elements than memory can hold, or a dtype that is not f32, f16 or bf16.
+// tensor of bytes for all. Under kCompact there is one tensor of bytes and no master weight.
+// `weight` is the weight's spec; names begin with its name and "/", and rows and tiles are the
+// weight's, but that under k8Bit and kCompact a vector is one row, and that Adafactor's means over
+// a matrix have a dimension of 1, those over its columns in one tile. What the tensors hold before
+// the first update, FirstValues reads. InvalidArgument: the pair of rule and format does not exist,
+// or the weight has no shape, a dimension below 1, more elements than memory can hold, or a dtype
+// that is not f32, f16 or bf16, or under kCompact is f32.
 SPILLWAY_EXPORT absl::StatusOr<std::vector<TensorSpec>> StateSpecs(const Rule& rule,
                                                                    StateFormat format,
                                                                    const TensorSpec& weight);
+
+// Reads what `tensor` holds before the first update: the weight itself, or one of those that
+// StateSpecs lists for it. `weights` reads the weight in fp32, and is asked for whole elements in
+// ascending order. A master weight holds them as they are, and a 16-bit weight rounds them to
+// nearest. Under kCompact the two together are within a 512th of the weight's last place; this
+// holds if both are registered with FirstValues. Moments are zeros: the Reader is empty.
+SPILLWAY_EXPORT Reader FirstValues(StateFormat format, const TensorSpec& weight,
+                                   const TensorSpec& tensor, Reader weights);
+
+// The master weights under kCompact of some whole rows (a vector is one row): `weight_rows` has
+// their bytes in the weight, `state_rows` those in the state's tensor, and `masters` gets an
+// element for each of the weight's. `weight` and `state` are the specs of both tensors.
+// InvalidArgument: they are no such pair, or the bytes are not those of the same number of rows.
+SPILLWAY_EXPORT absl::Status JoinMasterWeights(const TensorSpec& weight, const TensorSpec& state,
+                                               std::span<const std::byte> weight_rows,
+                                               std::span<const std::byte> state_rows,
+                                               std::span<float> masters);
 
 // Where a weight or a gradient lies: in a tensor of the engine, or in memory of the caller's, whole
 // and row-major, which must stay as long as the optimizer.
@@ -127,13 +148,15 @@ struct Values {
 // The tensors of one parameter.
 struct ParameterTensors {
   // What the forward pass reads: F32, F16 or BF16. One of 16 bits is written whole by each update,
-  // from its master weight, and never read.
+  // from its master weight, and never read, but under kCompact: there it is most of its master
+  // weight, and nobody else may write it.
   Values weight;
   // F32, F16 or BF16, of the weight's shape. A transient tensor is discarded by the update that
   // used it, in the last pass over it. None: the parameter is never updated.
   std::optional<Values> gradient;
-  // As StateSpecs lists them; their tiles may be others than the weight's. Under k8Bit the tiles of
-  // a vector (weight, gradient, master weight) must be multiples of 256 elements.
+  // As StateSpecs lists them; their tiles may be others than the weight's. The tiles of a vector
+  // (weight, gradient, master weight) must be multiples of 256 elements under k8Bit, and of 64
+  // under kCompact.
   std::vector<TensorId> state;
   // Of a weight in the caller's memory; of a tensor it is the tensor's.
   std::vector<int64_t> shape;
@@ -156,8 +179,8 @@ struct Update {
 //   auto specs = StateSpecs(rule, StateFormat::kF32, engine->Spec(weight));
 //   ParameterTensors tensors = {.weight = weight, .gradient = gradient};
 //   for (const TensorSpec& spec : *specs) {
-//     const bool is_master = spec.role == Role::kMasterWeight;
-//     tensors.state.push_back(*engine->Register(spec, is_master ? read_weight : Reader()));
+//     const Reader first = FirstValues(StateFormat::kF32, engine->Spec(weight), spec, read_weight);
+//     tensors.state.push_back(*engine->Register(spec, first));
 //   }
 //   auto optimizer = Optimizer::Create(engine, &pool, rule, StateFormat::kF32);
 //   const size_t parameter = *(*optimizer)->Add(tensors);

@@ -246,6 +246,16 @@ absl::Status CatalogChange::PutPage(uint64_t id, uint64_t page,
   return is_kept ? absl::OkStatus() : Unname(id, page, *before);
 }
 
+absl::Status CatalogChange::RemoveTensors(const std::vector<CatalogTensor>& tensors) {
+  for (const CatalogTensor& tensor : tensors) {
+    rows_digest_ -= TensorDigest(tensor.id, tensor.record);
+    SPILLWAY_RETURN_IF_ERROR(
+        Execute("UPDATE tensor_spans SET died = ?2 WHERE tensor = ?1 AND died IS NULL",
+                {tensor.id, number_}));
+  }
+  return tensors.empty() ? absl::OkStatus() : DropUnneededTensors();
+}
+
 // --- The end ---
 
 absl::StatusOr<CatalogCommit> CatalogChange::FinishCommit(std::string_view user_state) {

@@ -62,6 +62,9 @@ class CatalogChange {
   absl::Status AddTensor(uint64_t id, const TensorRecord& tensor);
   absl::Status PutPage(uint64_t id, uint64_t page, const std::optional<PageRecord>& record,
                        bool is_new_tensor);
+  // Tensors that the last commit has and the new one has not. REQUIRES: none of their pages has a
+  // copy (PutPage).
+  absl::Status RemoveTensors(const std::vector<CatalogTensor>& tensors);
   // Ends it as the next commit. Durable on return.
   absl::StatusOr<CatalogCommit> FinishCommit(std::string_view user_state);
 

@@ -97,6 +97,8 @@ std::optional<std::string> StoreImpl::UserState() const {
 absl::StatusOr<std::optional<TensorIndex>> StoreImpl::FindTensor(std::string_view name) {
   const auto it = by_name_.find(absl::string_view(name.data(), name.size()));
   if (it != by_name_.end()) return std::optional(it->second);
+  if (removed_names_.contains(absl::string_view(name.data(), name.size())))
+    return std::optional<TensorIndex>();
   SPILLWAY_ASSIGN_OR_RETURN(std::optional<CatalogTensor> tensor, catalog_->FindTensor(name));
   if (!tensor) return std::optional<TensorIndex>();
   return std::optional(PutTensor(std::move(tensor->record), tensor->id, /*transient=*/false,
@@ -126,6 +128,17 @@ absl::StatusOr<TensorIndex> StoreImpl::AddTensor(TensorRecord record, bool trans
     SPILLWAY_ASSIGN_OR_RETURN(next_id_, catalog_->NextTensorId());
   }
   return PutTensor(std::move(record), (*next_id_)++, false, false);
+}
+
+// The ledger notes each page as one that has no copy any more, so a commit frees its extent as it
+// does that of a page that was written again.
+void StoreImpl::RemoveTensor(TensorIndex tensor) {
+  TensorEntry& entry = tensors_[tensor];
+  SPILLWAY_CHECK(!entry.is_removed);
+  entry.is_removed = true;
+  by_name_.erase(entry.record.name);
+  for (uint64_t page = 0; page < entry.record.num_pages; ++page) Forget(tensor, page);
+  if (ledger_.is_committed(tensor)) removed_names_.insert(entry.record.name);
 }
 
 // --- Pages ---

@@ -129,6 +129,9 @@ class Store {
   virtual const TensorRecord& Tensor(TensorIndex tensor) const = 0;
   // A transient tensor has extents but is never committed. AlreadyExists for a name in use.
   virtual absl::StatusOr<TensorIndex> AddTensor(TensorRecord record, bool transient) = 0;
+  // The next commit does not have the tensor. Its name is free at once; its extents are free after
+  // that commit, unless a snapshot needs them. The index must not be used again.
+  virtual void RemoveTensor(TensorIndex tensor) = 0;
 
   // The newest copy of a page; none: never written (reads as zeros).
   virtual absl::StatusOr<std::optional<PageRecord>> FindPage(TensorIndex tensor, uint64_t page) = 0;
@@ -169,7 +172,8 @@ class Store {
   // Makes a new commit with a snapshot's content and user state, in one transaction. What was
   // recorded since the last commit is dropped, except in transient tensors. Tensors that were found
   // or added keep their indexes; those that the snapshot lacks read as zeros, and are added anew by
-  // the next commit. NotFound; FailedPrecondition, and nothing changes, if such a tensor has
+  // the next commit. One that was removed stays removed from this Store, but its name may be found
+  // again. NotFound; FailedPrecondition, and nothing changes, if such a tensor has
   // another description or number of pages in the snapshot.
   virtual absl::Status Restore(std::string_view label) = 0;
   // Forgets a snapshot and frees what nothing else needs. NotFound.

@@ -4,8 +4,9 @@
 //   1. Data was written: every page that was recorded. fdatasync each segment file that was written
 //      or grown since the last commit; fsync each folder in which files were made.
 //   2. In one transaction: rows of new tensors; for each page that changed, its row, and what it
-//      replaces into kept if a snapshot needs it; the bytes that are free then; the files; the row
-//      of the commit. It is durable when the transaction returns; before, the last commit stands.
+//      replaces into kept if a snapshot needs it; the end of tensors that were removed; the bytes
+//      that are free then; the files; the row of the commit. It is durable when the transaction
+//      returns; before, the last commit stands.
 //   3. Write the witness.
 //   4. Free the extents that neither the new commit nor a snapshot names.
 // If step 2 fails, the new commit may yet be found by whoever opens the store next: extents of both
@@ -57,13 +58,21 @@ absl::StatusOr<CatalogCommit> StoreImpl::WriteChanges(std::string_view user_stat
   SPILLWAY_ASSIGN_OR_RETURN(auto change, CatalogChange::Begin(catalog_.get(), last_commit_));
   SPILLWAY_RETURN_IF_ERROR(space_->files().AddTo(change.get()));
   for (TensorIndex tensor = 0; tensor < tensors_.size(); ++tensor) {
-    if (ledger_.is_transient(tensor) || ledger_.is_committed(tensor)) continue;
-    SPILLWAY_RETURN_IF_ERROR(change->AddTensor(tensors_[tensor].id, tensors_[tensor].record));
+    const TensorEntry& entry = tensors_[tensor];
+    if (ledger_.is_transient(tensor) || ledger_.is_committed(tensor) || entry.is_removed) continue;
+    SPILLWAY_RETURN_IF_ERROR(change->AddTensor(entry.id, entry.record));
   }
   for (const PageKey& key : ledger_.Changed()) {
     SPILLWAY_RETURN_IF_ERROR(change->PutPage(tensors_[key.tensor].id, key.page, ledger_.Find(key),
                                              !ledger_.is_committed(key.tensor)));
   }
+  std::vector<CatalogTensor> removed;
+  for (TensorIndex tensor = 0; tensor < tensors_.size(); ++tensor) {
+    const TensorEntry& entry = tensors_[tensor];
+    if (entry.is_removed && ledger_.is_committed(tensor))
+      removed.push_back({entry.id, entry.record});
+  }
+  SPILLWAY_RETURN_IF_ERROR(change->RemoveTensors(removed));
   SPILLWAY_ASSIGN_OR_RETURN(CatalogCommit commit, change->FinishCommit(user_state));
   space_->files().Flushed();
   // Pages of packs that were counted here are the catalog's now.
@@ -73,7 +82,8 @@ absl::StatusOr<CatalogCommit> StoreImpl::WriteChanges(std::string_view user_stat
   }
   for (const PageRecord& record : ledger_.Committed()) GiveUp(record);
   for (TensorIndex tensor = 0; tensor < tensors_.size(); ++tensor)
-    if (!ledger_.is_transient(tensor)) ledger_.SetCommitted(tensor, true);
+    if (!ledger_.is_transient(tensor)) ledger_.SetCommitted(tensor, !tensors_[tensor].is_removed);
+  removed_names_.clear();
   Changed(commit, change->freed());
   return commit;
 }
@@ -127,6 +137,7 @@ absl::Status StoreImpl::Drop(std::string_view label) {
 absl::StatusOr<std::vector<std::optional<uint64_t>>> StoreImpl::MatchTensors() {
   std::vector<std::optional<uint64_t>> ids(tensors_.size());
   for (TensorIndex tensor = 0; tensor < tensors_.size(); ++tensor) {
+    if (tensors_[tensor].is_removed) continue;
     const TensorRecord& here = tensors_[tensor].record;
     SPILLWAY_ASSIGN_OR_RETURN(const auto there, catalog_->FindTensor(here.name));
     if (!there) continue;
@@ -156,10 +167,15 @@ absl::Status StoreImpl::Restore(std::string_view label) {
   for (const PageRecord& record : ledger_.Reset()) GiveUp(record);
   for (TensorIndex tensor = 0; tensor < tensors_.size(); ++tensor) {
     if (ledger_.is_transient(tensor)) continue;
+    if (tensors_[tensor].is_removed) {
+      ledger_.SetCommitted(tensor, false);
+      continue;
+    }
     // One that the snapshot lacks is added anew: its old id may be gone from the catalog.
     tensors_[tensor].id = ids[tensor] ? *ids[tensor] : (*next_id_)++;
     ledger_.SetCommitted(tensor, ids[tensor].has_value());
   }
+  removed_names_.clear();
   Changed(std::move(commit), change->freed());
   return absl::OkStatus();
 }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "io/store/catalog.h"
 #include "io/store/catalog_change.h"
 #include "io/store/pack_counts.h"
@@ -41,6 +42,7 @@ class StoreImpl final : public Store {
   absl::StatusOr<std::optional<TensorIndex>> FindTensor(std::string_view name) override;
   const TensorRecord& Tensor(TensorIndex tensor) const override { return tensors_[tensor].record; }
   absl::StatusOr<TensorIndex> AddTensor(TensorRecord record, bool transient) override;
+  void RemoveTensor(TensorIndex tensor) override;
   absl::StatusOr<std::optional<PageRecord>> FindPage(TensorIndex tensor, uint64_t page) override;
   absl::StatusOr<Extent> Allocate(uint32_t size_bytes) override {
     return space_->Allocate(size_bytes);
@@ -77,6 +79,7 @@ class StoreImpl final : public Store {
   struct TensorEntry {
     TensorRecord record;
     uint64_t id = 0;  // in the catalog; of a transient tensor, none
+    bool is_removed = false;
   };
 
   std::string Names() const;
@@ -103,8 +106,10 @@ class StoreImpl final : public Store {
   bool remove_files_;  // a scratch store, or a new one that did not open
   PageLedger ledger_;
   PackCounts packs_;
-  std::deque<TensorEntry> tensors_;  // by index; addresses are stable
-  absl::flat_hash_map<absl::string_view, TensorIndex> by_name_;
+  std::deque<TensorEntry> tensors_;                              // by index; addresses are stable
+  absl::flat_hash_map<absl::string_view, TensorIndex> by_name_;  // of those not removed
+  // Of tensors that the last commit has and the next one will not have.
+  absl::flat_hash_set<absl::string_view> removed_names_;
   std::optional<uint64_t> next_id_;
   std::optional<CatalogCommit> last_commit_;
 };

@@ -79,6 +79,7 @@ class EngineImpl final : public Engine {
                                                       const engine::OpenChoices& choices);
 
   absl::StatusOr<TensorId> Register(const TensorSpec& spec, const Reader& reader) override;
+  absl::Status Unregister(TensorId id) override;
   absl::StatusOr<TensorId> Find(std::string_view name) const override;
   const TensorSpec& Spec(TensorId id) const override { return tensors_[id.value].spec; }
   absl::StatusOr<Lease> Acquire(TileRef tile, Access access, Stream* stream) override;
@@ -110,6 +111,8 @@ class EngineImpl final : public Engine {
   struct Tensor {
     TensorSpec spec;
     TileIndex first_tile = 0;
+    io::TensorIndex stored_as = 0;  // in the store, if there is one
+    bool is_gone = false;           // unregistered
   };
 
   absl::StatusOr<TileIndex> Index(TileRef tile) const;
@@ -246,6 +249,7 @@ absl::StatusOr<bool> EngineImpl::AddTiles(const TensorSpec& spec) {
   const TensorId id{static_cast<uint32_t>(tensors_.size())};
   Tensor& entry = tensors_.emplace_back();
   entry.spec = spec;
+  entry.stored_as = tensor;
   for (uint64_t tile = 0; tile < num_tiles; ++tile) {
     const TileIndex index =
         mover_->AddTile(spec.tile_bytes(tile), spec.role, spec.transient, stored[tile],
@@ -275,6 +279,19 @@ absl::StatusOr<TensorId> EngineImpl::Register(const TensorSpec& spec, const Read
   return id;
 }
 
+absl::Status EngineImpl::Unregister(TensorId id) {
+  SPILLWAY_RETURN_IF_ERROR(Index({id, 0}).status());
+  Tensor& tensor = tensors_[id.value];
+  SPILLWAY_RETURN_IF_ERROR(mover_->Forget("Unregister", tensor.first_tile, tensor.spec.num_tiles(),
+                                          [&](io::Store* store) {
+                                            if (store != nullptr)
+                                              store->RemoveTensor(tensor.stored_as);
+                                          }));
+  tensor.is_gone = true;
+  by_name_.erase(by_name_.find(tensor.spec.name));
+  return absl::OkStatus();
+}
+
 absl::Status EngineImpl::Fill(TensorId id, const Reader& reader) {
   const TensorSpec& spec = Spec(id);
   for (uint64_t tile = 0; tile < spec.num_tiles(); ++tile) {
@@ -296,6 +313,10 @@ absl::StatusOr<TileIndex> EngineImpl::Index(TileRef tile) const {
         absl::StrCat("tensor id ", tile.tensor.value, " is not of this engine"));
   }
   const Tensor& tensor = tensors_[tile.tensor.value];
+  if (tensor.is_gone) {
+    return absl::NotFoundError(
+        absl::StrCat("tensor '", tensor.spec.name, "' was unregistered: its id is void"));
+  }
   if (const uint64_t num_tiles = tensor.spec.num_tiles(); tile.tile >= num_tiles) {
     return absl::InvalidArgumentError(absl::StrCat("tensor '", tensor.spec.name, "' has ",
                                                    num_tiles, " tiles: tile ", tile.tile,

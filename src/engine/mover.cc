@@ -244,15 +244,34 @@ absl::Status Mover::CheckNoLeases(std::string_view what) {
   return CheckIdle(what);
 }
 
+absl::Status Mover::BeAlone(std::string_view what) {
+  SPILLWAY_RETURN_IF_ERROR(CheckIdle(what));
+  if (!pager_.Pause()) return IsBusy(what);
+  Dispatch();
+  while (!IsQuiet()) quiet_.Wait(&mu_);
+  return absl::OkStatus();
+}
+
+absl::Status Mover::Forget(std::string_view what, TileIndex first, uint64_t count,
+                           const std::function<void(io::Store*)>& change) {
+  {
+    const Entry entry(this);
+    SPILLWAY_RETURN_IF_ERROR(BeAlone(what));
+    for (uint64_t tile = 0; tile < count; ++tile)
+      SPILLWAY_RETURN_IF_ERROR(pager_.Discard(first + static_cast<TileIndex>(tile)));
+    pager_.Resume();
+    Dispatch();
+  }
+  RunWithStore(change);
+  return absl::OkStatus();
+}
+
 absl::Status Mover::Restore(std::string_view what,
                             const std::function<absl::Status(io::Store*)>& change) {
   TileIndex num_tiles = 0;
   {
     const Entry entry(this);
-    SPILLWAY_RETURN_IF_ERROR(CheckIdle(what));
-    if (!pager_.Pause()) return IsBusy(what);
-    Dispatch();
-    while (!IsQuiet()) quiet_.Wait(&mu_);
+    SPILLWAY_RETURN_IF_ERROR(BeAlone(what));
     num_tiles = pager_.pages().num_tiles();
   }
   absl::Status status;

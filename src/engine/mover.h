@@ -70,6 +70,10 @@ class Mover : private TransferThread::Listener {
   // FailedPrecondition with leases held; `what` names the caller's operation.
   absl::Status Restore(std::string_view what,
                        const std::function<absl::Status(io::Store*)>& change);
+  // Forgets the bytes of tiles [first, first + count): transfers in flight end, every copy is void,
+  // and then `change` makes the store forget them. FailedPrecondition with leases held.
+  absl::Status Forget(std::string_view what, TileIndex first, uint64_t count,
+                      const std::function<void(io::Store*)>& change);
   // FailedPrecondition, naming them, with leases held.
   absl::Status CheckNoLeases(std::string_view what);
   // The failure of a write that nobody was told of, once; and the next step's plan is taken up, if
@@ -90,6 +94,10 @@ class Mover : private TransferThread::Listener {
   Timeline TakeTimeline();
 
  private:
+  // Lets no transfer begin and waits until none is in flight: the pager is paused then.
+  // FailedPrecondition with leases held.
+  absl::Status BeAlone(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   // A caller waiting for its ticket.
   struct Waiter {
     bool done = false;

@@ -76,6 +76,20 @@ void EncodeBf16RandomlyOnTarget(const float* from, size_t n, uint64_t key, uint3
   });
 }
 
+void FillRandomWordsOnTarget(uint64_t key, uint32_t first, size_t n, uint32_t* to) {
+  const hn::RebindToUnsigned<Floats> du;
+  const auto key1 = static_cast<uint32_t>(key);
+  const auto key2 = static_cast<uint32_t>(key >> 32);
+  const size_t lanes = hn::Lanes(du);
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes)
+    hn::StoreU(RandomWords(du, first + static_cast<uint32_t>(i), key1, key2), du, to + i);
+  if (i == n) return;
+  uint32_t tail[hn::MaxLanes(Floats())];
+  hn::StoreU(RandomWords(du, first + static_cast<uint32_t>(i), key1, key2), du, tail);
+  std::memcpy(to + i, tail, (n - i) * sizeof(uint32_t));
+}
+
 }  // namespace spillway::optim::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -88,6 +102,7 @@ HWY_EXPORT(EncodeHalfOnTarget);
 HWY_EXPORT(DecodeBf16OnTarget);
 HWY_EXPORT(EncodeBf16OnTarget);
 HWY_EXPORT(EncodeBf16RandomlyOnTarget);
+HWY_EXPORT(FillRandomWordsOnTarget);
 
 // Elements that share a block's key.
 constexpr uint64_t kBlock = 65536;
@@ -124,6 +139,20 @@ uint64_t Mixed(uint64_t x) {
 
 constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;
 
+// Calls visit(key, first element in the block, elements before, elements) for the part of a run in
+// each block, which has a key of its own.
+template <class Visit>
+void ForEachBlock(uint64_t key, uint64_t first_element, int64_t n, const Visit& visit) {
+  const auto count = static_cast<uint64_t>(n);
+  for (uint64_t done = 0; done < count;) {
+    const uint64_t block = (first_element + done) / kBlock;
+    const uint64_t first = (first_element + done) % kBlock;
+    const uint64_t piece = std::min(count - done, kBlock - first);
+    visit(Mixed(key + block * kGolden), static_cast<uint32_t>(first), done, piece);
+    done += piece;
+  }
+}
+
 }  // namespace
 
 const ElementCodec& CodecOf(DType dtype) {
@@ -144,15 +173,19 @@ uint64_t RoundingKey(std::string_view tensor, int64_t step) {
 
 void EncodeBf16Randomly(const float* from, int64_t n, uint64_t key, uint64_t first_element,
                         uint16_t* to) {
-  const auto count = static_cast<uint64_t>(n);
-  for (uint64_t done = 0; done < count;) {
-    const uint64_t block = (first_element + done) / kBlock;
-    const uint64_t first = (first_element + done) % kBlock;
-    const uint64_t piece = std::min(count - done, kBlock - first);
-    HWY_DYNAMIC_DISPATCH(EncodeBf16RandomlyOnTarget)
-    (from + done, piece, Mixed(key + block * kGolden), static_cast<uint32_t>(first), to + done);
-    done += piece;
-  }
+  ForEachBlock(key, first_element, n,
+               [&](uint64_t block_key, uint32_t first, uint64_t done, uint64_t count) {
+                 HWY_DYNAMIC_DISPATCH(EncodeBf16RandomlyOnTarget)
+                 (from + done, count, block_key, first, to + done);
+               });
+}
+
+void FillRandomWords(uint64_t key, uint64_t first_element, int64_t n, uint32_t* words) {
+  ForEachBlock(key, first_element, n,
+               [&](uint64_t block_key, uint32_t first, uint64_t done, uint64_t count) {
+                 HWY_DYNAMIC_DISPATCH(FillRandomWordsOnTarget)
+                 (block_key, first, count, words + done);
+               });
 }
 
 }  // namespace spillway::optim

@@ -27,6 +27,10 @@ const ElementCodec& CodecOf(DType dtype);
 // What keys the random rounding of a tensor in a step: other tensors and other steps have others.
 uint64_t RoundingKey(std::string_view tensor, int64_t step);
 
+// 32 random bits for each of n elements, of which `first_element` counts in the tensor: of the key
+// and the element's place alone.
+void FillRandomWords(uint64_t key, uint64_t first_element, int64_t n, uint32_t* words);
+
 // Rounds to one of the two neighbours in bf16, so that the mean over keys is the value itself:
 // `first_element` counts in the tensor, and an element's result depends on the key, its place and
 // its value alone. Finite values stay finite, at most 0x7f7f.

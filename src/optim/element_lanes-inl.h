@@ -149,16 +149,30 @@ HWY_INLINE void StoreBf16Randomly(D, hn::Vec<D> value, hn::Vec<hn::RebindToUnsig
   StoreUpperHalves(du, bits, hn::Or(rounded, sign), to);
 }
 
-// 16 bits a lane for elements that are counted from `first` in a block of 65536: two rounds of
-// multiplying and folding (after Wellons' lowbias32), with half of the block's key before each.
+// For elements that are counted from `first` in a block of 65536: two rounds of multiplying and
+// folding (after Wellons' lowbias32), with half of the block's key before each. The upper 16 bits
+// of a lane are random.
 template <class DU>
-HWY_INLINE hn::Vec<DU> RandomBits(DU du, uint32_t first, uint32_t key1, uint32_t key2) {
+HWY_INLINE hn::Vec<DU> RandomProduct(DU du, uint32_t first, uint32_t key1, uint32_t key2) {
   // Counting from a constant: Highway 1.0.3 makes any other count an element at a time.
   auto x = hn::Xor(hn::Add(hn::Iota(du, 0), hn::Set(du, first)), hn::Set(du, key1));
   x = hn::Xor(x, hn::ShiftRight<16>(x));
   x = hn::Xor(hn::Mul(x, hn::Set(du, 0x7feb352du)), hn::Set(du, key2));
   x = hn::Xor(x, hn::ShiftRight<15>(x));
-  return hn::ShiftRight<16>(hn::Mul(x, hn::Set(du, 0x846ca68bu)));
+  return hn::Mul(x, hn::Set(du, 0x846ca68bu));
+}
+
+// 16 bits a lane.
+template <class DU>
+HWY_INLINE hn::Vec<DU> RandomBits(DU du, uint32_t first, uint32_t key1, uint32_t key2) {
+  return hn::ShiftRight<16>(RandomProduct(du, first, key1, key2));
+}
+
+// 32 bits a lane, of which the upper 16 are RandomBits'.
+template <class DU>
+HWY_INLINE hn::Vec<DU> RandomWords(DU du, uint32_t first, uint32_t key1, uint32_t key2) {
+  const auto x = RandomProduct(du, first, key1, key2);
+  return hn::Xor(x, hn::ShiftRight<16>(x));
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <cstdint>
 
 #include "src/optim/element_codecs.h"
+#include "src/optim/group_codec.h"
+#include "src/optim/split_master.h"
 
 namespace spillway::optim {
 namespace {
@@ -16,10 +18,14 @@ namespace {
 // KiB.
 constexpr int64_t kPieceElements = 512;
 static_assert(kPieceElements % kBlockElements == 0);
+static_assert(kPieceElements % kGroupElements == 0);
 
 struct Buffers {
   alignas(64) float gradient[kPieceElements];
   alignas(64) float moments[kMostMoments][kPieceElements];
+  // Of compact state.
+  alignas(64) float master[kPieceElements];
+  alignas(64) uint32_t random_words[kPieceElements];
 };
 
 void* At(void* base, int64_t element, uint64_t element_bytes) {
@@ -36,6 +42,31 @@ const float* Gradient(const FusedRun& run, int64_t begin, int64_t n, Buffers& bu
   if (run.gradient_dtype == DType::kF32) return static_cast<const float*>(from);
   codec.decode(from, n, buffers.gradient);
   return buffers.gradient;
+}
+
+// Where a piece of a row begins, of which elements are counted from the run's first.
+struct EncodedPiece {
+  std::byte* scales;
+  uint8_t* codes;
+};
+EncodedPiece PieceOf(const EncodedMoments& of, int moment, int64_t begin) {
+  const uint64_t element = of.first_block * of.layout.block_elements + static_cast<uint64_t>(begin);
+  const auto number = static_cast<uint64_t>(moment);
+  std::byte* const codes = of.row + of.layout.code_offset(number, element);
+  return {of.row + of.layout.scale_offset(number, element / of.layout.block_elements),
+          reinterpret_cast<uint8_t*>(codes)};
+}
+uint8_t* ResidualsOf(const EncodedMoments& of, int64_t begin) {
+  const uint64_t element = of.first_block * of.layout.block_elements + static_cast<uint64_t>(begin);
+  return reinterpret_cast<uint8_t*>(of.row + of.layout.residual_offset(element));
+}
+
+// The master weight's piece: where it lies, or joined from weight and residual.
+float* Master(const FusedRun& run, int64_t begin, int64_t n, Buffers& buffers) {
+  if (!IsSplit(run.format)) return run.master + begin;
+  DecodeMasters(run.weight_dtype, static_cast<uint16_t*>(run.weight) + begin,
+                ResidualsOf(run.encoded, begin), n, buffers.master);
+  return buffers.master;
 }
 
 // Calls visit(scale, codes, first element, elements) for each block of a piece that begins with
@@ -66,6 +97,11 @@ float* DecodeMoment(const FusedRun& run, int moment, int64_t begin, int64_t n, B
                      DecodeBlock(run.encoded.maps[moment], scale, codes, count, decoded + at);
                    });
       break;
+    case StateFormat::kCompact: {
+      const EncodedPiece piece = PieceOf(run.encoded, moment, begin);
+      DecodeGroups(run.encoded.maps[moment], piece.scales, piece.codes, n, decoded);
+      break;
+    }
   }
   return decoded;
 }
@@ -85,17 +121,32 @@ void EncodeMoment(const FusedRun& run, int moment, int64_t begin, int64_t n,
                             EncodeBlock(run.encoded.maps[moment], decoded + at, count, scale,
                                         codes);
                           });
+    case StateFormat::kCompact: {
+      const EncodedPiece piece = PieceOf(run.encoded, moment, begin);
+      return EncodeGroups(run.encoded.maps[moment], decoded, buffers.random_words, n, piece.scales,
+                          piece.codes);
+    }
   }
 }
 
-// A piece of the run in fp32.
-RuleRun PieceOf(const FusedRun& run, int64_t begin, int64_t n, Buffers& buffers) {
+// A piece of the run in fp32, with as many moments as are needed.
+RuleRun PieceOf(const FusedRun& run, int num_moments, int64_t begin, int64_t n, Buffers& buffers) {
   RuleRun piece = {.num_elements = n,
                    .gradient = Gradient(run, begin, n, buffers),
-                   .master = run.master + begin};
-  for (int m = 0; m < run.num_moments; ++m)
-    piece.moments[m] = DecodeMoment(run, m, begin, n, buffers);
+                   .master = Master(run, begin, n, buffers)};
+  for (int m = 0; m < num_moments; ++m) piece.moments[m] = DecodeMoment(run, m, begin, n, buffers);
   return piece;
+}
+
+// The new weight's piece, if it is wanted.
+void EncodeWeight(const FusedRun& run, int64_t begin, int64_t n, const float* master,
+                  const Buffers& buffers) {
+  if (run.weight == nullptr) return;
+  const ElementCodec& codec = CodecOf(run.weight_dtype);
+  void* const weight = At(run.weight, begin, codec.element_bytes);
+  if (!IsSplit(run.format)) return codec.encode(master, n, weight);
+  EncodeMasters(run.weight_dtype, master, buffers.random_words, n, weight,
+                ResidualsOf(run.encoded, begin));
 }
 
 }  // namespace
@@ -104,12 +155,14 @@ void UpdateFused(const RuleFactors& factors, const FusedRun& run) {
   Buffers buffers;
   for (int64_t begin = 0; begin < run.num_elements; begin += kPieceElements) {
     const int64_t n = std::min(kPieceElements, run.num_elements - begin);
-    const RuleRun piece = PieceOf(run, begin, n, buffers);
+    const RuleRun piece = PieceOf(run, run.num_moments, begin, n, buffers);
     UpdateElements(factors, piece);
+    if (run.format == StateFormat::kCompact) {
+      FillRandomWords(run.rounding_keys[0], run.first_element + static_cast<uint64_t>(begin), n,
+                      buffers.random_words);
+    }
     for (int m = 0; m < run.num_moments; ++m) EncodeMoment(run, m, begin, n, buffers);
-    if (run.weight == nullptr) continue;
-    const ElementCodec& codec = CodecOf(run.weight_dtype);
-    codec.encode(piece.master, n, At(run.weight, begin, codec.element_bytes));
+    EncodeWeight(run, begin, n, piece.master, buffers);
   }
 }
 
@@ -117,9 +170,10 @@ void AddSquaresFused(const RuleFactors& factors, const FusedRun& run, uint64_t f
                      SumLanes* sums) {
   Buffers buffers;
   alignas(64) float direction[kPieceElements];
+  const int num_moments = DirectionNeedsMoments(factors.kind) ? run.num_moments : 0;
   for (int64_t begin = 0; begin < run.num_elements; begin += kPieceElements) {
     const int64_t n = std::min(kPieceElements, run.num_elements - begin);
-    const RuleRun piece = PieceOf(run, begin, n, buffers);
+    const RuleRun piece = PieceOf(run, num_moments, begin, n, buffers);
     DirectionOfElements(factors, piece, direction);
     AddSquares(piece.master, n, first + static_cast<uint64_t>(begin), &sums[0]);
     AddSquares(direction, n, first + static_cast<uint64_t>(begin), &sums[1]);

@@ -17,7 +17,8 @@
 
 namespace spillway::optim {
 
-// Moments in blocks with scales: the row in which the run lies, from one of its blocks on.
+// Moments in blocks with scales, and residuals if the format has them: the row in which the run
+// lies, from one of its blocks on.
 struct EncodedMoments {
   std::byte* row = nullptr;
   EncodedRow layout;
@@ -33,14 +34,17 @@ struct FusedRun {
   uint64_t first_element = 0;  // in the tensor
   const void* gradient = nullptr;
   DType gradient_dtype = DType::kF32;
-  float* master = nullptr;  // updated in place, as are the moments
-  void* weight = nullptr;   // the new master, rounded to nearest even; null: not wanted
+  float* master = nullptr;  // updated in place, as are the moments; null: it is split
+  // The new master, rounded to nearest even; null: not wanted. Of a master that is split, the
+  // weight is updated in place, with the residuals in the encoded row.
+  void* weight = nullptr;
   DType weight_dtype = DType::kF16;
   StateFormat format = StateFormat::kF32;
   int num_moments = 0;
-  void* moments[kMostMoments] = {};           // unless they are encoded
-  uint64_t rounding_keys[kMostMoments] = {};  // of moments that are rounded at random
-  EncodedMoments encoded;                     // if they are
+  void* moments[kMostMoments] = {};  // unless they are encoded
+  // Of moments that are rounded at random; the first, of all of a state that is compact.
+  uint64_t rounding_keys[kMostMoments] = {};
+  EncodedMoments encoded;  // if they are
 };
 
 void UpdateFused(const RuleFactors& factors, const FusedRun& run);

@@ -101,10 +101,11 @@ absl::Status CheckState(const Engine& engine, const std::vector<TensorSpec>& exp
 absl::Status CheckCutsAtBlocks(const CheckedParameter& parameter, const TensorSpec& weight) {
   for (const Operand& operand : parameter.operands) {
     if (operand.tile_elements % parameter.row.num_elements == 0 ||
-        operand.tile_elements % kBlockElements == 0)
+        operand.tile_elements % parameter.row.block_elements == 0)
       continue;
     return Refuse("vector '", weight.name, "' is cut every ", operand.tile_elements,
-                  " elements; its 8-bit state needs a multiple of ", kBlockElements);
+                  " elements; its ", parameter.format == StateFormat::k8Bit ? "8-bit" : "compact",
+                  " state needs a multiple of ", parameter.row.block_elements);
   }
   return absl::OkStatus();
 }
@@ -195,7 +196,7 @@ absl::StatusOr<CheckedParameter> CheckParameter(const Engine& engine, const Rule
     checked.operands.push_back(OperandOf(values, spec, kind, checked.num_elements));
   };
   add(*tensors.gradient, gradient, OperandKind::kGradient);
-  checked.has_weight_beside_master = weight.dtype != DType::kF32;
+  checked.has_weight_beside_master = weight.dtype != DType::kF32 && !IsSplit(format);
   if (!checked.has_weight_beside_master) add(tensors.weight, weight, OperandKind::kMaster);
   for (size_t i = 0; i < expected.size(); ++i) {
     const bool is_moment = expected[i].role == Role::kMoment;
@@ -203,7 +204,7 @@ absl::StatusOr<CheckedParameter> CheckParameter(const Engine& engine, const Rule
         is_moment ? OperandKind::kMoment : OperandKind::kMaster);
   }
   if (checked.has_weight_beside_master) add(tensors.weight, weight, OperandKind::kWeight);
-  checked.passes = PassesOf(rule, weight.shape);
+  checked.passes = PassesOf(rule, format, weight.shape);
   checked.row_elements = EncodedRowElements(weight.shape);
   const std::vector<std::string_view> moments = MomentNames(rule, IsFactored(rule, weight.shape));
   checked.num_moments = moments.size();
@@ -212,13 +213,14 @@ absl::StatusOr<CheckedParameter> CheckParameter(const Engine& engine, const Rule
                       .num_columns = static_cast<uint64_t>(weight.shape.back())};
   }
   if (IsEncoded(format)) {
-    checked.row = {.num_elements = EncodedRowElements(weight.shape), .num_moments = moments.size()};
+    checked.row = RowOf(format, weight.shape, moments.size());
     for (size_t m = 0; m < moments.size(); ++m)
       checked.maps[m] = IsSquare(moments[m]) ? CodeMap::kUnsigned : CodeMap::kSigned;
     SPILLWAY_RETURN_IF_ERROR(CheckCutsAtBlocks(checked, weight));
+    if (IsSplit(format)) checked.keying_names = {engine.Spec(tensors.state.back()).name};
   } else {
     for (size_t i = expected.size() - moments.size(); i < expected.size(); ++i)
-      checked.moment_names.push_back(engine.Spec(tensors.state[i]).name);
+      checked.keying_names.push_back(engine.Spec(tensors.state[i]).name);
   }
   return checked;
 }

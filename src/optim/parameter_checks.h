@@ -36,7 +36,8 @@ struct Operand {
 
 // A parameter that passed all checks. Its operands are in the order in which a tile's are leased:
 // the gradient, the master weight (which a weight in fp32 is itself), the moments (encoded ones are
-// one operand), and a weight of 16 bits.
+// one operand), and a weight of 16 bits. Where the master weight is split, the 16-bit weight stands
+// in its place, and what is encoded has the rest of it.
 struct CheckedParameter {
   uint64_t num_elements = 0;
   StateFormat format = StateFormat::kF32;
@@ -44,8 +45,10 @@ struct CheckedParameter {
   std::vector<Pass> passes;       // what the rule leases of them, pass by pass
   size_t num_moments = 0;
   bool has_weight_beside_master = false;
-  std::vector<std::string> moment_names;  // of tensors of their own: they key the rounding
-  EncodedRow row;                         // of encoded moments
+  // Of state tensors whose elements are rounded at random, which their names key: the moments, or
+  // the one tensor of a state that is compact.
+  std::vector<std::string> keying_names;
+  EncodedRow row;  // of encoded moments
   CodeMap maps[kMostMoments] = {};
   uint64_t row_elements = 0;  // of a row that no tile cuts, or of a vector
   MatrixShape matrix;         // of a factored second moment

@@ -72,6 +72,7 @@ void UpdateElements(const RuleFactors& factors, const RuleRun& run);
 // Adafactor, bit for bit as UpdateElements computes it, and s·gradient of LARS, which needs no
 // moments for it. Changes nothing of the run. REQUIRES: one of these rules.
 void DirectionOfElements(const RuleFactors& factors, const RuleRun& run, float* direction);
+constexpr bool DirectionNeedsMoments(RuleKind kind) { return kind != RuleKind::kLars; }
 
 // The instruction set that UpdateElements runs on ("AVX3", "AVX2", …).
 const char* InstructionSet();

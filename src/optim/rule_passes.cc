@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "src/optim/rule_kernels.h"
+#include "src/optim/state_format.h"
 #include "src/optim/state_specs.h"
 
 namespace spillway::optim {
@@ -17,7 +18,8 @@ constexpr auto kNone = std::nullopt;
 
 }  // namespace
 
-std::vector<Pass> PassesOf(const Rule& rule, const std::vector<int64_t>& shape) {
+std::vector<Pass> PassesOf(const Rule& rule, StateFormat format,
+                           const std::vector<int64_t>& shape) {
   // Of the gradient, the master weight, the moments, a weight beside its master.
   const Pass update = {PassKind::kUpdate, {kRead, kReadWrite, kReadWrite, Access::kDiscard}};
   const Pass norms = {PassKind::kNorms, {kRead, kRead, kRead, kNone}};
@@ -31,6 +33,8 @@ std::vector<Pass> PassesOf(const Rule& rule, const std::vector<int64_t>& shape) 
     case RuleKind::kLamb: return is_vector ? std::vector{update} : std::vector{norms, update};
     case RuleKind::kLars: {
       if (is_vector) return {update};
+      // Of the moments none, but the rest of a master weight that is split lies among them.
+      if (IsSplit(format)) return {norms, update};
       return {{PassKind::kNorms, {kRead, kRead, kNone, kNone}}, update};
     }
     case RuleKind::kAdafactor: {

@@ -38,7 +38,7 @@ struct Pass {
 };
 
 // In order; the last one updates the master weight and is the last that needs the gradient.
-std::vector<Pass> PassesOf(const Rule& rule, const std::vector<int64_t>& shape);
+std::vector<Pass> PassesOf(const Rule& rule, StateFormat format, const std::vector<int64_t>& shape);
 
 // Sums of squares over a whole parameter before its update.
 struct TensorSums {

@@ -15,23 +15,35 @@
 namespace spillway::optim {
 
 // Whether a format keeps its moments in rows of codes with scales, and not in a tensor each.
-constexpr bool IsEncoded(StateFormat format) { return format == StateFormat::k8Bit; }
+constexpr bool IsEncoded(StateFormat format) {
+  return format == StateFormat::k8Bit || format == StateFormat::kCompact;
+}
+
+// Whether the master weight is the 16-bit weight with a residual in the state, and no tensor.
+constexpr bool IsSplit(StateFormat format) { return format == StateFormat::kCompact; }
 
 // Elements that share a scale: runs of a row, the last of which may be shorter.
-inline constexpr uint64_t kBlockElements = 256;
+inline constexpr uint64_t kBlockElements = 256;  // of 8-bit state
+inline constexpr uint64_t kGroupElements = 64;   // of compact state
 
-// A row of a parameter's encoded moments: the fp32 scales of the first moment's blocks, those of
-// the second's, then the codes of the first, then of the second, a byte each.
+// A row of a parameter's encoded state: the residuals, if the format has them; the scales of the
+// first moment's blocks, those of the second's; then the codes of the first, then of the second.
+// Residuals and codes are a byte each. Residuals come first, so that who reads master weights need
+// not know the rule.
 struct EncodedRow {
   uint64_t num_elements = 0;
   uint64_t num_moments = 0;
+  uint64_t block_elements = kBlockElements;
+  uint64_t scale_bytes = sizeof(float);
+  bool has_residuals = false;
 
-  uint64_t num_blocks() const { return (num_elements + kBlockElements - 1) / kBlockElements; }
+  uint64_t num_blocks() const { return (num_elements + block_elements - 1) / block_elements; }
+  uint64_t residual_offset(uint64_t element) const { return element; }
   uint64_t scale_offset(uint64_t moment, uint64_t block) const {
-    return (moment * num_blocks() + block) * sizeof(float);
+    return (has_residuals ? num_elements : 0) + (moment * num_blocks() + block) * scale_bytes;
   }
   uint64_t code_offset(uint64_t moment, uint64_t element) const {
-    return num_moments * num_blocks() * sizeof(float) + moment * num_elements + element;
+    return scale_offset(num_moments, 0) + moment * num_elements + element;
   }
   uint64_t size_bytes() const { return code_offset(num_moments, 0); }
 };
@@ -43,6 +55,18 @@ inline uint64_t EncodedRowElements(const std::vector<int64_t>& shape) {
   for (size_t i = shape.size() > 1 ? 1 : 0; i < shape.size(); ++i)
     elements *= static_cast<uint64_t>(shape[i]);
   return elements;
+}
+
+// REQUIRES: IsEncoded(format), and every dimension is at least 1.
+inline EncodedRow RowOf(StateFormat format, const std::vector<int64_t>& shape,
+                        uint64_t num_moments) {
+  const EncodedRow row = {.num_elements = EncodedRowElements(shape), .num_moments = num_moments};
+  if (!IsSplit(format)) return row;
+  return {.num_elements = row.num_elements,
+          .num_moments = num_moments,
+          .block_elements = kGroupElements,
+          .scale_bytes = sizeof(uint16_t),
+          .has_residuals = true};
 }
 
 }  // namespace spillway::optim

@@ -25,7 +25,8 @@ absl::string_view View(std::string_view text) { return {text.data(), text.size()
 
 constexpr std::array<std::string_view, kNumRuleKinds> kRuleNames = {
     "adamw", "adam", "sgd", "rmsprop", "lion", "lamb", "lars", "adafactor"};
-constexpr std::array<std::string_view, kNumStateFormats> kFormatNames = {"fp32", "bf16", "8bit"};
+constexpr std::array<std::string_view, kNumStateFormats> kFormatNames = {"fp32", "bf16", "8bit",
+                                                                         "compact"};
 
 // A parameter's elements must be countable in bytes, however its state rests.
 constexpr int64_t kMostElements = std::numeric_limits<int64_t>::max() / 64;
@@ -59,7 +60,8 @@ Rule UsualRule(RuleKind kind) {
 bool Exists(const Rule& rule, StateFormat format) {
   if (!IsKnown(rule.kind) || !IsKnown(format)) return false;
   if (rule.kind == RuleKind::kAdafactor) return format == StateFormat::kF32;
-  return format == StateFormat::kF32 || !optim::MomentNames(rule).empty();
+  return format == StateFormat::kF32 || format == StateFormat::kCompact ||
+         !optim::MomentNames(rule).empty();
 }
 
 namespace optim {
@@ -137,25 +139,32 @@ absl::StatusOr<std::vector<TensorSpec>> StateSpecs(const Rule& rule, StateFormat
                                                    const TensorSpec& weight) {
   SPILLWAY_RETURN_IF_ERROR(optim::CheckFormat(rule, format));
   SPILLWAY_RETURN_IF_ERROR(optim::CheckValueType(weight.dtype, "weight", weight.name));
+  if (optim::IsSplit(format) && weight.dtype == DType::kF32) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "optimizer: weight '", weight.name,
+        "' is f32, and compact state is the rest of a 16-bit weight: make the weight f16 or bf16, "
+        "or use fp32, bf16 or 8bit"));
+  }
   SPILLWAY_RETURN_IF_ERROR(optim::CountElements(weight.name, weight.shape).status());
   if (weight.tile_rows < 0) {
     return absl::InvalidArgumentError(absl::StrCat("optimizer: weight '", weight.name,
                                                    "' has tiles of ", weight.tile_rows, " rows"));
   }
   std::vector<TensorSpec> specs;
-  const auto add = [&](std::string_view suffix, DType dtype, Role role) {
+  const auto add = [&](absl::string_view suffix, DType dtype, Role role) {
     TensorSpec spec = weight;
-    absl::StrAppend(&spec.name, "/", View(suffix));
+    absl::StrAppend(&spec.name, "/", suffix);
     spec.dtype = dtype;
     spec.role = role;
     spec.transient = false;
     specs.push_back(std::move(spec));
   };
-  if (weight.dtype != DType::kF32) add("master", DType::kF32, Role::kMasterWeight);
+  if (weight.dtype != DType::kF32 && !optim::IsSplit(format))
+    add("master", DType::kF32, Role::kMasterWeight);
   if (optim::IsEncoded(format)) {
-    const optim::EncodedRow row = {.num_elements = optim::EncodedRowElements(weight.shape),
-                                   .num_moments = optim::MomentNames(rule).size()};
-    add("state8", DType::kU8, Role::kMoment);
+    const optim::EncodedRow row =
+        optim::RowOf(format, weight.shape, optim::MomentNames(rule).size());
+    add(optim::IsSplit(format) ? "compact" : "state8", DType::kU8, Role::kMoment);
     TensorSpec& state = specs.back();
     const bool is_one_row = weight.shape.size() < 2;
     state.shape = {is_one_row ? 1 : weight.shape[0], static_cast<int64_t>(row.size_bytes())};
@@ -171,8 +180,12 @@ absl::StatusOr<std::vector<TensorSpec>> StateSpecs(const Rule& rule, StateFormat
     if (columns.shape.size() == 2) columns.tile_rows = 0;
     return specs;
   }
-  const DType moment = format == StateFormat::kF32 ? DType::kF32 : DType::kBF16;
-  for (const std::string_view name : optim::MomentNames(rule)) add(name, moment, Role::kMoment);
+  // Each format has names of its own, so that a conversion has both states at once.
+  const bool is_bf16 = format == StateFormat::kBf16;
+  for (const std::string_view name : optim::MomentNames(rule)) {
+    add(absl::StrCat(View(name), is_bf16 ? "_bf16" : ""), is_bf16 ? DType::kBF16 : DType::kF32,
+        Role::kMoment);
+  }
   return specs;
 }
 

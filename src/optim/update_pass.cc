@@ -106,15 +106,23 @@ FusedRun RunOf(const CheckedParameter& parameter, const Pass& pass, const HeldTi
                   .first_element = begin,
                   .gradient = held.At(CheckedParameter::kGradient, begin),
                   .gradient_dtype = operands[CheckedParameter::kGradient].dtype,
-                  .master = reinterpret_cast<float*>(held.At(CheckedParameter::kMaster, begin)),
                   .format = parameter.format,
                   .num_moments = static_cast<int>(parameter.num_moments)};
+  std::byte* const master = held.At(CheckedParameter::kMaster, begin);
+  if (IsSplit(parameter.format)) {
+    run.weight = master;
+    run.weight_dtype = operands[CheckedParameter::kMaster].dtype;
+    run.rounding_keys[0] = rounding_keys[0];
+  } else {
+    run.master = reinterpret_cast<float*>(master);
+  }
   if (!pass.AccessTo(OperandKind::kMoment)) {
     run.num_moments = 0;
   } else if (IsEncoded(parameter.format)) {
-    run.encoded = {.row = held.RowAt(begin),
-                   .layout = parameter.row,
-                   .first_block = begin % parameter.row.num_elements / kBlockElements};
+    run.encoded = {
+        .row = held.RowAt(begin),
+        .layout = parameter.row,
+        .first_block = begin % parameter.row.num_elements / parameter.row.block_elements};
     std::copy_n(parameter.maps, kMostMoments, run.encoded.maps);
   } else {
     for (size_t m = 0; m < parameter.num_moments; ++m) {
@@ -133,10 +141,11 @@ FusedRun RunOf(const CheckedParameter& parameter, const Pass& pass, const HeldTi
 uint64_t BlocksBefore(const EncodedRow& row, uint64_t element) {
   const uint64_t in_row = element % row.num_elements;
   return element / row.num_elements * row.num_blocks() +
-         (in_row + kBlockElements - 1) / kBlockElements;
+         (in_row + row.block_elements - 1) / row.block_elements;
 }
 uint64_t FirstOfBlock(const EncodedRow& row, uint64_t block) {
-  return block / row.num_blocks() * row.num_elements + block % row.num_blocks() * kBlockElements;
+  return block / row.num_blocks() * row.num_elements +
+         block % row.num_blocks() * row.block_elements;
 }
 
 // Updates a segment on all threads, cut at multiples of a grain, or of blocks of encoded moments.
@@ -158,7 +167,7 @@ void UpdateSegment(ThreadPool* pool, const CheckedParameter& parameter, const Pa
   const uint64_t first = BlocksBefore(row, segment.begin);
   const uint64_t last = BlocksBefore(row, segment.end);
   const int64_t grain =
-      kGrainElements / static_cast<int64_t>(std::min(row.num_elements, kBlockElements));
+      kGrainElements / static_cast<int64_t>(std::min(row.num_elements, row.block_elements));
   pool->ParallelRanges(
       static_cast<int64_t>(last - first), grain, [&](int64_t begin_block, int64_t end_block) {
         uint64_t begin = FirstOfBlock(row, first + static_cast<uint64_t>(begin_block));
@@ -183,8 +192,8 @@ class ParameterUpdate {
         update_(update),
         factors_(MakeFactors(rule, update)),
         blocks_(parameter.row_elements) {
-    for (size_t m = 0; m < parameter.moment_names.size(); ++m)
-      keys_[m] = RoundingKey(parameter.moment_names[m], update.step);
+    for (size_t m = 0; m < parameter.keying_names.size(); ++m)
+      keys_[m] = RoundingKey(parameter.keying_names[m], update.step);
     if (parameter.matrix.num_rows > 0) {
       factored_.emplace(pool, parameter.matrix, parameter.num_elements, ToFloat(rule.epsilon));
     }

@@ -122,6 +122,9 @@ class MemoryTest(TrainingTest):
     def test_one_mebibyte_of_device_fp16_amp(self):
         self.check_small("fp16-amp")
 
+    def test_one_mebibyte_of_device_bf16(self):
+        self.check_small("bf16")
+
     def test_one_mebibyte_of_device_fp32(self):
         self.check_small("fp32")
 

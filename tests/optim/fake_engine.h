@@ -53,6 +53,7 @@ class FakeEngine final : public Engine {
   }
 
   // What is not asked of it.
+  absl::Status Unregister(TensorId) override { return absl::OkStatus(); }
   absl::StatusOr<TensorId> Find(std::string_view) const override {
     return absl::NotFoundError("fake");
   }

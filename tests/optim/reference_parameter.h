@@ -23,6 +23,7 @@
 #include "src/optim/rule_kernels.h"
 #include "src/optim/state_specs.h"
 #include "tests/optim/block_reference.h"
+#include "tests/optim/compact_reference.h"
 #include "tests/optim/norm_reference.h"
 #include "tests/optim/rule_reference.h"
 
@@ -51,13 +52,15 @@ inline void PutValue(float value, DType dtype, size_t i, Bytes* bytes) {
 }
 
 struct ReferenceParameter {
-  // With weights at random and no state yet.
+  // With weights at random and no state yet, but residuals of compact state at random too. It has
+  // no weights in fp32: they become bf16.
   ReferenceParameter(TensorSpec spec, DType gradient_type, const Rule& of_rule,
                      StateFormat of_format, uint32_t seed)
       : weight_spec(std::move(spec)),
         gradient_dtype(gradient_type),
         rule(of_rule),
         format(of_format) {
+    if (is_compact() && weight_spec.dtype == DType::kF32) weight_spec.dtype = DType::kBF16;
     state_specs = *StateSpecs(rule, format, weight_spec);
     const size_t n = weight_spec.size_bytes() / ElementBytes(weight_spec.dtype);
     master.resize(n);
@@ -75,10 +78,13 @@ struct ReferenceParameter {
         std::memcpy(bytes.data(), master.data(), bytes.size());
       state.push_back(std::move(bytes));
     }
+    for (size_t i = 0; is_compact() && i < n; ++i)
+      state.back()[ResidualAt(i)] = static_cast<std::byte>(random());
   }
 
   size_t size() const { return master.size(); }
-  bool has_master() const { return weight_spec.dtype != DType::kF32; }
+  bool has_master() const { return weight_spec.dtype != DType::kF32 && !is_compact(); }
+  bool is_compact() const { return format == StateFormat::kCompact; }
 
   void NewGradient(uint32_t seed) {
     std::mt19937 random(seed);
@@ -93,6 +99,7 @@ struct ReferenceParameter {
     RuleFactors factors = MakeFactors(by, update);
     std::vector<std::vector<float>> moments = DecodeMoments();
     moments.resize(2, std::vector<float>(size()));
+    if (is_compact()) JoinMasters();
     if (NeedsNorms(by, weight_spec.shape.size())) {
       factors.step_size = ReferenceStepSize(by, update, Length(master),
                                             Length(Directions(factors, moments)), size());
@@ -104,6 +111,7 @@ struct ReferenceParameter {
     }
     moments.resize(MomentNames(rule).size());
     EncodeMoments(moments, update.step);
+    if (is_compact()) SplitMasters(update.step);
     if (has_master()) std::memcpy(state[0].data(), master.data(), state[0].size());
   }
 
@@ -149,16 +157,51 @@ struct ReferenceParameter {
   size_t num_rows() const {
     return weight_spec.shape.size() < 2 ? 1 : static_cast<size_t>(weight_spec.shape[0]);
   }
-  ReferenceRow Row() const {
-    ReferenceRow row = {.n = size() / num_rows(), .maps = {}};
+  std::vector<CodeMap> Maps() const {
+    std::vector<CodeMap> maps;
     for (const std::string_view name : MomentNames(rule))
-      row.maps.push_back(name.find("sq") != std::string_view::npos ? CodeMap::kUnsigned
-                                                                   : CodeMap::kSigned);
-    return row;
+      maps.push_back(name.find("sq") != std::string_view::npos ? CodeMap::kUnsigned
+                                                               : CodeMap::kSigned);
+    return maps;
+  }
+  ReferenceRow Row() const { return {.n = size() / num_rows(), .maps = Maps()}; }
+
+  // Of compact state.
+  CompactRow Compact() const { return {.n = size() / num_rows(), .maps = Maps()}; }
+  size_t ResidualAt(size_t i) const {
+    const CompactRow row = Compact();
+    return i / row.n * row.size_bytes() + i % row.n;
+  }
+
+  void JoinMasters() {
+    for (size_t i = 0; i < size(); ++i) {
+      SplitMaster split;
+      std::memcpy(&split.weight, &weight[2 * i], 2);
+      split.residual = static_cast<int8_t>(state.back()[ResidualAt(i)]);
+      master[i] = ReferenceJoin(weight_spec.dtype, split);
+    }
+  }
+
+  void SplitMasters(int64_t step) {
+    const uint64_t key = RoundingKey(state_specs.back().name, step);
+    for (size_t i = 0; i < size(); ++i) {
+      const SplitMaster split = ReferenceSplit(weight_spec.dtype, master[i], ReferenceWord(key, i));
+      std::memcpy(&weight[2 * i], &split.weight, 2);
+      state.back()[ResidualAt(i)] = static_cast<std::byte>(split.residual);
+    }
   }
 
   Moments DecodeMoments() const {
     Moments moments(MomentNames(rule, IsFactored(rule, weight_spec.shape)).size());
+    if (is_compact()) {
+      const CompactRow row = Compact();
+      for (size_t m = 0; m < moments.size(); ++m) {
+        for (size_t i = 0; i < size(); ++i)
+          moments[m].push_back(
+              row.DecodeMoment(&state.back()[i / row.n * row.size_bytes()], m, i % row.n));
+      }
+      return moments;
+    }
     if (format == StateFormat::k8Bit) {
       for (std::vector<float>& moment : moments) moment.resize(size());
     }
@@ -182,6 +225,17 @@ struct ReferenceParameter {
   }
 
   void EncodeMoments(const Moments& moments, int64_t step) {
+    if (is_compact()) {
+      const CompactRow row = Compact();
+      const uint64_t key = RoundingKey(state_specs.back().name, step);
+      for (size_t m = 0; m < moments.size(); ++m) {
+        for (size_t r = 0; r < num_rows(); ++r) {
+          row.EncodeMoment({&moments[m][r * row.n], &moments[m][r * row.n] + row.n}, key, r * row.n,
+                           m, &state.back()[r * row.size_bytes()]);
+        }
+      }
+      return;
+    }
     if (format != StateFormat::k8Bit) {
       for (size_t m = 0; m < moments.size(); ++m) {
         for (size_t i = 0; i < moments[m].size(); ++i)

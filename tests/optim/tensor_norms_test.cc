@@ -132,7 +132,13 @@ TEST(Norms, DependOnNeitherTilesNorThreads) {
     const std::vector<int64_t>& shape = shapes[random() % shapes.size()];
     const DType dtype = random() % 2 == 0 ? DType::kF32 : DType::kF16;
     const TensorSpec spec = {.name = "w", .dtype = dtype, .shape = shape};
-    ReferenceParameter start(spec, dtype, rules[seed % 3], StateFormat::kF32, 7);
+    // Compact vectors cannot be cut anywhere, and have no norms.
+    const bool is_compact = shape.size() > 1 && random() % 2 == 0;
+    const Rule& rule = rules[seed % 3];
+    const StateFormat format = is_compact && Exists(rule, StateFormat::kCompact)
+                                   ? StateFormat::kCompact
+                                   : StateFormat::kF32;
+    ReferenceParameter start(spec, dtype, rule, format, 7);
     start.NewGradient(8);
     const auto cut = [&](int64_t rows) {
       return 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(rows));
@@ -164,9 +170,9 @@ TEST(Norms, DependOnNeitherTilesNorThreads) {
 // reads and writes, "d" discards what was there: gradient, master, moments, weight.
 class Leases {
  public:
-  explicit Leases(RuleKind kind) {
+  explicit Leases(RuleKind kind, StateFormat format = StateFormat::kF32) {
     ReferenceParameter p({.name = "w", .dtype = DType::kF16, .shape = {5, 8}, .tile_rows = 2},
-                         DType::kF16, UsualRule(kind), StateFormat::kF32, 1);
+                         DType::kF16, UsualRule(kind), format, 1);
     p.NewGradient(2);
     tensors = RegisterParameter(engine, p);
     optimizer_ = *Optimizer::Create(&engine, &pool_, p.rule, p.format);
@@ -205,6 +211,7 @@ TEST(NormLeases, OfEachPassAreDeclared) {
   const struct {
     RuleKind kind;
     std::string uses;
+    StateFormat format = StateFormat::kF32;
   } cases[] = {
       {RuleKind::kLamb,
        "gr0 mr0 ar0 br0 gr1 mr1 ar1 br1 gr2 mr2 ar2 br2 "
@@ -213,9 +220,14 @@ TEST(NormLeases, OfEachPassAreDeclared) {
       {RuleKind::kAdafactor,
        "gr0 mr0 aw0 bw0 gr1 mr1 aw1 gr2 mr2 aw2 "
        "gr0 ar0 br0 gr1 ar1 gr2 ar2 "
-       "gr0 mw0 ar0 br0 wd0 gr1 mw1 ar1 wd1 gr2 mw2 ar2 wd2 "}};
+       "gr0 mw0 ar0 br0 wd0 gr1 mw1 ar1 wd1 gr2 mw2 ar2 wd2 "},
+      // Under compact the weight is most of its master, and the rest of it "m".
+      {RuleKind::kLamb, "gr0 wr0 mr0 gr1 wr1 mr1 gr2 wr2 mr2 gr0 ww0 mw0 gr1 ww1 mw1 gr2 ww2 mw2 ",
+       StateFormat::kCompact},
+      {RuleKind::kLars, "gr0 wr0 mr0 gr1 wr1 mr1 gr2 wr2 mr2 gr0 ww0 mw0 gr1 ww1 mw1 gr2 ww2 mw2 ",
+       StateFormat::kCompact}};
   for (const auto& c : cases) {
-    Leases of(c.kind);
+    Leases of(c.kind, c.format);
     EXPECT_EQ(of.Words(of.Declared()), c.uses);
     ASSERT_TRUE(of.Step().ok());
     EXPECT_EQ(of.Words(of.engine.uses), c.uses);

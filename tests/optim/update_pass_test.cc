@@ -124,7 +124,7 @@ TEST_P(EachPair, TheCallersMemoryGivesTheSameBits) {
     p.NewGradient(2);
     Bytes weight = p.weight;
     ParameterTensors tensors = RegisterParameter(engine, p);
-    tensors.weight = Values(weight.data(), dtype);
+    tensors.weight = Values(weight.data(), p.weight_spec.dtype);
     tensors.gradient = Values(p.gradient.data(), dtype);
     tensors.shape = {9, 40};
     const auto optimizer = Create(engine, pool, GetParam().rule, GetParam().format);
@@ -358,7 +358,7 @@ TEST_F(Refusals, OfAPairThatDoesNotExist) {
   ExpectRefused(
       Optimizer::Create(&engine_, &pool_, {.kind = RuleKind::kSgd}, StateFormat::kBf16).status(),
       "sgd without momentum keeps no state that could rest as bf16");
-  for (const StateFormat format : {StateFormat::kBf16, StateFormat::k8Bit}) {
+  for (const StateFormat format : {StateFormat::kBf16, StateFormat::k8Bit, StateFormat::kCompact}) {
     ExpectRefused(
         Optimizer::Create(&engine_, &pool_, UsualRule(RuleKind::kAdafactor), format).status(),
         "adafactor's state rests as fp32 alone");
@@ -370,6 +370,8 @@ TEST_F(Refusals, OfAPairThatDoesNotExist) {
   const TensorSpec weight = Spec("w", DType::kF32, {4}, 0);
   ExpectRefused(StateSpecs({.kind = no_rule}, StateFormat::kF32, weight).status(), "no such rule");
   ExpectRefused(StateSpecs(kAdamW, no_format, weight).status(), "no such format");
+  ExpectRefused(StateSpecs(kAdamW, StateFormat::kCompact, weight).status(),
+                "weight 'w' is f32, and compact state is the rest of a 16-bit weight: make the");
 }
 
 TEST_F(Refusals, OfDTypes) {

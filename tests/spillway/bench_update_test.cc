@@ -56,15 +56,37 @@ TEST_F(BenchUpdateTest, InMemoryItsJsonHasEveryPairOfRuleAndFormat) {
                     .second)
         << name;
   }
-  // A master weight of 4 bytes and its moments are read and written, a weight of 2 is written. For
-  // its norms LAMB reads master weight and moments once more, and LARS the master weight.
+  // A master weight of 4 bytes and its moments are read and written, a weight of 2 is written.
+  // Under compact the weight is read too, and beside it a byte, and for each moment another and a
+  // 32nd. For its norms LAMB reads master weight and moments once more, and LARS the master weight,
+  // which under compact is not without the moments.
   const std::map<std::string, std::pair<double, double>> expected = {
-      {"adamw fp32", {12, 14}},    {"adamw bf16", {8, 10}},    {"adam fp32", {12, 14}},
-      {"adam bf16", {8, 10}},      {"sgd fp32", {4, 6}},       {"sgd+ fp32", {8, 10}},
-      {"sgd+ bf16", {6, 8}},       {"rmsprop fp32", {8, 10}},  {"rmsprop bf16", {6, 8}},
-      {"rmsprop+ fp32", {12, 14}}, {"rmsprop+ bf16", {8, 10}}, {"lion fp32", {8, 10}},
-      {"lion bf16", {6, 8}},       {"lamb fp32", {24, 14}},    {"lamb bf16", {16, 10}},
-      {"lars+ fp32", {12, 10}},    {"lars+ bf16", {10, 8}}};
+      {"adamw fp32", {12, 14}},
+      {"adamw bf16", {8, 10}},
+      {"adam fp32", {12, 14}},
+      {"adam bf16", {8, 10}},
+      {"sgd fp32", {4, 6}},
+      {"sgd+ fp32", {8, 10}},
+      {"sgd+ bf16", {6, 8}},
+      {"rmsprop fp32", {8, 10}},
+      {"rmsprop bf16", {6, 8}},
+      {"rmsprop+ fp32", {12, 14}},
+      {"rmsprop+ bf16", {8, 10}},
+      {"lion fp32", {8, 10}},
+      {"lion bf16", {6, 8}},
+      {"lamb fp32", {24, 14}},
+      {"lamb bf16", {16, 10}},
+      {"lars+ fp32", {12, 10}},
+      {"lars+ bf16", {10, 8}},
+      {"adamw compact", {5.0625, 5.0625}},
+      {"adam compact", {5.0625, 5.0625}},
+      {"sgd compact", {3, 3}},
+      {"sgd+ compact", {4.03125, 4.03125}},
+      {"rmsprop compact", {4.03125, 4.03125}},
+      {"rmsprop+ compact", {5.0625, 5.0625}},
+      {"lion compact", {4.03125, 4.03125}},
+      {"lamb compact", {10.125, 5.0625}},
+      {"lars+ compact", {8.0625, 4.03125}}};
   for (const auto& [name, pair] : expected) {
     ASSERT_TRUE(bytes.contains(name)) << name;
     EXPECT_EQ(bytes[name], pair) << name;

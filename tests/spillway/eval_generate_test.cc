@@ -80,11 +80,16 @@ TEST_F(Eval, TakesWhatThereIsOfAShortText) {
   EXPECT_THAT(ended.err, HasSubstr("all were taken"));
 }
 
-TEST_F(Eval, AmpIsCloseToFp32) {
-  const Ended fp32 = RunCommand(EvalArguments());
-  const Ended amp = RunCommand(EvalArguments() + Arguments{"--precision", "fp16-amp"});
-  ASSERT_EQ(amp.exit_code, 0) << amp.err;
-  EXPECT_NEAR(amp.json()["loss"].get<double>(), fp32.json()["loss"].get<double>(), 0.01);
+TEST_F(Eval, SixteenBitsAreCloseToFp32) {
+  const double expected = RunCommand(EvalArguments()).json()["loss"].get<double>();
+  for (const char* precision : {"fp16-amp", "bf16"}) {
+    const Ended ended = RunCommand(EvalArguments() + Arguments{"--precision", precision});
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_NEAR(ended.json()["loss"].get<double>(), expected, 0.01);
+    const Ended tiers = RunCommand(EvalArguments() + Tiers() + Arguments{"--precision", precision});
+    ASSERT_EQ(tiers.exit_code, 0) << tiers.err;
+    EXPECT_EQ(tiers.json()["loss"], ended.json()["loss"]);
+  }
 }
 
 TEST_F(Generate, PrintsNewTokensOnly) {
@@ -125,6 +130,13 @@ TEST_F(Generate, ThroughAStoreGivesTheSame) {
   ASSERT_EQ(tiers.exit_code, 0) << tiers.err;
   EXPECT_EQ(tiers.out, RunCommand(GenerateArguments()).out);
   EXPECT_FALSE(std::filesystem::exists(training_ / "scratch"));
+}
+
+TEST_F(Generate, InBf16ThroughAStoreGivesTheSame) {
+  const Arguments bf16 = {"--precision", "bf16", "--fp32", "*embed*"};
+  const Ended tiers = RunCommand(GenerateArguments() + bf16 + Tiers());
+  ASSERT_EQ(tiers.exit_code, 0) << tiers.err;
+  EXPECT_EQ(tiers.out, RunCommand(GenerateArguments() + bf16).out);
 }
 
 TEST_F(Generate, BadPromptsAreRefused) {

@@ -67,10 +67,12 @@ TEST_P(LargeLayer, TrainsInADeviceThatHoldsNoMatrixOfIt) {
 }
 
 std::string NameOf(const ::testing::TestParamInfo<std::string>& precision) {
+  if (precision.param == "bf16") return "Bf16";
   return precision.param == "fp32" ? "Fp32" : "Fp16Amp";
 }
 
-INSTANTIATE_TEST_SUITE_P(Precisions, LargeLayer, ::testing::Values("fp32", "fp16-amp"), NameOf);
+INSTANTIATE_TEST_SUITE_P(Precisions, LargeLayer, ::testing::Values("fp32", "fp16-amp", "bf16"),
+                         NameOf);
 
 }  // namespace
 }  // namespace spillway::test

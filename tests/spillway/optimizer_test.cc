@@ -6,6 +6,10 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
 #include <map>
 #include <random>
 #include <set>
@@ -40,6 +44,17 @@ std::vector<Arguments> Pairs() {
   pairs.push_back({"--optimizer", "sgd"});
   pairs.push_back({"--optimizer", "lars", "--momentum", "0"});
   pairs.push_back({"--optimizer", "adafactor"});
+  return pairs;
+}
+
+// The same of compact state, which wants 16-bit weights, and which sgd and lars alone have, too.
+std::vector<Arguments> CompactPairs() {
+  std::vector<Arguments> pairs;
+  for (const char* rule : {"adamw", "adam", "rmsprop", "lion", "sgd", "lamb", "lars"})
+    pairs.push_back({"--optimizer", rule, "--state-format", "compact"});
+  for (const char* rule : {"sgd", "rmsprop"})
+    pairs.push_back({"--optimizer", rule, "--momentum", "0.9", "--state-format", "compact"});
+  pairs.push_back({"--optimizer", "lars", "--momentum", "0", "--state-format", "compact"});
   return pairs;
 }
 
@@ -103,6 +118,8 @@ TEST(Optimizer, EveryFlagChangesTheNumbers) {
   std::map<std::string, std::string> seen;
   std::vector<Arguments> all = Pairs();
   all.insert(all.end(), more.begin(), more.end());
+  for (const Arguments& flags : CompactPairs())
+    all.push_back(flags + Arguments{"--precision", "fp16-amp"});
   for (const Arguments& flags : all) {
     const auto [at, is_new] = seen.emplace(InMemory(flags).weights_hash, Words(flags));
     EXPECT_TRUE(is_new) << Words(flags) << " gives what" << at->second << " gives";
@@ -134,7 +151,8 @@ class EachPair : public ::testing::TestWithParam<Arguments> {};
 TEST_P(EachPair, GivesTheSameNumbersFromAStoreAndAcrossAResume) {
   // The default rule in both, which no grid covers beside all formats.
   const bool is_adamw = GetParam()[1] == "adamw";
-  const std::vector<std::string> both = {"fp32", "fp16-amp"};
+  std::vector<std::string> both = {"fp32", "fp16-amp"};
+  if (GetParam().back() == "compact") both = {"fp16-amp", "bf16"};
   for (const std::string& precision : is_adamw ? both : GridOf<std::string>(both)) {
     const Arguments flags =
         GetParam() + Arguments{"--precision", precision, "--weight-decay", "0.1"};
@@ -144,13 +162,16 @@ TEST_P(EachPair, GivesTheSameNumbersFromAStoreAndAcrossAResume) {
 }
 
 INSTANTIATE_TEST_SUITE_P(RulesAndFormats, EachPair, ::testing::ValuesIn(Pairs()));
+INSTANTIATE_TEST_SUITE_P(Compact, EachPair, ::testing::ValuesIn(CompactPairs()));
 
 TEST(Optimizer, KilledBetweenCommitsAllFormatsContinueFromTheLast) {
   for (const Arguments& of : {Arguments{"--state-format", "fp32"},
                               {"--state-format", "bf16"},
                               {"--state-format", "8bit"},
+                              {"--state-format", "compact"},
                               {"--optimizer", "lamb"},
                               {"--optimizer", "lars"},
+                              {"--optimizer", "lars", "--state-format", "compact"},
                               {"--optimizer", "adafactor"}}) {
     const Arguments flags = of + Arguments{"--precision", "fp16-amp"};
     SCOPED_TRACE(Words(flags));
@@ -183,6 +204,50 @@ TEST(EightBit, RestsInOneTensorAndExports) {
   ASSERT_EQ(exported.exit_code, 0) << exported.err;
   EXPECT_EQ(ReadFile(training / "exported/model.safetensors"),
             ReadFile(training / "saved/model.safetensors"));
+}
+
+// One tensor of bytes a parameter beside its weight, and no master weight: exports and hashes join
+// the two.
+TEST(Compact, RestsInOneTensorBesideTheWeightAndExports) {
+  const Training training;
+  const Arguments flags = {"--state-format", "compact", "--precision", "fp16-amp"};
+  const Ended ended =
+      RunCommand(training.TrainInStore(3) + flags + Arguments{"--save", training / "saved"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(TensorsOf(training, "model.norm.weight"),
+            (std::set<std::string>{"model.norm.weight", "model.norm.weight/compact"}));
+  const Ended exported =
+      RunCommand({"snapshot", "export", training.store(), "--save", training / "exported"});
+  ASSERT_EQ(exported.exit_code, 0) << exported.err;
+  EXPECT_EQ(ReadFile(training / "exported/model.safetensors"),
+            ReadFile(training / "saved/model.safetensors"));
+  const Ended evaluated = RunCommand({"eval", "--model", training / "exported", "--data",
+                                      training.data(), "--seq", "16", "--batches", "4", "--json"});
+  EXPECT_EQ(evaluated.exit_code, 0) << evaluated.err;
+}
+
+// What is trained from holds more than fp16 does: 0.02 in fp32 is not lost before the first step.
+TEST(Compact, BeginsWithMoreOfTheWeightsThanTheirHalves) {
+  const auto saved = [](const Arguments& flags) {
+    const Training training;
+    const Ended ended = RunCommand(
+        training.Train(1) + flags +
+        Arguments{"--lr-for", "*=0", "--precision", "fp16-amp", "--save", training / "saved"});
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    std::vector<float> values(64 * 32);  // the embedding, which comes first
+    if (ended.exit_code != 0) return values;
+    const std::string bytes = ReadFile(training / "saved/model.safetensors");
+    uint64_t header_bytes = 0;
+    std::memcpy(&header_bytes, bytes.data(), sizeof(header_bytes));
+    std::memcpy(values.data(), bytes.data() + 8 + header_bytes, 4 * values.size());
+    return values;
+  };
+  const std::vector<float> full = saved({}), compact = saved({"--state-format", "compact"});
+  double largest = 0;
+  for (size_t i = 0; i < full.size(); ++i)
+    largest = std::max(largest, std::fabs(double{full[i]} - compact[i]) / std::fabs(full[i]));
+  EXPECT_GT(largest, 0);
+  EXPECT_LT(largest, 0x1.0p-18);  // fp16's own would be 2^-11
 }
 
 // A matrix has a mean for each row and each column beside its master weight, a vector its squares.
@@ -220,15 +285,19 @@ TEST(RulesWithNorms, Learn) {
 
 // Sixty steps learn what fp32 state learns, within a fiftieth of the loss.
 TEST(Formats, LearnWhatFp32Learns) {
-  const auto loss = [](const char* format) {
+  const auto loss = [](const char* format, const char* precision) {
     const Training training;
     const Ended ended =
-        RunCommand(training.Train(60) + Arguments{"--batch", "4", "--state-format", format});
+        RunCommand(training.Train(60) +
+                   Arguments{"--batch", "4", "--state-format", format, "--precision", precision});
     EXPECT_EQ(ended.exit_code, 0) << ended.err;
     return ended.json()["final_loss"].get<double>();
   };
-  const double expected = loss("fp32");
-  for (const char* format : {"bf16", "8bit"}) EXPECT_NEAR(loss(format), expected, 0.02 * expected);
+  const double expected = loss("fp32", "fp32");
+  for (const char* format : {"bf16", "8bit"})
+    EXPECT_NEAR(loss(format, "fp32"), expected, 0.02 * expected);
+  const double expected_of_halves = loss("fp32", "fp16-amp");
+  EXPECT_NEAR(loss("compact", "fp16-amp"), expected_of_halves, 0.02 * expected_of_halves);
 }
 
 // --- Frozen parameters ---
@@ -319,6 +388,8 @@ TEST(Optimizer, AResumeUnderAnotherRuleNamesItFirst) {
   EXPECT_THAT(refused({"--state-format", "8bit"}), HasSubstr("is 8bit now"));
   EXPECT_THAT(refused({"--optimizer", "lamb"}), HasSubstr("is lamb now"));
   EXPECT_THAT(refused({"--optimizer", "adafactor"}), HasSubstr("is adafactor now"));
+  EXPECT_THAT(refused({"--state-format", "compact", "--precision", "fp16-amp"}),
+              AllOf(HasSubstr("--state-format was fp32"), HasSubstr("is compact now")));
   EXPECT_THAT(refused({"--freeze", "*norm*", "--batch", "2"}), HasSubstr("--batch was 1"));
   EXPECT_THAT(refused({"--freeze", "*norm*"}), HasSubstr("is *norm* now"));
   EXPECT_THAT(refused({"--lr-for", "*norm*=0.3333333333333333"}), HasSubstr("=0.3333333333333333"));
@@ -338,12 +409,19 @@ TEST(Optimizer, WhatCannotBeIsRefusedBeforeAStoreIsMade) {
        "--state-format: sgd without momentum keeps no state that could be bf16; use fp32"},
       {{"--optimizer", "sgd", "--state-format", "8bit"},
        "--state-format: sgd without momentum keeps no state that could be 8bit; use fp32"},
+      {{"--state-format", "compact"},
+       "--state-format: compact keeps the rest of 16-bit weights, and --precision fp32 has none; "
+       "use --precision fp16-amp or bf16, or another format"},
+      {{"--state-format", "compact", "--precision", "bf16", "--fp32", "*norm*"},
+       "--state-format: compact keeps the rest of 16-bit weights, and --fp32 makes others"},
       {{"--optimizer", "sgd", "--betas", "0.9,0.99"}, "--betas: sgd has none"},
       {{"--optimizer", "rmsprop", "--betas", "0.9,0.99"}, "one of adamw, adam, lion and lamb"},
       {{"--optimizer", "lars", "--momentum", "0", "--state-format", "bf16"},
        "--state-format: lars without momentum keeps no state that could be bf16; use fp32"},
       {{"--optimizer", "adafactor", "--state-format", "8bit"},
        "--state-format: adafactor's state is small and kept in fp32 alone, not in 8bit"},
+      {{"--optimizer", "adafactor", "--state-format", "compact", "--precision", "fp16-amp"},
+       "--state-format: adafactor's state is small and kept in fp32 alone, not in compact"},
       {{"--optimizer", "adafactor", "--eps", "1e-30"}, "--eps: the square of 1e-30"},
       {{"--optimizer", "adafactor", "--momentum", "0.9"}, "--momentum: adafactor has none"},
       {{"--optimizer", "lars", "--eps", "1e-6"}, "--eps: lars has none"},

@@ -71,6 +71,35 @@ TEST(StateBytes, OnNvmeAdamWReadsAndWrites12BytesAParameter) {
   EXPECT_EQ(bytes.all_written, written);
 }
 
+// Of each row of a matrix, and of a vector as one row: a residual and two codes an element, and two
+// scales of 2 bytes for each 64 of them.
+constexpr uint64_t CompactBytes(uint64_t rows, uint64_t width) {
+  return rows * (3 * width + 4 * ((width + 63) / 64));
+}
+constexpr uint64_t kCompactLayer = 2 * CompactBytes(32, 32) + 2 * CompactBytes(16, 32) +
+                                   2 * CompactBytes(48, 32) + CompactBytes(32, 48) +
+                                   2 * CompactBytes(1, 32);
+constexpr uint64_t kCompactState = CompactBytes(64, 32) + 2 * kCompactLayer + CompactBytes(1, 32);
+static_assert(kCompactState + 2 * kParameters <= 52 * kParameters / 10);
+
+TEST(StateBytes, OnNvmeCompactAdamWReadsAndWritesItsRows) {
+  const Training training;
+  const StateBytes bytes =
+      Log(training, training.TrainInStore(kSteps) +
+                        Arguments{"--precision", "fp16-amp", "--state-format", "compact",
+                                  "--policy", "demand", "--place", "optimizer=nvme"});
+  ASSERT_EQ(bytes.read.size(), static_cast<size_t>(kSteps));
+  uint64_t written = 0;
+  for (size_t step = 0; step < bytes.read.size(); ++step) {
+    EXPECT_EQ(bytes.read[step], kCompactState) << step;
+    written += bytes.written[step];
+    EXPECT_GE(written, step * kCompactState) << step;
+    EXPECT_LE(written, (step + 1) * kCompactState) << step;
+  }
+  EXPECT_EQ(bytes.all_read, kSteps * kCompactState);
+  EXPECT_EQ(bytes.all_written, written);
+}
+
 TEST(StateBytes, WeightsAndGradientsOnNvmeAreNoState) {
   const Training training;
   const StateBytes bytes =

@@ -320,13 +320,16 @@ TEST(Train, DamageInTheStoreIsFoundAndNamed) {
   EXPECT_THAT(ended.out, IsEmpty());
 }
 
-TEST(Train, AGradientThatIsNotFiniteUnderFp32StopsTheRun) {
-  const Training training;
-  Arguments arguments = training.Train(50) + Arguments{"--clip", "0", "--weight-decay", "100"};
-  std::replace(arguments.begin(), arguments.end(), std::string("1e-2"), std::string("10"));
-  const Ended ended = RunCommand(arguments);
-  EXPECT_EQ(ended.exit_code, 1) << ended.err;
-  EXPECT_THAT(ended.err, HasSubstr("not finite"));
+TEST(Train, AGradientThatIsNotFiniteWithoutALossScaleStopsTheRun) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    const Training training;
+    Arguments arguments = training.Train(50) + Arguments{"--clip", "0",           "--weight-decay",
+                                                         "100",    "--precision", precision};
+    std::replace(arguments.begin(), arguments.end(), std::string("1e-2"), std::string("10"));
+    const Ended ended = RunCommand(arguments);
+    EXPECT_EQ(ended.exit_code, 1) << ended.err;
+    EXPECT_THAT(ended.err, HasSubstr("not finite"));
+  }
 }
 
 TEST(Train, AnOverflowUnderAmpHalvesTheScaleAndSkips) {

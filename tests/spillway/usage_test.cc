@@ -56,6 +56,7 @@ TEST(Usage, EveryFlagOfTrainIsInItsHelp) {
                            "--batch",
                            "--accumulate",
                            "--precision",
+                           "--fp32",
                            "--lr",
                            "--warmup-steps",
                            "--schedule",
@@ -158,7 +159,7 @@ INSTANTIATE_TEST_SUITE_P(
         std::tuple{"--betas", "0.9,0.95,0.99", "0.9,0.95"}, std::tuple{"--eps", "0", "above 0"},
         std::tuple{"--weight-decay", "-0.1", "from 0"}, std::tuple{"--clip", "-1", "at least 0"},
         std::tuple{"--optimizer", "adamax", "adamw|adam|sgd|rmsprop|lion|lamb|lars|adafactor"},
-        std::tuple{"--state-format", "fp8", "fp32|bf16|8bit"},
+        std::tuple{"--state-format", "fp8", "fp32|bf16|8bit|compact"},
         std::tuple{"--momentum", "1", "below 1"},
         std::tuple{"--lr-for", "norm", "not PATTERN=FACTOR"},
         std::tuple{"--lr-for", "=2", "not PATTERN=FACTOR"},
@@ -172,7 +173,7 @@ INSTANTIATE_TEST_SUITE_P(
         std::tuple{"--loss-scale-growth", "0.5", "from 1"},
         std::tuple{"--loss-scale-backoff", "1", "below 1"},
         std::tuple{"--schedule", "linear", "constant|cosine"},
-        std::tuple{"--precision", "fp8", "fp32|fp16-amp"},
+        std::tuple{"--precision", "fp8", "fp32|fp16-amp|bf16"},
         std::tuple{"--order", "random", "sequential|shuffled"},
         std::tuple{"--io", "aio", "uring|posix|auto"},
         std::tuple{"--checkpoint-activations", "yes", "on|off"}, std::tuple{"--seed", "-1", "2^64"},
@@ -182,7 +183,9 @@ INSTANTIATE_TEST_SUITE_P(
         std::tuple{"--store", "a,,b", "empty"}, std::tuple{"--store", "a,a", "twice"},
         std::tuple{"--store-bytes", "1GiB", "--store"}, std::tuple{"--resume", "true", "--store"},
         std::tuple{"--commit-every", "5", "--store"},
-        std::tuple{"--grad-dtype", "fp16", "fp16-amp"}));
+        std::tuple{"--grad-dtype", "fp16", "fp16-amp"},
+        std::tuple{"--grad-dtype", "bf16", "needs --precision bf16"},
+        std::tuple{"--fp32", "*norm*", "does nothing under --precision fp32"}));
 
 TEST(Usage, WhatIsNeededIsNamed) {
   EXPECT_THAT(RunCommand({"train", "--data", "d", "--steps", "1"}).err,

@@ -69,6 +69,21 @@ TEST(Budgets, OfSmolLm2) {
   EXPECT_GE(gradients, uint64_t{134515008} * 2);
   EXPECT_EQ(placed.pinned_bytes, gradients + uint64_t{1760} * 576 * 2 * (1 + 2 + 2 + 4 * 2));
 
+  // bf16 takes what fp16 takes, but for the residual in fp32. A tensor in fp32 has four bytes of
+  // weight and gradient, and no master.
+  options.precision = Precision::kBf16;
+  options.gradient_dtype = DType::kBF16;
+  EXPECT_EQ(SmallestBudgets(SmolLm2(), options).pinned_bytes, half.pinned_bytes);
+  EXPECT_EQ(ModelStateBytes(SmolLm2(), options).committed, bytes.committed);
+  const uint64_t transient = bytes.transient + uint64_t{30} * 256 * 576 * 2;
+  EXPECT_EQ(ModelStateBytes(SmolLm2(), options).transient, transient);
+  options.groups.fp32 = {"*embed*"};
+  constexpr uint64_t kEmbedding = uint64_t{49152} * 576;
+  EXPECT_EQ(SmallestBudgets(SmolLm2(), options).device_bytes, uint64_t{1760} * 576 * 4);
+  EXPECT_EQ(ModelStateBytes(SmolLm2(), options).committed, bytes.committed - kEmbedding * 2);
+  EXPECT_EQ(ModelStateBytes(SmolLm2(), options).transient, transient + kEmbedding * 2);
+  options.groups.fp32 = {};
+
   options.precision = Precision::kFp32;
   options.gradient_dtype = DType::kF32;
   EXPECT_EQ(SmallestBudgets(SmolLm2(), options).device_bytes, uint64_t{1760} * 576 * 4);
@@ -79,20 +94,27 @@ TEST(Budgets, OfSmolLm2) {
 }
 
 TEST(Budgets, StateBytesAreThoseThatAModelRegisters) {
-  for (const int way : {0, 1, 2, 3, 4, 5}) {
+  for (const int way : {0, 1, 2, 3, 4, 5, 6, 7, 8}) {
     ModelOptions options;
+    if (way > 5) {
+      options.precision = way == 6 ? Precision::kFp16Amp : Precision::kBf16;
+      options.gradient_dtype = ElementType(options.precision);
+      if (way < 8) options.groups.fp32 = {"*norm*", "*embed*"};
+    }
     options.sequence = 9;
     options.micro_batch = 3;
     options.checkpoint_activations = way % 2 == 0;
     options.accumulate = way < 2 ? 1 : 3;
     options.accumulation_order =
         way < 4 ? AccumulationOrder::kMicroBatch : AccumulationOrder::kLayer;
+    SCOPED_TRACE(way);
     const SmallModel small(SmallConfig(), options);
     StateBytes registered;
     uint64_t largest = 0;
     for (const TensorSpec& spec : small.engine.specs()) {
       (spec.transient ? registered.transient : registered.committed) += spec.size_bytes();
-      largest = std::max(largest, spec.tile_bytes(0));
+      if (spec.role != Role::kMasterWeight && spec.role != Role::kMoment)
+        largest = std::max(largest, spec.tile_bytes(0));
     }
     const StateBytes expected = ModelStateBytes(SmallConfig(), options);
     EXPECT_EQ(expected.committed, registered.committed);

@@ -38,6 +38,9 @@ class HeapEngine : public Engine {
     tensors_.push_back(std::make_unique<Tensor>(std::move(tensor)));
     return TensorId{static_cast<uint32_t>(tensors_.size() - 1)};
   }
+  absl::Status Unregister(TensorId /*id*/) override {
+    return absl::UnimplementedError("no tensor goes");
+  }
   absl::StatusOr<TensorId> Find(std::string_view name) const override {
     for (uint32_t i = 0; i < tensors_.size(); ++i) {
       if (tensors_[i]->spec.name == name) return TensorId{i};

@@ -9,19 +9,13 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
-#include <random>
-#include <string>
-#include <utility>
 #include <vector>
 
-#include "hwy/targets.h"
 #include "spillway/thread_pool.h"
-#include "tools/trainer/kernels/convert.h"
+#include "tests/trainer/each_target.h"
 #include "tools/trainer/kernels/cross_entropy.h"
 #include "tools/trainer/kernels/elementwise.h"
 #include "tools/trainer/kernels/gemm.h"
-#include "tools/trainer/kernels/half.h"
 #include "tools/trainer/kernels/norm.h"
 #include "tools/trainer/kernels/rope.h"
 #include "tools/trainer/kernels/softmax.h"
@@ -29,120 +23,7 @@
 namespace spillway::trainer {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-
-std::vector<float> Random(size_t n, uint64_t seed, float scale = 1.0f) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal(0.0f, scale);
-  std::vector<float> values(n);
-  for (float& value : values) value = normal(random);
-  return values;
-}
-
-// Runs each test on one instruction set.
-class Kernels : public testing::TestWithParam<int64_t> {
- protected:
-  void SetUp() override { hwy::SetSupportedTargetsForTest(GetParam()); }
-  void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
-};
-
-TEST_P(Kernels, EveryHalfSurvivesTheRoundTrip) {
-  std::vector<uint16_t> halves(65536);
-  for (size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<uint16_t>(i);
-  std::vector<float> floats(halves.size());
-  HalvesToFloats(halves.data(), 65536, floats.data());
-  std::vector<uint16_t> back(halves.size());
-  FloatsToHalves(floats.data(), 65536, back.data());
-  for (size_t i = 0; i < halves.size(); ++i) {
-    if ((i & 0x7FFF) > 0x7C00) {
-      ASSERT_TRUE(std::isnan(floats[i])) << i;
-      ASSERT_GT(back[i] & 0x7FFF, 0x7C00) << i;
-    } else {
-      ASSERT_EQ(back[i], halves[i]);
-      ASSERT_EQ(floats[i], FloatFromHalf(halves[i]));
-    }
-  }
-}
-
-TEST_P(Kernels, FloatsGoToTheNearestHalfAndTiesToEven) {
-  std::vector<float> floats = {
-      0.0f,     -0.0f,       65504.0f,     65519.996f,    65520.0f,        -65520.0f,
-      1e30f,    kInfinity,   -kInfinity,   0x1p-24f,      0x1p-25f,        0x1.8p-25f,
-      0x1p-26f, -0x1.4p-24f, 0x1.ffep-15f, 0x1.ffffp-15f, 1.0f + 0x1p-11f, 1.0f + 0x3p-11f};
-  // Halfway between neighbours, and a bit to each side, over the whole range.
-  for (uint16_t half = 0; half < 0x7BFF; half = static_cast<uint16_t>(half + 37)) {
-    const float middle = (FloatFromHalf(half) + FloatFromHalf(static_cast<uint16_t>(half + 1))) / 2;
-    for (float value : {std::nextafter(middle, 0.0f), middle, std::nextafter(middle, kInfinity)}) {
-      floats.push_back(value);
-      floats.push_back(-value);
-    }
-  }
-  std::vector<uint16_t> halves(floats.size());
-  FloatsToHalves(floats.data(), static_cast<int64_t>(floats.size()), halves.data());
-  std::vector<float> rounded = floats;
-  RoundToHalves(rounded.data(), static_cast<int64_t>(rounded.size()));
-  for (size_t i = 0; i < floats.size(); ++i) {
-    const float value = floats[i];
-    const float got = FloatFromHalf(halves[i]);
-    ASSERT_EQ(std::bit_cast<uint32_t>(got), std::bit_cast<uint32_t>(rounded[i])) << value;
-    ASSERT_EQ(std::signbit(got), std::signbit(value)) << value;
-    if (std::fabs(value) >= 65520.0f) {
-      ASSERT_TRUE(std::isinf(got)) << value;
-      continue;
-    }
-    // No neighbour is nearer, and at equal distance the even one was taken.
-    const auto magnitude = static_cast<uint16_t>(halves[i] & 0x7FFF);
-    const double error = std::fabs(std::fabs(double{value}) - FloatFromHalf(magnitude));
-    for (int step : {-1, 1}) {
-      if (magnitude + step < 0 || magnitude + step >= 0x7C00) continue;
-      const float other = FloatFromHalf(static_cast<uint16_t>(magnitude + step));
-      const double other_error = std::fabs(std::fabs(double{value}) - other);
-      ASSERT_LE(error, other_error) << value;
-      if (error == other_error) {
-        ASSERT_EQ(magnitude & 1, 0) << value;
-      }
-    }
-  }
-}
-
-TEST_P(Kernels, AddsRoundOnce) {
-  constexpr int64_t kN = 101;
-  const std::vector<float> a = Random(kN, 1), b = Random(kN, 2, 1e-3f);
-  std::vector<uint16_t> halves(kN);
-  FloatsToHalves(a.data(), kN, halves.data());
-  std::vector<float> floats = a;
-  std::vector<uint16_t> sums = halves;
-  AddToHalves(b.data(), kN, sums.data());
-  AddToFloats(b.data(), kN, floats.data());
-  for (size_t i = 0; i < kN; ++i) {
-    EXPECT_EQ(sums[i], HalfFromFloat(FloatFromHalf(halves[i]) + b[i]));
-    EXPECT_EQ(floats[i], a[i] + b[i]);
-  }
-}
-
-TEST_P(Kernels, SumsOfSquaresAreExactEnoughAndShowWhatIsNotFinite) {
-  for (int64_t n : {0, 1, 31, 64, 1024, 4099}) {
-    std::vector<float> values = Random(static_cast<size_t>(n), 3, 100.0f);
-    double expected = 0;
-    for (float v : values) expected += static_cast<double>(v) * v;
-    EXPECT_NEAR(SumOfSquares(values.data(), n), expected, 1e-13 * expected);
-    std::vector<uint16_t> halves(values.size());
-    FloatsToHalves(values.data(), n, halves.data());
-    expected = 0;
-    for (uint16_t h : halves) expected += static_cast<double>(FloatFromHalf(h)) * FloatFromHalf(h);
-    EXPECT_NEAR(SumOfSquares(halves.data(), n), expected, 1e-13 * expected);
-    for (size_t bad = 0; bad < values.size(); bad += 97) {
-      for (float poison : {kInfinity, kNaN}) {
-        const float kept = std::exchange(values[bad], poison);
-        EXPECT_FALSE(std::isfinite(SumOfSquares(values.data(), n)));
-        values[bad] = kept;
-      }
-    }
-  }
-  const std::vector<float> largest(100, std::numeric_limits<float>::max());
-  EXPECT_TRUE(std::isfinite(SumOfSquares(largest.data(), 100)));
-}
+using Kernels = EachTarget;
 
 TEST_P(Kernels, SwigluAndItsGradient) {
   constexpr size_t kN = 77;
@@ -292,13 +173,7 @@ TEST_P(Kernels, SoftmaxRowsStopAtTheirQuery) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, Kernels, testing::ValuesIn([] {
-                           std::vector<int64_t> targets;
-                           int64_t left = hwy::SupportedTargets() & HWY_TARGETS;
-                           for (; left != 0; left &= left - 1) targets.push_back(left & -left);
-                           return targets;
-                         }()),
-                         [](const auto& test) { return std::string(hwy::TargetName(test.param)); });
+INSTANTIATE_TEST_SUITE_P(Targets, Kernels, TargetsHere(), NameOfTarget);
 
 TEST(Gemm, EveryTranspositionAndThreadCountGivesTheProduct) {
   constexpr int64_t kRows = 45, kColumns = 70, kInner = 19;

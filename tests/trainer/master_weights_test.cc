@@ -72,15 +72,17 @@ TEST(HashWeights, AnyChangeOfNameShapeOrValueShows) {
   EXPECT_NE(*HashWeights(&engine, {a}), hash);
 }
 
-TEST(HashWeights, OfAFrozenHalfIsThatOfItsValues) {
+TEST(HashWeights, OfAFrozenWeightIn16BitsIsThatOfItsValues) {
   HeapEngine engine;
   const Parameter full = AddParameter(&engine, "a", 6, 6, 1);
-  Parameter frozen{.name = "a", .shape = {6, 4}};
-  frozen.tensors.weight = frozen.tensors.master = *engine.Register(
-      {.name = "half", .dtype = DType::kF16, .shape = frozen.shape, .tile_rows = 4});
   const auto values = engine.Values<float>(full.tensors.master);
-  FloatsToHalves(values.data(), 24, engine.Values<uint16_t>(frozen.tensors.weight).data());
-  EXPECT_EQ(*HashWeights(&engine, {frozen}), *HashWeights(&engine, {full}));
+  for (const DType type : {DType::kF16, DType::kBF16}) {
+    Parameter frozen{.name = "a", .shape = {6, 4}};
+    frozen.tensors.weight = frozen.tensors.master =
+        *engine.Register({.name = "narrow", .dtype = type, .shape = frozen.shape, .tile_rows = 4});
+    FromFloats(type, values.data(), 24, engine.Values<std::byte>(frozen.tensors.weight).data());
+    EXPECT_EQ(*HashWeights(&engine, {frozen}), *HashWeights(&engine, {full}));
+  }
 }
 
 class Export : public ::testing::Test {

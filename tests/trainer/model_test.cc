@@ -15,11 +15,12 @@
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/exhaustive.h"
 #include "tests/trainer/small_model.h"
-#include "tools/trainer/kernels/half.h"
+#include "tools/trainer/kernels/convert.h"
 
 namespace spillway::trainer {
 namespace {
@@ -33,16 +34,28 @@ hf::ModelConfig TiledConfig() {
   return config;
 }
 
-ModelOptions Options(Precision precision = Precision::kFp32, bool checkpoint = true,
-                     int64_t accumulate = 1) {
+// In what a model is held.
+struct Held {
+  std::string name;
+  Precision precision = Precision::kFp32;
+  std::vector<std::string> fp32 = {};
+};
+
+ModelOptions Options(const Held& held, bool checkpoint = true, int64_t accumulate = 1) {
   ModelOptions options;
-  options.precision = precision;
-  options.gradient_dtype = precision == Precision::kFp32 ? DType::kF32 : DType::kF16;
+  options.precision = held.precision;
+  options.gradient_dtype = ElementType(held.precision);
+  options.groups.fp32 = held.fp32;
   options.checkpoint_activations = checkpoint;
   options.sequence = 9;
   options.micro_batch = 2;
   options.accumulate = accumulate;
   return options;
+}
+
+ModelOptions Options(Precision precision = Precision::kFp32, bool checkpoint = true,
+                     int64_t accumulate = 1) {
+  return Options(Held{.name = "", .precision = precision}, checkpoint, accumulate);
 }
 
 // Everything that a step leaves: loss, norm and all gradient bytes.
@@ -70,7 +83,7 @@ Outcome TrainAStep(SmallModel& small, const hf::ModelConfig& config, const Model
   return outcome;
 }
 
-class EachPrecision : public testing::TestWithParam<Precision> {};
+class EachPrecision : public testing::TestWithParam<Held> {};
 
 TEST_P(EachPrecision, CheckpointingDoesNotChangeABit) {
   for (const hf::ModelConfig& config : {SmallConfig(), TiledConfig()}) {
@@ -101,14 +114,11 @@ TEST_P(EachPrecision, TheNormIsThatOfTheStoredGradients) {
     TrainAStep(small, config, options);
     double sum = 0;
     for (const Parameter& parameter : small.model->parameters()) {
-      if (GetParam() == Precision::kFp32) {
-        for (float g : small.engine.Values<float>(parameter.tensors.gradient))
-          sum += static_cast<double>(g) * g;
-      } else {
-        for (uint16_t h : small.engine.Values<uint16_t>(parameter.tensors.gradient)) {
-          sum += static_cast<double>(FloatFromHalf(h)) * FloatFromHalf(h);
-        }
-      }
+      const TensorSpec& spec = small.engine.Spec(parameter.tensors.gradient);
+      std::vector<float> values(spec.size_bytes() / ElementBytes(spec.dtype));
+      ToFloats(spec.dtype, small.engine.Values<std::byte>(parameter.tensors.gradient).data(),
+               static_cast<int64_t>(values.size()), values.data());
+      for (float g : values) sum += static_cast<double>(g) * g;
     }
     EXPECT_NEAR(small.model->gradients().sum_of_squares, sum, 1e-12 * sum) << "tied " << tied;
   }
@@ -130,7 +140,7 @@ TEST_P(EachPrecision, OrdersOfAccumulationGiveTheSameBits) {
           SmallModel by_layer(config, options);
           const Outcome expected = TrainAStep(by_micro_batch, config, options, scale);
           EXPECT_EQ(by_micro_batch.model->gradients().finite,
-                    scale == 64 || GetParam() == Precision::kFp32);
+                    scale == 64 || GetParam().precision != Precision::kFp16Amp);
           EXPECT_TRUE(TrainAStep(by_layer, config, options, scale) == expected);
           EXPECT_TRUE(TrainAStep(by_layer, config, options, scale) == expected) << "again";
         }
@@ -209,11 +219,58 @@ TEST_P(EachPrecision, ForwardAloneGivesTheTrainingLoss) {
       forward.model->Train({.inputs = batch.inputs, .targets = batch.targets, .next = {}}).ok());
 }
 
-INSTANTIATE_TEST_SUITE_P(Precisions, EachPrecision,
-                         testing::Values(Precision::kFp32, Precision::kFp16Amp),
-                         [](const auto& test) {
-                           return test.param == Precision::kFp32 ? "Fp32" : "Fp16Amp";
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Precisions, EachPrecision,
+    testing::Values(Held{"Fp32", Precision::kFp32}, Held{"Fp16Amp", Precision::kFp16Amp},
+                    Held{"Fp16AmpFp32Norms", Precision::kFp16Amp, {"*norm*"}},
+                    Held{"Bf16", Precision::kBf16},
+                    Held{"Bf16Fp32Embedding", Precision::kBf16, {"*embed*", "*norm*"}},
+                    Held{"Bf16Fp32Weights", Precision::kBf16, {"*"}}),
+    [](const auto& test) { return test.param.name; });
+
+// What is kept in fp32 is its own master and has an fp32 gradient, whatever the others have.
+TEST(Model, Fp32ParametersAreInFp32Throughout) {
+  hf::ModelConfig config = SmallConfig();
+  const ModelOptions options = Options({"", Precision::kBf16, {"*norm*", "*layers.1.mlp.up*"}});
+  SmallModel small(config, options);
+  ASSERT_TRUE(small.status.ok()) << small.status;
+  int kept = 0;
+  for (const Parameter& parameter : small.model->parameters()) {
+    const TensorsOfParameter& of = parameter.tensors;
+    const bool is_fp32 = options.groups.IsFp32(parameter.name);
+    kept += is_fp32 ? 1 : 0;
+    SCOPED_TRACE(parameter.name);
+    EXPECT_EQ(small.engine.Spec(of.weight).dtype, is_fp32 ? DType::kF32 : DType::kBF16);
+    EXPECT_EQ(small.engine.Spec(of.gradient).dtype, is_fp32 ? DType::kF32 : DType::kBF16);
+    EXPECT_EQ(of.master == of.weight, is_fp32);
+    EXPECT_EQ(of.state.size(), is_fp32 ? 2U : 3U);
+  }
+  EXPECT_EQ(kept, 6);
+}
+
+// Both uses of a tied embedding see its fp32 values.
+TEST(Model, AnFp32EmbeddingIsReadInFp32ByTheHead) {
+  const hf::ModelConfig config = SmallConfig();
+  ModelOptions options = Options(Held{"", Precision::kBf16, {"*"}});
+  options.gradient_dtype = DType::kF32;
+  options.training = false;
+  SmallModel kept(config, options);
+  options.groups.fp32 = {};
+  SmallModel rounded(config, options);
+  options.precision = Precision::kFp32;
+  SmallModel exact(config, options);
+  const TestBatch batch = RandomBatch(config, options.sequence);
+  const auto expected = exact.model->NextTokenLogits(batch.inputs);
+  const auto distance = [&](SmallModel& of) {
+    const auto logits = of.model->NextTokenLogits(batch.inputs);
+    EXPECT_TRUE(logits.ok()) << logits.status();
+    double sum = 0;
+    for (size_t i = 0; i < logits->size(); ++i) sum += std::pow((*logits)[i] - (*expected)[i], 2.0);
+    return std::sqrt(sum);
+  };
+  EXPECT_GT(distance(kept), 0) << "activations are in bf16";
+  EXPECT_LT(distance(kept), distance(rounded));
+}
 
 TEST(Model, MicroBatchesAddUpToTheBatch) {
   const hf::ModelConfig config = SmallConfig();
@@ -242,23 +299,28 @@ TEST(Model, MicroBatchesAddUpToTheBatch) {
   }
 }
 
-TEST(Model, HalfPrecisionStaysNearFull) {
+// bf16 has three bits fewer than fp16.
+TEST(Model, SixteenBitsStayNearFp32) {
   const hf::ModelConfig config = TiledConfig();
   const ModelOptions full = Options();
-  const ModelOptions half = Options(Precision::kFp16Amp);
-  SmallModel exact(config, full);
-  SmallModel rounded(config, half);
   const TestBatch batch = RandomBatch(config, full.sequence * full.micro_batch);
   constexpr double kScale = 1024;
   const StepBatch step = {
       .inputs = batch.inputs, .targets = batch.targets, .gradient_scale = kScale, .next = {}};
+  SmallModel exact(config, full);
   const auto expected = exact.model->Train(step);
-  const auto loss = rounded.model->Train(step);
-  ASSERT_TRUE(expected.ok() && loss.ok());
-  EXPECT_NEAR(*loss, *expected, 2e-3 * *expected);
-  EXPECT_NE(*loss, *expected);
+  ASSERT_TRUE(expected.ok());
   const double norm = std::sqrt(exact.model->gradients().sum_of_squares);
-  EXPECT_NEAR(std::sqrt(rounded.model->gradients().sum_of_squares), norm, 0.01 * norm);
+  for (const auto& [precision, coarser] :
+       {std::pair(Precision::kFp16Amp, 1.0), std::pair(Precision::kBf16, 8.0)}) {
+    SCOPED_TRACE(Name(precision));
+    SmallModel rounded(config, Options(precision));
+    const auto loss = rounded.model->Train(step);
+    ASSERT_TRUE(loss.ok());
+    EXPECT_NEAR(*loss, *expected, 2e-3 * coarser * *expected);
+    EXPECT_NE(*loss, *expected);
+    EXPECT_NEAR(std::sqrt(rounded.model->gradients().sum_of_squares), norm, 0.01 * coarser * norm);
+  }
 }
 
 TEST(Model, AnOverflowIsSeenInTheGradientsAndAbortsNothing) {
@@ -360,7 +422,7 @@ WeightSource OneBadWeight(const std::string& where, size_t index, float value) {
 TEST(Model, WeightsThatAreNotFiniteAreNamed) {
   const std::string up = "model.layers.1.mlp.up_proj.weight";
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  for (Precision precision : {Precision::kFp32, Precision::kFp16Amp}) {
+  for (Precision precision : {Precision::kFp32, Precision::kFp16Amp, Precision::kBf16}) {
     const SmallModel small(SmallConfig(), Options(precision), 2, OneBadWeight(up, 77, nan));
     EXPECT_EQ(small.status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_NE(small.status.message().find(up + ": element 77"), absl::string_view::npos)
@@ -372,12 +434,29 @@ TEST(Model, WeightsThatAreNotFiniteAreNamed) {
                              OneBadWeight(up, 77, 1e5f));
   EXPECT_NE(too_large.status.message().find("does not fit fp16"), absl::string_view::npos)
       << too_large.status;
+  const SmallModel fits_bf16(SmallConfig(), Options(Precision::kBf16), 2,
+                             OneBadWeight(up, 77, 3.39e38f));
+  EXPECT_TRUE(fits_bf16.status.ok()) << fits_bf16.status;
+  const float largest = std::numeric_limits<float>::max();
+  const SmallModel beyond(SmallConfig(), Options(Precision::kBf16), 2,
+                          OneBadWeight(up, 77, largest));
+  EXPECT_NE(beyond.status.message().find("does not fit bf16"), absl::string_view::npos)
+      << beyond.status;
+  const SmallModel kept(SmallConfig(), Options({"", Precision::kBf16, {"*up_proj*"}}), 2,
+                        OneBadWeight(up, 77, largest));
+  EXPECT_TRUE(kept.status.ok()) << kept.status;
 }
 
 TEST(Model, OptionsThatContradictAreRefused) {
   ModelOptions options = Options();
   options.gradient_dtype = DType::kF16;
   EXPECT_EQ(SmallModel(SmallConfig(), options).status.code(), absl::StatusCode::kInvalidArgument);
+  for (const auto& [precision, type] :
+       {std::pair(Precision::kBf16, DType::kF16), std::pair(Precision::kFp16Amp, DType::kBF16)}) {
+    options = Options(precision);
+    options.gradient_dtype = type;
+    EXPECT_EQ(SmallModel(SmallConfig(), options).status.code(), absl::StatusCode::kInvalidArgument);
+  }
   options = Options();
   options.sequence = 0;
   EXPECT_EQ(SmallModel(SmallConfig(), options).status.code(), absl::StatusCode::kInvalidArgument);

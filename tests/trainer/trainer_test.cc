@@ -257,6 +257,25 @@ TrainerOptions AmpOptions(int64_t steps, double scale) {
   return options;
 }
 
+// Without a loss scale a gradient that is not finite ends the run, and changes nothing.
+TEST(Trainer, UnderBf16AGradientThatIsNotFiniteIsAnError) {
+  TrainerOptions options = SmallOptions(2000);
+  options.model.precision = Precision::kBf16;
+  options.model.gradient_dtype = DType::kBF16;
+  options.schedule.learning_rate = 10;
+  options.weight_decay = 100;  // each step multiplies the weights by -999
+  options.clip_norm = 0;
+  TrainingRun run(options);
+  const absl::Status status = run.Go().status();
+  EXPECT_TRUE(absl::IsOutOfRange(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("is not finite"));
+  for (const StepRecord& record : run.records) {
+    EXPECT_FALSE(record.skipped);
+    EXPECT_EQ(record.loss_scale, 1);
+  }
+  for (const float weight : run.Weights()) ASSERT_TRUE(std::isfinite(weight));
+}
+
 TEST(Trainer, AnOverflowSkipsTheUpdateButTakesTheWindow) {
   TrainingRun run(AmpOptions(1, 0x1.0p60));
   const std::vector<float> before = run.Weights();

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <span>
 #include <string>
@@ -26,20 +25,23 @@ namespace {
 struct Kind {
   const char* name;
   int64_t width;
+  DType type;
 };
 
 std::vector<Kind> KindsOfBlock(const hf::ModelConfig& config, const ModelOptions& options) {
   const int64_t query_width = config.num_heads * config.head_dim;
   const int64_t key_width = config.num_kv_heads * config.head_dim;
-  if (options.checkpoint_activations) return {{"input", config.hidden_size}};
-  return {{"input", config.hidden_size},
-          {"query", query_width},
-          {"key", key_width},
-          {"value", key_width},
-          {"attention", query_width},
-          {"middle", config.hidden_size},
-          {"gate", config.intermediate_size},
-          {"up", config.intermediate_size}};
+  const DType type = ElementType(options.precision);
+  const DType residual = ResidualType(options.precision);
+  if (options.checkpoint_activations) return {{"input", config.hidden_size, residual}};
+  return {{"input", config.hidden_size, residual},
+          {"query", query_width, type},
+          {"key", key_width, type},
+          {"value", key_width, type},
+          {"attention", query_width, type},
+          {"middle", config.hidden_size, residual},
+          {"gate", config.intermediate_size, type},
+          {"up", config.intermediate_size, type}};
 }
 
 // Elements that a thread copies or converts at least.
@@ -47,13 +49,17 @@ constexpr int64_t kCopyGrain = 4096;
 
 }  // namespace
 
+DType ResidualType(Precision precision) {
+  return precision == Precision::kBf16 ? DType::kF32 : ElementType(precision);
+}
+
 std::vector<TensorSpec> ActivationSpecs(const hf::ModelConfig& config,
                                         const ModelOptions& options) {
   std::vector<TensorSpec> specs;
   if (!options.training) return specs;
   const int64_t tokens = options.micro_batch * options.sequence;
   const int64_t tile_elements = TileElements(config);
-  const DType dtype = options.precision == Precision::kFp16Amp ? DType::kF16 : DType::kF32;
+  const DType dtype = ElementType(options.precision);
   const auto add = [&](std::string name, int64_t width, DType of) {
     // No tile has more bytes than one of the largest weights'.
     const auto elements = static_cast<int64_t>(static_cast<uint64_t>(tile_elements) *
@@ -68,10 +74,12 @@ std::vector<TensorSpec> ActivationSpecs(const hf::ModelConfig& config,
   const auto add_saved = [&](const std::string& of) {
     for (int64_t layer = 0; layer < config.num_layers; ++layer) {
       for (const Kind& kind : KindsOfBlock(config, options))
-        add(absl::StrCat("activation/", layer, "/", kind.name, of), kind.width, dtype);
+        add(absl::StrCat("activation/", layer, "/", kind.name, of), kind.width, kind.type);
     }
-    if (options.by_layer())
-      add(absl::StrCat("activation/head/input", of), config.hidden_size, dtype);
+    if (options.by_layer()) {
+      add(absl::StrCat("activation/head/input", of), config.hidden_size,
+          ResidualType(options.precision));
+    }
     if (options.checkpoint_activations) return;
     const int64_t rows = TileRows(config.vocab_size, config.hidden_size, tile_elements);
     for (int64_t first = 0; first < config.vocab_size; first += rows) {
@@ -124,12 +132,8 @@ absl::Status Activations::SaveTensor(TensorId tensor, const float* values) {
     SPILLWAY_HF_ASSIGN_OR_RETURN(Lease lease, tiles_->Acquire({tensor, tile}, Access::kDiscard));
     const int64_t elements = static_cast<int64_t>(lease.size_bytes() / ElementBytes(spec.dtype));
     pool_->ParallelRanges(elements, kCopyGrain, [&](int64_t begin, int64_t end) {
-      if (spec.dtype == DType::kF16) {
-        FloatsToHalves(values + begin, end - begin, lease.as<uint16_t>().data() + begin);
-      } else {
-        std::memcpy(lease.as<float>().data() + begin, values + begin,
-                    static_cast<size_t>(end - begin) * sizeof(float));
-      }
+      FromFloats(spec.dtype, values + begin, end - begin,
+                 ElementAt(spec.dtype, lease.data(), begin));
     });
     values += elements;
   }
@@ -142,12 +146,7 @@ absl::Status Activations::LoadTensor(TensorId tensor, After after, float* values
     SPILLWAY_HF_ASSIGN_OR_RETURN(Lease lease, tiles_->Acquire({tensor, tile}, Access::kRead));
     const int64_t elements = static_cast<int64_t>(lease.size_bytes() / ElementBytes(spec.dtype));
     pool_->ParallelRanges(elements, kCopyGrain, [&](int64_t begin, int64_t end) {
-      if (spec.dtype == DType::kF16) {
-        HalvesToFloats(lease.as<uint16_t>().data() + begin, end - begin, values + begin);
-      } else {
-        std::memcpy(values + begin, lease.as<float>().data() + begin,
-                    static_cast<size_t>(end - begin) * sizeof(float));
-      }
+      ToFloats(spec.dtype, ElementAt(spec.dtype, lease.data(), begin), end - begin, values + begin);
     });
     values += elements;
     if (after == After::kKeep) continue;

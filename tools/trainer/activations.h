@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What forward keeps for backward, as engine tensors: each block's input, and without checkpointing
-// all that is dear to compute again. Values are exact as saved: under fp16-amp they were rounded
+// all that is dear to compute again. Values are exact as saved: in 16 bits they were rounded
 // when they were produced, so that a recomputed value and a saved one are the same bits.
 //
 // A step of several micro-batches has the gradient of each one's residual here, too. Where they
@@ -42,6 +42,10 @@ enum class Activation : uint8_t {
   kUp,
 };
 inline constexpr int kNumActivations = 8;
+
+// Of the residual between blocks and inside them, to which each block adds: bf16 has too few bits
+// for that many sums, so there it stays in fp32, as under PyTorch's autocast.
+DType ResidualType(Precision precision);
 
 // Whether what was loaded will be loaded again.
 enum class After : uint8_t { kKeep, kForget };

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "tools/hf/status_macros.h"
+#include "tools/trainer/kernels/convert.h"
 #include "tools/trainer/kernels/elementwise.h"
 #include "tools/trainer/parameters.h"
 
@@ -15,6 +16,7 @@ namespace spillway::trainer {
 namespace {
 
 constexpr int64_t kSwigluGrain = 1024;  // elements
+constexpr int64_t kAddGrain = 4096;     // elements
 
 AttentionShape AttentionShapeOf(const hf::ModelConfig& config, const BatchShape& batch) {
   return {.windows = batch.windows,
@@ -77,6 +79,8 @@ absl::Status Block::AttentionHalf(const BatchShape& batch, const Residual& resid
   SPILLWAY_HF_RETURN_IF_ERROR(query_.Forward(s.normed, tokens, Into::kOverwrite, s.query));
   SPILLWAY_HF_RETURN_IF_ERROR(key_.Forward(s.normed, tokens, Into::kOverwrite, s.key));
   SPILLWAY_HF_RETURN_IF_ERROR(value_.Forward(s.normed, tokens, Into::kOverwrite, s.value));
+  context_->RoundProduct(s.query, tokens * shape.query_width());
+  context_->RoundProduct(s.key, tokens * shape.key_width());
   context_->pool->ParallelRanges(tokens, 1, [&](int64_t begin, int64_t end) {
     RopeForward(rope_, batch.length, shape.heads, shape.head_dim, begin, end, s.query);
     RopeForward(rope_, batch.length, shape.kv_heads, shape.head_dim, begin, end, s.key);
@@ -89,8 +93,24 @@ absl::Status Block::AttentionHalf(const BatchShape& batch, const Residual& resid
 
   const int64_t elements = tokens * context_->config.hidden_size;
   std::memcpy(residual.middle, residual.x, static_cast<size_t>(elements) * sizeof(float));
-  SPILLWAY_HF_RETURN_IF_ERROR(output_.Forward(s.attention, tokens, Into::kAdd, residual.middle));
-  context_->RoundActivations(residual.middle, elements);
+  return AddProduct(output_, s.attention, tokens, residual.middle);
+}
+
+// residual += x·Wᵀ. Overwrites scratch's normed.
+absl::Status Block::AddProduct(const TiledLinear& linear, const float* x, int64_t tokens,
+                               float* residual) const {
+  const int64_t elements = tokens * context_->config.hidden_size;
+  if (!context_->rounds_products()) {
+    SPILLWAY_HF_RETURN_IF_ERROR(linear.Forward(x, tokens, Into::kAdd, residual));
+  } else {
+    float* const product = scratch_->normed;
+    SPILLWAY_HF_RETURN_IF_ERROR(linear.Forward(x, tokens, Into::kOverwrite, product));
+    context_->RoundProduct(product, elements);
+    context_->pool->ParallelRanges(elements, kAddGrain, [&](int64_t begin, int64_t end) {
+      AddToFloats(product + begin, end - begin, residual + begin);
+    });
+  }
+  context_->RoundResidual(residual, elements);
   return absl::OkStatus();
 }
 
@@ -119,8 +139,8 @@ absl::Status Block::Forward(const BatchShape& batch, bool save, Residual& residu
       tokens * context_->config.intermediate_size, kSwigluGrain, [&](int64_t begin, int64_t end) {
         SwigluForward(s.gate + begin, s.up + begin, end - begin, s.hidden + begin);
       });
-  SPILLWAY_HF_RETURN_IF_ERROR(down_.Forward(s.hidden, tokens, Into::kAdd, residual.middle));
-  context_->RoundActivations(residual.middle, tokens * context_->config.hidden_size);
+  context_->RoundProduct(s.hidden, tokens * context_->config.intermediate_size);
+  SPILLWAY_HF_RETURN_IF_ERROR(AddProduct(down_, s.hidden, tokens, residual.middle));
   std::swap(residual.x, residual.middle);
   return absl::OkStatus();
 }
@@ -177,6 +197,7 @@ absl::Status Block::FeedForwardBackward(const BatchShape& batch, const float* mi
       tokens * context_->config.intermediate_size, kSwigluGrain, [&](int64_t begin, int64_t end) {
         SwigluBackward(end - begin, s.gate + begin, s.up + begin, s.hidden + begin);
       });
+  context_->RoundProduct(s.hidden, tokens * context_->config.intermediate_size);
   SPILLWAY_HF_RETURN_IF_ERROR(down_.BackwardWeight(gradient, s.hidden, tokens));
   SPILLWAY_HF_RETURN_IF_ERROR(up_.BackwardInput(s.up, tokens, Into::kOverwrite, s.d_normed));
   SPILLWAY_HF_RETURN_IF_ERROR(up_.BackwardWeight(s.up, s.normed, tokens));

@@ -21,7 +21,7 @@ namespace spillway::trainer {
 
 // Scratch that all blocks use, one at a time; [tokens, ...] each.
 struct BlockScratch {
-  float* normed = nullptr;     // [hidden]
+  float* normed = nullptr;     // [hidden]; also a product that is to be rounded
   float* query = nullptr;      // [heads, head_dim]
   float* key = nullptr;        // [kv_heads, head_dim]
   float* value = nullptr;      // [kv_heads, head_dim]
@@ -64,6 +64,8 @@ class Block {
   AttentionShape Shape(const BatchShape& batch) const;
   absl::Status AttentionHalf(const BatchShape& batch, const Residual& residual) const;
   absl::Status GateAndUp(const BatchShape& batch, const float* middle) const;
+  absl::Status AddProduct(const TiledLinear& linear, const float* x, int64_t tokens,
+                          float* residual) const;
   absl::Status SaveForBackward(const BatchShape& batch, const float* middle) const;
   absl::Status Restore(const BatchShape& batch, const Residual& residual) const;
   absl::Status FeedForwardBackward(const BatchShape& batch, const float* middle,

@@ -45,9 +45,8 @@ struct ModelContext {
   std::vector<Parameter> parameters;
   Gradients* gradients = nullptr;      // null without training
   Activations* activations = nullptr;  // null without training
-  float* weight_tile = nullptr;        // fp16 weights, converted; null under fp32
+  float* weight_tile = nullptr;        // 16-bit weights, converted; null if there are none
 
-  bool amp() const { return options.precision == Precision::kFp16Amp; }
   const TensorSpec& WeightSpec(size_t parameter) const {
     return tiles->engine()->Spec(parameters[parameter].tensors.weight);
   }
@@ -59,8 +58,16 @@ struct ModelContext {
   absl::Status WithWeights(size_t parameter, uint64_t tile,
                            const std::function<void(const float*)>& use);
 
-  // Rounds what forward produces to what an fp16 tensor would hold; nothing under fp32.
+  // Rounds what forward produces to what a tensor of it would hold; nothing where that is fp32.
   void RoundActivations(float* values, int64_t n) const;
+  void RoundResidual(float* values, int64_t n) const;
+
+  // Under bf16 every operand and result of a product with weights is rounded, as PyTorch's autocast
+  // does; else only what may be saved for backward is.
+  bool rounds_products() const { return options.precision == Precision::kBf16; }
+  void RoundProduct(float* values, int64_t n) const {
+    if (rounds_products()) RoundActivations(values, n);
+  }
 };
 
 }  // namespace spillway::trainer

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <tuple>
 #include <vector>
@@ -43,6 +42,7 @@ TokenOrder::TokenOrder(std::span<const int32_t> tokens, int64_t tile_rows,
 
 Embedding::Embedding(ModelContext* context) : context_(context) {
   const TensorSpec& spec = context->WeightSpec(kEmbeddingIndex);
+  type_ = spec.dtype;
   tile_rows_ = spec.tile_rows > 0 ? spec.tile_rows : spec.shape[0];
   num_tiles_ = spec.num_tiles();
   width_ = spec.shape[1];
@@ -59,15 +59,12 @@ std::vector<Use> Embedding::LookupUses(const TokenOrder& order) const {
 
 void Embedding::CopyRows(const TokenOrder::Tile& tile, const Lease& lease, float* x) const {
   const int64_t first_token = static_cast<int64_t>(tile.index) * tile_rows_;
+  const DType residual = ResidualType(context_->options.precision);
   for (const TokenOrder::Entry& entry : tile.entries) {
     const int64_t offset = (entry.token - first_token) * width_;
     float* const row = x + entry.position * width_;
-    if (context_->amp()) {
-      HalvesToFloats(lease.as<const uint16_t>().data() + offset, width_, row);
-    } else {
-      std::memcpy(row, lease.as<const float>().data() + offset,
-                  static_cast<size_t>(width_) * sizeof(float));
-    }
+    ToFloats(type_, ElementAt(type_, lease.data(), offset), width_, row);
+    if (type_ != residual) RoundTo(residual, row, width_);
   }
 }
 
@@ -90,7 +87,8 @@ absl::Status Embedding::LookupTile(const TokenOrder::Tile& tile, float* x) const
 }
 
 // One addition to each distinct token's row. The row of its first position gathers the others'.
-void Embedding::AddRows(const TokenOrder::Tile& tile, float* gradient, std::byte* stored) const {
+void Embedding::AddRows(const TokenOrder::Tile& tile, float* gradient, DType type,
+                        std::byte* stored) const {
   const int64_t first_token = static_cast<int64_t>(tile.index) * tile_rows_;
   const std::span<const TokenOrder::Entry> entries = tile.entries;
   for (size_t begin = 0, end = 0; begin < entries.size(); begin = end) {
@@ -100,19 +98,16 @@ void Embedding::AddRows(const TokenOrder::Tile& tile, float* gradient, std::byte
       AddToFloats(gradient + entries[end].position * width_, width_, sum);
     }
     const int64_t offset = (entries[begin].token - first_token) * width_;
-    if (context_->options.gradient_dtype == DType::kF16) {
-      AddToHalves(sum, width_, reinterpret_cast<uint16_t*>(stored) + offset);
-    } else {
-      AddToFloats(sum, width_, reinterpret_cast<float*>(stored) + offset);
-    }
+    AddTo(type, sum, width_, ElementAt(type, stored, offset));
   }
 }
 
 absl::Status Embedding::BackwardTile(const TokenOrder::Tile& tile, float* gradient) const {
   const auto use = context_->config.tie_word_embeddings ? Gradients::UseOfParameter::kLater
                                                         : Gradients::UseOfParameter::kFirst;
-  return context_->gradients->Update(kEmbeddingIndex, tile.index, use,
-                                     [&](std::byte* stored) { AddRows(tile, gradient, stored); });
+  return context_->gradients->Update(
+      kEmbeddingIndex, tile.index, use,
+      [&](DType type, std::byte* stored) { AddRows(tile, gradient, type, stored); });
 }
 
 }  // namespace spillway::trainer

@@ -58,7 +58,8 @@ class Embedding {
 
   // The leases that Lookup will take.
   std::vector<Use> LookupUses(const TokenOrder& order) const;
-  // x[position] = the token's row, in fp32.
+  // x[position] = the token's row, in fp32; of a weight that is kept in fp32 as the residual's type
+  // holds it.
   absl::Status Lookup(const TokenOrder& order, float* x) const;
 
   // Of one tile: as Lookup, under a lease of the phase's fixed order.
@@ -69,9 +70,10 @@ class Embedding {
 
  private:
   void CopyRows(const TokenOrder::Tile& tile, const Lease& lease, float* x) const;
-  void AddRows(const TokenOrder::Tile& tile, float* gradient, std::byte* stored) const;
+  void AddRows(const TokenOrder::Tile& tile, float* gradient, DType type, std::byte* stored) const;
 
   ModelContext* context_;
+  DType type_;
   int64_t tile_rows_;
   uint64_t num_tiles_;
   int64_t width_;

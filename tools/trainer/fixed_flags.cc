@@ -24,6 +24,11 @@ std::string DescribeModel(const hf::ModelConfig& config) {
       Exact(config.rope_theta), config.tie_word_embeddings ? "tied" : "untied");
 }
 
+std::string GradientWord(DType type) {
+  if (type == DType::kBF16) return "bf16";
+  return type == DType::kF32 ? "fp32" : "fp16";
+}
+
 // The rule's constants, those that it has.
 void AppendRule(const Rule& rule, double weight_decay, std::vector<FixedFlag>* flags) {
   if (HasBetas(rule.kind))
@@ -49,6 +54,7 @@ void AppendLater(const TrainerOptions& options, std::vector<FixedFlag>* flags) {
     flags->emplace_back("--state-format", std::string(Name(model.state_format)));
   const ParameterGroups& groups = model.groups;
   if (!groups.frozen.empty()) flags->emplace_back("--freeze", absl::StrJoin(groups.frozen, ","));
+  if (!groups.fp32.empty()) flags->emplace_back("--fp32", absl::StrJoin(groups.fp32, ","));
   if (!groups.no_decay.empty())
     flags->emplace_back("--no-decay", absl::StrJoin(groups.no_decay, ","));
   std::vector<std::string> factors;
@@ -72,8 +78,8 @@ std::vector<FixedFlag> FixedFlags(const TrainerOptions& options, const hf::Model
       {"--seq", absl::StrFormat("%d", options.model.sequence)},
       {"--batch", absl::StrFormat("%d", options.model.micro_batch)},
       {"--accumulate", absl::StrFormat("%d", options.model.accumulate)},
-      {"--precision", options.model.precision == Precision::kFp32 ? "fp32" : "fp16-amp"},
-      {"--grad-dtype", options.model.gradient_dtype == DType::kF32 ? "fp32" : "fp16"},
+      {"--precision", std::string(Name(options.model.precision))},
+      {"--grad-dtype", GradientWord(options.model.gradient_dtype)},
       {"--threads", absl::StrFormat("%d", num_threads)},
       {"--lr", Exact(options.schedule.learning_rate)},
       {"--schedule", options.schedule.kind == ScheduleKind::kConstant ? "constant" : "cosine"},

@@ -45,26 +45,27 @@ class Gradients {
   absl::Status Add(size_t parameter, uint64_t tile, UseOfParameter use,
                    const std::function<void(float*)>& compute);
 
-  // Has `update` add to a tile's stored bytes itself (the embedding's few rows).
+  // Has `update` add to a tile's stored elements itself (the embedding's few rows).
   absl::Status Update(size_t parameter, uint64_t tile, UseOfParameter use,
-                      const std::function<void(std::byte*)>& update);
+                      const std::function<void(DType, std::byte*)>& update);
 
   // Sums over tiles in order of parameters and tiles.
   GradientSummary Summary() const;
 
  private:
-  // Adds `from` (null: nothing) into the stored bytes, and takes their sum of squares at the last.
-  void Accumulate(std::byte* stored, int64_t elements, const float* from, bool replace,
-                  double* sum_of_squares);
+  // Adds `from` (null: nothing) into a tile's stored elements, and takes their sum of squares at
+  // the last.
+  void Accumulate(size_t parameter, uint64_t tile, const Lease& lease, const float* from,
+                  bool replace);
 
   TileAccess* const tiles_;
   ThreadPool* const pool_;
   const std::span<const Parameter> parameters_;
   const int64_t micro_batches_;
-  DType dtype_ = DType::kF32;
   int64_t largest_tile_ = 0;  // elements
   bool first_ = true;
   bool last_ = true;
+  std::vector<DType> types_;               // by parameter
   std::vector<std::vector<double>> sums_;  // by parameter, then tile
   float* tile_scratch_ = nullptr;
   double* block_sums_ = nullptr;

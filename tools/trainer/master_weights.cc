@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "absl/strings/str_format.h"
+#include "spillway/optimizer.h"
 #include "tools/hf/status_macros.h"
 #include "tools/trainer/kernels/convert.h"
 #include "xxhash.h"
@@ -39,13 +40,42 @@ class Hasher {
   std::unique_ptr<XXH3_state_t, FreeHashState> state_;
 };
 
+// Of a weight whose rest is in another tensor with the same tiles: both are leased together.
+absl::Status ReadSplitWeight(
+    Engine* engine, const TensorsOfParameter& tensors,
+    const std::function<absl::Status(std::span<const std::byte>)>& consume) {
+  const TensorSpec& weight = engine->Spec(tensors.master);
+  const TensorSpec& rest = engine->Spec(tensors.rest_of_master);
+  std::vector<Use> uses;
+  for (uint64_t tile = 0; tile < weight.num_tiles(); ++tile) {
+    for (const TensorId id : {tensors.master, tensors.rest_of_master})
+      uses.push_back({{id, tile}, Tier::kPinned, Access::kRead});
+  }
+  SPILLWAY_HF_RETURN_IF_ERROR(engine->Prefetch(uses));
+  std::vector<float> floats;
+  for (size_t i = 0; i < uses.size(); i += 2) {
+    SPILLWAY_HF_ASSIGN_OR_RETURN(const Lease lease,
+                                 engine->AcquireHost(uses[i].tile, Access::kRead));
+    SPILLWAY_HF_ASSIGN_OR_RETURN(const Lease lease_of_rest,
+                                 engine->AcquireHost(uses[i + 1].tile, Access::kRead));
+    floats.resize(lease.size_bytes() / ElementBytes(weight.dtype));
+    SPILLWAY_HF_RETURN_IF_ERROR(JoinMasterWeights(weight, rest, lease.as<const std::byte>(),
+                                                  lease_of_rest.as<const std::byte>(), floats));
+    SPILLWAY_HF_RETURN_IF_ERROR(consume(std::as_bytes(std::span(floats))));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ReadMasterWeight(
     Engine* engine, const Parameter& parameter,
     const std::function<absl::Status(std::span<const std::byte>)>& consume) {
+  if (parameter.tensors.rest_of_master != TensorId())
+    return ReadSplitWeight(engine, parameter.tensors, consume);
   const TensorId master = parameter.tensors.master;
   const uint64_t num_tiles = engine->Spec(master).num_tiles();
+  const DType type = engine->Spec(master).dtype;
   std::vector<Use> uses;
   for (uint64_t tile = 0; tile < num_tiles; ++tile)
     uses.push_back({{master, tile}, Tier::kPinned, Access::kRead});
@@ -53,13 +83,12 @@ absl::Status ReadMasterWeight(
   std::vector<float> floats;
   for (const Use& use : uses) {
     SPILLWAY_HF_ASSIGN_OR_RETURN(const Lease lease, engine->AcquireHost(use.tile, use.access));
-    if (engine->Spec(master).dtype == DType::kF32) {
+    if (type == DType::kF32) {
       SPILLWAY_HF_RETURN_IF_ERROR(consume({lease.data(), lease.size_bytes()}));
       continue;
     }
-    const std::span<const uint16_t> halves = lease.as<const uint16_t>();
-    floats.resize(halves.size());
-    HalvesToFloats(halves.data(), static_cast<int64_t>(halves.size()), floats.data());
+    floats.resize(lease.size_bytes() / ElementBytes(type));
+    ToFloats(type, lease.data(), static_cast<int64_t>(floats.size()), floats.data());
     SPILLWAY_HF_RETURN_IF_ERROR(consume(std::as_bytes(std::span(floats))));
   }
   return absl::OkStatus();

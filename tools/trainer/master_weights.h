@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The weights of a model in full, as fp32, read in order without holding more than a tile: for
-// hashing and export. They are its master weights, and of a parameter without one its weight.
+// hashing and export. They are its master weights, under compact state joined from two tensors, and
+// of a parameter without one its weight.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_MASTER_WEIGHTS_H_
 #define SPILLWAY_TOOLS_TRAINER_MASTER_WEIGHTS_H_
@@ -20,7 +21,7 @@
 namespace spillway::trainer {
 
 // Calls `consume` with the fp32 bytes of a parameter's weight, tile by tile from the first row on.
-// Of a frozen parameter under fp16-amp they are those of its fp16 weight. Fails as the engine does,
+// Of a frozen parameter in 16 bits they are those of its weight. Fails as the engine does,
 // or with what `consume` returns.
 absl::Status ReadMasterWeight(
     Engine* engine, const Parameter& parameter,

@@ -355,14 +355,18 @@ absl::Status CheckOptions(const ModelOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("a step of ", options.accumulate, " micro-batches: at least 1"));
   }
-  const bool half = options.gradient_dtype == DType::kF16;
   if (options.gradient_dtype != DType::kF32 &&
-      !(half && options.precision == Precision::kFp16Amp)) {
-    return absl::InvalidArgumentError("gradients are fp32, or fp16 under fp16-amp");
+      options.gradient_dtype != ElementType(options.precision)) {
+    return absl::InvalidArgumentError("gradients are fp32, or of the precision's 16 bits");
   }
   if (options.training && !Exists(options.rule, options.state_format)) {
     return absl::InvalidArgumentError(
         "the update rule keeps no state that could rest in the state format");
+  }
+  if (options.training && options.state_format == StateFormat::kCompact &&
+      options.precision == Precision::kFp32) {
+    return absl::InvalidArgumentError(
+        "compact state is the rest of 16-bit weights, and fp32 training has none");
   }
   return absl::OkStatus();
 }

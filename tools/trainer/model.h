@@ -19,6 +19,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -33,8 +34,16 @@ namespace spillway::trainer {
 
 // kFp32: weights, activations and gradients in fp32; the weight is its own master.
 // kFp16Amp: fp16 weights and activations; fp32 accumulation, softmax, norms and loss; fp32 master
-// weights of what is trained.
-enum class Precision : uint8_t { kFp32, kFp16Amp };
+// weights of what is trained, or under compact state what with the weight makes them. Gradients are
+// of the scaled loss.
+// kBf16: the same in bf16, which has fp32's range: the loss needs no scale. The residual is fp32.
+enum class Precision : uint8_t { kFp32, kFp16Amp, kBf16 };
+inline constexpr int kNumPrecisions = 3;
+
+// "fp32", "fp16-amp", "bf16".
+std::string_view Name(Precision precision);
+// Of activations, and of all weights but those that are kept in fp32.
+DType ElementType(Precision precision);
 
 // How a step's micro-batches pass through the model: each through all layers before the next, or
 // all through a layer before the next layer. The sums and their order are the same.
@@ -42,7 +51,7 @@ enum class AccumulationOrder : uint8_t { kMicroBatch, kLayer };
 
 struct ModelOptions {
   Precision precision = Precision::kFp32;
-  DType gradient_dtype = DType::kF32;  // of gradient tensors; kF32 under kFp32
+  DType gradient_dtype = DType::kF32;  // of 16-bit weights' gradients: kF32 or their own
   bool checkpoint_activations = true;  // save only each block's input, recompute the rest
   bool training = true;                // false: no gradients, moments, masters or saved activations
   int64_t sequence = 0;                // tokens of a window
@@ -68,8 +77,10 @@ struct TensorsOfParameter {
   TensorId weight;
   TensorId gradient;  // no tensor: the parameter is frozen, or nothing is trained
   // The weight in full: the master weight, or the weight itself where it has none, which is so
-  // under kFp32, of frozen parameters and without training.
+  // of weights in fp32, of frozen parameters and without training.
   TensorId master;
+  // Under compact state the rest of the weight in full, which `master`, the weight, is the most of.
+  TensorId rest_of_master;
   std::vector<TensorId> state;  // as StateSpecs lists it, a master weight among it
 
   bool is_trained() const { return gradient != TensorId(); }

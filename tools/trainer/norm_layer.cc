@@ -46,6 +46,7 @@ absl::Status NormLayer::Forward(const float* x, int64_t tokens, float* y) const 
     RmsNormForward(x + begin * width_, scratch_->weight, epsilon, end - begin, width_,
                    y + begin * width_, scratch_->inverse_rms + begin);
   });
+  context_->RoundProduct(y, tokens * width_);
   return absl::OkStatus();
 }
 

@@ -29,7 +29,7 @@ class NormLayer {
  public:
   NormLayer(ModelContext* context, const NormScratch* scratch, size_t parameter);
 
-  // y[tokens, width] from x; y may be x.
+  // y[tokens, width] from x; y may be x. It is an operand of products, and rounded as they are.
   absl::Status Forward(const float* x, int64_t tokens, float* y) const;
   // After Forward on the same x. Adds the input's gradient to dx and the weight's to its tensor.
   absl::Status Backward(const float* dy, const float* x, int64_t tokens, float* dx) const;

@@ -34,6 +34,8 @@ double ParameterGroups::RateFactorOf(const std::string& name) const {
   return factor;
 }
 
+bool ParameterGroups::IsFp32(const std::string& name) const { return MatchesAny(fp32, name); }
+
 std::string FirstWithoutMatch(const std::vector<std::string>& patterns,
                               const std::vector<std::string>& names) {
   for (const std::string& pattern : patterns) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which parameters are trained otherwise than the rest: shell globs over the names that the model's
-// tensors have in its folder, as model.layers.0.mlp.up_proj.weight.
+// Which parameters are held or trained otherwise than the rest: shell globs over the names that the
+// model's tensors have in its folder, as model.layers.0.mlp.up_proj.weight.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_PARAMETER_GROUPS_H_
 #define SPILLWAY_TOOLS_TRAINER_PARAMETER_GROUPS_H_
@@ -22,10 +22,12 @@ struct ParameterGroups {
   std::vector<std::string> frozen;       // neither gradient nor state, and never written
   std::vector<std::string> no_decay;     // no weight decay
   std::vector<RateFactor> rate_factors;  // of the learning rate; the last that matches counts
+  std::vector<std::string> fp32;         // weight and gradient in fp32 whatever the precision
 
   bool IsFrozen(const std::string& name) const;
   bool IsDecayed(const std::string& name) const;
   double RateFactorOf(const std::string& name) const;
+  bool IsFp32(const std::string& name) const;
 
   friend bool operator==(const ParameterGroups&, const ParameterGroups&) = default;
 };

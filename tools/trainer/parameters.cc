@@ -3,6 +3,7 @@
 #include "tools/trainer/parameters.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -45,24 +46,37 @@ class CheckedSource {
     return absl::OkStatus();
   }
 
-  absl::Status ReadHalves(uint64_t first_element, std::span<uint16_t> out) {
-    std::vector<float> floats(std::min<size_t>(out.size(), kPiece));
-    for (size_t done = 0; done < out.size(); done += floats.size()) {
-      floats.resize(std::min<size_t>(out.size() - done, kPiece));
-      SPILLWAY_HF_RETURN_IF_ERROR(Read(first_element + done, floats));
-      for (size_t i = 0; i < floats.size(); ++i) {
-        if (std::fabs(floats[i]) < kHalfOverflow) continue;
-        return BadValue(first_element + done + i, floats[i],
-                        "does not fit fp16: train it with fp32");
-      }
-      FloatsToHalves(floats.data(), static_cast<int64_t>(floats.size()), out.data() + done);
+  // Values that fit a 16-bit type.
+  absl::Status ReadForNarrow(DType type, uint64_t first_element, std::span<float> out) {
+    SPILLWAY_HF_RETURN_IF_ERROR(Read(first_element, out));
+    const float overflow = type == DType::kF16 ? kFp16Overflow : kBf16Overflow;
+    for (size_t i = 0; i < out.size(); ++i) {
+      if (std::fabs(out[i]) < overflow) continue;
+      return BadValue(first_element + i, out[i],
+                      type == DType::kF16 ? "does not fit fp16: use bf16 or fp32"
+                                          : "does not fit bf16: use fp32");
+    }
+    return absl::OkStatus();
+  }
+
+  // As elements of a 16-bit type.
+  absl::Status ReadNarrow(DType type, uint64_t first_element, std::span<std::byte> out) {
+    const size_t count = out.size() / ElementBytes(type);
+    std::vector<float> floats(std::min(count, kPiece));
+    for (size_t done = 0; done < count; done += floats.size()) {
+      floats.resize(std::min(count - done, kPiece));
+      SPILLWAY_HF_RETURN_IF_ERROR(ReadForNarrow(type, first_element + done, floats));
+      FromFloats(type, floats.data(), static_cast<int64_t>(floats.size()),
+                 ElementAt(type, out.data(), static_cast<int64_t>(done)));
     }
     return absl::OkStatus();
   }
 
  private:
   static constexpr size_t kPiece = 65536;
-  static constexpr float kHalfOverflow = 65520.0f;  // rounds to infinity, as does all above
+  // These round to infinity, as does all above.
+  static constexpr float kFp16Overflow = 65520.0f;
+  static constexpr float kBf16Overflow = 0x1.FFp127f;
 
   absl::Status BadValue(uint64_t element, float value, std::string_view what) const {
     return absl::InvalidArgumentError(absl::StrCat(parameter_.name, ": element ", element, " (",
@@ -75,24 +89,41 @@ class CheckedSource {
   Reader reader_;
 };
 
-Reader FloatReader(const WeightSource& source, const ParameterShape& parameter) {
+Reader WeightReader(const WeightSource& source, const ParameterShape& parameter, DType type) {
   auto checked = std::make_shared<CheckedSource>(source, parameter);
-  return [checked](uint64_t offset_bytes, std::span<std::byte> out) {
-    return checked->Read(offset_bytes / sizeof(float),
+  return [checked, type](uint64_t offset_bytes, std::span<std::byte> out) {
+    const uint64_t first_element = offset_bytes / ElementBytes(type);
+    if (type != DType::kF32) return checked->ReadNarrow(type, first_element, out);
+    return checked->Read(first_element,
                          {reinterpret_cast<float*>(out.data()), out.size() / sizeof(float)});
   };
 }
 
-Reader HalfReader(const WeightSource& source, const ParameterShape& parameter) {
+// What a tensor of a parameter under compact state begins with: its weight, or its state, which has
+// the rest of the weight.
+Reader SplitReader(const WeightSource& source, const ParameterShape& parameter,
+                   const TensorSpec& weight, const TensorSpec& tensor) {
   auto checked = std::make_shared<CheckedSource>(source, parameter);
-  return [checked](uint64_t offset_bytes, std::span<std::byte> out) {
-    return checked->ReadHalves(
-        offset_bytes / sizeof(uint16_t),
-        {reinterpret_cast<uint16_t*>(out.data()), out.size() / sizeof(uint16_t)});
+  const Reader weights = [checked, type = weight.dtype](uint64_t offset_bytes,
+                                                        std::span<std::byte> out) {
+    return checked->ReadForNarrow(
+        type, offset_bytes / sizeof(float),
+        {reinterpret_cast<float*>(out.data()), out.size() / sizeof(float)});
   };
+  return FirstValues(StateFormat::kCompact, weight, tensor, weights);
 }
 
 }  // namespace
+
+std::string_view Name(Precision precision) {
+  constexpr std::array<std::string_view, kNumPrecisions> kNames = {"fp32", "fp16-amp", "bf16"};
+  return kNames.at(static_cast<size_t>(precision));
+}
+
+DType ElementType(Precision precision) {
+  constexpr std::array<DType, kNumPrecisions> kTypes = {DType::kF32, DType::kF16, DType::kBF16};
+  return kTypes.at(static_cast<size_t>(precision));
+}
 
 int64_t ParameterShape::elements() const {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1},
@@ -168,13 +199,14 @@ int64_t TileRows(int64_t rows, int64_t width, int64_t tile_elements) {
 
 std::vector<TensorSpec> ParameterTensorSpecs(const ParameterShape& parameter,
                                              const ModelOptions& options, int64_t tile_elements) {
-  const bool amp = options.precision == Precision::kFp16Amp;
+  const DType weight_type =
+      options.groups.IsFp32(parameter.name) ? DType::kF32 : ElementType(options.precision);
   // A norm's vector is one tile whatever its width.
   const int64_t tile_rows = parameter.shape.size() == 1
                                 ? parameter.shape[0]
                                 : TileRows(parameter.shape[0], parameter.shape[1], tile_elements);
   const TensorSpec weight = {.name = parameter.name,
-                             .dtype = amp ? DType::kF16 : DType::kF32,
+                             .dtype = weight_type,
                              .shape = parameter.shape,
                              .role = Role::kParameter,
                              .tile_rows = tile_rows};
@@ -182,7 +214,7 @@ std::vector<TensorSpec> ParameterTensorSpecs(const ParameterShape& parameter,
   if (!options.training || options.groups.IsFrozen(parameter.name)) return specs;
   TensorSpec gradient = weight;
   gradient.name += "/grad";
-  gradient.dtype = options.gradient_dtype;
+  gradient.dtype = weight_type == DType::kF32 ? DType::kF32 : options.gradient_dtype;
   gradient.role = Role::kGradient;
   gradient.transient = true;
   specs.push_back(std::move(gradient));
@@ -200,15 +232,20 @@ absl::StatusOr<std::vector<Parameter>> RegisterParameters(Engine* engine,
   for (const ParameterShape& shape : ListParameters(config)) {
     Parameter parameter{.name = shape.name, .shape = shape.shape, .tensors = {}};
     TensorsOfParameter& tensors = parameter.tensors;
-    for (const TensorSpec& spec : ParameterTensorSpecs(shape, options, tile_elements)) {
+    const std::vector<TensorSpec> specs = ParameterTensorSpecs(shape, options, tile_elements);
+    const bool is_split = specs.size() > 1 && options.state_format == StateFormat::kCompact;
+    for (const TensorSpec& spec : specs) {
       Reader reader;
-      if (spec.role == Role::kParameter || spec.role == Role::kMasterWeight) {
-        reader = spec.dtype == DType::kF16 ? HalfReader(source, shape) : FloatReader(source, shape);
+      if (is_split && spec.role != Role::kGradient) {
+        reader = SplitReader(source, shape, specs.front(), spec);
+      } else if (spec.role == Role::kParameter || spec.role == Role::kMasterWeight) {
+        reader = WeightReader(source, shape, spec.dtype);
       }
       SPILLWAY_HF_ASSIGN_OR_RETURN(const TensorId id, engine->Register(spec, reader));
       if (spec.role == Role::kParameter) tensors.weight = tensors.master = id;
       if (spec.role == Role::kMasterWeight) tensors.master = id;
       if (spec.role == Role::kGradient) tensors.gradient = id;
+      if (is_split && spec.role == Role::kMoment) tensors.rest_of_master = id;
       if (spec.role == Role::kMasterWeight || spec.role == Role::kMoment)
         tensors.state.push_back(id);
     }

@@ -45,15 +45,16 @@ int64_t TileElements(const hf::ModelConfig& config);
 // Rows of a tile of [rows, width]: even shares, at multiples of 32 rows where there are as many.
 int64_t TileRows(int64_t rows, int64_t width, int64_t tile_elements);
 
-// The engine tensors of one parameter: the weight, the gradient, the state. What `options` does
-// without is absent, as gradient and state of a frozen parameter are. REQUIRES: the pair of rule
-// and state format exists.
+// The engine tensors of one parameter: the weight, the gradient, the state. A weight in fp32 has an
+// fp32 gradient and no master weight. What `options` does without is absent, as gradient and state
+// of a frozen parameter are. REQUIRES: the pair of rule and state format exists, and under compact
+// state weights have 16 bits.
 std::vector<TensorSpec> ParameterTensorSpecs(const ParameterShape& parameter,
                                              const ModelOptions& options, int64_t tile_elements);
 
 // Registers them all. `source` is asked for a parameter only if the engine wants its bytes.
-// InvalidArgument names a parameter and index that is not finite, or does not fit fp16 where
-// weights are fp16.
+// InvalidArgument names a parameter and index that is not finite, or does not fit the weight's 16
+// bits.
 absl::StatusOr<std::vector<Parameter>> RegisterParameters(Engine* engine,
                                                           const hf::ModelConfig& config,
                                                           const ModelOptions& options,

@@ -100,8 +100,8 @@ absl::Status CheckSameNumbers(const std::vector<FixedFlag>& stored,
     const std::string message = absl::StrFormat(
         "cannot resume: %s was %s when the store was made and is %s now, which would change the "
         "numbers; give "
-        "the same value, or train into a new store",
-        name, before, now);
+        "the same value, %sor train into a new store",
+        name, before, now, name == "--state-format" ? "add --convert, " : "");
     const bool is_input = name == "--model" || name == "--data";
     return is_input ? absl::FailedPreconditionError(message) : absl::InvalidArgumentError(message);
   };

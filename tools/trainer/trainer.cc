@@ -284,7 +284,7 @@ absl::Status Trainer::UpdateOrSkip(const GradientSummary& summary, StepRecord* r
     if (scaler_.scale() >= kSmallestLossScale) return absl::OkStatus();
     return absl::OutOfRangeError(absl::StrFormat(
         "step %d: the gradient overflows at every loss scale down to %g (loss %g). The "
-        "model overflows fp16: train with --precision fp32",
+        "model overflows fp16: train with --precision bf16 or --precision fp32",
         state_.step + 1, scale, record->loss));
   }
   double clip = 1.0;

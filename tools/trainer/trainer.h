@@ -42,7 +42,7 @@ struct TrainerOptions {
   double clip_norm = 1.0;  // the largest norm of the whole gradient; 0: no clipping
   RateScaling rate_scaling = RateScaling::kNone;
   int64_t rate_batch = 0;         // windows of a step that the schedule's rate is meant for
-  LossScalerOptions loss_scaler;  // disabled under kFp32
+  LossScalerOptions loss_scaler;  // disabled but under kFp16Amp
   Order order = Order::kSequential;
   uint64_t seed = 0;
   int64_t stop_after = 0;      // end after so many steps of this run; 0: at total_steps

@@ -79,6 +79,7 @@ class FileStore final : public Store {
   absl::StatusOr<std::optional<TensorIndex>> FindTensor(std::string_view) override { return No(); }
   const TensorRecord& Tensor(TensorIndex) const override { std::abort(); }
   absl::StatusOr<TensorIndex> AddTensor(TensorRecord, bool) override { return No(); }
+  void RemoveTensor(TensorIndex) override { std::abort(); }
   absl::Status Commit(std::string_view) override { return No(); }
   std::optional<std::string> UserState() const override { return std::nullopt; }
   absl::Status Snapshot(std::string_view) override { return No(); }

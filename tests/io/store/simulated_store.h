@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A store and, beside it, what it promised to hold; and a short run with all that changes a store:
-// made in two folders, commits, snapshots, a restore, a drop, a trim, closed in between. For tests
-// that break something and then ask whether a promise was broken.
+// made in two folders, commits, a tensor removed, snapshots, a restore, a drop, a trim, closed in
+// between. For tests that break something and then ask whether a promise was broken.
 
 #ifndef SPILLWAY_TESTS_IO_STORE_SIMULATED_STORE_H_
 #define SPILLWAY_TESTS_IO_STORE_SIMULATED_STORE_H_
@@ -78,6 +78,12 @@ class SimulatedStore {
     SPILLWAY_ASSIGN_OR_RETURN(const std::optional<TensorIndex> tensor, store_->FindTensor(name));
     store_->Forget(*tensor, page);
     state_.tensors[name].erase(page);
+    return absl::OkStatus();
+  }
+  absl::Status Remove(const std::string& name) {
+    SPILLWAY_ASSIGN_OR_RETURN(const std::optional<TensorIndex> tensor, store_->FindTensor(name));
+    store_->RemoveTensor(*tensor);
+    state_.tensors.erase(name);
     return absl::OkStatus();
   }
   absl::Status Commit() {
@@ -208,6 +214,12 @@ inline std::vector<std::function<absl::Status(SimulatedStore&)>> SimulatedCalls(
       if_snapshots([](S& s) { return s.Snapshot("second"); }),
       if_snapshots([](S& s) { return s.Restore("first"); }),
       commit({1, 2}, {3}),
+      [](S& s) -> absl::Status {
+        SPILLWAY_RETURN_IF_ERROR(s.Write("v", {2}));
+        SPILLWAY_RETURN_IF_ERROR(s.Remove("v"));
+        SPILLWAY_RETURN_IF_ERROR(s.Write("w", {4}));
+        return s.Commit();
+      },
       if_snapshots([](S& s) { return s.Drop("first"); }),
       commit({0, 1, 2, 3, 5}, {0, 1}),
       if_snapshots([](S& s) { return s.Trim(); }),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The store against a model that keeps everything in plain maps: pages written, forgotten, packed,
-// committed, kept, restored, dropped; the store closed, or killed and found as it lay; space given
-// back. After each step what the store says is what the model says, no byte that anyone may still
-// read was handed out again, and the bytes in use are exactly those that are needed. After each
-// change of the catalog every invariant of io/FORMAT.md holds.
+// tensors removed, all of it committed, kept, restored, dropped; the store closed, or killed and
+// found as it lay; space given back. After each step what the store says is what the model says, no
+// byte that anyone may still read was handed out again, and the bytes in use are exactly those that
+// are needed. After each change of the catalog every invariant of io/FORMAT.md holds.
 
 #include <gtest/gtest.h>
 
@@ -62,6 +62,7 @@ class Model {
       case 17:
       case 18:
       case 19: return Look();
+      case 20: return Remove();
       default: return Write();
     }
   }
@@ -239,6 +240,14 @@ class Model {
     const uint64_t page = AnyPage(name);
     store_->Forget(*tensor, page);
     current_[name].erase(page);
+  }
+  void Remove() {
+    const std::string name = AnyName();
+    const auto tensor = Find(name, false);
+    if (!tensor) return;
+    store_->RemoveTensor(*tensor);
+    current_.erase(name);
+    indexes_.erase(name);
   }
   void Look() {
     const std::string name = AnyName();

@@ -135,6 +135,35 @@ TEST_F(StoreSnapshotTest, DroppingFreesWhatNothingElseNeeds) {
   ExpectInvariantsHold(Catalog());
 }
 
+TEST_F(StoreSnapshotTest, ATensorThatWasRemovedIsKeptAsLongAsASnapshotHasIt) {
+  MakeStore(Options());  // four pages of version 1
+  auto store = Open(Options());
+  ASSERT_TRUE(store->Snapshot("a").ok());
+  store->RemoveTensor(**store->FindTensor("w"));
+  EXPECT_FALSE(store->FindTensor("w")->has_value());
+  const TensorIndex other = *store->AddTensor({"w", "another", 2}, false);
+  ASSERT_TRUE(WritePage(*store, io_, other, 0, 2).ok());
+  ASSERT_TRUE(store->Commit("two").ok());
+  EXPECT_EQ(store->used_bytes(), 5 * kTestPageBytes);
+  store.reset();
+  ExpectInvariantsHold(Catalog());
+  store = Open(Options());
+  EXPECT_EQ(store->Tensor(**store->FindTensor("w")).description, "another");
+  EXPECT_TRUE(absl::IsFailedPrecondition(store->Restore("a"))) << "the name is another tensor's";
+  store->RemoveTensor(**store->FindTensor("w"));
+  ASSERT_TRUE(store->Restore("a").ok());
+  const TensorIndex before = **store->FindTensor("w");
+  for (uint64_t page = 0; page < 4; ++page) EXPECT_TRUE(PageIs(*store, io_, before, page, 1));
+  EXPECT_EQ(store->used_bytes(), 4 * kTestPageBytes);
+  store->RemoveTensor(before);
+  ASSERT_TRUE(store->Commit("none").ok());
+  ASSERT_TRUE(store->Drop("a").ok());
+  EXPECT_EQ(store->used_bytes(), 0u);
+  EXPECT_EQ(RunSql(Catalog(), "SELECT count(*) FROM tensors"), "0");
+  store.reset();
+  ExpectInvariantsHold(Catalog());
+}
+
 TEST_F(StoreSnapshotTest, TensorsThatTheSnapshotLacksReadAsZerosAndAreAddedAnew) {
   MakeStore(Options());
   auto store = Open(Options());

@@ -18,6 +18,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -73,9 +74,11 @@ class PageBuffer {
   PageBuffer()
       : bytes_(static_cast<std::byte*>(std::aligned_alloc(kIoAlignment, kTestPageBytes))) {}
   // Bytes that say which page and version they are.
-  void Fill(uint64_t tensor, uint64_t page, uint64_t version) {
+  void Fill(std::string_view tensor, uint64_t page, uint64_t version) {
+    uint64_t name = 0;
+    for (const char c : tensor) name = name * 31 + static_cast<unsigned char>(c);
     for (uint64_t i = 0; i < kTestPageBytes / 8; ++i) {
-      const uint64_t word = (tensor << 48) ^ (page << 32) ^ (version << 16) ^ i;
+      const uint64_t word = (name << 48) ^ (page << 32) ^ (version << 16) ^ i;
       std::memcpy(bytes_.get() + i * 8, &word, 8);
     }
   }
@@ -92,7 +95,7 @@ class PageBuffer {
 inline absl::Status WritePage(Store& store, const NamingIoEngine& io, TensorIndex tensor,
                               uint64_t page, uint64_t version) {
   PageBuffer buffer;
-  buffer.Fill(tensor, page, version);
+  buffer.Fill(store.Tensor(tensor).name, page, version);
   const absl::StatusOr<Extent> extent = store.Allocate(kTestPageBytes);
   if (!extent.ok()) return extent.status();
   const absl::StatusOr<FileUse> file = store.File(*extent);
@@ -123,7 +126,7 @@ inline ::testing::AssertionResult PageIs(Store& store, const NamingIoEngine& io,
   if (!record) return ::testing::AssertionFailure() << "page " << page << " was never written";
   PageBuffer found;
   PageBuffer wanted;
-  wanted.Fill(tensor, page, version);
+  wanted.Fill(store.Tensor(tensor).name, page, version);
   const absl::StatusOr<FileUse> file = store.File(record->extent);
   if (!file.ok()) return ::testing::AssertionFailure() << file.status();
   const ssize_t got = ::pread(io.fd(**file), found.span().data(), kTestPageBytes,

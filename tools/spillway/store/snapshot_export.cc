@@ -71,24 +71,46 @@ std::set<std::string> StateNames(const trainer::ParameterShape& parameter) {
   return names;
 }
 
+// Where a parameter's values are.
+struct Weights {
+  TensorSpec tensor;
+  std::optional<TensorSpec> rest;  // compact state, which with `tensor` makes the master weight
+};
+
+// The compact state of a 16-bit weight, in the weight's tiles; none: there is no such tensor.
+absl::StatusOr<std::optional<TensorSpec>> FindRest(TensorReader& reader, const TensorSpec& weight) {
+  SPILLWAY_ASSIGN_OR_RETURN(std::optional<TensorSpec> rest, reader.Find(weight.name + "/compact"));
+  if (!rest) return rest;
+  SPILLWAY_RETURN_IF_ERROR(JoinMasterWeights(weight, *rest, {}, {}, {}));
+  if (rest->num_tiles() == weight.num_tiles() &&
+      (weight.num_tiles() == 1 || rest->tile_rows == weight.tile_rows))
+    return rest;
+  return absl::InvalidArgumentError("its tiles are not the weight's");
+}
+
 // The tensor that holds the parameter in full: its master weight, or the weight itself in fp32, or
-// in fp16 where it was frozen, and has no state at all.
-absl::StatusOr<TensorSpec> FindWeights(TensorReader& reader,
-                                       const trainer::ParameterShape& parameter) {
+// in 16 bits where it was frozen, and has no state at all; or the 16-bit weight and its compact
+// state.
+absl::StatusOr<Weights> FindWeights(TensorReader& reader,
+                                    const trainer::ParameterShape& parameter) {
   for (const std::string& name : {parameter.name + "/master", parameter.name}) {
     SPILLWAY_ASSIGN_OR_RETURN(std::optional<TensorSpec> spec, reader.Find(name));
     if (!spec) continue;
-    const bool has_shape = spec->shape == parameter.shape;
-    if (has_shape && spec->dtype == DType::kF32) return *std::move(spec);
-    bool has_state = name != parameter.name || spec->dtype != DType::kF16;
-    for (const std::string& state : StateNames(parameter)) {
-      if (has_state) break;
-      SPILLWAY_ASSIGN_OR_RETURN(const std::optional<TensorSpec> found, reader.Find(state));
-      has_state = found.has_value();
-    }
-    if (has_shape && !has_state) return *std::move(spec);
-    return absl::DataLossError(
+    const absl::Status unknown = absl::DataLossError(
         absl::StrFormat("tensor '%s' is not what the model's configuration says", name));
+    if (spec->shape != parameter.shape) return unknown;
+    if (spec->dtype == DType::kF32) return Weights{*std::move(spec), std::nullopt};
+    const bool has_16_bits = spec->dtype == DType::kF16 || spec->dtype == DType::kBF16;
+    if (name != parameter.name || !has_16_bits) return unknown;
+    auto rest = FindRest(reader, *spec);
+    if (absl::IsInvalidArgument(rest.status())) return unknown;
+    SPILLWAY_RETURN_IF_ERROR(rest.status());
+    if (*rest) return Weights{*std::move(spec), *std::move(rest)};
+    for (const std::string& state : StateNames(parameter)) {
+      SPILLWAY_ASSIGN_OR_RETURN(const std::optional<TensorSpec> found, reader.Find(state));
+      if (found) return unknown;
+    }
+    return Weights{*std::move(spec), std::nullopt};
   }
   return absl::DataLossError(absl::StrFormat("the commit has no tensor '%s'", parameter.name));
 }
@@ -101,6 +123,31 @@ absl::Status ConsumeAsFloats(const TensorSpec& spec, std::span<const std::byte> 
   optim::CodecOf(spec.dtype)
       .decode(bytes.data(), static_cast<int64_t>(floats.size()), floats.data());
   return consume(std::as_bytes(std::span(floats)));
+}
+
+// The master weights that a 16-bit weight and its compact state make, a tile at a time.
+absl::Status ReadJoined(TensorReader& reader, const TensorSpec& weight, const TensorSpec& rest,
+                        const trainer::ConsumeBytes& consume) {
+  SPILLWAY_ASSIGN_OR_RETURN(const TensorReader::Located weight_pages, reader.Locate(weight));
+  SPILLWAY_ASSIGN_OR_RETURN(const TensorReader::Located rest_pages, reader.Locate(rest));
+  std::vector<std::byte> weight_bytes, rest_bytes;
+  std::vector<float> floats;
+  const auto read = [&](const TensorReader::Located& tensor, uint64_t tile,
+                        std::vector<std::byte>* out) {
+    out->clear();
+    return reader.ReadTile(tensor, tile, [out](std::span<const std::byte> bytes) {
+      out->insert(out->end(), bytes.begin(), bytes.end());
+      return absl::OkStatus();
+    });
+  };
+  for (uint64_t tile = 0; tile < weight.num_tiles(); ++tile) {
+    SPILLWAY_RETURN_IF_ERROR(read(weight_pages, tile, &weight_bytes));
+    SPILLWAY_RETURN_IF_ERROR(read(rest_pages, tile, &rest_bytes));
+    floats.resize(weight_bytes.size() / ElementBytes(weight.dtype));
+    SPILLWAY_RETURN_IF_ERROR(JoinMasterWeights(weight, rest, weight_bytes, rest_bytes, floats));
+    SPILLWAY_RETURN_IF_ERROR(consume(std::as_bytes(std::span(floats))));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -119,10 +166,14 @@ absl::Status ExportFromStore(const ExportRequest& request, const std::atomic<boo
   TensorReader reader(*view, commit.number);
   const auto weights = [&](const trainer::ParameterShape& parameter,
                            const trainer::ConsumeBytes& consume) -> absl::Status {
-    SPILLWAY_ASSIGN_OR_RETURN(const TensorSpec spec, FindWeights(reader, parameter));
-    return reader.Read(spec, [&](std::span<const std::byte> bytes) -> absl::Status {
+    SPILLWAY_ASSIGN_OR_RETURN(const Weights found, FindWeights(reader, parameter));
+    const auto consume_if_going = [&](std::span<const std::byte> floats) -> absl::Status {
       if (stop.load()) return absl::CancelledError("interrupted; nothing was exported");
-      return ConsumeAsFloats(spec, bytes, consume);
+      return consume(floats);
+    };
+    if (found.rest) return ReadJoined(reader, found.tensor, *found.rest, consume_if_going);
+    return reader.Read(found.tensor, [&](std::span<const std::byte> bytes) {
+      return ConsumeAsFloats(found.tensor, bytes, consume_if_going);
     });
   };
   return trainer::ExportWeights(trainer::ListParameters(config), weights, config.json,

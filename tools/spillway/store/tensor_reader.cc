@@ -117,31 +117,40 @@ absl::StatusOr<std::map<uint64_t, io::PageRecord>> TensorReader::ReadRows(uint64
   }
 }
 
-absl::Status TensorReader::Read(const TensorSpec& spec, const Consume& consume) {
+absl::StatusOr<TensorReader::Located> TensorReader::Locate(const TensorSpec& spec) {
   SPILLWAY_ASSIGN_OR_RETURN(const std::optional<Found> found, FindRow(spec.name));
   if (!found) return absl::NotFoundError("the commit has no tensor " + spec.name);
-  SPILLWAY_ASSIGN_OR_RETURN(const auto rows, ReadRows(found->id));
+  SPILLWAY_ASSIGN_OR_RETURN(auto rows, ReadRows(found->id));
+  return Located{spec, std::move(rows)};
+}
+
+absl::Status TensorReader::Read(const TensorSpec& spec, const Consume& consume) {
+  SPILLWAY_ASSIGN_OR_RETURN(const Located tensor, Locate(spec));
+  for (uint64_t tile = 0; tile < spec.num_tiles(); ++tile)
+    SPILLWAY_RETURN_IF_ERROR(ReadTile(tensor, tile, consume));
+  return absl::OkStatus();
+}
+
+absl::Status TensorReader::ReadTile(const Located& tensor, uint64_t tile, const Consume& consume) {
+  const TensorSpec& spec = tensor.spec;
   const uint64_t page_bytes = view_.catalog().meta().page_bytes;
   const uint64_t pages_per_tile = (spec.tile_bytes(0) + page_bytes - 1) / page_bytes;
-  const std::vector<std::byte> zeros(std::min(page_bytes, spec.tile_bytes(0)));
-  for (uint64_t tile = 0; tile < spec.num_tiles(); ++tile) {
-    const uint64_t tile_bytes = spec.tile_bytes(tile);
-    for (uint64_t at = 0; at < tile_bytes; at += page_bytes) {
-      const uint64_t wanted = std::min(page_bytes, tile_bytes - at);
-      const auto row = rows.find(tile * pages_per_tile + at / page_bytes);
-      if (row == rows.end()) {
-        SPILLWAY_RETURN_IF_ERROR(consume(std::span(zeros).first(wanted)));
-        continue;
-      }
-      if (row->second.content_bytes != wanted) {
-        return view_.catalog().Damaged(
-            absl::StrFormat("page %d of tensor %s has %d bytes and should have %d", row->first,
-                            spec.name, row->second.content_bytes, wanted));
-      }
-      SPILLWAY_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes,
-                                ReadPage(spec.name, row->first, row->second));
-      SPILLWAY_RETURN_IF_ERROR(consume(bytes));
+  const uint64_t tile_bytes = spec.tile_bytes(tile);
+  for (uint64_t at = 0; at < tile_bytes; at += page_bytes) {
+    const uint64_t wanted = std::min(page_bytes, tile_bytes - at);
+    const auto row = tensor.pages.find(tile * pages_per_tile + at / page_bytes);
+    if (row == tensor.pages.end()) {
+      SPILLWAY_RETURN_IF_ERROR(consume(std::vector<std::byte>(wanted)));
+      continue;
     }
+    if (row->second.content_bytes != wanted) {
+      return view_.catalog().Damaged(
+          absl::StrFormat("page %d of tensor %s has %d bytes and should have %d", row->first,
+                          spec.name, row->second.content_bytes, wanted));
+    }
+    SPILLWAY_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes,
+                              ReadPage(spec.name, row->first, row->second));
+    SPILLWAY_RETURN_IF_ERROR(consume(bytes));
   }
   return absl::OkStatus();
 }

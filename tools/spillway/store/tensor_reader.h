@@ -42,6 +42,14 @@ class TensorReader {
   using Consume = std::function<absl::Status(std::span<const std::byte>)>;
   absl::Status Read(const TensorSpec& spec, const Consume& consume);
 
+  // The same a tile at a time, for who reads several tensors together.
+  struct Located {
+    TensorSpec spec;
+    std::map<uint64_t, io::PageRecord> pages;
+  };
+  absl::StatusOr<Located> Locate(const TensorSpec& spec);
+  absl::Status ReadTile(const Located& tensor, uint64_t tile, const Consume& consume);
+
  private:
   struct Free {
     void operator()(std::byte* bytes) const { std::free(bytes); }

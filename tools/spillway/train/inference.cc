@@ -10,19 +10,18 @@
 #include "src/base/status_macros.h"
 #include "tools/spillway/command/arguments.h"
 #include "tools/spillway/command/exit_code.h"
+#include "tools/spillway/train/optimizer_flags.h"
+#include "tools/spillway/train/precision_flags.h"
 #include "tools/trainer/weight_source.h"
 
 namespace spillway::command {
 
 void AddInferenceFlags(CLI::App* app, InferenceFlags* flags) {
-  using trainer::Precision;
   AddText(app, "--model", &flags->model, "Hugging Face folder of the model");
   AddInteger(app, "--seq", &flags->sequence, 1, int64_t{1} << 20,
              "Tokens of a window (default: 256, or what the model was made for if that is less)")
       ->default_str("");
-  AddChoice<Precision>(app, "--precision", &flags->precision,
-                       {{"fp32", Precision::kFp32}, {"fp16-amp", Precision::kFp16Amp}},
-                       "Of weights and activations");
+  AddPrecisionFlags(app, &flags->precision, &flags->fp32, "Of weights and activations");
   AddEngineFlags(app, &flags->engine);
 }
 
@@ -42,6 +41,7 @@ absl::StatusOr<int64_t> SequenceFor(int64_t given, const hf::ModelConfig& config
 
 absl::Status CheckInferenceFlags(const InferenceFlags& flags) {
   if (flags.model.empty()) return UsageError("--model is needed; see --help");
+  SPILLWAY_RETURN_IF_ERROR(CheckPrecisionFlags(flags.precision, flags.fp32));
   return CheckEngineFlags(flags.engine);
 }
 
@@ -50,7 +50,9 @@ absl::StatusOr<InferenceModel> LoadForInference(const InferenceFlags& flags,
                                                 const std::atomic<bool>& stop) {
   trainer::ModelOptions options;
   options.precision = flags.precision;
+  options.groups.fp32 = flags.fp32;
   options.training = false;
+  SPILLWAY_RETURN_IF_ERROR(CheckMatches("--fp32", flags.fp32, config));
   SPILLWAY_ASSIGN_OR_RETURN(options.sequence, SequenceFor(flags.sequence, config));
   SPILLWAY_ASSIGN_OR_RETURN(const trainer::WeightSource source,
                             trainer::OpenFolderWeights(flags.model, config));

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
@@ -30,6 +31,7 @@ struct InferenceFlags {
   std::string model;     // a Hugging Face folder
   int64_t sequence = 0;  // 0: not given
   trainer::Precision precision = trainer::Precision::kFp32;
+  std::vector<std::string> fp32;  // patterns of what stays in fp32
   EngineFlags engine;
 };
 

@@ -134,7 +134,7 @@ void AddGroups(CLI::App* app, OptimizerFlags* flags) {
       ->type_name("PATTERN=FACTOR,...");
   AddList(app, "--freeze", &flags->groups.frozen,
           "Parameters that stay as they are, without gradient or optimizer state. Under fp16-amp "
-          "they are what fp16 holds of the model's, and are exported so")
+          "and bf16 they are what 16 bits hold of the model's, and are exported so")
       ->type_name("PATTERN,...");
 }
 
@@ -184,12 +184,11 @@ absl::Status CheckRateScale(const OptimizerFlags& flags) {
   return absl::OkStatus();
 }
 
-absl::Status CheckMatches(const char* flag, const std::vector<std::string>& patterns,
-                          const std::vector<std::string>& names) {
-  const std::string bad = trainer::FirstWithoutMatch(patterns, names);
-  if (bad.empty()) return absl::OkStatus();
-  return UsageError(absl::StrFormat("%s: '%s' matches none of the model's %d parameters, %s to %s",
-                                    flag, bad, names.size(), names.front(), names.back()));
+std::vector<std::string> NamesOf(const hf::ModelConfig& config) {
+  std::vector<std::string> names;
+  for (const trainer::ParameterShape& parameter : trainer::ListParameters(config))
+    names.push_back(parameter.name);
+  return names;
 }
 
 }  // namespace
@@ -198,10 +197,15 @@ void AddOptimizerFlags(CLI::App* app, OptimizerFlags* flags) {
   AddRule(app, flags);
   AddChoice<StateFormat>(
       app, "--state-format", &flags->format,
-      {{"fp32", StateFormat::kF32}, {"bf16", StateFormat::kBf16}, {"8bit", StateFormat::k8Bit}},
+      {{"fp32", StateFormat::kF32},
+       {"bf16", StateFormat::kBf16},
+       {"8bit", StateFormat::k8Bit},
+       {"compact", StateFormat::kCompact}},
       "Of the moments: bf16 takes half of fp32's bytes and rounds without bias, 8bit "
       "takes a quarter, as codes with a scale for each 256 elements of a row. "
-      "Master weights stay fp32. adafactor has fp32 alone");
+      "Master weights stay fp32, but under compact, which wants 16-bit weights: it keeps 8 more "
+      "bits of each in their place, and 8-bit moments, all rounded without bias. adafactor has "
+      "fp32 alone");
   AddGroups(app, flags);
   AddRateScale(app, flags);
 }
@@ -239,6 +243,18 @@ absl::Status FinishOptimizerFlags(const OptimizerFlags& flags, trainer::TrainerO
         "--state-format: %s without momentum keeps no state that could be %s; use fp32", Word(kind),
         Word(flags.format)));
   }
+  if (flags.format == StateFormat::kCompact) {
+    if (options->model.precision == trainer::Precision::kFp32) {
+      return UsageError(
+          "--state-format: compact keeps the rest of 16-bit weights, and --precision fp32 has "
+          "none; use --precision fp16-amp or bf16, or another format");
+    }
+    if (!flags.groups.fp32.empty()) {
+      return UsageError(
+          "--state-format: compact keeps the rest of 16-bit weights, and --fp32 makes others; "
+          "leave --fp32 out, or use another format");
+    }
+  }
   options->model.state_format = flags.format;
   options->model.groups = flags.groups;
   options->weight_decay = flags.weight_decay.value_or(DecaysUsually(kind) ? kUsualDecay : 0);
@@ -247,15 +263,23 @@ absl::Status FinishOptimizerFlags(const OptimizerFlags& flags, trainer::TrainerO
   return absl::OkStatus();
 }
 
+absl::Status CheckMatches(const char* flag, const std::vector<std::string>& patterns,
+                          const hf::ModelConfig& config) {
+  const std::vector<std::string> names = NamesOf(config);
+  const std::string bad = trainer::FirstWithoutMatch(patterns, names);
+  if (bad.empty()) return absl::OkStatus();
+  return UsageError(absl::StrFormat("%s: '%s' matches none of the model's %d parameters, %s to %s",
+                                    flag, bad, names.size(), names.front(), names.back()));
+}
+
 absl::Status CheckPatterns(const ParameterGroups& groups, const hf::ModelConfig& config) {
-  std::vector<std::string> names;
-  for (const trainer::ParameterShape& parameter : trainer::ListParameters(config))
-    names.push_back(parameter.name);
   std::vector<std::string> with_factors;
   for (const RateFactor& of : groups.rate_factors) with_factors.push_back(of.pattern);
-  SPILLWAY_RETURN_IF_ERROR(CheckMatches("--no-decay", groups.no_decay, names));
-  SPILLWAY_RETURN_IF_ERROR(CheckMatches("--lr-for", with_factors, names));
-  SPILLWAY_RETURN_IF_ERROR(CheckMatches("--freeze", groups.frozen, names));
+  SPILLWAY_RETURN_IF_ERROR(CheckMatches("--fp32", groups.fp32, config));
+  SPILLWAY_RETURN_IF_ERROR(CheckMatches("--no-decay", groups.no_decay, config));
+  SPILLWAY_RETURN_IF_ERROR(CheckMatches("--lr-for", with_factors, config));
+  SPILLWAY_RETURN_IF_ERROR(CheckMatches("--freeze", groups.frozen, config));
+  const std::vector<std::string> names = NamesOf(config);
   const bool are_all_frozen = std::all_of(
       names.begin(), names.end(), [&](const std::string& name) { return groups.IsFrozen(name); });
   return are_all_frozen ? UsageError("--freeze leaves nothing to train") : absl::OkStatus();

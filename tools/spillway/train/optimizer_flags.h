@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
@@ -42,7 +43,10 @@ void AddOptimizerFlags(CLI::App* app, OptimizerFlags* flags);
 // what of `options` these flags decide.
 absl::Status FinishOptimizerFlags(const OptimizerFlags& flags, trainer::TrainerOptions* options);
 
-// Usage errors: a pattern that matches none of the model's parameters, or nothing left to train.
+// Usage error: a pattern of `flag` that matches none of the model's parameters.
+absl::Status CheckMatches(const char* flag, const std::vector<std::string>& patterns,
+                          const hf::ModelConfig& config);
+// Usage errors: that of any flag of `groups`, or nothing left to train.
 absl::Status CheckPatterns(const trainer::ParameterGroups& groups, const hf::ModelConfig& config);
 
 // The scale of the learning rate in words; "" if there is none.

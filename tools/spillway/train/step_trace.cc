@@ -44,9 +44,9 @@ class StepWriter {
         if (spec.role == Role::kGradient) parameter.gradient = tiles;
         if (spec.role == Role::kMasterWeight || spec.role == Role::kMoment)
           parameter.state.push_back(tiles);
+        if (spec.role == Role::kMasterWeight) parameter.has_master = true;
       }
-      parameter.passes = optim::PassesOf(options.rule, shape.shape);
-      parameter.has_master = options.precision != trainer::Precision::kFp32;
+      parameter.passes = optim::PassesOf(options.rule, options.state_format, shape.shape);
       parameters_.push_back(parameter);
     }
     for (const TensorSpec& spec : trainer::ActivationSpecs(config, options))

@@ -32,6 +32,7 @@
 #include "tools/spillway/train/optimizer_flags.h"
 #include "tools/spillway/train/run_outputs.h"
 #include "tools/spillway/train/run_places.h"
+#include "tools/spillway/train/state_conversion.h"
 #include "tools/spillway/train/train_flags.h"
 #include "tools/spillway/train/train_report.h"
 #include "tools/trainer/export.h"
@@ -55,6 +56,8 @@ constexpr char kDescription[] =
     "  spillway train --model smollm2 --data kjv --store run --steps 400 --precision fp16-amp \\\n"
     "      --device-bytes 48MiB --pinned-bytes 96MiB --lr 5e-5 --save tuned\n"
     "  spillway train ... --resume           # after Ctrl-C, a crash, or with a larger --steps\n"
+    "  spillway train ... --resume --state-format compact --convert    # the same run, in fewer "
+    "bytes\n"
     "  spillway train --model smollm2 --data kjv --steps 10     # all in memory, nothing kept\n"
     "  spillway train ... --store nvme0/run,nvme1/run --json --hash-weights\n"
     "  spillway train ... --store run --commit-every 50     # and at the end; kill -USR1 PID: now\n"
@@ -348,6 +351,11 @@ absl::Status RunTrain(TrainFlags flags) {
   const std::string rate = DescribeRate(flags.trainer);
   if (!rate.empty()) absl::FPrintF(stderr, "note: %s\n", rate);
   const std::atomic<bool>& stop = CatchInterrupts();
+  if (flags.convert) {
+    const auto given = trainer::FixedFlags(flags.trainer, inputs.config, *inputs.train_data,
+                                           static_cast<int>(flags.engine.threads));
+    SPILLWAY_RETURN_IF_ERROR(ConvertStore(flags, inputs.config, need, given, stop));
+  }
   SPILLWAY_ASSIGN_OR_RETURN(Outcome outcome,
                             Train(flags, inputs, need, &outputs, stop, commit_now));
   outcome.report.accumulation = accumulation;

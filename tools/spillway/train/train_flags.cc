@@ -10,6 +10,7 @@
 #include "src/base/status_macros.h"
 #include "tools/spillway/command/arguments.h"
 #include "tools/spillway/command/exit_code.h"
+#include "tools/spillway/train/precision_flags.h"
 
 namespace spillway::command {
 namespace {
@@ -91,13 +92,14 @@ void AddSchedule(CLI::App* app, TrainFlags* flags) {
 
 void AddPrecision(CLI::App* app, TrainFlags* flags) {
   trainer::TrainerOptions& options = flags->trainer;
-  AddChoice<Precision>(
-      app, "--precision", &options.model.precision,
-      {{"fp32", Precision::kFp32}, {"fp16-amp", Precision::kFp16Amp}},
-      "Of weights and activations; fp16-amp keeps fp32 master weights of what it trains");
+  AddPrecisionFlags(app, &options.model.precision, &flags->optimizer.groups.fp32,
+                    "Of weights and activations; fp16-amp and bf16 keep fp32 master weights of "
+                    "what they train, and bf16 needs no loss scale");
   AddChoice<std::optional<DType>>(
-      app, "--grad-dtype", &flags->gradient_dtype, {{"fp16", DType::kF16}, {"fp32", DType::kF32}},
-      "Of gradient tensors (default: fp16 under fp16-amp, fp32 under fp32)");
+      app, "--grad-dtype", &flags->gradient_dtype,
+      {{"fp16", DType::kF16}, {"bf16", DType::kBF16}, {"fp32", DType::kF32}},
+      "Of gradient tensors (default: fp16 under fp16-amp, bf16 under bf16, fp32 under fp32, and of "
+      "what --fp32 names)");
   AddNumber(app, "--loss-scale", &options.loss_scaler.initial_scale,
             {.least = 0, .most = kMostScale, .open_least = true},
             "First loss scale under fp16-amp");
@@ -120,6 +122,9 @@ void AddOutput(CLI::App* app, TrainFlags* flags) {
       "none: the store is scratch, never synced, half the space, removed at the end");
   app->add_flag("--resume", flags->resume,
                 "Continue from the store's last commit, or begin if there is none");
+  app->add_flag("--convert", flags->convert,
+                "With --resume: bring the store's optimizer state into the format of "
+                "--state-format, as a commit of its own, before the run goes on");
   AddText(app, "--save", &flags->save, "Export a Hugging Face folder at the end");
   AddText(app, "--log-json", &flags->outputs.log_json,
           "A JSON line a step into this file; --resume continues it from the commit on, each step "
@@ -132,7 +137,7 @@ void AddOutput(CLI::App* app, TrainFlags* flags) {
                 "Replace what the three flags above name even if it is something else; never in "
                 "the folder of a store or a model");
   app->add_flag("--hash-weights", flags->hash_weights,
-                "Report a hash of the weights in full, the fp32 master weights");
+                "Report a hash of the weights in full, the master weights as fp32");
   app->add_flag("--json", flags->json, "One JSON object on stdout at the end, nothing else there");
 }
 
@@ -150,6 +155,8 @@ absl::Status CheckStoreFlags(const TrainFlags& flags) {
       return UsageError("--durability none makes no commits; leave --commit-every out, or it");
     }
   }
+  if (flags.convert && !flags.resume)
+    return UsageError("--convert changes the state of a run that goes on; give --resume too");
   if (!flags.engine.store.empty()) return absl::OkStatus();
   if (flags.resume) return UsageError("--resume continues from a store; give --store DIR too");
   if (flags.trainer.commit_every > 0) {
@@ -179,12 +186,16 @@ absl::Status FinishTrainFlags(TrainFlags* flags) {
   SPILLWAY_RETURN_IF_ERROR(CheckStoreFlags(*flags));
 
   trainer::TrainerOptions& options = flags->trainer;
-  const bool is_fp32 = options.model.precision == Precision::kFp32;
-  options.model.gradient_dtype =
-      flags->gradient_dtype.value_or(is_fp32 ? DType::kF32 : DType::kF16);
-  if (is_fp32 && options.model.gradient_dtype != DType::kF32) {
-    return UsageError(
-        "--grad-dtype fp16 needs --precision fp16-amp: fp32 training keeps fp32 gradients");
+  const Precision precision = options.model.precision;
+  SPILLWAY_RETURN_IF_ERROR(CheckPrecisionFlags(precision, flags->optimizer.groups.fp32));
+  const DType own = trainer::ElementType(precision);
+  options.model.gradient_dtype = flags->gradient_dtype.value_or(own);
+  if (options.model.gradient_dtype != DType::kF32 && options.model.gradient_dtype != own) {
+    return UsageError(absl::StrFormat(
+        "--grad-dtype %s; give that, or leave --grad-dtype out",
+        options.model.gradient_dtype == DType::kF16
+            ? "fp16 needs --precision fp16-amp, whose loss scale keeps gradients within fp16"
+            : "bf16 needs --precision bf16"));
   }
   if (options.model.micro_batch > kMostTokens / options.model.sequence) {
     return UsageError(absl::StrFormat(
@@ -192,7 +203,7 @@ absl::Status FinishTrainFlags(TrainFlags* flags) {
         options.model.micro_batch, options.model.sequence, kMostTokens));
   }
   SPILLWAY_RETURN_IF_ERROR(FinishOptimizerFlags(flags->optimizer, &options));
-  options.loss_scaler.enabled = !is_fp32;
+  options.loss_scaler.enabled = precision == Precision::kFp16Amp;
   options.schedule.total_steps = *flags->steps;
   if (!flags->outputs.trace.empty()) flags->engine.timeline_events = kTraceEvents;
   options.durable = !flags->engine.store.empty() && flags->durability == Durability::kCommit;

@@ -28,10 +28,11 @@ struct TrainFlags {
   RunOutputFlags outputs;
   bool random_init = false;
   bool resume = false;
+  bool convert = false;  // the store's optimizer state, into the format of these flags
   bool hash_weights = false;
   bool json = false;
   Durability durability = Durability::kCommit;
-  std::optional<DType> gradient_dtype;  // none: fp16 under fp16-amp, else fp32
+  std::optional<DType> gradient_dtype;                           // none: the precision's own
   std::optional<trainer::AccumulationOrder> accumulation_order;  // none: the cheaper one
   std::optional<int64_t> steps;
   OptimizerFlags optimizer;

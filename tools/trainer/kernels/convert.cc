@@ -11,6 +11,22 @@
 #include "hwy/highway.h"
 #include "tools/trainer/kernels/vector-inl.h"
 
+#ifndef SPILLWAY_TOOLS_TRAINER_KERNELS_CONVERT_CC_ONCE_
+#define SPILLWAY_TOOLS_TRAINER_KERNELS_CONVERT_CC_ONCE_
+namespace spillway::trainer {
+
+// What one instruction set does with one element type.
+struct ElementKernels {
+  void (*to_floats)(const void* from, int64_t n, float* to);
+  void (*from_floats)(const float* from, int64_t n, void* to);
+  void (*round)(float* values, int64_t n);
+  void (*add)(const float* from, int64_t n, void* to);
+  double (*sum_of_squares)(const void* values, int64_t n);
+};
+
+}  // namespace spillway::trainer
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace spillway::trainer {
 namespace HWY_NAMESPACE {
@@ -25,47 +41,76 @@ HWY_INLINE void Cover(int64_t n, const Vector& vector, const Single& single) {
   for (; i < n; ++i) single(i);
 }
 
-void HalvesToFloats(const uint16_t* from, int64_t n, float* to) {
+// What an element type is to the kernels below: how one, and how a vector of them, becomes floats
+// and comes from floats.
+struct Fp32 {
+  using Stored = float;
+  static float Widen(float v) { return v; }
+  static float Narrow(float v) { return v; }
+  HWY_INLINE static FloatVector Load(FloatTag d, const float* from) { return hn::LoadU(d, from); }
+  HWY_INLINE static void Store(FloatVector v, FloatTag d, float* to) { hn::StoreU(v, d, to); }
+  HWY_INLINE static FloatVector Round(FloatTag /*d*/, FloatVector v) { return v; }
+};
+
+struct Fp16 {
+  using Stored = uint16_t;
+  static float Widen(uint16_t v) { return FloatFromHalf(v); }
+  static uint16_t Narrow(float v) { return HalfFromFloat(v); }
+  HWY_INLINE static FloatVector Load(FloatTag d, const uint16_t* from) {
+    return LoadHalves(d, from);
+  }
+  HWY_INLINE static void Store(FloatVector v, FloatTag d, uint16_t* to) { StoreHalves(v, d, to); }
+  HWY_INLINE static FloatVector Round(FloatTag d, FloatVector v) { return RoundToHalf(d, v); }
+};
+
+struct Bf16 {
+  using Stored = uint16_t;
+  static float Widen(uint16_t v) { return FloatFromBf16(v); }
+  static uint16_t Narrow(float v) { return Bf16FromFloat(v); }
+  HWY_INLINE static FloatVector Load(FloatTag d, const uint16_t* from) { return LoadBf16(d, from); }
+  HWY_INLINE static void Store(FloatVector v, FloatTag d, uint16_t* to) { StoreBf16(v, d, to); }
+  HWY_INLINE static FloatVector Round(FloatTag d, FloatVector v) { return RoundToBf16(d, v); }
+};
+
+template <class Element>
+void ToFloats(const void* from, int64_t n, float* to) {
   const FloatTag d;
+  const auto* const stored = static_cast<const typename Element::Stored*>(from);
   Cover(
-      n, [&](int64_t i) HWY_ATTR { hn::StoreU(LoadHalves(d, from + i), d, to + i); },
-      [&](int64_t i) { to[i] = FloatFromHalf(from[i]); });
+      n, [&](int64_t i) HWY_ATTR { hn::StoreU(Element::Load(d, stored + i), d, to + i); },
+      [&](int64_t i) { to[i] = Element::Widen(stored[i]); });
 }
 
-void FloatsToHalves(const float* from, int64_t n, uint16_t* to) {
+template <class Element>
+void FromFloats(const float* from, int64_t n, void* to) {
   const FloatTag d;
+  auto* const stored = static_cast<typename Element::Stored*>(to);
   Cover(
-      n, [&](int64_t i) HWY_ATTR { StoreHalves(hn::LoadU(d, from + i), d, to + i); },
-      [&](int64_t i) { to[i] = HalfFromFloat(from[i]); });
+      n, [&](int64_t i) HWY_ATTR { Element::Store(hn::LoadU(d, from + i), d, stored + i); },
+      [&](int64_t i) { stored[i] = Element::Narrow(from[i]); });
 }
 
-void RoundToHalves(float* values, int64_t n) {
+template <class Element>
+void Round(float* values, int64_t n) {
   const FloatTag d;
   Cover(
       n,
       [&](int64_t i)
-          HWY_ATTR { hn::StoreU(RoundToHalf(d, hn::LoadU(d, values + i)), d, values + i); },
-      [&](int64_t i) { values[i] = FloatFromHalf(HalfFromFloat(values[i])); });
+          HWY_ATTR { hn::StoreU(Element::Round(d, hn::LoadU(d, values + i)), d, values + i); },
+      [&](int64_t i) { values[i] = Element::Widen(Element::Narrow(values[i])); });
 }
 
-void AddToFloats(const float* from, int64_t n, float* to) {
+template <class Element>
+void Add(const float* from, int64_t n, void* to) {
   const FloatTag d;
+  auto* const stored = static_cast<typename Element::Stored*>(to);
   Cover(
       n,
       [&](int64_t i) HWY_ATTR {
-        hn::StoreU(hn::Add(hn::LoadU(d, to + i), hn::LoadU(d, from + i)), d, to + i);
+        Element::Store(hn::Add(Element::Load(d, stored + i), hn::LoadU(d, from + i)), d,
+                       stored + i);
       },
-      [&](int64_t i) { to[i] += from[i]; });
-}
-
-void AddToHalves(const float* from, int64_t n, uint16_t* to) {
-  const FloatTag d;
-  Cover(
-      n,
-      [&](int64_t i) HWY_ATTR {
-        StoreHalves(hn::Add(LoadHalves(d, to + i), hn::LoadU(d, from + i)), d, to + i);
-      },
-      [&](int64_t i) { to[i] = HalfFromFloat(FloatFromHalf(to[i]) + from[i]); });
+      [&](int64_t i) { stored[i] = Element::Narrow(Element::Widen(stored[i]) + from[i]); });
 }
 
 using DoubleTag = hn::ScalableTag<double>;
@@ -92,58 +137,69 @@ double SumOfSquaresFloats(const float* values, int64_t n) {
   return total;
 }
 
-double SumOfSquaresHalves(const uint16_t* values, int64_t n) {
+template <class Element>
+double SumOfSquares(const void* values, int64_t n) {
   constexpr int64_t kPiece = 1024;
+  const auto* const stored = static_cast<const typename Element::Stored*>(values);
   HWY_ALIGN float floats[kPiece];
   double total = 0;
   for (int64_t i = 0; i < n; i += kPiece) {
     const int64_t count = HWY_MIN(kPiece, n - i);
-    HalvesToFloats(values + i, count, floats);
+    ToFloats<Element>(stored + i, count, floats);
     total += SumOfSquaresFloats(floats, count);
   }
   return total;
 }
 
+template <>
+double SumOfSquares<Fp32>(const void* values, int64_t n) {
+  return SumOfSquaresFloats(static_cast<const float*>(values), n);
+}
+
+template <class Element>
+constexpr ElementKernels kKernelsOf = {ToFloats<Element>, FromFloats<Element>, Round<Element>,
+                                       Add<Element>, SumOfSquares<Element>};
+
 }  // namespace
+
+const ElementKernels& KernelsOf(DType type) {
+  switch (type) {
+    case DType::kF16: return kKernelsOf<Fp16>;
+    case DType::kBF16: return kKernelsOf<Bf16>;
+    default: return kKernelsOf<Fp32>;
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace spillway::trainer
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace spillway::trainer {
+namespace {
 
-HWY_EXPORT(HalvesToFloats);
-HWY_EXPORT(FloatsToHalves);
-HWY_EXPORT(RoundToHalves);
-HWY_EXPORT(AddToFloats);
-HWY_EXPORT(AddToHalves);
-HWY_EXPORT(SumOfSquaresFloats);
-HWY_EXPORT(SumOfSquaresHalves);
+HWY_EXPORT(KernelsOf);
 
-void HalvesToFloats(const uint16_t* from, int64_t n, float* to) {
-  HWY_DYNAMIC_DISPATCH(HalvesToFloats)(from, n, to);
+const ElementKernels& Kernels(DType type) { return HWY_DYNAMIC_DISPATCH(KernelsOf)(type); }
+
+}  // namespace
+
+void ToFloats(DType type, const void* from, int64_t n, float* to) {
+  Kernels(type).to_floats(from, n, to);
 }
 
-void FloatsToHalves(const float* from, int64_t n, uint16_t* to) {
-  HWY_DYNAMIC_DISPATCH(FloatsToHalves)(from, n, to);
+void FromFloats(DType type, const float* from, int64_t n, void* to) {
+  Kernels(type).from_floats(from, n, to);
 }
 
-void RoundToHalves(float* values, int64_t n) { HWY_DYNAMIC_DISPATCH(RoundToHalves)(values, n); }
-
-void AddToFloats(const float* from, int64_t n, float* to) {
-  HWY_DYNAMIC_DISPATCH(AddToFloats)(from, n, to);
+void RoundTo(DType type, float* values, int64_t n) {
+  if (type != DType::kF32) Kernels(type).round(values, n);
 }
 
-void AddToHalves(const float* from, int64_t n, uint16_t* to) {
-  HWY_DYNAMIC_DISPATCH(AddToHalves)(from, n, to);
-}
+void AddTo(DType type, const float* from, int64_t n, void* to) { Kernels(type).add(from, n, to); }
 
-double SumOfSquares(const float* values, int64_t n) {
-  return HWY_DYNAMIC_DISPATCH(SumOfSquaresFloats)(values, n);
-}
-
-double SumOfSquares(const uint16_t* values, int64_t n) {
-  return HWY_DYNAMIC_DISPATCH(SumOfSquaresHalves)(values, n);
+double SumOfSquares(DType type, const void* values, int64_t n) {
+  return Kernels(type).sum_of_squares(values, n);
 }
 
 }  // namespace spillway::trainer

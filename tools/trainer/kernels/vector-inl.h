@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the SIMD kernels share, compiled once for each instruction set: partial loads and stores for
-// the ends of rows, half-precision conversion that is right on every target, and an exp that keeps
-// NaN.
+// the ends of rows, conversion of fp16 and bf16 that is right on every target, and an exp that
+// keeps NaN.
 
 // Included once a target by Highway's foreach_target, so the guard is a toggle, as Highway's own
 // are.
@@ -18,6 +18,7 @@
 
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
+#include "tools/trainer/kernels/bf16.h"
 #include "tools/trainer/kernels/half.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -107,6 +108,36 @@ HWY_INLINE FloatVector RoundToHalf(FloatTag d, FloatVector v) {
 }
 #endif
 #undef SPILLWAY_TARGET_HAS_HALF
+
+// bf16 by integer arithmetic on every target: that of AVX512-BF16 takes subnormals for zero.
+HWY_INLINE FloatVector LoadBf16(FloatTag d, const uint16_t* from) {
+  const hn::RebindToUnsigned<FloatTag> du;
+  const hn::Rebind<uint16_t, FloatTag> d16;
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, from))));
+}
+
+// The value nearest `v` that a bf16 can hold, in the upper half of each lane; below is what was cut
+// off. NaN becomes quiet.
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<FloatTag>> NearestBf16(FloatVector v) {
+  const hn::RebindToUnsigned<FloatTag> du;
+  const auto bits = hn::BitCast(du, v);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
+  const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7FFFu)));
+  const auto is_nan = hn::Gt(hn::And(bits, hn::Set(du, 0x7FFFFFFFu)), hn::Set(du, 0x7F800000u));
+  return hn::IfThenElse(is_nan, hn::Or(bits, hn::Set(du, 0x00400000u)), rounded);
+}
+
+HWY_INLINE void StoreBf16(FloatVector v, FloatTag /*d*/, uint16_t* to) {
+  const hn::RebindToSigned<FloatTag> di;
+  const hn::Rebind<uint16_t, FloatTag> d16;
+  const auto upper = hn::ShiftRight<16>(NearestBf16(v));
+  hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di, upper)), d16, to);
+}
+
+HWY_INLINE FloatVector RoundToBf16(FloatTag d, FloatVector v) {
+  const hn::RebindToUnsigned<FloatTag> du;
+  return hn::BitCast(d, hn::And(NearestBf16(v), hn::Set(du, 0xFFFF0000u)));
+}
 
 // e^v for v up to 88; larger gives e^88. Highway's Exp turns NaN into 0, which would hide an
 // overflow from the loss scaler.

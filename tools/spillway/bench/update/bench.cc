@@ -175,7 +175,7 @@ class Bench {
   absl::StatusOr<double> RunDram(Measured& measured, bool limit_first) {
     Row& row = measured.dram_row;
     const auto passes = static_cast<double>(
-        optim::PassesOf(row.rule, {1, static_cast<int64_t>(kRowElements)}).size());
+        optim::PassesOf(row.rule, row.format, {1, static_cast<int64_t>(kRowElements)}).size());
     const uint64_t bytes = BytesOf(row.bytes.read + row.bytes.written + passes * kGradientBytes);
     double seconds = 0, memory_seconds = 0;
     for (const bool limits_turn : {limit_first, !limit_first}) {

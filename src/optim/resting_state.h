@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The state of one parameter as it rests in some format, read and written in fp32 by tiles of its
+// weight. For what looks at a state once, as a conversion does; the update has its own way, fused
+// with the rule (fused_update.h).
+
+#ifndef SPILLWAY_OPTIM_RESTING_STATE_H_
+#define SPILLWAY_OPTIM_RESTING_STATE_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "spillway/engine.h"
+#include "spillway/optimizer.h"
+#include "src/optim/block_codec.h"
+#include "src/optim/rule_kernels.h"
+#include "src/optim/state_format.h"
+
+namespace spillway::optim {
+
+// The elements of a tile of the weight.
+struct DecodedTile {
+  std::vector<float> master;
+  std::array<std::vector<float>, kMostMoments> moments;  // as many as the rule has
+};
+
+// What becomes of the master weights when a tile is written. kWithWeight: the 16-bit weight is
+// written as well, from them. Where they are split, both always mean weight and residuals.
+enum class Masters : uint8_t { kKeep, kWrite, kWithWeight };
+
+// The engine must outlive it.
+class RestingState {
+ public:
+  // InvalidArgument: the pair of rule and format does not exist, the tensors are not those that
+  // StateSpecs lists, or the rule is Adafactor, whose moments may have fewer elements than the
+  // weight.
+  static absl::StatusOr<RestingState> Create(Engine* engine, const Rule& rule, StateFormat format,
+                                             TensorId weight, const std::vector<TensorId>& tensors);
+
+  uint64_t num_tiles() const { return engine_->Spec(weight_).num_tiles(); }
+  absl::Status Read(uint64_t tile, DecodedTile* to) const;
+  absl::Status Write(uint64_t tile, const DecodedTile& from, Masters masters) const;
+
+ private:
+  // A run of elements within one row of an encoded tile.
+  struct RowPart {
+    std::byte* row;
+    uint64_t first_in_row;
+    int64_t num_elements;
+    uint64_t at;  // of the tile's elements
+  };
+
+  uint64_t FirstElement(uint64_t tile) const;
+  uint64_t NumElements(uint64_t tile) const;
+  bool IsOneTile() const;
+  absl::StatusOr<Lease> LeaseEncoded(uint64_t tile, Access access) const;
+  void ForEachPart(uint64_t tile, const Lease& encoded,
+                   const std::function<void(const RowPart&)>& visit) const;
+  absl::Status ReadMaster(uint64_t tile, std::vector<float>* to) const;
+  absl::Status WriteMaster(uint64_t tile, const std::vector<float>& from, Masters masters) const;
+  absl::Status WriteSplitMaster(uint64_t tile, const std::vector<float>& from) const;
+  absl::Status WriteWeight(uint64_t tile, const std::vector<float>& from) const;
+  void DecodePart(const RowPart& part, size_t moment, float* to) const;
+  void EncodePart(const RowPart& part, size_t moment, uint64_t first_element,
+                  const float* from) const;
+
+  Engine* engine_ = nullptr;
+  StateFormat format_ = StateFormat::kF32;
+  TensorId weight_;
+  std::vector<TensorId> tensors_;
+  size_t num_moments_ = 0;
+  size_t first_moment_ = 0;  // in tensors_
+  std::array<CodeMap, kMostMoments> maps_ = {};
+  EncodedRow row_;  // of encoded moments
+};
+
+}  // namespace spillway::optim
+
+#endif  // SPILLWAY_OPTIM_RESTING_STATE_H_

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/trainer/converter.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "tools/hf/status_macros.h"
+#include "tools/trainer/parameters.h"
+
+namespace spillway::trainer {
+namespace {
+
+constexpr char kFormatFlag[] = "--state-format";
+
+// A parameter's weight and state under one format.
+struct Stored {
+  TensorId weight;
+  StateTensors state;
+};
+
+// The commit has them, or they are new and read as zeros until they are written.
+absl::StatusOr<Stored> Register(Engine* engine, const ParameterShape& shape,
+                                const ModelOptions& options, int64_t tile_elements) {
+  Stored stored;
+  stored.state.format = options.state_format;
+  for (const TensorSpec& spec : ParameterTensorSpecs(shape, options, tile_elements)) {
+    if (spec.role == Role::kGradient) continue;
+    SPILLWAY_HF_ASSIGN_OR_RETURN(const TensorId id, engine->Register(spec));
+    if (spec.role == Role::kParameter) {
+      stored.weight = id;
+    } else {
+      stored.state.tensors.push_back(id);
+    }
+  }
+  return stored;
+}
+
+}  // namespace
+
+absl::StatusOr<StateFormat> FormatOf(const std::vector<FixedFlag>& fixed) {
+  for (const auto& [flag, value] : fixed) {
+    if (flag != kFormatFlag) continue;
+    for (int format = 0; format < kNumStateFormats; ++format) {
+      if (Name(static_cast<StateFormat>(format)) == value) return static_cast<StateFormat>(format);
+    }
+    return absl::DataLossError(
+        absl::StrCat("the store's state is in format '", value, "', which this program lacks"));
+  }
+  return StateFormat::kF32;
+}
+
+std::vector<FixedFlag> WithFormat(std::vector<FixedFlag> fixed, StateFormat format) {
+  std::erase_if(fixed, [](const FixedFlag& flag) { return flag.first == kFormatFlag; });
+  if (format != StateFormat::kF32) fixed.emplace_back(kFormatFlag, std::string(Name(format)));
+  return fixed;
+}
+
+absl::StatusOr<StateChange> ConvertRun(Engine* engine, const hf::ModelConfig& config,
+                                       const ModelOptions& options, TrainState state,
+                                       const std::atomic<bool>& stop) {
+  ModelOptions before = options;
+  SPILLWAY_HF_ASSIGN_OR_RETURN(before.state_format, FormatOf(state.fixed));
+  const int64_t tile_elements = TileElements(config);
+  StateChange change;
+  for (const ParameterShape& shape : ListParameters(config)) {
+    if (options.groups.IsFrozen(shape.name)) continue;
+    if (stop) return absl::CancelledError("interrupted; the store's state is as it was");
+    SPILLWAY_HF_ASSIGN_OR_RETURN(const Stored from, Register(engine, shape, before, tile_elements));
+    SPILLWAY_HF_ASSIGN_OR_RETURN(const Stored to, Register(engine, shape, options, tile_elements));
+    SPILLWAY_HF_RETURN_IF_ERROR(
+        ConvertState(engine, options.rule, from.weight, from.state, to.state, &change));
+    const std::vector<TensorId>& kept = to.state.tensors;
+    for (const TensorId id : from.state.tensors) {
+      if (std::find(kept.begin(), kept.end(), id) != kept.end()) continue;
+      SPILLWAY_HF_RETURN_IF_ERROR(engine->Unregister(id));
+    }
+  }
+  state.fixed = WithFormat(std::move(state.fixed), options.state_format);
+  SPILLWAY_HF_RETURN_IF_ERROR(engine->Commit(SerializeTrainState(state)));
+  return change;
+}
+
+}  // namespace spillway::trainer
