@@ -227,6 +227,7 @@ void RegisterBenchmarks() {
     Rule rule = UsualRule(static_cast<RuleKind>(kind));
     if (rule.kind == RuleKind::kSgd || rule.kind == RuleKind::kRmsProp) rule.momentum = 0.9;
     for (int format = 0; format < kNumStateFormats; ++format) {
+      if (!Exists(rule, static_cast<StateFormat>(format))) continue;
       for (const int count : threads) {
         for (const bool halves : {true, false}) {
           if (halves || !IsSplit(static_cast<StateFormat>(format)))

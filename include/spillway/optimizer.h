@@ -15,10 +15,27 @@
 //            with momentum μ: m ← μm + d;  p ← p − lr·m, or p ← p − lr·d
 //   Lion     p ← p·(1 − lr·λ);  p ← p − lr·sign(β₁m + (1−β₁)g);  m ← β₂m + (1−β₂)g
 //                                                                   (arXiv:2302.06675)
+//   LAMB     m and v as AdamW's;  u = (m/(1−β₁ᵗ)) / (√v/√(1−β₂ᵗ) + ε) + λp;
+//            p ← p − lr·(‖p‖/‖u‖)·u                                  (arXiv:1904.00962)
+//   LARS     r = η‖p‖/(‖g‖ + λ‖p‖);  with momentum μ: m ← μm + lr·r·(g + λp);  p ← p − m,
+//            or p ← p − lr·r·(g + λp)                                (arXiv:1708.03888)
+//   Adafactor  ρ = min(lr, 1/√t);  α = ρ·max(ε₂, RMS(p));  β = 1 − t^−c;  p ← p·(1 − lr·λ);
+//            v ← βv + (1−β)g², of a matrix its means over rows and columns alone:
+//            R ← βR + (1−β)·mean(g² of a row),  C ← βC + (1−β)·mean(g² of a column),
+//            v = RC / max(mean R, ε₁);  u = g/√max(v, ε₁²);  p ← p − α·u/max(1, RMS(u)/d)
+//                                             (arXiv:1804.04235, as torch.optim.Adafactor has it)
 //
-// Every element is computed by the same sequence of correctly rounded fp32 operations, so its bits
-// depend on neither threads, tiles, budgets nor the instruction set. src/optim/FORMATS.md has the
-// bytes of each format.
+// The last three need norms of a whole parameter before an element of it may change, so they pass
+// over its tiles two or three times. Norms are of the parameter before the update. In LAMB and LARS
+// a parameter of fewer than two dimensions (a bias, a norm's weight) is updated with the factor of
+// the norms left out, as is usual with both, and so is one of which a norm is zero: LAMB steps by
+// lr, LARS by lr without η. In Adafactor a tensor of more than two dimensions is a stack of
+// matrices, of the last two; RMS are of the whole tensor.
+//
+// Every element is computed by the same sequence of correctly rounded fp32 operations, and every
+// norm and mean in fp64 in an order that follows from the shape alone, so that bits depend on
+// neither threads, tiles, budgets nor the instruction set. src/optim/FORMATS.md has the bytes of
+// each format.
 
 #ifndef SPILLWAY_OPTIMIZER_H_
 #define SPILLWAY_OPTIMIZER_H_
@@ -41,26 +58,31 @@
 
 namespace spillway {
 
-enum class RuleKind : uint8_t { kAdamW, kAdam, kSgd, kRmsProp, kLion };
-inline constexpr int kNumRuleKinds = 5;
+enum class RuleKind : uint8_t { kAdamW, kAdam, kSgd, kRmsProp, kLion, kLamb, kLars, kAdafactor };
+inline constexpr int kNumRuleKinds = 8;
 
-// "adamw", "adam", "sgd", "rmsprop", "lion".
+// "adamw", "adam", "sgd", "rmsprop", "lion", "lamb", "lars", "adafactor".
 SPILLWAY_EXPORT std::string_view Name(RuleKind kind);
 
 // A rule with its constants. A rule ignores those that it does not have.
 struct Rule {
   RuleKind kind = RuleKind::kAdamW;
-  double beta1 = 0.9;     // AdamW, Adam, Lion: in [0, 1)
-  double beta2 = 0.95;    // AdamW, Adam, Lion: in [0, 1)
-  double epsilon = 1e-8;  // AdamW, Adam, RMSprop: above 0 in single precision
+  double beta1 = 0.9;     // AdamW, Adam, Lion, LAMB: in [0, 1)
+  double beta2 = 0.95;    // AdamW, Adam, Lion, LAMB: in [0, 1)
+  double epsilon = 1e-8;  // AdamW, Adam, RMSprop, LAMB: above 0 in single precision. Adafactor: ε₁,
+                          // whose square is above 0 in single precision
   double alpha = 0.99;    // RMSprop: in [0, 1)
-  double momentum = 0;    // SGD, RMSprop: in [0, 1]; 0: none, and no state for it
+  double momentum = 0;    // SGD, RMSprop, LARS: in [0, 1]; 0: none, and no state for it
+  double trust_coefficient = 1e-3;  // LARS: η, at least 0
+  double beta2_decay = 0.8;         // Adafactor: c, at least 0
+  double epsilon2 = 1e-3;           // Adafactor: ε₂, at least 0
+  double clipping_threshold = 1;    // Adafactor: d, above 0
 
   friend bool operator==(const Rule&, const Rule&) = default;
 };
 
-// The constants that are usual: PyTorch's, Lion's paper's, and for AdamW those of language models
-// (β₂ = 0.95).
+// The constants that are usual: PyTorch's, of Lion, LAMB and LARS their papers', and for AdamW
+// those of language models (β₂ = 0.95).
 SPILLWAY_EXPORT Rule UsualRule(RuleKind kind);
 
 // How state rests.
@@ -77,17 +99,19 @@ inline constexpr int kNumStateFormats = 4;
 // "fp32", "bf16", "8bit", "compact".
 SPILLWAY_EXPORT std::string_view Name(StateFormat format);
 
-// Whether the rule's state can rest in the format. A rule without moments has kF32 and kCompact.
+// Whether the rule's state can rest in the format. A rule without moments has kF32 and kCompact,
+// and Adafactor kF32 alone: its state of matrices is small, and its vectors are few.
 SPILLWAY_EXPORT bool Exists(const Rule& rule, StateFormat format);
 
 // The state tensors that a parameter needs, in the order of ParameterTensors::state: a master
 // weight if the weight has 16 bits, then the rule's moments: a tensor each, or under k8Bit one
 // tensor of bytes for all. Under kCompact there is one tensor of bytes and no master weight.
 // `weight` is the weight's spec; names begin with its name and "/", and rows and tiles are the
-// weight's, but that under k8Bit and kCompact a vector is one row. What the tensors hold before the
-// first update, FirstValues reads. InvalidArgument: the pair of rule and format does not exist, or
-// the weight has no shape, a dimension below 1, more elements than memory can hold, or a dtype that
-// is not f32, f16 or bf16, or under kCompact is f32.
+// weight's, but that under k8Bit and kCompact a vector is one row, and that Adafactor's means over
+// a matrix have a dimension of 1, those over its columns in one tile. What the tensors hold before
+// the first update, FirstValues reads. InvalidArgument: the pair of rule and format does not exist,
+// or the weight has no shape, a dimension below 1, more elements than memory can hold, or a dtype
+// that is not f32, f16 or bf16, or under kCompact is f32.
 SPILLWAY_EXPORT absl::StatusOr<std::vector<TensorSpec>> StateSpecs(const Rule& rule,
                                                                    StateFormat format,
                                                                    const TensorSpec& weight);
@@ -128,7 +152,7 @@ struct ParameterTensors {
   // weight, and nobody else may write it.
   Values weight;
   // F32, F16 or BF16, of the weight's shape. A transient tensor is discarded by the update that
-  // used it. None: the parameter is never updated.
+  // used it, in the last pass over it. None: the parameter is never updated.
   std::optional<Values> gradient;
   // As StateSpecs lists them; their tiles may be others than the weight's. The tiles of a vector
   // (weight, gradient, master weight) must be multiples of 256 elements under k8Bit, and of 64

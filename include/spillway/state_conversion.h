@@ -44,8 +44,9 @@ struct StateChange {
 //   until then a crash leaves the old state
 //
 // Holds at most two leases at once, of a tile each, and three floats in memory for each of a tile's
-// elements, twice. InvalidArgument: a pair of rule and format does not exist, or tensors are not
-// what StateSpecs lists for the weight, tiles included. Errors of the engine come as they are.
+// elements, twice. InvalidArgument: a pair of rule and format does not exist, the rule is
+// Adafactor, which has one format alone, or tensors are not what StateSpecs lists for the weight,
+// tiles included. Errors of the engine come as they are.
 SPILLWAY_EXPORT absl::Status ConvertState(Engine* engine, const Rule& rule, TensorId weight,
                                           const StateTensors& from, const StateTensors& to,
                                           StateChange* change);

@@ -129,6 +129,15 @@ void EncodeMoment(const FusedRun& run, int moment, int64_t begin, int64_t n,
   }
 }
 
+// A piece of the run in fp32, with as many moments as are needed.
+RuleRun PieceOf(const FusedRun& run, int num_moments, int64_t begin, int64_t n, Buffers& buffers) {
+  RuleRun piece = {.num_elements = n,
+                   .gradient = Gradient(run, begin, n, buffers),
+                   .master = Master(run, begin, n, buffers)};
+  for (int m = 0; m < num_moments; ++m) piece.moments[m] = DecodeMoment(run, m, begin, n, buffers);
+  return piece;
+}
+
 // The new weight's piece, if it is wanted.
 void EncodeWeight(const FusedRun& run, int64_t begin, int64_t n, const float* master,
                   const Buffers& buffers) {
@@ -146,11 +155,7 @@ void UpdateFused(const RuleFactors& factors, const FusedRun& run) {
   Buffers buffers;
   for (int64_t begin = 0; begin < run.num_elements; begin += kPieceElements) {
     const int64_t n = std::min(kPieceElements, run.num_elements - begin);
-    RuleRun piece = {.num_elements = n,
-                     .gradient = Gradient(run, begin, n, buffers),
-                     .master = Master(run, begin, n, buffers)};
-    for (int m = 0; m < run.num_moments; ++m)
-      piece.moments[m] = DecodeMoment(run, m, begin, n, buffers);
+    const RuleRun piece = PieceOf(run, run.num_moments, begin, n, buffers);
     UpdateElements(factors, piece);
     if (run.format == StateFormat::kCompact) {
       FillRandomWords(run.rounding_keys[0], run.first_element + static_cast<uint64_t>(begin), n,
@@ -158,6 +163,20 @@ void UpdateFused(const RuleFactors& factors, const FusedRun& run) {
     }
     for (int m = 0; m < run.num_moments; ++m) EncodeMoment(run, m, begin, n, buffers);
     EncodeWeight(run, begin, n, piece.master, buffers);
+  }
+}
+
+void AddSquaresFused(const RuleFactors& factors, const FusedRun& run, uint64_t first,
+                     SumLanes* sums) {
+  Buffers buffers;
+  alignas(64) float direction[kPieceElements];
+  const int num_moments = DirectionNeedsMoments(factors.kind) ? run.num_moments : 0;
+  for (int64_t begin = 0; begin < run.num_elements; begin += kPieceElements) {
+    const int64_t n = std::min(kPieceElements, run.num_elements - begin);
+    const RuleRun piece = PieceOf(run, num_moments, begin, n, buffers);
+    DirectionOfElements(factors, piece, direction);
+    AddSquares(piece.master, n, first + static_cast<uint64_t>(begin), &sums[0]);
+    AddSquares(direction, n, first + static_cast<uint64_t>(begin), &sums[1]);
   }
 }
 

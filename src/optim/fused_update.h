@@ -13,6 +13,7 @@
 #include "src/optim/block_codec.h"
 #include "src/optim/rule_kernels.h"
 #include "src/optim/state_format.h"
+#include "src/optim/sum_of_squares.h"
 
 namespace spillway::optim {
 
@@ -47,6 +48,12 @@ struct FusedRun {
 };
 
 void UpdateFused(const RuleFactors& factors, const FusedRun& run);
+
+// Adds the squares of the master weight and of DirectionOfElements to sums[0] and sums[1]; the run
+// lies in one block of theirs, from its element `first` on, and is not changed. Moments may be
+// absent where the direction needs none.
+void AddSquaresFused(const RuleFactors& factors, const FusedRun& run, uint64_t first,
+                     SumLanes* sums);
 
 }  // namespace spillway::optim
 

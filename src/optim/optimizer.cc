@@ -16,7 +16,6 @@
 #include "absl/strings/str_cat.h"
 #include "src/base/status_macros.h"
 #include "src/optim/parameter_checks.h"
-#include "src/optim/rule_kernels.h"
 #include "src/optim/state_specs.h"
 #include "src/optim/update_pass.h"
 
@@ -49,9 +48,8 @@ class StreamingOptimizer final : public Optimizer {
   absl::Status Step(std::span<const Update> updates) override {
     SPILLWAY_RETURN_IF_ERROR(CheckUpdates(updates));
     for (const Update& update : updates) {
-      const RuleFactors factors = MakeFactors(update.rule.value_or(rule_), update);
-      SPILLWAY_RETURN_IF_ERROR(
-          UpdateParameter(engine_, pool_, parameters_[update.parameter], factors, update.step));
+      SPILLWAY_RETURN_IF_ERROR(UpdateParameter(engine_, pool_, parameters_[update.parameter],
+                                               update.rule.value_or(rule_), update));
     }
     return absl::OkStatus();
   }

@@ -59,12 +59,12 @@ uint64_t TileElements(const TensorSpec& spec, uint64_t num_elements) {
   return std::min(static_cast<uint64_t>(spec.tile_rows), spec.num_rows()) * row_elements;
 }
 
-Operand OperandOf(const Values& values, const TensorSpec& spec, Access access,
+Operand OperandOf(const Values& values, const TensorSpec& spec, OperandKind kind,
                   uint64_t num_elements) {
   return {.tensor = values.tensor,
           .memory = static_cast<std::byte*>(values.memory),
           .dtype = spec.dtype,
-          .access = access,
+          .kind = kind,
           .transient = spec.transient,
           .tile_elements = TileElements(spec, num_elements)};
 }
@@ -136,8 +136,17 @@ absl::Status CheckRule(const Rule& rule) {
   if (!IsBelowOne(rule.alpha)) return refuse("alpha", rule.alpha, "in [0, 1)");
   if (!(rule.momentum >= 0 && rule.momentum <= 1))
     return refuse("momentum", rule.momentum, "in [0, 1]");
+  if (!IsRate(rule.trust_coefficient))
+    return refuse("trust_coefficient", rule.trust_coefficient, "at least 0 and finite");
+  if (!IsRate(rule.beta2_decay))
+    return refuse("beta2_decay", rule.beta2_decay, "at least 0 and finite");
+  if (!IsRate(rule.epsilon2)) return refuse("epsilon2", rule.epsilon2, "at least 0 and finite");
+  if (!IsRate(rule.clipping_threshold) || !(rule.clipping_threshold > 0))
+    return refuse("clipping_threshold", rule.clipping_threshold, "above 0 and finite");
   if (!IsRate(rule.epsilon) || !(static_cast<float>(rule.epsilon) > 0))
     return refuse("epsilon", rule.epsilon, "above 0 in single precision");
+  if (rule.kind == RuleKind::kAdafactor && !(ToFloat(rule.epsilon * rule.epsilon) > 0))
+    return refuse("epsilon", rule.epsilon, "one whose square is above 0 in single precision");
   return absl::OkStatus();
 }
 
@@ -183,19 +192,26 @@ absl::StatusOr<CheckedParameter> CheckParameter(const Engine& engine, const Rule
   SPILLWAY_RETURN_IF_ERROR(CheckSameShape(gradient, "gradient", weight));
   SPILLWAY_RETURN_IF_ERROR(CheckDistinct(engine, tensors, seen));
 
-  const auto add = [&](const Values& values, const TensorSpec& spec, Access access) {
-    checked.operands.push_back(OperandOf(values, spec, access, checked.num_elements));
+  const auto add = [&](const Values& values, const TensorSpec& spec, OperandKind kind) {
+    checked.operands.push_back(OperandOf(values, spec, kind, checked.num_elements));
   };
-  add(*tensors.gradient, gradient, Access::kRead);
+  add(*tensors.gradient, gradient, OperandKind::kGradient);
   checked.has_weight_beside_master = weight.dtype != DType::kF32 && !IsSplit(format);
-  if (!checked.has_weight_beside_master) add(tensors.weight, weight, Access::kReadWrite);
-  for (const TensorId id : tensors.state) {
-    const TensorSpec& spec = engine.Spec(id);
-    add(id, spec, Access::kReadWrite);
+  if (!checked.has_weight_beside_master) add(tensors.weight, weight, OperandKind::kMaster);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const bool is_moment = expected[i].role == Role::kMoment;
+    add(tensors.state[i], engine.Spec(tensors.state[i]),
+        is_moment ? OperandKind::kMoment : OperandKind::kMaster);
   }
-  if (checked.has_weight_beside_master) add(tensors.weight, weight, Access::kDiscard);
-  const std::vector<std::string_view> moments = MomentNames(rule);
+  if (checked.has_weight_beside_master) add(tensors.weight, weight, OperandKind::kWeight);
+  checked.passes = PassesOf(rule, format, weight.shape);
+  checked.row_elements = EncodedRowElements(weight.shape);
+  const std::vector<std::string_view> moments = MomentNames(rule, IsFactored(rule, weight.shape));
   checked.num_moments = moments.size();
+  if (IsFactored(rule, weight.shape)) {
+    checked.matrix = {.num_rows = static_cast<uint64_t>(weight.shape[weight.shape.size() - 2]),
+                      .num_columns = static_cast<uint64_t>(weight.shape.back())};
+  }
   if (IsEncoded(format)) {
     checked.row = RowOf(format, weight.shape, moments.size());
     for (size_t m = 0; m < moments.size(); ++m)

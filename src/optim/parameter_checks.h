@@ -15,7 +15,9 @@
 #include "absl/status/statusor.h"
 #include "spillway/optimizer.h"
 #include "src/optim/block_codec.h"
+#include "src/optim/factored_update.h"
 #include "src/optim/rule_kernels.h"
+#include "src/optim/rule_passes.h"
 #include "src/optim/state_format.h"
 
 namespace spillway::optim {
@@ -25,7 +27,7 @@ struct Operand {
   TensorId tensor;
   std::byte* memory = nullptr;  // not null: the caller's, and whole
   DType dtype = DType::kF32;
-  Access access = Access::kReadWrite;
+  OperandKind kind = OperandKind::kMaster;
   bool transient = false;
   uint64_t tile_elements = 0;  // elements of the parameter that a tile covers
 
@@ -40,6 +42,7 @@ struct CheckedParameter {
   uint64_t num_elements = 0;
   StateFormat format = StateFormat::kF32;
   std::vector<Operand> operands;  // empty: it has no gradient
+  std::vector<Pass> passes;       // what the rule leases of them, pass by pass
   size_t num_moments = 0;
   bool has_weight_beside_master = false;
   // Of state tensors whose elements are rounded at random, which their names key: the moments, or
@@ -47,6 +50,8 @@ struct CheckedParameter {
   std::vector<std::string> keying_names;
   EncodedRow row;  // of encoded moments
   CodeMap maps[kMostMoments] = {};
+  uint64_t row_elements = 0;  // of a row that no tile cuts, or of a vector
+  MatrixShape matrix;         // of a factored second moment
 
   static constexpr size_t kGradient = 0;
   static constexpr size_t kMaster = 1;

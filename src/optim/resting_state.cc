@@ -43,6 +43,11 @@ absl::StatusOr<RestingState> RestingState::Create(Engine* engine, const Rule& ru
                                                   StateFormat format, TensorId weight,
                                                   const std::vector<TensorId>& tensors) {
   const TensorSpec& spec = engine->Spec(weight);
+  if (rule.kind == RuleKind::kAdafactor) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("state of weight '", spec.name,
+                     "': adafactor's rests as fp32 alone, and cannot be converted"));
+  }
   SPILLWAY_ASSIGN_OR_RETURN(const auto expected, StateSpecs(rule, format, spec));
   SPILLWAY_RETURN_IF_ERROR(CheckTensors(*engine, expected, tensors, spec));
   const std::vector<std::string_view> moments = MomentNames(rule);

@@ -37,8 +37,9 @@ enum class Masters : uint8_t { kKeep, kWrite, kWithWeight };
 // The engine must outlive it.
 class RestingState {
  public:
-  // InvalidArgument: the pair of rule and format does not exist, or the tensors are not those that
-  // StateSpecs lists.
+  // InvalidArgument: the pair of rule and format does not exist, the tensors are not those that
+  // StateSpecs lists, or the rule is Adafactor, whose moments may have fewer elements than the
+  // weight.
   static absl::StatusOr<RestingState> Create(Engine* engine, const Rule& rule, StateFormat format,
                                              TensorId weight, const std::vector<TensorId>& tensors);
 

@@ -110,30 +110,114 @@ struct Lion {
   }
 };
 
+struct Lamb {
+  static constexpr int kMoments = 2;
+  static constexpr int kDirectionMoments = 2;
+  struct Step {
+    FloatLanes m, v, u;
+  };
+  static HWY_INLINE Step StepOf(const RuleFactors f, const VectorAt at) {
+    const Floats d;
+    const auto g = Scaled(f.gradient_scale, Load(at.gradient));
+    const auto m = hn::Add(Scaled(f.beta1, Load(at.moment1)), Scaled(f.one_minus_beta1, g));
+    const auto v =
+        hn::Add(Scaled(f.beta2, Load(at.moment2)), Scaled(f.one_minus_beta2, hn::Mul(g, g)));
+    const auto denominator =
+        hn::Add(hn::Div(hn::Sqrt(v), hn::Set(d, f.bias2_root)), hn::Set(d, f.epsilon));
+    const auto corrected = Scaled(f.moment_scale, hn::Div(m, denominator));
+    return {m, v, hn::Add(corrected, Scaled(f.coupled_decay, Load(at.master)))};
+  }
+  static HWY_INLINE FloatLanes Direction(const RuleFactors f, const VectorAt at) {
+    return StepOf(f, at).u;
+  }
+  static HWY_INLINE void Apply(const RuleFactors f, const VectorAt at) {
+    const Step step = StepOf(f, at);
+    Store(step.m, at.moment1);
+    Store(step.v, at.moment2);
+    Store(hn::Sub(Load(at.master), Scaled(f.step_size, step.u)), at.master);
+  }
+};
+
+template <bool kMomentum>
+struct Lars {
+  static constexpr int kMoments = kMomentum ? 1 : 0;
+  static constexpr int kDirectionMoments = 0;
+  static HWY_INLINE FloatLanes Direction(const RuleFactors f, const VectorAt at) {
+    return Scaled(f.gradient_scale, Load(at.gradient));
+  }
+  static HWY_INLINE void Apply(const RuleFactors f, const VectorAt at) {
+    const auto before = Load(at.master);
+    const auto g = hn::Add(Direction(f, at), Scaled(f.coupled_decay, before));
+    auto step = Scaled(f.step_size, g);
+    if constexpr (kMomentum) {
+      step = hn::Add(Scaled(f.beta1, Load(at.moment1)), step);
+      Store(step, at.moment1);
+    }
+    Store(hn::Sub(before, step), at.master);
+  }
+};
+
+struct Adafactor {
+  static constexpr int kMoments = 1;
+  static constexpr int kDirectionMoments = 1;
+  struct Step {
+    FloatLanes v, u;
+  };
+  static HWY_INLINE Step StepOf(const RuleFactors f, const VectorAt at) {
+    const auto g = Scaled(f.gradient_scale, Load(at.gradient));
+    const auto v =
+        hn::Add(Scaled(f.beta2, Load(at.moment1)), Scaled(f.one_minus_beta2, hn::Mul(g, g)));
+    const auto least = hn::Set(Floats(), f.epsilon);
+    // Max would drop a NaN.
+    const auto bounded = hn::IfThenElse(hn::Lt(v, least), least, v);
+    return {v, hn::Div(g, hn::Sqrt(bounded))};
+  }
+  static HWY_INLINE FloatLanes Direction(const RuleFactors f, const VectorAt at) {
+    return StepOf(f, at).u;
+  }
+  static HWY_INLINE void Apply(const RuleFactors f, const VectorAt at) {
+    const Step step = StepOf(f, at);
+    Store(step.v, at.moment1);
+    Store(hn::Sub(Scaled(f.decay, Load(at.master)), Scaled(f.step_size, step.u)), at.master);
+  }
+};
+
 // Element `i` of a run. Nothing may be added to the null of a moment that is not there.
-template <class R>
+template <int kMoments>
 HWY_INLINE VectorAt At(const RuleRun& run, size_t i) {
   VectorAt at = {run.gradient + i, run.master + i, nullptr, nullptr};
-  if constexpr (R::kMoments > 0) at.moment1 = run.moments[0] + i;
-  if constexpr (R::kMoments > 1) at.moment2 = run.moments[1] + i;
+  if constexpr (kMoments > 0) at.moment1 = run.moments[0] + i;
+  if constexpr (kMoments > 1) at.moment2 = run.moments[1] + i;
   return at;
 }
 
-// Updates the last `count` elements, fewer than a vector, at element `i`.
+// The last elements of a run, fewer than a vector, in buffers that hold one.
+template <int kMoments>
+struct Tail {
+  static constexpr size_t kLanes = hn::MaxLanes(Floats());
+  Tail(const RuleRun& run, size_t i, size_t count) : from(At<kMoments>(run, i)), bytes(count * 4) {
+    std::memcpy(gradient, from.gradient, bytes);
+    std::memcpy(master, from.master, bytes);
+    if constexpr (kMoments > 0) std::memcpy(moment1, from.moment1, bytes);
+    if constexpr (kMoments > 1) std::memcpy(moment2, from.moment2, bytes);
+  }
+  VectorAt at() { return {gradient, master, moment1, moment2}; }
+  void PutBack() {
+    std::memcpy(from.master, master, bytes);
+    if constexpr (kMoments > 0) std::memcpy(from.moment1, moment1, bytes);
+    if constexpr (kMoments > 1) std::memcpy(from.moment2, moment2, bytes);
+  }
+
+  const VectorAt from;
+  const size_t bytes;
+  float gradient[kLanes] = {}, master[kLanes] = {}, moment1[kLanes] = {}, moment2[kLanes] = {};
+};
+
 template <class R>
 void UpdateTail(const RuleFactors f, const RuleRun& run, size_t i, size_t count) {
-  constexpr size_t kLanes = hn::MaxLanes(Floats());
-  float gradient[kLanes] = {}, master[kLanes] = {}, moment1[kLanes] = {}, moment2[kLanes] = {};
-  const size_t bytes = count * sizeof(float);
-  const VectorAt at = At<R>(run, i);
-  std::memcpy(gradient, at.gradient, bytes);
-  std::memcpy(master, at.master, bytes);
-  if constexpr (R::kMoments > 0) std::memcpy(moment1, at.moment1, bytes);
-  if constexpr (R::kMoments > 1) std::memcpy(moment2, at.moment2, bytes);
-  R::Apply(f, {gradient, master, moment1, moment2});
-  std::memcpy(at.master, master, bytes);
-  if constexpr (R::kMoments > 0) std::memcpy(at.moment1, moment1, bytes);
-  if constexpr (R::kMoments > 1) std::memcpy(at.moment2, moment2, bytes);
+  Tail<R::kMoments> tail(run, i, count);
+  R::Apply(f, tail.at());
+  tail.PutBack();
 }
 
 template <class R>
@@ -141,8 +225,22 @@ void UpdateRun(const RuleFactors f, const RuleRun run) {
   const auto n = static_cast<size_t>(run.num_elements);
   const size_t lanes = hn::Lanes(Floats());
   size_t i = 0;
-  for (; i + lanes <= n; i += lanes) R::Apply(f, At<R>(run, i));
+  for (; i + lanes <= n; i += lanes) R::Apply(f, At<R::kMoments>(run, i));
   if (i < n) UpdateTail<R>(f, run, i, n - i);
+}
+
+template <class R>
+void DirectionOfRun(const RuleFactors f, const RuleRun run, float* direction) {
+  constexpr int kMoments = R::kDirectionMoments;
+  const auto n = static_cast<size_t>(run.num_elements);
+  const size_t lanes = hn::Lanes(Floats());
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) Store(R::Direction(f, At<kMoments>(run, i)), direction + i);
+  if (i == n) return;
+  Tail<kMoments> tail(run, i, n - i);
+  float out[Tail<kMoments>::kLanes];
+  Store(R::Direction(f, tail.at()), out);
+  std::memcpy(direction + i, out, tail.bytes);
 }
 
 }  // namespace
@@ -156,7 +254,17 @@ void UpdateElementsOnTarget(const RuleFactors& f, const RuleRun& run) {
     case RuleKind::kRmsProp:
       return f.has_momentum ? UpdateRun<RmsProp<true>>(f, run) : UpdateRun<RmsProp<false>>(f, run);
     case RuleKind::kLion: return UpdateRun<Lion>(f, run);
+    case RuleKind::kLamb: return UpdateRun<Lamb>(f, run);
+    case RuleKind::kLars:
+      return f.has_momentum ? UpdateRun<Lars<true>>(f, run) : UpdateRun<Lars<false>>(f, run);
+    case RuleKind::kAdafactor: return UpdateRun<Adafactor>(f, run);
   }
+}
+
+void DirectionOnTarget(const RuleFactors& f, const RuleRun& run, float* direction) {
+  if (f.kind == RuleKind::kLamb) return DirectionOfRun<Lamb>(f, run, direction);
+  if (f.kind == RuleKind::kLars) return DirectionOfRun<Lars<false>>(f, run, direction);
+  return DirectionOfRun<Adafactor>(f, run, direction);
 }
 
 const char* TargetNameOnTarget() { return hwy::TargetName(HWY_TARGET); }
@@ -169,9 +277,11 @@ namespace spillway::optim {
 namespace {
 
 HWY_EXPORT(UpdateElementsOnTarget);
+HWY_EXPORT(DirectionOnTarget);
 HWY_EXPORT(TargetNameOnTarget);
 
-// A number past the largest float is infinite.
+}  // namespace
+
 float ToFloat(double value) {
   constexpr double kMost = std::numeric_limits<float>::max();
   if (std::fabs(value) > kMost) {
@@ -179,8 +289,6 @@ float ToFloat(double value) {
   }
   return static_cast<float>(value);
 }
-
-}  // namespace
 
 RuleFactors MakeFactors(const Rule& rule, const Update& update) {
   const double lr = update.learning_rate;
@@ -196,21 +304,36 @@ RuleFactors MakeFactors(const Rule& rule, const Update& update) {
                    .one_minus_beta2 = ToFloat(1.0 - rule.beta2),
                    .step_size = ToFloat(lr),
                    .epsilon = ToFloat(rule.epsilon)};
-  if (rule.kind == RuleKind::kSgd || rule.kind == RuleKind::kRmsProp) {
+  if (rule.kind == RuleKind::kSgd || rule.kind == RuleKind::kRmsProp ||
+      rule.kind == RuleKind::kLars) {
     f.beta1 = ToFloat(rule.momentum);
     f.beta2 = ToFloat(rule.alpha);
     f.one_minus_beta2 = ToFloat(1.0 - rule.alpha);
   }
+  const auto t = static_cast<double>(update.step);
   if (is_adam) {
-    const auto t = static_cast<double>(update.step);
     f.step_size = ToFloat(lr / (1.0 - std::pow(rule.beta1, t)));
     f.bias2_root = ToFloat(std::sqrt(1.0 - std::pow(rule.beta2, t)));
+  }
+  if (rule.kind == RuleKind::kLamb) {
+    f.moment_scale = ToFloat(1.0 / (1.0 - std::pow(rule.beta1, t)));
+    f.bias2_root = ToFloat(std::sqrt(1.0 - std::pow(rule.beta2, t)));
+  }
+  if (rule.kind == RuleKind::kAdafactor) {
+    const double share = std::pow(t, -rule.beta2_decay);  // of the new square
+    f.beta2 = ToFloat(1.0 - share);
+    f.one_minus_beta2 = ToFloat(share);
+    f.epsilon = ToFloat(rule.epsilon * rule.epsilon);
   }
   return f;
 }
 
 void UpdateElements(const RuleFactors& factors, const RuleRun& run) {
   HWY_DYNAMIC_DISPATCH(UpdateElementsOnTarget)(factors, run);
+}
+
+void DirectionOfElements(const RuleFactors& factors, const RuleRun& run, float* direction) {
+  HWY_DYNAMIC_DISPATCH(DirectionOnTarget)(factors, run, direction);
 }
 
 const char* InstructionSet() { return HWY_DYNAMIC_DISPATCH(TargetNameOnTarget)(); }

@@ -30,10 +30,17 @@ struct RuleFactors {
   float one_minus_beta1 = 0;
   float beta2 = 0;  // also RMSprop's α
   float one_minus_beta2 = 0;
-  float step_size = 0;   // lr; of AdamW and Adam lr / (1 − β₁ᵗ)
-  float bias2_root = 1;  // √(1 − β₂ᵗ)
-  float epsilon = 0;
+  float step_size = 0;     // lr; of AdamW and Adam lr / (1 − β₁ᵗ)
+  float bias2_root = 1;    // √(1 − β₂ᵗ)
+  float epsilon = 0;       // of Adafactor ε₁²
+  float moment_scale = 1;  // LAMB: 1 / (1 − β₁ᵗ)
 };
+
+// A number past the largest float is infinite.
+float ToFloat(double value);
+
+// Of a rule that takes norms first, step_size is that of a tensor whose norms change nothing:
+// tensor_norms.h has the others.
 
 RuleFactors MakeFactors(const Rule& rule, const Update& update);
 
@@ -53,8 +60,19 @@ struct RuleRun {
 //   RMSprop  g as Adam's;  v ← α·v + (1−α)·(g·g);  d = g / (√v + ε);
 //            m ← μ·m + d;  p ← p − step_size·m;  without momentum step_size·d
 //   Lion     u = β₁·m + (1−β₁)·g;  p ← p·decay − step_size·sign(u);  m ← β₂·m + (1−β₂)·g
-// Moments: m and v; of RMSprop v and m; of SGD and Lion m.
+//   LAMB     m and v as AdamW's;  u = moment_scale·(m / (√v / bias2_root + ε)) + coupled_decay·p;
+//            p ← p − step_size·u
+//   LARS     g as Adam's;  m ← μ·m + step_size·g;  p ← p − m;  without momentum step_size·g
+//   Adafactor, of vectors  v ← β₂·v + (1−β₂)·(g·g);  u = g / √max(v, ε);
+//            p ← p·decay − step_size·u
+// Moments: m and v; of RMSprop v and m; of SGD, Lion and LARS m; of Adafactor v.
 void UpdateElements(const RuleFactors& factors, const RuleRun& run);
+
+// What a rule takes the norm of beside the parameter's, before it may update: u of LAMB and of
+// Adafactor, bit for bit as UpdateElements computes it, and s·gradient of LARS, which needs no
+// moments for it. Changes nothing of the run. REQUIRES: one of these rules.
+void DirectionOfElements(const RuleFactors& factors, const RuleRun& run, float* direction);
+constexpr bool DirectionNeedsMoments(RuleKind kind) { return kind != RuleKind::kLars; }
 
 // The instruction set that UpdateElements runs on ("AVX3", "AVX2", …).
 const char* InstructionSet();

@@ -23,8 +23,8 @@ namespace {
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
-constexpr std::array<std::string_view, kNumRuleKinds> kRuleNames = {"adamw", "adam", "sgd",
-                                                                    "rmsprop", "lion"};
+constexpr std::array<std::string_view, kNumRuleKinds> kRuleNames = {
+    "adamw", "adam", "sgd", "rmsprop", "lion", "lamb", "lars", "adafactor"};
 constexpr std::array<std::string_view, kNumStateFormats> kFormatNames = {"fp32", "bf16", "8bit",
                                                                          "compact"};
 
@@ -48,31 +48,47 @@ Rule UsualRule(RuleKind kind) {
   Rule rule = {.kind = kind};
   if (kind == RuleKind::kAdam) rule.beta2 = 0.999;
   if (kind == RuleKind::kLion) rule.beta2 = 0.99;
+  if (kind == RuleKind::kLamb) {
+    rule.beta2 = 0.999;
+    rule.epsilon = 1e-6;
+  }
+  if (kind == RuleKind::kLars) rule.momentum = 0.9;
+  if (kind == RuleKind::kAdafactor) rule.epsilon = std::numeric_limits<float>::epsilon();
   return rule;
 }
 
 bool Exists(const Rule& rule, StateFormat format) {
   if (!IsKnown(rule.kind) || !IsKnown(format)) return false;
+  if (rule.kind == RuleKind::kAdafactor) return format == StateFormat::kF32;
   return format == StateFormat::kF32 || format == StateFormat::kCompact ||
          !optim::MomentNames(rule).empty();
 }
 
 namespace optim {
 
-std::vector<std::string_view> MomentNames(const Rule& rule) {
+std::vector<std::string_view> MomentNames(const Rule& rule, bool is_factored) {
   const bool has_momentum = rule.momentum != 0;
   switch (rule.kind) {
     case RuleKind::kAdamW:
-    case RuleKind::kAdam: return {"exp_avg", "exp_avg_sq"};
+    case RuleKind::kAdam:
+    case RuleKind::kLamb: return {"exp_avg", "exp_avg_sq"};
     case RuleKind::kLion: return {"exp_avg"};
     case RuleKind::kSgd:
+    case RuleKind::kLars:
       return has_momentum ? std::vector<std::string_view>{"momentum_buffer"}
                           : std::vector<std::string_view>{};
     case RuleKind::kRmsProp:
       return has_momentum ? std::vector<std::string_view>{"square_avg", "momentum_buffer"}
                           : std::vector<std::string_view>{"square_avg"};
+    case RuleKind::kAdafactor:
+      return is_factored ? std::vector<std::string_view>{"row_var", "col_var"}
+                         : std::vector<std::string_view>{"variance"};
   }
   return {};
+}
+
+bool IsFactored(const Rule& rule, const std::vector<int64_t>& shape) {
+  return rule.kind == RuleKind::kAdafactor && shape.size() > 1;
 }
 
 bool IsSquare(std::string_view moment_name) {
@@ -83,6 +99,10 @@ absl::Status CheckFormat(const Rule& rule, StateFormat format) {
   if (Exists(rule, format)) return absl::OkStatus();
   if (!IsKnown(rule.kind)) return absl::InvalidArgumentError("optimizer: there is no such rule");
   if (!IsKnown(format)) return absl::InvalidArgumentError("optimizer: there is no such format");
+  if (rule.kind == RuleKind::kAdafactor) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "optimizer: adafactor's state rests as fp32 alone, not as ", View(Name(format))));
+  }
   return absl::InvalidArgumentError(
       absl::StrCat("optimizer: ", View(Name(rule.kind)),
                    " without momentum keeps no state that could rest as ", View(Name(format))));
@@ -149,6 +169,15 @@ absl::StatusOr<std::vector<TensorSpec>> StateSpecs(const Rule& rule, StateFormat
     const bool is_one_row = weight.shape.size() < 2;
     state.shape = {is_one_row ? 1 : weight.shape[0], static_cast<int64_t>(row.size_bytes())};
     if (is_one_row) state.tile_rows = 0;
+    return specs;
+  }
+  if (optim::IsFactored(rule, weight.shape)) {
+    add("row_var", DType::kF32, Role::kMoment);
+    specs.back().shape.back() = 1;
+    add("col_var", DType::kF32, Role::kMoment);
+    TensorSpec& columns = specs.back();
+    columns.shape[columns.shape.size() - 2] = 1;
+    if (columns.shape.size() == 2) columns.tile_rows = 0;
     return specs;
   }
   // Each format has names of its own, so that a conversion has both states at once.

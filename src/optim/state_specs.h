@@ -16,8 +16,13 @@
 
 namespace spillway::optim {
 
-// The rule's state tensors, in the order in which the kernels take them; PyTorch's names.
-std::vector<std::string_view> MomentNames(const Rule& rule);
+// The rule's state tensors, in the order in which the kernels take them; PyTorch's names. Those of
+// Adafactor depend on whether the weight is factored.
+std::vector<std::string_view> MomentNames(const Rule& rule, bool is_factored = false);
+
+// Whether Adafactor keeps means over the rows and columns of the weight's matrices for v: from two
+// dimensions on.
+bool IsFactored(const Rule& rule, const std::vector<int64_t>& shape);
 
 // InvalidArgument unless the pair exists.
 absl::Status CheckFormat(const Rule& rule, StateFormat format);

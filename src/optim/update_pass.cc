@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,7 +13,11 @@
 #include "src/base/bytes.h"
 #include "src/base/status_macros.h"
 #include "src/optim/element_codecs.h"
+#include "src/optim/factored_update.h"
 #include "src/optim/fused_update.h"
+#include "src/optim/rule_kernels.h"
+#include "src/optim/rule_passes.h"
+#include "src/optim/tensor_sums.h"
 
 namespace spillway::optim {
 namespace {
@@ -25,30 +30,39 @@ TileRef TileAt(const Operand& operand, uint64_t element) {
   return {operand.tensor, element / operand.tile_elements};
 }
 
+bool IsLeased(const Pass& pass, const Operand& operand) {
+  return operand.is_leased() && pass.AccessTo(operand.kind).has_value();
+}
+
 // What a parameter's operands hold while its segments pass.
 class HeldTiles {
  public:
-  HeldTiles(Engine* engine, const CheckedParameter& parameter)
-      : engine_(engine), parameter_(parameter), leases_(parameter.operands.size()) {}
+  HeldTiles(Engine* engine, const CheckedParameter& parameter, const Pass& pass, bool is_last_pass)
+      : engine_(engine),
+        parameter_(parameter),
+        pass_(pass),
+        is_last_pass_(is_last_pass),
+        leases_(parameter.operands.size()) {}
 
   // Leases the tiles that begin with the segment.
   absl::Status Acquire(const Segment& segment) {
     for (size_t i = 0; i < leases_.size(); ++i) {
       const Operand& operand = parameter_.operands[i];
-      if (!operand.is_leased() || !BeginsTile(operand, segment)) continue;
-      SPILLWAY_ASSIGN_OR_RETURN(
-          leases_[i], engine_->AcquireHost(TileAt(operand, segment.begin), operand.access));
+      if (!IsLeased(pass_, operand) || !BeginsTile(operand, segment)) continue;
+      SPILLWAY_ASSIGN_OR_RETURN(leases_[i], engine_->AcquireHost(TileAt(operand, segment.begin),
+                                                                 *pass_.AccessTo(operand.kind)));
     }
     return absl::OkStatus();
   }
 
-  // Ends the leases of tiles that end with the segment. A transient gradient is dead then.
+  // Ends the leases of tiles that end with the segment. A transient gradient is dead then, if no
+  // pass follows.
   absl::Status Release(const Segment& segment) {
     for (size_t i = 0; i < leases_.size(); ++i) {
       const Operand& operand = parameter_.operands[i];
-      if (!operand.is_leased() || !EndsTile(parameter_, operand, segment)) continue;
+      if (!IsLeased(pass_, operand) || !EndsTile(parameter_, operand, segment)) continue;
       leases_[i].Release();
-      if (i != CheckedParameter::kGradient || !operand.transient) continue;
+      if (i != CheckedParameter::kGradient || !operand.transient || !is_last_pass_) continue;
       SPILLWAY_RETURN_IF_ERROR(engine_->Discard(TileAt(operand, segment.begin)));
     }
     return absl::OkStatus();
@@ -62,6 +76,12 @@ class HeldTiles {
     return leases_[i].data() + element % operand.tile_elements * element_bytes;
   }
 
+  // Of an operand that has one number for `elements` of the parameter: that of `element`.
+  float* MeanAt(size_t i, uint64_t element, uint64_t elements) const {
+    const uint64_t in_tile = element % parameter_.operands[i].tile_elements;
+    return reinterpret_cast<float*>(leases_[i].data()) + in_tile / elements;
+  }
+
   // The row of the encoded moments in which `element` lies.
   std::byte* RowAt(uint64_t element) const {
     const Operand& operand = parameter_.operands[CheckedParameter::kFirstMoment];
@@ -72,13 +92,15 @@ class HeldTiles {
  private:
   Engine* const engine_;
   const CheckedParameter& parameter_;
+  const Pass& pass_;
+  const bool is_last_pass_;
   std::vector<Lease> leases_;
 };
 
 // What is updated together: the parameter's elements [begin, end), within one row where moments are
 // encoded.
-FusedRun RunOf(const CheckedParameter& parameter, const HeldTiles& held, uint64_t begin,
-               uint64_t end, const uint64_t* rounding_keys) {
+FusedRun RunOf(const CheckedParameter& parameter, const Pass& pass, const HeldTiles& held,
+               uint64_t begin, uint64_t end, const uint64_t* rounding_keys) {
   const std::vector<Operand>& operands = parameter.operands;
   FusedRun run = {.num_elements = static_cast<int64_t>(end - begin),
                   .first_element = begin,
@@ -94,7 +116,9 @@ FusedRun RunOf(const CheckedParameter& parameter, const HeldTiles& held, uint64_
   } else {
     run.master = reinterpret_cast<float*>(master);
   }
-  if (IsEncoded(parameter.format)) {
+  if (!pass.AccessTo(OperandKind::kMoment)) {
+    run.num_moments = 0;
+  } else if (IsEncoded(parameter.format)) {
     run.encoded = {
         .row = held.RowAt(begin),
         .layout = parameter.row,
@@ -106,7 +130,7 @@ FusedRun RunOf(const CheckedParameter& parameter, const HeldTiles& held, uint64_
       run.rounding_keys[m] = rounding_keys[m];
     }
   }
-  if (parameter.has_weight_beside_master) {
+  if (parameter.has_weight_beside_master && pass.AccessTo(OperandKind::kWeight)) {
     run.weight = held.At(operands.size() - 1, begin);
     run.weight_dtype = operands.back().dtype;
   }
@@ -125,10 +149,11 @@ uint64_t FirstOfBlock(const EncodedRow& row, uint64_t block) {
 }
 
 // Updates a segment on all threads, cut at multiples of a grain, or of blocks of encoded moments.
-void UpdateSegment(ThreadPool* pool, const CheckedParameter& parameter, const RuleFactors& factors,
-                   const uint64_t* keys, const HeldTiles& held, const Segment& segment) {
+void UpdateSegment(ThreadPool* pool, const CheckedParameter& parameter, const Pass& pass,
+                   const RuleFactors& factors, const uint64_t* keys, const HeldTiles& held,
+                   const Segment& segment) {
   const auto update = [&](uint64_t begin, uint64_t end) {
-    UpdateFused(factors, RunOf(parameter, held, begin, end, keys));
+    UpdateFused(factors, RunOf(parameter, pass, held, begin, end, keys));
   };
   if (!IsEncoded(parameter.format)) {
     pool->ParallelRanges(static_cast<int64_t>(segment.end - segment.begin), kGrainElements,
@@ -156,6 +181,89 @@ void UpdateSegment(ThreadPool* pool, const CheckedParameter& parameter, const Ru
       });
 }
 
+// One update of one parameter: what its passes keep for those that follow.
+class ParameterUpdate {
+ public:
+  ParameterUpdate(ThreadPool* pool, const CheckedParameter& parameter, const Rule& rule,
+                  const Update& update)
+      : pool_(pool),
+        parameter_(parameter),
+        rule_(rule),
+        update_(update),
+        factors_(MakeFactors(rule, update)),
+        blocks_(parameter.row_elements) {
+    for (size_t m = 0; m < parameter.keying_names.size(); ++m)
+      keys_[m] = RoundingKey(parameter.keying_names[m], update.step);
+    if (parameter.matrix.num_rows > 0) {
+      factored_.emplace(pool, parameter.matrix, parameter.num_elements, ToFloat(rule.epsilon));
+    }
+  }
+
+  // Before the last pass of several.
+  void TakeUpSums() {
+    factors_.step_size =
+        StepSizeOf(rule_, update_, factored_ ? factored_->sums() : sums_, parameter_.num_elements);
+  }
+
+  void Visit(const Pass& pass, const HeldTiles& held, const Segment& segment) {
+    switch (pass.kind) {
+      case PassKind::kUpdate:
+        return UpdateSegment(pool_, parameter_, pass, factors_, keys_, held, segment);
+      case PassKind::kNorms: return SumSegment(pass, held, segment);
+      case PassKind::kFactors:
+        return factored_->UpdateMeans(factors_, FactoredOf(pass, held, segment));
+      case PassKind::kFactoredNorm:
+        return factored_->SumSteps(factors_, FactoredOf(pass, held, segment));
+      case PassKind::kFactoredUpdate:
+        return factored_->Update(factors_, FactoredOf(pass, held, segment));
+    }
+  }
+
+ private:
+  void SumSegment(const Pass& pass, const HeldTiles& held, const Segment& segment) {
+    const auto add_to = [&](uint64_t begin, uint64_t end, uint64_t first, SumLanes* sums) {
+      AddSquaresFused(factors_, RunOf(parameter_, pass, held, begin, end, keys_), first, sums);
+    };
+    blocks_.Sum(pool_, segment.begin, segment.end, add_to, [this](uint64_t, const double* sums) {
+      sums_.weight += sums[0];
+      sums_.direction += sums[1];
+    });
+  }
+
+  FactoredSegment FactoredOf(const Pass& pass, const HeldTiles& held,
+                             const Segment& segment) const {
+    const std::vector<Operand>& operands = parameter_.operands;
+    const MatrixShape& matrix = parameter_.matrix;
+    const uint64_t begin = segment.begin;
+    constexpr size_t kRows = CheckedParameter::kFirstMoment, kColumns = kRows + 1;
+    FactoredSegment of = {.begin = begin,
+                          .end = segment.end,
+                          .gradient = held.At(CheckedParameter::kGradient, begin),
+                          .gradient_dtype = operands[CheckedParameter::kGradient].dtype,
+                          .rows = held.MeanAt(kRows, begin, matrix.num_columns)};
+    // Of the columns' tile from the first of its matrices on.
+    const uint64_t matrix_elements = matrix.num_rows * matrix.num_columns;
+    of.columns = held.MeanAt(kColumns, begin / matrix_elements * matrix_elements, matrix.num_rows);
+    if (pass.AccessTo(OperandKind::kMaster))
+      of.master = reinterpret_cast<float*>(held.At(CheckedParameter::kMaster, begin));
+    if (parameter_.has_weight_beside_master && pass.AccessTo(OperandKind::kWeight)) {
+      of.weight = held.At(operands.size() - 1, begin);
+      of.weight_dtype = operands.back().dtype;
+    }
+    return of;
+  }
+
+  ThreadPool* const pool_;
+  const CheckedParameter& parameter_;
+  const Rule& rule_;
+  const Update& update_;
+  RuleFactors factors_;
+  uint64_t keys_[kMostMoments] = {};
+  TensorBlocks blocks_;
+  TensorSums sums_;
+  std::optional<FactoredUpdate> factored_;
+};
+
 }  // namespace
 
 bool BeginsTile(const Operand& operand, const Segment& segment) {
@@ -180,14 +288,17 @@ absl::Status ForEachSegment(const CheckedParameter& parameter,
 }
 
 void AppendUses(const CheckedParameter& parameter, std::vector<Use>* uses) {
-  const auto append = [&](const Segment& segment) {
-    for (const Operand& operand : parameter.operands) {
-      if (!operand.is_leased() || !BeginsTile(operand, segment)) continue;
-      uses->push_back({TileAt(operand, segment.begin), Tier::kPinned, operand.access});
-    }
-    return absl::OkStatus();
-  };
-  ForEachSegment(parameter, append).IgnoreError();  // it cannot fail
+  for (const Pass& pass : parameter.passes) {
+    const auto append = [&](const Segment& segment) {
+      for (const Operand& operand : parameter.operands) {
+        if (!IsLeased(pass, operand) || !BeginsTile(operand, segment)) continue;
+        uses->push_back(
+            {TileAt(operand, segment.begin), Tier::kPinned, *pass.AccessTo(operand.kind)});
+      }
+      return absl::OkStatus();
+    };
+    ForEachSegment(parameter, append).IgnoreError();  // it cannot fail
+  }
 }
 
 uint64_t PinnedBytesForNext(std::span<const uint64_t> held_bytes, uint64_t next_bytes) {
@@ -196,13 +307,15 @@ uint64_t PinnedBytesForNext(std::span<const uint64_t> held_bytes, uint64_t next_
   return sum + (held_bytes.size() + 1) * base::RoundUp(next_bytes, kFrameBytes);
 }
 
-uint64_t PinnedBytesFor(const Engine& engine, const CheckedParameter& parameter) {
+namespace {
+
+uint64_t PinnedBytesFor(const Engine& engine, const CheckedParameter& parameter, const Pass& pass) {
   uint64_t most = 0;
   std::vector<uint64_t> bytes(parameter.operands.size());  // of the tile held; 0: none is
   const auto count = [&](const Segment& segment) {
     for (size_t i = 0; i < bytes.size(); ++i) {
       const Operand& operand = parameter.operands[i];
-      if (!operand.is_leased() || !BeginsTile(operand, segment)) continue;
+      if (!IsLeased(pass, operand) || !BeginsTile(operand, segment)) continue;
       std::vector<uint64_t> held = bytes;
       std::erase(held, 0);
       const TileRef tile = TileAt(operand, segment.begin);
@@ -218,17 +331,31 @@ uint64_t PinnedBytesFor(const Engine& engine, const CheckedParameter& parameter)
   return most;
 }
 
+}  // namespace
+
+uint64_t PinnedBytesFor(const Engine& engine, const CheckedParameter& parameter) {
+  uint64_t most = 0;
+  for (const Pass& pass : parameter.passes)
+    most = std::max(most, PinnedBytesFor(engine, parameter, pass));
+  return most;
+}
+
 absl::Status UpdateParameter(Engine* engine, ThreadPool* pool, const CheckedParameter& parameter,
-                             const RuleFactors& factors, int64_t step) {
-  uint64_t keys[kMostMoments] = {};
-  for (size_t m = 0; m < parameter.keying_names.size(); ++m)
-    keys[m] = RoundingKey(parameter.keying_names[m], step);
-  HeldTiles held(engine, parameter);
-  return ForEachSegment(parameter, [&](const Segment& segment) {
-    SPILLWAY_RETURN_IF_ERROR(held.Acquire(segment));
-    UpdateSegment(pool, parameter, factors, keys, held, segment);
-    return held.Release(segment);
-  });
+                             const Rule& rule, const Update& update) {
+  if (parameter.operands.empty()) return absl::OkStatus();
+  ParameterUpdate under_way(pool, parameter, rule, update);
+  for (const Pass& pass : parameter.passes) {
+    const bool is_last = &pass == &parameter.passes.back();
+    if (is_last && parameter.passes.size() > 1) under_way.TakeUpSums();
+    HeldTiles held(engine, parameter, pass, is_last);
+    const auto visit = [&](const Segment& segment) {
+      SPILLWAY_RETURN_IF_ERROR(held.Acquire(segment));
+      under_way.Visit(pass, held, segment);
+      return held.Release(segment);
+    };
+    SPILLWAY_RETURN_IF_ERROR(ForEachSegment(parameter, visit));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace spillway::optim

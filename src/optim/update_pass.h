@@ -3,7 +3,9 @@
 // How the tiles of one parameter stream through pinned memory: a tile of each operand is leased,
 // updated on all threads and released; then the next. Tiles of operands may differ in size. So a
 // parameter is cut wherever a tile of any of them ends, and a tile stays leased from its first cut
-// to its last. What brings the next tiles ahead is the engine, told by Prefetch.
+// to its last. A rule that needs norms of the parameter first has its tiles pass more than once
+// (rule_passes.h), in the same order each time. What brings the next tiles ahead is the engine,
+// told by Prefetch.
 
 #ifndef SPILLWAY_OPTIM_UPDATE_PASS_H_
 #define SPILLWAY_OPTIM_UPDATE_PASS_H_
@@ -16,7 +18,6 @@
 #include "absl/status/status.h"
 #include "spillway/optimizer.h"
 #include "src/optim/parameter_checks.h"
-#include "src/optim/rule_kernels.h"
 
 namespace spillway::optim {
 
@@ -40,10 +41,9 @@ void AppendUses(const CheckedParameter& parameter, std::vector<Use>* uses);
 // Pinned bytes within which UpdateParameter always finds room.
 uint64_t PinnedBytesFor(const Engine& engine, const CheckedParameter& parameter);
 
-// Updates all of a parameter. `step` keys what is rounded at random. After an error the tile at
-// hand may be updated in part.
+// Updates all of a parameter, by `rule`. After an error the tile at hand may be updated in part.
 absl::Status UpdateParameter(Engine* engine, ThreadPool* pool, const CheckedParameter& parameter,
-                             const RuleFactors& factors, int64_t step);
+                             const Rule& rule, const Update& update);
 
 // The pinned bytes within which one more lease finds room while `held` are held. With k−1 held and
 // everything else out of the way, the free bytes lie in at most k gaps. If all were smaller than

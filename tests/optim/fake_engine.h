@@ -63,7 +63,10 @@ class FakeEngine final : public Engine {
   absl::Status Prefetch(std::span<const Use>) override { return absl::OkStatus(); }
   void ClearPrefetch() override {}
   absl::Status Evict(TileRef) override { return absl::OkStatus(); }
-  absl::Status Discard(TileRef) override { return absl::OkStatus(); }
+  absl::Status Discard(TileRef tile) override {
+    discards.push_back({tile, uses.size()});
+    return absl::OkStatus();
+  }
   absl::Status EndStep() override { return absl::OkStatus(); }
   absl::Status Commit(std::string_view) override { return absl::OkStatus(); }
   std::optional<std::string> UserState() const override { return std::nullopt; }
@@ -79,7 +82,12 @@ class FakeEngine final : public Engine {
   EngineStats Stats() const override { return {}; }
   uint64_t page_bytes() const override { return kMiB; }
 
+  struct Discarded {
+    TileRef tile;
+    size_t num_uses;  // before it
+  };
   std::vector<Use> uses;  // of leases granted
+  std::vector<Discarded> discards;
   size_t refuse_at = std::numeric_limits<size_t>::max();
   int held = 0;
   int max_held = 0;

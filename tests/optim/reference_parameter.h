@@ -7,6 +7,7 @@
 #define SPILLWAY_TESTS_OPTIM_REFERENCE_PARAMETER_H_
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <random>
@@ -23,6 +24,7 @@
 #include "src/optim/state_specs.h"
 #include "tests/optim/block_reference.h"
 #include "tests/optim/compact_reference.h"
+#include "tests/optim/norm_reference.h"
 #include "tests/optim/rule_reference.h"
 
 namespace spillway::optim {
@@ -92,10 +94,16 @@ struct ReferenceParameter {
   }
 
   void Apply(const Update& update) {
-    const RuleFactors factors = MakeFactors(update.rule.value_or(rule), update);
+    const Rule& by = update.rule.value_or(rule);
+    if (IsFactored(rule, weight_spec.shape)) return ApplyFactored(by, update);
+    RuleFactors factors = MakeFactors(by, update);
     std::vector<std::vector<float>> moments = DecodeMoments();
     moments.resize(2, std::vector<float>(size()));
     if (is_compact()) JoinMasters();
+    if (NeedsNorms(by, weight_spec.shape.size())) {
+      factors.step_size = ReferenceStepSize(by, update, Length(master),
+                                            Length(Directions(factors, moments)), size());
+    }
     for (size_t i = 0; i < size(); ++i) {
       UpdateReference(factors, ValueAt(gradient, gradient_dtype, i), &master[i], &moments[0][i],
                       &moments[1][i]);
@@ -118,6 +126,30 @@ struct ReferenceParameter {
 
  private:
   using Moments = std::vector<std::vector<float>>;
+
+  // Of each element, as the rule steps along it.
+  std::vector<float> Directions(const RuleFactors& factors, Moments moments) const {
+    std::vector<float> directions(size()), weights = master;
+    for (size_t i = 0; i < size(); ++i) {
+      UpdateReference(factors, ValueAt(gradient, gradient_dtype, i), &weights[i], &moments[0][i],
+                      &moments[1][i], &directions[i]);
+    }
+    return directions;
+  }
+  double Length(const std::vector<float>& values) const {
+    return std::sqrt(ReferenceSumOfSquares(values, size() / num_rows()));
+  }
+
+  void ApplyFactored(const Rule& by, const Update& update) {
+    std::vector<float> gradients(size());
+    for (size_t i = 0; i < size(); ++i) gradients[i] = ValueAt(gradient, gradient_dtype, i);
+    Moments means = DecodeMoments();
+    UpdateFactoredReference(by, update, weight_spec.shape, gradients, &master, &means[0],
+                            &means[1]);
+    for (size_t i = 0; i < size(); ++i) PutValue(master[i], weight_spec.dtype, i, &weight);
+    EncodeMoments(means, update.step);
+    if (has_master()) std::memcpy(state[0].data(), master.data(), state[0].size());
+  }
 
   size_t first_moment() const { return has_master() ? 1 : 0; }
 
@@ -160,20 +192,25 @@ struct ReferenceParameter {
   }
 
   Moments DecodeMoments() const {
-    Moments moments(MomentNames(rule).size(), std::vector<float>(size()));
+    Moments moments(MomentNames(rule, IsFactored(rule, weight_spec.shape)).size());
     if (is_compact()) {
       const CompactRow row = Compact();
       for (size_t m = 0; m < moments.size(); ++m) {
         for (size_t i = 0; i < size(); ++i)
-          moments[m][i] =
-              row.DecodeMoment(&state.back()[i / row.n * row.size_bytes()], m, i % row.n);
+          moments[m].push_back(
+              row.DecodeMoment(&state.back()[i / row.n * row.size_bytes()], m, i % row.n));
       }
       return moments;
+    }
+    if (format == StateFormat::k8Bit) {
+      for (std::vector<float>& moment : moments) moment.resize(size());
     }
     if (format != StateFormat::k8Bit) {
       for (size_t m = 0; m < moments.size(); ++m) {
         const size_t tensor = first_moment() + m;
-        for (size_t i = 0; i < size(); ++i)
+        const size_t n = state[tensor].size() / ElementBytes(state_specs[tensor].dtype);
+        moments[m].resize(n);
+        for (size_t i = 0; i < n; ++i)
           moments[m][i] = ValueAt(state[tensor], state_specs[tensor].dtype, i);
       }
       return moments;
@@ -201,7 +238,8 @@ struct ReferenceParameter {
     }
     if (format != StateFormat::k8Bit) {
       for (size_t m = 0; m < moments.size(); ++m) {
-        for (size_t i = 0; i < size(); ++i) PutMoment(first_moment() + m, i, moments[m][i], step);
+        for (size_t i = 0; i < moments[m].size(); ++i)
+          PutMoment(first_moment() + m, i, moments[m][i], step);
       }
       return;
     }

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "src/optim/state_specs.h"
+#include "tests/optim/norm_reference.h"
 #include "tests/optim/rule_golden.h"
 #include "tests/optim/rule_reference.h"
 
@@ -118,6 +119,22 @@ TEST_P(RuleKernel, TouchesNothingOutsideTheRun) {
     Reference(SomeFactors(rule_), expected, begin, 60 + begin);
     UpdateElements(SomeFactors(rule_), RunOf(rule_, b, begin, 60 + begin));
     EXPECT_EQ(b, expected) << begin;
+  }
+}
+
+TEST_P(RuleKernel, GivesTheReferencesDirectionAndChangesNothing) {
+  if (!NeedsNorms(rule_, 2)) return;
+  const RuleFactors f = SomeFactors(rule_);
+  for (size_t n = 0; n <= 70; ++n) {
+    Buffers b = RandomBuffers(n, static_cast<uint32_t>(n));
+    const Buffers before = b;
+    std::vector<float> direction(n, -1.0F), expected(n, -1.0F);
+    DirectionOfElements(f, RunOf(rule_, b, 0, n), direction.data());
+    EXPECT_EQ(b, before) << n;
+    for (size_t i = 0; i < n; ++i) {
+      UpdateReference(f, b.gradient[i], &b.master[i], &b.moment1[i], &b.moment2[i], &expected[i]);
+    }
+    EXPECT_EQ(direction, expected) << n;
   }
 }
 

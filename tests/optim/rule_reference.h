@@ -73,9 +73,10 @@ inline uint16_t RandomlyRounded(float value, uint64_t key, uint64_t element) {
   return static_cast<uint16_t>((rounded | (bits & 0x80000000)) >> 16);
 }
 
-// One element under a rule: its master weight and its moments in the kernels' order.
+// One element under a rule: its master weight and its moments in the kernels' order, and what a
+// rule that needs norms takes them of, beside the master weight.
 inline void UpdateReference(const RuleFactors& f, float gradient, float* master, float* moment1,
-                            float* moment2) {
+                            float* moment2, float* stepped_along) {
   const float p = *master;
   const float scaled = f.gradient_scale * gradient;
   const float coupled = scaled + f.coupled_decay * p;
@@ -111,7 +112,36 @@ inline void UpdateReference(const RuleFactors& f, float gradient, float* master,
       *master = f.decay * p - f.step_size * sign;
       return;
     }
+    case RuleKind::kLamb: {
+      *moment1 = f.beta1 * *moment1 + f.one_minus_beta1 * scaled;
+      const float squared = scaled * scaled;
+      *moment2 = f.beta2 * *moment2 + f.one_minus_beta2 * squared;
+      const float denominator = std::sqrt(*moment2) / f.bias2_root + f.epsilon;
+      *stepped_along = f.moment_scale * (*moment1 / denominator) + f.coupled_decay * p;
+      *master = p - f.step_size * *stepped_along;
+      return;
+    }
+    case RuleKind::kLars: {
+      *stepped_along = scaled;
+      const float step = f.step_size * coupled;
+      if (f.has_momentum) *moment1 = f.beta1 * *moment1 + step;
+      *master = p - (f.has_momentum ? *moment1 : step);
+      return;
+    }
+    case RuleKind::kAdafactor: {
+      const float squared = scaled * scaled;
+      *moment1 = f.beta2 * *moment1 + f.one_minus_beta2 * squared;
+      *stepped_along = scaled / std::sqrt(*moment1 < f.epsilon ? f.epsilon : *moment1);
+      *master = f.decay * p - f.step_size * *stepped_along;
+      return;
+    }
   }
+}
+
+inline void UpdateReference(const RuleFactors& f, float gradient, float* master, float* moment1,
+                            float* moment2) {
+  float direction = 0;
+  UpdateReference(f, gradient, master, moment1, moment2, &direction);
 }
 
 // Every rule, with and without momentum where it may have one.
@@ -120,7 +150,8 @@ inline std::vector<Rule> AllRules() {
   for (int kind = 0; kind < kNumRuleKinds; ++kind) {
     rules.push_back(UsualRule(static_cast<RuleKind>(kind)));
     const RuleKind last = rules.back().kind;
-    if (last != RuleKind::kSgd && last != RuleKind::kRmsProp) continue;
+    if (last != RuleKind::kSgd && last != RuleKind::kRmsProp && last != RuleKind::kLars) continue;
+    rules.back().momentum = 0;
     rules.push_back(rules.back());
     rules.back().momentum = 0.9;
   }

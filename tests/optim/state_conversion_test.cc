@@ -217,6 +217,38 @@ TEST(StateConversion, ARuleWithOneMomentOrNoneConvertsToo) {
   }
 }
 
+TEST(StateConversion, RulesThatTakeNormsConvertToo) {
+  for (const RuleKind kind : {RuleKind::kLamb, RuleKind::kLars}) {
+    for (const StateFormat format : kFormats) {
+      Parameter parameter(kShapes[0], UsualRule(kind));
+      const StateTensors from = parameter.MakeRandom(test::Seed()), to = parameter.Make(format);
+      StateChange change;
+      const absl::Status status = parameter.Convert(from, to, &change);
+      ASSERT_TRUE(status.ok()) << status;
+      for (size_t m = 0; m < 2; ++m)
+        EXPECT_LE(change.moments[m].difference, MeanChange(format) * change.moments[m].magnitude);
+      EXPECT_EQ(change.moments[1].magnitude > 0, kind == RuleKind::kLamb);
+    }
+  }
+}
+
+// Its means of a matrix have fewer elements than the weight, and there is no other format.
+TEST(StateConversion, RefusesAdafactorAndTouchesNothing) {
+  for (const Shape& shape : {kShapes[0], kShapes[2], kShapes[5]}) {
+    Parameter parameter(shape, UsualRule(RuleKind::kAdafactor));
+    const StateTensors from = parameter.MakeRandom(1);
+    for (const StateFormat format : kFormats) {
+      StateTensors to = from;
+      to.format = format;
+      StateChange change;
+      const absl::Status status = parameter.Convert(from, to, &change);
+      EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+      EXPECT_NE(status.message().find("adafactor"), std::string::npos) << status;
+    }
+    EXPECT_TRUE(parameter.engine().uses.empty());
+  }
+}
+
 TEST(StateConversion, FormatsMayShareTheMasterWeight) {
   Parameter parameter(kShapes[0], {});
   const StateTensors from = parameter.MakeRandom(test::Seed());

@@ -146,6 +146,62 @@ TEST_P(OptimizerOverTheEngine, GivesTheReferencesBits) {
   }
 }
 
+// Pinned memory that holds one parameter of several with its moments: what a pass for the norms
+// brought in stays for the update, so that each byte is read once and written once.
+TEST(OptimizerOverTheEngineInTurns, ReadsWhatStaysBetweenPassesOnce) {
+  constexpr int64_t kRows = 256, kColumns = 1024, kParameters = 4;
+  constexpr uint64_t kBytes = kRows * kColumns * sizeof(float);
+  for (const RuleKind kind : {RuleKind::kLamb, RuleKind::kLars, RuleKind::kAdafactor}) {
+    SCOPED_TRACE(std::string(Name(kind)));
+    const Rule rule = UsualRule(kind);
+    const std::string folder = testing::TempDir() + "update_engine_test_in_turns";
+    std::filesystem::remove_all(folder);
+    EngineOptions options;
+    options.store = {folder};
+    options.mode = OpenMode::kScratch;
+    options.pinned_bytes = 4 * kBytes;
+    options.device_bytes = kMiB;
+    auto engine = Engine::Open(options);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    ThreadPool pool(1);
+    const auto optimizer = *Optimizer::Create(engine->get(), &pool, rule, StateFormat::kF32);
+    std::vector<float> gradient(kRows * kColumns, 0.01F);
+    std::vector<Update> updates;
+    uint64_t state_bytes = 0;
+    for (int64_t i = 0; i < kParameters; ++i) {
+      const TensorSpec weight = {
+          .name = absl::StrCat("w", i), .shape = {kRows, kColumns}, .tile_rows = 32};
+      ParameterTensors tensors = {.weight = *(*engine)->Register(weight, {}),
+                                  .gradient = Values(gradient.data(), DType::kF32)};
+      state_bytes += kBytes;
+      const auto specs = StateSpecs(rule, StateFormat::kF32, weight);
+      for (const TensorSpec& spec : *specs) {
+        tensors.state.push_back(*(*engine)->Register(spec, {}));
+        state_bytes += spec.size_bytes();
+      }
+      updates.push_back({.parameter = *optimizer->Add(tensors), .learning_rate = 0.1});
+    }
+    std::vector<size_t> numbers;
+    for (const Update& update : updates) numbers.push_back(update.parameter);
+    const std::vector<Use> uses = *optimizer->Uses(numbers);
+    Traffic before;
+    for (int step = 1; step <= 6; ++step) {
+      before = (*engine)->Stats().nvme;
+      for (Update& update : updates) update.step = step;
+      ASSERT_TRUE((*engine)->Prefetch(uses).ok());
+      ASSERT_TRUE(optimizer->Step(updates).ok());
+      ASSERT_TRUE((*engine)->EndStep().ok());
+      ASSERT_TRUE((*engine)->WaitForPlan().ok());
+    }
+    const Traffic after = (*engine)->Stats().nvme;
+    EXPECT_LE(after.read_bytes - before.read_bytes, state_bytes);
+    EXPECT_LE(after.written_bytes - before.written_bytes, state_bytes);
+    if (kind == RuleKind::kLamb) {
+      EXPECT_GT(after.read_bytes - before.read_bytes, state_bytes / 4);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Budgets, OptimizerOverTheEngine, testing::ValuesIn(AllCases()),
                          [](const auto& test) { return test.param.name; });
 

@@ -343,6 +343,14 @@ TEST_F(Refusals, OfConstantsOutOfRange) {
     ExpectRefused(Status(full_, {.epsilon = epsilon}), "epsilon");
   for (const double momentum : {-0.1, 1.1, nan})
     ExpectRefused(Status(full_, {.momentum = momentum}), "momentum");
+  for (const double value : {-0.1, nan, HUGE_VAL}) {
+    ExpectRefused(Status(full_, {.trust_coefficient = value}), "trust_coefficient");
+    ExpectRefused(Status(full_, {.beta2_decay = value}), "beta2_decay");
+    ExpectRefused(Status(full_, {.epsilon2 = value}), "epsilon2");
+    ExpectRefused(Status(full_, {.clipping_threshold = value}), "clipping_threshold");
+  }
+  ExpectRefused(Status(full_, {.clipping_threshold = 0}), "clipping_threshold is 0");
+  ExpectRefused(Status(full_, {.kind = RuleKind::kAdafactor, .epsilon = 1e-30}), "square");
   EXPECT_TRUE(Status(full_, {.beta1 = 0, .beta2 = 0, .epsilon = 1}).ok());
 }
 
@@ -350,6 +358,11 @@ TEST_F(Refusals, OfAPairThatDoesNotExist) {
   ExpectRefused(
       Optimizer::Create(&engine_, &pool_, {.kind = RuleKind::kSgd}, StateFormat::kBf16).status(),
       "sgd without momentum keeps no state that could rest as bf16");
+  for (const StateFormat format : {StateFormat::kBf16, StateFormat::k8Bit, StateFormat::kCompact}) {
+    ExpectRefused(
+        Optimizer::Create(&engine_, &pool_, UsualRule(RuleKind::kAdafactor), format).status(),
+        "adafactor's state rests as fp32 alone");
+  }
   const auto no_format = static_cast<StateFormat>(kNumStateFormats);
   const auto no_rule = static_cast<RuleKind>(kNumRuleKinds);
   ExpectRefused(Optimizer::Create(&engine_, &pool_, kAdamW, no_format).status(), "no such format");

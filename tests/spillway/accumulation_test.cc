@@ -136,6 +136,10 @@ TEST(Accumulation, TheForecastKnowsWhatIsFrozenAndWhichStateThereIs) {
       GridOf<Arguments>({{"--freeze", "*embed*", "--state-format", "8bit"},
                          {"--freeze", "lm_head*,*layers.0*", "--optimizer", "lion"},
                          {"--freeze", "*layers.1*", "--state-format", "compact"},
+                         {"--optimizer", "lamb"},
+                         {"--optimizer", "lars", "--state-format", "bf16"},
+                         {"--optimizer", "lars", "--state-format", "compact"},
+                         {"--optimizer", "adafactor"},
                          {"--optimizer", "sgd"}});
   for (const Arguments& more : ways) {
     for (const std::string& order : GridOf<std::string>({"micro-batch", "layer"})) {

@@ -58,7 +58,8 @@ TEST_F(BenchUpdateTest, InMemoryItsJsonHasEveryPairOfRuleAndFormat) {
   }
   // A master weight of 4 bytes and its moments are read and written, a weight of 2 is written.
   // Under compact the weight is read too, and beside it a byte, and for each moment another and a
-  // 32nd.
+  // 32nd. For its norms LAMB reads master weight and moments once more, and LARS the master weight,
+  // which under compact is not without the moments.
   const std::map<std::string, std::pair<double, double>> expected = {
       {"adamw fp32", {12, 14}},
       {"adamw bf16", {8, 10}},
@@ -73,17 +74,28 @@ TEST_F(BenchUpdateTest, InMemoryItsJsonHasEveryPairOfRuleAndFormat) {
       {"rmsprop+ bf16", {8, 10}},
       {"lion fp32", {8, 10}},
       {"lion bf16", {6, 8}},
+      {"lamb fp32", {24, 14}},
+      {"lamb bf16", {16, 10}},
+      {"lars+ fp32", {12, 10}},
+      {"lars+ bf16", {10, 8}},
       {"adamw compact", {5.0625, 5.0625}},
       {"adam compact", {5.0625, 5.0625}},
       {"sgd compact", {3, 3}},
       {"sgd+ compact", {4.03125, 4.03125}},
       {"rmsprop compact", {4.03125, 4.03125}},
       {"rmsprop+ compact", {5.0625, 5.0625}},
-      {"lion compact", {4.03125, 4.03125}}};
+      {"lion compact", {4.03125, 4.03125}},
+      {"lamb compact", {10.125, 5.0625}},
+      {"lars+ compact", {8.0625, 4.03125}}};
   for (const auto& [name, pair] : expected) {
     ASSERT_TRUE(bytes.contains(name)) << name;
     EXPECT_EQ(bytes[name], pair) << name;
   }
+  // Adafactor reads the master weight twice. Its means over 1024 rows of 1024 are read three times
+  // and written once, those over the columns too.
+  const double means = 4.0 / 1024 + 4.0 / 1024;
+  EXPECT_DOUBLE_EQ(bytes.at("adafactor fp32").first, 8 + 3 * means);
+  EXPECT_DOUBLE_EQ(bytes.at("adafactor fp32").second, 6 + means);
   EXPECT_GE(json["machine"].at("threads").get<int>(), 1);
   EXPECT_EQ(json.at("parameters"), 1048576);
   EXPECT_TRUE(json.contains("commit"));
@@ -125,6 +137,29 @@ TEST_F(BenchUpdateTest, OnNvmeEachByteOfStateIsReadAndWrittenOnce) {
   EXPECT_EQ(row.at("where"), "nvme");
   EXPECT_EQ(row.at("read_bytes_per_parameter"), 12);
   EXPECT_EQ(row.at("written_bytes_per_parameter"), 14);
+}
+
+// What a rule reads for its norms alone is not written, and is read again for the update.
+TEST_F(BenchUpdateTest, OnNvmeARuleWithNormsReadsMoreAndWritesEachByteOnce) {
+  const Ended ended = RunCommand({"bench", "update", a_, "--parameters", "16777216", "--memory",
+                                  "64MiB", "--optimizer", "lamb,lars,adafactor", "--state-format",
+                                  "fp32", "--seconds", "1", "--json"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const Json json = ended.json();
+  ASSERT_FALSE(json.is_discarded()) << ended.out;
+  // Adafactor's means: over rows of 1024, and over the 1024 columns of each 4096 rows.
+  const double means = 4.0 / 1024 + 4.0 / 4096;
+  const std::map<std::string, std::pair<double, double>> expected = {
+      {"lamb", {24, 14}}, {"lars", {12, 10}}, {"adafactor", {8 + 3 * means, 6 + means}}};
+  int rows = 0;
+  for (const Json& row : json["rows"]) {
+    if (row.at("where") == "dram") continue;
+    const auto name = row.at("optimizer").get<std::string>();
+    EXPECT_NEAR(row.at("read_bytes_per_parameter"), expected.at(name).first, 0.03) << name;
+    EXPECT_NEAR(row.at("written_bytes_per_parameter"), expected.at(name).second, 0.03) << name;
+    ++rows;
+  }
+  EXPECT_EQ(rows, 3);
 }
 
 TEST_F(BenchUpdateTest, TheTableHasALineForEachRow) {

@@ -36,22 +36,25 @@ constexpr int64_t kSteps = 6;
 std::vector<Arguments> Pairs() {
   std::vector<Arguments> pairs;
   for (const char* format : {"fp32", "bf16", "8bit"}) {
-    for (const char* rule : {"adamw", "adam", "rmsprop", "lion"})
+    for (const char* rule : {"adamw", "adam", "rmsprop", "lion", "lamb", "lars"})
       pairs.push_back({"--optimizer", rule, "--state-format", format});
     for (const char* rule : {"sgd", "rmsprop"})
       pairs.push_back({"--optimizer", rule, "--momentum", "0.9", "--state-format", format});
   }
   pairs.push_back({"--optimizer", "sgd"});
+  pairs.push_back({"--optimizer", "lars", "--momentum", "0"});
+  pairs.push_back({"--optimizer", "adafactor"});
   return pairs;
 }
 
-// The same of compact state, which wants 16-bit weights, and which sgd alone has, too.
+// The same of compact state, which wants 16-bit weights, and which sgd and lars alone have, too.
 std::vector<Arguments> CompactPairs() {
   std::vector<Arguments> pairs;
-  for (const char* rule : {"adamw", "adam", "rmsprop", "lion", "sgd"})
+  for (const char* rule : {"adamw", "adam", "rmsprop", "lion", "sgd", "lamb", "lars"})
     pairs.push_back({"--optimizer", rule, "--state-format", "compact"});
   for (const char* rule : {"sgd", "rmsprop"})
     pairs.push_back({"--optimizer", rule, "--momentum", "0.9", "--state-format", "compact"});
+  pairs.push_back({"--optimizer", "lars", "--momentum", "0", "--state-format", "compact"});
   return pairs;
 }
 
@@ -101,7 +104,17 @@ TEST(Optimizer, EveryFlagChangesTheNumbers) {
                                        {"--lr-scale", "sqrt", "--lr-batch", "3"},
                                        {"--optimizer", "sgd", "--momentum", "0.5"},
                                        {"--optimizer", "sgd", "--weight-decay", "0.5"},
-                                       {"--optimizer", "lion", "--weight-decay", "0.5"}};
+                                       {"--optimizer", "lion", "--weight-decay", "0.5"},
+                                       {"--optimizer", "lamb", "--weight-decay", "0.5"},
+                                       {"--optimizer", "lamb", "--eps", "1e-3"},
+                                       {"--optimizer", "lamb", "--betas", "0.8,0.999"},
+                                       {"--optimizer", "lars", "--weight-decay", "0.5"},
+                                       {"--optimizer", "lars", "--trust-coefficient", "0.01"},
+                                       {"--optimizer", "adafactor", "--weight-decay", "0.5"},
+                                       {"--optimizer", "adafactor", "--eps", "1e-2"},
+                                       {"--optimizer", "adafactor", "--eps2", "1"},
+                                       {"--optimizer", "adafactor", "--beta2-decay", "0.5"},
+                                       {"--optimizer", "adafactor", "--update-clip", "0.5"}};
   std::map<std::string, std::string> seen;
   std::vector<Arguments> all = Pairs();
   all.insert(all.end(), more.begin(), more.end());
@@ -118,6 +131,19 @@ TEST(Optimizer, TheDefaultIsAdamWInFp32) {
                                     "0.9,0.95", "--eps", "1e-8", "--weight-decay", "0.01"}));
   EXPECT_EQ(InMemory({"--optimizer", "lion"}),
             InMemory({"--optimizer", "lion", "--betas", "0.9,0.99", "--weight-decay", "0"}));
+}
+
+TEST(Optimizer, WhatIsNotGivenIsThePapersOrPyTorchs) {
+  EXPECT_EQ(InMemory({"--optimizer", "lamb"}),
+            InMemory({"--optimizer", "lamb", "--betas", "0.9,0.999", "--eps", "1e-6",
+                      "--weight-decay", "0.01"}));
+  EXPECT_EQ(InMemory({"--optimizer", "lars"}),
+            InMemory({"--optimizer", "lars", "--momentum", "0.9", "--trust-coefficient", "0.001",
+                      "--weight-decay", "0"}));
+  EXPECT_EQ(
+      InMemory({"--optimizer", "adafactor"}),
+      InMemory({"--optimizer", "adafactor", "--eps", "1.1920928955078125e-07", "--eps2", "0.001",
+                "--beta2-decay", "0.8", "--update-clip", "1", "--weight-decay", "0"}));
 }
 
 class EachPair : public ::testing::TestWithParam<Arguments> {};
@@ -139,8 +165,16 @@ INSTANTIATE_TEST_SUITE_P(RulesAndFormats, EachPair, ::testing::ValuesIn(Pairs())
 INSTANTIATE_TEST_SUITE_P(Compact, EachPair, ::testing::ValuesIn(CompactPairs()));
 
 TEST(Optimizer, KilledBetweenCommitsAllFormatsContinueFromTheLast) {
-  for (const char* format : {"fp32", "bf16", "8bit", "compact"}) {
-    const Arguments flags = {"--state-format", format, "--precision", "fp16-amp"};
+  for (const Arguments& of : {Arguments{"--state-format", "fp32"},
+                              {"--state-format", "bf16"},
+                              {"--state-format", "8bit"},
+                              {"--state-format", "compact"},
+                              {"--optimizer", "lamb"},
+                              {"--optimizer", "lars"},
+                              {"--optimizer", "lars", "--state-format", "compact"},
+                              {"--optimizer", "adafactor"}}) {
+    const Arguments flags = of + Arguments{"--precision", "fp16-amp"};
+    SCOPED_TRACE(Words(flags));
     const Training training;
     Command command(training.TrainInStore(1'000'000) + flags + Arguments{"--commit-every", "2"});
     while (!command.has_ended() && ReadLog(training.log()).size() < 5) usleep(2000);
@@ -237,6 +271,39 @@ TEST(Compact, BeginsWithMoreOfTheWeightsThanTheirHalves) {
     largest = std::max(largest, std::fabs(double{full[i]} - compact[i]) / std::fabs(full[i]));
   EXPECT_GT(largest, 0);
   EXPECT_LT(largest, 0x1.0p-18);  // fp16's own would be 2^-11
+}
+
+// A matrix has a mean for each row and each column beside its master weight, a vector its squares.
+TEST(Adafactor, KeepsRowsAndColumnsAndExports) {
+  const Training training;
+  const Arguments flags = {"--optimizer", "adafactor", "--precision", "fp16-amp"};
+  const Ended ended =
+      RunCommand(training.TrainInStore(3) + flags + Arguments{"--save", training / "saved"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const std::string matrix = "model.embed_tokens.weight", vector = "model.norm.weight";
+  EXPECT_EQ(TensorsOf(training, matrix),
+            (std::set<std::string>{matrix, matrix + "/master", matrix + "/row_var",
+                                   matrix + "/col_var"}));
+  EXPECT_EQ(TensorsOf(training, vector),
+            (std::set<std::string>{vector, vector + "/master", vector + "/variance"}));
+  const Ended exported =
+      RunCommand({"snapshot", "export", training.store(), "--save", training / "exported"});
+  ASSERT_EQ(exported.exit_code, 0) << exported.err;
+  EXPECT_EQ(ReadFile(training / "exported/model.safetensors"),
+            ReadFile(training / "saved/model.safetensors"));
+}
+
+// Sixty steps learn: each rule at a rate that suits it ends below where it began.
+TEST(RulesWithNorms, Learn) {
+  for (const Arguments& flags : {Arguments{"--optimizer", "lamb"},
+                                 {"--optimizer", "lars", "--lr-for", "*=1000"},
+                                 {"--optimizer", "adafactor", "--lr-for", "*=5"}}) {
+    const Training training;
+    const Ended ended = RunCommand(training.Train(60) + Arguments{"--batch", "4"} + flags);
+    ASSERT_EQ(ended.exit_code, 0) << Words(flags) << ended.err;
+    const double first = ReadLog(training.log()).front()["loss"].get<double>();
+    EXPECT_LT(ended.json()["final_loss"].get<double>(), 0.9 * first) << Words(flags);
+  }
 }
 
 // Sixty steps learn what fp32 state learns, within a fiftieth of the loss.
@@ -342,6 +409,8 @@ TEST(Optimizer, AResumeUnderAnotherRuleNamesItFirst) {
   EXPECT_THAT(refused({"--state-format", "bf16", "--batch", "2"}),
               AllOf(HasSubstr("--state-format was fp32"), HasSubstr("is bf16 now")));
   EXPECT_THAT(refused({"--state-format", "8bit"}), HasSubstr("is 8bit now"));
+  EXPECT_THAT(refused({"--optimizer", "lamb"}), HasSubstr("is lamb now"));
+  EXPECT_THAT(refused({"--optimizer", "adafactor"}), HasSubstr("is adafactor now"));
   EXPECT_THAT(refused({"--state-format", "compact", "--precision", "fp16-amp"}),
               AllOf(HasSubstr("--state-format was fp32"), HasSubstr("is compact now")));
   EXPECT_THAT(refused({"--freeze", "*norm*", "--batch", "2"}), HasSubstr("--batch was 1"));
@@ -369,9 +438,23 @@ TEST(Optimizer, WhatCannotBeIsRefusedBeforeAStoreIsMade) {
       {{"--state-format", "compact", "--precision", "bf16", "--fp32", "*norm*"},
        "--state-format: compact keeps the rest of 16-bit weights, and --fp32 makes others"},
       {{"--optimizer", "sgd", "--betas", "0.9,0.99"}, "--betas: sgd has none"},
-      {{"--optimizer", "rmsprop", "--betas", "0.9,0.99"}, "one of adamw, adam and lion"},
+      {{"--optimizer", "rmsprop", "--betas", "0.9,0.99"}, "one of adamw, adam, lion and lamb"},
+      {{"--optimizer", "lars", "--momentum", "0", "--state-format", "bf16"},
+       "--state-format: lars without momentum keeps no state that could be bf16; use fp32"},
+      {{"--optimizer", "adafactor", "--state-format", "8bit"},
+       "--state-format: adafactor's state is small and kept in fp32 alone, not in 8bit"},
+      {{"--optimizer", "adafactor", "--state-format", "compact", "--precision", "fp16-amp"},
+       "--state-format: adafactor's state is small and kept in fp32 alone, not in compact"},
+      {{"--optimizer", "adafactor", "--eps", "1e-30"}, "--eps: the square of 1e-30"},
+      {{"--optimizer", "adafactor", "--momentum", "0.9"}, "--momentum: adafactor has none"},
+      {{"--optimizer", "lars", "--eps", "1e-6"}, "--eps: lars has none"},
+      {{"--optimizer", "lamb", "--trust-coefficient", "0.1"}, "--trust-coefficient: lamb has none"},
+      {{"--eps2", "0.1"}, "--eps2: adamw has none; leave it out, or use one of adafactor"},
+      {{"--beta2-decay", "0.1"}, "--beta2-decay: adamw has none"},
+      {{"--update-clip", "2"}, "--update-clip: adamw has none"},
       {{"--optimizer", "lion", "--eps", "1e-6"}, "--eps: lion has none"},
-      {{"--momentum", "0.9"}, "--momentum: adamw has none; leave it out, or use one of sgd and "},
+      {{"--momentum", "0.9"},
+       "--momentum: adamw has none; leave it out, or use one of sgd, rmsprop and "},
       {{"--eps", "1e-300"}, "--eps: 1e-300 is 0 in single precision"},
       {{"--freeze", "lm_head*"}, "--freeze: 'lm_head*' matches none of the model's 20 parameters"},
       {{"--freeze", "*norm*,*nrom*"}, "--freeze: '*nrom*' matches none"},

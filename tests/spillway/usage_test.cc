@@ -158,7 +158,7 @@ INSTANTIATE_TEST_SUITE_P(
         std::tuple{"--betas", "0.9", "0.9,0.95"}, std::tuple{"--betas", "0.9,1", "0.9,0.95"},
         std::tuple{"--betas", "0.9,0.95,0.99", "0.9,0.95"}, std::tuple{"--eps", "0", "above 0"},
         std::tuple{"--weight-decay", "-0.1", "from 0"}, std::tuple{"--clip", "-1", "at least 0"},
-        std::tuple{"--optimizer", "adamax", "adamw|adam|sgd|rmsprop|lion"},
+        std::tuple{"--optimizer", "adamax", "adamw|adam|sgd|rmsprop|lion|lamb|lars|adafactor"},
         std::tuple{"--state-format", "fp8", "fp32|bf16|8bit|compact"},
         std::tuple{"--momentum", "1", "below 1"},
         std::tuple{"--lr-for", "norm", "not PATTERN=FACTOR"},

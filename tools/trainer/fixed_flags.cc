@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "tools/trainer/exact.h"
+#include "tools/trainer/rule_constants.h"
 
 namespace spillway::trainer {
 namespace {
@@ -30,13 +31,17 @@ std::string GradientWord(DType type) {
 
 // The rule's constants, those that it has.
 void AppendRule(const Rule& rule, double weight_decay, std::vector<FixedFlag>* flags) {
-  const bool has_betas =
-      rule.kind == RuleKind::kAdamW || rule.kind == RuleKind::kAdam || rule.kind == RuleKind::kLion;
-  const bool has_momentum = rule.kind == RuleKind::kSgd || rule.kind == RuleKind::kRmsProp;
-  const bool has_epsilon = rule.kind != RuleKind::kSgd && rule.kind != RuleKind::kLion;
-  if (has_betas) flags->emplace_back("--betas", Exact(rule.beta1) + "," + Exact(rule.beta2));
-  if (has_momentum) flags->emplace_back("--momentum", Exact(rule.momentum));
-  if (has_epsilon) flags->emplace_back("--eps", Exact(rule.epsilon));
+  if (HasBetas(rule.kind))
+    flags->emplace_back("--betas", Exact(rule.beta1) + "," + Exact(rule.beta2));
+  if (HasMomentum(rule.kind)) flags->emplace_back("--momentum", Exact(rule.momentum));
+  if (HasEpsilon(rule.kind)) flags->emplace_back("--eps", Exact(rule.epsilon));
+  if (HasTrustCoefficient(rule.kind))
+    flags->emplace_back("--trust-coefficient", Exact(rule.trust_coefficient));
+  if (IsAdafactor(rule.kind)) {
+    flags->emplace_back("--eps2", Exact(rule.epsilon2));
+    flags->emplace_back("--beta2-decay", Exact(rule.beta2_decay));
+    flags->emplace_back("--update-clip", Exact(rule.clipping_threshold));
+  }
   flags->emplace_back("--weight-decay", Exact(weight_decay));
 }
 

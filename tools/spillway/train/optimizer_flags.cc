@@ -13,6 +13,7 @@
 #include "tools/spillway/command/exit_code.h"
 #include "tools/trainer/exact.h"
 #include "tools/trainer/parameters.h"
+#include "tools/trainer/rule_constants.h"
 
 namespace spillway::command {
 namespace {
@@ -21,19 +22,15 @@ using trainer::ParameterGroups;
 using trainer::RateFactor;
 using trainer::RateScaling;
 
-// PyTorch's default for AdamW. Its other optimizers, and Lion's paper's code, have none.
-constexpr double kAdamWDecay = 0.01;
+// PyTorch's default for AdamW, and LAMB's paper's. The others have none.
+constexpr double kUsualDecay = 0.01;
 constexpr double kMostFactor = 1e6;
 constexpr int64_t kMostWindows = int64_t{1} << 40;
 
 std::string Word(RuleKind kind) { return std::string(Name(kind)); }
 std::string Word(StateFormat format) { return std::string(Name(format)); }
 
-bool HasBetas(RuleKind kind) {
-  return kind == RuleKind::kAdamW || kind == RuleKind::kAdam || kind == RuleKind::kLion;
-}
-bool HasEpsilon(RuleKind kind) { return kind != RuleKind::kSgd && kind != RuleKind::kLion; }
-bool HasMomentum(RuleKind kind) { return kind == RuleKind::kSgd || kind == RuleKind::kRmsProp; }
+bool DecaysUsually(RuleKind kind) { return kind == RuleKind::kAdamW || kind == RuleKind::kLamb; }
 
 // The rules of which `has` is true, as "adamw, adam and lion".
 std::string Those(bool (*has)(RuleKind)) {
@@ -95,19 +92,36 @@ void AddRule(CLI::App* app, OptimizerFlags* flags) {
   std::vector<std::pair<std::string, RuleKind>> rules;
   for (int kind = 0; kind < kNumRuleKinds; ++kind)
     rules.emplace_back(Word(static_cast<RuleKind>(kind)), static_cast<RuleKind>(kind));
-  AddChoice<RuleKind>(app, "--optimizer", &flags->kind, rules,
-                      "The update rule: PyTorch's of these names, or Lion's paper's");
+  AddChoice<RuleKind>(
+      app, "--optimizer", &flags->kind, rules,
+      "The update rule: PyTorch's of these names, of lion, lamb and lars their "
+      "papers'. lamb, lars and adafactor take norms of each parameter first; "
+      "adafactor's step is relative to a parameter's size, and --lr the most of it");
   AddMaybe(app, "--betas", &flags->betas, ParseBetas,
-           "Decay of the moments of adamw (default: 0.9,0.95), adam (0.9,0.999) and lion "
-           "(0.9,0.99)")
+           "Decay of the moments of adamw (default: 0.9,0.95), adam (0.9,0.999), lion (0.9,0.99) "
+           "and lamb (0.9,0.999)")
       ->type_name("A,B");
   AddMaybeNumber(app, "--eps", &flags->epsilon, {.least = 0, .most = 1, .open_least = true},
-                 "Epsilon of adamw, adam and rmsprop (default: 1e-8)");
+                 "Epsilon of adamw, adam and rmsprop (default: 1e-8), lamb (1e-6) and adafactor "
+                 "(1.2e-7, beside the root of its second moment)");
   AddMaybeNumber(app, "--momentum", &flags->momentum, {.least = 0, .most = 1, .open_most = true},
-                 "Of sgd and rmsprop (default: 0, none)");
+                 "Of sgd and rmsprop (default: 0, none) and lars (0.9)");
   AddMaybeNumber(app, "--weight-decay", &flags->weight_decay, {0, 100},
-                 "Of adamw (default: 0.01) and lion decoupled, of the others (0) added to the "
-                 "gradient");
+                 "Of adamw (default: 0.01), lion and adafactor (0) decoupled, of lamb (0.01) added "
+                 "to the step whose norm it takes, of the others (0) added to the gradient");
+  AddMaybeNumber(app, "--trust-coefficient", &flags->trust_coefficient, {0, kMostFactor},
+                 "Of lars: what the ratio of a parameter's norm to its gradient's is multiplied by "
+                 "(default: 0.001)");
+  AddMaybeNumber(app, "--eps2", &flags->epsilon2, {0, kMostFactor},
+                 "Of adafactor: the least root mean square of a parameter that its step is scaled "
+                 "by (default: 0.001)");
+  AddMaybeNumber(app, "--beta2-decay", &flags->beta2_decay, {0, 100},
+                 "Of adafactor: in step t the second moment takes t to minus this of the new "
+                 "square (default: 0.8)");
+  AddMaybeNumber(app, "--update-clip", &flags->update_clip,
+                 {.least = 0, .most = kMostFactor, .open_least = true},
+                 "Of adafactor: the largest root mean square of a step, before its scale "
+                 "(default: 1)");
 }
 
 void AddGroups(CLI::App* app, OptimizerFlags* flags) {
@@ -145,6 +159,21 @@ absl::Status CheckHas(bool is_given, bool (*has)(RuleKind), const char* flag, Ru
                                     Word(kind), Those(has)));
 }
 
+absl::Status CheckConstants(const OptimizerFlags& flags) {
+  const auto check = [&flags](bool is_given, bool (*has)(RuleKind), const char* flag) {
+    return CheckHas(is_given, has, flag, flags.kind);
+  };
+  SPILLWAY_RETURN_IF_ERROR(check(flags.betas.has_value(), trainer::HasBetas, "--betas"));
+  SPILLWAY_RETURN_IF_ERROR(check(flags.epsilon.has_value(), trainer::HasEpsilon, "--eps"));
+  SPILLWAY_RETURN_IF_ERROR(check(flags.momentum.has_value(), trainer::HasMomentum, "--momentum"));
+  SPILLWAY_RETURN_IF_ERROR(check(flags.trust_coefficient.has_value(), trainer::HasTrustCoefficient,
+                                 "--trust-coefficient"));
+  SPILLWAY_RETURN_IF_ERROR(check(flags.epsilon2.has_value(), trainer::IsAdafactor, "--eps2"));
+  SPILLWAY_RETURN_IF_ERROR(
+      check(flags.beta2_decay.has_value(), trainer::IsAdafactor, "--beta2-decay"));
+  return check(flags.update_clip.has_value(), trainer::IsAdafactor, "--update-clip");
+}
+
 absl::Status CheckRateScale(const OptimizerFlags& flags) {
   const bool scales = flags.rate_scaling != RateScaling::kNone;
   if (scales && !flags.rate_batch)
@@ -175,25 +204,40 @@ void AddOptimizerFlags(CLI::App* app, OptimizerFlags* flags) {
       "Of the moments: bf16 takes half of fp32's bytes and rounds without bias, 8bit "
       "takes a quarter, as codes with a scale for each 256 elements of a row. "
       "Master weights stay fp32, but under compact, which wants 16-bit weights: it keeps 8 more "
-      "bits of each in their place, and 8-bit moments, all rounded without bias");
+      "bits of each in their place, and 8-bit moments, all rounded without bias. adafactor has "
+      "fp32 alone");
   AddGroups(app, flags);
   AddRateScale(app, flags);
 }
 
 absl::Status FinishOptimizerFlags(const OptimizerFlags& flags, trainer::TrainerOptions* options) {
   const RuleKind kind = flags.kind;
-  SPILLWAY_RETURN_IF_ERROR(CheckHas(flags.betas.has_value(), HasBetas, "--betas", kind));
-  SPILLWAY_RETURN_IF_ERROR(CheckHas(flags.epsilon.has_value(), HasEpsilon, "--eps", kind));
-  SPILLWAY_RETURN_IF_ERROR(CheckHas(flags.momentum.has_value(), HasMomentum, "--momentum", kind));
+  SPILLWAY_RETURN_IF_ERROR(CheckConstants(flags));
   SPILLWAY_RETURN_IF_ERROR(CheckRateScale(flags));
   Rule& rule = options->model.rule;
   rule = UsualRule(kind);
   if (flags.betas) std::tie(rule.beta1, rule.beta2) = *flags.betas;
   if (flags.epsilon) rule.epsilon = *flags.epsilon;
   if (flags.momentum) rule.momentum = *flags.momentum;
+  if (flags.trust_coefficient) rule.trust_coefficient = *flags.trust_coefficient;
+  if (flags.epsilon2) rule.epsilon2 = *flags.epsilon2;
+  if (flags.beta2_decay) rule.beta2_decay = *flags.beta2_decay;
+  if (flags.update_clip) rule.clipping_threshold = *flags.update_clip;
   if (static_cast<float>(rule.epsilon) <= 0)
     return UsageError(
         absl::StrFormat("--eps: %s is 0 in single precision", trainer::Exact(rule.epsilon)));
+  if (kind == RuleKind::kAdafactor && static_cast<float>(rule.epsilon * rule.epsilon) <= 0) {
+    return UsageError(
+        absl::StrFormat("--eps: the square of %s, adafactor's least second moment, "
+                        "is 0 in single precision",
+                        trainer::Exact(rule.epsilon)));
+  }
+  if (kind == RuleKind::kAdafactor && !Exists(rule, flags.format)) {
+    return UsageError(
+        absl::StrFormat("--state-format: adafactor's state is small and kept in fp32 "
+                        "alone, not in %s",
+                        Word(flags.format)));
+  }
   if (!Exists(rule, flags.format)) {
     return UsageError(absl::StrFormat(
         "--state-format: %s without momentum keeps no state that could be %s; use fp32", Word(kind),
@@ -213,7 +257,7 @@ absl::Status FinishOptimizerFlags(const OptimizerFlags& flags, trainer::TrainerO
   }
   options->model.state_format = flags.format;
   options->model.groups = flags.groups;
-  options->weight_decay = flags.weight_decay.value_or(kind == RuleKind::kAdamW ? kAdamWDecay : 0);
+  options->weight_decay = flags.weight_decay.value_or(DecaysUsually(kind) ? kUsualDecay : 0);
   options->rate_scaling = flags.rate_scaling;
   options->rate_batch = flags.rate_batch.value_or(0);
   return absl::OkStatus();

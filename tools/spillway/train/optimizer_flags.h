@@ -27,6 +27,10 @@ struct OptimizerFlags {
   std::optional<std::pair<double, double>> betas;
   std::optional<double> epsilon;
   std::optional<double> momentum;
+  std::optional<double> trust_coefficient;
+  std::optional<double> epsilon2;
+  std::optional<double> beta2_decay;
+  std::optional<double> update_clip;
   std::optional<double> weight_decay;
   trainer::ParameterGroups groups;
   trainer::RateScaling rate_scaling = trainer::RateScaling::kNone;

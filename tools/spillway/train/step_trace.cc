@@ -11,10 +11,12 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "spillway/types.h"
+#include "src/optim/rule_passes.h"
 #include "tools/trainer/activations.h"
 #include "tools/trainer/parameters.h"
 
@@ -44,6 +46,7 @@ class StepWriter {
           parameter.state.push_back(tiles);
         if (spec.role == Role::kMasterWeight) parameter.has_master = true;
       }
+      parameter.passes = optim::PassesOf(options.rule, options.state_format, shape.shape);
       parameters_.push_back(parameter);
     }
     for (const TensorSpec& spec : trainer::ActivationSpecs(config, options))
@@ -70,6 +73,7 @@ class StepWriter {
   struct OneParameter {
     Tiles weight, gradient;
     std::vector<Tiles> state;  // as StateSpecs lists it
+    std::vector<optim::Pass> passes;
     bool has_master = false;
   };
 
@@ -230,25 +234,37 @@ class StepWriter {
   }
 
   // In pinned memory: the gradient, then a weight that is its own master, the state, and last a
-  // weight beside its master, which is written whole. All have the same tiles.
+  // weight beside its master, which is written whole, in each pass of the rule. All have the same
+  // tiles, but that some state is one tile, held from the first to the last.
   void Update(const OneParameter& parameter) {
-    struct Updated {
-      TileIndex tile;
-      Access access;
-    };
-    for (size_t tile = 0; tile < parameter.gradient.size(); ++tile) {
-      std::vector<Updated> updated;
-      if (!parameter.has_master) updated.push_back({parameter.weight[tile], Access::kReadWrite});
-      for (const Tiles& tensor : parameter.state)
-        updated.push_back({tensor[tile], Access::kReadWrite});
-      if (parameter.has_master) updated.push_back({parameter.weight[tile], Access::kDiscard});
-      recorder_.Acquire(parameter.gradient[tile], Tier::kPinned, Access::kRead, 0, 0);
-      for (const Updated& each : updated)
-        recorder_.Acquire(each.tile, Tier::kPinned, each.access, 0, 0);
-      recorder_.Release(parameter.gradient[tile], Tier::kPinned, Access::kRead, 0);
-      recorder_.Discard(parameter.gradient[tile], 0);
-      for (const Updated& each : updated)
-        recorder_.Release(each.tile, Tier::kPinned, each.access, 0);
+    using optim::OperandKind;
+    std::vector<std::pair<OperandKind, const Tiles*>> operands = {
+        {OperandKind::kGradient, &parameter.gradient}};
+    if (!parameter.has_master) operands.emplace_back(OperandKind::kMaster, &parameter.weight);
+    for (size_t i = 0; i < parameter.state.size(); ++i) {
+      const bool is_master = parameter.has_master && i == 0;
+      operands.emplace_back(is_master ? OperandKind::kMaster : OperandKind::kMoment,
+                            &parameter.state[i]);
+    }
+    if (parameter.has_master) operands.emplace_back(OperandKind::kWeight, &parameter.weight);
+    for (const optim::Pass& pass : parameter.passes) {
+      const bool is_last_pass = &pass == &parameter.passes.back();
+      const size_t last = parameter.gradient.size();
+      for (size_t tile = 0; tile < last; ++tile) {
+        for (const auto& [kind, tiles] : operands) {
+          const auto access = pass.AccessTo(kind);
+          if (!access || tile >= tiles->size()) continue;
+          recorder_.Acquire((*tiles)[tile], Tier::kPinned, *access, 0, 0);
+        }
+        for (const auto& [kind, tiles] : operands) {
+          const auto access = pass.AccessTo(kind);
+          const bool is_held_on = tiles->size() < last && tile + 1 < last;
+          if (!access || is_held_on) continue;
+          const TileIndex ended = tiles->size() < last ? tiles->back() : (*tiles)[tile];
+          recorder_.Release(ended, Tier::kPinned, *access, 0);
+          if (kind == OperandKind::kGradient && is_last_pass) recorder_.Discard(ended, 0);
+        }
+      }
     }
   }
 

@@ -17,6 +17,7 @@
 #include "src/base/bytes.h"
 #include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
+#include "src/optim/rule_passes.h"
 #include "tools/spillway/bench/io/own_folder.h"
 #include "tools/spillway/bench/update/limits.h"
 
@@ -27,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kMostRounds = 9;
 constexpr uint64_t kLimitBytes = 512 * kMiB;  // of memory, and of fio's file: beyond any cache
-constexpr double kGradientBytes = 2;          // fp16
+constexpr double kGradientBytes = 2;          // fp16, read in each pass of the rule
 constexpr uint16_t kGradient = 0x2000;        // 2⁻⁷ in fp16
 
 // Bytes of weights and state of all formats of the rule that has most.
@@ -173,7 +174,9 @@ class Bench {
   // Returns the update's seconds.
   absl::StatusOr<double> RunDram(Measured& measured, bool limit_first) {
     Row& row = measured.dram_row;
-    const uint64_t bytes = BytesOf(row.bytes.read + row.bytes.written + kGradientBytes);
+    const auto passes = static_cast<double>(
+        optim::PassesOf(row.rule, row.format, {1, static_cast<int64_t>(kRowElements)}).size());
+    const uint64_t bytes = BytesOf(row.bytes.read + row.bytes.written + passes * kGradientBytes);
     double seconds = 0, memory_seconds = 0;
     for (const bool limits_turn : {limit_first, !limit_first}) {
       if (limits_turn) {

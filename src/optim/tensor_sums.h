@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sums of squares over the elements of a tensor, a segment after another and each on all threads.
+// The one idea: a row is cut into blocks of a fixed size, each block has a sum of its own
+// (sum_of_squares.h), and the sums are handed on in the order of the blocks. So their bits depend
+// on the tensor's shape alone, and what is kept of them does not grow with it.
+
+#ifndef SPILLWAY_OPTIM_TENSOR_SUMS_H_
+#define SPILLWAY_OPTIM_TENSOR_SUMS_H_
+
+#include <cstdint>
+#include <functional>
+
+#include "spillway/thread_pool.h"
+#include "src/optim/sum_of_squares.h"
+
+namespace spillway::optim {
+
+// As much as is worth handing to another thread.
+inline constexpr uint64_t kSumBlockElements = 16384;
+
+// Thread-compatible.
+class TensorBlocks {
+ public:
+  static constexpr int kSums = 2;  // beside each other
+
+  // Adds the elements [begin, end), which lie in one block and the first of which is its element
+  // `first`, to each of kSums sums. Called on any thread.
+  using AddTo = std::function<void(uint64_t begin, uint64_t end, uint64_t first, SumLanes* sums)>;
+  // Takes kSums sums of the block that ends before element `end`. Called in the order of blocks.
+  using TakeSums = std::function<void(uint64_t end, const double* sums)>;
+
+  explicit TensorBlocks(uint64_t row_elements)
+      : row_elements_(row_elements),
+        row_blocks_((row_elements + kSumBlockElements - 1) / kSumBlockElements) {}
+
+  // Sums the segment [begin, end), which begins where the one before ended, or with a row.
+  void Sum(ThreadPool* pool, uint64_t begin, uint64_t end, const AddTo& add_to,
+           const TakeSums& take_sums);
+
+ private:
+  uint64_t BlockAt(uint64_t element) const {
+    return element / row_elements_ * row_blocks_ + element % row_elements_ / kSumBlockElements;
+  }
+  uint64_t Begin(uint64_t block) const {
+    return block / row_blocks_ * row_elements_ + block % row_blocks_ * kSumBlockElements;
+  }
+  uint64_t End(uint64_t block) const { return Begin(block + 1); }
+
+  const uint64_t row_elements_;
+  const uint64_t row_blocks_;
+  SumLanes open_[kSums];  // of the block that the last segment ended in
+};
+
+}  // namespace spillway::optim
+
+#endif  // SPILLWAY_OPTIM_TENSOR_SUMS_H_

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which constants a rule has: those that a flag may set and that a resume must repeat.
+
+#ifndef SPILLWAY_TOOLS_TRAINER_RULE_CONSTANTS_H_
+#define SPILLWAY_TOOLS_TRAINER_RULE_CONSTANTS_H_
+
+#include "spillway/optimizer.h"
+
+namespace spillway::trainer {
+
+inline bool HasBetas(RuleKind kind) {
+  return kind == RuleKind::kAdamW || kind == RuleKind::kAdam || kind == RuleKind::kLion ||
+         kind == RuleKind::kLamb;
+}
+inline bool HasEpsilon(RuleKind kind) {
+  return kind != RuleKind::kSgd && kind != RuleKind::kLion && kind != RuleKind::kLars;
+}
+inline bool HasMomentum(RuleKind kind) {
+  return kind == RuleKind::kSgd || kind == RuleKind::kRmsProp || kind == RuleKind::kLars;
+}
+inline bool HasTrustCoefficient(RuleKind kind) { return kind == RuleKind::kLars; }
+// β₂'s decay, ε₂ and the clipping threshold.
+inline bool IsAdafactor(RuleKind kind) { return kind == RuleKind::kAdafactor; }
+
+}  // namespace spillway::trainer
+
+#endif  // SPILLWAY_TOOLS_TRAINER_RULE_CONSTANTS_H_
