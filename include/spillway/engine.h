@@ -178,9 +178,11 @@ class SPILLWAY_EXPORT Engine {
   virtual absl::StatusOr<TensorId> Register(const TensorSpec& spec, const Reader& reader = {}) = 0;
   // Forgets a tensor: its bytes are void, its name is free, and the next commit does not have it.
   // Until then the last commit has it, and so does every snapshot that had it. Its id is not used
-  // again. As Register does, it wants the engine to itself. Its tiles keep their entries in the
-  // engine's tables, and their frames where their role is placed, until the engine closes.
-  // FailedPrecondition with leases held; NotFound: there is no such tensor any more.
+  // again. As Register does, it wants the engine to itself. All declared uses are forgotten, and
+  // the plan that is followed is abandoned. Until the engine closes the tensor's tiles keep their
+  // entries in its tables, their frames where their role is placed, and their share of what decides
+  // whether all tiles fit in memory. FailedPrecondition with leases held, those that wait for a
+  // stream among them; NotFound: there is no such tensor any more.
   virtual absl::Status Unregister(TensorId id) = 0;
   virtual absl::StatusOr<TensorId> Find(std::string_view name) const = 0;
   virtual const TensorSpec& Spec(TensorId id) const = 0;

@@ -38,13 +38,15 @@ struct StateChange {
 // between weight and state: then `from` is void. Other formats may share one master weight. Moments
 // that the new format rounds at random are rounded with the bits of step 0. Adds to `change`.
 //
+//   const StateTensors from = {StateFormat::kF32, old}, to = {StateFormat::k8Bit, fresh};
 //   StateChange change;
-//   ConvertState(engine, rule, weight, {StateFormat::kF32, old}, {StateFormat::k8Bit, fresh},
-//   &change); for (const TensorId id : old) engine->Unregister(id); engine->Commit(user_state); //
-//   until then a crash leaves the old state
+//   absl::Status status = ConvertState(engine, rule, weight, from, to, &change);
+//   for (const TensorId id : old) status.Update(engine->Unregister(id));
+//   if (status.ok()) status = engine->Commit(user_state);  // before it a crash leaves the old
+//   state
 //
-// Holds at most two leases at once, of a tile each, and three floats in memory for each of a tile's
-// elements, twice. InvalidArgument: a pair of rule and format does not exist, the rule is
+// Holds at most two leases at once, of a tile each, and in memory up to seven floats for each of a
+// tile's elements. InvalidArgument: a pair of rule and format does not exist, the rule is
 // Adafactor, which has one format alone, or tensors are not what StateSpecs lists for the weight,
 // tiles included. Errors of the engine come as they are.
 SPILLWAY_EXPORT absl::Status ConvertState(Engine* engine, const Rule& rule, TensorId weight,

@@ -129,7 +129,7 @@ class EngineImpl final : public Engine {
   bool has_store_ = false;
   std::string io_name_;
 
-  // Changed by Register and Commit alone, which exclude all else.
+  // Changed by Register, Unregister and Commit alone, which exclude all else.
   engine::RestingRoom rests_;
   std::deque<Tensor> tensors_;
   std::map<std::string, TensorId, std::less<>> by_name_;

@@ -244,23 +244,30 @@ absl::Status Mover::CheckNoLeases(std::string_view what) {
   return CheckIdle(what);
 }
 
-absl::Status Mover::BeAlone(std::string_view what) {
+absl::Status Mover::Quiesce(std::string_view what) {
   SPILLWAY_RETURN_IF_ERROR(CheckIdle(what));
   if (!pager_.Pause()) return IsBusy(what);
   Dispatch();
   while (!IsQuiet()) quiet_.Wait(&mu_);
-  return absl::OkStatus();
+  // The lock was given up meanwhile.
+  absl::Status status = CheckIdle(what);
+  if (status.ok()) return status;
+  pager_.Resume();
+  Dispatch();
+  return status;
 }
 
 absl::Status Mover::Forget(std::string_view what, TileIndex first, uint64_t count,
                            const std::function<void(io::Store*)>& change) {
   {
     const Entry entry(this);
-    SPILLWAY_RETURN_IF_ERROR(BeAlone(what));
+    SPILLWAY_RETURN_IF_ERROR(Quiesce(what));
+    absl::Status status;  // no tile is leased, so each can go
     for (uint64_t tile = 0; tile < count; ++tile)
-      SPILLWAY_RETURN_IF_ERROR(pager_.Discard(first + static_cast<TileIndex>(tile)));
+      status.Update(pager_.Discard(first + static_cast<TileIndex>(tile)));
     pager_.Resume();
     Dispatch();
+    SPILLWAY_RETURN_IF_ERROR(status);
   }
   RunWithStore(change);
   return absl::OkStatus();
@@ -271,7 +278,7 @@ absl::Status Mover::Restore(std::string_view what,
   TileIndex num_tiles = 0;
   {
     const Entry entry(this);
-    SPILLWAY_RETURN_IF_ERROR(BeAlone(what));
+    SPILLWAY_RETURN_IF_ERROR(Quiesce(what));
     num_tiles = pager_.pages().num_tiles();
   }
   absl::Status status;

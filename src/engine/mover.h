@@ -95,8 +95,8 @@ class Mover : private TransferThread::Listener {
 
  private:
   // Lets no transfer begin and waits until none is in flight: the pager is paused then.
-  // FailedPrecondition with leases held.
-  absl::Status BeAlone(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // FailedPrecondition, and nothing is paused, with leases held.
+  absl::Status Quiesce(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // A caller waiting for its ticket.
   struct Waiter {

@@ -61,6 +61,13 @@ absl::StatusOr<RestingState> RestingState::Create(Engine* engine, const Rule& ru
   for (size_t m = 0; m < moments.size(); ++m)
     state.maps_[m] = IsSquare(moments[m]) ? CodeMap::kUnsigned : CodeMap::kSigned;
   if (IsEncoded(format)) state.row_ = RowOf(format, spec.shape, moments.size());
+  const auto tile_rows = static_cast<uint64_t>(spec.tile_rows);
+  if (IsEncoded(format) && spec.shape.size() == 1 && spec.num_tiles() > 1 &&
+      tile_rows % state.row_.block_elements != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("vector '", spec.name, "' is cut every ", tile_rows,
+                     " elements; its state needs a multiple of ", state.row_.block_elements));
+  }
   return state;
 }
 

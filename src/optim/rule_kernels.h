@@ -22,7 +22,7 @@ inline constexpr int kMostMoments = 2;
 // uses, UpdateElements says.
 struct RuleFactors {
   RuleKind kind = RuleKind::kAdamW;
-  bool has_momentum = false;  // SGD, RMSprop
+  bool has_momentum = false;  // SGD, RMSprop, LARS
   float gradient_scale = 1;
   float decay = 1;          // 1 − lr·λ, of the rules with decoupled decay
   float coupled_decay = 0;  // λ, of the others
@@ -39,9 +39,8 @@ struct RuleFactors {
 // A number past the largest float is infinite.
 float ToFloat(double value);
 
-// Of a rule that takes norms first, step_size is that of a tensor whose norms change nothing:
-// tensor_norms.h has the others.
-
+// Of a rule that takes norms first, step_size is that of a tensor whose norms change nothing;
+// StepSizeOf (rule_passes.h) has the others.
 RuleFactors MakeFactors(const Rule& rule, const Update& update);
 
 // Runs of equal length, aligned to their elements. None overlap.

@@ -276,6 +276,14 @@ TEST(StateConversion, RefusesTensorsThatAreNotOfTheFormat) {
   EXPECT_TRUE(absl::IsInvalidArgument(parameter.Convert(from, to, &change)));
 }
 
+TEST(StateConversion, RefusesVectorsThatAreCutInsideABlock) {
+  Parameter parameter({"Cut", DType::kF16, {300}, 100}, {});
+  const StateTensors from = parameter.MakeRandom(1);
+  StateChange change;
+  for (const StateFormat format : {StateFormat::k8Bit, StateFormat::kCompact})
+    EXPECT_TRUE(absl::IsInvalidArgument(parameter.Convert(from, parameter.Make(format), &change)));
+}
+
 TEST(StateConversion, AnErrorOfTheEngineComesAsItIs) {
   Parameter parameter(kShapes[0], {});
   const StateTensors from = parameter.MakeRandom(1), to = parameter.Make(StateFormat::k8Bit);

@@ -171,11 +171,16 @@ TEST(Conversion, IsRefusedBeforeTheStoreIsTouched) {
   const Arguments resume = {"--resume", "--convert"};
   EXPECT_THAT(refused(In("8bit") + Arguments{"--convert"}), HasSubstr("give --resume too"));
   EXPECT_THAT(refused(In("8bit") + Arguments{"--resume"}), HasSubstr("add --convert"));
+  EXPECT_THAT(refused(In("8bit") + Arguments{"--resume", "--batch", "2"}),
+              AllOf(HasSubstr("--state-format was fp32"), Not(HasSubstr("--convert"))));
   EXPECT_THAT(refused(In("8bit") + resume + Arguments{"--batch", "2"}),
-              HasSubstr("--batch was 1 when the store was made and is 2 now"));
+              HasSubstr("--batch was 1 in the store's run and is 2 now"));
   EXPECT_THAT(refused(In("8bit") + resume + Arguments{"--optimizer", "lion"}),
               HasSubstr("--optimizer was adamw"));
   EXPECT_THAT(refused(Arguments{"--state-format", "compact"} + resume), HasSubstr("compact"));
+  // Room for the new state twice, and not for the old one beside it.
+  EXPECT_THAT(refused(In("compact") + resume + Arguments{"--store-bytes", "450KiB"}),
+              AllOf(HasSubstr("--store-bytes"), HasSubstr("old state")));
 }
 
 }  // namespace

@@ -429,9 +429,11 @@ struct Bad {
 TEST(Optimizer, WhatCannotBeIsRefusedBeforeAStoreIsMade) {
   const std::vector<Bad> all = {
       {{"--optimizer", "sgd", "--state-format", "bf16"},
-       "--state-format: sgd without momentum keeps no state that could be bf16; use fp32"},
+       "--state-format: sgd without momentum keeps no state that could be bf16; use fp32, or "
+       "compact"},
       {{"--optimizer", "sgd", "--state-format", "8bit"},
-       "--state-format: sgd without momentum keeps no state that could be 8bit; use fp32"},
+       "--state-format: sgd without momentum keeps no state that could be 8bit; use fp32, or "
+       "compact"},
       {{"--state-format", "compact"},
        "--state-format: compact keeps the rest of 16-bit weights, and --precision fp32 has none; "
        "use --precision fp16-amp or bf16, or another format"},
@@ -440,7 +442,8 @@ TEST(Optimizer, WhatCannotBeIsRefusedBeforeAStoreIsMade) {
       {{"--optimizer", "sgd", "--betas", "0.9,0.99"}, "--betas: sgd has none"},
       {{"--optimizer", "rmsprop", "--betas", "0.9,0.99"}, "one of adamw, adam, lion and lamb"},
       {{"--optimizer", "lars", "--momentum", "0", "--state-format", "bf16"},
-       "--state-format: lars without momentum keeps no state that could be bf16; use fp32"},
+       "--state-format: lars without momentum keeps no state that could be bf16; use fp32, or "
+       "compact"},
       {{"--optimizer", "adafactor", "--state-format", "8bit"},
        "--state-format: adafactor's state is small and kept in fp32 alone, not in 8bit"},
       {{"--optimizer", "adafactor", "--state-format", "compact", "--precision", "fp16-amp"},

@@ -217,9 +217,9 @@ TEST(Precision, AResumeInOtherTypesIsRefused) {
   ASSERT_EQ(RunCommand(training.TrainInStore(1) + types).exit_code, 0);
   const Arguments resume = training.TrainInStore(2) + Arguments{"--resume"};
   const std::vector<std::pair<Arguments, std::string>> cases = {
-      {{}, "--precision was bf16 when the store was made and is fp32 now"},
+      {{}, "--precision was bf16 in the store's run and is fp32 now"},
       {{"--precision", "fp16-amp", "--fp32", "*norm*"}, "--precision was bf16"},
-      {{"--precision", "bf16"}, "--fp32 was *norm* when the store was made and is (nothing) now"},
+      {{"--precision", "bf16"}, "--fp32 was *norm* in the store's run and is (nothing) now"},
       {{"--precision", "bf16", "--fp32", "*norm*,*embed*"}, "is *norm*,*embed* now"},
       {types + Arguments{"--grad-dtype", "fp32"}, "--grad-dtype was bf16"}};
   for (const auto& [flags, words] : cases) {

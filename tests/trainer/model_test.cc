@@ -463,6 +463,10 @@ TEST(Model, OptionsThatContradictAreRefused) {
   options = Options();
   options.accumulate = 0;
   EXPECT_EQ(SmallModel(SmallConfig(), options).status.code(), absl::StatusCode::kInvalidArgument);
+  options = Options(Precision::kBf16);
+  options.state_format = StateFormat::kCompact;
+  options.groups.fp32 = {"*norm*"};
+  EXPECT_EQ(SmallModel(SmallConfig(), options).status.code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -54,6 +54,12 @@ std::vector<TensorSpec> UpdateOrder(std::vector<TensorSpec> specs) {
   return specs;
 }
 
+void Count(const TensorSpec& spec, StateBytes* bytes) {
+  (spec.transient ? bytes->transient : bytes->committed) += spec.size_bytes();
+  uint64_t& room = spec.transient ? bytes->transient_room : bytes->committed_room;
+  room += RoomBytes(spec);
+}
+
 }  // namespace
 
 MinimumBudgets SmallestBudgets(const hf::ModelConfig& config, const ModelOptions& options,
@@ -90,17 +96,33 @@ MinimumBudgets SmallestBudgets(const hf::ModelConfig& config, const ModelOptions
 
 StateBytes ModelStateBytes(const hf::ModelConfig& config, const ModelOptions& options) {
   StateBytes bytes;
-  const auto count = [&bytes](const TensorSpec& spec) {
-    (spec.transient ? bytes.transient : bytes.committed) += spec.size_bytes();
-    uint64_t& room = spec.transient ? bytes.transient_room : bytes.committed_room;
-    room += RoomBytes(spec);
-  };
   const int64_t tile_elements = TileElements(config);
   for (const ParameterShape& parameter : ListParameters(config)) {
     for (const TensorSpec& spec : ParameterTensorSpecs(parameter, options, tile_elements))
-      count(spec);
+      Count(spec, &bytes);
   }
-  for (const TensorSpec& spec : ActivationSpecs(config, options)) count(spec);
+  for (const TensorSpec& spec : ActivationSpecs(config, options)) Count(spec, &bytes);
+  return bytes;
+}
+
+StateBytes ConversionBytes(const hf::ModelConfig& config, const ModelOptions& options,
+                           StateFormat from) {
+  ModelOptions before = options;
+  before.state_format = from;
+  const bool writes_weights =
+      from == StateFormat::kCompact || options.state_format == StateFormat::kCompact;
+  StateBytes bytes;
+  const int64_t tile_elements = TileElements(config);
+  for (const ParameterShape& parameter : ListParameters(config)) {
+    const auto old = ParameterTensorSpecs(parameter, before, tile_elements);
+    for (const TensorSpec& spec : old)
+      if (!spec.transient) Count(spec, &bytes);
+    for (const TensorSpec& spec : ParameterTensorSpecs(parameter, options, tile_elements)) {
+      const bool is_kept = std::find(old.begin(), old.end(), spec) != old.end();
+      const bool is_written = !is_kept || (spec.role == Role::kParameter && writes_weights);
+      if (!spec.transient && is_written) Count(spec, &bytes);
+    }
+  }
   return bytes;
 }
 

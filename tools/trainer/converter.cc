@@ -3,7 +3,11 @@
 #include "tools/trainer/converter.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tools/hf/status_macros.h"
@@ -20,14 +24,17 @@ struct Stored {
   StateTensors state;
 };
 
-// The commit has them, or they are new and read as zeros until they are written.
+// `is_stored`: the commit must have all of them. Otherwise they may be new, and read as zeros until
+// they are written.
 absl::StatusOr<Stored> Register(Engine* engine, const ParameterShape& shape,
-                                const ModelOptions& options, int64_t tile_elements) {
+                                const ModelOptions& options, int64_t tile_elements,
+                                bool is_stored) {
   Stored stored;
   stored.state.format = options.state_format;
   for (const TensorSpec& spec : ParameterTensorSpecs(shape, options, tile_elements)) {
     if (spec.role == Role::kGradient) continue;
-    SPILLWAY_HF_ASSIGN_OR_RETURN(const TensorId id, engine->Register(spec));
+    SPILLWAY_HF_ASSIGN_OR_RETURN(
+        const TensorId id, engine->Register(spec, is_stored ? MissingTensor(spec.name) : Reader()));
     if (spec.role == Role::kParameter) {
       stored.weight = id;
     } else {
@@ -45,8 +52,9 @@ absl::StatusOr<StateFormat> FormatOf(const std::vector<FixedFlag>& fixed) {
     for (int format = 0; format < kNumStateFormats; ++format) {
       if (Name(static_cast<StateFormat>(format)) == value) return static_cast<StateFormat>(format);
     }
-    return absl::DataLossError(
-        absl::StrCat("the store's state is in format '", value, "', which this program lacks"));
+    return absl::FailedPreconditionError(absl::StrCat("the store's optimizer state is in format '",
+                                                      value,
+                                                      "', which this program does not know"));
   }
   return StateFormat::kF32;
 }
@@ -66,9 +74,13 @@ absl::StatusOr<StateChange> ConvertRun(Engine* engine, const hf::ModelConfig& co
   StateChange change;
   for (const ParameterShape& shape : ListParameters(config)) {
     if (options.groups.IsFrozen(shape.name)) continue;
-    if (stop) return absl::CancelledError("interrupted; the store's state is as it was");
-    SPILLWAY_HF_ASSIGN_OR_RETURN(const Stored from, Register(engine, shape, before, tile_elements));
-    SPILLWAY_HF_ASSIGN_OR_RETURN(const Stored to, Register(engine, shape, options, tile_elements));
+    if (stop)
+      return absl::CancelledError(
+          "interrupted; the optimizer state is as it was: add --resume --convert to convert it");
+    SPILLWAY_HF_ASSIGN_OR_RETURN(
+        const Stored from, Register(engine, shape, before, tile_elements, /*is_stored=*/true));
+    SPILLWAY_HF_ASSIGN_OR_RETURN(
+        const Stored to, Register(engine, shape, options, tile_elements, /*is_stored=*/false));
     SPILLWAY_HF_RETURN_IF_ERROR(
         ConvertState(engine, options.rule, from.weight, from.state, to.state, &change));
     const std::vector<TensorId>& kept = to.state.tensors;

@@ -29,7 +29,9 @@ std::vector<FixedFlag> WithFormat(std::vector<FixedFlag> fixed, StateFormat form
 // Converts the state of the engine's last commit, which `state` describes, into the format that
 // `options` has, and commits it with `state` changed accordingly. The engine must have no tensors
 // yet, and its disk room for both states; it is of no use afterwards but for Stats. Cancelled if
-// `stop` becomes true. After an error the store has what it had.
+// `stop` becomes true, which is asked between parameters. DataLoss: the commit lacks a tensor.
+// After an error the store has what it had; only if the commit itself failed may it have the new
+// state.
 absl::StatusOr<StateChange> ConvertRun(Engine* engine, const hf::ModelConfig& config,
                                        const ModelOptions& options, TrainState state,
                                        const std::atomic<bool>& stop);

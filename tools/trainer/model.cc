@@ -364,9 +364,9 @@ absl::Status CheckOptions(const ModelOptions& options) {
         "the update rule keeps no state that could rest in the state format");
   }
   if (options.training && options.state_format == StateFormat::kCompact &&
-      options.precision == Precision::kFp32) {
+      (options.precision == Precision::kFp32 || !options.groups.fp32.empty())) {
     return absl::InvalidArgumentError(
-        "compact state is the rest of 16-bit weights, and fp32 training has none");
+        "compact state is the rest of 16-bit weights, and a weight in fp32 has none");
   }
   return absl::OkStatus();
 }

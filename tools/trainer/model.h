@@ -60,7 +60,8 @@ struct ModelOptions {
   AccumulationOrder accumulation_order = AccumulationOrder::kMicroBatch;
   Rule rule;  // which decides the state that a parameter has
   StateFormat state_format = StateFormat::kF32;
-  ParameterGroups groups;  // frozen parameters have no gradient and no state
+  ParameterGroups groups;   // frozen parameters have no gradient and no state
+  bool is_resumed = false;  // the engine's last commit must have every tensor: DataLoss if not
 
   bool by_layer() const {
     return accumulate > 1 && accumulation_order == AccumulationOrder::kLayer;
@@ -155,6 +156,10 @@ struct StateBytes {
   uint64_t transient_room = 0;
 };
 StateBytes ModelStateBytes(const hf::ModelConfig& config, const ModelOptions& options);
+// What a store holds at most while the state of such a run is converted from another format: the
+// commit of before, and what is new in the next.
+StateBytes ConversionBytes(const hf::ModelConfig& config, const ModelOptions& options,
+                           StateFormat from);
 
 }  // namespace spillway::trainer
 

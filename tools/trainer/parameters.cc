@@ -223,6 +223,14 @@ std::vector<TensorSpec> ParameterTensorSpecs(const ParameterShape& parameter,
   return specs;
 }
 
+Reader MissingTensor(const std::string& name) {
+  return [name](uint64_t, std::span<std::byte>) -> absl::Status {
+    return absl::DataLossError(
+        absl::StrCat("the store's last commit has training state, but no tensor '", name,
+                     "'; was it made by another version?"));
+  };
+}
+
 absl::StatusOr<std::vector<Parameter>> RegisterParameters(Engine* engine,
                                                           const hf::ModelConfig& config,
                                                           const ModelOptions& options,
@@ -236,7 +244,9 @@ absl::StatusOr<std::vector<Parameter>> RegisterParameters(Engine* engine,
     const bool is_split = specs.size() > 1 && options.state_format == StateFormat::kCompact;
     for (const TensorSpec& spec : specs) {
       Reader reader;
-      if (is_split && spec.role != Role::kGradient) {
+      if (options.is_resumed && !spec.transient) {
+        reader = MissingTensor(spec.name);
+      } else if (is_split && spec.role != Role::kGradient) {
         reader = SplitReader(source, shape, specs.front(), spec);
       } else if (spec.role == Role::kParameter || spec.role == Role::kMasterWeight) {
         reader = WeightReader(source, shape, spec.dtype);

@@ -52,6 +52,9 @@ int64_t TileRows(int64_t rows, int64_t width, int64_t tile_elements);
 std::vector<TensorSpec> ParameterTensorSpecs(const ParameterShape& parameter,
                                              const ModelOptions& options, int64_t tile_elements);
 
+// The reader of a tensor that the engine's last commit must have: DataLoss.
+Reader MissingTensor(const std::string& name);
+
 // Registers them all. `source` is asked for a parameter only if the engine wants its bytes.
 // InvalidArgument names a parameter and index that is not finite, or does not fit the weight's 16
 // bits.

@@ -93,15 +93,23 @@ absl::Status CheckSameNumbers(const std::vector<FixedFlag>& stored,
     if (name == "--optimizer") return "adamw";
     return name == "--state-format" ? "fp32" : "(nothing)";
   };
+  const auto is_other = [&](const std::string& name) {
+    return name != "--state-format" && value_of(stored, name) != value_of(given, name);
+  };
+  const auto has_other = [&](const std::vector<FixedFlag>& flags) {
+    return std::any_of(flags.begin(), flags.end(),
+                       [&](const FixedFlag& flag) { return is_other(flag.first); });
+  };
+  const bool can_convert = !has_other(stored) && !has_other(given);
   const auto differs = [&](const std::string& name) -> absl::Status {
     const std::string before = value_of(stored, name);
     const std::string now = value_of(given, name);
     if (before == now) return absl::OkStatus();
     const std::string message = absl::StrFormat(
-        "cannot resume: %s was %s when the store was made and is %s now, which would change the "
-        "numbers; give "
-        "the same value, %sor train into a new store",
-        name, before, now, name == "--state-format" ? "add --convert, " : "");
+        "cannot resume: %s was %s in the store's run and is %s now, which would change the "
+        "numbers; "
+        "give the same value, %sor train into a new store",
+        name, before, now, name == "--state-format" && can_convert ? "add --convert, " : "");
     const bool is_input = name == "--model" || name == "--data";
     return is_input ? absl::FailedPreconditionError(message) : absl::InvalidArgumentError(message);
   };

@@ -104,8 +104,10 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
     const TokenData* train_data, const TokenData* valid_data, const WeightSource& source,
     const std::optional<TrainState>& state) {
   std::unique_ptr<Trainer> trainer(new Trainer(engine, options, train_data, valid_data));
+  ModelOptions model_options = options.model;
+  model_options.is_resumed = state.has_value();
   SPILLWAY_HF_ASSIGN_OR_RETURN(trainer->model_,
-                               Model::Create(engine, pool, config, options.model, source));
+                               Model::Create(engine, pool, config, model_options, source));
   SPILLWAY_HF_RETURN_IF_ERROR(trainer->CreateOptimizer(pool));
   trainer->step_flops_ = StepFlops(config, options.model);
   trainer->peak_flops_ = MeasurePeakFlops(pool);

@@ -130,7 +130,7 @@ void AddGroups(CLI::App* app, OptimizerFlags* flags) {
       ->type_name("PATTERN,...");
   AddMaybe(app, "--lr-for", &flags->groups.rate_factors, ParseFactors,
            "Parameters whose learning rate is multiplied, as '*embed*=0.1'; the last pattern that "
-           "matches counts")
+           "matches counts. Adafactor's steps are smaller than the rate later on, whatever it is")
       ->type_name("PATTERN=FACTOR,...");
   AddList(app, "--freeze", &flags->groups.frozen,
           "Parameters that stay as they are, without gradient or optimizer state. Under fp16-amp "
@@ -240,8 +240,9 @@ absl::Status FinishOptimizerFlags(const OptimizerFlags& flags, trainer::TrainerO
   }
   if (!Exists(rule, flags.format)) {
     return UsageError(absl::StrFormat(
-        "--state-format: %s without momentum keeps no state that could be %s; use fp32", Word(kind),
-        Word(flags.format)));
+        "--state-format: %s without momentum keeps no state that could be %s; use fp32, or compact "
+        "with weights of 16 bits",
+        Word(kind), Word(flags.format)));
   }
   if (flags.format == StateFormat::kCompact) {
     if (options->model.precision == trainer::Precision::kFp32) {

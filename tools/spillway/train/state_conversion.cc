@@ -23,15 +23,15 @@ namespace {
 
 using trainer::TrainState;
 
-// The state of the last commit; none: there is none, or no store yet.
-absl::StatusOr<std::optional<TrainState>> LastState(const EngineFlags& flags) {
+// The state of a store's last commit, whoever has it open; none: there is none. What is wrong with
+// the store is said by whoever opens it.
+std::optional<TrainState> LastState(const EngineFlags& flags) {
   const auto view = io::StoreView::Open(flags.store, io::StoreView::Wanted::kAnyState);
-  if (absl::IsNotFound(view.status())) return std::nullopt;
-  SPILLWAY_RETURN_IF_ERROR(view.status());
-  SPILLWAY_ASSIGN_OR_RETURN(const auto commit, (*view)->catalog().ReadCommit());
-  if (!commit) return std::nullopt;
-  SPILLWAY_ASSIGN_OR_RETURN(TrainState state, trainer::ParseTrainState(commit->user_state));
-  return std::optional(std::move(state));
+  if (!view.ok()) return std::nullopt;
+  const auto commit = (*view)->catalog().ReadCommit();
+  if (!commit.ok() || !commit->has_value()) return std::nullopt;
+  auto state = trainer::ParseTrainState((*commit)->user_state);
+  return state.ok() ? std::optional(*std::move(state)) : std::nullopt;
 }
 
 std::string Word(StateFormat format) { return std::string(Name(format)); }
@@ -56,33 +56,74 @@ std::string Describe(const Rule& rule, StateFormat from, StateFormat to,
   return text;
 }
 
+// Whether the state is to be converted, from which format; none: it is in that of the flags. A
+// usage error if anything else differs.
+absl::StatusOr<std::optional<StateFormat>> FormatBefore(
+    const TrainState& state, StateFormat to, const std::vector<trainer::FixedFlag>& given) {
+  SPILLWAY_ASSIGN_OR_RETURN(const StateFormat from, trainer::FormatOf(state.fixed));
+  if (from == to) return std::nullopt;
+  const absl::Status same = trainer::CheckSameNumbers(trainer::WithFormat(state.fixed, to), given);
+  if (!same.ok()) return WithExitCode(same, ExitCode::kUsage);
+  return std::optional(from);
+}
+
+// What the store must hold while both states are there.
+StoreNeed NeedOf(const hf::ModelConfig& config, const trainer::ModelOptions& options,
+                 StateFormat from) {
+  return {.state = trainer::ConversionBytes(config, options, from), .is_committed = true};
+}
+
+absl::Status CheckRoomFor(const StorePlace& place, const StoreNeed& need) {
+  const absl::Status room = CheckStoreRoom(place, need);
+  if (room.ok()) return room;
+  return WithExitCode(
+      absl::Status(room.code(),
+                   absl::StrCat("--convert keeps the old state until the new one is committed: ",
+                                std::string(room.message()))),
+      ExitCodeOf(room));
+}
+
 }  // namespace
 
 absl::Status ConvertStore(const TrainFlags& flags, const hf::ModelConfig& config,
-                          const StoreNeed& need, const std::vector<trainer::FixedFlag>& given,
+                          const std::vector<trainer::FixedFlag>& given,
                           const std::atomic<bool>& stop) {
-  SPILLWAY_ASSIGN_OR_RETURN(const std::optional<TrainState> state, LastState(flags.engine));
-  if (!state) return absl::OkStatus();  // the run begins, in the format that is asked for
   const trainer::ModelOptions& options = flags.trainer.model;
   const StateFormat to = options.state_format;
-  SPILLWAY_ASSIGN_OR_RETURN(const StateFormat from, trainer::FormatOf(state->fixed));
-  if (from == to) {
+  const StorePlace place = PlaceOf(flags.engine);
+  const absl::Status nothing = absl::OkStatus();  // the run begins or goes on as it is
+  const auto tell_already = [to] {
     absl::FPrintF(stderr, "note: the optimizer state is in %s already: nothing is converted\n",
                   Word(to));
-    return absl::OkStatus();
+  };
+  // Before the store is opened, whatever can be refused.
+  if (const auto state = LastState(flags.engine)) {
+    SPILLWAY_ASSIGN_OR_RETURN(const auto from, FormatBefore(*state, to, given));
+    if (!from) {
+      tell_already();
+      return nothing;
+    }
+    SPILLWAY_RETURN_IF_ERROR(CheckRoomFor(place, NeedOf(config, options, *from)));
   }
-  const absl::Status same = trainer::CheckSameNumbers(trainer::WithFormat(state->fixed, to), given);
-  if (!same.ok()) return WithExitCode(same, ExitCode::kUsage);
   EngineFlags alone = flags.engine;  // no step follows
   alone.placement = {};
   alone.policy = std::nullopt;
   alone.calibrate = CalibrateChoice::kOff;
   alone.timeline_events = 0;
   SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
-                            OpenEngine(alone, OpenMode::kOpenOrCreate, need, stop));
-  const auto change = trainer::ConvertRun(engine.get(), config, options, *state, stop);
-  if (!change.ok()) return WithRoomMissing(change.status(), PlaceOf(flags.engine), need);
-  absl::FPrintF(stderr, "note: %s\n", Describe(options.rule, from, to, *change));
+                            OpenEngine(alone, OpenMode::kOpenOrCreate, {}, stop));
+  // Another process may have committed meanwhile: what counts is the state that was opened.
+  const std::optional<std::string> text = engine->UserState();
+  if (!text) return nothing;
+  SPILLWAY_ASSIGN_OR_RETURN(const TrainState state, trainer::ParseTrainState(*text));
+  SPILLWAY_ASSIGN_OR_RETURN(const auto from, FormatBefore(state, to, given));
+  if (!from) {
+    tell_already();
+    return nothing;
+  }
+  const auto change = trainer::ConvertRun(engine.get(), config, options, state, stop);
+  if (!change.ok()) return WithRoomMissing(change.status(), place, NeedOf(config, options, *from));
+  absl::FPrintF(stderr, "note: %s\n", Describe(options.rule, *from, to, *change));
   return absl::OkStatus();
 }
 

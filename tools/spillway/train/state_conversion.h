@@ -19,10 +19,11 @@ namespace spillway::command {
 
 // Nothing but a note if the store has no commit, or one in that format. What conversion changed is
 // noted. `given` is what the flags say of the run's numbers: a usage error, before anything is
-// changed, if another of them differs from the store's. Cancelled if `stop` becomes true. After an
-// error the store has what it had.
+// changed, if another of them differs from the store's. So is a --store-bytes that cannot hold both
+// states; a failure, a disk that cannot. Cancelled if `stop` becomes true. After an error the store
+// has what it had; only if the commit itself failed may it have the new state.
 absl::Status ConvertStore(const TrainFlags& flags, const hf::ModelConfig& config,
-                          const StoreNeed& need, const std::vector<trainer::FixedFlag>& given,
+                          const std::vector<trainer::FixedFlag>& given,
                           const std::atomic<bool>& stop);
 
 }  // namespace spillway::command

@@ -354,7 +354,7 @@ absl::Status RunTrain(TrainFlags flags) {
   if (flags.convert) {
     const auto given = trainer::FixedFlags(flags.trainer, inputs.config, *inputs.train_data,
                                            static_cast<int>(flags.engine.threads));
-    SPILLWAY_RETURN_IF_ERROR(ConvertStore(flags, inputs.config, need, given, stop));
+    SPILLWAY_RETURN_IF_ERROR(ConvertStore(flags, inputs.config, given, stop));
   }
   SPILLWAY_ASSIGN_OR_RETURN(Outcome outcome,
                             Train(flags, inputs, need, &outputs, stop, commit_now));

@@ -92,15 +92,15 @@ void AddSchedule(CLI::App* app, TrainFlags* flags) {
 
 void AddPrecision(CLI::App* app, TrainFlags* flags) {
   trainer::TrainerOptions& options = flags->trainer;
-  AddPrecisionFlags(app, &options.model.precision, &flags->optimizer.groups.fp32,
-                    "Of weights and activations; fp16-amp and bf16 keep fp32 master weights of "
-                    "what they train, and bf16 needs no loss scale");
+  AddPrecisionFlags(
+      app, &options.model.precision, &flags->optimizer.groups.fp32,
+      "Of weights and activations; fp16-amp and bf16 keep master weights of what they "
+      "train, and bf16 needs no loss scale");
   AddChoice<std::optional<DType>>(
       app, "--grad-dtype", &flags->gradient_dtype,
       {{"fp16", DType::kF16}, {"bf16", DType::kBF16}, {"fp32", DType::kF32}},
-      "Of the gradients of 16-bit weights (default: fp16 under fp16-amp, bf16 under bf16); those "
-      "of "
-      "fp32 weights are fp32");
+      "Of the gradients of 16-bit weights (default: the weights' type); those of fp32 weights are "
+      "fp32");
   AddNumber(app, "--loss-scale", &options.loss_scaler.initial_scale,
             {.least = 0, .most = kMostScale, .open_least = true},
             "First loss scale under fp16-amp");
