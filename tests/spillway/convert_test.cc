@@ -95,7 +95,8 @@ TEST_P(ConvertsEach, GoesOnInTheNewFormatWhateverTheBudgets) {
     EXPECT_EQ(StateOf(training), ExpectedState(to));
     if (from != "compact" && to != "compact") {
       EXPECT_THAT(converted.err, HasSubstr("master weights changed not at all"));
-      EXPECT_EQ(converted.json()["weights_hash"], first.json()["weights_hash"]);
+      EXPECT_EQ(converted.json()["weights_hash"].get<std::string>(),
+                first.json()["weights_hash"].get<std::string>());
     }
     ASSERT_EQ(RunCommand({"fsck", training.store()}).exit_code, 0);
     const Ended ended =
@@ -146,7 +147,7 @@ TEST(Conversion, ASnapshotOfBeforeIsTheOldState) {
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
   const Training other;
   EXPECT_EQ(training.NumbersOf(ended.json()).weights_hash,
-            RunCommand(other.Train(kSteps) + In("fp32")).json()["weights_hash"]);
+            RunCommand(other.Train(kSteps) + In("fp32")).json()["weights_hash"].get<std::string>());
 }
 
 TEST(Conversion, OfNothingChangesNothing) {
