@@ -29,6 +29,7 @@ namespace spillway {
 class HeapEngine : public Engine {
  public:
   absl::StatusOr<TensorId> Register(const TensorSpec& spec, const Reader& reader = {}) override {
+    if (const auto known = Find(spec.name); known.ok() && Spec(*known) == spec) return known;
     Tensor tensor{.spec = spec, .bytes = std::vector<std::byte>(spec.size_bytes())};
     for (uint64_t tile = 0; reader && tile < spec.num_tiles(); ++tile) {
       const uint64_t offset = spec.tile_offset_bytes(tile);

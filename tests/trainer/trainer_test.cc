@@ -66,10 +66,9 @@ class TrainingRun {
     test::WriteNpy(folder_ / "valid.npy", tokens);
     train_data_ = *TokenData::Open(folder_.path(), "train", 53, options.model.sequence);
     valid_data_ = *TokenData::Open(folder_.path(), "valid", 53, options.model.sequence);
-    auto created = Trainer::Create(&engine, &pool_, SmallConfig(), options, train_data_.get(),
-                                   valid_data_.get(), TestWeights(), state);
-    EXPECT_TRUE(created.ok()) << created.status();
-    trainer = *std::move(created);
+    // A run that goes on finds the tensors of the run before it.
+    if (state) trainer = Create(options, std::nullopt);
+    trainer = Create(options, state);
   }
 
   absl::StatusOr<RunSummary> Go() {
@@ -91,6 +90,14 @@ class TrainingRun {
   }
 
  private:
+  std::unique_ptr<Trainer> Create(const TrainerOptions& options,
+                                  const std::optional<TrainState>& state) {
+    auto created = Trainer::Create(&engine, &pool_, SmallConfig(), options, train_data_.get(),
+                                   valid_data_.get(), TestWeights(), state);
+    EXPECT_TRUE(created.ok()) << created.status();
+    return created.ok() ? *std::move(created) : nullptr;
+  }
+
   TempFolder folder_;
   ThreadPool pool_{2};
   std::unique_ptr<TokenData> train_data_;
