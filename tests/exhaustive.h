@@ -56,6 +56,18 @@ std::vector<T> GridOf(std::vector<T> values,
   return {values[PointOf(GridSeed(), where.line(), values.size())]};
 }
 
+// A series of cases that take long under a sanitizer: all or, where one point is tried, every
+// SampleShare()-th from a place that the seed says.
+template <typename T>
+std::vector<T> SampleOf(const std::vector<T>& all,
+                        std::source_location where = std::source_location::current()) {
+  std::vector<T> sample;
+  const unsigned share = SampleShare();
+  for (size_t i = PointOf(GridSeed(), where.line(), share); i < all.size(); i += share)
+    sample.push_back(all[i]);
+  return sample;
+}
+
 // Where to begin with a series of which every SampleShare()-th is tried: 0, or by the seed.
 inline int SampleBegin() {
   return TriesOnePoint() ? static_cast<int>(test::Seed() % SampleShare()) : 0;

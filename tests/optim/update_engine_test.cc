@@ -16,6 +16,7 @@
 #include "spillway/engine.h"
 #include "spillway/optimizer.h"
 #include "spillway/thread_pool.h"
+#include "tests/exhaustive.h"
 #include "tests/optim/fake_engine.h"
 #include "tests/optim/reference_parameter.h"
 
@@ -61,7 +62,7 @@ std::vector<Case> AllCases() {
                              {"tight_odd_pages", true, true, 20480},
                              {"tight_large_pages", true, true, 8 * kMiB},
                              {"tight_on_demand", true, true, 65536, false}};
-  for (const RuleAndFormat& pair : AllPairs()) {
+  for (const RuleAndFormat& pair : SampleOf(AllPairs())) {
     cases.push_back(
         {.name = absl::StrCat("tight_", RuleName(pair.rule), "_", std::string(Name(pair.format))),
          .pair = pair});
