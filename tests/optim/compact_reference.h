@@ -16,24 +16,9 @@
 
 #include "spillway/types.h"
 #include "src/optim/block_codec.h"
+#include "tests/optim/rule_reference.h"
 
 namespace spillway::optim {
-
-// The random bits of an element, by the key of the tensor and step.
-inline uint32_t ReferenceWord(uint64_t key, uint64_t element) {
-  const auto mixed = [](uint64_t x) {
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
-    return x ^ (x >> 31);
-  };
-  const uint64_t block_key = mixed(key + element / 65536 * 0x9e3779b97f4a7c15U);
-  uint32_t x = static_cast<uint32_t>(element % 65536) ^ static_cast<uint32_t>(block_key);
-  x ^= x >> 16;
-  x = x * 0x7feb352dU ^ static_cast<uint32_t>(block_key >> 32);
-  x ^= x >> 15;
-  x *= 0x846ca68bU;
-  return x ^ (x >> 16);
-}
 
 // A 16-bit type with 8 more bits of fraction.
 struct WideType {

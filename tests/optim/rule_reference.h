@@ -53,8 +53,8 @@ inline uint16_t Bf16OfFloat(float value) {
   return static_cast<uint16_t>(down + (up ? 1 : 0));
 }
 
-// Rounded at random to bf16, by the key of the tensor and step.
-inline uint16_t RandomlyRounded(float value, uint64_t key, uint64_t element) {
+// The random bits of an element, by the key of the tensor and step.
+inline uint32_t ReferenceWord(uint64_t key, uint64_t element) {
   const auto mixed = [](uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
@@ -65,7 +65,13 @@ inline uint16_t RandomlyRounded(float value, uint64_t key, uint64_t element) {
   x ^= x >> 16;
   x = x * 0x7feb352dU ^ static_cast<uint32_t>(block_key >> 32);
   x ^= x >> 15;
-  const uint32_t random = x * 0x846ca68bU >> 16;
+  x *= 0x846ca68bU;
+  return x ^ (x >> 16);
+}
+
+// Rounded at random to bf16, by the key of the tensor and step.
+inline uint16_t RandomlyRounded(float value, uint64_t key, uint64_t element) {
+  const uint32_t random = ReferenceWord(key, element) >> 16;
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t magnitude = bits & 0x7fffffff;
   if (magnitude >= 0x7f800000) return static_cast<uint16_t>(bits >> 16);

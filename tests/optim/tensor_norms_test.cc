@@ -314,7 +314,7 @@ TEST(Norms, OfZeroLeaveTheLearningRateAsItIs) {
   EXPECT_EQ(OneMatrix(UsualRule(RuleKind::kAdafactor), 3, 0).Step(0.5)[11], 3);
 }
 
-TEST(Norms, ThatAreNotFiniteShowInEveryElement) {
+TEST(Norms, ANaNShowsInEveryElementAndAnInfiniteGradientInItsOwn) {
   for (const RuleKind kind : {RuleKind::kLamb, RuleKind::kLars, RuleKind::kAdafactor}) {
     OneMatrix nan(UsualRule(kind), 1, 2);
     nan.gradients()[5] = std::numeric_limits<float>::quiet_NaN();

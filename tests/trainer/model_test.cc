@@ -248,8 +248,7 @@ TEST(Model, Fp32ParametersAreInFp32Throughout) {
   EXPECT_EQ(kept, 6);
 }
 
-// Both uses of a tied embedding see its fp32 values.
-TEST(Model, AnFp32EmbeddingIsReadInFp32ByTheHead) {
+TEST(Model, WeightsInFp32BringLogitsNearerToFp32s) {
   const hf::ModelConfig config = SmallConfig();
   ModelOptions options = Options(Held{"", Precision::kBf16, {"*"}});
   options.gradient_dtype = DType::kF32;
@@ -270,6 +269,23 @@ TEST(Model, AnFp32EmbeddingIsReadInFp32ByTheHead) {
   };
   EXPECT_GT(distance(kept), 0) << "activations are in bf16";
   EXPECT_LT(distance(kept), distance(rounded));
+}
+
+// A head of its own: the models differ in nothing else.
+TEST(Model, AnFp32HeadIsReadInFp32) {
+  hf::ModelConfig config = SmallConfig();
+  config.tie_word_embeddings = false;
+  ModelOptions options = Options(Held{"", Precision::kBf16, {"lm_head.weight"}});
+  options.gradient_dtype = DType::kF32;
+  options.training = false;
+  SmallModel kept(config, options);
+  options.groups.fp32 = {};
+  SmallModel rounded(config, options);
+  const TestBatch batch = RandomBatch(config, options.sequence);
+  const auto of_kept = kept.model->NextTokenLogits(batch.inputs);
+  const auto of_rounded = rounded.model->NextTokenLogits(batch.inputs);
+  ASSERT_TRUE(of_kept.ok() && of_rounded.ok());
+  EXPECT_NE(*of_kept, *of_rounded);
 }
 
 TEST(Model, MicroBatchesAddUpToTheBatch) {

@@ -16,6 +16,7 @@
 #include "spillway/state_conversion.h"
 #include "src/base/status_macros.h"
 #include "tools/spillway/command/exit_code.h"
+#include "tools/spillway/train/store_room.h"
 #include "tools/trainer/converter.h"
 
 namespace spillway::command {

@@ -11,7 +11,6 @@
 
 #include "absl/status/status.h"
 #include "tools/hf/config.h"
-#include "tools/spillway/train/store_room.h"
 #include "tools/spillway/train/train_flags.h"
 #include "tools/trainer/train_state.h"
 
