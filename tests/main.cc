@@ -96,17 +96,35 @@ struct Filter {
   std::vector<std::string> positive, negative;
 };
 
-// Of a suite's tests with parameters every third is run where SPILLWAY_TEST_ONE_POINT asks for
-// less, from a place that the seed says. A sanitizer's build runs all: its runs are few.
-bool IsDrawn(const testing::TestSuite& suite, int test) {
-  const bool all = SPILLWAY_IS_SANITIZED || !spillway::TriesOnePoint();
-  if (all || suite.GetTestInfo(test)->value_param() == nullptr) return true;
-  constexpr int kShare = 3;
-  if (suite.total_test_count() < kShare) return true;
-  const auto line = static_cast<uint32_t>(suite.GetTestInfo(0)->line());
-  return static_cast<size_t>(test % kShare) ==
-         spillway::PointOf(spillway::GridSeed(), line, kShare);
-}
+// Where SPILLWAY_TEST_ONE_POINT asks for less, a third of the tests is run, which the seed chooses:
+// of a suite's tests with parameters, and of a file's tests that run the command, which take
+// longest. A sanitizer's build runs all: its runs are few.
+class Draw {
+ public:
+  explicit Draw(const std::string& file) : file_(file) {}
+
+  bool Takes(const testing::TestSuite& suite, int test) {
+    if (SPILLWAY_IS_SANITIZED || !spillway::TriesOnePoint()) return true;
+    const testing::TestInfo& info = *suite.GetTestInfo(test);
+    if (info.value_param() != nullptr) {
+      if (suite.total_test_count() < kShare) return true;
+      return IsDrawn(test, static_cast<uint32_t>(suite.GetTestInfo(0)->line()));
+    }
+    if (!std::string_view(info.file()).ends_with("/spillway/" + file_ + ".cc")) return true;
+    return IsDrawn(commands_++, 0);
+  }
+
+ private:
+  static constexpr int kShare = 3;
+
+  static bool IsDrawn(int test, uint32_t line) {
+    return static_cast<size_t>(test % kShare) ==
+           spillway::PointOf(spillway::GridSeed(), line, kShare);
+  }
+
+  const std::string& file_;
+  int commands_ = 0;  // tests of the command so far
+};
 
 // Leaves of the tests that the filter takes those of the file. False if the file has none at all.
 bool KeepTestsOf(const std::string& file) {
@@ -115,6 +133,7 @@ bool KeepTestsOf(const std::string& file) {
   std::string kept;
   std::set<std::string> of_others;
   bool found = false;
+  Draw draw(file);
   const testing::UnitTest& all = *testing::UnitTest::GetInstance();
   for (int s = 0; s < all.total_test_suite_count(); ++s) {
     const testing::TestSuite& suite = *all.GetTestSuite(s);
@@ -126,7 +145,7 @@ bool KeepTestsOf(const std::string& file) {
         continue;
       }
       found = true;
-      if (filter.Takes(name) && IsDrawn(suite, t)) kept += name + ":";
+      if (filter.Takes(name) && draw.Takes(suite, t)) kept += name + ":";
       if (of_others.count(name) == 0) continue;
       std::fprintf(stderr, "two files have a test %s: rename one\n", name.c_str());
       return false;

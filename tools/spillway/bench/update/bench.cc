@@ -27,9 +27,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kMostRounds = 9;
-constexpr uint64_t kLimitBytes = 512 * kMiB;  // of memory, and of fio's file: beyond any cache
-constexpr double kGradientBytes = 2;          // fp16, read in each pass of the rule
-constexpr uint16_t kGradient = 0x2000;        // 2⁻⁷ in fp16
+constexpr uint64_t kMostLimitBytes = 512 * kMiB;  // beyond any cache
+constexpr uint64_t kMostMovedBytes = 64;          // a parameter, in a round of any rule and format
+constexpr double kGradientBytes = 2;              // fp16, read in each pass of the rule
+constexpr uint16_t kGradient = 0x2000;            // 2⁻⁷ in fp16
 
 // Bytes of weights and state of all formats of the rule that has most.
 absl::StatusOr<uint64_t> MostStateBytes(const BenchOptions& options) {
@@ -46,12 +47,18 @@ absl::StatusOr<uint64_t> MostStateBytes(const BenchOptions& options) {
   return most;
 }
 
+// Of the memory that the limits are measured in, and of fio's file: what a round moves, if that is
+// less than what no cache holds.
+uint64_t LimitBytes(const BenchOptions& options) {
+  return std::min(kMostLimitBytes, kMostMovedBytes * options.num_parameters);
+}
+
 // Twice the state, since it is written out of place, and fio's file.
 absl::Status CheckRoom(const BenchOptions& options, uint64_t state_bytes) {
   struct statvfs room;
   if (::statvfs(options.folder.c_str(), &room) != 0)
     return base::ErrnoToStatus(errno, absl::StrCat("looking at ", options.folder));
-  const uint64_t needed = 2 * state_bytes + kLimitBytes + kGiB;
+  const uint64_t needed = 2 * state_bytes + LimitBytes(options) + kGiB;
   const uint64_t free_bytes = uint64_t{room.f_bavail} * room.f_frsize;
   if (needed <= free_bytes / 10 * 9) return absl::OkStatus();
   return absl::ResourceExhaustedError(
@@ -66,8 +73,8 @@ absl::Status CheckMemory(const BenchOptions& options, uint64_t state_bytes) {
   for (const RuleFormats& pair : options.pairs)
     formats = std::max<uint64_t>(formats, pair.formats.size());
   const uint64_t budgets = options.folder.empty() ? 0 : formats * options.memory_bytes;
-  const uint64_t needed = state_bytes + state_bytes / 8 + 2 * options.num_parameters + kLimitBytes +
-                          budgets + 512 * kMiB;
+  const uint64_t needed = state_bytes + state_bytes / 8 + 2 * options.num_parameters +
+                          LimitBytes(options) + budgets + 512 * kMiB;
   const uint64_t available = bench_io::AvailableMemoryBytes();
   if (available == 0 || needed <= available / 10 * 9) return absl::OkStatus();
   return absl::ResourceExhaustedError(
@@ -103,8 +110,8 @@ class Bench {
  private:
   absl::Status Prepare() {
     Show("writing");
-    SPILLWAY_ASSIGN_OR_RETURN(limits_,
-                              Limits::Create(options_.folder, kLimitBytes, &pool_, interrupted_));
+    SPILLWAY_ASSIGN_OR_RETURN(
+        limits_, Limits::Create(options_.folder, LimitBytes(options_), &pool_, interrupted_));
     gradients_.assign(options_.num_parameters, kGradient);
     std::vector<std::string> folders;
     if (!options_.folder.empty()) folders.push_back(options_.folder);

@@ -20,6 +20,8 @@ constexpr uint64_t kRowsOfOne = 4 * kTileRows;  // of the largest parameter
 constexpr uint64_t kDeviceBytes = 4 * kMiB;     // nothing is computed there
 constexpr double kLearningRate = 1e-4;
 constexpr int kWarmPasses = 4;  // until a plan is followed
+// A state that moves in well under a second is not worth the seconds of a calibration.
+constexpr uint64_t kLeastCalibratedBytes = 256 * kMiB;
 constexpr std::chrono::milliseconds kQuiet(50);
 constexpr std::chrono::minutes kMostWaiting(2);
 
@@ -60,7 +62,7 @@ EngineOptions OptionsOf(const StateOptions& options, uint64_t state_bytes,
   engine.pinned_bytes = options.memory_bytes;
   engine.store = {options.store};
   engine.mode = OpenMode::kScratch;
-  engine.calibration = Calibration::kNow;
+  engine.calibration = state_bytes < kLeastCalibratedBytes ? Calibration::kKeep : Calibration::kNow;
   engine.placement = AllOnNvme();
   return engine;
 }
