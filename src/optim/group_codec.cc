@@ -23,11 +23,16 @@
 namespace spillway::optim {
 namespace {
 
-// Which bits of an element's random word round what, above those of the residual.
-constexpr int kSignedShift = 8;
-constexpr uint32_t kSignedMask = 0x3ff;
-constexpr int kUnsignedShift = 18;
-constexpr uint32_t kUnsignedMask = 0x3fff;
+// Which bits of an element's random word round what, from the lowest on. Those below are the
+// residual's.
+constexpr int kSignedFrom = 8, kSignedBits = 10;
+constexpr int kUnsignedFrom = 18, kUnsignedBits = 14;
+
+// Groups whose scales are found before any of their elements is encoded: the way from a group's
+// largest magnitude to its first code is long, and the processor walks several at a time.
+constexpr size_t kGroupsAtOnce = 8;
+
+constexpr size_t kScaleBytes = sizeof(uint16_t);
 
 // What a value of the scale is in the units of decoded codes: the largest code gives as much, so
 // that no value goes up from there.
@@ -47,29 +52,54 @@ using Floats = hn::ScalableTag<float>;
 using Ints = hn::RebindToSigned<Floats>;
 using Words = hn::RebindToUnsigned<Floats>;
 using FloatLanes = hn::Vec<Floats>;
-using IntLanes = hn::Vec<Ints>;
 
 constexpr size_t kMostLanes = hn::MaxLanes(Floats());
 
 // A code is the root of a value, cut off to the code below it; the random bits then
-// decide between that and the one above.
+// decide between that and the one above. An approximate root is enough: rounded, it is the code
+// below or the one above, and whether its power exceeds the value tells which.
 
-// Uniform in (0, 1), from as many bits as the mask has, or all above the shift.
-template <int kShift, uint32_t kMask>
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_SSSE3
+// Within 2^-11 of the value; infinite for 0.
+HWY_INLINE FloatLanes NearReciprocalRoot(FloatLanes value) {
+  return hn::ApproximateReciprocalSqrt(value);
+}
+#else
+HWY_INLINE FloatLanes NearReciprocalRoot(FloatLanes value) {
+  return hn::Div(hn::Set(Floats(), 1.0F), hn::Sqrt(value));
+}
+#endif
+HWY_INLINE FloatLanes NearRoot(FloatLanes value) {
+  const auto at_least = hn::Max(value, hn::Set(Floats(), 0x1.0p-100F));
+  return hn::Mul(at_least, NearReciprocalRoot(at_least));
+}
+HWY_INLINE FloatLanes NearFourthRoot(FloatLanes value) {
+  return NearReciprocalRoot(NearReciprocalRoot(value));
+}
+
+// Uniform in (0, 1), from kBits bits of a random word from bit kFrom on: the middles of so many
+// equal parts. The bits are the upper ones of the fraction of a float in [1, 2).
+template <int kFrom, int kBits>
 HWY_INLINE FloatLanes Uniform(const uint32_t* random_words) {
   const Floats d;
   const Words du;
-  auto bits = hn::ShiftRight<kShift>(hn::LoadU(du, random_words));
-  if constexpr (kMask != ~uint32_t{0} >> kShift) bits = hn::And(bits, hn::Set(du, kMask));
-  const auto count = hn::Set(d, 1.0F / static_cast<float>(kMask + 1));
-  const auto whole = hn::ConvertTo(d, hn::BitCast(Ints(), bits));
-  return hn::Mul(hn::Add(whole, hn::Set(d, 0.5F)), count);
+  constexpr int kUp = 23 - kBits - kFrom;
+  auto bits = hn::LoadU(du, random_words);
+  if constexpr (kUp > 0) bits = hn::ShiftLeft<kUp>(bits);
+  if constexpr (kUp < 0) bits = hn::ShiftRight<-kUp>(bits);
+  constexpr uint32_t kFraction = ((uint32_t{1} << kBits) - 1) << (23 - kBits);
+  const auto from_one = hn::OrAnd(hn::Set(du, 0x3f800000u), bits, hn::Set(du, kFraction));
+  constexpr float kHalfPart = 0.5F / static_cast<float>(1 << kBits);
+  return hn::Sub(hn::BitCast(d, from_one), hn::Set(d, 1.0F - kHalfPart));
 }
 
-// Of a whole number below 2^23. Highway's conversion spends three instructions on larger ones.
-HWY_INLINE IntLanes IntegerOf(FloatLanes whole) {
-  const auto shifted = hn::BitCast(Ints(), hn::Add(whole, hn::Set(Floats(), 0x1.0p23F)));
-  return hn::And(shifted, hn::Set(Ints(), 0x7fffff));
+// The lowest byte of a whole number, as two's complement has it, is that of the float's bits once
+// 1.5 · 2^23 is added.
+HWY_INLINE void StoreCodes(FloatLanes level, uint8_t* codes) {
+  const Words du;
+  const hn::Rebind<uint8_t, Floats> d8;
+  const auto shifted = hn::BitCast(du, hn::Add(level, hn::Set(Floats(), 0x1.8p23F)));
+  hn::StoreU(hn::TruncateTo(d8, shifted), d8, codes);
 }
 
 // At most `most`, which is also what stands for NaN.
@@ -78,61 +108,60 @@ HWY_INLINE FloatLanes Limited(FloatLanes value, float most) {
   return hn::IfThenElse(hn::Le(value, limit), value, limit);
 }
 
-HWY_INLINE IntLanes SignedCodes(const float* from, float units_per_value, const uint32_t* random) {
+HWY_INLINE FloatLanes SignedLevels(const float* from, float units_per_value,
+                                   const uint32_t* random) {
   const Floats d;
-  const Ints di;
+  const auto one = hn::Set(d, 1.0F);
   const auto value = hn::LoadU(d, from);
   const auto units = Limited(hn::Mul(hn::Abs(value), hn::Set(d, units_per_value)), kSignedUnits);
-  const auto below = hn::Floor(hn::Sqrt(units));
+  const auto near = hn::Round(NearRoot(units));
+  const auto is_above = hn::Gt(hn::Mul(near, near), units);
+  const auto below = hn::Sub(near, hn::IfThenElseZero(is_above, one));
   const auto rest = hn::Sub(units, hn::Mul(below, below));
-  const auto step = hn::Add(hn::Add(below, below), hn::Set(d, 1.0F));
-  const auto goes_up = hn::Gt(rest, hn::Mul(Uniform<kSignedShift, kSignedMask>(random), step));
-  const auto level = hn::Add(below, hn::IfThenElseZero(goes_up, hn::Set(d, 1.0F)));
-  const auto code = IntegerOf(level);
-  const auto is_negative = hn::Lt(hn::BitCast(di, value), hn::Zero(di));
-  return hn::IfThenElse(is_negative, hn::Neg(code), code);
+  const auto step = hn::Add(hn::Add(below, below), one);
+  const auto goes_up = hn::Gt(rest, hn::Mul(Uniform<kSignedFrom, kSignedBits>(random), step));
+  return hn::CopySignToAbs(hn::Add(below, hn::IfThenElseZero(goes_up, one)), value);
 }
 
-HWY_INLINE IntLanes UnsignedCodes(const float* from, float units_per_value,
-                                  const uint32_t* random) {
+HWY_INLINE FloatLanes FourthPower(FloatLanes value) {
+  const auto square = hn::Mul(value, value);
+  return hn::Mul(square, square);
+}
+
+HWY_INLINE FloatLanes UnsignedLevels(const float* from, float units_per_value,
+                                     const uint32_t* random) {
   const Floats d;
-  const Ints di;
   const auto one = hn::Set(d, 1.0F);
   const auto given = hn::LoadU(d, from);
   const auto is_positive = hn::Gt(given, hn::Zero(d));
   const auto value = hn::IfThenElseZero(is_positive, given);
   const auto units = Limited(hn::Mul(value, hn::Set(d, units_per_value)), kUnsignedUnits);
-  const auto below = hn::Floor(hn::Sqrt(hn::Sqrt(units)));
+  const auto near = hn::Round(NearFourthRoot(units));
+  const auto is_above = hn::Gt(FourthPower(near), units);
+  const auto below = hn::Sub(near, hn::IfThenElseZero(is_above, one));
   const auto above = hn::Add(below, one);
-  const auto below2 = hn::Mul(below, below), above2 = hn::Mul(above, above);
-  const auto low = hn::Mul(below2, below2), high = hn::Mul(above2, above2);
-  const auto part = hn::Mul(Uniform<kUnsignedShift, kUnsignedMask>(random), hn::Sub(high, low));
+  const auto low = FourthPower(below), high = FourthPower(above);
+  const auto part = hn::Mul(Uniform<kUnsignedFrom, kUnsignedBits>(random), hn::Sub(high, low));
   const auto goes_up = hn::Gt(hn::Sub(units, low), part);
-  const auto code = IntegerOf(hn::IfThenElse(goes_up, above, below));
-  const auto least = hn::IfThenElseZero(hn::RebindMask(di, is_positive), hn::Set(di, 1));
-  return hn::Max(code, least);
+  const auto level = hn::IfThenElse(goes_up, above, below);
+  return hn::Max(level, hn::IfThenElseZero(is_positive, one));
 }
 
 // A group that fills its vectors.
-void EncodeWhole(bool is_signed, const float* from, float units_per_value, const uint32_t* random,
-                 size_t n, uint8_t* codes) {
+HWY_INLINE void EncodeWhole(bool is_signed, const float* from, float units_per_value,
+                            const uint32_t* random, size_t n, uint8_t* codes) {
   const size_t lanes = hn::Lanes(Floats());
-  const hn::Rebind<int8_t, Floats> d8;
-  const hn::Rebind<uint8_t, Floats> du8;
   if (is_signed) {
-    for (size_t i = 0; i < n; i += lanes) {
-      const auto code = SignedCodes(from + i, units_per_value, random + i);
-      hn::StoreU(hn::DemoteTo(d8, code), d8, reinterpret_cast<int8_t*>(codes + i));
-    }
+    for (size_t i = 0; i < n; i += lanes)
+      StoreCodes(SignedLevels(from + i, units_per_value, random + i), codes + i);
     return;
   }
-  for (size_t i = 0; i < n; i += lanes) {
-    const auto code = UnsignedCodes(from + i, units_per_value, random + i);
-    hn::StoreU(hn::DemoteTo(du8, code), du8, codes + i);
-  }
+  for (size_t i = 0; i < n; i += lanes)
+    StoreCodes(UnsignedLevels(from + i, units_per_value, random + i), codes + i);
 }
 
-void DecodeWhole(bool is_signed, const uint8_t* codes, float value_per_unit, size_t n, float* to) {
+HWY_INLINE void DecodeWhole(bool is_signed, const uint8_t* codes, float value_per_unit, size_t n,
+                            float* to) {
   const Floats d;
   const Ints di;
   const size_t lanes = hn::Lanes(d);
@@ -154,7 +183,7 @@ void DecodeWhole(bool is_signed, const uint8_t* codes, float value_per_unit, siz
   }
 }
 
-uint32_t LargestMagnitudeBits(const float* from, size_t n) {
+HWY_INLINE uint32_t LargestMagnitudeBits(const float* from, size_t n) {
   const Words du;
   const auto magnitude_bits = hn::Set(du, 0x7fffffffu);
   auto largest = hn::Zero(du);
@@ -186,53 +215,99 @@ HWY_INLINE float FloatOfScale(uint32_t scale_bits) {
 
 HWY_INLINE float UnitsOf(bool is_signed) { return is_signed ? kSignedUnits : kUnsignedUnits; }
 
-void DecodeGroup(bool is_signed, const std::byte* scale, const uint8_t* codes, size_t n,
-                 float* to) {
+HWY_INLINE float ValuePerUnit(bool is_signed, const std::byte* scale) {
   uint16_t bits = 0;
   std::memcpy(&bits, scale, sizeof(bits));
-  const float value_per_unit = FloatOfScale(bits) / UnitsOf(is_signed);
-  if (n % hn::Lanes(Floats()) == 0) return DecodeWhole(is_signed, codes, value_per_unit, n, to);
-  uint8_t codes_padded[kGroupElements + kMostLanes] = {};
-  float to_padded[kGroupElements + kMostLanes];
-  std::memcpy(codes_padded, codes, n);
-  DecodeWhole(is_signed, codes_padded, value_per_unit, n, to_padded);
-  std::memcpy(to, to_padded, n * sizeof(float));
+  return FloatOfScale(bits) / UnitsOf(is_signed);
 }
 
-void EncodePadded(bool is_signed, const float* from, const uint32_t* random, size_t n,
-                  std::byte* scale, uint8_t* codes) {
+// Finds a group's scale and stores it.
+HWY_INLINE float UnitsPerValue(bool is_signed, const float* from, size_t n, std::byte* scale) {
   const uint32_t bits = ScaleBits(LargestMagnitudeBits(from, n));
   const auto narrow = static_cast<uint16_t>(bits);
   std::memcpy(scale, &narrow, sizeof(narrow));
-  const float units_per_value = bits == 0 ? 0 : UnitsOf(is_signed) / FloatOfScale(bits);
-  EncodeWhole(is_signed, from, units_per_value, random, n, codes);
+  return bits == 0 ? 0 : UnitsOf(is_signed) / FloatOfScale(bits);
 }
 
-void EncodeGroup(bool is_signed, const float* from, const uint32_t* random, size_t n,
-                 std::byte* scale, uint8_t* codes) {
-  if (n % hn::Lanes(Floats()) == 0) return EncodePadded(is_signed, from, random, n, scale, codes);
+// Of at most kGroupElements.
+void DecodePart(bool is_signed, const std::byte* scale, const uint8_t* codes, size_t n, float* to) {
+  uint8_t codes_padded[kGroupElements + kMostLanes] = {};
+  float to_padded[kGroupElements + kMostLanes];
+  std::memcpy(codes_padded, codes, n);
+  DecodeWhole(is_signed, codes_padded, ValuePerUnit(is_signed, scale), n, to_padded);
+  std::memcpy(to, to_padded, n * sizeof(float));
+}
+
+void EncodePart(bool is_signed, const float* from, const uint32_t* random, size_t n,
+                std::byte* scale, uint8_t* codes) {
   float from_padded[kGroupElements + kMostLanes] = {};
   uint32_t random_padded[kGroupElements + kMostLanes] = {};
   uint8_t codes_padded[kGroupElements + kMostLanes];
   std::memcpy(from_padded, from, n * sizeof(float));
   std::memcpy(random_padded, random, n * sizeof(uint32_t));
-  EncodePadded(is_signed, from_padded, random_padded, n, scale, codes_padded);
+  const float units_per_value = UnitsPerValue(is_signed, from_padded, n, scale);
+  EncodeWhole(is_signed, from_padded, units_per_value, random_padded, n, codes_padded);
   std::memcpy(codes, codes_padded, n);
+}
+
+// Groups of kGroupElements that fill their vectors.
+HWY_INLINE void DecodeGroups(bool is_signed, const std::byte* scales, const uint8_t* codes,
+                             size_t groups, float* to) {
+  for (size_t g = 0; g < groups; ++g) {
+    const size_t i = g * kGroupElements;
+    DecodeWhole(is_signed, codes + i, ValuePerUnit(is_signed, scales + g * kScaleBytes),
+                kGroupElements, to + i);
+  }
+}
+
+HWY_INLINE void EncodeGroups(bool is_signed, const float* from, const uint32_t* random,
+                             size_t groups, std::byte* scales, uint8_t* codes) {
+  float units_per_value[kGroupsAtOnce];
+  for (size_t first = 0; first < groups; first += kGroupsAtOnce) {
+    const size_t count = std::min(kGroupsAtOnce, groups - first);
+    for (size_t g = 0; g < count; ++g) {
+      units_per_value[g] = UnitsPerValue(is_signed, from + (first + g) * kGroupElements,
+                                         kGroupElements, scales + (first + g) * kScaleBytes);
+    }
+    for (size_t g = 0; g < count; ++g) {
+      const size_t i = (first + g) * kGroupElements;
+      EncodeWhole(is_signed, from + i, units_per_value[g], random + i, kGroupElements, codes + i);
+    }
+  }
+}
+
+// Of n elements, how many are in groups that fill their vectors.
+HWY_INLINE size_t WholeGroups(size_t n) {
+  return kGroupElements % hn::Lanes(Floats()) == 0 ? n / kGroupElements : 0;
 }
 
 }  // namespace
 
 void DecodeGroupsOnTarget(bool is_signed, const std::byte* scales, const uint8_t* codes, size_t n,
                           float* to) {
-  for (size_t i = 0; i < n; i += kGroupElements, scales += sizeof(uint16_t))
-    DecodeGroup(is_signed, scales, codes + i, std::min<size_t>(kGroupElements, n - i), to + i);
+  const size_t whole = WholeGroups(n);
+  if (is_signed) {  // two calls, so that each loop has one kind of element
+    DecodeGroups(true, scales, codes, whole, to);
+  } else {
+    DecodeGroups(false, scales, codes, whole, to);
+  }
+  for (size_t i = whole * kGroupElements; i < n; i += kGroupElements) {
+    DecodePart(is_signed, scales + i / kGroupElements * kScaleBytes, codes + i,
+               std::min<size_t>(kGroupElements, n - i), to + i);
+  }
 }
 
 void EncodeGroupsOnTarget(bool is_signed, const float* from, const uint32_t* random_words, size_t n,
                           std::byte* scales, uint8_t* codes) {
-  for (size_t i = 0; i < n; i += kGroupElements, scales += sizeof(uint16_t)) {
-    EncodeGroup(is_signed, from + i, random_words + i, std::min<size_t>(kGroupElements, n - i),
-                scales, codes + i);
+  const size_t whole = WholeGroups(n);
+  if (is_signed) {
+    EncodeGroups(true, from, random_words, whole, scales, codes);
+  } else {
+    EncodeGroups(false, from, random_words, whole, scales, codes);
+  }
+  for (size_t i = whole * kGroupElements; i < n; i += kGroupElements) {
+    EncodePart(is_signed, from + i, random_words + i, std::min<size_t>(kGroupElements, n - i),
+               scales + i / kGroupElements * kScaleBytes, codes + i);
   }
 }
 
