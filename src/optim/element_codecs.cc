@@ -5,9 +5,12 @@
 
 #include "src/optim/element_codecs.h"
 
+#include <hwy/cache_control.h>
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 #undef HWY_TARGET_INCLUDE
@@ -90,6 +93,16 @@ void FillRandomWordsOnTarget(uint64_t key, uint32_t first, size_t n, uint32_t* t
   std::memcpy(to + i, tail, (n - i) * sizeof(uint32_t));
 }
 
+void CopyStreamedOnTarget(const uint8_t* from, size_t size_bytes, uint8_t* to) {
+  const hn::ScalableTag<uint8_t> d;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  if (reinterpret_cast<uintptr_t>(to) % lanes == 0) {
+    for (; i + lanes <= size_bytes; i += lanes) hn::Stream(hn::LoadU(d, from + i), d, to + i);
+  }
+  std::memcpy(to + i, from + i, size_bytes - i);
+}
+
 }  // namespace spillway::optim::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -103,6 +116,7 @@ HWY_EXPORT(DecodeBf16OnTarget);
 HWY_EXPORT(EncodeBf16OnTarget);
 HWY_EXPORT(EncodeBf16RandomlyOnTarget);
 HWY_EXPORT(FillRandomWordsOnTarget);
+HWY_EXPORT(CopyStreamedOnTarget);
 
 // Elements that share a block's key.
 constexpr uint64_t kBlock = 65536;
@@ -163,6 +177,13 @@ const ElementCodec& CodecOf(DType dtype) {
   };
   return kCodecs.at(static_cast<size_t>(dtype));
 }
+
+void CopyStreamed(const void* from, int64_t size_bytes, void* to) {
+  HWY_DYNAMIC_DISPATCH(CopyStreamedOnTarget)
+  (static_cast<const uint8_t*>(from), static_cast<size_t>(size_bytes), static_cast<uint8_t*>(to));
+}
+
+void FlushStreamed() { hwy::FlushStream(); }
 
 // FNV-1a of the name, mixed with the step.
 uint64_t RoundingKey(std::string_view tensor, int64_t step) {

@@ -24,6 +24,12 @@ struct ElementCodec {
 // REQUIRES: f32, f16 or bf16.
 const ElementCodec& CodecOf(DType dtype);
 
+// Copies to where the bytes are not read soon: a cache line that is written whole is not read from
+// memory first. Other threads may read it after FlushStreamed. Any addresses; those of 64 bytes
+// make it quick.
+void CopyStreamed(const void* from, int64_t size_bytes, void* to);
+void FlushStreamed();
+
 // What keys the random rounding of a tensor in a step: other tensors and other steps have others.
 uint64_t RoundingKey(std::string_view tensor, int64_t step);
 

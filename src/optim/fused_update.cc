@@ -23,6 +23,7 @@ static_assert(kPieceElements % kGroupElements == 0);
 struct Buffers {
   alignas(64) float gradient[kPieceElements];
   alignas(64) float moments[kMostMoments][kPieceElements];
+  alignas(64) float weight[kPieceElements];  // of any type
   // Of compact state.
   alignas(64) float master[kPieceElements];
   alignas(64) uint32_t random_words[kPieceElements];
@@ -138,12 +139,17 @@ RuleRun PieceOf(const FusedRun& run, int num_moments, int64_t begin, int64_t n, 
   return piece;
 }
 
-// The new weight's piece, if it is wanted.
+// The new weight's piece, if it is wanted. Where the update runs at the speed of memory, a weight
+// that is written alone must not be read from there first.
 void EncodeWeight(const FusedRun& run, int64_t begin, int64_t n, const float* master,
-                  const Buffers& buffers) {
+                  Buffers& buffers) {
   if (run.weight == nullptr) return;
   const ElementCodec& codec = CodecOf(run.weight_dtype);
   void* const weight = At(run.weight, begin, codec.element_bytes);
+  if (run.format == StateFormat::kF32) {
+    codec.encode(master, n, buffers.weight);
+    return CopyStreamed(buffers.weight, n * static_cast<int64_t>(codec.element_bytes), weight);
+  }
   if (!IsSplit(run.format)) return codec.encode(master, n, weight);
   EncodeMasters(run.weight_dtype, master, buffers.random_words, n, weight,
                 ResidualsOf(run.encoded, begin));
@@ -164,6 +170,7 @@ void UpdateFused(const RuleFactors& factors, const FusedRun& run) {
     for (int m = 0; m < run.num_moments; ++m) EncodeMoment(run, m, begin, n, buffers);
     EncodeWeight(run, begin, n, piece.master, buffers);
   }
+  FlushStreamed();
 }
 
 void AddSquaresFused(const RuleFactors& factors, const FusedRun& run, uint64_t first,

@@ -154,6 +154,23 @@ std::string TargetName(const testing::TestParamInfo<int64_t>& target) {
   return hwy::TargetName(target.param);
 }
 
+TEST_P(ElementCodecs, CopyWhatIsAskedForFromAndToAnyAddress) {
+  constexpr size_t kMost = 600;
+  std::vector<uint8_t> from(kMost), to(kMost + 1);
+  for (size_t i = 0; i < kMost; ++i) from[i] = static_cast<uint8_t>(i % 251);
+  for (const size_t begin : {0, 1, 16, 63}) {
+    for (const size_t offset : {0, 2, 64, 65}) {
+      for (const size_t size : {0, 1, 63, 64, 200, 500}) {
+        std::fill(to.begin(), to.end(), uint8_t{255});
+        CopyStreamed(&from[begin], static_cast<int64_t>(size), &to[offset]);
+        FlushStreamed();
+        ASSERT_TRUE(std::equal(&to[offset], &to[offset + size], &from[begin]));
+        ASSERT_EQ(std::count(to.begin(), to.end(), 255), static_cast<int64_t>(to.size() - size));
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(InstructionSets, ElementCodecs,
                          testing::ValuesIn(hwy::SupportedAndGeneratedTargets()), TargetName);
 
