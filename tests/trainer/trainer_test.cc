@@ -42,7 +42,15 @@ class CommittingEngine : public HeapEngine {
     return steps;
   }
 
+  EngineStats Stats() const override {
+    EngineStats stats = HeapEngine::Stats();
+    stats.nvme.written_bytes = stats.role_nvme[static_cast<size_t>(Role::kMoment)].written_bytes =
+        written_bytes;
+    return stats;
+  }
+
   std::vector<TrainState> commits;
+  uint64_t written_bytes = 0;
 };
 
 TrainerOptions SmallOptions(int64_t steps) {
@@ -74,6 +82,7 @@ class TrainingRun {
   absl::StatusOr<RunSummary> Go() {
     const auto observe = [this](const StepRecord& record) {
       records.push_back(record);
+      engine.written_bytes += written_after_record;
       if (static_cast<int64_t>(records.size()) == stop_at) stop = true;
       return observer_status;
     };
@@ -110,6 +119,7 @@ class TrainingRun {
   std::atomic<bool> stop{false};
   int64_t stop_at = -1;  // records until `stop` is set
   absl::Status observer_status;
+  uint64_t written_after_record = 0;  // by a write that a step began
 };
 
 TEST(Trainer, CommitsOnceAtTheEndUnlessAskedOtherwise) {
@@ -177,6 +187,21 @@ TEST(Trainer, AFailingObserverEndsTheRunAfterACommitOfWhatIsDone) {
   EXPECT_EQ(run.records.size(), 1U);
   ASSERT_EQ(run.engine.commits.size(), 1U);
   EXPECT_EQ(run.engine.commits.back().step, 1);
+}
+
+TEST(Trainer, AWriteThatEndsAfterItsStepsRecordCountsInTheNext) {
+  TrainerOptions options = SmallOptions(5);
+  options.commit_every = 3;
+  TrainingRun run(options);
+  run.written_after_record = 100;
+  ASSERT_TRUE(run.Go().ok());
+  std::vector<uint64_t> written, of_state;
+  for (const StepRecord& record : run.records) {
+    written.push_back(record.nvme.written_bytes);
+    of_state.push_back(record.state.written_bytes);
+  }
+  EXPECT_THAT(written, ElementsAre(0, 100, 100, 0, 100));  // the fourth comes after a commit
+  EXPECT_EQ(of_state, written);
 }
 
 TEST(Trainer, EvaluatesWhenItIsTime) {

@@ -187,6 +187,7 @@ absl::Status Trainer::RunSteps(const Observer& observer, const std::atomic<bool>
           model_.get(), *valid_data_, options_.model.sequence, options_.evaluate_windows, &stop);
       SPILLWAY_HF_RETURN_IF_ERROR(engine_->EndStep());  // an evaluation is a step of its own
       SPILLWAY_HF_RETURN_IF_ERROR(engine_->WaitForPlan());
+      counted_.reset();
       if (evaluation.ok()) {
         summary->last_evaluation = record.evaluation = *evaluation;
       } else if (!absl::IsCancelled(evaluation.status()) &&
@@ -225,7 +226,8 @@ absl::Status Trainer::CommitBefore(const absl::Status& error) {
 
 absl::StatusOr<StepRecord> Trainer::RunStep() {
   const int64_t begin_ns = NowNs();
-  const EngineStats before = engine_->Stats();
+  // A transfer may end after its step's record was made.
+  const EngineStats before = counted_ ? *counted_ : engine_->Stats();
   const uint64_t position = state_.data_position;
   const LossScalerState scale = scaler_.state();
   StepRecord record;
@@ -241,6 +243,7 @@ absl::StatusOr<StepRecord> Trainer::RunStep() {
   SPILLWAY_HF_RETURN_IF_ERROR(engine_->WaitForPlan());
 
   const EngineStats after = engine_->Stats();
+  counted_ = after;
   record.step = state_.step;
   record.begin_ns = begin_ns;
   record.end_ns = NowNs();
@@ -338,6 +341,7 @@ absl::Status Trainer::CommitTo(Engine* other) {
 
 absl::Status Trainer::Commit() {
   if (!options_.durable || committed_step_ == state_.step) return absl::OkStatus();
+  counted_.reset();
   state_.loss_scale = scaler_.state();
   SPILLWAY_HF_RETURN_IF_ERROR(engine_->Commit(SerializeTrainState(state_)));
   committed_step_ = state_.step;

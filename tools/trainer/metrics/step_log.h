@@ -52,12 +52,13 @@ struct StepRecord {
 // "read_bytes":{"nvme":…,"pinned":…},"written_bytes":{…},"state_read_bytes":…,
 // "state_written_bytes":…,"stall_s":…}. The two of state are what of "nvme" is the optimizer's
 // state: master weights and moments, neither weights nor gradients. A transfer counts in the step
-// in which it ends, which may be the next. A peak that is known adds "mfu"; a plan "plan_steps"
-// (that followed it so far), "plan_moved_bytes" (of the last of these, whole), "planned_bytes",
-// "bytes_bound", "nvme_bytes_bound", "time_bound_s", "compute_alone_s" and "transfers_alone_s" (see
-// PlanStats), with the step's seconds over the bound, "time_ratio", and over the larger of the last
-// two, "alone_ratio"; an evaluation "eval_loss", "eval_windows" and "eval_seconds". Every float
-// reads back as the same bits; one that is not finite is null.
+// in which it ends, which may be the next; what an evaluation or a commit moves counts in none. A
+// peak that is known adds "mfu"; a plan "plan_steps" (that followed it so far), "plan_moved_bytes"
+// (of the last of these, whole), "planned_bytes", "bytes_bound", "nvme_bytes_bound",
+// "time_bound_s", "compute_alone_s" and "transfers_alone_s" (see PlanStats), with the step's
+// seconds over the bound, "time_ratio", and over the larger of the last two, "alone_ratio"; an
+// evaluation "eval_loss", "eval_windows" and "eval_seconds". Every float reads back as the same
+// bits; one that is not finite is null.
 std::string ToJsonLine(const StepRecord& record);
 
 // "step 12/400  loss 3.1416  norm 0.512  lr 1.0e-04  scale 65536  512 tok/s  nvme 1.20 GB/s read,
