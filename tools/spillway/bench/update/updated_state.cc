@@ -22,7 +22,10 @@ constexpr double kLearningRate = 1e-4;
 constexpr int kWarmPasses = 4;  // until a plan is followed
 // A state that moves in well under a second is not worth the seconds of a calibration.
 constexpr uint64_t kLeastCalibratedBytes = 256 * kMiB;
+// Nothing moves any more if nothing has for so long: the shorter time once all that a pass uses has
+// been read. On a busy machine a read may take longer.
 constexpr std::chrono::milliseconds kQuiet(50);
+constexpr std::chrono::seconds kQuietBeforeAllIsRead(2);
 constexpr std::chrono::minutes kMostWaiting(2);
 
 TensorSpec WeightSpec(uint64_t first_row, uint64_t rows) {
@@ -136,7 +139,9 @@ absl::StatusOr<double> UpdatedState::Pass() {
   Clock::time_point end = Clock::now();
   uint64_t read = read_bytes_, written = written_bytes_;
   if (!options_.store.empty()) {
-    SPILLWAY_ASSIGN_OR_RETURN(end, AwaitQuiet(before.written_bytes + written_bytes_));
+    SPILLWAY_ASSIGN_OR_RETURN(
+        end, AwaitQuiet({before.read_bytes + (step_ < kWarmPasses ? 0 : read_bytes_),
+                         before.written_bytes + written_bytes_}));
     const Traffic after = engine_->Stats().nvme;
     read = after.read_bytes - before.read_bytes;
     written = after.written_bytes - before.written_bytes;
@@ -160,12 +165,18 @@ absl::Status UpdatedState::Update() {
 }
 
 // A plan reads for the next pass as far as its budget goes: that is a part of this pass, as what
-// the pass before read for this one was none.
-absl::StatusOr<Clock::time_point> UpdatedState::AwaitQuiet(uint64_t written_bytes) {
+// the pass before read for this one was none. So it has read as much as it uses, once a plan
+// is followed.
+absl::StatusOr<Clock::time_point> UpdatedState::AwaitQuiet(const Traffic& expected) {
   const Clock::time_point start = Clock::now();
   Clock::time_point changed = start;
   Traffic seen = engine_->Stats().nvme;
-  while (seen.written_bytes < written_bytes || Clock::now() - changed < kQuiet) {
+  const auto is_quiet = [&] {
+    const Clock::duration quiet = Clock::now() - changed;
+    return seen.written_bytes >= expected.written_bytes &&
+           quiet >= (seen.read_bytes < expected.read_bytes ? kQuietBeforeAllIsRead : kQuiet);
+  };
+  while (!is_quiet()) {
     SPILLWAY_RETURN_IF_ERROR(CheckGoing());
     if (Clock::now() - start > kMostWaiting)
       return absl::InternalError("what an update wrote did not reach NVMe");

@@ -67,7 +67,7 @@ class UpdatedState {
 
   absl::Status Add(uint64_t first_row, uint64_t rows);
   absl::Status Update();
-  absl::StatusOr<std::chrono::steady_clock::time_point> AwaitQuiet(uint64_t written_bytes);
+  absl::StatusOr<std::chrono::steady_clock::time_point> AwaitQuiet(const Traffic& expected);
   absl::Status CheckGoing() const;
 
   const std::unique_ptr<Engine> engine_;
