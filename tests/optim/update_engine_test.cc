@@ -185,9 +185,12 @@ TEST(OptimizerOverTheEngineInTurns, ReadsWhatStaysBetweenPassesOnce) {
     std::vector<size_t> numbers;
     for (const Update& update : updates) numbers.push_back(update.parameter);
     const std::vector<Use> uses = *optimizer->Uses(numbers);
+    // A plan is followed by then. What a step begins, a write or a read for the next, may end in
+    // the next: at either end of the steps that count no more than pinned memory holds.
+    constexpr int kCounted = 4, kSteps = 5 + kCounted;
     Traffic before;
-    for (int step = 1; step <= 6; ++step) {
-      before = (*engine)->Stats().nvme;
+    for (int step = 1; step <= kSteps; ++step) {
+      if (step == kSteps - kCounted + 1) before = (*engine)->Stats().nvme;
       for (Update& update : updates) update.step = step;
       ASSERT_TRUE((*engine)->Prefetch(uses).ok());
       ASSERT_TRUE(optimizer->Step(updates).ok());
@@ -195,10 +198,11 @@ TEST(OptimizerOverTheEngineInTurns, ReadsWhatStaysBetweenPassesOnce) {
       ASSERT_TRUE((*engine)->WaitForPlan().ok());
     }
     const Traffic after = (*engine)->Stats().nvme;
-    EXPECT_LE(after.read_bytes - before.read_bytes, state_bytes);
-    EXPECT_LE(after.written_bytes - before.written_bytes, state_bytes);
+    const uint64_t most = kCounted * state_bytes + options.pinned_bytes;
+    EXPECT_LE(after.read_bytes - before.read_bytes, most);
+    EXPECT_LE(after.written_bytes - before.written_bytes, most);
     if (kind == RuleKind::kLamb) {
-      EXPECT_GT(after.read_bytes - before.read_bytes, state_bytes / 4);
+      EXPECT_GT(after.read_bytes - before.read_bytes, kCounted * state_bytes / 4);
     }
   }
 }
