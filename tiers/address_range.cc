@@ -71,6 +71,8 @@ absl::StatusOr<std::byte*> MapAddressRange(uint64_t size_bytes, std::string_view
   Return(range + wanted, mapped - head - wanted);
   // A kernel without transparent huge pages refuses; the range works all the same, only slower.
   (void)madvise(range, wanted, MADV_HUGEPAGE);
+  // A device may be writing to a page that a fork would make two of.
+  (void)madvise(range, wanted, MADV_DONTFORK);
   return range;
 }
 

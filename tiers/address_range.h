@@ -20,9 +20,9 @@ inline constexpr uint64_t kArenaAlignmentBytes = uint64_t{2} << 20;
 inline constexpr uint64_t kSmallPageBytes = 4096;
 
 // Maps `size_bytes`, rounded up to 4 KiB, aligned to 2 MiB; nothing is mapped beside it, so that no
-// huge page can commit memory past its end. ResourceExhausted names `purpose`, the size and the
-// errno if the kernel refuses the addresses; InvalidArgument for no bytes. A kernel without huge
-// pages gives the range without.
+// huge page can commit memory past its end. A forked child does not have it. ResourceExhausted
+// names `purpose`, the size and the errno if the kernel refuses the addresses; InvalidArgument for
+// no bytes. A kernel without huge pages gives the range without.
 absl::StatusOr<std::byte*> MapAddressRange(uint64_t size_bytes, std::string_view purpose);
 
 // Returns a range and what was committed in it. Null is ignored.

@@ -108,12 +108,11 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   absl::StatusOr<StreamHandle> CreateStream() override {
-    SPILLWAY_ASSIGN_OR_RETURN(std::shared_ptr<CudaStream> stream,
-                              CudaStream::Make(&health_, index_));
-    base::MutexLock lock(&mutex_);
-    const StreamHandle handle{NextHandle()};
-    streams_.emplace(handle.value, std::move(stream));
-    return handle;
+    return Add(CudaStream::Make(&health_, index_));
+  }
+
+  absl::StatusOr<StreamHandle> WrapStream(void* native) override {
+    return Add(CudaStream::Wrap(&health_, index_, static_cast<cudaStream_t>(native)));
   }
 
   void DestroyStream(StreamHandle stream) override {
@@ -195,6 +194,14 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
  private:
+  absl::StatusOr<StreamHandle> Add(absl::StatusOr<std::shared_ptr<CudaStream>> stream) {
+    SPILLWAY_RETURN_IF_ERROR(stream.status());
+    base::MutexLock lock(&mutex_);
+    const StreamHandle handle{NextHandle()};
+    streams_.emplace(handle.value, *std::move(stream));
+    return handle;
+  }
+
   // Runs one of CUDA's functions with this device current.
   template <typename F>
   absl::Status Call(std::string_view what, F&& function) const {

@@ -41,13 +41,27 @@ absl::StatusOr<std::shared_ptr<CudaStream>> CudaStream::Make(DeviceHealth* healt
     error = cudaStreamCreateWithFlags(&stream->stream_, cudaStreamNonBlocking);
   }
   SPILLWAY_RETURN_IF_ERROR(health->Judge(error, "making a stream"));
+  stream->is_own_ = true;
+  SPILLWAY_RETURN_IF_ERROR(stream->Start());
+  return stream;
+}
+
+absl::StatusOr<std::shared_ptr<CudaStream>> CudaStream::Wrap(DeviceHealth* health, int device,
+                                                             cudaStream_t foreign) {
+  auto stream = std::shared_ptr<CudaStream>(new CudaStream(health, device));
+  stream->stream_ = foreign;
+  SPILLWAY_RETURN_IF_ERROR(stream->Start());
+  return stream;
+}
+
+absl::Status CudaStream::Start() {
   try {
-    stream->thread_ = std::thread(&CudaStream::Run, stream.get());
+    thread_ = std::thread(&CudaStream::Run, this);
   } catch (const std::system_error& failure) {
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot start a thread for a stream: ", failure.what()));
   }
-  return stream;
+  return absl::OkStatus();
 }
 
 CudaStream::~CudaStream() {
@@ -59,10 +73,10 @@ CudaStream::~CudaStream() {
     }
     thread_.join();
   }
-  if (stream_ == nullptr) return;
   const DeviceScope scope(device_);
-  (void)health_->Judge(cudaStreamSynchronize(stream_), "ending a stream");
-  (void)health_->Judge(cudaStreamDestroy(stream_), "ending a stream");
+  if (is_own_ || HasClosures())
+    (void)health_->Judge(cudaStreamSynchronize(stream_), "ending a stream");
+  if (is_own_) (void)health_->Judge(cudaStreamDestroy(stream_), "ending a stream");
   // On a lost device CUDA never called these; otherwise each has run by now.
   for (Closure* left : closures_) delete left;
 }
@@ -128,6 +142,11 @@ void CUDART_CB CudaStream::RunClosure(void* argument) {
   auto* closure = static_cast<Closure*>(argument);
   closure->work();
   closure->stream->Forget(closure);
+}
+
+bool CudaStream::HasClosures() {
+  base::MutexLock lock(&closures_mutex_);
+  return !closures_.empty();
 }
 
 void CudaStream::Forget(Closure* closure) {

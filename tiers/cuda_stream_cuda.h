@@ -46,6 +46,9 @@ class CudaEvent {
 class CudaStream {
  public:
   static absl::StatusOr<std::shared_ptr<CudaStream>> Make(DeviceHealth* health, int device);
+  // Of a stream of somebody else's, which must outlive this.
+  static absl::StatusOr<std::shared_ptr<CudaStream>> Wrap(DeviceHealth* health, int device,
+                                                          cudaStream_t stream);
   ~CudaStream();
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
@@ -69,8 +72,10 @@ class CudaStream {
 
   CudaStream(DeviceHealth* health, int device) : health_(health), device_(device) {}
 
+  absl::Status Start();
   static void CUDART_CB RunClosure(void* argument);
   void Forget(Closure* closure);
+  bool HasClosures();
   // False when there will be none.
   bool Next(Waiting* next);
   void Run();
@@ -78,6 +83,7 @@ class CudaStream {
   DeviceHealth* const health_;
   const int device_;
   cudaStream_t stream_ = nullptr;
+  bool is_own_ = false;
 
   base::Mutex mutex_;
   base::CondVar added_;

@@ -65,7 +65,11 @@ class DeviceRuntime {
   virtual void UnregisterHostMemory(std::span<std::byte> memory) = 0;
 
   virtual absl::StatusOr<StreamHandle> CreateStream() = 0;
-  virtual void DestroyStream(StreamHandle stream) = 0;  // waits for its work and notifications
+  // A stream of the caller's own (cudaStream_t), which must outlive the handle. InvalidArgument:
+  // the device has no streams but those that it made.
+  virtual absl::StatusOr<StreamHandle> WrapStream(void* native) = 0;
+  // Waits for its notifications and closures, and for all its work unless it is the caller's own.
+  virtual void DestroyStream(StreamHandle stream) = 0;
   // Runs a closure on the host in stream order: what is launched later waits for it. It must not
   // call the runtime, nor wait for another stream's closure: a GPU may run them one at a time. On a
   // lost device it does not run.

@@ -132,6 +132,11 @@ class HostRuntime final : public DeviceRuntime {
     return handle;
   }
 
+  absl::StatusOr<StreamHandle> WrapStream(void* /*native*/) override {
+    return absl::InvalidArgumentError(
+        "the host device has no streams but those that Engine::CreateStream makes");
+  }
+
   void DestroyStream(StreamHandle stream) override {
     std::shared_ptr<HostStream> owned = Find(stream);
     base::MutexLock lock(&mutex_);

@@ -3,10 +3,13 @@
 // The engine: tensors larger than the memory they are used in. Register tensors, lease their tiles
 // while computing, let the engine move them between device, pinned memory and NVMe, commit.
 //
-// Which calls may run concurrently: Acquire, AcquireHost, Prefetch, Evict, Discard, Stats,
-// TakeTimeline, Find, Spec and the release of leases may be called from any threads at once. Open,
-// Register, EndStep, Commit, Snapshot, Snapshots, Restore and Drop want the engine to themselves:
-// no other call may run during them, and Commit, Snapshot and Restore want no lease held.
+// Every call may be made from any thread at any time; only the destructor wants the engine to
+// itself. Commit, Restore and Unregister come one at a time, and who asks for a lease, declares or
+// ends a step meanwhile waits until they are over. Commit, Snapshot and Restore want that no lease
+// is held, or waited for, by anybody.
+//
+// A process that is forked from the one that opened an engine has neither its threads nor its
+// memory: there each call fails with FailedPrecondition, and its destructor leaves all alone.
 //
 // Failure: everything that can fail returns absl::Status. Codes: InvalidArgument (a bad argument),
 // NotFound (of Open: no such device or no driver; Unimplemented: not in this build), AlreadyExists,
@@ -150,8 +153,15 @@ class SPILLWAY_EXPORT Lease {
   }
   explicit operator bool() const { return engine_ != nullptr; }
 
-  // Ends the hold. With a stream, the bytes stay until the work launched on it so far has run.
+  // Ends the hold. If it was acquired with a stream, the bytes stay until the work launched on that
+  // so far has run.
   void Release();
+  // Ends it with another stream than it was acquired with, or with none (null): at once. For work
+  // on a GPU that reads pinned memory, among others.
+  void Release(Stream* stream) {
+    stream_ = stream;
+    Release();
+  }
 
  private:
   friend class Engine;
@@ -174,21 +184,28 @@ class SPILLWAY_EXPORT Engine {
 
   // Makes a tensor known. A new tensor is filled by `reader` in pieces of at most a tile, or starts
   // as zeros without one. A tensor that the last commit holds is taken from there and `reader` is
-  // not called; a different spec under its name is InvalidArgument.
+  // not called; a different spec under its name is InvalidArgument. `reader` runs on the calling
+  // thread and may call the engine. Nobody finds the tensor before it is filled; if the reader
+  // fails it is not registered.
   virtual absl::StatusOr<TensorId> Register(const TensorSpec& spec, const Reader& reader = {}) = 0;
   // Forgets a tensor: its bytes are void, its name is free, and the next commit does not have it.
   // Until then the last commit has it, and so does every snapshot that had it. Its id is not used
-  // again. As Register does, it wants the engine to itself. All declared uses are forgotten, and
-  // the plan that is followed is abandoned. Until the engine closes the tensor's tiles keep their
-  // entries in its tables, their frames where their role is placed, and their share of what decides
-  // whether all tiles fit in memory. FailedPrecondition with leases held, those that wait for a
-  // stream among them; NotFound: there is no such tensor any more.
+  // again. All declared uses are forgotten, and the plan that is followed is abandoned. Until the
+  // engine closes the tensor's tiles keep their entries in its tables, their frames where their
+  // role is placed, and their share of what decides whether all tiles fit in memory.
+  // FailedPrecondition if a tile of it is leased or asked for; a lease that waits for a stream is
+  // one. NotFound: there is no such tensor any more.
   virtual absl::Status Unregister(TensorId id) = 0;
   virtual absl::StatusOr<TensorId> Find(std::string_view name) const = 0;
+  // REQUIRES: CheckTile is ok with the id.
   virtual const TensorSpec& Spec(TensorId id) const = 0;
+  // Ok if there is such a tile. InvalidArgument: no such id was given out, or the tensor has fewer
+  // tiles; NotFound: the tensor was unregistered.
+  virtual absl::Status CheckTile(TileRef /*tile*/) const { return absl::OkStatus(); }
 
-  // Leases a tile in the device tier, waiting for its bytes and for room. With a stream the stream,
-  // not the caller, waits for the bytes, and for a writer whose lease ended on that stream. Fails
+  // Leases a tile in the device tier, waiting for its bytes and for room. With a stream (of this
+  // engine's, else InvalidArgument) the stream, not the caller, waits for the bytes, and for a
+  // writer whose lease ended on that stream. Fails
   // at once with ResourceExhausted, naming the leases in the way, if nothing unleased or in flight
   // can make room. Any number of readers, or one writer; a lease that conflicts waits for the
   // other's end, so a thread must not acquire what it holds.
@@ -226,6 +243,10 @@ class SPILLWAY_EXPORT Engine {
   virtual absl::Status Commit(std::string_view user_state) = 0;
   // The user state of the commit that the store was opened at or made since; none: never committed.
   virtual std::optional<std::string> UserState() const = 0;
+  // Which commit that is, counted from 1 (a Restore is one); 0: never committed.
+  virtual uint64_t CommitNumber() const { return 0; }
+  // The store's name for good: 32 hexadecimal digits, drawn when it was made. Empty without one.
+  virtual std::string StoreId() const { return {}; }
 
   // Keeps the last commit under a name until Drop, by reference: it copies nothing and costs the
   // same whatever the state's size; space is taken only as later commits differ. What was written
@@ -247,6 +268,11 @@ class SPILLWAY_EXPORT Engine {
   virtual absl::Status Drop(std::string_view label) = 0;
 
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream() = 0;
+  // A stream of somebody else's on the engine's device: `native` is a cudaStream_t, which must
+  // outlive what is returned. InvalidArgument on the host, which has none.
+  virtual absl::StatusOr<std::unique_ptr<Stream>> WrapStream(void* /*native*/) {
+    return absl::UnimplementedError("this engine wraps no streams");
+  }
   virtual EngineStats Stats() const = 0;
   // What happened since Open or the last TakeTimeline; empty without
   // EngineOptions::timeline_events. Transfers and waits under way are in the next. May be called as

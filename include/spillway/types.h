@@ -6,6 +6,7 @@
 #ifndef SPILLWAY_TYPES_H_
 #define SPILLWAY_TYPES_H_
 
+#include <algorithm>
 #include <array>
 #include <compare>
 #include <cstdint>
@@ -116,8 +117,11 @@ struct TileRef {
   uint32_t tile = 0;
 
   TileRef() = default;
+  // No tensor has so many tiles that one past 2^32 - 1 is another than the last.
   TileRef(TensorId tensor_id, uint64_t tile_index = 0)  // NOLINT(google-explicit-constructor)
-      : tensor(tensor_id), tile(static_cast<uint32_t>(tile_index)) {}
+      : tensor(tensor_id),
+        tile(static_cast<uint32_t>(
+            std::min<uint64_t>(tile_index, std::numeric_limits<uint32_t>::max()))) {}
   friend auto operator<=>(const TileRef&, const TileRef&) = default;
 };
 

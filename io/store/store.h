@@ -120,6 +120,10 @@ class Store {
 
   virtual uint64_t page_bytes() const = 0;
   virtual uint16_t num_devices() const = 0;  // folders
+  // 32 hexadecimal digits, drawn when the store was made.
+  virtual const std::string& id() const = 0;
+  // Of the last commit, which count from 1; 0: never committed.
+  virtual uint64_t commit_number() const = 0;
 
   // Entries load when they are first looked at, so a look-up can fail as opening can.
 

@@ -39,6 +39,8 @@ class StoreImpl final : public Store {
 
   uint64_t page_bytes() const override { return catalog_->meta().page_bytes; }
   uint16_t num_devices() const override { return catalog_->meta().num_folders; }
+  const std::string& id() const override { return catalog_->meta().store_id; }
+  uint64_t commit_number() const override { return last_commit_ ? last_commit_->number : 0; }
   absl::StatusOr<std::optional<TensorIndex>> FindTensor(std::string_view name) override;
   const TensorRecord& Tensor(TensorIndex tensor) const override { return tensors_[tensor].record; }
   absl::StatusOr<TensorIndex> AddTensor(TensorRecord record, bool transient) override;

@@ -5,8 +5,10 @@
 
 #include "spillway/engine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
-#include <deque>
+#include <atomic>
 #include <map>
 #include <optional>
 #include <utility>
@@ -16,7 +18,9 @@
 #include "io/make_io_engine.h"
 #include "io/store/store.h"
 #include "src/base/bytes.h"
+#include "src/base/forks.h"
 #include "src/base/mutex.h"
+#include "src/base/stable_array.h"
 #include "src/base/status_macros.h"
 #include "src/engine/engine_parts.h"
 #include "src/engine/mover.h"
@@ -60,7 +64,10 @@ class StreamImpl final : public Stream {
  public:
   StreamImpl(tiers::DeviceRuntime* runtime, tiers::StreamHandle handle)
       : runtime_(runtime), handle_(handle) {}
-  ~StreamImpl() override { runtime_->DestroyStream(handle_); }
+  ~StreamImpl() override {
+    if (!process_.is_forked()) runtime_->DestroyStream(handle_);
+  }
+  const tiers::DeviceRuntime* runtime() const { return runtime_; }
   absl::Status Launch(std::function<void()> work) override {
     return runtime_->Launch(handle_, std::move(work));
   }
@@ -71,35 +78,42 @@ class StreamImpl final : public Stream {
  private:
   tiers::DeviceRuntime* runtime_;
   tiers::StreamHandle handle_;
+  base::ForkGuard process_;
 };
 
 class EngineImpl final : public Engine {
  public:
   static absl::StatusOr<std::unique_ptr<Engine>> Open(EngineOptions options,
                                                       const engine::OpenChoices& choices);
+  ~EngineImpl() override;
 
   absl::StatusOr<TensorId> Register(const TensorSpec& spec, const Reader& reader) override;
   absl::Status Unregister(TensorId id) override;
   absl::StatusOr<TensorId> Find(std::string_view name) const override;
   const TensorSpec& Spec(TensorId id) const override { return tensors_[id.value].spec; }
+  absl::Status CheckTile(TileRef tile) const override { return Index(tile).status(); }
   absl::StatusOr<Lease> Acquire(TileRef tile, Access access, Stream* stream) override;
   absl::StatusOr<Lease> AcquireHost(TileRef tile, Access access) override;
   absl::Status Prefetch(std::span<const Use> uses) override;
-  void ClearPrefetch() override { mover_->ClearDeclared(); }
+  void ClearPrefetch() override;
   absl::Status Evict(TileRef tile) override;
   absl::Status Discard(TileRef tile) override;
-  absl::Status EndStep() override { return mover_->EndStep(); }
-  absl::Status WaitForPlan() override {
-    mover_->WaitForPlan();
-    return absl::OkStatus();
-  }
+  absl::Status EndStep() override;
+  absl::Status WaitForPlan() override;
   absl::Status Commit(std::string_view user_state) override;
-  std::optional<std::string> UserState() const override { return user_state_; }
+  std::optional<std::string> UserState() const override {
+    if (process_.is_forked()) return std::nullopt;
+    base::MutexLock lock(&committed_mu_);
+    return user_state_;
+  }
+  uint64_t CommitNumber() const override;
+  std::string StoreId() const override { return store_id_; }
   absl::Status Snapshot(std::string_view label) override;
   absl::StatusOr<std::vector<SnapshotInfo>> Snapshots() override;
   absl::Status Restore(std::string_view label) override;
   absl::Status Drop(std::string_view label) override;
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override;
+  absl::StatusOr<std::unique_ptr<Stream>> WrapStream(void* native) override;
   EngineStats Stats() const override;
   Timeline TakeTimeline() override;
   uint64_t page_bytes() const override { return page_bytes_; }
@@ -109,18 +123,30 @@ class EngineImpl final : public Engine {
 
  private:
   struct Tensor {
-    TensorSpec spec;
-    TileIndex first_tile = 0;
-    io::TensorIndex stored_as = 0;  // in the store, if there is one
-    bool is_gone = false;           // unregistered
+    const TensorSpec spec;
+    const TileIndex first_tile = 0;
+    const io::TensorIndex stored_as = 0;  // in the store, if there is one
+    std::atomic<bool> is_gone = false;    // unregistered
+  };
+  struct Added {
+    TensorId id;
+    bool is_stored = false;  // the last commit has its bytes
   };
 
   absl::StatusOr<TileIndex> Index(TileRef tile) const;
   absl::StatusOr<Lease> Take(TileRef tile, Tier tier, Access access, Stream* stream);
-  absl::StatusOr<bool> AddTiles(const TensorSpec& spec);
+  absl::StatusOr<std::optional<TensorId>> FindOrReserve(const TensorSpec& spec);
+  void Publish(const std::string& name, std::optional<TensorId> id);
+  absl::StatusOr<TensorId> Make(const TensorSpec& spec, const Reader& reader);
+  absl::StatusOr<Added> AddTiles(const TensorSpec& spec)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(register_mu_);
   absl::Status Fill(TensorId id, const Reader& reader);
+  absl::Status Forget(TensorId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(register_mu_);
   std::string DescribeTile(TileIndex tile) const;
+  absl::Status CheckProcess() const;
   absl::Status CheckHasStore(std::string_view what) const;
+  // Of this engine's; null: none. InvalidArgument: it is another engine's.
+  absl::StatusOr<const tiers::StreamHandle*> HandleOf(const Stream* stream) const;
   void Announce(std::string_view what);
 
   // Constant after Open.
@@ -128,18 +154,25 @@ class EngineImpl final : public Engine {
   uint64_t page_bytes_ = 0;
   bool has_store_ = false;
   std::string io_name_;
+  std::string store_id_;
+  const base::ForkGuard process_;
+  const pid_t pid_ = getpid();
 
-  // Changed by Register, Unregister and Commit alone, which exclude all else.
-  engine::RestingRoom rests_;
-  std::deque<Tensor> tensors_;
-  std::map<std::string, TensorId, std::less<>> by_name_;
-  std::optional<std::string> user_state_;
-  uint64_t commits_ = 0;
+  // Held while tensors come and go, and while all of them get another commit's bytes.
+  base::Mutex register_mu_;
+  engine::RestingRoom rests_ ABSL_GUARDED_BY(register_mu_);
+  base::StableArray<Tensor> tensors_;  // by TensorId
 
-  // Names of tiles for messages: the transfer thread asks while Register adds.
   mutable base::Mutex names_mu_;
+  // None: it is being registered.
+  std::map<std::string, std::optional<TensorId>, std::less<>> by_name_ ABSL_GUARDED_BY(names_mu_);
+  base::CondVar published_;
   std::vector<std::pair<TileIndex, std::string>> names_
-      ABSL_GUARDED_BY(names_mu_);  // first tile, name
+      ABSL_GUARDED_BY(names_mu_);  // first tile, name; for messages
+
+  mutable base::Mutex committed_mu_;
+  std::optional<std::string> user_state_ ABSL_GUARDED_BY(committed_mu_);
+  uint64_t commits_ ABSL_GUARDED_BY(committed_mu_) = 0;
 
   mutable base::Mutex announce_mu_;
   std::vector<std::string> fallbacks_ ABSL_GUARDED_BY(announce_mu_);
@@ -167,8 +200,10 @@ absl::StatusOr<std::unique_ptr<Engine>> EngineImpl::Open(EngineOptions options,
   engine->page_bytes_ = engine::PageBytes(options);
   if (parts.store != nullptr) {
     engine->page_bytes_ = parts.store->page_bytes();
+    base::MutexLock lock(&engine->committed_mu_);
     engine->user_state_ = parts.store->UserState();
     engine->io_name_ = std::string(parts.io->name());
+    engine->store_id_ = parts.store->id();
     engine->has_store_ = true;
   }
   engine::PagerOptions paging;
@@ -176,13 +211,30 @@ absl::StatusOr<std::unique_ptr<Engine>> EngineImpl::Open(EngineOptions options,
   paging.pinned_bytes = parts.pinned->size_bytes();
   paging.has_store = engine->has_store_;
   paging.placement = options.placement;
-  engine->rests_ = engine::RestingRoom(options.placement, paging.device_bytes, paging.pinned_bytes);
+  {
+    base::MutexLock lock(&engine->register_mu_);
+    engine->rests_ =
+        engine::RestingRoom(options.placement, paging.device_bytes, paging.pinned_bytes);
+  }
   paging.describe = [self](TileIndex tile) { return self->DescribeTile(tile); };
   const std::optional<plan::Policy> policy =
       options.plan_steps ? std::optional(choices.policy) : std::nullopt;
   SPILLWAY_ASSIGN_OR_RETURN(engine->mover_,
                             Mover::Create(std::move(parts), std::move(paging), policy));
   return std::unique_ptr<Engine>(std::move(engine));
+}
+
+// In a fork none of the mover's threads is there to end.
+EngineImpl::~EngineImpl() {
+  if (process_.is_forked()) (void)mover_.release();
+}
+
+absl::Status EngineImpl::CheckProcess() const {
+  if (!process_.is_forked()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "process ", getpid(), " was forked from process ", pid_,
+      ", which opened this engine: only that one can use it. Start processes that need an engine "
+      "without fork (Python: multiprocessing's 'spawn'), or open one there"));
 }
 
 void EngineImpl::Announce(std::string_view what) {
@@ -206,8 +258,7 @@ std::string EngineImpl::DescribeTile(TileIndex tile) const {
 
 // --- Tensors ---
 
-// Makes the tensor's tiles; true if the last commit has its bytes.
-absl::StatusOr<bool> EngineImpl::AddTiles(const TensorSpec& spec) {
+absl::StatusOr<EngineImpl::Added> EngineImpl::AddTiles(const TensorSpec& spec) {
   const uint64_t num_tiles = spec.num_tiles();
   const uint64_t pages_per_tile = (spec.tile_bytes(0) + page_bytes_ - 1) / page_bytes_;
   io::TensorIndex tensor = 0;
@@ -246,49 +297,93 @@ absl::StatusOr<bool> EngineImpl::AddTiles(const TensorSpec& spec) {
   if (has_store_) mover_->RunWithStore(with_store);
   SPILLWAY_RETURN_IF_ERROR(status);
 
-  const TensorId id{static_cast<uint32_t>(tensors_.size())};
-  Tensor& entry = tensors_.emplace_back();
-  entry.spec = spec;
-  entry.stored_as = tensor;
+  TileIndex first_tile = 0;
   for (uint64_t tile = 0; tile < num_tiles; ++tile) {
     const TileIndex index =
         mover_->AddTile(spec.tile_bytes(tile), spec.role, spec.transient, stored[tile],
                         {.tensor = tensor, .first_page = tile * pages_per_tile});
     if (tile > 0) continue;
-    entry.first_tile = index;
+    first_tile = index;
     base::MutexLock lock(&names_mu_);
     names_.emplace_back(index, spec.name);
   }
-  by_name_.emplace(spec.name, id);
-  return found;
+  const TensorId id{static_cast<uint32_t>(tensors_.size())};
+  tensors_.emplace_back(spec, first_tile, tensor);
+  return Added{.id = id, .is_stored = found};
+}
+
+// The tensor, if it is there; none: the name is the caller's until it publishes what became of it.
+absl::StatusOr<std::optional<TensorId>> EngineImpl::FindOrReserve(const TensorSpec& spec) {
+  base::MutexLock lock(&names_mu_);
+  auto known = by_name_.find(spec.name);
+  while (known != by_name_.end() && !known->second) {
+    published_.Wait(&names_mu_);
+    known = by_name_.find(spec.name);
+  }
+  if (known == by_name_.end()) {
+    by_name_.emplace(spec.name, std::nullopt);
+    return std::nullopt;
+  }
+  const TensorId id = *known->second;
+  if (Spec(id) == spec) return id;
+  return absl::InvalidArgumentError(
+      absl::StrCat("tensor '", spec.name, "' is registered already as ", DescribeSpec(Spec(id)),
+                   ", now as ", DescribeSpec(spec), ": give it another name"));
+}
+
+void EngineImpl::Publish(const std::string& name, std::optional<TensorId> id) {
+  base::MutexLock lock(&names_mu_);
+  if (id) {
+    by_name_[name] = id;
+  } else {
+    by_name_.erase(name);
+  }
+  published_.NotifyAll();
 }
 
 absl::StatusOr<TensorId> EngineImpl::Register(const TensorSpec& spec, const Reader& reader) {
+  SPILLWAY_RETURN_IF_ERROR(CheckProcess());
   SPILLWAY_RETURN_IF_ERROR(CheckSpec(spec));
-  if (auto known = by_name_.find(spec.name); known != by_name_.end()) {
-    if (Spec(known->second) == spec) return known->second;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "tensor '", spec.name, "' is registered already as ", DescribeSpec(Spec(known->second)),
-        ", now as ", DescribeSpec(spec), ": give it another name"));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::optional<TensorId> known, FindOrReserve(spec));
+  if (known) return *known;
+  absl::StatusOr<TensorId> made = Make(spec, reader);
+  Publish(spec.name, made.ok() ? std::optional(*made) : std::nullopt);
+  return made;
+}
+
+absl::StatusOr<TensorId> EngineImpl::Make(const TensorSpec& spec, const Reader& reader) {
+  Added added;
+  {
+    base::MutexLock lock(&register_mu_);
+    SPILLWAY_ASSIGN_OR_RETURN(const engine::RestingRoom rests, rests_.With(spec));
+    SPILLWAY_ASSIGN_OR_RETURN(added, AddTiles(spec));
+    rests_ = rests;
   }
-  SPILLWAY_ASSIGN_OR_RETURN(const engine::RestingRoom rests, rests_.With(spec));
-  SPILLWAY_ASSIGN_OR_RETURN(const bool found, AddTiles(spec));
-  rests_ = rests;
-  const TensorId id = by_name_.find(spec.name)->second;
-  if (!found && reader) SPILLWAY_RETURN_IF_ERROR(Fill(id, reader));
-  return id;
+  if (added.is_stored || !reader) return added.id;
+  const absl::Status filled = Fill(added.id, reader);
+  if (filled.ok()) return added.id;
+  base::MutexLock lock(&register_mu_);
+  Forget(added.id).IgnoreError();  // it can fail only for a lease, and nobody else knows the id
+  return filled;
 }
 
 absl::Status EngineImpl::Unregister(TensorId id) {
+  SPILLWAY_RETURN_IF_ERROR(CheckProcess());
+  base::MutexLock lock(&register_mu_);
   SPILLWAY_RETURN_IF_ERROR(Index({id, 0}).status());
+  SPILLWAY_RETURN_IF_ERROR(Forget(id));
+  Publish(Spec(id).name, std::nullopt);
+  return absl::OkStatus();
+}
+
+absl::Status EngineImpl::Forget(TensorId id) {
   Tensor& tensor = tensors_[id.value];
-  SPILLWAY_RETURN_IF_ERROR(mover_->Forget("Unregister", tensor.first_tile, tensor.spec.num_tiles(),
-                                          [&](io::Store* store) {
-                                            if (store != nullptr)
-                                              store->RemoveTensor(tensor.stored_as);
-                                          }));
+  const auto num_tiles = static_cast<TileIndex>(tensor.spec.num_tiles());
+  const auto remove = [&tensor](io::Store* store) {
+    if (store != nullptr) store->RemoveTensor(tensor.stored_as);
+  };
+  SPILLWAY_RETURN_IF_ERROR(mover_->Forget(tensor.first_tile, num_tiles, remove));
   tensor.is_gone = true;
-  by_name_.erase(by_name_.find(tensor.spec.name));
   return absl::OkStatus();
 }
 
@@ -302,12 +397,17 @@ absl::Status EngineImpl::Fill(TensorId id, const Reader& reader) {
 }
 
 absl::StatusOr<TensorId> EngineImpl::Find(std::string_view name) const {
-  auto known = by_name_.find(name);
-  if (known != by_name_.end()) return known->second;
+  SPILLWAY_RETURN_IF_ERROR(CheckProcess());
+  {
+    base::MutexLock lock(&names_mu_);
+    const auto known = by_name_.find(name);
+    if (known != by_name_.end() && known->second) return *known->second;
+  }
   return absl::NotFoundError(absl::StrCat("no tensor '", std::string(name), "' is registered"));
 }
 
 absl::StatusOr<TileIndex> EngineImpl::Index(TileRef tile) const {
+  SPILLWAY_RETURN_IF_ERROR(CheckProcess());
   if (tile.tensor.value >= tensors_.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("tensor id ", tile.tensor.value, " is not of this engine"));
@@ -337,8 +437,8 @@ absl::StatusOr<Lease> EngineImpl::AcquireHost(TileRef tile, Access access) {
 
 absl::StatusOr<Lease> EngineImpl::Take(TileRef tile, Tier tier, Access access, Stream* stream) {
   SPILLWAY_ASSIGN_OR_RETURN(const TileIndex index, Index(tile));
-  const engine::StreamId on =
-      stream != nullptr ? static_cast<StreamImpl*>(stream)->handle().value : engine::kNoStream;
+  SPILLWAY_ASSIGN_OR_RETURN(const tiers::StreamHandle* const handle, HandleOf(stream));
+  const engine::StreamId on = handle != nullptr ? handle->value : engine::kNoStream;
   SPILLWAY_ASSIGN_OR_RETURN(engine::Granted granted, mover_->Acquire(index, tier, access, on));
   Lease lease;
   lease.engine_ = this;
@@ -350,8 +450,7 @@ absl::StatusOr<Lease> EngineImpl::Take(TileRef tile, Tier tier, Access access, S
   lease.stream_ = stream;
   if (granted.arrival.value != nullptr) {
     tiers::DeviceRuntime& runtime = mover_->runtime();
-    const absl::Status status =
-        runtime.Wait(static_cast<StreamImpl*>(stream)->handle(), granted.arrival);
+    const absl::Status status = runtime.Wait(*handle, granted.arrival);
     runtime.DestroyEvent(granted.arrival);
     SPILLWAY_RETURN_IF_ERROR(status);
   }
@@ -359,10 +458,35 @@ absl::StatusOr<Lease> EngineImpl::Take(TileRef tile, Tier tier, Access access, S
 }
 
 void EngineImpl::EndLease(const Lease& lease) {
+  if (process_.is_forked()) return;
   const TileIndex index = tensors_[lease.tile_.tensor.value].first_tile + lease.tile_.tile;
-  const auto* stream = static_cast<const StreamImpl*>(lease.stream_);
-  mover_->EndLease(index, lease.tier_, lease.access_,
-                   stream != nullptr ? &stream->handle() : nullptr);
+  const auto handle = HandleOf(lease.stream_);
+  // There is nothing to follow another engine's stream with, nor anyone to tell.
+  if (!handle.ok()) (void)lease.stream_->Synchronize();
+  mover_->EndLease(index, lease.tier_, lease.access_, handle.ok() ? *handle : nullptr);
+}
+
+absl::StatusOr<const tiers::StreamHandle*> EngineImpl::HandleOf(const Stream* stream) const {
+  if (stream == nullptr) return nullptr;
+  const auto* const known = dynamic_cast<const StreamImpl*>(stream);
+  if (known != nullptr && known->runtime() == &mover_->runtime()) return &known->handle();
+  return absl::InvalidArgumentError(
+      "the stream is not this engine's: make it with its CreateStream or WrapStream");
+}
+
+void EngineImpl::ClearPrefetch() {
+  if (!process_.is_forked()) mover_->ClearDeclared();
+}
+
+absl::Status EngineImpl::EndStep() {
+  SPILLWAY_RETURN_IF_ERROR(CheckProcess());
+  return mover_->EndStep();
+}
+
+absl::Status EngineImpl::WaitForPlan() {
+  SPILLWAY_RETURN_IF_ERROR(CheckProcess());
+  mover_->WaitForPlan();
+  return absl::OkStatus();
 }
 
 absl::Status EngineImpl::Prefetch(std::span<const Use> uses) {
@@ -395,13 +519,21 @@ absl::Status EngineImpl::Discard(TileRef tile) {
 }
 
 absl::StatusOr<std::unique_ptr<Stream>> EngineImpl::CreateStream() {
+  SPILLWAY_RETURN_IF_ERROR(CheckProcess());
   SPILLWAY_ASSIGN_OR_RETURN(const tiers::StreamHandle handle, mover_->runtime().CreateStream());
+  return std::make_unique<StreamImpl>(&mover_->runtime(), handle);
+}
+
+absl::StatusOr<std::unique_ptr<Stream>> EngineImpl::WrapStream(void* native) {
+  SPILLWAY_RETURN_IF_ERROR(CheckProcess());
+  SPILLWAY_ASSIGN_OR_RETURN(const tiers::StreamHandle handle, mover_->runtime().WrapStream(native));
   return std::make_unique<StreamImpl>(&mover_->runtime(), handle);
 }
 
 // --- Durability ---
 
 absl::Status EngineImpl::CheckHasStore(std::string_view what) const {
+  SPILLWAY_RETURN_IF_ERROR(CheckProcess());
   if (has_store_) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(std::string(what), " without a store: give EngineOptions::store a folder"));
@@ -411,14 +543,17 @@ absl::Status EngineImpl::CheckHasStore(std::string_view what) const {
 // 2. The store syncs the data, then switches its catalog in one transaction (io/store/store.h).
 absl::Status EngineImpl::Commit(std::string_view user_state) {
   SPILLWAY_RETURN_IF_ERROR(CheckHasStore("Commit"));
+  const Mover::Turn turn(mover_.get());
   mover_->BeginCommit();
   absl::Status status = mover_->Flush();
   if (status.ok()) {
     mover_->RunWithStore([&](io::Store* store) { status = store->Commit(user_state); });
   }
   mover_->EndCommit();
-  if (status.ok()) user_state_ = std::string(user_state);
-  if (status.ok()) ++commits_;
+  if (!status.ok()) return status;
+  base::MutexLock lock(&committed_mu_);
+  user_state_ = std::string(user_state);
+  ++commits_;
   return status;
 }
 
@@ -450,7 +585,9 @@ absl::Status EngineImpl::Restore(std::string_view label) {
     if (status.ok()) user_state = store->UserState();
     return status;
   };
-  SPILLWAY_RETURN_IF_ERROR(mover_->Restore("Restore", go_back));
+  base::MutexLock registering(&register_mu_);
+  SPILLWAY_RETURN_IF_ERROR(mover_->Restore(go_back));
+  base::MutexLock lock(&committed_mu_);
   user_state_ = std::move(user_state);
   return absl::OkStatus();
 }
@@ -462,9 +599,20 @@ absl::Status EngineImpl::Drop(std::string_view label) {
   return status;
 }
 
+uint64_t EngineImpl::CommitNumber() const {
+  uint64_t number = 0;
+  if (has_store_ && !process_.is_forked())
+    mover_->RunWithStore([&](io::Store* store) { number = store->commit_number(); });
+  return number;
+}
+
 EngineStats EngineImpl::Stats() const {
+  if (process_.is_forked()) return {};
   EngineStats stats = mover_->Stats();
-  stats.commits = commits_;
+  {
+    base::MutexLock lock(&committed_mu_);
+    stats.commits = commits_;
+  }
   stats.placement = options_.placement;
   stats.io_engine = io_name_;
   stats.device = mover_->runtime().name();
@@ -474,9 +622,12 @@ EngineStats EngineImpl::Stats() const {
 }
 
 Timeline EngineImpl::TakeTimeline() {
+  if (process_.is_forked()) return {};
   Timeline timeline = mover_->TakeTimeline();
   if (options_.timeline_events == 0) return timeline;
-  for (const Tensor& tensor : tensors_) {
+  const size_t num_tensors = tensors_.size();
+  for (size_t i = 0; i < num_tensors; ++i) {
+    const Tensor& tensor = tensors_[i];
     timeline.tensors.push_back({.name = tensor.spec.name,
                                 .first_tile = tensor.first_tile,
                                 .num_tiles = static_cast<uint32_t>(tensor.spec.num_tiles())});

@@ -58,6 +58,26 @@ Mover::~Mover() {
   transfers_.Stop();
 }
 
+// --- Turns ---
+
+Mover::Turn::Turn(Mover* mover) : mover_(*mover) {
+  const Entry entry(mover);
+  mover->WaitForTurn();
+  mover->has_turn_ = true;
+}
+
+Mover::Turn::~Turn() {
+  const Entry entry(&mover_);
+  mover_.has_turn_ = false;
+  mover_.turn_over_.NotifyAll();
+}
+
+void Mover::WaitForTurn() {
+  if (!has_turn_) return;
+  while (has_turn_) turn_over_.Wait(&mu_);
+  HearOfShared();
+}
+
 // --- Callers' side ---
 
 TileIndex Mover::AddTile(uint64_t size_bytes, Role role, bool transient, bool stored,
@@ -92,12 +112,22 @@ void Mover::HearOfShared() {
   if (was_followed && pager_.followed() == nullptr) Dispatch();
 }
 
+namespace {
+
+absl::Status IsGone(const std::string& tile) {
+  return absl::NotFoundError(absl::StrCat(tile, " was unregistered: its id is void"));
+}
+
+}  // namespace
+
 absl::StatusOr<Granted> Mover::AcquireLocked(TileIndex tile, Tier tier, Access access,
                                              StreamId stream) {
   Granted granted;
   uint64_t frame_offset = 0, frame_bytes = 0;
   {
     const Entry entry(this);
+    WaitForTurn();
+    if (pager_.pages()[tile].is_gone) return IsGone(describe_(tile));
     SPILLWAY_RETURN_IF_ERROR(pager_.TakeWriteError());
     Waiter waiter;
     const Ticket ticket = next_ticket_++;
@@ -182,17 +212,23 @@ Pager::LeaseEnd Mover::End(TileIndex tile, Tier tier, Access access, bool draine
 
 void Mover::Declare(std::span<const TileIndex> tiles, std::span<const Use> uses) {
   const Entry entry(this);
-  for (size_t i = 0; i < uses.size(); ++i) pager_.Declare(tiles[i], uses[i].tier, uses[i].access);
+  WaitForTurn();
+  for (size_t i = 0; i < uses.size(); ++i) {
+    if (pager_.pages()[tiles[i]].is_gone) continue;
+    pager_.Declare(tiles[i], uses[i].tier, uses[i].access);
+  }
   Dispatch();
 }
 
 void Mover::ClearDeclared() {
   const Entry entry(this);
+  WaitForTurn();
   pager_.ClearDeclared();
 }
 
 absl::Status Mover::Evict(TileIndex tile) {
   const Entry entry(this);
+  WaitForTurn();
   SPILLWAY_RETURN_IF_ERROR(pager_.Evict(tile));
   Dispatch();
   return absl::OkStatus();
@@ -200,6 +236,7 @@ absl::Status Mover::Evict(TileIndex tile) {
 
 absl::Status Mover::Discard(TileIndex tile) {
   const Entry entry(this);
+  WaitForTurn();
   SPILLWAY_RETURN_IF_ERROR(pager_.Discard(tile));
   if (auto* trace = Recording()) trace->Discard(tile, base::Now());
   Dispatch();
@@ -257,28 +294,26 @@ absl::Status Mover::Quiesce(std::string_view what) {
   return status;
 }
 
-absl::Status Mover::Forget(std::string_view what, TileIndex first, uint64_t count,
+absl::Status Mover::Forget(TileIndex first, TileIndex count,
                            const std::function<void(io::Store*)>& change) {
+  const Turn turn(this);
   {
     const Entry entry(this);
-    SPILLWAY_RETURN_IF_ERROR(Quiesce(what));
-    absl::Status status;  // no tile is leased, so each can go
-    for (uint64_t tile = 0; tile < count; ++tile)
-      status.Update(pager_.Discard(first + static_cast<TileIndex>(tile)));
-    pager_.Resume();
+    SPILLWAY_RETURN_IF_ERROR(pager_.Forget(first, count));
     Dispatch();
-    SPILLWAY_RETURN_IF_ERROR(status);
+    for (TileIndex tile = first; tile < first + count; ++tile)
+      while (!pager_.IsForgotten(tile)) quiet_.Wait(&mu_);
   }
   RunWithStore(change);
   return absl::OkStatus();
 }
 
-absl::Status Mover::Restore(std::string_view what,
-                            const std::function<absl::Status(io::Store*)>& change) {
+absl::Status Mover::Restore(const std::function<absl::Status(io::Store*)>& change) {
+  const Turn turn(this);
   TileIndex num_tiles = 0;
   {
     const Entry entry(this);
-    SPILLWAY_RETURN_IF_ERROR(Quiesce(what));
+    SPILLWAY_RETURN_IF_ERROR(Quiesce("Restore"));
     num_tiles = pager_.pages().num_tiles();
   }
   absl::Status status;
@@ -304,6 +339,7 @@ absl::Status Mover::Restore(std::string_view what,
 
 absl::Status Mover::EndStep() {
   const Entry entry(this);
+  WaitForTurn();
   if (planner_ != nullptr) {
     pager_.EndStep();
     absl::Status planned = planner_->EndStep(base::Now(), pager_.pages().Now());
@@ -329,6 +365,7 @@ absl::Status Mover::TakeUpPlan() {
       return absl::OkStatus();
     }
     quiet_.Wait(&mu_);
+    WaitForTurn();
     HearOfShared();
   }
 }
@@ -337,6 +374,7 @@ void Mover::WaitForPlan() {
   while (plans_ != nullptr && plans_->is_busy()) {
     plans_->Wait();
     const Entry entry(this);
+    WaitForTurn();
     if (!planner_->is_between_steps() || pager_.has_callers()) return;
     const absl::Status planned = TakeUpPlan();
     not_planned_ = std::string(planned.message());
@@ -396,6 +434,7 @@ void Mover::OnEnded(std::span<const TransferThread::Ended> transfers) {
                                          absl::StrCat(describe_(tile), ": ", status.message())));
   }
   Dispatch();
+  if (has_turn_) quiet_.NotifyAll();
 }
 
 void Mover::OnLaunched(const Action& grant, absl::Status status, tiers::EventHandle arrival) {

@@ -41,8 +41,7 @@ struct Granted {
   tiers::EventHandle arrival;  // not null: the bytes are there once this has happened
 };
 
-// Thread-safe, but for what the engine's contract excludes. The destructor waits for transfers in
-// flight.
+// Thread-safe. The destructor waits for transfers in flight.
 class Mover : private TransferThread::Listener {
  public:
   // `policy`: none to serve everything on demand.
@@ -51,6 +50,19 @@ class Mover : private TransferThread::Listener {
   ~Mover() override;
 
   tiers::DeviceRuntime& runtime() { return transfers_.runtime(); }
+
+  // The engine's turn for one call: no other has it. Until it ends, whoever asks for a lease, or
+  // changes what is declared or planned, waits. Transfers go on, and leases end.
+  class Turn {
+   public:
+    explicit Turn(Mover* mover);
+    ~Turn();
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    Mover& mover_;
+  };
 
   // See Pager.
   TileIndex AddTile(uint64_t size_bytes, Role role, bool transient, bool stored, StorePlace place);
@@ -63,16 +75,16 @@ class Mover : private TransferThread::Listener {
   absl::Status Evict(TileIndex tile);
   absl::Status Discard(TileIndex tile);
 
-  // Brings every tile that a commit holds to NVMe. FailedPrecondition with leases held.
+  // Brings every tile that a commit holds to NVMe. FailedPrecondition with leases held. REQUIRES: a
+  // turn, as for the next.
   absl::Status Flush();
   // Brings the whole engine to another state of the store: transfers in flight end, `change` makes
   // the store go there, and every byte in memory is forgotten. If `change` fails, nothing happened.
-  // FailedPrecondition with leases held; `what` names the caller's operation.
-  absl::Status Restore(std::string_view what,
-                       const std::function<absl::Status(io::Store*)>& change);
-  // Forgets the bytes of tiles [first, first + count): transfers in flight end, every copy is void,
-  // and then `change` makes the store forget them. FailedPrecondition with leases held.
-  absl::Status Forget(std::string_view what, TileIndex first, uint64_t count,
+  // FailedPrecondition with leases held.
+  absl::Status Restore(const std::function<absl::Status(io::Store*)>& change);
+  // Forgets tiles [first, first + count) for good: their transfers in flight end, every copy is
+  // void, and then `change` makes the store forget them. FailedPrecondition if one is leased.
+  absl::Status Forget(TileIndex first, TileIndex count,
                       const std::function<void(io::Store*)>& change);
   // FailedPrecondition, naming them, with leases held.
   absl::Status CheckNoLeases(std::string_view what);
@@ -133,6 +145,7 @@ class Mover : private TransferThread::Listener {
     return planner_ != nullptr ? planner_->Recording() : nullptr;
   }
   void NotifyIfQuiet() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void WaitForTurn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Complete(Action action, tiers::EventHandle arrival) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void UpdateMeter() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckIdle(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -174,7 +187,10 @@ class Mover : private TransferThread::Listener {
   OverlapMeter meter_ ABSL_GUARDED_BY(mu_);
   uint64_t waits_ ABSL_GUARDED_BY(mu_) = 0;
   int drains_ ABSL_GUARDED_BY(mu_) = 0;  // leases that wait for a stream
-  base::CondVar quiet_;  // no transfer, no drain, no work; or the last drain is over
+  // No transfer, no drain, no work; or the last drain is over; or, in a turn, a transfer is.
+  base::CondVar quiet_;
+  bool has_turn_ ABSL_GUARDED_BY(mu_) = false;
+  base::CondVar turn_over_;
 
   TransferThread transfers_;  // ends first
 };

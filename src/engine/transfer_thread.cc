@@ -143,8 +143,8 @@ void TransferThread::Run() {
   std::vector<std::function<void()>> closures;
   bool was_idle = true;
   while (TakeWork(&work, &closures)) {
-    for (const std::function<void()>& closure : closures) closure();
     for (const Work& item : work) Execute(item);
+    for (const std::function<void()>& closure : closures) closure();
     const bool idle = work.empty() && closures.empty();
     if (idle && !was_idle) listener_.OnIdle();
     was_idle = idle;

@@ -99,7 +99,8 @@ class TransferThread {
   void Post(std::vector<Work>* work);
   // Whether some of it was not taken up yet.
   bool has_work() const { return has_work_.load(std::memory_order_acquire); }
-  // Runs `work` on the thread, which owns the store, and waits for it.
+  // Runs `work` on the thread, which owns the store, after what was posted before, and waits for
+  // it.
   void RunWithStore(const std::function<void(io::Store*)>& work);
   // A frame of pinned memory that no transfer has filled may lie in a slab that is not locked yet.
   absl::Status PrepareFrame(uint64_t offset, uint64_t size_bytes);

@@ -54,6 +54,9 @@ class LosableRuntime final : public tiers::DeviceRuntime {
     host_->UnregisterHostMemory(memory);
   }
   absl::StatusOr<StreamHandle> CreateStream() override { return host_->CreateStream(); }
+  absl::StatusOr<StreamHandle> WrapStream(void* native) override {
+    return host_->WrapStream(native);
+  }
   void DestroyStream(StreamHandle stream) override { host_->DestroyStream(stream); }
   absl::Status Launch(StreamHandle stream, std::function<void()> work) override {
     return lost_ ? Check() : host_->Launch(stream, std::move(work));

@@ -16,7 +16,7 @@ class StepPlannerTest : public testing::Test {
  protected:
   void AddTiles(plan::TileIndex num_tiles) {
     for (plan::TileIndex tile = 0; tile < num_tiles; ++tile) {
-      tiles_.Add().size_bytes = 4096;
+      tiles_.emplace_back().size_bytes = 4096;
       with_bytes_.Set(tile);
       planner_.AddTile(tile, 0);
     }

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <span>
 #include <string>
@@ -134,18 +135,42 @@ TEST_F(UnregisterTest, ItsIdIsVoidAndItsNameIsFree) {
   ExpectHolds(*found, 500);
 }
 
-TEST_F(UnregisterTest, IsRefusedWhileAnythingIsLeased) {
-  const TensorId kept = Register("kept"), gone = Register("gone");
+TEST_F(UnregisterTest, IsRefusedWhileItIsLeased) {
+  const TensorId gone = Register("gone");
   Put(gone, 200);
   {
-    const auto lease = engine_->Acquire({kept, 0}, Access::kRead);
+    const auto lease = engine_->Acquire({gone, 5}, Access::kRead);
     ASSERT_TRUE(lease.ok());
     const absl::Status refused = engine_->Unregister(gone);
     EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
-    EXPECT_THAT(std::string(refused.message()), HasSubstr("release them first"));
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("tensor 'gone' tile 5 is leased"));
   }
   ExpectHolds(gone, 200);
   EXPECT_TRUE(engine_->Unregister(gone).ok());
+}
+
+TEST_F(UnregisterTest, LeavesTheLeasesOfOthersAlone) {
+  const TensorId kept = Register("kept"), gone = Register("gone");
+  Put(kept, 100);
+  Put(gone, 200);
+  const auto lease = engine_->Acquire({kept, 3}, Access::kReadWrite);
+  ASSERT_TRUE(lease.ok());
+  const absl::Status status = engine_->Unregister(gone);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(lease->as<float>()[0], 103);
+}
+
+TEST_F(UnregisterTest, AReaderThatFailsLeavesNothingBehind) {
+  int asked = 0;
+  const auto fails = [&](uint64_t, std::span<std::byte> out) {
+    std::fill(out.begin(), out.end(), std::byte{1});
+    return ++asked < 3 ? absl::OkStatus() : absl::OutOfRangeError("the file is short");
+  };
+  const auto id = engine_->Register(Spec("short"), fails);
+  EXPECT_TRUE(absl::IsOutOfRange(id.status())) << id.status();
+  EXPECT_TRUE(absl::IsNotFound(engine_->Find("short").status()));
+  Commit("without it");
+  EXPECT_FALSE(IsStored("short"));
 }
 
 TEST_F(UnregisterTest, ASnapshotKeepsIt) {

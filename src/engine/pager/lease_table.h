@@ -15,12 +15,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <thread>
 #include <vector>
 
 #include "spillway/types.h"
+#include "src/base/stable_array.h"
 #include "src/engine/pager/arena_map.h"
 
 namespace spillway::engine {
@@ -68,7 +68,7 @@ class LeaseTable {
  public:
   ~LeaseTable();
 
-  // --- Any thread, but while tiles are added ---
+  // --- Any thread, of tiles that it was told of ---
   // The offset of the tile's bytes in its tier, if a lease could be had so. It is to be told to the
   // owner by Tell, before anybody ends it.
   std::optional<uint64_t> TryTake(TileIndex tile, Tier tier) {
@@ -104,8 +104,8 @@ class LeaseTable {
 
   static size_t At(Tier tier) { return tier == Tier::kDevice ? 0 : 1; }
 
-  std::deque<std::array<Place, 2>> places_;  // by TileIndex
-  std::atomic<Told*> told_ = nullptr;        // the last first
+  base::StableArray<std::array<Place, 2>> places_;  // by TileIndex
+  std::atomic<Told*> told_ = nullptr;               // the last first
 };
 
 }  // namespace spillway::engine

@@ -18,7 +18,7 @@ PageTable::PageTable(PagerOptions options)
 TileIndex PageTable::AddTile(uint64_t size_bytes, Role role, bool transient, bool stored,
                              StorePlace place) {
   const TileIndex tile = num_tiles();
-  Tile& is = tiles_.Add();
+  Tile& is = tiles_.emplace_back();
   pages_.emplace_back().tile = &is;
   leases_.AddTile();
   is.size_bytes = size_bytes;

@@ -74,6 +74,7 @@ struct Page {
   bool zero = true;                  // never written
   bool queued = false;               // for write-behind
   bool discard = false;              // once the transfer in flight and the leases end
+  bool is_gone = false;              // its tensor was unregistered: nobody leases it again
   bool leased_before_copy = false;   // a stream waits for the copy in flight, or did
   const Tile* tile = nullptr;        // what it is
   Job* transfer_job = nullptr;       // the job that started the transfer in flight

@@ -48,6 +48,22 @@ void Pager::EndDiscard(TileIndex tile) {
   if (pages_.DropIfDiscarded(tile)) plan_.Discarded(tile);
 }
 
+absl::Status Pager::Forget(TileIndex first, TileIndex count) {
+  for (TileIndex tile = first; tile < first + count; ++tile) {
+    if (pages_.leases().Close(tile) && !jobs_.IsAwaited(tile)) continue;
+    return absl::FailedPreconditionError(pages_.options().describe(tile) +
+                                         " is leased: release its leases before Unregister");
+  }
+  AbandonPlan();
+  uses_.Clear();
+  for (TileIndex tile = first; tile < first + count; ++tile) {
+    pages_[tile].is_gone = true;
+    pages_.Discard(tile);
+    EndDiscard(tile);
+  }
+  return absl::OkStatus();
+}
+
 bool Pager::Pause() {
   SPILLWAY_CHECK(!in_use());
   if (!pages_.leases().CloseAll()) return false;
@@ -210,7 +226,7 @@ Outcome Pager::AdvancePrefetch(Job& job) {
     return Outcome::kDone;
   }
   const bool over = paused_ || !job.failure.ok() || pages_.leases().IsWritten(job.tile) ||
-                    page.discard || target.leaving;
+                    page.discard || page.is_gone || target.leaving;
   const Outcome outcome = over ? Outcome::kDone : Fill(job);
   if (outcome == Outcome::kDone) room_.ReleaseHeld(job);
   return outcome;

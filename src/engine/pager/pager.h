@@ -69,6 +69,15 @@ class Pager {
   // still use the bytes, that is so when they let go, and leases wait for it. FailedPrecondition if
   // leased by a holder who has not let go.
   absl::Status Discard(TileIndex tile);
+  // Discards tiles [first, first + count) for good, as of a tensor that is unregistered: nobody may
+  // ask for one again. Declared uses are forgotten, and a plan is abandoned. FailedPrecondition,
+  // and nothing happens, if one is leased or asked for.
+  absl::Status Forget(TileIndex first, TileIndex count);
+  // Whether nothing is under way any more with one of them.
+  bool IsForgotten(TileIndex tile) const {
+    const Page& page = pages_[tile];
+    return page.is_gone && !page.discard && !page.is_moving();
+  }
   // Writes every tile that a commit holds and NVMe has not; ends with kGrant or kFail.
   void Commit(Ticket ticket) { flush_.Begin(ticket); }
   // The bytes are about to become others, behind this machine's back (another commit's). Pause ends

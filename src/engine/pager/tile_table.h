@@ -7,15 +7,12 @@
 #ifndef SPILLWAY_ENGINE_PAGER_TILE_TABLE_H_
 #define SPILLWAY_ENGINE_PAGER_TILE_TABLE_H_
 
-#include <array>
 #include <atomic>
-#include <bit>
-#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 
 #include "spillway/types.h"
+#include "src/base/stable_array.h"
 #include "src/engine/pager/arena_map.h"
 #include "src/plan/trace.h"
 
@@ -57,32 +54,8 @@ struct TilesNow {
 // The tile as the planner sees it.
 plan::TraceTile TileOfTrace(const Tile& tile, bool has_bytes, bool all_fit);
 
-// One thread adds at a time; others may read the tiles before a size that they were told.
-class TileTable {
- public:
-  TileIndex size() const { return size_; }
-  // A new tile, of the next index, to be filled in before anyone is told of it.
-  Tile& Add() {
-    const size_t piece = PieceOf(size_);
-    if (pieces_[piece] == nullptr) pieces_[piece] = std::make_unique<Tile[]>(kFirst << piece);
-    return (*this)[size_++];
-  }
-  Tile& operator[](TileIndex tile) { return pieces_[PieceOf(tile)][IndexOf(tile)]; }
-  const Tile& operator[](TileIndex tile) const { return pieces_[PieceOf(tile)][IndexOf(tile)]; }
-
- private:
-  // Each piece has as many tiles as all before it and kFirst more.
-  static constexpr size_t kFirst = 64;
-  static size_t PieceOf(TileIndex tile) {
-    return static_cast<size_t>(std::bit_width(tile / kFirst + 1)) - 1;
-  }
-  static size_t IndexOf(TileIndex tile) {
-    return tile - kFirst * ((size_t{1} << PieceOf(tile)) - 1);
-  }
-
-  std::array<std::unique_ptr<Tile[]>, 27> pieces_;
-  TileIndex size_ = 0;
-};
+// A tile is filled in before anyone is told of it.
+using TileTable = base::StableArray<Tile>;
 
 }  // namespace spillway::engine
 

@@ -44,6 +44,8 @@ class FileStore final : public Store {
 
   uint64_t page_bytes() const override { return kPageBytes; }
   uint16_t num_devices() const override { return 1; }
+  const std::string& id() const override { return file_->path(); }
+  uint64_t commit_number() const override { return 0; }
   std::optional<DeviceProfile> Profile(uint16_t) const override { return profile; }
   void SetSpeed(uint16_t, double) override {}
   absl::StatusOr<Extent> Allocate(uint32_t size_bytes) override {

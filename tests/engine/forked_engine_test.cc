@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A process that is forked from one with an engine: a data loader's worker, as a rule. There every
+// call says what is wrong, nothing waits for threads that did not come along, and the engine of the
+// process that forked it goes on.
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "spillway/engine.h"
+#include "tests/temp_folder.h"
+
+namespace spillway {
+namespace {
+
+// What a child's body returned: 0, or the line in which it found something wrong.
+int InChild(const std::function<int()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);  // a child that waits for a thread that is not there ends, too
+    ::_exit(body());
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+class ForkedEngineTest : public testing::Test {
+ protected:
+  ForkedEngineTest() {
+    auto engine = Engine::Open({.store = {folder_ / "s"},
+                                .device_bytes = kMiB,
+                                .pinned_bytes = kMiB,
+                                .page_bytes = 4 * kKiB});
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    engine_ = *std::move(engine);
+    id_ = *engine_->Register({.name = "w", .dtype = DType::kU8, .shape = {kTileBytes}});
+    Put(std::byte{1});
+  }
+  void Put(std::byte value) {
+    const auto lease = engine_->Acquire(id_, Access::kReadWrite);
+    ASSERT_TRUE(lease.ok()) << lease.status();
+    lease->data()[kTileBytes - 1] = value;
+  }
+  std::byte Get() {
+    const auto lease = engine_->Acquire(id_, Access::kRead);
+    EXPECT_TRUE(lease.ok()) << lease.status();
+    return lease->data()[kTileBytes - 1];
+  }
+
+  static constexpr int64_t kTileBytes = 8192;
+  test::TempFolder folder_;
+  std::unique_ptr<Engine> engine_;
+  TensorId id_;
+};
+
+TEST_F(ForkedEngineTest, EveryCallIsRefused) {
+  const int wrong = InChild([this] {
+    const std::vector<std::pair<const char*, absl::Status>> answers = {
+        {"Register", engine_->Register({.name = "v", .shape = {1}}).status()},
+        {"Unregister", engine_->Unregister(id_)},
+        {"Find", engine_->Find("w").status()},
+        {"Acquire", engine_->Acquire(id_, Access::kRead).status()},
+        {"AcquireHost", engine_->AcquireHost(id_, Access::kRead).status()},
+        {"Prefetch", engine_->Prefetch(std::vector<Use>{{id_}})},
+        {"Evict", engine_->Evict(id_)},
+        {"Discard", engine_->Discard(id_)},
+        {"EndStep", engine_->EndStep()},
+        {"WaitForPlan", engine_->WaitForPlan()},
+        {"Commit", engine_->Commit("")},
+        {"Snapshot", engine_->Snapshot("s")},
+        {"Snapshots", engine_->Snapshots().status()},
+        {"Restore", engine_->Restore("s")},
+        {"Drop", engine_->Drop("s")},
+        {"CreateStream", engine_->CreateStream().status()},
+        {"WrapStream", engine_->WrapStream(nullptr).status()},
+    };
+    for (const auto& [call, status] : answers) {
+      const bool is_told = absl::IsFailedPrecondition(status) &&
+                           status.message().find("was forked from process") != std::string::npos;
+      if (is_told) continue;
+      std::fprintf(stderr, "%s: %s\n", call, status.ToString().c_str());
+      return 1;
+    }
+    (void)engine_->Stats();
+    (void)engine_->TakeTimeline();
+    (void)engine_->UserState();
+    (void)engine_->CommitNumber();
+    engine_->ClearPrefetch();
+    return 0;
+  });
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(Get(), std::byte{1});
+}
+
+TEST_F(ForkedEngineTest, WhatItHoldsMayBeDestroyed) {
+  auto stream = engine_->CreateStream();
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  auto lease = engine_->Acquire(id_, Access::kReadWrite, stream->get());
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  const int wrong = InChild([&] {
+    lease->Release();
+    stream->reset();
+    engine_.reset();
+    return 0;
+  });
+  EXPECT_EQ(wrong, 0);
+  // The parent's are as they were, and the store is not given up.
+  lease->data()[kTileBytes - 1] = std::byte{5};
+  lease->Release();
+  EXPECT_EQ(Get(), std::byte{5});
+  const absl::Status committed = engine_->Commit("after");
+  EXPECT_TRUE(committed.ok()) << committed;
+  EXPECT_EQ(engine_->CommitNumber(), 1u);
+}
+
+TEST_F(ForkedEngineTest, AChildMayOpenAnEngineOfItsOwn) {
+#if defined(__SANITIZE_THREAD__) || defined(SPILLWAY_THREAD_SANITIZER)
+  GTEST_SKIP() << "the thread sanitizer allows no threads after a fork";
+#endif
+  const int wrong = InChild([this] {
+    const auto own =
+        Engine::Open({.store = {folder_ / "own"}, .device_bytes = kMiB, .pinned_bytes = kMiB});
+    if (!own.ok()) return 1;
+    const auto id = (*own)->Register({.name = "w", .shape = {4}});
+    if (!id.ok() || !(*own)->Acquire(*id, Access::kRead).ok()) return 2;
+    return (*own)->Commit("own").ok() ? 0 : 3;
+  });
+  EXPECT_EQ(wrong, 0);
+}
+
+// --- What else callers ask of an engine by name ---
+
+TEST_F(ForkedEngineTest, AStoreKeepsItsIdAndCountsItsCommits) {
+  const std::string id = engine_->StoreId();
+  EXPECT_EQ(id.size(), 32u);
+  EXPECT_EQ(engine_->CommitNumber(), 0u);
+  ASSERT_TRUE(engine_->Commit("one").ok());
+  ASSERT_TRUE(engine_->Snapshot("kept").ok());
+  ASSERT_TRUE(engine_->Commit("two").ok());
+  EXPECT_EQ(engine_->CommitNumber(), 2u);
+  ASSERT_TRUE(engine_->Restore("kept").ok());
+  EXPECT_EQ(engine_->CommitNumber(), 3u);
+  engine_.reset();
+  const auto again = Engine::Open({.store = {folder_ / "s"},
+                                   .mode = OpenMode::kOpenOrCreate,
+                                   .device_bytes = kMiB,
+                                   .pinned_bytes = kMiB});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ((*again)->StoreId(), id);
+  EXPECT_EQ((*again)->CommitNumber(), 3u);
+}
+
+}  // namespace
+}  // namespace spillway
