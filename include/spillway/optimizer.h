@@ -134,7 +134,8 @@ SPILLWAY_EXPORT absl::Status JoinMasterWeights(const TensorSpec& weight, const T
                                                std::span<float> masters);
 
 // Where a weight or a gradient lies: in a tensor of the engine, or in memory of the caller's, whole
-// and row-major, which must stay as long as the optimizer.
+// and row-major, which is looked at in updates alone. It must stay until an update says where it
+// lies instead.
 struct Values {
   Values() = default;
   Values(TensorId id) : tensor(id) {}  // NOLINT(google-explicit-constructor)
@@ -172,6 +173,9 @@ struct Update {
   // Other constants than the optimizer's. Its state must be the same: the kind, and whether there
   // is a momentum.
   std::optional<Rule> rule = std::nullopt;
+  // Where a weight or a gradient in the caller's memory lies from now on; null: where it lay.
+  void* weight_memory = nullptr;
+  void* gradient_memory = nullptr;
 };
 
 // Updates parameters whose state rests wherever the engine put it.

@@ -48,6 +48,7 @@ class StreamingOptimizer final : public Optimizer {
   absl::Status Step(std::span<const Update> updates) override {
     SPILLWAY_RETURN_IF_ERROR(CheckUpdates(updates));
     for (const Update& update : updates) {
+      parameters_[update.parameter].MoveTo(update.weight_memory, update.gradient_memory);
       SPILLWAY_RETURN_IF_ERROR(UpdateParameter(engine_, pool_, parameters_[update.parameter],
                                                update.rule.value_or(rule_), update));
     }
@@ -63,11 +64,26 @@ class StreamingOptimizer final : public Optimizer {
                                             parameters_.size(), " were added"));
   }
 
+  absl::Status CheckMemory(const Update& update) const {
+    const CheckedParameter& parameter = parameters_[update.parameter];
+    if (parameter.operands.empty()) return absl::OkStatus();
+    const bool weight_moves = update.weight_memory != nullptr;
+    const bool gradient_moves = update.gradient_memory != nullptr;
+    const char* const what = weight_moves && parameter.weight().is_leased()       ? "weight"
+                             : gradient_moves && parameter.gradient().is_leased() ? "gradient"
+                                                                                  : nullptr;
+    if (what == nullptr) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("optimizer: parameter ", update.parameter, " has its ", what,
+                     " in the engine: an update cannot say where in memory it lies"));
+  }
+
   absl::Status CheckUpdates(std::span<const Update> updates) const {
     std::vector<bool> is_named(parameters_.size());
     for (const Update& update : updates) {
       SPILLWAY_RETURN_IF_ERROR(CheckKnown(update.parameter));
       SPILLWAY_RETURN_IF_ERROR(CheckUpdate(update, rule_));
+      SPILLWAY_RETURN_IF_ERROR(CheckMemory(update));
       if (is_named[update.parameter]) {
         return absl::InvalidArgumentError(
             absl::StrCat("optimizer: parameter ", update.parameter, " is named twice in a step"));

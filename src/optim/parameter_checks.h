@@ -56,6 +56,20 @@ struct CheckedParameter {
   static constexpr size_t kGradient = 0;
   static constexpr size_t kMaster = 1;
   static constexpr size_t kFirstMoment = 2;
+
+  // REQUIRES for these: there are operands.
+  const Operand& gradient() const { return operands[kGradient]; }
+  const Operand& weight() const {
+    return has_weight_beside_master ? operands.back() : operands[kMaster];
+  }
+  // What is not null lies there from now on.
+  void MoveTo(void* weight_memory, void* gradient_memory) {
+    if (operands.empty()) return;
+    Operand& moved = has_weight_beside_master ? operands.back() : operands[kMaster];
+    if (weight_memory != nullptr) moved.memory = static_cast<std::byte*>(weight_memory);
+    if (gradient_memory != nullptr)
+      operands[kGradient].memory = static_cast<std::byte*>(gradient_memory);
+  }
 };
 
 // Each is InvalidArgument and says what is wrong.

@@ -26,9 +26,9 @@ set_target_properties(spillway_headers PROPERTIES EXPORT_COMPILE_COMMANDS OFF)
 target_compile_options(spillway_headers PRIVATE -O0 -Wno-unused-function)
 target_compile_definitions(spillway_headers PRIVATE SPILLWAY_EXPECTS_CUDA=0)
 target_link_libraries(spillway_headers PRIVATE
-  spillway_store spillway_engine spillway_optim PkgConfig::liburing PkgConfig::xxhash PkgConfig::hwy
+  spillway_store spillway_engine spillway_optim spillway_capi nlohmann_json::nlohmann_json PkgConfig::liburing PkgConfig::xxhash PkgConfig::hwy
   SQLite::SQLite3 GTest::gtest GTest::gmock)
 if(SPILLWAY_TOOLS)
   target_link_libraries(spillway_headers PRIVATE
-    nlohmann_json::nlohmann_json CLI11::CLI11 PkgConfig::openblas)
+    CLI11::CLI11 PkgConfig::openblas)
 endif()

@@ -4,7 +4,8 @@
 # headers, library, CMake package, pkg-config file.
 
 set(folders "")
-foreach(folder IN ITEMS spillway_base spillway_io spillway_store spillway_tiers spillway_engine spillway_optim)
+foreach(folder IN ITEMS spillway_base spillway_io spillway_store spillway_tiers spillway_engine spillway_optim
+                        spillway_capi)
   if(TARGET ${folder})
     list(APPEND folders ${folder})
   endif()
@@ -18,8 +19,6 @@ target_sources(spillway PRIVATE $<TARGET_OBJECTS:spillway_version>)
 set(exports ${PROJECT_SOURCE_DIR}/tools/cmake/exports.map)
 set_target_properties(spillway PROPERTIES
   LINKER_LANGUAGE CXX
-  VERSION ${PROJECT_VERSION}
-  SOVERSION ${PROJECT_VERSION_MAJOR}
   LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib
   LINK_DEPENDS ${exports})
 target_link_options(spillway PRIVATE -Wl,--version-script=${exports})
@@ -30,6 +29,12 @@ target_include_directories(spillway PUBLIC
   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 target_compile_features(spillway PUBLIC cxx_std_20)
 
+if(SKBUILD)
+  include(SpillwayWheel)  # one file of one name, and no headers
+  return()
+endif()
+
+set_target_properties(spillway PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/spillway)
 install(TARGETS spillway EXPORT spillway_targets)

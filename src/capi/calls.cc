@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "src/capi/calls.h"
+
+#include <cstdlib>
+#include <new>
+
+#include "spillway/version.h"
+
+struct spw_status {
+  int code;
+  std::string message;
+};
+
+namespace spillway::capi {
+namespace {
+
+// Where there is no memory for another; its own text is short enough to need none.
+spw_status* NoMemory() {
+  static spw_status status{SPW_RESOURCE_EXHAUSTED, "no memory"};
+  return &status;
+}
+
+}  // namespace
+
+spw_status* ToStatus(const absl::Status& status) {
+  if (status.ok()) return nullptr;
+  const auto code = static_cast<int>(status.code());
+  try {
+    return new spw_status{code, std::string(status.message())};
+  } catch (const std::bad_alloc&) {
+    return NoMemory();
+  }
+}
+
+char* CopyText(std::string_view text) {
+  auto* const copy = static_cast<char*>(std::malloc(text.size() + 1));
+  if (copy == nullptr) throw std::bad_alloc();
+  std::memcpy(copy, text.data(), text.size());
+  copy[text.size()] = '\0';
+  return copy;
+}
+
+absl::Status CheckNotNull(const void* pointer, std::string_view what) {
+  if (pointer != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(std::string(what), " is NULL"));
+}
+
+}  // namespace spillway::capi
+
+extern "C" {
+
+int spw_status_code(const spw_status* status) { return status == nullptr ? SPW_OK : status->code; }
+
+const char* spw_status_message(const spw_status* status) {
+  return status == nullptr ? "" : status->message.c_str();
+}
+
+void spw_status_free(spw_status* status) {
+  if (status != spillway::capi::NoMemory()) delete status;
+}
+
+void spw_free(void* memory) { std::free(memory); }
+
+const char* spw_version(void) { return spillway::Version().data(); }
+
+}  // extern "C"

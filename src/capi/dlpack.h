@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The structs of DLPack, by which libraries of tensors hand bytes to each other without a copy: the
+// layout of version 0.8, as https://dmlc.github.io/dlpack/latest/c_api.html gives it.
+
+#ifndef SPILLWAY_CAPI_DLPACK_H_
+#define SPILLWAY_CAPI_DLPACK_H_
+
+#include <stdint.h>
+
+// NOLINTBEGIN(readability-identifier-naming): the names of the standard
+extern "C" {
+
+enum { kDLCPU = 1, kDLCUDA = 2 };
+enum { kDLUInt = 1, kDLFloat = 2, kDLBfloat = 4 };
+
+struct DLDevice {
+  int32_t device_type;
+  int32_t device_id;
+};
+
+struct DLDataType {
+  uint8_t code;
+  uint8_t bits;
+  uint16_t lanes;
+};
+
+struct DLTensor {
+  void* data;
+  DLDevice device;
+  int32_t ndim;
+  DLDataType dtype;
+  int64_t* shape;
+  int64_t* strides;  // null: row-major without gaps
+  uint64_t byte_offset;
+};
+
+struct DLManagedTensor {
+  DLTensor dl_tensor;
+  void* manager_ctx;
+  void (*deleter)(DLManagedTensor* self);
+};
+
+}  // extern "C"
+// NOLINTEND(readability-identifier-naming)
+
+#endif  // SPILLWAY_CAPI_DLPACK_H_

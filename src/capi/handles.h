@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the handles of the C ABI hold. Whatever needs the engine shares it, so that it lives until
+// the last of them is released, in any order.
+
+#ifndef SPILLWAY_CAPI_HANDLES_H_
+#define SPILLWAY_CAPI_HANDLES_H_
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "spillway/engine.h"
+#include "spillway/optimizer.h"
+#include "spillway/spillway.h"
+#include "spillway/thread_pool.h"
+#include "src/base/mutex.h"
+#include "src/base/status_macros.h"
+#include "src/capi/calls.h"
+
+struct spw_engine {
+  std::shared_ptr<spillway::Engine> engine;
+  spillway::Device device = spillway::Device::Host();
+  std::atomic<int> handles = 1;
+};
+
+struct spw_stream {
+  std::shared_ptr<spillway::Engine> engine;  // ends after the stream
+  std::shared_ptr<spillway::Stream> stream;
+};
+
+struct spw_lease {
+  std::shared_ptr<spillway::Engine> engine;  // ends after the lease, which ends after this stream
+  std::shared_ptr<spillway::Stream> stream;  // it was acquired with; null: none
+  spillway::Lease lease;
+  spillway::TileRef tile;
+  spillway::Tier tier = spillway::Tier::kDevice;
+  spillway::Device device = spillway::Device::Host();  // the engine's
+};
+
+namespace spillway::capi {
+
+// Run with an engine that is there.
+template <class Call>
+spw_status* With(spw_engine* engine, const Call& call) noexcept {
+  return Run([&]() -> absl::Status {
+    SPILLWAY_RETURN_IF_ERROR(CheckNotNull(engine, "engine"));
+    return call(*engine->engine);
+  });
+}
+
+// A tile of the engine's, checked.
+inline absl::StatusOr<TileRef> TileOf(const Engine& engine, uint32_t id, uint64_t tile) {
+  const TileRef ref(TensorId{id}, tile);
+  SPILLWAY_RETURN_IF_ERROR(engine.CheckTile(ref));
+  return ref;
+}
+
+// A parameter as the optimizer of the C ABI knows it.
+struct Parameter {
+  TensorSpec weight;
+  ParameterTensors tensors;
+};
+
+}  // namespace spillway::capi
+
+struct spw_optimizer {
+  std::shared_ptr<spillway::Engine> engine;
+  spillway::StateFormat format = spillway::StateFormat::kF32;
+  spillway::Rule rule;
+  std::unique_ptr<spillway::ThreadPool> pool;
+  spillway::base::Mutex mu;
+  std::unique_ptr<spillway::Optimizer> optimizer ABSL_PT_GUARDED_BY(mu);
+  std::vector<spillway::capi::Parameter> parameters ABSL_GUARDED_BY(mu);
+};
+
+#endif  // SPILLWAY_CAPI_HANDLES_H_

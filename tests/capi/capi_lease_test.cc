@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Leases and streams by the C ABI, and a lease as a tensor of DLPack's.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "src/capi/dlpack.h"
+#include "tests/capi/capi_testing.h"
+
+namespace spillway::test {
+namespace {
+
+class CapiLeaseTest : public CapiTest {};
+
+TEST_F(CapiLeaseTest, BytesStayWhereTheyAreUntilItEnds) {
+  const uint32_t id = Register("w", SPW_F32, 3, 100);
+  spw_lease* lease = nullptr;
+  SPW_ASSERT_OK(spw_acquire(engine_, id, 2, SPW_DISCARD, nullptr, &lease));
+  EXPECT_EQ(spw_lease_size_bytes(lease), 400u);
+  for (int i = 0; i < 100; ++i) static_cast<float*>(spw_lease_data(lease))[i] = float(i);
+  SPW_EXPECT_ERROR(spw_commit(engine_, nullptr, 0), SPW_FAILED_PRECONDITION, "tensor 'w' tile 2");
+  spw_lease_release(lease, nullptr);
+  SPW_ASSERT_OK(spw_acquire_host(engine_, id, 2, SPW_READ, nullptr, &lease));
+  EXPECT_EQ(static_cast<const float*>(spw_lease_data(lease))[99], 99.0f);
+  spw_lease_release(lease, nullptr);
+  SPW_EXPECT_ERROR(spw_acquire(engine_, id, 3, SPW_READ, nullptr, &lease), SPW_INVALID_ARGUMENT,
+                   "has 3 tiles");
+  SPW_EXPECT_ERROR(spw_acquire(engine_, id, 0, 4, nullptr, &lease), SPW_INVALID_ARGUMENT,
+                   "access is 4");
+}
+
+struct Shared {
+  std::atomic<bool> may_run = false;
+  float* values = nullptr;
+};
+
+TEST_F(CapiLeaseTest, OnAStreamItLastsAsLongAsTheStreamsWork) {
+  const uint32_t id = Register("w", SPW_F32, 1, 100);
+  spw_stream* stream = nullptr;
+  SPW_ASSERT_OK(spw_stream_create(engine_, &stream));
+  EXPECT_EQ(spw_stream_native(stream), nullptr);
+  for (const bool on_host : {false, true}) {
+    spw_lease* lease = nullptr;
+    SPW_ASSERT_OK(on_host ? spw_acquire_host(engine_, id, 0, SPW_READ_WRITE, stream, &lease)
+                          : spw_acquire(engine_, id, 0, SPW_READ_WRITE, stream, &lease));
+    Shared shared;
+    shared.values = static_cast<float*>(spw_lease_data(lease));
+    const auto add = [](void* user) {
+      auto& with = *static_cast<Shared*>(user);
+      while (!with.may_run) {
+      }
+      for (int i = 0; i < 100; ++i) with.values[i] += 1;
+    };
+    SPW_ASSERT_OK(spw_stream_launch(stream, add, &shared));
+    spw_lease_release(lease, stream);
+    SPW_EXPECT_ERROR(spw_unregister(engine_, id), SPW_FAILED_PRECONDITION, "is leased");
+    shared.may_run = true;
+    SPW_ASSERT_OK(spw_stream_synchronize(stream));
+  }
+  EXPECT_EQ(Read<float>(id, 100)[50], 2.0f);
+  spw_stream_release(stream);
+}
+
+TEST_F(CapiLeaseTest, AnotherEnginesStreamIsRefused) {
+  const uint32_t id = Register("w", SPW_F32, 1, 100);
+  spw_engine_options options;
+  spw_engine_options_init(&options, sizeof options);
+  options.pinned_bytes = options.device_bytes = 1 << 20;
+  spw_engine* other = nullptr;
+  SPW_ASSERT_OK(spw_engine_open(&options, &other));
+  spw_stream* stream = nullptr;
+  SPW_ASSERT_OK(spw_stream_create(other, &stream));
+  spw_lease* lease = nullptr;
+  SPW_EXPECT_ERROR(spw_acquire(engine_, id, 0, SPW_READ, stream, &lease), SPW_INVALID_ARGUMENT,
+                   "another engine's");
+  SPW_EXPECT_ERROR(spw_stream_wrap(engine_, stream, &stream), SPW_INVALID_ARGUMENT, "host");
+  spw_stream_release(stream);
+  spw_engine_release(other);
+}
+
+TEST_F(CapiLeaseTest, AsATensorItEndsWithTheTensor) {
+  const uint32_t id = Register("w", SPW_BF16, 5, 64);
+  spw_lease* lease = nullptr;
+  SPW_ASSERT_OK(spw_acquire(engine_, id, 4, SPW_READ_WRITE, nullptr, &lease));
+  void* const data = spw_lease_data(lease);
+  DLManagedTensor* tensor = nullptr;
+  SPW_ASSERT_OK(spw_lease_dlpack(lease, &tensor));
+  const DLTensor& as = tensor->dl_tensor;
+  EXPECT_EQ(as.data, data);
+  EXPECT_EQ(as.device.device_type, kDLCPU);
+  ASSERT_EQ(as.ndim, 2);
+  EXPECT_EQ(as.shape[0], 1);
+  EXPECT_EQ(as.shape[1], 64);
+  EXPECT_EQ(as.strides, nullptr);
+  EXPECT_EQ(as.dtype.code, kDLBfloat);
+  EXPECT_EQ(as.dtype.bits, 16);
+  SPW_EXPECT_ERROR(spw_unregister(engine_, id), SPW_FAILED_PRECONDITION, "is leased");
+  tensor->deleter(tensor);
+  SPW_EXPECT_OK(spw_unregister(engine_, id));
+}
+
+TEST_F(CapiLeaseTest, DeclaredUsesAreTaken) {
+  const uint32_t id = Register("w", SPW_F32, 3, 100, /*transient=*/1);
+  const spw_use uses[] = {{id, SPW_DEVICE, SPW_READ, 0}, {id, SPW_PINNED, SPW_READ, 1}};
+  SPW_EXPECT_OK(spw_prefetch(engine_, uses, 2));
+  spw_clear_prefetch(engine_);
+  SPW_EXPECT_OK(spw_evict(engine_, id, 0));
+  SPW_EXPECT_OK(spw_discard(engine_, id, 0));
+  const spw_use wrong[] = {{id, SPW_NVME, SPW_READ, 0}};
+  SPW_EXPECT_ERROR(spw_prefetch(engine_, wrong, 1), SPW_INVALID_ARGUMENT,
+                   "nothing is used on NVMe");
+  SPW_EXPECT_ERROR(spw_prefetch(engine_, nullptr, 1), SPW_INVALID_ARGUMENT, "uses is NULL");
+}
+
+}  // namespace
+}  // namespace spillway::test

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Updates by the C ABI: of weights in the caller's memory and in the engine, whose state is
+// registered with them, is committed, and is found again.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+#include "tests/capi/capi_testing.h"
+
+namespace spillway::test {
+namespace {
+
+constexpr int64_t kRows = 8, kColumns = 256;
+constexpr size_t kElements = kRows * kColumns;
+
+class CapiOptimizerTest : public CapiTest {
+ protected:
+  CapiOptimizerTest() {
+    for (size_t i = 0; i < kElements; ++i) {
+      weight_[i] = static_cast<float>(i % 17) * 0.1f - 0.8f;
+      gradient_[i] = static_cast<float>(i % 23) * 0.01f - 0.1f;
+    }
+  }
+  ~CapiOptimizerTest() override { spw_optimizer_release(optimizer_); }
+
+  void Create(int32_t kind = SPW_ADAMW, int32_t format = SPW_STATE_F32) {
+    spw_rule rule;
+    spw_rule_init(&rule, sizeof rule, kind);
+    rule.beta2 = 0.999;
+    spw_optimizer_release(optimizer_);
+    optimizer_ = nullptr;
+    SPW_ASSERT_OK(spw_optimizer_create(engine_, &rule, format, 2, &optimizer_));
+  }
+  // The weight and the gradient in memory.
+  size_t Add(const char* name) {
+    spw_parameter parameter;
+    spw_parameter_init(&parameter, sizeof parameter);
+    parameter.name = name;
+    parameter.weight = {weight_.data(), SPW_F32, 0};
+    parameter.has_gradient = 1;
+    parameter.gradient = {gradient_.data(), SPW_F32, 0};
+    parameter.shape = shape_;
+    parameter.rank = 2;
+    parameter.tile_rows = 3;
+    size_t number = 99;
+    SPW_EXPECT_OK(spw_optimizer_add(optimizer_, &parameter, &number));
+    return number;
+  }
+  void Step(size_t parameter, int64_t step) {
+    spw_update update;
+    spw_update_init(&update, sizeof update);
+    update.parameter = parameter;
+    update.step = step;
+    update.learning_rate = 0.01;
+    update.weight_decay = 0.1;
+    SPW_ASSERT_OK(spw_optimizer_step(optimizer_, &update, 1));
+    SPW_ASSERT_OK(spw_end_step(engine_));
+  }
+  // PyTorch's AdamW of one element, in double precision.
+  static double AdamW(double p, double g, int steps) {
+    double m = 0, v = 0;
+    for (int t = 1; t <= steps; ++t) {
+      p *= 1 - 0.01 * 0.1;
+      m = 0.9 * m + 0.1 * g;
+      v = 0.999 * v + 0.001 * g * g;
+      p -= 0.01 / (1 - std::pow(0.9, t)) * m /
+           (std::sqrt(v) / std::sqrt(1 - std::pow(0.999, t)) + 1e-8);
+    }
+    return p;
+  }
+
+  const int64_t shape_[2] = {kRows, kColumns};
+  std::vector<float> weight_ = std::vector<float>(kElements);
+  std::vector<float> gradient_ = std::vector<float>(kElements);
+  spw_optimizer* optimizer_ = nullptr;
+};
+
+TEST_F(CapiOptimizerTest, UpdatesTheCallersMemoryAndResumes) {
+  const std::vector<float> first = weight_;
+  Create();
+  const size_t parameter = Add("w");
+  EXPECT_EQ(parameter, 0u);
+  Step(parameter, 1);
+  Step(parameter, 2);
+  SPW_ASSERT_OK(spw_commit(engine_, nullptr, 0));
+
+  spw_optimizer_release(optimizer_);
+  optimizer_ = nullptr;
+  Reopen();
+  Create();
+  Add("w");
+  Step(0, 3);
+  for (size_t i = 0; i < kElements; ++i)
+    ASSERT_NEAR(weight_[i], AdamW(first[i], gradient_[i], 3), 2e-6) << i;
+}
+
+// As of a framework that makes a gradient anew for each step.
+TEST_F(CapiOptimizerTest, AnUpdateSaysWhereMemoryLiesNow) {
+  const std::vector<float> first = weight_;
+  Create();
+  const size_t parameter = Add("w");
+  Step(parameter, 1);
+  std::vector<float> moved = weight_, gradient = gradient_;
+  std::fill(weight_.begin(), weight_.end(), 100.0f);
+  std::fill(gradient_.begin(), gradient_.end(), 100.0f);
+  spw_update update;
+  spw_update_init(&update, sizeof update);
+  update.parameter = parameter;
+  update.step = 2;
+  update.learning_rate = 0.01;
+  update.weight_decay = 0.1;
+  update.weight_memory = moved.data();
+  update.gradient_memory = gradient.data();
+  SPW_ASSERT_OK(spw_optimizer_step(optimizer_, &update, 1));
+  EXPECT_EQ(weight_[0], 100.0f);
+  for (size_t i = 0; i < kElements; ++i)
+    ASSERT_NEAR(moved[i], AdamW(first[i], gradient[i], 2), 2e-6) << i;
+  std::vector<float> masters(kElements);
+  SPW_ASSERT_OK(spw_optimizer_masters(optimizer_, parameter, masters.data(), kElements));
+  EXPECT_EQ(masters, moved);
+
+  const uint32_t in_engine = Register("g", SPW_F32, kRows, kColumns);
+  spw_parameter other;
+  spw_parameter_init(&other, sizeof other);
+  other.name = "v";
+  other.weight = {weight_.data(), SPW_F32, 0};
+  other.has_gradient = 1;
+  other.gradient = {nullptr, 0, in_engine};
+  other.shape = shape_;
+  other.rank = 2;
+  SPW_ASSERT_OK(spw_optimizer_add(optimizer_, &other, &update.parameter));
+  update.step = 1;
+  SPW_EXPECT_ERROR(spw_optimizer_step(optimizer_, &update, 1), SPW_INVALID_ARGUMENT,
+                   "has its gradient in the engine");
+}
+
+TEST_F(CapiOptimizerTest, StateIsNamedAfterItsParameter) {
+  Create();
+  Add("block.0.w");
+  char* json = nullptr;
+  SPW_ASSERT_OK(spw_optimizer_state_json(optimizer_, 0, &json));
+  const auto state = nlohmann::json::parse(Taken(json));
+  ASSERT_EQ(state.size(), 2u);
+  for (const auto& each : state) {
+    EXPECT_TRUE(std::string(each["name"]).starts_with("block.0.w/"));
+    uint32_t id = 0;
+    SPW_EXPECT_OK(spw_find(engine_, std::string(each["name"]).c_str(), &id));
+    EXPECT_EQ(each["id"], id);
+  }
+  EXPECT_GT(spw_optimizer_min_pinned_bytes(optimizer_), 3 * kColumns * 4u);
+  const size_t numbers[] = {0};
+  spw_use* uses = nullptr;
+  size_t count = 0;
+  SPW_ASSERT_OK(spw_optimizer_uses(optimizer_, numbers, 1, &uses, &count));
+  EXPECT_EQ(count, 6u);  // two tensors of three tiles
+  EXPECT_EQ(uses[0].tier, SPW_PINNED);
+  spw_free(uses);
+}
+
+// A 16-bit weight in the engine, its gradient there, too; each format gives its master weights.
+TEST_F(CapiOptimizerTest, EveryFormatGivesItsMasterWeights) {
+  std::vector<uint16_t> halves(kElements), gradients(kElements);
+  for (size_t i = 0; i < kElements; ++i) {
+    const auto bf16 = [](float value) {
+      uint32_t bits = 0;
+      std::memcpy(&bits, &value, 4);
+      return static_cast<uint16_t>(bits >> 16);
+    };
+    halves[i] = bf16(weight_[i]);
+    gradients[i] = bf16(gradient_[i]);
+    const uint32_t cut = uint32_t{halves[i]} << 16, cut_gradient = uint32_t{gradients[i]} << 16;
+    std::memcpy(&weight_[i], &cut, 4);
+    std::memcpy(&gradient_[i], &cut_gradient, 4);
+  }
+  for (int32_t format = SPW_STATE_F32; format <= SPW_STATE_COMPACT; ++format) {
+    Create(SPW_ADAMW, format);
+    const std::string name = "w." + std::to_string(format), of = "g." + std::to_string(format);
+    const uint32_t weight = Register(name.c_str(), SPW_BF16, kRows, kColumns);
+    const uint32_t gradient = Register(of.c_str(), SPW_BF16, kRows, kColumns);
+    SPW_ASSERT_OK(spw_write(engine_, weight, 0, halves.data(), 2 * kElements));
+    SPW_ASSERT_OK(spw_write(engine_, gradient, 0, gradients.data(), 2 * kElements));
+    spw_parameter parameter;
+    spw_parameter_init(&parameter, sizeof parameter);
+    parameter.weight = {nullptr, 0, weight};
+    parameter.has_gradient = 1;
+    parameter.gradient = {nullptr, 0, gradient};
+    size_t number = 0;
+    SPW_ASSERT_OK(spw_optimizer_add(optimizer_, &parameter, &number));
+    std::vector<float> masters(kElements);
+    SPW_ASSERT_OK(spw_optimizer_masters(optimizer_, number, masters.data(), kElements));
+    for (size_t i = 0; i < kElements; ++i) ASSERT_NEAR(masters[i], weight_[i], 1e-5) << i;
+    Step(number, 1);
+    SPW_ASSERT_OK(spw_optimizer_masters(optimizer_, number, masters.data(), kElements));
+    for (size_t i = 0; i < kElements; ++i) {
+      const double expected = AdamW(weight_[i], gradient_[i], 1);
+      ASSERT_NEAR(masters[i], expected, 2e-3) << "format " << format << ", element " << i;
+    }
+    SPW_EXPECT_ERROR(spw_optimizer_masters(optimizer_, number, masters.data(), 3),
+                     SPW_INVALID_ARGUMENT, "has 2048 elements, not 3");
+  }
+}
+
+TEST_F(CapiOptimizerTest, WhatCannotBeIsNamedAndLeavesNothing) {
+  spw_rule rule;
+  spw_rule_init(&rule, sizeof rule, 99);
+  spw_optimizer* none = nullptr;
+  SPW_EXPECT_ERROR(spw_optimizer_create(engine_, &rule, SPW_STATE_F32, 0, &none),
+                   SPW_INVALID_ARGUMENT, "rule.kind is 99");
+  spw_rule_init(&rule, sizeof rule, SPW_ADAFACTOR);
+  EXPECT_EQ(spw_rule_exists(&rule, SPW_STATE_F32), 1);
+  EXPECT_EQ(spw_rule_exists(&rule, SPW_STATE_8BIT), 0);
+  SPW_EXPECT_ERROR(spw_optimizer_create(engine_, &rule, SPW_STATE_8BIT, 0, &none),
+                   SPW_INVALID_ARGUMENT, "adafactor");
+  rule.kind = SPW_ADAMW;
+  SPW_EXPECT_ERROR(spw_optimizer_create(engine_, &rule, SPW_STATE_F32, -1, &none),
+                   SPW_INVALID_ARGUMENT, "num_threads is -1");
+
+  Create();
+  spw_parameter parameter;
+  spw_parameter_init(&parameter, sizeof parameter);
+  parameter.weight = {weight_.data(), SPW_F32, 0};
+  parameter.shape = shape_;
+  parameter.rank = 2;
+  size_t number = 0;
+  SPW_EXPECT_ERROR(spw_optimizer_add(optimizer_, &parameter, &number), SPW_INVALID_ARGUMENT,
+                   "spw_parameter.name is NULL");
+  const uint32_t shorter = Register("g", SPW_F32, 1, kColumns);
+  parameter.name = "w";
+  parameter.has_gradient = 1;
+  parameter.gradient = {nullptr, 0, shorter};
+  SPW_EXPECT_ERROR(spw_optimizer_add(optimizer_, &parameter, &number), SPW_INVALID_ARGUMENT, "'g'");
+  char* json = nullptr;
+  SPW_EXPECT_ERROR(spw_optimizer_state_json(optimizer_, 0, &json), SPW_NOT_FOUND, "was not added");
+  spw_update update;
+  spw_update_init(&update, sizeof update);
+  SPW_EXPECT_ERROR(spw_optimizer_step(optimizer_, &update, 1), SPW_NOT_FOUND, "parameter 0");
+  Add("w");  // the state that was made for it before is gone
+  update.step = 0;
+  SPW_EXPECT_ERROR(spw_optimizer_step(optimizer_, &update, 1), SPW_INVALID_ARGUMENT, "step");
+}
+
+}  // namespace
+}  // namespace spillway::test
