@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package `spillway`: the engine as Python sees it."""
+
+import array
+import ctypes
+import gc
+import os
+import pathlib
+import signal
+import tempfile
+import threading
+import time
+import unittest
+
+import spillway
+
+
+class EngineTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="spillway-test-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.engine = self.open()
+        self.addCleanup(lambda: self.engine.close())
+
+    def open(self, mode="create", **more):
+        return spillway.Engine(self.folder / "store", mode=mode, device_bytes="1MiB", pinned_bytes="1MiB",
+                               page_bytes=4096, **more)
+
+    def reopen(self):
+        self.engine.close()
+        self.engine = self.open("open_or_create")
+
+    def test_a_tensor_is_leased_committed_and_found_again(self):
+        weight = self.engine.register("w", "f32", (6, 1000), tile_rows=2)
+        with self.engine.acquire(weight, 1, "read-write") as lease:
+            values = memoryview(lease).cast("B").cast("f")
+            self.assertEqual(len(values), 2000)
+            values[1999] = 0.5
+        self.engine.end_step()
+        self.engine.commit(b"one\0two")
+        self.assertEqual(self.engine.commit_number, 1)
+        store = self.engine.store_id
+        self.reopen()
+        self.assertEqual(self.engine.user_state(), b"one\0two")
+        self.assertEqual(self.engine.store_id, store)
+        found = self.engine.register("w", "f32", (6, 1000), tile_rows=2, data=self.never)
+        values = array.array("f", bytes(self.engine.read(found, 8000)))
+        self.assertEqual(values[1999], 0.5)
+        self.assertEqual(self.engine.find("w"), found)
+        self.assertEqual(self.engine.spec(found)["num_tiles"], 3)
+
+    def never(self, offset, out):
+        self.fail("the tensor is stored, and its data was asked for")
+
+    def test_data_is_a_buffer_or_a_function(self):
+        content = array.array("H", range(5000))
+        first = self.engine.register("first", "bf16", (50, 100), tile_rows=7, data=content)
+        self.assertEqual(bytes(self.engine.read(first)), content.tobytes())
+        calls = []
+
+        def fill(offset, out):
+            calls.append((offset, out.nbytes))
+            out[:] = content.tobytes()[offset:offset + out.nbytes]
+
+        second = self.engine.register("second", "bf16", [50, 100], tile_rows=7, data=fill)
+        self.assertEqual(bytes(self.engine.read(second)), content.tobytes())
+        self.assertEqual(len(calls), 8)
+        self.assertEqual(calls[1][0], 1400)
+        with self.assertRaisesRegex(spillway.InvalidArgument, "has 10000 bytes, and data has 8"):
+            self.engine.register("third", "bf16", (50, 100), data=bytes(8))
+
+        def fails(offset, out):
+            raise KeyError("my own")
+
+        with self.assertRaisesRegex(KeyError, "my own"):
+            self.engine.register("fourth", "u8", (10,), data=fails)
+        with self.assertRaises(spillway.NotFound):
+            self.engine.find("fourth")
+
+    def test_bytes_are_read_and_written_anywhere(self):
+        tensor = self.engine.register("b", "u8", (100, 100), tile_rows=3)
+        self.engine.write(tensor, bytes(range(200)), offset=450)
+        out = bytearray(300)
+        self.assertIs(self.engine.read(tensor, 400, out), out)
+        self.assertEqual(out[50:250], bytes(range(200)))
+        self.engine.write(tensor, bytearray(b"abc"))
+        self.assertEqual(bytes(self.engine.read(tensor))[:4], b"abc\0")
+        with self.assertRaisesRegex(IndexError, "past its end"):
+            self.engine.write(tensor, b"x", offset=10000)
+
+    def test_snapshots(self):
+        tensor = self.engine.register("b", "u8", (10,), data=b"0123456789")
+        self.engine.commit()
+        self.engine.snapshot("kept")
+        self.engine.write(tensor, b"X")
+        self.engine.commit()
+        self.assertEqual([each["label"] for each in self.engine.snapshots()], ["kept"])
+        self.engine.restore("kept")
+        self.assertEqual(bytes(self.engine.read(tensor)), b"0123456789")
+        self.engine.drop("kept")
+        with self.assertRaisesRegex(spillway.NotFound, "^[^'].*kept"):
+            self.engine.restore("kept")
+
+    def test_errors_are_classes_by_code_and_name_the_choices(self):
+        tensor = self.engine.register("b", "u8", (10,))
+        lease = self.engine.acquire(tensor)
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "tensor 'b' tile 0"):
+            self.engine.commit()
+        lease.release()
+        lease.release()
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "has ended"):
+            lease.address
+        with self.assertRaisesRegex(ValueError, "access is 'write-read'.*read, write, read-write, discard"):
+            self.engine.acquire(tensor, access="write-read")
+        with self.assertRaisesRegex(ValueError, "dtype is 'float32'.*f32, f16, bf16, u8"):
+            self.engine.register("c", "float32", (1,))
+        with self.assertRaisesRegex(spillway.InvalidArgument, "device is 'gpu'"):
+            spillway.Engine(device="gpu")
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "in use by this process"):
+            self.open()
+        with self.assertRaises(spillway.Error) as raised:
+            self.engine.acquire(1234)
+        self.assertEqual(raised.exception.code, 3)
+        self.engine.close()
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "closed"):
+            self.engine.end_step()
+
+    def test_a_lease_keeps_the_engine_until_it_is_dropped(self):
+        tensor = self.engine.register("b", "u8", (4096,))
+        lease = self.engine.acquire(tensor, access="read-write")
+        self.engine.close()
+        memoryview(lease).cast("B")[0] = 7
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "in use|locked|process"):
+            self.open("open_or_create")
+        del lease
+        gc.collect()
+        self.engine = self.open("open_or_create")
+
+    def test_dlpack_ends_the_lease_with_the_capsule(self):
+        tensor = self.engine.register("w", "f32", (4, 8), tile_rows=2)
+        lease = self.engine.acquire(tensor, 1, "read-write")
+        self.assertEqual(lease.__dlpack_device__(), (1, 0))
+        capsule = lease.__dlpack__()
+        self.assertEqual(type(capsule).__name__, "PyCapsule")
+        with self.assertRaises(spillway.FailedPrecondition):
+            lease.__dlpack__()
+        with self.assertRaises(spillway.FailedPrecondition):
+            self.engine.unregister(tensor)
+        del capsule
+        gc.collect()
+        self.engine.unregister(tensor)
+
+    def test_streams_hold_leases_that_are_released_on_them(self):
+        tensor = self.engine.register("w", "f32", (4, 8))
+        stream = self.engine.stream()
+        self.assertIsNone(stream.native)
+        self.engine.acquire(tensor, access="read-write", stream=stream).release(stream)
+        self.engine.acquire_host(tensor, access="read", stream=stream).release(stream)
+        stream.synchronize()
+        self.engine.unregister(tensor)
+        with self.assertRaisesRegex(spillway.InvalidArgument, "host"):
+            self.engine.wrap_stream(1)
+
+    def test_declared_uses_stats_and_timeline(self):
+        tensor = self.engine.register("w", "f32", (4, 8), tile_rows=1, transient=True)
+        self.engine.prefetch([(tensor, tile, "device", "read") for tile in range(4)])
+        self.engine.clear_prefetch()
+        self.engine.evict(tensor, 2)
+        self.engine.discard(tensor, 2)
+        self.engine.wait_for_plan()
+        self.assertEqual(self.engine.stats()["device"], "host")
+        self.assertEqual(self.engine.take_timeline()["events"], [])
+        self.assertEqual(self.engine.page_bytes, 4096)
+
+    def test_a_waiting_thread_does_not_hold_the_interpreter(self):
+        tensor = self.engine.register("w", "f32", (4, 8))
+        held = self.engine.acquire(tensor, access="read-write")
+        got = []
+        thread = threading.Thread(target=lambda: got.append(self.engine.acquire(tensor)))
+        thread.start()
+        time.sleep(0.05)
+        self.assertEqual(got, [])
+        held.release()
+        thread.join(timeout=60)
+        self.assertEqual(len(got), 1)
+        got.clear()
+
+    def test_a_forked_process_is_told(self):
+        tensor = self.engine.register("w", "f32", (4, 8))
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            try:
+                self.engine.acquire(tensor)
+            except spillway.FailedPrecondition as error:
+                os._exit(0 if "forked" in str(error) else 2)
+            finally:
+                os._exit(1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.engine.acquire(tensor).release()
+
+    def test_eight_threads_call_everything(self):
+        shared = self.engine.register("shared", "f32", (4, 64), tile_rows=1)
+        failures = []
+
+        def work(number):
+            try:
+                for round in range(10):
+                    own = self.engine.register(f"own.{number}.{round}", "f32", (2, 64), tile_rows=1,
+                                               data=array.array("f", [number] * 128))
+                    with self.engine.acquire(shared, round % 4, "read-write") as lease:
+                        ctypes.c_float.from_address(lease.address).value += 1
+                    if array.array("f", bytes(self.engine.read(own))) != array.array("f", [number] * 128):
+                        raise AssertionError(f"own.{number}.{round} has other values")
+                    try:
+                        self.engine.commit()
+                    except spillway.FailedPrecondition:
+                        pass
+                    self.engine.end_step()
+                    self.engine.unregister(own)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failures, [])
+        values = array.array("f", bytes(self.engine.read(shared)))
+        self.assertEqual(sum(values), 80)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spillway: tensors larger than the memory they are used in.
+
+    import spillway
+
+    with spillway.Engine("nvme/run", pinned_bytes="1GiB", device_bytes="1GiB") as engine:
+        weight = engine.register("w", "f32", (4096, 4096), tile_rows=512)
+        with engine.acquire(weight, tile=3, access="read-write") as lease:
+            values = memoryview(lease).cast("f")        # or numpy.from_dlpack(lease), torch.from_dlpack(lease)
+            values[0] = 1.0
+        engine.commit(b"step 1")
+
+Sizes are ints or text such as "2GiB". Nothing here needs NumPy or PyTorch; spillway.torch has what trains with PyTorch.
+"""
+
+from spillway._engine import Engine, Lease, Stream
+from spillway._errors import (
+    Aborted,
+    AlreadyExists,
+    Cancelled,
+    DataLoss,
+    Error,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    OutOfRange,
+    ResourceExhausted,
+    Unavailable,
+    Unimplemented,
+)
+from spillway._library import version as _version
+from spillway._sizes import parse_size
+
+__version__ = _version()
+
+__all__ = [
+    "Aborted", "AlreadyExists", "Cancelled", "DataLoss", "Engine", "Error", "FailedPrecondition", "Internal",
+    "InvalidArgument", "Lease", "NotFound", "OutOfRange", "ResourceExhausted", "Stream", "Unavailable", "Unimplemented",
+    "parse_size",
+]

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Capsules of DLPack (https://dmlc.github.io/dlpack/latest/python_spec.html) by ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+_api = ctypes.pythonapi
+_DESTRUCTOR = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+# An object's address, as a destructor gets it: the object is being destroyed, so no reference may be taken.
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
+_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
+_make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(("PyCapsule_New", _api))
+
+_NAME = b"dltensor"  # "used_dltensor" once somebody has taken it
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+                ("ndim", ctypes.c_int32), ("dtype", ctypes.c_uint32), ("shape", ctypes.c_void_p),
+                ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64)]
+
+
+class _ManagedTensor(ctypes.Structure):
+    _fields_ = [("tensor", _Tensor), ("manager_ctx", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+
+@_DESTRUCTOR
+def _destroy(capsule: int) -> None:
+    if not _is_valid(capsule, _NAME):
+        return
+    address = _pointer_of(capsule, _NAME)
+    _DELETER(_ManagedTensor.from_address(address).deleter)(address)
+
+
+def capsule(managed_tensor: int) -> Any:
+    """Of a DLManagedTensor's address; the capsule, or who takes it, deletes the tensor."""
+    return _make(managed_tensor, _NAME, ctypes.cast(_destroy, ctypes.c_void_p))

@@ -1,0 +1,420 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine, its leases and its streams. include/spillway/engine.h says what each call means."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from spillway import _dlpack
+from spillway._errors import FailedPrecondition, InvalidArgument
+from spillway._library import (
+    ANNOUNCE,
+    NOWHERE,
+    READER,
+    EngineOptions,
+    TensorSpec,
+    Use,
+    check,
+    i64,
+    library,
+    new,
+    pointer,
+    size_t,
+    taken_text,
+    u8,
+    u32,
+    u64,
+)
+from spillway._sizes import parse_size
+
+DTYPES = ("f32", "f16", "bf16", "u8")
+ROLES = ("parameter", "gradient", "master_weight", "moment", "activation")
+ACCESSES = ("read", "write", "read-write", "discard")
+TIERS = ("device", "pinned", "nvme")
+_MODES = ("create", "open_or_create", "scratch")
+_IO = ("auto", "uring", "posix")
+_CALIBRATIONS = ("keep", "if_none", "now")
+
+
+def number_of(value: str, names: Sequence[str], what: str) -> int:
+    """The number of an enumerator; InvalidArgument lists those that there are."""
+    if value in names:
+        return names.index(value)
+    raise InvalidArgument(f"{what} is {value!r}: it must be one of {', '.join(names)}")
+
+
+def _device_of(text: str) -> tuple[int, int]:
+    kind, _, index = text.partition(":")
+    if kind == "host" and not index:
+        return 0, 0
+    if kind == "cuda" and (not index or index.isdecimal()):
+        return 1, int(index or 0)
+    raise InvalidArgument(f"device is {text!r}: it must be 'host', 'cuda' or 'cuda:N'")
+
+
+class Stream:
+    """Work on the device in the order in which it was launched; made by Engine.stream or Engine.wrap_stream."""
+
+    def __init__(self, handle: int):
+        self._handle = handle
+        self._release = weakref.finalize(self, library.spw_stream_release, handle)
+
+    def synchronize(self) -> None:
+        """Waits until all that was launched has run."""
+        check(library.spw_stream_synchronize(self._handle))
+
+    @property
+    def native(self) -> int | None:
+        """The cudaStream_t; None on the host."""
+        return library.spw_stream_native(self._handle)
+
+
+class Lease:
+    """A hold on one tile: contiguous bytes that stay where they are until it ends.
+
+    A context manager, a buffer (`memoryview(lease)`, of bytes) and an exporter of DLPack (`torch.from_dlpack(lease)`,
+    which takes the hold over: it ends with the tensor). A view of the buffer is void once the lease has ended. A lease
+    that is dropped ends, too, and keeps its engine alive until then.
+    """
+
+    # Instances are of a subclass that is also a ctypes array of the lease's size over its bytes: a class in Python
+    # alone is no buffer before 3.12.
+    _handle: int | None
+
+    @staticmethod
+    def _of(handle: int, engine: Engine, id: int, tile: int, on_host: bool) -> Lease:
+        size = library.spw_lease_size_bytes(handle)
+        # Memory of a GPU is no buffer of the CPU's.
+        is_visible = on_host or engine._device[0] == 0
+        lease = _class_of(size if is_visible else 0).from_address(library.spw_lease_data(handle))
+        lease._handle = handle
+        lease._engine = engine
+        lease._on_host = on_host
+        lease.id, lease.tile, lease.size_bytes = id, tile, size
+        lease._end = weakref.finalize(lease, library.spw_lease_release, handle, None)
+        return lease
+
+    @property
+    def address(self) -> int:
+        """Of the first byte; on a GPU it is the device's."""
+        return library.spw_lease_data(self._live())
+
+    def _live(self) -> int:
+        if self._handle is None:
+            raise FailedPrecondition(f"the lease on tile {self.tile} of tensor {self.id} has ended")
+        return self._handle
+
+    def release(self, stream: Stream | None = None) -> None:
+        """Ends the hold: now, or when the work launched on `stream` so far has run. Once ended it does nothing."""
+        if self._handle is None:
+            return
+        handle, self._handle = self._handle, None
+        self._end.detach()
+        library.spw_lease_release(handle, stream._handle if stream is not None else None)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None) -> Any:
+        """A capsule of the tile, shaped {rows of the tile, ...}. The lease is the capsule's from now on."""
+        if copy:
+            raise InvalidArgument("a lease is exported without a copy")
+        tensor = pointer()
+        check(library.spw_lease_dlpack(self._live(), ctypes.byref(tensor)))
+        self._handle = None
+        self._end.detach()
+        return _dlpack.capsule(tensor.value)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        kind, index = (0, 0) if self._on_host else self._engine._device
+        return (2, index) if kind else (1, 0)
+
+
+_CLASSES: dict[int, type] = {}
+
+
+def _class_of(size: int) -> type:
+    if size not in _CLASSES:
+        array = u8 * size
+        _CLASSES[size] = type(array)("Lease", (Lease, array), {"__module__": "spillway", "__doc__": Lease.__doc__})
+    return _CLASSES[size]
+
+
+class Engine:
+    """A store in folders (or none), pinned memory and a device, and the tensors in them.
+
+    `store`: a folder, or several; None: everything rests in pinned memory. `mode`: "create" (an existing store is an
+    error), "open_or_create" or "scratch" (removed when the engine ends). `device`: "host", "cuda" or "cuda:N". Budgets
+    are hard; None: no limit. Calls may be made from any threads. In a process that was forked from this one every call
+    raises FailedPrecondition.
+    """
+
+    def __init__(self, store: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None, *,
+                 mode: str = "create", device: str = "host", device_bytes: int | str | None = None,
+                 pinned_bytes: int | str | None = None, store_bytes: int | str | None = None,
+                 page_bytes: int | str | None = None, io: str = "auto", calibration: str = "keep",
+                 plan_steps: bool = True, placement: dict[str, str] | None = None, timeline_events: int = 0,
+                 announce: Callable[[str], None] | None = None):
+        folders = [] if store is None else [store] if isinstance(store, (str, os.PathLike)) else list(store)
+        options = new(EngineOptions, library.spw_engine_options_init)
+        paths = (ctypes.c_char_p * max(1, len(folders)))(*[os.fsencode(folder) for folder in folders])
+        options.store, options.num_store = paths, len(folders)
+        options.mode = number_of(mode, _MODES, "mode")
+        options.io = number_of(io, _IO, "io")
+        options.calibration = number_of(calibration, _CALIBRATIONS, "calibration")
+        self._device = _device_of(device)
+        options.device_kind, options.device_index = self._device
+        options.device_bytes = parse_size(device_bytes, "device_bytes")
+        options.pinned_bytes = parse_size(pinned_bytes, "pinned_bytes")
+        options.store_bytes = parse_size(store_bytes, "store_bytes")
+        options.page_bytes = 0 if page_bytes is None else parse_size(page_bytes, "page_bytes")
+        options.plan_steps = int(plan_steps)
+        for role in range(len(ROLES)):
+            options.placement[role] = NOWHERE
+        for role, tier in (placement or {}).items():
+            options.placement[number_of(role, ROLES, "a role of placement")] = number_of(tier, TIERS, "a tier of placement")
+        options.timeline_events = timeline_events
+        # Kept as long as the library may call it.
+        self._announce = ANNOUNCE(lambda _, message: announce(message.decode(errors="replace"))) if announce else ANNOUNCE()
+        options.announce = self._announce
+        handle = pointer()
+        check(library.spw_engine_open(ctypes.byref(options), ctypes.byref(handle)))
+        self._handle: int | None = handle.value
+        self._release = weakref.finalize(self, library.spw_engine_release, handle.value)
+
+    def _live(self) -> int:
+        if self._handle is None:
+            raise FailedPrecondition("the engine was closed")
+        return self._handle
+
+    def close(self) -> None:
+        """Gives the engine up. It ends, and its store is free, once its leases and streams have ended. What was not
+        committed is lost."""
+        if self._handle is not None:
+            self._handle = None
+            self._release()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- Tensors ---
+
+    def register(self, name: str, dtype: str, shape: Iterable[int], *, role: str = "parameter", tile_rows: int = 0,
+                 transient: bool = False, data: Any = None) -> int:
+        """Makes a tensor known; returns its id. A tensor that the last commit holds is taken from there. A new one is
+        zeros, or filled from `data`: a buffer of its bytes, or a function data(offset, out) that fills the memoryview
+        `out` with the tensor's bytes from `offset` on."""
+        dimensions = list(shape)
+        spec = new(TensorSpec, library.spw_tensor_spec_init)
+        spec.name = name.encode()
+        spec.dtype = number_of(dtype, DTYPES, "dtype")
+        spec.role = number_of(role, ROLES, "role")
+        spec.shape, spec.rank = (i64 * max(1, len(dimensions)))(*dimensions), len(dimensions)
+        spec.tile_rows, spec.transient = tile_rows, int(transient)
+        fill = data if data is None or callable(data) else _filler(name, dtype, dimensions, data)
+        raised: list[BaseException] = []
+
+        def read(_: int, offset: int, out: int, size: int) -> int:
+            try:
+                fill(offset, memoryview((u8 * size).from_address(out)).cast("B"))
+                return 0
+            except BaseException as error:  # also KeyboardInterrupt: it is raised when the call has ended
+                raised.append(error)
+                return 1
+
+        id = u32()
+        status = library.spw_register(self._live(), ctypes.byref(spec), READER(read) if fill else READER(), None,
+                                      ctypes.byref(id))
+        if raised:
+            library.spw_status_free(status)
+            raise raised[0]
+        check(status)
+        return id.value
+
+    def unregister(self, id: int) -> None:
+        """Forgets a tensor: the next commit does not have it."""
+        check(library.spw_unregister(self._live(), id))
+
+    def find(self, name: str) -> int:
+        """The id of a registered tensor; raises NotFound."""
+        id = u32()
+        check(library.spw_find(self._live(), name.encode(), ctypes.byref(id)))
+        return id.value
+
+    def spec(self, id: int) -> dict[str, Any]:
+        """name, dtype, shape, role, tile_rows, transient, num_tiles and size_bytes of a tensor."""
+        return json.loads(taken_text(library.spw_tensor_json, self._live(), id))
+
+    # --- Leases ---
+
+    def acquire(self, id: int, tile: int = 0, access: str = "read", stream: Stream | None = None) -> Lease:
+        """Leases a tile on the device, waiting for its bytes and for room. With a stream the stream waits for the
+        bytes, not the caller."""
+        return self._take(library.spw_acquire, id, tile, access, stream, on_host=False)
+
+    def acquire_host(self, id: int, tile: int = 0, access: str = "read", stream: Stream | None = None) -> Lease:
+        """The same in pinned memory."""
+        return self._take(library.spw_acquire_host, id, tile, access, stream, on_host=True)
+
+    def _take(self, call: Any, id: int, tile: int, access: str, stream: Stream | None, on_host: bool) -> Lease:
+        handle = pointer()
+        check(call(self._live(), id, tile, number_of(access, ACCESSES, "access"),
+                   stream._handle if stream is not None else None, ctypes.byref(handle)))
+        return Lease._of(handle.value, self, id, tile, on_host)
+
+    def prefetch(self, uses: Iterable[tuple[int, int, str, str]]) -> None:
+        """Declares uses to come, in order, each (id, tile, tier, access)."""
+        given = [Use(id, number_of(tier, TIERS, "tier"), number_of(access, ACCESSES, "access"), tile)
+                 for id, tile, tier, access in uses]
+        check(library.spw_prefetch(self._live(), (Use * max(1, len(given)))(*given), len(given)))
+
+    def clear_prefetch(self) -> None:
+        library.spw_clear_prefetch(self._live())
+
+    def evict(self, id: int, tile: int = 0) -> None:
+        """Starts moving a tile to the lowest tier, to make room now."""
+        check(library.spw_evict(self._live(), id, tile))
+
+    def discard(self, id: int, tile: int = 0) -> None:
+        """The bytes of a transient tensor's tile are wanted no longer: it reads as zeros."""
+        check(library.spw_discard(self._live(), id, tile))
+
+    def end_step(self) -> None:
+        """A step's end: steps that repeat are planned, and failures of transfers that nobody waited for are raised."""
+        check(library.spw_end_step(self._live()))
+
+    def wait_for_plan(self) -> None:
+        """Returns when no plan is being made; right after end_step it also takes up the plan for the step to come."""
+        check(library.spw_wait_for_plan(self._live()))
+
+    def stream(self) -> Stream:
+        """A new stream of the device's."""
+        handle = pointer()
+        check(library.spw_stream_create(self._live(), ctypes.byref(handle)))
+        return Stream(handle.value)
+
+    def wrap_stream(self, native: int) -> Stream:
+        """Somebody else's cudaStream_t, which must outlive the result."""
+        handle = pointer()
+        check(library.spw_stream_wrap(self._live(), native, ctypes.byref(handle)))
+        return Stream(handle.value)
+
+    # --- Whole tensors, a tile at a time in pinned memory ---
+
+    def read(self, id: int, offset: int = 0, out: Any = None) -> Any:
+        """Fills the writable buffer `out` with the tensor's bytes from `offset` on and returns it; without one returns
+        all bytes from there."""
+        if out is None:
+            out = bytearray(self.spec(id)["size_bytes"] - offset)
+        view = memoryview(out).cast("B")
+        bytes_out = (u8 * view.nbytes).from_buffer(view) if view.nbytes else None
+        check(library.spw_read(self._live(), id, offset, bytes_out, view.nbytes))
+        return out
+
+    def write(self, id: int, data: Any, offset: int = 0) -> None:
+        """Replaces the tensor's bytes from `offset` on by the buffer's."""
+        address, size, keep = _bytes_of(data)
+        check(library.spw_write(self._live(), id, offset, address, size))
+        del keep
+
+    # --- Durability ---
+
+    def commit(self, user_state: bytes = b"") -> None:
+        """Makes every tensor that is not transient durable, with `user_state`, atomically."""
+        check(library.spw_commit(self._live(), ctypes.c_char_p(user_state), len(user_state)))
+
+    def user_state(self) -> bytes | None:
+        """That of the last commit; None: never committed."""
+        out, size = pointer(), size_t()
+        check(library.spw_user_state(self._live(), ctypes.byref(out), ctypes.byref(size)))
+        if out.value is None:
+            return None
+        try:
+            return ctypes.string_at(out.value, size.value)
+        finally:
+            library.spw_free(out)
+
+    def snapshot(self, label: str) -> None:
+        """Keeps the last commit under a name; it copies nothing."""
+        check(library.spw_snapshot(self._live(), label.encode()))
+
+    def snapshots(self) -> list[dict[str, Any]]:
+        """label, number and time of each, the oldest commit first."""
+        return json.loads(taken_text(library.spw_snapshots_json, self._live()))
+
+    def restore(self, label: str) -> None:
+        """Goes back: the snapshot's state becomes a new commit."""
+        check(library.spw_restore(self._live(), label.encode()))
+
+    def drop(self, label: str) -> None:
+        """Forgets a snapshot."""
+        check(library.spw_drop(self._live(), label.encode()))
+
+    @property
+    def store_id(self) -> str:
+        """32 hexadecimal digits, drawn when the store was made; "" without one."""
+        return taken_text(library.spw_store_id, self._live())
+
+    @property
+    def commit_number(self) -> int:
+        """Of the last commit, counted from 1; 0: never committed."""
+        number = u64()
+        check(library.spw_commit_number(self._live(), ctypes.byref(number)))
+        return number.value
+
+    # --- What happened ---
+
+    def stats(self) -> dict[str, Any]:
+        """What the engine counted since it was opened: include/spillway/stats.h."""
+        return json.loads(taken_text(library.spw_stats_json, self._live()))
+
+    def take_timeline(self) -> dict[str, Any]:
+        """What happened since the last call; empty without timeline_events."""
+        return json.loads(taken_text(library.spw_take_timeline_json, self._live()))
+
+    @property
+    def page_bytes(self) -> int:
+        return library.spw_page_bytes(self._live())
+
+
+def _bytes_of(data: Any) -> tuple[int | None, int, Any]:
+    """Address and size of a buffer's bytes, and what must live while they are used."""
+    view = memoryview(data)
+    if not view.c_contiguous:
+        raise InvalidArgument("data is not contiguous: its bytes would have to be copied")
+    view = view.cast("B") if view.nbytes else view
+    if view.nbytes == 0:
+        return None, 0, view
+    if view.readonly:
+        held = bytes(view) if not isinstance(data, bytes) else data
+        return ctypes.cast(ctypes.c_char_p(held), pointer).value, view.nbytes, held
+    array = (u8 * view.nbytes).from_buffer(view)
+    return ctypes.addressof(array), view.nbytes, array
+
+
+def _filler(name: str, dtype: str, shape: Sequence[int], data: Any) -> Callable[[int, memoryview], None]:
+    view = memoryview(data)
+    size = {"f32": 4, "f16": 2, "bf16": 2, "u8": 1}[dtype]
+    for dimension in shape:
+        size *= dimension
+    if view.nbytes != size:
+        raise InvalidArgument(f"tensor {name!r} has {size} bytes, and data has {view.nbytes}")
+    if not view.c_contiguous:
+        raise InvalidArgument(f"data for tensor {name!r} is not contiguous")
+    content = view.cast("B") if view.nbytes else view
+
+    def fill(offset: int, out: memoryview) -> None:
+        out[:] = content[offset:offset + out.nbytes]
+
+    return fill

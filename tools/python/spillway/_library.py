@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shared library, its structs and its functions as ctypes knows them (include/spillway/spillway.h)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+
+from spillway import _errors
+
+u8, i32, i64, u32, u64, size_t = (ctypes.c_uint8, ctypes.c_int32, ctypes.c_int64, ctypes.c_uint32, ctypes.c_uint64,
+                                  ctypes.c_size_t)
+pointer, text, double = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_double
+
+READER = ctypes.CFUNCTYPE(ctypes.c_int, pointer, u64, pointer, size_t)
+ANNOUNCE = ctypes.CFUNCTYPE(None, pointer, text)
+NUM_ROLES = 5
+NOWHERE = -1
+
+
+class EngineOptions(ctypes.Structure):
+    _fields_ = [("size", size_t), ("store", ctypes.POINTER(text)), ("num_store", size_t), ("mode", i32), ("io", i32),
+                ("device_kind", i32), ("device_index", i32), ("store_bytes", u64), ("device_bytes", u64),
+                ("pinned_bytes", u64), ("page_bytes", u64), ("calibration", i32), ("plan_steps", i32),
+                ("queue_depth", i32), ("placement", i32 * NUM_ROLES), ("timeline_events", u64), ("announce", ANNOUNCE),
+                ("announce_user", pointer)]
+
+
+class TensorSpec(ctypes.Structure):
+    _fields_ = [("size", size_t), ("name", text), ("dtype", i32), ("role", i32), ("shape", ctypes.POINTER(i64)),
+                ("rank", size_t), ("tile_rows", i64), ("transient", i32)]
+
+
+class Use(ctypes.Structure):
+    _fields_ = [("id", u32), ("tier", i32), ("access", i32), ("tile", u32)]
+
+
+class Rule(ctypes.Structure):
+    _fields_ = [("size", size_t), ("kind", i32)] + [(name, double) for name in (
+        "beta1", "beta2", "epsilon", "alpha", "momentum", "trust_coefficient", "beta2_decay", "epsilon2",
+        "clipping_threshold")]
+
+
+class Values(ctypes.Structure):
+    _fields_ = [("memory", pointer), ("dtype", i32), ("id", u32)]
+
+
+class Parameter(ctypes.Structure):
+    _fields_ = [("size", size_t), ("name", text), ("weight", Values), ("has_gradient", i32), ("gradient", Values),
+                ("shape", ctypes.POINTER(i64)), ("rank", size_t), ("tile_rows", i64), ("state", ctypes.POINTER(u32)),
+                ("num_state", size_t)]
+
+
+class Update(ctypes.Structure):
+    _fields_ = [("size", size_t), ("parameter", size_t), ("step", i64), ("learning_rate", double),
+                ("weight_decay", double), ("gradient_scale", double), ("rule", ctypes.POINTER(Rule)),
+                ("weight_memory", pointer), ("gradient_memory", pointer)]
+
+
+_OUT = ctypes.POINTER
+_HANDLE = _OUT(pointer)
+_TEXT_OUT = _OUT(pointer)  # char*, which must be freed
+
+# What can fail returns a status: None for success.
+_FALLIBLE = {
+    "spw_engine_open": [_OUT(EngineOptions), _HANDLE],
+    "spw_register": [pointer, _OUT(TensorSpec), READER, pointer, _OUT(u32)],
+    "spw_unregister": [pointer, u32],
+    "spw_find": [pointer, text, _OUT(u32)],
+    "spw_tensor_json": [pointer, u32, _TEXT_OUT],
+    "spw_tile_range": [pointer, u32, u64, _OUT(u64), _OUT(u64)],
+    "spw_acquire": [pointer, u32, u64, i32, pointer, _HANDLE],
+    "spw_acquire_host": [pointer, u32, u64, i32, pointer, _HANDLE],
+    "spw_lease_dlpack": [pointer, _HANDLE],
+    "spw_prefetch": [pointer, _OUT(Use), size_t],
+    "spw_evict": [pointer, u32, u64],
+    "spw_discard": [pointer, u32, u64],
+    "spw_end_step": [pointer],
+    "spw_wait_for_plan": [pointer],
+    "spw_read": [pointer, u32, u64, pointer, u64],
+    "spw_write": [pointer, u32, u64, pointer, u64],
+    "spw_add": [pointer, u32, pointer, i32, double],
+    "spw_scale": [pointer, u32, double],
+    "spw_sum_of_squares": [pointer, u32, _OUT(double)],
+    "spw_all_finite": [pointer, u32, _OUT(i32)],
+    "spw_commit": [pointer, pointer, size_t],
+    "spw_user_state": [pointer, _HANDLE, _OUT(size_t)],
+    "spw_snapshot": [pointer, text],
+    "spw_snapshots_json": [pointer, _TEXT_OUT],
+    "spw_restore": [pointer, text],
+    "spw_drop": [pointer, text],
+    "spw_store_id": [pointer, _TEXT_OUT],
+    "spw_commit_number": [pointer, _OUT(u64)],
+    "spw_stats_json": [pointer, _TEXT_OUT],
+    "spw_take_timeline_json": [pointer, _TEXT_OUT],
+    "spw_stream_create": [pointer, _HANDLE],
+    "spw_stream_wrap": [pointer, pointer, _HANDLE],
+    "spw_stream_synchronize": [pointer],
+    "spw_optimizer_create": [pointer, _OUT(Rule), i32, i32, _HANDLE],
+    "spw_optimizer_add": [pointer, _OUT(Parameter), _OUT(size_t)],
+    "spw_optimizer_state_json": [pointer, size_t, _TEXT_OUT],
+    "spw_optimizer_step": [pointer, _OUT(Update), size_t],
+    "spw_optimizer_masters": [pointer, size_t, pointer, u64],
+}
+_OTHERS = {
+    "spw_status_code": (ctypes.c_int, [pointer]),
+    "spw_status_message": (text, [pointer]),
+    "spw_status_free": (None, [pointer]),
+    "spw_free": (None, [pointer]),
+    "spw_version": (text, []),
+    "spw_engine_options_init": (None, [_OUT(EngineOptions), size_t]),
+    "spw_engine_release": (None, [pointer]),
+    "spw_tensor_spec_init": (None, [_OUT(TensorSpec), size_t]),
+    "spw_lease_data": (pointer, [pointer]),
+    "spw_lease_size_bytes": (u64, [pointer]),
+    "spw_lease_release": (None, [pointer, pointer]),
+    "spw_clear_prefetch": (None, [pointer]),
+    "spw_page_bytes": (u64, [pointer]),
+    "spw_stream_native": (pointer, [pointer]),
+    "spw_stream_release": (None, [pointer]),
+    "spw_rule_init": (None, [_OUT(Rule), size_t, i32]),
+    "spw_rule_exists": (i32, [_OUT(Rule), i32]),
+    "spw_parameter_init": (None, [_OUT(Parameter), size_t]),
+    "spw_update_init": (None, [_OUT(Update), size_t]),
+    "spw_optimizer_release": (None, [pointer]),
+    "spw_optimizer_min_pinned_bytes": (u64, [pointer]),
+}
+
+
+def _path() -> str:
+    """SPILLWAY_LIBRARY, or the library that the wheel brought."""
+    given = os.environ.get("SPILLWAY_LIBRARY")
+    bundled = pathlib.Path(__file__).with_name("lib") / "libspillway.so"
+    if not given and not bundled.exists():
+        raise ImportError(f"there is no {bundled}: install the wheel (pip install .), or name a build's libspillway.so in "
+                          "SPILLWAY_LIBRARY")
+    return given or str(bundled)
+
+
+def _load() -> ctypes.CDLL:
+    loaded = ctypes.CDLL(_path())
+    for name, arguments in _FALLIBLE.items():
+        function = getattr(loaded, name)
+        function.argtypes, function.restype = arguments, pointer
+    for name, (result, arguments) in _OTHERS.items():
+        function = getattr(loaded, name)
+        function.argtypes, function.restype = arguments, result
+    return loaded
+
+
+library = _load()
+
+
+def version() -> str:
+    return library.spw_version().decode()
+
+
+def check(status: int | None) -> None:
+    """Raises what a call's status says."""
+    if status is None:
+        return
+    code = library.spw_status_code(status)
+    message = library.spw_status_message(status).decode(errors="replace")
+    library.spw_status_free(status)
+    raise _errors.BY_CODE.get(code, _errors.Error)(message)
+
+
+def taken_text(call, *arguments) -> str:
+    """Text that `call` gives by its last argument."""
+    out = pointer()
+    check(call(*arguments, ctypes.byref(out)))
+    try:
+        return ctypes.string_at(out.value).decode(errors="replace")
+    finally:
+        library.spw_free(out)
+
+
+def new(struct, init, *more):
+    """A struct with its defaults."""
+    made = struct()
+    init(ctypes.byref(made), ctypes.sizeof(made), *more)
+    return made

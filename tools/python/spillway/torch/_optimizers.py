@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.optim.Optimizer's whose state rests in the engine. Rules and constants are those of include/spillway/optimizer.h."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import spillway
+import torch
+from spillway.torch import _state
+from spillway.torch._run import Run, as_run
+
+_MINE = "spillway"  # the key of a state dict that is ours
+
+
+class _Known:
+    """What is known of a parameter once its state is registered."""
+
+    def __init__(self, number: int, name: str, dtype: torch.dtype, version: int):
+        self.number = number
+        self.name = name
+        self.dtype = dtype
+        self.version = version  # of the weight, after what was written here
+        self.step = 0
+
+
+class _Offloaded(torch.optim.Optimizer):
+    """Parameter groups, hooks, schedulers, closures and GradScaler as with any optimizer; no `state` in memory."""
+
+    _kind = ""
+    _step_supports_amp_scaling = True  # step() reads grad_scale and found_inf, which GradScaler sets
+
+    def __init__(self, params: Iterable[Any], defaults: dict[str, Any], *,
+                 store: Run | str | os.PathLike[str] | None, pinned: int | str | None, state_format: str,
+                 gradients: str = "torch", update: str = "step", threads: int = 0):
+        if gradients != "torch" or update != "step":
+            raise spillway.Unimplemented(
+                f"gradients={gradients!r}, update={update!r}: only gradients='torch' with update='step' is there yet")
+        self._known: dict[torch.Tensor, _Known] = {}
+        self.run = as_run(store, pinned)
+        self._format = state_format
+        self._engine_state = _state.State(self.run.engine, self._kind, self._constants(defaults), state_format,
+                                          threads or torch.get_num_threads())
+        super().__init__(params, defaults)
+
+    # What a subclass says.
+
+    def _constants(self, group: dict[str, Any]) -> dict[str, float]:
+        """The rule's constants of a group."""
+        raise NotImplementedError
+
+    # --- Parameters ---
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch.optim's; the state is registered with it, and begins with the weight's values."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        names = group.get("param_names")
+        for index, param in enumerate(group["params"]):
+            name = names[index] if names else f"{len(self.param_groups) - 1}.{index}"
+            self._register(param, name)
+
+    def _register(self, param: torch.Tensor, name: str) -> None:
+        if param.dtype not in _state.DTYPES:
+            raise spillway.InvalidArgument(f"parameter {name} is {param.dtype}: it must be float32, float16 or bfloat16")
+        if param.is_sparse or param.layout != torch.strided:
+            raise spillway.InvalidArgument(f"parameter {name} is sparse: it must be dense")
+        if param.numel() == 0:
+            return  # nothing to update
+        rows = _state.tile_rows_of(param.shape, self.run.pinned_bytes)
+        self.run.has_changed()
+        number = self._engine_state.add("optimizer/" + name, _on_cpu(param), rows)
+        self._known[param] = _Known(number, name, param.dtype, param._version)
+
+    # --- Steps ---
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Updates every parameter that has a gradient, in one call of the library."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        found_inf, grad_scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
+        if found_inf is not None and found_inf.item() != 0:
+            return loss
+        scale = 1.0 if grad_scale is None else 1.0 / grad_scale.item()
+        updates, copied_back = [], []
+        for group in self.param_groups:
+            rule = _state.make_rule(self._kind, self._constants(group))
+            for param in group["params"]:
+                if param.grad is None or param not in self._known:
+                    continue
+                known = self._known[param]
+                self._take_changed_weight(param, known)
+                weight = _on_cpu(param)
+                if weight.data_ptr() != param.data_ptr():
+                    copied_back.append((param, weight))
+                updates.append({"parameter": known.number, "step": known.step + 1, "learning_rate": float(group["lr"]),
+                                "weight_decay": float(group.get("weight_decay", 0)), "gradient_scale": scale, "rule": rule,
+                                "weight": weight, "gradient": self._gradient(param, known), "known": known,
+                                "param": param})
+        self.run.has_changed()
+        self._engine_state.step(updates)
+        for param, weight in copied_back:
+            param.copy_(weight.view_as(param))
+        for update in updates:
+            known, param = update["known"], update["param"]
+            known.step += 1
+            # Autograd must know that the weight is another now.
+            torch.autograd.graph.increment_version(param)
+            known.version = param._version
+        self.run.engine.end_step()
+        return loss
+
+    def _gradient(self, param: torch.Tensor, known: _Known) -> torch.Tensor:
+        if param.grad.is_sparse:
+            raise spillway.InvalidArgument(f"the gradient of parameter {known.name} is sparse: it must be dense")
+        if param.grad.dtype != known.dtype:
+            raise spillway.InvalidArgument(f"the gradient of parameter {known.name} is {param.grad.dtype}, and the "
+                                           f"parameter was {known.dtype} when the optimizer took it up")
+        return _on_cpu(param.grad)
+
+    def _take_changed_weight(self, param: torch.Tensor, known: _Known) -> None:
+        """A 16-bit weight that somebody else has written becomes its master weight, too."""
+        if param.dtype != known.dtype:
+            raise spillway.InvalidArgument(f"parameter {known.name} is {param.dtype} now, and was {known.dtype} when the "
+                                           "optimizer took it up: make the optimizer after the model's last .to()")
+        if param._version == known.version or param.dtype == torch.float32 or self._format == "compact":
+            return  # an fp32 weight is its own master weight, and a compact one most of it
+        master = self._engine_state.tensors(known.number)[0]["id"]
+        self._engine_state.write(master, _on_cpu(param).float())
+
+    # --- State ---
+
+    def state_dict(self) -> dict[str, Any]:
+        """Commits, and names the commit: plain types, no state. It is kept until two newer ones are."""
+        groups = self._packed_groups()
+        steps = [[self._known[param].step if param in self._known else 0 for param in group["params"]]
+                 for group in self.param_groups]
+        kept = self.run.keep_commit(json.dumps({"steps": steps}).encode())
+        return {"state": {}, "param_groups": groups,
+                _MINE: {**kept, "rule": self._kind, "format": self._format, "steps": steps}}
+
+    def _packed_groups(self) -> list[dict[str, Any]]:
+        packed, first = [], 0
+        for group in self.param_groups:
+            of = {key: value for key, value in group.items() if key != "params"}
+            of["params"] = list(range(first, first + len(group["params"])))
+            first += len(group["params"])
+            packed.append(of)
+        return packed
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes what state_dict() gave, which brings the store to that commit; or torch.optim's own, whose tensors
+        are written into the engine."""
+        groups = state_dict["param_groups"]
+        if [len(group["params"]) for group in groups] != [len(group["params"]) for group in self.param_groups]:
+            raise spillway.InvalidArgument(
+                f"the state dict has groups of {[len(group['params']) for group in groups]} parameters, and the optimizer "
+                f"of {[len(group['params']) for group in self.param_groups]}")
+        mine = state_dict.get(_MINE)
+        if mine is None:
+            self._load_tensors(state_dict["state"])
+        elif (mine["rule"], mine["format"]) != (self._kind, self._format):
+            raise spillway.InvalidArgument(f"the state dict is of {mine['rule']} in {mine['format']}, and the optimizer "
+                                           f"is {self._kind} in {self._format}")
+        else:
+            self.run.go_to(mine)
+            for group, steps in zip(self.param_groups, mine["steps"]):
+                for param, step in zip(group["params"], steps):
+                    if param in self._known:
+                        self._known[param].step = step
+        for group, given in zip(self.param_groups, groups):
+            group.update({key: value for key, value in given.items() if key not in ("params", "param_names")})
+        for param, known in self._known.items():
+            known.version = param._version
+
+    # Names of the state's tensors after the parameter's name, and torch.optim's for them.
+    _torch_names: dict[str, str] = {}
+
+    def _moments(self, known: _Known) -> list[tuple[str, int]]:
+        """torch.optim's name, and the engine's id, of each moment."""
+        found = []
+        for tensor in self._engine_state.tensors(known.number):
+            last = tensor["name"].rsplit("/", 1)[1].removesuffix("_bf16")
+            if last in self._torch_names:
+                found.append((self._torch_names[last], tensor["id"]))
+        return found
+
+    def _require_plain(self, what: str) -> torch.dtype:
+        dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16}
+        if self._format not in dtypes:
+            raise spillway.Unimplemented(f"{what} of {self._format} state is not there yet: it is of fp32 and bf16")
+        return dtypes[self._format]
+
+    def full_state_dict(self) -> dict[str, Any]:
+        """torch.optim's state dict: every moment as a tensor in memory, and `master_weight` of 16-bit parameters."""
+        dtype = self._require_plain("full_state_dict")
+        state: dict[int, dict[str, torch.Tensor]] = {}
+        index = 0
+        for group in self.param_groups:
+            for param in group["params"]:
+                known = self._known.get(param)
+                if known is not None and known.step > 0:
+                    of = {"step": torch.tensor(float(known.step))}
+                    for name, id in self._moments(known):
+                        of[name] = self._engine_state.read(id, dtype, param.shape).float()
+                    if param.dtype != torch.float32:
+                        of["master_weight"] = self._engine_state.masters(known.number)
+                    state[index] = of
+                index += 1
+        return {"state": state, "param_groups": self._packed_groups()}
+
+    def _load_tensors(self, state: dict[int, dict[str, Any]]) -> None:
+        dtype = self._require_plain("loading torch.optim's state dict")
+        self.run.has_changed()
+        params = [param for group in self.param_groups for param in group["params"]]
+        for index, param in enumerate(params):
+            known, given = self._known.get(param), state.get(index)
+            if known is None:
+                continue
+            known.step = int(given["step"]) if given else 0
+            for name, id in self._moments(known):
+                values = torch.zeros(param.shape) if not given else given[name]
+                if values.shape != param.shape:
+                    raise spillway.InvalidArgument(f"{name} of parameter {known.name} has the shape {tuple(values.shape)}, "
+                                                   f"and the parameter {tuple(param.shape)}")
+                self._engine_state.write(id, values.cpu().to(dtype))
+            if param.dtype != torch.float32:
+                master = self._engine_state.tensors(known.number)[0]["id"]
+                values = given.get("master_weight") if given else None
+                self._engine_state.write(master, (param.detach() if values is None else values).cpu().float())
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise spillway.Unimplemented("an optimizer whose state is in a store cannot be copied or pickled: use state_dict()")
+
+
+def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's own memory where the library can use it, else a copy."""
+    return tensor.detach().cpu().contiguous()
+
+
+class AdamW(_Offloaded):
+    """torch.optim.AdamW with its state in the engine.
+
+    `store`: a folder, which is made or continued; a Run of spillway.torch.open; None: memory alone. `pinned`: bytes of
+    memory that state may take on its way. `state_format`: "fp32", "bf16", "8bit" or "compact" (16-bit parameters).
+    """
+
+    _kind = "adamw"
+    _torch_names = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
+
+    def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+                 eps: float = 1e-8, weight_decay: float = 1e-2, *, store: Run | str | os.PathLike[str] | None = None,
+                 pinned: int | str | None = None, state_format: str = "fp32", gradients: str = "torch",
+                 update: str = "step", threads: int = 0):
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, defaults, store=store, pinned=pinned, state_format=state_format, gradients=gradients,
+                         update=update, threads=threads)
+
+    def _constants(self, group: dict[str, Any]) -> dict[str, float]:
+        return {"beta1": group["betas"][0], "beta2": group["betas"][1], "epsilon": group["eps"]}
+
+
+class Adam(AdamW):
+    """torch.optim.Adam: the weight decay is added to the gradient."""
+
+    _kind = "adam"
+
+    def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+                 eps: float = 1e-8, weight_decay: float = 0, **more: Any):
+        super().__init__(params, lr, betas, eps, weight_decay, **more)
+
+
+class Lion(_Offloaded):
+    """Lion (arXiv:2302.06675)."""
+
+    _kind = "lion"
+    _torch_names = {"exp_avg": "exp_avg"}
+
+    def __init__(self, params: Iterable[Any], lr: float = 1e-4, betas: tuple[float, float] = (0.9, 0.99),
+                 weight_decay: float = 0, *, store: Run | str | os.PathLike[str] | None = None,
+                 pinned: int | str | None = None, state_format: str = "fp32", threads: int = 0):
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay}, store=store, pinned=pinned,
+                         state_format=state_format, threads=threads)
+
+    def _constants(self, group: dict[str, Any]) -> dict[str, float]:
+        return {"beta1": group["betas"][0], "beta2": group["betas"][1]}
+
+
+class SGD(_Offloaded):
+    """torch.optim.SGD with momentum, without dampening and Nesterov's."""
+
+    _kind = "sgd"
+    _torch_names = {"momentum_buffer": "momentum_buffer"}
+
+    def __init__(self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0, weight_decay: float = 0, *,
+                 store: Run | str | os.PathLike[str] | None = None, pinned: int | str | None = None,
+                 state_format: str = "fp32", threads: int = 0):
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}, store=store,
+                         pinned=pinned, state_format=state_format, threads=threads)
+
+    def _constants(self, group: dict[str, Any]) -> dict[str, float]:
+        return {"momentum": group["momentum"]}
+
+
+class RMSprop(_Offloaded):
+    """torch.optim.RMSprop, not centered."""
+
+    _kind = "rmsprop"
+    _torch_names = {"square_avg": "square_avg", "momentum_buffer": "momentum_buffer"}
+
+    def __init__(self, params: Iterable[Any], lr: float = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
+                 weight_decay: float = 0, momentum: float = 0, *, store: Run | str | os.PathLike[str] | None = None,
+                 pinned: int | str | None = None, state_format: str = "fp32", threads: int = 0):
+        super().__init__(params, {"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay, "momentum": momentum},
+                         store=store, pinned=pinned, state_format=state_format, threads=threads)
+
+    def _constants(self, group: dict[str, Any]) -> dict[str, float]:
+        return {"alpha": group["alpha"], "epsilon": group["eps"], "momentum": group["momentum"]}
+
+
+class Adafactor(_Offloaded):
+    """torch.optim.Adafactor; its state is in fp32."""
+
+    _kind = "adafactor"
+
+    def __init__(self, params: Iterable[Any], lr: float = 1e-2, beta2_decay: float = -0.8,
+                 eps: tuple[float | None, float] = (None, 1e-3), d: float = 1.0, weight_decay: float = 0.0, *,
+                 store: Run | str | os.PathLike[str] | None = None, pinned: int | str | None = None, threads: int = 0):
+        defaults = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "weight_decay": weight_decay}
+        super().__init__(params, defaults, store=store, pinned=pinned, state_format="fp32", threads=threads)
+
+    def _constants(self, group: dict[str, Any]) -> dict[str, float]:
+        first = group["eps"][0] if group["eps"][0] is not None else torch.finfo(torch.float32).eps
+        return {"beta2_decay": -group["beta2_decay"], "epsilon": first, "epsilon2": group["eps"][1],
+                "clipping_threshold": group["d"]}
+
+    def full_state_dict(self) -> dict[str, Any]:
+        raise spillway.Unimplemented("full_state_dict of Adafactor is not there yet")

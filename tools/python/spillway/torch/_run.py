@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run: an engine that a process trains with, and the snapshots that its checkpoints name."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import spillway
+from spillway import _sizes
+
+# Without other words, what state may take of memory on its way.
+DEFAULT_PINNED = "1GiB"
+_LABEL = "torch-"
+_KEPT = 2  # snapshots, where nobody says which checkpoints there are
+
+
+class Run:
+    """What `spillway.torch.open` returns; optimizers are made with it. Its engine is `engine`."""
+
+    def __init__(self, engine: spillway.Engine, store: str | None, pinned_bytes: int):
+        self.engine = engine
+        self.store = store
+        self.pinned_bytes = pinned_bytes
+        self._at: str | None = None  # the label of the commit that the state is, unless it has changed since
+
+    def has_changed(self) -> None:
+        """To be called before the state is written."""
+        self._at = None
+
+    def close(self) -> None:
+        """Gives the engine up; what was not committed is lost."""
+        self.engine.close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def keep_commit(self, user_state: bytes) -> dict[str, Any]:
+        """Commits, and keeps the commit by a snapshot that only later changes cost room; returns what names it."""
+        if self.store is None:
+            raise spillway.FailedPrecondition(
+                "this run has no store, so its state dies with the process: give store='FOLDER' to save checkpoints, or "
+                "save full_state_dict()")
+        self.engine.commit(user_state)
+        number = self.engine.commit_number
+        label = f"{_LABEL}{number}"
+        self.engine.snapshot(label)
+        self._drop_old()
+        self._at = label
+        return {"store": os.path.abspath(self.store), "store_id": self.engine.store_id, "commit": number, "label": label}
+
+    def go_to(self, kept: dict[str, Any]) -> bytes:
+        """Brings the engine to a commit that keep_commit named; returns its user state."""
+        if self.store is None or self.engine.store_id != kept["store_id"]:
+            here = f"the store in {self.store}" if self.store is not None else "a run without a store"
+            raise spillway.FailedPrecondition(
+                f"this state dict names commit {kept['commit']} of the store that was in {kept['store']}, and this is {here}: "
+                "a copied checkpoint does not carry the state. Open that store, or save full_state_dict() there and load it "
+                "here")
+        labels = [each["label"] for each in self.engine.snapshots()]
+        if kept["label"] not in labels:
+            raise spillway.NotFound(
+                f"the store in {self.store} has no snapshot {kept['label']} any more: it keeps the newest {_KEPT} "
+                f"({', '.join(label for label in labels if label.startswith(_LABEL)) or 'none'})")
+        if self._at != kept["label"]:
+            self.engine.restore(kept["label"])
+            self._at = kept["label"]
+        return self.engine.user_state() or b""
+
+    def _drop_old(self) -> None:
+        ours = [each["label"] for each in self.engine.snapshots() if each["label"].startswith(_LABEL)]
+        for label in ours[:-_KEPT]:
+            self.engine.drop(label)
+
+
+def open_run(store: str | os.PathLike[str] | None = None, *, pinned: int | str | None = None,
+             device: str | None = None) -> Run:
+    """Opens a store for training, or makes it; None: everything rests in pinned memory, and dies with the process.
+
+    `pinned`: bytes of memory that the engine may take, as "2GiB"; None: 1 GiB with a store, no limit without. A store
+    that was there continues at its last commit.
+    """
+    if pinned is None and store is not None:
+        pinned = DEFAULT_PINNED
+    pinned_bytes = _sizes.parse_size(pinned, "pinned")
+    # State is updated in pinned memory: the device's arena has nothing to hold.
+    engine = spillway.Engine(store, mode="open_or_create" if store is not None else "create", device=device or "host",
+                             device_bytes=4096, pinned_bytes=pinned_bytes)
+    return Run(engine, None if store is None else os.fspath(store), pinned_bytes)
+
+
+def as_run(store: Run | str | os.PathLike[str] | None, pinned: int | str | None) -> Run:
+    """The run that an optimizer was given, or one of its own."""
+    if not isinstance(store, Run):
+        return open_run(store, pinned=pinned)
+    if pinned is not None:
+        raise spillway.InvalidArgument("pinned is the run's: give it to spillway.torch.open")
+    return store

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The library's optimizer as Python calls it: parameters in PyTorch's memory, their state in the engine."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import spillway
+import torch
+from spillway._engine import number_of
+from spillway._library import (
+    Parameter,
+    Rule,
+    Update,
+    check,
+    i64,
+    library,
+    new,
+    pointer,
+    size_t,
+    taken_text,
+)
+
+RULES = ("adamw", "adam", "sgd", "rmsprop", "lion", "lamb", "lars", "adafactor")
+FORMATS = ("fp32", "bf16", "8bit", "compact")
+DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+# What a tile of state takes at most: several are in memory at once.
+_MOST_TILE_BYTES = 4 << 20
+# 8-bit and compact state is cut between blocks of so many elements.
+_BLOCK = 256
+
+
+def make_rule(kind: str, constants: dict[str, float]) -> Rule:
+    rule = new(Rule, library.spw_rule_init, number_of(kind, RULES, "rule"))
+    for name, value in constants.items():
+        setattr(rule, name, float(value))
+    return rule
+
+
+def tile_rows_of(shape: Sequence[int], pinned_bytes: int) -> int:
+    """Rows of a tile of fp32 state: one that a sixteenth of the budget holds."""
+    most = max(4096, min(_MOST_TILE_BYTES, pinned_bytes // 16))
+    row_elements = 1
+    for dimension in shape[1:]:
+        row_elements *= dimension
+    rows = max(1, most // (4 * row_elements))
+    if len(shape) < 2:
+        rows = max(_BLOCK, rows // _BLOCK * _BLOCK)
+    return 0 if not shape or rows >= shape[0] else rows
+
+
+class State:
+    """The state of parameters that are updated by one rule, in one format."""
+
+    def __init__(self, engine: spillway.Engine, kind: str, constants: dict[str, float], state_format: str, threads: int):
+        rule = make_rule(kind, constants)
+        handle = pointer()
+        check(library.spw_optimizer_create(engine._live(), ctypes.byref(rule), number_of(state_format, FORMATS, "state_format"),
+                                           threads, ctypes.byref(handle)))
+        self._handle = handle.value
+        self._release = weakref.finalize(self, library.spw_optimizer_release, handle.value)
+        self.engine = engine
+        self.shapes: list[tuple[int, ...]] = []
+
+    def close(self) -> None:
+        self._release()
+
+    def add(self, name: str, weight: torch.Tensor, tile_rows: int) -> int:
+        """Registers the state of a weight, which is contiguous and the CPU's; returns the parameter's number."""
+        parameter = new(Parameter, library.spw_parameter_init)
+        parameter.name = name.encode()
+        parameter.weight.memory, parameter.weight.dtype = weight.data_ptr(), DTYPES[weight.dtype]
+        # Each update says where the gradient lies.
+        parameter.has_gradient = 1
+        parameter.gradient.memory, parameter.gradient.dtype = weight.data_ptr(), DTYPES[weight.dtype]
+        parameter.shape, parameter.rank = (i64 * max(1, weight.dim()))(*weight.shape), weight.dim()
+        parameter.tile_rows = tile_rows
+        number = size_t()
+        check(library.spw_optimizer_add(self._handle, ctypes.byref(parameter), ctypes.byref(number)))
+        self.shapes.append(tuple(weight.shape))
+        return number.value
+
+    def tensors(self, parameter: int) -> list[dict[str, Any]]:
+        """name and id of each of the parameter's state tensors."""
+        return json.loads(taken_text(library.spw_optimizer_state_json, self._handle, parameter))
+
+    def step(self, updates: Sequence[dict[str, Any]]) -> None:
+        """Updates parameters in one call. Each has parameter, step, learning_rate, weight_decay, gradient_scale, rule,
+        weight and gradient: the last two tensors of the CPU's, contiguous."""
+        if not updates:
+            return
+        array = (Update * len(updates))()
+        for at, given in zip(array, updates):
+            library.spw_update_init(ctypes.byref(at), ctypes.sizeof(Update))
+            at.parameter, at.step = given["parameter"], given["step"]
+            at.learning_rate, at.weight_decay = given["learning_rate"], given["weight_decay"]
+            at.gradient_scale = given["gradient_scale"]
+            at.rule = ctypes.pointer(given["rule"])
+            at.weight_memory, at.gradient_memory = given["weight"].data_ptr(), given["gradient"].data_ptr()
+        check(library.spw_optimizer_step(self._handle, array, len(updates)))
+
+    def masters(self, parameter: int) -> torch.Tensor:
+        """The parameter's master weights, in fp32."""
+        out = torch.empty(self.shapes[parameter], dtype=torch.float32)
+        check(library.spw_optimizer_masters(self._handle, parameter, out.data_ptr(), out.numel()))
+        return out
+
+    def read(self, id: int, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+        """A state tensor's values."""
+        out = torch.empty(tuple(shape), dtype=dtype)
+        check(library.spw_read(self.engine._live(), id, 0, out.data_ptr(), out.numel() * out.element_size()))
+        return out
+
+    def write(self, id: int, values: torch.Tensor) -> None:
+        held = values.contiguous()
+        check(library.spw_write(self.engine._live(), id, 0, held.data_ptr(), held.numel() * held.element_size()))
