@@ -9,12 +9,22 @@
         opt.step()
         opt.zero_grad()
 
-The state of every rule rests in the engine and streams through `pinned` bytes of memory; weights and gradients stay
-PyTorch's. The numbers are those of state in memory, bit for bit, whatever the budget.
+The state of every rule rests in the engine and streams through `pinned` bytes of memory. More can rest there, too:
+
+    run = st.open("nvme/run", pinned="2GiB")
+    model = st.offload(model, run)                                        # weights
+    opt = st.AdamW(model.parameters(), store=run, gradients="engine")     # gradients
+    with st.saved_tensors(run):                                           # what backward needs of forward
+        loss = model(**batch).loss
+
+The numbers are those of everything in memory, bit for bit, whatever the budget.
 """
 
+from spillway.torch._offload import offload, parameters, save_pretrained
 from spillway.torch._optimizers import SGD, Adafactor, Adam, AdamW, Lion, RMSprop
 from spillway.torch._run import Run
 from spillway.torch._run import open_run as open
+from spillway.torch._saved import saved_tensors
 
-__all__ = ["SGD", "Adafactor", "Adam", "AdamW", "Lion", "RMSprop", "Run", "open"]
+__all__ = ["SGD", "Adafactor", "Adam", "AdamW", "Lion", "RMSprop", "Run", "offload", "open", "parameters",
+           "save_pretrained", "saved_tensors"]

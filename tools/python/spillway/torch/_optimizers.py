@@ -11,7 +11,9 @@ from typing import Any
 import spillway
 import torch
 from spillway.torch import _state
+from spillway.torch._offload import weight_of
 from spillway.torch._run import Run, as_run
+from spillway.torch._tensor import EngineTensor, Home, UsedGradient, make_home
 
 _MINE = "spillway"  # the key of a state dict that is ours
 
@@ -19,11 +21,12 @@ _MINE = "spillway"  # the key of a state dict that is ours
 class _Known:
     """What is known of a parameter once its state is registered."""
 
-    def __init__(self, number: int, name: str, dtype: torch.dtype, version: int):
+    def __init__(self, number: int, name: str, dtype: torch.dtype, version: int, gradient: Home | None):
         self.number = number
         self.name = name
         self.dtype = dtype
         self.version = version  # of the weight, after what was written here
+        self.gradient = gradient  # where it lives in the engine; None: in memory
         self.step = 0
 
 
@@ -36,9 +39,12 @@ class _Offloaded(torch.optim.Optimizer):
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any], *,
                  store: Run | str | os.PathLike[str] | None, pinned: int | str | None, state_format: str,
                  gradients: str = "torch", update: str = "step", threads: int = 0):
-        if gradients != "torch" or update != "step":
-            raise spillway.Unimplemented(
-                f"gradients={gradients!r}, update={update!r}: only gradients='torch' with update='step' is there yet")
+        _one_of("gradients", gradients, ("torch", "engine"))
+        _one_of("update", update, ("step", "backward"))
+        if gradients == "engine" and update == "backward":
+            raise spillway.InvalidArgument("update='backward' uses a gradient as soon as it is there: gradients='engine' "
+                                           "would store it for nothing")
+        self._gradients, self._update = gradients, update
         self._known: dict[torch.Tensor, _Known] = {}
         self.run = as_run(store, pinned)
         self._format = state_format
@@ -72,8 +78,20 @@ class _Offloaded(torch.optim.Optimizer):
             return  # nothing to update
         rows = _state.tile_rows_of(param.shape, self.run.pinned_bytes)
         self.run.has_changed()
-        number = self._engine_state.add("optimizer/" + name, _on_cpu(param), rows)
-        self._known[param] = _Known(number, name, param.dtype, param._version)
+        weight_id = weight_of(param, name)
+        gradient = None
+        if self._gradients == "engine":
+            gradient = make_home(self.run.engine, "gradients/" + name, param, "gradient", transient=True)
+        number = self._engine_state.add("optimizer/" + name, param if weight_id is not None else _on_cpu(param), rows,
+                                        weight_id, gradient.id if gradient else None)
+        known = self._known[param] = _Known(number, name, param.dtype, param._version, gradient)
+        if not param.requires_grad:
+            return
+        if gradient is not None:
+            param.register_post_accumulate_grad_hook(lambda of: _move_gradient(of, known))
+        if self._update == "backward":
+            # The group may get other values later, so it is looked up then.
+            param.register_post_accumulate_grad_hook(lambda of: self._update_now(of, known))
 
     # --- Steps ---
 
@@ -85,44 +103,75 @@ class _Offloaded(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         found_inf, grad_scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
+        if self._update == "backward":
+            self._end_backward(found_inf)
+            return loss
         if found_inf is not None and found_inf.item() != 0:
             return loss
         scale = 1.0 if grad_scale is None else 1.0 / grad_scale.item()
-        updates, copied_back = [], []
-        for group in self.param_groups:
+        self._do(self.param_groups, scale)
+        self.run.engine.end_step()
+        return loss
+
+    def _do(self, groups: Iterable[dict[str, Any]], scale: float) -> None:
+        """Updates the parameters of these groups that have a gradient."""
+        updates: list[dict[str, Any]] = []
+        for group in groups:
             rule = _state.make_rule(self._kind, self._constants(group))
             for param in group["params"]:
                 if param.grad is None or param not in self._known:
                     continue
                 known = self._known[param]
                 self._take_changed_weight(param, known)
-                weight = _on_cpu(param)
-                if weight.data_ptr() != param.data_ptr():
-                    copied_back.append((param, weight))
+                in_engine = isinstance(param, EngineTensor)
                 updates.append({"parameter": known.number, "step": known.step + 1, "learning_rate": float(group["lr"]),
                                 "weight_decay": float(group.get("weight_decay", 0)), "gradient_scale": scale, "rule": rule,
-                                "weight": weight, "gradient": self._gradient(param, known), "known": known,
-                                "param": param})
+                                "weight": None if in_engine else _on_cpu(param),
+                                "gradient": self._gradient(param, known), "known": known, "param": param})
         self.run.has_changed()
         self._engine_state.step(updates)
-        for param, weight in copied_back:
-            param.copy_(weight.view_as(param))
         for update in updates:
-            known, param = update["known"], update["param"]
+            known, param, weight = update["known"], update["param"], update["weight"]
+            if weight is not None and weight.data_ptr() != param.data_ptr():
+                param.copy_(weight.view_as(param))
             known.step += 1
+            if known.gradient is not None:
+                param.grad = None  # the update has discarded it
             # Autograd must know that the weight is another now.
             torch.autograd.graph.increment_version(param)
             known.version = param._version
-        self.run.engine.end_step()
-        return loss
 
-    def _gradient(self, param: torch.Tensor, known: _Known) -> torch.Tensor:
+    # --- Updates in backward ---
+
+    @torch.no_grad()
+    def _update_now(self, param: torch.Tensor, known: _Known) -> None:
+        group = next(group for group in self.param_groups if any(each is param for each in group["params"]))
+        self._do([{**group, "params": [param]}], 1.0)
+        param.grad = UsedGradient.of(param, known.name)
+
+    def _end_backward(self, found_inf: torch.Tensor | None) -> None:
+        if found_inf is not None:
+            raise spillway.FailedPrecondition(
+                "GradScaler needs update='step': with update='backward' gradients have been used, scaled, before it saw "
+                "them. Go back to the last checkpoint")
+        for param, known in self._known.items():
+            if isinstance(param.grad, UsedGradient):
+                param.grad = None
+            elif param.grad is not None:
+                raise spillway.FailedPrecondition(f"parameter {known.name} has a gradient that no backward gave: with "
+                                                  "update='backward' nothing else is used")
+        self.run.engine.end_step()
+
+    def _gradient(self, param: torch.Tensor, known: _Known) -> torch.Tensor | None:
         if param.grad.is_sparse:
             raise spillway.InvalidArgument(f"the gradient of parameter {known.name} is sparse: it must be dense")
         if param.grad.dtype != known.dtype:
             raise spillway.InvalidArgument(f"the gradient of parameter {known.name} is {param.grad.dtype}, and the "
                                            f"parameter was {known.dtype} when the optimizer took it up")
-        return _on_cpu(param.grad)
+        if known.gradient is None:
+            return _on_cpu(param.grad)
+        _move_gradient(param, known)  # one that somebody has put there
+        return None
 
     def _take_changed_weight(self, param: torch.Tensor, known: _Known) -> None:
         """A 16-bit weight that somebody else has written becomes its master weight, too."""
@@ -132,7 +181,7 @@ class _Offloaded(torch.optim.Optimizer):
         if param._version == known.version or param.dtype == torch.float32 or self._format == "compact":
             return  # an fp32 weight is its own master weight, and a compact one most of it
         master = self._engine_state.tensors(known.number)[0]["id"]
-        self._engine_state.write(master, _on_cpu(param).float())
+        self._engine_state.write(master, _on_cpu(param.clone()).float())
 
     # --- State ---
 
@@ -239,6 +288,21 @@ class _Offloaded(torch.optim.Optimizer):
         raise spillway.Unimplemented("an optimizer whose state is in a store cannot be copied or pickled: use state_dict()")
 
 
+def _one_of(what: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise spillway.InvalidArgument(f"{what} is {value!r}: it must be one of {', '.join(choices)}")
+
+
+@torch.no_grad()
+def _move_gradient(param: torch.Tensor, known: _Known) -> None:
+    """The gradient goes to the engine, where later backwards add to it."""
+    if param.grad is None or isinstance(param.grad, EngineTensor):
+        return
+    with known.gradient.leased("discard") as memory:
+        memory.copy_(param.grad.reshape(-1))
+    param.grad = known.gradient.tensor()
+
+
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor's own memory where the library can use it, else a copy."""
     return tensor.detach().cpu().contiguous()
@@ -249,6 +313,11 @@ class AdamW(_Offloaded):
 
     `store`: a folder, which is made or continued; a Run of spillway.torch.open; None: memory alone. `pinned`: bytes of
     memory that state may take on its way. `state_format`: "fp32", "bf16", "8bit" or "compact" (16-bit parameters).
+
+    `gradients="engine"`: each gradient goes to the engine as soon as backward has it, and is gone after step();
+    accumulation, clipping and GradScaler work as ever. `update="backward"`: each parameter is updated as soon as its
+    gradient is there, so that no two gradients are in memory; step() only ends the step. Clipping, GradScaler and
+    accumulation raise then.
     """
 
     _kind = "adamw"

@@ -69,14 +69,22 @@ class State:
     def close(self) -> None:
         self._release()
 
-    def add(self, name: str, weight: torch.Tensor, tile_rows: int) -> int:
-        """Registers the state of a weight, which is contiguous and the CPU's; returns the parameter's number."""
+    def add(self, name: str, weight: torch.Tensor, tile_rows: int, weight_id: int | None = None,
+            gradient_id: int | None = None) -> int:
+        """Registers the state of a weight, which is contiguous and the CPU's, or the engine's tensor weight_id; returns
+        the parameter's number. Updates say where a gradient lies, unless it is the engine's gradient_id."""
         parameter = new(Parameter, library.spw_parameter_init)
         parameter.name = name.encode()
-        parameter.weight.memory, parameter.weight.dtype = weight.data_ptr(), DTYPES[weight.dtype]
-        # Each update says where the gradient lies.
         parameter.has_gradient = 1
-        parameter.gradient.memory, parameter.gradient.dtype = weight.data_ptr(), DTYPES[weight.dtype]
+        parameter.weight.dtype = parameter.gradient.dtype = DTYPES[weight.dtype]
+        # An address that no update uses: each says its own.
+        parameter.weight.memory = parameter.gradient.memory = ctypes.addressof(parameter)
+        if weight_id is None:
+            parameter.weight.memory = weight.data_ptr()  # its values are its first master weights
+        else:
+            parameter.weight.memory, parameter.weight.id = None, weight_id
+        if gradient_id is not None:
+            parameter.gradient.memory, parameter.gradient.id = None, gradient_id
         parameter.shape, parameter.rank = (i64 * max(1, weight.dim()))(*weight.shape), weight.dim()
         parameter.tile_rows = tile_rows
         number = size_t()
@@ -90,7 +98,7 @@ class State:
 
     def step(self, updates: Sequence[dict[str, Any]]) -> None:
         """Updates parameters in one call. Each has parameter, step, learning_rate, weight_decay, gradient_scale, rule,
-        weight and gradient: the last two tensors of the CPU's, contiguous."""
+        weight and gradient: the last two contiguous tensors of the CPU's, or None if they are the engine's."""
         if not updates:
             return
         array = (Update * len(updates))()
@@ -100,7 +108,8 @@ class State:
             at.learning_rate, at.weight_decay = given["learning_rate"], given["weight_decay"]
             at.gradient_scale = given["gradient_scale"]
             at.rule = ctypes.pointer(given["rule"])
-            at.weight_memory, at.gradient_memory = given["weight"].data_ptr(), given["gradient"].data_ptr()
+            at.weight_memory = None if given["weight"] is None else given["weight"].data_ptr()
+            at.gradient_memory = None if given["gradient"] is None else given["gradient"].data_ptr()
         check(library.spw_optimizer_step(self._handle, array, len(updates)))
 
     def masters(self, parameter: int) -> torch.Tensor:

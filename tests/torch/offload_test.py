@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights, gradients and activations in the engine: the numbers are those of memory, and what cannot be says so."""
+
+import copy
+import gc
+import pathlib
+import pickle
+import tempfile
+import unittest
+
+import spillway
+import spillway.torch as st
+import torch
+from optimizers_test import TorchTest, tiny_model, train
+from spillway.torch._tensor import EngineTensor
+
+
+class OffloadTest(TorchTest):
+    def run_of(self, pinned="1MiB"):
+        run = st.open(self.store(), pinned=pinned)
+        self.addCleanup(run.close)
+        return run
+
+    def trained(self, offloaded=False, gradients="torch", update="step", saved=False, store=True, dtype=torch.float32,
+                clip=0.5, accumulate=2, scaler=False):
+        model = tiny_model(dtype)
+        run = st.open(self.store() if store else None, pinned="512KiB" if store else None)
+        if offloaded:
+            st.offload(model, run)
+        optimizer = st.AdamW(model.parameters(), lr=1e-2, store=run, gradients=gradients, update=update)
+        scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=2) if scaler else None
+
+        def all_steps():
+            return train(model, optimizer, 6, clip=clip, accumulate=accumulate, scaler=scaler)
+
+        if saved:
+            with st.saved_tensors(run):
+                losses = all_steps()
+        else:
+            losses = all_steps()
+        return losses, [param.detach().clone() for param in model.parameters()]
+
+    def assert_bits(self, **modes):
+        for dtype in (torch.float32, torch.bfloat16):
+            plain = {key: value for key, value in modes.items() if key in ("clip", "accumulate", "scaler")}
+            expected = self.trained(store=False, dtype=dtype, **plain)
+            got = self.trained(dtype=dtype, **modes)
+            self.assertEqual(got[0], expected[0], (modes, dtype))
+            self.assert_same(got[1], expected[1])
+
+    def test_weights_in_the_engine(self):
+        self.assert_bits(offloaded=True)
+
+    def test_gradients_in_the_engine(self):
+        self.assert_bits(gradients="engine")
+        self.assert_bits(gradients="engine", scaler=True)
+
+    def test_updates_in_backward(self):
+        self.assert_bits(update="backward", clip=None, accumulate=1)
+
+    def test_activations_in_the_engine(self):
+        self.assert_bits(saved=True)
+
+    def test_everything_in_the_engine(self):
+        self.assert_bits(offloaded=True, gradients="engine", saved=True, scaler=True)
+        self.assert_bits(offloaded=True, update="backward", saved=True, clip=None, accumulate=1)
+
+    def test_with_torch_optim_the_weights_may_be_in_the_engine(self):
+        plain, moved = tiny_model(), st.offload(tiny_model(), self.run_of())
+        for model in (plain, moved):
+            train(model, torch.optim.SGD(model.parameters(), lr=1e-2, foreach=False), 3)
+        self.assert_same([each.clone() for each in moved.parameters()], plain.parameters())
+
+    def test_forward_leases_only_while_it_runs(self):
+        run = self.run_of()
+        model = st.offload(tiny_model(), run)
+        loss = model(torch.randn(4, 32)).square().mean()
+        run.engine.commit()  # which wants that nothing is leased
+        loss.backward()
+        run.engine.commit()
+
+    def test_tied_weights_stay_tied(self):
+        model = torch.nn.ModuleList([torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)])
+        model[1].weight = model[0].weight
+        st.offload(model, self.run_of())
+        self.assertIs(model[1].weight, model[0].weight)
+        self.assertEqual(len(list(model.parameters())), 3)
+
+    def test_a_model_is_built_in_the_engine(self):
+        run = self.run_of("256KiB")
+        torch.manual_seed(3)
+        with st.parameters(run):
+            built = torch.nn.Sequential(*[torch.nn.Linear(200, 200) for _ in range(10)])  # 1.5 MiB
+        self.assertTrue(all(isinstance(each, EngineTensor) for each in built.parameters()))
+        torch.manual_seed(3)
+        expected = torch.nn.Sequential(*[torch.nn.Linear(200, 200) for _ in range(10)])
+        self.assert_same([each.clone() for each in built.parameters()], expected.parameters())
+        self.assertIsInstance(torch.nn.Linear(2, 2).weight, torch.nn.Parameter)
+        self.assertNotIsInstance(torch.nn.Linear(2, 2).weight, EngineTensor)
+        self.assertLessEqual(run.engine.stats()["tiers"]["pinned"]["peak_bytes"], 256 << 10)
+
+    def test_a_store_that_is_continued_has_the_weights(self):
+        store = self.store()
+        run = st.open(store, pinned="1MiB")
+        model = st.offload(tiny_model(), run)
+        train(model, st.AdamW(model.parameters(), lr=1e-2, store=run), 2)
+        expected = [each.clone() for each in model.parameters()]
+        run.engine.commit()
+        run.close()
+        del model
+        gc.collect()
+        run = st.open(store, pinned="1MiB")
+        again = st.offload(tiny_model(), run)
+        self.assert_same([each.clone() for each in again.parameters()], expected)
+        run.close()
+
+    def test_what_would_lie_raises(self):
+        model = st.offload(tiny_model(), self.run_of())
+        weight = model[0].weight
+        for what in (weight.data_ptr, lambda: copy.deepcopy(model), lambda: pickle.dumps(weight)):
+            with self.assertRaisesRegex(spillway.FailedPrecondition, "weights/0.weight"):
+                what()
+        with self.assertRaisesRegex(spillway.InvalidArgument, "is a view of weights/0.weight"):
+            st.AdamW([torch.nn.Parameter(weight[:3].detach())], store=self.run_of())
+        self.assertIn("weights/0.weight", repr(weight))
+
+    def test_updates_in_backward_refuse_what_would_go_wrong(self):
+        def make():
+            model = tiny_model()
+            return model, st.AdamW(model.parameters(), lr=1e-2, update="backward")
+
+        model, optimizer = make()
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "clipping, GradScaler and accumulation"):
+            train(model, optimizer, 1, clip=1.0)
+        model, optimizer = make()
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "parameter 0.* was used by its update"):
+            train(model, optimizer, 1, accumulate=2)
+        model, optimizer = make()
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "GradScaler .*need.* update='step'"):
+            train(model, optimizer, 1, scaler=torch.amp.GradScaler("cpu"))
+        with self.assertRaisesRegex(spillway.InvalidArgument, "update is 'sometimes'"):
+            st.AdamW(tiny_model().parameters(), update="sometimes")
+        with self.assertRaisesRegex(spillway.InvalidArgument, "for nothing"):
+            st.AdamW(tiny_model().parameters(), update="backward", gradients="engine")
+
+    def test_save_pretrained_streams_what_torch_would_have(self):
+        from_memory, moved = tiny_model(torch.bfloat16), st.offload(tiny_model(torch.bfloat16), self.run_of())
+        folder = pathlib.Path(self.folder) / "saved"
+        st.save_pretrained(moved, folder)
+        self.assertEqual([each.name for each in folder.iterdir()], ["model.safetensors"])
+        import json
+        import struct
+        content = (folder / "model.safetensors").read_bytes()
+        size = struct.unpack("<Q", content[:8])[0]
+        header = json.loads(content[8:8 + size])
+        for name, value in from_memory.state_dict().items():
+            begin, end = header[name]["data_offsets"]
+            self.assertEqual(content[8 + size + begin:8 + size + end], bytes(value.view(torch.uint8).numpy().tobytes()))
+            self.assertEqual(header[name]["shape"], list(value.shape))
+            self.assertEqual(header[name]["dtype"], "BF16")
+
+
+class SavedTensorsTest(TorchTest):
+    def setUp(self):
+        super().setUp()
+        self.run = st.open(self.store(), pinned="4MiB")
+        self.addCleanup(self.run.close)
+
+    def tearDown(self):
+        super().tearDown()
+
+    def gradients(self, compute, shape, saved):
+        torch.manual_seed(5)
+        x = torch.randn(shape, requires_grad=True)
+        if saved:
+            with st.saved_tensors(self.run):
+                y = compute(x)
+        else:
+            y = compute(x)
+        y.sum().backward()
+        return x.grad
+
+    def check(self, compute, shape=(300, 400)):
+        self.assertTrue(torch.equal(self.gradients(compute, shape, True), self.gradients(compute, shape, False)))
+
+    def test_views_strides_and_checkpointing(self):
+        self.check(lambda x: (x.t() @ x).exp() * 1e-3)
+        self.check(lambda x: x[:, ::2].tanh() * x[:, 1::2])
+        self.check(lambda x: torch.nn.functional.softmax(x.view(30, 10, 400).transpose(0, 1), -1).square())
+        self.check(lambda x: torch.utils.checkpoint.checkpoint(lambda z: (z @ z.t()).sigmoid(), x, use_reentrant=False))
+        self.check(lambda x: x.to(torch.bfloat16).square().float())
+
+    def test_the_same_tensor_is_saved_once(self):
+        x = torch.randn(300, 400, requires_grad=True)
+        with st.saved_tensors(self.run):
+            h = x * 2
+            y = h.sin() + h.cos() + h * h
+        self.assertEqual(self.num_made(), 1)
+        y.sum().backward()
+
+    def test_backward_twice(self):
+        x = torch.randn(300, 400, requires_grad=True)
+        with st.saved_tensors(self.run):
+            y = x.sin()
+        y.sum().backward(retain_graph=True)
+        first = x.grad.clone()
+        y.sum().backward()
+        self.assertTrue(torch.equal(x.grad, 2 * first))
+
+    def test_nothing_grows(self):
+        made = []
+        for _ in range(3):
+            for rows in range(100, 400, 7):
+                x = torch.randn(rows, 300, requires_grad=True)
+                with st.saved_tensors(self.run):
+                    y = (x.sin() @ x.t()).exp().mean()
+                y.backward()
+                del x, y
+            made.append(self.num_made())
+        self.assertEqual(made[0], made[1])
+        self.assertEqual(made[0], made[2])
+        self.assertLess(made[0], 60)
+
+    def num_made(self):
+        made = 0
+        while True:
+            try:
+                self.run.engine.find(f"saved/{made + 1}")
+            except spillway.NotFound:
+                return made
+            made += 1
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: Apache-2.0
+"""spillway.torch's optimizers beside torch.optim's: given the same gradients they do the same, wherever state rests."""
+
+import io
+import math
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import spillway
+import spillway.torch as st
+import torch
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import seed  # noqa: E402
+
+SHAPES = [(7, 300), (300,), (64, 33), (1,), (), (3, 5, 7)]
+
+
+def make_params(dtype=torch.float32, seed_=1, shapes=SHAPES):
+    generator = torch.Generator().manual_seed(seed_)
+    return [torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in shapes]
+
+
+def set_gradients(params, step, scale=1.0):
+    generator = torch.Generator().manual_seed(1000 + step)
+    for param in params:
+        param.grad = (torch.randn(param.shape, generator=generator) * scale).to(param.dtype)
+
+
+def tiny_model(dtype=torch.float32):
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(32, 200), torch.nn.LayerNorm(200), torch.nn.Tanh(),
+                               torch.nn.Linear(200, 16)).to(dtype)
+
+
+def train(model, optimizer, steps, first=0, clip=None, scaler=None, accumulate=1):
+    """Losses of steps whose batches follow from their numbers."""
+    losses = []
+    for step in range(first, first + steps):
+        optimizer.zero_grad()
+        for part in range(accumulate):
+            generator = torch.Generator().manual_seed(100 * step + part)
+            batch = torch.randn(8, 32, generator=generator).to(next(model.parameters()).dtype)
+            loss = model(batch).float().square().mean()
+            (scaler.scale(loss) if scaler else loss).backward()
+        if clip is not None:
+            if scaler:
+                scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        if scaler:
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+class TorchTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="spillway-test-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.stores = 0
+
+    def store(self):
+        self.stores += 1
+        return str(self.folder / f"store{self.stores}")
+
+    def assert_same(self, first, second):
+        for a, b in zip(first, second):
+            self.assertTrue(torch.equal(a.detach(), b.detach()))
+
+
+class RulesTest(TorchTest):
+    RULES = {
+        "adamw": (lambda params: torch.optim.AdamW(params, lr=1e-2, weight_decay=0.1),
+                  lambda params, **more: st.AdamW(params, lr=1e-2, weight_decay=0.1, **more)),
+        "adam": (lambda params: torch.optim.Adam(params, lr=1e-2, weight_decay=0.1),
+                 lambda params, **more: st.Adam(params, lr=1e-2, weight_decay=0.1, **more)),
+        "sgd": (lambda params: torch.optim.SGD(params, lr=1e-2, momentum=0.9, weight_decay=0.1),
+                lambda params, **more: st.SGD(params, lr=1e-2, momentum=0.9, weight_decay=0.1, **more)),
+        "rmsprop": (lambda params: torch.optim.RMSprop(params, lr=1e-3, momentum=0.5),
+                    lambda params, **more: st.RMSprop(params, lr=1e-3, momentum=0.5, **more)),
+        "adafactor": (lambda params: torch.optim.Adafactor(params, lr=1e-2),
+                      lambda params, **more: st.Adafactor(params, lr=1e-2, **more)),
+    }
+
+    def test_each_is_torchs(self):
+        shapes = [shape for shape in SHAPES if shape]  # torch's Adafactor wants a dimension
+        for rule, (theirs, ours) in self.RULES.items():
+            with self.subTest(rule):
+                a, b = make_params(shapes=shapes), make_params(shapes=shapes)
+                one, other = theirs(a), ours(b, store=self.store(), pinned="1MiB")
+                for step in range(20):
+                    set_gradients(a, step)
+                    set_gradients(b, step)
+                    one.step()
+                    other.step()
+                for mine, its in zip(b, a):
+                    torch.testing.assert_close(mine, its, rtol=2e-5, atol=2e-6)
+
+    def test_adamw_is_as_near_to_double_precision_as_torchs(self):
+        steps = 200
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            with self.subTest(dtype):
+                exact = [param.detach().double() for param in make_params(dtype)]
+                m = [torch.zeros_like(p) for p in exact]
+                v = [torch.zeros_like(p) for p in exact]
+                params = make_params(dtype)
+                ours = st.AdamW(params, lr=1e-3, weight_decay=0.1)
+                # torch's own in fp32, on fp32 masters of the same gradients
+                masters = [torch.nn.Parameter(param.detach().float()) for param in make_params(dtype)]
+                theirs = torch.optim.AdamW(masters, lr=1e-3, weight_decay=0.1, foreach=True)
+                for step in range(1, steps + 1):
+                    set_gradients(params, step, 0.1)
+                    for i, param in enumerate(params):
+                        masters[i].grad = param.grad.float()
+                        g = param.grad.double()
+                        exact[i] *= 1 - 1e-3 * 0.1
+                        m[i].mul_(0.9).add_(g, alpha=0.1)
+                        v[i].mul_(0.999).addcmul_(g, g, value=0.001)
+                        denominator = (v[i] / (1 - 0.999**step)).sqrt() + 1e-8
+                        exact[i] -= 1e-3 / (1 - 0.9**step) * m[i] / denominator
+                    ours.step()
+                    theirs.step()
+                mine = [ours._engine_state.masters(ours._known[param].number) for param in params]
+
+                def error(values):
+                    return math.sqrt(sum(((a.double() - b) ** 2).sum().item() for a, b in zip(values, exact)))
+
+                self.assertLessEqual(error(mine), 1.1 * error([param.detach() for param in masters]))
+
+    def test_a_tight_budget_gives_the_same_bits_as_memory(self):
+        for state_format in ("fp32", "bf16", "8bit", "compact"):
+            for dtype in (torch.float32, torch.bfloat16):
+                if state_format == "compact" and dtype == torch.float32:
+                    continue
+                with self.subTest(state_format, dtype=dtype):
+                    results = []
+                    for store, pinned in ((None, None), (self.store(), "256KiB")):
+                        model = tiny_model(dtype)
+                        optimizer = st.AdamW(model.parameters(), lr=1e-2, store=store, pinned=pinned,
+                                             state_format=state_format)
+                        losses = train(model, optimizer, 10, clip=0.5, accumulate=2)
+                        results.append((losses, [param.detach().clone() for param in model.parameters()]))
+                    self.assertEqual(results[0][0], results[1][0])
+                    self.assert_same(results[0][1], results[1][1])
+
+
+class OptimizerTest(TorchTest):
+    def test_groups_and_schedulers_are_followed(self):
+        results = []
+        for ours in (False, True):
+            params = make_params()
+            groups = [{"params": params[:2], "lr": 1e-1}, {"params": params[2:], "weight_decay": 0.0}]
+            make = (lambda: st.AdamW(groups, lr=1e-2, store=self.store(), pinned="1MiB")) if ours else (
+                lambda: torch.optim.AdamW(groups, lr=1e-2))
+            optimizer = make()
+            schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+            for step in range(6):
+                set_gradients(params, step)
+                optimizer.step()
+                schedule.step()
+            results.append(params)
+        for mine, its in zip(*results):
+            torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-6)
+
+    def test_frozen_absent_and_late_parameters(self):
+        params = make_params()
+        params[0].requires_grad_(False)
+        before = [param.detach().clone() for param in params]
+        optimizer = st.AdamW(params[:3], lr=1e-2, store=self.store(), pinned="1MiB")
+        set_gradients(params, 1)
+        params[0].grad = params[1].grad = None
+        optimizer.step()
+        self.assert_same(params[:2], before[:2])
+        self.assertFalse(torch.equal(params[2], before[2]))
+        optimizer.add_param_group({"params": params[3:], "lr": 1e-3})
+        set_gradients(params, 2)
+        optimizer.step()
+        self.assertFalse(torch.equal(params[5], before[5]))
+        with self.assertRaisesRegex(ValueError, "some parameters appear in more than one"):
+            optimizer.add_param_group({"params": [params[2]]})
+
+    def test_closures_and_hooks_run(self):
+        params = make_params()
+        optimizer = st.AdamW(params, lr=1e-2)
+        seen = []
+        optimizer.register_step_pre_hook(lambda *_: seen.append("pre"))
+        optimizer.register_step_post_hook(lambda *_: seen.append("post"))
+
+        def closure():
+            optimizer.zero_grad()
+            loss = sum(param.square().sum() for param in params)
+            loss.backward()
+            seen.append("closure")
+            return loss
+
+        loss = optimizer.step(closure)
+        self.assertGreater(loss.item(), 0)
+        self.assertEqual(seen, ["pre", "closure", "post"])
+        self.assertIsInstance(optimizer, torch.optim.Optimizer)
+
+    def test_grad_scaler_scales_and_skips(self):
+        results = []
+        for ours in (False, True):
+            model = tiny_model()
+            optimizer = (st.AdamW(model.parameters(), lr=1e-2, store=self.store(), pinned="1MiB") if ours
+                         else torch.optim.AdamW(model.parameters(), lr=1e-2))
+            scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+            train(model, optimizer, 5, clip=0.5, scaler=scaler)
+            before = [param.detach().clone() for param in model.parameters()]
+            # An overflow: nothing is updated, and the scale falls.
+            optimizer.zero_grad()
+            scaler.scale(model(torch.full((2, 32), 1e30)).square().mean() * 1e30).backward()
+            scale = scaler.get_scale()
+            scaler.step(optimizer)
+            scaler.update()
+            self.assert_same(model.parameters(), before)
+            self.assertLess(scaler.get_scale(), scale)
+            train(model, optimizer, 3, first=9, scaler=scaler)
+            results.append([param.detach() for param in model.parameters()])
+        for mine, its in zip(*results):
+            torch.testing.assert_close(mine, its, rtol=1e-4, atol=1e-6)
+
+    def test_gradients_and_weights_may_lie_anywhere(self):
+        a, b = make_params(shapes=[(40, 30)]), make_params(shapes=[(40, 30)])
+        b[0].data = b[0].data.t().contiguous().t()  # the same values, column by column
+        one, other = st.AdamW(a, lr=1e-2), st.AdamW(b, lr=1e-2)
+        for step in range(4):
+            set_gradients(a, step)
+            b[0].grad = a[0].grad.t().contiguous().t()
+            one.step()
+            other.step()
+        self.assert_same(a, b)
+        self.assertEqual(b[0].stride(), (1, 40))
+
+    def test_autograd_notices_that_weights_have_changed(self):
+        param = torch.nn.Parameter(torch.ones(300))
+        optimizer = st.AdamW([param], lr=1e-2)
+        loss = (param * param).sum()
+        param.grad = torch.ones(300)
+        optimizer.step()
+        with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+            loss.backward()
+
+    def test_a_weight_changed_behind_its_back_is_taken(self):
+        for dtype in (torch.float32, torch.bfloat16):
+            params = make_params(dtype)
+            optimizer = st.AdamW(params, lr=0.0, weight_decay=0.0, store=self.store(), pinned="1MiB")
+            set_gradients(params, 1)
+            optimizer.step()
+            with torch.no_grad():
+                for param in params:
+                    param.fill_(2.0)
+            set_gradients(params, 2)
+            optimizer.step()
+            for param in params:
+                self.assertTrue(torch.equal(param, torch.full_like(param, 2.0)))
+
+    def test_what_cannot_be_is_named(self):
+        with self.assertRaisesRegex(spillway.InvalidArgument, "parameter 0.0 is torch.float64"):
+            st.AdamW([torch.nn.Parameter(torch.ones(3, dtype=torch.float64))])
+        with self.assertRaisesRegex(spillway.InvalidArgument, "state_format is 'int4'.*fp32, bf16, 8bit, compact"):
+            st.AdamW(make_params(), state_format="int4")
+        with self.assertRaisesRegex(spillway.Unimplemented, "gradients='engine'"):
+            st.AdamW(make_params(), gradients="engine")
+        optimizer = st.AdamW(make_params())
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "no store.*full_state_dict"):
+            optimizer.state_dict()
+        with self.assertRaisesRegex(spillway.Unimplemented, "use state_dict"):
+            import copy
+            copy.deepcopy(optimizer)
+        run = st.open(self.store(), pinned="1MiB")
+        with self.assertRaisesRegex(spillway.InvalidArgument, "pinned is the run's"):
+            st.AdamW(make_params(), store=run, pinned="2MiB")
+        layer = torch.nn.Embedding(10, 4, sparse=True)
+        optimizer = st.AdamW(layer.parameters())
+        layer(torch.tensor([1, 2])).sum().backward()
+        with self.assertRaisesRegex(spillway.InvalidArgument, "gradient of parameter 0.0 is sparse"):
+            optimizer.step()
+        param = torch.nn.Parameter(torch.ones(4))
+        optimizer = st.AdamW([param])
+        param.data = param.data.to(torch.bfloat16)
+        param.grad = torch.ones(4, dtype=torch.bfloat16)
+        with self.assertRaisesRegex(spillway.InvalidArgument, "is torch.bfloat16 now, and was torch.float32"):
+            optimizer.step()
+
+
+class StateDictTest(TorchTest):
+    def saved(self, optimizer):
+        """As a file that torch.load takes without running code."""
+        file = io.BytesIO()
+        torch.save(optimizer.state_dict(), file)
+        self.assertLess(file.tell(), 100_000)
+        file.seek(0)
+        return torch.load(file, weights_only=True)
+
+    def test_a_run_resumes_at_the_uninterrupted_runs_bits(self):
+        for dtype in (torch.float32, torch.bfloat16):
+            store = self.store()
+            model = tiny_model(dtype)
+            optimizer = st.AdamW(model.parameters(), lr=1e-2, store=store, pinned="256KiB")
+            train(model, optimizer, 4)
+            weights = {name: value.clone() for name, value in model.state_dict().items()}
+            saved = self.saved(optimizer)
+            expected = train(model, optimizer, 4, first=4)
+            optimizer.run.close()
+            del optimizer
+
+            again = tiny_model(dtype)
+            again.load_state_dict(weights)
+            optimizer = st.AdamW(again.parameters(), lr=5.0, store=store, pinned="256KiB")
+            optimizer.load_state_dict(saved)
+            self.assertEqual(optimizer.param_groups[0]["lr"], 1e-2)
+            self.assertEqual(train(again, optimizer, 4, first=4), expected)
+            self.assert_same(model.parameters(), again.parameters())
+
+    def test_the_newest_two_stay(self):
+        model = tiny_model()
+        optimizer = st.AdamW(model.parameters(), lr=1e-2, store=self.store(), pinned="1MiB")
+        first = self.saved(optimizer)
+        for step in range(2):
+            train(model, optimizer, 1, first=step)
+            self.saved(optimizer)
+        self.assertEqual(len(optimizer.run.engine.snapshots()), 2)
+        with self.assertRaisesRegex(spillway.NotFound, "has no snapshot .* any more"):
+            optimizer.load_state_dict(first)
+
+    def test_another_store_is_told(self):
+        optimizer = st.AdamW(make_params(), store=self.store(), pinned="1MiB")
+        saved = self.saved(optimizer)
+        for other in (st.AdamW(make_params(), store=self.store(), pinned="1MiB"), st.AdamW(make_params())):
+            with self.assertRaisesRegex(spillway.FailedPrecondition, "a copied checkpoint does not carry the state"):
+                other.load_state_dict(saved)
+        shorter = st.AdamW(make_params()[:2], store=self.store(), pinned="1MiB")
+        with self.assertRaisesRegex(spillway.InvalidArgument, r"groups of \[6\] parameters, and the optimizer of \[2\]"):
+            shorter.load_state_dict(saved)
+
+    def test_torchs_dict_goes_in_and_comes_out_bit_for_bit(self):
+        theirs_params, ours_params = make_params(), make_params()
+        theirs = torch.optim.AdamW(theirs_params, lr=1e-2)
+        for step in range(3):
+            set_gradients(theirs_params, step)
+            theirs.step()
+        ours = st.AdamW(ours_params, lr=1e-2, store=self.store(), pinned="1MiB")
+        with torch.no_grad():
+            for mine, its in zip(ours_params, theirs_params):
+                mine.copy_(its)
+        ours.load_state_dict(theirs.state_dict())
+        out = ours.full_state_dict()["state"]
+        for index, of in theirs.state_dict()["state"].items():
+            for name, value in of.items():
+                self.assertTrue(torch.equal(out[index][name], value), name)
+        theirs.load_state_dict(ours.full_state_dict())
+        for step in range(3, 6):
+            for params, optimizer in ((theirs_params, theirs), (ours_params, ours)):
+                set_gradients(params, step)
+                optimizer.step()
+        for mine, its in zip(ours_params, theirs_params):
+            torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-6)
+
+    CHILD = """
+import sys, torch, spillway.torch as st
+sys.path.insert(0, {tests!r})
+from optimizers_test import tiny_model, train
+model = tiny_model()
+optimizer = st.AdamW(model.parameters(), lr=1e-2, store={store!r}, pinned="256KiB")
+step = 0
+while True:
+    torch.save((model.state_dict(), optimizer.state_dict(), step), {file!r} + ".new")
+    import os; os.replace({file!r} + ".new", {file!r})
+    print(step, flush=True)
+    train(model, optimizer, 1, first=step)
+    step += 1
+"""
+
+    def test_a_killed_run_resumes_at_its_last_checkpoint(self):
+        import random
+        chance = random.Random(seed.draw_seed())
+        store, file = self.store(), str(self.folder / "checkpoint.pt")
+        here = pathlib.Path(__file__).parent
+        code = self.CHILD.format(tests=str(here), store=store, file=file)
+        child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=os.environ)
+        for _ in range(chance.randrange(2, 8)):
+            self.assertTrue(child.stdout.readline())
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        weights, saved, step = torch.load(file, weights_only=True)
+        model = tiny_model()
+        model.load_state_dict(weights)
+        optimizer = st.AdamW(model.parameters(), lr=1e-2, store=store, pinned="256KiB")
+        optimizer.load_state_dict(saved)
+        resumed = train(model, optimizer, 3, first=step)
+        whole = tiny_model()
+        expected = train(whole, st.AdamW(whole.parameters(), lr=1e-2), step + 3)
+        self.assertEqual(resumed, expected[step:])
+        self.assert_same(model.parameters(), whole.parameters())
+
+
+if __name__ == "__main__":
+    unittest.main()

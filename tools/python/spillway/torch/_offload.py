@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model's weights in the engine: of a model that is there, or while it is built."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import spillway
+import torch
+from spillway.torch._run import Run
+from spillway.torch._tensor import EngineTensor, make_home
+
+_PREFIX = "weights/"
+
+
+def _move(run: Run, name: str, param: torch.nn.Parameter) -> torch.nn.Parameter:
+    home = make_home(run.engine, _PREFIX + name, param, "parameter", data=param)
+    moved = torch.nn.Parameter(home.tensor(), requires_grad=param.requires_grad)
+    moved.__dict__.update(param.__dict__)  # what others have noted about it
+    return moved
+
+
+def offload(model: torch.nn.Module, run: Run) -> torch.nn.Module:
+    """Moves the model's parameters into the engine; returns the model. Make the optimizer afterwards.
+
+    Each parameter is one tile, so `pinned` must hold those that an operation uses together, and no more. If the store's
+    last commit has the parameters, their values are taken from there. Buffers stay. Tied parameters stay tied.
+    What needs a weight's address (torch.compile, .data_ptr()), and copies of the model (deepcopy, pickling), raise.
+    """
+    run.has_changed()
+    moved: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
+    for prefix, module in model.named_modules():
+        for name, param in list(module._parameters.items()):
+            if param is None or isinstance(param, EngineTensor) or param.numel() == 0:
+                continue
+            if param not in moved:
+                moved[param] = _move(run, f"{prefix}.{name}" if prefix else name, param)
+            module._parameters[name] = moved[param]
+    return model
+
+
+@contextlib.contextmanager
+def parameters(run: Run) -> Iterator[None]:
+    """Within the block every parameter that a module is given goes into the engine at once, so that a model larger than
+    memory can be built. They are numbered in the order in which they are made, which must be the same when the store is
+    continued; their first values are those of the last commit then, whatever the module writes to them in its __init__
+    is written over them."""
+    run.has_changed()
+    register = torch.nn.Module.register_parameter
+    count = 0
+
+    def move_and_register(module: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
+        nonlocal count
+        if param is not None and not isinstance(param, EngineTensor) and param.numel() > 0:
+            param = _move(run, f"{count}.{name}", param)
+            count += 1
+        register(module, name, param)
+
+    torch.nn.Module.register_parameter = move_and_register
+    try:
+        yield
+    finally:
+        torch.nn.Module.register_parameter = register
+
+
+_SAFETENSORS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.uint8: "U8",
+                torch.float64: "F64", torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
+                torch.bool: "BOOL"}
+
+
+def save_pretrained(model: torch.nn.Module, folder: str | os.PathLike[str]) -> None:
+    """Writes `model.safetensors`, a weight at a time, and what a Hugging Face model's config and generation config are.
+
+    The files appear complete or not at all. A weight that several names share is written under the first.
+    """
+    path = pathlib.Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    seen: set[Any] = set()
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        key = tensor._home.id if isinstance(tensor, EngineTensor) else (tensor.data_ptr(), tensor.shape, tensor.stride())
+        if key in seen and tensor.numel() > 0:
+            continue
+        if tensor.dtype not in _SAFETENSORS:
+            raise spillway.InvalidArgument(f"{name} is {tensor.dtype}, which safetensors has not")
+        seen.add(key)
+        tensors[name] = tensor
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    at = 0
+    for name, tensor in tensors.items():
+        size = tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": _SAFETENSORS[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    part = path / ".model.safetensors.part"
+    with open(part, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for tensor in tensors.values():
+            # Of a tensor in the engine this is the one copy, and it is gone before the next.
+            file.write(memoryview(tensor.detach().clone().contiguous().view(-1).view(torch.uint8).numpy()))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path / "model.safetensors")
+    for config in ("config", "generation_config"):
+        save = getattr(getattr(model, config, None), "save_pretrained", None)
+        if save is not None:
+            save(path)
+
+
+def weight_of(param: torch.Tensor, name: str) -> int | None:
+    """The engine's id of a parameter that lives there; None: it lies in memory."""
+    if not isinstance(param, EngineTensor):
+        return None
+    if param.numel() != param._home.numel or not param.is_contiguous():
+        raise spillway.InvalidArgument(f"parameter {name} is a view of {param._home.name}: give the optimizer the whole")
+    return param._home.id

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Activations that backward needs, in the engine from forward to backward."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import spillway
+import torch
+from spillway.torch._run import Run
+from spillway.torch._tensor import EngineTensor
+
+# Smaller ones stay in memory: to keep track of them costs more.
+_LEAST_BYTES = 64 << 10
+
+
+class _Room:
+    """Transient tensors of the engine's, used again for activations of the same size class, so that steps repeat and
+    nothing grows although shapes change."""
+
+    def __init__(self, engine: spillway.Engine):
+        self.engine = engine
+        self.lock = threading.Lock()
+        self.free: dict[int, list[int]] = defaultdict(list)
+        self.made = 0
+
+    @staticmethod
+    def class_of(size: int) -> int:
+        """The size rounded up to a quarter of its power of two: at most a quarter is unused."""
+        step = max(4096, 1 << (size.bit_length() - 3))
+        return (size + step - 1) // step * step
+
+    def take(self, size: int) -> int:
+        with self.lock:
+            if self.free[size]:
+                return self.free[size].pop()
+            self.made += 1
+            number = self.made
+        return self.engine.register(f"saved/{number}", "u8", (size,), role="activation", transient=True)
+
+    def give_back(self, size: int, id: int) -> None:
+        # The engine may be closed, and this may run on any thread, at any garbage collection.
+        with contextlib.suppress(spillway.Error):
+            self.engine.discard(id)
+        with self.lock:
+            self.free[size].append(id)
+
+
+_rooms: weakref.WeakKeyDictionary[spillway.Engine, _Room] = weakref.WeakKeyDictionary()
+
+
+class _Saved:
+    """A tensor that was saved: its elements in the order in which they lie in memory."""
+
+    def __init__(self, room: _Room, tensor: torch.Tensor):
+        flat = _flat(tensor)
+        self.size = flat.numel() * flat.element_size()
+        self.room = room
+        self.class_bytes = room.class_of(self.size)
+        self.id = room.take(self.class_bytes)
+        self.end = weakref.finalize(self, room.give_back, self.class_bytes, self.id)
+        self.of: Any = None  # the storage that it was saved from
+        self.dtype, self.shape, self.stride, self.numel = tensor.dtype, tensor.shape, tensor.stride(), flat.numel()
+        room.engine.write(self.id, memoryview(flat.detach().view(torch.uint8).numpy()))
+
+    def tensor(self) -> torch.Tensor:
+        flat = torch.empty(self.numel, dtype=self.dtype)
+        self.room.engine.read(self.id, 0, memoryview(flat.view(torch.uint8).numpy()))
+        return flat.as_strided(self.shape, self.stride)
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    """Elements from the first to the last that it names."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.as_strided((_extent(tensor),), (1,))
+
+
+def _is_worth(tensor: torch.Tensor) -> bool:
+    return (not isinstance(tensor, (EngineTensor, torch.nn.Parameter)) and tensor.device.type == "cpu"
+            and tensor.layout == torch.strided and not tensor.is_quantized and tensor.numel() > 0
+            and _extent(tensor) <= 2 * tensor.numel() and _extent(tensor) * tensor.element_size() >= _LEAST_BYTES)
+
+
+@contextlib.contextmanager
+def saved_tensors(run: Run) -> Iterator[None]:
+    """Within the block, what autograd saves for backward goes to the engine, and comes back in backward.
+
+    A tensor that several operations save, unchanged, is there once. Weights, what is small (below 64 KiB) and what is
+    not on the CPU stay where they are. Works with torch.utils.checkpoint, and with several backwards.
+    """
+    room = _rooms.setdefault(run.engine, _Room(run.engine))
+    known: weakref.WeakValueDictionary[Any, _Saved] = weakref.WeakValueDictionary()
+
+    def pack(tensor: torch.Tensor) -> Any:
+        if not _is_worth(tensor):
+            return tensor
+        storage = tensor.untyped_storage()
+        key = (storage._cdata, storage.data_ptr(), tensor._version, tensor.storage_offset(), tensor.dtype, tensor.shape,
+               tensor.stride())
+        saved = known.get(key)
+        # The storage may be another's by now, at the same address; its content tells.
+        if saved is None or saved.of() is None:
+            saved = _Saved(room, tensor)
+            saved.of = weakref.ref(storage)
+            known[key] = saved
+        return saved
+
+    def unpack(packed: Any) -> torch.Tensor:
+        return packed.tensor() if isinstance(packed, _Saved) else packed
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        yield

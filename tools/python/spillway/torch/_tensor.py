@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tensor whose bytes live in the engine.
+
+It has a shape, strides and a dtype; an operation leases its bytes in pinned memory for as long as it runs. Views are
+metadata: nothing is leased for them. So a module's forward needs no hooks, and between forward and backward nothing is
+leased. The results of operations are PyTorch's own tensors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+import spillway
+import torch
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+DTYPE_NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.uint8: "u8"}
+
+
+class Home:
+    """Where a tensor's bytes live: a tensor of the engine's, of one tile."""
+
+    def __init__(self, engine: spillway.Engine, id: int, dtype: torch.dtype, shape: torch.Size, name: str):
+        self.engine = engine
+        self.id = id
+        self.dtype = dtype
+        self.shape = shape
+        self.numel = shape.numel()
+        self.name = name
+
+    def tensor(self) -> EngineTensor:
+        """All of it, row-major."""
+        return EngineTensor.of(self, self.shape)
+
+    @contextlib.contextmanager
+    def leased(self, access: str) -> Iterator[torch.Tensor]:
+        """All its elements as a flat tensor, which is void after the block."""
+        with self.engine.acquire_host(self.id, 0, access) as lease:
+            size = self.numel * self.dtype.itemsize
+            memory = (ctypes.c_uint8 * size).from_address(lease.address)
+            yield torch.frombuffer(memory, dtype=self.dtype, count=self.numel)
+
+
+def make_home(engine: spillway.Engine, name: str, like: torch.Tensor, role: str, transient: bool = False,
+              data: torch.Tensor | None = None) -> Home:
+    """Registers a tensor, with the values of `data` unless the last commit has it."""
+    if like.dtype not in DTYPE_NAMES:
+        raise spillway.InvalidArgument(f"tensor {name} is {like.dtype}: the engine holds {', '.join(map(str, DTYPE_NAMES))}")
+
+    def fill(_: int, out: memoryview) -> None:
+        given = data.detach().cpu().contiguous().view(-1).view(torch.uint8)
+        torch.frombuffer(out, dtype=torch.uint8).copy_(given)
+
+    id = engine.register(name, DTYPE_NAMES[like.dtype], like.shape, role=role, transient=transient,
+                         data=fill if data is not None else None)
+    return Home(engine, id, like.dtype, like.shape, name)
+
+
+class EngineTensor(torch.Tensor):
+    """See the module. Made by `of` and by views."""
+
+    _home: Home
+
+    @staticmethod
+    def of(home: Home, size: Any, stride: Any = None, offset: int = 0) -> EngineTensor:
+        size = torch.Size(size)
+        if stride is None:
+            stride = torch.empty(size, device="meta").stride()
+        made = torch.Tensor._make_wrapper_subclass(EngineTensor, size, strides=stride, storage_offset=offset,
+                                                   dtype=home.dtype, device="cpu")
+        made._home = home
+        return made
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"EngineTensor({self._home.name!r}, size={tuple(self.shape)}, dtype={self.dtype})"
+
+    # What would lie.
+
+    def data_ptr(self) -> int:
+        raise spillway.FailedPrecondition(f"{self!r} has no address: its bytes are in the engine, and have one only while "
+                                          "an operation runs")
+
+    def __deepcopy__(self, memo: Any) -> EngineTensor:
+        raise spillway.FailedPrecondition(f"{self!r} cannot be deep-copied: a copy would be the same bytes of the engine. "
+                                          "tensor.clone() gives a tensor in memory")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise spillway.FailedPrecondition(f"{self!r} cannot be pickled: spillway.torch.save_pretrained streams a model's "
+                                          "weights to files")
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        special = _SPECIAL.get(func)
+        if special is not None:
+            return special(func, args, kwargs)
+        if _is_view(func):
+            return _view(func, args, kwargs)
+        return _run(func, args, kwargs)
+
+
+def _meta_of(tensor: EngineTensor) -> torch.Tensor:
+    storage = torch.empty(tensor._home.numel, dtype=tensor.dtype, device="meta")
+    return storage.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
+def _is_view(func: Any) -> bool:
+    """Whether what the operation returns is its first argument's memory, unwritten."""
+    schema = func._schema
+    return any(each.alias_info is not None and not each.alias_info.is_write for each in schema.returns)
+
+
+def _view(func: Any, args: Any, kwargs: Any) -> Any:
+    of = args[0]
+    if not isinstance(of, EngineTensor):
+        return _run(func, args, kwargs)
+    home = of._home
+    made = func(_meta_of(of), *args[1:], **kwargs)
+    if isinstance(made, torch.Tensor) and made.dtype != home.dtype:
+        raise spillway.Unimplemented(f"{of!r} cannot be viewed as {made.dtype}")
+
+    def wrap(meta: torch.Tensor) -> EngineTensor:
+        return EngineTensor.of(home, meta.size(), meta.stride(), meta.storage_offset())
+
+    return tree_map_only(torch.Tensor, wrap, made)
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> set[int]:
+    """The arguments (by id) that the operation writes."""
+    written = set()
+    for index, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        value = kwargs.get(argument.name, args[index] if index < len(args) else None)
+        written.update(id(each) for each in tree_flatten(value)[0] if isinstance(each, EngineTensor))
+    return written
+
+
+def _run(func: Any, args: Any, kwargs: Any) -> Any:
+    """Leases what the operation uses, each home once, and runs it."""
+    flat = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, EngineTensor)]
+    written = _written(func, args, kwargs)
+    with contextlib.ExitStack() as stack:
+        homes: dict[int, tuple[Home, bool]] = {}
+        for each in flat:
+            _, writes = homes.get(each._home.id, (each._home, False))
+            homes[each._home.id] = (each._home, writes or id(each) in written)
+        # In one order, so that two threads never wait for each other.
+        memory = {home_id: stack.enter_context(home.leased("read-write" if writes else "read"))
+                  for home_id, (home, writes) in sorted(homes.items())}
+
+        def real(tensor: EngineTensor) -> torch.Tensor:
+            return memory[tensor._home.id].as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+        out = func(*tree_map_only(EngineTensor, real, args), **tree_map_only(EngineTensor, real, kwargs))
+        # What was written is returned as the tensor that it is; what aliases leased memory must not outlive the lease.
+        first = args[0] if args and isinstance(args[0], EngineTensor) and id(args[0]) in written else None
+        if first is not None and func._schema.returns and func._schema.returns[0].alias_info is not None:
+            return first
+        ranges = [(each.data_ptr(), each.data_ptr() + each.numel() * each.element_size()) for each in memory.values()]
+
+        def apart(tensor: torch.Tensor) -> torch.Tensor:
+            at = tensor.data_ptr() if tensor.numel() > 0 else 0
+            return tensor.clone() if any(begin <= at < end for begin, end in ranges) else tensor
+
+        return tree_map_only(torch.Tensor, apart, out)
+
+
+class UsedGradient(torch.Tensor):
+    """What stands in a parameter's .grad once an update in backward has used the gradient: it can be dropped, or
+    zeroed, and everything else that is done with it would go wrong."""
+
+    _name: str
+
+    @staticmethod
+    def of(parameter: torch.Tensor, name: str) -> UsedGradient:
+        made = torch.Tensor._make_wrapper_subclass(UsedGradient, parameter.size(), dtype=parameter.dtype,
+                                                   device=parameter.device)
+        made._name = name
+        return made
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"UsedGradient({self._name!r})"
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        aten = torch.ops.aten
+        if func in (aten.zero_.default, aten.detach.default, aten._foreach_zero_.default):
+            return args[0]
+        found = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, UsedGradient)]
+        raise spillway.FailedPrecondition(
+            f"the gradient of parameter {found[0]._name} was used by its update in backward: clipping, GradScaler and "
+            "accumulation over several backwards need update='step'")
+
+
+# --- Operations on lists: one tensor at a time, so that one is leased at a time ---
+
+
+def _each(single: Any) -> Any:
+    """Runs `single` on each tensor of the first argument, with the elements of the other lists beside it."""
+
+    def run(func: Any, args: Any, kwargs: Any) -> Any:
+        results = []
+        for index, tensor in enumerate(args[0]):
+            rest = [each[index] if isinstance(each, (list, tuple)) else each for each in args[1:]]
+            results.append(single(tensor, *rest, **kwargs))
+        return None if func._schema.name.endswith("_") else results
+
+    return run
+
+
+def _unscale(func: Any, args: Any, kwargs: Any) -> None:
+    for tensor in args[0]:
+        _run(func, ([tensor], *args[1:]), kwargs)
+
+
+def _specials() -> dict[Any, Any]:
+    aten = torch.ops.aten
+    return {
+        aten._foreach_norm.Scalar: _each(torch.linalg.vector_norm),
+        aten._foreach_mul_.Scalar: _each(torch.Tensor.mul_),
+        aten._foreach_mul_.Tensor: _each(torch.Tensor.mul_),
+        aten._foreach_mul_.ScalarList: _each(torch.Tensor.mul_),
+        aten._foreach_add_.List: _each(torch.Tensor.add_),
+        aten._foreach_zero_.default: _each(torch.Tensor.zero_),
+        aten._amp_foreach_non_finite_check_and_unscale_.default: _unscale,
+        aten.is_pinned.default: lambda func, args, kwargs: False,
+    }
+
+
+_SPECIAL = _specials()
