@@ -264,5 +264,20 @@ TEST(Snapshot, NeedsAStore) {
   EXPECT_EQ((*engine)->Drop("a").code(), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST_F(SnapshotTest, AStoreKeepsItsIdAndCountsItsCommits) {
+  const std::string id = engine_->StoreId();
+  EXPECT_EQ(id.size(), 32u);
+  EXPECT_EQ(engine_->CommitNumber(), 0u);
+  ASSERT_TRUE(engine_->Commit("one").ok());
+  ASSERT_TRUE(engine_->Snapshot("kept").ok());
+  ASSERT_TRUE(engine_->Commit("two").ok());
+  EXPECT_EQ(engine_->CommitNumber(), 2u);
+  ASSERT_TRUE(engine_->Restore("kept").ok());
+  EXPECT_EQ(engine_->CommitNumber(), 3u);
+  Reopen();
+  EXPECT_EQ(engine_->StoreId(), id);
+  EXPECT_EQ(engine_->CommitNumber(), 3u);
+}
+
 }  // namespace
 }  // namespace spillway

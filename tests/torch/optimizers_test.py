@@ -269,10 +269,17 @@ class OptimizerTest(TorchTest):
             st.AdamW([torch.nn.Parameter(torch.ones(3, dtype=torch.float64))])
         with self.assertRaisesRegex(spillway.InvalidArgument, "state_format is 'int4'.*fp32, bf16, 8bit, compact"):
             st.AdamW(make_params(), state_format="int4")
-        with self.assertRaisesRegex(spillway.Unimplemented, "gradients='engine'"):
-            st.AdamW(make_params(), gradients="engine")
-        optimizer = st.AdamW(make_params())
-        with self.assertRaisesRegex(spillway.FailedPrecondition, "no store.*full_state_dict"):
+        with self.assertRaisesRegex(spillway.InvalidArgument, "gradients is 'disk'.*torch, engine"):
+            st.AdamW(make_params(), gradients="disk")
+        params = make_params()
+        optimizer = st.AdamW(params)
+        saved = optimizer.state_dict()
+        optimizer.load_state_dict(saved)  # nothing has changed: as accelerate does at its start
+        set_gradients(params, 1)
+        optimizer.step()
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "run without a store.*full_state_dict"):
+            optimizer.load_state_dict(saved)
+        with self.assertWarnsRegex(UserWarning, "in memory alone"):
             optimizer.state_dict()
         with self.assertRaisesRegex(spillway.Unimplemented, "use state_dict"):
             import copy
@@ -325,16 +332,21 @@ class StateDictTest(TorchTest):
     def test_the_newest_two_stay(self):
         model = tiny_model()
         optimizer = st.AdamW(model.parameters(), lr=1e-2, store=self.store(), pinned="1MiB")
-        first = self.saved(optimizer)
-        for step in range(2):
+        optimizer.load_state_dict(self.saved(optimizer))  # before the first step: nothing is kept for it
+        self.assertEqual(optimizer.run.engine.snapshots(), [])
+        for step in range(3):
             train(model, optimizer, 1, first=step)
+            first = self.saved(optimizer) if step == 0 else first
             self.saved(optimizer)
         self.assertEqual(len(optimizer.run.engine.snapshots()), 2)
         with self.assertRaisesRegex(spillway.NotFound, "has no snapshot .* any more"):
             optimizer.load_state_dict(first)
 
     def test_another_store_is_told(self):
-        optimizer = st.AdamW(make_params(), store=self.store(), pinned="1MiB")
+        params = make_params()
+        optimizer = st.AdamW(params, store=self.store(), pinned="1MiB")
+        set_gradients(params, 1)
+        optimizer.step()
         saved = self.saved(optimizer)
         for other in (st.AdamW(make_params(), store=self.store(), pinned="1MiB"), st.AdamW(make_params())):
             with self.assertRaisesRegex(spillway.FailedPrecondition, "a copied checkpoint does not carry the state"):

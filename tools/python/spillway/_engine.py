@@ -161,7 +161,7 @@ class Engine:
                  mode: str = "create", device: str = "host", device_bytes: int | str | None = None,
                  pinned_bytes: int | str | None = None, store_bytes: int | str | None = None,
                  page_bytes: int | str | None = None, io: str = "auto", calibration: str = "keep",
-                 plan_steps: bool = True, placement: dict[str, str] | None = None, timeline_events: int = 0,
+                 queue_depth: int = 32, plan_steps: bool = True, placement: dict[str, str] | None = None, timeline_events: int = 0,
                  announce: Callable[[str], None] | None = None):
         folders = [] if store is None else [store] if isinstance(store, (str, os.PathLike)) else list(store)
         options = new(EngineOptions, library.spw_engine_options_init)
@@ -176,7 +176,7 @@ class Engine:
         options.pinned_bytes = parse_size(pinned_bytes, "pinned_bytes")
         options.store_bytes = parse_size(store_bytes, "store_bytes")
         options.page_bytes = 0 if page_bytes is None else parse_size(page_bytes, "page_bytes")
-        options.plan_steps = int(plan_steps)
+        options.plan_steps, options.queue_depth = int(plan_steps), queue_depth
         for role in range(len(ROLES)):
             options.placement[role] = NOWHERE
         for role, tier in (placement or {}).items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -190,7 +191,11 @@ class _Offloaded(torch.optim.Optimizer):
         groups = self._packed_groups()
         steps = [[self._known[param].step if param in self._known else 0 for param in group["params"]]
                  for group in self.param_groups]
-        kept = self.run.keep_commit(json.dumps({"steps": steps}).encode())
+        is_new = all(known.step == 0 for known in self._known.values())
+        if self.run.store is None and not is_new:
+            warnings.warn("spillway.torch: the state of this optimizer is in memory alone, so a saved state_dict() cannot be "
+                          "loaded by another process: give it store='FOLDER', or save full_state_dict()", stacklevel=2)
+        kept = self.run.keep_commit(json.dumps({"steps": steps}).encode(), is_new)
         return {"state": {}, "param_groups": groups,
                 _MINE: {**kept, "rule": self._kind, "format": self._format, "steps": steps}}
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from typing import Any
 
 import spillway
@@ -11,7 +12,7 @@ from spillway import _sizes
 
 # Without other words, what state may take of memory on its way.
 DEFAULT_PINNED = "1GiB"
-_LABEL = "torch-"
+LABEL = "torch-"
 _KEPT = 2  # snapshots, where nobody says which checkpoints there are
 
 
@@ -22,11 +23,14 @@ class Run:
         self.engine = engine
         self.store = store
         self.pinned_bytes = pinned_bytes
+        self.checkpoints: Any = None  # a Checkpoints, if there is one
         self._at: str | None = None  # the label of the commit that the state is, unless it has changed since
+        self._memory = uuid.uuid4().hex  # names a state that no commit has
 
     def has_changed(self) -> None:
         """To be called before the state is written."""
         self._at = None
+        self._memory = uuid.uuid4().hex
 
     def close(self) -> None:
         """Gives the engine up; what was not committed is lost."""
@@ -38,15 +42,15 @@ class Run:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def keep_commit(self, user_state: bytes) -> dict[str, Any]:
-        """Commits, and keeps the commit by a snapshot that only later changes cost room; returns what names it."""
-        if self.store is None:
-            raise spillway.FailedPrecondition(
-                "this run has no store, so its state dies with the process: give store='FOLDER' to save checkpoints, or "
-                "save full_state_dict()")
+    def keep_commit(self, user_state: bytes, is_new: bool) -> dict[str, Any]:
+        """Commits, and keeps the commit by a snapshot that only later changes cost room; returns what names it. Not
+        where there is no store, nor of a state that is new: loaders ask for one before the first step, and it must not
+        take the place of a checkpoint's."""
+        if self.store is None or is_new:
+            return {"store": None, "store_id": "", "commit": 0, "label": self._memory}
         self.engine.commit(user_state)
         number = self.engine.commit_number
-        label = f"{_LABEL}{number}"
+        label = f"{LABEL}{number}"
         self.engine.snapshot(label)
         self._drop_old()
         self._at = label
@@ -54,6 +58,12 @@ class Run:
 
     def go_to(self, kept: dict[str, Any]) -> bytes:
         """Brings the engine to a commit that keep_commit named; returns its user state."""
+        if kept["label"] == self._memory:
+            return b""  # nothing has changed since
+        if kept["store"] is None:
+            raise spillway.FailedPrecondition(
+                "this state dict is of a run without a store, or of one before its first step, and the state is another by "
+                "now: give the optimizer store='FOLDER' to save checkpoints, or save full_state_dict()")
         if self.store is None or self.engine.store_id != kept["store_id"]:
             here = f"the store in {self.store}" if self.store is not None else "a run without a store"
             raise spillway.FailedPrecondition(
@@ -64,20 +74,23 @@ class Run:
         if kept["label"] not in labels:
             raise spillway.NotFound(
                 f"the store in {self.store} has no snapshot {kept['label']} any more: it keeps the newest {_KEPT} "
-                f"({', '.join(label for label in labels if label.startswith(_LABEL)) or 'none'})")
+                f"({', '.join(label for label in labels if label.startswith(LABEL)) or 'none'})")
         if self._at != kept["label"]:
             self.engine.restore(kept["label"])
             self._at = kept["label"]
         return self.engine.user_state() or b""
 
     def _drop_old(self) -> None:
-        ours = [each["label"] for each in self.engine.snapshots() if each["label"].startswith(_LABEL)]
+        if self.checkpoints is not None:
+            self.checkpoints.drop_gone()
+            return
+        ours = [each["label"] for each in self.engine.snapshots() if each["label"].startswith(LABEL)]
         for label in ours[:-_KEPT]:
             self.engine.drop(label)
 
 
 def open_run(store: str | os.PathLike[str] | None = None, *, pinned: int | str | None = None,
-             device: str | None = None) -> Run:
+             device: str | None = None, queue_depth: int | None = None) -> Run:
     """Opens a store for training, or makes it; None: everything rests in pinned memory, and dies with the process.
 
     `pinned`: bytes of memory that the engine may take, as "2GiB"; None: 1 GiB with a store, no limit without. A store
@@ -88,7 +101,7 @@ def open_run(store: str | os.PathLike[str] | None = None, *, pinned: int | str |
     pinned_bytes = _sizes.parse_size(pinned, "pinned")
     # State is updated in pinned memory: the device's arena has nothing to hold.
     engine = spillway.Engine(store, mode="open_or_create" if store is not None else "create", device=device or "host",
-                             device_bytes=4096, pinned_bytes=pinned_bytes)
+                             device_bytes=4096, pinned_bytes=pinned_bytes, queue_depth=queue_depth or 32)
     return Run(engine, None if store is None else os.fspath(store), pinned_bytes)
 
 

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hugging Face's Trainer with spillway.torch: training, checkpoints, and a run that goes on where it was."""
+
+import os
+import pathlib
+import unittest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import spillway.torch as st  # noqa: E402
+import torch  # noqa: E402
+from optimizers_test import TorchTest  # noqa: E402
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments  # noqa: E402
+
+
+def tiny_llama():
+    torch.manual_seed(11)
+    return LlamaForCausalLM(LlamaConfig(vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+                                        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
+                                        tie_word_embeddings=True))
+
+
+class Windows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        generator = torch.Generator().manual_seed(index)
+        tokens = torch.randint(0, 128, (32,), generator=generator)
+        return {"input_ids": tokens, "labels": tokens}
+
+
+class TrainerTest(TorchTest):
+    def arguments(self, steps, **more):
+        return TrainingArguments(
+            output_dir=str(self.folder / "out"), max_steps=steps, per_device_train_batch_size=2, learning_rate=1e-3,
+            max_grad_norm=1.0, save_steps=2, save_total_limit=2, logging_steps=1, report_to=[], use_cpu=True, seed=3,
+            disable_tqdm=True, lr_scheduler_type="constant", **more)
+
+    def trained(self, steps, offloaded=False, resume=None, run=None, **more):
+        model = tiny_llama()
+        optimizer = {"lr": 1e-3}
+        if run is not None:
+            if offloaded:
+                st.offload(model, run)
+            optimizer["store"] = run
+        trainer = Trainer(model=model, args=self.arguments(steps, **more), train_dataset=Windows(),
+                          optimizer_cls_and_kwargs=(st.AdamW, optimizer))
+        trainer.train(resume_from_checkpoint=resume)
+        losses = [each["loss"] for each in trainer.state.log_history if "loss" in each]
+        return losses, {name: value.detach().clone() for name, value in model.named_parameters()}
+
+    def assert_same_run(self, first, second):
+        self.assertEqual(first[0], second[0])
+        for name, value in first[1].items():
+            self.assertTrue(torch.equal(value, second[1][name]), name)
+
+    def test_a_tight_budget_trains_as_memory_does(self):
+        expected = self.trained(6, save_strategy="no")
+        self.assertEqual(len(expected[0]), 6)
+        for offloaded in (False, True):
+            run = st.open(self.store(), pinned="1MiB")
+            got = self.trained(6, offloaded, run=run, save_strategy="no", gradient_accumulation_steps=1,
+                               dataloader_num_workers=2)
+            self.assert_same_run(got, expected)
+            run.close()
+
+    def test_a_checkpoint_is_resumed_and_old_ones_free_their_snapshots(self):
+        expected = self.trained(8, save_strategy="no")
+        run = st.open(self.store(), pinned="1MiB")
+        checkpoints = st.Checkpoints(run, self.folder / "out")
+        self.trained(6, run=run)
+        kept = sorted(each.name for each in (self.folder / "out").iterdir() if each.is_dir())
+        self.assertEqual(kept, ["checkpoint-4", "checkpoint-6"])
+        size = (self.folder / "out/checkpoint-6/optimizer.pt").stat().st_size
+        self.assertLess(size, 1_000_000)
+        first = checkpoints.labels()
+        checkpoints.drop_gone()
+        self.assertLess(len(checkpoints.labels()), len(first))
+        self.assertLessEqual(len(checkpoints.labels()), 4)  # of two checkpoints, and the newest two without one
+        store = run.store
+        run.close()
+
+        run = st.open(store, pinned="1MiB")
+        resumed = self.trained(8, run=run, resume=str(self.folder / "out/checkpoint-4"))
+        self.assertEqual(resumed[0][-4:], expected[0][-4:])
+        for name, value in expected[1].items():
+            self.assertTrue(torch.equal(value, resumed[1][name]), name)
+        run.close()
+
+
+if __name__ == "__main__":
+    unittest.main()

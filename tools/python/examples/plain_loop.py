@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A plain training loop whose optimizer state rests in a store: plain_loop.py STORE [STEPS]. Run it again: it goes on.
+
+    pip install torch . && python tools/python/examples/plain_loop.py run
+"""
+
+import os
+import sys
+
+import spillway.torch as st
+import torch
+
+
+def main(store, steps=20):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(256, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 256))
+    optimizer = st.AdamW(model.parameters(), lr=1e-3, store=store, pinned="16MiB")  # the one changed line
+    saved, first = os.path.join(store, "..", os.path.basename(store) + "-checkpoint.pt"), 0
+    if os.path.exists(saved):
+        weights, state, first = torch.load(saved, weights_only=True)
+        model.load_state_dict(weights)
+        optimizer.load_state_dict(state)
+        print(f"going on at step {first}")
+    for step in range(first, first + steps):
+        batch = torch.randn(32, 256, generator=torch.Generator().manual_seed(step))
+        optimizer.zero_grad()
+        loss = (model(batch) - batch.roll(1, dims=1)).square().mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if step % 5 == 4:
+            print(f"step {step + 1}: loss {loss.item():.4f}")
+    # The optimizer's part names a commit of the store: it is some KiB, whatever the state has.
+    torch.save((model.state_dict(), optimizer.state_dict(), first + steps), saved + ".new")
+    os.replace(saved + ".new", saved)
+
+
+if __name__ == "__main__":
+    main(os.path.abspath(sys.argv[1]), *map(int, sys.argv[2:3]))
