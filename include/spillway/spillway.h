@@ -274,6 +274,9 @@ typedef struct {
    * values unless the last commit has it. */
   const uint32_t* state;
   size_t num_state;
+  /* Not 0: what is registered, or the last commit has, under the names of its state is forgotten first,
+   * so that the state begins anew. The caller sees to it that no other optimizer uses it. */
+  int32_t is_fresh;
 } spw_parameter;
 
 SPW_EXPORT void spw_parameter_init(spw_parameter* parameter, size_t size);

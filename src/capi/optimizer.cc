@@ -109,13 +109,26 @@ Reader ReadWeight(Engine* engine, const Values& weight) {
   };
 }
 
+// Forgets a tensor that is registered or stored, if there is one.
+absl::Status ForgetOld(Engine* engine, const TensorSpec& spec) {
+  bool is_new = false;
+  const auto asks = [&is_new](uint64_t, std::span<std::byte>) {
+    is_new = true;
+    return absl::CancelledError("it is new");
+  };
+  const absl::StatusOr<TensorId> old = engine->Register(spec, asks);
+  if (is_new) return absl::OkStatus();
+  return old.ok() ? engine->Unregister(*old) : old.status();
+}
+
 // Registers a parameter's state; if that fails, none of it is left.
 absl::StatusOr<std::vector<TensorId>> RegisterState(Engine* engine, const Rule& rule,
                                                     StateFormat format, const TensorSpec& weight,
-                                                    const Values& values) {
+                                                    const Values& values, bool is_fresh) {
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<TensorSpec> specs, StateSpecs(rule, format, weight));
   std::vector<TensorId> made;
   for (const TensorSpec& spec : specs) {
+    if (is_fresh) SPILLWAY_RETURN_IF_ERROR(ForgetOld(engine, spec));
     const Reader first = FirstValues(format, weight, spec, ReadWeight(engine, values));
     const absl::StatusOr<TensorId> id = engine->Register(spec, first);
     if (id.ok()) {
@@ -140,8 +153,9 @@ absl::StatusOr<ParameterTensors> ToTensors(spw_optimizer* optimizer, const spw_p
     for (size_t i = 0; i < given.num_state; ++i) tensors.state.push_back(TensorId{given.state[i]});
     return tensors;
   }
-  SPILLWAY_ASSIGN_OR_RETURN(tensors.state, RegisterState(optimizer->engine.get(), optimizer->rule,
-                                                         optimizer->format, spec, weight));
+  SPILLWAY_ASSIGN_OR_RETURN(
+      tensors.state, RegisterState(optimizer->engine.get(), optimizer->rule, optimizer->format,
+                                   spec, weight, given.is_fresh != 0));
   return tensors;
 }
 

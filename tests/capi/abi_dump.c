@@ -74,6 +74,7 @@ static void Structs(void) {
   MEMBER(spw_parameter, tile_rows);
   MEMBER(spw_parameter, state);
   MEMBER(spw_parameter, num_state);
+  MEMBER(spw_parameter, is_fresh);
   STRUCT(spw_update);
   MEMBER(spw_update, size);
   MEMBER(spw_update, parameter);

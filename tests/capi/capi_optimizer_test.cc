@@ -50,6 +50,7 @@ class CapiOptimizerTest : public CapiTest {
     parameter.shape = shape_;
     parameter.rank = 2;
     parameter.tile_rows = 3;
+    parameter.is_fresh = is_fresh_;
     size_t number = 99;
     SPW_EXPECT_OK(spw_optimizer_add(optimizer_, &parameter, &number));
     return number;
@@ -80,6 +81,7 @@ class CapiOptimizerTest : public CapiTest {
   const int64_t shape_[2] = {kRows, kColumns};
   std::vector<float> weight_ = std::vector<float>(kElements);
   std::vector<float> gradient_ = std::vector<float>(kElements);
+  int32_t is_fresh_ = 0;  // of what Add adds
   spw_optimizer* optimizer_ = nullptr;
 };
 
@@ -100,6 +102,24 @@ TEST_F(CapiOptimizerTest, UpdatesTheCallersMemoryAndResumes) {
   Step(0, 3);
   for (size_t i = 0; i < kElements; ++i)
     ASSERT_NEAR(weight_[i], AdamW(first[i], gradient_[i], 3), 2e-6) << i;
+}
+
+TEST_F(CapiOptimizerTest, FreshStateIsThatOfNoStep) {
+  const std::vector<float> first = weight_;
+  Create();
+  Step(Add("w"), 1);
+  SPW_ASSERT_OK(spw_commit(engine_, nullptr, 0));
+  for (const bool reopens : {false, true}) {
+    spw_optimizer_release(optimizer_);
+    optimizer_ = nullptr;
+    if (reopens) Reopen();
+    Create();
+    weight_ = first;
+    is_fresh_ = 1;
+    Step(Add("w"), 1);
+    for (size_t i = 0; i < kElements; ++i)
+      ASSERT_NEAR(weight_[i], AdamW(first[i], gradient_[i], 1), 2e-6) << i;
+  }
 }
 
 // As of a framework that makes a gradient anew for each step.

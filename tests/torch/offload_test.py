@@ -99,20 +99,33 @@ class OffloadTest(TorchTest):
         self.assertNotIsInstance(torch.nn.Linear(2, 2).weight, EngineTensor)
         self.assertLessEqual(run.engine.stats()["tiers"]["pinned"]["peak_bytes"], 256 << 10)
 
-    def test_a_store_that_is_continued_has_the_weights(self):
+    def test_a_state_dict_brings_the_weights_back_too(self):
         store = self.store()
         run = st.open(store, pinned="1MiB")
         model = st.offload(tiny_model(), run)
-        train(model, st.AdamW(model.parameters(), lr=1e-2, store=run), 2)
+        optimizer = st.AdamW(model.parameters(), lr=1e-2, store=run)
+        train(model, optimizer, 2)
         expected = [each.clone() for each in model.parameters()]
-        run.engine.commit()
+        saved = optimizer.state_dict()
         run.close()
-        del model
+        del model, optimizer
         gc.collect()
         run = st.open(store, pinned="1MiB")
         again = st.offload(tiny_model(), run)
+        self.assert_same([each.clone() for each in again.parameters()], tiny_model().parameters())
+        st.AdamW(again.parameters(), lr=1e-2, store=run).load_state_dict(saved)
         self.assert_same([each.clone() for each in again.parameters()], expected)
         run.close()
+
+    def test_two_models_in_a_run_do_not_share_bytes(self):
+        run = self.run_of()
+        one = st.offload(tiny_model(), run)
+        with self.assertRaisesRegex(spillway.InvalidArgument, "weights/0.weight is in the engine already.*prefix="):
+            st.offload(tiny_model(), run)
+        other = st.offload(tiny_model(), run, prefix="other.")
+        with torch.no_grad():
+            other[0].weight.zero_()
+        self.assertGreater(one[0].weight.abs().max().item(), 0)
 
     def test_what_would_lie_raises(self):
         model = st.offload(tiny_model(), self.run_of())

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """spillway.torch's optimizers beside torch.optim's: given the same gradients they do the same, wherever state rests."""
 
+import gc
 import io
 import math
 import os
@@ -341,6 +342,63 @@ class StateDictTest(TorchTest):
         self.assertEqual(len(optimizer.run.engine.snapshots()), 2)
         with self.assertRaisesRegex(spillway.NotFound, "has no snapshot .* any more"):
             optimizer.load_state_dict(first)
+
+    def test_an_optimizer_begins_anew_unless_a_state_dict_is_loaded(self):
+        for dtype in (torch.float32, torch.bfloat16):
+            store = self.store()
+            expected = tiny_model(dtype)
+            losses = train(expected, st.AdamW(expected.parameters(), lr=1e-2), 3)
+            run = st.open(store, pinned="1MiB")
+            for _ in range(2):  # with the state of an optimizer that is gone, and then with a stored one, at hand
+                model = tiny_model(dtype)
+                optimizer = st.AdamW(model.parameters(), lr=1e-2, store=run)
+                self.assertEqual(train(model, optimizer, 3), losses)
+                optimizer.state_dict()
+                del optimizer
+            run.close()
+            run = st.open(store, pinned="1MiB")
+            model = tiny_model(dtype)
+            self.assertEqual(train(model, st.AdamW(model.parameters(), lr=1e-2, store=run), 3), losses)
+            run.close()
+
+    def test_two_optimizers_of_a_run_have_states_of_their_own(self):
+        store = self.store()
+
+        def make():
+            run = st.open(store, pinned="1MiB")
+            models = [tiny_model(), tiny_model()]
+            return run, models, [st.AdamW(model.parameters(), lr=rate, store=run) for model, rate in zip(models, (1e-2, 1e-3))]
+
+        run, models, optimizers = make()
+        expected = []
+        for rate in (1e-2, 1e-3):
+            alone = tiny_model()
+            expected.append(train(alone, st.AdamW(alone.parameters(), lr=rate), 5))
+        first = [train(model, optimizer, 3) for model, optimizer in zip(models, optimizers)]
+        self.assertEqual(first, [losses[:3] for losses in expected])
+        saved = [optimizer.state_dict() for optimizer in optimizers]
+        self.assertEqual(saved[0]["spillway"]["label"], saved[1]["spillway"]["label"])
+        weights = [{name: value.clone() for name, value in model.state_dict().items()} for model in models]
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "is another optimizer's"):
+            optimizers[0].load_state_dict(saved[1])
+        run.close()
+        del run, models, optimizers
+
+        run, models, optimizers = make()
+        for model, weight in zip(models, weights):
+            model.load_state_dict(weight)
+        for optimizer, state in zip(optimizers, saved):
+            optimizer.load_state_dict(state)
+        again = [train(model, optimizer, 2, first=3) for model, optimizer in zip(models, optimizers)]
+        self.assertEqual(again, [losses[3:] for losses in expected])
+        # Made in the other order, each takes the state that its dict names.
+        del optimizers, optimizer
+        gc.collect()
+        second = st.AdamW(models[1].parameters(), lr=1e-3, store=run)
+        models[1].load_state_dict(weights[1])
+        second.load_state_dict(saved[1])
+        self.assertEqual(train(models[1], second, 2, first=3), expected[1][3:])
+        run.close()
 
     def test_another_store_is_told(self):
         params = make_params()

@@ -49,7 +49,7 @@ class Values(ctypes.Structure):
 class Parameter(ctypes.Structure):
     _fields_ = [("size", size_t), ("name", text), ("weight", Values), ("has_gradient", i32), ("gradient", Values),
                 ("shape", ctypes.POINTER(i64)), ("rank", size_t), ("tile_rows", i64), ("state", ctypes.POINTER(u32)),
-                ("num_state", size_t)]
+                ("num_state", size_t), ("is_fresh", i32)]
 
 
 class Update(ctypes.Structure):

@@ -16,41 +16,38 @@ import torch
 from spillway.torch._run import Run
 from spillway.torch._tensor import EngineTensor, make_home
 
-_PREFIX = "weights/"
-
-
 def _move(run: Run, name: str, param: torch.nn.Parameter) -> torch.nn.Parameter:
-    home = make_home(run.engine, _PREFIX + name, param, "parameter", data=param)
+    home = make_home(run.engine, f"weights/{name}", param, "parameter", data=param)
     moved = torch.nn.Parameter(home.tensor(), requires_grad=param.requires_grad)
     moved.__dict__.update(param.__dict__)  # what others have noted about it
     return moved
 
 
-def offload(model: torch.nn.Module, run: Run) -> torch.nn.Module:
-    """Moves the model's parameters into the engine; returns the model. Make the optimizer afterwards.
+def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Module:
+    """Moves the model's parameters into the engine, with the values that they have; returns the model. Make the
+    optimizer afterwards: its load_state_dict brings weights in the engine to the commit, too.
 
-    Each parameter is one tile, so `pinned` must hold those that an operation uses together, and no more. If the store's
-    last commit has the parameters, their values are taken from there. Buffers stay. Tied parameters stay tied.
+    Each parameter is one tile, so `pinned` must hold those that an operation uses together, and no more. Buffers stay.
+    Tied parameters stay tied. A second model in a run needs a `prefix` to its parameters' names.
     What needs a weight's address (torch.compile, .data_ptr()), and copies of the model (deepcopy, pickling), raise.
     """
     run.has_changed()
     moved: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
-    for prefix, module in model.named_modules():
+    for path, module in model.named_modules():
         for name, param in list(module._parameters.items()):
             if param is None or isinstance(param, EngineTensor) or param.numel() == 0:
                 continue
             if param not in moved:
-                moved[param] = _move(run, f"{prefix}.{name}" if prefix else name, param)
+                moved[param] = _move(run, prefix + (f"{path}.{name}" if path else name), param)
             module._parameters[name] = moved[param]
     return model
 
 
 @contextlib.contextmanager
-def parameters(run: Run) -> Iterator[None]:
+def parameters(run: Run, prefix: str = "") -> Iterator[None]:
     """Within the block every parameter that a module is given goes into the engine at once, so that a model larger than
     memory can be built. They are numbered in the order in which they are made, which must be the same when the store is
-    continued; their first values are those of the last commit then, whatever the module writes to them in its __init__
-    is written over them."""
+    continued."""
     run.has_changed()
     register = torch.nn.Module.register_parameter
     count = 0
@@ -58,7 +55,7 @@ def parameters(run: Run) -> Iterator[None]:
     def move_and_register(module: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
         nonlocal count
         if param is not None and not isinstance(param, EngineTensor) and param.numel() > 0:
-            param = _move(run, f"{count}.{name}", param)
+            param = _move(run, f"{prefix}{count}.{name}", param)
             count += 1
         register(module, name, param)
 

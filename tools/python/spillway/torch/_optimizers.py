@@ -22,11 +22,11 @@ _MINE = "spillway"  # the key of a state dict that is ours
 class _Known:
     """What is known of a parameter once its state is registered."""
 
-    def __init__(self, number: int, name: str, dtype: torch.dtype, version: int, gradient: Home | None):
-        self.number = number
+    def __init__(self, name: str, dtype: torch.dtype, gradient: Home | None):
+        self.number = 0  # of the library's
         self.name = name
         self.dtype = dtype
-        self.version = version  # of the weight, after what was written here
+        self.version = 0  # of the weight, after what was written here
         self.gradient = gradient  # where it lives in the engine; None: in memory
         self.step = 0
 
@@ -49,8 +49,9 @@ class _Offloaded(torch.optim.Optimizer):
         self._known: dict[torch.Tensor, _Known] = {}
         self.run = as_run(store, pinned)
         self._format = state_format
-        self._engine_state = _state.State(self.run.engine, self._kind, self._constants(defaults), state_format,
-                                          threads or torch.get_num_threads())
+        self._prefix = self.run.claim("optimizer", self)
+        self._state_arguments = (self._kind, self._constants(defaults), state_format, threads or torch.get_num_threads())
+        self._engine_state = _state.State(self.run.engine, *self._state_arguments)
         super().__init__(params, defaults)
 
     # What a subclass says.
@@ -77,15 +78,11 @@ class _Offloaded(torch.optim.Optimizer):
             raise spillway.InvalidArgument(f"parameter {name} is sparse: it must be dense")
         if param.numel() == 0:
             return  # nothing to update
-        rows = _state.tile_rows_of(param.shape, self.run.pinned_bytes)
-        self.run.has_changed()
-        weight_id = weight_of(param, name)
         gradient = None
         if self._gradients == "engine":
-            gradient = make_home(self.run.engine, "gradients/" + name, param, "gradient", transient=True)
-        number = self._engine_state.add("optimizer/" + name, param if weight_id is not None else _on_cpu(param), rows,
-                                        weight_id, gradient.id if gradient else None)
-        known = self._known[param] = _Known(number, name, param.dtype, param._version, gradient)
+            gradient = make_home(self.run.engine, f"{self._prefix}/gradients/{name}", param, "gradient", transient=True)
+        known = self._known[param] = _Known(name, param.dtype, gradient)
+        self._add_state(param, known)
         if not param.requires_grad:
             return
         if gradient is not None:
@@ -93,6 +90,26 @@ class _Offloaded(torch.optim.Optimizer):
         if self._update == "backward":
             # The group may get other values later, so it is looked up then.
             param.register_post_accumulate_grad_hook(lambda of: self._update_now(of, known))
+
+    def _add_state(self, param: torch.Tensor, known: _Known) -> None:
+        weight_id = weight_of(param, known.name)
+        self.run.has_changed()
+        known.number = self._engine_state.add(
+            f"{self._prefix}/{known.name}", param if weight_id is not None else _on_cpu(param),
+            _state.tile_rows_of(param.shape, self.run.pinned_bytes), weight_id, known.gradient.id if known.gradient else None)
+        known.version = param._version
+
+    def _rename(self, prefix: str) -> None:
+        """The state goes under other names: those that a state dict has it under."""
+        if prefix == self._prefix:
+            return
+        prefix = self.run.claim("optimizer", self, wanted=prefix)
+        for known in self._known.values():
+            for tensor in self._engine_state.tensors(known.number):
+                self.run.engine.unregister(tensor["id"])
+        self._prefix, self._engine_state = prefix, _state.State(self.run.engine, *self._state_arguments)
+        for param, known in self._known.items():
+            self._add_state(param, known)
 
     # --- Steps ---
 
@@ -197,7 +214,7 @@ class _Offloaded(torch.optim.Optimizer):
                           "loaded by another process: give it store='FOLDER', or save full_state_dict()", stacklevel=2)
         kept = self.run.keep_commit(json.dumps({"steps": steps}).encode(), is_new)
         return {"state": {}, "param_groups": groups,
-                _MINE: {**kept, "rule": self._kind, "format": self._format, "steps": steps}}
+                _MINE: {**kept, "rule": self._kind, "format": self._format, "name": self._prefix, "steps": steps}}
 
     def _packed_groups(self) -> list[dict[str, Any]]:
         packed, first = [], 0
@@ -223,6 +240,7 @@ class _Offloaded(torch.optim.Optimizer):
             raise spillway.InvalidArgument(f"the state dict is of {mine['rule']} in {mine['format']}, and the optimizer "
                                            f"is {self._kind} in {self._format}")
         else:
+            self._rename(mine["name"])
             self.run.go_to(mine)
             for group, steps in zip(self.param_groups, mine["steps"]):
                 for param, step in zip(group["params"], steps):
@@ -288,6 +306,10 @@ class _Offloaded(torch.optim.Optimizer):
                 master = self._engine_state.tensors(known.number)[0]["id"]
                 values = given.get("master_weight") if given else None
                 self._engine_state.write(master, (param.detach() if values is None else values).cpu().float())
+
+    def close(self) -> None:
+        """Gives the run's engine up; the optimizer is of no use afterwards. Run.close calls it."""
+        self._engine_state.close()
 
     def __getstate__(self) -> dict[str, Any]:
         raise spillway.Unimplemented("an optimizer whose state is in a store cannot be copied or pickled: use state_dict()")

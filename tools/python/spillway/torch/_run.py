@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import uuid
+import weakref
 from typing import Any
 
 import spillway
@@ -24,6 +25,8 @@ class Run:
         self.store = store
         self.pinned_bytes = pinned_bytes
         self.checkpoints: Any = None  # a Checkpoints, if there is one
+        self._owners: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()  # of names' beginnings
+        self._kept: dict[str, Any] = {}  # what names that commit
         self._at: str | None = None  # the label of the commit that the state is, unless it has changed since
         self._memory = uuid.uuid4().hex  # names a state that no commit has
 
@@ -32,8 +35,24 @@ class Run:
         self._at = None
         self._memory = uuid.uuid4().hex
 
+    def claim(self, kind: str, owner: Any, wanted: str | None = None) -> str:
+        """A beginning for the names of an owner's tensors that no other living owner has: `kind`, or `kind` and a
+        number, in the order in which owners are made; or the wanted one."""
+        if wanted is not None and self._owners.get(wanted, owner) is not owner:
+            raise spillway.FailedPrecondition(f"the state '{wanted}' of this run is another optimizer's, which is still "
+                                              "there: load into each optimizer what was its own, or delete the other first")
+        number = 0
+        while wanted is None and (kind if number == 0 else f"{kind}.{number}") in self._owners:
+            number += 1
+        name = wanted or (kind if number == 0 else f"{kind}.{number}")
+        self._owners[name] = owner
+        return name
+
     def close(self) -> None:
-        """Gives the engine up; what was not committed is lost."""
+        """Gives the engine up, with the run's optimizers; what was not committed is lost. The store is free once
+        no tensor of the engine's is being used."""
+        for owner in list(self._owners.values()):
+            owner.close()
         self.engine.close()
 
     def __enter__(self) -> Run:
@@ -48,13 +67,17 @@ class Run:
         take the place of a checkpoint's."""
         if self.store is None or is_new:
             return {"store": None, "store_id": "", "commit": 0, "label": self._memory}
+        if self._at is not None:
+            return self._kept  # as of several optimizers that are saved together
         self.engine.commit(user_state)
         number = self.engine.commit_number
         label = f"{LABEL}{number}"
         self.engine.snapshot(label)
         self._drop_old()
         self._at = label
-        return {"store": os.path.abspath(self.store), "store_id": self.engine.store_id, "commit": number, "label": label}
+        self._kept = {"store": os.path.abspath(self.store), "store_id": self.engine.store_id, "commit": number,
+                      "label": label}
+        return self._kept
 
     def go_to(self, kept: dict[str, Any]) -> bytes:
         """Brings the engine to a commit that keep_commit named; returns its user state."""
@@ -77,7 +100,7 @@ class Run:
                 f"({', '.join(label for label in labels if label.startswith(LABEL)) or 'none'})")
         if self._at != kept["label"]:
             self.engine.restore(kept["label"])
-            self._at = kept["label"]
+            self._at, self._kept = kept["label"], {key: kept[key] for key in ("store", "store_id", "commit", "label")}
         return self.engine.user_state() or b""
 
     def _drop_old(self) -> None:

@@ -61,19 +61,27 @@ class State:
         handle = pointer()
         check(library.spw_optimizer_create(engine._live(), ctypes.byref(rule), number_of(state_format, FORMATS, "state_format"),
                                            threads, ctypes.byref(handle)))
-        self._handle = handle.value
+        self._handle: int | None = handle.value
         self._release = weakref.finalize(self, library.spw_optimizer_release, handle.value)
         self.engine = engine
         self.shapes: list[tuple[int, ...]] = []
 
     def close(self) -> None:
+        self._handle = None
         self._release()
+
+    def _live(self) -> int:
+        if self._handle is None:
+            raise spillway.FailedPrecondition("the optimizer's run was closed")
+        return self._handle
 
     def add(self, name: str, weight: torch.Tensor, tile_rows: int, weight_id: int | None = None,
             gradient_id: int | None = None) -> int:
         """Registers the state of a weight, which is contiguous and the CPU's, or the engine's tensor weight_id; returns
-        the parameter's number. Updates say where a gradient lies, unless it is the engine's gradient_id."""
+        the parameter's number. The state is that of no step, whatever the store has under its names. Updates say where a
+        gradient lies, unless it is the engine's gradient_id."""
         parameter = new(Parameter, library.spw_parameter_init)
+        parameter.is_fresh = 1
         parameter.name = name.encode()
         parameter.has_gradient = 1
         parameter.weight.dtype = parameter.gradient.dtype = DTYPES[weight.dtype]
@@ -88,13 +96,13 @@ class State:
         parameter.shape, parameter.rank = (i64 * max(1, weight.dim()))(*weight.shape), weight.dim()
         parameter.tile_rows = tile_rows
         number = size_t()
-        check(library.spw_optimizer_add(self._handle, ctypes.byref(parameter), ctypes.byref(number)))
+        check(library.spw_optimizer_add(self._live(), ctypes.byref(parameter), ctypes.byref(number)))
         self.shapes.append(tuple(weight.shape))
         return number.value
 
     def tensors(self, parameter: int) -> list[dict[str, Any]]:
         """name and id of each of the parameter's state tensors."""
-        return json.loads(taken_text(library.spw_optimizer_state_json, self._handle, parameter))
+        return json.loads(taken_text(library.spw_optimizer_state_json, self._live(), parameter))
 
     def step(self, updates: Sequence[dict[str, Any]]) -> None:
         """Updates parameters in one call. Each has parameter, step, learning_rate, weight_decay, gradient_scale, rule,
@@ -110,12 +118,12 @@ class State:
             at.rule = ctypes.pointer(given["rule"])
             at.weight_memory = None if given["weight"] is None else given["weight"].data_ptr()
             at.gradient_memory = None if given["gradient"] is None else given["gradient"].data_ptr()
-        check(library.spw_optimizer_step(self._handle, array, len(updates)))
+        check(library.spw_optimizer_step(self._live(), array, len(updates)))
 
     def masters(self, parameter: int) -> torch.Tensor:
         """The parameter's master weights, in fp32."""
         out = torch.empty(self.shapes[parameter], dtype=torch.float32)
-        check(library.spw_optimizer_masters(self._handle, parameter, out.data_ptr(), out.numel()))
+        check(library.spw_optimizer_masters(self._live(), parameter, out.data_ptr(), out.numel()))
         return out
 
     def read(self, id: int, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:

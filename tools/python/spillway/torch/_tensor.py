@@ -46,7 +46,8 @@ class Home:
 
 def make_home(engine: spillway.Engine, name: str, like: torch.Tensor, role: str, transient: bool = False,
               data: torch.Tensor | None = None) -> Home:
-    """Registers a tensor, with the values of `data` unless the last commit has it."""
+    """Registers a tensor with the values of `data`, whatever the last commit has under its name; without data it is
+    zeros, or a transient one that is there. InvalidArgument: a living tensor has the name."""
     if like.dtype not in DTYPE_NAMES:
         raise spillway.InvalidArgument(f"tensor {name} is {like.dtype}: the engine holds {', '.join(map(str, DTYPE_NAMES))}")
 
@@ -54,8 +55,26 @@ def make_home(engine: spillway.Engine, name: str, like: torch.Tensor, role: str,
         given = data.detach().cpu().contiguous().view(-1).view(torch.uint8)
         torch.frombuffer(out, dtype=torch.uint8).copy_(given)
 
-    id = engine.register(name, DTYPE_NAMES[like.dtype], like.shape, role=role, transient=transient,
-                         data=fill if data is not None else None)
+    class IsNew(Exception):
+        pass
+
+    def is_new(_: int, out: memoryview) -> None:
+        raise IsNew
+
+    dtype = DTYPE_NAMES[like.dtype]
+    if data is not None:
+        try:
+            engine.find(name)
+        except spillway.NotFound:
+            pass
+        else:
+            raise spillway.InvalidArgument(f"{name} is in the engine already: a second model needs a name of its own "
+                                           "(prefix=), or a run")
+        try:
+            engine.unregister(engine.register(name, dtype, like.shape, role=role, data=is_new))
+        except IsNew:
+            pass
+    id = engine.register(name, dtype, like.shape, role=role, transient=transient, data=fill if data is not None else None)
     return Home(engine, id, like.dtype, like.shape, name)
 
 
