@@ -269,7 +269,7 @@ typedef struct {
   spw_values gradient;
   const int64_t* shape; /* of a weight in memory */
   size_t rank;
-  int64_t tile_rows; /* of its state, of a weight in memory */
+  int64_t tile_rows; /* of its state; 0: the weight's, and one tile of a weight in memory */
   /* Its state, as StateSpecs lists it. NULL: it is registered here, and begins with the weight's
    * values unless the last commit has it. */
   const uint32_t* state;

@@ -74,12 +74,14 @@ absl::StatusOr<Values> ToValues(const spw_values& given) {
   return Values(given.memory, dtype);
 }
 
-// The weight as a tensor: its own, or what it would be.
+// The weight as a tensor, as its state is to be cut: its own, or what it would be.
 absl::StatusOr<TensorSpec> WeightSpec(const Engine& engine, const spw_parameter& given,
                                       const Values& weight) {
   if (weight.memory == nullptr) {
     SPILLWAY_RETURN_IF_ERROR(engine.CheckTile(weight.tensor));
-    return engine.Spec(weight.tensor);
+    TensorSpec spec = engine.Spec(weight.tensor);
+    if (given.tile_rows > 0) spec.tile_rows = given.tile_rows;
+    return spec;
   }
   SPILLWAY_RETURN_IF_ERROR(CheckNotNull(given.name, "spw_parameter.name"));
   if (given.rank > 0) SPILLWAY_RETURN_IF_ERROR(CheckNotNull(given.shape, "spw_parameter.shape"));
