@@ -4,9 +4,9 @@
 // while computing, let the engine move them between device, pinned memory and NVMe, commit.
 //
 // Every call may be made from any thread at any time; only the destructor wants the engine to
-// itself. Commit, Restore and Unregister come one at a time, and who asks for a lease, declares or
-// ends a step meanwhile waits until they are over. Commit, Snapshot and Restore want that no lease
-// is held, or waited for, by anybody.
+// itself. Commit, Restore and Unregister come one at a time, and who asks for a lease, declares,
+// registers or ends a step meanwhile waits until they are over. Commit, Snapshot and Restore want
+// that no lease is held, or waited for, by anybody, and that no tensor is being registered.
 //
 // A process that is forked from the one that opened an engine has neither its threads nor its
 // memory: there each call fails with FailedPrecondition, and its destructor leaves all alone.
@@ -110,8 +110,8 @@ struct EngineOptions {
   uint64_t timeline_events = 0;
   // Once true, Open ends a calibration soon, with Cancelled. May be null.
   const std::atomic<bool>* stop = nullptr;
-  // Called once for each thing the machine could not give (see EngineStats::fallbacks). May be
-  // empty.
+  // Called once for each thing the machine could not give (see EngineStats::fallbacks), on any
+  // thread of the engine's: it must not call the engine. May be empty.
   std::function<void(std::string_view)> announce;
 };
 
@@ -185,8 +185,9 @@ class SPILLWAY_EXPORT Engine {
   // Makes a tensor known. A new tensor is filled by `reader` in pieces of at most a tile, or starts
   // as zeros without one. A tensor that the last commit holds is taken from there and `reader` is
   // not called; a different spec under its name is InvalidArgument. `reader` runs on the calling
-  // thread and may call the engine. Nobody finds the tensor before it is filled; if the reader
-  // fails it is not registered.
+  // thread and may call the engine, but must not register its own tensor again, nor wait for
+  // another's reader. Nobody finds the tensor before it is filled; if the reader fails it is not
+  // registered.
   virtual absl::StatusOr<TensorId> Register(const TensorSpec& spec, const Reader& reader = {}) = 0;
   // Forgets a tensor: its bytes are void, its name is free, and the next commit does not have it.
   // Until then the last commit has it, and so does every snapshot that had it. Its id is not used
@@ -196,6 +197,11 @@ class SPILLWAY_EXPORT Engine {
   // FailedPrecondition if a tile of it is leased or asked for; a lease that waits for a stream is
   // one. NotFound: there is no such tensor any more.
   virtual absl::Status Unregister(TensorId id) = 0;
+  // The same for a tensor by its name, be it registered or only in the last commit, whatever its
+  // spec. NotFound: it is neither.
+  virtual absl::Status ForgetName(std::string_view /*name*/) {
+    return absl::UnimplementedError("this engine forgets no tensor by name");
+  }
   virtual absl::StatusOr<TensorId> Find(std::string_view name) const = 0;
   // REQUIRES: CheckTile is ok with the id.
   virtual const TensorSpec& Spec(TensorId id) const = 0;
@@ -273,6 +279,8 @@ class SPILLWAY_EXPORT Engine {
   virtual absl::StatusOr<std::unique_ptr<Stream>> WrapStream(void* /*native*/) {
     return absl::UnimplementedError("this engine wraps no streams");
   }
+  // FailedPrecondition in a process that was forked from the engine's.
+  virtual absl::Status CheckProcess() const { return absl::OkStatus(); }
   virtual EngineStats Stats() const = 0;
   // What happened since Open or the last TakeTimeline; empty without
   // EngineOptions::timeline_events. Transfers and waits under way are in the next. May be called as

@@ -11,7 +11,7 @@
  * other members to their defaults. So a program built against this header runs with later ones.
  * Strings are UTF-8 and end with a zero; char* that a call gives are freed with spw_free.
  * Threads: any call from any thread, unless it says otherwise. Nothing calls back on a thread of
- * the engine's but what spw_stream_launch was given.
+ * the engine's but what spw_stream_launch was given, and `announce`; neither may call the engine.
  *
  *   spw_engine_options options;
  *   spw_engine_options_init(&options, sizeof options);
@@ -103,11 +103,12 @@ typedef struct {
   int32_t calibration;              /* SPW_KEEP */
   int32_t plan_steps;               /* 1 */
   int32_t queue_depth;              /* 32 */
-  int32_t placement[SPW_NUM_ROLES]; /* a tier for each role, or SPW_NOWHERE */
   uint64_t timeline_events;         /* 0 */
   /* Called once for each thing that the machine could not give; may be NULL. */
   void (*announce)(void* user, const char* message);
   void* announce_user;
+  /* A tier for each role, or SPW_NOWHERE. Last, because there may be more roles. */
+  int32_t placement[SPW_NUM_ROLES];
 } spw_engine_options;
 
 SPW_EXPORT void spw_engine_options_init(spw_engine_options* options, size_t size);
@@ -135,6 +136,8 @@ typedef int (*spw_reader)(void* user, uint64_t offset, void* out, size_t bytes);
 SPW_EXPORT spw_status* spw_register(spw_engine* engine, const spw_tensor_spec* spec,
                                     spw_reader reader, void* user, uint32_t* id);
 SPW_EXPORT spw_status* spw_unregister(spw_engine* engine, uint32_t id);
+/* By name, be it registered or only in the last commit, whatever its spec. */
+SPW_EXPORT spw_status* spw_forget(spw_engine* engine, const char* name);
 SPW_EXPORT spw_status* spw_find(spw_engine* engine, const char* name, uint32_t* id);
 /* {"name":"w","dtype":"f32","shape":[2,3],"role":"parameter","tile_rows":0,"transient":false,
  *  "num_tiles":1,"size_bytes":24} */
@@ -274,8 +277,8 @@ typedef struct {
    * values unless the last commit has it. */
   const uint32_t* state;
   size_t num_state;
-  /* Not 0: what is registered, or the last commit has, under the names of its state is forgotten first,
-   * so that the state begins anew. The caller sees to it that no other optimizer uses it. */
+  /* Not 0: what is registered, or the last commit has, under the names of its state is forgotten first
+   * (spw_forget), so that the state begins anew. The caller sees to it that nobody else uses it. */
   int32_t is_fresh;
 } spw_parameter;
 
@@ -299,7 +302,7 @@ SPW_EXPORT spw_status* spw_optimizer_create(spw_engine* engine, const spw_rule* 
                                             int32_t state_format, int32_t num_threads,
                                             spw_optimizer** optimizer);
 SPW_EXPORT void spw_optimizer_release(spw_optimizer* optimizer);
-/* Numbers count from 0. */
+/* Numbers count from 0. After a failure, state that was registered for it may stay so. */
 SPW_EXPORT spw_status* spw_optimizer_add(spw_optimizer* optimizer, const spw_parameter* parameter,
                                          size_t* number);
 /* The names and ids of a parameter's state, as StateSpecs lists it: [{"name":"w/m","id":3}, ...].

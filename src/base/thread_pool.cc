@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "src/base/forks.h"
 #include "src/base/mutex.h"
 
 namespace spillway {
@@ -68,6 +69,8 @@ class ThreadPool::Workers {
     for (std::thread& thread : threads_) thread.join();
   }
 
+  bool is_forked() const { return process_.is_forked(); }
+
   void ParallelFor(int64_t n, const std::function<void(int64_t)>& body) {
     {
       base::MutexLock lock(&mutex_);
@@ -88,6 +91,8 @@ class ThreadPool::Workers {
   }
 
  private:
+  const base::ForkGuard process_;
+
   void Work(const std::function<void(int64_t)>& body, int64_t n) {
     for (int64_t i = next_.fetch_add(1); i < n; i = next_.fetch_add(1)) body(i);
   }
@@ -134,7 +139,10 @@ ThreadPool::ThreadPool(int num_threads) : num_threads_(std::max(num_threads, 1))
   if (num_threads_ > 1) workers_ = std::make_unique<Workers>(num_threads_ - 1);
 }
 
-ThreadPool::~ThreadPool() = default;
+// In a forked process there are no threads to join.
+ThreadPool::~ThreadPool() {
+  if (workers_ != nullptr && workers_->is_forked()) (void)workers_.release();
+}
 
 void ThreadPool::ParallelFor(int64_t n, const std::function<void(int64_t)>& body) {
   if (workers_ == nullptr || n <= 1) {

@@ -40,12 +40,12 @@ char* CopyText(std::string_view text);
 // InvalidArgument that names what is null.
 absl::Status CheckNotNull(const void* pointer, std::string_view what);
 
-// A caller's struct as this library knows it: members that the caller's header lacks have their
-// defaults.
+// A caller's struct, of which the caller knows `size` bytes, as this library knows it: members that
+// the caller's header lacks have their defaults.
 template <class Struct>
-Struct Grown(const Struct* given, const Struct& defaults) {
+Struct Grown(const Struct* given, size_t size, const Struct& defaults) {
   Struct grown = defaults;
-  std::memcpy(&grown, given, std::min(given->size, sizeof grown));
+  std::memcpy(&grown, given, std::min(size, sizeof grown));
   grown.size = sizeof grown;
   return grown;
 }

@@ -47,6 +47,7 @@ template <class Call>
 spw_status* With(spw_engine* engine, const Call& call) noexcept {
   return Run([&]() -> absl::Status {
     SPILLWAY_RETURN_IF_ERROR(CheckNotNull(engine, "engine"));
+    SPILLWAY_RETURN_IF_ERROR(engine->engine->CheckProcess());
     return call(*engine->engine);
   });
 }

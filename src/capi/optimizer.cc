@@ -45,9 +45,10 @@ spw_rule DefaultRule(RuleKind kind) {
 
 absl::StatusOr<Rule> ToRule(const spw_rule* rule) {
   SPILLWAY_RETURN_IF_ERROR(CheckStruct(rule, "spw_rule"));
-  const spw_rule given = Grown(rule, DefaultRule(RuleKind::kAdamW));
   Rule to;
-  SPILLWAY_RETURN_IF_ERROR(ToEnum(given.kind, RuleKind::kAdafactor, "rule.kind", &to.kind));
+  const int32_t kind = Grown(rule, rule->size, DefaultRule(RuleKind::kAdamW)).kind;
+  SPILLWAY_RETURN_IF_ERROR(ToEnum(kind, RuleKind::kAdafactor, "rule.kind", &to.kind));
+  const spw_rule given = Grown(rule, rule->size, DefaultRule(to.kind));
   to.beta1 = given.beta1;
   to.beta2 = given.beta2;
   to.epsilon = given.epsilon;
@@ -111,34 +112,19 @@ Reader ReadWeight(Engine* engine, const Values& weight) {
   };
 }
 
-// Forgets a tensor that is registered or stored, if there is one.
-absl::Status ForgetOld(Engine* engine, const TensorSpec& spec) {
-  bool is_new = false;
-  const auto asks = [&is_new](uint64_t, std::span<std::byte>) {
-    is_new = true;
-    return absl::CancelledError("it is new");
-  };
-  const absl::StatusOr<TensorId> old = engine->Register(spec, asks);
-  if (is_new) return absl::OkStatus();
-  return old.ok() ? engine->Unregister(*old) : old.status();
-}
-
-// Registers a parameter's state; if that fails, none of it is left.
+// Registers a parameter's state. What was registered before a failure stays: it may be somebody
+// else's, or the last commit's, and a later call finds it.
 absl::StatusOr<std::vector<TensorId>> RegisterState(Engine* engine, const Rule& rule,
                                                     StateFormat format, const TensorSpec& weight,
                                                     const Values& values, bool is_fresh) {
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<TensorSpec> specs, StateSpecs(rule, format, weight));
   std::vector<TensorId> made;
   for (const TensorSpec& spec : specs) {
-    if (is_fresh) SPILLWAY_RETURN_IF_ERROR(ForgetOld(engine, spec));
+    const absl::Status forgotten =
+        is_fresh ? engine->ForgetName(spec.name) : absl::OkStatus();
+    if (!forgotten.ok() && !absl::IsNotFound(forgotten)) return forgotten;
     const Reader first = FirstValues(format, weight, spec, ReadWeight(engine, values));
-    const absl::StatusOr<TensorId> id = engine->Register(spec, first);
-    if (id.ok()) {
-      made.push_back(*id);
-      continue;
-    }
-    for (const TensorId before : made) (void)engine->Unregister(before);
-    return id.status();
+    SPILLWAY_ASSIGN_OR_RETURN(made.emplace_back(), engine->Register(spec, first));
   }
   return made;
 }
@@ -159,6 +145,12 @@ absl::StatusOr<ParameterTensors> ToTensors(spw_optimizer* optimizer, const spw_p
       tensors.state, RegisterState(optimizer->engine.get(), optimizer->rule, optimizer->format,
                                    spec, weight, given.is_fresh != 0));
   return tensors;
+}
+
+// Before its lock is taken: in a forked process nobody may be left to give it up.
+absl::Status CheckUsable(const spw_optimizer* optimizer) {
+  SPILLWAY_RETURN_IF_ERROR(CheckNotNull(optimizer, "optimizer"));
+  return optimizer->engine->CheckProcess();
 }
 
 absl::Status CheckNumber(size_t parameter, size_t count) {
@@ -199,6 +191,11 @@ absl::Status ReadMasters(Engine& engine, StateFormat format, const Parameter& pa
   if (masters.size() != elements) {
     return absl::InvalidArgumentError(absl::StrCat("parameter '", weight.name, "' has ", elements,
                                                    " elements, not ", masters.size()));
+  }
+  const bool is_own = weight.dtype == DType::kF32 && !optim::IsSplit(format);
+  if (!is_own && parameter.tensors.state.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "parameter '", weight.name, "' has no state, so there are no master weights"));
   }
   if (optim::IsSplit(format)) return ReadSplitMasters(engine, parameter, masters);
   if (weight.dtype != DType::kF32)
@@ -264,21 +261,17 @@ void spw_optimizer_release(spw_optimizer* optimizer) { delete optimizer; }
 spw_status* spw_optimizer_add(spw_optimizer* optimizer, const spw_parameter* parameter,
                               size_t* number) {
   return Run([&]() -> absl::Status {
-    SPILLWAY_RETURN_IF_ERROR(CheckNotNull(optimizer, "optimizer"));
+    SPILLWAY_RETURN_IF_ERROR(CheckUsable(optimizer));
     SPILLWAY_RETURN_IF_ERROR(CheckStruct(parameter, "spw_parameter"));
     SPILLWAY_RETURN_IF_ERROR(CheckNotNull(number, "number"));
-    const spw_parameter given = Grown(parameter, spw_parameter{});
+    const spw_parameter given = Grown(parameter, parameter->size, spw_parameter{});
     SPILLWAY_ASSIGN_OR_RETURN(const Values weight, ToValues(given.weight));
     SPILLWAY_ASSIGN_OR_RETURN(const TensorSpec spec, WeightSpec(*optimizer->engine, given, weight));
     MutexLock lock(&optimizer->mu);
     SPILLWAY_ASSIGN_OR_RETURN(const ParameterTensors tensors,
                               ToTensors(optimizer, given, weight, spec));
     const absl::StatusOr<size_t> added = optimizer->optimizer->Add(tensors);
-    if (!added.ok()) {
-      for (const TensorId id : tensors.state)
-        if (given.state == nullptr) (void)optimizer->engine->Unregister(id);
-      return added.status();
-    }
+    if (!added.ok()) return added.status();
     optimizer->parameters.push_back({spec, tensors});
     *number = *added;
     return absl::OkStatus();
@@ -287,7 +280,7 @@ spw_status* spw_optimizer_add(spw_optimizer* optimizer, const spw_parameter* par
 
 spw_status* spw_optimizer_state_json(spw_optimizer* optimizer, size_t parameter, char** json) {
   return Run([&]() -> absl::Status {
-    SPILLWAY_RETURN_IF_ERROR(CheckNotNull(optimizer, "optimizer"));
+    SPILLWAY_RETURN_IF_ERROR(CheckUsable(optimizer));
     SPILLWAY_RETURN_IF_ERROR(CheckNotNull(json, "json"));
     MutexLock lock(&optimizer->mu);
     SPILLWAY_RETURN_IF_ERROR(CheckNumber(parameter, optimizer->parameters.size()));
@@ -302,7 +295,7 @@ spw_status* spw_optimizer_state_json(spw_optimizer* optimizer, size_t parameter,
 spw_status* spw_optimizer_step(spw_optimizer* optimizer, const spw_update* updates,
                                size_t num_updates) {
   return Run([&]() -> absl::Status {
-    SPILLWAY_RETURN_IF_ERROR(CheckNotNull(optimizer, "optimizer"));
+    SPILLWAY_RETURN_IF_ERROR(CheckUsable(optimizer));
     if (num_updates == 0) return absl::OkStatus();
     SPILLWAY_RETURN_IF_ERROR(CheckStruct(updates, "spw_update"));
     std::vector<Update> given(num_updates);
@@ -310,8 +303,7 @@ spw_status* spw_optimizer_step(spw_optimizer* optimizer, const spw_update* updat
     for (size_t i = 0; i < num_updates; ++i) {
       const auto* const at = reinterpret_cast<const spw_update*>(
           reinterpret_cast<const std::byte*>(updates) + i * updates->size);
-      SPILLWAY_RETURN_IF_ERROR(CheckStruct(at, "spw_update"));
-      const spw_update update = Grown(at, DefaultUpdate());
+      const spw_update update = Grown(at, updates->size, DefaultUpdate());
       given[i] = {.parameter = update.parameter,
                   .step = update.step,
                   .learning_rate = update.learning_rate,
@@ -327,19 +319,18 @@ spw_status* spw_optimizer_step(spw_optimizer* optimizer, const spw_update* updat
     MutexLock lock(&optimizer->mu);
     SPILLWAY_ASSIGN_OR_RETURN(const std::vector<Use> uses, optimizer->optimizer->Uses(parameters));
     SPILLWAY_RETURN_IF_ERROR(optimizer->engine->Prefetch(uses));
-    const absl::Status status = optimizer->optimizer->Step(given);
-    for (const Update& update : given)
-      if (update.weight_memory != nullptr && status.ok())
-        optimizer->parameters[update.parameter].tensors.weight.memory = update.weight_memory;
-    if (!status.ok()) optimizer->engine->ClearPrefetch();
-    return status;
+    for (const Update& update : given) {
+      void*& memory = optimizer->parameters[update.parameter].tensors.weight.memory;
+      if (update.weight_memory != nullptr && memory != nullptr) memory = update.weight_memory;
+    }
+    return optimizer->optimizer->Step(given);
   });
 }
 
 spw_status* spw_optimizer_uses(spw_optimizer* optimizer, const size_t* parameters,
                                size_t num_parameters, spw_use** uses, size_t* num_uses) {
   return Run([&]() -> absl::Status {
-    SPILLWAY_RETURN_IF_ERROR(CheckNotNull(optimizer, "optimizer"));
+    SPILLWAY_RETURN_IF_ERROR(CheckUsable(optimizer));
     SPILLWAY_RETURN_IF_ERROR(CheckNotNull(uses, "uses"));
     SPILLWAY_RETURN_IF_ERROR(CheckNotNull(num_uses, "num_uses"));
     if (num_parameters > 0) SPILLWAY_RETURN_IF_ERROR(CheckNotNull(parameters, "parameters"));
@@ -359,7 +350,7 @@ spw_status* spw_optimizer_uses(spw_optimizer* optimizer, const size_t* parameter
 }
 
 uint64_t spw_optimizer_min_pinned_bytes(spw_optimizer* optimizer) {
-  if (optimizer == nullptr) return 0;
+  if (!CheckUsable(optimizer).ok()) return 0;
   MutexLock lock(&optimizer->mu);
   return optimizer->optimizer->min_pinned_bytes();
 }
@@ -367,7 +358,7 @@ uint64_t spw_optimizer_min_pinned_bytes(spw_optimizer* optimizer) {
 spw_status* spw_optimizer_masters(spw_optimizer* optimizer, size_t parameter, float* masters,
                                   uint64_t num_elements) {
   return Run([&]() -> absl::Status {
-    SPILLWAY_RETURN_IF_ERROR(CheckNotNull(optimizer, "optimizer"));
+    SPILLWAY_RETURN_IF_ERROR(CheckUsable(optimizer));
     SPILLWAY_RETURN_IF_ERROR(CheckNotNull(masters, "masters"));
     MutexLock lock(&optimizer->mu);
     SPILLWAY_RETURN_IF_ERROR(CheckNumber(parameter, optimizer->parameters.size()));

@@ -9,10 +9,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "io/make_io_engine.h"
@@ -45,6 +47,9 @@ absl::Status CheckSpec(const TensorSpec& spec) {
       return bad("its size overflows 2^62 bytes");
     }
   }
+  if (spec.num_tiles() >= std::numeric_limits<uint32_t>::max())
+    return bad(absl::StrCat("it has ", spec.num_tiles(), " tiles, and at most 2^32 - 2 are allowed: "
+                            "raise tile_rows"));
   if (spec.tile_rows < 0)
     return bad(absl::StrCat("tile_rows is ", spec.tile_rows, ": it must be 0 or more"));
   return absl::OkStatus();
@@ -69,13 +74,23 @@ class StreamImpl final : public Stream {
   }
   const tiers::DeviceRuntime* runtime() const { return runtime_; }
   absl::Status Launch(std::function<void()> work) override {
+    SPILLWAY_RETURN_IF_ERROR(CheckProcess());
     return runtime_->Launch(handle_, std::move(work));
   }
-  absl::Status Synchronize() override { return runtime_->Synchronize(handle_); }
+  absl::Status Synchronize() override {
+    SPILLWAY_RETURN_IF_ERROR(CheckProcess());
+    return runtime_->Synchronize(handle_);
+  }
   void* native_handle() override { return runtime_->native_handle(handle_); }
   const tiers::StreamHandle& handle() const { return handle_; }
 
  private:
+  absl::Status CheckProcess() const {
+    if (!process_.is_forked()) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        "this process was forked from the one that made the stream: only that one can use it");
+  }
+
   tiers::DeviceRuntime* runtime_;
   tiers::StreamHandle handle_;
   base::ForkGuard process_;
@@ -89,9 +104,11 @@ class EngineImpl final : public Engine {
 
   absl::StatusOr<TensorId> Register(const TensorSpec& spec, const Reader& reader) override;
   absl::Status Unregister(TensorId id) override;
+  absl::Status ForgetName(std::string_view name) override;
   absl::StatusOr<TensorId> Find(std::string_view name) const override;
   const TensorSpec& Spec(TensorId id) const override { return tensors_[id.value].spec; }
   absl::Status CheckTile(TileRef tile) const override { return Index(tile).status(); }
+  absl::Status CheckProcess() const override;
   absl::StatusOr<Lease> Acquire(TileRef tile, Access access, Stream* stream) override;
   absl::StatusOr<Lease> AcquireHost(TileRef tile, Access access) override;
   absl::Status Prefetch(std::span<const Use> uses) override;
@@ -126,7 +143,8 @@ class EngineImpl final : public Engine {
     const TensorSpec spec;
     const TileIndex first_tile = 0;
     const io::TensorIndex stored_as = 0;  // in the store, if there is one
-    std::atomic<bool> is_gone = false;    // unregistered
+    enum class State : uint8_t { kFilling, kThere, kGone };
+    std::atomic<State> state = State::kFilling;
   };
   struct Added {
     TensorId id;
@@ -135,6 +153,8 @@ class EngineImpl final : public Engine {
 
   absl::StatusOr<TileIndex> Index(TileRef tile) const;
   absl::StatusOr<Lease> Take(TileRef tile, Tier tier, Access access, Stream* stream);
+  absl::StatusOr<Lease> TakeAt(TileIndex index, TileRef tile, Tier tier, Access access,
+                               Stream* stream);
   absl::StatusOr<std::optional<TensorId>> FindOrReserve(const TensorSpec& spec);
   void Publish(const std::string& name, std::optional<TensorId> id);
   absl::StatusOr<TensorId> Make(const TensorSpec& spec, const Reader& reader);
@@ -143,7 +163,6 @@ class EngineImpl final : public Engine {
   absl::Status Fill(TensorId id, const Reader& reader);
   absl::Status Forget(TensorId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(register_mu_);
   std::string DescribeTile(TileIndex tile) const;
-  absl::Status CheckProcess() const;
   absl::Status CheckHasStore(std::string_view what) const;
   // Of this engine's; null: none. InvalidArgument: it is another engine's.
   absl::StatusOr<const tiers::StreamHandle*> HandleOf(const Stream* stream) const;
@@ -346,8 +365,13 @@ absl::StatusOr<TensorId> EngineImpl::Register(const TensorSpec& spec, const Read
   SPILLWAY_RETURN_IF_ERROR(CheckSpec(spec));
   SPILLWAY_ASSIGN_OR_RETURN(const std::optional<TensorId> known, FindOrReserve(spec));
   if (known) return *known;
-  absl::StatusOr<TensorId> made = Make(spec, reader);
-  Publish(spec.name, made.ok() ? std::optional(*made) : std::nullopt);
+  absl::StatusOr<TensorId> made = absl::CancelledError("the reader threw");
+  const absl::Cleanup publish = [&] {
+    Publish(spec.name, made.ok() ? std::optional(*made) : std::nullopt);
+  };
+  mover_->BeginFill();
+  const absl::Cleanup end_fill = [&] { mover_->EndFill(); };
+  made = Make(spec, reader);
   return made;
 }
 
@@ -359,12 +383,34 @@ absl::StatusOr<TensorId> EngineImpl::Make(const TensorSpec& spec, const Reader& 
     SPILLWAY_ASSIGN_OR_RETURN(added, AddTiles(spec));
     rests_ = rests;
   }
-  if (added.is_stored || !reader) return added.id;
-  const absl::Status filled = Fill(added.id, reader);
-  if (filled.ok()) return added.id;
+  Tensor& tensor = tensors_[added.id.value];
+  absl::Status filled = absl::CancelledError("the reader threw");
+  const absl::Cleanup forget = [&] {
+    if (filled.ok()) return;
+    base::MutexLock lock(&register_mu_);
+    Forget(added.id).IgnoreError();  // it can fail only for a lease, and nobody else has one
+  };
+  filled = added.is_stored || !reader ? absl::OkStatus() : Fill(added.id, reader);
+  SPILLWAY_RETURN_IF_ERROR(filled);
+  tensor.state = Tensor::State::kThere;
+  return added.id;
+}
+
+absl::Status EngineImpl::ForgetName(std::string_view name) {
+  SPILLWAY_RETURN_IF_ERROR(CheckProcess());
+  if (const auto id = Find(name); id.ok()) return Unregister(*id);
+  absl::Status status = absl::NotFoundError(
+      absl::StrCat("no tensor '", std::string(name), "' is registered or in the last commit"));
+  if (!has_store_) return status;
   base::MutexLock lock(&register_mu_);
-  Forget(added.id).IgnoreError();  // it can fail only for a lease, and nobody else knows the id
-  return filled;
+  mover_->RunWithStore([&](io::Store* store) {
+    const auto found = store->FindTensor(name);
+    if (!found.ok()) status = found.status();
+    if (!found.ok() || !found->has_value()) return;
+    store->RemoveTensor(**found);
+    status = absl::OkStatus();
+  });
+  return status;
 }
 
 absl::Status EngineImpl::Unregister(TensorId id) {
@@ -383,14 +429,16 @@ absl::Status EngineImpl::Forget(TensorId id) {
     if (store != nullptr) store->RemoveTensor(tensor.stored_as);
   };
   SPILLWAY_RETURN_IF_ERROR(mover_->Forget(tensor.first_tile, num_tiles, remove));
-  tensor.is_gone = true;
+  tensor.state = Tensor::State::kGone;
   return absl::OkStatus();
 }
 
 absl::Status EngineImpl::Fill(TensorId id, const Reader& reader) {
   const TensorSpec& spec = Spec(id);
   for (uint64_t tile = 0; tile < spec.num_tiles(); ++tile) {
-    SPILLWAY_ASSIGN_OR_RETURN(Lease lease, AcquireHost({id, tile}, Access::kDiscard));
+    const auto index = tensors_[id.value].first_tile + static_cast<TileIndex>(tile);
+    SPILLWAY_ASSIGN_OR_RETURN(
+        Lease lease, TakeAt(index, {id, tile}, Tier::kPinned, Access::kDiscard, nullptr));
     SPILLWAY_RETURN_IF_ERROR(reader(spec.tile_offset_bytes(tile), lease.as<std::byte>()));
   }
   return absl::OkStatus();
@@ -413,9 +461,10 @@ absl::StatusOr<TileIndex> EngineImpl::Index(TileRef tile) const {
         absl::StrCat("tensor id ", tile.tensor.value, " is not of this engine"));
   }
   const Tensor& tensor = tensors_[tile.tensor.value];
-  if (tensor.is_gone) {
-    return absl::NotFoundError(
-        absl::StrCat("tensor '", tensor.spec.name, "' was unregistered: its id is void"));
+  if (const Tensor::State state = tensor.state; state != Tensor::State::kThere) {
+    return absl::NotFoundError(absl::StrCat(
+        "tensor '", tensor.spec.name, "' ",
+        state == Tensor::State::kGone ? "was unregistered: its id is void" : "is being registered"));
   }
   if (const uint64_t num_tiles = tensor.spec.num_tiles(); tile.tile >= num_tiles) {
     return absl::InvalidArgumentError(absl::StrCat("tensor '", tensor.spec.name, "' has ",
@@ -437,6 +486,11 @@ absl::StatusOr<Lease> EngineImpl::AcquireHost(TileRef tile, Access access) {
 
 absl::StatusOr<Lease> EngineImpl::Take(TileRef tile, Tier tier, Access access, Stream* stream) {
   SPILLWAY_ASSIGN_OR_RETURN(const TileIndex index, Index(tile));
+  return TakeAt(index, tile, tier, access, stream);
+}
+
+absl::StatusOr<Lease> EngineImpl::TakeAt(TileIndex index, TileRef tile, Tier tier, Access access,
+                                         Stream* stream) {
   SPILLWAY_ASSIGN_OR_RETURN(const tiers::StreamHandle* const handle, HandleOf(stream));
   const engine::StreamId on = handle != nullptr ? handle->value : engine::kNoStream;
   SPILLWAY_ASSIGN_OR_RETURN(engine::Granted granted, mover_->Acquire(index, tier, access, on));
@@ -490,6 +544,7 @@ absl::Status EngineImpl::WaitForPlan() {
 }
 
 absl::Status EngineImpl::Prefetch(std::span<const Use> uses) {
+  SPILLWAY_RETURN_IF_ERROR(CheckProcess());
   std::vector<TileIndex> tiles;
   tiles.reserve(uses.size());
   for (const Use& use : uses) {
@@ -579,17 +634,14 @@ absl::StatusOr<std::vector<SnapshotInfo>> EngineImpl::Snapshots() {
 
 absl::Status EngineImpl::Restore(std::string_view label) {
   SPILLWAY_RETURN_IF_ERROR(CheckHasStore("Restore"));
-  std::optional<std::string> user_state;
   const auto go_back = [&](io::Store* store) {
-    absl::Status status = store->Restore(label);
-    if (status.ok()) user_state = store->UserState();
+    const absl::Status status = store->Restore(label);
+    base::MutexLock lock(&committed_mu_);
+    if (status.ok()) user_state_ = store->UserState();
     return status;
   };
   base::MutexLock registering(&register_mu_);
-  SPILLWAY_RETURN_IF_ERROR(mover_->Restore(go_back));
-  base::MutexLock lock(&committed_mu_);
-  user_state_ = std::move(user_state);
-  return absl::OkStatus();
+  return mover_->Restore(go_back);
 }
 
 absl::Status EngineImpl::Drop(std::string_view label) {

@@ -72,6 +72,17 @@ Mover::Turn::~Turn() {
   mover_.turn_over_.NotifyAll();
 }
 
+void Mover::BeginFill() {
+  const Entry entry(this);
+  WaitForTurn();
+  ++fills_;
+}
+
+void Mover::EndFill() {
+  const Entry entry(this);
+  --fills_;
+}
+
 void Mover::WaitForTurn() {
   if (!has_turn_) return;
   while (has_turn_) turn_over_.Wait(&mu_);
@@ -89,7 +100,8 @@ TileIndex Mover::AddTile(uint64_t size_bytes, Role role, bool transient, bool st
 }
 
 absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access, StreamId stream) {
-  const auto offset = access == Access::kRead ? leases_.TryTake(tile, tier) : std::nullopt;
+  const bool may_enter = access == Access::kRead && !has_turn_.load(std::memory_order_relaxed);
+  const auto offset = may_enter ? leases_.TryTake(tile, tier) : std::nullopt;
   if (!offset) return AcquireLocked(tile, tier, access, stream);
   leases_.Tell({.tile = tile,
                 .tier = tier,
@@ -272,6 +284,11 @@ absl::Status Mover::CheckIdle(std::string_view what) {
     return absl::FailedPreconditionError(absl::StrCat(
         operation, " with ", base::FormatCount(pager_.pages().leases().num_held(), "lease"),
         " held (", absl::StrJoin(pager_.LeaseNames(8), ", "), "): release them first"));
+  }
+  if (fills_ > 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(operation, " while ", base::FormatCount(fills_, "tensor"),
+                     " is being registered: call it when Register has returned"));
   }
   return pager_.in_use() ? IsBusy(what) : absl::OkStatus();
 }

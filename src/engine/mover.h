@@ -9,6 +9,7 @@
 #ifndef SPILLWAY_ENGINE_MOVER_H_
 #define SPILLWAY_ENGINE_MOVER_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -63,6 +64,11 @@ class Mover : private TransferThread::Listener {
    private:
     Mover& mover_;
   };
+
+  // A tensor is being registered: no commit may have a part of it, nor may other bytes come under it.
+  // Waits for a turn.
+  void BeginFill();
+  void EndFill();
 
   // See Pager.
   TileIndex AddTile(uint64_t size_bytes, Role role, bool transient, bool stored, StorePlace place);
@@ -189,8 +195,9 @@ class Mover : private TransferThread::Listener {
   int drains_ ABSL_GUARDED_BY(mu_) = 0;  // leases that wait for a stream
   // No transfer, no drain, no work; or the last drain is over; or, in a turn, a transfer is.
   base::CondVar quiet_;
-  bool has_turn_ ABSL_GUARDED_BY(mu_) = false;
+  std::atomic<bool> has_turn_ = false;  // written under the lock
   base::CondVar turn_over_;
+  int fills_ ABSL_GUARDED_BY(mu_) = 0;  // tensors that are being registered
 
   TransferThread transfers_;  // ends first
 };

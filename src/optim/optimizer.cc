@@ -72,10 +72,20 @@ class StreamingOptimizer final : public Optimizer {
     const char* const what = weight_moves && parameter.weight().is_leased()       ? "weight"
                              : gradient_moves && parameter.gradient().is_leased() ? "gradient"
                                                                                   : nullptr;
-    if (what == nullptr) return absl::OkStatus();
+    if (what != nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("optimizer: parameter ", update.parameter, " has its ", what,
+                       " in the engine: an update cannot say where in memory it lies"));
+    }
+    const auto is_aligned = [](const void* memory, const Operand& operand) {
+      return reinterpret_cast<uintptr_t>(memory) % ElementBytes(operand.dtype) == 0;
+    };
+    if (is_aligned(update.weight_memory, parameter.weight()) &&
+        is_aligned(update.gradient_memory, parameter.gradient()))
+      return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat("optimizer: parameter ", update.parameter, " has its ", what,
-                     " in the engine: an update cannot say where in memory it lies"));
+        absl::StrCat("optimizer: the memory of parameter ", update.parameter,
+                     " lies at an address that is no multiple of its elements' bytes"));
   }
 
   absl::Status CheckUpdates(std::span<const Update> updates) const {

@@ -39,6 +39,7 @@ absl::StatusOr<TensorSpec> Describe(const Engine& engine, const Values& values, 
                                     const std::vector<int64_t>& shape) {
   if (values.memory == nullptr) {
     if (values.tensor == TensorId()) return Refuse("a ", what, " is neither tensor nor memory");
+    SPILLWAY_RETURN_IF_ERROR(engine.CheckTile(values.tensor));
     return engine.Spec(values.tensor);
   }
   if (values.tensor != TensorId()) return Refuse("a ", what, " is both a tensor and memory");
@@ -86,6 +87,7 @@ absl::Status CheckState(const Engine& engine, const std::vector<TensorSpec>& exp
     if (state[i] == TensorId()) {
       return Refuse("the state of weight '", weight.name, "' lacks '", expected[i].name, "'");
     }
+    SPILLWAY_RETURN_IF_ERROR(engine.CheckTile(state[i]));
     const TensorSpec& spec = engine.Spec(state[i]);
     const char* const what = expected[i].role == Role::kMoment ? "moment" : "master weight";
     if (spec.dtype != expected[i].dtype) {

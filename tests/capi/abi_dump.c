@@ -29,10 +29,10 @@ static void Structs(void) {
   MEMBER(spw_engine_options, calibration);
   MEMBER(spw_engine_options, plan_steps);
   MEMBER(spw_engine_options, queue_depth);
-  MEMBER(spw_engine_options, placement);
   MEMBER(spw_engine_options, timeline_events);
   MEMBER(spw_engine_options, announce);
   MEMBER(spw_engine_options, announce_user);
+  MEMBER(spw_engine_options, placement);
   STRUCT(spw_tensor_spec);
   MEMBER(spw_tensor_spec, size);
   MEMBER(spw_tensor_spec, name);

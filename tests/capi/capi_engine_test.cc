@@ -125,6 +125,18 @@ TEST_F(CapiEngineTest, AReaderThatFailsIsTold) {
   SPW_EXPECT_ERROR(spw_find(engine_, "short", &id), SPW_NOT_FOUND, "short");
 }
 
+TEST_F(CapiEngineTest, ATensorIsForgottenByNameWhateverItIs) {
+  Register("w", SPW_F32, 2, 4);
+  SPW_ASSERT_OK(spw_commit(engine_, nullptr, 0));
+  Reopen();
+  SPW_ASSERT_OK(spw_forget(engine_, "w"));  // it is only in the last commit
+  const uint32_t other = Register("w", SPW_BF16, 3, 4);
+  SPW_ASSERT_OK(spw_commit(engine_, nullptr, 0));
+  SPW_ASSERT_OK(spw_forget(engine_, "w"));
+  SPW_EXPECT_ERROR(spw_evict(engine_, other, 0), SPW_NOT_FOUND, "was unregistered");
+  SPW_EXPECT_ERROR(spw_forget(engine_, "w"), SPW_NOT_FOUND, "'w'");
+}
+
 TEST_F(CapiEngineTest, ArgumentsThatAreNoneAreNamed) {
   uint32_t id = 0;
   spw_engine* engine = nullptr;

@@ -122,6 +122,27 @@ TEST_F(CapiOptimizerTest, FreshStateIsThatOfNoStep) {
   }
 }
 
+// What was refused does not touch the state that is there.
+TEST_F(CapiOptimizerTest, ARefusedParameterLeavesOthersState) {
+  const std::vector<float> first = weight_;
+  Create();
+  Step(Add("w"), 1);
+  spw_parameter again;
+  spw_parameter_init(&again, sizeof again);
+  again.name = "w";
+  again.weight = {weight_.data(), SPW_F32, 0};
+  again.has_gradient = 1;
+  again.gradient = {gradient_.data(), SPW_F32, 0};
+  again.shape = shape_;
+  again.rank = 2;
+  again.tile_rows = 3;
+  size_t number = 0;
+  SPW_EXPECT_ERROR(spw_optimizer_add(optimizer_, &again, &number), SPW_INVALID_ARGUMENT, "twice");
+  Step(0, 2);
+  for (size_t i = 0; i < kElements; ++i)
+    ASSERT_NEAR(weight_[i], AdamW(first[i], gradient_[i], 2), 2e-6) << i;
+}
+
 // As of a framework that makes a gradient anew for each step.
 TEST_F(CapiOptimizerTest, AnUpdateSaysWhereMemoryLiesNow) {
   const std::vector<float> first = weight_;
@@ -228,7 +249,7 @@ TEST_F(CapiOptimizerTest, EveryFormatGivesItsMasterWeights) {
   }
 }
 
-TEST_F(CapiOptimizerTest, WhatCannotBeIsNamedAndLeavesNothing) {
+TEST_F(CapiOptimizerTest, WhatCannotBeIsNamed) {
   spw_rule rule;
   spw_rule_init(&rule, sizeof rule, 99);
   spw_optimizer* none = nullptr;
@@ -249,6 +270,7 @@ TEST_F(CapiOptimizerTest, WhatCannotBeIsNamedAndLeavesNothing) {
   parameter.weight = {weight_.data(), SPW_F32, 0};
   parameter.shape = shape_;
   parameter.rank = 2;
+  parameter.tile_rows = 3;
   size_t number = 0;
   SPW_EXPECT_ERROR(spw_optimizer_add(optimizer_, &parameter, &number), SPW_INVALID_ARGUMENT,
                    "spw_parameter.name is NULL");
@@ -262,7 +284,17 @@ TEST_F(CapiOptimizerTest, WhatCannotBeIsNamedAndLeavesNothing) {
   spw_update update;
   spw_update_init(&update, sizeof update);
   SPW_EXPECT_ERROR(spw_optimizer_step(optimizer_, &update, 1), SPW_NOT_FOUND, "parameter 0");
-  Add("w");  // the state that was made for it before is gone
+  // Ids that are none, also among its state.
+  parameter.gradient.id = 12345;
+  SPW_EXPECT_ERROR(spw_optimizer_add(optimizer_, &parameter, &number), SPW_INVALID_ARGUMENT,
+                   "12345");
+  const uint32_t state[] = {54321, 54322};
+  parameter.gradient = {gradient_.data(), SPW_F32, 0};
+  parameter.state = state;
+  parameter.num_state = 2;
+  SPW_EXPECT_ERROR(spw_optimizer_add(optimizer_, &parameter, &number), SPW_INVALID_ARGUMENT,
+                   "54321");
+  Add("w");  // finds what was registered for it before
   update.step = 0;
   SPW_EXPECT_ERROR(spw_optimizer_step(optimizer_, &update, 1), SPW_INVALID_ARGUMENT, "step");
 }

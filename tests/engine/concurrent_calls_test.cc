@@ -14,6 +14,7 @@
 #include <optional>
 #include <random>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -89,8 +90,8 @@ class Caller {
       return absl::OkStatus();
     };
     // A name of its own each time: the last commit may have the tensor that went.
-    const auto id =
-        engine_.Register(SpecOf("own." + std::to_string(number_) + "." + std::to_string(value)), fill);
+    const auto id = engine_.Register(
+        SpecOf("own." + std::to_string(number_) + "." + std::to_string(value)), fill);
     ASSERT_TRUE(id.ok()) << id.status();
     own_ = *id;
     values_.fill(value);
@@ -204,6 +205,42 @@ TEST_P(ConcurrentCallsTest, EveryTileHasWhatWasWrittenLast) {
   EXPECT_GT(added, 0u);
 }
 
+// A commit, or other bytes under it, would have a part of the tensor for the whole.
+TEST(RegisterTest, NothingIsCommittedWhileATensorIsFilled) {
+  const test::TempFolder folder;
+  const auto open = [&] {
+    return *Engine::Open({.store = {folder / "s"},
+                          .mode = OpenMode::kOpenOrCreate,
+                          .device_bytes = kMiB,
+                          .pinned_bytes = kMiB});
+  };
+  auto engine = open();
+  int asked = 0;
+  const auto fill = [&](uint64_t, std::span<std::byte> out) {
+    EXPECT_TRUE(IsRefused(engine->Commit("part")));
+    EXPECT_TRUE(absl::IsNotFound(engine->Unregister(TensorId{0})));
+    std::fill(out.begin(), out.end(), std::byte{7});
+    return ++asked < 2 ? absl::OkStatus() : absl::OutOfRangeError("the file is short");
+  };
+  EXPECT_TRUE(absl::IsOutOfRange(engine->Register(SpecOf("one"), fill).status()));
+  EXPECT_EQ(asked, 2);
+  ASSERT_TRUE(engine->Commit("whole").ok());
+  engine.reset();
+  engine = open();
+  asked = -10;
+  EXPECT_TRUE(engine->Register(SpecOf("one"), fill).ok());
+  EXPECT_EQ(asked, -10 + int{kTiles});
+}
+
+TEST(RegisterTest, AReaderThatThrowsGivesTheNameBack) {
+  const auto engine = Engine::Open({.device_bytes = kMiB, .pinned_bytes = kMiB});
+  const auto throws = [](uint64_t, std::span<std::byte>) -> absl::Status {
+    throw std::runtime_error("no file");
+  };
+  EXPECT_THROW((void)(*engine)->Register(SpecOf("one"), throws), std::runtime_error);
+  EXPECT_TRUE((*engine)->Register(SpecOf("one")).ok());
+}
+
 // Two threads that register one name get one tensor, and neither sees it before it is filled.
 TEST(RegisterTest, ANameIsFilledOnceWhoeverAsks) {
   const auto engine = Engine::Open({.device_bytes = kMiB, .pinned_bytes = kMiB});
@@ -230,8 +267,7 @@ TEST(RegisterTest, ANameIsFilledOnceWhoeverAsks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ConcurrentCallsTest,
-                         testing::Values(Case{}, Case{.has_store = false},
-                                         Case{.goes_back = true}),
+                         testing::Values(Case{}, Case{.has_store = false}, Case{.goes_back = true}),
                          [](const auto& at) {
                            if (!at.param.has_store) return std::string("InMemory");
                            return std::string(at.param.goes_back ? "GoingBack" : "Stored");

@@ -69,7 +69,7 @@ TEST(PageTable, WhatEndsIsCounted) {
   EXPECT_FALSE(has_ended());
   pages.End(tile);
   EXPECT_TRUE(has_ended()) << "a transfer";
-  pages.Arrive(tile, Transfer::kRead);
+  pages.Arrive(tile, {.transfer = Transfer::kRead});
   pages.leases().Take(tile, Tier::kPinned, Access::kReadWrite);
   EXPECT_FALSE(has_ended());
   pages.leases().BeginDrain(tile, Tier::kPinned, Access::kReadWrite, &stream);

@@ -125,28 +125,33 @@ TEST(PagerLease, AReaderWhoComesDuringTheSearchIsNotWaitedFor) {
 }
 
 // The lease of a stream that waits for a copy may end before the copy's end is told: what was
-// written is on the device alone all the same.
+// written is on the device alone all the same, and until that is told nobody may have what was
+// before, whose frame is still being read. So it is, too, where the lease ends by another stream or
+// by none.
 TEST(PagerLease, AWriterWhoEndsBeforeItsCopyIsToldLeavesNoOlderBytes) {
-  PagerOptions options = PinnedOnly(2);
-  options.device_bytes = kTileBytes;
-  Pager pager(options);
-  const TileIndex tile = AddStored(pager);
-  ASSERT_TRUE(Lease(pager, tile));
-  End(pager, tile);
-  pager.Acquire(kTicket, tile, Tier::kDevice, Access::kReadWrite, /*stream=*/kSomeStream);
-  const std::vector<Action> actions = pager.TakeActions();
-  ASSERT_TRUE(std::any_of(actions.begin(), actions.end(),
-                          [](const Action& action) { return action.after_copy; }));
-  pager.BeginDrain(tile, Tier::kDevice, Access::kReadWrite, kSomeStream);
-  const auto ended = pager.EndLease(tile, Tier::kDevice, Access::kReadWrite, /*drained=*/true);
-  (void)pager.TakeActions();
-  pager.LetIn(ended);
-  pager.TransferDone(tile, {});
-
-  pager.Acquire(kTicket, tile, Tier::kPinned, Access::kRead, /*stream=*/nullptr);
-  const std::vector<Action> next = pager.TakeActions();
-  ASSERT_EQ(next.size(), 1u);
-  EXPECT_TRUE(next[0].Is(Transfer::kCopyOut));
+  for (const bool drains : {true, false}) {
+    PagerOptions options = PinnedOnly(2);
+    options.device_bytes = kTileBytes;
+    Pager pager(options);
+    const TileIndex tile = AddStored(pager);
+    ASSERT_TRUE(Lease(pager, tile));
+    End(pager, tile);
+    pager.Acquire(kTicket, tile, Tier::kDevice, Access::kReadWrite, /*stream=*/kSomeStream);
+    const std::vector<Action> actions = pager.TakeActions();
+    ASSERT_TRUE(std::any_of(actions.begin(), actions.end(),
+                            [](const Action& action) { return action.after_copy; }));
+    if (drains) pager.BeginDrain(tile, Tier::kDevice, Access::kReadWrite, kSomeStream);
+    const auto ended = pager.EndLease(tile, Tier::kDevice, Access::kReadWrite, drains);
+    (void)pager.TakeActions();
+    pager.LetIn(ended);
+    pager.Acquire(kTicket, tile, Tier::kPinned, Access::kRead, /*stream=*/nullptr);
+    EXPECT_TRUE(pager.TakeActions().empty());
+    EXPECT_TRUE(pager.pages().arena(Tier::kPinned).used_bytes() > 0);
+    pager.TransferDone(tile, {});
+    const std::vector<Action> next = pager.TakeActions();
+    ASSERT_EQ(next.size(), 1u);
+    EXPECT_TRUE(next[0].Is(Transfer::kCopyOut));
+  }
 }
 
 // The same where a plan brings the bytes and the copy fails: what the writer's stream wrote into is

@@ -176,5 +176,23 @@ TEST_F(StreamLeases, StepsOfDiscardsBehindAStreamFollowTheirPlan) {
   EXPECT_GT(plan.steps, 0u);
 }
 
+// Two writers let go on two streams: who comes after the second must come after the first, too.
+TEST_F(StreamLeases, WritersOnSeveralStreamsAreAllWaitedFor) {
+  auto other = engine_->CreateStream();
+  ASSERT_TRUE(other.ok()) << other.status();
+  Gate gate(stream_.get());
+  AddOneOnStream();
+  auto second = engine_->Acquire(tile(), Access::kReadWrite, stream_.get());
+  ASSERT_TRUE(second.ok()) << second.status();
+  second->Release(other->get());
+  auto reads = std::async(std::launch::async, [&] {
+    const auto lease = engine_->Acquire(tile(), Access::kRead, other->get());
+    return lease.ok() ? lease->as<uint32_t>()[0] : 99;
+  });
+  EXPECT_EQ(reads.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+  gate.Open();
+  EXPECT_EQ(reads.get(), 1u);
+}
+
 }  // namespace
 }  // namespace spillway

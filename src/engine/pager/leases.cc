@@ -13,6 +13,7 @@ void Leases::BeginDrain(TileIndex tile, Tier tier, Access access, StreamId strea
   ++busy.draining[At(tier)];
   if (!Writes(access)) return;
   busy.writer = false;
+  busy.is_mixed |= busy.written_drains > 0 && (busy.stream != stream || busy.tier != tier);
   ++busy.written_drains;
   busy.stream = stream;
   busy.tier = tier;
@@ -30,6 +31,7 @@ void Leases::End(TileIndex tile, Tier tier, Access access, bool drained) {
     --num_draining_;
     --busy.draining[At(tier)];
     if (Writes(access)) --busy.written_drains;
+    busy.is_mixed &= busy.written_drains > 0;
   } else {
     busy.writer = false;
   }
@@ -41,7 +43,7 @@ bool Leases::Admit(TileIndex tile, Tier tier, Access access, StreamId stream) {
   const Busy none, &busy = found == busy_.end() ? none : found->second;
   if (busy.writer) return false;
   const bool follows = busy.written_drains > 0;
-  if (follows && (busy.stream != stream || busy.tier != tier)) return false;
+  if (follows && (busy.is_mixed || busy.stream != stream || busy.tier != tier)) return false;
   if (!Writes(access) || Close(tile)) return true;
   const uint32_t drains = busy.draining[0] + busy.draining[1];
   return follows && drains == busy.written_drains &&

@@ -80,7 +80,8 @@ void PageTable::ShutWhereHomesWillBe(uint64_t from) {
 
 bool PageTable::CanLease(const Job& job) {
   const Page& page = pages_[job.tile];
-  return !page.discard && leases_.Admit(job.tile, job.tier, job.access, job.stream) &&
+  // Until it is heard that the copy came, other copies look as if they counted.
+  return !page.discard && !page.written_before_copy && leases_.Admit(job.tile, job.tier, job.access, job.stream) &&
          !(Writes(job.access) && page.is_leaving());
 }
 
@@ -142,13 +143,14 @@ PageTable::Ended PageTable::End(TileIndex tile) {
   return {.transfer = *std::exchange(page.transfer, std::nullopt),
           .job = std::exchange(page.transfer_job, nullptr),
           .planned = std::exchange(page.planned, std::nullopt),
-          .is_leased = std::exchange(page.leased_before_copy, false)};
+          .is_leased = std::exchange(page.leased_before_copy, false),
+          .is_written = std::exchange(page.written_before_copy, false)};
 }
 
-void PageTable::Arrive(TileIndex tile, Transfer transfer) {
+void PageTable::Arrive(TileIndex tile, const Ended& ended) {
   Page& page = pages_[tile];
   Traffic& role_nvme = stats_.role_nvme[static_cast<size_t>(page.tile->role)];
-  switch (transfer) {
+  switch (ended.transfer) {
     case Transfer::kRead:
       stats_.nvme.read_bytes += page.size_bytes();
       role_nvme.read_bytes += page.size_bytes();
@@ -158,7 +160,7 @@ void PageTable::Arrive(TileIndex tile, Transfer transfer) {
     case Transfer::kCopyIn:
       stats_.pinned.read_bytes += page.size_bytes();
       SetReady(page.copy(Tier::kDevice));
-      if (leases_.IsWritten(tile)) VoidOtherCopies(tile, Tier::kDevice);
+      if (leases_.IsWritten(tile) || ended.is_written) VoidOtherCopies(tile, Tier::kDevice);
       break;
     case Transfer::kCopyOut:
       stats_.pinned.written_bytes += page.size_bytes();

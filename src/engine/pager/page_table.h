@@ -76,6 +76,7 @@ struct Page {
   bool discard = false;              // once the transfer in flight and the leases end
   bool is_gone = false;              // its tensor was unregistered: nobody leases it again
   bool leased_before_copy = false;   // a stream waits for the copy in flight, or did
+  bool written_before_copy = false;  // a writer's lease ended before the end of the copy was heard of
   const Tile* tile = nullptr;        // what it is
   Job* transfer_job = nullptr;       // the job that started the transfer in flight
   std::optional<PlannedOp> planned;  // what the transfer in flight is of a plan
@@ -175,11 +176,12 @@ class PageTable {
     Job* job = nullptr;
     std::optional<PlannedOp> planned;
     bool is_leased = false;  // a stream waited for it
+    bool is_written = false;  // and has written what it brought
   };
   // It is over, one way or the other.
   Ended End(TileIndex tile);
   // It ended well: the bytes are where it brought them.
-  void Arrive(TileIndex tile, Transfer transfer);
+  void Arrive(TileIndex tile, const Ended& ended);
   // A writer in the tier has the only bytes that count from now on.
   void VoidOtherCopies(TileIndex tile, Tier keep);
   // The bytes are void once the transfer in flight and the leases have ended: DropIfDiscarded, to

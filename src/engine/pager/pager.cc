@@ -115,7 +115,7 @@ void Pager::TransferDone(TileIndex tile, const absl::Status& status) {
     plan_.Abandon(/*deviated=*/true);
     return;
   }
-  pages_.Arrive(tile, ended.transfer);
+  pages_.Arrive(tile, ended);
   if (ended.transfer == Transfer::kCopyOut) flush_.MarkWritten(tile);
   EndDiscard(tile);
   plan_.TransferEnded(tile, ended.planned);

@@ -29,8 +29,8 @@ Pager::LeaseEnd Pager::EndLease(TileIndex tile, Tier tier, Access access, bool d
   plan_.Released(tile, drained);
   if (Writes(access)) {
     // Its stream waited for the copy, but word of that comes another way, and may come later.
-    if (drained && tier == Tier::kDevice && pages_[tile].transfer == Transfer::kCopyIn)
-      pages_.VoidOtherCopies(tile, tier);
+    if (tier == Tier::kDevice && pages_[tile].transfer == Transfer::kCopyIn)
+      pages_[tile].written_before_copy = true;
     if (tier == Tier::kPinned) flush_.MarkWritten(tile);
   }
   EndDiscard(tile);
@@ -47,7 +47,7 @@ void Pager::LetIn(const LeaseEnd& ended) {
   const auto [tile, tier] = ended;
   const Page& page = pages_[tile];
   const bool stays = page.is_ready(tier) && !pages_.leases().IsWritten(tile) && !page.discard &&
-                     !page.is_leaving() &&
+                     !page.is_leaving() && !page.written_before_copy &&
                      !(tier == Tier::kPinned && pages_.IsWhereHomesWillBe(tile));
   if (stays && pages_.write_error().ok() && plan_.MayEnter(tile, tier)) {
     leases().Open(tile, tier, page.copy(tier).offset);

@@ -13,7 +13,6 @@ from typing import Any
 from spillway import _dlpack
 from spillway._errors import FailedPrecondition, InvalidArgument
 from spillway._library import (
-    ANNOUNCE,
     NOWHERE,
     READER,
     EngineOptions,
@@ -161,8 +160,8 @@ class Engine:
                  mode: str = "create", device: str = "host", device_bytes: int | str | None = None,
                  pinned_bytes: int | str | None = None, store_bytes: int | str | None = None,
                  page_bytes: int | str | None = None, io: str = "auto", calibration: str = "keep",
-                 queue_depth: int = 32, plan_steps: bool = True, placement: dict[str, str] | None = None, timeline_events: int = 0,
-                 announce: Callable[[str], None] | None = None):
+                 queue_depth: int = 32, plan_steps: bool = True, placement: dict[str, str] | None = None,
+                 timeline_events: int = 0):
         folders = [] if store is None else [store] if isinstance(store, (str, os.PathLike)) else list(store)
         options = new(EngineOptions, library.spw_engine_options_init)
         paths = (ctypes.c_char_p * max(1, len(folders)))(*[os.fsencode(folder) for folder in folders])
@@ -182,9 +181,6 @@ class Engine:
         for role, tier in (placement or {}).items():
             options.placement[number_of(role, ROLES, "a role of placement")] = number_of(tier, TIERS, "a tier of placement")
         options.timeline_events = timeline_events
-        # Kept as long as the library may call it.
-        self._announce = ANNOUNCE(lambda _, message: announce(message.decode(errors="replace"))) if announce else ANNOUNCE()
-        options.announce = self._announce
         handle = pointer()
         check(library.spw_engine_open(ctypes.byref(options), ctypes.byref(handle)))
         self._handle: int | None = handle.value
@@ -245,6 +241,10 @@ class Engine:
     def unregister(self, id: int) -> None:
         """Forgets a tensor: the next commit does not have it."""
         check(library.spw_unregister(self._live(), id))
+
+    def forget(self, name: str) -> None:
+        """The same by name, be the tensor registered or only in the last commit; raises NotFound."""
+        check(library.spw_forget(self._live(), name.encode()))
 
     def find(self, name: str) -> int:
         """The id of a registered tensor; raises NotFound."""

@@ -14,7 +14,6 @@ u8, i32, i64, u32, u64, size_t = (ctypes.c_uint8, ctypes.c_int32, ctypes.c_int64
 pointer, text, double = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_double
 
 READER = ctypes.CFUNCTYPE(ctypes.c_int, pointer, u64, pointer, size_t)
-ANNOUNCE = ctypes.CFUNCTYPE(None, pointer, text)
 NUM_ROLES = 5
 NOWHERE = -1
 
@@ -23,8 +22,8 @@ class EngineOptions(ctypes.Structure):
     _fields_ = [("size", size_t), ("store", ctypes.POINTER(text)), ("num_store", size_t), ("mode", i32), ("io", i32),
                 ("device_kind", i32), ("device_index", i32), ("store_bytes", u64), ("device_bytes", u64),
                 ("pinned_bytes", u64), ("page_bytes", u64), ("calibration", i32), ("plan_steps", i32),
-                ("queue_depth", i32), ("placement", i32 * NUM_ROLES), ("timeline_events", u64), ("announce", ANNOUNCE),
-                ("announce_user", pointer)]
+                ("queue_depth", i32), ("timeline_events", u64), ("announce", pointer), ("announce_user", pointer),
+                ("placement", i32 * NUM_ROLES)]
 
 
 class TensorSpec(ctypes.Structure):
@@ -67,6 +66,7 @@ _FALLIBLE = {
     "spw_engine_open": [_OUT(EngineOptions), _HANDLE],
     "spw_register": [pointer, _OUT(TensorSpec), READER, pointer, _OUT(u32)],
     "spw_unregister": [pointer, u32],
+    "spw_forget": [pointer, text],
     "spw_find": [pointer, text, _OUT(u32)],
     "spw_tensor_json": [pointer, u32, _TEXT_OUT],
     "spw_tile_range": [pointer, u32, u64, _OUT(u64), _OUT(u64)],

@@ -55,13 +55,6 @@ def make_home(engine: spillway.Engine, name: str, like: torch.Tensor, role: str,
         given = data.detach().cpu().contiguous().view(-1).view(torch.uint8)
         torch.frombuffer(out, dtype=torch.uint8).copy_(given)
 
-    class IsNew(Exception):
-        pass
-
-    def is_new(_: int, out: memoryview) -> None:
-        raise IsNew
-
-    dtype = DTYPE_NAMES[like.dtype]
     if data is not None:
         try:
             engine.find(name)
@@ -70,11 +63,9 @@ def make_home(engine: spillway.Engine, name: str, like: torch.Tensor, role: str,
         else:
             raise spillway.InvalidArgument(f"{name} is in the engine already: a second model needs a name of its own "
                                            "(prefix=), or a run")
-        try:
-            engine.unregister(engine.register(name, dtype, like.shape, role=role, data=is_new))
-        except IsNew:
-            pass
-    id = engine.register(name, dtype, like.shape, role=role, transient=transient, data=fill if data is not None else None)
+        with contextlib.suppress(spillway.NotFound):
+            engine.forget(name)
+    id = engine.register(name, DTYPE_NAMES[like.dtype], like.shape, role=role, transient=transient, data=fill if data is not None else None)
     return Home(engine, id, like.dtype, like.shape, name)
 
 
