@@ -23,7 +23,9 @@ class DeepSpeedTest(TorchTest):
             warnings.simplefilter("error")
             settings = st.from_deepspeed(config)
         self.assertTrue(settings.offload_parameters)
-        self.assertEqual(settings.optimizer_arguments, {"lr": 0.01, "betas": (0.9, 0.98)})
+        self.assertEqual(settings.optimizer_arguments, {"lr": 0.01, "betas": (0.9, 0.98), "weight_decay": 0.0})
+        self.assertIs(st.from_deepspeed({"optimizer": {"type": "Adam"}}).optimizer, st.AdamW)
+        self.assertIs(st.from_deepspeed({"optimizer": {"type": "Adam", "params": {"adam_w_mode": False}}}).optimizer, st.Adam)
         self.assertEqual(settings.trainers, ["gradient_clipping", "train_micro_batch_size_per_gpu", "bf16"])
         file = self.folder / "ds.json"
         file.write_text(json.dumps(config))

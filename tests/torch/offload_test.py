@@ -128,14 +128,77 @@ class OffloadTest(TorchTest):
         self.assertGreater(one[0].weight.abs().max().item(), 0)
 
     def test_what_would_lie_raises(self):
-        model = st.offload(tiny_model(), self.run_of())
+        run = self.run_of()
+        model = st.offload(tiny_model(), run)
         weight = model[0].weight
-        for what in (weight.data_ptr, lambda: copy.deepcopy(model), lambda: pickle.dumps(weight)):
+
+        def set_data(value):
+            weight.data = value
+
+        for what in (weight.data_ptr, lambda: copy.deepcopy(model), lambda: pickle.dumps(weight), weight.share_memory_,
+                     weight.untyped_storage, lambda: torch.from_dlpack(weight.detach()),
+                     lambda: set_data(torch.zeros(4, 4)), lambda: model.to(torch.bfloat16), weight.detach().t_,
+                     lambda: weight.detach().resize_(3, 3),
+                     lambda: torch.add(torch.zeros(2, 2), 1, out=weight.detach())):
             with self.assertRaisesRegex(spillway.FailedPrecondition, "weights/0.weight"):
                 what()
         with self.assertRaisesRegex(spillway.InvalidArgument, "is a view of weights/0.weight"):
-            st.AdamW([torch.nn.Parameter(weight[:3].detach())], store=self.run_of())
+            st.AdamW([torch.nn.Parameter(weight[:3].detach())], store=run)
+        with self.assertRaisesRegex(spillway.InvalidArgument, "weights/0.weight.* of another run"):
+            st.AdamW(model.parameters(), store=self.run_of())
         self.assertIn("weights/0.weight", repr(weight))
+        set_data(torch.full((200, 32), 2.0))
+        self.assertEqual(weight.sum().item(), 2.0 * 200 * 32)
+        with torch.inference_mode():
+            self.assertEqual(weight.t()[0].sum().item(), 400.0)
+
+    def test_two_runs_in_one_operation_are_two(self):
+        one, other = st.offload(tiny_model(), self.run_of()), st.offload(tiny_model(), self.run_of())
+        with torch.no_grad():
+            other[0].weight.zero_()
+            self.assertFalse(torch.equal(one[0].weight, other[0].weight))
+            one[0].weight.copy_(other[0].weight)
+        self.assertEqual(one[0].weight.abs().max().item(), 0)
+
+    def test_a_gradient_that_was_used_is_void(self):
+        model = tiny_model()
+        optimizer = st.AdamW(model.parameters(), store=self.run_of(), gradients="engine")
+        model(torch.ones(2, 32)).sum().backward()
+        old = model[0].weight.grad
+        optimizer.step()
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "is void"):
+            old.sum()
+        with self.assertRaisesRegex(spillway.InvalidArgument, "can only be dropped"):
+            optimizer.zero_grad(set_to_none=False)
+
+    def test_an_edit_of_weights_is_a_change(self):
+        model = st.offload(tiny_model(), run := self.run_of())
+        optimizer = st.AdamW(model.parameters(), lr=1e-2, store=run)
+        train(model, optimizer, 1)
+        first, weight = optimizer.state_dict(), model[0].weight.clone()
+        with torch.no_grad():
+            model[0].weight.fill_(3)
+        self.assertNotEqual(optimizer.state_dict()["spillway"]["label"], first["spillway"]["label"])
+        optimizer.load_state_dict(first)
+        self.assertTrue(torch.equal(model[0].weight, weight))
+
+    def test_what_offload_would_lose_is_refused(self):
+        model = tiny_model()
+        model[0].weight.register_hook(lambda gradient: gradient * 0)
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "parameter 0.weight has hooks"):
+            st.offload(model, self.run_of())
+
+    def test_built_parameters_stay_tied_and_models_make_room(self):
+        run = self.run_of()
+        with st.parameters(run):
+            model = torch.nn.ModuleList([torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)])
+            tied = torch.nn.Parameter(torch.ones(8, 8))
+            model[0].weight, model[1].weight = tied, tied
+        self.assertIs(model[0].weight, model[1].weight)
+        del model, tied
+        gc.collect()
+        with st.parameters(run):  # under the same names
+            torch.nn.Linear(8, 8)
 
     def test_updates_in_backward_refuse_what_would_go_wrong(self):
         def make():
@@ -210,6 +273,49 @@ class SavedTensorsTest(TorchTest):
             y = h.sin() + h.cos() + h * h
         self.assertEqual(self.num_made(), 1)
         y.sum().backward()
+
+    def test_a_change_in_place_is_told(self):
+        x = torch.randn(8, requires_grad=True)
+        with st.saved_tensors(self.run):
+            y = x.sigmoid()
+            z = y * 1
+        y.detach().add_(1)
+        with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+            z.sum().backward()
+            y.sum().backward()
+
+    def test_conjugates_and_rewritten_memory(self):
+        def compute(x):
+            z = torch.complex(x[:150], x[150:]) * 1
+            return z.abs().square().sum() + (z.conj() ** 2).imag.sum()
+
+        self.check(compute)
+        factor = torch.full((300, 400), 2.0)
+        x = torch.randn(300, 400, requires_grad=True)
+        with st.saved_tensors(self.run):
+            first = x * factor
+            factor.data.mul_(3)
+            second = x * factor
+        (first + second).sum().backward()
+        self.assertEqual(x.grad.unique().tolist(), [8.0])
+
+    def test_graphs_and_engines_are_freed(self):
+        import weakref
+        x = torch.randn(300, 400, requires_grad=True)
+        for _ in range(5):
+            with st.saved_tensors(self.run):
+                y = (x * 1).exp().sum().sigmoid()
+            gone = weakref.ref(y)
+            del y
+            gc.collect()
+            self.assertIsNone(gone())
+        self.assertLessEqual(self.num_made(), 2)
+        run = st.open(store := self.store(), pinned="4MiB")
+        with st.saved_tensors(run):
+            (x * 1).exp().sum().backward()
+        del run
+        gc.collect()
+        st.open(store, pinned="4MiB").close()
 
     def test_backward_twice(self):
         x = torch.randn(300, 400, requires_grad=True)

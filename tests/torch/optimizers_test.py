@@ -297,8 +297,67 @@ class OptimizerTest(TorchTest):
         optimizer = st.AdamW([param])
         param.data = param.data.to(torch.bfloat16)
         param.grad = torch.ones(4, dtype=torch.bfloat16)
-        with self.assertRaisesRegex(spillway.InvalidArgument, "is torch.bfloat16 now, and was torch.float32"):
+        with self.assertRaisesRegex(spillway.InvalidArgument, "torch.bfloat16 now, and was .* torch.float32"):
             optimizer.step()
+
+
+    def test_a_parameter_of_another_shape_is_refused(self):
+        memory = torch.zeros(64)
+        param = torch.nn.Parameter(torch.ones(64))
+        optimizer = st.SGD([param], lr=1.0)
+        param.data = memory[:8]
+        param.grad = torch.ones(8)
+        with self.assertRaisesRegex(spillway.InvalidArgument, r"is \(8,\), torch.float32 now, and was \(64,\)"):
+            optimizer.step()
+        self.assertEqual(memory.abs().sum().item(), 0)
+
+    def test_words_that_would_be_ignored_are_refused(self):
+        with self.assertRaisesRegex(spillway.InvalidArgument, "maximize=True: SGD"):
+            st.SGD([{"params": make_params(), "maximize": True}])
+        theirs = torch.optim.Adam(make_params(), amsgrad=True)
+        with self.assertRaisesRegex(spillway.InvalidArgument, "amsgrad=True: Adam"):
+            st.Adam(make_params()).load_state_dict(theirs.state_dict())
+        params = make_params()
+        optimizer = st.SGD(params[:1])
+        with self.assertRaisesRegex(spillway.InvalidArgument, "make two optimizers"):
+            optimizer.add_param_group({"params": params[1:], "momentum": 0.9})
+        self.assertEqual(len(optimizer.param_groups), 1)
+        with self.assertRaisesRegex(spillway.InvalidArgument, "two parameters are called w"):
+            st.SGD([{"params": [("w", params[0])]}, {"params": [("w", params[1])]}])
+
+    def test_an_optimizer_that_is_gone_leaves_nothing_behind(self):
+        run = st.open(self.store(), pinned="1MiB")
+        for more in ({"gradients": "engine"}, {"update": "backward"}):
+            model, plain = tiny_model(), tiny_model()
+            first = st.AdamW(model.parameters(), lr=1.0, store=run, **more)
+            with self.assertRaisesRegex(spillway.FailedPrecondition, "has a hook already"):
+                st.AdamW(model.parameters(), store=run, **more)
+            train(tiny_model(), st.AdamW(tiny_model().parameters()), 1)
+            del first
+            gc.collect()
+            self.assertFalse(any(param._post_accumulate_grad_hooks for param in model.parameters()))
+            losses = train(model, st.AdamW(model.parameters(), lr=1e-2, store=run, **more), 3)
+            self.assertEqual(losses, train(plain, st.AdamW(plain.parameters(), lr=1e-2), 3))
+            model.zero_grad()
+        gc.collect()
+        with self.assertRaises(spillway.NotFound):
+            run.engine.find("optimizer/0.0/exp_avg")
+        run.close()
+
+    def test_ctrl_c_in_a_step_comes_after_it(self):
+        params = make_params()
+        optimizer = st.AdamW(params)
+        set_gradients(params, 1)
+        inner = optimizer._engine_state.step
+
+        def interrupted(updates):
+            inner(updates)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        optimizer._engine_state.step = interrupted
+        with self.assertRaises(KeyboardInterrupt):
+            optimizer.step()
+        self.assertEqual(optimizer._known[params[0]].step, 1)
 
 
 class StateDictTest(TorchTest):
@@ -398,6 +457,58 @@ class StateDictTest(TorchTest):
         models[1].load_state_dict(weights[1])
         second.load_state_dict(saved[1])
         self.assertEqual(train(models[1], second, 2, first=3), expected[1][3:])
+        run.close()
+
+    def test_loading_the_same_weights_again_keeps_the_master_weights(self):
+        store = self.store()
+        model = tiny_model(torch.bfloat16)
+        optimizer = st.AdamW(model.parameters(), lr=1e-3, store=store, pinned="1MiB")
+        train(model, optimizer, 3)
+        weights = {name: value.clone() for name, value in model.state_dict().items()}
+        saved = self.saved(optimizer)
+        expected = train(model, optimizer, 3, first=3)
+        optimizer.load_state_dict(saved)
+        model.load_state_dict(weights)  # after the optimizer's
+        self.assertEqual(train(model, optimizer, 3, first=3), expected)
+
+    def test_a_refused_state_dict_changes_nothing(self):
+        params = make_params()
+        optimizer = st.AdamW(params, store=self.store(), pinned="1MiB")
+        set_gradients(params, 1)
+        optimizer.step()
+        before = optimizer.full_state_dict()["state"]
+        wrong = optimizer.state_dict()
+        wrong["spillway"] = {**wrong["spillway"], "name": "optimizer.7", "label": "torch-99"}
+        with self.assertRaises(spillway.NotFound):
+            optimizer.load_state_dict(wrong)
+        short = {"state": {0: {"step": 1, "exp_avg": torch.ones(7, 300)}}, "param_groups": wrong["param_groups"]}
+        with self.assertRaisesRegex(spillway.InvalidArgument, "has no exp_avg_sq"):
+            optimizer.load_state_dict(short)
+        after = optimizer.full_state_dict()["state"]
+        for index in before:
+            for name, value in before[index].items():
+                self.assertTrue(torch.equal(value, after[index][name]))
+
+    def test_snapshots_live_as_long_as_a_file_names_them(self):
+        run = st.open(self.store(), pinned="1MiB")
+        folder = self.folder / "checkpoints"
+        (folder / "deep/er").mkdir(parents=True)
+        checkpoints = st.Checkpoints(run, folder)
+        (folder / "gone.pt").symlink_to("nowhere")
+        (folder / "odd.bin").write_bytes(bytes(range(256)))
+        model = tiny_model()
+        optimizer = st.AdamW(model.parameters(), lr=1e-2, store=run)
+        for step in range(8):
+            train(model, optimizer, 1, first=step)
+            whole = {"model": {"big": torch.zeros(1 << 19)}, "optimizer": optimizer.state_dict()}
+            torch.save(whole, folder / "latest.pt")
+            if step == 2:
+                torch.save(whole, folder / "deep/er/best.ckpt")
+        checkpoints.drop_gone()
+        self.assertLessEqual(len(checkpoints.labels()), 4)
+        optimizer.load_state_dict(torch.load(folder / "deep/er/best.ckpt", weights_only=True)["optimizer"])
+        (folder / "deep/er/best.ckpt").unlink()
+        optimizer.load_state_dict(torch.load(folder / "latest.pt", weights_only=True)["optimizer"])
         run.close()
 
     def test_another_store_is_told(self):

@@ -100,12 +100,16 @@ def _read_optimizer(optimizer: dict[str, Any], settings: DeepSpeedSettings) -> N
     kind = str(optimizer.get("type", "")).lower()
     if kind not in _RULES:
         raise spillway.InvalidArgument(f"optimizer.type is {optimizer.get('type')!r}: there are {', '.join(_RULES)}")
+    parameters = optimizer.get("params", {})
+    if kind == "adam" and parameters.get("adam_w_mode", True):
+        kind = "adamw"  # as DeepSpeed has it
     settings.optimizer = _RULES[kind]
+    settings.optimizer_arguments["weight_decay"] = 0.0  # DeepSpeed's, where nothing is said
     known = {"lr", "betas", "eps", "weight_decay", "momentum"}
-    for word, value in optimizer.get("params", {}).items():
+    for word, value in parameters.items():
         if value == "auto":
             continue  # the trainer's own
         if word in known:
             settings.optimizer_arguments[word] = tuple(value) if isinstance(value, list) else value
-        elif not (word == "torch_adam" or (word == "adam_w_mode" and value)):
+        elif word not in ("torch_adam", "adam_w_mode"):
             settings.without_counterpart.append(f"optimizer.params.{word}")

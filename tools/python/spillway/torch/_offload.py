@@ -17,7 +17,10 @@ from spillway.torch._run import Run
 from spillway.torch._tensor import EngineTensor, make_home
 
 def _move(run: Run, name: str, param: torch.nn.Parameter) -> torch.nn.Parameter:
-    home = make_home(run.engine, f"weights/{name}", param, "parameter", data=param)
+    if param._backward_hooks or param._post_accumulate_grad_hooks or param.grad is not None:
+        raise spillway.FailedPrecondition(f"parameter {name} has hooks, an optimizer with update='backward' or "
+                                          "gradients='engine', or a gradient, which would be lost: offload the model first")
+    home = make_home(run, f"weights/{name}", param, "parameter", data=param)
     moved = torch.nn.Parameter(home.tensor(), requires_grad=param.requires_grad)
     moved.__dict__.update(param.__dict__)  # what others have noted about it
     return moved
@@ -50,14 +53,13 @@ def parameters(run: Run, prefix: str = "") -> Iterator[None]:
     continued."""
     run.has_changed()
     register = torch.nn.Module.register_parameter
-    count = 0
+    moved: dict[torch.nn.Parameter, torch.nn.Parameter] = {}  # by what was given, which stays meanwhile
 
     def move_and_register(module: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
-        nonlocal count
-        if param is not None and not isinstance(param, EngineTensor) and param.numel() > 0:
-            param = _move(run, f"{prefix}{count}.{name}", param)
-            count += 1
-        register(module, name, param)
+        if param is not None and param not in moved and not isinstance(param, EngineTensor) and param.numel() > 0:
+            moved[param] = _move(run, f"{prefix}{len(moved)}.{name}", param)
+            param.data = torch.empty(0, dtype=param.dtype)  # its memory
+        register(module, name, moved.get(param, param))
 
     torch.nn.Module.register_parameter = move_and_register
     try:
@@ -81,7 +83,8 @@ def save_pretrained(model: torch.nn.Module, folder: str | os.PathLike[str]) -> N
     seen: set[Any] = set()
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
-        key = tensor._home.id if isinstance(tensor, EngineTensor) else (tensor.data_ptr(), tensor.shape, tensor.stride())
+        where = id(tensor._home) if isinstance(tensor, EngineTensor) else tensor.data_ptr()
+        key = (where, tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
         if key in seen and tensor.numel() > 0:
             continue
         if tensor.dtype not in _SAFETENSORS:
@@ -101,7 +104,7 @@ def save_pretrained(model: torch.nn.Module, folder: str | os.PathLike[str]) -> N
         file.write(struct.pack("<Q", len(text)) + text)
         for tensor in tensors.values():
             # Of a tensor in the engine this is the one copy, and it is gone before the next.
-            file.write(memoryview(tensor.detach().clone().contiguous().view(-1).view(torch.uint8).numpy()))
+            file.write(memoryview(tensor.detach().clone().cpu().contiguous().view(-1).view(torch.uint8).numpy()))
         file.flush()
         os.fsync(file.fileno())
     os.replace(part, path / "model.safetensors")
@@ -111,10 +114,13 @@ def save_pretrained(model: torch.nn.Module, folder: str | os.PathLike[str]) -> N
             save(path)
 
 
-def weight_of(param: torch.Tensor, name: str) -> int | None:
+def weight_of(run: Run, param: torch.Tensor, name: str) -> int | None:
     """The engine's id of a parameter that lives there; None: it lies in memory."""
     if not isinstance(param, EngineTensor):
         return None
+    if param._home.engine is not run.engine:
+        raise spillway.InvalidArgument(f"parameter {name} is {param!r} of another run: give the optimizer the run that its "
+                                       "model was offloaded to (store=)")
     if param.numel() != param._home.numel or not param.is_contiguous():
         raise spillway.InvalidArgument(f"parameter {name} is a view of {param._home.name}: give the optimizer the whole")
     return param._home.id

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
+import threading
 import warnings
-from collections.abc import Callable, Iterable
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import spillway
@@ -22,10 +26,10 @@ _MINE = "spillway"  # the key of a state dict that is ours
 class _Known:
     """What is known of a parameter once its state is registered."""
 
-    def __init__(self, name: str, dtype: torch.dtype, gradient: Home | None):
+    def __init__(self, name: str, param: torch.Tensor, gradient: Home | None):
         self.number = 0  # of the library's
         self.name = name
-        self.dtype = dtype
+        self.dtype, self.shape = param.dtype, param.shape
         self.version = 0  # of the weight, after what was written here
         self.gradient = gradient  # where it lives in the engine; None: in memory
         self.step = 0
@@ -52,6 +56,10 @@ class _Offloaded(torch.optim.Optimizer):
         self._prefix = self.run.claim("optimizer", self)
         self._state_arguments = (self._kind, self._constants(defaults), state_format, threads or torch.get_num_threads())
         self._engine_state = _state.State(self.run.engine, *self._state_arguments)
+        # Of hooks and of state: whatever becomes of this, neither outlives it.
+        self._hooks: list[Any] = []
+        self._ids: list[int] = []
+        weakref.finalize(self, _end, self.run.engine, self._hooks, self._ids).atexit = False
         super().__init__(params, defaults)
 
     # What a subclass says.
@@ -66,10 +74,29 @@ class _Offloaded(torch.optim.Optimizer):
         """As torch.optim's; the state is registered with it, and begins with the weight's values."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
-        names = group.get("param_names")
-        for index, param in enumerate(group["params"]):
-            name = names[index] if names else f"{len(self.param_groups) - 1}.{index}"
-            self._register(param, name)
+        try:
+            self._check_group(group)
+            names = group.get("param_names") or [f"{len(self.param_groups) - 1}.{i}" for i in range(len(group["params"]))]
+            taken = {known.name for known in self._known.values()}
+            for name in names:
+                if name in taken:
+                    raise spillway.InvalidArgument(f"two parameters are called {name}: their states would be one")
+                taken.add(name)
+            for param, name in zip(group["params"], names):
+                self._register(param, name)
+        except BaseException:
+            self.param_groups.pop()
+            raise
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        """Raises for words of torch.optim's that would be ignored."""
+        for word in ("amsgrad", "maximize", "nesterov", "dampening", "centered", "decoupled_weight_decay"):
+            if group.get(word) and not (word == "decoupled_weight_decay" and self._kind == "adamw"):
+                raise spillway.InvalidArgument(f"{word}={group[word]!r}: {type(self).__name__} of spillway.torch has no {word}")
+        if bool(group.get("momentum")) != bool(self.defaults.get("momentum")):
+            raise spillway.InvalidArgument(
+                f"a group has momentum={group['momentum']}, and the optimizer {self.defaults['momentum']}: state with and "
+                "without momentum differs, so make two optimizers")
 
     def _register(self, param: torch.Tensor, name: str) -> None:
         if param.dtype not in _state.DTYPES:
@@ -80,33 +107,43 @@ class _Offloaded(torch.optim.Optimizer):
             return  # nothing to update
         gradient = None
         if self._gradients == "engine":
-            gradient = make_home(self.run.engine, f"{self._prefix}/gradients/{name}", param, "gradient", transient=True)
-        known = self._known[param] = _Known(name, param.dtype, gradient)
+            gradient = make_home(self.run, f"{self._prefix}/gradients/{name}", param, "gradient", transient=True)
+        known = self._known[param] = _Known(name, param, gradient)
         self._add_state(param, known)
-        if not param.requires_grad:
+        if not param.requires_grad or (gradient is None and self._update != "backward"):
             return
+        if param._post_accumulate_grad_hooks:
+            raise spillway.FailedPrecondition(f"parameter {name} has a hook already that runs when its gradient is there, as "
+                                              "of another optimizer: remove that first, as by close()")
         if gradient is not None:
-            param.register_post_accumulate_grad_hook(lambda of: _move_gradient(of, known))
-        if self._update == "backward":
-            # The group may get other values later, so it is looked up then.
-            param.register_post_accumulate_grad_hook(lambda of: self._update_now(of, known))
+            self._hooks.append(param.register_post_accumulate_grad_hook(lambda of: _move_gradient(of, known)))
+        else:
+            me = weakref.ref(self)
+
+            def update_now(of: torch.Tensor) -> None:
+                optimizer = me()
+                if optimizer is not None:
+                    optimizer._update_now(of, known)
+
+            self._hooks.append(param.register_post_accumulate_grad_hook(update_now))
 
     def _add_state(self, param: torch.Tensor, known: _Known) -> None:
-        weight_id = weight_of(param, known.name)
+        weight_id = weight_of(self.run, param, known.name)
         self.run.has_changed()
         known.number = self._engine_state.add(
             f"{self._prefix}/{known.name}", param if weight_id is not None else _on_cpu(param),
             _state.tile_rows_of(param.shape, self.run.pinned_bytes), weight_id, known.gradient.id if known.gradient else None)
         known.version = param._version
+        self._ids += [tensor["id"] for tensor in self._engine_state.tensors(known.number)]
 
     def _rename(self, prefix: str) -> None:
         """The state goes under other names: those that a state dict has it under."""
         if prefix == self._prefix:
             return
         prefix = self.run.claim("optimizer", self, wanted=prefix)
-        for known in self._known.values():
-            for tensor in self._engine_state.tensors(known.number):
-                self.run.engine.unregister(tensor["id"])
+        for id in self._ids:
+            self.run.engine.unregister(id)
+        self._ids.clear()
         self._prefix, self._engine_state = prefix, _state.State(self.run.engine, *self._state_arguments)
         for param, known in self._known.items():
             self._add_state(param, known)
@@ -131,10 +168,21 @@ class _Offloaded(torch.optim.Optimizer):
         self.run.engine.end_step()
         return loss
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        if not set_to_none and (self._gradients == "engine" or self._update == "backward"):
+            raise spillway.InvalidArgument("zero_grad(set_to_none=False): gradients in the engine, and those that backward "
+                                           "has used, can only be dropped")
+        super().zero_grad(set_to_none)
+
     def _do(self, groups: Iterable[dict[str, Any]], scale: float) -> None:
-        """Updates the parameters of these groups that have a gradient."""
+        """Updates the parameters of these groups that have a gradient. Ctrl-C is told when that is done."""
+        with _later_interrupts():
+            self._do_now(groups, scale)
+
+    def _do_now(self, groups: Iterable[dict[str, Any]], scale: float) -> None:
         updates: list[dict[str, Any]] = []
         for group in groups:
+            self._check_group(group)
             rule = _state.make_rule(self._kind, self._constants(group))
             for param in group["params"]:
                 if param.grad is None or param not in self._known:
@@ -147,6 +195,7 @@ class _Offloaded(torch.optim.Optimizer):
                                 "weight": None if in_engine else _on_cpu(param),
                                 "gradient": self._gradient(param, known), "known": known, "param": param})
         self.run.has_changed()
+        self.run.has_stepped |= bool(updates)
         self._engine_state.step(updates)
         for update in updates:
             known, param, weight = update["known"], update["param"], update["weight"]
@@ -154,7 +203,8 @@ class _Offloaded(torch.optim.Optimizer):
                 param.copy_(weight.view_as(param))
             known.step += 1
             if known.gradient is not None:
-                param.grad = None  # the update has discarded it
+                known.gradient.generation += 1  # the update has discarded it
+                param.grad = None
             # Autograd must know that the weight is another now.
             torch.autograd.graph.increment_version(param)
             known.version = param._version
@@ -183,9 +233,10 @@ class _Offloaded(torch.optim.Optimizer):
     def _gradient(self, param: torch.Tensor, known: _Known) -> torch.Tensor | None:
         if param.grad.is_sparse:
             raise spillway.InvalidArgument(f"the gradient of parameter {known.name} is sparse: it must be dense")
-        if param.grad.dtype != known.dtype:
-            raise spillway.InvalidArgument(f"the gradient of parameter {known.name} is {param.grad.dtype}, and the "
-                                           f"parameter was {known.dtype} when the optimizer took it up")
+        if (param.grad.dtype, param.grad.shape) != (known.dtype, known.shape):
+            raise spillway.InvalidArgument(
+                f"the gradient of parameter {known.name} is {tuple(param.grad.shape)}, {param.grad.dtype}, and the parameter "
+                f"was {tuple(known.shape)}, {known.dtype} when the optimizer took it up")
         if known.gradient is None:
             return _on_cpu(param.grad)
         _move_gradient(param, known)  # one that somebody has put there
@@ -193,28 +244,36 @@ class _Offloaded(torch.optim.Optimizer):
 
     def _take_changed_weight(self, param: torch.Tensor, known: _Known) -> None:
         """A 16-bit weight that somebody else has written becomes its master weight, too."""
-        if param.dtype != known.dtype:
-            raise spillway.InvalidArgument(f"parameter {known.name} is {param.dtype} now, and was {known.dtype} when the "
-                                           "optimizer took it up: make the optimizer after the model's last .to()")
+        if (param.dtype, param.shape) != (known.dtype, known.shape):
+            raise spillway.InvalidArgument(
+                f"parameter {known.name} is {tuple(param.shape)}, {param.dtype} now, and was {tuple(known.shape)}, {known.dtype} "
+                "when the optimizer took it up: make the optimizer after the model's last change")
         if param._version == known.version or param.dtype == torch.float32 or self._format == "compact":
             return  # an fp32 weight is its own master weight, and a compact one most of it
-        master = self._engine_state.tensors(known.number)[0]["id"]
-        self._engine_state.write(master, _on_cpu(param.clone()).float())
+        # Where it is what the master weight rounds to, nothing has changed: as when a checkpoint's weights are loaded.
+        id = self._engine_state.tensors(known.number)[0]["id"]
+        weight, master = _on_cpu(param.clone()), self._engine_state.masters(known.number)
+        self._engine_state.write(id, torch.where(master.to(weight.dtype) == weight, master, weight.float()))
 
     # --- State ---
 
     def state_dict(self) -> dict[str, Any]:
         """Commits, and names the commit: plain types, no state. It is kept until two newer ones are."""
+        for hook in list(self._optimizer_state_dict_pre_hooks.values()):
+            hook(self)
         groups = self._packed_groups()
         steps = [[self._known[param].step if param in self._known else 0 for param in group["params"]]
                  for group in self.param_groups]
-        is_new = all(known.step == 0 for known in self._known.values())
-        if self.run.store is None and not is_new:
+        if self.run.store is None and self.run.has_stepped:
             warnings.warn("spillway.torch: the state of this optimizer is in memory alone, so a saved state_dict() cannot be "
                           "loaded by another process: give it store='FOLDER', or save full_state_dict()", stacklevel=2)
-        kept = self.run.keep_commit(json.dumps({"steps": steps}).encode(), is_new)
-        return {"state": {}, "param_groups": groups,
-                _MINE: {**kept, "rule": self._kind, "format": self._format, "name": self._prefix, "steps": steps}}
+        kept = self.run.keep_commit(json.dumps({"steps": steps}).encode())
+        state_dict = {"state": {}, "param_groups": groups,
+                      _MINE: {**kept, "rule": self._kind, "format": self._format, "name": self._prefix, "steps": steps}}
+        for hook in list(self._optimizer_state_dict_post_hooks.values()):
+            changed = hook(self, state_dict)
+            state_dict = state_dict if changed is None else changed
+        return state_dict
 
     def _packed_groups(self) -> list[dict[str, Any]]:
         packed, first = [], 0
@@ -228,7 +287,12 @@ class _Offloaded(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes what state_dict() gave, which brings the store to that commit; or torch.optim's own, whose tensors
         are written into the engine."""
+        for hook in list(self._optimizer_load_state_dict_pre_hooks.values()):
+            changed = hook(self, state_dict)
+            state_dict = state_dict if changed is None else changed
         groups = state_dict["param_groups"]
+        for group in groups:
+            self._check_group({**self.defaults, **group})
         if [len(group["params"]) for group in groups] != [len(group["params"]) for group in self.param_groups]:
             raise spillway.InvalidArgument(
                 f"the state dict has groups of {[len(group['params']) for group in groups]} parameters, and the optimizer "
@@ -240,6 +304,7 @@ class _Offloaded(torch.optim.Optimizer):
             raise spillway.InvalidArgument(f"the state dict is of {mine['rule']} in {mine['format']}, and the optimizer "
                                            f"is {self._kind} in {self._format}")
         else:
+            self.run.check(mine)
             self._rename(mine["name"])
             self.run.go_to(mine)
             for group, steps in zip(self.param_groups, mine["steps"]):
@@ -250,6 +315,8 @@ class _Offloaded(torch.optim.Optimizer):
             group.update({key: value for key, value in given.items() if key not in ("params", "param_names")})
         for param, known in self._known.items():
             known.version = param._version
+        for hook in list(self._optimizer_load_state_dict_post_hooks.values()):
+            hook(self)
 
     # Names of the state's tensors after the parameter's name, and torch.optim's for them.
     _torch_names: dict[str, str] = {}
@@ -291,24 +358,37 @@ class _Offloaded(torch.optim.Optimizer):
         dtype = self._require_plain("loading torch.optim's state dict")
         self.run.has_changed()
         params = [param for group in self.param_groups for param in group["params"]]
+        found: dict[int, torch.Tensor] = {}  # all is looked at before anything is written
+        for index, param in enumerate(params):
+            known, given = self._known.get(param), state.get(index)
+            for name, id in self._moments(known) if known is not None else []:
+                values = given.get(name) if given else None
+                if given and name not in given:
+                    raise spillway.InvalidArgument(f"the state dict has no {name} of parameter {known.name}")
+                values = torch.zeros(param.shape) if values is None else values
+                if values.shape != param.shape:
+                    raise spillway.InvalidArgument(f"{name} of parameter {known.name} has the shape {tuple(values.shape)}, "
+                                                   f"and the parameter {tuple(param.shape)}")
+                found[id] = values
         for index, param in enumerate(params):
             known, given = self._known.get(param), state.get(index)
             if known is None:
                 continue
-            known.step = int(given["step"]) if given else 0
-            for name, id in self._moments(known):
-                values = torch.zeros(param.shape) if not given else given[name]
-                if values.shape != param.shape:
-                    raise spillway.InvalidArgument(f"{name} of parameter {known.name} has the shape {tuple(values.shape)}, "
-                                                   f"and the parameter {tuple(param.shape)}")
-                self._engine_state.write(id, values.cpu().to(dtype))
+            known.step = int(given.get("step", 1)) if given else 0  # torch.optim.SGD counts none
+            for _, id in self._moments(known):
+                self._engine_state.write(id, found[id].cpu().to(dtype))
             if param.dtype != torch.float32:
                 master = self._engine_state.tensors(known.number)[0]["id"]
                 values = given.get("master_weight") if given else None
-                self._engine_state.write(master, (param.detach() if values is None else values).cpu().float())
+                self._engine_state.write(master, (_on_cpu(param.clone()) if values is None else values).cpu().float())
+        self.run.has_stepped |= any(known.step > 0 for known in self._known.values())
 
     def close(self) -> None:
-        """Gives the run's engine up; the optimizer is of no use afterwards. Run.close calls it."""
+        """Gives the run's engine up, and its hooks; the optimizer is of no use afterwards. Run.close calls it."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._ids.clear()  # the store keeps them
         self._engine_state.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -320,11 +400,40 @@ def _one_of(what: str, value: str, choices: tuple[str, ...]) -> None:
         raise spillway.InvalidArgument(f"{what} is {value!r}: it must be one of {', '.join(choices)}")
 
 
+def _end(engine: spillway.Engine, hooks: list[Any], ids: list[int]) -> None:
+    """Of an optimizer that is gone: its state is in commits that were kept, and in no later one."""
+    for hook in hooks:
+        hook.remove()
+    for id in ids:
+        with contextlib.suppress(spillway.Error):
+            engine.unregister(id)
+
+
+@contextlib.contextmanager
+def _later_interrupts() -> Iterator[None]:
+    """Ctrl-C within the block raises at its end."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
+        yield
+        return
+    pressed: list[Any] = []
+    before = signal.signal(signal.SIGINT, lambda *what: pressed.append(what))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if pressed and callable(before):
+            before(*pressed[0])
+
+
 @torch.no_grad()
 def _move_gradient(param: torch.Tensor, known: _Known) -> None:
     """The gradient goes to the engine, where later backwards add to it."""
-    if param.grad is None or isinstance(param.grad, EngineTensor):
+    if param.grad is None or (isinstance(param.grad, EngineTensor) and param.grad._home is known.gradient):
         return
+    if param.grad.requires_grad:
+        raise spillway.FailedPrecondition(f"the gradient of parameter {known.name} has a graph (create_graph=True), which "
+                                          "gradients='engine' would lose")
+    known.gradient.generation += 1
     with known.gradient.leased("discard") as memory:
         memory.copy_(param.grad.reshape(-1))
     param.grad = known.gradient.tensor()
@@ -332,7 +441,7 @@ def _move_gradient(param: torch.Tensor, known: _Known) -> None:
 
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor's own memory where the library can use it, else a copy."""
-    return tensor.detach().cpu().contiguous()
+    return tensor.detach().cpu().resolve_neg().contiguous()
 
 
 class AdamW(_Offloaded):

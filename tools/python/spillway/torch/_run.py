@@ -25,6 +25,8 @@ class Run:
         self.store = store
         self.pinned_bytes = pinned_bytes
         self.checkpoints: Any = None  # a Checkpoints, if there is one
+        self.room: Any = None  # for saved tensors
+        self.has_stepped = False  # some optimizer of it
         self._owners: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()  # of names' beginnings
         self._kept: dict[str, Any] = {}  # what names that commit
         self._at: str | None = None  # the label of the commit that the state is, unless it has changed since
@@ -61,11 +63,11 @@ class Run:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def keep_commit(self, user_state: bytes, is_new: bool) -> dict[str, Any]:
+    def keep_commit(self, user_state: bytes) -> dict[str, Any]:
         """Commits, and keeps the commit by a snapshot that only later changes cost room; returns what names it. Not
-        where there is no store, nor of a state that is new: loaders ask for one before the first step, and it must not
-        take the place of a checkpoint's."""
-        if self.store is None or is_new:
+        where there is no store, nor before the first step: loaders ask for one then, and it must not take the place of
+        a checkpoint's."""
+        if self.store is None or not self.has_stepped:
             return {"store": None, "store_id": "", "commit": 0, "label": self._memory}
         if self._at is not None:
             return self._kept  # as of several optimizers that are saved together
@@ -79,10 +81,19 @@ class Run:
                       "label": label}
         return self._kept
 
-    def go_to(self, kept: dict[str, Any]) -> bytes:
-        """Brings the engine to a commit that keep_commit named; returns its user state."""
+    def go_to(self, kept: dict[str, Any]) -> None:
+        """Brings the engine to a commit that keep_commit named."""
+        self.check(kept)
+        if kept["label"] in (self._memory, self._at):
+            return
+        self.engine.restore(kept["label"])
+        self.has_stepped = True
+        self._at, self._kept = kept["label"], {key: kept[key] for key in ("store", "store_id", "commit", "label")}
+
+    def check(self, kept: dict[str, Any]) -> None:
+        """Raises if go_to would."""
         if kept["label"] == self._memory:
-            return b""  # nothing has changed since
+            return  # nothing has changed since
         if kept["store"] is None:
             raise spillway.FailedPrecondition(
                 "this state dict is of a run without a store, or of one before its first step, and the state is another by "
@@ -98,10 +109,6 @@ class Run:
             raise spillway.NotFound(
                 f"the store in {self.store} has no snapshot {kept['label']} any more: it keeps the newest {_KEPT} "
                 f"({', '.join(label for label in labels if label.startswith(LABEL)) or 'none'})")
-        if self._at != kept["label"]:
-            self.engine.restore(kept["label"])
-            self._at, self._kept = kept["label"], {key: kept[key] for key in ("store", "store_id", "commit", "label")}
-        return self.engine.user_state() or b""
 
     def _drop_old(self) -> None:
         if self.checkpoints is not None:

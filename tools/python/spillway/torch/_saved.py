@@ -25,7 +25,7 @@ class _Room:
 
     def __init__(self, engine: spillway.Engine):
         self.engine = engine
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a finalizer may run on the thread that holds it
         self.free: dict[int, list[int]] = defaultdict(list)
         self.made = 0
 
@@ -51,9 +51,6 @@ class _Room:
             self.free[size].append(id)
 
 
-_rooms: weakref.WeakKeyDictionary[spillway.Engine, _Room] = weakref.WeakKeyDictionary()
-
-
 class _Saved:
     """A tensor that was saved: its elements in the order in which they lie in memory."""
 
@@ -74,6 +71,20 @@ class _Saved:
         return flat.as_strided(self.shape, self.stride)
 
 
+class _Kept:
+    """A tensor that stays where it is, and must not have been written until backward has it."""
+
+    def __init__(self, tensor: torch.Tensor, version: int):
+        self.kept, self.version = tensor, version
+
+    def tensor(self) -> torch.Tensor:
+        if self.kept._version != self.version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                f"[{tuple(self.kept.shape)}] is at version {self.kept._version}; expected version {self.version} instead")
+        return self.kept
+
+
 def _extent(tensor: torch.Tensor) -> int:
     """Elements from the first to the last that it names."""
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
@@ -84,7 +95,8 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_worth(tensor: torch.Tensor) -> bool:
-    return (not isinstance(tensor, (EngineTensor, torch.nn.Parameter)) and tensor.device.type == "cpu"
+    is_weight = isinstance(tensor, (EngineTensor, torch.nn.Parameter)) or isinstance(tensor._base, torch.nn.Parameter)
+    return (not is_weight and tensor.device.type == "cpu" and not tensor.is_conj() and not tensor.is_neg()
             and tensor.layout == torch.strided and not tensor.is_quantized and tensor.numel() > 0
             and _extent(tensor) <= 2 * tensor.numel() and _extent(tensor) * tensor.element_size() >= _LEAST_BYTES)
 
@@ -96,25 +108,30 @@ def saved_tensors(run: Run) -> Iterator[None]:
     A tensor that several operations save, unchanged, is there once. Weights, what is small (below 64 KiB) and what is
     not on the CPU stay where they are. Works with torch.utils.checkpoint, and with several backwards.
     """
-    room = _rooms.setdefault(run.engine, _Room(run.engine))
+    if run.room is None:
+        run.room = _Room(run.engine)
+    room = run.room
     known: weakref.WeakValueDictionary[Any, _Saved] = weakref.WeakValueDictionary()
 
     def pack(tensor: torch.Tensor) -> Any:
         if not _is_worth(tensor):
-            return tensor
+            # Detached, so that an output does not hold the graph that it is of.
+            return _Kept(tensor.detach(), tensor._version)
+        shares = tensor.grad_fn is not None
         storage = tensor.untyped_storage()
         key = (storage._cdata, storage.data_ptr(), tensor._version, tensor.storage_offset(), tensor.dtype, tensor.shape,
                tensor.stride())
         saved = known.get(key)
-        # The storage may be another's by now, at the same address; its content tells.
-        if saved is None or saved.of() is None:
+        # The storage may be another's by now, at the same address. Only what an operation gave is shared: other memory
+        # may be rewritten without a new version.
+        if saved is None or saved.of() is None or not shares:
             saved = _Saved(room, tensor)
             saved.of = weakref.ref(storage)
             known[key] = saved
         return saved
 
     def unpack(packed: Any) -> torch.Tensor:
-        return packed.tensor() if isinstance(packed, _Saved) else packed
+        return packed.tensor()
 
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         yield

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,13 +24,18 @@ DTYPE_NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16
 class Home:
     """Where a tensor's bytes live: a tensor of the engine's, of one tile."""
 
-    def __init__(self, engine: spillway.Engine, id: int, dtype: torch.dtype, shape: torch.Size, name: str):
-        self.engine = engine
+    def __init__(self, run: Any, id: int, dtype: torch.dtype, shape: torch.Size, name: str, transient: bool):
+        self.run = run
+        self.engine = run.engine
         self.id = id
         self.dtype = dtype
         self.shape = shape
         self.numel = shape.numel()
         self.name = name
+        self.transient = transient
+        self.generation = 0  # of the values: a tensor of an older one is void
+        # Where nothing names the bytes any more, the next commit does not have them either.
+        weakref.finalize(self, _forget, run.engine, id).atexit = False
 
     def tensor(self) -> EngineTensor:
         """All of it, row-major."""
@@ -38,16 +44,24 @@ class Home:
     @contextlib.contextmanager
     def leased(self, access: str) -> Iterator[torch.Tensor]:
         """All its elements as a flat tensor, which is void after the block."""
+        if access != "read" and not self.transient:
+            self.run.has_changed()
         with self.engine.acquire_host(self.id, 0, access) as lease:
             size = self.numel * self.dtype.itemsize
             memory = (ctypes.c_uint8 * size).from_address(lease.address)
             yield torch.frombuffer(memory, dtype=self.dtype, count=self.numel)
 
 
-def make_home(engine: spillway.Engine, name: str, like: torch.Tensor, role: str, transient: bool = False,
+def _forget(engine: spillway.Engine, id: int) -> None:
+    with contextlib.suppress(spillway.Error):
+        engine.unregister(id)
+
+
+def make_home(run: Any, name: str, like: torch.Tensor, role: str, transient: bool = False,
               data: torch.Tensor | None = None) -> Home:
     """Registers a tensor with the values of `data`, whatever the last commit has under its name; without data it is
     zeros, or a transient one that is there. InvalidArgument: a living tensor has the name."""
+    engine = run.engine
     if like.dtype not in DTYPE_NAMES:
         raise spillway.InvalidArgument(f"tensor {name} is {like.dtype}: the engine holds {', '.join(map(str, DTYPE_NAMES))}")
 
@@ -66,7 +80,7 @@ def make_home(engine: spillway.Engine, name: str, like: torch.Tensor, role: str,
         with contextlib.suppress(spillway.NotFound):
             engine.forget(name)
     id = engine.register(name, DTYPE_NAMES[like.dtype], like.shape, role=role, transient=transient, data=fill if data is not None else None)
-    return Home(engine, id, like.dtype, like.shape, name)
+    return Home(run, id, like.dtype, like.shape, name, transient)
 
 
 class EngineTensor(torch.Tensor):
@@ -81,17 +95,36 @@ class EngineTensor(torch.Tensor):
             stride = torch.empty(size, device="meta").stride()
         made = torch.Tensor._make_wrapper_subclass(EngineTensor, size, strides=stride, storage_offset=offset,
                                                    dtype=home.dtype, device="cpu")
-        made._home = home
+        made._home, made._generation = home, home.generation
         return made
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"EngineTensor({self._home.name!r}, size={tuple(self.shape)}, dtype={self.dtype})"
+
+    @property
+    def data(self) -> torch.Tensor:
+        return self.detach()
+
+    @data.setter
+    def data(self, value: torch.Tensor) -> None:
+        if value.shape != self.shape or value.dtype != self.dtype:
+            raise spillway.FailedPrecondition(
+                f"{self!r} cannot become a tensor of {tuple(value.shape)}, {value.dtype}: its bytes are in the engine. Change "
+                "shapes and types (.to(), .half(), resize_token_embeddings) before spillway.torch.offload")
+        with torch.no_grad():
+            self.copy_(value)
 
     # What would lie.
 
     def data_ptr(self) -> int:
         raise spillway.FailedPrecondition(f"{self!r} has no address: its bytes are in the engine, and have one only while "
                                           "an operation runs")
+
+    def _no_storage(self, *args: Any, **kwargs: Any) -> Any:
+        raise spillway.FailedPrecondition(f"{self!r} has no storage of its own: its bytes are in the engine. "
+                                          "tensor.clone() gives a tensor in memory")
+
+    storage = untyped_storage = share_memory_ = __dlpack__ = numpy = _no_storage
 
     def __deepcopy__(self, memo: Any) -> EngineTensor:
         raise spillway.FailedPrecondition(f"{self!r} cannot be deep-copied: a copy would be the same bytes of the engine. "
@@ -112,6 +145,19 @@ class EngineTensor(torch.Tensor):
         return _run(func, args, kwargs)
 
 
+def _check(tensor: EngineTensor) -> None:
+    """Raises if what PyTorch knows of the tensor is not what the engine has."""
+    home = tensor._home
+    if tensor._generation != home.generation:
+        raise spillway.FailedPrecondition(f"{tensor!r} is void: its values were used by an update, or replaced by others. "
+                                          "Keep a clone() of a gradient that is needed later")
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride()))
+    if tensor.dtype != home.dtype or (tensor.numel() > 0 and tensor.storage_offset() + extent > home.numel):
+        raise spillway.FailedPrecondition(
+            f"{home.name} is {tuple(home.shape)}, {home.dtype} in the engine, and was made {tuple(tensor.shape)}, {tensor.dtype} "
+            "since: change shapes and types before spillway.torch.offload")
+
+
 def _meta_of(tensor: EngineTensor) -> torch.Tensor:
     storage = torch.empty(tensor._home.numel, dtype=tensor.dtype, device="meta")
     return storage.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
@@ -127,13 +173,15 @@ def _view(func: Any, args: Any, kwargs: Any) -> Any:
     of = args[0]
     if not isinstance(of, EngineTensor):
         return _run(func, args, kwargs)
+    _check(of)
     home = of._home
     made = func(_meta_of(of), *args[1:], **kwargs)
     if isinstance(made, torch.Tensor) and made.dtype != home.dtype:
         raise spillway.Unimplemented(f"{of!r} cannot be viewed as {made.dtype}")
 
     def wrap(meta: torch.Tensor) -> EngineTensor:
-        return EngineTensor.of(home, meta.size(), meta.stride(), meta.storage_offset())
+        with torch.inference_mode(False):  # whose tensors have no versions
+            return EngineTensor.of(home, meta.size(), meta.stride(), meta.storage_offset())
 
     return tree_map_only(torch.Tensor, wrap, made)
 
@@ -149,23 +197,37 @@ def _written(func: Any, args: Any, kwargs: Any) -> set[int]:
     return written
 
 
+def _key(home: Home) -> tuple[int, int]:
+    """Ids count from 0 in every engine."""
+    return id(home.engine), home.id
+
+
 def _run(func: Any, args: Any, kwargs: Any) -> Any:
     """Leases what the operation uses, each home once, and runs it."""
     flat = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, EngineTensor)]
+    for each in flat:
+        _check(each)
     written = _written(func, args, kwargs)
     with contextlib.ExitStack() as stack:
-        homes: dict[int, tuple[Home, bool]] = {}
+        homes: dict[Any, tuple[Home, bool]] = {}
         for each in flat:
-            _, writes = homes.get(each._home.id, (each._home, False))
-            homes[each._home.id] = (each._home, writes or id(each) in written)
+            _, writes = homes.get(_key(each._home), (each._home, False))
+            homes[_key(each._home)] = (each._home, writes or id(each) in written)
         # In one order, so that two threads never wait for each other.
-        memory = {home_id: stack.enter_context(home.leased("read-write" if writes else "read"))
-                  for home_id, (home, writes) in sorted(homes.items())}
+        memory = {key: stack.enter_context(home.leased("read-write" if writes else "read"))
+                  for key, (home, writes) in sorted(homes.items())}
+        given: list[tuple[EngineTensor, torch.Tensor]] = []
 
         def real(tensor: EngineTensor) -> torch.Tensor:
-            return memory[tensor._home.id].as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+            flat = memory[_key(tensor._home)]
+            given.append((tensor, flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())))
+            return given[-1][1]
 
         out = func(*tree_map_only(EngineTensor, real, args), **tree_map_only(EngineTensor, real, kwargs))
+        for tensor, now in given:
+            if (now.size(), now.stride(), now.storage_offset()) != (tensor.size(), tensor.stride(), tensor.storage_offset()):
+                raise spillway.FailedPrecondition(f"{func} would give {tensor!r} another shape or other memory: use the "
+                                                  "operation that returns a new tensor")
         # What was written is returned as the tensor that it is; what aliases leased memory must not outlive the lease.
         first = args[0] if args and isinstance(args[0], EngineTensor) and id(args[0]) in written else None
         if first is not None and func._schema.returns and func._schema.returns[0].alias_info is not None:
@@ -173,6 +235,8 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
         ranges = [(each.data_ptr(), each.data_ptr() + each.numel() * each.element_size()) for each in memory.values()]
 
         def apart(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.layout != torch.strided or isinstance(tensor, EngineTensor):
+                return tensor
             at = tensor.data_ptr() if tensor.numel() > 0 else 0
             return tensor.clone() if any(begin <= at < end for begin, end in ranges) else tensor
 
