@@ -100,7 +100,7 @@ void BM_EndStep(benchmark::State& state) {
   plan::TileBits with_bytes, placed;
   for (const plan::TraceTile& of : trace.tiles) {
     with_bytes.Set(tiles.size(), of.stored);
-    engine::Tile& tile = tiles.Add();
+    engine::Tile& tile = tiles.emplace_back();
     tile.size_bytes = of.size_bytes;
     tile.role = of.role;
     tile.transient = of.transient;

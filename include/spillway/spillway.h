@@ -99,11 +99,11 @@ typedef struct {
   int32_t io;                                       /* SPW_AUTO */
   int32_t device_kind, device_index;                /* SPW_HOST */
   uint64_t store_bytes, device_bytes, pinned_bytes; /* SPW_UNLIMITED */
-  uint64_t page_bytes;              /* 0: 1 MiB for a new store, its own for an old one */
-  int32_t calibration;              /* SPW_KEEP */
-  int32_t plan_steps;               /* 1 */
-  int32_t queue_depth;              /* 32 */
-  uint64_t timeline_events;         /* 0 */
+  uint64_t page_bytes;      /* 0: 1 MiB for a new store, its own for an old one */
+  int32_t calibration;      /* SPW_KEEP */
+  int32_t plan_steps;       /* 1 */
+  int32_t queue_depth;      /* 32 */
+  uint64_t timeline_events; /* 0 */
   /* Called once for each thing that the machine could not give; may be NULL. */
   void (*announce)(void* user, const char* message);
   void* announce_user;
@@ -277,8 +277,9 @@ typedef struct {
    * values unless the last commit has it. */
   const uint32_t* state;
   size_t num_state;
-  /* Not 0: what is registered, or the last commit has, under the names of its state is forgotten first
-   * (spw_forget), so that the state begins anew. The caller sees to it that nobody else uses it. */
+  /* Not 0: what is registered, or the last commit has, under the names of its state is forgotten
+   * first (spw_forget), so that the state begins anew. The caller sees to it that nobody else uses
+   * it. */
   int32_t is_fresh;
 } spw_parameter;
 

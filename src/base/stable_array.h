@@ -49,7 +49,9 @@ class StableArray {
   // Each piece has as many elements as all before it and kFirst more.
   static constexpr size_t kFirst = 64;
   static constexpr size_t kPieces = 48;
-  static size_t PieceOf(size_t i) { return static_cast<size_t>(std::bit_width(i / kFirst + 1)) - 1; }
+  static size_t PieceOf(size_t i) {
+    return static_cast<size_t>(std::bit_width(i / kFirst + 1)) - 1;
+  }
   static size_t BeginOf(size_t piece) { return kFirst * ((size_t{1} << piece) - 1); }
 
   std::array<T*, kPieces> pieces_ = {};

@@ -122,7 +122,8 @@ spw_status* spw_engine_open(const spw_engine_options* options, spw_engine** engi
   return Run([&]() -> absl::Status {
     SPILLWAY_RETURN_IF_ERROR(CheckStruct(options, "spw_engine_options"));
     SPILLWAY_RETURN_IF_ERROR(CheckNotNull(engine, "engine"));
-    SPILLWAY_ASSIGN_OR_RETURN(EngineOptions given, ToOptions(Grown(options, options->size, DefaultOptions())));
+    SPILLWAY_ASSIGN_OR_RETURN(EngineOptions given,
+                              ToOptions(Grown(options, options->size, DefaultOptions())));
     const Device device = given.device;
     SPILLWAY_ASSIGN_OR_RETURN(std::unique_ptr<Engine> opened, Engine::Open(std::move(given)));
     auto handle = std::make_unique<spw_engine>();
@@ -150,7 +151,8 @@ spw_status* spw_register(spw_engine* engine, const spw_tensor_spec* spec, spw_re
   return With(engine, [&](Engine& in) -> absl::Status {
     SPILLWAY_RETURN_IF_ERROR(CheckStruct(spec, "spw_tensor_spec"));
     SPILLWAY_RETURN_IF_ERROR(CheckNotNull(id, "id"));
-    SPILLWAY_ASSIGN_OR_RETURN(const TensorSpec given, ToSpec(Grown(spec, spec->size, DefaultSpec())));
+    SPILLWAY_ASSIGN_OR_RETURN(const TensorSpec given,
+                              ToSpec(Grown(spec, spec->size, DefaultSpec())));
     SPILLWAY_ASSIGN_OR_RETURN(const TensorId made,
                               in.Register(given, ToReader(reader, user, given.name)));
     *id = made.value;

@@ -120,8 +120,7 @@ absl::StatusOr<std::vector<TensorId>> RegisterState(Engine* engine, const Rule& 
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<TensorSpec> specs, StateSpecs(rule, format, weight));
   std::vector<TensorId> made;
   for (const TensorSpec& spec : specs) {
-    const absl::Status forgotten =
-        is_fresh ? engine->ForgetName(spec.name) : absl::OkStatus();
+    const absl::Status forgotten = is_fresh ? engine->ForgetName(spec.name) : absl::OkStatus();
     if (!forgotten.ok() && !absl::IsNotFound(forgotten)) return forgotten;
     const Reader first = FirstValues(format, weight, spec, ReadWeight(engine, values));
     SPILLWAY_ASSIGN_OR_RETURN(made.emplace_back(), engine->Register(spec, first));
@@ -194,8 +193,8 @@ absl::Status ReadMasters(Engine& engine, StateFormat format, const Parameter& pa
   }
   const bool is_own = weight.dtype == DType::kF32 && !optim::IsSplit(format);
   if (!is_own && parameter.tensors.state.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "parameter '", weight.name, "' has no state, so there are no master weights"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("parameter '", weight.name, "' has no state, so there are no master weights"));
   }
   if (optim::IsSplit(format)) return ReadSplitMasters(engine, parameter, masters);
   if (weight.dtype != DType::kF32)

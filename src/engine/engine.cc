@@ -48,7 +48,8 @@ absl::Status CheckSpec(const TensorSpec& spec) {
     }
   }
   if (spec.num_tiles() >= std::numeric_limits<uint32_t>::max())
-    return bad(absl::StrCat("it has ", spec.num_tiles(), " tiles, and at most 2^32 - 2 are allowed: "
+    return bad(absl::StrCat("it has ", spec.num_tiles(),
+                            " tiles, and at most 2^32 - 2 are allowed: "
                             "raise tile_rows"));
   if (spec.tile_rows < 0)
     return bad(absl::StrCat("tile_rows is ", spec.tile_rows, ": it must be 0 or more"));
@@ -437,8 +438,8 @@ absl::Status EngineImpl::Fill(TensorId id, const Reader& reader) {
   const TensorSpec& spec = Spec(id);
   for (uint64_t tile = 0; tile < spec.num_tiles(); ++tile) {
     const auto index = tensors_[id.value].first_tile + static_cast<TileIndex>(tile);
-    SPILLWAY_ASSIGN_OR_RETURN(
-        Lease lease, TakeAt(index, {id, tile}, Tier::kPinned, Access::kDiscard, nullptr));
+    SPILLWAY_ASSIGN_OR_RETURN(Lease lease,
+                              TakeAt(index, {id, tile}, Tier::kPinned, Access::kDiscard, nullptr));
     SPILLWAY_RETURN_IF_ERROR(reader(spec.tile_offset_bytes(tile), lease.as<std::byte>()));
   }
   return absl::OkStatus();
@@ -462,9 +463,10 @@ absl::StatusOr<TileIndex> EngineImpl::Index(TileRef tile) const {
   }
   const Tensor& tensor = tensors_[tile.tensor.value];
   if (const Tensor::State state = tensor.state; state != Tensor::State::kThere) {
-    return absl::NotFoundError(absl::StrCat(
-        "tensor '", tensor.spec.name, "' ",
-        state == Tensor::State::kGone ? "was unregistered: its id is void" : "is being registered"));
+    return absl::NotFoundError(absl::StrCat("tensor '", tensor.spec.name, "' ",
+                                            state == Tensor::State::kGone
+                                                ? "was unregistered: its id is void"
+                                                : "is being registered"));
   }
   if (const uint64_t num_tiles = tensor.spec.num_tiles(); tile.tile >= num_tiles) {
     return absl::InvalidArgumentError(absl::StrCat("tensor '", tensor.spec.name, "' has ",

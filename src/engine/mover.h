@@ -65,8 +65,8 @@ class Mover : private TransferThread::Listener {
     Mover& mover_;
   };
 
-  // A tensor is being registered: no commit may have a part of it, nor may other bytes come under it.
-  // Waits for a turn.
+  // A tensor is being registered: no commit may have a part of it, nor may other bytes come under
+  // it. Waits for a turn.
   void BeginFill();
   void EndFill();
 

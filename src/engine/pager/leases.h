@@ -77,7 +77,7 @@ class Leases {
     uint32_t written_drains = 0;         // of writers
     StreamId stream = kNoStream;         // of these
     Tier tier = Tier::kDevice;
-    bool is_mixed = false;               // they are of several streams or tiers
+    bool is_mixed = false;  // they are of several streams or tiers
     bool is_over() const { return !writer && draining[0] + draining[1] == 0; }
   };
   static size_t At(Tier tier) { return tier == Tier::kDevice ? 0 : 1; }

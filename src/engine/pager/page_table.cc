@@ -81,7 +81,8 @@ void PageTable::ShutWhereHomesWillBe(uint64_t from) {
 bool PageTable::CanLease(const Job& job) {
   const Page& page = pages_[job.tile];
   // Until it is heard that the copy came, other copies look as if they counted.
-  return !page.discard && !page.written_before_copy && leases_.Admit(job.tile, job.tier, job.access, job.stream) &&
+  return !page.discard && !page.written_before_copy &&
+         leases_.Admit(job.tile, job.tier, job.access, job.stream) &&
          !(Writes(job.access) && page.is_leaving());
 }
 

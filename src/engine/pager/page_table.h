@@ -76,9 +76,10 @@ struct Page {
   bool discard = false;              // once the transfer in flight and the leases end
   bool is_gone = false;              // its tensor was unregistered: nobody leases it again
   bool leased_before_copy = false;   // a stream waits for the copy in flight, or did
-  bool written_before_copy = false;  // a writer's lease ended before the end of the copy was heard of
-  const Tile* tile = nullptr;        // what it is
-  Job* transfer_job = nullptr;       // the job that started the transfer in flight
+  bool written_before_copy =
+      false;                    // a writer's lease ended before the end of the copy was heard of
+  const Tile* tile = nullptr;   // what it is
+  Job* transfer_job = nullptr;  // the job that started the transfer in flight
   std::optional<PlannedOp> planned;  // what the transfer in flight is of a plan
 
   Copy& copy(Tier tier) { return copies[tier == Tier::kDevice ? 0 : 1]; }
@@ -175,7 +176,7 @@ class PageTable {
     Transfer transfer = Transfer::kRead;
     Job* job = nullptr;
     std::optional<PlannedOp> planned;
-    bool is_leased = false;  // a stream waited for it
+    bool is_leased = false;   // a stream waited for it
     bool is_written = false;  // and has written what it brought
   };
   // It is over, one way or the other.
