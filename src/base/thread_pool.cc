@@ -141,7 +141,8 @@ ThreadPool::ThreadPool(int num_threads) : num_threads_(std::max(num_threads, 1))
 
 // In a forked process there are no threads to join.
 ThreadPool::~ThreadPool() {
-  if (workers_ != nullptr && workers_->is_forked()) (void)workers_.release();
+  if (workers_ == nullptr || !workers_->is_forked()) return;
+  [[maybe_unused]] const Workers* const left = workers_.release();
 }
 
 void ThreadPool::ParallelFor(int64_t n, const std::function<void(int64_t)>& body) {

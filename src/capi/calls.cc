@@ -41,11 +41,6 @@ char* CopyText(std::string_view text) {
   return copy;
 }
 
-absl::Status CheckNotNull(const void* pointer, std::string_view what) {
-  if (pointer != nullptr) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(std::string(what), " is NULL"));
-}
-
 }  // namespace spillway::capi
 
 extern "C" {

@@ -38,7 +38,11 @@ spw_status* Run(const Call& call) noexcept {
 char* CopyText(std::string_view text);
 
 // InvalidArgument that names what is null.
-absl::Status CheckNotNull(const void* pointer, std::string_view what);
+template <class T>
+absl::Status CheckNotNull(const T* pointer, std::string_view what) {
+  if (pointer != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(std::string(what), " is NULL"));
+}
 
 // A caller's struct, of which the caller knows `size` bytes, as this library knows it: members that
 // the caller's header lacks have their defaults.

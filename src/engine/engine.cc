@@ -246,7 +246,8 @@ absl::StatusOr<std::unique_ptr<Engine>> EngineImpl::Open(EngineOptions options,
 
 // In a fork none of the mover's threads is there to end.
 EngineImpl::~EngineImpl() {
-  if (process_.is_forked()) (void)mover_.release();
+  if (!process_.is_forked()) return;
+  [[maybe_unused]] const Mover* const left = mover_.release();
 }
 
 absl::Status EngineImpl::CheckProcess() const {
