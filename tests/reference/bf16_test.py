@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bf16 against PyTorch's bf16 autocast, by the yardstick of autocast's own distance from PyTorch in fp32: Spillway's
-bf16 must be no further from autocast than that, and from fp32 not much further.
+"""bf16 against PyTorch's bf16 autocast, by the yardstick of autocast's own distance from PyTorch in fp32.
+
+From fp32 Spillway's bf16 must not be much further than autocast is. From autocast it must be no further than two bf16
+computations are whose rounding errors have nothing in common, which is the root of the sum of the squares of their
+distances from fp32. Without AVX-512, PyTorch 1.13's autocast rounds sums of products more often than with it: it is then
+up to five times as far from fp32 as Spillway is, and Spillway 1.00 times as far from autocast as fp32 is.
 
 Autocast keeps weights in fp32, and rounds those of products when it uses them. The same numbers come of weights that
 bf16 holds exactly, as most models are published, or with the others, norms and embeddings, kept in fp32. One loss is
@@ -9,6 +13,7 @@ stay as they are, and all elements of all gradients.
 """
 
 import contextlib
+import math
 import unittest
 
 import torch
@@ -58,10 +63,10 @@ MORE_FROM_FP32 = 1.2
 
 class AgainstAutocast(ReferenceCase):
     def assert_within_autocast(self, what, ours_to_fp32, ours_to_autocast, autocast_to_fp32):
-        print(f"{what}: autocast to fp32 {autocast_to_fp32:.3g}; ours to fp32 {ours_to_fp32 / autocast_to_fp32:.2f} "
-              f"of that, ours to autocast {ours_to_autocast / autocast_to_fp32:.2f}")
+        print(f"{what}: autocast to fp32 {autocast_to_fp32:.3g}; ours to fp32 {ours_to_fp32 / autocast_to_fp32:.3f} "
+              f"of that, ours to autocast {ours_to_autocast / autocast_to_fp32:.3f}")
         self.assertGreater(ours_to_fp32, 0)
-        self.assertLessEqual(ours_to_autocast, autocast_to_fp32, f"{what}: ours to autocast")
+        self.assertLessEqual(ours_to_autocast, math.hypot(autocast_to_fp32, ours_to_fp32), f"{what}: ours to autocast")
         self.assertLessEqual(ours_to_fp32, MORE_FROM_FP32 * autocast_to_fp32, f"{what}: ours to fp32")
 
     def make_inputs(self, shape, is_rounded):
