@@ -10,11 +10,12 @@
 #include "io/store/catalog_digest.h"
 #include "io/store/catalog_schema.h"
 #include "src/base/status_macros.h"
+#include "src/base/view.h"
 
 namespace spillway::io {
 namespace {
 
-absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+using base::View;
 
 // In each case the parameter is a snapshot's number; the rest of kept is left alone.
 constexpr char kNeededBy[] = "born <= ?1 AND died > ?1";

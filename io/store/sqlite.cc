@@ -11,6 +11,7 @@
 #include "io/store/sqlite_vfs.h"
 #include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
+#include "src/base/view.h"
 
 namespace spillway::io {
 namespace {
@@ -50,7 +51,7 @@ std::string_view Advice(int primary_code) {
   }
 }
 
-absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+using base::View;
 
 }  // namespace
 

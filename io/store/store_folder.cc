@@ -23,6 +23,7 @@
 #include "src/base/errno_status.h"
 #include "src/base/file_descriptor.h"
 #include "src/base/status_macros.h"
+#include "src/base/view.h"
 
 namespace spillway::io {
 namespace {
@@ -37,7 +38,7 @@ constexpr std::array<std::string_view, 6> kCatalogSuffixes = {"",         "-wal"
                                                               "-journal", ".new", ".new-journal"};
 constexpr size_t kMaxIdentityBytes = 4096;
 
-absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+using base::View;
 
 // A file descriptor that closes itself on every way out of a function.
 class ScopedFd {

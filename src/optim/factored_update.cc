@@ -10,7 +10,7 @@
 namespace spillway::optim {
 namespace {
 
-constexpr uint64_t kPieceElements = 512;  // as in fused_update.cc
+constexpr uint64_t kFactoredElements = 512;  // as in fused_update.cc
 constexpr int64_t kGrainElements = 16384;
 constexpr int64_t kGrainColumns = 64;
 
@@ -53,9 +53,9 @@ void FactoredUpdate::UpdateMeans(const RuleFactors& factors, const FactoredSegme
 
 void FactoredUpdate::UpdateRows(const RuleFactors& factors, const FactoredSegment& segment) {
   const auto add_to = [&](uint64_t begin, uint64_t end, uint64_t first, SumLanes* sums) {
-    float buffer[kPieceElements];
-    for (uint64_t at = begin; at < end; at += kPieceElements) {
-      const uint64_t n = std::min(kPieceElements, end - at);
+    float buffer[kFactoredElements];
+    for (uint64_t at = begin; at < end; at += kFactoredElements) {
+      const uint64_t n = std::min(kFactoredElements, end - at);
       const auto count = static_cast<int64_t>(n);
       AddSquares(segment.master + (at - segment.begin), count, first + at - begin, &sums[0]);
       DecodeScaled(factors.gradient_scale, segment, at, n, buffer);
@@ -78,7 +78,7 @@ void FactoredUpdate::UpdateRows(const RuleFactors& factors, const FactoredSegmen
 void FactoredUpdate::UpdateColumns(const RuleFactors& factors, const FactoredSegment& segment) {
   const uint64_t width = matrix_.num_columns, matrix_elements = width * matrix_.num_rows;
   const auto update = [&](uint64_t first, uint64_t n) {
-    float buffer[kPieceElements];
+    float buffer[kFactoredElements];
     double* const sums = &column_sums_[first];
     for (uint64_t row = segment.begin; row < segment.end; row += width) {
       if (row % matrix_elements == 0) std::fill_n(sums, n, 0.0);
@@ -94,8 +94,8 @@ void FactoredUpdate::UpdateColumns(const RuleFactors& factors, const FactoredSeg
   pool_->ParallelRanges(static_cast<int64_t>(width), kGrainColumns,
                         [&](int64_t begin, int64_t end) {
                           for (auto at = static_cast<uint64_t>(begin);
-                               at < static_cast<uint64_t>(end); at += kPieceElements)
-                            update(at, std::min(kPieceElements, static_cast<uint64_t>(end) - at));
+                               at < static_cast<uint64_t>(end); at += kFactoredElements)
+                            update(at, std::min(kFactoredElements, static_cast<uint64_t>(end) - at));
                         });
 }
 
@@ -124,9 +124,9 @@ void FactoredUpdate::ForEachPiece(const FactoredSegment& segment, const std::vec
                                   uint64_t begin, uint64_t end, const Visit& visit) const {
   const uint64_t width = matrix_.num_columns;
   const uint64_t matrix_elements = width * matrix_.num_rows;
-  float buffer[kPieceElements];
+  float buffer[kFactoredElements];
   while (begin < end) {
-    const uint64_t n = std::min({kPieceElements, end - begin, width - begin % width});
+    const uint64_t n = std::min({kFactoredElements, end - begin, width - begin % width});
     const uint64_t matrix = begin / matrix_elements - segment.begin / matrix_elements;
     visit(begin, FactoredRun{.num_elements = static_cast<int64_t>(n),
                              .gradient = Decode(segment, begin, n, buffer),
@@ -140,7 +140,7 @@ void FactoredUpdate::ForEachPiece(const FactoredSegment& segment, const std::vec
 void FactoredUpdate::SumSteps(const RuleFactors& factors, const FactoredSegment& segment) {
   const std::vector<float> means = MeansOf(segment);
   const auto add_to = [&](uint64_t begin, uint64_t end, uint64_t first, SumLanes* sums) {
-    float step[kPieceElements];
+    float step[kFactoredElements];
     ForEachPiece(segment, means, begin, end, [&](uint64_t at, const FactoredRun& run) {
       FactoredStep(factors, run, step);
       AddSquares(step, run.num_elements, first + at - begin, &sums[0]);

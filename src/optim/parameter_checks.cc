@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "src/base/status_macros.h"
+#include "src/base/view.h"
 #include "src/optim/element_codecs.h"
 #include "src/optim/state_specs.h"
 
@@ -19,7 +20,7 @@ namespace {
 
 constexpr double kMostFloat = std::numeric_limits<float>::max();
 
-absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+using base::View;
 
 template <typename... Words>
 absl::Status Refuse(const Words&... words) {

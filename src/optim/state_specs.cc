@@ -16,12 +16,13 @@
 #include "absl/strings/str_cat.h"
 #include "spillway/optimizer.h"
 #include "src/base/status_macros.h"
+#include "src/base/view.h"
 #include "src/optim/state_format.h"
 
 namespace spillway {
 namespace {
 
-absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+using base::View;
 
 constexpr std::array<std::string_view, kNumRuleKinds> kRuleNames = {
     "adamw", "adam", "sgd", "rmsprop", "lion", "lamb", "lars", "adafactor"};

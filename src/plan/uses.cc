@@ -69,7 +69,7 @@ bool BeginsZero(const Trace& trace, const EventsByTile& events, TileIndex tile) 
 }
 
 // What follows for a tier from where tiles rest. The last tier has them all.
-void Place(const Trace& trace, Tier tier, bool is_last, Keeping* keeping) {
+void PlaceUses(const Trace& trace, Tier tier, bool is_last, Keeping* keeping) {
   for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
     const TraceTile& of = trace.tiles[tile];
     if (of.has_home(tier)) keeping->home[tile] = of.home->offset;
@@ -164,7 +164,7 @@ Keeping DeviceUses(const Trace& trace, const EventsByTile& events, uint64_t fram
     if (cleaned_before_first && !uses.empty()) uses.last().cleaned = true;
     uses.EndTile();
   }
-  if (!zeros_are_free) Place(trace, Tier::kDevice, /*is_last=*/false, &keeping);
+  if (!zeros_are_free) PlaceUses(trace, Tier::kDevice, /*is_last=*/false, &keeping);
   keeping.Finish();
   return keeping;
 }
@@ -182,7 +182,7 @@ Keeping PinnedUses(const Trace& trace, const EventsByTile& events, const Keeping
     if (!has_store && events.begin(tile) == events.end(tile)) uses.Hold(0, 0, 0);
     uses.EndTile();
   }
-  Place(trace, Tier::kPinned, /*is_last=*/!has_store, &keeping);
+  PlaceUses(trace, Tier::kPinned, /*is_last=*/!has_store, &keeping);
   keeping.Finish();
   return keeping;
 }

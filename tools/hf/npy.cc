@@ -24,7 +24,7 @@ static_assert(std::endian::native == std::endian::little, "token ids are read wi
 constexpr std::string_view kMagic("\x93NUMPY", 6);
 constexpr uint64_t kMaxHeaderBytes = 65536;
 // Elements of two bytes widened, or of four checked, at a time.
-constexpr size_t kConvertElements = 8192;
+constexpr size_t kTokensAtATime = 8192;
 
 // Reads NumPy's dictionary: the three keys, each once, in any order. A fault is the first thing
 // that did not fit; parsing goes on without effect after it.
@@ -227,7 +227,7 @@ absl::Status NpyFile::Read(uint64_t offset, std::span<int32_t> out) const {
                                        " is ", static_cast<uint32_t>(*bad), "; at most ",
                                        std::numeric_limits<int32_t>::max(), " is possible"));
   }
-  std::array<uint16_t, kConvertElements> stored;
+  std::array<uint16_t, kTokensAtATime> stored;
   for (size_t done = 0; done < out.size();) {
     const std::span<uint16_t> piece =
         std::span(stored).first(std::min(stored.size(), out.size() - done));

@@ -22,13 +22,13 @@
 namespace spillway::trainer {
 namespace {
 
-struct Kind {
+struct SavedKind {
   const char* name;
   int64_t width;
   DType type;
 };
 
-std::vector<Kind> KindsOfBlock(const hf::ModelConfig& config, const ModelOptions& options) {
+std::vector<SavedKind> KindsOfBlock(const hf::ModelConfig& config, const ModelOptions& options) {
   const int64_t query_width = config.num_heads * config.head_dim;
   const int64_t key_width = config.num_kv_heads * config.head_dim;
   const DType type = ElementType(options.precision);
@@ -73,7 +73,7 @@ std::vector<TensorSpec> ActivationSpecs(const hf::ModelConfig& config,
   };
   const auto add_saved = [&](const std::string& of) {
     for (int64_t layer = 0; layer < config.num_layers; ++layer) {
-      for (const Kind& kind : KindsOfBlock(config, options))
+      for (const SavedKind& kind : KindsOfBlock(config, options))
         add(absl::StrCat("activation/", layer, "/", kind.name, of), kind.width, kind.type);
     }
     if (options.by_layer()) {

@@ -17,14 +17,14 @@ namespace {
 
 constexpr int64_t kTokensOfBlock = 32;
 
-int64_t NumBlocks(int64_t tokens) { return (tokens + kTokensOfBlock - 1) / kTokensOfBlock; }
+int64_t NumTokenBlocks(int64_t tokens) { return (tokens + kTokensOfBlock - 1) / kTokensOfBlock; }
 
 }  // namespace
 
 void NormScratch::Bind(ScratchLayout& layout, int64_t tokens, int64_t width) {
   weight = layout.Take<float>(width);
   inverse_rms = layout.Take<float>(tokens);
-  partial = layout.Take<float>(NumBlocks(tokens) * width);
+  partial = layout.Take<float>(NumTokenBlocks(tokens) * width);
 }
 
 NormLayer::NormLayer(ModelContext* context, const NormScratch* scratch, size_t parameter)
@@ -52,7 +52,7 @@ absl::Status NormLayer::Forward(const float* x, int64_t tokens, float* y) const 
 
 absl::Status NormLayer::Backward(const float* dy, const float* x, int64_t tokens, float* dx) const {
   SPILLWAY_HF_RETURN_IF_ERROR(FetchWeight());
-  const int64_t blocks = NumBlocks(tokens);
+  const int64_t blocks = NumTokenBlocks(tokens);
   context_->pool->ParallelRanges(blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = block * kTokensOfBlock;

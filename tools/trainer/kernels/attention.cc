@@ -41,7 +41,7 @@ int64_t SetOfBlock(int64_t block, int64_t sets) {
 }
 
 // One thread's scratch: matrices over the stacked rows (query, head of the group) of a block.
-struct BlockScratch {
+struct QueryBlockScratch {
   float* q;              // [rows, head_dim], scaled by 1/sqrt(head_dim)
   float* out;            // [rows, head_dim]: the output, or its gradient
   float* dq;             // [rows, head_dim]
@@ -53,7 +53,7 @@ struct BlockScratch {
     const int64_t rows = QueriesOfBlock(shape) * shape.group();
     return rows * (3 * shape.head_dim + 2 * shape.length + 1);
   }
-  BlockScratch(const AttentionShape& shape, float* base) {
+  QueryBlockScratch(const AttentionShape& shape, float* base) {
     const int64_t rows = QueriesOfBlock(shape) * shape.group();
     const auto take = [&base](int64_t floats) {
       float* taken = base;
@@ -114,7 +114,7 @@ float ScoreScale(const AttentionShape& shape) {
 
 // scratch.q and scratch.probabilities of a block; forward and backward share it, bit for bit.
 void ComputeProbabilities(const AttentionShape& shape, const BlockPlace& place, const float* q,
-                          const float* k, const BlockScratch& scratch) {
+                          const float* k, const QueryBlockScratch& scratch) {
   Stack(shape, place, q + place.query_offset, ScoreScale(shape), scratch.q);
   Multiply({place.rows, place.keys, shape.head_dim}, Plain(scratch.q, shape.head_dim),
            Transposed(k + place.key_offset, shape.key_width()), Into::kOverwrite,
@@ -125,17 +125,17 @@ void ComputeProbabilities(const AttentionShape& shape, const BlockPlace& place, 
 // Runs task(index, thread's scratch) for each index in [0, n): threads take the next one as they
 // come free, which changes who computes what and nothing else.
 void RunTasks(ThreadPool* pool, const AttentionShape& shape, float* scratch, int64_t n,
-              const std::function<void(int64_t, const BlockScratch&)>& task) {
+              const std::function<void(int64_t, const QueryBlockScratch&)>& task) {
   std::atomic<int64_t> next = 0;
   pool->ParallelFor(pool->num_threads(), [&](int64_t slot) {
-    const BlockScratch mine(shape, scratch + slot * BlockScratch::Floats(shape));
+    const QueryBlockScratch mine(shape, scratch + slot * QueryBlockScratch::Floats(shape));
     for (int64_t i = next++; i < n; i = next++) task(i, mine);
   });
 }
 
 // The gradients of one set of blocks of one key head: dq of its queries, and its part of dk and dv.
 void BackwardOfSet(const AttentionShape& shape, const AttentionTensors& t, int64_t window,
-                   int64_t kv_head, int64_t set, int64_t sets, const BlockScratch& scratch,
+                   int64_t kv_head, int64_t set, int64_t sets, const QueryBlockScratch& scratch,
                    float* dq, float* dk, float* dv) {
   const int64_t width = shape.key_width();
   const int64_t dim = shape.head_dim;
@@ -174,7 +174,7 @@ void BackwardOfSet(const AttentionShape& shape, const AttentionTensors& t, int64
 
 int64_t AttentionScratchFloats(const AttentionShape& shape, int num_threads) {
   const int64_t key_floats = shape.windows * shape.length * shape.key_width();
-  return num_threads * BlockScratch::Floats(shape) +
+  return num_threads * QueryBlockScratch::Floats(shape) +
          2 * (NumSets(shape, num_threads) - 1) * key_floats;
 }
 
@@ -182,7 +182,7 @@ void AttentionForward(ThreadPool* pool, const AttentionShape& shape, const float
                       const float* v, float* scratch, float* out) {
   const int64_t blocks = NumBlocks(shape);
   const int64_t heads = shape.windows * shape.kv_heads;
-  RunTasks(pool, shape, scratch, heads * blocks, [&](int64_t task, const BlockScratch& mine) {
+  RunTasks(pool, shape, scratch, heads * blocks, [&](int64_t task, const QueryBlockScratch& mine) {
     // The last blocks are the longest and go first.
     const int64_t block = blocks - 1 - task / heads;
     const int64_t head = task % heads;
@@ -201,12 +201,12 @@ void AttentionBackward(ThreadPool* pool, const AttentionShape& shape,
   const int64_t heads = shape.windows * shape.kv_heads;
   const int64_t sets = NumSets(shape, pool->num_threads());
   const int64_t key_floats = shape.windows * shape.length * shape.key_width();
-  float* const partial = scratch + pool->num_threads() * BlockScratch::Floats(shape);
+  float* const partial = scratch + pool->num_threads() * QueryBlockScratch::Floats(shape);
   // Set 0 sums in place; set s > 0 has its own dk and dv.
   const auto partial_dk = [&](int64_t set) { return partial + 2 * (set - 1) * key_floats; };
   const auto partial_dv = [&](int64_t set) { return partial_dk(set) + key_floats; };
 
-  RunTasks(pool, shape, scratch, heads * sets, [&](int64_t task, const BlockScratch& mine) {
+  RunTasks(pool, shape, scratch, heads * sets, [&](int64_t task, const QueryBlockScratch& mine) {
     const int64_t set = task / heads;
     const int64_t head = task % heads;
     BackwardOfSet(shape, tensors, head / shape.kv_heads, head % shape.kv_heads, set, sets, mine, dq,

@@ -21,7 +21,7 @@
 namespace spillway::trainer {
 namespace {
 
-absl::Status FileError(int error, std::string_view operation, const std::string& path) {
+absl::Status LogError(int error, std::string_view operation, const std::string& path) {
   return absl::UnavailableError(
       absl::StrFormat("%s %s: %s", std::string(operation), path, std::strerror(error)));
 }
@@ -45,7 +45,7 @@ absl::StatusOr<std::string> LastLine(int fd, off_t end, const std::string& path)
   do {
     got = pread(fd, text.data(), text.size(), begin);
   } while (got < 0 && errno == EINTR);
-  if (got < 0) return FileError(errno, "read", path);
+  if (got < 0) return LogError(errno, "read", path);
   text.resize(static_cast<size_t>(got));
   const size_t before = text.size() < 2 ? std::string::npos : text.rfind('\n', text.size() - 2);
   return before == std::string::npos ? text : text.substr(before + 1);
@@ -145,7 +145,7 @@ absl::StatusOr<StepLog> StepLog::Continue(OutputFile file, int64_t step) {
 absl::Status StepLog::CutAfter(int64_t step) {
   const std::string& path = file_.path();
   struct stat info{};
-  if (fstat(file_.fd(), &info) != 0) return FileError(errno, "stat", path);
+  if (fstat(file_.fd(), &info) != 0) return LogError(errno, "stat", path);
   if (!file_.is_regular()) return absl::OkStatus();  // a pipe or a terminal keeps what it has
   off_t end = info.st_size;
   while (end > 0) {

@@ -53,7 +53,7 @@ Json TierJson(std::array<uint64_t, kNumTiers> bytes) {
 }
 
 // A number that JSON has, or null.
-Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
+Json NumberOrNull(double value) { return std::isfinite(value) ? Json(value) : Json(); }
 
 class TraceWriter {
  public:
@@ -88,12 +88,12 @@ class TraceWriter {
     Track(kTraining, kSteps, "steps");
     Span(kTraining, kSteps, "step", absl::StrCat("step ", step.step), step.begin_ns, step.end_ns,
          {{"step", step.step},
-          {"loss", Number(step.loss)},
-          {"tokens_per_s", Number(step.tokens_per_second)}});
+          {"loss", NumberOrNull(step.loss)},
+          {"tokens_per_s", NumberOrNull(step.tokens_per_second)}});
     if (!step.evaluation) return;
     const auto seconds = static_cast<int64_t>(step.evaluation->seconds * 1e9);
     Span(kTraining, kSteps, "evaluation", "evaluation", step.end_ns, step.end_ns + seconds,
-         {{"step", step.step}, {"loss", Number(step.evaluation->loss)}});
+         {{"step", step.step}, {"loss", NumberOrNull(step.evaluation->loss)}});
   }
 
   void Write(const TimelineEvent& event) {

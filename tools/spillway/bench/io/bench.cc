@@ -34,11 +34,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr uint64_t kPageBytes = kMiB;
 constexpr uint64_t kSlackBytes = uint64_t{256} << 20;  // free runs, for writing out of place
 constexpr uint64_t kPlainBytes = uint64_t{256} << 20;  // of plain pages
 constexpr size_t kHashedBytes = size_t{512} << 20;     // for the rate of hashing alone
-constexpr double kGiB = 1 << 30;
 // What fio is tried with before the rounds, each for so much.
 constexpr int kFioDepths[] = {16, 64, 256, 512, 1024};
 constexpr uint64_t kFioTrialBytes = uint64_t{1} << 30;

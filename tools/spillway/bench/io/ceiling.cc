@@ -27,9 +27,7 @@
 namespace spillway::bench_io {
 namespace {
 
-constexpr uint64_t kPageBytes = kMiB;
 constexpr uint64_t kUnderWay = 64;  // blocks of a page
-constexpr double kGiB = 1 << 30;
 
 double ProcessCpuSeconds() {
   rusage usage;

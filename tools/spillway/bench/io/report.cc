@@ -17,8 +17,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr double kGb = 1e9;
-constexpr double kGiB = 1 << 30;
 
 Json RowJson(const Row& row, const Machine& machine) {
   const RowSpec& spec = row.spec;

@@ -18,7 +18,6 @@ constexpr int kBarWidth = 420;
 constexpr int kNumberWidth = 130;
 constexpr int kRowHeight = 30;
 constexpr int kTop = 34;
-constexpr double kGb = 1e9;
 
 std::string Escape(const std::string& text) {
   return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});

@@ -7,16 +7,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "src/base/bytes.h"
+#include "src/base/view.h"
 
 namespace spillway::bench_io {
 namespace {
 
 constexpr int kMostRounds = 9;
-constexpr double kGiB = 1 << 30;
 
-absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+using base::View;
 
 RowSpec Spec(Op op, uint32_t block_bytes, int depth, Through through) {
   return {.op = op, .block_bytes = block_bytes, .depth = depth, .through = through};

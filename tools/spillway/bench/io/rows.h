@@ -18,6 +18,9 @@ namespace spillway::bench_io {
 
 inline constexpr uint32_t kKiB = 1 << 10;
 inline constexpr uint32_t kMiB = 1 << 20;
+inline constexpr double kGiB = 1 << 30;
+inline constexpr double kGb = 1e9;
+inline constexpr uint64_t kPageBytes = kMiB;  // of a store whose pages nobody chose
 
 // Which way the bytes go.
 enum class Through : uint8_t {
