@@ -91,12 +91,12 @@ void FactoredUpdate::UpdateColumns(const RuleFactors& factors, const FactoredSeg
         columns[i] = Averaged(factors, columns[i], sums[i] / static_cast<double>(matrix_.num_rows));
     }
   };
-  pool_->ParallelRanges(static_cast<int64_t>(width), kGrainColumns,
-                        [&](int64_t begin, int64_t end) {
-                          for (auto at = static_cast<uint64_t>(begin);
-                               at < static_cast<uint64_t>(end); at += kFactoredElements)
-                            update(at, std::min(kFactoredElements, static_cast<uint64_t>(end) - at));
-                        });
+  pool_->ParallelRanges(
+      static_cast<int64_t>(width), kGrainColumns, [&](int64_t begin, int64_t end) {
+        for (auto at = static_cast<uint64_t>(begin); at < static_cast<uint64_t>(end);
+             at += kFactoredElements)
+          update(at, std::min(kFactoredElements, static_cast<uint64_t>(end) - at));
+      });
 }
 
 float FactoredUpdate::Bounded(double sum_of_rows) const {

@@ -117,7 +117,7 @@ TEST(Optimizer, EveryFlagChangesTheNumbers) {
                                        {"--optimizer", "adafactor", "--update-clip", "0.5"}};
   std::map<std::string, std::string> seen;
   std::vector<Arguments> all = SampleOf(Pairs());
-  all.insert(all.end(), more.begin(), more.end());
+  for (const Arguments& flags : SampleOf(more)) all.push_back(flags);
   for (const Arguments& flags : SampleOf(CompactPairs()))
     all.push_back(flags + Arguments{"--precision", "fp16-amp"});
   for (const Arguments& flags : all) {
@@ -165,14 +165,15 @@ INSTANTIATE_TEST_SUITE_P(RulesAndFormats, EachPair, ::testing::ValuesIn(SampleOf
 INSTANTIATE_TEST_SUITE_P(Compact, EachPair, ::testing::ValuesIn(SampleOf(CompactPairs())));
 
 TEST(Optimizer, KilledBetweenCommitsAllFormatsContinueFromTheLast) {
-  for (const Arguments& of : {Arguments{"--state-format", "fp32"},
-                              {"--state-format", "bf16"},
-                              {"--state-format", "8bit"},
-                              {"--state-format", "compact"},
-                              {"--optimizer", "lamb"},
-                              {"--optimizer", "lars"},
-                              {"--optimizer", "lars", "--state-format", "compact"},
-                              {"--optimizer", "adafactor"}}) {
+  for (const Arguments& of :
+       SampleOf<Arguments>({{"--state-format", "fp32"},
+                            {"--state-format", "bf16"},
+                            {"--state-format", "8bit"},
+                            {"--state-format", "compact"},
+                            {"--optimizer", "lamb"},
+                            {"--optimizer", "lars"},
+                            {"--optimizer", "lars", "--state-format", "compact"},
+                            {"--optimizer", "adafactor"}})) {
     const Arguments flags = of + Arguments{"--precision", "fp16-amp"};
     SCOPED_TRACE(Words(flags));
     const Training training;
@@ -357,12 +358,13 @@ TEST_P(Freeze, GivesTheSameNumbersHoweverMicroBatchesPass) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Parameters, Freeze,
-                         ::testing::Values(Frozen{true, "fp16-amp", "*embed*"},
-                                           Frozen{true, "fp32", "*layers.0.*,*norm*"},
-                                           Frozen{false, "fp32", "*embed*"},
-                                           Frozen{false, "fp16-amp", "lm_head.weight"},
-                                           Frozen{false, "fp16-amp", "*embed*,lm_head*"}));
+INSTANTIATE_TEST_SUITE_P(
+    Parameters, Freeze,
+    ::testing::ValuesIn(SampleOf<Frozen>({{true, "fp16-amp", "*embed*"},
+                                          {true, "fp32", "*layers.0.*,*norm*"},
+                                          {false, "fp32", "*embed*"},
+                                          {false, "fp16-amp", "lm_head.weight"},
+                                          {false, "fp16-amp", "*embed*,lm_head*"}})));
 
 TEST(FreezeInAStore, KeepsTheWeightAloneAndExportsIt) {
   const Training training;

@@ -13,6 +13,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/exhaustive.h"
 #include "tests/seed.h"
 #include "tests/spillway/command.h"
 #include "tests/spillway/same_numbers.h"
@@ -72,16 +73,16 @@ TEST_P(MixedTypes, GiveTheSameNumbersWithinAnyBudgetAndAcrossAResume) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Types, MixedTypes,
-    ::testing::Values(Arguments{"--precision", "bf16"},
-                      Arguments{"--precision", "bf16", "--fp32", "*norm*"},
-                      Arguments{"--precision", "bf16", "--fp32", "*embed*,*layers.1.mlp*"},
-                      Arguments{"--precision", "bf16", "--grad-dtype", "fp32"},
-                      Arguments{"--precision", "bf16", "--freeze", "*embed*", "--fp32",
-                                "*embed*,*q_proj*", "--state-format", "8bit"},
-                      Arguments{"--precision", "fp16-amp", "--loss-scale", "1024", "--fp32",
-                                "*norm*,*embed*"}));
+INSTANTIATE_TEST_SUITE_P(Types, MixedTypes,
+                         ::testing::ValuesIn(SampleOf<Arguments>(
+                             {{"--precision", "bf16"},
+                              {"--precision", "bf16", "--fp32", "*norm*"},
+                              {"--precision", "bf16", "--fp32", "*embed*,*layers.1.mlp*"},
+                              {"--precision", "bf16", "--grad-dtype", "fp32"},
+                              {"--precision", "bf16", "--freeze", "*embed*", "--fp32",
+                               "*embed*,*q_proj*", "--state-format", "8bit"},
+                              {"--precision", "fp16-amp", "--loss-scale", "1024", "--fp32",
+                               "*norm*,*embed*"}})));
 
 // Bytes that the start foretells are those that a step moves, whatever is in which type.
 TEST(Precision, StepsInMixedTypesMoveWhatTheirPlanForetold) {

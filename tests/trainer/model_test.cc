@@ -219,14 +219,15 @@ TEST_P(EachPrecision, ForwardAloneGivesTheTrainingLoss) {
       forward.model->Train({.inputs = batch.inputs, .targets = batch.targets, .next = {}}).ok());
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Precisions, EachPrecision,
-    testing::Values(Held{"Fp32", Precision::kFp32}, Held{"Fp16Amp", Precision::kFp16Amp},
-                    Held{"Fp16AmpFp32Norms", Precision::kFp16Amp, {"*norm*"}},
-                    Held{"Bf16", Precision::kBf16},
-                    Held{"Bf16Fp32Embedding", Precision::kBf16, {"*embed*", "*norm*"}},
-                    Held{"Bf16Fp32Weights", Precision::kBf16, {"*"}}),
-    [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(Precisions, EachPrecision,
+                         testing::ValuesIn(SampleOf<Held>(
+                             {{"Fp32", Precision::kFp32},
+                              {"Fp16Amp", Precision::kFp16Amp},
+                              {"Fp16AmpFp32Norms", Precision::kFp16Amp, {"*norm*"}},
+                              {"Bf16", Precision::kBf16},
+                              {"Bf16Fp32Embedding", Precision::kBf16, {"*embed*", "*norm*"}},
+                              {"Bf16Fp32Weights", Precision::kBf16, {"*"}}})),
+                         [](const auto& test) { return test.param.name; });
 
 // What is kept in fp32 is its own master and has an fp32 gradient, whatever the others have.
 TEST(Model, Fp32ParametersAreInFp32Throughout) {

@@ -17,7 +17,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-
 Json RowJson(const Row& row, const Machine& machine) {
   const RowSpec& spec = row.spec;
   const Summary rate = Rate(row.ours);
