@@ -2,12 +2,10 @@
 
 #include "src/engine/resting_room.h"
 
-#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "src/base/bytes.h"
-#include "src/base/status_macros.h"
 #include "src/engine/pager/arena_map.h"
 
 namespace spillway::engine {
@@ -15,27 +13,34 @@ namespace {
 
 uint64_t FrameBytes(uint64_t tile_bytes) { return base::RoundUp(tile_bytes, kFrameAlignment); }
 
+// Of all frames.
+uint64_t TensorBytes(const TensorSpec& spec) {
+  const uint64_t last = spec.num_tiles() - 1;
+  return last * FrameBytes(spec.tile_bytes(0)) + FrameBytes(spec.tile_bytes(last));
+}
+
 }  // namespace
 
-absl::StatusOr<RestingRoom> RestingRoom::With(const TensorSpec& spec) const {
-  RestingRoom with = *this;
-  const auto role = static_cast<size_t>(spec.role);
-  const uint64_t last = spec.num_tiles() - 1;
-  with.role_bytes_[role] +=
-      last * FrameBytes(spec.tile_bytes(0)) + FrameBytes(spec.tile_bytes(last));
-  if (placement_[role] != Tier::kPinned) {
-    with.largest_passing_bytes_ =
-        std::max(with.largest_passing_bytes_, FrameBytes(spec.tile_bytes(0)));
-  }
-  SPILLWAY_RETURN_IF_ERROR(with.Check(spec, Tier::kDevice));
-  SPILLWAY_RETURN_IF_ERROR(with.Check(spec, Tier::kPinned));
-  return with;
+absl::Status RestingRoom::Add(const TensorSpec& spec) {
+  role_bytes_[static_cast<size_t>(spec.role)] += TensorBytes(spec);
+  if (PassesThroughPinned(spec)) ++passing_[FrameBytes(spec.tile_bytes(0))];
+  absl::Status status = Check(spec, Tier::kDevice);
+  status.Update(Check(spec, Tier::kPinned));
+  if (!status.ok()) Remove(spec);
+  return status;
+}
+
+void RestingRoom::Remove(const TensorSpec& spec) {
+  role_bytes_[static_cast<size_t>(spec.role)] -= TensorBytes(spec);
+  if (!PassesThroughPinned(spec)) return;
+  const auto passing = passing_.find(FrameBytes(spec.tile_bytes(0)));
+  if (--passing->second == 0) passing_.erase(passing);
 }
 
 absl::Status RestingRoom::Check(const TensorSpec& spec, Tier tier) const {
   const bool is_device = tier == Tier::kDevice;
   const uint64_t budget = budget_bytes_[is_device ? 0 : 1];
-  const uint64_t passing = is_device ? 0 : largest_passing_bytes_;
+  const uint64_t passing = is_device || passing_.empty() ? 0 : passing_.rbegin()->first;
   uint64_t resting = 0;
   std::string roles;
   for (int role = 0; role < kNumRoles; ++role) {

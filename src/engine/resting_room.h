@@ -8,9 +8,11 @@
 #define SPILLWAY_ENGINE_RESTING_ROOM_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <map>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "spillway/types.h"
 
 namespace spillway::engine {
@@ -21,18 +23,26 @@ class RestingRoom {
   RestingRoom(const Placement& placement, uint64_t device_bytes, uint64_t pinned_bytes)
       : placement_(placement), budget_bytes_{device_bytes, pinned_bytes} {}
 
-  // With one more tensor. ResourceExhausted names the tier, the roles, what they take, the budget
-  // and the fix: its frames do not fit beside those that rest there already; or, in pinned memory,
-  // not with the largest tile of all others, which passes through it.
-  absl::StatusOr<RestingRoom> With(const TensorSpec& spec) const;
+  // Takes room for one more tensor. ResourceExhausted, and none is taken: its frames do not fit
+  // beside those that rest there already; or, in pinned memory, not with the largest tile of all
+  // others, which passes through it. The message names the tier, the roles, what they take, the
+  // budget and the fix.
+  absl::Status Add(const TensorSpec& spec);
+  // Gives back what Add took.
+  void Remove(const TensorSpec& spec);
 
  private:
+  bool PassesThroughPinned(const TensorSpec& spec) const {
+    return placement_[static_cast<size_t>(spec.role)] != Tier::kPinned;
+  }
   absl::Status Check(const TensorSpec& spec, Tier tier) const;
 
   Placement placement_ = {};
   std::array<uint64_t, 2> budget_bytes_ = {kUnlimited, kUnlimited};  // kDevice, kPinned
   std::array<uint64_t, kNumRoles> role_bytes_ = {};  // of frames, of roles that are placed
-  uint64_t largest_passing_bytes_ = 0;  // frame of a tile that does not rest in pinned memory
+  // Frames of the largest tiles of tensors that do not rest in pinned memory: how many have this
+  // size.
+  std::map<uint64_t, size_t> passing_;
 };
 
 }  // namespace spillway::engine

@@ -59,7 +59,7 @@ ORDER = {
     "src/engine/pager": """arena_map tile_table lease_table use_queue action leases job page_table stall plan_frames room
         plan_run flush pager""".split(),
     "src/engine": """open_engine overlap_meter rate_meter resting_room plan_service step_planner timeline_recorder
-        transfer_thread mover engine_parts engine""".split(),
+        transfer_thread mover tensor_registry engine_stream engine_parts engine""".split(),
 }
 
 # Libraries that only some folders know; tests and benchmarks may include any.

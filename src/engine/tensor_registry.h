@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The engine's tensors: their names, their specs and which tiles they have. Tensors come and go
+// while others are leased.
+
+#ifndef SPILLWAY_ENGINE_TENSOR_REGISTRY_H_
+#define SPILLWAY_ENGINE_TENSOR_REGISTRY_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "io/store/store.h"
+#include "spillway/engine.h"
+#include "spillway/timeline.h"
+#include "src/base/mutex.h"
+#include "src/base/stable_array.h"
+#include "src/engine/mover.h"
+#include "src/engine/pager/tile_table.h"
+#include "src/engine/resting_room.h"
+
+namespace spillway::engine {
+
+// Thread-safe.
+class TensorRegistry {
+ public:
+  // Writes the first bytes of a tile.
+  using FillTile = std::function<absl::Status(TileIndex, TileRef)>;
+
+  // For messages, while there is no mover yet: DescribeTile.
+  TensorRegistry() = default;
+  // Before the first tensor. `mover` outlives every other call.
+  void Begin(Mover* mover, bool has_store, uint64_t page_bytes, RestingRoom rests);
+
+  // The tensor with this spec: the one that is registered, or the last commit's, or a new one whose
+  // tiles `fill` fills; null: they are zeros. Waits while another thread registers the name.
+  // InvalidArgument: the spec is none, or differs from that of the tensor of this name;
+  // ResourceExhausted: it does not fit where its role rests. A `fill` that fails or throws leaves
+  // no tensor.
+  absl::StatusOr<TensorId> Register(const TensorSpec& spec, const FillTile& fill);
+  // FailedPrecondition: a tile of it is leased. The id is void then, and the next commit has no
+  // such tensor.
+  absl::Status Unregister(TensorId id);
+  // The same by name, also for a tensor that is in the last commit alone.
+  absl::Status ForgetName(std::string_view name);
+  // Runs `change` while no tensor comes or goes.
+  absl::Status WhileNoneChanges(const std::function<absl::Status()>& change);
+
+  absl::StatusOr<TensorId> Find(std::string_view name) const;
+  // InvalidArgument: there never was such a tile; NotFound: its tensor is gone, or not yet there.
+  absl::StatusOr<TileIndex> IndexOf(TileRef tile) const;
+  // REQUIRES: the tensor is, or was, registered; as for the next.
+  const TensorSpec& Spec(TensorId id) const { return tensors_[id.value].spec; }
+  TileIndex FirstTile(TensorId id) const { return tensors_[id.value].first_tile; }
+  // "tensor 'NAME' tile N".
+  std::string DescribeTile(TileIndex tile) const;
+  std::vector<Timeline::Tensor> Tensors() const;
+
+ private:
+  struct Tensor {
+    const TensorSpec spec;
+    const TileIndex first_tile = 0;
+    const io::TensorIndex stored_as = 0;  // in the store, if there is one
+    enum class State : uint8_t { kFilling, kThere, kGone };
+    std::atomic<State> state = State::kFilling;
+  };
+  // What the store has for a tensor.
+  struct Stored {
+    io::TensorIndex tensor = 0;
+    bool is_found = false;        // the last commit has it
+    std::vector<bool> has_bytes;  // by tile
+  };
+
+  absl::StatusOr<std::optional<TensorId>> FindOrReserve(const TensorSpec& spec);
+  void Publish(const std::string& name, std::optional<TensorId> id);
+  absl::StatusOr<TensorId> Make(const TensorSpec& spec, const FillTile& fill);
+  uint64_t PagesPerTile(const TensorSpec& spec) const;
+  // In the store, where it is added if it is not there.
+  absl::StatusOr<Stored> Store(const TensorSpec& spec) ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes_mu_);
+  TensorId AddTiles(const TensorSpec& spec, const Stored& stored)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes_mu_);
+  absl::Status Fill(TensorId id, const FillTile& fill);
+  absl::Status Forget(TensorId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes_mu_);
+
+  // Constant after Begin.
+  Mover* mover_ = nullptr;
+  bool has_store_ = false;
+  uint64_t page_bytes_ = 0;
+
+  // Held while tensors come and go, and while all of them get another commit's bytes.
+  base::Mutex changes_mu_;
+  RestingRoom rests_ ABSL_GUARDED_BY(changes_mu_);
+  base::StableArray<Tensor> tensors_;  // by TensorId
+
+  mutable base::Mutex names_mu_;
+  // None: it is being registered.
+  std::map<std::string, std::optional<TensorId>, std::less<>> by_name_ ABSL_GUARDED_BY(names_mu_);
+  base::CondVar published_;
+  std::vector<std::pair<TileIndex, std::string>> names_
+      ABSL_GUARDED_BY(names_mu_);  // first tile, name; for messages
+};
+
+}  // namespace spillway::engine
+
+#endif  // SPILLWAY_ENGINE_TENSOR_REGISTRY_H_
