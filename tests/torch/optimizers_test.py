@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """spillway.torch's optimizers beside torch.optim's: given the same gradients they do the same, wherever state rests."""
 
+import contextlib
 import gc
 import io
 import math
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -584,6 +586,66 @@ while True:
         expected = train(whole, st.AdamW(whole.parameters(), lr=1e-2), step + 3)
         self.assertEqual(resumed, expected[step:])
         self.assert_same(model.parameters(), whole.parameters())
+
+
+class ReportTest(TorchTest):
+    """What a run prints at its first step and at its end."""
+
+    SIZE = 1 << 20  # of a parameter's 4 MiB: 8 MiB of moments
+
+    def printed(self, steps, after=None, **words):
+        err = io.StringIO()
+        with contextlib.redirect_stderr(err):
+            run = st.open(self.folder / "run", pinned="4MiB", **words)
+            params = [torch.nn.Parameter(torch.zeros(self.SIZE))]
+            optimizer = st.AdamW(params, store=run)
+            for step in range(steps):
+                params[0].grad = torch.ones(self.SIZE)
+                optimizer.step()
+                self.assertEqual(err.getvalue().count("\n"), int(words.get("report", True)), "one line, at the first step")
+            run.close()
+            run.close()
+        return err.getvalue().splitlines()
+
+    def test_both_lines_say_what_is_saved_and_the_last_what_a_step_takes(self):
+        first, last = self.printed(5)
+        self.assertIn(f"8.0 MiB rest in {self.folder / 'run'}, at most 4.0 MiB of them in memory: at least 4.0 MiB saved", first)
+        found = re.search(r"5 steps; [\d.e-]+ s, ([\d.]+) GB read and ([\d.]+) GB written a step; 8.0 MiB rested in the store "
+                          r"and ([\d.]+) MiB of memory: ([\d.]+) MiB saved$", last)
+        self.assertTrue(found, last)
+        read, written, memory, saved = map(float, found.groups())
+        # What stays in memory between steps is not moved; what the first step left to do is done in the other four.
+        for moved in (read, written):
+            self.assertLessEqual(moved, (8 + 4 / 4) * 1.048576e-3 + 1e-5)
+            self.assertGreaterEqual(moved, (4 - 4 / 4) * 1.048576e-3 - 1e-5)
+        self.assertLessEqual(memory, 4.0)
+        self.assertAlmostEqual(saved, 8.0 - memory, delta=0.11)
+
+    def test_of_one_step_no_rate_is_known_and_of_none_nothing_is_said(self):
+        self.assertNotIn("a step", self.printed(1)[1])
+        self.assertEqual(self.printed(0), [])
+
+    def test_it_can_be_left_out(self):
+        self.assertEqual(self.printed(2, report=False), [])
+
+    def test_a_program_that_closes_nothing_prints_its_end(self):
+        script = ("import torch, spillway.torch as st\n"
+                  "p = torch.nn.Parameter(torch.ones(1000))\n"
+                  f"o = st.SGD([p], momentum=0.9, store={str(self.folder / 'left')!r})\n"
+                  "for _ in range(3):\n    p.grad = torch.ones(1000)\n    o.step()\n")
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        self.assertIn("spillway.torch: 3 steps; ", done.stderr)
+
+    def test_without_a_store_nothing_is_claimed(self):
+        err = io.StringIO()
+        with contextlib.redirect_stderr(err), st.open() as run:
+            params = make_params()
+            optimizer = st.AdamW(params, store=run)
+            for step in range(2):
+                set_gradients(params, step)
+                optimizer.step()
+        self.assertIn("none is saved", err.getvalue())
+        self.assertNotIn("saved\n", err.getvalue().replace("none is saved", ""))
 
 
 if __name__ == "__main__":

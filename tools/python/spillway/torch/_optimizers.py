@@ -134,7 +134,10 @@ class _Offloaded(torch.optim.Optimizer):
             f"{self._prefix}/{known.name}", param if weight_id is not None else _on_cpu(param),
             _state.tile_rows_of(param.shape, self.run.pinned_bytes), weight_id, known.gradient.id if known.gradient else None)
         known.version = param._version
-        self._ids += [tensor["id"] for tensor in self._engine_state.tensors(known.number)]
+        ids = [tensor["id"] for tensor in self._engine_state.tensors(known.number)]
+        for id in ids:
+            self.run.report.holds(id)
+        self._ids += ids
 
     def _rename(self, prefix: str) -> None:
         """The state goes under other names: those that a state dict has it under."""
@@ -160,12 +163,14 @@ class _Offloaded(torch.optim.Optimizer):
         found_inf, grad_scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
         if self._update == "backward":
             self._end_backward(found_inf)
+            self.run.report.count_step(self)
             return loss
         if found_inf is not None and found_inf.item() != 0:
             return loss
         scale = 1.0 if grad_scale is None else 1.0 / grad_scale.item()
         self._do(self.param_groups, scale)
         self.run.engine.end_step()
+        self.run.report.count_step(self)
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import spillway
 from spillway import _sizes
+from spillway.torch._report import Report
 
 # Without other words, what state may take of memory on its way.
 DEFAULT_PINNED = "1GiB"
@@ -20,13 +21,15 @@ _KEPT = 2  # snapshots, where nobody says which checkpoints there are
 class Run:
     """What `spillway.torch.open` returns; optimizers are made with it. Its engine is `engine`."""
 
-    def __init__(self, engine: spillway.Engine, store: str | None, pinned_bytes: int):
+    def __init__(self, engine: spillway.Engine, store: str | None, pinned_bytes: int, report: bool = True):
         self.engine = engine
         self.store = store
         self.pinned_bytes = pinned_bytes
         self.checkpoints: Any = None  # a Checkpoints, if there is one
         self.room: Any = None  # for saved tensors
         self.has_stepped = False  # some optimizer of it
+        self.report = Report(engine, store, pinned_bytes, report)
+        self._end_report = weakref.finalize(self, self.report.end)
         self._owners: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()  # of names' beginnings
         self._kept: dict[str, Any] = {}  # what names that commit
         self._at: str | None = None  # the label of the commit that the state is, unless it has changed since
@@ -53,6 +56,7 @@ class Run:
     def close(self) -> None:
         """Gives the engine up, with the run's optimizers; what was not committed is lost. The store is free once
         no tensor of the engine's is being used."""
+        self._end_report()
         for owner in list(self._owners.values()):
             owner.close()
         self.engine.close()
@@ -120,11 +124,12 @@ class Run:
 
 
 def open_run(store: str | os.PathLike[str] | None = None, *, pinned: int | str | None = None,
-             device: str | None = None, queue_depth: int | None = None) -> Run:
+             device: str | None = None, queue_depth: int | None = None, report: bool = True) -> Run:
     """Opens a store for training, or makes it; None: everything rests in pinned memory, and dies with the process.
 
     `pinned`: bytes of memory that the engine may take, as "2GiB"; None: 1 GiB with a store, no limit without. A store
-    that was there continues at its last commit.
+    that was there continues at its last commit. `report`: two lines on stderr, at the first step and at the end, with
+    the memory that is saved, and seconds and bytes a step.
     """
     if pinned is None and store is not None:
         pinned = DEFAULT_PINNED
@@ -132,7 +137,7 @@ def open_run(store: str | os.PathLike[str] | None = None, *, pinned: int | str |
     # State is updated in pinned memory: the device's arena has nothing to hold.
     engine = spillway.Engine(store, mode="open_or_create" if store is not None else "create", device=device or "host",
                              device_bytes=4096, pinned_bytes=pinned_bytes, queue_depth=queue_depth or 32)
-    return Run(engine, None if store is None else os.fspath(store), pinned_bytes)
+    return Run(engine, None if store is None else os.fspath(store), pinned_bytes, report)
 
 
 def as_run(store: Run | str | os.PathLike[str] | None, pinned: int | str | None) -> Run:

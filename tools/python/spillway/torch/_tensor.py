@@ -80,6 +80,7 @@ def make_home(run: Any, name: str, like: torch.Tensor, role: str, transient: boo
         with contextlib.suppress(spillway.NotFound):
             engine.forget(name)
     id = engine.register(name, DTYPE_NAMES[like.dtype], like.shape, role=role, transient=transient, data=fill if data is not None else None)
+    run.report.holds(id)
     return Home(run, id, like.dtype, like.shape, name, transient)
 
 

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run prints about itself, on stderr: at its first step and at its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+import weakref
+from typing import Any
+
+import spillway
+
+_MIB = 1 << 20
+
+
+class Report:
+    """Of one run. Steps are those of the optimizer that stepped first."""
+
+    def __init__(self, engine: spillway.Engine, store: str | None, pinned_bytes: int, is_wanted: bool):
+        self._engine, self._store, self._pinned_bytes, self._is_wanted = engine, store, pinned_bytes, is_wanted
+        self._process = os.getpid()
+        self._sizes: dict[int, int] = {}  # bytes of what is in the engine instead of in PyTorch's memory, by tensor
+        self._stepper: weakref.ref[Any] | None = None
+        self.steps = 0
+        self._first = self._last = 0.0  # when the first and the last step were over
+        self._before: dict[str, Any] = {}  # traffic until the first was
+
+    def holds(self, id: int) -> None:
+        spec = self._engine.spec(id)
+        self._sizes[id] = spec["size_bytes"]
+
+    def count_step(self, optimizer: Any) -> None:
+        if self._stepper is None:
+            self._stepper = weakref.ref(optimizer)
+        if self._stepper() is not optimizer:
+            return
+        self.steps += 1
+        self._last = time.monotonic()
+        if self.steps == 1:
+            self._first, self._before = self._last, self._engine.stats()["nvme"]
+            self._say(self._start())
+
+    def end(self) -> None:
+        """Once, while the engine is there."""
+        if self.steps > 0 and os.getpid() == self._process:
+            with contextlib.suppress(spillway.Error):
+                self._say(self._summary())
+        self.steps = 0
+
+    def _say(self, text: str) -> None:
+        if self._is_wanted and sys.stderr is not None:
+            print(f"spillway.torch: {text}", file=sys.stderr)
+
+    def _held_bytes(self) -> int:
+        held = 0
+        for id, size_bytes in self._sizes.items():
+            with contextlib.suppress(spillway.NotFound):
+                self._engine.spec(id)  # not of a tensor that is gone
+                held += size_bytes
+        return held
+
+    def _start(self) -> str:
+        held = self._held_bytes()
+        if self._store is None:
+            return f"{_mib(held)} rest in memory, and none is saved: store='FOLDER' puts them on NVMe"
+        return (f"{_mib(held)} rest in {self._store}, at most {_mib(self._pinned_bytes)} of them in memory: at least "
+                f"{_mib(max(held - self._pinned_bytes, 0))} saved")
+
+    def _summary(self) -> str:
+        stats = self._engine.stats()
+        parts = [f"{self.steps} step{'s' if self.steps > 1 else ''}"]
+        timed = self.steps - 1  # the first begins before it is known
+        if timed > 0:
+            read, written = (stats["nvme"][way] - self._before[way] for way in ("read_bytes", "written_bytes"))
+            parts.append(f"{(self._last - self._first) / timed:.3g} s, {read / timed / 1e9:.3g} GB read and "
+                         f"{written / timed / 1e9:.3g} GB written a step")
+        held, in_memory = self._held_bytes(), stats["tiers"]["pinned"]["peak_bytes"]
+        if self._store is not None:
+            parts.append(f"{_mib(held)} rested in the store and {_mib(in_memory)} of memory: {_mib(max(held - in_memory, 0))} saved")
+        return "; ".join(parts)
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / _MIB:,.1f} MiB" if size_bytes < 100 * _MIB else f"{size_bytes / _MIB:,.0f} MiB"
