@@ -23,10 +23,10 @@ The numbers are those of everything in memory, bit for bit, whatever the budget.
 from spillway.torch._checkpoints import Checkpoints
 from spillway.torch._deepspeed import from_deepspeed
 from spillway.torch._offload import offload, parameters, save_pretrained
-from spillway.torch._optimizers import SGD, Adafactor, Adam, AdamW, Lion, RMSprop
+from spillway.torch._rules import LAMB, LARS, SGD, Adafactor, Adam, AdamW, Lion, RMSprop
 from spillway.torch._run import Run
 from spillway.torch._run import open_run as open
 from spillway.torch._saved import saved_tensors
 
-__all__ = ["SGD", "Adafactor", "Adam", "AdamW", "Checkpoints", "Lion", "RMSprop", "Run", "from_deepspeed", "offload", "open",
-           "parameters", "save_pretrained", "saved_tensors"]
+__all__ = ["LAMB", "LARS", "SGD", "Adafactor", "Adam", "AdamW", "Checkpoints", "Lion", "RMSprop", "Run", "from_deepspeed",
+           "offload", "open", "parameters", "save_pretrained", "saved_tensors"]

@@ -11,10 +11,10 @@ import warnings
 from typing import Any
 
 import spillway
-from spillway.torch import _optimizers
+from spillway.torch import _rules
 from spillway.torch._run import Run, open_run
 
-_RULES = {"adamw": _optimizers.AdamW, "adam": _optimizers.Adam, "lion": _optimizers.Lion, "sgd": _optimizers.SGD}
+_RULES = {"adamw": _rules.AdamW, "adam": _rules.Adam, "lion": _rules.Lion, "sgd": _rules.SGD}
 # What the trainer does in any case, with its own words.
 _TRAINERS = {"gradient_clipping", "gradient_accumulation_steps", "train_batch_size", "train_micro_batch_size_per_gpu", "fp16",
              "bf16", "steps_per_print", "wall_clock_breakdown", "scheduler", "zero_allow_untested_optimizer",

@@ -73,9 +73,11 @@ class Report:
         parts = [f"{self.steps} step{'s' if self.steps > 1 else ''}"]
         timed = self.steps - 1  # the first begins before it is known
         if timed > 0:
-            read, written = (stats["nvme"][way] - self._before[way] for way in ("read_bytes", "written_bytes"))
-            parts.append(f"{(self._last - self._first) / timed:.3g} s, {read / timed / 1e9:.3g} GB read and "
-                         f"{written / timed / 1e9:.3g} GB written a step")
+            moved = ""
+            if self._store is not None:
+                read, written = (stats["nvme"][way] - self._before[way] for way in ("read_bytes", "written_bytes"))
+                moved = f", {_bytes(read / timed)} read and {_bytes(written / timed)} written"
+            parts.append(f"{(self._last - self._first) / timed:.3g} s{moved} a step")
         held, in_memory = self._held_bytes(), stats["tiers"]["pinned"]["peak_bytes"]
         if self._store is not None:
             parts.append(f"{_mib(held)} rested in the store and {_mib(in_memory)} of memory: {_mib(max(held - in_memory, 0))} saved")
@@ -84,3 +86,11 @@ class Report:
 
 def _mib(size_bytes: int) -> str:
     return f"{size_bytes / _MIB:,.1f} MiB" if size_bytes < 100 * _MIB else f"{size_bytes / _MIB:,.0f} MiB"
+
+
+def _bytes(count: float) -> str:
+    """In decimal units, as drives are sold."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count / 1e3:.3g} kB"

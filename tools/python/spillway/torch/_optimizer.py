@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.optim.Optimizer's whose state rests in the engine. Rules and constants are those of include/spillway/optimizer.h."""
+"""What every torch.optim.Optimizer has in common whose state rests in the engine. Which rules there are is in _rules.py."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Known:
         self.step = 0
 
 
-class _Offloaded(torch.optim.Optimizer):
+class OffloadedOptimizer(torch.optim.Optimizer):
     """Parameter groups, hooks, schedulers, closures and GradScaler as with any optimizer; no `state` in memory."""
 
     _kind = ""
@@ -447,108 +447,3 @@ def _move_gradient(param: torch.Tensor, known: _Known) -> None:
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor's own memory where the library can use it, else a copy."""
     return tensor.detach().cpu().resolve_neg().contiguous()
-
-
-class AdamW(_Offloaded):
-    """torch.optim.AdamW with its state in the engine.
-
-    `store`: a folder, which is made or continued; a Run of spillway.torch.open; None: memory alone. `pinned`: bytes of
-    memory that state may take on its way. `state_format`: "fp32", "bf16", "8bit" or "compact" (16-bit parameters).
-
-    `gradients="engine"`: each gradient goes to the engine as soon as backward has it, and is gone after step();
-    accumulation, clipping and GradScaler work as ever. `update="backward"`: each parameter is updated as soon as its
-    gradient is there, so that no two gradients are in memory; step() only ends the step. Clipping, GradScaler and
-    accumulation raise then.
-    """
-
-    _kind = "adamw"
-    _torch_names = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
-
-    def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8, weight_decay: float = 1e-2, *, store: Run | str | os.PathLike[str] | None = None,
-                 pinned: int | str | None = None, state_format: str = "fp32", gradients: str = "torch",
-                 update: str = "step", threads: int = 0):
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, defaults, store=store, pinned=pinned, state_format=state_format, gradients=gradients,
-                         update=update, threads=threads)
-
-    def _constants(self, group: dict[str, Any]) -> dict[str, float]:
-        return {"beta1": group["betas"][0], "beta2": group["betas"][1], "epsilon": group["eps"]}
-
-
-class Adam(AdamW):
-    """torch.optim.Adam: the weight decay is added to the gradient."""
-
-    _kind = "adam"
-
-    def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8, weight_decay: float = 0, **more: Any):
-        super().__init__(params, lr, betas, eps, weight_decay, **more)
-
-
-class Lion(_Offloaded):
-    """Lion (arXiv:2302.06675)."""
-
-    _kind = "lion"
-    _torch_names = {"exp_avg": "exp_avg"}
-
-    def __init__(self, params: Iterable[Any], lr: float = 1e-4, betas: tuple[float, float] = (0.9, 0.99),
-                 weight_decay: float = 0, *, store: Run | str | os.PathLike[str] | None = None,
-                 pinned: int | str | None = None, state_format: str = "fp32", threads: int = 0):
-        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay}, store=store, pinned=pinned,
-                         state_format=state_format, threads=threads)
-
-    def _constants(self, group: dict[str, Any]) -> dict[str, float]:
-        return {"beta1": group["betas"][0], "beta2": group["betas"][1]}
-
-
-class SGD(_Offloaded):
-    """torch.optim.SGD with momentum, without dampening and Nesterov's."""
-
-    _kind = "sgd"
-    _torch_names = {"momentum_buffer": "momentum_buffer"}
-
-    def __init__(self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0, weight_decay: float = 0, *,
-                 store: Run | str | os.PathLike[str] | None = None, pinned: int | str | None = None,
-                 state_format: str = "fp32", threads: int = 0):
-        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}, store=store,
-                         pinned=pinned, state_format=state_format, threads=threads)
-
-    def _constants(self, group: dict[str, Any]) -> dict[str, float]:
-        return {"momentum": group["momentum"]}
-
-
-class RMSprop(_Offloaded):
-    """torch.optim.RMSprop, not centered."""
-
-    _kind = "rmsprop"
-    _torch_names = {"square_avg": "square_avg", "momentum_buffer": "momentum_buffer"}
-
-    def __init__(self, params: Iterable[Any], lr: float = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
-                 weight_decay: float = 0, momentum: float = 0, *, store: Run | str | os.PathLike[str] | None = None,
-                 pinned: int | str | None = None, state_format: str = "fp32", threads: int = 0):
-        super().__init__(params, {"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay, "momentum": momentum},
-                         store=store, pinned=pinned, state_format=state_format, threads=threads)
-
-    def _constants(self, group: dict[str, Any]) -> dict[str, float]:
-        return {"alpha": group["alpha"], "epsilon": group["eps"], "momentum": group["momentum"]}
-
-
-class Adafactor(_Offloaded):
-    """torch.optim.Adafactor; its state is in fp32."""
-
-    _kind = "adafactor"
-
-    def __init__(self, params: Iterable[Any], lr: float = 1e-2, beta2_decay: float = -0.8,
-                 eps: tuple[float | None, float] = (None, 1e-3), d: float = 1.0, weight_decay: float = 0.0, *,
-                 store: Run | str | os.PathLike[str] | None = None, pinned: int | str | None = None, threads: int = 0):
-        defaults = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "weight_decay": weight_decay}
-        super().__init__(params, defaults, store=store, pinned=pinned, state_format="fp32", threads=threads)
-
-    def _constants(self, group: dict[str, Any]) -> dict[str, float]:
-        first = group["eps"][0] if group["eps"][0] is not None else torch.finfo(torch.float32).eps
-        return {"beta2_decay": -group["beta2_decay"], "epsilon": first, "epsilon2": group["eps"][1],
-                "clipping_threshold": group["d"]}
-
-    def full_state_dict(self) -> dict[str, Any]:
-        raise spillway.Unimplemented("full_state_dict of Adafactor is not there yet")
