@@ -232,5 +232,79 @@ class EngineTest(unittest.TestCase):
         self.assertEqual(sum(values), 80)
 
 
+class InterruptTest(unittest.TestCase):
+    """Ctrl-C while the main thread waits in a call."""
+
+    def test_it_is_raised_at_once_and_the_call_goes_on(self):
+        with tempfile.TemporaryDirectory() as folder, spillway.Engine(f"{folder}/s", pinned_bytes="1MiB",
+                                                                       device_bytes=4096) as engine:
+            began, may_end = threading.Event(), threading.Event()
+            found = []
+
+            def waits(handle):
+                began.set()
+                may_end.wait()
+                found.append(spillway._library.library.spw_page_bytes(handle))
+
+            def interrupt():
+                began.wait()
+                os.kill(os.getpid(), signal.SIGINT)
+
+            thread = threading.Thread(target=interrupt)
+            thread.start()
+            with self.assertRaises(KeyboardInterrupt):
+                engine._long(waits)
+            thread.join()
+            self.assertEqual(found, [], "it had not ended")
+            page_bytes = engine.page_bytes
+            engine.close()  # the call keeps the engine
+            may_end.set()
+            for other in threading.enumerate():
+                if other.name == "spillway":
+                    other.join()
+            self.assertEqual(found, [page_bytes])
+
+    def test_an_interrupted_commit_is_whole_or_not_there(self):
+        for delay in (0.0, 0.001, 0.01, 0.05):
+            with self.subTest(delay), tempfile.TemporaryDirectory() as folder:
+                interrupted = False
+                with spillway.Engine(f"{folder}/s", pinned_bytes="64MiB", device_bytes=4096) as engine:
+                    id = engine.register("a", "u8", [48, 1 << 20], tile_rows=1)
+                    engine.write(id, b"\x07" * (48 << 20))
+                    timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
+                    try:
+                        timer.start()
+                        engine.commit(b"first")
+                        timer.join()
+                        time.sleep(1)  # it is raised here if the commit was over
+                    except KeyboardInterrupt:
+                        interrupted = True
+                    self.assertTrue(interrupted)
+                    engine.commit(b"second")  # waits for the first, if that was called
+                    self.assertIn(engine.commit_number, (1, 2))
+                with spillway.Engine(f"{folder}/s", mode="open_or_create", pinned_bytes="64MiB", device_bytes=4096) as engine:
+                    self.assertEqual(engine.user_state(), b"second")
+                    self.assertEqual(bytes(engine.read(engine.register("a", "u8", [48, 1 << 20], tile_rows=1), 0, bytearray(9))),
+                                     b"\x07" * 9)
+
+    def test_errors_and_other_threads_are_as_ever(self):
+        with spillway.Engine(pinned_bytes="1MiB", device_bytes=4096) as engine:
+            errors = []
+
+            def commit():
+                try:
+                    engine.commit()
+                except spillway.FailedPrecondition as error:
+                    errors.append(str(error))
+
+            commit()
+            thread = threading.Thread(target=commit)
+            thread.start()
+            thread.join()
+            self.assertEqual(len(errors), 2)
+            self.assertIn("without a store", errors[0])
+            self.assertEqual(errors[0], errors[1])
+
+
 if __name__ == "__main__":
     unittest.main()
