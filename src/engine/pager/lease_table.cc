@@ -2,30 +2,31 @@
 
 #include "src/engine/pager/lease_table.h"
 
-#include <algorithm>
+#include <utility>
 
 namespace spillway::engine {
 
-LeaseTable::~LeaseTable() { (void)TakeTold(); }
+LeaseTable::~LeaseTable() {
+  HearTold([](const SharedLease&) {});
+  delete spare_.load();
+}
 
 void LeaseTable::Tell(const SharedLease& lease) {
-  auto* const told = new Told{lease, told_.load(std::memory_order_relaxed)};
+  Told* told = spare_.exchange(nullptr, std::memory_order_acquire);
+  if (told == nullptr) told = new Told;
+  *told = {lease, told_.load(std::memory_order_relaxed)};
   while (!told_.compare_exchange_weak(told->next, told, std::memory_order_release,
                                       std::memory_order_relaxed)) {
   }
 }
 
-std::vector<SharedLease> LeaseTable::TakeTold() {
-  std::vector<SharedLease> leases;
-  if (told_.load(std::memory_order_relaxed) == nullptr) return leases;
-  for (const Told* told = told_.exchange(nullptr, std::memory_order_acquire); told != nullptr;) {
-    leases.push_back(told->lease);
-    const Told* const next = told->next;
-    delete told;
-    told = next;
+LeaseTable::Told* LeaseTable::TakeTold() {
+  Told* first = nullptr;
+  for (Told* told = told_.exchange(nullptr, std::memory_order_acquire); told != nullptr;) {
+    Told* const next = std::exchange(told->next, first);
+    first = std::exchange(told, next);
   }
-  std::reverse(leases.begin(), leases.end());
-  return leases;
+  return first;
 }
 
 void LeaseTable::Open(TileIndex tile, Tier tier, uint64_t offset) {

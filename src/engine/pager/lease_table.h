@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <optional>
 #include <thread>
-#include <vector>
 
 #include "spillway/types.h"
 #include "src/base/stable_array.h"
@@ -89,8 +88,17 @@ class LeaseTable {
   bool Close(TileIndex tile);
   // Of all tiles.
   bool CloseAll();
-  // What was told since the last call, in order.
-  std::vector<SharedLease> TakeTold();
+  // Calls `hear` with what was told since the last call, in order.
+  template <class Hear>
+  void HearTold(const Hear& hear) {
+    if (told_.load(std::memory_order_relaxed) == nullptr) return;
+    for (Told* told = TakeTold(); told != nullptr;) {
+      hear(told->lease);
+      Told* const next = told->next;
+      delete spare_.exchange(told, std::memory_order_acq_rel);
+      told = next;
+    }
+  }
 
  private:
   struct Place {
@@ -102,10 +110,14 @@ class LeaseTable {
     Told* next = nullptr;
   };
 
+  // The first first.
+  Told* TakeTold();
+
   static size_t At(Tier tier) { return tier == Tier::kDevice ? 0 : 1; }
 
   base::StableArray<std::array<Place, 2>> places_;  // by TileIndex
   std::atomic<Told*> told_ = nullptr;               // the last first
+  std::atomic<Told*> spare_ = nullptr;              // one that Tell may use again
 };
 
 }  // namespace spillway::engine
