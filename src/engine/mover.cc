@@ -113,13 +113,14 @@ absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access,
 // What a reader did by itself, the machine, the step's trace and the timeline take in now.
 void Mover::HearOfShared() {
   const bool was_followed = pager_.followed() != nullptr;
-  leases_.HearTold([this](const SharedLease& lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  for (LeaseTable::Told* told = leases_.TakeTold(); told != nullptr;) {
+    const SharedLease lease = leases_.Pop(&told);
     const double seconds = static_cast<double>(lease.ns) * 1e-9;
     if (plan::StepRecorder* const trace = Recording())
       trace->Acquire(lease.tile, lease.tier, Access::kRead, seconds, seconds, lease.thread);
     pager_.Shared(lease.tile, lease.tier);
     if (recorder_ != nullptr) recorder_->Grant(lease.tile, lease.ns, lease.thread);
-  });
+  }
   // It was not as planned: who waited for the plan goes on on demand.
   if (was_followed && pager_.followed() == nullptr) Dispatch();
 }

@@ -17,7 +17,8 @@ namespace {
 
 std::vector<SharedLease> TakeTold(LeaseTable& table) {
   std::vector<SharedLease> told;
-  table.HearTold([&](const SharedLease& lease) { told.push_back(lease); });
+  for (LeaseTable::Told* first = table.TakeTold(); first != nullptr;)
+    told.push_back(table.Pop(&first));
   return told;
 }
 

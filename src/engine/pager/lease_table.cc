@@ -6,8 +6,13 @@
 
 namespace spillway::engine {
 
+struct LeaseTable::Told {
+  SharedLease lease;
+  Told* next = nullptr;
+};
+
 LeaseTable::~LeaseTable() {
-  HearTold([](const SharedLease&) {});
+  for (Told* told = TakeTold(); told != nullptr;) Pop(&told);
   delete spare_.load();
 }
 
@@ -21,12 +26,21 @@ void LeaseTable::Tell(const SharedLease& lease) {
 }
 
 LeaseTable::Told* LeaseTable::TakeTold() {
+  if (told_.load(std::memory_order_relaxed) == nullptr) return nullptr;
   Told* first = nullptr;
   for (Told* told = told_.exchange(nullptr, std::memory_order_acquire); told != nullptr;) {
     Told* const next = std::exchange(told->next, first);
     first = std::exchange(told, next);
   }
   return first;
+}
+
+SharedLease LeaseTable::Pop(Told** told) {
+  Told* const first = *told;
+  const SharedLease lease = first->lease;
+  *told = first->next;
+  delete spare_.exchange(first, std::memory_order_acq_rel);
+  return lease;
 }
 
 void LeaseTable::Open(TileIndex tile, Tier tier, uint64_t offset) {

@@ -88,31 +88,17 @@ class LeaseTable {
   bool Close(TileIndex tile);
   // Of all tiles.
   bool CloseAll();
-  // Calls `hear` with what was told since the last call, in order.
-  template <class Hear>
-  void HearTold(const Hear& hear) {
-    if (told_.load(std::memory_order_relaxed) == nullptr) return;
-    for (Told* told = TakeTold(); told != nullptr;) {
-      hear(told->lease);
-      Told* const next = told->next;
-      delete spare_.exchange(told, std::memory_order_acq_rel);
-      told = next;
-    }
-  }
+  // What was told since the last call, the first first; null: nothing was. The caller takes each by
+  // Pop, which goes on to the next.
+  struct Told;
+  Told* TakeTold();
+  SharedLease Pop(Told** told);
 
  private:
   struct Place {
     LeaseCount count;
     uint64_t offset = 0;  // written while the count is closed
   };
-  struct Told {
-    SharedLease lease;
-    Told* next = nullptr;
-  };
-
-  // The first first.
-  Told* TakeTold();
-
   static size_t At(Tier tier) { return tier == Tier::kDevice ? 0 : 1; }
 
   base::StableArray<std::array<Place, 2>> places_;  // by TileIndex
