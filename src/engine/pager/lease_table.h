@@ -99,6 +99,7 @@ class LeaseTable {
     LeaseCount count;
     uint64_t offset = 0;  // written while the count is closed
   };
+
   static size_t At(Tier tier) { return tier == Tier::kDevice ? 0 : 1; }
 
   base::StableArray<std::array<Place, 2>> places_;  // by TileIndex
