@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import json
 import os
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -187,54 +185,11 @@ class Engine:
         check(library.spw_engine_open(ctypes.byref(options), ctypes.byref(handle)))
         self._handle: int | None = handle.value
         self._release = weakref.finalize(self, library.spw_engine_release, handle.value)
-        self._long_call_over = threading.Event()  # the main thread's last
-        self._long_call_over.set()
 
     def _live(self) -> int:
         if self._handle is None:
             raise FailedPrecondition("the engine was closed")
         return self._handle
-
-    def _long(self, call: Any, *arguments: Any) -> None:
-        """A call that may wait long. Ctrl-C is heard meanwhile: KeyboardInterrupt is raised at once, and the call goes on to
-        its end on a thread of its own. The next such call begins when it is over."""
-        handle = self._live()
-        if threading.current_thread() is not threading.main_thread():
-            check(call(handle, *arguments))  # Python interrupts none but the main thread
-            return
-        self._long_call_over.wait()  # that of a call that was interrupted
-        outcome: list[BaseException | None] = []
-        over = threading.Event()
-        todo = [handle]  # whoever takes it ends the call
-
-        def run() -> None:
-            try:
-                mine = todo.pop()
-            except IndexError:
-                return
-            try:
-                check(call(mine, *arguments))
-                outcome.append(None)
-            except BaseException as error:
-                outcome.append(error)
-            finally:
-                library.spw_engine_release(mine)
-                over.set()
-
-        library.spw_engine_retain(handle)
-        try:
-            self._long_call_over = over
-            threading.Thread(target=run, name="spillway").start()
-        except RuntimeError:  # the interpreter is about to end
-            run()
-        except BaseException:  # interrupted before the thread has begun, or after
-            with contextlib.suppress(IndexError):
-                library.spw_engine_release(todo.pop())
-                over.set()
-            raise
-        over.wait()
-        if outcome[0] is not None:
-            raise outcome[0]
 
     def close(self) -> None:
         """Gives the engine up. It ends, and its store is free, once its leases and streams have ended. What was not
@@ -341,7 +296,7 @@ class Engine:
 
     def wait_for_plan(self) -> None:
         """Returns when no plan is being made; right after end_step it also takes up the plan for the step to come."""
-        self._long(library.spw_wait_for_plan)
+        check(library.spw_wait_for_plan(self._live()))
 
     def stream(self) -> Stream:
         """A new stream of the device's."""
@@ -376,9 +331,8 @@ class Engine:
     # --- Durability ---
 
     def commit(self, user_state: bytes = b"") -> None:
-        """Makes every tensor that is not transient durable, with `user_state`, atomically. After KeyboardInterrupt it goes
-        on, and a next commit waits for it."""
-        self._long(library.spw_commit, ctypes.c_char_p(user_state), len(user_state))
+        """Makes every tensor that is not transient durable, with `user_state`, atomically."""
+        check(library.spw_commit(self._live(), ctypes.c_char_p(user_state), len(user_state)))
 
     def user_state(self) -> bytes | None:
         """That of the last commit; None: never committed."""
@@ -401,7 +355,7 @@ class Engine:
 
     def restore(self, label: str) -> None:
         """Goes back: the snapshot's state becomes a new commit."""
-        self._long(library.spw_restore, label.encode())
+        check(library.spw_restore(self._live(), label.encode()))
 
     def drop(self, label: str) -> None:
         """Forgets a snapshot."""

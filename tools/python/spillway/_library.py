@@ -110,7 +110,6 @@ _OTHERS = {
     "spw_free": (None, [pointer]),
     "spw_version": (text, []),
     "spw_engine_options_init": (None, [_OUT(EngineOptions), size_t]),
-    "spw_engine_retain": (pointer, [pointer]),
     "spw_engine_release": (None, [pointer]),
     "spw_tensor_spec_init": (None, [_OUT(TensorSpec), size_t]),
     "spw_lease_data": (pointer, [pointer]),
