@@ -685,6 +685,25 @@ class ReportTest(TorchTest):
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
         self.assertIn("spillway.torch: 3 steps; ", done.stderr)
 
+    def test_an_optimizer_that_is_gone_before_its_run_is_counted(self):
+        script = ("import torch, spillway.torch as st\n"
+                  "def main():\n"
+                  "    p = torch.nn.Parameter(torch.ones(1 << 20))\n"
+                  f"    o = st.AdamW([p], store={str(self.folder / 'local')!r}, pinned='4MiB')\n"
+                  "    for _ in range(3):\n        p.grad = torch.ones(1 << 20)\n        o.step()\n"
+                  "main()\n")
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        self.assertIn("8.0 MiB rested in the store", done.stderr)
+
+    def test_nobody_has_to_read_it(self):
+        closed = io.StringIO()
+        closed.close()
+        with contextlib.redirect_stderr(closed):
+            with st.open(self.folder / "unread") as run:
+                params = make_params()
+                set_gradients(params, 0)
+                st.AdamW(params, store=run).step()
+
     def test_without_a_store_nothing_is_claimed(self):
         err = io.StringIO()
         with contextlib.redirect_stderr(err), st.open() as run:

@@ -26,6 +26,7 @@ class Report:
         self.steps = 0
         self._first = self._last = 0.0  # when the first and the last step were over
         self._before: dict[str, Any] = {}  # traffic until the first was
+        self._held = 0  # bytes in the engine at the first step: an optimizer may be gone before the run is
 
     def holds(self, id: int) -> None:
         spec = self._engine.spec(id)
@@ -40,6 +41,7 @@ class Report:
         self._last = time.monotonic()
         if self.steps == 1:
             self._first, self._before = self._last, self._engine.stats()["nvme"]
+            self._held = self._held_bytes()
             self._say(self._start())
 
     def end(self) -> None:
@@ -51,7 +53,8 @@ class Report:
 
     def _say(self, text: str) -> None:
         if self._is_wanted and sys.stderr is not None:
-            print(f"spillway.torch: {text}", file=sys.stderr)
+            with contextlib.suppress(OSError, ValueError):  # nobody reads it: training goes on
+                print(f"spillway.torch: {text}", file=sys.stderr)
 
     def _held_bytes(self) -> int:
         held = 0
@@ -62,10 +65,10 @@ class Report:
         return held
 
     def _start(self) -> str:
-        held = self._held_bytes()
+        held = self._held
         if self._store is None:
             return f"{_mib(held)} rest in memory, and none is saved: store='FOLDER' puts them on NVMe"
-        return (f"{_mib(held)} rest in {self._store}, at most {_mib(self._pinned_bytes)} of them in memory: at least "
+        return (f"{_mib(held)} rest in {self._store}, at most {_mib(min(held, self._pinned_bytes))} of them in memory: at least "
                 f"{_mib(max(held - self._pinned_bytes, 0))} saved")
 
     def _summary(self) -> str:
@@ -78,7 +81,7 @@ class Report:
                 read, written = (stats["nvme"][way] - self._before[way] for way in ("read_bytes", "written_bytes"))
                 moved = f", {_bytes(read / timed)} read and {_bytes(written / timed)} written"
             parts.append(f"{(self._last - self._first) / timed:.3g} s{moved} a step")
-        held, in_memory = self._held_bytes(), stats["tiers"]["pinned"]["peak_bytes"]
+        held, in_memory = self._held, stats["tiers"]["pinned"]["peak_bytes"]
         if self._store is not None:
             parts.append(f"{_mib(held)} rested in the store and {_mib(in_memory)} of memory: {_mib(max(held - in_memory, 0))} saved")
         return "; ".join(parts)
