@@ -5,8 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "src/base/bytes.h"
 #include "src/base/clock.h"
 #include "src/base/status_macros.h"
 
@@ -56,37 +54,6 @@ Mover::~Mover() {
     while (!IsQuiet()) quiet_.Wait(&mu_);
   }
   transfers_.Stop();
-}
-
-// --- Turns ---
-
-Mover::Turn::Turn(Mover* mover) : mover_(*mover) {
-  const Entry entry(mover);
-  mover->WaitForTurn();
-  mover->has_turn_ = true;
-}
-
-Mover::Turn::~Turn() {
-  const Entry entry(&mover_);
-  mover_.has_turn_ = false;
-  mover_.turn_over_.NotifyAll();
-}
-
-void Mover::BeginFill() {
-  const Entry entry(this);
-  WaitForTurn();
-  ++fills_;
-}
-
-void Mover::EndFill() {
-  const Entry entry(this);
-  --fills_;
-}
-
-void Mover::WaitForTurn() {
-  if (!has_turn_) return;
-  while (has_turn_) turn_over_.Wait(&mu_);
-  HearOfShared();
 }
 
 // --- Callers' side ---
@@ -254,105 +221,6 @@ absl::Status Mover::Discard(TileIndex tile) {
   if (auto* trace = Recording()) trace->Discard(tile, base::Now());
   Dispatch();
   return absl::OkStatus();
-}
-
-absl::Status Mover::Flush() {
-  SPILLWAY_RETURN_IF_ERROR(runtime().Check());
-  const Entry entry(this);
-  SPILLWAY_RETURN_IF_ERROR(CheckIdle("Commit"));
-  SPILLWAY_RETURN_IF_ERROR(pager_.TakeWriteError());
-  Waiter waiter;
-  const Ticket ticket = next_ticket_++;
-  waiters_[ticket] = &waiter;
-  pager_.Commit(ticket);
-  const absl::Status status = WaitFor(ticket, TimelineEvent::kNoTile, waiter);
-  if (recorder_ != nullptr) recorder_->EndFlush(base::NowNs());
-  return status;
-}
-
-namespace {
-
-absl::Status IsBusy(std::string_view what) {
-  return absl::FailedPreconditionError(
-      absl::StrCat(std::string(what), " while another call leases: it needs the engine alone"));
-}
-
-}  // namespace
-
-absl::Status Mover::CheckIdle(std::string_view what) {
-  const absl::string_view operation(what.data(), what.size());
-  if (pager_.pages().leases().num_held() > 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        operation, " with ", base::FormatCount(pager_.pages().leases().num_held(), "lease"),
-        " held (", absl::StrJoin(pager_.LeaseNames(8), ", "), "): release them first"));
-  }
-  if (fills_ > 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(operation, " while ", base::FormatCount(fills_, "tensor"),
-                     " is being registered: call it when Register has returned"));
-  }
-  return pager_.in_use() ? IsBusy(what) : absl::OkStatus();
-}
-
-absl::Status Mover::CheckNoLeases(std::string_view what) {
-  const Entry entry(this);
-  return CheckIdle(what);
-}
-
-absl::Status Mover::Quiesce(std::string_view what) {
-  SPILLWAY_RETURN_IF_ERROR(CheckIdle(what));
-  if (!pager_.Pause()) return IsBusy(what);
-  Dispatch();
-  while (!IsQuiet()) quiet_.Wait(&mu_);
-  // The lock was given up meanwhile.
-  absl::Status status = CheckIdle(what);
-  if (status.ok()) return status;
-  pager_.Resume();
-  Dispatch();
-  return status;
-}
-
-absl::Status Mover::Forget(TileIndex first, TileIndex count,
-                           const std::function<void(io::Store*)>& change) {
-  const Turn turn(this);
-  {
-    const Entry entry(this);
-    SPILLWAY_RETURN_IF_ERROR(pager_.Forget(first, count));
-    Dispatch();
-    for (TileIndex tile = first; tile < first + count; ++tile)
-      while (!pager_.IsForgotten(tile)) quiet_.Wait(&mu_);
-  }
-  RunWithStore(change);
-  return absl::OkStatus();
-}
-
-absl::Status Mover::Restore(const std::function<absl::Status(io::Store*)>& change) {
-  const Turn turn(this);
-  TileIndex num_tiles = 0;
-  {
-    const Entry entry(this);
-    SPILLWAY_RETURN_IF_ERROR(Quiesce("Restore"));
-    num_tiles = pager_.pages().num_tiles();
-  }
-  absl::Status status;
-  std::vector<bool> stored(num_tiles);
-  RunWithStore([&](io::Store* store) {
-    status = change(store);
-    for (TileIndex tile = 0; status.ok() && tile < num_tiles; ++tile) {
-      const StorePlace place = tiles_[tile].place;
-      const auto page = store->FindPage(place.tensor, place.first_page);
-      // Where the store cannot tell, whoever needs the tile is told why.
-      stored[tile] = !page.ok() || page->has_value();
-    }
-  });
-  const Entry entry(this);
-  if (status.ok()) {
-    pager_.Reset([&stored](TileIndex tile) { return stored[tile]; });
-  } else {
-    pager_.Resume();
-  }
-  Dispatch();
-  return status;
 }
 
 absl::Status Mover::EndStep() {

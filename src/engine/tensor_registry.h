@@ -35,9 +35,8 @@ class TensorRegistry {
   // Writes the first bytes of a tile.
   using FillTile = std::function<absl::Status(TileIndex, TileRef)>;
 
-  // For messages, while there is no mover yet: DescribeTile.
-  TensorRegistry() = default;
-  // Before the first tensor. `mover` outlives every other call.
+  // Before any other call but DescribeTile, which the mover may ask for before. `mover` outlives
+  // all others.
   void Begin(Mover* mover, bool has_store, uint64_t page_bytes, RestingRoom rests);
 
   // The tensor with this spec: the one that is registered, or the last commit's, or a new one whose
