@@ -277,21 +277,20 @@ TEST_P(Placed, WhatCannotRestThereIsRefusedWithItsFigures) {
 
 TEST_P(Placed, TheRoomOfATensorThatGoesIsGivenBack) {
   Open(Place(Role::kMoment, Tier::kPinned));  // pinned memory of 16 tiles
+  const auto moment = [this](const char* name, int64_t tiles) {
+    return engine_->Register(
+        {.name = name, .shape = {tiles, kTileBytes / 4}, .role = Role::kMoment, .tile_rows = 1});
+  };
   const TensorId passing = Register(Role::kParameter, 1, false, 4 * kTileBytes);
-  const TensorId first = Register(Role::kMoment, 12);
-  const TensorSpec other = {
-      .name = "other", .shape = {12, kTileBytes / 4}, .role = Role::kMoment, .tile_rows = 1};
-  EXPECT_TRUE(absl::IsResourceExhausted(engine_->Register(other).status()));
-  ASSERT_TRUE(engine_->Unregister(first).ok());
-  const auto second = engine_->Register(other);
-  ASSERT_TRUE(second.ok()) << second.status();
+  const auto first = moment("first", 12);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_TRUE(absl::IsResourceExhausted(moment("second", 12).status()));
+  ASSERT_TRUE(engine_->Unregister(*first).ok());
+  EXPECT_TRUE(moment("second", 12).ok());
   // Nor does room stay for a tile that passed by, when its tensor is gone.
-  const TensorSpec more = {
-      .name = "more", .shape = {4, kTileBytes / 4}, .role = Role::kMoment, .tile_rows = 1};
-  EXPECT_TRUE(absl::IsResourceExhausted(engine_->Register(more).status()));
+  EXPECT_TRUE(absl::IsResourceExhausted(moment("third", 4).status()));
   ASSERT_TRUE(engine_->Unregister(passing).ok());
-  const auto third = engine_->Register(more);
-  ASSERT_TRUE(third.ok()) << third.status();
+  EXPECT_TRUE(moment("third", 4).ok());
 }
 
 // Small tiles come and go before, between and after those that stay; then one that needs all the
