@@ -7,7 +7,7 @@ import warnings
 
 import spillway
 import spillway.torch as st
-from optimizers_test import TorchTest, make_params, set_gradients
+from torch_case import TorchTest, make_params, set_gradients
 
 
 class DeepSpeedTest(TorchTest):

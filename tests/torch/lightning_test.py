@@ -8,7 +8,7 @@ import subprocess
 import sys
 import unittest
 
-from optimizers_test import TorchTest
+from torch_case import TorchTest
 
 EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "tools/python/examples/lightning_module.py"
 
@@ -16,7 +16,8 @@ EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "tools/python/examples/l
 class LightningTest(TorchTest):
     def losses(self, store, *flags):
         command = [sys.executable, str(EXAMPLE), str(self.folder / store), "--out", str(self.folder / f"{store}-out"), *flags]
-        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+                              timeout=500)
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(done.stdout.splitlines()[-1])["losses"]
 

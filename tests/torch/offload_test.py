@@ -11,7 +11,7 @@ import unittest
 import spillway
 import spillway.torch as st
 import torch
-from optimizers_test import TorchTest, tiny_model, train
+from torch_case import TorchTest, tiny_model, train
 from spillway.torch._tensor import EngineTensor
 
 

@@ -9,7 +9,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import spillway.torch as st  # noqa: E402
 import torch  # noqa: E402
-from optimizers_test import TorchTest  # noqa: E402
+from torch_case import TorchTest  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments  # noqa: E402
 
 

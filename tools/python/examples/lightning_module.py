@@ -33,9 +33,9 @@ class Squares(torch.utils.data.Dataset):
 
 
 class Module(lightning.LightningModule):
-    def __init__(self, store):
+    def __init__(self, store, out):
         super().__init__()
-        self.store, self.losses = store, []
+        self.store, self.out, self.losses = store, out, []
         self.network = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.Tanh(), torch.nn.Linear(512, 64))
 
     def training_step(self, batch, _):
@@ -49,7 +49,9 @@ class Module(lightning.LightningModule):
             optimizer = torch.optim.AdamW(self.parameters(), lr=1e-3)
         else:
             import spillway.torch as st
-            optimizer = st.AdamW(self.parameters(), lr=1e-3, store=self.store, pinned="4MiB")
+            run = st.open(self.store, pinned="4MiB")
+            st.Checkpoints(run, self.out)  # each checkpoint's state stays as long as its file
+            optimizer = st.AdamW(self.parameters(), lr=1e-3, store=run)
         return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)]
 
 
@@ -64,14 +66,16 @@ def main():
 
     warnings.filterwarnings("ignore", module="lightning")
     lightning.seed_everything(7)
-    module = Module(None if flags.memory else flags.store)
-    newest = max(pathlib.Path(flags.out).glob("*.ckpt"), key=lambda path: path.stat().st_mtime) if flags.resume else None
+    module = Module(None if flags.memory else flags.store, flags.out)
+    saved = sorted(pathlib.Path(flags.out).glob("*.ckpt"), key=lambda path: path.stat().st_mtime)
+    if flags.resume and not saved:
+        parser.error(f"--resume: {flags.out} has no checkpoint (*.ckpt): one is made every tenth step")
     checkpoints = lightning.pytorch.callbacks.ModelCheckpoint(flags.out, "{step}", every_n_train_steps=10, save_top_k=-1)
     trainer = lightning.Trainer(max_steps=flags.steps, accelerator="cpu", devices=1, logger=False, callbacks=[checkpoints],
                                 enable_progress_bar=False, enable_model_summary=False, gradient_clip_val=1.0,
                                 accumulate_grad_batches=2)
     data = torch.utils.data.DataLoader(Squares(), batch_size=32, num_workers=2, persistent_workers=True)
-    trainer.fit(module, data, ckpt_path=newest)
+    trainer.fit(module, data, ckpt_path=saved[-1] if flags.resume else None)
     print(json.dumps({"losses": module.losses, "steps": trainer.global_step}))
 
 

@@ -135,9 +135,9 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             _state.tile_rows_of(param.shape, self.run.pinned_bytes), weight_id, known.gradient.id if known.gradient else None)
         known.version = param._version
         ids = [tensor["id"] for tensor in self._engine_state.tensors(known.number)]
+        self._ids += ids
         for id in ids:
             self.run.report.holds(id)
-        self._ids += ids
 
     def _rename(self, prefix: str) -> None:
         """The state goes under other names: those that a state dict has it under."""

@@ -16,7 +16,7 @@ _MIB = 1 << 20
 
 
 class Report:
-    """Of one run. Steps are those of the optimizer that stepped first."""
+    """Of one run. Of several optimizers one counts the steps: the first, and when it is gone the next that steps."""
 
     def __init__(self, engine: spillway.Engine, store: str | None, pinned_bytes: int, is_wanted: bool):
         self._engine, self._store, self._pinned_bytes, self._is_wanted = engine, store, pinned_bytes, is_wanted
@@ -24,24 +24,25 @@ class Report:
         self._sizes: dict[int, int] = {}  # bytes of what is in the engine instead of in PyTorch's memory, by tensor
         self._stepper: weakref.ref[Any] | None = None
         self.steps = 0
-        self._first = self._last = 0.0  # when the first and the last step were over
-        self._before: dict[str, Any] = {}  # traffic until the first was
+        self._first: tuple[float, int, int] = (0.0, 0, 0)  # when the first step was over, bytes read and written by then
+        self._last = self._first  # the same of the last step: what follows it is no step's
         self._held = 0  # bytes in the engine at the first step: an optimizer may be gone before the run is
 
     def holds(self, id: int) -> None:
-        spec = self._engine.spec(id)
-        self._sizes[id] = spec["size_bytes"]
+        self._sizes[id] = self._engine.spec(id)["size_bytes"]
 
     def count_step(self, optimizer: Any) -> None:
-        if self._stepper is None:
+        if not self._is_wanted:
+            return
+        if self._stepper is None or self._stepper() is None:
             self._stepper = weakref.ref(optimizer)
         if self._stepper() is not optimizer:
             return
         self.steps += 1
-        self._last = time.monotonic()
+        nvme = self._engine.stats()["nvme"]
+        self._last = (time.monotonic(), nvme["read_bytes"], nvme["written_bytes"])
         if self.steps == 1:
-            self._first, self._before = self._last, self._engine.stats()["nvme"]
-            self._held = self._held_bytes()
+            self._first, self._held = self._last, self._held_bytes()
             self._say(self._start())
 
     def end(self) -> None:
@@ -52,7 +53,7 @@ class Report:
         self.steps = 0
 
     def _say(self, text: str) -> None:
-        if self._is_wanted and sys.stderr is not None:
+        if sys.stderr is not None:
             with contextlib.suppress(OSError, ValueError):  # nobody reads it: training goes on
                 print(f"spillway.torch: {text}", file=sys.stderr)
 
@@ -72,17 +73,14 @@ class Report:
                 f"{_mib(max(held - self._pinned_bytes, 0))} saved")
 
     def _summary(self) -> str:
-        stats = self._engine.stats()
         parts = [f"{self.steps} step{'s' if self.steps > 1 else ''}"]
         timed = self.steps - 1  # the first begins before it is known
         if timed > 0:
-            moved = ""
-            if self._store is not None:
-                read, written = (stats["nvme"][way] - self._before[way] for way in ("read_bytes", "written_bytes"))
-                moved = f", {_bytes(read / timed)} read and {_bytes(written / timed)} written"
-            parts.append(f"{(self._last - self._first) / timed:.3g} s{moved} a step")
-        held, in_memory = self._held, stats["tiers"]["pinned"]["peak_bytes"]
+            seconds, read, written = ((last - first) / timed for first, last in zip(self._first, self._last))
+            moved = f", {_bytes(read)} read and {_bytes(written)} written" if self._store is not None else ""
+            parts.append(f"{seconds:.3g} s{moved} a step")
         if self._store is not None:
+            held, in_memory = self._held, self._engine.stats()["tiers"]["pinned"]["peak_bytes"]
             parts.append(f"{_mib(held)} rested in the store and {_mib(in_memory)} of memory: {_mib(max(held - in_memory, 0))} saved")
         return "; ".join(parts)
 

@@ -67,7 +67,7 @@ class Lion(OffloadedOptimizer):
 
 
 class LAMB(OffloadedOptimizer):
-    """LAMB (arXiv:1904.00962), with AdamW's arguments. Parameters of fewer than two dimensions are updated without the
+    """LAMB (arXiv:1904.00962). Parameters of fewer than two dimensions are updated without the
     factor of the norms."""
 
     _kind = "lamb"

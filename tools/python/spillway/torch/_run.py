@@ -90,6 +90,7 @@ class Run:
         self.check(kept)
         if kept["label"] in (self._memory, self._at):
             return
+        self.has_changed()  # whatever becomes of the restore, the state is no longer what it was
         self.engine.restore(kept["label"])
         self.has_stepped = True
         self._at, self._kept = kept["label"], {key: kept[key] for key in ("store", "store_id", "commit", "label")}

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State dicts that name a commit: saved, loaded, kept as long as they are needed, and torch.optim's own."""
+
+import gc
+import io
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import unittest
+
+import spillway
+import spillway.torch as st
+import torch
+from torch_case import TorchTest, make_params, set_gradients, tiny_model, train
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import seed  # noqa: E402
+
+
+class StateDictTest(TorchTest):
+    def saved(self, optimizer):
+        """As a file that torch.load takes without running code."""
+        file = io.BytesIO()
+        torch.save(optimizer.state_dict(), file)
+        self.assertLess(file.tell(), 100_000)
+        file.seek(0)
+        return torch.load(file, weights_only=True)
+
+    def test_a_run_resumes_at_the_uninterrupted_runs_bits(self):
+        for dtype in (torch.float32, torch.bfloat16):
+            store = self.store()
+            model = tiny_model(dtype)
+            optimizer = st.AdamW(model.parameters(), lr=1e-2, store=store, pinned="256KiB")
+            train(model, optimizer, 4)
+            weights = {name: value.clone() for name, value in model.state_dict().items()}
+            saved = self.saved(optimizer)
+            expected = train(model, optimizer, 4, first=4)
+            optimizer.run.close()
+            del optimizer
+
+            again = tiny_model(dtype)
+            again.load_state_dict(weights)
+            optimizer = st.AdamW(again.parameters(), lr=5.0, store=store, pinned="256KiB")
+            optimizer.load_state_dict(saved)
+            self.assertEqual(optimizer.param_groups[0]["lr"], 1e-2)
+            self.assertEqual(train(again, optimizer, 4, first=4), expected)
+            self.assert_same(model.parameters(), again.parameters())
+
+    def test_the_newest_two_stay(self):
+        model = tiny_model()
+        optimizer = st.AdamW(model.parameters(), lr=1e-2, store=self.store(), pinned="1MiB")
+        optimizer.load_state_dict(self.saved(optimizer))  # before the first step: nothing is kept for it
+        self.assertEqual(optimizer.run.engine.snapshots(), [])
+        for step in range(3):
+            train(model, optimizer, 1, first=step)
+            first = self.saved(optimizer) if step == 0 else first
+            self.saved(optimizer)
+        self.assertEqual(len(optimizer.run.engine.snapshots()), 2)
+        with self.assertRaisesRegex(spillway.NotFound, "has no snapshot .* any more"):
+            optimizer.load_state_dict(first)
+
+    def test_an_optimizer_begins_anew_unless_a_state_dict_is_loaded(self):
+        for dtype in (torch.float32, torch.bfloat16):
+            store = self.store()
+            expected = tiny_model(dtype)
+            losses = train(expected, st.AdamW(expected.parameters(), lr=1e-2), 3)
+            run = st.open(store, pinned="1MiB")
+            for _ in range(2):  # with the state of an optimizer that is gone, and then with a stored one, at hand
+                model = tiny_model(dtype)
+                optimizer = st.AdamW(model.parameters(), lr=1e-2, store=run)
+                self.assertEqual(train(model, optimizer, 3), losses)
+                optimizer.state_dict()
+                del optimizer
+            run.close()
+            run = st.open(store, pinned="1MiB")
+            model = tiny_model(dtype)
+            self.assertEqual(train(model, st.AdamW(model.parameters(), lr=1e-2, store=run), 3), losses)
+            run.close()
+
+    def test_two_optimizers_of_a_run_have_states_of_their_own(self):
+        store = self.store()
+
+        def make():
+            run = st.open(store, pinned="1MiB")
+            models = [tiny_model(), tiny_model()]
+            return run, models, [st.AdamW(model.parameters(), lr=rate, store=run) for model, rate in zip(models, (1e-2, 1e-3))]
+
+        run, models, optimizers = make()
+        expected = []
+        for rate in (1e-2, 1e-3):
+            alone = tiny_model()
+            expected.append(train(alone, st.AdamW(alone.parameters(), lr=rate), 5))
+        first = [train(model, optimizer, 3) for model, optimizer in zip(models, optimizers)]
+        self.assertEqual(first, [losses[:3] for losses in expected])
+        saved = [optimizer.state_dict() for optimizer in optimizers]
+        self.assertEqual(saved[0]["spillway"]["label"], saved[1]["spillway"]["label"])
+        weights = [{name: value.clone() for name, value in model.state_dict().items()} for model in models]
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "is another optimizer's"):
+            optimizers[0].load_state_dict(saved[1])
+        run.close()
+        del run, models, optimizers
+
+        run, models, optimizers = make()
+        for model, weight in zip(models, weights):
+            model.load_state_dict(weight)
+        for optimizer, state in zip(optimizers, saved):
+            optimizer.load_state_dict(state)
+        again = [train(model, optimizer, 2, first=3) for model, optimizer in zip(models, optimizers)]
+        self.assertEqual(again, [losses[3:] for losses in expected])
+        # Made in the other order, each takes the state that its dict names.
+        del optimizers, optimizer
+        gc.collect()
+        second = st.AdamW(models[1].parameters(), lr=1e-3, store=run)
+        models[1].load_state_dict(weights[1])
+        second.load_state_dict(saved[1])
+        self.assertEqual(train(models[1], second, 2, first=3), expected[1][3:])
+        run.close()
+
+    def test_loading_the_same_weights_again_keeps_the_master_weights(self):
+        store = self.store()
+        model = tiny_model(torch.bfloat16)
+        optimizer = st.AdamW(model.parameters(), lr=1e-3, store=store, pinned="1MiB")
+        train(model, optimizer, 3)
+        weights = {name: value.clone() for name, value in model.state_dict().items()}
+        saved = self.saved(optimizer)
+        expected = train(model, optimizer, 3, first=3)
+        optimizer.load_state_dict(saved)
+        model.load_state_dict(weights)  # after the optimizer's
+        self.assertEqual(train(model, optimizer, 3, first=3), expected)
+
+    def test_a_refused_state_dict_changes_nothing(self):
+        params = make_params()
+        optimizer = st.AdamW(params, store=self.store(), pinned="1MiB")
+        set_gradients(params, 1)
+        optimizer.step()
+        before = optimizer.full_state_dict()["state"]
+        wrong = optimizer.state_dict()
+        wrong["spillway"] = {**wrong["spillway"], "name": "optimizer.7", "label": "torch-99"}
+        with self.assertRaises(spillway.NotFound):
+            optimizer.load_state_dict(wrong)
+        short = {"state": {0: {"step": 1, "exp_avg": torch.ones(7, 300)}}, "param_groups": wrong["param_groups"]}
+        with self.assertRaisesRegex(spillway.InvalidArgument, "has no exp_avg_sq"):
+            optimizer.load_state_dict(short)
+        after = optimizer.full_state_dict()["state"]
+        for index in before:
+            for name, value in before[index].items():
+                self.assertTrue(torch.equal(value, after[index][name]))
+
+    def test_snapshots_live_as_long_as_a_file_names_them(self):
+        run = st.open(self.store(), pinned="1MiB")
+        folder = self.folder / "checkpoints"
+        (folder / "deep/er").mkdir(parents=True)
+        checkpoints = st.Checkpoints(run, folder)
+        (folder / "gone.pt").symlink_to("nowhere")
+        (folder / "odd.bin").write_bytes(bytes(range(256)))
+        model = tiny_model()
+        optimizer = st.AdamW(model.parameters(), lr=1e-2, store=run)
+        for step in range(8):
+            train(model, optimizer, 1, first=step)
+            whole = {"model": {"big": torch.zeros(1 << 19)}, "optimizer": optimizer.state_dict()}
+            torch.save(whole, folder / "latest.pt")
+            if step == 2:
+                torch.save(whole, folder / "deep/er/best.ckpt")
+        checkpoints.drop_gone()
+        self.assertLessEqual(len(checkpoints.labels()), 4)
+        optimizer.load_state_dict(torch.load(folder / "deep/er/best.ckpt", weights_only=True)["optimizer"])
+        (folder / "deep/er/best.ckpt").unlink()
+        optimizer.load_state_dict(torch.load(folder / "latest.pt", weights_only=True)["optimizer"])
+        run.close()
+
+    def test_another_store_is_told(self):
+        params = make_params()
+        optimizer = st.AdamW(params, store=self.store(), pinned="1MiB")
+        set_gradients(params, 1)
+        optimizer.step()
+        saved = self.saved(optimizer)
+        for other in (st.AdamW(make_params(), store=self.store(), pinned="1MiB"), st.AdamW(make_params())):
+            with self.assertRaisesRegex(spillway.FailedPrecondition, "a copied checkpoint does not carry the state"):
+                other.load_state_dict(saved)
+        shorter = st.AdamW(make_params()[:2], store=self.store(), pinned="1MiB")
+        with self.assertRaisesRegex(spillway.InvalidArgument, r"groups of \[6\] parameters, and the optimizer of \[2\]"):
+            shorter.load_state_dict(saved)
+
+    def test_torchs_dict_goes_in_and_comes_out_bit_for_bit(self):
+        theirs_params, ours_params = make_params(), make_params()
+        theirs = torch.optim.AdamW(theirs_params, lr=1e-2)
+        for step in range(3):
+            set_gradients(theirs_params, step)
+            theirs.step()
+        ours = st.AdamW(ours_params, lr=1e-2, store=self.store(), pinned="1MiB")
+        with torch.no_grad():
+            for mine, its in zip(ours_params, theirs_params):
+                mine.copy_(its)
+        ours.load_state_dict(theirs.state_dict())
+        out = ours.full_state_dict()["state"]
+        for index, of in theirs.state_dict()["state"].items():
+            for name, value in of.items():
+                self.assertTrue(torch.equal(out[index][name], value), name)
+        theirs.load_state_dict(ours.full_state_dict())
+        for step in range(3, 6):
+            for params, optimizer in ((theirs_params, theirs), (ours_params, ours)):
+                set_gradients(params, step)
+                optimizer.step()
+        for mine, its in zip(ours_params, theirs_params):
+            torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-6)
+
+    CHILD = """
+import sys, torch, spillway.torch as st
+sys.path.insert(0, {tests!r})
+from optimizers_test import tiny_model, train
+model = tiny_model()
+optimizer = st.AdamW(model.parameters(), lr=1e-2, store={store!r}, pinned="256KiB")
+step = 0
+while True:
+    torch.save((model.state_dict(), optimizer.state_dict(), step), {file!r} + ".new")
+    import os; os.replace({file!r} + ".new", {file!r})
+    print(step, flush=True)
+    train(model, optimizer, 1, first=step)
+    step += 1
+"""
+
+    def test_a_killed_run_resumes_at_its_last_checkpoint(self):
+        import random
+        chance = random.Random(seed.draw_seed())
+        store, file = self.store(), str(self.folder / "checkpoint.pt")
+        here = pathlib.Path(__file__).parent
+        code = self.CHILD.format(tests=str(here), store=store, file=file)
+        child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=os.environ)
+        for _ in range(chance.randrange(2, 8)):
+            self.assertTrue(child.stdout.readline())
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        weights, saved, step = torch.load(file, weights_only=True)
+        model = tiny_model()
+        model.load_state_dict(weights)
+        optimizer = st.AdamW(model.parameters(), lr=1e-2, store=store, pinned="256KiB")
+        optimizer.load_state_dict(saved)
+        resumed = train(model, optimizer, 3, first=step)
+        whole = tiny_model()
+        expected = train(whole, st.AdamW(whole.parameters(), lr=1e-2), step + 3)
+        self.assertEqual(resumed, expected[step:])
+        self.assert_same(model.parameters(), whole.parameters())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests of spillway.torch have in common: parameters, gradients, a small model and a folder."""
+
+import pathlib
+import tempfile
+import unittest
+
+import torch
+
+SHAPES = [(7, 300), (300,), (64, 33), (1,), (), (3, 5, 7)]
+
+
+def make_params(dtype=torch.float32, seed_=1, shapes=SHAPES):
+    generator = torch.Generator().manual_seed(seed_)
+    return [torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in shapes]
+
+
+def set_gradients(params, step, scale=1.0):
+    generator = torch.Generator().manual_seed(1000 + step)
+    for param in params:
+        param.grad = (torch.randn(param.shape, generator=generator) * scale).to(param.dtype)
+
+
+def tiny_model(dtype=torch.float32):
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(32, 200), torch.nn.LayerNorm(200), torch.nn.Tanh(),
+                               torch.nn.Linear(200, 16)).to(dtype)
+
+
+def train(model, optimizer, steps, first=0, clip=None, scaler=None, accumulate=1):
+    """Losses of steps whose batches follow from their numbers."""
+    losses = []
+    for step in range(first, first + steps):
+        optimizer.zero_grad()
+        for part in range(accumulate):
+            generator = torch.Generator().manual_seed(100 * step + part)
+            batch = torch.randn(8, 32, generator=generator).to(next(model.parameters()).dtype)
+            loss = model(batch).float().square().mean()
+            (scaler.scale(loss) if scaler else loss).backward()
+        if clip is not None:
+            if scaler:
+                scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        if scaler:
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+class TorchTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="spillway-test-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.stores = 0
+
+    def store(self):
+        self.stores += 1
+        return str(self.folder / f"store{self.stores}")
+
+    def assert_same(self, first, second):
+        for a, b in zip(first, second):
+            self.assertTrue(torch.equal(a.detach(), b.detach()))
