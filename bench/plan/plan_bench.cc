@@ -126,7 +126,7 @@ void BM_EndStep(benchmark::State& state) {
     if (!planner.EndStep(0, {.with_bytes = with_bytes, .placed = placed}).ok())
       return state.SkipWithError("the step did not end");
     (void)planner.Next();
-    service.Wait();
+    (void)service.Wait();
     const auto plan = planner.Next();
     if (!plan.ok()) return state.SkipWithError(std::string(plan.status().message()).c_str());
   }
@@ -141,7 +141,7 @@ void BM_StopPlanning(benchmark::State& state) {
   {
     engine::PlanService service(budgets);
     service.Make(1, [&trace](const auto&) { return trace; });
-    service.Wait();
+    (void)service.Wait();
   }
   const double seconds = base::Now() - begin;
   double longest = 0, at = 0;

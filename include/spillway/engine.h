@@ -16,9 +16,10 @@
 // Aborted (the GPU is lost: only a new process helps, at the last commit), FailedPrecondition (a
 // call out of order: commit with leases held), ResourceExhausted (a budget: the message names the
 // tensor, the tier, what was asked and what would fit), DataLoss (a checksum did not match),
-// Unavailable and Internal (the operating system refused: the errno, file and offset are named). A
-// failed write is reported by the next Acquire, AcquireHost, EndStep and Commit, and nothing is
-// committed after it until a retry of that write has succeeded.
+// Unavailable and Internal (the operating system refused: the errno, file and offset are named),
+// Cancelled (this thread's interrupt: interrupt.h). A failed write is reported by the next Acquire,
+// AcquireHost, EndStep and Commit, and nothing is committed after it until a retry of that write
+// has succeeded.
 
 #ifndef SPILLWAY_ENGINE_H_
 #define SPILLWAY_ENGINE_H_

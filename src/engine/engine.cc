@@ -262,8 +262,7 @@ absl::Status EngineImpl::EndStep() {
 
 absl::Status EngineImpl::WaitForPlan() {
   SPILLWAY_RETURN_IF_ERROR(CheckProcess());
-  mover_->WaitForPlan();
-  return absl::OkStatus();
+  return mover_->WaitForPlan();
 }
 
 absl::Status EngineImpl::Prefetch(std::span<const Use> uses) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "src/base/clock.h"
+#include "src/base/interrupt.h"
 #include "src/base/status_macros.h"
 
 namespace spillway::engine {
@@ -155,7 +156,15 @@ void Mover::Block(Ticket ticket, TileIndex tile, Waiter& waiter) {
   }
   ++waits_;
   meter_.Set(OverlapMeter::TimePoint::clock::now(), meter_.moving(), meter_.blocked() + 1);
-  while (!waiter.done) waiter.wake.Wait(&mu_);
+  bool interrupted = false;
+  while (!waiter.done && !interrupted) interrupted = base::WaitOrInterrupt(&waiter.wake, &mu_);
+  if (interrupted && !waiter.done) {
+    HearOfShared();
+    pager_.Withdraw(ticket);
+    Dispatch();
+    while (!waiter.done) waiter.wake.Wait(&mu_);
+  }
+  if (interrupted && !absl::IsCancelled(waiter.status)) base::PutBackInterrupt();
   meter_.Set(OverlapMeter::TimePoint::clock::now(), meter_.moving(), meter_.blocked() - 1);
   if (recorded) recorder_->EndWait(ticket, base::NowNs());
 }
@@ -256,16 +265,17 @@ absl::Status Mover::TakeUpPlan() {
   }
 }
 
-void Mover::WaitForPlan() {
+absl::Status Mover::WaitForPlan() {
   while (plans_ != nullptr && plans_->is_busy()) {
-    plans_->Wait();
+    SPILLWAY_RETURN_IF_ERROR(plans_->Wait());
     const Entry entry(this);
     WaitForTurn();
-    if (!planner_->is_between_steps() || pager_.has_callers()) return;
+    if (!planner_->is_between_steps() || pager_.has_callers()) return absl::OkStatus();
     const absl::Status planned = TakeUpPlan();
     not_planned_ = std::string(planned.message());
     Dispatch();
   }
+  return absl::OkStatus();
 }
 
 // Hands out what Pager decided: grants at once, the rest to the transfer thread.

@@ -98,7 +98,8 @@ class Mover : private TransferThread::Listener {
   // it is made by now.
   absl::Status EndStep();
   // Returns when no plan is being made. If no step has begun since EndStep, its plan is taken up.
-  void WaitForPlan();
+  // Cancelled if interrupted.
+  absl::Status WaitForPlan();
 
   // See TransferThread.
   void RunWithStore(const std::function<void(io::Store*)>& work) { transfers_.RunWithStore(work); }

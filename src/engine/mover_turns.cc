@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "src/base/bytes.h"
 #include "src/base/clock.h"
+#include "src/base/interrupt.h"
 #include "src/base/status_macros.h"
 #include "src/engine/mover.h"
 
@@ -64,6 +65,11 @@ absl::Status IsBusy(std::string_view what) {
       absl::StrCat(std::string(what), " while another call leases: it needs the engine alone"));
 }
 
+absl::Status IsInterrupted(std::string_view what) {
+  return absl::CancelledError(
+      absl::StrCat(std::string(what), " was interrupted: no byte has changed"));
+}
+
 }  // namespace
 
 absl::Status Mover::CheckIdle(std::string_view what) {
@@ -90,9 +96,12 @@ absl::Status Mover::Quiesce(std::string_view what) {
   SPILLWAY_RETURN_IF_ERROR(CheckIdle(what));
   if (!pager_.Pause()) return IsBusy(what);
   Dispatch();
-  while (!IsQuiet()) quiet_.Wait(&mu_);
+  bool interrupted = false;
+  while (!IsQuiet() && !interrupted) interrupted = base::WaitOrInterrupt(&quiet_, &mu_);
   // The lock was given up meanwhile.
   absl::Status status = CheckIdle(what);
+  if (interrupted && IsQuiet()) base::PutBackInterrupt();
+  if (!IsQuiet()) status.Update(IsInterrupted(what));
   if (status.ok()) return status;
   pager_.Resume();
   Dispatch();

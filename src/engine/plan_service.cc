@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "src/base/check.h"
+#include "src/base/interrupt.h"
 #include "src/plan/make_plan.h"
 #include "src/plan/reserve.h"
 
@@ -67,9 +68,14 @@ std::optional<PlanService::Made> PlanService::Take() {
   return std::exchange(made_, std::nullopt);
 }
 
-void PlanService::Wait() {
+absl::Status PlanService::Wait() {
   MutexLock lock(&mu_);
-  while (is_making_) changed_.Wait(&mu_);
+  bool interrupted = false;
+  while (is_making_ && !interrupted) interrupted = base::WaitOrInterrupt(&changed_, &mu_);
+  if (is_making_)
+    return absl::CancelledError("WaitForPlan was interrupted: the plan is still being made");
+  if (interrupted) base::PutBackInterrupt();
+  return absl::OkStatus();
 }
 
 void PlanService::Free(std::shared_ptr<const void> what) {

@@ -47,8 +47,8 @@ class PlanService {
   bool is_busy() const;
   // The plan that has been made, once. An error is MakePlan's.
   std::optional<Made> Take();
-  // Returns when no plan is being made.
-  void Wait();
+  // Returns when no plan is being made. Cancelled if interrupted.
+  absl::Status Wait();
   // Gives memory back there: of a plan of millions of tiles that takes long.
   void Free(std::shared_ptr<const void> what);
 

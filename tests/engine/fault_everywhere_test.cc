@@ -92,7 +92,7 @@ class Trainer {
       SPILLWAY_RETURN_IF_ERROR(Step(steps_ + 1));
       ++steps_;
       SPILLWAY_RETURN_IF_ERROR(mover_->EndStep());
-      mover_->WaitForPlan();
+      SPILLWAY_RETURN_IF_ERROR(mover_->WaitForPlan());
       if (steps_ % kCommitEvery != 0) continue;
       SPILLWAY_RETURN_IF_ERROR(mover_->Flush());
       absl::Status status;

@@ -173,6 +173,7 @@ class PlannedSimulation : public PagerSimulation {
     for (int round = 0; !IsOver() && !testing::Test::HasFatalFailure(); ++round) {
       ASSERT_LT(round, 50'000) << "callers wait, and transfers come and go";
       if (Chance(0.7)) TellOfTaken();
+      if (setup_.withdraws && Chance(0.01)) WithdrawSome();
       if (Chance(hurry)) {
         TellOfTaken();
         EndSomeTransfer();
@@ -323,6 +324,10 @@ TEST(PagerPlanRandom, WithoutAStore) {
 
 TEST(PagerPlanRandom, WhileTransfersFail) {
   RunMany({.device_units = 0, .pinned_units = 0, .num_tiles = 20, .failure_rate = 0.02}, 150);
+}
+
+TEST(PagerPlanRandom, WhileCallersGiveUp) {
+  RunMany({.device_units = 0, .pinned_units = 0, .num_tiles = 20, .withdraws = true}, 200);
 }
 
 // Roles rest anywhere, in budgets that hold them with a little beside.

@@ -54,6 +54,25 @@ TEST(PagerRandom, FailingTransfersLoseNothing) {
   RunMany({.device_units = 8, .pinned_units = 10, .max_held = 2, .failure_rate = 0.1}, 200, 1500);
 }
 
+TEST(PagerRandom, CallersThatGiveUpLoseNothing) {
+  int withdrawn = 0;
+  const uint64_t first = test::Seed();
+  for (uint64_t seed = first; seed != first + 200; ++seed) {
+    SCOPED_TRACE(test::SeedLine(seed));
+    SimulationSetup setup{.device_units = 6 + seed % 8, .pinned_units = 8 + seed / 2 % 8};
+    setup.max_held = 1 + static_cast<int>(seed % 4);
+    setup.failure_rate = seed % 4 == 1 ? 0.05 : 0;
+    setup.restores = seed % 4 == 2;
+    setup.withdraws = true;
+    PagerSimulation simulation(setup, seed);
+    simulation.Run(1500);
+    if (testing::Test::HasFatalFailure()) return;
+    withdrawn += simulation.num_withdrawn();
+  }
+  std::printf("%d withdrawn\n", withdrawn);
+  EXPECT_GT(withdrawn, 200);
+}
+
 TEST(PagerRandom, GoingBackToACommitFindsItsBytes) {
   int restores = 0;
   const uint64_t first = test::Seed();

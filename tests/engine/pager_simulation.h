@@ -41,6 +41,7 @@ struct SimulationSetup {
   size_t most_weighed = 512;
   Placement placement = {};
   bool declares = true;
+  bool withdraws = false;  // callers give up, now and then
 };
 
 class PagerSimulation {
@@ -76,6 +77,7 @@ class PagerSimulation {
   int grants() const { return grants_; }
   int taken() const { return taken_; }
   int restores() const { return restores_; }
+  int num_withdrawn() const { return num_withdrawn_; }
 
  protected:
   struct Held {
@@ -114,6 +116,7 @@ class PagerSimulation {
     const auto access = static_cast<Access>(random_() % 4);
     if (Chance(0.7)) TellOfTaken();
     if (setup_.restores && saved_truth_ && Chance(0.02)) Restore();
+    if (setup_.withdraws && Chance(0.05)) WithdrawSome();
     switch (random_() % 8) {
       case 0:
       case 1:
@@ -147,6 +150,23 @@ class PagerSimulation {
         break;
       default: EndSomeTransfer();
     }
+  }
+
+  // A caller gives up waiting: it is told so at once, of a commit when its writes have ended.
+  void WithdrawSome() {
+    TellOfTaken();
+    if (flushing_ && Chance(0.5)) {
+      withdrawn_.insert(flush_ticket_);
+      pager_.Withdraw(flush_ticket_);
+    }
+    if (requests_.empty()) return;
+    const auto some = std::next(requests_.begin(), static_cast<long>(random_() % requests_.size()));
+    const Ticket ticket = some->first;
+    withdrawn_.insert(ticket);
+    pager_.Withdraw(ticket);
+    Pump();
+    EXPECT_EQ(requests_.count(ticket), 0u);
+    pager_.Withdraw(ticket);  // which nobody knows any more
   }
 
   // A discard takes effect once the streams that use the tile have let go.
@@ -365,14 +385,20 @@ class PagerSimulation {
   virtual void Failed(Ticket) {}
 
   void OnFail(const Action& action) {
+    const bool was_withdrawn = withdrawn_.erase(action.ticket) > 0;
     if (action.ticket == flush_ticket_) {
       flushing_ = false;
-      ASSERT_GT(setup_.failure_rate, 0);
+      ASSERT_TRUE(setup_.failure_rate > 0 || was_withdrawn);
+      return;
+    }
+    requests_.erase(action.ticket);
+    Failed(action.ticket);
+    if (was_withdrawn) {
+      ++num_withdrawn_;
+      ASSERT_EQ(action.status.code(), absl::StatusCode::kCancelled) << action.status;
       return;
     }
     ++failures_;
-    requests_.erase(action.ticket);
-    Failed(action.ticket);
     if (setup_.failure_rate > 0) return;
     ASSERT_EQ(action.status.code(), absl::StatusCode::kResourceExhausted) << action.status;
     ASSERT_TRUE(!held_.empty() || !setup_.has_store) << action.status;
@@ -415,6 +441,8 @@ class PagerSimulation {
   std::vector<std::optional<uint64_t>> nvme_;
   std::optional<std::vector<uint64_t>> saved_truth_;  // as of the last flush
   std::vector<std::optional<uint64_t>> saved_nvme_;
+  std::set<Ticket> withdrawn_;
+  int num_withdrawn_ = 0;
   std::vector<Action> transfers_;
   std::vector<Held> held_;
   std::vector<std::pair<TileIndex, Tier>> untold_;  // leases that the machine has yet to hear of

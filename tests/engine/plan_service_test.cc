@@ -7,9 +7,11 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
 #include <optional>
 #include <utility>
 
+#include "spillway/interrupt.h"
 #include "src/plan/make_plan.h"
 
 namespace spillway::engine {
@@ -44,7 +46,7 @@ TEST(PlanService, MakesThePlanThatIsMadeAtOnceToo) {
   for (uint64_t request = 1; request <= 3; ++request) {
     service.Make(request, [&](const auto&) { return trace; });
     EXPECT_TRUE(service.is_busy());
-    service.Wait();
+    ASSERT_TRUE(service.Wait().ok());
     EXPECT_TRUE(service.is_busy()) << "until it is taken";
     const std::optional<PlanService::Made> made = service.Take();
     ASSERT_TRUE(made.has_value());
@@ -65,10 +67,28 @@ TEST(PlanService, SaysWhyThereIsNoPlan) {
   none.device_bytes = kTileBytes - 1;
   PlanService service(none);
   service.Make(1, [](const auto&) { return TilesTwice(100); });
-  service.Wait();
+  ASSERT_TRUE(service.Wait().ok());
   const std::optional<PlanService::Made> made = service.Take();
   ASSERT_TRUE(made.has_value());
   EXPECT_TRUE(absl::IsResourceExhausted(made->plan.status())) << made->plan.status();
+}
+
+TEST(PlanService, AnInterruptEndsAWaitAndThePlanIsStillMade) {
+  PlanService service(HalfOf(100));
+  std::promise<void> go_on;
+  service.Make(1, [may_end = go_on.get_future().share()](const auto&) {
+    may_end.wait();
+    return TilesTwice(100);
+  });
+  SetInterrupt([] { return true; });
+  const absl::Status status = service.Wait();
+  SetInterrupt({});
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
+  go_on.set_value();
+  ASSERT_TRUE(service.Wait().ok());
+  const std::optional<PlanService::Made> made = service.Take();
+  ASSERT_TRUE(made.has_value());
+  EXPECT_TRUE(made->plan.ok()) << made->plan.status();
 }
 
 TEST(PlanService, MayBeClosedWhileAPlanIsBeingMade) {

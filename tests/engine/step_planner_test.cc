@@ -26,7 +26,7 @@ class StepPlannerTest : public testing::Test {
     absl::Status ended = planner_.EndStep(now, {.with_bytes = with_bytes_, .placed = placed_});
     if (!ended.ok()) return ended;
     (void)planner_.Next();  // asks for it
-    service_.Wait();
+    if (absl::Status made = service_.Wait(); !made.ok()) return made;
     return planner_.Next().status();
   }
 

@@ -21,6 +21,12 @@ void Flush::Begin(Ticket ticket) {
   status_ = absl::OkStatus();
 }
 
+bool Flush::Stop(Ticket ticket) {
+  if (!is_active() || ticket != ticket_) return false;
+  status_.Update(absl::CancelledError("Commit was interrupted: the last commit is the one before"));
+  return true;
+}
+
 void Flush::AddJobs(bool waits_for_transfers) {
   if (!is_active() || !status_.ok()) return;
   AddCommitJobs();
@@ -60,6 +66,7 @@ Outcome Flush::Advance(Job& job) {
     if (for_commit) status_.Update(job.failure);
     return Outcome::kDone;
   }
+  if (for_commit && !status_.ok()) return Outcome::kDone;
   if (page.stored || page.zero) return Outcome::kDone;
   if (page.is_moving()) return Outcome::kWaiting;
   if (pages_.leases().IsWritten(job.tile)) return for_commit ? Outcome::kWaiting : Outcome::kDone;

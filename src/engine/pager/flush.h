@@ -28,6 +28,8 @@ class Flush {
   // Every tile that a commit holds and NVMe has not is written; Finish ends the ticket.
   void Begin(Ticket ticket);
   bool is_active() const { return ticket_ != kNoTicket; }
+  // Begins no more writes for the ticket, which fails with Cancelled. False: it is no commit's.
+  bool Stop(Ticket ticket);
   // Adds jobs for it. `waits_for_transfers`: a plan has some under way, whose tiles may go with the
   // others.
   void AddJobs(bool waits_for_transfers);

@@ -109,8 +109,8 @@ void Pager::TransferDone(TileIndex tile, const absl::Status& status) {
     if (is_write) pages_.StopUnaskedWrites();
     // Whoever needs what could not be brought in is told when that fails again; but of a lease
     // whose stream waits for the copy, nobody asks again.
-    if (is_write || ended.is_leased || (ended.job == nullptr && !ended.planned))
-      pages_.SetWriteError(status);
+    const bool is_streams = ended.transfer == Transfer::kCopyIn && ended.job == nullptr;
+    if (is_write || ended.is_leased || (is_streams && !ended.planned)) pages_.SetWriteError(status);
     EndDiscard(tile);
     plan_.Abandon(/*deviated=*/true);
     return;

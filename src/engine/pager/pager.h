@@ -49,6 +49,9 @@ class Pager {
   // Ends with kGrant or kFail. With a stream, the lease may be granted before its bytes have come,
   // and while a writer that was let go is still at work on that stream.
   void Acquire(Ticket ticket, TileIndex tile, Tier tier, Access access, StreamId stream);
+  // Nobody waits for that request any more: it ends with kFail, Cancelled, unless it has been
+  // granted. What moves for it goes on; of a commit, no write begins.
+  void Withdraw(Ticket ticket);
   // The holder let go but work on a stream still uses the bytes; EndLease follows.
   void BeginDrain(TileIndex tile, Tier tier, Access access, StreamId stream);
   struct LeaseEnd {

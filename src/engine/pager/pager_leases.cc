@@ -2,6 +2,7 @@
 //
 // Leases: how one is asked for, granted and ended, and where readers take them without asking.
 
+#include <algorithm>
 #include <utility>
 
 #include "src/engine/pager/pager.h"
@@ -17,6 +18,20 @@ void Pager::Acquire(Ticket ticket, TileIndex tile, Tier tier, Access access, Str
   job.stream = stream;
   job.position = 0;
   job.use = use;
+}
+
+void Pager::Withdraw(Ticket ticket) {
+  if (flush_.Stop(ticket)) return;
+  Jobs::List& requests = jobs_.of(Job::Kind::kAcquire);
+  const auto job = std::find_if(requests.begin(), requests.end(),
+                                [ticket](const Job& each) { return each.ticket == ticket; });
+  if (job == requests.end()) return;
+  Page& page = pages_[job->tile];
+  if (page.transfer_job == &*job) page.transfer_job = nullptr;
+  Fail(*job, absl::CancelledError(pages_.options().describe(job->tile) +
+                                  ": the wait for a lease was interrupted"));
+  room_.ForgetHolder(*job);
+  requests.erase(job);
 }
 
 void Pager::BeginDrain(TileIndex tile, Tier tier, Access access, StreamId stream) {
