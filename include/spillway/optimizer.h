@@ -149,8 +149,8 @@ struct Values {
 // The tensors of one parameter.
 struct ParameterTensors {
   // What the forward pass reads: F32, F16 or BF16. One of 16 bits is written whole by each update,
-  // from its master weight, and never read, but under kCompact: there it is most of its master
-  // weight, and nobody else may write it.
+  // from its master weight, and never read unless Update::take_changed_weight says so. Under
+  // kCompact it is most of its master weight, and always read.
   Values weight;
   // F32, F16 or BF16, of the weight's shape. A transient tensor is discarded by the update that
   // used it, in the last pass over it. None: the parameter is never updated.
@@ -176,6 +176,10 @@ struct Update {
   // Where a weight or a gradient in the caller's memory lies from now on; null: where it lay.
   void* weight_memory = nullptr;
   void* gradient_memory = nullptr;
+  // Of a weight of 16 bits in the caller's memory: somebody may have written it since the last
+  // update. An element that is not what its master weight rounds to is the master weight's new
+  // value before this update. Nothing of other weights.
+  bool take_changed_weight = false;
 };
 
 // Updates parameters whose state rests wherever the engine put it.

@@ -179,6 +179,14 @@ SPW_EXPORT spw_status* spw_discard(spw_engine* engine, uint32_t id, uint64_t til
 SPW_EXPORT spw_status* spw_end_step(spw_engine* engine);
 SPW_EXPORT spw_status* spw_wait_for_plan(spw_engine* engine);
 
+/* While this thread waits for a lease, or in spw_read, spw_register, spw_commit, spw_restore or
+ * spw_wait_for_plan, `check` runs on it some twenty times a second; when it returns anything but 0,
+ * the call ends with SPW_CANCELLED (interrupt.h says more). `put_back` is called where the wait was
+ * over by then, so that the call succeeds; it may be NULL. A `check` of NULL, as at first: nothing
+ * ends a wait. */
+typedef int32_t (*spw_interrupt)(void* user);
+SPW_EXPORT void spw_set_interrupt(spw_interrupt check, spw_interrupt put_back, void* user);
+
 /* --- Whole tensors, a tile at a time in pinned memory, which holds one of them --- */
 
 /* `offset` and `bytes` are of the tensor; writing replaces these bytes alone. */
@@ -294,6 +302,9 @@ typedef struct {
   /* Where a weight or a gradient in the caller's memory lies from now on; NULL: where it lay. */
   void* weight_memory;
   void* gradient_memory;
+  /* Not 0: somebody may have written a weight of 16 bits in the caller's memory since the last
+   * update; where it is not what its master weight rounds to, the master weight takes its value. */
+  int32_t take_changed_weight;
 } spw_update;
 
 SPW_EXPORT void spw_update_init(spw_update* update, size_t size);
@@ -322,6 +333,27 @@ SPW_EXPORT uint64_t spw_optimizer_min_pinned_bytes(spw_optimizer* optimizer);
  * row-major, to `masters`. */
 SPW_EXPORT spw_status* spw_optimizer_masters(spw_optimizer* optimizer, size_t parameter,
                                              float* masters, uint64_t num_elements);
+
+/* What a parameter's state holds, in fp32 and row-major, whatever its format. */
+typedef struct {
+  size_t size;
+  size_t parameter;
+  /* Where a weight in the caller's memory lies, for this call; NULL: where it lay. */
+  void* weight_memory;
+  /* `num_elements` of each. NULL, or none: not read, or left as they are. Moments are in the order
+   * of StateSpecs, all that the rule has. */
+  float* masters;
+  float* const* moments;
+  size_t num_moments;
+  uint64_t num_elements;
+} spw_state;
+
+SPW_EXPORT void spw_state_init(spw_state* state, size_t size);
+SPW_EXPORT spw_status* spw_optimizer_read_state(spw_optimizer* optimizer, const spw_state* state);
+/* Rounds to the format, at random where updates do. The weight stays as it is, but under
+ * SPW_STATE_COMPACT, where it is most of its master weight. SPW_INVALID_ARGUMENT of both: the rule
+ * is Adafactor, whose tensors are as they are (spw_read). */
+SPW_EXPORT spw_status* spw_optimizer_write_state(spw_optimizer* optimizer, const spw_state* state);
 
 #ifdef __cplusplus
 }

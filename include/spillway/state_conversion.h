@@ -45,8 +45,8 @@ struct StateChange {
 //   if (status.ok()) status = engine->Commit(user_state);  // before it a crash leaves the old
 //   state
 //
-// Holds at most two leases at once, of a tile each, and in memory up to seven floats for each of a
-// tile's elements. InvalidArgument: a pair of rule and format does not exist, the rule is
+// Holds one lease at a time, of a tile, and in memory up to eight floats for each of a tile's
+// elements. InvalidArgument: a pair of rule and format does not exist, the rule is
 // Adafactor, which has one format alone, or tensors are not what StateSpecs lists for the weight,
 // tiles included. Errors of the engine come as they are.
 SPILLWAY_EXPORT absl::Status ConvertState(Engine* engine, const Rule& rule, TensorId weight,

@@ -14,9 +14,9 @@
 #include "src/base/status_macros.h"
 #include "src/capi/calls.h"
 #include "src/capi/handles.h"
-#include "src/capi/tensor_bytes.h"
 #include "src/optim/element_codecs.h"
 #include "src/optim/sum_of_squares.h"
+#include "src/optim/tensor_bytes.h"
 
 namespace spillway::capi {
 namespace {
@@ -27,7 +27,7 @@ using Piece = std::array<float, kPieceElements>;
 // Of a tensor of numbers.
 absl::StatusOr<const optim::ElementCodec*> CodecOf(const Engine& engine, TensorId id) {
   SPILLWAY_RETURN_IF_ERROR(engine.CheckTile(id));
-  SPILLWAY_RETURN_IF_ERROR(CheckIsNumber(engine.Spec(id)));
+  SPILLWAY_RETURN_IF_ERROR(optim::CheckIsNumber(engine.Spec(id)));
   return &optim::CodecOf(engine.Spec(id).dtype);
 }
 
@@ -35,7 +35,7 @@ absl::StatusOr<const optim::ElementCodec*> CodecOf(const Engine& engine, TensorI
 template <class Visit>
 absl::Status ForEachPiece(Engine& engine, TensorId id, Access access, const Visit& visit) {
   const auto element_bytes = static_cast<int64_t>(ElementBytes(engine.Spec(id).dtype));
-  return ForEachTile(engine, id, access, [&](std::span<std::byte> tile, uint64_t offset) {
+  return optim::ForEachTile(engine, id, access, [&](std::span<std::byte> tile, uint64_t offset) {
     const int64_t first = static_cast<int64_t>(offset) / element_bytes;
     const int64_t count = static_cast<int64_t>(tile.size()) / element_bytes;
     for (int64_t done = 0; done < count; done += kPieceElements) {
@@ -82,7 +82,7 @@ extern "C" {
 spw_status* spw_read(spw_engine* engine, uint32_t id, uint64_t offset, void* out, uint64_t bytes) {
   return With(engine, [&](Engine& in) -> absl::Status {
     if (bytes > 0) SPILLWAY_RETURN_IF_ERROR(CheckNotNull(out, "out"));
-    return ReadBytes(in, TensorId{id}, offset, {static_cast<std::byte*>(out), bytes});
+    return optim::ReadBytes(in, TensorId{id}, offset, {static_cast<std::byte*>(out), bytes});
   });
 }
 
@@ -90,7 +90,8 @@ spw_status* spw_write(spw_engine* engine, uint32_t id, uint64_t offset, const vo
                       uint64_t bytes) {
   return With(engine, [&](Engine& in) -> absl::Status {
     if (bytes > 0) SPILLWAY_RETURN_IF_ERROR(CheckNotNull(bytes_in, "bytes_in"));
-    return WriteBytes(in, TensorId{id}, offset, {static_cast<const std::byte*>(bytes_in), bytes});
+    return optim::WriteBytes(in, TensorId{id}, offset,
+                             {static_cast<const std::byte*>(bytes_in), bytes});
   });
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "spillway/interrupt.h"
 #include "src/base/status_macros.h"
 #include "src/capi/calls.h"
 #include "src/capi/handles.h"
@@ -241,6 +243,13 @@ spw_status* spw_end_step(spw_engine* engine) {
 
 spw_status* spw_wait_for_plan(spw_engine* engine) {
   return With(engine, [&](Engine& in) -> absl::Status { return in.WaitForPlan(); });
+}
+
+void spw_set_interrupt(spw_interrupt check, spw_interrupt put_back, void* user) {
+  if (check == nullptr) return SetInterrupt({});
+  const auto ignored = [put_back, user] { (void)put_back(user); };
+  SetInterrupt([check, user] { return check(user) != 0; },
+               put_back != nullptr ? std::function<void()>(ignored) : nullptr);
 }
 
 // --- Durability ---

@@ -12,6 +12,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "spillway/engine.h"
 #include "spillway/optimizer.h"
 #include "spillway/spillway.h"
@@ -76,5 +77,21 @@ struct spw_optimizer {
   std::unique_ptr<spillway::Optimizer> optimizer ABSL_PT_GUARDED_BY(mu);
   std::vector<spillway::capi::Parameter> parameters ABSL_GUARDED_BY(mu);
 };
+
+namespace spillway::capi {
+
+// Before its lock is taken: in a forked process nobody may be left to give it up.
+inline absl::Status CheckUsable(const spw_optimizer* optimizer) {
+  SPILLWAY_RETURN_IF_ERROR(CheckNotNull(optimizer, "optimizer"));
+  return optimizer->engine->CheckProcess();
+}
+
+inline absl::Status CheckNumber(size_t parameter, size_t count) {
+  if (parameter < count) return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat("parameter ", parameter, " was not added: there are ", count));
+}
+
+}  // namespace spillway::capi
 
 #endif  // SPILLWAY_CAPI_HANDLES_H_

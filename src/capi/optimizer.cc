@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The optimizer: a parameter's state is registered with it, and an update of many is one call.
+// The optimizer: a parameter's state is registered with it, and an update of many is one call. What
+// the state holds is read and written in optimizer_state.cc.
 
 #include "spillway/optimizer.h"
 
@@ -14,13 +15,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "src/base/interrupt.h"
 #include "src/base/status_macros.h"
 #include "src/capi/calls.h"
 #include "src/capi/handles.h"
 #include "src/capi/json.h"
-#include "src/capi/tensor_bytes.h"
 #include "src/optim/element_codecs.h"
-#include "src/optim/state_format.h"
+#include "src/optim/tensor_bytes.h"
 
 namespace spillway::capi {
 namespace {
@@ -106,7 +107,7 @@ Reader ReadWeight(Engine* engine, const Values& weight) {
     }
     for (uint64_t done = 0; done < values.size(); done += kPiece) {
       const auto piece = values.subspan(done, std::min(kPiece, values.size() - done));
-      SPILLWAY_RETURN_IF_ERROR(ReadValues(*engine, weight.tensor, first + done, piece));
+      SPILLWAY_RETURN_IF_ERROR(optim::ReadValues(*engine, weight.tensor, first + done, piece));
     }
     return absl::OkStatus();
   };
@@ -144,62 +145,6 @@ absl::StatusOr<ParameterTensors> ToTensors(spw_optimizer* optimizer, const spw_p
       tensors.state, RegisterState(optimizer->engine.get(), optimizer->rule, optimizer->format,
                                    spec, weight, given.is_fresh != 0));
   return tensors;
-}
-
-// Before its lock is taken: in a forked process nobody may be left to give it up.
-absl::Status CheckUsable(const spw_optimizer* optimizer) {
-  SPILLWAY_RETURN_IF_ERROR(CheckNotNull(optimizer, "optimizer"));
-  return optimizer->engine->CheckProcess();
-}
-
-absl::Status CheckNumber(size_t parameter, size_t count) {
-  if (parameter < count) return absl::OkStatus();
-  return absl::NotFoundError(
-      absl::StrCat("parameter ", parameter, " was not added: there are ", count));
-}
-
-// The master weights of a parameter whose format splits them, some whole rows at a time.
-absl::Status ReadSplitMasters(Engine& engine, const Parameter& parameter,
-                              std::span<float> masters) {
-  const TensorSpec& weight = parameter.weight;
-  const TensorId state_id = parameter.tensors.state.front();
-  const TensorSpec& state = engine.Spec(state_id);
-  const uint64_t row_elements = masters.size() / state.num_rows();
-  for (uint64_t row = 0; row < state.num_rows(); ++row) {
-    const uint64_t first = row * row_elements;
-    std::vector<std::byte> weights(row_elements * ElementBytes(weight.dtype));
-    std::vector<std::byte> residuals(state.row_bytes());
-    const uint64_t offset = first * ElementBytes(weight.dtype);
-    if (const Values& from = parameter.tensors.weight; from.memory != nullptr) {
-      std::memcpy(weights.data(), static_cast<const std::byte*>(from.memory) + offset,
-                  weights.size());
-    } else {
-      SPILLWAY_RETURN_IF_ERROR(ReadBytes(engine, from.tensor, offset, weights));
-    }
-    SPILLWAY_RETURN_IF_ERROR(ReadBytes(engine, state_id, row * state.row_bytes(), residuals));
-    SPILLWAY_RETURN_IF_ERROR(
-        JoinMasterWeights(weight, state, weights, residuals, masters.subspan(first, row_elements)));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReadMasters(Engine& engine, StateFormat format, const Parameter& parameter,
-                         std::span<float> masters) {
-  const TensorSpec& weight = parameter.weight;
-  const uint64_t elements = weight.size_bytes() / ElementBytes(weight.dtype);
-  if (masters.size() != elements) {
-    return absl::InvalidArgumentError(absl::StrCat("parameter '", weight.name, "' has ", elements,
-                                                   " elements, not ", masters.size()));
-  }
-  const bool is_own = weight.dtype == DType::kF32 && !optim::IsSplit(format);
-  if (!is_own && parameter.tensors.state.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("parameter '", weight.name, "' has no state, so there are no master weights"));
-  }
-  if (optim::IsSplit(format)) return ReadSplitMasters(engine, parameter, masters);
-  if (weight.dtype != DType::kF32)
-    return ReadBytes(engine, parameter.tensors.state.front(), 0, std::as_writable_bytes(masters));
-  return ReadWeight(&engine, parameter.tensors.weight)(0, std::as_writable_bytes(masters));
 }
 
 }  // namespace
@@ -266,6 +211,7 @@ spw_status* spw_optimizer_add(spw_optimizer* optimizer, const spw_parameter* par
     const spw_parameter given = Grown(parameter, parameter->size, spw_parameter{});
     SPILLWAY_ASSIGN_OR_RETURN(const Values weight, ToValues(given.weight));
     SPILLWAY_ASSIGN_OR_RETURN(const TensorSpec spec, WeightSpec(*optimizer->engine, given, weight));
+    const base::Uninterrupted whole;
     MutexLock lock(&optimizer->mu);
     SPILLWAY_ASSIGN_OR_RETURN(const ParameterTensors tensors,
                               ToTensors(optimizer, given, weight, spec));
@@ -309,7 +255,8 @@ spw_status* spw_optimizer_step(spw_optimizer* optimizer, const spw_update* updat
                   .weight_decay = update.weight_decay,
                   .gradient_scale = update.gradient_scale,
                   .weight_memory = update.weight_memory,
-                  .gradient_memory = update.gradient_memory};
+                  .gradient_memory = update.gradient_memory,
+                  .take_changed_weight = update.take_changed_weight != 0};
       if (update.rule != nullptr) {
         SPILLWAY_ASSIGN_OR_RETURN(given[i].rule, ToRule(update.rule));
       }
@@ -352,18 +299,6 @@ uint64_t spw_optimizer_min_pinned_bytes(spw_optimizer* optimizer) {
   if (!CheckUsable(optimizer).ok()) return 0;
   MutexLock lock(&optimizer->mu);
   return optimizer->optimizer->min_pinned_bytes();
-}
-
-spw_status* spw_optimizer_masters(spw_optimizer* optimizer, size_t parameter, float* masters,
-                                  uint64_t num_elements) {
-  return Run([&]() -> absl::Status {
-    SPILLWAY_RETURN_IF_ERROR(CheckUsable(optimizer));
-    SPILLWAY_RETURN_IF_ERROR(CheckNotNull(masters, "masters"));
-    MutexLock lock(&optimizer->mu);
-    SPILLWAY_RETURN_IF_ERROR(CheckNumber(parameter, optimizer->parameters.size()));
-    return ReadMasters(*optimizer->engine, optimizer->format, optimizer->parameters[parameter],
-                       {masters, num_elements});
-  });
 }
 
 }  // extern "C"

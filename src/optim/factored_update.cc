@@ -6,11 +6,13 @@
 #include <cstddef>
 
 #include "src/optim/element_codecs.h"
+#include "src/optim/given_weight.h"
 
 namespace spillway::optim {
 namespace {
 
 constexpr uint64_t kFactoredElements = 512;  // as in fused_update.cc
+static_assert(kFactoredElements <= kMostGivenElements);
 constexpr int64_t kGrainElements = 16384;
 constexpr int64_t kGrainColumns = 64;
 
@@ -28,6 +30,19 @@ void DecodeScaled(float scale, const FactoredSegment& segment, uint64_t element,
                   float* buffer) {
   const float* const gradient = Decode(segment, element, n, buffer);
   ScaleElements(scale, gradient, static_cast<int64_t>(n), buffer);
+}
+
+const std::byte* GivenWeight(const FactoredSegment& segment, uint64_t element) {
+  return segment.given_weight + (element - segment.begin) * ElementBytes(segment.weight_dtype);
+}
+
+// The master weight's piece: where it lies, or with what was given.
+const float* Master(const FactoredSegment& segment, uint64_t element, int64_t n, float* buffer) {
+  const float* const master = segment.master + (element - segment.begin);
+  if (segment.given_weight == nullptr) return master;
+  std::copy_n(master, n, buffer);
+  TakeGiven(segment.weight_dtype, GivenWeight(segment, element), n, buffer);
+  return buffer;
 }
 
 // A running mean of which `square` is the newest.
@@ -53,11 +68,11 @@ void FactoredUpdate::UpdateMeans(const RuleFactors& factors, const FactoredSegme
 
 void FactoredUpdate::UpdateRows(const RuleFactors& factors, const FactoredSegment& segment) {
   const auto add_to = [&](uint64_t begin, uint64_t end, uint64_t first, SumLanes* sums) {
-    float buffer[kFactoredElements];
+    float buffer[kFactoredElements], master_buffer[kFactoredElements];
     for (uint64_t at = begin; at < end; at += kFactoredElements) {
       const uint64_t n = std::min(kFactoredElements, end - at);
       const auto count = static_cast<int64_t>(n);
-      AddSquares(segment.master + (at - segment.begin), count, first + at - begin, &sums[0]);
+      AddSquares(Master(segment, at, count, master_buffer), count, first + at - begin, &sums[0]);
       DecodeScaled(factors.gradient_scale, segment, at, n, buffer);
       AddSquares(buffer, count, first + at - begin, &sums[1]);
     }
@@ -154,6 +169,8 @@ void FactoredUpdate::Update(const RuleFactors& factors, const FactoredSegment& s
   const std::vector<float> means = MeansOf(segment);
   const auto update = [&](uint64_t begin, const FactoredRun& run) {
     float* const master = segment.master + (begin - segment.begin);
+    if (segment.given_weight != nullptr)
+      TakeGiven(segment.weight_dtype, GivenWeight(segment, begin), run.num_elements, master);
     UpdateFactored(factors, run, master);
     if (segment.weight == nullptr) return;
     const ElementCodec& codec = CodecOf(segment.weight_dtype);

@@ -35,8 +35,9 @@ struct FactoredSegment {
   float* master = nullptr;
   std::byte* weight = nullptr;  // the new master, rounded to nearest even; may be null
   DType weight_dtype = DType::kF16;
-  float* rows = nullptr;     // a mean for each row
-  float* columns = nullptr;  // of the first matrix, then of the next
+  const std::byte* given_weight = nullptr;  // see FusedRun
+  float* rows = nullptr;                    // a mean for each row
+  float* columns = nullptr;                 // of the first matrix, then of the next
 };
 
 // Of one parameter in one update: each pass takes its segments in order. Thread-compatible. Keeps

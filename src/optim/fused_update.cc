@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "src/optim/element_codecs.h"
+#include "src/optim/given_weight.h"
 #include "src/optim/group_codec.h"
 #include "src/optim/split_master.h"
 
@@ -19,6 +20,7 @@ namespace {
 constexpr int64_t kPieceElements = 512;
 static_assert(kPieceElements % kBlockElements == 0);
 static_assert(kPieceElements % kGroupElements == 0);
+static_assert(kPieceElements <= kMostGivenElements);
 
 struct Buffers {
   alignas(64) float gradient[kPieceElements];
@@ -139,6 +141,10 @@ RuleRun PieceOf(const FusedRun& run, int num_moments, int64_t begin, int64_t n, 
   return piece;
 }
 
+const void* GivenWeight(const FusedRun& run, int64_t begin) {
+  return At(run.given_weight, begin, ElementBytes(run.weight_dtype));
+}
+
 // The new weight's piece, if it is wanted. Where the update runs at the speed of memory, a weight
 // that is written alone must not be read from there first.
 void EncodeWeight(const FusedRun& run, int64_t begin, int64_t n, const float* master,
@@ -146,7 +152,7 @@ void EncodeWeight(const FusedRun& run, int64_t begin, int64_t n, const float* ma
   if (run.weight == nullptr) return;
   const ElementCodec& codec = CodecOf(run.weight_dtype);
   void* const weight = At(run.weight, begin, codec.element_bytes);
-  if (run.format == StateFormat::kF32) {
+  if (run.format == StateFormat::kF32 && run.given_weight == nullptr) {
     codec.encode(master, n, buffers.weight);
     return CopyStreamed(buffers.weight, n * static_cast<int64_t>(codec.element_bytes), weight);
   }
@@ -162,6 +168,8 @@ void UpdateFused(const RuleFactors& factors, const FusedRun& run) {
   for (int64_t begin = 0; begin < run.num_elements; begin += kPieceElements) {
     const int64_t n = std::min(kPieceElements, run.num_elements - begin);
     const RuleRun piece = PieceOf(run, run.num_moments, begin, n, buffers);
+    if (run.given_weight != nullptr)
+      TakeGiven(run.weight_dtype, GivenWeight(run, begin), n, piece.master);
     UpdateElements(factors, piece);
     if (run.format == StateFormat::kCompact) {
       FillRandomWords(run.rounding_keys[0], run.first_element + static_cast<uint64_t>(begin), n,
@@ -180,7 +188,12 @@ void AddSquaresFused(const RuleFactors& factors, const FusedRun& run, uint64_t f
   const int num_moments = DirectionNeedsMoments(factors.kind) ? run.num_moments : 0;
   for (int64_t begin = 0; begin < run.num_elements; begin += kPieceElements) {
     const int64_t n = std::min(kPieceElements, run.num_elements - begin);
-    const RuleRun piece = PieceOf(run, num_moments, begin, n, buffers);
+    RuleRun piece = PieceOf(run, num_moments, begin, n, buffers);
+    if (run.given_weight != nullptr) {
+      std::copy_n(piece.master, n, buffers.master);
+      piece.master = buffers.master;
+      TakeGiven(run.weight_dtype, GivenWeight(run, begin), n, piece.master);
+    }
     DirectionOfElements(factors, piece, direction);
     AddSquares(piece.master, n, first + static_cast<uint64_t>(begin), &sums[0]);
     AddSquares(direction, n, first + static_cast<uint64_t>(begin), &sums[1]);

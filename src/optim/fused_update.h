@@ -39,6 +39,8 @@ struct FusedRun {
   // weight is updated in place, with the residuals in the encoded row.
   void* weight = nullptr;
   DType weight_dtype = DType::kF16;
+  // The same weight where the caller may have written it (given_weight.h); null: it has not.
+  const void* given_weight = nullptr;
   StateFormat format = StateFormat::kF32;
   int num_moments = 0;
   void* moments[kMostMoments] = {};  // unless they are encoded

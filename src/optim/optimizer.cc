@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "src/base/interrupt.h"
 #include "src/base/status_macros.h"
 #include "src/optim/parameter_checks.h"
 #include "src/optim/state_specs.h"
@@ -47,6 +48,7 @@ class StreamingOptimizer final : public Optimizer {
 
   absl::Status Step(std::span<const Update> updates) override {
     SPILLWAY_RETURN_IF_ERROR(CheckUpdates(updates));
+    const base::Uninterrupted whole;
     for (const Update& update : updates) {
       parameters_[update.parameter].MoveTo(update.weight_memory, update.gradient_memory);
       SPILLWAY_RETURN_IF_ERROR(UpdateParameter(engine_, pool_, parameters_[update.parameter],

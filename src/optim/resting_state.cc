@@ -3,6 +3,7 @@
 #include "src/optim/resting_state.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string_view>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "src/optim/group_codec.h"
 #include "src/optim/split_master.h"
 #include "src/optim/state_specs.h"
+#include "src/optim/tensor_bytes.h"
 
 namespace spillway::optim {
 namespace {
@@ -40,9 +42,9 @@ absl::Status CheckTensors(const Engine& engine, const std::vector<TensorSpec>& e
 }  // namespace
 
 absl::StatusOr<RestingState> RestingState::Create(Engine* engine, const Rule& rule,
-                                                  StateFormat format, TensorId weight,
+                                                  StateFormat format, const TensorSpec& spec,
+                                                  const Values& values,
                                                   const std::vector<TensorId>& tensors) {
-  const TensorSpec& spec = engine->Spec(weight);
   if (rule.kind == RuleKind::kAdafactor) {
     return absl::InvalidArgumentError(
         absl::StrCat("state of weight '", spec.name,
@@ -54,7 +56,8 @@ absl::StatusOr<RestingState> RestingState::Create(Engine* engine, const Rule& ru
   RestingState state;
   state.engine_ = engine;
   state.format_ = format;
-  state.weight_ = weight;
+  state.spec_ = spec;
+  state.values_ = values;
   state.tensors_ = tensors;
   state.num_moments_ = moments.size();
   state.first_moment_ = spec.dtype != DType::kF32 && !IsSplit(format) ? 1 : 0;
@@ -72,13 +75,31 @@ absl::StatusOr<RestingState> RestingState::Create(Engine* engine, const Rule& ru
 }
 
 uint64_t RestingState::FirstElement(uint64_t tile) const {
-  const TensorSpec& spec = engine_->Spec(weight_);
-  return spec.tile_offset_bytes(tile) / ElementBytes(spec.dtype);
+  return spec_.tile_offset_bytes(tile) / ElementBytes(spec_.dtype);
 }
 
 uint64_t RestingState::NumElements(uint64_t tile) const {
-  const TensorSpec& spec = engine_->Spec(weight_);
-  return spec.tile_bytes(tile) / ElementBytes(spec.dtype);
+  return spec_.tile_bytes(tile) / ElementBytes(spec_.dtype);
+}
+
+// --- The weight ---
+
+absl::StatusOr<std::vector<std::byte>> RestingState::ReadWeight(uint64_t tile) const {
+  std::vector<std::byte> bytes(spec_.tile_bytes(tile));
+  const uint64_t offset = spec_.tile_offset_bytes(tile);
+  if (values_.memory == nullptr) {
+    SPILLWAY_RETURN_IF_ERROR(ReadBytes(*engine_, values_.tensor, offset, bytes));
+  } else {
+    std::memcpy(bytes.data(), static_cast<const std::byte*>(values_.memory) + offset, bytes.size());
+  }
+  return bytes;
+}
+
+absl::Status RestingState::WriteWeight(uint64_t tile, std::span<const std::byte> bytes) const {
+  const uint64_t offset = spec_.tile_offset_bytes(tile);
+  if (values_.memory == nullptr) return WriteBytes(*engine_, values_.tensor, offset, bytes);
+  std::memcpy(static_cast<std::byte*>(values_.memory) + offset, bytes.data(), bytes.size());
+  return absl::OkStatus();
 }
 
 // --- Encoded tiles ---
@@ -142,29 +163,35 @@ void RestingState::EncodePart(const RowPart& part, size_t moment, uint64_t first
 // --- Reading ---
 
 absl::Status RestingState::ReadMaster(uint64_t tile, std::vector<float>* to) const {
-  const TensorSpec& spec = engine_->Spec(weight_);
   to->resize(NumElements(tile));
-  if (!IsSplit(format_)) {
-    const TensorId master = spec.dtype == DType::kF32 ? weight_ : tensors_[0];
+  if (!IsSplit(format_) && spec_.dtype != DType::kF32) {
     SPILLWAY_ASSIGN_OR_RETURN(const Lease lease,
-                              engine_->AcquireHost({master, tile}, Access::kRead));
+                              engine_->AcquireHost({tensors_[0], tile}, Access::kRead));
     std::copy_n(reinterpret_cast<const float*>(lease.data()), to->size(), to->data());
     return absl::OkStatus();
   }
-  SPILLWAY_ASSIGN_OR_RETURN(const Lease weight,
-                            engine_->AcquireHost({weight_, tile}, Access::kRead));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<std::byte> weight, ReadWeight(tile));
+  if (!IsSplit(format_)) {
+    std::memcpy(to->data(), weight.data(), weight.size());
+    return absl::OkStatus();
+  }
   SPILLWAY_ASSIGN_OR_RETURN(const Lease encoded, LeaseEncoded(tile, Access::kRead));
   const auto* halves = reinterpret_cast<const uint16_t*>(weight.data());
   ForEachPart(tile, encoded, [&](const RowPart& part) {
     const auto* residuals =
         reinterpret_cast<uint8_t*>(part.row + row_.residual_offset(part.first_in_row));
-    DecodeMasters(spec.dtype, halves + part.at, residuals, part.num_elements, to->data() + part.at);
+    DecodeMasters(spec_.dtype, halves + part.at, residuals, part.num_elements,
+                  to->data() + part.at);
   });
   return absl::OkStatus();
 }
 
 absl::Status RestingState::Read(uint64_t tile, DecodedTile* to) const {
   SPILLWAY_RETURN_IF_ERROR(ReadMaster(tile, &to->master));
+  return ReadMoments(tile, to);
+}
+
+absl::Status RestingState::ReadMoments(uint64_t tile, DecodedTile* to) const {
   for (size_t m = 0; m < num_moments_; ++m) to->moments[m].resize(NumElements(tile));
   if (num_moments_ == 0) return absl::OkStatus();
   if (IsEncoded(format_)) {
@@ -187,35 +214,35 @@ absl::Status RestingState::Read(uint64_t tile, DecodedTile* to) const {
 
 // --- Writing ---
 
-absl::Status RestingState::WriteWeight(uint64_t tile, const std::vector<float>& from) const {
-  SPILLWAY_ASSIGN_OR_RETURN(const Lease lease,
-                            engine_->AcquireHost({weight_, tile}, Access::kDiscard));
-  CodecOf(engine_->Spec(weight_).dtype)
-      .encode(from.data(), static_cast<int64_t>(from.size()), lease.data());
-  return absl::OkStatus();
+absl::Status RestingState::WriteRounded(uint64_t tile, const std::vector<float>& from) const {
+  std::vector<std::byte> weight(spec_.tile_bytes(tile));
+  CodecOf(spec_.dtype).encode(from.data(), static_cast<int64_t>(from.size()), weight.data());
+  return WriteWeight(tile, weight);
 }
 
 absl::Status RestingState::WriteSplitMaster(uint64_t tile, const std::vector<float>& from) const {
-  SPILLWAY_ASSIGN_OR_RETURN(const Lease weight,
-                            engine_->AcquireHost({weight_, tile}, Access::kDiscard));
-  SPILLWAY_ASSIGN_OR_RETURN(const Lease encoded, LeaseEncoded(tile, Access::kDiscard));
+  std::vector<std::byte> weight(spec_.tile_bytes(tile));
   auto* const halves = reinterpret_cast<uint16_t*>(weight.data());
-  ForEachPart(tile, encoded, [&](const RowPart& part) {
-    auto* residuals =
-        reinterpret_cast<uint8_t*>(part.row + row_.residual_offset(part.first_in_row));
-    const std::vector<uint32_t> words(static_cast<size_t>(part.num_elements), kNearestWord);
-    EncodeMasters(engine_->Spec(weight_).dtype, from.data() + part.at, words.data(),
-                  part.num_elements, halves + part.at, residuals);
-  });
-  return absl::OkStatus();
+  {
+    // The moments beside them stay.
+    SPILLWAY_ASSIGN_OR_RETURN(const Lease encoded, LeaseEncoded(tile, Access::kReadWrite));
+    ForEachPart(tile, encoded, [&](const RowPart& part) {
+      auto* residuals =
+          reinterpret_cast<uint8_t*>(part.row + row_.residual_offset(part.first_in_row));
+      const std::vector<uint32_t> words(static_cast<size_t>(part.num_elements), kNearestWord);
+      EncodeMasters(spec_.dtype, from.data() + part.at, words.data(), part.num_elements,
+                    halves + part.at, residuals);
+    });
+  }
+  return WriteWeight(tile, weight);
 }
 
 absl::Status RestingState::WriteMaster(uint64_t tile, const std::vector<float>& from,
                                        Masters masters) const {
   if (masters == Masters::kKeep) return absl::OkStatus();
   if (IsSplit(format_)) return WriteSplitMaster(tile, from);
-  if (masters == Masters::kWithWeight) SPILLWAY_RETURN_IF_ERROR(WriteWeight(tile, from));
-  if (engine_->Spec(weight_).dtype == DType::kF32) return absl::OkStatus();
+  if (masters == Masters::kWithWeight) SPILLWAY_RETURN_IF_ERROR(WriteRounded(tile, from));
+  if (spec_.dtype == DType::kF32) return absl::OkStatus();
   SPILLWAY_ASSIGN_OR_RETURN(const Lease lease,
                             engine_->AcquireHost({tensors_[0], tile}, Access::kDiscard));
   std::copy(from.begin(), from.end(), reinterpret_cast<float*>(lease.data()));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The state of one parameter as it rests in some format, read and written in fp32 by tiles of its
-// weight. For what looks at a state once, as a conversion does; the update has its own way, fused
-// with the rule (fused_update.h).
+// The state of one parameter as it rests in some format, read and written in fp32 by tiles. For
+// what looks at a state once, as a conversion does; the update has its own way, fused with the rule
+// (fused_update.h).
 
 #ifndef SPILLWAY_OPTIM_RESTING_STATE_H_
 #define SPILLWAY_OPTIM_RESTING_STATE_H_
@@ -24,7 +24,7 @@
 
 namespace spillway::optim {
 
-// The elements of a tile of the weight.
+// The elements of a tile.
 struct DecodedTile {
   std::vector<float> master;
   std::array<std::vector<float>, kMostMoments> moments;  // as many as the rule has
@@ -34,18 +34,29 @@ struct DecodedTile {
 // written as well, from them. Where they are split, both always mean weight and residuals.
 enum class Masters : uint8_t { kKeep, kWrite, kWithWeight };
 
-// The engine must outlive it.
+// The engine, and a weight in the caller's memory, must outlive it. Holds one lease at a time.
 class RestingState {
  public:
+  // `weight` is the spec by which StateSpecs lists the tensors, and cuts the tiles; the weight's
+  // values lie in memory, or in a tensor of the engine's whose tiles may be others.
   // InvalidArgument: the pair of rule and format does not exist, the tensors are not those that
   // StateSpecs lists, or the rule is Adafactor, whose moments may have fewer elements than the
   // weight.
   static absl::StatusOr<RestingState> Create(Engine* engine, const Rule& rule, StateFormat format,
-                                             TensorId weight, const std::vector<TensorId>& tensors);
+                                             const TensorSpec& weight, const Values& values,
+                                             const std::vector<TensorId>& tensors);
 
-  uint64_t num_tiles() const { return engine_->Spec(weight_).num_tiles(); }
+  uint64_t num_tiles() const { return spec_.num_tiles(); }
+  size_t num_moments() const { return num_moments_; }
+  uint64_t FirstElement(uint64_t tile) const;
+  uint64_t NumElements(uint64_t tile) const;
+
   absl::Status Read(uint64_t tile, DecodedTile* to) const;
+  // The same of a part.
+  absl::Status ReadMaster(uint64_t tile, std::vector<float>* to) const;
+  absl::Status ReadMoments(uint64_t tile, DecodedTile* to) const;
   absl::Status Write(uint64_t tile, const DecodedTile& from, Masters masters) const;
+  absl::Status WriteMaster(uint64_t tile, const std::vector<float>& from, Masters masters) const;
 
  private:
   // A run of elements within one row of an encoded tile.
@@ -56,23 +67,22 @@ class RestingState {
     uint64_t at;  // of the tile's elements
   };
 
-  uint64_t FirstElement(uint64_t tile) const;
-  uint64_t NumElements(uint64_t tile) const;
   bool IsOneTile() const;
   absl::StatusOr<Lease> LeaseEncoded(uint64_t tile, Access access) const;
   void ForEachPart(uint64_t tile, const Lease& encoded,
                    const std::function<void(const RowPart&)>& visit) const;
-  absl::Status ReadMaster(uint64_t tile, std::vector<float>* to) const;
-  absl::Status WriteMaster(uint64_t tile, const std::vector<float>& from, Masters masters) const;
+  absl::StatusOr<std::vector<std::byte>> ReadWeight(uint64_t tile) const;
+  absl::Status WriteWeight(uint64_t tile, std::span<const std::byte> bytes) const;
   absl::Status WriteSplitMaster(uint64_t tile, const std::vector<float>& from) const;
-  absl::Status WriteWeight(uint64_t tile, const std::vector<float>& from) const;
+  absl::Status WriteRounded(uint64_t tile, const std::vector<float>& from) const;
   void DecodePart(const RowPart& part, size_t moment, float* to) const;
   void EncodePart(const RowPart& part, size_t moment, uint64_t first_element,
                   const float* from) const;
 
   Engine* engine_ = nullptr;
   StateFormat format_ = StateFormat::kF32;
-  TensorId weight_;
+  TensorSpec spec_;  // of the weight
+  Values values_;
   std::vector<TensorId> tensors_;
   size_t num_moments_ = 0;
   size_t first_moment_ = 0;  // in tensors_

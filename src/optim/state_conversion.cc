@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "src/base/interrupt.h"
 #include "src/base/status_macros.h"
 #include "src/optim/resting_state.h"
 #include "src/optim/state_format.h"
@@ -37,11 +38,13 @@ absl::Status ConvertState(Engine* engine, const Rule& rule, TensorId weight,
                           const StateTensors& from, const StateTensors& to, StateChange* change) {
   SPILLWAY_ASSIGN_OR_RETURN(
       const optim::RestingState source,
-      optim::RestingState::Create(engine, rule, from.format, weight, from.tensors));
-  SPILLWAY_ASSIGN_OR_RETURN(
-      const optim::RestingState target,
-      optim::RestingState::Create(engine, rule, to.format, weight, to.tensors));
+      optim::RestingState::Create(engine, rule, from.format, engine->Spec(weight), weight,
+                                  from.tensors));
+  SPILLWAY_ASSIGN_OR_RETURN(const optim::RestingState target,
+                            optim::RestingState::Create(engine, rule, to.format,
+                                                        engine->Spec(weight), weight, to.tensors));
   const optim::Masters masters = MastersOf(engine->Spec(weight), from, to);
+  const base::Uninterrupted whole;
   optim::DecodedTile before, after;
   for (uint64_t tile = 0; tile < source.num_tiles(); ++tile) {
     SPILLWAY_RETURN_IF_ERROR(source.Read(tile, &before));

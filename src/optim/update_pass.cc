@@ -100,7 +100,7 @@ class HeldTiles {
 // What is updated together: the parameter's elements [begin, end), within one row where moments are
 // encoded.
 FusedRun RunOf(const CheckedParameter& parameter, const Pass& pass, const HeldTiles& held,
-               uint64_t begin, uint64_t end, const uint64_t* rounding_keys) {
+               uint64_t begin, uint64_t end, const uint64_t* rounding_keys, bool takes_given) {
   const std::vector<Operand>& operands = parameter.operands;
   FusedRun run = {.num_elements = static_cast<int64_t>(end - begin),
                   .first_element = begin,
@@ -130,9 +130,11 @@ FusedRun RunOf(const CheckedParameter& parameter, const Pass& pass, const HeldTi
       run.rounding_keys[m] = rounding_keys[m];
     }
   }
-  if (parameter.has_weight_beside_master && pass.AccessTo(OperandKind::kWeight)) {
-    run.weight = held.At(operands.size() - 1, begin);
+  if (parameter.has_weight_beside_master) {
     run.weight_dtype = operands.back().dtype;
+    if (pass.AccessTo(OperandKind::kWeight)) run.weight = held.At(operands.size() - 1, begin);
+    if (takes_given && !operands.back().is_leased())
+      run.given_weight = held.At(operands.size() - 1, begin);
   }
   return run;
 }
@@ -150,10 +152,10 @@ uint64_t FirstOfBlock(const EncodedRow& row, uint64_t block) {
 
 // Updates a segment on all threads, cut at multiples of a grain, or of blocks of encoded moments.
 void UpdateSegment(ThreadPool* pool, const CheckedParameter& parameter, const Pass& pass,
-                   const RuleFactors& factors, const uint64_t* keys, const HeldTiles& held,
-                   const Segment& segment) {
+                   const RuleFactors& factors, const uint64_t* keys, bool takes_given,
+                   const HeldTiles& held, const Segment& segment) {
   const auto update = [&](uint64_t begin, uint64_t end) {
-    UpdateFused(factors, RunOf(parameter, pass, held, begin, end, keys));
+    UpdateFused(factors, RunOf(parameter, pass, held, begin, end, keys, takes_given));
   };
   if (!IsEncoded(parameter.format)) {
     pool->ParallelRanges(static_cast<int64_t>(segment.end - segment.begin), kGrainElements,
@@ -208,7 +210,8 @@ class ParameterUpdate {
   void Visit(const Pass& pass, const HeldTiles& held, const Segment& segment) {
     switch (pass.kind) {
       case PassKind::kUpdate:
-        return UpdateSegment(pool_, parameter_, pass, factors_, keys_, held, segment);
+        return UpdateSegment(pool_, parameter_, pass, factors_, keys_, update_.take_changed_weight,
+                             held, segment);
       case PassKind::kNorms: return SumSegment(pass, held, segment);
       case PassKind::kFactors:
         return factored_->UpdateMeans(factors_, FactoredOf(pass, held, segment));
@@ -222,7 +225,9 @@ class ParameterUpdate {
  private:
   void SumSegment(const Pass& pass, const HeldTiles& held, const Segment& segment) {
     const auto add_to = [&](uint64_t begin, uint64_t end, uint64_t first, SumLanes* sums) {
-      AddSquaresFused(factors_, RunOf(parameter_, pass, held, begin, end, keys_), first, sums);
+      const FusedRun run =
+          RunOf(parameter_, pass, held, begin, end, keys_, update_.take_changed_weight);
+      AddSquaresFused(factors_, run, first, sums);
     };
     blocks_.Sum(pool_, segment.begin, segment.end, add_to, [this](uint64_t, const double* sums) {
       sums_.weight += sums[0];
@@ -246,9 +251,11 @@ class ParameterUpdate {
     of.columns = held.MeanAt(kColumns, begin / matrix_elements * matrix_elements, matrix.num_rows);
     if (pass.AccessTo(OperandKind::kMaster))
       of.master = reinterpret_cast<float*>(held.At(CheckedParameter::kMaster, begin));
-    if (parameter_.has_weight_beside_master && pass.AccessTo(OperandKind::kWeight)) {
-      of.weight = held.At(operands.size() - 1, begin);
+    if (parameter_.has_weight_beside_master) {
       of.weight_dtype = operands.back().dtype;
+      if (pass.AccessTo(OperandKind::kWeight)) of.weight = held.At(operands.size() - 1, begin);
+      if (update_.take_changed_weight && !operands.back().is_leased())
+        of.given_weight = held.At(operands.size() - 1, begin);
     }
     return of;
   }

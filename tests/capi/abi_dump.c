@@ -85,6 +85,15 @@ static void Structs(void) {
   MEMBER(spw_update, rule);
   MEMBER(spw_update, weight_memory);
   MEMBER(spw_update, gradient_memory);
+  MEMBER(spw_update, take_changed_weight);
+  STRUCT(spw_state);
+  MEMBER(spw_state, size);
+  MEMBER(spw_state, parameter);
+  MEMBER(spw_state, weight_memory);
+  MEMBER(spw_state, masters);
+  MEMBER(spw_state, moments);
+  MEMBER(spw_state, num_moments);
+  MEMBER(spw_state, num_elements);
 }
 
 static void Values(void) {

@@ -33,6 +33,23 @@ TEST_F(CapiLeaseTest, BytesStayWhereTheyAreUntilItEnds) {
                    "access is 4");
 }
 
+TEST_F(CapiLeaseTest, AnInterruptEndsItsThreadsWait) {
+  const uint32_t id = Register("w", SPW_F32, 1, 100);
+  spw_lease* held = nullptr;
+  SPW_ASSERT_OK(spw_acquire(engine_, id, 0, SPW_READ_WRITE, nullptr, &held));
+  int asked = 0;
+  spw_set_interrupt([](void* user) -> int32_t { return ++*static_cast<int*>(user) == 2 ? 7 : 0; },
+                    nullptr, &asked);
+  spw_lease* lease = nullptr;
+  SPW_EXPECT_ERROR(spw_acquire(engine_, id, 0, SPW_READ, nullptr, &lease), SPW_CANCELLED,
+                   "tensor 'w' tile 0");
+  EXPECT_EQ(lease, nullptr);
+  EXPECT_EQ(asked, 2);
+  spw_set_interrupt(nullptr, nullptr, nullptr);
+  spw_lease_release(held, nullptr);
+  SPW_EXPECT_OK(spw_commit(engine_, nullptr, 0));
+}
+
 struct Shared {
   std::atomic<bool> may_run = false;
   float* values = nullptr;

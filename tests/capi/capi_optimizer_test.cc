@@ -249,6 +249,88 @@ TEST_F(CapiOptimizerTest, EveryFormatGivesItsMasterWeights) {
   }
 }
 
+// Of weights in memory: what is written is read again, as near as the format holds it. What is not
+// given stays, bit for bit.
+TEST_F(CapiOptimizerTest, EveryFormatsStateIsReadAndWritten) {
+  std::vector<float> given[3] = {weight_, gradient_, gradient_};  // master weights and moments
+  for (float& square : given[2]) square *= square;
+  for (float& moment : given[1]) moment = -moment;  // blocks whose largest magnitude is negative, too
+  for (int32_t format = SPW_STATE_F32; format <= SPW_STATE_COMPACT; ++format) {
+    Create(SPW_ADAMW, format);
+    std::vector<uint16_t> halves(kElements);
+    const std::string name = "w." + std::to_string(format);
+    spw_parameter parameter;
+    spw_parameter_init(&parameter, sizeof parameter);
+    parameter.name = name.c_str();
+    parameter.weight = {halves.data(), SPW_BF16, 0};
+    parameter.has_gradient = 1;
+    parameter.gradient = {gradient_.data(), SPW_F32, 0};
+    parameter.shape = shape_;
+    parameter.rank = 2;
+    parameter.tile_rows = 3;
+    spw_state state;
+    spw_state_init(&state, sizeof state);
+    SPW_ASSERT_OK(spw_optimizer_add(optimizer_, &parameter, &state.parameter));
+    std::vector<float> read[3], again[3];
+    for (int i = 0; i < 3; ++i) read[i] = again[i] = std::vector<float>(kElements);
+    const auto pass = [&](std::vector<float>(&values)[3], auto call) {
+      float* const moments[] = {values[1].data(), values[2].data()};
+      state.masters = values[0].data();
+      state.moments = moments;
+      state.num_moments = 2;
+      state.num_elements = kElements;
+      SPW_ASSERT_OK(call(optimizer_, &state));
+    };
+    pass(given, spw_optimizer_write_state);
+    pass(read, spw_optimizer_read_state);
+    for (size_t i = 0; i < kElements; ++i) {
+      const uint32_t bits = uint32_t{halves[i]} << 16;
+      float half = 0;
+      std::memcpy(&half, &bits, 4);
+      const float weight = format == SPW_STATE_COMPACT ? given[0][i] : 0;  // else not written
+      ASSERT_NEAR(half, weight, 0.004 * std::abs(weight)) << i;
+      ASSERT_NEAR(read[0][i], given[0][i], 2e-5 * std::abs(given[0][i])) << i;
+      ASSERT_NEAR(read[1][i], given[1][i], 0.004) << i;
+      ASSERT_NEAR(read[2][i], given[2][i], 0.001) << i;
+    }
+    if (format == SPW_STATE_F32) {
+      for (int i = 0; i < 3; ++i) EXPECT_EQ(read[i], given[i]);
+    }
+    // A part alone.
+    state.moments = nullptr;
+    state.num_moments = 0;
+    std::vector<float> masters = read[0];
+    for (float& master : masters) master += 0.25f;
+    state.masters = masters.data();
+    SPW_ASSERT_OK(spw_optimizer_write_state(optimizer_, &state));
+    pass(again, spw_optimizer_read_state);
+    EXPECT_EQ(again[1], read[1]) << "format " << format;
+    EXPECT_EQ(again[2], read[2]) << "format " << format;
+    for (size_t i = 0; i < kElements; ++i)
+      ASSERT_NEAR(again[0][i], masters[i], 2e-5 * std::abs(masters[i])) << i;
+    const std::vector<float> zeros(kElements);
+    std::vector<float> first = zeros, second = zeros;
+    float* const moments[] = {first.data(), second.data()};
+    state.masters = nullptr;
+    state.moments = moments;
+    state.num_moments = 2;
+    SPW_ASSERT_OK(spw_optimizer_write_state(optimizer_, &state));
+    const std::vector<float> kept = again[0];
+    pass(again, spw_optimizer_read_state);
+    EXPECT_EQ(again[0], kept);
+    EXPECT_EQ(again[1], zeros);
+    state.num_moments = 1;
+    SPW_EXPECT_ERROR(spw_optimizer_read_state(optimizer_, &state), SPW_INVALID_ARGUMENT,
+                     "num_moments is 1: the state of parameter '" + name + "' has 2");
+    state.num_moments = 0;
+    state.num_elements = 7;
+    SPW_EXPECT_ERROR(spw_optimizer_read_state(optimizer_, &state), SPW_INVALID_ARGUMENT,
+                     "has 2048 elements, not 7");
+    state.parameter = 5;
+    SPW_EXPECT_ERROR(spw_optimizer_read_state(optimizer_, &state), SPW_NOT_FOUND, "was not added");
+  }
+}
+
 TEST_F(CapiOptimizerTest, WhatCannotBeIsNamed) {
   spw_rule rule;
   spw_rule_init(&rule, sizeof rule, 99);

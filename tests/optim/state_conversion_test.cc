@@ -96,7 +96,7 @@ class Parameter {
   }
   DecodedTile Read(const StateTensors& state) {
     const auto resting =
-        RestingState::Create(&engine_, rule_, state.format, weight_, state.tensors);
+        RestingState::Create(&engine_, rule_, state.format, spec_, weight_, state.tensors);
     EXPECT_TRUE(resting.ok()) << resting.status();
     DecodedTile all, piece;
     for (uint64_t tile = 0; tile < resting->num_tiles(); ++tile) {

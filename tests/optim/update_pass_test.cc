@@ -137,6 +137,40 @@ TEST_P(EachPair, TheCallersMemoryGivesTheSameBits) {
   }
 }
 
+// Of a weight in memory that somebody wrote between two updates; elsewhere its master weight keeps
+// its bits.
+TEST_P(EachPair, WhatWasWrittenIntoAWeightIsTaken) {
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    FakeEngine engine;
+    ThreadPool pool(2);
+    ReferenceParameter p = Make(Spec("w", dtype, {9, 130}, 2), dtype, 8);
+    Bytes weight = p.weight;
+    ParameterTensors tensors = RegisterParameter(engine, p);
+    tensors.weight = Values(weight.data(), dtype);
+    tensors.gradient = Values(p.gradient.data(), dtype);
+    tensors.shape = {9, 130};
+    const auto optimizer = Create(engine, pool, GetParam().rule, GetParam().format);
+    const size_t number = Add(*optimizer, tensors);
+    for (int64_t step = 1; step <= 4; ++step) {
+      for (size_t i = static_cast<size_t>(step); step > 1 && i < p.size(); i += 7) {
+        const float before = ValueAt(weight, dtype, i);
+        PutValue(before * 1.5F + 0.25F, dtype, i, &weight);
+        if (ValueAt(weight, dtype, i) == before) continue;
+        PutValue(ValueAt(weight, dtype, i), dtype, i, &p.weight);
+        p.master[i] = ValueAt(weight, dtype, i);
+      }
+      p.NewGradient(static_cast<uint32_t>(step));
+      Update update = UpdateOf(number, step);
+      update.take_changed_weight = true;
+      ASSERT_TRUE(optimizer->Step({&update, 1}).ok());
+      p.Apply(update);
+      ASSERT_TRUE(weight == p.weight) << "step " << step;
+      for (size_t i = 0; i < p.state.size(); ++i)
+        ExpectContent(engine, tensors.state[i], p.state[i]);
+    }
+  }
+}
+
 TEST_P(EachPair, AnUpdateMayHaveItsOwnConstants) {
   FakeEngine engine;
   ThreadPool pool(1);

@@ -110,18 +110,40 @@ class OptimizerTest(TorchTest):
             loss.backward()
 
     def test_a_weight_changed_behind_its_back_is_taken(self):
-        for dtype in (torch.float32, torch.bfloat16):
-            params = make_params(dtype)
-            optimizer = st.AdamW(params, lr=0.0, weight_decay=0.0, store=self.store(), pinned="1MiB")
-            set_gradients(params, 1)
-            optimizer.step()
+        def fill(param):
             with torch.no_grad():
-                for param in params:
-                    param.fill_(2.0)
-            set_gradients(params, 2)
-            optimizer.step()
-            for param in params:
-                self.assertTrue(torch.equal(param, torch.full_like(param, 2.0)))
+                param.fill_(2.0)
+
+        def replace(param):
+            param.data = torch.full_like(param.data, 2.0)
+
+        for dtype in (torch.float32, torch.bfloat16):
+            for change in (fill, replace, lambda param: param.data.fill_(2.0)):
+                for rule in (st.AdamW, st.LAMB, st.Adafactor):
+                    params = make_params(dtype)
+                    optimizer = rule(params, lr=0.0, weight_decay=0.0, store=self.store(), pinned="1MiB")
+                    set_gradients(params, 1)
+                    optimizer.step()
+                    for param in params:
+                        change(param)
+                    set_gradients(params, 2)
+                    optimizer.step()
+                    for param in params:
+                        self.assertTrue(torch.equal(param, torch.full_like(param, 2.0)))
+
+    def test_a_part_of_a_weight_that_is_changed_is_taken_and_the_rest_stays(self):
+        params, untouched = make_params(torch.bfloat16), make_params(torch.bfloat16)
+        optimizers = [st.AdamW(each, lr=1e-4) for each in (params, untouched)]
+        for step in range(6):
+            for each, optimizer in zip((params, untouched), optimizers):
+                set_gradients(each, step)
+                optimizer.step()
+            if step == 2:
+                params[0].data[3] = 0.5
+        self.assertFalse(torch.equal(params[0][3], untouched[0][3]))
+        for row in (0, 1, 2, 4, 5, 6):
+            self.assertTrue(torch.equal(params[0][row], untouched[0][row]))
+        self.assert_same(params[1:], untouched[1:])
 
     def test_what_cannot_be_is_named(self):
         with self.assertRaisesRegex(spillway.InvalidArgument, "parameter 0.0 is torch.float64"):

@@ -206,6 +206,63 @@ class StateDictTest(TorchTest):
         for mine, its in zip(ours_params, theirs_params):
             torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-6)
 
+    def test_torchs_dicts_of_other_rules_go_in_and_come_out(self):
+        for theirs_class, ours_class, words in ((torch.optim.SGD, st.SGD, {"lr": 1e-2, "momentum": 0.9}),
+                                                (torch.optim.SGD, st.SGD, {"lr": 1e-2}),
+                                                (torch.optim.RMSprop, st.RMSprop, {"momentum": 0.5}),
+                                                (torch.optim.Adam, st.Adam, {}),
+                                                (torch.optim.Adafactor, st.Adafactor, {})):
+            theirs_params, ours_params = make_params(), make_params()
+            theirs, ours = theirs_class(theirs_params, **words), ours_class(ours_params, **words)
+            for step in range(3):
+                set_gradients(theirs_params, step)
+                theirs.step()
+            with torch.no_grad():
+                for mine, its in zip(ours_params, theirs_params):
+                    mine.copy_(its)
+            ours.load_state_dict(theirs.state_dict())
+            out = ours.full_state_dict()["state"]
+            for index, of in theirs.state_dict()["state"].items():
+                for name, value in of.items():
+                    if value is not None and name != "step":
+                        self.assertTrue(torch.equal(out[index][name], value), name)
+            theirs.load_state_dict(ours.full_state_dict())
+            for params, optimizer in ((theirs_params, theirs), (ours_params, ours)):
+                set_gradients(params, 3)
+                optimizer.step()
+            for mine, its in zip(ours_params, theirs_params):
+                torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-5)
+
+    def test_a_full_dict_of_any_format_goes_on(self):
+        """At the uninterrupted run's bits, but where codes share scales and are rounded once more."""
+        cases = [(st.AdamW, state_format) for state_format in ("fp32", "bf16", "8bit", "compact")] + [(st.Adafactor, None)]
+        for dtype in (torch.float32, torch.bfloat16):
+            for rule, state_format in cases:
+                if dtype == torch.float32 and state_format == "compact":
+                    continue
+                words = {"lr": 1e-2, **({"state_format": state_format} if state_format else {})}
+                model = tiny_model(dtype)
+                optimizer = rule(model.parameters(), store=self.store(), pinned="1MiB", **words)
+                train(model, optimizer, 3)
+                weights = {name: value.clone() for name, value in model.state_dict().items()}
+                file = io.BytesIO()
+                torch.save(optimizer.full_state_dict(), file)
+                expected = train(model, optimizer, 3, first=3)
+                optimizer.run.close()
+
+                file.seek(0)
+                again = tiny_model(dtype)
+                again.load_state_dict(weights)
+                optimizer = rule(again.parameters(), **words)
+                optimizer.load_state_dict(torch.load(file, weights_only=True))
+                losses = train(again, optimizer, 3, first=3)
+                if state_format in ("8bit", "compact"):
+                    for mine, other in zip(losses, expected):
+                        self.assertAlmostEqual(mine, other, delta=0.01 * other)
+                else:
+                    self.assertEqual(losses, expected, (dtype, state_format))
+                    self.assert_same(model.parameters(), again.parameters())
+
     CHILD = """
 import sys, torch, spillway.torch as st
 sys.path.insert(0, {tests!r})

@@ -186,6 +186,73 @@ class EngineTest(unittest.TestCase):
         self.assertEqual(len(got), 1)
         got.clear()
 
+    def interrupted(self, wait):
+        """What `wait` raises while Ctrl-C is pressed again and again."""
+        waits, over = threading.Event(), threading.Event()
+        pressed = []
+
+        def handler(*_):  # a signal that comes before or after must not count
+            pressed.append(1)
+            if waits.is_set():
+                raise KeyboardInterrupt
+
+        def press():
+            while not over.wait(0.05):
+                os.kill(os.getpid(), signal.SIGINT)
+
+        before = signal.signal(signal.SIGINT, handler)
+        thread = threading.Thread(target=press)
+        try:
+            thread.start()
+            waits.set()
+            wait()
+        except KeyboardInterrupt as error:
+            return error
+        finally:
+            waits.clear()
+            over.set()
+            thread.join()
+            signal.signal(signal.SIGINT, before)
+        return None
+
+    def test_ctrl_c_ends_a_call_that_waits(self):
+        tensor = self.engine.register("w", "f32", (4, 8))
+        held = self.engine.acquire(tensor, access="read-write")
+        for access in ("read", "write", "discard"):
+            for acquire in (self.engine.acquire, self.engine.acquire_host):
+                # Which the thread holds itself, so it would wait for ever.
+                self.assertIsInstance(self.interrupted(lambda: acquire(tensor, access=access)), KeyboardInterrupt)
+        held.release()
+        self.engine.commit()
+
+    def test_a_handler_that_raises_nothing_ends_nothing(self):
+        tensor = self.engine.register("w", "f32", (4, 8))
+        held = self.engine.acquire(tensor, access="read-write")
+        heard = []
+
+        def handler(*_):
+            heard.append(1)
+            if len(heard) == 2:  # of which the first found the call waiting, or came before
+                held.release()
+
+        before = signal.signal(signal.SIGINT, handler)
+        over = threading.Event()
+
+        def press():
+            while not over.wait(0.1):
+                os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=press)
+        thread.start()
+        try:
+            self.engine.acquire(tensor, access="read-write").release()
+        finally:
+            over.set()
+            thread.join()
+            signal.signal(signal.SIGINT, before)
+        self.assertGreaterEqual(len(heard), 2)
+        self.engine.commit()
+
     def test_a_forked_process_is_told(self):
         tensor = self.engine.register("w", "f32", (4, 8))
         child = os.fork()

@@ -18,7 +18,9 @@ from spillway._library import (
     EngineOptions,
     TensorSpec,
     Use,
+    call,
     check,
+    hear_ctrl_c,
     i64,
     library,
     new,
@@ -162,6 +164,7 @@ class Engine:
                  page_bytes: int | str | None = None, io: str = "auto", calibration: str = "keep",
                  queue_depth: int = 32, plan_steps: bool = True, placement: dict[str, str] | None = None,
                  timeline_events: int = 0):
+        hear_ctrl_c()
         folders = [] if store is None else [store] if isinstance(store, (str, os.PathLike)) else list(store)
         options = new(EngineOptions, library.spw_engine_options_init)
         paths = (ctypes.c_char_p * max(1, len(folders)))(*[os.fsencode(folder) for folder in folders])
@@ -229,13 +232,16 @@ class Engine:
                 raised.append(error)
                 return 1
 
+        def make() -> int | None:
+            status = library.spw_register(self._live(), ctypes.byref(spec), READER(read) if fill else READER(), None,
+                                          ctypes.byref(id))
+            if raised:
+                library.spw_status_free(status)
+                raise raised[0]
+            return status
+
         id = u32()
-        status = library.spw_register(self._live(), ctypes.byref(spec), READER(read) if fill else READER(), None,
-                                      ctypes.byref(id))
-        if raised:
-            library.spw_status_free(status)
-            raise raised[0]
-        check(status)
+        call(make)
         return id.value
 
     def unregister(self, id: int) -> None:
@@ -267,10 +273,10 @@ class Engine:
         """The same in pinned memory."""
         return self._take(library.spw_acquire_host, id, tile, access, stream, on_host=True)
 
-    def _take(self, call: Any, id: int, tile: int, access: str, stream: Stream | None, on_host: bool) -> Lease:
+    def _take(self, acquire: Any, id: int, tile: int, access: str, stream: Stream | None, on_host: bool) -> Lease:
         handle = pointer()
-        check(call(self._live(), id, tile, number_of(access, ACCESSES, "access"),
-                   stream._handle if stream is not None else None, ctypes.byref(handle)))
+        call(acquire, self._live(), id, tile, number_of(access, ACCESSES, "access"),
+             stream._handle if stream is not None else None, ctypes.byref(handle))
         return Lease._of(handle.value, self, id, tile, on_host)
 
     def prefetch(self, uses: Iterable[tuple[int, int, str, str]]) -> None:
@@ -296,7 +302,7 @@ class Engine:
 
     def wait_for_plan(self) -> None:
         """Returns when no plan is being made; right after end_step it also takes up the plan for the step to come."""
-        check(library.spw_wait_for_plan(self._live()))
+        call(library.spw_wait_for_plan, self._live())
 
     def stream(self) -> Stream:
         """A new stream of the device's."""
@@ -319,7 +325,7 @@ class Engine:
             out = bytearray(self.spec(id)["size_bytes"] - offset)
         view = memoryview(out).cast("B")
         bytes_out = (u8 * view.nbytes).from_buffer(view) if view.nbytes else None
-        check(library.spw_read(self._live(), id, offset, bytes_out, view.nbytes))
+        call(library.spw_read, self._live(), id, offset, bytes_out, view.nbytes)
         return out
 
     def write(self, id: int, data: Any, offset: int = 0) -> None:
@@ -332,7 +338,7 @@ class Engine:
 
     def commit(self, user_state: bytes = b"") -> None:
         """Makes every tensor that is not transient durable, with `user_state`, atomically."""
-        check(library.spw_commit(self._live(), ctypes.c_char_p(user_state), len(user_state)))
+        call(library.spw_commit, self._live(), ctypes.c_char_p(user_state), len(user_state))
 
     def user_state(self) -> bytes | None:
         """That of the last commit; None: never committed."""
@@ -355,7 +361,7 @@ class Engine:
 
     def restore(self, label: str) -> None:
         """Goes back: the snapshot's state becomes a new commit."""
-        check(library.spw_restore(self._live(), label.encode()))
+        call(library.spw_restore, self._live(), label.encode())
 
     def drop(self, label: str) -> None:
         """Forgets a snapshot."""

@@ -9,7 +9,7 @@ class Error(Exception):
 
 
 class Cancelled(Error):
-    """What the caller gave ended the call: a reader that failed."""
+    """What the caller gave ended the call."""
     code = 1
 
 

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import pathlib
+import signal
+import threading
 
 from spillway import _errors
 
@@ -14,6 +17,7 @@ u8, i32, i64, u32, u64, size_t = (ctypes.c_uint8, ctypes.c_int32, ctypes.c_int64
 pointer, text, double = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_double
 
 READER = ctypes.CFUNCTYPE(ctypes.c_int, pointer, u64, pointer, size_t)
+INTERRUPT = ctypes.CFUNCTYPE(i32, pointer)
 NUM_ROLES = 5
 NOWHERE = -1
 
@@ -54,7 +58,12 @@ class Parameter(ctypes.Structure):
 class Update(ctypes.Structure):
     _fields_ = [("size", size_t), ("parameter", size_t), ("step", i64), ("learning_rate", double),
                 ("weight_decay", double), ("gradient_scale", double), ("rule", ctypes.POINTER(Rule)),
-                ("weight_memory", pointer), ("gradient_memory", pointer)]
+                ("weight_memory", pointer), ("gradient_memory", pointer), ("take_changed_weight", i32)]
+
+
+class StateValues(ctypes.Structure):
+    _fields_ = [("size", size_t), ("parameter", size_t), ("weight_memory", pointer), ("masters", pointer),
+                ("moments", ctypes.POINTER(pointer)), ("num_moments", size_t), ("num_elements", u64)]
 
 
 _OUT = ctypes.POINTER
@@ -102,6 +111,8 @@ _FALLIBLE = {
     "spw_optimizer_state_json": [pointer, size_t, _TEXT_OUT],
     "spw_optimizer_step": [pointer, _OUT(Update), size_t],
     "spw_optimizer_masters": [pointer, size_t, pointer, u64],
+    "spw_optimizer_read_state": [pointer, _OUT(StateValues)],
+    "spw_optimizer_write_state": [pointer, _OUT(StateValues)],
 }
 _OTHERS = {
     "spw_status_code": (ctypes.c_int, [pointer]),
@@ -116,6 +127,7 @@ _OTHERS = {
     "spw_lease_size_bytes": (u64, [pointer]),
     "spw_lease_release": (None, [pointer, pointer]),
     "spw_clear_prefetch": (None, [pointer]),
+    "spw_set_interrupt": (None, [INTERRUPT, INTERRUPT, pointer]),
     "spw_page_bytes": (u64, [pointer]),
     "spw_stream_native": (pointer, [pointer]),
     "spw_stream_release": (None, [pointer]),
@@ -123,6 +135,7 @@ _OTHERS = {
     "spw_rule_exists": (i32, [_OUT(Rule), i32]),
     "spw_parameter_init": (None, [_OUT(Parameter), size_t]),
     "spw_update_init": (None, [_OUT(Update), size_t]),
+    "spw_state_init": (None, [_OUT(StateValues), size_t]),
     "spw_optimizer_release": (None, [pointer]),
     "spw_optimizer_min_pinned_bytes": (u64, [pointer]),
 }
@@ -151,6 +164,22 @@ def _load() -> ctypes.CDLL:
 
 library = _load()
 
+# Whether Ctrl-C was pressed since this was asked last. It runs no Python code: what a signal's handler raised within a
+# callback would be lost.
+_take_ctrl_c = INTERRUPT(ctypes.pythonapi.PyOS_InterruptOccurred)
+# libc's raise(): its argument is the signal's number.
+_put_ctrl_c_back = INTERRUPT(ctypes.cast(getattr(ctypes.CDLL(None), "raise"), pointer).value)
+
+
+def hear_ctrl_c() -> None:
+    """From now on Ctrl-C ends what `call` calls in the main thread. Other threads never get it."""
+    if threading.current_thread() is threading.main_thread():
+        library.spw_set_interrupt(_take_ctrl_c, _put_ctrl_c_back, signal.SIGINT)
+
+
+hear_ctrl_c()
+atexit.register(library.spw_set_interrupt, INTERRUPT(), INTERRUPT(), None)
+
 
 def version() -> str:
     return library.spw_version().decode()
@@ -164,6 +193,16 @@ def check(status: int | None) -> None:
     message = library.spw_status_message(status).decode(errors="replace")
     library.spw_status_free(status)
     raise _errors.BY_CODE.get(code, _errors.Error)(message)
+
+
+def call(function, *arguments) -> None:
+    """A call that Ctrl-C may end: then its handler raises, or, as PEP 475 has it, the call is made again."""
+    while True:
+        status = function(*arguments)
+        if status is None or library.spw_status_code(status) != _errors.Cancelled.code:
+            return check(status)
+        library.spw_status_free(status)
+        signal.raise_signal(signal.SIGINT)
 
 
 def taken_text(call, *arguments) -> str:

@@ -255,10 +255,11 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                 "when the optimizer took it up: make the optimizer after the model's last change")
         if param._version == known.version or param.dtype == torch.float32 or self._format == "compact":
             return  # an fp32 weight is its own master weight, and a compact one most of it
+        if not isinstance(param, EngineTensor):
+            return  # the update looks for itself, whoever wrote it
         # Where it is what the master weight rounds to, nothing has changed: as when a checkpoint's weights are loaded.
-        id = self._engine_state.tensors(known.number)[0]["id"]
-        weight, master = _on_cpu(param.clone()), self._engine_state.masters(known.number)
-        self._engine_state.write(id, torch.where(master.to(weight.dtype) == weight, master, weight.float()))
+        weight, master = param.clone(), self._engine_state.masters(known.number)
+        self._write_masters(param, known, torch.where(master.to(weight.dtype) == weight, master, weight.float()))
 
     # --- State ---
 
@@ -323,69 +324,85 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         for hook in list(self._optimizer_load_state_dict_post_hooks.values()):
             hook(self)
 
-    # Names of the state's tensors after the parameter's name, and torch.optim's for them.
-    _torch_names: dict[str, str] = {}
+    # torch.optim's names of the moments, in the order of the library's.
+    _moment_names: tuple[str, ...] = ()
 
-    def _moments(self, known: _Known) -> list[tuple[str, int]]:
-        """torch.optim's name, and the engine's id, of each moment."""
-        found = []
-        for tensor in self._engine_state.tensors(known.number):
-            last = tensor["name"].rsplit("/", 1)[1].removesuffix("_bf16")
-            if last in self._torch_names:
-                found.append((self._torch_names[last], tensor["id"]))
-        return found
+    def _names(self) -> tuple[str, ...]:
+        without = not self.defaults.get("momentum", 1)
+        return tuple(name for name in self._moment_names if not (without and name == "momentum_buffer"))
 
-    def _require_plain(self, what: str) -> torch.dtype:
-        dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16}
-        if self._format not in dtypes:
-            raise spillway.Unimplemented(f"{what} of {self._format} state is not there yet: it is of fp32 and bf16")
-        return dtypes[self._format]
+    def _read_moments(self, param: torch.Tensor, known: _Known) -> dict[str, torch.Tensor]:
+        """The moments of a parameter in fp32."""
+        names = self._names()
+        moments = [torch.empty(param.shape, dtype=torch.float32) for _ in names]
+        self._engine_state.read_state(known.number, self._weight(param), None, moments)
+        return dict(zip(names, moments))
+
+    def _write_moments(self, param: torch.Tensor, known: _Known, moments: dict[str, torch.Tensor]) -> None:
+        self._engine_state.write_state(known.number, self._weight(param), None, list(moments.values()))
+
+    def _moment_shapes(self, param: torch.Tensor, known: _Known) -> dict[str, torch.Size]:
+        return {name: param.shape for name in self._names()}
+
+    def _weight(self, param: torch.Tensor) -> torch.Tensor | None:
+        """Where a weight lies that the library may read; None: in the engine."""
+        return None if isinstance(param, EngineTensor) else _on_cpu(param)
+
+    def _read_masters(self, param: torch.Tensor, known: _Known) -> torch.Tensor:
+        masters = torch.empty(param.shape, dtype=torch.float32)
+        self._engine_state.read_state(known.number, self._weight(param), masters, [])
+        return masters
+
+    def _write_masters(self, param: torch.Tensor, known: _Known, masters: torch.Tensor) -> None:
+        """And a weight whose state is compact, which is most of them."""
+        weight = self._weight(param)
+        self._engine_state.write_state(known.number, weight, masters, [])
+        if self._format != "compact":
+            return
+        if weight is not None and weight.data_ptr() != param.data_ptr():
+            param.copy_(weight.view_as(param))
+        torch.autograd.graph.increment_version(param)
 
     def full_state_dict(self) -> dict[str, Any]:
-        """torch.optim's state dict: every moment as a tensor in memory, and `master_weight` of 16-bit parameters."""
-        dtype = self._require_plain("full_state_dict")
+        """torch.optim's state dict: every moment as a tensor in memory, and `master_weight` of 16-bit parameters. What the
+        state's format has rounded is given as it is."""
         state: dict[int, dict[str, torch.Tensor]] = {}
         index = 0
         for group in self.param_groups:
             for param in group["params"]:
                 known = self._known.get(param)
                 if known is not None and known.step > 0:
-                    of = {"step": torch.tensor(float(known.step))}
-                    for name, id in self._moments(known):
-                        of[name] = self._engine_state.read(id, dtype, param.shape).float()
+                    state[index] = {"step": torch.tensor(float(known.step)), **self._read_moments(param, known)}
                     if param.dtype != torch.float32:
-                        of["master_weight"] = self._engine_state.masters(known.number)
-                    state[index] = of
+                        state[index]["master_weight"] = self._read_masters(param, known)
                 index += 1
         return {"state": state, "param_groups": self._packed_groups()}
 
+    @torch.no_grad()
     def _load_tensors(self, state: dict[int, dict[str, Any]]) -> None:
-        dtype = self._require_plain("loading torch.optim's state dict")
-        self.run.has_changed()
         params = [param for group in self.param_groups for param in group["params"]]
-        found: dict[int, torch.Tensor] = {}  # all is looked at before anything is written
-        for index, param in enumerate(params):
-            known, given = self._known.get(param), state.get(index)
-            for name, id in self._moments(known) if known is not None else []:
-                values = given.get(name) if given else None
-                if given and name not in given:
-                    raise spillway.InvalidArgument(f"the state dict has no {name} of parameter {known.name}")
-                values = torch.zeros(param.shape) if values is None else values
-                if values.shape != param.shape:
-                    raise spillway.InvalidArgument(f"{name} of parameter {known.name} has the shape {tuple(values.shape)}, "
-                                                   f"and the parameter {tuple(param.shape)}")
-                found[id] = values
-        for index, param in enumerate(params):
-            known, given = self._known.get(param), state.get(index)
+        found: list[tuple[torch.Tensor, _Known, dict[str, Any], dict[str, torch.Size]]] = []
+        for index, param in enumerate(params):  # all is looked at before anything is written
+            known, given = self._known.get(param), state.get(index) or {}
             if known is None:
                 continue
+            shapes = self._moment_shapes(param, known)
+            for name, shape in {**shapes, "master_weight": param.shape}.items():
+                if given and name not in given and name in shapes:
+                    raise spillway.InvalidArgument(f"the state dict has no {name} of parameter {known.name}")
+                if given.get(name) is not None and given[name].shape != shape:
+                    raise spillway.InvalidArgument(f"{name} of parameter {known.name} has the shape {tuple(given[name].shape)}, "
+                                                   f"and should have {tuple(shape)}")
+            found.append((param, known, given, shapes))
+        self.run.has_changed()
+        for param, known, given, shapes in found:
             known.step = int(given.get("step", 1)) if given else 0  # torch.optim.SGD counts none
-            for _, id in self._moments(known):
-                self._engine_state.write(id, found[id].cpu().to(dtype))
             if param.dtype != torch.float32:
-                master = self._engine_state.tensors(known.number)[0]["id"]
-                values = given.get("master_weight") if given else None
-                self._engine_state.write(master, (_on_cpu(param.clone()) if values is None else values).cpu().float())
+                masters = given.get("master_weight")
+                self._write_masters(param, known, _fp32(param.clone() if masters is None else masters))
+            moments = {name: given.get(name) for name in shapes}
+            self._write_moments(param, known, {name: _fp32(torch.zeros(shapes[name]) if values is None else values)
+                                               for name, values in moments.items()})
         self.run.has_stepped |= any(known.step > 0 for known in self._known.values())
 
     def close(self) -> None:
@@ -442,6 +459,10 @@ def _move_gradient(param: torch.Tensor, known: _Known) -> None:
     with known.gradient.leased("discard") as memory:
         memory.copy_(param.grad.reshape(-1))
     param.grad = known.gradient.tensor()
+
+
+def _fp32(values: torch.Tensor) -> torch.Tensor:
+    return values.detach().cpu().to(torch.float32).contiguous()
 
 
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:

@@ -26,7 +26,7 @@ class AdamW(OffloadedOptimizer):
     """
 
     _kind = "adamw"
-    _torch_names = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
+    _moment_names = ("exp_avg", "exp_avg_sq")
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 1e-2, *, store: Run | str | os.PathLike[str] | None = None,
@@ -54,7 +54,7 @@ class Lion(OffloadedOptimizer):
     """Lion (arXiv:2302.06675)."""
 
     _kind = "lion"
-    _torch_names = {"exp_avg": "exp_avg"}
+    _moment_names = ("exp_avg",)
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-4, betas: tuple[float, float] = (0.9, 0.99),
                  weight_decay: float = 0, *, store: Run | str | os.PathLike[str] | None = None,
@@ -71,7 +71,7 @@ class LAMB(OffloadedOptimizer):
     factor of the norms."""
 
     _kind = "lamb"
-    _torch_names = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
+    _moment_names = ("exp_avg", "exp_avg_sq")
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-6, weight_decay: float = 0.01, *, store: Run | str | os.PathLike[str] | None = None,
@@ -87,7 +87,7 @@ class LARS(OffloadedOptimizer):
     """LARS (arXiv:1708.03888). Parameters of fewer than two dimensions are updated without the factor of the norms."""
 
     _kind = "lars"
-    _torch_names = {"momentum_buffer": "momentum_buffer"}
+    _moment_names = ("momentum_buffer",)
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0.9, weight_decay: float = 0,
                  trust_coefficient: float = 1e-3, *, store: Run | str | os.PathLike[str] | None = None,
@@ -103,7 +103,7 @@ class SGD(OffloadedOptimizer):
     """torch.optim.SGD with momentum, without dampening and Nesterov's."""
 
     _kind = "sgd"
-    _torch_names = {"momentum_buffer": "momentum_buffer"}
+    _moment_names = ("momentum_buffer",)
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0, weight_decay: float = 0, *,
                  store: Run | str | os.PathLike[str] | None = None, pinned: int | str | None = None,
@@ -119,7 +119,7 @@ class RMSprop(OffloadedOptimizer):
     """torch.optim.RMSprop, not centered."""
 
     _kind = "rmsprop"
-    _torch_names = {"square_avg": "square_avg", "momentum_buffer": "momentum_buffer"}
+    _moment_names = ("square_avg", "momentum_buffer")
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
                  weight_decay: float = 0, momentum: float = 0, *, store: Run | str | os.PathLike[str] | None = None,
@@ -147,5 +147,25 @@ class Adafactor(OffloadedOptimizer):
         return {"beta2_decay": -group["beta2_decay"], "epsilon": first, "epsilon2": group["eps"][1],
                 "clipping_threshold": group["d"]}
 
-    def full_state_dict(self) -> dict[str, Any]:
-        raise spillway.Unimplemented("full_state_dict of Adafactor is not there yet")
+    # Its tensors rest as torch.optim has them: means over rows and columns, or `variance` of what is no matrix.
+
+    def _tensors(self, param: torch.Tensor, known: Any) -> dict[str, dict[str, Any]]:
+        specs = [self.run.engine.spec(each["id"]) | each for each in self._engine_state.tensors(known.number)]
+        return {spec["name"].rsplit("/", 1)[1]: spec for spec in specs[0 if param.dtype == torch.float32 else 1:]}
+
+    def _moment_shapes(self, param: torch.Tensor, known: Any) -> dict[str, torch.Size]:
+        return {name: torch.Size(spec["shape"]) for name, spec in self._tensors(param, known).items()}
+
+    def _read_moments(self, param: torch.Tensor, known: Any) -> dict[str, torch.Tensor]:
+        return {name: self._engine_state.read(spec["id"], torch.float32, spec["shape"])
+                for name, spec in self._tensors(param, known).items()}
+
+    def _write_moments(self, param: torch.Tensor, known: Any, moments: dict[str, torch.Tensor]) -> None:
+        for name, spec in self._tensors(param, known).items():
+            self._engine_state.write(spec["id"], moments[name])
+
+    def _read_masters(self, param: torch.Tensor, known: Any) -> torch.Tensor:
+        return self._engine_state.masters(known.number)
+
+    def _write_masters(self, param: torch.Tensor, known: Any, masters: torch.Tensor) -> None:
+        self._engine_state.write(self._engine_state.tensors(known.number)[0]["id"], masters)

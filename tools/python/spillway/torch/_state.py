@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +16,9 @@ from spillway._engine import number_of
 from spillway._library import (
     Parameter,
     Rule,
+    StateValues,
     Update,
+    call,
     check,
     i64,
     library,
@@ -118,6 +121,7 @@ class State:
             at.rule = ctypes.pointer(given["rule"])
             at.weight_memory = None if given["weight"] is None else given["weight"].data_ptr()
             at.gradient_memory = None if given["gradient"] is None else given["gradient"].data_ptr()
+            at.take_changed_weight = 1
         check(library.spw_optimizer_step(self._live(), array, len(updates)))
 
     def masters(self, parameter: int) -> torch.Tensor:
@@ -126,10 +130,31 @@ class State:
         check(library.spw_optimizer_masters(self._live(), parameter, out.data_ptr(), out.numel()))
         return out
 
+    def read_state(self, parameter: int, weight: torch.Tensor | None, masters: torch.Tensor | None,
+                   moments: Sequence[torch.Tensor]) -> None:
+        """Fills tensors of fp32 with the master weights, if they are wanted, and with the moments: all or none. `weight`:
+        where a weight in memory lies."""
+        self._move(library.spw_optimizer_read_state, parameter, weight, masters, moments)
+
+    def write_state(self, parameter: int, weight: torch.Tensor | None, masters: torch.Tensor | None,
+                    moments: Sequence[torch.Tensor]) -> None:
+        """The other way; with master weights the weight becomes their nearest."""
+        self._move(library.spw_optimizer_write_state, parameter, weight, masters, moments)
+
+    def _move(self, call: Any, parameter: int, weight: torch.Tensor | None, masters: torch.Tensor | None,
+              moments: Sequence[torch.Tensor]) -> None:
+        state = new(StateValues, library.spw_state_init)
+        state.parameter, state.num_moments = parameter, len(moments)
+        state.weight_memory = None if weight is None else weight.data_ptr()
+        state.masters = None if masters is None else masters.data_ptr()
+        state.moments = (pointer * max(1, len(moments)))(*(moment.data_ptr() for moment in moments))
+        state.num_elements = math.prod(self.shapes[parameter])
+        check(call(self._live(), ctypes.byref(state)))
+
     def read(self, id: int, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
         """A state tensor's values."""
         out = torch.empty(tuple(shape), dtype=dtype)
-        check(library.spw_read(self.engine._live(), id, 0, out.data_ptr(), out.numel() * out.element_size()))
+        call(library.spw_read, self.engine._live(), id, 0, out.data_ptr(), out.numel() * out.element_size())
         return out
 
     def write(self, id: int, values: torch.Tensor) -> None:

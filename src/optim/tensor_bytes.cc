@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "src/capi/tensor_bytes.h"
+#include "src/optim/tensor_bytes.h"
 
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "src/base/interrupt.h"
 #include "src/base/status_macros.h"
 #include "src/optim/element_codecs.h"
 
-namespace spillway::capi {
+namespace spillway::optim {
 namespace {
 
 // Calls visit(lease's bytes, where they go or come from) for the part of each tile that lies in
@@ -44,6 +45,7 @@ absl::Status ForEachPart(Engine& engine, TensorId id, uint64_t offset, uint64_t 
 absl::Status ForEachTile(
     Engine& engine, TensorId id, Access access,
     const std::function<absl::Status(std::span<std::byte> bytes, uint64_t offset)>& visit) {
+  const base::Uninterrupted whole;
   SPILLWAY_RETURN_IF_ERROR(engine.CheckTile(id));
   const TensorSpec& spec = engine.Spec(id);
   for (uint64_t tile = 0; tile < spec.num_tiles(); ++tile) {
@@ -62,6 +64,7 @@ absl::Status ReadBytes(Engine& engine, TensorId id, uint64_t offset, std::span<s
 
 absl::Status WriteBytes(Engine& engine, TensorId id, uint64_t offset,
                         std::span<const std::byte> in) {
+  const base::Uninterrupted whole;
   return ForEachPart(engine, id, offset, in.size(), /*writes=*/true,
                      [&](std::byte* tile, uint64_t done, uint64_t count) {
                        std::memcpy(tile, in.data() + done, count);
@@ -72,7 +75,7 @@ absl::Status ReadValues(Engine& engine, TensorId id, uint64_t first, std::span<f
   SPILLWAY_RETURN_IF_ERROR(engine.CheckTile(id));
   const TensorSpec& spec = engine.Spec(id);
   SPILLWAY_RETURN_IF_ERROR(CheckIsNumber(spec));
-  const optim::ElementCodec& codec = optim::CodecOf(spec.dtype);
+  const ElementCodec& codec = CodecOf(spec.dtype);
   std::vector<std::byte> encoded(values.size() * codec.element_bytes);
   SPILLWAY_RETURN_IF_ERROR(ReadBytes(engine, id, first * codec.element_bytes, encoded));
   codec.decode(encoded.data(), static_cast<int64_t>(values.size()), values.data());
@@ -87,4 +90,4 @@ absl::Status CheckIsNumber(const TensorSpec& spec) {
                    "and bf16 have"));
 }
 
-}  // namespace spillway::capi
+}  // namespace spillway::optim

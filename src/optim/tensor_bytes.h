@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A tensor's bytes, a tile at a time through pinned memory, of which one is leased at any moment.
+// An interrupt ends reading alone.
 
-#ifndef SPILLWAY_CAPI_TENSOR_BYTES_H_
-#define SPILLWAY_CAPI_TENSOR_BYTES_H_
+#ifndef SPILLWAY_OPTIM_TENSOR_BYTES_H_
+#define SPILLWAY_OPTIM_TENSOR_BYTES_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +14,7 @@
 #include "absl/status/status.h"
 #include "spillway/engine.h"
 
-namespace spillway::capi {
+namespace spillway::optim {
 
 // Calls visit(bytes, offset in the tensor) for each tile, in order, until it fails.
 absl::Status ForEachTile(
@@ -31,6 +32,6 @@ absl::Status ReadValues(Engine& engine, TensorId id, uint64_t first, std::span<f
 // InvalidArgument for u8, which has no arithmetic.
 absl::Status CheckIsNumber(const TensorSpec& spec);
 
-}  // namespace spillway::capi
+}  // namespace spillway::optim
 
-#endif  // SPILLWAY_CAPI_TENSOR_BYTES_H_
+#endif  // SPILLWAY_OPTIM_TENSOR_BYTES_H_
