@@ -26,6 +26,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests/memory")]
 sys.dont_write_bytecode = True
+import line_plot  # noqa: E402
 import machine  # noqa: E402  (tools/machine.py)
 import small_inputs  # noqa: E402  (tests/memory/small_inputs.py)
 
@@ -196,47 +197,6 @@ def table(points, policies):
 
 COLORS = {"planned": "#0b6e4f", "lru": "#c1440e", "fifo": "#e09f3e", "prefix": "#3a6ea5", "none": "#8a8a8a",
           "demand": "#7b4fa3", "bound": "#222222"}
-WIDTH, HEIGHT, LEFT, TOP, GAP = 430, 300, 62, 56, 84
-
-
-def nice_step(most):
-    """A distance between grid lines: 1, 2 or 5 times a power of ten, four to nine of them."""
-    step = 10 ** (len(str(int(max(most, 1)))) - 1) / 10
-    for factor in (1, 2, 5, 10, 20, 50):
-        if most / (step * factor) <= 8:
-            return step * factor
-    return most
-
-
-def panel(left, title, series):
-    """One plot: lines of (percent, value) by name, percent from 0 to 100."""
-    most = max((value for line in series.values() for _, value in line), default=1) * 1.05 or 1
-    x = lambda percent: left + WIDTH * percent / 100  # noqa: E731
-    y = lambda value: TOP + HEIGHT * (1 - value / most)  # noqa: E731
-    yield f'<text x="{left}" y="{TOP - 12}" font-weight="600">{title}</text>'
-    step = nice_step(most)
-    for i in range(int(most / step) + 1):
-        yield f'<path d="M{left} {y(i * step):.1f}h{WIDTH}" stroke="#ddd"/>'
-        yield f'<text x="{left - 6}" y="{y(i * step) + 4:.1f}" text-anchor="end">{i * step:g}</text>'
-    for percent in range(0, 101, 20):
-        yield f'<text x="{x(percent):.1f}" y="{TOP + HEIGHT + 18}" text-anchor="middle">{percent}</text>'
-    yield (f'<text x="{left + WIDTH / 2}" y="{TOP + HEIGHT + 38}" text-anchor="middle">pinned memory, % of the state'
-           "</text>")
-    for name, line in series.items():
-        points = " ".join(f"{x(percent):.1f},{y(value):.1f}" for percent, value in sorted(line))
-        dashes = ' stroke-dasharray="5 4"' if name == "bound" else ""
-        yield f'<polyline points="{points}" fill="none" stroke="{COLORS[name]}" stroke-width="2"{dashes}/>'
-        if name != "bound":
-            yield from (f'<circle cx="{x(percent):.1f}" cy="{y(value):.1f}" r="3" fill="{COLORS[name]}"/>'
-                        for percent, value in line)
-
-
-def legend(names):
-    for i, name in enumerate(names):
-        left = LEFT + 100 * i
-        dashes = ' stroke-dasharray="5 4"' if name == "bound" else ""
-        yield f'<path d="M{left} 18h24" stroke="{COLORS[name]}" stroke-width="2"{dashes}/>'
-        yield f'<text x="{left + 30}" y="22">{name}</text>'
 
 
 def svg(points, policies):
@@ -247,11 +207,8 @@ def svg(points, policies):
     if bound:
         traffic["bound"] = bound
     seconds = {policy: [(p.percent, p.seconds) for p in line] for policy, line in lines.items()}
-    width, height = LEFT + WIDTH + GAP + WIDTH + 24, TOP + HEIGHT + 50
-    return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
-        f'<rect width="{width}" height="{height}" fill="#fff"/>', *legend(traffic),
-        *panel(LEFT, "GB a step over NVMe", traffic), *panel(LEFT + WIDTH + GAP, "seconds a step", seconds), "</svg>"])
+    return line_plot.svg([line_plot.Panel("GB a step over NVMe", "pinned memory, % of the state", traffic),
+                          line_plot.Panel("seconds a step", "pinned memory, % of the state", seconds)], COLORS, ("bound",))
 
 
 def heading(sweep):
