@@ -254,7 +254,8 @@ TEST_F(CapiOptimizerTest, EveryFormatGivesItsMasterWeights) {
 TEST_F(CapiOptimizerTest, EveryFormatsStateIsReadAndWritten) {
   std::vector<float> given[3] = {weight_, gradient_, gradient_};  // master weights and moments
   for (float& square : given[2]) square *= square;
-  for (float& moment : given[1]) moment = -moment;  // blocks whose largest magnitude is negative, too
+  for (float& moment : given[1])
+    moment = -moment;  // blocks whose largest magnitude is negative, too
   for (int32_t format = SPW_STATE_F32; format <= SPW_STATE_COMPACT; ++format) {
     Create(SPW_ADAMW, format);
     std::vector<uint16_t> halves(kElements);
