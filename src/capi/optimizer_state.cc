@@ -36,11 +36,10 @@ absl::Status CheckElements(const TensorSpec& weight, uint64_t given) {
                                                  NumElements(weight), " elements, not ", given));
 }
 
-absl::Status CheckHasState(const Parameter& parameter, std::string_view lacks) {
+absl::Status CheckHasMasters(const Parameter& parameter) {
   if (!parameter.tensors.state.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("parameter '", parameter.weight.name,
-                                                    "' has no state, so there are no ",
-                                                    std::string(lacks)));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "parameter '", parameter.weight.name, "' has no state, so there are no master weights"));
 }
 
 // `weight`: where it lies. The state's tiles are those that its first tensor has.
@@ -64,7 +63,7 @@ absl::Status ReadMasters(const spw_optimizer& optimizer, const Parameter& parame
   SPILLWAY_RETURN_IF_ERROR(CheckElements(parameter.weight, masters.size()));
   const bool is_split = optim::IsSplit(optimizer.format);
   const bool is_own = parameter.weight.dtype == DType::kF32 && !is_split;
-  if (!is_own) SPILLWAY_RETURN_IF_ERROR(CheckHasState(parameter, "master weights"));
+  if (!is_own) SPILLWAY_RETURN_IF_ERROR(CheckHasMasters(parameter));
   const std::span<std::byte> bytes = std::as_writable_bytes(masters);
   if (!is_own && !is_split)
     return optim::ReadBytes(engine, parameter.tensors.state.front(), 0, bytes);

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Callers that give up waiting, one event after another: they are told at once, and what moves for
+// them goes on for nobody.
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "src/engine/pager/pager.h"
+#include "tests/engine/pager_options.h"
+
+namespace spillway::engine {
+namespace {
+
+constexpr uint64_t kUnit = kFrameAlignment;
+constexpr Ticket kTicket = 7;
+
+class PagerWithdraw : public testing::Test {
+ protected:
+  PagerWithdraw() : pager_(WithStore(8 * kUnit, 8 * kUnit)) {
+    pager_.AddTile(kUnit, Role::kParameter, /*transient=*/false, /*stored=*/true);
+  }
+
+  // Asks for the tile, whose read begins, and gives up.
+  void AskAndWithdraw() {
+    pager_.Acquire(kTicket, 0, Tier::kPinned, Access::kRead, nullptr);
+    std::vector<Action> actions = pager_.TakeActions();
+    ASSERT_EQ(actions.size(), 1u);
+    ASSERT_TRUE(actions[0].Is(Transfer::kRead));
+    pager_.Withdraw(kTicket);
+    actions = pager_.TakeActions();
+    ASSERT_EQ(actions.size(), 1u);
+    EXPECT_EQ(actions[0].kind, Action::Kind::kFail);
+    EXPECT_EQ(actions[0].ticket, kTicket);
+    EXPECT_TRUE(absl::IsCancelled(actions[0].status)) << actions[0].status;
+    EXPECT_FALSE(pager_.in_use());
+  }
+  // The next lease on the tile; whether it was read for it.
+  bool IsReadForTheNext() {
+    pager_.Acquire(kTicket + 1, 0, Tier::kPinned, Access::kRead, nullptr);
+    std::vector<Action> actions = pager_.TakeActions();
+    const bool is_read = actions.size() == 1 && actions[0].Is(Transfer::kRead);
+    if (is_read) {
+      pager_.TransferDone(0, absl::OkStatus());
+      actions = pager_.TakeActions();
+    }
+    EXPECT_EQ(actions.size(), 1u);
+    if (!actions.empty()) {
+      EXPECT_EQ(actions[0].kind, Action::Kind::kGrant);
+    }
+    return is_read;
+  }
+
+  Pager pager_;
+};
+
+TEST_F(PagerWithdraw, WhatWasReadForItServesTheNext) {
+  AskAndWithdraw();
+  pager_.TransferDone(0, absl::OkStatus());
+  EXPECT_TRUE(pager_.TakeActions().empty());
+  EXPECT_FALSE(IsReadForTheNext());
+}
+
+// Nobody asked for these bytes any more, so nobody else may be told that they did not come.
+TEST_F(PagerWithdraw, AReadThatFailsForNobodyFailsNobody) {
+  AskAndWithdraw();
+  pager_.TransferDone(0, absl::UnavailableError("the disk is gone"));
+  EXPECT_TRUE(pager_.TakeActions().empty());
+  EXPECT_TRUE(pager_.TakeWriteError().ok());
+  EXPECT_TRUE(IsReadForTheNext());
+}
+
+}  // namespace
+}  // namespace spillway::engine
