@@ -211,6 +211,7 @@ class Bench {
       }
     }
     row.bytes = measured.nvme->bytes();
+    row.kernel_bytes = measured.nvme->kernel_bytes();
     row.samples.push_back({.update = Rate(seconds),
                            .kernel = Rate(kernel_seconds + hash_seconds),
                            .fio = fio_seconds ? Rate(*fio_seconds) : 0});

@@ -54,6 +54,7 @@ struct Row {
   StateFormat format = StateFormat::kF32;
   Where where = Where::kDram;
   ParameterBytes bytes;
+  ParameterBytes kernel_bytes;  // of kNvme: the same by the kernel's count; zeros: it has none
   std::vector<Sample> samples;  // by round
 };
 

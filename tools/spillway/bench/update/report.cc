@@ -70,6 +70,9 @@ Json ToJson(const Row& row) {
     const double fio = Of(row, &Sample::fio).median;
     json["fio_parameters_per_second"] = fio > 0 ? Json(fio) : Json(nullptr);
     json["kernel_hash_parameters_per_second"] = Of(row, &Sample::kernel).median;
+    const auto counted = [](double bytes) { return bytes > 0 ? Json(bytes) : Json(nullptr); };
+    json["kernel_read_bytes_per_parameter"] = counted(row.kernel_bytes.read);
+    json["kernel_written_bytes_per_parameter"] = counted(row.kernel_bytes.written);
   }
   return json;
 }

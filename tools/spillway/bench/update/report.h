@@ -18,8 +18,10 @@ namespace spillway::bench_update {
 // "share","lowest_share","highest_share","rounds",...}],"machine":{...}}. Rates are medians, the
 // limit is the lesser of the medians, and `share` is the median of the rounds' shares of it. Rows
 // of NVMe have each limit beside: "fio_parameters_per_second" (null without fio) and
-// "kernel_hash_parameters_per_second". Bytes are those of weights and state; rates of memory count
-// the gradient's two as well. `commit` is the build's.
+// "kernel_hash_parameters_per_second", and what the kernel counted of the same pass,
+// "kernel_read_bytes_per_parameter" and "kernel_written_bytes_per_parameter" (null where it counts
+// none). Bytes are those of weights and state; rates of memory count the gradient's two as well.
+// `commit` is the build's.
 nlohmann::ordered_json ToJson(const BenchReport& report, std::string_view commit);
 
 // Rows as lines, with the machine above and doubts below.

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "src/base/status_macros.h"
+#include "tools/spillway/bench/update/process_traffic.h"
 
 namespace spillway::bench_update {
 namespace {
@@ -44,6 +45,11 @@ void Fill(std::span<std::byte> out, T first) {
 }
 constexpr uint16_t kHalf = 0x2400;        // 2⁻⁶ in fp16
 constexpr uint32_t kSingle = 0x3c800000;  // in fp32
+
+Traffic Since(const Traffic& before, const Traffic& now) {
+  return {.read_bytes = now.read_bytes - before.read_bytes,
+          .written_bytes = now.written_bytes - before.written_bytes};
+}
 
 Placement AllOnNvme() {
   Placement placement;
@@ -131,23 +137,27 @@ absl::Status UpdatedState::Add(uint64_t first_row, uint64_t rows) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> UpdatedState::Pass() {
+ParameterBytes UpdatedState::PerParameter(const Traffic& traffic) const {
   const auto num_parameters = static_cast<double>(options_.num_parameters);
+  return {static_cast<double>(traffic.read_bytes) / num_parameters,
+          static_cast<double>(traffic.written_bytes) / num_parameters};
+}
+
+absl::StatusOr<double> UpdatedState::Pass() {
   const Traffic before = engine_->Stats().nvme;
+  const Traffic kernel_before = ProcessTraffic();
   const Clock::time_point start = Clock::now();
   SPILLWAY_RETURN_IF_ERROR(Update());
   Clock::time_point end = Clock::now();
-  uint64_t read = read_bytes_, written = written_bytes_;
+  Traffic moved = {.read_bytes = read_bytes_, .written_bytes = written_bytes_};
   if (!options_.store.empty()) {
     SPILLWAY_ASSIGN_OR_RETURN(
         end, AwaitQuiet({before.read_bytes + (step_ < kWarmPasses ? 0 : read_bytes_),
                          before.written_bytes + written_bytes_}));
-    const Traffic after = engine_->Stats().nvme;
-    read = after.read_bytes - before.read_bytes;
-    written = after.written_bytes - before.written_bytes;
+    moved = Since(before, engine_->Stats().nvme);
+    kernel_bytes_ = PerParameter(Since(kernel_before, ProcessTraffic()));
   }
-  bytes_ = {static_cast<double>(read) / num_parameters,
-            static_cast<double>(written) / num_parameters};
+  bytes_ = PerParameter(moved);
   return std::chrono::duration<double>(end - start).count();
 }
 

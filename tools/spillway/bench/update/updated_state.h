@@ -58,6 +58,8 @@ class UpdatedState {
   // As the last pass moved them over NVMe, by the engine's count; without a store, as they passed
   // through the processor.
   ParameterBytes bytes() const { return bytes_; }
+  // The same by the kernel's count; zeros where it has none, as on a file system in memory.
+  ParameterBytes kernel_bytes() const { return kernel_bytes_; }
   EngineStats Stats() const { return engine_->Stats(); }
 
  private:
@@ -69,6 +71,7 @@ class UpdatedState {
   absl::Status Update();
   absl::StatusOr<std::chrono::steady_clock::time_point> AwaitQuiet(const Traffic& expected);
   absl::Status CheckGoing() const;
+  ParameterBytes PerParameter(const Traffic& traffic) const;
 
   const std::unique_ptr<Engine> engine_;
   const StateOptions options_;
@@ -80,6 +83,7 @@ class UpdatedState {
   uint64_t written_bytes_ = 0;  // by `uses_`
   int64_t step_ = 0;
   ParameterBytes bytes_;
+  ParameterBytes kernel_bytes_;
 };
 
 // Bytes of weights and state together.
