@@ -135,7 +135,7 @@ void BM_PagerEvict(benchmark::State& state) {
 
 // The first lease of a tile that rests in pinned memory: it takes the frame that it keeps, beside
 // those taken before.
-void BM_PagerHome(benchmark::State& state) {
+void BM_PagerReserved(benchmark::State& state) {
   const auto num_tiles = static_cast<uint64_t>(state.range(0));
   for (auto _ : state) {
     const auto owner = MakePager(num_tiles, num_tiles, /*rest=*/Tier::kPinned);
@@ -301,7 +301,7 @@ void RegisterBenchmarks() {
   for (const Bench& bench : {Bench{"Pager/add_tile", BM_PagerAddTile, 3, kMillions, true},
                              Bench{"Pager/lease", BM_PagerLease, 100'000, kMillions},
                              Bench{"Pager/evict", BM_PagerEvict, 3'000, kMillions},
-                             Bench{"Pager/home", BM_PagerHome, 1, kMillions, true},
+                             Bench{"Pager/reserved", BM_PagerReserved, 1, kMillions, true},
                              Bench{"Engine/add_tile", BM_EngineAddTile, 3, kInMemory, true},
                              Bench{"Engine/acquire", BM_EngineAcquire, 3'000, kInMemory, true},
                              Bench{"Engine/lease", BM_EngineLease, 1'000'000, kInMemory},

@@ -19,13 +19,13 @@ void StepPlanner::AddTile(TileIndex index, double now) {
   rests_on_device_ |= tile.rest == Tier::kDevice;
   recorder_.Begin(now);
   is_too_long_ = false;
-  if (!tile.has_home()) return;
+  if (!tile.has_reserved_frame()) return;
   for (auto& [fingerprint, step] : known_) step.request = 0;
 }
 
 plan::StepRecorder* StepPlanner::Recording() {
-  const bool all_at_home = frames_bytes_ <= options_.pinned_bytes && !rests_on_device_;
-  if (is_too_long_ || (!options_.has_store && !all_at_home)) return nullptr;
+  const bool all_fit = frames_bytes_ <= options_.pinned_bytes && !rests_on_device_;
+  if (is_too_long_ || (!options_.has_store && !all_fit)) return nullptr;
   if (recorder_.num_events() < MostEvents()) return &recorder_;
   (void)recorder_.End({});  // gives memory back
   last_events_.reset();
@@ -61,11 +61,11 @@ absl::Status StepPlanner::EndStep(double now, const TilesNow& tiles) {
   const uint64_t before = std::exchange(last_, 0);
   expected_ = 0;
   if (std::exchange(is_too_long_, false)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("more than ", MostEvents(), " leases and releases since the last EndStep (",
-                     kEventsATile, " for each of ", tiles_.size(), " tiles, and ", kMoreEvents,
-                     ") are not written down: call EndStep after each step; if one step has more, "
-                     "use larger tiles, or lease each less often"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "more than ", MostEvents(), " leases and releases since the last EndStep (", kEventsATile,
+        " for each of ", tiles_.size(), " tiles, and ", kMoreEvents,
+        ") are not written down. There are fewer with larger tiles, and where EndStep is "
+        "called more often"));
   }
   if (num_leases != 0) {
     return absl::InvalidArgumentError(
@@ -117,12 +117,13 @@ void StepPlanner::Learn(uint64_t fingerprint) {
 // A plan is of tiles that have bytes, or not, and lie where they do.
 void StepPlanner::Update(Known* step, const TilesNow& tiles) {
   const bool is_same =
-      step->request != 0 && step->num_homes == tiles.num_homes && step->all_fit == tiles.all_fit &&
+      step->request != 0 && step->num_reserved_frames == tiles.num_reserved_frames &&
+      step->all_fit == tiles.all_fit &&
       !plan::TileBits::Differ(step->with_bytes, tiles.with_bytes, step->used, tiles.placed);
   if (is_same) return;
   step->num_tiles = tiles_.size();
   step->with_bytes = tiles.with_bytes;
-  step->num_homes = tiles.num_homes;
+  step->num_reserved_frames = tiles.num_reserved_frames;
   step->all_fit = tiles.all_fit;
   step->request = 0;
 }

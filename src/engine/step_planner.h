@@ -57,8 +57,8 @@ class StepPlanner {
   void AddTile(TileIndex tile, double now);
 
   // Where the step that runs is written down; null while it is not: without a store some tile has
-  // no home in pinned memory, or more has happened since the last EndStep than a step has, as where
-  // nobody calls it.
+  // no place in pinned memory, or more has happened since the last EndStep than a step has, as
+  // where nobody calls it.
   plan::StepRecorder* Recording();
 
   // A step is over and the next begins. What this costs does not grow with the step's events, and
@@ -92,7 +92,7 @@ class StepPlanner {
     // The tiles as the plan has them: see TilesNow.
     TileIndex num_tiles = 0;
     plan::TileBits with_bytes;
-    uint64_t num_homes = 0;
+    uint64_t num_reserved_frames = 0;
     bool all_fit = false;
     // Of the plan for that: made, failed or being made; zero: not asked for.
     uint64_t request = 0;

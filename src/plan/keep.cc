@@ -260,7 +260,7 @@ Kept KeepByAge(const Keeping& keeping, uint64_t capacity, bool by_use) {
   constexpr uint64_t kAbsent = ~uint64_t{0};
   std::vector<uint32_t> begins(keeping.num_positions, ~0u), ends(keeping.num_positions + 1, ~0u);
   for (uint32_t u = 0; u < keeping.uses.size(); ++u) {
-    if (keeping.has_home(keeping.uses[u].tile)) continue;
+    if (keeping.has_reserved_frame(keeping.uses[u].tile)) continue;
     begins[keeping.uses[u].begin] = u;
     if (keeping.uses[u].kind == Use::Kind::kHold) ends[keeping.uses[u].end] = u;
   }

@@ -6,17 +6,17 @@
 
 namespace spillway::plan {
 
-uint64_t Keeping::HomeBytes() const {
+uint64_t Keeping::ReservedFrameBytes() const {
   uint64_t bytes = 0;
   for (TileIndex tile = 0; tile < num_tiles(); ++tile)
-    bytes += has_home(tile) ? size_bytes[tile] : 0;
+    bytes += has_reserved_frame(tile) ? size_bytes[tile] : 0;
   return bytes;
 }
 
 void KeepPlaced(const Keeping& keeping, Kept* kept) {
   for (uint32_t u = 0; u < keeping.uses.size(); ++u) {
     const Use& use = keeping.uses[u];
-    if (keeping.has_home(use.tile)) (*kept)[u] = use.kind == Use::Kind::kHold;
+    if (keeping.has_reserved_frame(use.tile)) (*kept)[u] = use.kind == Use::Kind::kHold;
     if (use.away) (*kept)[u] = false;
   }
 }
@@ -54,10 +54,10 @@ void Keeping::MarkGaps() {
     }
     for (uint32_t u = first[tile]; u < first[tile + 1]; ++u) {
       Use& use = uses[u];
-      if (!use.away && !has_home(tile)) continue;
+      if (!use.away && !has_reserved_frame(tile)) continue;
       use.leaves = true;
       use.cleaned = false;
-      if (has_home(tile)) use.needs = use.dirty = use.forced_write = false;
+      if (has_reserved_frame(tile)) use.needs = use.dirty = use.forced_write = false;
     }
   }
 }
@@ -66,7 +66,7 @@ void Keeping::SumUseBytes() {
   // First what comes and goes, modulo 2^64; then the sums.
   use_bytes.assign(num_positions + 1, 0);
   for (const Use& use : uses) {
-    if (use.kind != Use::Kind::kHold || has_home(use.tile)) continue;
+    if (use.kind != Use::Kind::kHold || has_reserved_frame(use.tile)) continue;
     use_bytes[use.begin] += size_bytes[use.tile];
     use_bytes[use.end] -= size_bytes[use.tile];
   }

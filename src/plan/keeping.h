@@ -15,7 +15,7 @@
 
 namespace spillway::plan {
 
-inline constexpr uint64_t kNoHome = ~uint64_t{0};
+inline constexpr uint64_t kNotReserved = ~uint64_t{0};
 
 // Three positions an event: bytes come before it, it happens, bytes leave after it.
 inline constexpr uint32_t kPositionsPerEvent = 3;
@@ -50,10 +50,10 @@ class Keeping {
   std::vector<uint64_t> size_bytes;  // by tile, a frame's
   std::vector<Use> uses;             // by tile, in the order in which they come
   std::vector<uint32_t> first;       // by tile: its first use; one more for the end
-  // By tile: where its frame lies that is its own all the time; kNoHome: it has none. Such tiles
-  // take no part in the question.
-  std::vector<uint64_t> home;
-  // By position: of uses, without what is kept or at home; from Finish.
+  // By tile: where its frame lies that is its own all the time; kNotReserved: it has none. Such
+  // tiles take no part in the question.
+  std::vector<uint64_t> reserved_frame;
+  // By position: of uses, without what is kept or has a reserved frame; from Finish.
   std::vector<uint64_t> use_bytes;
   // Once true, nobody wants the answer: whoever looks for it ends soon, with any. Null: never.
   const std::atomic<bool>* stop = nullptr;
@@ -65,8 +65,8 @@ class Keeping {
     return use + 1 < first[tile + 1] ? use + 1 : first[tile];
   }
   uint64_t UseBytes(uint32_t use) const { return size_bytes[uses[use].tile]; }
-  bool has_home(TileIndex tile) const { return home[tile] != kNoHome; }
-  uint64_t HomeBytes() const;  // of all tiles
+  bool has_reserved_frame(TileIndex tile) const { return reserved_frame[tile] != kNotReserved; }
+  uint64_t ReservedFrameBytes() const;  // of all tiles
   // Whether the gap saves a transfer from below.
   bool SavesRead(uint32_t use) const { return uses[Next(use)].needs; }
 
@@ -110,7 +110,7 @@ struct TierBytes {
 // What a period moves between this tier and the one below.
 TierBytes Cost(const Keeping& keeping, const Kept& kept);
 
-// Keeps what lies at home, and nothing that rests elsewhere.
+// Keeps what lies in reserved frames, and nothing that rests elsewhere.
 void KeepPlaced(const Keeping& keeping, Kept* kept);
 
 }  // namespace spillway::plan

@@ -21,7 +21,7 @@ namespace {
 uint64_t Lookahead(const Keeping& keeping, uint64_t capacity) {
   uint64_t all = 0, largest = 0;
   for (TileIndex tile = 0; tile < keeping.num_tiles(); ++tile) {
-    if (keeping.has_home(tile)) continue;
+    if (keeping.has_reserved_frame(tile)) continue;
     all += keeping.size_bytes[tile];
     largest = std::max(largest, keeping.size_bytes[tile]);
   }
@@ -51,7 +51,7 @@ absl::StatusOr<TierPlan> PlanTier(Keeping keeping, const PlanOptions& options, T
       base::RoundDown(budget - std::min(budget, reserve), options.frame_alignment);
   const uint64_t lookahead =
       is_device ? options.device_lookahead_bytes : options.pinned_lookahead_bytes;
-  const uint64_t room = capacity - std::min(capacity, plan.keeping.HomeBytes());
+  const uint64_t room = capacity - std::min(capacity, plan.keeping.ReservedFrameBytes());
   const std::vector<Kept> ways =
       is_last ? std::vector<Kept>{KeepAll(plan.keeping)}
               : WaysToKeep(options.policy, plan.keeping, RoomToKeep(plan.keeping, room, lookahead));
@@ -63,7 +63,7 @@ absl::StatusOr<TierPlan> PlanTier(Keeping keeping, const PlanOptions& options, T
     if (options.is_stopped()) return Stopped();
     KeepPlaced(plan.keeping, &kept);
     SPILLWAY_ASSIGN_OR_RETURN(std::vector<uint64_t> offset, Pack(plan.keeping, packing, &kept));
-    KeepPlaced(plan.keeping, &kept);  // what did not fit was given up, but not at home
+    KeepPlaced(plan.keeping, &kept);  // what did not fit was given up, but no reserved frame
     const uint64_t bytes = Cost(plan.keeping, kept).total();
     if (options.is_stopped()) return Stopped();
     if (bytes >= least_bytes) continue;

@@ -49,7 +49,8 @@ class OpVisitor : public TileVisitor {
     // Those of the period before, over the seam.
     const uint32_t end_of_device = device_.keeping.first[tile + 1];
     if (device_use_ < end_of_device) device_offset_ = device_.offset[end_of_device - 1];
-    if (device_.keeping.has_home(tile)) device_offset_ = device_.keeping.home[tile];
+    if (device_.keeping.has_reserved_frame(tile))
+      device_offset_ = device_.keeping.reserved_frame[tile];
     if (pinned_use_ < EndOfPinned()) pinned_offset_ = pinned_.offset[EndOfPinned() - 1];
     passed_ = events_.begin(tile);
   }
@@ -65,7 +66,8 @@ class OpVisitor : public TileVisitor {
   }
   void DeviceCopyComesEarly(uint32_t event) override {
     const Keeping& device = device_.keeping;
-    if (device.has_home(tile_)) return Add(Transfer::kCopyIn, Tier::kDevice, event, kAfter);
+    if (device.has_reserved_frame(tile_))
+      return Add(Transfer::kCopyIn, Tier::kDevice, event, kAfter);
     while (device.uses[device_use_].end != AfterEvent(event)) ++device_use_;
     device_offset_ = device_.offset[device_use_];
     Add(Transfer::kCopyIn, Tier::kDevice, event, kAfter);
@@ -258,12 +260,12 @@ void FindDeadlines(uint32_t num_tiles, Plan* plan) {
   }
 }
 
-// `at_home`: by tile of the device, whether it is in its frame there at the period's end.
-void FindSeam(const TierPlan& tier, Tier name, const std::vector<bool>& at_home,
+// `in_reserved_frame`: by tile of the device, whether it is in its frame there at the period's end.
+void FindSeam(const TierPlan& tier, Tier name, const std::vector<bool>& in_reserved_frame,
               std::vector<Place>* seam) {
   for (TileIndex tile = 0; tile < tier.keeping.num_tiles(); ++tile) {
-    if (name == Tier::kDevice && tier.keeping.has_home(tile)) {
-      if (at_home[tile]) seam->push_back({tile, name, tier.keeping.home[tile]});
+    if (name == Tier::kDevice && tier.keeping.has_reserved_frame(tile)) {
+      if (in_reserved_frame[tile]) seam->push_back({tile, name, tier.keeping.reserved_frame[tile]});
       continue;
     }
     const uint32_t first = tier.keeping.first[tile], end = tier.keeping.first[tile + 1];
@@ -277,12 +279,12 @@ void WriteOps(const Trace& trace, const EventsByTile& events, const TierPlan& de
               const TierPlan& pinned, bool has_store, Plan* plan) {
   OpVisitor visitor(trace, events, device, pinned, has_store);
   TileWalk walk(trace, events, device.keeping, device.kept);
-  std::vector<bool> at_home(trace.tiles.size());
+  std::vector<bool> in_reserved_frame(trace.tiles.size());
   for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
     if (plan->options.is_stopped()) return;
     visitor.BeginTile(tile);
     walk.Run(tile, visitor);
-    at_home[tile] = walk.on_device();
+    in_reserved_frame[tile] = walk.on_device();
   }
   const auto is_stopped = [plan] { return plan->options.is_stopped(); };
   // By position; operations of one position are of one tile and keep their order.
@@ -299,8 +301,8 @@ void WriteOps(const Trace& trace, const EventsByTile& events, const TierPlan& de
   FindWaits(pinned.keeping.size_bytes, plan);
   if (is_stopped()) return;
   FindDeadlines(static_cast<uint32_t>(trace.tiles.size()), plan);
-  FindSeam(device, Tier::kDevice, at_home, &plan->seam);
-  FindSeam(pinned, Tier::kPinned, at_home, &plan->seam);
+  FindSeam(device, Tier::kDevice, in_reserved_frame, &plan->seam);
+  FindSeam(pinned, Tier::kPinned, in_reserved_frame, &plan->seam);
 }
 
 }  // namespace spillway::plan

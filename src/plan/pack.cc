@@ -42,19 +42,19 @@ class Packer {
   }
 
   // Frames that tiles keep all the time are in use all the time.
-  absl::Status PlaceHomes() {
+  absl::Status PlaceReservedFrames() {
     for (TileIndex tile = 0; tile < keeping_.num_tiles(); ++tile) {
-      if (!keeping_.has_home(tile)) continue;
-      const uint64_t home = keeping_.home[tile];
-      if (frames_.FirstFree(home, keeping_.size_bytes[tile]) != home) {
-        return absl::InvalidArgumentError(absl::StrCat("tile ", tile, " rests at ", home, " of ",
-                                                       options_.capacity,
+      if (!keeping_.has_reserved_frame(tile)) continue;
+      const uint64_t reserved = keeping_.reserved_frame[tile];
+      if (frames_.FirstFree(reserved, keeping_.size_bytes[tile]) != reserved) {
+        return absl::InvalidArgumentError(absl::StrCat("tile ", tile, " rests at ", reserved,
+                                                       " of ", options_.capacity,
                                                        ", where there is no room for it"));
       }
-      frames_.Occupy(home, tile);
+      frames_.Occupy(reserved, tile);
       in_use_[tile] = true;
       std::fill(offset_.begin() + keeping_.first[tile], offset_.begin() + keeping_.first[tile + 1],
-                home);
+                reserved);
     }
     return absl::OkStatus();
   }
@@ -64,13 +64,13 @@ class Packer {
     std::vector<uint32_t> ends(keeping_.num_positions + 1, kNone);
     for (uint32_t u = 0; u < keeping_.uses.size() && !keeping_.is_stopped(); ++u) {
       const Use& use = keeping_.uses[u];
-      if (keeping_.has_home(use.tile)) continue;
+      if (keeping_.has_reserved_frame(use.tile)) continue;
       if (use.kind == Use::Kind::kHold && use.begin == use.end) continue;  // kept all the time
       begins[use.begin] = u;
       if (keeping_.MayComeEarly(u)) begins[use.end] = u;
       if (use.kind == Use::Kind::kHold) ends[use.end] = u;
     }
-    if (absl::Status status = PlaceHomes(); !status.ok()) return status;
+    if (absl::Status status = PlaceReservedFrames(); !status.ok()) return status;
     if (absl::Status status = PlaceOverSeam(); !status.ok()) return status;
     for (uint32_t p = 0; p <= keeping_.num_positions; ++p) {
       if (keeping_.is_stopped()) return absl::CancelledError("planning was stopped");
@@ -124,7 +124,7 @@ class Packer {
     std::vector<std::pair<uint32_t, TileIndex>> order;  // when they leave
     for (TileIndex tile = 0; tile < keeping_.num_tiles(); ++tile) {
       if (keeping_.is_stopped()) return absl::OkStatus();
-      if (keeping_.has_home(tile)) continue;
+      if (keeping_.has_reserved_frame(tile)) continue;
       if (keeping_.first[tile] == keeping_.first[tile + 1] || !kept_[Last(tile)]) continue;
       const bool always = FirstOfLastRun(tile) == keeping_.first[tile] && AllKept(tile);
       order.emplace_back(always ? kNone : EndOfFirstRun(tile), tile);
@@ -404,7 +404,7 @@ class Packer {
   }
 
   absl::Status Missing(TileIndex tile, uint64_t bytes) const {
-    const uint64_t peak = keeping_.PeakUseBytes() + keeping_.HomeBytes();
+    const uint64_t peak = keeping_.PeakUseBytes() + keeping_.ReservedFrameBytes();
     const std::string budget(options_.budget);
     return absl::ResourceExhaustedError(absl::StrCat(
         "plan: tile ", tile, " (", base::FormatBytes(keeping_.size_bytes[tile]),

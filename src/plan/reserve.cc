@@ -30,7 +30,7 @@ uint64_t ReserveOf(const Trace& trace, Tier tier, uint64_t frame_alignment,
     if (event.kind == TraceEvent::Kind::kDiscard) continue;
     const TraceTile& tile = trace.tiles[event.tile];
     const uint64_t bytes =
-        tile.has_home(tier) ? 0 : base::RoundUp(tile.size_bytes, frame_alignment);
+        tile.has_reserved_frame(tier) ? 0 : base::RoundUp(tile.size_bytes, frame_alignment);
     // What is leased on the device passes through pinned memory.
     if (event.tier == tier || tier == Tier::kPinned) largest = std::max(largest, bytes);
     const bool acquires = event.kind == TraceEvent::Kind::kAcquire;

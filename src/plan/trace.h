@@ -23,10 +23,10 @@
 namespace spillway::plan {
 
 // A frame that is one tile's own all the time.
-struct Home {
+struct ReservedFrame {
   Tier tier = Tier::kPinned;  // or kDevice
   uint64_t offset = 0;
-  friend bool operator==(const Home&, const Home&) = default;
+  friend bool operator==(const ReservedFrame&, const ReservedFrame&) = default;
 };
 
 struct TraceTile {
@@ -35,10 +35,12 @@ struct TraceTile {
   bool transient = false;
   // It has bytes when the step starts (on NVMe, if nothing moved yet). If not, it reads as zeros.
   bool stored = false;
-  std::optional<Tier> rest;  // see Placement
-  std::optional<Home> home;  // where it rests, if that is one of the two tiers
+  std::optional<Tier> rest;                     // see Placement
+  std::optional<ReservedFrame> reserved_frame;  // where it rests, if that is one of the two tiers
 
-  bool has_home(Tier tier) const { return home && home->tier == tier; }
+  bool has_reserved_frame(Tier tier) const {
+    return reserved_frame && reserved_frame->tier == tier;
+  }
 };
 
 struct TraceEvent {
@@ -137,6 +139,9 @@ class StepRecorder {
   void Release(TileIndex tile, Tier tier, Access access, double now,
                std::thread::id thread = std::this_thread::get_id());
   void Discard(TileIndex tile, double now);
+  // The time since the event before was spent on a commit, or waiting for a plan: it is no
+  // computing.
+  void LeaveOut(double now) { last_ = std::max(last_, now); }
   // The step is over: its events, in exchange for a log that may be used for the next.
   EventLog End(EventLog other);
 

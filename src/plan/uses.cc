@@ -19,7 +19,7 @@ Keeping EmptyKeeping(const Trace& trace, const EventsByTile& events, uint64_t fr
   for (const TraceTile& tile : trace.tiles)
     keeping.size_bytes.push_back(base::RoundUp(tile.size_bytes, frame_alignment));
   keeping.first.push_back(0);
-  keeping.home.assign(trace.tiles.size(), kNoHome);
+  keeping.reserved_frame.assign(trace.tiles.size(), kNotReserved);
   return keeping;
 }
 
@@ -72,14 +72,14 @@ bool BeginsZero(const Trace& trace, const EventsByTile& events, TileIndex tile) 
 void PlaceUses(const Trace& trace, Tier tier, bool is_last, Keeping* keeping) {
   for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
     const TraceTile& of = trace.tiles[tile];
-    if (of.has_home(tier)) keeping->home[tile] = of.home->offset;
+    if (of.has_reserved_frame(tier)) keeping->reserved_frame[tile] = of.reserved_frame->offset;
   }
   if (is_last) return;
   for (Use& use : keeping->uses) {
     const TraceTile& of = trace.tiles[use.tile];
     use.away = of.rest && *of.rest != tier;
-    // What the device has at home need not go down.
-    if (tier == Tier::kPinned && of.has_home(Tier::kDevice)) use.dirties = false;
+    // What has a reserved frame on the device need not go down.
+    if (tier == Tier::kPinned && of.has_reserved_frame(Tier::kDevice)) use.dirties = false;
   }
 }
 
@@ -230,8 +230,8 @@ void TileWalk::Round(TileIndex tile, TileVisitor* visitor) {
   using Source = TileVisitor::Source;
   int device_leases = 0, pinned_leases = 0;
   bool dirties = false;
-  // At home on the device, the tile never leaves it, and no tier below has its bytes.
-  const bool at_home = device_.has_home(tile);
+  // With a reserved frame on the device the tile never leaves it, and no tier below has its bytes.
+  const bool in_reserved_frame = device_.has_reserved_frame(tile);
   uint32_t use = device_.first[tile];
   const bool is_on_device = use != device_.first[tile + 1];  // at some time
   const auto tell = [visitor](const auto& call) {
@@ -255,14 +255,14 @@ void TileWalk::Round(TileIndex tile, TileVisitor* visitor) {
                                          : Source::kBelow;
         tell([&](TileVisitor& v) { v.DeviceCopyBegins(*e, source); });
         on_device_ = true;
-        only_on_device_ |= at_home;
+        only_on_device_ |= in_reserved_frame;
       }
       if (!Writes(event.access)) continue;
       tell([&](TileVisitor& v) { v.PinnedVoid(*e); });
       only_on_device_ = true;
       zero_ = false;
     } else if (event.tier == Tier::kDevice) {
-      if (--device_leases > 0 || at_home) continue;
+      if (--device_leases > 0 || in_reserved_frame) continue;
       while (device_.uses[use].kind == Use::Kind::kVoid) ++use;
       if (kept_[use++]) continue;
       tell([&](TileVisitor& v) { v.DeviceCopyEnds(*e, only_on_device_); });
@@ -282,13 +282,13 @@ void TileWalk::Round(TileIndex tile, TileVisitor* visitor) {
       zero_ = false;
       while (is_on_device && device_.uses[use].event != *e) ++use;  // its void
     } else if (--pinned_leases == 0) {
-      const bool comes_early = dirties && is_on_device && !at_home && kept_[use];
-      const bool goes_home = at_home && !on_device_ && !zero_;
-      if (comes_early || goes_home) {
+      const bool comes_early = dirties && is_on_device && !in_reserved_frame && kept_[use];
+      const bool goes_to_reserved_frame = in_reserved_frame && !on_device_ && !zero_;
+      if (comes_early || goes_to_reserved_frame) {
         tell([&](TileVisitor& v) { v.DeviceCopyComesEarly(*e); });
         on_device_ = true;
       }
-      only_on_device_ |= at_home && on_device_;
+      only_on_device_ |= in_reserved_frame && on_device_;
       tell([&](TileVisitor& v) { v.PinnedLeaseEnds(*e, dirties); });
       dirties = false;
     }

@@ -62,7 +62,7 @@ TEST(ArenaMap, AWindowOverFramesAndFreeRoomBecomesAFrame) {
   // A window of 4 units from b on: b whole and one unit of the free tail.
   arena.ReserveFree(*b, 4 * kUnit, 9);
   CheckInvariants(arena);
-  EXPECT_FALSE(arena.Allocate(2 * kUnit, 5)) << "one unit of the tail is reserved";
+  EXPECT_FALSE(arena.Allocate(2 * kUnit, 5)) << "one unit of the tail is claimed";
   arena.FreeInto(*b, *b, 4 * kUnit, 9);
   arena.ReservedToFrame(*b, 4 * kUnit, 9);
   CheckInvariants(arena);

@@ -102,19 +102,19 @@ TEST(PageTable, OfTwoCopiesThatLeaveTheOneInPinnedMemoryIsMoved) {
 }
 
 // A plan that dropped such a copy had the tile read back from NVMe.
-TEST(PageTable, WhatRestsInMemoryGoesHomeThoughNvmeHasItsBytes) {
+TEST(PageTable, WhatRestsInMemoryGoesToItsReservedFrameThoughNvmeHasItsBytes) {
   for (const Tier rest : {Tier::kDevice, Tier::kPinned}) {
     PagerOptions options = Options();
     options.placement[static_cast<size_t>(Role::kParameter)] = rest;
     PageTable pages(options);
     const TileIndex tile = AddTile(pages, true);
-    Copy& home = Hold(pages, tile, rest);
+    Copy& reserved_frame = Hold(pages, tile, rest);
     Bring(pages, tile, Other(rest));
-    EXPECT_TRUE(pages.GoesHome(tile, Other(rest)));
-    EXPECT_FALSE(pages.MayForget(tile, Other(rest))) << "home: " << Name(rest);
-    PageTable::SetReady(home);
-    EXPECT_FALSE(pages.GoesHome(tile, Other(rest)));
-    EXPECT_TRUE(pages.MayForget(tile, Other(rest))) << "home: " << Name(rest);
+    EXPECT_TRUE(pages.GoesToReservedFrame(tile, Other(rest)));
+    EXPECT_FALSE(pages.MayForget(tile, Other(rest))) << "reserved: " << Name(rest);
+    PageTable::SetReady(reserved_frame);
+    EXPECT_FALSE(pages.GoesToReservedFrame(tile, Other(rest)));
+    EXPECT_TRUE(pages.MayForget(tile, Other(rest))) << "reserved: " << Name(rest);
   }
 }
 

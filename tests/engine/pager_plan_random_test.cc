@@ -134,13 +134,13 @@ class PlannedSimulation : public PagerSimulation {
         --left;
       }
     }
-    // A step that was written down has leased all its tiles, so they have their homes.
-    const bool has_homes =
+    // A step that was written down has leased all its tiles, so they have their reserved frames.
+    const bool has_reserved_frame =
         std::all_of(trace.events.begin(), trace.events.end(), [&](const auto& e) {
           const plan::TraceTile& tile = trace.tiles[e.tile];
-          return !tile.rest || *tile.rest == Tier::kNvme || tile.home;
+          return !tile.rest || *tile.rest == Tier::kNvme || tile.reserved_frame;
         });
-    if (!has_homes) return;
+    if (!has_reserved_frame) return;
     plan::PlanOptions options{.device_bytes = setup_.device_units * kUnit,
                               .pinned_bytes = setup_.pinned_units * kUnit,
                               .has_store = setup_.has_store,

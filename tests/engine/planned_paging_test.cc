@@ -222,7 +222,7 @@ TEST(PlannedPagingAlone, AStepTooLongToWriteDownIsNotPlannedAndSaysSo) {
   ASSERT_TRUE(engine->WaitForPlan().ok());
   const PlanStats plan = engine->Stats().plan;
   EXPECT_EQ(plan.plans, 0u);
-  EXPECT_NE(plan.not_planned.find("call EndStep after each step"), std::string::npos)
+  EXPECT_NE(plan.not_planned.find("where EndStep is called more often"), std::string::npos)
       << plan.not_planned;
 }
 

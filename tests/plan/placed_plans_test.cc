@@ -51,7 +51,8 @@ Trace Scan(uint32_t tiles, Tier tier, Access access) {
 void Rest(Tier tier, TileIndex first, TileIndex end, Trace* trace) {
   for (TileIndex tile = first; tile < end; ++tile) {
     trace->tiles[tile].rest = tier;
-    if (tier != Tier::kNvme) trace->tiles[tile].home = Home{tier, (tile - first) * kTileBytes};
+    if (tier != Tier::kNvme)
+      trace->tiles[tile].reserved_frame = ReservedFrame{tier, (tile - first) * kTileBytes};
   }
 }
 
@@ -113,7 +114,8 @@ TEST(Placement, OtherTilesHaveWhatRoomIsLeft) {
   // Four stay, one of six stays beside the one that passes.
   EXPECT_EQ(Planned(trace, Budgets(0, 600)).bytes.nvme(), 500u);
   // As it lies: below and above them there is room for one at most.
-  for (TileIndex tile = 0; tile < 4; ++tile) trace.tiles[tile].home->offset = 150 + tile * 100;
+  for (TileIndex tile = 0; tile < 4; ++tile)
+    trace.tiles[tile].reserved_frame->offset = 150 + tile * 100;
   EXPECT_EQ(Planned(trace, Budgets(0, 600)).bytes.nvme(), 600u);
   EXPECT_EQ(Planned(trace, Budgets(0, 650)).bytes.nvme(), 500u);
 }
@@ -152,7 +154,7 @@ TEST(Placement, WhatDoesNotFitIsNamed) {
   EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
   EXPECT_THAT(std::string(full.message()), HasSubstr("50 B are missing"));
   EXPECT_THAT(std::string(full.message()), HasSubstr("what rests there take up to 400 B"));
-  trace.tiles[2].home->offset = 150;
+  trace.tiles[2].reserved_frame->offset = 150;
   EXPECT_TRUE(absl::IsInvalidArgument(MakePlan(trace, Budgets(0, 400)).status()));
 }
 
@@ -170,30 +172,30 @@ TEST(Placement, RandomStepsKeepToItAndNoBoundIsBroken) {
     PlanOptions options;
     options.frame_alignment = 1;
     options.policy = static_cast<Policy>(random() % kNumPolicies);
-    uint64_t homes[2] = {};
+    uint64_t reserved_bytes[2] = {};
     for (TraceTile& tile : trace.tiles) {
       const auto tier = static_cast<Tier>(random() % 4);
       if (tier > Tier::kNvme) continue;
-      // A home in pinned memory does not always keep from the device.
+      // A reserved frame in pinned memory does not always keep from the device.
       if (tier != Tier::kPinned || random() % 2 == 0) tile.rest = tier;
       if (tier == Tier::kNvme) continue;
-      uint64_t& home = homes[static_cast<size_t>(tier)];
-      home += random() % 8 == 0 ? random() % 6 : 0;  // holes
-      tile.home = Home{tier, home};
-      home += tile.size_bytes;
+      uint64_t& reserved = reserved_bytes[static_cast<size_t>(tier)];
+      reserved += random() % 8 == 0 ? random() % 6 : 0;  // holes
+      tile.reserved_frame = ReservedFrame{tier, reserved};
+      reserved += tile.size_bytes;
     }
-    options.device_bytes = homes[0] + 10 + random() % 30;
-    options.pinned_bytes = homes[1] + 12 + random() % 40;
+    options.device_bytes = reserved_bytes[0] + 10 + random() % 30;
+    options.pinned_bytes = reserved_bytes[1] + 12 + random() % 40;
     const std::optional<Plan> plan = plans.Make(trace, options);
     if (HasFailure()) return;
     if (!plan) continue;
     for (const Op& op : plan->ops) {
       const TraceTile& tile = trace.tiles[op.tile];
-      if (!tile.home) continue;
+      if (!tile.reserved_frame) continue;
       ASSERT_NE(op.kind, Transfer::kRead) << op.tile;
       ASSERT_NE(op.kind, Transfer::kWrite) << op.tile;
-      if (op.tier == tile.home->tier) {
-        ASSERT_EQ(op.offset, tile.home->offset);
+      if (op.tier == tile.reserved_frame->tier) {
+        ASSERT_EQ(op.offset, tile.reserved_frame->offset);
       }
     }
     for (const Place& place : plan->seam) {

@@ -16,12 +16,12 @@ uint64_t PlanRoom::FrameBytes(TileIndex tile) const {
   return base::RoundUp(step_.trace.tiles[tile].size_bytes, step_.plan.options.frame_alignment);
 }
 
-// What the plan has at each position. What is at home takes none of the room that is shared.
+// What the plan has at each position. Reserved frames take none of the room that is shared.
 PlanRoom::PlanRoom(const StepPlan& step)
     : step_(step), num_positions_(step.plan.num_events * uint64_t{plan::kPositionsPerEvent}) {
   const plan::Plan& plan = step_.plan;
   const auto bytes_of = [&](TileIndex tile, Tier tier) {
-    return step_.trace.tiles[tile].has_home(tier) ? 0 : FrameBytes(tile);
+    return step_.trace.tiles[tile].has_reserved_frame(tier) ? 0 : FrameBytes(tile);
   };
   std::array<uint64_t, 2> now = {};
   for (const plan::Place& place : plan.seam)
@@ -43,17 +43,19 @@ PlanRoom::PlanRoom(const StepPlan& step)
     }
     for (const size_t tier : {0, 1}) bytes[tier][position] = most[tier];
   }
-  std::array<uint64_t, 2> homes = {};
+  std::array<uint64_t, 2> reserved_bytes = {};
   for (TileIndex tile = 0; tile < step_.trace.tiles.size(); ++tile) {
-    const auto& home = step_.trace.tiles[tile].home;
-    if (home) homes[At(home->tier)] += FrameBytes(tile);
+    const auto& reserved_frame = step_.trace.tiles[tile].reserved_frame;
+    if (reserved_frame) reserved_bytes[At(reserved_frame->tier)] += FrameBytes(tile);
   }
   const plan::PlanOptions& options = plan.options;
   const auto room = [](uint64_t budget, uint64_t taken) {
     return budget - std::min(budget, taken);
   };
-  room_.emplace_back(bytes[0], room(options.device_bytes, options.device_reserve_bytes + homes[0]));
-  room_.emplace_back(bytes[1], room(options.pinned_bytes, options.pinned_reserve_bytes + homes[1]));
+  room_.emplace_back(bytes[0],
+                     room(options.device_bytes, options.device_reserve_bytes + reserved_bytes[0]));
+  room_.emplace_back(bytes[1],
+                     room(options.pinned_bytes, options.pinned_reserve_bytes + reserved_bytes[1]));
 }
 
 void PlanRoom::Restart() {
@@ -87,7 +89,8 @@ bool PlanRoom::Has(Count count) const {
   const plan::Op& op = OpAt(count);
   const Position position = PositionOf(count);
   const bool takes = op.kind != plan::Transfer::kWrite && op.kind != plan::Transfer::kDrop;
-  if (!takes || step_.trace.tiles[op.tile].has_home(op.tier) || position <= now_) return true;
+  if (!takes || step_.trace.tiles[op.tile].has_reserved_frame(op.tier) || position <= now_)
+    return true;
   // What was taken or given back ahead is written down from there on, a period before its next.
   const Position oldest = begins_.empty() ? now_ : *begins_.begin();
   if (position - oldest >= num_positions_) return false;
@@ -99,7 +102,7 @@ void PlanRoom::Begun(Count count) {
   const Position position = PositionOf(count);
   if (op.kind == plan::Transfer::kWrite || position <= now_ || position - now_ >= num_positions_)
     return;
-  if (step_.trace.tiles[op.tile].has_home(op.tier)) return;
+  if (step_.trace.tiles[op.tile].has_reserved_frame(op.tier)) return;
   const Ahead ahead{.end = position,
                     .begin = now_,
                     .tier = op.tier,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Room in one tier's arena: which byte range is free, which is a tile's frame, which is reserved
-// for a claim. Pure bookkeeping on offsets; it decides nothing about who should leave.
+// Room in one tier's arena: which byte range is free, which is a tile's frame, which is claimed
+// for a tile. Pure bookkeeping on offsets; it decides nothing about who should leave.
 //
 // One idea: the arena is a row of segments without gaps, ordered by offset, so that a contiguous
 // window is a run of neighbours and its cost a sum over them.
@@ -56,16 +56,16 @@ class ArenaMap {
   // Frees a frame.
   void Free(uint64_t offset);
 
-  // Frees a frame, keeping what lies in [window, window + window_bytes) reserved for `claimant`.
+  // Frees a frame, keeping what lies in [window, window + window_bytes) claimed for `claimant`.
   void FreeInto(uint64_t offset, uint64_t window, uint64_t window_bytes, TileIndex claimant);
 
   // Reserves the free parts of a window for `claimant`.
   void ReserveFree(uint64_t window, uint64_t window_bytes, TileIndex claimant);
 
-  // The window, all of it reserved by now, becomes one frame of the claimant.
+  // The window, all of it claimed by now, becomes one frame of the claimant.
   void ReservedToFrame(uint64_t window, uint64_t window_bytes, TileIndex claimant);
 
-  // Gives back what is reserved in a window.
+  // Gives back what is claimed in a window.
   void Unreserve(uint64_t window, uint64_t window_bytes, TileIndex claimant);
 
  private:

@@ -28,10 +28,10 @@ TileIndex PageTable::AddTile(uint64_t size_bytes, Role role, bool transient, boo
   is.transient = transient;
   is.place = place;
   frames_bytes_ += is.frame_bytes();
-  if (is.has_home()) {
-    const uint64_t before = homes_bytes_[At(*is.rest)];
-    homes_bytes_[At(*is.rest)] += is.frame_bytes();
-    if (*is.rest == Tier::kPinned) ShutWhereHomesWillBe(before);
+  if (is.has_reserved_frame()) {
+    const uint64_t before = reserved_frame_bytes_[At(*is.rest)];
+    reserved_frame_bytes_[At(*is.rest)] += is.frame_bytes();
+    if (*is.rest == Tier::kPinned) ShutReservedRange(before);
   }
   if (HasOwnPlace(tile)) {
     places_begin_ -= is.frame_bytes();
@@ -46,16 +46,16 @@ TileIndex PageTable::AddTile(uint64_t size_bytes, Role role, bool transient, boo
 
 // --- What is true ---
 
-bool PageTable::IsWhereHomesWillBe(TileIndex tile) const {
+bool PageTable::IsInReservedRange(TileIndex tile) const {
   const Page& page = pages_[tile];
   const Copy& held = page.copy(Tier::kPinned);
-  return held.is_ready() && held.offset < homes_bytes(Tier::kPinned) && !page.tile->rest &&
+  return held.is_ready() && held.offset < reserved_frame_bytes(Tier::kPinned) && !page.tile->rest &&
          options_.has_store;
 }
 
-bool PageTable::GoesHome(TileIndex tile, Tier tier) const {
+bool PageTable::GoesToReservedFrame(TileIndex tile, Tier tier) const {
   const Page& page = pages_[tile];
-  return page.is_home(Other(tier)) && page.copy(Other(tier)).state == Copy::State::kHeld;
+  return page.is_reserved(Other(tier)) && page.copy(Other(tier)).state == Copy::State::kHeld;
 }
 
 bool PageTable::MayForget(TileIndex tile, Tier tier) const {
@@ -64,16 +64,16 @@ bool PageTable::MayForget(TileIndex tile, Tier tier) const {
   // Of two copies that leave, the one in pinned memory leaves last.
   const bool stays = other.is_ready() && (tier == Tier::kDevice || !other.leaving);
   return page.zero || page.copy(tier).state == Copy::State::kHeld || stays ||
-         (page.stored && !GoesHome(tile, tier));
+         (page.stored && !GoesToReservedFrame(tile, tier));
 }
 
 // More of pinned memory, from there on, is left to the frames that stay.
-void PageTable::ShutWhereHomesWillBe(uint64_t from) {
+void PageTable::ShutReservedRange(uint64_t from) {
   const ArenaMap& pinned = arena(Tier::kPinned);
-  const uint64_t until = homes_bytes(Tier::kPinned);
+  const uint64_t until = reserved_frame_bytes(Tier::kPinned);
   for (auto it = pinned.At(from); it != pinned.segments().end() && it->first < until; ++it) {
     const TileIndex tile = it->second.tile;
-    if (it->second.kind == ArenaMap::Kind::kFrame && IsWhereHomesWillBe(tile))
+    if (it->second.kind == ArenaMap::Kind::kFrame && IsInReservedRange(tile))
       (void)leases_.Close(tile, Tier::kPinned);
   }
 }
@@ -94,9 +94,9 @@ void PageTable::HoldFrame(TileIndex tile, Tier tier, uint64_t offset, const Job*
   copy.offset = offset;
   copy.holder = holder;
   Count(tile, tier, true);
-  if (!pages_[tile].is_home(tier)) return;
-  tiles_[tile].home = offset;
-  ++num_homes_;
+  if (!pages_[tile].is_reserved(tier)) return;
+  tiles_[tile].reserved_frame = offset;
+  ++num_reserved_frames_;
 }
 
 void PageTable::DropFrame(TileIndex tile, Tier tier, const std::optional<Window>& claim) {
@@ -107,7 +107,7 @@ void PageTable::DropFrame(TileIndex tile, Tier tier, const std::optional<Window>
   const uint64_t offset = copy.offset;
   copy = Copy{};
   ++endings_;
-  if (pages_[tile].is_home(tier)) {  // the bytes go, the frame stays
+  if (pages_[tile].is_reserved(tier)) {  // the bytes go, the frame stays
     SPILLWAY_CHECK(!claim);
     copy.state = Copy::State::kHeld;
     copy.offset = offset;
@@ -271,7 +271,7 @@ void PageTable::ForgetCopies(TileIndex tile) {
     if (copy.prefetched) ++stats_.prefetch_wasted;
     const Copy before = std::exchange(copy, Copy{});
     if (!before.has_frame()) continue;
-    if (pages_[tile].is_home(tier)) {
+    if (pages_[tile].is_reserved(tier)) {
       SPILLWAY_CHECK(arena(tier).AllocateAt(before.offset, page.frame_bytes(), tile));
       copy.state = Copy::State::kHeld;
       copy.offset = before.offset;

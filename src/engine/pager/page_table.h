@@ -88,7 +88,7 @@ struct Page {
   bool is_moving() const { return transfer.has_value(); }
   bool is_leaving() const { return copies[0].leaving || copies[1].leaving; }
   // Whether its frame in the tier, once it has one, is its own for good.
-  bool is_home(Tier tier) const { return tile->rest == tier; }
+  bool is_reserved(Tier tier) const { return tile->rest == tier; }
   // Whether it was written and not discarded since.
   bool has_bytes() const { return !zero && !discard; }
   uint64_t size_bytes() const { return tile->size_bytes; }
@@ -117,32 +117,34 @@ class PageTable {
   const ArenaMap& arena(Tier tier) const { return arenas_[At(tier)]; }
 
   // --- What is true ---
-  // The bottom of the tier's arena, which is left to frames where tiles are at home.
-  uint64_t homes_bytes(Tier tier) const { return homes_bytes_[At(tier)]; }
+  // The bottom of the tier's arena, which is left to reserved frames.
+  uint64_t reserved_frame_bytes(Tier tier) const { return reserved_frame_bytes_[At(tier)]; }
   // A frame in pinned memory from before such tiles were added that will stay there: a lease would
   // hold it in their way, so nobody has one without asking.
-  bool IsWhereHomesWillBe(TileIndex tile) const;
+  bool IsInReservedRange(TileIndex tile) const;
   // Pinned memory has room for all tiles at once, until more are added.
   bool AllFit() const { return frames_bytes_ <= options_.pinned_bytes; }
   // Whether the tile has a place in pinned memory that no other takes; those that rest there lie
   // below.
   bool HasOwnPlace(TileIndex tile) const {
-    return AllFit() && !pages_[tile].is_home(Tier::kPinned);
+    return AllFit() && !pages_[tile].is_reserved(Tier::kPinned);
   }
   // Whether the tile rests somewhere: see Placement. Few bytes are read for this.
   bool IsPlaced(TileIndex tile) const { return placed_[tile]; }
-  // Whether the tile is at home in the other tier in memory, and its frame there awaits the bytes.
-  bool GoesHome(TileIndex tile, Tier tier) const;
+  // Whether the tile has a reserved frame in the other tier in memory, which awaits the bytes.
+  bool GoesToReservedFrame(TileIndex tile, Tier tier) const;
   // Whether the copy may be forgotten as it is: it has no bytes, or they are elsewhere. What rests
-  // in memory goes home, even if NVMe has it, too.
+  // in memory goes to its reserved frame, even if NVMe has it, too.
   bool MayForget(TileIndex tile, Tier tier) const;
   bool IsSmall(const Page& page) const { return page.size_bytes() <= options_.small_bytes; }
   // Tiles that a commit holds, and that have bytes which NVMe has not.
   const plan::TileBits& to_commit() const { return to_commit_; }
   // What a plan must know of the tiles.
   TilesNow Now() const {
-    return {
-        .with_bytes = with_bytes_, .placed = placed_, .num_homes = num_homes_, .all_fit = AllFit()};
+    return {.with_bytes = with_bytes_,
+            .placed = placed_,
+            .num_reserved_frames = num_reserved_frames_,
+            .all_fit = AllFit()};
   }
   // Whether the job's lease may be granted, as far as other leases and what leaves are concerned.
   bool CanLease(const Job& job);
@@ -151,8 +153,8 @@ class PageTable {
   // --- Frames ---
   // The frame at `offset`, which is the tile's in the arena by now.
   void HoldFrame(TileIndex tile, Tier tier, uint64_t offset, const Job* holder);
-  // The bytes go. So does the frame, but where the tile is at home. REQUIRES: no lease.
-  // With a claim, what lies in its window stays reserved.
+  // The bytes go. So does the frame, unless it is reserved. REQUIRES: no lease.
+  // With a claim, what lies in its window stays claimed.
   struct Window {
     uint64_t offset = 0;
     uint64_t size_bytes = 0;
@@ -227,7 +229,7 @@ class PageTable {
   void SetZero(TileIndex tile, bool zero);
   void NoteBytes(TileIndex tile);
   void Count(TileIndex tile, Tier tier, bool held);
-  void ShutWhereHomesWillBe(uint64_t from);
+  void ShutReservedRange(uint64_t from);
 
   const PagerOptions options_;
   TileTable tiles_;
@@ -238,9 +240,9 @@ class PageTable {
   plan::TileBits placed_;      // tiles that rest somewhere
   plan::TileBits with_bytes_;
   plan::TileBits to_commit_;
-  uint64_t num_homes_ = 0;     // tiles that have a frame where they rest
-  uint64_t places_begin_ = 0;  // of own places, from the top of pinned memory
-  std::array<uint64_t, 2> homes_bytes_ = {};
+  uint64_t num_reserved_frames_ = 0;  // tiles that have a frame where they rest
+  uint64_t places_begin_ = 0;         // of own places, from the top of pinned memory
+  std::array<uint64_t, 2> reserved_frame_bytes_ = {};
   uint64_t clock_ = 0;  // counts leases
   int transfers_ = 0;
   uint64_t endings_ = 0;  // but for those of leases

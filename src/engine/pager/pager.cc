@@ -16,7 +16,7 @@ TileIndex Pager::AddTile(uint64_t size_bytes, Role role, bool transient, bool st
   const bool did_fit = pages_.AllFit();
   const TileIndex tile = pages_.AddTile(size_bytes, role, transient, stored, place);
   // A plan may have frames where the tile will rest, or where all tiles have a place of their own.
-  if (pages_[tile].tile->has_home() || did_fit != pages_.AllFit()) AbandonPlan();
+  if (pages_[tile].tile->has_reserved_frame() || did_fit != pages_.AllFit()) AbandonPlan();
   plan_.AddTile();
   return tile;
 }

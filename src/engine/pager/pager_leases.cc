@@ -63,7 +63,7 @@ void Pager::LetIn(const LeaseEnd& ended) {
   const Page& page = pages_[tile];
   const bool stays = page.is_ready(tier) && !pages_.leases().IsWritten(tile) && !page.discard &&
                      !page.is_leaving() && !page.written_before_copy &&
-                     !(tier == Tier::kPinned && pages_.IsWhereHomesWillBe(tile));
+                     !(tier == Tier::kPinned && pages_.IsInReservedRange(tile));
   if (stays && pages_.write_error().ok() && plan_.MayEnter(tile, tier)) {
     leases().Open(tile, tier, page.copy(tier).offset);
   } else {
@@ -84,7 +84,7 @@ Outcome Pager::AdvanceAcquire(Job& job) {
   if (job.use && !job.pulled) return AdvancePlanned(job);
   Page& page = pages_[job.tile];
   Copy& target = page.copy(job.tier);
-  const bool makes_way = job.tier == Tier::kPinned && pages_.IsWhereHomesWillBe(job.tile) &&
+  const bool makes_way = job.tier == Tier::kPinned && pages_.IsInReservedRange(job.tile) &&
                          !target.leaving && !page.is_moving() && !pages_.writes_fail() &&
                          !plan_.LiesAsPlanned(job.tile, job.tier);
   if (makes_way && pages_.leases().Close(job.tile, Tier::kPinned))
@@ -99,7 +99,7 @@ Outcome Pager::AdvanceAcquire(Job& job) {
   absl::Status why;
   // Room on the device is taken first.
   Room::Answer room =
-      job.tier == Tier::kPinned ? room_.EnsureHome(job, &why) : Room::Answer::kReady;
+      job.tier == Tier::kPinned ? room_.EnsureReservedFrame(job, &why) : Room::Answer::kReady;
   if (room == Room::Answer::kReady && target.is_ready()) {
     if (Writes(job.access) && page.is_moving()) return Outcome::kWaiting;
     return Grant(job, /*after_copy=*/false);
@@ -110,7 +110,8 @@ Outcome Pager::AdvanceAcquire(Job& job) {
   if (page.is_moving()) return Outcome::kWaiting;
   if (room == Room::Answer::kReady && job.access != Access::kDiscard) return Fill(job);
   if (room == Room::Answer::kReady) room = room_.EnsureFrame(job, job.tier, job.position, &why);
-  if (room == Room::Answer::kReady && job.tier == Tier::kDevice) room = room_.EnsureHome(job, &why);
+  if (room == Room::Answer::kReady && job.tier == Tier::kDevice)
+    room = room_.EnsureReservedFrame(job, &why);
   if (room != Room::Answer::kReady) return FailOrWait(job, room, why);
   PageTable::SetReady(target);
   return Grant(job, /*after_copy=*/false);

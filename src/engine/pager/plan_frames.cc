@@ -40,7 +40,7 @@ bool PlanFrames::IsComing(TileIndex tile, Tier tier) {
 bool PlanFrames::LiesAsPlanned(TileIndex tile, Tier tier) const {
   const Page& page = pages_[tile];
   const uint64_t offset = page.copy(tier).offset;
-  if (pages_[tile].is_home(tier)) return true;
+  if (pages_[tile].is_reserved(tier)) return true;
   if (tier == Tier::kPinned && pages_.HasOwnPlace(tile) && offset == page.tile->own_place)
     return true;
   const auto planned = follower_->tiles().PlannedAt(tile, tier);
@@ -53,7 +53,7 @@ PlanFrames::Taken PlanFrames::Take(TileIndex tile, Tier tier, uint64_t offset) {
   if (target.leaving) return Taken::kNotYet;
   const bool is_held = target.state == Copy::State::kHeld;
   if (is_held && target.offset == offset) return Taken::kYes;
-  if (is_held && target.holder == nullptr && !pages_[tile].is_home(tier))
+  if (is_held && target.holder == nullptr && !pages_[tile].is_reserved(tier))
     pages_.DropFrame(tile, tier);
   if (target.state != Copy::State::kNone) return Taken::kNotYet;
   ArenaMap& arena = pages_.arena(tier);
@@ -70,7 +70,7 @@ PlanFrames::Taken PlanFrames::Take(TileIndex tile, Tier tier, uint64_t offset) {
   if (arena.AllocateAt(offset, frame_bytes, tile)) {
     taken = offset;
   } else if (any) {
-    taken = arena.Allocate(frame_bytes, tile, pages_.homes_bytes(tier));
+    taken = arena.Allocate(frame_bytes, tile, pages_.reserved_frame_bytes(tier));
   }
   if (taken) {
     pages_.HoldFrame(tile, tier, *taken, /*holder=*/nullptr);

@@ -24,7 +24,7 @@ Room::Answer Room::EnsureFrame(Job& job, Tier tier, uint64_t position, absl::Sta
   const uint64_t frame_bytes = pages_[tile].frame_bytes();
   Window window;
   std::optional<uint64_t> offset;
-  if (pages_[tile].is_home(tier)) {
+  if (pages_[tile].is_reserved(tier)) {
     window = FindLowestWindow(tier, frame_bytes);
     if (window.found && pages_.arena(tier).AllocateAt(window.offset, frame_bytes, tile))
       offset = window.offset;
@@ -65,12 +65,12 @@ std::optional<uint64_t> Room::Allocate(TileIndex tile, Tier tier, bool* waits) {
     if (*waits) return std::nullopt;
   }
   // A plan may have put what rests elsewhere there for a moment.
-  const auto any = arena.Allocate(frame_bytes, tile, pages_.homes_bytes(tier));
+  const auto any = arena.Allocate(frame_bytes, tile, pages_.reserved_frame_bytes(tier));
   if (!any && plan_ != nullptr) *waits = plan_->follower().IsRoomComing(tier);
   return any;
 }
 
-Room::Answer Room::EnsureHome(Job& job, absl::Status* why) {
+Room::Answer Room::EnsureReservedFrame(Job& job, absl::Status* why) {
   const std::optional<Tier> rest = pages_[job.tile].tile->rest;
   if (!rest || *rest == Tier::kNvme || *rest == job.tier) return Answer::kReady;
   const Answer answer = EnsureFrame(job, *rest, job.position, why);
@@ -81,7 +81,7 @@ Room::Answer Room::EnsureHome(Job& job, absl::Status* why) {
 
 bool Room::IsFor(TileIndex tile, Tier tier, uint64_t position) const {
   const uint64_t frame_bytes = pages_[tile].frame_bytes();
-  return pages_.arena(tier).HasFree(frame_bytes, pages_.homes_bytes(tier)) ||
+  return pages_.arena(tier).HasFree(frame_bytes, pages_.reserved_frame_bytes(tier)) ||
          FindWindow(tier, frame_bytes, position).found;
 }
 
@@ -176,7 +176,7 @@ void Room::Sink(TileIndex tile) {
   const Page& page = pages_[tile];
   if (!pages_.leases().Close(tile)) return;
   const Tier tier = page.is_ready(Tier::kDevice) ? Tier::kDevice : Tier::kPinned;
-  if (!page.is_ready(tier) || page.copy(tier).leaving || pages_[tile].is_home(tier)) return;
+  if (!page.is_ready(tier) || page.copy(tier).leaving || pages_[tile].is_reserved(tier)) return;
   if (tier == Tier::kPinned && !pages_.options().has_store) return;
   StartEvict(tile, tier);
 }
@@ -205,9 +205,9 @@ Outcome Room::AdvanceEvict(Job& job) {
     if (from_device) answer = EnsureFrame(job, Tier::kPinned, 0, &failure);
     if (answer == Answer::kWaiting) return Outcome::kWaiting;
     if (answer == Answer::kReady) {
-      const Transfer transfer = from_device                           ? Transfer::kCopyOut
-                                : pages_.GoesHome(job.tile, job.tier) ? Transfer::kCopyIn
-                                                                      : Transfer::kWrite;
+      const Transfer transfer = from_device ? Transfer::kCopyOut
+                                : pages_.GoesToReservedFrame(job.tile, job.tier) ? Transfer::kCopyIn
+                                                                                 : Transfer::kWrite;
       pages_.Start(job.tile, transfer, MoveReason::kMakeRoom, &job);
       return Outcome::kProgress;
     }

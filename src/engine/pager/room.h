@@ -40,7 +40,7 @@ class Room {
   // The frame where the tile rests is taken before its first lease anywhere, so that its bytes
   // always have a way back; after the frame of a lease on the device, since room is taken from
   // above.
-  Answer EnsureHome(Job& job, absl::Status* why);
+  Answer EnsureReservedFrame(Job& job, absl::Status* why);
   // Whether EnsureFrame would find room.
   bool IsFor(TileIndex tile, Tier tier, uint64_t position) const;
   // Gives back the frames that a job holds and does not use while it waits for something else.
@@ -92,7 +92,8 @@ class Room {
   const UseQueue& uses_;
   PlanFrames* plan_ = nullptr;
   std::map<ClaimKey, Claim> claims_;
-  std::array<uint64_t, 2> homes_until_ = {};  // from the bottom on, frames that stay, without a gap
+  std::array<uint64_t, 2> reserved_until_ =
+      {};  // from the bottom on, frames that stay, without a gap
   std::array<uint64_t, 2> claimed_until_ = {};  // where the last claim ends: the next search begins
 };
 

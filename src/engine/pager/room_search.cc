@@ -32,7 +32,7 @@ Room::Leave Room::CanLeave(const ArenaMap::Segment& segment, Tier tier, uint64_t
   const bool is_leased = pages_.leases().held(segment.tile, tier) > 0;
   if (is_leased && pages_.leases().HasHolder(segment.tile, tier)) return Leave::kNever;
   const bool is_last = tier == Tier::kPinned && !pages_.options().has_store && !page.zero;
-  if (is_last || page.is_home(tier)) return Leave::kNever;
+  if (is_last || page.is_reserved(tier)) return Leave::kNever;
   if (is_leased || held.leaving || page.is_moving()) return Leave::kLater;
   if (held.holder != nullptr) return Leave::kLater;
 
@@ -50,7 +50,7 @@ double Room::CostOf(const Page& page, const ArenaMap::Segment& segment, Tier tie
   // What the plan drops before it is used again leaves at no cost.
   if (plan_ != nullptr && plan_->follower().tiles().IsDroppedNext(tile, tier)) return 0;
   const bool may_forget = pages_.MayForget(tile, tier);
-  const bool copies = tier == Tier::kDevice || page.is_home(Tier::kDevice);
+  const bool copies = tier == Tier::kDevice || page.is_reserved(Tier::kDevice);
   const double move_cost = may_forget ? kForgetCost : copies ? kCopyOutCost : kWriteCost;
   const double recency =
       static_cast<double>(page.last_use) / static_cast<double>(pages_.num_uses() + 1);
@@ -69,7 +69,7 @@ double Room::CostOf(const Page& page, const ArenaMap::Segment& segment, Tier tie
 // that the search goes round. Where that part has none, of the arena from its start. Never of what
 // is left to the frames that stay.
 Room::Window Room::FindWindow(Tier tier, uint64_t size_bytes, uint64_t position) const {
-  const uint64_t start = pages_.homes_bytes(tier), next = claimed_until_[At(tier)];
+  const uint64_t start = pages_.reserved_frame_bytes(tier), next = claimed_until_[At(tier)];
   const bool is_large = pages_.arena(tier).segments().size() > pages_.options().most_weighed;
   if (is_large && next > start) {
     const Window near = FindWindowFrom(next, tier, size_bytes, position);
@@ -83,12 +83,12 @@ Room::Window Room::FindWindow(Tier tier, uint64_t size_bytes, uint64_t position)
 // without a gap are gone past once, not for each that follows.
 Room::Window Room::FindLowestWindow(Tier tier, uint64_t size_bytes) {
   const ArenaMap& arena = pages_.arena(tier);
-  uint64_t& row_end = homes_until_[At(tier)];
+  uint64_t& row_end = reserved_until_[At(tier)];
   auto it = arena.At(row_end);
-  const auto is_home = [&](const ArenaMap::Segment& segment) {
-    return segment.kind == ArenaMap::Kind::kFrame && pages_[segment.tile].is_home(tier);
+  const auto is_reserved = [&](const ArenaMap::Segment& segment) {
+    return segment.kind == ArenaMap::Kind::kFrame && pages_[segment.tile].is_reserved(tier);
   };
-  for (; it != arena.segments().end() && is_home(it->second); ++it)
+  for (; it != arena.segments().end() && is_reserved(it->second); ++it)
     row_end = it->first + it->second.size_bytes;
   Window window;
   uint64_t bytes = 0;
@@ -174,12 +174,12 @@ absl::Status Room::NoRoom(TileIndex tile, Tier tier) const {
   }
   std::string holders;
   int count = 0;
-  uint64_t homeless_bytes = 0, home_bytes = 0;
+  uint64_t other_bytes = 0, reserved_bytes = 0;
   for (const auto& [offset, segment] : arena.segments()) {
     if (segment.kind != ArenaMap::Kind::kFrame) continue;
-    if (pages_[segment.tile].is_home(tier)) home_bytes += segment.size_bytes;
+    if (pages_[segment.tile].is_reserved(tier)) reserved_bytes += segment.size_bytes;
     if (pages_.leases().held(segment.tile, tier) == 0) {
-      homeless_bytes += segment.size_bytes;
+      other_bytes += segment.size_bytes;
       continue;
     }
     if (++count > 8) continue;
@@ -187,13 +187,13 @@ absl::Status Room::NoRoom(TileIndex tile, Tier tier) const {
                base::FormatBytes(segment.size_bytes) + ")";
   }
   if (count > 0) message += "; leases in the way: " + holders + (count > 8 ? ", and more" : "");
-  if (home_bytes > 0) {
-    message += "; frames of roles that are placed there take " + base::FormatBytes(home_bytes) +
+  if (reserved_bytes > 0) {
+    message += "; frames of roles that are placed there take " + base::FormatBytes(reserved_bytes) +
                " of it (EngineOptions::placement)";
   }
   if (tier == Tier::kPinned && !pages_.options().has_store) {
     message += "; without a store everything rests in pinned memory (" +
-               base::FormatBytes(homeless_bytes) + " now): give a store folder";
+               base::FormatBytes(other_bytes) + " now): give a store folder";
   }
   return absl::ResourceExhaustedError(message + "; release leases or raise " + flag);
 }

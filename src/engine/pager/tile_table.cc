@@ -10,9 +10,10 @@ plan::TraceTile TileOfTrace(const Tile& tile, bool has_bytes, bool all_fit) {
                      .transient = tile.transient,
                      .stored = has_bytes,
                      .rest = tile.rest};
-  const uint64_t home = tile.home;
-  if (!tile.rest && all_fit) of.home = plan::Home{Tier::kPinned, tile.own_place};
-  if (tile.has_home() && home != Tile::kNoFrame) of.home = plan::Home{*tile.rest, home};
+  const uint64_t offset = tile.reserved_frame;
+  if (!tile.rest && all_fit) of.reserved_frame = plan::ReservedFrame{Tier::kPinned, tile.own_place};
+  if (tile.has_reserved_frame() && offset != Tile::kNoFrame)
+    of.reserved_frame = plan::ReservedFrame{*tile.rest, offset};
   return of;
 }
 

@@ -34,20 +34,20 @@ struct Tile {
   Role role = Role::kParameter;
   bool transient = false;
   // Of the frame that it keeps where it rests, from the moment it has one.
-  std::atomic<uint64_t> home = kNoFrame;
+  std::atomic<uint64_t> reserved_frame = kNoFrame;
 
   uint64_t frame_bytes() const {
     return (size_bytes + kFrameAlignment - 1) / kFrameAlignment * kFrameAlignment;
   }
   // Whether it rests in one of the two arenas.
-  bool has_home() const { return rest && *rest != Tier::kNvme; }
+  bool has_reserved_frame() const { return rest && *rest != Tier::kNvme; }
 };
 
 // What a plan must know of the tiles beside the table, at some moment.
 struct TilesNow {
   const plan::TileBits& with_bytes;  // those that were written and not discarded since
   const plan::TileBits& placed;      // those that rest somewhere: see Placement
-  uint64_t num_homes = 0;            // tiles that have a frame where they rest
+  uint64_t num_reserved_frames = 0;  // tiles that have a frame where they rest
   bool all_fit = false;              // see PageTable::AllFit
 };
 

@@ -26,7 +26,7 @@ void Place(const Placement& placement, uint64_t frame_alignment, plan::Trace* tr
     tile.rest = placement[static_cast<size_t>(tile.role)];
     if (!tile.rest || *tile.rest == Tier::kNvme) continue;
     uint64_t& used = used_bytes[static_cast<size_t>(*tile.rest)];
-    tile.home = plan::Home{*tile.rest, used};
+    tile.reserved_frame = plan::ReservedFrame{*tile.rest, used};
     used += base::RoundUp(tile.size_bytes, frame_alignment);
   }
 }
