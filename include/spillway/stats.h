@@ -27,7 +27,7 @@ struct Occupancy {
   uint64_t peak_bytes = 0;
 };
 
-// How steps that repeat are followed by plan (EngineOptions::policy).
+// How steps that repeat are followed by plan (EngineOptions::plan_steps).
 struct PlanStats {
   uint64_t plans = 0;  // made
   uint64_t steps = 0;  // that followed one from their first transfer to their last
@@ -44,9 +44,9 @@ struct PlanStats {
   uint64_t bytes_bound = 0;
   uint64_t nvme_bytes_bound = 0;  // over NVMe alone
   // Of the last step, if it has a plan (else zeros), in seconds: what it could not have been
-  // quicker than, computing between leases for as long as it did, at the best rates that links,
-  // copies and checksums have sustained in this run; and computing and transfers if the other took
-  // no time.
+  // quicker than, computing between leases for as long as it did (commits left out), at the best
+  // rates that links, copies and checksums have sustained in this run; and computing and transfers
+  // if the other took no time.
   double time_bound_seconds = 0;
   double compute_seconds = 0;
   double transfer_seconds = 0;

@@ -271,6 +271,7 @@ absl::Status Mover::WaitForPlan() {
     const Entry entry(this);
     WaitForTurn();
     if (!planner_->is_between_steps() || pager_.has_callers()) return absl::OkStatus();
+    if (plan::StepRecorder* const trace = Recording()) trace->LeaveOut(base::Now());
     const absl::Status planned = TakeUpPlan();
     not_planned_ = std::string(planned.message());
     Dispatch();

@@ -24,9 +24,9 @@ void Mover::BeginCommit() {
 }
 
 void Mover::EndCommit() {
-  if (recorder_ == nullptr) return;
   const Entry entry(this);
-  recorder_->EndCommit(base::NowNs());
+  if (plan::StepRecorder* const trace = Recording()) trace->LeaveOut(base::Now());
+  if (recorder_ != nullptr) recorder_->EndCommit(base::NowNs());
 }
 
 // What has changed with an event: how full the tiers are, and what callers wait for.

@@ -42,6 +42,21 @@ TEST(TraceRecorder, LeavesWaitsOut) {
   EXPECT_DOUBLE_EQ(trace.events[4].seconds_before, 0.25);
 }
 
+// A step begins when the one before has ended; a commit between them is no computing.
+TEST(TraceRecorder, LeavesOutWhatItIsTold) {
+  TraceRecorder recorder = TwoTiles();
+  recorder.Begin(0);
+  recorder.LeaveOut(3);
+  recorder.Acquire(0, Tier::kDevice, Access::kRead, 3.5, 3.5);
+  recorder.Release(0, Tier::kDevice, Access::kRead, 4);
+  recorder.LeaveOut(3.75);  // before what is written down already
+  recorder.Discard(1, 5);
+  const Trace trace = recorder.End();
+  EXPECT_DOUBLE_EQ(trace.events[0].seconds_before, 0.5);
+  EXPECT_DOUBLE_EQ(trace.events[1].seconds_before, 0.5);
+  EXPECT_DOUBLE_EQ(trace.events[2].seconds_before, 1.0);
+}
+
 // What another thread did while this one waited came after it asked.
 TEST(TraceRecorder, NoTimePassesBackwardsWhereThreadsOverlap) {
   TraceRecorder recorder = TwoTiles();

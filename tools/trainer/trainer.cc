@@ -164,6 +164,7 @@ absl::Status Trainer::RunSteps(const Observer& observer, const std::atomic<bool>
   double seconds = 0;
   bool has_failed_evaluation = false;
   std::vector<StepTime> planned;
+  step_begin_ns_ = NowNs();
   while (state_.step < options_.schedule.total_steps && !stop.load()) {
     if (options_.stop_after > 0 && summary->steps_this_run == options_.stop_after) {
       summary->reason = EndReason::kStoppedAfter;
@@ -188,6 +189,7 @@ absl::Status Trainer::RunSteps(const Observer& observer, const std::atomic<bool>
       SPILLWAY_HF_RETURN_IF_ERROR(engine_->EndStep());  // an evaluation is a step of its own
       SPILLWAY_HF_RETURN_IF_ERROR(engine_->WaitForPlan());
       counted_.reset();
+      step_begin_ns_ = NowNs();
       if (evaluation.ok()) {
         summary->last_evaluation = record.evaluation = *evaluation;
       } else if (!absl::IsCancelled(evaluation.status()) &&
@@ -208,7 +210,10 @@ absl::Status Trainer::RunSteps(const Observer& observer, const std::atomic<bool>
 // After an error: what is done before it, if that is whole.
 absl::Status Trainer::CommitBefore(const absl::Status& error) {
   if (!options_.durable) return error;
-  if (committed_step_ == state_.step) return Add(error, "; the last commit stands");
+  if (committed_step_ == state_.step) {
+    // A page of the last commit itself may be what is damaged.
+    return absl::IsDataLoss(error) ? error : Add(error, "; the last commit stands");
+  }
   if (is_updating_) {
     return Add(error, absl::StrFormat("; the update of step %d was under way, so the last commit "
                                       "stands",
@@ -225,7 +230,6 @@ absl::Status Trainer::CommitBefore(const absl::Status& error) {
 }
 
 absl::StatusOr<StepRecord> Trainer::RunStep() {
-  const int64_t begin_ns = NowNs();
   // A transfer may end after its step's record was made.
   const EngineStats before = counted_ ? *counted_ : engine_->Stats();
   const uint64_t position = state_.data_position;
@@ -245,9 +249,9 @@ absl::StatusOr<StepRecord> Trainer::RunStep() {
   const EngineStats after = engine_->Stats();
   counted_ = after;
   record.step = state_.step;
-  record.begin_ns = begin_ns;
   record.end_ns = NowNs();
-  record.seconds = static_cast<double>(record.end_ns - begin_ns) / 1e9;
+  record.begin_ns = std::exchange(step_begin_ns_, record.end_ns);
+  record.seconds = static_cast<double>(record.end_ns - record.begin_ns) / 1e9;
   record.tokens_per_second = static_cast<double>(inputs_.size()) / record.seconds;
   record.nvme = after.nvme - before.nvme;
   record.pinned = after.pinned - before.pinned;
@@ -345,6 +349,7 @@ absl::Status Trainer::Commit() {
   state_.loss_scale = scaler_.state();
   SPILLWAY_HF_RETURN_IF_ERROR(engine_->Commit(SerializeTrainState(state_)));
   committed_step_ = state_.step;
+  step_begin_ns_ = NowNs();
   return absl::OkStatus();
 }
 

@@ -35,7 +35,7 @@ struct StepRecord {
   double loss_scale = 1;  // that the step ran with
   bool skipped = false;   // the gradient overflowed and nothing was updated
   double tokens_per_second = 0;
-  double seconds = 0;    // wall time
+  double seconds = 0;  // wall time since the end of what came before: a step, evaluation or commit
   int64_t begin_ns = 0;  // of std::chrono::steady_clock
   int64_t end_ns = 0;
   Traffic nvme;
