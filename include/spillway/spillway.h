@@ -211,7 +211,7 @@ SPW_EXPORT spw_status* spw_commit(spw_engine* engine, const void* user_state, si
 /* NULL and 0: never committed. Freed with spw_free. */
 SPW_EXPORT spw_status* spw_user_state(spw_engine* engine, void** user_state, size_t* bytes);
 SPW_EXPORT spw_status* spw_snapshot(spw_engine* engine, const char* label);
-/* [{"label":"a","number":3,"time":"2026-01-31T12:00:00Z"}, ...], the oldest commit first. */
+/* [{"label":"a","number":3,"time":"2026-01-31T12:00:00+00:00"}, ...], the oldest commit first. */
 SPW_EXPORT spw_status* spw_snapshots_json(spw_engine* engine, char** json);
 SPW_EXPORT spw_status* spw_restore(spw_engine* engine, const char* label);
 SPW_EXPORT spw_status* spw_drop(spw_engine* engine, const char* label);
@@ -274,7 +274,8 @@ typedef struct {
 
 typedef struct {
   size_t size;
-  const char* name; /* of the parameter, and how the names of its state begin */
+  /* Of the parameter, and how the names of its state begin; NULL: as a weight in the engine. */
+  const char* name;
   spw_values weight;
   int32_t has_gradient; /* 0: it is never updated */
   spw_values gradient;

@@ -83,6 +83,7 @@ absl::StatusOr<TensorSpec> WeightSpec(const Engine& engine, const spw_parameter&
     SPILLWAY_RETURN_IF_ERROR(engine.CheckTile(weight.tensor));
     TensorSpec spec = engine.Spec(weight.tensor);
     if (given.tile_rows > 0) spec.tile_rows = given.tile_rows;
+    if (given.name != nullptr) spec.name = given.name;
     return spec;
   }
   SPILLWAY_RETURN_IF_ERROR(CheckNotNull(given.name, "spw_parameter.name"));

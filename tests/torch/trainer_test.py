@@ -3,6 +3,7 @@
 
 import os
 import pathlib
+import shutil
 import unittest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -67,9 +68,15 @@ class TrainerTest(TorchTest):
 
     def test_a_checkpoint_is_resumed_and_old_ones_free_their_snapshots(self):
         expected = self.trained(8, save_strategy="no")
+        for offloaded in (False, True):
+            with self.subTest(offloaded=offloaded):
+                self.resume(offloaded, expected)
+                shutil.rmtree(self.folder / "out")
+
+    def resume(self, offloaded, expected):
         run = st.open(self.store(), pinned="1MiB")
         checkpoints = st.Checkpoints(run, self.folder / "out")
-        self.trained(6, run=run)
+        self.trained(6, offloaded, run=run)
         kept = sorted(each.name for each in (self.folder / "out").iterdir() if each.is_dir())
         self.assertEqual(kept, ["checkpoint-4", "checkpoint-6"])
         size = (self.folder / "out/checkpoint-6/optimizer.pt").stat().st_size
@@ -82,7 +89,7 @@ class TrainerTest(TorchTest):
         run.close()
 
         run = st.open(store, pinned="1MiB")
-        resumed = self.trained(8, run=run, resume=str(self.folder / "out/checkpoint-4"))
+        resumed = self.trained(8, offloaded, run=run, resume=str(self.folder / "out/checkpoint-4"))
         self.assertEqual(resumed[0][-4:], expected[0][-4:])
         for name, value in expected[1].items():
             self.assertTrue(torch.equal(value, resumed[1][name]), name)

@@ -16,10 +16,16 @@ import torch
 from spillway.torch._run import Run
 from spillway.torch._tensor import EngineTensor, make_home
 
+
 def _move(run: Run, name: str, param: torch.nn.Parameter) -> torch.nn.Parameter:
     if param._backward_hooks or param._post_accumulate_grad_hooks or param.grad is not None:
         raise spillway.FailedPrecondition(f"parameter {name} has hooks, an optimizer with update='backward' or "
                                           "gradients='engine', or a gradient, which would be lost: offload the model first")
+    if run.is_updated(param):
+        raise spillway.FailedPrecondition(f"parameter {name} is an optimizer's of this run, which would go on updating the "
+                                          "tensor in memory: make the optimizer after offload()")
+    if param.is_meta:
+        raise spillway.InvalidArgument(f"parameter {name} is on the meta device: give it values first")
     home = make_home(run, f"weights/{name}", param, "parameter", data=param)
     moved = torch.nn.Parameter(home.tensor(), requires_grad=param.requires_grad)
     moved.__dict__.update(param.__dict__)  # what others have noted about it
@@ -28,11 +34,12 @@ def _move(run: Run, name: str, param: torch.nn.Parameter) -> torch.nn.Parameter:
 
 def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Module:
     """Moves the model's parameters into the engine, with the values that they have; returns the model. Make the
-    optimizer afterwards: its load_state_dict brings weights in the engine to the commit, too.
+    optimizer afterwards: its load_state_dict brings weights in the engine to the commit, too, if that has them.
 
     Each parameter is one tile, so `pinned` must hold those that an operation uses together, and no more. Buffers stay.
     Tied parameters stay tied. A second model in a run needs a `prefix` to its parameters' names.
-    What needs a weight's address (torch.compile, .data_ptr()), and copies of the model (deepcopy, pickling), raise.
+    A Hugging Face model's save_pretrained writes as spillway.torch's does. What needs a weight's address
+    (torch.compile, .data_ptr()), and copies of the model (deepcopy, pickling), raise.
     """
     run.has_changed()
     moved: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
@@ -43,6 +50,13 @@ def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Modu
             if param not in moved:
                 moved[param] = _move(run, prefix + (f"{path}.{name}" if path else name), param)
             module._parameters[name] = moved[param]
+    if hasattr(model, "save_pretrained"):  # a Hugging Face model's, which Trainer calls for each checkpoint
+
+        def save(save_directory: str | os.PathLike[str], is_main_process: bool = True, **_: Any) -> None:
+            if is_main_process:
+                save_pretrained(model, save_directory)
+
+        model.save_pretrained = save  # type: ignore[assignment]
     return model
 
 
@@ -53,13 +67,15 @@ def parameters(run: Run, prefix: str = "") -> Iterator[None]:
     continued."""
     run.has_changed()
     register = torch.nn.Module.register_parameter
-    moved: dict[torch.nn.Parameter, torch.nn.Parameter] = {}  # by what was given, which stays meanwhile
+    number = 0
 
     def move_and_register(module: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
-        if param is not None and param not in moved and not isinstance(param, EngineTensor) and param.numel() > 0:
-            moved[param] = _move(run, f"{prefix}{len(moved)}.{name}", param)
-            param.data = torch.empty(0, dtype=param.dtype)  # its memory
-        register(module, name, moved.get(param, param))
+        nonlocal number
+        if param is not None and not isinstance(param, EngineTensor) and param.numel() > 0:
+            # The parameter itself becomes the one in the engine: who made it may go on using it, as to initialise it.
+            torch.utils.swap_tensors(param, _move(run, f"{prefix}{number}.{name}", param))
+            number += 1
+        register(module, name, param)
 
     torch.nn.Module.register_parameter = move_and_register
     try:
@@ -70,7 +86,7 @@ def parameters(run: Run, prefix: str = "") -> Iterator[None]:
 
 _SAFETENSORS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.uint8: "U8",
                 torch.float64: "F64", torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
-                torch.bool: "BOOL"}
+                torch.bool: "BOOL", torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2"}
 
 
 def save_pretrained(model: torch.nn.Module, folder: str | os.PathLike[str]) -> None:
@@ -83,12 +99,14 @@ def save_pretrained(model: torch.nn.Module, folder: str | os.PathLike[str]) -> N
     seen: set[Any] = set()
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
+        if not isinstance(tensor, torch.Tensor):
+            raise spillway.InvalidArgument(f"{name} is {type(tensor).__name__}: safetensors holds tensors alone")
         where = id(tensor._home) if isinstance(tensor, EngineTensor) else tensor.data_ptr()
         key = (where, tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
         if key in seen and tensor.numel() > 0:
             continue
         if tensor.dtype not in _SAFETENSORS:
-            raise spillway.InvalidArgument(f"{name} is {tensor.dtype}, which safetensors has not")
+            raise spillway.InvalidArgument(f"{name} is {tensor.dtype}, which is not written: it must be {', '.join(map(str, _SAFETENSORS))}")
         seen.add(key)
         tensors[name] = tensor
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import signal
@@ -51,6 +52,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                                            "would store it for nothing")
         self._gradients, self._update = gradients, update
         self._known: dict[torch.Tensor, _Known] = {}
+        self._half_done = ""  # why some of the state is of one step and some of another
         self.run = as_run(store, pinned)
         self._format = state_format
         self._prefix = self.run.claim("optimizer", self)
@@ -58,8 +60,8 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         self._engine_state = _state.State(self.run.engine, *self._state_arguments)
         # Of hooks and of state: whatever becomes of this, neither outlives it.
         self._hooks: list[Any] = []
-        self._ids: list[int] = []
-        weakref.finalize(self, _end, self.run.engine, self._hooks, self._ids).atexit = False
+        self.ids: list[int] = []
+        weakref.finalize(self, _end, self.run.engine, self._hooks, self.ids).atexit = False
         super().__init__(params, defaults)
 
     # What a subclass says.
@@ -83,6 +85,8 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                     raise spillway.InvalidArgument(f"two parameters are called {name}: their states would be one")
                 taken.add(name)
             for param, name in zip(group["params"], names):
+                self._check_parameter(param, name)
+            for param, name in zip(group["params"], names):
                 self._register(param, name)
         except BaseException:
             self.param_groups.pop()
@@ -98,11 +102,21 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                 f"a group has momentum={group['momentum']}, and the optimizer {self.defaults['momentum']}: state with and "
                 "without momentum differs, so make two optimizers")
 
-    def _register(self, param: torch.Tensor, name: str) -> None:
+    def _check_parameter(self, param: torch.Tensor, name: str) -> None:
         if param.dtype not in _state.DTYPES:
             raise spillway.InvalidArgument(f"parameter {name} is {param.dtype}: it must be float32, float16 or bfloat16")
+        if param.is_meta:
+            raise spillway.InvalidArgument(f"parameter {name} is on the meta device: give it values first")
         if param.is_sparse or param.layout != torch.strided:
             raise spillway.InvalidArgument(f"parameter {name} is sparse: it must be dense")
+        if self._has_hook(param) and param._post_accumulate_grad_hooks:
+            raise spillway.FailedPrecondition(f"parameter {name} has a hook already that runs when its gradient is there, as "
+                                              "of another optimizer: remove that first, as by close()")
+
+    def _has_hook(self, param: torch.Tensor) -> bool:
+        return param.requires_grad and param.numel() > 0 and (self._gradients == "engine" or self._update == "backward")
+
+    def _register(self, param: torch.Tensor, name: str) -> None:
         if param.numel() == 0:
             return  # nothing to update
         gradient = None
@@ -110,11 +124,8 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             gradient = make_home(self.run, f"{self._prefix}/gradients/{name}", param, "gradient", transient=True)
         known = self._known[param] = _Known(name, param, gradient)
         self._add_state(param, known)
-        if not param.requires_grad or (gradient is None and self._update != "backward"):
+        if not self._has_hook(param):
             return
-        if param._post_accumulate_grad_hooks:
-            raise spillway.FailedPrecondition(f"parameter {name} has a hook already that runs when its gradient is there, as "
-                                              "of another optimizer: remove that first, as by close()")
         if gradient is not None:
             self._hooks.append(param.register_post_accumulate_grad_hook(lambda of: _move_gradient(of, known)))
         else:
@@ -135,21 +146,36 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             _state.tile_rows_of(param.shape, self.run.pinned_bytes), weight_id, known.gradient.id if known.gradient else None)
         known.version = param._version
         ids = [tensor["id"] for tensor in self._engine_state.tensors(known.number)]
-        self._ids += ids
+        self.ids += ids
         for id in ids:
             self.run.report.holds(id)
 
-    def _rename(self, prefix: str) -> None:
-        """The state goes under other names: those that a state dict has it under."""
-        if prefix == self._prefix:
-            return
-        prefix = self.run.claim("optimizer", self, wanted=prefix)
-        for id in self._ids:
+    def _begin_anew(self, prefix: str, names: dict[torch.Tensor, str]) -> None:
+        """The state is that of no step, under names that a state dict has it under."""
+        if prefix != self._prefix:
+            prefix = self.run.claim("optimizer", self, wanted=prefix)
+        for id in self.ids:
             self.run.engine.unregister(id)
-        self._ids.clear()
+        self.ids.clear()
         self._prefix, self._engine_state = prefix, _state.State(self.run.engine, *self._state_arguments)
         for param, known in self._known.items():
+            known.name = names.get(param, known.name)
             self._add_state(param, known)
+
+    def knows(self, param: torch.Tensor) -> bool:
+        return param in self._known
+
+    def check_no_gradients(self) -> None:
+        """Raises if a gradient in the engine waits for step()."""
+        for param, known in self._known.items():
+            if known.gradient is not None and isinstance(param.grad, EngineTensor):
+                raise spillway.FailedPrecondition(f"parameter {known.name} has a gradient in the engine, which going back to a "
+                                                  "commit would lose: call step() or zero_grad() before load_state_dict()")
+
+    def _check_whole(self) -> None:
+        if self._half_done:
+            raise spillway.FailedPrecondition(f"part of the optimizer's state is of another step, since {self._half_done}: "
+                                              "go back to a checkpoint, or make the optimizer anew")
 
     # --- Steps ---
 
@@ -185,14 +211,19 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             self._do_now(groups, scale)
 
     def _do_now(self, groups: Iterable[dict[str, Any]], scale: float) -> None:
+        self._check_whole()
         updates: list[dict[str, Any]] = []
         for group in groups:
             self._check_group(group)
             rule = _state.make_rule(self._kind, self._constants(group))
             for param in group["params"]:
-                if param.grad is None or param not in self._known:
+                if param.grad is None or param.numel() == 0:
                     continue
-                known = self._known[param]
+                known = self._known.get(param)
+                if known is None:
+                    raise spillway.FailedPrecondition(
+                        f"a parameter of {tuple(param.shape)} was put into a group of the optimizer's, or had no elements when "
+                        "it took it up, so it has no state: give it to add_param_group()")
                 self._take_changed_weight(param, known)
                 in_engine = isinstance(param, EngineTensor)
                 updates.append({"parameter": known.number, "step": known.step + 1, "learning_rate": float(group["lr"]),
@@ -201,7 +232,13 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                                 "gradient": self._gradient(param, known), "known": known, "param": param})
         self.run.has_changed()
         self.run.has_stepped |= bool(updates)
-        self._engine_state.step(updates)
+        try:
+            self._engine_state.step(updates)
+        except spillway.InvalidArgument:
+            raise  # before anything was updated
+        except spillway.Error as error:
+            self._half_done = f"an update failed ({error})"
+            raise
         for update in updates:
             known, param, weight = update["known"], update["param"], update["weight"]
             if weight is not None and weight.data_ptr() != param.data_ptr():
@@ -231,8 +268,9 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             if isinstance(param.grad, UsedGradient):
                 param.grad = None
             elif param.grad is not None:
-                raise spillway.FailedPrecondition(f"parameter {known.name} has a gradient that no backward gave: with "
-                                                  "update='backward' nothing else is used")
+                raise spillway.FailedPrecondition(
+                    f"parameter {known.name} has a gradient that no backward gave, or was frozen when the optimizer took it "
+                    "up: with update='backward' nothing else is used")
         self.run.engine.end_step()
 
     def _gradient(self, param: torch.Tensor, known: _Known) -> torch.Tensor | None:
@@ -267,6 +305,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         """Commits, and names the commit: plain types, no state. It is kept until two newer ones are."""
         for hook in list(self._optimizer_state_dict_pre_hooks.values()):
             hook(self)
+        self._check_whole()
         groups = self._packed_groups()
         steps = [[self._known[param].step if param in self._known else 0 for param in group["params"]]
                  for group in self.param_groups]
@@ -275,7 +314,9 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                           "loaded by another process: give it store='FOLDER', or save full_state_dict()", stacklevel=2)
         kept = self.run.keep_commit(json.dumps({"steps": steps}).encode())
         state_dict = {"state": {}, "param_groups": groups,
-                      _MINE: {**kept, "rule": self._kind, "format": self._format, "name": self._prefix, "steps": steps}}
+                      _MINE: {**kept, "rule": self._kind, "format": self._format, "name": self._prefix, "steps": steps,
+                              "parameters": [known.name for known in self._known_in_order()],
+                              "shapes": [list(known.shape) for known in self._known_in_order()]}}
         for hook in list(self._optimizer_state_dict_post_hooks.values()):
             changed = hook(self, state_dict)
             state_dict = state_dict if changed is None else changed
@@ -296,8 +337,13 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         for hook in list(self._optimizer_load_state_dict_pre_hooks.values()):
             changed = hook(self, state_dict)
             state_dict = state_dict if changed is None else changed
-        groups = state_dict["param_groups"]
+        if "param_groups" not in state_dict:
+            raise spillway.InvalidArgument("this is no optimizer's state dict: it has no param_groups")
+        groups = copy.deepcopy(state_dict["param_groups"])
         for group in groups:
+            if missing := [word for word in self.defaults if word not in group]:
+                raise spillway.InvalidArgument(f"the state dict is of another optimizer: its groups have no {missing[0]}, "
+                                               f"which {type(self).__name__} needs")
             self._check_group({**self.defaults, **group})
         if [len(group["params"]) for group in groups] != [len(group["params"]) for group in self.param_groups]:
             raise spillway.InvalidArgument(
@@ -310,19 +356,50 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             raise spillway.InvalidArgument(f"the state dict is of {mine['rule']} in {mine['format']}, and the optimizer "
                                            f"is {self._kind} in {self._format}")
         else:
-            self.run.check(mine)
-            self._rename(mine["name"])
-            self.run.go_to(mine)
-            for group, steps in zip(self.param_groups, mine["steps"]):
-                for param, step in zip(group["params"], steps):
-                    if param in self._known:
-                        self._known[param].step = step
+            self._go_to(mine)
         for group, given in zip(self.param_groups, groups):
             group.update({key: value for key, value in given.items() if key not in ("params", "param_names")})
-        for param, known in self._known.items():
-            known.version = param._version
+        for known in self._known.values():
+            known.version = -1  # whether the weight is what the master weight rounds to is looked at
+        self._half_done = ""
         for hook in list(self._optimizer_load_state_dict_post_hooks.values()):
             hook(self)
+
+    def _known_in_order(self) -> list[_Known]:
+        return [self._known[param] for group in self.param_groups for param in group["params"] if param in self._known]
+
+    def _go_to(self, mine: dict[str, Any]) -> None:
+        """Brings the state to what a state dict of ours names. All is looked at first."""
+        params = [param for group in self.param_groups for param in group["params"] if param in self._known]
+        if "parameters" not in mine:
+            raise spillway.InvalidArgument("the state dict was made by an older version of spillway.torch, which named state "
+                                           "otherwise: load it there, and save full_state_dict()")
+        for param, shape in zip(params, mine["shapes"]):
+            if list(self._known[param].shape) != shape:
+                raise spillway.InvalidArgument(f"parameter {self._known[param].name} has the shape "
+                                               f"{tuple(self._known[param].shape)}, and the state dict's has {tuple(shape)}")
+        self.run.check(mine)
+        names = dict(zip(params, mine["parameters"]))
+        is_renamed = mine["name"] != self._prefix or any(self._known[param].name != name for param, name in names.items())
+        if is_renamed and self.run.store is None and not mine.get("new"):
+            raise spillway.FailedPrecondition(f"the state dict is of another optimizer of this run ('{mine['name']}'), whose "
+                                              "state is in memory alone: load it into that one, or save full_state_dict()")
+        if is_renamed or not self.run.is_at(mine):
+            is_new = mine.get("new")
+            if not is_new:
+                self.run.check_nothing_waits()
+            if mine["name"] != self._prefix:
+                self.run.claim("optimizer", self, wanted=mine["name"])  # raises if another has it
+            self._half_done = "a state dict was not loaded whole"
+            self.run.has_changed()
+            if is_renamed or is_new:
+                self._begin_anew(mine["name"], names)
+            if not is_new:
+                self.run.go_to(mine, self)
+        for group, steps in zip(self.param_groups, mine["steps"]):
+            for param, step in zip(group["params"], steps):
+                if param in self._known:
+                    self._known[param].step = step
 
     # torch.optim's names of the moments, in the order of the library's.
     _moment_names: tuple[str, ...] = ()
@@ -410,7 +487,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        self._ids.clear()  # the store keeps them
+        self.ids.clear()  # the store keeps them
         self._engine_state.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -450,8 +527,13 @@ def _later_interrupts() -> Iterator[None]:
 @torch.no_grad()
 def _move_gradient(param: torch.Tensor, known: _Known) -> None:
     """The gradient goes to the engine, where later backwards add to it."""
-    if param.grad is None or (isinstance(param.grad, EngineTensor) and param.grad._home is known.gradient):
+    if param.grad is None:
         return
+    if isinstance(param.grad, EngineTensor) and param.grad._home is known.gradient:
+        grad = param.grad
+        if (grad.shape, grad.storage_offset()) == (known.gradient.shape, 0) and grad.is_contiguous():
+            return
+        param.grad = grad.clone(memory_format=torch.contiguous_format)  # somebody's view of what is there
     if param.grad.requires_grad:
         raise spillway.FailedPrecondition(f"the gradient of parameter {known.name} has a graph (create_graph=True), which "
                                           "gradients='engine' would lose")

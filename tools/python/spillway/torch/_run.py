@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import tempfile
 import uuid
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import spillway
@@ -16,6 +19,8 @@ from spillway.torch._report import Report
 DEFAULT_PINNED = "1GiB"
 LABEL = "torch-"
 _KEPT = 2  # snapshots, where nobody says which checkpoints there are
+_NAMES = ("store", "store_id", "commit", "label", "weights")  # of what names a commit
+_PIECE_BYTES = 16 << 20
 
 
 class Run:
@@ -28,6 +33,7 @@ class Run:
         self.checkpoints: Any = None  # a Checkpoints, if there is one
         self.room: Any = None  # for saved tensors
         self.has_stepped = False  # some optimizer of it
+        self.homes: weakref.WeakSet[Any] = weakref.WeakSet()  # of tensors in the engine that are no optimizer's
         self.report = Report(engine, store, pinned_bytes, report)
         self._end_report = weakref.finalize(self, self.report.end)
         self._owners: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()  # of names' beginnings
@@ -53,6 +59,10 @@ class Run:
         self._owners[name] = owner
         return name
 
+    def is_updated(self, param: Any) -> bool:
+        """Whether a parameter is one of an optimizer's."""
+        return any(owner.knows(param) for owner in list(self._owners.values()))
+
     def close(self) -> None:
         """Gives the engine up, with the run's optimizers; what was not committed is lost. The store is free once
         no tensor of the engine's is being used."""
@@ -72,7 +82,7 @@ class Run:
         where there is no store, nor before the first step: loaders ask for one then, and it must not take the place of
         a checkpoint's."""
         if self.store is None or not self.has_stepped:
-            return {"store": None, "store_id": "", "commit": 0, "label": self._memory}
+            return {"store": None, "store_id": "", "commit": 0, "label": self._memory, "new": not self.has_stepped}
         if self._at is not None:
             return self._kept  # as of several optimizers that are saved together
         self.engine.commit(user_state)
@@ -82,23 +92,63 @@ class Run:
         self._drop_old()
         self._at = label
         self._kept = {"store": os.path.abspath(self.store), "store_id": self.engine.store_id, "commit": number,
-                      "label": label}
+                      "label": label, "weights": sorted(home.name for home in self.homes if not home.transient)}
         return self._kept
 
-    def go_to(self, kept: dict[str, Any]) -> None:
-        """Brings the engine to a commit that keep_commit named."""
-        self.check(kept)
-        if kept["label"] in (self._memory, self._at):
-            return
-        self.has_changed()  # whatever becomes of the restore, the state is no longer what it was
-        self.engine.restore(kept["label"])
+    def is_at(self, kept: dict[str, Any]) -> bool:
+        """Whether the engine has the state that keep_commit named."""
+        return kept["label"] in (self._memory, self._at)
+
+    def go_to(self, kept: dict[str, Any], owner: Any) -> None:
+        """Brings an owner's tensors, and the weights that the commit has, to a commit that keep_commit named. The others
+        stay as they are."""
+        stay = [id for each in list(self._owners.values()) if each is not owner for id in each.ids]
+        there = set(kept["weights"])
+        stay += [home.id for home in self.homes if not home.transient and home.name not in there]
+        with self._aside(stay):
+            self.has_changed()  # whatever becomes of the restore, the state is no longer what it was
+            self.engine.restore(kept["label"])
         self.has_stepped = True
-        self._at, self._kept = kept["label"], {key: kept[key] for key in ("store", "store_id", "commit", "label")}
+        if not stay:
+            self._at, self._kept = kept["label"], {key: kept[key] for key in _NAMES}
+
+    @contextlib.contextmanager
+    def _aside(self, ids: list[int]) -> Iterator[None]:
+        """Keeps the bytes of tensors in a file of the store's folder, and brings them back after the block."""
+        sizes = {id: self.engine.spec(id)["size_bytes"] for id in ids}
+        pieces = [(id, offset, min(_PIECE_BYTES, size - offset)) for id, size in sizes.items()
+                  for offset in range(0, size, _PIECE_BYTES)]
+        if not pieces:
+            yield
+            return
+        piece = memoryview(bytearray(min(_PIECE_BYTES, max(sizes.values()))))
+        with tempfile.TemporaryFile(dir=self.store) as file:
+            for id, offset, size in pieces:
+                file.write(self.engine.read(id, offset, piece[:size]))
+            file.seek(0)
+            yield
+            for id, offset, size in pieces:
+                file.readinto(piece[:size])
+                self.engine.write(id, piece[:size], offset)
+
+    def check_nothing_waits(self) -> None:
+        """Raises if going to a commit would lose what backward or a step has yet to use."""
+        for owner in list(self._owners.values()):
+            owner.check_no_gradients()
+        if self.room is not None and self.room.used > 0:
+            raise spillway.FailedPrecondition("the engine has activations of a forward, which going back to a commit would "
+                                              "lose: let backward use them, or drop the loss, before load_state_dict()")
+
+    def drop(self, label: str) -> None:
+        """Drops a snapshot; the next commit is another, though nothing has changed since."""
+        self.engine.drop(label)
+        if label == self._at:
+            self._at = None
 
     def check(self, kept: dict[str, Any]) -> None:
-        """Raises if go_to would."""
-        if kept["label"] == self._memory:
-            return  # nothing has changed since
+        """Raises if the engine cannot be brought to the commit."""
+        if kept["label"] == self._memory or kept.get("new"):
+            return  # nothing has changed since; or a state that needs no commit
         if kept["store"] is None:
             raise spillway.FailedPrecondition(
                 "this state dict is of a run without a store, or of one before its first step, and the state is another by "
@@ -121,7 +171,7 @@ class Run:
             return
         ours = [each["label"] for each in self.engine.snapshots() if each["label"].startswith(LABEL)]
         for label in ours[:-_KEPT]:
-            self.engine.drop(label)
+            self.drop(label)
 
 
 def open_run(store: str | os.PathLike[str] | None = None, *, pinned: int | str | None = None,

@@ -27,7 +27,7 @@ class _Room:
         self.engine = engine
         self.lock = threading.RLock()  # a finalizer may run on the thread that holds it
         self.free: dict[int, list[int]] = defaultdict(list)
-        self.made = 0
+        self.made = self.used = 0
 
     @staticmethod
     def class_of(size: int) -> int:
@@ -37,6 +37,7 @@ class _Room:
 
     def take(self, size: int) -> int:
         with self.lock:
+            self.used += 1
             if self.free[size]:
                 return self.free[size].pop()
             self.made += 1
@@ -48,6 +49,7 @@ class _Room:
         with contextlib.suppress(spillway.Error):
             self.engine.discard(id)
         with self.lock:
+            self.used -= 1
             self.free[size].append(id)
 
 
@@ -106,7 +108,7 @@ def saved_tensors(run: Run) -> Iterator[None]:
     """Within the block, what autograd saves for backward goes to the engine, and comes back in backward.
 
     A tensor that several operations save, unchanged, is there once. Weights, what is small (below 64 KiB) and what is
-    not on the CPU stay where they are. Works with torch.utils.checkpoint, and with several backwards.
+    not on the CPU stay where they are. What is written through .data after it was saved is not seen. Works with torch.utils.checkpoint, and with several backwards.
     """
     if run.room is None:
         run.room = _Room(run.engine)

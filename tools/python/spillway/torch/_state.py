@@ -75,7 +75,7 @@ class State:
 
     def _live(self) -> int:
         if self._handle is None:
-            raise spillway.FailedPrecondition("the optimizer's run was closed")
+            raise spillway.FailedPrecondition("the optimizer, or its run, was closed")
         return self._handle
 
     def add(self, name: str, weight: torch.Tensor, tile_rows: int, weight_id: int | None = None,

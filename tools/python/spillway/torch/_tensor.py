@@ -34,6 +34,7 @@ class Home:
         self.name = name
         self.transient = transient
         self.generation = 0  # of the values: a tensor of an older one is void
+        run.homes.add(self)
         # Where nothing names the bytes any more, the next commit does not have them either.
         weakref.finalize(self, _forget, run.engine, id).atexit = False
 
@@ -198,6 +199,16 @@ def _written(func: Any, args: Any, kwargs: Any) -> set[int]:
     return written
 
 
+def _written_lists(func: Any, args: Any, kwargs: Any) -> list[EngineTensor]:
+    """What the operation writes that it was given in lists."""
+    written = []
+    for index, argument in enumerate(func._schema.arguments):
+        value = kwargs.get(argument.name, args[index] if index < len(args) else None)
+        if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, (list, tuple)):
+            written += [each for each in value if isinstance(each, EngineTensor)]
+    return written
+
+
 def _key(home: Home) -> tuple[int, int]:
     """Ids count from 0 in every engine."""
     return id(home.engine), home.id
@@ -229,6 +240,8 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
             if (now.size(), now.stride(), now.storage_offset()) != (tensor.size(), tensor.stride(), tensor.storage_offset()):
                 raise spillway.FailedPrecondition(f"{func} would give {tensor!r} another shape or other memory: use the "
                                                   "operation that returns a new tensor")
+        for value in _written_lists(func, args, kwargs):  # whose versions autograd does not count
+            torch.autograd.graph.increment_version(value)
         # What was written is returned as the tensor that it is; what aliases leased memory must not outlive the lease.
         first = args[0] if args and isinstance(args[0], EngineTensor) and id(args[0]) in written else None
         if first is not None and func._schema.returns and func._schema.returns[0].alias_info is not None:
@@ -236,8 +249,10 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
         ranges = [(each.data_ptr(), each.data_ptr() + each.numel() * each.element_size()) for each in memory.values()]
 
         def apart(tensor: torch.Tensor) -> torch.Tensor:
-            if tensor.layout != torch.strided or isinstance(tensor, EngineTensor):
+            if isinstance(tensor, EngineTensor):
                 return tensor
+            if tensor.layout != torch.strided:
+                return tensor.clone()  # its values may be leased memory
             at = tensor.data_ptr() if tensor.numel() > 0 else 0
             return tensor.clone() if any(begin <= at < end for begin, end in ranges) else tensor
 
@@ -282,6 +297,8 @@ def _each(single: Any) -> Any:
         for index, tensor in enumerate(args[0]):
             rest = [each[index] if isinstance(each, (list, tuple)) else each for each in args[1:]]
             results.append(single(tensor, *rest, **kwargs))
+            if func._schema.name.endswith("_") and isinstance(tensor, EngineTensor):
+                torch.autograd.graph.increment_version(tensor)
         return None if func._schema.name.endswith("_") else results
 
     return run

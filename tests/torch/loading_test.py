@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What load_state_dict changes, and what it leaves as it is; updates that fail; parameters that an optimizer does not know."""
+
+import copy
+import gc
+import unittest
+
+import spillway
+import spillway.torch as st
+import torch
+from torch.nn import Linear, Parameter
+from torch_case import TorchTest, tiny_model, train
+
+
+def state_of(optimizer):
+    return {index: {name: value.clone() for name, value in state.items()}
+            for index, state in optimizer.full_state_dict()["state"].items()}
+
+
+class LoadingTest(TorchTest):
+    def assert_same_state(self, first, second):
+        self.assertEqual(first.keys(), second.keys())
+        for index in first:
+            for name, value in first[index].items():
+                self.assertTrue(torch.equal(value, second[index][name]), (index, name))
+
+    def test_weights_that_the_commit_has_not_stay(self):
+        for offloads in (lambda model, run: st.offload(model, run), lambda model, run: st.offload(model, run, prefix="other.")):
+            store = self.store()
+            run = st.open(store, pinned="4MiB")
+            model = tiny_model()
+            optimizer = st.AdamW(model.parameters(), lr=1e-2, store=run)
+            train(model, optimizer, 2)
+            saved, weights = optimizer.state_dict(), copy.deepcopy(model.state_dict())
+            expected = train(model, optimizer, 2, first=2)
+            run.close()
+
+            run = st.open(store, pinned="4MiB")
+            model = tiny_model()
+            model.load_state_dict(weights)
+            offloads(model, run)
+            optimizer = st.AdamW(model.parameters(), lr=1e-2, store=run)
+            optimizer.load_state_dict(saved)
+            self.assert_same(weights.values(), [each.clone() for each in model.parameters()])
+            self.assertEqual(train(model, optimizer, 2, first=2), expected)
+            run.close()
+
+    def test_a_model_that_was_offloaded_after_the_commit_stays(self):
+        run = st.open(self.store(), pinned="4MiB")
+        model = tiny_model()
+        optimizer = st.AdamW(model.parameters(), store=run)
+        train(model, optimizer, 1)
+        saved = optimizer.state_dict()
+        teacher = st.offload(Linear(300, 300), run, prefix="teacher.")
+        before = [each.clone() for each in teacher.parameters()]
+        train(model, optimizer, 1, first=1)
+        optimizer.load_state_dict(saved)
+        self.assert_same(before, [each.clone() for each in teacher.parameters()])
+
+    def test_the_order_of_parameters_counts_and_not_their_names(self):
+        store = self.store()
+        model = tiny_model()
+        optimizer = st.AdamW(model.named_parameters(), lr=1e-2, store=store)
+        train(model, optimizer, 3)
+        saved, expected = optimizer.state_dict(), state_of(optimizer)
+        optimizer.run.close()
+        optimizer = st.AdamW(model.parameters(), lr=1e-2, store=store)
+        optimizer.load_state_dict(saved)
+        self.assert_same_state(expected, state_of(optimizer))
+        optimizer.load_state_dict(optimizer.state_dict())
+        self.assert_same_state(expected, state_of(optimizer))
+
+    def test_other_optimizers_of_the_run_stay(self):
+        run = st.open(self.store(), pinned="4MiB")
+        models = tiny_model(), tiny_model()
+        first, second = (st.AdamW(model.parameters(), lr=1e-2, store=run) for model in models)
+        train(models[0], first, 1)
+        train(models[1], second, 1)
+        saved, begun = first.state_dict(), state_of(first)
+        train(models[1], second, 5)
+        train(models[0], first, 2)
+        expected = state_of(second)
+        first.load_state_dict(saved)
+        self.assert_same_state(expected, state_of(second))
+        self.assert_same_state(begun, state_of(first))
+
+    def test_what_backward_or_a_step_has_yet_to_use_is_not_lost(self):
+        run = st.open(self.store(), pinned="4MiB")
+        model = tiny_model()
+        optimizer = st.AdamW(model.parameters(), lr=1e-2, store=run, gradients="engine")
+        train(model, optimizer, 1)
+        saved = optimizer.state_dict()
+        train(model, optimizer, 1)
+        model(torch.ones(2, 32)).sum().backward()
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "parameter 0.0 has a gradient in the engine"):
+            optimizer.load_state_dict(saved)
+        optimizer.zero_grad()
+        with st.saved_tensors(run):
+            loss = (torch.ones(400, 400, requires_grad=True) * 2).square().sum()
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "activations of a forward"):
+            optimizer.load_state_dict(saved)
+        loss.backward()
+        del loss
+        optimizer.load_state_dict(saved)
+
+    def test_an_edited_weight_is_taken_after_a_load(self):
+        for offloaded in (False, True):
+            for reopens in (False, True):
+                store = self.store()
+                run = st.open(store, pinned="4MiB")
+
+                def make(run):
+                    model = Linear(64, 64, bias=False).bfloat16()
+                    if offloaded:
+                        st.offload(model, run)
+                    return model, st.AdamW(model.parameters(), lr=1e-4, store=run)
+
+                model, optimizer = make(run)
+                train_one(model, optimizer)
+                model.load_state_dict({"weight": torch.full((64, 64), 2.0).bfloat16()})
+                saved = optimizer.state_dict()
+                if reopens:
+                    run.close()
+                    run = st.open(store, pinned="4MiB")
+                    model, optimizer = make(run)
+                optimizer.load_state_dict(saved)
+                if not offloaded:
+                    model.load_state_dict({"weight": torch.full((64, 64), 2.0).bfloat16()})
+                train_one(model, optimizer)
+                self.assertAlmostEqual(model.weight.float().mean().item(), 2.0, delta=0.02, msg=(offloaded, reopens))
+                run.close()
+
+    def test_weights_that_operations_on_lists_write_are_taken(self):
+        twos = [torch.full((8, 8), 2.0).bfloat16()]
+        for write in (lambda weights: torch._foreach_copy_(weights, twos),
+                      lambda weights: (torch._foreach_zero_(weights), torch._foreach_add_(weights, twos)),
+                      lambda weights: (torch._foreach_mul_(weights, 0.0), torch._foreach_add_(weights, twos)),
+                      lambda weights: torch._foreach_lerp_(weights, twos, 1.0)):
+            run = st.open(None)
+            model = st.offload(Linear(8, 8, bias=False).bfloat16(), run)
+            optimizer = st.AdamW(model.parameters(), lr=1e-4, store=run)
+            train_one(model, optimizer)
+            with torch.no_grad():
+                write([model.weight])
+            train_one(model, optimizer)
+            self.assertAlmostEqual(model.weight.float().mean().item(), 2.0, delta=0.02)
+
+    def test_a_load_that_is_refused_changes_nothing(self):
+        for store in (self.store(), None):
+            run = st.open(store, pinned="4MiB" if store else None)
+            first, second = Parameter(torch.ones(10)), Parameter(torch.ones(20))
+            one, other = st.AdamW([first], store=run), st.AdamW([second], store=run)
+            for param, optimizer in ((first, one), (second, other)):
+                param.grad = torch.ones_like(param)
+                optimizer.step()
+            saved = other.state_dict()
+            del other, optimizer
+            gc.collect()
+            expected = state_of(one)
+            with self.assertRaisesRegex(spillway.Error, "has the shape|memory alone"):
+                one.load_state_dict(saved)
+            for wrong, why in (({}, "no param_groups"), ({"state": {}, "param_groups": [{"params": [0]}]}, "groups have no lr")):
+                with self.assertRaisesRegex(spillway.InvalidArgument, why):
+                    one.load_state_dict(wrong)
+            self.assert_same_state(expected, state_of(one))
+
+    def test_a_state_of_another_optimizer_of_memory_is_not_made_up(self):
+        run = st.open(None)
+        params = [Parameter(torch.ones(10)) for _ in range(2)]
+        one, other = (st.AdamW([param], store=run) for param in params)
+        for param, optimizer in zip(params, (one, other)):
+            param.grad = torch.ones_like(param)
+            optimizer.step()
+        saved, expected = other.state_dict(), state_of(one)
+        del other, optimizer
+        gc.collect()
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "memory alone"):
+            one.load_state_dict(saved)
+        self.assert_same_state(expected, state_of(one))
+
+    def test_a_state_dict_of_no_step_begins_anew_in_any_process(self):
+        store = self.store()
+        model = tiny_model()
+        optimizer = st.AdamW(model.parameters(), lr=1e-2, store=store)
+        saved, weights = optimizer.state_dict(), copy.deepcopy(model.state_dict())
+        expected = train(model, optimizer, 2)
+        optimizer.load_state_dict(saved)
+        model.load_state_dict(weights)
+        self.assertEqual(train(model, optimizer, 2), expected)
+        optimizer.run.close()
+        model.load_state_dict(weights)
+        optimizer = st.AdamW(model.parameters(), lr=1e-2, store=store)
+        optimizer.load_state_dict(saved)
+        self.assertEqual(train(model, optimizer, 2), expected)
+
+    def test_nothing_of_the_given_dict_is_shared(self):
+        param = Parameter(torch.ones(4))
+        optimizer = st.AdamW([param], lr=torch.tensor(0.1))
+        saved = torch.optim.AdamW([param], lr=torch.tensor(0.1)).state_dict()
+        optimizer.load_state_dict(saved)
+        saved["param_groups"][0]["lr"].fill_(9.0)
+        self.assertAlmostEqual(float(optimizer.param_groups[0]["lr"]), 0.1, places=6)
+
+    def test_a_dropped_commit_is_not_named_again(self):
+        folder = self.folder / "checkpoints"
+        folder.mkdir()
+        store = self.store()
+        run = st.open(store, pinned="4MiB")
+        model = tiny_model()
+        optimizer = st.AdamW(model.parameters(), store=run)
+        train(model, optimizer, 1)
+        checkpoints = st.Checkpoints(run, folder, keep=0)
+        torch.save(optimizer.state_dict(), folder / "a.pt")
+        checkpoints.drop_gone()
+        (folder / "a.pt").unlink()
+        checkpoints.drop_gone()
+        self.assertEqual(checkpoints.labels(), [])
+        saved, expected = optimizer.state_dict(), state_of(optimizer)
+        run.close()
+        optimizer = st.AdamW(model.parameters(), store=store)
+        optimizer.load_state_dict(saved)
+        self.assert_same_state(expected, state_of(optimizer))
+
+    def test_a_checkpoint_keeps_its_commit_whatever_else_is_in_the_file(self):
+        import argparse
+        folder = self.folder / "checkpoints"
+        folder.mkdir()
+        run = st.open(self.store(), pinned="4MiB")
+        model = tiny_model()
+        optimizer = st.AdamW(model.parameters(), store=run)
+        checkpoints = st.Checkpoints(run, folder, keep=0)
+        labels = []
+        for name, wrapped, more in (("plain", lambda state: state, {}),
+                                    ("other", lambda state: {"args": argparse.Namespace(lr=1), "optimizer": state}, {}),
+                                    ("deep", lambda state: [[[[[[[state]]]]]]], {}),
+                                    ("legacy", lambda state: {"optimizer": state}, {"_use_new_zipfile_serialization": False})):
+            train(model, optimizer, 1)
+            state = optimizer.state_dict()
+            labels.append(state["spillway"]["label"])
+            torch.save(wrapped(state), folder / f"{name}.pt", **more)
+            checkpoints.drop_gone()
+        self.assertEqual(checkpoints.labels(), labels)
+
+
+def train_one(model, optimizer):
+    for param in model.parameters():
+        param.grad = torch.ones_like(param)
+    optimizer.step()
+
+
+class UpdateTest(TorchTest):
+    def test_after_an_update_that_failed_nothing_is_updated_twice(self):
+        small, large = Parameter(torch.ones(10)), Parameter(torch.ones(3, 9000))
+        optimizer = st.SGD([small, large], lr=1.0, momentum=0.9, store=self.store(), pinned="16KiB")
+        small.grad, large.grad = torch.ones_like(small), torch.ones_like(large)
+        with self.assertRaises(spillway.ResourceExhausted):
+            optimizer.step()
+        after = small.detach().clone()
+        for again in (optimizer.step, optimizer.state_dict):
+            with self.assertRaisesRegex(spillway.FailedPrecondition, "of another step, since an update failed"):
+                again()
+        self.assertTrue(torch.equal(small, after))
+
+    def test_a_parameter_that_is_not_known_is_not_left_out_in_silence(self):
+        param, empty = Parameter(torch.ones(4)), Parameter(torch.ones(0))
+        optimizer = st.AdamW([param, empty])
+        for each in (param, empty):
+            each.grad = torch.ones_like(each)
+        optimizer.step()
+        optimizer.param_groups[0]["params"][0] = grown = Parameter(torch.ones(6))
+        grown.grad = torch.ones_like(grown)
+        with self.assertRaisesRegex(spillway.FailedPrecondition, r"a parameter of \(6,\) was put into a group"):
+            optimizer.step()
+        optimizer.param_groups[0]["params"][0] = param
+        empty.data = torch.ones(4)
+        empty.grad = torch.ones(4)
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "had no elements when it took it up"):
+            optimizer.step()
+
+    def test_a_group_that_is_refused_registers_nothing(self):
+        good, bad = Parameter(torch.ones(4)), Parameter(torch.ones(4, dtype=torch.float64))
+        first = Parameter(torch.ones(4))
+        optimizer = st.AdamW([first], update="backward")
+        with self.assertRaisesRegex(spillway.InvalidArgument, "float64"):
+            optimizer.add_param_group({"params": [good, bad]})
+        (good.sum() + first.sum()).backward()
+        good.grad = None
+        optimizer.step()
+        optimizer.add_param_group({"params": [good]})
+        good.sum().backward()
+        optimizer.step()
+        self.assertFalse(torch.equal(good, torch.ones(4)))
+
+    def test_an_optimizer_before_offload_is_refused(self):
+        run = st.open(None)
+        model = tiny_model()
+        optimizer = st.AdamW(model.parameters(), store=run)
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "make the optimizer after offload"):
+            st.offload(model, run)
+        del optimizer
+
+    def test_a_view_of_a_gradient_in_the_engine_is_used_as_it_reads(self):
+        results = []
+        for make in (lambda params: torch.optim.AdamW(params, lr=0.1), lambda params: st.AdamW(params, lr=0.1, gradients="engine")):
+            layer = Linear(2, 2, bias=False)
+            torch.nn.init.zeros_(layer.weight)
+            optimizer = make(layer.parameters())
+            (layer.weight[0, 1] * 3).backward()
+            layer.weight.grad = layer.weight.grad.t()
+            optimizer.step()
+            results.append(layer.weight.detach().clone())
+        self.assertTrue(torch.equal(*results))
+
+    def test_a_sparse_tensor_of_weights_has_values_of_its_own(self):
+        run = st.open(None)
+        layer = st.offload(Linear(1, 100, bias=False), run)
+        index = torch.arange(100)
+        values = layer.weight.detach().reshape(-1)
+        sparse = torch.sparse_coo_tensor(torch.stack([index, index]), values, (100, 100))
+        before = sparse.to_dense().clone()
+        with torch.no_grad():
+            layer.weight.fill_(7.0)
+        self.assertTrue(torch.equal(sparse.to_dense(), before))
+
+
+if __name__ == "__main__":
+    unittest.main()
