@@ -18,7 +18,9 @@ absl::StatusOr<DirectFile> OpenNamelessFile(const std::string& folder) {
   if (file.ok()) return file;
   std::string path = absl::StrCat(folder, "/.spillway-probe-XXXXXX");
   const int made = ::mkstemp(path.data());
-  if (made < 0) return base::ErrnoToStatus(errno, absl::StrCat("making a file in ", folder));
+  if (made < 0)
+    return base::ErrnoToStatus(
+        errno, absl::StrCat("making a file in ", folder, " (give a folder that can be written)"));
   ::close(made);
   file = OpenDirect(path, O_RDWR);
   ::unlink(path.c_str());

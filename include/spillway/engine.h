@@ -3,10 +3,11 @@
 // The engine: tensors larger than the memory they are used in. Register tensors, lease their tiles
 // while computing, let the engine move them between device, pinned memory and NVMe, commit.
 //
-// Every call may be made from any thread at any time; only the destructor wants the engine to
-// itself. Commit, Restore and Unregister come one at a time, and who asks for a lease, declares,
-// registers or ends a step meanwhile waits until they are over. Commit, Snapshot and Restore want
-// that no lease is held, or waited for, by anybody, and that no tensor is being registered.
+// Every call may be made from any thread at any time, except that no other call may run during the
+// destructor. Commit, Restore and Unregister come one at a time, and who asks for a lease,
+// declares, registers or ends a step meanwhile waits until they are over. Commit, Snapshot and
+// Restore require that nobody holds a lease or waits for one, and that no tensor is being
+// registered.
 //
 // A process that is forked from the one that opened an engine has neither its threads nor its
 // memory: there each call fails with FailedPrecondition, and its destructor leaves all alone.
@@ -73,8 +74,8 @@ enum class OpenMode : uint8_t {
   kScratch,       // like kCreate, and the destructor removes what the engine made
 };
 
-// When Open measures the devices of a store: the request size and the queue depths that they like,
-// 6 s each at most, with up to 512 MiB of a file that has no name.
+// When Open measures the devices of a store: the request size and the queue depths at which they
+// are fastest, 6 s each at most, with up to 512 MiB of a file that has no name.
 enum class Calibration : uint8_t {
   kKeep,    // never: what was measured before holds, or a default
   kIfNone,  // devices that were not measured yet; if one cannot be, Open announces that and goes on
@@ -97,10 +98,10 @@ struct EngineOptions {
   // Reads, and writes, in flight on a device that was not measured: 1 to 1024.
   int queue_depth = 32;
   Calibration calibration = Calibration::kKeep;
-  // Plans steps that repeat: a step, which is what happens between two calls of EndStep, moves what
-  // moves least, ahead of its leases. A lease that a plan does not have is served on demand. If
-  // false, all leases are: declared uses come ahead, and room is made when it is needed. The
-  // numbers computed are the same.
+  // Plans steps that repeat: a step, which is what happens between two calls of EndStep, follows
+  // the plan that moves the fewest bytes, ahead of its leases. A lease that a plan does not have is
+  // served on demand. If false, all leases are: declared uses come ahead, and room is made when it
+  // is needed. The numbers computed are the same.
   bool plan_steps = true;
   // Where roles rest, planned or not. A role on NVMe wants a store (InvalidArgument); roles
   // that do not fit where they are to rest fail Register (ResourceExhausted).

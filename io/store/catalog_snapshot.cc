@@ -33,8 +33,9 @@ absl::StatusOr<CatalogChange::SnapshotRow> CatalogChange::FindSnapshot(std::stri
       database_.Prepare("SELECT number, digest, user_state FROM snapshots WHERE label = ?"));
   SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, get.BindText(1, label).Step());
   if (!has_row) {
-    return absl::NotFoundError(absl::StrCat(catalog_->path(), " has no snapshot '", View(label),
-                                            "'; list those that it has"));
+    return absl::NotFoundError(
+        absl::StrCat(catalog_->path(), " has no snapshot '", View(label),
+                     "'; spillway snapshot list, or Engine::Snapshots, names those that it has"));
   }
   RowReader reader(get);
   SnapshotRow snapshot;

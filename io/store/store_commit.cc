@@ -48,8 +48,9 @@ absl::Status CheckLabel(std::string_view label) {
                        });
   if (is_good) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("a snapshot's label of ", label.size(), " bytes was given; it must have 1 to ",
-                   kMaxLabelBytes, " letters, digits, dots, underscores and hyphens"));
+      absl::StrCat("a snapshot's label is '", std::string(label.substr(0, kMaxLabelBytes)),
+                   "', of ", label.size(), " bytes; it must have 1 to ", kMaxLabelBytes,
+                   " letters, digits, dots, underscores and hyphens"));
 }
 
 }  // namespace

@@ -209,7 +209,8 @@ absl::StatusOr<StoreFolder> StoreFolder::Open(const std::string& path, Mode mode
     SPILLWAY_RETURN_IF_ERROR(MakeFolders(folder.path_, &folder.made_folders_));
   folder.folder_fd_ = OpenRetrying(folder.path_, O_RDONLY | O_DIRECTORY);
   if (folder.folder_fd_ < 0)
-    return FileErrorToStatus(errno, absl::StrCat("open store folder ", path));
+    return FileErrorToStatus(errno, absl::StrCat("open store folder ", path,
+                                                 " (give the folder that the store was made in)"));
   struct stat info;
   if (::fstat(folder.folder_fd_, &info) != 0)
     return FileErrorToStatus(errno, absl::StrCat("stat ", path));
@@ -292,12 +293,14 @@ absl::Status StoreFolder::Lock() {
     if (!TryLock(lock_fd_)) {
       const int error = errno;
       const std::string holder = HolderOfLock();
+      const bool is_ours = holder.starts_with("this process");
       ::close(std::exchange(lock_fd_, -1));
       made_lock_file_ = false;
       if (error != EWOULDBLOCK) return FileErrorToStatus(error, absl::StrCat("lock ", path));
       return absl::FailedPreconditionError(
           absl::StrCat("the store in ", path_, " is in use by ", holder,
-                       "; wait for it to end, or choose another folder"));
+                       is_ours ? "; close its engine first, or choose another folder"
+                               : "; wait for it to end, or choose another folder"));
     }
     struct stat locked;
     struct stat named;

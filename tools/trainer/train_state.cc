@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
 
 namespace spillway::trainer {
@@ -101,29 +103,38 @@ absl::Status CheckSameNumbers(const std::vector<FixedFlag>& stored,
                        [&](const FixedFlag& flag) { return is_other(flag.first); });
   };
   const bool can_convert = !has_other(stored) && !has_other(given);
-  const auto differs = [&](const std::string& name) -> absl::Status {
-    const std::string before = value_of(stored, name);
-    const std::string now = value_of(given, name);
-    if (before == now) return absl::OkStatus();
-    const std::string message = absl::StrFormat(
-        "cannot resume: %s was %s in the store's run and is %s now, which would change the "
-        "numbers; "
-        "give the same value, %sor train into a new store",
-        name, before, now, name == "--state-format" && can_convert ? "add --convert, " : "");
-    const bool is_input = name == "--model" || name == "--data";
-    return is_input ? absl::FailedPreconditionError(message) : absl::InvalidArgumentError(message);
+  const auto difference = [&](const std::string& name) {
+    return absl::StrFormat("%s was %s in the store's run and is %s now", name,
+                           value_of(stored, name), value_of(given, name));
+  };
+  const auto refused = [](const std::vector<std::string>& differences, const char* more) {
+    return absl::StrFormat(
+        "cannot resume: %s, which would change the numbers; give the same %s, %sor train into a "
+        "new store",
+        absl::StrJoin(differences, "; "), differences.size() == 1 ? "value" : "values", more);
   };
   // Other flags differ because of these.
   for (const char* name : {"--optimizer", "--state-format"}) {
-    if (absl::Status status = differs(name); !status.ok()) return status;
+    if (value_of(stored, name) == value_of(given, name)) continue;
+    const bool converts = std::string_view(name) == "--state-format" && can_convert;
+    return absl::InvalidArgumentError(
+        refused({difference(name)}, converts ? "add --convert, " : ""));
   }
-  for (const auto& [name, value] : stored) {
-    if (absl::Status status = differs(name); !status.ok()) return status;
+  std::vector<std::string> differences;
+  bool is_input = false;
+  for (const auto* flags : {&stored, &given}) {
+    for (const auto& [name, value] : *flags) {
+      const bool was_stored =
+          flags == &given && std::any_of(stored.begin(), stored.end(),
+                                         [&](const FixedFlag& flag) { return flag.first == name; });
+      if (was_stored || value_of(stored, name) == value_of(given, name)) continue;
+      differences.push_back(difference(name));
+      is_input |= name == "--model" || name == "--data";
+    }
   }
-  for (const auto& [name, value] : given) {
-    if (absl::Status status = differs(name); !status.ok()) return status;
-  }
-  return absl::OkStatus();
+  if (differences.empty()) return absl::OkStatus();
+  const std::string message = refused(differences, "");
+  return is_input ? absl::FailedPreconditionError(message) : absl::InvalidArgumentError(message);
 }
 
 }  // namespace spillway::trainer

@@ -164,7 +164,7 @@ TEST_F(StoreOpeningTest, AnExistingStoreIsRefusedWhereNoneMayBe) {
   options.must_not_exist = false;
   options.scratch = true;
   EXPECT_TRUE(absl::IsFailedPrecondition(OpenError(options))) << OpenError(options);
-  EXPECT_THAT(std::string(OpenError(options).message()), HasSubstr("spillway remove"));
+  EXPECT_THAT(std::string(OpenError(options).message()), HasSubstr("choose another"));
   EXPECT_EQ(FilesIn(options.folders[0]), files);
 }
 

@@ -198,6 +198,11 @@ std::string Nearest(const CLI::App& app, const std::string& unknown) {
   return nearest;
 }
 
+std::string NameOf(const CLI::App& app) {
+  const CLI::App* const parent = app.get_parent();
+  return parent != nullptr ? absl::StrCat(NameOf(*parent), " ", app.get_name()) : app.get_name();
+}
+
 absl::Status CheckNothingLeft(const CLI::App& app) {
   const std::vector<std::string> left = app.remaining();
   if (left.empty()) return absl::OkStatus();
@@ -205,7 +210,11 @@ absl::Status CheckNothingLeft(const CLI::App& app) {
   std::string message =
       absl::StrFormat("unknown %s %s", unknown.starts_with('-') ? "option" : "argument", unknown);
   const std::string nearest = Nearest(app, unknown);
-  if (!nearest.empty()) absl::StrAppend(&message, "; did you mean ", nearest, "?");
+  if (!nearest.empty()) {
+    absl::StrAppend(&message, "; did you mean ", nearest, "?");
+  } else {
+    absl::StrAppend(&message, "; ", NameOf(app), " --help lists what there is");
+  }
   return UsageError(message);
 }
 

@@ -162,9 +162,10 @@ Finding CheckFreeSpace(const std::string& folder) {
                                   base::FormatBytes(uint64_t{info.f_blocks} * info.f_frsize));
   if (free_bytes >= kGoodFreeBytes) return finding;
   finding.verdict = free_bytes >= kLeastFreeBytes ? Verdict::kWarn : Verdict::kFail;
-  finding.cure =
-      "a training state takes 16 bytes a parameter, twice with commits: free some space "
-      "or give another folder";
+  finding.cure = absl::StrFormat(
+      "a training state takes 16 bytes a parameter, twice with commits: free some "
+      "space, to %s at least, or give another folder",
+      base::FormatBytes(kGoodFreeBytes));
   return finding;
 }
 

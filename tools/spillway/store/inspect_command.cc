@@ -189,11 +189,13 @@ void PrintText(const StoreSummary& store, bool with_tensors) {
   if (!with_tensors) return;
   absl::PrintF("\n%-56s%-16s%8s%12s%14s\n", "tensor", "role", "dtype", "pages", "stored");
   for (const TensorSummary& tensor : store.tensors) {
-    const std::string dtype = tensor.description.is_object() && tensor.description.contains("dtype")
-                                  ? tensor.description["dtype"].dump()
+    const std::string dtype = tensor.description.is_object() &&
+                                      tensor.description.contains("dtype") &&
+                                      tensor.description["dtype"].is_string()
+                                  ? tensor.description["dtype"].get<std::string>()
                                   : "";
-    absl::PrintF("%-56s%-16s%8s%12d%14s\n", tensor.name, RoleOf(tensor), dtype, tensor.stored_pages,
-                 base::FormatBytes(tensor.stored_bytes));
+    absl::PrintF("%-55s %-16s%8s%12d%14s\n", tensor.name, RoleOf(tensor), dtype,
+                 tensor.stored_pages, base::FormatBytes(tensor.stored_bytes));
   }
 }
 

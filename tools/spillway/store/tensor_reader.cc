@@ -172,9 +172,10 @@ absl::StatusOr<std::span<const std::byte>> TensorReader::ReadPage(const std::str
     if (status.ok() && io::Checksum(bytes) == record.checksum) return bytes;
   }
   if (!status.ok()) return status;
-  return absl::DataLossError(
-      absl::StrFormat("tensor '%s' page %d at offset %d of %s does not match its checksum", tensor,
-                      page, extent.offset + record.skip_bytes, file->path()));
+  return absl::DataLossError(absl::StrFormat(
+      "tensor '%s' page %d at offset %d of %s does not match its checksum; spillway "
+      "fsck lists all damage, and a snapshot without it, or a copy, can be restored",
+      tensor, page, extent.offset + record.skip_bytes, file->path()));
 }
 
 absl::StatusOr<const io::DirectFile*> TensorReader::Open(const io::Extent& extent) {

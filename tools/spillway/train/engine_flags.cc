@@ -44,7 +44,10 @@ std::string ListResting(const trainer::MinimumBudgets& budgets, const Placement&
 absl::Status CheckBudget(std::string_view flag, uint64_t given, uint64_t smallest,
                          const std::string& resting) {
   if (given >= smallest) return absl::OkStatus();
-  const std::string given_flag = absl::StrCat(std::string(flag), " ", base::FormatBytes(given));
+  const bool reads_alike = base::FormatBytes(given) == base::FormatBytes(smallest);
+  const std::string given_flag =
+      absl::StrCat(std::string(flag), " ",
+                   reads_alike ? absl::StrCat(given, " bytes") : base::FormatBytes(given));
   if (resting.empty()) {
     return UsageError(absl::StrFormat(
         "%s is too small for this model, sequence and batch; the smallest that works is %s "

@@ -23,6 +23,9 @@ void AddInferenceFlags(CLI::App* app, InferenceFlags* flags) {
       ->default_str("");
   AddPrecisionFlags(app, &flags->precision, &flags->fp32, "Of weights and activations");
   AddEngineFlags(app, &flags->engine);
+  app->get_option("--store")->description(
+      "Folders for what memory does not hold, removed at the end: DIR or DIR,DIR. They are not a "
+      "training run's store: what that has is exported first (spillway snapshot export)");
 }
 
 absl::Status CheckSequence(int64_t sequence, const hf::ModelConfig& config) {

@@ -257,6 +257,20 @@ OpenMode ModeOf(const TrainFlags& flags) {
   return flags.resume ? OpenMode::kOpenOrCreate : OpenMode::kCreate;
 }
 
+void TellWhereItGoesOn(const TrainState& state, const TrainFlags& flags) {
+  const trainer::Schedule& schedule = flags.trainer.schedule;
+  if (state.step >= *flags.steps) {
+    absl::FPrintF(stderr,
+                  "note: --steps %d are done: the store is at step %d; give more to train on\n",
+                  *flags.steps, state.step);
+  } else if (schedule.kind == trainer::ScheduleKind::kCosine) {
+    absl::FPrintF(stderr,
+                  "note: the cosine reaches 0 at --steps %d; if --steps was another before, the "
+                  "learning rate jumps here\n",
+                  *flags.steps);
+  }
+}
+
 // What a run came to: its figures, and what became of the weights.
 struct Outcome {
   TrainReport report;
@@ -277,6 +291,7 @@ absl::StatusOr<Outcome> Train(const TrainFlags& flags, const Inputs& inputs, con
                                inputs.train_data.get(), inputs.valid_data.get(), inputs.source,
                                state));
   outputs->Begin(state ? state->step : 0, flags.resume);
+  if (state) TellWhereItGoesOn(*state, flags);
 
   bool told_why = false;
   const auto observe = [&](const trainer::StepRecord& record) -> absl::Status {
@@ -289,11 +304,14 @@ absl::StatusOr<Outcome> Train(const TrainFlags& flags, const Inputs& inputs, con
       const bool repeats = flags.trainer.model.accumulate > 1 && !flags.trainer.model.by_layer();
       absl::FPrintF(
           stderr,
-          "note: steps like this one are not planned, and tiles come when asked for: %s%s\n",
+          "note: steps like this one are not planned, and tiles come when asked for: %s%s%s\n",
           record.plan.not_planned,
           repeats ? "; fewer micro-batches (--accumulate) have fewer leases, and so has "
                     "--accumulation-order layer"
-                  : "");
+                  : "",
+          flags.trainer.evaluate_every > 0
+              ? "; an evaluation is a step, and has fewer leases with fewer --eval-batches"
+              : "");
     }
     outputs->Take(record, *flags.steps);
     return absl::OkStatus();

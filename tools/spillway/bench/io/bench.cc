@@ -103,7 +103,8 @@ class Bench {
       struct stat info;
       struct statvfs room;
       if (::stat(folder.c_str(), &info) != 0 || ::statvfs(folder.c_str(), &room) != 0) {
-        return base::ErrnoToStatus(errno, absl::StrCat("looking at ", folder));
+        return base::ErrnoToStatus(
+            errno, absl::StrCat("looking at ", folder, " (give a folder that is there)"));
       }
       const uint64_t wanted = needed_on[info.st_dev] += needed;
       const uint64_t free_bytes = uint64_t{room.f_bavail} * room.f_frsize;

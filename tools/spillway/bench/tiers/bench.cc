@@ -26,7 +26,8 @@ constexpr int kMostRounds = 9;
 absl::Status CheckRoom(const BenchOptions& options) {
   struct statvfs room;
   if (::statvfs(options.folder.c_str(), &room) != 0) {
-    return base::ErrnoToStatus(errno, absl::StrCat("looking at ", options.folder));
+    return base::ErrnoToStatus(
+        errno, absl::StrCat("looking at ", options.folder, " (give a folder that is there)"));
   }
   const uint64_t needed = 2 * options.size_bytes + 2 * options.memory_bytes + 512 * kMiB;
   const uint64_t free_bytes = uint64_t{room.f_bavail} * room.f_frsize;

@@ -57,7 +57,8 @@ uint64_t LimitBytes(const BenchOptions& options) {
 absl::Status CheckRoom(const BenchOptions& options, uint64_t state_bytes) {
   struct statvfs room;
   if (::statvfs(options.folder.c_str(), &room) != 0)
-    return base::ErrnoToStatus(errno, absl::StrCat("looking at ", options.folder));
+    return base::ErrnoToStatus(
+        errno, absl::StrCat("looking at ", options.folder, " (give a folder that is there)"));
   const uint64_t needed = 2 * state_bytes + LimitBytes(options) + kGiB;
   const uint64_t free_bytes = uint64_t{room.f_bavail} * room.f_frsize;
   if (needed <= free_bytes / 10 * 9) return absl::OkStatus();
