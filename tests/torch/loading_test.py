@@ -209,7 +209,7 @@ class LoadingTest(TorchTest):
         model = tiny_model()
         optimizer = st.AdamW(model.parameters(), store=run)
         train(model, optimizer, 1)
-        checkpoints = st.Checkpoints(run, folder, keep=0)
+        checkpoints = st.Checkpoints(run, folder, keep=1)
         torch.save(optimizer.state_dict(), folder / "a.pt")
         checkpoints.drop_gone()
         (folder / "a.pt").unlink()
@@ -228,7 +228,7 @@ class LoadingTest(TorchTest):
         run = st.open(self.store(), pinned="4MiB")
         model = tiny_model()
         optimizer = st.AdamW(model.parameters(), store=run)
-        checkpoints = st.Checkpoints(run, folder, keep=0)
+        checkpoints = st.Checkpoints(run, folder, keep=1)
         labels = []
         for name, wrapped, more in (("plain", lambda state: state, {}),
                                     ("other", lambda state: {"args": argparse.Namespace(lr=1), "optimizer": state}, {}),
@@ -240,6 +240,8 @@ class LoadingTest(TorchTest):
             torch.save(wrapped(state), folder / f"{name}.pt", **more)
             checkpoints.drop_gone()
         self.assertEqual(checkpoints.labels(), labels)
+        with self.assertRaisesRegex(spillway.InvalidArgument, "keep is 0"):
+            st.Checkpoints(run, folder, keep=0)
 
 
 def train_one(model, optimizer):

@@ -9,6 +9,7 @@ import re
 import sys
 import zipfile
 
+import spillway
 from spillway.torch._run import LABEL, Run
 
 _SUFFIXES = {".pt", ".pth", ".bin", ".ckpt"}
@@ -18,11 +19,14 @@ class Checkpoints:
     """Drops the snapshot of each checkpoint under `folder` that was seen there and is gone.
 
     Without one, a run keeps the newest two snapshots, whatever checkpoints there are. With one, every checkpoint under the
-    folder (a file *.pt, *.pth, *.bin or *.ckpt of torch.save's, or another pickle, that has a state dict of ours) keeps its own, and so do
-    the newest `keep` that no checkpoint was seen with: one that is just being saved, or was saved elsewhere.
+    folder (a file *.pt, *.pth, *.bin or *.ckpt of torch.save's, or another pickle, that has a state dict of ours) keeps
+    its own, and so do the newest `keep` that no checkpoint was seen with: one that is just being saved, or was saved elsewhere.
     """
 
     def __init__(self, run: Run, folder: str | os.PathLike[str], keep: int = 2):
+        if keep < 1:
+            raise spillway.InvalidArgument(f"keep is {keep}: a checkpoint that is just being saved needs its snapshot, so 1 at "
+                                           "least")
         self._run, self._folder, self._keep = run, pathlib.Path(folder), keep
         self._labels: dict[pathlib.Path, set[str]] = {}  # in each file that is there
         self._read: dict[pathlib.Path, tuple[int, int]] = {}  # files that were read: size and time
