@@ -70,19 +70,97 @@ class LoadingTest(TorchTest):
         optimizer.load_state_dict(optimizer.state_dict())
         self.assert_same_state(expected, state_of(optimizer))
 
-    def test_other_optimizers_of_the_run_stay(self):
+    def two(self, offloaded):
         run = st.open(self.store(), pinned="4MiB")
-        models = tiny_model(), tiny_model()
-        first, second = (st.AdamW(model.parameters(), lr=1e-2, store=run) for model in models)
+        models = [tiny_model(torch.bfloat16), tiny_model(torch.bfloat16)]
+        if offloaded:
+            for number, model in enumerate(models):
+                st.offload(model, run, prefix=f"{number}.")
+        return run, models, [st.AdamW(model.parameters(), lr=1e-2, store=run) for model in models]
+
+    def test_other_optimizers_of_the_run_stay(self):
+        for offloaded in (False, True):
+            run, models, (first, second) = self.two(offloaded)
+            train(models[0], first, 1)
+            train(models[1], second, 1)
+            saved, begun = first.state_dict(), state_of(first)
+            train(models[1], second, 5)
+            train(models[0], first, 2)
+            expected = state_of(second)
+            weights = [each.clone() for each in models[1].parameters()]
+            first.load_state_dict(saved)
+            self.assert_same_state(expected, state_of(second))
+            self.assert_same_state(begun, state_of(first))
+            self.assert_same(weights, [each.clone() for each in models[1].parameters()])
+            run.close()
+
+    def test_where_others_could_not_be_brought_back_they_say_so(self):
+        run, models, (first, second) = self.two(False)
         train(models[0], first, 1)
         train(models[1], second, 1)
-        saved, begun = first.state_dict(), state_of(first)
-        train(models[1], second, 5)
-        train(models[0], first, 2)
-        expected = state_of(second)
+        saved = first.state_dict()
+        train(models[1], second, 1)
+        write = run.engine.write
+
+        def fail(*_):
+            raise spillway.Unavailable("the disk is gone")
+
+        run.engine.write = fail
+        with self.assertRaises(spillway.Unavailable):
+            first.load_state_dict(saved)
+        run.engine.write = write
+        for optimizer in (first, second):
+            with self.assertRaisesRegex(spillway.FailedPrecondition, "was not loaded whole"):
+                optimizer.state_dict()
         first.load_state_dict(saved)
-        self.assert_same_state(expected, state_of(second))
-        self.assert_same_state(begun, state_of(first))
+        first.state_dict()
+
+    def test_optimizers_may_be_made_in_another_order(self):
+        run, models, optimizers = self.two(False)
+        for model, optimizer in zip(models, optimizers):
+            train(model, optimizer, 1)
+        saved, expected = [each.state_dict() for each in optimizers], [state_of(each) for each in optimizers]
+        store = run.store
+        run.close()
+        del optimizers, optimizer
+        run = st.open(store, pinned="4MiB")
+        second = st.AdamW(models[1].parameters(), lr=1e-2, store=run)
+        second.load_state_dict(saved[1])
+        first = st.AdamW(models[0].parameters(), lr=1e-2, store=run)
+        first.load_state_dict(saved[0])
+        self.assert_same_state(expected[0], state_of(first))
+        self.assert_same_state(expected[1], state_of(second))
+
+    def test_backward_through_weights_that_a_load_replaced_raises(self):
+        run = st.open(self.store(), pinned="4MiB")
+        model = st.offload(tiny_model(), run)
+        optimizer = st.AdamW(model.parameters(), lr=1e-2, store=run)
+        train(model, optimizer, 1)
+        saved = optimizer.state_dict()
+        train(model, optimizer, 1)
+        loss = model(torch.ones(2, 32, requires_grad=True)).square().sum()
+        optimizer.load_state_dict(saved)
+        with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+            loss.backward()
+
+    def test_steps_go_with_their_parameters(self):
+        empty, param = Parameter(torch.ones(0)), Parameter(torch.ones(4))
+        optimizer = st.AdamW([empty, param], store=self.store())
+        train_params([param], optimizer)
+        saved = optimizer.state_dict()
+        other = st.AdamW([Parameter(torch.ones(4)), Parameter(torch.ones(0))], store=optimizer.run)
+        with self.assertRaisesRegex(spillway.InvalidArgument, "has the shape"):
+            other.load_state_dict(saved)
+
+    def test_tensors_that_could_not_all_be_loaded_are_not_committed(self):
+        params = [Parameter(torch.ones(10)), Parameter(torch.ones(3, 9000))]
+        theirs = torch.optim.SGD(params, lr=0.1, momentum=0.9)
+        train_params(params, theirs)
+        ours = st.SGD(params, lr=0.1, momentum=0.9, store=self.store(), pinned="16KiB")
+        with self.assertRaises(spillway.ResourceExhausted):
+            ours.load_state_dict(theirs.state_dict())
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "was not loaded whole"):
+            ours.state_dict()
 
     def test_what_backward_or_a_step_has_yet_to_use_is_not_lost(self):
         run = st.open(self.store(), pinned="4MiB")
@@ -159,7 +237,7 @@ class LoadingTest(TorchTest):
             expected = state_of(one)
             with self.assertRaisesRegex(spillway.Error, "has the shape|memory alone"):
                 one.load_state_dict(saved)
-            for wrong, why in (({}, "no param_groups"), ({"state": {}, "param_groups": [{"params": [0]}]}, "groups have no lr")):
+            for wrong, why in (({}, "has no state"), ({"state": {}}, "has no param_groups"), ({"state": {}, "param_groups": [{"params": [0]}]}, "groups have no lr")):
                 with self.assertRaisesRegex(spillway.InvalidArgument, why):
                     one.load_state_dict(wrong)
             self.assert_same_state(expected, state_of(one))
@@ -237,7 +315,7 @@ class LoadingTest(TorchTest):
             train(model, optimizer, 1)
             state = optimizer.state_dict()
             labels.append(state["spillway"]["label"])
-            torch.save(wrapped(state), folder / f"{name}.pt", **more)
+            torch.save([wrapped(state), f"py{labels[-1]}9"], folder / f"{name}.pt", **more)  # a word like a later label
             checkpoints.drop_gone()
         self.assertEqual(checkpoints.labels(), labels)
         with self.assertRaisesRegex(spillway.InvalidArgument, "keep is 0"):
@@ -245,7 +323,11 @@ class LoadingTest(TorchTest):
 
 
 def train_one(model, optimizer):
-    for param in model.parameters():
+    train_params(model.parameters(), optimizer)
+
+
+def train_params(params, optimizer):
+    for param in params:
         param.grad = torch.ones_like(param)
     optimizer.step()
 

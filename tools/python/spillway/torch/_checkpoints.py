@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import pathlib
 import re
 import sys
 import zipfile
+from typing import Any
 
 import spillway
 from spillway.torch._run import LABEL, Run
@@ -72,19 +74,28 @@ class Checkpoints:
             del self._labels[path], self._read[path]
 
     def _labels_in(self, path: pathlib.Path) -> set[str]:
-        """Of our snapshots that the file names. Strings stand in a pickle as they are, so nothing in it is made or run."""
+        """Of our snapshots that the file names."""
         try:
-            pickled = _pickle_in(path)
-        except (OSError, ValueError, zipfile.BadZipFile):  # half written, or gone
+            found = _strings_in(path, self._run.engine.store_id.encode())
+        except Exception:  # half written, gone, or a zip of another kind
             return set()
-        if self._run.engine.store_id.encode() not in pickled:
+        return found & set(self.labels())  # other strings may look like one
+
+
+def _strings_in(path: pathlib.Path, store_id: bytes) -> set[str]:
+    """Words like our labels in what torch.save pickled beside a store's id. Strings stand in a pickle as they are, so
+    nothing in it is made or run, and of tensors nothing is read if the file is of torch.save's newer format."""
+
+    def search(pickled: Any) -> set[str]:
+        if pickled.find(store_id) < 0:
             return set()
         return {label.decode() for label in re.findall(re.escape(LABEL.encode()) + rb"[0-9]+", pickled)}
 
-
-def _pickle_in(path: pathlib.Path) -> bytes:
-    """What torch.save pickled, without the tensors if the file is of its newer format."""
-    if not zipfile.is_zipfile(path):
-        return path.read_bytes()
-    with zipfile.ZipFile(path) as file:
-        return b"".join(file.read(name) for name in file.namelist() if name.endswith(".pkl"))
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as file:
+            return set().union(*(search(file.read(name)) for name in file.namelist() if name.endswith(".pkl")))
+    with open(path, "rb") as file:
+        if file.read(1) != b"\x80":  # no pickle
+            return set()
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pickled:
+            return search(pickled)

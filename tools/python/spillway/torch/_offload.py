@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import pathlib
@@ -50,9 +51,14 @@ def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Modu
             if param not in moved:
                 moved[param] = _move(run, prefix + (f"{path}.{name}" if path else name), param)
             module._parameters[name] = moved[param]
-    if hasattr(model, "save_pretrained"):  # a Hugging Face model's, which Trainer calls for each checkpoint
+    if any(each.__name__ == "PreTrainedModel" for each in type(model).__mro__):  # Trainer calls it for each checkpoint
 
-        def save(save_directory: str | os.PathLike[str], is_main_process: bool = True, **_: Any) -> None:
+        def save(save_directory: str | os.PathLike[str], is_main_process: bool = True, state_dict: Any = None,
+                 **more: Any) -> None:
+            lost = [word for word, value in more.items() if value and word not in ("safe_serialization", "max_shard_size")]
+            if lost:
+                raise spillway.Unimplemented(f"save_pretrained({lost[0]}=...) of a model in the engine: "
+                                             "spillway.torch.save_pretrained writes one file of safetensors")
             if is_main_process:
                 save_pretrained(model, save_directory)
 
@@ -73,7 +79,12 @@ def parameters(run: Run, prefix: str = "") -> Iterator[None]:
         nonlocal number
         if param is not None and not isinstance(param, EngineTensor) and param.numel() > 0:
             # The parameter itself becomes the one in the engine: who made it may go on using it, as to initialise it.
-            torch.utils.swap_tensors(param, _move(run, f"{prefix}{number}.{name}", param))
+            moved = _move(run, f"{prefix}{number}.{name}", param)
+            try:
+                torch.utils.swap_tensors(param, moved)
+            except RuntimeError as error:
+                raise spillway.FailedPrecondition(f"parameter {name} cannot go into the engine where it is made, since something "
+                                                  f"else refers to it ({error}): build the model, then offload() it") from error
             number += 1
         register(module, name, param)
 
@@ -126,10 +137,14 @@ def save_pretrained(model: torch.nn.Module, folder: str | os.PathLike[str]) -> N
         file.flush()
         os.fsync(file.fileno())
     os.replace(part, path / "model.safetensors")
-    for config in ("config", "generation_config"):
-        save = getattr(getattr(model, config, None), "save_pretrained", None)
-        if save is not None:
-            save(path)
+    for name in ("config", "generation_config"):
+        config = copy.deepcopy(getattr(model, name, None))
+        if not hasattr(config, "save_pretrained"):
+            continue
+        if name == "config":  # as transformers notes them
+            config.architectures = [type(model).__name__]
+            config.dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+        config.save_pretrained(path)
 
 
 def weight_of(run: Run, param: torch.Tensor, name: str) -> int | None:

@@ -52,10 +52,11 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                                            "would store it for nothing")
         self._gradients, self._update = gradients, update
         self._known: dict[torch.Tensor, _Known] = {}
-        self._half_done = ""  # why some of the state is of one step and some of another
+        self.half_done = ""  # why some of the state is of one step and some of another
         self.run = as_run(store, pinned)
         self._format = state_format
         self._prefix = self.run.claim("optimizer", self)
+        self._gradients_prefix = self.run.claim("gradients", self) if gradients == "engine" else ""
         self._state_arguments = (self._kind, self._constants(defaults), state_format, threads or torch.get_num_threads())
         self._engine_state = _state.State(self.run.engine, *self._state_arguments)
         # Of hooks and of state: whatever becomes of this, neither outlives it.
@@ -121,7 +122,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             return  # nothing to update
         gradient = None
         if self._gradients == "engine":
-            gradient = make_home(self.run, f"{self._prefix}/gradients/{name}", param, "gradient", transient=True)
+            gradient = make_home(self.run, f"{self._gradients_prefix}/{name}", param, "gradient", transient=True)
         known = self._known[param] = _Known(name, param, gradient)
         self._add_state(param, known)
         if not self._has_hook(param):
@@ -153,7 +154,8 @@ class OffloadedOptimizer(torch.optim.Optimizer):
     def _begin_anew(self, prefix: str, names: dict[torch.Tensor, str]) -> None:
         """The state is that of no step, under names that a state dict has it under."""
         if prefix != self._prefix:
-            prefix = self.run.claim("optimizer", self, wanted=prefix)
+            self.run.claim("optimizer", self, wanted=prefix)
+            self.run.give_up(self._prefix)
         for id in self.ids:
             self.run.engine.unregister(id)
         self.ids.clear()
@@ -161,6 +163,10 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         for param, known in self._known.items():
             known.name = names.get(param, known.name)
             self._add_state(param, known)
+
+    def weight_ids(self) -> list[int]:
+        """Of the weights in the engine that it updates."""
+        return [param._home.id for param in self._known if isinstance(param, EngineTensor)]
 
     def knows(self, param: torch.Tensor) -> bool:
         return param in self._known
@@ -173,8 +179,8 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                                                   "commit would lose: call step() or zero_grad() before load_state_dict()")
 
     def _check_whole(self) -> None:
-        if self._half_done:
-            raise spillway.FailedPrecondition(f"part of the optimizer's state is of another step, since {self._half_done}: "
+        if self.half_done:
+            raise spillway.FailedPrecondition(f"part of the optimizer's state is of another step, since {self.half_done}: "
                                               "go back to a checkpoint, or make the optimizer anew")
 
     # --- Steps ---
@@ -237,7 +243,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         except spillway.InvalidArgument:
             raise  # before anything was updated
         except spillway.Error as error:
-            self._half_done = f"an update failed ({error})"
+            self.half_done = f"an update failed ({error})"
             raise
         for update in updates:
             known, param, weight = update["known"], update["param"], update["weight"]
@@ -312,11 +318,11 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         if self.run.store is None and self.run.has_stepped:
             warnings.warn("spillway.torch: the state of this optimizer is in memory alone, so a saved state_dict() cannot be "
                           "loaded by another process: give it store='FOLDER', or save full_state_dict()", stacklevel=2)
-        kept = self.run.keep_commit(json.dumps({"steps": steps}).encode())
+        kept = copy.deepcopy(self.run.keep_commit(json.dumps({"steps": steps}).encode()))
         state_dict = {"state": {}, "param_groups": groups,
                       _MINE: {**kept, "rule": self._kind, "format": self._format, "name": self._prefix, "steps": steps,
-                              "parameters": [known.name for known in self._known_in_order()],
-                              "shapes": [list(known.shape) for known in self._known_in_order()]}}
+                              "parameters": [self._known[param].name if param in self._known else "" for param in self._params()],
+                              "shapes": [list(param.shape) for param in self._params()]}}
         for hook in list(self._optimizer_state_dict_post_hooks.values()):
             changed = hook(self, state_dict)
             state_dict = state_dict if changed is None else changed
@@ -337,8 +343,8 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         for hook in list(self._optimizer_load_state_dict_pre_hooks.values()):
             changed = hook(self, state_dict)
             state_dict = state_dict if changed is None else changed
-        if "param_groups" not in state_dict:
-            raise spillway.InvalidArgument("this is no optimizer's state dict: it has no param_groups")
+        if missing := [word for word in ("state", "param_groups") if word not in state_dict]:
+            raise spillway.InvalidArgument(f"this is no optimizer's state dict: it has no {missing[0]}")
         groups = copy.deepcopy(state_dict["param_groups"])
         for group in groups:
             if missing := [word for word in self.defaults if word not in group]:
@@ -356,46 +362,50 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             raise spillway.InvalidArgument(f"the state dict is of {mine['rule']} in {mine['format']}, and the optimizer "
                                            f"is {self._kind} in {self._format}")
         else:
-            self._go_to(mine)
+            with _later_interrupts():
+                self._go_to(mine)
         for group, given in zip(self.param_groups, groups):
             group.update({key: value for key, value in given.items() if key not in ("params", "param_names")})
         for known in self._known.values():
             known.version = -1  # whether the weight is what the master weight rounds to is looked at
-        self._half_done = ""
+        self.half_done = ""
         for hook in list(self._optimizer_load_state_dict_post_hooks.values()):
             hook(self)
 
-    def _known_in_order(self) -> list[_Known]:
-        return [self._known[param] for group in self.param_groups for param in group["params"] if param in self._known]
+    def _params(self) -> list[torch.Tensor]:
+        return [param for group in self.param_groups for param in group["params"]]
 
     def _go_to(self, mine: dict[str, Any]) -> None:
         """Brings the state to what a state dict of ours names. All is looked at first."""
-        params = [param for group in self.param_groups for param in group["params"] if param in self._known]
         if "parameters" not in mine:
             raise spillway.InvalidArgument("the state dict was made by an older version of spillway.torch, which named state "
                                            "otherwise: load it there, and save full_state_dict()")
+        params = self._params()
         for param, shape in zip(params, mine["shapes"]):
-            if list(self._known[param].shape) != shape:
-                raise spillway.InvalidArgument(f"parameter {self._known[param].name} has the shape "
-                                               f"{tuple(self._known[param].shape)}, and the state dict's has {tuple(shape)}")
+            if list(param.shape) != shape:
+                name = self._known[param].name if param in self._known else "without elements"
+                raise spillway.InvalidArgument(f"parameter {name} has the shape {tuple(param.shape)}, and the state dict's has "
+                                               f"{tuple(shape)}")
         self.run.check(mine)
-        names = dict(zip(params, mine["parameters"]))
+        names = {param: name for param, name in zip(params, mine["parameters"]) if param in self._known}
         is_renamed = mine["name"] != self._prefix or any(self._known[param].name != name for param, name in names.items())
-        if is_renamed and self.run.store is None and not mine.get("new"):
+        is_new = mine.get("new")
+        if is_renamed and self.run.store is None and not is_new:
             raise spillway.FailedPrecondition(f"the state dict is of another optimizer of this run ('{mine['name']}'), whose "
                                               "state is in memory alone: load it into that one, or save full_state_dict()")
         if is_renamed or not self.run.is_at(mine):
-            is_new = mine.get("new")
             if not is_new:
                 self.run.check_nothing_waits()
-            if mine["name"] != self._prefix:
-                self.run.claim("optimizer", self, wanted=mine["name"])  # raises if another has it
-            self._half_done = "a state dict was not loaded whole"
+            self.run.check_free(mine["name"], self)
             self.run.has_changed()
             if is_renamed or is_new:
+                self.half_done = "a state dict was not loaded whole"
                 self._begin_anew(mine["name"], names)
             if not is_new:
                 self.run.go_to(mine, self)
+                for param in self._known:
+                    if isinstance(param, EngineTensor):  # autograd must know that it is another now
+                        torch.autograd.graph.increment_version(param)
         for group, steps in zip(self.param_groups, mine["steps"]):
             for param, step in zip(group["params"], steps):
                 if param in self._known:
@@ -472,6 +482,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                                                    f"and should have {tuple(shape)}")
             found.append((param, known, given, shapes))
         self.run.has_changed()
+        self.half_done = "a state dict was not loaded whole"
         for param, known, given, shapes in found:
             known.step = int(given.get("step", 1)) if given else 0  # torch.optim.SGD counts none
             if param.dtype != torch.float32:

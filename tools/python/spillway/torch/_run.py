@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import tempfile
 import uuid
@@ -49,9 +50,8 @@ class Run:
     def claim(self, kind: str, owner: Any, wanted: str | None = None) -> str:
         """A beginning for the names of an owner's tensors that no other living owner has: `kind`, or `kind` and a
         number, in the order in which owners are made; or the wanted one."""
-        if wanted is not None and self._owners.get(wanted, owner) is not owner:
-            raise spillway.FailedPrecondition(f"the state '{wanted}' of this run is another optimizer's, which is still "
-                                              "there: load into each optimizer what was its own, or delete the other first")
+        if wanted is not None:
+            self.check_free(wanted, owner)
         number = 0
         while wanted is None and (kind if number == 0 else f"{kind}.{number}") in self._owners:
             number += 1
@@ -61,13 +61,23 @@ class Run:
 
     def is_updated(self, param: Any) -> bool:
         """Whether a parameter is one of an optimizer's."""
-        return any(owner.knows(param) for owner in list(self._owners.values()))
+        return any(owner.knows(param) for owner in self._optimizers())
+
+    def check_free(self, name: str, owner: Any) -> None:
+        """Raises if another living owner has the name."""
+        if self._owners.get(name, owner) is not owner:
+            raise spillway.FailedPrecondition(f"the state '{name}' of this run is another optimizer's, which is still "
+                                              "there: load into each optimizer what was its own, or delete the other first")
+
+    def give_up(self, name: str) -> None:
+        """A name that claim() gave is its owner's no longer."""
+        self._owners.pop(name, None)
 
     def close(self) -> None:
         """Gives the engine up, with the run's optimizers; what was not committed is lost. The store is free once
         no tensor of the engine's is being used."""
         self._end_report()
-        for owner in list(self._owners.values()):
+        for owner in self._optimizers():
             owner.close()
         self.engine.close()
 
@@ -92,22 +102,35 @@ class Run:
         self._drop_old()
         self._at = label
         self._kept = {"store": os.path.abspath(self.store), "store_id": self.engine.store_id, "commit": number,
-                      "label": label, "weights": sorted(home.name for home in self.homes if not home.transient)}
+                      "label": label, "weights": {home.name: list(home.shape) for home in self._weights()}}
         return self._kept
+
+    def _weights(self) -> list[Any]:
+        """Where the weights in the engine live."""
+        return [home for home in list(self.homes) if not home.transient]
+
+    def _optimizers(self) -> list[Any]:
+        return list({id(owner): owner for owner in list(self._owners.values())}.values())
 
     def is_at(self, kept: dict[str, Any]) -> bool:
         """Whether the engine has the state that keep_commit named."""
         return kept["label"] in (self._memory, self._at)
 
     def go_to(self, kept: dict[str, Any], owner: Any) -> None:
-        """Brings an owner's tensors, and the weights that the commit has, to a commit that keep_commit named. The others
-        stay as they are."""
-        stay = [id for each in list(self._owners.values()) if each is not owner for id in each.ids]
-        there = set(kept["weights"])
-        stay += [home.id for home in self.homes if not home.transient and home.name not in there]
+        """Brings an owner's tensors, and the weights that the commit has, to a commit that keep_commit named. Other
+        optimizers' states and weights, and weights that it has not, stay as they are: meanwhile they are in a file of the
+        store's folder. If the restore fails nothing has changed."""
+        others = [each for each in self._optimizers() if each is not owner]
+        theirs = {id for each in others for id in each.weight_ids()} - set(owner.weight_ids())
+        stay = [id for each in others for id in each.ids]
+        stay += [home.id for home in self._weights() if home.name not in kept["weights"] or home.id in theirs]
         with self._aside(stay):
             self.has_changed()  # whatever becomes of the restore, the state is no longer what it was
             self.engine.restore(kept["label"])
+            for each in [*others, owner]:
+                each.half_done = "a state dict was not loaded whole"
+        for each in others:
+            each.half_done = ""
         self.has_stepped = True
         if not stay:
             self._at, self._kept = kept["label"], {key: kept[key] for key in _NAMES}
@@ -133,8 +156,10 @@ class Run:
 
     def check_nothing_waits(self) -> None:
         """Raises if going to a commit would lose what backward or a step has yet to use."""
-        for owner in list(self._owners.values()):
+        for owner in self._optimizers():
             owner.check_no_gradients()
+        if self.room is not None and self.room.used > 0:
+            gc.collect()  # of graphs that nobody has any more
         if self.room is not None and self.room.used > 0:
             raise spillway.FailedPrecondition("the engine has activations of a forward, which going back to a commit would "
                                               "lose: let backward use them, or drop the loss, before load_state_dict()")
@@ -149,6 +174,11 @@ class Run:
         """Raises if the engine cannot be brought to the commit."""
         if kept["label"] == self._memory or kept.get("new"):
             return  # nothing has changed since; or a state that needs no commit
+        for home in self._weights():
+            shape = kept.get("weights", {}).get(home.name)
+            if shape is not None and shape != list(home.shape):
+                raise spillway.InvalidArgument(f"{home.name} in the engine has the shape {tuple(home.shape)}, and the commit's "
+                                               f"has {tuple(shape)}: offload it under another name (prefix=)")
         if kept["store"] is None:
             raise spillway.FailedPrecondition(
                 "this state dict is of a run without a store, or of one before its first step, and the state is another by "
