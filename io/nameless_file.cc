@@ -20,7 +20,8 @@ absl::StatusOr<DirectFile> OpenNamelessFile(const std::string& folder) {
   const int made = ::mkstemp(path.data());
   if (made < 0)
     return base::ErrnoToStatus(
-        errno, absl::StrCat("making a file in ", folder, " (give a folder that can be written)"));
+        errno, absl::StrCat("making a file in ", folder,
+                            errno == ENOSPC ? "" : " (give a folder that can be written)"));
   ::close(made);
   file = OpenDirect(path, O_RDWR);
   ::unlink(path.c_str());

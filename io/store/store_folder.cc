@@ -209,8 +209,10 @@ absl::StatusOr<StoreFolder> StoreFolder::Open(const std::string& path, Mode mode
     SPILLWAY_RETURN_IF_ERROR(MakeFolders(folder.path_, &folder.made_folders_));
   folder.folder_fd_ = OpenRetrying(folder.path_, O_RDONLY | O_DIRECTORY);
   if (folder.folder_fd_ < 0)
-    return FileErrorToStatus(errno, absl::StrCat("open store folder ", path,
-                                                 " (give the folder that the store was made in)"));
+    return FileErrorToStatus(
+        errno,
+        absl::StrCat("open store folder ", path,
+                     errno == ENOENT ? " (give the folder that the store was made in)" : ""));
   struct stat info;
   if (::fstat(folder.folder_fd_, &info) != 0)
     return FileErrorToStatus(errno, absl::StrCat("stat ", path));

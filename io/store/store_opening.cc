@@ -294,11 +294,11 @@ absl::StatusOr<OpenedStore> OpenOrMakeStore(const StoreOptions& options) {
   SPILLWAY_ASSIGN_OR_RETURN(const Identities identities, ReadIdentities(opened.folders));
   SPILLWAY_ASSIGN_OR_RETURN(const Found found, Look(opened.folders, identities));
   const auto cure = [&](const char* what) {
-    return options.scratch
-               ? std::string(
-                     "what is removed at the end needs a folder without one: choose another")
-               : absl::StrCat("open it with OpenMode::kOpenOrCreate to ", what,
-                              ", or choose another folder");
+    return options.scratch ? std::string(
+                                 "a store that is removed at the end needs a folder without one: "
+                                 "choose another")
+                           : absl::StrCat("open it with OpenMode::kOpenOrCreate to ", what,
+                                          ", or choose another folder");
   };
   if (found == Found::kStore && (options.must_not_exist || options.scratch)) {
     return absl::FailedPreconditionError(

@@ -267,11 +267,12 @@ absl::Status Mover::TakeUpPlan() {
 
 absl::Status Mover::WaitForPlan() {
   while (plans_ != nullptr && plans_->is_busy()) {
+    const double begin = base::Now();
     SPILLWAY_RETURN_IF_ERROR(plans_->Wait());
     const Entry entry(this);
     WaitForTurn();
     if (!planner_->is_between_steps() || pager_.has_callers()) return absl::OkStatus();
-    if (plan::StepRecorder* const trace = Recording()) trace->LeaveOut(base::Now());
+    if (plan::StepRecorder* const trace = Recording()) trace->LeaveOut(begin, base::Now());
     const absl::Status planned = TakeUpPlan();
     not_planned_ = std::string(planned.message());
     Dispatch();

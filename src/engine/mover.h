@@ -106,7 +106,7 @@ class Mover : private TransferThread::Listener {
 
   EngineStats Stats();
 
-  // A commit as the timeline shows it: Flush is its first part. Nothing without a timeline.
+  // A commit, whose first part is Flush, for timelines, and for traces, which leave its time out.
   void BeginCommit();
   void EndCommit();
   // Without the tensors' names and the budgets; empty without a timeline.
@@ -181,6 +181,7 @@ class Mover : private TransferThread::Listener {
   base::Mutex mu_;
   // Null without a timeline.
   const std::unique_ptr<TimelineRecorder> recorder_ ABSL_PT_GUARDED_BY(mu_);
+  double commit_begin_ ABSL_GUARDED_BY(mu_) = 0;  // of the last, in seconds
   Traffic recorded_nvme_ ABSL_GUARDED_BY(mu_), recorded_pinned_ ABSL_GUARDED_BY(mu_);
   Pager pager_ ABSL_GUARDED_BY(mu_);
   LeaseTable& leases_;      // pager_'s; readers enter it without the lock

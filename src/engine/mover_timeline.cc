@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the mover tells a timeline.
+// What the mover tells a timeline; a commit's time.
 
 #include <utility>
 
@@ -18,14 +18,14 @@ Traffic operator-(const Traffic& after, const Traffic& before) {
 }  // namespace
 
 void Mover::BeginCommit() {
-  if (recorder_ == nullptr) return;
   const Entry entry(this);
-  recorder_->BeginCommit(base::NowNs());
+  commit_begin_ = base::Now();
+  if (recorder_ != nullptr) recorder_->BeginCommit(base::NowNs());
 }
 
 void Mover::EndCommit() {
   const Entry entry(this);
-  if (plan::StepRecorder* const trace = Recording()) trace->LeaveOut(base::Now());
+  if (plan::StepRecorder* const trace = Recording()) trace->LeaveOut(commit_begin_, base::Now());
   if (recorder_ != nullptr) recorder_->EndCommit(base::NowNs());
 }
 

@@ -24,8 +24,8 @@ void StepPlanner::AddTile(TileIndex index, double now) {
 }
 
 plan::StepRecorder* StepPlanner::Recording() {
-  const bool all_fit = frames_bytes_ <= options_.pinned_bytes && !rests_on_device_;
-  if (is_too_long_ || (!options_.has_store && !all_fit)) return nullptr;
+  const bool all_rest_in_pinned = frames_bytes_ <= options_.pinned_bytes && !rests_on_device_;
+  if (is_too_long_ || (!options_.has_store && !all_rest_in_pinned)) return nullptr;
   if (recorder_.num_events() < MostEvents()) return &recorder_;
   (void)recorder_.End({});  // gives memory back
   last_events_.reset();

@@ -139,9 +139,8 @@ class StepRecorder {
   void Release(TileIndex tile, Tier tier, Access access, double now,
                std::thread::id thread = std::this_thread::get_id());
   void Discard(TileIndex tile, double now);
-  // The time since the event before was spent on a commit, or waiting for a plan: it is no
-  // computing.
-  void LeaveOut(double now) { last_ = std::max(last_, now); }
+  // From `begin` to `end` nothing was computed, as during a commit or a wait for a plan.
+  void LeaveOut(double begin, double end) { last_ += std::max(0.0, end - std::max(begin, last_)); }
   // The step is over: its events, in exchange for a log that may be used for the next.
   EventLog End(EventLog other);
 
@@ -160,7 +159,7 @@ class StepRecorder {
   StepHash hash_;
   int64_t num_leases_ = 0;                // that have not ended
   std::vector<std::thread::id> threads_;  // by number, of this step
-  double last_ = 0;                       // when the event before ended
+  double last_ = 0;  // when the event before ended, later by what was left out since
 };
 
 // The same, with the tiles: a whole trace.

@@ -60,11 +60,11 @@ TEST(ArenaMap, AWindowOverFramesAndFreeRoomBecomesAFrame) {
   const auto a = arena.Allocate(3 * kUnit, 0), b = arena.Allocate(3 * kUnit, 1);
   ASSERT_TRUE(a && b);
   // A window of 4 units from b on: b whole and one unit of the free tail.
-  arena.ReserveFree(*b, 4 * kUnit, 9);
+  arena.ClaimFree(*b, 4 * kUnit, 9);
   CheckInvariants(arena);
   EXPECT_FALSE(arena.Allocate(2 * kUnit, 5)) << "one unit of the tail is claimed";
   arena.FreeInto(*b, *b, 4 * kUnit, 9);
-  arena.ReservedToFrame(*b, 4 * kUnit, 9);
+  arena.ClaimedToFrame(*b, 4 * kUnit, 9);
   CheckInvariants(arena);
   EXPECT_EQ(arena.segments().at(*b).tile, 9u);
 }
@@ -75,7 +75,7 @@ TEST(ArenaMap, WhatAFrameHasBeyondTheWindowBecomesFree) {
   arena.FreeInto(*a, kUnit, 2 * kUnit, 3);
   CheckInvariants(arena);
   EXPECT_EQ(arena.used_bytes(), 2 * kUnit);
-  arena.Unreserve(kUnit, 2 * kUnit, 3);
+  arena.GiveUpClaim(kUnit, 2 * kUnit, 3);
   CheckInvariants(arena);
   EXPECT_EQ(arena.segments().size(), 1u);
 }

@@ -42,19 +42,21 @@ TEST(TraceRecorder, LeavesWaitsOut) {
   EXPECT_DOUBLE_EQ(trace.events[4].seconds_before, 0.25);
 }
 
-// A step begins when the one before has ended; a commit between them is no computing.
+// A step begins when the one before has ended; a commit between them is no computing, and what
+// comes before and after the commit is.
 TEST(TraceRecorder, LeavesOutWhatItIsTold) {
   TraceRecorder recorder = TwoTiles();
   recorder.Begin(0);
-  recorder.LeaveOut(3);
+  recorder.LeaveOut(0.25, 3);
   recorder.Acquire(0, Tier::kDevice, Access::kRead, 3.5, 3.5);
   recorder.Release(0, Tier::kDevice, Access::kRead, 4);
-  recorder.LeaveOut(3.75);  // before what is written down already
+  recorder.LeaveOut(3, 3.75);    // before what is written down already
+  recorder.LeaveOut(3.5, 4.25);  // in part
   recorder.Discard(1, 5);
   const Trace trace = recorder.End();
-  EXPECT_DOUBLE_EQ(trace.events[0].seconds_before, 0.5);
+  EXPECT_DOUBLE_EQ(trace.events[0].seconds_before, 0.75);
   EXPECT_DOUBLE_EQ(trace.events[1].seconds_before, 0.5);
-  EXPECT_DOUBLE_EQ(trace.events[2].seconds_before, 1.0);
+  EXPECT_DOUBLE_EQ(trace.events[2].seconds_before, 0.75);
 }
 
 // What another thread did while this one waited came after it asked.

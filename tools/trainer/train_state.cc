@@ -36,6 +36,7 @@ TrainState FromJson(const Json& json) {
   state.loss_scale.good_steps = json.at("loss_scale").at("good_steps").get<int64_t>();
   const Json& loss = json.at("last_loss");
   state.last_loss = loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>();
+  state.total_steps = json.value("total_steps", int64_t{0});
   for (const auto& [flag, value] : json.at("fixed").items()) {
     state.fixed.emplace_back(flag, value.get<std::string>());
   }
@@ -56,6 +57,7 @@ std::string SerializeTrainState(const TrainState& state) {
       {"loss_scale",
        {{"scale", state.loss_scale.scale}, {"good_steps", state.loss_scale.good_steps}}},
       {"last_loss", state.last_loss},
+      {"total_steps", state.total_steps},
       {"fixed", fixed},
       {"config_json", state.config_json},
   };

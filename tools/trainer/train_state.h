@@ -28,6 +28,7 @@ struct TrainState {
   uint64_t data_position = 0;   // windows taken
   LossScalerState loss_scale;
   double last_loss = 0;  // of the last step; for the summary of a run that has nothing left to do
+  int64_t total_steps = 0;  // that the schedule was for; 0: of a store from before this was noted
   std::vector<FixedFlag> fixed;
   std::string config_json;  // the model's config.json, so that a store can be understood alone
 
@@ -38,9 +39,10 @@ std::string SerializeTrainState(const TrainState& state);
 // DataLoss if the text is no state of this format, naming what is wrong.
 absl::StatusOr<TrainState> ParseTrainState(std::string_view text);
 
-// Whether both lists agree; if not, names the first flag that differs, --optimizer and
-// --state-format before all others, its value in the store and the one given: FailedPrecondition
-// for another --model or --data (a store of something else), InvalidArgument for the rest.
+// Whether both lists agree; if not, names the flags that differ (--optimizer or --state-format
+// alone, since others follow from these), their values in the store and those given:
+// FailedPrecondition for another --model or --data (a store of something else), InvalidArgument for
+// the rest.
 absl::Status CheckSameNumbers(const std::vector<FixedFlag>& stored,
                               const std::vector<FixedFlag>& given);
 

@@ -120,6 +120,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
     trainer->state_.fixed = FixedFlags(options, config, *train_data, pool->num_threads());
     trainer->state_.config_json = config.json;
   }
+  trainer->state_.total_steps = options.schedule.total_steps;
   return trainer;
 }
 

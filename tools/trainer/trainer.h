@@ -132,8 +132,8 @@ class Trainer {
   TrainState state_;
   double peak_flops_ = 0;  // operations a second
   double step_flops_ = 0;
-  // Up to where records have counted transfers; none: an evaluation or a commit came since.
   int64_t step_begin_ns_ = 0;  // of the step that runs: the end of what came before it
+  // Up to where records have counted transfers; none: an evaluation or a commit came since.
   std::optional<EngineStats> counted_;
   int64_t committed_step_ = -1;  // -1: never
   bool is_updating_ = false;     // weights and moments are between two steps

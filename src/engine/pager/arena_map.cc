@@ -115,7 +115,7 @@ void ArenaMap::FreeInto(uint64_t offset, uint64_t window, uint64_t window_bytes,
     auto piece = segments_.find(at);
     at += piece->second.size_bytes;
     if (piece->first >= window && piece->first < window + window_bytes) {
-      SetKind(piece, Kind::kReserved, claimant);
+      SetKind(piece, Kind::kClaimed, claimant);
     } else {
       SetKind(piece, Kind::kFree, 0);
       MergeFree(piece);
@@ -123,7 +123,7 @@ void ArenaMap::FreeInto(uint64_t offset, uint64_t window, uint64_t window_bytes,
   }
 }
 
-void ArenaMap::ReserveFree(uint64_t window, uint64_t window_bytes, TileIndex claimant) {
+void ArenaMap::ClaimFree(uint64_t window, uint64_t window_bytes, TileIndex claimant) {
   const uint64_t end = window + window_bytes;
   auto it = std::prev(segments_.upper_bound(window));
   while (it != segments_.end() && it->first < end) {
@@ -136,16 +136,16 @@ void ArenaMap::ReserveFree(uint64_t window, uint64_t window_bytes, TileIndex cla
     if (at + it->second.size_bytes > end) SplitAt(end);
     it = segments_.find(at < window ? window : at);
     if (it->first + it->second.size_bytes > end) SplitAt(end);
-    SetKind(it, Kind::kReserved, claimant);
+    SetKind(it, Kind::kClaimed, claimant);
     ++it;
   }
 }
 
-void ArenaMap::ReservedToFrame(uint64_t window, uint64_t window_bytes, TileIndex claimant) {
+void ArenaMap::ClaimedToFrame(uint64_t window, uint64_t window_bytes, TileIndex claimant) {
   uint64_t reserved_bytes = 0;
   for (auto it = segments_.find(window);
        it != segments_.end() && it->first < window + window_bytes;) {
-    SPILLWAY_CHECK(it->second.kind == Kind::kReserved && it->second.tile == claimant);
+    SPILLWAY_CHECK(it->second.kind == Kind::kClaimed && it->second.tile == claimant);
     reserved_bytes += it->second.size_bytes;
     it = segments_.erase(it);
   }
@@ -153,10 +153,10 @@ void ArenaMap::ReservedToFrame(uint64_t window, uint64_t window_bytes, TileIndex
   segments_[window] = {window_bytes, Kind::kFrame, claimant};
 }
 
-void ArenaMap::Unreserve(uint64_t window, uint64_t window_bytes, TileIndex claimant) {
+void ArenaMap::GiveUpClaim(uint64_t window, uint64_t window_bytes, TileIndex claimant) {
   auto it = std::prev(segments_.upper_bound(window));
   while (it != segments_.end() && it->first < window + window_bytes) {
-    if (it->second.kind == Kind::kReserved && it->second.tile == claimant && it->first >= window) {
+    if (it->second.kind == Kind::kClaimed && it->second.tile == claimant && it->first >= window) {
       SetKind(it, Kind::kFree, 0);
       it = MergeFree(it);
     }

@@ -25,7 +25,7 @@ inline constexpr uint64_t kFrameAlignment = 4096;
 
 class ArenaMap {
  public:
-  enum class Kind : uint8_t { kFree, kFrame, kReserved };
+  enum class Kind : uint8_t { kFree, kFrame, kClaimed };
   struct Segment {
     uint64_t size_bytes = 0;
     Kind kind = Kind::kFree;
@@ -60,13 +60,13 @@ class ArenaMap {
   void FreeInto(uint64_t offset, uint64_t window, uint64_t window_bytes, TileIndex claimant);
 
   // Reserves the free parts of a window for `claimant`.
-  void ReserveFree(uint64_t window, uint64_t window_bytes, TileIndex claimant);
+  void ClaimFree(uint64_t window, uint64_t window_bytes, TileIndex claimant);
 
   // The window, all of it claimed by now, becomes one frame of the claimant.
-  void ReservedToFrame(uint64_t window, uint64_t window_bytes, TileIndex claimant);
+  void ClaimedToFrame(uint64_t window, uint64_t window_bytes, TileIndex claimant);
 
   // Gives back what is claimed in a window.
-  void Unreserve(uint64_t window, uint64_t window_bytes, TileIndex claimant);
+  void GiveUpClaim(uint64_t window, uint64_t window_bytes, TileIndex claimant);
 
  private:
   using Iterator = Segments::iterator;

@@ -120,7 +120,7 @@ bool Room::MakeClaim(Job& job, Tier tier, uint64_t offset, uint64_t size_bytes) 
     if (is_frame && !pages_.leases().Close(it->second.tile, tier)) return false;
   }
   claimed_until_[At(tier)] = end;
-  arena.ReserveFree(offset, size_bytes, tile);
+  arena.ClaimFree(offset, size_bytes, tile);
   pages_[tile].copy(tier).state = Copy::State::kClaiming;
   Claim& claim = claims_[key];
   claim.window = {.offset = offset, .size_bytes = size_bytes, .claimant = tile};
@@ -140,7 +140,7 @@ void Room::FinishClaim(ClaimKey key) {
   const auto [tier, tile] = key;
   const auto claim = claims_.extract(key);
   const auto& [window, leaving, holder] = claim.mapped();
-  pages_.arena(tier).ReservedToFrame(window.offset, window.size_bytes, tile);
+  pages_.arena(tier).ClaimedToFrame(window.offset, window.size_bytes, tile);
   pages_.HoldFrame(tile, tier, window.offset, holder);
 }
 
@@ -149,7 +149,7 @@ void Room::FinishClaim(ClaimKey key) {
 void Room::CancelClaim(ClaimKey key, const absl::Status& why) {
   const auto [tier, tile] = key;
   const PageTable::Window window = claims_.extract(key).mapped().window;
-  pages_.arena(tier).Unreserve(window.offset, window.size_bytes, tile);
+  pages_.arena(tier).GiveUpClaim(window.offset, window.size_bytes, tile);
   pages_[tile].copy(tier).state = Copy::State::kNone;
   for (Job& job : jobs_.of(Job::Kind::kEvict)) {
     if (job.claim == key) job.claim.reset();

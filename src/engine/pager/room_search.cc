@@ -26,7 +26,7 @@ constexpr uint64_t kLeastWriteBytes = 64 * kKiB;
 Room::Leave Room::CanLeave(const ArenaMap::Segment& segment, Tier tier, uint64_t position,
                            double* cost) const {
   if (segment.kind == ArenaMap::Kind::kFree) return Leave::kNow;
-  if (segment.kind == ArenaMap::Kind::kReserved) return Leave::kLater;
+  if (segment.kind == ArenaMap::Kind::kClaimed) return Leave::kLater;
   const Page& page = pages_[segment.tile];
   const Copy& held = page.copy(tier);
   const bool is_leased = pages_.leases().held(segment.tile, tier) > 0;

@@ -122,7 +122,7 @@ absl::Status ParseCommandLine(const std::vector<std::string>& given, Run* run) {
     return absl::OkStatus();
   }
   if (*run) return absl::OkStatus();
-  std::fputs(chosen->help().c_str(), stderr);
+  std::fputs(chosen->help(chosen == &app ? "" : "spillway").c_str(), stderr);
   return UsageError(chosen == &app
                         ? "a command is needed, such as train; spillway --help lists them"
                         : "a command is needed: " + NamesOfSubcommands(*chosen));

@@ -116,8 +116,8 @@ void AddRule(CLI::App* app, OptimizerFlags* flags) {
                  "Of adafactor: the least root mean square of a parameter that its step is scaled "
                  "by (default: 0.001)");
   AddMaybeNumber(app, "--beta2-decay", &flags->beta2_decay, {0, 100},
-                 "Of adafactor: in step t the second moment takes t to minus this of the new "
-                 "square (default: 0.8)");
+                 "Of adafactor: in step t the new square has the weight t^-NUMBER in the second "
+                 "moment (default: 0.8)");
   AddMaybeNumber(app, "--update-clip", &flags->update_clip,
                  {.least = 0, .most = kMostFactor, .open_least = true},
                  "Of adafactor: the largest root mean square of a step, before its scale "

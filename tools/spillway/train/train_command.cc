@@ -261,13 +261,15 @@ void TellWhereItGoesOn(const TrainState& state, const TrainFlags& flags) {
   const trainer::Schedule& schedule = flags.trainer.schedule;
   if (state.step >= *flags.steps) {
     absl::FPrintF(stderr,
-                  "note: --steps %d are done: the store is at step %d; give more to train on\n",
-                  *flags.steps, state.step);
-  } else if (schedule.kind == trainer::ScheduleKind::kCosine) {
+                  "note: the store is at step %d of --steps %d, so there is nothing left to do; "
+                  "give more steps to train on\n",
+                  state.step, *flags.steps);
+  } else if (schedule.kind == trainer::ScheduleKind::kCosine && state.total_steps > 0 &&
+             state.total_steps != *flags.steps) {
     absl::FPrintF(stderr,
-                  "note: the cosine reaches 0 at --steps %d; if --steps was another before, the "
+                  "note: the cosine reaches 0 at --steps %d now, and did at %d before, so the "
                   "learning rate jumps here\n",
-                  *flags.steps);
+                  *flags.steps, state.total_steps);
   }
 }
 

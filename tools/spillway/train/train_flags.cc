@@ -66,8 +66,8 @@ void AddLength(CLI::App* app, TrainFlags* flags) {
        {"micro-batch", AccumulationOrder::kMicroBatch},
        {"layer", AccumulationOrder::kLayer}},
       "Each micro-batch through all layers before the next, or all through a layer before the next "
-      "layer; numbers are the same. auto, the default as it is never worse by the planner, takes "
-      "the one whose planned transfers are faster, of equals micro-batch");
+      "layer; numbers are the same. auto (default) takes the order with the faster planned "
+      "transfers; on a tie, micro-batch");
   AddInteger(app, "--eval-every", &options.evaluate_every, 0, kMostSteps,
              "Evaluate every N steps; 0: never");
   AddInteger(app, "--eval-batches", &options.evaluate_windows, 1, kMostSteps,

@@ -170,17 +170,19 @@ std::string ToText(const TrainReport& report) {
   if (const PlanStats& plan = stats.plan; plan.plans > 0) {
     absl::StrAppendFormat(
         &text,
-        "plan: %d steps followed one, %d left it; the last moved %s of %s planned, at least %s\n",
-        plan.steps, plan.deviations, base::FormatBytes(Total(plan.nvme) + Total(plan.pinned)),
+        "plan: followed in %s, abandoned in %d; the last step that followed it moved %s, %s were "
+        "planned, and no schedule moves less than %s\n",
+        base::FormatCount(plan.steps, "step"), plan.deviations,
+        base::FormatBytes(Total(plan.nvme) + Total(plan.pinned)),
         base::FormatBytes(plan.planned_bytes), base::FormatBytes(plan.bytes_bound));
   }
   if (const trainer::StepTime& step = run.median_step; step.bound > 0) {
-    absl::StrAppendFormat(
-        &text,
-        "time: %.3f s a step from the third on, the median: %.3f times the bound of %.3f s, %.3f "
-        "times computing (%.3f s) or transfers (%.3f s) alone\n",
-        step.seconds, step.seconds / step.bound, step.bound, step.seconds / AloneSeconds(step),
-        step.computing, step.transfers);
+    absl::StrAppendFormat(&text,
+                          "time: median step %.3f s (from the third on), %.3f times its lower "
+                          "bound of %.3f s and %.3f "
+                          "times the longer of computing (%.3f s) and transfers (%.3f s)\n",
+                          step.seconds, step.seconds / step.bound, step.bound,
+                          step.seconds / AloneSeconds(step), step.computing, step.transfers);
   }
   if (!stats.plan.not_planned.empty())
     absl::StrAppendFormat(&text, "not planned: %s\n", stats.plan.not_planned);

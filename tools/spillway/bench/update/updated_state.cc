@@ -155,7 +155,9 @@ absl::StatusOr<double> UpdatedState::Pass() {
         end, AwaitQuiet({before.read_bytes + (step_ < kWarmPasses ? 0 : read_bytes_),
                          before.written_bytes + written_bytes_}));
     moved = Since(before, engine_->Stats().nvme);
-    kernel_bytes_ = PerParameter(Since(kernel_before, ProcessTraffic()));
+    const Traffic by_kernel = Since(kernel_before, ProcessTraffic());
+    // On a file system in memory it counts page faults alone.
+    kernel_bytes_ = by_kernel.written_bytes > 0 ? PerParameter(by_kernel) : ParameterBytes();
   }
   bytes_ = PerParameter(moved);
   return std::chrono::duration<double>(end - start).count();
