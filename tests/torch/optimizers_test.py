@@ -158,10 +158,12 @@ class OptimizerTest(TorchTest):
         optimizer.load_state_dict(saved)  # nothing has changed: as accelerate does at its start
         set_gradients(params, 1)
         optimizer.step()
+        with self.assertWarnsRegex(UserWarning, "in memory alone"):
+            saved = optimizer.state_dict()
+        set_gradients(params, 2)
+        optimizer.step()
         with self.assertRaisesRegex(spillway.FailedPrecondition, "run without a store.*full_state_dict"):
             optimizer.load_state_dict(saved)
-        with self.assertWarnsRegex(UserWarning, "in memory alone"):
-            optimizer.state_dict()
         with self.assertRaisesRegex(spillway.Unimplemented, "use state_dict"):
             import copy
             copy.deepcopy(optimizer)

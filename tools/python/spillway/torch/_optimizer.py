@@ -4,39 +4,23 @@
 from __future__ import annotations
 
 import contextlib
-import copy
-import json
 import os
-import signal
-import threading
-import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import spillway
 import torch
 from spillway.torch import _state
+from spillway.torch._interrupts import later_interrupts
+from spillway.torch._known import Known, on_cpu
 from spillway.torch._offload import weight_of
 from spillway.torch._run import Run, as_run
-from spillway.torch._tensor import EngineTensor, Home, UsedGradient, make_home
-
-_MINE = "spillway"  # the key of a state dict that is ours
-
-
-class _Known:
-    """What is known of a parameter once its state is registered."""
-
-    def __init__(self, name: str, param: torch.Tensor, gradient: Home | None):
-        self.number = 0  # of the library's
-        self.name = name
-        self.dtype, self.shape = param.dtype, param.shape
-        self.version = 0  # of the weight, after what was written here
-        self.gradient = gradient  # where it lives in the engine; None: in memory
-        self.step = 0
+from spillway.torch._state_dicts import StateDicts
+from spillway.torch._tensor import EngineTensor, UsedGradient, make_home
 
 
-class OffloadedOptimizer(torch.optim.Optimizer):
+class OffloadedOptimizer(StateDicts):
     """Parameter groups, hooks, schedulers, closures and GradScaler as with any optimizer; no `state` in memory."""
 
     _kind = ""
@@ -51,8 +35,8 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             raise spillway.InvalidArgument("update='backward' uses a gradient as soon as it is there: gradients='engine' "
                                            "would store it for nothing")
         self._gradients, self._update = gradients, update
-        self._known: dict[torch.Tensor, _Known] = {}
-        self.half_done = ""  # why some of the state is of one step and some of another
+        self._known: dict[torch.Tensor, Known] = {}
+        self.half_done = ""
         self.run = as_run(store, pinned)
         self._format = state_format
         self._prefix = self.run.claim("optimizer", self)
@@ -123,7 +107,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         gradient = None
         if self._gradients == "engine":
             gradient = make_home(self.run, f"{self._gradients_prefix}/{name}", param, "gradient", transient=True)
-        known = self._known[param] = _Known(name, param, gradient)
+        known = self._known[param] = Known(name, param, gradient)
         self._add_state(param, known)
         if not self._has_hook(param):
             return
@@ -139,11 +123,11 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
             self._hooks.append(param.register_post_accumulate_grad_hook(update_now))
 
-    def _add_state(self, param: torch.Tensor, known: _Known) -> None:
+    def _add_state(self, param: torch.Tensor, known: Known) -> None:
         weight_id = weight_of(self.run, param, known.name)
         self.run.has_changed()
         known.number = self._engine_state.add(
-            f"{self._prefix}/{known.name}", param if weight_id is not None else _on_cpu(param),
+            f"{self._prefix}/{known.name}", param if weight_id is not None else on_cpu(param),
             _state.tile_rows_of(param.shape, self.run.pinned_bytes), weight_id, known.gradient.id if known.gradient else None)
         known.version = param._version
         ids = [tensor["id"] for tensor in self._engine_state.tensors(known.number)]
@@ -178,11 +162,6 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                 raise spillway.FailedPrecondition(f"parameter {known.name} has a gradient in the engine, which going back to a "
                                                   "commit would lose: call step() or zero_grad() before load_state_dict()")
 
-    def _check_whole(self) -> None:
-        if self.half_done:
-            raise spillway.FailedPrecondition(f"part of the optimizer's state is of another step, since {self.half_done}: "
-                                              "go back to a checkpoint, or make the optimizer anew")
-
     # --- Steps ---
 
     @torch.no_grad()
@@ -213,7 +192,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
     def _do(self, groups: Iterable[dict[str, Any]], scale: float) -> None:
         """Updates the parameters of these groups that have a gradient. Ctrl-C is told when that is done."""
-        with _later_interrupts():
+        with later_interrupts():
             self._do_now(groups, scale)
 
     def _do_now(self, groups: Iterable[dict[str, Any]], scale: float) -> None:
@@ -234,7 +213,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                 in_engine = isinstance(param, EngineTensor)
                 updates.append({"parameter": known.number, "step": known.step + 1, "learning_rate": float(group["lr"]),
                                 "weight_decay": float(group.get("weight_decay", 0)), "gradient_scale": scale, "rule": rule,
-                                "weight": None if in_engine else _on_cpu(param),
+                                "weight": None if in_engine else on_cpu(param),
                                 "gradient": self._gradient(param, known), "known": known, "param": param})
         self.run.has_changed()
         self.run.has_stepped |= bool(updates)
@@ -260,7 +239,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
     # --- Updates in backward ---
 
     @torch.no_grad()
-    def _update_now(self, param: torch.Tensor, known: _Known) -> None:
+    def _update_now(self, param: torch.Tensor, known: Known) -> None:
         group = next(group for group in self.param_groups if any(each is param for each in group["params"]))
         self._do([{**group, "params": [param]}], 1.0)
         param.grad = UsedGradient.of(param, known.name)
@@ -279,7 +258,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                     "up: with update='backward' nothing else is used")
         self.run.engine.end_step()
 
-    def _gradient(self, param: torch.Tensor, known: _Known) -> torch.Tensor | None:
+    def _gradient(self, param: torch.Tensor, known: Known) -> torch.Tensor | None:
         if param.grad.is_sparse:
             raise spillway.InvalidArgument(f"the gradient of parameter {known.name} is sparse: it must be dense")
         if (param.grad.dtype, param.grad.shape) != (known.dtype, known.shape):
@@ -287,11 +266,11 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                 f"the gradient of parameter {known.name} is {tuple(param.grad.shape)}, {param.grad.dtype}, and the parameter "
                 f"was {tuple(known.shape)}, {known.dtype} when the optimizer took it up")
         if known.gradient is None:
-            return _on_cpu(param.grad)
+            return on_cpu(param.grad)
         _move_gradient(param, known)  # one that somebody has put there
         return None
 
-    def _take_changed_weight(self, param: torch.Tensor, known: _Known) -> None:
+    def _take_changed_weight(self, param: torch.Tensor, known: Known) -> None:
         """A 16-bit weight that somebody else has written becomes its master weight, too."""
         if (param.dtype, param.shape) != (known.dtype, known.shape):
             raise spillway.InvalidArgument(
@@ -304,194 +283,6 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         # Where it is what the master weight rounds to, nothing has changed: as when a checkpoint's weights are loaded.
         weight, master = param.clone(), self._engine_state.masters(known.number)
         self._write_masters(param, known, torch.where(master.to(weight.dtype) == weight, master, weight.float()))
-
-    # --- State ---
-
-    def state_dict(self) -> dict[str, Any]:
-        """Commits, and names the commit: plain types, no state. It is kept until two newer ones are."""
-        for hook in list(self._optimizer_state_dict_pre_hooks.values()):
-            hook(self)
-        self._check_whole()
-        groups = self._packed_groups()
-        steps = [[self._known[param].step if param in self._known else 0 for param in group["params"]]
-                 for group in self.param_groups]
-        if self.run.store is None and self.run.has_stepped:
-            warnings.warn("spillway.torch: the state of this optimizer is in memory alone, so a saved state_dict() cannot be "
-                          "loaded by another process: give it store='FOLDER', or save full_state_dict()", stacklevel=2)
-        kept = copy.deepcopy(self.run.keep_commit(json.dumps({"steps": steps}).encode()))
-        state_dict = {"state": {}, "param_groups": groups,
-                      _MINE: {**kept, "rule": self._kind, "format": self._format, "name": self._prefix, "steps": steps,
-                              "parameters": [self._known[param].name if param in self._known else "" for param in self._params()],
-                              "shapes": [list(param.shape) for param in self._params()]}}
-        for hook in list(self._optimizer_state_dict_post_hooks.values()):
-            changed = hook(self, state_dict)
-            state_dict = state_dict if changed is None else changed
-        return state_dict
-
-    def _packed_groups(self) -> list[dict[str, Any]]:
-        packed, first = [], 0
-        for group in self.param_groups:
-            of = {key: value for key, value in group.items() if key != "params"}
-            of["params"] = list(range(first, first + len(group["params"])))
-            first += len(group["params"])
-            packed.append(of)
-        return packed
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes what state_dict() gave, which brings the store to that commit; or torch.optim's own, whose tensors
-        are written into the engine."""
-        for hook in list(self._optimizer_load_state_dict_pre_hooks.values()):
-            changed = hook(self, state_dict)
-            state_dict = state_dict if changed is None else changed
-        if missing := [word for word in ("state", "param_groups") if word not in state_dict]:
-            raise spillway.InvalidArgument(f"this is no optimizer's state dict: it has no {missing[0]}")
-        groups = copy.deepcopy(state_dict["param_groups"])
-        for group in groups:
-            if missing := [word for word in self.defaults if word not in group]:
-                raise spillway.InvalidArgument(f"the state dict is of another optimizer: its groups have no {missing[0]}, "
-                                               f"which {type(self).__name__} needs")
-            self._check_group({**self.defaults, **group})
-        if [len(group["params"]) for group in groups] != [len(group["params"]) for group in self.param_groups]:
-            raise spillway.InvalidArgument(
-                f"the state dict has groups of {[len(group['params']) for group in groups]} parameters, and the optimizer "
-                f"of {[len(group['params']) for group in self.param_groups]}")
-        mine = state_dict.get(_MINE)
-        if mine is None:
-            self._load_tensors(state_dict["state"])
-        elif (mine["rule"], mine["format"]) != (self._kind, self._format):
-            raise spillway.InvalidArgument(f"the state dict is of {mine['rule']} in {mine['format']}, and the optimizer "
-                                           f"is {self._kind} in {self._format}")
-        else:
-            with _later_interrupts():
-                self._go_to(mine)
-        for group, given in zip(self.param_groups, groups):
-            group.update({key: value for key, value in given.items() if key not in ("params", "param_names")})
-        for known in self._known.values():
-            known.version = -1  # whether the weight is what the master weight rounds to is looked at
-        self.half_done = ""
-        for hook in list(self._optimizer_load_state_dict_post_hooks.values()):
-            hook(self)
-
-    def _params(self) -> list[torch.Tensor]:
-        return [param for group in self.param_groups for param in group["params"]]
-
-    def _go_to(self, mine: dict[str, Any]) -> None:
-        """Brings the state to what a state dict of ours names. All is looked at first."""
-        if "parameters" not in mine:
-            raise spillway.InvalidArgument("the state dict was made by an older version of spillway.torch, which named state "
-                                           "otherwise: load it there, and save full_state_dict()")
-        params = self._params()
-        for param, shape in zip(params, mine["shapes"]):
-            if list(param.shape) != shape:
-                name = self._known[param].name if param in self._known else "without elements"
-                raise spillway.InvalidArgument(f"parameter {name} has the shape {tuple(param.shape)}, and the state dict's has "
-                                               f"{tuple(shape)}")
-        self.run.check(mine)
-        names = {param: name for param, name in zip(params, mine["parameters"]) if param in self._known}
-        is_renamed = mine["name"] != self._prefix or any(self._known[param].name != name for param, name in names.items())
-        is_new = mine.get("new")
-        if is_renamed and self.run.store is None and not is_new:
-            raise spillway.FailedPrecondition(f"the state dict is of another optimizer of this run ('{mine['name']}'), whose "
-                                              "state is in memory alone: load it into that one, or save full_state_dict()")
-        if is_renamed or not self.run.is_at(mine):
-            if not is_new:
-                self.run.check_nothing_waits()
-            self.run.check_free(mine["name"], self)
-            self.run.has_changed()
-            if is_renamed or is_new:
-                self.half_done = "a state dict was not loaded whole"
-                self._begin_anew(mine["name"], names)
-            if not is_new:
-                self.run.go_to(mine, self)
-                for param in self._known:
-                    if isinstance(param, EngineTensor):  # autograd must know that it is another now
-                        torch.autograd.graph.increment_version(param)
-        for group, steps in zip(self.param_groups, mine["steps"]):
-            for param, step in zip(group["params"], steps):
-                if param in self._known:
-                    self._known[param].step = step
-
-    # torch.optim's names of the moments, in the order of the library's.
-    _moment_names: tuple[str, ...] = ()
-
-    def _names(self) -> tuple[str, ...]:
-        without = not self.defaults.get("momentum", 1)
-        return tuple(name for name in self._moment_names if not (without and name == "momentum_buffer"))
-
-    def _read_moments(self, param: torch.Tensor, known: _Known) -> dict[str, torch.Tensor]:
-        """The moments of a parameter in fp32."""
-        names = self._names()
-        moments = [torch.empty(param.shape, dtype=torch.float32) for _ in names]
-        self._engine_state.read_state(known.number, self._weight(param), None, moments)
-        return dict(zip(names, moments))
-
-    def _write_moments(self, param: torch.Tensor, known: _Known, moments: dict[str, torch.Tensor]) -> None:
-        self._engine_state.write_state(known.number, self._weight(param), None, list(moments.values()))
-
-    def _moment_shapes(self, param: torch.Tensor, known: _Known) -> dict[str, torch.Size]:
-        return {name: param.shape for name in self._names()}
-
-    def _weight(self, param: torch.Tensor) -> torch.Tensor | None:
-        """Where a weight lies that the library may read; None: in the engine."""
-        return None if isinstance(param, EngineTensor) else _on_cpu(param)
-
-    def _read_masters(self, param: torch.Tensor, known: _Known) -> torch.Tensor:
-        masters = torch.empty(param.shape, dtype=torch.float32)
-        self._engine_state.read_state(known.number, self._weight(param), masters, [])
-        return masters
-
-    def _write_masters(self, param: torch.Tensor, known: _Known, masters: torch.Tensor) -> None:
-        """And a weight whose state is compact, which is most of them."""
-        weight = self._weight(param)
-        self._engine_state.write_state(known.number, weight, masters, [])
-        if self._format != "compact":
-            return
-        if weight is not None and weight.data_ptr() != param.data_ptr():
-            param.copy_(weight.view_as(param))
-        torch.autograd.graph.increment_version(param)
-
-    def full_state_dict(self) -> dict[str, Any]:
-        """torch.optim's state dict: every moment as a tensor in memory, and `master_weight` of 16-bit parameters. What the
-        state's format has rounded is given as it is."""
-        state: dict[int, dict[str, torch.Tensor]] = {}
-        index = 0
-        for group in self.param_groups:
-            for param in group["params"]:
-                known = self._known.get(param)
-                if known is not None and known.step > 0:
-                    state[index] = {"step": torch.tensor(float(known.step)), **self._read_moments(param, known)}
-                    if param.dtype != torch.float32:
-                        state[index]["master_weight"] = self._read_masters(param, known)
-                index += 1
-        return {"state": state, "param_groups": self._packed_groups()}
-
-    @torch.no_grad()
-    def _load_tensors(self, state: dict[int, dict[str, Any]]) -> None:
-        params = [param for group in self.param_groups for param in group["params"]]
-        found: list[tuple[torch.Tensor, _Known, dict[str, Any], dict[str, torch.Size]]] = []
-        for index, param in enumerate(params):  # all is looked at before anything is written
-            known, given = self._known.get(param), state.get(index) or {}
-            if known is None:
-                continue
-            shapes = self._moment_shapes(param, known)
-            for name, shape in {**shapes, "master_weight": param.shape}.items():
-                if given and name not in given and name in shapes:
-                    raise spillway.InvalidArgument(f"the state dict has no {name} of parameter {known.name}")
-                if given.get(name) is not None and given[name].shape != shape:
-                    raise spillway.InvalidArgument(f"{name} of parameter {known.name} has the shape {tuple(given[name].shape)}, "
-                                                   f"and should have {tuple(shape)}")
-            found.append((param, known, given, shapes))
-        self.run.has_changed()
-        self.half_done = "a state dict was not loaded whole"
-        for param, known, given, shapes in found:
-            known.step = int(given.get("step", 1)) if given else 0  # torch.optim.SGD counts none
-            if param.dtype != torch.float32:
-                masters = given.get("master_weight")
-                self._write_masters(param, known, _fp32(param.clone() if masters is None else masters))
-            moments = {name: given.get(name) for name in shapes}
-            self._write_moments(param, known, {name: _fp32(torch.zeros(shapes[name]) if values is None else values)
-                                               for name, values in moments.items()})
-        self.run.has_stepped |= any(known.step > 0 for known in self._known.values())
 
     def close(self) -> None:
         """Gives the run's engine up, and its hooks; the optimizer is of no use afterwards. Run.close calls it."""
@@ -519,24 +310,8 @@ def _end(engine: spillway.Engine, hooks: list[Any], ids: list[int]) -> None:
             engine.unregister(id)
 
 
-@contextlib.contextmanager
-def _later_interrupts() -> Iterator[None]:
-    """Ctrl-C within the block raises at its end."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
-        yield
-        return
-    pressed: list[Any] = []
-    before = signal.signal(signal.SIGINT, lambda *what: pressed.append(what))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if pressed and callable(before):
-            before(*pressed[0])
-
-
 @torch.no_grad()
-def _move_gradient(param: torch.Tensor, known: _Known) -> None:
+def _move_gradient(param: torch.Tensor, known: Known) -> None:
     """The gradient goes to the engine, where later backwards add to it."""
     if param.grad is None:
         return
@@ -552,12 +327,3 @@ def _move_gradient(param: torch.Tensor, known: _Known) -> None:
     with known.gradient.leased("discard") as memory:
         memory.copy_(param.grad.reshape(-1))
     param.grad = known.gradient.tensor()
-
-
-def _fp32(values: torch.Tensor) -> torch.Tensor:
-    return values.detach().cpu().to(torch.float32).contiguous()
-
-
-def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's own memory where the library can use it, else a copy."""
-    return tensor.detach().cpu().resolve_neg().contiguous()

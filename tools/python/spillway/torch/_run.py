@@ -120,7 +120,7 @@ class Run:
         """Brings an owner's tensors, and the weights that the commit has, to a commit that keep_commit named. Other
         optimizers' states and weights, and weights that it has not, stay as they are: meanwhile they are in a file of the
         store's folder. If the restore fails nothing has changed."""
-        others = [each for each in self._optimizers() if each is not owner]
+        others = {each: each.half_done for each in self._optimizers() if each is not owner}
         theirs = {id for each in others for id in each.weight_ids()} - set(owner.weight_ids())
         stay = [id for each in others for id in each.ids]
         stay += [home.id for home in self._weights() if home.name not in kept["weights"] or home.id in theirs]
@@ -129,8 +129,8 @@ class Run:
             self.engine.restore(kept["label"])
             for each in [*others, owner]:
                 each.half_done = "a state dict was not loaded whole"
-        for each in others:
-            each.half_done = ""
+        for each, half_done in others.items():
+            each.half_done = half_done
         self.has_stepped = True
         if not stay:
             self._at, self._kept = kept["label"], {key: kept[key] for key in _NAMES}
@@ -181,7 +181,7 @@ class Run:
                                                f"has {tuple(shape)}: offload it under another name (prefix=)")
         if kept["store"] is None:
             raise spillway.FailedPrecondition(
-                "this state dict is of a run without a store, or of one before its first step, and the state is another by "
+                "this state dict is of a run without a store, and the state is another by "
                 "now: give the optimizer store='FOLDER' to save checkpoints, or save full_state_dict()")
         if self.store is None or self.engine.store_id != kept["store_id"]:
             here = f"the store in {self.store}" if self.store is not None else "a run without a store"

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ctrl-C while something must be done as a whole."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+
+@contextlib.contextmanager
+def later_interrupts() -> Iterator[None]:
+    """Ctrl-C within the block raises at its end."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
+        yield
+        return
+    pressed: list[Any] = []
+    before = signal.signal(signal.SIGINT, lambda *what: pressed.append(what))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if pressed and callable(before):
+            before(*pressed[0])

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State dicts: those that name a commit, and torch.optim's own, saved and loaded."""
+
+from __future__ import annotations
+
+import copy
+import json
+import warnings
+from typing import Any
+
+import spillway
+import torch
+from spillway.torch import _state
+from spillway.torch._interrupts import later_interrupts
+from spillway.torch._known import Known, on_cpu
+from spillway.torch._run import Run
+from spillway.torch._tensor import EngineTensor
+
+_MINE = "spillway"  # the key of a state dict that is ours
+
+
+class StateDicts(torch.optim.Optimizer):
+    """What an OffloadedOptimizer saves and loads."""
+
+    run: Run
+    half_done: str  # why some of the state is of one step and some of another; empty: all is of one
+    _kind: str
+    _format: str
+    _prefix: str
+    _known: dict[torch.Tensor, Known]
+    _engine_state: _state.State
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def _begin_anew(self, prefix: str, names: dict[torch.Tensor, str]) -> None:
+        """The state is that of no step, under names that a state dict has it under."""
+        raise NotImplementedError
+
+    def _check_whole(self) -> None:
+        if self.half_done:
+            raise spillway.FailedPrecondition(f"part of the optimizer's state is of another step, since {self.half_done}: "
+                                              "go back to a checkpoint, or make the optimizer anew")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Commits, and names the commit: plain types, no state. It is kept until two newer ones are."""
+        for hook in list(self._optimizer_state_dict_pre_hooks.values()):
+            hook(self)
+        self._check_whole()
+        groups = self._packed_groups()
+        steps = [[self._known[param].step if param in self._known else 0 for param in group["params"]]
+                 for group in self.param_groups]
+        if self.run.store is None and self.run.has_stepped:
+            warnings.warn("spillway.torch: the state of this optimizer is in memory alone, so a saved state_dict() cannot be "
+                          "loaded by another process: give it store='FOLDER', or save full_state_dict()", stacklevel=2)
+        kept = copy.deepcopy(self.run.keep_commit(json.dumps({"steps": steps}).encode()))
+        state_dict = {"state": {}, "param_groups": groups,
+                      _MINE: {**kept, "rule": self._kind, "format": self._format, "name": self._prefix, "steps": steps,
+                              "parameters": [self._known[param].name if param in self._known else "" for param in self._params()],
+                              "shapes": [list(param.shape) for param in self._params()]}}
+        for hook in list(self._optimizer_state_dict_post_hooks.values()):
+            changed = hook(self, state_dict)
+            state_dict = state_dict if changed is None else changed
+        return state_dict
+
+    def _packed_groups(self) -> list[dict[str, Any]]:
+        packed, first = [], 0
+        for group in self.param_groups:
+            of = {key: value for key, value in group.items() if key != "params"}
+            of["params"] = list(range(first, first + len(group["params"])))
+            first += len(group["params"])
+            packed.append(of)
+        return packed
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes what state_dict() gave, which brings the store to that commit; or torch.optim's own, whose tensors
+        are written into the engine."""
+        for hook in list(self._optimizer_load_state_dict_pre_hooks.values()):
+            changed = hook(self, state_dict)
+            state_dict = state_dict if changed is None else changed
+        if missing := [word for word in ("state", "param_groups") if word not in state_dict]:
+            raise spillway.InvalidArgument(f"this is no optimizer's state dict: it has no {missing[0]}")
+        groups = copy.deepcopy(state_dict["param_groups"])
+        for group in groups:
+            if missing := [word for word in self.defaults if word not in group]:
+                raise spillway.InvalidArgument(f"the state dict is of another optimizer: its groups have no {missing[0]}, "
+                                               f"which {type(self).__name__} needs")
+            self._check_group({**self.defaults, **group})
+        if [len(group["params"]) for group in groups] != [len(group["params"]) for group in self.param_groups]:
+            raise spillway.InvalidArgument(
+                f"the state dict has groups of {[len(group['params']) for group in groups]} parameters, and the optimizer "
+                f"of {[len(group['params']) for group in self.param_groups]}")
+        mine = state_dict.get(_MINE)
+        if mine is None:
+            self._load_tensors(state_dict["state"])
+        elif (mine["rule"], mine["format"]) != (self._kind, self._format):
+            raise spillway.InvalidArgument(f"the state dict is of {mine['rule']} in {mine['format']}, and the optimizer "
+                                           f"is {self._kind} in {self._format}")
+        else:
+            with later_interrupts():
+                self._go_to(mine)
+        for group, given in zip(self.param_groups, groups):
+            group.update({key: value for key, value in given.items() if key not in ("params", "param_names")})
+        for known in self._known.values():
+            known.version = -1  # whether the weight is what the master weight rounds to is looked at
+        self.half_done = ""
+        for hook in list(self._optimizer_load_state_dict_post_hooks.values()):
+            hook(self)
+
+    def _params(self) -> list[torch.Tensor]:
+        return [param for group in self.param_groups for param in group["params"]]
+
+    def _go_to(self, mine: dict[str, Any]) -> None:
+        """Brings the state to what a state dict of ours names. All is looked at first."""
+        if "parameters" not in mine:
+            raise spillway.InvalidArgument("the state dict was made by an older version of spillway.torch, which named state "
+                                           "otherwise: load it there, and save full_state_dict()")
+        params = self._params()
+        for param, shape in zip(params, mine["shapes"]):
+            if list(param.shape) != shape:
+                name = self._known[param].name if param in self._known else "without elements"
+                raise spillway.InvalidArgument(f"parameter {name} has the shape {tuple(param.shape)}, and the state dict's has "
+                                               f"{tuple(shape)}")
+        self.run.check(mine)
+        names = {param: name for param, name in zip(params, mine["parameters"]) if param in self._known}
+        is_renamed = mine["name"] != self._prefix or any(self._known[param].name != name for param, name in names.items())
+        is_new = mine.get("new")
+        if is_renamed and self.run.store is None and not is_new:
+            raise spillway.FailedPrecondition(f"the state dict is of another optimizer of this run ('{mine['name']}'), whose "
+                                              "state is in memory alone: load it into that one, or save full_state_dict()")
+        if is_renamed or not self.run.is_at(mine):
+            if not is_new:
+                self.run.check_nothing_waits()
+            self.run.check_free(mine["name"], self)
+            self.run.has_changed()
+            if is_renamed or is_new:
+                self.half_done = "a state dict was not loaded whole"
+                self._begin_anew(mine["name"], names)
+            if not is_new:
+                self.run.go_to(mine, self)
+                for param in self._known:
+                    if isinstance(param, EngineTensor):  # autograd must know that it is another now
+                        torch.autograd.graph.increment_version(param)
+        for group, steps in zip(self.param_groups, mine["steps"]):
+            for param, step in zip(group["params"], steps):
+                if param in self._known:
+                    self._known[param].step = step
+
+    # torch.optim's names of the moments, in the order of the library's.
+    _moment_names: tuple[str, ...] = ()
+
+    def _names(self) -> tuple[str, ...]:
+        without = not self.defaults.get("momentum", 1)
+        return tuple(name for name in self._moment_names if not (without and name == "momentum_buffer"))
+
+    def _read_moments(self, param: torch.Tensor, known: Known) -> dict[str, torch.Tensor]:
+        """The moments of a parameter in fp32."""
+        names = self._names()
+        moments = [torch.empty(param.shape, dtype=torch.float32) for _ in names]
+        self._engine_state.read_state(known.number, self._weight(param), None, moments)
+        return dict(zip(names, moments))
+
+    def _write_moments(self, param: torch.Tensor, known: Known, moments: dict[str, torch.Tensor]) -> None:
+        self._engine_state.write_state(known.number, self._weight(param), None, list(moments.values()))
+
+    def _moment_shapes(self, param: torch.Tensor, known: Known) -> dict[str, torch.Size]:
+        return {name: param.shape for name in self._names()}
+
+    def _weight(self, param: torch.Tensor) -> torch.Tensor | None:
+        """Where a weight lies that the library may read; None: in the engine."""
+        return None if isinstance(param, EngineTensor) else on_cpu(param)
+
+    def _read_masters(self, param: torch.Tensor, known: Known) -> torch.Tensor:
+        masters = torch.empty(param.shape, dtype=torch.float32)
+        self._engine_state.read_state(known.number, self._weight(param), masters, [])
+        return masters
+
+    def _write_masters(self, param: torch.Tensor, known: Known, masters: torch.Tensor) -> None:
+        """And a weight whose state is compact, which is most of them."""
+        weight = self._weight(param)
+        self._engine_state.write_state(known.number, weight, masters, [])
+        if self._format != "compact":
+            return
+        if weight is not None and weight.data_ptr() != param.data_ptr():
+            param.copy_(weight.view_as(param))
+        torch.autograd.graph.increment_version(param)
+
+    def full_state_dict(self) -> dict[str, Any]:
+        """torch.optim's state dict: every moment as a tensor in memory, and `master_weight` of 16-bit parameters. What the
+        state's format has rounded is given as it is."""
+        state: dict[int, dict[str, torch.Tensor]] = {}
+        index = 0
+        for group in self.param_groups:
+            for param in group["params"]:
+                known = self._known.get(param)
+                if known is not None and known.step > 0:
+                    state[index] = {"step": torch.tensor(float(known.step)), **self._read_moments(param, known)}
+                    if param.dtype != torch.float32:
+                        state[index]["master_weight"] = self._read_masters(param, known)
+                index += 1
+        return {"state": state, "param_groups": self._packed_groups()}
+
+    @torch.no_grad()
+    def _load_tensors(self, state: dict[int, dict[str, Any]]) -> None:
+        params = [param for group in self.param_groups for param in group["params"]]
+        found: list[tuple[torch.Tensor, Known, dict[str, Any], dict[str, torch.Size]]] = []
+        for index, param in enumerate(params):  # all is looked at before anything is written
+            known, given = self._known.get(param), state.get(index) or {}
+            if known is None:
+                continue
+            shapes = self._moment_shapes(param, known)
+            for name, shape in {**shapes, "master_weight": param.shape}.items():
+                if given and name not in given and name in shapes:
+                    raise spillway.InvalidArgument(f"the state dict has no {name} of parameter {known.name}")
+                if given.get(name) is not None and given[name].shape != shape:
+                    raise spillway.InvalidArgument(f"{name} of parameter {known.name} has the shape {tuple(given[name].shape)}, "
+                                                   f"and should have {tuple(shape)}")
+            found.append((param, known, given, shapes))
+        self.run.has_changed()
+        self.half_done = "a state dict was not loaded whole"
+        for param, known, given, shapes in found:
+            known.step = int(given.get("step", 1)) if given else 0  # torch.optim.SGD counts none
+            if param.dtype != torch.float32:
+                masters = given.get("master_weight")
+                self._write_masters(param, known, _fp32(param.clone() if masters is None else masters))
+            moments = {name: given.get(name) for name in shapes}
+            self._write_moments(param, known, {name: _fp32(torch.zeros(shapes[name]) if values is None else values)
+                                               for name, values in moments.items()})
+        self.run.has_stepped |= any(known.step > 0 for known in self._known.values())
+
+
+def _fp32(values: torch.Tensor) -> torch.Tensor:
+    return values.detach().cpu().to(torch.float32).contiguous()
