@@ -20,6 +20,7 @@ TrainState Example() {
   state.step = 1234567890123;
   state.applied_updates = 1234567890000;
   state.data_position = 0xFFFFFFFFFFFFFFFF;
+  state.total_steps = 400;
   state.loss_scale = {.scale = 0x1.fffffep-20F, .good_steps = 1999};
   state.last_loss = 0.1 + 0.2;
   state.fixed = {{"--seq", "256"}, {"--lr", "0.0001"}, {"--betas", "0.9,0.95"}};
@@ -61,6 +62,19 @@ TEST(TrainState, ANewerVersionIsNamed) {
   std::string text = SerializeTrainState(Example());
   text.replace(text.find("\"v\":1"), 5, "\"v\":7");
   EXPECT_THAT(std::string(ParseTrainState(text).status().message()), HasSubstr("version 7"));
+}
+
+TEST(CheckSameNumbers, NamesEachFlagThatDiffers) {
+  const std::vector<FixedFlag> stored = {{"--seq", "256"}, {"--lr", "0.0001"}, {"--clip", "1"}};
+  const std::vector<FixedFlag> given = {{"--lr", "0.0002"}, {"--clip", "1"}, {"--seed", "3"}};
+  const std::string message(CheckSameNumbers(stored, given).message());
+  for (const char* part :
+       {"--seq was 256 in the store's run and is (nothing) now",
+        "--lr was 0.0001 in the store's run and is 0.0002 now",
+        "--seed was (nothing) in the store's run and is 3 now", "the same values"}) {
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  }
+  EXPECT_EQ(message.find("--clip"), std::string::npos) << message;
 }
 
 TEST(CheckSameNumbers, NamesTheFlagAndBothValues) {

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <string_view>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -97,45 +97,32 @@ absl::Status CheckSameNumbers(const std::vector<FixedFlag>& stored,
     if (name == "--optimizer") return "adamw";
     return name == "--state-format" ? "fp32" : "(nothing)";
   };
-  const auto is_other = [&](const std::string& name) {
-    return name != "--state-format" && value_of(stored, name) != value_of(given, name);
-  };
-  const auto has_other = [&](const std::vector<FixedFlag>& flags) {
-    return std::any_of(flags.begin(), flags.end(),
-                       [&](const FixedFlag& flag) { return is_other(flag.first); });
-  };
-  const bool can_convert = !has_other(stored) && !has_other(given);
-  const auto difference = [&](const std::string& name) {
-    return absl::StrFormat("%s was %s in the store's run and is %s now", name,
-                           value_of(stored, name), value_of(given, name));
-  };
-  const auto refused = [](const std::vector<std::string>& differences, const char* more) {
-    return absl::StrFormat(
-        "cannot resume: %s, which would change the numbers; give the same %s, %sor train into a "
-        "new store",
-        absl::StrJoin(differences, "; "), differences.size() == 1 ? "value" : "values", more);
-  };
-  // Other flags differ because of these.
-  for (const char* name : {"--optimizer", "--state-format"}) {
-    if (value_of(stored, name) == value_of(given, name)) continue;
-    const bool converts = std::string_view(name) == "--state-format" && can_convert;
-    return absl::InvalidArgumentError(
-        refused({difference(name)}, converts ? "add --convert, " : ""));
-  }
-  std::vector<std::string> differences;
-  bool is_input = false;
+  std::vector<std::string> names;  // of flags that differ, each once
   for (const auto* flags : {&stored, &given}) {
     for (const auto& [name, value] : *flags) {
-      const bool was_stored =
-          flags == &given && std::any_of(stored.begin(), stored.end(),
-                                         [&](const FixedFlag& flag) { return flag.first == name; });
-      if (was_stored || value_of(stored, name) == value_of(given, name)) continue;
-      differences.push_back(difference(name));
-      is_input |= name == "--model" || name == "--data";
+      if (value_of(stored, name) != value_of(given, name) && !absl::c_linear_search(names, name))
+        names.push_back(name);
     }
   }
-  if (differences.empty()) return absl::OkStatus();
-  const std::string message = refused(differences, "");
+  if (names.empty()) return absl::OkStatus();
+  const bool can_convert = names == std::vector<std::string>{"--state-format"};
+  // Other flags differ because of these.
+  for (const char* cause : {"--optimizer", "--state-format"}) {
+    if (!absl::c_linear_search(names, cause)) continue;
+    names = {cause};
+    break;
+  }
+  const auto append = [&](std::string* text, const std::string& name) {
+    absl::StrAppendFormat(text, "%s was %s in the store's run and is %s now", name,
+                          value_of(stored, name), value_of(given, name));
+  };
+  const std::string message = absl::StrFormat(
+      "cannot resume: %s, which would change the numbers; give the same %s, %sor train into a new "
+      "store",
+      absl::StrJoin(names, "; ", append), names.size() == 1 ? "value" : "values",
+      can_convert ? "add --convert, " : "");
+  const bool is_input =
+      absl::c_linear_search(names, "--model") || absl::c_linear_search(names, "--data");
   return is_input ? absl::FailedPreconditionError(message) : absl::InvalidArgumentError(message);
 }
 
