@@ -271,6 +271,20 @@ class LoadingTest(TorchTest):
         optimizer.load_state_dict(saved)
         self.assertEqual(train(model, optimizer, 2), expected)
 
+    def test_a_default_device_changes_nothing(self):
+        model = tiny_model()
+        optimizer = st.AdamW(model.parameters(), lr=1e-2)
+        train(model, optimizer, 1)
+        expected = state_of(optimizer)
+        torch.set_default_device("meta")
+        try:
+            full = optimizer.full_state_dict()
+            optimizer.load_state_dict(full)
+        finally:
+            torch.set_default_device(None)
+        self.assert_same_state(expected, full["state"])
+        self.assert_same_state(expected, state_of(optimizer))
+
     def test_nothing_of_the_given_dict_is_shared(self):
         param = Parameter(torch.ones(4))
         optimizer = st.AdamW([param], lr=torch.tensor(0.1))

@@ -117,7 +117,8 @@ def save_pretrained(model: torch.nn.Module, folder: str | os.PathLike[str]) -> N
         if key in seen and tensor.numel() > 0:
             continue
         if tensor.dtype not in _SAFETENSORS:
-            raise spillway.InvalidArgument(f"{name} is {tensor.dtype}, which is not written: it must be {', '.join(map(str, _SAFETENSORS))}")
+            raise spillway.InvalidArgument(f"{name} is {tensor.dtype}, which is not written: it must be "
+                                           f"{', '.join(map(str, _SAFETENSORS))}")
         seen.add(key)
         tensors[name] = tensor
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}

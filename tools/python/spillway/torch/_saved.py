@@ -68,7 +68,7 @@ class _Saved:
         room.engine.write(self.id, memoryview(flat.detach().view(torch.uint8).numpy()))
 
     def tensor(self) -> torch.Tensor:
-        flat = torch.empty(self.numel, dtype=self.dtype)
+        flat = torch.empty(self.numel, dtype=self.dtype, device="cpu")
         self.room.engine.read(self.id, 0, memoryview(flat.view(torch.uint8).numpy()))
         return flat.as_strided(self.shape, self.stride)
 
@@ -108,7 +108,8 @@ def saved_tensors(run: Run) -> Iterator[None]:
     """Within the block, what autograd saves for backward goes to the engine, and comes back in backward.
 
     A tensor that several operations save, unchanged, is there once. Weights, what is small (below 64 KiB) and what is
-    not on the CPU stay where they are. What is written through .data after it was saved is not seen. Works with torch.utils.checkpoint, and with several backwards.
+    not on the CPU stay where they are. What is written through .data after it was saved is not seen. Works with
+    torch.utils.checkpoint, and with several backwards.
     """
     if run.room is None:
         run.room = _Room(run.engine)

@@ -126,7 +126,7 @@ class State:
 
     def masters(self, parameter: int) -> torch.Tensor:
         """The parameter's master weights, in fp32."""
-        out = torch.empty(self.shapes[parameter], dtype=torch.float32)
+        out = torch.empty(self.shapes[parameter], dtype=torch.float32, device="cpu")
         check(library.spw_optimizer_masters(self._live(), parameter, out.data_ptr(), out.numel()))
         return out
 
@@ -153,7 +153,7 @@ class State:
 
     def read(self, id: int, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
         """A state tensor's values."""
-        out = torch.empty(tuple(shape), dtype=dtype)
+        out = torch.empty(tuple(shape), dtype=dtype, device="cpu")
         call(library.spw_read, self.engine._live(), id, 0, out.data_ptr(), out.numel() * out.element_size())
         return out
 

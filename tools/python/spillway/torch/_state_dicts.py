@@ -156,7 +156,7 @@ class StateDicts(torch.optim.Optimizer):
     def _read_moments(self, param: torch.Tensor, known: Known) -> dict[str, torch.Tensor]:
         """The moments of a parameter in fp32."""
         names = self._names()
-        moments = [torch.empty(param.shape, dtype=torch.float32) for _ in names]
+        moments = [torch.empty(param.shape, dtype=torch.float32, device="cpu") for _ in names]
         self._engine_state.read_state(known.number, self._weight(param), None, moments)
         return dict(zip(names, moments))
 
@@ -171,7 +171,7 @@ class StateDicts(torch.optim.Optimizer):
         return None if isinstance(param, EngineTensor) else on_cpu(param)
 
     def _read_masters(self, param: torch.Tensor, known: Known) -> torch.Tensor:
-        masters = torch.empty(param.shape, dtype=torch.float32)
+        masters = torch.empty(param.shape, dtype=torch.float32, device="cpu")
         self._engine_state.read_state(known.number, self._weight(param), masters, [])
         return masters
 
@@ -194,7 +194,7 @@ class StateDicts(torch.optim.Optimizer):
             for param in group["params"]:
                 known = self._known.get(param)
                 if known is not None and known.step > 0:
-                    state[index] = {"step": torch.tensor(float(known.step)), **self._read_moments(param, known)}
+                    state[index] = {"step": torch.tensor(float(known.step), device="cpu"), **self._read_moments(param, known)}
                     if param.dtype != torch.float32:
                         state[index]["master_weight"] = self._read_masters(param, known)
                 index += 1
@@ -224,8 +224,9 @@ class StateDicts(torch.optim.Optimizer):
                 masters = given.get("master_weight")
                 self._write_masters(param, known, _fp32(param.clone() if masters is None else masters))
             moments = {name: given.get(name) for name in shapes}
-            self._write_moments(param, known, {name: _fp32(torch.zeros(shapes[name]) if values is None else values)
-                                               for name, values in moments.items()})
+            self._write_moments(param, known, {
+                name: _fp32(torch.zeros(shapes[name], device="cpu") if values is None else values)
+                for name, values in moments.items()})
         self.run.has_stepped |= any(known.step > 0 for known in self._known.values())
 
 
