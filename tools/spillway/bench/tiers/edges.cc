@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <latch>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -101,11 +102,17 @@ absl::StatusOr<Edges::Rate> Edges::Measure(Edge edge, bool beside_nvme) {
   std::atomic<bool> stop = false;
   std::array<absl::Status, kReaders> ends;
   std::vector<std::thread> readers;
+  std::latch reading(kReaders);
+  for (uint64_t i = 0; i < kReaders; ++i) {
+    readers.emplace_back([&, i] {
+      ends[i] = ReadFar(i);
+      reading.count_down();
+      if (ends[i].ok()) ends[i] = ReadUntil(stop, i, kReaders);
+    });
+  }
+  reading.wait();  // on a busy machine threads may begin late
   const uint64_t before = NvmeRead(engine_->Stats());
   const Clock::time_point start = Clock::now();
-  for (uint64_t i = 0; i < kReaders; ++i) {
-    readers.emplace_back([&, i] { ends[i] = ReadUntil(stop, i, kReaders); });
-  }
   const absl::StatusOr<double> rate = MeasureCopies(edge);
   stop = true;
   for (std::thread& reader : readers) reader.join();
@@ -188,14 +195,21 @@ absl::Status Edges::Evict(TensorId tensor) {
   return absl::OkStatus();
 }
 
-// Reads from NVMe again and again: a few tiles only, since what is written on the device would go
-// on to NVMe if pinned memory became half full.
-absl::Status Edges::ReadUntil(const std::atomic<bool>& stop, uint64_t first_tile, uint64_t step) {
-  const uint64_t num_tiles = NumTiles(near_) / 2;
-  for (uint64_t tile = first_tile % num_tiles; !stop; tile = (tile + step) % num_tiles) {
-    SPILLWAY_RETURN_IF_ERROR(engine_->Evict({far_, tile}));
-    SPILLWAY_RETURN_IF_ERROR(engine_->AcquireHost({far_, tile}, Access::kRead).status());
-  }
+// A tile from NVMe: one of a few only, since what is written on the device would go on to NVMe if
+// pinned memory became half full.
+absl::Status Edges::ReadFar(uint64_t number) {
+  const uint64_t tile = number % (NumTiles(near_) / 2);
+  SPILLWAY_RETURN_IF_ERROR(engine_->Evict({far_, tile}));
+  return engine_->AcquireHost({far_, tile}, Access::kRead).status();
+}
+
+// Once at least.
+absl::Status Edges::ReadUntil(const std::atomic<bool>& stop, uint64_t first, uint64_t step) {
+  uint64_t number = first;
+  do {
+    number += step;
+    SPILLWAY_RETURN_IF_ERROR(ReadFar(number));
+  } while (!stop);
   return absl::OkStatus();
 }
 

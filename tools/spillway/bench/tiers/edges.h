@@ -65,7 +65,8 @@ class Edges {
   absl::Status Lease(TensorId tensor, Tier tier, Access access);
   absl::Status Write();
   absl::Status Evict(TensorId tensor);
-  absl::Status ReadUntil(const std::atomic<bool>& stop, uint64_t first_tile, uint64_t step);
+  absl::Status ReadFar(uint64_t number);
+  absl::Status ReadUntil(const std::atomic<bool>& stop, uint64_t first, uint64_t step);
   uint64_t NumTiles(TensorId tensor) const { return engine_->Spec(tensor).num_tiles(); }
   absl::Status CheckGoing() const;
 
