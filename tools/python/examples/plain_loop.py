@@ -37,4 +37,6 @@ def main(store, steps=20):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("plain_loop.py STORE [STEPS]: name a folder for the store, such as run")
     main(os.path.abspath(sys.argv[1]), *map(int, sys.argv[2:3]))
