@@ -9,6 +9,7 @@
  * leases, streams and optimizers is given up, too, whatever the order. Releasing NULL does nothing.
  * Structs begin with their size in bytes, as the caller was compiled: spw_X_init sets it, and all
  * other members to their defaults. So a program built against this header runs with later ones.
+ * spw_use and spw_values have no size, and stay as they are.
  * Strings are UTF-8 and end with a zero; char* that a call gives are freed with spw_free.
  * Threads: any call from any thread, unless it says otherwise. Nothing calls back on a thread of
  * the engine's but what spw_stream_launch was given, and `announce`; neither may call the engine.

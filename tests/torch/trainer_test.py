@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hugging Face's Trainer with spillway.torch: training, checkpoints, and a run that goes on where it was."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -8,6 +9,7 @@ import unittest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import spillway  # noqa: E402
 import spillway.torch as st  # noqa: E402
 import torch  # noqa: E402
 from torch_case import TorchTest  # noqa: E402
@@ -94,6 +96,18 @@ class TrainerTest(TorchTest):
         for name, value in expected[1].items():
             self.assertTrue(torch.equal(value, resumed[1][name]), name)
         run.close()
+
+    def test_an_offloaded_model_saves_itself_as_transformers_does(self):
+        model, plain = tiny_llama(), tiny_llama()
+        st.offload(model, st.open(None))
+        model.save_pretrained(self.folder / "ours", is_main_process=True, save_function=torch.save)
+        plain.save_pretrained(self.folder / "theirs")
+        ours, theirs = (json.loads((self.folder / name / "config.json").read_text()) for name in ("ours", "theirs"))
+        self.assertEqual(ours, theirs)
+        loaded = LlamaForCausalLM.from_pretrained(self.folder / "ours")
+        self.assert_same(loaded.parameters(), plain.parameters())
+        with self.assertRaisesRegex(spillway.Unimplemented, "push_to_hub"):
+            model.save_pretrained(self.folder / "ours", push_to_hub=True)
 
 
 if __name__ == "__main__":

@@ -173,14 +173,16 @@ TEST_F(StoreOpeningTest, ASecondOpenerIsRefusedAndToldWhoHoldsIt) {
   const absl::Status own = OpenError(TwoFolders());
   EXPECT_TRUE(absl::IsFailedPrecondition(own)) << own;
   EXPECT_THAT(std::string(own.message()), HasSubstr(std::to_string(::getpid())));
+  EXPECT_THAT(std::string(own.message()), HasSubstr("close its engine first"));
   const std::string holder = "process (" + std::to_string(::getpid()) + ")";
   const pid_t child = ::fork();
   if (child == 0) {
     NamingIoEngine io;
     const absl::Status status = Store::Open(TwoFolders(), &io).status();
-    const bool right =
-        absl::IsFailedPrecondition(status) &&
-        status.message().find(" process " + std::to_string(::getppid())) != absl::string_view::npos;
+    const bool right = absl::IsFailedPrecondition(status) &&
+                       status.message().find(" process " + std::to_string(::getppid())) !=
+                           absl::string_view::npos &&
+                       status.message().find("wait for it to end") != absl::string_view::npos;
     ::_exit(right ? 0 : 1);
   }
   int status = 0;

@@ -55,7 +55,8 @@ def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Modu
 
         def save(save_directory: str | os.PathLike[str], is_main_process: bool = True, state_dict: Any = None,
                  **more: Any) -> None:
-            lost = [word for word, value in more.items() if value and word not in ("safe_serialization", "max_shard_size")]
+            ways = ("safe_serialization", "max_shard_size", "save_function")  # of writing the same
+            lost = [word for word, value in more.items() if value and word not in ways]
             if lost:
                 raise spillway.Unimplemented(f"save_pretrained({lost[0]}=...) of a model in the engine: "
                                              "spillway.torch.save_pretrained writes one file of safetensors")
