@@ -202,8 +202,8 @@ struct Update {
 // Owns no tensor; the engine and the pool must outlive it. Thread-compatible. Add, Uses and Step
 // check their arguments before they do anything. An error of the engine in Step is returned as it
 // came. Then the parameters before it in the list are updated, and of the one at hand some tiles
-// are: the tile at hand may be updated in part, and a 16-bit weight's may hold no defined bytes. So
-// the caller must go back to the last commit.
+// are: the tile at hand may be updated in part, and of a 16-bit weight's what was not written is
+// NaN. So the caller must go back to the last commit.
 class SPILLWAY_EXPORT Optimizer {
  public:
   // InvalidArgument if a constant of the rule is out of range, or the pair of rule and format does

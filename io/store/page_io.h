@@ -49,6 +49,12 @@ enum class Checksums : uint8_t {
   kNone,  // 0 is recorded, and nothing compared
 };
 
+// Who compares pages that are read with their checksums.
+enum class Verifier : uint8_t {
+  kPageIo,
+  kCaller,  // PageIo compares a packed page all the same: it moves to its place after that
+};
+
 struct PageIoOptions {
   Checksums checksums = Checksums::kXxh3;
   int hash_threads = DefaultHashThreads();  // that hash at most, the caller's included
@@ -68,6 +74,8 @@ class PageIo {
   struct Result {
     uint64_t tag = 0;
     absl::Status status;
+    // Of each page, which the caller is to compare; empty: there is nothing to compare.
+    std::vector<uint64_t> checksums;
   };
 
   PageIo(Store* store, IoEngine* io, const PageIoOptions& options = {});
@@ -79,11 +87,12 @@ class PageIo {
   // Results come from Reap only, also of what could not start. A page that was never written is
   // an error.
   void Read(uint64_t tag, TensorIndex tensor, uint64_t first_page, uint64_t bytes,
-            std::byte* memory);
+            std::byte* memory, Verifier verifier = Verifier::kPageIo);
   // The copies before are replaced when all pages have arrived, or none is. What the last page's
-  // unit has beyond `bytes` is set to zero, in memory too.
+  // unit has beyond `bytes` is set to zero, in memory too. `checksums`: of the pages, where the
+  // caller has computed them; empty: they are computed here.
   void Write(uint64_t tag, TensorIndex tensor, uint64_t first_page, uint64_t bytes,
-             std::byte* memory);
+             std::byte* memory, std::span<const uint64_t> checksums = {});
   // REQUIRES: no operation on these pages is under way.
   void Forget(TensorIndex tensor, uint64_t first_page, uint64_t bytes);
 
@@ -91,9 +100,10 @@ class PageIo {
   // ended. Hashes a portion, so there may be no result although it did not wait.
   void Reap(absl::Duration timeout, std::vector<Result>* results);
 
-  // Since the start: checksums of pages written and read, in CPU seconds (the clock is read for one
-  // page in seven: reading it takes as long as the hashing of 4 KiB); and what requests carried, in
-  // seconds from when the first of those in flight was made until the last was reaped.
+  // Since the start: pages written and read, and the CPU seconds that their checksums took here
+  // (the clock is read for one page in seven: reading it takes as long as the hashing of 4 KiB);
+  // and what requests carried, in seconds from when the first of those in flight was made until the
+  // last was reaped.
   base::Busy hashing() const;
   const base::DuplexMeter& moved() const { return moved_; }  // by IoOp
 
@@ -117,6 +127,7 @@ class PageIo {
     uint64_t bytes = 0;
     std::byte* memory = nullptr;
     std::vector<Page> pages;
+    Verifier verifier = Verifier::kPageIo;
     uint32_t holds = 1;  // requests under way; one more until all are made
     absl::Status status;
   };
@@ -144,9 +155,10 @@ class PageIo {
 
   OperationId Begin(uint64_t tag, IoOp op, TensorIndex tensor, uint64_t first_page, uint64_t bytes,
                     std::byte* memory);
-  void End(OperationId id);
+  void End(OperationId id, std::vector<uint64_t> checksums = {});
   absl::Status MakeReads(OperationId id, Operation& operation);
-  absl::Status MakeWrites(OperationId id, Operation& operation);
+  absl::Status MakeWrites(OperationId id, Operation& operation,
+                          std::span<const uint64_t> checksums);
   // Adds what moves for a page to the open request, or opens others.
   absl::Status AddPage(OperationId id, Operation& operation, uint64_t page);
   bool Continues(const IoRequest& piece) const;
@@ -207,6 +219,7 @@ class PageIo {
   uint64_t to_hash_bytes_ = 0;
   std::vector<HashThreads::Job> hashed_;
   uint64_t hashed_bytes_ = 0, hashed_pages_ = 0;
+  uint64_t left_bytes_ = 0;  // whose checksums are the caller's
   base::Busy timed_;
   base::DuplexMeter moved_;
   DeviceSpeeds speeds_;

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "io/checksum.h"
 #include "io/make_io_engine.h"
 #include "io/store/store.h"
 #include "src/base/bytes.h"
@@ -23,6 +24,8 @@
 #include "src/engine/mover.h"
 #include "src/engine/resting_room.h"
 #include "src/engine/tensor_registry.h"
+#include "src/engine/tile_checksums.h"
+#include "src/engine/unchecked_leases.h"
 
 namespace spillway {
 namespace {
@@ -31,10 +34,11 @@ using engine::EngineStream;
 using engine::Mover;
 using engine::TensorRegistry;
 using engine::TileIndex;
+using ChecksumKind = engine::TileChecksums::Kind;
 
 }  // namespace
 
-class EngineImpl final : public Engine {
+class EngineImpl final : public Engine, public engine::UncheckedLeases {
  public:
   static absl::StatusOr<std::unique_ptr<Engine>> Open(EngineOptions options,
                                                       const engine::OpenChoices& choices);
@@ -73,6 +77,13 @@ class EngineImpl final : public Engine {
   Timeline TakeTimeline() override;
   uint64_t page_bytes() const override { return page_bytes_; }
 
+  absl::StatusOr<Lease> AcquireUnchecked(TileRef tile, Access access,
+                                         std::vector<uint64_t>* checksums) override;
+  absl::Status ReadAgain(const Lease& lease, uint64_t page, uint64_t checksum) override;
+  void SetChecked(const Lease& lease) override;
+  void Release(Lease lease, std::vector<uint64_t> checksums) override;
+  void GiveUp(Lease lease) override;
+
  protected:
   void EndLease(const Lease& lease) override;
 
@@ -81,6 +92,12 @@ class EngineImpl final : public Engine {
   absl::StatusOr<Lease> Take(TileRef tile, Tier tier, Access access, Stream* stream);
   absl::StatusOr<Lease> TakeAt(TileIndex index, TileRef tile, Tier tier, Access access,
                                Stream* stream);
+  absl::StatusOr<Lease> TakeUnchecked(TileIndex index, TileRef tile, Tier tier, Access access,
+                                      Stream* stream);
+  absl::Status Compare(const Lease& lease);
+  TileIndex IndexOf(const Lease& lease) const {
+    return tensors_.FirstTile(lease.tile_.tensor) + lease.tile_.tile;
+  }
   absl::Status CheckHasStore(std::string_view what) const;
   absl::StatusOr<const tiers::StreamHandle*> HandleOf(const Stream* stream) const {
     return EngineStream::HandleOf(stream, mover_->runtime());
@@ -220,8 +237,28 @@ absl::StatusOr<Lease> EngineImpl::Take(TileRef tile, Tier tier, Access access, S
   return TakeAt(index, tile, tier, access, stream);
 }
 
+// What comes to the device was compared on the way. What is known of the bytes in pinned memory is
+// void once they are about to change.
 absl::StatusOr<Lease> EngineImpl::TakeAt(TileIndex index, TileRef tile, Tier tier, Access access,
                                          Stream* stream) {
+  SPILLWAY_ASSIGN_OR_RETURN(Lease lease, TakeUnchecked(index, tile, tier, access, stream));
+  engine::TileChecksums& checksums = mover_->checksums();
+  const ChecksumKind kind = checksums.KindOf(index);
+  if (kind == ChecksumKind::kExpected && tier == Tier::kPinned && access != Access::kDiscard) {
+    checksums.SetComparedByUser(index, false);
+    if (const absl::Status status = Compare(lease); !status.ok()) {
+      if (Writes(access)) GiveUp(std::move(lease));
+      return status;
+    }
+    checksums.Clear(index);
+  } else if (kind != ChecksumKind::kNone && tier == Tier::kPinned && Writes(access)) {
+    checksums.Clear(index);
+  }
+  return lease;
+}
+
+absl::StatusOr<Lease> EngineImpl::TakeUnchecked(TileIndex index, TileRef tile, Tier tier,
+                                                Access access, Stream* stream) {
   SPILLWAY_ASSIGN_OR_RETURN(const tiers::StreamHandle* const handle, HandleOf(stream));
   const engine::StreamId on = handle != nullptr ? handle->value : engine::kNoStream;
   SPILLWAY_ASSIGN_OR_RETURN(engine::Granted granted, mover_->Acquire(index, tier, access, on));
@@ -244,11 +281,54 @@ absl::StatusOr<Lease> EngineImpl::TakeAt(TileIndex index, TileRef tile, Tier tie
 
 void EngineImpl::EndLease(const Lease& lease) {
   if (process_.is_forked()) return;
-  const TileIndex index = tensors_.FirstTile(lease.tile_.tensor) + lease.tile_.tile;
   const auto handle = HandleOf(lease.stream_);
   // There is nothing to follow another engine's stream with, nor anyone to tell.
   if (!handle.ok()) (void)lease.stream_->Synchronize();
-  mover_->EndLease(index, lease.tier_, lease.access_, handle.ok() ? *handle : nullptr);
+  mover_->EndLease(IndexOf(lease), lease.tier_, lease.access_, handle.ok() ? *handle : nullptr);
+}
+
+// --- Leases of bytes that were not compared ---
+
+absl::StatusOr<Lease> EngineImpl::AcquireUnchecked(TileRef tile, Access access,
+                                                   std::vector<uint64_t>* checksums) {
+  checksums->clear();
+  SPILLWAY_ASSIGN_OR_RETURN(const TileIndex index, Index(tile));
+  if (access == Access::kDiscard) return TakeAt(index, tile, Tier::kPinned, access, nullptr);
+  engine::TileChecksums& of = mover_->checksums();
+  of.SetComparedByUser(index, true);
+  SPILLWAY_ASSIGN_OR_RETURN(Lease lease,
+                            TakeUnchecked(index, tile, Tier::kPinned, access, nullptr));
+  // Empty, if another reader has compared them by now.
+  if (of.KindOf(index) == ChecksumKind::kExpected) *checksums = of.Of(index);
+  if (Writes(access)) of.Clear(index);
+  return lease;
+}
+
+absl::Status EngineImpl::ReadAgain(const Lease& lease, uint64_t page, uint64_t checksum) {
+  return mover_->ReadAgain(IndexOf(lease), page, checksum, lease.data());
+}
+
+absl::Status EngineImpl::Compare(const Lease& lease) {
+  const std::vector<uint64_t> expected = mover_->checksums().Of(IndexOf(lease));
+  for (uint64_t page = 0; page < expected.size(); ++page) {
+    const uint64_t begin = page * page_bytes_;
+    const uint64_t bytes = std::min(page_bytes_, lease.size_bytes() - begin);
+    if (io::Checksum({lease.data() + begin, bytes}) == expected[page]) continue;
+    SPILLWAY_RETURN_IF_ERROR(ReadAgain(lease, page, expected[page]));
+  }
+  return absl::OkStatus();
+}
+
+void EngineImpl::SetChecked(const Lease& lease) { mover_->checksums().Clear(IndexOf(lease)); }
+
+void EngineImpl::Release(Lease lease, std::vector<uint64_t> checksums) {
+  mover_->checksums().Set(IndexOf(lease), ChecksumKind::kComputed, std::move(checksums));
+  lease.Release();
+}
+
+void EngineImpl::GiveUp(Lease lease) {
+  lease.engine_ = nullptr;
+  if (!process_.is_forked()) mover_->GiveUp(IndexOf(lease), lease.access_);
 }
 
 void EngineImpl::ClearPrefetch() {

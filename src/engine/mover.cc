@@ -64,6 +64,7 @@ TileIndex Mover::AddTile(uint64_t size_bytes, Role role, bool transient, bool st
   const Entry entry(this);
   const TileIndex tile = pager_.AddTile(size_bytes, role, transient, stored, place);
   if (planner_ != nullptr) planner_->AddTile(tile, base::Now());
+  checksums().AddTile();
   return tile;
 }
 
@@ -132,6 +133,7 @@ absl::StatusOr<Granted> Mover::AcquireLocked(TileIndex tile, Tier tier, Access a
   if (tier != Tier::kPinned) return granted;
   absl::Status status = transfers_.PrepareFrame(frame_offset, frame_bytes);
   if (status.ok()) return granted;
+  if (Writes(access)) checksums().Clear(tile);
   const Entry entry(this);
   End(tile, tier, access, /*drained=*/false);
   return status;
@@ -197,6 +199,19 @@ Pager::LeaseEnd Mover::End(TileIndex tile, Tier tier, Access access, bool draine
   const Pager::LeaseEnd ended = pager_.EndLease(tile, tier, access, drained);
   Dispatch();
   return ended;
+}
+
+void Mover::GiveUp(TileIndex tile, Access access) {
+  const Entry entry(this);
+  if (auto* trace = Recording()) trace->Release(tile, Tier::kPinned, access, base::Now());
+  const Pager::LeaseEnd ended = pager_.GiveUp(tile, access);
+  Dispatch();
+  pager_.LetIn(ended);
+}
+
+absl::Status Mover::ReadAgain(TileIndex tile, uint64_t page, uint64_t checksum, std::byte* frame) {
+  const absl::Status status = transfers_.ReadAgain(tiles_[tile], page, checksum, frame);
+  return status.ok() ? status : Describe(tile, status);
 }
 
 void Mover::Declare(std::span<const TileIndex> tiles, std::span<const Use> uses) {
@@ -318,6 +333,10 @@ void Mover::UpdateMeter() {
     meter_.Set(OverlapMeter::TimePoint::clock::now(), moving, meter_.blocked());
 }
 
+absl::Status Mover::Describe(TileIndex tile, const absl::Status& status) const {
+  return absl::Status(status.code(), absl::StrCat(describe_(tile), ": ", status.message()));
+}
+
 // --- The transfer thread's side ---
 
 void Mover::OnEnded(std::span<const TransferThread::Ended> transfers) {
@@ -326,10 +345,7 @@ void Mover::OnEnded(std::span<const TransferThread::Ended> transfers) {
     if (recorder_ != nullptr) {
       recorder_->EndTransfer(tile, pager_.pages()[tile].size_bytes(), status.ok(), base::NowNs());
     }
-    pager_.TransferDone(
-        tile, status.ok() ? status
-                          : absl::Status(status.code(),
-                                         absl::StrCat(describe_(tile), ": ", status.message())));
+    pager_.TransferDone(tile, status.ok() ? status : Describe(tile, status));
   }
   Dispatch();
   if (has_turn_) quiet_.NotifyAll();

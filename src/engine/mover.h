@@ -76,6 +76,8 @@ class Mover : private TransferThread::Listener {
   absl::StatusOr<Granted> Acquire(TileIndex tile, Tier tier, Access access, StreamId stream);
   // With a stream, the lease lasts until what was launched on it so far has run.
   void EndLease(TileIndex tile, Tier tier, Access access, const tiers::StreamHandle* stream);
+  // See Pager.
+  void GiveUp(TileIndex tile, Access access);
   void Declare(std::span<const TileIndex> tiles, std::span<const Use> uses);
   void ClearDeclared();
   absl::Status Evict(TileIndex tile);
@@ -102,6 +104,8 @@ class Mover : private TransferThread::Listener {
   absl::Status WaitForPlan();
 
   // See TransferThread.
+  TileChecksums& checksums() { return transfers_.checksums(); }
+  absl::Status ReadAgain(TileIndex tile, uint64_t page, uint64_t checksum, std::byte* frame);
   void RunWithStore(const std::function<void(io::Store*)>& work) { transfers_.RunWithStore(work); }
 
   EngineStats Stats();
@@ -151,6 +155,7 @@ class Mover : private TransferThread::Listener {
   plan::StepRecorder* Recording() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return planner_ != nullptr ? planner_->Recording() : nullptr;
   }
+  absl::Status Describe(TileIndex tile, const absl::Status& status) const;
   void NotifyIfQuiet() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WaitForTurn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Complete(Action action, tiers::EventHandle arrival) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -118,6 +118,7 @@ absl::Status Mover::Forget(TileIndex first, TileIndex count,
     for (TileIndex tile = first; tile < first + count; ++tile)
       while (!pager_.IsForgotten(tile)) quiet_.Wait(&mu_);
   }
+  for (TileIndex tile = first; tile < first + count; ++tile) checksums().Clear(tile);
   RunWithStore(change);
   return absl::OkStatus();
 }

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "io/checksum.h"
 #include "src/base/clock.h"
 #include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
@@ -187,10 +188,14 @@ std::vector<TransferThread::Ended> TransferThread::Reap(bool idle) {
     while (sleeping_) work_ready_.Wait(&mu_);
     return ended;
   }
-  std::vector<io::PageIo::Result> results;
-  pages_->Reap(idle ? absl::InfiniteDuration() : absl::ZeroDuration(), &results);
-  for (io::PageIo::Result& result : results)
-    ended.push_back({static_cast<TileIndex>(result.tag), std::move(result.status)});
+  pages_->Reap(idle ? absl::InfiniteDuration() : absl::ZeroDuration(), &results_);
+  for (io::PageIo::Result& result : results_) {
+    const auto tile = static_cast<TileIndex>(result.tag);
+    if (!result.checksums.empty())
+      checksums_.Set(tile, TileChecksums::Kind::kExpected, std::move(result.checksums));
+    ended.push_back({tile, std::move(result.status)});
+  }
+  results_.clear();
   MutexLock lock(&mu_);
   sleeping_ = false;
   const base::DuplexMeter& moved = pages_->moved();
@@ -213,27 +218,81 @@ void TransferThread::Execute(const Work& work) {
   }
   // The copy was just launched; its end is marked for the caller's stream to wait for.
   if (action.kind == Action::Kind::kGrant) {
+    const auto failed = not_launched_.find(action.tile);
+    if (failed != not_launched_.end()) return listener_.OnLaunched(action, failed->second, {});
     absl::StatusOr<tiers::EventHandle> marked = MarkArrival();
     const tiers::EventHandle arrival = marked.value_or(tiers::EventHandle{});
     return listener_.OnLaunched(action, std::move(marked).status(), arrival);
   }
   if (has_timeline_) listener_.OnBegin(action);
+  not_launched_.erase(action.tile);
   absl::Status status = parts_.pinned->EnsureUsable(action.pinned_offset, size_bytes);
   std::byte* frame = parts_.pinned->data() + action.pinned_offset;
   if (status.ok()) {
+    const bool fills = action.transfer != Transfer::kWrite && action.transfer != Transfer::kCopyIn;
+    if (fills) checksums_.Clear(action.tile);
     switch (action.transfer) {
-      case Transfer::kRead:
-        return pages_->Read(action.tile, place.tensor, place.first_page, size_bytes, frame);
-      case Transfer::kWrite:
-        return pages_->Write(action.tile, place.tensor, place.first_page, size_bytes, frame);
+      case Transfer::kRead: {
+        const bool by_user = !work.tile->transient && checksums_.IsComparedByUser(action.tile);
+        return pages_->Read(action.tile, place.tensor, place.first_page, size_bytes, frame,
+                            by_user ? io::Verifier::kCaller : io::Verifier::kPageIo);
+      }
+      case Transfer::kWrite: {
+        std::vector<uint64_t> known;
+        if (checksums_.KindOf(action.tile) == TileChecksums::Kind::kComputed)
+          known = checksums_.Of(action.tile);
+        return pages_->Write(action.tile, place.tensor, place.first_page, size_bytes, frame, known);
+      }
       case Transfer::kZero: std::memset(frame, 0, size_bytes); break;
       default:
-        status = Copy(action, size_bytes);
+        if (action.transfer == Transfer::kCopyIn &&
+            checksums_.KindOf(action.tile) == TileChecksums::Kind::kExpected)
+          status = Compare(action.tile, *work.tile, frame);
+        if (status.ok()) status = Copy(action, size_bytes);
         if (status.ok()) return;
     }
   }
+  if (!status.ok() && action.transfer == Transfer::kCopyIn) not_launched_[action.tile] = status;
   const Ended ended{action.tile, status};
   listener_.OnEnded({&ended, 1});
+}
+
+// What else ends meanwhile waits in results_.
+absl::Status TransferThread::ComparePage(const Tile& tile, uint64_t page, uint64_t checksum,
+                                         std::byte* frame) {
+  const uint64_t begin = page * parts_.store->page_bytes();
+  const uint64_t bytes = std::min(parts_.store->page_bytes(), tile.size_bytes - begin);
+  if (io::Checksum({frame + begin, bytes}) == checksum) return absl::OkStatus();
+  constexpr uint64_t kTag = ~uint64_t{0};  // no tile's
+  pages_->Read(kTag, tile.place.tensor, tile.place.first_page + page, bytes, frame + begin);
+  while (true) {
+    const auto read = std::find_if(results_.begin(), results_.end(),
+                                   [](const auto& result) { return result.tag == kTag; });
+    if (read != results_.end()) {
+      absl::Status status = std::move(read->status);
+      results_.erase(read);
+      return status;
+    }
+    pages_->Reap(absl::InfiniteDuration(), &results_);
+  }
+}
+
+// Of two users that compare a tile, the second to come finds the page as the first has left it.
+absl::Status TransferThread::ReadAgain(const Tile& tile, uint64_t page, uint64_t checksum,
+                                       std::byte* frame) {
+  absl::Status status;
+  RunWithStore([&](io::Store*) { status = ComparePage(tile, page, checksum, frame); });
+  return status;
+}
+
+// The tile's user was to compare it. It goes to the device instead.
+absl::Status TransferThread::Compare(TileIndex index, const Tile& tile, std::byte* frame) {
+  checksums_.NoteGoesToDevice(index);
+  const std::vector<uint64_t> expected = checksums_.Of(index);
+  for (uint64_t page = 0; page < expected.size(); ++page)
+    SPILLWAY_RETURN_IF_ERROR(ComparePage(tile, page, expected[page], frame));
+  checksums_.Clear(index);
+  return absl::OkStatus();
 }
 
 absl::Status TransferThread::Copy(const Action& action, uint64_t size_bytes) {

@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "io/io_engine.h"
@@ -30,6 +31,7 @@
 #include "src/engine/pager/action.h"
 #include "src/engine/pager/tile_table.h"
 #include "src/engine/rate_meter.h"
+#include "src/engine/tile_checksums.h"
 #include "tiers/device_runtime.h"
 #include "tiers/pinned_arena.h"
 
@@ -102,8 +104,13 @@ class TransferThread {
   // Runs `work` on the thread, which owns the store, after what was posted before, and waits for
   // it.
   void RunWithStore(const std::function<void(io::Store*)>& work);
+  // Reads one page of a tile into its place in the tile's frame, unless its bytes have `checksum`
+  // by now. Returns when it is there, as it was written, or cannot be had.
+  absl::Status ReadAgain(const Tile& tile, uint64_t page, uint64_t checksum, std::byte* frame);
   // A frame of pinned memory that no transfer has filled may lie in a slab that is not locked yet.
   absl::Status PrepareFrame(uint64_t offset, uint64_t size_bytes);
+
+  TileChecksums& checksums() { return checksums_; }
 
   LinkUse link_use();
   Occupancy store_room();
@@ -115,6 +122,8 @@ class TransferThread {
   void Sleep(bool idle);
   std::vector<Ended> Reap(bool idle);
   void Execute(const Work& work);
+  absl::Status ComparePage(const Tile& tile, uint64_t page, uint64_t checksum, std::byte* frame);
+  absl::Status Compare(TileIndex index, const Tile& tile, std::byte* frame);
   absl::Status Copy(const Action& action, uint64_t size_bytes);
   absl::StatusOr<tiers::EventHandle> MarkArrival();
 
@@ -126,8 +135,12 @@ class TransferThread {
   tiers::StreamHandle copy_in_, copy_out_;
 
   std::deque<std::atomic<bool>> slab_ready_;
-  std::unique_ptr<io::PageIo> pages_;  // the thread's; null without a store
-  int64_t working_since_ns_ = 0;       // the thread's; with a timeline
+  std::unique_ptr<io::PageIo> pages_;        // the thread's; null without a store
+  std::vector<io::PageIo::Result> results_;  // the thread's: reaped, not looked at
+  // The thread's: why the last copy of a tile to the device was not launched.
+  absl::flat_hash_map<TileIndex, absl::Status> not_launched_;
+  TileChecksums checksums_;
+  int64_t working_since_ns_ = 0;  // the thread's; with a timeline
 
   base::Mutex mu_;
   std::vector<Work> work_ ABSL_GUARDED_BY(mu_);

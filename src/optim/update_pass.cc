@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "src/optim/element_codecs.h"
 #include "src/optim/factored_update.h"
 #include "src/optim/fused_update.h"
+#include "src/optim/hashed_lease.h"
 #include "src/optim/rule_kernels.h"
 #include "src/optim/rule_passes.h"
 #include "src/optim/tensor_sums.h"
@@ -25,6 +27,8 @@ namespace {
 constexpr uint64_t kFrameBytes = 4096;
 // The least that is worth handing to another thread: 16 Ki elements take about 10 µs.
 constexpr int64_t kGrainElements = 16384;
+// What a thread updates before it hashes the pages that are whole by then: 256 KiB in fp32.
+constexpr uint64_t kPortionElements = uint64_t{64} << 10;
 
 TileRef TileAt(const Operand& operand, uint64_t element) {
   return {operand.tensor, element / operand.tile_elements};
@@ -44,15 +48,33 @@ class HeldTiles {
         is_last_pass_(is_last_pass),
         leases_(parameter.operands.size()) {}
 
-  // Leases the tiles that begin with the segment.
-  absl::Status Acquire(const Segment& segment) {
+  // Leases the tiles that begin with the segment, and compares them with their checksums: before
+  // one is leased whose bytes are void from then on.
+  absl::Status Acquire(ThreadPool* pool, const Segment& segment) {
     for (size_t i = 0; i < leases_.size(); ++i) {
       const Operand& operand = parameter_.operands[i];
       if (!IsLeased(pass_, operand) || !BeginsTile(operand, segment)) continue;
-      SPILLWAY_ASSIGN_OR_RETURN(leases_[i], engine_->AcquireHost(TileAt(operand, segment.begin),
-                                                                 *pass_.AccessTo(operand.kind)));
+      const Access access = *pass_.AccessTo(operand.kind);
+      if (access == Access::kDiscard) SPILLWAY_RETURN_IF_ERROR(HashedLease::Compare(pool, leases_));
+      SPILLWAY_ASSIGN_OR_RETURN(
+          leases_[i], HashedLease::Acquire(engine_, TileAt(operand, segment.begin), access));
     }
-    return absl::OkStatus();
+    return HashedLease::Compare(pool, leases_);
+  }
+
+  // Whether checksums go along with the bytes of a tile.
+  bool AreHashed() const {
+    return std::any_of(leases_.begin(), leases_.end(),
+                       [](const HashedLease& lease) { return lease.is_hashed(); });
+  }
+
+  // To be called when elements [begin, end) were updated, by any thread.
+  void Written(uint64_t begin, uint64_t end) {
+    for (size_t i = 0; i < leases_.size(); ++i) {
+      if (!leases_[i].is_hashed()) continue;
+      const bool is_first = begin % parameter_.operands[i].tile_elements == 0;
+      leases_[i].Written(is_first ? 0 : BytesBefore(i, begin), BytesBefore(i, end));
+    }
   }
 
   // Ends the leases of tiles that end with the segment. A transient gradient is dead then, if no
@@ -66,6 +88,16 @@ class HeldTiles {
       SPILLWAY_RETURN_IF_ERROR(engine_->Discard(TileAt(operand, segment.begin)));
     }
     return absl::OkStatus();
+  }
+
+  // After an error: what was to be written from element `begin` on, and was not, is not a number.
+  void Spoil(uint64_t begin) {
+    for (size_t i = 0; i < leases_.size(); ++i) {
+      const Operand& operand = parameter_.operands[i];
+      if (!leases_[i] || pass_.AccessTo(operand.kind) != Access::kDiscard) continue;
+      std::byte* const from = At(i, begin);
+      std::memset(from, 0xFF, leases_[i].size_bytes() - (from - leases_[i].data()));
+    }
   }
 
   // Element `element` of an operand, which has elements of its own.
@@ -82,6 +114,17 @@ class HeldTiles {
     return reinterpret_cast<float*>(leases_[i].data()) + in_tile / elements;
   }
 
+  // The first bytes of an operand's tile, which hold none of the elements from `end` on.
+  uint64_t BytesBefore(size_t i, uint64_t end) const {
+    const Operand& operand = parameter_.operands[i];
+    const uint64_t in_tile = (end - 1) % operand.tile_elements + 1;
+    if (end == parameter_.num_elements || in_tile == operand.tile_elements)
+      return leases_[i].size_bytes();
+    if (i != CheckedParameter::kFirstMoment || !IsEncoded(parameter_.format))
+      return in_tile * ElementBytes(operand.dtype);
+    return in_tile / parameter_.row.num_elements * parameter_.row.size_bytes();
+  }
+
   // The row of the encoded moments in which `element` lies.
   std::byte* RowAt(uint64_t element) const {
     const Operand& operand = parameter_.operands[CheckedParameter::kFirstMoment];
@@ -94,7 +137,7 @@ class HeldTiles {
   const CheckedParameter& parameter_;
   const Pass& pass_;
   const bool is_last_pass_;
-  std::vector<Lease> leases_;
+  std::vector<HashedLease> leases_;
 };
 
 // What is updated together: the parameter's elements [begin, end), within one row where moments are
@@ -150,39 +193,6 @@ uint64_t FirstOfBlock(const EncodedRow& row, uint64_t block) {
          block % row.num_blocks() * row.block_elements;
 }
 
-// Updates a segment on all threads, cut at multiples of a grain, or of blocks of encoded moments.
-void UpdateSegment(ThreadPool* pool, const CheckedParameter& parameter, const Pass& pass,
-                   const RuleFactors& factors, const uint64_t* keys, bool takes_given,
-                   const HeldTiles& held, const Segment& segment) {
-  const auto update = [&](uint64_t begin, uint64_t end) {
-    UpdateFused(factors, RunOf(parameter, pass, held, begin, end, keys, takes_given));
-  };
-  if (!IsEncoded(parameter.format)) {
-    pool->ParallelRanges(static_cast<int64_t>(segment.end - segment.begin), kGrainElements,
-                         [&](int64_t begin, int64_t end) {
-                           update(segment.begin + static_cast<uint64_t>(begin),
-                                  segment.begin + static_cast<uint64_t>(end));
-                         });
-    return;
-  }
-  const EncodedRow& row = parameter.row;
-  const uint64_t first = BlocksBefore(row, segment.begin);
-  const uint64_t last = BlocksBefore(row, segment.end);
-  const int64_t grain =
-      kGrainElements / static_cast<int64_t>(std::min(row.num_elements, row.block_elements));
-  pool->ParallelRanges(
-      static_cast<int64_t>(last - first), grain, [&](int64_t begin_block, int64_t end_block) {
-        uint64_t begin = FirstOfBlock(row, first + static_cast<uint64_t>(begin_block));
-        const uint64_t end =
-            std::min(segment.end, FirstOfBlock(row, first + static_cast<uint64_t>(end_block)));
-        while (begin < end) {
-          const uint64_t row_end = (begin / row.num_elements + 1) * row.num_elements;
-          update(begin, std::min(end, row_end));
-          begin = row_end;
-        }
-      });
-}
-
 // One update of one parameter: what its passes keep for those that follow.
 class ParameterUpdate {
  public:
@@ -207,11 +217,9 @@ class ParameterUpdate {
         StepSizeOf(rule_, update_, factored_ ? factored_->sums() : sums_, parameter_.num_elements);
   }
 
-  void Visit(const Pass& pass, const HeldTiles& held, const Segment& segment) {
+  void Visit(const Pass& pass, HeldTiles& held, const Segment& segment) {
     switch (pass.kind) {
-      case PassKind::kUpdate:
-        return UpdateSegment(pool_, parameter_, pass, factors_, keys_, update_.take_changed_weight,
-                             held, segment);
+      case PassKind::kUpdate: return UpdateSegment(pass, held, segment);
       case PassKind::kNorms: return SumSegment(pass, held, segment);
       case PassKind::kFactors:
         return factored_->UpdateMeans(factors_, FactoredOf(pass, held, segment));
@@ -223,6 +231,63 @@ class ParameterUpdate {
   }
 
  private:
+  // On all threads, cut at multiples of a grain, or of blocks of encoded moments.
+  void UpdateSegment(const Pass& pass, HeldTiles& held, const Segment& segment) {
+    const EncodedRow& row = parameter_.row;
+    const bool is_encoded = IsEncoded(parameter_.format);
+    if (held.AreHashed() && !(is_encoded && row.num_elements > kPortionElements))
+      return UpdateAndHash(pass, held, segment);
+    if (!is_encoded) {
+      pool_->ParallelRanges(static_cast<int64_t>(segment.end - segment.begin), kGrainElements,
+                            [&](int64_t begin, int64_t end) {
+                              UpdateRange(pass, held, segment.begin + static_cast<uint64_t>(begin),
+                                          segment.begin + static_cast<uint64_t>(end));
+                            });
+    } else {
+      const uint64_t first = BlocksBefore(row, segment.begin);
+      const uint64_t last = BlocksBefore(row, segment.end);
+      const int64_t grain =
+          kGrainElements / static_cast<int64_t>(std::min(row.num_elements, row.block_elements));
+      pool_->ParallelRanges(
+          static_cast<int64_t>(last - first), grain, [&](int64_t begin, int64_t end) {
+            UpdateRange(
+                pass, held, FirstOfBlock(row, first + static_cast<uint64_t>(begin)),
+                std::min(segment.end, FirstOfBlock(row, first + static_cast<uint64_t>(end))));
+          });
+    }
+  }
+
+  // The thread that writes the last bytes of a page hashes it, from its caches. Portions have whole
+  // rows of encoded moments; where a row is longer than a portion, the engine hashes what is
+  // written.
+  void UpdateAndHash(const Pass& pass, HeldTiles& held, const Segment& segment) {
+    const uint64_t row = IsEncoded(parameter_.format) ? parameter_.row.num_elements : 1;
+    const uint64_t share =
+        (segment.end - segment.begin) / static_cast<uint64_t>(pool_->num_threads()) + 1;
+    const uint64_t elements = std::clamp<uint64_t>(share, kGrainElements, kPortionElements);
+    const uint64_t portion = std::max<uint64_t>(1, elements / row) * row;
+    const uint64_t first = segment.begin / portion;
+    const uint64_t last = (segment.end + portion - 1) / portion;
+    pool_->ParallelFor(static_cast<int64_t>(last - first), [&](int64_t i) {
+      const uint64_t at = (first + static_cast<uint64_t>(i)) * portion;
+      const uint64_t begin = std::max(segment.begin, at);
+      const uint64_t end = std::min(segment.end, at + portion);
+      UpdateRange(pass, held, begin, end);
+      held.Written(begin, end);
+    });
+  }
+
+  void UpdateRange(const Pass& pass, const HeldTiles& held, uint64_t begin, uint64_t end) {
+    while (begin < end) {
+      const uint64_t row = parameter_.row.num_elements;
+      const uint64_t run_end =
+          IsEncoded(parameter_.format) ? std::min(end, (begin / row + 1) * row) : end;
+      UpdateFused(factors_, RunOf(parameter_, pass, held, begin, run_end, keys_,
+                                  update_.take_changed_weight));
+      begin = run_end;
+    }
+  }
+
   void SumSegment(const Pass& pass, const HeldTiles& held, const Segment& segment) {
     const auto add_to = [&](uint64_t begin, uint64_t end, uint64_t first, SumLanes* sums) {
       const FusedRun run =
@@ -356,7 +421,11 @@ absl::Status UpdateParameter(Engine* engine, ThreadPool* pool, const CheckedPara
     if (is_last && parameter.passes.size() > 1) under_way.TakeUpSums();
     HeldTiles held(engine, parameter, pass, is_last);
     const auto visit = [&](const Segment& segment) {
-      SPILLWAY_RETURN_IF_ERROR(held.Acquire(segment));
+      const absl::Status status = held.Acquire(pool, segment);
+      if (!status.ok()) {
+        held.Spoil(segment.begin);
+        return status;
+      }
       under_way.Visit(pass, held, segment);
       return held.Release(segment);
     };

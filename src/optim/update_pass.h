@@ -41,7 +41,9 @@ void AppendUses(const CheckedParameter& parameter, std::vector<Use>* uses);
 // Pinned bytes within which UpdateParameter always finds room.
 uint64_t PinnedBytesFor(const Engine& engine, const CheckedParameter& parameter);
 
-// Updates all of a parameter, by `rule`. After an error the tile at hand may be updated in part.
+// Updates all of a parameter, by `rule`. After an error the tile at hand may be updated in part; of
+// a 16-bit weight's what was not written is NaN. A tile of which the store has lost bytes stays as
+// it was (DataLoss).
 absl::Status UpdateParameter(Engine* engine, ThreadPool* pool, const CheckedParameter& parameter,
                              const Rule& rule, const Update& update);
 

@@ -259,7 +259,7 @@ class Tests(Folder):
         self.assertTrue(page.run({}, 10).passed)
         outcome = mover.run({}, 10, suite.limit_bytes)
         self.assertTrue(outcome.passed)
-        self.assertEqual(int(outcome.output), suite.MOST_BYTES // 1024)
+        self.assertEqual(int(outcome.output), suite.MOST_DATA_BYTES // 1024)
 
 
 class FakeTest:

@@ -23,7 +23,7 @@
 
 namespace spillway {
 
-class FakeEngine final : public Engine {
+class FakeEngine : public Engine {
  public:
   absl::StatusOr<TensorId> Register(const TensorSpec& spec, const Reader& reader) override {
     specs_.push_back(std::make_unique<TensorSpec>(spec));

@@ -111,6 +111,7 @@ void Pager::TransferDone(TileIndex tile, const absl::Status& status) {
     // whose stream waits for the copy, nobody asks again.
     const bool is_streams = ended.transfer == Transfer::kCopyIn && ended.job == nullptr;
     if (is_write || ended.is_leased || (is_streams && !ended.planned)) pages_.SetWriteError(status);
+    if (ended.transfer == Transfer::kCopyIn && absl::IsDataLoss(status)) DropLost(tile);
     EndDiscard(tile);
     plan_.Abandon(/*deviated=*/true);
     return;
@@ -119,6 +120,13 @@ void Pager::TransferDone(TileIndex tile, const absl::Status& status) {
   if (ended.transfer == Transfer::kCopyOut) flush_.MarkWritten(tile);
   EndDiscard(tile);
   plan_.TransferEnded(tile, ended.planned);
+}
+
+// The copy in pinned memory is not what was written. Whoever needs the tile next reads it again.
+void Pager::DropLost(TileIndex tile) {
+  const Page& page = pages_[tile];
+  const bool may_go = page.stored && page.is_ready(Tier::kPinned) && !page.is_leaving();
+  if (may_go && pages_.leases().Close(tile, Tier::kPinned)) pages_.DropFrame(tile, Tier::kPinned);
 }
 
 // --- The pump ---

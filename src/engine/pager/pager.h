@@ -59,6 +59,9 @@ class Pager {
     Tier tier = Tier::kDevice;
   };
   LeaseEnd EndLease(TileIndex tile, Tier tier, Access access, bool drained);
+  // The end of a writer's lease in pinned memory whose bytes were not those of the copy on NVMe:
+  // that copy, which no write has replaced, counts again.
+  LeaseEnd GiveUp(TileIndex tile, Access access);
   // To be called after a lease's end and what followed from it (TakeActions): where the bytes are
   // there to stay for now, readers may take the next lease by themselves.
   void LetIn(const LeaseEnd& ended);
@@ -135,6 +138,7 @@ class Pager {
   Outcome Fail(Job& job, absl::Status status);
   Outcome FailOrWait(Job& job, Room::Answer answer, const absl::Status& why);
   void EndDiscard(TileIndex tile);
+  void DropLost(TileIndex tile);
 
   // Leases (pager_leases.cc).
   Outcome AdvanceAcquire(Job& job);

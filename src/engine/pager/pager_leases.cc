@@ -57,6 +57,15 @@ Pager::LeaseEnd Pager::EndLease(TileIndex tile, Tier tier, Access access, bool d
   return {.tile = tile, .tier = tier};
 }
 
+Pager::LeaseEnd Pager::GiveUp(TileIndex tile, Access access) {
+  plan_.Abandon(/*deviated=*/true);
+  pages_.leases().End(tile, Tier::kPinned, access, /*drained=*/false);
+  pages_.SetStored(tile, true);
+  if (pages_[tile].is_ready(Tier::kPinned) && !pages_[tile].copy(Tier::kPinned).leaving)
+    pages_.DropFrame(tile, Tier::kPinned);
+  return {.tile = tile, .tier = Tier::kPinned};
+}
+
 // Not while a failed write waits to be told: whoever comes next has to ask, and is told.
 void Pager::LetIn(const LeaseEnd& ended) {
   const auto [tile, tier] = ended;
