@@ -21,6 +21,7 @@
 #include "spillway/thread_pool.h"
 #include "src/engine/unchecked_leases.h"
 #include "tests/engine/faulty_machine.h"
+#include "tests/exhaustive.h"
 #include "tests/optim/fake_engine.h"
 #include "tests/optim/reference_parameter.h"
 #include "tests/temp_folder.h"
@@ -365,10 +366,11 @@ TEST_P(HashedUpdate, ReadersCompareTogether) {
   ExpectReference();
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, HashedUpdate,
-                         testing::Values(StateFormat::kF32, StateFormat::kBf16, StateFormat::k8Bit,
-                                         StateFormat::kCompact),
-                         [](const auto& test) { return std::string(Name(test.param)); });
+INSTANTIATE_TEST_SUITE_P(
+    Formats, HashedUpdate,
+    testing::ValuesIn(SampleOf<StateFormat>({StateFormat::kF32, StateFormat::kBf16,
+                                             StateFormat::k8Bit, StateFormat::kCompact})),
+    [](const auto& test) { return std::string(Name(test.param)); });
 
 }  // namespace
 }  // namespace spillway::optim

@@ -6,6 +6,7 @@ import gc
 import pathlib
 import pickle
 import tempfile
+import threading
 import unittest
 
 import spillway
@@ -235,6 +236,78 @@ class OffloadTest(TorchTest):
             self.assertEqual(header[name]["shape"], list(value.shape))
             self.assertEqual(header[name]["dtype"], "BF16")
 
+
+    def test_threads_wait_for_room_that_others_hold(self):
+        run = self.run_of("1MiB")
+        # Each of 300 KB; an operation on two of them takes more than half of the budget.
+        weights = torch.nn.ParameterList([torch.zeros(75_000) for _ in range(4)])
+        st.offload(weights, run)
+        failures = []
+
+        def add(to, what):
+            try:
+                with torch.no_grad():
+                    for _ in range(60):
+                        to.add_(what + 1)  # the sum is in memory
+                        to.copy_(torch.maximum(to, what))
+            except Exception as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=add, args=(weights[i], weights[i + 1])) for i in (0, 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failures, [])
+        for each in weights[::2]:
+            self.assertTrue(bool((each == 60).all()))
+
+    def test_a_state_dict_is_made_beside_another_threads_forward(self):
+        run = self.run_of("1MiB")
+        model = st.offload(tiny_model(), run)
+        optimizer = st.AdamW(model.parameters(), lr=1e-2, store=run)
+        train(model, optimizer, 1)
+        ends = threading.Event()
+        failures = []
+
+        def work():
+            try:
+                with torch.no_grad():
+                    while not ends.is_set():
+                        model(torch.ones(8, 32))
+            except Exception as error:
+                failures.append(error)
+
+        other = threading.Thread(target=work)
+        other.start()
+        try:
+            for step in range(1, 8):
+                train(model, optimizer, 1, first=step)
+                self.assertEqual(optimizer.state_dict()["spillway"]["commit"], step)
+        finally:
+            ends.set()
+            other.join()
+        self.assertEqual(failures, [])
+
+    def test_what_never_fits_is_said_beside_another_thread(self):
+        run = self.run_of("1MiB")
+        weights = torch.nn.ParameterList([torch.zeros(75_000) for _ in range(4)])
+        st.offload(weights, run)
+        ends = threading.Event()
+
+        def work():
+            with torch.no_grad():
+                while not ends.is_set():
+                    weights[3].add_(1)
+
+        other = threading.Thread(target=work)
+        other.start()
+        try:
+            with torch.no_grad(), self.assertRaisesRegex(spillway.ResourceExhausted, "pinned="):
+                torch.cat(list(weights))
+        finally:
+            ends.set()
+            other.join()
 
 class SavedTensorsTest(TorchTest):
     def setUp(self):

@@ -14,6 +14,7 @@ from typing import Any
 
 import spillway
 from spillway import _sizes
+from spillway.torch._leasing import Leasing
 from spillway.torch._report import Report
 
 # Without other words, what state may take of memory on its way.
@@ -34,6 +35,7 @@ class Run:
         self.checkpoints: Any = None  # a Checkpoints, if there is one
         self.room: Any = None  # for saved tensors
         self.has_stepped = False  # some optimizer of it
+        self.leasing = Leasing()
         self.homes: weakref.WeakSet[Any] = weakref.WeakSet()  # of tensors in the engine that are no optimizer's
         self.report = Report(engine, store, pinned_bytes, report)
         self._end_report = weakref.finalize(self, self.report.end)
@@ -95,10 +97,11 @@ class Run:
             return {"store": None, "store_id": "", "commit": 0, "label": self._memory, "new": not self.has_stepped}
         if self._at is not None:
             return self._kept  # as of several optimizers that are saved together
-        self.engine.commit(user_state)
-        number = self.engine.commit_number
-        label = f"{LABEL}{number}"
-        self.engine.snapshot(label)
+        with self.leasing.none():
+            self.engine.commit(user_state)
+            number = self.engine.commit_number
+            label = f"{LABEL}{number}"
+            self.engine.snapshot(label)
         self._drop_old()
         self._at = label
         self._kept = {"store": os.path.abspath(self.store), "store_id": self.engine.store_id, "commit": number,
@@ -124,7 +127,7 @@ class Run:
         theirs = {id for each in others for id in each.weight_ids()} - set(owner.weight_ids())
         stay = [id for each in others for id in each.ids]
         stay += [home.id for home in self._weights() if home.name not in kept["weights"] or home.id in theirs]
-        with self._aside(stay):
+        with self.leasing.none(), self._aside(stay):
             self.has_changed()  # whatever becomes of the restore, the state is no longer what it was
             self.engine.restore(kept["label"])
             for each in [*others, owner]:

@@ -220,14 +220,18 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
     for each in flat:
         _check(each)
     written = _written(func, args, kwargs)
-    with contextlib.ExitStack() as stack:
-        homes: dict[Any, tuple[Home, bool]] = {}
-        for each in flat:
-            _, writes = homes.get(_key(each._home), (each._home, False))
-            homes[_key(each._home)] = (each._home, writes or id(each) in written)
+    homes: dict[Any, tuple[Home, bool]] = {}
+    for each in flat:
+        _, writes = homes.get(_key(each._home), (each._home, False))
+        homes[_key(each._home)] = (each._home, writes or id(each) in written)
+
+    def lease_all(stack: contextlib.ExitStack) -> dict[Any, torch.Tensor]:
         # In one order, so that two threads never wait for each other.
-        memory = {key: stack.enter_context(home.leased("read-write" if writes else "read"))
-                  for key, (home, writes) in sorted(homes.items())}
+        return {key: stack.enter_context(home.leased("read-write" if writes else "read"))
+                for key, (home, writes) in sorted(homes.items())}
+
+    with contextlib.ExitStack() as stack:
+        memory = stack.enter_context(flat[0]._home.run.leasing.operation(lease_all)) if flat else {}
         given: list[tuple[EngineTensor, torch.Tensor]] = []
 
         def real(tensor: EngineTensor) -> torch.Tensor:
