@@ -39,6 +39,11 @@ class Leasing:
             self._mine.depth = depth
             self._end()
 
+    def call(self, of_engine: Callable[[], Any]) -> Any:
+        """What a call of the engine's returns that leases by itself, and may be made again."""
+        with self.operation(lambda _: of_engine()) as returned:
+            return returned
+
     @contextlib.contextmanager
     def none(self) -> Iterator[None]:
         """A block in which no other thread's operation holds a lease: those under way end first, others wait. Within an

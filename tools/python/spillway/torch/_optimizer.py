@@ -324,6 +324,8 @@ def _move_gradient(param: torch.Tensor, known: Known) -> None:
         raise spillway.FailedPrecondition(f"the gradient of parameter {known.name} has a graph (create_graph=True), which "
                                           "gradients='engine' would lose")
     known.gradient.generation += 1
-    with known.gradient.leased("discard") as memory:
-        memory.copy_(param.grad.reshape(-1))
+    values = param.grad.reshape(-1)
+    with known.gradient.run.leasing.operation(
+            lambda stack: stack.enter_context(known.gradient.leased("discard"))) as memory:
+        memory.copy_(values)
     param.grad = known.gradient.tensor()

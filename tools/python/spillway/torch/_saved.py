@@ -23,8 +23,9 @@ class _Room:
     """Transient tensors of the engine's, used again for activations of the same size class, so that steps repeat and
     nothing grows although shapes change."""
 
-    def __init__(self, engine: spillway.Engine):
-        self.engine = engine
+    def __init__(self, run: Any):
+        self.engine = run.engine
+        self.leasing = run.leasing
         self.lock = threading.RLock()  # a finalizer may run on the thread that holds it
         self.free: dict[int, list[int]] = defaultdict(list)
         self.made = self.used = 0
@@ -65,11 +66,13 @@ class _Saved:
         self.end = weakref.finalize(self, room.give_back, self.class_bytes, self.id)
         self.of: Any = None  # the storage that it was saved from
         self.dtype, self.shape, self.stride, self.numel = tensor.dtype, tensor.shape, tensor.stride(), flat.numel()
-        room.engine.write(self.id, memoryview(flat.detach().view(torch.uint8).numpy()))
+        values = memoryview(flat.detach().view(torch.uint8).numpy())
+        room.leasing.call(lambda: room.engine.write(self.id, values))
 
     def tensor(self) -> torch.Tensor:
         flat = torch.empty(self.numel, dtype=self.dtype, device="cpu")
-        self.room.engine.read(self.id, 0, memoryview(flat.view(torch.uint8).numpy()))
+        values = memoryview(flat.view(torch.uint8).numpy())
+        self.room.leasing.call(lambda: self.room.engine.read(self.id, 0, values))
         return flat.as_strided(self.shape, self.stride)
 
 
@@ -112,7 +115,7 @@ def saved_tensors(run: Run) -> Iterator[None]:
     torch.utils.checkpoint, and with several backwards.
     """
     if run.room is None:
-        run.room = _Room(run.engine)
+        run.room = _Room(run)
     room = run.room
     known: weakref.WeakValueDictionary[Any, _Saved] = weakref.WeakValueDictionary()
 
