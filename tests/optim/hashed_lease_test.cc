@@ -78,7 +78,7 @@ class EachPairHashed : public testing::TestWithParam<RuleAndFormat> {
     for (const TensorSpec& spec :
          {Spec("a", DType::kF16, {13, 77}, 3), Spec("b", DType::kBF16, {70003}, 0),
           Spec("c", DType::kBF16, {}, 0), Spec("d", DType::kF16, {4, 50, 60}, 4),
-          Spec("e", DType::kF16, {190, 1000}, 150), Spec("f", DType::kBF16, {3, 66000}, 2)}) {
+          Spec("e", DType::kF16, {140, 500}, 110), Spec("f", DType::kBF16, {1, 66000}, 1)}) {
       parameters_.emplace_back(spec, DType::kF16, GetParam().rule, GetParam().format, 1);
       parameters_.back().NewGradient(2);
       tensors_.push_back(RegisterParameter(engine_, parameters_.back()));
