@@ -368,8 +368,8 @@ TEST_P(HashedUpdate, ReadersCompareTogether) {
 
 INSTANTIATE_TEST_SUITE_P(
     Formats, HashedUpdate,
-    testing::ValuesIn(SampleOf<StateFormat>({StateFormat::kF32, StateFormat::kBf16,
-                                             StateFormat::k8Bit, StateFormat::kCompact})),
+    testing::ValuesIn(GridOf<StateFormat>({StateFormat::kF32, StateFormat::kBf16,
+                                           StateFormat::k8Bit, StateFormat::kCompact})),
     [](const auto& test) { return std::string(Name(test.param)); });
 
 }  // namespace
