@@ -63,15 +63,6 @@ class HashingEngine final : public FakeEngine, public engine::UncheckedLeases {
   }
 };
 
-TensorSpec Spec(std::string name, DType dtype, std::vector<int64_t> shape, int64_t tile_rows) {
-  TensorSpec spec;
-  spec.name = std::move(name);
-  spec.dtype = dtype;
-  spec.shape = std::move(shape);
-  spec.tile_rows = tile_rows;
-  return spec;
-}
-
 class EachPairHashed : public testing::TestWithParam<RuleAndFormat> {
  protected:
   void SetUp() override {

@@ -51,6 +51,16 @@ inline void PutValue(float value, DType dtype, size_t i, Bytes* bytes) {
   std::memcpy(&(*bytes)[i * 2], &bits, 2);
 }
 
+inline TensorSpec Spec(std::string name, DType dtype, std::vector<int64_t> shape,
+                       int64_t tile_rows) {
+  TensorSpec spec;
+  spec.name = std::move(name);
+  spec.dtype = dtype;
+  spec.shape = std::move(shape);
+  spec.tile_rows = tile_rows;
+  return spec;
+}
+
 struct ReferenceParameter {
   // With weights at random and no state yet, but residuals of compact state at random too. It has
   // no weights in fp32: they become bf16.

@@ -26,15 +26,6 @@ namespace {
 
 constexpr Rule kAdamW = {};
 
-TensorSpec Spec(std::string name, DType dtype, std::vector<int64_t> shape, int64_t tile_rows) {
-  TensorSpec spec;
-  spec.name = std::move(name);
-  spec.dtype = dtype;
-  spec.shape = std::move(shape);
-  spec.tile_rows = tile_rows;
-  return spec;
-}
-
 std::unique_ptr<Optimizer> Create(Engine& engine, ThreadPool& pool, const Rule& rule = kAdamW,
                                   StateFormat format = StateFormat::kF32) {
   auto optimizer = Optimizer::Create(&engine, &pool, rule, format);
