@@ -93,7 +93,7 @@ TEST_F(HostileRun, ATraceThatCannotBeWrittenIsTold) {
 
 TEST_F(HostileRun, AValidationThatFailsIsToldOnceAndTheRunGoesOn) {
   // Read when it is evaluated: a file of fewer windows than its header says.
-  Command command(training_.TrainInStore(400) +
+  Command command(training_.TrainInStore(100000) +
                   Arguments{"--eval-every", "1", "--eval-batches", "2"});
   while (!command.has_ended() && ReadLog(training_.log()).size() < 2) usleep(1000);
   fs::resize_file(training_.data() + "/valid.npy", 150);
