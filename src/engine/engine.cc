@@ -99,8 +99,9 @@ class EngineImpl final : public Engine, public engine::UncheckedLeases {
     return tensors_.FirstTile(lease.tile_.tensor) + lease.tile_.tile;
   }
   absl::Status CheckHasStore(std::string_view what) const;
+  engine::TransferThread& transfers() const { return mover_->transfers(); }
   absl::StatusOr<const tiers::StreamHandle*> HandleOf(const Stream* stream) const {
-    return EngineStream::HandleOf(stream, mover_->runtime());
+    return EngineStream::HandleOf(stream, transfers().runtime());
   }
   void Announce(std::string_view what);
 
@@ -242,7 +243,7 @@ absl::StatusOr<Lease> EngineImpl::Take(TileRef tile, Tier tier, Access access, S
 absl::StatusOr<Lease> EngineImpl::TakeAt(TileIndex index, TileRef tile, Tier tier, Access access,
                                          Stream* stream) {
   SPILLWAY_ASSIGN_OR_RETURN(Lease lease, TakeUnchecked(index, tile, tier, access, stream));
-  engine::TileChecksums& checksums = mover_->checksums();
+  engine::TileChecksums& checksums = transfers().checksums();
   const ChecksumKind kind = checksums.KindOf(index);
   if (kind == ChecksumKind::kExpected && tier == Tier::kPinned && access != Access::kDiscard) {
     checksums.SetComparedByUser(index, false);
@@ -271,7 +272,7 @@ absl::StatusOr<Lease> EngineImpl::TakeUnchecked(TileIndex index, TileRef tile, T
   lease.access_ = access;
   lease.stream_ = stream;
   if (granted.arrival.value != nullptr) {
-    tiers::DeviceRuntime& runtime = mover_->runtime();
+    tiers::DeviceRuntime& runtime = transfers().runtime();
     const absl::Status status = runtime.Wait(*handle, granted.arrival);
     runtime.DestroyEvent(granted.arrival);
     SPILLWAY_RETURN_IF_ERROR(status);
@@ -294,7 +295,7 @@ absl::StatusOr<Lease> EngineImpl::AcquireUnchecked(TileRef tile, Access access,
   checksums->clear();
   SPILLWAY_ASSIGN_OR_RETURN(const TileIndex index, Index(tile));
   if (access == Access::kDiscard) return TakeAt(index, tile, Tier::kPinned, access, nullptr);
-  engine::TileChecksums& of = mover_->checksums();
+  engine::TileChecksums& of = transfers().checksums();
   of.SetComparedByUser(index, true);
   SPILLWAY_ASSIGN_OR_RETURN(Lease lease,
                             TakeUnchecked(index, tile, Tier::kPinned, access, nullptr));
@@ -309,7 +310,7 @@ absl::Status EngineImpl::ReadAgain(const Lease& lease, uint64_t page, uint64_t c
 }
 
 absl::Status EngineImpl::Compare(const Lease& lease) {
-  const std::vector<uint64_t> expected = mover_->checksums().Of(IndexOf(lease));
+  const std::vector<uint64_t> expected = transfers().checksums().Of(IndexOf(lease));
   for (uint64_t page = 0; page < expected.size(); ++page) {
     const uint64_t begin = page * page_bytes_;
     const uint64_t bytes = std::min(page_bytes_, lease.size_bytes() - begin);
@@ -319,10 +320,10 @@ absl::Status EngineImpl::Compare(const Lease& lease) {
   return absl::OkStatus();
 }
 
-void EngineImpl::SetChecked(const Lease& lease) { mover_->checksums().Clear(IndexOf(lease)); }
+void EngineImpl::SetChecked(const Lease& lease) { transfers().checksums().Clear(IndexOf(lease)); }
 
 void EngineImpl::Release(Lease lease, std::vector<uint64_t> checksums) {
-  mover_->checksums().Set(IndexOf(lease), ChecksumKind::kComputed, std::move(checksums));
+  transfers().checksums().Set(IndexOf(lease), ChecksumKind::kComputed, std::move(checksums));
   lease.Release();
 }
 
@@ -377,14 +378,15 @@ absl::Status EngineImpl::Discard(TileRef tile) {
 
 absl::StatusOr<std::unique_ptr<Stream>> EngineImpl::CreateStream() {
   SPILLWAY_RETURN_IF_ERROR(CheckProcess());
-  SPILLWAY_ASSIGN_OR_RETURN(const tiers::StreamHandle handle, mover_->runtime().CreateStream());
-  return std::make_unique<EngineStream>(&mover_->runtime(), handle);
+  SPILLWAY_ASSIGN_OR_RETURN(const tiers::StreamHandle handle, transfers().runtime().CreateStream());
+  return std::make_unique<EngineStream>(&transfers().runtime(), handle);
 }
 
 absl::StatusOr<std::unique_ptr<Stream>> EngineImpl::WrapStream(void* native) {
   SPILLWAY_RETURN_IF_ERROR(CheckProcess());
-  SPILLWAY_ASSIGN_OR_RETURN(const tiers::StreamHandle handle, mover_->runtime().WrapStream(native));
-  return std::make_unique<EngineStream>(&mover_->runtime(), handle);
+  SPILLWAY_ASSIGN_OR_RETURN(const tiers::StreamHandle handle,
+                            transfers().runtime().WrapStream(native));
+  return std::make_unique<EngineStream>(&transfers().runtime(), handle);
 }
 
 // --- Durability ---
@@ -400,32 +402,27 @@ absl::Status EngineImpl::CheckHasStore(std::string_view what) const {
 // 2. The store syncs the data, then switches its catalog in one transaction (io/store/store.h).
 absl::Status EngineImpl::Commit(std::string_view user_state) {
   SPILLWAY_RETURN_IF_ERROR(CheckHasStore("Commit"));
-  const Mover::Turn turn(mover_.get());
-  mover_->BeginCommit();
-  absl::Status status = mover_->Flush();
-  if (status.ok()) {
-    mover_->RunWithStore([&](io::Store* store) { status = store->Commit(user_state); });
-  }
-  mover_->EndCommit();
-  if (!status.ok()) return status;
-  base::MutexLock lock(&committed_mu_);
-  user_state_ = std::string(user_state);
-  ++commits_;
-  return status;
+  return mover_->Commit([&](io::Store* store) {
+    SPILLWAY_RETURN_IF_ERROR(store->Commit(user_state));
+    base::MutexLock lock(&committed_mu_);
+    user_state_ = std::string(user_state);
+    ++commits_;
+    return absl::OkStatus();
+  });
 }
 
 absl::Status EngineImpl::Snapshot(std::string_view label) {
   SPILLWAY_RETURN_IF_ERROR(CheckHasStore("Snapshot"));
   SPILLWAY_RETURN_IF_ERROR(mover_->CheckNoLeases("Snapshot"));
   absl::Status status;
-  mover_->RunWithStore([&](io::Store* store) { status = store->Snapshot(label); });
+  transfers().RunWithStore([&](io::Store* store) { status = store->Snapshot(label); });
   return status;
 }
 
 absl::StatusOr<std::vector<SnapshotInfo>> EngineImpl::Snapshots() {
   SPILLWAY_RETURN_IF_ERROR(CheckHasStore("Snapshots"));
   absl::StatusOr<std::vector<io::SnapshotRecord>> records;
-  mover_->RunWithStore([&](io::Store* store) { records = store->Snapshots(); });
+  transfers().RunWithStore([&](io::Store* store) { records = store->Snapshots(); });
   if (!records.ok()) return records.status();
   std::vector<SnapshotInfo> snapshots;
   for (io::SnapshotRecord& record : *records) {
@@ -448,14 +445,14 @@ absl::Status EngineImpl::Restore(std::string_view label) {
 absl::Status EngineImpl::Drop(std::string_view label) {
   SPILLWAY_RETURN_IF_ERROR(CheckHasStore("Drop"));
   absl::Status status;
-  mover_->RunWithStore([&](io::Store* store) { status = store->Drop(label); });
+  transfers().RunWithStore([&](io::Store* store) { status = store->Drop(label); });
   return status;
 }
 
 uint64_t EngineImpl::CommitNumber() const {
   uint64_t number = 0;
   if (has_store_ && !process_.is_forked())
-    mover_->RunWithStore([&](io::Store* store) { number = store->commit_number(); });
+    transfers().RunWithStore([&](io::Store* store) { number = store->commit_number(); });
   return number;
 }
 
@@ -468,7 +465,7 @@ EngineStats EngineImpl::Stats() const {
   }
   stats.placement = options_.placement;
   stats.io_engine = io_name_;
-  stats.device = mover_->runtime().name();
+  stats.device = transfers().runtime().name();
   base::MutexLock lock(&announce_mu_);
   stats.fallbacks = fallbacks_;
   return stats;

@@ -32,19 +32,16 @@ absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, PagerOpti
 Mover::Mover(MoverParts parts, PagerOptions options,
              const std::optional<plan::PlanOptions>& budgets)
     : describe_(options.describe),
+      tells_when_(budgets || parts.timeline_events > 0),
+      plans_(budgets ? std::make_unique<PlanService>(*budgets) : nullptr),
       recorder_(parts.timeline_events > 0
                     ? std::make_unique<TimelineRecorder>(parts.timeline_events, base::NowNs())
                     : nullptr),
       pager_(std::move(options)),
       leases_(pager_.leases()),
       tiles_(pager_.pages().tiles()),
-      transfers_(std::move(parts), this) {
-  if (budgets) {
-    plans_ = std::make_unique<PlanService>(*budgets);
-    planner_ = std::make_unique<StepPlanner>(*budgets, &pager_.pages().tiles(), plans_.get());
-  }
-  tells_when_ = planner_ != nullptr || recorder_ != nullptr;
-}
+      planner_(budgets.value_or(plan::PlanOptions{}), &tiles_, plans_.get()),
+      transfers_(std::move(parts), this) {}
 
 Mover::~Mover() {
   plans_.reset();  // before the tiles that it reads
@@ -63,8 +60,8 @@ TileIndex Mover::AddTile(uint64_t size_bytes, Role role, bool transient, bool st
                          StorePlace place) {
   const Entry entry(this);
   const TileIndex tile = pager_.AddTile(size_bytes, role, transient, stored, place);
-  if (planner_ != nullptr) planner_->AddTile(tile, base::Now());
-  checksums().AddTile();
+  planner_.AddTile(tile, base::Now());
+  transfers_.checksums().AddTile();
   return tile;
 }
 
@@ -85,7 +82,7 @@ void Mover::HearOfShared() {
   for (LeaseTable::Told* told = leases_.TakeTold(); told != nullptr;) {
     const SharedLease lease = leases_.Pop(&told);
     const double seconds = static_cast<double>(lease.ns) * 1e-9;
-    if (plan::StepRecorder* const trace = Recording())
+    if (plan::StepRecorder* const trace = planner_.Recording())
       trace->Acquire(lease.tile, lease.tier, Access::kRead, seconds, seconds, lease.thread);
     pager_.Shared(lease.tile, lease.tier);
     if (recorder_ != nullptr) recorder_->Grant(lease.tile, lease.ns, lease.thread);
@@ -100,6 +97,10 @@ absl::Status IsGone(const std::string& tile) {
   return absl::NotFoundError(absl::StrCat(tile, " was unregistered: its id is void"));
 }
 
+absl::Status Of(const std::string& tile, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(tile, ": ", status.message()));
+}
+
 }  // namespace
 
 absl::StatusOr<Granted> Mover::AcquireLocked(TileIndex tile, Tier tier, Access access,
@@ -111,71 +112,58 @@ absl::StatusOr<Granted> Mover::AcquireLocked(TileIndex tile, Tier tier, Access a
     WaitForTurn();
     if (pager_.pages()[tile].is_gone) return IsGone(describe_(tile));
     SPILLWAY_RETURN_IF_ERROR(pager_.TakeWriteError());
-    Waiter waiter;
-    const Ticket ticket = next_ticket_++;
-    waiters_[ticket] = &waiter;
-    plan::StepRecorder* const trace = Recording();
+    CallerWaits::Request request(&waits_);
+    plan::StepRecorder* const trace = planner_.Recording();
     const double asked = trace != nullptr ? base::Now() : 0;
-    pager_.Acquire(ticket, tile, tier, access, stream);
-    if (absl::Status status = WaitFor(ticket, tile, waiter); !status.ok()) {
-      if (waiter.leased) pager_.EndLease(tile, tier, access, /*drained=*/false);
+    pager_.Acquire(request.ticket, tile, tier, access, stream);
+    if (absl::Status status = WaitFor(&request, tile); !status.ok()) {
+      if (request.is_leased) pager_.EndLease(tile, tier, access, /*drained=*/false);
       Dispatch();
       return status;
     }
     // Null by now if it has grown too long while this caller waited.
-    if (trace != nullptr && Recording() != nullptr)
+    if (trace != nullptr && planner_.Recording() != nullptr)
       trace->Acquire(tile, tier, access, asked, base::Now());
-    granted = waiter.granted;
     granted.data = transfers_.arena(tier) + pager_.pages()[tile].copy(tier).offset;
+    granted.arrival = request.arrival;
     frame_offset = pager_.pages()[tile].copy(Tier::kPinned).offset;
     frame_bytes = pager_.pages()[tile].size_bytes();
   }
   if (tier != Tier::kPinned) return granted;
   absl::Status status = transfers_.PrepareFrame(frame_offset, frame_bytes);
   if (status.ok()) return granted;
-  if (Writes(access)) checksums().Clear(tile);
+  if (Writes(access)) transfers_.checksums().Clear(tile);
   const Entry entry(this);
   End(tile, tier, access, /*drained=*/false);
   return status;
 }
 
-absl::Status Mover::WaitFor(Ticket ticket, TileIndex tile, Waiter& waiter) {
+absl::Status Mover::WaitFor(CallerWaits::Request* request, TileIndex tile) {
   Dispatch();
-  if (!waiter.done) {
-    Block(ticket, tile, waiter);
-  } else if (recorder_ != nullptr && tile != TimelineEvent::kNoTile && waiter.status.ok()) {
-    recorder_->Grant(tile, base::NowNs());
-  }
-  waiters_.erase(ticket);
-  return waiter.status;
-}
-
-void Mover::Block(Ticket ticket, TileIndex tile, Waiter& waiter) {
   const bool recorded = recorder_ != nullptr && tile != TimelineEvent::kNoTile;
+  if (request->is_answered) {
+    if (recorded && request->status.ok()) recorder_->Grant(tile, base::NowNs());
+    return request->status;
+  }
   if (recorded) {
-    const std::optional<Stall> stall = pager_.WhyWaits(ticket);
-    recorder_->BeginWait(ticket, tile, stall.value_or(Stall{.tile = tile}), base::NowNs());
+    const std::optional<Stall> stall = pager_.WhyWaits(request->ticket);
+    recorder_->BeginWait(request->ticket, tile, stall.value_or(Stall{.tile = tile}), base::NowNs());
   }
-  ++waits_;
-  meter_.Set(OverlapMeter::TimePoint::clock::now(), meter_.moving(), meter_.blocked() + 1);
-  bool interrupted = false;
-  while (!waiter.done && !interrupted) interrupted = base::WaitOrInterrupt(&waiter.wake, &mu_);
-  if (interrupted && !waiter.done) {
+  if (!waits_.Wait(request, &mu_)) {
     HearOfShared();
-    pager_.Withdraw(ticket);
+    pager_.Withdraw(request->ticket);
     Dispatch();
-    while (!waiter.done) waiter.wake.Wait(&mu_);
+    waits_.WaitOut(request, &mu_);
   }
-  if (interrupted && !absl::IsCancelled(waiter.status)) base::PutBackInterrupt();
-  meter_.Set(OverlapMeter::TimePoint::clock::now(), meter_.moving(), meter_.blocked() - 1);
-  if (recorded) recorder_->EndWait(ticket, base::NowNs());
+  if (recorded) recorder_->EndWait(request->ticket, base::NowNs());
+  return request->status;
 }
 
 void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::StreamHandle* stream) {
   if (stream != nullptr) {
     {
       const Entry entry(this);
-      if (auto* trace = Recording()) trace->Release(tile, tier, access, base::Now());
+      if (auto* trace = planner_.Recording()) trace->Release(tile, tier, access, base::Now());
       pager_.BeginDrain(tile, tier, access, stream->value);
       ++drains_;
     }
@@ -185,7 +173,7 @@ void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::Stre
       if (--drains_ == 0) quiet_.NotifyAll();
       pager_.LetIn(End(tile, tier, access, /*drained=*/true));
     };
-    const absl::Status status = runtime().Notify(*stream, drained);
+    const absl::Status status = transfers_.runtime().Notify(*stream, drained);
     if (!status.ok()) drained(status);  // a stream that takes no work has none running
     return;
   }
@@ -194,7 +182,7 @@ void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::Stre
 }
 
 Pager::LeaseEnd Mover::End(TileIndex tile, Tier tier, Access access, bool drained) {
-  plan::StepRecorder* const trace = drained ? nullptr : Recording();
+  plan::StepRecorder* const trace = drained ? nullptr : planner_.Recording();
   if (trace != nullptr) trace->Release(tile, tier, access, base::Now());
   const Pager::LeaseEnd ended = pager_.EndLease(tile, tier, access, drained);
   Dispatch();
@@ -203,7 +191,7 @@ Pager::LeaseEnd Mover::End(TileIndex tile, Tier tier, Access access, bool draine
 
 void Mover::GiveUp(TileIndex tile, Access access) {
   const Entry entry(this);
-  if (auto* trace = Recording()) trace->Release(tile, Tier::kPinned, access, base::Now());
+  if (auto* trace = planner_.Recording()) trace->Release(tile, Tier::kPinned, access, base::Now());
   const Pager::LeaseEnd ended = pager_.GiveUp(tile, access);
   Dispatch();
   pager_.LetIn(ended);
@@ -211,7 +199,7 @@ void Mover::GiveUp(TileIndex tile, Access access) {
 
 absl::Status Mover::ReadAgain(TileIndex tile, uint64_t page, uint64_t checksum, std::byte* frame) {
   const absl::Status status = transfers_.ReadAgain(tiles_[tile], page, checksum, frame);
-  return status.ok() ? status : Describe(tile, status);
+  return status.ok() ? status : Of(describe_(tile), status);
 }
 
 void Mover::Declare(std::span<const TileIndex> tiles, std::span<const Use> uses) {
@@ -242,7 +230,7 @@ absl::Status Mover::Discard(TileIndex tile) {
   const Entry entry(this);
   WaitForTurn();
   SPILLWAY_RETURN_IF_ERROR(pager_.Discard(tile));
-  if (auto* trace = Recording()) trace->Discard(tile, base::Now());
+  if (auto* trace = planner_.Recording()) trace->Discard(tile, base::Now());
   Dispatch();
   return absl::OkStatus();
 }
@@ -250,9 +238,9 @@ absl::Status Mover::Discard(TileIndex tile) {
 absl::Status Mover::EndStep() {
   const Entry entry(this);
   WaitForTurn();
-  if (planner_ != nullptr) {
+  if (plans_ != nullptr) {
     pager_.EndStep();
-    absl::Status planned = planner_->EndStep(base::Now(), pager_.pages().Now());
+    absl::Status planned = planner_.EndStep(base::Now(), pager_.pages().Now());
     planned.Update(TakeUpPlan());
     // A step that cannot be planned goes on demand, and the stats say why.
     not_planned_ = std::string(planned.message());
@@ -264,7 +252,7 @@ absl::Status Mover::EndStep() {
 
 absl::Status Mover::TakeUpPlan() {
   while (true) {
-    const auto next = planner_->Next();
+    const auto next = planner_.Next();
     if (next.ok() && next->get() == pager_.followed()) return absl::OkStatus();
     pager_.AbandonPlan();
     // A plan begins where no lease is left, not even one that waits for a stream. Where another
@@ -286,8 +274,8 @@ absl::Status Mover::WaitForPlan() {
     SPILLWAY_RETURN_IF_ERROR(plans_->Wait());
     const Entry entry(this);
     WaitForTurn();
-    if (!planner_->is_between_steps() || pager_.has_callers()) return absl::OkStatus();
-    if (plan::StepRecorder* const trace = Recording()) trace->LeaveOut(begin, base::Now());
+    if (!planner_.is_between_steps() || pager_.has_callers()) return absl::OkStatus();
+    if (plan::StepRecorder* const trace = planner_.Recording()) trace->LeaveOut(begin, base::Now());
     const absl::Status planned = TakeUpPlan();
     not_planned_ = std::string(planned.message());
     Dispatch();
@@ -301,40 +289,16 @@ void Mover::Dispatch() {
     const bool at_once = action.kind == Action::Kind::kFail ||
                          (action.kind == Action::Kind::kGrant && !action.after_copy);
     if (at_once) {
-      Complete(std::move(action), {});
+      waits_.Answer(std::move(action), {});
     } else {
       const Tile* const tile = &tiles_[action.tile];
       work_.push_back({std::move(action), tile});
     }
   }
-  UpdateMeter();
+  waits_.SetMoving(pager_.pages().transfers_in_flight() > 0);
   if (recorder_ != nullptr) RecordState();
   if (!work_.empty()) transfers_.Post(&work_);
-  NotifyIfQuiet();
-}
-
-void Mover::NotifyIfQuiet() {
   if (IsQuiet()) quiet_.NotifyAll();
-}
-
-// The waiter's status is its own: it ends on another thread.
-void Mover::Complete(Action action, tiers::EventHandle arrival) {
-  Waiter& waiter = *waiters_.at(action.ticket);
-  waiter.done = true;
-  waiter.leased = action.kind == Action::Kind::kGrant;
-  waiter.status = std::move(action.status);
-  waiter.granted.arrival = arrival;
-  waiter.wake.NotifyAll();
-}
-
-void Mover::UpdateMeter() {
-  const bool moving = pager_.pages().transfers_in_flight() > 0;
-  if (moving != meter_.moving())
-    meter_.Set(OverlapMeter::TimePoint::clock::now(), moving, meter_.blocked());
-}
-
-absl::Status Mover::Describe(TileIndex tile, const absl::Status& status) const {
-  return absl::Status(status.code(), absl::StrCat(describe_(tile), ": ", status.message()));
 }
 
 // --- The transfer thread's side ---
@@ -345,7 +309,7 @@ void Mover::OnEnded(std::span<const TransferThread::Ended> transfers) {
     if (recorder_ != nullptr) {
       recorder_->EndTransfer(tile, pager_.pages()[tile].size_bytes(), status.ok(), base::NowNs());
     }
-    pager_.TransferDone(tile, status.ok() ? status : Describe(tile, status));
+    pager_.TransferDone(tile, status.ok() ? status : Of(describe_(tile), status));
   }
   Dispatch();
   if (has_turn_) quiet_.NotifyAll();
@@ -355,44 +319,39 @@ void Mover::OnLaunched(const Action& grant, absl::Status status, tiers::EventHan
   Action done = grant;
   done.status = std::move(status);
   MutexLock lock(&mu_);
-  Complete(std::move(done), arrival);
+  waits_.Answer(std::move(done), arrival);
 }
 
 void Mover::OnIdle() {
   MutexLock lock(&mu_);
-  NotifyIfQuiet();
+  if (IsQuiet()) quiet_.NotifyAll();
 }
 
 // --- What is told ---
 
 EngineStats Mover::Stats() {
+  EngineStats stats;
   StepPlanner::LastStep last;
   plan::Rates rates;
-  EngineStats stats = StatsNow(&last, &rates);
-  const TimeBound bound = last.At(rates);
+  {
+    const Entry entry(this);
+    stats = pager_.pages().stats();
+    stats.acquire_waits = waits_.num_waits();
+    stats.plan.not_planned = not_planned_;
+    stats.plan.plans = planner_.plans_made();
+    last = planner_.last_step();
+    rates = rates_.rates();
+    const OverlapMeter& meter = waits_.meter();
+    stats.io_seconds = meter.io_seconds();
+    stats.hidden_seconds = meter.hidden_seconds();
+    stats.stall_seconds = meter.stall_seconds();
+    if (transfers_.has_store())
+      stats.tiers[static_cast<size_t>(Tier::kNvme)] = transfers_.store_room();
+  }
+  const TimeBound bound = last.At(rates);  // takes long
   stats.plan.time_bound_seconds = bound.seconds;
   stats.plan.compute_seconds = bound.computing;
   stats.plan.transfer_seconds = bound.transfers;
-  return stats;
-}
-
-// All but what takes long to compute, and what that is computed from.
-EngineStats Mover::StatsNow(StepPlanner::LastStep* last, plan::Rates* rates) {
-  const Entry entry(this);
-  meter_.Set(OverlapMeter::TimePoint::clock::now(), meter_.moving(), meter_.blocked());
-  EngineStats stats = pager_.pages().stats();
-  stats.acquire_waits = waits_;
-  stats.plan.not_planned = not_planned_;
-  if (planner_ != nullptr) {
-    stats.plan.plans = planner_->plans_made();
-    *last = planner_->last_step();
-    *rates = rates_.rates();
-  }
-  stats.io_seconds = meter_.io_seconds();
-  stats.hidden_seconds = meter_.hidden_seconds();
-  stats.stall_seconds = meter_.stall_seconds();
-  if (transfers_.has_store())
-    stats.tiers[static_cast<size_t>(Tier::kNvme)] = transfers_.store_room();
   return stats;
 }
 

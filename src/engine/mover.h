@@ -20,12 +20,11 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "spillway/engine.h"
 #include "src/base/mutex.h"
-#include "src/engine/overlap_meter.h"
+#include "src/engine/caller_waits.h"
 #include "src/engine/pager/pager.h"
 #include "src/engine/plan_service.h"
 #include "src/engine/rate_meter.h"
@@ -50,25 +49,20 @@ class Mover : private TransferThread::Listener {
                                                        std::optional<plan::Policy> policy);
   ~Mover() override;
 
-  tiers::DeviceRuntime& runtime() { return transfers_.runtime(); }
+  TransferThread& transfers() { return transfers_; }
 
-  // The engine's turn for one call: no other has it. Until it ends, whoever asks for a lease, or
-  // changes what is declared or planned, waits. Transfers go on, and leases end.
-  class Turn {
+  // A tensor is being registered: no commit may have a part of it, nor may other bytes come under
+  // it. Waits for a turn.
+  class Filling {
    public:
-    explicit Turn(Mover* mover);
-    ~Turn();
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
+    explicit Filling(Mover* mover);
+    ~Filling();
+    Filling(const Filling&) = delete;
+    Filling& operator=(const Filling&) = delete;
 
    private:
     Mover& mover_;
   };
-
-  // A tensor is being registered: no commit may have a part of it, nor may other bytes come under
-  // it. Waits for a turn.
-  void BeginFill();
-  void EndFill();
 
   // See Pager.
   TileIndex AddTile(uint64_t size_bytes, Role role, bool transient, bool stored, StorePlace place);
@@ -83,9 +77,9 @@ class Mover : private TransferThread::Listener {
   absl::Status Evict(TileIndex tile);
   absl::Status Discard(TileIndex tile);
 
-  // Brings every tile that a commit holds to NVMe. FailedPrecondition with leases held. REQUIRES: a
-  // turn, as for the next.
-  absl::Status Flush();
+  // Brings every tile that a commit holds to NVMe; then `write` makes the store commit. Timelines
+  // have it, and traces leave its time out. FailedPrecondition with leases held.
+  absl::Status Commit(const std::function<absl::Status(io::Store*)>& write);
   // Brings the whole engine to another state of the store: transfers in flight end, `change` makes
   // the store go there, and every byte in memory is forgotten. If `change` fails, nothing happened.
   // FailedPrecondition with leases held.
@@ -104,30 +98,24 @@ class Mover : private TransferThread::Listener {
   absl::Status WaitForPlan();
 
   // See TransferThread.
-  TileChecksums& checksums() { return transfers_.checksums(); }
   absl::Status ReadAgain(TileIndex tile, uint64_t page, uint64_t checksum, std::byte* frame);
-  void RunWithStore(const std::function<void(io::Store*)>& work) { transfers_.RunWithStore(work); }
 
   EngineStats Stats();
-
-  // A commit, whose first part is Flush, for timelines, and for traces, which leave its time out.
-  void BeginCommit();
-  void EndCommit();
   // Without the tensors' names and the budgets; empty without a timeline.
   Timeline TakeTimeline();
 
  private:
-  // Lets no transfer begin and waits until none is in flight: the pager is paused then.
-  // FailedPrecondition, and nothing is paused, with leases held.
-  absl::Status Quiesce(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The engine's turn for one call: no other has it. Until it ends, whoever asks for a lease, or
+  // changes what is declared or planned, waits. Transfers go on, and leases end.
+  class Turn {
+   public:
+    explicit Turn(Mover* mover);
+    ~Turn();
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
 
-  // A caller waiting for its ticket.
-  struct Waiter {
-    bool done = false;
-    bool leased = false;  // also with a status that is not ok: the lease is there and must end
-    absl::Status status;
-    Granted granted;
-    base::CondVar wake;
+   private:
+    Mover& mover_;
   };
   // The lock, for whoever goes on with Pager: it first hears of the leases that were taken
   // without the lock.
@@ -152,25 +140,22 @@ class Mover : private TransferThread::Listener {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void HearOfShared() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Dispatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  plan::StepRecorder* Recording() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return planner_ != nullptr ? planner_->Recording() : nullptr;
-  }
-  absl::Status Describe(TileIndex tile, const absl::Status& status) const;
-  void NotifyIfQuiet() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // `tile`: whose lease is asked for; kNoTile: it is a flush.
+  absl::Status WaitFor(CallerWaits::Request* request, TileIndex tile)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status TakeUpPlan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RecordState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // Calls that want the engine for themselves.
   void WaitForTurn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Complete(Action action, tiers::EventHandle arrival) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void UpdateMeter() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckIdle(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsQuiet() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return pager_.pages().transfers_in_flight() == 0 && drains_ == 0 && !transfers_.has_work();
   }
-  // `tile`: whose lease it is; kNoTile: it is a flush.
-  absl::Status WaitFor(Ticket ticket, TileIndex tile, Waiter& waiter)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Block(Ticket ticket, TileIndex tile, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status TakeUpPlan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  EngineStats StatsNow(StepPlanner::LastStep* last, plan::Rates* rates);
-  void RecordState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Lets no transfer begin and waits until none is in flight: the pager is paused then.
+  // FailedPrecondition, and nothing is paused, with leases held.
+  absl::Status Quiesce(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // The transfer thread's side.
   void OnEnded(std::span<const TransferThread::Ended> transfers) override;
@@ -180,26 +165,22 @@ class Mover : private TransferThread::Listener {
   void OnWorked(int64_t begin_ns, int64_t end_ns) override;
 
   const std::function<std::string(TileIndex)> describe_;
-  bool tells_when_ = false;             // leases are written down with their times
+  const bool tells_when_;               // leases are written down with their times
   std::unique_ptr<PlanService> plans_;  // null: nothing is planned
 
   base::Mutex mu_;
   // Null without a timeline.
   const std::unique_ptr<TimelineRecorder> recorder_ ABSL_PT_GUARDED_BY(mu_);
-  double commit_begin_ ABSL_GUARDED_BY(mu_) = 0;  // of the last, in seconds
   Traffic recorded_nvme_ ABSL_GUARDED_BY(mu_), recorded_pinned_ ABSL_GUARDED_BY(mu_);
   Pager pager_ ABSL_GUARDED_BY(mu_);
   LeaseTable& leases_;      // pager_'s; readers enter it without the lock
   const TileTable& tiles_;  // pager_'s; of tiles that exist it is read without the lock
-  std::unique_ptr<StepPlanner> planner_ ABSL_GUARDED_BY(mu_);  // null: nothing is planned
-  std::string not_planned_ ABSL_GUARDED_BY(mu_);               // why the last step was not
+  StepPlanner planner_ ABSL_GUARDED_BY(mu_);
+  std::string not_planned_ ABSL_GUARDED_BY(mu_);  // why the last step was not
   RateMeter rates_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<Ticket, Waiter*> waiters_ ABSL_GUARDED_BY(mu_);
-  Ticket next_ticket_ ABSL_GUARDED_BY(mu_) = 1;
+  CallerWaits waits_ ABSL_GUARDED_BY(mu_);
   std::vector<Work> work_ ABSL_GUARDED_BY(mu_);  // of one Dispatch
-  OverlapMeter meter_ ABSL_GUARDED_BY(mu_);
-  uint64_t waits_ ABSL_GUARDED_BY(mu_) = 0;
-  int drains_ ABSL_GUARDED_BY(mu_) = 0;  // leases that wait for a stream
+  int drains_ ABSL_GUARDED_BY(mu_) = 0;          // leases that wait for a stream
   // No transfer, no drain, no work; or the last drain is over; or, in a turn, a transfer is.
   base::CondVar quiet_;
   std::atomic<bool> has_turn_ = false;  // written under the lock

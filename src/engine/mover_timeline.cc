@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the mover tells a timeline; a commit's time.
+// What the mover tells a timeline.
 
 #include <utility>
 
@@ -16,18 +16,6 @@ Traffic operator-(const Traffic& after, const Traffic& before) {
 }
 
 }  // namespace
-
-void Mover::BeginCommit() {
-  const Entry entry(this);
-  commit_begin_ = base::Now();
-  if (recorder_ != nullptr) recorder_->BeginCommit(base::NowNs());
-}
-
-void Mover::EndCommit() {
-  const Entry entry(this);
-  if (plan::StepRecorder* const trace = Recording()) trace->LeaveOut(commit_begin_, base::Now());
-  if (recorder_ != nullptr) recorder_->EndCommit(base::NowNs());
-}
 
 // What has changed with an event: how full the tiers are, and what callers wait for.
 void Mover::RecordState() {

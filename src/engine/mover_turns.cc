@@ -27,15 +27,15 @@ Mover::Turn::~Turn() {
   mover_.turn_over_.NotifyAll();
 }
 
-void Mover::BeginFill() {
-  const Entry entry(this);
-  WaitForTurn();
-  ++fills_;
+Mover::Filling::Filling(Mover* mover) : mover_(*mover) {
+  const Entry entry(mover);
+  mover->WaitForTurn();
+  ++mover->fills_;
 }
 
-void Mover::EndFill() {
-  const Entry entry(this);
-  --fills_;
+Mover::Filling::~Filling() {
+  const Entry entry(&mover_);
+  --mover_.fills_;
 }
 
 void Mover::WaitForTurn() {
@@ -44,16 +44,29 @@ void Mover::WaitForTurn() {
   HearOfShared();
 }
 
-absl::Status Mover::Flush() {
-  SPILLWAY_RETURN_IF_ERROR(runtime().Check());
+absl::Status Mover::Commit(const std::function<absl::Status(io::Store*)>& write) {
+  const Turn turn(this);
+  const double begin = base::Now();
+  absl::Status status;
+  {
+    const Entry entry(this);
+    if (recorder_ != nullptr) recorder_->BeginCommit(base::NowNs());
+    status = Flush();
+  }
+  if (status.ok()) transfers_.RunWithStore([&](io::Store* store) { status = write(store); });
   const Entry entry(this);
+  if (plan::StepRecorder* const trace = planner_.Recording()) trace->LeaveOut(begin, base::Now());
+  if (recorder_ != nullptr) recorder_->EndCommit(base::NowNs());
+  return status;
+}
+
+absl::Status Mover::Flush() {
+  SPILLWAY_RETURN_IF_ERROR(transfers_.runtime().Check());
   SPILLWAY_RETURN_IF_ERROR(CheckIdle("Commit"));
   SPILLWAY_RETURN_IF_ERROR(pager_.TakeWriteError());
-  Waiter waiter;
-  const Ticket ticket = next_ticket_++;
-  waiters_[ticket] = &waiter;
-  pager_.Commit(ticket);
-  const absl::Status status = WaitFor(ticket, TimelineEvent::kNoTile, waiter);
+  CallerWaits::Request request(&waits_);
+  pager_.Commit(request.ticket);
+  absl::Status status = WaitFor(&request, TimelineEvent::kNoTile);
   if (recorder_ != nullptr) recorder_->EndFlush(base::NowNs());
   return status;
 }
@@ -118,8 +131,8 @@ absl::Status Mover::Forget(TileIndex first, TileIndex count,
     for (TileIndex tile = first; tile < first + count; ++tile)
       while (!pager_.IsForgotten(tile)) quiet_.Wait(&mu_);
   }
-  for (TileIndex tile = first; tile < first + count; ++tile) checksums().Clear(tile);
-  RunWithStore(change);
+  for (TileIndex tile = first; tile < first + count; ++tile) transfers_.checksums().Clear(tile);
+  transfers_.RunWithStore(change);
   return absl::OkStatus();
 }
 
@@ -133,7 +146,7 @@ absl::Status Mover::Restore(const std::function<absl::Status(io::Store*)>& chang
   }
   absl::Status status;
   std::vector<bool> stored(num_tiles);
-  RunWithStore([&](io::Store* store) {
+  transfers_.RunWithStore([&](io::Store* store) {
     status = change(store);
     for (TileIndex tile = 0; status.ok() && tile < num_tiles; ++tile) {
       const StorePlace place = tiles_[tile].place;

@@ -13,6 +13,7 @@
 namespace spillway::engine {
 
 void StepPlanner::AddTile(TileIndex index, double now) {
+  if (service_ == nullptr) return;
   const Tile& tile = tiles_[index];
   recorder_.AddTile(TileOfTrace(tile, /*has_bytes=*/false, /*all_fit=*/false));
   frames_bytes_ += base::RoundUp(tile.size_bytes, options_.frame_alignment);
@@ -25,7 +26,9 @@ void StepPlanner::AddTile(TileIndex index, double now) {
 
 plan::StepRecorder* StepPlanner::Recording() {
   const bool all_rest_in_pinned = frames_bytes_ <= options_.pinned_bytes && !rests_on_device_;
-  if (is_too_long_ || (!options_.has_store && !all_rest_in_pinned)) return nullptr;
+  const bool can_be_planned =
+      service_ != nullptr && (options_.has_store || all_rest_in_pinned) && !is_too_long_;
+  if (!can_be_planned) return nullptr;
   if (recorder_.num_events() < MostEvents()) return &recorder_;
   (void)recorder_.End({});  // gives memory back
   last_events_.reset();

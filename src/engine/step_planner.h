@@ -48,7 +48,8 @@ class StepPlanner {
   // Steps that are remembered; when more differ, all are forgotten.
   static constexpr size_t kMostSteps = 16;
 
-  // Plans are made by `service`, which nobody else uses and which ends before the table.
+  // Plans are made by `service`, which nobody else uses and which ends before the table; null:
+  // nothing is planned or written down.
   StepPlanner(const plan::PlanOptions& options, const TileTable* tiles, PlanService* service)
       : options_(options), tiles_(*tiles), service_(service) {}
 

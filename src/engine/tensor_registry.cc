@@ -63,8 +63,7 @@ absl::StatusOr<TensorId> TensorRegistry::Register(const TensorSpec& spec, const 
   const absl::Cleanup publish = [&] {
     Publish(spec.name, made.ok() ? std::optional(*made) : std::nullopt);
   };
-  mover_->BeginFill();
-  const absl::Cleanup end_fill = [&] { mover_->EndFill(); };
+  const Mover::Filling filling(mover_);
   made = Make(spec, fill);
   return made;
 }
@@ -159,7 +158,7 @@ absl::StatusOr<TensorRegistry::Stored> TensorRegistry::Store(const TensorSpec& s
     return absl::OkStatus();
   };
   absl::Status status;
-  mover_->RunWithStore([&](io::Store* store) { status = ask(store); });
+  mover_->transfers().RunWithStore([&](io::Store* store) { status = ask(store); });
   SPILLWAY_RETURN_IF_ERROR(status);
   return stored;
 }
@@ -215,7 +214,7 @@ absl::Status TensorRegistry::ForgetName(std::string_view name) {
       absl::StrCat("no tensor '", std::string(name), "' is registered or in the last commit"));
   if (!has_store_) return status;
   base::MutexLock lock(&changes_mu_);
-  mover_->RunWithStore([&](io::Store* store) {
+  mover_->transfers().RunWithStore([&](io::Store* store) {
     const auto found = store->FindTensor(name);
     if (!found.ok()) status = found.status();
     if (!found.ok() || !found->has_value()) return;

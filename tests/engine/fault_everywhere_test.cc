@@ -77,7 +77,8 @@ class Trainer {
                               OpenMover({folder + "/a", folder + "/b"}, std::move(runtime),
                                         std::move(faulty), 2 * kTileBytes, 5 * kTileBytes));
     std::optional<std::string> state;
-    trainer->mover_->RunWithStore([&](io::Store* store) { state = store->UserState(); });
+    trainer->mover_->transfers().RunWithStore(
+        [&](io::Store* store) { state = store->UserState(); });
     trainer->steps_ = state ? std::stoi(*state) : 0;
     SPILLWAY_RETURN_IF_ERROR(trainer->Register());
     return trainer;
@@ -94,11 +95,10 @@ class Trainer {
       SPILLWAY_RETURN_IF_ERROR(mover_->EndStep());
       SPILLWAY_RETURN_IF_ERROR(mover_->WaitForPlan());
       if (steps_ % kCommitEvery != 0) continue;
-      SPILLWAY_RETURN_IF_ERROR(mover_->Flush());
-      absl::Status status;
-      mover_->RunWithStore([&](io::Store* store) {
-        status = store->Commit(std::to_string(steps_));
-        if (status.ok()) faulty_->Synced();
+      const absl::Status status = mover_->Commit([&](io::Store* store) {
+        absl::Status committing = store->Commit(std::to_string(steps_));
+        if (committing.ok()) faulty_->Synced();
+        return committing;
       });
       SPILLWAY_RETURN_IF_ERROR(status);
       *committed = steps_;
@@ -120,8 +120,8 @@ class Trainer {
   absl::Status PowerCut() {
     absl::Status status = absl::AbortedError("requests are in flight");
     while (absl::IsAborted(status)) {  // those from before the ring died still end
-      (void)mover_->Flush();
-      mover_->RunWithStore([&](io::Store*) {
+      (void)FlushAll(*mover_);
+      mover_->transfers().RunWithStore([&](io::Store*) {
         if (faulty_->in_flight() == 0) status = faulty_->PowerCut();
       });
     }
@@ -140,7 +140,7 @@ class Trainer {
       const bool transient = *name == 'g';
       absl::StatusOr<std::optional<io::TensorIndex>> tensor;
       bool stored = true;
-      mover_->RunWithStore([&](io::Store* store) {
+      mover_->transfers().RunWithStore([&](io::Store* store) {
         tensor = store->FindTensor(name);
         if (!tensor.ok() || *tensor) return;
         stored = false;

@@ -107,7 +107,7 @@ class LostDevice : public testing::Test {
     auto mover = *OpenMover({folder_ / "s"}, std::move(runtime), std::move(io), 2 * kTileBytes,
                             4 * kTileBytes);
     io::TensorIndex tensor = 0;
-    mover->RunWithStore([&](io::Store* store) {
+    mover->transfers().RunWithStore([&](io::Store* store) {
       tensor =
           stored ? **store->FindTensor("w") : *store->AddTensor({"w", "{}", 3 * kNumTiles}, false);
     });
@@ -125,23 +125,20 @@ class LostDevice : public testing::Test {
     if (!lease.ok()) return lease.status();
     absl::Status status;
     if (lease->arrival.value != nullptr) {
-      status = mover.runtime().Wait(*stream, lease->arrival);
-      mover.runtime().DestroyEvent(lease->arrival);
+      status = mover.transfers().runtime().Wait(*stream, lease->arrival);
+      mover.transfers().runtime().DestroyEvent(lease->arrival);
     }
     auto fill = [data = lease->data, value] {
       std::fill_n(reinterpret_cast<uint32_t*>(data), kTileBytes / 4, value);
     };
     if (stream == nullptr) fill();
-    if (stream != nullptr) status.Update(mover.runtime().Launch(*stream, fill));
+    if (stream != nullptr) status.Update(mover.transfers().runtime().Launch(*stream, fill));
     mover.EndLease(tile, tier, Access::kReadWrite, stream);
     return status;
   }
 
   static absl::Status Commit(Mover& mover) {
-    absl::Status status = mover.Flush();
-    if (!status.ok()) return status;
-    mover.RunWithStore([&](io::Store* store) { status = store->Commit("one"); });
-    return status;
+    return mover.Commit([](io::Store* store) { return store->Commit("one"); });
   }
 
   void ExpectCommitted(uint32_t value) {
@@ -171,18 +168,18 @@ TEST_F(LostDevice, EveryCallEndsAndTheLastCommitIsIntact) {
         ASSERT_TRUE(Put(*mover, tile, Tier::kPinned, 1).ok());
       }
       ASSERT_TRUE(Commit(*mover).ok());
-      const StreamHandle stream = *mover->runtime().CreateStream();
+      const StreamHandle stream = *mover->transfers().runtime().CreateStream();
       absl::Status status;
       for (int step = 0; step < 2 * kCopiesOfCommit; ++step) {
         const TileIndex tile = static_cast<TileIndex>(step) % kNumTiles;
         status.Update(Put(*mover, tile, Tier::kDevice, 2, on_stream ? &stream : nullptr));
       }
-      (void)mover->runtime().Synchronize(stream);
+      (void)mover->transfers().runtime().Synchronize(stream);
       EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
       for (int attempt = 0; attempt < 3; ++attempt) {
         EXPECT_EQ(Commit(*mover).code(), absl::StatusCode::kAborted);
       }
-      mover->runtime().DestroyStream(stream);
+      mover->transfers().runtime().DestroyStream(stream);
       mover.reset();  // waits for what is in flight: none of it is left
       ExpectCommitted(1);
     }

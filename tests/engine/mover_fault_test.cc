@@ -41,7 +41,7 @@ class MoverFaultTest : public testing::TestWithParam<io::IoEngineKind> {
     mover_ = *OpenMover({folder_ / "s"}, *tiers::MakeDeviceRuntime(Device::Host()),
                         *std::move(faulty), 2 * 40960, kPinnedBytes);
     io::TensorIndex tensor = 0;
-    mover_->RunWithStore(
+    mover_->transfers().RunWithStore(
         [&](io::Store* s) { tensor = *s->AddTensor({"w", "{}", 3 * kNumTiles}, false); });
     for (uint64_t tile = 0; tile < kNumTiles; ++tile) {
       mover_->AddTile(kTileBytes, Role::kParameter, false, false, {tensor, tile * 3});
@@ -81,14 +81,14 @@ class MoverFaultTest : public testing::TestWithParam<io::IoEngineKind> {
   }
   // Waits for writes that are still to fail and takes what they have to tell.
   void Settle() {
-    absl::Status status = mover_->Flush();
-    for (int attempt = 0; attempt < 5 && !status.ok(); ++attempt) status = mover_->Flush();
+    absl::Status status = FlushAll(*mover_);
+    for (int attempt = 0; attempt < 5 && !status.ok(); ++attempt) status = FlushAll(*mover_);
     ASSERT_TRUE(status.ok()) << status;
   }
   // Puts every tile on NVMe and leaves pinned memory to the last ones.
   void StoreAll() {
     PutAll();
-    ASSERT_TRUE(mover_->Flush().ok());
+    ASSERT_TRUE(FlushAll(*mover_).ok());
     CheckAll();
   }
 
@@ -132,13 +132,13 @@ TEST_P(MoverFaultTest, NothingIsCommittedOverAWriteThatFailed) {
   faulty_->Inject({.kind = Fault::Kind::kEnospc, .op = io::IoOp::kWrite, .count = 1000});
   ASSERT_TRUE(Put(0).ok());
   for (int round = 0; round < 3; ++round) {
-    const absl::Status status = mover_->Flush();
+    const absl::Status status = FlushAll(*mover_);
     ASSERT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
   }
   faulty_->Clear();
-  absl::Status status = mover_->Flush();
+  absl::Status status = FlushAll(*mover_);
   if (!status.ok())
-    status = mover_->Flush();  // the first may tell of a write that nobody waited for
+    status = FlushAll(*mover_);  // the first may tell of a write that nobody waited for
   ASSERT_TRUE(status.ok()) << status;
   CheckAll();
 }
@@ -166,7 +166,7 @@ TEST_P(MoverFaultTest, DelaysShortTransfersAndEagainChangeNothing) {
     const absl::Status status = random() % 2 ? Put(tile, tier) : Check(tile, tier);
     ASSERT_TRUE(status.ok()) << status;
     if (round % 100 == 99) {
-      ASSERT_TRUE(mover_->Flush().ok());
+      ASSERT_TRUE(FlushAll(*mover_).ok());
     }
   }
   EXPECT_GT(faulty_->faults_met(), 10u);

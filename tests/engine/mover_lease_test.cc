@@ -37,7 +37,7 @@ class MoverLeaseTest : public testing::TestWithParam<Tier> {
     ASSERT_TRUE(mover.ok()) << mover.status();
     mover_ = *std::move(mover);
     io::TensorIndex tensor = 0;
-    mover_->RunWithStore(
+    mover_->transfers().RunWithStore(
         [&](io::Store* store) { tensor = *store->AddTensor({"w", "{}", 8}, false); });
     mover_->AddTile(kTileBytes, Role::kParameter, false, false, {tensor, 0});
     mover_->AddTile(2 * kRoom, Role::kParameter, false, false, {tensor, 1});

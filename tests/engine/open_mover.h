@@ -43,6 +43,11 @@ inline absl::StatusOr<std::unique_ptr<Mover>> OpenMover(
   return Mover::Create(std::move(parts), pager, plan::Policy::kPlanned);
 }
 
+// A commit of which the store hears nothing.
+inline absl::Status FlushAll(Mover& mover) {
+  return mover.Commit([](io::Store*) { return absl::OkStatus(); });
+}
+
 }  // namespace spillway::engine
 
 #endif  // SPILLWAY_TESTS_ENGINE_OPEN_MOVER_H_

@@ -58,7 +58,7 @@ ORDER = {
     "src/engine/following": "step_plan plan_index plan_progress ready_ops plan_periods plan_room plan_follower".split(),
     "src/engine/pager": """arena_map tile_table lease_table use_queue action leases job page_table stall plan_frames room
         plan_run flush pager""".split(),
-    "src/engine": """open_engine unchecked_leases overlap_meter rate_meter resting_room plan_service step_planner
+    "src/engine": """open_engine unchecked_leases overlap_meter caller_waits rate_meter resting_room plan_service step_planner
         timeline_recorder tile_checksums transfer_thread mover tensor_registry engine_stream engine_parts engine""".split(),
 }
 
