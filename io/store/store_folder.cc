@@ -365,6 +365,10 @@ absl::StatusOr<std::vector<std::string>> StoreFolder::ListUnfinishedFiles() cons
   return paths;
 }
 
+std::optional<std::string> StoreFolder::LockFile() const {
+  return made_lock_file_ ? std::nullopt : std::optional(File(kLockName));
+}
+
 absl::StatusOr<std::vector<std::string>> StoreFolder::ListStoreFiles() const {
   std::vector<std::string> paths;
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<uint32_t> segments, ListSegments());

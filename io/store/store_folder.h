@@ -72,6 +72,8 @@ class StoreFolder {
   absl::StatusOr<std::vector<std::string>> ListUnfinishedFiles() const;
   // Every file of a store that is here, but for the lock, whatever its content.
   absl::StatusOr<std::vector<std::string>> ListStoreFiles() const;
+  // The lock's file; none: this object has made it, and removes it again.
+  std::optional<std::string> LockFile() const;
   // Numbers of the segment files that are here, in order.
   absl::StatusOr<std::vector<uint32_t>> ListSegments() const;
   // Files were made, renamed or removed here; makes that durable.

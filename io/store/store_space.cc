@@ -20,11 +20,8 @@
 namespace spillway::io {
 namespace {
 
-// Files grow by this much at a time. A fallocate costs about 2 ms on ext4 and a page's write 0.5 ms
-// a MiB.
-constexpr uint64_t kGrowBytes = uint64_t{64} << 20;
-// And by at most this share of what is free: what a small disk gives a file in advance is missing
-// elsewhere.
+// A file grows by at most this share of what is free: what a small disk gives a file in advance is
+// missing elsewhere.
 constexpr uint64_t kGrowShare = 8;
 // What the catalog and its log may take: fixed, and for each page. Half is the catalog's, half the
 // log's.

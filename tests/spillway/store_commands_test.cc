@@ -186,8 +186,10 @@ TEST_F(StoreCommands, RestoreGoesBackExactly) {
   const Json list = Run({"snapshot", "list", store(), "--json"});
   EXPECT_EQ(list["v"], 1);
   EXPECT_EQ(list["snapshots"].size(), 1u);
-  const Ended restored = RunCommand({"snapshot", "restore", store(), "step-4", "--keep", "step-6"});
-  ASSERT_EQ(restored.exit_code, 0) << restored.err;
+  const Json restored =
+      Run({"snapshot", "restore", store(), "step-4", "--keep", "step-6", "--json"});
+  EXPECT_EQ(restored["v"], 1);
+  EXPECT_EQ(restored["snapshot"], list["snapshots"][0]);
   EXPECT_EQ(Run({"fsck", store(), "--json"})["whole"], true);
   const Ended at_4 = RunCommand(training_.TrainInStore(4) + Arguments{"--resume"});
   EXPECT_EQ(at_4.json()["weights_hash"], hash_at_4_) << at_4.err;
@@ -197,6 +199,18 @@ TEST_F(StoreCommands, RestoreGoesBackExactly) {
   const Ended kept = RunCommand(training_.TrainInStore(6) + Arguments{"--resume"});
   EXPECT_EQ(kept.json()["weights_hash"], hash_at_6_) << kept.err;
   EXPECT_EQ(kept.json()["steps_this_run"], 0);
+}
+
+TEST_F(StoreCommands, WhatWasDoneIsAnObjectForPrograms) {
+  const Json created = Run({"snapshot", "create", store(), "now", "--json"});
+  EXPECT_EQ(created["snapshot"]["label"], "now");
+  EXPECT_EQ(created["snapshot"]["step"], 6);
+  const std::string folder = training_ / "out";
+  EXPECT_EQ(Run({"snapshot", "export", store(), "now", "--save", folder, "--json"})["saved"],
+            folder);
+  const Json dropped = Run({"snapshot", "drop", store(), "step-4", "--json"});
+  EXPECT_EQ(dropped["dropped"], "step-4");
+  EXPECT_GT(dropped["freed_bytes"], 0);
 }
 
 TEST_F(StoreCommands, DropAndTrimGiveTheSpaceBack) {
@@ -254,10 +268,16 @@ TEST_F(StoreCommands, RemoveTakesWhatIsSpillwaysAlone) {
   const Ended asked = RunCommand({"remove", store()});
   EXPECT_EQ(asked.exit_code, 2);
   EXPECT_THAT(asked.out, HasSubstr("spillway-catalog.sqlite\n"));
+  EXPECT_THAT(asked.out, HasSubstr("spillway-lock\n"));
+  const Json listed = RunCommand({"remove", store(), "--json"}).json();
+  EXPECT_EQ(listed["v"], 1);
+  EXPECT_EQ(listed["removed"], false);
+  EXPECT_EQ(listed["files"].size(), before.size() - 1) << "two are mine, and the lock";
   EXPECT_THAT(asked.err, HasSubstr("nothing was removed"));
   EXPECT_EQ(Content(store()), before);
-  const Ended removed = RunCommand({"remove", store(), "--yes"});
-  EXPECT_EQ(removed.exit_code, 0) << removed.err;
+  const Json removed = Run({"remove", store(), "--yes", "--json"});
+  EXPECT_EQ(removed["removed"], true);
+  EXPECT_EQ(removed["files"], listed["files"]);
   std::vector<std::string> left;
   for (const auto& entry : fs::directory_iterator(store())) left.push_back(entry.path().filename());
   EXPECT_THAT(left, ::testing::UnorderedElementsAre("mine.txt", "spillway-segment-1.bak"));

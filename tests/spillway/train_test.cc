@@ -17,6 +17,7 @@ namespace spillway::test {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -56,6 +57,36 @@ TEST(Train, TheSummaryIsOneObjectWithEverythingPromised) {
   EXPECT_GE(json["overlap"], 0);
   EXPECT_LE(json["overlap"], 1);
   EXPECT_TRUE(json["fallbacks"].is_array());
+}
+
+TEST(Train, FlagsThatDoNothingAreTold) {
+  const Training training;
+  const auto told = [&](const Arguments& flags) {
+    const Ended ended = RunCommand(training.Train(1) + flags);
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    return ended.err;
+  };
+  EXPECT_THAT(told({"--precision", "bf16", "--loss-scale-growth", "3"}),
+              HasSubstr("warning: --loss-scale, and flags that begin with it, do nothing under "
+                        "--precision bf16"));
+  EXPECT_THAT(told({"--calibrate", "off"}), HasSubstr("do nothing without --store"));
+  EXPECT_THAT(told({"--precision", "fp16-amp", "--loss-scale", "3"}), Not(HasSubstr("warning")));
+  EXPECT_THAT(told({}), Not(HasSubstr("warning")));
+}
+
+TEST(Train, TheSummarySaysHowLongADriveLasts) {
+  const Training training;
+  const auto summary = [](Arguments arguments) {
+    std::erase(arguments, "--json");
+    const Ended ended = RunCommand(arguments);
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    return ended.out;
+  };
+  EXPECT_THAT(
+      summary(training.TrainInStore(4)),
+      ContainsRegex("drive wear: [0-9.]+ [KM]iB written a step, commits and all; each 100 "
+                    "TB that the drive is rated for lasts [0-9]+ such steps, [0-9.]+ days"));
+  EXPECT_THAT(summary(training.Train(4)), Not(HasSubstr("drive wear")));
 }
 
 TEST(Train, TheLogHasALineAStep) {

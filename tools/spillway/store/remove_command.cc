@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "io/store/store_folder.h"
+#include "nlohmann/json.hpp"
 #include "src/base/bytes.h"
 #include "src/base/status_macros.h"
 #include "tools/spillway/command/arguments.h"
@@ -28,17 +30,19 @@ using io::StoreFolder;
 constexpr char kDescription[] =
     "Remove a store: the files that Spillway made in its folders, and nothing else.\n"
     "\n"
-    "Without --yes it says what it would remove. A store that a process has open is refused, "
-    "naming\n"
-    "the process. The folders stay, and whatever else lies in them.\n"
+    "Without --yes it says what it would remove, and ends with 2. A store that a process has open "
+    "is\n"
+    "refused, naming the process. The folders stay, and whatever else lies in them.\n"
     "\n"
     "Examples:\n"
     "  spillway remove run\n"
-    "  spillway remove nvme0/run,nvme1/run --yes\n";
+    "  spillway remove nvme0/run,nvme1/run --yes\n"
+    "  spillway remove run --json | jq -r '.files[]'\n";
 
 struct RemoveFlags {
   std::vector<std::string> store;
   bool yes = false;
+  bool json = false;
 };
 
 absl::StatusOr<std::vector<StoreFolder>> OpenFolders(const std::vector<std::string>& names) {
@@ -101,28 +105,37 @@ absl::Status RunRemove(const RemoveFlags& flags) {
     return WithExitCode(folders.status(), ExitCode::kUsage);
   }
   SPILLWAY_RETURN_IF_ERROR(folders.status());
-  uint64_t bytes = 0;
-  uint64_t count = 0;
+  std::vector<std::string> files;
   for (const StoreFolder& folder : *folders) {
-    SPILLWAY_ASSIGN_OR_RETURN(const auto files, folder.ListStoreFiles());
-    for (const std::string& file : files) {
-      struct stat info{};
-      if (stat(file.c_str(), &info) == 0) bytes += static_cast<uint64_t>(info.st_blocks) * 512;
-      ++count;
-      if (!flags.yes) absl::PrintF("%s\n", file);
+    SPILLWAY_ASSIGN_OR_RETURN(const auto here, folder.ListStoreFiles());
+    files.insert(files.end(), here.begin(), here.end());
+    if (const auto lock = folder.LockFile()) files.push_back(*lock);
+  }
+  uint64_t bytes = 0;
+  for (const std::string& file : files) {
+    struct stat info{};
+    if (stat(file.c_str(), &info) == 0) bytes += static_cast<uint64_t>(info.st_blocks) * 512;
+  }
+  if (flags.yes) {
+    for (StoreFolder& folder : *folders) folder.Keep();  // until the removal
+    for (StoreFolder& folder : *folders) {
+      SPILLWAY_RETURN_IF_ERROR(folder.RemoveStoreFiles());
+      folder.Undo();  // the lock file goes with the lock
     }
   }
-  if (!flags.yes) {
-    return UsageError(absl::StrFormat("nothing was removed: --yes removes %s, %s",
-                                      base::FormatCount(count, "file"), base::FormatBytes(bytes)));
+  const std::string what =
+      absl::StrFormat("%s, %s", base::FormatCount(files.size(), "file"), base::FormatBytes(bytes));
+  if (flags.json) {
+    const nlohmann::ordered_json json = {
+        {"v", 1}, {"removed", flags.yes}, {"files", files}, {"bytes", bytes}};
+    absl::PrintF("%s\n", json.dump());
+  } else if (flags.yes) {
+    absl::PrintF("removed: %s\n", what);
+  } else {
+    absl::PrintF("%s\n", absl::StrJoin(files, "\n"));
   }
-  for (StoreFolder& folder : *folders) folder.Keep();  // until the removal
-  for (StoreFolder& folder : *folders) {
-    SPILLWAY_RETURN_IF_ERROR(folder.RemoveStoreFiles());
-    folder.Undo();  // the lock file goes with the lock
-  }
-  absl::PrintF("%s removed, %s\n", base::FormatCount(count, "file"), base::FormatBytes(bytes));
-  return absl::OkStatus();
+  if (flags.yes) return absl::OkStatus();
+  return UsageError(absl::StrFormat("nothing was removed: --yes removes %s", what));
 }
 
 }  // namespace
@@ -132,6 +145,7 @@ void AddRemoveCommand(CLI::App* app, Run* run) {
   const auto flags = std::make_shared<RemoveFlags>();
   AddStoreArgument(remove, &flags->store);
   remove->add_flag("--yes", flags->yes, "Do it");
+  remove->add_flag("--json", flags->json, "One JSON object on stdout, nothing else there");
   remove->callback([flags, run] { *run = [flags] { return RunRemove(*flags); }; });
 }
 

@@ -87,6 +87,20 @@ struct SnapshotFlags {
   bool json = false;
 };
 
+Json ToJson(const io::SnapshotRecord& snapshot) {
+  Json json = {{"label", snapshot.label}, {"number", snapshot.number}, {"time", snapshot.time}};
+  if (const auto step = StepIn(snapshot.user_state)) json["step"] = *step;
+  return json;
+}
+
+// What a command did, with --json: one object.
+void Print(const SnapshotFlags& flags, const Json& members) {
+  if (!flags.json) return;
+  Json json = {{"v", 1}};
+  json.update(members);
+  absl::PrintF("%s\n", json.dump());
+}
+
 absl::Status RunList(const SnapshotFlags& flags) {
   SPILLWAY_RETURN_IF_ERROR(CheckStoreArgument(flags.store));
   SPILLWAY_ASSIGN_OR_RETURN(const auto view,
@@ -94,26 +108,24 @@ absl::Status RunList(const SnapshotFlags& flags) {
   SPILLWAY_ASSIGN_OR_RETURN(const auto snapshots, view->catalog().ReadSnapshots());
   Json list = Json::array();
   for (const io::SnapshotRecord& snapshot : snapshots) {
+    list.push_back(ToJson(snapshot));
+    if (flags.json) continue;
     const auto step = StepIn(snapshot.user_state);
-    if (!flags.json) {
-      absl::PrintF("%-32s commit %d of %s%s\n", snapshot.label, snapshot.number, snapshot.time,
-                   step ? absl::StrFormat(", step %d", *step) : "");
-      continue;
-    }
-    Json entry = {{"label", snapshot.label}, {"number", snapshot.number}, {"time", snapshot.time}};
-    if (step) entry["step"] = *step;
-    list.push_back(std::move(entry));
+    absl::PrintF("%-32s commit %d of %s%s\n", snapshot.label, snapshot.number, snapshot.time,
+                 step ? absl::StrFormat(", step %d", *step) : "");
   }
-  if (flags.json) absl::PrintF("%s\n", Json({{"v", 1}, {"snapshots", list}}).dump());
+  Print(flags, {{"snapshots", list}});
   return absl::OkStatus();
 }
 
 absl::Status RunExport(const SnapshotFlags& flags) {
   SPILLWAY_RETURN_IF_ERROR(CheckStoreArgument(flags.store));
   if (flags.save.empty()) return UsageError("--save is needed: the folder to write");
-  return ExportFromStore(
+  SPILLWAY_RETURN_IF_ERROR(ExportFromStore(
       {.store = flags.store, .label = flags.label, .save = flags.save, .model = flags.model},
-      CatchInterrupts());
+      CatchInterrupts()));
+  Print(flags, {{"saved", flags.save}});
+  return absl::OkStatus();
 }
 
 // Runs `work` on the opened store.
@@ -125,14 +137,25 @@ absl::Status WithStore(const SnapshotFlags& flags,
   return work(&store->store());
 }
 
+absl::Status PrintSnapshot(const SnapshotFlags& flags, io::Store* store) {
+  SPILLWAY_ASSIGN_OR_RETURN(const auto snapshots, store->Snapshots());
+  for (const io::SnapshotRecord& snapshot : snapshots)
+    if (snapshot.label == flags.label) Print(flags, {{"snapshot", ToJson(snapshot)}});
+  return absl::OkStatus();
+}
+
 absl::Status RunCreate(const SnapshotFlags& flags) {
-  return WithStore(flags, [&](io::Store* store) { return store->Snapshot(flags.label); });
+  return WithStore(flags, [&](io::Store* store) -> absl::Status {
+    SPILLWAY_RETURN_IF_ERROR(store->Snapshot(flags.label));
+    return PrintSnapshot(flags, store);
+  });
 }
 
 absl::Status RunRestore(const SnapshotFlags& flags) {
   return WithStore(flags, [&](io::Store* store) -> absl::Status {
     if (!flags.keep.empty()) SPILLWAY_RETURN_IF_ERROR(store->Snapshot(flags.keep));
-    return store->Restore(flags.label);
+    SPILLWAY_RETURN_IF_ERROR(store->Restore(flags.label));
+    return PrintSnapshot(flags, store);
   });
 }
 
@@ -140,8 +163,9 @@ absl::Status RunDrop(const SnapshotFlags& flags) {
   return WithStore(flags, [&](io::Store* store) -> absl::Status {
     const uint64_t before = store->used_bytes();
     SPILLWAY_RETURN_IF_ERROR(store->Drop(flags.label));
-    absl::FPrintF(stderr, "note: %s are free again\n",
-                  base::FormatBytes(before - store->used_bytes()));
+    const uint64_t freed = before - store->used_bytes();
+    absl::FPrintF(stderr, "note: %s are free again\n", base::FormatBytes(freed));
+    Print(flags, {{"dropped", flags.label}, {"freed_bytes", freed}});
     return absl::OkStatus();
   });
 }
@@ -160,6 +184,7 @@ void AddSnapshotCommand(CLI::App* app, Run* run) {
   const auto add = [&](const char* name, const char* description, Action action) {
     CLI::App* const sub = snapshot->add_subcommand(name, description);
     AddStoreArgument(sub, &flags->store);
+    sub->add_flag("--json", flags->json, "One JSON object on stdout, nothing else there");
     sub->callback([flags, run, action] { *run = [=] { return AsUsage(action(*flags)); }; });
     return sub;
   };
@@ -167,8 +192,7 @@ void AddSnapshotCommand(CLI::App* app, Run* run) {
     AddText(sub, "LABEL", &flags->label, "The snapshot's name")->type_name("");
     return sub;
   };
-  add("list", kList, RunList)
-      ->add_flag("--json", flags->json, "One JSON object on stdout, nothing else there");
+  add("list", kList, RunList);
   add_label(add("create", kCreate, RunCreate));
   AddText(add_label(add("restore", kRestore, RunRestore)), "--keep", &flags->keep,
           "Keep the last commit under this label first");

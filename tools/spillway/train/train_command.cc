@@ -64,7 +64,12 @@ constexpr char kDescription[] =
     "  spillway train ... --store run --durability none --save tuned    # scratch, half the disk\n"
     "  spillway train ... --log-json log.jsonl --trace trace.json    # spillway report reads "
     "them\n"
-    "  spillway train ... --metrics-file /var/lib/node_exporter/spillway.prom    # Prometheus\n";
+    "  spillway train ... --metrics-file /var/lib/node_exporter/spillway.prom    # Prometheus\n"
+    "\n"
+    "Of a step's line: nvme is what crossed in the step, a second; stall the time in which it "
+    "waited\n"
+    "for bytes; mfu (model FLOP utilisation) the model's operations a second, as a share of what\n"
+    "matrix products alone reach here.\n";
 
 // What is read before the store is touched.
 struct Inputs {
@@ -356,6 +361,8 @@ std::string DescribeInterrupt(const TrainFlags& flags, const trainer::RunSummary
 
 absl::Status RunTrain(TrainFlags flags) {
   SPILLWAY_RETURN_IF_ERROR(FinishTrainFlags(&flags));
+  for (const std::string& unused : DescribeUnusedFlags(flags))
+    absl::FPrintF(stderr, "warning: %s\n", unused);
   // From here on, so that a request during a long start is kept for the first step's end.
   std::atomic<bool>& commit_now = CatchCommitRequests();
   SPILLWAY_ASSIGN_OR_RETURN(const Inputs inputs, ReadInputs(flags));

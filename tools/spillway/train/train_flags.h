@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
@@ -45,6 +46,8 @@ void AddTrainFlags(CLI::App* app, TrainFlags* flags);
 // Usage errors: what is missing or contradicts itself. Then completes `flags->trainer` from the
 // other fields.
 absl::Status FinishTrainFlags(TrainFlags* flags);
+// Of the flags, those that were given and change nothing beside the others: a line each.
+std::vector<std::string> DescribeUnusedFlags(const TrainFlags& flags);
 
 }  // namespace spillway::command
 

@@ -52,6 +52,23 @@ std::string_view ReasonName(trainer::EndReason reason) {
   return "";
 }
 
+// Drives are rated in terabytes that may be written to them. What a drive writes for itself (write
+// amplification) comes on top of what this run gave it.
+std::string DescribeDriveWear(const TrainReport& report) {
+  constexpr double kRating = 100e12;
+  const trainer::RunSummary& run = report.run;
+  const auto written = static_cast<double>(report.stats.nvme.written_bytes);
+  if (written == 0 || run.steps_this_run == 0) return "";
+  const double written_a_step = written / static_cast<double>(run.steps_this_run);
+  const double steps = kRating / written_a_step;
+  const double days = steps * run.median_step.seconds / 86400;
+  return absl::StrFormat(
+      "drive wear: %s written a step, commits and all; each 100 TB that the drive is rated for "
+      "lasts %.0f such steps%s\n",
+      base::FormatBytes(static_cast<uint64_t>(written_a_step)), steps,
+      days > 0 ? absl::StrFormat(", %.1f days at this pace", days) : "");
+}
+
 void AppendPeakRow(std::string_view label, const std::array<Occupancy, kNumTiers>& tiers,
                    std::string* text) {
   absl::StrAppendFormat(text, "  %-16s", std::string(label));
@@ -164,6 +181,7 @@ std::string ToText(const TrainReport& report) {
       &text, "moved: nvme %s read, %s written; device %s in, %s out\n",
       base::FormatBytes(stats.nvme.read_bytes), base::FormatBytes(stats.nvme.written_bytes),
       base::FormatBytes(stats.pinned.read_bytes), base::FormatBytes(stats.pinned.written_bytes));
+  text += DescribeDriveWear(report);
   absl::StrAppendFormat(&text,
                         "overlap: compute ran during %.1f%% of the transfer time; %.2f s waited\n",
                         100 * stats.overlap(), stats.stall_seconds);
