@@ -92,7 +92,7 @@ TEST_P(ModelGradient, AgreesWithFiniteDifferencesOfTheReference) {
   const TestBatch batch = RandomBatch(config, tokens);
   constexpr double kScale = 3.0;
   const auto loss = small.model->Train(
-      {.inputs = batch.inputs, .targets = batch.targets, .gradient_scale = kScale, .next = {}});
+      {.inputs = batch.inputs, .targets = batch.targets, .gradient_scale = kScale});
   ASSERT_TRUE(loss.ok()) << loss.status();
 
   ReferenceModel reference = small.Reference(config);

@@ -72,7 +72,7 @@ Outcome TrainAStep(SmallModel& small, const hf::ModelConfig& config, const Model
       RandomBatch(config, options.accumulate * options.sequence * options.micro_batch, 11);
   Outcome outcome;
   const auto loss = small.model->Train(
-      {.inputs = batch.inputs, .targets = batch.targets, .gradient_scale = scale, .next = {}});
+      {.inputs = batch.inputs, .targets = batch.targets, .gradient_scale = scale});
   EXPECT_TRUE(loss.ok()) << loss.status();
   outcome.loss = std::bit_cast<uint64_t>(loss.value_or(0));
   outcome.sum_of_squares = std::bit_cast<uint64_t>(small.model->gradients().sum_of_squares);
@@ -149,24 +149,36 @@ TEST_P(EachPrecision, OrdersOfAccumulationGiveTheSameBits) {
   }
 }
 
-TEST_P(EachPrecision, LaterStepsDeclareExactlyWhatTheyLease) {
+// Then the engine can plan it, and needs no declaration.
+TEST_P(EachPrecision, StepsOfOtherTokensLeaseTheSameTiles) {
   const hf::ModelConfig config = TiledConfig();
   for (const auto order : {AccumulationOrder::kMicroBatch, AccumulationOrder::kLayer}) {
     ModelOptions options = Options(GetParam(), false, 3);
     options.accumulation_order = order;
     SmallModel small(config, options);
     TrainAStep(small, config, options);
-    const int64_t tokens = options.sequence * options.micro_batch;
-    const TestBatch step = RandomBatch(config, 3 * tokens, 99);
+    const std::vector<Use> first = small.engine.log();
+    const TestBatch step = RandomBatch(config, 3 * options.sequence * options.micro_batch, 99);
     small.engine.ClearLog();
-    ASSERT_TRUE(
-        small.model->Train({.inputs = step.inputs, .targets = step.targets, .next = {}}).ok());
+    ASSERT_TRUE(small.model->Train({.inputs = step.inputs, .targets = step.targets}).ok());
+    EXPECT_TRUE(small.engine.log() == first);
+    EXPECT_TRUE(small.engine.declared().empty());
+    EXPECT_EQ(small.engine.most_held(), 1);
+  }
+}
+
+TEST_P(EachPrecision, AForwardPassDeclaresExactlyWhatItLeases) {
+  for (const bool tied : {true, false}) {
+    hf::ModelConfig config = TiledConfig();
+    config.tie_word_embeddings = tied;
+    const ModelOptions options = Options(GetParam(), false);
+    SmallModel small(config, options);
+    const TestBatch batch = RandomBatch(config, options.sequence * options.micro_batch, 98);
+    small.engine.ClearLog();
+    ASSERT_TRUE(small.model->Loss(batch.inputs, batch.targets).ok());
     EXPECT_TRUE(small.engine.declared() == small.engine.log());
-    const TestBatch batch = RandomBatch(config, tokens, 98);
-    for (int i = 0; i < 2; ++i) {
-      small.engine.ClearLog();
-      ASSERT_TRUE(small.model->Loss(batch.inputs, batch.targets).ok());
-    }
+    small.engine.ClearLog();
+    ASSERT_TRUE(small.model->NextTokenLogits(std::span(batch.inputs).first(3)).ok());
     EXPECT_TRUE(small.engine.declared() == small.engine.log());
     EXPECT_EQ(small.engine.most_held(), 1);
   }
@@ -206,8 +218,7 @@ TEST_P(EachPrecision, ForwardAloneGivesTheTrainingLoss) {
   ModelOptions options = Options(GetParam());
   const TestBatch batch = RandomBatch(config, options.sequence * options.micro_batch);
   SmallModel training(config, options);
-  const auto loss =
-      training.model->Train({.inputs = batch.inputs, .targets = batch.targets, .next = {}});
+  const auto loss = training.model->Train({.inputs = batch.inputs, .targets = batch.targets});
   ASSERT_TRUE(loss.ok());
   options.training = false;
   SmallModel forward(config, options);
@@ -215,8 +226,7 @@ TEST_P(EachPrecision, ForwardAloneGivesTheTrainingLoss) {
   const auto alone = forward.model->Loss(batch.inputs, batch.targets);
   ASSERT_TRUE(alone.ok());
   EXPECT_EQ(std::bit_cast<uint64_t>(*loss), std::bit_cast<uint64_t>(*alone));
-  EXPECT_FALSE(
-      forward.model->Train({.inputs = batch.inputs, .targets = batch.targets, .next = {}}).ok());
+  EXPECT_FALSE(forward.model->Train({.inputs = batch.inputs, .targets = batch.targets}).ok());
 }
 
 INSTANTIATE_TEST_SUITE_P(Precisions, EachPrecision,
@@ -299,11 +309,10 @@ TEST(Model, MicroBatchesAddUpToTheBatch) {
   SmallModel at_once(config, whole);
   SmallModel in_parts(config, part);
   const TestBatch batch = RandomBatch(config, whole.sequence * whole.micro_batch);
-  const auto loss =
-      at_once.model->Train({.inputs = batch.inputs, .targets = batch.targets, .next = {}});
+  const auto loss = at_once.model->Train({.inputs = batch.inputs, .targets = batch.targets});
   ASSERT_TRUE(loss.ok());
   const auto mean = in_parts.model->Train(
-      {.inputs = batch.inputs, .targets = batch.targets, .gradient_scale = 0.25, .next = {}});
+      {.inputs = batch.inputs, .targets = batch.targets, .gradient_scale = 0.25});
   ASSERT_TRUE(mean.ok()) << mean.status();
   EXPECT_NEAR(*mean, *loss, 1e-6 * *loss);
   const auto expected = at_once.Gradients();
@@ -323,7 +332,7 @@ TEST(Model, SixteenBitsStayNearFp32) {
   const TestBatch batch = RandomBatch(config, full.sequence * full.micro_batch);
   constexpr double kScale = 1024;
   const StepBatch step = {
-      .inputs = batch.inputs, .targets = batch.targets, .gradient_scale = kScale, .next = {}};
+      .inputs = batch.inputs, .targets = batch.targets, .gradient_scale = kScale};
   SmallModel exact(config, full);
   const auto expected = exact.model->Train(step);
   ASSERT_TRUE(expected.ok());
@@ -347,14 +356,13 @@ TEST(Model, AnOverflowIsSeenInTheGradientsAndAbortsNothing) {
   const TestBatch batch = RandomBatch(config, options.sequence * options.micro_batch);
   for (double scale : {1e7, 1e30, 1e300}) {
     const auto loss = small.model->Train(
-        {.inputs = batch.inputs, .targets = batch.targets, .gradient_scale = scale, .next = {}});
+        {.inputs = batch.inputs, .targets = batch.targets, .gradient_scale = scale});
     ASSERT_TRUE(loss.ok()) << loss.status();
     EXPECT_TRUE(std::isfinite(*loss));
     EXPECT_FALSE(small.model->gradients().finite) << scale;
   }
   // And the next step is clean.
-  ASSERT_TRUE(
-      small.model->Train({.inputs = batch.inputs, .targets = batch.targets, .next = {}}).ok());
+  ASSERT_TRUE(small.model->Train({.inputs = batch.inputs, .targets = batch.targets}).ok());
   EXPECT_TRUE(small.model->gradients().finite);
 }
 
@@ -373,8 +381,7 @@ TEST(Model, AnActivationThatOverflowsMakesTheGradientsNotFinite) {
   SmallModel small(config, options, 2, huge);
   ASSERT_TRUE(small.status.ok()) << small.status;
   const TestBatch batch = RandomBatch(config, options.sequence * options.micro_batch);
-  ASSERT_TRUE(
-      small.model->Train({.inputs = batch.inputs, .targets = batch.targets, .next = {}}).ok());
+  ASSERT_TRUE(small.model->Train({.inputs = batch.inputs, .targets = batch.targets}).ok());
   EXPECT_FALSE(small.model->gradients().finite);
 }
 
@@ -406,8 +413,7 @@ TEST(Model, BadBatchesAreRefused) {
   SmallModel small(config, options);
   TestBatch batch = RandomBatch(config, options.sequence * options.micro_batch);
   const auto train = [&] {
-    return small.model->Train({.inputs = batch.inputs, .targets = batch.targets, .next = {}})
-        .status();
+    return small.model->Train({.inputs = batch.inputs, .targets = batch.targets}).status();
   };
   batch.targets[3] = static_cast<int32_t>(config.vocab_size);
   EXPECT_EQ(train().code(), absl::StatusCode::kInvalidArgument);

@@ -322,7 +322,6 @@ TEST(Trainer, AnOverflowSkipsTheUpdateButTakesTheWindow) {
   EXPECT_EQ(state.applied_updates, 0);
   EXPECT_EQ(state.data_position, 1U);
   EXPECT_EQ(state.loss_scale.scale, 0x1.0p59F);
-  EXPECT_TRUE(run.engine.declared().empty()) << "the update's uses were taken back";
 }
 
 TEST(Trainer, TheScaleChangesNothingButRounding) {

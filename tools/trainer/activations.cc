@@ -95,14 +95,14 @@ std::vector<TensorSpec> ActivationSpecs(const hf::ModelConfig& config,
   return specs;
 }
 
-absl::StatusOr<Activations> Activations::Register(TileAccess* tiles, ThreadPool* pool,
+absl::StatusOr<Activations> Activations::Register(Engine* engine, ThreadPool* pool,
                                                   const hf::ModelConfig& config,
                                                   const ModelOptions& options) {
   std::vector<TensorId> ids;
   for (const TensorSpec& spec : ActivationSpecs(config, options)) {
-    SPILLWAY_HF_ASSIGN_OR_RETURN(ids.emplace_back(), tiles->engine()->Register(spec));
+    SPILLWAY_HF_ASSIGN_OR_RETURN(ids.emplace_back(), engine->Register(spec));
   }
-  Activations activations(tiles, pool);
+  Activations activations(engine, pool);
   activations.kinds_ = options.checkpoint_activations ? 1 : kNumActivations;
   activations.saved_.resize(options.by_layer() ? static_cast<size_t>(options.accumulate) : 1);
   const size_t of_layers = activations.kinds_ * static_cast<size_t>(config.num_layers) +
@@ -127,9 +127,9 @@ TensorId Activations::OfLayer(int64_t micro_batch, int64_t layer, Activation kin
 }
 
 absl::Status Activations::SaveTensor(TensorId tensor, const float* values) {
-  const TensorSpec& spec = tiles_->engine()->Spec(tensor);
+  const TensorSpec& spec = engine_->Spec(tensor);
   for (uint64_t tile = 0; tile < spec.num_tiles(); ++tile) {
-    SPILLWAY_HF_ASSIGN_OR_RETURN(Lease lease, tiles_->Acquire({tensor, tile}, Access::kDiscard));
+    SPILLWAY_HF_ASSIGN_OR_RETURN(Lease lease, engine_->Acquire({tensor, tile}, Access::kDiscard));
     const int64_t elements = static_cast<int64_t>(lease.size_bytes() / ElementBytes(spec.dtype));
     pool_->ParallelRanges(elements, kCopyGrain, [&](int64_t begin, int64_t end) {
       FromFloats(spec.dtype, values + begin, end - begin,
@@ -141,9 +141,9 @@ absl::Status Activations::SaveTensor(TensorId tensor, const float* values) {
 }
 
 absl::Status Activations::LoadTensor(TensorId tensor, After after, float* values) {
-  const TensorSpec& spec = tiles_->engine()->Spec(tensor);
+  const TensorSpec& spec = engine_->Spec(tensor);
   for (uint64_t tile = 0; tile < spec.num_tiles(); ++tile) {
-    SPILLWAY_HF_ASSIGN_OR_RETURN(Lease lease, tiles_->Acquire({tensor, tile}, Access::kRead));
+    SPILLWAY_HF_ASSIGN_OR_RETURN(Lease lease, engine_->Acquire({tensor, tile}, Access::kRead));
     const int64_t elements = static_cast<int64_t>(lease.size_bytes() / ElementBytes(spec.dtype));
     pool_->ParallelRanges(elements, kCopyGrain, [&](int64_t begin, int64_t end) {
       ToFloats(spec.dtype, ElementAt(spec.dtype, lease.data(), begin), end - begin, values + begin);
@@ -151,7 +151,7 @@ absl::Status Activations::LoadTensor(TensorId tensor, After after, float* values
     values += elements;
     if (after == After::kKeep) continue;
     lease.Release();
-    SPILLWAY_HF_RETURN_IF_ERROR(tiles_->engine()->Discard({tensor, tile}));
+    SPILLWAY_HF_RETURN_IF_ERROR(engine_->Discard({tensor, tile}));
   }
   return absl::OkStatus();
 }
@@ -183,13 +183,13 @@ absl::Status Activations::UseLogits(
     int64_t micro_batch, uint64_t vocabulary_tile,
     const std::function<void(int64_t, int64_t, const float*)>& use) {
   const TensorId tensor = Of(micro_batch).logits[vocabulary_tile];
-  const TensorSpec& spec = tiles_->engine()->Spec(tensor);
+  const TensorSpec& spec = engine_->Spec(tensor);
   for (uint64_t tile = 0; tile < spec.num_tiles(); ++tile) {
-    SPILLWAY_HF_ASSIGN_OR_RETURN(Lease lease, tiles_->Acquire({tensor, tile}, Access::kRead));
+    SPILLWAY_HF_ASSIGN_OR_RETURN(Lease lease, engine_->Acquire({tensor, tile}, Access::kRead));
     use(static_cast<int64_t>(tile) * spec.tile_rows,
         static_cast<int64_t>(lease.size_bytes() / spec.row_bytes()), lease.as<float>().data());
     lease.Release();
-    SPILLWAY_HF_RETURN_IF_ERROR(tiles_->engine()->Discard({tensor, tile}));
+    SPILLWAY_HF_RETURN_IF_ERROR(engine_->Discard({tensor, tile}));
   }
   return absl::OkStatus();
 }

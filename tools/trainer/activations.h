@@ -26,7 +26,6 @@
 #include "spillway/thread_pool.h"
 #include "tools/hf/config.h"
 #include "tools/trainer/model.h"
-#include "tools/trainer/tile_access.h"
 
 namespace spillway::trainer {
 
@@ -58,7 +57,7 @@ std::vector<TensorSpec> ActivationSpecs(const hf::ModelConfig& config, const Mod
 // Thread-compatible. Micro-batches are counted in their step.
 class Activations {
  public:
-  static absl::StatusOr<Activations> Register(TileAccess* tiles, ThreadPool* pool,
+  static absl::StatusOr<Activations> Register(Engine* engine, ThreadPool* pool,
                                               const hf::ModelConfig& config,
                                               const ModelOptions& options);
 
@@ -82,7 +81,7 @@ class Activations {
     std::vector<TensorId> logits;  // by vocabulary tile
   };
 
-  Activations(TileAccess* tiles, ThreadPool* pool) : tiles_(tiles), pool_(pool) {}
+  Activations(Engine* engine, ThreadPool* pool) : engine_(engine), pool_(pool) {}
 
   absl::Status SaveTensor(TensorId tensor, const float* values);
   absl::Status LoadTensor(TensorId tensor, After after, float* values);
@@ -91,7 +90,7 @@ class Activations {
   }
   TensorId OfLayer(int64_t micro_batch, int64_t layer, Activation kind) const;
 
-  TileAccess* tiles_;
+  Engine* engine_;
   ThreadPool* pool_;
   size_t kinds_ = 0;  // tensors of a layer
   std::vector<Saved> saved_;

@@ -39,7 +39,7 @@ void ModelContext::Bind(ScratchLayout& layout) {
 absl::Status ModelContext::WithWeights(size_t parameter, uint64_t tile,
                                        const std::function<void(const float*)>& use) {
   SPILLWAY_HF_ASSIGN_OR_RETURN(
-      Lease lease, tiles->Acquire({parameters[parameter].tensors.weight, tile}, Access::kRead));
+      Lease lease, engine->Acquire({parameters[parameter].tensors.weight, tile}, Access::kRead));
   const DType type = WeightSpec(parameter).dtype;
   if (type == DType::kF32) {
     use(lease.as<float>().data());

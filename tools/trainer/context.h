@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the parts of the model share: the configuration, the threads, the door to the engine, and
-// scratch for one weight tile.
+// What the parts of the model share: the configuration, the threads, the engine, and scratch for
+// one weight tile.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_CONTEXT_H_
 #define SPILLWAY_TOOLS_TRAINER_CONTEXT_H_
@@ -18,7 +18,6 @@
 #include "tools/trainer/activations.h"
 #include "tools/trainer/gradients.h"
 #include "tools/trainer/model.h"
-#include "tools/trainer/tile_access.h"
 #include "tools/trainer/workspace.h"
 
 namespace spillway::trainer {
@@ -41,14 +40,15 @@ struct ModelContext {
   hf::ModelConfig config;
   ModelOptions options;
   ThreadPool* pool = nullptr;
-  TileAccess* tiles = nullptr;
+  // The model holds at most one lease at a time, so that a device budget of one tile is enough.
+  Engine* engine = nullptr;
   std::vector<Parameter> parameters;
   Gradients* gradients = nullptr;      // null without training
   Activations* activations = nullptr;  // null without training
   float* weight_tile = nullptr;        // 16-bit weights, converted; null if there are none
 
   const TensorSpec& WeightSpec(size_t parameter) const {
-    return tiles->engine()->Spec(parameters[parameter].tensors.weight);
+    return engine->Spec(parameters[parameter].tensors.weight);
   }
 
   // States the scratch above.

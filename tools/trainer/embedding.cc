@@ -71,8 +71,8 @@ void Embedding::CopyRows(const TokenOrder::Tile& tile, const Lease& lease, float
 absl::Status Embedding::Lookup(const TokenOrder& order, float* x) const {
   const TensorId weight = context_->parameters[kEmbeddingIndex].tensors.weight;
   for (const TokenOrder::Tile& tile : order.tiles()) {
-    SPILLWAY_HF_ASSIGN_OR_RETURN(
-        const Lease lease, context_->tiles->AcquireForBatch({weight, tile.index}, Access::kRead));
+    SPILLWAY_HF_ASSIGN_OR_RETURN(const Lease lease,
+                                 context_->engine->Acquire({weight, tile.index}, Access::kRead));
     CopyRows(tile, lease, x);
   }
   return absl::OkStatus();
@@ -81,7 +81,7 @@ absl::Status Embedding::Lookup(const TokenOrder& order, float* x) const {
 absl::Status Embedding::LookupTile(const TokenOrder::Tile& tile, float* x) const {
   const TensorId weight = context_->parameters[kEmbeddingIndex].tensors.weight;
   SPILLWAY_HF_ASSIGN_OR_RETURN(const Lease lease,
-                               context_->tiles->Acquire({weight, tile.index}, Access::kRead));
+                               context_->engine->Acquire({weight, tile.index}, Access::kRead));
   CopyRows(tile, lease, x);
   return absl::OkStatus();
 }

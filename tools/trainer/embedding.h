@@ -62,7 +62,7 @@ class Embedding {
   // holds it.
   absl::Status Lookup(const TokenOrder& order, float* x) const;
 
-  // Of one tile: as Lookup, under a lease of the phase's fixed order.
+  // Of one tile, as Lookup.
   absl::Status LookupTile(const TokenOrder::Tile& tile, float* x) const;
   // Of one tile: adds gradient[position] to the token's row, after the head's share where it is
   // tied. Destroys those rows of `gradient`.

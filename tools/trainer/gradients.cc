@@ -25,9 +25,9 @@ int64_t NumBlocks(int64_t elements) { return (elements + kBlock - 1) / kBlock; }
 
 }  // namespace
 
-Gradients::Gradients(TileAccess* tiles, ThreadPool* pool, std::span<const Parameter> parameters,
+Gradients::Gradients(Engine* engine, ThreadPool* pool, std::span<const Parameter> parameters,
                      int64_t micro_batches)
-    : tiles_(tiles),
+    : engine_(engine),
       pool_(pool),
       parameters_(parameters),
       micro_batches_(micro_batches),
@@ -35,7 +35,7 @@ Gradients::Gradients(TileAccess* tiles, ThreadPool* pool, std::span<const Parame
       sums_(parameters.size()) {
   for (size_t p = 0; p < parameters.size(); ++p) {
     if (!HasGradient(p)) continue;
-    const TensorSpec& spec = tiles->engine()->Spec(parameters[p].tensors.gradient);
+    const TensorSpec& spec = engine->Spec(parameters[p].tensors.gradient);
     types_[p] = spec.dtype;
     sums_[p].assign(spec.num_tiles(), 0.0);
     largest_tile_ = std::max(largest_tile_,
@@ -60,8 +60,8 @@ absl::Status Gradients::Add(size_t parameter, uint64_t tile, UseOfParameter use,
   const bool in_place = replace && types_[parameter] == DType::kF32;
   if (!in_place) compute(tile_scratch_);
   SPILLWAY_HF_ASSIGN_OR_RETURN(Lease lease,
-                               tiles_->Acquire({parameters_[parameter].tensors.gradient, tile},
-                                               replace ? Access::kDiscard : Access::kReadWrite));
+                               engine_->Acquire({parameters_[parameter].tensors.gradient, tile},
+                                                replace ? Access::kDiscard : Access::kReadWrite));
   if (in_place) compute(lease.as<float>().data());
   Accumulate(parameter, tile, lease, in_place ? nullptr : tile_scratch_, replace);
   return absl::OkStatus();
@@ -72,8 +72,8 @@ absl::Status Gradients::Update(size_t parameter, uint64_t tile, UseOfParameter u
   if (!HasGradient(parameter)) return absl::OkStatus();
   const bool replace = first_ && use == UseOfParameter::kFirst;
   SPILLWAY_HF_ASSIGN_OR_RETURN(Lease lease,
-                               tiles_->Acquire({parameters_[parameter].tensors.gradient, tile},
-                                               replace ? Access::kDiscard : Access::kReadWrite));
+                               engine_->Acquire({parameters_[parameter].tensors.gradient, tile},
+                                                replace ? Access::kDiscard : Access::kReadWrite));
   if (replace) std::memset(lease.data(), 0, lease.size_bytes());
   update(types_[parameter], lease.data());
   Accumulate(parameter, tile, lease, nullptr, false);

@@ -17,7 +17,6 @@
 #include "spillway/engine.h"
 #include "spillway/thread_pool.h"
 #include "tools/trainer/model.h"
-#include "tools/trainer/tile_access.h"
 #include "tools/trainer/workspace.h"
 
 namespace spillway::trainer {
@@ -26,7 +25,7 @@ namespace spillway::trainer {
 class Gradients {
  public:
   // `micro_batches`: of a step.
-  Gradients(TileAccess* tiles, ThreadPool* pool, std::span<const Parameter> parameters,
+  Gradients(Engine* engine, ThreadPool* pool, std::span<const Parameter> parameters,
             int64_t micro_batches);
 
   // States its scratch: one tile in fp32 and the block sums.
@@ -58,7 +57,7 @@ class Gradients {
   void Accumulate(size_t parameter, uint64_t tile, const Lease& lease, const float* from,
                   bool replace);
 
-  TileAccess* const tiles_;
+  Engine* const engine_;
   ThreadPool* const pool_;
   const std::span<const Parameter> parameters_;
   const int64_t micro_batches_;

@@ -25,7 +25,6 @@
 #include "tools/trainer/kernels/gemm.h"
 #include "tools/trainer/kernels/rope.h"
 #include "tools/trainer/parameters.h"
-#include "tools/trainer/tile_access.h"
 #include "tools/trainer/workspace.h"
 
 namespace spillway::trainer {
@@ -65,12 +64,11 @@ struct ModelScratch {
 class DecoderModel : public Model {
  public:
   DecoderModel(Engine* engine, ThreadPool* pool, const hf::ModelConfig& config,
-               const ModelOptions& options)
-      : tiles_(engine) {
+               const ModelOptions& options) {
     context_.config = config;
     context_.options = options;
     context_.pool = pool;
-    context_.tiles = &tiles_;
+    context_.engine = engine;
   }
 
   absl::Status Init(const WeightSource& source);
@@ -91,6 +89,7 @@ class DecoderModel : public Model {
   absl::Status CheckTokens(std::span<const int32_t> tokens) const;
   absl::Status CheckTargets(std::span<const int32_t> inputs, std::span<const int32_t> targets,
                             int64_t most_windows) const;
+  absl::Status DeclareForward(const TokenOrder& order);
   absl::Status Blocks(const BatchShape& batch);
   BatchShape ShapeOf(const MicroBatch& batch) const {
     return {context_.options.micro_batch, context_.options.sequence, batch.index};
@@ -102,7 +101,6 @@ class DecoderModel : public Model {
   absl::Status LookupBackward(std::span<const TokenOrder> orders);
 
   ModelContext context_;
-  TileAccess tiles_;
   std::optional<Gradients> gradients_;
   std::optional<Activations> activations_;
   std::unique_ptr<Workspace> workspace_;
@@ -117,12 +115,12 @@ absl::Status DecoderModel::Init(const WeightSource& source) {
   const hf::ModelConfig& config = context_.config;
   const ModelOptions& options = context_.options;
   SPILLWAY_HF_ASSIGN_OR_RETURN(context_.parameters,
-                               RegisterParameters(tiles_.engine(), config, options, source));
+                               RegisterParameters(context_.engine, config, options, source));
   if (options.training) {
-    gradients_.emplace(&tiles_, context_.pool, context_.parameters, options.accumulate);
+    gradients_.emplace(context_.engine, context_.pool, context_.parameters, options.accumulate);
     context_.gradients = &*gradients_;
-    SPILLWAY_HF_ASSIGN_OR_RETURN(activations_,
-                                 Activations::Register(&tiles_, context_.pool, config, options));
+    SPILLWAY_HF_ASSIGN_OR_RETURN(
+        activations_, Activations::Register(context_.engine, context_.pool, config, options));
     context_.activations = &*activations_;
   }
   ScratchLayout measure;
@@ -168,6 +166,23 @@ absl::Status DecoderModel::CheckTargets(std::span<const int32_t> inputs,
   }
   SPILLWAY_HF_RETURN_IF_ERROR(CheckTokens(inputs));
   return CheckTokens(targets);
+}
+
+// A pass whose step the engine may not have seen, as a generation's next token or the one window of
+// an evaluation, says what it leases: the tiles that its tokens need, then each parameter once, in
+// order, and the head's.
+absl::Status DecoderModel::DeclareForward(const TokenOrder& order) {
+  std::vector<Use> uses = embedding_->LookupUses(order);
+  const auto add = [&](size_t parameter) {
+    const uint64_t num_tiles = context_.WeightSpec(parameter).num_tiles();
+    for (uint64_t tile = 0; tile < num_tiles; ++tile)
+      uses.push_back(
+          {{context_.parameters[parameter].tensors.weight, tile}, Tier::kDevice, Access::kRead});
+  };
+  for (size_t p = kEmbeddingIndex + 1; p <= FinalNormIndex(context_.config); ++p) add(p);
+  add(HeadIndex(context_.config));
+  context_.engine->ClearPrefetch();
+  return context_.engine->Prefetch(uses);
 }
 
 // Forward alone.
@@ -287,7 +302,6 @@ absl::StatusOr<double> DecoderModel::Train(const StepBatch& step) {
     batches.push_back({i, part(step.targets)});
     orders.push_back(embedding_->Order(part(step.inputs)));
   }
-  SPILLWAY_HF_RETURN_IF_ERROR(tiles_.Begin(Phase::kTrain, {}, step.next));
   const size_t count = options.by_layer() ? batches.size() : 1;
   double losses = 0;
   for (size_t first = 0; first < batches.size(); first += count) {
@@ -301,7 +315,6 @@ absl::StatusOr<double> DecoderModel::Train(const StepBatch& step) {
     SPILLWAY_HF_RETURN_IF_ERROR(BlocksBackward(together));
   }
   SPILLWAY_HF_RETURN_IF_ERROR(LookupBackward(orders));
-  tiles_.Finish();
   return losses / static_cast<double>(options.accumulate);
 }
 
@@ -311,11 +324,10 @@ absl::StatusOr<double> DecoderModel::Loss(std::span<const int32_t> inputs,
   const int64_t length = context_.options.sequence;
   const BatchShape shape = {static_cast<int64_t>(inputs.size()) / length, length};
   const TokenOrder order = embedding_->Order(inputs);
-  SPILLWAY_HF_RETURN_IF_ERROR(tiles_.Begin(Phase::kLoss, embedding_->LookupUses(order), {}));
+  SPILLWAY_HF_RETURN_IF_ERROR(DeclareForward(order));
   SPILLWAY_HF_RETURN_IF_ERROR(embedding_->Lookup(order, scratch_.residual.x));
   SPILLWAY_HF_RETURN_IF_ERROR(Blocks(shape));
   SPILLWAY_HF_ASSIGN_OR_RETURN(const double loss, head_->Loss(scratch_.residual.x, targets));
-  tiles_.Finish();
   return loss;
 }
 
@@ -327,13 +339,12 @@ absl::StatusOr<std::vector<float>> DecoderModel::NextTokenLogits(std::span<const
   }
   SPILLWAY_HF_RETURN_IF_ERROR(CheckTokens(tokens));
   const TokenOrder order = embedding_->OrderOfFew(tokens);
-  SPILLWAY_HF_RETURN_IF_ERROR(tiles_.Begin(Phase::kNextToken, embedding_->LookupUses(order), {}));
+  SPILLWAY_HF_RETURN_IF_ERROR(DeclareForward(order));
   SPILLWAY_HF_RETURN_IF_ERROR(embedding_->Lookup(order, scratch_.residual.x));
   SPILLWAY_HF_RETURN_IF_ERROR(Blocks({1, length}));
   SPILLWAY_HF_ASSIGN_OR_RETURN(
       std::vector<float> logits,
       head_->Logits(scratch_.residual.x + (length - 1) * context_.config.hidden_size));
-  tiles_.Finish();
   return logits;
 }
 

@@ -96,8 +96,7 @@ struct Parameter {
 struct StepBatch {
   std::span<const int32_t> inputs;   // [accumulate × micro_batch × sequence] token ids
   std::span<const int32_t> targets;  // the same shape: the next token of each
-  double gradient_scale = 1.0;     // multiplies each micro-batch's loss: loss scale / accumulation
-  std::span<const Use> next = {};  // uses to prefetch behind this step's own
+  double gradient_scale = 1.0;  // multiplies each micro-batch's loss: loss scale / accumulation
 };
 
 // Over all gradients of a step as they are stored (scaled): fp64 sums over fixed blocks.

@@ -129,7 +129,6 @@ absl::Status Trainer::CreateOptimizer(ThreadPool* pool) {
   const ModelOptions& model = options_.model;
   SPILLWAY_HF_ASSIGN_OR_RETURN(optimizer_,
                                Optimizer::Create(engine_, pool, model.rule, model.state_format));
-  std::vector<size_t> added;
   for (const Parameter& parameter : model_->parameters()) {
     const TensorsOfParameter& of = parameter.tensors;
     if (!of.is_trained()) continue;
@@ -140,9 +139,7 @@ absl::Status Trainer::CreateOptimizer(ThreadPool* pool) {
     updates_.push_back(
         {.parameter = number, .weight_decay = is_decayed ? options_.weight_decay : 0});
     rate_factors_.push_back(model.groups.RateFactorOf(parameter.name));
-    added.push_back(number);
   }
-  SPILLWAY_HF_ASSIGN_OR_RETURN(update_uses_, optimizer_->Uses(added));
   return absl::OkStatus();
 }
 
@@ -269,10 +266,9 @@ absl::Status Trainer::Compute(StepRecord* record) {
   SPILLWAY_HF_RETURN_IF_ERROR(ReadStep());
   const double gradient_scale =
       static_cast<double>(scaler_.scale()) / static_cast<double>(options_.model.accumulate);
-  SPILLWAY_HF_ASSIGN_OR_RETURN(record->loss, model_->Train({.inputs = inputs_,
-                                                            .targets = targets_,
-                                                            .gradient_scale = gradient_scale,
-                                                            .next = update_uses_}));
+  SPILLWAY_HF_ASSIGN_OR_RETURN(
+      record->loss,
+      model_->Train({.inputs = inputs_, .targets = targets_, .gradient_scale = gradient_scale}));
   return UpdateOrSkip(model_->gradients(), record);
 }
 
@@ -290,7 +286,6 @@ absl::Status Trainer::UpdateOrSkip(const GradientSummary& summary, StepRecord* r
   record->skipped = !summary.finite;
   scaler_.Update(record->skipped);
   if (record->skipped) {
-    engine_->ClearPrefetch();
     if (scaler_.scale() >= kSmallestLossScale) return absl::OkStatus();
     return absl::OutOfRangeError(absl::StrFormat(
         "step %d: the gradient overflows at every loss scale down to %g (loss %g). The "

@@ -127,7 +127,6 @@ class Trainer {
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<Update> updates_;       // of a step; what changes from step to step is put in
   std::vector<double> rate_factors_;  // by update
-  std::vector<Use> update_uses_;
   LossScaler scaler_;
   TrainState state_;
   double peak_flops_ = 0;  // operations a second
