@@ -82,10 +82,9 @@ TEST(Train, TheSummarySaysHowLongADriveLasts) {
     EXPECT_EQ(ended.exit_code, 0) << ended.err;
     return ended.out;
   };
-  EXPECT_THAT(
-      summary(training.TrainInStore(4)),
-      ContainsRegex("drive wear: [0-9.]+ [KM]iB written a step, commits and all; each 100 "
-                    "TB that the drive is rated for lasts [0-9]+ such steps, [0-9.]+ days"));
+  EXPECT_THAT(summary(training.TrainInStore(4)),
+              ContainsRegex("drive wear: [0-9.]+ [KM]iB written in 4 steps, .* rated for lasts "
+                            "[0-9]+ steps"));
   EXPECT_THAT(summary(training.Train(4)), Not(HasSubstr("drive wear")));
 }
 

@@ -302,6 +302,7 @@ absl::StatusOr<double> DecoderModel::Train(const StepBatch& step) {
     batches.push_back({i, part(step.targets)});
     orders.push_back(embedding_->Order(part(step.inputs)));
   }
+  context_.engine->ClearPrefetch();  // of a forward pass that failed
   const size_t count = options.by_layer() ? batches.size() : 1;
   double losses = 0;
   for (size_t first = 0; first < batches.size(); first += count) {

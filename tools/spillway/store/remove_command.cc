@@ -128,7 +128,8 @@ absl::Status RunRemove(const RemoveFlags& flags) {
   if (flags.json) {
     const nlohmann::ordered_json json = {
         {"v", 1}, {"removed", flags.yes}, {"files", files}, {"bytes", bytes}};
-    absl::PrintF("%s\n", json.dump());
+    absl::PrintF("%s\n",
+                 json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   } else if (flags.yes) {
     absl::PrintF("removed: %s\n", what);
   } else {

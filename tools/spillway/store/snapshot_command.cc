@@ -98,7 +98,7 @@ void Print(const SnapshotFlags& flags, const Json& members) {
   if (!flags.json) return;
   Json json = {{"v", 1}};
   json.update(members);
-  absl::PrintF("%s\n", json.dump());
+  absl::PrintF("%s\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 absl::Status RunList(const SnapshotFlags& flags) {
@@ -138,6 +138,7 @@ absl::Status WithStore(const SnapshotFlags& flags,
 }
 
 absl::Status PrintSnapshot(const SnapshotFlags& flags, io::Store* store) {
+  if (!flags.json) return absl::OkStatus();
   SPILLWAY_ASSIGN_OR_RETURN(const auto snapshots, store->Snapshots());
   for (const io::SnapshotRecord& snapshot : snapshots)
     if (snapshot.label == flags.label) Print(flags, {{"snapshot", ToJson(snapshot)}});

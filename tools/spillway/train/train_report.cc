@@ -56,17 +56,14 @@ std::string_view ReasonName(trainer::EndReason reason) {
 // amplification) comes on top of what this run gave it.
 std::string DescribeDriveWear(const TrainReport& report) {
   constexpr double kRating = 100e12;
-  const trainer::RunSummary& run = report.run;
-  const auto written = static_cast<double>(report.stats.nvme.written_bytes);
-  if (written == 0 || run.steps_this_run == 0) return "";
-  const double written_a_step = written / static_cast<double>(run.steps_this_run);
-  const double steps = kRating / written_a_step;
-  const double days = steps * run.median_step.seconds / 86400;
+  const uint64_t written = report.stats.nvme.written_bytes;
+  const int64_t steps = report.run.steps_this_run;
+  if (written == 0 || steps == 0) return "";
   return absl::StrFormat(
-      "drive wear: %s written a step, commits and all; each 100 TB that the drive is rated for "
-      "lasts %.0f such steps%s\n",
-      base::FormatBytes(static_cast<uint64_t>(written_a_step)), steps,
-      days > 0 ? absl::StrFormat(", %.1f days at this pace", days) : "");
+      "drive wear: %s written in %s, commits and the state's first write included; at that rate "
+      "each 100 TB that the store's drives are rated for lasts %.0f steps\n",
+      base::FormatBytes(written), base::FormatCount(steps, "step"),
+      kRating / static_cast<double>(written) * static_cast<double>(steps));
 }
 
 void AppendPeakRow(std::string_view label, const std::array<Occupancy, kNumTiers>& tiers,
