@@ -65,9 +65,10 @@ absl::Status StepPlanner::EndStep(double now, const TilesNow& tiles) {
   expected_ = 0;
   if (std::exchange(is_too_long_, false)) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "more than ", MostEvents(), " leases and releases of ", tiles_.size(),
-        " tiles since the last EndStep are not written down. There are fewer with larger tiles, "
-        "and where EndStep is called more often"));
+        "more than ", MostEvents(), " leases and releases since the last EndStep (", kEventsATile,
+        " for each of ", tiles_.size(), " tiles, and ", kMoreEvents,
+        ") are not written down. There are fewer with larger tiles, and where EndStep is "
+        "called more often"));
   }
   if (num_leases != 0) {
     return absl::InvalidArgumentError(

@@ -7,7 +7,6 @@
 #ifndef SPILLWAY_ENGINE_STEP_PLANNER_H_
 #define SPILLWAY_ENGINE_STEP_PLANNER_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -103,16 +102,10 @@ class StepPlanner {
     std::shared_ptr<const plan::SecondsBound> bound;
   };
 
-  // What is written down of a step: of each tile as many events as where every tile is leased by
-  // hundreds of micro-batches, fewer where tiles are so many that this would take more than 128
-  // MiB. Where nobody calls EndStep there is more.
-  static constexpr size_t kEventsATile = 1024, kLeastEventsATile = 256, kMoreEvents = 4096;
-  static constexpr size_t kManyEvents = (size_t{128} << 20) / sizeof(plan::TraceEvent);
-  size_t MostEvents() const {
-    return std::max(kLeastEventsATile * tiles_.size(),
-                    std::min(kEventsATile * tiles_.size(), kManyEvents)) +
-           kMoreEvents;
-  }
+  // A step in which some hundred micro-batches lease every tile has more; so has what goes on where
+  // nobody calls EndStep.
+  static constexpr size_t kEventsATile = 256, kMoreEvents = 4096;
+  size_t MostEvents() const { return kEventsATile * tiles_.size() + kMoreEvents; }
   void TakeEvents();
   bool IsKnown(uint64_t fingerprint) const;
   void Learn(uint64_t fingerprint);
