@@ -69,12 +69,8 @@ void Embedding::CopyRows(const TokenOrder::Tile& tile, const Lease& lease, float
 }
 
 absl::Status Embedding::Lookup(const TokenOrder& order, float* x) const {
-  const TensorId weight = context_->parameters[kEmbeddingIndex].tensors.weight;
-  for (const TokenOrder::Tile& tile : order.tiles()) {
-    SPILLWAY_HF_ASSIGN_OR_RETURN(const Lease lease,
-                                 context_->engine->Acquire({weight, tile.index}, Access::kRead));
-    CopyRows(tile, lease, x);
-  }
+  for (const TokenOrder::Tile& tile : order.tiles())
+    SPILLWAY_HF_RETURN_IF_ERROR(LookupTile(tile, x));
   return absl::OkStatus();
 }
 
