@@ -37,6 +37,10 @@ namespace {
 
 }  // namespace
 
+Json ParseJson(const std::string& text) {
+  return Json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
 std::string CommandPath() {
   const char* const elsewhere = getenv("SPILLWAY_COMMAND_UNDER_TEST");
   return elsewhere != nullptr ? elsewhere : SPILLWAY_COMMAND;
@@ -109,7 +113,7 @@ std::vector<Json> ReadLog(const std::string& path) {
   std::vector<Json> lines;
   std::istringstream text(ReadFile(path));
   for (std::string line; std::getline(text, line) && !text.eof();) {
-    lines.push_back(Json::parse(line, nullptr, /*allow_exceptions=*/false));
+    lines.push_back(ParseJson(line));
   }
   return lines;
 }

@@ -115,7 +115,7 @@ TEST_F(Generate, TheSeedDecidesAndAFileIsAsGoodAsAFlag) {
 }
 
 TEST_F(Generate, StopsAtTheEndOfText) {
-  nlohmann::json json = nlohmann::json::parse(ReadFile(config()));
+  Json json = ParseJson(ReadFile(config()));
   json["eos_token_id"] = nlohmann::json::array();
   for (int token = 0; token < kTinyVocabulary; ++token) json["eos_token_id"].push_back(token);
   WriteFile(config(), json.dump());
@@ -169,7 +169,7 @@ TEST_F(BadModel, AWeightThatIsNotANumberIsNamedBeforeAStoreIsMade) {
 }
 
 TEST_F(BadModel, WhatDoesNotFitTheConfigurationIsRefused) {
-  const nlohmann::json config_json = nlohmann::json::parse(ReadFile(config()));
+  const Json config_json = ParseJson(ReadFile(config()));
   const std::vector<std::pair<std::string, nlohmann::json>> changes = {
       {"intermediate_size", 40},
       {"num_hidden_layers", 3},

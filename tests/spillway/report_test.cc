@@ -54,9 +54,7 @@ Arguments Traced(const Training& training, int64_t steps = kSteps) {
   return training.TrainInStore(steps) + Tight() + Arguments{"--trace", TraceOf(training)};
 }
 
-Json ReadTrace(const Training& training) {
-  return Json::parse(ReadFile(TraceOf(training)), nullptr, /*allow_exceptions=*/false);
-}
+Json ReadTrace(const Training& training) { return ParseJson(ReadFile(TraceOf(training))); }
 
 // The spans of each track, by process and thread.
 std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> Tracks(const Json& trace) {

@@ -9,15 +9,13 @@
 # the test has threads, streams or a real I/O engine. The thread sanitizer's build has these alone, and a test without the
 # label fails where it starts a thread or sets up a ring (tests/main.cc).
 
-# Tests are compiled fast rather than to be fast, and what most of them include is parsed once: that halves the
-# time of a build from scratch. RelWithDebInfo is what the sanitizers take, whose checks in optimized tests take three
-# times as long to compile.
-set(SPILLWAY_TEST_OPTIONS $<$<CONFIG:Release>:-O1> $<$<CONFIG:RelWithDebInfo>:-O0>)
+# Tests are compiled fast rather than to be fast, and what most of them include is parsed once: that halves the time of a
+# build from scratch.
 if(SPILLWAY_TESTS)
   spillway_add_precompiled_headers(spillway_test_headers PROGRAM <gmock/gmock.h> <gtest/gtest.h> <nlohmann/json.hpp>
     <absl/status/statusor.h> <absl/strings/str_cat.h> <filesystem> <functional>)
   target_link_libraries(spillway_test_headers PRIVATE GTest::gtest GTest::gmock absl::statusor absl::strings)
-  target_compile_options(spillway_test_headers PRIVATE ${SPILLWAY_TEST_OPTIONS})
+  target_compile_options(spillway_test_headers PRIVATE ${SPILLWAY_UNOPTIMIZED})
   add_custom_target(spillway_tests)  # all test programs
 endif()
 
@@ -32,7 +30,7 @@ function(spillway_make_test_program name)
   add_executable(${name} ${PROJECT_SOURCE_DIR}/tests/main.cc)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   target_link_libraries(${name} PRIVATE ${ARGN} GTest::gtest GTest::gmock ${CMAKE_DL_LIBS})
-  target_compile_options(${name} PRIVATE ${SPILLWAY_TEST_OPTIONS} ${SPILLWAY_NO_PCH_TIMESTAMP})
+  target_compile_options(${name} PRIVATE ${SPILLWAY_UNOPTIMIZED} ${SPILLWAY_NO_PCH_TIMESTAMP})
   target_compile_definitions(${name} PRIVATE SPILLWAY_EXPECTS_CUDA=$<BOOL:${SPILLWAY_EXPECTS_CUDA}>)
   target_precompile_headers(${name} REUSE_FROM spillway_test_headers)
   add_dependencies(spillway_tests ${name})

@@ -7,9 +7,9 @@
 namespace spillway::command {
 
 void AddBenchCommand(CLI::App* app, Run* run) {
-  CLI::App* bench = app->add_subcommand("bench",
-                                        "Measure this machine: 'bench io' its disks, 'bench tiers' "
-                                        "the way to the device, 'bench update' the optimizer.");
+  CLI::App* bench = AddCommand(app, "bench",
+                               "Measure this machine: 'bench io' its disks, 'bench tiers' "
+                               "the way to the device, 'bench update' the optimizer.");
   AddBenchIoCommand(bench, run);
   AddBenchTiersCommand(bench, run);
   AddBenchUpdateCommand(bench, run);

@@ -139,23 +139,23 @@ absl::Status RunBenchIo(Flags flags) {
 }  // namespace
 
 void AddBenchIoCommand(CLI::App* bench, Run* run) {
-  CLI::App* io = bench->add_subcommand("io", kDescription);
+  CLI::App* io = AddCommand(bench, "io", kDescription);
   auto flags = std::make_shared<Flags>();
-  AddList(io, "dir", &flags->folders, "Folders to measure, striped over: DIR[,DIR]")->required();
+  AddList(io, "dir", &flags->folders, "Folders to measure, striped over: DIR[,DIR]").Required();
   AddSize(io, "--size", &flags->bench.size_bytes, "Data to move, and as much again for fio's file");
   AddSize(io, "--memory", &flags->bench.memory_bytes, "Distinct memory to cycle through");
   AddNumber(io, "--seconds", &flags->bench.seconds, {1, 86400},
             "No further round after that (not with --full)");
-  io->add_flag("--full", flags->bench.full, "Every operation, pattern, block, depth and engine");
-  io->add_flag("--verify", flags->bench.verify,
-               "Mark what is written and check what is read; without fio");
-  io->add_flag("--no-fio", flags->no_fio, "Leave fio out");
-  io->add_flag("--ceiling", flags->ceiling,
-               "The store over devices that take no time: GB/s and CPU by hashing threads");
-  io->add_flag("--json", flags->json, "JSON on stdout");
+  AddFlag(io, "--full", &flags->bench.full, "Every operation, pattern, block, depth and engine");
+  AddFlag(io, "--verify", &flags->bench.verify,
+          "Mark what is written and check what is read; without fio");
+  AddFlag(io, "--no-fio", &flags->no_fio, "Leave fio out");
+  AddFlag(io, "--ceiling", &flags->ceiling,
+          "The store over devices that take no time: GB/s and CPU by hashing threads");
+  AddFlag(io, "--json", &flags->json, "JSON on stdout");
   AddText(io, "--html", &flags->html, "Also write a page with a picture to this file");
-  io->add_flag("--force", flags->force, "Replace what --html names even if it is no such page");
-  io->callback([flags, run] { *run = [flags] { return RunBenchIo(*flags); }; });
+  AddFlag(io, "--force", &flags->force, "Replace what --html names even if it is no such page");
+  WhenChosen(io, [flags, run] { *run = [flags] { return RunBenchIo(*flags); }; });
 }
 
 }  // namespace spillway::command

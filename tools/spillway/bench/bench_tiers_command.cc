@@ -101,20 +101,20 @@ absl::Status RunBenchTiers(Flags flags) {
 }  // namespace
 
 void AddBenchTiersCommand(CLI::App* bench, Run* run) {
-  CLI::App* tiers = bench->add_subcommand("tiers", kDescription);
+  CLI::App* tiers = AddCommand(bench, "tiers", kDescription);
   auto flags = std::make_shared<Flags>();
   AddText(tiers, "dir", &flags->bench.folder, "A folder on the drive to measure")
-      ->default_str(flags->bench.folder);
+      .Default(flags->bench.folder);
   AddDevice(tiers, "--device", &flags->bench.device, "The device whose memory is the upper tier");
   AddSize(tiers, "--size", &flags->bench.size_bytes, "Data that passes between NVMe and memory")
-      ->default_str("1GiB");
+      .Default("1GiB");
   AddSize(tiers, "--memory", &flags->bench.memory_bytes,
           "Budget of pinned memory; the device's is an eighth of it")
-      ->default_str("512MiB");
-  AddSize(tiers, "--block", &flags->bench.block_bytes, "Bytes of a tile")->default_str("4MiB");
+      .Default("512MiB");
+  AddSize(tiers, "--block", &flags->bench.block_bytes, "Bytes of a tile").Default("4MiB");
   AddNumber(tiers, "--seconds", &flags->bench.seconds, {1, 86400}, "No further round after that");
-  tiers->add_flag("--json", flags->json, "JSON on stdout");
-  tiers->callback([flags, run] { *run = [flags] { return RunBenchTiers(*flags); }; });
+  AddFlag(tiers, "--json", &flags->json, "JSON on stdout");
+  WhenChosen(tiers, [flags, run] { *run = [flags] { return RunBenchTiers(*flags); }; });
 }
 
 }  // namespace spillway::command

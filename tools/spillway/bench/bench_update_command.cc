@@ -110,7 +110,7 @@ absl::Status RunBenchUpdate(Flags flags) {
 }  // namespace
 
 void AddBenchUpdateCommand(CLI::App* bench, Run* run) {
-  CLI::App* update = bench->add_subcommand("update", kDescription);
+  CLI::App* update = AddCommand(bench, "update", kDescription);
   auto flags = std::make_shared<Flags>();
   AddText(update, "dir", &flags->bench.folder,
           "A folder on the drive to measure; none: in memory alone");
@@ -118,13 +118,13 @@ void AddBenchUpdateCommand(CLI::App* bench, Run* run) {
              "Parameters to update, a multiple of 1024");
   AddSize(update, "--memory", &flags->bench.memory_bytes,
           "Budget of pinned memory for state on the drive")
-      ->default_str("128MiB");
+      .Default("128MiB");
   AddList(update, "--optimizer", &flags->optimizers, "Rules to measure: NAME[,NAME]; none: all");
   AddList(update, "--state-format", &flags->formats, "Formats to measure: NAME[,NAME]; none: all");
   AddInteger(update, "--threads", &flags->num_threads, 1, kMostThreads, "Threads that compute");
   AddNumber(update, "--seconds", &flags->bench.seconds, {1, 86400}, "No further round after that");
-  update->add_flag("--json", flags->json, "JSON on stdout");
-  update->callback([flags, run] { *run = [flags] { return RunBenchUpdate(*flags); }; });
+  AddFlag(update, "--json", &flags->json, "JSON on stdout");
+  WhenChosen(update, [flags, run] { *run = [flags] { return RunBenchUpdate(*flags); }; });
 }
 
 }  // namespace spillway::command

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Strict parsers and the search for what was meant.
+// CLI11 behind functions of our own, strict parsers, and the search for what was meant.
 
 #include "tools/spillway/command/arguments.h"
 
@@ -12,6 +12,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
@@ -43,18 +44,6 @@ std::string Describe(const Range& range) {
 bool Contains(const Range& range, double value) {
   return std::isfinite(value) && (range.open_least ? value > range.least : value >= range.least) &&
          (range.open_most ? value < range.most : value <= range.most);
-}
-
-// Adds an option that hands its text to `parse`, which returns a StatusOr of *value's type.
-template <typename T, typename Parse>
-CLI::Option* AddParsed(CLI::App* app, const std::string& name, const std::string& type_name,
-                       T* value, const Parse& parse, const std::string& help) {
-  const auto take = [=](const std::string& text) {
-    absl::StatusOr<T> parsed = parse(text);
-    if (!parsed.ok()) throw CLI::ValidationError(name, std::string(parsed.status().message()));
-    *value = *std::move(parsed);
-  };
-  return app->add_option_function<std::string>(name, take, help)->type_name(type_name);
 }
 
 // Insertions, deletions and substitutions that turn one word into the other (Levenshtein).
@@ -108,23 +97,64 @@ absl::StatusOr<std::vector<std::string>> ParseList(const std::string& text) {
       absl::StrFormat("'%s' has an empty part; expected A or A,B", text));
 }
 
-CLI::Option* AddText(CLI::App* app, const std::string& name, std::string* value,
+CLI::App* AddCommand(CLI::App* app, const std::string& name, const std::string& description) {
+  return app->add_subcommand(name, description);
+}
+
+void WhenChosen(CLI::App* command, std::function<void()> then) {
+  command->callback(std::move(then));
+}
+
+AddedOption AddedOption::Type(const std::string& words) const {
+  option_->type_name(words);
+  return *this;
+}
+
+AddedOption AddedOption::Default(const std::string& text) const {
+  option_->default_str(text);
+  return *this;
+}
+
+AddedOption AddedOption::Required() const {
+  option_->required();
+  return *this;
+}
+
+AddedOption AddOption(CLI::App* app, const std::string& name, const TakeText& take,
+                      const std::string& help) {
+  const auto take_or_throw = [name, take](const std::string& text) {
+    const absl::Status taken = take(text);
+    if (!taken.ok()) throw CLI::ValidationError(name, std::string(taken.message()));
+  };
+  return AddedOption(app->add_option_function<std::string>(name, take_or_throw, help));
+}
+
+AddedOption AddFlag(CLI::App* app, const std::string& name, bool* value, const std::string& help) {
+  return AddedOption(app->add_flag(name, *value, help));
+}
+
+AddedOption AddWords(CLI::App* app, const std::string& name, std::vector<std::string>* value,
                      const std::string& help) {
+  return AddedOption(app->add_option(name, *value, help));
+}
+
+AddedOption AddText(CLI::App* app, const std::string& name, std::string* value,
+                    const std::string& help) {
   const auto parse = [](const std::string& text) -> absl::StatusOr<std::string> {
     if (text.empty()) return absl::InvalidArgumentError("an empty value");
     return text;
   };
-  return AddParsed(app, name, "TEXT", value, parse, help);
+  return AddParsed(app, name, value, parse, help).Type("TEXT");
 }
 
-CLI::Option* AddList(CLI::App* app, const std::string& name, std::vector<std::string>* value,
-                     const std::string& help) {
-  return AddParsed(app, name, "LIST", value, ParseList, help);
+AddedOption AddList(CLI::App* app, const std::string& name, std::vector<std::string>* value,
+                    const std::string& help) {
+  return AddParsed(app, name, value, ParseList, help).Type("LIST");
 }
 
-CLI::Option* AddStoreArgument(CLI::App* app, std::vector<std::string>* value) {
-  return AddParsed(app, "STORE", "", value, ParseList,
-                   "The store's folders, in order: DIR or DIR,DIR");
+AddedOption AddStoreArgument(CLI::App* app, std::vector<std::string>* value) {
+  return AddParsed(app, "STORE", value, ParseList, "The store's folders, in order: DIR or DIR,DIR")
+      .Type("");
 }
 
 absl::Status CheckStoreArgument(const std::vector<std::string>& value) {
@@ -132,32 +162,33 @@ absl::Status CheckStoreArgument(const std::vector<std::string>& value) {
                        : absl::OkStatus();
 }
 
-CLI::Option* AddNumber(CLI::App* app, const std::string& name, double* value, const Range& range,
-                       const std::string& help) {
+AddedOption AddNumber(CLI::App* app, const std::string& name, double* value, const Range& range,
+                      const std::string& help) {
   const auto parse = [range](const std::string& text) { return ParseNumber(text, range); };
-  return AddParsed(app, name, "NUMBER", value, parse, help)
-      ->default_str(absl::StrFormat("%g", *value));
+  return AddParsed(app, name, value, parse, help)
+      .Type("NUMBER")
+      .Default(absl::StrFormat("%g", *value));
 }
 
-CLI::Option* AddInteger(CLI::App* app, const std::string& name, int64_t* value, int64_t least,
-                        int64_t most, const std::string& help) {
+AddedOption AddInteger(CLI::App* app, const std::string& name, int64_t* value, int64_t least,
+                       int64_t most, const std::string& help) {
   const auto parse = [=](const std::string& text) { return ParseInteger(text, least, most); };
-  return AddParsed(app, name, "N", value, parse, help)->default_str(std::to_string(*value));
+  return AddParsed(app, name, value, parse, help).Type("N").Default(std::to_string(*value));
 }
 
-CLI::Option* AddSeed(CLI::App* app, const std::string& name, uint64_t* value,
-                     const std::string& help) {
+AddedOption AddSeed(CLI::App* app, const std::string& name, uint64_t* value,
+                    const std::string& help) {
   const auto parse = [](const std::string& text) -> absl::StatusOr<uint64_t> {
     uint64_t seed = 0;
     if (ParseWhole(text, &seed)) return seed;
     return absl::InvalidArgumentError(
         absl::StrFormat("'%s' is not a whole number from 0 to 2^64 - 1", text));
   };
-  return AddParsed(app, name, "N", value, parse, help)->default_str(std::to_string(*value));
+  return AddParsed(app, name, value, parse, help).Type("N").Default(std::to_string(*value));
 }
 
-CLI::Option* AddSize(CLI::App* app, const std::string& name, uint64_t* value,
-                     const std::string& help, uint64_t least) {
+AddedOption AddSize(CLI::App* app, const std::string& name, uint64_t* value,
+                    const std::string& help, uint64_t least) {
   const auto parse = [least](const std::string& text) -> absl::StatusOr<uint64_t> {
     if (text == "unlimited") return kUnlimited;
     absl::StatusOr<uint64_t> bytes = base::ParseBytes(text);
@@ -165,11 +196,11 @@ CLI::Option* AddSize(CLI::App* app, const std::string& name, uint64_t* value,
     return absl::InvalidArgumentError(
         absl::StrFormat("'%s' is less than %s", text, base::FormatBytes(least)));
   };
-  return AddParsed(app, name, "SIZE", value, parse, help);
+  return AddParsed(app, name, value, parse, help).Type("SIZE");
 }
 
-CLI::Option* AddDevice(CLI::App* app, const std::string& name, Device* value,
-                       const std::string& help) {
+AddedOption AddDevice(CLI::App* app, const std::string& name, Device* value,
+                      const std::string& help) {
   constexpr int kMostDevices = 1024;
   constexpr std::string_view kIndexed = "cuda:";
   const auto parse = [=](const std::string& text) -> absl::StatusOr<Device> {
@@ -183,7 +214,7 @@ CLI::Option* AddDevice(CLI::App* app, const std::string& name, Device* value,
     return absl::InvalidArgumentError(
         absl::StrFormat("'%s' is not host, cuda or cuda:N, such as cuda:0", text));
   };
-  return AddParsed(app, name, "host|cuda[:N]", value, parse, help)->default_str("host");
+  return AddParsed(app, name, value, parse, help).Type("host|cuda[:N]").Default("host");
 }
 
 std::string Nearest(const CLI::App& app, const std::string& unknown) {

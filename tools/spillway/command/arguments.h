@@ -1,21 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Options of the command line, parsed strictly: a value that is not wholly understood or out of
-// range is an error that says what is accepted, and an unknown option one that says what was
-// probably meant.
+// Commands and options of the command line, parsed strictly: a value that is not wholly understood
+// or out of range is an error that says what is accepted, and an unknown option one that says what
+// was probably meant.
+//
+// CLI11 does the work behind these. Only the sources that look into what it parsed include it: it
+// is all in headers, and takes 6 s to compile.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_COMMAND_ARGUMENTS_H_
 #define SPILLWAY_TOOLS_SPILLWAY_COMMAND_ARGUMENTS_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "spillway/engine.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
 
 namespace spillway::command {
 
@@ -34,51 +42,91 @@ absl::StatusOr<int64_t> ParseInteger(const std::string& text, int64_t least, int
 // "a,b,c" as its parts; InvalidArgument for an empty part.
 absl::StatusOr<std::vector<std::string>> ParseList(const std::string& text);
 
+// A command below `app`. The first line of its description is its line in the help of `app`.
+CLI::App* AddCommand(CLI::App* app, const std::string& name, const std::string& description);
+// `then` is called once the command was chosen and all of its options are read.
+void WhenChosen(CLI::App* command, std::function<void()> then);
+
+// What the help says of an option, beside its name and what it is for.
+class AddedOption {
+ public:
+  explicit AddedOption(CLI::Option* option) : option_(option) {}
+
+  AddedOption Type(const std::string& words) const;    // what stands for its value
+  AddedOption Default(const std::string& text) const;  // "": none is shown
+  AddedOption Required() const;
+
+ private:
+  CLI::Option* option_;
+};
+
+// An option that hands its text to `take`. What that says of a text it does not accept is the
+// error.
+using TakeText = std::function<absl::Status(const std::string& text)>;
+AddedOption AddOption(CLI::App* app, const std::string& name, const TakeText& take,
+                      const std::string& help);
+
+// An option whose text `parse` turns into a StatusOr of what `*value` may hold.
+template <typename T, typename Parse>
+AddedOption AddParsed(CLI::App* app, const std::string& name, T* value, const Parse& parse,
+                      const std::string& help) {
+  const auto take = [=](const std::string& text) {
+    auto parsed = parse(text);
+    if (parsed.ok()) *value = *std::move(parsed);
+    return parsed.status();
+  };
+  return AddOption(app, name, take, help);
+}
+
 // Each adds an option whose value is `*value` until one is given; the help shows it as the default.
-CLI::Option* AddText(CLI::App* app, const std::string& name, std::string* value,
-                     const std::string& help);
-CLI::Option* AddList(CLI::App* app, const std::string& name, std::vector<std::string>* value,
+AddedOption AddText(CLI::App* app, const std::string& name, std::string* value,
+                    const std::string& help);
+AddedOption AddList(CLI::App* app, const std::string& name, std::vector<std::string>* value,
+                    const std::string& help);
+// A positional that takes all words that are left.
+AddedOption AddWords(CLI::App* app, const std::string& name, std::vector<std::string>* value,
                      const std::string& help);
 // The positional STORE: DIR, or DIR,DIR in the store's order; needed. And its check.
-CLI::Option* AddStoreArgument(CLI::App* app, std::vector<std::string>* value);
+AddedOption AddStoreArgument(CLI::App* app, std::vector<std::string>* value);
 absl::Status CheckStoreArgument(const std::vector<std::string>& value);
-CLI::Option* AddNumber(CLI::App* app, const std::string& name, double* value, const Range& range,
-                       const std::string& help);
-CLI::Option* AddInteger(CLI::App* app, const std::string& name, int64_t* value, int64_t least,
-                        int64_t most, const std::string& help);
-CLI::Option* AddSeed(CLI::App* app, const std::string& name, uint64_t* value,
-                     const std::string& help);
+AddedOption AddNumber(CLI::App* app, const std::string& name, double* value, const Range& range,
+                      const std::string& help);
+AddedOption AddInteger(CLI::App* app, const std::string& name, int64_t* value, int64_t least,
+                       int64_t most, const std::string& help);
+AddedOption AddSeed(CLI::App* app, const std::string& name, uint64_t* value,
+                    const std::string& help);
 // A size in bytes: "48MiB", "8GB", "4096", and "unlimited", which is kUnlimited; at least `least`.
-CLI::Option* AddSize(CLI::App* app, const std::string& name, uint64_t* value,
-                     const std::string& help, uint64_t least = 0);
+AddedOption AddSize(CLI::App* app, const std::string& name, uint64_t* value,
+                    const std::string& help, uint64_t least = 0);
 
 // Where to compute: "host", "cuda" (the first GPU), "cuda:N".
-CLI::Option* AddDevice(CLI::App* app, const std::string& name, Device* value,
-                       const std::string& help);
+AddedOption AddDevice(CLI::App* app, const std::string& name, Device* value,
+                      const std::string& help);
+
+// True once it is there: it takes no value.
+AddedOption AddFlag(CLI::App* app, const std::string& name, bool* value, const std::string& help);
 
 // One of a few words.
 template <typename E>
-CLI::Option* AddChoice(CLI::App* app, const std::string& name, E* value,
-                       const std::vector<std::pair<std::string, E>>& choices,
-                       const std::string& help) {
+AddedOption AddChoice(CLI::App* app, const std::string& name, E* value,
+                      const std::vector<std::pair<std::string, E>>& choices,
+                      const std::string& help) {
   std::string words;
   std::string default_word;
   for (const auto& [word, choice] : choices) {
     words += (words.empty() ? "" : "|") + word;
     if (choice == *value) default_word = word;
   }
-  const auto parse = [=](const std::string& text) {
+  const auto take = [=](const std::string& text) {
     for (const auto& [word, choice] : choices) {
       if (word == text) {
         *value = choice;
-        return;
+        return absl::OkStatus();
       }
     }
-    throw CLI::ValidationError(name, "'" + text + "' is not one of " + words);
+    return absl::InvalidArgumentError("'" + text + "' is not one of " + words);
   };
-  return app->add_option_function<std::string>(name, parse, help)
-      ->type_name(words)
-      ->default_str(default_word);
+  return AddOption(app, name, take, help).Type(words).Default(default_word);
 }
 
 // The option or subcommand that is nearest to what was written, or "".

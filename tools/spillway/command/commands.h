@@ -8,8 +8,8 @@
 
 #include <functional>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "tools/spillway/command/arguments.h"
 
 namespace spillway::command {
 

@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tools/spillway/command/arguments.h"
 
 namespace spillway::command {
 

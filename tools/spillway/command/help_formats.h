@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
+#include "tools/spillway/command/arguments.h"
 
 namespace spillway::command {
 

@@ -104,13 +104,11 @@ absl::Status RunDoctor(const DoctorFlags& flags) {
 }  // namespace
 
 void AddDoctorCommand(CLI::App* app, Run* run) {
-  CLI::App* const doctor = app->add_subcommand("doctor", kDescription);
+  CLI::App* const doctor = AddCommand(app, "doctor", kDescription);
   const auto flags = std::make_shared<DoctorFlags>();
-  doctor->add_option("DIR", flags->folder, "Where a store would be")
-      ->type_name("")
-      ->capture_default_str();
-  doctor->add_flag("--json", flags->json, "One JSON object on stdout, nothing else there");
-  doctor->callback([flags, run] { *run = [flags] { return RunDoctor(*flags); }; });
+  AddText(doctor, "DIR", &flags->folder, "Where a store would be").Type("").Default(flags->folder);
+  AddFlag(doctor, "--json", &flags->json, "One JSON object on stdout, nothing else there");
+  WhenChosen(doctor, [flags, run] { *run = [flags] { return RunDoctor(*flags); }; });
 }
 
 }  // namespace spillway::command

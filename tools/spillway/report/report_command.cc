@@ -69,14 +69,14 @@ absl::Status RunReport(const ReportFlags& flags) {
 }  // namespace
 
 void AddReportCommand(CLI::App* app, Run* run) {
-  CLI::App* const report = app->add_subcommand("report", kDescription);
+  CLI::App* const report = AddCommand(app, "report", kDescription);
   const auto flags = std::make_shared<ReportFlags>();
-  report->add_option("RUN", flags->run, "What train --log-json or --trace wrote")
-      ->required()
-      ->type_name("FILE");
+  AddWords(report, "RUN", &flags->run, "What train --log-json or --trace wrote")
+      .Required()
+      .Type("FILE");
   AddText(report, "--out", &flags->out, "The page; replaces an older one");
-  report->add_flag("--force", flags->force, "Replace what --out names even if it is no such page");
-  report->callback([flags, run] { *run = [flags] { return RunReport(*flags); }; });
+  AddFlag(report, "--force", &flags->force, "Replace what --out names even if it is no such page");
+  WhenChosen(report, [flags, run] { *run = [flags] { return RunReport(*flags); }; });
 }
 
 }  // namespace spillway::command

@@ -144,13 +144,13 @@ absl::Status RunFsck(const FsckFlags& flags) {
 }  // namespace
 
 void AddFsckCommand(CLI::App* app, Run* run) {
-  CLI::App* const fsck = app->add_subcommand("fsck", kDescription);
+  CLI::App* const fsck = AddCommand(app, "fsck", kDescription);
   const auto flags = std::make_shared<FsckFlags>();
   AddStoreArgument(fsck, &flags->store);
-  fsck->add_flag("--catalog-only", flags->catalog_only, "Do not read the pages");
-  fsck->add_flag("--repair", flags->repair, "Give back what nothing names, if nothing is damaged");
-  fsck->add_flag("--json", flags->json, "One JSON object on stdout, nothing else there");
-  fsck->callback([flags, run] { *run = [flags] { return RunFsck(*flags); }; });
+  AddFlag(fsck, "--catalog-only", &flags->catalog_only, "Do not read the pages");
+  AddFlag(fsck, "--repair", &flags->repair, "Give back what nothing names, if nothing is damaged");
+  AddFlag(fsck, "--json", &flags->json, "One JSON object on stdout, nothing else there");
+  WhenChosen(fsck, [flags, run] { *run = [flags] { return RunFsck(*flags); }; });
 }
 
 }  // namespace spillway::command

@@ -215,12 +215,12 @@ absl::Status RunInspect(const InspectFlags& flags) {
 }  // namespace
 
 void AddInspectCommand(CLI::App* app, Run* run) {
-  CLI::App* const inspect = app->add_subcommand("inspect", kDescription);
+  CLI::App* const inspect = AddCommand(app, "inspect", kDescription);
   const auto flags = std::make_shared<InspectFlags>();
   AddStoreArgument(inspect, &flags->store);
-  inspect->add_flag("--tensors", flags->tensors, "List every tensor (the JSON always does)");
-  inspect->add_flag("--json", flags->json, "One JSON object on stdout, nothing else there");
-  inspect->callback([flags, run] { *run = [flags] { return RunInspect(*flags); }; });
+  AddFlag(inspect, "--tensors", &flags->tensors, "List every tensor (the JSON always does)");
+  AddFlag(inspect, "--json", &flags->json, "One JSON object on stdout, nothing else there");
+  WhenChosen(inspect, [flags, run] { *run = [flags] { return RunInspect(*flags); }; });
 }
 
 }  // namespace spillway::command

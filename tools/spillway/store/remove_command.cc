@@ -142,12 +142,12 @@ absl::Status RunRemove(const RemoveFlags& flags) {
 }  // namespace
 
 void AddRemoveCommand(CLI::App* app, Run* run) {
-  CLI::App* const remove = app->add_subcommand("remove", kDescription);
+  CLI::App* const remove = AddCommand(app, "remove", kDescription);
   const auto flags = std::make_shared<RemoveFlags>();
   AddStoreArgument(remove, &flags->store);
-  remove->add_flag("--yes", flags->yes, "Do it");
-  remove->add_flag("--json", flags->json, "One JSON object on stdout, nothing else there");
-  remove->callback([flags, run] { *run = [flags] { return RunRemove(*flags); }; });
+  AddFlag(remove, "--yes", &flags->yes, "Do it");
+  AddFlag(remove, "--json", &flags->json, "One JSON object on stdout, nothing else there");
+  WhenChosen(remove, [flags, run] { *run = [flags] { return RunRemove(*flags); }; });
 }
 
 }  // namespace spillway::command

@@ -179,18 +179,18 @@ absl::Status AsUsage(const absl::Status& status) {
 }  // namespace
 
 void AddSnapshotCommand(CLI::App* app, Run* run) {
-  CLI::App* const snapshot = app->add_subcommand("snapshot", kDescription);
+  CLI::App* const snapshot = AddCommand(app, "snapshot", kDescription);
   const auto flags = std::make_shared<SnapshotFlags>();
   using Action = absl::Status (*)(const SnapshotFlags&);
   const auto add = [&](const char* name, const char* description, Action action) {
-    CLI::App* const sub = snapshot->add_subcommand(name, description);
+    CLI::App* const sub = AddCommand(snapshot, name, description);
     AddStoreArgument(sub, &flags->store);
-    sub->add_flag("--json", flags->json, "One JSON object on stdout, nothing else there");
-    sub->callback([flags, run, action] { *run = [=] { return AsUsage(action(*flags)); }; });
+    AddFlag(sub, "--json", &flags->json, "One JSON object on stdout, nothing else there");
+    WhenChosen(sub, [flags, run, action] { *run = [=] { return AsUsage(action(*flags)); }; });
     return sub;
   };
   const auto add_label = [&](CLI::App* sub) {
-    AddText(sub, "LABEL", &flags->label, "The snapshot's name")->type_name("");
+    AddText(sub, "LABEL", &flags->label, "The snapshot's name").Type("");
     return sub;
   };
   add("list", kList, RunList);

@@ -48,11 +48,11 @@ absl::Status RunTrim(const TrimFlags& flags) {
 }  // namespace
 
 void AddTrimCommand(CLI::App* app, Run* run) {
-  CLI::App* const trim = app->add_subcommand("trim", kDescription);
+  CLI::App* const trim = AddCommand(app, "trim", kDescription);
   const auto flags = std::make_shared<TrimFlags>();
   AddStoreArgument(trim, &flags->store);
-  trim->add_flag("--json", flags->json, "One JSON object on stdout, nothing else there");
-  trim->callback([flags, run] { *run = [flags] { return RunTrim(*flags); }; });
+  AddFlag(trim, "--json", &flags->json, "One JSON object on stdout, nothing else there");
+  WhenChosen(trim, [flags, run] { *run = [flags] { return RunTrim(*flags); }; });
 }
 
 }  // namespace spillway::command

@@ -69,10 +69,9 @@ Calibration CalibrationOf(CalibrateChoice choice, const StoreNeed& need) {
 
 }  // namespace
 
-void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
+void AddEngineFlags(CLI::App* app, EngineFlags* flags, const std::string& store_help) {
   if (flags->threads == 0) flags->threads = std::max(1U, std::thread::hardware_concurrency());
-  AddList(app, "--store", &flags->store,
-          "Folders for the store, one per drive: DIR or DIR,DIR. None: all in memory");
+  AddList(app, "--store", &flags->store, store_help);
   AddSize(app, "--store-bytes", &flags->store_bytes,
           "Most bytes of tensors in the store (free space if not given)");
   AddSize(app, "--device-bytes", &flags->device_bytes,

@@ -14,12 +14,12 @@
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "spillway/engine.h"
 #include "src/plan/keep.h"
 #include "tools/hf/config.h"
+#include "tools/spillway/command/arguments.h"
 #include "tools/spillway/train/placement_flags.h"
 #include "tools/spillway/train/store_room.h"
 #include "tools/trainer/model.h"
@@ -44,7 +44,7 @@ struct EngineFlags {
   int64_t threads = 0;           // 0 until AddEngineFlags puts the number of cores
 };
 
-void AddEngineFlags(CLI::App* app, EngineFlags* flags);
+void AddEngineFlags(CLI::App* app, EngineFlags* flags, const std::string& store_help);
 
 // Usage errors, and what this machine cannot do.
 absl::Status CheckEngineFlags(const EngineFlags& flags);

@@ -76,14 +76,14 @@ absl::Status RunEval(const EvalFlags& flags) {
 }  // namespace
 
 void AddEvalCommand(CLI::App* app, Run* run) {
-  CLI::App* const eval = app->add_subcommand("eval", kDescription);
+  CLI::App* const eval = AddCommand(app, "eval", kDescription);
   const auto flags = std::make_shared<EvalFlags>();
   AddInferenceFlags(eval, &flags->inference);
   AddText(eval, "--data", &flags->data, "Folder of tokens with valid.npy");
   AddInteger(eval, "--batches", &flags->num_windows, 1, int64_t{1} << 40,
              "Windows to take, in order");
-  eval->add_flag("--json", flags->json, "One JSON object on stdout, nothing else there");
-  eval->callback([flags, run] { *run = [flags] { return RunEval(*flags); }; });
+  AddFlag(eval, "--json", &flags->json, "One JSON object on stdout, nothing else there");
+  WhenChosen(eval, [flags, run] { *run = [flags] { return RunEval(*flags); }; });
 }
 
 }  // namespace spillway::command

@@ -118,11 +118,11 @@ absl::Status RunGenerate(const GenerateFlags& flags) {
 }  // namespace
 
 void AddGenerateCommand(CLI::App* app, Run* run) {
-  CLI::App* const generate = app->add_subcommand("generate", kDescription);
+  CLI::App* const generate = AddCommand(app, "generate", kDescription);
   const auto flags = std::make_shared<GenerateFlags>();
   trainer::SamplingOptions* const sampling = &flags->options.sampling;
   AddInferenceFlags(generate, &flags->inference);
-  AddText(generate, "--tokens", &flags->tokens, "The prompt: token ids, 1,2,3")->type_name("LIST");
+  AddText(generate, "--tokens", &flags->tokens, "The prompt: token ids, 1,2,3").Type("LIST");
   AddText(generate, "--tokens-file", &flags->tokens_file,
           "A file of token ids, separated by commas or white space");
   AddInteger(generate, "--max-tokens", &flags->options.max_tokens, 0, int64_t{1} << 30,
@@ -132,8 +132,8 @@ void AddGenerateCommand(CLI::App* app, Run* run) {
   AddInteger(generate, "--top-k", &sampling->top_k, 0, int64_t{1} << 30,
              "Sample among the K most likely; 0: all");
   AddSeed(generate, "--seed", &sampling->seed, "Of the sampling");
-  generate->add_flag("--json", flags->json, "One JSON object on stdout, nothing else there");
-  generate->callback([flags, run] { *run = [flags] { return RunGenerate(*flags); }; });
+  AddFlag(generate, "--json", &flags->json, "One JSON object on stdout, nothing else there");
+  WhenChosen(generate, [flags, run] { *run = [flags] { return RunGenerate(*flags); }; });
 }
 
 }  // namespace spillway::command

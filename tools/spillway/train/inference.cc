@@ -20,10 +20,10 @@ void AddInferenceFlags(CLI::App* app, InferenceFlags* flags) {
   AddText(app, "--model", &flags->model, "Hugging Face folder of the model");
   AddInteger(app, "--seq", &flags->sequence, 1, int64_t{1} << 20,
              "Tokens of a window (default: 256, or what the model was made for if that is less)")
-      ->default_str("");
+      .Default("");
   AddPrecisionFlags(app, &flags->precision, &flags->fp32, "Of weights and activations");
-  AddEngineFlags(app, &flags->engine);
-  app->get_option("--store")->description(
+  AddEngineFlags(
+      app, &flags->engine,
       "Folders for what memory does not hold, removed at the end: DIR or DIR,DIR. They are not a "
       "training run's store: what that has is exported first (spillway snapshot export)");
 }

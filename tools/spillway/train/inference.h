@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "spillway/engine.h"
 #include "spillway/thread_pool.h"
 #include "tools/hf/config.h"
+#include "tools/spillway/command/arguments.h"
 #include "tools/spillway/train/engine_flags.h"
 #include "tools/trainer/model.h"
 

@@ -44,22 +44,10 @@ std::string Those(bool (*has)(RuleKind)) {
   return text;
 }
 
-// An option whose text `parse` turns into a StatusOr of what `*value` may hold.
-template <typename T, typename Parse>
-CLI::Option* AddMaybe(CLI::App* app, const std::string& name, T* value, const Parse& parse,
-                      const std::string& help) {
-  const auto take = [=](const std::string& text) {
-    auto parsed = parse(text);
-    if (!parsed.ok()) throw CLI::ValidationError(name, std::string(parsed.status().message()));
-    *value = *std::move(parsed);
-  };
-  return app->add_option_function<std::string>(name, take, help);
-}
-
-CLI::Option* AddMaybeNumber(CLI::App* app, const std::string& name, std::optional<double>* value,
-                            const Range& range, const std::string& help) {
+AddedOption AddMaybeNumber(CLI::App* app, const std::string& name, std::optional<double>* value,
+                           const Range& range, const std::string& help) {
   const auto parse = [range](const std::string& text) { return ParseNumber(text, range); };
-  return AddMaybe(app, name, value, parse, help)->type_name("NUMBER");
+  return AddParsed(app, name, value, parse, help).Type("NUMBER");
 }
 
 absl::StatusOr<std::pair<double, double>> ParseBetas(const std::string& text) {
@@ -97,10 +85,10 @@ void AddRule(CLI::App* app, OptimizerFlags* flags) {
       "The update rule: PyTorch's of these names, of lion, lamb and lars their "
       "papers'. lamb, lars and adafactor take norms of each parameter first; "
       "adafactor's step is relative to a parameter's size, and --lr the most of it");
-  AddMaybe(app, "--betas", &flags->betas, ParseBetas,
-           "Decay of the moments of adamw (default: 0.9,0.95), adam (0.9,0.999), lion (0.9,0.99) "
-           "and lamb (0.9,0.999)")
-      ->type_name("A,B");
+  AddParsed(app, "--betas", &flags->betas, ParseBetas,
+            "Decay of the moments of adamw (default: 0.9,0.95), adam (0.9,0.999), lion (0.9,0.99) "
+            "and lamb (0.9,0.999)")
+      .Type("A,B");
   AddMaybeNumber(app, "--eps", &flags->epsilon, {.least = 0, .most = 1, .open_least = true},
                  "Epsilon of adamw, adam and rmsprop (default: 1e-8), lamb (1e-6) and adafactor "
                  "(1.2e-7, beside the root of its second moment)");
@@ -127,15 +115,15 @@ void AddRule(CLI::App* app, OptimizerFlags* flags) {
 void AddGroups(CLI::App* app, OptimizerFlags* flags) {
   AddList(app, "--no-decay", &flags->groups.no_decay,
           "Parameters without weight decay: shell patterns over their names, as '*norm*'")
-      ->type_name("PATTERN,...");
-  AddMaybe(app, "--lr-for", &flags->groups.rate_factors, ParseFactors,
-           "Parameters whose learning rate is multiplied, as '*embed*=0.1'; the last pattern that "
-           "matches counts. Adafactor's steps are smaller than the rate later on, whatever it is")
-      ->type_name("PATTERN=FACTOR,...");
+      .Type("PATTERN,...");
+  AddParsed(app, "--lr-for", &flags->groups.rate_factors, ParseFactors,
+            "Parameters whose learning rate is multiplied, as '*embed*=0.1'; the last pattern that "
+            "matches counts. Adafactor's steps are smaller than the rate later on, whatever it is")
+      .Type("PATTERN=FACTOR,...");
   AddList(app, "--freeze", &flags->groups.frozen,
           "Parameters that stay as they are, without gradient or optimizer state. Under fp16-amp "
           "and bf16 they are what 16 bits hold of the model's, and are exported so")
-      ->type_name("PATTERN,...");
+      .Type("PATTERN,...");
 }
 
 void AddRateScale(CLI::App* app, OptimizerFlags* flags) {
@@ -147,9 +135,9 @@ void AddRateScale(CLI::App* app, OptimizerFlags* flags) {
       "Multiply the learning rate by a step's windows (--batch times --accumulate) over "
       "--lr-batch, or by the root of that");
   const auto parse = [](const std::string& text) { return ParseInteger(text, 1, kMostWindows); };
-  AddMaybe(app, "--lr-batch", &flags->rate_batch, parse,
-           "Windows of a step that --lr is meant for; with --lr-scale")
-      ->type_name("N");
+  AddParsed(app, "--lr-batch", &flags->rate_batch, parse,
+            "Windows of a step that --lr is meant for; with --lr-scale")
+      .Type("N");
 }
 
 // A constant that would be ignored is refused.

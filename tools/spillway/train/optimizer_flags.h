@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "tools/hf/config.h"
+#include "tools/spillway/command/arguments.h"
 #include "tools/trainer/parameter_groups.h"
 #include "tools/trainer/trainer.h"
 

@@ -82,27 +82,16 @@ absl::StatusOr<GivenPlaces> ParsePlaces(const std::string& text) {
 }
 
 void AddPlacementFlags(CLI::App* app, PlacementFlags* flags) {
-  const auto take = [flags](const std::string& text) {
-    absl::StatusOr<GivenPlaces> places = ParsePlaces(text);
-    if (!places.ok()) throw CLI::ValidationError("--place", std::string(places.status().message()));
-    flags->places = *places;
-  };
-  app->add_option_function<std::string>(
-         "--place", take,
-         "Where roles rest between uses: parameters, gradients, master-weights, moments, "
-         "optimizer (the last two) or activations, each =device|pinned|nvme|auto. device and "
-         "pinned must hold all of a role; nvme lets nothing of it stay in memory. Numbers computed "
-         "do not depend on it")
-      ->type_name("ROLE=TIER,...");
-  const auto take_tier = [flags](const std::string& text) {
-    absl::StatusOr<Choice> tier = ParseTier(text);
-    if (!tier.ok())
-      throw CLI::ValidationError("--activation-tier", std::string(tier.status().message()));
-    flags->activation_tier = *tier;
-  };
-  app->add_option_function<std::string>("--activation-tier", take_tier,
-                                        "The same as --place activations=TIER")
-      ->type_name("device|pinned|nvme|auto");
+  AddParsed(
+      app, "--place", &flags->places, ParsePlaces,
+      "Where roles rest between uses: parameters, gradients, master-weights, moments, "
+      "optimizer (the last two) or activations, each =device|pinned|nvme|auto. device and "
+      "pinned must hold all of a role; nvme lets nothing of it stay in memory. Numbers computed "
+      "do not depend on it")
+      .Type("ROLE=TIER,...");
+  AddParsed(app, "--activation-tier", &flags->activation_tier, ParseTier,
+            "The same as --place activations=TIER")
+      .Type("device|pinned|nvme|auto");
 }
 
 absl::StatusOr<Placement> PlacementOf(const PlacementFlags& flags) {

@@ -9,10 +9,10 @@
 #include <optional>
 #include <string>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "spillway/types.h"
+#include "tools/spillway/command/arguments.h"
 
 namespace spillway::command {
 

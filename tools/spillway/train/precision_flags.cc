@@ -24,7 +24,7 @@ void AddPrecisionFlags(CLI::App* app, Precision* precision, std::vector<std::str
   AddList(app, "--fp32", fp32,
           "Parameters that stay in fp32 under a 16-bit precision: shell patterns over their names, "
           "as '*norm*'")
-      ->type_name("PATTERN,...");
+      .Type("PATTERN,...");
 }
 
 absl::Status CheckPrecisionFlags(Precision precision, const std::vector<std::string>& fp32) {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "tools/spillway/command/arguments.h"
 #include "tools/trainer/model.h"
 
 namespace spillway::command {

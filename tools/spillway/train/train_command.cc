@@ -395,10 +395,10 @@ absl::Status RunTrain(TrainFlags flags) {
 }  // namespace
 
 void AddTrainCommand(CLI::App* app, Run* run) {
-  CLI::App* const train = app->add_subcommand("train", kDescription);
+  CLI::App* const train = AddCommand(app, "train", kDescription);
   const auto flags = std::make_shared<TrainFlags>();
   AddTrainFlags(train, flags.get());
-  train->callback([flags, run] { *run = [flags] { return RunTrain(*flags); }; });
+  WhenChosen(train, [flags, run] { *run = [flags] { return RunTrain(*flags); }; });
 }
 
 }  // namespace spillway::command

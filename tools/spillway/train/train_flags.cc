@@ -40,14 +40,9 @@ void AddInput(CLI::App* app, TrainFlags* flags) {
 }
 
 void AddSteps(CLI::App* app, TrainFlags* flags) {
-  const auto parse = [flags](const std::string& text) {
-    const absl::StatusOr<int64_t> steps = ParseInteger(text, 0, kMostSteps);
-    if (!steps.ok()) throw CLI::ValidationError("--steps", std::string(steps.status().message()));
-    flags->steps = *steps;
-  };
-  app->add_option_function<std::string>("--steps", parse,
-                                        "Steps in total, those before a resume included")
-      ->type_name("N");
+  const auto parse = [](const std::string& text) { return ParseInteger(text, 0, kMostSteps); };
+  AddParsed(app, "--steps", &flags->steps, parse, "Steps in total, those before a resume included")
+      .Type("N");
 }
 
 void AddLength(CLI::App* app, TrainFlags* flags) {
@@ -121,11 +116,11 @@ void AddOutput(CLI::App* app, TrainFlags* flags) {
       app, "--durability", &flags->durability,
       {{"commit", Durability::kCommit}, {"none", Durability::kNone}},
       "none: the store is scratch, never synced, half the space, removed at the end");
-  app->add_flag("--resume", flags->resume,
-                "Continue from the store's last commit, or begin if there is none");
-  app->add_flag("--convert", flags->convert,
-                "With --resume: bring the store's optimizer state into the format of "
-                "--state-format, as a commit of its own, before the run goes on");
+  AddFlag(app, "--resume", &flags->resume,
+          "Continue from the store's last commit, or begin if there is none");
+  AddFlag(app, "--convert", &flags->convert,
+          "With --resume: bring the store's optimizer state into the format of "
+          "--state-format, as a commit of its own, before the run goes on");
   AddText(app, "--save", &flags->save, "Export a Hugging Face folder at the end");
   AddText(app, "--log-json", &flags->outputs.log_json,
           "A JSON line a step into this file; --resume continues it from the commit on, each step "
@@ -134,12 +129,12 @@ void AddOutput(CLI::App* app, TrainFlags* flags) {
           "The run's timeline into this file at its end, for ui.perfetto.dev and spillway report");
   AddText(app, "--metrics-file", &flags->outputs.metrics,
           "The newest step's figures in Prometheus's text format, replaced whole each step");
-  app->add_flag("--force", flags->outputs.force,
-                "Replace what the three flags above name even if it is something else; never in "
-                "the folder of a store or a model");
-  app->add_flag("--hash-weights", flags->hash_weights,
-                "Report a hash of the weights in full, the master weights as fp32");
-  app->add_flag("--json", flags->json, "One JSON object on stdout at the end, nothing else there");
+  AddFlag(app, "--force", &flags->outputs.force,
+          "Replace what the three flags above name even if it is something else; never in "
+          "the folder of a store or a model");
+  AddFlag(app, "--hash-weights", &flags->hash_weights,
+          "Report a hash of the weights in full, the master weights as fp32");
+  AddFlag(app, "--json", &flags->json, "One JSON object on stdout at the end, nothing else there");
 }
 
 absl::Status Require(bool is_given, const char* flag) {
@@ -171,7 +166,8 @@ absl::Status CheckStoreFlags(const TrainFlags& flags) {
 void AddTrainFlags(CLI::App* app, TrainFlags* flags) {
   flags->trainer.model.sequence = 256;
   AddInput(app, flags);
-  AddEngineFlags(app, &flags->engine);
+  AddEngineFlags(app, &flags->engine,
+                 "Folders for the store, one per drive: DIR or DIR,DIR. None: all in memory");
   AddLength(app, flags);
   AddPrecision(app, flags);
   AddSchedule(app, flags);

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "tools/spillway/command/arguments.h"
 #include "tools/spillway/train/engine_flags.h"
 #include "tools/spillway/train/optimizer_flags.h"
 #include "tools/spillway/train/run_outputs.h"
