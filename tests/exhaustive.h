@@ -19,8 +19,10 @@
 #include "tests/seed.h"
 
 #if defined(__has_feature)
-#define SPILLWAY_IS_SANITIZED (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
+#define SPILLWAY_FINDS_RACES __has_feature(thread_sanitizer)
+#define SPILLWAY_IS_SANITIZED (__has_feature(address_sanitizer) || SPILLWAY_FINDS_RACES)
 #else
+#define SPILLWAY_FINDS_RACES 0
 #define SPILLWAY_IS_SANITIZED 0
 #endif
 

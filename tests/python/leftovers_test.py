@@ -10,15 +10,18 @@ import unittest
 
 from tool_testing import ToolTest, tool_command, tool_environment, write_folder
 
-# Made in the hidden folder, the pipe holds up the run that reads the text.
 _DEADLINE_SECONDS = 60
+_CAUGHT = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 class LeftoversTest(ToolTest):
     def setUp(self):
         super().setUp()
         write_folder(self.folder / "model")
-        os.mkfifo(self.folder / "pipe")
+        os.mkfifo(self.folder / "pipe")  # holds up the run that reads the text
+        # Under nohup, or in a shell's background, the tests and what they start ignore some of them.
+        for number in _CAUGHT:
+            self.addCleanup(signal.signal, number, signal.signal(number, signal.SIG_DFL))
 
     def start_run(self):
         """A run that waits for its text; returns it, its hidden folder, and the pipe's end."""
@@ -104,13 +107,12 @@ class LeftoversTest(ToolTest):
         self.assertTrue((self.folder / ".data.partial-file0000").exists())
 
     def test_signals_that_can_be_caught_leave_nothing(self):
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        for number in _CAUGHT:
             with self.subTest(number.name):
                 run, left = self.start_run()
                 run.send_signal(number)
-                self.assertEqual(run.wait(), 128 + number)
+                self.assertEqual(run.wait(_DEADLINE_SECONDS), 128 + number)
                 self.assertFalse(left.exists())
-
 
     def test_a_signal_just_before_a_read_is_not_missed(self):
         """The signal comes in another thread, so that the read goes on, as in that moment."""
