@@ -197,8 +197,9 @@ absl::Status StoreSpace::Grow(uint16_t device, uint64_t needed_bytes) {
   }
   const uint64_t space_bytes = files_.total_bytes();
   const uint64_t budget_bytes = options_.max_bytes - std::min(options_.max_bytes, space_bytes);
+  const uint64_t grow_bytes = std::clamp(space_bytes, kLeastGrowBytes, kGrowBytes);
   const uint64_t wanted_bytes =
-      std::min({kGrowBytes, free_bytes / kGrowShare, budget_bytes}) / kIoAlignment * kIoAlignment;
+      std::min({grow_bytes, free_bytes / kGrowShare, budget_bytes}) / kIoAlignment * kIoAlignment;
   SPILLWAY_ASSIGN_OR_RETURN(const SegmentFiles::Region region,
                             files_.Grow(device, needed_bytes, wanted_bytes));
   extents_.AddFresh(device, region.segment, region.offset, region.size_bytes);

@@ -11,7 +11,6 @@ import unittest
 from tool_testing import ToolTest, tool_command, tool_environment, write_folder
 
 _DEADLINE_SECONDS = 60
-_CAUGHT = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 class LeftoversTest(ToolTest):
@@ -19,9 +18,6 @@ class LeftoversTest(ToolTest):
         super().setUp()
         write_folder(self.folder / "model")
         os.mkfifo(self.folder / "pipe")  # holds up the run that reads the text
-        # Under nohup, or in a shell's background, the tests and what they start ignore some of them.
-        for number in _CAUGHT:
-            self.addCleanup(signal.signal, number, signal.signal(number, signal.SIG_DFL))
 
     def start_run(self):
         """A run that waits for its text; returns it, its hidden folder, and the pipe's end."""
@@ -107,7 +103,7 @@ class LeftoversTest(ToolTest):
         self.assertTrue((self.folder / ".data.partial-file0000").exists())
 
     def test_signals_that_can_be_caught_leave_nothing(self):
-        for number in _CAUGHT:
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             with self.subTest(number.name):
                 run, left = self.start_run()
                 run.send_signal(number)

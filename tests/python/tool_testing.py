@@ -4,6 +4,7 @@
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -59,6 +60,10 @@ class ToolTest(unittest.TestCase):
         holder = tempfile.TemporaryDirectory()
         self.addCleanup(holder.cleanup)
         self.folder = Path(holder.name)
+        # Under nohup, or in a shell's background, the tests ignore some signals, and what they start
+        # would, too.
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            self.addCleanup(signal.signal, number, signal.signal(number, signal.SIG_DFL))
 
     def run_tool(self, module, *arguments, expect=0, **environment):
         """Runs `module`'s main() as its own process, which may take 4 GiB and two minutes; returns
