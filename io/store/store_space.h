@@ -29,10 +29,10 @@
 
 namespace spillway::io {
 
-// A segment file grows by what the store has, at least the lesser and at most the greater of these,
-// or by a part of what the disk has left if that is less: a small store has small files, and a large
-// one asks seldom. A fallocate costs up to 2 ms on ext4, and on tmpfs, which clears what it gives,
-// 1 to 2 ms a MiB; a page's write costs 0.5 ms a MiB.
+// A segment file grows by as much as the store has, within these two, or by a part of what the disk
+// has left if that is less: a small store has small files, and a large one asks seldom. A fallocate
+// costs up to 2 ms on ext4, and on tmpfs, which clears what it gives, 1 to 2 ms a MiB; a page's
+// write costs 0.5 ms a MiB.
 inline constexpr uint64_t kLeastGrowBytes = uint64_t{4} << 20;
 inline constexpr uint64_t kGrowBytes = uint64_t{64} << 20;
 
