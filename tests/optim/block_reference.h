@@ -6,12 +6,8 @@
 #ifndef SPILLWAY_TESTS_OPTIM_BLOCK_REFERENCE_H_
 #define SPILLWAY_TESTS_OPTIM_BLOCK_REFERENCE_H_
 
-#include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <limits>
 #include <vector>
 
 #include "src/optim/block_codec.h"
@@ -21,31 +17,7 @@ namespace spillway::optim {
 // The code of an element over its scale, by the arithmetic of the vectors in fp32: the decade's
 // values lie evenly, so a magnitude's level is a multiple of it and a constant, without the
 // fraction.
-inline uint8_t ReferenceCode(CodeMap map, float value) {
-  constexpr double kPowers[] = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};
-  const bool is_signed = map == CodeMap::kSigned;
-  const float x = std::fabs(value) <= 1 ? std::fabs(value) : 1.0F;
-  const int zero = is_signed ? 127 : 0;
-  int level = 0;
-  double before = 0;
-  for (int i = 0, first = 1; i < 7; ++i) {
-    const int parts = 1 << (is_signed ? i : i + 1);
-    const double begin = kPowers[i] * (0.1 + 0.45 / parts);
-    const float from = i == 0 && !is_signed ? std::numeric_limits<float>::denorm_min()
-                                            : static_cast<float>((before + begin) / 2);
-    if (x >= from) {
-      const float slope = static_cast<float>(parts / (0.9 * kPowers[i]));
-      const float product = x * slope;
-      const float sum = product + static_cast<float>(first - parts / 9.0);
-      level =
-          std::max(first, static_cast<int>(std::min(sum, static_cast<float>(first + parts - 1))));
-    }
-    before = kPowers[i] * (1 - 0.45 / parts);
-    first += parts;
-    if (i == 6 && x >= static_cast<float>((before + 1) / 2)) level = first;
-  }
-  return static_cast<uint8_t>(std::signbit(value) ? zero - std::min(level, zero) : zero + level);
-}
+uint8_t ReferenceCode(CodeMap map, float value);
 
 // One row of `n` elements with its moments, [moments][n], from and to its bytes: scales, then
 // codes.
@@ -58,34 +30,9 @@ struct ReferenceRow {
   size_t blocks() const { return (n + kBlock - 1) / kBlock; }
   size_t size_bytes() const { return maps.size() * (4 * blocks() + n); }
 
-  std::vector<std::vector<float>> Decode(const std::byte* bytes) const {
-    std::vector<std::vector<float>> moments(maps.size(), std::vector<float>(n));
-    for (size_t m = 0; m < maps.size(); ++m) {
-      for (size_t i = 0; i < n; ++i) {
-        float scale = 0;
-        std::memcpy(&scale, bytes + 4 * (m * blocks() + i / kBlock), 4);
-        const auto code = static_cast<size_t>(bytes[4 * maps.size() * blocks() + m * n + i]);
-        moments[m][i] = scale * CodeValues(maps[m])[code];
-      }
-    }
-    return moments;
-  }
+  std::vector<std::vector<float>> Decode(const std::byte* bytes) const;
 
-  void Encode(const std::vector<std::vector<float>>& moments, std::byte* bytes) const {
-    for (size_t m = 0; m < maps.size(); ++m) {
-      for (size_t block = 0; block < blocks(); ++block) {
-        float scale = 0;
-        const size_t end = std::min(n, (block + 1) * kBlock);
-        for (size_t i = block * kBlock; i < end; ++i)
-          scale = std::max(scale, std::fabs(moments[m][i]));
-        std::memcpy(bytes + 4 * (m * blocks() + block), &scale, 4);
-        for (size_t i = block * kBlock; i < end; ++i) {
-          const float value = scale == 0 ? moments[m][i] : moments[m][i] / scale;
-          bytes[4 * maps.size() * blocks() + m * n + i] = std::byte{ReferenceCode(maps[m], value)};
-        }
-      }
-    }
-  }
+  void Encode(const std::vector<std::vector<float>>& moments, std::byte* bytes) const;
 };
 
 }  // namespace spillway::optim

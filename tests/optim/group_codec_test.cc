@@ -20,6 +20,7 @@
 
 #include "src/optim/element_codecs.h"
 #include "tests/optim/compact_reference.h"
+#include "tests/optim/rule_reference.h"
 #include "tests/seed.h"
 
 namespace spillway::optim {

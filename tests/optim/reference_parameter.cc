@@ -1,22 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// In a library of its own, which is optimized under the sanitizers, too: the references take most
-// of the time of the tests there.
 
 #include "tests/optim/reference_parameter.h"
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <random>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
+#include "src/optim/element_codecs.h"
+#include "src/optim/state_specs.h"
 #include "tests/optim/norm_reference.h"
+#include "tests/optim/rule_reference.h"
+#include "tests/optim/sum_reference.h"
 
 namespace spillway::optim {
+
+float ValueAt(const Bytes& bytes, DType dtype, size_t i) {
+  if (dtype == DType::kF32) {
+    float value = 0;
+    std::memcpy(&value, &bytes[i * 4], 4);
+    return value;
+  }
+  uint16_t bits = 0;
+  std::memcpy(&bits, &bytes[i * 2], 2);
+  return dtype == DType::kF16 ? FloatOfHalf(bits) : FloatOfBf16(bits);
+}
+
+void PutValue(float value, DType dtype, size_t i, Bytes* bytes) {
+  if (dtype == DType::kF32) {
+    std::memcpy(&(*bytes)[i * 4], &value, 4);
+    return;
+  }
+  const uint16_t bits = dtype == DType::kF16 ? HalfOfFloat(value) : Bf16OfFloat(value);
+  std::memcpy(&(*bytes)[i * 2], &bits, 2);
+}
+
+TensorSpec Spec(std::string name, DType dtype, std::vector<int64_t> shape, int64_t tile_rows) {
+  TensorSpec spec;
+  spec.name = std::move(name);
+  spec.dtype = dtype;
+  spec.shape = std::move(shape);
+  spec.tile_rows = tile_rows;
+  return spec;
+}
 
 ReferenceParameter::ReferenceParameter(TensorSpec spec, DType gradient_type, const Rule& of_rule,
                                        StateFormat of_format, uint32_t seed)
@@ -259,6 +293,10 @@ std::vector<RuleAndFormat> AllPairs() {
     }
   }
   return pairs;
+}
+
+std::string PairName(const testing::TestParamInfo<RuleAndFormat>& test) {
+  return RuleName(test.param.rule) + "_" + std::string(Name(test.param.format));
 }
 
 }  // namespace spillway::optim

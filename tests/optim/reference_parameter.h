@@ -7,54 +7,26 @@
 #define SPILLWAY_TESTS_OPTIM_REFERENCE_PARAMETER_H_
 
 #include <cstddef>
-#include <cstring>
+#include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "spillway/engine.h"
 #include "spillway/optimizer.h"
-#include "src/optim/element_codecs.h"
 #include "src/optim/rule_kernels.h"
-#include "src/optim/state_specs.h"
 #include "tests/optim/block_reference.h"
 #include "tests/optim/compact_reference.h"
-#include "tests/optim/rule_reference.h"
 
 namespace spillway::optim {
 
 using Bytes = std::vector<std::byte>;
 
-inline float ValueAt(const Bytes& bytes, DType dtype, size_t i) {
-  if (dtype == DType::kF32) {
-    float value = 0;
-    std::memcpy(&value, &bytes[i * 4], 4);
-    return value;
-  }
-  uint16_t bits = 0;
-  std::memcpy(&bits, &bytes[i * 2], 2);
-  return dtype == DType::kF16 ? FloatOfHalf(bits) : FloatOfBf16(bits);
-}
+float ValueAt(const Bytes& bytes, DType dtype, size_t i);
 
-inline void PutValue(float value, DType dtype, size_t i, Bytes* bytes) {
-  if (dtype == DType::kF32) {
-    std::memcpy(&(*bytes)[i * 4], &value, 4);
-    return;
-  }
-  const uint16_t bits = dtype == DType::kF16 ? HalfOfFloat(value) : Bf16OfFloat(value);
-  std::memcpy(&(*bytes)[i * 2], &bits, 2);
-}
+void PutValue(float value, DType dtype, size_t i, Bytes* bytes);
 
-inline TensorSpec Spec(std::string name, DType dtype, std::vector<int64_t> shape,
-                       int64_t tile_rows) {
-  TensorSpec spec;
-  spec.name = std::move(name);
-  spec.dtype = dtype;
-  spec.shape = std::move(shape);
-  spec.tile_rows = tile_rows;
-  return spec;
-}
+TensorSpec Spec(std::string name, DType dtype, std::vector<int64_t> shape, int64_t tile_rows);
 
 struct ReferenceParameter {
   // With weights at random and no state yet, but residuals of compact state at random too. It has
@@ -122,9 +94,7 @@ struct RuleAndFormat {
 // Every pair that exists.
 std::vector<RuleAndFormat> AllPairs();
 
-inline std::string PairName(const testing::TestParamInfo<RuleAndFormat>& test) {
-  return RuleName(test.param.rule) + "_" + std::string(Name(test.param.format));
-}
+std::string PairName(const testing::TestParamInfo<RuleAndFormat>& test);
 
 }  // namespace spillway::optim
 

@@ -5,34 +5,16 @@
 #ifndef SPILLWAY_TESTS_OPTIM_SUM_REFERENCE_H_
 #define SPILLWAY_TESTS_OPTIM_SUM_REFERENCE_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <vector>
 
 namespace spillway::optim {
 
 // Of a block of at most 16384 elements: 32 lanes, added up in pairs.
-inline double ReferenceBlockSum(const float* values, size_t n) {
-  std::vector<double> lanes(32);
-  for (size_t i = 0; i < n; ++i)
-    lanes[i % 32] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
-  while (lanes.size() > 1) {
-    const size_t half = lanes.size() / 2;
-    for (size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-    lanes.resize(half);
-  }
-  return lanes[0];
-}
+double ReferenceBlockSum(const float* values, size_t n);
 
 // Of a tensor whose rows are cut into blocks.
-inline double ReferenceSumOfSquares(const std::vector<float>& values, size_t row_elements) {
-  double sum = 0;
-  for (size_t row = 0; row < values.size(); row += row_elements) {
-    for (size_t at = 0; at < row_elements; at += 16384)
-      sum += ReferenceBlockSum(&values[row + at], std::min<size_t>(16384, row_elements - at));
-  }
-  return sum;
-}
+double ReferenceSumOfSquares(const std::vector<float>& values, size_t row_elements);
 
 }  // namespace spillway::optim
 

@@ -19,6 +19,7 @@
 #include "tests/exhaustive.h"
 #include "tests/optim/fake_engine.h"
 #include "tests/optim/reference_parameter.h"
+#include "tests/optim/rule_reference.h"
 
 namespace spillway::optim {
 namespace {
