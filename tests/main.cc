@@ -13,6 +13,7 @@
 #include <dlfcn.h>
 #include <fnmatch.h>
 #include <pthread.h>
+#include <stdlib.h>
 
 #include <algorithm>
 #include <atomic>
@@ -98,8 +99,10 @@ struct Filter {
 
 // Where SPILLWAY_TEST_ONE_POINT asks for less, a third of the tests is run, which the seed chooses:
 // of a suite's tests with parameters, and of a file's tests that run the command, which take
-// longest. A sanitizer's build runs all, because its runs are few; but the thread sanitizer, which
-// meets the command's threads in tests of the library too, a third of those that run the command.
+// longest. A sanitizer's build runs all, because its runs are few. But the thread sanitizer meets
+// the library's threads in tests of the library too, so of tests that run the command it has a
+// third: not of those with threads of their own, the benchmarks' and interrupt_test, nor of those
+// with parameters, which are a sample already.
 class Draw {
  public:
   explicit Draw(const std::string& file) : file_(file) {}
@@ -108,7 +111,12 @@ class Draw {
     if (!spillway::TriesOnePoint()) return true;
     const testing::TestInfo& info = *suite.GetTestInfo(test);
     const bool runs_command = std::string_view(info.file()).ends_with("/spillway/" + file_ + ".cc");
-    if (SPILLWAY_IS_SANITIZED && !(SPILLWAY_FINDS_RACES && runs_command)) return true;
+    if (SPILLWAY_FINDS_RACES) {
+      const bool has_own_threads = file_.starts_with("bench_") || file_ == "interrupt_test";
+      if (!runs_command || has_own_threads || info.value_param() != nullptr) return true;
+    } else if (SPILLWAY_IS_SANITIZED) {
+      return true;
+    }
     if (info.value_param() != nullptr) {
       if (suite.total_test_count() < kShare) return true;
       return IsDrawn(test, static_cast<uint32_t>(suite.GetTestInfo(0)->line()));
@@ -132,6 +140,8 @@ class Draw {
 bool KeepTestsOf(const std::string& file) {
   const std::string asked_for = testing::GTEST_FLAG(filter);
   const Filter filter(asked_for);
+  const std::string named = asked_for.substr(0, asked_for.find('-'));
+  const bool draws = named.empty() || named == "*";
   const std::string suffix = "/" + file + ".cc";
   std::string kept;
   std::set<std::string> of_others;
@@ -148,7 +158,7 @@ bool KeepTestsOf(const std::string& file) {
         continue;
       }
       found = true;
-      if (filter.Takes(name) && (asked_for != "*" || draw.Takes(suite, t))) kept += name + ":";
+      if (filter.Takes(name) && (!draws || draw.Takes(suite, t))) kept += name + ":";
       if (of_others.count(name) == 0) continue;
       std::fprintf(stderr, "two files have a test %s: rename one\n", name.c_str());
       return false;
@@ -179,6 +189,9 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
+  // One seed, so that what a test prints repeats what was drawn, too.
+  if (spillway::TriesOnePoint())
+    setenv("SPILLWAY_TEST_SEED", std::to_string(spillway::GridSeed()).c_str(), /*overwrite=*/0);
   if (!file.empty() && !KeepTestsOf(file)) return 2;
   g_concurrency = nullptr;  // a library may have started threads as it was loaded
   const int failed = RUN_ALL_TESTS();

@@ -5,7 +5,7 @@
 // bytes are free is the allocator's.
 //
 // One idea: a file grows by fallocate, so a full file system is found when room is asked for, not
-// by a write that is already on its way. The step amortises that call's cost (about 2 ms each,
+// by a write that is already on its way. The step amortises that call's cost (up to 2 ms each,
 // measured on ext4).
 //
 // What a file costs is paid when it is used: opening a store lists names and asks for the size only

@@ -63,7 +63,8 @@ class ToolTest(unittest.TestCase):
         # Under nohup, or in a shell's background, the tests ignore some signals, and what they start
         # would, too.
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-            self.addCleanup(signal.signal, number, signal.signal(number, signal.SIG_DFL))
+            if signal.getsignal(number) is signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
 
     def run_tool(self, module, *arguments, expect=0, **environment):
         """Runs `module`'s main() as its own process, which may take 4 GiB and two minutes; returns

@@ -2,8 +2,9 @@
 #
 # What makes a build from scratch fast. Tests have precompiled headers in every build. Library and command have them
 # where SPILLWAY_FAST_BUILD says so, as in the sanitizers' builds, and eight of their sources are compiled as one there,
-# which takes a third of the time. The release build has neither for them: each source includes what it needs, and that
-# its own header stands alone is proved by being its first include.
+# which takes a third of the time; libraries that are not optimized there do without the headers. The release build has
+# neither for them: each source includes what it needs, and that its own header stands alone is proved by being its first
+# include.
 
 # Of sources that only read flags and files and write messages: fast to compile rather than to run. RelWithDebInfo is what
 # the sanitizers take, whose checks in optimized code take three times as long to compile.

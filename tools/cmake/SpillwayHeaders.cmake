@@ -30,5 +30,5 @@ target_link_libraries(spillway_headers PRIVATE
   SQLite::SQLite3 GTest::gtest GTest::gmock)
 if(SPILLWAY_TOOLS)
   target_link_libraries(spillway_headers PRIVATE
-    CLI11::CLI11 PkgConfig::openblas)
+    PkgConfig::openblas)
 endif()

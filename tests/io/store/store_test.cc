@@ -284,6 +284,18 @@ TEST_F(FullFileSystemTest, AFullFileSystemIsResourceExhaustedAndACommitStillFits
     EXPECT_TRUE(PageIs(*store, io_, **store->FindTensor("w"), i, 1));
 }
 
+TEST_F(StoreTest, AFileGrowsByWhatTheStoreHasFrom4To64MiB) {
+  auto store = Open(Options());
+  std::vector<uint64_t> mebibytes;
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_TRUE(store->Allocate(1 << 20).ok());
+    const uint64_t size =
+        std::filesystem::file_size(Options().folders[0] + "/spillway-segment-000000") >> 20;
+    if (mebibytes.empty() || mebibytes.back() != size) mebibytes.push_back(size);
+  }
+  EXPECT_THAT(mebibytes, ::testing::ElementsAre(4, 8, 16, 32, 64, 128, 192, 256));
+}
+
 TEST_F(FullFileSystemTest, AFileGrowsByAShareOfWhatASmallDiskHasFree) {
   StoreOptions options = Options();
   options.folders = {folder_ / "small/store"};

@@ -47,7 +47,7 @@ CLI::App* AddCommand(CLI::App* app, const std::string& name, const std::string& 
 // `then` is called once the command was chosen and all of its options are read.
 void WhenChosen(CLI::App* command, std::function<void()> then);
 
-// What the help says of an option, beside its name and what it is for.
+// An option, to say more of it: of its value in the help, and that it is needed.
 class AddedOption {
  public:
   explicit AddedOption(CLI::Option* option) : option_(option) {}
@@ -72,13 +72,15 @@ AddedOption AddParsed(CLI::App* app, const std::string& name, T* value, const Pa
                       const std::string& help) {
   const auto take = [=](const std::string& text) {
     auto parsed = parse(text);
-    if (parsed.ok()) *value = *std::move(parsed);
-    return parsed.status();
+    if (!parsed.ok()) return parsed.status();
+    *value = *std::move(parsed);
+    return absl::OkStatus();
   };
   return AddOption(app, name, take, help);
 }
 
-// Each adds an option whose value is `*value` until one is given; the help shows it as the default.
+// Each adds an option whose value is `*value` until one is given. The help shows it as the default
+// of numbers, seeds, devices and choices.
 AddedOption AddText(CLI::App* app, const std::string& name, std::string* value,
                     const std::string& help);
 AddedOption AddList(CLI::App* app, const std::string& name, std::vector<std::string>* value,
@@ -103,7 +105,7 @@ AddedOption AddSize(CLI::App* app, const std::string& name, uint64_t* value,
 AddedOption AddDevice(CLI::App* app, const std::string& name, Device* value,
                       const std::string& help);
 
-// True once it is there: it takes no value.
+// True once it is there; "--json=false" is false.
 AddedOption AddFlag(CLI::App* app, const std::string& name, bool* value, const std::string& help);
 
 // One of a few words.

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -82,7 +83,6 @@ void PrintText(const std::vector<Finding>& findings) {
 }
 
 absl::Status RunDoctor(const DoctorFlags& flags) {
-  if (flags.folder.empty()) return UsageError("DIR is empty; name a folder, or none for this one");
   std::vector<Finding> findings = CheckMachine();
   for (Finding& finding : CheckFolder(flags.folder)) findings.push_back(std::move(finding));
   std::vector<std::string> failed;
