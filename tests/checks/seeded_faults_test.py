@@ -306,6 +306,16 @@ class Verdicts(unittest.TestCase):
         ])
         self.assertNotIn(2, thorough.ran)
 
+    def test_tests_beyond_the_seconds_are_not_tried(self):
+        a = FakeTest("a", {0})  # takes a second, and each other as many as its name has letters
+        bb = FakeTest("bb", {0, 1}, failing=[1, 1])
+        ccc = FakeTest("ccc", {0, 1}, failing=[0, 0])
+        runner = mutant_run.Runner(1, lambda text: None, most_seconds=3)
+        survived, killed = runner.judge(range(2), runner.reach([ccc, bb, a], 2))
+        self.assertEqual((survived.result, survived.tried, survived.tests), ("survived", 2, 3))
+        self.assertEqual((killed.result, killed.by, killed.tried), ("killed", "bb", 1))
+        self.assertEqual(ccc.ran, [])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -4,6 +4,7 @@
 import collections
 import concurrent.futures
 import dataclasses
+import math
 import tempfile
 import threading
 
@@ -29,14 +30,17 @@ class Verdict:
     by: str = ""  # the test
     line: str = ""
     tests: int = 0  # that reach it
+    tried: int = 0  # of them
 
 
 class Runner:
-    """Runs tests beside each other, but no test twice at a time: some have a folder of their own."""
+    """Runs tests beside each other, but no test twice at a time: some have a folder of their own. A mutant meets tests
+    that together take at most `most_seconds` without one."""
 
-    def __init__(self, jobs, tell):
+    def __init__(self, jobs, tell, most_seconds=math.inf):
         self.jobs = jobs
         self.tell = tell
+        self.most_seconds = most_seconds
         self.locks = collections.defaultdict(threading.Lock)
 
     def _run(self, test, environment, limit_seconds):
@@ -70,7 +74,11 @@ class Runner:
 
     def _judge(self, number, reaches):
         reaching = [reach for reach in reaches if number in reach.numbers]
-        for reach in reaching:
+        seconds = 0
+        for tried, reach in enumerate(reaching):
+            seconds += reach.seconds
+            if seconds > self.most_seconds:
+                return Verdict(number, "survived", tests=len(reaching), tried=tried)
             # A mutant may loop for ever.
             limit_seconds = 5 * reach.seconds + 20
             outcome = self._run(reach.test, {"SPILLWAY_MUTANT": str(number)}, limit_seconds)
@@ -80,5 +88,5 @@ class Runner:
             if not outcome.hung and self._run(reach.test, {"SPILLWAY_MUTANT": str(number)}, limit_seconds).passed:
                 self.tell(f"mutant {number}: {reach.test.name} failed once and passed once: {outcome.why()}")
                 continue
-            return Verdict(number, "killed", reach.test.name, outcome.why(), len(reaching))
-        return Verdict(number, "survived" if reaching else "not reached", tests=len(reaching))
+            return Verdict(number, "killed", reach.test.name, outcome.why(), len(reaching), tried + 1)
+        return Verdict(number, "survived" if reaching else "not reached", tests=len(reaching), tried=len(reaching))
