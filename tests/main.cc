@@ -102,7 +102,7 @@ struct Filter {
 // longest. A sanitizer's build runs all, because its runs are few. But the thread sanitizer meets
 // the library's threads in tests of the library too, so of tests that run the command it has a
 // third: not of those with threads of their own, the benchmarks' and interrupt_test, nor of those
-// with parameters, which are a sample already.
+// with parameters, most of which are a sample already.
 class Draw {
  public:
   explicit Draw(const std::string& file) : file_(file) {}
