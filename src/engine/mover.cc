@@ -48,7 +48,7 @@ Mover::~Mover() {
   {
     const Entry entry(this);
     pager_.ClearDeclared();
-    pager_.AbandonPlan();
+    pager_.plan().Abandon(/*deviated=*/false);
     while (!IsQuiet()) quiet_.Wait(&mu_);
   }
   transfers_.Stop();
@@ -78,7 +78,7 @@ absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access,
 
 // What a reader did by itself, the machine, the step's trace and the timeline take in now.
 void Mover::HearOfShared() {
-  const bool was_followed = pager_.followed() != nullptr;
+  const bool was_followed = pager_.plan().followed() != nullptr;
   for (LeaseTable::Told* told = leases_.TakeTold(); told != nullptr;) {
     const SharedLease lease = leases_.Pop(&told);
     const double seconds = static_cast<double>(lease.ns) * 1e-9;
@@ -88,7 +88,7 @@ void Mover::HearOfShared() {
     if (recorder_ != nullptr) recorder_->Grant(lease.tile, lease.ns, lease.thread);
   }
   // It was not as planned: who waited for the plan goes on on demand.
-  if (was_followed && pager_.followed() == nullptr) Dispatch();
+  if (was_followed && pager_.plan().followed() == nullptr) Dispatch();
 }
 
 namespace {
@@ -239,7 +239,7 @@ absl::Status Mover::EndStep() {
   const Entry entry(this);
   WaitForTurn();
   if (plans_ != nullptr) {
-    pager_.EndStep();
+    pager_.plan().EndStep();
     absl::Status planned = planner_.EndStep(base::Now(), pager_.pages().Now());
     planned.Update(TakeUpPlan());
     // A step that cannot be planned goes on demand, and the stats say why.
@@ -253,13 +253,13 @@ absl::Status Mover::EndStep() {
 absl::Status Mover::TakeUpPlan() {
   while (true) {
     const auto next = planner_.Next();
-    if (next.ok() && next->get() == pager_.followed()) return absl::OkStatus();
-    pager_.AbandonPlan();
+    if (next.ok() && next->get() == pager_.plan().followed()) return absl::OkStatus();
+    pager_.plan().Abandon(/*deviated=*/false);
     // A plan begins where no lease is left, not even one that waits for a stream. Where another
     // caller is in the next step already, a later EndStep takes it up.
     if (!next.ok() || *next == nullptr || pager_.has_callers()) return next.status();
     if (drains_ == 0) {
-      pager_.FollowPlan(*next);
+      pager_.plan().Follow(*next);
       return absl::OkStatus();
     }
     quiet_.Wait(&mu_);
@@ -295,7 +295,7 @@ void Mover::Dispatch() {
       work_.push_back({std::move(action), tile});
     }
   }
-  waits_.SetMoving(pager_.pages().transfers_in_flight() > 0);
+  waits_.SetMoving(pager_.transfers_in_flight() > 0);
   if (recorder_ != nullptr) RecordState();
   if (!work_.empty()) transfers_.Post(&work_);
   if (IsQuiet()) quiet_.NotifyAll();

@@ -151,7 +151,7 @@ class Mover : private TransferThread::Listener {
   absl::Status CheckIdle(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsQuiet() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return pager_.pages().transfers_in_flight() == 0 && drains_ == 0 && !transfers_.has_work();
+    return pager_.transfers_in_flight() == 0 && drains_ == 0 && !transfers_.has_work();
   }
   // Lets no transfer begin and waits until none is in flight: the pager is paused then.
   // FailedPrecondition, and nothing is paused, with leases held.

@@ -3,6 +3,7 @@
 // Calls that want the engine, or a tensor, for themselves: commits, restores, tensors that come and
 // go.
 
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -73,6 +74,14 @@ absl::Status Mover::Flush() {
 
 namespace {
 
+std::vector<std::string> LeaseNames(const PageTable& pages, size_t limit) {
+  std::vector<std::string> names;
+  for (TileIndex tile = 0; tile < pages.num_tiles() && names.size() < limit; ++tile) {
+    if (pages.leases().IsLeased(tile)) names.push_back(pages.options().describe(tile));
+  }
+  return names;
+}
+
 absl::Status IsBusy(std::string_view what) {
   return absl::FailedPreconditionError(
       absl::StrCat(std::string(what), " while another call leases: it needs the engine alone"));
@@ -90,7 +99,7 @@ absl::Status Mover::CheckIdle(std::string_view what) {
   if (pager_.pages().leases().num_held() > 0) {
     return absl::FailedPreconditionError(absl::StrCat(
         operation, " with ", base::FormatCount(pager_.pages().leases().num_held(), "lease"),
-        " held (", absl::StrJoin(pager_.LeaseNames(8), ", "), "): release them first"));
+        " held (", absl::StrJoin(LeaseNames(pager_.pages(), 8), ", "), "): release them first"));
   }
   if (fills_ > 0) {
     return absl::FailedPreconditionError(
@@ -129,7 +138,7 @@ absl::Status Mover::Forget(TileIndex first, TileIndex count,
     SPILLWAY_RETURN_IF_ERROR(pager_.Forget(first, count));
     Dispatch();
     for (TileIndex tile = first; tile < first + count; ++tile)
-      while (!pager_.IsForgotten(tile)) quiet_.Wait(&mu_);
+      while (!pager_.pages()[tile].is_forgotten()) quiet_.Wait(&mu_);
   }
   for (TileIndex tile = first; tile < first + count; ++tile) transfers_.checksums().Clear(tile);
   transfers_.RunWithStore(change);

@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "src/engine/pager/transfers.h"
 #include "tests/engine/pager_options.h"
 
 namespace spillway::engine {
@@ -33,7 +34,7 @@ Copy& Hold(PageTable& pages, TileIndex tile, Tier tier) {
 
 Copy& Bring(PageTable& pages, TileIndex tile, Tier tier) {
   Copy& copy = Hold(pages, tile, tier);
-  PageTable::SetReady(copy);
+  copy.SetReady();
   return copy;
 }
 
@@ -51,7 +52,7 @@ TEST(PageTable, ACopyMayBeForgottenIfItsBytesAreElsewhere) {
   Copy& below = Hold(pages, stored, Tier::kPinned);
   EXPECT_FALSE(pages.MayForget(stored, Tier::kDevice)) << "the frame below has none yet";
   EXPECT_TRUE(pages.MayForget(stored, Tier::kPinned));
-  PageTable::SetReady(below);
+  below.SetReady();
   EXPECT_TRUE(pages.MayForget(stored, Tier::kDevice));
 }
 
@@ -59,17 +60,18 @@ TEST(PageTable, ACopyMayBeForgottenIfItsBytesAreElsewhere) {
 // then.
 TEST(PageTable, WhatEndsIsCounted) {
   PageTable pages(Options());
+  Transfers transfers(&pages);
   const TileIndex tile = AddTile(pages, true);
   const int stream = 0;
   uint64_t before = pages.num_endings();
   const auto has_ended = [&] { return std::exchange(before, pages.num_endings()) != before; };
 
   Hold(pages, tile, Tier::kPinned);
-  pages.Start(tile, Transfer::kRead, MoveReason::kLease, /*job=*/nullptr);
+  transfers.Start(tile, Transfer::kRead, MoveReason::kLease, /*job=*/nullptr);
   EXPECT_FALSE(has_ended());
-  pages.End(tile);
+  transfers.End(tile);
   EXPECT_TRUE(has_ended()) << "a transfer";
-  pages.Arrive(tile, {.transfer = Transfer::kRead});
+  transfers.Arrive(tile, {.transfer = Transfer::kRead});
   pages.leases().Take(tile, Tier::kPinned, Access::kReadWrite);
   EXPECT_FALSE(has_ended());
   pages.leases().BeginDrain(tile, Tier::kPinned, Access::kReadWrite, &stream);
@@ -112,7 +114,7 @@ TEST(PageTable, WhatRestsInMemoryGoesToItsReservedFrameThoughNvmeHasItsBytes) {
     Bring(pages, tile, Other(rest));
     EXPECT_TRUE(pages.GoesToReservedFrame(tile, Other(rest)));
     EXPECT_FALSE(pages.MayForget(tile, Other(rest))) << "reserved: " << Name(rest);
-    PageTable::SetReady(reserved_frame);
+    reserved_frame.SetReady();
     EXPECT_FALSE(pages.GoesToReservedFrame(tile, Other(rest)));
     EXPECT_TRUE(pages.MayForget(tile, Other(rest))) << "reserved: " << Name(rest);
   }

@@ -162,8 +162,8 @@ TEST(PagerLease, AFailedCopyBehindAWriterWhoHasEndedIsTold) {
   Pager pager(options);
   for (int i = 0; i < 2; ++i) AddStored(pager);
   const std::vector<SmallLease> leases = {{0, Access::kReadWrite}, {1, Access::kReadWrite}};
-  pager.FollowPlan(FollowerOf(LeasesInTurn(2, kTileBytes, Tier::kDevice, leases),
-                              {.device_bytes = kTileBytes, .pinned_bytes = 4 * kTileBytes}));
+  pager.plan().Follow(FollowerOf(LeasesInTurn(2, kTileBytes, Tier::kDevice, leases),
+                                 {.device_bytes = kTileBytes, .pinned_bytes = 4 * kTileBytes}));
 
   bool granted = false;
   pager.Acquire(kTicket, /*tile=*/0, Tier::kDevice, Access::kReadWrite, /*stream=*/kSomeStream);

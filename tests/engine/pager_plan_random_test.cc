@@ -34,12 +34,12 @@ class PlannedSimulation : public PagerSimulation {
   // Steps, of which some are other than usual. The first is served on demand.
   void RunSteps(int steps) {
     for (int step = 0; step < steps && !testing::Test::HasFatalFailure(); ++step) {
-      if (step > 0 && !pager_.in_use() && pager_.followed() == nullptr) TakeUpPlan();
+      if (step > 0 && !pager_.in_use() && pager_.plan().followed() == nullptr) TakeUpPlan();
       Step(Chance(0.2));
-      pager_.EndStep();
+      pager_.plan().EndStep();
       Pump();
       if (setup_.has_store && Chance(0.1)) Commit();
-      if (Chance(0.05)) pager_.AbandonPlan();
+      if (Chance(0.05)) pager_.plan().Abandon(/*deviated=*/false);
       if (Chance(0.1)) AddTile();
     }
     Drain();
@@ -155,7 +155,7 @@ class PlannedSimulation : public PagerSimulation {
       plan = plan::MakePlan(trace, options);
     }
     if (!plan.ok()) return;
-    pager_.FollowPlan(
+    pager_.plan().Follow(
         std::make_shared<PlanFollower>(StepPlan{std::move(trace), *std::move(plan), {}}));
     Pump();
   }

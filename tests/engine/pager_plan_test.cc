@@ -34,7 +34,7 @@ PagerOptions OneDeviceFrame() { return WithStore(kTileBytes, 4 * kTileBytes); }
 TEST(PagerPlan, AFailedCopyBehindALeaseOnAStreamIsTold) {
   Pager pager(OneDeviceFrame());
   for (int i = 0; i < 2; ++i) pager.AddTile(kTileBytes, Role::kParameter, false, true);
-  pager.FollowPlan(TilesOneByOne({{0}, {1}}));
+  pager.plan().Follow(TilesOneByOne({{0}, {1}}));
 
   bool granted = false, copying = false;
   pager.Acquire(/*ticket=*/1, /*tile=*/0, Tier::kDevice, Access::kRead, /*stream=*/kSomeStream);
@@ -77,7 +77,7 @@ TEST(PagerPlan, NobodyTakesATileThatThePlanMovesNext) {
   pager.Shared(0, Tier::kDevice);
   pager.LetIn(pager.EndLease(0, Tier::kDevice, Access::kRead, /*drained=*/false));
 
-  pager.FollowPlan(TilesOneByOne({{0}, {1}}));
+  pager.plan().Follow(TilesOneByOne({{0}, {1}}));
   for (int period = 0; period < 3; ++period) {
     for (const TileIndex tile : {0, 1}) {
       lease(tile);
@@ -92,7 +92,7 @@ TEST(PagerPlan, NobodyTakesATileThatThePlanMovesNext) {
 TEST(PagerPlan, NobodyTakesATileWhoseLastLeaseWaitsForItsStream) {
   Pager pager(OneDeviceFrame());
   for (int i = 0; i < 2; ++i) pager.AddTile(kTileBytes, Role::kParameter, false, true);
-  pager.FollowPlan(TilesOneByOne({{0}, {0}, {1}}));
+  pager.plan().Follow(TilesOneByOne({{0}, {0}, {1}}));
 
   bool granted = false;
   pager.Acquire(/*ticket=*/1, /*tile=*/0, Tier::kDevice, Access::kRead, /*stream=*/nullptr);
@@ -119,7 +119,7 @@ TEST(PagerPlan, NobodyTakesATileWhoseLastLeaseWaitsForItsStream) {
 TEST(PagerPlan, ADropWaitsForAnEarlierLeaseWhoseStreamIsBehind) {
   Pager pager(OneDeviceFrame());
   for (int i = 0; i < 2; ++i) pager.AddTile(kTileBytes, Role::kParameter, false, true);
-  pager.FollowPlan(TilesOneByOne({{0}, {0}, {1}}));
+  pager.plan().Follow(TilesOneByOne({{0}, {0}, {1}}));
   Ticket granted = kNoTicket;
   const auto run = [&] {
     for (int round = 0; round < 20; ++round) {
@@ -171,9 +171,9 @@ TEST(PagerPlan, WhatMakesWayBeginsToLeaveAtOnce) {
     recorder.Release(tile, Tier::kDevice, Access::kRead, 0);
   recorder.Acquire(kFirst, Tier::kDevice, Access::kReadWrite, 0, 0);
   recorder.Release(kFirst, Tier::kDevice, Access::kReadWrite, 0);
-  pager.FollowPlan(FollowerOf(recorder.End(), {.device_bytes = 2 * kTileBytes,
-                                               .pinned_bytes = 4 * kTileBytes,
-                                               .policy = plan::Policy::kNone}));
+  pager.plan().Follow(FollowerOf(recorder.End(), {.device_bytes = 2 * kTileBytes,
+                                                  .pinned_bytes = 4 * kTileBytes,
+                                                  .policy = plan::Policy::kNone}));
 
   Ticket granted = kNoTicket;
   bool second_moves = false;

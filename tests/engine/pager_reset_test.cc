@@ -125,10 +125,10 @@ TEST_F(PagerReset, ATransferInFlightEndsFirst) {
   const std::vector<Action> begun = pager_.TakeActions();
   ASSERT_EQ(begun.size(), 1u);
   pager_.Pause();
-  EXPECT_EQ(pager_.pages().transfers_in_flight(), 1);
+  EXPECT_EQ(pager_.transfers_in_flight(), 1);
   pager_.TransferDone(begun[0].tile, absl::OkStatus());
   EXPECT_TRUE(Run().empty()) << "the copy to the device does not follow";
-  EXPECT_EQ(pager_.pages().transfers_in_flight(), 0);
+  EXPECT_EQ(pager_.transfers_in_flight(), 0);
   pager_.Reset([](TileIndex tile) { return tile < 2; });
   EXPECT_TRUE(Has(Read(0), Transfer::kRead));
 }

@@ -56,8 +56,8 @@ ORDER = {
     "src/plan": """transfer tile_bits trace keeping room_tree uses frames prices keep pack plan op_writer reserve make_plan
         simulate bounds accumulation""".split(),
     "src/engine/following": "step_plan plan_index plan_progress ready_ops plan_periods plan_room plan_follower".split(),
-    "src/engine/pager": """arena_map tile_table lease_table use_queue action leases job page_table stall plan_frames room
-        plan_run flush pager""".split(),
+    "src/engine/pager": """arena_map tile_table resting_places lease_table use_queue action leases write_failures job page_table
+        transfers stall plan_frames room plan_moves plan_run arrivals flush pager""".split(),
     "src/engine": """open_engine unchecked_leases overlap_meter caller_waits rate_meter resting_room plan_service step_planner
         timeline_recorder tile_checksums transfer_thread mover tensor_registry engine_stream engine_parts engine""".split(),
 }

@@ -16,7 +16,7 @@ PlanFollower::PlanFollower(StepPlan step, const std::atomic<bool>* stop)
                        step_.plan.options.pinned_reserve_bytes > 0),
       tiles_(step_, takes_any_frame_, stop),
       ready_(step_, &tiles_, takes_any_frame_, stop),
-      periods_(tiles_.num_moves()) {
+      periods_(tiles_.index().num_moves) {
   if (takes_any_frame_ && (stop == nullptr || !*stop)) room_.emplace(step_);
 }
 
@@ -55,11 +55,11 @@ void PlanFollower::Released(TileIndex tile) {
 }
 
 bool PlanFollower::IsAnotherStep() const {
-  return extra_ > asked_ - step_number_ * tiles_.num_uses() + kFewExtra;
+  return extra_ > asked_ - step_number_ * tiles_.index().num_uses() + kFewExtra;
 }
 
 bool PlanFollower::EndStep() {
-  if (extra_ > 0 || asked_ != (step_number_ + 1) * tiles_.num_uses()) return false;
+  if (extra_ > 0 || asked_ != (step_number_ + 1) * tiles_.index().num_uses()) return false;
   ++step_number_;
   return true;
 }
@@ -78,7 +78,7 @@ bool PlanFollower::MayWait(TileIndex tile, Count use) {
   LookAhead();
   if (tiles_.IsRunning(tile) || (tiles_.HasOpDue(tile) && IsTakenSoon(tiles_.NextOp(tile))))
     return true;
-  return all_asked_before_ >= tiles_.EventOf(tile, use);
+  return all_asked_before_ >= tiles_.index().EventOf(tile, use);
 }
 
 // Whether nothing but transfers is before an operation that may start.
@@ -148,7 +148,8 @@ void PlanFollower::Started(Count op) {
 void PlanFollower::Over(Count op) {
   tiles_.End(op);
   Consider(OpAt(op).tile);
-  for (const uint32_t waiting : tiles_.WaitingFor(op)) Consider(OpAt(waiting).tile);
+  for (const uint32_t waiting : tiles_.index().WaitingFor(op % step_.plan.ops.size()))
+    Consider(OpAt(waiting).tile);
 }
 
 void PlanFollower::Consider(TileIndex tile) {

@@ -101,7 +101,7 @@ class PlanFollower {
   }
   // For a use that does not wait.
   void CountPulled(TileIndex tile, Count use, plan::Transfer link, uint64_t bytes) {
-    periods_.Moved(tiles_.PeriodOf(tile, use), link, bytes);
+    periods_.Moved(tiles_.index().PeriodOf(tile, use), link, bytes);
   }
   // See PlanPeriods::Take.
   std::optional<plan::LinkBytes> TakeMoved() { return periods_.Take(step_number_); }

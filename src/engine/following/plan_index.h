@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "src/engine/following/step_plan.h"
@@ -30,9 +31,28 @@ struct PlanIndex {
   std::vector<uint32_t> first_waiting, waiting;  // by operation: those that wait for its end
   std::vector<uint32_t> event_number;            // by event: among its tile's uses, or its releases
   uint64_t num_moves = 0;                        // operations that a link carries
+  uint64_t num_events = 0;
 
   uint64_t NumOps(plan::TileIndex tile) const { return first_op[tile + 1] - first_op[tile]; }
   uint64_t NumUses(plan::TileIndex tile) const { return first_use[tile + 1] - first_use[tile]; }
+  uint64_t num_uses() const { return use_event.size(); }
+  // Of a use of the tile, counted on from the first period's first: its period; its event, and how
+  // many operations of the tile come before it, counted likewise. REQUIRES: the tile has uses.
+  uint64_t PeriodOf(plan::TileIndex tile, uint64_t use) const { return use / NumUses(tile); }
+  uint64_t EventOf(plan::TileIndex tile, uint64_t use) const {
+    return PeriodOf(tile, use) * num_events + use_event[InPeriod(tile, use)];
+  }
+  uint64_t OpsBefore(plan::TileIndex tile, uint64_t use) const {
+    return PeriodOf(tile, use) * NumOps(tile) + use_ops[InPeriod(tile, use)];
+  }
+  // Where `use_event` and `use_ops` have it.
+  uint64_t InPeriod(plan::TileIndex tile, uint64_t use) const {
+    return first_use[tile] + use % NumUses(tile);
+  }
+  // Operations that wait for this one's end.
+  std::span<const uint32_t> WaitingFor(uint64_t op) const {
+    return std::span(waiting).subspan(first_waiting[op], first_waiting[op + 1] - first_waiting[op]);
+  }
   // A tile that the plan knows nothing of, of the next index.
   void AddTile();
 };

@@ -51,11 +51,10 @@ std::optional<PlanProgress::Count> PlanProgress::Ask(const TraceEvent& event,
                                                      uint64_t step_number) {
   if (event.tile >= tiles_.size()) return std::nullopt;
   Tile& tile = Of(event.tile);
-  const uint64_t uses = index_.NumUses(event.tile);
-  if (!tile.strayed && uses > 0 && PeriodOf(event.tile, tile.uses_asked) == step_number) {
-    const uint32_t first = index_.first_use[event.tile];
-    const TraceEvent& planned =
-        step_.trace.events[index_.use_event[first + tile.uses_asked % uses]];
+  if (!tile.strayed && index_.NumUses(event.tile) > 0 &&
+      index_.PeriodOf(event.tile, tile.uses_asked) == step_number) {
+    const uint64_t use = index_.InPeriod(event.tile, tile.uses_asked);
+    const TraceEvent& planned = step_.trace.events[index_.use_event[use]];
     if (planned.kind == event.kind && planned.tier == event.tier &&
         planned.access == event.access) {
       return tile.uses_asked++;
@@ -75,21 +74,15 @@ bool PlanProgress::HasBeenAsked(Count event) const {
                         : tile.releases_asked > period * index_.releases[planned.tile] + number;
 }
 
-PlanProgress::Count PlanProgress::EventOf(TileIndex tile, Count use) const {
-  const uint64_t uses = index_.NumUses(tile);
-  return use / uses * step_.plan.num_events + index_.use_event[index_.first_use[tile] + use % uses];
-}
-
 std::optional<PlanProgress::Count> PlanProgress::NextUse(TileIndex tile) const {
   if (index_.NumUses(tile) == 0) return std::nullopt;
-  return EventOf(tile, Of(tile).uses_asked);
+  return index_.EventOf(tile, Of(tile).uses_asked);
 }
 
 bool PlanProgress::IsReadNext(TileIndex tile, Tier tier) const {
   const Tile& progress = Of(tile);
-  const uint64_t uses = index_.NumUses(tile);
-  if (progress.strayed || uses == 0) return false;
-  const uint32_t use = index_.first_use[tile] + static_cast<uint32_t>(progress.uses_asked % uses);
+  if (progress.strayed || index_.NumUses(tile) == 0) return false;
+  const uint64_t use = index_.InPeriod(tile, progress.uses_asked);
   const TraceEvent& next = step_.trace.events[index_.use_event[use]];
   return next.kind == TraceEvent::Kind::kAcquire && next.access == Access::kRead &&
          next.tier == tier && OpsBeforeAreOver(tile, progress.uses_asked);
@@ -97,20 +90,16 @@ bool PlanProgress::IsReadNext(TileIndex tile, Tier tier) const {
 
 // --- Operations ---
 
-uint64_t PlanProgress::OpsBefore(TileIndex tile, Count use) const {
-  const uint64_t uses = index_.NumUses(tile);
-  return use / uses * index_.NumOps(tile) + index_.use_ops[index_.first_use[tile] + use % uses];
-}
-
 bool PlanProgress::IsLastBefore(Count op, TileIndex tile, Count use) const {
   return OpAt(op).tile == tile && NextOp(tile) == op &&
-         Of(tile).ops_ended + 1 == OpsBefore(tile, use);
+         Of(tile).ops_ended + 1 == index_.OpsBefore(tile, use);
 }
 
 bool PlanProgress::IsDroppedNext(TileIndex tile, Tier tier) const {
   const Tile& progress = Of(tile);
   const uint64_t ops = index_.NumOps(tile), uses = index_.NumUses(tile);
-  const uint64_t end = uses == 0 ? progress.ops_ended + ops : OpsBefore(tile, progress.uses_asked);
+  const uint64_t end =
+      uses == 0 ? progress.ops_ended + ops : index_.OpsBefore(tile, progress.uses_asked);
   for (uint64_t number = progress.ops_ended; number < end; ++number) {
     const plan::Op& op = step_.plan.ops[index_.ops[index_.first_op[tile] + number % ops]];
     if (op.kind == plan::Transfer::kDrop && op.tier == tier) return true;
@@ -174,12 +163,6 @@ void PlanProgress::End(Count count) {
   ++tile.ops_ended;
   if (op.kind != plan::Transfer::kWrite)
     tile.planned_at[At(op.tier)] = op.kind == plan::Transfer::kDrop ? kNowhere : op.offset;
-}
-
-std::span<const uint32_t> PlanProgress::WaitingFor(Count op) const {
-  const uint64_t index = op % step_.plan.ops.size();
-  const uint32_t first = index_.first_waiting[index], end = index_.first_waiting[index + 1];
-  return std::span(index_.waiting).subspan(first, end - first);
 }
 
 }  // namespace spillway::engine

@@ -11,7 +11,6 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "src/engine/following/plan_index.h"
@@ -33,6 +32,8 @@ class PlanProgress {
   // A tile that the plan knows nothing of, of the next index.
   void AddTile();
   size_t num_tiles() const { return tiles_.size(); }
+  // What the plan has of each tile, in each period.
+  const PlanIndex& index() const { return index_; }
 
   // --- Uses ---
   // The number of the use among the tile's, if it is the one that the plan has next in that step.
@@ -47,17 +48,15 @@ class PlanProgress {
   bool IsWanted(TileIndex tile) const { return Of(tile).uses_asked > Of(tile).uses_happened; }
   // Whether a use has been asked for, or a release.
   bool HasBeenAsked(Count event) const;
-  // The event of a use, and of the next that nobody has asked for; none: the plan has no use of it.
-  Count EventOf(TileIndex tile, Count use) const;
+  // The event of the next use that nobody has asked for; none: the plan has no use of it.
   std::optional<Count> NextUse(TileIndex tile) const;
-  uint64_t PeriodOf(TileIndex tile, Count use) const { return use / index_.NumUses(tile); }
   // Whether the tile is next read in the tier and the plan does nothing with it before.
   bool IsReadNext(TileIndex tile, Tier tier) const;
 
   // --- Operations ---
   // Whether all that the plan does with the tile before this use is over.
   bool OpsBeforeAreOver(TileIndex tile, Count use) const {
-    return Of(tile).ops_ended >= OpsBefore(tile, use);
+    return Of(tile).ops_ended >= index_.OpsBefore(tile, use);
   }
   // Whether the operation is the last that the use waits for.
   bool IsLastBefore(Count op, TileIndex tile, Count use) const;
@@ -84,12 +83,6 @@ class PlanProgress {
   bool MakeDue(TileIndex tile);
   void Begin(Count op) { Of(OpAt(op).tile).running = true; }
   void End(Count op);
-  // Operations of the plan, by index, that wait for this one's end.
-  std::span<const uint32_t> WaitingFor(Count op) const;
-
-  // --- What the plan has, of each step ---
-  uint64_t num_uses() const { return index_.use_event.size(); }
-  uint64_t num_moves() const { return index_.num_moves; }
 
  private:
   static constexpr uint64_t kNowhere = ~uint64_t{0};
@@ -114,7 +107,6 @@ class PlanProgress {
   }
   void BeginTile(TileIndex tile) const;
   const plan::Op& OpAt(Count op) const { return step_.plan.ops[op % step_.plan.ops.size()]; }
-  uint64_t OpsBefore(TileIndex tile, Count use) const;
   bool MayStart(Count op) const;
   bool HasEnded(uint32_t op, uint64_t period) const;
 

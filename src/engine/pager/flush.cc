@@ -52,10 +52,11 @@ bool Flush::Finish() {
   if (!is_active() || !jobs_.of(Job::Kind::kFlush).empty()) return false;
   if (status_.ok() && (gathers_ || cursor_ < pages_.num_tiles())) return false;
   // Either the caller is told now, or what failed on the way has succeeded since.
-  if (status_.ok() || status_ == pages_.write_error()) pages_.ClearWriteError();
-  pages_.Push({.kind = status_.ok() ? Action::Kind::kGrant : Action::Kind::kFail,
-               .ticket = std::exchange(ticket_, kNoTicket),
-               .status = status_});
+  if (status_.ok()) (void)pages_.failures().TakeUntold();
+  pages_.failures().Told(status_);
+  pages_.actions().push_back({.kind = status_.ok() ? Action::Kind::kGrant : Action::Kind::kFail,
+                              .ticket = std::exchange(ticket_, kNoTicket),
+                              .status = status_});
   return true;
 }
 
@@ -73,8 +74,8 @@ Outcome Flush::Advance(Job& job) {
   const MoveReason reason = for_commit ? MoveReason::kCommit : MoveReason::kWriteBehind;
   if (page.is_ready(Tier::kPinned)) {
     if (page.copy(Tier::kPinned).leaving) return Outcome::kWaiting;
-    if (for_commit && gathers_ && pages_.IsSmall(page)) return Outcome::kDone;
-    pages_.Start(job.tile, Transfer::kWrite, reason, &job);
+    if (for_commit && gathers_ && page.tile->is_small) return Outcome::kDone;
+    transfers_.Start(job.tile, Transfer::kWrite, reason, &job);
     return Outcome::kProgress;
   }
   absl::Status why;
@@ -83,7 +84,7 @@ Outcome Flush::Advance(Job& job) {
     case Room::Answer::kImpossible: job.failure = why; return Outcome::kProgress;
     case Room::Answer::kReady: break;
   }
-  pages_.Start(job.tile, Transfer::kCopyOut, reason, &job);
+  transfers_.Start(job.tile, Transfer::kCopyOut, reason, &job);
   return Outcome::kProgress;
 }
 
@@ -94,12 +95,12 @@ void Flush::MarkWritten(TileIndex tile) {
   // What is placed stays, or is written as it leaves.
   const bool is_needless = !pages_.options().has_store || page.tile->transient || page.tile->rest;
   if (is_needless || std::exchange(page.queued, true)) return;
-  (pages_.IsSmall(page) ? small_written_ : written_).push_back(tile);
+  (page.tile->is_small ? small_written_ : written_).push_back(tile);
 }
 
 void Flush::StartWriteBehind() {
-  if (pages_.AllFit() || pages_.writes_fail() || is_active()) return;
-  if (pages_.small_leaves()) TakeWritten(small_written_, kSmallTogether);
+  if (pages_.resting().AllFit() || !pages_.failures().MayWriteUnasked() || is_active()) return;
+  if (transfers_.small_leaves()) TakeWritten(small_written_, kSmallTogether);
   const ArenaMap& pinned = pages_.arena(Tier::kPinned);
   if (pinned.used_bytes() < pinned.size_bytes() / 2) return;
   TakeWritten(written_, static_cast<size_t>(pages_.options().max_flushes));

@@ -17,12 +17,14 @@
 #include "src/engine/pager/job.h"
 #include "src/engine/pager/page_table.h"
 #include "src/engine/pager/room.h"
+#include "src/engine/pager/transfers.h"
 
 namespace spillway::engine {
 
 class Flush {
  public:
-  Flush(PageTable* pages, Jobs* jobs, Room* room) : pages_(*pages), jobs_(*jobs), room_(*room) {}
+  Flush(PageTable* pages, Transfers* transfers, Jobs* jobs, Room* room)
+      : pages_(*pages), transfers_(*transfers), jobs_(*jobs), room_(*room) {}
 
   // --- A commit ---
   // Every tile that a commit holds and NVMe has not is written; Finish ends the ticket.
@@ -52,6 +54,7 @@ class Flush {
   void TakeWritten(std::deque<TileIndex>& written, size_t max_flushes);
 
   PageTable& pages_;
+  Transfers& transfers_;
   Jobs& jobs_;
   Room& room_;
   Ticket ticket_ = kNoTicket;

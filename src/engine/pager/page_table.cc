@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "src/base/bytes.h"
 #include "src/base/check.h"
 
 namespace spillway::engine {
@@ -13,7 +12,7 @@ namespace spillway::engine {
 PageTable::PageTable(PagerOptions options)
     : options_(std::move(options)),
       arenas_{ArenaMap(options_.device_bytes), ArenaMap(options_.pinned_bytes)},
-      places_begin_(base::RoundDown(options_.pinned_bytes, kFrameAlignment)) {}
+      resting_(options_.pinned_bytes) {}
 
 TileIndex PageTable::AddTile(uint64_t size_bytes, Role role, bool transient, bool stored,
                              StorePlace place) {
@@ -24,19 +23,12 @@ TileIndex PageTable::AddTile(uint64_t size_bytes, Role role, bool transient, boo
   is.size_bytes = size_bytes;
   is.role = role;
   is.rest = options_.placement[static_cast<size_t>(role)];
-  placed_.Set(tile, is.rest.has_value());
   is.transient = transient;
+  is.is_small = size_bytes <= options_.small_bytes;
   is.place = place;
-  frames_bytes_ += is.frame_bytes();
-  if (is.has_reserved_frame()) {
-    const uint64_t before = reserved_frame_bytes_[At(*is.rest)];
-    reserved_frame_bytes_[At(*is.rest)] += is.frame_bytes();
-    if (*is.rest == Tier::kPinned) ShutReservedRange(before);
-  }
-  if (HasOwnPlace(tile)) {
-    places_begin_ -= is.frame_bytes();
-    is.own_place = places_begin_;
-  }
+  const uint64_t reserved_bytes = resting_.reserved_bytes(Tier::kPinned);
+  resting_.Add(tile, &is);
+  if (is.rest == Tier::kPinned) ShutReservedRange(reserved_bytes);
   if (stored) {
     SetZero(tile, false);
     SetStored(tile, true);
@@ -49,8 +41,8 @@ TileIndex PageTable::AddTile(uint64_t size_bytes, Role role, bool transient, boo
 bool PageTable::IsInReservedRange(TileIndex tile) const {
   const Page& page = pages_[tile];
   const Copy& held = page.copy(Tier::kPinned);
-  return held.is_ready() && held.offset < reserved_frame_bytes(Tier::kPinned) && !page.tile->rest &&
-         options_.has_store;
+  return held.is_ready() && held.offset < resting_.reserved_bytes(Tier::kPinned) &&
+         !page.tile->rest && options_.has_store;
 }
 
 bool PageTable::GoesToReservedFrame(TileIndex tile, Tier tier) const {
@@ -70,7 +62,7 @@ bool PageTable::MayForget(TileIndex tile, Tier tier) const {
 // More of pinned memory, from there on, is left to the frames that stay.
 void PageTable::ShutReservedRange(uint64_t from) {
   const ArenaMap& pinned = arena(Tier::kPinned);
-  const uint64_t until = reserved_frame_bytes(Tier::kPinned);
+  const uint64_t until = resting_.reserved_bytes(Tier::kPinned);
   for (auto it = pinned.At(from); it != pinned.segments().end() && it->first < until; ++it) {
     const TileIndex tile = it->second.tile;
     if (it->second.kind == ArenaMap::Kind::kFrame && IsInReservedRange(tile))
@@ -123,60 +115,6 @@ void PageTable::DropFrame(TileIndex tile, Tier tier, const std::optional<Window>
 
 // --- Bytes ---
 
-void PageTable::Start(TileIndex tile, Transfer transfer, MoveReason reason, Job* job) {
-  Page& page = pages_[tile];
-  page.transfer = transfer;
-  page.transfer_job = job;
-  ++transfers_;
-  small_leaves_ |= transfer == Transfer::kWrite && IsSmall(page);
-  Push({.kind = Action::Kind::kTransfer,
-        .transfer = transfer,
-        .tile = tile,
-        .pinned_offset = page.copy(Tier::kPinned).offset,
-        .device_offset = page.copy(Tier::kDevice).offset,
-        .reason = reason});
-}
-
-PageTable::Ended PageTable::End(TileIndex tile) {
-  Page& page = pages_[tile];
-  --transfers_;
-  ++endings_;
-  return {.transfer = *std::exchange(page.transfer, std::nullopt),
-          .job = std::exchange(page.transfer_job, nullptr),
-          .planned = std::exchange(page.planned, std::nullopt),
-          .is_leased = std::exchange(page.leased_before_copy, false),
-          .is_written = std::exchange(page.written_before_copy, false)};
-}
-
-void PageTable::Arrive(TileIndex tile, const Ended& ended) {
-  Page& page = pages_[tile];
-  Traffic& role_nvme = stats_.role_nvme[static_cast<size_t>(page.tile->role)];
-  switch (ended.transfer) {
-    case Transfer::kRead:
-      stats_.nvme.read_bytes += page.size_bytes();
-      role_nvme.read_bytes += page.size_bytes();
-      SetReady(page.copy(Tier::kPinned));
-      break;
-    case Transfer::kZero: SetReady(page.copy(Tier::kPinned)); break;
-    case Transfer::kCopyIn:
-      stats_.pinned.read_bytes += page.size_bytes();
-      SetReady(page.copy(Tier::kDevice));
-      if (leases_.IsWritten(tile) || ended.is_written) VoidOtherCopies(tile, Tier::kDevice);
-      break;
-    case Transfer::kCopyOut:
-      stats_.pinned.written_bytes += page.size_bytes();
-      SetReady(page.copy(Tier::kPinned));
-      break;
-    case Transfer::kWrite:
-      stats_.nvme.written_bytes += page.size_bytes();
-      role_nvme.written_bytes += page.size_bytes();
-      SetStored(tile, true);
-      writes_fail_ = false;
-      break;
-    default: SPILLWAY_CHECK(false);
-  }
-}
-
 void PageTable::VoidOtherCopies(TileIndex tile, Tier keep) {
   Page& page = pages_[tile];
   const Tier other = Other(keep);
@@ -192,7 +130,7 @@ void PageTable::VoidOtherCopies(TileIndex tile, Tier keep) {
   SetZero(tile, false);
   if (!page.stored) return;
   SetStored(tile, false);
-  if (page.tile->transient) Push({.kind = Action::Kind::kForget, .tile = tile});
+  if (page.tile->transient) actions_.push_back({.kind = Action::Kind::kForget, .tile = tile});
 }
 
 void PageTable::Discard(TileIndex tile) {
@@ -212,7 +150,7 @@ bool PageTable::DropIfDiscarded(TileIndex tile) {
   }
   if (page.stored) {
     SetStored(tile, false);
-    Push({.kind = Action::Kind::kForget, .tile = tile});
+    actions_.push_back({.kind = Action::Kind::kForget, .tile = tile});
   }
   return true;
 }
@@ -256,12 +194,13 @@ void PageTable::Reset(const std::function<bool(TileIndex)>& is_stored) {
     Page& page = pages_[tile];
     ForgetCopies(tile);
     page.queued = false;
-    if (page.tile->transient && page.stored) Push({.kind = Action::Kind::kForget, .tile = tile});
+    if (page.tile->transient && page.stored)
+      actions_.push_back({.kind = Action::Kind::kForget, .tile = tile});
     SetStored(tile, !page.tile->transient && is_stored(tile));
     SetZero(tile, !page.stored);
   }
-  ClearWriteError();  // what could not be written is wanted no longer
-  writes_fail_ = false;
+  (void)failures_.TakeUntold();  // what could not be written is wanted no longer
+  failures_.WriteEnded(/*ok=*/true);
 }
 
 void PageTable::ForgetCopies(TileIndex tile) {

@@ -28,7 +28,9 @@
 #include "src/engine/pager/arena_map.h"
 #include "src/engine/pager/job.h"
 #include "src/engine/pager/leases.h"
+#include "src/engine/pager/resting_places.h"
 #include "src/engine/pager/tile_table.h"
+#include "src/engine/pager/write_failures.h"
 #include "src/plan/tile_bits.h"
 
 namespace spillway::engine {
@@ -63,6 +65,10 @@ struct Copy {
 
   bool is_ready() const { return state == State::kReady; }
   bool has_frame() const { return state == State::kReady || state == State::kHeld; }
+  void SetReady() {
+    state = State::kReady;
+    holder = nullptr;
+  }
 };
 
 struct Page {
@@ -89,6 +95,8 @@ struct Page {
   bool is_leaving() const { return copies[0].leaving || copies[1].leaving; }
   // Whether its frame in the tier, once it has one, is its own for good.
   bool is_reserved(Tier tier) const { return tile->rest == tier; }
+  // Its tensor was unregistered, and nothing is under way with it any more.
+  bool is_forgotten() const { return is_gone && !discard && !is_moving(); }
   // Whether it was written and not discarded since.
   bool has_bytes() const { return !zero && !discard; }
   uint64_t size_bytes() const { return tile->size_bytes; }
@@ -115,40 +123,33 @@ class PageTable {
   const Leases& leases() const { return leases_; }
   ArenaMap& arena(Tier tier) { return arenas_[At(tier)]; }
   const ArenaMap& arena(Tier tier) const { return arenas_[At(tier)]; }
+  const RestingPlaces& resting() const { return resting_; }
+  WriteFailures& failures() { return failures_; }
+  EngineStats& stats() { return stats_; }
+  const EngineStats& stats() const { return stats_; }
+  // What the mover is to do.
+  std::vector<Action>& actions() { return actions_; }
 
   // --- What is true ---
-  // The bottom of the tier's arena, which is left to reserved frames.
-  uint64_t reserved_frame_bytes(Tier tier) const { return reserved_frame_bytes_[At(tier)]; }
   // A frame in pinned memory from before such tiles were added that will stay there: a lease would
   // hold it in their way, so nobody has one without asking.
   bool IsInReservedRange(TileIndex tile) const;
-  // Pinned memory has room for all tiles at once, until more are added.
-  bool AllFit() const { return frames_bytes_ <= options_.pinned_bytes; }
-  // Whether the tile has a place in pinned memory that no other takes; those that rest there lie
-  // below.
-  bool HasOwnPlace(TileIndex tile) const {
-    return AllFit() && !pages_[tile].is_reserved(Tier::kPinned);
-  }
-  // Whether the tile rests somewhere: see Placement. Few bytes are read for this.
-  bool IsPlaced(TileIndex tile) const { return placed_[tile]; }
   // Whether the tile has a reserved frame in the other tier in memory, which awaits the bytes.
   bool GoesToReservedFrame(TileIndex tile, Tier tier) const;
   // Whether the copy may be forgotten as it is: it has no bytes, or they are elsewhere. What rests
   // in memory goes to its reserved frame, even if NVMe has it, too.
   bool MayForget(TileIndex tile, Tier tier) const;
-  bool IsSmall(const Page& page) const { return page.size_bytes() <= options_.small_bytes; }
   // Tiles that a commit holds, and that have bytes which NVMe has not.
   const plan::TileBits& to_commit() const { return to_commit_; }
   // What a plan must know of the tiles.
   TilesNow Now() const {
     return {.with_bytes = with_bytes_,
-            .placed = placed_,
+            .placed = resting_.placed(),
             .num_reserved_frames = num_reserved_frames_,
-            .all_fit = AllFit()};
+            .all_fit = resting_.AllFit()};
   }
   // Whether the job's lease may be granted, as far as other leases and what leaves are concerned.
   bool CanLease(const Job& job);
-  int transfers_in_flight() const { return transfers_; }
 
   // --- Frames ---
   // The frame at `offset`, which is the tile's in the arena by now.
@@ -164,27 +165,10 @@ class PageTable {
   // A copy that was to leave does not.
   void Stay(TileIndex tile, Tier tier) {
     pages_[tile].copy(tier).leaving = false;
-    ++endings_;
-  }
-  static void SetReady(Copy& copy) {
-    copy.state = Copy::State::kReady;
-    copy.holder = nullptr;
+    CountEnding();
   }
 
   // --- Bytes ---
-  // A transfer begins; `job` is told how it ended.
-  void Start(TileIndex tile, Transfer transfer, MoveReason reason, Job* job);
-  struct Ended {
-    Transfer transfer = Transfer::kRead;
-    Job* job = nullptr;
-    std::optional<PlannedOp> planned;
-    bool is_leased = false;   // a stream waited for it
-    bool is_written = false;  // and has written what it brought
-  };
-  // It is over, one way or the other.
-  Ended End(TileIndex tile);
-  // It ended well: the bytes are where it brought them.
-  void Arrive(TileIndex tile, const Ended& ended);
   // A writer in the tier has the only bytes that count from now on.
   void VoidOtherCopies(TileIndex tile, Tier keep);
   // The bytes are void once the transfer in flight and the leases have ended: DropIfDiscarded, to
@@ -198,31 +182,10 @@ class PageTable {
   // Transfers and leases that ended, frames that were given back and copies that stay after all:
   // what found no room, or waits for its tile, need not look again before this has changed.
   uint64_t num_endings() const { return endings_ + leases_.num_ended(); }
+  void CountEnding() { ++endings_; }
   // Everything in memory is forgotten. A tile's bytes are on NVMe if `is_stored` says so and were
   // never written if not; a transient tile was never written either.
   void Reset(const std::function<bool(TileIndex)>& is_stored);
-
-  // --- A failed write ---
-  // Whoever leases next is told, so nobody may without asking.
-  void SetWriteError(const absl::Status& status) {
-    write_error_ = status;
-    leases_.CloseAll();
-  }
-  void ClearWriteError() { write_error_ = absl::OkStatus(); }
-  const absl::Status& write_error() const { return write_error_; }
-  // No unasked writes until one has succeeded.
-  void StopUnaskedWrites() { writes_fail_ = true; }
-  bool writes_fail() const { return writes_fail_; }
-
-  // --- What the mover hears ---
-  void Push(Action action) { actions_.push_back(std::move(action)); }
-  std::vector<Action> TakeActions() { return std::exchange(actions_, {}); }
-  // A small tile's write has begun in this pump: others may go along.
-  bool small_leaves() const { return small_leaves_; }
-  void EndPump() { small_leaves_ = false; }
-
-  EngineStats& stats() { return stats_; }
-  const EngineStats& stats() const { return stats_; }
 
  private:
   void ForgetCopies(TileIndex tile);
@@ -235,20 +198,14 @@ class PageTable {
   TileTable tiles_;
   std::deque<Page> pages_;
   Leases leases_;
+  WriteFailures failures_{&leases_};
   std::array<ArenaMap, 2> arenas_;
-  uint64_t frames_bytes_ = 0;  // what all tiles would take in one tier
-  plan::TileBits placed_;      // tiles that rest somewhere
+  RestingPlaces resting_;
   plan::TileBits with_bytes_;
   plan::TileBits to_commit_;
   uint64_t num_reserved_frames_ = 0;  // tiles that have a frame where they rest
-  uint64_t places_begin_ = 0;         // of own places, from the top of pinned memory
-  std::array<uint64_t, 2> reserved_frame_bytes_ = {};
-  uint64_t clock_ = 0;  // counts leases
-  int transfers_ = 0;
-  uint64_t endings_ = 0;  // but for those of leases
-  bool small_leaves_ = false;
-  bool writes_fail_ = false;
-  absl::Status write_error_;  // nobody was told of it
+  uint64_t clock_ = 0;                // counts leases
+  uint64_t endings_ = 0;              // but for those of leases
   std::vector<Action> actions_;
   EngineStats stats_;
 };

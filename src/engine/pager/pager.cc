@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The pager's events and its pump. Leases are in pager_leases.cc.
+// The pager's events and its pump.
 
 #include "src/engine/pager/pager.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "src/base/check.h"
@@ -13,15 +15,97 @@ namespace spillway::engine {
 
 TileIndex Pager::AddTile(uint64_t size_bytes, Role role, bool transient, bool stored,
                          StorePlace place) {
-  const bool did_fit = pages_.AllFit();
+  const bool did_fit = pages_.resting().AllFit();
   const TileIndex tile = pages_.AddTile(size_bytes, role, transient, stored, place);
   // A plan may have frames where the tile will rest, or where all tiles have a place of their own.
-  if (pages_[tile].tile->has_reserved_frame() || did_fit != pages_.AllFit()) AbandonPlan();
+  if (pages_[tile].tile->has_reserved_frame() || did_fit != pages_.resting().AllFit())
+    plan_.Abandon(/*deviated=*/false);
   plan_.AddTile();
   return tile;
 }
 
-// --- Events from callers ---
+// --- Leases ---
+
+void Pager::Acquire(Ticket ticket, TileIndex tile, Tier tier, Access access, StreamId stream) {
+  uses_.OnUse(tile, tier);
+  const auto use = plan_.Ask(tile, tier, access);
+  Job& job = jobs_.Add(Job::Kind::kAcquire, tile, tier);
+  job.access = access;
+  job.ticket = ticket;
+  job.stream = stream;
+  job.position = 0;
+  job.use = use;
+}
+
+void Pager::Withdraw(Ticket ticket) {
+  if (flush_.Stop(ticket)) return;
+  Jobs::List& requests = jobs_.of(Job::Kind::kAcquire);
+  const auto job = std::find_if(requests.begin(), requests.end(),
+                                [ticket](const Job& each) { return each.ticket == ticket; });
+  if (job == requests.end()) return;
+  Page& page = pages_[job->tile];
+  if (page.transfer_job == &*job) page.transfer_job = nullptr;
+  arrivals_.Fail(*job, absl::CancelledError(pages_.options().describe(job->tile) +
+                                            ": the wait for a lease was interrupted"));
+  room_.ForgetHolder(*job);
+  requests.erase(job);
+}
+
+void Pager::BeginDrain(TileIndex tile, Tier tier, Access access, StreamId stream) {
+  pages_.leases().BeginDrain(tile, tier, access, stream);
+  plan_.DrainBegan(tile, tier);
+}
+
+Pager::LeaseEnd Pager::EndLease(TileIndex tile, Tier tier, Access access, bool drained) {
+  pages_.leases().End(tile, tier, access, drained);
+  plan_.Released(tile, drained);
+  if (Writes(access)) {
+    // Its stream waited for the copy, but word of that comes another way, and may come later.
+    if (tier == Tier::kDevice && pages_[tile].transfer == Transfer::kCopyIn)
+      pages_[tile].written_before_copy = true;
+    if (tier == Tier::kPinned) flush_.MarkWritten(tile);
+  }
+  EndDiscard(tile);
+  if (plan_.is_followed()) {
+    plan_.LeaseEnded(tile);
+  } else {
+    room_.GoToRest(tile);
+  }
+  return {.tile = tile, .tier = tier};
+}
+
+Pager::LeaseEnd Pager::GiveUp(TileIndex tile, Access access) {
+  plan_.Abandon(/*deviated=*/true);
+  pages_.leases().End(tile, Tier::kPinned, access, /*drained=*/false);
+  pages_.SetStored(tile, true);
+  if (pages_[tile].is_ready(Tier::kPinned) && !pages_[tile].copy(Tier::kPinned).leaving)
+    pages_.DropFrame(tile, Tier::kPinned);
+  return {.tile = tile, .tier = Tier::kPinned};
+}
+
+// Not while a failed write waits to be told: whoever comes next has to ask, and is told.
+void Pager::LetIn(const LeaseEnd& ended) {
+  const auto [tile, tier] = ended;
+  const Page& page = pages_[tile];
+  const bool stays = page.is_ready(tier) && !pages_.leases().IsWritten(tile) && !page.discard &&
+                     !page.is_leaving() && !page.written_before_copy &&
+                     !(tier == Tier::kPinned && pages_.IsInReservedRange(tile));
+  if (stays && pages_.failures().untold().ok() && plan_.MayEnter(tile, tier)) {
+    leases().Open(tile, tier, page.copy(tier).offset);
+  } else {
+    (void)pages_.leases().Close(tile, tier);
+  }
+}
+
+// What Acquire and Grant do.
+void Pager::Shared(TileIndex tile, Tier tier) {
+  uses_.OnUse(tile, tier);
+  pages_.leases().Entered();
+  pages_.Used(tile, tier);
+  plan_.Shared(tile, tier);
+}
+
+// --- Other events from callers ---
 
 absl::Status Pager::Evict(TileIndex tile) {
   if (!pages_.leases().Close(tile)) {
@@ -54,7 +138,7 @@ absl::Status Pager::Forget(TileIndex first, TileIndex count) {
     return absl::FailedPreconditionError(pages_.options().describe(tile) +
                                          " is leased: release its leases before Unregister");
   }
-  AbandonPlan();
+  plan_.Abandon(/*deviated=*/false);
   uses_.Clear();
   for (TileIndex tile = first; tile < first + count; ++tile) {
     pages_[tile].is_gone = true;
@@ -67,8 +151,8 @@ absl::Status Pager::Forget(TileIndex first, TileIndex count) {
 bool Pager::Pause() {
   SPILLWAY_CHECK(!in_use());
   if (!pages_.leases().CloseAll()) return false;
-  paused_ = true;
-  AbandonPlan();
+  arrivals_.SetPaused(true);
+  plan_.Abandon(/*deviated=*/false);
   uses_.Clear();
   return true;
 }
@@ -76,23 +160,12 @@ bool Pager::Pause() {
 // Nothing is in flight and nobody waits, so what jobs and claims there are were begun unasked and
 // end here with the rooms that they were about.
 void Pager::Reset(const std::function<bool(TileIndex)>& is_stored) {
-  SPILLWAY_CHECK(!in_use() && pages_.transfers_in_flight() == 0);
+  SPILLWAY_CHECK(!in_use() && transfers_.in_flight() == 0);
   jobs_.Clear();
   room_.Reset();
   flush_.Reset();
   pages_.Reset(is_stored);
-  paused_ = false;
-}
-
-void Pager::FollowPlan(std::shared_ptr<PlanFollower> plan) {
-  SPILLWAY_CHECK(!in_use());
-  plan_.Follow(std::move(plan));
-}
-
-absl::Status Pager::TakeWriteError() {
-  absl::Status error = pages_.write_error();
-  pages_.ClearWriteError();
-  return error;
+  arrivals_.SetPaused(false);
 }
 
 std::optional<Stall> Pager::WhyWaits(Ticket ticket) const {
@@ -102,21 +175,22 @@ std::optional<Stall> Pager::WhyWaits(Ticket ticket) const {
 // --- Events from the mover ---
 
 void Pager::TransferDone(TileIndex tile, const absl::Status& status) {
-  const PageTable::Ended ended = pages_.End(tile);
+  const Transfers::Ended ended = transfers_.End(tile);
+  const bool is_write = ended.transfer == Transfer::kWrite;
+  if (is_write) pages_.failures().WriteEnded(status.ok());
   if (!status.ok()) {
     if (ended.job != nullptr) ended.job->failure = status;
-    const bool is_write = ended.transfer == Transfer::kWrite;
-    if (is_write) pages_.StopUnaskedWrites();
     // Whoever needs what could not be brought in is told when that fails again; but of a lease
     // whose stream waits for the copy, nobody asks again.
     const bool is_streams = ended.transfer == Transfer::kCopyIn && ended.job == nullptr;
-    if (is_write || ended.is_leased || (is_streams && !ended.planned)) pages_.SetWriteError(status);
+    if (is_write || ended.is_leased || (is_streams && !ended.planned))
+      pages_.failures().SetUntold(status);
     if (ended.transfer == Transfer::kCopyIn && absl::IsDataLoss(status)) DropLost(tile);
     EndDiscard(tile);
     plan_.Abandon(/*deviated=*/true);
     return;
   }
-  pages_.Arrive(tile, ended);
+  transfers_.Arrive(tile, ended);
   if (ended.transfer == Transfer::kCopyOut) flush_.MarkWritten(tile);
   EndDiscard(tile);
   plan_.TransferEnded(tile, ended.planned);
@@ -138,20 +212,20 @@ std::vector<Action> Pager::TakeActions() {
     while (progress) {
       progress = AdvanceAll(Job::Kind::kAcquire);
       progress |= AdvanceAll(Job::Kind::kEvict);
-      flush_.AddJobs(IsPlanPaused() && pages_.transfers_in_flight() > 0);
+      flush_.AddJobs(IsPlanPaused() && transfers_.in_flight() > 0);
       progress |= AdvanceAll(Job::Kind::kFlush);
       progress |= AdvanceAll(Job::Kind::kPrefetch);
       progress |= jobs_.TakeHasNew();
       if (progress) continue;
       const bool moved =
-          !plan_.is_followed() ? StartPrefetches() : !IsPlanPaused() && plan_.Advance();
+          !plan_.is_followed() ? arrivals_.StartPrefetches() : !IsPlanPaused() && plan_.Advance();
       progress = moved || jobs_.has_new();
     }
-    if (!paused_ && !plan_.is_followed()) flush_.StartWriteBehind();
+    if (!arrivals_.is_paused() && !plan_.is_followed()) flush_.StartWriteBehind();
     AdvanceAll(Job::Kind::kFlush);
-    pages_.EndPump();
+    transfers_.EndPump();
   } while (flush_.Finish());
-  return pages_.TakeActions();
+  return std::exchange(pages_.actions(), {});
 }
 
 bool Pager::AdvanceAll(Job::Kind kind) {
@@ -169,99 +243,12 @@ bool Pager::AdvanceAll(Job::Kind kind) {
 Outcome Pager::Advance(Job& job) {
   if (pages_[job.tile].transfer_job == &job) return Outcome::kWaiting;
   switch (job.kind) {
-    case Job::Kind::kAcquire: return AdvanceAcquire(job);
+    case Job::Kind::kAcquire:
+    case Job::Kind::kPrefetch: return arrivals_.Advance(job);
     case Job::Kind::kEvict: return room_.AdvanceEvict(job);
     case Job::Kind::kFlush: return flush_.Advance(job);
-    case Job::Kind::kPrefetch: return AdvancePrefetch(job);
   }
   return Outcome::kDone;
-}
-
-// Starts the next transfer that brings the tile nearer to the job's tier.
-Outcome Pager::Fill(Job& job) {
-  const Page& page = pages_[job.tile];
-  if (page.is_moving()) return Outcome::kWaiting;
-  absl::Status why;
-  Room::Answer room = room_.EnsureFrame(job, job.tier, job.position, &why);
-  // Room is taken in one order: what waits for the device must not keep pinned room.
-  if (room == Room::Answer::kWaiting && job.tier == Tier::kDevice) room_.ReleaseHeld(job);
-  const Copy& other = page.copy(Other(job.tier));
-  Transfer transfer = page.stored ? Transfer::kRead : Transfer::kZero;
-  if (room == Room::Answer::kReady && other.is_ready()) {
-    if (other.leaving) return Outcome::kWaiting;
-    transfer = job.tier == Tier::kDevice ? Transfer::kCopyIn : Transfer::kCopyOut;
-  } else if (room == Room::Answer::kReady && job.tier == Tier::kDevice) {
-    // With device room in hand, staging may take whatever is not leased: waiting here while holding
-    // that room could make a caller wait for it for ever.
-    if (other.leaving) return Outcome::kWaiting;
-    room = room_.EnsureFrame(job, Tier::kPinned, 0, &why);
-  }
-  if (room != Room::Answer::kReady) return FailOrWait(job, room, why);
-  const bool is_lease = job.kind == Job::Kind::kAcquire;
-  pages_.Start(job.tile, transfer, is_lease ? MoveReason::kLease : MoveReason::kAhead, &job);
-  plan_.CountPulled(job, transfer);
-  if (transfer != Transfer::kCopyIn || job.stream == kNoStream) return Outcome::kProgress;
-  pages_[job.tile].transfer_job = nullptr;  // the stream waits for the copy, the caller does not
-  return Grant(job, /*after_copy=*/true);
-}
-
-Outcome Pager::FailOrWait(Job& job, Room::Answer answer, const absl::Status& why) {
-  return answer == Room::Answer::kWaiting ? Outcome::kWaiting : Fail(job, why);
-}
-
-// Of a lease, the caller is told; whatever else there is no room for is not done.
-Outcome Pager::Fail(Job& job, absl::Status status) {
-  if (job.kind == Job::Kind::kAcquire) {
-    if (status == pages_.write_error()) pages_.ClearWriteError();
-    if (job.use) plan_.Abandon(/*deviated=*/true);
-    room_.ReleaseHeld(job);
-    pages_.Push({.kind = Action::Kind::kFail,
-                 .tile = job.tile,
-                 .ticket = job.ticket,
-                 .status = std::move(status)});
-  }
-  return Outcome::kDone;
-}
-
-// --- Prefetches ---
-
-Outcome Pager::AdvancePrefetch(Job& job) {
-  Page& page = pages_[job.tile];
-  Copy& target = page.copy(job.tier);
-  if (target.is_ready() && job.failure.ok()) {
-    if (pages_.leases().held(job.tile, job.tier) == 0) target.prefetched = true;
-    ++pages_.stats().prefetches;
-    return Outcome::kDone;
-  }
-  const bool over = paused_ || !job.failure.ok() || pages_.leases().IsWritten(job.tile) ||
-                    page.discard || page.is_gone || target.leaving;
-  const Outcome outcome = over ? Outcome::kDone : Fill(job);
-  if (outcome == Outcome::kDone) room_.ReleaseHeld(job);
-  return outcome;
-}
-
-bool Pager::StartPrefetches() {
-  if (pages_.writes_fail() || paused_) return false;
-  bool progress = false;
-  const auto most = static_cast<size_t>(pages_.options().max_prefetches);
-  while (jobs_.of(Job::Kind::kPrefetch).size() < most) {
-    const UseQueue::Entry* use = uses_.PrefetchCandidate();
-    if (use == nullptr) break;
-    // A tile that is to be written whole before this use has nothing to bring in until then.
-    const uint64_t position = uses_.prefetch_position();
-    const uint64_t next = uses_.NextUse(use->tile, use->tier);
-    if (next < position && uses_.At(next).access == Access::kDiscard) break;
-    const bool needless = use->access == Access::kDiscard ||
-                          pages_[use->tile].copy(use->tier).state != Copy::State::kNone ||
-                          pages_.leases().IsWritten(use->tile);
-    if (!needless) {
-      if (!room_.IsFor(use->tile, use->tier, position)) break;
-      jobs_.Add(Job::Kind::kPrefetch, use->tile, use->tier).position = position;
-      progress = true;
-    }
-    uses_.AdvancePrefetch();
-  }
-  return progress;
 }
 
 }  // namespace spillway::engine

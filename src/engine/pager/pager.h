@@ -4,9 +4,9 @@
 // out of TakeActions; there is no thread, clock, file or memory in it, so that tests and a
 // simulator drive it as the mover does. What it decides follows from the order of the events alone.
 //
-// Its parts: page_table.h has the state; room.h finds frames, and chooses what leaves; plan_run.h
-// moves what a plan says; flush.h what a commit needs; here are leases, prefetches and the pump,
-// which lets each job go forward as far as it can.
+// Its parts: page_table.h has the state; room.h finds frames, and chooses what leaves; arrivals.h
+// brings what leases and prefetches want; plan_run.h moves what a plan says; flush.h what a commit
+// needs; here are the events, and the pump, which lets each job go forward as far as it can.
 //
 // Readers enter without a lock where a tile is at rest with its bytes (lease_table.h): LetIn opens
 // its count, and whatever a reader must not meet closes it first. So the pager may be told of a
@@ -17,19 +17,19 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "spillway/types.h"
 #include "src/engine/pager/action.h"
+#include "src/engine/pager/arrivals.h"
 #include "src/engine/pager/flush.h"
 #include "src/engine/pager/job.h"
 #include "src/engine/pager/page_table.h"
 #include "src/engine/pager/plan_run.h"
 #include "src/engine/pager/room.h"
+#include "src/engine/pager/transfers.h"
 #include "src/engine/pager/use_queue.h"
 
 namespace spillway::engine {
@@ -76,14 +76,10 @@ class Pager {
   // leased by a holder who has not let go.
   absl::Status Discard(TileIndex tile);
   // Discards tiles [first, first + count) for good, as of a tensor that is unregistered: nobody may
-  // ask for one again. Declared uses are forgotten, and a plan is abandoned. FailedPrecondition,
-  // and nothing happens, if one is leased or asked for.
+  // ask for one again. Declared uses are forgotten, and a plan is abandoned. It is over when all
+  // pages say is_forgotten(). FailedPrecondition, and nothing happens, if one is leased or asked
+  // for.
   absl::Status Forget(TileIndex first, TileIndex count);
-  // Whether nothing is under way any more with one of them.
-  bool IsForgotten(TileIndex tile) const {
-    const Page& page = pages_[tile];
-    return page.is_gone && !page.discard && !page.is_moving();
-  }
   // Writes every tile that a commit holds and NVMe has not; ends with kGrant or kFail.
   void Commit(Ticket ticket) { flush_.Begin(ticket); }
   // The bytes are about to become others, behind this machine's back (another commit's). Pause ends
@@ -94,14 +90,11 @@ class Pager {
   // lease, and no request of a caller's. Pause returns false, and does nothing, if a reader has
   // just come.
   bool Pause();
-  void Resume() { paused_ = false; }
+  void Resume() { arrivals_.SetPaused(false); }
   void Reset(const std::function<bool(TileIndex)>& is_stored);
 
-  // --- Following a plan: see PlanRun ---
-  void FollowPlan(std::shared_ptr<PlanFollower> plan);
-  void AbandonPlan() { plan_.Abandon(/*deviated=*/false); }
-  void EndStep() { plan_.EndStep(); }
-  const PlanFollower* followed() const { return plan_.followed(); }
+  // The plan that is followed.
+  PlanRun& plan() { return plan_; }
 
   // --- Events from the mover ---
   void TransferDone(TileIndex tile, const absl::Status& status);
@@ -110,6 +103,7 @@ class Pager {
 
   // --- What is true now ---
   const PageTable& pages() const { return pages_; }
+  int transfers_in_flight() const { return transfers_.in_flight(); }
   LeaseTable& leases() { return pages_.leases().table(); }
   // A lease is held, or a caller waits.
   bool in_use() const { return has_callers() || pages_.leases().num_draining() > 0; }
@@ -117,9 +111,8 @@ class Pager {
   bool has_callers() const {
     return pages_.leases().num_held() > pages_.leases().num_draining() || has_requests();
   }
-  std::vector<std::string> LeaseNames(size_t limit) const;
   // A write failed and nobody was told: the failure, once.
-  absl::Status TakeWriteError();
+  absl::Status TakeWriteError() { return pages_.failures().TakeUntold(); }
   // Why the request has not been granted yet; none: it has.
   std::optional<Stall> WhyWaits(Ticket ticket) const;
 
@@ -134,28 +127,17 @@ class Pager {
   // The pump.
   bool AdvanceAll(Job::Kind kind);
   Outcome Advance(Job& job);
-  Outcome Fill(Job& job);
-  Outcome Fail(Job& job, absl::Status status);
-  Outcome FailOrWait(Job& job, Room::Answer answer, const absl::Status& why);
   void EndDiscard(TileIndex tile);
   void DropLost(TileIndex tile);
 
-  // Leases (pager_leases.cc).
-  Outcome AdvanceAcquire(Job& job);
-  Outcome AdvancePlanned(Job& job);
-  Outcome Grant(Job& job, bool after_copy);
-
-  // Prefetches.
-  Outcome AdvancePrefetch(Job& job);
-  bool StartPrefetches();
-
   PageTable pages_;
+  Transfers transfers_{&pages_};
   Jobs jobs_;
   UseQueue uses_;
-  Room room_{&pages_, &jobs_, &uses_};
-  PlanRun plan_{&pages_, &jobs_, &room_};
-  Flush flush_{&pages_, &jobs_, &room_};
-  bool paused_ = false;  // between Pause and Resume or Reset
+  Room room_{&pages_, &transfers_, &jobs_, &uses_};
+  PlanRun plan_{&pages_, &transfers_, &jobs_, &room_};
+  Arrivals arrivals_{&pages_, &transfers_, &jobs_, &uses_, &room_, &plan_};
+  Flush flush_{&pages_, &transfers_, &jobs_, &room_};
 };
 
 }  // namespace spillway::engine

@@ -41,7 +41,8 @@ bool PlanFrames::LiesAsPlanned(TileIndex tile, Tier tier) const {
   const Page& page = pages_[tile];
   const uint64_t offset = page.copy(tier).offset;
   if (pages_[tile].is_reserved(tier)) return true;
-  if (tier == Tier::kPinned && pages_.HasOwnPlace(tile) && offset == page.tile->own_place)
+  if (tier == Tier::kPinned && pages_.resting().HasOwnPlace(*page.tile) &&
+      offset == page.tile->own_place)
     return true;
   const auto planned = follower_->tiles().PlannedAt(tile, tier);
   return follower_->takes_any_frame() ? planned.has_value() : planned == offset;
@@ -70,7 +71,7 @@ PlanFrames::Taken PlanFrames::Take(TileIndex tile, Tier tier, uint64_t offset) {
   if (arena.AllocateAt(offset, frame_bytes, tile)) {
     taken = offset;
   } else if (any) {
-    taken = arena.Allocate(frame_bytes, tile, pages_.reserved_frame_bytes(tier));
+    taken = arena.Allocate(frame_bytes, tile, pages_.resting().reserved_bytes(tier));
   }
   if (taken) {
     pages_.HoldFrame(tile, tier, *taken, /*holder=*/nullptr);

@@ -11,26 +11,25 @@
 #ifndef SPILLWAY_ENGINE_PAGER_PLAN_RUN_H_
 #define SPILLWAY_ENGINE_PAGER_PLAN_RUN_H_
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/functional/function_ref.h"
 #include "src/engine/pager/job.h"
 #include "src/engine/pager/page_table.h"
 #include "src/engine/pager/plan_frames.h"
+#include "src/engine/pager/plan_moves.h"
 #include "src/engine/pager/room.h"
+#include "src/engine/pager/transfers.h"
 #include "src/plan/trace.h"
 
 namespace spillway::engine {
 
 class PlanRun {
  public:
-  PlanRun(PageTable* pages, Jobs* jobs, Room* room) : pages_(*pages), jobs_(*jobs), room_(*room) {}
+  PlanRun(PageTable* pages, Transfers* transfers, Jobs* jobs, Room* room)
+      : pages_(*pages), transfers_(*transfers), jobs_(*jobs), room_(*room) {}
 
   // The step that begins now is, as far as anyone knows, the one that `plan` is of. It is followed
   // from its begin, over and over, until a step ends that was another, or something fails.
@@ -88,7 +87,7 @@ class PlanRun {
   // --- What moves ---
   // The pump runs anew.
   void BeginPump() {
-    idle_left_.fill(kMostIdle);
+    if (moves_) moves_->BeginPump();
     has_tried_ = false;
   }
   bool Advance();
@@ -96,12 +95,6 @@ class PlanRun {
   void TransferEnded(TileIndex tile, const std::optional<PlannedOp>& planned);
 
  private:
-  enum class Step : uint8_t { kStarted, kDone, kWaiting, kNoRoom };
-  // Operations that move nothing, or nothing any more, that one run of the pump does of each queue:
-  // where a plan begins they may be as many as tiles, and whoever leases meanwhile would wait for
-  // all of them.
-  static constexpr int kMostIdle = 64;
-
   std::optional<PlanFollower::Count> AskPlan(const plan::TraceEvent& use);
   void SharedOfPlan(TileIndex tile, Tier tier);
   bool FollowsUsesOf(TileIndex tile) const {
@@ -109,38 +102,15 @@ class PlanRun {
   }
   void Pull(Job& job);
   bool PullIfNothingMoves();
-  bool AdvanceLink(plan::Transfer link);
-  bool AdvanceFree();
-  bool AdvanceQueue(size_t queue, absl::FunctionRef<std::optional<PlanFollower::Count>()> take);
-  bool MustTryAgain() const;
-  void TryAgain();
-  bool AdvanceEntry();
-  bool NeedsFrame(const plan::Op& op) const;
-  bool HasMoved(const plan::Op& op) const;
-  Step Try(const plan::Op& op, std::optional<PlanFollower::Count> number);
-  Step TryDrop(const plan::Op& op);
-  void End(PlanFollower::Count op);
 
   PageTable& pages_;
+  Transfers& transfers_;
   Jobs& jobs_;
   Room& room_;
   uint64_t number_ = 0;  // of plans that were taken up: tells this one from those before
   std::optional<PlanFrames> frames_;  // none: no plan is followed
-  // By link; then those without one.
-  static constexpr size_t kFree = plan::kNumLinks;
-  std::array<int, kFree + 1> idle_left_ = {};
-  // Operations that could not start when they were tried.
-  struct Waiting {
-    std::vector<PlanFollower::Count> ops;
-    bool has_room = true;  // as far as those know that need a frame
-  };
-  std::array<Waiting, kFree + 1> waiting_;
-  uint64_t endings_ = 0;    // PageTable::num_endings when they were tried
-  uint64_t due_ = 0;        // PlanFollower::num_due then
-  bool has_tried_ = false;  // again, in this pump and since the last pull
-  bool has_idled_ = false;  // some were done since PullIfNothingMoves asked last
-  // The next event of the first period whose tile may have to be brought to where the plan begins.
-  uint32_t next_entry_ = 0;
+  std::optional<PlanMoves> moves_;    // likewise
+  bool has_tried_ = false;            // again, in this pump and since the last pull
   // Discards that were asked for and wait for a stream or a transfer.
   absl::flat_hash_map<TileIndex, uint32_t> discards_;
 };

@@ -56,7 +56,7 @@ std::optional<uint64_t> Room::Allocate(TileIndex tile, Tier tier, bool* waits) {
   const Page& page = pages_[tile];
   ArenaMap& arena = pages_.arena(tier);
   const uint64_t frame_bytes = page.frame_bytes();
-  const bool has_place = tier == Tier::kPinned && pages_.HasOwnPlace(tile);
+  const bool has_place = tier == Tier::kPinned && pages_.resting().HasOwnPlace(*page.tile);
   if (has_place && arena.AllocateAt(page.tile->own_place, frame_bytes, tile))
     return page.tile->own_place;
   if (plan_ != nullptr) {
@@ -65,7 +65,7 @@ std::optional<uint64_t> Room::Allocate(TileIndex tile, Tier tier, bool* waits) {
     if (*waits) return std::nullopt;
   }
   // A plan may have put what rests elsewhere there for a moment.
-  const auto any = arena.Allocate(frame_bytes, tile, pages_.reserved_frame_bytes(tier));
+  const auto any = arena.Allocate(frame_bytes, tile, pages_.resting().reserved_bytes(tier));
   if (!any && plan_ != nullptr) *waits = plan_->follower().IsRoomComing(tier);
   return any;
 }
@@ -81,7 +81,7 @@ Room::Answer Room::EnsureReservedFrame(Job& job, absl::Status* why) {
 
 bool Room::IsFor(TileIndex tile, Tier tier, uint64_t position) const {
   const uint64_t frame_bytes = pages_[tile].frame_bytes();
-  return pages_.arena(tier).HasFree(frame_bytes, pages_.reserved_frame_bytes(tier)) ||
+  return pages_.arena(tier).HasFree(frame_bytes, pages_.resting().reserved_bytes(tier)) ||
          FindWindow(tier, frame_bytes, position).found;
 }
 
@@ -182,10 +182,10 @@ void Room::Sink(TileIndex tile) {
 }
 
 void Room::GoToRest(TileIndex tile) {
-  if (!pages_.IsPlaced(tile) || !pages_.leases().Close(tile)) return;
+  if (!pages_.resting().placed()[tile] || !pages_.leases().Close(tile)) return;
   const Page& page = pages_[tile];
   if (*page.tile->rest == Tier::kNvme) {
-    if (!pages_.writes_fail()) Sink(tile);
+    if (pages_.failures().MayWriteUnasked()) Sink(tile);
     return;
   }
   const Tier other = Other(*page.tile->rest);
@@ -208,7 +208,7 @@ Outcome Room::AdvanceEvict(Job& job) {
       const Transfer transfer = from_device ? Transfer::kCopyOut
                                 : pages_.GoesToReservedFrame(job.tile, job.tier) ? Transfer::kCopyIn
                                                                                  : Transfer::kWrite;
-      pages_.Start(job.tile, transfer, MoveReason::kMakeRoom, &job);
+      transfers_.Start(job.tile, transfer, MoveReason::kMakeRoom, &job);
       return Outcome::kProgress;
     }
   }

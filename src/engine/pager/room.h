@@ -19,14 +19,15 @@
 #include "src/engine/pager/job.h"
 #include "src/engine/pager/page_table.h"
 #include "src/engine/pager/plan_frames.h"
+#include "src/engine/pager/transfers.h"
 #include "src/engine/pager/use_queue.h"
 
 namespace spillway::engine {
 
 class Room {
  public:
-  Room(PageTable* pages, Jobs* jobs, const UseQueue* uses)
-      : pages_(*pages), jobs_(*jobs), uses_(*uses) {}
+  Room(PageTable* pages, Transfers* transfers, Jobs* jobs, const UseQueue* uses)
+      : pages_(*pages), transfers_(*transfers), jobs_(*jobs), uses_(*uses) {}
 
   // Of the plan that is followed; null: none is.
   void SetPlan(PlanFrames* plan) { plan_ = plan; }
@@ -88,6 +89,7 @@ class Room {
   absl::Status NoRoom(TileIndex tile, Tier tier) const;
 
   PageTable& pages_;
+  Transfers& transfers_;
   Jobs& jobs_;
   const UseQueue& uses_;
   PlanFrames* plan_ = nullptr;

@@ -59,7 +59,7 @@ double Room::CostOf(const Page& page, const ArenaMap::Segment& segment, Tier tie
                                                        : next_use - uses_.now();
   const double nearness =
       away == UseQueue::kNever ? 0.0 : 4.0 + 256.0 / (static_cast<double>(away) + 1);
-  const bool small_write = !may_forget && !copies && pages_.IsSmall(page);
+  const bool small_write = !may_forget && !copies && page.tile->is_small;
   const uint64_t bytes =
       small_write ? std::max(segment.size_bytes, kLeastWriteBytes) : segment.size_bytes;
   return static_cast<double>(bytes) * (move_cost + recency + nearness);
@@ -69,7 +69,7 @@ double Room::CostOf(const Page& page, const ArenaMap::Segment& segment, Tier tie
 // that the search goes round. Where that part has none, of the arena from its start. Never of what
 // is left to the frames that stay.
 Room::Window Room::FindWindow(Tier tier, uint64_t size_bytes, uint64_t position) const {
-  const uint64_t start = pages_.reserved_frame_bytes(tier), next = claimed_until_[At(tier)];
+  const uint64_t start = pages_.resting().reserved_bytes(tier), next = claimed_until_[At(tier)];
   const bool is_large = pages_.arena(tier).segments().size() > pages_.options().most_weighed;
   if (is_large && next > start) {
     const Window near = FindWindowFrom(next, tier, size_bytes, position);

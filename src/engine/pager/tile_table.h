@@ -29,10 +29,11 @@ struct Tile {
 
   uint64_t size_bytes = 0;
   StorePlace place;
-  uint64_t own_place = 0;    // in pinned memory: see PageTable::HasOwnPlace
+  uint64_t own_place = 0;    // in pinned memory: see RestingPlaces
   std::optional<Tier> rest;  // see Placement
   Role role = Role::kParameter;
   bool transient = false;
+  bool is_small = false;  // it is written together with others: see PagerOptions
   // Of the frame that it keeps where it rests, from the moment it has one.
   std::atomic<uint64_t> reserved_frame = kNoFrame;
 
@@ -48,7 +49,7 @@ struct TilesNow {
   const plan::TileBits& with_bytes;  // those that were written and not discarded since
   const plan::TileBits& placed;      // those that rest somewhere: see Placement
   uint64_t num_reserved_frames = 0;  // tiles that have a frame where they rest
-  bool all_fit = false;              // see PageTable::AllFit
+  bool all_fit = false;              // see RestingPlaces
 };
 
 // The tile as the planner sees it.

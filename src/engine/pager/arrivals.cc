@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "src/engine/pager/arrivals.h"
+
+#include <utility>
+
+namespace spillway::engine {
+
+Outcome Arrivals::Advance(Job& job) {
+  return job.kind == Job::Kind::kAcquire ? AdvanceAcquire(job) : AdvancePrefetch(job);
+}
+
+// --- Leases ---
+
+Outcome Arrivals::AdvanceAcquire(Job& job) {
+  if (!job.failure.ok()) return Fail(job, job.failure);
+  if (job.use && !job.pulled) return AdvancePlanned(job);
+  Page& page = pages_[job.tile];
+  Copy& target = page.copy(job.tier);
+  const bool makes_way = job.tier == Tier::kPinned && pages_.IsInReservedRange(job.tile) &&
+                         !target.leaving && !page.is_moving() &&
+                         pages_.failures().MayWriteUnasked() &&
+                         !plan_.LiesAsPlanned(job.tile, job.tier);
+  if (makes_way && pages_.leases().Close(job.tile, Tier::kPinned))
+    room_.StartEvict(job.tile, Tier::kPinned);
+  // What goes to rest on NVMe is not met on its way.
+  const bool is_leaving =
+      target.leaving || (page.copy(Other(job.tier)).leaving && page.tile->rest == Tier::kNvme);
+  if (!pages_.CanLease(job) || is_leaving) {
+    room_.ReleaseHeld(job);  // who waits for a lease to end must not keep room from its holder
+    return Outcome::kWaiting;
+  }
+  absl::Status why;
+  // Room on the device is taken first.
+  Room::Answer room =
+      job.tier == Tier::kPinned ? room_.EnsureReservedFrame(job, &why) : Room::Answer::kReady;
+  if (room == Room::Answer::kReady && target.is_ready()) {
+    if (Writes(job.access) && page.is_moving()) return Outcome::kWaiting;
+    return Grant(job, /*after_copy=*/false);
+  }
+  // A stream can wait for the copy itself.
+  const bool arrives = page.transfer == Transfer::kCopyIn && job.tier == Tier::kDevice;
+  if (arrives && job.stream != kNoStream) return Grant(job, /*after_copy=*/true);
+  if (page.is_moving()) return Outcome::kWaiting;
+  if (room == Room::Answer::kReady && job.access != Access::kDiscard) return Fill(job);
+  if (room == Room::Answer::kReady) room = room_.EnsureFrame(job, job.tier, job.position, &why);
+  if (room == Room::Answer::kReady && job.tier == Tier::kDevice)
+    room = room_.EnsureReservedFrame(job, &why);
+  if (room != Room::Answer::kReady) return FailOrWait(job, room, why);
+  target.SetReady();
+  return Grant(job, /*after_copy=*/false);
+}
+
+Outcome Arrivals::AdvancePlanned(Job& job) {
+  switch (plan_.AdvanceAcquire(job)) {
+    case PlanRun::Answer::kWaiting: return Outcome::kWaiting;
+    case PlanRun::Answer::kPulled: return Outcome::kProgress;
+    case PlanRun::Answer::kGrant: return Grant(job, /*after_copy=*/false);
+    case PlanRun::Answer::kGrantAfterCopy: return Grant(job, /*after_copy=*/true);
+  }
+  return Outcome::kWaiting;
+}
+
+Outcome Arrivals::Grant(Job& job, bool after_copy) {
+  Page& page = pages_[job.tile];
+  pages_.leases().Take(job.tile, job.tier, job.access);
+  pages_.Used(job.tile, job.tier);
+  page.leased_before_copy |= after_copy;
+  if (Writes(job.access) && !after_copy) pages_.VoidOtherCopies(job.tile, job.tier);
+  if (job.use) plan_.Granted(job.tile);
+  pages_.actions().push_back({.kind = Action::Kind::kGrant,
+                              .tile = job.tile,
+                              .pinned_offset = page.copy(Tier::kPinned).offset,
+                              .device_offset = page.copy(Tier::kDevice).offset,
+                              .ticket = job.ticket,
+                              .after_copy = after_copy});
+  return Outcome::kDone;
+}
+
+// Starts the next transfer that brings the tile nearer to the job's tier.
+Outcome Arrivals::Fill(Job& job) {
+  const Page& page = pages_[job.tile];
+  if (page.is_moving()) return Outcome::kWaiting;
+  absl::Status why;
+  Room::Answer room = room_.EnsureFrame(job, job.tier, job.position, &why);
+  // Room is taken in one order: what waits for the device must not keep pinned room.
+  if (room == Room::Answer::kWaiting && job.tier == Tier::kDevice) room_.ReleaseHeld(job);
+  const Copy& other = page.copy(Other(job.tier));
+  Transfer transfer = page.stored ? Transfer::kRead : Transfer::kZero;
+  if (room == Room::Answer::kReady && other.is_ready()) {
+    if (other.leaving) return Outcome::kWaiting;
+    transfer = job.tier == Tier::kDevice ? Transfer::kCopyIn : Transfer::kCopyOut;
+  } else if (room == Room::Answer::kReady && job.tier == Tier::kDevice) {
+    // With device room in hand, staging may take whatever is not leased: waiting here while holding
+    // that room could make a caller wait for it for ever.
+    if (other.leaving) return Outcome::kWaiting;
+    room = room_.EnsureFrame(job, Tier::kPinned, 0, &why);
+  }
+  if (room != Room::Answer::kReady) return FailOrWait(job, room, why);
+  const bool is_lease = job.kind == Job::Kind::kAcquire;
+  transfers_.Start(job.tile, transfer, is_lease ? MoveReason::kLease : MoveReason::kAhead, &job);
+  plan_.CountPulled(job, transfer);
+  if (transfer != Transfer::kCopyIn || job.stream == kNoStream) return Outcome::kProgress;
+  pages_[job.tile].transfer_job = nullptr;  // the stream waits for the copy, the caller does not
+  return Grant(job, /*after_copy=*/true);
+}
+
+Outcome Arrivals::FailOrWait(Job& job, Room::Answer answer, const absl::Status& why) {
+  return answer == Room::Answer::kWaiting ? Outcome::kWaiting : Fail(job, why);
+}
+
+Outcome Arrivals::Fail(Job& job, absl::Status status) {
+  if (job.kind == Job::Kind::kAcquire) {
+    pages_.failures().Told(status);
+    if (job.use) plan_.Abandon(/*deviated=*/true);
+    room_.ReleaseHeld(job);
+    pages_.actions().push_back({.kind = Action::Kind::kFail,
+                                .tile = job.tile,
+                                .ticket = job.ticket,
+                                .status = std::move(status)});
+  }
+  return Outcome::kDone;
+}
+
+// --- Prefetches ---
+
+Outcome Arrivals::AdvancePrefetch(Job& job) {
+  Page& page = pages_[job.tile];
+  Copy& target = page.copy(job.tier);
+  if (target.is_ready() && job.failure.ok()) {
+    if (pages_.leases().held(job.tile, job.tier) == 0) target.prefetched = true;
+    ++pages_.stats().prefetches;
+    return Outcome::kDone;
+  }
+  const bool over = is_paused_ || !job.failure.ok() || pages_.leases().IsWritten(job.tile) ||
+                    page.discard || page.is_gone || target.leaving;
+  const Outcome outcome = over ? Outcome::kDone : Fill(job);
+  if (outcome == Outcome::kDone) room_.ReleaseHeld(job);
+  return outcome;
+}
+
+bool Arrivals::StartPrefetches() {
+  if (!pages_.failures().MayWriteUnasked() || is_paused_) return false;
+  bool progress = false;
+  const auto most = static_cast<size_t>(pages_.options().max_prefetches);
+  while (jobs_.of(Job::Kind::kPrefetch).size() < most) {
+    const UseQueue::Entry* use = uses_.PrefetchCandidate();
+    if (use == nullptr) break;
+    // A tile that is to be written whole before this use has nothing to bring in until then.
+    const uint64_t position = uses_.prefetch_position();
+    const uint64_t next = uses_.NextUse(use->tile, use->tier);
+    if (next < position && uses_.At(next).access == Access::kDiscard) break;
+    const bool needless = use->access == Access::kDiscard ||
+                          pages_[use->tile].copy(use->tier).state != Copy::State::kNone ||
+                          pages_.leases().IsWritten(use->tile);
+    if (!needless) {
+      if (!room_.IsFor(use->tile, use->tier, position)) break;
+      jobs_.Add(Job::Kind::kPrefetch, use->tile, use->tier).position = position;
+      progress = true;
+    }
+    uses_.AdvancePrefetch();
+  }
+  return progress;
+}
+
+}  // namespace spillway::engine

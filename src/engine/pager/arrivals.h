@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a tile comes to where it is wanted: for a lease, which is granted then, or ahead of a use
+// that was declared.
+
+#ifndef SPILLWAY_ENGINE_PAGER_ARRIVALS_H_
+#define SPILLWAY_ENGINE_PAGER_ARRIVALS_H_
+
+#include "absl/status/status.h"
+#include "src/engine/pager/job.h"
+#include "src/engine/pager/page_table.h"
+#include "src/engine/pager/plan_run.h"
+#include "src/engine/pager/room.h"
+#include "src/engine/pager/transfers.h"
+#include "src/engine/pager/use_queue.h"
+
+namespace spillway::engine {
+
+class Arrivals {
+ public:
+  Arrivals(PageTable* pages, Transfers* transfers, Jobs* jobs, UseQueue* uses, Room* room,
+           PlanRun* plan)
+      : pages_(*pages),
+        transfers_(*transfers),
+        jobs_(*jobs),
+        uses_(*uses),
+        room_(*room),
+        plan_(*plan) {}
+
+  // A kAcquire or a kPrefetch.
+  Outcome Advance(Job& job);
+  // Of a lease, the caller is told; whatever else there is no room for is not done.
+  Outcome Fail(Job& job, absl::Status status);
+  // Adds jobs for the next declared uses. Whether there are some.
+  bool StartPrefetches();
+  // While paused, nothing comes ahead of use.
+  void SetPaused(bool paused) { is_paused_ = paused; }
+  bool is_paused() const { return is_paused_; }
+
+ private:
+  Outcome AdvanceAcquire(Job& job);
+  Outcome AdvancePlanned(Job& job);
+  Outcome AdvancePrefetch(Job& job);
+  Outcome Fill(Job& job);
+  Outcome FailOrWait(Job& job, Room::Answer answer, const absl::Status& why);
+  Outcome Grant(Job& job, bool after_copy);
+
+  PageTable& pages_;
+  Transfers& transfers_;
+  Jobs& jobs_;
+  UseQueue& uses_;
+  Room& room_;
+  PlanRun& plan_;
+  bool is_paused_ = false;
+};
+
+}  // namespace spillway::engine
+
+#endif  // SPILLWAY_ENGINE_PAGER_ARRIVALS_H_
