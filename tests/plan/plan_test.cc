@@ -215,6 +215,16 @@ TEST(Accumulation, ByMicroBatchWhereEitherMovesTheSame) {
   EXPECT_EQ(choice->order, AccumulationOrder::kMicroBatch);
 }
 
+TEST(Accumulation, WhereNeitherOrderFitsTheErrorSaysWhy) {
+  const StepShape shape = ModelShape();
+  PlanOptions options;
+  options.device_bytes = options.pinned_bytes = 64 * kKiB;  // less than a tile
+  const Trace trace = StepTrace(shape, AccumulationOrder::kMicroBatch);
+  const absl::Status made = MakePlan(trace, options).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(made)) << made;
+  EXPECT_EQ(ChooseOrder(trace, trace, options, Rates()).status(), made);
+}
+
 TEST(Accumulation, OneMicroBatchIsTheSameInBoth) {
   const StepShape shape = ModelShape();
   EXPECT_TRUE(SameStep(StepTrace(shape, AccumulationOrder::kLayer),

@@ -3,6 +3,7 @@
 // Packs that hold pages of lasting tensors beside pages of transient ones: a pack stays as long as
 // anything needs one of its pages, whoever lets go first, and no longer.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -95,6 +96,7 @@ class PackTest : public testing::Test {
     Open();
   }
 
+  TempFolder folder_{FastPlace()};
   std::unique_ptr<Store> store_;
   TensorIndex lasting_ = 0, transient_ = 0;
 
@@ -113,7 +115,6 @@ class PackTest : public testing::Test {
     memory_.clear();
   }
 
-  TempFolder folder_{FastPlace()};
   std::unique_ptr<IoEngine> engine_;
   std::unique_ptr<PageIo> io_;
   std::vector<AlignedBuffer> memory_;
@@ -195,6 +196,25 @@ TEST_F(PackTest, WhatWasNotCommittedLeavesNothingBehind) {
   Reopen();
   EXPECT_EQ(store_->used_bytes(), kPackSize);
   ExpectLasting(1);
+}
+
+TEST_F(PackTest, ARowOfPacksThatCountsWrongIsFound) {
+  WriteLasting(1);
+  Commit();
+  Close();
+  const std::string catalog = folder_ / "store/spillway-catalog.sqlite";
+  for (const std::string column : {"num_references", "size_bytes"}) {
+    const std::string update = "UPDATE packs SET " + column + " = " + column;
+    RunSql(catalog, update + " + 4096");
+    auto view = StoreView::Open({folder_ / "store"}, StoreView::Wanted::kAlone);
+    ASSERT_TRUE(view.ok()) << view.status();
+    const auto report = CheckStore(**view, PosixIoEngine::Create({})->get(), {});
+    ASSERT_TRUE(report.ok()) << report.status();
+    ASSERT_EQ(report->damage, 1u) << column;
+    EXPECT_THAT(report->findings[0].message, ::testing::HasSubstr("its row in packs counts"));
+    view->reset();
+    RunSql(catalog, update + " - 4096");
+  }
 }
 
 }  // namespace

@@ -14,8 +14,10 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "io/faulty_io_engine.h"
 #include "io/posix_io_engine.h"
 #include "tests/io/store/store_test_util.h"
 #include "tests/seed.h"
@@ -59,10 +61,12 @@ class StoreCheckTest : public StoreTest {
     return view.ok() ? *std::move(view) : nullptr;
   }
   StoreCheckReport Check(const StoreCheckOptions& options = {}) {
+    return Check(PosixIoEngine::Create({})->get(), options);
+  }
+  StoreCheckReport Check(IoEngine* engine, const StoreCheckOptions& options = {}) {
     const auto view = View();
     if (view == nullptr) return {};
-    auto engine = *PosixIoEngine::Create({});
-    auto report = CheckStore(*view, engine.get(), options);
+    auto report = CheckStore(*view, engine, options);
     EXPECT_TRUE(report.ok()) << report.status();
     return report.ok() ? *std::move(report) : StoreCheckReport();
   }
@@ -144,6 +148,17 @@ TEST_F(StoreCheckTest, AFlippedByteIsFoundWhereItIs) {
   EXPECT_THAT(finding.message, HasSubstr("checksum"));
   // Page 5 never changed: all three commits need it.
   EXPECT_EQ(finding.commits.size(), 3u);
+}
+
+TEST_F(StoreCheckTest, ABitThatFlipsOnTheWayIsNoDamageUnlessItDoesSoAgain) {
+  auto engine = FaultyIoEngine::Create(
+      1, [](ResultHook hook) { return PosixIoEngine::Create({.result_hook = std::move(hook)}); });
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  (*engine)->Inject({.kind = Fault::Kind::kBitFlip});
+  EXPECT_EQ(Check(engine->get()).damage, 0u);
+  EXPECT_EQ((*engine)->faults_met(), 1u);
+  (*engine)->Inject({.kind = Fault::Kind::kBitFlip, .count = 1000});
+  EXPECT_GT(Check(engine->get()).damage, 0u);
 }
 
 TEST_F(StoreCheckTest, AMissingOrShortFileIsFound) {

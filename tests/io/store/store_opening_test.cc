@@ -132,12 +132,14 @@ TEST_F(StoreOpeningTest, AStoreWithoutACommitTakesAnotherPageSize) {
 }
 
 TEST_F(StoreOpeningTest, OptionsThatCannotBeAreRefusedBeforeAnythingIsMade) {
-  std::vector<StoreOptions> impossible(5, Options());
+  std::vector<StoreOptions> impossible(7, Options());
   impossible[0].page_bytes = 1000;
   impossible[1].page_bytes = uint64_t{1} << 31;
   impossible[2].segment_bytes = kTestPageBytes / 2;
   impossible[3].folders = {};
   impossible[4].folders = {""};
+  impossible[5].segment_bytes = 4 * kTestPageBytes + 1;
+  impossible[6].page_bytes = impossible[6].segment_bytes = 0;
   for (const StoreOptions& options : impossible) {
     EXPECT_TRUE(absl::IsInvalidArgument(OpenError(options))) << OpenError(options);
   }
