@@ -13,13 +13,14 @@ namespace spillway {
 
 // While this thread waits in Acquire or AcquireHost, for what Commit writes, for transfers that
 // Restore must see ended, or in WaitForPlan, `check` runs on it some twenty times a second, outside
-// the engine's locks. When it returns true the call ends with Cancelled: no lease is held, the last
-// commit is the one before, the plan is still being made, a tensor that was being registered is
-// not. Writes under way end first. A Restore that was ended has changed nothing but that declared
-// uses and the plan are forgotten.
+// the engine's locks. It does so too where any call but Discard and Unregister waits for another
+// thread's Commit, Restore or Unregister. When it returns true the call ends with Cancelled: no
+// lease is held, the last commit is the one before, the step has not ended, the plan is still being
+// made, a tensor that was being registered is not. Writes under way end first. A Restore that was
+// ended has changed nothing but that declared uses and the plan are forgotten.
 //
-// Nothing else is ended: not the turn of another thread's Commit, not what cannot be undone, as a
-// commit whose tiles are written, and not calls that change many tiles (Optimizer::Step,
+// Nothing else is ended: not what cannot be undone, as a commit whose tiles are written, not what
+// gives bytes up (Discard, Unregister), and not calls that change many tiles (Optimizer::Step,
 // ConvertState), which would leave some changed. If `check` returned true and the wait was over by
 // then, the call goes on as if not asked, and `put_back` is called.
 //

@@ -358,8 +358,7 @@ absl::Status EngineImpl::Prefetch(std::span<const Use> uses) {
     }
     tiles.push_back(index);
   }
-  mover_->Declare(tiles, uses);
-  return absl::OkStatus();
+  return mover_->Declare(tiles, uses);
 }
 
 absl::Status EngineImpl::Evict(TileRef tile) {

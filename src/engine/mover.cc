@@ -109,7 +109,7 @@ absl::StatusOr<Granted> Mover::AcquireLocked(TileIndex tile, Tier tier, Access a
   uint64_t frame_offset = 0, frame_bytes = 0;
   {
     const Entry entry(this);
-    WaitForTurn();
+    SPILLWAY_RETURN_IF_ERROR(WaitForTurn());
     if (pager_.pages()[tile].is_gone) return IsGone(describe_(tile));
     SPILLWAY_RETURN_IF_ERROR(pager_.TakeWriteError());
     CallerWaits::Request request(&waits_);
@@ -202,33 +202,34 @@ absl::Status Mover::ReadAgain(TileIndex tile, uint64_t page, uint64_t checksum, 
   return status.ok() ? status : Of(describe_(tile), status);
 }
 
-void Mover::Declare(std::span<const TileIndex> tiles, std::span<const Use> uses) {
+absl::Status Mover::Declare(std::span<const TileIndex> tiles, std::span<const Use> uses) {
   const Entry entry(this);
-  WaitForTurn();
+  SPILLWAY_RETURN_IF_ERROR(WaitForTurn());
   for (size_t i = 0; i < uses.size(); ++i) {
     if (pager_.pages()[tiles[i]].is_gone) continue;
     pager_.Declare(tiles[i], uses[i].tier, uses[i].access);
   }
   Dispatch();
+  return absl::OkStatus();
 }
 
 void Mover::ClearDeclared() {
   const Entry entry(this);
-  WaitForTurn();
   pager_.ClearDeclared();
 }
 
 absl::Status Mover::Evict(TileIndex tile) {
   const Entry entry(this);
-  WaitForTurn();
+  SPILLWAY_RETURN_IF_ERROR(WaitForTurn());
   SPILLWAY_RETURN_IF_ERROR(pager_.Evict(tile));
   Dispatch();
   return absl::OkStatus();
 }
 
 absl::Status Mover::Discard(TileIndex tile) {
+  const base::Uninterrupted to_its_end;
   const Entry entry(this);
-  WaitForTurn();
+  SPILLWAY_RETURN_IF_ERROR(WaitForTurn());
   SPILLWAY_RETURN_IF_ERROR(pager_.Discard(tile));
   if (auto* trace = planner_.Recording()) trace->Discard(tile, base::Now());
   Dispatch();
@@ -237,7 +238,7 @@ absl::Status Mover::Discard(TileIndex tile) {
 
 absl::Status Mover::EndStep() {
   const Entry entry(this);
-  WaitForTurn();
+  SPILLWAY_RETURN_IF_ERROR(WaitForTurn());
   if (plans_ != nullptr) {
     pager_.plan().EndStep();
     absl::Status planned = planner_.EndStep(base::Now(), pager_.pages().Now());
@@ -263,8 +264,10 @@ absl::Status Mover::TakeUpPlan() {
       return absl::OkStatus();
     }
     quiet_.Wait(&mu_);
-    WaitForTurn();
     HearOfShared();
+    if (WaitForTurn().ok()) continue;
+    base::PutBackInterrupt();  // the step has ended all the same
+    return absl::OkStatus();
   }
 }
 
@@ -273,7 +276,7 @@ absl::Status Mover::WaitForPlan() {
     const double begin = base::Now();
     SPILLWAY_RETURN_IF_ERROR(plans_->Wait());
     const Entry entry(this);
-    WaitForTurn();
+    SPILLWAY_RETURN_IF_ERROR(WaitForTurn());
     if (!planner_.is_between_steps() || pager_.has_callers()) return absl::OkStatus();
     if (plan::StepRecorder* const trace = planner_.Recording()) trace->LeaveOut(begin, base::Now());
     const absl::Status planned = TakeUpPlan();

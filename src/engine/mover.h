@@ -52,16 +52,18 @@ class Mover : private TransferThread::Listener {
   TransferThread& transfers() { return transfers_; }
 
   // A tensor is being registered: no commit may have a part of it, nor may other bytes come under
-  // it. Waits for a turn.
+  // it. Waits for a turn; not ok: WaitForTurn's error, and nothing is kept from anybody.
   class Filling {
    public:
     explicit Filling(Mover* mover);
     ~Filling();
     Filling(const Filling&) = delete;
     Filling& operator=(const Filling&) = delete;
+    const absl::Status& status() const { return status_; }
 
    private:
     Mover& mover_;
+    absl::Status status_;
   };
 
   // See Pager.
@@ -72,7 +74,7 @@ class Mover : private TransferThread::Listener {
   void EndLease(TileIndex tile, Tier tier, Access access, const tiers::StreamHandle* stream);
   // See Pager.
   void GiveUp(TileIndex tile, Access access);
-  void Declare(std::span<const TileIndex> tiles, std::span<const Use> uses);
+  absl::Status Declare(std::span<const TileIndex> tiles, std::span<const Use> uses);
   void ClearDeclared();
   absl::Status Evict(TileIndex tile);
   absl::Status Discard(TileIndex tile);
@@ -106,16 +108,19 @@ class Mover : private TransferThread::Listener {
 
  private:
   // The engine's turn for one call: no other has it. Until it ends, whoever asks for a lease, or
-  // changes what is declared or planned, waits. Transfers go on, and leases end.
+  // changes what is declared or planned, waits. Transfers go on, and leases end. Not ok:
+  // WaitForTurn's error, and the call has no turn.
   class Turn {
    public:
     explicit Turn(Mover* mover);
     ~Turn();
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
+    const absl::Status& status() const { return status_; }
 
    private:
     Mover& mover_;
+    absl::Status status_;
   };
   // The lock, for whoever goes on with Pager: it first hears of the leases that were taken
   // without the lock.
@@ -147,7 +152,8 @@ class Mover : private TransferThread::Listener {
   void RecordState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Calls that want the engine for themselves.
-  void WaitForTurn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Returns when no call has a turn. Cancelled: interrupted before.
+  absl::Status WaitForTurn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckIdle(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsQuiet() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {

@@ -18,11 +18,12 @@ namespace spillway::engine {
 
 Mover::Turn::Turn(Mover* mover) : mover_(*mover) {
   const Entry entry(mover);
-  mover->WaitForTurn();
-  mover->has_turn_ = true;
+  status_ = mover->WaitForTurn();
+  if (status_.ok()) mover->has_turn_ = true;
 }
 
 Mover::Turn::~Turn() {
+  if (!status_.ok()) return;
   const Entry entry(&mover_);
   mover_.has_turn_ = false;
   mover_.turn_over_.NotifyAll();
@@ -30,23 +31,32 @@ Mover::Turn::~Turn() {
 
 Mover::Filling::Filling(Mover* mover) : mover_(*mover) {
   const Entry entry(mover);
-  mover->WaitForTurn();
-  ++mover->fills_;
+  status_ = mover->WaitForTurn();
+  if (status_.ok()) ++mover->fills_;
 }
 
 Mover::Filling::~Filling() {
+  if (!status_.ok()) return;
   const Entry entry(&mover_);
   --mover_.fills_;
 }
 
-void Mover::WaitForTurn() {
-  if (!has_turn_) return;
-  while (has_turn_) turn_over_.Wait(&mu_);
+absl::Status Mover::WaitForTurn() {
+  if (!has_turn_) return absl::OkStatus();
+  bool interrupted = false;
+  while (has_turn_ && !interrupted) interrupted = base::WaitOrInterrupt(&turn_over_, &mu_);
   HearOfShared();
+  if (interrupted && has_turn_) {
+    return absl::CancelledError(
+        "the wait for another thread's Commit, Restore or Unregister was interrupted");
+  }
+  if (interrupted) base::PutBackInterrupt();
+  return absl::OkStatus();
 }
 
 absl::Status Mover::Commit(const std::function<absl::Status(io::Store*)>& write) {
   const Turn turn(this);
+  SPILLWAY_RETURN_IF_ERROR(turn.status());
   const double begin = base::Now();
   absl::Status status;
   {
@@ -132,7 +142,9 @@ absl::Status Mover::Quiesce(std::string_view what) {
 
 absl::Status Mover::Forget(TileIndex first, TileIndex count,
                            const std::function<void(io::Store*)>& change) {
+  const base::Uninterrupted to_its_end;
   const Turn turn(this);
+  SPILLWAY_RETURN_IF_ERROR(turn.status());
   {
     const Entry entry(this);
     SPILLWAY_RETURN_IF_ERROR(pager_.Forget(first, count));
@@ -147,6 +159,7 @@ absl::Status Mover::Forget(TileIndex first, TileIndex count,
 
 absl::Status Mover::Restore(const std::function<absl::Status(io::Store*)>& change) {
   const Turn turn(this);
+  SPILLWAY_RETURN_IF_ERROR(turn.status());
   TileIndex num_tiles = 0;
   {
     const Entry entry(this);

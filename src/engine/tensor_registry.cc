@@ -64,6 +64,7 @@ absl::StatusOr<TensorId> TensorRegistry::Register(const TensorSpec& spec, const 
     Publish(spec.name, made.ok() ? std::optional(*made) : std::nullopt);
   };
   const Mover::Filling filling(mover_);
+  if (!filling.status().ok()) return made = filling.status();
   made = Make(spec, fill);
   return made;
 }

@@ -6,14 +6,17 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <future>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "io/faulty_io_engine.h"
 #include "spillway/engine.h"
 #include "spillway/interrupt.h"
@@ -120,6 +123,43 @@ TEST_F(InterruptTest, EndsAWaitForAnothersLeaseAndLeavesNothingBehind) {
     }
   }
   Expect(tensor, 3, 0);
+}
+
+TEST_F(InterruptTest, EndsAWaitForAnotherThreadsCommit) {
+  const TensorId tensor = Register("w");
+  std::string fresh;  // a name that no tensor has had
+  ASSERT_TRUE(engine().Commit("").ok());
+  SlowDown(io::IoOp::kWrite);
+  const std::vector<std::function<absl::Status()>> calls = {
+      [&] { return engine().Acquire({tensor, 0}, Access::kReadWrite).status(); },
+      [&] { return engine().AcquireHost({tensor, 0}, Access::kRead).status(); },
+      [&] { return engine().Prefetch(std::vector<Use>{{{tensor, 1}, Tier::kPinned}}); },
+      [&] { return engine().Evict({tensor, 0}); },
+      [&] { return engine().EndStep(); },
+      [&] { return engine().Commit(""); },
+      [&] { return engine().Restore("never made"); },
+      [&] {
+        const TensorSpec spec{.name = fresh, .dtype = DType::kU8, .shape = {1}};
+        return engine().Register(spec).status();
+      }};
+  uint64_t value = 0;
+  for (size_t number = 0; number < calls.size(); ++number) {
+    bool interrupted = false;
+    for (int round = 0; round < 100 && !interrupted; ++round) {
+      fresh = absl::StrCat("new", number, ".", round);
+      ASSERT_TRUE(Add({tensor, 0}, value++, true).ok());
+      std::thread committing([&] { EXPECT_TRUE(engine().Commit("").ok()); });
+      // The commit has most likely begun by then, and lasts as long as a write.
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      Interrupt(true);
+      interrupted = absl::IsCancelled(calls[number]());
+      Interrupt(false);
+      committing.join();
+    }
+    EXPECT_TRUE(interrupted) << "call " << number;
+    EXPECT_TRUE(absl::IsNotFound(engine().Find(fresh).status())) << "call " << number;
+  }
+  Expect(tensor, 0, value);
 }
 
 TEST_F(InterruptTest, IsNotAskedWhereNothingWaits) {

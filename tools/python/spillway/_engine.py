@@ -283,14 +283,14 @@ class Engine:
         """Declares uses to come, in order, each (id, tile, tier, access)."""
         given = [Use(id, number_of(tier, TIERS, "tier"), number_of(access, ACCESSES, "access"), tile)
                  for id, tile, tier, access in uses]
-        check(library.spw_prefetch(self._live(), (Use * max(1, len(given)))(*given), len(given)))
+        call(library.spw_prefetch, self._live(), (Use * max(1, len(given)))(*given), len(given))
 
     def clear_prefetch(self) -> None:
         library.spw_clear_prefetch(self._live())
 
     def evict(self, id: int, tile: int = 0) -> None:
         """Starts moving a tile to the lowest tier, to make room now."""
-        check(library.spw_evict(self._live(), id, tile))
+        call(library.spw_evict, self._live(), id, tile)
 
     def discard(self, id: int, tile: int = 0) -> None:
         """The bytes of a transient tensor's tile are wanted no longer: it reads as zeros."""
@@ -298,7 +298,7 @@ class Engine:
 
     def end_step(self) -> None:
         """A step's end: steps that repeat are planned, and failures of transfers that nobody waited for are raised."""
-        check(library.spw_end_step(self._live()))
+        call(library.spw_end_step, self._live())
 
     def wait_for_plan(self) -> None:
         """Returns when no plan is being made; right after end_step it also takes up the plan for the step to come."""
