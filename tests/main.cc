@@ -99,10 +99,10 @@ struct Filter {
 
 // Where SPILLWAY_TEST_ONE_POINT asks for less, a third of the tests is run, which the seed chooses:
 // of a suite's tests with parameters, and of a file's tests that run the command, which take
-// longest. A sanitizer's build runs all, because its runs are few. But the thread sanitizer meets
-// the library's threads in tests of the library too, so of tests that run the command it has a
-// third: not of those with threads of their own, the benchmarks' and interrupt_test, nor of those
-// with parameters, most of which are a sample already.
+// longest. A sanitizer's build runs all, because its runs are few, but of tests that run the
+// command: these call what tests of the library call too, so the address sanitizer has half of
+// them, and the thread sanitizer a third, but all of those with threads of their own (the
+// benchmarks' and interrupt_test). Those with parameters are a sample already.
 class Draw {
  public:
   explicit Draw(const std::string& file) : file_(file) {}
@@ -111,25 +111,26 @@ class Draw {
     if (!spillway::TriesOnePoint()) return true;
     const testing::TestInfo& info = *suite.GetTestInfo(test);
     const bool runs_command = std::string_view(info.file()).ends_with("/spillway/" + file_ + ".cc");
-    if (SPILLWAY_FINDS_RACES) {
+    if (SPILLWAY_IS_SANITIZED) {
       const bool has_own_threads = file_.starts_with("bench_") || file_ == "interrupt_test";
-      if (!runs_command || has_own_threads || info.value_param() != nullptr) return true;
-    } else if (SPILLWAY_IS_SANITIZED) {
-      return true;
+      if (!runs_command || info.value_param() != nullptr) return true;
+      if (SPILLWAY_FINDS_RACES && has_own_threads) return true;
+      return IsDrawn(commands_++, 0, SPILLWAY_FINDS_RACES ? kShare : 2);
     }
     if (info.value_param() != nullptr) {
       if (suite.total_test_count() < kShare) return true;
-      return IsDrawn(test, static_cast<uint32_t>(suite.GetTestInfo(0)->line()));
+      return IsDrawn(test, static_cast<uint32_t>(suite.GetTestInfo(0)->line()), kShare);
     }
-    return !runs_command || IsDrawn(commands_++, 0);
+    return !runs_command || IsDrawn(commands_++, 0, kShare);
   }
 
  private:
   static constexpr int kShare = 3;
 
-  static bool IsDrawn(int test, uint32_t line) {
-    return static_cast<size_t>(test % kShare) ==
-           spillway::PointOf(spillway::GridSeed(), line, kShare);
+  // One of `share`.
+  static bool IsDrawn(int test, uint32_t line, int share) {
+    return static_cast<size_t>(test % share) ==
+           spillway::PointOf(spillway::GridSeed(), line, static_cast<size_t>(share));
   }
 
   const std::string& file_;
