@@ -173,15 +173,17 @@ class OffloadedOptimizer(StateDicts):
                 loss = closure()
         found_inf, grad_scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
         if self._update == "backward":
-            self._end_backward(found_inf)
-            self.run.report.count_step(self)
+            with later_interrupts():
+                self._end_backward(found_inf)
+                self.run.report.count_step(self)
             return loss
         if found_inf is not None and found_inf.item() != 0:
             return loss
         scale = 1.0 if grad_scale is None else 1.0 / grad_scale.item()
-        self._do(self.param_groups, scale)
-        self.run.engine.end_step()
-        self.run.report.count_step(self)
+        with later_interrupts():
+            self._do(self.param_groups, scale)
+            self.run.engine.end_step()
+            self.run.report.count_step(self)
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
