@@ -240,6 +240,7 @@ class OptimizerTest(TorchTest):
         with self.assertRaises(KeyboardInterrupt):
             optimizer.step()
         self.assertEqual(optimizer._known[params[0]].step, 1)
+        self.assertEqual(optimizer.run.report.steps, 1, "the step has ended, too")
 
 
 if __name__ == "__main__":
