@@ -4,8 +4,8 @@
 // (spillway_exhaustive_test in tools/cmake/SpillwayTests.cmake); a third of the sample, and of a
 // grid of numbers one point, where a sanitizer makes it several times slower and where
 // SPILLWAY_TEST_ONE_POINT says so: tools/checks/stress runs it many times, each with its own seed.
-// There a third of the tests with parameters and of those that run the command is run, and under
-// the thread sanitizer a third of those that run the command (main.cc).
+// There a third of the tests with parameters and of those that run the command is run; under a
+// sanitizer, half or a third of those that run the command (main.cc).
 
 #ifndef SPILLWAY_TESTS_EXHAUSTIVE_H_
 #define SPILLWAY_TESTS_EXHAUSTIVE_H_

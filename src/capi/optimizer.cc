@@ -264,6 +264,7 @@ spw_status* spw_optimizer_step(spw_optimizer* optimizer, const spw_update* updat
       parameters[i] = update.parameter;
     }
     MutexLock lock(&optimizer->mu);
+    const base::Uninterrupted whole;
     SPILLWAY_ASSIGN_OR_RETURN(const std::vector<Use> uses, optimizer->optimizer->Uses(parameters));
     SPILLWAY_RETURN_IF_ERROR(optimizer->engine->Prefetch(uses));
     for (const Update& update : given) {

@@ -265,9 +265,8 @@ absl::Status Mover::TakeUpPlan() {
     }
     quiet_.Wait(&mu_);
     HearOfShared();
-    if (WaitForTurn().ok()) continue;
-    base::PutBackInterrupt();  // the step has ended all the same
-    return absl::OkStatus();
+    const base::Uninterrupted to_its_end;  // the step has ended, and the plan was handed over
+    SPILLWAY_RETURN_IF_ERROR(WaitForTurn());
   }
 }
 
