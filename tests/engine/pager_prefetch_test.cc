@@ -62,5 +62,41 @@ TEST_F(PagerPrefetch, SendsAwayWhatIsNotNeededBefore) {
   EXPECT_EQ(Lease(2), Tiles{});
 }
 
+// The device has room for two of three tiles, and the others' bytes are copied out ahead of the
+// lease.
+TEST(PagerRoomAhead, IsMadeForWhatWillBeWrittenWhole) {
+  PagerOptions options;
+  options.device_bytes = 2 * kTileBytes;
+  options.pinned_bytes = 4 * kTileBytes;
+  options.has_store = true;
+  options.describe = [](TileIndex tile) { return "tile " + std::to_string(tile); };
+  Pager pager(options);
+  for (int i = 0; i < 3; ++i) pager.AddTile(kTileBytes, Role::kParameter, false, true);
+  using Tiles = std::vector<TileIndex>;
+  // Leases the tile; what was copied out until its lease had ended.
+  const auto write = [&](TileIndex tile) {
+    Tiles copied_out;
+    const auto run = [&] {
+      for (std::vector<Action> actions; !(actions = pager.TakeActions()).empty();) {
+        for (const Action& action : actions) {
+          if (action.kind != Action::Kind::kTransfer) continue;
+          EXPECT_TRUE(action.Is(Transfer::kCopyOut));
+          copied_out.push_back(action.tile);
+          pager.TransferDone(action.tile, {});
+        }
+      }
+    };
+    pager.Acquire(/*ticket=*/1, tile, Tier::kDevice, Access::kDiscard, kNoStream);
+    run();
+    (void)pager.EndLease(tile, Tier::kDevice, Access::kDiscard, /*drained=*/false);
+    run();
+    return copied_out;
+  };
+  for (const TileIndex tile : {0, 1, 2}) pager.Declare(tile, Tier::kDevice, Access::kDiscard);
+  EXPECT_EQ(write(0), Tiles{0}) << "for tile 2, which has not been asked for";
+  EXPECT_EQ(write(1), Tiles{});
+  EXPECT_EQ(write(2), Tiles{}) << "its frame was there";
+}
+
 }  // namespace
 }  // namespace spillway::engine

@@ -128,15 +128,25 @@ Outcome Arrivals::AdvancePrefetch(Job& job) {
   Page& page = pages_[job.tile];
   Copy& target = page.copy(job.tier);
   if (target.is_ready() && job.failure.ok()) {
+    if (job.access == Access::kDiscard) return Outcome::kDone;
     if (pages_.leases().held(job.tile, job.tier) == 0) target.prefetched = true;
     ++pages_.stats().prefetches;
     return Outcome::kDone;
   }
   const bool over = is_paused_ || !job.failure.ok() || pages_.leases().IsWritten(job.tile) ||
                     page.discard || page.is_gone || target.leaving;
+  if (!over && job.access == Access::kDiscard) return TakeRoomAhead(job);
   const Outcome outcome = over ? Outcome::kDone : Fill(job);
   if (outcome == Outcome::kDone) room_.ReleaseHeld(job);
   return outcome;
+}
+
+// The frame of a tile that will be written whole. It stays for the lease to come.
+Outcome Arrivals::TakeRoomAhead(Job& job) {
+  if (pages_[job.tile].is_moving()) return Outcome::kWaiting;
+  absl::Status why;
+  const Room::Answer room = room_.EnsureFrame(job, job.tier, job.position, &why);
+  return room == Room::Answer::kWaiting ? Outcome::kWaiting : Outcome::kDone;
 }
 
 bool Arrivals::StartPrefetches() {
@@ -150,12 +160,17 @@ bool Arrivals::StartPrefetches() {
     const uint64_t position = uses_.prefetch_position();
     const uint64_t next = uses_.NextUse(use->tile, use->tier);
     if (next < position && uses_.At(next).access == Access::kDiscard) break;
-    const bool needless = use->access == Access::kDiscard ||
+    // What is written whole has nothing to bring in, but on the device others may have to be copied
+    // out for it first. In pinned memory, what is written behind leaves without that.
+    const bool is_discard = use->access == Access::kDiscard;
+    const bool needless = (is_discard && use->tier == Tier::kPinned) ||
                           pages_[use->tile].copy(use->tier).state != Copy::State::kNone ||
                           pages_.leases().IsWritten(use->tile);
     if (!needless) {
       if (!room_.IsFor(use->tile, use->tier, position)) break;
-      jobs_.Add(Job::Kind::kPrefetch, use->tile, use->tier).position = position;
+      Job& job = jobs_.Add(Job::Kind::kPrefetch, use->tile, use->tier);
+      job.access = use->access;
+      job.position = position;
       progress = true;
     }
     uses_.AdvancePrefetch();

@@ -41,6 +41,7 @@ class Arrivals {
   Outcome AdvanceAcquire(Job& job);
   Outcome AdvancePlanned(Job& job);
   Outcome AdvancePrefetch(Job& job);
+  Outcome TakeRoomAhead(Job& job);
   Outcome Fill(Job& job);
   Outcome FailOrWait(Job& job, Room::Answer answer, const absl::Status& why);
   Outcome Grant(Job& job, bool after_copy);

@@ -18,7 +18,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kRowBytes = 4 * kKiB;
-constexpr int kCopyPasses = 4;  // over what fits into pinned memory
+constexpr int kCopyPasses = 8;  // over what fits into pinned memory
 constexpr uint64_t kReaders = 4;
 
 uint64_t NvmeRead(const EngineStats& stats) { return stats.nvme.read_bytes; }
@@ -150,19 +150,18 @@ absl::StatusOr<double> Edges::MeasureCopies(Edge edge) {
     }
   }
   const bool in = edge == Edge::kPinnedDevice;
-  return Timed(in ? CopiedIn : CopiedOut, [&]() -> absl::Status {
-    for (int pass = 0; pass < kCopyPasses; ++pass) {
-      SPILLWAY_RETURN_IF_ERROR(Lease(near_, Tier::kDevice, in ? Access::kRead : Access::kDiscard));
-    }
-    return absl::OkStatus();
+  return Timed(in ? CopiedIn : CopiedOut, [&] {
+    return Lease(near_, Tier::kDevice, in ? Access::kRead : Access::kDiscard, kCopyPasses);
   });
 }
 
 // Every tile in order, declared before.
-absl::Status Edges::Lease(TensorId tensor, Tier tier, Access access) {
+absl::Status Edges::Lease(TensorId tensor, Tier tier, Access access, int passes) {
   std::vector<Use> uses;
-  for (uint64_t tile = 0; tile < NumTiles(tensor); ++tile) {
-    uses.push_back({.tile = {tensor, tile}, .tier = tier, .access = access});
+  for (int pass = 0; pass < passes; ++pass) {
+    for (uint64_t tile = 0; tile < NumTiles(tensor); ++tile) {
+      uses.push_back({.tile = {tensor, tile}, .tier = tier, .access = access});
+    }
   }
   SPILLWAY_RETURN_IF_ERROR(engine_->Prefetch(uses));
   for (const Use& use : uses) {

@@ -62,7 +62,7 @@ class Edges {
   absl::StatusOr<double> Timed(uint64_t (*moved)(const EngineStats&),
                                const std::function<absl::Status()>& pass) const;
   absl::StatusOr<double> MeasureCopies(Edge edge);
-  absl::Status Lease(TensorId tensor, Tier tier, Access access);
+  absl::Status Lease(TensorId tensor, Tier tier, Access access, int passes = 1);
   absl::Status Write();
   absl::Status Evict(TensorId tensor);
   absl::Status ReadFar(uint64_t number);
