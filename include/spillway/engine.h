@@ -7,7 +7,8 @@
 // destructor. Commit, Restore and Unregister come one at a time, and who asks for a lease,
 // declares, registers or ends a step meanwhile waits until they are over. Commit, Snapshot and
 // Restore require that nobody holds a lease or waits for one, and that no tensor is being
-// registered.
+// registered. A lease that was released on a stream is over for its holder: where only such are
+// left, these calls, Unregister too, wait for the streams.
 //
 // A process that is forked from the one that opened an engine has neither its threads nor its
 // memory: there each call fails with FailedPrecondition, and its destructor leaves all alone.
@@ -196,8 +197,7 @@ class SPILLWAY_EXPORT Engine {
   // again. All declared uses are forgotten, and the plan that is followed is abandoned. Until the
   // engine closes the tensor's tiles keep their entries in its tables, their frames where their
   // role is placed, and their share of what decides whether all tiles fit in memory.
-  // FailedPrecondition if a tile of it is leased or asked for; a lease that waits for a stream is
-  // one. NotFound: there is no such tensor any more.
+  // FailedPrecondition if a tile of it is leased or asked for. NotFound: there is no such tensor.
   virtual absl::Status Unregister(TensorId id) = 0;
   // The same for a tensor by its name, be it registered or only in the last commit, whatever its
   // spec. NotFound: it is neither.

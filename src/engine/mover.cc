@@ -170,7 +170,8 @@ void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::Stre
     // On a lost device as well: what its kernels did to the bytes is told by whoever moves them.
     auto drained = [this, tile, tier, access](const absl::Status&) {
       const Entry entry(this);
-      if (--drains_ == 0) quiet_.NotifyAll();
+      --drains_;
+      quiet_.NotifyAll();
       pager_.LetIn(End(tile, tier, access, /*drained=*/true));
     };
     const absl::Status status = transfers_.runtime().Notify(*stream, drained);

@@ -154,6 +154,8 @@ class Mover : private TransferThread::Listener {
   // Calls that want the engine for themselves.
   // Returns when no call has a turn. Cancelled: interrupted before.
   absl::Status WaitForTurn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Returns when no stream has a lease, or a caller holds one. Cancelled: interrupted before.
+  absl::Status WaitForStreams(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckIdle(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsQuiet() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -187,7 +189,7 @@ class Mover : private TransferThread::Listener {
   CallerWaits waits_ ABSL_GUARDED_BY(mu_);
   std::vector<Work> work_ ABSL_GUARDED_BY(mu_);  // of one Dispatch
   int drains_ ABSL_GUARDED_BY(mu_) = 0;          // leases that wait for a stream
-  // No transfer, no drain, no work; or the last drain is over; or, in a turn, a transfer is.
+  // No transfer, no drain, no work; or a drain is over; or, in a turn, a transfer is.
   base::CondVar quiet_;
   std::atomic<bool> has_turn_ = false;  // written under the lock
   base::CondVar turn_over_;

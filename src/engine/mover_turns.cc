@@ -73,6 +73,7 @@ absl::Status Mover::Commit(const std::function<absl::Status(io::Store*)>& write)
 
 absl::Status Mover::Flush() {
   SPILLWAY_RETURN_IF_ERROR(transfers_.runtime().Check());
+  SPILLWAY_RETURN_IF_ERROR(WaitForStreams("Commit"));
   SPILLWAY_RETURN_IF_ERROR(CheckIdle("Commit"));
   SPILLWAY_RETURN_IF_ERROR(pager_.TakeWriteError());
   CallerWaits::Request request(&waits_);
@@ -104,6 +105,18 @@ absl::Status IsInterrupted(std::string_view what) {
 
 }  // namespace
 
+absl::Status Mover::WaitForStreams(std::string_view what) {
+  bool interrupted = false;
+  while (drains_ > 0 && !pager_.has_callers() && !interrupted) {
+    interrupted = base::WaitOrInterrupt(&quiet_, &mu_);
+    HearOfShared();
+  }
+  if (!interrupted) return absl::OkStatus();
+  if (drains_ > 0) return IsInterrupted(what);
+  base::PutBackInterrupt();
+  return absl::OkStatus();
+}
+
 absl::Status Mover::CheckIdle(std::string_view what) {
   const absl::string_view operation(what.data(), what.size());
   if (pager_.pages().leases().num_held() > 0) {
@@ -121,10 +134,12 @@ absl::Status Mover::CheckIdle(std::string_view what) {
 
 absl::Status Mover::CheckNoLeases(std::string_view what) {
   const Entry entry(this);
+  SPILLWAY_RETURN_IF_ERROR(WaitForStreams(what));
   return CheckIdle(what);
 }
 
 absl::Status Mover::Quiesce(std::string_view what) {
+  SPILLWAY_RETURN_IF_ERROR(WaitForStreams(what));
   SPILLWAY_RETURN_IF_ERROR(CheckIdle(what));
   if (!pager_.Pause()) return IsBusy(what);
   Dispatch();
@@ -147,6 +162,13 @@ absl::Status Mover::Forget(TileIndex first, TileIndex count,
   SPILLWAY_RETURN_IF_ERROR(turn.status());
   {
     const Entry entry(this);
+    const Leases& leases = pager_.pages().leases();
+    for (TileIndex tile = first; tile < first + count; ++tile) {
+      while (leases.IsLeased(tile) && !leases.HasHolder(tile)) {
+        quiet_.Wait(&mu_);
+        HearOfShared();
+      }
+    }
     SPILLWAY_RETURN_IF_ERROR(pager_.Forget(first, count));
     Dispatch();
     for (TileIndex tile = first; tile < first + count; ++tile)

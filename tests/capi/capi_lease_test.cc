@@ -74,7 +74,7 @@ TEST_F(CapiLeaseTest, OnAStreamItLastsAsLongAsTheStreamsWork) {
     };
     SPW_ASSERT_OK(spw_stream_launch(stream, add, &shared));
     spw_lease_release(lease, stream);
-    SPW_EXPECT_ERROR(spw_unregister(engine_, id), SPW_FAILED_PRECONDITION, "is leased");
+    SPW_EXPECT_ERROR(spw_evict(engine_, id, 0), SPW_FAILED_PRECONDITION, "is leased");
     shared.may_run = true;
     SPW_ASSERT_OK(spw_stream_synchronize(stream));
   }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -139,6 +140,33 @@ TEST_F(StreamLeases, ADiscardTakesEffectWhenTheStreamLetsGo) {
   EXPECT_EQ(reader.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
   gate.Open();
   reader.get();
+}
+
+TEST_F(StreamLeases, CallsThatWantTheEngineAloneWaitForTheStream) {
+  const TensorId other = engine_->Register({.name = "other", .shape = {kWords}}).value();
+  const std::pair<const char*, std::function<absl::Status()>> calls[] = {
+      {"Commit", [&] { return engine_->Commit(""); }},
+      {"Snapshot", [&] { return engine_->Snapshot("one"); }},
+      {"Restore", [&] { return engine_->Restore("one"); }},
+      {"Unregister", [&] { return engine_->Unregister(id_); }}};
+  for (const auto& [name, call] : calls) {
+    SCOPED_TRACE(name);
+    Gate gate(stream_.get());
+    AddOneOnStream();
+    std::future<absl::Status> ended = std::async(std::launch::async, call);
+    // The longer it is given, the surer it shows a call that does not wait.
+    EXPECT_EQ(ended.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
+    gate.Open();
+    const absl::Status status = ended.get();
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  Gate gate(stream_.get());
+  {
+    const auto lease = engine_->Acquire({other, 0}, Access::kRead, stream_.get());
+    ASSERT_TRUE(lease.ok()) << lease.status();
+    // Its holder may wait for this very thread.
+    EXPECT_TRUE(absl::IsFailedPrecondition(engine_->Commit("")));
+  }
 }
 
 TEST_F(StreamLeases, ADiscardOfWhatIsHeldIsRefused) {
