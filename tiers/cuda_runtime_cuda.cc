@@ -25,6 +25,7 @@
 #include "tiers/cuda_runtime.h"
 #include "tiers/cuda_status_cuda.h"
 #include "tiers/cuda_stream_cuda.h"
+#include "tiers/registered_ranges.h"
 
 namespace spillway::tiers {
 namespace {
@@ -98,13 +99,16 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   absl::Status RegisterHostMemory(std::span<std::byte> memory) override {
-    return Call(
+    SPILLWAY_RETURN_IF_ERROR(Call(
         absl::StrCat("registering ", base::FormatBytes(memory.size()),
                      " of pinned memory with CUDA"),
-        [&] { return cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterPortable); });
+        [&] { return cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterPortable); }));
+    registered_.Add(memory);
+    return absl::OkStatus();
   }
   void UnregisterHostMemory(std::span<std::byte> memory) override {
     (void)Call("unregistering pinned memory", [&] { return cudaHostUnregister(memory.data()); });
+    registered_.Remove(memory.data());
   }
 
   absl::StatusOr<StreamHandle> CreateStream() override {
@@ -138,9 +142,19 @@ class CudaRuntime final : public DeviceRuntime {
     const bool in = direction == CopyDirection::kHostToDevice;
     const char* const name = in ? "pinned to device" : "device to pinned";
     const ProfilerRange range(name, size_bytes);
+    auto* to = static_cast<std::byte*>(destination);
+    const auto* from = static_cast<const std::byte*>(source);
     return Call(absl::StrCat("copying ", base::FormatBytes(size_bytes), ", ", name), [&] {
-      return cudaMemcpyAsync(destination, source, size_bytes,
-                             in ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, target->get());
+      cudaError_t error = cudaSuccess;
+      for (uint64_t left = size_bytes; left > 0 && error == cudaSuccess;) {
+        const uint64_t part = registered_.CopyBytes(in ? from : to, left);
+        error = cudaMemcpyAsync(
+            to, from, part, in ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, target->get());
+        to += part;
+        from += part;
+        left -= part;
+      }
+      return error;
     });
   }
 
@@ -266,6 +280,7 @@ class CudaRuntime final : public DeviceRuntime {
   base::Mutex mutex_;
   std::unordered_map<void*, std::shared_ptr<CudaStream>> streams_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<void*, std::shared_ptr<CudaEvent>> events_ ABSL_GUARDED_BY(mutex_);
+  RegisteredRanges registered_;
   std::unordered_map<std::byte*, std::byte*> arenas_ ABSL_GUARDED_BY(mutex_);  // to allocations
   uintptr_t last_handle_ ABSL_GUARDED_BY(mutex_) = 0;
 };

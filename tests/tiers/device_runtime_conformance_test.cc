@@ -35,21 +35,25 @@ class Gate {
   std::promise<void> open_;
 };
 
-// Zeros, in pages of their own, registered.
+// Zeros, in pages of their own, registered in so many ranges of equal size.
 class HostMemory {
  public:
-  HostMemory(DeviceRuntime* runtime, uint64_t size_bytes)
-      : runtime_(runtime), size_bytes_(size_bytes) {
+  HostMemory(DeviceRuntime* runtime, uint64_t size_bytes, uint64_t ranges = 1)
+      : runtime_(runtime), size_bytes_(size_bytes), range_bytes_(size_bytes / ranges) {
     void* const mapped =
         ::mmap(nullptr, size_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     EXPECT_NE(mapped, MAP_FAILED);
     data_ = static_cast<std::byte*>(mapped);
-    EXPECT_TRUE(runtime_->RegisterHostMemory(span()).ok());
+    for (uint64_t at = 0; at < size_bytes_; at += range_bytes_) {
+      EXPECT_TRUE(runtime_->RegisterHostMemory(span().subspan(at, range_bytes_)).ok());
+    }
   }
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
   ~HostMemory() {
-    runtime_->UnregisterHostMemory(span());
+    for (uint64_t at = 0; at < size_bytes_; at += range_bytes_) {
+      runtime_->UnregisterHostMemory(span().subspan(at, range_bytes_));
+    }
     ::munmap(data_, size_bytes_);
   }
   std::byte* data() const { return data_; }
@@ -57,7 +61,7 @@ class HostMemory {
 
  private:
   DeviceRuntime* const runtime_;
-  const uint64_t size_bytes_;
+  const uint64_t size_bytes_, range_bytes_;
   std::byte* data_ = nullptr;
 };
 
@@ -457,6 +461,27 @@ TEST_P(DeviceRuntimeTest, CopiesGoToTheDeviceAndBack) {
   EXPECT_EQ(std::memcmp(source.data(), back.data(), kBytes), 0);
   runtime_->DestroyStream(stream);
   runtime_->FreeArena(*arena, kBytes + 7);
+}
+
+// As a tile does that lies over the end of a slab of the pinned arena.
+TEST_P(DeviceRuntimeTest, CopiesGoOverTheEndsOfRegisteredRanges) {
+  constexpr uint64_t kBytes = uint64_t{3} << 20, kBegin = 12345, kCopied = kBytes - 2 * kBegin;
+  const HostMemory source(runtime_.get(), kBytes, /*ranges=*/3),
+      back(runtime_.get(), kBytes, /*ranges=*/3);
+  for (uint64_t i = 0; i < kBytes; ++i) source.data()[i] = static_cast<std::byte>(i * i >> 8);
+  auto arena = runtime_->AllocateArena(kCopied);
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  const StreamHandle stream = NewStream();
+  using enum CopyDirection;
+  absl::Status status =
+      runtime_->CopyAsync(stream, kHostToDevice, *arena, source.data() + kBegin, kCopied);
+  EXPECT_TRUE(status.ok()) << status;
+  status = runtime_->CopyAsync(stream, kDeviceToHost, back.data() + kBegin, *arena, kCopied);
+  EXPECT_TRUE(status.ok()) << status;
+  ASSERT_TRUE(runtime_->Synchronize(stream).ok());
+  EXPECT_EQ(std::memcmp(source.data() + kBegin, back.data() + kBegin, kCopied), 0);
+  runtime_->DestroyStream(stream);
+  runtime_->FreeArena(*arena, kCopied);
 }
 
 TEST_P(DeviceRuntimeTest, ACopyRunsInStreamOrder) {
