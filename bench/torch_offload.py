@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What does spillway.torch cost beside PyTorch with everything in memory?
 
-    bench/torch_offload.py --model FOLDER --data TOKENS.npy --folder STORES [--rounds 7] [--json FILE]
+    bench/torch_offload.py --model FOLDER --data TOKENS.npy --folder STORES [--rounds 7] [--device cuda] [--json FILE]
 
-Fine-tunes a Hugging Face causal language model, 512 tokens a step, in several ways. Each way has a model of its own in
+Fine-tunes a Hugging Face causal language model (of random weights, where the folder has config.json alone), --windows of
+256 tokens a step, in several ways. Each way has a model of its own in
 this process, and a round is one step of each, so that a machine that is slower for a while is so for all. Ratios are
 medians over rounds of a way's tokens a second to PyTorch's in the same round, with the range; `step()` is the optimizer's
-part alone. Limits: step() in memory at most 1.03 times torch.optim.AdamW(fused=True)'s; tokens a second at least 0.95 in
+part alone. On a GPU each time ends when the GPU has done its work. Limits, on the CPU: step() in memory at most 1.03 times torch.optim.AdamW(fused=True)'s; tokens a second at least 0.95 in
 pinned memory, 0.90 on NVMe with update="backward", 0.75 on NVMe with clipping, of PyTorch's.
 
 Needs PyTorch, transformers and the package spillway: tools/setup --torch, and build/torch-venv/bin/pip install .
@@ -27,31 +28,40 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import numpy
 import spillway.torch as st
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
+
+WINDOW = 256  # tokens
 
 
 class Way:
     def __init__(self, name, flags, make, clip=True):
         self.name, self.clip = name, clip
-        self.model = AutoModelForCausalLM.from_pretrained(flags.model, dtype=torch.float32)
-        self.run, self.optimizer = make(self.model)
+        self.device = torch.device(flags.device)
+        self.model = load(flags.model)
+        self.run, self.optimizer = make(self.model.to(self.device))
+        self.model.to(self.device)  # the buffers of one that was offloaded
         self.seconds, self.step_seconds, self.losses, self.moved = [], [], [], []
 
     def step(self, tokens):
         before = self.moved_bytes()
-        begin = time.perf_counter()
+        begin = self.now()
         self.optimizer.zero_grad()
         loss = self.model(input_ids=tokens, labels=tokens).loss
         loss.backward()
         if self.clip:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        middle = time.perf_counter()
+        middle = self.now()
         self.optimizer.step()
-        end = time.perf_counter()
+        end = self.now()
         self.seconds.append(end - begin)
         self.step_seconds.append(end - middle)
         self.losses.append(loss.item())
         self.moved.append(self.moved_bytes() - before)
+
+    def now(self):
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
 
     def moved_bytes(self):
         if self.run is None:
@@ -60,13 +70,21 @@ class Way:
         return nvme["read_bytes"] + nvme["written_bytes"]
 
 
+def load(folder):
+    if any(pathlib.Path(folder).glob("*.safetensors")):
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    torch.manual_seed(1)
+    return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32)
+
+
 def make_ways(flags):
     def torchs(model):
         return None, torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
 
     def ours(name, offload=False, on_nvme=True, **more):
         def make(model):
-            run = st.open(str(pathlib.Path(flags.folder) / name) if on_nvme else None, pinned=flags.pinned if on_nvme else None)
+            run = st.open(str(pathlib.Path(flags.folder) / name) if on_nvme else None, pinned=flags.pinned if on_nvme else None,
+                          device=flags.device if offload else "cpu")
             if offload:
                 st.offload(model, run)
             return run, st.AdamW(model.parameters(), lr=1e-5, store=run, **more)
@@ -90,6 +108,8 @@ def main():
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--pinned", default="512MiB")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--windows", type=int, default=2, help="of a step")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--short", action="store_true", help="without weights and gradients on NVMe")
     parser.add_argument("--json")
@@ -97,9 +117,11 @@ def main():
     torch.set_num_threads(flags.threads)
     tokens = numpy.load(flags.data, mmap_mode="r")
 
+    size = flags.windows * WINDOW
     ways = list(make_ways(flags))
     for step in range(flags.rounds + 2):  # of the first two a plan is made
-        window = torch.from_numpy(tokens[step * 512:(step + 1) * 512].astype(numpy.int64)).view(2, 256)
+        window = torch.from_numpy(tokens[step * size:(step + 1) * size].astype(numpy.int64)).view(flags.windows, WINDOW)
+        window = window.to(flags.device)
         for way in ways:
             way.step(window)
         print(f"round {step - 1 if step > 1 else 'to warm up'}: " +
@@ -109,7 +131,7 @@ def main():
     for way in ways:
         ratios = [theirs / mine for theirs, mine in zip(base.seconds[2:], way.seconds[2:])]
         steps = [mine / theirs for theirs, mine in zip(base.step_seconds[2:], way.step_seconds[2:])]
-        rows.append({"way": way.name, "tokens_per_second": 512 / statistics.median(way.seconds[2:]), "ratio": spread(ratios),
+        rows.append({"way": way.name, "tokens_per_second": size / statistics.median(way.seconds[2:]), "ratio": spread(ratios),
                      "step_seconds": statistics.median(way.step_seconds[2:]), "step_ratio": spread(steps),
                      "nvme_gb_a_step": statistics.median(way.moved[2:]) / 1e9, "last_loss": way.losses[-1]})
     print(f"{'':28}{'tokens/s':>9}{'of PyTorch':>24}{'step() s':>10}{'of fused':>24}{'NVMe GB':>9}{'loss':>8}")
@@ -120,7 +142,8 @@ def main():
               f"{row['nvme_gb_a_step']:9.2f}{row['last_loss']:8.4f}")
     if flags.json:
         machine = {"cpu": platform.processor() or platform.machine(), "kernel": platform.release(),
-                   "torch": torch.__version__, "threads": flags.threads}
+                   "torch": torch.__version__, "threads": flags.threads, "tokens_a_step": size,
+                   "device": torch.cuda.get_device_name() if flags.device != "cpu" else "cpu"}
         pathlib.Path(flags.json).write_text(json.dumps({"v": 1, "machine": machine, "rows": rows}, indent=1) + "\n")
 
 

@@ -9,7 +9,7 @@ import spillway
 import spillway.torch as st
 import torch
 from torch.nn import Linear, Parameter
-from torch_case import TorchTest, tiny_model, train
+from torch_case import DEVICE, TorchTest, tiny_model, train
 
 
 def state_of(optimizer):
@@ -281,7 +281,7 @@ class LoadingTest(TorchTest):
             full = optimizer.full_state_dict()
             optimizer.load_state_dict(full)
         finally:
-            torch.set_default_device(None)
+            torch.set_default_device(DEVICE)
         self.assert_same_state(expected, full["state"])
         self.assert_same_state(expected, state_of(optimizer))
 

@@ -9,7 +9,7 @@ import unittest
 import spillway
 import spillway.torch as st
 import torch
-from torch_case import TorchTest, make_params, set_gradients, tiny_model, train
+from torch_case import DEVICE, TorchTest, make_params, set_gradients, tiny_model, train
 
 
 class OptimizerTest(TorchTest):
@@ -72,7 +72,7 @@ class OptimizerTest(TorchTest):
             model = tiny_model()
             optimizer = (st.AdamW(model.parameters(), lr=1e-2, store=self.store(), pinned="1MiB") if ours
                          else torch.optim.AdamW(model.parameters(), lr=1e-2))
-            scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+            scaler = torch.amp.GradScaler(DEVICE.type, init_scale=1024.0, growth_interval=3)
             train(model, optimizer, 5, clip=0.5, scaler=scaler)
             before = [param.detach().clone() for param in model.parameters()]
             # An overflow: nothing is updated, and the scale falls.

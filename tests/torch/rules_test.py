@@ -113,7 +113,7 @@ class RulesTest(TorchTest):
                 mine = [ours._engine_state.masters(ours._known[param].number) for param in params]
 
                 def error(values):
-                    return math.sqrt(sum(((a.double() - b) ** 2).sum().item() for a, b in zip(values, exact)))
+                    return math.sqrt(sum(((a.cpu().double() - b.cpu()) ** 2).sum().item() for a, b in zip(values, exact)))
 
                 self.assertLessEqual(error(mine), 1.1 * error([param.detach() for param in masters]))
 

@@ -13,7 +13,7 @@ import unittest
 import spillway
 import spillway.torch as st
 import torch
-from torch_case import TorchTest, make_params, set_gradients, tiny_model, train
+from torch_case import DEVICE, TorchTest, make_params, set_gradients, tiny_model, train
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import seed  # noqa: E402
@@ -197,7 +197,7 @@ class StateDictTest(TorchTest):
         out = ours.full_state_dict()["state"]
         for index, of in theirs.state_dict()["state"].items():
             for name, value in of.items():
-                self.assertTrue(torch.equal(out[index][name], value), name)
+                self.assertTrue(torch.equal(out[index][name].cpu(), value.cpu()), name)
         theirs.load_state_dict(ours.full_state_dict())
         for step in range(3, 6):
             for params, optimizer in ((theirs_params, theirs), (ours_params, ours)):
@@ -225,7 +225,7 @@ class StateDictTest(TorchTest):
             for index, of in theirs.state_dict()["state"].items():
                 for name, value in of.items():
                     if value is not None and name != "step":
-                        self.assertTrue(torch.equal(out[index][name], value), name)
+                        self.assertTrue(torch.equal(out[index][name].cpu(), value.cpu()), name)
             theirs.load_state_dict(ours.full_state_dict())
             for params, optimizer in ((theirs_params, theirs), (ours_params, ours)):
                 set_gradients(params, 3)
@@ -267,6 +267,7 @@ class StateDictTest(TorchTest):
 import sys, torch, spillway.torch as st
 sys.path.insert(0, {tests!r})
 from optimizers_test import tiny_model, train
+torch.set_default_device({device!r})
 model = tiny_model()
 optimizer = st.AdamW(model.parameters(), lr=1e-2, store={store!r}, pinned="256KiB")
 step = 0
@@ -283,7 +284,7 @@ while True:
         chance = random.Random(seed.draw_seed())
         store, file = self.store(), str(self.folder / "checkpoint.pt")
         here = pathlib.Path(__file__).parent
-        code = self.CHILD.format(tests=str(here), store=store, file=file)
+        code = self.CHILD.format(tests=str(here), store=store, file=file, device=str(DEVICE))
         child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=os.environ)
         for _ in range(chance.randrange(2, 8)):
             self.assertTrue(child.stdout.readline())

@@ -1,22 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tests of spillway.torch have in common: parameters, gradients, a small model and a folder."""
 
+import os
 import pathlib
 import tempfile
 import unittest
 
 import torch
 
+# Where the tests' tensors lie: SPILLWAY_TORCH_DEVICE, "cuda" on a machine with a GPU.
+DEVICE = torch.device(os.environ.get("SPILLWAY_TORCH_DEVICE", "cpu"))
+if DEVICE.type == "cuda":
+    # Two runs of the same operations give the same bits only with these.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
 SHAPES = [(7, 300), (300,), (64, 33), (1,), (), (3, 5, 7)]
 
 
 def make_params(dtype=torch.float32, seed_=1, shapes=SHAPES):
-    generator = torch.Generator().manual_seed(seed_)
+    generator = torch.Generator(DEVICE).manual_seed(seed_)
     return [torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in shapes]
 
 
 def set_gradients(params, step, scale=1.0):
-    generator = torch.Generator().manual_seed(1000 + step)
+    generator = torch.Generator(DEVICE).manual_seed(1000 + step)
     for param in params:
         param.grad = (torch.randn(param.shape, generator=generator) * scale).to(param.dtype)
 
@@ -33,7 +41,7 @@ def train(model, optimizer, steps, first=0, clip=None, scaler=None, accumulate=1
     for step in range(first, first + steps):
         optimizer.zero_grad()
         for part in range(accumulate):
-            generator = torch.Generator().manual_seed(100 * step + part)
+            generator = torch.Generator(DEVICE).manual_seed(100 * step + part)
             batch = torch.randn(8, 32, generator=generator).to(next(model.parameters()).dtype)
             loss = model(batch).float().square().mean()
             (scaler.scale(loss) if scaler else loss).backward()
@@ -51,7 +59,12 @@ def train(model, optimizer, steps, first=0, clip=None, scaler=None, accumulate=1
 
 
 class TorchTest(unittest.TestCase):
+    makes_tensors_there = True  # on the device, where nothing else is said
+
     def setUp(self):
+        if self.makes_tensors_there:
+            torch.set_default_device(DEVICE)
+            self.addCleanup(torch.set_default_device, None)
         folder = tempfile.TemporaryDirectory(prefix="spillway-test-")
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)

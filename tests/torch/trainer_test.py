@@ -12,7 +12,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import spillway  # noqa: E402
 import spillway.torch as st  # noqa: E402
 import torch  # noqa: E402
-from torch_case import TorchTest  # noqa: E402
+from torch_case import DEVICE, TorchTest  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments  # noqa: E402
 
 
@@ -34,11 +34,13 @@ class Windows(torch.utils.data.Dataset):
 
 
 class TrainerTest(TorchTest):
+    makes_tensors_there = False  # the Trainer moves them
+
     def arguments(self, steps, **more):
         return TrainingArguments(
             output_dir=str(self.folder / "out"), max_steps=steps, per_device_train_batch_size=2, learning_rate=1e-3,
-            max_grad_norm=1.0, save_steps=2, save_total_limit=2, logging_steps=1, report_to=[], use_cpu=True, seed=3,
-            disable_tqdm=True, lr_scheduler_type="constant", **more)
+            max_grad_norm=1.0, save_steps=2, save_total_limit=2, logging_steps=1, report_to=[], seed=3,
+            use_cpu=DEVICE.type == "cpu", disable_tqdm=True, lr_scheduler_type="constant", **more)
 
     def trained(self, steps, offloaded=False, resume=None, run=None, **more):
         model = tiny_llama()
@@ -62,7 +64,7 @@ class TrainerTest(TorchTest):
         expected = self.trained(6, save_strategy="no")
         self.assertEqual(len(expected[0]), 6)
         for offloaded in (False, True):
-            run = st.open(self.store(), pinned="1MiB")
+            run = st.open(self.store(), pinned="1MiB", device=DEVICE)
             got = self.trained(6, offloaded, run=run, save_strategy="no", gradient_accumulation_steps=1,
                                dataloader_num_workers=2)
             self.assert_same_run(got, expected)
@@ -76,7 +78,7 @@ class TrainerTest(TorchTest):
                 shutil.rmtree(self.folder / "out")
 
     def resume(self, offloaded, expected):
-        run = st.open(self.store(), pinned="1MiB")
+        run = st.open(self.store(), pinned="1MiB", device=DEVICE)
         checkpoints = st.Checkpoints(run, self.folder / "out")
         self.trained(6, offloaded, run=run)
         kept = sorted(each.name for each in (self.folder / "out").iterdir() if each.is_dir())
@@ -90,7 +92,7 @@ class TrainerTest(TorchTest):
         store = run.store
         run.close()
 
-        run = st.open(store, pinned="1MiB")
+        run = st.open(store, pinned="1MiB", device=DEVICE)
         resumed = self.trained(8, offloaded, run=run, resume=str(self.folder / "out/checkpoint-4"))
         self.assertEqual(resumed[0][-4:], expected[0][-4:])
         for name, value in expected[1].items():
@@ -99,7 +101,7 @@ class TrainerTest(TorchTest):
 
     def test_an_offloaded_model_saves_itself_as_transformers_does(self):
         model, plain = tiny_llama(), tiny_llama()
-        st.offload(model, st.open(None))
+        st.offload(model, st.open(None, device=DEVICE))
         model.save_pretrained(self.folder / "ours", is_main_process=True, save_function=torch.save)
         plain.save_pretrained(self.folder / "theirs")
         ours, theirs = (json.loads((self.folder / name / "config.json").read_text()) for name in ("ours", "theirs"))

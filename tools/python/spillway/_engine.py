@@ -105,6 +105,14 @@ class Lease:
         """Of the first byte; on a GPU it is the device's."""
         return library.spw_lease_data(self._live())
 
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Of a lease on a GPU: its bytes, as torch.as_tensor, CuPy and Numba take arrays. What they launch must be on the
+        lease's stream, and the lease is still the caller's to end."""
+        if self._on_host or self._engine._device[0] == 0:
+            raise AttributeError("the lease is not on a GPU: it is a buffer, memoryview(lease)")
+        return {"version": 3, "shape": (self.size_bytes,), "typestr": "|u1", "data": (self.address, False), "strides": None}
+
     def _live(self) -> int:
         if self._handle is None:
             raise FailedPrecondition(f"the lease on tile {self.tile} of tensor {self.id} has ended")

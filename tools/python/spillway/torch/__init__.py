@@ -17,7 +17,8 @@ The state of every rule rests in the engine and streams through `pinned` bytes o
     with st.saved_tensors(run):                                           # what backward needs of forward
         loss = model(**batch).loss
 
-The numbers are those of everything in memory, bit for bit, whatever the budget.
+The numbers are those of everything in memory, bit for bit, whatever the budget. On a GPU the run is opened there:
+`st.open("nvme/run", pinned="2GiB", device="cuda:0", device_memory="4GiB")`.
 """
 
 from spillway.torch._checkpoints import Checkpoints

@@ -17,8 +17,3 @@ class Known:
         self.version = 0  # of the weight, after what was written here
         self.gradient = gradient  # where it lives in the engine; None: in memory
         self.step = 0
-
-
-def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's own memory where the library can use it, else a copy."""
-    return tensor.detach().cpu().resolve_neg().contiguous()

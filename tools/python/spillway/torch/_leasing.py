@@ -76,7 +76,7 @@ class Leasing:
                 except spillway.ResourceExhausted as error:
                     if was_alone and self._begun == begun + 1:
                         raise spillway.ResourceExhausted(f"{error}. An operation leases all the tensors that it uses: give "
-                                                         "them more room (pinned=)") from None
+                                                         "them more room (pinned=, on a GPU device_memory=)") from None
                 with self._changed:
                     ended = self._ended
                     self._changed.wait_for(lambda: self._active == 0 or self._ended != ended)

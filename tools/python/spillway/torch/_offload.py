@@ -27,7 +27,10 @@ def _move(run: Run, name: str, param: torch.nn.Parameter) -> torch.nn.Parameter:
                                           "tensor in memory: make the optimizer after offload()")
     if param.is_meta:
         raise spillway.InvalidArgument(f"parameter {name} is on the meta device: give it values first")
-    home = make_home(run, f"weights/{name}", param, "parameter", data=param)
+    if param.device.type != "cpu" and param.device != run.device:
+        raise spillway.InvalidArgument(f"parameter {name} is on {param.device}, and the run on {run.device}: open it with "
+                                       f"spillway.torch.open(..., device='{param.device}')")
+    home = make_home(run, f"weights/{name}", param, "parameter", run.device, data=param)
     moved = torch.nn.Parameter(home.tensor(), requires_grad=param.requires_grad)
     moved.__dict__.update(param.__dict__)  # what others have noted about it
     return moved
@@ -37,7 +40,9 @@ def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Modu
     """Moves the model's parameters into the engine, with the values that they have; returns the model. Make the
     optimizer afterwards: its load_state_dict brings weights in the engine to the commit, too, if that has them.
 
-    Each parameter is one tile, so `pinned` must hold those that an operation uses together, and no more. Buffers stay.
+    Each parameter is one tile, so `pinned` must hold those that an operation uses together, and no more; of a run on a GPU
+    `device_memory`, too. They are on the run's device from now on, wherever they were. Buffers stay:
+    `model.to(run.device)` moves them.
     Tied parameters stay tied. A second model in a run needs a `prefix` to its parameters' names.
     A Hugging Face model's save_pretrained writes as spillway.torch's does. What needs a weight's address
     (torch.compile, .data_ptr()), and copies of the model (deepcopy, pickling), raise.

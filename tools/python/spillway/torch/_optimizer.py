@@ -6,16 +6,17 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import spillway
 import torch
 from spillway.torch import _state
 from spillway.torch._interrupts import later_interrupts
-from spillway.torch._known import Known, on_cpu
+from spillway.torch._known import Known
 from spillway.torch._offload import weight_of
 from spillway.torch._run import Run, as_run
+from spillway.torch._staging import PIECE_BYTES, on_cpu, staged
 from spillway.torch._state_dicts import StateDicts
 from spillway.torch._tensor import EngineTensor, UsedGradient, make_home
 
@@ -37,7 +38,8 @@ class OffloadedOptimizer(StateDicts):
         self._gradients, self._update = gradients, update
         self._known: dict[torch.Tensor, Known] = {}
         self.half_done = ""
-        self.run = as_run(store, pinned)
+        self._waiting: list[tuple[dict[str, Any], torch.Tensor, torch.Tensor]] = []  # for their updates in backward
+        self.run = as_run(store, pinned, device=None if gradients == "engine" else "cpu")
         self._format = state_format
         self._prefix = self.run.claim("optimizer", self)
         self._gradients_prefix = self.run.claim("gradients", self) if gradients == "engine" else ""
@@ -106,7 +108,8 @@ class OffloadedOptimizer(StateDicts):
             return  # nothing to update
         gradient = None
         if self._gradients == "engine":
-            gradient = make_home(self.run, f"{self._gradients_prefix}/{name}", param, "gradient", transient=True)
+            gradient = make_home(self.run, f"{self._gradients_prefix}/{name}", param, "gradient", param.device,
+                                 transient=True)
         known = self._known[param] = Known(name, param, gradient)
         self._add_state(param, known)
         if not self._has_hook(param):
@@ -181,7 +184,8 @@ class OffloadedOptimizer(StateDicts):
             return loss
         scale = 1.0 if grad_scale is None else 1.0 / grad_scale.item()
         with later_interrupts():
-            self._do(self.param_groups, scale)
+            self._do([(group, param, param.grad) for group in self.param_groups for param in group["params"]
+                      if param.grad is not None and param.numel() > 0], scale)
             self.run.engine.end_step()
             self.run.report.count_step(self)
         return loss
@@ -192,59 +196,68 @@ class OffloadedOptimizer(StateDicts):
                                            "has used, can only be dropped")
         super().zero_grad(set_to_none)
 
-    def _do(self, groups: Iterable[dict[str, Any]], scale: float) -> None:
-        """Updates the parameters of these groups that have a gradient. Ctrl-C is told when that is done."""
+    def _do(self, given: Sequence[tuple[dict[str, Any], torch.Tensor, torch.Tensor]], scale: float) -> None:
+        """Updates parameters, each with its group and its gradient. Ctrl-C is told when that is done."""
         with later_interrupts():
-            self._do_now(groups, scale)
+            self._do_now(given, scale)
 
-    def _do_now(self, groups: Iterable[dict[str, Any]], scale: float) -> None:
+    def _do_now(self, given: Sequence[tuple[dict[str, Any], torch.Tensor, torch.Tensor]], scale: float) -> None:
         self._check_whole()
         updates: list[dict[str, Any]] = []
-        for group in groups:
-            self._check_group(group)
-            rule = _state.make_rule(self._kind, self._constants(group))
-            for param in group["params"]:
-                if param.grad is None or param.numel() == 0:
-                    continue
-                known = self._known.get(param)
-                if known is None:
-                    raise spillway.FailedPrecondition(
-                        f"a parameter of {tuple(param.shape)} was put into a group of the optimizer's, or had no elements when "
-                        "it took it up, so it has no state: give it to add_param_group()")
-                self._take_changed_weight(param, known)
-                in_engine = isinstance(param, EngineTensor)
-                updates.append({"parameter": known.number, "step": known.step + 1, "learning_rate": float(group["lr"]),
-                                "weight_decay": float(group.get("weight_decay", 0)), "gradient_scale": scale, "rule": rule,
-                                "weight": None if in_engine else on_cpu(param),
-                                "gradient": self._gradient(param, known), "known": known, "param": param})
+        rules: dict[int, Any] = {}
+        for group, param, gradient in given:
+            if id(group) not in rules:
+                self._check_group(group)
+                rules[id(group)] = _state.make_rule(self._kind, self._constants(group))
+            known = self._known.get(param)
+            if known is None:
+                raise spillway.FailedPrecondition(
+                    f"a parameter of {tuple(param.shape)} was put into a group of the optimizer's, or had no elements when "
+                    "it took it up, so it has no state: give it to add_param_group()")
+            self._take_changed_weight(param, known)
+            updates.append({"parameter": known.number, "step": known.step + 1, "learning_rate": float(group["lr"]),
+                            "weight_decay": float(group.get("weight_decay", 0)), "gradient_scale": scale,
+                            "rule": rules[id(group)], "weight_in": None if isinstance(param, EngineTensor) else param,
+                            "gradient_in": self._gradient(param, gradient, known), "known": known, "param": param})
         self.run.has_changed()
         self.run.has_stepped |= bool(updates)
-        try:
-            self._engine_state.step(updates)
-        except spillway.InvalidArgument:
-            raise  # before anything was updated
-        except spillway.Error as error:
-            self.half_done = f"an update failed ({error})"
-            raise
+        is_first = True
+        for piece in staged(updates):
+            try:
+                self._engine_state.step(piece)
+            except spillway.Error as error:
+                if not isinstance(error, spillway.InvalidArgument) or not is_first:  # else before anything was updated
+                    self.half_done = f"an update failed ({error})"
+                raise
+            is_first = False
+            for update in piece:
+                known, param = update["known"], update["param"]
+                known.step += 1
+                if known.gradient is not None:
+                    known.gradient.generation += 1  # the update has discarded it
+                    param.grad = None
         for update in updates:
-            known, param, weight = update["known"], update["param"], update["weight"]
-            if weight is not None and weight.data_ptr() != param.data_ptr():
-                param.copy_(weight.view_as(param))
-            known.step += 1
-            if known.gradient is not None:
-                known.gradient.generation += 1  # the update has discarded it
-                param.grad = None
             # Autograd must know that the weight is another now.
-            torch.autograd.graph.increment_version(param)
-            known.version = param._version
+            torch.autograd.graph.increment_version(update["param"])
+            update["known"].version = update["param"]._version
 
     # --- Updates in backward ---
 
     @torch.no_grad()
     def _update_now(self, param: torch.Tensor, known: Known) -> None:
+        """Or, of a GPU, when a piece of them has come together, at the latest when backward ends."""
         group = next(group for group in self.param_groups if any(each is param for each in group["params"]))
-        self._do([{**group, "params": [param]}], 1.0)
+        if param.is_cuda and not self._waiting:
+            torch.autograd.Variable._execution_engine.queue_callback(self._update_waiting)
+        self._waiting.append((group, param, param.grad))
         param.grad = UsedGradient.of(param, known.name)
+        if not param.is_cuda or sum(2 * each.numel() * each.element_size() for _, each, _ in self._waiting) >= PIECE_BYTES:
+            self._update_waiting()
+
+    @torch.no_grad()
+    def _update_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        self._do(waiting, 1.0)
 
     def _end_backward(self, found_inf: torch.Tensor | None) -> None:
         if found_inf is not None:
@@ -260,15 +273,16 @@ class OffloadedOptimizer(StateDicts):
                     "up: with update='backward' nothing else is used")
         self.run.engine.end_step()
 
-    def _gradient(self, param: torch.Tensor, known: Known) -> torch.Tensor | None:
-        if param.grad.is_sparse:
+    def _gradient(self, param: torch.Tensor, gradient: torch.Tensor, known: Known) -> torch.Tensor | None:
+        """The gradient if it lies in memory; None: it is in the engine."""
+        if gradient.is_sparse:
             raise spillway.InvalidArgument(f"the gradient of parameter {known.name} is sparse: it must be dense")
-        if (param.grad.dtype, param.grad.shape) != (known.dtype, known.shape):
+        if (gradient.dtype, gradient.shape) != (known.dtype, known.shape):
             raise spillway.InvalidArgument(
-                f"the gradient of parameter {known.name} is {tuple(param.grad.shape)}, {param.grad.dtype}, and the parameter "
+                f"the gradient of parameter {known.name} is {tuple(gradient.shape)}, {gradient.dtype}, and the parameter "
                 f"was {tuple(known.shape)}, {known.dtype} when the optimizer took it up")
         if known.gradient is None:
-            return on_cpu(param.grad)
+            return gradient
         _move_gradient(param, known)  # one that somebody has put there
         return None
 
@@ -283,7 +297,7 @@ class OffloadedOptimizer(StateDicts):
         if not isinstance(param, EngineTensor):
             return  # the update looks for itself, whoever wrote it
         # Where it is what the master weight rounds to, nothing has changed: as when a checkpoint's weights are loaded.
-        weight, master = param.clone(), self._engine_state.masters(known.number)
+        weight, master = param.clone().cpu(), self._engine_state.masters(known.number)
         self._write_masters(param, known, torch.where(master.to(weight.dtype) == weight, master, weight.float()))
 
     def close(self) -> None:

@@ -13,12 +13,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import spillway
+import torch
 from spillway import _sizes
+from spillway.torch._devices import Cpu, Gpu, device_of
 from spillway.torch._leasing import Leasing
 from spillway.torch._report import Report
 
 # Without other words, what state may take of memory on its way.
 DEFAULT_PINNED = "1GiB"
+# The same of a GPU's memory, for what operations use.
+DEFAULT_DEVICE_MEMORY = "1GiB"
 LABEL = "torch-"
 _KEPT = 2  # snapshots, where nobody says which checkpoints there are
 _NAMES = ("store", "store_id", "commit", "label", "weights")  # of what names a commit
@@ -28,8 +32,13 @@ _PIECE_BYTES = 16 << 20
 class Run:
     """What `spillway.torch.open` returns; optimizers are made with it. Its engine is `engine`."""
 
-    def __init__(self, engine: spillway.Engine, store: str | None, pinned_bytes: int, report: bool = True):
+    def __init__(self, engine: spillway.Engine, store: str | None, pinned_bytes: int, device: torch.device,
+                 report: bool = True):
         self.engine = engine
+        self.device = device  # of the tensors in the engine that operations use
+        self._devices: dict[torch.device, Cpu | Gpu] = {torch.device("cpu"): Cpu(engine)}
+        if device.type == "cuda":
+            self._devices[device] = Gpu(engine, device.index)
         self.store = store
         self.pinned_bytes = pinned_bytes
         self.checkpoints: Any = None  # a Checkpoints, if there is one
@@ -43,6 +52,16 @@ class Run:
         self._kept: dict[str, Any] = {}  # what names that commit
         self._at: str | None = None  # the label of the commit that the state is, unless it has changed since
         self._memory = uuid.uuid4().hex  # names a state that no commit has
+
+    def leases_on(self, device: torch.device, name: str) -> Cpu | Gpu:
+        """How operations on a device lease a tensor of that name. InvalidArgument: the run is on another."""
+        if device not in self._devices:
+            raise spillway.InvalidArgument(f"tensor {name} is on {device}, and the run on {self.device}: open it with "
+                                           f"spillway.torch.open(..., device='{device}')")
+        return self._devices[device]
+
+    def has_device(self, device: torch.device) -> bool:
+        return device in self._devices
 
     def has_changed(self) -> None:
         """To be called before the state is written."""
@@ -81,6 +100,8 @@ class Run:
         self._end_report()
         for owner in self._optimizers():
             owner.close()
+        for device in self._devices.values():
+            device.close()
         self.engine.close()
 
     def __enter__(self) -> Run:
@@ -208,26 +229,34 @@ class Run:
 
 
 def open_run(store: str | os.PathLike[str] | None = None, *, pinned: int | str | None = None,
-             device: str | None = None, queue_depth: int | None = None, report: bool = True) -> Run:
+             device: str | torch.device | None = None, device_memory: int | str | None = None,
+             queue_depth: int | None = None, report: bool = True) -> Run:
     """Opens a store for training, or makes it; None: everything rests in pinned memory, and dies with the process.
 
     `pinned`: bytes of memory that the engine may take, as "2GiB"; None: 1 GiB with a store, no limit without. A store
-    that was there continues at its last commit. `report`: two lines on stderr, at the first step and at the end, with
-    the memory that is saved, and seconds and bytes a step.
+    that was there continues at its last commit. `device`: where operations find weights, gradients and saved tensors that
+    live in the engine: "cpu", or "cuda:N" with `device_memory` bytes of that GPU's memory (None: 1 GiB) for them to pass
+    through; None: where PyTorch makes tensors, the CPU unless torch.set_default_device says otherwise. `report`: two
+    lines on stderr, at the first step and at the end, with the memory that is saved, and seconds and bytes a step.
     """
     if pinned is None and store is not None:
         pinned = DEFAULT_PINNED
     pinned_bytes = _sizes.parse_size(pinned, "pinned")
-    # State is updated in pinned memory: the device's arena has nothing to hold.
-    engine = spillway.Engine(store, mode="open_or_create" if store is not None else "create", device=device or "host",
-                             device_bytes=4096, pinned_bytes=pinned_bytes, queue_depth=queue_depth or 32)
-    return Run(engine, None if store is None else os.fspath(store), pinned_bytes, report)
+    on = device_of(device)
+    if on.type == "cpu" and device_memory is not None:
+        raise spillway.InvalidArgument("device_memory is of a GPU's: the run's device is the CPU (device=)")
+    # State is updated in pinned memory: without a GPU the device's arena has nothing to hold.
+    device_bytes = 4096 if on.type == "cpu" else _sizes.parse_size(device_memory or DEFAULT_DEVICE_MEMORY, "device_memory")
+    engine = spillway.Engine(store, mode="open_or_create" if store is not None else "create",
+                             device="host" if on.type == "cpu" else str(on), device_bytes=device_bytes,
+                             pinned_bytes=pinned_bytes, queue_depth=queue_depth or 32)
+    return Run(engine, None if store is None else os.fspath(store), pinned_bytes, on, report)
 
 
-def as_run(store: Run | str | os.PathLike[str] | None, pinned: int | str | None) -> Run:
+def as_run(store: Run | str | os.PathLike[str] | None, pinned: int | str | None, device: str | None) -> Run:
     """The run that an optimizer was given, or one of its own."""
     if not isinstance(store, Run):
-        return open_run(store, pinned=pinned)
+        return open_run(store, pinned=pinned, device=device)
     if pinned is not None:
         raise spillway.InvalidArgument("pinned is the run's: give it to spillway.torch.open")
     return store

@@ -12,6 +12,7 @@ from typing import Any
 
 import spillway
 import torch
+from spillway.torch._devices import Cpu, Gpu
 from spillway.torch._run import Run
 from spillway.torch._tensor import EngineTensor
 
@@ -57,23 +58,28 @@ class _Room:
 class _Saved:
     """A tensor that was saved: its elements in the order in which they lie in memory."""
 
-    def __init__(self, room: _Room, tensor: torch.Tensor):
+    def __init__(self, room: _Room, device: Cpu | Gpu, tensor: torch.Tensor):
         flat = _flat(tensor)
         self.size = flat.numel() * flat.element_size()
         self.room = room
+        self.device = device
         self.class_bytes = room.class_of(self.size)
         self.id = room.take(self.class_bytes)
         self.end = weakref.finalize(self, room.give_back, self.class_bytes, self.id)
         self.of: Any = None  # the storage that it was saved from
         self.dtype, self.shape, self.stride, self.numel = tensor.dtype, tensor.shape, tensor.stride(), flat.numel()
-        values = memoryview(flat.detach().view(torch.uint8).numpy())
-        room.leasing.call(lambda: room.engine.write(self.id, values))
+        with self._leased("discard") as memory:
+            memory.copy_(flat.detach().view(torch.uint8))
 
     def tensor(self) -> torch.Tensor:
-        flat = torch.empty(self.numel, dtype=self.dtype, device="cpu")
-        values = memoryview(flat.view(torch.uint8).numpy())
-        self.room.leasing.call(lambda: self.room.engine.read(self.id, 0, values))
+        flat = torch.empty(self.numel, dtype=self.dtype, device=self.device.torch)
+        with self._leased("read") as memory:
+            flat.view(torch.uint8).copy_(memory)
         return flat.as_strided(self.shape, self.stride)
+
+    def _leased(self, access: str) -> contextlib.AbstractContextManager[torch.Tensor]:
+        return self.room.leasing.operation(
+            lambda stack: stack.enter_context(self.device.leased(self.id, access, self.size)))
 
 
 class _Kept:
@@ -99,9 +105,9 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((_extent(tensor),), (1,))
 
 
-def _is_worth(tensor: torch.Tensor) -> bool:
+def _is_worth(tensor: torch.Tensor, run: Run) -> bool:
     is_weight = isinstance(tensor, (EngineTensor, torch.nn.Parameter)) or isinstance(tensor._base, torch.nn.Parameter)
-    return (not is_weight and tensor.device.type == "cpu" and not tensor.is_conj() and not tensor.is_neg()
+    return (not is_weight and run.has_device(tensor.device) and not tensor.is_conj() and not tensor.is_neg()
             and tensor.layout == torch.strided and not tensor.is_quantized and tensor.numel() > 0
             and _extent(tensor) <= 2 * tensor.numel() and _extent(tensor) * tensor.element_size() >= _LEAST_BYTES)
 
@@ -111,7 +117,7 @@ def saved_tensors(run: Run) -> Iterator[None]:
     """Within the block, what autograd saves for backward goes to the engine, and comes back in backward.
 
     A tensor that several operations save, unchanged, is there once. Weights, what is small (below 64 KiB) and what is
-    not on the CPU stay where they are. What is written through .data after it was saved is not seen. Works with
+    on another GPU than the run's stay where they are. What is written through .data after it was saved is not seen. Works with
     torch.utils.checkpoint, and with several backwards.
     """
     if run.room is None:
@@ -120,7 +126,7 @@ def saved_tensors(run: Run) -> Iterator[None]:
     known: weakref.WeakValueDictionary[Any, _Saved] = weakref.WeakValueDictionary()
 
     def pack(tensor: torch.Tensor) -> Any:
-        if not _is_worth(tensor):
+        if not _is_worth(tensor, run):
             # Detached, so that an output does not hold the graph that it is of.
             return _Kept(tensor.detach(), tensor._version)
         shares = tensor.grad_fn is not None
@@ -131,7 +137,7 @@ def saved_tensors(run: Run) -> Iterator[None]:
         # The storage may be another's by now, at the same address. Only what an operation gave is shared: other memory
         # may be rewritten without a new version.
         if saved is None or saved.of() is None or not shares:
-            saved = _Saved(room, tensor)
+            saved = _Saved(room, run.leases_on(tensor.device, "to save"), tensor)
             saved.of = weakref.ref(storage)
             known[key] = saved
         return saved

@@ -12,7 +12,8 @@ import spillway
 import torch
 from spillway.torch import _state
 from spillway.torch._interrupts import later_interrupts
-from spillway.torch._known import Known, on_cpu
+from spillway.torch._known import Known
+from spillway.torch._staging import on_cpu
 from spillway.torch._run import Run
 from spillway.torch._tensor import EngineTensor
 

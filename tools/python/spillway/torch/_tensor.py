@@ -9,7 +9,6 @@ leased. The results of operations are PyTorch's own tensors.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -24,13 +23,14 @@ DTYPE_NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16
 class Home:
     """Where a tensor's bytes live: a tensor of the engine's, of one tile."""
 
-    def __init__(self, run: Any, id: int, dtype: torch.dtype, shape: torch.Size, name: str, transient: bool):
+    def __init__(self, run: Any, id: int, like: torch.Tensor, device: torch.device, name: str, transient: bool):
         self.run = run
+        self.device = run.leases_on(device, name)
         self.engine = run.engine
         self.id = id
-        self.dtype = dtype
-        self.shape = shape
-        self.numel = shape.numel()
+        self.dtype = like.dtype
+        self.shape = like.shape
+        self.numel = like.shape.numel()
         self.name = name
         self.transient = transient
         self.generation = 0  # of the values: a tensor of an older one is void
@@ -47,10 +47,8 @@ class Home:
         """All its elements as a flat tensor, which is void after the block."""
         if access != "read" and not self.transient:
             self.run.has_changed()
-        with self.engine.acquire_host(self.id, 0, access) as lease:
-            size = self.numel * self.dtype.itemsize
-            memory = (ctypes.c_uint8 * size).from_address(lease.address)
-            yield torch.frombuffer(memory, dtype=self.dtype, count=self.numel)
+        with self.device.leased(self.id, access, self.numel * self.dtype.itemsize) as memory:
+            yield memory.view(self.dtype)
 
 
 def _forget(engine: spillway.Engine, id: int) -> None:
@@ -58,10 +56,12 @@ def _forget(engine: spillway.Engine, id: int) -> None:
         engine.unregister(id)
 
 
-def make_home(run: Any, name: str, like: torch.Tensor, role: str, transient: bool = False,
+def make_home(run: Any, name: str, like: torch.Tensor, role: str, device: torch.device, transient: bool = False,
               data: torch.Tensor | None = None) -> Home:
     """Registers a tensor with the values of `data`, whatever the last commit has under its name; without data it is
-    zeros, or a transient one that is there. InvalidArgument: a living tensor has the name."""
+    zeros, or a transient one that is there. Operations find it on `device`. InvalidArgument: a living tensor has the
+    name, or the run has no such device."""
+    run.leases_on(device, name)
     engine = run.engine
     if like.dtype not in DTYPE_NAMES:
         raise spillway.InvalidArgument(f"tensor {name} is {like.dtype}: the engine holds {', '.join(map(str, DTYPE_NAMES))}")
@@ -82,7 +82,7 @@ def make_home(run: Any, name: str, like: torch.Tensor, role: str, transient: boo
             engine.forget(name)
     id = engine.register(name, DTYPE_NAMES[like.dtype], like.shape, role=role, transient=transient, data=fill if data is not None else None)
     run.report.holds(id)
-    return Home(run, id, like.dtype, like.shape, name, transient)
+    return Home(run, id, like, device, name, transient)
 
 
 class EngineTensor(torch.Tensor):
@@ -96,7 +96,7 @@ class EngineTensor(torch.Tensor):
         if stride is None:
             stride = torch.empty(size, device="meta").stride()
         made = torch.Tensor._make_wrapper_subclass(EngineTensor, size, strides=stride, storage_offset=offset,
-                                                   dtype=home.dtype, device="cpu")
+                                                   dtype=home.dtype, device=home.device.torch)
         made._home, made._generation = home, home.generation
         return made
 
@@ -109,6 +109,11 @@ class EngineTensor(torch.Tensor):
 
     @data.setter
     def data(self, value: torch.Tensor) -> None:
+        if isinstance(value, EngineTensor) and value._home is self._home:
+            return  # as when a module is moved to where it is
+        if value.device != self.device:
+            raise spillway.FailedPrecondition(f"{self!r} cannot move to {value.device}: operations find it on {self.device}, the "
+                                              "device of its run (spillway.torch.open(..., device=))")
         if value.shape != self.shape or value.dtype != self.dtype:
             raise spillway.FailedPrecondition(
                 f"{self!r} cannot become a tensor of {tuple(value.shape)}, {value.dtype}: its bytes are in the engine. Change "

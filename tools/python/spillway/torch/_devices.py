@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where operations find what lives in the engine: in pinned memory for the CPU, in a GPU's memory for that."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+from collections.abc import Iterator
+
+import spillway
+import torch
+
+
+class Cpu:
+    """Leases in pinned memory."""
+
+    def __init__(self, engine: spillway.Engine):
+        self._engine = engine
+        self.torch = torch.device("cpu")
+
+    def close(self) -> None:
+        pass
+
+    @contextlib.contextmanager
+    def leased(self, id: int, access: str, size_bytes: int) -> Iterator[torch.Tensor]:
+        """The first bytes of the tensor's one tile, which are void after the block."""
+        with self._engine.acquire_host(id, 0, access) as lease:
+            memory = (ctypes.c_uint8 * size_bytes).from_address(lease.address)
+            yield torch.frombuffer(memory, dtype=torch.uint8, count=size_bytes)
+
+
+class Gpu:
+    """Leases in the GPU's memory, on PyTorch's current stream: work that is launched there waits for the bytes, and the
+    bytes stay until it has run. The caller waits for room alone."""
+
+    def __init__(self, engine: spillway.Engine, index: int):
+        self._engine = engine
+        self.torch = torch.device("cuda", index)
+        self._lock = threading.Lock()
+        self._streams: dict[int, spillway.Stream] = {}  # by cudaStream_t; PyTorch has a pool of them
+
+    def close(self) -> None:
+        """Waits for the streams, and gives them up: they keep the engine alive."""
+        with self._lock:
+            streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            with contextlib.suppress(spillway.Error):  # of a lost GPU, which whoever uses it next is told
+                stream.synchronize()
+
+    @contextlib.contextmanager
+    def leased(self, id: int, access: str, size_bytes: int) -> Iterator[torch.Tensor]:
+        """As the CPU's; launches on other streams than the current one are not waited for."""
+        stream = self._stream()
+        lease = self._engine.acquire(id, 0, access, stream)
+        try:
+            yield torch.as_tensor(lease, device=self.torch)[:size_bytes]
+        finally:
+            lease.release(stream)
+
+    def _stream(self) -> spillway.Stream:
+        if torch.cuda.is_current_stream_capturing():
+            raise spillway.FailedPrecondition("a CUDA graph cannot capture operations on tensors in the engine: their addresses "
+                                              "change from one run to the next")
+        native = torch.cuda.current_stream(self.torch).cuda_stream
+        with self._lock:
+            if native not in self._streams:
+                self._streams[native] = self._engine.wrap_stream(native)
+            return self._streams[native]
+
+
+def device_of(wanted: str | torch.device | None) -> torch.device:
+    """A run's device, by what it is asked for as: "cpu", "cuda" or "cuda:1"; None: where PyTorch makes tensors, if that is
+    one of these, else the CPU."""
+    if wanted is None:
+        default = torch.empty(0).device
+        wanted = default if default.type == "cuda" else "cpu"
+    try:
+        device = torch.device("cpu" if wanted == "host" else wanted)
+    except (RuntimeError, TypeError):
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise spillway.InvalidArgument(f"device is {str(wanted)!r}: it must be 'cpu', 'cuda' or 'cuda:N'")
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if device.index is not None:
+        return device
+    # Where there is no GPU the engine says so, and why.
+    return torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights and gradients in PyTorch's memory, as an update finds them: a GPU's pass through page-locked memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+# Of the weights and gradients of a GPU that are in page-locked memory together; twice that while the next come.
+PIECE_BYTES = 64 << 20
+_ALIGNMENT = 64
+
+
+def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's own memory where the library can use it, else a copy."""
+    return tensor.detach().cpu().resolve_neg().contiguous()
+
+
+def staged(updates: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Yields the updates in pieces, with `weight` and `gradient` where the library can use them: each has the tensors of
+    PyTorch's own memory in `weight_in` and `gradient_in`, or None. When the caller comes back for the next piece, the
+    weights of this one go to where they came from.
+
+    Of a GPU, the next piece's copies run while this one is updated, on the GPU's current stream, and the caller waits once
+    a piece.
+    """
+    pieces = _pieces(updates)
+    coming = _Copies(pieces[0]) if pieces else None
+    for number, piece in enumerate(pieces):
+        copies, coming = coming, _Copies(pieces[number + 1]) if number + 1 < len(pieces) else None
+        copies.wait()
+        yield piece
+        for update in piece:
+            weight, to = update["weight"], update["weight_in"]
+            if weight is not None and (weight.device != to.device or weight.data_ptr() != to.data_ptr()):
+                to.copy_(weight.view_as(to), non_blocking=True)
+
+
+def staged_bytes(update: dict[str, Any]) -> int:
+    """What an update takes of page-locked memory."""
+    return sum(each.numel() * each.element_size() for each in (update["weight_in"], update["gradient_in"])
+               if each is not None and each.is_cuda)
+
+
+def _pieces(updates: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    pieces: list[list[dict[str, Any]]] = []
+    room = 0
+    for update in updates:
+        size = staged_bytes(update)
+        if not pieces or size > room:
+            pieces.append([])
+            room = PIECE_BYTES
+        pieces[-1].append(update)
+        room -= size
+    return pieces
+
+
+class _Copies:
+    """Of one piece, to the CPU."""
+
+    def __init__(self, piece: list[dict[str, Any]]):
+        size = sum(staged_bytes(update) + 2 * _ALIGNMENT for update in piece)
+        self._memory: torch.Tensor | None = None
+        self._used = 0
+        devices: set[torch.device] = set()
+        for update in piece:
+            for name in ("weight", "gradient"):
+                tensor = update[f"{name}_in"]
+                if tensor is None or not tensor.is_cuda:
+                    update[name] = None if tensor is None else on_cpu(tensor)
+                    continue
+                if self._memory is None:
+                    self._memory = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
+                update[name] = self._room(tensor).copy_(tensor.detach(), non_blocking=True)
+                devices.add(tensor.device)
+        self._ends = [_end_of(device) for device in devices]
+
+    def _room(self, tensor: torch.Tensor) -> torch.Tensor:
+        begin = self._used
+        end = begin + tensor.numel() * tensor.element_size()
+        self._used = (end + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
+        return self._memory[begin:end].view(tensor.dtype).view(tensor.shape)
+
+    def wait(self) -> None:
+        for end in self._ends:
+            end.synchronize()
+
+
+def _end_of(device: torch.device) -> torch.cuda.Event:
+    event = torch.cuda.Event(blocking=True)  # who waits sleeps: spinning takes a core from the updates
+    event.record(torch.cuda.current_stream(device))
+    return event
