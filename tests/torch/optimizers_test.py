@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every optimizer of spillway.torch does as a torch.optim.Optimizer, wherever its state rests."""
 
+import contextlib
 import gc
 import os
 import signal
 import unittest
+from unittest import mock
 
 import spillway
 import spillway.torch as st
@@ -46,6 +48,55 @@ class OptimizerTest(TorchTest):
         self.assertFalse(torch.equal(params[5], before[5]))
         with self.assertRaisesRegex(ValueError, "some parameters appear in more than one"):
             optimizer.add_param_group({"params": [params[2]]})
+
+    def in_pieces(self, size_bytes):
+        """As with weights and gradients on a GPU, so many bytes of them at a time."""
+        patches = contextlib.ExitStack()
+        for module in ("_staging", "_optimizer"):
+            patches.enter_context(mock.patch(f"spillway.torch.{module}.PIECE_BYTES", size_bytes))
+            patches.enter_context(mock.patch(f"spillway.torch.{module}.is_apart", lambda _: True))
+        return patches
+
+    def test_in_pieces_the_bits_are_the_same(self):
+        for dtype in (torch.float32, torch.bfloat16):
+            for update in ("step", "backward"):
+                whole, pieces = tiny_model(dtype), tiny_model(dtype)
+                train(whole, st.AdamW(whole.parameters(), lr=1e-2, update=update), 4)
+                with self.in_pieces(10_000):
+                    train(pieces, st.AdamW(pieces.parameters(), lr=1e-2, update=update), 4)
+                self.assert_same(whole.parameters(), pieces.parameters())
+
+    def test_updates_in_backward_are_over_when_backward_is(self):
+        model = tiny_model()
+        before = [param.detach().clone() for param in model.parameters()]
+        with self.in_pieces(1 << 30):
+            optimizer = st.AdamW(model.parameters(), lr=1e-2, update="backward")
+            model(torch.ones(8, 32)).square().mean().backward()
+            for param, old in zip(model.parameters(), before):
+                self.assertFalse(torch.equal(param, old))
+            optimizer.step()
+
+    def test_an_error_between_two_pieces_is_remembered(self):
+        params = make_params()
+        with self.in_pieces(1):
+            optimizer = st.AdamW(params, lr=1e-2)
+            set_gradients(params, 1)
+            step, pieces = optimizer._engine_state.step, []
+
+            def fail_at_the_third(piece):
+                pieces.append(piece)
+                if len(pieces) == 3:
+                    raise spillway.InvalidArgument("no")
+                step(piece)
+
+            before = [param.detach().clone() for param in params]
+            with mock.patch.object(optimizer._engine_state, "step", fail_at_the_third):
+                with self.assertRaisesRegex(spillway.InvalidArgument, "no"):
+                    optimizer.step()
+            changed = [not torch.equal(param, old) for param, old in zip(params, before)]
+            self.assertEqual(changed, [True, True] + [False] * (len(params) - 2))
+            with self.assertRaisesRegex(spillway.FailedPrecondition, "an update failed"):
+                optimizer.step()
 
     def test_closures_and_hooks_run(self):
         params = make_params()

@@ -16,7 +16,7 @@ from spillway.torch._interrupts import later_interrupts
 from spillway.torch._known import Known
 from spillway.torch._offload import weight_of
 from spillway.torch._run import Run, as_run
-from spillway.torch._staging import PIECE_BYTES, on_cpu, staged
+from spillway.torch._staging import PIECE_BYTES, is_apart, on_cpu, staged
 from spillway.torch._state_dicts import StateDicts
 from spillway.torch._tensor import EngineTensor, UsedGradient, make_home
 
@@ -247,11 +247,12 @@ class OffloadedOptimizer(StateDicts):
     def _update_now(self, param: torch.Tensor, known: Known) -> None:
         """Or, of a GPU, when a piece of them has come together, at the latest when backward ends."""
         group = next(group for group in self.param_groups if any(each is param for each in group["params"]))
-        if param.is_cuda and not self._waiting:
+        gathers = is_apart(param)
+        if gathers and not self._waiting:
             torch.autograd.Variable._execution_engine.queue_callback(self._update_waiting)
         self._waiting.append((group, param, param.grad))
         param.grad = UsedGradient.of(param, known.name)
-        if not param.is_cuda or sum(2 * each.numel() * each.element_size() for _, each, _ in self._waiting) >= PIECE_BYTES:
+        if not gathers or sum(2 * each.numel() * each.element_size() for _, each, _ in self._waiting) >= PIECE_BYTES:
             self._update_waiting()
 
     @torch.no_grad()

@@ -13,6 +13,11 @@ PIECE_BYTES = 64 << 20
 _ALIGNMENT = 64
 
 
+def is_apart(tensor: torch.Tensor) -> bool:
+    """Whether it lies where the library cannot use it: on a GPU."""
+    return tensor.is_cuda
+
+
 def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor's own memory where the library can use it, else a copy."""
     return tensor.detach().cpu().resolve_neg().contiguous()
@@ -41,7 +46,7 @@ def staged(updates: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 def staged_bytes(update: dict[str, Any]) -> int:
     """What an update takes of page-locked memory."""
     return sum(each.numel() * each.element_size() for each in (update["weight_in"], update["gradient_in"])
-               if each is not None and each.is_cuda)
+               if each is not None and is_apart(each))
 
 
 def _pieces(updates: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
@@ -68,14 +73,14 @@ class _Copies:
         for update in piece:
             for name in ("weight", "gradient"):
                 tensor = update[f"{name}_in"]
-                if tensor is None or not tensor.is_cuda:
+                if tensor is None or not is_apart(tensor):
                     update[name] = None if tensor is None else on_cpu(tensor)
                     continue
                 if self._memory is None:
-                    self._memory = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
+                    self._memory = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=torch.cuda.is_available())
                 update[name] = self._room(tensor).copy_(tensor.detach(), non_blocking=True)
                 devices.add(tensor.device)
-        self._ends = [_end_of(device) for device in devices]
+        self._ends = [_end_of(device) for device in devices if device.type == "cuda"]
 
     def _room(self, tensor: torch.Tensor) -> torch.Tensor:
         begin = self._used
