@@ -154,6 +154,8 @@ class CudaRuntime final : public DeviceRuntime {
         from += part;
         left -= part;
       }
+      // Nothing may be under way when the caller takes the copy for over.
+      if (error != cudaSuccess) (void)cudaStreamSynchronize(target->get());
       return error;
     });
   }

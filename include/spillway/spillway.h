@@ -180,11 +180,11 @@ SPW_EXPORT spw_status* spw_discard(spw_engine* engine, uint32_t id, uint64_t til
 SPW_EXPORT spw_status* spw_end_step(spw_engine* engine);
 SPW_EXPORT spw_status* spw_wait_for_plan(spw_engine* engine);
 
-/* While this thread waits for a lease, or in spw_read, spw_register, spw_commit, spw_restore,
- * spw_prefetch, spw_evict, spw_end_step or spw_wait_for_plan, `check` runs on it some twenty times
- * a second; when it returns anything but 0, the call ends with SPW_CANCELLED (interrupt.h says
- * more). `put_back` is called where the wait was over by then, so that the call succeeds; it may be
- * NULL. A `check` of NULL, as at first: nothing ends a wait. */
+/* While this thread waits for a lease, or in spw_read, spw_register, spw_commit, spw_snapshot,
+ * spw_restore, spw_prefetch, spw_evict, spw_end_step or spw_wait_for_plan, `check` runs on it some
+ * twenty times a second; when it returns anything but 0, the call ends with SPW_CANCELLED
+ * (interrupt.h says more). `put_back` is called where the wait was over by then, so that the call
+ * succeeds; it may be NULL. A `check` of NULL, as at first: nothing ends a wait. */
 typedef int32_t (*spw_interrupt)(void* user);
 SPW_EXPORT void spw_set_interrupt(spw_interrupt check, spw_interrupt put_back, void* user);
 

@@ -146,7 +146,9 @@ Outcome Arrivals::TakeRoomAhead(Job& job) {
   if (pages_[job.tile].is_moving()) return Outcome::kWaiting;
   absl::Status why;
   const Room::Answer room = room_.EnsureFrame(job, job.tier, job.position, &why);
-  return room == Room::Answer::kWaiting ? Outcome::kWaiting : Outcome::kDone;
+  if (room == Room::Answer::kWaiting) return Outcome::kWaiting;
+  plan_.FrameIsIdle(job.tile);
+  return Outcome::kDone;
 }
 
 bool Arrivals::StartPrefetches() {

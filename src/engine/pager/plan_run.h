@@ -67,6 +67,10 @@ class PlanRun {
   }
   // Its copies leave if they do not lie as planned.
   void LeaseEnded(TileIndex tile) { frames_->LeaseEnded(tile); }
+  // The tile has a frame that no job holds, perhaps not where the plan has one.
+  void FrameIsIdle(TileIndex tile) {
+    if (frames_) frames_->Unsettle(tile);
+  }
   void DiscardAsked(TileIndex tile);
   void Discarded(TileIndex tile);
   // Whether readers may enter by themselves: the tile is next read there, and nothing moves before.
