@@ -84,8 +84,9 @@ def deepspeed(flags, folder):
         "train_micro_batch_size_per_gpu": 2, "gradient_clipping": CLIP,
         "optimizer": {"type": "AdamW", "params": {"lr": LEARNING_RATE, "weight_decay": 0.01}},
         "zero_optimization": {"stage": 3, "sub_group_size": 20_000_000,
+                              # Four tensors of a group that is read, updated and written at once.
                               "offload_optimizer": {"device": "nvme", "nvme_path": folder, "pin_memory": False,
-                                                    "pipeline_read": True, "pipeline_write": True, "buffer_count": 5}},
+                                                    "pipeline_read": True, "pipeline_write": True, "buffer_count": 12}},
         "aio": {"block_size": 1 << 20, "queue_depth": 32, "intra_op_parallelism": 1, "single_submit": False,
                 "overlap_events": True}}
     engine, _, _, _ = ds.initialize(model=model, model_parameters=model.parameters(), config=config)

@@ -158,6 +158,11 @@ class OffloadTest(TorchTest):
             st.AdamW([torch.nn.Parameter(weight[:3].detach())], store=run)
         with self.assertRaisesRegex(spillway.InvalidArgument, "weights/0.weight.* of another run"):
             st.AdamW(model.parameters(), store=self.run_of())
+        square = st.offload(torch.nn.ParameterList([torch.arange(9.0).view(3, 3)]), run)[0]
+        for other in (square.data.t(), square.data[:2], square.data[0]):
+            with self.assertRaises((spillway.FailedPrecondition, RuntimeError)):
+                square.data = other
+        square.data = square.data
         self.assertIn("weights/0.weight", repr(weight))
         set_data(torch.full((200, 32), 2.0))
         self.assertEqual(weight.sum().item(), 2.0 * 200 * 32)

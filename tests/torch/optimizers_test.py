@@ -52,8 +52,8 @@ class OptimizerTest(TorchTest):
     def in_pieces(self, size_bytes):
         """As with weights and gradients on a GPU, so many bytes of them at a time."""
         patches = contextlib.ExitStack()
+        patches.enter_context(mock.patch("spillway.torch._staging.PIECE_BYTES", size_bytes))
         for module in ("_staging", "_optimizer"):
-            patches.enter_context(mock.patch(f"spillway.torch.{module}.PIECE_BYTES", size_bytes))
             patches.enter_context(mock.patch(f"spillway.torch.{module}.is_apart", lambda _: True))
         return patches
 
@@ -75,6 +75,51 @@ class OptimizerTest(TorchTest):
             for param, old in zip(model.parameters(), before):
                 self.assertFalse(torch.equal(param, old))
             optimizer.step()
+
+    def test_a_backward_that_fails_does_not_end_training(self):
+        class Fail(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx, grad):
+                raise ValueError("no")
+
+        results = []
+        for in_pieces in (False, True):
+            model = tiny_model()
+            with self.in_pieces(1 << 30) if in_pieces else contextlib.nullcontext():
+                optimizer = st.AdamW(model.parameters(), lr=1e-2, update="backward")
+                train(model, optimizer, 1)
+                first, *others = model
+                with self.assertRaisesRegex(ValueError, "no"):  # what comes after the failure in forward is updated
+                    torch.nn.Sequential(*others)(Fail.apply(first(torch.ones(8, 32)))).square().mean().backward()
+                optimizer.zero_grad()
+                train(model, optimizer, 2, first=1)
+            results.append([param.detach().clone() for param in model.parameters()])
+        self.assert_same(*results)
+
+    def test_memory_of_pieces_is_given_back(self):
+        import weakref
+        params = [torch.nn.Parameter(torch.ones(1000)) for _ in range(10)]
+        for param in params:
+            param.grad = torch.ones(1000)
+        with self.in_pieces(8192):
+            optimizer = st.AdamW(params, lr=1e-2)
+            alive, most = [], 0
+            step = optimizer._engine_state.step
+
+            def count(piece):
+                nonlocal most
+                alive.extend(weakref.ref(update["weight"].untyped_storage()) for update in piece)
+                most = max(most, len({id(each()) for each in alive if each() is not None}))
+                step(piece)
+
+            with mock.patch.object(optimizer._engine_state, "step", count):
+                optimizer.step()
+        self.assertEqual(len(alive), 10)
+        self.assertLessEqual(most, 2)
 
     def test_an_error_between_two_pieces_is_remembered(self):
         params = make_params()

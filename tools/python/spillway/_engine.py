@@ -361,7 +361,7 @@ class Engine:
 
     def snapshot(self, label: str) -> None:
         """Keeps the last commit under a name; it copies nothing."""
-        check(library.spw_snapshot(self._live(), label.encode()))
+        call(library.spw_snapshot, self._live(), label.encode())
 
     def snapshots(self) -> list[dict[str, Any]]:
         """label, number and time of each, the oldest commit first."""

@@ -59,7 +59,9 @@ class Gpu:
             lease.release(stream)
 
     def _stream(self) -> spillway.Stream:
-        if torch.cuda.is_current_stream_capturing():
+        with torch.cuda.device(self.torch):
+            is_capturing = torch.cuda.is_current_stream_capturing()
+        if is_capturing:
             raise spillway.FailedPrecondition("a CUDA graph cannot capture operations on tensors in the engine: their addresses "
                                               "change from one run to the next")
         native = torch.cuda.current_stream(self.torch).cuda_stream

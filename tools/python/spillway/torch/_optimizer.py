@@ -12,11 +12,12 @@ from typing import Any
 import spillway
 import torch
 from spillway.torch import _state
+from spillway.torch._gathered import Gathered
 from spillway.torch._interrupts import later_interrupts
 from spillway.torch._known import Known
 from spillway.torch._offload import weight_of
 from spillway.torch._run import Run, as_run
-from spillway.torch._staging import PIECE_BYTES, is_apart, on_cpu, staged
+from spillway.torch._staging import is_apart, on_cpu, staged
 from spillway.torch._state_dicts import StateDicts
 from spillway.torch._tensor import EngineTensor, UsedGradient, make_home
 
@@ -38,7 +39,14 @@ class OffloadedOptimizer(StateDicts):
         self._gradients, self._update = gradients, update
         self._known: dict[torch.Tensor, Known] = {}
         self.half_done = ""
-        self._waiting: list[tuple[dict[str, Any], torch.Tensor, torch.Tensor]] = []  # for their updates in backward
+        me = weakref.ref(self)
+
+        def update_gathered(gathered: Sequence[Any]) -> None:
+            optimizer = me()
+            if optimizer is not None:
+                optimizer._update_gathered(gathered)
+
+        self._gathered = Gathered(update_gathered)
         self.run = as_run(store, pinned, device=None if gradients == "engine" else "cpu")
         self._format = state_format
         self._prefix = self.run.claim("optimizer", self)
@@ -194,6 +202,7 @@ class OffloadedOptimizer(StateDicts):
         if not set_to_none and (self._gradients == "engine" or self._update == "backward"):
             raise spillway.InvalidArgument("zero_grad(set_to_none=False): gradients in the engine, and those that backward "
                                            "has used, can only be dropped")
+        self.finish_updates()
         super().zero_grad(set_to_none)
 
     def _do(self, given: Sequence[tuple[dict[str, Any], torch.Tensor, torch.Tensor]], scale: float) -> None:
@@ -221,21 +230,25 @@ class OffloadedOptimizer(StateDicts):
                             "gradient_in": self._gradient(param, gradient, known), "known": known, "param": param})
         self.run.has_changed()
         self.run.has_stepped |= bool(updates)
-        is_first = True
-        for piece in staged(updates):
-            try:
-                self._engine_state.step(piece)
-            except spillway.Error as error:
-                if not isinstance(error, spillway.InvalidArgument) or not is_first:  # else before anything was updated
-                    self.half_done = f"an update failed ({error})"
-                raise
-            is_first = False
-            for update in piece:
-                known, param = update["known"], update["param"]
-                known.step += 1
-                if known.gradient is not None:
-                    known.gradient.generation += 1  # the update has discarded it
-                    param.grad = None
+        begun = False  # something may have been updated
+        try:
+            for piece in staged(updates):
+                was_begun, begun = begun, True
+                try:
+                    self._engine_state.step(piece)
+                except spillway.InvalidArgument:
+                    begun = was_begun  # before anything of this piece was updated
+                    raise
+                for update in piece:
+                    known, param = update["known"], update["param"]
+                    known.step += 1
+                    if known.gradient is not None:
+                        known.gradient.generation += 1  # the update has discarded it
+                        param.grad = None
+        except BaseException as error:
+            if begun:
+                self.half_done = f"an update failed ({error})"
+            raise
         for update in updates:
             # Autograd must know that the weight is another now.
             torch.autograd.graph.increment_version(update["param"])
@@ -247,24 +260,32 @@ class OffloadedOptimizer(StateDicts):
     def _update_now(self, param: torch.Tensor, known: Known) -> None:
         """Or, of a GPU, when a piece of them has come together, at the latest when backward ends."""
         group = next(group for group in self.param_groups if any(each is param for each in group["params"]))
-        gathers = is_apart(param)
-        if gathers and not self._waiting:
-            torch.autograd.Variable._execution_engine.queue_callback(self._update_waiting)
-        self._waiting.append((group, param, param.grad))
-        param.grad = UsedGradient.of(param, known.name)
-        if not gathers or sum(2 * each.numel() * each.element_size() for _, each, _ in self._waiting) >= PIECE_BYTES:
-            self._update_waiting()
+        gradient = param.grad
+        if is_apart(param):
+            param.grad = UsedGradient.of(param, known.name)
+            self._gathered.add(group, param, gradient)
+        else:
+            self._do([(group, param, gradient)], 1.0)
+            param.grad = UsedGradient.of(param, known.name)
 
     @torch.no_grad()
-    def _update_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        self._do(waiting, 1.0)
+    def _update_gathered(self, gathered: Sequence[Any]) -> None:
+        try:
+            self._do(gathered, 1.0)
+        except BaseException as error:  # their gradients are gone
+            self.half_done = self.half_done or f"an update in backward failed ({error})"
+            raise
+
+    def finish_updates(self) -> None:
+        """Those of a backward that failed, as far as it came."""
+        self._gathered.finish()
 
     def _end_backward(self, found_inf: torch.Tensor | None) -> None:
         if found_inf is not None:
             raise spillway.FailedPrecondition(
                 "GradScaler needs update='step': with update='backward' gradients have been used, scaled, before it saw "
                 "them. Go back to the last checkpoint")
+        self.finish_updates()
         for param, known in self._known.items():
             if isinstance(param.grad, UsedGradient):
                 param.grad = None
@@ -306,6 +327,7 @@ class OffloadedOptimizer(StateDicts):
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        self._gathered.drop()
         self.ids.clear()  # the store keeps them
         self._engine_state.close()
 

@@ -118,6 +118,8 @@ class Run:
             return {"store": None, "store_id": "", "commit": 0, "label": self._memory, "new": not self.has_stepped}
         if self._at is not None:
             return self._kept  # as of several optimizers that are saved together
+        for owner in self._optimizers():
+            owner.finish_updates()
         with self.leasing.none():
             self.engine.commit(user_state)
             number = self.engine.commit_number
@@ -144,6 +146,8 @@ class Run:
         """Brings an owner's tensors, and the weights that the commit has, to a commit that keep_commit named. Other
         optimizers' states and weights, and weights that it has not, stay as they are: meanwhile they are in a file of the
         store's folder. If the restore fails nothing has changed."""
+        for each in self._optimizers():
+            each.finish_updates()
         others = {each: each.half_done for each in self._optimizers() if each is not owner}
         theirs = {id for each in others for id in each.weight_ids()} - set(owner.weight_ids())
         stay = [id for each in others for id in each.ids]

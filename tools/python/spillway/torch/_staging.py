@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-# Of the weights and gradients of a GPU that are in page-locked memory together; twice that while the next come.
+# Of the weights and gradients of a GPU that pass through page-locked memory together: a power of two, to which PyTorch
+# rounds what it page-locks. Three pieces may be there: the one that is updated, the next, and the one that goes back.
 PIECE_BYTES = 64 << 20
 _ALIGNMENT = 64
 
@@ -37,15 +38,18 @@ def staged(updates: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         copies, coming = coming, _Copies(pieces[number + 1]) if number + 1 < len(pieces) else None
         copies.wait()
         yield piece
+        copies = None
         for update in piece:
-            weight, to = update["weight"], update["weight_in"]
+            weight, to = update.pop("weight"), update["weight_in"]
+            update.pop("gradient")  # memory is given back a piece at a time
             if weight is not None and (weight.device != to.device or weight.data_ptr() != to.data_ptr()):
                 to.copy_(weight.view_as(to), non_blocking=True)
+            weight = None
 
 
 def staged_bytes(update: dict[str, Any]) -> int:
     """What an update takes of page-locked memory."""
-    return sum(each.numel() * each.element_size() for each in (update["weight_in"], update["gradient_in"])
+    return sum(_aligned(each.numel() * each.element_size()) for each in (update["weight_in"], update["gradient_in"])
                if each is not None and is_apart(each))
 
 
@@ -62,11 +66,15 @@ def _pieces(updates: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     return pieces
 
 
+def _aligned(size: int) -> int:
+    return (size + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
+
+
 class _Copies:
     """Of one piece, to the CPU."""
 
     def __init__(self, piece: list[dict[str, Any]]):
-        size = sum(staged_bytes(update) + 2 * _ALIGNMENT for update in piece)
+        size = sum(staged_bytes(update) for update in piece)
         self._memory: torch.Tensor | None = None
         self._used = 0
         devices: set[torch.device] = set()
@@ -85,7 +93,7 @@ class _Copies:
     def _room(self, tensor: torch.Tensor) -> torch.Tensor:
         begin = self._used
         end = begin + tensor.numel() * tensor.element_size()
-        self._used = (end + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
+        self._used = _aligned(end)
         return self._memory[begin:end].view(tensor.dtype).view(tensor.shape)
 
     def wait(self) -> None:

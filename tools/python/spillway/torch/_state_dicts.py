@@ -47,6 +47,7 @@ class StateDicts(torch.optim.Optimizer):
         """Commits, and names the commit: plain types, no state. It is kept until two newer ones are."""
         for hook in list(self._optimizer_state_dict_pre_hooks.values()):
             hook(self)
+        self.finish_updates()
         self._check_whole()
         groups = self._packed_groups()
         steps = [[self._known[param].step if param in self._known else 0 for param in group["params"]]
@@ -92,6 +93,7 @@ class StateDicts(torch.optim.Optimizer):
                 f"the state dict has groups of {[len(group['params']) for group in groups]} parameters, and the optimizer "
                 f"of {[len(group['params']) for group in self.param_groups]}")
         mine = state_dict.get(_MINE)
+        self._gathered.drop()
         if mine is None:
             self._load_tensors(state_dict["state"])
         elif (mine["rule"], mine["format"]) != (self._kind, self._format):
@@ -189,6 +191,7 @@ class StateDicts(torch.optim.Optimizer):
     def full_state_dict(self) -> dict[str, Any]:
         """torch.optim's state dict: every moment as a tensor in memory, and `master_weight` of 16-bit parameters. What the
         state's format has rounded is given as it is."""
+        self.finish_updates()
         state: dict[int, dict[str, torch.Tensor]] = {}
         index = 0
         for group in self.param_groups:
