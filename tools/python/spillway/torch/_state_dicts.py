@@ -13,8 +13,8 @@ import torch
 from spillway.torch import _state
 from spillway.torch._interrupts import later_interrupts
 from spillway.torch._known import Known
-from spillway.torch._staging import on_cpu
 from spillway.torch._run import Run
+from spillway.torch._staging import on_cpu
 from spillway.torch._tensor import EngineTensor
 
 _MINE = "spillway"  # the key of a state dict that is ours
@@ -93,12 +93,12 @@ class StateDicts(torch.optim.Optimizer):
                 f"the state dict has groups of {[len(group['params']) for group in groups]} parameters, and the optimizer "
                 f"of {[len(group['params']) for group in self.param_groups]}")
         mine = state_dict.get(_MINE)
+        if mine is not None and (mine["rule"], mine["format"]) != (self._kind, self._format):
+            raise spillway.InvalidArgument(f"the state dict is of {mine['rule']} in {mine['format']}, and the optimizer "
+                                           f"is {self._kind} in {self._format}")
         self._gathered.drop()
         if mine is None:
             self._load_tensors(state_dict["state"])
-        elif (mine["rule"], mine["format"]) != (self._kind, self._format):
-            raise spillway.InvalidArgument(f"the state dict is of {mine['rule']} in {mine['format']}, and the optimizer "
-                                           f"is {self._kind} in {self._format}")
         else:
             with later_interrupts():
                 self._go_to(mine)
