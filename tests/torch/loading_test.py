@@ -9,7 +9,7 @@ import spillway
 import spillway.torch as st
 import torch
 from torch.nn import Linear, Parameter
-from torch_case import DEVICE, TorchTest, tiny_model, train
+from torch_case import DEVICE, TorchTest, since, tiny_model, train
 
 
 def state_of(optimizer):
@@ -57,6 +57,7 @@ class LoadingTest(TorchTest):
         optimizer.load_state_dict(saved)
         self.assert_same(before, [each.clone() for each in teacher.parameters()])
 
+    @since(2, 6, "optimizers that take names")
     def test_the_order_of_parameters_counts_and_not_their_names(self):
         store = self.store()
         model = tiny_model()

@@ -11,7 +11,7 @@ from unittest import mock
 import spillway
 import spillway.torch as st
 import torch
-from torch_case import DEVICE, TorchTest, make_params, set_gradients, tiny_model, train
+from torch_case import DEVICE, TorchTest, make_params, set_gradients, since, tiny_model, train
 
 
 class OptimizerTest(TorchTest):
@@ -300,6 +300,10 @@ class OptimizerTest(TorchTest):
         with self.assertRaisesRegex(spillway.InvalidArgument, "make two optimizers"):
             optimizer.add_param_group({"params": params[1:], "momentum": 0.9})
         self.assertEqual(len(optimizer.param_groups), 1)
+
+    @since(2, 6, "optimizers that take names")
+    def test_two_parameters_of_one_name_are_refused(self):
+        params = make_params()
         with self.assertRaisesRegex(spillway.InvalidArgument, "two parameters are called w"):
             st.SGD([{"params": [("w", params[0])]}, {"params": [("w", params[1])]}])
 

@@ -13,7 +13,7 @@ import unittest
 import spillway
 import spillway.torch as st
 import torch
-from torch_case import DEVICE, TorchTest, make_params, set_gradients, tiny_model, train
+from torch_case import DEVICE, TorchTest, make_params, set_gradients, since, tiny_model, train
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import seed  # noqa: E402
@@ -210,28 +210,34 @@ class StateDictTest(TorchTest):
         for theirs_class, ours_class, words in ((torch.optim.SGD, st.SGD, {"lr": 1e-2, "momentum": 0.9}),
                                                 (torch.optim.SGD, st.SGD, {"lr": 1e-2}),
                                                 (torch.optim.RMSprop, st.RMSprop, {"momentum": 0.5}),
-                                                (torch.optim.Adam, st.Adam, {}),
-                                                (torch.optim.Adafactor, st.Adafactor, {})):
-            theirs_params, ours_params = make_params(), make_params()
-            theirs, ours = theirs_class(theirs_params, **words), ours_class(ours_params, **words)
-            for step in range(3):
-                set_gradients(theirs_params, step)
-                theirs.step()
-            with torch.no_grad():
-                for mine, its in zip(ours_params, theirs_params):
-                    mine.copy_(its)
-            ours.load_state_dict(theirs.state_dict())
-            out = ours.full_state_dict()["state"]
-            for index, of in theirs.state_dict()["state"].items():
-                for name, value in of.items():
-                    if value is not None and name != "step":
-                        self.assertTrue(torch.equal(out[index][name].cpu(), value.cpu()), name)
-            theirs.load_state_dict(ours.full_state_dict())
-            for params, optimizer in ((theirs_params, theirs), (ours_params, ours)):
-                set_gradients(params, 3)
-                optimizer.step()
+                                                (torch.optim.Adam, st.Adam, {})):
+            self.exchange(theirs_class, ours_class, words)
+
+    @since(2, 5, "Adafactor")
+    def test_torchs_dicts_of_adafactor_go_in_and_come_out(self):
+        self.exchange(torch.optim.Adafactor, st.Adafactor, {})
+
+    def exchange(self, theirs_class, ours_class, words):
+        theirs_params, ours_params = make_params(), make_params()
+        theirs, ours = theirs_class(theirs_params, **words), ours_class(ours_params, **words)
+        for step in range(3):
+            set_gradients(theirs_params, step)
+            theirs.step()
+        with torch.no_grad():
             for mine, its in zip(ours_params, theirs_params):
-                torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-5)
+                mine.copy_(its)
+        ours.load_state_dict(theirs.state_dict())
+        out = ours.full_state_dict()["state"]
+        for index, of in theirs.state_dict()["state"].items():
+            for name, value in of.items():
+                if value is not None and name != "step":
+                    self.assertTrue(torch.equal(out[index][name].cpu(), value.cpu()), name)
+        theirs.load_state_dict(ours.full_state_dict())
+        for params, optimizer in ((theirs_params, theirs), (ours_params, ours)):
+            set_gradients(params, 3)
+            optimizer.step()
+        for mine, its in zip(ours_params, theirs_params):
+            torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-5)
 
     def test_a_full_dict_of_any_format_goes_on(self):
         """At the uninterrupted run's bits, but where codes share scales and are rounded once more."""

@@ -15,6 +15,13 @@ if DEVICE.type == "cuda":
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
 
+
+def since(major, minor, what):
+    """A test of what PyTorch has since that version."""
+    has = tuple(int(word) for word in torch.__version__.split(".")[:2]) >= (major, minor)
+    return unittest.skipUnless(has, f"PyTorch has {what} since {major}.{minor}, and this is {torch.__version__}")
+
+
 SHAPES = [(7, 300), (300,), (64, 33), (1,), (), (3, 5, 7)]
 
 

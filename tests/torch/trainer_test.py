@@ -12,7 +12,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import spillway  # noqa: E402
 import spillway.torch as st  # noqa: E402
 import torch  # noqa: E402
-from torch_case import DEVICE, TorchTest  # noqa: E402
+from torch_case import DEVICE, TorchTest, since  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments  # noqa: E402
 
 
@@ -70,6 +70,7 @@ class TrainerTest(TorchTest):
             self.assert_same_run(got, expected)
             run.close()
 
+    @since(2, 6, "a torch.load that transformers trusts")
     def test_a_checkpoint_is_resumed_and_old_ones_free_their_snapshots(self):
         expected = self.trained(8, save_strategy="no")
         for offloaded in (False, True):
