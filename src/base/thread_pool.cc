@@ -41,9 +41,11 @@ void LookFor(const Ready& ready) {
 
 }  // namespace
 
-// The threads beside the caller. A round of work is published under the lock; indices are then
-// handed out by one counter. The caller closes the round when it finds no index left and waits for
-// the workers in it: one that wakes later finds it closed.
+// The threads beside the caller. A round of work is one number: which round, whether it is open,
+// and how many workers are in it. The caller opens it; a worker enters by adding itself to an open
+// one. Indices are handed out by a counter. The caller closes the round when it finds no index left
+// and waits for the workers in it: one that comes later finds it closed. The lock is for those that
+// sleep.
 class ThreadPool::Workers {
  public:
   explicit Workers(int count)
@@ -60,37 +62,36 @@ class ThreadPool::Workers {
   }
 
   ~Workers() {
-    {
-      base::MutexLock lock(&mutex_);
-      stop_ = true;
-      round_.fetch_add(1, std::memory_order_relaxed);
-      start_.NotifyAll();
-    }
+    stop_.store(true);
+    WakeSleepers();
     for (std::thread& thread : threads_) thread.join();
   }
 
   bool is_forked() const { return process_.is_forked(); }
 
   void ParallelFor(int64_t n, const std::function<void(int64_t)>& body) {
-    {
-      base::MutexLock lock(&mutex_);
-      body_ = &body;
-      n_ = n;
-      next_.store(0, std::memory_order_relaxed);
-      round_.fetch_add(1, std::memory_order_relaxed);
-      start_.NotifyAll();
-    }
+    body_ = &body;
+    n_ = n;
+    next_.store(0, std::memory_order_relaxed);
+    round_.store(((RoundOf(round_.load()) + 1) * kNextRound) | kOpen);
+    WakeSleepers();
     Work(body, n);
-    {
-      base::MutexLock lock(&mutex_);
-      body_ = nullptr;
-    }
-    if (look_) LookFor([this] { return working_.load(std::memory_order_acquire) == 0; });
+    round_.fetch_and(~kOpen);
+    if (look_) LookFor([this] { return InRound() == 0; });
+    if (InRound() == 0) return;
     base::MutexLock lock(&mutex_);
-    while (working_.load(std::memory_order_acquire) > 0) done_.Wait(&mutex_);
+    caller_sleeps_.store(true);
+    while (InRound() > 0) done_.Wait(&mutex_);
+    caller_sleeps_.store(false);
   }
 
  private:
+  // Of round_: the workers in it, the open one's mark, and its number.
+  static constexpr uint64_t kOpen = uint64_t{1} << 32;
+  static constexpr uint64_t kNextRound = uint64_t{1} << 33;
+  static uint64_t RoundOf(uint64_t round) { return round / kNextRound; }
+  uint64_t InRound() const { return round_.load() & (kOpen - 1); }
+
   const base::ForkGuard process_;
 
   void Work(const std::function<void(int64_t)>& body, int64_t n) {
@@ -99,40 +100,64 @@ class ThreadPool::Workers {
 
   void Run() {
     uint64_t seen = 0;
+    const auto is_new = [&] { return RoundOf(round_.load()) != seen || stop_.load(); };
     for (;;) {
-      if (look_) LookFor([&] { return round_.load(std::memory_order_relaxed) != seen; });
-      const std::function<void(int64_t)>* body = nullptr;
-      int64_t n = 0;
-      {
-        base::MutexLock lock(&mutex_);
-        while (round_.load(std::memory_order_relaxed) == seen) start_.Wait(&mutex_);
-        seen = round_.load(std::memory_order_relaxed);
-        if (stop_) return;
-        if (body_ == nullptr) continue;
-        body = body_;
-        n = n_;
-        working_.fetch_add(1, std::memory_order_relaxed);
-      }
-      Work(*body, n);
-      if (working_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-        base::MutexLock lock(&mutex_);
-        done_.NotifyAll();
-      }
+      if (look_) LookFor(is_new);
+      if (!is_new()) SleepUntil(is_new);
+      if (stop_.load()) return;
+      if (!Enter(&seen)) continue;
+      Work(*body_, n_);
+      Leave();
     }
   }
 
+  // False: the round is closed. `seen` becomes its number.
+  bool Enter(uint64_t* seen) {
+    uint64_t round = round_.load();
+    do {
+      *seen = RoundOf(round);
+      if ((round & kOpen) == 0) return false;
+    } while (!round_.compare_exchange_weak(round, round + 1));
+    return true;
+  }
+
+  void Leave() {
+    const uint64_t left = round_.fetch_sub(1) - 1;
+    if ((left & (kOpen - 1)) > 0 || !caller_sleeps_.load()) return;
+    base::MutexLock lock(&mutex_);
+    done_.NotifyAll();
+  }
+
+  // Each side changes its own word and then looks at the other's, in one order for all threads: so
+  // either the sleeper finds the news or whoever has them finds the sleeper.
+  template <typename Ready>
+  void SleepUntil(const Ready& ready) {
+    base::MutexLock lock(&mutex_);
+    sleepers_.fetch_add(1);
+    while (!ready()) start_.Wait(&mutex_);
+    sleepers_.fetch_sub(1);
+  }
+
+  void WakeSleepers() {
+    if (sleepers_.load() == 0) return;
+    base::MutexLock lock(&mutex_);
+    start_.NotifyAll();
+  }
+
   const bool look_;  // only where every thread has a core
+  // Written while no worker is in a round.
+  const std::function<void(int64_t)>* body_ = nullptr;
+  int64_t n_ = 0;
+  std::atomic<uint64_t> round_{0};
+  std::atomic<int64_t> next_{0};
+  std::atomic<bool> stop_{false};
+
   base::Mutex mutex_;
   base::CondVar start_;
   base::CondVar done_;
-  const std::function<void(int64_t)>* body_ ABSL_GUARDED_BY(mutex_) =
-      nullptr;  // null: no round is open
-  int64_t n_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-  std::atomic<uint64_t> round_{0};  // written under the lock
-  std::atomic<int> working_{0};     // workers in the round; they enter under the lock
-  std::atomic<int64_t> next_{0};
-  std::vector<std::thread> threads_;
+  std::atomic<int> sleepers_{0};
+  std::atomic<bool> caller_sleeps_{false};
+  std::vector<std::thread> threads_;  // last: they use the others
 };
 
 ThreadPool::ThreadPool(int num_threads) : num_threads_(std::max(num_threads, 1)) {

@@ -26,7 +26,7 @@ namespace {
 
 constexpr uint64_t kFrameBytes = 4096;
 // The least that is worth handing to another thread: 16 Ki elements take about 10 µs.
-constexpr int64_t kGrainElements = 16384;
+constexpr uint64_t kGrainElements = 16384;
 // What a thread updates before it hashes the pages that are whole by then: 256 KiB in fp32.
 constexpr uint64_t kPortionElements = uint64_t{64} << 10;
 
@@ -231,30 +231,35 @@ class ParameterUpdate {
   }
 
  private:
-  // On all threads, cut at multiples of a grain, or of blocks of encoded moments.
+  // On all threads, cut at multiples of a grain, or of blocks of encoded moments. There are more
+  // portions than threads: one that falls behind takes fewer.
   void UpdateSegment(const Pass& pass, HeldTiles& held, const Segment& segment) {
     const EncodedRow& row = parameter_.row;
     const bool is_encoded = IsEncoded(parameter_.format);
     if (held.AreHashed() && !(is_encoded && row.num_elements > kPortionElements))
       return UpdateAndHash(pass, held, segment);
     if (!is_encoded) {
-      pool_->ParallelRanges(static_cast<int64_t>(segment.end - segment.begin), kGrainElements,
-                            [&](int64_t begin, int64_t end) {
-                              UpdateRange(pass, held, segment.begin + static_cast<uint64_t>(begin),
-                                          segment.begin + static_cast<uint64_t>(end));
-                            });
+      ForEachPortion(segment.end - segment.begin, kGrainElements,
+                     [&](uint64_t begin, uint64_t end) {
+                       UpdateRange(pass, held, segment.begin + begin, segment.begin + end);
+                     });
     } else {
       const uint64_t first = BlocksBefore(row, segment.begin);
       const uint64_t last = BlocksBefore(row, segment.end);
-      const int64_t grain =
-          kGrainElements / static_cast<int64_t>(std::min(row.num_elements, row.block_elements));
-      pool_->ParallelRanges(
-          static_cast<int64_t>(last - first), grain, [&](int64_t begin, int64_t end) {
-            UpdateRange(
-                pass, held, FirstOfBlock(row, first + static_cast<uint64_t>(begin)),
-                std::min(segment.end, FirstOfBlock(row, first + static_cast<uint64_t>(end))));
-          });
+      const uint64_t blocks = kGrainElements / std::min(row.num_elements, row.block_elements);
+      ForEachPortion(last - first, blocks, [&](uint64_t begin, uint64_t end) {
+        UpdateRange(pass, held, FirstOfBlock(row, first + begin),
+                    std::min(segment.end, FirstOfBlock(row, first + end)));
+      });
     }
+  }
+
+  void ForEachPortion(uint64_t count, uint64_t grain,
+                      const std::function<void(uint64_t, uint64_t)>& update) {
+    pool_->ParallelFor(static_cast<int64_t>((count + grain - 1) / grain), [&](int64_t i) {
+      const uint64_t begin = static_cast<uint64_t>(i) * grain;
+      update(begin, std::min(count, begin + grain));
+    });
   }
 
   // The thread that writes the last bytes of a page hashes it, from its caches. Portions have whole
@@ -264,7 +269,7 @@ class ParameterUpdate {
     const uint64_t row = IsEncoded(parameter_.format) ? parameter_.row.num_elements : 1;
     const uint64_t share =
         (segment.end - segment.begin) / static_cast<uint64_t>(pool_->num_threads()) + 1;
-    const uint64_t elements = std::clamp<uint64_t>(share, kGrainElements, kPortionElements);
+    const uint64_t elements = std::clamp(share, kGrainElements, kPortionElements);
     const uint64_t portion = std::max<uint64_t>(1, elements / row) * row;
     const uint64_t first = segment.begin / portion;
     const uint64_t last = (segment.end + portion - 1) / portion;
