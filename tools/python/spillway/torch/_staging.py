@@ -21,7 +21,10 @@ def is_apart(tensor: torch.Tensor) -> bool:
 
 def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor's own memory where the library can use it, else a copy."""
-    return tensor.detach().cpu().resolve_neg().contiguous()
+    own = tensor.detach()
+    if not own.is_cuda and own.is_contiguous() and not own.is_neg():
+        return own
+    return own.cpu().resolve_neg().contiguous()
 
 
 def staged(updates: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
@@ -33,9 +36,9 @@ def staged(updates: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     a piece.
     """
     pieces = _pieces(updates)
-    coming = _Copies(pieces[0]) if pieces else None
-    for number, piece in enumerate(pieces):
-        copies, coming = coming, _Copies(pieces[number + 1]) if number + 1 < len(pieces) else None
+    coming = _Copies(*pieces[0]) if pieces else None
+    for number, (piece, _) in enumerate(pieces):
+        copies, coming = coming, _Copies(*pieces[number + 1]) if number + 1 < len(pieces) else None
         copies.wait()
         yield piece
         copies = None
@@ -47,22 +50,27 @@ def staged(updates: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
             weight = None
 
 
-def staged_bytes(update: dict[str, Any]) -> int:
+def _staged_bytes(update: dict[str, Any]) -> int:
     """What an update takes of page-locked memory."""
-    return sum(_aligned(each.numel() * each.element_size()) for each in (update["weight_in"], update["gradient_in"])
-               if each is not None and is_apart(each))
+    size = 0
+    for name in ("weight_in", "gradient_in"):
+        tensor = update[name]
+        if tensor is not None and is_apart(tensor):
+            size += _aligned(tensor.numel() * tensor.element_size())
+    return size
 
 
-def _pieces(updates: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    pieces: list[list[dict[str, Any]]] = []
-    room = 0
+def _pieces(updates: Sequence[dict[str, Any]]) -> list[tuple[list[dict[str, Any]], int]]:
+    """Each with the bytes of page-locked memory that it takes."""
+    pieces: list[tuple[list[dict[str, Any]], int]] = []
     for update in updates:
-        size = staged_bytes(update)
-        if not pieces or size > room:
-            pieces.append([])
-            room = PIECE_BYTES
-        pieces[-1].append(update)
-        room -= size
+        size = _staged_bytes(update)
+        if pieces and pieces[-1][1] + size <= max(PIECE_BYTES, pieces[-1][1]):
+            piece, taken = pieces[-1]
+            piece.append(update)
+            pieces[-1] = (piece, taken + size)
+        else:
+            pieces.append(([update], size))
     return pieces
 
 
@@ -73,8 +81,7 @@ def _aligned(size: int) -> int:
 class _Copies:
     """Of one piece, to the CPU."""
 
-    def __init__(self, piece: list[dict[str, Any]]):
-        size = sum(staged_bytes(update) for update in piece)
+    def __init__(self, piece: list[dict[str, Any]], size: int):
         self._memory: torch.Tensor | None = None
         self._used = 0
         devices: set[torch.device] = set()
