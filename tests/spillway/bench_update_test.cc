@@ -147,6 +147,28 @@ TEST_F(BenchUpdateTest, OnNvmeEachByteOfStateIsReadAndWrittenOnce) {
   }
 }
 
+// Read once more in each pass over the parameter, and never written.
+TEST_F(BenchUpdateTest, GradientsOnNvmeAreReadAndNotWritten) {
+  const Ended ended = RunCommand({"bench", "update", a_, "--parameters", "8388608", "--memory",
+                                  "64MiB", "--optimizer", "adamw,lamb", "--state-format", "bf16",
+                                  "--gradients", "nvme", "--seconds", "1", "--json"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const Json json = ended.json();
+  ASSERT_FALSE(json.is_discarded()) << ended.out;
+  EXPECT_EQ(json.at("gradients"), "nvme");
+  const std::map<std::string, std::pair<double, double>> expected = {{"adamw nvme", {10, 10}},
+                                                                     {"lamb nvme", {20, 10}},
+                                                                     {"adamw dram", {8, 10}},
+                                                                     {"lamb dram", {16, 10}}};
+  for (const Json& row : json["rows"]) {
+    const std::string name =
+        row.at("optimizer").get<std::string>() + " " + row.at("where").get<std::string>();
+    EXPECT_NEAR(row.at("read_bytes_per_parameter"), expected.at(name).first, 0.03) << name;
+    EXPECT_NEAR(row.at("written_bytes_per_parameter"), expected.at(name).second, 0.03) << name;
+  }
+  EXPECT_EQ(json["rows"].size(), 4u);
+}
+
 // What a rule reads for its norms alone is not written, and is read again for the update.
 TEST_F(BenchUpdateTest, OnNvmeARuleWithNormsReadsMoreAndWritesEachByteOnce) {
   const Ended ended = RunCommand({"bench", "update", a_, "--parameters", "8388608", "--memory",
@@ -200,6 +222,8 @@ TEST_F(BenchUpdateTest, BadInputIsExplained) {
       {{"bench", "update", "--optimizer", "adamv"}, 2, "'adamv' is not one of adamw"},
       {{"bench", "update", "--state-format", "fp31"}, 2, "'fp31' is not one of fp32"},
       {{"bench", "update", "--threads", "0"}, 2, "--threads"},
+      {{"bench", "update", "--gradients", "nvme"}, 2, "--gradients nvme needs DIR"},
+      {{"bench", "update", a_, "--gradients", "disk"}, 2, "--gradients"},
       {{"bench", "update", "--seconds", "0"}, 2, "--seconds"},
       {{"bench", "update", "--jsn"}, 2, "--json"},
   });

@@ -40,7 +40,8 @@ constexpr char kDescription[] =
     "DIR\n"
     "also with weights and state on its device, against fio moving as many bytes and against the\n"
     "update and the checksums alone. Weights and gradients have 16 bits; gradients stay in "
-    "memory.\n"
+    "memory,\n"
+    "or are read from the device, too, with --gradients nvme.\n"
     "Writes files of up to 2 x the state of a rule's formats and removes them again, also when\n"
     "interrupted. A tenth of the free space stays free.\n";
 
@@ -65,6 +66,8 @@ absl::Status Check(Flags* flags) {
         "--memory must be a size of at least 64 MiB: it is the budget of pinned "
         "memory that the state passes through");
   }
+  if (bench.folder.empty() && bench.gradients == bench_update::Where::kNvme)
+    return UsageError("--gradients nvme needs DIR, a folder on the drive");
   if (flags->num_parameters % static_cast<int64_t>(bench_update::kRowElements) != 0) {
     return UsageError(absl::StrFormat("--parameters must be a multiple of %d; it is %d",
                                       bench_update::kRowElements, flags->num_parameters));
@@ -119,6 +122,9 @@ void AddBenchUpdateCommand(CLI::App* bench, Run* run) {
   AddSize(update, "--memory", &flags->bench.memory_bytes,
           "Budget of pinned memory for state on the drive")
       .Default("128MiB");
+  AddChoice(update, "--gradients", &flags->bench.gradients,
+            {{"memory", bench_update::Where::kDram}, {"nvme", bench_update::Where::kNvme}},
+            "Where an update of state on the drive reads gradients");
   AddList(update, "--optimizer", &flags->optimizers, "Rules to measure: NAME[,NAME]; none: all");
   AddList(update, "--state-format", &flags->formats, "Formats to measure: NAME[,NAME]; none: all");
   AddInteger(update, "--threads", &flags->num_threads, 1, kMostThreads, "Threads that compute");

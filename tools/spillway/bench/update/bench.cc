@@ -29,7 +29,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kMostRounds = 9;
 constexpr uint64_t kMostLimitBytes = 512 * kMiB;  // beyond any cache
 constexpr uint64_t kMostMovedBytes = 64;          // a parameter, in a round of any rule and format
-constexpr double kGradientBytes = 2;              // fp16, read in each pass of the rule
+constexpr uint64_t kGradientBytes = 2;            // fp16, read in each pass of the rule
 constexpr uint16_t kGradient = 0x2000;            // 2⁻⁷ in fp16
 
 // Bytes of weights and state of all formats of the rule that has most.
@@ -59,7 +59,9 @@ absl::Status CheckRoom(const BenchOptions& options, uint64_t state_bytes) {
   if (::statvfs(options.folder.c_str(), &room) != 0)
     return base::ErrnoToStatus(
         errno, absl::StrCat("looking at ", options.folder, " (give a folder that is there)"));
-  const uint64_t needed = 2 * state_bytes + LimitBytes(options) + kGiB;
+  const uint64_t gradients =
+      options.gradients == Where::kNvme ? kGradientBytes * options.num_parameters : 0;
+  const uint64_t needed = 2 * state_bytes + gradients + LimitBytes(options) + kGiB;
   const uint64_t free_bytes = uint64_t{room.f_bavail} * room.f_frsize;
   if (needed <= free_bytes / 10 * 9) return absl::OkStatus();
   return absl::ResourceExhaustedError(
@@ -74,7 +76,7 @@ absl::Status CheckMemory(const BenchOptions& options, uint64_t state_bytes) {
   for (const RuleFormats& pair : options.pairs)
     formats = std::max<uint64_t>(formats, pair.formats.size());
   const uint64_t budgets = options.folder.empty() ? 0 : formats * options.memory_bytes;
-  const uint64_t needed = state_bytes + state_bytes / 8 + 2 * options.num_parameters +
+  const uint64_t needed = state_bytes + state_bytes / 8 + kGradientBytes * options.num_parameters +
                           LimitBytes(options) + budgets + 512 * kMiB;
   const uint64_t available = bench_io::AvailableMemoryBytes();
   if (available == 0 || needed <= available / 10 * 9) return absl::OkStatus();
@@ -119,6 +121,7 @@ class Bench {
     report_.machine = bench_io::Look(folders, limits_->memory().span());
     report_.num_parameters = options_.num_parameters;
     report_.memory_bytes = options_.memory_bytes;
+    report_.gradients = options_.gradients;
     report_.num_threads = options_.num_threads;
     return absl::OkStatus();
   }
@@ -162,6 +165,7 @@ class Bench {
                               bench_io::OwnFolder::Make(options_.folder));
     options_.made(folder.path());
     state.store = absl::StrCat(folder.path(), "/store");
+    state.has_gradients_on_nvme = options_.gradients == Where::kNvme;
     measured.folder.emplace(std::move(folder));
     SPILLWAY_ASSIGN_OR_RETURN(measured.nvme, UpdatedState::Create(state, &pool_, interrupted_));
     measured.nvme_row = {.rule = rule, .format = format, .where = Where::kNvme};
@@ -182,9 +186,7 @@ class Bench {
   // Returns the update's seconds.
   absl::StatusOr<double> RunDram(Measured& measured, bool limit_first) {
     Row& row = measured.dram_row;
-    const auto passes = static_cast<double>(
-        optim::PassesOf(row.rule, row.format, {1, static_cast<int64_t>(kRowElements)}).size());
-    const uint64_t bytes = BytesOf(row.bytes.read + row.bytes.written + passes * kGradientBytes);
+    const uint64_t bytes = BytesOf(row.bytes.read + row.bytes.written + GradientsReadBy(row));
     double seconds = 0, memory_seconds = 0;
     for (const bool limits_turn : {limit_first, !limit_first}) {
       if (limits_turn) {
@@ -199,7 +201,8 @@ class Bench {
 
   absl::Status RunNvme(Measured& measured, double kernel_seconds, bool limit_first) {
     Row& row = measured.nvme_row;
-    const ParameterBytes mix = measured.dram_row.bytes;
+    ParameterBytes mix = measured.dram_row.bytes;
+    if (options_.gradients == Where::kNvme) mix.read += GradientsReadBy(row);
     const uint64_t bytes = BytesOf(mix.read + mix.written);
     SPILLWAY_ASSIGN_OR_RETURN(const double hash_seconds, limits_->HashSeconds(bytes));
     double seconds = 0;
@@ -219,6 +222,12 @@ class Bench {
     return absl::OkStatus();
   }
 
+  // Bytes a parameter.
+  static double GradientsReadBy(const Row& row) {
+    const std::vector<int64_t> shape = {1, static_cast<int64_t>(kRowElements)};
+    return static_cast<double>(kGradientBytes *
+                               optim::PassesOf(row.rule, row.format, shape).size());
+  }
   uint64_t BytesOf(double bytes_per_parameter) const {
     return static_cast<uint64_t>(bytes_per_parameter *
                                  static_cast<double>(options_.num_parameters));

@@ -25,11 +25,15 @@
 
 namespace spillway::bench_update {
 
+enum class Where : uint8_t { kDram, kNvme };
+std::string_view NameOf(Where where);  // "dram", "nvme"
+
 struct BenchOptions {
   std::string folder;  // empty: in memory alone
   std::vector<RuleFormats> pairs;
   uint64_t num_parameters = uint64_t{64} << 20;
   uint64_t memory_bytes = 128 * kMiB;  // the pinned budget of state on NVMe
+  Where gradients = Where::kDram;      // of state on NVMe
   int num_threads = 1;
   double seconds = 120;  // no further round is begun after a rule's share of that
   // What is under way: passes done, the rule and its format.
@@ -37,9 +41,6 @@ struct BenchOptions {
   std::function<void(std::string_view)> note;    // one sentence about something less than asked
   std::function<void(const std::string&)> made;  // a folder that is there until the bench ends
 };
-
-enum class Where : uint8_t { kDram, kNvme };
-std::string_view NameOf(Where where);  // "dram", "nvme"
 
 // Of one round, all in parameters a second.
 struct Sample {
@@ -65,6 +66,7 @@ struct BenchReport {
   bool cached = false;    // the file system took no O_DIRECT
   uint64_t num_parameters = 0;
   uint64_t memory_bytes = 0;
+  Where gradients = Where::kDram;
   int num_threads = 1;
   std::vector<Row> rows;
 };

@@ -115,6 +115,7 @@ Json ToJson(const BenchReport& report, std::string_view commit) {
   if (!machine.volumes.empty()) {
     const bench_io::Volume& volume = machine.volumes.front();
     json["memory_bytes"] = report.memory_bytes;
+    json["gradients"] = report.gradients == Where::kNvme ? "nvme" : "memory";
     json["machine"]["folder"] = volume.folder;
     json["machine"]["filesystem"] = volume.file_system;
     json["machine"]["drive"] = volume.device;
@@ -138,6 +139,7 @@ std::string ToTable(const BenchReport& report, std::string_view commit) {
                           volume.file_system, volume.device, report.io_engine,
                           report.fio.empty() ? "no fio" : report.fio,
                           base::FormatBytes(report.memory_bytes));
+    if (report.gradients == Where::kNvme) absl::StrAppend(&text, ", gradients on NVMe");
   }
   absl::StrAppend(&text,
                   "\n\nwhere optimizer    format   Mparam/s     limit               share  "

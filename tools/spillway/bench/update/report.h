@@ -20,8 +20,9 @@ namespace spillway::bench_update {
 // of NVMe have each limit beside: "fio_parameters_per_second" (null without fio) and
 // "kernel_hash_parameters_per_second", and what the kernel counted of the same pass,
 // "kernel_read_bytes_per_parameter" and "kernel_written_bytes_per_parameter" (null where it counts
-// none). Bytes are those of weights and state; rates of memory count the gradient's two as well.
-// `commit` is the build's.
+// none). Bytes are those of weights and state, and in rows of NVMe of gradients where "gradients"
+// is "nvme" and not "memory"; rates of memory count the gradient's two as well. `commit` is the
+// build's.
 nlohmann::ordered_json ToJson(const BenchReport& report, std::string_view commit);
 
 // Rows as lines, with the machine above and doubts below.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -53,7 +54,7 @@ Traffic Since(const Traffic& before, const Traffic& now) {
 
 Placement AllOnNvme() {
   Placement placement;
-  for (const Role role : {Role::kParameter, Role::kMasterWeight, Role::kMoment})
+  for (const Role role : {Role::kParameter, Role::kMasterWeight, Role::kMoment, Role::kGradient})
     placement[static_cast<size_t>(role)] = Tier::kNvme;
   return placement;
 }
@@ -123,7 +124,13 @@ absl::Status UpdatedState::Add(uint64_t first_row, uint64_t rows) {
                             engine_->Register(weight, reader_of(weight.dtype)));
   ParameterTensors tensors;
   tensors.weight = weight_id;
-  tensors.gradient = Values(options_.gradients.data() + first_row * kRowElements, DType::kF16);
+  const std::span<uint16_t> gradients =
+      options_.gradients.subspan(first_row * kRowElements, rows * kRowElements);
+  if (options_.has_gradients_on_nvme) {
+    SPILLWAY_ASSIGN_OR_RETURN(tensors.gradient, AddGradients(weight, gradients));
+  } else {
+    tensors.gradient = Values(gradients.data(), DType::kF16);
+  }
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<TensorSpec> specs,
                             StateSpecs(options_.rule, options_.format, weight));
   for (const TensorSpec& spec : specs) {
@@ -135,6 +142,18 @@ absl::Status UpdatedState::Add(uint64_t first_row, uint64_t rows) {
   SPILLWAY_ASSIGN_OR_RETURN(const size_t parameter, optimizer_->Add(tensors));
   parameters_.push_back(parameter);
   return absl::OkStatus();
+}
+
+// Not transient: an update leaves it as it is, for the next.
+absl::StatusOr<TensorId> UpdatedState::AddGradients(const TensorSpec& weight,
+                                                    std::span<uint16_t> gradients) {
+  TensorSpec spec = weight;
+  spec.name = absl::StrCat("gradient of ", weight.name);
+  spec.role = Role::kGradient;
+  return engine_->Register(spec, [this, gradients](uint64_t offset, std::span<std::byte> out) {
+    std::memcpy(out.data(), std::as_bytes(gradients).data() + offset, out.size());
+    return CheckGoing();
+  });
 }
 
 ParameterBytes UpdatedState::PerParameter(const Traffic& traffic) const {

@@ -33,10 +33,11 @@ struct StateOptions {
   std::string store;            // a folder that is not there yet; empty: all in pinned memory
   uint64_t memory_bytes = 0;    // with a store: the pinned budget
   std::span<uint16_t> gradients;
+  bool has_gradients_on_nvme = false;  // a copy of them
   std::function<void(std::string_view)> announce;
 };
 
-// Bytes a parameter of weights and state, not of gradients.
+// Bytes a parameter of weights and state, and of gradients if they are on NVMe.
 struct ParameterBytes {
   double read = 0;
   double written = 0;
@@ -68,6 +69,7 @@ class UpdatedState {
       : engine_(std::move(engine)), options_(options), interrupted_(interrupted) {}
 
   absl::Status Add(uint64_t first_row, uint64_t rows);
+  absl::StatusOr<TensorId> AddGradients(const TensorSpec& weight, std::span<uint16_t> gradients);
   absl::Status Update();
   absl::StatusOr<std::chrono::steady_clock::time_point> AwaitQuiet(const Traffic& expected);
   absl::Status CheckGoing() const;
