@@ -5,11 +5,12 @@
     bench/torch_offload.py --model FOLDER --data TOKENS.npy --folder STORES [--rounds 7] [--device cuda] [--json FILE]
 
 Fine-tunes a Hugging Face causal language model (of random weights, where the folder has config.json alone), --windows of
-256 tokens a step, in several ways. Each way has a model of its own in
-this process, and a round is one step of each, so that a machine that is slower for a while is so for all. Ratios are
-medians over rounds of a way's tokens a second to PyTorch's in the same round, with the range; `step()` is the optimizer's
-part alone. On a GPU each time ends when the GPU has done its work. Limits, on the CPU: step() in memory at most 1.03 times torch.optim.AdamW(fused=True)'s; tokens a second at least 0.95 in
-pinned memory, 0.90 on NVMe with update="backward", 0.75 on NVMe with clipping, of PyTorch's.
+256 tokens a step, in several ways. Each way has a model of its own in this process, and a round is one step of each, so that
+a machine that is slower for a while is so for all. Ratios are medians over rounds of a way's tokens a second to PyTorch's in
+the same round, with the range; `step()` is the optimizer's part alone. In all ways glibc keeps blocks of less than 32 MiB
+that are freed, unless MALLOC_TRIM_THRESHOLD_ or MALLOC_MMAP_THRESHOLD_ is set. On a GPU each time ends when the GPU has done
+its work. Limits, on the CPU: step() in memory at most 1.03 times torch.optim.AdamW(fused=True)'s; tokens a second at least
+0.95 in pinned memory, 0.90 on NVMe with update="backward", 0.75 on NVMe with clipping, of PyTorch's.
 
 Needs PyTorch, transformers and the package spillway: tools/setup --torch, and build/torch-venv/bin/pip install .
 """
@@ -24,6 +25,10 @@ import sys
 import time
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+MALLOC = {"MALLOC_TRIM_THRESHOLD_": "1073741824", "MALLOC_MMAP_THRESHOLD_": "33554432"}
+if not MALLOC.keys() & os.environ.keys():  # glibc reads them when a program begins
+    os.environ.update(MALLOC)
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 import numpy
 import spillway.torch as st
@@ -143,6 +148,7 @@ def main():
     if flags.json:
         machine = {"cpu": platform.processor() or platform.machine(), "kernel": platform.release(),
                    "torch": torch.__version__, "threads": flags.threads, "tokens_a_step": size,
+                   "environment": {name: os.environ[name] for name in (*MALLOC, "OMP_WAIT_POLICY") if name in os.environ},
                    "device": torch.cuda.get_device_name() if flags.device != "cpu" else "cpu"}
         pathlib.Path(flags.json).write_text(json.dumps({"v": 1, "machine": machine, "rows": rows}, indent=1) + "\n")
 

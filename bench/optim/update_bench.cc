@@ -172,11 +172,12 @@ void BM_Update(benchmark::State& state, const Measured& of) {
   double update_seconds = 0, reference_seconds = 0;
   for (auto _ : state) {
     const double seconds = SecondsOf([&] {
-      pool.ParallelRanges(kElements, kGrainElements,
-                          [&](int64_t begin, int64_t end) { updated.Update(factors, begin, end); });
+      pool.ParallelPortions(kElements, kGrainElements, [&](int64_t begin, int64_t end) {
+        updated.Update(factors, begin, end);
+      });
     });
     reference_seconds += SecondsOf([&] {
-      pool.ParallelRanges(reference_elements, kGrainElements, [&](int64_t begin, int64_t end) {
+      pool.ParallelPortions(reference_elements, kGrainElements, [&](int64_t begin, int64_t end) {
         ScaleInPlace(reference.floats() + begin, end - begin);
       });
     });

@@ -17,7 +17,7 @@ namespace spillway {
 
 // `num_threads` counts the caller: a pool of one runs everything inline. Where the system gives
 // fewer threads, fewer do the same work. Thread-compatible: one caller at a time, and no
-// ParallelFor inside another. Destruction joins the workers.
+// ParallelFor inside another. A body must not throw. Destruction joins the workers.
 class SPILLWAY_EXPORT ThreadPool {
  public:
   explicit ThreadPool(int num_threads);
@@ -30,6 +30,11 @@ class SPILLWAY_EXPORT ThreadPool {
   // Calls body(i) once for each i in [0, n), handing indices out to threads as they come free, and
   // returns when all have run. Which thread runs which i is not defined; the caller runs some.
   void ParallelFor(int64_t n, const std::function<void(int64_t)>& body);
+
+  // Cuts [0, n) into portions of `grain`, the last one smaller, and calls body(begin, end) for
+  // each; threads take them as they come free, so that one which falls behind takes fewer.
+  void ParallelPortions(int64_t n, int64_t grain,
+                        const std::function<void(int64_t, int64_t)>& body);
 
   // Cuts [0, n) into num_threads() contiguous ranges, boundaries at multiples of `grain` (so that
   // they follow from n, grain and the thread count alone), and calls body(begin, end) for each that

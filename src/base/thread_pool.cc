@@ -94,7 +94,7 @@ class ThreadPool::Workers {
 
   const base::ForkGuard process_;
 
-  void Work(const std::function<void(int64_t)>& body, int64_t n) {
+  void Work(const std::function<void(int64_t)>& body, int64_t n) noexcept {
     for (int64_t i = next_.fetch_add(1); i < n; i = next_.fetch_add(1)) body(i);
   }
 
@@ -176,6 +176,12 @@ void ThreadPool::ParallelFor(int64_t n, const std::function<void(int64_t)>& body
     return;
   }
   workers_->ParallelFor(n, body);
+}
+
+void ThreadPool::ParallelPortions(int64_t n, int64_t grain,
+                                  const std::function<void(int64_t, int64_t)>& body) {
+  ParallelFor((n + grain - 1) / grain,
+              [&](int64_t portion) { body(portion * grain, std::min(n, (portion + 1) * grain)); });
 }
 
 void ThreadPool::ParallelRanges(int64_t n, int64_t grain,

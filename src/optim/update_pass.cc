@@ -239,27 +239,24 @@ class ParameterUpdate {
     if (held.AreHashed() && !(is_encoded && row.num_elements > kPortionElements))
       return UpdateAndHash(pass, held, segment);
     if (!is_encoded) {
-      ForEachPortion(segment.end - segment.begin, kGrainElements,
-                     [&](uint64_t begin, uint64_t end) {
-                       UpdateRange(pass, held, segment.begin + begin, segment.begin + end);
-                     });
+      pool_->ParallelPortions(static_cast<int64_t>(segment.end - segment.begin), kGrainElements,
+                              [&](int64_t begin, int64_t end) {
+                                UpdateRange(pass, held,
+                                            segment.begin + static_cast<uint64_t>(begin),
+                                            segment.begin + static_cast<uint64_t>(end));
+                              });
     } else {
       const uint64_t first = BlocksBefore(row, segment.begin);
       const uint64_t last = BlocksBefore(row, segment.end);
       const uint64_t blocks = kGrainElements / std::min(row.num_elements, row.block_elements);
-      ForEachPortion(last - first, blocks, [&](uint64_t begin, uint64_t end) {
-        UpdateRange(pass, held, FirstOfBlock(row, first + begin),
-                    std::min(segment.end, FirstOfBlock(row, first + end)));
-      });
+      pool_->ParallelPortions(
+          static_cast<int64_t>(last - first), static_cast<int64_t>(blocks),
+          [&](int64_t begin, int64_t end) {
+            UpdateRange(
+                pass, held, FirstOfBlock(row, first + static_cast<uint64_t>(begin)),
+                std::min(segment.end, FirstOfBlock(row, first + static_cast<uint64_t>(end))));
+          });
     }
-  }
-
-  void ForEachPortion(uint64_t count, uint64_t grain,
-                      const std::function<void(uint64_t, uint64_t)>& update) {
-    pool_->ParallelFor(static_cast<int64_t>((count + grain - 1) / grain), [&](int64_t i) {
-      const uint64_t begin = static_cast<uint64_t>(i) * grain;
-      update(begin, std::min(count, begin + grain));
-    });
   }
 
   // The thread that writes the last bytes of a page hashes it, from its caches. Portions have whole

@@ -86,6 +86,23 @@ TEST(ThreadPool, WorkersThatWentToSleepWakeAgain) {
   }
 }
 
+// The caller finds no index left and sleeps until the worker's last has ended.
+TEST(ThreadPool, TheCallerWaitsForALateWorker) {
+  ThreadPool pool(2);
+  const std::thread::id caller = std::this_thread::get_id();
+  for (int round = 0; round < 100; ++round) {
+    std::atomic<int> entered{0}, ended{0};
+    pool.ParallelFor(2, [&](int64_t) {
+      entered.fetch_add(1);
+      while (entered.load() < 2) std::this_thread::yield();  // one index for each thread
+      if (std::this_thread::get_id() != caller)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      ended.fetch_add(1);
+    });
+    ASSERT_EQ(ended.load(), 2) << "round " << round;
+  }
+}
+
 TEST(ThreadPool, IsDestroyedWithOrWithoutHavingWorked) {
   for (int i = 0; i < 20; ++i) {
     ThreadPool idle(4);
@@ -110,6 +127,25 @@ TEST(ThreadPool, RangesCoverAllAndBeginAtMultiplesOfTheGrain) {
         }
         EXPECT_EQ(next, n) << threads << " threads, grain " << grain;
       }
+    }
+  }
+}
+
+TEST(ThreadPool, PortionsCoverAllOnceAndEndAtMultiplesOfTheGrain) {
+  for (const int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    for (const int64_t n : {0, 1, 63, 64, 65, 1000}) {
+      std::mutex mutex;
+      std::vector<Range> portions;
+      pool.ParallelPortions(n, 64, [&](int64_t begin, int64_t end) {
+        const std::lock_guard<std::mutex> lock(mutex);
+        portions.emplace_back(begin, end);
+      });
+      std::sort(portions.begin(), portions.end());
+      std::vector<Range> expected;
+      for (int64_t begin = 0; begin < n; begin += 64)
+        expected.emplace_back(begin, std::min(n, begin + 64));
+      EXPECT_EQ(portions, expected) << threads << " threads, n = " << n;
     }
   }
 }

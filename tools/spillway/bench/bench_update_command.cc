@@ -42,8 +42,8 @@ constexpr char kDescription[] =
     "update and the checksums alone. Weights and gradients have 16 bits; gradients stay in "
     "memory,\n"
     "or are read from the device, too, with --gradients nvme.\n"
-    "Writes files of up to 2 x the state of a rule's formats and removes them again, also when\n"
-    "interrupted. A tenth of the free space stays free.\n";
+    "Writes files of up to 2 x the state of a rule's formats, and gradients for each of them, and\n"
+    "removes them again, also when interrupted. A tenth of the free space stays free.\n";
 
 constexpr int64_t kLeastParameters = int64_t{1} << 20;
 constexpr int64_t kMostParameters = int64_t{1} << 40;

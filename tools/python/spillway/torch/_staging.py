@@ -22,7 +22,7 @@ def is_apart(tensor: torch.Tensor) -> bool:
 def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor's own memory where the library can use it, else a copy."""
     own = tensor.detach()
-    if not own.is_cuda and own.is_contiguous() and not own.is_neg():
+    if own.is_cpu and own.is_contiguous() and not own.is_neg():
         return own
     return own.cpu().resolve_neg().contiguous()
 

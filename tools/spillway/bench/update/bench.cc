@@ -53,14 +53,21 @@ uint64_t LimitBytes(const BenchOptions& options) {
   return std::min(kMostLimitBytes, kMostMovedBytes * options.num_parameters);
 }
 
-// Twice the state, since it is written out of place, and fio's file.
+size_t MostFormats(const BenchOptions& options) {
+  size_t most = 1;
+  for (const RuleFormats& pair : options.pairs) most = std::max(most, pair.formats.size());
+  return most;
+}
+
+// Twice the state, since it is written out of place, the gradients of each format, and fio's file.
 absl::Status CheckRoom(const BenchOptions& options, uint64_t state_bytes) {
   struct statvfs room;
   if (::statvfs(options.folder.c_str(), &room) != 0)
     return base::ErrnoToStatus(
         errno, absl::StrCat("looking at ", options.folder, " (give a folder that is there)"));
-  const uint64_t gradients =
-      options.gradients == Where::kNvme ? kGradientBytes * options.num_parameters : 0;
+  const uint64_t gradients = options.gradients == Where::kNvme
+                                 ? MostFormats(options) * kGradientBytes * options.num_parameters
+                                 : 0;
   const uint64_t needed = 2 * state_bytes + gradients + LimitBytes(options) + kGiB;
   const uint64_t free_bytes = uint64_t{room.f_bavail} * room.f_frsize;
   if (needed <= free_bytes / 10 * 9) return absl::OkStatus();
@@ -72,10 +79,7 @@ absl::Status CheckRoom(const BenchOptions& options, uint64_t state_bytes) {
 
 // The state and its slack, the gradients, and the budgets of what is on NVMe.
 absl::Status CheckMemory(const BenchOptions& options, uint64_t state_bytes) {
-  uint64_t formats = 1;
-  for (const RuleFormats& pair : options.pairs)
-    formats = std::max<uint64_t>(formats, pair.formats.size());
-  const uint64_t budgets = options.folder.empty() ? 0 : formats * options.memory_bytes;
+  const uint64_t budgets = options.folder.empty() ? 0 : MostFormats(options) * options.memory_bytes;
   const uint64_t needed = state_bytes + state_bytes / 8 + kGradientBytes * options.num_parameters +
                           LimitBytes(options) + budgets + 512 * kMiB;
   const uint64_t available = bench_io::AvailableMemoryBytes();

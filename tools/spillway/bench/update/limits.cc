@@ -69,7 +69,7 @@ absl::StatusOr<double> Limits::InPlaceSeconds(uint64_t bytes) {
   auto left = static_cast<int64_t>(bytes / (2 * sizeof(float)));
   for (; left > 0; left -= most) {
     SPILLWAY_RETURN_IF_ERROR(CheckGoing());
-    pool_->ParallelRanges(std::min(left, most), kGrainElements, [&](int64_t begin, int64_t end) {
+    pool_->ParallelPortions(std::min(left, most), kGrainElements, [&](int64_t begin, int64_t end) {
       ScaleInPlace(values + begin, end - begin);
     });
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The parameters of a model with their state in one rule and format, as training has them, and a
-// pass of the optimizer over all of them. The weights have 16 bits; gradients lie in memory.
+// pass of the optimizer over all of them. Weights and gradients have 16 bits.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_BENCH_UPDATE_UPDATED_STATE_H_
 #define SPILLWAY_TOOLS_SPILLWAY_BENCH_UPDATE_UPDATED_STATE_H_
