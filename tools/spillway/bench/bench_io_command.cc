@@ -88,7 +88,7 @@ absl::Status RunBenchCeiling(const Flags& flags) {
       .memory_bytes = flags.bench.memory_bytes,
       .progress = [&](int done, int all,
                       std::string_view what) { progress.Show(done, all, std::string(what)); },
-      .made = [made](const std::string& folder) { made->Add(folder); }};
+      .make_folder = [made](const std::string& parent) { return made->Make(parent); }};
   const absl::StatusOr<bench_io::CeilingReport> report = bench_io::RunCeiling(options, interrupted);
   progress.Clear();
   if (absl::IsResourceExhausted(report.status()) || absl::IsFailedPrecondition(report.status())) {
@@ -112,7 +112,7 @@ absl::Status RunBenchIo(Flags flags) {
   const std::atomic<bool>& interrupted = CatchInterrupts();
   const auto made = std::make_shared<MadeFolders>();
   TidyOnSecondInterrupt([made] { made->Remove(); });
-  flags.bench.made = [made](const std::string& folder) { made->Add(folder); };
+  flags.bench.make_folder = [made](const std::string& parent) { return made->Make(parent); };
   BenchProgress progress;
   flags.bench.folders = flags.folders;
   flags.bench.fio = !flags.no_fio;

@@ -71,7 +71,7 @@ absl::Status RunBenchTiers(Flags flags) {
   const std::atomic<bool>& interrupted = CatchInterrupts();
   const auto made = std::make_shared<MadeFolders>();
   TidyOnSecondInterrupt([made] { made->Remove(); });
-  flags.bench.made = [made](const std::string& folder) { made->Add(folder); };
+  flags.bench.make_folder = [made](const std::string& parent) { return made->Make(parent); };
   BenchProgress progress;
   flags.bench.progress = [&](int done, std::string_view what) {
     progress.Show(done, done, std::string(what));

@@ -11,20 +11,29 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "src/base/mutex.h"
+#include "src/base/status_macros.h"
+#include "tools/spillway/bench/io/own_folder.h"
 
 namespace spillway::command {
 
 // What is on disk as long as the bench runs. Thread-safe.
 class MadeFolders {
  public:
-  void Add(const std::string& folder) {
+  // Cancelled once they are being removed.
+  absl::StatusOr<bench_io::OwnFolder> Make(const std::string& parent) {
     base::MutexLock lock(&mutex_);
-    folders_.push_back(folder);
+    if (removed_) return absl::CancelledError("interrupted");
+    SPILLWAY_ASSIGN_OR_RETURN(bench_io::OwnFolder folder, bench_io::OwnFolder::Make(parent));
+    folders_.push_back(folder.path());
+    return folder;
   }
   // Beside a bench that goes on: what it makes meanwhile is removed in the next round.
   void Remove() {
     base::MutexLock lock(&mutex_);
+    removed_ = true;
     for (const std::string& folder : folders_) {
       std::error_code error;
       for (int round = 0; round < 100; ++round) {
@@ -36,6 +45,7 @@ class MadeFolders {
 
  private:
   base::Mutex mutex_;
+  bool removed_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::string> folders_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -76,7 +76,7 @@ def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Modu
 def parameters(run: Run, prefix: str = "") -> Iterator[None]:
     """Within the block every parameter that a module is given goes into the engine at once, so that a model larger than
     memory can be built. They are numbered in the order in which they are made, which must be the same when the store is
-    continued."""
+    continued. spillway.torch.save_pretrained writes such a model."""
     run.has_changed()
     register = torch.nn.Module.register_parameter
     number = 0

@@ -130,7 +130,8 @@ class EngineTensor(torch.Tensor):
 
     def _no_storage(self, *args: Any, **kwargs: Any) -> Any:
         raise spillway.FailedPrecondition(f"{self!r} has no storage of its own: its bytes are in the engine. "
-                                          "tensor.clone() gives a tensor in memory")
+                                          "tensor.clone() gives a tensor in memory, and spillway.torch.save_pretrained "
+                                          "writes a whole model")
 
     storage = untyped_storage = share_memory_ = __dlpack__ = numpy = _no_storage
 

@@ -147,8 +147,7 @@ class Bench {
         threads_, io::MakeIoEngine(io::IoEngineKind::kPosix, deep, options_.folders[0]));
     std::vector<std::string> store_folders;
     for (size_t i = 0; i < options_.folders.size(); ++i) {
-      SPILLWAY_ASSIGN_OR_RETURN(OwnFolder folder, OwnFolder::Make(options_.folders[i]));
-      if (options_.made) options_.made(folder.path());
+      SPILLWAY_ASSIGN_OR_RETURN(OwnFolder folder, options_.make_folder(options_.folders[i]));
       SPILLWAY_ASSIGN_OR_RETURN(io::DirectFile file, io::OpenNamelessFile(folder.path()));
       // Laid out as the store's segments are; fio would make a file of its own that is too short.
       const auto share_bytes = static_cast<off_t>(size_bytes_ / options_.folders.size());

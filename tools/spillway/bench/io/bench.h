@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "io/store/store.h"
 #include "tools/spillway/bench/io/machine.h"
+#include "tools/spillway/bench/io/own_folder.h"
 #include "tools/spillway/bench/io/rows.h"
 
 namespace spillway::bench_io {
@@ -37,8 +38,8 @@ struct BenchOptions {
   // What is under way: rows done, rows in all, the row.
   std::function<void(int, int, std::string_view)> progress;
   std::function<void(std::string_view)> note;  // one sentence about something less than asked
-  // A folder that is made for the time of the bench; nothing else is. May be empty.
-  std::function<void(const std::string&)> made;
+  // Makes a folder for the time of the bench in that one; nothing else is made.
+  std::function<absl::StatusOr<OwnFolder>(const std::string&)> make_folder = OwnFolder::Make;
 };
 
 struct BenchReport {

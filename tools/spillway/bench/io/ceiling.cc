@@ -96,9 +96,8 @@ class Ceiling {
   }
 
   absl::Status Open() {
-    SPILLWAY_ASSIGN_OR_RETURN(OwnFolder folder, OwnFolder::Make(options_.folder));
+    SPILLWAY_ASSIGN_OR_RETURN(OwnFolder folder, options_.make_folder(options_.folder));
     folder_.emplace(std::move(folder));
-    if (options_.made) options_.made(folder_->path());
     SPILLWAY_ASSIGN_OR_RETURN(memory_, Memory::Make(options_.memory_bytes, /*huge=*/true));
     num_blocks_ = memory_->span().size() / kPageBytes;
     SPILLWAY_ASSIGN_OR_RETURN(engine_, NopIoEngine::Create());

@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "io/io_engine.h"
 #include "tools/spillway/bench/io/machine.h"
+#include "tools/spillway/bench/io/own_folder.h"
 
 namespace spillway::bench_io {
 
@@ -32,7 +33,8 @@ struct CeilingOptions {
   uint64_t memory_bytes = 0;  // to move through: the store's data
   int rounds = 5;
   std::function<void(int, int, std::string_view)> progress;
-  std::function<void(const std::string&)> made;  // as BenchOptions
+  // As BenchOptions.
+  std::function<absl::StatusOr<OwnFolder>(const std::string&)> make_folder = OwnFolder::Make;
 };
 
 // Medians over the rounds.

@@ -12,7 +12,6 @@
 #include "src/base/bytes.h"
 #include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
-#include "tools/spillway/bench/io/own_folder.h"
 #include "tools/spillway/bench/tiers/ceilings.h"
 
 namespace spillway::bench_tiers {
@@ -83,9 +82,7 @@ absl::StatusOr<BenchReport> RunBench(const BenchOptions& options,
     if (options.progress) options.progress(passes, what);
   };
   show("writing");
-  SPILLWAY_ASSIGN_OR_RETURN(const bench_io::OwnFolder folder,
-                            bench_io::OwnFolder::Make(options.folder));
-  if (options.made) options.made(folder.path());
+  SPILLWAY_ASSIGN_OR_RETURN(const bench_io::OwnFolder folder, options.make_folder(options.folder));
   const uint64_t size_bytes = base::RoundUp(options.size_bytes, options.block_bytes);
   SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Ceilings> ceilings,
                             Ceilings::Create(folder.path(), options.device, size_bytes,

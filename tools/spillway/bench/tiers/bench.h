@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "spillway/engine.h"
 #include "tools/spillway/bench/io/machine.h"
+#include "tools/spillway/bench/io/own_folder.h"
 #include "tools/spillway/bench/tiers/edges.h"
 
 namespace spillway::bench_tiers {
@@ -32,8 +33,10 @@ struct BenchOptions {
   double seconds = 60;                 // no further round is begun after that
   // What is under way: passes done, the edge.
   std::function<void(int, std::string_view)> progress;
-  std::function<void(std::string_view)> note;    // one sentence about something less than asked
-  std::function<void(const std::string&)> made;  // a folder that is there until the bench ends
+  std::function<void(std::string_view)> note;  // one sentence about something less than asked
+  // Makes a folder in that one, which is there until the bench ends.
+  std::function<absl::StatusOr<bench_io::OwnFolder>(const std::string&)> make_folder =
+      bench_io::OwnFolder::Make;
 };
 
 struct Sample {

@@ -18,7 +18,6 @@
 #include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
 #include "src/optim/rule_passes.h"
-#include "tools/spillway/bench/io/own_folder.h"
 #include "tools/spillway/bench/update/limits.h"
 
 namespace spillway::bench_update {
@@ -165,9 +164,7 @@ class Bench {
     measured.dram_row = {.rule = rule, .format = format, .where = Where::kDram};
     measured.dram_row.bytes = measured.dram->bytes();
     if (options_.folder.empty()) return measured;
-    SPILLWAY_ASSIGN_OR_RETURN(bench_io::OwnFolder folder,
-                              bench_io::OwnFolder::Make(options_.folder));
-    options_.made(folder.path());
+    SPILLWAY_ASSIGN_OR_RETURN(bench_io::OwnFolder folder, options_.make_folder(options_.folder));
     state.store = absl::StrCat(folder.path(), "/store");
     state.has_gradients_on_nvme = options_.gradients == Where::kNvme;
     measured.folder.emplace(std::move(folder));

@@ -20,6 +20,7 @@
 #include "spillway/optimizer.h"
 #include "spillway/types.h"
 #include "tools/spillway/bench/io/machine.h"
+#include "tools/spillway/bench/io/own_folder.h"
 #include "tools/spillway/bench/update/pairs.h"
 #include "tools/spillway/bench/update/updated_state.h"
 
@@ -38,8 +39,10 @@ struct BenchOptions {
   double seconds = 120;  // no further round is begun after a rule's share of that
   // What is under way: passes done, the rule and its format.
   std::function<void(int, std::string_view)> progress;
-  std::function<void(std::string_view)> note;    // one sentence about something less than asked
-  std::function<void(const std::string&)> made;  // a folder that is there until the bench ends
+  std::function<void(std::string_view)> note;  // one sentence about something less than asked
+  // Makes a folder in that one, which is there until the bench ends.
+  std::function<absl::StatusOr<bench_io::OwnFolder>(const std::string&)> make_folder =
+      bench_io::OwnFolder::Make;
 };
 
 // Of one round, all in parameters a second.
