@@ -119,7 +119,7 @@ class PlanFollower {
   std::optional<Count> Take(size_t queue);
   bool IsTakenSoon(Count op);
   void LookAhead();
-  bool HasRoom(Count op) const { return !room_ || room_->Has(op); }
+  bool HasRoom(Count op) { return !room_ || room_->Has(op); }
 
   const StepPlan step_;
   const bool takes_any_frame_;

@@ -57,6 +57,7 @@ std::optional<PlanProgress::Count> PlanProgress::Ask(const TraceEvent& event,
     const TraceEvent& planned = step_.trace.events[index_.use_event[use]];
     if (planned.kind == event.kind && planned.tier == event.tier &&
         planned.access == event.access) {
+      tile.knows_next = false;
       return tile.uses_asked++;
     }
   }
@@ -74,9 +75,18 @@ bool PlanProgress::HasBeenAsked(Count event) const {
                         : tile.releases_asked > period * index_.releases[planned.tile] + number;
 }
 
-std::optional<PlanProgress::Count> PlanProgress::NextUse(TileIndex tile) const {
-  if (index_.NumUses(tile) == 0) return std::nullopt;
-  return index_.EventOf(tile, Of(tile).uses_asked);
+// What the plan has of the tile next.
+void PlanProgress::FindNext(TileIndex tile, Tile* progress) const {
+  const uint64_t ops = index_.NumOps(tile), uses = index_.NumUses(tile);
+  progress->next_use = uses == 0 ? kNoUse : index_.EventOf(tile, progress->uses_asked);
+  progress->is_dropped_next = {};
+  const uint64_t end =
+      uses == 0 ? progress->ops_ended + ops : index_.OpsBefore(tile, progress->uses_asked);
+  for (uint64_t number = progress->ops_ended; number < end; ++number) {
+    const plan::Op& op = step_.plan.ops[index_.ops[index_.first_op[tile] + number % ops]];
+    if (op.kind == plan::Transfer::kDrop) progress->is_dropped_next[At(op.tier)] = true;
+  }
+  progress->knows_next = true;
 }
 
 bool PlanProgress::IsReadNext(TileIndex tile, Tier tier) const {
@@ -93,18 +103,6 @@ bool PlanProgress::IsReadNext(TileIndex tile, Tier tier) const {
 bool PlanProgress::IsLastBefore(Count op, TileIndex tile, Count use) const {
   return OpAt(op).tile == tile && NextOp(tile) == op &&
          Of(tile).ops_ended + 1 == index_.OpsBefore(tile, use);
-}
-
-bool PlanProgress::IsDroppedNext(TileIndex tile, Tier tier) const {
-  const Tile& progress = Of(tile);
-  const uint64_t ops = index_.NumOps(tile), uses = index_.NumUses(tile);
-  const uint64_t end =
-      uses == 0 ? progress.ops_ended + ops : index_.OpsBefore(tile, progress.uses_asked);
-  for (uint64_t number = progress.ops_ended; number < end; ++number) {
-    const plan::Op& op = step_.plan.ops[index_.ops[index_.first_op[tile] + number % ops]];
-    if (op.kind == plan::Transfer::kDrop && op.tier == tier) return true;
-  }
-  return false;
 }
 
 bool PlanProgress::IsDroppedAfter(Count op, Tier tier) const {
@@ -161,6 +159,7 @@ void PlanProgress::End(Count count) {
   Tile& tile = Of(op.tile);
   tile.running = tile.due = false;
   ++tile.ops_ended;
+  tile.knows_next = false;
   if (op.kind != plan::Transfer::kWrite)
     tile.planned_at[At(op.tier)] = op.kind == plan::Transfer::kDrop ? kNowhere : op.offset;
 }

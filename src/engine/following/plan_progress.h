@@ -49,7 +49,12 @@ class PlanProgress {
   // Whether a use has been asked for, or a release.
   bool HasBeenAsked(Count event) const;
   // The event of the next use that nobody has asked for; none: the plan has no use of it.
-  std::optional<Count> NextUse(TileIndex tile) const;
+  std::optional<Count> NextUse(TileIndex tile) const {
+    const Tile& progress = WithNext(tile);
+    return progress.next_use == kNoUse ? std::nullopt : std::optional(progress.next_use);
+  }
+  // Asks memory for what these need of a tile that is asked about soon.
+  void Prefetch(TileIndex tile) const { __builtin_prefetch(&tiles_[tile]); }
   // Whether the tile is next read in the tier and the plan does nothing with it before.
   bool IsReadNext(TileIndex tile, Tier tier) const;
 
@@ -61,7 +66,9 @@ class PlanProgress {
   // Whether the operation is the last that the use waits for.
   bool IsLastBefore(Count op, TileIndex tile, Count use) const;
   // Whether the plan drops the tile's copy in the tier before the tile's next use.
-  bool IsDroppedNext(TileIndex tile, Tier tier) const;
+  bool IsDroppedNext(TileIndex tile, Tier tier) const {
+    return WithNext(tile).is_dropped_next[At(tier)];
+  }
   // Whether it does so right after the operation, which is the tile's next or runs.
   bool IsDroppedAfter(Count op, Tier tier) const;
   // Where the tile's copy lies by now, as the plan has it; none: the plan has no copy there.
@@ -86,16 +93,22 @@ class PlanProgress {
 
  private:
   static constexpr uint64_t kNowhere = ~uint64_t{0};
+  static constexpr Count kNoUse = ~Count{0};
   static size_t At(Tier tier) { return tier == Tier::kDevice ? 0 : 1; }
 
-  struct Tile {
+  // One line of the cache.
+  struct alignas(64) Tile {
     std::array<uint64_t, 2> planned_at = {kNowhere, kNowhere};
     uint64_t ops_ended = 0;
+    Count next_use = kNoUse;
     uint32_t uses_asked = 0, uses_happened = 0;
     uint32_t releases_asked = 0, releases_happened = 0;
     bool due = false;      // the next operation may start, or runs
     bool running = false;  // it runs
     bool strayed = false;
+    // What follows from the above and is asked more often than that changes.
+    bool knows_next = false;  // whether these are true
+    std::array<bool, 2> is_dropped_next = {};
     uint32_t run = 0;  // of which this is true; in another one the tile is where the plan begins
   };
 
@@ -106,6 +119,12 @@ class PlanProgress {
     return progress;
   }
   void BeginTile(TileIndex tile) const;
+  const Tile& WithNext(TileIndex tile) const {
+    Tile& progress = Of(tile);
+    if (!progress.knows_next) FindNext(tile, &progress);
+    return progress;
+  }
+  void FindNext(TileIndex tile, Tile* progress) const;
   const plan::Op& OpAt(Count op) const { return step_.plan.ops[op % step_.plan.ops.size()]; }
   bool MayStart(Count op) const;
   bool HasEnded(uint32_t op, uint64_t period) const;

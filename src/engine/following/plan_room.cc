@@ -62,6 +62,7 @@ void PlanRoom::Restart() {
   for (; !ahead_.empty(); ahead_.pop()) Apply(ahead_.top(), !ahead_.top().taken);
   begins_.clear();
   now_ = 0;
+  unfit_ = {};
 }
 
 PlanRoom::Position PlanRoom::PositionOf(Count op) const {
@@ -71,8 +72,11 @@ PlanRoom::Position PlanRoom::PositionOf(Count op) const {
 
 void PlanRoom::PassTo(Count event) {
   const uint64_t num_events = step_.plan.num_events;
-  now_ = event / num_events * num_positions_ +
-         plan::BeforeEvent(static_cast<uint32_t>(event % num_events));
+  const Position now = event / num_events * num_positions_ +
+                       plan::BeforeEvent(static_cast<uint32_t>(event % num_events));
+  if (now == now_) return;
+  now_ = now;
+  unfit_ = {};
   for (; !ahead_.empty() && ahead_.top().end <= now_; ahead_.pop()) {
     Apply(ahead_.top(), !ahead_.top().taken);
     begins_.erase(begins_.find(ahead_.top().begin));
@@ -83,18 +87,26 @@ void PlanRoom::Apply(const Ahead& ahead, bool taken) {
   plan::RoomTree& room = room_[At(ahead.tier)];
   const uint32_t begin = InPeriod(ahead.begin), end = InPeriod(ahead.end);
   taken ? room.Put(begin, end, ahead.bytes) : room.Remove(begin, end, ahead.bytes);
+  unfit_ = {};
 }
 
-bool PlanRoom::Has(Count count) const {
+bool PlanRoom::Has(Count count) {
   const plan::Op& op = OpAt(count);
   const Position position = PositionOf(count);
   const bool takes = op.kind != plan::Transfer::kWrite && op.kind != plan::Transfer::kDrop;
   if (!takes || step_.trace.tiles[op.tile].has_reserved_frame(op.tier) || position <= now_)
     return true;
+  const uint64_t bytes = FrameBytes(op.tile);
+  Unfit& unfit = unfit_[At(op.tier)];
+  if (position >= unfit.position && bytes >= unfit.bytes) return false;
   // What was taken or given back ahead is written down from there on, a period before its next.
   const Position oldest = begins_.empty() ? now_ : *begins_.begin();
-  if (position - oldest >= num_positions_) return false;
-  return room_[At(op.tier)].Fits(InPeriod(now_), InPeriod(position), FrameBytes(op.tile));
+  if (position - oldest < num_positions_ &&
+      room_[At(op.tier)].Fits(InPeriod(now_), InPeriod(position), bytes)) {
+    return true;
+  }
+  unfit = {.position = position, .bytes = bytes};
+  return false;
 }
 
 void PlanRoom::Begun(Count count) {

@@ -7,6 +7,7 @@
 #ifndef SPILLWAY_ENGINE_FOLLOWING_PLAN_ROOM_H_
 #define SPILLWAY_ENGINE_FOLLOWING_PLAN_ROOM_H_
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <queue>
@@ -30,7 +31,7 @@ class PlanRoom {
   // The plan is at the event: what was taken ahead until there is where the plan has it.
   void PassTo(Count event);
   // Whether the operation's frame fits beside all that the plan has from now until its position.
-  bool Has(Count op) const;
+  bool Has(Count op);
   // The operation has begun, or counts as over without.
   void Begun(Count op);
 
@@ -44,6 +45,13 @@ class PlanRoom {
     bool taken = false;
     uint64_t bytes = 0;
     friend bool operator>(const Ahead& a, const Ahead& b) { return a.end > b.end; }
+  };
+
+  // An operation whose frame does not fit: until something has changed, none fits that is as large
+  // and of no lower position.
+  struct Unfit {
+    Position position = ~Position{0};
+    uint64_t bytes = 0;
   };
 
   static size_t At(Tier tier) { return tier == Tier::kDevice ? 0 : 1; }
@@ -60,6 +68,7 @@ class PlanRoom {
   const uint64_t num_positions_;
   Position now_ = 0;
   std::vector<plan::RoomTree> room_;  // by tier: bytes at each position
+  std::array<Unfit, 2> unfit_;        // by tier: the last that was found
   std::priority_queue<Ahead, std::vector<Ahead>, std::greater<>> ahead_;
   std::multiset<Position> begins_;  // of `ahead_`
 };

@@ -23,6 +23,7 @@ class Leases {
  public:
   // Where readers enter.
   LeaseTable& table() { return table_; }
+  const LeaseTable& table() const { return table_; }
   void AddTile() { table_.AddTile(); }
 
   // --- Changes ---

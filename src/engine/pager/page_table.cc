@@ -18,11 +18,12 @@ TileIndex PageTable::AddTile(uint64_t size_bytes, Role role, bool transient, boo
                              StorePlace place) {
   const TileIndex tile = num_tiles();
   Tile& is = tiles_.emplace_back();
-  pages_.emplace_back().tile = &is;
+  Page& page = pages_.emplace_back();
+  page.tile = &is;
   leases_.AddTile();
   is.size_bytes = size_bytes;
   is.role = role;
-  is.rest = options_.placement[static_cast<size_t>(role)];
+  is.rest = page.rest = options_.placement[static_cast<size_t>(role)];
   is.transient = transient;
   is.is_small = size_bytes <= options_.small_bytes;
   is.place = place;

@@ -13,7 +13,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
@@ -22,6 +21,7 @@
 #include "absl/status/status.h"
 #include "spillway/stats.h"
 #include "spillway/types.h"
+#include "src/base/stable_array.h"
 #include "src/engine/following/plan_follower.h"
 #include "src/engine/pager/action.h"
 #include "src/engine/pager/arena_map.h"
@@ -70,21 +70,22 @@ struct Copy {
   }
 };
 
-struct Page {
-  // What a lease of a tile in place reads and writes comes first.
+struct alignas(64) Page {
+  // What a search for room and a lease of a tile in place read lies in one line of the cache.
   std::array<Copy, 2> copies;  // kDevice, kPinned
   uint64_t last_use = 0;
   std::optional<Transfer> transfer;  // in flight
+  std::optional<Tier> rest;          // the tile's: see Placement
   bool stored = false;               // NVMe has the newest bytes
   bool zero = true;                  // never written
-  bool queued = false;               // for write-behind
   bool discard = false;              // once the transfer in flight and the leases end
-  bool is_gone = false;              // its tensor was unregistered: nobody leases it again
-  bool leased_before_copy = false;   // a stream waits for the copy in flight, or did
   bool written_before_copy =
-      false;                    // a writer's lease ended before the end of the copy was heard of
-  const Tile* tile = nullptr;   // what it is
-  Job* transfer_job = nullptr;  // the job that started the transfer in flight
+      false;             // a writer's lease ended before the end of the copy was heard of
+  bool queued = false;   // for write-behind
+  bool is_gone = false;  // its tensor was unregistered: nobody leases it again
+  bool leased_before_copy = false;   // a stream waits for the copy in flight, or did
+  const Tile* tile = nullptr;        // what it is
+  Job* transfer_job = nullptr;       // the job that started the transfer in flight
   std::optional<PlannedOp> planned;  // what the transfer in flight is of a plan
 
   Copy& copy(Tier tier) { return copies[tier == Tier::kDevice ? 0 : 1]; }
@@ -93,7 +94,7 @@ struct Page {
   bool is_moving() const { return transfer.has_value(); }
   bool is_leaving() const { return copies[0].leaving || copies[1].leaving; }
   // Whether its frame in the tier, once it has one, is its own for good.
-  bool is_reserved(Tier tier) const { return tile->rest == tier; }
+  bool is_reserved(Tier tier) const { return rest == tier; }
   // Its tensor was unregistered, and nothing is under way with it any more.
   bool is_forgotten() const { return is_gone && !discard && !is_moving(); }
   // Whether it was written and not discarded since.
@@ -118,6 +119,11 @@ class PageTable {
   TileIndex num_tiles() const { return static_cast<TileIndex>(pages_.size()); }
   Page& operator[](TileIndex tile) { return pages_[tile]; }
   const Page& operator[](TileIndex tile) const { return pages_[tile]; }
+  // Asks memory for what is known of a tile that is looked at soon.
+  void Prefetch(TileIndex tile) const {
+    __builtin_prefetch(&pages_[tile]);
+    __builtin_prefetch(&leases_.table().count(tile, Tier::kDevice));
+  }
   Leases& leases() { return leases_; }
   const Leases& leases() const { return leases_; }
   ArenaMap& arena(Tier tier) { return arenas_[At(tier)]; }
@@ -195,7 +201,7 @@ class PageTable {
 
   const PagerOptions options_;
   TileTable tiles_;
-  std::deque<Page> pages_;
+  base::StableArray<Page> pages_;
   Leases leases_;
   WriteFailures failures_{&leases_};
   std::array<ArenaMap, 2> arenas_;

@@ -20,6 +20,9 @@ constexpr double kCopyOutCost = 1.5;
 constexpr double kWriteCost = 3.0;
 // A write costs a request, however small; and what stays for a while shares one with others.
 constexpr uint64_t kLeastWriteBytes = 64 * kKiB;
+// Segments between one that is weighed and the one whose tile is asked of memory meanwhile. A large
+// table is in no cache, and one read after the other would take most of the search.
+constexpr int kAhead = 8;
 
 }  // namespace
 
@@ -42,6 +45,12 @@ Room::Leave Room::CanLeave(const ArenaMap::Segment& segment, Tier tier, uint64_t
   if (position > 0 && next <= position) return Leave::kLater;
   *cost = CostOf(page, segment, tier, next);
   return Leave::kNow;
+}
+
+void Room::Prefetch(const ArenaMap::Segment& segment) const {
+  if (segment.kind != ArenaMap::Kind::kFrame) return;
+  pages_.Prefetch(segment.tile);
+  if (plan_ != nullptr) plan_->follower().tiles().Prefetch(segment.tile);
 }
 
 double Room::CostOf(const Page& page, const ArenaMap::Segment& segment, Tier tier,
@@ -127,7 +136,10 @@ Room::Window Room::FindWindowFrom(uint64_t from, Tier tier, uint64_t size_bytes,
   const size_t most_weighed = pages_.options().most_weighed;
   const ArenaMap& arena = pages_.arena(tier);
   const auto end = arena.segments().end();
+  auto ahead = arena.At(from);
+  for (int i = 0; i < kAhead && ahead != end; ++i) Prefetch((ahead++)->second);
   for (auto it = arena.At(from); it != end && !(best.found && weighed >= most_weighed); ++it) {
+    if (ahead != end) Prefetch((ahead++)->second);
     const auto& [offset, segment] = *it;
     const uint64_t start = segment.kind == ArenaMap::Kind::kFree ? std::max(offset, from) : offset;
     const uint64_t bytes = offset + segment.size_bytes - start;
