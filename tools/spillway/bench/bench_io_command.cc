@@ -2,27 +2,22 @@
 //
 // `spillway bench io`: how fast bytes move between memory and a folder's device, beside fio.
 
-#include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "spillway/types.h"
 #include "spillway/version.h"
 #include "src/base/status_macros.h"
-#include "tools/spillway/bench/bench_progress.h"
+#include "tools/spillway/bench/bench_session.h"
 #include "tools/spillway/bench/io/bench.h"
 #include "tools/spillway/bench/io/ceiling.h"
 #include "tools/spillway/bench/io/report.h"
-#include "tools/spillway/bench/made_folders.h"
 #include "tools/spillway/command/arguments.h"
 #include "tools/spillway/command/commands.h"
 #include "tools/spillway/command/exit_code.h"
-#include "tools/spillway/command/interrupt.h"
 #include "tools/spillway/command/named_output.h"
 #include "tools/trainer/metrics/output_file.h"
 
@@ -79,26 +74,13 @@ absl::Status RunBenchCeiling(const Flags& flags) {
     return UsageError("--ceiling has neither --html nor --full nor --verify: it moves nothing");
   }
   if (flags.folders.size() != 1) return UsageError("--ceiling takes one folder");
-  const std::atomic<bool>& interrupted = CatchInterrupts();
-  const auto made = std::make_shared<MadeFolders>();
-  TidyOnSecondInterrupt([made] { made->Remove(); });
-  BenchProgress progress;
-  const bench_io::CeilingOptions options = {
-      .folder = flags.folders.front(),
-      .memory_bytes = flags.bench.memory_bytes,
-      .progress = [&](int done, int all,
-                      std::string_view what) { progress.Show(done, all, std::string(what)); },
-      .make_folder = [made](const std::string& parent) { return made->Make(parent); }};
-  const absl::StatusOr<bench_io::CeilingReport> report = bench_io::RunCeiling(options, interrupted);
-  progress.Clear();
-  if (absl::IsResourceExhausted(report.status()) || absl::IsFailedPrecondition(report.status())) {
+  const bench_io::CeilingOptions options = {.folder = flags.folders.front(),
+                                            .memory_bytes = flags.bench.memory_bytes};
+  const absl::StatusOr<bench_io::CeilingReport> report = RunSession(options, bench_io::RunCeiling);
+  if (absl::IsFailedPrecondition(report.status()))
     return WithExitCode(report.status(), ExitCode::kFailed);
-  }
   if (!report.ok()) return report.status();
-  const std::string commit(BuildCommit());
-  const std::string text = flags.json ? bench_io::ToJson(*report, commit).dump(2) + "\n"
-                                      : bench_io::ToTable(*report, commit);
-  std::fputs(text.c_str(), stdout);
+  PrintReport(*report, flags.json);
   return absl::OkStatus();
 }
 
@@ -109,31 +91,13 @@ absl::Status RunBenchIo(Flags flags) {
   if (!flags.html.empty()) {
     SPILLWAY_ASSIGN_OR_RETURN(page, OpenOutput("--html", flags.html, kPage, flags.force));
   }
-  const std::atomic<bool>& interrupted = CatchInterrupts();
-  const auto made = std::make_shared<MadeFolders>();
-  TidyOnSecondInterrupt([made] { made->Remove(); });
-  flags.bench.make_folder = [made](const std::string& parent) { return made->Make(parent); };
-  BenchProgress progress;
   flags.bench.folders = flags.folders;
   flags.bench.fio = !flags.no_fio;
-  flags.bench.progress = [&](int done, int all, std::string_view what) {
-    progress.Show(done, all, std::string(what));
-  };
-  flags.bench.note = [&](std::string_view text) {
-    progress.Clear();
-    absl::FPrintF(stderr, "%s\n", std::string(text));
-  };
-  absl::StatusOr<bench_io::BenchReport> report = bench_io::RunBench(flags.bench, interrupted);
-  progress.Clear();
-  if (absl::IsResourceExhausted(report.status())) {
-    return WithExitCode(report.status(), ExitCode::kFailed);
-  }
-  if (!report.ok()) return report.status();
-  const std::string commit(BuildCommit());
-  const std::string text = flags.json ? bench_io::ToJson(*report, commit).dump(2) + "\n"
-                                      : bench_io::ToTable(*report, commit);
-  std::fputs(text.c_str(), stdout);
-  return page ? page->Replace(bench_io::ToHtml(*report, commit)) : absl::OkStatus();
+  SPILLWAY_ASSIGN_OR_RETURN(const bench_io::BenchReport report,
+                            RunSession(flags.bench, bench_io::RunBench));
+  PrintReport(report, flags.json);
+  return page ? page->Replace(bench_io::ToHtml(report, std::string(BuildCommit())))
+              : absl::OkStatus();
 }
 
 }  // namespace

@@ -3,23 +3,19 @@
 // `spillway bench tiers`: how near the engine comes to the hardware over each edge of the tiers.
 
 #include <bit>
-#include <cstdio>
 #include <memory>
 #include <string>
 
 #include "absl/strings/str_format.h"
 #include "spillway/types.h"
-#include "spillway/version.h"
 #include "src/base/bytes.h"
 #include "src/base/status_macros.h"
-#include "tools/spillway/bench/bench_progress.h"
-#include "tools/spillway/bench/made_folders.h"
+#include "tools/spillway/bench/bench_session.h"
 #include "tools/spillway/bench/tiers/bench.h"
 #include "tools/spillway/bench/tiers/report.h"
 #include "tools/spillway/command/arguments.h"
 #include "tools/spillway/command/commands.h"
 #include "tools/spillway/command/exit_code.h"
-#include "tools/spillway/command/interrupt.h"
 
 namespace spillway::command {
 namespace {
@@ -66,35 +62,16 @@ absl::Status Check(const bench_tiers::BenchOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status RunBenchTiers(Flags flags) {
+absl::Status RunBenchTiers(const Flags& flags) {
   SPILLWAY_RETURN_IF_ERROR(Check(flags.bench));
-  const std::atomic<bool>& interrupted = CatchInterrupts();
-  const auto made = std::make_shared<MadeFolders>();
-  TidyOnSecondInterrupt([made] { made->Remove(); });
-  flags.bench.make_folder = [made](const std::string& parent) { return made->Make(parent); };
-  BenchProgress progress;
-  flags.bench.progress = [&](int done, std::string_view what) {
-    progress.Show(done, done, std::string(what));
-  };
-  flags.bench.note = [&](std::string_view text) {
-    progress.Clear();
-    absl::FPrintF(stderr, "note: %s\n", std::string(text));
-  };
   const absl::StatusOr<bench_tiers::BenchReport> report =
-      bench_tiers::RunBench(flags.bench, interrupted);
-  progress.Clear();
-  // No such device is the machine's doing or the build's; no room is no fault of the command line.
+      RunSession(flags.bench, bench_tiers::RunBench);
+  // No such device is the machine's doing or the build's.
   if (absl::IsNotFound(report.status()) && flags.bench.device.kind() == Device::Kind::kCuda) {
     return WithExitCode(report.status(), ExitCode::kCannot);
   }
-  if (absl::IsResourceExhausted(report.status())) {
-    return WithExitCode(report.status(), ExitCode::kFailed);
-  }
   if (!report.ok()) return report.status();
-  const std::string commit(BuildCommit());
-  const std::string text = flags.json ? bench_tiers::ToJson(*report, commit).dump(2) + "\n"
-                                      : bench_tiers::ToTable(*report, commit);
-  std::fputs(text.c_str(), stdout);
+  PrintReport(*report, flags.json);
   return absl::OkStatus();
 }
 

@@ -3,26 +3,21 @@
 // `spillway bench update`: how near the optimizer comes to the speed of memory and of the drive.
 
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "spillway/types.h"
-#include "spillway/version.h"
 #include "src/base/status_macros.h"
-#include "tools/spillway/bench/bench_progress.h"
-#include "tools/spillway/bench/made_folders.h"
+#include "tools/spillway/bench/bench_session.h"
 #include "tools/spillway/bench/update/bench.h"
 #include "tools/spillway/bench/update/pairs.h"
 #include "tools/spillway/bench/update/report.h"
 #include "tools/spillway/command/arguments.h"
 #include "tools/spillway/command/commands.h"
 #include "tools/spillway/command/exit_code.h"
-#include "tools/spillway/command/interrupt.h"
 
 namespace spillway::command {
 namespace {
@@ -85,28 +80,9 @@ absl::Status Check(Flags* flags) {
 
 absl::Status RunBenchUpdate(Flags flags) {
   SPILLWAY_RETURN_IF_ERROR(Check(&flags));
-  const std::atomic<bool>& interrupted = CatchInterrupts();
-  const auto made = std::make_shared<MadeFolders>();
-  TidyOnSecondInterrupt([made] { made->Remove(); });
-  flags.bench.make_folder = [made](const std::string& parent) { return made->Make(parent); };
-  BenchProgress progress;
-  flags.bench.progress = [&](int done, std::string_view what) {
-    progress.Show(done, done, std::string(what));
-  };
-  flags.bench.note = [&](std::string_view text) {
-    progress.Clear();
-    absl::FPrintF(stderr, "note: %s\n", std::string(text));
-  };
-  const absl::StatusOr<bench_update::BenchReport> report =
-      bench_update::RunBench(flags.bench, interrupted);
-  progress.Clear();
-  if (absl::IsResourceExhausted(report.status()))  // no fault of the command line
-    return WithExitCode(report.status(), ExitCode::kFailed);
-  if (!report.ok()) return report.status();
-  const std::string commit(BuildCommit());
-  const std::string text = flags.json ? bench_update::ToJson(*report, commit).dump(2) + "\n"
-                                      : bench_update::ToTable(*report, commit);
-  std::fputs(text.c_str(), stdout);
+  SPILLWAY_ASSIGN_OR_RETURN(const bench_update::BenchReport report,
+                            RunSession(flags.bench, bench_update::RunBench));
+  PrintReport(report, flags.json);
   return absl::OkStatus();
 }
 

@@ -79,7 +79,7 @@ absl::StatusOr<BenchReport> RunBench(const BenchOptions& options,
   SPILLWAY_RETURN_IF_ERROR(CheckMemory(options));
   int passes = 0;
   const auto show = [&](const std::string& what) {
-    if (options.progress) options.progress(passes, what);
+    if (options.progress) options.progress(passes, passes, what);
   };
   show("writing");
   SPILLWAY_ASSIGN_OR_RETURN(const bench_io::OwnFolder folder, options.make_folder(options.folder));

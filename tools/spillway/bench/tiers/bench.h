@@ -31,8 +31,8 @@ struct BenchOptions {
   uint64_t memory_bytes = 512 * kMiB;  // the pinned budget; the device's is an eighth of it
   uint64_t block_bytes = 4 * kMiB;     // a tile
   double seconds = 60;                 // no further round is begun after that
-  // What is under way: passes done, the edge.
-  std::function<void(int, std::string_view)> progress;
+  // What is under way: passes done, twice (there is no last one), the edge.
+  std::function<void(int, int, std::string_view)> progress;
   std::function<void(std::string_view)> note;  // one sentence about something less than asked
   // Makes a folder in that one, which is there until the bench ends.
   std::function<absl::StatusOr<bench_io::OwnFolder>(const std::string&)> make_folder =

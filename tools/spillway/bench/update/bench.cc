@@ -236,7 +236,7 @@ class Bench {
   double Rate(double seconds) const {
     return static_cast<double>(options_.num_parameters) / seconds;
   }
-  void Show(const std::string& what) const { options_.progress(passes_, what); }
+  void Show(const std::string& what) const { options_.progress(passes_, passes_, what); }
 
   const BenchOptions& options_;
   const std::atomic<bool>& interrupted_;

@@ -37,8 +37,8 @@ struct BenchOptions {
   Where gradients = Where::kDram;      // of state on NVMe
   int num_threads = 1;
   double seconds = 120;  // no further round is begun after a rule's share of that
-  // What is under way: passes done, the rule and its format.
-  std::function<void(int, std::string_view)> progress;
+  // What is under way: passes done, twice (there is no last one), the rule and its format.
+  std::function<void(int, int, std::string_view)> progress;
   std::function<void(std::string_view)> note;  // one sentence about something less than asked
   // Makes a folder in that one, which is there until the bench ends.
   std::function<absl::StatusOr<bench_io::OwnFolder>(const std::string&)> make_folder =
