@@ -26,9 +26,10 @@
 #include "bench/engine/environment.h"
 #include "src/base/clock.h"
 #include "src/engine/step_planner.h"
-#include "src/plan/accumulation.h"
 #include "src/plan/bounds.h"
 #include "src/plan/make_plan.h"
+#include "tests/plan/bound_seconds.h"
+#include "tests/plan/model_step.h"
 
 namespace spillway::bench {
 namespace {
@@ -48,7 +49,7 @@ plan::Trace MakeTrace(int64_t num_tiles) {
   shape.checkpoint_bytes = kMiB;
   shape.forward_seconds = 0.01;
   shape.update_seconds = 0.01;
-  return plan::StepTrace(shape, plan::AccumulationOrder::kMicroBatch);
+  return plan::StepTrace(shape);
 }
 
 plan::PlanOptions Budgets(const plan::Trace& trace, int64_t percent) {

@@ -25,6 +25,7 @@
 #include "src/plan/bounds.h"
 #include "src/plan/make_plan.h"
 #include "src/plan/simulate.h"
+#include "tests/plan/bound_seconds.h"
 #include "tests/plan/model_step.h"
 
 namespace spillway::bench {
@@ -90,8 +91,9 @@ void PrintPolicies(const std::vector<Point>& points) {
 
 absl::Status PrintOrders(plan::StepShape shape) {
   shape.micro_batches = 8;
-  const plan::Trace by_batch = StepTrace(shape, plan::AccumulationOrder::kMicroBatch);
-  const plan::Trace by_layer = StepTrace(shape, plan::AccumulationOrder::kLayer);
+  const plan::Trace by_batch = StepTrace(shape);
+  shape.by_layer = true;
+  const plan::Trace by_layer = StepTrace(shape);
   std::printf(
       "\n| Pinned, %% of state | micro-batch, MiB over NVMe / to and from the device, s | all / "
       "bound | layer | all / bound |\n|---|---|---|---|---|\n");
@@ -180,7 +182,7 @@ std::string Picture(const std::vector<Point>& points) {
 }
 
 absl::Status Run(const std::string& svg_path) {
-  const plan::Trace trace = StepTrace(plan::ModelShape(), plan::AccumulationOrder::kMicroBatch);
+  const plan::Trace trace = StepTrace(plan::ModelShape());
   std::printf("state %.0f MiB, device %d%% of it, %zu tiles, %zu events\n",
               MiB(plan::StateBytes(trace)), kDevicePercent, trace.tiles.size(),
               trace.events.size());

@@ -210,9 +210,4 @@ double SecondsBound::Seconds(std::span<const double> computing, const Rates& rat
   return std::max(best[num_parts_], Transfers(rates));
 }
 
-double BoundSeconds(const Trace& trace, const PlanOptions& budgets, const BytesBound& bytes,
-                    const Rates& rates) {
-  return SecondsBound(trace, budgets, bytes).Seconds(SecondsBound::Computing(trace.events), rates);
-}
-
 }  // namespace spillway::plan

@@ -58,9 +58,6 @@ class SecondsBound {
   std::vector<Window> windows_;  // by first part, then by last
 };
 
-double BoundSeconds(const Trace& trace, const PlanOptions& budgets, const BytesBound& bytes,
-                    const Rates& rates);
-
 }  // namespace spillway::plan
 
 #endif  // SPILLWAY_PLAN_BOUNDS_H_

@@ -15,6 +15,7 @@
 #include "src/plan/make_plan.h"
 #include "tests/exhaustive.h"
 #include "tests/plan/best_bytes.h"
+#include "tests/plan/bound_seconds.h"
 #include "tests/plan/random_trace.h"
 #include "tests/seed.h"
 

@@ -16,6 +16,7 @@
 #include "src/plan/bounds.h"
 #include "src/plan/make_plan.h"
 #include "src/plan/simulate.h"
+#include "tests/plan/bound_seconds.h"
 
 namespace spillway::plan {
 

@@ -1,15 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A realistic step, of SmolLM2's shape: 30 layers of 3.5 M parameters, fp16 weights and gradients,
-// fp32 master weights and moments, activation checkpoints. Tiles of 2 MiB and less.
+// Steps as a trainer takes them.
 
 #ifndef SPILLWAY_TESTS_PLAN_MODEL_STEP_H_
 #define SPILLWAY_TESTS_PLAN_MODEL_STEP_H_
 
-#include "src/plan/accumulation.h"
+#include <cstdint>
+
+#include "src/plan/trace.h"
 
 namespace spillway::plan {
 
+// A training step as the planner sees it. Layers are alike; each is cut into tiles, which are
+// leased one after the other.
+struct StepShape {
+  int layers = 1;
+  int micro_batches = 1;
+  int tiles_per_layer = 1;
+  uint64_t weight_bytes = 0;      // of a tile, as is leased on the device
+  uint64_t gradient_bytes = 0;    // of a tile
+  uint64_t master_bytes = 0;      // of a tile's master weight, and of each of its two moments
+  uint64_t checkpoint_bytes = 0;  // what a layer keeps of a micro-batch for the backward pass
+  double forward_seconds = 0;     // of a layer and a micro-batch; backward takes twice that
+  double update_seconds = 0;      // of a layer
+  // All micro-batches of a layer and then the next, not all layers for a micro-batch.
+  bool by_layer = false;
+};
+
+// Forward, backward and the update, which runs in pinned memory tile by tile.
+Trace StepTrace(const StepShape& shape);
+
+// Of SmolLM2's shape: 30 layers of 3.5 M parameters, fp16 weights and gradients, fp32 master
+// weights and moments, activation checkpoints. Tiles of 2 MiB and less.
 inline StepShape ModelShape(int tiles_per_layer = 14) {
   constexpr uint64_t kLayerParameters = 3'538'944;
   const uint64_t parameters = kLayerParameters / static_cast<uint64_t>(tiles_per_layer);

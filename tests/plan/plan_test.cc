@@ -8,7 +8,6 @@
 
 #include <atomic>
 
-#include "src/plan/accumulation.h"
 #include "src/plan/make_plan.h"
 #include "src/plan/simulate.h"
 #include "tests/plan/checked_plan.h"
@@ -134,8 +133,7 @@ TEST(Simulate, FindsOutWhatIsNotAPlan) {
                                  .master_bytes = 200,
                                  .checkpoint_bytes = 50,
                                  .forward_seconds = 1,
-                                 .update_seconds = 1},
-                                AccumulationOrder::kMicroBatch);
+                                 .update_seconds = 1});
   const Plan plan = Planned(trace, Budgets(450, 1100));
   const auto num_ops = static_cast<int>(plan.ops.size());
   // An operation that is missing: all but writes of what is written anyway.
@@ -169,66 +167,11 @@ TEST(Simulate, FindsOutWhatIsNotAPlan) {
   EXPECT_EQ(Found(trace, plan, no_waits), 1);
 }
 
-// --- The order of accumulation ---
-
-TEST(Accumulation, ByLayerReadsWeightsOnceADirection) {
+TEST(ModelStep, OfOneMicroBatchIsTheSameInBothOrders) {
   StepShape shape = ModelShape();
-  shape.micro_batches = 8;
-  shape.checkpoint_bytes = 64 * kKiB;
-  PlanOptions options;
-  options.device_bytes = 16 * kMiB;
-  options.pinned_bytes = 64 * kMiB;
-  const auto choice = ChooseOrder(StepTrace(shape, AccumulationOrder::kMicroBatch),
-                                  StepTrace(shape, AccumulationOrder::kLayer), options, Rates());
-  ASSERT_TRUE(choice.ok()) << choice.status();
-  ASSERT_TRUE(choice->layer && choice->micro_batch);
-  EXPECT_EQ(choice->order, AccumulationOrder::kLayer);
-  EXPECT_LT(choice->layer->bytes.total(), choice->micro_batch->bytes.total());
-}
-
-TEST(Accumulation, ByMicroBatchWhereCheckpointsWouldSpill) {
-  StepShape shape = ModelShape(/*tiles_per_layer=*/4);
-  shape.layers = 4;
-  shape.micro_batches = 8;
-  shape.checkpoint_bytes = 8 * kMiB;
-  PlanOptions options;
-  options.device_bytes = 128 * kMiB;  // the weights and one micro-batch's checkpoints
-  options.pinned_bytes = 64 * kMiB;
-  const auto choice = ChooseOrder(StepTrace(shape, AccumulationOrder::kMicroBatch),
-                                  StepTrace(shape, AccumulationOrder::kLayer), options, Rates());
-  ASSERT_TRUE(choice.ok()) << choice.status();
-  ASSERT_TRUE(choice->layer && choice->micro_batch);
-  EXPECT_EQ(choice->order, AccumulationOrder::kMicroBatch);
-}
-
-TEST(Accumulation, ByMicroBatchWhereEitherMovesTheSame) {
-  StepShape shape = ModelShape();
-  shape.micro_batches = 8;
-  PlanOptions options;
-  options.device_bytes = 4 * kGiB;
-  options.pinned_bytes = 4 * kGiB;
-  options.has_store = false;
-  shape.forward_seconds = shape.update_seconds = 0;
-  const Trace trace = StepTrace(shape, AccumulationOrder::kMicroBatch);
-  const auto choice = ChooseOrder(trace, trace, options, Rates());
-  ASSERT_TRUE(choice.ok()) << choice.status();
-  EXPECT_EQ(choice->order, AccumulationOrder::kMicroBatch);
-}
-
-TEST(Accumulation, WhereNeitherOrderFitsTheErrorSaysWhy) {
-  const StepShape shape = ModelShape();
-  PlanOptions options;
-  options.device_bytes = options.pinned_bytes = 64 * kKiB;  // less than a tile
-  const Trace trace = StepTrace(shape, AccumulationOrder::kMicroBatch);
-  const absl::Status made = MakePlan(trace, options).status();
-  EXPECT_TRUE(absl::IsResourceExhausted(made)) << made;
-  EXPECT_EQ(ChooseOrder(trace, trace, options, Rates()).status(), made);
-}
-
-TEST(Accumulation, OneMicroBatchIsTheSameInBoth) {
-  const StepShape shape = ModelShape();
-  EXPECT_TRUE(SameStep(StepTrace(shape, AccumulationOrder::kLayer),
-                       StepTrace(shape, AccumulationOrder::kMicroBatch)));
+  const Trace by_micro_batch = StepTrace(shape);
+  shape.by_layer = true;
+  EXPECT_TRUE(SameStep(StepTrace(shape), by_micro_batch));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "src/plan/make_plan.h"
 #include "src/plan/simulate.h"
 #include "tests/exhaustive.h"
+#include "tests/plan/bound_seconds.h"
 #include "tests/plan/model_step.h"
 
 namespace spillway::plan {
@@ -21,7 +22,7 @@ namespace {
 double MiB(uint64_t bytes) { return static_cast<double>(bytes) / kMiB; }
 
 TEST(Policies, PlannedIsNearTheBoundAndNeverWorseThanOthers) {
-  const Trace trace = StepTrace(ModelShape(), AccumulationOrder::kMicroBatch);
+  const Trace trace = StepTrace(ModelShape());
   const uint64_t state = StateBytes(trace);
   std::printf("state %.0f MiB, %zu tiles, %zu events; MiB a step over NVMe / pinned-device\n",
               static_cast<double>(state) / kMiB, trace.tiles.size(), trace.events.size());
@@ -68,12 +69,10 @@ TEST(Policies, PlannedIsNearTheBoundAndNeverWorseThanOthers) {
 TEST(Policies, PlanIsNearTheBoundOverEightMicroBatches) {
   StepShape shape = ModelShape();
   shape.micro_batches = 8;
-  for (const auto& [order, percent] :
-       GridOf<std::pair<AccumulationOrder, int>>({{AccumulationOrder::kMicroBatch, 10},
-                                                  {AccumulationOrder::kMicroBatch, 20},
-                                                  {AccumulationOrder::kMicroBatch, 95},
-                                                  {AccumulationOrder::kLayer, 20}})) {
-    const Trace trace = StepTrace(shape, order);
+  for (const auto& [by_layer, percent] :
+       GridOf<std::pair<bool, int>>({{false, 10}, {false, 20}, {false, 95}, {true, 20}})) {
+    shape.by_layer = by_layer;
+    const Trace trace = StepTrace(shape);
     PlanOptions options;
     options.device_bytes = StateBytes(trace) * 5 / 100;
     options.pinned_bytes = StateBytes(trace) * static_cast<uint64_t>(percent) / 100;

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "src/base/bytes.h"
-#include "src/plan/accumulation.h"
+#include "src/base/status_macros.h"
+#include "src/plan/make_plan.h"
+#include "src/plan/simulate.h"
 #include "src/plan/trace.h"
 #include "tools/spillway/train/step_trace.h"
 
@@ -44,15 +47,35 @@ std::string DescribeBytes(const std::optional<plan::LinkBytes>& bytes) {
                       base::FormatBytes(bytes->device()), " to and from the device");
 }
 
+absl::StatusOr<plan::SimulatedStep> TryOrder(const plan::Trace& trace,
+                                             const plan::PlanOptions& options) {
+  SPILLWAY_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(trace, options));
+  return plan::Simulate(trace, plan, plan::Rates());
+}
+
 }  // namespace
+
+absl::StatusOr<AccumulationChoice> ChooseOrder(const plan::Trace& of_micro_batch,
+                                               const plan::Trace& of_layer,
+                                               const plan::PlanOptions& options) {
+  const auto micro_batch = TryOrder(of_micro_batch, options);
+  const auto layer = TryOrder(of_layer, options);
+  if (!micro_batch.ok() && !layer.ok()) return micro_batch.status();
+  AccumulationChoice choice;
+  if (micro_batch.ok()) choice.micro_batch = micro_batch->bytes;
+  if (layer.ok()) choice.layer = layer->bytes;
+  const auto cost = [](const plan::SimulatedStep& step) {
+    return std::tuple(step.seconds, step.bytes.total());
+  };
+  if (layer.ok() && (!micro_batch.ok() || cost(*layer) < cost(*micro_batch)))
+    choice.order = AccumulationOrder::kLayer;
+  return choice;
+}
 
 AccumulationChoice CompareOrders(const hf::ModelConfig& config, trainer::ModelOptions options,
                                  const EngineFlags& flags) {
-  AccumulationChoice choice;
-  choice.all = options.accumulate;
-  choice.planned =
-      std::min(choice.all, std::max<int64_t>(2, kMostPassesPlanned / config.num_layers));
-  options.accumulate = choice.planned;
+  const int64_t all = options.accumulate;
+  options.accumulate = std::min(all, std::max<int64_t>(2, kMostPassesPlanned / config.num_layers));
   plan::PlanOptions budgets;
   const auto trace_in = [&](AccumulationOrder order) {
     options.accumulation_order = order;
@@ -66,11 +89,10 @@ AccumulationChoice CompareOrders(const hf::ModelConfig& config, trainer::ModelOp
   budgets.pinned_bytes = Limited(flags.pinned_bytes, layer);
   budgets.has_store = !flags.store.empty();
   budgets.policy = flags.policy.value_or(plan::Policy::kLru);
-  const auto compared = plan::ChooseOrder(micro_batch, layer, budgets, plan::Rates());
-  if (!compared.ok()) return choice;
-  if (compared->micro_batch) choice.micro_batch = compared->micro_batch->bytes;
-  if (compared->layer) choice.layer = compared->layer->bytes;
-  if (compared->order == plan::AccumulationOrder::kLayer) choice.order = AccumulationOrder::kLayer;
+  AccumulationChoice choice =
+      ChooseOrder(micro_batch, layer, budgets).value_or(AccumulationChoice());
+  choice.planned = options.accumulate;
+  choice.all = all;
   return choice;
 }
 

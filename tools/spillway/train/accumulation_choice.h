@@ -9,8 +9,10 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
 #include "src/plan/plan.h"
+#include "src/plan/trace.h"
 #include "tools/hf/config.h"
 #include "tools/spillway/train/engine_flags.h"
 #include "tools/trainer/model.h"
@@ -26,9 +28,15 @@ struct AccumulationChoice {
   int64_t all = 0;
 };
 
-// `order` is the one whose transfers take less time; of equals, and where neither could be planned,
-// micro-batch. Links have the rates of plan::Rates, since nothing is measured yet; --policy demand
-// is planned as lru.
+// `order` is that of the trace which takes less time, of equals the one that moves less, and of
+// these micro-batch; of each order a step's trace. Links have the rates of plan::Rates. An error if
+// neither fits.
+absl::StatusOr<AccumulationChoice> ChooseOrder(const plan::Trace& of_micro_batch,
+                                               const plan::Trace& of_layer,
+                                               const plan::PlanOptions& options);
+
+// The same of the steps of a model; where neither order can be planned, micro-batch. Links have the
+// rates of plan::Rates, since nothing is measured yet; --policy demand is planned as lru.
 AccumulationChoice CompareOrders(const hf::ModelConfig& config, trainer::ModelOptions options,
                                  const EngineFlags& flags);
 

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "src/plan/accumulation.h"
+#include "tests/plan/model_step.h"
 
-#include <tuple>
 #include <vector>
-
-#include "src/base/status_macros.h"
-#include "src/plan/make_plan.h"
 
 namespace spillway::plan {
 namespace {
@@ -14,8 +10,7 @@ namespace {
 // Writes the step down with a recorder whose clock is the computing done so far.
 class StepWriter {
  public:
-  StepWriter(const StepShape& shape, AccumulationOrder order)
-      : shape_(shape), by_layer_(order == AccumulationOrder::kLayer) {
+  explicit StepWriter(const StepShape& shape) : shape_(shape) {
     for (int i = 0; i < shape_.layers * shape_.tiles_per_layer; ++i) {
       tiles_.push_back({Add(shape_.weight_bytes, Role::kParameter, false),
                         Add(shape_.gradient_bytes, Role::kGradient, true),
@@ -23,7 +18,7 @@ class StepWriter {
                         Add(shape_.master_bytes, Role::kMoment, false),
                         Add(shape_.master_bytes, Role::kMoment, false)});
     }
-    const int alive = by_layer_ ? shape_.micro_batches : 1;
+    const int alive = shape_.by_layer ? shape_.micro_batches : 1;
     for (int i = 0; i < (shape_.layers + 1) * alive; ++i)
       checkpoints_.push_back(Add(shape_.checkpoint_bytes, Role::kActivation, true));
     for (int i = 0; i < alive; ++i)
@@ -32,7 +27,7 @@ class StepWriter {
 
   Trace Write() {
     recorder_.Begin(0);
-    if (by_layer_) {
+    if (shape_.by_layer) {
       for (int layer = 0; layer < shape_.layers; ++layer) {
         for (int batch = 0; batch < shape_.micro_batches; ++batch) Forward(layer, batch);
       }
@@ -65,7 +60,7 @@ class StepWriter {
   }
   // What goes into a layer; of one more than there are, what comes out.
   TileIndex Checkpoint(int layer, int batch) const {
-    const int index = by_layer_ ? layer * shape_.micro_batches + batch : layer;
+    const int index = shape_.by_layer ? layer * shape_.micro_batches + batch : layer;
     return checkpoints_[static_cast<size_t>(index)];
   }
   const Tile& TileOf(int layer, int tile) const {
@@ -93,7 +88,7 @@ class StepWriter {
 
   void Backward(int layer, int batch) {
     const TileIndex in = Checkpoint(layer, batch), out = Checkpoint(layer + 1, batch);
-    const TileIndex flowing = flowing_[by_layer_ ? static_cast<size_t>(batch) : 0];
+    const TileIndex flowing = flowing_[shape_.by_layer ? static_cast<size_t>(batch) : 0];
     const bool is_first = layer + 1 == shape_.layers;
     const Access flows = is_first ? Access::kDiscard : Access::kReadWrite;
     const Access adds = batch == 0 ? Access::kDiscard : Access::kReadWrite;
@@ -128,40 +123,14 @@ class StepWriter {
   }
 
   const StepShape shape_;
-  const bool by_layer_;
   TraceRecorder recorder_;
   double now_ = 0;
   std::vector<Tile> tiles_;
   std::vector<TileIndex> checkpoints_, flowing_;
 };
 
-absl::StatusOr<SimulatedStep> TryOrder(const Trace& trace, const PlanOptions& options,
-                                       const Rates& rates) {
-  SPILLWAY_ASSIGN_OR_RETURN(const Plan plan, MakePlan(trace, options));
-  return Simulate(trace, plan, rates);
-}
-
 }  // namespace
 
-Trace StepTrace(const StepShape& shape, AccumulationOrder order) {
-  return StepWriter(shape, order).Write();
-}
-
-absl::StatusOr<OrderChoice> ChooseOrder(const Trace& of_micro_batch, const Trace& of_layer,
-                                        const PlanOptions& options, const Rates& rates) {
-  const auto micro_batch = TryOrder(of_micro_batch, options, rates);
-  const auto layer = TryOrder(of_layer, options, rates);
-  if (!micro_batch.ok() && !layer.ok()) return micro_batch.status();
-  OrderChoice choice;
-  if (micro_batch.ok()) choice.micro_batch = *micro_batch;
-  if (layer.ok()) choice.layer = *layer;
-  const auto cost = [](const SimulatedStep& step) {
-    return std::tuple(step.seconds, step.bytes.total());
-  };
-  const bool layer_is_better =
-      layer.ok() && (!micro_batch.ok() || cost(*layer) < cost(*micro_batch));
-  choice.order = layer_is_better ? AccumulationOrder::kLayer : AccumulationOrder::kMicroBatch;
-  return choice;
-}
+Trace StepTrace(const StepShape& shape) { return StepWriter(shape).Write(); }
 
 }  // namespace spillway::plan
