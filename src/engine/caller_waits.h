@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Callers that wait until the pager has answered what they asked for, and for how long they do.
+// The requests for which callers wait until the pager has answered them, and the meter of blocked
+// time and transfer time. Pager decides the answers; the mover passes them on.
 
 #ifndef SPILLWAY_ENGINE_CALLER_WAITS_H_
 #define SPILLWAY_ENGINE_CALLER_WAITS_H_
@@ -16,10 +17,10 @@
 
 namespace spillway::engine {
 
-// Externally synchronised, by the lock that its waits give up meanwhile.
+// Externally synchronised by one lock, which the waits release while they block.
 class CallerWaits {
  public:
-  // What a caller asked the pager for. It lasts until the answer is there.
+  // A caller's request to the pager. It must stay alive until it is answered.
   class Request {
    public:
     explicit Request(CallerWaits* waits) : ticket(waits->next_ticket_++), waits_(*waits) {
@@ -31,7 +32,8 @@ class CallerWaits {
 
     const Ticket ticket;
     bool is_answered = false;
-    bool is_leased = false;  // also with a status that is not ok: the lease is there and must end
+    // Whether the lease is held. It may be held although `status` is not ok; it must be ended then.
+    bool is_leased = false;
     absl::Status status;
     tiers::EventHandle arrival;
 
@@ -41,21 +43,23 @@ class CallerWaits {
     base::CondVar answered_;
   };
 
-  // `action` is a grant or a failure. The status becomes the caller's own: it ends on its thread.
+  // Delivers `action`, a grant or a failure, to its request. The status is moved into the request,
+  // so that it is destroyed on the caller's thread.
   void Answer(Action action, tiers::EventHandle arrival);
-  // Returns true when the request is answered. False: the caller's thread was interrupted before.
-  // Then the caller withdraws what it asked for, and WaitOut returns soon.
+  // Waits for the answer. Returns true if the request is answered, and false if the caller's thread
+  // was interrupted before that. The caller then withdraws the request and calls WaitOut, which
+  // returns soon.
   bool Wait(Request* request, base::Mutex* mu) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void WaitOut(Request* request, base::Mutex* mu) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
-  // Whether transfers are in flight, from now on.
+  // Records whether transfers are in flight from now on.
   void SetMoving(bool moving) {
     if (moving != meter_.moving())
       meter_.Set(OverlapMeter::TimePoint::clock::now(), moving, meter_.blocked());
   }
 
   uint64_t num_waits() const { return num_waits_; }
-  // Up to now.
+  // The meter, counted up to now.
   const OverlapMeter& meter() {
     SetBlocked(0);
     return meter_;

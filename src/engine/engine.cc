@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The facade: checks what callers give, and hands tiles to the mover. Tensors are known by
-// TensorRegistry; what the mover works with is made in engine_parts.cc.
+// The facade: checks the callers' arguments and passes tiles to the mover. TensorRegistry holds the
+// tensors; engine_parts.cc makes the parts that the mover works with.
 
 #include "spillway/engine.h"
 
@@ -123,7 +123,7 @@ class EngineImpl final : public Engine, public engine::UncheckedLeases {
   mutable base::Mutex announce_mu_;
   std::vector<std::string> fallbacks_ ABSL_GUARDED_BY(announce_mu_);
 
-  std::unique_ptr<Mover> mover_;  // last: its thread ends first
+  std::unique_ptr<Mover> mover_;  // last member: destroyed first, which ends its thread
 };
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(EngineOptions options) {
@@ -168,7 +168,7 @@ absl::StatusOr<std::unique_ptr<Engine>> EngineImpl::Open(EngineOptions options,
   return std::unique_ptr<Engine>(std::move(engine));
 }
 
-// In a fork none of the mover's threads is there to end.
+// In a forked process the mover's threads do not exist and cannot be ended, so the mover is leaked.
 EngineImpl::~EngineImpl() {
   if (!process_.is_forked()) return;
   [[maybe_unused]] const Mover* const left = mover_.release();
@@ -238,8 +238,9 @@ absl::StatusOr<Lease> EngineImpl::Take(TileRef tile, Tier tier, Access access, S
   return TakeAt(index, tile, tier, access, stream);
 }
 
-// What comes to the device was compared on the way. What is known of the bytes in pinned memory is
-// void once they are about to change.
+// Compares a tile in pinned memory with its checksums if it was not compared yet. A tile on the
+// device was compared before it was copied there. Clears the checksums of bytes in pinned memory
+// that are about to change.
 absl::StatusOr<Lease> EngineImpl::TakeAt(TileIndex index, TileRef tile, Tier tier, Access access,
                                          Stream* stream) {
   SPILLWAY_ASSIGN_OR_RETURN(Lease lease, TakeUnchecked(index, tile, tier, access, stream));
@@ -283,7 +284,8 @@ absl::StatusOr<Lease> EngineImpl::TakeUnchecked(TileIndex index, TileRef tile, T
 void EngineImpl::EndLease(const Lease& lease) {
   if (process_.is_forked()) return;
   const auto handle = HandleOf(lease.stream_);
-  // There is nothing to follow another engine's stream with, nor anyone to tell.
+  // This engine cannot track another engine's stream, so it waits for the stream here. There is no
+  // caller to report an error to.
   if (!handle.ok()) (void)lease.stream_->Synchronize();
   mover_->EndLease(IndexOf(lease), lease.tier_, lease.access_, handle.ok() ? *handle : nullptr);
 }
@@ -299,7 +301,7 @@ absl::StatusOr<Lease> EngineImpl::AcquireUnchecked(TileRef tile, Access access,
   of.SetComparedByUser(index, true);
   SPILLWAY_ASSIGN_OR_RETURN(Lease lease,
                             TakeUnchecked(index, tile, Tier::kPinned, access, nullptr));
-  // Empty, if another reader has compared them by now.
+  // Stays empty if another reader has compared the pages meanwhile.
   if (of.KindOf(index) == ChecksumKind::kExpected) *checksums = of.Of(index);
   if (Writes(access)) of.Clear(index);
   return lease;
@@ -397,7 +399,7 @@ absl::Status EngineImpl::CheckHasStore(std::string_view what) const {
       absl::StrCat(std::string(what), " without a store: give EngineOptions::store a folder"));
 }
 
-// 1. Every tile that the commit holds goes to NVMe, out of place.
+// 1. Writes to NVMe, out of place, every tile of the commit that is not there yet.
 // 2. The store syncs the data, then switches its catalog in one transaction (io/store/store.h).
 absl::Status EngineImpl::Commit(std::string_view user_state) {
   SPILLWAY_RETURN_IF_ERROR(CheckHasStore("Commit"));

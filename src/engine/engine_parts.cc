@@ -29,7 +29,8 @@ uint64_t PhysicalMemoryBytes() {
          static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-// More than the machine has cannot be used; reserving it would only cost addresses.
+// The size of an arena: the budget, limited to the memory that the machine has. More could not be
+// used, and reserving it would only cost addresses.
 uint64_t ArenaBytes(uint64_t budget_bytes, uint64_t memory_bytes) {
   return std::min(budget_bytes, memory_bytes) / kFrameAlignment * kFrameAlignment;
 }
@@ -62,15 +63,16 @@ absl::Status CheckOptions(const EngineOptions& options) {
   return absl::OkStatus();
 }
 
-// The I/O engine's queues go by what is known of the devices, measured now if that was asked for.
+// Sets the I/O engine's queues from the devices' profiles. Measures the devices first if the
+// options request it.
 absl::Status SetQueues(const EngineOptions& options, const io::Announce& announce, io::Store& store,
                        io::IoEngine& io) {
-  // A quarter of the pinned budget, which is not in use yet.
+  // Measuring takes a quarter of the pinned budget, none of which is in use yet.
   const uint64_t memory_bytes = std::min(
       std::clamp(options.pinned_bytes / 4, io::kLeastCalibrationBytes, io::kMostCalibrationBytes),
       options.pinned_bytes);
   const uint64_t file_bytes = std::min(io::CalibrationOptions().file_bytes, options.store_bytes);
-  // Budgets that small have nothing to gain.
+  // Budgets that are smaller gain nothing from measured queues.
   const bool possible =
       memory_bytes >= io::kLeastCalibrationBytes && file_bytes >= io::kLeastCalibrationBytes;
   if (options.calibration == Calibration::kKeep || !possible) {
@@ -95,7 +97,7 @@ absl::Status SetQueues(const EngineOptions& options, const io::Announce& announc
   return absl::OkStatus();
 }
 
-// The I/O engine and the store that it serves.
+// Makes the I/O engine and opens the store that it serves.
 absl::Status OpenStore(const EngineOptions& options, const MakeIo& make_io,
                        const io::Announce& announce, MoverParts* parts) {
   const auto kind = static_cast<io::IoEngineKind>(options.io);

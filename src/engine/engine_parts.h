@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From a caller's options to what the mover works with: device, I/O engine, store, pinned arena.
-// What is done with them is the engine's and the mover's.
+// Makes the parts that the mover works with from a caller's options: device runtime, I/O engine,
+// store and pinned arena. The engine and the mover use them.
 
 #ifndef SPILLWAY_ENGINE_ENGINE_PARTS_H_
 #define SPILLWAY_ENGINE_ENGINE_PARTS_H_
@@ -21,12 +21,13 @@
 
 namespace spillway::engine {
 
-// InvalidArgument names the option that is out of its limits; else the errors of the part that
-// could not be had. `announce` may be called as long as the parts live.
+// Makes the parts. InvalidArgument: an option is out of its limits; the message names it. Other
+// errors are those of the part that could not be made. `announce` may be called as long as the
+// parts live.
 absl::StatusOr<MoverParts> MakeMoverParts(const EngineOptions& options, const MakeIo& make_io,
                                           const io::Announce& announce);
 
-// The page size without a store, whose own counts where there is one.
+// The page size if there is no store. With a store, the store's own page size is used instead.
 uint64_t PageBytes(const EngineOptions& options);
 
 }  // namespace spillway::engine

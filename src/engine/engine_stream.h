@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams as callers see them.
+// The public interface Stream, implemented by a stream of a device runtime.
 
 #ifndef SPILLWAY_ENGINE_ENGINE_STREAM_H_
 #define SPILLWAY_ENGINE_ENGINE_STREAM_H_
@@ -15,7 +15,7 @@
 
 namespace spillway::engine {
 
-// A stream of `runtime`, which outlives it.
+// A stream of `runtime`, which must outlive it.
 class EngineStream final : public Stream {
  public:
   EngineStream(tiers::DeviceRuntime* runtime, tiers::StreamHandle handle)
@@ -26,7 +26,8 @@ class EngineStream final : public Stream {
   absl::Status Synchronize() override;
   void* native_handle() override { return runtime_->native_handle(handle_); }
 
-  // The handle of `stream`; null: there is no stream. InvalidArgument: it is not of `runtime`.
+  // Returns the handle of `stream`, or null if `stream` is null. InvalidArgument: the stream does
+  // not belong to `runtime`.
   static absl::StatusOr<const tiers::StreamHandle*> HandleOf(const Stream* stream,
                                                              const tiers::DeviceRuntime& runtime);
 

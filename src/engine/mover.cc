@@ -44,7 +44,7 @@ Mover::Mover(MoverParts parts, PagerOptions options,
       transfers_(std::move(parts), this) {}
 
 Mover::~Mover() {
-  plans_.reset();  // before the tiles that it reads
+  plans_.reset();  // it reads the tiles, so it must end before they do
   {
     const Entry entry(this);
     pager_.ClearDeclared();
@@ -76,7 +76,8 @@ absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access,
   return Granted{.data = transfers_.arena(tier) + *offset};
 }
 
-// What a reader did by itself, the machine, the step's trace and the timeline take in now.
+// Drains the log of leases that readers took without the lock, and applies them to the pager, the
+// trace and the timeline.
 void Mover::HearOfShared() {
   const bool was_followed = pager_.plan().followed() != nullptr;
   for (LeaseTable::Told* told = leases_.TakeTold(); told != nullptr;) {
@@ -87,7 +88,8 @@ void Mover::HearOfShared() {
     pager_.Shared(lease.tile, lease.tier);
     if (recorder_ != nullptr) recorder_->Grant(lease.tile, lease.ns, lease.thread);
   }
-  // It was not as planned: who waited for the plan goes on on demand.
+  // One of these leases deviated from the plan, so the plan was abandoned: requests that waited for
+  // the plan are now served on demand.
   if (was_followed && pager_.plan().followed() == nullptr) Dispatch();
 }
 
@@ -121,7 +123,7 @@ absl::StatusOr<Granted> Mover::AcquireLocked(TileIndex tile, Tier tier, Access a
       Dispatch();
       return status;
     }
-    // Null by now if it has grown too long while this caller waited.
+    // Recording() is null by now if the trace has grown too long while this caller waited.
     if (trace != nullptr && planner_.Recording() != nullptr)
       trace->Acquire(tile, tier, access, asked, base::Now());
     granted.data = transfers_.arena(tier) + pager_.pages()[tile].copy(tier).offset;
@@ -167,7 +169,7 @@ void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::Stre
       pager_.BeginDrain(tile, tier, access, stream->value);
       ++drains_;
     }
-    // On a lost device as well: what its kernels did to the bytes is told by whoever moves them.
+    // Runs even if the device is lost: the next transfer of the bytes reports the loss.
     auto drained = [this, tile, tier, access](const absl::Status&) {
       const Entry entry(this);
       --drains_;
@@ -175,7 +177,7 @@ void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::Stre
       pager_.LetIn(End(tile, tier, access, /*drained=*/true));
     };
     const absl::Status status = transfers_.runtime().Notify(*stream, drained);
-    if (!status.ok()) drained(status);  // a stream that takes no work has none running
+    if (!status.ok()) drained(status);  // the stream accepts no work, so none is running
     return;
   }
   const Entry entry(this);
@@ -244,7 +246,7 @@ absl::Status Mover::EndStep() {
     pager_.plan().EndStep();
     absl::Status planned = planner_.EndStep(base::Now(), pager_.pages().Now());
     planned.Update(TakeUpPlan());
-    // A step that cannot be planned goes on demand, and the stats say why.
+    // A step that cannot be planned is served on demand, and the stats report why.
     not_planned_ = std::string(planned.message());
     rates_.EndStep(transfers_.link_use());
     Dispatch();
@@ -257,8 +259,8 @@ absl::Status Mover::TakeUpPlan() {
     const auto next = planner_.Next();
     if (next.ok() && next->get() == pager_.plan().followed()) return absl::OkStatus();
     pager_.plan().Abandon(/*deviated=*/false);
-    // A plan begins where no lease is left, not even one that waits for a stream. Where another
-    // caller is in the next step already, a later EndStep takes it up.
+    // A plan can be started only when no lease is left, not even one that waits for a stream. If
+    // another caller is in the next step already, a later EndStep starts the plan.
     if (!next.ok() || *next == nullptr || pager_.has_callers()) return next.status();
     if (drains_ == 0) {
       pager_.plan().Follow(*next);
@@ -266,7 +268,8 @@ absl::Status Mover::TakeUpPlan() {
     }
     quiet_.Wait(&mu_);
     HearOfShared();
-    const base::Uninterrupted to_its_end;  // the step has ended, and the plan was handed over
+    // This wait cannot be cancelled: the step has ended, and the plan was handed over.
+    const base::Uninterrupted to_its_end;
     SPILLWAY_RETURN_IF_ERROR(WaitForTurn());
   }
 }
@@ -286,7 +289,8 @@ absl::Status Mover::WaitForPlan() {
   return absl::OkStatus();
 }
 
-// Hands out what Pager decided: grants at once, the rest to the transfer thread.
+// Carries out the pager's actions: answers failures, and grants that wait for no copy, at once, and
+// posts the rest to the transfer thread.
 void Mover::Dispatch() {
   for (Action& action : pager_.TakeActions()) {
     const bool at_once = action.kind == Action::Kind::kFail ||
@@ -330,7 +334,7 @@ void Mover::OnIdle() {
   if (IsQuiet()) quiet_.NotifyAll();
 }
 
-// --- What is told ---
+// --- Statistics ---
 
 EngineStats Mover::Stats() {
   EngineStats stats;
@@ -351,7 +355,7 @@ EngineStats Mover::Stats() {
     if (transfers_.has_store())
       stats.tiers[static_cast<size_t>(Tier::kNvme)] = transfers_.store_room();
   }
-  const TimeBound bound = last.At(rates);  // takes long
+  const TimeBound bound = last.At(rates);  // slow, so it is computed without the lock
   stats.plan.time_bound_seconds = bound.seconds;
   stats.plan.compute_seconds = bound.computing;
   stats.plan.transfer_seconds = bound.transfers;

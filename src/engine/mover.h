@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The mover: the one lock around the pager. It carries events in, from callers, streams and the
-// transfer thread, and actions out. What to do is decided by Pager.
+// The mover holds the one lock around the pager. It passes events from callers, streams and the
+// transfer thread to Pager, and carries out the actions that Pager returns. It decides nothing
+// itself.
 //
-// Who brings an event takes what Pager grants at once, and leaves the rest as work for the transfer
-// thread.
+// The thread that brings an event answers the requests that Pager grants or fails at once. It posts
+// the other actions as work for the transfer thread.
 
 #ifndef SPILLWAY_ENGINE_MOVER_H_
 #define SPILLWAY_ENGINE_MOVER_H_
@@ -35,24 +36,26 @@
 
 namespace spillway::engine {
 
-// A lease as the mover gives it.
+// What Acquire returns for a lease.
 struct Granted {
   std::byte* data = nullptr;
-  tiers::EventHandle arrival;  // not null: the bytes are there once this has happened
+  tiers::EventHandle arrival;  // if not null, the bytes are there after this event
 };
 
 // Thread-safe. The destructor waits for transfers in flight.
 class Mover : private TransferThread::Listener {
  public:
-  // `policy`: none to serve everything on demand.
+  // If `policy` is empty, no steps are planned and everything is served on demand.
   static absl::StatusOr<std::unique_ptr<Mover>> Create(MoverParts parts, PagerOptions options,
                                                        std::optional<plan::Policy> policy);
   ~Mover() override;
 
   TransferThread& transfers() { return transfers_; }
 
-  // A tensor is being registered: no commit may have a part of it, nor may other bytes come under
-  // it. Waits for a turn; not ok: WaitForTurn's error, and nothing is kept from anybody.
+  // Scope in which a tensor is being registered. Commit, Snapshot and Restore fail meanwhile, so
+  // that no commit holds a part of the tensor and no restore replaces its bytes. The constructor
+  // waits until no call has a turn. If status() is not ok, it is WaitForTurn's error, and nothing
+  // is blocked.
   class Filling {
    public:
     explicit Filling(Mover* mover);
@@ -66,50 +69,54 @@ class Mover : private TransferThread::Listener {
     absl::Status status_;
   };
 
-  // See Pager.
+  // See Pager::AddTile.
   TileIndex AddTile(uint64_t size_bytes, Role role, bool transient, bool stored, StorePlace place);
 
   absl::StatusOr<Granted> Acquire(TileIndex tile, Tier tier, Access access, StreamId stream);
-  // With a stream, the lease lasts until what was launched on it so far has run.
+  // Ends a lease. If `stream` is not null, the lease lasts until the work that was launched on it
+  // so far has run.
   void EndLease(TileIndex tile, Tier tier, Access access, const tiers::StreamHandle* stream);
-  // See Pager.
+  // See the functions of the same names in Pager.
   void GiveUp(TileIndex tile, Access access);
   absl::Status Declare(std::span<const TileIndex> tiles, std::span<const Use> uses);
   void ClearDeclared();
   absl::Status Evict(TileIndex tile);
   absl::Status Discard(TileIndex tile);
 
-  // Brings every tile that a commit holds to NVMe; then `write` makes the store commit. Timelines
-  // have it, and traces leave its time out. FailedPrecondition with leases held.
+  // Writes every tile that a commit holds to NVMe, then calls `write`, which makes the store
+  // commit. The timeline records the commit, and the step's trace leaves its time out.
+  // FailedPrecondition if leases are held.
   absl::Status Commit(const std::function<absl::Status(io::Store*)>& write);
-  // Brings the whole engine to another state of the store: transfers in flight end, `change` makes
-  // the store go there, and every byte in memory is forgotten. If `change` fails, nothing happened.
-  // FailedPrecondition with leases held.
+  // Switches the whole engine to another state of the store: waits for the transfers in flight,
+  // calls `change`, which switches the store, and drops every copy in memory. If `change` fails,
+  // every tile keeps its bytes. FailedPrecondition if leases are held.
   absl::Status Restore(const std::function<absl::Status(io::Store*)>& change);
-  // Forgets tiles [first, first + count) for good: their transfers in flight end, every copy is
-  // void, and then `change` makes the store forget them. FailedPrecondition if one is leased.
+  // Forgets tiles [first, first + count) for good: waits for their transfers in flight, invalidates
+  // every copy, and then calls `change`, which makes the store forget them. FailedPrecondition if
+  // one of them is leased.
   absl::Status Forget(TileIndex first, TileIndex count,
                       const std::function<void(io::Store*)>& change);
-  // FailedPrecondition, naming them, with leases held.
+  // FailedPrecondition if leases are held; the message names them.
   absl::Status CheckNoLeases(std::string_view what);
-  // The failure of a write that nobody was told of, once; and the next step's plan is taken up, if
-  // it is made by now.
+  // Ends the step, and starts to follow the next step's plan if it is made by now. Returns the
+  // failure of a write that was not reported yet; a failure is reported once.
   absl::Status EndStep();
-  // Returns when no plan is being made. If no step has begun since EndStep, its plan is taken up.
-  // Cancelled if interrupted.
+  // Waits until no plan is being made. If no step has begun since EndStep, starts to follow the
+  // plan of the step that is expected. Cancelled if interrupted.
   absl::Status WaitForPlan();
 
-  // See TransferThread.
+  // See TransferThread::ReadAgain.
   absl::Status ReadAgain(TileIndex tile, uint64_t page, uint64_t checksum, std::byte* frame);
 
   EngineStats Stats();
-  // Without the tensors' names and the budgets; empty without a timeline.
+  // Takes the recorded events, without the tensors' names and the budgets. Empty if no timeline is
+  // recorded.
   Timeline TakeTimeline();
 
  private:
-  // The engine's turn for one call: no other has it. Until it ends, whoever asks for a lease, or
-  // changes what is declared or planned, waits. Transfers go on, and leases end. Not ok:
-  // WaitForTurn's error, and the call has no turn.
+  // The engine's turn for one call: no other call has it. Until it ends, calls that request a
+  // lease, or change what is declared or planned, wait. Transfers continue, and leases may end. If
+  // status() is not ok, it is WaitForTurn's error, and the call has no turn.
   class Turn {
    public:
     explicit Turn(Mover* mover);
@@ -122,8 +129,8 @@ class Mover : private TransferThread::Listener {
     Mover& mover_;
     absl::Status status_;
   };
-  // The lock, for whoever goes on with Pager: it first hears of the leases that were taken
-  // without the lock.
+  // Holds the lock for a caller of Pager. The constructor first applies the log of leases that were
+  // taken without the lock.
   class ABSL_SCOPED_LOCKABLE Entry {
    public:
     explicit Entry(Mover* mover) ABSL_EXCLUSIVE_LOCK_FUNCTION(mover->mu_) : lock_(&mover->mu_) {
@@ -136,7 +143,7 @@ class Mover : private TransferThread::Listener {
    private:
     base::MutexLock lock_;
   };
-  // `budgets`: of plans; none: nothing is planned.
+  // `budgets`: the options of plans. If empty, no steps are planned.
   Mover(MoverParts parts, PagerOptions options, const std::optional<plan::PlanOptions>& budgets);
 
   // Callers' side.
@@ -145,24 +152,25 @@ class Mover : private TransferThread::Listener {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void HearOfShared() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Dispatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // `tile`: whose lease is asked for; kNoTile: it is a flush.
+  // `tile`: the tile of the lease that is requested; kNoTile for a flush.
   absl::Status WaitFor(CallerWaits::Request* request, TileIndex tile)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status TakeUpPlan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RecordState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // Calls that want the engine for themselves.
-  // Returns when no call has a turn. Cancelled: interrupted before.
+  // Calls that need the engine exclusively.
+  // Waits until no call has a turn. Cancelled if interrupted before that.
   absl::Status WaitForTurn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Returns when no stream has a lease, or a caller holds one. Cancelled: interrupted before.
+  // Waits until no lease waits for a stream, or until a caller holds or requests a lease. Cancelled
+  // if interrupted before that.
   absl::Status WaitForStreams(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckIdle(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsQuiet() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return pager_.transfers_in_flight() == 0 && drains_ == 0 && !transfers_.has_work();
   }
-  // Lets no transfer begin and waits until none is in flight: the pager is paused then.
-  // FailedPrecondition, and nothing is paused, with leases held.
+  // Pauses the pager, so that no transfer begins, and waits until none is in flight.
+  // FailedPrecondition if leases are held; the pager is not paused then.
   absl::Status Quiesce(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // The transfer thread's side.
@@ -173,29 +181,31 @@ class Mover : private TransferThread::Listener {
   void OnWorked(int64_t begin_ns, int64_t end_ns) override;
 
   const std::function<std::string(TileIndex)> describe_;
-  const bool tells_when_;               // leases are written down with their times
-  std::unique_ptr<PlanService> plans_;  // null: nothing is planned
+  const bool tells_when_;               // records the times of leases taken without the lock
+  std::unique_ptr<PlanService> plans_;  // null if no steps are planned
 
   base::Mutex mu_;
-  // Null without a timeline.
+  // Null if no timeline is recorded.
   const std::unique_ptr<TimelineRecorder> recorder_ ABSL_PT_GUARDED_BY(mu_);
   Traffic recorded_nvme_ ABSL_GUARDED_BY(mu_), recorded_pinned_ ABSL_GUARDED_BY(mu_);
   Pager pager_ ABSL_GUARDED_BY(mu_);
-  LeaseTable& leases_;      // pager_'s; readers enter it without the lock
-  const TileTable& tiles_;  // pager_'s; of tiles that exist it is read without the lock
+  LeaseTable& leases_;      // pager_'s; readers take leases in it without the lock
+  const TileTable& tiles_;  // pager_'s; entries of existing tiles are read without the lock
   StepPlanner planner_ ABSL_GUARDED_BY(mu_);
-  std::string not_planned_ ABSL_GUARDED_BY(mu_);  // why the last step was not
+  // Why the last step could not be planned; empty if it could.
+  std::string not_planned_ ABSL_GUARDED_BY(mu_);
   RateMeter rates_ ABSL_GUARDED_BY(mu_);
   CallerWaits waits_ ABSL_GUARDED_BY(mu_);
-  std::vector<Work> work_ ABSL_GUARDED_BY(mu_);  // of one Dispatch
+  std::vector<Work> work_ ABSL_GUARDED_BY(mu_);  // of one call of Dispatch
   int drains_ ABSL_GUARDED_BY(mu_) = 0;          // leases that wait for a stream
-  // No transfer, no drain, no work; or a drain is over; or, in a turn, a transfer is.
+  // Signalled when IsQuiet() becomes true, when a drain ends and, during a turn, when a transfer
+  // ends.
   base::CondVar quiet_;
   std::atomic<bool> has_turn_ = false;  // written under the lock
   base::CondVar turn_over_;
   int fills_ ABSL_GUARDED_BY(mu_) = 0;  // tensors that are being registered
 
-  TransferThread transfers_;  // ends first
+  TransferThread transfers_;  // last member: destroyed first
 };
 
 }  // namespace spillway::engine

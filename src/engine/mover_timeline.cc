@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the mover tells a timeline.
+// The part of Mover that records and returns the timeline.
 
 #include <utility>
 
@@ -17,7 +17,7 @@ Traffic operator-(const Traffic& after, const Traffic& before) {
 
 }  // namespace
 
-// What has changed with an event: how full the tiers are, and what callers wait for.
+// Records what an event may have changed: how full the tiers are, and why callers wait.
 void Mover::RecordState() {
   const int64_t now = base::NowNs();
   const EngineStats& stats = pager_.pages().stats();

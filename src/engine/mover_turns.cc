@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Calls that want the engine, or a tensor, for themselves: commits, restores, tensors that come and
-// go.
+// The part of Mover for calls that need the engine, or a tensor, exclusively: commits, restores,
+// and registering and unregistering tensors.
 
 #include <string>
 #include <vector>
@@ -145,7 +145,7 @@ absl::Status Mover::Quiesce(std::string_view what) {
   Dispatch();
   bool interrupted = false;
   while (!IsQuiet() && !interrupted) interrupted = base::WaitOrInterrupt(&quiet_, &mu_);
-  // The lock was given up meanwhile.
+  // The wait released the lock, so the engine may no longer be idle.
   absl::Status status = CheckIdle(what);
   if (interrupted && IsQuiet()) base::PutBackInterrupt();
   if (!IsQuiet()) status.Update(IsInterrupted(what));
@@ -195,7 +195,7 @@ absl::Status Mover::Restore(const std::function<absl::Status(io::Store*)>& chang
     for (TileIndex tile = 0; status.ok() && tile < num_tiles; ++tile) {
       const StorePlace place = tiles_[tile].place;
       const auto page = store->FindPage(place.tensor, place.first_page);
-      // Where the store cannot tell, whoever needs the tile is told why.
+      // If the store cannot tell, the tile counts as stored, and its next reader gets the error.
       stored[tile] = !page.ok() || page->has_value();
     }
   });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Opening an engine with what its users do not choose: tests and comparisons do.
+// Opens an engine with choices that its users do not have; for tests and comparisons.
 
 #ifndef SPILLWAY_ENGINE_OPEN_ENGINE_H_
 #define SPILLWAY_ENGINE_OPEN_ENGINE_H_
@@ -21,12 +21,12 @@ using MakeIo = std::function<absl::StatusOr<std::unique_ptr<io::IoEngine>>(
     io::IoEngineKind, const io::IoEngineOptions&, const std::string& folder, const io::Announce&)>;
 
 struct OpenChoices {
-  MakeIo make_io = io::MakeIoEngine;  // whom the store's bytes go through
-  // What plans keep, where steps are planned. All but kPlanned do what caches do.
+  MakeIo make_io = io::MakeIoEngine;  // makes the I/O engine of the store
+  // Which tiles plans retain, if steps are planned. All policies but kPlanned imitate caches.
   plan::Policy policy = plan::Policy::kPlanned;
 };
 
-// As Engine::Open, which chooses nothing.
+// Like Engine::Open, which uses the default choices.
 absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(EngineOptions options,
                                                    const OpenChoices& choices);
 

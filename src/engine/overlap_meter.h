@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How much of the time in which bytes moved was hidden behind compute: wall time with a transfer in
+// Measures how much of the transfer time is hidden behind compute: wall time with a transfer in
 // flight, and the part of it during which no caller was blocked.
 
 #ifndef SPILLWAY_ENGINE_OVERLAP_METER_H_
@@ -10,12 +10,13 @@
 
 namespace spillway::engine {
 
-// Externally synchronised. Time is given, not read, so that it can be virtual.
+// Externally synchronised. Times are arguments, so that they can be virtual.
 class OverlapMeter {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  // From `now` on transfers are in flight, or not, and so many callers are blocked.
+  // Records that from `now` on transfers are in flight, or not, and that `blocked` callers are
+  // blocked.
   void Set(TimePoint now, bool moving, int blocked) {
     const double seconds = std::chrono::duration<double>(now - since_).count();
     if (moving_) io_seconds_ += seconds;

@@ -19,7 +19,8 @@ namespace {
 
 using base::MutexLock;
 
-// Of the thread that calls: it leaves the cores to whoever leases and to the mover.
+// Lowers the calling thread's priority, so that the threads that lease and the mover get the cores
+// first.
 constexpr int kNice = 10;
 void LowerPriority() { (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice); }
 
@@ -119,13 +120,14 @@ PlanService::Made PlanService::MakeNow(uint64_t request, const TraceMaker& step)
   options.device_reserve_bytes = reserve.device_bytes;
   options.pinned_reserve_bytes = reserve.pinned_bytes;
   absl::StatusOr<plan::Plan> plan = plan::MakePlan(trace, options);
-  // Where its leases leave no room beside them, it goes without: some are then slower.
+  // If the step's leases leave no room for the reserve, the plan is made without it. Some leases
+  // are slower then.
   if (absl::IsResourceExhausted(plan.status()) && reserve != plan::Reserve{})
     plan = plan::MakePlan(trace, options_);
   if (!plan.ok()) return {.request = request, .plan = plan.status()};
   const plan::BytesBound bytes = plan::BoundBytes(trace, options_);
   auto bound = std::make_shared<const plan::SecondsBound>(trace, options_, bytes);
-  plan->options.stop = nullptr;  // it ends before the plan
+  plan->options.stop = nullptr;  // the service may end before the plan does
   if (stops_) return {.request = request, .plan = absl::CancelledError("the engine closes")};
   return {.request = request,
           .plan = std::make_shared<PlanFollower>(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Makes plans beside the run, one at a time, on a thread of its own at low priority. Whoever asks
-// for a plan goes on without it and looks again later.
+// Makes plans beside the run, one at a time, on its own thread at low priority. The caller that
+// requests a plan continues without it and looks for it later.
 
 #ifndef SPILLWAY_ENGINE_PLAN_SERVICE_H_
 #define SPILLWAY_ENGINE_PLAN_SERVICE_H_
@@ -23,16 +23,16 @@
 
 namespace spillway::engine {
 
-// Thread-safe. The destructor stops what is being made.
+// Thread-safe. The destructor cancels the plan that is being made.
 class PlanService {
  public:
   struct Made {
-    uint64_t request = 0;                                // as it was asked for
-    absl::StatusOr<std::shared_ptr<PlanFollower>> plan;  // at its begin
-    std::shared_ptr<const plan::SecondsBound> bound;     // with a plan
+    uint64_t request = 0;                                // the number given to Make
+    absl::StatusOr<std::shared_ptr<PlanFollower>> plan;  // positioned at the plan's start
+    std::shared_ptr<const plan::SecondsBound> bound;     // null if there is no plan
   };
 
-  // Writes a step's trace down. Once `stop` is true, nobody wants it.
+  // Makes the trace of a step. Once `stop` is true, the trace is not used and may be incomplete.
   using TraceMaker = std::function<plan::Trace(const std::atomic<bool>& stop)>;
 
   explicit PlanService(const plan::PlanOptions& options);
@@ -40,16 +40,18 @@ class PlanService {
   PlanService(const PlanService&) = delete;
   PlanService& operator=(const PlanService&) = delete;
 
-  // Begins to make the plan of a step, whose trace `step` writes down there; the caller chooses the
-  // request's number. Where no thread is to be had, it is made at once. REQUIRES: not busy.
+  // Starts to make the plan of a step. `step` makes the step's trace, on the service's thread. The
+  // caller chooses the number `request`. If no thread can be started, the plan is made before Make
+  // returns. REQUIRES: not busy.
   void Make(uint64_t request, TraceMaker step);
-  // A plan is being made, or has been made and not been taken.
+  // Whether a plan is being made, or is made and was not taken yet.
   bool is_busy() const;
-  // The plan that has been made, once. An error is MakePlan's.
+  // Returns the plan that has been made, once; empty if there is none. An error in place of the
+  // plan is that of plan::Validate or plan::MakePlan.
   std::optional<Made> Take();
-  // Returns when no plan is being made. Cancelled if interrupted.
+  // Waits until no plan is being made. Cancelled if interrupted.
   absl::Status Wait();
-  // Gives memory back there: of a plan of millions of tiles that takes long.
+  // Frees memory on the service's thread, because freeing a plan of millions of tiles takes long.
   void Free(std::shared_ptr<const void> what);
 
  private:
@@ -59,13 +61,13 @@ class PlanService {
   plan::PlanOptions options_;
   std::atomic<bool> stops_ = false;
   mutable base::Mutex mu_;
-  TraceMaker asked_ ABSL_GUARDED_BY(mu_);  // null: nothing is
+  TraceMaker asked_ ABSL_GUARDED_BY(mu_);  // null if nothing is requested
   uint64_t request_ ABSL_GUARDED_BY(mu_) = 0;
-  bool is_making_ ABSL_GUARDED_BY(mu_) = false;  // or is asked to
+  bool is_making_ ABSL_GUARDED_BY(mu_) = false;  // or is requested to
   std::optional<Made> made_ ABSL_GUARDED_BY(mu_);
-  std::vector<std::shared_ptr<const void>> left_ ABSL_GUARDED_BY(mu_);  // to be freed
+  std::vector<std::shared_ptr<const void>> left_ ABSL_GUARDED_BY(mu_);  // to be freed by the thread
   base::CondVar changed_;
-  std::thread thread_;  // begun with the first plan
+  std::thread thread_;  // started by the first Make
 };
 
 }  // namespace spillway::engine

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How fast each link is, as far as this run has shown: bytes over the seconds in which it was busy,
-// of the step in which that was most. Whoever asks what the links could have done must not be told
-// less than what they did, nor what they do for a moment after a pause. So once a link has been
-// busy for long enough without one, that time alone counts; and what it moved in any second,
-// pauses and all, it can move, less what it may have been owed before. Pure; not thread-safe.
+// Measures how fast each link is, as far as this run has shown. A link's rate is its bytes over its
+// busy seconds, in the step in which that was highest. The rates say what the links could have
+// done, so they must not be lower than what the links did, and must not include the burst that a
+// link allows after a pause. Once a link has been busy for long enough outside such bursts, only
+// that sustained use counts. The most bytes that the link moved in any second, pauses included, are
+// a lower bound of its rate; once sustained use counts, less the burst that an earlier pause may
+// have allowed. Pure; not thread-safe.
 
 #ifndef SPILLWAY_ENGINE_RATE_METER_H_
 #define SPILLWAY_ENGINE_RATE_METER_H_
@@ -16,33 +18,35 @@
 
 namespace spillway::engine {
 
-// All since the start. A link is busy while a request is with the I/O engine or a copy on its
-// stream, so that what the mover does before and after is not taken for the link's.
+// The use of the links since the start. A link is busy while a request is in the I/O engine or a
+// copy is on its stream, so that the mover's work before and after does not count as the link's.
 struct LinkUse {
-  std::array<base::LinkBusy, plan::kNumLinks> links;  // by Transfer
-  base::LinkBusy nvme_both;                           // while reads and writes were in flight
+  std::array<base::LinkBusy, plan::kNumLinks> links;  // indexed by Transfer
+  base::LinkBusy nvme_both;                           // while reads and writes were both in flight
   base::Busy checksums;                               // CPU seconds
 };
 
 class RateMeter {
  public:
-  // A step that keeps a link busy for less says little of it; it is added to the next.
+  // A step that keeps a link busy for less says little about its rate; it is added to the next
+  // step.
   static constexpr double kLeastSeconds = 0.25;
-  // Of a run's sustained use: a throttle may begin or end a spell of it with bytes not yet due.
+  // Least sustained use of a run after which it alone counts. A throttle may begin or end a spell
+  // of use with bytes that are not due yet, which distorts the rate of shorter use.
   static constexpr double kLeastSustainedSeconds = 1;
 
   void EndStep(const LinkUse& use);
 
-  // Infinite for what was not used yet. NVMe moves in all what it has moved while it did in both
-  // directions, or in one alone if that was more; where that has not been seen, what each alone
-  // does.
+  // The rates; infinite for a link that was not used yet. The total rate of NVMe is the highest of
+  // its rates in both directions at once, of reads and of writes, and at most the sum of the latter
+  // two. It is that sum as long as the rate in both directions is not known.
   plan::Rates rates() const;
 
  private:
   class Best {
    public:
     void Take(const base::Busy& total);
-    bool is_known() const { return best_ > 0; }  // of a step, not only of all so far
+    bool is_known() const { return best_ > 0; }  // from a step, not only from the total so far
     double bytes_per_second() const;
 
    private:

@@ -13,7 +13,7 @@ namespace {
 
 uint64_t FrameBytes(uint64_t tile_bytes) { return base::RoundUp(tile_bytes, kFrameAlignment); }
 
-// Of all frames.
+// Bytes of all the tensor's frames.
 uint64_t TensorBytes(const TensorSpec& spec) {
   const uint64_t last = spec.num_tiles() - 1;
   return last * FrameBytes(spec.tile_bytes(0)) + FrameBytes(spec.tile_bytes(last));

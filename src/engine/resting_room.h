@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The room that a placement asks for: whether all tiles of the roles that rest on the device, or in
-// pinned memory, fit there at once. Checked as tensors are registered, so that a placement that
-// cannot hold fails before any step. Values; not thread-safe.
+// Checks that a placement fits its budgets: all tiles of the roles that rest on the device, or in
+// pinned memory, must fit there at once. The check runs as tensors are registered, so that a
+// placement that does not fit fails before any step. Values; not thread-safe.
 
 #ifndef SPILLWAY_ENGINE_RESTING_ROOM_H_
 #define SPILLWAY_ENGINE_RESTING_ROOM_H_
@@ -23,10 +23,10 @@ class RestingRoom {
   RestingRoom(const Placement& placement, uint64_t device_bytes, uint64_t pinned_bytes)
       : placement_(placement), budget_bytes_{device_bytes, pinned_bytes} {}
 
-  // Takes room for one more tensor. ResourceExhausted, and none is taken: its frames do not fit
-  // beside those that rest there already; or, in pinned memory, not with the largest tile of all
-  // others, which passes through it. The message names the tier, the roles, what they take, the
-  // budget and the fix.
+  // Takes room for one more tensor. ResourceExhausted: its frames do not fit beside those that rest
+  // in the tier already or, in pinned memory, beside those and the largest tile of all tensors that
+  // only pass through it. No room is taken then. The message names the tier, the roles, the bytes
+  // that they take, the budget and the fix.
   absl::Status Add(const TensorSpec& spec);
   // Gives back what Add took.
   void Remove(const TensorSpec& spec);
@@ -39,9 +39,9 @@ class RestingRoom {
 
   Placement placement_ = {};
   std::array<uint64_t, 2> budget_bytes_ = {kUnlimited, kUnlimited};  // kDevice, kPinned
-  std::array<uint64_t, kNumRoles> role_bytes_ = {};  // of frames, of roles that are placed
-  // Frames of the largest tiles of tensors that do not rest in pinned memory: how many have this
-  // size.
+  std::array<uint64_t, kNumRoles> role_bytes_ = {};                  // of all frames, by Role
+  // The size of the largest frame of each tensor that does not rest in pinned memory: how many
+  // tensors have this size.
   std::map<uint64_t, size_t> passing_;
 };
 

@@ -30,15 +30,15 @@ plan::StepRecorder* StepPlanner::Recording() {
       service_ != nullptr && (options_.has_store || all_rest_in_pinned) && !is_too_long_;
   if (!can_be_planned) return nullptr;
   if (recorder_.num_events() < MostEvents()) return &recorder_;
-  (void)recorder_.End({});  // gives memory back
+  (void)recorder_.End({});  // frees its memory
   last_events_.reset();
   last_ = 0;
   is_too_long_ = true;
   return nullptr;
 }
 
-// What came most often after the step; of one that is new, the step that came most often of all, or
-// itself.
+// Returns the step that came most often after `last`. If none has followed it yet, returns the step
+// that was seen most often of all, or `last` itself if none was seen more often.
 uint64_t StepPlanner::Expected(uint64_t last) const {
   const auto by_count = [](const auto& a, const auto& b) { return a.second < b.second; };
   const Known& step = known_.at(last);
@@ -88,12 +88,12 @@ absl::Status StepPlanner::EndStep(double now, const TilesNow& tiles) {
   return absl::OkStatus();
 }
 
-// Of the step that has just ended. The log of the one before is used again, but where someone keeps
-// it.
+// Takes the events of the step that has just ended. Reuses the log of the step before, unless it
+// has another owner.
 void StepPlanner::TakeEvents() {
   plan::EventLog log;
   if (last_events_ != nullptr && last_events_.use_count() == 1) {
-    base::MutexLock lock(&last_events_->mu);  // after whoever read it
+    base::MutexLock lock(&last_events_->mu);  // orders this after the last reader
     log = std::move(last_events_->log);
   }
   last_events_ = std::make_shared<StepEvents>();
@@ -101,8 +101,8 @@ void StepPlanner::TakeEvents() {
   last_events_->log = recorder_.End(std::move(log));
 }
 
-// A step whose events could not happen may have begun with the leases of another; it is learned
-// anew.
+// Whether the step is known. A step whose events could not happen may have begun while leases of
+// another step were held, so it is learned anew.
 bool StepPlanner::IsKnown(uint64_t fingerprint) const {
   const auto known = known_.find(fingerprint);
   return known != known_.end() && !absl::IsInvalidArgument(known->second.failure);
@@ -117,7 +117,8 @@ void StepPlanner::Learn(uint64_t fingerprint) {
   step.request = 0;
 }
 
-// A plan is of tiles that have bytes, or not, and lie where they do.
+// Has the step's plan made anew if the tiles are not as the plan assumes: which of them have bytes,
+// and where they rest.
 void StepPlanner::Update(Known* step, const TilesNow& tiles) {
   const bool is_same =
       step->request != 0 && step->num_reserved_frames == tiles.num_reserved_frames &&
@@ -155,13 +156,14 @@ absl::StatusOr<std::shared_ptr<PlanFollower>> StepPlanner::Next() {
     if (service_->is_busy()) return nullptr;
     next.request = ++requests_;
     service_->Make(next.request, TraceOf(next));
-    TakeMade();  // where it was made at once
+    TakeMade();  // the plan may have been made at once
   }
   SPILLWAY_RETURN_IF_ERROR(next.failure);
   return next.plan;
 }
 
-// What was asked for a step that has become another since is not used.
+// Takes the plan that was made, if any. A plan is not used if its step has changed since it was
+// requested.
 void StepPlanner::TakeMade() {
   std::optional<PlanService::Made> made = service_->Take();
   if (!made) return;

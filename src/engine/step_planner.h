@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which step comes next, and its plan. Steps are written down as they run; one that was seen before
-// is expected to be followed by what followed it before, so that a training step, an accumulation
-// step and an evaluation each keep their plan. Plans are made beside the run. Not thread-safe.
+// Predicts which step comes next, and provides its plan. Steps are recorded as they run. A step
+// that was seen before is expected to be followed by the step that followed it before, so that a
+// training step, an accumulation step and an evaluation each keep their plan. PlanService makes the
+// plans beside the run. Not thread-safe.
 
 #ifndef SPILLWAY_ENGINE_STEP_PLANNER_H_
 #define SPILLWAY_ENGINE_STEP_PLANNER_H_
@@ -29,15 +30,15 @@
 
 namespace spillway::engine {
 
-// What a step could not have been quicker than, in seconds, computing for as long as it did, at
-// rates that the run has shown.
+// The least seconds that a step could have taken, with the computing time that it had and at rates
+// that the run has shown.
 struct TimeBound {
-  double seconds = 0;    // zero: unknown
-  double computing = 0;  // alone
-  double transfers = 0;  // alone
+  double seconds = 0;    // zero if unknown
+  double computing = 0;  // of computing alone
+  double transfers = 0;  // of transfers alone
 };
 
-// The events of a step that has ended. Whoever reads them, on any thread, holds the lock.
+// The events of a step that has ended. Any thread may read them while it holds the lock.
 struct StepEvents {
   base::Mutex mu;
   plan::EventLog log ABSL_GUARDED_BY(mu);
@@ -45,39 +46,41 @@ struct StepEvents {
 
 class StepPlanner {
  public:
-  // Steps that are remembered; when more differ, all are forgotten.
+  // The most steps that are remembered. When one more is learned, all of them are forgotten.
   static constexpr size_t kMostSteps = 16;
 
-  // Plans are made by `service`, which nobody else uses and which ends before the table; null:
-  // nothing is planned or written down.
+  // `service` makes the plans. It must have no other user and must end before the table. If it is
+  // null, no step is planned or recorded.
   StepPlanner(const plan::PlanOptions& options, const TileTable* tiles, PlanService* service)
       : options_(options), tiles_(*tiles), service_(service) {}
 
-  // A new tile of the table; a step begins after the last. Plans that do not use it stay, but where
-  // it will rest they may have frames. Seconds are on any clock.
+  // Adds the table's new tile. The step begins anew, so it begins after the last tile was added.
+  // Plans are kept, as they do not use the tile. If the tile has a reserved frame, they are made
+  // again, because they may have frames in that place. `now` is in seconds on any clock.
   void AddTile(TileIndex tile, double now);
 
-  // Where the step that runs is written down; null while it is not: without a store some tile has
-  // no place in pinned memory, or more has happened since the last EndStep than a step has, as
-  // where nobody calls it.
+  // The recorder of the step that runs; null while the step is not recorded. That is so if there is
+  // no store and some tile has no place in pinned memory, or if more events have happened since the
+  // last EndStep than a step has, for example because EndStep is never called.
   plan::StepRecorder* Recording();
 
-  // A step is over and the next begins. What this costs does not grow with the step's events, and
-  // with its tiles by a bit each. InvalidArgument: leases are held; ResourceExhausted: the step was
-  // too long to write down.
+  // Ends the step and begins the next. The cost does not grow with the step's events, and grows by
+  // one bit per tile. InvalidArgument: leases are held. ResourceExhausted: the step was too long to
+  // record.
   absl::Status EndStep(double now, const TilesNow& tiles);
-  // The plan of the step that is expected; null if none is, as after one that was empty or not
-  // written down, and while it is being made: look again later. Whoever follows it is alone, and
-  // lets go of it before the next EndStep if it is another by then. ResourceExhausted: it does not
-  // fit; InvalidArgument: leases did not end in the step in which they began, or the like.
+  // The plan of the step that is expected. Null if no step is expected, as after one that was too
+  // long to record, and while the plan is being made; call again later. Only one caller may follow
+  // the plan. It drops the plan before the next EndStep if Next returns another one by then.
+  // ResourceExhausted: the step does not fit. InvalidArgument: leases did not end in the step in
+  // which they began, or the trace is invalid in another way.
   absl::StatusOr<std::shared_ptr<PlanFollower>> Next();
-  // Nothing was written down since the last step's end.
+  // Whether nothing was recorded since the last step's end.
   bool is_between_steps() const { return recorder_.num_events() == 0 && !is_too_long_; }
 
-  // Of the step that ended last. Its TimeBound may be asked for at leisure, on another thread.
+  // The step that ended last. Its time bound may be computed later and on another thread.
   struct LastStep {
     std::shared_ptr<StepEvents> events;
-    std::shared_ptr<const plan::SecondsBound> bound;  // null: it has no plan
+    std::shared_ptr<const plan::SecondsBound> bound;  // null if the step has no plan
     TimeBound At(const plan::Rates& rates) const;
   };
   LastStep last_step() const;
@@ -89,21 +92,22 @@ class StepPlanner {
     std::shared_ptr<StepEvents> events;
     plan::TileBits used;
     uint64_t seen = 0;
-    std::map<uint64_t, uint64_t> followed_by;  // times, by fingerprint
-    // The tiles as the plan has them: see TilesNow.
+    std::map<uint64_t, uint64_t> followed_by;  // how often each step came next, by fingerprint
+    // The state of the tiles for which the plan is made: see TilesNow.
     TileIndex num_tiles = 0;
     plan::TileBits with_bytes;
     uint64_t num_reserved_frames = 0;
     bool all_fit = false;
-    // Of the plan for that: made, failed or being made; zero: not asked for.
+    // The number of the request for that plan, which is made, failed or being made; zero if the
+    // plan was not requested.
     uint64_t request = 0;
     std::shared_ptr<PlanFollower> plan;
     absl::Status failure;
     std::shared_ptr<const plan::SecondsBound> bound;
   };
 
-  // A step in which some hundred micro-batches lease every tile has more; so has what goes on where
-  // nobody calls EndStep.
+  // A step with more events than this is not recorded. A step in which some hundred micro-batches
+  // lease every tile has more, and so has a run that never calls EndStep.
   static constexpr size_t kEventsATile = 256, kMoreEvents = 4096;
   size_t MostEvents() const { return kEventsATile * tiles_.size() + kMoreEvents; }
   void TakeEvents();
@@ -118,16 +122,18 @@ class StepPlanner {
   const TileTable& tiles_;
   PlanService* const service_;
   uint64_t frames_bytes_ = 0;     // of all tiles
-  bool rests_on_device_ = false;  // one of them does
+  bool rests_on_device_ = false;  // whether one of them does
   plan::StepRecorder recorder_;
-  std::shared_ptr<StepEvents> last_events_;  // of the step before
+  std::shared_ptr<StepEvents> last_events_;  // of the last step
   bool is_too_long_ = false;
   std::map<uint64_t, Known> known_;  // by fingerprint
-  uint64_t last_ = 0;                // the step before; 0: none
-  uint64_t expected_ = 0;            // the step that runs; 0: none
-  uint64_t requests_ = 0;            // plans asked for
+  uint64_t last_ = 0;                // the last step; 0: none
+  uint64_t expected_ = 0;            // the step that runs, as expected; 0: none
+  uint64_t requests_ = 0;            // plans requested
   uint64_t plans_made_ = 0;
-  std::vector<std::shared_ptr<const void>> left_;  // whoever follows it lets go before EndStep
+  // Plans and steps that are no longer used. Their users drop them before the next EndStep, which
+  // has them freed.
+  std::vector<std::shared_ptr<const void>> left_;
 };
 
 }  // namespace spillway::engine

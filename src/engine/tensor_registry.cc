@@ -36,7 +36,7 @@ absl::Status CheckSpec(const TensorSpec& spec) {
   return absl::OkStatus();
 }
 
-// What the catalog keeps of a spec, and compares on reopening.
+// The form of a spec that the catalog stores, and that is compared when the store is reopened.
 std::string DescribeSpec(const TensorSpec& spec) {
   return absl::StrCat("{\"dtype\":\"", std::string(Name(spec.dtype)), "\",\"shape\":[",
                       absl::StrJoin(spec.shape, ","), "],\"role\":\"", std::string(Name(spec.role)),
@@ -53,7 +53,7 @@ void TensorRegistry::Begin(Mover* mover, bool has_store, uint64_t page_bytes, Re
   rests_ = std::move(rests);
 }
 
-// --- Tensors come ---
+// --- Registering tensors ---
 
 absl::StatusOr<TensorId> TensorRegistry::Register(const TensorSpec& spec, const FillTile& fill) {
   SPILLWAY_RETURN_IF_ERROR(CheckSpec(spec));
@@ -69,7 +69,8 @@ absl::StatusOr<TensorId> TensorRegistry::Register(const TensorSpec& spec, const 
   return made;
 }
 
-// The tensor, if it is there; none: the name is the caller's until it publishes what became of it.
+// Returns the tensor if it is registered. If not, returns nullopt and reserves the name for the
+// caller, until it calls Publish with the outcome.
 absl::StatusOr<std::optional<TensorId>> TensorRegistry::FindOrReserve(const TensorSpec& spec) {
   base::MutexLock lock(&names_mu_);
   auto known = by_name_.find(spec.name);
@@ -116,7 +117,7 @@ absl::StatusOr<TensorId> TensorRegistry::Make(const TensorSpec& spec, const Fill
   const absl::Cleanup forget = [&] {
     if (filled.ok()) return;
     base::MutexLock lock(&changes_mu_);
-    Forget(id).IgnoreError();  // it can fail only for a lease, and nobody else has one
+    Forget(id).IgnoreError();  // fails only for a leased tile, and no other caller has a lease
   };
   filled = is_found || !fill ? absl::OkStatus() : Fill(id, fill);
   SPILLWAY_RETURN_IF_ERROR(filled);
@@ -187,7 +188,7 @@ absl::Status TensorRegistry::Fill(TensorId id, const FillTile& fill) {
   return absl::OkStatus();
 }
 
-// --- Tensors go ---
+// --- Unregistering tensors ---
 
 absl::Status TensorRegistry::Unregister(TensorId id) {
   base::MutexLock lock(&changes_mu_);
@@ -230,7 +231,7 @@ absl::Status TensorRegistry::WhileNoneChanges(const std::function<absl::Status()
   return change();
 }
 
-// --- Which there are ---
+// --- Lookup ---
 
 absl::StatusOr<TensorId> TensorRegistry::Find(std::string_view name) const {
   {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The engine's tensors: their names, their specs and which tiles they have. Tensors come and go
-// while others are leased.
+// The engine's tensors: their names, their specs and which tiles they have. Tensors can be
+// registered and unregistered while others are leased. The mover moves the tiles.
 
 #ifndef SPILLWAY_ENGINE_TENSOR_REGISTRY_H_
 #define SPILLWAY_ENGINE_TENSOR_REGISTRY_H_
@@ -35,28 +35,29 @@ class TensorRegistry {
   // Writes the first bytes of a tile.
   using FillTile = std::function<absl::Status(TileIndex, TileRef)>;
 
-  // Before any other call but DescribeTile, which the mover may ask for before. `mover` outlives
-  // all others.
+  // Must be called before any other function but DescribeTile, which the mover may call earlier.
+  // `mover` must outlive all other calls.
   void Begin(Mover* mover, bool has_store, uint64_t page_bytes, RestingRoom rests);
 
-  // The tensor with this spec: the one that is registered, or the last commit's, or a new one whose
-  // tiles `fill` fills; null: they are zeros. Waits while another thread registers the name.
-  // InvalidArgument: the spec is none, or differs from that of the tensor of this name;
-  // ResourceExhausted: it does not fit where its role rests. A `fill` that fails or throws leaves
-  // no tensor.
+  // Returns the tensor with this spec: the one that is registered, the last commit's, or a new one.
+  // `fill` fills the tiles of a new tensor; if it is null, they are zeros. Waits while another
+  // thread registers the name. InvalidArgument: the spec is invalid, or differs from that of the
+  // tensor of this name. ResourceExhausted: the tensor does not fit where its role rests. If `fill`
+  // fails or throws, no tensor is left.
   absl::StatusOr<TensorId> Register(const TensorSpec& spec, const FillTile& fill);
-  // FailedPrecondition: a tile of it is leased. The id is void then, and the next commit has no
-  // such tensor.
+  // Unregisters a tensor. Its id is void afterwards, and the next commit does not have the tensor.
+  // FailedPrecondition: a tile of it is leased.
   absl::Status Unregister(TensorId id);
-  // The same by name, also for a tensor that is in the last commit alone.
+  // Unregisters the tensor of this name, also if only the last commit has it.
   absl::Status ForgetName(std::string_view name);
-  // Runs `change` while no tensor comes or goes.
+  // Runs `change` while no tensor is added or removed.
   absl::Status WhileNoneChanges(const std::function<absl::Status()>& change);
 
   absl::StatusOr<TensorId> Find(std::string_view name) const;
-  // InvalidArgument: there never was such a tile; NotFound: its tensor is gone, or not yet there.
+  // InvalidArgument: there never was such a tile. NotFound: its tensor was unregistered, or is
+  // still being registered.
   absl::StatusOr<TileIndex> IndexOf(TileRef tile) const;
-  // REQUIRES: the tensor is, or was, registered; as for the next.
+  // REQUIRES for Spec and FirstTile: the tensor is, or was, registered.
   const TensorSpec& Spec(TensorId id) const { return tensors_[id.value].spec; }
   TileIndex FirstTile(TensorId id) const { return tensors_[id.value].first_tile; }
   // "tensor 'NAME' tile N".
@@ -71,7 +72,7 @@ class TensorRegistry {
     enum class State : uint8_t { kFilling, kThere, kGone };
     std::atomic<State> state = State::kFilling;
   };
-  // What the store has for a tensor.
+  // What the store holds of a tensor.
   struct Stored {
     io::TensorIndex tensor = 0;
     bool is_found = false;        // the last commit has it
@@ -82,7 +83,7 @@ class TensorRegistry {
   void Publish(const std::string& name, std::optional<TensorId> id);
   absl::StatusOr<TensorId> Make(const TensorSpec& spec, const FillTile& fill);
   uint64_t PagesPerTile(const TensorSpec& spec) const;
-  // In the store, where it is added if it is not there.
+  // Finds the tensor in the store, or adds it.
   absl::StatusOr<Stored> Store(const TensorSpec& spec) ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes_mu_);
   TensorId AddTiles(const TensorSpec& spec, const Stored& stored)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes_mu_);
@@ -94,13 +95,13 @@ class TensorRegistry {
   bool has_store_ = false;
   uint64_t page_bytes_ = 0;
 
-  // Held while tensors come and go, and while all of them get another commit's bytes.
+  // Held while a tensor is added or removed, and while all tensors get the bytes of another commit.
   base::Mutex changes_mu_;
   RestingRoom rests_ ABSL_GUARDED_BY(changes_mu_);
   base::StableArray<Tensor> tensors_;  // by TensorId
 
   mutable base::Mutex names_mu_;
-  // None: it is being registered.
+  // An empty id: the tensor is being registered.
   std::map<std::string, std::optional<TensorId>, std::less<>> by_name_ ABSL_GUARDED_BY(names_mu_);
   base::CondVar published_;
   std::vector<std::pair<TileIndex, std::string>> names_

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checksums of tiles in pinned memory that pass between the store and an update, which computes
-// them while it has the bytes in its caches: those of a tile that was read and not compared yet,
-// and those of a tile that was written and is to go to NVMe. At any time a tile has one kind or
-// none. They may outlive the tile's frame: they are cleared when the frame is filled again, and
-// when somebody leases it for writing.
+// The checksums of tiles in pinned memory that pass between the store and an optimizer update. The
+// update computes checksums while the bytes are in its caches. The checksums are either those of a
+// tile that was read and not compared yet, or those of a tile that was written and will go to NVMe.
+// At any time a tile has one kind or none. Checksums may outlive the tile's frame: they are cleared
+// when the frame is filled again, and when a caller leases the tile for writing.
 
 #ifndef SPILLWAY_ENGINE_TILE_CHECKSUMS_H_
 #define SPILLWAY_ENGINE_TILE_CHECKSUMS_H_
@@ -22,30 +22,31 @@
 
 namespace spillway::engine {
 
-// Thread-safe. Checksums are those of the tile's pages, in order. A tile takes three bytes, and
-// eight more for each page while it has checksums.
+// Thread-safe. Checksums are those of the tile's pages, in order. A tile takes three bytes of
+// memory, and eight more for each page while it has checksums.
 class TileChecksums {
  public:
   enum class Kind : uint8_t {
     kNone,      // there is nothing to compare, and no checksum is known
     kExpected,  // of the copy on NVMe: the bytes in pinned memory must be compared before their use
-    kComputed,  // of the bytes in pinned memory, which nobody has written since
+    kComputed,  // of the bytes in pinned memory, which have not been written since
   };
 
-  // For the next tile. REQUIRES: one thread adds at a time.
+  // Adds the next tile. REQUIRES: one thread adds at a time.
   void AddTile() { states_.emplace_back(); }
 
   Kind KindOf(TileIndex tile) const {
     return static_cast<Kind>(states_[tile].kind.load(std::memory_order_acquire));
   }
-  // REQUIRES: the tile has some that no other thread takes away meanwhile.
+  // The tile's checksums; empty if it has none, which may be because another thread cleared them.
   std::vector<uint64_t> Of(TileIndex tile) const;
   void Set(TileIndex tile, Kind kind, std::vector<uint64_t> checksums);
   void Clear(TileIndex tile);
 
-  // Whether the next read of the tile is left to its user to compare. It is so when an update has
-  // asked for the tile, until somebody else has to compare it; and never again for a tile that has
-  // gone to the device uncompared, because its copy waits for the comparison.
+  // Whether the tile's user compares the tile when it is read next. This is so from the time when
+  // an update requests the tile until another caller has to compare it. It is never so again once
+  // the tile had to be compared on its way to the device, because that copy waits for the
+  // comparison.
   bool IsComparedByUser(TileIndex tile) const {
     const State& state = states_[tile];
     return state.by_user.load(std::memory_order_relaxed) &&

@@ -171,7 +171,8 @@ void TimelineRecorder::Occupied(Tier tier, uint64_t size_bytes, int64_t now_ns) 
 // --- The events ---
 
 void TimelineRecorder::Push(const TimelineEvent& event) {
-  // Room for all at once: it costs memory only as it is used, and no copy while the mover waits.
+  // Reserves room for all events at once: memory is used only as events are written, and the mover
+  // never waits for events to be copied.
   if (events_.capacity() == 0) events_.reserve(max_events_);
   if (events_.size() < max_events_) {
     events_.push_back(event);

@@ -65,10 +65,10 @@ TransferThread::~TransferThread() {
   if (copy_out_.value != nullptr) runtime().DestroyStream(copy_out_);
   if (parts_.io != nullptr) parts_.io->RemoveBuffers();
   if (device_arena_ != nullptr) runtime().FreeArena(device_arena_, parts_.device_bytes);
-  parts_.store.reset();  // before the I/O engine that knows its files
+  parts_.store.reset();  // before the I/O engine, in which its files are registered
 }
 
-// --- What is asked for ---
+// --- Requests from other threads ---
 
 void TransferThread::Post(std::vector<Work>* work) {
   MutexLock lock(&mu_);
@@ -155,7 +155,7 @@ void TransferThread::Run() {
   }
 }
 
-// False when it is time to stop.
+// Takes the posted work. Returns false when it is time to stop.
 bool TransferThread::TakeWork(std::vector<Work>* work,
                               std::vector<std::function<void()>>* closures) {
   MutexLock lock(&mu_);
@@ -174,13 +174,14 @@ void TransferThread::Sleep(bool idle) {
   const std::vector<Ended> ended = Reap(idle);
   if (recorded) {
     listener_.OnWorked(working_since_ns_, sleep_ns);
-    // It has worked for a moment since it woke, to take in what had come.
+    // Since it woke, the thread has already worked to take in the results, for as long as its CPU
+    // time says.
     working_since_ns_ = std::max(sleep_ns, base::NowNs() - (base::ThreadCpuNs() - cpu_ns));
   }
   if (!ended.empty()) listener_.OnEnded(ended);
 }
 
-// Takes ended transfers, waiting for one or a wake-up if there is nothing else to do.
+// Returns the transfers that have ended. If idle, waits for one, or for a wake-up.
 std::vector<TransferThread::Ended> TransferThread::Reap(bool idle) {
   std::vector<Ended> ended;
   if (pages_ == nullptr) {
@@ -216,7 +217,7 @@ void TransferThread::Execute(const Work& work) {
     if (pages_ != nullptr) pages_->Forget(place.tensor, place.first_page, size_bytes);
     return;
   }
-  // The copy was just launched; its end is marked for the caller's stream to wait for.
+  // The lease's copy was just launched. Marks its end, for which the caller's stream waits.
   if (action.kind == Action::Kind::kGrant) {
     const auto failed = not_launched_.find(action.tile);
     if (failed != not_launched_.end()) return listener_.OnLaunched(action, failed->second, {});
@@ -257,13 +258,14 @@ void TransferThread::Execute(const Work& work) {
   listener_.OnEnded({&ended, 1});
 }
 
-// What else ends meanwhile waits in results_.
+// Compares a page with its checksum, and reads it again if it differs. Other transfers that end
+// meanwhile stay in results_.
 absl::Status TransferThread::ComparePage(const Tile& tile, uint64_t page, uint64_t checksum,
                                          std::byte* frame) {
   const uint64_t begin = page * parts_.store->page_bytes();
   const uint64_t bytes = std::min(parts_.store->page_bytes(), tile.size_bytes - begin);
   if (io::Checksum({frame + begin, bytes}) == checksum) return absl::OkStatus();
-  constexpr uint64_t kTag = ~uint64_t{0};  // no tile's
+  constexpr uint64_t kTag = ~uint64_t{0};  // no tile has it
   pages_->Read(kTag, tile.place.tensor, tile.place.first_page + page, bytes, frame + begin);
   while (true) {
     const auto read = std::find_if(results_.begin(), results_.end(),
@@ -277,7 +279,7 @@ absl::Status TransferThread::ComparePage(const Tile& tile, uint64_t page, uint64
   }
 }
 
-// Of two users that compare a tile, the second to come finds the page as the first has left it.
+// If two users compare a tile, the second one finds the page as the first one has read it again.
 absl::Status TransferThread::ReadAgain(const Tile& tile, uint64_t page, uint64_t checksum,
                                        std::byte* frame) {
   absl::Status status;
@@ -285,7 +287,7 @@ absl::Status TransferThread::ReadAgain(const Tile& tile, uint64_t page, uint64_t
   return status;
 }
 
-// The tile's user was to compare it. It goes to the device instead.
+// Compares a tile that its user was to compare, but that goes to the device instead.
 absl::Status TransferThread::Compare(TileIndex index, const Tile& tile, std::byte* frame) {
   checksums_.NoteGoesToDevice(index);
   const std::vector<uint64_t> expected = checksums_.Of(index);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The mover's own thread: it alone touches the store, the I/O engine and the pinned arena, and
-// launches copies. It sleeps in the I/O engine's Reap. What to do comes in from any thread; what
-// has ended goes out to a listener.
+// The mover's own thread. Only this thread uses the store, the I/O engine and the pinned arena, and
+// launches copies. It sleeps in the I/O engine's Reap. Any thread may post work to it; it reports
+// to a listener what has ended. It does not decide what moves.
 
 #ifndef SPILLWAY_ENGINE_TRANSFER_THREAD_H_
 #define SPILLWAY_ENGINE_TRANSFER_THREAD_H_
@@ -37,7 +37,7 @@
 
 namespace spillway::engine {
 
-// What the mover works with. `io` and `store` are null together.
+// The parts that the mover works with. `io` and `store` are both null or both set.
 struct MoverParts {
   std::unique_ptr<tiers::DeviceRuntime> runtime;
   std::unique_ptr<io::IoEngine> io;
@@ -48,47 +48,52 @@ struct MoverParts {
   uint64_t timeline_events = 0;
 };
 
-// The error, with the name of the option (a member of EngineOptions) that asked for too much.
+// Returns `status` with the name of the option (a member of EngineOptions) that requested too much
+// added to its message.
 absl::Status WithOption(const absl::Status& status, std::string_view option);
 
-// An action for the thread, with what it needs to know of the tile.
+// An action for the thread, with the tile that it is for.
 struct Work {
   Action action;
   const Tile* tile = nullptr;
 };
 
-// Thread-safe. It owns the parts; they end with it.
+// Thread-safe. Owns the parts, which end with it.
 class TransferThread {
  public:
   struct Ended {
     TileIndex tile = 0;
     absl::Status status;
   };
-  // Called without a lock, on the thread or, where a copy has ended, on a stream's.
+  // Its functions are called without a lock, on the transfer thread or, when a copy has ended, on a
+  // thread of the device runtime.
   class Listener {
    public:
     virtual ~Listener() = default;
     virtual void OnEnded(std::span<const Ended> transfers) = 0;
-    // A lease's copy was launched: `arrival` happens at its end. Not ok: it was not marked.
+    // A lease's copy was launched; `arrival` occurs when it ends. If `status` is not ok, the copy
+    // was not launched or its end could not be marked.
     virtual void OnLaunched(const Action& grant, absl::Status status,
                             tiers::EventHandle arrival) = 0;
-    // The last of the work has been begun; transfers may be in flight. Some work ends without
-    // another word (kForget).
+    // All posted work has been started; transfers may be in flight. Some work ends without any
+    // other call (kForget).
     virtual void OnIdle() = 0;
-    // With a timeline: the transfer begins; the thread worked.
+    // Only if a timeline is recorded: the transfer begins; the thread worked.
     virtual void OnBegin(const Action& transfer) = 0;
     virtual void OnWorked(int64_t begin_ns, int64_t end_ns) = 0;
   };
 
   TransferThread(MoverParts parts, Listener* listener);
-  // REQUIRES: nothing is under way.
+  // REQUIRES: no work is posted, and no transfer is in flight.
   ~TransferThread();
   TransferThread(const TransferThread&) = delete;
   TransferThread& operator=(const TransferThread&) = delete;
 
-  // Takes the device's arena and streams, and begins. ResourceExhausted: there is not enough.
+  // Allocates the device's arena and streams, and starts the thread. ResourceExhausted: there is
+  // not enough memory, or no thread can be started.
   absl::Status Start();
-  // Returns when the thread has ended, before which it begins all that was asked for.
+  // Stops the thread and waits until it has ended. The thread starts all posted work before it
+  // ends.
   void Stop();
 
   tiers::DeviceRuntime& runtime() { return *parts_.runtime; }
@@ -99,15 +104,16 @@ class TransferThread {
 
   // Moves the work out of `work`.
   void Post(std::vector<Work>* work);
-  // Whether some of it was not taken up yet.
+  // Whether the thread has not taken some of the posted work yet.
   bool has_work() const { return has_work_.load(std::memory_order_acquire); }
-  // Runs `work` on the thread, which owns the store, after what was posted before, and waits for
-  // it.
+  // Runs `work` on the thread, which owns the store, after the work that was posted before. Returns
+  // when it has run.
   void RunWithStore(const std::function<void(io::Store*)>& work);
-  // Reads one page of a tile into its place in the tile's frame, unless its bytes have `checksum`
-  // by now. Returns when it is there, as it was written, or cannot be had.
+  // Reads one page of a tile into its place in the tile's frame again, unless the bytes there have
+  // `checksum` by now. Returns when the page is there as it was written, or with the error.
   absl::Status ReadAgain(const Tile& tile, uint64_t page, uint64_t checksum, std::byte* frame);
-  // A frame of pinned memory that no transfer has filled may lie in a slab that is not locked yet.
+  // Makes a frame of pinned memory usable. If no transfer has filled the frame, it may lie in a
+  // slab that is not locked yet.
   absl::Status PrepareFrame(uint64_t offset, uint64_t size_bytes);
 
   TileChecksums& checksums() { return checksums_; }
@@ -135,23 +141,23 @@ class TransferThread {
   tiers::StreamHandle copy_in_, copy_out_;
 
   std::deque<std::atomic<bool>> slab_ready_;
-  std::unique_ptr<io::PageIo> pages_;        // the thread's; null without a store
-  std::vector<io::PageIo::Result> results_;  // the thread's: reaped, not looked at
-  // The thread's: why the last copy of a tile to the device was not launched.
+  std::unique_ptr<io::PageIo> pages_;        // used by the thread alone; null without a store
+  std::vector<io::PageIo::Result> results_;  // used by the thread alone; not handled yet
+  // Used by the thread alone: why the last copy of a tile to the device was not launched.
   absl::flat_hash_map<TileIndex, absl::Status> not_launched_;
   TileChecksums checksums_;
-  int64_t working_since_ns_ = 0;  // the thread's; with a timeline
+  int64_t working_since_ns_ = 0;  // used by the thread alone, for the timeline
 
   base::Mutex mu_;
   std::vector<Work> work_ ABSL_GUARDED_BY(mu_);
   std::atomic<bool> has_work_ = false;  // written under the lock
   std::vector<std::function<void()>> closures_ ABSL_GUARDED_BY(mu_);
   std::array<base::BusyMeter, 2> copies_ ABSL_GUARDED_BY(mu_);  // in, out
-  LinkUse link_use_ ABSL_GUARDED_BY(mu_);  // of NVMe, as the thread last saw it
+  LinkUse link_use_ ABSL_GUARDED_BY(mu_);                       // NVMe's part, as of the last Reap
   Occupancy store_room_ ABSL_GUARDED_BY(mu_);
   bool sleeping_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
-  base::CondVar work_ready_;  // where there is no I/O engine to sleep in
+  base::CondVar work_ready_;  // used if there is no I/O engine to sleep in
 
   std::thread thread_;
 };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Leases of bytes that nobody has compared with their checksums yet, for whoever computes these
-// while the bytes pass through its caches: the update (src/optim/hashed_lease.h), and nobody else.
-// All other leases are of bytes that were compared.
+// Leases of bytes that have not been compared with their checksums yet. They are for the optimizer
+// update alone (src/optim/hashed_lease.h), which computes the checksums while the bytes pass
+// through its caches. All other leases are of bytes that were compared.
 
 #ifndef SPILLWAY_ENGINE_UNCHECKED_LEASES_H_
 #define SPILLWAY_ENGINE_UNCHECKED_LEASES_H_
@@ -16,28 +16,29 @@
 
 namespace spillway::engine {
 
-// Thread-safe. The engine of Engine::Open is one of these.
+// Thread-safe. The engine that Engine::Open returns implements this interface.
 //
-// Checksums are io::Checksum of each of the tile's pages: of Engine::page_bytes(), the last one
-// shorter.
+// Checksums are io::Checksum of each of the tile's pages. Pages have Engine::page_bytes() bytes;
+// the last one may be shorter.
 class UncheckedLeases {
  public:
   virtual ~UncheckedLeases() = default;
 
-  // As Engine::AcquireHost. `checksums`: what the pages must have before any of their bytes is
-  // used; empty: there is nothing to compare. With some, a writer that could not compare all pages
-  // ends with GiveUp, and a reader that has compared them calls SetChecked.
+  // Like Engine::AcquireHost. Sets `checksums` to those that the pages must have before any of
+  // their bytes is used, or empties it if there is nothing to compare. If it is not empty, a writer
+  // that could not compare all pages ends its lease with GiveUp, and a reader that has compared
+  // them calls SetChecked.
   virtual absl::StatusOr<Lease> AcquireUnchecked(TileRef tile, Access access,
                                                  std::vector<uint64_t>* checksums) = 0;
-  // A page does not have its checksum: its bytes come from the device once more. DataLoss, naming
-  // page, file and offset, if they still are not those that were written.
+  // Reads a page that does not match its checksum from NVMe again. DataLoss, naming page, file and
+  // offset, if the bytes still are not those that were written.
   virtual absl::Status ReadAgain(const Lease& lease, uint64_t page, uint64_t checksum) = 0;
-  // All pages have their checksums.
+  // Records that all pages match their checksums.
   virtual void SetChecked(const Lease& lease) = 0;
-  // The end of a writer's lease, with the checksums of all pages as it leaves them.
+  // Ends a writer's lease. `checksums` are those of all pages as the writer leaves them.
   virtual void Release(Lease lease, std::vector<uint64_t> checksums) = 0;
-  // The end of a writer's lease whose pages do not all have their checksums. What it wrote is lost:
-  // the tile is what NVMe has.
+  // Ends a writer's lease whose pages were not all found to match their checksums. What it wrote is
+  // lost: the tile has the bytes of its copy on NVMe.
   virtual void GiveUp(Lease lease) = 0;
 };
 

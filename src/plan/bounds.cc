@@ -13,16 +13,16 @@
 namespace spillway::plan {
 namespace {
 
-// A sum that does not run over: budgets may be kUnlimited.
+// Adds without overflow: budgets may be kUnlimited.
 uint64_t Both(uint64_t a, uint64_t b) { return a > kUnlimited - b ? kUnlimited : a + b; }
 
 uint64_t Bound(const Keeping& keeping, uint64_t capacity) {
   const double bytes = LeastBytes(keeping, capacity);
-  // What is rounded away is larger than the error of the sums.
+  // Rounding down removes more than the error of the sums, so the bound stays valid.
   return static_cast<uint64_t>(std::max(0.0, std::floor(bytes * (1 - 1e-12))));
 }
 
-// As if transfers in the other direction were free.
+// These return the uses as if transfers in the other direction were free.
 Keeping ReadsOnly(Keeping keeping) {
   for (Use& use : keeping.uses) use.dirties = use.dirty = use.forced_write = false;
   keeping.Finish();
@@ -36,19 +36,21 @@ Keeping WritesOnly(Keeping keeping) {
 
 // --- Seconds ---
 
-// Cuts of a period: fewer where it is long.
+// Returns the number of parts of a period; a long period has fewer.
 uint32_t NumParts(size_t all_events) {
   const auto num_events = static_cast<uint32_t>(all_events);
   if (num_events == 0) return 0;
   return std::min(num_events, std::clamp<uint32_t>(100'000'000 / num_events, 4, 64));
 }
 
-// The first event of a part; the number of events at the end of the last.
+// Returns the index of a part's first event. For the part after the last, this is the number of
+// events.
 size_t PartBegin(size_t num_events, uint32_t part, uint32_t num_parts) {
   return num_events * part / num_parts;
 }
 
-// By event: whether its tile has no bytes when it comes, in a period like those before.
+// Returns, by event, whether its tile has no bytes just before it, in a period that follows equal
+// periods.
 std::vector<bool> IsZeroBefore(const Trace& trace) {
   std::vector<bool> zero, before(trace.events.size());
   for (const TraceTile& tile : trace.tiles) zero.push_back(!tile.stored);
@@ -64,14 +66,14 @@ std::vector<bool> IsZeroBefore(const Trace& trace) {
   return before;
 }
 
-// What a window of events needs and leaves.
+// Bytes that a window of events needs at its start and leaves at its end.
 struct WindowBytes {
-  uint64_t reads = 0;     // first uses that need bytes
-  uint64_t writes = 0;    // written, and not discarded since
-  uint64_t copy_ins = 0;  // first uses on the device that need bytes
+  uint64_t reads = 0;     // of tiles whose first use needs bytes
+  uint64_t writes = 0;    // of tiles that are written and not discarded since
+  uint64_t copy_ins = 0;  // of tiles whose first use on the device needs bytes
 };
 
-// Goes through a window event by event.
+// Scans a window event by event.
 class WindowScan {
  public:
   explicit WindowScan(const Trace& trace)
@@ -113,7 +115,8 @@ class WindowScan {
   const Trace& trace_;
   const std::vector<bool> is_zero_before_;
   uint32_t window_ = 0;
-  std::vector<uint32_t> touched_, on_device_, written_;  // by tile: the last window in which
+  // By tile: the last window that leased it, leased it on the device, or wrote it.
+  std::vector<uint32_t> touched_, on_device_, written_;
   WindowBytes bytes_;
 };
 
@@ -195,9 +198,10 @@ double SecondsBound::Transfers(const Rates& rates) const {
                    static_cast<double>(bytes_.device) / copies});
 }
 
-// The best cut of the period into windows, each of which takes its computing or its transfers.
+// Finds the cut of the period into windows that gives the largest bound, by dynamic programming. A
+// window takes the longer of its computing and its transfers.
 double SecondsBound::Seconds(std::span<const double> computing, const Rates& rates) const {
-  std::vector<double> best(num_parts_ + 1, 0);  // by the part after a window
+  std::vector<double> best(num_parts_ + 1, 0);  // by part: the best of all parts before it
   for (uint32_t first = 0; first < num_parts_; ++first) {
     double window_computing = 0;
     for (uint32_t last = first; last < num_parts_; ++last) {

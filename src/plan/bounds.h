@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What no schedule within the budgets can beat, in bytes and in seconds. MODEL.md derives both and
-// says what they leave out.
+// Lower bounds on the bytes and the seconds of every schedule within the budgets. MODEL.md derives
+// them and says what they relax.
 
 #ifndef SPILLWAY_PLAN_BOUNDS_H_
 #define SPILLWAY_PLAN_BOUNDS_H_
@@ -16,36 +16,39 @@
 
 namespace spillway::plan {
 
-// Least bytes of a period.
+// Lower bounds on the bytes of a period.
 struct BytesBound {
-  uint64_t nvme_read = 0;  // each as if the other were free
-  uint64_t nvme_written = 0;
-  uint64_t nvme = 0;    // both together
-  uint64_t device = 0;  // between pinned memory and the device, both directions
+  uint64_t nvme_read = 0;     // as if writes were free
+  uint64_t nvme_written = 0;  // as if reads were free
+  uint64_t nvme = 0;          // reads and writes together
+  uint64_t device = 0;        // between pinned memory and the device, both directions
   uint64_t total() const { return nvme + device; }
 };
 
-// Any bytes if it is stopped (PlanOptions::stop), as is SecondsBound.
+// Computes the bounds on bytes. If it is stopped (PlanOptions::stop), the result is arbitrary. The
+// same holds for SecondsBound.
 BytesBound BoundBytes(const Trace& trace, const PlanOptions& budgets);
 
-// Least seconds of a period, at rates and computing times that may be measured anew in every
-// period: what it must move is worked out once.
+// Lower bound on the seconds of a period. The constructor computes the bytes that the period must
+// move. Rates and computing times may be measured anew in every period, so callers pass them in.
 class SecondsBound {
  public:
   SecondsBound(const Trace& trace, const PlanOptions& budgets, const BytesBound& bytes);
 
-  // Seconds of computing by part of the period: events are cut into at most 64 parts, as many
-  // events always alike.
+  // Returns the seconds of computing in each part of the period. Events are cut into at most 64
+  // parts; the cut depends on the number of events alone.
   static std::vector<double> Computing(std::span<const TraceEvent> events);
   static std::vector<double> Computing(const EventLog& events);
 
-  // Of the links, if computing took no time.
+  // Returns the least seconds that the links need, if computing took no time.
   double Transfers(const Rates& rates) const;
-  // With `computing` of a trace that differs from the constructor's in nothing but its times.
+  // Returns the least seconds of the period. REQUIRES: `computing` is that of a trace that differs
+  // from the constructor's in its times alone.
   double Seconds(std::span<const double> computing, const Rates& rates) const;
 
  private:
-  // Bytes that events of some parts move beyond what memory can hold at their ends.
+  // Bytes that must move within a window (a run of consecutive parts), because memory cannot hold
+  // them at the window's ends.
   struct Window {
     uint64_t reads = 0;     // NVMe
     uint64_t writes = 0;    // NVMe
@@ -55,7 +58,7 @@ class SecondsBound {
 
   BytesBound bytes_;
   uint32_t num_parts_ = 0;
-  std::vector<Window> windows_;  // by first part, then by last
+  std::vector<Window> windows_;  // by first part, then by last part
 };
 
 }  // namespace spillway::plan

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Which bytes of an arena are free and which are a tile's frame, at one position of the period that
-// is packed. Bookkeeping alone: who lies where, and who leaves, is the packer's.
+// is packed. This is bookkeeping only: the packer decides where tiles lie and which tiles leave.
 
 #ifndef SPILLWAY_PLAN_FRAMES_H_
 #define SPILLWAY_PLAN_FRAMES_H_
@@ -24,16 +24,16 @@ class Frames {
   using FreeBySize = absl::btree_set<std::pair<uint64_t, uint64_t>>;  // bytes, offset
   using Held = absl::btree_map<uint64_t, TileIndex>;                  // by offset
 
-  // `size_bytes`: of each tile's frame; must outlive this.
+  // `size_bytes`: the size of each tile's frame, by tile; must outlive this object.
   Frames(uint64_t capacity, const std::vector<uint64_t>& size_bytes);
 
   const FreeRanges& free() const { return free_; }
   const FreeBySize& free_by_size() const { return free_by_size_; }
   const Held& held() const { return held_; }
-  // Of the tile's frame; kNowhere: it has none.
+  // The offset of the tile's frame; kNowhere if it has none.
   uint64_t OffsetOf(TileIndex tile) const { return offset_[tile]; }
 
-  // The lowest free room of so many bytes from an offset on; kNowhere: there is none.
+  // The lowest offset, not below `from`, at which `bytes` are free; kNowhere if there is none.
   uint64_t FirstFree(uint64_t from, uint64_t bytes) const;
 
   // REQUIRES: all bytes of the tile's frame are free there.
@@ -41,8 +41,8 @@ class Frames {
   // REQUIRES: the tile has a frame.
   void Free(TileIndex tile);
 
-  // The arena from an offset on, free ranges (kNobody's) and frames in order, while visit(offset,
-  // bytes, tile) returns true.
+  // Visits the free ranges (whose tile is kNobody) and frames that begin at or after `from`, in
+  // order of offset, while visit(offset, bytes, tile) returns true.
   template <typename Visit>
   void ForBlocks(uint64_t from, const Visit& visit) const {
     auto free = free_.lower_bound(from);

@@ -19,7 +19,7 @@ namespace {
 constexpr std::array<std::string_view, kNumPolicies> kNames = {"planned", "lru", "fifo", "prefix",
                                                                "none"};
 
-// Gaps that may be kept together.
+// Gaps that are kept together or not at all.
 struct Candidate {
   Epoch epoch;
   uint32_t length = 0;
@@ -36,7 +36,7 @@ void ForGaps(const Keeping& keeping, const Epoch& epoch, const Visit& visit) {
   for (uint32_t i = 0; i < epoch.num_gaps; ++i, gap = keeping.Next(gap)) visit(gap);
 }
 
-// Sorts piece by piece, so that whoever stops planning need not wait for the whole.
+// Sorts piece by piece, so that planning can stop between pieces.
 template <typename T>
 void Sort(const Keeping& keeping, std::vector<T>* values) {
   constexpr size_t kPiece = 1 << 15;
@@ -55,7 +55,7 @@ void Sort(const Keeping& keeping, std::vector<T>* values) {
   }
 }
 
-// Epochs as a whole, and each gap of a dirty one that saves a read alone.
+// Returns all whole epochs, and each gap of a dirty epoch that saves a read when kept alone.
 std::vector<Candidate> FindCandidates(const Keeping& keeping) {
   const std::vector<Epoch> epochs = AllEpochs(keeping);
   std::vector<Candidate> candidates;
@@ -77,7 +77,7 @@ std::vector<Candidate> FindCandidates(const Keeping& keeping) {
 }
 
 bool KeepEpoch(const Keeping& keeping, const Epoch& epoch, RoomTree& room, Kept& kept) {
-  // The gaps up to `num_gaps` that were not kept before are given back.
+  // Gives back the room of the first `num_gaps` gaps, except of those that were kept before.
   const auto give_back = [&](uint32_t num_gaps) {
     ForGaps(keeping, Epoch{epoch.first_gap, num_gaps, false}, [&](uint32_t gap) {
       if (kept[gap]) return;
@@ -98,7 +98,8 @@ bool KeepEpoch(const Keeping& keeping, const Epoch& epoch, RoomTree& room, Kept&
   return true;
 }
 
-// Finds good ways to keep by trying several orders in which candidates are taken while they fit.
+// Searches for good sets of gaps to keep. Tries several orders of the candidates, and in each keeps
+// every candidate that still fits.
 class Planner {
  public:
   Planner(const Keeping& keeping, uint64_t capacity)
@@ -117,8 +118,8 @@ class Planner {
       Try([&](const Candidate& candidate) {
         return Saves(candidate.epoch) / static_cast<float>(candidate.length + 1);
       });
-    // Which of the relaxation's optima is found, and how it falls into whole gaps, is a matter of
-    // luck: each number of times is another throw.
+    // Which of the relaxation's optima the search finds, and how it rounds to whole gaps, varies
+    // with the number of priced positions, so several numbers are tried.
     std::vector<float> shares;
     const auto share = [&](const Candidate& candidate) {
       float least = 1;
@@ -133,7 +134,8 @@ class Planner {
       if (is_long || keeping_.is_stopped()) break;
     }
     shares = std::move(best_shares);
-    // What the relaxation keeps in part could go either way: ask the dice, the same each time.
+    // A gap that the relaxation keeps in part can be kept or left, so random orders are tried. The
+    // seed is fixed.
     std::minstd_rand dice(1);
     const size_t tries = std::min(kMaxTries, kMaxCandidatesTried / (candidates_.size() + 1));
     for (size_t i = 0; i < tries && !keeping_.is_stopped(); ++i) {
@@ -151,8 +153,9 @@ class Planner {
   }
 
  private:
-  // What room is left holds tiles until the tier below asks for their bytes, or from when it has
-  // written them: they are moved all the same, but are less long in its room.
+  // Fills the remaining room with tiles that stay until the tier below needs their bytes, and with
+  // tiles that come as soon as a lease in the tier below has written them. The bytes move in any
+  // case, but take room in the tier below for less time.
   void EaseTierBelow(Kept* kept) const {
     RoomTree room = room_;
     std::vector<std::pair<uint32_t, uint32_t>> gaps;
@@ -164,7 +167,7 @@ class Planner {
         gaps.emplace_back(GapLength(keeping_, gap), gap);
       }
     }
-    std::sort(gaps.begin(), gaps.end(), std::greater<>());  // the longest first
+    std::sort(gaps.begin(), gaps.end(), std::greater<>());  // longest first
     for (const auto& [length, gap] : gaps) {
       if (keeping_.is_stopped()) break;
       KeepEpoch(keeping_, Epoch{gap, 1, false}, room, *kept);
@@ -176,8 +179,8 @@ class Planner {
   static constexpr size_t kMostWays = 4;
   static constexpr size_t kMaxCandidatesTried = 200'000;
 
-  // A transfer costs a request, however few its bytes: tiles of which many fit into one are kept
-  // before all others.
+  // A transfer costs a request, however few its bytes. So tiles that are small against a request
+  // are kept before all others.
   static constexpr uint64_t kSmallBytes = 32 << 10;
   float First(const Candidate& candidate) const {
     return keeping_.UseBytes(candidate.epoch.first_gap) <= kSmallBytes ? 1e6F : 0.0F;
@@ -189,7 +192,8 @@ class Planner {
     return saves;
   }
 
-  // Takes what is worth most first; of equals the shorter, then the first. Whether that was better.
+  // Keeps candidates in order of falling worth; of equals, the shorter comes first, then the one of
+  // lower index. Returns whether the result is the best so far.
   template <typename Worth>
   bool Try(const Worth& worth) {
     struct Rank {
@@ -215,7 +219,7 @@ class Planner {
     const auto place =
         std::lower_bound(best_.begin(), best_.end(), bytes,
                          [](const Way& way, uint64_t than) { return way.bytes < than; });
-    if (place != best_.end() && place->bytes == bytes) return false;  // the same, most likely
+    if (place != best_.end() && place->bytes == bytes) return false;  // most likely the same gaps
     const bool is_best = place == best_.begin();
     best_.insert(place, {bytes, std::move(kept)});
     if (best_.size() > most_ways_) best_.pop_back();
@@ -224,14 +228,14 @@ class Planner {
 
   const Keeping& keeping_;
   const uint64_t capacity_;
-  const RoomTree room_;  // with the uses alone
+  const RoomTree room_;  // contains the uses alone
   std::vector<Candidate> candidates_;
   struct Way {
     uint64_t bytes;
     Kept kept;
   };
   size_t most_ways_ = kMostWays;
-  std::vector<Way> best_;  // the best first
+  std::vector<Way> best_;  // best first
 };
 
 Kept KeepPrefix(const Keeping& keeping, uint64_t capacity) {
@@ -254,8 +258,8 @@ Kept KeepPrefix(const Keeping& keeping, uint64_t capacity) {
   return kept;
 }
 
-// Three rounds of a cache that evicts on demand what was used, or came, longest ago. What stays
-// through a gap of the last round is kept.
+// Simulates three periods of a cache that evicts on demand the tile that was used, or came in,
+// longest ago. Keeps the gaps through which a tile stayed in the last period.
 Kept KeepByAge(const Keeping& keeping, uint64_t capacity, bool by_use) {
   constexpr uint64_t kAbsent = ~uint64_t{0};
   std::vector<uint32_t> begins(keeping.num_positions, ~0u), ends(keeping.num_positions + 1, ~0u);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The policies: which gaps a tier keeps. Planned knows the future and the prices; the others are
-// for comparison.
+// The policies that choose the gaps through which a tier keeps its tiles. kPlanned uses the whole
+// period and the prices of room; the others are for comparison.
 
 #ifndef SPILLWAY_PLAN_KEEP_H_
 #define SPILLWAY_PLAN_KEEP_H_
@@ -16,21 +16,21 @@
 namespace spillway::plan {
 
 enum class Policy : uint8_t {
-  kPlanned,  // what saves most for its room
-  kLru,      // what was used last
-  kFifo,     // what came last
-  kPrefix,   // a fixed part, in the order of first use; the rest leaves after each use
-  kNone,     // nothing
+  kPlanned,  // keeps what saves most bytes for its room
+  kLru,      // keeps what was used last
+  kFifo,     // keeps what came in last
+  kPrefix,   // keeps a fixed set, in order of first use; others leave after each use
+  kNone,     // keeps nothing
 };
 inline constexpr int kNumPolicies = 5;
 std::string_view Name(Policy policy);
 std::optional<Policy> ParsePolicy(std::string_view name);
 
-// Good ways to keep within `capacity` bytes for uses and what is kept, the best first: of kPlanned
-// several, unless the period is long, since placing frames costs each something else; of others
-// one.
+// Returns good sets of gaps to keep, the best first. In each, uses and kept gaps fit in `capacity`
+// bytes. kPlanned returns several sets unless the period is long, since placing frames costs each
+// of them a different amount. The other policies return one set.
 std::vector<Kept> WaysToKeep(Policy policy, const Keeping& keeping, uint64_t capacity);
-// Every gap in which the tile has bytes: of a tier without one below.
+// Keeps every gap in which the tile has bytes. It is for a tier that has no tier below.
 Kept KeepAll(const Keeping& keeping);
 
 }  // namespace spillway::plan

@@ -28,7 +28,7 @@ void Keeping::Finish() {
 
 void Keeping::MarkGaps() {
   for (TileIndex tile = 0; tile < num_tiles() && !is_stopped(); ++tile) {
-    // Twice round, since what a tile's first use finds is what its last left.
+    // Goes through the period twice, since a tile's first use finds what its last use left.
     bool dirty = false, has_bytes = true;
     uint32_t writer = 0;
     for (uint32_t i = 0; i < 2 * (first[tile + 1] - first[tile]); ++i) {
@@ -63,7 +63,7 @@ void Keeping::MarkGaps() {
 }
 
 void Keeping::SumUseBytes() {
-  // First what comes and goes, modulo 2^64; then the sums.
+  // First enters the bytes that come and go at each position, modulo 2^64; then sums them up.
   use_bytes.assign(num_positions + 1, 0);
   for (const Use& use : uses) {
     if (use.kind != Use::Kind::kHold || has_reserved_frame(use.tile)) continue;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The question behind a plan, for one tier: between two uses of a tile, is it kept or does it leave
-// and come back? All policies answer it, all bounds bound its cost (MODEL.md). The tier's uses come
-// round and round: the first of a tile follows its last.
+// The question behind a plan, for one tier: between two uses of a tile, is the tile kept, or does
+// it leave and come back? All policies answer this question, and all bounds bound its cost
+// (MODEL.md). The tier's uses repeat: a tile's first use follows its last.
 
 #ifndef SPILLWAY_PLAN_KEEPING_H_
 #define SPILLWAY_PLAN_KEEPING_H_
@@ -17,45 +17,47 @@ namespace spillway::plan {
 
 inline constexpr uint64_t kNotReserved = ~uint64_t{0};
 
-// Three positions an event: bytes come before it, it happens, bytes leave after it.
+// Each event has three positions: bytes come before it, it happens, and bytes leave after it.
 inline constexpr uint32_t kPositionsPerEvent = 3;
 constexpr uint32_t BeforeEvent(uint32_t event) { return kPositionsPerEvent * event; }
 constexpr uint32_t AtEvent(uint32_t event) { return kPositionsPerEvent * event + 1; }
 constexpr uint32_t AfterEvent(uint32_t event) { return kPositionsPerEvent * event + 2; }
 
-// A time in which a tile must be in the tier, or one in which its bytes there become void. A use
-// with its gap, the time from it to the tile's next use, share an index.
+// A time in which a tile must be in the tier, or one in which its bytes there become void. The gap
+// of a use is the time from it to the tile's next use. A use and its gap share an index.
 struct Use {
   enum class Kind : uint8_t {
-    kHold,  // in the tier from `begin` up to, not including, `end`
-    kVoid,  // from `begin`; from `end` the tier below may send the new ones
+    kHold,  // the tile is in the tier from `begin` up to, not including, `end`
+    kVoid,  // the bytes are void from `begin`; from `end` the tier below may send new ones
   };
   uint32_t begin = 0, end = 0;  // positions
-  uint32_t event = 0;           // at which it begins
+  uint32_t event = 0;           // the event at which the use begins
   TileIndex tile = 0;
   Kind kind = Kind::kHold;
-  bool needs = false;    // the tile's bytes must come from below if it was not kept
+  bool needs = false;    // the tile's bytes must come from below if the tile was not kept
   bool dirties = false;  // afterwards the tier below does not have the bytes
   bool cleaned = false;  // in the gap the tier below gets the bytes, whatever is kept
-  bool away = false;     // the tile rests elsewhere: its gap is not kept
-  // Finish computes these, of the gap.
-  bool dirty = false;         // keeping it, and the rest of its epoch, saves a transfer down
+  bool away = false;     // the tile rests in another tier, so the gap is not kept
+  // Finish computes these. They describe the gap.
+  bool dirty = false;         // keeping the gap and the rest of its epoch saves a transfer down
   bool forced_write = false;  // the bytes that the use wrote go down whatever is kept
-  bool leaves = false;        // keeping it saves nothing
+  bool leaves = false;        // keeping the gap saves nothing
 };
 
 class Keeping {
  public:
   uint32_t num_positions = 0;
-  std::vector<uint64_t> size_bytes;  // by tile, a frame's
-  std::vector<Use> uses;             // by tile, in the order in which they come
-  std::vector<uint32_t> first;       // by tile: its first use; one more for the end
-  // By tile: where its frame lies that is its own all the time; kNotReserved: it has none. Such
-  // tiles take no part in the question.
+  std::vector<uint64_t> size_bytes;  // by tile: the size of its frame
+  std::vector<Use> uses;             // grouped by tile, in order of time
+  std::vector<uint32_t> first;       // by tile: its first use; one more entry for the end
+  // By tile: the offset of its reserved frame, or kNotReserved. Tiles with a reserved frame take no
+  // part in the question of what is kept.
   std::vector<uint64_t> reserved_frame;
-  // By position: of uses, without what is kept or has a reserved frame; from Finish.
+  // By position: the bytes of tiles in use. Tiles that are only kept, or that have a reserved
+  // frame, do not count. Finish computes it.
   std::vector<uint64_t> use_bytes;
-  // Once true, nobody wants the answer: whoever looks for it ends soon, with any. Null: never.
+  // Once true, the answer is no longer needed: a search for it ends soon, with any answer. Null if
+  // the search is never stopped.
   const std::atomic<bool>* stop = nullptr;
 
   uint32_t num_tiles() const { return static_cast<uint32_t>(size_bytes.size()); }
@@ -66,12 +68,12 @@ class Keeping {
   }
   uint64_t UseBytes(uint32_t use) const { return size_bytes[uses[use].tile]; }
   bool has_reserved_frame(TileIndex tile) const { return reserved_frame[tile] != kNotReserved; }
-  uint64_t ReservedFrameBytes() const;  // of all tiles
-  // Whether the gap saves a transfer from below.
+  uint64_t ReservedFrameBytes() const;  // the sum over all tiles
+  // Whether keeping the gap saves a transfer from below.
   bool SavesRead(uint32_t use) const { return uses[Next(use)].needs; }
 
-  // Whether the bytes that the tier below writes may come at once, long before they are needed: the
-  // gap after the void is then kept.
+  // Whether the bytes that the tier below writes may come at once, long before they are needed. If
+  // they do, the gap after the void is kept.
   bool MayComeEarly(uint32_t use) const {
     return uses[use].kind == Use::Kind::kVoid && uses[use].end > uses[use].begin &&
            SavesRead(use) && !uses[use].away;
@@ -80,7 +82,7 @@ class Keeping {
   uint64_t PeakUseBytes() const;
   bool is_stopped() const { return stop != nullptr && *stop; }
 
-  // To be called when `uses` and `first` are complete.
+  // Computes what follows from the uses. REQUIRES: `uses` and `first` are complete.
   void Finish();
 
  private:
@@ -88,17 +90,17 @@ class Keeping {
   void SumUseBytes();
 };
 
-// By use: the gap after it is kept.
+// By use: whether the gap after it is kept.
 using Kept = std::vector<bool>;
 
-// Gaps from a use that dirties up to where its bytes end; keeping all of them saves a transfer
-// down. A gap that is not dirty is an epoch of its own.
+// The gaps from a use that writes up to where its bytes are overwritten or become void. Keeping all
+// of them saves a transfer down. A gap that is not dirty is an epoch of its own.
 struct Epoch {
   uint32_t first_gap = 0;
   uint32_t num_gaps = 0;
   bool dirty = false;
 };
-// Of one tile; a gap that leaves is in none.
+// Appends the epochs of one tile. A gap that leaves is in no epoch.
 void EpochsOf(const Keeping& keeping, TileIndex tile, std::vector<Epoch>* epochs);
 std::vector<Epoch> AllEpochs(const Keeping& keeping);  // tile by tile
 
@@ -107,10 +109,11 @@ struct TierBytes {
   uint64_t down = 0;  // to it
   uint64_t total() const { return up + down; }
 };
-// What a period moves between this tier and the one below.
+// The bytes that a period moves between this tier and the one below.
 TierBytes Cost(const Keeping& keeping, const Kept& kept);
 
-// Keeps what lies in reserved frames, and nothing that rests elsewhere.
+// Sets the gaps that the placement decides: those of tiles with a reserved frame are kept unless
+// they follow a void, and those of tiles that rest in another tier are not kept.
 void KeepPlaced(const Keeping& keeping, Kept* kept);
 
 }  // namespace spillway::plan

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tier by tier from above: what the device keeps decides what passes through pinned memory.
+// Plans tier by tier from the top: what the device keeps decides which tiles pass through pinned
+// memory.
 
 #include "src/plan/make_plan.h"
 
@@ -17,7 +18,8 @@
 namespace spillway::plan {
 namespace {
 
-// Room for transfers that run ahead: for what is used at once, so far as it does not stay.
+// Returns the room for transfers that run ahead: of the bytes that are used at once, the share that
+// does not stay in the tier.
 uint64_t Lookahead(const Keeping& keeping, uint64_t capacity) {
   uint64_t all = 0, largest = 0;
   for (TileIndex tile = 0; tile < keeping.num_tiles(); ++tile) {
@@ -31,7 +33,7 @@ uint64_t Lookahead(const Keeping& keeping, uint64_t capacity) {
   return std::max(static_cast<uint64_t>(passing * ahead), std::min(largest, capacity / 8));
 }
 
-// What a tier may be filled with, the rest being for transfers that run ahead.
+// Returns the bytes that uses and kept tiles may fill. The rest is for transfers that run ahead.
 uint64_t RoomToKeep(const Keeping& keeping, uint64_t capacity, uint64_t lookahead_bytes) {
   if (lookahead_bytes == PlanOptions::kAuto) lookahead_bytes = Lookahead(keeping, capacity);
   return capacity - std::min(capacity, lookahead_bytes);
@@ -63,7 +65,8 @@ absl::StatusOr<TierPlan> PlanTier(Keeping keeping, const PlanOptions& options, T
     if (options.is_stopped()) return Stopped();
     KeepPlaced(plan.keeping, &kept);
     SPILLWAY_ASSIGN_OR_RETURN(std::vector<uint64_t> offset, Pack(plan.keeping, packing, &kept));
-    KeepPlaced(plan.keeping, &kept);  // what did not fit was given up, but no reserved frame
+    // Pack gave up the gaps that did not fit. Tiles in reserved frames stay kept.
+    KeepPlaced(plan.keeping, &kept);
     const uint64_t bytes = Cost(plan.keeping, kept).total();
     if (options.is_stopped()) return Stopped();
     if (bytes >= least_bytes) continue;

@@ -9,8 +9,9 @@
 
 namespace spillway::plan {
 
-// InvalidArgument: the trace cannot happen. ResourceExhausted: the leases that the trace holds
-// together do not fit, and by how much. Cancelled: see PlanOptions::stop.
+// Makes a plan for the trace. Returns InvalidArgument if the trace cannot happen;
+// ResourceExhausted, which says how much is missing, if the leases that the trace holds together do
+// not fit; Cancelled if it is stopped (PlanOptions::stop).
 absl::StatusOr<Plan> MakePlan(const Trace& trace, const PlanOptions& options);
 
 }  // namespace spillway::plan

@@ -10,7 +10,7 @@
 namespace spillway::plan {
 namespace {
 
-// By use: whether its bytes are written to NVMe once it ends.
+// Returns, by use, whether its bytes are written to NVMe when it ends.
 std::vector<bool> WritesAfter(const TierPlan& pinned) {
   std::vector<bool> writes(pinned.keeping.uses.size());
   for (size_t u = 0; u < writes.size(); ++u) writes[u] = pinned.keeping.uses[u].forced_write;
@@ -25,7 +25,7 @@ std::vector<bool> WritesAfter(const TierPlan& pinned) {
   return writes;
 }
 
-// Writes down the operations of one tile after the other, each in the order in which they happen.
+// Records the operations tile by tile. Those of a tile are in the order in which they happen.
 class OpVisitor : public TileVisitor {
  public:
   OpVisitor(const Trace& trace, const EventsByTile& events, const TierPlan& device,
@@ -46,7 +46,7 @@ class OpVisitor : public TileVisitor {
     pinned_use_ = pinned_.keeping.first[tile];
     in_pinned_ = pinned_use_ < EndOfPinned() && pinned_.kept[EndOfPinned() - 1];
     in_lease_ = false;
-    // Those of the period before, over the seam.
+    // Across the seam, from the period before, the tile lies in the frames of its last uses.
     const uint32_t end_of_device = device_.keeping.first[tile + 1];
     if (device_use_ < end_of_device) device_offset_ = device_.offset[end_of_device - 1];
     if (device_.keeping.has_reserved_frame(tile))
@@ -105,7 +105,8 @@ class OpVisitor : public TileVisitor {
 
   uint32_t EndOfPinned() const { return pinned_.keeping.first[tile_ + 1]; }
 
-  // The tile's use in pinned memory begins: its frame, and the bytes in it.
+  // Begins the tile's use in pinned memory. Adds the operation that takes its frame and brings its
+  // bytes, unless the tile is there already.
   void EnterPinned(uint32_t event, Source source, uint32_t phase) {
     pinned_offset_ = pinned_.offset[pinned_use_];
     if (std::exchange(in_pinned_, true)) return;
@@ -133,14 +134,15 @@ class OpVisitor : public TileVisitor {
     op.tile = tile_;
     op.offset = tier == Tier::kDevice ? device_offset_ : pinned_offset_;
     op.after = phase == kBefore ? LastEndBefore(event) : event;
-    // Only what brings bytes to a lease is waited for by its event.
+    // An event waits only for the operations that bring a copy to its lease.
     op.before =
         phase == kBefore && kind != Transfer::kDrop && kind != Transfer::kWrite ? event : kNever;
     ops_.push_back(op);
     positions_.push_back(kPositionsPerEvent * event + phase);
   }
 
-  // The tile's last event before another that ended a lease or made its bytes void.
+  // Returns the tile's last event before `event` that ended a lease or made its bytes void. If this
+  // period has none, returns the last one of the period before.
   uint32_t LastEndBefore(uint32_t event) {
     while (passed_ != events_.end(tile_) && *passed_ < event) ++passed_;
     for (const uint32_t* e = passed_; e-- != events_.begin(tile_);) {
@@ -165,12 +167,15 @@ class OpVisitor : public TileVisitor {
   uint32_t device_use_ = 0, pinned_use_ = 0;
   uint64_t device_offset_ = 0, pinned_offset_ = 0;
   bool in_pinned_ = false, in_lease_ = false;
-  const uint32_t* passed_ = nullptr;  // the tile's first event not before the last asked about
+  // The cursor of LastEndBefore: the tile's first event that is not before the
+  // event that was passed to it last.
+  const uint32_t* passed_ = nullptr;
   std::vector<Op> ops_;
   std::vector<uint32_t> positions_;
 };
 
-// Who lay where last, to find out whose frames an operation takes over.
+// The last operation that dropped a copy from each range of an arena. An operation that takes a
+// frame waits for those of the frame's range.
 class LastOwners {
  public:
   void Dropped(uint64_t begin, uint64_t end, uint32_t op) {
@@ -214,7 +219,8 @@ class LastOwners {
 
 bool TakesFrame(Transfer kind) { return kind != Transfer::kWrite && kind != Transfer::kDrop; }
 
-// Once round to know who lay where at the period's end, once more to write down who waits for whom.
+// Goes through the period twice: first to find the last drop of each range at the period's end,
+// then to record the operations that each operation waits for.
 void FindWaits(const std::vector<uint64_t>& size_bytes, Plan* plan) {
   std::array<LastOwners, 2> owners;
   for (const bool writes : {false, true}) {
@@ -238,10 +244,11 @@ void FindWaits(const std::vector<uint64_t>& size_bytes, Plan* plan) {
   }
 }
 
-// An operation is late when one that waits for it is, or the next of its tile.
+// Computes Op::before of each operation: the earliest of its own event and of `before` of the
+// operations that wait for it and of its tile's next operation.
 void FindDeadlines(uint32_t num_tiles, Plan* plan) {
   std::vector<uint32_t> next_of_tile(num_tiles, kNever);
-  // Twice, since what the period's start waits for is at its end.
+  // Two passes, since operations at the period's start wait for operations at its end.
   for (const bool again : {false, true}) {
     for (size_t i = plan->ops.size(); i-- > 0 && !plan->options.is_stopped();) {
       Op& op = plan->ops[i];
@@ -260,7 +267,8 @@ void FindDeadlines(uint32_t num_tiles, Plan* plan) {
   }
 }
 
-// `in_reserved_frame`: by tile of the device, whether it is in its frame there at the period's end.
+// Adds a tier's copies at the period's end. `in_reserved_frame` says, by tile, whether it is in its
+// reserved frame on the device then.
 void FindSeam(const TierPlan& tier, Tier name, const std::vector<bool>& in_reserved_frame,
               std::vector<Place>* seam) {
   for (TileIndex tile = 0; tile < tier.keeping.num_tiles(); ++tile) {
@@ -287,7 +295,7 @@ void WriteOps(const Trace& trace, const EventsByTile& events, const TierPlan& de
     in_reserved_frame[tile] = walk.on_device();
   }
   const auto is_stopped = [plan] { return plan->options.is_stopped(); };
-  // By position; operations of one position are of one tile and keep their order.
+  // Sorts the operations by position. Those of one position are of one tile and keep their order.
   std::vector<uint32_t> count(device.keeping.num_positions + 1);
   for (const uint32_t position : visitor.positions()) ++count[position + 1];
   for (size_t p = 1; p < count.size(); ++p) count[p] += count[p - 1];

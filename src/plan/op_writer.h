@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From what both tiers keep, and where, to the operations of a plan.
+// Turns what both tiers keep, and where, into the operations of a plan.
 
 #ifndef SPILLWAY_PLAN_OP_WRITER_H_
 #define SPILLWAY_PLAN_OP_WRITER_H_
@@ -21,7 +21,7 @@ struct TierPlan {
   std::vector<uint64_t> offset;
 };
 
-// Fills in `ops`, `position`, `waits` and `seam`.
+// Fills in `ops`, `position`, `waits` and `seam` of `plan`.
 void WriteOps(const Trace& trace, const EventsByTile& events, const TierPlan& device,
               const TierPlan& pinned, bool has_store, Plan* plan);
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Frames that tiles keep all the time are taken first, where they are. Then one sweep over the
-// period:
-//   1. Tiles kept over the seam lie at the bottom, those kept all the time first.
-//   2. Uses begin in order. A run without a kept gap goes into the free run after the last one, so
-//      that frames take turns and each is free long before it is needed; a run that stays goes into
-//      the lowest.
-//   3. Where no free run does, the cheapest window of tiles that no use holds gives way: the gaps
-//      they are in are given up. So every use is placed in the end unless leases alone are in the
+// Reserved frames are taken first, at their fixed offsets. The other frames are placed in one sweep
+// over the period:
+//   1. Tiles that are kept across the seam, the boundary between two periods, lie at the bottom.
+//      Those that are kept all the time are the lowest.
+//   2. Uses begin in order. A run without a kept gap goes into the next free range after the frame
+//      that was placed last, so that frames take turns and each is free long before it is needed. A
+//      run with a kept gap goes into the lowest free range.
+//   3. If no free range fits, the cheapest window of tiles that no use holds is evicted: the gaps
+//      that these tiles are in are given up. So every use is placed unless leases alone are in the
 //      way.
 
 #include "src/plan/pack.h"
@@ -41,7 +42,7 @@ class Packer {
     in_use_.assign(keeping.num_tiles(), false);
   }
 
-  // Frames that tiles keep all the time are in use all the time.
+  // Occupies the reserved frames, which are in use all the time.
   absl::Status PlaceReservedFrames() {
     for (TileIndex tile = 0; tile < keeping_.num_tiles(); ++tile) {
       if (!keeping_.has_reserved_frame(tile)) continue;
@@ -89,7 +90,8 @@ class Packer {
  private:
   static constexpr int kMaxRangesLookedAt = 8;
   static constexpr size_t kMaxBlocksLookedAt = 256;
-  // A tile that lay here over the seam comes back, and whoever is here must have left by then.
+  // A tile that lay in this range across the seam comes back to it at `position`. Any other tile
+  // must have left the range by then.
   struct Return {
     uint64_t size_bytes = 0;
     TileIndex tile = 0;
@@ -98,7 +100,8 @@ class Packer {
 
   uint32_t Last(TileIndex tile) const { return keeping_.first[tile + 1] - 1; }
   bool IsVoid(uint32_t u) const { return keeping_.uses[u].kind == Use::Kind::kVoid; }
-  // Of a run that begins, or ends, with a use. A void ends one and begins another.
+  // These return the beginning of a run whose first use is `u`, and the end of a run whose last use
+  // is `u`. A void ends one run and begins another.
   uint32_t BeginOf(uint32_t u) const {
     return IsVoid(u) ? keeping_.uses[u].end : keeping_.uses[u].begin;
   }
@@ -108,7 +111,7 @@ class Packer {
 
   // --- The seam ---
 
-  // The use at which the tile comes back to stay until the period's end.
+  // Returns the first use of the run that lasts until the period's end.
   uint32_t FirstOfLastRun(TileIndex tile) const {
     uint32_t u = Last(tile);
     while (u > keeping_.first[tile] && kept_[u - 1] && !IsVoid(u)) --u;
@@ -121,7 +124,7 @@ class Packer {
   }
 
   absl::Status PlaceOverSeam() {
-    std::vector<std::pair<uint32_t, TileIndex>> order;  // when they leave
+    std::vector<std::pair<uint32_t, TileIndex>> order;  // end of the first run, tile
     for (TileIndex tile = 0; tile < keeping_.num_tiles(); ++tile) {
       if (keeping_.is_stopped()) return absl::OkStatus();
       if (keeping_.has_reserved_frame(tile)) continue;
@@ -173,7 +176,8 @@ class Packer {
     if (frames_.OffsetOf(tile) != kNowhere) frames_.Free(tile);
   }
 
-  // Only where there is room: its use can wait.
+  // Places a tile that may come before its use. If there is no free room, gives up the gap: the
+  // tile then comes with its use.
   void ComeEarly(uint32_t u) {
     if (!kept_[u]) return;
     std::optional<uint64_t> offset = TakeReturn(u);
@@ -218,7 +222,7 @@ class Packer {
     const uint32_t use_end = keeping_.uses[u].end;
     std::optional<uint64_t> offset = FindFree(bytes, RunEnd(u), compact_ || kept_[u]);
     if (!offset && kept_[u] && options_.may_break) {
-      // Where it may lie for the use alone, and a while longer perhaps.
+      // Finds room for the use alone. The run then lasts until a tile comes back to that room.
       offset = FindFree(bytes, use_end, compact_);
       if (offset) ShortenTo(u, ReturnWithin(*offset, bytes));
     }
@@ -232,7 +236,7 @@ class Packer {
     return absl::OkStatus();
   }
 
-  // Where the run that begins at `u` ends; the tile does not stay over the seam.
+  // Returns the end of the run that begins at `u`. REQUIRES: the run does not last across the seam.
   uint32_t RunEnd(uint32_t u) const {
     while (kept_[u]) {
       if (IsVoid(++u)) break;
@@ -248,7 +252,7 @@ class Packer {
     kept_[u] = false;
   }
 
-  // The first position at which a tile comes back into the range.
+  // Returns the first position at which a tile comes back into the range; kNone: none does.
   uint32_t ReturnWithin(uint64_t offset, uint64_t bytes) const {
     uint32_t position = kNone;
     ForReturns(offset, bytes,
@@ -267,8 +271,9 @@ class Packer {
 
   // --- Room ---
 
-  // A free range that no tile comes back to before `end`: the lowest, or the next in turn; where
-  // many are too small, the smallest that is large enough.
+  // Finds free room to which no tile comes back before `end`. Tries the first few ranges, from the
+  // arena's start if `lowest`, else from the cursor; then the smallest ranges that are large
+  // enough.
   std::optional<uint64_t> FindFree(uint64_t bytes, uint32_t end, bool lowest) const {
     auto it = frames_.free().begin();
     uint64_t from = 0;
@@ -304,8 +309,8 @@ class Packer {
     return std::nullopt;
   }
 
-  // Makes a range free for a use that ends at `end`: the cheapest of those whose turn it is, or of
-  // all.
+  // Frees a range for a use that ends at `end`: the cheapest among the next blocks from the cursor
+  // on, or, if there is none, of the whole arena.
   std::optional<uint64_t> EvictWindow(uint64_t bytes, uint32_t end) {
     std::optional<uint64_t> offset = CheapestWindow(bytes, end, cursor_, kMaxBlocksLookedAt);
     if (!offset)
@@ -366,7 +371,7 @@ class Packer {
     return cost;
   }
 
-  // The tile, which is in a gap, leaves and comes back with its next use.
+  // Gives up the gap that the tile is in: the tile leaves, and comes back with its next use.
   void GiveUpGap(TileIndex tile) {
     const uint32_t gap = current_[tile];
     const uint64_t offset = frames_.OffsetOf(tile);
@@ -378,7 +383,7 @@ class Packer {
     returns_[offset] = {keeping_.size_bytes[tile], tile, BeginOf(FirstOfLastRun(tile))};
   }
 
-  // Tiles that would come back into the range too early are not kept over the seam.
+  // Gives up keeping across the seam the tiles that would come back into the range before `end`.
   void DropReturns(uint64_t offset, uint64_t bytes, uint32_t end) {
     std::vector<uint64_t> dropped;
     ForReturns(offset, bytes, [&](uint64_t at, const Return& back) {
@@ -423,9 +428,9 @@ class Packer {
   Frames frames_;
   absl::btree_map<uint64_t, Return> returns_;  // by offset
   std::vector<uint64_t> offset_;               // by use
-  std::vector<uint32_t> current_;              // by tile: its use, or the gap after it
+  std::vector<uint32_t> current_;              // by tile: its use, or the use before its gap
   std::vector<bool> in_use_;                   // by tile
-  uint64_t cursor_ = 0;                        // where the last frame in turn ended
+  uint64_t cursor_ = 0;                        // end of the last frame that was placed in turn
 };
 
 }  // namespace
@@ -438,7 +443,7 @@ absl::StatusOr<std::vector<uint64_t>> Pack(const Keeping& keeping, const PackOpt
   *kept = asked;
   auto compact = Packer(keeping, options, /*compact=*/true, kept).Run();
   if (compact.ok() || !options.may_break) return compact;
-  kept->assign(kept->size(), false);  // the leases alone
+  kept->assign(kept->size(), false);  // no gap is kept: only the uses are placed
   return Packer(keeping, options, /*compact=*/true, kept).Run();
 }
 

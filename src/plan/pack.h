@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Static offsets: where in the arena each run of a tile lies, a run being uses joined by gaps that
-// are kept. Runs that overlap in time never overlap in the arena, so that a plan that is followed
-// meets no fragmentation.
+// Assigns static offsets: the place in the arena of each run of a tile. A run is a series of uses
+// that are joined by kept gaps. Runs that overlap in time never overlap in the arena, so a plan
+// that is followed meets no fragmentation.
 
 #ifndef SPILLWAY_PLAN_PACK_H_
 #define SPILLWAY_PLAN_PACK_H_
@@ -18,12 +18,12 @@ namespace spillway::plan {
 
 struct PackOptions {
   uint64_t capacity = 0;
-  bool may_break = true;    // a gap may be given up where its run would be in the way
-  std::string_view budget;  // for messages: "device_bytes"
+  bool may_break = true;    // kept gaps may be given up to make room
+  std::string_view budget;  // for messages, for example "device_bytes"
 };
 
-// By use: the offset of its tile's frame. Gaps that had to be given up are cleared in `kept`.
-// ResourceExhausted says which use did not fit and what is missing.
+// Returns, by use, the offset of its tile's frame. Clears in `kept` the gaps that had to be given
+// up. ResourceExhausted says which tile did not fit and how many bytes are missing.
 absl::StatusOr<std::vector<uint64_t>> Pack(const Keeping& keeping, const PackOptions& options,
                                            Kept* kept);
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The transfer plan of a step that repeats: every operation that moves or frees a tile, in an order
-// that cannot block, with the place of each copy in its arena. What a step moves is fixed by the
-// plan; when each operation starts follows from what it waits for, so that whoever carries it out
-// may run ahead as far as frames are free, and no further.
+// that cannot block, with the place of each copy in its arena. The plan fixes what a step moves.
+// The start of an operation follows from what it waits for, so transfers may run ahead as far as
+// frames are free, and no further.
 //
-// A plan is a period: the copies that are in memory at its end are those at its start.
+// A plan describes one period: the copies that are in memory at its end are those at its start.
 
 #ifndef SPILLWAY_PLAN_PLAN_H_
 #define SPILLWAY_PLAN_PLAN_H_
@@ -25,14 +25,16 @@ namespace spillway::plan {
 struct Op {
   uint64_t offset = 0;  // of the frame, in the arena of `tier`
   TileIndex tile = 0;
-  uint32_t after = 0;       // waits for this event of its tile (see When)
-  uint32_t before = 0;      // the event that is late if this is; kNever: none
-  uint32_t first_wait = 0;  // into Plan::waits
+  uint32_t after = 0;  // event of its tile that it waits for; kNever: none
+  // The first event that is late if this operation is; kNever: none. For an event of the
+  // next period, num_events is added.
+  uint32_t before = 0;
+  uint32_t first_wait = 0;  // index into Plan::waits
   Transfer kind = Transfer::kRead;
   Tier tier = Tier::kPinned;  // of the frame that is taken, written from or dropped
 };
 
-// An event, or an operation, of this period; with the bit set, of the one before.
+// A bit in the index of an event or of an operation: it is one of the period before.
 inline constexpr uint32_t kPeriodBefore = uint32_t{1} << 31;
 inline constexpr uint32_t kNever = std::numeric_limits<uint32_t>::max();
 
@@ -50,15 +52,16 @@ struct PlanOptions {
   bool has_store = true;
   Policy policy = Policy::kPlanned;
   uint64_t frame_alignment = 4096;
-  // Room that is not filled with what is kept, so that transfers run ahead of leases. kAuto: see
-  // MODEL.md.
+  // Room that is not filled with kept tiles, so that transfers can run ahead of leases. MODEL.md
+  // says how much kAuto is.
   static constexpr uint64_t kAuto = std::numeric_limits<uint64_t>::max();
   uint64_t device_lookahead_bytes = kAuto;
   uint64_t pinned_lookahead_bytes = kAuto;
-  // The end of each arena, which the plan leaves to leases that do not wait for it (reserve.h).
+  // Bytes at the end of each arena, which the plan leaves for leases that do not wait for their
+  // turn (reserve.h).
   uint64_t device_reserve_bytes = 0;
   uint64_t pinned_reserve_bytes = 0;
-  // Once true, planning ends soon, with Cancelled. Null: never.
+  // Once true, planning ends soon and returns Cancelled. Null: planning is not stopped.
   const std::atomic<bool>* stop = nullptr;
 
   bool is_stopped() const { return stop != nullptr && *stop; }
@@ -68,17 +71,17 @@ struct PlanOptions {
 //   - the operations before it in `ops` that are of the same tile have ended,
 //   - its event `after` has happened, and
 //   - the operations that it waits for, which drop what lay in its frame, have ended.
-// Each of these comes before it in the one order that `ops` and the trace's events have, so that
-// whoever takes the operations of each link in order always comes to an end. An acquire waits for
-// the operations of its tile that come before it.
+// Each of these comes before it in the one order of `ops` and the trace's events, so taking the
+// operations of each link in order never deadlocks. An acquire waits for the operations of its tile
+// that come before it.
 struct Plan {
   PlanOptions options;
   uint32_t num_events = 0;
   std::vector<Op> ops;
   std::vector<uint32_t> position;  // by op: BeforeEvent, AtEvent or AfterEvent of an event
-  std::vector<uint32_t> waits;     // operations, by `first_wait`
-  std::vector<Place> seam;         // in memory between two periods, by tier and offset
-  LinkBytes bytes;                 // of a period
+  std::vector<uint32_t> waits;     // operations; those of an op begin at its `first_wait`
+  std::vector<Place> seam;         // copies in memory between two periods, by tier and tile
+  LinkBytes bytes;                 // moved in a period
 
   std::span<const uint32_t> WaitsOf(size_t op) const {
     const size_t end = op + 1 < ops.size() ? ops[op + 1].first_wait : waits.size();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Newton's method on the prices. The value that is to be made largest has a kink wherever a gap is
-// as well kept as left, and all tiles of a kind have theirs at the same prices: steps along its
-// slope jump to and fro there. So it is smoothed, "kept or left" to a share, sharper with each
-// stage.
+// Newton's method on the prices. The value to be maximized has a kink at all prices at which
+// keeping a gap costs as much as leaving, and all tiles of a kind have their kinks at the same
+// prices. Steps along the slope oscillate there. So the value is smoothed: the choice between
+// keeping and leaving becomes a share, and the smoothing is weaker in each stage.
 
 #include "src/plan/prices.h"
 
@@ -16,17 +16,19 @@ namespace spillway::plan {
 namespace {
 
 constexpr double kSharpest = 0.0012;
-constexpr size_t kMaxGapsLookedAt = 40'000;  // a round looks at so many, taken by chance
+// If there are more gaps, the search samples about this many of them at random.
+constexpr size_t kMaxGapsLookedAt = 40'000;
 
-// Of each stretch of positions, the one at which uses fill the tier most has a price. The others
-// cost nothing, which leaves constraints away and so keeps the bound true.
+// The positions at which room has a price, called times: in each stretch of positions, the one at
+// which uses fill the tier most. Room at the other positions costs nothing. That drops constraints,
+// so the bound stays valid.
 struct Times {
   uint32_t stretch = 1;      // positions
   std::vector<uint32_t> at;  // positions, ascending, one of each stretch
-  std::vector<double> room;  // bytes that uses leave then
+  std::vector<double> room;  // bytes that uses leave free there
 
   size_t size() const { return at.size(); }
-  // The first time at or after a position.
+  // Returns the index of the first time at or after a position.
   uint32_t Of(uint32_t position) const {
     const uint32_t time = position / stretch;
     if (time >= at.size()) return static_cast<uint32_t>(at.size());
@@ -48,8 +50,8 @@ Times ChooseTimes(const Keeping& keeping, uint64_t capacity, uint32_t max_times)
   return times;
 }
 
-// A gap as prices see it: it lasts from one time up to another; a hollow one over the seam, all
-// times but those from `first` up to `end`.
+// A gap in terms of times. It contains the times from `first` up to, not including, `end`. A hollow
+// gap crosses the seam and contains all times but those.
 struct PricedGap {
   uint32_t use = 0;
   uint32_t first = 0, end = 0;
@@ -69,11 +71,11 @@ void ForGaps(const Keeping& keeping, const Times& times, const Epoch& epoch, con
   }
 }
 
-// The gaps of some of a tier's epochs, which the search looks at many times.
+// The gaps of some of a tier's epochs, stored for the search, which reads them many times.
 struct PricedGaps {
   struct Group {
     double bytes = 0;
-    uint32_t first = 0;  // gap
+    uint32_t first = 0;  // index into `gaps`
     uint32_t end = 0;
     bool dirty = false;
   };
@@ -81,7 +83,7 @@ struct PricedGaps {
   std::vector<PricedGap> gaps;
 };
 
-// `bytes` of each epoch are multiplied by `weight`.
+// Collects the gaps of the epochs. Multiplies the bytes of each epoch by `weight`.
 PricedGaps GapsOf(const Keeping& keeping, const std::vector<Epoch>& epochs, const Times& times,
                   double weight) {
   PricedGaps priced;
@@ -103,7 +105,8 @@ class Matrix {
   double& at(size_t i, size_t j) { return values_[i * size_ + j]; }
   double at(size_t i, size_t j) const { return values_[i * size_ + j]; }
 
-  // From a sum over intervals, by first and end, to the sum over those that hold i and j >= i.
+  // Entry (i, j) is a sum over the intervals from i up to j. Replaces it, for j >= i, by the sum
+  // over all intervals that contain both i and j.
   void SumOverHolders() {
     for (size_t i = 1; i < size_; ++i) {
       for (size_t j = 0; j < size_; ++j) at(i, j) += at(i - 1, j);
@@ -119,7 +122,7 @@ class Matrix {
   std::vector<double> values_;
 };
 
-// Solves `a` x = b for a symmetric positive matrix of which the upper half is given.
+// Solves `a` x = b for a symmetric positive definite matrix, given by its upper half.
 std::vector<double> Solve(Matrix a, size_t size, std::vector<double> b) {
   for (size_t k = 0; k < size; ++k) {
     const double pivot = a.at(k, k);
@@ -137,7 +140,7 @@ std::vector<double> Solve(Matrix a, size_t size, std::vector<double> b) {
   return b;
 }
 
-// The lesser of two costs, smoothed, and the share of the first.
+// Computes the smoothed minimum of two costs, and the share of the first.
 struct Softened {
   double softness;
   double Least(double a, double b, double* share) const {
@@ -153,13 +156,13 @@ std::vector<double> Sums(const std::vector<double>& price) {
   return sum;
 }
 
-// The prices through a gap.
+// Returns the sum of the prices in a gap.
 double CostOf(const PricedGap& gap, const std::vector<double>& sum) {
   const double inside = sum[gap.end] - sum[gap.first];
   return gap.hollow ? sum.back() - inside : inside;
 }
 
-// The search for prices. Bytes are shares of all bytes in gaps.
+// The search for prices. Bytes are scaled so that those of all epochs add up to 1.
 class Search {
  public:
   Search(const Keeping& keeping, const PricedGaps& priced, const Times& times)
@@ -167,7 +170,8 @@ class Search {
     double all = 0;
     for (const PricedGaps::Group& group : priced.groups) all += group.bytes;
     scale_ = 1 / std::max(all, 1.0);
-    // Where uses fill the tier, prices would grow for ever.
+    // Where uses fill the tier, the room is taken as a small value: prices would otherwise grow
+    // without limit.
     for (const double room : times.room) room_.push_back(std::max(room * scale_, 1e-4));
     price_.assign(num_times_, 1.0 / static_cast<double>(num_times_));
   }
@@ -184,7 +188,7 @@ class Search {
  private:
   static constexpr int kRoundsAStage = 8;
 
-  // One step of Newton's method; false where it no longer helps.
+  // Takes one step of Newton's method. Returns false if it no longer improves the value.
   bool Improve(double softness) {
     Evaluate(price_, softness, /*curves=*/true);
     if (keeping_.is_stopped()) return false;
@@ -212,7 +216,7 @@ class Search {
     return false;
   }
 
-  // A fence that keeps prices above zero.
+  // Returns the weight of the barrier that keeps prices above zero.
   double Fence(double softness) const { return 0.1 * softness / static_cast<double>(num_times_); }
 
   void Evaluate(const std::vector<double>& price, double softness, bool curves) {
@@ -243,7 +247,8 @@ class Search {
         fill[gap.first] += gap.hollow ? -kept : kept;
         fill[gap.end] += gap.hollow ? kept : -kept;
         if (!curves) continue;
-        // Of gaps that are kept together, n times the square of each is more than that of the sum.
+        // For n gaps that are kept together, n times the sum of their squares is an upper bound of
+        // the square of their sum.
         const double curve = num_gaps * whole * (1 - whole) * (1 - alone) * (1 - alone) +
                              (1 - whole) * alone * (1 - alone);
         (gap.hollow ? hollow_ : plain_).at(gap.first, gap.end) += bytes * curve / softness;
@@ -259,7 +264,7 @@ class Search {
     }
   }
 
-  // By how much the slope at one time falls with the price at another; the upper half.
+  // Returns how much the slope at one time falls with the price at another. Fills the upper half.
   Matrix Curvature() {
     double hollow = 0;
     for (size_t i = 0; i <= num_times_; ++i) {
@@ -282,14 +287,14 @@ class Search {
   const size_t num_times_;
   double scale_ = 1;
   std::vector<double> room_, price_;
-  // Of the last evaluation.
+  // Results of the last evaluation.
   double value_ = 0;
   std::vector<double> slope_;
   Matrix plain_{0}, hollow_{0};    // curvature by a gap's first and end
-  std::vector<double> gap_share_;  // of one epoch: of each gap if they are not kept together
+  std::vector<double> gap_share_;  // by gap of one epoch: its share if the epoch is not kept whole
 };
 
-// The search's result, and what it was found for.
+// The prices that the search found, their times, and all epochs of the tier.
 struct Found {
   Times times;
   std::vector<Epoch> epochs;
@@ -339,7 +344,7 @@ double LeastBytes(const Keeping& keeping, uint64_t capacity) {
     least += bytes * (epoch.dirty ? std::min(all, some) : some);
   }
   for (size_t t = 0; t < found.times.size(); ++t) least -= found.price[t] * found.times.room[t];
-  // What moves in any case.
+  // The bytes that move whatever is kept.
   double constant = 0;
   for (uint32_t u = 0; u < keeping.uses.size() && !keeping.is_stopped(); ++u) {
     const Use& use = keeping.uses[u];

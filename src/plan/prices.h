@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What room in a tier is worth at each time: the prices of MODEL.md's relaxation. One search serves
-// two ends. Its value is a number of bytes that no way of keeping beats, and what is kept at those
-// prices tells the planner what to keep.
+// The prices of room in a tier at each time of the period, from MODEL.md's relaxation. One search
+// gives two results: a lower bound on the bytes of every way of keeping, and the share of each gap
+// that is kept at those prices, which guides the planner.
 
 #ifndef SPILLWAY_PLAN_PRICES_H_
 #define SPILLWAY_PLAN_PRICES_H_
@@ -14,15 +14,16 @@
 
 namespace spillway::plan {
 
-// At how many times of the period room has a price, at most. The bound is true with any number, and
-// tighter with more where tiles are used often: a gap should see several. The search takes time
-// with their cube.
+// Returns the largest number of positions of the period at which room has a price. The bound is
+// valid with any number. It is tighter with more of them if tiles are used often, since a gap
+// should contain several. The time of the search grows with the cube of the number.
 uint32_t MostTimes(const Keeping& keeping);
 
-// No way of keeping within the capacity moves fewer bytes.
+// Returns a number of bytes such that no way of keeping within the capacity moves fewer.
 double LeastBytes(const Keeping& keeping, uint64_t capacity);
 
-// By use: how much of its gap is kept, from 0 to 1, where keeping costs least.
+// Returns, by use, the share of its gap that is kept, from 0 to 1, in the least-cost solution at
+// the prices found.
 std::vector<float> KeptShares(const Keeping& keeping, uint64_t capacity, uint32_t max_times);
 
 }  // namespace spillway::plan

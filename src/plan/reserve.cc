@@ -24,14 +24,14 @@ uint64_t ReserveOf(const Trace& trace, Tier tier, uint64_t frame_alignment,
   std::map<uint16_t, Held> threads;
   Held all;
   uint64_t largest = 0;
-  absl::flat_hash_map<TileIndex, std::deque<uint16_t>> holders;  // of leases in the tier
+  absl::flat_hash_map<TileIndex, std::deque<uint16_t>> holders;  // threads with leases in the tier
   for (const TraceEvent& event : trace.events) {
     if (stop != nullptr && *stop) break;
     if (event.kind == TraceEvent::Kind::kDiscard) continue;
     const TraceTile& tile = trace.tiles[event.tile];
     const uint64_t bytes =
         tile.has_reserved_frame(tier) ? 0 : base::RoundUp(tile.size_bytes, frame_alignment);
-    // What is leased on the device passes through pinned memory.
+    // A tile that is leased on the device passes through pinned memory.
     if (event.tier == tier || tier == Tier::kPinned) largest = std::max(largest, bytes);
     const bool acquires = event.kind == TraceEvent::Kind::kAcquire;
     if (acquires) (void)threads[event.thread];
@@ -41,7 +41,7 @@ uint64_t ReserveOf(const Trace& trace, Tier tier, uint64_t frame_alignment,
       threads[event.thread].Add(bytes);
       all.Add(bytes);
     } else {
-      // Another thread may end a lease than the one that took it.
+      // The thread that ends a lease need not be the one that took it.
       const auto held = holders.find(event.tile);
       threads[held->second.front()].now -= bytes;
       held->second.pop_front();

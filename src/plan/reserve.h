@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The room that a plan leaves to leases that do not wait for it. A plan has one order of leases;
-// threads that take them in another hold other tiles together.
+// The room that a plan leaves for leases that do not wait for their turn in it. A plan has one
+// order of leases. Threads that take their leases in another order hold other tiles at the same
+// time.
 
 #ifndef SPILLWAY_PLAN_RESERVE_H_
 #define SPILLWAY_PLAN_RESERVE_H_
@@ -19,10 +20,10 @@ struct Reserve {
   friend bool operator==(const Reserve&, const Reserve&) = default;
 };
 
-// Of each tier: the sum of what each thread's leases hold at most, less what all leases of the
-// trace hold at most, and one frame of the largest tile for each thread. Nothing for one thread,
-// whose leases come in the plan's order. Any once `stop` is true. REQUIRES: a trace that Validate
-// finds right.
+// Returns the reserve of each tier: the sum of the peaks that each thread's leases hold, less the
+// peak that all leases of the trace hold, plus one frame of the largest tile for each thread. It is
+// zero for one thread, whose leases come in the plan's order. Once `stop` is true, the result is
+// arbitrary. REQUIRES: a trace for which Validate returns OK.
 Reserve ReserveFor(const Trace& trace, uint64_t frame_alignment,
                    const std::atomic<bool>* stop = nullptr);
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How full a tier is over a period, asked and added to by ranges of positions. Long periods are
-// looked at in stretches, each as full as its fullest position.
+// A tree of how full a tier is at each position of a period. Queries and changes cover ranges of
+// positions. A long period is divided into stretches, each of which counts as full as its fullest
+// position.
 
 #ifndef SPILLWAY_PLAN_ROOM_TREE_H_
 #define SPILLWAY_PLAN_ROOM_TREE_H_
@@ -17,9 +18,9 @@ namespace spillway::plan {
 
 class RoomTree {
  public:
-  // Begins with the tier's uses in it.
+  // Begins with the bytes of the tier's uses.
   RoomTree(const Keeping& keeping, uint64_t capacity) : RoomTree(keeping.use_bytes, capacity) {}
-  // Begins with so many bytes at each position.
+  // Begins with the given bytes at each position.
   RoomTree(const std::vector<uint64_t>& bytes, uint64_t capacity)
       : num_positions_(static_cast<uint32_t>(bytes.size())),
         stretch_((num_positions_ + kMaxStretches - 1) / kMaxStretches),
@@ -36,21 +37,22 @@ class RoomTree {
       most_[node] = std::max(most_[2 * node], most_[2 * node + 1]);
   }
 
-  // Adds bytes from `begin` up to `end`, over the seam if that is less, if they fit.
+  // Adds bytes from `begin` up to, not including, `end`, if they fit; returns whether they do. If
+  // `end` is less than `begin`, the range goes over the period's end to its start.
   bool Add(uint32_t begin, uint32_t end, uint64_t bytes) {
     if (begin == end) return true;
     if (!Fits(begin, end, bytes)) return false;
     Put(begin, end, bytes);
     return true;
   }
-  // Adds them whether they fit or not.
+  // Adds the bytes whether they fit or not.
   void Put(uint32_t begin, uint32_t end, uint64_t bytes) {
     if (begin == end) return;
     ForParts(begin, end, [&](uint32_t first, uint32_t last) {
       Change(1, 0, size_ - 1, first, last, static_cast<int64_t>(bytes));
     });
   }
-  // Whether so many bytes more would fit there. REQUIRES: begin != end.
+  // Whether the bytes would fit in the range in addition. REQUIRES: begin != end.
   bool Fits(uint32_t begin, uint32_t end, uint64_t bytes) const {
     int64_t most = 0;
     ForParts(begin, end, [&](uint32_t first, uint32_t last) {
@@ -58,7 +60,7 @@ class RoomTree {
     });
     return most + static_cast<int64_t>(bytes) <= capacity_;
   }
-  // Takes back what was added.
+  // Removes bytes that were added.
   void Remove(uint32_t begin, uint32_t end, uint64_t bytes) {
     if (begin == end) return;
     ForParts(begin, end, [&](uint32_t first, uint32_t last) {
@@ -69,7 +71,7 @@ class RoomTree {
  private:
   static constexpr uint32_t kMaxStretches = 1 << 14;
 
-  // The stretches from first to last, both included.
+  // Calls visit(first, last) for each run of stretches in the range; both ends are included.
   template <typename Visit>
   void ForParts(uint32_t begin, uint32_t end, const Visit& visit) const {
     if (begin < end) return visit(begin / stretch_, (end - 1) / stretch_);
@@ -107,10 +109,10 @@ class RoomTree {
   const uint32_t stretch_;
   const int64_t capacity_;
   uint32_t size_ = 1;  // leaves, a power of two
-  // By node. What lies above a node may have been added and what lies below it taken away, so a
-  // node alone may be negative.
-  std::vector<int64_t> most_;   // the fullest below it
-  std::vector<int64_t> added_;  // to all below it
+  // By node. Bytes may have been added at the nodes above a node and removed at those below it, so
+  // the value of a node alone may be negative.
+  std::vector<int64_t> most_;   // the most bytes below it, without what the nodes above it add
+  std::vector<int64_t> added_;  // bytes added to everything below it
 };
 
 }  // namespace spillway::plan

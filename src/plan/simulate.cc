@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One pass in the plan's order: all that an operation waits for comes before it there, so that the
-// time at which it starts is known when it is reached.
+// Simulates a period in one pass in the plan's order. Everything that an operation waits for comes
+// before it in that order, so its start time is known when the pass reaches it.
 
 #include "src/plan/simulate.h"
 
@@ -18,20 +18,20 @@ namespace {
 
 constexpr uint64_t kNoCopy = ~uint64_t{0};
 
-// A tile's copies by the version of the bytes that they hold.
+// A tile's copies, and the version of the bytes that each holds.
 struct TileState {
-  uint64_t newest = 0;  // counts writers; 0 with `zero`: no bytes
-  bool zero = false;
+  uint64_t newest = 0;  // the newest version; counts writers and discards
+  bool zero = false;    // the tile has no bytes and reads as zeros
   bool stored = false;  // NVMe has the newest bytes
   std::array<uint64_t, 2> offset = {kNoCopy, kNoCopy};
   std::array<uint64_t, 2> version = {0, 0};
   std::array<int, 2> leases = {0, 0};
-  double idle_at = 0;  // its last operation has ended
+  double idle_at = 0;  // when its last operation ends
   std::array<double, 2> ready_at = {0, 0};
-  double let_go_at = 0;  // the last end of a lease, or discard
+  double let_go_at = 0;  // time of the last discard or end of a lease
 };
 
-// What lay in a range of an arena, and until when.
+// The tile that lay last in each range of an arena, and until when.
 struct Frames {
   struct Frame {
     uint64_t end = 0;
@@ -41,7 +41,7 @@ struct Frames {
   };
   std::map<uint64_t, Frame> by_offset;
 
-  // A free range: when the last of those that lay there had left; a negative number if it is not
+  // Returns when the last tile that lay in the range left it; a negative number if the range is not
   // free.
   double FreeSince(uint64_t begin, uint64_t end) const {
     double since = 0;
@@ -112,7 +112,7 @@ class Simulation {
     return tier == 0 ? plan_.options.device_bytes : plan_.options.pinned_bytes;
   }
 
-  // What the plan has in memory between two periods is there.
+  // Places the copies that the plan has in memory between two periods.
   absl::Status BeginAtSeam() {
     for (const Place& place : plan_.seam) {
       const size_t tier = place.tier == Tier::kDevice ? 0 : 1;
@@ -223,7 +223,7 @@ class Simulation {
     return tile.offset[tier] != kNoCopy && tile.version[tier] == tile.newest;
   }
 
-  // When the transfer ends. NVMe's links share the device and the thread that hashes.
+  // Returns when the transfer ends. NVMe's links share the device and the thread that hashes.
   double Move(Transfer link, uint64_t bytes, double start) {
     const auto size = static_cast<double>(bytes);
     double& free_at = link_free_[static_cast<size_t>(link)];
@@ -281,7 +281,7 @@ class Simulation {
     return absl::OkStatus();
   }
 
-  // The copies in memory are those that the plan says.
+  // Checks that the copies in memory are those of the plan's seam.
   absl::Status CheckSeam() const {
     std::vector<Place> places;
     for (size_t tier = 0; tier < 2; ++tier) {
@@ -300,7 +300,7 @@ class Simulation {
   std::vector<TileState> tiles_;
   std::array<Frames, 2> frames_;
   std::vector<double> op_end_, last_op_end_;        // by op; of this period and the one before
-  std::vector<double> event_end_, last_event_end_;  // by event
+  std::vector<double> event_end_, last_event_end_;  // by event; of this period and the one before
   std::array<double, kNumLinks> link_free_ = {};
   double device_busy_ = 0, hashed_ = 0;
   double now_ = 0;

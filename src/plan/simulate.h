@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Carries out a plan in virtual time, tile by tile, and checks on the way that it is one: frames do
-// not overlap and stay within the budgets, every lease and every transfer finds the newest bytes,
-// and nothing that is wanted is lost. Tests take it as their oracle; comparisons take their seconds
-// from it.
+// Executes a plan in virtual time, at the granularity of tiles, and checks that it is valid: frames
+// do not overlap and stay within the budgets, every lease and every transfer finds the newest
+// bytes, and no bytes that are still needed are lost. Tests use it as their oracle; comparisons use
+// its seconds.
 
 #ifndef SPILLWAY_PLAN_SIMULATE_H_
 #define SPILLWAY_PLAN_SIMULATE_H_
@@ -16,11 +16,13 @@
 
 namespace spillway::plan {
 
-// Bytes per second of each link. NVMe's two share one device, which moves `nvme` in all.
+// Bytes per second of each link. NVMe's two links share one device, which moves `nvme` bytes per
+// second in both directions together.
 struct Rates {
   std::array<double, kNumLinks> link = {3e9, 1.5e9, 20e9, 20e9};
   double nvme = 3e9;
-  // Of the transfer thread, which hashes what NVMe moves; the host runtime's copies are links.
+  // The rate of the transfer thread, which hashes the bytes that NVMe moves. The copies of the host
+  // runtime count as links.
   double checksum = 10e9;
 
   double operator[](Transfer of) const { return link[static_cast<size_t>(of)]; }
@@ -29,13 +31,13 @@ struct Rates {
 struct SimulatedStep {
   double seconds = 0;
   double compute_seconds = 0;
-  double stall_seconds = 0;  // an acquire waited
+  double stall_seconds = 0;  // time that acquires waited
   LinkBytes bytes;
 };
 
-// Carries out `periods` of the plan, from its seam on; returns the last, in which transfers that
-// ran ahead of it are counted as its own. Internal names the first operation or event at which the
-// plan is not one.
+// Executes `periods` periods of the plan, starting at its seam, and returns the last one. Its
+// transfers count as its own even if they started during the period before. An Internal error names
+// the first operation or event at which the plan is not valid, or says what is wrong at the seam.
 absl::StatusOr<SimulatedStep> Simulate(const Trace& trace, const Plan& plan, const Rates& rates,
                                        int periods = 4);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One bit for each tile: of a million tiles they are copied, compared and emptied in microseconds.
+// One bit for each tile. The bits of a million tiles are copied, compared and cleared in
+// microseconds.
 
 #ifndef SPILLWAY_PLAN_TILE_BITS_H_
 #define SPILLWAY_PLAN_TILE_BITS_H_
@@ -36,7 +37,7 @@ class TileBits {
     if (any_) std::fill(words_.begin(), words_.end(), 0);
     any_ = false;
   }
-  // The first that is set, from `from` on.
+  // The first tile from `from` on whose bit is set.
   std::optional<TileIndex> Next(TileIndex from) const {
     const size_t first = from / kWord;
     for (size_t i = first; i < words_.size(); ++i) {
@@ -45,7 +46,7 @@ class TileBits {
     }
     return std::nullopt;
   }
-  // Whether the two differ in a tile that is in `a` or `b`.
+  // Whether `x` and `y` differ in a tile that is set in `a` or `b`.
   static bool Differ(const TileBits& x, const TileBits& y, const TileBits& a, const TileBits& b) {
     const size_t size = std::max(x.words_.size(), y.words_.size());
     for (size_t i = 0; i < size; ++i) {
@@ -59,7 +60,7 @@ class TileBits {
   uint64_t Word(size_t i) const { return i < words_.size() ? words_[i] : 0; }
 
   std::vector<uint64_t> words_;
-  bool any_ = false;  // none is set if not
+  bool any_ = false;  // if false, no bit is set
 };
 
 }  // namespace spillway::plan

@@ -15,10 +15,10 @@ namespace {
 
 using Kind = TraceEvent::Kind;
 
-// Who holds a tile.
+// The leases that are held on a tile.
 struct Holders {
   uint32_t readers[2] = {0, 0};  // in the device tier, in pinned memory
-  int8_t writer = -1;            // the writer's tier
+  int8_t writer = -1;            // the writer's tier; -1: none
   Access access = Access::kRead;
 
   bool any() const { return readers[0] + readers[1] > 0 || writer >= 0; }
@@ -33,7 +33,7 @@ absl::Status Wrong(const Trace& trace, size_t index, const std::string& what) {
                                                  std::string(Name(event.tier)), "): ", what));
 }
 
-// Takes the event into account; what is wrong with it, or nothing.
+// Applies the event to the tile's holders. Returns what is wrong with it, or an empty string.
 std::string Apply(const TraceEvent& event, const TraceTile& tile, Holders& holders) {
   const auto tier = static_cast<int8_t>(event.tier);
   if (event.kind == Kind::kDiscard) {

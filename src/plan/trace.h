@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The trace of a step: which tiles are leased, in which order and with how much computing between,
-// as the planner reads it. A step that repeats has the same trace but for the times. Pure values;
-// times are passed in.
+// The trace of a step, which the planner reads: which tiles are leased, in which order, and with
+// how much computing in between. A step that repeats has the same trace except for the times.
+// Nothing here reads a clock: times are passed in.
 
 #ifndef SPILLWAY_PLAN_TRACE_H_
 #define SPILLWAY_PLAN_TRACE_H_
@@ -22,7 +22,7 @@
 
 namespace spillway::plan {
 
-// A frame that is one tile's own all the time.
+// A frame that belongs to one tile all the time.
 struct ReservedFrame {
   Tier tier = Tier::kPinned;  // or kDevice
   uint64_t offset = 0;
@@ -33,10 +33,12 @@ struct TraceTile {
   uint64_t size_bytes = 0;
   Role role = Role::kParameter;
   bool transient = false;
-  // It has bytes when the step starts (on NVMe, if nothing moved yet). If not, it reads as zeros.
+  // Whether the tile has bytes when the step starts (on NVMe, if nothing moved yet). If not, it
+  // reads as zeros.
   bool stored = false;
-  std::optional<Tier> rest;                     // see Placement
-  std::optional<ReservedFrame> reserved_frame;  // where it rests, if that is one of the two tiers
+  std::optional<Tier> rest;  // see Placement
+  // The frame in which it rests, if it rests on the device or in pinned memory.
+  std::optional<ReservedFrame> reserved_frame;
 
   bool has_reserved_frame(Tier tier) const {
     return reserved_frame && reserved_frame->tier == tier;
@@ -47,14 +49,14 @@ struct TraceEvent {
   enum class Kind : uint8_t {
     kAcquire,
     kRelease,
-    kDiscard,  // of a transient tile: its bytes are void, it reads as zeros
+    kDiscard,  // a transient tile's bytes become void; it reads as zeros
   };
-  double seconds_before = 0;  // computing since the event before, waits left out
+  double seconds_before = 0;  // computing since the event before, without waits
   TileIndex tile = 0;
   Kind kind = Kind::kAcquire;
-  Tier tier = Tier::kDevice;  // kDevice or kPinned; of a discard, kDevice
+  Tier tier = Tier::kDevice;  // kDevice or kPinned; kDevice for a discard
   Access access = Access::kRead;
-  uint16_t thread = 0;  // of the caller, numbered in the order in which they come
+  uint16_t thread = 0;  // the caller's, numbered in order of first appearance
 };
 
 struct Trace {
@@ -62,8 +64,8 @@ struct Trace {
   std::vector<TraceEvent> events;
 };
 
-// The events of a step that runs. It grows by pieces, so that no event takes longer than others,
-// and is emptied without giving them back.
+// The events of the running step. The log grows by pieces of fixed size, so that the cost of an
+// append does not depend on the number of events. clear() keeps the pieces for reuse.
 class EventLog {
  public:
   void push_back(const TraceEvent& event) {
@@ -85,42 +87,43 @@ class EventLog {
   size_t size_ = 0;
 };
 
-// OK if the events can happen: leases of a tile are readers or one writer, each ends once, none is
-// held at the end, and only what is transient and not leased is discarded. InvalidArgument names
-// the event, the tile and what is wrong. Cancelled once `stop` is true.
+// Returns OK if the events can happen: the leases of a tile are readers or one writer, each ends
+// once, none is held at the end, and only transient tiles that are not leased are discarded.
+// InvalidArgument names the event, the tile and what is wrong. Returns Cancelled once `stop` is
+// true.
 absl::Status Validate(const Trace& trace, const std::atomic<bool>* stop = nullptr);
 
-// The fingerprint of a step, use by use. It is equal for steps in which each tile has the same uses
-// (leases and discards) in the same order, and different, as a rule, for others. How uses of
-// different tiles interleave does not count, nor do times, nor how readers overlap, nor which tiles
-// had bytes before.
+// The fingerprint of a step, computed use by use. It is equal for steps in which each tile has the
+// same uses (leases and discards) in the same order, and different, as a rule, for others. It does
+// not depend on how uses of different tiles interleave, on times, on how readers overlap, or on
+// which tiles had bytes before.
 class StepHash {
  public:
   void AddTile(const TraceTile& tile);
-  // A step begins.
+  // Begins a step.
   void Begin() {
     ++step_;
     sum_ = 0;
   }
-  // What comes is a use.
+  // Adds a use. REQUIRES: `use` is an acquire or a discard.
   void Add(const TraceEvent& use);
   uint64_t value() const { return sum_; }
 
  private:
-  // Small: a lease of one among many tiles brings it into the CPU's cache.
+  // Kept small: if there are many tiles, each lease loads its tile's entry into the CPU's cache.
   struct Tile {
     uint64_t hash = 0;  // of the uses in `step`
     uint32_t step = 0;
-    uint32_t is = 0;  // the hash of what the tile is
+    uint32_t is = 0;  // the hash of the tile's size, role and transience
   };
   std::vector<Tile> tiles_;
   uint32_t step_ = 1;
   uint64_t sum_ = 0;
 };
 
-// Writes a step down while it runs. Seconds are on any clock that does not go back; where threads
-// overlap, an event that was asked for before the last one ended comes right after it. Not
-// thread-safe. A step:
+// Records a step while it runs. Seconds are on any clock that does not go back. If threads overlap,
+// an event that was requested before the last one ended follows it with no computing in between.
+// Not thread-safe. A step:
 //
 //   recorder.Begin(now);
 //   recorder.Acquire(tile, Tier::kDevice, Access::kRead, asked, granted);
@@ -128,10 +131,10 @@ class StepHash {
 //   recorder.End()
 class StepRecorder {
  public:
-  // A new tile, of the next index.
+  // Adds a tile, which gets the next index.
   void AddTile(const TraceTile& tile) { hash_.AddTile(tile); }
 
-  // A step begins; what was recorded of one that did not end is forgotten.
+  // Begins a step. Drops what was recorded of a step that did not end.
   void Begin(double now);
   // The time between `asked` and `granted` was spent waiting.
   void Acquire(TileIndex tile, Tier tier, Access access, double asked, double granted,
@@ -139,12 +142,12 @@ class StepRecorder {
   void Release(TileIndex tile, Tier tier, Access access, double now,
                std::thread::id thread = std::this_thread::get_id());
   void Discard(TileIndex tile, double now);
-  // From `begin` to `end` nothing was computed, as during a commit or a wait for a plan.
+  // Excludes the time from `begin` to `end` from computing, as for a commit or a wait for a plan.
   void LeaveOut(double begin, double end) { last_ += std::max(0.0, end - std::max(begin, last_)); }
-  // The step is over: its events, in exchange for a log that may be used for the next.
+  // Ends the step and returns its events. `other`, emptied, becomes the log of the next step.
   EventLog End(EventLog other);
 
-  // Of the step that runs.
+  // These return values of the running step.
   size_t num_events() const { return events_.size(); }
   const TileBits& used() const { return used_; }
   int64_t num_leases() const { return num_leases_; }
@@ -157,12 +160,12 @@ class StepRecorder {
   EventLog events_;
   TileBits used_;
   StepHash hash_;
-  int64_t num_leases_ = 0;                // that have not ended
-  std::vector<std::thread::id> threads_;  // by number, of this step
-  double last_ = 0;  // when the event before ended, later by what was left out since
+  int64_t num_leases_ = 0;                // leases that have not ended
+  std::vector<std::thread::id> threads_;  // this step's, by number
+  double last_ = 0;  // the end of the event before, plus the time left out since
 };
 
-// The same, with the tiles: a whole trace.
+// A StepRecorder that also records the tiles, and so returns a whole trace.
 class TraceRecorder : public StepRecorder {
  public:
   TileIndex AddTile(const TraceTile& tile);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is done with a tile's bytes: the one enumeration of transfers, for plans, the pager's
-// actions, the timeline and the counters.
+// What is done with a tile's bytes. Plans, the pager's actions, the timeline and the counters share
+// this one enumeration of transfers.
 
 #ifndef SPILLWAY_PLAN_TRANSFER_H_
 #define SPILLWAY_PLAN_TRANSFER_H_
@@ -13,20 +13,20 @@
 namespace spillway::plan {
 
 enum class Transfer : uint8_t {
-  // Each of these has a link of its own: an edge of the tier graph.
+  // Each of these has its own link, which is an edge of the tier graph.
   kRead,     // NVMe → a frame in pinned memory
-  kWrite,    // pinned memory → NVMe; both have the bytes then
+  kWrite,    // pinned memory → NVMe; afterwards both have the bytes
   kCopyIn,   // pinned memory → a frame on the device
   kCopyOut,  // device → a frame in pinned memory
-  // These move nothing.
+  // These move no bytes.
   kZero,  // a frame in pinned memory is filled with zeros
   kTake,  // a frame is taken for a lease that writes every byte
-  kDrop,  // the copy is forgotten, its frame free
+  kDrop,  // the copy is forgotten and its frame becomes free
 };
 inline constexpr int kNumLinks = 4;
 constexpr bool HasLink(Transfer transfer) { return transfer <= Transfer::kCopyOut; }
 
-// Bytes over each link.
+// Bytes moved over each link.
 struct LinkBytes {
   std::array<uint64_t, kNumLinks> bytes = {};
   uint64_t& operator[](Transfer link) { return bytes[static_cast<size_t>(link)]; }

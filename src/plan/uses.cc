@@ -45,9 +45,10 @@ class UseList {
                              .kind = Use::Kind::kVoid});
   }
   Use& last() { return keeping_.uses.back(); }
-  bool empty() const { return keeping_.uses.size() == keeping_.first.back(); }  // of the tile
+  // Whether the tile has no uses.
+  bool empty() const { return keeping_.uses.size() == keeping_.first.back(); }
   void EndTile() {
-    if (num_holds_ == 0) keeping_.uses.resize(keeping_.first.back());  // nothing to be void
+    if (num_holds_ == 0) keeping_.uses.resize(keeping_.first.back());  // nothing can become void
     keeping_.first.push_back(static_cast<uint32_t>(keeping_.uses.size()));
   }
 
@@ -57,7 +58,8 @@ class UseList {
   int num_holds_ = 0;
 };
 
-// Whether the tile has no bytes when the step, which repeats, begins.
+// Whether the tile has no bytes when the step begins. The step repeats, so this is the state that
+// its end leaves.
 bool BeginsZero(const Trace& trace, const EventsByTile& events, TileIndex tile) {
   bool zero = !trace.tiles[tile].stored;
   for (const uint32_t* e = events.begin(tile); e != events.end(tile); ++e) {
@@ -68,7 +70,8 @@ bool BeginsZero(const Trace& trace, const EventsByTile& events, TileIndex tile) 
   return zero;
 }
 
-// What follows for a tier from where tiles rest. The last tier has them all.
+// Adds to a tier's uses what follows from where tiles rest. The last tier holds all tiles, so no
+// tile is away from it.
 void PlaceUses(const Trace& trace, Tier tier, bool is_last, Keeping* keeping) {
   for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
     const TraceTile& of = trace.tiles[tile];
@@ -78,7 +81,7 @@ void PlaceUses(const Trace& trace, Tier tier, bool is_last, Keeping* keeping) {
   for (Use& use : keeping->uses) {
     const TraceTile& of = trace.tiles[use.tile];
     use.away = of.rest && *of.rest != tier;
-    // What has a reserved frame on the device need not go down.
+    // A tile with a reserved frame on the device need not be written to NVMe.
     if (tier == Tier::kPinned && of.has_reserved_frame(Tier::kDevice)) use.dirties = false;
   }
 }
@@ -91,7 +94,7 @@ class PinnedUseVisitor : public TileVisitor {
     if (source == Source::kNothing || in_lease_) return;
     uses_.Hold(BeforeEvent(event), BeforeEvent(event) + 1, event).needs = source == Source::kBelow;
   }
-  void DeviceCopyComesEarly(uint32_t) override {}  // the lease holds the tile
+  void DeviceCopyComesEarly(uint32_t) override {}  // the pinned lease still holds the tile
   void DeviceCopyEnds(uint32_t event, bool copy_out) override {
     if (copy_out) uses_.Hold(AfterEvent(event), AfterEvent(event) + 1, event).dirties = true;
   }
@@ -157,7 +160,7 @@ Keeping DeviceUses(const Trace& trace, const EventsByTile& events, uint64_t fram
         }
         if (Writes(event.access)) uses.Void(*e);
       } else if (Writes(event.access)) {
-        uses.last().end = AfterEvent(*e);  // of the void
+        uses.last().end = AfterEvent(*e);  // the end of the void
       }
       if (event.kind == Kind::kAcquire && Writes(event.access)) zero = false;
     }
@@ -230,10 +233,10 @@ void TileWalk::Round(TileIndex tile, TileVisitor* visitor) {
   using Source = TileVisitor::Source;
   int device_leases = 0, pinned_leases = 0;
   bool dirties = false;
-  // With a reserved frame on the device the tile never leaves it, and no tier below has its bytes.
+  // A tile with a reserved frame on the device never leaves it, and no tier below has its bytes.
   const bool in_reserved_frame = device_.has_reserved_frame(tile);
   uint32_t use = device_.first[tile];
-  const bool is_on_device = use != device_.first[tile + 1];  // at some time
+  const bool is_on_device = use != device_.first[tile + 1];  // at some time in the period
   const auto tell = [visitor](const auto& call) {
     if (visitor != nullptr) call(*visitor);
   };
@@ -280,7 +283,7 @@ void TileWalk::Round(TileIndex tile, TileVisitor* visitor) {
       leave_device(*e);
       dirties = true;
       zero_ = false;
-      while (is_on_device && device_.uses[use].event != *e) ++use;  // its void
+      while (is_on_device && device_.uses[use].event != *e) ++use;  // to the void at this event
     } else if (--pinned_leases == 0) {
       const bool comes_early = dirties && is_on_device && !in_reserved_frame && kept_[use];
       const bool goes_to_reserved_frame = in_reserved_frame && !on_device_ && !zero_;

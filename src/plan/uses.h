@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From a trace to each tier's uses. The device's follow from the trace alone. Pinned memory's
-// follow from what the device keeps: beside its own leases, a tile passes through it on its way to
-// the device and back.
+// Derives each tier's uses from a trace. The device's uses follow from the trace alone. The uses of
+// pinned memory depend on what the device keeps: apart from pinned memory's own leases, a tile
+// passes through it on its way to the device and back.
 
 #ifndef SPILLWAY_PLAN_USES_H_
 #define SPILLWAY_PLAN_USES_H_
@@ -16,8 +16,8 @@
 
 namespace spillway::plan {
 
-// The events of each tile, in order. Once `stop` is true nobody wants what is made of them, and it
-// is not complete.
+// The events of each tile, in order. Once `stop` is true, they may be incomplete, and what is made
+// from them is no longer needed.
 class EventsByTile {
  public:
   explicit EventsByTile(const Trace& trace, const std::atomic<bool>* stop = nullptr);
@@ -31,43 +31,43 @@ class EventsByTile {
   std::vector<uint32_t> events_, first_;
 };
 
-// Zeros are brought to the device as other bytes are; with `zeros_are_free`, for the bound, not,
-// and where tiles rest is left out: no placement saves a byte.
+// Zeros are brought to the device like other bytes. With `zeros_are_free`, which serves the bound,
+// they are not, and where tiles rest is ignored, because no placement saves a byte.
 Keeping DeviceUses(const Trace& trace, const EventsByTile& events, uint64_t frame_alignment,
                    bool zeros_are_free = false);
 
-// Without a store, tiles that the step leaves alone are in pinned memory too.
+// If there is no store, tiles that the step does not use are in pinned memory too.
 Keeping PinnedUses(const Trace& trace, const EventsByTile& events, const Keeping& device,
                    const Kept& device_kept, uint64_t frame_alignment, bool has_store);
 
-// Of device and pinned memory seen as one tier above NVMe, for the bound.
+// The uses of device and pinned memory taken as one tier above NVMe, for the bound.
 Keeping PooledUses(const Trace& trace, const EventsByTile& events);
 
-// Hears what happens to one tile over a period, in order. `event` is the one that it happens
-// before, at or after.
+// Receives what happens to one tile over a period, in order. `event` is the event before, at or
+// after which it happens.
 class TileVisitor {
  public:
   // Where the bytes of a copy come from.
   enum class Source : uint8_t {
     kBelow,    // the tier below
-    kDevice,   // of a pinned copy: the device, which had the only one
-    kZeros,    // it has no bytes yet
-    kNothing,  // the lease writes them all
+    kDevice,   // only for a pinned copy: the device, which had the only copy
+    kZeros,    // the tile has no bytes yet
+    kNothing,  // none: the lease writes every byte
   };
   virtual ~TileVisitor() = default;
   virtual void DeviceCopyBegins(uint32_t event, Source source) = 0;
-  // Pinned memory's lease, which wrote, ends, and its bytes go to the device at once.
+  // A lease in pinned memory that wrote ends, and its bytes go to the device at once.
   virtual void DeviceCopyComesEarly(uint32_t event) = 0;
-  // With `copy_out` its bytes go to pinned memory first.
+  // If `copy_out` is true, the copy's bytes go to pinned memory first.
   virtual void DeviceCopyEnds(uint32_t event, bool copy_out) = 0;
   virtual void DeviceCopyVoid(uint32_t event) = 0;
   virtual void PinnedLeaseBegins(uint32_t event, Source source) = 0;
   virtual void PinnedLeaseEnds(uint32_t event, bool dirties) = 0;
-  // A writer on the device, or a discard.
+  // The bytes in pinned memory become void: a lease on the device writes, or the tile is discarded.
   virtual void PinnedVoid(uint32_t event) = 0;
 };
 
-// What becomes of a tile when the device keeps what it keeps.
+// Goes through a tile's events and reports what happens to its copies, given what the device keeps.
 class TileWalk {
  public:
   TileWalk(const Trace& trace, const EventsByTile& events, const Keeping& device,
@@ -84,7 +84,7 @@ class TileWalk {
   const EventsByTile& events_;
   const Keeping& device_;
   const Kept& kept_;
-  // Of the tile at this point.
+  // The state of the tile at the present event.
   bool on_device_ = false;
   bool only_on_device_ = false;
   bool zero_ = false;

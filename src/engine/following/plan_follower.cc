@@ -64,8 +64,8 @@ bool PlanFollower::EndStep() {
   return true;
 }
 
-// Goes past what has been asked for. That may be much where one caller was behind all others; then
-// the rest is for the next times.
+// Advances past the events that have been asked for. After one caller was behind all others these
+// may be many; later calls then pass the rest.
 void PlanFollower::LookAhead() {
   for (int passed = 0; passed < kMostPassed && tiles_.HasBeenAsked(all_asked_before_); ++passed)
     ++all_asked_before_;
@@ -81,7 +81,7 @@ bool PlanFollower::MayWait(TileIndex tile, Count use) {
   return all_asked_before_ >= tiles_.index().EventOf(tile, use);
 }
 
-// Whether nothing but transfers is before an operation that may start.
+// Whether an operation that may start waits for nothing but transfers.
 bool PlanFollower::IsTakenSoon(Count op) {
   const size_t queue = ready_.QueueOf(op);
   if (queue == ReadyOps::kNoOrder) return true;
@@ -106,7 +106,7 @@ uint64_t PlanFollower::EventsUntilNextUse(TileIndex tile) const {
 
 // --- Operations ---
 
-// Where the first has no room, none of those behind it takes it.
+// If the first operation has no room, the operations behind it do not take that room.
 std::optional<PlanFollower::Count> PlanFollower::Take(size_t queue) {
   const std::optional<Count> op = ready_.First(queue);
   if (!op) return std::nullopt;
@@ -139,7 +139,7 @@ void PlanFollower::End(Count op) {
   Over(op);
 }
 
-// Once for each operation: it has begun, or counts as over without.
+// Called once for each operation: when it begins, or when it counts as over without having begun.
 void PlanFollower::Started(Count op) {
   if (plan::HasLink(OpAt(op).kind)) periods_.Began(op / step_.plan.ops.size());
   if (room_) room_->Begun(op);

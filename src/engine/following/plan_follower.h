@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How far a plan has been followed: which of its operations may start, and which leases may wait
-// for it. Only the order of each tile's own uses counts (plan_progress.h). So threads that lease
-// different tiles may interleave in any way, and readers that overlap are counted, not told apart.
-// The follower is pure; it moves nothing.
+// Tracks how far a plan has been followed: which of its operations may start, and which leases may
+// wait for it. Only the order of each tile's own uses counts (plan_progress.h). So threads that
+// lease different tiles may interleave in any way, and readers that overlap are counted, not told
+// apart. The follower is pure; it moves nothing.
 //
-// A use is an acquire or a discard. A plan's step repeats: a period is one step of the plan, and
-// operations of the next period start as soon as nothing that they wait for is left.
+// A use is an acquire or a discard. A plan's step repeats: a period is one step of the plan.
+// Operations of the next period start as soon as everything that they wait for is over.
 //
-// Room: of a plan for one thread, an operation takes its frame once those that the plan names have
-// dropped theirs. A plan for several threads leaves a reserve; there an operation takes any frame,
-// in the order of the plan, as soon as its bytes fit beside all that the plan has from now until
-// the operation's own position (plan_room.h).
+// Room: in a plan for one thread, an operation takes its planned frame once the operations that
+// the plan names have dropped the copies that lay there. A plan for several threads leaves a
+// reserve. Its operations take any frame, in the order of the plan, as soon as their bytes fit
+// beside all that the plan has from now until the operation's own position (plan_room.h).
 
 #ifndef SPILLWAY_ENGINE_FOLLOWING_PLAN_FOLLOWER_H_
 #define SPILLWAY_ENGINE_FOLLOWING_PLAN_FOLLOWER_H_
@@ -33,73 +33,77 @@ namespace spillway::engine {
 class PlanFollower {
  public:
   using TileIndex = plan::TileIndex;
-  // An operation of a period, or a use of a tile: counted on from the first period's first.
+  // The number of an operation, or of a use among its tile's uses. It counts from the first one in
+  // the first period and does not start again in later periods.
   using Count = PlanProgress::Count;
 
-  // At the plan's begin. What this costs grows with the plan; once `stop` is true it ends soon, and
-  // the follower is of no use.
+  // Starts at the plan's begin. The cost grows with the plan. Once `stop` is true, the constructor
+  // returns soon, and the follower must not be used.
   explicit PlanFollower(StepPlan step, const std::atomic<bool>* stop = nullptr);
   PlanFollower(const PlanFollower&) = delete;
   PlanFollower& operator=(const PlanFollower&) = delete;
-  // Back to the plan's begin; what this costs does not grow with the plan.
+  // Returns to the plan's begin. The cost does not grow with the plan.
   void Restart();
 
   const StepPlan& step() const { return step_; }
-  // How far each tile has come.
+  // How far each tile has come in the plan.
   const PlanProgress& tiles() const { return tiles_; }
-  // Whether any frame will do for an operation.
+  // Whether operations take any frame, not only the planned one.
   bool takes_any_frame() const { return takes_any_frame_; }
-  // A tile that the plan knows nothing of, of the next index.
+  // Adds a tile, with the next index, that the plan does not contain.
   void AddTile() { tiles_.AddTile(); }
 
   // --- What callers do ---
-  // The tile is asked for, or discarded: see PlanProgress::Ask.
+  // Records that a lease of the tile is requested, or that the tile is discarded. See
+  // PlanProgress::Ask.
   std::optional<Count> Ask(const plan::TraceEvent& event);
-  // A use that was asked for has happened: its lease was granted, or the bytes were discarded.
+  // Records that a use that was asked for has happened: its lease was granted, or the bytes were
+  // discarded.
   void Happened(TileIndex tile);
-  // The lease's holder let go; Released follows, at once or when the holder's stream lets go.
+  // Records that the holder released the lease. Released follows, at once or when the lease has
+  // drained.
   void ReleaseAsked(TileIndex tile);
   void Released(TileIndex tile);
-  // Whether this step has so many uses that the plan has not that it is another.
+  // Whether this step has so many uses that the plan does not have that it is not the plan's step.
   bool IsAnotherStep() const;
-  // A step is over: whether it was the plan's. If so, the next one begins.
+  // Ends a step. Returns whether it was the plan's step; if so, the next one begins.
   bool EndStep();
   bool is_first_step() const { return step_number_ == 0; }
 
   // --- Leases ---
   // Whether the use need only wait for transfers: the tile's next operation runs or may start, or
-  // all that the plan has before this use has been asked for.
+  // all events that the plan has before this use have been asked for.
   bool MayWait(TileIndex tile, Count use);
-  // The caller does not wait: operations of the tile before this use count as over. REQUIRES: none
-  // of them runs.
+  // Records that the caller does not wait: operations of the tile before this use count as over.
+  // REQUIRES: none of them runs.
   void Skip(TileIndex tile, Count use);
-  // How many events away the tile's next use is; of a tile without uses, more than any.
+  // How many events away the tile's next use is; the largest uint64_t if the tile has no uses.
   uint64_t EventsUntilNextUse(TileIndex tile) const;
 
   // --- Operations ---
-  // The operation of least position that may start on a link. It is the caller's from here on: it
-  // is begun, or put back.
+  // Takes the operation of least position that may start on a link, if there is room for it. The
+  // caller must then Begin it, End it or PutBack it.
   std::optional<Count> Take(plan::Transfer link) { return Take(static_cast<size_t>(link)); }
-  // One that no link carries.
+  // Takes an operation that no link carries. The caller's duties are the same.
   std::optional<Count> TakeFree();
   void PutBack(Count op) { ready_.Push(op); }
-  // Operations that have become ready, in all.
+  // Grows by one whenever an operation becomes ready.
   uint64_t num_due() const { return due_; }
   const plan::Op& OpAt(Count op) const { return step_.plan.ops[op % step_.plan.ops.size()]; }
-  // It runs from now on.
+  // Records that the operation runs from now on.
   void Begin(Count op);
-  // It is over.
+  // Records that the operation is over, whether it has begun or not.
   void End(Count op);
-  // Operations that run, on a link.
+  // The number of operations in flight on a link.
   int in_flight(plan::Transfer link) const { return in_flight_[static_cast<size_t>(link)]; }
-  // Whether an operation that runs is the last before the plan drops the tile's copy in the tier.
+  // Whether, for some operation in flight, the plan drops its tile's copy in the tier right after.
   bool IsRoomComing(Tier tier) const;
 
   // --- What was moved ---
   void CountMoved(Count op, uint64_t bytes) {
     periods_.Moved(op / step_.plan.ops.size(), OpAt(op).kind, bytes);
   }
-  // For a use that does not wait.
+  // Counts bytes that were moved for a use that did not wait for the plan.
   void CountPulled(TileIndex tile, Count use, plan::Transfer link, uint64_t bytes) {
     periods_.Moved(tiles_.index().PeriodOf(tile, use), link, bytes);
   }
@@ -107,10 +111,10 @@ class PlanFollower {
   std::optional<plan::LinkBytes> TakeMoved() { return periods_.Take(step_number_); }
 
  private:
-  // A step with more uses that the plan does not have than this, and than it has followed, is
-  // another.
+  // A step is not the plan's if the number of its uses that the plan does not have exceeds the
+  // number of its uses that follow the plan by more than this.
   static constexpr uint64_t kFewExtra = 8;
-  // Events that are passed in one go.
+  // The most events that one call of LookAhead passes.
   static constexpr int kMostPassed = 64;
 
   void Consider(TileIndex tile);
@@ -126,13 +130,13 @@ class PlanFollower {
   PlanProgress tiles_;
   ReadyOps ready_;
   PlanPeriods periods_;
-  std::optional<PlanRoom> room_;  // with takes_any_frame()
+  std::optional<PlanRoom> room_;  // only if takes_any_frame()
   uint64_t step_number_ = 0;      // steps that have ended
-  uint64_t asked_ = 0;            // uses, in all
+  uint64_t asked_ = 0;            // uses that followed the plan, in all steps
   uint64_t due_ = 0;              // operations that have become ready
-  uint64_t extra_ = 0;            // of this step, those that the plan does not have
-  Count all_asked_before_ = 0;    // the first event that nobody has asked for
-  std::vector<Count> running_;    // on links
+  uint64_t extra_ = 0;            // uses of this step that the plan does not have
+  Count all_asked_before_ = 0;    // LookAhead's position: all events before it have been asked for
+  std::vector<Count> running_;    // operations in flight on links
   std::array<int, plan::kNumLinks> in_flight_ = {};
 };
 

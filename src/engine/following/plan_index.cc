@@ -40,7 +40,7 @@ PlanIndex IndexOf(const StepPlan& step, const std::atomic<bool>* stop) {
   index.use_event.resize(index.first_use.back());
   index.use_ops.resize(index.first_use.back());
 
-  // Events and operations in the plan's order.
+  // Goes through events and operations in the plan's order.
   std::vector<uint32_t> uses_so_far(num_tiles), ops_so_far(num_tiles);
   uint32_t op = 0;
   const auto pass_ops = [&](uint64_t until) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What follows from a step and its plan alone: each tile's uses and operations, in order, and who
-// waits for whom.
+// An index of a step and its plan: each tile's uses and operations, in order, and which operations
+// wait for which. It is computed from the step and the plan alone.
 
 #ifndef SPILLWAY_ENGINE_FOLLOWING_PLAN_INDEX_H_
 #define SPILLWAY_ENGINE_FOLLOWING_PLAN_INDEX_H_
@@ -19,25 +19,25 @@ constexpr bool IsUse(const plan::TraceEvent& event) {
   return event.kind != plan::TraceEvent::Kind::kRelease;
 }
 
-// Ranges by tile have one more entry for their end.
+// Ranges by tile have one more entry, which holds the end of the last range.
 struct PlanIndex {
   std::vector<uint32_t> first_op, ops;         // by tile: its operations, in order
   std::vector<uint32_t> first_use, use_event;  // by tile: its uses, in order
-  std::vector<uint32_t> use_ops;    // by use: how many of the tile's operations come before it
-  std::vector<uint32_t> releases;   // by tile: of a period
-  std::vector<uint32_t> op_number;  // by operation: among its tile's
+  std::vector<uint32_t> use_ops;    // by use: how many of its tile's operations come before it
+  std::vector<uint32_t> releases;   // by tile: number of releases in a period
+  std::vector<uint32_t> op_number;  // by operation: its number among its tile's operations
   // By operation: how many uses and releases of its tile it waits for, in the period of `after`.
   std::vector<uint32_t> need_uses, need_releases;
-  std::vector<uint32_t> first_waiting, waiting;  // by operation: those that wait for its end
-  std::vector<uint32_t> event_number;            // by event: among its tile's uses, or its releases
-  uint64_t num_moves = 0;                        // operations that a link carries
+  std::vector<uint32_t> first_waiting, waiting;  // by operation: which ones wait for its end
+  std::vector<uint32_t> event_number;  // by event: its number among its tile's uses or releases
+  uint64_t num_moves = 0;              // operations that a link carries
   uint64_t num_events = 0;
 
   uint64_t NumOps(plan::TileIndex tile) const { return first_op[tile + 1] - first_op[tile]; }
   uint64_t NumUses(plan::TileIndex tile) const { return first_use[tile + 1] - first_use[tile]; }
   uint64_t num_uses() const { return use_event.size(); }
-  // Of a use of the tile, counted on from the first period's first: its period; its event, and how
-  // many operations of the tile come before it, counted likewise. REQUIRES: the tile has uses.
+  // A use's period, its event, and how many operations of its tile come before it. Uses, events and
+  // operations are counted from the first one in the first period. REQUIRES: the tile has uses.
   uint64_t PeriodOf(plan::TileIndex tile, uint64_t use) const { return use / NumUses(tile); }
   uint64_t EventOf(plan::TileIndex tile, uint64_t use) const {
     return PeriodOf(tile, use) * num_events + use_event[InPeriod(tile, use)];
@@ -45,19 +45,19 @@ struct PlanIndex {
   uint64_t OpsBefore(plan::TileIndex tile, uint64_t use) const {
     return PeriodOf(tile, use) * NumOps(tile) + use_ops[InPeriod(tile, use)];
   }
-  // Where `use_event` and `use_ops` have it.
+  // The use's index in `use_event` and `use_ops`.
   uint64_t InPeriod(plan::TileIndex tile, uint64_t use) const {
     return first_use[tile] + use % NumUses(tile);
   }
-  // Operations that wait for this one's end.
+  // The operations that wait for this one's end.
   std::span<const uint32_t> WaitingFor(uint64_t op) const {
     return std::span(waiting).subspan(first_waiting[op], first_waiting[op + 1] - first_waiting[op]);
   }
-  // A tile that the plan knows nothing of, of the next index.
+  // Adds a tile, with the next index, that the plan does not contain.
   void AddTile();
 };
 
-// Not complete once `stop` is true.
+// Builds the index. The result is incomplete if `stop` becomes true.
 PlanIndex IndexOf(const StepPlan& step, const std::atomic<bool>* stop);
 
 }  // namespace spillway::engine

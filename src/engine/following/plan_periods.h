@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What operations of each period have moved: a plan begins operations of the next period before
-// the present one is over.
+// Counts the bytes that the operations of each period have moved. Periods are counted apart because
+// a plan begins operations of the next period before the present one is over.
 
 #ifndef SPILLWAY_ENGINE_FOLLOWING_PLAN_PERIODS_H_
 #define SPILLWAY_ENGINE_FOLLOWING_PLAN_PERIODS_H_
@@ -17,20 +17,21 @@ namespace spillway::engine {
 
 class PlanPeriods {
  public:
-  // `num_moves`: operations of a period that move something.
+  // `num_moves`: the number of operations of a period that a link carries.
   explicit PlanPeriods(uint64_t num_moves) : num_moves_(num_moves) {}
   void Restart() {
     periods_.clear();
     taken_ = 0;
   }
 
-  // An operation that moves something has begun, or counts as over without.
+  // Records that an operation with a link has begun, or counts as over without having begun.
   void Began(uint64_t period) { ++At(period).begun; }
   void Moved(uint64_t period, plan::Transfer link, uint64_t bytes) {
     At(period).moved[link] += bytes;
   }
-  // What the next period that was begun to its end has moved, once; none before that.
-  // `steps`: those that have ended.
+  // Returns the bytes that the next period has moved, once for each period, when all of its
+  // operations with a link have begun; none before that. A period without such operations counts
+  // when its step has ended. `steps`: the number of steps that have ended.
   std::optional<plan::LinkBytes> Take(uint64_t steps) {
     if (num_moves_ == 0 ? taken_ == steps : periods_.empty() || periods_.front().begun < num_moves_)
       return std::nullopt;
@@ -43,9 +44,9 @@ class PlanPeriods {
  private:
   struct Period {
     plan::LinkBytes moved;
-    uint64_t begun = 0;  // operations
+    uint64_t begun = 0;  // operations with a link
   };
-  // What is begun of a period that is taken already counts with the next.
+  // What is counted for a period that was taken already goes to the first that was not.
   Period& At(uint64_t period) {
     const uint64_t index = period - std::min(period, taken_);
     if (index >= periods_.size()) periods_.resize(index + 1);
@@ -53,7 +54,7 @@ class PlanPeriods {
   }
 
   const uint64_t num_moves_;
-  std::deque<Period> periods_;  // from the first that is not taken yet
+  std::deque<Period> periods_;  // from the first one that has not been taken
   uint64_t taken_ = 0;
 };
 

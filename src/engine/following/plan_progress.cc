@@ -75,7 +75,7 @@ bool PlanProgress::HasBeenAsked(Count event) const {
                         : tile.releases_asked > period * index_.releases[planned.tile] + number;
 }
 
-// What the plan has of the tile next.
+// Computes the tile's next use and which of its copies the plan drops before it.
 void PlanProgress::FindNext(TileIndex tile, Tile* progress) const {
   const uint64_t ops = index_.NumOps(tile), uses = index_.NumUses(tile);
   progress->next_use = uses == 0 ? kNoUse : index_.EventOf(tile, progress->uses_asked);
@@ -124,7 +124,7 @@ bool PlanProgress::MakeDue(TileIndex tile) {
   return true;
 }
 
-// Those before it of its tile have ended.
+// REQUIRES: the operations of its tile before it have ended.
 bool PlanProgress::MayStart(Count count) const {
   const auto index = static_cast<uint32_t>(count % step_.plan.ops.size());
   const uint64_t period = count / step_.plan.ops.size();
@@ -144,7 +144,8 @@ bool PlanProgress::MayStart(Count count) const {
                      [&](uint32_t wait) { return HasEnded(wait, period); });
 }
 
-// Whether an operation has ended in a period, seen from a reference that may be to the one before.
+// Whether an operation has ended in `period`, or in the period before if `op` has kPeriodBefore
+// set.
 bool PlanProgress::HasEnded(uint32_t op, uint64_t period) const {
   const bool before = (op & plan::kPeriodBefore) != 0;
   if (before && period == 0) return true;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How far each tile has come in a plan that is followed: which of its uses have come, and which of
-// its operations are over. From this follows which operation of it may start. Only the order of
+// How far each tile has come in a plan that is followed: which of its uses have happened, and which
+// of its operations are over. This decides which operation of the tile may start. Only the order of
 // each tile's own uses counts.
 
 #ifndef SPILLWAY_ENGINE_FOLLOWING_PLAN_PROGRESS_H_
@@ -22,71 +22,76 @@ namespace spillway::engine {
 class PlanProgress {
  public:
   using TileIndex = plan::TileIndex;
-  // An operation, an event, or a use of a tile: counted on from the first period's first.
+  // The number of an operation, of an event, or of a use among its tile's uses. It counts from the
+  // first one in the first period and does not start again in later periods.
   using Count = uint64_t;
 
-  // At the plan's begin; `step` must outlive it. Of no use once `stop` is true.
+  // Starts at the plan's begin. `step` must outlive it. Once `stop` is true, the constructor
+  // returns soon, and the object must not be used.
   PlanProgress(const StepPlan& step, bool takes_any_frame, const std::atomic<bool>* stop);
-  // Back to the plan's begin; what this costs does not grow with the plan.
+  // Returns to the plan's begin. The cost does not grow with the plan.
   void Restart() { ++run_; }
-  // A tile that the plan knows nothing of, of the next index.
+  // Adds a tile, with the next index, that the plan does not contain.
   void AddTile();
   size_t num_tiles() const { return tiles_.size(); }
-  // What the plan has of each tile, in each period.
+  // The uses and operations that the plan has of each tile, in each period.
   const PlanIndex& index() const { return index_; }
 
   // --- Uses ---
-  // The number of the use among the tile's, if it is the one that the plan has next in that step.
-  // If not, the tile has strayed: no use of it counts until the plan is followed anew.
+  // Records that a use is asked for. Returns its number among the tile's uses if it is the tile's
+  // next use in the plan and belongs to that step. If not, the tile has strayed: none of its uses
+  // counts until Restart.
   std::optional<Count> Ask(const plan::TraceEvent& event, uint64_t step_number);
   void Happened(TileIndex tile) { ++Of(tile).uses_happened; }
   void ReleaseAsked(TileIndex tile) { ++Of(tile).releases_asked; }
   void Released(TileIndex tile) { ++Of(tile).releases_happened; }
   bool has_strayed(TileIndex tile) const { return Of(tile).strayed; }
   bool HasBeenAskedFor(TileIndex tile) const { return Of(tile).uses_asked > 0; }
-  // A use was asked for that has not happened.
+  // Whether a use was asked for that has not happened yet.
   bool IsWanted(TileIndex tile) const { return Of(tile).uses_asked > Of(tile).uses_happened; }
-  // Whether a use has been asked for, or a release.
+  // Whether an event, which is a use or a release, has been asked for.
   bool HasBeenAsked(Count event) const;
-  // The event of the next use that nobody has asked for; none: the plan has no use of it.
+  // The event of the tile's next use that has not been asked for. None if the plan has no use of
+  // it.
   std::optional<Count> NextUse(TileIndex tile) const {
     const Tile& progress = WithNext(tile);
     return progress.next_use == kNoUse ? std::nullopt : std::optional(progress.next_use);
   }
-  // Asks memory for what these need of a tile that is asked about soon.
+  // Prefetches the tile's progress into the CPU's cache, for a tile that is queried soon.
   void Prefetch(TileIndex tile) const { __builtin_prefetch(&tiles_[tile]); }
-  // Whether the tile is next read in the tier and the plan does nothing with it before.
+  // Whether the tile's next use reads it in the tier and the plan has no operation of it before.
   bool IsReadNext(TileIndex tile, Tier tier) const;
 
   // --- Operations ---
-  // Whether all that the plan does with the tile before this use is over.
+  // Whether all of the tile's operations before this use are over.
   bool OpsBeforeAreOver(TileIndex tile, Count use) const {
     return Of(tile).ops_ended >= index_.OpsBefore(tile, use);
   }
-  // Whether the operation is the last that the use waits for.
+  // Whether the operation is the last one that the use of the tile still waits for.
   bool IsLastBefore(Count op, TileIndex tile, Count use) const;
   // Whether the plan drops the tile's copy in the tier before the tile's next use.
   bool IsDroppedNext(TileIndex tile, Tier tier) const {
     return WithNext(tile).is_dropped_next[At(tier)];
   }
-  // Whether it does so right after the operation, which is the tile's next or runs.
+  // Whether the plan drops it right after the operation, which is the tile's next one or runs.
   bool IsDroppedAfter(Count op, Tier tier) const;
-  // Where the tile's copy lies by now, as the plan has it; none: the plan has no copy there.
+  // The offset at which the plan has the tile's copy after the operations that are over. None if
+  // the plan has no copy in the tier.
   std::optional<uint64_t> PlannedAt(TileIndex tile, Tier tier) const {
     const uint64_t offset = Of(tile).planned_at[At(tier)];
     return offset == kNowhere ? std::nullopt : std::optional(offset);
   }
-  // Whether the tile's next operation runs, or may start now.
+  // Whether the tile's next operation runs or may start now.
   bool HasOpDue(TileIndex tile) const { return Of(tile).due; }
   bool IsRunning(TileIndex tile) const { return Of(tile).running; }
-  // REQUIRES: the plan has some of the tile.
+  // The tile's first operation that is not over. REQUIRES: the plan has operations of the tile.
   Count NextOp(TileIndex tile) const;
-  // Whether it may start and does not run.
+  // Whether the operation may start now and does not run.
   bool MayStartNow(Count op) const {
     const TileIndex tile = OpAt(op).tile;
     return Of(tile).due && !Of(tile).running && NextOp(tile) == op;
   }
-  // Whether the tile's next operation may start now and could not before.
+  // Marks the tile's next operation as due if it may start. Returns whether it was not due before.
   bool MakeDue(TileIndex tile);
   void Begin(Count op) { Of(OpAt(op).tile).running = true; }
   void End(Count op);
@@ -96,23 +101,23 @@ class PlanProgress {
   static constexpr Count kNoUse = ~Count{0};
   static size_t At(Tier tier) { return tier == Tier::kDevice ? 0 : 1; }
 
-  // One line of the cache.
+  // One cache line.
   struct alignas(64) Tile {
     std::array<uint64_t, 2> planned_at = {kNowhere, kNowhere};
     uint64_t ops_ended = 0;
     Count next_use = kNoUse;
     uint32_t uses_asked = 0, uses_happened = 0;
     uint32_t releases_asked = 0, releases_happened = 0;
-    bool due = false;      // the next operation may start, or runs
-    bool running = false;  // it runs
+    bool due = false;      // the next operation may start or runs
+    bool running = false;  // the next operation runs
     bool strayed = false;
-    // What follows from the above and is asked more often than that changes.
-    bool knows_next = false;  // whether these are true
+    // Cached values that follow from the fields above. They are read more often than those change.
+    bool knows_next = false;  // whether `next_use` and `is_dropped_next` are up to date
     std::array<bool, 2> is_dropped_next = {};
-    uint32_t run = 0;  // of which this is true; in another one the tile is where the plan begins
+    uint32_t run = 0;  // valid in this run; in any other, the tile is at the plan's begin
   };
 
-  // Of a tile that this run has not looked at, it is made now.
+  // Creates the tile's progress on first use in this run.
   Tile& Of(TileIndex tile) const {
     Tile& progress = tiles_[tile];
     if (progress.run != run_) BeginTile(tile);
@@ -132,9 +137,9 @@ class PlanProgress {
   const StepPlan& step_;
   const bool takes_any_frame_;
   PlanIndex index_;
-  std::vector<plan::Place> seam_;   // by tile: what the plan begins with
-  std::vector<bool> due_at_start_;  // by tile: its first operation may start at once
-  uint32_t run_ = 1;                // since when the plan is followed
+  std::vector<plan::Place> seam_;   // copies in memory at the plan's begin, sorted by tile
+  std::vector<bool> due_at_start_;  // by tile: whether its first operation may start at once
+  uint32_t run_ = 1;                // the number of the present run; Restart begins another
   mutable std::vector<Tile> tiles_;
 };
 

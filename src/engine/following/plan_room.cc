@@ -16,7 +16,8 @@ uint64_t PlanRoom::FrameBytes(TileIndex tile) const {
   return base::RoundUp(step_.trace.tiles[tile].size_bytes, step_.plan.options.frame_alignment);
 }
 
-// What the plan has at each position. Reserved frames take none of the room that is shared.
+// Adds up what the plan has at each position. Reserved frames take none of the shared room, so they
+// are left out of these sums and of the capacity.
 PlanRoom::PlanRoom(const StepPlan& step)
     : step_(step), num_positions_(step.plan.num_events * uint64_t{plan::kPositionsPerEvent}) {
   const plan::Plan& plan = step_.plan;
@@ -99,7 +100,8 @@ bool PlanRoom::Has(Count count) {
   const uint64_t bytes = FrameBytes(op.tile);
   Unfit& unfit = unfit_[At(op.tier)];
   if (position >= unfit.position && bytes >= unfit.bytes) return false;
-  // What was taken or given back ahead is written down from there on, a period before its next.
+  // The tree has the positions of one period, and entries ahead begin at `oldest` or later. So it
+  // answers only for positions that are less than a period after `oldest`.
   const Position oldest = begins_.empty() ? now_ : *begins_.begin();
   if (position - oldest < num_positions_ &&
       room_[At(op.tier)].Fits(InPeriod(now_), InPeriod(position), bytes)) {

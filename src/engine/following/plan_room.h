@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The room that a plan has left, where its operations take any frame: what it has in each tier at
-// each position of the period to come, and what operations before their position have taken or
-// given back.
+// The room that a plan leaves free, for plans whose operations take any frame. It adds up the bytes
+// that the plan has in each tier at each position of the coming period, and the bytes that
+// operations have taken or given back ahead of their positions.
 
 #ifndef SPILLWAY_ENGINE_FOLLOWING_PLAN_ROOM_H_
 #define SPILLWAY_ENGINE_FOLLOWING_PLAN_ROOM_H_
@@ -21,34 +21,35 @@ namespace spillway::engine {
 
 class PlanRoom {
  public:
-  using Count = uint64_t;  // an event, or an operation, counted on from the first period's first
+  using Count = uint64_t;  // an event or operation, counted from the first period's first
 
-  // Before the first event; `step` must outlive it.
+  // Starts before the first event. `step` must outlive it.
   explicit PlanRoom(const StepPlan& step);
-  // Back there.
+  // Returns to before the first event.
   void Restart();
 
-  // The plan is at the event: what was taken ahead until there is where the plan has it.
+  // Moves the plan's position to the event. Bytes that were taken or given back ahead of positions
+  // up to there no longer count apart, because the plan's own sums contain them.
   void PassTo(Count event);
   // Whether the operation's frame fits beside all that the plan has from now until its position.
   bool Has(Count op);
-  // The operation has begun, or counts as over without.
+  // Records that the operation has begun, or counts as over without having begun.
   void Begun(Count op);
 
  private:
   using Position = uint64_t;
-  // Bytes that an operation has taken, or given back, before its position.
+  // Bytes that an operation has taken or given back ahead of its position.
   struct Ahead {
-    Position end = 0;    // its position
-    Position begin = 0;  // where the plan was when it was taken, or given back
+    Position end = 0;    // the operation's position
+    Position begin = 0;  // the plan's position when they were taken or given back
     Tier tier = Tier::kPinned;
     bool taken = false;
     uint64_t bytes = 0;
     friend bool operator>(const Ahead& a, const Ahead& b) { return a.end > b.end; }
   };
 
-  // An operation whose frame does not fit: until something has changed, none fits that is as large
-  // and of no lower position.
+  // An operation whose frame does not fit. Until something changes, no operation fits that takes at
+  // least as many bytes and has the same or a higher position.
   struct Unfit {
     Position position = ~Position{0};
     uint64_t bytes = 0;
@@ -61,16 +62,16 @@ class PlanRoom {
   uint32_t InPeriod(Position position) const {
     return static_cast<uint32_t>(position % num_positions_);
   }
-  // Writes it down, or takes that back.
+  // Adds the bytes at the positions from `begin` up to `end` if `taken` is true, else removes them.
   void Apply(const Ahead& ahead, bool taken);
 
   const StepPlan& step_;
   const uint64_t num_positions_;
   Position now_ = 0;
   std::vector<plan::RoomTree> room_;  // by tier: bytes at each position
-  std::array<Unfit, 2> unfit_;        // by tier: the last that was found
+  std::array<Unfit, 2> unfit_;        // by tier: the last one found
   std::priority_queue<Ahead, std::vector<Ahead>, std::greater<>> ahead_;
-  std::multiset<Position> begins_;  // of `ahead_`
+  std::multiset<Position> begins_;  // of the entries of `ahead_`
 };
 
 }  // namespace spillway::engine

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Operations of a plan that may start, in queues: of each link those of least position first.
+// Queues of the operations of a plan that may start. Each link has a queue in order of position.
 
 #ifndef SPILLWAY_ENGINE_FOLLOWING_READY_OPS_H_
 #define SPILLWAY_ENGINE_FOLLOWING_READY_OPS_H_
@@ -23,28 +23,30 @@ namespace spillway::engine {
 class ReadyOps {
  public:
   using Count = PlanProgress::Count;
-  // A queue by link, and one of those that take room without a link. Those that do neither have no
-  // order: what is dropped without a write never waits for what is written first.
+  // There is one queue for each link and, if operations take any frame, one for those that take a
+  // frame without a link. All others have no order, so that a copy that is dropped without a write
+  // never waits for one that is written first.
   static constexpr size_t kNoLink = plan::kNumLinks;
   static constexpr size_t kNoOrder = kNoLink + 1;
 
-  // Those of `tiles`, at the plan's begin; both must outlive it.
+  // Begins with the operations of `tiles` that may start at the plan's begin. `step` and `tiles`
+  // must outlive it.
   ReadyOps(const StepPlan& step, const PlanProgress* tiles, bool takes_any_frame,
            const std::atomic<bool>* stop);
-  // Back there.
+  // Returns to the plan's begin.
   void Restart();
 
   size_t QueueOf(Count op) const;
   void Push(Count op);
-  // The first of a queue; those that were skipped since they came are forgotten.
+  // The first operation of a queue. Removes those before it that were skipped since their push.
   std::optional<Count> First(size_t queue);
-  // REQUIRES: there is a first.
+  // REQUIRES: First(queue) has a value.
   void Pop(size_t queue) { queues_[queue].pop(); }
-  // One of those without an order.
+  // Takes an operation that has no order.
   std::optional<Count> TakeUnordered();
 
  private:
-  // Those that may start when the plan begins are not copied.
+  // A priority queue whose Restart does not copy the operations that may start at the plan's begin.
   class Queue {
    public:
     void SetStart(std::vector<uint32_t> start) { start_ = std::move(start); }
@@ -61,7 +63,7 @@ class ReadyOps {
     bool IsAtStart() const {
       return next_ < start_.size() && (since_.empty() || start_[next_] < since_.top());
     }
-    std::vector<uint32_t> start_;  // in order
+    std::vector<uint32_t> start_;  // at the plan's begin, in order of position
     size_t next_ = 0;
     std::priority_queue<Count, std::vector<Count>, std::greater<>> since_;
   };
@@ -71,7 +73,7 @@ class ReadyOps {
   const bool takes_any_frame_;
   std::array<Queue, kNoLink + 1> queues_;
   std::vector<uint32_t> unordered_at_start_;
-  size_t next_unordered_ = 0;  // of them
+  size_t next_unordered_ = 0;  // in `unordered_at_start_`
   std::deque<Count> unordered_;
 };
 

@@ -9,8 +9,8 @@
 
 namespace spillway::engine {
 
-// A step that repeats, with its plan. Events of `trace` are those that the plan speaks of; its
-// tiles are the engine's, by index.
+// A step that repeats, with its plan. The plan refers to the events of `trace`. The tiles of
+// `trace` have the engine's tile indices.
 struct StepPlan {
   plan::Trace trace;
   plan::Plan plan;

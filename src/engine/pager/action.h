@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the pager and the mover say to each other: names of requests and streams, what is to be done
-// next, and why a caller waits. Values.
+// The values that the pager and the mover exchange: names of requests and streams, the actions to
+// carry out next, and why a caller waits.
 
 #ifndef SPILLWAY_ENGINE_PAGER_ACTION_H_
 #define SPILLWAY_ENGINE_PAGER_ACTION_H_
@@ -24,14 +24,15 @@ inline constexpr Ticket kNoTicket = 0;
 using StreamId = const void*;
 inline constexpr StreamId kNoStream = nullptr;
 
-// What to do next. Transfers end with Pager::TransferDone for their tile.
+// What the mover does next. When a transfer has ended, the mover calls Pager::TransferDone for its
+// tile.
 struct Action {
   enum class Kind : uint8_t {
     kTransfer,
     kForget,  // the NVMe copy is void: its extents may be freed
-    kGrant,   // the ticket's lease is held; with `after_copy`, its bytes arrive with the tile's
-              // kCopyIn
-    kFail,    // the ticket ends with `status`
+    kGrant,  // the ticket's lease is granted, or its commit's tiles are written; with `after_copy`,
+             // the lease's bytes are there when the tile's kCopyIn ends
+    kFail,   // the ticket's request fails with `status`
   };
   Kind kind;
   Transfer transfer = Transfer::kRead;
@@ -41,12 +42,12 @@ struct Action {
   Ticket ticket = kNoTicket;
   bool after_copy = false;
   absl::Status status = absl::OkStatus();
-  MoveReason reason = MoveReason::kLease;  // of a transfer
+  MoveReason reason = MoveReason::kLease;  // of a kTransfer
 
   bool Is(Transfer which) const { return kind == Kind::kTransfer && transfer == which; }
 };
 
-// Why a caller waits: for `tile`, its own or the one in the way, in a tier.
+// Why a caller waits. `tile` is the caller's own tile or the tile in its way, in `tier`.
 struct Stall {
   StallCause cause = StallCause::kCopy;
   Tier tier = Tier::kDevice;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Room in one tier's arena: which byte range is free, which is a tile's frame, which is claimed
-// for a tile. Pure bookkeeping on offsets; it decides nothing about who should leave.
+// Room in one tier's arena: which byte ranges are free, which are a tile's frame, and which are
+// claimed for a tile. Pure bookkeeping on offsets; it does not decide which tile is evicted.
 //
-// One idea: the arena is a row of segments without gaps, ordered by offset, so that a contiguous
-// window is a run of neighbours and its cost a sum over them.
+// The arena is a sequence of segments without gaps, ordered by offset. So a contiguous window is a
+// run of neighbouring segments, and its cost is a sum over them.
 
 #ifndef SPILLWAY_ENGINE_PAGER_ARENA_MAP_H_
 #define SPILLWAY_ENGINE_PAGER_ARENA_MAP_H_
@@ -29,7 +29,7 @@ class ArenaMap {
   struct Segment {
     uint64_t size_bytes = 0;
     Kind kind = Kind::kFree;
-    TileIndex tile = 0;  // the frame's tile, or the tile that the reservation is for
+    TileIndex tile = 0;  // the frame's tile, or the tile that the claim is for
   };
   using Segments = std::map<uint64_t, Segment>;  // by offset
 
@@ -39,13 +39,13 @@ class ArenaMap {
   uint64_t size_bytes() const { return size_bytes_; }
   uint64_t used_bytes() const { return used_bytes_; }
   const Segments& segments() const { return segments_; }
-  // The segment that holds `offset`; the end beyond the last.
+  // Returns the segment that holds `offset`, or segments().end() if `offset` is past the arena.
   Segments::const_iterator At(uint64_t offset) const;
 
-  // The smallest free run that holds `size_bytes` (a multiple of the alignment) at or after `from`
-  // becomes the tile's frame: its offset; none if there is no such run.
+  // Allocates the tile's frame in the smallest free run that holds `size_bytes` (a multiple of the
+  // alignment) at or after `from`. Returns the frame's offset, or none if there is no such run.
   std::optional<uint64_t> Allocate(uint64_t size_bytes, TileIndex tile, uint64_t from = 0);
-  // The frame at `offset`, or false if it is not all free.
+  // Allocates the tile's frame at `offset`. Returns false if part of that range is not free.
   bool AllocateAt(uint64_t offset, uint64_t size_bytes, TileIndex tile);
 
   // Whether Allocate would succeed.
@@ -56,28 +56,30 @@ class ArenaMap {
   // Frees a frame.
   void Free(uint64_t offset);
 
-  // Frees a frame, keeping what lies in [window, window + window_bytes) claimed for `claimant`.
+  // Frees a frame. The part of it in [window, window + window_bytes) becomes claimed for
+  // `claimant`.
   void FreeInto(uint64_t offset, uint64_t window, uint64_t window_bytes, TileIndex claimant);
 
-  // Reserves the free parts of a window for `claimant`.
+  // Claims the free parts of a window for `claimant`.
   void ClaimFree(uint64_t window, uint64_t window_bytes, TileIndex claimant);
 
-  // The window, all of it claimed by now, becomes one frame of the claimant.
+  // Turns a window into one frame of the claimant. REQUIRES: all of it is claimed for the claimant.
   void ClaimedToFrame(uint64_t window, uint64_t window_bytes, TileIndex claimant);
 
-  // Gives back what is claimed in a window.
+  // Frees the parts of a window that are claimed for `claimant`.
   void GiveUpClaim(uint64_t window, uint64_t window_bytes, TileIndex claimant);
 
  private:
   using Iterator = Segments::iterator;
   std::optional<uint64_t> FindFree(uint64_t size_bytes, uint64_t from) const;
-  // Cuts the segment at `offset` so that one begins there; no-op at a boundary or the end.
+  // Splits the segment that holds `offset` so that one begins there. Does nothing at a boundary or
+  // at the end.
   void SplitAt(uint64_t offset);
   void SetKind(Iterator it, Kind kind, TileIndex tile);
-  Iterator MergeFree(Iterator it);  // with free neighbours
+  Iterator MergeFree(Iterator it);  // merges a free segment with its free neighbours
 
   uint64_t size_bytes_;
-  uint64_t used_bytes_ = 0;  // frames and reservations
+  uint64_t used_bytes_ = 0;  // frames and claims
   Segments segments_;
   std::set<std::pair<uint64_t, uint64_t>> free_by_size_;  // (size, offset)
 };

@@ -23,22 +23,23 @@ Outcome Arrivals::AdvanceAcquire(Job& job) {
                          !plan_.LiesAsPlanned(job.tile, job.tier);
   if (makes_way && pages_.leases().Close(job.tile, Tier::kPinned))
     room_.StartEvict(job.tile, Tier::kPinned);
-  // What goes to rest on NVMe is not met on its way.
+  // A tile that is on its way to its resting place on NVMe is not leased in either tier.
   const bool is_leaving =
       target.leaving || (page.copy(Other(job.tier)).leaving && page.tile->rest == Tier::kNvme);
   if (!pages_.CanLease(job) || is_leaving) {
-    room_.ReleaseHeld(job);  // who waits for a lease to end must not keep room from its holder
+    // A job that waits for a lease to end must not hold room that the lease's holder may need.
+    room_.ReleaseHeld(job);
     return Outcome::kWaiting;
   }
   absl::Status why;
-  // Room on the device is taken first.
+  // Room is taken on the device before it is taken in pinned memory.
   Room::Answer room =
       job.tier == Tier::kPinned ? room_.EnsureReservedFrame(job, &why) : Room::Answer::kReady;
   if (room == Room::Answer::kReady && target.is_ready()) {
     if (Writes(job.access) && page.is_moving()) return Outcome::kWaiting;
     return Grant(job, /*after_copy=*/false);
   }
-  // A stream can wait for the copy itself.
+  // A stream can wait for the copy by itself, so the lease is granted before the copy ends.
   const bool arrives = page.transfer == Transfer::kCopyIn && job.tier == Tier::kDevice;
   if (arrives && job.stream != kNoStream) return Grant(job, /*after_copy=*/true);
   if (page.is_moving()) return Outcome::kWaiting;
@@ -83,7 +84,7 @@ Outcome Arrivals::Fill(Job& job) {
   if (page.is_moving()) return Outcome::kWaiting;
   absl::Status why;
   Room::Answer room = room_.EnsureFrame(job, job.tier, job.position, &why);
-  // Room is taken in one order: what waits for the device must not keep pinned room.
+  // Room is taken in one order: a job that waits for device room must not hold pinned room.
   if (room == Room::Answer::kWaiting && job.tier == Tier::kDevice) room_.ReleaseHeld(job);
   const Copy& other = page.copy(Other(job.tier));
   Transfer transfer = page.stored ? Transfer::kRead : Transfer::kZero;
@@ -91,8 +92,8 @@ Outcome Arrivals::Fill(Job& job) {
     if (other.leaving) return Outcome::kWaiting;
     transfer = job.tier == Tier::kDevice ? Transfer::kCopyIn : Transfer::kCopyOut;
   } else if (room == Room::Answer::kReady && job.tier == Tier::kDevice) {
-    // With device room in hand, staging may take whatever is not leased: waiting here while holding
-    // that room could make a caller wait for it for ever.
+    // The job holds device room, so its staging frame may evict any tile without a lease (position
+    // 0): if it waited here, a caller could wait for that device room for ever.
     if (other.leaving) return Outcome::kWaiting;
     room = room_.EnsureFrame(job, Tier::kPinned, 0, &why);
   }
@@ -141,7 +142,7 @@ Outcome Arrivals::AdvancePrefetch(Job& job) {
   return outcome;
 }
 
-// The frame of a tile that will be written whole. It stays for the lease to come.
+// Takes the frame of a tile that will be written whole. The frame stays for the lease to come.
 Outcome Arrivals::TakeRoomAhead(Job& job) {
   if (pages_[job.tile].is_moving()) return Outcome::kWaiting;
   absl::Status why;
@@ -158,12 +159,13 @@ bool Arrivals::StartPrefetches() {
   while (jobs_.of(Job::Kind::kPrefetch).size() < most) {
     const UseQueue::Entry* use = uses_.PrefetchCandidate();
     if (use == nullptr) break;
-    // A tile that is to be written whole before this use has nothing to bring in until then.
+    // If an earlier declared use writes the tile whole, there is nothing to bring in before it.
     const uint64_t position = uses_.prefetch_position();
     const uint64_t next = uses_.NextUse(use->tile, use->tier);
     if (next < position && uses_.At(next).access == Access::kDiscard) break;
-    // What is written whole has nothing to bring in, but on the device others may have to be copied
-    // out for it first. In pinned memory, what is written behind leaves without that.
+    // A tile that will be written whole needs no bytes, but on the device other tiles may have to
+    // be copied out first to make room for it. In pinned memory, tiles that write-behind has stored
+    // leave without a transfer, so nothing is prefetched.
     const bool is_discard = use->access == Access::kDiscard;
     const bool needless = (is_discard && use->tier == Tier::kPinned) ||
                           pages_[use->tile].copy(use->tier).state != Copy::State::kNone ||

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a tile comes to where it is wanted: for a lease, which is granted then, or ahead of a use
-// that was declared.
+// Brings tiles to the tier in which they are needed: for a lease, which is then granted, or ahead
+// of a declared use. Frames and evictions are left to room.h, the followed plan to plan_run.h.
 
 #ifndef SPILLWAY_ENGINE_PAGER_ARRIVALS_H_
 #define SPILLWAY_ENGINE_PAGER_ARRIVALS_H_
@@ -27,13 +27,13 @@ class Arrivals {
         room_(*room),
         plan_(*plan) {}
 
-  // A kAcquire or a kPrefetch.
+  // Advances a kAcquire or a kPrefetch job.
   Outcome Advance(Job& job);
-  // Of a lease, the caller is told; whatever else there is no room for is not done.
+  // Ends the job. For a lease, the caller receives `status`; a prefetch is dropped silently.
   Outcome Fail(Job& job, absl::Status status);
-  // Adds jobs for the next declared uses. Whether there are some.
+  // Adds prefetch jobs for the next declared uses. Returns whether it added any.
   bool StartPrefetches();
-  // While paused, nothing comes ahead of use.
+  // While paused, no tile is brought in ahead of its use.
   void SetPaused(bool paused) { is_paused_ = paused; }
   bool is_paused() const { return is_paused_; }
 

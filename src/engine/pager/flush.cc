@@ -51,7 +51,8 @@ void Flush::AddCommitJobs() {
 bool Flush::Finish() {
   if (!is_active() || !jobs_.of(Job::Kind::kFlush).empty()) return false;
   if (status_.ok() && (gathers_ || cursor_ < pages_.num_tiles())) return false;
-  // Either the caller is told now, or what failed on the way has succeeded since.
+  // On failure the caller receives the status now. On success, any write that had failed before has
+  // succeeded since.
   if (status_.ok()) (void)pages_.failures().TakeUntold();
   pages_.failures().Told(status_);
   pages_.actions().push_back({.kind = status_.ok() ? Action::Kind::kGrant : Action::Kind::kFail,
@@ -92,7 +93,7 @@ Outcome Flush::Advance(Job& job) {
 
 void Flush::MarkWritten(TileIndex tile) {
   Page& page = pages_[tile];
-  // What is placed stays, or is written as it leaves.
+  // A tile whose role has a placement keeps its frame, or is written when it leaves.
   const bool is_needless = !pages_.options().has_store || page.tile->transient || page.tile->rest;
   if (is_needless || std::exchange(page.queued, true)) return;
   (page.tile->is_small ? small_written_ : written_).push_back(tile);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is written to NVMe without leaving its tier: all that a commit needs, and, ahead of need,
-// the tiles that were written longest ago, so that their room is clean when it is wanted.
+// Writes tiles to NVMe that keep their frames: all that a commit needs, and, as write-behind, the
+// tiles that were modified longest ago, so that their frames are clean when room is needed. Frames
+// and evictions are left to room.h.
 //
-// Small tiles go together, so that PageIo packs them: what it gets in one pump, it writes in one
-// request. A commit writes them last, all at once; at other times none is written before one must
-// leave, and then others go along.
+// Small tiles are written together, since PageIo packs those that it receives in one pump into one
+// request. A commit writes them last, in groups. Write-behind writes none until a small tile must
+// leave, and then writes others with it.
 
 #ifndef SPILLWAY_ENGINE_PAGER_FLUSH_H_
 #define SPILLWAY_ENGINE_PAGER_FLUSH_H_
@@ -27,26 +28,30 @@ class Flush {
       : pages_(*pages), transfers_(*transfers), jobs_(*jobs), room_(*room) {}
 
   // --- A commit ---
-  // Every tile that a commit holds and NVMe has not is written; Finish ends the ticket.
+  // Starts a commit: every tile that belongs to it and is not stored on NVMe is written. Finish
+  // ends the ticket.
   void Begin(Ticket ticket);
   bool is_active() const { return ticket_ != kNoTicket; }
-  // Begins no more writes for the ticket, which fails with Cancelled. False: it is no commit's.
+  // Starts no more writes for the ticket, which fails with Cancelled. Returns false if the ticket
+  // is not that of the commit in progress.
   bool Stop(Ticket ticket);
-  // Adds jobs for it. `waits_for_transfers`: a plan has some under way, whose tiles may go with the
-  // others.
+  // Adds jobs for the commit. `waits_for_transfers`: a plan has transfers in flight; small tiles
+  // are written only after these, since the tiles that they move may be written together with the
+  // rest.
   void AddJobs(bool waits_for_transfers);
-  // Whether it ended just now.
+  // Ends the commit's ticket if nothing is left to write. Returns whether it did.
   bool Finish();
 
   // --- Ahead of need ---
-  // The tile has newer bytes in pinned memory than NVMe has.
+  // Records for write-behind that the tile has newer bytes in pinned memory than on NVMe.
   void MarkWritten(TileIndex tile);
-  // Adds jobs for the tiles that were written longest ago, once pinned memory is half full. Where
-  // all tiles have room none is written but by commits: it would only be written again.
+  // Adds jobs for the tiles that were modified longest ago, once pinned memory is half full. If all
+  // tiles fit in pinned memory, only commits write: a tile that is written earlier would only be
+  // modified and written again.
   void StartWriteBehind();
 
   Outcome Advance(Job& job);
-  // What was written is forgotten. REQUIRES: no job, and no commit.
+  // Forgets the tiles that MarkWritten recorded. REQUIRES: no job, and no commit in progress.
   void Reset();
 
  private:
@@ -59,9 +64,9 @@ class Flush {
   Room& room_;
   Ticket ticket_ = kNoTicket;
   TileIndex cursor_ = 0;
-  bool gathers_ = false;  // small tiles are only brought to pinned memory yet
+  bool gathers_ = false;  // first pass: small tiles are brought to pinned memory, not yet written
   absl::Status status_;
-  // Tiles written since they were last stored, oldest first.
+  // Tiles modified since they were last stored, oldest first.
   std::deque<TileIndex> written_;
   std::deque<TileIndex> small_written_;
 };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The pager's jobs: each is one request that goes forward as far as it can, whenever something has
-// happened. Four lists hold them, in the order in which they were added.
+// The pager's jobs. A job is one request; each run of the pump advances it as far as possible.
+// There is one list for each kind of job, in the order in which the jobs were added. How a job
+// advances is in arrivals.h, room.h and flush.h.
 
 #ifndef SPILLWAY_ENGINE_PAGER_JOB_H_
 #define SPILLWAY_ENGINE_PAGER_JOB_H_
@@ -20,7 +21,7 @@
 
 namespace spillway::engine {
 
-using ClaimKey = std::pair<Tier, TileIndex>;  // a claim of the tile's on room in the tier
+using ClaimKey = std::pair<Tier, TileIndex>;  // a claim on room in the tier, for the tile
 
 struct Job {
   enum class Kind : uint8_t { kAcquire, kEvict, kFlush, kPrefetch } kind = Kind::kAcquire;
@@ -29,19 +30,19 @@ struct Job {
   Access access = Access::kRead;
   Ticket ticket = kNoTicket;
   StreamId stream = kNoStream;
-  uint64_t position = UseQueue::kNever;    // kPrefetch: of its use
-  std::optional<ClaimKey> claim;           // kEvict: who gets the room
-  bool sinks = false;                      // kEvict: goes on to the lowest tier
-  std::optional<ClaimKey> awaits;          // the claim whose end it waits for
-  absl::Status failure;                    // of its transfer, or of the claim that it awaited
-  std::optional<PlanFollower::Count> use;  // kAcquire: of the plan that is followed
-  bool pulled = false;                     // kAcquire: it does not wait for the plan
+  uint64_t position = UseQueue::kNever;    // kPrefetch: of its declared use
+  std::optional<ClaimKey> claim;           // kEvict: the claim that gets the room
+  bool sinks = false;                      // kEvict: continues to the lowest tier
+  std::optional<ClaimKey> awaits;          // the claim that it waits for
+  absl::Status failure;                    // of its transfer, or of the claim that it waited for
+  std::optional<PlanFollower::Count> use;  // kAcquire: which of the tile's uses in the plan
+  bool pulled = false;                     // kAcquire: is served on demand, not by the plan
 };
 
-// What became of a job when it was advanced.
+// The result of advancing a job.
 enum class Outcome : uint8_t { kWaiting, kProgress, kDone };
 
-// Jobs do not move in memory.
+// All jobs. The address of a job does not change while the job exists.
 class Jobs {
  public:
   using List = std::list<Job>;
@@ -59,17 +60,17 @@ class Jobs {
   void Clear() {
     for (List& list : lists_) list.clear();
   }
-  // Whether some were added since TakeHasNew.
+  // Whether jobs were added since the last TakeHasNew.
   bool has_new() const { return has_new_; }
   bool TakeHasNew() { return std::exchange(has_new_, false); }
 
-  // Whether a caller waits for the tile.
+  // Whether a caller waits for a lease on the tile.
   bool IsAwaited(TileIndex tile) const {
     const List& acquires = of(Job::Kind::kAcquire);
     return std::any_of(acquires.begin(), acquires.end(),
                        [tile](const Job& job) { return job.tile == tile; });
   }
-  // There will be no room: jobs that wait for the claim learn why.
+  // Records `why` as the failure of all jobs that wait for the claim, which gets no room.
   void FailClaim(ClaimKey claim, const absl::Status& why) {
     for (List& list : lists_) {
       for (Job& job : list) {

@@ -46,7 +46,8 @@ SharedLease LeaseTable::Pop(Told** told) {
 void LeaseTable::Open(TileIndex tile, Tier tier, uint64_t offset) {
   Place& place = places_[tile][At(tier)];
   if (place.count.is_open()) return;
-  // Leases that are still held may be reading it, so it is not written again.
+  // A reader whose lease is still held may be reading the offset, so it is not written if it is
+  // unchanged.
   if (place.offset != offset) place.offset = offset;
   place.count.Open();
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Leases that need no lock. Every tile has a count of its leases in the device and in the pinned
-// tier. While a count is open, a reader takes a lease in one atomic step, whatever goes on
-// meanwhile; the pager closes a count before it does anything that a lease must not meet,
-// and a count of a closed tile only falls.
+// Leases that are taken without a lock. Every tile has two lease counts, one for the device tier
+// and one for the pinned tier. While a count is open, any thread can take a read lease in one
+// atomic step. The pager closes a count before it does anything that must not overlap with a new
+// lease; only the owner can add to a closed count.
 //
-// The owner hears of such leases afterwards, from a list to which each is added once it is taken.
-// Leases end with the owner, so it never hears of an end before the beginning.
+// The reader then adds its lease to a log, which the owner drains later. Leases are ended through
+// the owner, which drains the log first, so it never processes the end of a lease before its
+// beginning.
 
 #ifndef SPILLWAY_ENGINE_PAGER_LEASE_TABLE_H_
 #define SPILLWAY_ENGINE_PAGER_LEASE_TABLE_H_
@@ -24,10 +25,10 @@
 
 namespace spillway::engine {
 
-// A count that can be closed. Thread-safe as each method says.
+// A lease count that can be closed to readers. Each method says which threads may call it.
 class LeaseCount {
  public:
-  // One more, if the count is open. Any thread.
+  // Adds a lease if the count is open. Any thread.
   bool TryTake() {
     uint32_t seen = word_.load(std::memory_order_relaxed);
     while ((seen & kClosed) == 0) {
@@ -39,15 +40,15 @@ class LeaseCount {
     return false;
   }
 
-  // The owner's: under one lock.
+  // The methods below are for the owner, under one lock.
   void Take() { word_.fetch_add(1, std::memory_order_relaxed); }
   void End() { word_.fetch_sub(1, std::memory_order_relaxed); }
   void Open() { word_.fetch_and(~kClosed, std::memory_order_release); }
-  // Whether there are none, and none come until Open. If there are some, they stay, and no more
-  // come.
+  // Closes the count: TryTake fails until Open, and leases that are held stay. Returns whether
+  // there are none.
   bool Close() { return (word_.fetch_or(kClosed, std::memory_order_relaxed) & ~kClosed) == 0; }
   bool is_open() const { return (word_.load(std::memory_order_relaxed) & kClosed) == 0; }
-  // Of an open count: at least as many as the owner knows of.
+  // The number of leases. It may include leases of readers that the owner has not recorded yet.
   uint32_t leases() const { return word_.load(std::memory_order_relaxed) & ~kClosed; }
 
  private:
@@ -55,11 +56,11 @@ class LeaseCount {
   std::atomic<uint32_t> word_ = kClosed;
 };
 
-// A lease for reading that was taken without asking.
+// A read lease that was taken without the lock.
 struct SharedLease {
   TileIndex tile = 0;
   Tier tier = Tier::kDevice;
-  int64_t ns = 0;  // when, on the caller's clock
+  int64_t ns = 0;  // when it was taken, on the caller's clock
   std::thread::id thread = {};
 };
 
@@ -67,29 +68,32 @@ class LeaseTable {
  public:
   ~LeaseTable();
 
-  // --- Any thread, of tiles that it was told of ---
-  // The offset of the tile's bytes in its tier, if a lease could be had so. It is to be told to the
-  // owner by Tell, before anybody ends it.
+  // --- Any thread that received the tile's index after AddTile ---
+  // Takes a read lease and returns the offset of the tile's bytes in the tier, or none if the count
+  // is closed. The caller must report the lease with Tell before the lease is ended.
   std::optional<uint64_t> TryTake(TileIndex tile, Tier tier) {
     Place& place = places_[tile][At(tier)];
     if (!place.count.TryTake()) return std::nullopt;
     return place.offset;
   }
+  // Adds the lease to the log.
   void Tell(const SharedLease& lease);
 
-  // --- The owner's: under one lock ---
+  // --- The owner, under one lock ---
   void AddTile() { places_.emplace_back(); }
   LeaseCount& count(TileIndex tile, Tier tier) { return places_[tile][At(tier)].count; }
   const LeaseCount& count(TileIndex tile, Tier tier) const { return places_[tile][At(tier)].count; }
   uint32_t leases(TileIndex tile, Tier tier) const { return count(tile, tier).leases(); }
-  // From now on readers find the tile's bytes there.
+  // Opens the count: readers find the tile's bytes at `offset` from now on. Does nothing if the
+  // count is open.
   void Open(TileIndex tile, Tier tier, uint64_t offset);
-  // LeaseCount::Close of both tiers.
+  // Closes the tile's counts in both tiers. Returns whether there are no leases.
   bool Close(TileIndex tile);
-  // Of all tiles.
+  // Closes the counts of all tiles. Returns whether there are no leases.
   bool CloseAll();
-  // What was told since the last call, the first first; null: nothing was. The caller takes each by
-  // Pop, which goes on to the next.
+  // Returns the leases that were logged since the last call, oldest first, or null if there are
+  // none. The caller takes each with Pop, which advances `told` to the next one and returns the
+  // lease.
   struct Told;
   Told* TakeTold();
   SharedLease Pop(Told** told);
@@ -103,8 +107,8 @@ class LeaseTable {
   static size_t At(Tier tier) { return tier == Tier::kDevice ? 0 : 1; }
 
   base::StableArray<std::array<Place, 2>> places_;  // by TileIndex
-  std::atomic<Told*> told_ = nullptr;               // the last first
-  std::atomic<Told*> spare_ = nullptr;              // one that Tell may use again
+  std::atomic<Told*> told_ = nullptr;               // newest first
+  std::atomic<Told*> spare_ = nullptr;              // one that Tell may reuse
 };
 
 }  // namespace spillway::engine

@@ -37,7 +37,7 @@ TileIndex PageTable::AddTile(uint64_t size_bytes, Role role, bool transient, boo
   return tile;
 }
 
-// --- What is true ---
+// --- Queries ---
 
 bool PageTable::IsInReservedRange(TileIndex tile) const {
   const Page& page = pages_[tile];
@@ -54,13 +54,14 @@ bool PageTable::GoesToReservedFrame(TileIndex tile, Tier tier) const {
 bool PageTable::MayForget(TileIndex tile, Tier tier) const {
   const Page& page = pages_[tile];
   const Copy& other = page.copy(Other(tier));
-  // Of two copies that leave, the one in pinned memory leaves last.
+  // If both copies leave, the one in pinned memory leaves last.
   const bool stays = other.is_ready() && (tier == Tier::kDevice || !other.leaving);
   return page.zero || page.copy(tier).state == Copy::State::kHeld || stays ||
          (page.stored && !GoesToReservedFrame(tile, tier));
 }
 
-// More of pinned memory, from there on, is left to the frames that stay.
+// Closes the counts of copies that lie in the part of pinned memory, from `from` on, by which the
+// range for reserved frames has grown.
 void PageTable::ShutReservedRange(uint64_t from) {
   const ArenaMap& pinned = arena(Tier::kPinned);
   const uint64_t until = resting_.reserved_bytes(Tier::kPinned);
@@ -73,7 +74,8 @@ void PageTable::ShutReservedRange(uint64_t from) {
 
 bool PageTable::CanLease(const Job& job) {
   const Page& page = pages_[job.tile];
-  // Until it is heard that the copy came, other copies look as if they counted.
+  // Until the end of the copy is reported, the other copies, which are stale, still count as
+  // current.
   return !page.discard && !page.written_before_copy &&
          leases_.Admit(job.tile, job.tier, job.access, job.stream) &&
          !(Writes(job.access) && page.is_leaving());
@@ -100,7 +102,7 @@ void PageTable::DropFrame(TileIndex tile, Tier tier, const std::optional<Window>
   const uint64_t offset = copy.offset;
   copy = Copy{};
   ++endings_;
-  if (pages_[tile].is_reserved(tier)) {  // the bytes go, the frame stays
+  if (pages_[tile].is_reserved(tier)) {  // the bytes are dropped, the frame stays
     SPILLWAY_CHECK(!claim);
     copy.state = Copy::State::kHeld;
     copy.offset = offset;
@@ -121,9 +123,10 @@ void PageTable::VoidOtherCopies(TileIndex tile, Tier keep) {
   const Tier other = Other(keep);
   Copy& stale = page.copy(other);
   if (stale.is_ready() && other == Tier::kPinned && !options_.has_store) {
-    stale.state = Copy::State::kHeld;  // without a store there is no other place for the bytes
+    // Without a store, the frame is kept: the bytes have no other place.
+    stale.state = Copy::State::kHeld;
   } else if (stale.state != Copy::State::kNone && options_.has_store) {
-    // A claim under way ends as a frame that is idle, which the next claim may take.
+    // A claim in progress ends with an idle frame, which the next claim may take.
     if (stale.state != Copy::State::kClaiming) DropFrame(tile, other);
   } else if (stale.is_ready()) {
     DropFrame(tile, other);
@@ -200,7 +203,7 @@ void PageTable::Reset(const std::function<bool(TileIndex)>& is_stored) {
     SetStored(tile, !page.tile->transient && is_stored(tile));
     SetZero(tile, !page.stored);
   }
-  (void)failures_.TakeUntold();  // what could not be written is wanted no longer
+  (void)failures_.TakeUntold();  // the bytes that could not be written are not needed any more
   failures_.WriteEnded(/*ok=*/true);
 }
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What each tile is and where its bytes are: its copies in memory, its copy on NVMe, its frames,
-// its leases and the transfer in flight. Every copy that is ready holds the newest bytes. A tile
-// that was never written reads as zeros and rests nowhere.
+// The state of each tile: what it is, its copies in memory, its copy on NVMe, its frames, its
+// leases and the transfer in flight. Every copy that is ready holds the newest bytes. A tile that
+// was never written reads as zeros, and none of its copies has to be kept.
 //
-// All changes of this state are made here, so that frames, counters and hashes agree with it.
-// Nothing is decided here: the parts of the pager (pager.h) do that.
+// Every change that affects the occupancy counters or the sets of tiles is made by a method of
+// PageTable, so that they agree with the state. PageTable decides nothing: the parts of the pager
+// (pager.h) do.
 
 #ifndef SPILLWAY_ENGINE_PAGER_PAGE_TABLE_H_
 #define SPILLWAY_ENGINE_PAGER_PAGE_TABLE_H_
@@ -37,30 +38,30 @@ namespace spillway::engine {
 struct PagerOptions {
   uint64_t device_bytes = 0;  // budgets of the arenas
   uint64_t pinned_bytes = 0;
-  bool has_store = false;    // without one, pinned memory is the last tier
-  int max_prefetches = 8;    // tiles on their way ahead of use
-  int max_flushes = 16;      // tiles on their way to a commit
+  bool has_store = false;    // if false, pinned memory is the lowest tier
+  int max_prefetches = 8;    // prefetch jobs at a time
+  int max_flushes = 16;      // flush jobs at a time; a group of small tiles may be larger
   uint64_t small_bytes = 0;  // tiles of at most this size are written together
   Placement placement = {};
-  // Frames and free runs weighed for one claim, as long as one of them will do: what a claim costs
-  // must not grow with the arena.
+  // The search for a claim's window stops when it has found one and weighed this many segments, so
+  // that the cost of a claim does not grow with the arena.
   size_t most_weighed = 128;
-  std::function<std::string(TileIndex)> describe;  // for messages: "tensor 'a' tile 3"
+  std::function<std::string(TileIndex)> describe;  // names a tile in messages: "tensor 'a' tile 3"
 };
 
-// An operation of the plan that was followed when it began.
+// An operation of the plan that was followed when the operation began.
 struct PlannedOp {
-  uint64_t run = 0;                       // of the plan: see PlanRun
-  std::optional<PlanFollower::Count> op;  // none: it brings what the plan begins with
+  uint64_t run = 0;                       // number of the plan: see PlanRun
+  std::optional<PlanFollower::Count> op;  // none: it brings in a copy that the plan begins with
 };
 
-// A tile's room in the device or the pinned tier.
+// A tile's copy in the device or the pinned tier, and its frame.
 struct Copy {
   enum class State : uint8_t { kNone, kClaiming, kHeld, kReady } state = State::kNone;
-  bool leaving = false;         // an eviction job is on it
-  bool prefetched = false;      // it came ahead of use and was not used yet
+  bool leaving = false;         // it has an eviction job
+  bool prefetched = false;      // brought in ahead of use and not used yet
   uint64_t offset = 0;          // of its frame
-  const Job* holder = nullptr;  // kHeld: the job that waits with the frame; null: it is idle
+  const Job* holder = nullptr;  // kHeld: the waiting job that holds the frame; null: idle
 
   bool is_ready() const { return state == State::kReady; }
   bool has_frame() const { return state == State::kReady || state == State::kHeld; }
@@ -71,31 +72,32 @@ struct Copy {
 };
 
 struct alignas(64) Page {
-  // What a search for room and a lease of a tile in place read lies in one line of the cache.
+  // The fields that a search for room and a lease of a resident tile read come first: they share a
+  // cache line.
   std::array<Copy, 2> copies;  // kDevice, kPinned
   uint64_t last_use = 0;
   std::optional<Transfer> transfer;  // in flight
-  std::optional<Tier> rest;          // the tile's: see Placement
+  std::optional<Tier> rest;          // the tier where the tile rests: see Placement
   bool stored = false;               // NVMe has the newest bytes
   bool zero = true;                  // never written
-  bool discard = false;              // once the transfer in flight and the leases end
-  bool written_before_copy =
-      false;             // a writer's lease ended before the end of the copy was heard of
-  bool queued = false;   // for write-behind
-  bool is_gone = false;  // its tensor was unregistered: nobody leases it again
-  bool leased_before_copy = false;   // a stream waits for the copy in flight, or did
-  const Tile* tile = nullptr;        // what it is
+  bool discard = false;  // the bytes are void once the transfer in flight and the leases end
+  // A writer's lease ended before the end of the copy to the device was reported.
+  bool written_before_copy = false;
+  bool queued = false;               // in the queue for write-behind
+  bool is_gone = false;              // its tensor was unregistered: it is not leased again
+  bool leased_before_copy = false;   // a lease was granted before the end of the copy in flight
+  const Tile* tile = nullptr;        // its constant properties
   Job* transfer_job = nullptr;       // the job that started the transfer in flight
-  std::optional<PlannedOp> planned;  // what the transfer in flight is of a plan
+  std::optional<PlannedOp> planned;  // the plan's operation that the transfer in flight carries out
 
   Copy& copy(Tier tier) { return copies[tier == Tier::kDevice ? 0 : 1]; }
   const Copy& copy(Tier tier) const { return copies[tier == Tier::kDevice ? 0 : 1]; }
   bool is_ready(Tier tier) const { return copy(tier).is_ready(); }
   bool is_moving() const { return transfer.has_value(); }
   bool is_leaving() const { return copies[0].leaving || copies[1].leaving; }
-  // Whether its frame in the tier, once it has one, is its own for good.
+  // Whether its frame in the tier is reserved: the tile keeps it once it has one.
   bool is_reserved(Tier tier) const { return rest == tier; }
-  // Its tensor was unregistered, and nothing is under way with it any more.
+  // Whether its tensor was unregistered, its bytes are discarded and no transfer is in flight.
   bool is_forgotten() const { return is_gone && !discard && !is_moving(); }
   // Whether it was written and not discarded since.
   bool has_bytes() const { return !zero && !discard; }
@@ -111,7 +113,7 @@ class PageTable {
  public:
   explicit PageTable(PagerOptions options);
 
-  // `stored`: its bytes are on NVMe already, at `place`.
+  // Adds a tile. `stored`: its bytes are on NVMe already, at `place`.
   TileIndex AddTile(uint64_t size_bytes, Role role, bool transient, bool stored, StorePlace place);
 
   const TileTable& tiles() const { return tiles_; }
@@ -119,7 +121,7 @@ class PageTable {
   TileIndex num_tiles() const { return static_cast<TileIndex>(pages_.size()); }
   Page& operator[](TileIndex tile) { return pages_[tile]; }
   const Page& operator[](TileIndex tile) const { return pages_[tile]; }
-  // Asks memory for what is known of a tile that is looked at soon.
+  // Prefetches into the CPU cache the state of a tile that is read soon.
   void Prefetch(TileIndex tile) const {
     __builtin_prefetch(&pages_[tile]);
     __builtin_prefetch(&leases_.table().count(tile, Tier::kDevice));
@@ -132,64 +134,67 @@ class PageTable {
   WriteFailures& failures() { return failures_; }
   EngineStats& stats() { return stats_; }
   const EngineStats& stats() const { return stats_; }
-  // What the mover is to do.
+  // The actions that the mover has not taken yet.
   std::vector<Action>& actions() { return actions_; }
 
-  // --- What is true ---
-  // A frame in pinned memory from before such tiles were added that will stay there: a lease would
-  // hold it in their way, so nobody has one without asking.
+  // --- Queries ---
+  // Whether the tile has a copy in the range of pinned memory that is left to reserved frames,
+  // though the tile has no resting tier: for example, a copy from before the range grew. A lease
+  // would keep it in the way of reserved frames, so no reader takes one without the lock.
   bool IsInReservedRange(TileIndex tile) const;
-  // Whether the tile has a reserved frame in the other tier in memory, which awaits the bytes.
+  // Whether the tile has a reserved frame in the other memory tier that waits for the bytes.
   bool GoesToReservedFrame(TileIndex tile, Tier tier) const;
-  // Whether the copy may be forgotten as it is: it has no bytes, or they are elsewhere. What rests
-  // in memory goes to its reserved frame, even if NVMe has it, too.
+  // Whether the copy may be dropped without moving its bytes: it has none, or they are elsewhere
+  // too. If a reserved frame waits for the bytes, they go there even if NVMe has them.
   bool MayForget(TileIndex tile, Tier tier) const;
-  // Tiles that a commit holds, and that have bytes which NVMe has not.
+  // Tiles that are part of a commit and have bytes that are not on NVMe.
   const plan::TileBits& to_commit() const { return to_commit_; }
-  // What a plan must know of the tiles.
+  // The current state of the tiles that planning needs.
   TilesNow Now() const {
     return {.with_bytes = with_bytes_,
             .placed = resting_.placed(),
             .num_reserved_frames = num_reserved_frames_,
             .all_fit = resting_.AllFit()};
   }
-  // Whether the job's lease may be granted, as far as other leases and what leaves are concerned.
+  // Whether the tile's other leases, discard and evictions permit the job's lease.
   bool CanLease(const Job& job);
 
   // --- Frames ---
-  // The frame at `offset`, which is the tile's in the arena by now.
+  // Records the tile's frame at `offset`. REQUIRES: the frame is allocated in the arena.
   void HoldFrame(TileIndex tile, Tier tier, uint64_t offset, const Job* holder);
-  // The bytes go. So does the frame, unless it is reserved. REQUIRES: no lease.
-  // With a claim, what lies in its window stays claimed.
+  // Drops the copy's bytes, and frees its frame unless the frame is reserved. With a claim, the
+  // part of the frame in the claim's window becomes claimed. REQUIRES: no lease.
   struct Window {
     uint64_t offset = 0;
     uint64_t size_bytes = 0;
     TileIndex claimant = 0;
   };
   void DropFrame(TileIndex tile, Tier tier, const std::optional<Window>& claim = std::nullopt);
-  // A copy that was to leave does not.
+  // Ends the eviction of a copy that could not leave.
   void Stay(TileIndex tile, Tier tier) {
     pages_[tile].copy(tier).leaving = false;
     CountEnding();
   }
 
   // --- Bytes ---
-  // A writer in the tier has the only bytes that count from now on.
+  // Voids all copies except the one in `keep`, whose writer makes them stale.
   void VoidOtherCopies(TileIndex tile, Tier keep);
-  // The bytes are void once the transfer in flight and the leases have ended: DropIfDiscarded, to
-  // be called then, returns whether that is now.
+  // Marks the bytes as void once the transfer in flight and the leases have ended. DropIfDiscarded
+  // must be called then: it drops the bytes, and returns whether it did.
   void Discard(TileIndex tile);
   bool DropIfDiscarded(TileIndex tile);
   void SetStored(TileIndex tile, bool stored);
-  // A lease was taken: for recency, and for the counters.
+  // Records that a lease was taken, for recency and for the counters.
   void Used(TileIndex tile, Tier tier);
   uint64_t num_uses() const { return clock_; }
-  // Transfers and leases that ended, frames that were given back and copies that stay after all:
-  // what found no room, or waits for its tile, need not look again before this has changed.
+  // Counts transfers, leases and discards that ended, copies that were dropped and evictions that
+  // were given up. An operation that found no room, or that waits for its tile, need not be tried
+  // again before this number has changed.
   uint64_t num_endings() const { return endings_ + leases_.num_ended(); }
   void CountEnding() { ++endings_; }
-  // Everything in memory is forgotten. A tile's bytes are on NVMe if `is_stored` says so and were
-  // never written if not; a transient tile was never written either.
+  // Drops every copy in memory; reserved frames stay. A tile's bytes are then on NVMe if
+  // `is_stored` returns true; otherwise, and for a transient tile, the tile counts as never
+  // written.
   void Reset(const std::function<bool(TileIndex)>& is_stored);
 
  private:
@@ -208,9 +213,9 @@ class PageTable {
   RestingPlaces resting_;
   plan::TileBits with_bytes_;
   plan::TileBits to_commit_;
-  uint64_t num_reserved_frames_ = 0;  // tiles that have a frame where they rest
+  uint64_t num_reserved_frames_ = 0;  // tiles that have their reserved frame
   uint64_t clock_ = 0;                // counts leases
-  uint64_t endings_ = 0;              // but for those of leases
+  uint64_t endings_ = 0;              // num_endings() without those of leases
   std::vector<Action> actions_;
   EngineStats stats_;
 };

@@ -17,7 +17,8 @@ TileIndex Pager::AddTile(uint64_t size_bytes, Role role, bool transient, bool st
                          StorePlace place) {
   const bool did_fit = pages_.resting().AllFit();
   const TileIndex tile = pages_.AddTile(size_bytes, role, transient, stored, place);
-  // A plan may have frames where the tile will rest, or where all tiles have a place of their own.
+  // A plan may use frames where the tile's reserved frame will lie, or the tiles' own places, which
+  // exist only while all tiles fit.
   if (pages_[tile].tile->has_reserved_frame() || did_fit != pages_.resting().AllFit())
     plan_.Abandon(/*deviated=*/false);
   plan_.AddTile();
@@ -60,7 +61,8 @@ Pager::LeaseEnd Pager::EndLease(TileIndex tile, Tier tier, Access access, bool d
   pages_.leases().End(tile, tier, access, drained);
   plan_.Released(tile, drained);
   if (Writes(access)) {
-    // Its stream waited for the copy, but word of that comes another way, and may come later.
+    // The stream waited for the copy, but TransferDone reports its end separately and may come
+    // later.
     if (tier == Tier::kDevice && pages_[tile].transfer == Transfer::kCopyIn)
       pages_[tile].written_before_copy = true;
     if (tier == Tier::kPinned) flush_.MarkWritten(tile);
@@ -83,7 +85,8 @@ Pager::LeaseEnd Pager::GiveUp(TileIndex tile, Access access) {
   return {.tile = tile, .tier = Tier::kPinned};
 }
 
-// Not while a failed write waits to be told: whoever comes next has to ask, and is told.
+// The count stays closed while a failure is unreported: the next caller must take the lock, under
+// which it receives the failure.
 void Pager::LetIn(const LeaseEnd& ended) {
   const auto [tile, tier] = ended;
   const Page& page = pages_[tile];
@@ -97,7 +100,7 @@ void Pager::LetIn(const LeaseEnd& ended) {
   }
 }
 
-// What Acquire and Grant do.
+// Does what Acquire and Grant do for a requested lease.
 void Pager::Shared(TileIndex tile, Tier tier) {
   uses_.OnUse(tile, tier);
   pages_.leases().Entered();
@@ -127,7 +130,7 @@ absl::Status Pager::Discard(TileIndex tile) {
   return absl::OkStatus();
 }
 
-// To be called whenever a discard may take effect.
+// Completes a discard if nothing stands in its way. Call it whenever a discard may take effect.
 void Pager::EndDiscard(TileIndex tile) {
   if (pages_.DropIfDiscarded(tile)) plan_.Discarded(tile);
 }
@@ -157,8 +160,8 @@ bool Pager::Pause() {
   return true;
 }
 
-// Nothing is in flight and nobody waits, so what jobs and claims there are were begun unasked and
-// end here with the rooms that they were about.
+// No transfer is in flight and no caller waits, so the jobs and claims that are left were not
+// requested by a caller, and end here together with the frames that they were for.
 void Pager::Reset(const std::function<bool(TileIndex)>& is_stored) {
   SPILLWAY_CHECK(!in_use() && transfers_.in_flight() == 0);
   jobs_.Clear();
@@ -180,8 +183,9 @@ void Pager::TransferDone(TileIndex tile, const absl::Status& status) {
   if (is_write) pages_.failures().WriteEnded(status.ok());
   if (!status.ok()) {
     if (ended.job != nullptr) ended.job->failure = status;
-    // Whoever needs what could not be brought in is told when that fails again; but of a lease
-    // whose stream waits for the copy, nobody asks again.
+    // A caller that needs a tile that could not be brought in receives the failure when bringing it
+    // in fails again. A lease whose stream waits for the copy is not requested again, so that
+    // failure is recorded here.
     const bool is_streams = ended.transfer == Transfer::kCopyIn && ended.job == nullptr;
     if (is_write || ended.is_leased || (is_streams && !ended.planned))
       pages_.failures().SetUntold(status);
@@ -196,7 +200,8 @@ void Pager::TransferDone(TileIndex tile, const absl::Status& status) {
   plan_.TransferEnded(tile, ended.planned);
 }
 
-// The copy in pinned memory is not what was written. Whoever needs the tile next reads it again.
+// Drops a copy in pinned memory that is not what was written, if NVMe has the bytes: the tile's
+// next use reads them again.
 void Pager::DropLost(TileIndex tile) {
   const Page& page = pages_[tile];
   const bool may_go = page.stored && page.is_ready(Tier::kPinned) && !page.is_leaving();

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which tile is where, and what moves next: a state machine. Events go in as calls, actions come
-// out of TakeActions; there is no thread, clock, file or memory in it, so that tests and a
-// simulator drive it as the mover does. What it decides follows from the order of the events alone.
+// A state machine that decides which tile is where, and what moves next. Events go in as calls,
+// actions come out of TakeActions. It has no thread, clock, file or memory, so that tests and a
+// simulator drive it as the mover does. Its decisions follow from the order of the events alone.
 //
-// Its parts: page_table.h has the state; room.h finds frames, and chooses what leaves; arrivals.h
-// brings what leases and prefetches want; plan_run.h moves what a plan says; flush.h what a commit
-// needs; here are the events, and the pump, which lets each job go forward as far as it can.
+// Its parts: page_table.h holds the state; room.h finds frames and chooses what to evict;
+// arrivals.h brings in tiles for leases and prefetches; plan_run.h follows a plan; flush.h writes
+// tiles for commits and write-behind. This file has the events, and the pump, which advances each
+// job as far as it can go.
 //
-// Readers enter without a lock where a tile is at rest with its bytes (lease_table.h): LetIn opens
-// its count, and whatever a reader must not meet closes it first. So the pager may be told of a
-// lease after it was taken, never after its end.
+// Readers lease a tile without a lock while its lease count is open (lease_table.h). LetIn opens
+// the count when the tile's copy is ready and stays for now, and every change that a reader must
+// not overlap closes it first. So the pager may learn of a lease after it was taken, but never
+// after it ended.
 
 #ifndef SPILLWAY_ENGINE_PAGER_PAGER_H_
 #define SPILLWAY_ENGINE_PAGER_PAGER_H_
@@ -42,84 +44,85 @@ class Pager {
   Pager(const Pager&) = delete;
   Pager& operator=(const Pager&) = delete;
 
-  // A new tile; `stored`: its bytes are on NVMe already, at `place`.
+  // Adds a tile. `stored`: its bytes are on NVMe already, at `place`.
   TileIndex AddTile(uint64_t size_bytes, Role role, bool transient, bool stored,
                     StorePlace place = {});
 
   // --- Events from callers ---
-  // Ends with kGrant or kFail. With a stream, the lease may be granted before its bytes have come,
-  // and while a writer that was let go is still at work on that stream.
+  // Requests a lease; the ticket ends with kGrant or kFail. With a stream, the lease may be granted
+  // before its bytes have arrived, and while that stream still drains a writer's released lease.
   void Acquire(Ticket ticket, TileIndex tile, Tier tier, Access access, StreamId stream);
-  // Nobody waits for that request any more: it ends with kFail, Cancelled, unless it has been
-  // granted. What moves for it goes on; of a commit, no write begins.
+  // Withdraws a request that no caller waits for any more: it ends with kFail, Cancelled, unless it
+  // has been granted. Transfers in flight for it go on; a commit starts no more writes.
   void Withdraw(Ticket ticket);
-  // The holder let go but work on a stream still uses the bytes; EndLease follows.
+  // The holder has released its lease, but work on a stream still uses the bytes. EndLease follows.
   void BeginDrain(TileIndex tile, Tier tier, Access access, StreamId stream);
   struct LeaseEnd {
     TileIndex tile = 0;
     Tier tier = Tier::kDevice;
   };
   LeaseEnd EndLease(TileIndex tile, Tier tier, Access access, bool drained);
-  // The end of a writer's lease in pinned memory whose bytes were not those of the copy on NVMe:
-  // that copy, which no write has replaced, counts again.
+  // Ends a writer's lease in pinned memory whose bytes did not match those that NVMe should hold.
+  // The copy on NVMe, which no write has replaced, becomes the tile's newest again.
   LeaseEnd GiveUp(TileIndex tile, Access access);
-  // To be called after a lease's end and what followed from it (TakeActions): where the bytes are
-  // there to stay for now, readers may take the next lease by themselves.
+  // Opens the lease count to readers without the lock if the tile's copy stays for now, and closes
+  // it otherwise. Call it after a lease has ended and TakeActions has handled the consequences.
   void LetIn(const LeaseEnd& ended);
-  // A reader did, in the order in which they did. To be called before any other event that comes
-  // later.
+  // Applies a lease that a reader took without the lock. Call it in the order in which the leases
+  // were taken, and before any later event.
   void Shared(TileIndex tile, Tier tier);
   void Declare(TileIndex tile, Tier tier, Access access) { uses_.Declare(tile, tier, access); }
   void ClearDeclared() { uses_.Clear(); }
   absl::Status Evict(TileIndex tile);
-  // The bytes are not wanted any more: the tile reads as zeros, every copy is void. If streams
-  // still use the bytes, that is so when they let go, and leases wait for it. FailedPrecondition if
-  // leased by a holder who has not let go.
+  // Discards the tile's bytes: the tile reads as zeros and every copy is void. If streams still use
+  // the bytes, this takes effect when they have drained, and leases wait for it. FailedPrecondition
+  // if a holder has not released its lease.
   absl::Status Discard(TileIndex tile);
-  // Discards tiles [first, first + count) for good, as of a tensor that is unregistered: nobody may
-  // ask for one again. Declared uses are forgotten, and a plan is abandoned. It is over when all
-  // pages say is_forgotten(). FailedPrecondition, and nothing happens, if one is leased or asked
-  // for.
+  // Discards tiles [first, first + count) for good, as when a tensor is unregistered: no caller may
+  // request one again. Declared uses are forgotten, and a plan is abandoned. It has ended when
+  // is_forgotten() is true for all pages. FailedPrecondition, without effect, if one of the tiles
+  // is leased or requested.
   absl::Status Forget(TileIndex first, TileIndex count);
-  // Writes every tile that a commit holds and NVMe has not; ends with kGrant or kFail.
+  // Writes every tile that belongs to a commit and is not stored on NVMe; ends with kGrant or
+  // kFail.
   void Commit(Ticket ticket) { flush_.Begin(ticket); }
-  // The bytes are about to become others, behind this machine's back (another commit's). Pause ends
-  // everything that nobody asked for now: declared uses are forgotten, and no prefetch or unasked
-  // write begins. Once no transfer is in flight, either Resume, which changes nothing, or Reset:
-  // every copy in memory is void, a tile's bytes are on NVMe if `is_stored` says so and it was
-  // never written if not, and a transient tile was never written either. REQUIRES for all three: no
-  // lease, and no request of a caller's. Pause returns false, and does nothing, if a reader has
-  // just come.
+  // For replacing the bytes on NVMe from outside the pager (with those of another commit). Pause
+  // stops everything that no caller requested: declared uses are forgotten, a plan is abandoned,
+  // and no prefetch or write-behind begins. Once no transfer is in flight, call either Resume,
+  // which changes nothing, or Reset: every copy in memory is void, a tile's bytes are on NVMe if
+  // `is_stored` returns true and it was never written if not, and a transient tile was never
+  // written either. REQUIRES for all three: no lease, and no request of a caller's. Pause returns
+  // false, and does nothing, if a reader has just taken a lease.
   bool Pause();
   void Resume() { arrivals_.SetPaused(false); }
   void Reset(const std::function<bool(TileIndex)>& is_stored);
 
-  // The plan that is followed.
+  // The plan that is followed, if any.
   PlanRun& plan() { return plan_; }
 
   // --- Events from the mover ---
   void TransferDone(TileIndex tile, const absl::Status& status);
-  // Goes as far as it can and hands out what there is to do. To be called after events.
+  // Advances all jobs as far as they can go, and returns the actions to take. Call it after events.
   std::vector<Action> TakeActions();
 
   // --- What is true now ---
   const PageTable& pages() const { return pages_; }
   int transfers_in_flight() const { return transfers_.in_flight(); }
   LeaseTable& leases() { return pages_.leases().table(); }
-  // A lease is held, or a caller waits.
+  // Whether a lease is held, or a caller waits.
   bool in_use() const { return has_callers() || pages_.leases().num_draining() > 0; }
-  // The same, but for leases that wait for a stream only.
+  // Whether a lease is held that its holder has not released, or a caller waits.
   bool has_callers() const {
     return pages_.leases().num_held() > pages_.leases().num_draining() || has_requests();
   }
-  // A write failed and nobody was told: the failure, once.
+  // Returns a failure that was not reported to any caller, once; ok if there is none.
   absl::Status TakeWriteError() { return pages_.failures().TakeUntold(); }
-  // Why the request has not been granted yet; none: it has.
+  // Why the request for a lease has not been granted yet; nullopt if it has been.
   std::optional<Stall> WhyWaits(Ticket ticket) const;
 
  private:
   bool has_requests() const { return !jobs_.of(Job::Kind::kAcquire).empty() || flush_.is_active(); }
-  // A commit goes before a plan, unless someone leases meanwhile.
+  // A commit goes before the plan, unless a lease is held or requested meanwhile.
   bool IsPlanPaused() const {
     return plan_.is_followed() && flush_.is_active() && pages_.leases().num_held() == 0 &&
            jobs_.of(Job::Kind::kAcquire).empty();

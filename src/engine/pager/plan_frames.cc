@@ -13,7 +13,7 @@ PlanFrames::PlanFrames(std::shared_ptr<PlanFollower> plan, PageTable* pages, Job
   while (follower_->tiles().num_tiles() < pages_.num_tiles()) follower_->AddTile();
 }
 
-// Some of the tiles that were in memory when the plan was taken up.
+// Unsettles the next tiles that were in memory when the plan began, kAtOnce tiles at a time.
 void PlanFrames::SettleNext() {
   const TileIndex end = std::min(pages_.num_tiles(), next_unsettled_ + kAtOnce);
   for (; next_unsettled_ < end; ++next_unsettled_) {
@@ -64,7 +64,7 @@ PlanFrames::Taken PlanFrames::Take(TileIndex tile, Tier tier, uint64_t offset) {
       tier == Tier::kDevice ? options.device_reserve_bytes : options.pinned_reserve_bytes;
   const bool any = follower_->takes_any_frame();
   if (any && arena.size_bytes() - arena.used_bytes() < frame_bytes + reserve) {
-    is_blocked_by_lease_ = true;
+    lacks_frame_ = true;
     return Taken::kNoRoom;
   }
   std::optional<uint64_t> taken;
@@ -81,7 +81,8 @@ PlanFrames::Taken PlanFrames::Take(TileIndex tile, Tier tier, uint64_t offset) {
   return taken ? Taken::kYes : Taken::kNotYet;
 }
 
-// What lies there and is not the plan's leaves. Whether that is all that lies there.
+// Evicts the copies in the range that do not lie as planned. Returns whether every copy there
+// leaves, now or when its streams have drained.
 bool PlanFrames::MakeWay(Tier tier, uint64_t offset, uint64_t size_bytes) {
   const ArenaMap& arena = pages_.arena(tier);
   const Leases& leases = pages_.leases();
@@ -92,7 +93,7 @@ bool PlanFrames::MakeWay(Tier tier, uint64_t offset, uint64_t size_bytes) {
     if (it->second.kind != ArenaMap::Kind::kFrame) continue;
     const TileIndex tile = it->second.tile;
     const bool is_stranger = !LiesAsPlanned(tile, tier);
-    is_blocked_by_lease_ |= is_stranger && leases.HasHolder(tile, tier);
+    lacks_frame_ |= is_stranger && leases.HasHolder(tile, tier);
     all_leave &= is_stranger;
     if (is_stranger) strangers.push_back(tile);
   }
@@ -109,7 +110,7 @@ bool PlanFrames::Settle() {
   for (size_t left = unsettled_.size(); left > 0 && !IsEnoughLeaving(); --left) {
     const TileIndex tile = unsettled_.front();
     unsettled_.pop_front();
-    // It comes again when that lease ends.
+    // LeaseEnded unsettles the tile again.
     if (pages_.leases().IsLeased(tile) || follower_->tiles().IsWanted(tile)) continue;
     if (pages_[tile].is_moving() || follower_->tiles().HasOpDue(tile)) {
       busy_.insert(tile);
@@ -120,7 +121,8 @@ bool PlanFrames::Settle() {
   return progress;
 }
 
-// Whether the copy leaves since it does not lie where the plan has it.
+// Starts the copy's eviction if it does not lie where the plan has it and may leave. Returns
+// whether it did.
 bool PlanFrames::SettleCopy(TileIndex tile, Tier tier) {
   Page& page = pages_[tile];
   Copy& copy = page.copy(tier);
@@ -128,7 +130,8 @@ bool PlanFrames::SettleCopy(TileIndex tile, Tier tier) {
     return false;
   if (tier == Tier::kPinned && !pages_.options().has_store && !page.zero) return false;
   if (pages_.leases().IsWritten(tile) || page.discard || stuck_.count(tile) > 0) return false;
-  // A caller that waits for the tile gets it first, or two could take it from each other for ever.
+  // A caller that waits for the tile gets it first; otherwise two waiting callers could take room
+  // from each other for ever.
   if (jobs_.IsAwaited(tile) || !pages_.leases().Close(tile, tier)) return false;
   copy.leaving = true;
   jobs_.Add(Job::Kind::kEvict, tile, tier);

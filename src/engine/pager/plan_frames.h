@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The frames of a plan that is followed. They are preferences: a copy that does not lie where the
-// plan has it is served as well, and leaves when its last lease has ended or when the plan needs
-// its frame. So a plan can be taken up from any state of the tiles.
+// The frames of the plan that is followed. They are preferences: a copy that does not lie where the
+// plan has it can be leased as well, and leaves when its last lease has ended or when the plan
+// needs its frame. So following can begin from any state of the tiles. The plan's transfers are
+// left to plan_moves.h.
 
 #ifndef SPILLWAY_ENGINE_PAGER_PLAN_FRAMES_H_
 #define SPILLWAY_ENGINE_PAGER_PLAN_FRAMES_H_
@@ -22,47 +23,52 @@ namespace spillway::engine {
 
 class PlanFrames {
  public:
-  // The plan is followed from its begin. All tiles that are in memory now are unsettled.
+  // Restarts the plan. All tiles that are in memory now are unsettled: their copies may not lie
+  // where the plan has them.
   PlanFrames(std::shared_ptr<PlanFollower> plan, PageTable* pages, Jobs* jobs);
 
   PlanFollower& follower() { return *follower_; }
   const PlanFollower& follower() const { return *follower_; }
 
-  // Where the plan has the copy by now: its frame, if it is free.
+  // Allocates the frame in which the plan has the copy by now. Returns nullopt if the plan has none
+  // or it is not free.
   std::optional<uint64_t> Allocate(TileIndex tile, Tier tier);
-  // Whether that frame is being made free.
+  // Whether that frame is being made free. Starts the evictions that this takes.
   bool IsComing(TileIndex tile, Tier tier);
   // Whether the copy lies where the plan has it.
   bool LiesAsPlanned(TileIndex tile, Tier tier) const;
-  // A frame for an operation, at `offset` or, where any frame will do, elsewhere. kNotYet: what is
-  // in its way leaves. kNoRoom: any frame would do, and there is none.
+  // Takes a frame for an operation, at `offset` or, if the plan takes any frame, elsewhere.
+  // kNotYet: the frame cannot be taken yet; copies in its way are evicted if they can be. kNoRoom:
+  // any frame would do, but the free room beside the plan's reserve is too small.
   enum class Taken : uint8_t { kYes, kNotYet, kNoRoom };
   Taken Take(TileIndex tile, Tier tier, uint64_t offset);
 
-  // The tile's copies may not lie where the plan has them.
+  // Records that the tile's copies may not lie where the plan has them.
   void Unsettle(TileIndex tile) { unsettled_.push_back(tile); }
-  // Copies that do not lie as planned leave, once nothing else is under way with them. Whether one
-  // does now.
+  // Evicts copies that do not lie as planned, once nothing else is in progress with their tile.
+  // Returns whether it started an eviction.
   bool Settle();
-  // A transfer or an operation of the tile's is over.
+  // A transfer or an operation of the tile has ended.
   void TileIsDone(TileIndex tile) {
     if (busy_.erase(tile) > 0) Unsettle(tile);
   }
-  // The tile found no room to leave to; it is tried again when a lease has ended.
+  // Records that the tile could not be evicted. It is not tried again before a lease has ended.
   void CouldNotLeave(TileIndex tile) { stuck_.insert(tile); }
   void LeaseEnded(TileIndex tile) {
     stuck_.clear();
     Unsettle(tile);
   }
-  // A frame of the plan's is leased to another tile.
-  bool is_blocked_by_lease() const { return is_blocked_by_lease_; }
-  // What waits is tried again.
-  void ForgetBlocked() { is_blocked_by_lease_ = false; }
+  // Whether an operation lacks a frame: a lease of another tile holds its planned frame, or, where
+  // any frame would do, too little room is free.
+  bool lacks_frame() const { return lacks_frame_; }
+  // Call it before the waiting operations are tried again.
+  void ForgetBlocked() { lacks_frame_ = false; }
 
  private:
-  // Tiles that leave at a time, and tiles of those that were in memory that are looked at in one
-  // go: with all at once, whoever leases meanwhile would wait long. What is in the plan's way
-  // leaves at once.
+  // Settle starts no eviction while kMostLeaving are in progress, and looks at kAtOnce tiles at a
+  // time for those that were in memory when the plan began: without these limits, a caller that
+  // leases meanwhile would wait long. Copies in the way of an operation are evicted without a
+  // limit.
   static constexpr size_t kMostLeaving = 64;
   static constexpr TileIndex kAtOnce = 128;
   bool IsEnoughLeaving() const { return jobs_.of(Job::Kind::kEvict).size() >= kMostLeaving; }
@@ -75,9 +81,9 @@ class PlanFrames {
   const std::shared_ptr<PlanFollower> follower_;
   TileIndex next_unsettled_ = 0;  // tiles from here on are unsettled
   std::deque<TileIndex> unsettled_;
-  absl::flat_hash_set<TileIndex> busy_;  // unsettled, once what is under way with them is over
+  absl::flat_hash_set<TileIndex> busy_;  // unsettled once their transfer or operation has ended
   absl::flat_hash_set<TileIndex> stuck_;
-  bool is_blocked_by_lease_ = false;
+  bool lacks_frame_ = false;
 };
 
 }  // namespace spillway::engine

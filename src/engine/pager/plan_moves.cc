@@ -8,11 +8,11 @@
 namespace spillway::engine {
 namespace {
 
-// On their way at a time, of each link: enough to keep it busy while one ends.
+// The most transfers in flight on each link: enough to keep it busy while one ends.
 constexpr int kMostInFlight = 16;
-// Operations of a queue that cannot start yet that are looked at in one go.
+// The most operations of a queue that wait after they could not start; no others are tried then.
 constexpr size_t kMostWaiting = 16;
-// Events that are looked at in one go, for tiles that the plan has in memory when it begins.
+// The most events that one call looks at, for tiles that the plan has in memory when it begins.
 constexpr int kMostLookedAt = 64;
 
 }  // namespace
@@ -37,9 +37,10 @@ bool PlanMoves::StoppedEarly() {
   return is_cut && std::exchange(has_idled_, false);
 }
 
-// Tries what `take` gives, one after the other, until there is none, too many wait, or as many as
-// are left have moved nothing. Where one finds no room, none behind it takes a frame. What waits is
-// tried again when something has ended that it may wait for.
+// Tries the operations that `take` returns, one after the other, until there is none, too many
+// wait, or the queue's budget of operations that move nothing is used up. If one finds no room, the
+// operations behind it do not take a frame. Waiting operations are tried again when something has
+// ended that they may wait for.
 bool PlanMoves::AdvanceQueue(size_t queue,
                              absl::FunctionRef<std::optional<PlanFollower::Count>()> take) {
   bool progress = false;
@@ -75,7 +76,8 @@ bool PlanMoves::AdvanceQueue(size_t queue,
   return progress;
 }
 
-// Something has ended that they may wait for; or what has come since is behind too many of them.
+// Whether something has ended that waiting operations may wait for, or operations that have become
+// ready since are behind a full list of waiting ones.
 bool PlanMoves::MustTryAgain() const {
   if (endings_ != pages_.num_endings()) return true;
   const bool is_full = std::any_of(waiting_.begin(), waiting_.end(), [](const Waiting& waiting) {
@@ -95,8 +97,8 @@ void PlanMoves::TryAgain() {
   }
 }
 
-// Whether the bytes of an operation that had nothing to do are below: a commit, or a copy's
-// leaving, has brought them there in its stead.
+// Whether the bytes of an operation that had nothing to do are in the lower tier: a commit or an
+// eviction has moved them there in its place.
 bool PlanMoves::HasMoved(const plan::Op& op) const {
   const Page& page = pages_[op.tile];
   return op.kind == plan::Transfer::kWrite
@@ -104,14 +106,14 @@ bool PlanMoves::HasMoved(const plan::Op& op) const {
              : op.kind == plan::Transfer::kCopyOut && (page.stored || page.is_ready(Tier::kPinned));
 }
 
-// Whether it can only start with a frame that its tile has not.
+// Whether the operation needs a frame that its tile does not have.
 bool PlanMoves::NeedsFrame(const plan::Op& op) const {
   const bool takes = op.kind != plan::Transfer::kDrop && op.kind != plan::Transfer::kWrite;
   return takes && pages_[op.tile].copy(op.tier).state == Copy::State::kNone;
 }
 
-// In the first step, what the plan has in memory when a step begins is brought there in the order
-// in which it is used. What is not there in time is pulled.
+// In the first step, brings in the tiles that the plan has in memory when a step begins, in the
+// order of their uses. The lease of a tile that is not there in time is pulled.
 bool PlanMoves::AdvanceEntry() {
   PlanFollower& follower = frames_.follower();
   const std::vector<plan::TraceEvent>& events = follower.step().trace.events;
@@ -137,15 +139,16 @@ bool PlanMoves::AdvanceEntry() {
   return progress;
 }
 
-// Does what the operation says, as far as it still has to be done: a commit may have written a tile
-// already, the caller may have discarded it, its bytes may never have been written, or it had to
-// leave. What cannot be done then is not done, and the tile's next lease sees to it.
+// Carries out the operation as far as it still applies: a commit may have written the tile already,
+// the caller may have discarded it, it may never have been written, or it may have been evicted. An
+// operation that cannot be carried out has no effect, and the tile's next lease brings in the
+// bytes.
 PlanMoves::Step PlanMoves::Try(const plan::Op& op, std::optional<PlanFollower::Count> number) {
   Page& page = pages_[op.tile];
   if (page.is_moving() || page.discard) return Step::kWaiting;
-  // Another writer than the plan's: the tile has strayed.
+  // The writer is not the plan's: the tile has strayed from the plan.
   if (op.kind != plan::Transfer::kDrop && pages_.leases().IsWritten(op.tile)) return Step::kDone;
-  // A copy that leaves is gone before the operation begins.
+  // The operation begins only after the leaving copy is gone.
   if (page.is_leaving()) return Step::kWaiting;
   const bool in_pinned = page.is_ready(Tier::kPinned), on_device = page.is_ready(Tier::kDevice);
   const auto start = [&](Transfer transfer) {
@@ -197,8 +200,8 @@ PlanMoves::Step PlanMoves::TryDrop(const plan::Op& op) {
   const Copy& held = page.copy(op.tier);
   Leases& leases = pages_.leases();
   if (!held.has_frame() || held.leaving || held.holder != nullptr) return Step::kDone;
-  // A stream may still read for a lease that was released before the one the plan waits for.
-  // Readers that came since keep the copy; it leaves after them.
+  // A stream may still read for a lease that was released before the one that the plan waits for;
+  // the drop waits for it. If newer readers hold the copy, it leaves after their leases have ended.
   if (!leases.Close(op.tile, op.tier))
     return leases.HasHolder(op.tile, op.tier) ? Step::kDone : Step::kWaiting;
   if (pages_.MayForget(op.tile, op.tier)) {

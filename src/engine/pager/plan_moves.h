@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What moves for a plan that is followed: each link takes the plan's operations in their order, as
-// far as they may start. In the first period the plan also brings what it has in memory when a step
-// begins.
+// The transfers of the plan that is followed: each link starts the plan's operations in their
+// order, as far as they may start. In the first period, the tiles that the plan has in memory when
+// a step begins are brought in too. Which operations may start is left to plan_follower.h, their
+// frames to plan_frames.h.
 
 #ifndef SPILLWAY_ENGINE_PAGER_PLAN_MOVES_H_
 #define SPILLWAY_ENGINE_PAGER_PLAN_MOVES_H_
@@ -22,25 +23,25 @@ namespace spillway::engine {
 
 class PlanMoves {
  public:
-  // `run`: the number of the plan among those that were taken up, for PlannedOp.
+  // `run`: identifies this run of a plan in PlannedOp.
   PlanMoves(uint64_t run, PlanFrames* frames, PageTable* pages, Transfers* transfers)
       : run_(run), frames_(*frames), pages_(*pages), transfers_(*transfers) {}
 
-  // The pump runs anew.
+  // A new run of the pump begins: restores the budgets of kMostIdle operations.
   void BeginPump() { idle_left_.fill(kMostIdle); }
-  // Starts what may start. Whether something did, or was over without.
+  // Starts the operations that may start. Returns whether one started, or ended without a transfer.
   bool Advance();
-  // What could not start is tried again by the next Advance.
+  // Puts back the operations that could not start, so that the next Advance tries them again.
   void TryAgain();
-  // Whether Advance stopped where more operations may have nothing to move, and some had not since
-  // the last call. Then BeginPump and Advance go on.
+  // Whether Advance stopped because a queue has used up its kMostIdle operations, and some moved
+  // nothing since this last returned true. If so, BeginPump and Advance continue with the rest.
   bool StoppedEarly();
 
  private:
   enum class Step : uint8_t { kStarted, kDone, kWaiting, kNoRoom };
-  // Operations that move nothing, or nothing any more, that one run of the pump does of each queue:
-  // where a plan begins they may be as many as tiles, and whoever leases meanwhile would wait for
-  // all of them.
+  // The most operations of each queue that move nothing, or have nothing left to move, in one run
+  // of the pump: when a plan begins there may be as many of them as tiles, and a caller that leases
+  // meanwhile would wait for all of them.
   static constexpr int kMostIdle = 64;
 
   bool AdvanceQueue(size_t queue, absl::FunctionRef<std::optional<PlanFollower::Count>()> take);
@@ -55,19 +56,19 @@ class PlanMoves {
   PlanFrames& frames_;
   PageTable& pages_;
   Transfers& transfers_;
-  // By link; then those without one.
+  // Queues: one for each link, then one for the operations without a link.
   static constexpr size_t kFree = plan::kNumLinks;
   std::array<int, kFree + 1> idle_left_ = {};
-  bool has_idled_ = false;  // some were done since StoppedEarly was asked last
+  bool has_idled_ = false;  // operations moved nothing since StoppedEarly last returned true
   // Operations that could not start when they were tried.
   struct Waiting {
     std::vector<PlanFollower::Count> ops;
-    bool has_room = true;  // as far as those know that need a frame
+    bool has_room = true;  // false: one of them found no room for its frame
   };
   std::array<Waiting, kFree + 1> waiting_;
-  uint64_t endings_ = 0;  // PageTable::num_endings when they were tried
-  uint64_t due_ = 0;      // PlanFollower::num_due then
-  // The next event of the first period whose tile may have to be brought to where the plan begins.
+  uint64_t endings_ = 0;  // PageTable::num_endings at the last TryAgain
+  uint64_t due_ = 0;      // PlanFollower::num_due at the last TryAgain
+  // The next event of the first period whose tile AdvanceEntry looks at.
   uint32_t next_entry_ = 0;
 };
 

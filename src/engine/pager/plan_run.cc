@@ -54,7 +54,7 @@ void PlanRun::SharedOfPlan(TileIndex tile, Tier tier) {
   const auto use = AskPlan({.tile = tile, .tier = tier});
   if (!use) return;
   PlanFollower& follower = frames_->follower();
-  // What the plan was to do with the tile before was not needed.
+  // The plan's operations on the tile before this use were not needed.
   if (!follower.tiles().IsRunning(tile)) follower.Skip(tile, *use);
   follower.Happened(tile);
 }
@@ -87,19 +87,19 @@ PlanRun::Answer PlanRun::AdvanceAcquire(Job& job) {
   Copy& target = pages_[job.tile].copy(job.tier);
   if (!pages_.CanLease(job) || target.leaving) return Answer::kWaiting;
   if (!follower.tiles().OpsBeforeAreOver(job.tile, *job.use)) {
-    // A stream can wait for the copy itself.
+    // A stream can wait for the copy by itself, so the lease is granted before the copy ends.
     const bool arrives = page.transfer == Transfer::kCopyIn && page.planned &&
                          page.planned->run == number_ && page.planned->op &&
                          follower.tiles().IsLastBefore(*page.planned->op, job.tile, *job.use);
     if (job.stream != kNoStream && job.tier == Tier::kDevice && arrives)
       return Answer::kGrantAfterCopy;
     if (follower.tiles().IsRunning(job.tile)) return Answer::kWaiting;
-    // A reader joins those that read already.
+    // A reader joins the readers that hold the copy already.
     const bool is_shared =
         target.is_ready() && !Writes(job.access) && pages_.leases().HasHolder(job.tile, job.tier);
     if (is_shared) {
       follower.Skip(job.tile, *job.use);
-    } else if (!frames_->is_blocked_by_lease() && follower.MayWait(job.tile, *job.use)) {
+    } else if (!frames_->lacks_frame() && follower.MayWait(job.tile, *job.use)) {
       return Answer::kWaiting;
     } else {
       Pull(job);
@@ -109,7 +109,7 @@ PlanRun::Answer PlanRun::AdvanceAcquire(Job& job) {
   if (page.is_moving() && (Writes(job.access) || !target.is_ready())) return Answer::kWaiting;
   if (target.state == Copy::State::kHeld && job.access == Access::kDiscard) target.SetReady();
   if (target.is_ready()) return Answer::kGrant;
-  Pull(job);  // it had to leave since
+  Pull(job);  // the copy had to leave after the operations ended
   return Answer::kPulled;
 }
 
@@ -124,8 +124,9 @@ void PlanRun::CountPulled(const Job& job, Transfer transfer) {
   frames_->follower().CountPulled(job.tile, *job.use, transfer, pages_[job.tile].size_bytes());
 }
 
-// Frames that are not where the plan has them can keep its operations from one another. Then a
-// lease that waits for them is pulled.
+// Copies that do not lie as planned can make the plan's operations block each other. If nothing
+// moves for that reason, the waiting operations are tried again first, then a lease that waits for
+// them is pulled. Returns whether it did one of these.
 bool PlanRun::PullIfNothingMoves() {
   if (transfers_.in_flight() > 0 || pages_.leases().num_draining() > 0) return false;
   for (Job& job : jobs_.of(Job::Kind::kAcquire)) {
@@ -138,7 +139,7 @@ bool PlanRun::PullIfNothingMoves() {
       return true;
     }
     if (moves_->StoppedEarly()) {
-      BeginPump();  // more of them may be all that it waits for
+      BeginPump();  // the lease may wait only for operations that were not reached
     } else {
       Pull(job);
       has_tried_ = false;
@@ -151,7 +152,7 @@ bool PlanRun::PullIfNothingMoves() {
 // --- What moves ---
 
 bool PlanRun::Advance() {
-  const bool was_blocked = frames_->is_blocked_by_lease();
+  const bool was_blocked = frames_->lacks_frame();
   bool progress = moves_->Advance();
   progress |= frames_->Settle();
   while (const auto moved = frames_->follower().TakeMoved()) {
@@ -160,7 +161,7 @@ bool PlanRun::Advance() {
     stats.nvme = {(*moved)[plan::Transfer::kRead], (*moved)[plan::Transfer::kWrite]};
     stats.pinned = {(*moved)[plan::Transfer::kCopyIn], (*moved)[plan::Transfer::kCopyOut]};
   }
-  progress |= frames_->is_blocked_by_lease() && !was_blocked;
+  progress |= frames_->lacks_frame() && !was_blocked;
   return progress || PullIfNothingMoves();
 }
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Following a plan. Each link takes the plan's operations in the order of their positions, those
-// that may start; a lease waits for those of its own tile. It never waits for another caller: where
-// more than transfers is between it and what the plan does for it, it is *pulled*, that is, served
-// on demand, into room that the plan leaves for this. MODEL.md in src/plan has the argument.
+// Follows a plan. Each link starts the plan's operations that may start, in the order of their
+// positions (plan_moves.h), and a lease waits for the operations of its own tile. It never waits
+// for another caller: if more than transfers stands between the lease and the operations that it
+// needs, it is *pulled*, that is, served on demand, in room that the plan leaves for this.
+// src/plan/MODEL.md has the proof.
 //
-// The plan's frames are preferences (plan_frames.h), so a plan can be taken up from any state of
-// the tiles.
+// The plan's frames are preferences (plan_frames.h), so following can begin from any state of the
+// tiles.
 
 #ifndef SPILLWAY_ENGINE_PAGER_PLAN_RUN_H_
 #define SPILLWAY_ENGINE_PAGER_PLAN_RUN_H_
@@ -31,31 +32,33 @@ class PlanRun {
   PlanRun(PageTable* pages, Transfers* transfers, Jobs* jobs, Room* room)
       : pages_(*pages), transfers_(*transfers), jobs_(*jobs), room_(*room) {}
 
-  // The step that begins now is, as far as anyone knows, the one that `plan` is of. It is followed
-  // from its begin, over and over, until a step ends that was another, or something fails.
+  // Follows `plan` from its beginning, step after step, until a step differs from the plan's or
+  // something fails. The step that begins now is expected to be the one that the plan was made for.
   // REQUIRES: a store, or room for all tiles in pinned memory; no lease, and no request of a
   // caller's.
   void Follow(std::shared_ptr<PlanFollower> plan);
-  // What is under way ends as usual. `deviated`: because something was not as planned.
+  // Stops following the plan. Transfers in flight end as usual. `deviated`: the reason is that
+  // something was not as planned.
   void Abandon(bool deviated);
-  // A step is over: a plan that had another step is left.
+  // A step has ended. Abandons the plan if the step was not the plan's.
   void EndStep();
   bool is_followed() const { return frames_.has_value(); }
-  // Null: none is.
+  // Null if no plan is followed.
   const PlanFollower* followed() const { return frames_ ? &frames_->follower() : nullptr; }
   void AddTile() {
     if (frames_) frames_->follower().AddTile();
   }
 
   // --- What callers do ---
-  // A lease is asked for: the number of this use among the tile's; none: the plan does not have it.
+  // A lease is requested. Returns the number of this use among the tile's uses, or nullopt if the
+  // plan does not have it.
   std::optional<PlanFollower::Count> Ask(TileIndex tile, Tier tier, Access access) {
     if (!frames_) return std::nullopt;
     return AskPlan({.tile = tile, .tier = tier, .access = access});
   }
-  // The use that was asked for has been granted.
+  // The requested use has been granted.
   void Granted(TileIndex tile);
-  // A reader took the lease without asking.
+  // A reader took the lease without the lock.
   void Shared(TileIndex tile, Tier tier) {
     if (frames_) SharedOfPlan(tile, tier);
   }
@@ -65,7 +68,7 @@ class PlanRun {
     if (!drained) frames_->follower().ReleaseAsked(tile);
     frames_->follower().Released(tile);
   }
-  // Its copies leave if they do not lie as planned.
+  // The tile's copies leave if they do not lie as planned. REQUIRES: a plan is followed.
   void LeaseEnded(TileIndex tile) { frames_->LeaseEnded(tile); }
   // The tile has a frame that no job holds, perhaps not where the plan has one.
   void FrameIsIdle(TileIndex tile) {
@@ -73,7 +76,8 @@ class PlanRun {
   }
   void DiscardAsked(TileIndex tile);
   void Discarded(TileIndex tile);
-  // Whether readers may enter by themselves: the tile is next read there, and nothing moves before.
+  // Whether readers may lease the tile without the lock: no plan is followed, or the tile's next
+  // use is a read in the tier and the plan does nothing with the tile before it.
   bool MayEnter(TileIndex tile, Tier tier) const {
     return !frames_ || frames_->follower().tiles().IsReadNext(tile, tier);
   }
@@ -85,17 +89,17 @@ class PlanRun {
   enum class Answer : uint8_t { kWaiting, kGrant, kGrantAfterCopy, kPulled };
   // REQUIRES: the job has a use of the plan that is followed, and was not pulled.
   Answer AdvanceAcquire(Job& job);
-  // Bytes that a pulled lease has moved.
+  // Counts the bytes that a pulled lease moves.
   void CountPulled(const Job& job, Transfer transfer);
 
   // --- What moves ---
-  // The pump runs anew.
+  // A new run of the pump begins.
   void BeginPump() {
     if (moves_) moves_->BeginPump();
     has_tried_ = false;
   }
   bool Advance();
-  // `planned`: what the transfer was of a plan.
+  // `planned`: the operation of a plan that the transfer carried out, if it was one.
   void TransferEnded(TileIndex tile, const std::optional<PlannedOp>& planned);
 
  private:
@@ -111,11 +115,11 @@ class PlanRun {
   Transfers& transfers_;
   Jobs& jobs_;
   Room& room_;
-  uint64_t number_ = 0;  // of plans that were taken up: tells this one from those before
-  std::optional<PlanFrames> frames_;  // none: no plan is followed
-  std::optional<PlanMoves> moves_;    // likewise
-  bool has_tried_ = false;            // again, in this pump and since the last pull
-  // Discards that were asked for and wait for a stream or a transfer.
+  uint64_t number_ = 0;  // plans followed so far; identifies the current one in PlannedOp
+  std::optional<PlanFrames> frames_;  // nullopt if no plan is followed
+  std::optional<PlanMoves> moves_;    // nullopt if no plan is followed
+  bool has_tried_ = false;            // TryAgain was called in this pump and since the last pull
+  // By tile, discards of the plan that were requested and wait for a stream or a transfer.
   absl::flat_hash_map<TileIndex, uint32_t> discards_;
 };
 

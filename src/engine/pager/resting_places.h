@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where tiles rest in memory. The bottom of each arena is left to reserved frames (see Placement).
-// Where pinned memory has room for all tiles, each of the others has a place of its own there, from
-// the top down. Pure; it has no frames.
+// The places in memory where tiles rest. The bottom of each arena is left to reserved frames (see
+// Placement). If pinned memory has room for all tiles, each tile that does not rest there has a
+// place of its own in it; these places are assigned from the top down. Pure arithmetic on offsets;
+// frames are allocated elsewhere.
 
 #ifndef SPILLWAY_ENGINE_PAGER_RESTING_PLACES_H_
 #define SPILLWAY_ENGINE_PAGER_RESTING_PLACES_H_
@@ -20,25 +21,26 @@ class RestingPlaces {
  public:
   explicit RestingPlaces(uint64_t pinned_bytes);
 
-  // The next tile, of which all else is filled in.
+  // Adds the next tile, and sets `own_place` if the tile has one. REQUIRES: the tile's other fields
+  // are set.
   void Add(TileIndex index, Tile* tile);
 
-  // The bottom of the tier's arena, which is left to reserved frames.
+  // Size of the range at the bottom of the tier's arena that is left to reserved frames.
   uint64_t reserved_bytes(Tier tier) const { return reserved_bytes_[At(tier)]; }
-  // Pinned memory has room for all tiles at once, until more are added.
+  // Whether pinned memory has room for all tiles at once. Adding tiles can end that.
   bool AllFit() const { return frames_bytes_ <= pinned_bytes_; }
-  // Whether the tile has a place in pinned memory that no other takes; those that rest there lie
-  // below.
+  // Whether the tile has a place in pinned memory that is no other tile's. Tiles that rest in
+  // pinned memory have none: their reserved frames lie below these places.
   bool HasOwnPlace(const Tile& tile) const { return AllFit() && tile.rest != Tier::kPinned; }
-  // Tiles that rest somewhere: see Placement. Few bytes are read to ask for one.
+  // Tiles that have a resting tier: see Placement. A lookup reads few bytes.
   const plan::TileBits& placed() const { return placed_; }
 
  private:
   static size_t At(Tier tier) { return tier == Tier::kDevice ? 0 : 1; }
 
   const uint64_t pinned_bytes_;
-  uint64_t frames_bytes_ = 0;  // what all tiles would take in one tier
-  uint64_t own_begin_;         // of own places
+  uint64_t frames_bytes_ = 0;  // the frames of all tiles together
+  uint64_t own_begin_;         // the lowest own place
   std::array<uint64_t, 2> reserved_bytes_ = {};
   plan::TileBits placed_;
 };

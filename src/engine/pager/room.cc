@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Frames and claims, and the tiles that leave for them. Which window is taken is in room_search.cc.
+// Frames and claims, and the evictions that make room for them. The choice of the window is left to
+// room_search.cc.
 
 #include "src/engine/pager/room.h"
 
@@ -39,7 +40,7 @@ Room::Answer Room::EnsureFrame(Job& job, Tier tier, uint64_t position, absl::Sta
     return Answer::kReady;
   }
   if (window.found) {
-    // Where a reader has just come, the search begins again, and finds it.
+    // MakeClaim fails if a reader has just taken a lease; the new search sees that lease.
     if (!MakeClaim(job, tier, window.offset, frame_bytes))
       return EnsureFrame(job, tier, position, why);
     job.awaits = ClaimKey{tier, tile};
@@ -50,8 +51,8 @@ Room::Answer Room::EnsureFrame(Job& job, Tier tier, uint64_t position, absl::Sta
   return Answer::kImpossible;
 }
 
-// A free frame: the tile's own place, the one that a plan has for it, or any. `waits`: the plan is
-// about to make room.
+// Takes a free frame: the tile's own place, the frame that the plan has for it, or any. Returns
+// nullopt if there is none, and sets `waits` if the plan is about to make room.
 std::optional<uint64_t> Room::Allocate(TileIndex tile, Tier tier, bool* waits) {
   const Page& page = pages_[tile];
   ArenaMap& arena = pages_.arena(tier);
@@ -64,7 +65,8 @@ std::optional<uint64_t> Room::Allocate(TileIndex tile, Tier tier, bool* waits) {
     *waits = plan_->IsComing(tile, tier);
     if (*waits) return std::nullopt;
   }
-  // A plan may have put what rests elsewhere there for a moment.
+  // Any frame will do: a plan may have used the tile's own place for a moment, for a tile that
+  // rests elsewhere.
   const auto any = arena.Allocate(frame_bytes, tile, pages_.resting().reserved_bytes(tier));
   if (!any && plan_ != nullptr) *waits = plan_->follower().IsRoomComing(tier);
   return any;
@@ -74,7 +76,7 @@ Room::Answer Room::EnsureReservedFrame(Job& job, absl::Status* why) {
   const std::optional<Tier> rest = pages_[job.tile].tile->rest;
   if (!rest || *rest == Tier::kNvme || *rest == job.tier) return Answer::kReady;
   const Answer answer = EnsureFrame(job, *rest, job.position, why);
-  // What waits for the device must not keep pinned room.
+  // A job that waits for device room must not hold pinned room.
   if (answer == Answer::kWaiting && *rest == Tier::kDevice) ReleaseHeld(job);
   return answer;
 }
@@ -109,7 +111,8 @@ void Room::ForgetHolder(const Job& job) {
 
 // --- Claims ---
 
-// False, and nothing happens, if a tile in the window has a reader since it was weighed.
+// Claims the window for the job's tile, and starts the eviction of the tiles in it. Returns false,
+// and claims nothing, if a reader has leased one of them since the search.
 bool Room::MakeClaim(Job& job, Tier tier, uint64_t offset, uint64_t size_bytes) {
   const TileIndex tile = job.tile;
   const ClaimKey key{tier, tile};
@@ -144,8 +147,8 @@ void Room::FinishClaim(ClaimKey key) {
   pages_.HoldFrame(tile, tier, window.offset, holder);
 }
 
-// One of the tiles could not leave: whoever waits for the claim is told now, and the others leave
-// for nobody.
+// Cancels a claim after one of the tiles in it could not leave: jobs that wait for the claim fail
+// with `why`, and the other tiles' evictions continue without a claimant.
 void Room::CancelClaim(ClaimKey key, const absl::Status& why) {
   const auto [tier, tile] = key;
   const PageTable::Window window = claims_.extract(key).mapped().window;
@@ -154,7 +157,7 @@ void Room::CancelClaim(ClaimKey key, const absl::Status& why) {
   for (Job& job : jobs_.of(Job::Kind::kEvict)) {
     if (job.claim == key) job.claim.reset();
   }
-  // A job whose tile is in transfer looks again when that ends.
+  // If the tile is in transfer, its jobs look for room again when the transfer ends.
   if (!pages_[tile].is_moving()) jobs_.FailClaim(key, why);
 }
 

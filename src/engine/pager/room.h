@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a tile gets its frame, and how tiles leave. A tile that needs a frame takes a free run; else
-// it claims the cheapest contiguous window of tiles without leases. Each of these leaves (it is
-// forgotten if a lower tier has its bytes, and moved there if not) and hands its room to the claim.
+// Finds frames for tiles, and evicts tiles. A tile that needs a frame takes a free run; if there is
+// none, it claims the cheapest contiguous window of tiles without leases. Each of these is evicted
+// (its copy is dropped if another tier has the bytes, and moved to another tier if not), and its
+// frame goes to the claim. When a tile is to be brought in is left to arrivals.h and plan_run.h.
 //
 // Room is always taken in the order device, then pinned, then NVMe, and nothing in pinned memory
 // ever waits for device room, so claims cannot wait for each other in a circle.
@@ -29,35 +30,39 @@ class Room {
   Room(PageTable* pages, Transfers* transfers, Jobs* jobs, const UseQueue* uses)
       : pages_(*pages), transfers_(*transfers), jobs_(*jobs), uses_(*uses) {}
 
-  // Of the plan that is followed; null: none is.
+  // `plan`: the frames of the plan that is followed; null if there is none.
   void SetPlan(PlanFrames* plan) { plan_ = plan; }
 
   // --- Coming ---
   enum class Answer : uint8_t { kReady, kWaiting, kImpossible };
-  // A frame in the tier for the job's tile. Tiles whose use comes before `position` do not leave
-  // for it; zero: the caller's need goes first. Impossible: `why` names what is in the way and the
-  // fix.
+  // Takes a frame in the tier for the job's tile, or claims room for it and waits. Tiles that have
+  // a declared use up to `position` are not evicted for it; zero: a caller needs the frame now, and
+  // declared uses protect no tile. kImpossible: `why` names what is in the way and the fix.
   Answer EnsureFrame(Job& job, Tier tier, uint64_t position, absl::Status* why);
-  // The frame where the tile rests is taken before its first lease anywhere, so that its bytes
-  // always have a way back; after the frame of a lease on the device, since room is taken from
-  // above.
+  // Takes the frame in the tier where the tile rests, if that is the other tier in memory. This is
+  // done before the tile's first lease in any tier, so that its bytes always have a place to return
+  // to. For a lease on the device it is done after the lease's own frame, since room is taken from
+  // the device down.
   Answer EnsureReservedFrame(Job& job, absl::Status* why);
   // Whether EnsureFrame would find room.
   bool IsFor(TileIndex tile, Tier tier, uint64_t position) const;
   // Gives back the frames that a job holds and does not use while it waits for something else.
   void ReleaseHeld(const Job& job);
-  // The job is over: what it held, or was about to, is idle and may be taken.
+  // The job has ended: the frames that it holds or has claimed have no holder any more, and other
+  // jobs may take them.
   void ForgetHolder(const Job& job);
 
   // --- Leaving ---
-  // Down from the tier, and on to the lowest.
+  // Starts the tile's eviction from the tier, and then down to the lowest tier.
   void StartEvict(TileIndex tile, Tier tier);
-  // Likewise, from the highest tier in which it is; not what is leased.
+  // Starts the tile's eviction from the highest tier in which it has a ready copy, and then down to
+  // the lowest tier. Does nothing if the tile is leased.
   void Sink(TileIndex tile);
-  // A tile whose role is placed somewhere goes there once its last lease has ended.
+  // Starts the move of a tile whose role has a placement to its resting place. Does nothing until
+  // the tile's last lease has ended.
   void GoToRest(TileIndex tile);
   Outcome AdvanceEvict(Job& job);
-  // No claim is left. REQUIRES: no job.
+  // Drops all claims. REQUIRES: no job.
   void Reset() { claims_.clear(); }
 
  private:
@@ -70,7 +75,7 @@ class Room {
     uint64_t offset = 0;
     double cost = 0;
     bool found = false;
-    bool possible = false;  // some window would do once transfers end
+    bool possible = false;  // some window can be had later, such as when transfers end
   };
   enum class Leave : uint8_t { kNow, kLater, kNever };
 
@@ -95,9 +100,8 @@ class Room {
   const UseQueue& uses_;
   PlanFrames* plan_ = nullptr;
   std::map<ClaimKey, Claim> claims_;
-  std::array<uint64_t, 2> reserved_until_ =
-      {};  // from the bottom on, frames that stay, without a gap
-  std::array<uint64_t, 2> claimed_until_ = {};  // where the last claim ends: the next search begins
+  std::array<uint64_t, 2> reserved_until_ = {};  // end of the bottom's gapless reserved frames
+  std::array<uint64_t, 2> claimed_until_ = {};   // end of the last claim, where a search begins
 };
 
 }  // namespace spillway::engine

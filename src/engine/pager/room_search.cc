@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which tiles leave for another: each has a cost, and the contiguous window of least cost is taken.
-// This is where a page is chosen for eviction.
+// Chooses which tiles to evict for another tile: each eviction has a cost, and the contiguous
+// window of least cost is taken. This is where a page is chosen for eviction. The evictions
+// themselves are left to room.cc.
 
 #include <algorithm>
 #include <deque>
@@ -13,15 +14,17 @@
 namespace spillway::engine {
 namespace {
 
-// What a tile's leaving costs, a byte: forgetting it now and bringing it back later; moving it
-// first.
+// Cost of evicting a tile, per byte: kForgetCost if its copy is dropped now and brought back later,
+// one of the other two if it must be moved first.
 constexpr double kForgetCost = 1.0;
 constexpr double kCopyOutCost = 1.5;
 constexpr double kWriteCost = 3.0;
-// A write costs a request, however small; and what stays for a while shares one with others.
+// The least bytes that the write of a small tile counts as. Every write costs a request, however
+// small, and a small tile that stays for a while is written in one request with others.
 constexpr uint64_t kLeastWriteBytes = 64 * kKiB;
-// Segments between one that is weighed and the one whose tile is asked of memory meanwhile. A large
-// table is in no cache, and one read after the other would take most of the search.
+// The number of segments by which the prefetch into the CPU's cache is ahead of the segment that is
+// weighed. A large table does not fit in the cache, and reading its entries one after the other
+// would take most of the search.
 constexpr int kAhead = 8;
 
 }  // namespace
@@ -39,7 +42,8 @@ Room::Leave Room::CanLeave(const ArenaMap::Segment& segment, Tier tier, uint64_t
   if (is_leased || held.leaving || page.is_moving()) return Leave::kLater;
   if (held.holder != nullptr) return Leave::kLater;
 
-  // A prefetch never sends away what is needed before it; a caller's need goes first.
+  // A prefetch never evicts a tile whose use comes before its own. A caller's request (position 0)
+  // may.
   uint64_t next = uses_.NextUse(segment.tile, tier);
   if (tier == Tier::kPinned) next = std::min(next, uses_.NextUse(segment.tile, Tier::kDevice));
   if (position > 0 && next <= position) return Leave::kLater;
@@ -56,7 +60,7 @@ void Room::Prefetch(const ArenaMap::Segment& segment) const {
 double Room::CostOf(const Page& page, const ArenaMap::Segment& segment, Tier tier,
                     uint64_t next_use) const {
   const TileIndex tile = segment.tile;
-  // What the plan drops before it is used again leaves at no cost.
+  // Evicting a copy that the plan drops before its next use costs nothing.
   if (plan_ != nullptr && plan_->follower().tiles().IsDroppedNext(tile, tier)) return 0;
   const bool may_forget = pages_.MayForget(tile, tier);
   const bool copies = tier == Tier::kDevice || page.is_reserved(Tier::kDevice);
@@ -74,9 +78,10 @@ double Room::CostOf(const Page& page, const ArenaMap::Segment& segment, Tier tie
   return static_cast<double>(bytes) * (move_cost + recency + nearness);
 }
 
-// The cheapest window of a small arena; of a large one, of the part that follows the last claim, so
-// that the search goes round. Where that part has none, of the arena from its start. Never of what
-// is left to the frames that stay.
+// Finds the cheapest window. In a small arena it searches the whole arena. In a large arena it
+// searches from the end of the last claim, so that successive searches go round the arena; if there
+// is no window from there, it searches from the start. The range that is left to reserved frames is
+// never searched.
 Room::Window Room::FindWindow(Tier tier, uint64_t size_bytes, uint64_t position) const {
   const uint64_t start = pages_.resting().reserved_bytes(tier), next = claimed_until_[At(tier)];
   const bool is_large = pages_.arena(tier).segments().size() > pages_.options().most_weighed;
@@ -87,9 +92,10 @@ Room::Window Room::FindWindow(Tier tier, uint64_t size_bytes, uint64_t position)
   return FindWindowFrom(start, tier, size_bytes, position);
 }
 
-// For a frame that stays: the first window without a lease, whatever leaving costs, so that such
-// frames lie one beside the other. It may have to be waited for. Those that lie at the bottom
-// without a gap are gone past once, not for each that follows.
+// Finds the window for a reserved frame: the lowest one without a lease, whatever the evictions
+// cost, so that reserved frames lie side by side. The job may have to wait for that window
+// (`possible` but not `found`). The gapless row of reserved frames at the bottom is skipped, so
+// that it is walked only once and not for each new frame.
 Room::Window Room::FindLowestWindow(Tier tier, uint64_t size_bytes) {
   const ArenaMap& arena = pages_.arena(tier);
   uint64_t& row_end = reserved_until_[At(tier)];
@@ -119,9 +125,10 @@ Room::Window Room::FindLowestWindow(Tier tier, uint64_t size_bytes) {
   return {};
 }
 
-// One pass with two ends: the window grows to the right until it is large enough, then sheds what
-// it can on the left. Segments that cannot leave now cut it; those that never can (a lease) also
-// cut what is possible later. Once a window is found, it is the best of the first `most_weighed`.
+// Searches in one pass: the window grows on the right until it is large enough, then drops the
+// segments on the left that it does not need. A segment that cannot leave now cuts the window; one
+// that cannot leave at all (a lease) also cuts the window that is possible later. Once a window is
+// found, the search ends after `most_weighed` segments with the best window so far.
 Room::Window Room::FindWindowFrom(uint64_t from, Tier tier, uint64_t size_bytes,
                                   uint64_t position) const {
   struct Part {

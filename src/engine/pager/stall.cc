@@ -8,7 +8,8 @@
 namespace spillway::engine {
 namespace {
 
-// What the first tile that has to leave for the claim waits for; one that is moving goes first.
+// Returns why the first tile that must leave for the claim has not left yet. A tile with a transfer
+// in flight takes precedence.
 Stall WhyClaiming(const PageTable& pages, const Jobs& jobs, ClaimKey claim);
 
 Stall WhyLeaving(const PageTable& pages, const Jobs& jobs, TileIndex tile, Tier tier) {
@@ -18,7 +19,7 @@ Stall WhyLeaving(const PageTable& pages, const Jobs& jobs, TileIndex tile, Tier 
     case Transfer::kCopyOut: return {StallCause::kCopyOut, tier, tile};
     default: break;
   }
-  // From the device it leaves to pinned memory, which may have to be made room in too.
+  // A tile that leaves the device goes to pinned memory, where it may have to wait for room too.
   const bool claims = page.copy(Tier::kPinned).state == Copy::State::kClaiming;
   if (tier == Tier::kDevice && claims) return WhyClaiming(pages, jobs, {Tier::kPinned, tile});
   return {StallCause::kNoRoom, tier, tile};
@@ -35,7 +36,7 @@ Stall WhyClaiming(const PageTable& pages, const Jobs& jobs, ClaimKey claim) {
   return WhyLeaving(pages, jobs, leaving->tile, claim.first);
 }
 
-// The largest tile with a lease, else the largest that is there.
+// Returns the largest leased tile in the tier's arena, or the largest tile there if none is leased.
 TileIndex InTheWay(const PageTable& pages, Tier tier) {
   TileIndex largest = TimelineEvent::kNoTile;
   std::pair<bool, uint64_t> most{false, 0};

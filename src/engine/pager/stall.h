@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Why a caller waits, read off the pager's state for a timeline. It decides nothing.
+// Derives from the pager's state why a caller waits, for the timeline. It changes nothing.
 
 #ifndef SPILLWAY_ENGINE_PAGER_STALL_H_
 #define SPILLWAY_ENGINE_PAGER_STALL_H_
@@ -13,7 +13,7 @@
 
 namespace spillway::engine {
 
-// Why the request has not been granted yet; none: it has.
+// Returns why the request has not been granted yet, or none if it does not wait any more.
 std::optional<Stall> WhyWaits(const PageTable& pages, const Jobs& jobs, Ticket ticket);
 
 }  // namespace spillway::engine

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What each tile is. A tile is written down when it is registered, and stays where it is in memory,
-// so that whoever was told of it under the engine's lock reads it without: the transfer thread, and
-// the thread that makes plans.
+// The constant properties of each tile. They are filled in when the tile is registered, and its
+// address never changes. So a thread that learned of the tile under the engine's lock (the transfer
+// thread, the thread that makes plans) reads them without the lock. Only `reserved_frame` is set
+// later; it is atomic.
 
 #ifndef SPILLWAY_ENGINE_PAGER_TILE_TABLE_H_
 #define SPILLWAY_ENGINE_PAGER_TILE_TABLE_H_
@@ -18,7 +19,7 @@
 
 namespace spillway::engine {
 
-// Where a tile rests in the store: from a page of a tensor on.
+// Where a tile's bytes begin in the store: a page of a tensor.
 struct StorePlace {
   uint32_t tensor = 0;
   uint64_t first_page = 0;
@@ -29,12 +30,12 @@ struct Tile {
 
   uint64_t size_bytes = 0;
   StorePlace place;
-  uint64_t own_place = 0;    // in pinned memory: see RestingPlaces
-  std::optional<Tier> rest;  // see Placement
+  uint64_t own_place = 0;    // offset in pinned memory: see RestingPlaces
+  std::optional<Tier> rest;  // the tier where it rests: see Placement
   Role role = Role::kParameter;
   bool transient = false;
-  bool is_small = false;  // it is written together with others: see PagerOptions
-  // Of the frame that it keeps where it rests, from the moment it has one.
+  bool is_small = false;  // written together with others: see PagerOptions
+  // Offset of its reserved frame in the tier where it rests, once it has that frame.
   std::atomic<uint64_t> reserved_frame = kNoFrame;
 
   uint64_t frame_bytes() const {
@@ -44,18 +45,18 @@ struct Tile {
   bool has_reserved_frame() const { return rest && *rest != Tier::kNvme; }
 };
 
-// What a plan must know of the tiles beside the table, at some moment.
+// The state of the tiles that planning needs in addition to the table, at one moment.
 struct TilesNow {
-  const plan::TileBits& with_bytes;  // those that were written and not discarded since
-  const plan::TileBits& placed;      // those that rest somewhere: see Placement
-  uint64_t num_reserved_frames = 0;  // tiles that have a frame where they rest
+  const plan::TileBits& with_bytes;  // tiles that were written and not discarded since
+  const plan::TileBits& placed;      // tiles that have a resting tier: see Placement
+  uint64_t num_reserved_frames = 0;  // tiles that have their reserved frame
   bool all_fit = false;              // see RestingPlaces
 };
 
-// The tile as the planner sees it.
+// Returns the tile's description in a trace, for the planner.
 plan::TraceTile TileOfTrace(const Tile& tile, bool has_bytes, bool all_fit);
 
-// A tile is filled in before anyone is told of it.
+// A tile is filled in before its index is passed to another thread.
 using TileTable = base::StableArray<Tile>;
 
 }  // namespace spillway::engine

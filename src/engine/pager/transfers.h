@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Transfers in flight, of which a tile has at most one: how each begins, how it ends, and what has
-// changed then. Which one begins is decided elsewhere.
+// Transfers in flight, at most one for each tile: starts and ends them, and applies their results
+// to the page table. Other parts of the pager decide which transfer starts.
 
 #ifndef SPILLWAY_ENGINE_PAGER_TRANSFERS_H_
 #define SPILLWAY_ENGINE_PAGER_TRANSFERS_H_
@@ -18,22 +18,23 @@ class Transfers {
  public:
   explicit Transfers(PageTable* pages) : pages_(*pages) {}
 
-  // One begins; `job` is told how it ended.
+  // Starts a transfer. `job`, which may be null, waits for its end and receives its failure.
   void Start(TileIndex tile, Transfer transfer, MoveReason reason, Job* job);
   struct Ended {
     Transfer transfer = Transfer::kRead;
     Job* job = nullptr;
     std::optional<PlannedOp> planned;
-    bool is_leased = false;   // a stream waited for it
-    bool is_written = false;  // and has written what it brought
+    bool is_leased = false;   // a lease was granted before its end
+    bool is_written = false;  // a writer's lease ended before its end
   };
-  // It is over, one way or the other.
+  // Ends the tile's transfer, whether it succeeded or failed.
   Ended End(TileIndex tile);
-  // It ended well: the bytes are where it brought them.
+  // Applies the result of a transfer that succeeded: the bytes are at its destination.
   void Arrive(TileIndex tile, const Ended& ended);
   int in_flight() const { return in_flight_; }
 
-  // A small tile's write has begun in this pump: others may go along.
+  // Whether a small tile's write has started in this run of the pump, so that other small tiles may
+  // be written with it.
   bool small_leaves() const { return small_leaves_; }
   void EndPump() { small_leaves_ = false; }
 

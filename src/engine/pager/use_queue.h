@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The uses that the caller declared, in order: what will be asked for next, and when a tile comes
-// up again. Pure; it moves nothing.
+// The uses that callers declared, in order: which tile is leased next, and when a given tile is
+// leased again. Pure bookkeeping; it moves nothing.
 
 #ifndef SPILLWAY_ENGINE_PAGER_USE_QUEUE_H_
 #define SPILLWAY_ENGINE_PAGER_USE_QUEUE_H_
@@ -17,11 +17,12 @@
 
 namespace spillway::engine {
 
-// Positions count declared uses from the engine's start, from 1; they only grow.
+// A position is the number of a declared use, counted from 1 at the engine's start. Positions only
+// grow.
 class UseQueue {
  public:
   static constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
-  // A use that comes this far ahead of its turn was not the one declared.
+  // A use that comes more than this many positions early does not count as the declared one.
   static constexpr uint64_t kMaxSkip = 256;
 
   struct Entry {
@@ -34,17 +35,18 @@ class UseQueue {
   void Declare(TileIndex tile, Tier tier, Access access);
   void Clear();
 
-  // A lease was asked for: uses up to its declared position are past.
+  // Records that a lease is requested: removes the declared uses up to and including its own, if it
+  // has one.
   void OnUse(TileIndex tile, Tier tier);
 
-  // Position of the next declared use of the tile in the tier; kNever if there is none.
+  // Returns the position of the next declared use of the tile in the tier; kNever if there is none.
   uint64_t NextUse(TileIndex tile, Tier tier) const;
-  // The use at a position that NextUse gave.
+  // Returns the use at a position that NextUse returned.
   const Entry& At(uint64_t position) const { return entries_[position - first_]; }
-  // The position that the next declared use to come has.
+  // The position of the first declared use that is still to come.
   uint64_t now() const { return first_; }
 
-  // The next use to prefetch for, or null; Advance goes past it.
+  // Returns the next use to prefetch for, or null. AdvancePrefetch moves past it.
   const Entry* PrefetchCandidate() const;
   uint64_t prefetch_position() const { return cursor_; }
   void AdvancePrefetch() { ++cursor_; }
@@ -58,9 +60,9 @@ class UseQueue {
     return (uint64_t{tile} << 1) | (tier == Tier::kPinned ? 1 : 0);
   }
 
-  std::deque<Entry> entries_;  // positions first_ .. first_ + size
+  std::deque<Entry> entries_;  // positions [first_, first_ + size)
   uint64_t first_ = 1;
-  uint64_t cursor_ = 1;  // at least first_
+  uint64_t cursor_ = 1;  // position of the next use to prefetch for; at least first_
   std::unordered_map<uint64_t, Chain> chains_;
 };
 

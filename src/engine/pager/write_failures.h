@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Failed writes, and copies that failed after their lease was granted: nobody waits for these, so
-// the failure is kept until somebody is told of it. Externally synchronised.
+// Failures of writes, and of copies whose lease was already granted. No request waits for these, so
+// the failure is kept until it is reported to a caller. Externally synchronised.
 
 #ifndef SPILLWAY_ENGINE_PAGER_WRITE_FAILURES_H_
 #define SPILLWAY_ENGINE_PAGER_WRITE_FAILURES_H_
@@ -17,21 +17,23 @@ class WriteFailures {
  public:
   explicit WriteFailures(Leases* leases) : leases_(*leases) {}
 
-  // Nobody was told of it. Whoever leases next is, so nobody may without asking.
+  // Keeps a failure that no caller was told of. The next lease reports it, so all counts are
+  // closed: no reader takes a lease without the lock.
   void SetUntold(const absl::Status& failure) {
     untold_ = failure;
     leases_.CloseAll();
   }
-  // What nobody was told of; ok: nothing.
+  // The failure that no caller was told of; ok if there is none.
   const absl::Status& untold() const { return untold_; }
-  // A caller is told of `failure` now.
+  // Records that a caller is told of `failure` now.
   void Told(const absl::Status& failure) {
     if (failure == untold_) untold_ = absl::OkStatus();
   }
-  // The same, of whatever there is.
+  // Returns the failure that no caller was told of, and clears it.
   absl::Status TakeUntold() { return std::exchange(untold_, absl::OkStatus()); }
 
-  // Nothing is written unasked from a failed write on until one succeeds.
+  // Records the result of a write. After a failure, nothing is written that no caller requested,
+  // until a write succeeds.
   void WriteEnded(bool ok) { last_failed_ = !ok; }
   bool MayWriteUnasked() const { return !last_failed_; }
 
