@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <iostream>
 #include <optional>
 #include <random>
@@ -270,9 +271,20 @@ TEST(PlanFollower, WhatIsSkippedCountsAsOver) {
   EXPECT_TRUE(follower.TakeMoved());
 }
 
+// What the plan has of each tile next.
+void AddNext(const PlanProgress& tiles, std::vector<uint64_t>* next) {
+  for (plan::TileIndex tile = 0; tile < tiles.num_tiles(); ++tile) {
+    next->push_back(tiles.NextUse(tile).value_or(~uint64_t{0}));
+    for (const Tier tier : {Tier::kDevice, Tier::kPinned})
+      next->push_back(tiles.IsDroppedNext(tile, tier) ? 1 : 0);
+  }
+}
+
 // What happens in some steps of which every event comes, and what may be done is done now or later,
-// as `random` has it.
-std::vector<uint64_t> Follow(PlanFollower& follower, size_t num_events, std::mt19937_64 random) {
+// as `random` has it. `next`, if it is not null, takes what AddNext adds after each event from
+// number `next_from` on.
+std::vector<uint64_t> Follow(PlanFollower& follower, size_t num_events, std::mt19937_64 random,
+                             size_t next_from = 0, std::vector<uint64_t>* next = nullptr) {
   std::vector<uint64_t> happened;
   const std::vector<plan::TraceEvent>& events = follower.step().trace.events;
   std::vector<PlanFollower::Count> running;
@@ -315,6 +327,7 @@ std::vector<uint64_t> Follow(PlanFollower& follower, size_t num_events, std::mt1
     happened.push_back(
         follower.tiles().PlannedAt(event.tile, Tier::kPinned).value_or(~uint64_t{0}));
     if (const auto moved = follower.TakeMoved()) happened.push_back(moved->total());
+    if (next != nullptr && i >= next_from) AddNext(follower.tiles(), next);
   }
   return happened;
 }
@@ -345,7 +358,17 @@ TEST(PlanFollower, OneThatIsRestartedDoesWhatANewOneDoes) {
     const std::mt19937_64 same(random());
     const size_t num_events = 3 * trace.events.size();
     PlanFollower fresh(step), again(step);
-    const std::vector<uint64_t> expected = Follow(fresh, num_events, same);
+    std::vector<uint64_t> next;
+    const std::vector<uint64_t> expected = Follow(fresh, num_events, same, 0, &next);
+    // What is next of a tile does not depend on whether it was queried before.
+    for (int round = 0; round < 3; ++round) {
+      PlanFollower queried_late(step);
+      const size_t from = random() % num_events;
+      std::vector<uint64_t> late;
+      EXPECT_EQ(Follow(queried_late, num_events, same, from, &late), expected);
+      EXPECT_TRUE(std::equal(late.rbegin(), late.rend(), next.rbegin(),
+                             next.rbegin() + static_cast<std::ptrdiff_t>(late.size())));
+    }
     for (int round = 0; round < 3; ++round) {
       (void)Follow(again, random() % num_events, std::mt19937_64(random()));
       again.AddTile();

@@ -98,8 +98,8 @@ bool PlanRoom::Has(Count count) {
   if (!takes || step_.trace.tiles[op.tile].has_reserved_frame(op.tier) || position <= now_)
     return true;
   const uint64_t bytes = FrameBytes(op.tile);
-  Unfit& unfit = unfit_[At(op.tier)];
-  if (position >= unfit.position && bytes >= unfit.bytes) return false;
+  Unfit& unfit = unfit_[static_cast<size_t>(op.kind)];
+  if (op.tier == unfit.tier && position >= unfit.position && bytes >= unfit.bytes) return false;
   // The tree has the positions of one period, and entries ahead begin at `oldest` or later. So it
   // answers only for positions that are less than a period after `oldest`.
   const Position oldest = begins_.empty() ? now_ : *begins_.begin();
@@ -107,7 +107,7 @@ bool PlanRoom::Has(Count count) {
       room_[At(op.tier)].Fits(InPeriod(now_), InPeriod(position), bytes)) {
     return true;
   }
-  unfit = {.position = position, .bytes = bytes};
+  unfit = {.tier = op.tier, .position = position, .bytes = bytes};
   return false;
 }
 

@@ -8,6 +8,7 @@
 #define SPILLWAY_ENGINE_FOLLOWING_PLAN_ROOM_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <queue>
@@ -51,6 +52,7 @@ class PlanRoom {
   // An operation whose frame does not fit. Until something changes, no operation fits that takes at
   // least as many bytes and has the same or a higher position.
   struct Unfit {
+    Tier tier = Tier::kPinned;
     Position position = ~Position{0};
     uint64_t bytes = 0;
   };
@@ -69,7 +71,8 @@ class PlanRoom {
   const uint64_t num_positions_;
   Position now_ = 0;
   std::vector<plan::RoomTree> room_;  // by tier: bytes at each position
-  std::array<Unfit, 2> unfit_;        // by tier: the last one found
+  // By kind of operation but kDrop: the last one found.
+  std::array<Unfit, static_cast<size_t>(plan::Transfer::kDrop)> unfit_;
   std::priority_queue<Ahead, std::vector<Ahead>, std::greater<>> ahead_;
   std::multiset<Position> begins_;  // of the entries of `ahead_`
 };

@@ -121,10 +121,10 @@ class PageTable {
   TileIndex num_tiles() const { return static_cast<TileIndex>(pages_.size()); }
   Page& operator[](TileIndex tile) { return pages_[tile]; }
   const Page& operator[](TileIndex tile) const { return pages_[tile]; }
-  // Prefetches into the CPU cache the state of a tile that is read soon.
-  void Prefetch(TileIndex tile) const {
+  // Prefetches into the CPU cache what a search for room in the tier reads of the tile.
+  void Prefetch(TileIndex tile, Tier tier) const {
     __builtin_prefetch(&pages_[tile]);
-    __builtin_prefetch(&leases_.table().count(tile, Tier::kDevice));
+    __builtin_prefetch(&leases_.table().count(tile, tier));
   }
   Leases& leases() { return leases_; }
   const Leases& leases() const { return leases_; }

@@ -85,7 +85,7 @@ class Room {
   Window FindLowestWindow(Tier tier, uint64_t size_bytes);
   Leave CanLeave(const ArenaMap::Segment& segment, Tier tier, uint64_t position,
                  double* cost) const;
-  void Prefetch(const ArenaMap::Segment& segment) const;
+  void Prefetch(const ArenaMap::Segment& segment, Tier tier) const;
   double CostOf(const Page& page, const ArenaMap::Segment& segment, Tier tier,
                 uint64_t next_use) const;
   bool MakeClaim(Job& job, Tier tier, uint64_t offset, uint64_t size_bytes);

@@ -51,9 +51,9 @@ Room::Leave Room::CanLeave(const ArenaMap::Segment& segment, Tier tier, uint64_t
   return Leave::kNow;
 }
 
-void Room::Prefetch(const ArenaMap::Segment& segment) const {
+void Room::Prefetch(const ArenaMap::Segment& segment, Tier tier) const {
   if (segment.kind != ArenaMap::Kind::kFrame) return;
-  pages_.Prefetch(segment.tile);
+  pages_.Prefetch(segment.tile, tier);
   if (plan_ != nullptr) plan_->follower().tiles().Prefetch(segment.tile);
 }
 
@@ -144,9 +144,9 @@ Room::Window Room::FindWindowFrom(uint64_t from, Tier tier, uint64_t size_bytes,
   const ArenaMap& arena = pages_.arena(tier);
   const auto end = arena.segments().end();
   auto ahead = arena.At(from);
-  for (int i = 0; i < kAhead && ahead != end; ++i) Prefetch((ahead++)->second);
+  for (int i = 0; i < kAhead && ahead != end; ++i) Prefetch((ahead++)->second, tier);
   for (auto it = arena.At(from); it != end && !(best.found && weighed >= most_weighed); ++it) {
-    if (ahead != end) Prefetch((ahead++)->second);
+    if (ahead != end) Prefetch((ahead++)->second, tier);
     const auto& [offset, segment] = *it;
     const uint64_t start = segment.kind == ArenaMap::Kind::kFree ? std::max(offset, from) : offset;
     const uint64_t bytes = offset + segment.size_bytes - start;
