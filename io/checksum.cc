@@ -2,8 +2,8 @@
 
 #include "io/checksum.h"
 
-// Only this header picks AVX2 or AVX-512 at run time; the plain one keeps what the library was
-// compiled for.
+// Only this header selects AVX2 or AVX-512 at run time. The plain header uses the instruction set
+// that the code was compiled for.
 #if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
 #include <xxh_x86dispatch.h>
 #else

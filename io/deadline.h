@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A point in monotonic time that a wait ends at: setting the wall clock moves no timeout.
+// The point in monotonic time at which a wait ends. Setting the wall clock does not move it.
 
 #ifndef SPILLWAY_IO_DEADLINE_H_
 #define SPILLWAY_IO_DEADLINE_H_
@@ -15,7 +15,7 @@ namespace spillway::io {
 class Deadline {
  public:
   static Deadline Never() { return Deadline(Clock::time_point::max()); }
-  // A negative timeout counts as none, one of a year or more as for ever.
+  // A negative timeout counts as zero, one of a year or more as infinite.
   static Deadline After(absl::Duration timeout) {
     if (timeout >= absl::Hours(24 * 365)) return Never();
     return Deadline(Clock::now() +
@@ -24,7 +24,7 @@ class Deadline {
 
   bool is_never() const { return at_ == Clock::time_point::max(); }
   std::chrono::steady_clock::time_point at() const { return at_; }
-  // Not negative; infinite if is_never().
+  // The time that is left: zero once the deadline has passed, infinite if is_never().
   absl::Duration left() const {
     if (is_never()) return absl::InfiniteDuration();
     return std::max(absl::FromChrono(at_ - Clock::now()), absl::ZeroDuration());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// O_DIRECT first, buffered if the file system says EINVAL to that flag alone.
+// Opens with O_DIRECT first, and buffered if the open fails with EINVAL because of that flag.
 
 #include "io/direct_file.h"
 
@@ -53,7 +53,7 @@ absl::StatusOr<DirectFile> OpenDirect(const std::string& path, int flags, const 
   int fd = OpenRetrying(path, flags | O_DIRECT, mode);
   if (fd >= 0) return DirectFile(fd, /*is_direct=*/true, path);
   if (errno == EINVAL) {
-    // The refused open may have made the file already; O_EXCL would then trip over it.
+    // The refused open may have created the file already; O_EXCL would then fail.
     if ((flags & O_CREAT) && (flags & O_EXCL) && ::access(path.c_str(), F_OK) == 0)
       flags &= ~O_EXCL;
     fd = OpenRetrying(path, flags, mode);

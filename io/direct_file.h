@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Opening files for transfers that pass the page cache by: O_DIRECT where the file system has it,
-// buffered where it has not, and the caller told so. Reading and writing them is the IoEngine's.
+// Opens files for transfers that bypass the page cache: with O_DIRECT if the file system supports
+// it, otherwise buffered, which is reported to the caller. IoEngine reads and writes the files.
 
 #ifndef SPILLWAY_IO_DIRECT_FILE_H_
 #define SPILLWAY_IO_DIRECT_FILE_H_
@@ -17,10 +17,10 @@
 
 namespace spillway::io {
 
-// Takes one sentence about something that the machine could not give, and what is used instead.
+// Receives one sentence that says what the machine does not support and what is used instead.
 using Announce = std::function<void(std::string_view)>;
 
-// An open file that closes itself. Move-only; any thread.
+// An open file, closed on destruction. Move-only. It may be used on any thread.
 class DirectFile {
  public:
   DirectFile() = default;
@@ -30,8 +30,8 @@ class DirectFile {
   DirectFile& operator=(DirectFile&& other) noexcept;
   ~DirectFile() { Close(); }
 
-  int fd() const { return fd_; }  // -1: none
-  // False: the file system refused O_DIRECT, transfers go through the page cache.
+  int fd() const { return fd_; }  // -1: no open file
+  // False if the file system refused O_DIRECT: transfers then go through the page cache.
   bool is_direct() const { return is_direct_; }
   const std::string& path() const { return path_; }
 
@@ -43,11 +43,12 @@ class DirectFile {
   std::string path_;
 };
 
-// Opens `path` with `flags` (O_RDWR, O_CREAT, ...; O_DIRECT and O_CLOEXEC are added) and `mode` for
-// a file that O_CREAT makes. Where the file system refuses O_DIRECT (procfs, some FUSE and network
-// ones, tmpfs before Linux 6.6) it opens buffered and calls `announce`, which may be empty. The
-// announcement names the folder, so it is the same text for all its files: a caller that opens many
-// keeps the first. Other failures: the errno's status, naming the file.
+// Opens `path` with `flags` (O_RDWR, O_CREAT, ...; O_DIRECT and O_CLOEXEC are added). `mode` is for
+// a file that O_CREAT creates. If the file system refuses O_DIRECT (procfs, some FUSE and network
+// file systems, tmpfs before Linux 6.6), opens the file buffered and calls `announce`, which may be
+// empty. The announcement names the folder, so its text is the same for all files of the folder: a
+// caller that opens many files can keep the first and ignore the rest. Other failures return the
+// errno's status, which names the file.
 absl::StatusOr<DirectFile> OpenDirect(const std::string& path, int flags,
                                       const Announce& announce = {}, mode_t mode = 0644);
 

@@ -139,7 +139,8 @@ std::optional<absl::Status> FaultyIoEngine::Answer(const IoRequest& request,
   }
   if (!dead_.ok()) return dead_;
   if (tracks_ && request.op == IoOp::kWrite) {
-    // Noted even if it fails: what is put back is then what is there.
+    // The write is noted even if it fails. The old contents are then still on the disk, and putting
+    // them back changes nothing.
     const absl::Status noted = unsynced_.Note(files_[static_cast<size_t>(request.file.value)].fd,
                                               request.offset, {request.buffer, request.size_bytes});
     if (!noted.ok()) return noted;
@@ -242,7 +243,7 @@ void FaultyIoEngine::Reap(absl::Duration timeout, std::vector<IoCompletion>* don
     const Deadline until = std::min(deadline, FirstHeld());
     std::vector<IoCompletion> inner_done;
     inner_->Reap(wait ? until.left() : absl::ZeroDuration(), &inner_done);
-    // Empty-handed before the time: somebody called Wake.
+    // A wait that ends early and without completions was ended by Wake.
     const bool woken = wait && inner_done.empty() && !until.passed();
     for (IoCompletion& completion : inner_done) Complete(std::move(completion), done);
     if (done->size() > before || woken || deadline.passed()) return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The files that one IoEngine knows: FileId to descriptor, path and device. It opens and closes
-// nothing.
+// The files of one IoEngine: a table from FileId to descriptor, path and device. It opens and
+// closes no files.
 
 #ifndef SPILLWAY_IO_FILE_TABLE_H_
 #define SPILLWAY_IO_FILE_TABLE_H_
@@ -16,10 +16,10 @@
 
 namespace spillway::io {
 
-// Ids are dense from zero, and those of removed files are given again. Thread-compatible.
+// Ids are dense from zero; ids of removed files are reused. Thread-compatible.
 class FileTable {
  public:
-  // InvalidArgument if fd is no open descriptor.
+  // InvalidArgument if fd is not an open descriptor.
   absl::StatusOr<FileId> Add(int fd, std::string path, uint16_t device);
   // NotFound if there is no such file.
   absl::Status Remove(FileId file);

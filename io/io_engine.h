@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The seam between aligned memory and files: asynchronous positioned reads and writes. It knows
-// files and buffers as numbers; extents and tensors are the store's.
+// The interface between aligned memory and files: asynchronous positioned reads and writes. It
+// handles file ids, offsets and buffers; the store handles extents and tensors.
 
 #ifndef SPILLWAY_IO_IO_ENGINE_H_
 #define SPILLWAY_IO_IO_ENGINE_H_
@@ -20,17 +20,18 @@
 
 namespace spillway::io {
 
-// A file known to one IoEngine.
+// A file that was added to one IoEngine.
 struct FileId {
   int32_t value = -1;
   friend bool operator==(const FileId&, const FileId&) = default;
 };
 
-// Requests with the kernel at once on one device; io/request_queue.h says how they act together.
+// Limits on the requests that are with the kernel at once on one device. io/request_queue.h says
+// how the limits combine.
 struct QueueDepths {
   int read = 32;
   int write = 32;
-  int mixed_write = 4;  // writes while a read of the device waits or is in flight
+  int mixed_write = 4;  // for writes while a read of the device waits or is in flight
   friend bool operator==(const QueueDepths&, const QueueDepths&) = default;
 };
 
@@ -43,12 +44,12 @@ struct IoRequest {
   uint64_t offset = 0;
   std::byte* buffer = nullptr;
   uint32_t size_bytes = 0;
-  uint64_t tag = 0;  // comes back in the completion
+  uint64_t tag = 0;  // returned in the completion
 };
 
-// A transfer's end. Ok means that every byte moved: short transfers were resumed inside. Otherwise
-// the status names operation, file and offset (DataLoss for a read past the file's end;
-// ErrnoToStatus for the rest).
+// The result of a transfer. Ok means that every byte moved: the engine resumes short transfers.
+// Otherwise the status names operation, file and offset (DataLoss for a read past the file's end;
+// ErrnoToStatus for system errors).
 struct IoCompletion {
   uint64_t tag = 0;
   absl::Status status;
@@ -57,11 +58,11 @@ struct IoCompletion {
 inline constexpr uint64_t kIoAlignment = 4096;
 inline constexpr int kMaxQueueDepth = 1024;
 
-// Files must be opened by the caller and outlive the engine's use of them. Submit, Reap and
-// AddFile/AddBuffer belong to one thread at a time (the mover; before it starts, whoever builds the
-// engine), which may change while nothing is in flight; Wake may be called from any thread. The
-// destructor may run on any thread: it waits for transfers that the kernel has begun, and what was
-// not reaped is dropped.
+// The caller opens the files and keeps them open while the engine uses them. Submit, Reap and
+// AddFile/AddBuffer are called by one thread at a time (the thread that builds the engine, later
+// the mover), which may change only while nothing is in flight. Wake may be called from any thread.
+// The destructor may run on any thread: it waits for transfers that the kernel has begun, and drops
+// completions that were not reaped.
 //
 //   auto engine = MakeIoEngine(IoEngineKind::kAuto, {}, folder);
 //   FileId file = *(*engine)->AddFile(fd, "store/segment-0000", /*device=*/0);
@@ -75,35 +76,35 @@ class IoEngine {
 
   virtual std::string_view name() const = 0;  // "uring", "posix"
 
-  // `path` is for messages; files of one `device` (dense from zero, the caller's to choose) share
-  // its queues. The engine does not own fd.
+  // Adds a file. `path` is used in messages only. Files with the same `device` (a number that the
+  // caller chooses, dense from zero) share that device's queues. The engine does not own fd.
   virtual absl::StatusOr<FileId> AddFile(int fd, std::string path, uint16_t device) = 0;
-  // Waits for nothing: no request on the file may be in flight.
+  // Removes a file without waiting. REQUIRES: no request on the file is in flight.
   virtual absl::Status RemoveFile(FileId file) = 0;
-  // Announces memory that requests will use, so that it can be registered; at most 1 GiB a call.
-  // Failure to register is not an error: requests then take the plain path, counted in
-  // unregistered_buffers().
+  // Registers memory that requests will use, at most 1 GiB per call. Failure to register is not an
+  // error: requests then use the memory unregistered, and unregistered_buffers() counts the buffer.
   virtual void AddBuffer(std::span<std::byte> memory) = 0;
   virtual void RemoveBuffers() = 0;
   virtual int unregistered_buffers() const = 0;
 
-  // What the device is given at once from now on; each depth is brought into 1 to kMaxQueueDepth.
-  // Until then it is what IoEngineOptions say.
+  // Sets the device's queue depths from now on. Each depth is clamped to a range of 1 to
+  // kMaxQueueDepth, or to a lower maximum of the implementation. The initial depths come from
+  // IoEngineOptions.
   virtual void SetDepths(uint16_t device, const QueueDepths& depths) = 0;
 
-  // Takes any number of requests; as many are with the kernel at once as the device's queues allow,
-  // the rest wait inside: reads before writes, each in order. A request that cannot be issued
-  // completes with its error.
+  // Takes any number of requests. As many are with the kernel at once as the devices' queues allow;
+  // the others wait in the engine. On each device reads go before writes, and each kind goes in the
+  // order of submission. A request that cannot be issued completes with its error.
   virtual void Submit(std::span<const IoRequest> requests) = 0;
 
-  // Appends completions to `done`: waits until there is at least one, Wake was called, or the
-  // timeout passes.
+  // Waits until there is at least one completion, Wake was called, or the timeout passes. Appends
+  // the completions to `done`.
   virtual void Reap(absl::Duration timeout, std::vector<IoCompletion>* done) = 0;
 
-  // Makes the current (or else the next) Reap return.
+  // Makes the current Reap return, or the next one if none is waiting.
   virtual void Wake() = 0;
 
-  // Requests submitted and not reaped.
+  // The number of requests that were submitted and not reaped.
   virtual int in_flight() const = 0;
 };
 

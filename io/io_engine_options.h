@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an IoEngine is made with, whichever it is.
+// The options that every IoEngine implementation is created with.
 
 #ifndef SPILLWAY_IO_IO_ENGINE_OPTIONS_H_
 #define SPILLWAY_IO_IO_ENGINE_OPTIONS_H_
@@ -12,21 +12,22 @@
 
 namespace spillway::io {
 
-// Takes the result of one read or write by the kernel (bytes moved, or a negative errno) on behalf
-// of `request`, and gives the result to go on with. Called from any thread, below the resuming of
-// short transfers: FaultyIoEngine injects short transfers and EAGAIN here.
+// Takes the kernel's result of one read or write for `request` (bytes moved, or a negative errno)
+// and returns the result that the engine uses instead. It is called from any thread, before short
+// transfers are resumed: FaultyIoEngine injects short transfers and EAGAIN here.
 using ResultHook = std::function<int64_t(const IoRequest& request, int64_t result)>;
 
-// What each device's queues start with: where nothing was measured, write-back that meets a read
-// keeps an eighth of its depth.
+// Returns the initial depths of each device's queues. They are used where no depths were measured:
+// while there are reads, write-back keeps an eighth of its depth.
 inline QueueDepths DefaultDepths(int queue_depth) {
   return {.read = queue_depth, .write = queue_depth, .mixed_write = (queue_depth + 7) / 8};
 }
 
 struct IoEngineOptions {
-  int queue_depth =
-      32;  // of reads and of writes on each device, until SetDepths: 1 to kMaxQueueDepth
-  ResultHook result_hook = {};  // for tests; empty: results as they are
+  // The depth of each device's read queue and of its write queue until SetDepths, 1 to
+  // kMaxQueueDepth.
+  int queue_depth = 32;
+  ResultHook result_hook = {};  // for tests; empty: results are not changed
 };
 
 }  // namespace spillway::io

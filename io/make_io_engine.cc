@@ -19,7 +19,7 @@
 namespace spillway::io {
 namespace {
 
-// One block that is written, and two that it is read into: one registered, one plain.
+// One block that is written, and two blocks that it is read into: one registered, one not.
 struct alignas(kIoAlignment) ProbeMemory {
   std::array<std::byte, kIoAlignment> written;
   std::array<std::byte, kIoAlignment> plain;
@@ -48,8 +48,8 @@ absl::Status Probe(IoEngine& engine, const DirectFile& file, const std::string& 
     const IoOp op = buffer == memory->written.data() ? IoOp::kWrite : IoOp::kRead;
     const absl::Status status = Transact(engine, {op, id, 0, buffer, kIoAlignment, 0});
     const bool is_full = op == IoOp::kWrite && absl::IsResourceExhausted(status);
-    // A full disk says nothing about the engine, and whoever only reads needs no room: a hole is
-    // read instead.
+    // A full disk does not mean that the engine fails, and a caller that only reads needs no disk
+    // space. The probe then reads a hole instead.
     if (is_full && ::ftruncate(file.fd(), kIoAlignment) == 0) {
       memory->written.fill(std::byte{0});
       continue;
@@ -69,8 +69,8 @@ template <typename Engine>
 absl::StatusOr<std::unique_ptr<IoEngine>> MakeProbed(const IoEngineOptions& options,
                                                      const DirectFile& file,
                                                      const std::string& folder) {
-  // An engine of its own: hooks are not for probes, and a ring belongs to the first thread that
-  // uses it.
+  // The probe uses a separate engine: the result hook must not see the probe's transfers, and a
+  // ring serves only the first thread that uses it.
   SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> probed, Engine::Create({}));
   SPILLWAY_RETURN_IF_ERROR(Probe(*probed, file, folder));
   return Engine::Create(options);
@@ -97,7 +97,7 @@ absl::StatusOr<std::unique_ptr<IoEngine>> MakeIoEngine(IoEngineKind kind, IoEngi
         "); allow it (sysctl kernel.io_uring_disabled=0, the container's seccomp profile) or "
         "choose posix or auto"));
   }
-  // A folder that no engine can use is an error of the folder's, not a reason to fall back.
+  // If no engine can use the folder, the folder is at fault: that is an error and no fallback.
   SPILLWAY_ASSIGN_OR_RETURN(std::unique_ptr<IoEngine> posix,
                             MakeProbed<PosixIoEngine>(options, file, folder));
   if (announce) {

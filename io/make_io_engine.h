@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Chooses the IoEngine for a machine by trying it: io_uring may be absent, forbidden, or set up and
-// then fail at the first transfer, and only a transfer tells.
+// Chooses the IoEngine for a machine by a probe transfer. io_uring may be absent or forbidden, or
+// its set-up may succeed and the first transfer fail, so only a transfer shows whether it works.
 
 #ifndef SPILLWAY_IO_MAKE_IO_ENGINE_H_
 #define SPILLWAY_IO_MAKE_IO_ENGINE_H_
@@ -20,11 +20,12 @@ namespace spillway::io {
 
 enum class IoEngineKind : uint8_t { kAuto, kUring, kPosix };
 
-// Makes the engine of that kind; kAuto takes io_uring if it works and threads if not, which
-// `announce` (may be empty) is told once. "Works" means: O_DIRECT writes and reads of a nameless
-// file in `folder`, with registered and plain buffers, gave the same bytes back. kPosix probes the
-// same way. Errors: InvalidArgument (queue_depth), Unimplemented (kUring does not work here: the
-// cause is named), the errno's status if the folder takes no file.
+// Makes the engine of that kind. kAuto makes the io_uring engine if it works, and otherwise the
+// engine on threads; it then calls `announce` (may be empty) once. An engine works if it writes to
+// a nameless file in `folder`, with O_DIRECT if the file system supports it, and reads the same
+// bytes back into a registered and an unregistered buffer. kPosix is probed the same way. Errors:
+// InvalidArgument for queue_depth; Unimplemented if kUring does not work here, with the cause; the
+// errno's status if no file can be made in the folder.
 absl::StatusOr<std::unique_ptr<IoEngine>> MakeIoEngine(IoEngineKind kind, IoEngineOptions options,
                                                        const std::string& folder,
                                                        const Announce& announce = {});

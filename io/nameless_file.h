@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A file that exists only while it is open: for probes and measurements, which must leave nothing
-// behind however they end.
+// A file that exists only while it is open. Probes and measurements use it, because they must leave
+// no file behind, however they end.
 
 #ifndef SPILLWAY_IO_NAMELESS_FILE_H_
 #define SPILLWAY_IO_NAMELESS_FILE_H_
@@ -13,8 +13,8 @@
 
 namespace spillway::io {
 
-// O_TMPFILE, or made and unlinked where the file system does not have that. The errno's status if
-// the folder takes no file.
+// Opens a new file with O_TMPFILE, or creates and unlinks one if the file system does not support
+// that. Returns the errno's status if no file can be made in the folder.
 absl::StatusOr<DirectFile> OpenNamelessFile(const std::string& folder);
 
 }  // namespace spillway::io

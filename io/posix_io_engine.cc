@@ -18,10 +18,10 @@
 namespace spillway::io {
 namespace {
 
-constexpr int kMaxDepth = 8;  // of a device: more threads cost more and move no more
+constexpr int kMaxDepth = 8;  // per device: more threads cost more and move no more
 constexpr int kMaxThreads = 64;
 
-// One system call for what remains of the transfer; its result or the negative errno.
+// Makes one system call for the rest of the transfer. Returns its result or the negative errno.
 int64_t MovePiece(const Transfer& transfer) {
   const auto offset = static_cast<off_t>(transfer.offset());
   const ssize_t moved =
@@ -31,7 +31,7 @@ int64_t MovePiece(const Transfer& transfer) {
   return moved < 0 ? -errno : moved;
 }
 
-// 1, 2, 4, ... µs and at most 1 ms: 32 tries in a row take some 23 ms.
+// Sleeps 1, 2, 4, ... µs and at most about 1 ms: 32 tries in a row take about 23 ms.
 void BackOff(int stalls) {
   std::this_thread::sleep_for(std::chrono::microseconds(1 << std::min(stalls - 1, 10)));
 }
@@ -99,7 +99,7 @@ void PosixIoEngine::Submit(std::span<const IoRequest> requests) {
   } else {
     work_.NotifyAll();
   }
-  // Where no thread can be started, fewer do the same work.
+  // If a thread cannot be started, the existing threads do the work.
   const size_t enough = std::min<size_t>(kMaxThreads, 2 * kMaxDepth * files_.num_devices());
   while (num_wanted-- > 0 && threads_.size() < enough && StartThread().ok()) {
   }
@@ -149,7 +149,7 @@ void PosixIoEngine::Work() {
     queue_.Ended(*transfer);
     finished_.push_back(*transfer);
     news_.NotifyOne();
-    // The end of a read may let several writes go; this thread takes one.
+    // The end of a read may allow several writes to start. This thread takes only one of them.
     if (queue_.has_waiting() && num_idle_ > 0) work_.NotifyAll();
   }
 }

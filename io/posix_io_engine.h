@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// IoEngine on threads that call pread and pwrite: for where io_uring is absent or blocked. The same
-// contract at a higher cost of CPU.
+// IoEngine on threads that call pread and pwrite, for machines where io_uring is absent or blocked.
+// It has the same contract and uses more CPU time.
 
 #ifndef SPILLWAY_IO_POSIX_IO_ENGINE_H_
 #define SPILLWAY_IO_POSIX_IO_ENGINE_H_
@@ -26,10 +26,11 @@
 
 namespace spillway::io {
 
-// Threads take requests as RequestQueue gives them, at most 8 reads and 8 writes of a device at
-// once; they are started when requests wait and none is idle, up to 64. Buffers need no
-// registration here: AddBuffer does nothing and unregistered_buffers() is 0. The destructor waits
-// for the transfers that threads are in and drops the rest.
+// Threads take requests in the order of RequestQueue, at most 8 reads and 8 writes of a device at
+// once. Submit starts a thread for each request that no idle thread can take, up to 16 threads per
+// device and 64 in total. Buffers need no registration: AddBuffer does nothing and
+// unregistered_buffers() is 0. The destructor waits for the transfers that have begun and drops the
+// rest.
 class PosixIoEngine final : public IoEngine {
  public:
   // ResourceExhausted if no thread can be started.

@@ -29,9 +29,10 @@ absl::Status NoRing(int error, const char* call) {
   return absl::FailedPreconditionError(base::ErrnoToStatus(error, call).message());
 }
 
-// What a submission's result means: most errors are reasons to look again.
+// Maps the result of a submission to a status. Most errors are ok: the caller looks for completions
+// and tries again.
 absl::Status Submitted(int result) {
-  // Interrupted, timed out, or completions to take first.
+  // Interrupted, timed out, or the caller must take completions first.
   if (result >= 0 || result == -EINTR || result == -ETIME || result == -EBUSY) {
     return absl::OkStatus();
   }
@@ -43,7 +44,8 @@ absl::Status Submitted(int result) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Ring>> Ring::Open(unsigned entries) {
-  // From the best set-up to the plainest; a kernel that does not know a flag answers EINVAL.
+  // Tries the set-ups from the best to the plainest. The kernel returns EINVAL for a flag that it
+  // does not support.
   constexpr unsigned kSetups[] = {
       IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_R_DISABLED,
       IORING_SETUP_COOP_TASKRUN, 0};
@@ -62,16 +64,17 @@ absl::StatusOr<std::unique_ptr<Ring>> Ring::Open(unsigned entries) {
   if ((params.features & IORING_FEAT_EXT_ARG) == 0) {
     return NoRing(ENOSYS, "io_uring_enter with a timeout (Linux 5.11)");
   }
-  // The file after the callers' is the ring's own.
+  // The last entry, after the callers' files, is for the pipe that Watch makes.
   result = io_uring_register_files_sparse(&ring->ring_, kMaxFiles + 1);
   if (result == 0) result = ring->Watch();
   if (result < 0) return NoRing(-result, "io_uring_register (files, Linux 5.19)");
-  // Without this table every buffer's registration fails, and the plain path is taken.
+  // If this fails, the registration of every buffer fails and buffers are used unregistered.
   io_uring_register_buffers_sparse(&ring->ring_, kMaxBuffers);
   return ring;
 }
 
-// Returns a negative errno, or 0.
+// Makes the pipe that hangs up when the kernel is done with the ring, and leaves its write end to
+// the ring alone. Returns 0 or a negative errno.
 int Ring::Watch() {
   int pipe[2];
   if (::pipe2(pipe, O_CLOEXEC) < 0) return -errno;
@@ -84,7 +87,7 @@ int Ring::Watch() {
 void Ring::Close(std::unique_ptr<Ring> ring, bool idle) {
   io_uring_queue_exit(&ring->ring_);
   ring->is_open_ = false;
-  pollfd gone = {ring->gone_fd_, 0, 0};  // POLLHUP needs no asking
+  pollfd gone = {ring->gone_fd_, 0, 0};  // POLLHUP is reported without a request
   while (!idle && ::poll(&gone, 1, -1) < 0 && errno == EINTR) {
   }
 }
@@ -98,7 +101,7 @@ bool Ring::IsForeign() const { return single_issuer_ && thread_ != 0 && thread_ 
 
 absl::Status Ring::Enable() {
   if (!single_issuer_ || thread_ != 0) return absl::OkStatus();
-  // liburing 2.3 declares io_uring_enable_rings and does not export it.
+  // liburing 2.3 declares io_uring_enable_rings but does not export it.
   if (::syscall(SYS_io_uring_register, ring_.ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0) <
       0) {
     return NoRing(errno, "io_uring_register (enable)");

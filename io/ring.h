@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One io_uring: its set-up, the one thread that the kernel serves it to, its tables of registered
-// files and buffers, and an end that waits for the kernel. What goes through it is UringIoEngine's.
+// One io_uring: its set-up, the one thread that the kernel serves, the tables of registered files
+// and buffers, and a close that waits for the kernel. UringIoEngine decides what is submitted.
 
 #ifndef SPILLWAY_IO_RING_H_
 #define SPILLWAY_IO_RING_H_
@@ -19,49 +19,53 @@
 
 namespace spillway::io {
 
-// The best set-up of a ring (SINGLE_ISSUER and DEFER_TASKRUN) is served to the thread that enabled
-// it and to no other, so it starts disabled: until Enable any one thread may register.
-// Thread-compatible.
+// In the best set-up (SINGLE_ISSUER and DEFER_TASKRUN) the kernel serves only the thread that
+// enabled the ring. Such a ring therefore starts disabled: until Enable, any one thread may
+// register files and buffers. Thread-compatible.
 //
-// Closing a ring does not wait for its transfers, which would go on to write into freed buffers,
-// and another thread than the ring's is told of no completion, not even after the ring's thread has
-// ended. But the kernel drops a ring's files only after its last transfer, and so hangs up a pipe
-// that the ring alone holds open: Close waits for that.
+// Closing a ring in the kernel does not wait for the ring's transfers, which would then write into
+// freed buffers. A thread other than the ring's receives no completions, not even after the ring's
+// thread has ended. But the kernel drops a ring's registered files only after the ring's last
+// transfer. One of these files is the write end of a pipe that is open nowhere else, so the pipe
+// hangs up when the kernel is done. Close waits for that.
 class Ring {
  public:
   static constexpr int kMaxFiles = 256;
   static constexpr int kMaxBuffers = 4096;
 
-  // With room for `entries` requests at once. FailedPrecondition naming the system call and the
-  // errno if the kernel gives no such ring.
+  // Opens a ring with room for `entries` requests at once. FailedPrecondition, naming the system
+  // call and the errno, if the kernel cannot set up such a ring.
   static absl::StatusOr<std::unique_ptr<Ring>> Open(unsigned entries);
-  // Returns when the kernel is done with all that was submitted, or at once if the caller knows
-  // that it is.
+  // Closes the ring. Returns when the kernel is done with all that was submitted. With `idle` the
+  // caller states that it is done already, and Close does not wait.
   static void Close(std::unique_ptr<Ring> ring, bool idle);
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
   ~Ring();
 
-  // Does the ring serve another thread than this?
+  // Whether the ring serves a thread other than the calling one.
   bool IsForeign() const;
-  // Makes it this thread's, if it is nobody's yet. REQUIRES: !IsForeign().
+  // Makes the ring serve the calling thread if it serves none yet. REQUIRES: !IsForeign().
   absl::Status Enable();
 
-  // Both return false if the table has no room or the kernel refuses; what is not registered goes
-  // by its descriptor or address. fd -1 and empty memory clear the entry. REQUIRES: !IsForeign().
+  // Both return false if the table has no room or the kernel refuses. A file or buffer that is not
+  // registered is used by its descriptor or address. fd -1 and empty memory clear the entry.
+  // REQUIRES: !IsForeign().
   bool RegisterFile(int index, int fd);
   bool RegisterBuffer(int index, std::span<std::byte> memory);
 
-  // An empty entry. REQUIRES: fewer than `entries` are prepared or with the kernel.
+  // Returns an empty submission entry. REQUIRES: fewer than `entries` requests are prepared or in
+  // flight.
   io_uring_sqe* Prepare();
   bool has_prepared() const { return io_uring_sq_ready(&ring_) > 0; }
-  // Submits what is prepared and takes note of completions.
+  // Submits the prepared entries and makes completions visible to Harvest.
   absl::Status Submit();
-  // The same, and waits until there is a completion, the deadline, or for no reason: wait in a
-  // loop. An error (FailedPrecondition) means that the kernel serves this ring no more.
+  // Does the same and waits until there is a completion or the deadline passes. It may also return
+  // early, so callers wait in a loop. An error (FailedPrecondition) of either function means that
+  // the kernel no longer serves this ring.
   absl::Status SubmitAndWait(Deadline deadline);
 
-  // Calls take(user_data, result) for each completion that there is.
+  // Removes all available completions and calls take(user_data, result) for each of them.
   template <typename Take>
   void Harvest(const Take& take) {
     unsigned taken = 0;
@@ -82,7 +86,7 @@ class Ring {
   bool is_open_ = false;
   bool single_issuer_ = false;
   pid_t thread_ = 0;  // 0: not enabled yet
-  int gone_fd_ = -1;  // hangs up when the kernel is done with the ring
+  int gone_fd_ = -1;  // read end of the pipe that hangs up when the kernel is done
 };
 
 }  // namespace spillway::io

@@ -41,7 +41,7 @@ Transfer::State Transfer::Advance(int64_t result) {
     return state_ = State::kDone;
   }
   const uint32_t blocks = moved / kIoAlignment * kIoAlignment;
-  // A file that ends inside a block gives the same few bytes for ever.
+  // A file that ends inside a block returns the same few bytes on every try.
   if (blocks == 0) return Stall(is_read ? Failure::kPastEnd : Failure::kStalled);
   done_bytes_ += blocks;
   stalls_ = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One request on its way: what the kernel has still to move, and what each of its answers means. A
-// pure function of results, shared by the engines, so that short transfers, retries and the end of
-// a file are treated alike and tested without a disk.
+// The progress of one request: which piece the kernel still has to move, and what each of its
+// results means. It is a pure function of the results and is shared by the engines, so that short
+// transfers, retries and the end of a file are handled alike and are tested without a disk.
 
 #ifndef SPILLWAY_IO_TRANSFER_H_
 #define SPILLWAY_IO_TRANSFER_H_
@@ -18,22 +18,24 @@ namespace spillway::io {
 
 class Transfer {
  public:
-  // What to do after a result.
+  // The state after a result.
   enum class State : uint8_t {
-    kMoving,  // issue what remains: [offset, offset + size) of the file, at buffer
+    kMoving,  // the rest must be issued: [offset, offset + size) of the file, at buffer
     kDone,
     kFailed,
   };
 
-  // EINTR, EAGAIN and results that moved no whole block are tried again this often in a row.
+  // The largest number of retries in a row after EINTR, EAGAIN or a result that moved no whole
+  // block. A read that returns 0 bytes fails at once.
   static constexpr int kMaxStalls = 32;
 
   Transfer() = default;
-  // A request that breaks the rules of IoRequest (a size of 0, alignment) is born failed.
+  // A request that breaks the rules of IoRequest (a size of 0, alignment), or whose fd is negative,
+  // is kFailed from the start.
   Transfer(const IoRequest& request, int fd, uint16_t device);
 
-  // Takes the kernel's answer for the remaining piece. A short count is resumed from the last
-  // multiple of kIoAlignment that it reached, because O_DIRECT takes no other.
+  // Applies the kernel's result for the remaining piece. A short transfer is resumed from the last
+  // multiple of kIoAlignment that it reached, because O_DIRECT accepts no other offset.
   State Advance(int64_t result);
 
   const IoRequest& request() const { return request_; }
@@ -46,11 +48,11 @@ class Transfer {
   std::byte* buffer() const { return request_.buffer + done_bytes_; }
   uint32_t size_bytes() const { return request_.size_bytes - done_bytes_; }
 
-  // Results in a row that moved nothing; from one on, the next try should be able to block or back
-  // off.
+  // The number of results in a row without progress. If it is not 0, the next try should be allowed
+  // to block, or should wait first.
   int stalls() const { return stalls_; }
 
-  // How it ended; `path` names the file. REQUIRES: not kMoving.
+  // Returns the final status, with `path` as the name of the file. REQUIRES: not kMoving.
   absl::Status ToStatus(std::string_view path) const;
 
  private:

@@ -30,7 +30,7 @@ Memory Aligned(size_t size_bytes) {
   return memory;
 }
 
-// What lies there; zeros beyond the end.
+// Reads the bytes at `offset`; those beyond the end of the file are zeros.
 absl::Status ReadBlocks(int fd, uint64_t offset, std::span<std::byte> out) {
   const ssize_t got = ::pread(fd, out.data(), out.size(), static_cast<off_t>(offset));
   if (got < 0) return base::ErrnoToStatus(errno, absl::StrCat("read at offset ", offset));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ring's life (open, claim, drain) first, then the way of a request. A ring holds one entry for
-// each slot and one for the wake-up, a poll of the eventfd, so its completion queue cannot
-// overflow.
+// The functions that open, claim, drain and close the ring come first, then those that process a
+// request. A ring has one entry for each slot and one for the wake-up, which is a poll of the
+// eventfd, so its completion queue cannot overflow.
 
 #include "io/uring_io_engine.h"
 
@@ -24,7 +24,7 @@ namespace {
 
 constexpr uint64_t kWakeUserData = uint64_t{1} << 62;
 
-// Over all devices: one entry less than a power of two, for the wake-up.
+// The limit over all devices. Together with the entry for the wake-up it is a power of two.
 constexpr int kMaxInFlight = 1023;
 
 }  // namespace
@@ -52,7 +52,8 @@ UringIoEngine::~UringIoEngine() {
   if (wake_fd_ >= 0) ::close(wake_fd_);
 }
 
-// Another thread's ring cannot be drained, only waited for by Ring::Close.
+// Waits for the transfers in flight and drops their completions. A ring of another thread cannot be
+// drained; Ring::Close waits for it.
 void UringIoEngine::Drain() {
   std::vector<IoCompletion> dropped;
   while (with_kernel() > 0 && !ring_->IsForeign()) {
@@ -78,8 +79,8 @@ absl::Status UringIoEngine::EnsureNotForeign() {
   SPILLWAY_RETURN_IF_ERROR(broken_);
   if (ring_ != nullptr) {
     if (!ring_->IsForeign()) return absl::OkStatus();
-    SPILLWAY_CHECK(with_kernel() == 0);  // the contract: no hand-over with requests in flight
-    // Waited for, so that the memory which it locked does not count twice.
+    SPILLWAY_CHECK(with_kernel() == 0);  // contract: a new thread takes over only then
+    // Close waits, so that the locked memory of both rings does not count at the same time.
     Ring::Close(std::move(ring_), /*idle=*/false);
   }
   return OpenRing();
@@ -90,7 +91,8 @@ absl::Status UringIoEngine::ClaimRing() {
   return ring_->Enable();
 }
 
-// What is on its way fails once the kernel is done with the buffers.
+// Closes the ring for good, because of `cause`. Waits until the kernel is done with the buffers.
+// Moves the transfers in all used slots to orphaned_; FailAll completes them with the error.
 void UringIoEngine::Break(absl::Status cause) {
   broken_ = std::move(cause);
   Ring::Close(std::move(ring_), /*idle=*/false);
@@ -135,7 +137,7 @@ void UringIoEngine::AddBuffer(std::span<std::byte> memory) {
                                         return address < buffer.memory.data();
                                       });
   const auto added = buffers_.insert(after, Buffer{memory});
-  // Without a ring the next one registers all buffers.
+  // If there is no ring now, the next one registers all buffers when it is opened.
   if (ring.ok()) RegisterBuffer(*added, index);
 }
 
@@ -167,7 +169,7 @@ void UringIoEngine::Submit(std::span<const IoRequest> requests) {
     }
   }
   in_flight_ += static_cast<int>(requests.size());
-  if (!ClaimRing().ok()) return;  // Reap reports it
+  if (!ClaimRing().ok()) return;  // Reap reports the error
   SubmitQueued();
 }
 
@@ -179,7 +181,7 @@ void UringIoEngine::Reap(absl::Duration timeout, std::vector<IoCompletion>* done
   while (ring.ok()) {
     ArmWake();
     IssueQueued();
-    // The kernel's wait costs a timer even when it is not to wait.
+    // A wait in the kernel sets a timer even if its timeout is 0, so Submit is used instead.
     const bool waits = done->size() == before && timeout > absl::ZeroDuration();
     ring = waits ? ring_->SubmitAndWait(deadline) : ring_->Submit();
     if (!ring.ok()) {
@@ -188,7 +190,7 @@ void UringIoEngine::Reap(absl::Duration timeout, std::vector<IoCompletion>* done
     }
     const bool woken = Harvest(done);
     if (woken || done->size() > before || deadline.passed()) {
-      SubmitQueued();  // the kernel stays busy while the caller looks at its completions
+      SubmitQueued();  // the kernel stays busy while the caller handles its completions
       return;
     }
   }
@@ -203,7 +205,7 @@ void UringIoEngine::SubmitQueued() {
 }
 
 void UringIoEngine::Wake() {
-  // It fails only if 2^64 - 2 calls are outstanding, and then a wake-up is pending anyway.
+  // The write fails only if 2^64 - 2 calls are pending, and then a wake-up is pending anyway.
   (void)::eventfd_write(wake_fd_, 1);
 }
 
@@ -240,7 +242,7 @@ void UringIoEngine::Issue(uint32_t slot) {
     io_uring_prep_write(sqe, fd, memory, size, transfer.offset());
   }
   unsigned flags = fixed_file ? IOSQE_FIXED_FILE : 0;
-  // What could not be done without blocking goes to a kernel thread, which may block.
+  // A transfer that could not proceed without blocking goes to a kernel thread, which may block.
   if (transfer.stalls() > 0) flags |= IOSQE_ASYNC;
   io_uring_sqe_set_flags(sqe, flags);
   io_uring_sqe_set_data64(sqe, slot);
@@ -305,7 +307,7 @@ void UringIoEngine::FailAll(const absl::Status& status, std::vector<IoCompletion
 
 void UringIoEngine::WaitForWakeAlone(Deadline deadline) {
   pollfd wake = {wake_fd_, POLLIN, 0};
-  // poll takes an int; a wait that ends early is no harm to the caller.
+  // poll takes an int. A wait that ends early does no harm to the caller.
   const int64_t milliseconds =
       std::min<int64_t>(absl::ToInt64Milliseconds(deadline.left()), 1 << 30);
   if (::poll(&wake, 1, deadline.is_never() ? -1 : static_cast<int>(milliseconds)) == 1) ClearWake();
@@ -313,7 +315,7 @@ void UringIoEngine::WaitForWakeAlone(Deadline deadline) {
 
 void UringIoEngine::ClearWake() {
   eventfd_t count;
-  (void)::eventfd_read(wake_fd_, &count);  // EAGAIN: it was clear
+  (void)::eventfd_read(wake_fd_, &count);  // EAGAIN: it was clear already
 }
 
 int UringIoEngine::with_kernel() const {

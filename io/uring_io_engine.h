@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // IoEngine on io_uring: one ring, batched submission, registered buffers and files, a bounded
-// number of requests with the kernel. It does not decide whether io_uring can be used here:
-// MakeIoEngine does.
+// number of requests with the kernel. MakeIoEngine decides whether io_uring is used on a machine.
 
 #ifndef SPILLWAY_IO_URING_IO_ENGINE_H_
 #define SPILLWAY_IO_URING_IO_ENGINE_H_
@@ -28,14 +27,15 @@
 
 namespace spillway::io {
 
-// A ring serves one thread (see Ring): the first that calls Submit or Reap. When another takes over
-// (REQUIRES: nothing in flight) it gets a new ring with the same files and buffers.
+// A ring serves one thread (see Ring): the first one that calls Submit or Reap. When another thread
+// takes over (REQUIRES: nothing is in flight), the engine opens a new ring for it with the same
+// files and buffers.
 //
-// If the kernel serves the ring no more, what is on its way and all that follows completes with
-// that error.
+// If the kernel no longer serves the ring, the requests in flight and all later requests complete
+// with that error.
 class UringIoEngine final : public IoEngine {
  public:
-  // FailedPrecondition naming the system call and the errno if the kernel gives no ring.
+  // FailedPrecondition, naming the system call and the errno, if the kernel cannot set up a ring.
   static absl::StatusOr<std::unique_ptr<UringIoEngine>> Create(IoEngineOptions options);
   ~UringIoEngine() override;
 
@@ -59,7 +59,7 @@ class UringIoEngine final : public IoEngine {
 
   explicit UringIoEngine(IoEngineOptions options);
 
-  // The ring's life. ring_ is null until the first call, and after an error.
+  // Functions that open, claim and close the ring. After Create, ring_ is null only after an error.
   absl::Status OpenRing();
   absl::Status EnsureNotForeign();
   absl::Status ClaimRing();
@@ -68,16 +68,17 @@ class UringIoEngine final : public IoEngine {
   void RegisterFile(FileId file);
   void RegisterBuffer(Buffer& buffer, int index);
 
-  // The way of a request: queue_, slots_ (with the kernel), a completion.
+  // Functions that process a request. It goes from queue_ to slots_ while it is in flight, and ends
+  // as a completion.
   void SubmitQueued();
   void IssueQueued();
   void Issue(uint32_t slot);
   void ArmWake();
-  // Takes the completions that the ring holds; true if one was the wake-up.
+  // Processes the completions in the ring. Returns true if one was the wake-up.
   bool Harvest(std::vector<IoCompletion>* done);
   void Advance(uint32_t slot, int64_t result, std::vector<IoCompletion>* done);
   void Finish(const Transfer& transfer, std::vector<IoCompletion>* done);
-  // For when no ring can be had.
+  // These two are used when there is no ring.
   void FailAll(const absl::Status& status, std::vector<IoCompletion>* done);
   void WaitForWakeAlone(Deadline deadline);
   void ClearWake();
@@ -90,20 +91,20 @@ class UringIoEngine final : public IoEngine {
 
   // Owned by the using thread.
   std::unique_ptr<Ring> ring_;
-  absl::Status broken_;  // why there will be no ring any more; Ok: there is or may be one
+  absl::Status broken_;  // why the engine opens no ring any more; ok if it may
   bool wake_armed_ = false;
 
   FileTable files_;
   std::vector<bool> file_registered_;  // by FileId
-  std::vector<Buffer> buffers_;        // by address
+  std::vector<Buffer> buffers_;        // sorted by address
   int unregistered_buffers_ = 0;
 
   RequestQueue queue_;
   std::vector<Transfer> slots_;  // kMaxInFlight of them; an entry's user_data is its slot
   std::vector<uint32_t> free_slots_;
-  std::deque<uint32_t> resume_;     // slots to issue again, before anything queued
+  std::deque<uint32_t> resume_;     // slots to issue again before queued requests
   std::vector<Transfer> rejected_;  // failed before they were queued
-  std::vector<Transfer> orphaned_;  // were with a ring that is no more
+  std::vector<Transfer> orphaned_;  // in slots_ when their ring was closed
   int in_flight_ = 0;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Aligned address ranges by mapping too much and returning the ends.
+// Makes aligned address ranges: maps more than is needed and unmaps the ends.
 
 #include "tiers/address_range.h"
 
@@ -20,7 +20,7 @@
 namespace spillway::tiers {
 namespace {
 
-// The limits of this process that an address range counts in, and what raises them.
+// Describes the limits of this process that apply to an address range, and how to raise them.
 std::string Limits() {
   std::string text;
   const auto add = [&](auto resource, const char* what, const char* option) {
@@ -69,9 +69,9 @@ absl::StatusOr<std::byte*> MapAddressRange(uint64_t size_bytes, std::string_view
   std::byte* const range = static_cast<std::byte*>(start) + head;
   Return(static_cast<std::byte*>(start), head);
   Return(range + wanted, mapped - head - wanted);
-  // A kernel without transparent huge pages refuses; the range works all the same, only slower.
+  // A kernel without transparent huge pages refuses this. The range then works, but is slower.
   (void)madvise(range, wanted, MADV_HUGEPAGE);
-  // A device may be writing to a page that a fork would make two of.
+  // A fork would make two copies of a page to which a device may be writing.
   (void)madvise(range, wanted, MADV_DONTFORK);
   return range;
 }

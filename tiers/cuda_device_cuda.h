@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A device as its callers find it: made current for the time of a call, and judged by what calls
-// returned. Calls come from any thread, so each restores what the caller had. The first error that
-// means a lost device is kept, and is the answer from then on.
+// The state of a device around calls to CUDA. DeviceScope makes the device current for the duration
+// of a call. Calls come from any thread, so it restores the caller's device afterwards.
+// DeviceHealth records the first error that means a lost device, and returns it from then on.
 
 #ifndef SPILLWAY_TIERS_CUDA_DEVICE_CUDA_H_
 #define SPILLWAY_TIERS_CUDA_DEVICE_CUDA_H_
@@ -17,7 +17,7 @@
 
 namespace spillway::tiers {
 
-// Makes a device current for the calling thread, and the one before again when it ends.
+// Makes a device current for the calling thread, and restores the previous one on destruction.
 class DeviceScope {
  public:
   explicit DeviceScope(int index) : index_(index) {
@@ -37,11 +37,12 @@ class DeviceScope {
   cudaError_t status_ = cudaSuccess;
 };
 
-// What becomes of one device. Thread-safe.
+// Records whether one device is lost. Thread-safe.
 class DeviceHealth {
  public:
-  // The error as a status; from the first lost device on, that one whatever `error` is. CUDA's own
-  // note of a failed call (cudaGetLastError) is cleared, lest a caller's launch be taken for it.
+  // Converts `error` to a status. Once an error meant a lost device, returns that error's status
+  // for every later error. Clears CUDA's record of the failed call (cudaGetLastError), so that a
+  // caller does not take it for an error of its own launch.
   absl::Status Judge(cudaError_t error, std::string_view what);
   absl::Status lost();
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A GPU as a device, through CUDA's runtime. Only in builds with CUDA (SPILLWAY_CUDA); CUDA's own
-// headers stay in cuda_runtime_cuda.cc.
+// The DeviceRuntime for a GPU, on CUDA's runtime. It is only in builds with CUDA (SPILLWAY_CUDA).
+// This header includes none of CUDA's headers.
 
 #ifndef SPILLWAY_TIERS_CUDA_RUNTIME_H_
 #define SPILLWAY_TIERS_CUDA_RUNTIME_H_
@@ -13,9 +13,9 @@
 
 namespace spillway::tiers {
 
-// The GPU of that index, as CUDA counts them (CUDA_VISIBLE_DEVICES). NotFound, saying what to do,
-// where there is no driver, none new enough, or no such GPU. Destruction waits for the work of
-// streams that are left.
+// Creates the runtime for the GPU with that index, as CUDA counts them (CUDA_VISIBLE_DEVICES).
+// NotFound, with advice, if there is no driver, the driver is too old, or there is no such GPU.
+// Destruction waits for the work of streams that were not destroyed.
 absl::StatusOr<std::unique_ptr<DeviceRuntime>> CreateCudaRuntime(int index);
 
 }  // namespace spillway::tiers

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams and events are CUDA's own. Handles are numbers that are looked up, so that a destroyed
-// one is never a live one's.
+// Implements streams and events with CUDA's own. A handle is a number that is looked up, so that a
+// destroyed handle never equals a live one.
 
 #include <cuda_runtime_api.h>
 #include <nvtx3/nvToolsExt.h>
@@ -31,9 +31,10 @@ namespace spillway::tiers {
 namespace {
 
 constexpr uint64_t kArenaAlignmentBytes = uint64_t{2} << 20;
-constexpr uint64_t kKernelShare = 16;  // one part of so many stays free for kernels
+constexpr uint64_t kKernelShare = 16;  // 1 / kKernelShare of the free memory is left to kernels
 
-// A range in the timeline of NVIDIA's tools, which put what is enqueued within it under its name.
+// A range in the timeline of NVIDIA's tools. The tools show work that is enqueued within the range
+// under its name.
 class ProfilerRange {
  public:
   ProfilerRange(const char* name, uint64_t size_bytes) {
@@ -72,8 +73,8 @@ class CudaRuntime final : public DeviceRuntime {
 
   absl::StatusOr<std::byte*> AllocateArena(uint64_t size_bytes) override {
     if (size_bytes == 0) return absl::InvalidArgumentError("an arena of 0 bytes was asked for");
-    // cudaMalloc promises 256 bytes and gives 2 MiB to whoever asks for that much; where it does
-    // not, a little more is taken.
+    // cudaMalloc guarantees an alignment of 256 bytes, but aligns large allocations to 2 MiB in
+    // practice. If it does not, the arena is allocated again with 2 MiB more, and aligned here.
     SPILLWAY_ASSIGN_OR_RETURN(std::byte * start, Allocate(size_bytes, 0));
     if (reinterpret_cast<uintptr_t>(start) % kArenaAlignmentBytes != 0) {
       Free(start);
@@ -120,7 +121,7 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   void DestroyStream(StreamHandle stream) override {
-    const std::shared_ptr<CudaStream> owned = Find(stream);  // ends outside the lock
+    const std::shared_ptr<CudaStream> owned = Find(stream);  // destroyed outside the lock
     base::MutexLock lock(&mutex_);
     streams_.erase(stream.value);
   }
@@ -154,7 +155,7 @@ class CudaRuntime final : public DeviceRuntime {
         from += part;
         left -= part;
       }
-      // Nothing may be under way when the caller takes the copy for over.
+      // The caller treats a failed copy as over, so none of its parts may still be in flight.
       if (error != cudaSuccess) (void)cudaStreamSynchronize(target->get());
       return error;
     });
@@ -173,7 +174,7 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   void DestroyEvent(EventHandle event) override {
-    const std::shared_ptr<CudaEvent> owned = Find(event);  // ends outside the lock
+    const std::shared_ptr<CudaEvent> owned = Find(event);  // destroyed outside the lock
     base::MutexLock lock(&mutex_);
     events_.erase(event.value);
   }
@@ -218,7 +219,7 @@ class CudaRuntime final : public DeviceRuntime {
     return handle;
   }
 
-  // Runs one of CUDA's functions with this device current.
+  // Calls a CUDA function with this device current.
   template <typename F>
   absl::Status Call(std::string_view what, F&& function) const {
     const DeviceScope scope(index_);
@@ -278,7 +279,7 @@ class CudaRuntime final : public DeviceRuntime {
   const int index_;
   const std::string name_;
 
-  mutable DeviceHealth health_;  // before the streams, which tell it how they end
+  mutable DeviceHealth health_;  // before the streams, whose destructors use it
   base::Mutex mutex_;
   std::unordered_map<void*, std::shared_ptr<CudaStream>> streams_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<void*, std::shared_ptr<CudaEvent>> events_ ABSL_GUARDED_BY(mutex_);
@@ -304,7 +305,7 @@ absl::StatusOr<std::unique_ptr<DeviceRuntime>> CreateCudaRuntime(int index) {
   }
   cudaDeviceProp properties = {};
   SPILLWAY_RETURN_IF_ERROR(judge(cudaGetDeviceProperties(&properties, index)));
-  // Makes the context, so that what could not work says so here.
+  // Creates the context, so that a GPU that cannot be used is reported here.
   const DeviceScope scope(index);
   SPILLWAY_RETURN_IF_ERROR(judge(scope.status()));
   SPILLWAY_RETURN_IF_ERROR(judge(cudaFree(nullptr)));

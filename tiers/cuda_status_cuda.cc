@@ -14,7 +14,8 @@ std::string VersionText(int version) {
   return absl::StrCat(version / 1000, ".", version % 1000 / 10);
 }
 
-// CUDA says the same of a driver that is not there and of one that is too old.
+// Describes what is wrong with the driver: CUDA reports the same error for a missing driver and for
+// one that is too old.
 std::string DescribeDriver() {
   int version = 0;
   (void)cudaDriverGetVersion(&version);

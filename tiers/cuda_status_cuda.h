@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From CUDA's errors to statuses.
+// Converts CUDA's errors to statuses.
 
 #ifndef SPILLWAY_TIERS_CUDA_STATUS_CUDA_H_
 #define SPILLWAY_TIERS_CUDA_STATUS_CUDA_H_
@@ -13,12 +13,13 @@
 
 namespace spillway::tiers {
 
-// Ok for cudaSuccess. NotFound: no driver, none new enough, or no GPU; the cure is named.
-// ResourceExhausted: memory. Aborted: the device is lost and this process cannot use it any more.
-// Internal: the rest. `what` says what was under way: "copying 16.0 MiB to the device".
+// Ok for cudaSuccess. NotFound: there is no driver, it is too old or not usable, or there is no
+// GPU; the message says what to do. ResourceExhausted: out of memory. Aborted: the device is lost
+// and this process cannot use it any more. Internal: all other errors. `what` names the operation:
+// "copying 16.0 MiB to the device".
 absl::Status CudaToStatus(cudaError_t error, std::string_view what);
 
-// Whether an error stays for the life of the process: every later call returns it too.
+// Whether an error lasts for the life of the process: every later call returns it too.
 bool IsLostDevice(cudaError_t error);
 
 }  // namespace spillway::tiers

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ends of a stream first, then notifications, then closures.
+// The creation and destruction of events and streams come first, then notifications, then closures.
 
 #include "tiers/cuda_stream_cuda.h"
 
@@ -17,7 +17,7 @@ absl::StatusOr<std::shared_ptr<CudaEvent>> CudaEvent::Make(DeviceHealth& health,
   auto event = std::shared_ptr<CudaEvent>(new CudaEvent(device));
   const DeviceScope scope(device);
   cudaError_t error = scope.status();
-  // A thread that waits sleeps: spinning would take a processor from the optimizer.
+  // cudaEventBlockingSync: a waiting thread sleeps. Spinning would take a CPU from the optimizer.
   if (error == cudaSuccess) {
     error =
         cudaEventCreateWithFlags(&event->event_, cudaEventDisableTiming | cudaEventBlockingSync);
@@ -26,7 +26,7 @@ absl::StatusOr<std::shared_ptr<CudaEvent>> CudaEvent::Make(DeviceHealth& health,
   return event;
 }
 
-// CUDA frees an event that is still to happen when it has happened.
+// If the event has not happened yet, CUDA frees it when it has.
 CudaEvent::~CudaEvent() {
   if (event_ == nullptr) return;
   const DeviceScope scope(device_);
@@ -77,14 +77,15 @@ CudaStream::~CudaStream() {
   if (is_own_ || HasClosures())
     (void)health_->Judge(cudaStreamSynchronize(stream_), "ending a stream");
   if (is_own_) (void)health_->Judge(cudaStreamDestroy(stream_), "ending a stream");
-  // On a lost device CUDA never called these; otherwise each has run by now.
+  // CUDA does not call closures on a lost device, so these are left. On any other device each
+  // closure has run by now.
   for (Closure* left : closures_) delete left;
 }
 
 absl::Status CudaStream::Notify(Notification notification) {
   SPILLWAY_ASSIGN_OR_RETURN(std::shared_ptr<CudaEvent> event, CudaEvent::Make(*health_, device_));
   const DeviceScope scope(device_);
-  base::MutexLock lock(&mutex_);  // events in the order of their places in the stream
+  base::MutexLock lock(&mutex_);  // keeps waiting_ in the order of the stream
   const cudaError_t error =
       scope.status() != cudaSuccess ? scope.status() : cudaEventRecord(event->get(), stream_);
   SPILLWAY_RETURN_IF_ERROR(health_->Judge(error, "marking a stream"));

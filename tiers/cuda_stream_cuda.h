@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CUDA's events and streams. A notification is an event that a thread of the stream waits for: a
-// closure in the stream (cudaLaunchHostFunc) would hold the stream up for the closure's time, and
-// CUDA would not call it on a lost device, so that its waiter would wait for ever.
+// CUDA's events and streams. A notification is an event that the stream's own thread waits for. A
+// closure in the stream (cudaLaunchHostFunc) would delay the stream while it runs. CUDA would also
+// not call it on a lost device, and the caller would wait for ever.
 
 #ifndef SPILLWAY_TIERS_CUDA_STREAM_CUDA_H_
 #define SPILLWAY_TIERS_CUDA_STREAM_CUDA_H_
@@ -24,7 +24,7 @@
 
 namespace spillway::tiers {
 
-// An event of CUDA's, freed with its last user.
+// A CUDA event. It is freed when its last user drops it.
 class CudaEvent {
  public:
   static absl::StatusOr<std::shared_ptr<CudaEvent>> Make(DeviceHealth& health, int device);
@@ -41,12 +41,12 @@ class CudaEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-// A stream and the thread that tells when its work has ended. Thread-safe. Destruction waits for
-// the work and for the notifications.
+// A stream and the thread that delivers its notifications. Thread-safe. Destruction waits for the
+// notifications and closures, and for all work of a stream that Make created.
 class CudaStream {
  public:
   static absl::StatusOr<std::shared_ptr<CudaStream>> Make(DeviceHealth* health, int device);
-  // Of a stream of somebody else's, which must outlive this.
+  // Wraps a stream that the caller owns, which must outlive this object.
   static absl::StatusOr<std::shared_ptr<CudaStream>> Wrap(DeviceHealth* health, int device,
                                                           cudaStream_t stream);
   ~CudaStream();
@@ -57,7 +57,7 @@ class CudaStream {
 
   absl::Status Launch(std::function<void()> work);
   absl::Status Notify(Notification notification);
-  // Waits for the work before the call and for the notifications that were asked for.
+  // Waits for all work and notifications that were enqueued before the call.
   absl::Status Synchronize();
 
  private:
@@ -76,7 +76,8 @@ class CudaStream {
   static void CUDART_CB RunClosure(void* argument);
   void Forget(Closure* closure);
   bool HasClosures();
-  // False when there will be none.
+  // Waits for the next notification to deliver. Returns false if the stream is being destroyed and
+  // none is left.
   bool Next(Waiting* next);
   void Run();
 
@@ -89,11 +90,11 @@ class CudaStream {
   base::CondVar added_;
   std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   base::CondVar told_;
-  uint64_t num_asked_ ABSL_GUARDED_BY(mutex_) = 0;  // notifications
-  uint64_t num_told_ ABSL_GUARDED_BY(mutex_) = 0;   // of these
+  uint64_t num_asked_ ABSL_GUARDED_BY(mutex_) = 0;  // notifications requested
+  uint64_t num_told_ ABSL_GUARDED_BY(mutex_) = 0;   // notifications delivered
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  base::Mutex closures_mutex_;  // never held while CUDA is called: CUDA's threads take it
+  base::Mutex closures_mutex_;  // never held during a call to CUDA: CUDA's threads take it
   std::deque<Closure*> closures_ ABSL_GUARDED_BY(closures_mutex_);  // launched, not ended
 
   std::thread thread_;

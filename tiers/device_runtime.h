@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The seam between the engine and a device: memory, streams, events and copies, with CUDA's
-// semantics. HostRuntime gives them on ordinary memory with threads, so that a machine without a
+// The interface between the engine and a device: memory, streams, events and copies, with CUDA's
+// semantics. HostRuntime implements it on ordinary memory with threads, so that a machine without a
 // GPU runs the same engine.
 
 #ifndef SPILLWAY_TIERS_DEVICE_RUNTIME_H_
@@ -33,55 +33,58 @@ enum class CopyDirection : uint8_t { kHostToDevice, kDeviceToHost };
 
 using Notification = std::function<void(const absl::Status& status)>;
 
-// Thread-safe. Handles that were never made, or were destroyed, are a programming error (CHECK).
+// Thread-safe. Use of a handle that was never made, or was destroyed, is a programming error
+// (CHECK).
 //
-// Semantics, as CUDA's: work on a stream runs in launch order; streams run concurrently; Record
-// marks the work launched on the stream so far; an event that was never recorded counts as
-// complete; recording again moves the mark, and a Wait already launched keeps the one it saw; Wait
-// makes later work on the stream wait and does not block the caller.
+// The semantics are CUDA's: work on a stream runs in launch order, and streams run concurrently.
+// Record marks the work launched on the stream so far. An event that was never recorded counts as
+// complete. Recording again moves the mark; a Wait that was already launched keeps the mark that it
+// found. Wait makes later work on the stream wait and does not block the caller.
 //
 // A device may be lost (a kernel's illegal access, a GPU that fell off its bus). Every call that
-// needs it then returns Aborted, and what was in flight ends with that status: nothing waits for
-// ever.
+// needs the device then returns Aborted, and work in flight ends with that status, so that nothing
+// waits for ever.
 class DeviceRuntime {
  public:
   virtual ~DeviceRuntime() = default;
 
   virtual std::string name() const = 0;  // "host", or the GPU's name
-  // Ok, or Aborted if the device is known to be lost: nothing may be committed any more.
+  // Ok, or Aborted if the device is known to be lost. Nothing may be committed any more then.
   virtual absl::Status Check() const = 0;
-  // The most that an arena should take now: the host's memory; of a GPU's, what is free less a
-  // share for kernels.
+  // The largest size that an arena should have now: the physical memory of the host; on a GPU, the
+  // free memory less a share for kernels.
   virtual uint64_t usable_bytes() const = 0;
 
-  // One range of device memory, aligned to 2 MiB. The host commits memory on first touch.
-  // ResourceExhausted names what was asked and what there is.
+  // Allocates one range of device memory, aligned to 2 MiB. The host commits memory on first touch.
+  // ResourceExhausted if that fails; the message names the requested size and the limit.
   virtual absl::StatusOr<std::byte*> AllocateArena(uint64_t size_bytes) = 0;
   virtual void FreeArena(std::byte* arena, uint64_t size_bytes) = 0;
 
-  // Makes host memory known to the device for asynchronous copies (cudaHostRegister), range by
-  // range; unregister the same ranges before the memory goes. No-op on the host.
+  // Registers a range of host memory with the device for asynchronous copies (cudaHostRegister).
+  // The same range must be unregistered before its memory is freed. Both are no-ops on the host.
   virtual absl::Status RegisterHostMemory(std::span<std::byte> memory) = 0;
   virtual void UnregisterHostMemory(std::span<std::byte> memory) = 0;
 
   virtual absl::StatusOr<StreamHandle> CreateStream() = 0;
-  // A stream of the caller's own (cudaStream_t), which must outlive the handle. InvalidArgument:
-  // the device has no streams but those that it made.
+  // Makes a handle for a stream that the caller owns (cudaStream_t), which must outlive the handle.
+  // InvalidArgument if the device supports only streams that CreateStream made.
   virtual absl::StatusOr<StreamHandle> WrapStream(void* native) = 0;
-  // Waits for its notifications and closures, and for all its work unless it is the caller's own.
+  // Waits for the stream's notifications and closures, and for all of its work unless the caller
+  // owns the stream.
   virtual void DestroyStream(StreamHandle stream) = 0;
-  // Runs a closure on the host in stream order: what is launched later waits for it. It must not
-  // call the runtime, nor wait for another stream's closure: a GPU may run them one at a time. On a
-  // lost device it does not run.
+  // Runs a closure on the host in stream order: work launched later waits for it. The closure must
+  // not call the runtime, and must not wait for another stream's closure, because a GPU may run
+  // closures one at a time. On a lost device the closure does not run.
   virtual absl::Status Launch(StreamHandle stream, std::function<void()> work) = 0;
-  // Tells, on a thread of the runtime, that what was launched on the stream so far has ended:
-  // exactly once if Notify returned ok, with ok or with what became of the device. What is launched
-  // later need not wait for it, so that a GPU goes on meanwhile. It must not call the runtime.
+  // Calls `notification`, on a thread of the runtime, when the work launched on the stream so far
+  // has ended. If Notify returned ok, calls it exactly once, with ok or with the device's error.
+  // Work launched later need not wait for the call, so that a GPU can continue meanwhile. The
+  // notification must not call the runtime.
   virtual absl::Status Notify(StreamHandle stream, Notification notification) = 0;
-  // The host's side is registered memory.
+  // REQUIRES: the memory on the host's side is registered.
   virtual absl::Status CopyAsync(StreamHandle stream, CopyDirection direction, void* destination,
                                  const void* source, uint64_t size_bytes) = 0;
-  // Returns once what was launched so far has ended and its notifications have been given.
+  // Returns once the work launched so far has ended and its notifications have been called.
   virtual absl::Status Synchronize(StreamHandle stream) = 0;
   virtual void* native_handle(StreamHandle stream) = 0;
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Streams and events of the host. An event is a pointer to a *mark*, a one-shot flag that the
-// recording stream raises when it gets there. Record replaces the event's mark; Wait and
-// Synchronize keep the one they found. So a mark always belongs to work launched earlier than the
-// wait on it, and waits cannot form a cycle.
+// recording stream raises when it reaches the recording. Record replaces the event's mark; Wait and
+// Synchronize keep the mark that they found. So a mark always belongs to work that was launched
+// before the wait on it, and waits cannot form a cycle.
 
 #include "tiers/host_runtime.h"
 
@@ -27,7 +27,7 @@
 namespace spillway::tiers {
 namespace {
 
-// Raised once, never lowered. Thread-safe.
+// A flag that is raised once and never lowered. Thread-safe.
 class Mark {
  public:
   void Raise() {
@@ -50,7 +50,8 @@ class Mark {
   bool raised_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// A thread that runs closures in order. Thread-safe. Destruction runs what is left, then joins.
+// A thread that runs closures in order. Thread-safe. Destruction runs the closures that are left
+// and joins the thread.
 class HostStream {
  public:
   HostStream() : thread_([this] { Run(); }) {}
@@ -70,7 +71,7 @@ class HostStream {
     launched_.NotifyOne();
   }
 
-  // Returns when the stream reaches this point.
+  // Returns when the stream has run everything that was launched before the call.
   void Synchronize() {
     auto mark = std::make_shared<Mark>();
     Launch([mark] { mark->Raise(); });
@@ -78,7 +79,8 @@ class HostStream {
   }
 
  private:
-  // The next closure; empty when there will be none.
+  // Waits for the next closure and returns it. Returns an empty function if the stream is being
+  // destroyed and no closure is left.
   std::function<void()> Next() {
     base::MutexLock lock(&mutex_);
     while (queue_.empty() && !stopping_) launched_.Wait(&mutex_);
@@ -96,7 +98,7 @@ class HostStream {
   base::CondVar launched_;
   std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last: it runs on all of the above
+  std::thread thread_;  // last: it uses all members above
 };
 
 class HostRuntime final : public DeviceRuntime {
@@ -196,8 +198,8 @@ class HostRuntime final : public DeviceRuntime {
       const auto found = events_.find(event.value);
       SPILLWAY_CHECK(found != events_.end());
       found->second = mark;
-      // Launched under the lock, so that of two threads that record, the later one's mark is kept
-      // and no wait can find a mark that its stream does not have yet.
+      // Launched under the lock. If two threads record, the event keeps the mark that was launched
+      // later, and no wait can find a mark that is not launched yet.
       target->Launch([mark] { mark->Raise(); });
     }
     return absl::OkStatus();
@@ -221,7 +223,7 @@ class HostRuntime final : public DeviceRuntime {
   }
 
  private:
-  // A number and not an address, so that a destroyed handle is never a live one's.
+  // A handle is a number and not an address, so that a destroyed handle never equals a live one.
   void* NextHandle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return reinterpret_cast<void*>(++last_handle_);
   }
@@ -233,7 +235,7 @@ class HostRuntime final : public DeviceRuntime {
     return found->second;
   }
 
-  // Null for an event that was never recorded.
+  // Returns null for an event that was never recorded.
   std::shared_ptr<Mark> Find(EventHandle event) {
     base::MutexLock lock(&mutex_);
     const auto found = events_.find(event.value);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The host as a device: ordinary memory for the arena, a thread for each stream, and events with
-// CUDA's semantics, so that a machine without a GPU runs the same engine, asynchronously, under the
-// same budget.
+// The DeviceRuntime for the host: ordinary memory for the arena, a thread for each stream, and
+// events with CUDA's semantics. A machine without a GPU thus runs the same engine, asynchronously
+// and under the same budget.
 
 #ifndef SPILLWAY_TIERS_HOST_RUNTIME_H_
 #define SPILLWAY_TIERS_HOST_RUNTIME_H_
@@ -13,7 +13,8 @@
 
 namespace spillway::tiers {
 
-// Never fails. Destruction waits for the work of streams that are left.
+// Creates the runtime; never fails. Destruction waits for the work of streams that were not
+// destroyed.
 std::unique_ptr<DeviceRuntime> CreateHostRuntime();
 
 }  // namespace spillway::tiers

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A device's kind, to the runtime that drives it. SPILLWAY_HAS_CUDA is the build's.
+// Maps a device's kind to the runtime that drives it. The build defines SPILLWAY_HAS_CUDA.
 
 #include "tiers/make_device_runtime.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The one place that knows which device runtimes this build has.
+// Makes device runtimes. This is the only place that depends on which runtimes this build has.
 
 #ifndef SPILLWAY_TIERS_MAKE_DEVICE_RUNTIME_H_
 #define SPILLWAY_TIERS_MAKE_DEVICE_RUNTIME_H_
@@ -16,8 +16,8 @@ namespace spillway::tiers {
 // Whether this build has CUDA's runtime; the machine may still lack a driver or a GPU.
 bool HasCuda();
 
-// Both saying what to do: Unimplemented for a runtime that this build does not have, NotFound for a
-// device (or its driver) that this machine does not have.
+// Makes the runtime for `device`. Unimplemented if this build does not have that runtime; NotFound
+// if this machine does not have the device or its driver. Both messages say what to do.
 absl::StatusOr<std::unique_ptr<DeviceRuntime>> MakeDeviceRuntime(Device device);
 
 }  // namespace spillway::tiers

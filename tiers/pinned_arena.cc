@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pinned memory, a slab at a time:
-//   1. Create maps addresses; nothing is committed.
-//   2. The first use of a slab locks it: mlock faults all of it in, in huge pages where the kernel
-//   has them.
-//   3. Then it is registered, once.
-// A slab that may not be locked stays pageable: the engine works with it, slower, and says so once.
+// Pinned memory is committed one slab at a time:
+//   1. Create maps addresses and commits nothing.
+//   2. The first use of a slab locks it: mlock faults in all of it, in huge pages if the kernel has
+//      them.
+//   3. The slab is then registered, once.
+// A slab that cannot be locked stays pageable. The engine uses it at a lower speed, and the arena
+// announces this once.
 
 #include "tiers/pinned_arena.h"
 
@@ -36,7 +37,7 @@ struct Residency {
   uint64_t huge_page_bytes = 0;
 };
 
-// What the kernel says of the mappings that overlap `memory`, from /proc/self/smaps.
+// Returns the kernel's figures, from /proc/self/smaps, for the mappings that overlap `memory`.
 Residency ReadResidency(std::span<const std::byte> memory) {
   const auto begin = reinterpret_cast<uintptr_t>(memory.data());
   const uintptr_t end = begin + memory.size();
@@ -126,7 +127,7 @@ absl::Status PinnedArena::PrepareSlab(uint64_t slab) {
 bool PinnedArena::Lock(std::span<std::byte> slab) {
   if (mlock(slab.data(), slab.size()) == 0) return true;
   const int error = errno;
-  (void)munlock(slab.data(), slab.size());  // a refusal half way leaves the first pages locked
+  (void)munlock(slab.data(), slab.size());  // an mlock that fails midway leaves pages locked
   if (!announced_pageable_) {
     announced_pageable_ = true;
     Announce(absl::StrCat(

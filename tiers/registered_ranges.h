@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ranges of host memory that a GPU's driver knows, each registered by a call of its own.
+// The ranges of host memory that are registered with a GPU's driver, each by a call of its own.
 
 #ifndef SPILLWAY_TIERS_REGISTERED_RANGES_H_
 #define SPILLWAY_TIERS_REGISTERED_RANGES_H_
@@ -21,14 +21,14 @@ class RegisteredRanges {
   void Add(std::span<const std::byte> range);
   void Remove(const std::byte* start);
 
-  // How many of the `size_bytes` from `memory` on one copy may take: those up to the end of the
-  // range that has the first of them, all if none has. CUDA refuses a copy that goes on into the
-  // next range (cudaErrorInvalidValue, seen with CUDA 13.0).
+  // Returns how many of the `size_bytes` at `memory` one copy may take: those up to the end of the
+  // range that contains the first byte, or all if no range contains it. CUDA refuses a copy that
+  // continues into the next range (cudaErrorInvalidValue, seen with CUDA 13.0).
   uint64_t CopyBytes(const std::byte* memory, uint64_t size_bytes) const;
 
  private:
   mutable base::Mutex mutex_;
-  std::map<const std::byte*, uint64_t> sizes_ ABSL_GUARDED_BY(mutex_);  // by the first byte
+  std::map<const std::byte*, uint64_t> sizes_ ABSL_GUARDED_BY(mutex_);  // by first byte
 };
 
 }  // namespace spillway::tiers

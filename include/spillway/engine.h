@@ -1,27 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The engine: tensors larger than the memory they are used in. Register tensors, lease their tiles
-// while computing, let the engine move them between device, pinned memory and NVMe, commit.
+// The engine holds tensors that are larger than the memory in which they are used. A caller
+// registers tensors, leases their tiles while it computes on them, and commits. The engine moves
+// the tiles between device memory, pinned memory and NVMe.
 //
 // Every call may be made from any thread at any time, except that no other call may run during the
-// destructor. Commit, Restore and Unregister come one at a time, and who asks for a lease,
-// declares, registers or ends a step meanwhile waits until they are over. Commit, Snapshot and
-// Restore require that nobody holds a lease or waits for one, and that no tensor is being
-// registered. A lease that was released on a stream is over for its holder: where only such are
-// left, these calls, Unregister too, wait for the streams.
+// destructor. Commit, Restore and Unregister run one at a time. While one of them runs, calls that
+// request a lease, declare uses, register a tensor, evict or discard a tile, or end a step wait
+// until it is over. Commit, Snapshot and Restore require that no lease is held or waited for, and
+// that no tensor is being registered. A lease that was released on a stream no longer counts as
+// held: if only such leases are left, these calls, and Unregister, wait for the streams.
 //
-// A process that is forked from the one that opened an engine has neither its threads nor its
-// memory: there each call fails with FailedPrecondition, and its destructor leaves all alone.
+// A process that was forked from the one that opened an engine has neither the engine's threads nor
+// its memory. In it, every call that returns a status fails with FailedPrecondition, and the
+// destructor leaves everything as it is.
 //
-// Failure: everything that can fail returns absl::Status. Codes: InvalidArgument (a bad argument),
-// NotFound (of Open: no such device or no driver; Unimplemented: not in this build), AlreadyExists,
-// Aborted (the GPU is lost: only a new process helps, at the last commit), FailedPrecondition (a
-// call out of order: commit with leases held), ResourceExhausted (a budget: the message names the
-// tensor, the tier, what was asked and what would fit), DataLoss (a checksum did not match),
-// Unavailable and Internal (the operating system refused: the errno, file and offset are named),
-// Cancelled (this thread's interrupt: interrupt.h). A failed write is reported by the next Acquire,
-// AcquireHost, EndStep and Commit, and nothing is committed after it until a retry of that write
-// has succeeded.
+// Failure: everything that can fail returns absl::Status. The codes are:
+//   InvalidArgument        a bad argument
+//   NotFound               there is no such tensor or snapshot; from Open: there is no such device
+//                          or no driver
+//   Unimplemented          from Open: the device is not in this build, or io_uring does not work
+//   AlreadyExists          the name is taken
+//   Aborted                the GPU is lost; only a new process can go on, from the last commit
+//   FailedPrecondition     a call out of order, such as a commit with leases held
+//   ResourceExhausted      a budget is too small: the message names the tensor, the tier, what was
+//                          asked and what would fit
+//   DataLoss               a checksum did not match
+//   Unavailable, Internal  the operating system refused: the message names the errno, the file and
+//                          the offset
+//   Cancelled              this thread's interrupt ended the call (interrupt.h), or
+//                          EngineOptions::stop ended Open
+// A failed write is reported by the next Acquire, AcquireHost, EndStep or Commit. Nothing is
+// committed after it until a retry of that write has succeeded.
 
 #ifndef SPILLWAY_ENGINE_H_
 #define SPILLWAY_ENGINE_H_
@@ -48,8 +58,8 @@
 
 namespace spillway {
 
-// Which device computes. Host: ordinary memory with a budget of its own, for machines without a
-// GPU.
+// The device that computes. The host device is ordinary memory with a budget of its own, for
+// machines without a GPU.
 class Device {
  public:
   enum class Kind : uint8_t { kHost, kCuda };
@@ -64,67 +74,74 @@ class Device {
   int index_;
 };
 
-// How bytes reach the store's files.
+// How the store's files are read and written: with io_uring, or by threads with POSIX calls. kAuto
+// uses io_uring if it works, else threads.
 enum class IoKind : uint8_t { kAuto, kUring, kPosix };
 
-// What Open does with folders that hold a store already, or none. A store that Open made and that
-// got no commit is removed by the destructor: it holds nothing.
+// What Open does with a store that exists already, or with none. The destructor removes a store
+// that Open created and that got no commit: it holds nothing.
 enum class OpenMode : uint8_t {
-  kCreate,        // a store that exists is an error (FailedPrecondition): nothing is overwritten
-  kOpenOrCreate,  // continue from the last commit; absent or never committed: start empty
-  kScratch,       // like kCreate, and the destructor removes what the engine made
+  kCreate,        // an existing store is an error (FailedPrecondition): nothing is overwritten
+  kOpenOrCreate,  // continue from the last commit, or start empty if there is none
+  kScratch,       // like kCreate, and the destructor removes what the engine created
 };
 
-// When Open measures the devices of a store: the request size and the queue depths at which they
-// are fastest, 6 s each at most, with up to 512 MiB of a file that has no name.
+// When Open measures the storage devices of a store: the request size and the queue depths at which
+// they are fastest. This takes at most 6 s for each device, and uses up to 512 MiB in a temporary
+// file. No device is measured if pinned_bytes or store_bytes is less than 16 MiB.
 enum class Calibration : uint8_t {
-  kKeep,    // never: what was measured before holds, or a default
-  kIfNone,  // devices that were not measured yet; if one cannot be, Open announces that and goes on
-  kNow,     // all, again; if one cannot be, Open fails
+  kKeep,    // never: use earlier measurements, or else defaults
+  kIfNone,  // devices not measured yet; if measuring fails, Open announces it and goes on
+  kNow,     // all devices, again; if measuring fails, Open fails
 };
 
 struct EngineOptions {
-  std::vector<std::string>
-      store;  // folders, made if absent; none: everything rests in pinned memory
+  // The store's folders, created if absent. If empty, there is no store, and pinned memory is the
+  // lowest tier.
+  std::vector<std::string> store;
   OpenMode mode = OpenMode::kCreate;
-  uint64_t store_bytes = kUnlimited;  // bytes of extents over all folders
+  uint64_t store_bytes = kUnlimited;  // budget of extents, over all folders
   Device device = Device::Host();
-  uint64_t device_bytes = kUnlimited;  // the device arena
-  uint64_t pinned_bytes = kUnlimited;  // the pinned arena
-  // The largest transfer and the unit of checksums; a multiple of 4 KiB, at least 4 KiB. A tile
-  // smaller than it is one page. Fixed for the life of a store. 0: 1 MiB for a new store, its own
-  // for an old one.
+  uint64_t device_bytes = kUnlimited;  // budget of device memory
+  uint64_t pinned_bytes = kUnlimited;  // budget of pinned memory
+  // The largest transfer and the unit of checksums; a multiple of 4 KiB, from 4 KiB to 1 GiB. A
+  // tile that is smaller is one page. Fixed for the life of a store. 0: 1 MiB for a new store, the
+  // store's own page size for an old one.
   uint64_t page_bytes = 0;
   IoKind io = IoKind::kAuto;
-  // Reads, and writes, in flight on a device that was not measured: 1 to 1024.
+  // The most reads in flight, and the most writes, on a storage device that was not measured; 1 to
+  // 1024.
   int queue_depth = 32;
   Calibration calibration = Calibration::kKeep;
-  // Plans steps that repeat: a step, which is what happens between two calls of EndStep, follows
-  // the plan that moves the fewest bytes, ahead of its leases. A lease that a plan does not have is
-  // served on demand. If false, all leases are: declared uses come ahead, and room is made when it
-  // is needed. The numbers computed are the same.
+  // Whether steps that repeat are planned. A step is what happens between two calls of EndStep. A
+  // plan moves tiles ahead of the step's leases, and is made so that it moves as few bytes as
+  // possible. A lease that is not in the plan is served on demand. If false, all leases are served
+  // on demand: tiles of declared uses are moved ahead, and room is made when it is needed. The
+  // computed numbers are the same in both cases.
   bool plan_steps = true;
-  // Where roles rest, planned or not. A role on NVMe wants a store (InvalidArgument); roles
-  // that do not fit where they are to rest fail Register (ResourceExhausted).
+  // Where the tiles of each role rest, in planned steps and others. A role on NVMe requires a store
+  // (InvalidArgument). Register fails with ResourceExhausted if the tiles of a role do not fit in
+  // the tier where they rest.
   Placement placement = {};
-  // Records what happens, for TakeTimeline: the newest so many events, 40 bytes of memory
-  // each, a few events a tile and step. 0: nothing is recorded. No number that is computed depends
-  // on it.
+  // How many of the newest events are recorded for TakeTimeline. An event takes 40 bytes of memory;
+  // a step has a few events for each tile. 0: nothing is recorded. The computed numbers do not
+  // depend on it.
   uint64_t timeline_events = 0;
-  // Once true, Open ends a calibration soon, with Cancelled. May be null.
+  // When it becomes true, Open soon stops a calibration and fails with Cancelled. May be null.
   const std::atomic<bool>* stop = nullptr;
-  // Called once for each thing the machine could not give (see EngineStats::fallbacks), on any
-  // thread of the engine's: it must not call the engine. May be empty.
+  // Called once for each thing that the machine could not provide (see EngineStats::fallbacks). It
+  // may run on any thread, the engine's included, and must not call the engine. May be empty.
   std::function<void(std::string_view)> announce;
 };
 
-// Fills `out` with the tensor's bytes from `offset_bytes` on; called for pieces in ascending order.
+// Fills `out` with the tensor's bytes that begin at `offset_bytes`. It is called for one piece
+// after another, in ascending order.
 using Reader = std::function<absl::Status(uint64_t offset_bytes, std::span<std::byte> out)>;
 
 // One future use of a tile, for Prefetch.
 struct Use {
   TileRef tile;
-  Tier tier = Tier::kDevice;  // kDevice: Acquire; kPinned: AcquireHost
+  Tier tier = Tier::kDevice;  // kDevice: by Acquire; kPinned: by AcquireHost
   Access access = Access::kRead;
   friend bool operator==(const Use&, const Use&) = default;
 };
@@ -132,14 +149,15 @@ struct Use {
 // A commit that is kept under a name.
 struct SnapshotInfo {
   std::string label;
-  uint64_t number = 0;  // of the commit; commits count from 1
+  uint64_t number = 0;  // number of the commit, counted from 1
   std::string time;     // when the commit was made: RFC 3339, UTC
 };
 
 class Engine;
 
-// A hold on one tile in one tier: contiguous bytes that stay where they are until it ends.
-// Move-only; ends at destruction or Release. A lease must end before its engine does.
+// A hold on one tile in one tier. The tile's bytes are contiguous and stay where they are until the
+// lease ends. Move-only. A lease ends at Release or at its destruction, and must end before its
+// engine is destroyed.
 class SPILLWAY_EXPORT Lease {
  public:
   Lease() = default;
@@ -147,7 +165,7 @@ class SPILLWAY_EXPORT Lease {
   Lease& operator=(Lease&& other) noexcept;
   ~Lease() { Release(); }
 
-  // In the device tier this is device memory: on a GPU, for kernels only.
+  // For a lease in the device tier this is device memory. On a GPU only kernels may access it.
   std::byte* data() const { return data_; }
   uint64_t size_bytes() const { return size_bytes_; }
   template <typename T>
@@ -156,11 +174,11 @@ class SPILLWAY_EXPORT Lease {
   }
   explicit operator bool() const { return engine_ != nullptr; }
 
-  // Ends the hold. If it was acquired with a stream, the bytes stay until the work launched on that
-  // so far has run.
+  // Ends the lease. If it was acquired with a stream, the bytes stay in place until the work that
+  // has been launched on that stream so far has run.
   void Release();
-  // Ends it with another stream than it was acquired with, or with none (null): at once. For work
-  // on a GPU that reads pinned memory, among others.
+  // Ends the lease on `stream` instead of the stream that it was acquired with; null: at once. One
+  // use is work on a GPU that reads pinned memory.
   void Release(Stream* stream) {
     stream_ = stream;
     Release();
@@ -180,122 +198,134 @@ class SPILLWAY_EXPORT Lease {
 
 class SPILLWAY_EXPORT Engine {
  public:
-  // Opens (or makes) the store, reserves the arenas and starts the mover.
+  // Opens or creates the store, reserves device and pinned memory, and starts the engine's threads.
   static absl::StatusOr<std::unique_ptr<Engine>> Open(EngineOptions options);
-  // Waits for transfers in flight. What was not committed is lost, as the contract says.
+  // Waits for transfers in flight. Whatever was not committed is lost.
   virtual ~Engine() = default;
 
-  // Makes a tensor known. A new tensor is filled by `reader` in pieces of at most a tile, or starts
-  // as zeros without one. A tensor that the last commit holds is taken from there and `reader` is
-  // not called; a different spec under its name is InvalidArgument. `reader` runs on the calling
-  // thread and may call the engine, but must not register its own tensor again, nor wait for
-  // another's reader. Nobody finds the tensor before it is filled; if the reader fails it is not
-  // registered.
+  // Registers a tensor. A new tensor is filled by `reader` in pieces of at most a tile; if `reader`
+  // is empty, it starts as zeros. A tensor that is registered already, or that the last commit
+  // holds, keeps its bytes and `reader` is not called; a different spec under its name is
+  // InvalidArgument. `reader` runs on the calling thread and may call the engine, but must not
+  // register its own tensor again or wait for another tensor's reader. Other calls do not find the
+  // tensor before it is filled. If the reader fails, the tensor is not registered.
   virtual absl::StatusOr<TensorId> Register(const TensorSpec& spec, const Reader& reader = {}) = 0;
-  // Forgets a tensor: its bytes are void, its name is free, and the next commit does not have it.
-  // Until then the last commit has it, and so does every snapshot that had it. Its id is not used
-  // again. All declared uses are forgotten, and the plan that is followed is abandoned. Until the
-  // engine closes the tensor's tiles keep their entries in its tables, their frames where their
-  // role is placed, and their share of what decides whether all tiles fit in memory.
-  // FailedPrecondition if a tile of it is leased or asked for. NotFound: there is no such tensor.
+  // Removes a tensor. Its bytes are void, its name is free, and its id is not used again. The next
+  // commit does not hold the tensor. The last commit holds it until then, and snapshots that hold
+  // it keep it. All declared uses are forgotten, and the plan that is followed is abandoned. Until
+  // the engine closes, the tensor's tiles keep their entries in the engine's tables and their
+  // reserved frames (see Placement), and they count when the engine decides whether all tiles fit
+  // in pinned memory. FailedPrecondition: one of its tiles is leased, or a caller waits for a lease
+  // of it. InvalidArgument: no such id was given out. NotFound: the tensor was unregistered
+  // already.
   virtual absl::Status Unregister(TensorId id) = 0;
-  // The same for a tensor by its name, be it registered or only in the last commit, whatever its
-  // spec. NotFound: it is neither.
+  // Removes a tensor by its name, like Unregister, whatever its spec is. The tensor may be
+  // registered or only in the last commit. NotFound: it is in neither.
   virtual absl::Status ForgetName(std::string_view /*name*/) {
     return absl::UnimplementedError("this engine forgets no tensor by name");
   }
   virtual absl::StatusOr<TensorId> Find(std::string_view name) const = 0;
-  // REQUIRES: CheckTile is ok with the id.
+  // REQUIRES: CheckTile returns ok for the id.
   virtual const TensorSpec& Spec(TensorId id) const = 0;
-  // Ok if there is such a tile. InvalidArgument: no such id was given out, or the tensor has fewer
-  // tiles; NotFound: the tensor was unregistered.
+  // Returns ok if the tile exists. InvalidArgument: no such id was given out, or the tensor has
+  // fewer tiles. NotFound: the tensor was unregistered.
   virtual absl::Status CheckTile(TileRef /*tile*/) const { return absl::OkStatus(); }
 
-  // Leases a tile in the device tier, waiting for its bytes and for room. With a stream (of this
-  // engine's, else InvalidArgument) the stream, not the caller, waits for the bytes, and for a
-  // writer whose lease ended on that stream. Fails
-  // at once with ResourceExhausted, naming the leases in the way, if nothing unleased or in flight
-  // can make room. Any number of readers, or one writer; a lease that conflicts waits for the
-  // other's end, so a thread must not acquire what it holds.
+  // Leases a tile in the device tier. Waits for the tile's bytes and for room. If a stream is
+  // given, the stream instead of the caller waits for the copy to the device, and for a writer
+  // whose lease was released on that stream. The stream must be this engine's (InvalidArgument).
+  // Fails at once with ResourceExhausted, and names the leases in the way, if neither tiles without
+  // a lease nor transfers in flight can make room. A tile has any number of readers or one writer.
+  // A conflicting lease waits until the other one ends, so a thread must not acquire a tile that it
+  // holds.
   virtual absl::StatusOr<Lease> Acquire(TileRef tile, Access access, Stream* stream = nullptr) = 0;
-  // The same in pinned memory, for work of the CPU's on bytes at rest (the optimizer's).
+  // Leases a tile in pinned memory, for work of the CPU, such as the optimizer's. Otherwise like
+  // Acquire.
   virtual absl::StatusOr<Lease> AcquireHost(TileRef tile, Access access) = 0;
 
-  // Declares uses to come, in order, after those declared before. The engine moves their bytes
-  // ahead as far as budgets allow. A use that does not come, or one that was not declared, costs
-  // time only.
+  // Declares future uses, in order; they follow the uses that were declared before. The engine
+  // moves their bytes ahead of the uses as far as the budgets allow. A declared use that does not
+  // happen, or a use that was not declared, costs only time.
   virtual absl::Status Prefetch(std::span<const Use> uses) = 0;
-  // Forgets all declared uses that have not come.
+  // Forgets all declared uses that have not happened yet.
   virtual void ClearPrefetch() = 0;
-  // Starts moving a tile to the lowest tier there is, or to where its role rests, to make room now.
-  // FailedPrecondition if leased.
+  // Starts to move a tile to the lowest tier, or to the tier where its role rests, so that room is
+  // made now. FailedPrecondition: the tile is leased, or its lease was released on a stream that
+  // still uses the bytes.
   virtual absl::Status Evict(TileRef tile) = 0;
-  // The bytes of a transient tensor's tile are wanted no longer: every copy is forgotten, nothing
-  // is written, and the tile reads as zeros. If leases were released on streams that still use the
-  // bytes, that is so when the streams let go, and a lease waits for it. InvalidArgument if it is
-  // not transient, FailedPrecondition if leased.
+  // Discards the bytes of a transient tensor's tile: drops every copy without writing it, and the
+  // tile reads as zeros. If streams on which leases were released still use the bytes, this takes
+  // effect when they have finished with them, and a new lease waits for that. InvalidArgument: the
+  // tensor is not transient. FailedPrecondition: the tile is leased.
   virtual absl::Status Discard(TileRef tile) = 0;
 
-  // A step's end: reports failures of transfers that nobody has waited for. The plan of a step that
-  // is new is made beside the run (see EngineOptions::plan_steps). The next steps are served on
-  // demand until it is ready; the first EndStep after that takes it up, once work on streams has
-  // let go of its leases, which it waits for.
+  // Ends a step. Returns the failure of a transfer that no caller has waited for. The plan of a new
+  // step is made in the background (see EngineOptions::plan_steps). Steps are served on demand
+  // until the plan is ready. The first EndStep after that starts to follow it. For this it waits
+  // until the leases that were released on streams have ended; if another caller holds or requests
+  // a lease, a later EndStep starts to follow the plan.
   virtual absl::Status EndStep() = 0;
-  // Returns when no plan is being made. Right after EndStep, it also takes up the plan for the step
-  // that comes. So what steps move does not depend on how long planning takes.
+  // Waits until no plan is being made. Right after EndStep, it also starts to follow the plan of
+  // the next step. So what steps move does not depend on how long planning takes.
   virtual absl::Status WaitForPlan() { return absl::OkStatus(); }
 
-  // Makes the state of every tensor that is not transient durable, with `user_state`, atomically:
-  // after any crash the store reopens at exactly this commit or the one before. FailedPrecondition
-  // without a store or with leases held.
+  // Makes the state of every tensor that is not transient durable, together with `user_state`.
+  // Atomic: after any crash the store reopens at exactly this commit or the one before.
+  // FailedPrecondition: there is no store, or leases are held.
   virtual absl::Status Commit(std::string_view user_state) = 0;
-  // The user state of the commit that the store was opened at or made since; none: never committed.
+  // The user state of the last commit: the one that the store was opened at, or one made since.
+  // None: the store was never committed.
   virtual std::optional<std::string> UserState() const = 0;
-  // Which commit that is, counted from 1 (a Restore is one); 0: never committed.
+  // The number of the last commit, counted from 1; a Restore is a commit. 0: never committed.
   virtual uint64_t CommitNumber() const { return 0; }
-  // The store's name for good: 32 hexadecimal digits, drawn when it was made. Empty without one.
+  // The store's permanent id: 32 hexadecimal digits, drawn at random when the store was created.
+  // Empty: there is no store.
   virtual std::string StoreId() const { return {}; }
 
-  // Keeps the last commit under a name until Drop, by reference: it copies nothing and costs the
-  // same whatever the state's size; space is taken only as later commits differ. What was written
-  // since that commit is no part of it. `label` has 1 to 128 bytes of [A-Za-z0-9._-], else
-  // InvalidArgument; AlreadyExists; FailedPrecondition without a store, before the first commit or
-  // with leases held.
+  // Keeps the last commit under a name until Drop. The snapshot refers to the commit's data:
+  // nothing is copied, the cost does not depend on the size of the state, and space is taken only
+  // as later commits differ. What was written since the last commit is not part of it. `label` has
+  // 1 to 128 bytes of [A-Za-z0-9._-], else InvalidArgument. AlreadyExists: there is such a
+  // snapshot. FailedPrecondition: there is no store, there is no commit yet, or leases are held.
   virtual absl::Status Snapshot(std::string_view label) = 0;
-  // Those that there are, the oldest commit first.
+  // All snapshots, the oldest commit first.
   virtual absl::StatusOr<std::vector<SnapshotInfo>> Snapshots() = 0;
-  // Goes back: the snapshot's state becomes a new commit, durable on return, and the engine is as
-  // if it had been opened there. Every tensor has the snapshot's bytes; one that the snapshot
-  // lacks, and every transient one, reads as zeros. One that the snapshot lacks stays registered,
-  // so the next commit has it, as zeros unless it is written before: no reader is called again.
-  // What was written since the last commit is lost, declared uses are forgotten, and UserState is
-  // the snapshot's. NotFound; FailedPrecondition without a store, with leases held, or if a tensor
-  // that is registered is another in the snapshot. After an error nothing has changed.
+  // Goes back to a snapshot. The snapshot's state becomes a new commit, which is durable on return,
+  // and the engine is as if it had been opened at that commit. Every tensor has the snapshot's
+  // bytes. A tensor that the snapshot lacks, and every transient tensor, reads as zeros. A tensor
+  // that the snapshot lacks stays registered, so the next commit holds it: as zeros unless it is
+  // written before, because no reader is called again. What was written since the last commit is
+  // lost, declared uses are forgotten, and UserState is the snapshot's. NotFound: there is no such
+  // snapshot. FailedPrecondition: there is no store, leases are held, or a registered tensor has
+  // another spec in the snapshot. After an error nothing has changed, except that declared uses and
+  // the plan may be forgotten.
   virtual absl::Status Restore(std::string_view label) = 0;
-  // Forgets a snapshot and frees what nothing else needs. NotFound.
+  // Removes a snapshot and frees the space that nothing else needs. NotFound: there is no such
+  // snapshot.
   virtual absl::Status Drop(std::string_view label) = 0;
 
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream() = 0;
-  // A stream of somebody else's on the engine's device: `native` is a cudaStream_t, which must
-  // outlive what is returned. InvalidArgument on the host, which has none.
+  // Wraps a stream that the caller made on the engine's device. `native` is a cudaStream_t, which
+  // must outlive the returned Stream. InvalidArgument on the host device, which has no such
+  // streams.
   virtual absl::StatusOr<std::unique_ptr<Stream>> WrapStream(void* /*native*/) {
     return absl::UnimplementedError("this engine wraps no streams");
   }
-  // FailedPrecondition in a process that was forked from the engine's.
+  // FailedPrecondition in a process that was forked from the one that opened the engine; else ok.
   virtual absl::Status CheckProcess() const { return absl::OkStatus(); }
   virtual EngineStats Stats() const = 0;
-  // What happened since Open or the last TakeTimeline; empty without
-  // EngineOptions::timeline_events. Transfers and waits under way are in the next. May be called as
-  // Stats may.
+  // Returns what happened since Open or the last TakeTimeline. Empty if
+  // EngineOptions::timeline_events is 0. Transfers and waits that are under way are in the next
+  // timeline. Like Stats, it may be called at any time.
   virtual Timeline TakeTimeline() { return {}; }
-  // The page size in force, bytes.
+  // The page size in use, in bytes.
   virtual uint64_t page_bytes() const = 0;
 
  protected:
   friend class Lease;
   virtual void EndLease(const Lease& lease) = 0;
-  // For implementations, a test's double among them: a lease on `bytes` that ends by this engine's
-  // EndLease.
+  // For implementations, including test doubles: returns a lease on `bytes` that ends through
+  // this engine's EndLease.
   Lease MakeLease(std::span<std::byte> bytes, TileRef tile, Tier tier, Access access);
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A stream: work on the device in the order it was launched, asynchronous to the caller. On the
-// host device a stream is a thread that runs closures; on a GPU it is a CUDA stream.
+// A stream runs work on the device in the order in which it was launched, asynchronously to the
+// caller. On the host device a stream is a thread that runs closures; on a GPU it is a CUDA stream.
 
 #ifndef SPILLWAY_STREAM_H_
 #define SPILLWAY_STREAM_H_
@@ -14,8 +14,9 @@
 
 namespace spillway {
 
-// Made by Engine::CreateStream and destroyed before its engine. Destruction waits for the work
-// launched. Thread-compatible: one caller at a time.
+// Created by Engine::CreateStream or Engine::WrapStream. It must be destroyed before its engine.
+// The destructor waits for the work that was launched, or at least, for a wrapped stream, for the
+// closures given to Launch. Thread-compatible: one caller at a time.
 //
 //   auto stream = engine->CreateStream();
 //   auto lease = engine->Acquire(id, Access::kRead, stream->get());
@@ -28,14 +29,15 @@ class SPILLWAY_EXPORT Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  // Runs `work` on the host after all that was launched before it. `work` must not call the engine,
-  // nor wait for another stream's: a GPU may run them one at a time. On a lost GPU it does not run.
+  // Runs `work` on the host after everything that was launched before it. `work` must not call the
+  // engine, and must not wait for another stream's closure, because a GPU may run closures one at a
+  // time. On a lost GPU it does not run.
   virtual absl::Status Launch(std::function<void()> work) = 0;
 
-  // Waits until all that was launched has run.
+  // Waits until everything that was launched has run.
   virtual absl::Status Synchronize() = 0;
 
-  // The device's own handle (cudaStream_t on a GPU, null on the host), to launch kernels on.
+  // The device's own handle, to launch kernels on: a cudaStream_t on a GPU, null on the host.
   virtual void* native_handle() = 0;
 
  protected:

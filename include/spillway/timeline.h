@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the engine did and when, for pictures: every transfer, every wait of a caller's with its
-// cause, the callers' time between leases, the mover's work, commits, and how full each tier was.
-// Recorded only where EngineOptions::timeline_events asks for it; taken with Engine::TakeTimeline.
+// A record of what the engine did and when, for diagrams: every transfer, every wait of a caller
+// with its cause, the callers' time between leases, the transfer thread's work, commits, and how
+// full each tier was. Nothing is recorded if EngineOptions::timeline_events is 0.
+// Engine::TakeTimeline returns the record.
 
 #ifndef SPILLWAY_TIMELINE_H_
 #define SPILLWAY_TIMELINE_H_
@@ -22,36 +23,37 @@ namespace spillway {
 
 // Why bytes moved.
 enum class MoveReason : uint8_t {
-  kLease,        // a caller waited for them
-  kAhead,        // a declared use was coming
-  kMakeRoom,     // others needed the room
-  kWriteBehind,  // so that the room is clean when it is wanted
-  kCommit,
+  kLease,        // a caller waited for the bytes
+  kAhead,        // for a declared or planned use to come
+  kMakeRoom,     // so that the tile's frame could be used for other tiles
+  kWriteBehind,  // early, so that no write is needed when the frame is reused
+  kCommit,       // a commit wrote them
 };
 
-// What a caller waited for: `tile` is the one that it asked for, `other` the one in the way.
+// What a caller waited for. In the event, `tile` is the tile that the caller requested, and `other`
+// is the tile in the way.
 enum class StallCause : uint8_t {
-  kNvme,       // its bytes were still on NVMe: being read
+  kNvme,       // its bytes were being read from NVMe
   kCopy,       // its bytes were being copied between pinned memory and the device
-  kZeros,      // it was never written: its room was being filled with zeros
+  kZeros,      // it was never written: its frame was being filled with zeros
   kWriteBack,  // `other` was being written to NVMe first
   kCopyOut,    // `other` was being copied from the device to pinned memory first
-  kNoRoom,     // there was no room: `other` was leased or just being brought in
-  kLeased,     // another lease on it had to end
+  kNoRoom,     // there was no room: `other` was leased or being brought in
+  kLeased,     // another lease on `tile` had to end
 };
 
 struct TimelineEvent {
   enum class Kind : uint8_t {
-    kRead,       // NVMe→pinned; `reason`, `size_bytes`
-    kWrite,      // pinned→NVMe; likewise
-    kCopyIn,     // pinned→device; likewise
-    kCopyOut,    // device→pinned; likewise
-    kCompute,    // a caller between two leases; `tile` is the one leased last
-    kStall,      // a caller blocked for a lease; `cause`, `tile`, `other`
-    kMover,      // the transfer thread at work
-    kFlush,      // a commit's first part: what is not on NVMe goes there
+    kRead,       // NVMe→pinned; has `tile`, `reason`, `size_bytes`
+    kWrite,      // pinned→NVMe; has the same fields
+    kCopyIn,     // pinned→device; has the same fields
+    kCopyOut,    // device→pinned; has the same fields
+    kCompute,    // a caller's time between two leases; `tile` is the one leased last
+    kStall,      // a caller's wait for a lease; has `cause`, `tile`, `other`
+    kMover,      // the transfer thread's work
+    kFlush,      // a commit's first part, which writes what is not on NVMe yet
     kCommit,     // a whole commit
-    kOccupancy,  // at `begin_ns`: `size_bytes` are held in `tier`
+    kOccupancy,  // from `begin_ns` on, `size_bytes` are held in `tier`
   };
   static constexpr uint32_t kNoTile = std::numeric_limits<uint32_t>::max();
 
@@ -59,11 +61,11 @@ struct TimelineEvent {
   MoveReason reason = MoveReason::kLease;
   StallCause cause = StallCause::kNvme;
   Tier tier = Tier::kDevice;
-  bool failed = false;      // a transfer that ended with an error: its bytes do not count
-  uint16_t thread = 0;      // kCompute, kStall, kFlush, kCommit: which caller, from 0
-  uint32_t tile = kNoTile;  // counted over all tensors; see Timeline::TileName
+  bool failed = false;      // the transfer ended with an error; its bytes do not count
+  uint16_t thread = 0;      // for kCompute, kStall, kFlush, kCommit: the caller's number, from 0
+  uint32_t tile = kNoTile;  // index over the tiles of all tensors: see Timeline::TileName
   uint32_t other = kNoTile;
-  int64_t begin_ns = 0;  // of std::chrono::steady_clock
+  int64_t begin_ns = 0;  // time of std::chrono::steady_clock
   int64_t end_ns = 0;
   uint64_t size_bytes = 0;
 };
@@ -76,17 +78,18 @@ struct SPILLWAY_EXPORT Timeline {
   };
 
   std::vector<TimelineEvent> events;  // in the order in which they ended
-  uint64_t dropped = 0;               // older events that there was no room for
-  int64_t begin_ns = 0;               // recorded from here
-  int64_t end_ns = 0;                 // to here
+  uint64_t dropped = 0;               // number of older events that newer ones replaced
+  int64_t begin_ns = 0;               // when the record begins
+  int64_t end_ns = 0;                 // when the record ends
   std::vector<Tensor> tensors;        // in the order of their tiles
-  // kUnlimited: no limit was given.
+  // By Tier. kUnlimited: no limit was given.
   std::array<uint64_t, kNumTiers> budget_bytes{};
-  // All bytes moved between begin_ns and end_ns; without `dropped`, the sums over `events`.
+  // All bytes moved between begin_ns and end_ns. If `dropped` is 0, the sums over `events`.
   Traffic nvme;
   Traffic pinned;
 
-  // "layers.0.mlp.up" or, of several tiles, "layers.0.mlp.up [3]"; "" for kNoTile.
+  // The tensor's name, "layers.0.mlp.up", with the tile's number if the tensor has several tiles,
+  // "layers.0.mlp.up [3]"; "" for kNoTile.
   std::string TileName(uint32_t tile) const;
 };
 

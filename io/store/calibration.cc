@@ -1,13 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The steps, each with what those before it found: the file is written once, so that what is
-// measured was written before; the request size, by reads with 128 MiB under way (the default,
-// unless another is clearly faster); the depth of reads; of writes; of writes beside reads, by the
-// time that as many bytes take each way (the smallest that is as fast as any: what waits in a queue
-// of ours can still be overtaken). Each block is hashed as a store does it, one that was read
-// before its memory is used again, one that is written while it is on its way: a device needs more
-// requests under way where that takes time in between. Repetitions of a ladder's settings take
-// turns, and each setting counts with its best: whatever else the machine does only slows.
+// The calibration has these steps. Each uses the results of those before it.
+//
+//   1. Write the file once, so that the later steps move bytes that were written before.
+//   2. Choose the request size, by reads with 128 MiB in flight: the default, unless another is
+//      clearly faster.
+//   3. Choose the depth of reads.
+//   4. Choose the depth of writes.
+//   5. Choose the depth of writes beside reads, by the time that as many bytes take each way: the
+//      smallest that is as fast as any, because a request that waits in our own queue can still be
+//      overtaken.
+//
+// Each block is hashed as a store hashes it: a block that was read before its memory is used again,
+// a block that is written while the write is in flight. A device needs more requests in flight
+// where hashing takes time between them. The settings of a ladder are measured in turn, in several
+// rounds, and each setting counts with its best rate, because other load on the machine can only
+// slow it.
 
 #include "io/store/calibration.h"
 
@@ -35,24 +43,25 @@
 namespace spillway::io {
 namespace {
 
-// Larger ones leave a device too few to work on, and a read too much to wait for.
+// Larger requests give a device too few to work on, and make a read wait too long.
 constexpr uint32_t kRequestLadder[] = {128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20};
 constexpr size_t kDefaultRequest = 4;
 static_assert(kRequestLadder[kDefaultRequest] == kDefaultRequestBytes);
 constexpr int kDepthLadder[] = {4, 8, 16, 32, 64, 128, 256, 512, 1024};
 static_assert(kMaxQueueDepth == 1024);
-// Of the best rate so far, in a queue; kShortestQueue bytes may be in one anyway.
+// A queue holds at most kLongestQueueSeconds of work at the best rate so far, but may always hold
+// kShortestQueue bytes.
 constexpr uint64_t kShortestQueue = uint64_t{4} << 20;
 constexpr double kLongestQueueSeconds = 0.15;
-// When each part ends at the latest, as a share of the time.
+// When each step ends at the latest, as a share of the time limit.
 constexpr double kFillUntil = 0.2, kRequestsUntil = 0.35, kReadsUntil = 0.6, kWritesUntil = 0.85;
-constexpr uint64_t kUnderWay = uint64_t{128} << 20;  // while request sizes are compared
+constexpr uint64_t kUnderWay = uint64_t{128} << 20;  // bytes in flight while sizes are compared
 constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
 constexpr int kRepetitions = 3;
 constexpr double kGoodEnough = 0.97;  // of the best rate
-constexpr double kClose = 0.7;        // of the best rate: not clearly slower
+constexpr double kClose = 0.7;        // of the best rate; below it, a rate is clearly slower
 constexpr uint32_t kFillBytes = 1 << 20;
-constexpr uint64_t kLeastFileBytes = 2 * (2 << 20);  // the largest request in each half
+constexpr uint64_t kLeastFileBytes = 2 * (2 << 20);  // room for the largest request in each half
 
 struct Unmap {
   size_t size_bytes = 0;
@@ -60,11 +69,11 @@ struct Unmap {
 };
 using Mapping = std::unique_ptr<std::byte, Unmap>;
 
-// In the largest pages to be had, as an engine's pinned memory.
+// Maps memory in the largest pages available, as an engine's pinned memory is.
 absl::StatusOr<Mapping> MapMemory(uint64_t size_bytes) {
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS;
   size_bytes = base::RoundUp(size_bytes, kHugePageBytes);
-  // Populated at once: a fault that finds no huge page would kill the process.
+  // The mapping is populated at once: a later fault that finds no huge page would kill the process.
   void* mapped = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
                         kFlags | MAP_HUGETLB | MAP_POPULATE, -1, 0);
   if (mapped == MAP_FAILED) {
@@ -73,15 +82,15 @@ absl::StatusOr<Mapping> MapMemory(uint64_t size_bytes) {
       return absl::ResourceExhaustedError(
           absl::StrCat("no ", size_bytes, " bytes of memory to calibrate with"));
     }
-    (void)::madvise(mapped, size_bytes, MADV_HUGEPAGE);  // where there are none, plain pages do
+    (void)::madvise(mapped, size_bytes, MADV_HUGEPAGE);  // plain pages are enough if it fails
   }
   std::byte* const memory = static_cast<std::byte*>(mapped);
-  // Pages never written all show one page of zeros.
+  // Pages that were never written all map one page of zeros.
   for (uint64_t i = 0; i < size_bytes; i += kIoAlignment) memory[i] = std::byte{1};
   return Mapping(memory, Unmap{size_bytes});
 }
 
-// A load to put on the device, and the requests under way of each class.
+// A load for the device: the request size, and how many reads and writes are in flight.
 struct Mix {
   uint32_t request_bytes = 0;
   int reads = 0;
@@ -90,9 +99,9 @@ struct Mix {
   uint64_t bytes() const { return static_cast<uint64_t>(reads + writes) * request_bytes; }
 };
 
-// Which block each request of a mix moves, and through which memory. Reads and writes keep to
-// halves of the file. All of the memory is used in turn, as a store uses its pinned budget: a
-// device that moves the same few blocks finds them in a cache.
+// Chooses the block of the file and the memory for each request of a mix. In a mix of reads and
+// writes, each kind keeps to its own half of the file. All of the memory is used in turn, as a
+// store uses its pinned budget: a device that moves the same few blocks finds them in a cache.
 class Load {
  public:
   Load(const Mix& mix, FileId file, uint64_t file_bytes, std::span<std::byte> memory,
@@ -112,14 +121,14 @@ class Load {
   IoOp op(uint64_t slot) const { return ops_[slot]; }
   uint64_t depth() const { return mix_.bytes() / mix_.request_bytes; }
 
-  // The requests under way at first.
+  // Returns the requests to start with.
   std::vector<IoRequest> First() {
     std::vector<IoRequest> requests;
     for (int i = 0; i < mix_.reads; ++i) Add(IoOp::kRead, &requests);
     for (int i = 0; i < mix_.writes; ++i) Add(IoOp::kWrite, &requests);
     return requests;
   }
-  // The next of the kind that has ended in `slot`; none once most_bytes are begun.
+  // Returns the next request of the kind that has ended in `slot`; none once most_bytes are begun.
   std::vector<IoRequest> Next(uint64_t slot) {
     std::vector<IoRequest> requests;
     free_.push_back(slot);
@@ -149,8 +158,8 @@ class Load {
   uint64_t first_block_[2] = {0, 0};  // by IoOp
   uint64_t next_[2] = {0, 0};
   uint64_t begun_bytes_ = 0;
-  std::vector<IoOp> ops_;      // of each slot's last request
-  std::deque<uint64_t> free_;  // slots, the one that rested longest first
+  std::vector<IoOp> ops_;      // the kind of each slot's last request
+  std::deque<uint64_t> free_;  // free slots, the one that was used least recently first
 };
 
 class Calibrator {
@@ -163,7 +172,7 @@ class Calibrator {
         options_(options),
         file_bytes_(options.file_bytes) {}
 
-  // Leaves the file's written part in file_bytes_.
+  // Writes the file. Sets file_bytes_ to the size of the written part.
   absl::Status Fill() {
     const Deadline until = Deadline::After(kFillUntil * options_.limit);
     SPILLWAY_ASSIGN_OR_RETURN(const Passed passed,
@@ -232,8 +241,8 @@ class Calibrator {
     return bytes;
   }
 
-  // Of each mix, in bytes per second; 0 if there was no time for it, or if it would be too long a
-  // queue for the rates of those before it.
+  // Returns the rate of each mix, in bytes per second. It is 0 if there was no time for the mix, or
+  // if its queue would be too long at the best rate so far.
   absl::StatusOr<std::vector<double>> Rates(const std::vector<Mix>& mixes, double until) {
     std::vector<double> rates(mixes.size());
     const absl::Time end = start_ + until * options_.limit;
@@ -251,8 +260,9 @@ class Calibrator {
     return rates;
   }
 
-  // Of reads and writes alone, what they are. Of both together, the rate at which as many bytes are
-  // read as written: both until one of them is done, then the rest of the other alone.
+  // Returns the rate of a run. Reads or writes alone have their own rate. Both together have the
+  // rate at which as many bytes are read as written: both run until one of them is done, then the
+  // rest of the other runs alone.
   double RateOf(const Passed& passed) const {
     const double read_rate = passed.read_bytes_per_second;
     const double write_rate = passed.write_bytes_per_second;
@@ -261,14 +271,15 @@ class Calibrator {
   }
 
   static bool IsTooLong(const Mix& mix, double bytes_per_second) {
-    if (mix.reads > 0 && mix.writes > 0) return false;  // depths that were found apart
+    if (mix.reads > 0 && mix.writes > 0) return false;  // its depths were found separately
     return mix.bytes() > kShortestQueue &&
            static_cast<double>(mix.bytes()) > kLongestQueueSeconds * bytes_per_second;
   }
 
-  // Keeps the mix under way until `most_bytes` are begun, `until`, or a sample is over: that begins
-  // when as many requests as are under way have ended, and ends after twice as many (devices may
-  // complete a whole queue at once) and a sample's time. The rate is that of the sample.
+  // Keeps the mix in flight until `most_bytes` are begun, `until` has passed or, if most_bytes is
+  // UINT64_MAX, a sample is over. A sample begins when as many requests have ended as the mix has
+  // in flight. It is over when twice as many more have ended (devices may complete a whole queue at
+  // once) and options_.sample has passed. The rate is that of the sample.
   absl::StatusOr<Passed> Run(const Mix& mix, uint64_t most_bytes, Deadline until) {
     Load load(mix, file_, file_bytes_, memory_, most_bytes);
     absl::Status status = StopStatus();
@@ -284,7 +295,7 @@ class Calibrator {
       for (const IoCompletion& completion : done) {
         status.Update(completion.status);
         status.Update(StopStatus());
-        // What is under way when the time is up is waited for, and not counted.
+        // Requests that are in flight when the time is up are waited for, and not counted.
         if (took || !status.ok()) continue;
         if (ended >= warm_up)
           counted_bytes[static_cast<size_t>(load.op(completion.tag))] += mix.request_bytes;
@@ -307,7 +318,7 @@ class Calibrator {
     return Passed{load.begun_bytes(), rate(IoOp::kRead), rate(IoOp::kWrite)};
   }
 
-  // The next request, and the hashing of a block, in a store's order.
+  // Submits the next request and hashes its block in a store's order: before a read, after a write.
   void Renew(Load& load, const IoCompletion& completion) {
     const std::vector<IoRequest> next = load.Next(completion.tag);
     for (const IoRequest& request : next) {
@@ -329,8 +340,8 @@ class Calibrator {
   const CalibrationOptions& options_;
   const absl::Time start_ = absl::Now();
   uint64_t file_bytes_;
-  DeviceProfile profile_;  // what is known of it until now
-  uint64_t hashes_ = 0;    // so that no compiler leaves the hashing out
+  DeviceProfile profile_;  // the results so far
+  uint64_t hashes_ = 0;    // keeps the compiler from removing the hashing
 };
 
 }  // namespace
@@ -343,7 +354,7 @@ QueueDepths DepthsOf(const DeviceProfile& profile) {
 
 double EqualSharesRate(double read_rate, double write_rate, const DeviceProfile& alone) {
   const bool is_read_last = read_rate < write_rate;
-  const double both = 1 / std::max(read_rate, write_rate);  // until the faster has moved a byte
+  const double both = 1 / std::max(read_rate, write_rate);  // seconds per byte of the faster side
   const double left = 1 - both * std::min(read_rate, write_rate);
   const double rest_rate =
       is_read_last ? alone.read_bytes_per_second : alone.write_bytes_per_second;

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A short look at a store's device: the request size and the queue depths that it likes, and what
-// they give. The store keeps the result; PageIo and the engine's queues go by it.
+// Measures a store's device for a few seconds: the request size and the queue depths that suit it,
+// and the rates that they give. The store keeps the result as the device's profile; PageIo and the
+// I/O engine's queues use it.
 //
-// One idea: of all depths within 3% of the best, the smallest that holds 50 ms of work: shallower
-// queues make everything that comes later wait less, but a run is less even than a calibration (a
-// thread that hashes or sleeps leaves a shallow queue empty). No queue holds more than 150 ms of
-// work, because a read that comes waits for all that is there. Smaller requests
-// cost CPU, though, and larger ones leave less to overtake, so requests have kDefaultRequestBytes
-// unless another size is clearly faster.
+// One idea: of all depths whose rate is within 3% of the best, choose the smallest that holds 50 ms
+// of work. In a shallower queue, everything that comes later waits less. But a run is less even
+// than a calibration: a thread that hashes or sleeps leaves a shallow queue empty. No queue holds
+// more than 150 ms of work, because an arriving read waits for everything in the queue. Smaller
+// requests cost more CPU time, and larger ones leave less waiting work that a later request can
+// overtake. So requests have kDefaultRequestBytes unless another size is clearly faster.
 
 #ifndef SPILLWAY_IO_STORE_CALIBRATION_H_
 #define SPILLWAY_IO_STORE_CALIBRATION_H_
@@ -33,59 +34,64 @@ inline constexpr uint64_t kLeastCalibrationBytes = uint64_t{16} << 20;
 inline constexpr uint64_t kMostCalibrationBytes = uint64_t{512} << 20;
 
 struct CalibrationOptions {
-  // Of a file without a name, gone afterwards; at least kLeastCalibrationBytes. On a slow device
-  // less is written, and the rest moves within that.
+  // Size of the unnamed, temporary file; at least kLeastCalibrationBytes. On a slow device less is
+  // written, and the later steps use only that part.
   uint64_t file_bytes = uint64_t{512} << 20;
-  // To move through: what bounds the depths that are tried; at least kLeastCalibrationBytes.
+  // Memory for the transfers; at least kLeastCalibrationBytes. It bounds the depths that are tried.
   uint64_t memory_bytes = kMostCalibrationBytes;
-  absl::Duration limit = absl::Seconds(6);  // fewer repetitions, then fewer settings
+  absl::Duration limit = absl::Seconds(6);  // a short one drops repetitions, then settings
   absl::Duration sample = absl::Milliseconds(60);
-  const std::atomic<bool>* stop = nullptr;  // true: end soon, with Cancelled
+  const std::atomic<bool>* stop = nullptr;  // true: ends soon, with Cancelled
 };
 
-// Measures the device that `folder` lies on, through `engine`, whose queues for `device` are as the
-// profile says afterwards. Takes five or six seconds, at most options.limit and the requests under
-// way then. REQUIRES: nothing in flight and no buffer announced: buffers are removed.
-// ResourceExhausted if the file or the memory cannot be had; DeadlineExceeded if nothing ended
-// within the limit; else the I/O's status.
+// Measures the device that `folder` lies on, through `engine`. Afterwards the engine's queues for
+// `device` have the depths of the profile. Takes five or six seconds, at most options.limit and the
+// time of the requests in flight then. REQUIRES: nothing is in flight and no buffer is announced,
+// because all buffers are removed. ResourceExhausted if there is no room for the file or no memory;
+// DeadlineExceeded if nothing could be measured within the limit; else the I/O's status.
 absl::StatusOr<DeviceProfile> Calibrate(const std::string& folder, IoEngine& engine,
                                         uint16_t device, const CalibrationOptions& options = {});
 
-// Gives every device of the store what its profile says, after measuring those without one, or all
-// if `again`. `folders` are the store's. As above.
+// Measures each device of the store that has no profile, or every device if `again`, and records
+// the profiles in the store. Then sets the engine's queues as ApplyProfiles does. `folders` are the
+// store's. Each measurement has the duration, requirements and errors of Calibrate.
 absl::Status CalibrateStore(Store& store, std::span<const std::string> folders, IoEngine& engine,
                             bool again, const CalibrationOptions& options = {});
 
 QueueDepths DepthsOf(const DeviceProfile& profile);
-// The engine's queues go by the profiles that the store has.
+// Sets the engine's queues to the depths of the profiles that the store has.
 void ApplyProfiles(const Store& store, IoEngine& engine);
 
-// How long a read waits at most for the writes that are with the device when it comes: write_depth
-// requests at the calibrated rate. Those that come later are mixed_write_depth at a time.
+// The longest time that a read waits for the writes that are in flight on the device when it
+// arrives: write_depth requests at the calibrated rate. Of later writes, at most mixed_write_depth
+// are in flight at a time.
 double SecondsBehindWrites(const DeviceProfile& profile);
 
-// The first of a ladder's rates that is at least 97% of the best. REQUIRES: not empty.
+// Returns the index of the first of a ladder's rates that is at least 97% of the best. REQUIRES:
+// not empty.
 size_t SmallestGoodEnough(std::span<const double> rates);
-// Of those that are, the first whose queue of so many bytes is kShortestQueueSeconds of work; if
-// none is, the last.
+// Of the rates that are at least 97% of the best, returns the index of the first whose queue, of
+// `queue_bytes`, holds at least kShortestQueueSeconds of work at that rate. If none does, returns
+// the index of the last one.
 inline constexpr double kShortestQueueSeconds = 0.05;
 size_t SmallestWithEnoughWork(std::span<const double> rates, std::span<const uint64_t> queue_bytes);
-// `by_default` if it was not measured (0), or if its rate is at least 70% of the best, else the
-// best's.
+// Returns `by_default` if it was not measured (rate 0) or if its rate is at least 70% of the best,
+// else the index of the best rate.
 size_t DefaultOrBest(std::span<const double> rates, size_t by_default);
 
-// The bytes a second at which as many bytes are read as written: both together at these rates until
-// one side is done, then the rest of the other at its rate alone. REQUIRES: all rates above 0.
+// Returns the total rate, in bytes per second, at which as many bytes are read as written. Reads
+// and writes run together at these rates until one side is done; the rest of the other side runs at
+// its rate in `alone`. REQUIRES: all rates are above 0.
 double EqualSharesRate(double read_rate, double write_rate, const DeviceProfile& alone);
 
-// Reads and writes under way together.
+// Numbers of reads and writes in flight together.
 struct MixedDepth {
   int reads = 0;
   int writes = 0;
 };
-// What mixed_write_depth is chosen from: as many reads as read_depth, or as `slots` leave room for,
-// and one, two, four ... up to write_depth writes beside. Never more than `slots` together.
-// REQUIRES: slots >= 2.
+// Returns the candidates for mixed_write_depth: one, two, four ... up to write_depth writes, beside
+// as many reads as read_depth, or as `slots` leave room for. Reads and writes together are at most
+// `slots`. REQUIRES: slots >= 2.
 std::vector<MixedDepth> MixedDepths(int read_depth, int write_depth, int slots);
 
 }  // namespace spillway::io

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A catalog is made under a temporary name, with a rollback journal, and renamed when complete; it
-// switches to write-ahead logging when it is first opened under its own name, because that mode's
-// side files carry the name.
+// A catalog is made under a temporary name, with a rollback journal, and renamed when it is
+// complete. It switches to write-ahead logging when it is first opened under its own name, because
+// the side files of that mode are named after the catalog.
 
 #include "io/store/catalog.h"
 
@@ -22,19 +22,20 @@
 namespace spillway::io {
 namespace {
 
-// A catalog that lacks a table or a column answers with SQLite's general error: while opening, that
-// is damage.
+// SQLite reports a missing table or column with its general error. So an Internal status while a
+// catalog is opened means that the catalog is damaged.
 absl::Status InternalIsDamage(const absl::Status& status) {
   return absl::IsInternal(status) ? absl::DataLossError(status.message()) : status;
 }
 
-// Pages of the catalog in memory, at most. A commit of 1,000 pages at random changes some 2,000 of
-// them; what does not fit is written to the log twice.
+// The most memory for pages of the catalog. A commit of 1,000 random tensor pages changes about
+// 2,000 catalog pages. Those that do not fit are written to the log twice.
 constexpr int kCacheKiB = 16384;
 
-// A commit that leaves as many pages in the log moves them into the file; the next begins the log
-// anew. With the log's index and what a small commit adds it stays below half of what StoreSpace
-// sets aside for the catalog. SQLite's own 1,000 pages would be four times that.
+// A commit that leaves this many pages in the log moves them into the file, and the next commit
+// starts the log again. The log, with its index and what a small commit adds, stays below half of
+// what StoreSpace sets aside for the catalog. SQLite's default of 1,000 pages would be four times
+// what is set aside for a small store.
 constexpr int kLogPages = 96;
 
 constexpr int kMaxDepth = 1 << 20;

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Commits are numbered. A row of pages was born in one and is the last commit's; a row of kept was
-// born in one and died in another, and is what every commit between had. A snapshot names a number,
-// so the rows that it needs are those born by then and not yet dead: taking one changes no row, and
-// a commit keeps what it replaces only if a snapshot is as new as that.
+// Commits are numbered. A row of pages was born in a commit and belongs to the last one. A row of
+// kept was born in one commit and died in a later one; it belongs to every commit from its birth on
+// and before its death. A snapshot is a commit's number, so it needs the rows that were born by
+// that commit and had not died yet. Therefore taking a snapshot changes no row, and a commit moves
+// a row that it replaces to kept only if some snapshot is at least as new as the row.
 //
-// A restored page is a new row of pages beside the row of kept that it was copied from, and names
-// the same extent. Two rows of different pages share an extent only through packs, which counts
-// them. So an extent is free when its row goes and neither a row of the same page nor a pack's
-// count holds it.
+// A restored page is a new row of pages beside the row of kept that it was copied from, and both
+// name the same extent. Rows of different pages share an extent only if it is a pack, and the table
+// packs counts them. So when a row is removed, its extent is free unless another row of the same
+// page names it or the pack's count is above zero.
 
 #include "io/store/catalog_change.h"
 
@@ -42,7 +43,7 @@ CatalogChange::CatalogChange(Catalog* catalog, const std::optional<CatalogCommit
 }
 
 CatalogChange::~CatalogChange() {
-  // Statements first: one that has not ended would keep the transaction.
+  // Resets the statements first: one that has not ended would keep the transaction open.
   for (auto* statement : {&get_page_, &keep_page_, &put_page_, &erase_page_, &is_named_, &get_pack_,
                           &put_pack_, &erase_pack_})
     statement->reset();
@@ -161,7 +162,7 @@ absl::Status CatalogChange::Unname(uint64_t id, uint64_t page, const PageRecord&
     if (references == 0) return catalog_->Damaged("a pack has too few references");
     SPILLWAY_RETURN_IF_ERROR(SetPackReferences(extent, references - 1));
     if (references > 1) return absl::OkStatus();
-  } else if (newest_snapshot_ > 0) {  // else kept is empty
+  } else if (newest_snapshot_ > 0) {  // kept is empty without snapshots
     is_named_->Bind(1, id).Bind(2, page);
     is_named_->Bind(3, extent.device).Bind(4, extent.segment).Bind(5, extent.offset);
     SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, is_named_->Step());
@@ -176,8 +177,9 @@ absl::Status CatalogChange::Unname(uint64_t id, uint64_t page, const PageRecord&
   return absl::OkStatus();
 }
 
-// Neighbours as one, up to a chunk: what was written in order goes in order, and millions of pages
-// stay a short list.
+// Records a freed extent. It is joined with the one before if they are adjacent, up to a chunk in
+// size. Pages that were written in order are freed in order, so the list stays short for millions
+// of pages.
 void CatalogChange::AddFreed(const Extent& extent, bool packed) {
   if (!packed && !freed_.empty() && !freed_.back().packed) {
     Extent& before = freed_.back().extent;
@@ -221,7 +223,7 @@ absl::Status CatalogChange::PutPage(uint64_t id, uint64_t page,
   }
   if (before == record) return absl::OkStatus();
   if (before && record && before->extent == record->extent) {
-    // Only free space that lies gives out an extent that a commit has.
+    // An extent that a commit names is allocated again only if free_space is wrong.
     return catalog_->Damaged(absl::StrCat("page ", page, " of tensor ", id,
                                           " was written again where the last commit has it, in "
                                           "bytes that free_space had as free"));

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A change of what the catalog's commits name, as one transaction: a new commit, a snapshot
-// restored or dropped, a file cut. It moves rows between pages and kept, counts the references of
-// packs, keeps free_space and used_bytes in step, and gathers which extents nothing names any more.
+// A change of the catalog, as one transaction: a new commit, a snapshot that is made, restored or
+// dropped, or segment files that are cut. It moves rows between the tables pages and kept, counts
+// the references of packs, keeps free_space and used_bytes consistent with the rows, and collects
+// the extents that no row names any more.
 //
-// One idea: whether an extent may go is asked of the rows, inside the transaction that removes the
-// last of them. Nothing outside has to remember what a commit named.
+// One idea: the rows themselves show whether an extent is free, inside the transaction that removes
+// the last row that names it. No other part has to remember which extents a commit named.
 
 #ifndef SPILLWAY_IO_STORE_CATALOG_CHANGE_H_
 #define SPILLWAY_IO_STORE_CATALOG_CHANGE_H_
@@ -23,32 +24,33 @@
 
 namespace spillway::io {
 
-// An extent, or several that lie side by side, that no commit and no snapshot names since the
-// change.
+// An extent, or several adjacent ones, that no commit and no snapshot names after the change.
 struct FreedExtent {
   Extent extent;
   bool packed = false;
 };
 
-// A transaction. It begins with the object and ends with Finish or, rolled back, with the
-// destructor. After any error only the destructor may follow. An error of Finish leaves it unknown
-// whether the change reached the disk: whoever opens the file next may find either state, whole;
-// through this connection the old one stands.
+// A transaction. It begins in Begin and ends in Finish, FinishCommit or FinishRestore; otherwise
+// the destructor rolls it back. After any error only the destructor may be called. After an error
+// of one of the Finish functions it is unknown whether the change reached the disk: the next
+// opening of the file may find either state, complete. This connection still has the old state.
 //
 //   SPILLWAY_ASSIGN_OR_RETURN(auto change, CatalogChange::Begin(catalog, last_commit));
 //   SPILLWAY_RETURN_IF_ERROR(change->PutPage(id, 7, record, /*is_new_tensor=*/false));
 //   SPILLWAY_ASSIGN_OR_RETURN(CatalogCommit commit, change->FinishCommit(user_state));
 class CatalogChange {
  public:
-  // `last` is the last commit; none: this will be the first. `catalog` must outlive it.
+  // Begins the transaction. `last` is the last commit; none if there is no commit yet. `catalog`
+  // must outlive the change.
   static absl::StatusOr<std::unique_ptr<CatalogChange>> Begin(
       Catalog* catalog, const std::optional<CatalogCommit>& last);
   CatalogChange(const CatalogChange&) = delete;
   CatalogChange& operator=(const CatalogChange&) = delete;
   ~CatalogChange();
 
-  // Segment files: bytes that exist from now on, bytes that do no more, and what is known of a file
-  // (size_bytes 0: it is gone).
+  // Changes of segment files. AddSpace adds new, free bytes, and RemoveSpace removes free bytes
+  // that no longer exist. PutSegment records a file's sizes; size_bytes 0 means that the file is
+  // gone.
   void AddSpace(uint16_t device, uint32_t segment, uint64_t offset, uint64_t size_bytes) {
     space_.Add(device, segment, offset, size_bytes);
   }
@@ -57,19 +59,21 @@ class CatalogChange {
   }
   absl::Status PutSegment(const CatalogSegment& segment);
 
-  // For a new commit: a tensor that it has and the last had not; a page's new copy, or none any
-  // more. A tensor that was added in this change has no rows to look for.
+  // Changes for a new commit. AddTensor adds a tensor that the last commit does not have. PutPage
+  // records a page's new copy, or that it has none any more. `is_new_tensor`: the tensor was added
+  // in this change, so it has no older rows to look for.
   absl::Status AddTensor(uint64_t id, const TensorRecord& tensor);
   absl::Status PutPage(uint64_t id, uint64_t page, const std::optional<PageRecord>& record,
                        bool is_new_tensor);
-  // Tensors that the last commit has and the new one has not. REQUIRES: none of their pages has a
-  // copy (PutPage).
+  // Removes tensors of the last commit from the new one. REQUIRES: none of their pages has a copy
+  // any more (PutPage).
   absl::Status RemoveTensors(const std::vector<CatalogTensor>& tensors);
-  // Ends it as the next commit. Durable on return.
+  // Ends the change as the next commit, which is durable on return.
   absl::StatusOr<CatalogCommit> FinishCommit(std::string_view user_state);
 
-  // AlreadyExists, NotFound: the label. End a snapshot, a drop and a cut with Finish, which leaves
-  // the last commit what it is, and a restore with FinishRestore.
+  // Changes of snapshots. AlreadyExists and NotFound refer to the label. A restore ends with
+  // FinishRestore, which makes the next commit. A new snapshot, a drop and a cut of files end with
+  // Finish, which keeps the last commit and updates only its revision and used_bytes.
   absl::Status AddSnapshot(std::string_view label);
   absl::Status Drop(std::string_view label);
   absl::Status Restore(std::string_view label);
@@ -100,7 +104,7 @@ class CatalogChange {
   absl::StatusOr<SnapshotRow> FindSnapshot(std::string_view label);
   absl::Status DropUnneededTensors();
   absl::Status Name(const PageRecord& record);
-  // After the row that named it is gone.
+  // REQUIRES: the row that named the extent is deleted already.
   absl::Status Unname(uint64_t id, uint64_t page, const PageRecord& record);
   void AddFreed(const Extent& extent, bool packed);
   absl::StatusOr<uint64_t> PackReferences(const Extent& extent);
@@ -110,9 +114,9 @@ class CatalogChange {
   Catalog* const catalog_;
   SqliteDatabase& database_;
   const std::optional<CatalogCommit> last_;
-  const uint64_t number_;         // of the commit that this may become
-  uint64_t newest_snapshot_ = 0;  // its commit's number; 0: there is none
-  uint64_t rows_digest_ = 0;      // of all rows of tensors and pages that number_ has
+  const uint64_t number_;         // the number of the next commit
+  uint64_t newest_snapshot_ = 0;  // the number of its commit; 0: there is no snapshot
+  uint64_t rows_digest_ = 0;      // sum over all tensors and pages of commit number_
   uint64_t used_bytes_ = 0;
   std::string restored_state_;
   FreeSpaceChange space_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The catalog's tables as SQL, and the reading of their rows: what a value may be is checked here,
-// once, whoever asks for the row. io/FORMAT.md says what they mean.
+// The catalog's tables as SQL, and a reader of their rows. The limits of each value are checked
+// here, once for all callers. io/FORMAT.md says what the tables mean.
 
 #ifndef SPILLWAY_IO_STORE_CATALOG_SCHEMA_H_
 #define SPILLWAY_IO_STORE_CATALOG_SCHEMA_H_
@@ -14,9 +14,10 @@
 
 namespace spillway::io {
 
-// In the SQLite header, where `file` and other tools look: "SPWL".
+// Stands in the SQLite header, where `file` and other tools look for it: "SPWL".
 inline constexpr uint64_t kCatalogApplicationId = 0x5350574c;
-// Everything that makes an empty catalog but meta's rows, in a transaction that is left open.
+// SQL that makes an empty catalog without the rows of meta. It begins a transaction and leaves it
+// open.
 extern const char kCatalogSchema[];
 
 inline constexpr uint64_t kMaxInteger = std::numeric_limits<int64_t>::max();
@@ -24,20 +25,21 @@ inline constexpr uint64_t kMaxSegmentNumber = (uint64_t{1} << 24) - 1;
 // Offsets in a segment file, in units, fit in 32 bits.
 inline constexpr uint64_t kMaxSegmentFileBytes = uint64_t{1} << 44;
 
-// The columns of pages and kept that make a PageRecord, in NextPage's order, for a query in
-// which they are `p`, joined with packs as `k`.
+// The columns of pages and kept that make a PageRecord, in NextPage's order. In the query, `p` is
+// the table pages or kept and `k` is packs, joined by SPILLWAY_PACK_JOIN.
 #define SPILLWAY_PAGE_COLUMNS                                                                \
   "p.device, p.segment, p.offset, p.size_bytes, p.content_bytes, p.checksum, p.skip_bytes, " \
   "k.num_references IS NOT NULL"
 #define SPILLWAY_PACK_JOIN \
   " LEFT JOIN packs k ON k.device = p.device AND k.segment = p.segment AND k.offset = p.offset "
 
-// Those of pages and kept but tensor, page, born and died, to copy rows from one to the other.
+// The columns of pages and kept without tensor, page, born and died, to copy rows from one table to
+// the other.
 inline constexpr char kRestColumns[] =
     "device, segment, offset, size_bytes, skip_bytes, content_bytes, checksum";
 
-// Reads integer columns of a row one after another and remembers whether each was one within its
-// limit.
+// Reads the integer columns of a row one after another, and records whether each was an integer
+// within its limit.
 class RowReader {
  public:
   explicit RowReader(const SqliteStatement& row) : row_(row) {}
@@ -47,12 +49,13 @@ class RowReader {
     ++column_;
     return static_cast<uint64_t>(value);
   }
-  // Any 64 bits.
+  // Reads a hash: an integer of any 64 bits.
   uint64_t NextHash() {
     ok_ = ok_ && row_.IsInteger(column_);
     return static_cast<uint64_t>(row_.Integer(column_++));
   }
-  // The eight columns above; false from ok() if they cannot be a page's.
+  // Reads the columns of SPILLWAY_PAGE_COLUMNS. ok() is false afterwards if they cannot be a
+  // page's.
   PageRecord NextPage(uint64_t num_folders);
   Extent NextExtent(uint64_t num_folders);
   bool ok() const { return ok_; }

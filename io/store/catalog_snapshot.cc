@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a CatalogChange does to rows for snapshots. A snapshot names a number, so the rows that it
-// needs are those born by then and not yet dead: taking one changes no row.
+// The part of CatalogChange that makes, drops and restores snapshots. A snapshot is a commit's
+// number. It needs the rows that were born by that commit and had not died yet, so taking one
+// changes no row.
 
 #include <string>
 
@@ -17,12 +18,14 @@ namespace {
 
 using base::View;
 
-// In each case the parameter is a snapshot's number; the rest of kept is left alone.
+// Selects the rows of kept that a snapshot needs, or the spans of tensors that have died and that
+// it needs. ?1 is the snapshot's number.
 constexpr char kNeededBy[] = "born <= ?1 AND died > ?1";
-// ... and the parameters ?2 and ?3 are the numbers of the snapshots before (0: none) and after.
+// Selects the rows of kept that no other snapshot needs. ?2 and ?3 are the numbers of the snapshots
+// before (0: none) and after (kMaxInteger: none).
 constexpr char kNeededOnlyBy[] = "born <= ?1 AND died > ?1 AND born > ?2 AND died <= ?3";
 
-// Rows that are held in memory at once.
+// The most rows that are held in memory at once.
 constexpr int kRowsAtATime = 4096;
 
 }  // namespace
@@ -84,7 +87,8 @@ absl::Status CatalogChange::Drop(std::string_view label) {
 absl::Status CatalogChange::Restore(std::string_view label) {
   SPILLWAY_ASSIGN_OR_RETURN(const SnapshotRow snapshot, FindSnapshot(label));
   const uint64_t number = snapshot.number;
-  // 1. What the snapshot had comes back: each row names its extent once more.
+  // 1. Count one more reference to a pack for each of the snapshot's rows of kept, which step 3
+  // copies.
   SPILLWAY_RETURN_IF_ERROR(
       Execute(absl::StrCat("UPDATE packs SET num_references = num_references + n FROM "
                            "(SELECT device AS d, segment AS s, offset AS o, count(*) AS n "
@@ -93,19 +97,21 @@ absl::Status CatalogChange::Restore(std::string_view label) {
                            " GROUP BY device, segment, offset) "
                            "WHERE device = d AND segment = s AND offset = o"),
               {number}));
-  // 2. Rows that are newer leave pages: to kept if a snapshot is as new, or for good.
+  // 2. Remove rows newer than the snapshot from pages. A row moves to kept if some snapshot is at
+  // least as new as the row, and is deleted otherwise.
   SPILLWAY_RETURN_IF_ERROR(RemoveRows("pages", "born > ?1", {newest_snapshot_}));
   SPILLWAY_RETURN_IF_ERROR(Execute(absl::StrCat("INSERT INTO kept (tensor, page, born, ",
                                                 kRestColumns, ", died) SELECT tensor, page, born, ",
                                                 kRestColumns, ", ?2 FROM pages WHERE born > ?1"),
                                    {number, number_}));
   SPILLWAY_RETURN_IF_ERROR(Execute("DELETE FROM pages WHERE born > ?", {number}));
-  // 3. The snapshot's rows take their place, born now.
+  // 3. Copy the snapshot's rows of kept into pages, born in the new commit.
   SPILLWAY_RETURN_IF_ERROR(Execute(
       absl::StrCat("INSERT INTO pages (tensor, page, born, ", kRestColumns,
                    ") SELECT tensor, page, ?2, ", kRestColumns, " FROM kept WHERE ", kNeededBy),
       {number, number_}));
-  // 4. Likewise the tensors.
+  // 4. End the spans of tensors that are newer, and begin spans for the snapshot's tensors that had
+  // died.
   SPILLWAY_RETURN_IF_ERROR(Execute(
       "UPDATE tensor_spans SET died = ?2 WHERE died IS NULL AND born > ?1", {number, number_}));
   SPILLWAY_RETURN_IF_ERROR(
@@ -130,7 +136,9 @@ absl::Status CatalogChange::DropUnneededTensors() {
       {});
 }
 
-// Batch by batch, so that memory does not grow with them. No two of the rows are of one page.
+// Removes the rows of a table that meet the condition, and frees the extents that nothing names
+// then. Works in batches, so that memory does not grow with the number of rows. No two of the rows
+// belong to the same page.
 absl::Status CatalogChange::RemoveRows(std::string_view table, std::string_view condition,
                                        std::initializer_list<uint64_t> parameters) {
   SPILLWAY_ASSIGN_OR_RETURN(
@@ -148,10 +156,10 @@ absl::Status CatalogChange::RemoveRows(std::string_view table, std::string_view 
     get.Bind(++index, value);
     erase.Bind(index, value);
   }
-  std::vector<Row> rows(1);  // the last of the batch before
+  std::vector<Row> rows(1);  // the last row is where the previous batch ended
   while (!rows.empty()) {
     get.Bind(4, rows.back().id).Bind(5, rows.back().page);
-    if (rows.front().id == 0) get.Bind(5, UINT64_MAX);  // -1: before any
+    if (rows.front().id == 0) get.Bind(5, UINT64_MAX);  // stored as -1: before every page
     rows.clear();
     while (true) {
       SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, get.Step());

@@ -22,7 +22,8 @@ void DeviceRotation::SetProfiles(const std::vector<std::optional<DeviceProfile>>
 
 void DeviceRotation::SetSpeed(uint16_t device, double share) {
   const double weight = calibrated_[device] * share;
-  // A clock counts from the one that is furthest behind, in seconds of its own device.
+  // A clock's lead over the one that is furthest behind is in seconds of its own device. It is
+  // scaled so that it stays the same in bytes.
   const double behind = *std::min_element(clocks_.begin(), clocks_.end());
   clocks_[device] = behind + (clocks_[device] - behind) * weights_[device] / weight;
   weights_[device] = weight;
@@ -42,7 +43,7 @@ std::span<const uint16_t> DeviceRotation::Order() {
 }
 
 void DeviceRotation::Took(uint16_t device, uint64_t size_bytes) {
-  // The order stands as it was when the device was found in it.
+  // `order_` is still the order in which the caller found the device.
   for (uint16_t other : order_) {
     if (other == device) break;
     clocks_[other] = std::max(clocks_[other], clocks_[device]);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whose turn it is: the folders of a store take pages in proportion to their bandwidths, so that
-// all of them are done with a step's pages at once.
+// Chooses the device that takes the next page. The folders of a store take pages in proportion to
+// their bandwidths, so that all of them finish a step's pages at the same time.
 //
-// One idea: each device has a clock that advances by bytes over weight with what it takes; the next
-// page goes to the device whose clock is behind.
+// One idea: each device has a clock, which advances by bytes / weight for what the device takes.
+// The next page goes to the device whose clock is furthest behind.
 
 #ifndef SPILLWAY_IO_STORE_DEVICE_ROTATION_H_
 #define SPILLWAY_IO_STORE_DEVICE_ROTATION_H_
@@ -24,17 +24,19 @@ class DeviceRotation {
   explicit DeviceRotation(uint16_t num_devices)
       : calibrated_(num_devices, 1), weights_(num_devices, 1), clocks_(num_devices, 0) {}
 
-  // A page is written once for each time that it is read, so a device's weight is what a byte each
-  // way takes, inverted. All weights are equal unless every device has a profile.
+  // Sets the weights from the profiles and sets all clocks to zero. A page is written once for each
+  // time that it is read, so a device's weight is the inverse of the time that it takes to read a
+  // byte and to write one. All weights are equal unless every device has a profile.
   void SetProfiles(const std::vector<std::optional<DeviceProfile>>& profiles);
-  // The device has `share` of its calibrated bandwidth now; above 0. What it has taken too much or
-  // too little until now stays the same in bytes.
+  // Sets the device's bandwidth to `share` of the calibrated one; `share` is above 0. The device's
+  // lead over the device that is furthest behind stays the same in bytes.
   void SetSpeed(uint16_t device, double share);
 
-  // All devices, the one whose turn it is first. Valid until the next call.
+  // Returns all devices, the one whose turn it is first. The result is valid until the next call.
   std::span<const uint16_t> Order();
-  // The device took so many bytes. It passes over those that were before it in the order: they had
-  // no room, and are not owed any.
+  // Records that the device took `size_bytes`. The devices before it in the order had no room:
+  // their clocks advance at least to this device's clock, so that they do not get more pages later
+  // to make up for it.
   void Took(uint16_t device, uint64_t size_bytes);
 
  private:

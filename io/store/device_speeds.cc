@@ -9,14 +9,15 @@
 namespace spillway::io {
 namespace {
 
-// The beginning of a spell: Linux's throttle owes at most a slice of this length.
+// The beginning of a spell, which is not measured. After a pause, Linux's throttle has a credit of
+// at most a slice of this length.
 constexpr double kBeginningSeconds = 0.1;
-constexpr int64_t kBusyRequests = 4;      // with fewer under way, it may be waiting for us
-constexpr double kMeasuredSeconds = 0.2;  // at least, for one measurement
+constexpr int64_t kBusyRequests = 4;      // with fewer in flight, it may be waiting for us
+constexpr double kMeasuredSeconds = 0.2;  // the shortest measurement
 constexpr double kNewest = 0.5;           // the weight of the newest measurement
 constexpr double kLeastSpeed = 0.01;
 constexpr double kMostSpeed = 2;
-// What a pause of kPauseSeconds, while others work, adds.
+// A pause of kPauseSeconds, while others work, multiplies the speed by kRecovery.
 constexpr double kPauseSeconds = 0.02;
 constexpr double kRecovery = 1.03;
 
@@ -65,7 +66,7 @@ void DeviceSpeeds::Measure(Device& device, double now) {
   changed_ = true;
 }
 
-// Called while at least one device was at work until now.
+// Raises the speeds of devices that were idle. REQUIRES: at least one device was at work until now.
 void DeviceSpeeds::Recover(double now) {
   for (Device& device : devices_) {
     if (device.in_flight > 0 || device.speed >= 1 || now - device.since < kPauseSeconds) continue;

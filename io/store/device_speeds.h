@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How fast the devices of a store are now, each as a share of what its calibration found, so that
-// new extents go where they are written soonest.
+// Measures how fast the devices of a store are now, each as a share of its calibrated rates, so
+// that new extents go to the devices that write them soonest.
 //
-// The equation. While a device is busy without a pause, it takes for the bytes that end
+// The equation. For the bytes that end while it is busy without a pause, a device should take
 //
 //   expected seconds = bytes read / calibrated read rate + bytes written / calibrated write rate,
 //
-// and its speed is the expected seconds over those that passed. Only long spells count in which the
-// device has at least four requests: with fewer it may wait for us, and a throttled or cached
-// device lets more through after a pause than it can keep up.
+// and its speed is the expected seconds divided by the seconds that passed. Only long spells count
+// in which the device has at least four requests in flight. With fewer, the device may be waiting
+// for us. After a pause, a throttled or cached device lets more through than it can sustain.
 //
-// A slow device that gets little is soon done and has no long spells any more. So a device that
-// idles while others work is believed to be a bit faster than it was, up to its calibration; if it
-// is not, the next long spell says so.
+// A slow device that gets few pages finishes soon and has no long spells any more. So the speed of
+// a device that is idle while others work is raised in small steps, up to its calibration. If that
+// is too much, the next long spell corrects it.
 
 #ifndef SPILLWAY_IO_STORE_DEVICE_SPEEDS_H_
 #define SPILLWAY_IO_STORE_DEVICE_SPEEDS_H_
@@ -27,18 +27,18 @@
 
 namespace spillway::io {
 
-// Not thread-safe. Seconds are on any clock that does not go back.
+// Not thread-safe. Times are in seconds of any clock that does not go back.
 class DeviceSpeeds {
  public:
-  // By device; where one has no profile, nothing is measured.
+  // `profiles` are by device. Nothing is measured if any device has none.
   explicit DeviceSpeeds(const std::vector<std::optional<DeviceProfile>>& profiles);
 
-  // A request for the device goes to the I/O engine.
+  // Records that a request for the device is submitted to the I/O engine.
   void Begin(uint16_t device, double now);
-  // It has ended; `bytes` is 0 if it failed.
+  // Records that a request has ended; `bytes` is 0 if it failed.
   void End(uint16_t device, IoOp op, double now, uint64_t bytes);
 
-  // 1: as calibrated.
+  // The device's speed as a share of its calibration; 1: as calibrated.
   double speed(uint16_t device) const { return devices_[device].speed; }
   // Whether a speed has changed since the last call.
   bool TakeChanged();
@@ -47,10 +47,11 @@ class DeviceSpeeds {
   struct Device {
     double seconds_per_byte[2] = {0, 0};  // by IoOp, as calibrated
     double speed = 1;
-    bool is_measured = false;  // else the speed is believed
+    bool is_measured = false;  // false: the speed is assumed
     int64_t in_flight = 0;
-    double since = 0;  // begin of the spell of use or, with none in flight, of the pause
-    // Of the spell, from its kBeginningSeconds on or since the last measurement:
+    double since = 0;  // when the busy spell began or, with nothing in flight, the pause
+    // The measurement under way. It begins kBeginningSeconds into a spell, or where the last one
+    // ended.
     double measured_since = 0;
     double expected_seconds = 0;
   };

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which bytes of the segment files are free. Pure bookkeeping: it opens no file and knows no page;
-// the store tells it what space exists, as it loads or grows, and asks it one device at a time.
+// Tracks which bytes of the segment files are free, and allocates extents from them. Pure
+// bookkeeping: it opens no file and has no notion of pages. The store adds space as it loads or
+// grows files, and allocates from one device at a time.
 //
-// One idea: space that was written before is used again first, best fit, and only then space that
-// never was, so the files grow no further than the largest set of extents that was alive at once
-// (and fragmentation).
+// One idea: space that was written before is reused first, by best fit, and space that was never
+// written is used only after that. So the files grow no further than the largest set of extents
+// that was in use at once, plus fragmentation.
 
 #ifndef SPILLWAY_IO_STORE_EXTENT_ALLOCATOR_H_
 #define SPILLWAY_IO_STORE_EXTENT_ALLOCATOR_H_
@@ -22,8 +23,9 @@
 
 namespace spillway::io {
 
-// Free runs a device, in units of kIoAlignment. Runs next to one another are one run; none crosses
-// a segment. Every call is O(log runs) a device. Externally synchronised.
+// Free runs of each device, in units of kIoAlignment. Adjacent runs are joined; no run crosses a
+// segment. Calls for one device take O(log n) for its n runs, except ForEachRun. Externally
+// synchronised.
 //
 //   ExtentAllocator extents(/*num_devices=*/1, /*max_bytes=*/kGiB, /*used_bytes=*/0);
 //   extents.AddFresh(0, /*segment=*/0, /*offset=*/0, 64 * kMiB);
@@ -32,32 +34,35 @@ namespace spillway::io {
 //   extents.Free(*extent);
 class ExtentAllocator {
  public:
-  // `max_bytes` bounds the bytes that are in use at once, over all devices; `used_bytes` are so
+  // `max_bytes` bounds the bytes that are in use at once, over all devices. `used_bytes` are in use
   // from the start.
   ExtentAllocator(uint16_t num_devices, uint64_t max_bytes, uint64_t used_bytes);
 
-  // Announces free space in a segment file: never written, or written before. Offsets and sizes are
-  // multiples of kIoAlignment. Fresh space that continues the device's fresh run joins it; other
-  // fresh space replaces that run, whose rest becomes a free run like any other.
+  // Adds free space of a segment file: fresh space was never written, written space was. Offsets
+  // and sizes are multiples of kIoAlignment. Fresh space that continues the device's fresh run
+  // joins it. Other fresh space replaces that run, whose rest becomes an ordinary free run.
   void AddFresh(uint16_t device, uint32_t segment, uint64_t offset, uint64_t size_bytes);
   void AddWritten(uint16_t device, uint32_t segment, uint64_t offset, uint64_t size_bytes);
 
-  // Whether any of these bytes is free already. To be asked before bytes are added that a catalog
-  // names: one that lies may name them twice.
+  // Whether any of these bytes is free already. The caller checks this before it adds bytes that
+  // the catalog lists as free, because a damaged catalog may list them twice.
   bool HasFree(uint16_t device, uint32_t segment, uint64_t offset, uint64_t size_bytes) const;
 
-  // True if `size_bytes` more (any size, rounded up) stay within max_bytes.
+  // Whether `size_bytes` more (any size, rounded up) stay within max_bytes.
   bool WithinBudget(uint64_t size_bytes) const;
-  // Takes room for `size_bytes`, rounded up to kIoAlignment. None: over the budget, or no run is
-  // long enough.
+  // Allocates `size_bytes`, rounded up to kIoAlignment, from written or from fresh space. Returns
+  // none if that is over the budget or no run is long enough.
   std::optional<Extent> TakeWritten(uint16_t device, uint32_t size_bytes);
   std::optional<Extent> TakeFresh(uint16_t device, uint32_t size_bytes);
-  // Gives back what a Take gave. Giving back what is free already is a broken invariant.
+  // Frees an extent that one of the Take functions returned. Freeing bytes that are free already
+  // breaks an invariant.
   void Free(const Extent& extent);
-  // Bytes are in use no longer; where they are free is announced by Add, or not known here.
+  // Lowers used_bytes() without adding free space. The caller adds the bytes with AddWritten or
+  // AddFresh if this allocator is to manage them.
   void Unuse(uint64_t size_bytes);
 
-  // Forgets the free space at the end of a segment that has `size_bytes`; where it began.
+  // Removes the free space at the end of a segment of `size_bytes`. Returns the offset where it
+  // began.
   uint64_t CutTail(uint16_t device, uint32_t segment, uint64_t size_bytes);
   // Calls `take(segment, offset, size_bytes)` for each free run of a device.
   void ForEachRun(uint16_t device,
@@ -69,8 +74,8 @@ class ExtentAllocator {
   uint64_t num_runs() const;  // free runs, for tests and statistics
 
  private:
-  // A position in a device: the segment in the high half, the unit in it in the low half. Runs of
-  // different segments can therefore never touch.
+  // A position in a device: the segment in the high half, the unit in the segment in the low half.
+  // Runs of different segments can therefore never be adjacent.
   using Position = uint64_t;
   using Units = uint32_t;
   struct Device {

@@ -23,15 +23,15 @@ uint64_t HashText(std::string_view text) {
   return Checksum(std::as_bytes(std::span(text.data(), text.size())));
 }
 
-// The value of "key value", or nothing.
+// Returns the value of a line "key value", or none for another line.
 std::optional<std::string> Value(absl::string_view line, absl::string_view key) {
   if (line.size() <= key.size() || line.substr(0, key.size()) != key || line[key.size()] != ' ')
     return std::nullopt;
   return std::string(line.substr(key.size() + 1));
 }
 
-// The fields of a file of this version. The text is compared with what these fields would be
-// written as, so nothing else needs checking.
+// Parses a file of this version. The text must equal what FormatIdentity writes for the parsed
+// fields, so nothing else needs to be checked.
 std::optional<FolderIdentity> ParseFields(const std::string& text) {
   const std::vector<std::string> lines = absl::StrSplit(text, '\n');
   if (lines.size() != 8) return std::nullopt;

@@ -15,11 +15,12 @@
 namespace spillway::io {
 namespace {
 
-// A bit for each unit of a chunk: set, it is free. Whole words at a time, because most runs are
-// long.
+// One bit for each unit of a chunk, set if the unit is free. Works on whole words, because most
+// runs are long.
 class ChunkBits {
  public:
-  // False, and nothing that means anything: a unit of the run was so already.
+  // Marks a run as free or as not free. Returns false if any unit of the run was marked so already;
+  // the bits mean nothing then.
   bool Set(const UnitRun& run, bool free) {
     for (uint32_t unit = run.first; unit < run.first + run.count;) {
       const uint32_t first = unit % 64;
@@ -43,7 +44,7 @@ class ChunkBits {
   }
 
  private:
-  // The first unit from `unit` on that is free or not; kChunkUnits: none.
+  // Returns the first unit from `unit` on whose state is `free`; kChunkUnits if there is none.
   uint32_t Next(uint32_t unit, bool free) const {
     while (unit < kChunkUnits) {
       const uint64_t word = (free ? words_[unit / 64] : ~words_[unit / 64]) >> unit % 64;
@@ -74,7 +75,7 @@ bool ReadCharacter(std::string_view& text, char wanted) {
 
 std::optional<std::vector<UnitRun>> ParseRuns(std::string_view text) {
   std::vector<UnitRun> runs;
-  uint32_t end = 0;  // of the run before
+  uint32_t end = 0;  // the end of the previous run
   do {
     UnitRun run;
     if (!runs.empty() && !ReadCharacter(text, ' ')) return std::nullopt;
@@ -105,7 +106,8 @@ void FreeSpaceChange::Append(Pieces& pieces, uint16_t device, uint32_t segment, 
     const UnitRun run = {static_cast<uint32_t>(offset % kChunkBytes / kIoAlignment),
                          static_cast<uint32_t>((piece_end - offset) / kIoAlignment)};
     offset = piece_end;
-    // Extents come mostly one after another: as one piece a change of millions stays small.
+    // Most extents are adjacent to the one before. Joined into one piece, they keep a change of
+    // millions of extents small.
     if (!pieces.empty() && pieces.back().device == device &&
         pieces.back().id == ChunkId{segment, chunk} &&
         pieces.back().run.first + pieces.back().run.count == run.first) {
@@ -140,7 +142,7 @@ absl::Status FreeSpaceChange::Apply() {
     return std::tuple(piece.device, piece.id.segment, piece.id.chunk, piece.run.first);
   };
   const auto chunk_of = [](const Piece& piece) { return std::tuple(piece.device, piece.id); };
-  std::span<const Piece> rest[3];  // what is left to do: added, taken, given
+  std::span<const Piece> rest[3];  // pieces left to apply: added, taken, given
   Pieces* const all[3] = {&added_, &taken_, &given_};
   for (int kind = 0; kind < 3; ++kind) {
     std::sort(all[kind]->begin(), all[kind]->end(),
@@ -166,7 +168,7 @@ absl::Status FreeSpaceChange::Apply() {
       for (const UnitRun& run : *runs) bits.Set(run, true);
     }
     for (int kind = 0; kind < 3; ++kind) {
-      const bool free = kind != 1;  // afterwards
+      const bool free = kind != 1;  // the state afterwards
       auto& pieces = rest[kind];
       while (!pieces.empty() && chunk_of(pieces.front()) == chunk_of(chunk)) {
         if (!bits.Set(pieces.front().run, free)) return Conflict(pieces.front(), free);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Free bytes as the catalog keeps them: for each 64 MiB chunk of a segment file, the runs of units
-// that no commit and no snapshot names. What a process has handed out since is not taken off here:
-// if it dies, those bytes are free again.
+// Free bytes as the catalog stores them: for each 64 MiB chunk of a segment file, the runs of units
+// that no commit and no snapshot names. Extents that a process has allocated since the last commit
+// are still free here, so they are free again if the process dies.
 //
 // One idea: a change reads the rows of the chunks that it touches and writes them back, all in the
-// commit's transaction. So free space costs nothing to keep in memory, nothing to compute when a
-// store opens, and is exactly as old as the pages.
+// commit's transaction. So free space takes no memory between changes, needs no computation when a
+// store opens, and always matches the rows of pages.
 
 #ifndef SPILLWAY_IO_STORE_FREE_SPACE_H_
 #define SPILLWAY_IO_STORE_FREE_SPACE_H_
@@ -28,7 +28,7 @@ namespace spillway::io {
 inline constexpr uint64_t kChunkBytes = uint64_t{64} << 20;
 inline constexpr uint32_t kChunkUnits = static_cast<uint32_t>(kChunkBytes / kIoAlignment);
 
-// A chunk of a device. Ordered as the files are filled.
+// A chunk of a device. Chunks are ordered as the files are filled.
 struct ChunkId {
   uint32_t segment = 0;
   uint32_t chunk = 0;
@@ -47,32 +47,34 @@ struct FreeChunk {
   std::vector<UnitRun> runs;
 };
 
-// "first+count first+count ...", ascending, no two touching. None: it is not such a text.
+// Parses or formats runs as "first+count first+count ...", ascending, no two touching. ParseRuns
+// returns none if the text is not such a list.
 std::optional<std::vector<UnitRun>> ParseRuns(std::string_view text);
 std::string FormatRuns(const std::vector<UnitRun>& runs);
 
-// Bytes that a transaction takes and gives back, gathered and then applied to free_space. What is
-// given back in a transaction is not taken in it, except by way of Add.
+// Collects the bytes that a transaction adds, takes and gives back, and then applies them to
+// free_space. Bytes that a transaction gives back are not among those that it takes, unless it also
+// adds them.
 class FreeSpaceChange {
  public:
   explicit FreeSpaceChange(SqliteDatabase* database) : database_(database) {}
-  // New bytes of a file, free; they come before what is taken.
+  // Adds new, free bytes of a file. They are applied before the bytes that are taken.
   void Add(uint16_t device, uint32_t segment, uint64_t offset, uint64_t size_bytes) {
     Append(added_, device, segment, offset, size_bytes);
   }
-  // A page comes to rest there, or (by cutting a file) the bytes are no more.
+  // Takes bytes: a page lies there now, or the file was cut and they no longer exist.
   void Take(uint16_t device, uint32_t segment, uint64_t offset, uint64_t size_bytes) {
     Append(taken_, device, segment, offset, size_bytes);
   }
   void Give(const Extent& extent) {
     Append(given_, extent.device, extent.segment, extent.offset, extent.size_bytes);
   }
-  // Inside the transaction. DataLoss, naming chunk and file numbers, if bytes are taken that are
-  // not free, or given back that are.
+  // Applies the change. REQUIRES: the transaction is open. DataLoss, naming chunk and file numbers,
+  // if bytes are taken that are not free, or added or given back that are.
   absl::Status Apply();
 
  private:
-  // Units of one chunk.
+  // A run of units in one chunk.
   struct Piece {
     uint16_t device;
     ChunkId id;

@@ -15,7 +15,7 @@ namespace spillway::io {
 namespace {
 
 constexpr int kMaxHashThreads = 8;
-// A thread has the next job at hand when it ends one.
+// Queued jobs for each thread, so that a thread finds the next job when it ends one.
 constexpr size_t kJobsPerThread = 2;
 
 }  // namespace
@@ -39,7 +39,7 @@ HashThreads::~HashThreads() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-// As many threads as the system gives; hashing goes on without them.
+// Starts as many threads as the system allows. If it allows none, the caller does all the hashing.
 void HashThreads::Start() {
   started_ = true;
   bool is_refused = false;

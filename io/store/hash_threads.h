@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Threads that compute page checksums for one PageIo while its own thread cannot keep up with the
+// Threads that compute page checksums for one PageIo when its own thread cannot keep up with the
 // devices. They start with the first job, so a run whose devices are slower than one thread's
-// hashing has none of them.
+// hashing starts none.
 
 #ifndef SPILLWAY_IO_STORE_HASH_THREADS_H_
 #define SPILLWAY_IO_STORE_HASH_THREADS_H_
@@ -20,44 +20,45 @@
 
 namespace spillway::io {
 
-// The processors that this process may use, at most eight: more threads than that read memory no
-// faster.
+// Returns the number of processors that this process may use, but at most eight: more threads do
+// not read memory faster.
 int DefaultHashThreads();
 
-// Offer, TakeDone and the destructor belong to one thread.
+// One thread, the owner, calls Offer, TakeDone, pending and the destructor.
 class HashThreads {
  public:
   struct Job {
-    uint32_t operation = 0;  // both are the caller's names for the page
+    uint32_t operation = 0;  // operation and page identify the page to the caller
     uint64_t page = 0;
-    std::span<const std::byte> content;  // stays as it is until the job is done
-    uint64_t checksum = 0;               // the result
-    double cpu_seconds = 0;              // that it took
+    std::span<const std::byte> content;  // must not change until the job is done
+    uint64_t checksum = 0;               // result
+    double cpu_seconds = 0;              // result: CPU time that the checksum took
   };
 
-  // `wake` is called from one of the threads when a job ends that the owner waits for.
+  // `wake` is called from one of the threads when a job ends that the owner waits for (TakeDone).
   HashThreads(int num_threads, std::function<void()> wake);
   HashThreads(const HashThreads&) = delete;
   HashThreads& operator=(const HashThreads&) = delete;
-  // Waits for jobs that a thread has begun; drops the others.
+  // Waits for the jobs that threads have begun, and drops the others.
   ~HashThreads();
 
-  // False: every thread has enough to do, or none could be started. The caller keeps the job.
+  // Queues the job. Returns false if the queue is full or no thread could be started; the job is
+  // not taken then.
   bool Offer(const Job& job);
-  // Appends the jobs that are done. With `will_wait`, if there is none, `wake` is called when the
-  // next one ends.
+  // Appends the jobs that are done. If `will_wait` is true and no job is done, `wake` is called
+  // when the next one ends.
   void TakeDone(bool will_wait, std::vector<Job>* done);
-  // Jobs accepted and not taken yet.
+  // Jobs that Offer accepted and TakeDone has not returned yet.
   int pending() const { return pending_; }
 
  private:
   void Start();
   void Run();
 
-  // Constant.
+  // Constant after construction.
   const int num_threads_;
   const std::function<void()> wake_;
-  // The owner's.
+  // Used only by the owner.
   int pending_ = 0;
   bool started_ = false;
   std::vector<std::thread> threads_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How many pages that no commit has yet still need each shared extent. The references that commits
-// and snapshots have are counted by the catalog.
+// Counts, for each shared extent, the pages that need it and that no commit holds yet. The catalog
+// counts the references of commits and snapshots.
 
 #ifndef SPILLWAY_IO_STORE_PACK_COUNTS_H_
 #define SPILLWAY_IO_STORE_PACK_COUNTS_H_
@@ -15,16 +15,17 @@
 
 namespace spillway::io {
 
-// An extent is in use while it has a count here or a name in the catalog. Not thread-safe.
+// An extent is in use while it has a count here or the catalog names it. Not thread-safe.
 class PackCounts {
  public:
-  // A page was recorded in the extent.
+  // Counts a page that was recorded in the extent.
   void Add(const Extent& extent) { ++packs_[KeyOf(extent)].count; }
-  // Such a page is gone. True: so is the last that needed the extent.
+  // Removes the count of a page that was replaced or forgotten. Returns whether the extent is free:
+  // no count is left, and the catalog does not name it.
   bool Remove(const Extent& extent) { return Drop(extent, false); }
-  // Such a page is committed: from now on the catalog counts it.
+  // Removes the count of a page that was committed: from now on the catalog counts it.
   void Commit(const Extent& extent) { (void)Drop(extent, true); }
-  // No commit and no snapshot names the extent any more. True: it is free.
+  // Records that no commit and no snapshot names the extent any more. Returns whether it is free.
   bool Unname(const Extent& extent) {
     const auto pack = packs_.find(KeyOf(extent));
     if (pack == packs_.end()) return true;

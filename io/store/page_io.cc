@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How requests are made first, then packing, then what a completion means, then hashing.
+// Implements PageIo in this order: making requests, packing, completions, hashing.
 
 #include "io/store/page_io.h"
 
@@ -20,18 +20,19 @@
 namespace spillway::io {
 namespace {
 
-// 1 MiB of staging memory, of which as much is touched as was under way at once.
+// At most 1 MiB of staging memory. Only as many packs are touched as were in use at once.
 constexpr uint32_t kNumPacks = 16;
 
-// What Reap hashes before it hands out the results that it has: a caller who waits for them to ask
-// for more must not wait for the hashing of all that came with them, while the device idles.
+// Bytes that Reap hashes before it returns the results that it has. A caller that requests more
+// only after these results must not wait until everything that arrived with them is hashed: the
+// device would idle meanwhile.
 constexpr uint64_t kHashedAtOnce = 1 << 20;
 
-// While pages wait to be hashed, the I/O engine is asked for completions that often: each time
-// costs a system call, but the device gets its next requests only then.
+// Bytes hashed between two polls of the I/O engine while pages wait to be hashed. Each poll costs a
+// system call, but the device gets its next requests only then.
 constexpr uint64_t kHashedBetweenLooks = 4 << 20;
 
-// Smaller pages are hashed in less time than another thread needs to take them.
+// Smaller pages are hashed in less time than another thread needs to take them over.
 constexpr uint64_t kLeastShared = 64 * 1024;
 
 constexpr uint64_t kTimedPages = 7;
@@ -160,7 +161,7 @@ absl::Status PageIo::MakeWrites(OperationId id, Operation& operation,
   return absl::OkStatus();
 }
 
-// A packed page moves with the units that it lies in, to where the page belongs in memory.
+// A packed page is read with all units that it touches, to the start of the page's memory.
 absl::Status PageIo::AddPage(OperationId id, Operation& operation, uint64_t page) {
   const PageRecord& record = operation.pages[page].record;
   SPILLWAY_ASSIGN_OR_RETURN(const FileUse file, FileOf(record.extent));
@@ -187,7 +188,7 @@ absl::Status PageIo::AddPage(OperationId id, Operation& operation, uint64_t page
   return absl::OkStatus();
 }
 
-// Whether the piece follows on the open request.
+// Whether the piece continues the open request, in the file and in memory.
 bool PageIo::Continues(const IoRequest& piece) const {
   return open_.size_bytes > 0 && open_.file == piece.file &&
          open_.offset + open_.size_bytes == piece.offset &&
@@ -241,7 +242,7 @@ absl::StatusOr<FileUse> PageIo::FileOf(const Extent& extent) {
     waited = true;
     file = store_->File(extent);
   }
-  if (waited) io_->Wake();  // one that was meant for the caller may have ended a wait
+  if (waited) io_->Wake();  // a Wake that was meant for the caller may have ended a wait
   return file;
 }
 
@@ -271,7 +272,8 @@ void PageIo::Forget(TensorIndex tensor, uint64_t first_page, uint64_t bytes) {
 
 bool PageIo::AddToPack(OperationId id, Operation& operation) {
   const uint64_t bytes = operation.bytes;
-  // To read it must take no more memory than it has: it crosses no more units than it would alone.
+  // A page must not cross more units in the pack than it would alone: its memory has no room to
+  // read them.
   const auto place_in = [bytes](const Pack& pack) {
     const bool fits = pack.used_bytes % kIoAlignment + bytes <= RoundUp(bytes);
     return fits ? pack.used_bytes : RoundUp(pack.used_bytes);
@@ -326,8 +328,8 @@ absl::Status PageIo::WritePack(uint32_t index) {
   return absl::OkStatus();
 }
 
-// All its pages are recorded in one go, so that none of them can be superseded, and the pack freed,
-// before the last is.
+// Records all pages of the pack at once. Otherwise those recorded first could be superseded, and
+// the pack freed, before the last one is recorded.
 void PageIo::FinishPack(uint32_t index, const absl::Status& status) {
   Pack& pack = packs_[index];
   for (const OperationId id : pack.operations) {
@@ -357,7 +359,7 @@ void PageIo::Reap(absl::Duration timeout, std::vector<Result>* results) {
     collect_at_ = hashed_bytes_ + kHashedBetweenLooks;
   }
   for (size_t i = 0; i < completions_.size(); ++i) {
-    // Taken out: what it leads to may add to the list.
+    // Moved out first, because handling it may add to the list.
     const IoCompletion completion = std::move(completions_[i]);
     OnCompletion(completion);
   }
@@ -384,7 +386,7 @@ void PageIo::OnCompletion(const IoCompletion& completion) {
 }
 
 void PageIo::OnPageRead(OperationId id, Operation& operation, uint64_t page) {
-  // After a failure nobody asks for the bytes any more.
+  // After a failure the bytes are not needed any more.
   if (!operation.status.ok()) return;
   const PageRecord& record = operation.pages[page].record;
   if (operation.verifier == Verifier::kCaller && !record.packed) {
@@ -394,7 +396,7 @@ void PageIo::OnPageRead(OperationId id, Operation& operation, uint64_t page) {
   }
 }
 
-// Lets go of one hold; the operation ends with the last.
+// Releases one hold. The operation ends with the last one.
 void PageIo::Drop(OperationId id, Operation& operation) {
   if (--operation.holds == 0) Finish(id);
 }
@@ -422,7 +424,7 @@ void PageIo::Finish(OperationId id) {
 // --- Hashing ---
 
 uint64_t PageIo::Hash(std::span<const std::byte> content) {
-  hashed_bytes_ += content.size();  // without checksums, too: results come in the same portions
+  hashed_bytes_ += content.size();  // also without checksums, so that portions stay the same
   if (checksums_ == Checksums::kNone) return 0;
   if (hashed_pages_++ % kTimedPages != 0) return Checksum(content);
   const int64_t start = base::ThreadCpuNs();
@@ -481,7 +483,7 @@ bool PageIo::TakeHashed(bool will_wait) {
   return any;
 }
 
-// A page that does not match is read once more before anything is said.
+// A page that does not match its checksum is read once more before the mismatch is reported.
 void PageIo::OnHashed(const HashThreads::Job& job) {
   Operation& operation = operations_[job.operation];
   Page& page = operation.pages[job.page];
@@ -500,7 +502,7 @@ void PageIo::OnHashed(const HashThreads::Job& job) {
   Drop(job.operation, operation);
 }
 
-// Brings a packed page to the front, once it is known to be good.
+// Compares a page with its checksum. If it matches, moves a packed page to the start of its memory.
 absl::Status PageIo::Verify(Operation& operation, uint64_t page, uint64_t checksum) {
   const PageRecord& record = operation.pages[page].record;
   if (checksum == record.checksum || checksums_ == Checksums::kNone) {

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The way of pages between memory and the store: a run of a tensor's pages is read or written as
-// one operation, with an extent and a checksum for each page. Where the bytes rest is the store's
-// to say, how they move the I/O engine's; who wants them, and when, is the caller's.
+// Moves pages between memory and the store. A run of a tensor's pages is read or written as one
+// operation, with an extent and a checksum for each page. The store decides where the bytes lie,
+// the I/O engine moves them, and the caller decides which pages move and when.
 //
-// One idea: pages are what is allocated and verified, requests are what the device likes. Pages
-// that lie side by side, in memory and on the device, travel in one request of up to the device's
-// size; a page larger than that travels in several. Pages are hashed while requests are under way:
-// a page that is written goes to the device at once, one that was read as soon as it is there. The
-// caller's thread hashes. Where more bytes wait for that than the devices work on, hashing is what
-// limits, and further threads help; otherwise they sleep.
+// One idea: pages are the unit of allocation and verification, and requests have the size that
+// suits the device. Pages that are adjacent in memory and on the device travel in one request, up
+// to the device's request size; a larger page travels in several. Pages are hashed while requests
+// are in flight: a page that is written goes to the device at once, and a page that is read is
+// hashed when it has arrived. The caller's thread hashes. If more bytes wait to be hashed than are
+// in flight, hashing is the bottleneck and further threads help; otherwise they sleep.
 //
-// Small pages share. Operations of at most PackedBytes that are written before the same Reap, or
-// until a pack is full, are copied together and written as one request. In the pack a page lies so
-// that reading it alone needs no more units of kIoAlignment than its memory has. The pack is one
-// extent, as long as it was filled, free again when none of its pages is left.
+// Small pages share extents. Writes of at most PackedBytes are copied into a pack until the next
+// Reap, or until the pack is full, and written as one request. A page is placed in the pack so that
+// reading it alone takes no more units of kIoAlignment than its memory has. A pack is one extent,
+// whose size is what was filled; it is free again when none of its pages is left.
 
 #ifndef SPILLWAY_IO_STORE_PAGE_IO_H_
 #define SPILLWAY_IO_STORE_PAGE_IO_H_
@@ -39,29 +39,29 @@
 namespace spillway::io {
 
 inline constexpr uint32_t kDefaultRequestBytes = 2 << 20;
-// A pack, and what is packed: at least two fit.
+// The largest pack, and the largest operation that is packed: at least two fit into a pack.
 inline constexpr uint64_t kPackBytes = 64 * 1024;
 constexpr uint64_t PackedBytes(uint64_t page_bytes) { return std::min(kPackBytes, page_bytes) / 2; }
 
-// For benchmarks, which ask what checksums cost; what is written with kNone fails to verify.
+// For benchmarks, which measure the cost of checksums. What is written with kNone fails to verify.
 enum class Checksums : uint8_t {
   kXxh3,
-  kNone,  // 0 is recorded, and nothing compared
+  kNone,  // records 0, and compares nothing
 };
 
-// Who compares pages that are read with their checksums.
+// Which side compares the pages that are read with their checksums.
 enum class Verifier : uint8_t {
   kPageIo,
-  kCaller,  // PageIo compares a packed page all the same: it moves to its place after that
+  kCaller,  // but PageIo compares a packed page, before it moves the page to its place
 };
 
 struct PageIoOptions {
   Checksums checksums = Checksums::kXxh3;
-  int hash_threads = DefaultHashThreads();  // that hash at most, the caller's included
+  int hash_threads = DefaultHashThreads();  // at most this many threads hash, with the caller's
 };
 
 // Thread-compatible: it calls the store and the engine, which must outlive it, on its caller's
-// thread. Nothing else may Reap from the engine.
+// thread. Nothing else may reap from the engine.
 //
 //   PageIo pages(store, engine);
 //   pages.Write(/*tag=*/1, tensor, /*first_page=*/0, bytes, memory);
@@ -69,12 +69,13 @@ struct PageIoOptions {
 //   while (results.empty()) pages.Reap(absl::InfiniteDuration(), &results);
 class PageIo {
  public:
-  // Ok, or the first failure: DataLoss naming page, file and offset for bytes that do not match
-  // their checksum when read twice; the engine's or the store's status for the rest.
+  // The status is ok or the first failure: DataLoss, naming page, file and offset, if bytes did not
+  // match their checksum in two reads; otherwise the error of the engine or the store.
   struct Result {
     uint64_t tag = 0;
     absl::Status status;
-    // Of each page, which the caller is to compare; empty: there is nothing to compare.
+    // One checksum for each page, which the caller must compare; empty if nothing is to be
+    // compared.
     std::vector<uint64_t> checksums;
   };
 
@@ -82,32 +83,36 @@ class PageIo {
   PageIo(const PageIo&) = delete;
   PageIo& operator=(const PageIo&) = delete;
 
-  // `bytes` of the tensor from the start of page first_page on. `memory` is aligned to
-  // kIoAlignment, has room for `bytes` rounded up to it, and is the operation's until its result.
-  // Results come from Reap only, also of what could not start. A page that was never written is
-  // an error.
+  // Reads `bytes` of the tensor from the start of page first_page on. `memory` is aligned to
+  // kIoAlignment, has room for `bytes` rounded up to it, and belongs to the operation until its
+  // result. All results come from Reap, also those of operations that could not start. A page that
+  // was never written is an error.
   void Read(uint64_t tag, TensorIndex tensor, uint64_t first_page, uint64_t bytes,
             std::byte* memory, Verifier verifier = Verifier::kPageIo);
-  // The copies before are replaced when all pages have arrived, or none is. What the last page's
-  // unit has beyond `bytes` is set to zero, in memory too. `checksums`: of the pages, where the
-  // caller has computed them; empty: they are computed here.
+  // Writes `bytes` of the tensor from the start of page first_page on, under the same conditions.
+  // The pages' previous copies are replaced when all pages have been written; if one fails, none is
+  // replaced. `checksums` are those of the pages if the caller has computed them; if empty, they
+  // are computed here. Unless the operation is packed, the rest of the last page's unit beyond
+  // `bytes` is set to zero, in memory too. The checksum of a packed operation is always computed
+  // here.
   void Write(uint64_t tag, TensorIndex tensor, uint64_t first_page, uint64_t bytes,
              std::byte* memory, std::span<const uint64_t> checksums = {});
-  // REQUIRES: no operation on these pages is under way.
+  // Forgets the copies of these pages in the store. REQUIRES: no operation on them is in flight.
   void Forget(TensorIndex tensor, uint64_t first_page, uint64_t bytes);
 
-  // Waits as IoEngine::Reap does, unless there are results or pages to hash already; appends what
-  // ended. Hashes a portion, so there may be no result although it did not wait.
+  // Waits as IoEngine::Reap does, unless there are results or pages to hash already. Appends the
+  // results of operations that have ended. Hashes a bounded portion of the pages, so it may return
+  // without waiting and without a result.
   void Reap(absl::Duration timeout, std::vector<Result>* results);
 
-  // Since the start: pages written and read, and the CPU seconds that their checksums took here
-  // (the clock is read for one page in seven: reading it takes as long as the hashing of 4 KiB);
-  // and what requests carried, in seconds from when the first of those in flight was made until the
-  // last was reaped.
+  // hashing() returns, since the start, the bytes of pages that were written and read, and the CPU
+  // seconds that their checksums took here. (The clock is read for one page in seven: reading it
+  // takes as long as hashing 4 KiB.) moved() returns the bytes that requests carried, and the time
+  // during which requests were in flight.
   base::Busy hashing() const;
   const base::DuplexMeter& moved() const { return moved_; }  // by IoOp
 
-  // Operations whose result was not reaped.
+  // Operations whose result was not reaped yet.
   size_t in_flight() const {
     return operations_.size() - free_operations_.size() + results_.size();
   }
@@ -116,8 +121,8 @@ class PageIo {
   using OperationId = uint32_t;
   struct Page {
     PageRecord record;
-    uint32_t requests = 0;  // under way that carry a part of it
-    bool retried = false;   // read once more after a checksum that did not match
+    uint32_t requests = 0;  // unfinished ones that carry a part of it
+    bool retried = false;   // was read again because its checksum did not match
   };
   struct Operation {
     uint64_t tag = 0;
@@ -128,24 +133,24 @@ class PageIo {
     std::byte* memory = nullptr;
     std::vector<Page> pages;
     Verifier verifier = Verifier::kPageIo;
-    uint32_t holds = 1;  // requests under way; one more until all are made
+    uint32_t holds = 1;  // unfinished requests and hashes; one more until all are made
     absl::Status status;
   };
-  // What an engine's request carries: bytes of one operation, or a pack.
+  // What a request to the engine carries: bytes of one operation, or a pack.
   struct Load {
-    FileUse file;  // until its completion is here
+    FileUse file;  // held until the completion arrives
     IoOp op = IoOp::kRead;
     OperationId operation = 0;
-    uint64_t begin = 0;  // in the operation's memory
+    uint64_t begin = 0;  // offset in the operation's memory
     uint32_t size_bytes = 0;
     uint16_t device = 0;
     std::optional<uint32_t> pack;
   };
-  // A piece of staging memory, in use from its first page until it is written.
+  // A piece of staging memory. It is in use from its first page until it is written.
   struct Pack {
     uint64_t used_bytes = 0;
-    std::vector<OperationId> operations;  // of one page each
-    Extent extent;                        // once it is full
+    std::vector<OperationId> operations;  // each of one page
+    Extent extent;                        // allocated when the pack is submitted
   };
   struct FreeMemory {
     void operator()(std::byte* memory) const;
@@ -159,18 +164,18 @@ class PageIo {
   absl::Status MakeReads(OperationId id, Operation& operation);
   absl::Status MakeWrites(OperationId id, Operation& operation,
                           std::span<const uint64_t> checksums);
-  // Adds what moves for a page to the open request, or opens others.
+  // Adds the page's bytes to the open request, and opens further requests where they do not fit.
   absl::Status AddPage(OperationId id, Operation& operation, uint64_t page);
   bool Continues(const IoRequest& piece) const;
   void Extend(const IoRequest& piece);
   void Open(const IoRequest& piece, Load load);
   void CloseRequest();
   void SubmitClosed();
-  // The file of an extent; while too many are in use, waits for requests to end.
+  // Returns the file of an extent. While too many files are in use, waits for requests to end.
   absl::StatusOr<FileUse> FileOf(const Extent& extent);
   void Collect(absl::Duration timeout);
 
-  // False: there is no staging memory for it now.
+  // Copies the operation's page into a pack. Returns false if no staging memory is free.
   bool AddToPack(OperationId id, Operation& operation);
   bool OpenPack();
   void SubmitPack();
@@ -183,47 +188,47 @@ class PageIo {
   uint64_t Hash(std::span<const std::byte> content);
   void QueueHash(OperationId id, Operation& operation, uint64_t page);
   void HashPortion();
-  // Gives pages to other threads while hashing is what limits.
+  // Offers pages to the other threads while hashing is the bottleneck.
   void ShareHashing();
-  // Whether there were any.
+  // Takes the pages that the other threads have hashed. Returns whether there were any.
   bool TakeHashed(bool will_wait);
   void OnHashed(const HashThreads::Job& job);
   absl::Status Verify(Operation& operation, uint64_t page, uint64_t checksum);
   void Drop(OperationId id, Operation& operation);
   void Finish(OperationId id);
 
-  // Constant.
+  // Constant after construction.
   Store* const store_;
   IoEngine* const io_;
   const Checksums checksums_;
   const uint64_t page_bytes_;
   const uint64_t pack_bytes_;
   std::vector<uint32_t> request_bytes_;  // by device
-  const bool has_speeds_;                // several devices, whose speeds decide where bytes go
+  const bool has_speeds_;                // several devices, whose speeds decide where extents go
 
-  std::deque<Operation> operations_;  // by id, which is used again
+  std::deque<Operation> operations_;  // by id; ids are reused
   std::vector<OperationId> free_operations_;
-  std::vector<Load> loads_;  // a request's tag is its load's index
+  std::vector<Load> loads_;  // by the tag of the request
   std::vector<uint32_t> free_loads_;
-  IoRequest open_;                                  // the request that may still grow; size 0: none
-  std::vector<IoRequest> closed_;                   // not submitted yet
+  IoRequest open_;                 // the request that may still grow; none if size is 0
+  std::vector<IoRequest> closed_;  // not submitted yet
   std::unique_ptr<std::byte, FreeMemory> staging_;  // made on first use
   std::vector<Pack> packs_;
   std::vector<uint32_t> free_packs_;
-  std::optional<uint32_t> open_pack_;  // the one that may have room
+  std::optional<uint32_t> open_pack_;  // the pack that further pages go to
   std::vector<Result> results_;
-  std::vector<IoCompletion> completions_;  // not looked at yet
-  uint64_t in_flight_bytes_ = 0;           // that the I/O engine has
-  uint64_t collect_at_ = 0;                // of hashed_bytes_, while there are pages to hash
-  std::deque<HashThreads::Job> to_hash_;   // pages that no thread hashes yet
+  std::vector<IoCompletion> completions_;  // not processed yet
+  uint64_t in_flight_bytes_ = 0;           // of requests that the I/O engine has
+  uint64_t collect_at_ = 0;                // hashed_bytes_ at which to poll again
+  std::deque<HashThreads::Job> to_hash_;   // pages that no thread has taken yet
   uint64_t to_hash_bytes_ = 0;
   std::vector<HashThreads::Job> hashed_;
   uint64_t hashed_bytes_ = 0, hashed_pages_ = 0;
-  uint64_t left_bytes_ = 0;  // whose checksums are the caller's
+  uint64_t left_bytes_ = 0;  // of pages that the caller hashes
   base::Busy timed_;
   base::DuplexMeter moved_;
   DeviceSpeeds speeds_;
-  HashThreads helpers_;  // last: its threads read the memory of operations
+  HashThreads helpers_;  // last: its destructor ends reads of operations
 };
 
 }  // namespace spillway::io

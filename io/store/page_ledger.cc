@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A slot that is not changed says what the catalog says, once its range is loaded, and nothing
-// before. A changed slot says what comes next: a copy, or none.
+// In a non-transient tensor, an unchanged slot holds the catalog's record if its range is loaded,
+// and means nothing before that. A changed slot holds what the next commit writes: a copy, or none.
 
 #include "io/store/page_ledger.h"
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the newest copies of pages rest, as far as they were looked at, and what changed since the
-// last commit. Pure bookkeeping: the catalog has all pages of the last commit, and decides which
-// extents a commit frees; the allocator reuses what is given up.
+// Records where the newest copies of pages are, for the pages that were looked up or written, and
+// which pages changed since the last commit. Pure bookkeeping: the catalog has all pages of the
+// last commit, and decides which extents a commit frees; the allocator reuses the extents that are
+// given up.
 //
-// One idea: it is a cache of the catalog, in ranges of 1,024 pages, with the changes laid over it.
-// A page may be recorded before its range is loaded, because what it replaces is the catalog's to
-// know. A commit whose outcome is unknown (its transaction failed at the very end) counts as one
-// that may have happened.
+// One idea: the ledger is a cache of the catalog, in ranges of 1,024 pages, with the changes laid
+// over it. A page may be recorded before its range is loaded, because the catalog tracks the copy
+// that it replaces. A commit whose outcome is unknown (its transaction failed at the very end) is
+// treated as one that may have happened.
 
 #ifndef SPILLWAY_IO_STORE_PAGE_LEDGER_H_
 #define SPILLWAY_IO_STORE_PAGE_LEDGER_H_
@@ -30,13 +31,15 @@ struct PageKey {
   friend auto operator<=>(const PageKey&, const PageKey&) = default;
 };
 
-// 32 bytes for each page of a range that was looked at or written, 16 more while it differs from
-// the last commit. Tensors are dense indexes from zero. Externally synchronised.
+// Uses 32 bytes for each page of a range that was looked up or written, and 16 more for a page
+// while it differs from the last commit. Tensors are dense indexes from zero. Externally
+// synchronised.
 class PageLedger {
  public:
   static constexpr uint64_t kRangePages = 1024;
 
-  // A transient tensor is never part of a commit. One that is not `committed` has no rows to load.
+  // Adds the next tensor. A transient tensor is never part of a commit. A tensor that is not
+  // `committed` has no rows in the catalog to load.
   void AddTensor(uint64_t num_pages, bool transient, bool committed) {
     tensors_.push_back({num_pages, transient, committed, {}});
   }
@@ -44,33 +47,36 @@ class PageLedger {
   bool is_committed(TensorIndex tensor) const { return tensors_[tensor].committed; }
   void SetCommitted(TensorIndex tensor, bool committed) { tensors_[tensor].committed = committed; }
 
-  // Whether the catalog must be asked before Find knows: load the page's range, then.
+  // Whether the page's range must be loaded from the catalog before Find can answer.
   bool NeedsLoad(PageKey key) const;
-  // One page of a range of the last commit; and all of the range was given.
+  // Load adds one page of the last commit, unless the page has changed since. SetLoaded marks the
+  // range as complete.
   void Load(PageKey key, const PageRecord& record);
   void SetLoaded(PageKey any_of_range);
 
-  // The newest copy; none: there is none (or NeedsLoad).
+  // Returns the newest copy; none if the page has no copy (or NeedsLoad).
   std::optional<PageRecord> Find(PageKey key) const;
 
-  // The page has a new copy, or none any more. Gives back the copy whose extent it needs no longer,
-  // if it had one that surely no commit names.
+  // Record gives the page a new copy; Forget leaves it without one. Both return the previous copy
+  // if its extent is no longer needed by the page and certainly named by no commit.
   std::optional<PageRecord> Record(PageKey key, const PageRecord& record);
   std::optional<PageRecord> Forget(PageKey key);
 
-  // Pages of lasting tensors that were recorded or forgotten since the last commit, in order, each
-  // once.
+  // Returns the pages of non-transient tensors that were recorded or forgotten since the last
+  // commit, in order, each once.
   std::span<const PageKey> Changed();
-  // What is recorded now was committed. Gives back the copies that only a commit in doubt named.
+  // Records that the current state was committed. Returns the replaced copies that a commit in
+  // doubt may have named: no commit names them now.
   std::vector<PageRecord> Committed();
-  // Whether it was committed is unknown: both states keep their extents until a commit succeeds.
+  // Records that it is unknown whether the current state was committed. The extents of both states
+  // stay in use until Committed or Reset.
   void CommitInDoubt();
-  // Another state was committed: forgets everything of lasting tensors, the changes too. Gives back
-  // the copies that no commit names any more.
+  // Another state was committed: forgets everything about non-transient tensors, including the
+  // changes. Returns the copies that no commit names any more.
   std::vector<PageRecord> Reset();
 
  private:
-  // A PageRecord in 32 bytes: units are of kIoAlignment.
+  // A PageRecord in 32 bytes. A unit is kIoAlignment bytes.
   struct Slot {
     uint64_t checksum = 0;
     uint32_t content_bytes = 0;

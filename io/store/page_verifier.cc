@@ -12,7 +12,7 @@
 namespace spillway::io {
 namespace {
 
-// Enough for every drive to be busy; a larger extent is read alone.
+// Enough to keep every drive busy. A larger extent is read alone.
 constexpr uint64_t kMaxUnderWayBytes = uint64_t{64} << 20;
 constexpr size_t kMaxUnderWay = 64;
 
@@ -24,7 +24,7 @@ PageVerifier::Buffer PageVerifier::TakeBuffer(uint32_t size_bytes) {
     spare_.erase(spare);
     return buffer;
   }
-  spare_.clear();  // of other sizes: extents of one size come together
+  spare_.clear();  // buffers of other sizes: extents of one size come together
   return Buffer(static_cast<std::byte*>(std::aligned_alloc(kIoAlignment, size_bytes)));
 }
 
@@ -87,7 +87,7 @@ void PageVerifier::OnRead(const IoCompletion& completion) {
     if (!status.ok()) bad.emplace_back(&page, std::move(status));
   }
   if (!bad.empty() && !std::exchange(read.is_second, true)) {
-    io_->Submit({&read.request, 1});  // once more from the device
+    io_->Submit({&read.request, 1});  // reads it once more from the device
     return;
   }
   for (const auto& [page, why] : bad) on_bad_(read.extent, *page, why);

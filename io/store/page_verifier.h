@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reading many pages only to see whether they are what was written: extents through an I/O engine,
-// as many at once as it takes, each page compared with its checksum.
+// Reads many pages only to verify them: reads extents through an I/O engine, many at once, and
+// compares each page with its checksum.
 
 #ifndef SPILLWAY_IO_STORE_PAGE_VERIFIER_H_
 #define SPILLWAY_IO_STORE_PAGE_VERIFIER_H_
@@ -21,7 +21,7 @@
 
 namespace spillway::io {
 
-// Externally synchronised. `io` must outlive it and be used by nothing else meanwhile.
+// Externally synchronised. `io` must outlive it, and nothing else may use `io` meanwhile.
 //
 //   PageVerifier verifier(io, [](const Extent& extent, const PageVerifier::Page& page,
 //                                const absl::Status& why) { ... });
@@ -29,28 +29,29 @@ namespace spillway::io {
 //   verifier.Finish();
 class PageVerifier {
  public:
-  // A page in an extent. The first four say to the caller which.
+  // A page in an extent. The first four fields identify the page to the caller.
   struct Page {
     uint64_t tensor = 0;
     uint64_t page = 0;
     uint64_t born = 0;
     uint64_t died = 0;
-    uint32_t skip_bytes = 0;  // of the extent, before the page
+    uint32_t skip_bytes = 0;  // offset of the page in the extent
     uint32_t content_bytes = 0;
     uint64_t checksum = 0;
   };
-  // Told of each page that is not what was written (DataLoss) or that cannot be read (the error),
-  // both after a second try.
+  // Called for each page whose bytes are not what was written (DataLoss) or that cannot be read
+  // (the error), in both cases after a second try. ResourceExhausted if there is no memory for the
+  // read.
   using OnBad = std::function<void(const Extent&, const Page&, const absl::Status& why)>;
 
   PageVerifier(IoEngine* io, OnBad on_bad) : io_(io), on_bad_(std::move(on_bad)) {}
   PageVerifier(const PageVerifier&) = delete;
   PageVerifier& operator=(const PageVerifier&) = delete;
-  // Waits for reads under way.
+  // Waits for reads in flight.
   ~PageVerifier() { Finish(); }
 
-  // Reads the extent, sooner or later; waits while too much is under way. The file stays until
-  // Finish.
+  // Submits a read of the extent; first waits while too much is in flight. The file must stay valid
+  // until Finish.
   void Add(FileId file, const Extent& extent, std::vector<Page> pages);
   void Finish();
   uint64_t read_bytes() const { return read_bytes_; }
@@ -74,7 +75,7 @@ class PageVerifier {
 
   IoEngine* const io_;
   const OnBad on_bad_;
-  std::map<uint64_t, Read> reads_;  // under way, by their requests' tags
+  std::map<uint64_t, Read> reads_;  // in flight, by the tags of their requests
   std::multimap<uint32_t, Buffer> spare_;
   uint64_t next_ = 0;
   uint64_t under_way_bytes_ = 0;

@@ -18,13 +18,14 @@ namespace spillway::io {
 namespace {
 
 constexpr uint32_t kSegmentsPerDoubling = 64;
-constexpr uint32_t kMaxDoublings =
-    10;  // 1 TiB from 1 GiB: every file system in use holds such a file
+// From 1 GiB to 1 TiB: every file system in use supports such a file.
+constexpr uint32_t kMaxDoublings = 10;
 
-// Beyond, unit numbers would not fit in 32 bits; only someone else can have made a file that large.
+// A larger file counts as this long, so that unit numbers fit in 32 bits. Only another program can
+// have made a file that large.
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 43;
 
-// Of open files; the ring registers no more either.
+// Bound on open files. The ring does not register more either.
 constexpr uint64_t kMaxOpenFiles = 256;
 
 uint64_t MaxDescriptors() {
@@ -40,7 +41,7 @@ int Fallocate(int fd, uint64_t offset, uint64_t size_bytes) {
   return result;
 }
 
-// What the file system keeps of a file.
+// Returns the bytes that the file system has allocated for a file.
 absl::StatusOr<uint64_t> StoredBytes(const DirectFile& file) {
   struct stat info;
   if (::fstat(file.fd(), &info) != 0)
@@ -155,27 +156,29 @@ absl::StatusOr<SegmentFiles::Segment*> SegmentFiles::Open(uint16_t device, uint3
 }
 
 absl::StatusOr<DirectFile> SegmentFiles::OpenFor(const std::string& path, int flags) {
-  // If all are in use it is one more, for who makes a file or syncs it.
+  // If all are in use, one more is opened than the bound allows, so that a file can still be made
+  // or synced.
   while (open_.size() >= max_open_ && CloseIdle()) {
   }
   while (true) {
     auto file = OpenDirect(path, O_RDWR | O_NOFOLLOW | flags, options_.announce);
     if (file.ok()) return file;
-    if (absl::IsFailedPrecondition(file.status())) {  // missing rights, in a store's words
+    if (absl::IsFailedPrecondition(file.status())) {  // missing permissions, reworded for a store
       return absl::UnavailableError(
           absl::StrCat(file.status().message(), "; a store needs files that this user can write"));
     }
-    // Others in the process may have taken the descriptors that were meant for this.
+    // Other code in the process may have used the descriptors.
     if (!absl::IsResourceExhausted(file.status()) || !CloseIdle()) return file.status();
   }
 }
 
-// The least recently used of those without a transfer. False: there is none.
+// Closes the least recently used file that has no transfer. Returns false if there is none.
 bool SegmentFiles::CloseIdle() {
   for (auto key = open_.rbegin(); key != open_.rend(); ++key) {
     Segment& segment = devices_[key->first].segments.at(key->second);
     if (segment.open.use_count() > 1) continue;
-    // What the kernel could not write back it tells whoever has the file open then.
+    // The kernel reports a failed write-back only to descriptors that are open at that time, so the
+    // file is synced before it is closed. SyncFile remembers the error.
     if (!segment.open->file.is_direct()) (void)SyncFile(segment.open->file);
     Close(&segment);
     return true;
@@ -185,13 +188,15 @@ bool SegmentFiles::CloseIdle() {
 
 void SegmentFiles::Close(Segment* segment) {
   if (!segment->open) return;
-  // The engine only forgets a number here; the file is closed in any case.
+  // The result does not matter: the engine only drops the file's number, and the file is closed in
+  // any case.
   (void)io_->RemoveFile(segment->open->id);
   open_.erase(segment->last_used);
   segment->open.reset();
 }
 
-// A file that cannot be removed stays known, so that its number is not given to another.
+// Removes a file. A file that cannot be removed stays listed, so that its number is not given to
+// another.
 absl::Status SegmentFiles::Remove(uint16_t device, uint32_t number) {
   const std::string path = Path(device, number);
   if (::unlink(path.c_str()) != 0) return base::ErrnoToStatus(errno, absl::StrCat("remove ", path));
@@ -232,7 +237,7 @@ std::optional<SegmentFiles::Region> SegmentFiles::AdoptTail(uint16_t device) {
     if (segment.file_bytes == segment.size_bytes) continue;
     const Region region = {number, segment.size_bytes, segment.file_bytes - segment.size_bytes};
     segment.size_bytes = segment.file_bytes;
-    touched_.insert({device, number});  // its size may not be durable yet, nor its name
+    touched_.insert({device, number});  // neither its size nor its name may be durable yet
     if (region.offset == 0) devices_[device].has_new_files = true;
     return region;
   }
@@ -277,14 +282,15 @@ absl::Status SegmentFiles::Extend(Segment* segment, uint64_t size_bytes) {
   const int error = errno;
   const uint64_t new_size_bytes = segment->file_bytes + size_bytes;
   if (error == EOPNOTSUPP || error == ENOSYS || error == EINVAL) {
-    // No fallocate here: a sparse file. Its writes may meet a full file system themselves.
+    // The file system has no fallocate, so the file becomes sparse. A write to it may find the file
+    // system full.
     if (::ftruncate(fd, static_cast<off_t>(new_size_bytes)) != 0) {
       return base::ErrnoToStatus(errno, absl::StrCat("extend ", file.path()));
     }
     SetFileBytes(segment, new_size_bytes);
     return absl::OkStatus();
   }
-  // A failed fallocate may have added part of it.
+  // A failed fallocate may have added part of the space.
   if (::ftruncate(fd, static_cast<off_t>(segment->file_bytes)) != 0) {
     return base::ErrnoToStatus(errno, absl::StrCat("shorten ", file.path()));
   }
@@ -348,8 +354,8 @@ absl::Status SegmentFiles::SyncFile(const DirectFile& file) {
 absl::Status SegmentFiles::Sync() {
   if (!sync_error_.ok()) return sync_error_;
   for (const auto& [device, number] : touched_) {
-    // Opened, if it is not: it was closed for others, or is a tail that a crash has left, adopted
-    // and not written yet.
+    // Opens the file if it is not open: it may have been closed for others, or be a tail that was
+    // left by a crash, adopted, and not written yet.
     absl::StatusOr<Segment*> segment = Open(device, number, 0);
     if (!segment.ok()) return segment.status();
     SPILLWAY_RETURN_IF_ERROR(SyncFile((*segment)->open->file));

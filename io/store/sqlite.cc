@@ -16,7 +16,7 @@
 namespace spillway::io {
 namespace {
 
-// How long a commit waits for someone who looks at the catalog with a tool of their own.
+// How long a commit waits for another program that has locked the catalog, such as an SQLite tool.
 constexpr int kBusyTimeoutMs = 10000;
 
 absl::StatusCode CodeOf(int primary_code) {
@@ -60,7 +60,7 @@ absl::Status SqliteDatabase::ToStatus(int code, std::string_view what) const {
   if (primary_code == SQLITE_OK || primary_code == SQLITE_ROW || primary_code == SQLITE_DONE) {
     return absl::OkStatus();
   }
-  // An operation that failed on an earlier call may have left a newer message in the handle.
+  // The handle's message may belong to another call than the one that returned `code`.
   const bool is_current = handle_ && sqlite3_extended_errcode(handle_.get()) == code;
   const std::string message =
       absl::StrCat(path_, ": ", View(what), ": ",
@@ -79,7 +79,7 @@ absl::Status SqliteDatabase::ToStatus(int code, std::string_view what) const {
       primary_code == SQLITE_CANTOPEN && (system_errno == EMFILE || system_errno == ENFILE);
   if (too_many_files || (primary_code == SQLITE_IOERR && system_errno != 0))
     return base::ErrnoToStatus(system_errno, message);
-  // The index of the log gets all its bytes when it is made.
+  // The index of the log gets all its bytes when it is made, so a failure there means a full disk.
   if (primary_code == SQLITE_FULL || code == SQLITE_IOERR_SHMSIZE) {
     return base::ErrnoToStatus(ENOSPC, absl::StrCat(path_, ": ", View(what)));
   }
@@ -90,13 +90,13 @@ namespace {
 
 int OpenFlags(SqliteDatabase::Mode mode) {
   using Mode = SqliteDatabase::Mode;
-  // One thread at a time: reading a column then takes no mutex.
+  // One thread at a time uses the database, so reading a column needs no mutex.
   constexpr int kFlags = SQLITE_OPEN_NOMUTEX;
   switch (mode) {
     case Mode::kCreate: return kFlags | SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
     case Mode::kReadAlone: return kFlags | SQLITE_OPEN_READONLY | SQLITE_OPEN_URI;
     case Mode::kReadShared: return kFlags | SQLITE_OPEN_READONLY;
-    // To read a log alone, SQLite wants a lock that a file opened for reading cannot have.
+    // To read a log alone, SQLite needs a lock that it cannot take on a file opened read-only.
     case Mode::kReadWithLog:
     case Mode::kAlone:
     case Mode::kExisting: break;
@@ -104,7 +104,8 @@ int OpenFlags(SqliteDatabase::Mode mode) {
   return kFlags | SQLITE_OPEN_READWRITE;
 }
 
-// A path as SQLite's URIs want it: "?", "#" and "%" mean something there.
+// Returns the path as the URI of a file that nobody changes. "?", "#" and "%" have a meaning in
+// SQLite's URIs, so they are escaped.
 std::string ImmutableUri(const std::string& path) {
   std::string uri = "file:";
   for (const char c : path) {
@@ -125,7 +126,7 @@ absl::StatusOr<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(std::string
       mode == Mode::kReadAlone ? ImmutableUri(database->path_) : database->path_;
   sqlite3* handle = nullptr;
   const int code = sqlite3_open_v2(name.c_str(), &handle, OpenFlags(mode), vfs);
-  database->handle_.reset(handle);  // SQLite gives a handle, for its message, even when it fails
+  database->handle_.reset(handle);  // SQLite returns a handle, for its message, even on failure
   if (handle) sqlite3_extended_result_codes(handle, 1);
   SPILLWAY_RETURN_IF_ERROR(database->ToStatus(code, "open"));
   SPILLWAY_RETURN_IF_ERROR(
@@ -148,7 +149,7 @@ absl::Status SqliteDatabase::KeepToReading(Mode mode) {
                  "leave the log as it is"));
     SPILLWAY_RETURN_IF_ERROR(KeepIndexInMemory());
   }
-  // Of one state, from the first row that is read on.
+  // The transaction shows one state of the database, from the first row that is read on.
   return Execute("PRAGMA query_only = 1; BEGIN");
 }
 
@@ -170,7 +171,8 @@ absl::StatusOr<SqliteStatement> SqliteDatabase::Prepare(std::string_view sql) {
   const int code = sqlite3_prepare_v3(handle_.get(), sql.data(), static_cast<int>(sql.size()),
                                       SQLITE_PREPARE_PERSISTENT, &handle, nullptr);
   absl::Status status = ToStatus(code, sql);
-  // The statements are ours, so tables that they do not fit are not.
+  // The statements are known to be correct, so one that cannot be prepared means that the file
+  // lacks the catalog's tables.
   if (code == SQLITE_ERROR) return absl::DataLossError(status.message());
   SPILLWAY_RETURN_IF_ERROR(status);
   return SqliteStatement(this, handle);
@@ -178,8 +180,8 @@ absl::StatusOr<SqliteStatement> SqliteDatabase::Prepare(std::string_view sql) {
 
 void SqliteDatabase::RollBack() {
   if (sqlite3_get_autocommit(handle_.get())) return;
-  // A rollback that fails leaves nothing to do: the journal makes the next one to open the file
-  // undo it.
+  // If the rollback fails, nothing more can be done here: whoever opens the file next undoes the
+  // transaction, by the journal.
   sqlite3_exec(handle_.get(), "ROLLBACK", nullptr, nullptr, nullptr);
 }
 
@@ -232,7 +234,7 @@ absl::Status SqliteStatement::Run() {
 }
 
 std::string SqliteStatement::Bytes(int column) const {
-  // sqlite3_column_blob gives text as it is, too; the size must be asked for after the pointer.
+  // sqlite3_column_blob returns text unchanged, too. The size must be read after the pointer.
   const void* bytes = sqlite3_column_blob(handle_.get(), column);
   const int size_bytes = sqlite3_column_bytes(handle_.get(), column);
   return bytes ? std::string(static_cast<const char*>(bytes), static_cast<size_t>(size_bytes))

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SQLite behind Status: a database and its prepared statements as owning objects, every return code
-// checked and mapped once, with the file's name and SQLite's own words. Its files go through
-// sqlite_vfs.h, so every page that is read was checked. What is stored is the
-// catalog's business.
+// Wraps SQLite: a database and its prepared statements are owning objects, and every return code is
+// checked and mapped to a Status in one place, with the file's name and SQLite's own message. All
+// files are accessed through sqlite_vfs.h, which checks every page that is read. What is stored is
+// left to the catalog.
 
 #ifndef SPILLWAY_IO_STORE_SQLITE_H_
 #define SPILLWAY_IO_STORE_SQLITE_H_
@@ -25,32 +25,33 @@ class SqliteStatement;
 // An open database. Its statements must not outlive it. One thread at a time.
 //
 // Errors: DataLoss for a damaged file, one that is no database, or one without the tables that a
-// statement names; ResourceExhausted for a full file system or no memory; Unavailable for what
-// cannot be opened, locked or written; InvalidArgument for a value over SQLite's limits; the
+// statement names; ResourceExhausted for a full file system or no memory; Unavailable for a file
+// that cannot be opened, locked or written; InvalidArgument for a value over SQLite's limits; the
 // errno's status for other I/O errors; Internal for the rest.
 class SqliteDatabase {
  public:
-  // kCreate also takes a file that is there; there must be nothing in it. kAlone keeps the index of
-  // the log in memory: it needs no room for it on disk, and nobody can read beside. The last three
-  // change nothing, not even by tidying up, and see one state of the database for as long as it is
-  // open: kReadAlone takes the file as it is, which must have no log; kReadWithLog reads the log
-  // that a crash left, without merging it; both while nobody else has the file open. kReadShared is
-  // one reader more beside whoever has.
+  // kCreate also accepts an existing file, which must be empty. kAlone keeps the index of the log
+  // in memory: the index needs no room on disk, and no other process can read the database
+  // meanwhile. The last three modes change nothing, and do not even tidy up; they see one state of
+  // the database for as long as it is open. kReadAlone reads the file as it is; the file must have
+  // no log. kReadWithLog reads the log that a crash left, without merging it. Both require that no
+  // other process has the file open. kReadShared reads beside the processes that have the file
+  // open.
   enum class Mode { kCreate, kExisting, kAlone, kReadAlone, kReadWithLog, kReadShared };
   static absl::StatusOr<std::unique_ptr<SqliteDatabase>> Open(std::string path, Mode mode);
   SqliteDatabase(const SqliteDatabase&) = delete;
   SqliteDatabase& operator=(const SqliteDatabase&) = delete;
 
-  // Runs statements that give no rows that anyone wants.
+  // Runs statements, and ignores the rows that they return.
   absl::Status Execute(const char* sql);
   absl::StatusOr<SqliteStatement> Prepare(std::string_view sql);
-  // How many rows the last INSERT, UPDATE or DELETE changed.
+  // Number of rows that the last INSERT, UPDATE or DELETE changed.
   int64_t num_changes() const { return sqlite3_changes64(handle_.get()); }
-  // Undoes the transaction that is open, if one is.
+  // Rolls back the open transaction, if there is one.
   void RollBack();
 
   const std::string& path() const { return path_; }
-  // Ok for SQLITE_OK, SQLITE_ROW and SQLITE_DONE.
+  // Maps an SQLite code to a Status; ok for SQLITE_OK, SQLITE_ROW and SQLITE_DONE.
   absl::Status ToStatus(int code, std::string_view what) const;
 
  private:
@@ -60,7 +61,8 @@ class SqliteDatabase {
   explicit SqliteDatabase(std::string path) : path_(std::move(path)) {}
   absl::Status KeepToReading(Mode mode);
   absl::Status KeepIndexInMemory();
-  // Before the first table: later the pages have no room.
+  // Reserves room for a seal in each page. Call it before the first table is made: pages that exist
+  // already have no room.
   absl::Status ReserveSeals();
 
   std::string path_;
@@ -83,11 +85,11 @@ class SqliteStatement {
   SqliteStatement& BindText(int index, std::string_view text);
   SqliteStatement& BindBlob(int index, std::string_view bytes);
 
-  // True: a row is there. False: no more rows; the statement is reset.
+  // Returns true if there is a row. Returns false after the last row; the statement is reset then.
   absl::StatusOr<bool> Step();
-  // Runs to the end and resets, so that it can be bound and run again.
+  // Runs the statement to the end and resets it, so that it can be bound and run again.
   absl::Status Run();
-  // Gives up the rows that are left. Needed, unless the statement goes, before others may commit.
+  // Drops the remaining rows. Needed before others may commit, unless the statement is destroyed.
   void Reset() { sqlite3_reset(handle_.get()); }
 
   int num_columns() const { return sqlite3_column_count(handle_.get()); }

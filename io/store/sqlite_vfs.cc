@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The log's frames carry sums over their pages, each continuing the one before, and SQLite has
-// computed them when it hands over a page. So a frame is written as follows:
-//   1. SQLite writes its header: held back.
-//   2. SQLite writes its page: sealed, the header's sum computed again from the header of the frame
-//      before, both written at once.
-// A page alone replaces that of an earlier frame of the same transaction; it is sealed. SQLite then
-// corrects the sums of all frames from there on, from what lies in the file, and writes headers
-// alone: right as they are.
+// The frames of the log carry sums over their pages, and each sum continues the one before. SQLite
+// has computed them without the seals when it hands a page to the VFS. So a frame is written as
+// follows:
+//   1. SQLite writes the frame's header. The VFS holds it back.
+//   2. SQLite writes the frame's page. The VFS seals it, computes the header's sum again from the
+//      header of the frame before, and writes both at once.
+// A page that is written without a header replaces that of an earlier frame of the same
+// transaction; the VFS seals it. SQLite then corrects the sums of all frames from there on, from
+// the contents of the file, and writes headers alone; these are right as they are.
 //
-// SQLite also keeps the running sum in shared memory, unsealed. Only a process that appends to the
-// log while this one has it open would start from it; the store's lock rules that out.
+// SQLite also keeps the running sum in shared memory, computed without the seals. Only a process
+// that appends to the log while this one has it open would start from it; the store's lock prevents
+// that.
 
 #include "io/store/sqlite_vfs.h"
 
@@ -60,7 +62,7 @@ int BrokenSealAt(const char* path, int64_t offset, uint64_t number) {
   return SQLITE_IOERR_DATA;
 }
 
-// Follows SQLite's own file object in memory.
+// Lies behind SQLite's own file object in memory (Slot).
 class VfsFile {
  public:
   VfsFile(sqlite3_file* real, const char* path, int flags)
@@ -91,14 +93,14 @@ class VfsFile {
   }
 
   sqlite3_file* const real_;
-  const char* const path_;  // SQLite keeps it as long as the file is open
+  const char* const path_;  // SQLite keeps the text as long as the file is open
   const bool is_database_;
   const bool is_log_;
-  std::optional<FrameHeader> held_;  // of the log: a frame's header without its page
+  std::optional<FrameHeader> held_;  // in the log: a frame's header whose page was not written yet
   int64_t held_offset_ = 0;
   int64_t next_frame_ = -1;  // offset of the frame that would continue next_sum_
   WalSum next_sum_;
-  bool big_endian_ = false;  // known with next_sum_
+  bool big_endian_ = false;  // valid if next_sum_ is
 };
 
 int Meet(SqliteCall::Op op, const char* path, int64_t offset, std::span<std::byte> bytes = {}) {
@@ -110,7 +112,7 @@ int Failed(int error, int code) {
   return error == ENOSPC ? SQLITE_FULL : code;
 }
 
-// False: sealing would overwrite what the page holds.
+// Returns false if sealing would overwrite content of the page.
 bool MayBeSealed(std::span<const std::byte> page, uint64_t number) {
   return number != 1 || HasRoomForSeals(page);
 }
@@ -139,7 +141,8 @@ int VfsFile::ReadDatabase(std::byte* out, int size, int64_t offset) {
   if (first == offset && size == kPage) {
     const int code = ReadRaw(out, size, offset);
     if (code == SQLITE_IOERR_SHORT_READ) {
-      // A page beyond the end reads as zeros, which SQLite expects; a part of one does not.
+      // SQLite expects that a page beyond the end reads as zeros. A page of which only a part is
+      // there is damaged.
       sqlite3_int64 end = 0;
       const int size_code = Size(&end);
       return size_code != SQLITE_OK || end <= offset
@@ -181,7 +184,7 @@ int VfsFile::Read(void* out, int size, int64_t offset) {
   return ReadRaw(out, size, offset);
 }
 
-// Writes a header that was held for its page, which did not follow.
+// Writes a header that was held back, and whose page did not follow.
 int VfsFile::WriteHeld() {
   if (!held_) return SQLITE_OK;
   FrameHeader header = *held_;
@@ -243,7 +246,8 @@ int VfsFile::WriteLog(const std::byte* data, int size, int64_t offset) {
   }
   next_frame_ = -1;
   std::array<std::byte, kWalHeaderBytes> header;
-  // The log's header; nothing else is written to it by an SQLite that need not pad sectors.
+  // The only other write is the log's header: an SQLite that need not pad sectors writes nothing
+  // else to the log.
   if (size != kWalHeader || offset != 0) return SQLITE_IOERR_WRITE;
   std::memcpy(header.data(), data, kWalHeaderBytes);
   return WriteRaw(header, 0);
@@ -294,7 +298,7 @@ int VfsFile::Close() {
   return held != SQLITE_OK ? held : closed;
 }
 
-// In the memory that SQLite allocates for a file: its own part, ours, and the real VFS's.
+// The memory that SQLite allocates for a file: its own part, ours, and at kRealAt the real VFS's.
 struct Slot {
   sqlite3_file base;
   alignas(VfsFile) std::byte file[sizeof(VfsFile)];
@@ -312,7 +316,7 @@ int CloseFile(sqlite3_file* file) {
   return code;
 }
 
-// Hands a call on to the real file.
+// Forwards a call to the real file.
 template <auto Method, typename... Args>
 int PassOn(sqlite3_file* file, Args... args) {
   sqlite3_file* real = Of(file).real();
@@ -334,7 +338,8 @@ const sqlite3_io_methods kMethods = {
     .xCheckReservedLock = PassOn<&sqlite3_io_methods::xCheckReservedLock, int*>,
     .xFileControl = PassOn<&sqlite3_io_methods::xFileControl, int, void*>,
     .xSectorSize = PassOn<&sqlite3_io_methods::xSectorSize>,
-    // Written bytes never harm their neighbours: then SQLite pads no frame to a sector's end.
+    // Says that a write does not harm the bytes beside it, so that SQLite does not pad frames to
+    // the end of a sector.
     .xDeviceCharacteristics =
         [](sqlite3_file* f) {
           return PassOn<&sqlite3_io_methods::xDeviceCharacteristics>(f) |
@@ -344,7 +349,7 @@ const sqlite3_io_methods kMethods = {
     .xShmLock = PassOn<&sqlite3_io_methods::xShmLock, int, int, int>,
     .xShmBarrier = [](sqlite3_file* f) { Of(f).real()->pMethods->xShmBarrier(Of(f).real()); },
     .xShmUnmap = PassOn<&sqlite3_io_methods::xShmUnmap, int>,
-    // Never mapped: a page must be checked when it is read.
+    // Pages are never mapped, because a page must be checked when it is read.
     .xFetch =
         [](sqlite3_file*, sqlite3_int64, int, void** page) {
           *page = nullptr;
@@ -376,14 +381,14 @@ int DeleteFile(sqlite3_vfs* vfs, const char* path, int sync_folder) {
   return Real(vfs)->xDelete(Real(vfs), path, sync_folder);
 }
 
-// The operating system's VFS under our name, but for files. Calls that go on to it get it as their
-// object, so that it finds what is its own.
+// Returns the operating system's VFS under our name, but with our files. Calls that are forwarded
+// to it get it as their object, so that it finds its own data.
 sqlite3_vfs* MakeVfs() {
   sqlite3_vfs* real = sqlite3_vfs_find("unix");
   if (!real) return nullptr;
   static sqlite3_vfs vfs;
   vfs = *real;
-  vfs.iVersion = 2;  // without the system calls that tests of the real VFS replace
+  vfs.iVersion = 2;  // version 3 adds system calls for tests of the real VFS to replace
   vfs.pNext = nullptr;
   vfs.zName = kName;
   vfs.pAppData = real;

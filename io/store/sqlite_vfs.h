@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SQLite's way to the disk, with every page of a database sealed and checked (sqlite_page.h), and a
-// place where tests let it fail. Locks, shared memory and names are the operating system's VFS's.
+// SQLite's file layer (VFS). It seals and checks every page of a database (sqlite_page.h), and has
+// a hook by which tests make it fail. Locks, shared memory and file names are left to the operating
+// system's VFS.
 //
-// One idea: a page is sealed on its way out, into the log or into the database, and checked on its
-// way in from either. So a flipped bit, or a page in the wrong place, is found by whoever reads it,
-// and a stock SQLite that moves pages from the log to the database moves the seals with them.
+// One idea: a page is sealed when it is written, into the log or into the database, and checked
+// when it is read from either. So a flipped bit, or a page in the wrong place, is detected when the
+// page is read, and a stock SQLite that moves pages from the log to the database moves the seals
+// with them.
 
 #ifndef SPILLWAY_IO_STORE_SQLITE_VFS_H_
 #define SPILLWAY_IO_STORE_SQLITE_VFS_H_
@@ -19,33 +21,33 @@
 
 namespace spillway::io {
 
-// The name to open databases with, registered on first use. Their pages must have kSqlitePageBytes
-// bytes, of which kSqliteSealBytes are reserved; others cannot be written through it. Null if
-// SQLite cannot take it (no memory).
+// Returns the name of the VFS to open databases with, and registers it on first use. Pages of these
+// databases must have kSqlitePageBytes bytes, of which kSqliteSealBytes are reserved; others cannot
+// be written through it. Null if SQLite cannot register it (no memory).
 //
-// Reading a page whose seal is broken gives SQLITE_IOERR_DATA. The first bytes of the file alone,
-// which SQLite reads before it knows whether the log has a newer page 1, are given as they are;
-// that page is then read whole.
+// Reading a page whose seal is broken fails with SQLITE_IOERR_DATA. A read of only the first bytes
+// of the file is not checked: SQLite makes it before it has found out whether the log has a newer
+// page 1, and reads the whole page afterwards.
 const char* SqliteVfsName();
 
-// File and offset of the last broken seal that this thread met.
+// Describes the last broken seal that this thread read, with page, offset and file.
 std::string LastBrokenSeal();
-// The errno of this thread's last write that failed; SQLite forgets it while it rolls back.
+// The errno of this thread's last write that failed. SQLite loses it while it rolls back.
 int LastWriteErrno();
 
-// For tests. One operation of SQLite's on a file other than shared memory.
+// For tests. One SQLite operation on a file other than shared memory.
 struct SqliteCall {
   enum class Op : uint8_t { kRead, kWrite, kSync, kTruncate, kDelete };
   Op op = Op::kRead;
   std::string_view path;
-  int64_t offset = 0;               // of kTruncate: the new size
-  std::span<std::byte> bytes = {};  // what is about to be written, or was read; may be changed
+  int64_t offset = 0;               // for kTruncate: the new size
+  std::span<std::byte> bytes = {};  // to be written, or read; the hook may change them
 };
-// 0: go on. kSqliteCallIsDropped: pretend that it was done (not for reads). Else an errno with
-// which the call fails.
+// A hook returns 0 to continue, kSqliteCallIsDropped to skip the operation and report success (not
+// for reads), or an errno with which the operation fails.
 inline constexpr int kSqliteCallIsDropped = -1;
 using SqliteHook = std::function<int(const SqliteCall&)>;
-// Empty: none. REQUIRES: no database is in use.
+// Installs a hook; an empty one removes it. REQUIRES: no database is in use.
 void SetSqliteHook(SqliteHook hook);
 
 }  // namespace spillway::io

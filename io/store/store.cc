@@ -3,15 +3,15 @@
 // Opening:
 //   1. Open and lock the folders; find or make the store (the steps are in store_opening.cc).
 //   2. Read the last commit, and compare it with the witness: the catalog must not be older.
-//   3. Look at the segment files: those that the catalog knows must be there, and as long as it
-//      says. Whatever else there is of them is free, and is used before a file grows.
-// Tensors, pages and free space load when they are asked for.
+//   3. Check the segment files: those that the catalog lists must exist, and be as long as it says.
+//      Whatever else they hold is free, and is used before a file grows.
+// Tensors, pages and free space are loaded on first use.
 //
-// A page's write, by the mover:
-//   1. Allocate gives an extent that no newest copy, no commit and no snapshot uses; it may have to
-//      load free space, or to grow a file.
-//   2. The mover writes it through File.
-//   3. Record makes it the newest copy. The copy before it is free at once if no commit names it.
+// Writing a page:
+//   1. Allocate returns an extent that no newest copy, no commit and no snapshot uses. It may have
+//      to load free space, or to grow a file.
+//   2. The caller writes the page through the file that File returns.
+//   3. Record makes it the newest copy. The previous copy is freed at once if no commit names it.
 
 #include "io/store/store.h"
 
@@ -39,8 +39,8 @@ StoreImpl::StoreImpl(const StoreOptions& options, OpenedStore opened, IoEngine* 
       is_new_(opened.is_new),
       remove_files_(opened.is_new) {}
 
-// Whether the store was made here and holds nothing. A first commit that failed may have come
-// through all the same: what counts is what the next one to open the catalog would find.
+// Whether this object made the store and the store holds nothing. A first commit that failed may
+// still have reached the disk, so this reads what the next opening of the catalog would find.
 bool StoreImpl::IsEmpty() {
   if (!is_new_ || last_commit_) return false;
   using Mode = SqliteDatabase::Mode;
@@ -57,8 +57,8 @@ StoreImpl::~StoreImpl() {
   if (!remove_files_) return;
   for (StoreFolder& folder : folders_) {
     folder.Undo();
-    // There is nobody to tell; a scratch store's leftovers are removed by the next store that is
-    // made here.
+    // An error cannot be reported here. The leftovers of a scratch store are removed by the next
+    // store that is made in these folders.
     (void)folder.RemoveStoreFiles();
   }
 }
@@ -130,8 +130,8 @@ absl::StatusOr<TensorIndex> StoreImpl::AddTensor(TensorRecord record, bool trans
   return PutTensor(std::move(record), (*next_id_)++, false, false);
 }
 
-// The ledger notes each page as one that has no copy any more, so a commit frees its extent as it
-// does that of a page that was written again.
+// The ledger records that no page has a copy any more, so a commit frees the extents as it frees
+// those of pages that were written again.
 void StoreImpl::RemoveTensor(TensorIndex tensor) {
   TensorEntry& entry = tensors_[tensor];
   SPILLWAY_CHECK(!entry.is_removed);
@@ -173,7 +173,8 @@ absl::StatusOr<std::optional<PageRecord>> StoreImpl::FindPage(TensorIndex tensor
   return ledger_.Find(key);
 }
 
-// An extent that no commit names is needed by one page less.
+// Drops a copy that no commit names: frees its extent, unless other pages of a shared extent need
+// it.
 void StoreImpl::GiveUp(const PageRecord& record) {
   if (!record.packed || packs_.Remove(record.extent)) space_->Release(record.extent);
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The store: where tensor pages rest on NVMe, and what was committed. It hands out extents in
-// segment files, remembers which extent holds each page, and switches the durable state in one
-// catalog transaction. It moves no page itself: the mover does, through the IoEngine, with the
-// addresses that the store gives.
+// The store keeps tensor pages on NVMe, and records what was committed. It hands out extents in
+// segment files, records which extent holds each page, and switches the durable state in one
+// catalog transaction. It moves no page itself: its caller does that through the IoEngine, at the
+// addresses that the store returns.
 //
 // One idea: data is written out of place. An extent that the last commit names is never written
 // again until a later commit has replaced it.
@@ -25,7 +25,8 @@
 
 namespace spillway::io {
 
-// Room for one page: a run of bytes in a segment file. size_bytes is a multiple of kIoAlignment.
+// A run of bytes in a segment file: room for one page, or for several small ones. size_bytes is a
+// multiple of kIoAlignment.
 struct Extent {
   uint16_t device = 0;   // index of the store folder
   uint32_t segment = 0;  // index of the segment file in it
@@ -34,28 +35,28 @@ struct Extent {
   friend bool operator==(const Extent&, const Extent&) = default;
 };
 
-// A page at rest: its extent, where in it the page begins, and the XXH3-64 of its `content_bytes`
-// bytes. Several small pages may share one extent: then each is `packed`, and the extent is in use
-// as long as one of them is.
+// A stored page: its extent, where the page begins in it, and the XXH3-64 of its `content_bytes`
+// bytes. Several small pages may share one extent. Each of them is `packed` then, and the extent is
+// in use as long as one of them is.
 struct PageRecord {
   Extent extent;
   uint32_t content_bytes = 0;
   uint64_t checksum = 0;
-  uint32_t skip_bytes = 0;  // of the extent, before the page; 0 unless packed
+  uint32_t skip_bytes = 0;  // offset of the page in the extent; 0 unless packed
   bool packed = false;
   friend bool operator==(const PageRecord&, const PageRecord&) = default;
 };
 
-// What the catalog keeps of a tensor. The store knows tensors as names and pages; the description
-// is opaque text (JSON of dtype, shape, role, tile_rows) that the engine compares.
+// What the catalog stores about a tensor. The store handles tensors as names and pages only; the
+// description is opaque text (JSON of dtype, shape, role, tile_rows) that the engine compares.
 struct TensorRecord {
   std::string name;
   std::string description;
   uint64_t num_pages = 0;
 };
 
-// What a short calibration found of a folder's device: the request size and the queue depths for
-// reads alone, writes alone and writes beside reads, and what these gave.
+// Result of a short calibration of a folder's device: the request size, the queue depths for reads
+// alone, writes alone and writes beside reads, and the rates that were reached with these.
 struct DeviceProfile {
   uint32_t request_bytes = 0;
   int read_depth = 0;
@@ -66,7 +67,7 @@ struct DeviceProfile {
   friend bool operator==(const DeviceProfile&, const DeviceProfile&) = default;
 };
 
-// A commit that is kept, by name.
+// A commit that is retained under a name.
 struct SnapshotRecord {
   std::string label;
   uint64_t number = 0;  // of the commit
@@ -74,7 +75,8 @@ struct SnapshotRecord {
   std::string user_state;
 };
 
-// A file that stays open for as long as this is held: at least until the requests on it have ended.
+// Keeps a file open for as long as it is held. Hold it at least until the requests on the file have
+// ended.
 using FileUse = std::shared_ptr<const FileId>;
 
 // A tensor's index in this store, dense from zero, stable for the life of the Store object.
@@ -86,119 +88,125 @@ inline constexpr uint64_t kDefaultSegmentBytes = uint64_t{1} << 30;
 struct StoreOptions {
   std::vector<std::string> folders;
   bool create = true;  // false: NotFound if there is no store
-  // FailedPrecondition if a store is there, committed, uncommitted or half made. (What is left of a
-  // scratch store whose process was killed is removed.)
+  // FailedPrecondition if there is a store, whether committed, uncommitted or half made. (The
+  // remains of a scratch store whose process was killed are removed.)
   bool must_not_exist = false;
-  // The destructor removes what was made. Implies must_not_exist.
+  // The destructor removes the store. Implies must_not_exist.
   bool scratch = false;
-  // The destructor removes a store that this call made and that got no commit: it holds nothing.
+  // The destructor removes the store if this call made it and it got no commit: it holds nothing.
   bool remove_if_empty = false;
-  // Open it even where its disk has no room for the index of the catalog's log, as to trim it. Then
-  // nobody can look beside.
+  // Open the store even if its disk has no room for the index of the catalog's log, for example to
+  // trim it. No other process can read the store then.
   bool when_full = false;
-  // Of extents, over all folders: committed and new together. Segment files grow beyond it only
-  // where free runs are too short for what is asked.
+  // Bound on the bytes of extents in all folders, committed and new together. Segment files grow
+  // beyond it only if no free run is long enough for what is requested.
   uint64_t max_bytes = UINT64_MAX;
-  // A multiple of kIoAlignment, at most 1 GiB and segment_bytes. 0: the store's own, or 1 MiB for a
-  // new one. Another than the store's is InvalidArgument once there is a commit.
+  // A multiple of kIoAlignment, at most 1 GiB and at most segment_bytes. 0 means the store's own
+  // page size; for a new store, 1 MiB or segment_bytes, whichever is less. A value other than the
+  // store's is InvalidArgument once there is a commit.
   uint64_t page_bytes = 0;
   // Bound on the first segment files; io/FORMAT.md says how it rises. A multiple of kIoAlignment.
   uint64_t segment_bytes = kDefaultSegmentBytes;
-  // Told about a file system that refuses O_DIRECT, once for each file; may be empty.
+  // Called for each file that is opened on a file system that refuses O_DIRECT; may be empty.
   Announce announce;
 };
 
 // Externally synchronised: one caller at a time.
 class Store {
  public:
-  // Opens or makes the store. What an earlier run wrote after its last commit is reclaimed. Errors:
+  // Opens or makes the store, and reclaims what an earlier run wrote after its last commit. Errors:
   // FailedPrecondition (exists, is locked by another process, or is no Spillway store: nothing is
-  // touched), NotFound, InvalidArgument (page size, folder count or order differs), DataLoss
+  // changed), NotFound, InvalidArgument (page size, folder count or order differs), DataLoss
   // (catalog), Unavailable (not writable).
   static absl::StatusOr<std::unique_ptr<Store>> Open(const StoreOptions& options, IoEngine* io);
   virtual ~Store() = default;
 
   virtual uint64_t page_bytes() const = 0;
   virtual uint16_t num_devices() const = 0;  // folders
-  // 32 hexadecimal digits, drawn when the store was made.
+  // 32 hexadecimal digits, drawn at random when the store was made.
   virtual const std::string& id() const = 0;
-  // Of the last commit, which count from 1; 0: never committed.
+  // Number of the last commit, counted from 1; 0 if the store was never committed.
   virtual uint64_t commit_number() const = 0;
 
-  // Entries load when they are first looked at, so a look-up can fail as opening can.
+  // Entries of the catalog are loaded on first use, so a look-up can fail with the errors of Open.
 
-  // A tensor of the last commit, or one added since.
+  // Finds a tensor of the last commit, or one that was added since; none if there is no such
+  // tensor.
   virtual absl::StatusOr<std::optional<TensorIndex>> FindTensor(std::string_view name) = 0;
-  // Of a tensor that was found or added.
+  // Returns the record of a tensor that was found or added.
   virtual const TensorRecord& Tensor(TensorIndex tensor) const = 0;
-  // A transient tensor has extents but is never committed. AlreadyExists for a name in use.
+  // Adds a tensor. A transient tensor has extents but is never committed. AlreadyExists if the name
+  // is in use.
   virtual absl::StatusOr<TensorIndex> AddTensor(TensorRecord record, bool transient) = 0;
-  // The next commit does not have the tensor. Its name is free at once; its extents are free after
-  // that commit, unless a snapshot needs them. The index must not be used again.
+  // Removes a tensor: the next commit does not have it. Its name is free at once; its extents are
+  // free after that commit, unless a snapshot needs them. The index must not be used again.
   virtual void RemoveTensor(TensorIndex tensor) = 0;
 
-  // The newest copy of a page; none: never written (reads as zeros).
+  // Returns the newest copy of a page; none if the page has no copy (it reads as zeros).
   virtual absl::StatusOr<std::optional<PageRecord>> FindPage(TensorIndex tensor, uint64_t page) = 0;
 
-  // Room for a page, or for several small ones, preferring extents that were written before.
-  // Folders take turns in proportion to their profiles' bandwidths, equally if one has none.
-  // ResourceExhausted says what was asked, the limit, the use and how much more is needed. Growing
-  // a file may fail with ENOSPC (ResourceExhausted).
+  // Allocates room for a page, or for several small ones; prefers space that was written before.
+  // Folders take turns in proportion to the bandwidths in their profiles, or equally if one has no
+  // profile. ResourceExhausted says what was requested, the limit, the use and how much more is
+  // needed; it is also the error if a file cannot grow (ENOSPC).
   virtual absl::StatusOr<Extent> Allocate(uint32_t size_bytes) = 0;
-  // Returns an extent that was allocated and never recorded.
+  // Frees an extent that was allocated and never recorded.
   virtual void Release(const Extent& extent) = 0;
-  // The file to read or write an extent through, opened if it is not, and its path for messages.
-  // ResourceExhausted: too many files are in use; it may go better once some are not.
+  // File returns the file through which to read or write an extent, and opens it if it is not open.
+  // ResourceExhausted if too many files are in use; a later call may succeed. Path returns the
+  // file's path, for messages.
   virtual absl::StatusOr<FileUse> File(const Extent& extent) = 0;
   virtual std::string Path(const Extent& extent) const = 0;
 
-  // The page was written there. The copy before it is freed at once if no commit names it, else
-  // after the next commit that leaves it to no snapshot. Pages are added to a shared extent before
-  // the commit that first names it, not after.
+  // Records that the page was written there. Its previous copy is freed at once if no commit names
+  // it; otherwise after the next commit, unless a snapshot needs it. Pages may be added to a shared
+  // extent before the commit that first names it, not after.
   virtual void Record(TensorIndex tensor, uint64_t page, const PageRecord& record) = 0;
-  // The page's bytes are wanted no longer (a discarded transient); it reads as zeros again.
+  // Drops the page's copy, for example of a discarded transient tensor. The page reads as zeros
+  // again.
   virtual void Forget(TensorIndex tensor, uint64_t page) = 0;
 
-  // Makes every page recorded so far the durable state, with the user state: (1) sync data on every
-  // folder, (2) one catalog transaction with a durable sync, (3) free what only the commit before
-  // named. On an error the last commit stands in this store and the call may be repeated (it fails
-  // for good after a failed sync of data); whoever opens the store next may find either commit,
-  // whole.
+  // Makes every page recorded so far the durable state, together with the user state: (1) syncs the
+  // data in every folder, (2) makes one catalog transaction with a durable sync, (3) frees what
+  // only the previous commit named. After an error this store still has the last commit, and the
+  // call may be repeated (after a failed sync of data it fails for good). Whoever opens the store
+  // next may find either commit, complete.
   virtual absl::Status Commit(std::string_view user_state) = 0;
-  // Of the last commit; none: never committed.
+  // User state of the last commit; none if the store was never committed.
   virtual std::optional<std::string> UserState() const = 0;
 
-  // Keeps the last commit under a name, by reference: nothing is copied. What was recorded since is
-  // no part of it. `label` is 1 to 128 bytes of [A-Za-z0-9._-], else InvalidArgument.
-  // AlreadyExists; FailedPrecondition if there is no commit.
+  // Retains the last commit under a name, by reference: nothing is copied. Pages recorded since are
+  // not part of it. `label` is 1 to 128 bytes of [A-Za-z0-9._-], else InvalidArgument.
+  // AlreadyExists if the label is in use; FailedPrecondition if there is no commit.
   virtual absl::Status Snapshot(std::string_view label) = 0;
   virtual absl::StatusOr<std::vector<SnapshotRecord>> Snapshots() = 0;  // oldest commit first
   // Makes a new commit with a snapshot's content and user state, in one transaction. What was
   // recorded since the last commit is dropped, except in transient tensors. Tensors that were found
-  // or added keep their indexes; those that the snapshot lacks read as zeros, and are added anew by
-  // the next commit. One that was removed stays removed from this Store, but its name may be found
-  // again. NotFound; FailedPrecondition, and nothing changes, if such a tensor has
-  // another description or number of pages in the snapshot.
+  // or added keep their indexes. Those that the snapshot lacks read as zeros, and the next commit
+  // adds them anew. A tensor that was removed stays removed from this Store, but its name may be
+  // found again. NotFound if there is no such snapshot. FailedPrecondition, and nothing changes, if
+  // a tensor that was found or added has another description or number of pages in the snapshot, or
+  // is transient here.
   virtual absl::Status Restore(std::string_view label) = 0;
-  // Forgets a snapshot and frees what nothing else needs. NotFound.
+  // Removes a snapshot and frees what nothing else needs. NotFound if there is no such snapshot.
   virtual absl::Status Drop(std::string_view label) = 0;
 
-  // Gives free bytes back to the file systems: cuts the ends of segment files and punches holes.
-  // Slow where the device discards; never beside a measurement. Bytes given back.
+  // Returns free bytes to the file systems: cuts the ends of segment files and punches holes. Slow
+  // if the device discards; do not call it during a measurement. Returns the number of bytes.
   virtual absl::StatusOr<uint64_t> Trim() = 0;
 
-  // The device's calibration, kept in the catalog; none: not calibrated.
+  // The device's calibration, which is kept in the catalog; none if it was not calibrated.
   virtual std::optional<DeviceProfile> Profile(uint16_t device) const = 0;
   virtual absl::Status SetProfile(uint16_t device, const DeviceProfile& profile) = 0;
-  // How fast the device is now, as a share of its calibration (above 0): new extents are shared out
-  // by it, until the store is closed.
+  // Sets the device's current speed, as a share of its calibrated speed (above 0). New extents are
+  // distributed by it until the store is closed.
   virtual void SetSpeed(uint16_t device, double share) = 0;
 
-  // Extents in use: allocated, the newest copies, and those that only the last commit or a snapshot
-  // names.
+  // Bytes of the extents in use: those that were allocated, those of the newest copies, and those
+  // that only the last commit or a snapshot names.
   virtual uint64_t used_bytes() const = 0;
-  // Bytes that could be had: under max_bytes and in the file systems' free space (less what the
-  // catalog may need), counting free extents.
+  // Bytes that can still be allocated: within max_bytes, from free extents and the file systems'
+  // free space (less what the catalog may need).
   virtual uint64_t available_bytes() const = 0;
 };
 

@@ -2,10 +2,10 @@
 //
 // The check, in steps:
 //   1. SQLite's own check of the catalog, which reads every page of it.
-//   2. The small tables: commits, tensors, segment files; and the files that there are.
+//   2. The small tables: commits, tensors, segment files; and the files in the folders.
 //   3. The walk over all extents (store_walk.cc).
 //   4. The digests and sums.
-// A step that meets damage which it cannot pass reports it, and the next step goes on.
+// If damage keeps a step from continuing, the step reports the damage, and the next step runs.
 
 #include "io/store/store_check.h"
 
@@ -160,7 +160,7 @@ absl::StatusOr<uint64_t> StoreChecker::ReadNumber(const char* sql) {
   return has_row ? static_cast<uint64_t>(get.Integer(0)) : 0;
 }
 
-// The catalog's segment files, against those that are there.
+// Compares the segment files in the catalog with those in the folders.
 absl::Status StoreChecker::LoadFiles() {
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<CatalogSegment> known,
                             view_.catalog().ReadSegments());
@@ -273,7 +273,7 @@ void StoreChecker::FoundInFile(SegmentKey key, std::optional<uint64_t> offset,
 }
 
 std::string StoreChecker::PathOf(SegmentKey key) const {
-  // An impossible row may name a folder that is none.
+  // An impossible row may name a folder that does not exist.
   if (key.first >= view_.folders().size()) return absl::StrCat("folder ", key.first);
   return Folder(key.first).SegmentPath(key.second);
 }

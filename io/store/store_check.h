@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether a store is whole: every invariant of io/FORMAT.md, the digest of every commit that it
-// keeps, and the checksum of every page. What a crash may leave without harm, bytes that nothing
-// names, is told apart from damage, and can be reclaimed.
+// Checks whether a store is intact: every invariant of io/FORMAT.md, the digest of every commit
+// that it retains, and the checksum of every page. Bytes that nothing names, which a crash may
+// leave without harm, are reported apart from damage, and can be reclaimed.
 //
-// One idea: one walk over all extents in the order in which they lie finds what overlaps, what is
-// free and named at once, what is neither, which digests do not add up, and reads each byte once,
-// in order.
+// One idea: one walk over all extents in the order of their position finds extents that overlap,
+// bytes that are free and named at once, bytes that are neither, and digests that do not add up. It
+// reads each byte once, in order.
 
 #ifndef SPILLWAY_IO_STORE_STORE_CHECK_H_
 #define SPILLWAY_IO_STORE_STORE_CHECK_H_
@@ -25,25 +25,25 @@
 
 namespace spillway::io {
 
-// One thing that is not as it must be. Fields that say nothing are empty.
+// One piece of damage. Fields that do not apply are empty.
 struct StoreFinding {
-  std::string message;                    // whole, with all that follows
-  std::string tensor;                     // its name
+  std::string message;                    // complete: names all that follows
+  std::string tensor;                     // name of the tensor
   std::optional<uint64_t> page;           // in the tensor
   std::string path;                       // of the file
   std::optional<uint64_t> offset;         // in the file
-  std::vector<std::string> commits = {};  // "last commit", "snapshot 'a'": those that need it
+  std::vector<std::string> commits = {};  // that need it: "the last commit", "snapshot 'a'"
 };
 
-// Bytes that nothing names: of no use and no harm.
+// Bytes that nothing names. They are of no use, and do no harm.
 struct Orphan {
   enum class Kind : uint8_t {
-    kUnnamed,   // in a file that the catalog knows: neither a page's nor free
-    kTail,      // of a segment file, beyond what the catalog knows; all of it if it knows nothing
+    kUnnamed,   // in a file that the catalog lists: neither in an extent nor free
+    kTail,      // end of a segment file beyond its size in the catalog, or all of an unlisted one
     kLeftover,  // a file of a store that was never finished
   } kind = Kind::kUnnamed;
   uint16_t device = 0;
-  uint32_t segment = 0;  // kUnnamed, kTail
+  uint32_t segment = 0;  // for kUnnamed and kTail
   std::string path;
   uint64_t offset = 0;
   uint64_t size_bytes = 0;
@@ -51,33 +51,34 @@ struct Orphan {
 
 struct StoreCheckReport {
   uint64_t tensors = 0;  // of the last commit
-  uint64_t pages = 0;    // rows: of the last commit and of snapshots
+  uint64_t pages = 0;    // rows of the last commit and of snapshots
   uint64_t extents = 0;
   uint64_t used_bytes = 0;  // of extents
   uint64_t free_bytes = 0;
   uint64_t read_bytes = 0;
   uint64_t snapshots = 0;
-  uint64_t damage = 0;                 // how many findings there are
-  std::vector<StoreFinding> findings;  // the first of them
+  uint64_t damage = 0;                 // number of all findings
+  std::vector<StoreFinding> findings;  // the first max_findings of them
   uint64_t orphan_bytes = 0;
   std::vector<Orphan> orphans;
 };
 
 struct StoreCheckOptions {
-  bool read_pages = true;  // false: the catalog alone
+  bool read_pages = true;  // false: only the catalog and file sizes are checked
   size_t max_findings = 100;
-  // Called now and then with bytes of extents walked over and in all. May be empty.
+  // Called from time to time with the bytes of the extents walked so far, and of all extents. May
+  // be empty.
   std::function<void(uint64_t done_bytes, uint64_t total_bytes)> progress;
-  const std::atomic<bool>* stop = nullptr;  // true: end soon, with Cancelled
+  const std::atomic<bool>* stop = nullptr;  // if true, the check soon ends with Cancelled
 };
 
-// The store must be nobody else's (StoreView::Wanted::kAlone); nothing is changed. Damage is in the
-// report; an error means that the check could not be made.
+// Checks a store and changes nothing. Damage is in the report; an error means that the check could
+// not be made. REQUIRES: no other process has the store (StoreView::Wanted::kAlone).
 absl::StatusOr<StoreCheckReport> CheckStore(const StoreView& view, IoEngine* io,
                                             const StoreCheckOptions& options);
 
-// Gives back what `orphans` lists: files' ends and leftovers to the file systems, unnamed bytes to
-// the store's free space. For a store without damage. The view's catalog is closed by it.
+// Reclaims the orphans: returns ends of files and leftovers to the file systems, and adds unnamed
+// bytes to the store's free space. Closes the view's catalog. REQUIRES: the store has no damage.
 absl::Status ReclaimOrphans(StoreView* view, const std::vector<Orphan>& orphans);
 
 }  // namespace spillway::io

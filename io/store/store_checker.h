@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The check of a store at work: what it has read of the small tables, and where its walk is.
-// store_check.cc has the tables and the sums, store_walk.cc the walk.
+// The state of one check of a store: what it has read of the small tables, and the position of its
+// walk. store_check.cc implements the checks of tables and sums, store_walk.cc the walk.
 
 #ifndef SPILLWAY_IO_STORE_STORE_CHECKER_H_
 #define SPILLWAY_IO_STORE_STORE_CHECKER_H_
@@ -25,7 +25,7 @@
 
 namespace spillway::io {
 
-// For one check. Externally synchronised.
+// Makes one check. Externally synchronised.
 class StoreChecker {
  public:
   StoreChecker(const StoreView& view, IoEngine* io, const StoreCheckOptions& options)
@@ -35,13 +35,13 @@ class StoreChecker {
   absl::StatusOr<StoreCheckReport> Run();
 
  private:
-  // A commit that the store keeps: the last, or a snapshot's.
+  // A commit that the store retains: the last, or a snapshot's.
   struct KeptCommit {
     std::string name;
     uint64_t number = 0;
     uint64_t digest = 0;      // as stored
     uint64_t sum = 0;         // as added up
-    bool is_complete = true;  // false: a row could not be read, so the sum says nothing
+    bool is_complete = true;  // false: a row could not be read, so the sum is not compared
   };
 
   struct TensorFacts {
@@ -50,7 +50,7 @@ class StoreChecker {
     bool is_alive = false;  // in the last commit
   };
 
-  // A row of pages (died 0) or kept.
+  // A row of the table pages (died is 0) or kept.
   struct Row {
     PageRecord record;
     uint64_t tensor = 0;
@@ -74,7 +74,7 @@ class StoreChecker {
     FileId id;
   };
 
-  // Steps. DataLoss ends the step and becomes a finding.
+  // The steps of a check. DataLoss ends the step and becomes a finding.
   absl::Status CheckDatabase();
   absl::Status LoadCommits();
   absl::Status LoadTensors();
@@ -115,7 +115,7 @@ class StoreChecker {
   uint64_t walked_free_bytes_ = 0;
   uint64_t named_packs_ = 0;
 
-  // The walk: the rows of the extent at hand, and the extents of the file at hand.
+  // State of the walk: the rows of the current extent, and the extents of the current file.
   std::vector<Row> rows_;
   std::vector<Piece> used_;
   std::optional<SegmentKey> file_;

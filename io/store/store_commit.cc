@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Commit:
-//   1. Data was written: every page that was recorded. fdatasync each segment file that was written
+//   1. Every page that was recorded has been written. fdatasync each segment file that was written
 //      or grown since the last commit; fsync each folder in which files were made.
-//   2. In one transaction: rows of new tensors; for each page that changed, its row, and what it
-//      replaces into kept if a snapshot needs it; the end of tensors that were removed; the bytes
-//      that are free then; the files; the row of the commit. It is durable when the transaction
-//      returns; before, the last commit stands.
+//   2. In one transaction, write the rows of new tensors; for each page that changed, its row, and
+//      into kept the row that it replaces if a snapshot needs that; the end of tensors that were
+//      removed; the bytes that become free; the segment files; the row of the commit. The commit is
+//      durable when the transaction returns; until then the last commit stands.
 //   3. Write the witness.
 //   4. Free the extents that neither the new commit nor a snapshot names.
-// If step 2 fails, the new commit may yet be found by whoever opens the store next: extents of both
-// states stay taken until a change of the catalog succeeds.
+// If step 2 fails, whoever opens the store next may still find the new commit: extents of both
+// states stay in use until a later commit or restore succeeds.
 //
-// Snapshot: step 2 is one row that copies last_commit; step 3.
+// Snapshot: step 2 writes one row, a copy of last_commit; then step 3.
 //
-// Drop: step 2 takes the snapshot's row and the rows of kept that only it needed; steps 3 and 4.
+// Drop: step 2 removes the snapshot's row and the rows of kept that only it needed; then steps 3
+// and 4.
 //
 // Restore: the snapshot's extents were never written again, so there is no step 1. Step 2 makes the
-// next commit out of the snapshot's rows; steps 3 and 4; then what was recorded since the commit
-// before is dropped, and the ledger forgets what it had loaded.
+// next commit from the snapshot's rows. Then what was recorded since the last commit is dropped,
+// and the ledger forgets what it had loaded; then steps 3 and 4.
 //
-// Trim: make holes of what is free, which changes no row: on a full disk it gives the catalog the
-// room for the rest. Take free ends of files out of use; step 2, so that the catalog knows the
-// shorter files; step 3; then shorten them. A crash in between leaves longer files, whose ends are
-// free.
+// Trim: punch holes into free space, which changes no row: on a full disk this gives the catalog
+// the room for the rest. Take free ends of files out of use; then steps 1 to 3, so that the catalog
+// has the smaller sizes; then shorten the files. A crash in between leaves longer files, whose ends
+// are free.
 
 #include <algorithm>
 #include <utility>
@@ -76,7 +77,7 @@ absl::StatusOr<CatalogCommit> StoreImpl::WriteChanges(std::string_view user_stat
   SPILLWAY_RETURN_IF_ERROR(change->RemoveTensors(removed));
   SPILLWAY_ASSIGN_OR_RETURN(CatalogCommit commit, change->FinishCommit(user_state));
   space_->files().Flushed();
-  // Pages of packs that were counted here are the catalog's now.
+  // The catalog now counts the pages of packs that were counted here.
   for (const PageKey& key : ledger_.Changed()) {
     if (const auto record = ledger_.Find(key); record && record->packed)
       packs_.Commit(record->extent);
@@ -97,7 +98,7 @@ absl::Status StoreImpl::Commit(std::string_view user_state) {
   return status;
 }
 
-// Steps 3 and 4.
+// Runs steps 3 and 4.
 void StoreImpl::Changed(CatalogCommit commit, const std::vector<FreedExtent>& freed) {
   witness_.Write(commit);
   last_commit_ = std::move(commit);
@@ -134,7 +135,8 @@ absl::Status StoreImpl::Drop(std::string_view label) {
   return absl::OkStatus();
 }
 
-// The catalog's id for each tensor that is known here, as the change under way leaves it.
+// Returns the catalog's id for each tensor of this Store, as the change in progress leaves it; none
+// for a tensor that is removed or not in the catalog.
 absl::StatusOr<std::vector<std::optional<uint64_t>>> StoreImpl::MatchTensors() {
   std::vector<std::optional<uint64_t>> ids(tensors_.size());
   for (TensorIndex tensor = 0; tensor < tensors_.size(); ++tensor) {
@@ -172,7 +174,7 @@ absl::Status StoreImpl::Restore(std::string_view label) {
       ledger_.SetCommitted(tensor, false);
       continue;
     }
-    // One that the snapshot lacks is added anew: its old id may be gone from the catalog.
+    // A tensor that the snapshot lacks gets a new id: its old one may be gone from the catalog.
     tensors_[tensor].id = ids[tensor] ? *ids[tensor] : (*next_id_)++;
     ledger_.SetCommitted(tensor, ids[tensor].has_value());
   }

@@ -40,7 +40,7 @@ constexpr size_t kMaxIdentityBytes = 4096;
 
 using base::View;
 
-// A file descriptor that closes itself on every way out of a function.
+// A file descriptor that is closed at the end of its scope.
 class ScopedFd {
  public:
   explicit ScopedFd(int fd) : fd_(fd) {}
@@ -55,8 +55,9 @@ class ScopedFd {
   int fd_;
 };
 
-// A folder may be reached through symbolic links; a file of Spillway's is none. ENXIO: it is no
-// regular file. Opening a pipe would wait for whoever has its other end.
+// Opens a file or a folder, and retries after EINTR. A folder may be reached through symbolic
+// links; a file must not be one. ENXIO if it is not a regular file. O_NONBLOCK, because opening a
+// pipe would wait for its other end.
 int OpenRetrying(const std::string& path, int flags) {
   const bool is_folder = (flags & O_DIRECTORY) != 0;
   if (!is_folder) flags |= O_NOFOLLOW | O_NONBLOCK;
@@ -109,8 +110,9 @@ absl::StatusOr<std::string> ReadUpTo(int fd, size_t limit_bytes, const std::stri
   return text;
 }
 
-// A lock file holds the number of a process, or nothing; after a power cut zeros, since it is never
-// synced. It is written over, so what holds more is somebody else's file.
+// A lock file holds a process id, or nothing; after a power cut it may hold zeros, since it is
+// never synced. Lock overwrites the file, so a file that holds anything else is refused: it is not
+// Spillway's.
 absl::Status CheckLockFile(int fd, const std::string& path) {
   SPILLWAY_ASSIGN_OR_RETURN(const std::string text, ReadUpTo(fd, 32, path));
   const bool is_ours =
@@ -120,7 +122,7 @@ absl::Status CheckLockFile(int fd, const std::string& path) {
       absl::StrCat(path, " was not made by Spillway; move it away, or choose another folder"));
 }
 
-// Somebody who asks whether the file is locked holds its lock for a moment (IsLocked).
+// Takes the lock. Tries several times, because a concurrent call of IsLocked holds it for a moment.
 bool TryLock(int fd) {
   constexpr int kTries = 10;
   for (int i = 1; ::flock(fd, LOCK_EX | LOCK_NB) != 0; ++i) {
@@ -144,7 +146,7 @@ absl::Status RemoveFile(const std::string& path) {
   return absl::OkStatus();
 }
 
-// Makes `path` and the parents it lacks; appends each that was made.
+// Makes `path` and its missing parents; appends each folder that was made to `made`.
 absl::Status MakeFolders(const std::string& path, std::vector<std::string>* made) {
   std::vector<std::filesystem::path> missing;
   std::filesystem::path folder = std::filesystem::path(path).lexically_normal();
@@ -197,7 +199,8 @@ absl::Status FileErrorToStatus(int error, std::string_view what) {
 absl::StatusOr<StoreFolder> StoreFolder::Open(const std::string& path, Mode mode) {
   if (path.empty())
     return absl::InvalidArgumentError("a store folder's name is empty; name a folder");
-  // Absolute, so that a program that changes its working folder keeps its store.
+  // The path is made absolute, so that a program that changes its working folder can still use its
+  // store.
   std::error_code error;
   StoreFolder folder(std::filesystem::absolute(path, error).string());
   if (error) {
@@ -232,12 +235,12 @@ StoreFolder::StoreFolder(StoreFolder&& other) noexcept
       keep_(other.keep_) {}
 
 StoreFolder::~StoreFolder() {
-  // The lock file goes while its lock is held: see Lock.
+  // The lock file is removed while its lock is held: Lock relies on that.
   if (!keep_ && made_lock_file_ && lock_fd_ >= 0) ::unlink(File(kLockName).c_str());
   if (lock_fd_ >= 0) ::close(lock_fd_);
   if (folder_fd_ >= 0) ::close(folder_fd_);
   if (keep_) return;
-  // Fails, rightly, for a folder into which someone else has put something.
+  // rmdir fails, as it should, for a folder into which another program has put something.
   for (auto it = made_folders_.rbegin(); it != made_folders_.rend(); ++it) ::rmdir(it->c_str());
 }
 
@@ -309,10 +312,11 @@ absl::Status StoreFolder::Lock() {
     if (::fstat(lock_fd_, &locked) == 0 && ::stat(path.c_str(), &named) == 0 &&
         locked.st_ino == named.st_ino)
       break;
-    ::close(std::exchange(lock_fd_, -1));  // locked a file that its owner had just removed
+    ::close(std::exchange(lock_fd_, -1));  // the locked file was just removed by its owner
   }
   if (absl::Status files = CheckFiles(); !files.ok()) return files;
-  // For the message above only: without room for it the message says "another process".
+  // The process id is only for the message above. If there is no room for it, the message says
+  // "another process".
   const std::string pid = absl::StrCat(::getpid(), "\n");
   if (::ftruncate(lock_fd_, 0) == 0 && ::pwrite(lock_fd_, pid.data(), pid.size(), 0) < 0)
     return absl::OkStatus();
@@ -387,8 +391,8 @@ absl::StatusOr<std::vector<std::string>> StoreFolder::ListStoreFiles() const {
 
 namespace {
 
-// The number that a segment file has after its prefix. Only as SegmentPath writes it: "1.bak" is
-// someone else's.
+// Parses the number after the prefix of a segment file's name. Accepts only the form that
+// SegmentPath writes: a file such as "1.bak" is not Spillway's.
 std::optional<uint32_t> SegmentNumber(std::string_view digits) {
   if (digits.size() < 6 || (digits.size() > 6 && digits[0] == '0')) return std::nullopt;
   uint32_t number = 0;
@@ -439,7 +443,7 @@ absl::Status StoreFolder::RemoveStoreFiles() {
     SPILLWAY_RETURN_IF_ERROR(RemoveFile(absl::StrCat(CatalogPath(), View(suffix))));
   }
   SPILLWAY_RETURN_IF_ERROR(RemoveFile(WitnessPath()));
-  SPILLWAY_RETURN_IF_ERROR(Sync());  // the identity must not go before what it vouches for
+  SPILLWAY_RETURN_IF_ERROR(Sync());  // the identity must outlast the files that it vouches for
   SPILLWAY_RETURN_IF_ERROR(RemoveFile(absl::StrCat(File(kIdentityName), kNewSuffix)));
   SPILLWAY_RETURN_IF_ERROR(RemoveFile(File(kIdentityName)));
   made_lock_file_ = true;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One folder of a store: the names of the files that are Spillway's, the identity file that says
-// which store the folder belongs to, and the lock that keeps a second process out. io/FORMAT.md
-// specifies them.
+// One folder of a store: the names of Spillway's files, the identity file, which says which store
+// the folder belongs to, and the lock, which excludes a second process. io/FORMAT.md specifies
+// them.
 //
-// One idea: every file here is known by its exact name. Whatever else lies in the folder is never
-// read, changed or removed. Segment bytes and the catalog's content are others'.
+// One idea: every file is identified by its exact name. Other files in the folder are never read,
+// changed or removed. The contents of segment files and of the catalog are left to segment_files.h
+// and catalog.h.
 
 #ifndef SPILLWAY_IO_STORE_STORE_FOLDER_H_
 #define SPILLWAY_IO_STORE_STORE_FOLDER_H_
@@ -23,8 +24,8 @@
 
 namespace spillway::io {
 
-// A folder that may hold a store. The object holds the lock. What it made to get there (folders,
-// lock file) it removes again in its destructor unless Keep was called. Move-only; externally
+// A folder that may hold a store. The object holds the lock once Lock has succeeded. The destructor
+// removes what the object made (folders, lock file) unless Keep was called. Move-only; externally
 // synchronised.
 class StoreFolder {
  public:
@@ -32,8 +33,9 @@ class StoreFolder {
   static constexpr uint32_t kMaxSegments = 1u << 24;
 
   enum class Mode { kMake, kExisting };
-  // Makes the folder with its parents, if asked to. NotFound: it is absent. FailedPrecondition: the
-  // path is something else. Unavailable: the rights or the file system forbid it.
+  // Opens the folder; with kMake, makes it and its parents if they are missing. NotFound if it does
+  // not exist. FailedPrecondition if the path is not a folder. Unavailable if permissions or the
+  // file system forbid it.
   static absl::StatusOr<StoreFolder> Open(const std::string& path, Mode mode);
   StoreFolder(StoreFolder&& other) noexcept;
   StoreFolder& operator=(StoreFolder&&) = delete;
@@ -42,47 +44,49 @@ class StoreFolder {
   const std::string& path() const { return path_; }
   bool IsSameAs(const StoreFolder& other) const;
 
-  // What has the name of a store's file must be a regular file: opening a pipe would wait.
-  // Unavailable: it is a symbolic link. FailedPrecondition: it is something else.
+  // Checks that everything with the name of a store's file is a regular file: opening a pipe would
+  // wait. Unavailable if one is a symbolic link, FailedPrecondition if one is something else.
   absl::Status CheckFiles() const;
-  // FailedPrecondition, naming its process, if another StoreFolder has the lock. Unavailable, with
-  // nothing changed, if the lock file is somebody else's; else as CheckFiles.
+  // Takes the lock. FailedPrecondition, naming its process, if another StoreFolder has the lock.
+  // Unavailable, with nothing changed, if Spillway did not make the lock file. Otherwise the errors
+  // of CheckFiles.
   absl::Status Lock();
-  // Unavailable if somebody has removed the folder or the lock file since: what is written here
-  // then goes with this process.
+  // Unavailable if the folder or the lock file has been removed meanwhile: what is written here is
+  // then lost when this process ends.
   absl::Status CheckIsThere() const;
-  // Whether another StoreFolder has the lock, for who may only read the folder.
+  // Whether another StoreFolder has the lock; for a caller that may only read the folder.
   bool IsLocked() const;
-  // In words, "process 123": who has the lock, or had it last.
+  // Describes the process that has the lock, or had it last: "process 123".
   std::string HolderOfLock() const;
 
-  // None: there is no identity file. DataLoss: it is damaged. FailedPrecondition: it is of another
-  // format version, or no Spillway file at all.
+  // Reads the identity file; none if there is none. DataLoss if it is damaged. FailedPrecondition
+  // if it has another format version, or is not a Spillway file.
   absl::StatusOr<std::optional<FolderIdentity>> ReadIdentity() const;
-  // Whether the identity file, of any version and even if damaged, is one of a store.
+  // Whether there is an identity file that Spillway made, of any version and even if damaged.
   bool HasIdentityOfOurs() const;
-  // Durable on return; appears at once or not at all.
+  // Writes the identity file, which appears complete or not at all. Durable on return.
   absl::Status WriteIdentity(const FolderIdentity& identity);
 
   std::string CatalogPath() const;
   std::string WitnessPath() const;
   std::string SegmentPath(uint32_t segment) const;
   absl::StatusOr<bool> HasCatalog() const;
-  // The files that a store that was never finished left here.
+  // Lists the files that a store that was never finished left here.
   absl::StatusOr<std::vector<std::string>> ListUnfinishedFiles() const;
-  // Every file of a store that is here, but for the lock, whatever its content.
+  // Lists every file here that has the name of a store's file, whatever its content, except the
+  // lock file.
   absl::StatusOr<std::vector<std::string>> ListStoreFiles() const;
-  // The lock's file; none: this object has made it, and removes it again.
+  // Path of the lock file; none if this object made the file, and so removes it again.
   std::optional<std::string> LockFile() const;
   // Numbers of the segment files that are here, in order.
   absl::StatusOr<std::vector<uint32_t>> ListSegments() const;
-  // Files were made, renamed or removed here; makes that durable.
+  // Makes durable that files were made, renamed or removed here.
   absl::Status Sync() const;
 
-  // Removes every file of a store, the identity last. The lock stays held; its file counts as made
-  // by this object from here on.
+  // Removes every file of a store, the identity last. The lock stays held. From here on the lock
+  // file counts as made by this object.
   absl::Status RemoveStoreFiles();
-  // The store is open or made: the destructor leaves everything. Undo takes that back.
+  // Called when the store is open or made: the destructor then removes nothing. Undo reverts that.
   void Keep() { keep_ = true; }
   void Undo() { keep_ = false; }
 
@@ -99,8 +103,8 @@ class StoreFolder {
   bool keep_ = false;
 };
 
-// What the errno of opening, making or writing a file means to someone who opens a store: missing
-// rights and read-only file systems are Unavailable.
+// Maps the errno of opening, making or writing a file to the Status that opening a store returns:
+// missing permissions and read-only file systems are Unavailable.
 absl::Status FileErrorToStatus(int error, std::string_view what);
 
 }  // namespace spillway::io

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The store over its parts: folders and catalog (store_opening.h), space (store_space.h), the
-// ledger of pages (page_ledger.h) and the witness (witness.h). store.cc has opening, look-ups and
-// the way of a page; store_commit.cc what changes the durable state. Both begin with their steps.
+// Implements Store with its parts: folders and catalog (store_opening.h), space (store_space.h),
+// the ledger of pages (page_ledger.h) and the witness (witness.h). store.cc implements opening,
+// look-ups and the writing of a page; store_commit.cc implements what changes the durable state.
+// Both begin with a list of their steps.
 
 #ifndef SPILLWAY_IO_STORE_STORE_IMPL_H_
 #define SPILLWAY_IO_STORE_STORE_IMPL_H_
@@ -34,7 +35,7 @@ class StoreImpl final : public Store {
   StoreImpl(const StoreOptions& options, OpenedStore opened, IoEngine* io);
   ~StoreImpl() override;
 
-  // Steps 2 and 3 of opening.
+  // Runs steps 2 and 3 of opening (store.cc).
   absl::Status Load();
 
   uint64_t page_bytes() const override { return catalog_->meta().page_bytes; }
@@ -80,7 +81,7 @@ class StoreImpl final : public Store {
  private:
   struct TensorEntry {
     TensorRecord record;
-    uint64_t id = 0;  // in the catalog; of a transient tensor, none
+    uint64_t id = 0;  // in the catalog; 0 for a transient tensor
     bool is_removed = false;
   };
 
@@ -96,7 +97,8 @@ class StoreImpl final : public Store {
   void Changed(CatalogCommit commit, const std::vector<FreedExtent>& freed);
   absl::Status RequireCommit(std::string_view what) const;
 
-  // Constant after construction. The order matters: files close before their folders are given up.
+  // Constant after construction. The order matters: files are closed before their folders are
+  // unlocked.
   const StoreOptions options_;
   IoEngine* const io_;
   std::vector<StoreFolder> folders_;
@@ -105,12 +107,12 @@ class StoreImpl final : public Store {
   std::unique_ptr<StoreSpace> space_;
 
   const bool is_new_;
-  bool remove_files_;  // a scratch store, or a new one that did not open
+  bool remove_files_;  // for a scratch store, or a new one that was not loaded
   PageLedger ledger_;
   PackCounts packs_;
   std::deque<TensorEntry> tensors_;                              // by index; addresses are stable
-  absl::flat_hash_map<absl::string_view, TensorIndex> by_name_;  // of those not removed
-  // Of tensors that the last commit has and the next one will not have.
+  absl::flat_hash_map<absl::string_view, TensorIndex> by_name_;  // tensors that are not removed
+  // Names of tensors that the last commit has and the next one will not have.
   absl::flat_hash_set<absl::string_view> removed_names_;
   std::optional<uint64_t> next_id_;
   std::optional<CatalogCommit> last_commit_;

@@ -2,16 +2,18 @@
 //
 // Opening, in steps:
 //   1. Open each folder, making it if allowed; lock it. From here on no other process changes it.
-//   2. Read the identity files. Nothing of ours: there is no store. An identity in the first folder
-//      and a catalog: there is one, and folders, order and count must be its. Anything less holds
-//      no data: it was never finished, or is a scratch store whose process was killed.
+//   2. Read the identity files. If nothing of Spillway's is there, there is no store. If the first
+//      folder has an identity and a catalog, there is a store, and the folders, their order and
+//      their number must be the store's. Anything less holds no data: it was never finished, or is
+//      a scratch store whose process was killed.
 //   3. Remove such leftovers, if a store may be made.
 //   4. Make what is missing: the catalog first, then the identities from the last folder to the
-//      first, each durable before the next. The store exists from the first folder's identity on.
+//      first, each durable before the next. The store exists once the first folder has its
+//      identity.
 //   5. Open the catalog and check that it belongs to these folders.
-// No segment file exists before step 4 is complete. So segment files in a folder whose store has no
-// first identity are those of a store that lies elsewhere (a disk that is not mounted), and are
-// left alone.
+// No segment file exists before step 4 is complete. So segment files without an identity in the
+// first folder belong to a store whose first folder is elsewhere (on a disk that is not mounted),
+// or which has lost its identity, and are left alone.
 
 #include "io/store/store_opening.h"
 
@@ -35,8 +37,8 @@ namespace spillway::io {
 namespace {
 
 constexpr uint64_t kMaxPageBytes = uint64_t{1} << 30;
-// Segment files double up to ten times and must stay below 2^44 bytes, where 32-bit unit numbers
-// end.
+// The bound on a segment file doubles up to ten times and must stay below 2^44 bytes, where 32-bit
+// unit numbers end.
 constexpr uint64_t kMaxSegmentBytes = uint64_t{1} << 33;
 
 using Folders = std::vector<StoreFolder>;
@@ -98,7 +100,8 @@ absl::Status NoStore(const Folders& folders, std::string_view why) {
                                           absl::string_view(why.data(), why.size())));
 }
 
-// The folder names in the order in which their identities count, if these are all of one store's.
+// Returns advice that names the folders in the order of their identities; empty if these are not
+// all the folders of one store.
 std::string RightOrder(const Folders& folders, const Identities& identities) {
   std::vector<std::string> ordered(folders.size());
   for (size_t i = 0; i < folders.size(); ++i) {
@@ -111,7 +114,7 @@ std::string RightOrder(const Folders& folders, const Identities& identities) {
   return absl::StrCat("; name them in this order: ", absl::StrJoin(ordered, ","));
 }
 
-// Folders that have an identity must be these folders of one store, in this order.
+// Checks that these are all the folders of one store, in its order.
 absl::Status CheckFoldersBelongTogether(const Folders& folders, const Identities& identities) {
   for (size_t i = 0; i < folders.size(); ++i) {
     if (!identities[i] && identities[0]->num_folders == folders.size()) {
@@ -156,7 +159,8 @@ absl::StatusOr<bool> AnyLeftovers(const Folders& folders, const Identities& iden
   return false;
 }
 
-// The first folder with segment files that no scratch store made; null: none.
+// Returns the first folder with segment files that were not made by a scratch store; null if there
+// is none.
 absl::StatusOr<const StoreFolder*> FolderWithSegments(const Folders& folders,
                                                       const Identities& identities) {
   for (size_t i = 0; i < folders.size(); ++i) {
@@ -169,7 +173,7 @@ absl::StatusOr<const StoreFolder*> FolderWithSegments(const Folders& folders,
 
 absl::StatusOr<Found> Look(const Folders& folders, const Identities& identities) {
   bool any_scratch = false;
-  const StoreFolder* with_identity = nullptr;  // of a lasting store
+  const StoreFolder* with_identity = nullptr;  // of a store that is not scratch
   for (size_t i = 0; i < folders.size(); ++i) {
     if (identities[i] && identities[i]->scratch) any_scratch = true;
     if (identities[i] && !identities[i]->scratch) with_identity = &folders[i];
@@ -188,7 +192,7 @@ absl::StatusOr<Found> Look(const Folders& folders, const Identities& identities)
                      "the store's files and start over"));
   }
   // A store that was never finished has its catalog in the first folder before it has an identity
-  // anywhere.
+  // in any folder.
   if (with_segments == &folders[0] && has_catalog) {
     return absl::DataLossError(
         absl::StrCat(folders[0].path(),
@@ -215,7 +219,8 @@ absl::StatusOr<Found> Look(const Folders& folders, const Identities& identities)
   return any_scratch && !with_identity ? Found::kScratchLeftovers : Found::kLeftovers;
 }
 
-// Of a first folder without an identity: what is wrong there, or that nothing is.
+// Returns the error for a first folder without an identity: what is wrong there, or that there is
+// no store.
 absl::Status NoIdentity(const Folders& folders, const Identities& identities) {
   SPILLWAY_RETURN_IF_ERROR(Look(folders, identities).status());
   return NoStore(folders, "");
@@ -314,7 +319,7 @@ absl::StatusOr<OpenedStore> OpenOrMakeStore(const StoreOptions& options) {
     if (!options.create) return NoStore(opened.folders, ": what lies there was never finished");
     if (found != Found::kNothing) SPILLWAY_RETURN_IF_ERROR(RemoveLeftovers(opened.folders));
     if (absl::Status status = MakeStore(options, opened.folders); !status.ok()) {
-      // The first error is the one to report; what cannot be removed is found as a leftover next
+      // The first error is the one to report. What cannot be removed is found as a leftover next
       // time.
       (void)RemoveLeftovers(opened.folders);
       return status;

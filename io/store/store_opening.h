@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From folder names to a locked store with an open catalog: what lies in the folders, whether it is
-// this store, and how a new one is made so that a crash in the middle leaves nothing that could be
-// taken for one. What the catalog says is then the store's to load.
+// Opens or makes a store: from folder names to locked folders and an open catalog. Finds out what
+// lies in the folders and whether it is this store, and makes a new store so that a crash in the
+// middle leaves nothing that could be taken for a store. Loading what the catalog says is left to
+// the store.
 
 #ifndef SPILLWAY_IO_STORE_STORE_OPENING_H_
 #define SPILLWAY_IO_STORE_STORE_OPENING_H_
@@ -18,18 +19,19 @@
 
 namespace spillway::io {
 
-// A store's folders, in order and locked, and its catalog. Whoever takes it decides whether the
-// folders are kept.
+// A store's folders, in order and locked, and its catalog. The receiver decides whether the folders
+// are kept (StoreFolder::Keep).
 struct OpenedStore {
   std::vector<StoreFolder> folders;
   std::unique_ptr<Catalog> catalog;
   bool is_new = false;
 };
 
-// Errors as in Store::Open. After an error everything that this call made is gone again.
+// Opens the store, or makes it. Errors as in Store::Open. After an error, everything that this call
+// made is removed again.
 absl::StatusOr<OpenedStore> OpenOrMakeStore(const StoreOptions& options);
 
-// The folders of a store that is there, all of them and in order, not locked.
+// Opens the folders of an existing store, without locking them. `names` are all of them, in order.
 absl::StatusOr<std::vector<StoreFolder>> OpenStoreFolders(const std::vector<std::string>& names);
 
 }  // namespace spillway::io

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Giving back what a check found that nothing names. The catalog's change comes first: files are
-// cut to what it says, so a crash in between leaves tails, as before.
+// Reclaims the orphans that a check found. The catalog is changed first, and then files are cut to
+// the sizes in it, so a crash in between leaves tails, as before.
 
 #include <fcntl.h>
 #include <unistd.h>

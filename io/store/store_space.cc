@@ -20,14 +20,15 @@
 namespace spillway::io {
 namespace {
 
-// A file grows by at most this share of what is free: what a small disk gives a file in advance is
-// missing elsewhere.
+// A file grows by at most 1/kGrowShare of the free space: what a file on a small disk gets in
+// advance is missing elsewhere.
 constexpr uint64_t kGrowShare = 8;
-// What the catalog and its log may take: fixed, and for each page. Half is the catalog's, half the
-// log's.
+// What the catalog and its log may take: a fixed part, and a part for each page. Half of it is for
+// the catalog, half for the log.
 constexpr uint64_t kCatalogReserveBytes = uint64_t{1} << 20;
 constexpr uint64_t kCatalogReservePerPageBytes = 256;
-// Rows of free_space that are loaded at once: 4 GiB of a file, or more where little is free.
+// Rows of free_space that are loaded at once: 4 GiB of a file, or more if few of its chunks have
+// free bytes.
 constexpr uint64_t kChunksAtATime = 64;
 
 uint64_t RoundUpToUnit(uint64_t bytes) {
@@ -95,8 +96,9 @@ void StoreSpace::AddFree(uint16_t device, uint32_t segment, uint64_t offset, uin
     extents_.AddFresh(device, segment, written_end, fresh_bytes);
 }
 
-// False: there is no more. What a process allocated comes from chunks that it had loaded, so those
-// that it has not yet are as the catalog has them.
+// Loads more of a device's free space. Returns false if there is no more. Every extent that was
+// allocated comes from a loaded chunk, so the chunks that are not loaded yet are as the catalog has
+// them.
 absl::StatusOr<bool> StoreSpace::LoadMore(uint16_t device) {
   Loaded& loaded = loaded_[device];
   if (loaded.all) return false;
@@ -124,15 +126,15 @@ absl::StatusOr<bool> StoreSpace::LoadMore(uint16_t device) {
 
 void StoreSpace::Unnamed(const Extent& extent) {
   extents_.Unuse(extent.size_bytes);
-  // Only a catalog that lies names bytes that were cut off as free.
+  // Bytes that were cut off were free. Only an inconsistent catalog names them.
   if (!files_.Holds(extent)) return;
   const Loaded& loaded = loaded_[extent.device];
   const uint64_t end = extent.offset + extent.size_bytes;
   for (uint64_t offset = extent.offset; offset < end;) {
     const uint64_t chunk = offset / kChunkBytes;
     const uint64_t piece_end = std::min(end, (chunk + 1) * kChunkBytes);
-    // Else it comes with its chunk. What a catalog that lies has as free already stays out of use
-    // where it is not.
+    // If the chunk is not loaded yet, the bytes come with it later. If any of them are free
+    // already, the catalog is inconsistent, and the others stay out of use.
     const bool is_loaded =
         loaded.all || ChunkId{extent.segment, static_cast<uint32_t>(chunk)} < loaded.next;
     if (is_loaded && !extents_.HasFree(extent.device, extent.segment, offset, piece_end - offset))
@@ -154,13 +156,14 @@ absl::StatusOr<std::optional<Extent>> StoreSpace::TakeExisting(uint16_t device,
     if (!tail) break;
     extents_.AddFresh(device, tail->segment, tail->offset, tail->size_bytes);
   }
-  // A tail turned the fresh space before it into an ordinary run.
+  // Adding a tail turned the fresh space before it into an ordinary run.
   return extents_.TakeWritten(device, size_bytes);
 }
 
-// What the catalog and its log may still grow by, beside so many bytes of extents. What the two
-// halves have already is not set aside again; but an old catalog that has more than its half, by
-// snapshots, grows on.
+// Returns the bytes by which the catalog and its log may still grow, beside `extent_bytes` of
+// extents. What the two have already is not reserved again, but of the catalog's half at most three
+// quarters count as taken: an old catalog that snapshots have made larger than its half still
+// grows.
 uint64_t StoreSpace::CatalogGrowthBytes(uint64_t extent_bytes) const {
   const std::string path = (*folders_)[0].CatalogPath();
   const auto stored_bytes = [&](const char* suffix) -> uint64_t {
@@ -173,7 +176,8 @@ uint64_t StoreSpace::CatalogGrowthBytes(uint64_t extent_bytes) const {
   return RoundUpToUnit(2 * half_bytes - catalog_bytes - log_bytes);
 }
 
-// What the folder's file system can give to segment files, the catalog's growth set aside.
+// Returns the bytes that the folder's file system can give to segment files, less the reserve for
+// the catalog's growth.
 absl::StatusOr<uint64_t> StoreSpace::FreeBytes(uint16_t device) const {
   struct statvfs info;
   if (::statvfs((*folders_)[device].path().c_str(), &info) != 0) {
@@ -182,7 +186,7 @@ absl::StatusOr<uint64_t> StoreSpace::FreeBytes(uint16_t device) const {
   }
   const uint64_t free_bytes = uint64_t{info.f_bavail} * info.f_frsize / kIoAlignment * kIoAlignment;
   if (file_systems_[device] != file_systems_[0]) return free_bytes;
-  // Pages that exist, and those that the free space could hold.
+  // For the pages that exist, and for those that the free space could hold.
   const uint64_t reserve_bytes = CatalogGrowthBytes(files_.total_bytes() + free_bytes);
   return free_bytes - std::min(free_bytes, reserve_bytes);
 }
@@ -220,9 +224,9 @@ absl::StatusOr<Extent> StoreSpace::Allocate(uint32_t size_bytes) {
   return extent;
 }
 
-// The device whose turn it is serves from what it has, or grows within the budget. Where the budget
-// or a disk is full the others serve; and the files grow beyond the budget only if no run anywhere
-// is long enough.
+// The device whose turn it is takes the extent from its free runs, or grows a file within the
+// budget. If the budget or its disk is full, the other devices follow. Files grow beyond the budget
+// only if no free run on any device is long enough.
 absl::StatusOr<Extent> StoreSpace::Find(uint32_t size_bytes) {
   const uint64_t needed_bytes = RoundUpToUnit(size_bytes);
   const uint64_t total_bytes = files_.total_bytes();
@@ -241,12 +245,12 @@ absl::StatusOr<Extent> StoreSpace::Find(uint32_t size_bytes) {
     if (!may_grow) continue;
     const absl::Status status = grow(device);
     if (status.ok()) return *extents_.TakeFresh(device, size_bytes);
-    // A folder that fails otherwise is not passed over in silence.
+    // Any other failure is reported at once; the other devices are not tried.
     if (!absl::IsResourceExhausted(status)) return NoRoom(first_error, size_bytes);
   }
   for (uint16_t device : order) {
     if (!may_grow && grow(device).ok()) return *extents_.TakeFresh(device, size_bytes);
-    // Growing another file may have made an ordinary run of the rest of the one before.
+    // Growing another file may have turned the rest of the file before it into an ordinary run.
     if (const auto extent = extents_.TakeWritten(device, size_bytes)) return *extent;
   }
   return NoRoom(first_error, size_bytes);
@@ -278,7 +282,7 @@ uint64_t StoreSpace::available_bytes() const {
   for (uint16_t device = 0; device < extents_.num_devices(); ++device) {
     const auto begin = file_systems_.begin();
     if (std::find(begin, begin + device, file_systems_[device]) != begin + device)
-      continue;  // counted already
+      continue;  // this file system was counted already
     if (const auto free_bytes = FreeBytes(device); free_bytes.ok()) bytes += *free_bytes;
   }
   const uint64_t used_bytes = extents_.used_bytes();

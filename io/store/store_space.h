@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Room on the disks of a store: the allocator's free runs, loaded from the catalog as they are
-// needed, the files that grow when it has none, whose turn it is, and the limits of budget and file
-// systems. Which page lies in which extent is the ledger's.
+// Space on the disks of a store: the allocator's free runs, which are loaded from the catalog as
+// they are needed; the files, which grow if there is no free run; the order in which devices take
+// turns; and the limits of the budget and of the file systems. Which page lies in which extent is
+// left to the ledger.
 //
-// One idea: room is refused while it is asked for, never by a write that is on its way, and the
-// catalog's own growth is set aside so that a full store can still commit.
+// One idea: lack of room is reported when room is requested, never by a write in flight. Room for
+// the catalog's own growth is reserved, so that a full store can still commit.
 
 #ifndef SPILLWAY_IO_STORE_STORE_SPACE_H_
 #define SPILLWAY_IO_STORE_STORE_SPACE_H_
@@ -29,28 +30,28 @@
 
 namespace spillway::io {
 
-// A segment file grows by as much as the store has, within these two, or by a part of what the disk
-// has left if that is less: a small store has small files, and a large one asks seldom. A fallocate
-// costs up to 2 ms on ext4, and on tmpfs, which clears what it gives, 1 to 2 ms a MiB; a page's
-// write costs 0.5 ms a MiB.
+// A segment file grows by as many bytes as the store has, clamped to these two, or by a share of
+// the disk's free space if that is less: a small store has small files, and a large one grows them
+// rarely. A fallocate costs up to 2 ms on ext4, and 1 to 2 ms per MiB on tmpfs, which clears the
+// memory; writing a page costs 0.5 ms per MiB.
 inline constexpr uint64_t kLeastGrowBytes = uint64_t{4} << 20;
 inline constexpr uint64_t kGrowBytes = uint64_t{64} << 20;
 
-// What the catalog and its log may take of the first folder's file system beside `extent_bytes` of
-// pages; set aside while room is given out.
+// Returns the bytes that the catalog and its log may take of the first folder's file system beside
+// `extent_bytes` of pages. They are reserved when room is allocated.
 uint64_t CatalogReserveBytes(uint64_t extent_bytes, uint64_t page_bytes);
 
 // Externally synchronised. `folders`, `catalog` and `io` must outlive it.
 class StoreSpace {
  public:
-  // Looks at the segment files that exist. `used_bytes` of them are the last commit's and the
-  // snapshots'. DataLoss: a file is missing or too short.
+  // Lists the segment files and checks them against the catalog. The last commit and the snapshots
+  // use `used_bytes` of them. DataLoss if a file is missing or too short.
   static absl::StatusOr<std::unique_ptr<StoreSpace>> Open(const StoreOptions& options,
                                                           uint64_t used_bytes,
                                                           const std::vector<StoreFolder>* folders,
                                                           Catalog* catalog, IoEngine* io);
 
-  // As in Store.
+  // The following are as in Store.
   absl::StatusOr<Extent> Allocate(uint32_t size_bytes);
   uint64_t used_bytes() const { return extents_.used_bytes(); }
   uint64_t available_bytes() const;
@@ -58,14 +59,14 @@ class StoreSpace {
   absl::Status SetProfile(uint16_t device, const DeviceProfile& profile);
   void SetSpeed(uint16_t device, double share) { rotation_.SetSpeed(device, share); }
 
-  // An extent that was allocated and that no commit names.
+  // Frees an extent that was allocated and that no commit names.
   void Release(const Extent& extent) { extents_.Free(extent); }
-  // An extent that was named in the catalog until its last change.
+  // Frees an extent that the catalog named until its last change.
   void Unnamed(const Extent& extent);
 
-  // Giving back, in steps. MakeHoles gives the bytes of all free runs back, and says how many it
-  // were; CutEnds takes the free ends of files out of use; when the catalog knows that, CutTails of
-  // the files shortens them.
+  // Returning space to the file systems, in steps. MakeHoles punches a hole into every free run,
+  // and returns the number of bytes that this gave back. CutEnds takes the free ends of files out
+  // of use. When the catalog has the new sizes, SegmentFiles::CutTails shortens the files.
   absl::StatusOr<uint64_t> MakeHoles();
   void CutEnds();
 
@@ -73,7 +74,7 @@ class StoreSpace {
   const SegmentFiles& files() const { return files_; }
 
  private:
-  // What was loaded of a device's free_space: everything before `next`.
+  // How much of a device's free_space was loaded: everything before `next`.
   struct Loaded {
     ChunkId next;
     bool all = false;
@@ -96,10 +97,10 @@ class StoreSpace {
   const uint64_t page_bytes_;
   const std::vector<StoreFolder>* const folders_;
   Catalog* const catalog_;
-  std::vector<dev_t> file_systems_;  // of each folder
+  std::vector<dev_t> file_systems_;  // by folder
   SegmentFiles files_;
   ExtentAllocator extents_;
-  std::vector<Loaded> loaded_;  // of each folder
+  std::vector<Loaded> loaded_;  // by folder
   std::vector<std::optional<DeviceProfile>> profiles_;
   DeviceRotation rotation_;
 };

@@ -17,7 +17,7 @@
 namespace spillway::io {
 namespace {
 
-// Whether there is a write-ahead log with something in it.
+// Whether there is a write-ahead log that is not empty.
 bool HasLog(const std::string& catalog_path) {
   struct stat info;
   return ::stat((catalog_path + "-wal").c_str(), &info) == 0 && info.st_size > 0;
@@ -50,8 +50,9 @@ absl::Status StoreView::Lock(Wanted wanted) {
     }
     if (wanted == Wanted::kAlone) return status;
     if (!absl::IsFailedPrecondition(status) && !absl::IsUnavailable(status)) return status;
-    // This user may not write the folder. Whether another does, the lock tells, and the index of
-    // the catalog's log, which those who only look do without.
+    // If Unavailable, this user may not write the folder. Another process has the store if the lock
+    // is held and the catalog's log has an index; a process that only inspects the store holds the
+    // lock, but makes no index.
     const bool has_index = ::access((folders_[0].CatalogPath() + "-shm").c_str(), F_OK) == 0;
     if (absl::IsUnavailable(status) && !(has_index && folder.IsLocked())) continue;
     holder_ = folder.HolderOfLock();
@@ -88,7 +89,7 @@ absl::Status StoreView::OpenCatalog() {
                                             "in; put the right catalog back"));
   }
   SPILLWAY_ASSIGN_OR_RETURN(const auto last, catalog_->ReadCommit());
-  // Beside a process that commits, the witness may be newer than what this one sees.
+  // While another process commits, the witness may be newer than the state that is seen here.
   if (!holder_.empty()) return absl::OkStatus();
   return Witness(folders_[0].WitnessPath(), meta.store_id).Check(last);
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A store opened to be looked at, not used: its folders and its catalog, with nothing changed by
-// it, not even what an open store would tidy up.
+// A store opened for inspection: its folders and its catalog. It changes nothing, and does not even
+// tidy up as an open store would.
 //
-// One idea: SQLite keeps to reading in three ways, one for each state that a catalog can be in: the
-// file alone while nobody has the store; with the log that a crash left, read without merging it;
-// and beside the process that has the store, as any reader.
+// One idea: SQLite reads without writing in three ways, one for each state of a catalog: the file
+// alone if no process has the store; with the log that a crash left, which is read without merging
+// it; and as another reader beside the process that has the store.
 
 #ifndef SPILLWAY_IO_STORE_STORE_VIEW_H_
 #define SPILLWAY_IO_STORE_STORE_VIEW_H_
@@ -22,24 +22,26 @@
 
 namespace spillway::io {
 
-// Externally synchronised. While it lives nobody else can open the store, unless somebody had it.
+// Externally synchronised. It holds the locks of the folders that this user may write. While it
+// holds one, no other process can open the store, unless one had it already.
 class StoreView {
  public:
   enum class Wanted : uint8_t {
     kAlone,     // FailedPrecondition, naming the holder, if another process has the store
-    kAnyState,  // then its last commit is what is seen
+    kAnyState,  // if another process has the store, its last commit is seen
   };
-  // `folders` in the store's order, all of them. Errors as of Store::Open; NotFound: no store.
+  // Opens a store for inspection. `folders` are all its folders, in its order. Errors as for
+  // Store::Open; NotFound if there is no store.
   static absl::StatusOr<std::unique_ptr<StoreView>> Open(const std::vector<std::string>& folders,
                                                          Wanted wanted);
 
   const std::vector<StoreFolder>& folders() const { return folders_; }
   const std::vector<FolderIdentity>& identities() const { return identities_; }
-  // In words, "process 123"; empty: nobody.
+  // Describes the process that has the store: "process 123"; empty if none has it.
   const std::string& holder() const { return holder_; }
-  // To read from alone.
+  // For reading only.
   Catalog& catalog() const { return *catalog_; }
-  // So that it can be opened otherwise; the locks stay.
+  // Closes the catalog, so that it can be opened in another mode. The locks stay held.
   void CloseCatalog() { catalog_.reset(); }
 
  private:
@@ -47,7 +49,7 @@ class StoreView {
   absl::Status Lock(Wanted wanted);
   absl::Status OpenCatalog();
 
-  // The catalog is closed before the locks are let go.
+  // The order matters: the catalog is closed before the locks are released.
   std::vector<StoreFolder> folders_;
   std::vector<FolderIdentity> identities_;
   std::string holder_;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The walk of a check: rows of pages and kept in the order of device, segment, offset. Rows of one
-// extent come together, extents of one file follow each other. Each row's digest goes to the
-// commits that have it; each extent must lie behind the one before and within its file; its pages
-// are handed to the verifier; when a file ends, what its extents left is compared with free_space.
+// The walk of a check reads the rows of pages and kept in the order of device, segment and offset,
+// so the rows of one extent follow each other, and so do the extents of one file. Each row's digest
+// is added to the commits that have the row. Each extent must lie behind the one before and within
+// its file. Its pages are handed to the verifier. At the end of a file, the bytes that its extents
+// left are compared with free_space.
 
 #include <fcntl.h>
 
@@ -113,7 +114,7 @@ void StoreChecker::CheckRow(const Row& row) {
   }
 }
 
-// Rows of one extent are of one page, or share it through packs.
+// Checks that the rows of one extent are of one page, or share the extent as a pack.
 void StoreChecker::CheckSharing() {
   const Row& first = rows_[0];
   uint64_t end = 0;
@@ -195,7 +196,7 @@ absl::Status StoreChecker::Verify() {
   }
   std::vector<PageVerifier::Page> pages;
   for (const Row& row : rows_) {
-    // A restored page and the kept one are the same bytes.
+    // A restored page and the kept one have the same bytes, so they are verified once.
     const bool same = !pages.empty() && pages.back().tensor == row.tensor &&
                       pages.back().page == row.page &&
                       pages.back().skip_bytes == row.record.skip_bytes &&
@@ -222,7 +223,7 @@ absl::StatusOr<FileId> StoreChecker::FileOf(const Extent& extent) {
   const SegmentKey key(extent.device, extent.segment);
   auto found = open_files_.find(key);
   if (found == open_files_.end()) {
-    verifier_->Finish();  // of the file before, which is not needed any more
+    verifier_->Finish();  // ends the reads of the previous file, which is closed next
     CloseFiles();
     const auto open = [&]() -> absl::StatusOr<OpenFile> {
       SPILLWAY_ASSIGN_OR_RETURN(DirectFile file, OpenDirect(PathOf(key), O_RDONLY));
@@ -258,7 +259,7 @@ absl::Status StoreChecker::FinishFile() {
   return absl::OkStatus();
 }
 
-// Files without any extent.
+// Compares the files before `key` that have no extent.
 absl::Status StoreChecker::FinishFilesBefore(SegmentKey key) {
   for (; next_file_ != segments_.end() && next_file_->first < key; ++next_file_) {
     SPILLWAY_ASSIGN_OR_RETURN(std::vector<Piece> pieces, FreePieces(next_file_->first));
@@ -299,7 +300,7 @@ void StoreChecker::Compare(SegmentKey key, std::vector<Piece> pieces, uint64_t s
   };
   bool before_is_free = false;
   for (const Piece& piece : pieces) {
-    // Extents that overlap were reported by the walk.
+    // The walk has already reported extents that overlap.
     if (piece.begin < at && (piece.is_free || before_is_free)) {
       FoundInFile(key, piece.begin, "bytes are free and a page's at once");
     }

@@ -38,8 +38,8 @@ Witness::~Witness() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-// All its lines have the same length in every version of the content, so writing it over itself
-// leaves nothing of what was there.
+// Each line has the same length whatever the content, so writing the file over itself leaves
+// nothing of what was there.
 std::string Witness::Format(const Content& content) {
   std::string text = absl::StrFormat(
       "%sversion %d\nstore %s\nnumber %020d\nrevision %020d\ndigest %016x\n", kTitle, kVersion,
@@ -62,7 +62,7 @@ std::optional<Witness::Content> Witness::Parse(const std::string& text) {
       !absl::SimpleAtoi(value(4, "revision"), &content.revision) ||
       !absl::SimpleHexAtoi(value(5, "digest"), &content.digest))
     return std::nullopt;
-  // Compared with what these fields would be written as, so nothing else needs checking.
+  // The text must be equal to what these fields are written as, so nothing else needs checking.
   return Format(content) == text ? std::optional(std::move(content)) : std::nullopt;
 }
 
@@ -79,7 +79,8 @@ absl::Status Witness::Check(const std::optional<CatalogCommit>& last) const {
   ::close(fd);
   if (size < 0) return FileErrorToStatus(error, absl::StrCat("read ", path_));
   text.resize(static_cast<size_t>(size));
-  // Empty, or zeros: a power cut came between making and writing it.
+  // The file is empty or zeros, because a power cut came between making and writing it, or is not
+  // Spillway's.
   if (!absl::StartsWith(text, kTitle)) return absl::OkStatus();
   const std::string advice =
       absl::StrCat("; restore the whole store from a copy, or remove ", path_,

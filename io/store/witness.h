@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A small file that says which state of the catalog was the last to be durable. SQLite takes a
-// damaged end of its log for one that was never written and opens the state before it: a commit
-// that had returned would be gone without a word. The witness tells.
+// A small file that records which state of the catalog was the last to be durable. SQLite takes a
+// damaged end of its log for one that was never written, and opens the state before it, so a commit
+// that had returned would be lost without an error. The witness reveals that.
 //
-// One idea: it is written after the transaction and never synced on its own account, so it can be
-// older than the catalog, which means nothing, but not newer.
+// One idea: the witness is written after the transaction and never synced by itself, so it can be
+// older than the catalog, which is harmless, but not newer.
 
 #ifndef SPILLWAY_IO_STORE_WITNESS_H_
 #define SPILLWAY_IO_STORE_WITNESS_H_
@@ -29,10 +29,13 @@ class Witness {
   Witness& operator=(const Witness&) = delete;
   ~Witness();
 
-  // Ok: the catalog's last commit (none: it has none) is as new as the witness says, or there is no
-  // witness, or a file that is none of ours. DataLoss: it is older, or the witness is damaged.
+  // Compares the catalog's last commit (none if it has none) with the witness. Ok if the commit is
+  // as new as the witness says or newer, if there is no witness, or if the file is not Spillway's.
+  // DataLoss if the commit is older or another one, or if the witness is damaged or belongs to
+  // another store.
   absl::Status Check(const std::optional<CatalogCommit>& last) const;
-  // The catalog has reached this state. Failing is harmless: the witness is then an older one.
+  // Records that the catalog has reached this state. A failure is harmless: the witness is then
+  // older than the catalog.
   void Write(const CatalogCommit& last);
 
  private:

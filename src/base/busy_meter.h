@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What has crossed a link, and for how long it was at it: the time with at least one transfer in
-// flight. Time is given, not read, so that it can be virtual.
+// Counts the bytes that crossed a link and the link's busy time. A link is busy while at least one
+// transfer is in flight. The caller passes the time in, so that it can be virtual.
 //
-// Many links let more through after a pause than they can keep up: a throttled disk what it was
-// owed meanwhile, a drive what its cache takes. So what comes after the beginning of a spell of use
-// is counted apart, and the most that went through in any second, pauses and all.
+// After a pause, many links move more for a moment than they can sustain: a throttled disk catches
+// up on its unused quota, and a drive fills its cache. A period of uninterrupted use is called a
+// spell. What crosses after the beginning of a spell is also counted separately, and so is the most
+// that crossed in any second, pauses included.
 
 #ifndef SPILLWAY_BASE_BUSY_METER_H_
 #define SPILLWAY_BASE_BUSY_METER_H_
@@ -32,11 +33,11 @@ struct Busy {
 
 struct LinkBusy {
   Busy all;
-  Busy sustained;  // without the beginning of each spell
+  Busy sustained;  // excludes the beginning of each spell
   uint64_t most_bytes_in_a_second = 0;
 };
 
-// The most bytes in any second, to a tenth of it. Times are not negative.
+// The most bytes in any second, at a resolution of a tenth of a second. Times must not be negative.
 class BestSecond {
  public:
   void Pass(double now, uint64_t bytes) {
@@ -51,19 +52,20 @@ class BestSecond {
 
  private:
   static constexpr int64_t kSlots = 10;
-  int64_t slot_ = 0;  // the last, counted since the clock's beginning
+  int64_t slot_ = 0;  // latest slot, counted from the clock's zero
   std::array<uint64_t, kSlots> bytes_ = {};
   uint64_t most_ = 0;
 };
 
-// Spells of use, one after another.
+// Counts the use of a link, spell by spell.
 class BusySpells {
  public:
-  // The beginning of a spell: Linux's throttle owes at most a slice of this length.
+  // Length of the beginning of a spell. Linux's throttle lets a device catch up on at most one time
+  // slice of this length.
   static constexpr double kBeginningSeconds = 0.1;
 
   void Begin(double now) { begin_ = last_ = now; }
-  // Some bytes are through.
+  // Counts bytes that have crossed the link, and the time since Begin or the last Pass.
   void Pass(double now, uint64_t bytes) {
     const Busy more = {bytes, std::max(0.0, now - last_)};
     all_ += more;
@@ -73,12 +75,13 @@ class BusySpells {
   LinkBusy With(const BestSecond& second) const { return {all_, sustained_, second.most_bytes()}; }
 
  private:
-  double begin_ = 0;  // of the spell
-  double last_ = 0;   // up to when it is counted
+  double begin_ = 0;  // start of the spell
+  double last_ = 0;   // time up to which the spell is counted
   Busy all_, sustained_;
 };
 
-// Externally synchronised. Seconds are on any clock that does not go back.
+// Measures a link with one direction. Externally synchronised. Times are seconds of any monotonic
+// clock.
 class BusyMeter {
  public:
   void Begin(double now) {
@@ -90,7 +93,7 @@ class BusyMeter {
     --in_flight_;
   }
   bool is_busy() const { return in_flight_ > 0; }
-  // Up to the last end.
+  // The use of the link up to the last call of End.
   LinkBusy busy() const { return spells_.With(second_); }
 
  private:
@@ -99,8 +102,9 @@ class BusyMeter {
   BestSecond second_;
 };
 
-// A link with two directions: each of them, and what ended, in which time, while both were busy;
-// the most in a second is of all that ended.
+// Measures a link with two directions. busy() is the use of one direction. both() counts the time
+// with both directions busy and the bytes of transfers that ended in it; its most bytes in a second
+// are those of all transfers.
 class DuplexMeter {
  public:
   void Begin(size_t way, double now) {

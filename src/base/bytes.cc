@@ -14,7 +14,7 @@
 namespace spillway::base {
 namespace {
 
-// The factor of a unit's name without its final B; 0 for no unit.
+// Returns the factor of a unit, given without its final B; 0 if there is no such unit.
 uint64_t UnitFactor(std::string_view unit) {
   static constexpr std::string_view kPrefixes = "KMGTP";
   if (unit.empty()) return 1;
@@ -64,7 +64,7 @@ absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
   if (unit.ends_with('B') || unit.ends_with('b')) unit.remove_suffix(1);
   const uint64_t factor = UnitFactor(unit);
   if (factor == 0) return bad();
-  if (uint64_t whole = 0; factor == 1) {  // bytes: exact, and no fraction
+  if (uint64_t whole = 0; factor == 1) {  // plain bytes are exact: no fraction
     auto [last, whole_error] = std::from_chars(text.data(), rest, whole);
     if (whole_error != std::errc() || last != rest) return bad();
     return whole;

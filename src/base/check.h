@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SPILLWAY_CHECK: for invariants of our own, never for input or for running out of room.
+// SPILLWAY_CHECK aborts the process if an invariant of this code is broken. It must not be used for
+// input errors or for running out of room.
 
 #ifndef SPILLWAY_BASE_CHECK_H_
 #define SPILLWAY_BASE_CHECK_H_

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The clocks that work is timed by. None goes back; a value means nothing but its distance to
-// another.
+// The clocks that measure how long work takes. All are monotonic, and only the difference of two
+// values of one clock has a meaning.
 
 #ifndef SPILLWAY_BASE_CLOCK_H_
 #define SPILLWAY_BASE_CLOCK_H_
@@ -19,7 +19,7 @@ inline int64_t NowNs() {
 
 inline double Now() { return static_cast<double>(NowNs()) / 1e9; }
 
-// Of the calling thread.
+// CPU time of the calling thread.
 inline int64_t ThreadCpuNs() {
   timespec time{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);

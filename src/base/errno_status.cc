@@ -29,7 +29,8 @@ absl::StatusCode Code(int error) {
   }
 }
 
-// Limits that are not the operation's own, and what raises them.
+// If the error comes from a limit of the process or the machine, returns how to raise that limit;
+// otherwise an empty string.
 std::string Advice(int error) {
   rlimit limit;
   if (error == EMFILE && ::getrlimit(RLIMIT_NOFILE, &limit) == 0) {

@@ -11,15 +11,16 @@
 
 namespace spillway::base {
 
-// "WHAT: No space left on device (ENOSPC)", and where a process or the machine has too many files
-// open, what the limit is and how to raise it. Codes: ResourceExhausted (ENOSPC, EDQUOT, EFBIG,
-// ENOMEM, EMFILE, ENFILE), NotFound (ENOENT), AlreadyExists (EEXIST), FailedPrecondition (EACCES,
-// EPERM, EROFS), InvalidArgument (EINVAL), Unavailable for the rest, EIO among them.
+// Returns a status with the message "WHAT: No space left on device (ENOSPC)". If a limit of the
+// process or the machine on open files or file sizes was reached, the message says how to raise it.
+// Codes: ResourceExhausted (ENOSPC, EDQUOT, EFBIG, ENOMEM, EMFILE, ENFILE), NotFound (ENOENT),
+// AlreadyExists (EEXIST), FailedPrecondition (EACCES, EPERM, EROFS), InvalidArgument (EINVAL),
+// Unavailable for the rest, including EIO.
 absl::Status ErrnoToStatus(int error, std::string_view what);
 
-// "cannot start WHAT: Resource temporarily unavailable (EAGAIN); ...": ResourceExhausted, naming
-// the limits that a thread needs room in. For the errno of pthread_create, as std::thread throws
-// it.
+// Returns ResourceExhausted with the message "cannot start WHAT: Resource temporarily unavailable
+// (EAGAIN); ...", which names the limits that can prevent a thread from starting. `error` is the
+// errno of pthread_create, as std::thread throws it.
 absl::Status ThreadErrorToStatus(int error, std::string_view what);
 
 }  // namespace spillway::base

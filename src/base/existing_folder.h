@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where a folder that may not be there yet will be.
+// Finds the file system of a folder that may not exist yet.
 
 #ifndef SPILLWAY_BASE_EXISTING_FOLDER_H_
 #define SPILLWAY_BASE_EXISTING_FOLDER_H_
@@ -9,8 +9,8 @@
 
 namespace spillway::base {
 
-// The folder, absolute, or the nearest above it that exists: its file system is where the folder
-// will be.
+// Returns the absolute path of the folder or, if it does not exist, of its nearest ancestor that
+// does. The folder will be created on that ancestor's file system.
 std::string ExistingFolder(const std::string& folder);
 
 }  // namespace spillway::base

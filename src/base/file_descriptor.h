@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Descriptors that are never 0, 1 or 2. In a process that was started with a standard stream closed
-// the next file opened takes its number, and whoever prints then writes into that file.
+// Keeps file descriptors away from 0, 1 and 2. If a process is started with a standard stream
+// closed, the next file that it opens gets that stream's number, and code that prints then writes
+// into the file.
 
 #ifndef SPILLWAY_SRC_BASE_FILE_DESCRIPTOR_H_
 #define SPILLWAY_SRC_BASE_FILE_DESCRIPTOR_H_
 
 namespace spillway::base {
 
-// Takes what open() and its like returned: the same descriptor if it is 3 or more, else another for
-// the same file, close-on-exec, the one given being closed. Negative stays negative; on failure -1
-// with errno set.
+// Takes the result of open() or a similar call. Returns it unchanged if it is negative or at least
+// 3. Otherwise closes it and returns another descriptor of the same file, with close-on-exec set.
+// On failure returns -1 and sets errno.
 int AboveStandardStreams(int fd);
 
 }  // namespace spillway::base

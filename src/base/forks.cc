@@ -15,7 +15,7 @@ std::atomic<uint64_t> num_forks = 0;
 
 uint64_t NumForks() {
   static const int registered = pthread_atfork(nullptr, nullptr, [] { ++num_forks; });
-  (void)registered;  // without memory for it a fork is not noticed
+  (void)registered;  // if there was no memory for it, forks are not counted
   return num_forks.load(std::memory_order_relaxed);
 }
 

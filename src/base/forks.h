@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether this process is a fork of the one that made an object. Threads do not come along when a
-// process forks, so an object with threads is of no use to the child.
+// Detects that this process was forked from the process that made an object. A child process does
+// not have the threads that the object started in its parent, so it cannot use such an object.
 
 #ifndef SPILLWAY_BASE_FORKS_H_
 #define SPILLWAY_BASE_FORKS_H_
@@ -10,10 +10,11 @@
 
 namespace spillway::base {
 
-// Counts forks from the first call on: a child has one more than its parent had.
+// Returns a number that is one higher in a child process than in its parent. Forks are counted from
+// the first call on.
 uint64_t NumForks();
 
-// Made by the process that made the object.
+// Member of an object. Records which process made the object.
 class ForkGuard {
  public:
   bool is_forked() const { return NumForks() != forks_; }

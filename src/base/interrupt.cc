@@ -14,7 +14,7 @@ namespace {
 struct Interrupt {
   std::function<bool()> check;
   std::function<void()> put_back;
-  int held_off = 0;  // Uninterrupted
+  int held_off = 0;  // number of Uninterrupted objects of the thread
 };
 thread_local Interrupt this_threads;
 
@@ -35,7 +35,7 @@ bool WaitOrInterrupt(CondVar* condition, Mutex* mutex) {
   }
   if (condition->WaitUntil(mutex, std::chrono::steady_clock::now() + kBetweenChecks)) return false;
   mutex->Unlock();
-  const std::function<bool()> check = this_threads.check;  // it may set another
+  const std::function<bool()> check = this_threads.check;  // a copy, as it may set another
   const bool interrupted = check();
   mutex->Lock();
   return interrupted;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Waits that this thread's interrupt (spillway/interrupt.h) may end.
+// Waits that the interrupt of the calling thread (spillway/interrupt.h) can end.
 
 #ifndef SPILLWAY_BASE_INTERRUPT_H_
 #define SPILLWAY_BASE_INTERRUPT_H_
@@ -10,13 +10,14 @@
 
 namespace spillway::base {
 
-// As condition->Wait(mutex), but returns after a while at the latest if the thread has an
-// interrupt: then that was asked, without the mutex, and the result is what it said. Whoever does
-// not end the call then, because the wait is over, calls PutBackInterrupt.
+// Waits as condition->Wait(mutex) does, and returns false. If the thread has an interrupt, the wait
+// is short: if it ends without a notification, this calls the interrupt's check, with the mutex
+// unlocked, and returns the check's result. A caller that gets true but does not end its call,
+// because what it waited for has happened, must call PutBackInterrupt.
 bool WaitOrInterrupt(CondVar* condition, Mutex* mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 void PutBackInterrupt();
 
-// Nothing ends a wait of the thread while there is one.
+// While a thread has an object of this class, its interrupt is not checked and ends no wait.
 class Uninterrupted {
  public:
   Uninterrupted();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// std::mutex under Abseil's thread annotations, for clang's -Wthread-safety. Not absl::Mutex:
-// Debian's Abseil is not instrumented, and the thread sanitizer would report races that its locks
-// prevent.
+// A std::mutex with Abseil's thread annotations, for clang's -Wthread-safety. absl::Mutex is not
+// used because Debian's Abseil is not instrumented: the thread sanitizer would report races that
+// its locks prevent.
 
 #ifndef SPILLWAY_BASE_MUTEX_H_
 #define SPILLWAY_BASE_MUTEX_H_
@@ -38,7 +38,7 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex* const mutex_;
 };
 
-// Waits may wake without cause: wait in a loop on the condition.
+// Waits can return without a notification, so call them in a loop that tests the condition.
 class CondVar {
  public:
   void NotifyOne() { condition_.notify_one(); }
@@ -50,7 +50,7 @@ class CondVar {
     lock.release();
   }
 
-  // False when the deadline passed first.
+  // Returns false if the deadline passed before a notification.
   bool WaitUntil(Mutex* mutex, std::chrono::steady_clock::time_point deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A row that grows at its end and never moves an element, so that elements are read while others
-// are added.
+// An array that grows at its end and never moves an element, so that elements can be read while
+// others are added.
 
 #ifndef SPILLWAY_BASE_STABLE_ARRAY_H_
 #define SPILLWAY_BASE_STABLE_ARRAY_H_
@@ -15,8 +15,8 @@
 
 namespace spillway::base {
 
-// One thread adds at a time; others may use the elements before a size that they have seen. Memory
-// is reserved in pieces, and touched as elements are made in it.
+// One thread at a time may add elements. Other threads may use the elements below a size that they
+// have read. Memory is allocated in pieces and not touched before elements are constructed in it.
 template <class T>
 class StableArray {
  public:
@@ -33,7 +33,7 @@ class StableArray {
   T& operator[](size_t i) { return pieces_[PieceOf(i)][i - BeginOf(PieceOf(i))]; }
   const T& operator[](size_t i) const { return pieces_[PieceOf(i)][i - BeginOf(PieceOf(i))]; }
 
-  // The new element is complete before anybody sees the new size.
+  // The new element is complete before another thread can read the new size.
   template <class... Arguments>
   T& emplace_back(Arguments&&... arguments) {
     const size_t i = size_.load(std::memory_order_relaxed);
@@ -46,7 +46,7 @@ class StableArray {
   }
 
  private:
-  // Each piece has as many elements as all before it and kFirst more.
+  // Each piece has kFirst elements more than all pieces before it have together.
   static constexpr size_t kFirst = 64;
   static constexpr size_t kPieces = 48;
   static size_t PieceOf(size_t i) {

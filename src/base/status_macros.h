@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Early return of a failed absl::Status or absl::StatusOr.
+// Macros that return from the enclosing function if an absl::Status or absl::StatusOr is an error.
 
 #ifndef SPILLWAY_BASE_STATUS_MACROS_H_
 #define SPILLWAY_BASE_STATUS_MACROS_H_

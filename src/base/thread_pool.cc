@@ -15,19 +15,19 @@
 namespace spillway {
 namespace {
 
-// How long a thread looks before it sleeps. Waking a sleeper takes some 40 us; the rounds of a
-// training step follow one another closer than that. Longer looking would take the core from the
-// engine's threads.
+// How long a thread spins before it sleeps. Waking a thread takes about 40 us, and the rounds of a
+// training step are closer together than that. A longer spin would take the core from the engine's
+// threads.
 constexpr std::chrono::microseconds kLook{100};
 
-// Tells the processor that this thread only looks.
+// Signals to the processor that this thread is spinning.
 void Relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
 }
 
-// Returns when `ready` holds, or has not for a while.
+// Spins until `ready` holds, but no longer than kLook.
 template <typename Ready>
 void LookFor(const Ready& ready) {
   const auto end = std::chrono::steady_clock::now() + kLook;
@@ -41,17 +41,18 @@ void LookFor(const Ready& ready) {
 
 }  // namespace
 
-// The threads beside the caller. A round of work is one number: which round, whether it is open,
-// and how many workers are in it. The caller opens it; a worker enters by adding itself to an open
-// one. Indices are handed out by a counter. The caller closes the round when it finds no index left
-// and waits for the workers in it: one that comes later finds it closed. The lock is for those that
-// sleep.
+// The threads of the pool besides the caller. One number holds the state of a round of work: the
+// round's number, whether it is open, and how many workers are in it. The caller opens the round,
+// and a worker enters an open round by increasing the number of workers. A counter hands out the
+// indices. When no index is left, the caller closes the round and waits for the workers in it; a
+// worker that comes later finds it closed. Only threads that sleep, and those that wake them, use
+// the lock.
 class ThreadPool::Workers {
  public:
   explicit Workers(int count)
       : look_(count < static_cast<int>(std::thread::hardware_concurrency())) {
     threads_.reserve(static_cast<size_t>(count));
-    // Where no thread can be started, fewer do the same work: it is cut into the same parts.
+    // If a thread cannot be started, fewer threads do the same work, cut into the same parts.
     for (int i = 0; i < count; ++i) {
       try {
         threads_.emplace_back(&Workers::Run, this);
@@ -86,7 +87,8 @@ class ThreadPool::Workers {
   }
 
  private:
-  // Of round_: the workers in it, the open one's mark, and its number.
+  // The parts of round_, from the low bits up: the number of workers in the round, the flag that it
+  // is open, and its number.
   static constexpr uint64_t kOpen = uint64_t{1} << 32;
   static constexpr uint64_t kNextRound = uint64_t{1} << 33;
   static uint64_t RoundOf(uint64_t round) { return round / kNextRound; }
@@ -111,7 +113,7 @@ class ThreadPool::Workers {
     }
   }
 
-  // False: the round is closed. `seen` becomes its number.
+  // Enters the round; returns false if it is closed. Sets `seen` to its number in both cases.
   bool Enter(uint64_t* seen) {
     uint64_t round = round_.load();
     do {
@@ -128,8 +130,9 @@ class ThreadPool::Workers {
     done_.NotifyAll();
   }
 
-  // Each side changes its own word and then looks at the other's, in one order for all threads: so
-  // either the sleeper finds the news or whoever has them finds the sleeper.
+  // The sleeper and the thread that wakes it each write their own variable and then read the
+  // other's, with sequentially consistent accesses. So either the sleeper sees the change, or the
+  // other thread sees the sleeper.
   template <typename Ready>
   void SleepUntil(const Ready& ready) {
     base::MutexLock lock(&mutex_);
@@ -144,8 +147,8 @@ class ThreadPool::Workers {
     start_.NotifyAll();
   }
 
-  const bool look_;  // only where every thread has a core
-  // Written while no worker is in a round.
+  const bool look_;  // whether threads spin: only if each of them has a core
+  // Written only while no worker is in a round.
   const std::function<void(int64_t)>* body_ = nullptr;
   int64_t n_ = 0;
   std::atomic<uint64_t> round_{0};
@@ -157,14 +160,14 @@ class ThreadPool::Workers {
   base::CondVar done_;
   std::atomic<int> sleepers_{0};
   std::atomic<bool> caller_sleeps_{false};
-  std::vector<std::thread> threads_;  // last: they use the others
+  std::vector<std::thread> threads_;  // last, because they use the other members
 };
 
 ThreadPool::ThreadPool(int num_threads) : num_threads_(std::max(num_threads, 1)) {
   if (num_threads_ > 1) workers_ = std::make_unique<Workers>(num_threads_ - 1);
 }
 
-// In a forked process there are no threads to join.
+// A forked process has no threads to join, so it leaks the workers.
 ThreadPool::~ThreadPool() {
   if (workers_ == nullptr || !workers_->is_forked()) return;
   [[maybe_unused]] const Workers* const left = workers_.release();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The words of a timeline.
+// Names of the things in a timeline: tiles, reasons for moves and causes of stalls.
 
 #include "spillway/timeline.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// std::string_view for Abseil's functions: Debian's Abseil has a string_view of its own.
+// Converts a std::string_view for Abseil's functions: Debian's Abseil has its own string_view type.
 
 #ifndef SPILLWAY_BASE_VIEW_H_
 #define SPILLWAY_BASE_VIEW_H_

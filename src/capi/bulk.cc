@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Arithmetic on whole tensors: decoded to fp32, a piece that stays in the first level of cache at a
-// time, and encoded again.
+// C ABI: reads and writes bytes of a tensor, and computes on whole tensors. Arithmetic decodes one
+// piece of the tensor at a time to fp32, and encodes it again if it changes it. A piece fits the
+// first level of cache.
 
 #include <algorithm>
 #include <array>
@@ -24,14 +25,14 @@ namespace {
 constexpr int64_t kPieceElements = 1024;
 using Piece = std::array<float, kPieceElements>;
 
-// Of a tensor of numbers.
+// Returns the codec of the tensor's dtype. InvalidArgument if the tensor does not hold numbers.
 absl::StatusOr<const optim::ElementCodec*> CodecOf(const Engine& engine, TensorId id) {
   SPILLWAY_RETURN_IF_ERROR(engine.CheckTile(id));
   SPILLWAY_RETURN_IF_ERROR(optim::CheckIsNumber(engine.Spec(id)));
   return &optim::CodecOf(engine.Spec(id).dtype);
 }
 
-// Calls visit(bytes of a piece, its elements, its first element in the tensor) for all of it.
+// Calls visit(bytes, number of elements, index of the first element) for each piece of the tensor.
 template <class Visit>
 absl::Status ForEachPiece(Engine& engine, TensorId id, Access access, const Visit& visit) {
   const auto element_bytes = static_cast<int64_t>(ElementBytes(engine.Spec(id).dtype));
@@ -46,7 +47,8 @@ absl::Status ForEachPiece(Engine& engine, TensorId id, Access access, const Visi
   });
 }
 
-// x ← f(x, its index in the tensor), rounded to the tensor's type.
+// Calls change(values, number of elements, index of the first element) for each piece, and stores
+// the changed values, rounded to the tensor's dtype.
 template <class Function>
 absl::Status Change(Engine& engine, TensorId id, const Function& change) {
   SPILLWAY_ASSIGN_OR_RETURN(const optim::ElementCodec* const codec, CodecOf(engine, id));
@@ -59,7 +61,8 @@ absl::Status Change(Engine& engine, TensorId id, const Function& change) {
                       });
 }
 
-// Calls visit(values, elements, first element) with what is only read.
+// Calls visit(values, number of elements, index of the first element) for each piece. The tensor is
+// only read.
 template <class Visit>
 absl::Status Look(Engine& engine, TensorId id, const Visit& visit) {
   SPILLWAY_ASSIGN_OR_RETURN(const optim::ElementCodec* const codec, CodecOf(engine, id));
@@ -74,7 +77,7 @@ absl::Status Look(Engine& engine, TensorId id, const Visit& visit) {
 }  // namespace
 }  // namespace spillway::capi
 
-using namespace spillway;        // NOLINT(google-build-using-namespace): its calls follow
+using namespace spillway;        // NOLINT(google-build-using-namespace): for the calls below
 using namespace spillway::capi;  // NOLINT(google-build-using-namespace)
 
 extern "C" {

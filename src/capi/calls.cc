@@ -15,7 +15,8 @@ struct spw_status {
 namespace spillway::capi {
 namespace {
 
-// Where there is no memory for another; its own text is short enough to need none.
+// Returns the status for when no memory is left to allocate one. Its message is short enough to be
+// stored without an allocation.
 spw_status* NoMemory() {
   static spw_status status{SPW_RESOURCE_EXHAUSTED, "no memory"};
   return &status;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a call of the C ABI becomes one of C++: statuses, strings and structs that grow.
+// Helpers that translate a call of the C ABI to C++: statuses, strings, and structs whose later
+// versions have more members.
 
 #ifndef SPILLWAY_CAPI_CALLS_H_
 #define SPILLWAY_CAPI_CALLS_H_
@@ -19,10 +20,10 @@
 
 namespace spillway::capi {
 
-// Null for success.
+// Returns null if the status is OK.
 spw_status* ToStatus(const absl::Status& status);
 
-// Runs `call`, which returns absl::Status; what it throws becomes a status.
+// Runs `call`, which returns an absl::Status. Turns an exception that it throws into a status.
 template <class Call>
 spw_status* Run(const Call& call) noexcept {
   try {
@@ -34,18 +35,18 @@ spw_status* Run(const Call& call) noexcept {
   }
 }
 
-// A copy for spw_free, with a zero after it. Throws std::bad_alloc.
+// Returns a zero-terminated copy, to be freed with spw_free. Throws std::bad_alloc.
 char* CopyText(std::string_view text);
 
-// InvalidArgument that names what is null.
+// Returns InvalidArgument, which names `what`, if the pointer is null.
 template <class T>
 absl::Status CheckNotNull(const T* pointer, std::string_view what) {
   if (pointer != nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(std::string(what), " is NULL"));
 }
 
-// A caller's struct, of which the caller knows `size` bytes, as this library knows it: members that
-// the caller's header lacks have their defaults.
+// Converts a caller's struct to this library's version of it. The caller's header gives the struct
+// `size` bytes; members that it lacks get their defaults.
 template <class Struct>
 Struct Grown(const Struct* given, size_t size, const Struct& defaults) {
   Struct grown = defaults;
@@ -53,7 +54,8 @@ Struct Grown(const Struct* given, size_t size, const Struct& defaults) {
   grown.size = sizeof grown;
   return grown;
 }
-// And back, into memory of `size` bytes.
+// Writes the defaults to a caller's struct of `size` bytes. Members that this library lacks become
+// zero.
 template <class Struct>
 void Init(Struct* out, size_t size, Struct defaults) {
   defaults.size = size;
@@ -61,7 +63,7 @@ void Init(Struct* out, size_t size, Struct defaults) {
   std::memcpy(out, &defaults, std::min(size, sizeof defaults));
 }
 
-// InvalidArgument unless the struct is there and has a size.
+// Returns InvalidArgument if the struct is null or its `size` is not set.
 template <class Struct>
 absl::Status CheckStruct(const Struct* given, std::string_view what) {
   if (given != nullptr && given->size >= sizeof(size_t)) return absl::OkStatus();
@@ -72,7 +74,8 @@ absl::Status CheckStruct(const Struct* given, std::string_view what) {
           : absl::StrCat(name, ".size is ", given->size, ": call ", name, "_init first"));
 }
 
-// A number of an enumeration, which has values from 0 to `last`.
+// Converts a number to an enumeration that has values from 0 to `last`. InvalidArgument if the
+// number is not among them.
 template <class Enum>
 absl::Status ToEnum(int value, Enum last, std::string_view what, Enum* out) {
   if (value < 0 || value > static_cast<int>(last)) {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The structs of DLPack, by which libraries of tensors hand bytes to each other without a copy: the
-// layout of version 0.8, as https://dmlc.github.io/dlpack/latest/c_api.html gives it.
+// The structs of DLPack, with which tensor libraries share bytes without a copy. The layout is that
+// of version 0.8, as given in https://dmlc.github.io/dlpack/latest/c_api.html.
 
 #ifndef SPILLWAY_CAPI_DLPACK_H_
 #define SPILLWAY_CAPI_DLPACK_H_
 
 #include <stdint.h>
 
-// NOLINTBEGIN(readability-identifier-naming): the names of the standard
+// NOLINTBEGIN(readability-identifier-naming): these are the standard's names
 extern "C" {
 
 enum { kDLCPU = 1, kDLCUDA = 2 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The engine: opening it, tensors, uses to come, durability.
+// C ABI: the engine. The calls open an engine, register tensors, declare future uses, end steps,
+// make tensors durable, and report statistics.
 
 #include "spillway/engine.h"
 
@@ -109,7 +110,7 @@ Reader ToReader(spw_reader reader, void* user, const std::string& name) {
 }  // namespace
 }  // namespace spillway::capi
 
-using namespace spillway;        // NOLINT(google-build-using-namespace): its calls follow
+using namespace spillway;        // NOLINT(google-build-using-namespace): for the calls below
 using namespace spillway::capi;  // NOLINT(google-build-using-namespace)
 
 extern "C" {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the handles of the C ABI hold. Whatever needs the engine shares it, so that it lives until
-// the last of them is released, in any order.
+// The structs behind the handles of the C ABI. Every handle that needs the engine shares ownership
+// of it, so the engine lives until the last of them is released. Handles can be released in any
+// order.
 
 #ifndef SPILLWAY_CAPI_HANDLES_H_
 #define SPILLWAY_CAPI_HANDLES_H_
@@ -28,13 +29,13 @@ struct spw_engine {
 };
 
 struct spw_stream {
-  std::shared_ptr<spillway::Engine> engine;  // ends after the stream
+  std::shared_ptr<spillway::Engine> engine;  // destroyed after the stream
   std::shared_ptr<spillway::Stream> stream;
 };
 
 struct spw_lease {
-  std::shared_ptr<spillway::Engine> engine;  // ends after the lease, which ends after this stream
-  std::shared_ptr<spillway::Stream> stream;  // it was acquired with; null: none
+  std::shared_ptr<spillway::Engine> engine;  // destroyed after the lease and the stream
+  std::shared_ptr<spillway::Stream> stream;  // of the lease; destroyed after it; null: none
   spillway::Lease lease;
   spillway::TileRef tile;
   spillway::Tier tier = spillway::Tier::kDevice;
@@ -43,7 +44,8 @@ struct spw_lease {
 
 namespace spillway::capi {
 
-// Run with an engine that is there.
+// Runs `call` on the engine. InvalidArgument if `engine` is null; FailedPrecondition in a process
+// that was forked from the engine's.
 template <class Call>
 spw_status* With(spw_engine* engine, const Call& call) noexcept {
   return Run([&]() -> absl::Status {
@@ -53,14 +55,14 @@ spw_status* With(spw_engine* engine, const Call& call) noexcept {
   });
 }
 
-// A tile of the engine's, checked.
+// Returns a reference to a tile, after checking that the engine has it.
 inline absl::StatusOr<TileRef> TileOf(const Engine& engine, uint32_t id, uint64_t tile) {
   const TileRef ref(TensorId{id}, tile);
   SPILLWAY_RETURN_IF_ERROR(engine.CheckTile(ref));
   return ref;
 }
 
-// A parameter as the optimizer of the C ABI knows it.
+// A parameter that was added to an optimizer of the C ABI.
 struct Parameter {
   TensorSpec weight;
   ParameterTensors tensors;
@@ -80,7 +82,8 @@ struct spw_optimizer {
 
 namespace spillway::capi {
 
-// Before its lock is taken: in a forked process nobody may be left to give it up.
+// Must be called before the optimizer's lock is taken: in a forked process, the thread that held
+// the lock may not exist to release it.
 inline absl::Status CheckUsable(const spw_optimizer* optimizer) {
   SPILLWAY_RETURN_IF_ERROR(CheckNotNull(optimizer, "optimizer"));
   return optimizer->engine->CheckProcess();

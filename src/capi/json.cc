@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A name of the caller's may be no UTF-8.
+// Returns the JSON as text. Invalid UTF-8 is replaced, because names come from the caller.
 std::string Text(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -28,7 +28,7 @@ Json Of(const Occupancy& room) {
   return {{"now_bytes", room.now_bytes}, {"peak_bytes", room.peak_bytes}};
 }
 
-// An object with a member for each tier.
+// Returns an object with a member for each tier.
 template <class Array>
 Json ByTier(const Array& values) {
   Json by = Json::object();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the C ABI tells as JSON, by the names of the C++ members.
+// The JSON texts that the C ABI returns. Their keys are the names of the C++ members.
 
 #ifndef SPILLWAY_CAPI_JSON_H_
 #define SPILLWAY_CAPI_JSON_H_

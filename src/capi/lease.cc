@@ -37,7 +37,7 @@ absl::Status Take(spw_engine* engine, TileRef tile, Tier tier, int32_t access, s
   return absl::OkStatus();
 }
 
-// A lease as DLPack knows it.
+// A DLPack tensor and the lease that it owns.
 struct Managed {
   DLManagedTensor tensor = {};
   std::vector<int64_t> shape;
@@ -55,7 +55,7 @@ DLDataType TypeOf(DType dtype) {
   return {};
 }
 
-// Of the tile: its rows, and the other dimensions of the tensor.
+// Returns the shape of the tile: its number of rows, then the other dimensions of the tensor.
 std::vector<int64_t> ShapeOf(const TensorSpec& spec, uint64_t tile) {
   std::vector<int64_t> shape = spec.shape;
   if (!shape.empty())
@@ -66,7 +66,7 @@ std::vector<int64_t> ShapeOf(const TensorSpec& spec, uint64_t tile) {
 }  // namespace
 }  // namespace spillway::capi
 
-using namespace spillway;        // NOLINT(google-build-using-namespace): its calls follow
+using namespace spillway;        // NOLINT(google-build-using-namespace): for the calls below
 using namespace spillway::capi;  // NOLINT(google-build-using-namespace)
 
 extern "C" {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The optimizer: a parameter's state is registered with it, and an update of many is one call. What
-// the state holds is read and written in optimizer_state.cc.
+// C ABI: the optimizer. Adding a parameter registers its state, unless the caller passes the
+// state's tensors. One call updates many parameters. optimizer_state.cc reads and writes the
+// contents of the state.
 
 #include "spillway/optimizer.h"
 
@@ -76,7 +77,8 @@ absl::StatusOr<Values> ToValues(const spw_values& given) {
   return Values(given.memory, dtype);
 }
 
-// The weight as a tensor, as its state is to be cut: its own, or what it would be.
+// Returns the spec of the weight, from which the names and tiles of its state follow. A weight in
+// the caller's memory gets the spec that it would have as a tensor.
 absl::StatusOr<TensorSpec> WeightSpec(const Engine& engine, const spw_parameter& given,
                                       const Values& weight) {
   if (weight.memory == nullptr) {
@@ -94,7 +96,8 @@ absl::StatusOr<TensorSpec> WeightSpec(const Engine& engine, const spw_parameter&
                     .tile_rows = given.tile_rows};
 }
 
-// Reads a weight's values in fp32, in pieces that memory has room for.
+// Returns a Reader of a weight's values in fp32. It reads a tensor in pieces, to bound the buffer
+// for encoded elements.
 Reader ReadWeight(Engine* engine, const Values& weight) {
   return [=](uint64_t offset_bytes, std::span<std::byte> out) -> absl::Status {
     constexpr uint64_t kPiece = 65536;
@@ -114,8 +117,8 @@ Reader ReadWeight(Engine* engine, const Values& weight) {
   };
 }
 
-// Registers a parameter's state. What was registered before a failure stays: it may be somebody
-// else's, or the last commit's, and a later call finds it.
+// Registers the tensors of a parameter's state. Tensors registered before a failure stay: they may
+// belong to another user or to the last commit, and a later call finds them.
 absl::StatusOr<std::vector<TensorId>> RegisterState(Engine* engine, const Rule& rule,
                                                     StateFormat format, const TensorSpec& weight,
                                                     const Values& values, bool is_fresh) {
@@ -151,7 +154,7 @@ absl::StatusOr<ParameterTensors> ToTensors(spw_optimizer* optimizer, const spw_p
 }  // namespace
 }  // namespace spillway::capi
 
-using namespace spillway;        // NOLINT(google-build-using-namespace): its calls follow
+using namespace spillway;        // NOLINT(google-build-using-namespace): for the calls below
 using namespace spillway::capi;  // NOLINT(google-build-using-namespace)
 
 extern "C" {
@@ -160,7 +163,7 @@ void spw_rule_init(spw_rule* rule, size_t size, int32_t kind) {
   auto known = RuleKind::kAdamW;
   const bool exists = ToEnum(kind, RuleKind::kAdafactor, "kind", &known).ok();
   spw_rule usual = DefaultRule(known);
-  if (!exists) usual.kind = kind;  // which spw_optimizer_create refuses
+  if (!exists) usual.kind = kind;  // spw_optimizer_create rejects it
   Init(rule, size, usual);
 }
 

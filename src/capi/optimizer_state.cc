@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a parameter's state holds, in fp32, whatever its format: read whole, and written whole.
+// C ABI: reads and writes the whole state of a parameter in fp32, whatever its format.
 
 #include <algorithm>
 #include <cstddef>
@@ -42,14 +42,15 @@ absl::Status CheckHasMasters(const Parameter& parameter) {
       "parameter '", parameter.weight.name, "' has no state, so there are no master weights"));
 }
 
-// `weight`: where it lies. The state's tiles are those that its first tensor has.
+// Opens the state of a parameter whose weight lies at `weight`. The tiles are those of the state's
+// last tensor, but an encoded vector has one tile.
 absl::StatusOr<RestingState> StateOf(const spw_optimizer& optimizer, const Parameter& parameter,
                                      const Values& weight) {
   const std::vector<TensorId>& state = parameter.tensors.state;
   TensorSpec spec = parameter.weight;
   const bool is_vector = spec.shape.size() < 2;
   if (optim::IsEncoded(optimizer.format) && is_vector) {
-    spec.tile_rows = 0;  // one row
+    spec.tile_rows = 0;  // the state of a vector is one row
   } else if (!state.empty()) {
     spec.tile_rows = optimizer.engine->Spec(state.back()).tile_rows;
   }
@@ -83,7 +84,7 @@ absl::Status ReadMasters(const spw_optimizer& optimizer, const Parameter& parame
   return absl::OkStatus();
 }
 
-// A parameter's state, and where its values go or come from.
+// A parameter's state, and the caller's arrays for its values.
 struct Transfer {
   RestingState state;
   float* masters = nullptr;
@@ -131,7 +132,8 @@ absl::Status ReadAll(const Transfer& transfer) {
   return absl::OkStatus();
 }
 
-// What is not given stays as it is. A weight that is no part of its master weight stays, too.
+// Writes the values that the caller gave, and changes no others. The weight itself changes only in
+// a split format, where it is part of its master weight.
 absl::Status WriteAll(const Transfer& transfer) {
   const RestingState& state = transfer.state;
   const auto masters = transfer.masters != nullptr ? optim::Masters::kWrite : optim::Masters::kKeep;
@@ -168,7 +170,7 @@ spw_status* Move(spw_optimizer* optimizer, const spw_state* given,
 }  // namespace
 }  // namespace spillway::capi
 
-using namespace spillway;        // NOLINT(google-build-using-namespace): its calls follow
+using namespace spillway;        // NOLINT(google-build-using-namespace): for the calls below
 using namespace spillway::capi;  // NOLINT(google-build-using-namespace)
 
 extern "C" {

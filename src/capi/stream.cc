@@ -22,7 +22,7 @@ spw_stream* ToHandle(const spw_engine& engine, std::unique_ptr<Stream> stream) {
 }  // namespace
 }  // namespace spillway::capi
 
-using namespace spillway;        // NOLINT(google-build-using-namespace): its calls follow
+using namespace spillway;        // NOLINT(google-build-using-namespace): for the calls below
 using namespace spillway::capi;  // NOLINT(google-build-using-namespace)
 
 extern "C" {

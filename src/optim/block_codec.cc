@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codes of blocks, compiled once for each instruction set by Highway. A code is found without a
-// search: the values of a decade lie evenly, so one multiplication and one addition give the level
-// of a magnitude, counted from zero, and cutting off the fraction rounds to the nearest. Six
-// comparisons tell the decade.
+// The codes of blocks, compiled once for each instruction set by Highway. A code is found without a
+// search. The values of a decade are evenly spaced, so one multiplication and one addition give the
+// level of a magnitude, counted from zero, and cutting off the fraction rounds to the nearest
+// level. Six comparisons select the decade.
 
 #include "src/optim/block_codec.h"
 
@@ -25,20 +25,20 @@ namespace {
 constexpr int kDecades = 7;
 constexpr int kSignedZero = 127;  // the code of zero on the signed map
 
-// How magnitudes over the scale become levels: level 0 is zero, and the next level's value is
-// larger.
+// How magnitudes over the scale become levels. Level 0 is zero, and each level's value is larger
+// than the previous one's.
 struct Levels {
   struct Decade {
-    float from = 0;    // half way from the last value of the decade before to the first of this
+    float from = 0;    // half way from the previous decade's last value to this one's first
     float slope = 0;   // levels for a magnitude of 1
-    float offset = 0;  // the level at magnitude 0, if it went on so
-    float last = 0;    // level
+    float offset = 0;  // level at magnitude 0 if the decade's line went on to there
+    float last = 0;    // the decade's largest level
   };
   std::array<Decade, kDecades> decades;
-  float one_from = 0;  // from here on the level is that of 1
+  float one_from = 0;  // a magnitude from here on has the level of 1
   float one_level = 0;
-  float least_level = 0;  // of what is not zero
-  int zero_code = 0;      // codes are this plus or minus the level
+  float least_level = 0;  // least level of a magnitude that is not zero
+  int zero_code = 0;      // a code is this plus or minus the level
 };
 
 }  // namespace
@@ -53,7 +53,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 using Floats = hn::ScalableTag<float>;
 using FloatLanes = hn::Vec<Floats>;
 
-// The levels of magnitudes over the scale, at most 1. What is no number has that of 1.
+// Returns the levels of ratios of magnitudes to the scale. A ratio above 1 and NaN get the level of
+// 1.
 HWY_INLINE FloatLanes LevelsOf(const Levels& levels, FloatLanes ratio) {
   const Floats d;
   const auto one = hn::Set(d, 1.0F);
@@ -75,7 +76,7 @@ HWY_INLINE FloatLanes LevelsOf(const Levels& levels, FloatLanes ratio) {
   return hn::IfThenZeroElse(is_zero, hn::Max(level, hn::Set(d, levels.least_level)));
 }
 
-// The codes of one vector of elements.
+// Writes the codes of one vector of elements.
 HWY_INLINE void EncodeVector(const Levels& levels, FloatLanes scale, const float* from,
                              uint8_t* to) {
   const Floats d;
@@ -84,7 +85,7 @@ HWY_INLINE void EncodeVector(const Levels& levels, FloatLanes scale, const float
   const auto value = hn::LoadU(d, from);
   const auto level = hn::ConvertTo(di, LevelsOf(levels, hn::Div(hn::Abs(value), scale)));
   const auto zero_code = hn::Set(di, levels.zero_code);
-  // Below zero there is no −1, and on the unsigned map nothing.
+  // The signed map has no −1, and the unsigned map has no values below zero.
   const auto below = hn::Sub(zero_code, hn::Min(level, zero_code));
   const auto is_negative = hn::Lt(hn::BitCast(di, value), hn::Zero(di));
   const auto code = hn::IfThenElse(is_negative, below, hn::Add(zero_code, level));
@@ -93,8 +94,8 @@ HWY_INLINE void EncodeVector(const Levels& levels, FloatLanes scale, const float
 
 }  // namespace
 
-// The largest magnitude, or NaN if there is one: as whole numbers, bits are in the order of
-// magnitudes.
+// Returns the largest magnitude, or NaN if any element is NaN. The bits of magnitudes, read as
+// unsigned integers, are in the order of the magnitudes.
 float LargestMagnitudeOnTarget(const float* from, size_t n) {
   const hn::RebindToUnsigned<Floats> du;
   const size_t lanes = hn::Lanes(Floats());
@@ -139,7 +140,8 @@ HWY_EXPORT(EncodeOnTarget);
 
 constexpr double kPowers[kDecades] = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};
 
-// Values of decade i: the middles of so many equal parts of [0.1, 1], times 10^(i−6).
+// Returns the number of parts of a decade. The values of decade i are the middles of that many
+// equal parts of [0.1, 1], times 10^(i−6).
 int PartsOfDecade(CodeMap map, int decade) {
   return 1 << (map == CodeMap::kSigned ? decade : decade + 1);
 }
@@ -154,7 +156,7 @@ Levels MakeLevels(CodeMap map) {
   levels.zero_code = is_signed ? kSignedZero : 0;
   levels.least_level = is_signed ? 0 : 1;
   int first_level = 1;
-  double before = 0;  // the value of the level before
+  double before = 0;  // value of the previous level
   for (int i = 0; i < kDecades; ++i) {
     const int parts = PartsOfDecade(map, i);
     levels.decades[i] = {.from = static_cast<float>((before + ValueIn(map, i, 0)) / 2),
@@ -164,7 +166,7 @@ Levels MakeLevels(CodeMap map) {
     before = ValueIn(map, i, parts - 1);
     first_level += parts;
   }
-  // What is not zero is not rounded to zero.
+  // On the unsigned map, a value that is not zero is never rounded to zero.
   if (!is_signed) levels.decades[0].from = std::numeric_limits<float>::denorm_min();
   levels.one_from = static_cast<float>((before + 1) / 2);
   levels.one_level = static_cast<float>(first_level);

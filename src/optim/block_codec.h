@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Blocks of moments as 8-bit codes with one scale: the blockwise dynamic quantisation of Dettmers,
-// Lewis, Shleifer and Zettlemoyer, "8-bit Optimizers via Block-wise Quantization"
+// Encodes blocks of moments as 8-bit codes with one scale: the blockwise dynamic quantisation of
+// Dettmers, Lewis, Shleifer and Zettlemoyer, "8-bit Optimizers via Block-wise Quantization"
 // (arXiv:2110.02861).
 //
-// A block's scale is its largest magnitude. An element over the scale is rounded to the nearest of
-// 256 values, as in the paper: seven decades from 1e-7 to 1 with ever more values, and zero. First
-// moments have values of either sign, second moments, which are never negative, twice as many. One
-// thing is otherwise: a second moment that is not zero never gets the code of zero, since a step is
-// divided by its root.
+// A block's scale is its largest magnitude. The ratio of an element to the scale is rounded to the
+// nearest of 256 values, as in the paper: zero, and seven decades from 1e-7 to 1, each with more
+// values than the one below it. First moments have values of either sign. Second moments are never
+// negative, so their map has twice as many positive values. One thing differs from the paper: a
+// second moment that is not zero never gets the code of zero, since a step is divided by its root.
 
 #ifndef SPILLWAY_OPTIM_BLOCK_CODEC_H_
 #define SPILLWAY_OPTIM_BLOCK_CODEC_H_
@@ -21,13 +21,14 @@ namespace spillway::optim {
 
 enum class CodeMap : uint8_t { kSigned, kUnsigned };
 
-// The values of the codes 0 to 255, ascending, at most 1.
+// Returns the values of the codes 0 to 255, in ascending order, at most 1.
 const std::array<float, 256>& CodeValues(CodeMap map);
 
-// One block of at most kBlockElements. Any bytes decode to something; zeros decode to zeros. The
-// scale may lie at any address. Half way between two values, as fp32 computes it, the one further
-// from zero is taken; below zero on the unsigned map the code is that of zero. A block with an
-// element that is not finite gets a scale that is not, and decodes so.
+// Decode and encode one block of at most kBlockElements. Any bytes decode to something; zeros
+// decode to zeros. The scale may be at any address. A value half way between two codes' values, as
+// fp32 computes it, gets the one further from zero. On the unsigned map, a value below zero gets
+// the code of zero. A block with an element that is not finite gets a scale that is not finite, and
+// decodes to such elements.
 void DecodeBlock(CodeMap map, const std::byte* scale, const uint8_t* codes, int64_t n, float* to);
 void EncodeBlock(CodeMap map, const float* from, int64_t n, std::byte* scale, uint8_t* codes);
 

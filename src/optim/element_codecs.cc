@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conversions of 16-bit elements, compiled once for each instruction set by Highway. The end of a
-// run goes through the same vector code by way of small buffers.
+// Conversions of 16-bit elements, compiled once for each instruction set by Highway. The elements
+// at the end of a run that do not fill a vector go through the same vector code in small buffers.
 
 #include "src/optim/element_codecs.h"
 
@@ -27,7 +27,7 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 using Floats = hn::ScalableTag<float>;
 
-// Calls convert(from, to, i) for the vector at each element i.
+// Calls convert(from, to, i) for each vector; `i` is the index of its first element.
 template <typename From, typename To, class Convert>
 HWY_INLINE void ForEachVector(const From* from, size_t n, To* to, const Convert& convert) {
   const size_t lanes = hn::Lanes(Floats());
@@ -118,7 +118,7 @@ HWY_EXPORT(EncodeBf16RandomlyOnTarget);
 HWY_EXPORT(FillRandomWordsOnTarget);
 HWY_EXPORT(CopyStreamedOnTarget);
 
-// Elements that share a block's key.
+// Elements of a block. Each block has one key.
 constexpr uint64_t kBlock = 65536;
 
 void DecodeFloat(const void* from, int64_t n, float* to) {
@@ -153,8 +153,8 @@ uint64_t Mixed(uint64_t x) {
 
 constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;
 
-// Calls visit(key, first element in the block, elements before, elements) for the part of a run in
-// each block, which has a key of its own.
+// Calls visit(block's key, first element in the block, elements before, elements) for each block's
+// part of a run. Each block has its own key.
 template <class Visit>
 void ForEachBlock(uint64_t key, uint64_t first_element, int64_t n, const Visit& visit) {
   const auto count = static_cast<uint64_t>(n);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 16-bit elements to and from vectors of float: IEEE half precision and bfloat16, rounded to
-// nearest even on every instruction set, and bfloat16 rounded at random without bias. Included once
-// for each Highway target, inside a file that foreach_target.h repeats.
+// Converts 16-bit elements to and from vectors of float: IEEE half precision and bfloat16, rounded
+// to nearest even on every instruction set, and bfloat16 rounded at random without bias. This file
+// is included once for each Highway target, inside a file that foreach_target.h repeats.
 //
-// Highway 1.0.3 truncates where the machine has no conversion instruction, so those targets get
-// integer arithmetic here that gives the instruction's results.
+// Highway 1.0.3 truncates where the machine has no conversion instruction. For those targets this
+// file has integer arithmetic that gives the instruction's results.
 
 #include <hwy/highway.h>
 
@@ -48,8 +48,8 @@ HWY_INLINE void StoreHalf(D, hn::Vec<D> value, uint16_t* to) {
 
 #else  // !SPILLWAY_NATIVE_HALF
 
-// A half's exponent and fraction, moved up 13 bits, are a float's with the exponent too small by
-// 112.
+// The exponent and fraction of a half, shifted up by 13 bits, are those of a float whose exponent
+// is too small by 112.
 template <class D>
 HWY_INLINE hn::Vec<D> LoadHalf(D d, const uint16_t* from) {
   const hn::RebindToUnsigned<D> du;
@@ -64,7 +64,8 @@ HWY_INLINE hn::Vec<D> LoadHalf(D d, const uint16_t* from) {
   const auto special = hn::Add(normal, hn::Set(du, 112u << 23));
   const auto is_nan = hn::Gt(shifted, hn::Set(du, 0x7c00u << 13));
   const auto quiet = hn::Or(special, hn::IfThenElseZero(is_nan, hn::Set(du, 1u << 22)));
-  // A denormal is an integer multiple of 2^-24: put it below a 1.0·2^-14 and take that away.
+  // A denormal is an integer multiple of 2^-24. A float with its fraction and the exponent of 2^-14
+  // is the value plus 2^-14, which is then subtracted.
   const auto one = hn::Set(du, 113u << 23);
   const auto denormal =
       hn::BitCast(du, hn::Sub(hn::BitCast(d, hn::Or(shifted, one)), hn::BitCast(d, one)));
@@ -83,16 +84,16 @@ HWY_INLINE void StoreHalf(D d, hn::Vec<D> value, uint16_t* to) {
   const auto sign = hn::And(bits, hn::Set(du, 0x80000000u));
   const auto magnitude = hn::Xor(bits, sign);
 
-  // Normal: add just under half of the last place, one more if the place is odd; a carry may reach
-  // infinity.
+  // Normal halves: adds just under half of the last place, and one more if that place is odd. A
+  // carry may reach infinity.
   const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 1u));
   const auto bias = hn::Set(du, 0xfffu - (112u << 23));
   const auto normal = hn::ShiftRight<13>(hn::Add(hn::Add(magnitude, bias), odd));
-  // Below 2^-14: let an addition round to a multiple of 2^-24.
+  // Values below 2^-14: the addition rounds to a multiple of 2^-24.
   const auto half = hn::Set(du, 126u << 23);
   const auto denormal =
       hn::Sub(hn::BitCast(du, hn::Add(hn::BitCast(d, magnitude), hn::BitCast(d, half))), half);
-  // 65536 and above, infinity; NaN keeps its upper bits and becomes quiet.
+  // Values from 65536 on become infinity. NaN keeps its upper bits and becomes quiet.
   const auto is_nan = hn::Gt(magnitude, hn::Set(du, 0x7f800000u));
   const auto payload = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 0x3ffu));
   const auto special = hn::Or(hn::Set(du, 0x7c00u),
@@ -114,7 +115,7 @@ HWY_INLINE hn::Vec<D> LoadBf16(D d, const uint16_t* from) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, from))));
 }
 
-// Stores the upper halves of `rounded`, or of `bits` made quiet where they are NaN.
+// Stores the upper halves of `rounded`, or of `bits` made quiet where `bits` are NaN.
 template <class DU>
 HWY_INLINE void StoreUpperHalves(DU du, hn::Vec<DU> bits, hn::Vec<DU> rounded, uint16_t* to) {
   const hn::Rebind<uint16_t, DU> d16;
@@ -125,7 +126,7 @@ HWY_INLINE void StoreUpperHalves(DU du, hn::Vec<DU> bits, hn::Vec<DU> rounded, u
   hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di, hn::ShiftRight<16>(kept))), d16, to);
 }
 
-// Rounded to nearest even.
+// Stores values rounded to nearest even.
 template <class D>
 HWY_INLINE void StoreBf16(D, hn::Vec<D> value, uint16_t* to) {
   const hn::RebindToUnsigned<D> du;
@@ -134,8 +135,8 @@ HWY_INLINE void StoreBf16(D, hn::Vec<D> value, uint16_t* to) {
   StoreUpperHalves(du, bits, hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fffu))), to);
 }
 
-// Rounded away from zero with the probability of the part that is cut off: `random` has 16 bits a
-// lane. A finite value never becomes infinite.
+// Stores values rounded at random: away from zero with the probability of the part that is cut off,
+// else towards zero. `random` has 16 bits in each lane. A finite value never becomes infinite.
 template <class D>
 HWY_INLINE void StoreBf16Randomly(D, hn::Vec<D> value, hn::Vec<hn::RebindToUnsigned<D>> random,
                                   uint16_t* to) {
@@ -149,12 +150,13 @@ HWY_INLINE void StoreBf16Randomly(D, hn::Vec<D> value, hn::Vec<hn::RebindToUnsig
   StoreUpperHalves(du, bits, hn::Or(rounded, sign), to);
 }
 
-// For elements that are counted from `first` in a block of 65536: two rounds of multiplying and
-// folding (after Wellons' lowbias32), with half of the block's key before each. The upper 16 bits
-// of a lane are random.
+// Hashes the indices of elements, which count from `first` in a block of 65536: two rounds of
+// multiplying and folding (after Wellons' lowbias32), with half of the block's key before each. The
+// upper 16 bits of a lane are random.
 template <class DU>
 HWY_INLINE hn::Vec<DU> RandomProduct(DU du, uint32_t first, uint32_t key1, uint32_t key2) {
-  // Counting from a constant: Highway 1.0.3 makes any other count an element at a time.
+  // Iota counts from a constant, because Highway 1.0.3 computes any other start one element at a
+  // time.
   auto x = hn::Xor(hn::Add(hn::Iota(du, 0), hn::Set(du, first)), hn::Set(du, key1));
   x = hn::Xor(x, hn::ShiftRight<16>(x));
   x = hn::Xor(hn::Mul(x, hn::Set(du, 0x7feb352du)), hn::Set(du, key2));
@@ -162,13 +164,13 @@ HWY_INLINE hn::Vec<DU> RandomProduct(DU du, uint32_t first, uint32_t key1, uint3
   return hn::Mul(x, hn::Set(du, 0x846ca68bu));
 }
 
-// 16 bits a lane.
+// Returns 16 random bits in each lane.
 template <class DU>
 HWY_INLINE hn::Vec<DU> RandomBits(DU du, uint32_t first, uint32_t key1, uint32_t key2) {
   return hn::ShiftRight<16>(RandomProduct(du, first, key1, key2));
 }
 
-// 32 bits a lane, of which the upper 16 are RandomBits'.
+// Returns 32 random bits in each lane. The upper 16 are those of RandomBits.
 template <class DU>
 HWY_INLINE hn::Vec<DU> RandomWords(DU du, uint32_t first, uint32_t key1, uint32_t key2) {
   const auto x = RandomProduct(du, first, key1, key2);

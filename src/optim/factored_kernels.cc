@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Compiled once for each instruction set by Highway, with -ffp-contract=off; the end of a run goes
-// through the same vector code, as in rule_kernels.cc.
+// Highway compiles these kernels once for each instruction set, with -ffp-contract=off. The
+// elements at the end of a run that do not fill a vector go through the same vector code, as in
+// rule_kernels.cc.
 
 #include "src/optim/factored_kernels.h"
 
@@ -34,7 +35,7 @@ HWY_INLINE FloatLanes StepOf(const RuleFactors f, float row, float mean, FloatLa
   return hn::Div(Scaled(f.gradient_scale, gradient), hn::Sqrt(bounded));
 }
 
-// Calls apply(a, b, to) for each vector of three runs, of which it writes `to`.
+// Calls apply(a, b, to) for each vector of three runs; apply writes `to`.
 template <class Apply>
 HWY_INLINE void ForEachVector(const float* a, const float* b, float* to, size_t n,
                               const Apply& apply) {

@@ -11,12 +11,12 @@
 namespace spillway::optim {
 namespace {
 
-constexpr uint64_t kFactoredElements = 512;  // as in fused_update.cc
+constexpr uint64_t kFactoredElements = 512;  // as kPieceElements in fused_update.cc
 static_assert(kFactoredElements <= kMostGivenElements);
 constexpr int64_t kGrainElements = 16384;
 constexpr int64_t kGrainColumns = 64;
 
-// The gradient's piece in fp32: where it lies, or decoded.
+// Returns the gradient's piece in fp32: in place if it rests in fp32, else decoded into the buffer.
 const float* Decode(const FactoredSegment& segment, uint64_t element, uint64_t n, float* buffer) {
   const ElementCodec& codec = CodecOf(segment.gradient_dtype);
   const std::byte* const from = segment.gradient + (element - segment.begin) * codec.element_bytes;
@@ -25,7 +25,7 @@ const float* Decode(const FactoredSegment& segment, uint64_t element, uint64_t n
   return buffer;
 }
 
-// The gradient's piece times its scale, in the buffer.
+// Writes the gradient's piece times its scale into the buffer.
 void DecodeScaled(float scale, const FactoredSegment& segment, uint64_t element, uint64_t n,
                   float* buffer) {
   const float* const gradient = Decode(segment, element, n, buffer);
@@ -36,7 +36,8 @@ const std::byte* GivenWeight(const FactoredSegment& segment, uint64_t element) {
   return segment.given_weight + (element - segment.begin) * ElementBytes(segment.weight_dtype);
 }
 
-// The master weight's piece: where it lies, or with what was given.
+// Returns the master weight's piece: in place, or, if the caller may have changed the weight, as a
+// copy in the buffer that has the changes.
 const float* Master(const FactoredSegment& segment, uint64_t element, int64_t n, float* buffer) {
   const float* const master = segment.master + (element - segment.begin);
   if (segment.given_weight == nullptr) return master;
@@ -45,7 +46,7 @@ const float* Master(const FactoredSegment& segment, uint64_t element, int64_t n,
   return buffer;
 }
 
-// A running mean of which `square` is the newest.
+// Returns the running mean after `square`, the newest value.
 float Averaged(const RuleFactors& f, float mean, double square) {
   return f.beta2 * mean + f.one_minus_beta2 * ToFloat(square);
 }
@@ -89,7 +90,8 @@ void FactoredUpdate::UpdateRows(const RuleFactors& factors, const FactoredSegmen
   blocks_.Sum(pool_, segment.begin, segment.end, add_to, take_sums);
 }
 
-// Each thread takes columns of its own through all rows, so that a column's sum is in their order.
+// Each thread takes its own columns through all rows, so that the squares of a column are added in
+// the order of rows.
 void FactoredUpdate::UpdateColumns(const RuleFactors& factors, const FactoredSegment& segment) {
   const uint64_t width = matrix_.num_columns, matrix_elements = width * matrix_.num_rows;
   const auto update = [&](uint64_t first, uint64_t n) {
@@ -119,7 +121,7 @@ float FactoredUpdate::Bounded(double sum_of_rows) const {
   return mean < least_mean_ ? least_mean_ : mean;
 }
 
-// Of each matrix's rows.
+// Returns the bounded mean over the rows of each matrix.
 std::vector<float> FactoredUpdate::MeansOf(const FactoredSegment& segment) const {
   if (is_one_matrix_) return {Bounded(sum_of_rows_)};
   const uint64_t num_rows = (segment.end - segment.begin) / matrix_.num_columns;
@@ -133,7 +135,7 @@ std::vector<float> FactoredUpdate::MeansOf(const FactoredSegment& segment) const
   return means;
 }
 
-// Calls visit(first element, run) for pieces of [begin, end) within a row each.
+// Calls visit(first element, run) for pieces of [begin, end), each within one row.
 template <class Visit>
 void FactoredUpdate::ForEachPiece(const FactoredSegment& segment, const std::vector<float>& means,
                                   uint64_t begin, uint64_t end, const Visit& visit) const {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Adafactor on matrices, in three passes over their rows. The first updates the means of squared
-// gradients over rows and over columns, the second sums the squares of the step that follows from
-// them, and the third takes the step. Leases, and the order of passes, are update_pass.cc's.
+// Updates matrices by Adafactor, in three passes over their rows. The first updates the means of
+// squared gradients over rows and over columns, the second sums the squares of the step that
+// follows from them, and the third applies the step. update_pass.cc takes the leases and runs the
+// passes in order.
 
 #ifndef SPILLWAY_OPTIM_FACTORED_UPDATE_H_
 #define SPILLWAY_OPTIM_FACTORED_UPDATE_H_
@@ -19,14 +20,15 @@
 
 namespace spillway::optim {
 
-// Of a parameter's last two dimensions; there may be several such matrices.
+// The last two dimensions of a parameter, which may have several such matrices.
 struct MatrixShape {
   uint64_t num_rows = 0;
   uint64_t num_columns = 0;
 };
 
 // The parameter's elements [begin, end): whole rows, and whole matrices unless there is only one.
-// Operands lie from the first of them on; what a pass does not touch is null.
+// Each pointer is to its operand's part for these elements. An operand that a pass does not use may
+// be null.
 struct FactoredSegment {
   uint64_t begin = 0;
   uint64_t end = 0;
@@ -35,24 +37,24 @@ struct FactoredSegment {
   float* master = nullptr;
   std::byte* weight = nullptr;  // the new master, rounded to nearest even; may be null
   DType weight_dtype = DType::kF16;
-  const std::byte* given_weight = nullptr;  // see FusedRun
-  float* rows = nullptr;                    // a mean for each row
-  float* columns = nullptr;                 // of the first matrix, then of the next
+  const std::byte* given_weight = nullptr;  // as FusedRun::given_weight
+  float* rows = nullptr;                    // one mean for each row
+  float* columns = nullptr;  // means of the first matrix's columns, then of the next one's
 };
 
-// Of one parameter in one update: each pass takes its segments in order. Thread-compatible. Keeps
-// 8 bytes for each column.
+// The update of one parameter in one step. Each pass takes the parameter's segments in order.
+// Thread-compatible. Keeps 8 bytes for each column.
 class FactoredUpdate {
  public:
   // `least_mean` is ε₁.
   FactoredUpdate(ThreadPool* pool, const MatrixShape& matrix, uint64_t num_elements,
                  float least_mean);
 
-  // Updates rows and columns; adds up sums().weight.
+  // Updates rows and columns. Adds to sums().weight.
   void UpdateMeans(const RuleFactors& factors, const FactoredSegment& segment);
-  // Adds up sums().direction.
+  // Adds to sums().direction.
   void SumSteps(const RuleFactors& factors, const FactoredSegment& segment);
-  // Updates master and weight; the factors have the step size that follows from sums().
+  // Updates master and weight. `factors` has the step size that follows from sums().
   void Update(const RuleFactors& factors, const FactoredSegment& segment) const;
 
   const TensorSums& sums() const { return sums_; }
@@ -72,8 +74,8 @@ class FactoredUpdate {
   const float least_mean_;
   TensorBlocks blocks_;
   TensorSums sums_;
-  double row_sum_ = 0;      // of the squares of a row so far
-  double sum_of_rows_ = 0;  // of the only matrix
+  double row_sum_ = 0;      // squares of the current row so far
+  double sum_of_rows_ = 0;  // row means; used if there is one matrix
   std::vector<double> column_sums_;
 };
 

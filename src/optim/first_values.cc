@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a parameter's tensors hold before the first update, and master weights that are split
-// between two tensors joined again. All of it is public: spillway/optimizer.h.
+// Reads what a parameter's tensors hold before the first update, and joins master weights that are
+// split between two tensors. Both functions are public: spillway/optimizer.h.
 
 #include <algorithm>
 #include <array>
@@ -24,15 +24,16 @@
 namespace spillway {
 namespace {
 
-// Read and rounded together.
+// Elements that are read and rounded together.
 constexpr uint64_t kPieceElements = 16384;
 
-// A master weight's values, rounded to nearest, a piece at a time.
+// Reads master weights and splits them into 16-bit weights and residuals, rounded to nearest, a
+// piece at a time.
 class SplitSource {
  public:
   SplitSource(Reader weights, DType dtype) : weights_(std::move(weights)), dtype_(dtype) {}
 
-  // Calls take(weights, residuals, first element, elements) for pieces of [first, first + count).
+  // Calls take(weights, residuals, elements before) for pieces of [first, first + count).
   template <class Take>
   absl::Status ForEachPiece(uint64_t first, uint64_t count, const Take& take) {
     for (uint64_t done = 0; done < count;) {
@@ -56,7 +57,7 @@ class SplitSource {
   std::vector<uint8_t> residuals_ = std::vector<uint8_t>(kPieceElements);
 };
 
-// The 16-bit weight of a master weight that is split.
+// Returns a reader of the 16-bit weight of a split master weight.
 Reader SplitWeights(const TensorSpec& weight, Reader weights) {
   auto source = std::make_shared<SplitSource>(std::move(weights), weight.dtype);
   return [source](uint64_t offset_bytes, std::span<std::byte> out) {
@@ -68,7 +69,8 @@ Reader SplitWeights(const TensorSpec& weight, Reader weights) {
   };
 }
 
-// Its residuals, in rows of `row_bytes` that begin with them; what follows is zeros.
+// Returns a reader of the residuals of a split master weight. The residuals of a row are the first
+// of its `row_bytes`; the other bytes are zeros.
 Reader SplitResiduals(const TensorSpec& weight, uint64_t row_bytes, Reader weights) {
   auto source = std::make_shared<SplitSource>(std::move(weights), weight.dtype);
   const uint64_t row_elements = optim::EncodedRowElements(weight.shape);
@@ -91,7 +93,7 @@ Reader SplitResiduals(const TensorSpec& weight, uint64_t row_bytes, Reader weigh
   };
 }
 
-// A weight's values, rounded to nearest even.
+// Returns a reader of the weight's values, rounded to nearest even.
 Reader RoundedWeights(const TensorSpec& weight, Reader weights) {
   if (weight.dtype == DType::kF32) return weights;
   const optim::ElementCodec& codec = optim::CodecOf(weight.dtype);

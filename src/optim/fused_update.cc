@@ -14,9 +14,9 @@
 namespace spillway::optim {
 namespace {
 
-// Small enough that decoding a piece, the rule and encoding overlap in the processor: 1024 elements
-// took a fifth longer, 256 as long. Three buffers of floats and what is updated in place are 14
-// KiB.
+// Small enough that the processor overlaps decoding a piece, the rule and encoding: pieces of 1024
+// elements took a fifth longer, and pieces of 256 as long. Three buffers of floats and the arrays
+// that are updated in place take 14 KiB.
 constexpr int64_t kPieceElements = 512;
 static_assert(kPieceElements % kBlockElements == 0);
 static_assert(kPieceElements % kGroupElements == 0);
@@ -25,8 +25,8 @@ static_assert(kPieceElements <= kMostGivenElements);
 struct Buffers {
   alignas(64) float gradient[kPieceElements];
   alignas(64) float moments[kMostMoments][kPieceElements];
-  alignas(64) float weight[kPieceElements];  // of any type
-  // Of compact state.
+  alignas(64) float weight[kPieceElements];  // elements of any type
+  // For compact state; `master` also holds the copy that takes a given weight's changes.
   alignas(64) float master[kPieceElements];
   alignas(64) uint32_t random_words[kPieceElements];
 };
@@ -38,7 +38,7 @@ const void* At(const void* base, int64_t element, uint64_t element_bytes) {
   return static_cast<const std::byte*>(base) + static_cast<uint64_t>(element) * element_bytes;
 }
 
-// The gradient's piece in fp32: where it lies, or decoded.
+// Returns the gradient's piece in fp32: in place if it rests in fp32, else decoded into the buffer.
 const float* Gradient(const FusedRun& run, int64_t begin, int64_t n, Buffers& buffers) {
   const ElementCodec& codec = CodecOf(run.gradient_dtype);
   const void* const from = At(run.gradient, begin, codec.element_bytes);
@@ -47,7 +47,7 @@ const float* Gradient(const FusedRun& run, int64_t begin, int64_t n, Buffers& bu
   return buffers.gradient;
 }
 
-// Where a piece of a row begins, of which elements are counted from the run's first.
+// Where a piece of a row begins. `begin` counts elements from the run's first.
 struct EncodedPiece {
   std::byte* scales;
   uint8_t* codes;
@@ -64,7 +64,7 @@ uint8_t* ResidualsOf(const EncodedMoments& of, int64_t begin) {
   return reinterpret_cast<uint8_t*>(of.row + of.layout.residual_offset(element));
 }
 
-// The master weight's piece: where it lies, or joined from weight and residual.
+// Returns the master weight's piece: in place, or joined from weight and residual in the buffer.
 float* Master(const FusedRun& run, int64_t begin, int64_t n, Buffers& buffers) {
   if (!IsSplit(run.format)) return run.master + begin;
   DecodeMasters(run.weight_dtype, static_cast<uint16_t*>(run.weight) + begin,
@@ -72,8 +72,8 @@ float* Master(const FusedRun& run, int64_t begin, int64_t n, Buffers& buffers) {
   return buffers.master;
 }
 
-// Calls visit(scale, codes, first element, elements) for each block of a piece that begins with
-// one.
+// Calls visit(scale, codes, first element in the piece, elements) for each block of a piece that
+// begins with a block.
 template <class Visit>
 void ForEachBlock(const EncodedMoments& of, uint64_t moment, int64_t begin, int64_t n,
                   const Visit& visit) {
@@ -86,7 +86,7 @@ void ForEachBlock(const EncodedMoments& of, uint64_t moment, int64_t begin, int6
   }
 }
 
-// A moment's piece in fp32: where it lies, or decoded.
+// Returns a moment's piece in fp32: in place if it rests in fp32, else decoded into the buffer.
 float* DecodeMoment(const FusedRun& run, int moment, int64_t begin, int64_t n, Buffers& buffers) {
   float* const decoded = buffers.moments[moment];
   switch (run.format) {
@@ -132,7 +132,7 @@ void EncodeMoment(const FusedRun& run, int moment, int64_t begin, int64_t n,
   }
 }
 
-// A piece of the run in fp32, with as many moments as are needed.
+// Returns a piece of the run in fp32, with the first `num_moments` moments.
 RuleRun PieceOf(const FusedRun& run, int num_moments, int64_t begin, int64_t n, Buffers& buffers) {
   RuleRun piece = {.num_elements = n,
                    .gradient = Gradient(run, begin, n, buffers),
@@ -145,8 +145,8 @@ const void* GivenWeight(const FusedRun& run, int64_t begin) {
   return At(run.given_weight, begin, ElementBytes(run.weight_dtype));
 }
 
-// The new weight's piece, if it is wanted. Where the update runs at the speed of memory, a weight
-// that is written alone must not be read from there first.
+// Writes the new weight's piece if the run has a weight. An update of fp32 state is limited by
+// memory bandwidth, so a weight that is only written must not be read from memory first.
 void EncodeWeight(const FusedRun& run, int64_t begin, int64_t n, const float* master,
                   Buffers& buffers) {
   if (run.weight == nullptr) return;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Decode, rule, encode, in pieces that stay in the first level of cache: each byte of a parameter
-// passes through memory once, whatever its format.
+// Decodes, updates and encodes a run of elements in pieces that stay in the first-level cache, so
+// that each byte of a parameter passes through memory once, whatever its format. rule_kernels.h has
+// the arithmetic, and update_pass.cc chooses the runs.
 
 #ifndef SPILLWAY_OPTIM_FUSED_UPDATE_H_
 #define SPILLWAY_OPTIM_FUSED_UPDATE_H_
@@ -17,8 +18,8 @@
 
 namespace spillway::optim {
 
-// Moments in blocks with scales, and residuals if the format has them: the row in which the run
-// lies, from one of its blocks on.
+// The encoded moments of a run: the row that holds the run, and the block of that row with which
+// the run begins. The row has residuals if the format has them.
 struct EncodedMoments {
   std::byte* row = nullptr;
   EncodedRow layout;
@@ -26,34 +27,35 @@ struct EncodedMoments {
   CodeMap maps[kMostMoments] = {};
 };
 
-// A run of a parameter's elements as they rest, each operand from the run's first element on. None
-// overlap. Encoded moments lie beside those of other runs: a run begins with a block, and ends with
-// one or with its row.
+// A run of a parameter's elements in the formats in which they rest. Each operand begins with the
+// run's first element. Operands do not overlap. A row of encoded moments also holds those of other
+// runs, so a run begins with a block, and ends with a block or with its row.
 struct FusedRun {
   int64_t num_elements = 0;
   uint64_t first_element = 0;  // in the tensor
   const void* gradient = nullptr;
   DType gradient_dtype = DType::kF32;
-  float* master = nullptr;  // updated in place, as are the moments; null: it is split
-  // The new master, rounded to nearest even; null: not wanted. Of a master that is split, the
-  // weight is updated in place, with the residuals in the encoded row.
+  float* master = nullptr;  // updated in place, as the moments are; null: it is split
+  // The new master weight, rounded to nearest even; null: not written. If the master weight is
+  // split, the weight is updated in place, together with the residuals in the encoded row.
   void* weight = nullptr;
   DType weight_dtype = DType::kF16;
-  // The same weight where the caller may have written it (given_weight.h); null: it has not.
+  // The same weight if the caller may have written it (given_weight.h); null: it has not.
   const void* given_weight = nullptr;
   StateFormat format = StateFormat::kF32;
   int num_moments = 0;
-  void* moments[kMostMoments] = {};  // unless they are encoded
-  // Of moments that are rounded at random; the first, of all of a state that is compact.
+  void* moments[kMostMoments] = {};  // unused if they are encoded
+  // Keys of the moments that are rounded at random. In compact state the first key is used for all
+  // random rounding.
   uint64_t rounding_keys[kMostMoments] = {};
-  EncodedMoments encoded;  // if they are
+  EncodedMoments encoded;  // used if the format is encoded
 };
 
 void UpdateFused(const RuleFactors& factors, const FusedRun& run);
 
-// Adds the squares of the master weight and of DirectionOfElements to sums[0] and sums[1]; the run
-// lies in one block of theirs, from its element `first` on, and is not changed. Moments may be
-// absent where the direction needs none.
+// Adds the squares of the master weight to sums[0], and those of DirectionOfElements to sums[1].
+// The run lies in one block of the sums and begins with that block's element `first`. The run is
+// not changed. Moments may be absent if the direction does not need them.
 void AddSquaresFused(const RuleFactors& factors, const FusedRun& run, uint64_t first,
                      SumLanes* sums);
 

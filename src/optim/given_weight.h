@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A 16-bit weight in the caller's memory, which somebody may have written since the last update: an
-// element that is not what its master weight rounds to is the master weight's new value.
+// Takes up what the caller may have written into a 16-bit weight in its own memory since the last
+// update: an element that differs from its rounded master weight is the master weight's new value.
 
 #ifndef SPILLWAY_OPTIM_GIVEN_WEIGHT_H_
 #define SPILLWAY_OPTIM_GIVEN_WEIGHT_H_
@@ -12,9 +12,9 @@
 
 namespace spillway::optim {
 
-inline constexpr int64_t kMostGivenElements = 512;  // at once
+inline constexpr int64_t kMostGivenElements = 512;  // most elements in one call
 
-// Writes what was given into `master`. REQUIRES: n is at most kMostGivenElements.
+// Writes the changed elements of `weight` into `master`. REQUIRES: n is at most kMostGivenElements.
 void TakeGiven(DType dtype, const void* weight, int64_t n, float* master);
 
 }  // namespace spillway::optim

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codes of groups, compiled once for each instruction set by Highway. A group that does not fill
-// its vectors goes through the same vector code by way of small buffers. All is arithmetic: a table
-// of values would cost a load for each element.
+// The codes of groups, compiled once for each instruction set by Highway. A group that does not
+// fill its vectors goes through the same vector code in small buffers. The codecs compute values
+// and look none up: a table would cost a load for each element.
 
 #include "src/optim/group_codec.h"
 
@@ -23,19 +23,20 @@
 namespace spillway::optim {
 namespace {
 
-// Which bits of an element's random word round what, from the lowest on. Those below are the
-// residual's.
+// The bits of an element's random word that round signed and unsigned codes, counted from the
+// lowest bit. The bits below them round the residual.
 constexpr int kSignedFrom = 8, kSignedBits = 10;
 constexpr int kUnsignedFrom = 18, kUnsignedBits = 14;
 
-// Groups whose scales are found before any of their elements is encoded: the way from a group's
-// largest magnitude to its first code is long, and the processor walks several at a time.
+// Groups whose scales are computed before any of their elements is encoded. The chain of dependent
+// instructions from a group's largest magnitude to its first code is long, and the processor
+// overlaps the chains of several groups.
 constexpr size_t kGroupsAtOnce = 8;
 
 constexpr size_t kScaleBytes = sizeof(uint16_t);
 
-// What a value of the scale is in the units of decoded codes: the largest code gives as much, so
-// that no value goes up from there.
+// The scale in the units in which codes are decoded. It is what the largest code decodes to, so no
+// value is rounded up past that code.
 constexpr float kSignedUnits = 127.0F * 127.0F;
 constexpr float kUnsignedUnits = 255.0F * 255.0F * (255.0F * 255.0F);
 
@@ -55,12 +56,12 @@ using FloatLanes = hn::Vec<Floats>;
 
 constexpr size_t kMostLanes = hn::MaxLanes(Floats());
 
-// A code is the root of a value, cut off to the code below it; the random bits then
-// decide between that and the one above. An approximate root is enough: rounded, it is the code
-// below or the one above, and whether its power exceeds the value tells which.
+// A code is the root of a value. The root is cut off to the code below it, and the random bits
+// decide between that code and the one above. An approximate root is enough: rounded, it is the
+// code below or the one above, and it is the one above if its power exceeds the value.
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_SSSE3
-// Within 2^-11 of the value; infinite for 0.
+// The relative error is at most 2^-11. The result for 0 is infinite.
 HWY_INLINE FloatLanes NearReciprocalRoot(FloatLanes value) {
   return hn::ApproximateReciprocalSqrt(value);
 }
@@ -77,8 +78,9 @@ HWY_INLINE FloatLanes NearFourthRoot(FloatLanes value) {
   return NearReciprocalRoot(NearReciprocalRoot(value));
 }
 
-// Uniform in (0, 1), from kBits bits of a random word from bit kFrom on: the middles of so many
-// equal parts. The bits are the upper ones of the fraction of a float in [1, 2).
+// Returns numbers that are uniform in (0, 1), from kBits bits of a random word, of which kFrom is
+// the lowest. They are the middles of 2^kBits equal parts. The bits become the upper ones of the
+// fraction of a float in [1, 2).
 template <int kFrom, int kBits>
 HWY_INLINE FloatLanes Uniform(const uint32_t* random_words) {
   const Floats d;
@@ -93,8 +95,8 @@ HWY_INLINE FloatLanes Uniform(const uint32_t* random_words) {
   return hn::Sub(hn::BitCast(d, from_one), hn::Set(d, 1.0F - kHalfPart));
 }
 
-// The lowest byte of a whole number, as two's complement has it, is that of the float's bits once
-// 1.5 · 2^23 is added.
+// Stores the lowest byte of whole numbers in two's complement. It is the lowest byte of the float's
+// bits after 1.5 · 2^23 is added.
 HWY_INLINE void StoreCodes(FloatLanes level, uint8_t* codes) {
   const Words du;
   const hn::Rebind<uint8_t, Floats> d8;
@@ -102,7 +104,7 @@ HWY_INLINE void StoreCodes(FloatLanes level, uint8_t* codes) {
   hn::StoreU(hn::TruncateTo(d8, shifted), d8, codes);
 }
 
-// At most `most`, which is also what stands for NaN.
+// Returns the values limited to `most`. NaN becomes `most`.
 HWY_INLINE FloatLanes Limited(FloatLanes value, float most) {
   const auto limit = hn::Set(Floats(), most);
   return hn::IfThenElse(hn::Le(value, limit), value, limit);
@@ -147,7 +149,7 @@ HWY_INLINE FloatLanes UnsignedLevels(const float* from, float units_per_value,
   return hn::Max(level, hn::IfThenElseZero(is_positive, one));
 }
 
-// A group that fills its vectors.
+// Encodes a group that fills its vectors.
 HWY_INLINE void EncodeWhole(bool is_signed, const float* from, float units_per_value,
                             const uint32_t* random, size_t n, uint8_t* codes) {
   const size_t lanes = hn::Lanes(Floats());
@@ -194,9 +196,9 @@ HWY_INLINE uint32_t LargestMagnitudeBits(const float* from, size_t n) {
   return hn::GetLane(hn::MaxOfLanes(du, largest));
 }
 
-// The largest magnitude as bf16, rounded up, so that no code is needed past the largest. A finite
-// one stays finite. One that is not zero is at least 2^-90: then the least code of either map
-// decodes to a normal float, and so does its reciprocal.
+// Returns the largest magnitude as bf16, rounded up, so that no element exceeds the largest code. A
+// finite magnitude stays finite. A scale that is not zero is at least 2^-90: then the least code of
+// either map decodes to a normal float, whose reciprocal is also normal.
 HWY_INLINE uint32_t ScaleBits(uint32_t magnitude_bits) {
   if (magnitude_bits == 0) return 0;
   if (magnitude_bits > 0x7f800000) return 0x7fc0;
@@ -221,7 +223,7 @@ HWY_INLINE float ValuePerUnit(bool is_signed, const std::byte* scale) {
   return FloatOfScale(bits) / UnitsOf(is_signed);
 }
 
-// Finds a group's scale and stores it.
+// Stores a group's scale, and returns the units of decoded codes per value: 0 if the scale is zero.
 HWY_INLINE float UnitsPerValue(bool is_signed, const float* from, size_t n, std::byte* scale) {
   const uint32_t bits = ScaleBits(LargestMagnitudeBits(from, n));
   const auto narrow = static_cast<uint16_t>(bits);
@@ -229,7 +231,7 @@ HWY_INLINE float UnitsPerValue(bool is_signed, const float* from, size_t n, std:
   return bits == 0 ? 0 : UnitsOf(is_signed) / FloatOfScale(bits);
 }
 
-// Of at most kGroupElements.
+// Decodes a group of at most kGroupElements in padded buffers.
 void DecodePart(bool is_signed, const std::byte* scale, const uint8_t* codes, size_t n, float* to) {
   uint8_t codes_padded[kGroupElements + kMostLanes] = {};
   float to_padded[kGroupElements + kMostLanes];
@@ -250,7 +252,7 @@ void EncodePart(bool is_signed, const float* from, const uint32_t* random, size_
   std::memcpy(codes, codes_padded, n);
 }
 
-// Groups of kGroupElements that fill their vectors.
+// Decodes groups of kGroupElements that fill their vectors.
 HWY_INLINE void DecodeGroups(bool is_signed, const std::byte* scales, const uint8_t* codes,
                              size_t groups, float* to) {
   for (size_t g = 0; g < groups; ++g) {
@@ -276,7 +278,7 @@ HWY_INLINE void EncodeGroups(bool is_signed, const float* from, const uint32_t* 
   }
 }
 
-// Of n elements, how many are in groups that fill their vectors.
+// Returns the number of groups among n elements that fill their vectors.
 HWY_INLINE size_t WholeGroups(size_t n) {
   return kGroupElements % hn::Lanes(Floats()) == 0 ? n / kGroupElements : 0;
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A tile that an update leases, with the checksums of its pages. What came from NVMe is compared
-// here, just before its bytes are used, and what goes back is hashed after its last byte was
-// written: both while the bytes are in the processor's caches, and on all threads, where the engine
-// would read memory once more. Which pages, and when, is the update pass's to say.
+// A lease that an update takes on a tile, with the checksums of the tile's pages. Pages that came
+// from NVMe are compared here, just before their bytes are used. Pages that go back are hashed
+// after their last byte was written. Both happen on all threads, while the bytes are in the
+// processor's caches; the engine would have to read them from memory once more. The update pass
+// decides which pages are hashed, and when.
 
 #ifndef SPILLWAY_OPTIM_HASHED_LEASE_H_
 #define SPILLWAY_OPTIM_HASHED_LEASE_H_
@@ -23,12 +24,12 @@
 
 namespace spillway::optim {
 
-// A tile in pinned memory. Move-only. The engine must outlive it. It ends at destruction. Nothing
-// is to be read or written before all of it was compared; a lease that ends before that changes
-// nothing.
+// A lease of a tile in pinned memory. Move-only. The engine must outlive it. Destruction releases
+// it. No byte may be read or written before the whole tile has been compared. A lease that is
+// released before that leaves the tile unchanged.
 class HashedLease {
  public:
-  // With an engine that compares all bytes itself there is nothing to hash.
+  // Leases the tile. If the engine compares all bytes itself, the lease has nothing to hash.
   static absl::StatusOr<HashedLease> Acquire(Engine* engine, TileRef tile, Access access);
 
   HashedLease() = default;
@@ -39,16 +40,16 @@ class HashedLease {
   explicit operator bool() const { return static_cast<bool>(lease_); }
   std::byte* data() const { return lease_.data(); }
   uint64_t size_bytes() const { return lease_.size_bytes(); }
-  // Whether the tile came from NVMe and was not compared there: then it is hashed on its way back,
-  // too. What stays in memory is not hashed at all.
+  // Whether the tile came from NVMe and the engine did not compare it. Such a tile is also hashed
+  // on its way back. A tile that stays in memory is not hashed at all.
   bool is_hashed() const { return !expected_.empty(); }
   void Release();
 
-  // Compares all pages of those leases that were not compared yet, on the pool's threads. A page
-  // that does not match is read again; DataLoss if it does not match then.
+  // Compares all pages of `leases` that were not compared yet, on the pool's threads. A page that
+  // does not match is read again; DataLoss if it still does not match.
   static absl::Status Compare(ThreadPool* pool, std::span<HashedLease> leases);
-  // Bytes [begin, end) were written for the last time. Whoever says so of a page's last bytes
-  // hashes it. Each byte is named once; any thread.
+  // Records that bytes [begin, end) were written for the last time. The call that names a page's
+  // last unwritten bytes hashes the page. Each byte is named once. Any thread may call it.
   void Written(uint64_t begin, uint64_t end);
 
  private:
@@ -60,8 +61,8 @@ class HashedLease {
   uint64_t page_bytes_ = 0;
   std::vector<uint64_t> expected_;  // by page; empty: the tile is not hashed
   bool is_compared_ = false;
-  std::vector<uint64_t> computed_;  // by page, of a writer
-  // By page, bytes that are not written yet.
+  std::vector<uint64_t> computed_;  // by page; only if the lease writes
+  // The bytes of each page that are not written yet.
   std::unique_ptr<std::atomic<uint64_t>[]> unwritten_;
 };
 

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The instruction sets of this machine, for Highway's dispatch. A kernel of the trainer gives other
-// bits where the processor has no fused multiply-add, so the choice may depend on the machine
-// alone. Highway's own library is not linked: it takes 3 ms of each start of the process to measure
-// a clock, and a library that is loaded when a kernel first runs can fail to load in the middle of
-// a training (too many open files). The compiler knows what the library is needed for; x86-64-v2 to
-// x86-64-v4 are levels of the System V ABI. Other architectures run on the instruction set that the
-// compiler was told of.
+// Detects the instruction sets of this machine for Highway's dispatch. A kernel of the trainer
+// computes other bits where the processor has no fused multiply-add, so the choice may depend on
+// the machine alone.
+//
+// Highway's own library is not linked, for two reasons. It takes 3 ms of each start of the process
+// to measure a clock. And a library that is loaded when a kernel first runs can fail to load in the
+// middle of training (too many open files). The compiler provides what the library is needed for;
+// x86-64-v2 to x86-64-v4 are levels of the System V ABI. On other architectures, the kernels run on
+// the instruction set for which the compiler generates code.
 
 #include <hwy/targets.h>
 
@@ -15,7 +17,7 @@
 namespace hwy {
 namespace {
 
-int64_t targets_for_test = 0;  // SetSupportedTargetsForTest
+int64_t targets_for_test = 0;  // set by SetSupportedTargetsForTest
 
 int64_t DetectTargets() {
   int64_t targets = HWY_STATIC_TARGET;
@@ -43,7 +45,7 @@ ChosenTarget& GetChosenTarget() {
   return chosen;
 }
 
-// As Highway's own: the next dispatch takes up the new targets.
+// Like Highway's own function, makes the next dispatch use the new targets.
 void SetSupportedTargetsForTest(int64_t targets) {
   targets_for_test = targets;
   GetChosenTarget().DeInit();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The optimizer that callers see: it keeps its parameters as they were checked, and passes over
-// those of a step.
+// Implements the public Optimizer. It keeps the checked parameters, and a step updates those that
+// it names. parameter_checks.h has the checks, and update_pass.h the passes over tiles.
 
 #include "spillway/optimizer.h"
 

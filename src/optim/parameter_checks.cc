@@ -27,7 +27,7 @@ absl::Status Refuse(const Words&... words) {
   return absl::InvalidArgumentError(absl::StrCat("optimizer: ", words...));
 }
 
-// Written so that NaN fails.
+// The comparisons are written so that NaN fails.
 bool IsBelowOne(double value) { return value >= 0 && value < 1; }
 bool IsRate(double value) { return value >= 0 && value <= kMostFloat; }
 
@@ -35,7 +35,8 @@ std::string ShapeName(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
-// What a weight or gradient is: the tensor's own description, or one made of the caller's memory.
+// Returns the spec of a weight or gradient: that of its tensor, or one made for the caller's
+// memory.
 absl::StatusOr<TensorSpec> Describe(const Engine& engine, const Values& values, const char* what,
                                     const std::vector<int64_t>& shape) {
   if (values.memory == nullptr) {
@@ -54,7 +55,8 @@ absl::StatusOr<TensorSpec> Describe(const Engine& engine, const Values& values, 
   return spec;
 }
 
-// Elements of the parameter in a tile of one of its tensors: rows of all are equal parts of it.
+// Returns how many of the parameter's elements a tile of one of its tensors covers. The rows of
+// each tensor are equal parts of the parameter.
 uint64_t TileElements(const TensorSpec& spec, uint64_t num_elements) {
   if (spec.tile_rows == 0) return num_elements;
   const uint64_t row_elements = num_elements / spec.num_rows();
@@ -77,7 +79,7 @@ absl::Status CheckSameShape(const TensorSpec& spec, const char* what, const Tens
                 weight.name, "' ", ShapeName(weight.shape));
 }
 
-// The state tensors are those of `expected`, but for their names and tiles.
+// Checks that the state tensors match `expected`. Their names and tiles may differ.
 absl::Status CheckState(const Engine& engine, const std::vector<TensorSpec>& expected,
                         const std::vector<TensorId>& state, const TensorSpec& weight) {
   if (state.size() != expected.size()) {
@@ -100,7 +102,8 @@ absl::Status CheckState(const Engine& engine, const std::vector<TensorSpec>& exp
   return absl::OkStatus();
 }
 
-// A cut inside a block would leave its scale to two updates. Rows are never cut but for vectors.
+// A tile that ended inside a block would leave the block's scale to two updates. Of all rows, only
+// those of vectors are cut by tiles.
 absl::Status CheckCutsAtBlocks(const CheckedParameter& parameter, const TensorSpec& weight) {
   for (const Operand& operand : parameter.operands) {
     if (operand.tile_elements % parameter.row.num_elements == 0 ||

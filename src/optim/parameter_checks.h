@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checks of what an optimizer is given, and a parameter in the form in which the pass takes it.
+// Checks the arguments of an optimizer, and holds a checked parameter in the form in which the
+// update pass takes it.
 
 #ifndef SPILLWAY_OPTIM_PARAMETER_CHECKS_H_
 #define SPILLWAY_OPTIM_PARAMETER_CHECKS_H_
@@ -22,10 +23,10 @@
 
 namespace spillway::optim {
 
-// One of the tensors that an update touches, or memory of the caller's.
+// A tensor that an update uses, or the caller's memory in its place.
 struct Operand {
   TensorId tensor;
-  std::byte* memory = nullptr;  // not null: the caller's, and whole
+  std::byte* memory = nullptr;  // not null: the caller's memory, which holds all of it
   DType dtype = DType::kF32;
   OperandKind kind = OperandKind::kMaster;
   bool transient = false;
@@ -34,35 +35,35 @@ struct Operand {
   bool is_leased() const { return memory == nullptr; }
 };
 
-// A parameter that passed all checks. Its operands are in the order in which a tile's are leased:
-// the gradient, the master weight (which a weight in fp32 is itself), the moments (encoded ones are
-// one operand), and a weight of 16 bits. Where the master weight is split, the 16-bit weight stands
-// in its place, and what is encoded has the rest of it.
+// A parameter that passed all checks. Its operands are in the order in which the tiles are leased:
+// the gradient, the master weight (a weight in fp32 is its own), the moments (encoded ones are one
+// operand), and a 16-bit weight. If the master weight is split, the 16-bit weight takes its
+// position, and the encoded state has the residuals.
 struct CheckedParameter {
   uint64_t num_elements = 0;
   StateFormat format = StateFormat::kF32;
-  std::vector<Operand> operands;  // empty: it has no gradient
-  std::vector<Pass> passes;       // what the rule leases of them, pass by pass
+  std::vector<Operand> operands;  // empty: there is no gradient
+  std::vector<Pass> passes;       // with what each one leases of the operands
   size_t num_moments = 0;
   bool has_weight_beside_master = false;
-  // Of state tensors whose elements are rounded at random, which their names key: the moments, or
-  // the one tensor of a state that is compact.
+  // Names that key the random rounding of state tensors, if the format rounds at random: those of
+  // the moments, or that of the one tensor of a compact state.
   std::vector<std::string> keying_names;
   EncodedRow row;  // of encoded moments
   CodeMap maps[kMostMoments] = {};
-  uint64_t row_elements = 0;  // of a row that no tile cuts, or of a vector
+  uint64_t row_elements = 0;  // elements of a row, which no tile cuts, or of a vector
   MatrixShape matrix;         // of a factored second moment
 
   static constexpr size_t kGradient = 0;
   static constexpr size_t kMaster = 1;
   static constexpr size_t kFirstMoment = 2;
 
-  // REQUIRES for these: there are operands.
+  // REQUIRES for the functions below: there are operands.
   const Operand& gradient() const { return operands[kGradient]; }
   const Operand& weight() const {
     return has_weight_beside_master ? operands.back() : operands[kMaster];
   }
-  // What is not null lies there from now on.
+  // Sets where the weight and the gradient lie from now on. A null argument changes nothing.
   void MoveTo(void* weight_memory, void* gradient_memory) {
     if (operands.empty()) return;
     Operand& moved = has_weight_beside_master ? operands.back() : operands[kMaster];
@@ -72,12 +73,12 @@ struct CheckedParameter {
   }
 };
 
-// Each is InvalidArgument and says what is wrong.
+// Returns InvalidArgument, with what is wrong, if a value is out of range.
 absl::Status CheckRule(const Rule& rule);
 absl::Status CheckUpdate(const Update& update, const Rule& rule);
 
-// Also adds the tensors to `seen`, in which none may be yet: one that two places name would be
-// updated twice, or wait for itself.
+// Checks a parameter's tensors and adds them to `seen`, in which none may be yet. A tensor that is
+// given twice would be updated twice, or its second lease would wait for the first.
 absl::StatusOr<CheckedParameter> CheckParameter(const Engine& engine, const Rule& rule,
                                                 StateFormat format, const ParameterTensors& tensors,
                                                 std::set<TensorId>* seen);

@@ -18,7 +18,7 @@
 namespace spillway::optim {
 namespace {
 
-constexpr int64_t kStep = 0;  // keys what is rounded at random: no update has this step
+constexpr int64_t kStep = 0;  // keys random rounding; no update has this step
 
 absl::Status CheckTensors(const Engine& engine, const std::vector<TensorSpec>& expected,
                           const std::vector<TensorId>& tensors, const TensorSpec& weight) {
@@ -224,7 +224,7 @@ absl::Status RestingState::WriteSplitMaster(uint64_t tile, const std::vector<flo
   std::vector<std::byte> weight(spec_.tile_bytes(tile));
   auto* const halves = reinterpret_cast<uint16_t*>(weight.data());
   {
-    // The moments beside them stay.
+    // Read-write access keeps the moments in the same rows.
     SPILLWAY_ASSIGN_OR_RETURN(const Lease encoded, LeaseEncoded(tile, Access::kReadWrite));
     ForEachPart(tile, encoded, [&](const RowPart& part) {
       auto* residuals =
@@ -253,7 +253,7 @@ absl::Status RestingState::Write(uint64_t tile, const DecodedTile& from, Masters
   SPILLWAY_RETURN_IF_ERROR(WriteMaster(tile, from.master, masters));
   const uint64_t first = FirstElement(tile);
   if (IsEncoded(format_)) {
-    // What WriteMaster wrote into the rows stays.
+    // With split master weights, read-write access keeps the residuals in the same rows.
     const Access access = IsSplit(format_) ? Access::kReadWrite : Access::kDiscard;
     SPILLWAY_ASSIGN_OR_RETURN(const Lease encoded, LeaseEncoded(tile, access));
     ForEachPart(tile, encoded, [&](const RowPart& part) {

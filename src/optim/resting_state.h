@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The state of one parameter as it rests in some format, read and written in fp32 by tiles. For
-// what looks at a state once, as a conversion does; the update has its own way, fused with the rule
-// (fused_update.h).
+// Reads and writes the state of one parameter in fp32, a tile at a time, whatever the format in
+// which it rests. It is for code that reads a state once, such as a conversion. The update has its
+// own code, fused with the rule (fused_update.h).
 
 #ifndef SPILLWAY_OPTIM_RESTING_STATE_H_
 #define SPILLWAY_OPTIM_RESTING_STATE_H_
@@ -30,15 +30,18 @@ struct DecodedTile {
   std::array<std::vector<float>, kMostMoments> moments;  // as many as the rule has
 };
 
-// What becomes of the master weights when a tile is written. kWithWeight: the 16-bit weight is
-// written as well, from them. Where they are split, both always mean weight and residuals.
+// What a write of a tile does with the master weights: keeps them, writes them, or writes them and
+// the 16-bit weight, which is rounded from them. If master weights are split, kWrite and
+// kWithWeight both write weight and residuals.
 enum class Masters : uint8_t { kKeep, kWrite, kWithWeight };
 
-// The engine, and a weight in the caller's memory, must outlive it. Holds one lease at a time.
+// The engine must outlive it, and so must a weight in the caller's memory. Holds one lease at a
+// time.
 class RestingState {
  public:
-  // `weight` is the spec by which StateSpecs lists the tensors, and cuts the tiles; the weight's
-  // values lie in memory, or in a tensor of the engine's whose tiles may be others.
+  // `weight` is the spec for which StateSpecs lists the tensors; all tile numbers refer to it.
+  // `values` is where the weight's values lie: in memory, or in a tensor of the engine, whose tiles
+  // may differ.
   // InvalidArgument: the pair of rule and format does not exist, the tensors are not those that
   // StateSpecs lists, or the rule is Adafactor, whose moments may have fewer elements than the
   // weight.
@@ -52,7 +55,7 @@ class RestingState {
   uint64_t NumElements(uint64_t tile) const;
 
   absl::Status Read(uint64_t tile, DecodedTile* to) const;
-  // The same of a part.
+  // Like Read, for the master weights or the moments alone.
   absl::Status ReadMaster(uint64_t tile, std::vector<float>* to) const;
   absl::Status ReadMoments(uint64_t tile, DecodedTile* to) const;
   absl::Status Write(uint64_t tile, const DecodedTile& from, Masters masters) const;
@@ -64,7 +67,7 @@ class RestingState {
     std::byte* row;
     uint64_t first_in_row;
     int64_t num_elements;
-    uint64_t at;  // of the tile's elements
+    uint64_t at;  // index of the first among the tile's elements
   };
 
   bool IsOneTile() const;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels, compiled once for each instruction set by Highway. The end of a run that does not
-// fill a vector goes through the same vector code by way of a small buffer, so that it gets the
-// same bits. Compiled with -ffp-contract=off: a compiler that fused a multiply with an add would
-// break them.
+// The kernels of rule_kernels.h, compiled once for each instruction set by Highway. The elements at
+// the end of a run that do not fill a vector go through the same vector code in a small buffer, so
+// that they get the same bits. Compiled with -ffp-contract=off: a compiler that fused a multiply
+// with an add would change the bits.
 
 #include "src/optim/rule_kernels.h"
 
@@ -38,8 +38,8 @@ struct VectorAt {
   float* moment2;
 };
 
-// What each rule does with a vector. The factors come by value: by reference, the compiler would
-// have to load them again after every store.
+// The update of one vector by each rule. The factors are passed by value: with a reference, the
+// compiler would have to load them again after every store.
 
 template <bool kDecoupled>
 struct Adam {
@@ -182,7 +182,8 @@ struct Adafactor {
   }
 };
 
-// Element `i` of a run. Nothing may be added to the null of a moment that is not there.
+// Returns the vector at element `i` of a run. No offset may be added to the null pointer of a
+// moment that the rule lacks.
 template <int kMoments>
 HWY_INLINE VectorAt At(const RuleRun& run, size_t i) {
   VectorAt at = {run.gradient + i, run.master + i, nullptr, nullptr};
@@ -191,7 +192,7 @@ HWY_INLINE VectorAt At(const RuleRun& run, size_t i) {
   return at;
 }
 
-// The last elements of a run, fewer than a vector, in buffers that hold one.
+// The last elements of a run, fewer than a vector, in buffers that hold one vector.
 template <int kMoments>
 struct Tail {
   static constexpr size_t kLanes = hn::MaxLanes(Floats());
@@ -320,7 +321,7 @@ RuleFactors MakeFactors(const Rule& rule, const Update& update) {
     f.bias2_root = ToFloat(std::sqrt(1.0 - std::pow(rule.beta2, t)));
   }
   if (rule.kind == RuleKind::kAdafactor) {
-    const double share = std::pow(t, -rule.beta2_decay);  // of the new square
+    const double share = std::pow(t, -rule.beta2_decay);  // weight of the new square
     f.beta2 = ToFloat(1.0 - share);
     f.one_minus_beta2 = ToFloat(share);
     f.epsilon = ToFloat(rule.epsilon * rule.epsilon);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The rules on fp32 elements that lie in memory: the arithmetic, vectorised, and nothing about
-// tensors or formats.
+// The arithmetic of the rules on fp32 elements in memory, vectorised. Tensors and formats are left
+// to others.
 //
 // The one idea: every element is computed by the same sequence of correctly rounded fp32 operations
 // (multiply, add, divide, square root; no fused multiply-add), so that the bits depend neither on
@@ -18,40 +18,40 @@ namespace spillway::optim {
 
 inline constexpr int kMostMoments = 2;
 
-// What one update multiplies by: computed in double, rounded once to float. Which of them a rule
-// uses, UpdateElements says.
+// The constants of one update: computed in double, rounded once to float. The comment of
+// UpdateElements says which ones a rule uses.
 struct RuleFactors {
   RuleKind kind = RuleKind::kAdamW;
   bool has_momentum = false;  // SGD, RMSprop, LARS
   float gradient_scale = 1;
-  float decay = 1;          // 1 − lr·λ, of the rules with decoupled decay
-  float coupled_decay = 0;  // λ, of the others
+  float decay = 1;          // 1 − lr·λ, for the rules with decoupled decay
+  float coupled_decay = 0;  // λ, for the others
   float beta1 = 0;          // also the momentum μ
   float one_minus_beta1 = 0;
   float beta2 = 0;  // also RMSprop's α
   float one_minus_beta2 = 0;
-  float step_size = 0;     // lr; of AdamW and Adam lr / (1 − β₁ᵗ)
+  float step_size = 0;     // lr; for AdamW and Adam lr / (1 − β₁ᵗ)
   float bias2_root = 1;    // √(1 − β₂ᵗ)
-  float epsilon = 0;       // of Adafactor ε₁²
+  float epsilon = 0;       // for Adafactor ε₁²
   float moment_scale = 1;  // LAMB: 1 / (1 − β₁ᵗ)
 };
 
-// A number past the largest float is infinite.
+// Rounds to float. A number past the largest float becomes infinite.
 float ToFloat(double value);
 
-// Of a rule that takes norms first, step_size is that of a tensor whose norms change nothing;
-// StepSizeOf (rule_passes.h) has the others.
+// Returns the factors of an update. For a rule that needs norms, step_size is lr, as for a tensor
+// that is updated without them; StepSizeOf (rule_passes.h) computes it for the others.
 RuleFactors MakeFactors(const Rule& rule, const Update& update);
 
-// Runs of equal length, aligned to their elements. None overlap.
+// Runs of equal length, aligned to their element size. They do not overlap.
 struct RuleRun {
   int64_t num_elements = 0;
   const float* gradient = nullptr;
-  float* master = nullptr;            // updated in place, as are the moments
+  float* master = nullptr;            // updated in place, as the moments are
   float* moments[kMostMoments] = {};  // as many as the rule has
 };
 
-// Updates the run. With s the gradient_scale, μ = β₁ and α = β₂ of the factors:
+// Updates the run, where s is the gradient_scale, and μ and α are the factors' β₁ and β₂:
 //   AdamW    g = s·gradient;  m ← β₁·m + (1−β₁)·g;  v ← β₂·v + (1−β₂)·(g·g);
 //            p ← p·decay − step_size·(m / (√v / bias2_root + ε))
 //   Adam     g = s·gradient + coupled_decay·p; then as AdamW with p for p·decay
@@ -62,18 +62,18 @@ struct RuleRun {
 //   LAMB     m and v as AdamW's;  u = moment_scale·(m / (√v / bias2_root + ε)) + coupled_decay·p;
 //            p ← p − step_size·u
 //   LARS     g as Adam's;  m ← μ·m + step_size·g;  p ← p − m;  without momentum step_size·g
-//   Adafactor, of vectors  v ← β₂·v + (1−β₂)·(g·g);  u = g / √max(v, ε);
+//   Adafactor, for vectors  v ← β₂·v + (1−β₂)·(g·g);  u = g / √max(v, ε);
 //            p ← p·decay − step_size·u
-// Moments: m and v; of RMSprop v and m; of SGD, Lion and LARS m; of Adafactor v.
+// The moments are m and v; for RMSprop v and m; for SGD, Lion and LARS m; for Adafactor v.
 void UpdateElements(const RuleFactors& factors, const RuleRun& run);
 
-// What a rule takes the norm of beside the parameter's, before it may update: u of LAMB and of
-// Adafactor, bit for bit as UpdateElements computes it, and s·gradient of LARS, which needs no
-// moments for it. Changes nothing of the run. REQUIRES: one of these rules.
+// Computes the vector whose norm a rule needs, beside the parameter's, before it may update: for
+// LAMB and Adafactor u, bit for bit as UpdateElements computes it; for LARS s·gradient, which needs
+// no moments. Does not change the run. REQUIRES: one of these rules.
 void DirectionOfElements(const RuleFactors& factors, const RuleRun& run, float* direction);
 constexpr bool DirectionNeedsMoments(RuleKind kind) { return kind != RuleKind::kLars; }
 
-// The instruction set that UpdateElements runs on ("AVX3", "AVX2", …).
+// Returns the instruction set that UpdateElements runs on ("AVX3", "AVX2", …).
 const char* InstructionSet();
 
 }  // namespace spillway::optim

@@ -20,7 +20,8 @@ constexpr auto kNone = std::nullopt;
 
 std::vector<Pass> PassesOf(const Rule& rule, StateFormat format,
                            const std::vector<int64_t>& shape) {
-  // Of the gradient, the master weight, the moments, a weight beside its master.
+  // The accesses are to the gradient, the master weight, the moments and a weight beside its
+  // master, in this order.
   const Pass update = {PassKind::kUpdate, {kRead, kReadWrite, kReadWrite, Access::kDiscard}};
   const Pass norms = {PassKind::kNorms, {kRead, kRead, kRead, kNone}};
   const bool is_vector = shape.size() < 2;
@@ -33,7 +34,8 @@ std::vector<Pass> PassesOf(const Rule& rule, StateFormat format,
     case RuleKind::kLamb: return is_vector ? std::vector{update} : std::vector{norms, update};
     case RuleKind::kLars: {
       if (is_vector) return {update};
-      // Of the moments none, but the rest of a master weight that is split lies among them.
+      // The norms need no moments, but a split master weight has its residuals in the moments'
+      // tensor.
       if (IsSplit(format)) return {norms, update};
       return {{PassKind::kNorms, {kRead, kRead, kNone, kNone}}, update};
     }
@@ -51,7 +53,7 @@ float StepSizeOf(const Rule& rule, const Update& update, const TensorSums& sums,
                  uint64_t num_elements) {
   const double lr = update.learning_rate;
   const double weight = std::sqrt(sums.weight), direction = std::sqrt(sums.direction);
-  const bool is_zero = weight == 0 || direction == 0;  // not so of a NaN, which is to show
+  const bool is_zero = weight == 0 || direction == 0;  // false for NaN, which must show
   if (rule.kind == RuleKind::kLamb) return ToFloat(is_zero ? lr : lr * (weight / direction));
   if (rule.kind == RuleKind::kLars) {
     const double decayed = direction + update.weight_decay * weight;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The passes that a rule makes over a parameter's tiles, and what each leases. A rule that needs
-// norms of the whole parameter first reads its tiles for them in passes of their own, which write
-// none of the parameter's elements: those of FORMATS.md, with their bytes.
+// The passes that a rule makes over a parameter's tiles, and what each one leases. A rule that
+// needs norms of the whole parameter reads the tiles first, in passes that write none of the
+// parameter's elements. FORMATS.md lists the passes with their bytes.
 
 #ifndef SPILLWAY_OPTIM_RULE_PASSES_H_
 #define SPILLWAY_OPTIM_RULE_PASSES_H_
@@ -16,20 +16,20 @@
 namespace spillway::optim {
 
 enum class PassKind : uint8_t {
-  kUpdate,          // changes master weight and moments
-  kNorms,           // of LAMB, LARS, Adafactor's vectors: sums the squares that the rule needs
-  kFactors,         // of Adafactor's matrices: updates the means of rows and columns
-  kFactoredNorm,    // then sums the squares of the step
-  kFactoredUpdate,  // then changes the master weight
+  kUpdate,          // changes the master weight and the moments
+  kNorms,           // LAMB, LARS, Adafactor's vectors: sums the squares that the rule needs
+  kFactors,         // Adafactor's matrices, first: updates the means of rows and columns
+  kFactoredNorm,    // second: sums the squares of the step
+  kFactoredUpdate,  // third: changes the master weight
 };
 
-// What a tensor is to an update; a weight of 32 bits is its own master.
+// The role of a tensor in an update. A 32-bit weight is its own master weight.
 enum class OperandKind : uint8_t { kGradient, kMaster, kMoment, kWeight };
 inline constexpr int kNumOperandKinds = 4;
 
 struct Pass {
   PassKind kind = PassKind::kUpdate;
-  // By OperandKind; none: the pass leases none of it.
+  // By OperandKind; nullopt: the pass does not lease the operand.
   std::optional<Access> access[kNumOperandKinds];
 
   std::optional<Access> AccessTo(OperandKind operand) const {
@@ -37,17 +37,18 @@ struct Pass {
   }
 };
 
-// In order; the last one updates the master weight and is the last that needs the gradient.
+// Returns the passes in order. The last one updates the master weight, and reads the gradient for
+// the last time.
 std::vector<Pass> PassesOf(const Rule& rule, StateFormat format, const std::vector<int64_t>& shape);
 
 // Sums of squares over a whole parameter before its update.
 struct TensorSums {
   double weight = 0;
-  double direction = 0;  // of what DirectionOfElements gives, or a factored step
+  double direction = 0;  // squares of DirectionOfElements, or of a factored step
 };
 
-// RuleFactors::step_size of a parameter with these sums: lr times LAMB's ‖p‖/‖u‖ or LARS's
-// η‖p‖/(‖g‖ + λ‖p‖), or Adafactor's α / max(1, RMS(u)/d). In fp64, rounded once.
+// Returns RuleFactors::step_size for a parameter with these sums: lr times LAMB's ‖p‖/‖u‖ or LARS's
+// η‖p‖/(‖g‖ + λ‖p‖), or Adafactor's α / max(1, RMS(u)/d). Computed in fp64, rounded once.
 float StepSizeOf(const Rule& rule, const Update& update, const TensorSums& sums,
                  uint64_t num_elements);
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Joining and splitting master weights, compiled once for each instruction set by Highway. The end
-// of a run goes through the same vector code by way of small buffers.
+// Joining and splitting master weights, compiled once for each instruction set by Highway. The
+// elements at the end of a run that do not fill a vector go through the same vector code in small
+// buffers.
 
 #include "src/optim/split_master.h"
 
@@ -27,8 +28,8 @@ using WordLanes = hn::Vec<Words>;
 
 constexpr size_t kMostLanes = hn::MaxLanes(Floats());
 
-// Joined, weight and residual are a magnitude that counts in 256ths of the
-// weight's last place, whatever its exponent, since the next float's bits are the next integer.
+// Joined, weight and residual are one integer: the magnitude in 256ths of the weight's last place.
+// This holds for every exponent, since the bits of the next 16-bit value are the next integer.
 
 struct HalfSplit {
   static constexpr uint32_t kInfinity = 0x7c00;
@@ -36,7 +37,8 @@ struct HalfSplit {
   static constexpr int kMost = 0x7bff7f;  // the largest finite weight with the largest residual
   static constexpr int kFirstNormal = 0x400 << 8;
 
-  // A normal half's exponent is too small by 112 for a float. Below, the unit is 2^-32.
+  // The exponent of a normal half is too small by 112 for a float. A denormal counts in units of
+  // 2^-32.
   static HWY_INLINE WordLanes FloatBits(IntLanes joined) {
     const Ints di;
     const Words du;
@@ -46,8 +48,8 @@ struct HalfSplit {
     return hn::BitCast(du, hn::IfThenElse(hn::RebindMask(Floats(), is_denormal), denormal,
                                           hn::BitCast(Floats(), normal)));
   }
-  // `random` has 8 bits a lane, of which the upper 5 count: so many bits of a float are cut off. Of
-  // a denormal half as many are left when 2^-14 is added, which rounds to nearest.
+  // `random` has 8 bits in each lane. The upper 5 are used, since 5 bits of a float are cut off. A
+  // denormal half also has 5 bits to cut off once 2^-14 is added, which rounds to nearest.
   static HWY_INLINE IntLanes Joined(WordLanes magnitude, WordLanes random) {
     const Floats d;
     const Words du;
@@ -107,7 +109,7 @@ HWY_INLINE void EncodeMasterVector(const float* masters, const uint32_t* random_
   const auto joined = hn::Min(Split::Joined(magnitude, random), hn::Set(di, Split::kMost));
   const auto nearest = hn::ShiftRight<8>(hn::Add(joined, hn::Set(di, 0x80)));
   auto residual = hn::Sub(joined, hn::ShiftLeft<8>(nearest));
-  // What is not finite.
+  // Values that are not finite.
   const auto infinity = hn::Set(di, 0x7f800000);
   const auto is_finite = hn::Lt(hn::BitCast(di, magnitude), infinity);
   const auto is_nan = hn::Gt(hn::BitCast(di, magnitude), infinity);

@@ -24,7 +24,8 @@ void Add(const std::vector<float>& before, const std::vector<float>& after, Valu
   }
 }
 
-// Formats that are not split have one master weight, which both may share.
+// Returns what a conversion does with the master weights. Two formats that are not split may share
+// one master weight, which is kept.
 optim::Masters MastersOf(const TensorSpec& weight, const StateTensors& from,
                          const StateTensors& to) {
   if (optim::IsSplit(from.format) != optim::IsSplit(to.format)) return optim::Masters::kWithWeight;

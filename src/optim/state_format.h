@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the bytes of an encoded state lie. A format whose codes share scales keeps all moments of a
-// parameter in one tensor of bytes, a row of it for a row of the weight, so that a tile is one
-// contiguous read. FORMATS.md draws it.
+// The layout of an encoded state. A format whose codes share scales keeps all moments of a
+// parameter in one tensor of bytes, with one row for each row of the weight, so that a tile is one
+// contiguous read. FORMATS.md shows the layout.
 
 #ifndef SPILLWAY_OPTIM_STATE_FORMAT_H_
 #define SPILLWAY_OPTIM_STATE_FORMAT_H_
@@ -14,12 +14,12 @@
 
 namespace spillway::optim {
 
-// Whether a format keeps its moments in rows of codes with scales, and not in a tensor each.
+// Whether a format keeps its moments in rows of codes with scales, instead of one tensor for each.
 constexpr bool IsEncoded(StateFormat format) {
   return format == StateFormat::k8Bit || format == StateFormat::kCompact;
 }
 
-// Whether the master weight is the 16-bit weight with a residual in the state, and no tensor.
+// Whether the master weight is the 16-bit weight with a residual in the state, instead of a tensor.
 constexpr bool IsSplit(StateFormat format) { return format == StateFormat::kCompact; }
 
 // Elements that share a scale: runs of a row, the last of which may be shorter.
@@ -27,9 +27,9 @@ inline constexpr uint64_t kBlockElements = 256;  // of 8-bit state
 inline constexpr uint64_t kGroupElements = 64;   // of compact state
 
 // A row of a parameter's encoded state: the residuals, if the format has them; the scales of the
-// first moment's blocks, those of the second's; then the codes of the first, then of the second.
-// Residuals and codes are a byte each. Residuals come first, so that who reads master weights need
-// not know the rule.
+// first moment's blocks, then of the second's; then the codes of the first moment, then of the
+// second. Residuals and codes are a byte each. Residuals come first, so that code that reads master
+// weights does not depend on the rule.
 struct EncodedRow {
   uint64_t num_elements = 0;
   uint64_t num_moments = 0;
@@ -48,8 +48,8 @@ struct EncodedRow {
   uint64_t size_bytes() const { return code_offset(num_moments, 0); }
 };
 
-// The elements of a row of the state: a weight's row, and of a vector or a scalar all.
-// REQUIRES: every dimension is at least 1.
+// Returns the elements of a row of the state: those of a row of the weight, or all of a vector or a
+// scalar. REQUIRES: every dimension is at least 1.
 inline uint64_t EncodedRowElements(const std::vector<int64_t>& shape) {
   uint64_t elements = 1;
   for (size_t i = shape.size() > 1 ? 1 : 0; i < shape.size(); ++i)
@@ -57,7 +57,7 @@ inline uint64_t EncodedRowElements(const std::vector<int64_t>& shape) {
   return elements;
 }
 
-// REQUIRES: IsEncoded(format), and every dimension is at least 1.
+// Returns the layout of a row. REQUIRES: IsEncoded(format), and every dimension is at least 1.
 inline EncodedRow RowOf(StateFormat format, const std::vector<int64_t>& shape,
                         uint64_t num_moments) {
   const EncodedRow row = {.num_elements = EncodedRowElements(shape), .num_moments = num_moments};

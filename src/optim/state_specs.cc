@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a rule needs to rest where: the names of rules and formats, which pairs exist, and the state
-// tensors of a parameter.
+// The names of rules and formats, which pairs of them exist, and the state tensors that a parameter
+// needs.
 
 #include "src/optim/state_specs.h"
 
@@ -29,7 +29,7 @@ constexpr std::array<std::string_view, kNumRuleKinds> kRuleNames = {
 constexpr std::array<std::string_view, kNumStateFormats> kFormatNames = {"fp32", "bf16", "8bit",
                                                                          "compact"};
 
-// A parameter's elements must be countable in bytes, however its state rests.
+// A limit with which the bytes of a parameter and its state fit an int64 in every format.
 constexpr int64_t kMostElements = std::numeric_limits<int64_t>::max() / 64;
 
 bool IsKnown(RuleKind kind) { return static_cast<size_t>(kind) < kRuleNames.size(); }
@@ -181,7 +181,7 @@ absl::StatusOr<std::vector<TensorSpec>> StateSpecs(const Rule& rule, StateFormat
     if (columns.shape.size() == 2) columns.tile_rows = 0;
     return specs;
   }
-  // Each format has names of its own, so that a conversion has both states at once.
+  // Each format has its own names, so that both states can exist during a conversion.
   const bool is_bf16 = format == StateFormat::kBf16;
   for (const std::string_view name : optim::MomentNames(rule)) {
     add(absl::StrCat(View(name), is_bf16 ? "_bf16" : ""), is_bf16 ? DType::kBF16 : DType::kF32,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Compiled once for each instruction set by Highway. Four vectors are summed at a time, so that an
-// addition needs not wait for the one before.
+// Highway compiles these kernels once for each instruction set. Four vectors are summed at a time,
+// so that an addition does not wait for the previous one.
 
 #include "src/optim/sum_of_squares.h"
 
@@ -29,7 +29,7 @@ HWY_INLINE DoubleLanes PlusSquare(DoubleLanes sum, const float* from) {
 
 }  // namespace
 
-// Whole rows of one element for each lane.
+// Adds the squares of whole rows. A row has one element for each lane.
 void AddRowsOnTarget(const float* values, size_t rows, double* lanes) {
   const Doubles d;
   const size_t width = hn::Lanes(d);
@@ -74,7 +74,7 @@ namespace {
 HWY_EXPORT(AddRowsOnTarget);
 HWY_EXPORT(AddApartOnTarget);
 
-// Fewer than a row of lanes.
+// Adds the squares of fewer elements than a row has.
 void AddSome(const float* values, uint64_t n, uint64_t first_lane, SumLanes* sums) {
   for (uint64_t i = 0; i < n; ++i) {
     const double value = values[i];

@@ -14,8 +14,8 @@
 namespace spillway::optim {
 namespace {
 
-// Calls visit(lease's bytes, where they go or come from) for the part of each tile that lies in
-// [offset, offset + bytes).
+// Calls visit(bytes in the tile, bytes before, number of bytes) for the part of each tile that lies
+// in [offset, offset + bytes).
 template <class Visit>
 absl::Status ForEachPart(Engine& engine, TensorId id, uint64_t offset, uint64_t bytes, bool writes,
                          const Visit& visit) {

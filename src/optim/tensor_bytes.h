@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A tensor's bytes, a tile at a time through pinned memory, of which one is leased at any moment.
-// An interrupt ends reading alone.
+// Reads and writes a tensor's bytes through pinned memory, a tile at a time. At most one tile is
+// leased at any moment. An interrupt ends ReadBytes and ReadValues, and no other function here.
 
 #ifndef SPILLWAY_OPTIM_TENSOR_BYTES_H_
 #define SPILLWAY_OPTIM_TENSOR_BYTES_H_
@@ -16,20 +16,21 @@
 
 namespace spillway::optim {
 
-// Calls visit(bytes, offset in the tensor) for each tile, in order, until it fails.
+// Calls visit(bytes, offset in the tensor) for each tile, in order, until a call fails.
 absl::Status ForEachTile(
     Engine& engine, TensorId id, Access access,
     const std::function<absl::Status(std::span<std::byte> bytes, uint64_t offset)>& visit);
 
-// OutOfRange: the tensor has fewer bytes.
+// Copy the tensor's bytes from `offset` on. OutOfRange: the tensor has fewer bytes.
 absl::Status ReadBytes(Engine& engine, TensorId id, uint64_t offset, std::span<std::byte> out);
 absl::Status WriteBytes(Engine& engine, TensorId id, uint64_t offset,
                         std::span<const std::byte> in);
 
-// The tensor's elements [first, first + values.size()) in fp32. InvalidArgument: it is of bytes.
+// Reads the tensor's elements [first, first + values.size()) as fp32. InvalidArgument: the tensor
+// is u8.
 absl::Status ReadValues(Engine& engine, TensorId id, uint64_t first, std::span<float> values);
 
-// InvalidArgument for u8, which has no arithmetic.
+// Returns InvalidArgument for u8, which has no arithmetic.
 absl::Status CheckIsNumber(const TensorSpec& spec);
 
 }  // namespace spillway::optim

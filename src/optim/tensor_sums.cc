@@ -9,7 +9,8 @@
 namespace spillway::optim {
 namespace {
 
-// Blocks whose sums are kept at a time, 64 KiB of them: rows may be as short as an element.
+// Blocks whose sums are kept at a time, 64 KiB in all. The number is limited because rows may be as
+// short as one element.
 constexpr uint64_t kMostBlocks = 4096;
 
 }  // namespace

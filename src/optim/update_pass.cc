@@ -25,9 +25,9 @@ namespace spillway::optim {
 namespace {
 
 constexpr uint64_t kFrameBytes = 4096;
-// The least that is worth handing to another thread: 16 Ki elements take about 10 µs.
+// The least work that is worth handing to another thread: 16 Ki elements take about 10 µs.
 constexpr uint64_t kGrainElements = 16384;
-// What a thread updates before it hashes the pages that are whole by then: 256 KiB in fp32.
+// Elements that a thread updates before it hashes the completed pages: 256 KiB in fp32.
 constexpr uint64_t kPortionElements = uint64_t{64} << 10;
 
 TileRef TileAt(const Operand& operand, uint64_t element) {
@@ -38,7 +38,7 @@ bool IsLeased(const Pass& pass, const Operand& operand) {
   return operand.is_leased() && pass.AccessTo(operand.kind).has_value();
 }
 
-// What a parameter's operands hold while its segments pass.
+// The leases of a parameter's operands while a pass visits its segments.
 class HeldTiles {
  public:
   HeldTiles(Engine* engine, const CheckedParameter& parameter, const Pass& pass, bool is_last_pass)
@@ -48,8 +48,9 @@ class HeldTiles {
         is_last_pass_(is_last_pass),
         leases_(parameter.operands.size()) {}
 
-  // Leases the tiles that begin with the segment, and compares them with their checksums: before
-  // one is leased whose bytes are void from then on.
+  // Leases the tiles that begin with the segment, and compares them with their checksums. The tiles
+  // leased so far are compared before a tile is leased with kDiscard, since that tile's bytes are
+  // void from then on.
   absl::Status Acquire(ThreadPool* pool, const Segment& segment) {
     for (size_t i = 0; i < leases_.size(); ++i) {
       const Operand& operand = parameter_.operands[i];
@@ -62,13 +63,13 @@ class HeldTiles {
     return HashedLease::Compare(pool, leases_);
   }
 
-  // Whether checksums go along with the bytes of a tile.
+  // Whether any of the leased tiles is hashed.
   bool AreHashed() const {
     return std::any_of(leases_.begin(), leases_.end(),
                        [](const HashedLease& lease) { return lease.is_hashed(); });
   }
 
-  // To be called when elements [begin, end) were updated, by any thread.
+  // Records that elements [begin, end) were updated. Any thread may call it.
   void Written(uint64_t begin, uint64_t end) {
     for (size_t i = 0; i < leases_.size(); ++i) {
       if (!leases_[i].is_hashed()) continue;
@@ -77,8 +78,8 @@ class HeldTiles {
     }
   }
 
-  // Ends the leases of tiles that end with the segment. A transient gradient is dead then, if no
-  // pass follows.
+  // Releases the tiles that end with the segment. In the last pass, also discards a transient
+  // gradient's tile, which is not needed any more.
   absl::Status Release(const Segment& segment) {
     for (size_t i = 0; i < leases_.size(); ++i) {
       const Operand& operand = parameter_.operands[i];
@@ -90,7 +91,8 @@ class HeldTiles {
     return absl::OkStatus();
   }
 
-  // After an error: what was to be written from element `begin` on, and was not, is not a number.
+  // After an error, fills the tiles that are leased with kDiscard with NaN from element `begin` on,
+  // where nothing was written.
   void Spoil(uint64_t begin) {
     for (size_t i = 0; i < leases_.size(); ++i) {
       const Operand& operand = parameter_.operands[i];
@@ -100,7 +102,8 @@ class HeldTiles {
     }
   }
 
-  // Element `element` of an operand, which has elements of its own.
+  // Returns the address of element `element` in an operand that has one element for each of the
+  // parameter's.
   std::byte* At(size_t i, uint64_t element) const {
     const Operand& operand = parameter_.operands[i];
     const uint64_t element_bytes = ElementBytes(operand.dtype);
@@ -108,13 +111,15 @@ class HeldTiles {
     return leases_[i].data() + element % operand.tile_elements * element_bytes;
   }
 
-  // Of an operand that has one number for `elements` of the parameter: that of `element`.
+  // Returns the address of the number for `element` in an operand that has one number for every
+  // `elements` elements of the parameter.
   float* MeanAt(size_t i, uint64_t element, uint64_t elements) const {
     const uint64_t in_tile = element % parameter_.operands[i].tile_elements;
     return reinterpret_cast<float*>(leases_[i].data()) + in_tile / elements;
   }
 
-  // The first bytes of an operand's tile, which hold none of the elements from `end` on.
+  // Returns how many bytes at the start of an operand's tile hold none of the elements from `end`
+  // on.
   uint64_t BytesBefore(size_t i, uint64_t end) const {
     const Operand& operand = parameter_.operands[i];
     const uint64_t in_tile = (end - 1) % operand.tile_elements + 1;
@@ -125,7 +130,7 @@ class HeldTiles {
     return in_tile / parameter_.row.num_elements * parameter_.row.size_bytes();
   }
 
-  // The row of the encoded moments in which `element` lies.
+  // Returns the row of the encoded moments in which `element` lies.
   std::byte* RowAt(uint64_t element) const {
     const Operand& operand = parameter_.operands[CheckedParameter::kFirstMoment];
     const uint64_t row = element % operand.tile_elements / parameter_.row.num_elements;
@@ -140,7 +145,7 @@ class HeldTiles {
   std::vector<HashedLease> leases_;
 };
 
-// What is updated together: the parameter's elements [begin, end), within one row where moments are
+// Returns the run of the parameter's elements [begin, end), which lie within one row if moments are
 // encoded.
 FusedRun RunOf(const CheckedParameter& parameter, const Pass& pass, const HeldTiles& held,
                uint64_t begin, uint64_t end, const uint64_t* rounding_keys, bool takes_given) {
@@ -182,7 +187,8 @@ FusedRun RunOf(const CheckedParameter& parameter, const Pass& pass, const HeldTi
   return run;
 }
 
-// Blocks of encoded moments, counted through the rows of a parameter.
+// Blocks of encoded moments are counted through all rows of a parameter. BlocksBefore returns how
+// many begin before `element`, and FirstOfBlock returns a block's first element.
 uint64_t BlocksBefore(const EncodedRow& row, uint64_t element) {
   const uint64_t in_row = element % row.num_elements;
   return element / row.num_elements * row.num_blocks() +
@@ -193,7 +199,7 @@ uint64_t FirstOfBlock(const EncodedRow& row, uint64_t block) {
          block % row.num_blocks() * row.block_elements;
 }
 
-// One update of one parameter: what its passes keep for those that follow.
+// One update of one parameter. It keeps what a pass computes for the passes after it.
 class ParameterUpdate {
  public:
   ParameterUpdate(ThreadPool* pool, const CheckedParameter& parameter, const Rule& rule,
@@ -211,7 +217,7 @@ class ParameterUpdate {
     }
   }
 
-  // Before the last pass of several.
+  // Computes the step size from the sums. Called before the last pass, if there are several.
   void TakeUpSums() {
     factors_.step_size =
         StepSizeOf(rule_, update_, factored_ ? factored_->sums() : sums_, parameter_.num_elements);
@@ -231,8 +237,8 @@ class ParameterUpdate {
   }
 
  private:
-  // On all threads, cut at multiples of a grain, or of blocks of encoded moments. There are more
-  // portions than threads: one that falls behind takes fewer.
+  // Updates the segment on all threads, cut at multiples of a grain, or of blocks of encoded
+  // moments. There are more portions than threads, so that a thread that falls behind takes fewer.
   void UpdateSegment(const Pass& pass, HeldTiles& held, const Segment& segment) {
     const EncodedRow& row = parameter_.row;
     const bool is_encoded = IsEncoded(parameter_.format);
@@ -259,9 +265,9 @@ class ParameterUpdate {
     }
   }
 
-  // The thread that writes the last bytes of a page hashes it, from its caches. Portions have whole
-  // rows of encoded moments; where a row is longer than a portion, the engine hashes what is
-  // written.
+  // Updates the segment. The thread that writes the last bytes of a page hashes the page while it
+  // is in that thread's caches. Portions have whole rows of encoded moments. If a row is longer
+  // than a portion, this function is not used, and the engine hashes what is written.
   void UpdateAndHash(const Pass& pass, HeldTiles& held, const Segment& segment) {
     const uint64_t row = IsEncoded(parameter_.format) ? parameter_.row.num_elements : 1;
     const uint64_t share =
@@ -313,7 +319,7 @@ class ParameterUpdate {
                           .gradient = held.At(CheckedParameter::kGradient, begin),
                           .gradient_dtype = operands[CheckedParameter::kGradient].dtype,
                           .rows = held.MeanAt(kRows, begin, matrix.num_columns)};
-    // Of the columns' tile from the first of its matrices on.
+    // Points to the column means of the segment's first matrix.
     const uint64_t matrix_elements = matrix.num_rows * matrix.num_columns;
     of.columns = held.MeanAt(kColumns, begin / matrix_elements * matrix_elements, matrix.num_rows);
     if (pass.AccessTo(OperandKind::kMaster))
@@ -385,7 +391,7 @@ namespace {
 
 uint64_t PinnedBytesFor(const Engine& engine, const CheckedParameter& parameter, const Pass& pass) {
   uint64_t most = 0;
-  std::vector<uint64_t> bytes(parameter.operands.size());  // of the tile held; 0: none is
+  std::vector<uint64_t> bytes(parameter.operands.size());  // of the tile held; 0: no tile is held
   const auto count = [&](const Segment& segment) {
     for (size_t i = 0; i < bytes.size(); ++i) {
       const Operand& operand = parameter.operands[i];

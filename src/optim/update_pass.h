@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the tiles of one parameter stream through pinned memory: a tile of each operand is leased,
-// updated on all threads and released; then the next. Tiles of operands may differ in size. So a
-// parameter is cut wherever a tile of any of them ends, and a tile stays leased from its first cut
-// to its last. A rule that needs norms of the parameter first has its tiles pass more than once
-// (rule_passes.h), in the same order each time. What brings the next tiles ahead is the engine,
-// told by Prefetch.
+// Streams the tiles of one parameter through pinned memory: a tile of each operand is leased,
+// updated on all threads and released, then the next one. Tiles of different operands may differ in
+// size. So a parameter is cut into segments wherever a tile of any operand ends, and a tile stays
+// leased from its first segment to its last. A rule that needs norms of the parameter first passes
+// over the tiles more than once (rule_passes.h), in the same order each time. The engine reads
+// the next tiles ahead if a caller declares them with Prefetch.
 
 #ifndef SPILLWAY_OPTIM_UPDATE_PASS_H_
 #define SPILLWAY_OPTIM_UPDATE_PASS_H_
@@ -35,22 +35,23 @@ absl::Status ForEachSegment(const CheckedParameter& parameter,
 bool BeginsTile(const Operand& operand, const Segment& segment);
 bool EndsTile(const CheckedParameter& parameter, const Operand& operand, const Segment& segment);
 
-// Adds the leases that UpdateParameter takes, in order.
+// Appends the leases that UpdateParameter takes, in order.
 void AppendUses(const CheckedParameter& parameter, std::vector<Use>* uses);
 
-// Pinned bytes within which UpdateParameter always finds room.
+// Returns the pinned bytes within which UpdateParameter always finds room.
 uint64_t PinnedBytesFor(const Engine& engine, const CheckedParameter& parameter);
 
-// Updates all of a parameter, by `rule`. After an error the tile at hand may be updated in part; of
-// a 16-bit weight's what was not written is NaN. A tile of which the store has lost bytes stays as
-// it was (DataLoss).
+// Updates a whole parameter by `rule`. After an error the current tiles may be updated in part; in
+// the tile of a 16-bit weight, the elements that were not written are NaN. A tile whose bytes the
+// store has lost stays as it was (DataLoss).
 absl::Status UpdateParameter(Engine* engine, ThreadPool* pool, const CheckedParameter& parameter,
                              const Rule& rule, const Update& update);
 
-// The pinned bytes within which one more lease finds room while `held` are held. With k−1 held and
-// everything else out of the way, the free bytes lie in at most k gaps. If all were smaller than
-// the k-th lease, less than k·l_k would be free; so a budget of (l_1 + … + l_(k−1)) + k·l_k has a
-// gap that holds it, wherever the others lie. Sizes are rounded up to frames of 4 KiB.
+// Returns the pinned bytes within which one more lease finds room while those of `held_bytes` are
+// held. With k−1 leases held and all other tiles evicted, the free bytes lie in at most k gaps. If
+// all gaps were smaller than the k-th lease, less than k·l_k would be free. So a budget of
+// (l_1 + … + l_(k−1)) + k·l_k has a gap that holds the lease, wherever the others lie. Sizes are
+// rounded up to frames of 4 KiB.
 uint64_t PinnedBytesForNext(std::span<const uint64_t> held_bytes, uint64_t next_bytes);
 
 }  // namespace spillway::optim

@@ -23,14 +23,14 @@ constexpr uint64_t kMaxConfigBytes = 16 << 20;
 constexpr int64_t kMaxSize = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxLayers = 100'000;
 
-// Reads keys of one object. A key that is null is as one that is absent: Hugging Face writes its
-// defaults so.
+// Reads the keys of one JSON object. A key with the value null counts as absent, because Hugging
+// Face writes defaults in that way.
 class ConfigReader {
  public:
   ConfigReader(const json& object, std::string origin, std::string prefix = "")
       : object_(object), origin_(std::move(origin)), prefix_(std::move(prefix)) {}
 
-  // Null when absent.
+  // Returns null if the key is absent.
   const json* Find(const char* key) const {
     const auto found = object_.find(key);
     return found == object_.end() || found->is_null() ? nullptr : &*found;
@@ -71,7 +71,7 @@ class ConfigReader {
     return value->get<bool>();
   }
 
-  // What has no counterpart here must be off.
+  // For a feature that is not supported: an error if it is on.
   absl::Status MustBeFalse(const char* key) const {
     SPILLWAY_HF_ASSIGN_OR_RETURN(const bool on, Bool(key, false));
     return on ? Error(key, "only false is supported") : absl::OkStatus();
@@ -117,7 +117,7 @@ absl::Status CheckArchitecture(const ConfigReader& config) {
   return absl::OkStatus();
 }
 
-// `rope_scaling` names its kind "rope_type" or, earlier, "type".
+// The kind of `rope_scaling` has the key "rope_type", in older files "type".
 absl::Status CheckRopeScaling(const ConfigReader& config, const std::string& origin) {
   const json* scaling = config.Find("rope_scaling");
   if (scaling == nullptr) return absl::OkStatus();
@@ -191,7 +191,7 @@ absl::Status ReadSizes(const ConfigReader& config, ModelConfig* model) {
   return absl::OkStatus();
 }
 
-// One id, a list of ids, or nothing.
+// Reads `eos_token_id`, which is one id, a list of ids, or absent.
 absl::StatusOr<std::vector<int64_t>> EosTokenIds(const ConfigReader& config, int64_t vocab_size) {
   const json* value = config.Find("eos_token_id");
   std::vector<int64_t> ids;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A Hugging Face `config.json` of the LLaMA family, read strictly: what the trainer cannot compute
-// exactly (another architecture, rope scaling, biases) is an error that names the key, never a
-// guess.
+// Reads a Hugging Face `config.json` of the LLaMA family, strictly. A setting that the trainer
+// cannot compute exactly (another architecture, rope scaling, biases) is an error that names the
+// key. Nothing is guessed.
 
 #ifndef SPILLWAY_TOOLS_HF_CONFIG_H_
 #define SPILLWAY_TOOLS_HF_CONFIG_H_
@@ -23,7 +23,7 @@ struct ModelConfig {
   int64_t num_layers = 0;
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;  // divides num_heads
-  int64_t head_dim = 0;      // even; hidden_size / num_heads when the file does not say
+  int64_t head_dim = 0;      // even; hidden_size / num_heads if the file does not give it
   double rms_norm_eps = 1e-6;
   double rope_theta = 10000.0;  // `rope_theta`, or the newer `rope_parameters.rope_theta`
   bool tie_word_embeddings = false;

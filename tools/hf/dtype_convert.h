@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Scalar conversions between fp32 and the 16-bit formats in which weights are published, IEEE 754
-// binary16 ("F16") and bfloat16 ("BF16"), as bit patterns. Exact where the target can hold the
-// value, round to nearest even elsewhere. Kernels have their own vector versions and are tested
+// binary16 ("F16") and bfloat16 ("BF16"), as bit patterns. A value is exact if the target can hold
+// it, and otherwise rounded to nearest even. Kernels have their own vector versions and are tested
 // against these.
 
 #ifndef SPILLWAY_TOOLS_HF_DTYPE_CONVERT_H_
@@ -13,8 +13,8 @@
 
 namespace spillway::hf {
 
-// Every binary16 value is an fp32 value: exact. A signalling NaN becomes quiet, as in F16C and
-// PyTorch.
+// Exact, because every binary16 value is an fp32 value. A signalling NaN becomes quiet, as in F16C
+// and PyTorch.
 constexpr float HalfToFloat(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
   const uint32_t exponent = (half >> 10) & 0x1fu;
@@ -30,13 +30,13 @@ constexpr float HalfToFloat(uint16_t half) {
   return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (fraction << 13));
 }
 
-// Every bfloat16 value is the upper half of an fp32 value: exact.
+// Exact, because every bfloat16 value is the upper half of an fp32 value.
 constexpr float BFloat16ToFloat(uint16_t bfloat) {
   return std::bit_cast<float>(static_cast<uint32_t>(bfloat) << 16);
 }
 
-// Round to nearest, ties to even: 65520 and above become infinity, NaN stays NaN (quiet, upper
-// payload kept).
+// Rounds to nearest, ties to even. A magnitude of 65520 or more becomes infinity. NaN stays NaN: it
+// becomes quiet and keeps the upper bits of its payload.
 constexpr uint16_t FloatToHalf(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = (bits >> 16) & 0x8000u;
@@ -44,12 +44,12 @@ constexpr uint16_t FloatToHalf(float value) {
   if (magnitude > 0x7f800000u) {  // NaN
     return static_cast<uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));
   }
-  // 65520: halfway between the largest half and the next power of two.
+  // 65520 is halfway between the largest half and the next power of two.
   if (magnitude >= 0x477ff000u) {
     return static_cast<uint16_t>(sign | 0x7c00u);
   }
-  if (magnitude < 0x38800000u) {  // below 2^-14: a multiple of 2^-24 results
-    // Adding 0.5 leaves room for exactly the bits down to 2^-24, so the addition rounds as wanted.
+  if (magnitude < 0x38800000u) {  // below 2^-14: the result is a multiple of 2^-24
+    // The last bit of a float from 0.5 to 1 is 2^-24, so the addition rounds as required.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
   }

@@ -16,15 +16,15 @@
 namespace spillway::hf {
 namespace {
 
-// Linux cuts a request at 2 GiB - 4 KiB anyway.
+// Linux limits a request to 2 GiB - 4 KiB in any case.
 constexpr size_t kMaxRequestBytes = size_t{1} << 30;
-// Files of a killed process that had our id may hold some names.
+// Some names may be taken by files of a killed process that had the same process id.
 constexpr int kMaxNameAttempts = 1000;
 
 absl::Status FileError(int error, std::string_view operation, const std::string& path) {
   absl::Status status =
       absl::ErrnoToStatus(error, absl::StrCat(path, ": ", std::string(operation)));
-  // A full disk or quota is one kind of failure to a caller.
+  // A full disk, a full quota and a file size limit have one code, as callers treat them alike.
   if (error == ENOSPC || error == EDQUOT || error == EFBIG)
     return absl::ResourceExhaustedError(status.message());
   return status;
@@ -42,7 +42,7 @@ absl::Status SyncFolder(const std::string& folder) {
   const int result = ::fsync(descriptor);
   const int error = errno;
   ::close(descriptor);
-  // Some file systems cannot sync a folder; there a rename is as durable as they make it.
+  // Some file systems cannot sync a folder. The durability of a rename depends on them.
   return result == 0 || error == EINVAL ? absl::OkStatus()
                                         : FileError(error, "cannot be synced", folder);
 }
@@ -71,7 +71,7 @@ File::~File() {
 }
 
 absl::StatusOr<File> File::Open(const std::string& path) {
-  // O_NONBLOCK: opening a pipe must not wait for a writer; it means nothing to a regular file.
+  // O_NONBLOCK: opening a pipe must not wait for a writer. It has no effect on a regular file.
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) return FileError(errno, "cannot be opened", path);
   File file(path, descriptor, 0);
@@ -123,7 +123,7 @@ AtomicFile::AtomicFile(std::string path, std::string temporary_path, int descrip
 absl::StatusOr<std::unique_ptr<AtomicFile>> AtomicFile::Create(const std::string& path,
                                                                IfExists if_exists) {
   if (if_exists == IfExists::kFail && Exists(path)) return ExistsError(path);
-  // Not mkstemp, whose files only their owner may read.
+  // mkstemp is not used, because only the owner may read its files.
   for (int attempt = 0;; ++attempt) {
     std::string temporary_path = absl::StrCat(path, ".partial-", ::getpid(), "-", attempt);
     const int descriptor =
@@ -180,7 +180,7 @@ absl::Status AtomicFile::GiveName() {
     if (::rename(from, path_.c_str()) == 0) return absl::OkStatus();
     return FileError(errno, "cannot be renamed", path_);
   }
-  // Unlike a rename, a link fails where the name is taken.
+  // Unlike rename(), link() fails if the name is taken.
   if (::link(from, path_.c_str()) != 0) {
     return errno == EEXIST ? ExistsError(path_) : FileError(errno, "cannot be linked", path_);
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plain files for the Hugging Face formats: one open for reading at offsets, and one that appears
-// under its name only when it is whole. Errors name the operation and the file.
+// Plain files for the Hugging Face formats: a file that is open for reading at offsets, and a file
+// that appears under its name only when it is complete. Errors name the operation and the file.
 
 #ifndef SPILLWAY_TOOLS_HF_FILE_H_
 #define SPILLWAY_TOOLS_HF_FILE_H_
@@ -30,8 +30,8 @@ class File {
   const std::string& path() const { return path_; }
   uint64_t size_bytes() const { return size_bytes_; }
 
-  // Fills `out` from `offset`, resuming short reads. DataLoss when the file ends first: it has
-  // shrunk since.
+  // Fills `out` from `offset`, resuming short reads. DataLoss if the file ends first, because it
+  // has shrunk since Open.
   absl::Status ReadAt(uint64_t offset, std::span<std::byte> out) const;
 
  private:
@@ -42,19 +42,19 @@ class File {
   uint64_t size_bytes_;
 };
 
-// The whole of a text file; InvalidArgument when it is longer than `max_bytes`.
+// Reads a whole text file. InvalidArgument if it is longer than `max_bytes`.
 absl::StatusOr<std::string> ReadTextFile(const std::string& path, uint64_t max_bytes);
 
 enum class IfExists { kFail, kReplace };
 
-// A file written under a temporary name beside `path`, synced and renamed by Commit. Without Commit
-// nothing remains. Thread-compatible.
+// A file written under a temporary name beside `path`. Commit syncs it and gives it its name. If it
+// was not committed, the destructor removes it. Thread-compatible.
 //
 //   auto file = AtomicFile::Create("out/config.json", IfExists::kFail);
 //   (*file)->Append(text); (*file)->Commit();
 class AtomicFile {
  public:
-  // AlreadyExists under kFail when `path` exists now; Commit checks again, without a race.
+  // AlreadyExists under kFail if `path` exists now. Commit checks again, without a race.
   static absl::StatusOr<std::unique_ptr<AtomicFile>> Create(const std::string& path,
                                                             IfExists if_exists);
   AtomicFile(const AtomicFile&) = delete;
@@ -65,10 +65,9 @@ class AtomicFile {
   // ResourceExhausted: the file system or a quota is full.
   absl::Status Append(std::span<const std::byte> bytes);
   absl::Status Append(std::string_view text);
-  // Syncs the file; may be called before Commit, which then has nothing left that can fill the
-  // disk.
+  // Syncs the file. May be called before Commit, which then writes nothing that can fill the disk.
   absl::Status Sync();
-  // Syncs, renames and syncs the folder. Call once, last.
+  // Syncs the file, gives it its name and syncs the folder. Must be the last call, made once.
   absl::Status Commit();
 
  private:
@@ -82,7 +81,7 @@ class AtomicFile {
   bool committed_ = false;
 };
 
-// Create, Append, Commit.
+// Writes `text` to a file with Create, Append and Commit.
 absl::Status WriteTextFile(const std::string& path, std::string_view text, IfExists if_exists);
 
 }  // namespace spillway::hf

@@ -34,7 +34,7 @@ absl::StatusOr<ShardMap> ReadIndex(const std::string& path) {
                                                      Excerpt(file), "; a file name is expected"));
     }
     const std::string name = file.get<std::string>();
-    // An index may not lead outside its folder.
+    // An index must not name a file outside its folder.
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||
         name.find('\0') != std::string::npos) {
       return absl::InvalidArgumentError(
@@ -46,7 +46,7 @@ absl::StatusOr<ShardMap> ReadIndex(const std::string& path) {
   return shards;
 }
 
-// InvalidArgument unless `file` holds exactly `placed`.
+// Returns InvalidArgument unless `file` holds exactly the tensors `placed`.
 absl::Status CheckShard(const SafetensorsFile& file, const std::set<std::string>& placed,
                         const std::string& index_path) {
   for (const std::string& name : placed) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The weights of a Hugging Face folder as one set of names: `model.safetensors`, or the shards that
-// `model.safetensors.index.json` lists. The index is not believed: every shard must hold exactly
-// the tensors that the index places there.
+// `model.safetensors.index.json` lists. The index is not trusted: every shard must hold exactly the
+// tensors that the index places there.
 
 #ifndef SPILLWAY_TOOLS_HF_MODEL_FOLDER_H_
 #define SPILLWAY_TOOLS_HF_MODEL_FOLDER_H_
@@ -28,22 +28,22 @@ inline constexpr char kWeightsIndexFile[] = "model.safetensors.index.json";
 // Thread-safe once open.
 class ModelFolder {
  public:
-  // As transformers does, `model.safetensors` is taken where both layouts are present. NotFound:
-  // neither is, or a shard is missing; InvalidArgument: a malformed file, a tensor absent from its
-  // shard, or one in two shards.
+  // Opens the weights of a folder. If both layouts are present, takes `model.safetensors`, as
+  // transformers does. NotFound: neither layout is present, or a shard is missing. InvalidArgument:
+  // a file is malformed, a tensor is absent from its shard, or a tensor is in two shards.
   static absl::StatusOr<std::unique_ptr<ModelFolder>> Open(const std::string& folder);
 
   const std::string& path() const { return path_; }
   std::vector<std::string> names() const;  // sorted
-  // Null when the folder has no such tensor.
+  // Returns null if the folder has no such tensor.
   const TensorEntry* Find(std::string_view name) const;
 
-  // As SafetensorsFile::Read; NotFound names the folder.
+  // Reads elements as SafetensorsFile::Read does. NotFound names the folder.
   absl::Status Read(std::string_view name, uint64_t element_offset, std::span<float> out) const;
 
  private:
   struct Location {
-    size_t file = 0;  // in files_
+    size_t file = 0;  // index in files_
     const TensorEntry* entry = nullptr;
   };
 

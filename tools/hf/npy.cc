@@ -23,11 +23,11 @@ static_assert(std::endian::native == std::endian::little, "token ids are read wi
 
 constexpr std::string_view kMagic("\x93NUMPY", 6);
 constexpr uint64_t kMaxHeaderBytes = 65536;
-// Elements of two bytes widened, or of four checked, at a time.
+// Number of two-byte elements that are read and widened at a time.
 constexpr size_t kTokensAtATime = 8192;
 
-// Reads NumPy's dictionary: the three keys, each once, in any order. A fault is the first thing
-// that did not fit; parsing goes on without effect after it.
+// Parses NumPy's dictionary, which has three keys, each once, in any order. `fault_` is the first
+// error. Parsing continues after it without effect.
 class DictParser {
  public:
   DictParser(std::string_view text, std::string_view origin) : text_(text), origin_(origin) {}
@@ -150,7 +150,8 @@ absl::Status Invalid(const File& file, std::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(file.path(), ": ", std::string(what)));
 }
 
-// Where the dictionary lies, from the bytes before it: magic, version, length (two bytes or four).
+// Position and length of the dictionary, from the bytes before it: magic, version, length (two
+// bytes or four).
 struct Prefix {
   uint64_t dict_offset = 0;
   uint64_t dict_bytes = 0;

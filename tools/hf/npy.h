@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Token ids in a NumPy file, read strictly: NPY version 1 or 2, one dimension, little-endian uint16
-// or uint32, C order, and exactly as long as the header says. Windows are read as they are needed;
-// the file is never held whole.
+// Reads token ids from a NumPy file, strictly: NPY version 1 or 2, one dimension, little-endian
+// uint16 or uint32, C order, and exactly as long as the header says. A caller reads the ranges that
+// it needs; the file is never held in memory whole.
 
 #ifndef SPILLWAY_TOOLS_HF_NPY_H_
 #define SPILLWAY_TOOLS_HF_NPY_H_
@@ -24,14 +24,14 @@ struct NpyHeader {
   uint64_t element_bytes = 0;  // 2: uint16, 4: uint32
 };
 
-// `dict` is the header's Python literal:
+// Parses `dict`, the header's Python literal:
 //   {'descr': '<u2', 'fortran_order': False, 'shape': (9,), }
 absl::StatusOr<NpyHeader> ParseNpyHeader(std::string_view dict, std::string_view origin);
 
 // Thread-safe once open.
 class NpyFile {
  public:
-  // NotFound when there is no such file; InvalidArgument names the file, what was found and what is
+  // NotFound if there is no such file. InvalidArgument names the file, what was found and what is
   // expected.
   static absl::StatusOr<std::unique_ptr<NpyFile>> Open(const std::string& path);
 
@@ -39,8 +39,8 @@ class NpyFile {
   uint64_t num_elements() const { return header_.num_elements; }
   uint64_t element_bytes() const { return header_.element_bytes; }
 
-  // Elements [offset, offset + out.size()). InvalidArgument: outside the file, or a value above
-  // 2^31 − 1.
+  // Reads elements [offset, offset + out.size()). InvalidArgument: the range is outside the file,
+  // or a value is above 2^31 − 1.
   absl::Status Read(uint64_t offset, std::span<int32_t> out) const;
 
  private:

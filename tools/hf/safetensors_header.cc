@@ -29,8 +29,8 @@ struct KnownDType {
   std::string_view name;
   uint64_t bits;
 };
-// The format's types. Spillway reads three; of the others it knows the size, so that their place is
-// checked.
+// The format's types. Spillway reads three of them. The sizes of the others serve to check their
+// data offsets.
 constexpr std::array kKnownDTypes = {
     KnownDType{"BOOL", 8},    KnownDType{"U8", 8},      KnownDType{"I8", 8},
     KnownDType{"F8_E5M2", 8}, KnownDType{"F8_E4M3", 8}, KnownDType{"F8_E8M0", 8},
@@ -45,7 +45,7 @@ absl::Status Invalid(std::string_view origin, std::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(std::string(origin), ": ", std::string(what)));
 }
 
-// Builds "tensor "w": …" messages for one tensor.
+// Makes errors about one tensor, with messages like "tensor "w": …".
 struct EntryErrors {
   std::string_view origin;
   std::string_view name;
@@ -110,8 +110,8 @@ absl::Status ParseOffsets(const json& offsets, uint64_t data_bytes, const EntryE
   return absl::OkStatus();
 }
 
-// The type's size times the elements must be what the offsets span; an unknown type's size is not
-// known.
+// Checks that the offsets span as many bytes as the elements need. A tensor of an unknown type is
+// not checked, because its element size is not known.
 absl::Status CheckSize(const TensorEntry& entry, const EntryErrors& error) {
   const auto known =
       std::find_if(kKnownDTypes.begin(), kKnownDTypes.end(),
@@ -155,13 +155,14 @@ absl::StatusOr<TensorEntry> ParseEntry(const std::string& name, const json& valu
   uint64_t end = 0;
   SPILLWAY_HF_RETURN_IF_ERROR(ParseShape(value["shape"], error, &entry));
   SPILLWAY_HF_RETURN_IF_ERROR(ParseOffsets(value["data_offsets"], data_bytes, error, &begin, &end));
-  entry.file_offset = begin;  // made absolute by the caller
+  entry.file_offset = begin;  // in the data; the caller makes it absolute
   entry.size_bytes = end - begin;
   SPILLWAY_HF_RETURN_IF_ERROR(CheckSize(entry, error));
   return entry;
 }
 
-// Sorts by place and walks the data: each tensor must begin where the one before ended.
+// Sorts the entries by offset, and checks that each tensor begins where the one before it ends, and
+// that the last one ends with the data.
 absl::Status CheckLayout(std::vector<TensorEntry>* entries, uint64_t data_bytes,
                          std::string_view origin) {
   std::sort(entries->begin(), entries->end(), [](const TensorEntry& a, const TensorEntry& b) {
@@ -198,7 +199,7 @@ std::string_view Name(TensorDType dtype) {
 }
 
 std::string FormatShape(const std::vector<int64_t>& shape) {
-  // More dimensions than anyone means are a file that is wrong, and would fill a screen.
+  // A shape with more dimensions is a fault of the file, and would fill a screen.
   constexpr size_t kMostShown = 16;
   if (shape.size() <= kMostShown) return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
   return absl::StrCat("[", absl::StrJoin(shape.begin(), shape.begin() + kMostShown, ", "), ", … (",

@@ -15,7 +15,7 @@
 namespace spillway::hf {
 namespace {
 
-// Elements of 16 bits converted at a time: 16 KiB on the stack.
+// Number of 16-bit elements that are converted at a time; they take 16 KiB on the stack.
 constexpr size_t kConvertElements = 8192;
 
 }  // namespace

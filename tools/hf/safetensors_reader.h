@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One safetensors file, opened and validated whole before a byte of data is believed, then read in
-// pieces. Nothing is mapped and no tensor is ever held whole: memory stays that of the header and
-// one small buffer.
+// Reads one safetensors file. The whole header is validated before any data is read; the data is
+// then read in pieces. Nothing is memory-mapped, and no tensor is held whole: memory is needed for
+// the header and one small buffer only.
 
 #ifndef SPILLWAY_TOOLS_HF_SAFETENSORS_READER_H_
 #define SPILLWAY_TOOLS_HF_SAFETENSORS_READER_H_
@@ -29,19 +29,19 @@ namespace spillway::hf {
 //   auto status = (*file)->Read("model.norm.weight", 0, rows);
 class SafetensorsFile {
  public:
-  // NotFound when there is no such file; InvalidArgument names the file, what was found and what is
+  // NotFound if there is no such file. InvalidArgument names the file, what was found and what is
   // expected.
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
-  // In the order of their data.
+  // The tensors, in the order of their data.
   const std::vector<TensorEntry>& tensors() const { return tensors_; }
-  // Null when the file has no such tensor.
+  // Returns null if the file has no such tensor.
   const TensorEntry* Find(std::string_view name) const;
 
-  // Elements [element_offset, element_offset + out.size()) of `name`, row-major, converted to fp32.
-  // NotFound: no such tensor; InvalidArgument: a type other than F32, F16 and BF16, or a range
-  // outside the tensor.
+  // Reads elements [element_offset, element_offset + out.size()) of `name`, row-major, and converts
+  // them to fp32. NotFound: there is no such tensor. InvalidArgument: its type is not F32, F16 or
+  // BF16, or the range is outside the tensor.
   absl::Status Read(std::string_view name, uint64_t element_offset, std::span<float> out) const;
 
  private:

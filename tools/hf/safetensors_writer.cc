@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every shard but the index is written in order to a temporary file and synced when the next
-// begins, so that a full disk is met before anything is renamed. What is renamed last, the index or
-// the only file, is what readers look for.
+// Each shard is written, in order, to its own temporary file, which is synced when the next one
+// begins. All files, the index too, are synced before the first is renamed, so that a full disk is
+// detected before that. The file that readers look for is renamed last: the index or the only file.
 
 #include "tools/hf/safetensors_writer.h"
 
@@ -59,7 +59,7 @@ absl::Status CheckDeclarations(const std::vector<TensorDeclaration>& tensors) {
   return absl::OkStatus();
 }
 
-// "model-00002-of-00003.safetensors".
+// Whether a name has the form "model-00002-of-00003.safetensors".
 bool IsShardName(std::string_view name) {
   constexpr std::string_view kPattern = "model-#####-of-#####.safetensors";
   return name.size() == kPattern.size() &&
@@ -180,7 +180,7 @@ absl::Status SafetensorsWriter::Append(std::span<const std::byte> bytes) {
 }
 
 absl::Status SafetensorsWriter::Finish() {
-  // Shards of empty tensors only have had nothing appended.
+  // Append opens a shard only for data, so shards whose tensors are all empty may not be open yet.
   while (left_in_shard_ == 0 && files_.size() < shards_.size()) {
     SPILLWAY_HF_RETURN_IF_ERROR(OpenShard(files_.size()));
   }

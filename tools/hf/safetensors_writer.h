@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Writes the weights of a Hugging Face folder as they are produced: the tensors are declared first,
-// which fixes the headers and the shards, then their bytes come in pieces, in that order. Files
-// appear under their names, whole and synced, only in Finish; until then the folder is as it was.
+// Writes the weights of a Hugging Face folder as they are produced. The tensors are declared first,
+// which determines the headers and the shards; then their bytes are appended in pieces, in the same
+// order. Files appear under their names only in Finish, complete and synced. Until then only
+// temporary files are added to the folder.
 
 #ifndef SPILLWAY_TOOLS_HF_SAFETENSORS_WRITER_H_
 #define SPILLWAY_TOOLS_HF_SAFETENSORS_WRITER_H_
@@ -28,10 +29,11 @@ struct TensorDeclaration {
 };
 
 struct SafetensorsWriterOptions {
-  // Data of one file. Above it the tensors are cut into shards with an index; a larger tensor has a
-  // shard of its own. 5 GB is transformers' habit.
+  // Maximum data bytes of one file. If there is more, the tensors are divided into shards with an
+  // index; a larger tensor gets a shard of its own. 5 GB is the usual limit of transformers.
   uint64_t max_shard_bytes = 5'000'000'000;
-  // kReplace also removes weights of the other layout, which would hide or contradict the new ones.
+  // kReplace also removes earlier weight files that are not overwritten, because they would hide or
+  // contradict the new ones.
   IfExists if_exists = IfExists::kFail;
 };
 
@@ -43,22 +45,22 @@ struct SafetensorsWriterOptions {
 class SafetensorsWriter {
  public:
   // The folder must exist. AlreadyExists: it holds weights and the options do not say to replace
-  // them. InvalidArgument: a name twice, or a shape whose size overflows.
+  // them. InvalidArgument: a name occurs twice, or the size of a shape overflows.
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
       const std::string& folder, std::vector<TensorDeclaration> tensors,
       const SafetensorsWriterOptions& options);
 
-  // The next bytes, little endian, of the tensors in the order declared; a piece may span tensors.
-  // InvalidArgument: more than was declared.
+  // Appends the next bytes, little endian, of the tensors in the order declared. A piece may span
+  // tensors. InvalidArgument: there are more bytes than were declared.
   absl::Status Append(std::span<const std::byte> bytes);
 
-  // FailedPrecondition: bytes are missing. Renames the weights, the index last.
+  // Renames the weight files, the index last. FailedPrecondition: bytes are missing.
   absl::Status Finish();
 
  private:
   struct Shard {
     std::string file_name;
-    std::vector<size_t> tensors;  // in tensors_
+    std::vector<size_t> tensors;  // indices in tensors_
     uint64_t data_bytes = 0;
   };
 
@@ -75,7 +77,7 @@ class SafetensorsWriter {
   const std::vector<TensorDeclaration> tensors_;
   const SafetensorsWriterOptions options_;
   std::vector<Shard> shards_;
-  std::vector<std::unique_ptr<AtomicFile>> files_;  // those begun, by shard; written in order
+  std::vector<std::unique_ptr<AtomicFile>> files_;  // files begun so far, in shard order
   uint64_t left_in_shard_ = 0;
 };
 

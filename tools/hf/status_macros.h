@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Early return for absl::Status and absl::StatusOr in the tools, which include public headers and
-// tools/hf only and so have no other macros. Names carry the prefix SPILLWAY_HF_ so that both kinds
-// fit in one file.
+// Macros that return early from a function on an error, for the tools that include only public
+// headers and tools/hf and so have no other such macros. The prefix SPILLWAY_HF_ makes it possible
+// to use both kinds in one file.
 
 #ifndef SPILLWAY_TOOLS_HF_STATUS_MACROS_H_
 #define SPILLWAY_TOOLS_HF_STATUS_MACROS_H_
@@ -20,8 +20,8 @@
     }                                                                           \
   } while (false)
 
-// `lhs` (a declaration or an lvalue) takes the value of `rexpr`, an absl::StatusOr; its error is
-// returned. A `lhs` with a comma outside parentheses needs an alias first.
+// Assigns the value of `rexpr`, an absl::StatusOr, to `lhs`, a declaration or an lvalue; returns
+// its error if it has one. A type with a comma outside parentheses needs an alias first.
 #define SPILLWAY_HF_ASSIGN_OR_RETURN(lhs, rexpr) \
   SPILLWAY_HF_ASSIGN_OR_RETURN_IMPL_(SPILLWAY_HF_CONCAT_(spillway_hf_value_, __LINE__), lhs, rexpr)
 

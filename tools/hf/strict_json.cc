@@ -18,12 +18,12 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kMaxDepth = 64;
-// Half a million tensors have about four million values.
+// A header with half a million tensors has about four million values.
 constexpr uint64_t kMaxValues = 4'000'000;
 constexpr size_t kExcerptBytes = 80;
 constexpr size_t kParserMessageBytes = 200;
 
-// Cuts before a byte that would split a UTF-8 character.
+// Cuts `text` off after at most `max_bytes`, without splitting a UTF-8 character.
 std::string CutOff(std::string text, size_t max_bytes) {
   if (text.size() <= max_bytes) return text;
   size_t end = max_bytes;
@@ -32,13 +32,14 @@ std::string CutOff(std::string text, size_t max_bytes) {
   return text + "…";
 }
 
-// As JSON, on one line, what is not UTF-8 replaced.
+// Returns the value as JSON on one line. Invalid UTF-8 is replaced.
 std::string Dump(const json& value) {
   return value.dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
 }
 
-// The library's message without its identifier, "[json.exception.parse_error.101] ". It repeats
-// what it has read last, which may be long and any bytes at all.
+// Returns the library's message without its identifier, "[json.exception.parse_error.101] ". The
+// message repeats the text that was read last, so it is escaped and cut off: that text may be long
+// and have any bytes.
 std::string Readable(const std::string& what) {
   const size_t identifier = what.find("] ");
   const std::string quoted =
@@ -46,7 +47,7 @@ std::string Readable(const std::string& what) {
   return CutOff(quoted.substr(1, quoted.size() - 2), kParserMessageBytes);
 }
 
-// Walks the text without building anything and stops at the first fault.
+// Checks the text without building a value, and stops at the first fault.
 class Checker : public nlohmann::json_sax<json> {
  public:
   const std::string& fault() const { return fault_; }
@@ -94,7 +95,7 @@ class Checker : public nlohmann::json_sax<json> {
     return true;
   }
 
-  std::vector<std::unordered_set<std::string>> names_;  // of the open objects (empty for arrays)
+  std::vector<std::unordered_set<std::string>> names_;  // of each open object; empty for arrays
   uint64_t num_values_ = 0;
   std::string fault_;
 };
@@ -102,7 +103,7 @@ class Checker : public nlohmann::json_sax<json> {
 }  // namespace
 
 absl::StatusOr<json> ParseStrictJson(std::string_view text, std::string_view origin) {
-  // The library takes a NUL for the end of its input and would leave what follows unread.
+  // The library treats a NUL as the end of its input and would not read the text after it.
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
     return absl::InvalidArgumentError(
         absl::StrCat(std::string(origin), ": is not valid JSON at byte ", nul, ": a NUL"));

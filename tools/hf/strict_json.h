@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// JSON as these formats need it: a name twice in an object, which parsers drop silently, is an
-// error, and so is text whose nesting or number of values would exhaust memory.
+// Parses JSON as strictly as these formats need it. A name that occurs twice in an object is an
+// error (parsers drop one silently), and so is text whose nesting or number of values would exhaust
+// memory.
 
 #ifndef SPILLWAY_TOOLS_HF_STRICT_JSON_H_
 #define SPILLWAY_TOOLS_HF_STRICT_JSON_H_
@@ -14,13 +15,13 @@
 
 namespace spillway::hf {
 
-// InvalidArgument names `origin` and what is wrong. The whole of `text` must be one value (white
-// space aside).
+// Parses `text`, which must be exactly one value, apart from white space. InvalidArgument names
+// `origin` and what is wrong.
 absl::StatusOr<nlohmann::json> ParseStrictJson(std::string_view text, std::string_view origin);
 
-// `value` as a short piece of JSON for a message: valid UTF-8, cut off past 80 bytes.
+// Returns `value` as a short piece of JSON for a message: valid UTF-8, cut off past 80 bytes.
 std::string Excerpt(const nlohmann::json& value);
-// A name from a file for a message: quoted and escaped, cut off past 80 bytes.
+// Returns a name from a file for use in a message: quoted and escaped, cut off past 80 bytes.
 std::string Quoted(std::string_view name);
 
 }  // namespace spillway::hf
