@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SPILLWAY_EXPORT marks what the shared library shows; everything else in it is hidden.
+// SPILLWAY_EXPORT marks the symbols that the shared library exports; all others are hidden.
 
 #ifndef SPILLWAY_EXPORT_H_
 #define SPILLWAY_EXPORT_H_

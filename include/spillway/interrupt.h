@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a thread ends its own call while that call waits, as when somebody presses Ctrl-C.
+// The interrupt of a thread: ends the thread's own call while that call waits, for example when the
+// user presses Ctrl-C.
 
 #ifndef SPILLWAY_INTERRUPT_H_
 #define SPILLWAY_INTERRUPT_H_
@@ -11,23 +12,30 @@
 
 namespace spillway {
 
-// While this thread waits in Acquire or AcquireHost, for what Commit writes, for transfers that
-// Restore must see ended, for streams on which leases were released (Commit, Snapshot and Restore),
-// or in WaitForPlan, `check` runs on it some twenty times a second, outside the engine's locks. It
-// does so too where these, Register, Prefetch, Evict and EndStep wait for another thread's Commit,
-// or for its Restore or Unregister, but not where two calls of Register, Restore and Unregister
-// wait for each other. When it returns true the call ends with Cancelled: no lease is held, the
-// last commit is the one before, the step has not ended, the plan is still being made, a tensor
-// that was being registered is not. Writes under way end first. A Restore that was ended has
-// changed nothing but that declared uses and the plan are forgotten.
+// Sets the interrupt of the calling thread. `check` runs on this thread, about twenty times a
+// second and outside the engine's locks, while the thread waits for one of these:
+//   - a lease, in Acquire or AcquireHost;
+//   - the writes of a Commit;
+//   - the transfers that must end before a Restore;
+//   - the streams on which leases were released, in Commit, Snapshot and Restore;
+//   - the plan, in WaitForPlan;
+//   - another thread's Commit, Restore or Unregister, in these calls and in Register, Prefetch,
+//     Evict and EndStep. But `check` does not run while two calls of Register, Restore and
+//     Unregister wait for each other.
 //
-// Nothing else is ended: not what cannot be undone, as a commit whose tiles are written, not what
-// gives bytes up (Discard, Unregister), and not calls that change many tiles (Optimizer::Step,
-// ConvertState), which would leave some changed. If `check` returned true and the wait was over by
-// then, the call goes on as if not asked, and `put_back` is called.
+// If `check` returns true, the call ends with Cancelled, after writes in flight have ended. Then
+// the call holds no lease, the last commit is the one before, the step has not ended, the plan is
+// still being made, and a tensor that was being registered is not registered. A Restore that was
+// ended has changed nothing, except that declared uses and the plan may be forgotten.
 //
-// An empty `check`, as in every thread at first: nothing ends a wait. Neither function may throw,
-// or call the engine.
+// No other wait is ended. An action that cannot be undone is completed, such as a commit whose
+// tiles are written. So are calls that give up bytes (Discard, Unregister), and calls that change
+// many tiles (Optimizer::Step, ConvertState), which would leave only some of them changed. If
+// `check` returned true but the wait was over by then, the call continues as if `check` had
+// returned false, and `put_back` is called.
+//
+// If `check` is empty, as it is in every thread at first, nothing ends a wait. Neither function may
+// throw or call the engine.
 SPILLWAY_EXPORT void SetInterrupt(std::function<bool()> check, std::function<void()> put_back = {});
 
 }  // namespace spillway

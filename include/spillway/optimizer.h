@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The update of a training step: a Rule says what happens to an element and which state it needs, a
-// StateFormat how that state rests, and an Optimizer streams the tiles of both through pinned
-// memory while the CPU updates them, so that its memory does not grow with the model.
+// The update of a training step. A Rule defines how an element is updated and which state it needs.
+// A StateFormat defines how that state is stored. An Optimizer streams the tiles of parameters and
+// state through pinned memory while the CPU updates them, so its memory does not grow with the
+// model.
 //
-// The rules, with the order of operations of torch.optim, or of the paper where PyTorch has none.
-// Below, g is the gradient times Update::gradient_scale, λ the weight decay and t the step:
+// The rules follow. Their order of operations is that of torch.optim, or of the paper if PyTorch
+// does not have the rule. Below, g is the gradient times Update::gradient_scale, λ the weight decay
+// and t the step:
 //
 //   AdamW    p ← p·(1 − lr·λ);  m ← β₁m + (1−β₁)g;  v ← β₂v + (1−β₂)g²;
 //            p ← p − (lr/(1−β₁ᵗ)) · m / (√v/√(1−β₂ᵗ) + ε)         (arXiv:1711.05101)
@@ -20,22 +22,23 @@
 //   LARS     r = η‖p‖/(‖g‖ + λ‖p‖);  with momentum μ: m ← μm + lr·r·(g + λp);  p ← p − m,
 //            or p ← p − lr·r·(g + λp)                                (arXiv:1708.03888)
 //   Adafactor  ρ = min(lr, 1/√t);  α = ρ·max(ε₂, RMS(p));  β = 1 − t^−c;  p ← p·(1 − lr·λ);
-//            v ← βv + (1−β)g², of a matrix its means over rows and columns alone:
+//            v ← βv + (1−β)g²; for a matrix only the means over rows and columns are stored:
 //            R ← βR + (1−β)·mean(g² of a row),  C ← βC + (1−β)·mean(g² of a column),
 //            v = RC / max(mean R, ε₁);  u = g/√max(v, ε₁²);  p ← p − α·u/max(1, RMS(u)/d)
 //                                             (arXiv:1804.04235, as torch.optim.Adafactor has it)
 //
-// The last three need norms of a whole parameter before an element of it may change, so they pass
-// over its tiles two or three times. Norms are of the parameter before the update. In LAMB and LARS
-// a parameter of fewer than two dimensions (a bias, a norm's weight) is updated with the factor of
-// the norms left out, as is usual with both, and so is one of which a norm is zero: LAMB steps by
-// lr, LARS by lr without η. In Adafactor a tensor of more than two dimensions is a stack of
-// matrices, of the last two; RMS are of the whole tensor.
+// The last three rules need norms of a whole parameter before any of its elements may change, so
+// they pass over its tiles two or three times. The norms are those of the parameter before the
+// update. In LAMB and LARS the factor of the norms is left out for a parameter of fewer than two
+// dimensions (a bias, a norm's weight), as is usual with both rules, and for a parameter of which a
+// norm is zero: LAMB then steps by lr, LARS by lr without η. In Adafactor a tensor of more than two
+// dimensions is a stack of matrices, which have its last two dimensions; each RMS is that of the
+// whole tensor.
 //
-// Every element is computed by the same sequence of correctly rounded fp32 operations, and every
-// norm and mean in fp64 in an order that follows from the shape alone, so that bits depend on
-// neither threads, tiles, budgets nor the instruction set. src/optim/FORMATS.md has the bytes of
-// each format.
+// Every element is computed by the same sequence of correctly rounded fp32 operations. Every norm
+// and mean is computed in fp64, in an order that depends on the shape alone. So the bits do not
+// depend on threads, tiles, budgets or the instruction set. src/optim/FORMATS.md describes the
+// bytes of each format.
 
 #ifndef SPILLWAY_OPTIMIZER_H_
 #define SPILLWAY_OPTIMIZER_H_
@@ -81,108 +84,114 @@ struct Rule {
   friend bool operator==(const Rule&, const Rule&) = default;
 };
 
-// The constants that are usual: PyTorch's, of Lion, LAMB and LARS their papers', and for AdamW
-// those of language models (β₂ = 0.95).
+// Returns the usual constants of a rule: PyTorch's; for Lion, LAMB and LARS those of their papers;
+// for AdamW those of language models (β₂ = 0.95).
 SPILLWAY_EXPORT Rule UsualRule(RuleKind kind);
 
-// How state rests.
+// How state is stored.
 //   kF32   Moments and the master weight in fp32.
 //   kBf16  Moments in bf16, rounded without bias; the master weight in fp32.
-//   k8Bit  Moments as 8-bit codes, rounded to nearest, in blocks of 256 elements of a row with a
-//          scale each (arXiv:2110.02861); the master weight in fp32.
-//   kCompact  For weights of 16 bits. 8 more bits of each weight, which make it the master weight,
-//          and moments as companded 8-bit codes in groups of 64 elements of a row with a scale
-//          each; all rounded without bias (after arXiv:2602.23349).
+//   k8Bit  Moments as 8-bit codes, rounded to nearest, in blocks of 256 elements of a row; each
+//          block has a scale (arXiv:2110.02861). The master weight in fp32.
+//   kCompact  For weights of 16 bits. 8 more bits for each weight, which make it the master weight,
+//          and moments as companded 8-bit codes in groups of 64 elements of a row; each group has a
+//          scale. All are rounded without bias (after arXiv:2602.23349).
 enum class StateFormat : uint8_t { kF32, kBf16, k8Bit, kCompact };
 inline constexpr int kNumStateFormats = 4;
 
 // "fp32", "bf16", "8bit", "compact".
 SPILLWAY_EXPORT std::string_view Name(StateFormat format);
 
-// Whether the rule's state can rest in the format. A rule without moments has kF32 and kCompact,
-// and Adafactor kF32 alone: its state of matrices is small, and its vectors are few.
+// Whether the rule's state can be stored in the format. A rule without moments has only kF32 and
+// kCompact. Adafactor has only kF32, because its state of matrices is small and vectors are few.
 SPILLWAY_EXPORT bool Exists(const Rule& rule, StateFormat format);
 
-// The state tensors that a parameter needs, in the order of ParameterTensors::state: a master
-// weight if the weight has 16 bits, then the rule's moments: a tensor each, or under k8Bit one
-// tensor of bytes for all. Under kCompact there is one tensor of bytes and no master weight.
-// `weight` is the weight's spec; names begin with its name and "/", and rows and tiles are the
-// weight's, but that under k8Bit and kCompact a vector is one row, and that Adafactor's means over
-// a matrix have a dimension of 1, those over its columns in one tile. What the tensors hold before
-// the first update, FirstValues reads. InvalidArgument: the pair of rule and format does not exist,
-// or the weight has no shape, a dimension below 1, more elements than memory can hold, or a dtype
-// that is not f32, f16 or bf16, or under kCompact is f32.
+// Returns the specs of the state tensors that a parameter needs, in the order of
+// ParameterTensors::state: a master weight if the weight has 16 bits, then the rule's moments. Each
+// moment is a tensor; under k8Bit one tensor of bytes holds all moments. Under kCompact there is
+// one tensor of bytes and no master weight.
+//
+// `weight` is the weight's spec. Names begin with its name and "/". Rows and tiles are the
+// weight's, with two exceptions: under k8Bit and kCompact a vector is one row; and Adafactor's
+// means over a matrix have a dimension of 1, and those over its columns are in one tile.
+// FirstValues reads what the tensors hold before the first update.
+//
+// InvalidArgument: the pair of rule and format does not exist, or the weight has a dimension below
+// 1, a negative tile_rows, more than 2^57 - 1 elements, or a dtype that is not f32, f16 or bf16, or
+// that is f32 under kCompact.
 SPILLWAY_EXPORT absl::StatusOr<std::vector<TensorSpec>> StateSpecs(const Rule& rule,
                                                                    StateFormat format,
                                                                    const TensorSpec& weight);
 
-// Reads what `tensor` holds before the first update: the weight itself, or one of those that
-// StateSpecs lists for it. `weights` reads the weight in fp32, and is asked for whole elements in
-// ascending order. A master weight holds them as they are, and a 16-bit weight rounds them to
-// nearest. Under kCompact the two together are within a 496th of the weight's last place; this
-// holds if both are registered with FirstValues. Moments are zeros: the Reader is empty.
+// Returns a Reader of what `tensor` holds before the first update. `tensor` is the weight itself,
+// or one of the tensors that StateSpecs lists for it. `weights` reads the weight in fp32; it is
+// called for whole elements, in ascending order. A master weight holds these values unchanged, and
+// a 16-bit weight holds them rounded to nearest. Under kCompact, weight and state together hold
+// them to within a 496th of the weight's last place, if both are registered with FirstValues.
+// Moments are zeros, so their Reader is empty.
 SPILLWAY_EXPORT Reader FirstValues(StateFormat format, const TensorSpec& weight,
                                    const TensorSpec& tensor, Reader weights);
 
-// The master weights under kCompact of some whole rows (a vector is one row): `weight_rows` has
-// their bytes in the weight, `state_rows` those in the state's tensor, and `masters` gets an
-// element for each of the weight's. `weight` and `state` are the specs of both tensors.
-// InvalidArgument: they are no such pair, or the bytes are not those of the same number of rows.
+// Computes the master weights of some whole rows under kCompact (a vector is one row).
+// `weight_rows` has the bytes of these rows in the weight, and `state_rows` their bytes in the
+// state tensor. `masters` gets one element for each element of the weight's rows. `weight` and
+// `state` are the specs of both tensors. InvalidArgument: they are not a weight and its kCompact
+// state, or the bytes are not those of the same number of rows.
 SPILLWAY_EXPORT absl::Status JoinMasterWeights(const TensorSpec& weight, const TensorSpec& state,
                                                std::span<const std::byte> weight_rows,
                                                std::span<const std::byte> state_rows,
                                                std::span<float> masters);
 
-// Where a weight or a gradient lies: in a tensor of the engine, or in memory of the caller's, whole
-// and row-major, which is looked at in updates alone. It must stay until an update says where it
-// lies instead.
+// Where a weight or a gradient lies: in a tensor of the engine, or in the caller's memory, whole
+// and row-major. The memory is accessed only during updates. It must stay valid until an update
+// gives another address for it.
 struct Values {
   Values() = default;
   Values(TensorId id) : tensor(id) {}  // NOLINT(google-explicit-constructor)
   Values(void* address, DType type) : memory(address), dtype(type) {}
 
   TensorId tensor;
-  void* memory = nullptr;     // not null: the caller's
+  void* memory = nullptr;     // the caller's memory; null: the values are in `tensor`
   DType dtype = DType::kF32;  // of `memory`
 };
 
 // The tensors of one parameter.
 struct ParameterTensors {
-  // What the forward pass reads: F32, F16 or BF16. One of 16 bits is written whole by each update,
-  // from its master weight, and never read unless Update::take_changed_weight says so. Under
-  // kCompact it is most of its master weight, and always read.
+  // The weight that the forward pass reads: F32, F16 or BF16. Each update writes a 16-bit weight
+  // whole, from its master weight, and does not read it unless Update::take_changed_weight is set.
+  // Under kCompact the weight holds most bits of its master weight, and every update reads it.
   Values weight;
-  // F32, F16 or BF16, of the weight's shape. A transient tensor is discarded by the update that
-  // used it, in the last pass over it. None: the parameter is never updated.
+  // The gradient: F32, F16 or BF16, with the weight's shape. The update discards a gradient in a
+  // transient tensor during the last pass over it. None: the parameter is never updated.
   std::optional<Values> gradient;
-  // As StateSpecs lists them; their tiles may be others than the weight's. The tiles of a vector
-  // (weight, gradient, master weight) must be multiples of 256 elements under k8Bit, and of 64
-  // under kCompact.
+  // The tensors that StateSpecs lists; their tiles may differ from the weight's. If the parameter
+  // is a vector, the tiles of weight, gradient and master weight must be multiples of 256 elements
+  // under k8Bit, and of 64 under kCompact.
   std::vector<TensorId> state;
-  // Of a weight in the caller's memory; of a tensor it is the tensor's.
+  // The shape of a weight in the caller's memory. Not used for a weight in a tensor.
   std::vector<int64_t> shape;
 };
 
-// What one update of one parameter takes.
+// The arguments of one update of one parameter.
 struct Update {
   size_t parameter = 0;  // as Add returned it
   int64_t step = 1;      // t, from 1, counting this parameter's updates
   double learning_rate = 0;
   double weight_decay = 0;
   double gradient_scale = 1.0;  // every gradient element is multiplied by this first
-  // Other constants than the optimizer's. Its state must be the same: the kind, and whether there
-  // is a momentum.
+  // Constants to use instead of the optimizer's. The rule must need the same state: it must have
+  // the same kind, and a momentum if and only if the optimizer's rule has one.
   std::optional<Rule> rule = std::nullopt;
-  // Where a weight or a gradient in the caller's memory lies from now on; null: where it lay.
+  // The new address of a weight or a gradient in the caller's memory, from now on; null: unchanged.
   void* weight_memory = nullptr;
   void* gradient_memory = nullptr;
-  // Of a weight of 16 bits in the caller's memory: somebody may have written it since the last
-  // update. An element that is not what its master weight rounds to is the master weight's new
-  // value before this update. Nothing of other weights.
+  // Set if the caller may have written a 16-bit weight in its own memory since the last update.
+  // Before this update, each element that differs from its rounded master weight becomes the new
+  // value of the master weight. No effect for other weights.
   bool take_changed_weight = false;
 };
 
-// Updates parameters whose state rests wherever the engine put it.
+// Updates parameters whose state is in any tier.
 //
 //   auto specs = StateSpecs(rule, StateFormat::kF32, engine->Spec(weight));
 //   ParameterTensors tensors = {.weight = weight, .gradient = gradient};
@@ -200,9 +209,10 @@ struct Update {
 //   }
 //
 // Owns no tensor; the engine and the pool must outlive it. Thread-compatible. Add, Uses and Step
-// check their arguments before they do anything. An error of the engine in Step is returned as it
-// came. Then the parameters before it in the list are updated, and of the one at hand some tiles
-// are: the tile at hand may be updated in part, and of a 16-bit weight's what was not written is
+// check their arguments before they do anything. If the engine fails during Step, Step returns the
+// engine's error unchanged. Then the parameters earlier in the list are updated, and the current
+// parameter is updated in some of its tiles. The current tile may be updated in part; if it is a
+// tile of a 16-bit weight that has a separate master weight, the elements that were not written are
 // NaN. So the caller must go back to the last commit.
 class SPILLWAY_EXPORT Optimizer {
  public:
@@ -212,21 +222,23 @@ class SPILLWAY_EXPORT Optimizer {
                                                            const Rule& rule, StateFormat format);
   virtual ~Optimizer() = default;
 
-  // Takes a parameter up, at any time; returns its number, counted from 0. InvalidArgument if
-  // dtypes, shapes or tiles disagree with what StateSpecs says, or a tensor was given before.
+  // Adds a parameter and returns its number, counted from 0. May be called at any time.
+  // InvalidArgument if dtypes, shapes or tiles do not match StateSpecs, or a tensor was given
+  // before.
   virtual absl::StatusOr<size_t> Add(const ParameterTensors& tensors) = 0;
 
-  // The uses, in order, that Step makes for these parameters: for Engine::Prefetch by a caller that
-  // wants the first tiles under way before. NotFound: a parameter that was not added.
+  // Returns the uses that Step makes for these parameters, in order. A caller can pass them to
+  // Engine::Prefetch, so that the first tiles are moved before Step. NotFound: a parameter was not
+  // added.
   virtual absl::StatusOr<std::vector<Use>> Uses(std::span<const size_t> parameters) const = 0;
 
-  // Updates the parameters of the list, in its order; one that has no gradient stays as it is, and
-  // so do those that are not in the list. Does not declare its uses. NotFound: a parameter that was
-  // not added. InvalidArgument: one is named twice, or a value is out of range.
+  // Updates the parameters of the list, in its order. A parameter that has no gradient, or is not
+  // in the list, does not change. Does not declare its uses. NotFound: a parameter was not added.
+  // InvalidArgument: a parameter is in the list twice, or a value is out of range.
   virtual absl::Status Step(std::span<const Update> updates) = 0;
 
-  // Pinned bytes within which Step always finds room: the tiles that it leases together, with what
-  // fragmentation can take.
+  // The bytes of pinned memory with which Step always finds room: the tiles that it leases
+  // together, and what fragmentation can take.
   virtual uint64_t min_pinned_bytes() const = 0;
 };
 

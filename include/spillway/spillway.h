@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The engine and the optimizer for C, and for every language that calls C. What each call does is
- * said in engine.h and optimizer.h; here is how it is called.
+ * The engine and the optimizer for C, and for every language that can call C. engine.h and
+ * optimizer.h describe what each call does; this header describes how it is called.
  *
- * Errors: a call that can fail returns spw_status*, NULL for success. What it returns is the
- * caller's to free. After a failure outputs are as they were.
- * Handles are counted: spw_X_release gives one up, and an engine lives until the last of its
- * leases, streams and optimizers is given up, too, whatever the order. Releasing NULL does nothing.
- * Structs begin with their size in bytes, as the caller was compiled: spw_X_init sets it, and all
- * other members to their defaults. So a program built against this header runs with later ones.
- * spw_use and spw_values have no size, and stay as they are.
- * Strings are UTF-8 and end with a zero; char* that a call gives are freed with spw_free.
- * Threads: any call from any thread, unless it says otherwise. Nothing calls back on a thread of
- * the engine's but what spw_stream_launch was given, and `announce`; neither may call the engine.
+ * Errors: a call that can fail returns spw_status*, which is NULL for success. The caller frees it
+ * with spw_status_free. After a failure the outputs are unchanged, except that an array for tensor
+ * values or bytes may be filled in part.
+ * Handles: spw_X_release releases a handle. An engine lives until all of its handles, leases,
+ * streams and optimizers are released, in any order. Releasing NULL does nothing.
+ * Structs begin with their size in bytes, as the caller's compiler computed it. spw_X_init sets it,
+ * and sets all other members to their defaults. So a program that was built with this header runs
+ * with later versions of the library. spw_use and spw_values have no size and will not change.
+ * Strings are UTF-8 and end with a zero. A char* that a call outputs is freed with spw_free.
+ * Threads: any call may be made from any thread, unless its comment says otherwise. Only the
+ * function given to spw_stream_launch, and `announce`, may run on a thread of the engine; neither
+ * may call the engine.
  *
  *   spw_engine_options options;
  *   spw_engine_options_init(&options, sizeof options);
@@ -41,7 +43,7 @@ extern "C" {
 
 typedef struct spw_status spw_status;
 
-/* absl::StatusCode's values. */
+/* The values of absl::StatusCode. */
 enum {
   SPW_OK = 0,
   SPW_CANCELLED = 1,
@@ -59,14 +61,14 @@ enum {
   SPW_DATA_LOSS = 15
 };
 
-SPW_EXPORT int spw_status_code(const spw_status* status);            /* of NULL: SPW_OK */
+SPW_EXPORT int spw_status_code(const spw_status* status);            /* SPW_OK for NULL */
 SPW_EXPORT const char* spw_status_message(const spw_status* status); /* as long as the status */
 SPW_EXPORT void spw_status_free(spw_status* status);
 SPW_EXPORT void spw_free(void* memory);
 
 SPW_EXPORT const char* spw_version(void); /* "0.1.0" */
 
-/* --- Words (types.h, engine.h) --- */
+/* --- Enumerations (types.h, engine.h) --- */
 
 enum { SPW_F32 = 0, SPW_F16 = 1, SPW_BF16 = 2, SPW_U8 = 3 };               /* DType */
 enum { SPW_DEVICE = 0, SPW_PINNED = 1, SPW_NVME = 2 };                     /* Tier */
@@ -84,7 +86,7 @@ enum {                                                                     /* Ro
        SPW_NUM_ROLES = 5
 };
 #define SPW_UNLIMITED UINT64_MAX
-#define SPW_NOWHERE (-1) /* of a placement: wherever the engine's policy has the role's tiles */
+#define SPW_NOWHERE (-1) /* in a placement: the engine's policy decides where the tiles are */
 
 /* --- Engine --- */
 
@@ -94,27 +96,27 @@ typedef struct spw_lease spw_lease;
 
 typedef struct {
   size_t size;
-  const char* const* store; /* folders; none: everything rests in pinned memory */
+  const char* const* store; /* folders; if none, all rests in pinned memory */
   size_t num_store;
   int32_t mode;                                     /* SPW_CREATE */
   int32_t io;                                       /* SPW_AUTO */
   int32_t device_kind, device_index;                /* SPW_HOST */
   uint64_t store_bytes, device_bytes, pinned_bytes; /* SPW_UNLIMITED */
-  uint64_t page_bytes;      /* 0: 1 MiB for a new store, its own for an old one */
+  uint64_t page_bytes;      /* 0: 1 MiB for a new store, the store's own for another */
   int32_t calibration;      /* SPW_KEEP */
   int32_t plan_steps;       /* 1 */
   int32_t queue_depth;      /* 32 */
   uint64_t timeline_events; /* 0 */
-  /* Called once for each thing that the machine could not give; may be NULL. */
+  /* Called once for each thing that the machine could not provide; may be NULL. */
   void (*announce)(void* user, const char* message);
   void* announce_user;
-  /* A tier for each role, or SPW_NOWHERE. Last, because there may be more roles. */
+  /* A tier for each role, or SPW_NOWHERE. The last member, because roles may be added. */
   int32_t placement[SPW_NUM_ROLES];
 } spw_engine_options;
 
 SPW_EXPORT void spw_engine_options_init(spw_engine_options* options, size_t size);
 SPW_EXPORT spw_status* spw_engine_open(const spw_engine_options* options, spw_engine** engine);
-SPW_EXPORT spw_engine* spw_engine_retain(spw_engine* engine); /* one more to release */
+SPW_EXPORT spw_engine* spw_engine_retain(spw_engine* engine); /* one more handle to release */
 SPW_EXPORT void spw_engine_release(spw_engine* engine);
 
 typedef struct {
@@ -129,21 +131,22 @@ typedef struct {
 
 SPW_EXPORT void spw_tensor_spec_init(spw_tensor_spec* spec, size_t size);
 
-/* Fills `out` with the tensor's bytes from `offset` on; returns 0 for success. Runs on the calling
- * thread. */
+/* Fills `out` with the tensor's bytes from `offset` on. Returns 0 for success. Runs on the thread
+ * that calls spw_register. */
 typedef int (*spw_reader)(void* user, uint64_t offset, void* out, size_t bytes);
 
-/* `reader` may be NULL: zeros. Cancelled: it did not return 0. */
+/* If `reader` is NULL, the tensor starts as zeros. SPW_CANCELLED: the reader did not return 0. */
 SPW_EXPORT spw_status* spw_register(spw_engine* engine, const spw_tensor_spec* spec,
                                     spw_reader reader, void* user, uint32_t* id);
 SPW_EXPORT spw_status* spw_unregister(spw_engine* engine, uint32_t id);
-/* By name, be it registered or only in the last commit, whatever its spec. */
+/* Removes a tensor by its name, whatever its spec is. The tensor may be registered, or only in the
+ * last commit. */
 SPW_EXPORT spw_status* spw_forget(spw_engine* engine, const char* name);
 SPW_EXPORT spw_status* spw_find(spw_engine* engine, const char* name, uint32_t* id);
 /* {"name":"w","dtype":"f32","shape":[2,3],"role":"parameter","tile_rows":0,"transient":false,
  *  "num_tiles":1,"size_bytes":24} */
 SPW_EXPORT spw_status* spw_tensor_json(spw_engine* engine, uint32_t id, char** json);
-/* First byte of a tile in its tensor, and its bytes. */
+/* Returns where a tile begins in its tensor, and the tile's size. Either output may be NULL. */
 SPW_EXPORT spw_status* spw_tile_range(spw_engine* engine, uint32_t id, uint64_t tile,
                                       uint64_t* offset_bytes, uint64_t* size_bytes);
 
@@ -152,19 +155,22 @@ SPW_EXPORT spw_status* spw_tile_range(spw_engine* engine, uint32_t id, uint64_t 
 /* `stream` may be NULL. */
 SPW_EXPORT spw_status* spw_acquire(spw_engine* engine, uint32_t id, uint64_t tile, int32_t access,
                                    spw_stream* stream, spw_lease** lease);
-/* In pinned memory, and the caller waits for the bytes in any case; `stream` is checked, so that
- * the lease can be released on it. */
+/* Leases the tile in pinned memory. The caller waits for the bytes even if there is a stream.
+ * `stream` may be NULL; it is checked to be this engine's, so that the lease can be released on
+ * it. */
 SPW_EXPORT spw_status* spw_acquire_host(spw_engine* engine, uint32_t id, uint64_t tile,
                                         int32_t access, spw_stream* stream, spw_lease** lease);
 SPW_EXPORT void* spw_lease_data(const spw_lease* lease);
 SPW_EXPORT uint64_t spw_lease_size_bytes(const spw_lease* lease);
-/* Ends the hold when the work launched on `stream` so far has run; NULL stream: now. */
+/* Ends the lease when the work that was launched on `stream` so far has run; at once if `stream` is
+ * NULL. */
 SPW_EXPORT void spw_lease_release(spw_lease* lease, spw_stream* stream);
 
 struct DLManagedTensor;
-/* The tile as a DLPack tensor of the tensor's dtype, shaped {rows of the tile, ...}. It takes the
- * lease over: the tensor's deleter ends it, now, and may be called on any thread. A lease for
- * reading gives a tensor that must not be written; DLPack before 1.0 cannot say so. */
+/* Returns the tile as a DLPack tensor of the tensor's dtype, shaped {rows of the tile, ...}. The
+ * DLPack tensor takes over the lease: its deleter ends the lease at once, and may be called on any
+ * thread. If the lease is for reading, the DLPack tensor must not be written; DLPack before 1.0
+ * cannot express that. */
 SPW_EXPORT spw_status* spw_lease_dlpack(spw_lease* lease, struct DLManagedTensor** tensor);
 
 typedef struct {
@@ -181,35 +187,36 @@ SPW_EXPORT spw_status* spw_end_step(spw_engine* engine);
 SPW_EXPORT spw_status* spw_wait_for_plan(spw_engine* engine);
 
 /* While this thread waits for a lease, or in spw_read, spw_register, spw_commit, spw_snapshot,
- * spw_restore, spw_prefetch, spw_evict, spw_end_step or spw_wait_for_plan, `check` runs on it some
- * twenty times a second; when it returns anything but 0, the call ends with SPW_CANCELLED
- * (interrupt.h says more). `put_back` is called where the wait was over by then, so that the call
- * succeeds; it may be NULL. A `check` of NULL, as at first: nothing ends a wait. */
+ * spw_restore, spw_prefetch, spw_evict, spw_end_step or spw_wait_for_plan, `check` runs on it about
+ * twenty times a second. If `check` does not return 0, the call ends with SPW_CANCELLED;
+ * interrupt.h has the details. If the wait was over by then, the call continues and `put_back` is
+ * called; it may be NULL. If `check` is NULL, as it is at first, nothing ends a wait. */
 typedef int32_t (*spw_interrupt)(void* user);
 SPW_EXPORT void spw_set_interrupt(spw_interrupt check, spw_interrupt put_back, void* user);
 
-/* --- Whole tensors, a tile at a time in pinned memory, which holds one of them --- */
+/* --- Whole tensors, processed one tile at a time in pinned memory --- */
 
-/* `offset` and `bytes` are of the tensor; writing replaces these bytes alone. */
+/* `offset` and `bytes` are a range of the tensor's bytes. Writing replaces only these bytes. */
 SPW_EXPORT spw_status* spw_read(spw_engine* engine, uint32_t id, uint64_t offset, void* out,
                                 uint64_t bytes);
 SPW_EXPORT spw_status* spw_write(spw_engine* engine, uint32_t id, uint64_t offset,
                                  const void* bytes_in, uint64_t bytes);
-/* tensor += factor * values: `values` has the tensor's elements, of `dtype`. Computed in fp32, each
- * operation rounded, and rounded to the tensor's dtype. u8 has no arithmetic (InvalidArgument). */
+/* tensor += factor * values. `values` has as many elements as the tensor, of `dtype`. Computes in
+ * fp32, rounds each operation, and rounds the result to the tensor's dtype. u8 has no arithmetic
+ * (SPW_INVALID_ARGUMENT). */
 SPW_EXPORT spw_status* spw_add(spw_engine* engine, uint32_t id, const void* values, int32_t dtype,
                                double factor);
-/* tensor *= factor, likewise. */
+/* tensor *= factor, computed and rounded like spw_add. */
 SPW_EXPORT spw_status* spw_scale(spw_engine* engine, uint32_t id, double factor);
-/* In fp64, in an order that follows from the number of elements alone. */
+/* Computes in fp64, in an order that depends on the number of elements alone. */
 SPW_EXPORT spw_status* spw_sum_of_squares(spw_engine* engine, uint32_t id, double* sum);
-/* 1: no element is infinite or NaN. */
+/* Outputs 1 if no element is infinite or NaN, else 0. */
 SPW_EXPORT spw_status* spw_all_finite(spw_engine* engine, uint32_t id, int32_t* all_finite);
 
 /* --- Durability --- */
 
 SPW_EXPORT spw_status* spw_commit(spw_engine* engine, const void* user_state, size_t bytes);
-/* NULL and 0: never committed. Freed with spw_free. */
+/* Outputs NULL and 0 if the store was never committed. The state is freed with spw_free. */
 SPW_EXPORT spw_status* spw_user_state(spw_engine* engine, void** user_state, size_t* bytes);
 SPW_EXPORT spw_status* spw_snapshot(spw_engine* engine, const char* label);
 /* [{"label":"a","number":3,"time":"2026-01-31T12:00:00+00:00"}, ...], the oldest commit first. */
@@ -219,20 +226,22 @@ SPW_EXPORT spw_status* spw_drop(spw_engine* engine, const char* label);
 SPW_EXPORT spw_status* spw_store_id(spw_engine* engine, char** id); /* "" without a store */
 SPW_EXPORT spw_status* spw_commit_number(spw_engine* engine, uint64_t* number);
 
-/* --- What happened --- */
+/* --- Statistics and timeline --- */
 
-/* EngineStats and PlanStats by the names of their members; tiers and roles by Name's. */
+/* EngineStats and PlanStats: keys are the names of their members. Tiers and roles have the names
+ * that Name returns. */
 SPW_EXPORT spw_status* spw_stats_json(spw_engine* engine, char** json);
-/* Timeline by the names of its members; kinds, reasons and causes by words. */
+/* Timeline: keys are the names of its members. Kinds, reasons and causes are words. */
 SPW_EXPORT spw_status* spw_take_timeline_json(spw_engine* engine, char** json);
 SPW_EXPORT uint64_t spw_page_bytes(spw_engine* engine);
 
 /* --- Streams --- */
 
 SPW_EXPORT spw_status* spw_stream_create(spw_engine* engine, spw_stream** stream);
-/* `native` is a cudaStream_t that outlives the handle. */
+/* `native` is a cudaStream_t, which must outlive the handle. */
 SPW_EXPORT spw_status* spw_stream_wrap(spw_engine* engine, void* native, spw_stream** stream);
-/* Runs work(user) on the host after all that was launched before. It must not call the engine. */
+/* Runs work(user) on the host after everything that was launched before. It must not call the
+ * engine. */
 SPW_EXPORT spw_status* spw_stream_launch(spw_stream* stream, void (*work)(void* user), void* user);
 SPW_EXPORT spw_status* spw_stream_synchronize(spw_stream* stream);
 SPW_EXPORT void* spw_stream_native(spw_stream* stream);
@@ -261,12 +270,12 @@ typedef struct {
       clipping_threshold;
 } spw_rule;
 
-/* The constants that are usual for the kind. */
+/* Sets the usual constants of the kind. */
 SPW_EXPORT void spw_rule_init(spw_rule* rule, size_t size, int32_t kind);
-SPW_EXPORT int32_t spw_rule_exists(const spw_rule* rule, int32_t state_format); /* 1: with it */
+SPW_EXPORT int32_t spw_rule_exists(const spw_rule* rule, int32_t state_format); /* 1: it exists */
 
-/* Where a weight or a gradient lies: `memory`, whole and row-major, of `dtype`, until an update
- * says where it lies instead; or, where that is NULL, the engine's tensor `id`. */
+/* Where a weight or a gradient lies. If `memory` is not NULL: there, whole and row-major, of
+ * `dtype`, until an update gives another address. If it is NULL: in the engine's tensor `id`. */
 typedef struct {
   void* memory;
   int32_t dtype;
@@ -275,21 +284,24 @@ typedef struct {
 
 typedef struct {
   size_t size;
-  /* Of the parameter, and how the names of its state begin; NULL: as a weight in the engine. */
+  /* The name of the parameter, with which the names of its state begin. NULL: the name of the
+   * weight's tensor; not allowed for a weight in memory. */
   const char* name;
   spw_values weight;
-  int32_t has_gradient; /* 0: it is never updated */
+  int32_t has_gradient; /* 0: the parameter is never updated */
   spw_values gradient;
   const int64_t* shape; /* of a weight in memory */
   size_t rank;
-  int64_t tile_rows; /* of its state; 0: the weight's, and one tile of a weight in memory */
-  /* Its state, as StateSpecs lists it. NULL: it is registered here, and begins with the weight's
-   * values unless the last commit has it. */
+  /* Rows of a tile of its state. 0: as in the weight; one tile if the weight is in memory. */
+  int64_t tile_rows;
+  /* The tensors of its state, as StateSpecs lists them. NULL: spw_optimizer_add registers them.
+   * They start with the values of FirstValues, unless they are registered already or the last
+   * commit has them. */
   const uint32_t* state;
   size_t num_state;
-  /* Not 0: what is registered, or the last commit has, under the names of its state is forgotten
-   * first (spw_forget), so that the state begins anew. The caller sees to it that nobody else uses
-   * it. */
+  /* Not 0: tensors that are registered, or that the last commit has, under the names of its state
+   * are removed first (spw_forget), so that the state starts anew. The caller must ensure that
+   * nothing else uses them. */
   int32_t is_fresh;
 } spw_parameter;
 
@@ -297,53 +309,58 @@ SPW_EXPORT void spw_parameter_init(spw_parameter* parameter, size_t size);
 
 typedef struct {
   size_t size;
-  size_t parameter; /* as spw_optimizer_add numbered it */
+  size_t parameter; /* the number that spw_optimizer_add returned */
   int64_t step;     /* from 1 */
   double learning_rate, weight_decay, gradient_scale;
-  const spw_rule* rule; /* NULL: the optimizer's */
-  /* Where a weight or a gradient in the caller's memory lies from now on; NULL: where it lay. */
+  const spw_rule* rule; /* NULL: the optimizer's rule */
+  /* The new address of a weight or a gradient in the caller's memory, from now on; NULL:
+   * unchanged. */
   void* weight_memory;
   void* gradient_memory;
-  /* Not 0: somebody may have written a weight of 16 bits in the caller's memory since the last
-   * update; where it is not what its master weight rounds to, the master weight takes its value. */
+  /* Not 0: the caller may have written a 16-bit weight in its own memory since the last update.
+   * Each element that differs from its rounded master weight becomes the master weight's new
+   * value. */
   int32_t take_changed_weight;
 } spw_update;
 
 SPW_EXPORT void spw_update_init(spw_update* update, size_t size);
 
-/* `num_threads` update, the caller's included; 0: one for each processor. */
+/* `num_threads` threads update, the caller included; 0: one for each processor. At most 1024. */
 SPW_EXPORT spw_status* spw_optimizer_create(spw_engine* engine, const spw_rule* rule,
                                             int32_t state_format, int32_t num_threads,
                                             spw_optimizer** optimizer);
 SPW_EXPORT void spw_optimizer_release(spw_optimizer* optimizer);
-/* Numbers count from 0. After a failure, state that was registered for it may stay so. */
+/* Numbers count from 0. After a failure, state tensors that the call registered may stay
+ * registered. */
 SPW_EXPORT spw_status* spw_optimizer_add(spw_optimizer* optimizer, const spw_parameter* parameter,
                                          size_t* number);
 /* The names and ids of a parameter's state, as StateSpecs lists it: [{"name":"w/m","id":3}, ...].
  */
 SPW_EXPORT spw_status* spw_optimizer_state_json(spw_optimizer* optimizer, size_t parameter,
                                                 char** json);
-/* Updates all that are listed, in their order, and declares their tiles' uses itself. Each entry
- * has the size that the first one says. Concurrent calls wait for each other. */
+/* Updates the listed parameters, in order. Also declares the uses of their tiles. Every entry has
+ * the size that the first one gives. Concurrent calls wait for each other. */
 SPW_EXPORT spw_status* spw_optimizer_step(spw_optimizer* optimizer, const spw_update* updates,
                                           size_t num_updates);
-/* What spw_optimizer_step leases for these parameters, in order; freed with spw_free. */
+/* Outputs the leases that spw_optimizer_step takes for these parameters, in order. `uses` is freed
+ * with spw_free. */
 SPW_EXPORT spw_status* spw_optimizer_uses(spw_optimizer* optimizer, const size_t* parameters,
                                           size_t num_parameters, spw_use** uses, size_t* num_uses);
 SPW_EXPORT uint64_t spw_optimizer_min_pinned_bytes(spw_optimizer* optimizer);
-/* The master weights of a parameter, in fp32, whatever its state's format: `num_elements` of them,
- * row-major, to `masters`. */
+/* Writes the master weights of a parameter to `masters`, in fp32 and row-major, whatever the format
+ * of its state. `num_elements` must be the parameter's number of elements. */
 SPW_EXPORT spw_status* spw_optimizer_masters(spw_optimizer* optimizer, size_t parameter,
                                              float* masters, uint64_t num_elements);
 
-/* What a parameter's state holds, in fp32 and row-major, whatever its format. */
+/* The values of a parameter's state, in fp32 and row-major, whatever its format. */
 typedef struct {
   size_t size;
   size_t parameter;
-  /* Where a weight in the caller's memory lies, for this call; NULL: where it lay. */
+  /* The address of a weight in the caller's memory, for this call only; NULL: unchanged. */
   void* weight_memory;
-  /* `num_elements` of each. NULL, or none: not read, or left as they are. Moments are in the order
-   * of StateSpecs, all that the rule has. */
+  /* Each array has `num_elements` elements. If `masters` is NULL, or `num_moments` is 0, these
+   * values are not read or not changed. Otherwise there must be all moments of the rule, in the
+   * order of StateSpecs. */
   float* masters;
   float* const* moments;
   size_t num_moments;
@@ -352,9 +369,10 @@ typedef struct {
 
 SPW_EXPORT void spw_state_init(spw_state* state, size_t size);
 SPW_EXPORT spw_status* spw_optimizer_read_state(spw_optimizer* optimizer, const spw_state* state);
-/* Rounds to the format, at random where updates do. The weight stays as it is, but under
- * SPW_STATE_COMPACT, where it is most of its master weight. SPW_INVALID_ARGUMENT of both: the rule
- * is Adafactor, whose tensors are as they are (spw_read). */
+/* Rounds moments to the format, at random if updates do so, and master weights to nearest. The
+ * weight does not change, except under SPW_STATE_COMPACT, where it holds most bits of its master
+ * weight. Reading and writing return SPW_INVALID_ARGUMENT if the rule is Adafactor, whose tensors
+ * hold plain fp32 values (spw_read). */
 SPW_EXPORT spw_status* spw_optimizer_write_state(spw_optimizer* optimizer, const spw_state* state);
 
 #ifdef __cplusplus

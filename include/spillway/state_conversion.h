@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Optimizer state from one StateFormat into another: the same master weights and moments, as near
-// as the new format holds them.
+// Converts optimizer state from one StateFormat to another. Master weights and moments stay the
+// same, as exactly as the new format can hold them.
 
 #ifndef SPILLWAY_STATE_CONVERSION_H_
 #define SPILLWAY_STATE_CONVERSION_H_
@@ -22,7 +22,8 @@ struct StateTensors {
   std::vector<TensorId> tensors;
 };
 
-// How far values were moved, over those that are finite. Sums, so that parameters add up.
+// How much values changed, summed over the elements that are finite before and after. The sums of
+// several parameters can be added.
 struct ValueChange {
   double magnitude = 0;   // Σ |before|
   double difference = 0;  // Σ |after − before|
@@ -33,22 +34,23 @@ struct StateChange {
   std::array<ValueChange, 2> moments;  // in StateSpecs' order
 };
 
-// Writes the state that `from` holds into the tensors of `to`, a tile at a time; `from` stays as it
-// is. The weight is written, too, if one of the formats is kCompact, whose master weight is split
-// between weight and state: then `from` is void. Other formats may share one master weight. Moments
-// that the new format rounds at random are rounded with the bits of step 0. Adds to `change`.
+// Writes the state that `from` holds into the tensors of `to`, a tile at a time, and adds to
+// `change`. The tensors of `from` do not change. If one of the formats is kCompact, whose master
+// weight is split between weight and state, the weight is written too, and `from` is void
+// afterwards. Other formats may share one master weight. If the new format rounds moments at
+// random, the random bits are those of step 0.
 //
 //   const StateTensors from = {StateFormat::kF32, old}, to = {StateFormat::k8Bit, fresh};
 //   StateChange change;
 //   absl::Status status = ConvertState(engine, rule, weight, from, to, &change);
 //   for (const TensorId id : old) status.Update(engine->Unregister(id));
-//   if (status.ok()) status = engine->Commit(user_state);  // before it a crash leaves the old
-//   state
+//   // A crash before this commit leaves the old state.
+//   if (status.ok()) status = engine->Commit(user_state);
 //
-// Holds one lease at a time, of a tile, and in memory up to eight floats for each of a tile's
-// elements. InvalidArgument: a pair of rule and format does not exist, the rule is
-// Adafactor, which has one format alone, or tensors are not what StateSpecs lists for the weight,
-// tiles included. Errors of the engine come as they are.
+// Holds a lease of one tile at a time, and uses memory for up to eight floats per element of a
+// tile. InvalidArgument: a pair of rule and format does not exist, the rule is Adafactor, which has
+// only one format, or the tensors, tiles included, are not those that StateSpecs lists for the
+// weight. Errors of the engine are returned unchanged.
 SPILLWAY_EXPORT absl::Status ConvertState(Engine* engine, const Rule& rule, TensorId weight,
                                           const StateTensors& from, const StateTensors& to,
                                           StateChange* change);

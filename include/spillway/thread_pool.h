@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Worker threads that a trainer and the optimizer share. The one idea: work is cut into a fixed
-// number of parts that depends on the thread count only, so that the same numbers come out whatever
-// the timing.
+// Worker threads that a trainer and the optimizer share. Work is cut into parts that depend at most
+// on the thread count and never on timing, so that the results do not depend on timing.
 
 #ifndef SPILLWAY_THREAD_POOL_H_
 #define SPILLWAY_THREAD_POOL_H_
@@ -15,9 +14,9 @@
 
 namespace spillway {
 
-// `num_threads` counts the caller: a pool of one runs everything inline. Where the system gives
-// fewer threads, fewer do the same work. Thread-compatible: one caller at a time, and no
-// ParallelFor inside another. A body must not throw. Destruction joins the workers.
+// `num_threads` includes the caller: a pool of one thread runs everything inline. If the system
+// provides fewer threads, these do the same work. Thread-compatible: one caller at a time, and no
+// ParallelFor inside another. A body must not throw. The destructor joins the workers.
 class SPILLWAY_EXPORT ThreadPool {
  public:
   explicit ThreadPool(int num_threads);
@@ -27,18 +26,20 @@ class SPILLWAY_EXPORT ThreadPool {
 
   int num_threads() const { return num_threads_; }
 
-  // Calls body(i) once for each i in [0, n), handing indices out to threads as they come free, and
-  // returns when all have run. Which thread runs which i is not defined; the caller runs some.
+  // Calls body(i) once for each i in [0, n), and returns when all calls have returned. A thread
+  // takes the next index when it is free; which thread runs which index is not defined. The caller
+  // runs some of them.
   void ParallelFor(int64_t n, const std::function<void(int64_t)>& body);
 
-  // Cuts [0, n) into portions of `grain`, the last one smaller, and calls body(begin, end) for
-  // each; threads take them as they come free, so that one which falls behind takes fewer.
+  // Cuts [0, n) into portions of `grain`, of which the last may be smaller, and calls body(begin,
+  // end) for each. A thread takes the next portion when it is free, so a thread that falls behind
+  // takes fewer.
   void ParallelPortions(int64_t n, int64_t grain,
                         const std::function<void(int64_t, int64_t)>& body);
 
-  // Cuts [0, n) into num_threads() contiguous ranges, boundaries at multiples of `grain` (so that
-  // they follow from n, grain and the thread count alone), and calls body(begin, end) for each that
-  // is not empty.
+  // Cuts [0, n) into num_threads() contiguous ranges and calls body(begin, end) for each that is
+  // not empty. The boundaries are multiples of `grain`, and depend only on n, grain and the thread
+  // count.
   void ParallelRanges(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which Spillway is linked.
+// The version of Spillway that is linked.
 
 #ifndef SPILLWAY_VERSION_H_
 #define SPILLWAY_VERSION_H_
@@ -14,8 +14,8 @@ namespace spillway {
 // "0.1.0".
 SPILLWAY_EXPORT std::string_view Version();
 
-// The git commit that the library was built from, abbreviated, with "-dirty" after it where files
-// had been changed; "unknown" outside a git checkout.
+// The abbreviated git commit from which the library was built, followed by "-dirty" if files had
+// been changed. "unknown" if it was not built in a git checkout.
 SPILLWAY_EXPORT std::string_view BuildCommit();
 
 }  // namespace spillway

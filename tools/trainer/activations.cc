@@ -44,7 +44,7 @@ std::vector<SavedKind> KindsOfBlock(const hf::ModelConfig& config, const ModelOp
           {"up", config.intermediate_size, type}};
 }
 
-// Elements that a thread copies or converts at least.
+// The minimum number of elements that a thread copies or converts.
 constexpr int64_t kCopyGrain = 4096;
 
 }  // namespace
@@ -61,7 +61,7 @@ std::vector<TensorSpec> ActivationSpecs(const hf::ModelConfig& config,
   const int64_t tile_elements = TileElements(config);
   const DType dtype = ElementType(options.precision);
   const auto add = [&](std::string name, int64_t width, DType of) {
-    // No tile has more bytes than one of the largest weights'.
+    // No tile has more bytes than a tile of the largest weights.
     const auto elements = static_cast<int64_t>(static_cast<uint64_t>(tile_elements) *
                                                ElementBytes(dtype) / ElementBytes(of));
     specs.push_back({.name = std::move(name),

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What forward keeps for backward, as engine tensors: each block's input, and without checkpointing
-// all that is dear to compute again. Values are exact as saved: in 16 bits they were rounded
-// when they were produced, so that a recomputed value and a saved one are the same bits.
+// Activations that forward saves for backward, as engine tensors: the input of each block and,
+// without checkpointing, everything that is expensive to recompute. Saving loses no bits: 16-bit
+// values were rounded when they were produced, so a recomputed value has the bits of a saved one.
 //
-// A step of several micro-batches has the gradient of each one's residual here, too. Where they
-// pass through a layer before the next layer, what is saved of each exists at once, and the inputs
-// of layers are how a residual gets from layer to layer. A block is small, so its micro-batches
-// come one after the other and its tiles stay; the embedding and the head may be larger than the
-// budgets, so there all micro-batches use a tile before the next. Each adds to a gradient in its
-// turn with one rounding, in both orders; to an embedding tied to the head all heads' shares come
-// first.
+// If a step has several micro-batches, the gradient of each one's residual is stored here, too. In
+// layer order (AccumulationOrder::kLayer) the saved tensors of all micro-batches exist at the same
+// time, and a residual passes from layer to layer as the saved input of the next layer. A block is
+// small, so micro-batches pass through it one after the other and its tiles stay resident. The
+// embedding and the head may be larger than the budgets, so there all micro-batches use a tile
+// before the next tile. In both orders micro-batches add to a gradient one after the other, with
+// one rounding each. An embedding tied to the head receives the head's gradients of all
+// micro-batches first.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_ACTIVATIONS_H_
 #define SPILLWAY_TOOLS_TRAINER_ACTIVATIONS_H_
@@ -29,9 +30,9 @@
 
 namespace spillway::trainer {
 
-// What is saved of a block, [tokens, width] each.
+// The tensors saved for a block, [tokens, width] each.
 enum class Activation : uint8_t {
-  kInput,  // of the block (of one more: the head's); the only one under checkpointing
+  kInput,  // of the block (of layer num_layers: the head's); the only one if checkpointing
   kQuery,  // after rope
   kKey,    // after rope
   kValue,
@@ -42,19 +43,21 @@ enum class Activation : uint8_t {
 };
 inline constexpr int kNumActivations = 8;
 
-// Of the residual between blocks and inside them, to which each block adds: bf16 has too few bits
-// for that many sums, so there it stays in fp32, as under PyTorch's autocast.
+// The type of the residual, between blocks and inside them. Each block adds to it, and bf16 has too
+// few bits for that many sums, so under kBf16 the residual stays in fp32, as under PyTorch's
+// autocast.
 DType ResidualType(Precision precision);
 
-// Whether what was loaded will be loaded again.
+// Whether a load keeps the saved tensor for another load or discards it.
 enum class After : uint8_t { kKeep, kForget };
 
-// The tensors that `options` saves, all transient: for each micro-batch that is saved at once those
-// of blocks in order, in layer order the head's input, and without checkpointing the logits of each
-// vocabulary tile; then the residuals' gradients. Empty without training.
+// Returns the specs of all saved tensors, which are transient. For each micro-batch whose tensors
+// exist at the same time, these are the blocks' tensors in order, in layer order the head's input,
+// and without checkpointing the logits of each vocabulary tile. The gradients of the residuals
+// follow. Empty if options.training is false.
 std::vector<TensorSpec> ActivationSpecs(const hf::ModelConfig& config, const ModelOptions& options);
 
-// Thread-compatible. Micro-batches are counted in their step.
+// Thread-compatible. `micro_batch` is an index within the step.
 class Activations {
  public:
   static absl::StatusOr<Activations> Register(Engine* engine, ThreadPool* pool,
@@ -65,17 +68,19 @@ class Activations {
   absl::Status Load(int64_t micro_batch, int64_t layer, Activation kind, After after,
                     float* values);
 
-  // In fp32, [tokens, hidden]. REQUIRES: a step has several micro-batches.
+  // The residual's gradient, fp32 [tokens, hidden]. REQUIRES: a step has several micro-batches.
   absl::Status SaveGradient(int64_t micro_batch, const float* values);
   absl::Status LoadGradient(int64_t micro_batch, After after, float* values);
 
   absl::Status SaveLogits(int64_t micro_batch, uint64_t vocabulary_tile, const float* values);
-  // Calls use(first token, tokens, their logits) for runs of tokens, and forgets them.
+  // Calls use(first token, number of tokens, their logits) for runs of tokens, and discards the
+  // logits.
   absl::Status UseLogits(int64_t micro_batch, uint64_t vocabulary_tile,
                          const std::function<void(int64_t, int64_t, const float*)>& use);
 
  private:
-  // What is saved of a micro-batch; if they pass through the model one by one, of the one at hand.
+  // The saved tensors of one micro-batch. If micro-batches pass through the model one by one, all
+  // use the same tensors.
   struct Saved {
     std::vector<TensorId> layers;  // by layer, then kind
     std::vector<TensorId> logits;  // by vocabulary tile
@@ -92,7 +97,7 @@ class Activations {
 
   Engine* engine_;
   ThreadPool* pool_;
-  size_t kinds_ = 0;  // tensors of a layer
+  size_t kinds_ = 0;  // tensors per layer
   std::vector<Saved> saved_;
   std::vector<TensorId> gradients_;  // by micro-batch
 };

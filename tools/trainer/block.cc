@@ -70,7 +70,7 @@ AttentionShape Block::Shape(const BatchShape& batch) const {
   return AttentionShapeOf(context_->config, batch);
 }
 
-// query, key, value, attention and residual.middle from residual.x.
+// Computes query, key, value, attention and residual.middle from residual.x.
 absl::Status Block::AttentionHalf(const BatchShape& batch, const Residual& residual) const {
   const AttentionShape shape = Shape(batch);
   const BlockScratch& s = *scratch_;
@@ -96,7 +96,7 @@ absl::Status Block::AttentionHalf(const BatchShape& batch, const Residual& resid
   return AddProduct(output_, s.attention, tokens, residual.middle);
 }
 
-// residual += x·Wᵀ. Overwrites scratch's normed.
+// Computes residual += x·Wᵀ. May overwrite scratch_->normed.
 absl::Status Block::AddProduct(const TiledLinear& linear, const float* x, int64_t tokens,
                                float* residual) const {
   const int64_t elements = tokens * context_->config.hidden_size;
@@ -114,7 +114,7 @@ absl::Status Block::AddProduct(const TiledLinear& linear, const float* x, int64_
   return absl::OkStatus();
 }
 
-// gate and up from middle.
+// Computes normed, gate and up from middle.
 absl::Status Block::GateAndUp(const BatchShape& batch, const float* middle) const {
   const int64_t tokens = batch.tokens();
   SPILLWAY_HF_RETURN_IF_ERROR(middle_norm_.Forward(middle, tokens, scratch_->normed));
@@ -158,7 +158,7 @@ absl::Status Block::SaveForBackward(const BatchShape& batch, const float* middle
   return saved.Save(batch.micro_batch, layer_, Activation::kUp, s.up);
 }
 
-// Everything that Forward had before its last product, saved or computed again.
+// Loads or recomputes everything that Forward had before SwiGLU.
 absl::Status Block::Restore(const BatchShape& batch, const Residual& residual) const {
   Activations& saved = *context_->activations;
   const BlockScratch& s = *scratch_;
@@ -187,7 +187,8 @@ absl::Status Block::Backward(const BatchShape& batch, const Residual& residual,
   return AttentionHalfBackward(batch, residual.x, gradient);
 }
 
-// With the normed middle in scratch. The residual passes the gradient on, the branch adds to it.
+// REQUIRES: scratch_->normed is the normed middle. The residual passes the gradient on unchanged,
+// and the feed-forward branch adds to it.
 absl::Status Block::FeedForwardBackward(const BatchShape& batch, const float* middle,
                                         float* gradient) const {
   const int64_t tokens = batch.tokens();

@@ -21,7 +21,7 @@ namespace spillway::trainer {
 
 // Scratch that all blocks use, one at a time; [tokens, ...] each.
 struct BlockScratch {
-  float* normed = nullptr;     // [hidden]; also a product that is to be rounded
+  float* normed = nullptr;     // [hidden]; also a product while it is rounded
   float* query = nullptr;      // [heads, head_dim]
   float* key = nullptr;        // [kv_heads, head_dim]
   float* value = nullptr;      // [kv_heads, head_dim]
@@ -30,7 +30,7 @@ struct BlockScratch {
   float* up = nullptr;         // [intermediate]; its gradient in backward
   float* hidden = nullptr;     // [intermediate]
   float* work = nullptr;       // AttentionScratchFloats
-  // Of training only.
+  // Used in training only.
   float* d_normed = nullptr;
   float* d_attention = nullptr;
   float* d_query = nullptr;
@@ -40,8 +40,8 @@ struct BlockScratch {
   void Bind(ScratchLayout& layout, const ModelContext& context);
 };
 
-// The residual between blocks, [tokens, hidden]: x goes in, comes out, and on the way back is the
-// block's input.
+// The residual between blocks, [tokens, hidden]. In forward x is a block's input and becomes its
+// output; in backward x is the block's input.
 struct Residual {
   float* x = nullptr;
   float* middle = nullptr;  // overwritten
@@ -53,11 +53,11 @@ class Block {
   Block(ModelContext* context, const BlockScratch* scratch, const NormScratch* norm_scratch,
         const RopeTables& rope, int64_t layer);
 
-  // residual.x becomes the block's output (the two pointers change places). `save`: keep what
-  // Backward needs, but for the block's input, which the caller keeps.
+  // Makes residual.x the block's output (the two pointers are swapped). If `save`, saves what
+  // Backward needs except the block's input, which the caller saves.
   absl::Status Forward(const BatchShape& batch, bool save, Residual& residual) const;
-  // Reads back the input and what Forward saved. `gradient` is that of the output and becomes that
-  // of the input; the weights' gradients are added to their tensors.
+  // Loads the input and what Forward saved. Replaces `gradient`, the gradient of the output, with
+  // the gradient of the input, and adds the weights' gradients to their tensors.
   absl::Status Backward(const BatchShape& batch, const Residual& residual, float* gradient) const;
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a model needs, computed from its configuration alone: the smallest budgets and the bytes of
-// its state.
+// Computes what a model needs from its configuration and options alone: the smallest budgets and
+// the bytes of its state.
 
 #include <algorithm>
 #include <cstdint>
@@ -16,7 +16,7 @@
 namespace spillway::trainer {
 namespace {
 
-// Frames are multiples of this.
+// The size of a frame is a multiple of this.
 constexpr uint64_t kFrameBytes = 4 * kKiB;
 
 uint64_t FrameBytes(uint64_t tile_bytes) {
@@ -25,15 +25,15 @@ uint64_t FrameBytes(uint64_t tile_bytes) {
 
 uint64_t TileFrameBytes(const TensorSpec& spec) { return FrameBytes(spec.tile_bytes(0)); }
 
-// Frames of all tiles.
+// Returns the bytes of the frames of all tiles.
 uint64_t RoomBytes(const TensorSpec& spec) {
   const uint64_t last = spec.num_tiles() - 1;
   return last * TileFrameBytes(spec) + FrameBytes(spec.tile_bytes(last));
 }
 
-// Pinned bytes within which the tiles of one parameter (`specs`), leased one after another and held
-// together, always find room: before the k-th, those held can leave at worst gaps just too small
-// around each of them.
+// Returns the pinned bytes that always have room for one tile of each tensor of a parameter
+// (`specs`), leased one after another and held together. In the worst case, the k - 1 frames held
+// before the k-th lease leave k gaps, each just too small for its tile.
 uint64_t UpdateBytes(const std::vector<TensorSpec>& specs) {
   uint64_t held = 0;
   uint64_t most = 0;
@@ -46,7 +46,7 @@ uint64_t UpdateBytes(const std::vector<TensorSpec>& specs) {
   return most;
 }
 
-// Smallest first: the order that bounds every other.
+// Sorts smallest first: UpdateBytes of this order is an upper bound for every other order.
 std::vector<TensorSpec> UpdateOrder(std::vector<TensorSpec> specs) {
   std::sort(specs.begin(), specs.end(), [](const TensorSpec& a, const TensorSpec& b) {
     return TileFrameBytes(a) < TileFrameBytes(b);

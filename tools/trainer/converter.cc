@@ -18,14 +18,14 @@ namespace {
 
 constexpr char kFormatFlag[] = "--state-format";
 
-// A parameter's weight and state under one format.
+// A parameter's weight and state in one format.
 struct Stored {
   TensorId weight;
   StateTensors state;
 };
 
-// `is_stored`: the commit must have all of them. Otherwise they may be new, and read as zeros until
-// they are written.
+// Registers a parameter's weight and state tensors. If `is_stored`, the last commit must have all
+// of them; otherwise they may be new, and then they read as zeros until they are written.
 absl::StatusOr<Stored> Register(Engine* engine, const ParameterShape& shape,
                                 const ModelOptions& options, int64_t tile_elements,
                                 bool is_stored) {

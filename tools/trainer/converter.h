@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Brings the optimizer state of a stored run into another format, as one commit: before it the
-// store has the old state, after it the new one, and never both in part.
+// Converts the optimizer state of a stored run into another format, as one commit. Before the
+// commit the store has the old state, after it the new one, and never a mixture.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_CONVERTER_H_
 #define SPILLWAY_TOOLS_TRAINER_CONVERTER_H_
@@ -20,18 +20,18 @@
 
 namespace spillway::trainer {
 
-// The format of the state of a store's run: what its --state-format says, or what was so before
-// there was that flag.
+// Returns the state format of a store's run: the value of its --state-format, or fp32 if the flag
+// is not stored.
 absl::StatusOr<StateFormat> FormatOf(const std::vector<FixedFlag>& fixed);
-// The same flags with another format.
+// Returns the flags with `format` as their state format.
 std::vector<FixedFlag> WithFormat(std::vector<FixedFlag> fixed, StateFormat format);
 
-// Converts the state of the engine's last commit, which `state` describes, into the format that
-// `options` has, and commits it with `state` changed accordingly. The engine must have no tensors
-// yet, and its disk room for both states; it is of no use afterwards but for Stats. Cancelled if
-// `stop` becomes true, which is asked between parameters. DataLoss: the commit lacks a tensor.
-// After an error the store has what it had; only if the commit itself failed may it have the new
-// state.
+// Converts the state of the engine's last commit, which `state` describes, into the format of
+// `options`, and commits it with `state` changed accordingly. The engine must have no tensors yet,
+// and its store must have room for both states; afterwards the engine may be used for Stats only.
+// Cancelled if `stop` becomes true, which is checked before each parameter. DataLoss if the commit
+// lacks a tensor. After an error the store has the old state, or possibly the new one if the commit
+// itself failed.
 absl::StatusOr<StateChange> ConvertRun(Engine* engine, const hf::ModelConfig& config,
                                        const ModelOptions& options, TrainState state,
                                        const std::atomic<bool>& stop);

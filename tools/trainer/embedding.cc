@@ -82,7 +82,8 @@ absl::Status Embedding::LookupTile(const TokenOrder::Tile& tile, float* x) const
   return absl::OkStatus();
 }
 
-// One addition to each distinct token's row. The row of its first position gathers the others'.
+// Adds once to the row of each distinct token. The gradient at the token's first position
+// accumulates those at its other positions.
 void Embedding::AddRows(const TokenOrder::Tile& tile, float* gradient, DType type,
                         std::byte* stored) const {
   const int64_t first_token = static_cast<int64_t>(tile.index) * tile_rows_;

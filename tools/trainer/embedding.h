@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The embedding lookup and its gradient. Where the whole sequence is computed both lease every
-// tile, tokens or not: then a step is the same whatever its tokens, and can be planned; a
-// generation's next token needs one tile. A token that occurs often has its gradients summed in
-// fp32, in order, before the one add to the tensor.
+// The embedding lookup and its gradient. In training and evaluation both lease every tile, whether
+// or not it holds a token of the batch, so that the leases of a step do not depend on its tokens
+// and can be planned. Generation leases only the tiles that hold a token of the window. The
+// gradients of a token that occurs several times are summed in fp32, in order of position, before
+// one addition to the tensor.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_EMBEDDING_H_
 #define SPILLWAY_TOOLS_TRAINER_EMBEDDING_H_
@@ -20,10 +21,11 @@
 
 namespace spillway::trainer {
 
-// A batch's tokens by tile of the embedding, then id, then position.
+// A batch's tokens, sorted by tile of the embedding, then id, then position.
 class TokenOrder {
  public:
-  // `num_tiles`: of the embedding; none for those that hold tokens only.
+  // `num_tiles`: the number of tiles of the embedding, to list them all; nullopt to list only tiles
+  // that hold a token.
   TokenOrder(std::span<const int32_t> tokens, int64_t tile_rows, std::optional<uint64_t> num_tiles);
 
   struct Entry {
@@ -34,7 +36,7 @@ class TokenOrder {
     uint64_t index;
     std::span<const Entry> entries;
   };
-  // Ascending; without entries are those that hold no token.
+  // In ascending order. A tile that holds no token has no entries.
   const std::vector<Tile>& tiles() const { return tiles_; }
 
  private:
@@ -56,16 +58,17 @@ class Embedding {
 
   uint64_t num_tiles() const { return num_tiles_; }
 
-  // The leases that Lookup will take.
+  // Returns the leases that Lookup will take.
   std::vector<Use> LookupUses(const TokenOrder& order) const;
-  // x[position] = the token's row, in fp32; of a weight that is kept in fp32 as the residual's type
-  // holds it.
+  // Sets x[position] to the token's row in fp32, rounded to the residual's type if the weight has
+  // another type.
   absl::Status Lookup(const TokenOrder& order, float* x) const;
 
-  // Of one tile, as Lookup.
+  // Does the lookup for the tokens of one tile.
   absl::Status LookupTile(const TokenOrder::Tile& tile, float* x) const;
-  // Of one tile: adds gradient[position] to the token's row, after the head's share where it is
-  // tied. Destroys those rows of `gradient`.
+  // Adds gradient[position] to the gradient of the token's row, for the tokens of one tile. If the
+  // embedding is tied to the head, the head's gradient must be added first. Those rows of
+  // `gradient` are undefined afterwards.
   absl::Status BackwardTile(const TokenOrder::Tile& tile, float* gradient) const;
 
  private:

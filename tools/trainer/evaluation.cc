@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Evaluation.
+// The evaluation loop.
 
 #include "tools/trainer/evaluation.h"
 

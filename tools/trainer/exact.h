@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Numbers in words that lose nothing.
+// Numbers as text, without loss.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_EXACT_H_
 #define SPILLWAY_TOOLS_TRAINER_EXACT_H_
@@ -9,7 +9,7 @@
 
 namespace spillway::trainer {
 
-// A number in the fewest digits that read back as the same one.
+// Returns `value` in the fewest digits that read back as the same number.
 std::string Exact(double value);
 
 }  // namespace spillway::trainer

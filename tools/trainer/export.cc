@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Writing a Hugging Face folder in five steps:
-//   1. make `folder`.partial-<n> beside the target, with a file that this process locks: one of
-//      which nobody holds the lock was left by a process that was killed, and is removed before
-//      (on file systems that lock for one machine only, exports of two to one place do not mix);
+// Writes a Hugging Face folder in five steps:
+//   1. create `folder`.partial-<n> beside the target, with a marker file that this process locks;
+//      a partial folder whose marker is not locked was left by a killed process and is removed
+//      first (if the file system's locks hold within one machine only, two machines must not export
+//      to the same place at the same time);
 //   2. stream the weights into it through the safetensors writer, tile by tile;
 //   3. write config.json and copy the tokenizer's files, each synced;
-//   4. sync the folder, rename it to its name (which replaces an empty folder, never a full one);
-//   5. sync the folder above.
+//   4. sync the folder, remove the marker and rename the folder to its final name (the rename
+//      replaces an empty folder, never one that holds files);
+//   5. sync the folder again, and its parent.
 
 #include "tools/trainer/export.h"
 
@@ -43,7 +45,7 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxTokenizerFileBytes = uint64_t{1} << 30;
 
-// What transformers and tokenizers read beside the weights.
+// The files that transformers and tokenizers read beside the weights.
 constexpr const char* kCopiedFiles[] = {
     "tokenizer.json",    "tokenizer_config.json",  "special_tokens_map.json",
     "added_tokens.json", "tokenizer.model",        "vocab.json",
@@ -61,7 +63,7 @@ absl::Status CannotMake(const std::string& folder, int error) {
                       folder, std::strerror(error)));
 }
 
-// Whether an export may have this name.
+// Checks whether an export may use this name.
 absl::Status CheckFree(const std::string& folder) {
   std::error_code error;
   const fs::file_status status = fs::symlink_status(folder, error);
@@ -75,12 +77,12 @@ absl::Status CheckFree(const std::string& folder) {
       "%s exists already and nothing is overwritten; remove it or give another name", folder));
 }
 
-// In a partial folder: locked while the process that makes it lives.
+// The marker file in a partial folder, locked while the process that fills the folder lives.
 constexpr char kMarkerName[] = "spillway-partial";
 constexpr std::string_view kMarkerText =
     "spillway makes an export here; once its process is gone, so may this folder.\n";
 
-// Whether the folder has our marker and nobody holds its lock.
+// Whether the folder has the marker and no process holds its lock.
 bool IsLeftOver(const fs::path& folder) {
   const int fd = open((folder / kMarkerName).c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return false;
@@ -92,7 +94,7 @@ bool IsLeftOver(const fs::path& folder) {
   return is_left;
 }
 
-// Of exports to `target` whose process was killed.
+// Removes the partial folders of exports to `target` whose process was killed.
 void RemoveLeftOvers(const std::string& target) {
   const fs::path parent = fs::path(target).parent_path();
   const std::string prefix = fs::path(target).filename().string() + ".partial-";
@@ -108,7 +110,7 @@ void RemoveLeftOvers(const std::string& target) {
   for (const fs::path& folder : left) fs::remove_all(folder, error);
 }
 
-// Makes a folder beside `target` under a name that is free, and returns it.
+// Creates a folder beside `target` under a free name, and returns its path.
 absl::StatusOr<std::string> MakeBeside(const std::string& target) {
   for (int number = getpid();; ++number) {
     std::string path = absl::StrFormat("%s.partial-%d", target, number);
@@ -117,7 +119,7 @@ absl::StatusOr<std::string> MakeBeside(const std::string& target) {
   }
 }
 
-// A folder under a name of its own that is removed unless Publish gave it its final one.
+// A folder under a temporary name. It is removed on destruction unless Publish renamed it.
 class PartialFolder {
  public:
   explicit PartialFolder(const std::string& target) : target_(target) {}
@@ -137,8 +139,8 @@ class PartialFolder {
     if (!parent.empty()) fs::create_directories(parent, error);
     if (error) return CannotMake(target_, error.value());
     SPILLWAY_HF_ASSIGN_OR_RETURN(path_, MakeBeside(target_));
-    // Without its text nobody takes the folder for one left behind, and where files cannot be
-    // locked it gets none.
+    // Other exports remove a folder only if its marker has the text. The text is written after the
+    // marker is locked, so a folder whose marker cannot be locked is never removed.
     marker_ = open(Marker().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (marker_ >= 0 && flock(marker_, LOCK_EX | LOCK_NB) == 0) {
       [[maybe_unused]] const ssize_t written =
@@ -156,7 +158,7 @@ class PartialFolder {
       return SystemError(error, "rename to", target_);
     }
     path_.clear();
-    SPILLWAY_HF_RETURN_IF_ERROR(SyncFolder(target_));  // that the marker is gone
+    SPILLWAY_HF_RETURN_IF_ERROR(SyncFolder(target_));  // makes the marker's removal durable
     const fs::path parent = fs::path(target_).parent_path();
     return SyncFolder(parent.empty() ? "." : parent.string());
   }
@@ -173,7 +175,7 @@ class PartialFolder {
   std::string Marker() const { return absl::StrFormat("%s/%s", path_, kMarkerName); }
 
   std::string target_;
-  std::string path_;  // empty: there is none
+  std::string path_;  // empty if there is no folder to remove
   int marker_ = -1;
 };
 
@@ -192,8 +194,8 @@ absl::Status WriteWeights(const std::vector<ParameterShape>& parameters,
   return writer->Finish();
 }
 
-// The configuration with the element type of the weights beside it, under the key that it uses
-// already.
+// Returns the configuration with the element type of the exported weights, under the key that it
+// already uses.
 std::string ConfigForFp32(const std::string& config_json) {
   using Json = nlohmann::ordered_json;
   Json config = Json::parse(config_json, nullptr, /*allow_exceptions=*/false);
@@ -242,7 +244,7 @@ absl::Status CheckExportFolder(const std::string& folder, uint64_t weight_bytes)
   const std::string target = WithoutTrailingSlashes(folder);
   SPILLWAY_HF_RETURN_IF_ERROR(CheckFree(target));
   RemoveLeftOvers(target);
-  // The nearest folder that is there has to take the first that is not.
+  // Finds the topmost missing folder: it must be possible to create it in its parent, which exists.
   fs::path missing = target;
   std::error_code error;
   while (missing.has_parent_path() && missing.parent_path() != missing &&
@@ -285,7 +287,8 @@ absl::Status ExportWeights(const std::vector<ParameterShape>& parameters,
   SPILLWAY_HF_RETURN_IF_ERROR(partial.Make());
   const absl::Status filled = Fill(parameters, weights, config_json, model_folder, partial.path());
   if (filled.ok()) return partial.Publish();
-  // Nobody knows the partial folder, which is gone soon.
+  // The message names the target: the caller does not know the partial folder, which is removed on
+  // return.
   return absl::Status(filled.code(),
                       absl::StrReplaceAll(filled.message(), {{partial.path(), target}}));
 }
@@ -297,7 +300,7 @@ absl::Status ExportModel(Engine* engine, const std::vector<Parameter>& parameter
   for (const Parameter& parameter : parameters) {
     shapes.push_back({parameter.name, parameter.shape});
   }
-  // Asked for in the order of the list.
+  // ExportWeights requests the weights in the order of `shapes`.
   auto next = parameters.begin();
   const auto weights = [&](const ParameterShape&, const ConsumeBytes& consume) {
     return ReadMasterWeight(engine, *next++, consume);

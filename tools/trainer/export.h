@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A trained model as a Hugging Face folder: weights in fp32 as safetensors, config.json, and
-// the tokenizer's files of the model that the training began with.
+// Exports a trained model as a Hugging Face folder: weights in fp32 as safetensors, config.json,
+// and the tokenizer's files of the model that the training started from.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_EXPORT_H_
 #define SPILLWAY_TOOLS_TRAINER_EXPORT_H_
@@ -20,30 +20,32 @@
 
 namespace spillway::trainer {
 
-// Whether an export of so many bytes can be written to `folder`, as far as can be told before:
-// AlreadyExists if it is there and not an empty folder; Unavailable if no folder can be made there;
-// ResourceExhausted if its file system has less space free or a file may not be so large. Leaves
-// nothing behind, and removes what killed exports to that folder left.
+// Checks whether an export of `weight_bytes` can be written to `folder`, as far as this can be
+// determined in advance. AlreadyExists if `folder` exists and is not an empty folder; Unavailable
+// if no folder can be created there; ResourceExhausted if its file system has less free space or
+// the limit on a file's size is too low. Leaves nothing behind, and removes what killed exports to
+// that folder left.
 absl::Status CheckExportFolder(const std::string& folder, uint64_t weight_bytes);
 
-// Bytes of the parameters in fp32.
+// Returns the bytes of the parameters in fp32.
 uint64_t ExportedBytes(const std::vector<ParameterShape>& parameters);
 
 using ConsumeBytes = std::function<absl::Status(std::span<const std::byte>)>;
-// Hands all fp32 bytes of a parameter to `consume`, in order and in pieces.
+// Passes all fp32 bytes of a parameter to `consume`, in order and in pieces.
 using WeightStream =
     std::function<absl::Status(const ParameterShape& parameter, const ConsumeBytes& consume)>;
 
-// Writes `folder`, which appears whole under its name or not at all: it is filled as
-// `folder`.partial-<n>, synced and renamed, and removed again if anything fails; of a process
-// that is killed, by the next export to that folder. `config_json` is the model's config.json, to
-// which the element type written ("float32") is noted; tokenizer files are copied from
-// `model_folder` where present (empty: none); NotFound if that is no folder.
+// Writes `folder`, which appears complete under its name or not at all: it is filled as
+// `folder`.partial-<n>, synced and renamed. If anything fails before the rename, the partial folder
+// is removed; if the process is killed, the next export to that folder removes it. `config_json` is
+// the model's config.json; it is written with the element type "float32". Tokenizer files that
+// exist in `model_folder` are copied (none if it is empty). NotFound if `model_folder` is not a
+// folder.
 absl::Status ExportWeights(const std::vector<ParameterShape>& parameters,
                            const WeightStream& weights, const std::string& config_json,
                            const std::string& model_folder, const std::string& folder);
 
-// The same with an engine's master weights.
+// Exports an engine's master weights in the same way.
 absl::Status ExportModel(Engine* engine, const std::vector<Parameter>& parameters,
                          const std::string& config_json, const std::string& model_folder,
                          const std::string& folder);

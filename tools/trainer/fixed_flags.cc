@@ -29,7 +29,7 @@ std::string GradientWord(DType type) {
   return type == DType::kF32 ? "fp32" : "fp16";
 }
 
-// The rule's constants, those that it has.
+// Appends the constants that the rule has, and the weight decay.
 void AppendRule(const Rule& rule, double weight_decay, std::vector<FixedFlag>* flags) {
   if (HasBetas(rule.kind))
     flags->emplace_back("--betas", Exact(rule.beta1) + "," + Exact(rule.beta2));
@@ -45,7 +45,7 @@ void AppendRule(const Rule& rule, double weight_decay, std::vector<FixedFlag>* f
   flags->emplace_back("--weight-decay", Exact(weight_decay));
 }
 
-// Where they are not what was so before the flags were.
+// Appends the flags that were introduced later, if their values differ from the earlier behaviour.
 void AppendLater(const TrainerOptions& options, std::vector<FixedFlag>* flags) {
   const ModelOptions& model = options.model;
   if (model.rule.kind != RuleKind::kAdamW)

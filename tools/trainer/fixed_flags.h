@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What decides the numbers of a run, as flags of the command with their values: a store keeps them,
-// and a resume is held against them (CheckSameNumbers).
+// The flags of the command that determine the numbers of a run, with their values. A store records
+// them, and a resume is checked against them (CheckSameNumbers).
 
 #ifndef SPILLWAY_TOOLS_TRAINER_FIXED_FLAGS_H_
 #define SPILLWAY_TOOLS_TRAINER_FIXED_FLAGS_H_
@@ -15,10 +15,11 @@
 
 namespace spillway::trainer {
 
-// The total steps are not among them: under the cosine schedule a resume with other steps follows
-// the new curve from there on. Checkpointing, the accumulation's order, budgets and the way of the
-// bytes change no number. A flag that came later is left out where it says what was so before, so
-// that older stores resume: --optimizer adamw, --state-format fp32, and no patterns.
+// Returns the flags of a run. The number of total steps is not among them: under the cosine
+// schedule a resume with another number follows the new curve from then on. Checkpointing, the
+// accumulation order, budgets and how bytes move change no number. A flag that was introduced later
+// is left out if its value is the earlier behaviour, so that older stores can be resumed:
+// --optimizer adamw, --state-format fp32, no parameter patterns, no learning rate scaling.
 std::vector<FixedFlag> FixedFlags(const TrainerOptions& options, const hf::ModelConfig& config,
                                   const TokenData& train_data, int num_threads);
 

@@ -17,7 +17,7 @@ double StepFlops(const hf::ModelConfig& config, const ModelOptions& options) {
   const std::vector<ParameterShape> parameters = ListParameters(config);
   double of_weights = 0;
   for (size_t p = 0; p < parameters.size(); ++p) {
-    // The embedding is looked up; tied, the same weights multiply as the head.
+    // An embedding is looked up, not multiplied; a tied one also multiplies, as the head.
     const bool is_looked_up = p == kEmbeddingIndex && !config.tie_word_embeddings;
     if (parameters[p].shape.size() != 2 || is_looked_up) continue;
     const double of_each = options.groups.IsFrozen(parameters[p].name) ? 4 : 6;
@@ -41,7 +41,7 @@ double MeasurePeakFlops(ThreadPool* pool) {
   std::vector<float> c(kSide * kSide * static_cast<size_t>(pool->num_threads()));
   double best = 0;
   const Clock::time_point begin = Clock::now();
-  // The first also takes BLAS's buffers.
+  // In the first round BLAS may also allocate its buffers.
   for (int round = 0; round < 8 && (round < 2 || Clock::now() - begin < kLongest); ++round) {
     const Clock::time_point start = Clock::now();
     pool->ParallelFor(pool->num_threads(), [&](int64_t thread) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Model FLOP utilisation: what a step's arithmetic would take at the machine's peak, over what the
-// step took (Chowdhery et al., PaLM, 2022, appendix B). Recomputed activations do not count.
+// Model FLOP utilisation: the time that a step's arithmetic would take at the machine's peak,
+// divided by the time that the step took (Chowdhery et al., PaLM, 2022, appendix B). Recomputed
+// activations do not count.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_FLOPS_H_
 #define SPILLWAY_TOOLS_TRAINER_FLOPS_H_
@@ -12,13 +13,13 @@
 
 namespace spillway::trainer {
 
-// Floating-point operations of a step's products, forward and backward: 6 for each weight of a
-// matrix and token (4 where it is frozen: its gradient is not computed), and 12 for each layer,
-// query width and position of the window for attention.
+// Returns the floating-point operations of a step's products, forward and backward. Each token
+// takes 6 operations for each weight of a matrix (4 if the matrix is frozen, because its gradient
+// is not computed) and 12 · layers · query width · window length for attention.
 double StepFlops(const hf::ModelConfig& config, const ModelOptions& options);
 
-// Operations a second of a product of fp32 matrices on all threads of the pool: the best of a few,
-// some 50 ms. BLAS must be loaded.
+// Measures the operations per second of a product of fp32 matrices on all threads of the pool: the
+// best of several rounds, for about 50 ms. REQUIRES: BLAS is loaded.
 double MeasurePeakFlops(ThreadPool* pool);
 
 }  // namespace spillway::trainer

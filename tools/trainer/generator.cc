@@ -15,13 +15,13 @@
 namespace spillway::trainer {
 namespace {
 
-// Uniform in [0, 1) from the generator's high 53 bits; the standard's distribution differs by
-// library.
+// Returns a uniform number in [0, 1) from the generator's high 53 bits. The distributions of the
+// standard library give different numbers in different implementations.
 double Uniform(std::mt19937_64* random) {
   return static_cast<double>((*random)() >> 11) * 0x1.0p-53;
 }
 
-// Token ids from the most likely down, as many as `count`.
+// Returns the `count` most likely token ids, the most likely first.
 std::vector<int32_t> MostLikely(std::span<const float> logits, size_t count) {
   std::vector<int32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);

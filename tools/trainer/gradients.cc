@@ -18,7 +18,7 @@
 namespace spillway::trainer {
 namespace {
 
-// Elements of a block whose squares are summed on their own.
+// Elements of a block. The squares of each block are summed separately.
 constexpr int64_t kBlock = 4096;
 
 int64_t NumBlocks(int64_t elements) { return (elements + kBlock - 1) / kBlock; }

@@ -33,14 +33,15 @@ Head::Head(ModelContext* context, const HeadScratch* scratch, const NormScratch*
       norm_(context, norm_scratch, FinalNormIndex(context->config)),
       linear_(context, HeadIndex(context->config)) {}
 
-// The normed input of one micro-batch of several, into scratch.
+// Loads the input of one of several micro-batches into x, and norms it into scratch_->normed.
 absl::Status Head::Fetch(const MicroBatch& batch, After after, float* x) const {
   SPILLWAY_HF_RETURN_IF_ERROR(context_->activations->Load(batch.index, context_->config.num_layers,
                                                           Activation::kInput, after, x));
   return norm_.Forward(x, static_cast<int64_t>(batch.targets.size()), scratch_->normed);
 }
 
-// The first pass; leaves each token's softmax in scratch and, of one micro-batch, the normed input.
+// Runs the first pass and returns the sum of the mean losses. Leaves each token's softmax in
+// scratch and, if there is only one micro-batch, the normed input.
 absl::StatusOr<double> Head::Gather(std::span<const MicroBatch> batches, bool save,
                                     float* x) const {
   const auto tokens = static_cast<int64_t>(batches[0].targets.size());
@@ -87,7 +88,7 @@ absl::StatusOr<double> Head::Train(std::span<const MicroBatch> batches, double s
   Activations& saved = *context_->activations;
   SPILLWAY_HF_ASSIGN_OR_RETURN(const double loss,
                                Gather(batches, !context_->options.checkpoint_activations, x));
-  // A scale past fp32 is an overflow like any other: the gradients show it.
+  // A scale beyond fp32's range becomes infinity, so that the gradients show it like any overflow.
   const double of_token = scale / static_cast<double>(tokens);
   const float scale_of_token = of_token <= std::numeric_limits<float>::max()
                                    ? static_cast<float>(of_token)
@@ -126,7 +127,7 @@ absl::StatusOr<double> Head::Train(std::span<const MicroBatch> batches, double s
   return loss;
 }
 
-// The gradient of a tile's logits, into scratch.
+// Computes the gradient of a tile's logits into scratch_->logits.
 absl::Status Head::BackwardTile(uint64_t tile, const MicroBatch& batch, const OnlineSoftmax* states,
                                 float scale) const {
   const HeadScratch& s = *scratch_;

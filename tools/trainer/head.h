@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The model's end: final norm, language-model head and cross-entropy, a tile of the vocabulary at a
-// time. Two passes: the first gathers each token's softmax, the second turns each tile's logits
-// (saved, or under checkpointing computed again, the same bits) into gradients. Micro-batches that
-// come together all use a tile before the next; what each has of its own comes and goes then.
+// The end of the model: final norm, language-model head and cross-entropy, one tile of the
+// vocabulary at a time. There are two passes: the first accumulates each token's softmax, the
+// second turns each tile's logits (saved, or under checkpointing recomputed to the same bits) into
+// gradients. In layer order all micro-batches use a tile before the next tile; for every tile each
+// one's input is loaded from the activations, and in the second pass its gradient is loaded and
+// saved.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_HEAD_H_
 #define SPILLWAY_TOOLS_TRAINER_HEAD_H_
@@ -25,8 +27,8 @@ namespace spillway::trainer {
 struct HeadScratch {
   float* normed = nullptr;          // [tokens, hidden]
   float* d_normed = nullptr;        // [tokens, hidden]; training only
-  float* logits = nullptr;          // [tokens, outputs of a tile], and their gradients
-  OnlineSoftmax* states = nullptr;  // [micro-batches that come together, tokens]
+  float* logits = nullptr;          // [tokens, outputs of a tile]; also their gradients
+  OnlineSoftmax* states = nullptr;  // [micro-batches that pass together, tokens]
 
   void Bind(ScratchLayout& layout, const ModelContext& context);
 };
@@ -37,14 +39,15 @@ class Head {
  public:
   Head(ModelContext* context, const HeadScratch* scratch, const NormScratch* norm_scratch);
 
-  // The mean cross-entropy.
+  // Returns the mean cross-entropy.
   absl::StatusOr<double> Loss(float* x, std::span<const int32_t> targets) const;
-  // The sum of the same over `batches`, and backward of each loss times `scale`: overwrites
-  // `gradient` with x's. Of one micro-batch; of several, x is scratch, each one's is read from and
-  // its gradient left in the activations.
+  // Returns the sum of the mean cross-entropies of `batches`, and runs backward for each loss times
+  // `scale`. For one micro-batch, overwrites `gradient` with the gradient of x. For several, x and
+  // `gradient` are scratch: each one's x is loaded from the activations and its gradient is saved
+  // there.
   absl::StatusOr<double> Train(std::span<const MicroBatch> batches, double scale, float* x,
                                float* gradient) const;
-  // The logits of one row, [vocab_size].
+  // Returns the logits of one row, [vocab_size].
   absl::StatusOr<std::vector<float>> Logits(const float* row) const;
 
  private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Dynamic loss scaling with the semantics of torch.amp.GradScaler: a scale that doubles after a run
-// of good steps and halves, skipping the update, when a gradient overflowed. The scale is a float,
-// as PyTorch's is.
+// Dynamic loss scaling with the semantics of torch.amp.GradScaler: the scale grows after a run of
+// good steps, and shrinks after a step whose gradient overflowed and whose update is skipped. The
+// scale is a float, as in PyTorch.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_LOSS_SCALER_H_
 #define SPILLWAY_TOOLS_TRAINER_LOSS_SCALER_H_
@@ -21,10 +21,10 @@ struct LossScalerOptions {
   friend bool operator==(const LossScalerOptions&, const LossScalerOptions&) = default;
 };
 
-// What a commit keeps of a scaler.
+// The state of a scaler that a commit holds.
 struct LossScalerState {
   float scale = 1;
-  int64_t good_steps = 0;  // since the scale changed last
+  int64_t good_steps = 0;  // since the last change of the scale
 
   friend bool operator==(const LossScalerState&, const LossScalerState&) = default;
 };
@@ -36,8 +36,8 @@ class LossScaler {
   float scale() const { return state_.scale; }
   bool enabled() const { return options_.enabled; }
 
-  // After a step: `overflow` if any gradient was not finite (the step is skipped then). A growth
-  // that would leave float's range is not taken.
+  // Updates the scale after a step. `overflow`: a gradient was not finite, so the step is skipped.
+  // The scale stays as it is if growth would take it out of float's range.
   void Update(bool overflow);
 
   const LossScalerState& state() const { return state_; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reading and hashing master weights.
+// Reads and hashes master weights.
 
 #include "tools/trainer/master_weights.h"
 
@@ -21,7 +21,7 @@ struct FreeHashState {
   void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
 };
 
-// XXH3-128 over what is added, in order.
+// Computes XXH3-128 over the bytes added, in order.
 class Hasher {
  public:
   Hasher() : state_(XXH3_createState()) { XXH3_128bits_reset(state_.get()); }
@@ -40,7 +40,8 @@ class Hasher {
   std::unique_ptr<XXH3_state_t, FreeHashState> state_;
 };
 
-// Of a weight whose rest is in another tensor with the same tiles: both are leased together.
+// Reads a weight whose remaining bits are in another tensor with the same tiles. Leases each tile
+// together with its counterpart.
 absl::Status ReadSplitWeight(
     Engine* engine, const TensorsOfParameter& tensors,
     const std::function<absl::Status(std::span<const std::byte>)>& consume) {

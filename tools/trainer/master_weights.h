@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The weights of a model in full, as fp32, read in order without holding more than a tile: for
-// hashing and export. They are its master weights, under compact state joined from two tensors, and
-// of a parameter without one its weight.
+// Reads the full-precision weights of a model as fp32, in order and a tile at a time, for hashing
+// and export. These are the master weights; under compact state they are joined from two tensors.
+// The weight itself is read for a parameter that has no master weight.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_MASTER_WEIGHTS_H_
 #define SPILLWAY_TOOLS_TRAINER_MASTER_WEIGHTS_H_
@@ -21,16 +21,16 @@
 namespace spillway::trainer {
 
 // Calls `consume` with the fp32 bytes of a parameter's weight, tile by tile from the first row on.
-// Of a frozen parameter in 16 bits they are those of its weight. Fails as the engine does,
-// or with what `consume` returns.
+// The weight of a frozen 16-bit parameter is converted to fp32. Returns errors of the engine and of
+// `consume`.
 absl::Status ReadMasterWeight(
     Engine* engine, const Parameter& parameter,
     const std::function<absl::Status(std::span<const std::byte>)>& consume);
 
-// XXH3-128 in hexadecimal over all parameters in ascending order of their names. Of each: the
-// name's length and bytes, the number of dimensions, the dimensions, then the weight's fp32
-// bytes; integers are 64-bit, everything little-endian. Independent of precision, tiles, budgets
-// and page size.
+// Returns the XXH3-128 hash, in hexadecimal, of all parameters in ascending order of their names.
+// Each parameter adds its name's length and bytes, the number of dimensions, the dimensions, then
+// the weight's fp32 bytes. Integers are 64-bit, and everything is little-endian. The hash of equal
+// weights does not depend on precision, tiles, budgets or page size.
 absl::StatusOr<std::string> HashWeights(Engine* engine, const std::vector<Parameter>& parameters);
 
 }  // namespace spillway::trainer

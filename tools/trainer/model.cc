@@ -30,12 +30,12 @@
 namespace spillway::trainer {
 namespace {
 
-// Every scratch buffer of the model.
+// All scratch buffers of the model.
 struct ModelScratch {
   float* rope_cosines = nullptr;
   float* rope_sines = nullptr;
   Residual residual;
-  float* gradient = nullptr;  // of the residual, [tokens, hidden]; training only
+  float* gradient = nullptr;  // the residual's gradient, [tokens, hidden]; training only
   NormScratch norm;
   BlockScratch block;
   HeadScratch head;
@@ -168,9 +168,9 @@ absl::Status DecoderModel::CheckTargets(std::span<const int32_t> inputs,
   return CheckTokens(targets);
 }
 
-// A pass whose step the engine may not have seen, as a generation's next token or the one window of
-// an evaluation, says what it leases: the tiles that its tokens need, then each parameter once, in
-// order, and the head's.
+// Declares the leases of a forward pass, because the engine may not have seen such a step before: a
+// generation's next token, or the single window of an evaluation. The leases are the lookup's
+// tiles, then the tiles of each parameter once, in order, and the head's.
 absl::Status DecoderModel::DeclareForward(const TokenOrder& order) {
   std::vector<Use> uses = embedding_->LookupUses(order);
   const auto add = [&](size_t parameter) {
@@ -185,7 +185,7 @@ absl::Status DecoderModel::DeclareForward(const TokenOrder& order) {
   return context_.engine->Prefetch(uses);
 }
 
-// Forward alone.
+// Runs the blocks forward and saves nothing.
 absl::Status DecoderModel::Blocks(const BatchShape& batch) {
   for (const Block& block : blocks_) {
     SPILLWAY_HF_RETURN_IF_ERROR(block.Forward(batch, /*save=*/false, scratch_.residual));
@@ -193,8 +193,9 @@ absl::Status DecoderModel::Blocks(const BatchShape& batch) {
   return absl::OkStatus();
 }
 
-// --- Training: micro-batches that pass through the model together. One alone has its residual, and
-// the residual's gradient, in scratch all the way; of several each is brought and put back.
+// --- Training: micro-batches that pass through the model together. A single micro-batch keeps its
+// residual and the residual's gradient in scratch throughout. If there are several, each one's are
+// loaded before use and saved after it.
 
 absl::Status DecoderModel::LookupForward(std::span<const MicroBatch> together,
                                          std::span<const TokenOrder> orders) {
@@ -248,7 +249,7 @@ absl::Status DecoderModel::BlocksBackward(std::span<const MicroBatch> together) 
       }
       SPILLWAY_HF_RETURN_IF_ERROR(blocks_[static_cast<size_t>(layer)].Backward(
           ShapeOf(batch), scratch_.residual, gradient));
-      // Below the first layer there is the lookup alone.
+      // Below the first layer only the lookup uses the gradient.
       const bool is_used_again =
           layer > 0 ? several
                     : context_.options.accumulate > 1 && gradients_->HasGradient(kEmbeddingIndex);
@@ -260,8 +261,8 @@ absl::Status DecoderModel::BlocksBackward(std::span<const MicroBatch> together) 
   return absl::OkStatus();
 }
 
-// Of the whole step, after the head's share of each micro-batch: one order of additions whichever
-// way the micro-batches went.
+// Runs once for the whole step, after the head has added its share for every micro-batch, so that
+// the order of additions is the same in both accumulation orders.
 absl::Status DecoderModel::LookupBackward(std::span<const TokenOrder> orders) {
   if (!gradients_->HasGradient(kEmbeddingIndex)) return absl::OkStatus();
   const uint64_t last = embedding_->num_tiles() - 1;
@@ -302,7 +303,7 @@ absl::StatusOr<double> DecoderModel::Train(const StepBatch& step) {
     batches.push_back({i, part(step.targets)});
     orders.push_back(embedding_->Order(part(step.inputs)));
   }
-  context_.engine->ClearPrefetch();  // of a forward pass that failed
+  context_.engine->ClearPrefetch();  // left by a forward pass that failed
   const size_t count = options.by_layer() ? batches.size() : 1;
   double losses = 0;
   for (size_t first = 0; first < batches.size(); first += count) {

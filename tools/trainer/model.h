@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A LLaMA-family decoder over engine tensors: explicit forward and backward, a block at a time, and
-// the micro-batches of a step one after the other through all blocks or through each.
-// Every weight, gradient, optimizer tensor and saved activation is an engine tensor, leased tile by
-// tile as it is used; what is left is scratch, counted in workspace_bytes().
+// A LLaMA-family decoder over engine tensors, with explicit forward and backward passes, a block at
+// a time. The micro-batches of a step pass one after the other through all blocks, or through each
+// block. Every weight, gradient, optimizer tensor and saved activation is an engine tensor, leased
+// tile by tile as it is used. All other memory is scratch, counted in workspace_bytes().
 //
-// The rule that everything here keeps: tiles, reduction blocks and the cut between threads follow
-// from the model, the sequence and the thread count only, never from a budget, a page size or
-// timing; and micro-batches add to a gradient in their order, the head's to a tied embedding before
-// the lookup's. So losses, gradients and weights are the same bits however the bytes moved.
+// Everything here keeps one rule. Tiles, reduction blocks and the cut between threads follow from
+// the model, the sequence and the thread count only, never from a budget, a page size or timing.
+// Micro-batches add to a gradient in their order, and the head adds to a tied embedding before the
+// lookup. So losses, gradients and weights are the same bits however the bytes were moved.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_MODEL_H_
 #define SPILLWAY_TOOLS_TRAINER_MODEL_H_
@@ -33,121 +33,127 @@
 namespace spillway::trainer {
 
 // kFp32: weights, activations and gradients in fp32; the weight is its own master.
-// kFp16Amp: fp16 weights and activations; fp32 accumulation, softmax, norms and loss; fp32 master
-// weights of what is trained, or under compact state what with the weight makes them. Gradients are
-// of the scaled loss.
-// kBf16: the same in bf16, which has fp32's range: the loss needs no scale. The residual is fp32.
+// kFp16Amp: fp16 weights and activations; fp32 accumulation, softmax, norms and loss. Trained
+// parameters have fp32 master weights, or under compact state the bits that complete the weights to
+// master weights. Gradients are of the scaled loss.
+// kBf16: as kFp16Amp, but in bf16, which has fp32's range, so the loss needs no scale. The residual
+// is fp32.
 enum class Precision : uint8_t { kFp32, kFp16Amp, kBf16 };
 inline constexpr int kNumPrecisions = 3;
 
 // "fp32", "fp16-amp", "bf16".
 std::string_view Name(Precision precision);
-// Of activations, and of all weights but those that are kept in fp32.
+// The element type of activations, and of all weights except those kept in fp32.
 DType ElementType(Precision precision);
 
-// How a step's micro-batches pass through the model: each through all layers before the next, or
-// all through a layer before the next layer. The sums and their order are the same.
+// How a step's micro-batches pass through the model. kMicroBatch: each passes through all layers
+// before the next micro-batch. kLayer: all pass through a layer before the next layer. The sums and
+// their order are the same.
 enum class AccumulationOrder : uint8_t { kMicroBatch, kLayer };
 
 struct ModelOptions {
   Precision precision = Precision::kFp32;
-  DType gradient_dtype = DType::kF32;  // of 16-bit weights' gradients: kF32 or their own
-  bool checkpoint_activations = true;  // save only each block's input, recompute the rest
+  DType gradient_dtype = DType::kF32;  // of 16-bit weights: kF32, or the weights' type
+  bool checkpoint_activations = true;  // save only each block's input, and recompute the rest
   bool training = true;                // false: no gradients, moments, masters or saved activations
-  int64_t sequence = 0;                // tokens of a window
-  int64_t micro_batch = 1;             // windows of a micro-batch
-  int64_t accumulate = 1;              // micro-batches of a step
+  int64_t sequence = 0;                // tokens per window
+  int64_t micro_batch = 1;             // windows per micro-batch
+  int64_t accumulate = 1;              // micro-batches per step
   AccumulationOrder accumulation_order = AccumulationOrder::kMicroBatch;
-  Rule rule;  // which decides the state that a parameter has
+  Rule rule;  // decides which state a parameter has
   StateFormat state_format = StateFormat::kF32;
   ParameterGroups groups;   // frozen parameters have no gradient and no state
-  bool is_resumed = false;  // the engine's last commit must have every tensor: DataLoss if not
+  bool is_resumed = false;  // DataLoss unless the engine's last commit has every tensor
 
   bool by_layer() const {
     return accumulate > 1 && accumulation_order == AccumulationOrder::kLayer;
   }
 };
 
-// Where a parameter's first values come from: given its Hugging Face name and shape, a Reader of
-// fp32 bytes.
+// The source of a parameter's first values. Returns a Reader of fp32 bytes for the parameter's
+// Hugging Face name and shape.
 using WeightSource = std::function<absl::StatusOr<Reader>(const std::string& name,
                                                           const std::vector<int64_t>& shape)>;
 
 // The engine tensors of a parameter.
 struct TensorsOfParameter {
   TensorId weight;
-  TensorId gradient;  // no tensor: the parameter is frozen, or nothing is trained
-  // The weight in full: the master weight, or the weight itself where it has none, which is so
-  // of weights in fp32, of frozen parameters and without training.
+  TensorId gradient;  // no tensor if the parameter is frozen or the model is not trained
+  // The tensor to read the full-precision weight from: the master weight, or the weight itself if
+  // it has no master weight. Weights in fp32 and frozen parameters have none, nor does a model that
+  // is not trained.
   TensorId master;
-  // Under compact state the rest of the weight in full, which `master`, the weight, is the most of.
+  // Under compact state, the tensor with the remaining bits of the master weight. `master` is then
+  // the weight, which holds most of the bits.
   TensorId rest_of_master;
-  std::vector<TensorId> state;  // as StateSpecs lists it, a master weight among it
+  std::vector<TensorId> state;  // as StateSpecs lists it, the master weight included
 
   bool is_trained() const { return gradient != TensorId(); }
 };
 
 struct Parameter {
-  std::string name;  // Hugging Face's, "model.layers.0.mlp.up_proj.weight"
+  std::string name;  // as in Hugging Face's files: "model.layers.0.mlp.up_proj.weight"
   std::vector<int64_t> shape;
   TensorsOfParameter tensors;
 };
 
 struct StepBatch {
   std::span<const int32_t> inputs;   // [accumulate × micro_batch × sequence] token ids
-  std::span<const int32_t> targets;  // the same shape: the next token of each
+  std::span<const int32_t> targets;  // same shape: the token after each input
   double gradient_scale = 1.0;  // multiplies each micro-batch's loss: loss scale / accumulation
 };
 
-// Over all gradients of a step as they are stored (scaled): fp64 sums over fixed blocks.
+// A summary over all gradients of a step as they are stored (scaled). Sums are fp64 over fixed
+// blocks.
 struct GradientSummary {
   double sum_of_squares = 0;
   bool finite = true;
 };
 
-// Budgets within which the model finds room for the tiles it leases together, beside those of roles
-// that are placed on the device or in pinned memory.
+// Budgets within which the model finds room for the tiles that it leases together, in addition to
+// all tiles of the roles that are placed on the device or in pinned memory.
 struct MinimumBudgets {
   uint64_t device_bytes = 0;
   uint64_t pinned_bytes = 0;
-  std::array<uint64_t, kNumRoles> role_bytes = {};  // what all tiles of a role take
+  std::array<uint64_t, kNumRoles> role_bytes = {};  // room for all tiles of a role
 };
 
 // Thread-compatible. The engine and pool must outlive it. After an error the engine's tensors may
-// be half updated: go back to the last commit.
+// be half updated, so the caller must go back to the last commit.
 class Model {
  public:
-  // Registers every tensor (those a commit holds are taken from there, and `source` is not asked
-  // for them). InvalidArgument names a parameter whose values are not finite.
+  // Registers every tensor. A tensor that the last commit holds keeps those bytes, and `source` is
+  // not called for it. InvalidArgument names a parameter whose values are not finite.
   static absl::StatusOr<std::unique_ptr<Model>> Create(Engine* engine, ThreadPool* pool,
                                                        const hf::ModelConfig& config,
                                                        const ModelOptions& options,
                                                        const WeightSource& source);
   virtual ~Model() = default;
 
-  // Forward and backward of a step's micro-batches; each adds its gradients (one rounding a use) to
-  // their tensors. Returns the mean cross-entropy over all tokens, unscaled.
+  // Runs forward and backward for a step's micro-batches. Each micro-batch adds its gradients to
+  // their tensors, with one rounding per use of a parameter. Returns the mean cross-entropy over
+  // all tokens, unscaled.
   virtual absl::StatusOr<double> Train(const StepBatch& step) = 0;
-  // Of the last step.
+  // Summarizes the gradients of the last step.
   virtual GradientSummary gradients() const = 0;
-  // Forward only: the mean cross-entropy.
+  // Runs forward only, and returns the mean cross-entropy.
   virtual absl::StatusOr<double> Loss(std::span<const int32_t> inputs,
                                       std::span<const int32_t> targets) = 0;
-  // Forward only, one window of any length up to `sequence`: the last position's logits,
-  // [vocab_size] fp32.
+  // Runs forward only, over one window of any length up to `sequence`. Returns the last position's
+  // logits, [vocab_size] fp32.
   virtual absl::StatusOr<std::vector<float>> NextTokenLogits(std::span<const int32_t> tokens) = 0;
 
   virtual const std::vector<Parameter>& parameters() const = 0;
   virtual uint64_t num_parameters() const = 0;
-  // Scratch in use at its highest, bytes (not what BLAS keeps inside).
+  // Bytes of scratch that the model needs at its peak, without the memory that BLAS keeps.
   virtual uint64_t workspace_bytes() const = 0;
 };
 
-// Pure functions of their arguments, for checks before anything is opened.
+// The functions below are pure, so that budgets can be checked before anything is opened.
 MinimumBudgets SmallestBudgets(const hf::ModelConfig& config, const ModelOptions& options,
                                const Placement& placement = {});
-// Bytes of all engine tensors that a commit holds, and of those that are transient; and the room
-// that both take where they rest, each tile rounded up to 4 KiB.
+// Bytes of all engine tensors that a commit holds, and of all transient ones. The room that each
+// takes where it rests counts every tile rounded up to 4 KiB.
 struct StateBytes {
   uint64_t committed = 0;
   uint64_t transient = 0;
@@ -155,8 +161,8 @@ struct StateBytes {
   uint64_t transient_room = 0;
 };
 StateBytes ModelStateBytes(const hf::ModelConfig& config, const ModelOptions& options);
-// What a store holds at most while the state of such a run is converted from another format: the
-// commit of before, and what is new in the next.
+// The most that a store holds while the state of such a run is converted from format `from`: the
+// previous commit, and the tensors that the next commit writes anew.
 StateBytes ConversionBytes(const hf::ModelConfig& config, const ModelOptions& options,
                            StateFormat from);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An RMSNorm over engine tensors. Its weight gradient is summed over fixed blocks of tokens, then
-// over blocks in order.
+// An RMSNorm over engine tensors. The gradient of its weight is summed over fixed blocks of tokens,
+// then over the blocks in order.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_NORM_LAYER_H_
 #define SPILLWAY_TOOLS_TRAINER_NORM_LAYER_H_
@@ -15,7 +15,7 @@
 
 namespace spillway::trainer {
 
-// Scratch that all norms share; none is active together with another.
+// Scratch that all norms share. Only one norm is active at a time.
 struct NormScratch {
   float* weight = nullptr;       // [width]
   float* inverse_rms = nullptr;  // [tokens], of the last Forward
@@ -29,9 +29,10 @@ class NormLayer {
  public:
   NormLayer(ModelContext* context, const NormScratch* scratch, size_t parameter);
 
-  // y[tokens, width] from x; y may be x. It is an operand of products, and rounded as they are.
+  // Computes y[tokens, width] from x; y may be x. Rounds y as every operand of a product is.
   absl::Status Forward(const float* x, int64_t tokens, float* y) const;
-  // After Forward on the same x. Adds the input's gradient to dx and the weight's to its tensor.
+  // Adds the input's gradient to dx and the weight's gradient to its tensor. REQUIRES: the last
+  // Forward over the same scratch was on the same x.
   absl::Status Backward(const float* dy, const float* x, int64_t tokens, float* dx) const;
 
  private:

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which parameters are held or trained otherwise than the rest: shell globs over the names that the
-// model's tensors have in its folder, as model.layers.0.mlp.up_proj.weight.
+// Groups of parameters that are stored or trained differently from the rest. Shell globs select
+// them by the names of the tensors in the model's folder, such as
+// model.layers.0.mlp.up_proj.weight.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_PARAMETER_GROUPS_H_
 #define SPILLWAY_TOOLS_TRAINER_PARAMETER_GROUPS_H_
@@ -19,9 +20,9 @@ struct RateFactor {
 };
 
 struct ParameterGroups {
-  std::vector<std::string> frozen;       // neither gradient nor state, and never written
+  std::vector<std::string> frozen;       // no gradient and no state, and never written
   std::vector<std::string> no_decay;     // no weight decay
-  std::vector<RateFactor> rate_factors;  // of the learning rate; the last that matches counts
+  std::vector<RateFactor> rate_factors;  // of the learning rate; the last match applies
   std::vector<std::string> fp32;         // weight and gradient in fp32 whatever the precision
 
   bool IsFrozen(const std::string& name) const;
@@ -32,11 +33,11 @@ struct ParameterGroups {
   friend bool operator==(const ParameterGroups&, const ParameterGroups&) = default;
 };
 
-// As a shell's: * any characters, dots and slashes too, ? one, [a-z] one of some, \ the next as it
-// is.
+// Whether a shell glob matches the name: * matches any characters, dots and slashes included, ? any
+// one character, [a-z] one of a set, and \ quotes the next character.
 bool MatchesGlob(const std::string& pattern, const std::string& name);
 
-// The first of the patterns that matches none of the names; "" if all match some.
+// Returns the first pattern that matches none of the names; "" if every pattern matches one.
 std::string FirstWithoutMatch(const std::vector<std::string>& patterns,
                               const std::vector<std::string>& names);
 

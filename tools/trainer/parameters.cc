@@ -28,7 +28,7 @@ namespace {
 
 constexpr size_t kParametersOfLayer = 9;
 
-// Asks `source` when the engine first wants bytes, and checks every value.
+// Calls `source` when the engine first reads bytes, and checks every value.
 class CheckedSource {
  public:
   CheckedSource(WeightSource source, ParameterShape parameter)
@@ -46,7 +46,7 @@ class CheckedSource {
     return absl::OkStatus();
   }
 
-  // Values that fit a 16-bit type.
+  // Reads values, and fails if one does not fit the 16-bit type.
   absl::Status ReadForNarrow(DType type, uint64_t first_element, std::span<float> out) {
     SPILLWAY_HF_RETURN_IF_ERROR(Read(first_element, out));
     const float overflow = type == DType::kF16 ? kFp16Overflow : kBf16Overflow;
@@ -59,7 +59,7 @@ class CheckedSource {
     return absl::OkStatus();
   }
 
-  // As elements of a 16-bit type.
+  // Reads values as elements of a 16-bit type.
   absl::Status ReadNarrow(DType type, uint64_t first_element, std::span<std::byte> out) {
     const size_t count = out.size() / ElementBytes(type);
     std::vector<float> floats(std::min(count, kPiece));
@@ -74,7 +74,7 @@ class CheckedSource {
 
  private:
   static constexpr size_t kPiece = 65536;
-  // These round to infinity, as does all above.
+  // The smallest magnitudes that round to infinity.
   static constexpr float kFp16Overflow = 65520.0f;
   static constexpr float kBf16Overflow = 0x1.FFp127f;
 
@@ -99,8 +99,8 @@ Reader WeightReader(const WeightSource& source, const ParameterShape& parameter,
   };
 }
 
-// What a tensor of a parameter under compact state begins with: its weight, or its state, which has
-// the rest of the weight.
+// Reads the first values of a tensor under compact state: a parameter's weight, or its state, which
+// holds the remaining bits of the master weight.
 Reader SplitReader(const WeightSource& source, const ParameterShape& parameter,
                    const TensorSpec& weight, const TensorSpec& tensor) {
   auto checked = std::make_shared<CheckedSource>(source, parameter);
@@ -201,7 +201,7 @@ std::vector<TensorSpec> ParameterTensorSpecs(const ParameterShape& parameter,
                                              const ModelOptions& options, int64_t tile_elements) {
   const DType weight_type =
       options.groups.IsFp32(parameter.name) ? DType::kF32 : ElementType(options.precision);
-  // A norm's vector is one tile whatever its width.
+  // A norm's vector is one tile, whatever its width.
   const int64_t tile_rows = parameter.shape.size() == 1
                                 ? parameter.shape[0]
                                 : TileRows(parameter.shape[0], parameter.shape[1], tile_elements);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The parameters of a LLaMA-family decoder: their names, shapes and tiles, and the engine tensors
-// that each becomes. Everything up to registration is a pure function of the configuration, so that
+// of each. Everything except the registration is a pure function of the configuration, so that
 // budgets can be checked before anything is opened.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_PARAMETERS_H_
@@ -20,16 +20,17 @@
 namespace spillway::trainer {
 
 struct ParameterShape {
-  std::string name;            // Hugging Face's
-  std::vector<int64_t> shape;  // [outputs, inputs], or [width] of a norm
+  std::string name;            // as in Hugging Face's files
+  std::vector<int64_t> shape;  // [outputs, inputs]; [width] for a norm
 
   int64_t elements() const;
 };
 
-// In the order of Hugging Face's LlamaForCausalLM; no head when it is tied to the embedding.
+// Lists the parameters in the order of Hugging Face's LlamaForCausalLM. The head is absent if it is
+// tied to the embedding.
 std::vector<ParameterShape> ListParameters(const hf::ModelConfig& config);
 
-// Where a layer's parameters are in that list.
+// Indices of a layer's parameters in that list.
 struct LayerParameters {
   size_t input_norm, query, key, value, output, middle_norm, gate, up, down;
 };
@@ -38,26 +39,28 @@ inline constexpr size_t kEmbeddingIndex = 0;
 size_t FinalNormIndex(const hf::ModelConfig& config);
 size_t HeadIndex(const hf::ModelConfig& config);  // kEmbeddingIndex when tied
 
-// The most elements that a tile holds (a tile has at least one row): a 128th of the model as a
-// power of two, between 64 Ki and 1 Mi. Leases stay small against the model; products are large
-// enough that BLAS spends little on packing (half the size costs 4% of SmolLM2's step).
+// The most elements that a tile holds, except that a tile has at least one row: a 128th of the
+// model, rounded down to a power of two, between 64 Ki and 1 Mi. At this size leases are small
+// compared to the model, and products are large enough that BLAS spends little time on packing
+// (half the size costs 4% of SmolLM2's step).
 int64_t TileElements(const hf::ModelConfig& config);
-// Rows of a tile of [rows, width]: even shares, at multiples of 32 rows where there are as many.
+// Rows per tile of a tensor [rows, width]: even shares, in multiples of 32 rows unless a tile holds
+// fewer. A tensor that fits in one tile gets one.
 int64_t TileRows(int64_t rows, int64_t width, int64_t tile_elements);
 
 // The engine tensors of one parameter: the weight, the gradient, the state. A weight in fp32 has an
-// fp32 gradient and no master weight. What `options` does without is absent, as gradient and state
-// of a frozen parameter are. REQUIRES: the pair of rule and state format exists, and under compact
-// state weights have 16 bits.
+// fp32 gradient and no master weight. Tensors that `options` does not need are absent, as are the
+// gradient and state of a frozen parameter. REQUIRES: the pair of rule and state format exists, and
+// under compact state weights have 16 bits.
 std::vector<TensorSpec> ParameterTensorSpecs(const ParameterShape& parameter,
                                              const ModelOptions& options, int64_t tile_elements);
 
-// The reader of a tensor that the engine's last commit must have: DataLoss.
+// Returns a reader that fails with DataLoss, for a tensor that the engine's last commit must have.
 Reader MissingTensor(const std::string& name);
 
-// Registers them all. `source` is asked for a parameter only if the engine wants its bytes.
-// InvalidArgument names a parameter and index that is not finite, or does not fit the weight's 16
-// bits.
+// Registers the tensors of all parameters. `source` is called for a parameter only if the engine
+// needs its bytes. InvalidArgument names the parameter and index of a value that is not finite or
+// does not fit the weight's 16 bits.
 absl::StatusOr<std::vector<Parameter>> RegisterParameters(Engine* engine,
                                                           const hf::ModelConfig& config,
                                                           const ModelOptions& options,

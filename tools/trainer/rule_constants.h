@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which constants a rule has: those that a flag may set and that a resume must repeat.
+// Which constants a rule has. A flag may set these constants, and a resume must repeat them.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_RULE_CONSTANTS_H_
 #define SPILLWAY_TOOLS_TRAINER_RULE_CONSTANTS_H_
@@ -20,7 +20,7 @@ inline bool HasMomentum(RuleKind kind) {
   return kind == RuleKind::kSgd || kind == RuleKind::kRmsProp || kind == RuleKind::kLars;
 }
 inline bool HasTrustCoefficient(RuleKind kind) { return kind == RuleKind::kLars; }
-// β₂'s decay, ε₂ and the clipping threshold.
+// Whether the rule has β₂'s decay, ε₂ and the clipping threshold.
 inline bool IsAdafactor(RuleKind kind) { return kind == RuleKind::kAdafactor; }
 
 }  // namespace spillway::trainer

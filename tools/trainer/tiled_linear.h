@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// y = x·Wᵀ for a weight W [outputs, inputs] that is leased a tile of rows at a time: each tile
-// makes its own columns of y, adds its share to the input's gradient and owns its rows of the
+// y = x·Wᵀ for a weight W [outputs, inputs] that is leased a tile of rows at a time. Each tile
+// computes its own columns of y, adds its share to the input's gradient and owns its rows of the
 // weight's gradient.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_TILED_LINEAR_H_
@@ -26,13 +26,13 @@ class TiledLinear {
   int64_t outputs() const { return outputs_; }
 
   absl::Status Forward(const float* x, int64_t tokens, Into into, float* y) const;
-  // dx = dy·W, or added to it.
+  // Computes dx = dy·W, or adds dy·W to dx.
   absl::Status BackwardInput(const float* dy, int64_t tokens, Into into, float* dx) const;
   // Adds dyᵀ·x to the weight's gradient.
   absl::Status BackwardWeight(const float* dy, const float* x, int64_t tokens) const;
 
-  // One tile of the same, for callers that go through a large W their own way. y and dy point at
-  // the tile's first column.
+  // The same for one tile, for callers that choose the order of a large W's tiles. y and dy point
+  // at the tile's first column.
   uint64_t num_tiles() const { return num_tiles_; }
   int64_t first_output(uint64_t tile) const { return static_cast<int64_t>(tile) * tile_rows_; }
   int64_t tile_outputs(uint64_t tile) const;

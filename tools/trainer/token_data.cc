@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Opening, checking and reading windows of token ids.
+// Opens, checks and reads windows of token ids.
 
 #include "tools/trainer/token_data.h"
 
@@ -20,9 +20,9 @@ namespace {
 constexpr uint64_t kChunkTokens = uint64_t{1} << 18;
 constexpr uint64_t kMaxMetaBytes = uint64_t{1} << 20;
 
-// The vocabulary that the tokens are from. A folder without meta.json is accepted, as one of the
-// model's: every id is checked anyway. A tokenizer's may be smaller than the model's, which is
-// padded.
+// Returns the size of the vocabulary that the tokens are from. If the folder has no meta.json, this
+// is the model's: every id is checked anyway. A tokenizer's vocabulary may be smaller than the
+// model's, which is padded.
 absl::StatusOr<int64_t> ReadVocabulary(const std::string& folder, int64_t vocab_size) {
   const std::string path = folder + "/meta.json";
   const absl::StatusOr<std::string> text = hf::ReadTextFile(path, kMaxMetaBytes);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tokenized text as windows: `train.npy` or `valid.npy` of a data folder, checked whole when it is
-// opened and read a window at a time, so that data larger than memory costs none.
+// Tokenized text as windows: `train.npy` or `valid.npy` of a data folder. The whole file is checked
+// when it is opened. It is then read a window at a time, so that it may be larger than memory.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_TOKEN_DATA_H_
 #define SPILLWAY_TOOLS_TRAINER_TOKEN_DATA_H_
@@ -17,27 +17,28 @@
 
 namespace spillway::trainer {
 
-// Window i of sequence length S: inputs are tokens [iS, (i+1)S), targets the same one further.
-// There are ⌊(tokens − 1) / S⌋ windows; the up to S tokens after the last are not used. Whoever
-// runs past the last window starts again at the first.
+// Window i of sequence length S has tokens [iS, (i+1)S) as inputs, and the same range shifted by
+// one token as targets. There are ⌊(tokens − 1) / S⌋ windows. The up to S tokens after the last
+// window are not used. A caller that runs past the last window starts again at the first.
 class TokenData {
  public:
-  // Opens `folder`/`split`.npy, split "train" or "valid". Reads it once through: a token id that is
-  // not below `vocab_size` is InvalidArgument naming its index, as is a file of fewer than S + 1
-  // tokens, and a meta.json whose vocab_size is above the model's (another tokenizer). NotFound
-  // without the file.
+  // Opens `folder`/`split`.npy, where `split` is "train" or "valid", and reads it through once.
+  // NotFound if there is no such file. InvalidArgument: the file has fewer than S + 1 tokens; the
+  // vocab_size of the folder's meta.json is above `vocab_size`, the model's (another tokenizer); or
+  // a token id is not below the vocabulary's size, which is meta.json's or else the model's. The
+  // message names the index of such a token.
   static absl::StatusOr<std::unique_ptr<TokenData>> Open(const std::string& folder,
                                                          const std::string& split,
                                                          int64_t vocab_size, int64_t sequence);
 
   uint64_t num_tokens() const { return file_->num_elements(); }
   uint64_t num_windows() const { return (num_tokens() - 1) / sequence_; }
-  // "1139298 tokens, xxh3 0123456789abcdef": equal for equal token ids, whatever their width in the
-  // file.
+  // "1139298 tokens, xxh3 0123456789abcdef". Equal token ids give equal fingerprints, whatever
+  // their width in the file.
   const std::string& fingerprint() const { return fingerprint_; }
 
-  // Fills one window's inputs and targets, S ids each. REQUIRES: window < num_windows(). An id out
-  // of range is an error here too: the file may have changed since.
+  // Fills one window's inputs and targets, S ids each. An id out of range is an error here too,
+  // because the file may have changed since it was opened. REQUIRES: window < num_windows().
   absl::Status Read(uint64_t window, std::span<int32_t> inputs, std::span<int32_t> targets) const;
 
  private:

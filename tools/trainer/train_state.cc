@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The user state of a training run's commits.
+// Writes and reads the user state of a training run's commits.
 
 #include "tools/trainer/train_state.h"
 
@@ -25,7 +25,7 @@ absl::Status Malformed(const std::string& what) {
   return absl::DataLossError(absl::StrCat("the store's training state is not readable: ", what));
 }
 
-// nlohmann reports a missing key or a wrong type by throwing; ParseTrainState turns that into a
+// nlohmann throws if a key is missing or has the wrong type; ParseTrainState turns that into a
 // Status.
 TrainState FromJson(const Json& json) {
   TrainState state;
@@ -61,7 +61,7 @@ std::string SerializeTrainState(const TrainState& state) {
       {"fixed", fixed},
       {"config_json", state.config_json},
   };
-  // Text of a config.json that is not valid UTF-8 must not make a commit fail.
+  // A commit must not fail because config.json has text that is not valid UTF-8.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -93,11 +93,11 @@ absl::Status CheckSameNumbers(const std::vector<FixedFlag>& stored,
     const auto it = std::find_if(flags.begin(), flags.end(),
                                  [&](const FixedFlag& f) { return f.first == name; });
     if (it != flags.end()) return it->second;
-    // Left out where they say what was so before there were such flags.
+    // FixedFlags leaves these out at the value that was in effect before the flags existed.
     if (name == "--optimizer") return "adamw";
     return name == "--state-format" ? "fp32" : "(nothing)";
   };
-  std::vector<std::string> names;  // of flags that differ, each once
+  std::vector<std::string> names;  // flags that differ, each once
   for (const auto* flags : {&stored, &given}) {
     for (const auto& [name, value] : *flags) {
       if (value_of(stored, name) != value_of(given, name) && !absl::c_linear_search(names, name))
@@ -106,7 +106,7 @@ absl::Status CheckSameNumbers(const std::vector<FixedFlag>& stored,
   }
   if (names.empty()) return absl::OkStatus();
   const bool can_convert = names == std::vector<std::string>{"--state-format"};
-  // Other flags differ because of these.
+  // Other flags may differ as a consequence of these.
   for (const char* cause : {"--optimizer", "--state-format"}) {
     if (!absl::c_linear_search(names, cause)) continue;
     names = {cause};

@@ -27,8 +27,8 @@
 namespace spillway::trainer {
 namespace {
 
-// A loss scale below this leaves nothing of a gradient in fp16: what overflows there is no matter
-// of scale.
+// Below this loss scale fp16 gradients vanish. If a gradient still overflows there, the scale is
+// not the cause.
 constexpr float kSmallestLossScale = 0x1.0p-24F;
 
 // torch.nn.utils.clip_grad_norm_ adds this to the norm before dividing.
@@ -42,14 +42,14 @@ Traffic operator-(const Traffic& after, const Traffic& before) {
   return {after.read_bytes - before.read_bytes, after.written_bytes - before.written_bytes};
 }
 
-// Over NVMe, of the optimizer's state alone.
+// The NVMe traffic of the optimizer's state alone.
 Traffic StateTraffic(const EngineStats& stats) {
   const Traffic& master = stats.role_nvme[static_cast<size_t>(Role::kMasterWeight)];
   const Traffic& moments = stats.role_nvme[static_cast<size_t>(Role::kMoment)];
   return {master.read_bytes + moments.read_bytes, master.written_bytes + moments.written_bytes};
 }
 
-// The first step has no plan, the second no plan that knows which tensors have bytes.
+// The first step has no plan. The second has none that accounts for which tensors have bytes.
 constexpr int64_t kUnplannedSteps = 2;
 
 StepTime Median(std::vector<StepTime> steps) {
@@ -60,7 +60,7 @@ StepTime Median(std::vector<StepTime> steps) {
   return *middle;
 }
 
-// The same error with more words.
+// Returns the error with `words` appended to its message.
 absl::Status Add(const absl::Status& error, std::string_view words) {
   absl::Status longer(error.code(),
                       absl::StrFormat("%s%s", std::string(error.message()), std::string(words)));
@@ -69,7 +69,7 @@ absl::Status Add(const absl::Status& error, std::string_view words) {
   return longer;
 }
 
-// What a library throws when there is no memory, as a status.
+// Runs `work`, and turns the exception that a library throws when memory runs out into a Status.
 absl::Status Guarded(const std::function<absl::Status()>& work) {
   try {
     return work();
@@ -124,7 +124,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
   return trainer;
 }
 
-// Over the parameters that are trained.
+// Creates the optimizer for the parameters that are trained.
 absl::Status Trainer::CreateOptimizer(ThreadPool* pool) {
   const ModelOptions& model = options_.model;
   SPILLWAY_HF_ASSIGN_OR_RETURN(optimizer_,
@@ -205,11 +205,12 @@ absl::Status Trainer::RunSteps(const Observer& observer, const std::atomic<bool>
   return absl::OkStatus();
 }
 
-// After an error: what is done before it, if that is whole.
+// Commits the steps before an error, unless an update was under way. Returns the error, with a note
+// on which commit stands.
 absl::Status Trainer::CommitBefore(const absl::Status& error) {
   if (!options_.durable) return error;
   if (committed_step_ == state_.step) {
-    // A page of the last commit itself may be what is damaged.
+    // The damaged page may belong to the last commit itself.
     return absl::IsDataLoss(error) ? error : Add(error, "; the last commit stands");
   }
   if (is_updating_) {
@@ -228,13 +229,13 @@ absl::Status Trainer::CommitBefore(const absl::Status& error) {
 }
 
 absl::StatusOr<StepRecord> Trainer::RunStep() {
-  // A transfer may end after its step's record was made.
+  // Counts from the last record on, because a transfer may end after its step's record was made.
   const EngineStats before = counted_ ? *counted_ : engine_->Stats();
   const uint64_t position = state_.data_position;
   const LossScalerState scale = scaler_.state();
   StepRecord record;
   const absl::Status status = Guarded([&] { return Compute(&record); });
-  if (!status.ok()) {  // as before the step, unless its update was under way
+  if (!status.ok()) {  // undo the step; an update under way cannot be undone
     state_.data_position = position;
     scaler_.Restore(scale);
     return status;
@@ -272,7 +273,7 @@ absl::Status Trainer::Compute(StepRecord* record) {
   return UpdateOrSkip(model_->gradients(), record);
 }
 
-// Unscales and clips in one factor and updates, or skips the update after an overflow.
+// Unscales and clips with one factor and updates, or skips the update after an overflow.
 absl::Status Trainer::UpdateOrSkip(const GradientSummary& summary, StepRecord* record) {
   const double scale = scaler_.scale();
   record->grad_norm = summary.finite ? std::sqrt(summary.sum_of_squares) / scale

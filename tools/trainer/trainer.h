@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The training loop: a step's micro-batches, unscale and clip, update or skip, log, evaluate,
-// commit. What it computes is the model's and the optimizer's; what it moves is the engine's; here
-// is the order of things and what a commit keeps of them.
+// commit. It decides their order and what a commit holds. It leaves the computation to the model
+// and the optimizer, and the transfers to the engine.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_TRAINER_H_
 #define SPILLWAY_TOOLS_TRAINER_TRAINER_H_
@@ -30,34 +30,34 @@
 
 namespace spillway::trainer {
 
-// How the learning rate follows a batch of another size than it was meant for: not, in proportion
-// (Goyal et al., arXiv:1706.02677), or as the root (Krizhevsky, arXiv:1404.5997).
+// How the learning rate is scaled for a batch of another size than it was meant for: not at all, in
+// proportion (Goyal et al., arXiv:1706.02677), or by the square root (Krizhevsky, arXiv:1404.5997).
 enum class RateScaling : uint8_t { kNone, kLinear, kSqrt };
 
 struct TrainerOptions {
   ModelOptions model;
-  Schedule schedule;  // its total_steps is where the run ends
-  double weight_decay =
-      0.01;                // of parameters that decay; the rule and its constants are the model's
-  double clip_norm = 1.0;  // the largest norm of the whole gradient; 0: no clipping
+  Schedule schedule;           // the run ends at its total_steps
+  double weight_decay = 0.01;  // for parameters that decay; `model.rule` has the other constants
+  double clip_norm = 1.0;      // the largest norm of the whole gradient; 0: no clipping
   RateScaling rate_scaling = RateScaling::kNone;
-  int64_t rate_batch = 0;         // windows of a step that the schedule's rate is meant for
-  LossScalerOptions loss_scaler;  // disabled but under kFp16Amp
+  int64_t rate_batch = 0;         // windows per step that the schedule's rate is meant for
+  LossScalerOptions loss_scaler;  // enabled only under kFp16Amp
   Order order = Order::kSequential;
   uint64_t seed = 0;
-  int64_t stop_after = 0;      // end after so many steps of this run; 0: at total_steps
+  int64_t stop_after = 0;      // end after this many steps of this run; 0: at total_steps
   int64_t evaluate_every = 0;  // steps; 0: never
   int64_t evaluate_windows = 8;
   int64_t commit_every = 0;  // steps; 0: only when the run ends
   bool durable = false;      // the engine has a store to commit to
 };
 
-// What every learning rate is multiplied by: the step's windows over rate_batch, or its root.
+// The factor of every learning rate: the step's windows over rate_batch, the square root of that,
+// or 1 for kNone.
 double RateScale(const TrainerOptions& options);
 
 enum class EndReason : uint8_t { kDone, kStoppedAfter, kInterrupted };
 
-// Seconds of a step; those but its own are PlanStats', zeros without a plan.
+// Times of a step, in seconds. All but `seconds` are from PlanStats, and zero without a plan.
 struct StepTime {
   double seconds = 0;
   double bound = 0;
@@ -70,36 +70,36 @@ struct RunSummary {
   int64_t step = 0;  // steps done, earlier runs included
   int64_t steps_this_run = 0;
   int64_t skipped_this_run = 0;
-  double last_loss = 0;  // of the last step done; not a number before the first
+  double last_loss = 0;  // of the last step done; NaN before the first
   std::optional<Evaluation> last_evaluation;
-  double tokens_per_second = 0;  // over this run's steps, evaluations and commits left out
-  StepTime median_step;          // from this run's third step on; zeros: there is none
+  double tokens_per_second = 0;  // over this run's steps, without evaluations and commits
+  StepTime median_step;          // over this run's steps from the third on; zeros if there are none
 };
 
-// Thread-compatible. Everything handed to Create must outlive it.
+// Thread-compatible. The engine, the pool and the data must outlive it.
 class Trainer {
  public:
   // Called after each step and its evaluation, before the commit that may follow. An error ends the
   // run.
   using Observer = std::function<absl::Status(const StepRecord&)>;
 
-  // `state` is what the engine's last commit held, or none to begin: then the weights come from
-  // `source`. `valid_data` may be null if nothing is evaluated.
+  // `state` is the state in the engine's last commit. Without it a new run begins, with weights
+  // from `source`. `valid_data` may be null if nothing is evaluated.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(
       Engine* engine, ThreadPool* pool, const hf::ModelConfig& config,
       const TrainerOptions& options, const TokenData* train_data, const TokenData* valid_data,
       const WeightSource& source, const std::optional<TrainState>& state);
 
-  // Trains until the schedule's end, `stop_after`, or until `stop` is true at the end of a step;
-  // then commits if there is anything to commit. Where `commit_now` is true at the end of a step,
-  // it is made false and there is a commit. An evaluation that fails ends nothing: its step's
-  // record says why. Any other error ends the run, after a commit of the steps before it where that
-  // can be made; its message says which commit stands.
+  // Trains until the schedule's end, `stop_after`, or until `stop` is true at the end of a step.
+  // Then commits if there is anything to commit. If `commit_now` is true at the end of a step, sets
+  // it to false and commits. A failed evaluation does not end the run; the step's record has the
+  // reason of the first failure. Any other error ends the run, after a commit of the steps before
+  // it if that is possible. The error's message then says which commit stands.
   absl::StatusOr<RunSummary> Run(const Observer& observer, const std::atomic<bool>& stop,
                                  std::atomic<bool>* commit_now = nullptr);
 
-  // Writes all that a commit holds as the first commit of another engine, which has a store and no
-  // tensors yet.
+  // Writes everything that a commit holds as the first commit of another engine. REQUIRES: `other`
+  // has a store, and no tensors yet.
   absl::Status CommitTo(Engine* other);
 
   const Model& model() const { return *model_; }
@@ -125,17 +125,18 @@ class Trainer {
   const WindowOrder order_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::vector<Update> updates_;       // of a step; what changes from step to step is put in
+  std::vector<Update> updates_;       // of a step; values that change are set in each step
   std::vector<double> rate_factors_;  // by update
   LossScaler scaler_;
   TrainState state_;
-  double peak_flops_ = 0;  // operations a second
+  double peak_flops_ = 0;  // operations per second
   double step_flops_ = 0;
-  int64_t step_begin_ns_ = 0;  // of the step that runs: the end of what came before it
-  // Up to where records have counted transfers; none: an evaluation or a commit came since.
+  int64_t step_begin_ns_ = 0;  // of the current step: when the work before it ended
+  // The stats up to which step records have counted transfers. Empty after an evaluation or a
+  // commit, whose transfers count in no step.
   std::optional<EngineStats> counted_;
   int64_t committed_step_ = -1;  // -1: never
-  bool is_updating_ = false;     // weights and moments are between two steps
+  bool is_updating_ = false;     // an update is under way: the tensors are between two steps
   std::vector<int32_t> inputs_;  // [accumulate × micro_batch × sequence]
   std::vector<int32_t> targets_;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Readers of fp32 bytes for each parameter.
+// Makes the readers of each parameter's fp32 bytes.
 
 #include "tools/trainer/weight_source.h"
 
@@ -26,7 +26,8 @@ namespace {
 constexpr double kStandardDeviation = 0.02;
 constexpr uint64_t kChunkElements = uint64_t{1} << 18;
 
-// Calls `fill(first element, floats)` for a piece that must consist of whole floats.
+// Calls `fill(first element, floats)` for a piece. Fails if the piece does not consist of whole
+// floats.
 template <typename Fill>
 absl::Status FillFloats(const std::string& name, uint64_t offset_bytes, std::span<std::byte> out,
                         const Fill& fill) {
@@ -39,7 +40,7 @@ absl::Status FillFloats(const std::string& name, uint64_t offset_bytes, std::spa
               std::span(reinterpret_cast<float*>(out.data()), out.size() / sizeof(float)));
 }
 
-// Uniform in (0, 1], from element `index` of a stream.
+// Returns element `index` of a stream of numbers that are uniform in (0, 1].
 double Uniform(uint64_t stream, uint64_t index) {
   const uint64_t bits = XXH3_64bits_withSeed(&index, sizeof(index), stream);
   return static_cast<double>((bits >> 11) + 1) * 0x1.0p-53;
@@ -51,7 +52,7 @@ float Normal(uint64_t stream, uint64_t index) {
   return static_cast<float>(kStandardDeviation * radius * std::cos(angle));
 }
 
-// The tensor of the folder, or why it cannot be the parameter.
+// Finds the parameter's tensor in the folder. Fails with the reason if it does not fit.
 absl::StatusOr<const hf::TensorEntry*> FindTensor(const hf::ModelFolder& folder,
                                                   const std::string& name,
                                                   const std::vector<int64_t>& shape) {
@@ -73,8 +74,8 @@ absl::StatusOr<const hf::TensorEntry*> FindTensor(const hf::ModelFolder& folder,
   return entry;
 }
 
-// Tensors that some folders carry and the model does without: the head's copy of a tied embedding,
-// and the rotary frequencies that old versions of transformers saved.
+// Whether this is a tensor that some folders hold but the model does not need: the head's copy of a
+// tied embedding, or the rotary frequencies that old versions of transformers saved.
 bool IsRedundant(const std::string& name, const hf::ModelConfig& config) {
   return (config.tie_word_embeddings && name == "lm_head.weight") ||
          name.ends_with("rotary_emb.inv_freq");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The permutation of an epoch.
+// Computes the permutation of an epoch.
 
 #include "tools/trainer/window_order.h"
 
@@ -53,7 +53,8 @@ uint64_t WindowOrder::WindowAt(uint64_t position) const {
   if (order_ == Order::kSequential || num_windows_ == 1) return window;
   const int bits = std::bit_width(num_windows_ - 1);
   const Feistel permute(Mix(seed_) ^ Mix(~epoch), (bits + 1) / 2);
-  // A permutation of a larger domain, repeated until it lands inside, is one of the smaller domain.
+  // Applying a permutation of a larger domain until the result is inside the smaller domain gives a
+  // permutation of the smaller domain.
   do window = permute(window);
   while (window >= num_windows_);
   return window;

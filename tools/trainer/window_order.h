@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which window of the data comes at which position of a run: in file order, or in a seeded
-// permutation of each epoch. The permutation is computed, not stored, so that a position alone
-// resumes it.
+// The order in which a run uses the windows of its data: file order, or a seeded permutation for
+// each epoch. The permutation is computed, not stored, so that the position is all that a resume
+// needs.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_WINDOW_ORDER_H_
 #define SPILLWAY_TOOLS_TRAINER_WINDOW_ORDER_H_
@@ -13,17 +13,17 @@ namespace spillway::trainer {
 
 enum class Order : uint8_t { kSequential, kShuffled };
 
-// Position p lies in epoch p / num_windows; every epoch takes each window once. In file order each
-// epoch is the same; shuffled, its permutation follows from seed and epoch: a six-round Feistel
-// network over the smallest even number of bits that holds num_windows, walked until it lands
-// inside.
+// Position p lies in epoch p / num_windows, and every epoch uses each window once. In file order
+// all epochs are the same. In shuffled order the permutation follows from seed and epoch: a
+// six-round Feistel network over the smallest even number of bits that holds every window's number,
+// applied until the result is below num_windows.
 class WindowOrder {
  public:
   // REQUIRES: num_windows >= 1.
   WindowOrder(Order order, uint64_t num_windows, uint64_t seed)
       : order_(order), num_windows_(num_windows), seed_(seed) {}
 
-  // The window at a position, in [0, num_windows).
+  // Returns the window at a position, in [0, num_windows).
   uint64_t WindowAt(uint64_t position) const;
 
  private:

@@ -25,7 +25,7 @@ absl::StatusOr<std::unique_ptr<Workspace>> Workspace::Create(uint64_t size_bytes
         "no room for ", rounded, " bytes of scratch (", std::strerror(errno),
         "): shorten the sequence or the micro-batch, or give the process more memory"));
   }
-  // Advice only: without huge pages everything works, slower.
+  // This is only advice: without huge pages everything works, but slower.
   (void)madvise(data, rounded, MADV_HUGEPAGE);
   return std::unique_ptr<Workspace>(new Workspace(static_cast<std::byte*>(data), rounded));
 }

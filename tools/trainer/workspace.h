@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The trainer's scratch: one arena, its size known before training starts. Parts of the model state
-// their buffers once, in a function over ScratchLayout; run over nothing it measures, run over the
-// arena it binds. Parts that are never active together rewind to the same mark and share bytes.
+// The trainer's scratch: one arena, whose size is known before training starts. Each part of the
+// model declares its buffers once, in a function that takes a ScratchLayout. A layout without
+// memory measures the buffers; a layout over the arena assigns them. Parts that are never active
+// together rewind to the same mark and share bytes.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_WORKSPACE_H_
 #define SPILLWAY_TOOLS_TRAINER_WORKSPACE_H_
@@ -19,10 +20,10 @@ namespace spillway::trainer {
 
 class ScratchLayout {
  public:
-  // With a null base, Take returns null and only sizes are counted.
+  // If `base` is null, Take returns null and only sizes are counted.
   explicit ScratchLayout(std::byte* base = nullptr) : base_(base) {}
 
-  // Room for n values of T, aligned for any vector load.
+  // Reserves room for n values of T, aligned for any vector load.
   template <typename T>
   T* Take(int64_t n) {
     const uint64_t offset = used_;
@@ -42,10 +43,10 @@ class ScratchLayout {
   uint64_t peak_ = 0;
 };
 
-// Owns the arena: anonymous memory, advised to use huge pages, untouched until used.
+// Owns the arena: anonymous memory that is advised to use huge pages and not touched before use.
 class Workspace {
  public:
-  // ResourceExhausted if the address space is refused.
+  // ResourceExhausted if the system refuses the address space.
   static absl::StatusOr<std::unique_ptr<Workspace>> Create(uint64_t size_bytes);
   ~Workspace();
   Workspace(const Workspace&) = delete;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `spillway bench`: what there is to measure.
+// `spillway bench`: the parent command of the benchmarks.
 
 #include "tools/spillway/command/commands.h"
 

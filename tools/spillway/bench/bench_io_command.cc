@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `spillway bench io`: how fast bytes move between memory and a folder's device, beside fio.
+// `spillway bench io`: measures how fast bytes move between memory and a folder's device, and
+// compares the rates with fio's.
 
 #include <memory>
 #include <optional>
@@ -68,7 +69,7 @@ absl::Status Check(const Flags& flags) {
   return absl::OkStatus();
 }
 
-// The store without a device.
+// Runs the store over an I/O engine that moves nothing.
 absl::Status RunBenchCeiling(const Flags& flags) {
   if (!flags.html.empty() || flags.bench.full || flags.bench.verify) {
     return UsageError("--ceiling has neither --html nor --full nor --verify: it moves nothing");
@@ -87,7 +88,7 @@ absl::Status RunBenchCeiling(const Flags& flags) {
 absl::Status RunBenchIo(Flags flags) {
   SPILLWAY_RETURN_IF_ERROR(Check(flags));
   if (flags.ceiling) return RunBenchCeiling(flags);
-  std::optional<trainer::OutputFile> page;  // found out now, not after a minute
+  std::optional<trainer::OutputFile> page;  // opened now, so that an error shows before the run
   if (!flags.html.empty()) {
     SPILLWAY_ASSIGN_OR_RETURN(page, OpenOutput("--html", flags.html, kPage, flags.force));
   }

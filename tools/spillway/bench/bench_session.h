@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every benchmark of `spillway bench` has around it: a line that says how far it is, folders
-// that are removed also when it is interrupted, and its report on stdout.
+// The parts that all benchmarks of `spillway bench` share: a line of progress, folders that are
+// removed even if the benchmark is interrupted, and the report on stdout.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_BENCH_BENCH_SESSION_H_
 #define SPILLWAY_TOOLS_SPILLWAY_BENCH_BENCH_SESSION_H_
@@ -32,7 +32,8 @@
 
 namespace spillway::command {
 
-// A line on a terminal that is written over; elsewhere one every ten seconds.
+// Shows progress on stderr: on a terminal one line that is overwritten, elsewhere at most one line
+// every ten seconds.
 class BenchProgress {
  public:
   BenchProgress() : terminal_(::isatty(STDERR_FILENO) == 1) {}
@@ -56,10 +57,10 @@ class BenchProgress {
   std::chrono::steady_clock::time_point shown_ = std::chrono::steady_clock::now();
 };
 
-// What is on disk as long as the bench runs. Thread-safe.
+// The folders that exist on disk while the benchmark runs. Thread-safe.
 class MadeFolders {
  public:
-  // Cancelled once they are being removed.
+  // Makes a folder in `parent`. Cancelled if Remove was called before.
   absl::StatusOr<bench_io::OwnFolder> Make(const std::string& parent) {
     base::MutexLock lock(&mutex_);
     if (removed_) return absl::CancelledError("interrupted");
@@ -67,7 +68,8 @@ class MadeFolders {
     folders_.push_back(folder.path());
     return folder;
   }
-  // Beside a bench that goes on: what it makes meanwhile is removed in the next round.
+  // Removes the folders while the benchmark still runs. It tries repeatedly, because the benchmark
+  // may make files meanwhile.
   void Remove() {
     base::MutexLock lock(&mutex_);
     removed_ = true;
@@ -86,9 +88,9 @@ class MadeFolders {
   std::vector<std::string> folders_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What `bench(options, interrupted)` returns. Ctrl-C interrupts it, and a second one removes its
-// folders. Its notes and how far it is are on stderr. Where there is no room for it, which is no
-// fault of the command line, the exit code is 1.
+// Returns the result of `bench(options, interrupted)`. Ctrl-C interrupts the benchmark, and a
+// second Ctrl-C removes its folders. Notes and progress go to stderr. ResourceExhausted gives exit
+// code 1, because a lack of room is no error of the command line.
 template <typename Options, typename Bench>
 auto RunSession(Options options, const Bench& bench) {
   const std::atomic<bool>& interrupted = CatchInterrupts();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `spillway bench tiers`: how near the engine comes to the hardware over each edge of the tiers.
+// `spillway bench tiers`: compares the engine's rate over each edge between the tiers with the
+// hardware's.
 
 #include <bit>
 #include <memory>
@@ -66,7 +67,7 @@ absl::Status RunBenchTiers(const Flags& flags) {
   SPILLWAY_RETURN_IF_ERROR(Check(flags.bench));
   const absl::StatusOr<bench_tiers::BenchReport> report =
       RunSession(flags.bench, bench_tiers::RunBench);
-  // No such device is the machine's doing or the build's.
+  // The machine or the build lacks the device; the command line is not at fault.
   if (absl::IsNotFound(report.status()) && flags.bench.device.kind() == Device::Kind::kCuda) {
     return WithExitCode(report.status(), ExitCode::kCannot);
   }

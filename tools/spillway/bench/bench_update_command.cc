@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `spillway bench update`: how near the optimizer comes to the speed of memory and of the drive.
+// `spillway bench update`: compares the optimizer's rate with the speed of memory and of the drive.
 
 #include <algorithm>
 #include <memory>

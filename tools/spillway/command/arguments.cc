@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CLI11 behind functions of our own, strict parsers, and the search for what was meant.
+// Wraps CLI11 in functions of our own, and holds the strict parsers and the search for what was
+// probably meant.
 
 #include "tools/spillway/command/arguments.h"
 
@@ -23,7 +24,7 @@
 namespace spillway::command {
 namespace {
 
-// std::from_chars over the whole text.
+// Applies std::from_chars. False unless it accepts the whole text.
 template <typename T>
 bool ParseWhole(const std::string& text, T* value) {
   const char* const end = text.data() + text.size();
@@ -31,7 +32,7 @@ bool ParseWhole(const std::string& text, T* value) {
   return error == std::errc() && stopped == end && !text.empty();
 }
 
-// "from 0 to below 1", "at least 1".
+// Describes the range: "from 0 to below 1", "at least 1".
 std::string Describe(const Range& range) {
   const std::string least =
       absl::StrFormat("%s %g", range.open_least ? "above" : "from", range.least);
@@ -46,7 +47,8 @@ bool Contains(const Range& range, double value) {
          (range.open_most ? value < range.most : value <= range.most);
 }
 
-// Insertions, deletions and substitutions that turn one word into the other (Levenshtein).
+// Returns the number of insertions, deletions and substitutions that turn one word into the other
+// (Levenshtein distance).
 size_t EditDistance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -61,7 +63,8 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-// The words that `unknown` could have been: options if it begins with a dash, else subcommands.
+// Returns the words that `unknown` may stand for: options if it begins with a dash, else
+// subcommands.
 std::vector<std::string> Candidates(const CLI::App& app, const std::string& unknown) {
   std::vector<std::string> words;
   if (unknown.starts_with('-')) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Commands and options of the command line, parsed strictly: a value that is not wholly understood
-// or out of range is an error that says what is accepted, and an unknown option one that says what
-// was probably meant.
+// Commands and options of the command line, parsed strictly: a value that is malformed or out of
+// range gives an error that says what is accepted, and an unknown option gives an error that names
+// what was probably meant.
 //
-// CLI11 does the work behind these. Only the sources that look into what it parsed include it: it
-// is all in headers, and takes 6 s to compile.
+// CLI11 does the parsing. Only the sources that inspect what it parsed include it: it is
+// header-only and takes 6 s to compile.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_COMMAND_ARGUMENTS_H_
 #define SPILLWAY_TOOLS_SPILLWAY_COMMAND_ARGUMENTS_H_
@@ -27,7 +27,7 @@ class Option;
 
 namespace spillway::command {
 
-// An interval of numbers; `open` ends are outside it.
+// An interval of numbers. An `open` end does not belong to it.
 struct Range {
   double least = 0;
   double most = 0;
@@ -35,38 +35,40 @@ struct Range {
   bool open_most = false;
 };
 
-// All of `text` as a finite number in the range, else InvalidArgument saying what is accepted.
+// Parses all of `text` as a finite number in the range. InvalidArgument, saying what is accepted,
+// if it is not one.
 absl::StatusOr<double> ParseNumber(const std::string& text, const Range& range);
-// All of `text` as a whole number in [least, most].
+// Parses all of `text` as a whole number in [least, most]. InvalidArgument if it is not one.
 absl::StatusOr<int64_t> ParseInteger(const std::string& text, int64_t least, int64_t most);
-// "a,b,c" as its parts; InvalidArgument for an empty part.
+// Splits "a,b,c" into its parts. InvalidArgument if a part is empty.
 absl::StatusOr<std::vector<std::string>> ParseList(const std::string& text);
 
-// A command below `app`. The first line of its description is its line in the help of `app`.
+// Adds a command below `app`. The help of `app` lists it with the first line of `description`.
 CLI::App* AddCommand(CLI::App* app, const std::string& name, const std::string& description);
-// `then` is called once the command was chosen and all of its options are read.
+// Registers `then`, which is called if the command was chosen, after all of its options are read.
 void WhenChosen(CLI::App* command, std::function<void()> then);
 
-// An option, to say more of it: of its value in the help, and that it is needed.
+// An option that was added. The setters define what the help shows of its value, and make it
+// required.
 class AddedOption {
  public:
   explicit AddedOption(CLI::Option* option) : option_(option) {}
 
-  AddedOption Type(const std::string& words) const;    // what stands for its value
-  AddedOption Default(const std::string& text) const;  // "": none is shown
+  AddedOption Type(const std::string& words) const;    // placeholder of the value in the help
+  AddedOption Default(const std::string& text) const;  // default in the help; "" shows none
   AddedOption Required() const;
 
  private:
   CLI::Option* option_;
 };
 
-// An option that hands its text to `take`. What that says of a text it does not accept is the
-// error.
+// Adds an option whose text is given to `take`. If `take` does not accept the text, the message of
+// its status is the error.
 using TakeText = std::function<absl::Status(const std::string& text)>;
 AddedOption AddOption(CLI::App* app, const std::string& name, const TakeText& take,
                       const std::string& help);
 
-// An option whose text `parse` turns into a StatusOr of what `*value` may hold.
+// Adds an option whose text `parse` turns into a StatusOr of a value for `*value`.
 template <typename T, typename Parse>
 AddedOption AddParsed(CLI::App* app, const std::string& name, T* value, const Parse& parse,
                       const std::string& help) {
@@ -79,16 +81,18 @@ AddedOption AddParsed(CLI::App* app, const std::string& name, T* value, const Pa
   return AddOption(app, name, take, help);
 }
 
-// Each adds an option whose value is `*value` until one is given. The help shows it as the default
-// of numbers, seeds, devices and choices.
+// Each of these adds an option that sets `*value`, which keeps its initial value if the option is
+// not given. The help shows the initial value as the default of numbers, seeds and choices, and
+// "host" as the default of devices.
 AddedOption AddText(CLI::App* app, const std::string& name, std::string* value,
                     const std::string& help);
 AddedOption AddList(CLI::App* app, const std::string& name, std::vector<std::string>* value,
                     const std::string& help);
-// A positional that takes all words that are left.
+// Adds a positional that takes all remaining words.
 AddedOption AddWords(CLI::App* app, const std::string& name, std::vector<std::string>* value,
                      const std::string& help);
-// The positional STORE: DIR, or DIR,DIR in the store's order; needed. And its check.
+// AddStoreArgument adds the positional STORE: DIR, or DIR,DIR in the store's order. It is needed:
+// CheckStoreArgument returns a usage error if it was not given.
 AddedOption AddStoreArgument(CLI::App* app, std::vector<std::string>* value);
 absl::Status CheckStoreArgument(const std::vector<std::string>& value);
 AddedOption AddNumber(CLI::App* app, const std::string& name, double* value, const Range& range,
@@ -97,18 +101,19 @@ AddedOption AddInteger(CLI::App* app, const std::string& name, int64_t* value, i
                        int64_t most, const std::string& help);
 AddedOption AddSeed(CLI::App* app, const std::string& name, uint64_t* value,
                     const std::string& help);
-// A size in bytes: "48MiB", "8GB", "4096", and "unlimited", which is kUnlimited; at least `least`.
+// Adds a size in bytes of at least `least`: "48MiB", "8GB", "4096", or "unlimited", which is
+// kUnlimited.
 AddedOption AddSize(CLI::App* app, const std::string& name, uint64_t* value,
                     const std::string& help, uint64_t least = 0);
 
-// Where to compute: "host", "cuda" (the first GPU), "cuda:N".
+// Adds the device to compute on: "host", "cuda" (the first GPU), "cuda:N".
 AddedOption AddDevice(CLI::App* app, const std::string& name, Device* value,
                       const std::string& help);
 
-// True once it is there; "--json=false" is false.
+// Adds a switch: `*value` is true if it is given, and false for "--json=false".
 AddedOption AddFlag(CLI::App* app, const std::string& name, bool* value, const std::string& help);
 
-// One of a few words.
+// Adds an option whose value is one of a few words.
 template <typename E>
 AddedOption AddChoice(CLI::App* app, const std::string& name, E* value,
                       const std::vector<std::pair<std::string, E>>& choices,
@@ -131,11 +136,12 @@ AddedOption AddChoice(CLI::App* app, const std::string& name, E* value,
   return AddOption(app, name, take, help).Type(words).Default(default_word);
 }
 
-// The option or subcommand that is nearest to what was written, or "".
+// Returns the option or subcommand that is nearest to `unknown`, or "" if none is near.
 std::string Nearest(const CLI::App& app, const std::string& unknown);
 
-// UsageError naming the first of the arguments that the app (or the subcommand chosen) did not
-// understand, and the option or subcommand nearest to it.
+// Returns a UsageError if `app` (the whole app or the chosen subcommand) has an argument that it
+// did not accept. The message names the first one and, if one is near, the option or subcommand
+// nearest to it.
 absl::Status CheckNothingLeft(const CLI::App& app);
 
 }  // namespace spillway::command

@@ -34,7 +34,8 @@ constexpr char kDescription[] =
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 this machine cannot, 4 data is corrupt, 130\n"
     "interrupted.\n";
 
-// Lists a subcommand by the first line of its description; its own help shows the whole.
+// Lists a subcommand by the first line of its description. The subcommand's own help shows all of
+// it.
 class HelpFormatter : public CLI::Formatter {
  public:
   HelpFormatter() { column_width(34); }
@@ -45,7 +46,7 @@ class HelpFormatter : public CLI::Formatter {
   }
 };
 
-// CLI11's words for a count of values that is off, in ours.
+// Rewords CLI11's message about a wrong number of values. Returns other messages unchanged.
 std::string Explain(const CLI::ParseError& error) {
   const std::string text = error.what();
   const std::string option = text.substr(0, text.find(':'));
@@ -55,13 +56,13 @@ std::string Explain(const CLI::ParseError& error) {
   return text;
 }
 
-// For the app and all below it.
+// Allows extra arguments for the app and all commands below it.
 void AllowExtras(CLI::App* app) {
   app->allow_extras();
   for (CLI::App* sub : app->get_subcommands([](CLI::App*) { return true; })) AllowExtras(sub);
 }
 
-// "train, eval or generate".
+// Lists the names of the subcommands: "train, eval or generate".
 std::string NamesOfSubcommands(const CLI::App& app) {
   std::string names;
   const std::vector<const CLI::App*> subs =
@@ -94,13 +95,13 @@ absl::Status ParseCommandLine(const std::vector<std::string>& given, Run* run) {
   AddManCommand(&app, run);
   FlagSources sources;
   for (const char* name : {"train", "eval", "generate"}) sources.Offer(app.get_subcommand(name));
-  // Left-over arguments are reported below, with what was probably meant.
+  // Arguments that are left over are reported below, with what was probably meant.
   AllowExtras(&app);
   SPILLWAY_ASSIGN_OR_RETURN(std::vector<std::string> words, sources.Complete(app, given));
   for (const std::string& warning : sources.warnings()) {
     absl::FPrintF(stderr, "warning: %s\n", warning);
   }
-  std::reverse(words.begin(), words.end());  // as CLI11 wants them
+  std::reverse(words.begin(), words.end());  // CLI11 takes them last to first
   try {
     app.parse(words);
   } catch (const CLI::Success& help_or_version) {

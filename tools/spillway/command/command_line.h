@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From words to the work of a subcommand.
+// Turns the words of the command line into the work of a subcommand.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_COMMAND_COMMAND_LINE_H_
 #define SPILLWAY_TOOLS_SPILLWAY_COMMAND_COMMAND_LINE_H_
@@ -13,8 +13,9 @@
 
 namespace spillway::command {
 
-// Understands the words behind the program's name. `*run` stays empty where that was all: help, the
-// version or a configuration was printed. UsageError: they are not understood.
+// Parses the words after the program's name. `*run` is empty if there is nothing left to do,
+// because help, the version or a configuration was printed. UsageError if the words are not
+// understood.
 absl::Status ParseCommandLine(const std::vector<std::string>& given, Run* run);
 
 }  // namespace spillway::command

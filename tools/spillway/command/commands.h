@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The subcommands. Each adds itself, with its flags, to the app; once the command line is parsed,
-// `*run` does the work of the one that was chosen.
+// The subcommands. Each function adds one, with its flags, to the app. Once the command line is
+// parsed, `*run` does the work of the subcommand that was chosen.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_COMMAND_COMMANDS_H_
 #define SPILLWAY_TOOLS_SPILLWAY_COMMAND_COMMANDS_H_

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `spillway completion` and `spillway man`: what the help says, for shells and for man.
+// `spillway completion` and `spillway man`: print the help as a shell's completion script and as
+// man pages.
 
 #include <cstdio>
 #include <memory>
@@ -37,7 +38,8 @@ constexpr char kMan[] =
 
 }  // namespace
 
-// The text is made while the command line is parsed: later the flags that it tells of are gone.
+// The text is made while the command line is parsed: the app, with the flags that the text lists,
+// is gone when `*run` is called.
 void AddCompletionCommand(CLI::App* app, Run* run) {
   CLI::App* const completion = app->add_subcommand("completion", kCompletion);
   const auto shell = std::make_shared<std::string>();

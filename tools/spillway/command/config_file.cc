@@ -23,7 +23,7 @@ namespace {
 constexpr char kAcceptedLine[] =
     "a line is empty, a comment after #, or key = value; a value is \"text\", 'text', a number, "
     "true, false or [A, B]";
-// A backslash and one of these; u has 4 hex digits behind it, U has 8.
+// The characters that may follow a backslash. u takes 4 hex digits, U takes 8.
 constexpr std::string_view kEscapes = "btnfr\"\\uU";
 
 bool IsControl(char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); }
@@ -32,7 +32,7 @@ absl::Status NotAccepted(std::string_view what) {
   return absl::InvalidArgumentError(absl::StrFormat("%s; %s", std::string(what), kAcceptedLine));
 }
 
-// Those of TOML's numbers that JSON has, too.
+// Whether `word` is a number in both TOML and JSON.
 bool IsNumber(std::string_view word) {
   return word.find_first_not_of("+-.0123456789eE") == std::string_view::npos &&
          nlohmann::json::accept(word);
@@ -43,7 +43,7 @@ class LineReader {
  public:
   explicit LineReader(std::string_view line) : rest_(line) {}
 
-  // An entry without a key: the line has none.
+  // Returns an entry without a key if the line has none.
   absl::StatusOr<ConfigEntry> Read() {
     SPILLWAY_RETURN_IF_ERROR(CheckBytes());
     ConfigEntry entry;
@@ -141,7 +141,7 @@ class LineReader {
     TakeWhile([](char c) { return c == ' ' || c == '\t'; });
   }
 
-  // Behind blanks: at a comment or the line's end.
+  // Skips blanks. Whether a comment or the end of the line follows.
   bool AtEnd() {
     SkipBlanks();
     return rest_.empty() || rest_.front() == '#';
@@ -178,7 +178,7 @@ absl::StatusOr<std::vector<ConfigEntry>> ParseConfig(std::string_view text) {
   return entries;
 }
 
-// JSON writes text as TOML does, but for one control character.
+// JSON quotes text as TOML does, except for one control character.
 absl::StatusOr<std::string> QuoteForConfig(std::string_view value) {
   try {
     return absl::StrReplaceAll(nlohmann::json(value).dump(), {{"\x7f", "\\u007f"}});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From a status to an exit code.
+// Maps a status to an exit code.
 
 #include "tools/spillway/command/exit_code.h"
 
@@ -17,8 +17,9 @@ namespace {
 
 constexpr char kPayload[] = "spillway/exit_code";
 
-// What the operating system ran out of (a full file system above all) comes with the code of a
-// budget; only the errno's text tells them apart.
+// If the operating system runs out of something, most often space in a file system, the status has
+// the same code as for a budget that is too small. Only the errno's text in the message tells them
+// apart.
 ExitCode ExitCodeOfExhausted(const absl::Status& status) {
   const auto names = [&](int error) {
     return absl::StrContains(status.message(), std::strerror(error));
@@ -26,7 +27,7 @@ ExitCode ExitCodeOfExhausted(const absl::Status& status) {
   for (const int error : {ENOSPC, EDQUOT, EFBIG, EMFILE, ENFILE}) {
     if (names(error)) return ExitCode::kFailed;
   }
-  // Memory, and threads, which need some.
+  // Memory, or threads, which need memory.
   for (const int error : {ENOMEM, EAGAIN}) {
     if (names(error)) return ExitCode::kCannot;
   }
@@ -43,7 +44,7 @@ absl::Status UsageError(std::string_view message) {
 absl::Status WithExitCode(const absl::Status& status, ExitCode code) {
   absl::Status marked = status;
   if (!marked.ok()) {
-    // By way of a string_view: clang and g++ spell the name of Cord's constructor from a string
+    // Goes through a string_view: clang and g++ mangle the name of Cord's constructor from a string
     // differently.
     const std::string digits = std::to_string(static_cast<int>(code));
     marked.SetPayload(kPayload, absl::Cord(absl::string_view(digits)));

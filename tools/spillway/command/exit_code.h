@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the command ends: the exit codes that scripts rely on, and which failure gives which.
+// The command's exit codes, which scripts rely on, and the failure that each stands for.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_COMMAND_EXIT_CODE_H_
 #define SPILLWAY_TOOLS_SPILLWAY_COMMAND_EXIT_CODE_H_
@@ -13,22 +13,22 @@ namespace spillway::command {
 
 enum class ExitCode : int {
   kDone = 0,
-  kFailed = 1,   // the work failed: malformed input, a full disk, a store in the way
-  kUsage = 2,    // flags: unknown, out of range, or budgets too small
+  kFailed = 1,   // the work failed: malformed input, a full disk, a store that already exists
+  kUsage = 2,    // flags that are unknown or out of range, or budgets that are too small
   kCannot = 3,   // this machine lacks what was asked for
   kCorrupt = 4,  // stored data does not match its checksum
   kInterrupted = 130,
 };
 
-// An error of the command line, whatever its code elsewhere.
+// Returns an error that ends the command with kUsage.
 absl::Status UsageError(std::string_view message);
-// The same error, but ending with `code`.
+// Returns the same error, marked so that it ends the command with `code`.
 absl::Status WithExitCode(const absl::Status& status, ExitCode code);
 
-// The code noted by the two above; else by the status: DataLoss is kCorrupt, Cancelled
-// kInterrupted, Unimplemented kCannot, ResourceExhausted kUsage (a budget) unless it was the
-// operating system that ran out: of memory or threads kCannot, of room or files kFailed; the rest
-// kFailed.
+// Returns the code that one of the functions above set. Without one, the status decides: OK gives
+// kDone, DataLoss kCorrupt, Cancelled kInterrupted, Unimplemented kCannot. ResourceExhausted gives
+// kUsage (a budget), unless the operating system ran out: of memory or threads it gives kCannot, of
+// disk space or files kFailed. Every other error gives kFailed.
 ExitCode ExitCodeOf(const absl::Status& status);
 
 }  // namespace spillway::command

@@ -33,10 +33,10 @@ namespace {
 
 constexpr size_t kMostFileBytes = size_t{1} << 20;
 constexpr std::string_view kPrefix = "SPILLWAY_";
-// Of a name in a message.
+// Bound on the bytes of a name in a message.
 constexpr int kMostNameBytes = 60;
 
-// What a run is told each time, and no file or environment may say for all of them.
+// Flags that must be given for each run. No file or environment may set them for all runs.
 const std::set<std::string>& OnlyOnTheCommandLine() {
   static const auto* const names =
       new std::set<std::string>{"--help", "--config", "--print-config", "--force", "--resume"};
@@ -50,10 +50,10 @@ bool MayComeFromElsewhere(const CLI::Option& option) {
 
 bool IsSwitch(const CLI::Option& option) { return option.get_expected_max() == 0; }
 
-// Whether a switch is given, and not as --json=false.
+// Whether a switch is given and is not set to false, as by --json=false.
 bool IsOn(const CLI::Option& option) { return option.count() > 0 && option.as<bool>(); }
 
-// "--device-bytes" is "SPILLWAY_DEVICE_BYTES".
+// Returns the environment variable of a flag: "SPILLWAY_DEVICE_BYTES" for "--device-bytes".
 std::string VariableOf(const CLI::Option& option) {
   std::string name =
       absl::StrCat(absl::string_view(kPrefix.data(), kPrefix.size()), option.get_lnames().front());
@@ -63,20 +63,20 @@ std::string VariableOf(const CLI::Option& option) {
   return name;
 }
 
-// --betas takes A,B, --store a LIST.
+// Whether the flag takes a list: --betas takes A,B, --store a LIST.
 bool TakesList(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   return type == "LIST" || type.find(',') != std::string::npos;
 }
 
-// A path for a message or a comment: on one line and in UTF-8.
+// Returns the path as a message or a comment shows it: on one line and in UTF-8.
 std::string Readable(const std::string& path) {
   const bool is_text = QuoteForConfig(path).ok();
   return is_text ? absl::Utf8SafeCHexEscape(path) : absl::CHexEscape(path);
 }
 
-// The flags on a command line, with their values, as CLI11 takes it apart: --seq 3, --seq=3.
-// The command's name is the first word.
+// Returns the flags on a command line with their values, split as CLI11 does it: --seq 3, --seq=3.
+// The first word is the command's name.
 std::map<std::string, std::string> FlagsIn(const CLI::App& command,
                                            const std::vector<std::string>& words) {
   std::map<std::string, std::string> flags;
@@ -85,20 +85,20 @@ std::map<std::string, std::string> FlagsIn(const CLI::App& command,
     const CLI::Option* const option = command.get_option_no_throw(words[i].substr(0, equals));
     if (!words[i].starts_with('-') || option == nullptr) continue;
     std::string value = equals == std::string::npos ? "" : words[i].substr(equals + 1);
-    // "--seq=" takes the next word, too.
+    // "--seq=" takes the next word as well.
     if (value.empty() && !IsSwitch(*option) && i + 1 < words.size()) value = words[++i];
     flags.emplace(option->get_name(), value);
   }
   return flags;
 }
 
-// The words that give the flag this value.
+// Returns the words that give the flag this value.
 absl::StatusOr<std::vector<std::string>> WordsFor(const CLI::Option& option,
                                                   const std::string& value,
                                                   const std::string& source) {
   const std::string name = option.get_name();
   if (!IsSwitch(option)) {
-    // CLI11 takes "--seq=" for a flag whose value is the next word.
+    // CLI11 reads "--seq=" as a flag whose value is the next word.
     if (value.empty()) return std::vector<std::string>{name, ""};
     return std::vector<std::string>{absl::StrCat(name, "=", value)};
   }
@@ -107,7 +107,7 @@ absl::StatusOr<std::vector<std::string>> WordsFor(const CLI::Option& option,
   return UsageError(absl::StrFormat("%s: '%s' is neither true nor false, %s", name, value, source));
 }
 
-// All of a regular file of at most 1 MiB.
+// Reads all of a regular file of at most 1 MiB.
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
   std::error_code error;
   // A pipe or a device may never end.
@@ -129,7 +129,7 @@ absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
   return text;
 }
 
-// The flag that an entry of the file is for.
+// Returns the flag that an entry of the file sets.
 absl::StatusOr<const CLI::Option*> FlagOf(const CLI::App& command, const ConfigEntry& entry) {
   const std::string name = "--" + entry.key;
   const CLI::Option* const option = command.get_option_no_throw(name);
@@ -145,7 +145,7 @@ absl::StatusOr<const CLI::Option*> FlagOf(const CLI::App& command, const ConfigE
       near.empty() ? "" : absl::StrCat("; did you mean ", near.substr(2), "?")));
 }
 
-// What a command line has behind the flag.
+// Returns the entry's value as it would follow the flag on a command line.
 absl::StatusOr<std::string> ValueOf(const CLI::Option& option, const ConfigEntry& entry) {
   if (!entry.is_array) return entry.values.front();
   if (!TakesList(option)) {
@@ -160,7 +160,7 @@ absl::StatusOr<std::string> ValueOf(const CLI::Option& option, const ConfigEntry
   return absl::StrJoin(entry.values, ",");
 }
 
-// The values of a file's flags, "--seq".
+// Returns the values of a file's flags by name, "--seq".
 absl::StatusOr<std::map<std::string, std::string>> ReadConfig(const CLI::App& command,
                                                               const std::string& path) {
   const std::string about = absl::StrCat("--config ", Readable(path));
@@ -182,7 +182,7 @@ absl::StatusOr<std::map<std::string, std::string>> ReadConfig(const CLI::App& co
   return file;
 }
 
-// What a flag is that the command line does not give.
+// The value of a flag that the command line does not give.
 struct Finding {
   std::string value;
   std::string source;  // in words
@@ -199,7 +199,7 @@ std::optional<Finding> Find(const CLI::Option& option,
   return Finding{found->second, from_file};
 }
 
-// The variables of the flags of a command and of those below it.
+// Adds the variables of the flags of a command and of the commands below it.
 void AddVariables(const CLI::App& app, std::set<std::string>* variables) {
   for (const CLI::Option* const option : app.get_options()) {
     if (!option->get_lnames().empty()) variables->insert(VariableOf(*option));
@@ -209,7 +209,7 @@ void AddVariables(const CLI::App& app, std::set<std::string>* variables) {
   }
 }
 
-// For this project's tests and checks.
+// Whether the variable is one of this project's tests and checks.
 bool IsOfTheTests(std::string_view variable) {
   static const auto* const names = new std::set<std::string_view>{
       "SPILLWAY_COMMAND", "SPILLWAY_COMMAND_UNDER_TEST", "SPILLWAY_EXHAUSTIVE", "SPILLWAY_MUTANT",
@@ -217,7 +217,7 @@ bool IsOfTheTests(std::string_view variable) {
   return variable.starts_with("SPILLWAY_TEST_") || names->contains(variable);
 }
 
-// Names of the variables SPILLWAY_* that are set to something, sorted.
+// Returns the names of the SPILLWAY_* variables that are set and not empty, sorted.
 std::set<std::string> SetVariables() {
   std::set<std::string> names;
   for (char** each = environ; each != nullptr && *each != nullptr; ++each) {
@@ -230,7 +230,7 @@ std::set<std::string> SetVariables() {
   return names;
 }
 
-// What to say of each variable that looks like a flag and changes nothing.
+// Returns a warning for each variable that looks like a flag and changes nothing.
 std::vector<std::string> WarningsOf(const CLI::App& app, const CLI::App& command) {
   std::set<std::string> of_any_command;
   AddVariables(app, &of_any_command);
@@ -284,7 +284,7 @@ absl::StatusOr<std::vector<std::string>> FlagSources::Complete(const CLI::App& a
   if (offered == offered_.end()) return words;
   const CLI::App& command = **offered;
   const std::map<std::string, std::string> given = FlagsIn(command, words);
-  // Help is printed whatever else is wrong.
+  // Help is printed whatever else is wrong with the flags.
   if (given.contains("--help")) return std::vector<std::string>{words.front(), "--help"};
   warnings_ = WarningsOf(app, command);
   std::map<std::string, std::string> file;
@@ -304,7 +304,8 @@ absl::StatusOr<std::vector<std::string>> FlagSources::Complete(const CLI::App& a
                               WordsFor(*option, found->value, found->source));
     added.insert(added.end(), more.begin(), more.end());
   }
-  // Before the given ones, of which the last may lack its value or be behind "--".
+  // The added words go before the given ones, because the last of those may lack its value or
+  // follow "--".
   words.insert(words.begin() + 1, added.begin(), added.end());
   return words;
 }
@@ -327,7 +328,7 @@ absl::StatusOr<std::string> FlagSources::Print(const CLI::App& command) const {
     const bool is_given = option->count() > 0;
     const std::string value =
         is_given ? absl::StrJoin(option->results(), ",") : option->get_default_str();
-    if (!IsSwitch(*option) && value.empty()) {  // stays a comment
+    if (!IsSwitch(*option) && value.empty()) {  // written as a comment
       absl::StrAppend(&text, "# ", name, " =  # not given\n");
       continue;
     }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where a command's flags come from: the command line, before the environment (SPILLWAY_SEQ is
-// --seq), before a TOML file (--config run.toml), before the default. --print-config writes such a
-// file, and beside each flag where its value came from. config_file.h says what the file holds.
+// Takes a command's flags from their sources. The command line has precedence over the environment
+// (SPILLWAY_SEQ is --seq), the environment over a TOML file (--config run.toml), and the file over
+// the default. --print-config writes such a file, with the source of each value beside its flag.
+// config_file.h describes the format.
 //
-// The environment and the file become words of the command line before it is parsed, so that a
-// value is understood, and refused, in one way wherever it comes from.
+// The environment and the file become words of the command line before it is parsed, so a value is
+// parsed, and refused, in the same way whatever its source.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_COMMAND_FLAG_SOURCES_H_
 #define SPILLWAY_TOOLS_SPILLWAY_COMMAND_FLAG_SOURCES_H_
@@ -22,31 +23,32 @@ namespace spillway::command {
 
 class FlagSources {
  public:
-  // Gives the command --config and --print-config. For commands that are safe to be told what to do
-  // by an environment: none that removes or repairs.
+  // Gives the command --config and --print-config. Only for commands that may safely take flags
+  // from an environment: none that removes or repairs.
   void Offer(CLI::App* command);
 
-  // `words` are those behind the program's name. The same with the words that environment and file
-  // add; where help is asked for, that alone. UsageError: the file cannot be read, is no TOML or
-  // has a key that is no flag.
+  // `words` are those after the program's name. Returns them with the words that the environment
+  // and the file add, or only the command and --help if help is requested. UsageError if the file
+  // cannot be read, is not TOML or has a key that is not a flag.
   absl::StatusOr<std::vector<std::string>> Complete(const CLI::App& app,
                                                     std::vector<std::string> words);
-  // Of the environment's SPILLWAY_* that Complete looked at, those that change nothing: a misspelt
-  // flag, or one that counts only on the command line. A line each, without its end.
+  // Warnings about the SPILLWAY_* variables in the environment that Complete found to change
+  // nothing: a misspelt flag, or one that counts only on the command line. Each is a line without a
+  // line break.
   const std::vector<std::string>& warnings() const { return warnings_; }
-  // ", from the environment's SPILLWAY_SEQ" for the flag that `message` begins with; "" for one of
-  // the command line.
+  // Returns the source of the flag that `message` begins with: ", from the environment's
+  // SPILLWAY_SEQ", or "" if the flag is from the command line.
   std::string Explain(const std::string& message) const;
 
-  // Whether --print-config was given, for the command that was parsed.
+  // Whether --print-config was given. `command` is the one that was parsed.
   bool wants_print(const CLI::App& command) const;
-  // The file: a line for each flag of the command. UsageError: a value is not UTF-8, which no TOML
-  // file holds.
+  // Returns the file, with a line for each flag of the command. UsageError if a value is not UTF-8,
+  // which no TOML file can hold.
   absl::StatusOr<std::string> Print(const CLI::App& command) const;
 
  private:
   std::vector<const CLI::App*> offered_;
-  // Of a flag, "--seq", that is not from the command line: in words.
+  // The source, in words, of each flag ("--seq") that is not from the command line.
   std::map<std::string, std::string> source_;
   std::vector<std::string> warnings_;
 };

@@ -20,7 +20,7 @@ std::vector<const CLI::App*> SubcommandsOf(const CLI::App& app) {
   return app.get_subcommands([](const CLI::App*) { return true; });
 }
 
-// "spillway bench io".
+// Returns the command's name with those above it: "spillway bench io".
 std::string FullName(const CLI::App& app) {
   return app.get_parent() == nullptr
              ? app.get_name()
@@ -35,7 +35,8 @@ std::vector<std::string> FlagsOf(const CLI::App& app) {
   return flags;
 }
 
-// The words that an option takes: its type is "fp32|fp16-amp". None: a file, a number.
+// Returns the words that an option accepts if its type lists them, as "fp32|fp16-amp" does. Empty
+// for other types, such as a file or a number.
 std::vector<std::string> ChoicesOf(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const bool is_choice = type.find('|') != std::string::npos && type.find('[') == std::string::npos;
@@ -43,12 +44,13 @@ std::vector<std::string> ChoicesOf(const CLI::Option& option) {
                    : std::vector<std::string>();
 }
 
-// The command that all others are below.
+// Returns the command that all others are below.
 const CLI::App& RootOf(const CLI::App& app) {
   return app.get_parent() == nullptr ? app : RootOf(*app.get_parent());
 }
 
-// What can stand behind a command's name and is no flag. Sets *any_file where files can, too.
+// Returns the words, other than flags, that can follow a command's name. Sets *any_file if a file
+// can follow, too.
 std::vector<std::string> ArgumentsOf(const CLI::App& app, bool* any_file) {
   if (FullName(app) == "spillway man") return ManPageNames(RootOf(app));
   std::vector<std::string> words;
@@ -62,7 +64,7 @@ std::vector<std::string> ArgumentsOf(const CLI::App& app, bool* any_file) {
   return words;
 }
 
-// A branch of the script for the command and each below it.
+// Appends a branch of the script for the command and for each command below it.
 void AppendBranches(const CLI::App& app, std::string* script) {
   absl::StrAppendFormat(script, "    '%s')\n      case $previous in\n", FullName(app));
   for (const CLI::Option* const option : app.get_options()) {
@@ -84,7 +86,8 @@ void AppendBranches(const CLI::App& app, std::string* script) {
   for (const CLI::App* const sub : SubcommandsOf(app)) AppendBranches(*sub, script);
 }
 
-// Names of commands below `app`, which take the place of the one before: 'spillway bench' io.
+// Appends the cases that descend to the commands below `app`: after 'spillway bench', the word io
+// makes the current command 'spillway bench io'.
 void AppendDescent(const CLI::App& app, std::string* script) {
   for (const CLI::App* const sub : SubcommandsOf(app)) {
     absl::StrAppendFormat(script, "      '%s %s') command='%s' ;;\n", FullName(app),
@@ -93,7 +96,7 @@ void AppendDescent(const CLI::App& app, std::string* script) {
   }
 }
 
-// Text as man reads it: no line of it begins with a request, and a dash is a dash.
+// Escapes text for man, so that no line of it begins with a request and a dash stays a dash.
 std::string Man(std::string_view text) {
   std::string man = absl::StrReplaceAll(absl::string_view(text.data(), text.size()),
                                         {{"\\", "\\e"}, {"-", "\\-"}});
@@ -111,8 +114,8 @@ std::string BashCompletion(const CLI::App& app) {
   AppendBranches(app, &branches);
   return absl::StrFormat(
       "# For bash: source <(spillway completion bash)\n"
-      // The flag of "--save=fi" is one word with its value, or three: bash parts words at "="
-      // unless COMP_WORDBREAKS says otherwise, zsh does not. What completes one word has all of it.
+      // "--save=fi" is one word or three: bash splits words at "=" unless COMP_WORDBREAKS says
+      // otherwise, zsh does not. If it is one word, a completion has to repeat the flag: $prefix.
       "_spillway_words() {\n"
       "  [[ -z $prefix ]] || compopt +o filenames 2>/dev/null\n"
       "  COMPREPLY=($(compgen -P \"$prefix\" -W \"$1\" -- \"$current\"))\n"
@@ -120,7 +123,7 @@ std::string BashCompletion(const CLI::App& app) {
       "_spillway_files() {\n"
       "  if [[ -z $prefix ]]; then\n"
       "    COMPREPLY+=($(compgen -f -- \"$current\"))\n"
-      "  else\n"  // zsh's -f would look for the whole word
+      "  else\n"  // in zsh, -f would look for the whole word
       "    COMPREPLY+=($(compgen -P \"$prefix\" -G \"$current*\"))\n"
       "  fi\n"
       "}\n"
@@ -163,7 +166,8 @@ std::string ZshCompletion(const CLI::App& app) {
       "(( $+functions[compdef] )) || compinit\n"
       "bashcompinit\n",
       BashCompletion(app),
-      // From $fpath the script is read when the first word is completed, which it has to do then.
+      // From $fpath, zsh reads the script when it completes the first word, so the script has to
+      // complete that word itself.
       "[[ ${funcstack[1]} != _spillway ]] || _bash_complete -o filenames -F _spillway\n");
 }
 

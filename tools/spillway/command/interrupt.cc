@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Signal handling: only what is safe inside a handler.
+// Signal handlers, which do only what is safe inside a handler.
 
 #include "tools/spillway/command/interrupt.h"
 
@@ -20,7 +20,7 @@
 namespace spillway::command {
 namespace {
 
-// One press may arrive twice: `timeout` signals its child and then the child's group.
+// One interrupt may arrive twice: `timeout` signals its child and then the child's group.
 constexpr int64_t kSamePressNanoseconds = 300'000'000;
 
 std::atomic<bool> interrupted{false};
@@ -43,7 +43,7 @@ void OnSignal(int /*signal*/) {
     if (now - first <= kSamePressNanoseconds) return;
     if (!may_tidy.exchange(false)) _exit(static_cast<int>(ExitCode::kInterrupted));
     sem_post(&second);
-    first_nanoseconds.store(now);  // of the second press, which may arrive twice, too
+    first_nanoseconds.store(now);  // the second interrupt may arrive twice as well
     return;
   }
   interrupted.store(true);
@@ -66,7 +66,7 @@ void Handle(std::initializer_list<int> signals, void (*handler)(int)) {
 
 const std::atomic<bool>& CatchInterrupts() {
   Handle({SIGINT, SIGTERM}, OnSignal);
-  // A terminal that is gone; under nohup it is to be ignored.
+  // SIGHUP means that the terminal is gone. Under nohup it must stay ignored.
   struct sigaction hangup = {};
   if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) {
     Handle({SIGHUP}, OnSignal);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ctrl-C: the first asks the work to stop at its next good moment, the second ends the process at
-// once, after tidying up if there is something to tidy. SIGUSR1 asks for a commit.
+// Signals. The first interrupt (Ctrl-C) requests that the work stop at its next safe point. The
+// second ends the process at once, or after a cleanup if one is registered. SIGUSR1 requests a
+// commit.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_COMMAND_INTERRUPT_H_
 #define SPILLWAY_TOOLS_SPILLWAY_COMMAND_INTERRUPT_H_
@@ -11,16 +12,16 @@
 
 namespace spillway::command {
 
-// Handles SIGINT, SIGTERM and, unless it is ignored (nohup), SIGHUP from now on; the flag returned
-// becomes true with the first of them.
+// Handles SIGINT, SIGTERM and, unless it is ignored (nohup), SIGHUP from now on. The returned flag
+// becomes true at the first of these signals.
 const std::atomic<bool>& CatchInterrupts();
 
-// From now on the second of them runs `tidy`, on a thread of its own beside all that still runs,
-// before the process ends; a third ends it at once. To be called at most once, after
-// CatchInterrupts.
+// From now on the second of these signals runs `tidy` before the process ends. `tidy` runs on a
+// thread of its own, while all other threads go on. A third signal ends the process at once.
+// REQUIRES: called at most once, after CatchInterrupts.
 void TidyOnSecondInterrupt(std::function<void()> tidy);
 
-// Handles SIGUSR1 from now on: each makes the flag true.
+// Handles SIGUSR1 from now on. Each SIGUSR1 sets the returned flag to true.
 std::atomic<bool>& CatchCommitRequests();
 
 }  // namespace spillway::command

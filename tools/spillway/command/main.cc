@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The `spillway` command: runs one subcommand and turns its status into an exit code. Data goes to
-// stdout, talk to stderr.
+// stdout, messages to stderr.
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -32,7 +32,7 @@ absl::Status ParseAndRun(int argc, char** argv) {
   Run run;
   absl::Status status = ParseCommandLine({argv + std::min(argc, 1), argv + argc}, &run);
   if (status.ok() && run) status = run();
-  // An earlier piece may have failed and the last one not.
+  // An earlier write may have failed even if the last one did not.
   const bool was_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
   if (status.ok() && !was_written) {
     status =
@@ -41,8 +41,8 @@ absl::Status ParseAndRun(int argc, char** argv) {
   return status;
 }
 
-// No exception is part of any contract here; what a library throws all the same must not abort the
-// process.
+// Turns exceptions into a status. No contract here includes one, but an exception that a library
+// throws must not abort the process.
 absl::Status Guarded(int argc, char** argv) {
   try {
     return ParseAndRun(argc, argv);
@@ -62,22 +62,23 @@ absl::Status Guarded(int argc, char** argv) {
   }
 }
 
-// A standard stream that the caller closed stays unusable, so that no file takes its number and
-// becomes the place where the talk goes.
+// Keeps a standard stream unusable if the caller closed it. Otherwise a file could get its number
+// and then receive the messages.
 void KeepStandardStreamsFree() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
-    // Takes the lowest number that is free, which is `fd`; the other direction than its use.
+    // open() takes the lowest free number, which is `fd`. The mode is opposite to the stream's use.
     (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
   }
 }
 
-// A reader that went away and a limit of file sizes are errors of a write, as a full disk is.
+// Ignores the signals for a reader that went away and for the limit of file sizes, so that the
+// write fails with an error, as on a full disk.
 void TakeSignalsAsErrors() {
   for (const int number : {SIGPIPE, SIGXFSZ}) signal(number, SIG_IGN);
 }
 
-// From the command line to the exit code.
+// One run of the command: its arguments and its exit code.
 struct Invocation {
   int argc;
   char** argv;
@@ -92,8 +93,9 @@ void* Main(void* invocation) {
   return nullptr;
 }
 
-// `ulimit -s` bounds the stack of the first thread and, unless they are told otherwise, of all
-// others. Where it is small, the work goes to a thread whose stack it does not bound.
+// `ulimit -s` bounds the stack of the first thread and, by default, of all others. If that bound is
+// below kStackBytes, runs the work on a thread with a stack of kStackBytes, which other threads
+// then get by default.
 void RunWithEnoughStack(Invocation* invocation) {
   constexpr size_t kStackBytes = size_t{8} << 20;
   rlimit stack{};

@@ -19,8 +19,8 @@ using trainer::OutputFile;
 
 constexpr std::string_view kStore = "a store";
 
-// What the file's folder is: "a store", "a model", "a data set" or "". The file's own folder, where
-// the name is a link.
+// Returns what the file's folder is: "a store", "a model", "a data set" or "". REQUIRES: links in
+// `path` are resolved, so that the folder is the file's own.
 std::string_view OwnerOf(const fs::path& path) {
   std::error_code error;
   const fs::path folder = path.parent_path();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How far long work is, on stderr: a line that renews itself on a terminal, else one every ten
-// seconds.
+// Shows the progress of long work on stderr: on a terminal as one line that is redrawn, elsewhere
+// as a line every ten seconds.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_COMMAND_PROGRESS_H_
 #define SPILLWAY_TOOLS_SPILLWAY_COMMAND_PROGRESS_H_
@@ -15,11 +15,11 @@ namespace spillway::command {
 // Externally synchronised.
 class Progress {
  public:
-  // "checked 1.2 GiB of 3.4 GiB (35%)".
+  // `verb` is "checked" in "checked 1.2 GiB of 3.4 GiB (35%)".
   explicit Progress(std::string verb);
-  // Bytes done of so many; cheap enough to be called for each page.
+  // Shows the bytes done and their total. Cheap enough to be called for each page.
   void Show(uint64_t done_bytes, uint64_t total_bytes);
-  // Leaves no half line behind.
+  // Clears the line on a terminal, so that no partial line stays.
   void End();
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What `spillway doctor` looks at: each thing that this machine or a folder gives or does not,
-// found by using it, with what it means and the cure.
+// The checks of `spillway doctor`: what this machine or a folder offers and what it lacks, found by
+// using it, with what that means and the cure.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_DOCTOR_CHECKUP_H_
 #define SPILLWAY_TOOLS_SPILLWAY_DOCTOR_CHECKUP_H_
@@ -18,15 +18,16 @@ enum class Verdict : uint8_t { kOk, kWarn, kFail };
 struct Finding {
   std::string name;  // "io_uring": lower-case, stable
   Verdict verdict = Verdict::kOk;
-  std::string found;  // what there is
+  std::string found;  // what the check found
   std::string cure;   // what to do; empty if kOk
 };
 
-// The kernel, the processor, locked memory, huge pages and the GPU. Changes nothing.
+// Checks the kernel, the processor, memory, locked memory, huge pages, the driver and the GPU.
+// Changes nothing.
 std::vector<Finding> CheckMachine();
 
-// What a store in this folder would meet. A folder that is not there yet is judged by the nearest
-// above it that is. Small files are made in it and removed again.
+// Checks what a store in this folder would meet. If the folder does not exist, checks its nearest
+// ancestor that does. Makes small files in it and removes them again.
 std::vector<Finding> CheckFolder(const std::string& folder);
 
 }  // namespace spillway::command

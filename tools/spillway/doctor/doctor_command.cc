@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `spillway doctor`: what this machine and a folder give, what they do not, and the cure.
+// `spillway doctor`: prints what this machine and a folder offer, what they lack, and the cure.
 
 #include <unistd.h>
 
@@ -38,7 +38,8 @@ struct DoctorFlags {
   bool json = false;
 };
 
-// "OK", or in colour on a terminal that wants it.
+// Returns the word of the verdict, such as "OK", in colour if stdout is a terminal and NO_COLOR is
+// not set.
 std::string Word(Verdict verdict) {
   const bool colour = isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
   const auto paint = [colour](const char* word, int code) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A folder as a store meets it: every answer comes from a file made there, used and removed.
+// Checks a folder as a store uses it: with a file that is made there, used and removed.
 
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -41,7 +41,7 @@ namespace fs = std::filesystem;
 constexpr uint64_t kLeastFreeBytes = 16 * kMiB;
 constexpr uint64_t kGoodFreeBytes = 10 * kGiB;
 
-// A file with a name of its own in a folder, gone at the end.
+// A file with a unique name in a folder. The destructor removes it.
 class ProbeFile {
  public:
   explicit ProbeFile(const std::string& folder) : path_(folder + "/.spillway-doctor-XXXXXX") {
@@ -74,11 +74,11 @@ Finding CheckWritable(const std::string& folder, const ProbeFile& file) {
   return finding;
 }
 
-// Names of what a store lies on, and what is known against some.
+// File systems that a store may lie on, and the known drawbacks of some.
 struct KnownFileSystem {
   uint64_t magic;
   const char* name;
-  const char* drawback;  // null: none
+  const char* drawback;  // null if none is known
 };
 constexpr const char* kNotADisk = "its bytes are in memory: a store there saves none";
 constexpr const char* kNetwork =
@@ -123,7 +123,7 @@ Finding CheckFileSystem(const std::string& folder) {
   return finding;
 }
 
-// The drive under the file system, as far as the kernel tells.
+// Checks the drive under the file system, as far as the kernel reports it.
 Finding CheckDrive(const std::string& folder) {
   Finding finding = {.name = "drive"};
   struct stat info{};
@@ -169,7 +169,7 @@ Finding CheckFreeSpace(const std::string& folder) {
   return finding;
 }
 
-// A lock, room ahead of use, and a sync: what every store does.
+// Checks the calls that every store makes: a lock, allocation of space ahead of use, and a sync.
 Finding CheckCalls(const ProbeFile& file) {
   Finding finding = {.name = "calls", .found = "flock, fallocate and fdatasync work"};
   if (flock(file.fd(), LOCK_EX | LOCK_NB) != 0) {
@@ -238,7 +238,7 @@ Finding CheckUring(const std::string& folder) {
   return finding;
 }
 
-// What an earlier run has measured.
+// Reports what an earlier run has measured.
 Finding CheckCalibration(const std::string& folder) {
   Finding finding = {.name = "calibration"};
   const auto view = OpenView({folder}, io::StoreView::Wanted::kAnyState);
@@ -261,7 +261,7 @@ Finding CheckCalibration(const std::string& folder) {
 }  // namespace
 
 std::vector<Finding> CheckFolder(const std::string& folder) {
-  // A file in the folder's place is looked at itself, and fails.
+  // If `folder` is a file, that file is checked itself, and fails.
   std::error_code error;
   const std::string nearest = fs::exists(folder, error) ? folder : base::ExistingFolder(folder);
   const ProbeFile file(nearest);

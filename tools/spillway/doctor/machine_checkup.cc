@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The machine itself, whatever folder is used.
+// Checks the machine itself, whatever folder is used.
 
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -35,7 +35,7 @@
 namespace spillway::command {
 namespace {
 
-// A file of the kernel's, without the last line break; "" if there is none.
+// Reads a file of the kernel, without line breaks at its end; "" if there is none.
 std::string ReadKernelFile(const std::string& path) {
   std::ifstream file(path);
   std::stringstream text;
@@ -45,7 +45,7 @@ std::string ReadKernelFile(const std::string& path) {
   return content;
 }
 
-// The value of "key : value" or "key: value" in a file of such lines.
+// Returns the value of "key : value" or "key: value" in a text of such lines; "" if there is none.
 std::string ValueIn(const std::string& text, std::string_view key) {
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     const std::pair<absl::string_view, absl::string_view> parts =
@@ -107,7 +107,7 @@ Finding CheckMemory() {
   return finding;
 }
 
-// Locks memory, as the pinned arena does.
+// Checks the limit of locked memory by locking some, as the pinned arena does.
 Finding CheckMemlock() {
   constexpr uint64_t kProbeBytes = 64 * kMiB;
   rlimit limit{};
@@ -153,7 +153,7 @@ Finding CheckHugePages() {
   return finding;
 }
 
-// The driver's version as its kernel module says.
+// Returns the driver's version as its kernel module reports it.
 std::string NvidiaModule() {
   std::string version = ReadKernelFile("/sys/module/nvidia/version");
   if (!version.empty()) return version;
@@ -182,7 +182,7 @@ Finding CheckDriver() {
   return finding;
 }
 
-// What the driver's library says, called as CUDA's driver interface declares it.
+// The driver's library, called as CUDA's driver interface declares its functions.
 class CudaLibrary {
  public:
   CudaLibrary() : handle_(dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {}
@@ -193,7 +193,7 @@ class CudaLibrary {
   }
   bool is_there() const { return handle_ != nullptr; }
 
-  // CUDA's result code: 0 is success; -1 if the library lacks the function.
+  // Returns CUDA's result code, which is 0 for success, or -1 if the library lacks the function.
   template <typename... Arguments>
   int Call(const char* name, Arguments... arguments) const {
     using Function = int (*)(Arguments...);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The report's page: page.html with style, script and data inside, so that nothing is loaded from
-// elsewhere.
+// The report's page: page.html with its style, script and data inlined, so that nothing is loaded
+// from elsewhere.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_REPORT_PAGE_H_
 #define SPILLWAY_TOOLS_SPILLWAY_REPORT_PAGE_H_
@@ -12,7 +12,7 @@
 
 namespace spillway::run_report {
 
-// `data` is PageData's, with whatever else page.js shows of it.
+// Returns the page. `data` is the result of PageData, with the other members that page.js shows.
 std::string ToHtml(const Json& data);
 
 }  // namespace spillway::run_report

@@ -13,15 +13,15 @@
 namespace spillway::run_report {
 namespace {
 
-// Charts have some 1,000 pixels and browsers some patience.
+// Bounds on the page's data: a chart has about 1,000 pixels, and a browser must stay responsive.
 constexpr size_t kMostSteps = 2'000;
 constexpr size_t kMostAccounts = 500;
 constexpr size_t kMostLevels = 2'000;
-constexpr size_t kMostWindowSpans = 60'000;  // over all windows
+constexpr size_t kMostWindowSpans = 60'000;  // in all windows together
 constexpr size_t kMostWindows = 40;
 constexpr size_t kMostTiles = 12;
 
-// Every n-th of many, the last among them.
+// Returns every n-th element, at most `most` of them. The last element is always among them.
 Json Thinned(const std::vector<Json>& all, size_t most) {
   const size_t stride = (all.size() + most - 1) / most;
   Json some = Json::array();
@@ -31,7 +31,8 @@ Json Thinned(const std::vector<Json>& all, size_t most) {
   return some;
 }
 
-// Of each bucket of time the lowest and the highest level, so that no peak is lost.
+// Returns the levels between two times. If they are many, keeps the lowest, the highest and the
+// last of each bucket of time, so that no peak is lost.
 Json ThinnedLevels(const std::vector<Level>& levels, double begin_us, double end_us) {
   Json thinned = Json::array();
   const auto put = [&](const Level& level) {
@@ -67,7 +68,8 @@ Json ThinnedLevels(const std::vector<Level>& levels, double begin_us, double end
 bool IsLink(SpanKind kind) { return kind >= SpanKind::kNvmeRead && kind <= SpanKind::kDeviceWrite; }
 const char* NameOf(SpanKind kind) { return kSpanKinds[static_cast<size_t>(kind)]; }
 
-// A stretch of time with something of a kind under way; spans come by their begin.
+// Measures the time that is covered by at least one span. REQUIRES: spans are added in the order of
+// their begin.
 class Union {
  public:
   void Add(double begin_us, double end_us) {
@@ -87,7 +89,7 @@ struct Link {
   Union busy;
 };
 
-// What happened between two moments.
+// Totals of what happened between two times.
 struct Account {
   double begin_us = 0;
   double end_us = 0;
@@ -99,7 +101,8 @@ struct Account {
   std::map<std::string, Link> links;
   std::map<std::string, std::map<std::string, uint64_t>> why;  // bytes by link and reason
 
-  // Bytes count where their transfer ends, as in the step log; time where it is.
+  // A transfer's bytes count if it ends in this interval, as in the step log. A span's time counts
+  // as far as it lies in the interval.
   void Add(const Span& span, const std::vector<std::string>& names) {
     const double begin = std::max(span.begin_us, begin_us);
     const double end = std::min(span.end_us, end_us);
@@ -137,7 +140,7 @@ struct Account {
   }
 };
 
-// An account of each step; steps follow one another.
+// Returns an account of each step. Steps are in order and do not overlap.
 std::vector<Account> AccountsOfSteps(const RunTrace& trace) {
   std::vector<Account> accounts;
   for (const Span& span : trace.spans) {
@@ -157,7 +160,7 @@ std::vector<Account> AccountsOfSteps(const RunTrace& trace) {
   return accounts;
 }
 
-// The tiles that callers waited for longest, each with its main cause.
+// Returns the tiles that callers waited for longest, each with its main cause.
 Json SlowestTiles(const RunTrace& trace) {
   struct Waited {
     double us = 0;
@@ -191,8 +194,8 @@ Json SlowestTiles(const RunTrace& trace) {
   return tiles;
 }
 
-// A stretch of time to look at closely: from a step's begin to the next one's, so that evaluations
-// and commits between them are seen too.
+// An interval that the page shows in detail: from a step's begin to the next one's, so that it
+// includes the evaluations and commits between them.
 struct Window {
   std::string title;
   int64_t step = 0;
@@ -207,13 +210,13 @@ std::vector<Window> Windows(const RunTrace& trace) {
     if (!windows.empty()) windows.back().end_us = span.begin_us;
     windows.push_back({trace.names[span.name], span.step, span.begin_us, span.end_us});
   }
-  // What follows the last step is a commit as a rule, and belongs to it.
+  // A commit usually follows the last step, and belongs to its window.
   if (!windows.empty()) windows.back().end_us = trace.duration_us;
   if (windows.empty()) windows.push_back({"all that was recorded", 0, 0, trace.duration_us});
   return windows;
 }
 
-// The names that a page uses, numbered anew.
+// Collects the names that a page uses, and numbers them in the order of their first use.
 class PageNames {
  public:
   explicit PageNames(const std::vector<std::string>& names) : names_(names) {}
@@ -230,8 +233,8 @@ class PageNames {
   Json json_ = Json::array();
 };
 
-// Spans as [kind, thread, begin, length, name, why, bytes or the tile in the way], times in tenths
-// of microseconds from the window's begin.
+// Returns spans as [kind, thread, begin, length, name, why, bytes or, for a stall, the tile in the
+// way]. Times are in tenths of microseconds, and begins count from the window's begin.
 Json SpansOf(const RunTrace& trace, const Window& window, PageNames& names, size_t most) {
   Json spans = Json::array();
   const auto tenths = [](double us) { return static_cast<int64_t>(std::llround(us * 10)); };
@@ -253,7 +256,7 @@ size_t CountSpans(const RunTrace& trace, const Window& window) {
       }));
 }
 
-// The newest windows that there is room for, and the longest.
+// Returns the longest window, and the newest of the others that there is room for.
 std::vector<const Window*> Chosen(const RunTrace& trace, const std::vector<Window>& windows) {
   const auto longest =
       std::max_element(windows.begin(), windows.end(), [](const Window& a, const Window& b) {
@@ -265,7 +268,7 @@ std::vector<const Window*> Chosen(const RunTrace& trace, const std::vector<Windo
     if (&*window == &*longest) continue;
     spans += CountSpans(trace, *window);
     const bool is_full = spans > kMostWindowSpans || chosen.size() == kMostWindows;
-    if (is_full && chosen.size() > 1) break;  // one beside the longest at least
+    if (is_full && chosen.size() > 1) break;  // at least one besides the longest
     chosen.push_back(&*window);
     if (is_full) break;
   }
@@ -314,7 +317,7 @@ Json TraceData(const RunTrace& trace) {
   return json;
 }
 
-// A step as its log line has it, as far as the trace knows.
+// Returns the steps as lines of the step log, with those fields that the trace gives.
 std::vector<Json> StepsOfTrace(const RunTrace& trace) {
   std::vector<Json> steps;
   for (const Account& account : AccountsOfSteps(trace)) {

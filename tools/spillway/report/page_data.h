@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the page shows, as one JSON object: figures of each step, where its time went, what was
-// waited for, how full the tiers were, and the spans of some steps to look at closely. Bounded in
-// size whatever the run's.
+// The data of the page, as one JSON object: the figures of each step, where its time went, the
+// causes of its stalls, how full the tiers were, and the spans of some steps in detail. Its size is
+// bounded, whatever the size of the run.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_REPORT_PAGE_DATA_H_
 #define SPILLWAY_TOOLS_SPILLWAY_REPORT_PAGE_DATA_H_
@@ -11,8 +11,9 @@
 
 namespace spillway::run_report {
 
+// Returns the object that page.js reads:
 // {"steps":[…],"steps_in_all":…,"trace":null|{"steps":[…],"stalls":[…],"tiles":[…],"links":{…},
-// "held":{…},"budget_bytes":{…},"names":[…],"windows":[…],…}}. page.js reads it.
+// "held":{…},"budget_bytes":{…},"names":[…],"windows":[…],…}}.
 Json PageData(const RunFiles& files);
 
 }  // namespace spillway::run_report

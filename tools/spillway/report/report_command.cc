@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `spillway report`: what a run wrote, as one page that a browser opens without a network.
+// `spillway report`: shows what a run wrote as one page that a browser opens without a network.
 
 #include <cstdio>
 #include <filesystem>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Both files are read once from front to back; of a trace only what is kept is ever in memory.
+// Reads both files once, from front to back. Only those parts of a trace that are kept are ever in
+// memory.
 
 #include "tools/spillway/report/run_files.h"
 
@@ -28,11 +29,11 @@ std::string VersionOf(const Json& json) {
   return json.is_object() && json.contains("v") ? json["v"].dump() : "none";
 }
 
-// The deepest that either file nests is 4. What is deeper is not ours, and reading it would take a
-// stack that grows with it.
+// Both files nest at most 4 deep. A deeper file is not ours, and reading it would take a stack that
+// grows with the depth.
 constexpr int kMostDepth = 16;
 
-// One value; discarded if it is no JSON or nests too deep.
+// Parses one value. Returns a discarded value if the text is not JSON or nests too deep.
 Json ParseShallow(const std::string& text) {
   bool is_deep = false;
   const auto look = [&](int depth, Json::parse_event_t, Json&) {
@@ -47,7 +48,7 @@ Json ParseShallow(const std::string& text) {
 
 bool IsNumberOrNull(const Json& json) { return json.is_number() || json.is_null(); }
 
-// "" if the line is one of ours, else what is wrong with it.
+// Returns "" if the line is one of ours, else what is wrong with it.
 std::string FaultOf(const Json& line) {
   if (VersionOf(line) != "1") {
     return absl::StrCat("is of version ", VersionOf(line),
@@ -71,7 +72,7 @@ std::string FaultOf(const Json& line) {
 absl::Status ReadLog(std::istream& in, const std::string& path, RunFiles* files) {
   std::string text;
   for (int64_t number = 1; std::getline(in, text); ++number) {
-    const bool torn = in.eof();  // no line break: a run that was killed while it wrote
+    const bool torn = in.eof();  // no line break: the run was killed while it wrote
     if (text.empty()) continue;
     Json line = ParseShallow(text);
     if (line.is_discarded() && torn) {
@@ -93,7 +94,7 @@ class TraceReader {
  public:
   TraceReader() { Name(""); }
 
-  // The members of the file's object, but for the events.
+  // Takes the members of the file's object other than the events.
   void About(const Json& other) {
     version_ = other.is_object() && other.value("format", Json()) == "spillway trace"
                    ? VersionOf(other)
@@ -162,7 +163,7 @@ class TraceReader {
 absl::StatusOr<RunTrace> ReadTrace(std::istream& in, const std::string& path) {
   TraceReader reader;
   bool in_events = false;
-  // Events are taken as they are read and kept nowhere else.
+  // The reader takes each event as soon as it is parsed. Events are kept nowhere else.
   bool is_deep = false;
   const Json::parser_callback_t take = [&](int depth, Json::parse_event_t what, Json& parsed) {
     is_deep = is_deep || depth > kMostDepth;
@@ -196,7 +197,8 @@ absl::StatusOr<RunTrace> ReadTrace(std::istream& in, const std::string& path) {
   return reader.Take();
 }
 
-// A log's first line is a JSON object of a step; a trace's begins one that goes on.
+// Whether the file begins like a step log. The first line of a log is the whole JSON object of a
+// step, that of a trace only the begin of its object.
 bool LooksLikeLog(std::istream& in) {
   std::string first;
   std::getline(in, first);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reads back what a training run wrote: its step log (--log-json) and its trace (--trace). What is
-// in them is said in tools/trainer/metrics/step_log.h and trace_file.h.
+// Reads back what a training run wrote: its step log (--log-json) and its trace (--trace). Their
+// formats are described in tools/trainer/metrics/step_log.h and trace_file.h.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_REPORT_RUN_FILES_H_
 #define SPILLWAY_TOOLS_SPILLWAY_REPORT_RUN_FILES_H_
@@ -21,7 +21,7 @@ namespace spillway::run_report {
 
 using Json = nlohmann::ordered_json;
 
-// What a span of a trace is; the order of kSpanKinds.
+// The kind of a span of a trace, in the order of kSpanKinds.
 enum class SpanKind : uint8_t {
   kStep,
   kEvaluation,
@@ -42,14 +42,14 @@ inline constexpr std::array<const char*, 3> kTierNames = {"device", "pinned", "n
 // Times are microseconds from the trace's begin. Names are indices into RunTrace::names.
 struct Span {
   SpanKind kind = SpanKind::kStep;
-  int thread = 0;      // the track within the kind: caller, or lane of a link
-  uint32_t name = 0;   // the tile; of a step, evaluation or commit, what it is
-  uint32_t why = 0;    // the reason of a transfer, the cause of a stall
-  uint32_t other = 0;  // of a stall: the tile in the way; "" if it is its own
-  int64_t step = 0;    // of a step or evaluation
+  int thread = 0;      // the track within the kind: a caller, or a lane of a link
+  uint32_t name = 0;   // the tile; for a step, evaluation or commit, its title
+  uint32_t why = 0;    // the reason of a transfer, or the cause of a stall
+  uint32_t other = 0;  // for a stall: the tile in the way; "" if it is the same tile
+  int64_t step = 0;    // for a step or evaluation: its number
   double begin_us = 0;
   double end_us = 0;
-  uint64_t bytes = 0;  // of a transfer that succeeded
+  uint64_t bytes = 0;  // for a transfer: its bytes if it succeeded
 };
 
 struct Level {
@@ -62,22 +62,23 @@ struct RunTrace {
   uint64_t dropped_events = 0;
   std::vector<std::string> names;                         // the first is ""
   std::vector<Span> spans;                                // in the file's order
-  std::vector<Json> steps;                                // a step span's args
-  std::array<std::vector<Level>, 3> held;                 // by tier, in order
+  std::vector<Json> steps;                                // args of the step spans, in order
+  std::array<std::vector<Level>, 3> held;                 // levels of each tier, in order
   std::array<std::optional<uint64_t>, 3> budget_bytes{};  // none: unlimited
 };
 
-// What there is of a run.
+// The files of a run that were given.
 struct RunFiles {
-  std::vector<Json> log;  // a line each; empty without a log
+  std::vector<Json> log;  // an object per line; empty if there is no log
   std::optional<RunTrace> trace;
-  std::vector<std::string> notes;  // what was left out, for people
+  std::vector<std::string> notes;  // messages about what was left out
 };
 
-// Each path is a step log or a trace, told apart by content; at most one of each. An error names
-// the file, the place in it, and what to do. NotFound, or InvalidArgument for content.
+// Reads the files. Each path is a step log or a trace, told apart by content, and there is at most
+// one of each. NotFound if a file cannot be read, InvalidArgument if its content is wrong. The
+// message names the file, the place in it, and what to do.
 absl::StatusOr<RunFiles> ReadRunFiles(const std::vector<std::string>& paths);
-// One of them, from a stream that can seek.
+// Reads one of them from a stream that can seek, and adds it to `files`.
 absl::Status ReadRunFile(std::istream& in, const std::string& path, RunFiles* files);
 
 }  // namespace spillway::run_report

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `spillway fsck`: every invariant of a store and every checksum, and what a crash has left.
+// `spillway fsck`: checks every invariant and every checksum of a store, and reports what a crash
+// left.
 
 #include <cstdio>
 #include <memory>

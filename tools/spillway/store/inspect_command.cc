@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `spillway inspect`: what a store holds and where, without changing it.
+// `spillway inspect`: shows what a store holds and where, without changing it.
 
 #include <algorithm>
 #include <cstdio>
@@ -42,7 +42,7 @@ struct InspectFlags {
   bool json = false;
 };
 
-// 0: one run, or none. Towards 1: many short ones.
+// Returns 0 if there is one free run or none, and a value near 1 if there are many short ones.
 double Fragmentation(const DeviceSummary& device) {
   if (device.free_bytes == 0) return 0;
   return 1 -

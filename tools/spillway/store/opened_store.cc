@@ -25,7 +25,7 @@ absl::StatusOr<std::unique_ptr<io::StoreView>> OpenView(const std::vector<std::s
 
 absl::StatusOr<std::unique_ptr<OpenedStore>> OpenedStore::Open(
     const std::vector<std::string>& folders) {
-  // The store names files through it; nothing is read or written.
+  // The store only adds its files to the engine. Nothing is read or written through it.
   SPILLWAY_ASSIGN_OR_RETURN(std::unique_ptr<io::IoEngine> io, io::PosixIoEngine::Create({}));
   SPILLWAY_ASSIGN_OR_RETURN(
       auto store,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A store that is there, opened to be looked at or changed by a command. Folders that are not those
-// of one store, in its order, are wrong usage.
+// Opens an existing store for a command that inspects or changes it. It is a usage error if the
+// folders are not those of one store, in its order.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_STORE_OPENED_STORE_H_
 #define SPILLWAY_TOOLS_SPILLWAY_STORE_OPENED_STORE_H_
@@ -23,7 +23,8 @@ absl::StatusOr<std::unique_ptr<io::StoreView>> OpenView(const std::vector<std::s
 
 class OpenedStore {
  public:
-  // NotFound: there is none. FailedPrecondition, naming the holder: another process has it.
+  // NotFound if there is no store. FailedPrecondition, naming the holder, if another process has
+  // it.
   static absl::StatusOr<std::unique_ptr<OpenedStore>> Open(const std::vector<std::string>& folders);
   io::Store& store() { return *store_; }
 
@@ -31,7 +32,7 @@ class OpenedStore {
   OpenedStore(std::unique_ptr<io::IoEngine> io, std::unique_ptr<io::Store> store)
       : io_(std::move(io)), store_(std::move(store)) {}
 
-  std::unique_ptr<io::IoEngine> io_;  // outlives the store
+  std::unique_ptr<io::IoEngine> io_;  // must outlive the store
   std::unique_ptr<io::Store> store_;
 };
 

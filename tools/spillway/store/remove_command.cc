@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `spillway remove`: a store's files, known by their exact names, and nothing else.
+// `spillway remove`: removes a store's files, recognised by their exact names, and nothing else.
 
 #include <sys/stat.h>
 
@@ -60,7 +60,7 @@ absl::StatusOr<std::vector<StoreFolder>> OpenFolders(const std::vector<std::stri
   return folders;
 }
 
-// The folders, locked, if they are of one store, or hold what is left of one.
+// Returns the folders, locked, if they are those of one store or hold what is left of one.
 absl::StatusOr<std::vector<StoreFolder>> LockFolders(const std::vector<std::string>& names) {
   SPILLWAY_ASSIGN_OR_RETURN(std::vector<StoreFolder> folders, OpenFolders(names));
   std::optional<io::FolderIdentity> first;
@@ -72,8 +72,8 @@ absl::StatusOr<std::vector<StoreFolder>> LockFolders(const std::vector<std::stri
       return absl::NotFoundError(absl::StrFormat("there is no store in %s", folder.path()));
     }
     SPILLWAY_RETURN_IF_ERROR(folder.Lock());
-    // A store that is damaged, or of another version, is removed as well: these are its files.
-    // Names alone prove nothing: what no identity vouches for may be the user's.
+    // A store that is damaged, or of another version, is removed as well: the files are its own. A
+    // name alone proves nothing: without an identity, the files may be the user's.
     const absl::StatusOr<std::optional<io::FolderIdentity>> identity = folder.ReadIdentity();
     if (identity.ok() && identity->has_value()) {
       if (first && first->store_id != (*identity)->store_id) {
@@ -117,10 +117,10 @@ absl::Status RunRemove(const RemoveFlags& flags) {
     if (stat(file.c_str(), &info) == 0) bytes += static_cast<uint64_t>(info.st_blocks) * 512;
   }
   if (flags.yes) {
-    for (StoreFolder& folder : *folders) folder.Keep();  // until the removal
+    for (StoreFolder& folder : *folders) folder.Keep();  // the lock files stay until the removal
     for (StoreFolder& folder : *folders) {
       SPILLWAY_RETURN_IF_ERROR(folder.RemoveStoreFiles());
-      folder.Undo();  // the lock file goes with the lock
+      folder.Undo();  // the destructor removes the lock file with the lock
     }
   }
   const std::string what =

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `spillway snapshot`: commits kept by name, from the command line. Listing and exporting only
-// read; the rest opens the store, so that a run which has it is in the way.
+// `spillway snapshot`: manages commits that are kept by name. Listing and exporting only read. The
+// other commands open the store, and fail while a run has it.
 
 #include <cstdio>
 #include <functional>
@@ -93,7 +93,7 @@ Json ToJson(const io::SnapshotRecord& snapshot) {
   return json;
 }
 
-// What a command did, with --json: one object.
+// Prints what a command did as one object, if --json is given.
 void Print(const SnapshotFlags& flags, const Json& members) {
   if (!flags.json) return;
   Json json = {{"v", 1}};
@@ -171,7 +171,7 @@ absl::Status RunDrop(const SnapshotFlags& flags) {
   });
 }
 
-// What a bad label is to the store is wrong usage here.
+// Turns InvalidArgument, the store's error for a bad label, into a usage error.
 absl::Status AsUsage(const absl::Status& status) {
   return absl::IsInvalidArgument(status) ? WithExitCode(status, ExitCode::kUsage) : status;
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An export in steps: find the commit; its user state says which model it is of; the model says
-// which tensors there must be; they are streamed, a page at a time.
+// An export has four steps. It finds the commit, reads from the commit's user state which model it
+// is of, derives from the model which tensors there must be, and streams them a page or a tile at a
+// time.
 
 #include "tools/spillway/store/snapshot_export.h"
 
@@ -53,7 +54,7 @@ absl::StatusOr<Commit> FindCommit(const io::StoreView& view, const std::string& 
       absl::StrFormat("there is no snapshot '%s'; spillway snapshot list shows them", label));
 }
 
-// The names that state tensors of a parameter can have, under any rule and format.
+// Returns the names that state tensors of a parameter can have, under any rule and format.
 std::set<std::string> StateNames(const trainer::ParameterShape& parameter) {
   const TensorSpec weight = {
       .name = parameter.name, .dtype = DType::kF16, .shape = parameter.shape};
@@ -71,13 +72,14 @@ std::set<std::string> StateNames(const trainer::ParameterShape& parameter) {
   return names;
 }
 
-// Where a parameter's values are.
+// The tensors that hold a parameter's values.
 struct Weights {
   TensorSpec tensor;
-  std::optional<TensorSpec> rest;  // compact state, which with `tensor` makes the master weight
+  std::optional<TensorSpec> rest;  // compact state; with `tensor` it gives the master weight
 };
 
-// The compact state of a 16-bit weight, in the weight's tiles; none: there is no such tensor.
+// Finds the compact state of a 16-bit weight; none if there is no such tensor. InvalidArgument if
+// it does not fit the weight or has other tiles.
 absl::StatusOr<std::optional<TensorSpec>> FindRest(TensorReader& reader, const TensorSpec& weight) {
   SPILLWAY_ASSIGN_OR_RETURN(std::optional<TensorSpec> rest, reader.Find(weight.name + "/compact"));
   if (!rest) return rest;
@@ -88,9 +90,9 @@ absl::StatusOr<std::optional<TensorSpec>> FindRest(TensorReader& reader, const T
   return absl::InvalidArgumentError("its tiles are not the weight's");
 }
 
-// The tensor that holds the parameter in full: its master weight, or the weight itself in fp32, or
-// in 16 bits where it was frozen, and has no state at all; or the 16-bit weight and its compact
-// state.
+// Finds the tensors that hold the parameter in full. They are its master weight; or the weight
+// itself, in fp32, or in 16 bits if it was frozen and so has no state at all; or the 16-bit weight
+// and its compact state.
 absl::StatusOr<Weights> FindWeights(TensorReader& reader,
                                     const trainer::ParameterShape& parameter) {
   for (const std::string& name : {parameter.name + "/master", parameter.name}) {
@@ -115,7 +117,8 @@ absl::StatusOr<Weights> FindWeights(TensorReader& reader,
   return absl::DataLossError(absl::StrFormat("the commit has no tensor '%s'", parameter.name));
 }
 
-// A piece of the tensor as fp32. Pages begin at elements.
+// Hands a piece of the tensor to `consume` as fp32. A piece has whole elements, because pages begin
+// at elements.
 absl::Status ConsumeAsFloats(const TensorSpec& spec, std::span<const std::byte> bytes,
                              const trainer::ConsumeBytes& consume) {
   if (spec.dtype == DType::kF32) return consume(bytes);
@@ -125,7 +128,7 @@ absl::Status ConsumeAsFloats(const TensorSpec& spec, std::span<const std::byte> 
   return consume(std::as_bytes(std::span(floats)));
 }
 
-// The master weights that a 16-bit weight and its compact state make, a tile at a time.
+// Reads the master weights that a 16-bit weight and its compact state make, a tile at a time.
 absl::Status ReadJoined(TensorReader& reader, const TensorSpec& weight, const TensorSpec& rest,
                         const trainer::ConsumeBytes& consume) {
   SPILLWAY_ASSIGN_OR_RETURN(const TensorReader::Located weight_pages, reader.Locate(weight));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A model's weights out of a store, at a snapshot or at the last commit, as a Hugging Face folder.
+// Exports a model's weights from a store, at a snapshot or at the last commit, as a Hugging Face
+// folder.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_STORE_SNAPSHOT_EXPORT_H_
 #define SPILLWAY_TOOLS_SPILLWAY_STORE_SNAPSHOT_EXPORT_H_
@@ -20,10 +21,10 @@ struct ExportRequest {
   std::string model;  // folder with the tokenizer's files; empty: they are left out
 };
 
-// Changes nothing in the store. NotFound: the label. FailedPrecondition: the commit is not a
-// trainer's, or another process has the store and the last commit is wanted, which may go while it
-// is read. DataLoss names tensor, page, file and offset. Cancelled: `stop` became true, and nothing
-// is left behind.
+// Exports the weights and changes nothing in the store. NotFound if there is no such snapshot.
+// FailedPrecondition if the commit is not a trainer's, or if the last commit is requested while
+// another process has the store, because that commit may go while it is read. DataLoss names
+// tensor, page, file and offset. Cancelled if `stop` became true; nothing is left behind then.
 absl::Status ExportFromStore(const ExportRequest& request, const std::atomic<bool>& stop);
 
 }  // namespace spillway::command

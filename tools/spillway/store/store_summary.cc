@@ -37,7 +37,7 @@ absl::Status ReadCommit(const io::StoreView& view, StoreSummary* summary) {
 }
 
 absl::Status ReadTensors(const io::StoreView& view, StoreSummary* summary) {
-  // Two queries: a join would look up each page's tensor.
+  // Two queries, because a join would look up each page's tensor.
   std::map<uint64_t, std::pair<uint64_t, uint64_t>> stored;  // by id: pages and their bytes
   {
     SPILLWAY_ASSIGN_OR_RETURN(
@@ -67,7 +67,7 @@ absl::Status ReadTensors(const io::StoreView& view, StoreSummary* summary) {
   }
 }
 
-// Runs of free bytes, joined across the chunks that the catalog cuts them into.
+// Reads the runs of free bytes, and joins those that the catalog cuts at the ends of chunks.
 absl::Status ReadFreeSpace(const io::StoreView& view, uint16_t device, DeviceSummary* summary) {
   constexpr uint64_t kChunksAtOnce = 4096;
   io::ChunkId from;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a store holds, in figures: read from its catalog, for people and programs.
+// A summary of what a store holds, in figures from its catalog, for people and programs.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_STORE_STORE_SUMMARY_H_
 #define SPILLWAY_TOOLS_SPILLWAY_STORE_STORE_SUMMARY_H_
@@ -20,17 +20,17 @@ namespace spillway::command {
 // A tensor of the last commit.
 struct TensorSummary {
   std::string name;
-  nlohmann::ordered_json description;  // dtype, shape, role, tile_rows; null if it is no JSON
-  uint64_t pages = 0;                  // that it may have
-  uint64_t stored_pages = 0;           // that it has: others read as zeros
+  nlohmann::ordered_json description;  // dtype, shape, role, tile_rows; null if it is not JSON
+  uint64_t pages = 0;                  // how many the tensor may have
+  uint64_t stored_pages = 0;           // how many are stored; others read as zeros
   uint64_t stored_bytes = 0;
 };
 
-// A folder. Bytes are of segment files.
+// A folder of the store. Bytes are those of its segment files.
 struct DeviceSummary {
   std::string path;
   uint64_t segments = 0;
-  uint64_t file_bytes = 0;     // that the catalog knows
+  uint64_t file_bytes = 0;     // as recorded in the catalog
   uint64_t written_bytes = 0;  // of these, written at least once
   uint64_t free_bytes = 0;
   uint64_t free_runs = 0;
@@ -52,7 +52,7 @@ struct StoreSummary {
   uint64_t format_version = 0;
   uint64_t page_bytes = 0;
   bool is_scratch = false;
-  std::string holder;  // "process 12": this is its last commit; empty: nobody has the store
+  std::string holder;  // "process 12", whose last commit this is; empty if no process has the store
   std::optional<CommitSummary> commit;
   std::vector<TensorSummary> tensors;
   std::vector<DeviceSummary> devices;
@@ -62,11 +62,11 @@ struct StoreSummary {
 
 absl::StatusOr<StoreSummary> SummarizeStore(const io::StoreView& view);
 
-// A device's calibration in words: rates, request size, depths, and how long a read waits for
-// writes.
+// Describes a device's calibration in words: rates, request size, depths, and how long a read waits
+// for writes.
 std::string DescribeCalibration(const io::DeviceProfile& profile);
 
-// The training step that a user state tells of; none: it tells of none.
+// Returns the training step that a user state names; none if it names none.
 std::optional<int64_t> StepIn(const std::string& user_state);
 
 }  // namespace spillway::command

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A tensor's tiles lie one after another in its pages, each tile beginning a page: the last page of
-// a tile may be short.
+// A tensor's tiles follow one another in its pages. Each tile begins a page, so the last page of a
+// tile may be short.
 
 #include "tools/spillway/store/tensor_reader.h"
 
@@ -26,7 +26,7 @@ using io::SqliteStatement;
 
 constexpr size_t kMaxOpenFiles = 64;
 
-// What the engine describes a tensor with; none: it is something else.
+// Parses the engine's description of a tensor; none if it is something else.
 std::optional<TensorSpec> ParseSpec(const std::string& name, const std::string& description) {
   const auto json = nlohmann::json::parse(description, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return std::nullopt;
@@ -50,7 +50,7 @@ std::optional<TensorSpec> ParseSpec(const std::string& name, const std::string& 
   return known && spec.tile_rows >= 0 ? std::optional(spec) : std::nullopt;
 }
 
-// Reads it all; short reads are continued.
+// Reads all `size_bytes`, and continues after short reads.
 absl::Status ReadAt(const io::DirectFile& file, std::byte* out, size_t size_bytes,
                     uint64_t offset) {
   size_t done = 0;

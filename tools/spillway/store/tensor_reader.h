@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The bytes of tensors as a commit has them, read straight from a store's files and checked,
-// without an engine: for looking into a store that is not to change.
+// Reads the bytes that tensors have in a commit directly from a store's files, and checks them,
+// without an engine. It is for commands that inspect a store and must not change it.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_STORE_TENSOR_READER_H_
 #define SPILLWAY_TOOLS_SPILLWAY_STORE_TENSOR_READER_H_
@@ -27,22 +27,22 @@
 
 namespace spillway::command {
 
-// Externally synchronised. The view must outlive it.
+// Externally synchronised. The view must outlive the reader.
 class TensorReader {
  public:
-  // As of the commit of this number, which must be the last or a snapshot's.
+  // Reads tensors as of the commit with this number, which must be the last or a snapshot's.
   TensorReader(const io::StoreView& view, uint64_t commit) : view_(view), commit_(commit) {}
 
-  // The tensor's specification, without its name's being checked; none: the commit has no such
-  // tensor. DataLoss: its description is none of the engine's.
+  // Returns the tensor's specification, whose name is not checked; none if the commit has no such
+  // tensor. DataLoss if its description is not one of the engine's.
   absl::StatusOr<std::optional<TensorSpec>> Find(const std::string& name);
 
-  // All bytes of the tensor, in order, in pieces of at most a page. Pages that were never written
-  // are zeros.
+  // Hands all bytes of the tensor to `consume`, in order, in pieces of at most a page. Pages that
+  // were never written are zeros.
   using Consume = std::function<absl::Status(std::span<const std::byte>)>;
   absl::Status Read(const TensorSpec& spec, const Consume& consume);
 
-  // The same a tile at a time, for who reads several tensors together.
+  // Locate and ReadTile read a tile at a time, for callers that read several tensors together.
   struct Located {
     TensorSpec spec;
     std::map<uint64_t, io::PageRecord> pages;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `spillway trim`: free bytes of a store go back to the file systems.
+// `spillway trim`: gives the free bytes of a store back to its file systems.
 
 #include <cstdio>
 #include <memory>

@@ -19,10 +19,12 @@ namespace {
 
 using trainer::AccumulationOrder;
 
-// Of a micro-batch through a layer: planning more takes longer than its answer is worth.
+// Most passes of a micro-batch through a layer that are planned. Planning more takes longer than
+// the answer is worth.
 constexpr int64_t kMostPassesPlanned = 1 << 13;
 
-// What rests on the device, or in pinned memory, has its frames there from the bottom up.
+// Sets where each tile rests. Tiles that rest on the device or in pinned memory get reserved frames
+// there, one after another from offset 0.
 void Place(const Placement& placement, uint64_t frame_alignment, plan::Trace* trace) {
   std::array<uint64_t, kNumTiers> used_bytes = {};
   for (plan::TraceTile& tile : trace->tiles) {
@@ -34,7 +36,8 @@ void Place(const Placement& placement, uint64_t frame_alignment, plan::Trace* tr
   }
 }
 
-// A budget that plans can reckon with: without a limit, as much as all tiles need.
+// Returns the budget, reduced to at most about twice the bytes of all tiles, because plans cannot
+// compute with an unlimited one.
 uint64_t Limited(uint64_t bytes, const plan::Trace& trace) {
   uint64_t all = kMiB;
   for (const plan::TraceTile& tile : trace.tiles) all += 2 * (tile.size_bytes + 4 * kKiB);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which way a step's micro-batches pass through the model: what the planner says of both.
+// The order in which a step's micro-batches pass through the model. The planner computes what a
+// step would cost in either order, and the cheaper one is chosen.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_TRAIN_ACCUMULATION_CHOICE_H_
 #define SPILLWAY_TOOLS_SPILLWAY_TRAIN_ACCUMULATION_CHOICE_H_
@@ -21,27 +22,30 @@ namespace spillway::command {
 
 struct AccumulationChoice {
   trainer::AccumulationOrder order = trainer::AccumulationOrder::kMicroBatch;
-  // What a planned step would move in each order; none: its leases do not fit.
+  // The bytes that a planned step would move in each order; none: the step cannot be planned in
+  // that order.
   std::optional<plan::LinkBytes> micro_batch, layer;
-  // So many of the step's micro-batches were planned: of very many a part, which shows enough.
+  // How many of the step's micro-batches were planned. If there are very many, planning some of
+  // them is enough to compare the orders.
   int64_t planned = 0;
-  int64_t all = 0;
+  int64_t all = 0;  // the step's micro-batches
 };
 
-// `order` is that of the trace which takes less time, of equals the one that moves less, and of
-// these micro-batch; of each order a step's trace. Links have the rates of plan::Rates. An error if
-// neither fits.
+// Chooses between the traces of one step in both orders: the one that takes less time; if the times
+// are equal, the one that moves fewer bytes; if these are equal too, micro-batch order. Links have
+// the rates of plan::Rates. Returns an error if neither trace can be planned.
 absl::StatusOr<AccumulationChoice> ChooseOrder(const plan::Trace& of_micro_batch,
                                                const plan::Trace& of_layer,
                                                const plan::PlanOptions& options);
 
-// The same of the steps of a model; where neither order can be planned, micro-batch. Links have the
-// rates of plan::Rates, since nothing is measured yet; --policy demand is planned as lru.
+// Chooses the order for the steps of a model. If neither order can be planned, it is micro-batch
+// order. Links have the rates of plan::Rates, because nothing is measured yet. --policy demand is
+// planned as lru.
 AccumulationChoice CompareOrders(const hf::ModelConfig& config, trainer::ModelOptions options,
                                  const EngineFlags& flags);
 
 // {"order":"layer","micro_batch":{"nvme_bytes":…,"device_bytes":…},"layer":{…}}, and
-// "planned_micro_batches" if the bytes are of so many only.
+// "planned_micro_batches" if the bytes are those of only some of the step's micro-batches.
 nlohmann::ordered_json ToJson(const AccumulationChoice& choice);
 std::string Describe(const AccumulationChoice& choice);
 

@@ -27,9 +27,10 @@ namespace {
 constexpr int64_t kMostThreads = 1024;
 constexpr uint64_t kLeastPageBytes = 4 * kKiB;
 constexpr uint64_t kMostPageBytes = kGiB;
-constexpr uint64_t kLeastCalibratedBytes = 256 * kMiB;  // moves in well under a second
+constexpr uint64_t kLeastCalibratedBytes = 256 * kMiB;  // less moves in well under a second
 
-// Of the roles that are to rest in the tier, "parameter 1.5 MiB, gradient 1.5 MiB"; empty: none.
+// Lists the roles that are placed in the tier with their bytes, as in
+// "parameter 1.5 MiB, gradient 1.5 MiB". Empty if there are none.
 std::string ListResting(const trainer::MinimumBudgets& budgets, const Placement& placement,
                         Tier tier) {
   std::string list;
@@ -155,7 +156,7 @@ absl::Status CheckRoom(const EngineFlags& flags, const hf::ModelConfig& config,
 
 namespace {
 
-// An error of the library's names the library's options; the command's user has flags.
+// Replaces the names of the library's options in an error by those of the command's flags.
 absl::Status InFlags(const absl::Status& status) {
   return absl::Status(status.code(),
                       absl::StrReplaceAll(status.message(),
@@ -190,7 +191,7 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, Ope
       std::move(options), {.policy = flags.policy.value_or(plan::Policy::kPlanned)});
   if (engine.ok()) return engine;
   const absl::Status status = InFlags(engine.status());
-  // What Open calls an invalid argument is an option of this command.
+  // An argument that Open finds invalid was given by a flag, so it is a usage error.
   return absl::IsInvalidArgument(status) ? WithExitCode(status, ExitCode::kUsage) : status;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The flags that train, eval and generate share: where bytes rest and within which budgets. Checked
-// against what a model needs before anything is opened, so that a refusal costs nothing and names
-// the figure that works.
+// The flags that train, eval and generate share: where bytes rest and within which budgets. They
+// are checked against the needs of the model before anything is opened. So an error costs no time,
+// and it names the figure that works.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_TRAIN_ENGINE_FLAGS_H_
 #define SPILLWAY_TOOLS_SPILLWAY_TRAIN_ENGINE_FLAGS_H_
@@ -26,11 +26,12 @@
 
 namespace spillway::command {
 
-// kAuto measures a new store's devices if the state is large enough to gain by it.
+// kAuto measures the devices that were not measured yet, if the state is large enough to gain by
+// it.
 enum class CalibrateChoice : uint8_t { kAuto, kNow, kOff };
 
 struct EngineFlags {
-  std::vector<std::string> store;  // folders; none: everything in memory
+  std::vector<std::string> store;  // folders; empty: everything in memory
   uint64_t store_bytes = kUnlimited;
   uint64_t device_bytes = kUnlimited;
   uint64_t pinned_bytes = kUnlimited;
@@ -40,26 +41,28 @@ struct EngineFlags {
   CalibrateChoice calibrate = CalibrateChoice::kAuto;
   std::optional<plan::Policy> policy = plan::Policy::kPlanned;  // none: nothing is planned
   PlacementFlags placement;
-  uint64_t timeline_events = 0;  // see EngineOptions; no flag of its own
-  int64_t threads = 0;           // 0 until AddEngineFlags puts the number of cores
+  uint64_t timeline_events = 0;  // see EngineOptions; it has no flag of its own
+  int64_t threads = 0;           // 0 until AddEngineFlags sets it to the number of cores
 };
 
 void AddEngineFlags(CLI::App* app, EngineFlags* flags, const std::string& store_help);
 
-// Usage errors, and what this machine cannot do.
+// Checks the flags by themselves. UsageError: they are wrong or contradict each other.
+// Unimplemented: the device is a GPU.
 absl::Status CheckEngineFlags(const EngineFlags& flags);
 
-// What the flags say of the store's room.
+// Returns the folders and limits of the store that the flags give.
 StorePlace PlaceOf(const EngineFlags& flags);
 
-// UsageError if a budget cannot hold the tiles leased together beside those that are placed there,
-// naming the smallest that does; likewise --store-bytes. A failure, not a usage error, if the file
-// systems of the store have too little free space.
+// Checks the budgets. UsageError if a budget cannot hold the tiles that are leased together beside
+// those that are placed there, or if --store-bytes, or --pinned-bytes without a store, cannot hold
+// the state. The message names the smallest budget that works. If the store's file systems have too
+// little free space, the error is a failure, not a usage error.
 absl::Status CheckRoom(const EngineFlags& flags, const hf::ModelConfig& config,
                        const trainer::ModelOptions& options, const StoreNeed& need);
 
-// Opens the engine; what the machine could not give is noted on stderr. Cancelled if `stop` becomes
-// true while devices are measured.
+// Opens the engine. Reports on stderr what the machine could not provide. Cancelled if `stop`
+// becomes true while devices are measured.
 absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, OpenMode mode,
                                                    const StoreNeed& need,
                                                    const std::atomic<bool>& stop);

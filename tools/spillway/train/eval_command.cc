@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `spillway eval`: the mean loss of a model on the first validation windows, through the same
-// engine and budgets as training. A store given is scratch: made here and removed at the end.
+// `spillway eval`: computes the mean loss of a model on the first validation windows, with the same
+// engine and budgets as training. If a store is given, it is scratch: it is created here and
+// removed at the end.
 
 #include <atomic>
 #include <cstdio>

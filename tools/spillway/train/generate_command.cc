@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `spillway generate`: token ids in, token ids out. Text is a tokenizer's business
-// (spillway-generate).
+// `spillway generate`: reads token ids and prints the token ids that continue them. Conversion from
+// and to text is left to spillway-generate, which has a tokenizer.
 
 #include <atomic>
 #include <cstdio>
@@ -45,7 +45,7 @@ struct GenerateFlags {
   InferenceFlags inference;
 };
 
-// Ids separated by commas or white space.
+// Parses ids that are separated by commas or white space.
 absl::StatusOr<std::vector<int32_t>> ParseTokens(const std::string& text, int64_t vocab_size) {
   std::vector<int32_t> tokens;
   std::vector<absl::string_view> parts;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loading a model for inference.
+// Declares and checks the flags of inference, and loads a model with them.
 
 #include "tools/spillway/train/inference.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A model loaded for its forward pass only, for eval and generate.
+// Loads a model for its forward pass only, for eval and generate.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_TRAIN_INFERENCE_H_
 #define SPILLWAY_TOOLS_SPILLWAY_TRAIN_INFERENCE_H_
@@ -22,31 +22,32 @@
 
 namespace spillway::command {
 
-// Usage error: --seq is longer than what the model was made for.
+// UsageError if --seq is longer than the model's max_position_embeddings.
 absl::Status CheckSequence(int64_t sequence, const hf::ModelConfig& config);
-// What was given as --seq, checked; if nothing was, 256 or what the model was made for.
+// Returns the checked value of --seq. If it was not given (0), returns the smaller of 256 and the
+// model's max_position_embeddings.
 absl::StatusOr<int64_t> SequenceFor(int64_t given, const hf::ModelConfig& config);
 
 struct InferenceFlags {
   std::string model;     // a Hugging Face folder
   int64_t sequence = 0;  // 0: not given
   trainer::Precision precision = trainer::Precision::kFp32;
-  std::vector<std::string> fp32;  // patterns of what stays in fp32
+  std::vector<std::string> fp32;  // patterns of the parameters that stay in fp32
   EngineFlags engine;
 };
 
 void AddInferenceFlags(CLI::App* app, InferenceFlags* flags);
 absl::Status CheckInferenceFlags(const InferenceFlags& flags);
 
-// Members are destroyed from the last to the first: the model before what it uses.
+// Members are destroyed in reverse order: the model before the pool and the engine that it uses.
 struct InferenceModel {
   std::unique_ptr<Engine> engine;  // its store, if any, is scratch
   std::unique_ptr<ThreadPool> pool;
   std::unique_ptr<trainer::Model> model;
 };
 
-// Checks the budgets, opens a scratch engine and loads the weights of the folder. `stop` as of
-// OpenEngine.
+// Checks the budgets, opens a scratch engine and loads the weights of the folder. `stop` has the
+// same meaning as in OpenEngine.
 absl::StatusOr<InferenceModel> LoadForInference(const InferenceFlags& flags,
                                                 const hf::ModelConfig& config,
                                                 const std::atomic<bool>& stop);

@@ -22,7 +22,8 @@ using trainer::ParameterGroups;
 using trainer::RateFactor;
 using trainer::RateScaling;
 
-// PyTorch's default for AdamW, and LAMB's paper's. The others have none.
+// The default weight decay of AdamW in PyTorch and of LAMB in its paper. The other rules have none
+// by default.
 constexpr double kUsualDecay = 0.01;
 constexpr double kMostFactor = 1e6;
 constexpr int64_t kMostWindows = int64_t{1} << 40;
@@ -32,7 +33,7 @@ std::string Word(StateFormat format) { return std::string(Name(format)); }
 
 bool DecaysUsually(RuleKind kind) { return kind == RuleKind::kAdamW || kind == RuleKind::kLamb; }
 
-// The rules of which `has` is true, as "adamw, adam and lion".
+// Lists the rules for which `has` returns true, as in "adamw, adam and lion".
 std::string Those(bool (*has)(RuleKind)) {
   std::vector<std::string> words;
   for (int kind = 0; kind < kNumRuleKinds; ++kind) {
@@ -140,7 +141,7 @@ void AddRateScale(CLI::App* app, OptimizerFlags* flags) {
       .Type("N");
 }
 
-// A constant that would be ignored is refused.
+// UsageError if a constant is given that the rule would ignore.
 absl::Status CheckHas(bool is_given, bool (*has)(RuleKind), const char* flag, RuleKind kind) {
   if (!is_given || has(kind)) return absl::OkStatus();
   return UsageError(absl::StrFormat("%s: %s has none; leave it out, or use one of %s", flag,

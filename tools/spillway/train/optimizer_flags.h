@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The flags of `spillway train` that say how weights are updated: the rule and its constants, the
-// format of its state, and parameters that are trained otherwise than the rest.
+// The flags of `spillway train` that define how weights are updated: the rule and its constants,
+// the format of its state, and groups of parameters that are trained differently from the others.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_TRAIN_OPTIMIZER_FLAGS_H_
 #define SPILLWAY_TOOLS_SPILLWAY_TRAIN_OPTIMIZER_FLAGS_H_
@@ -20,7 +20,7 @@
 
 namespace spillway::command {
 
-// What is not given is the rule's usual value.
+// A constant that is not given has the rule's usual value.
 struct OptimizerFlags {
   RuleKind kind = RuleKind::kAdamW;
   StateFormat format = StateFormat::kF32;
@@ -39,17 +39,19 @@ struct OptimizerFlags {
 
 void AddOptimizerFlags(CLI::App* app, OptimizerFlags* flags);
 
-// Usage errors: a constant that the rule has not, a format that its state cannot have. Then fills
-// what of `options` these flags decide.
+// Checks the flags, then sets the members of `options` that depend on them. UsageError: the rule
+// does not have a constant that is given, its state cannot have the format, or flags contradict
+// each other.
 absl::Status FinishOptimizerFlags(const OptimizerFlags& flags, trainer::TrainerOptions* options);
 
-// Usage error: a pattern of `flag` that matches none of the model's parameters.
+// UsageError if a pattern of `flag` matches none of the model's parameters.
 absl::Status CheckMatches(const char* flag, const std::vector<std::string>& patterns,
                           const hf::ModelConfig& config);
-// Usage errors: that of any flag of `groups`, or nothing left to train.
+// UsageError if a pattern of one of the flags in `groups` matches no parameter, or if all
+// parameters are frozen.
 absl::Status CheckPatterns(const trainer::ParameterGroups& groups, const hf::ModelConfig& config);
 
-// The scale of the learning rate in words; "" if there is none.
+// Describes how the learning rate is scaled; "" if it is not scaled.
 std::string DescribeRate(const trainer::TrainerOptions& options);
 
 }  // namespace spillway::command

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where roles rest, as the command line says it: --place ROLE=TIER,... and --activation-tier.
+// The flags that define where roles rest: --place ROLE=TIER,... and --activation-tier.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_TRAIN_PLACEMENT_FLAGS_H_
 #define SPILLWAY_TOOLS_SPILLWAY_TRAIN_PLACEMENT_FLAGS_H_
@@ -16,11 +16,12 @@
 
 namespace spillway::command {
 
-// By Role: what was said of it, if anything. The inner one is none for "auto".
+// For each Role, the place that was given for it. The outer optional is empty if none was given,
+// the inner one if it is "auto".
 using GivenPlaces = std::array<std::optional<std::optional<Tier>>, kNumRoles>;
 
-// "optimizer=nvme,gradients=pinned". InvalidArgument names what is not understood and what would
-// be, or the role that comes twice.
+// Parses a text such as "optimizer=nvme,gradients=pinned". InvalidArgument: a word is unknown (the
+// message lists the known ones), or a role is placed twice.
 absl::StatusOr<GivenPlaces> ParsePlaces(const std::string& text);
 
 struct PlacementFlags {
@@ -29,7 +30,7 @@ struct PlacementFlags {
 };
 void AddPlacementFlags(CLI::App* app, PlacementFlags* flags);
 
-// UsageError if the two contradict each other.
+// Returns the placement that both flags define. UsageError if they contradict each other.
 absl::StatusOr<Placement> PlacementOf(const PlacementFlags& flags);
 
 }  // namespace spillway::command

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The flags of train, eval and generate that say in which element types a model is held.
+// The flags of train, eval and generate that choose the element types of a model's tensors.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_TRAIN_PRECISION_FLAGS_H_
 #define SPILLWAY_TOOLS_SPILLWAY_TRAIN_PRECISION_FLAGS_H_
@@ -14,11 +14,11 @@
 
 namespace spillway::command {
 
-// `help` is that of --precision.
+// `help` is the help text of --precision.
 void AddPrecisionFlags(CLI::App* app, trainer::Precision* precision, std::vector<std::string>* fp32,
                        const std::string& help);
 
-// Usage error: patterns of --fp32 where every tensor is in fp32.
+// UsageError if --fp32 has patterns although every parameter is in fp32.
 absl::Status CheckPrecisionFlags(trainer::Precision precision,
                                  const std::vector<std::string>& fp32);
 

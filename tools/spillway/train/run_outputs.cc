@@ -14,7 +14,7 @@
 namespace spillway::command {
 namespace {
 
-// Of how many steps the trace may tell: far more than the timeline's events hold.
+// Most steps whose records the trace holds: far more steps than the timeline's events cover.
 constexpr size_t kTraceSteps = 50'000;
 
 }  // namespace

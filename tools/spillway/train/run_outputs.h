@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The files that a training run writes for its user beside store and export: the step log, the
-// trace and the metrics. They are opened before the run, and none of them can end it: one that
-// cannot be written any more is told once, and the run goes on without it.
+// The files that a training run writes for its user beside the store and the export: the step log,
+// the trace and the metrics. They are opened before the run. An error in writing them does not end
+// the run: it is reported once, and the run goes on without that file.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_TRAIN_RUN_OUTPUTS_H_
 #define SPILLWAY_TOOLS_SPILLWAY_TRAIN_RUN_OUTPUTS_H_
@@ -22,28 +22,29 @@
 
 namespace spillway::command {
 
-// As the user named them; empty: not wanted.
+// Paths as the user gave them; empty: the file is not written.
 struct RunOutputFlags {
   std::string log_json;
   std::string trace;
   std::string metrics;
-  bool force = false;  // replace files that are something else
+  bool force = false;  // replace files that hold something else
 };
 
 // Thread-compatible.
 class RunOutputs {
  public:
-  // Opens the files and changes none: the store may still turn out to be in use. The errors are
-  // OpenOutput's.
+  // Opens the files without changing their contents, because the store may still turn out to be in
+  // use. Returns the errors of OpenOutput. UsageError if the metrics file is no regular file.
   static absl::StatusOr<RunOutputs> Open(const RunOutputFlags& flags);
 
-  // The run begins after `step` steps: of a log that is continued, later lines are cut off.
+  // Begins the log of a run that starts after `step` steps. If `continues`, lines of later steps
+  // are cut off the existing log; if not, the log is emptied.
   void Begin(int64_t step, bool continues);
   void Take(const trainer::StepRecord& record, int64_t total_steps);
   bool wants_timeline() const { return trace_.has_value(); }
   void End(const Timeline& timeline);
 
-  // The files that are not complete.
+  // The paths of the files that are not complete.
   const std::vector<std::string>& lost() const { return lost_; }
 
  private:

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The path that all names of one place have in common.
+// Returns the one path that stands for all names of a place.
 fs::path Real(const std::string& path) {
   std::error_code error;
   fs::path real = fs::weakly_canonical(fs::absolute(path, error), error);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether what a run reads and what it writes lie apart: a trace over the store's catalog, an
-// export into the store, two logs in one file.
+// Checks that the files and folders that a run uses do not collide. Collisions are, for example, a
+// trace written over the store's catalog, an export into the store, and two logs in one file.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_TRAIN_RUN_PLACES_H_
 #define SPILLWAY_TOOLS_SPILLWAY_TRAIN_RUN_PLACES_H_
@@ -13,16 +13,17 @@
 
 namespace spillway::command {
 
-// As the user named it; an empty path is none.
+// A path as the user gave it; empty: none was given.
 struct NamedPlace {
   const char* flag;
   std::string path;
 };
 
-// Nothing need be there yet; links are followed. A usage error names the two that collide: two
-// files that are one, a file in the export's folder, or of a name that only a store gives in the
-// store's folder, an export in the store's folder or around it. Pipes and devices collide with
-// nothing.
+// UsageError if two places collide; the message names both. These collide: two names of one file;
+// the export's folder and a file in it; an export that lies in a file; a store that lies in a file;
+// a file in the store's folder with a name that only a store gives; the store's folder and an
+// export that is, contains or lies in it. The places need not exist, and links are followed. Pipes
+// and devices collide with nothing.
 absl::Status CheckApart(const std::vector<NamedPlace>& files, const std::string& save,
                         const std::vector<std::string>& store);
 

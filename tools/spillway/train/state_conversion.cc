@@ -24,8 +24,8 @@ namespace {
 
 using trainer::TrainState;
 
-// The state of a store's last commit, whoever has it open; none: there is none. What is wrong with
-// the store is said by whoever opens it.
+// Returns the state of the store's last commit, even if another process has the store open. None if
+// there is no commit or it cannot be read; OpenEngine reports what is wrong with the store.
 std::optional<TrainState> LastState(const EngineFlags& flags) {
   const auto view = io::StoreView::Open(flags.store, io::StoreView::Wanted::kAnyState);
   if (!view.ok()) return std::nullopt;
@@ -37,7 +37,7 @@ std::optional<TrainState> LastState(const EngineFlags& flags) {
 
 std::string Word(StateFormat format) { return std::string(Name(format)); }
 
-// " by 0.9%" of what there was in the mean, or that nothing was lost.
+// Returns "by 0.9% in the mean", relative to the values before, or "not at all".
 std::string Describe(const ValueChange& change) {
   if (change.difference == 0) return "not at all";
   return absl::StrFormat("by %.2g%% in the mean", 100 * change.difference / change.magnitude);
@@ -49,7 +49,7 @@ std::string Describe(const Rule& rule, StateFormat from, StateFormat to,
       "converted the optimizer state from %s to %s, as a commit of its own: master weights "
       "changed %s",
       Word(from), Word(to), Describe(change.master));
-  // The names of the moments are those of any weight's.
+  // The names of the moments do not depend on the weight.
   const auto specs = StateSpecs(rule, StateFormat::kF32, {.name = "w", .shape = {1}});
   for (size_t m = 0; specs.ok() && m < specs->size(); ++m) {
     absl::StrAppend(&text, ", ", (*specs)[m].name.substr(2), " ", Describe(change.moments[m]));
@@ -57,8 +57,8 @@ std::string Describe(const Rule& rule, StateFormat from, StateFormat to,
   return text;
 }
 
-// Whether the state is to be converted, from which format; none: it is in that of the flags. A
-// usage error if anything else differs.
+// Returns the format from which the state must be converted. None if it has the format of the flags
+// already. UsageError if a flag other than the format differs from the state.
 absl::StatusOr<std::optional<StateFormat>> FormatBefore(
     const TrainState& state, StateFormat to, const std::vector<trainer::FixedFlag>& given) {
   SPILLWAY_ASSIGN_OR_RETURN(const StateFormat from, trainer::FormatOf(state.fixed));
@@ -68,7 +68,7 @@ absl::StatusOr<std::optional<StateFormat>> FormatBefore(
   return std::optional(from);
 }
 
-// What the store must hold while both states are there.
+// Returns what the store must hold while it holds both states.
 StoreNeed NeedOf(const hf::ModelConfig& config, const trainer::ModelOptions& options,
                  StateFormat from) {
   return {.state = trainer::ConversionBytes(config, options, from), .is_committed = true};
@@ -97,7 +97,7 @@ absl::Status ConvertStore(const TrainFlags& flags, const hf::ModelConfig& config
     absl::FPrintF(stderr, "note: the optimizer state is in %s already: nothing is converted\n",
                   Word(to));
   };
-  // Before the store is opened, whatever can be refused.
+  // Reports every error that can be found before the store is opened.
   if (const auto state = LastState(flags.engine)) {
     SPILLWAY_ASSIGN_OR_RETURN(const auto from, FormatBefore(*state, to, given));
     if (!from) {
@@ -113,7 +113,7 @@ absl::Status ConvertStore(const TrainFlags& flags, const hf::ModelConfig& config
   alone.timeline_events = 0;
   SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
                             OpenEngine(alone, OpenMode::kOpenOrCreate, {}, stop));
-  // Another process may have committed meanwhile: what counts is the state that was opened.
+  // Another process may have committed meanwhile, so the state is read again from the open store.
   const std::optional<std::string> text = engine->UserState();
   if (!text) return nothing;
   SPILLWAY_ASSIGN_OR_RETURN(const TrainState state, trainer::ParseTrainState(*text));

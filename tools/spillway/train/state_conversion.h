@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `train --resume --convert`: the store's optimizer state in the format that --state-format names,
-// before the run goes on.
+// `train --resume --convert`: converts the store's optimizer state to the format that
+// --state-format names, before the run continues.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_TRAIN_STATE_CONVERSION_H_
 #define SPILLWAY_TOOLS_SPILLWAY_TRAIN_STATE_CONVERSION_H_
@@ -16,11 +16,13 @@
 
 namespace spillway::command {
 
-// Nothing but a note if the store has no commit, or one in that format. What conversion changed is
-// noted. `given` is what the flags say of the run's numbers: a usage error, before anything is
-// changed, if another of them differs from the store's. So is a --store-bytes that cannot hold both
-// states; a failure, a disk that cannot. Cancelled if `stop` becomes true. After an error the store
-// has what it had; only if the commit itself failed may it have the new state.
+// Converts the state and reports on stderr how much the conversion changed. Changes nothing if the
+// store has no commit; if the state has that format already, a note says so. `given` are the flags
+// that decide the run's numbers. UsageError, before anything is changed: a flag in `given` other
+// than the format differs from the store's, or --store-bytes cannot hold both states. If the disk
+// cannot hold both, the error is a failure, not a usage error. Cancelled if `stop` becomes true.
+// After an error the store has its old state, except that it may have the new state if the commit
+// itself failed.
 absl::Status ConvertStore(const TrainFlags& flags, const hf::ModelConfig& config,
                           const std::vector<trainer::FixedFlag>& given,
                           const std::atomic<bool>& stop);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Follows tools/trainer/model.cc, block.cc, head.cc and src/optim/update_pass.cc lease by lease; a
-// test holds what it says against what a run moves.
+// Follows tools/trainer/model.cc, block.cc, head.cc and src/optim/update_pass.cc lease by lease. A
+// test compares the trace with what a run moves.
 
 #include "tools/spillway/train/step_trace.h"
 
@@ -27,7 +27,7 @@ using plan::TileIndex;
 using trainer::After;
 using Tiles = std::vector<TileIndex>;  // of a tensor
 
-// What is saved of a block without checkpointing, beside its input.
+// The activations of a block that are saved beside its input if there is no checkpointing.
 constexpr std::array<const char*, 7> kSaved = {"query",  "key",  "value", "attention",
                                                "middle", "gate", "up"};
 
@@ -233,9 +233,10 @@ class StepWriter {
     }
   }
 
-  // In pinned memory: the gradient, then a weight that is its own master, the state, and last a
-  // weight beside its master, which is written whole, in each pass of the rule. All have the same
-  // tiles, but that some state is one tile, held from the first to the last.
+  // Leases the operands of an update in pinned memory, in each pass of the rule. Their order is:
+  // the gradient, the weight if it is its own master weight, the state, and the weight if it has a
+  // separate master weight; such a weight is written whole. All operands have the same tiles,
+  // except that some state is a single tile, which is held from the first tile to the last.
   void Update(const OneParameter& parameter) {
     using optim::OperandKind;
     std::vector<std::pair<OperandKind, const Tiles*>> operands = {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The leases of a training step, written down before there is one: those that the trainer will take
-// of its tensors, from the model's configuration alone. So the planner can say what a step would
-// move under options that are still open. Computing takes no time here.
+// Makes the trace of a training step before any step has run: the leases that the trainer will
+// take, derived from the model's configuration alone. From it the planner computes what a step
+// would move under options that are not decided yet. In the trace, computing takes no time.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_TRAIN_STEP_TRACE_H_
 #define SPILLWAY_TOOLS_SPILLWAY_TRAIN_STEP_TRACE_H_
@@ -13,8 +13,8 @@
 
 namespace spillway::command {
 
-// Of a step that updates, once every tensor was written: tiles and events as the engine records
-// them. REQUIRES: options.training.
+// Returns the trace of a step that updates the parameters, with tiles and events as the engine
+// records them. Every tensor was written in an earlier step. REQUIRES: options.training.
 plan::Trace TraceOfStep(const hf::ModelConfig& config, const trainer::ModelOptions& options);
 
 }  // namespace spillway::command

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bytes that a run needs on disk, and bytes that are there.
+// Computes the bytes that a run needs on disk, and those that are available.
 
 #include "tools/spillway/train/store_room.h"
 
@@ -30,13 +30,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a store must have room for, at its fullest.
+// The room that a store needs at its fullest, in bytes.
 struct RoomNeeded {
   uint64_t state = 0;      // one copy of what a commit holds
-  uint64_t spilled = 0;    // gradients and activations, unless pinned memory holds everything
-  uint64_t in_flight = 0;  // new copies of pages whose old ones are not free yet
-  uint64_t catalog = 0;    // beside the tensors, and no part of the budget
-  int copies = 1;
+  uint64_t spilled = 0;    // gradients and activations; 0 if pinned memory holds everything
+  uint64_t in_flight = 0;  // new copies of pages whose old copies are not free yet
+  uint64_t catalog = 0;    // the catalog's files, which the budget does not cover
+  int copies = 1;          // of the state
 
   uint64_t tensors() const { return copies * state + spilled + in_flight; }
 };
@@ -56,7 +56,7 @@ RoomNeeded NeededRoom(const StorePlace& place, const StoreNeed& need) {
   return room;
 }
 
-// Of the file systems that hold the folders, each counted once.
+// Returns the free bytes of the file systems that hold the folders. Each file system counts once.
 uint64_t FreeBytes(const std::vector<std::string>& folders) {
   uint64_t free = 0;
   std::set<dev_t> seen;
@@ -70,7 +70,7 @@ uint64_t FreeBytes(const std::vector<std::string>& folders) {
   return free;
 }
 
-// What files in the folders have, which a store uses again.
+// Returns the bytes that files in the folders take. A store reuses this space.
 uint64_t TakenBytes(const std::vector<std::string>& folders) {
   uint64_t taken = 0;
   for (const std::string& folder : folders) {
@@ -145,7 +145,8 @@ absl::Status WithRoomMissing(const absl::Status& status, const StorePlace& place
   const uint64_t taken = TakenBytes(place.folders);
   const uint64_t free = FreeBytes(place.folders);
   const uint64_t page_bytes = place.page_bytes > 0 ? place.page_bytes : io::kDefaultPageBytes;
-  // A store may have more than this run needs: snapshots, and free space between its pages.
+  // A store may have taken more than this run needs, for snapshots and for free space between
+  // pages.
   const uint64_t wanted = needed > taken ? needed - taken : page_bytes;
   const std::string has =
       needed > taken

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How much disk a run needs: checked before it begins, stated with the cost of its commits, and
-// counted again when the disk filled up all the same.
+// Computes how much disk space a run needs. The need is checked before the run, reported together
+// with the cost of commits, and computed again if the disk fills up nevertheless.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_TRAIN_STORE_ROOM_H_
 #define SPILLWAY_TOOLS_SPILLWAY_TRAIN_STORE_ROOM_H_
@@ -15,30 +15,31 @@
 
 namespace spillway::command {
 
-// Where the store is and what bounds it.
+// The folders of a store, and the limits that apply to it.
 struct StorePlace {
   std::vector<std::string> folders;
   uint64_t store_bytes = 0;   // the budget
-  uint64_t pinned_bytes = 0;  // what fits there need not go to the store before a commit
+  uint64_t pinned_bytes = 0;  // budget; what fits there need not be stored before a commit
   uint64_t page_bytes = 0;    // 0: the engine's choice
 };
 
-// What the store must hold at its fullest.
+// What determines the room that a run's store needs at its fullest.
 struct StoreNeed {
   trainer::StateBytes state;
-  bool keeps_old_copy = false;  // a commit is there, or will be, while the next one is written
-  bool is_committed = false;    // there will be a commit at all
+  bool keeps_old_copy = false;  // an earlier commit exists while one is written
+  bool is_committed = false;    // whether the run commits
 };
 
-// UsageError if the budget is too small, naming the smallest that works. A failure, not a usage
-// error, if the file systems have too little free space.
+// UsageError if the budget is too small; the message names the smallest that works. If the file
+// systems have too little free space, the error is a failure, not a usage error.
 absl::Status CheckStoreRoom(const StorePlace& place, const StoreNeed& need);
 
-// One line: the disk that the run takes at most, and what a commit writes.
+// Describes in one line the most disk space that the run takes, and what a commit writes.
 std::string DescribeStoreCost(const StorePlace& place, const StoreNeed& need);
 
-// For a run that a full file system ended, while its store is still there: the error with the room
-// that is missing, as far as free space and the run's need tell. Other errors stay as they are.
+// If `status` says that a file system is full, adds how much room is missing, as far as free space
+// and the run's need show. Returns any other status unchanged. Must be called while the run's store
+// still exists.
 absl::Status WithRoomMissing(const absl::Status& status, const StorePlace& place,
                              const StoreNeed& need);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `spillway train`: from flags to a trained model. Everything that can be refused is refused before
-// the store is touched.
+// `spillway train`: trains a model as the flags say. Every error that can be found early is
+// reported before the store is touched.
 
 #include <unistd.h>
 
@@ -71,16 +71,16 @@ constexpr char kDescription[] =
     "for bytes; mfu (model FLOP utilisation) the model's operations a second, as a share of what\n"
     "matrix products alone reach here.\n";
 
-// What is read before the store is touched.
+// The files that are read before the store is touched.
 struct Inputs {
   hf::ModelConfig config;
   std::unique_ptr<TokenData> train_data;
-  std::unique_ptr<TokenData> valid_data;  // null unless evaluated
+  std::unique_ptr<TokenData> valid_data;  // null if there are no evaluations
   trainer::WeightSource source;
 };
 
-// The folder's weights. A resumed run takes its own from the store, so that a folder without any is
-// an error only when they are asked for.
+// Returns the source of the first weights. A resumed run takes its weights from the store, so for
+// it a folder without weights is an error only when weights are read from it.
 absl::StatusOr<trainer::WeightSource> OpenWeights(const TrainFlags& flags,
                                                   const hf::ModelConfig& config) {
   if (flags.random_init) return trainer::RandomWeights(flags.trainer.seed);
@@ -109,8 +109,8 @@ absl::StatusOr<Inputs> ReadInputs(const TrainFlags& flags) {
   return inputs;
 }
 
-// Whether the store's last commit is of the run's last step: then none replaces it. Where it cannot
-// be told, whoever opens the store says why.
+// Whether the store's last commit is of the run's last step or a later one. Then no commit replaces
+// it. Returns false if the store cannot be read; opening it reports why.
 bool HasNoStepLeft(const TrainFlags& flags) {
   if (!flags.resume || !flags.steps || flags.engine.store.empty()) return false;
   const auto view = io::StoreView::Open(flags.engine.store, io::StoreView::Wanted::kAnyState);
@@ -121,7 +121,7 @@ bool HasNoStepLeft(const TrainFlags& flags) {
   return state.ok() && state->step >= *flags.steps;
 }
 
-// What the store has to hold.
+// Returns what the store must hold.
 StoreNeed NeedOf(const TrainFlags& flags, const hf::ModelConfig& config) {
   const trainer::TrainerOptions& options = flags.trainer;
   const bool commits_again = flags.resume || options.commit_every > 0;
@@ -130,7 +130,7 @@ StoreNeed NeedOf(const TrainFlags& flags, const hf::ModelConfig& config) {
           .is_committed = options.durable};
 }
 
-// The budgets, the disk and the export's place.
+// Checks the budgets, the disk space, the output files and the export's folder.
 absl::Status CheckPlaces(const TrainFlags& flags, const hf::ModelConfig& config,
                          const StoreNeed& need) {
   SPILLWAY_RETURN_IF_ERROR(CheckApart({{"--log-json", flags.outputs.log_json},
@@ -147,8 +147,9 @@ absl::Status CheckPlaces(const TrainFlags& flags, const hf::ModelConfig& config,
   return CheckRoom(flags.engine, config, flags.trainer.model, need);
 }
 
-// Which way the micro-batches of a step go, if there are several; puts it into the flags. Room and
-// budgets may leave one way only.
+// Chooses the order of a step's micro-batches and sets it in the flags. None if a step has a single
+// micro-batch. Takes micro-batch order if the budgets or the disk have no room for layer order,
+// unless the user gave the order.
 std::optional<AccumulationChoice> ChooseAccumulation(const hf::ModelConfig& config,
                                                      TrainFlags* flags) {
   trainer::ModelOptions& options = flags->trainer.model;
@@ -163,7 +164,8 @@ std::optional<AccumulationChoice> ChooseAccumulation(const hf::ModelConfig& conf
   return choice;
 }
 
-// The state to continue from; none: begin. Flags that would change its numbers are a usage error.
+// Returns the state to continue from; none if the run starts at step 0. UsageError if flags would
+// change the run's numbers.
 absl::StatusOr<std::optional<TrainState>> LoadState(const Engine& engine, const TrainFlags& flags,
                                                     const Inputs& inputs) {
   const std::optional<std::string> text = engine.UserState();
@@ -200,9 +202,9 @@ absl::Status KeepIn(const std::string& folder, const TrainFlags& flags,
   return trainer->CommitTo(engine.get());
 }
 
-// A store for what a run without one has trained and could not export; its name. Beside the
-// export's folder, whose disk may be what failed, else in the working folder or that for temporary
-// files.
+// Commits the trained state of a run without a durable store to a new store, because the export
+// failed. Returns the store's folder. It lies beside the export's folder; if that fails, perhaps
+// because of the same disk, in the working folder or in the folder for temporary files.
 absl::StatusOr<std::string> KeepInStore(const TrainFlags& flags, const hf::ModelConfig& config,
                                         const StoreNeed& need, trainer::Trainer* trainer) {
   namespace fs = std::filesystem;
@@ -210,7 +212,8 @@ absl::StatusOr<std::string> KeepInStore(const TrainFlags& flags, const hf::Model
   const fs::path save = fs::path(flags.save + "/").parent_path();
   std::vector<fs::path> places = {fs::absolute(save, error).parent_path()};
   if (fs::current_path(error) != places[0]) places.push_back(fs::current_path(error));
-  // In the folder that all users share, one that only this user can read.
+  // All users share the folder for temporary files, so a folder that only this user can read is
+  // made in it.
   std::string own = (fs::temp_directory_path(error) / "spillway-XXXXXX").string();
   if (mkdtemp(own.data()) != nullptr) places.emplace_back(own);
   absl::Status first = absl::OkStatus();
@@ -222,7 +225,7 @@ absl::StatusOr<std::string> KeepInStore(const TrainFlags& flags, const hf::Model
     }
     const absl::Status kept = KeepIn(folder, flags, config, need, trainer);
     if (kept.ok()) {
-      rmdir(own.c_str());  // unless the store is there
+      rmdir(own.c_str());  // fails if the store is in it
       return folder;
     }
     first.Update(kept);
@@ -231,7 +234,7 @@ absl::StatusOr<std::string> KeepInStore(const TrainFlags& flags, const hf::Model
   return first;
 }
 
-// The export's error, with where all that was trained is instead.
+// Returns the export's error, with a message that says where the trained state is instead.
 absl::Status WhereItIs(const absl::Status& saved, const TrainFlags& flags,
                        const hf::ModelConfig& config, const StoreNeed& need,
                        trainer::Trainer* trainer) {
@@ -278,7 +281,7 @@ void TellWhereItGoesOn(const TrainState& state, const TrainFlags& flags) {
   }
 }
 
-// What a run came to: its figures, and what became of the weights.
+// The result of a run: its figures, and the status of the export.
 struct Outcome {
   TrainReport report;
   absl::Status saved;
@@ -327,9 +330,9 @@ absl::StatusOr<Outcome> Train(const TrainFlags& flags, const Inputs& inputs, con
   TrainReport& report = outcome.report;
   const auto run = trainer->Run(observe, stop, &commit_now);
   report.stats = engine->Stats();
-  // Also of a run that failed: its timeline may say why.
+  // Also for a run that failed: its timeline may show why.
   if (outputs->wants_timeline()) outputs->End(engine->TakeTimeline());
-  // While the store is there: how much it has taken tells what is missing.
+  // The store still exists here: the room that is missing follows from how much it has taken.
   if (!run.ok()) return WithRoomMissing(run.status(), PlaceOf(flags.engine), need);
   report.run = *run;
   report.lost_outputs = outputs->lost();
@@ -363,7 +366,8 @@ absl::Status RunTrain(TrainFlags flags) {
   SPILLWAY_RETURN_IF_ERROR(FinishTrainFlags(&flags));
   for (const std::string& unused : DescribeUnusedFlags(flags))
     absl::FPrintF(stderr, "warning: %s\n", unused);
-  // From here on, so that a request during a long start is kept for the first step's end.
+  // Signals are caught from here on, so that a request during a long start takes effect at the end
+  // of the first step.
   std::atomic<bool>& commit_now = CatchCommitRequests();
   SPILLWAY_ASSIGN_OR_RETURN(const Inputs inputs, ReadInputs(flags));
   const auto accumulation = ChooseAccumulation(inputs.config, &flags);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Declaring, checking and completing the flags of `spillway train`.
+// Declares, checks and completes the flags of `spillway train`.
 
 #include "tools/spillway/train/train_flags.h"
 
@@ -24,7 +24,8 @@ constexpr int64_t kMostSteps = 1'000'000'000'000;
 constexpr int64_t kMostTokens = int64_t{1} << 20;  // of a micro-batch
 constexpr int64_t kMostMicroBatches = int64_t{1} << 16;
 constexpr double kMostNumber = std::numeric_limits<double>::max();
-// What --trace keeps of a run: its newest events, 40 bytes of memory each and some 200 of the file.
+// How many of a run's newest events --trace records. Each takes 40 bytes of memory, and some 200
+// bytes of the file.
 constexpr uint64_t kTraceEvents = 500'000;
 constexpr double kMostScale = std::numeric_limits<float>::max();
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The flags of `spillway train`, with their defaults, and what they mean for the trainer.
+// The flags of `spillway train` with their defaults, and the trainer's options that follow from
+// them.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_TRAIN_TRAIN_FLAGS_H_
 #define SPILLWAY_TOOLS_SPILLWAY_TRAIN_TRAIN_FLAGS_H_
@@ -19,17 +20,18 @@
 
 namespace spillway::command {
 
-// kNone: the store is scratch. Nothing is synced or kept, and no space goes to a state of before.
+// kNone: the store is scratch. Nothing is synced or kept, and no space is taken by an earlier
+// state.
 enum class Durability : uint8_t { kCommit, kNone };
 
 struct TrainFlags {
   std::string model;  // folder with config.json and, unless random_init, the weights
-  std::string data;   // folder with train.npy and, if evaluated, valid.npy
+  std::string data;   // folder with train.npy and, for evaluations, valid.npy
   std::string save;   // folder to export to at the end; empty: none
   RunOutputFlags outputs;
   bool random_init = false;
   bool resume = false;
-  bool convert = false;  // the store's optimizer state, into the format of these flags
+  bool convert = false;  // convert the store's optimizer state to these flags' format
   bool hash_weights = false;
   bool json = false;
   Durability durability = Durability::kCommit;
@@ -43,10 +45,11 @@ struct TrainFlags {
 
 void AddTrainFlags(CLI::App* app, TrainFlags* flags);
 
-// Usage errors: what is missing or contradicts itself. Then completes `flags->trainer` from the
-// other fields.
+// Checks the flags, then completes `flags->trainer` from the other fields. UsageError: a flag is
+// missing, or flags contradict each other. Unimplemented: see CheckEngineFlags.
 absl::Status FinishTrainFlags(TrainFlags* flags);
-// Of the flags, those that were given and change nothing beside the others: a line each.
+// Describes the flags that were given but have no effect because of the others: a line for each
+// group.
 std::vector<std::string> DescribeUnusedFlags(const TrainFlags& flags);
 
 }  // namespace spillway::command

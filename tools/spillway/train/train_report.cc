@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reports.
+// Formats the reports of a run.
 
 #include "tools/spillway/train/train_report.h"
 
@@ -21,7 +21,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::array<Tier, kNumTiers> kTiers = {Tier::kDevice, Tier::kPinned, Tier::kNvme};
 
-// The highest resident set of this process, bytes.
+// Returns the largest resident set of this process so far, in bytes.
 uint64_t PeakRssBytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -38,7 +38,8 @@ Json PeaksByTier(const std::array<Occupancy, kNumTiers>& tiers) {
 
 uint64_t Total(const Traffic& traffic) { return traffic.read_bytes + traffic.written_bytes; }
 
-// What a step would take if its shorter part were free.
+// Returns the seconds that a step would take if the shorter of computing and transfers took no
+// time.
 double AloneSeconds(const trainer::StepTime& step) {
   return std::max(step.computing, step.transfers);
 }
@@ -52,8 +53,8 @@ std::string_view ReasonName(trainer::EndReason reason) {
   return "";
 }
 
-// Drives are rated in terabytes that may be written to them. What a drive writes for itself (write
-// amplification) comes on top of what this run gave it.
+// Drives are rated in terabytes that may be written to them. The additional bytes that a drive
+// writes internally (write amplification) are not counted here.
 std::string DescribeDriveWear(const TrainReport& report) {
   constexpr double kRating = 100e12;
   const uint64_t written = report.stats.nvme.written_bytes;

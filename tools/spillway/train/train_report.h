@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a command says at its end: one JSON object for programs, a short table for people.
+// The report of a command at its end: one JSON object for programs, or a short table for people.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_TRAIN_TRAIN_REPORT_H_
 #define SPILLWAY_TOOLS_SPILLWAY_TRAIN_TRAIN_REPORT_H_
@@ -25,21 +25,22 @@ struct TrainReport {
   uint64_t num_parameters = 0;
   uint64_t page_bytes = 0;
   int64_t threads = 0;
-  std::optional<AccumulationChoice> accumulation;  // of several micro-batches
+  std::optional<AccumulationChoice> accumulation;  // if a step has several micro-batches
   std::optional<std::string> weights_hash;
-  std::vector<std::string> lost_outputs;  // log and trace, if they are not complete
+  std::vector<std::string> lost_outputs;  // files of RunOutputs that are not complete
 };
 
 // {"v":1,"exit_reason":"done"|"stopped"|"interrupted","steps":…,"final_loss":…,…}. "step_s" is the
-// median step from the third on; with a plan, "time_bound_s", "time_ratio", "compute_alone_s",
-// "transfers_alone_s" and "alone_ratio" are that step's, as in the step log. "lost_outputs" are
-// files that could not be written to their end; absent if there are none.
+// duration of the median step, from the third step on. If there is a plan, "time_bound_s",
+// "time_ratio", "compute_alone_s", "transfers_alone_s" and "alone_ratio" are those of that step, as
+// in the step log. "lost_outputs" lists the files that could not be written completely; it is
+// absent if there are none.
 nlohmann::ordered_json ToJson(const TrainReport& report);
 std::string ToText(const TrainReport& report);
 
-// The memory and traffic of any command, added to its object: "peak_bytes", "workspace_bytes",
-// "peak_rss_bytes", "read_bytes", "written_bytes", "ssd_bytes_written", "stall_s", "overlap",
-// "plan", "bytes_bound", "nvme_bytes_bound", "io", "device", "fallbacks".
+// Adds the memory and traffic figures, which every command reports, to its object: "peak_bytes",
+// "workspace_bytes", "peak_rss_bytes", "read_bytes", "written_bytes", "ssd_bytes_written",
+// "stall_s", "overlap", "plan", "bytes_bound", "nvme_bytes_bound", "io", "device", "fallbacks".
 void AddEngineFigures(const EngineStats& stats, uint64_t workspace_bytes,
                       nlohmann::ordered_json* json);
 

@@ -16,8 +16,8 @@
 namespace spillway::trainer {
 namespace {
 
-// Queries of a block: few enough that little is computed above the diagonal, enough (times the
-// group) that the products run near full speed.
+// Returns the queries of a block: few enough that little is computed above the diagonal, and enough
+// (times the group) that the products run near full speed.
 int64_t QueriesOfBlock(const AttentionShape& shape) {
   return std::min<int64_t>(shape.length, shape.group() <= 4 ? 128 : 64);
 }
@@ -27,14 +27,15 @@ int64_t NumBlocks(const AttentionShape& shape) {
   return (shape.length + queries - 1) / queries;
 }
 
-// The backward sums key and value gradients over query blocks, one set of blocks a task; sets exist
-// so that every thread finds work, and each has gradients of its own, added up in order at the end.
+// Returns the number of sets into which a head's query blocks are divided in the backward. Each
+// task sums the key and value gradients of one set, so that there are enough tasks for all threads.
+// Each set has its own gradients, which are added up in order at the end.
 int64_t NumSets(const AttentionShape& shape, int num_threads) {
   const int64_t heads = shape.windows * shape.kv_heads;
   return std::clamp<int64_t>((2 * num_threads + heads - 1) / heads, 1, NumBlocks(shape));
 }
 
-// Later blocks see more keys: dealing back and forth gives the sets equal work.
+// Later blocks have more keys. Assigning blocks to sets back and forth gives the sets equal work.
 int64_t SetOfBlock(int64_t block, int64_t sets) {
   const int64_t place = block % (2 * sets);
   return place < sets ? place : 2 * sets - 1 - place;
@@ -69,12 +70,12 @@ struct QueryBlockScratch {
   }
 };
 
-// Where a block of queries of one window and key head lies.
+// The location of a block of queries of one window and key head.
 struct BlockPlace {
-  int64_t first_query;  // in its window
+  int64_t first_query;  // within its window
   int64_t queries;
   int64_t rows;          // queries · group
-  int64_t keys;          // that its last query sees
+  int64_t keys;          // visible to its last query
   int64_t query_offset;  // of its first row's first head, in q and in outputs
   int64_t key_offset;    // of the window's first row of this head, in k and v
 };
@@ -91,7 +92,8 @@ BlockPlace Locate(const AttentionShape& shape, int64_t window, int64_t kv_head, 
   return place;
 }
 
-// Copies the group's heads of each query of a block to stacked rows, or back, times `scale`.
+// Stack copies the group's heads of each query of a block to stacked rows, times `scale`; Unstack
+// copies them back.
 void Stack(const AttentionShape& shape, const BlockPlace& place, const float* from, float scale,
            float* rows) {
   const int64_t run = shape.group() * shape.head_dim;
@@ -112,7 +114,8 @@ float ScoreScale(const AttentionShape& shape) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
 }
 
-// scratch.q and scratch.probabilities of a block; forward and backward share it, bit for bit.
+// Computes scratch.q and scratch.probabilities of a block. Forward and backward both call it, so
+// that their probabilities are the same bits.
 void ComputeProbabilities(const AttentionShape& shape, const BlockPlace& place, const float* q,
                           const float* k, const QueryBlockScratch& scratch) {
   Stack(shape, place, q + place.query_offset, ScoreScale(shape), scratch.q);
@@ -122,8 +125,8 @@ void ComputeProbabilities(const AttentionShape& shape, const BlockPlace& place, 
   CausalSoftmax(place.first_query, shape.group(), place.rows, place.keys, scratch.probabilities);
 }
 
-// Runs task(index, thread's scratch) for each index in [0, n): threads take the next one as they
-// come free, which changes who computes what and nothing else.
+// Runs task(index, thread's scratch) for each index in [0, n). A free thread takes the next index;
+// this changes which thread computes what, and never the result.
 void RunTasks(ThreadPool* pool, const AttentionShape& shape, float* scratch, int64_t n,
               const std::function<void(int64_t, const QueryBlockScratch&)>& task) {
   std::atomic<int64_t> next = 0;
@@ -133,7 +136,8 @@ void RunTasks(ThreadPool* pool, const AttentionShape& shape, float* scratch, int
   });
 }
 
-// The gradients of one set of blocks of one key head: dq of its queries, and its part of dk and dv.
+// Computes the gradients of one set of blocks of one key head: dq of its queries, and its part of
+// dk and dv.
 void BackwardOfSet(const AttentionShape& shape, const AttentionTensors& t, int64_t window,
                    int64_t kv_head, int64_t set, int64_t sets, const QueryBlockScratch& scratch,
                    float* dq, float* dk, float* dv) {
@@ -183,7 +187,7 @@ void AttentionForward(ThreadPool* pool, const AttentionShape& shape, const float
   const int64_t blocks = NumBlocks(shape);
   const int64_t heads = shape.windows * shape.kv_heads;
   RunTasks(pool, shape, scratch, heads * blocks, [&](int64_t task, const QueryBlockScratch& mine) {
-    // The last blocks are the longest and go first.
+    // The last blocks take the longest, so they go first.
     const int64_t block = blocks - 1 - task / heads;
     const int64_t head = task % heads;
     const BlockPlace place = Locate(shape, head / shape.kv_heads, head % shape.kv_heads, block);
@@ -202,7 +206,7 @@ void AttentionBackward(ThreadPool* pool, const AttentionShape& shape,
   const int64_t sets = NumSets(shape, pool->num_threads());
   const int64_t key_floats = shape.windows * shape.length * shape.key_width();
   float* const partial = scratch + pool->num_threads() * QueryBlockScratch::Floats(shape);
-  // Set 0 sums in place; set s > 0 has its own dk and dv.
+  // Set 0 sums into dk and dv themselves; each set s > 0 has its own dk and dv in scratch.
   const auto partial_dk = [&](int64_t set) { return partial + 2 * (set - 1) * key_floats; };
   const auto partial_dv = [&](int64_t set) { return partial_dk(set) + key_floats; };
 

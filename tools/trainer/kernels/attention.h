@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Causal grouped-query attention, forward and backward, a block of queries at a time: the scores of
-// a block live in scratch, keys beyond the block's last query are never touched, and the query
+// Causal grouped-query attention, forward and backward, one block of queries at a time. The scores
+// of a block are held in scratch, keys beyond the block's last query are never read, and the query
 // heads that share a key head are stacked into one product. The backward recomputes the
 // probabilities.
 
@@ -14,8 +14,8 @@
 
 namespace spillway::trainer {
 
-// Rows of q and of outputs are [heads, head_dim], of k and v [kv_heads, head_dim]; window w's are
-// rows [w·length, (w+1)·length).
+// A row of q or of an output is [heads, head_dim], a row of k or v is [kv_heads, head_dim]. Window
+// w has rows [w·length, (w+1)·length).
 struct AttentionShape {
   int64_t windows = 0;
   int64_t length = 0;
@@ -28,10 +28,10 @@ struct AttentionShape {
   int64_t key_width() const { return kv_heads * head_dim; }
 };
 
-// Floats of scratch that either direction needs.
+// Returns the floats of scratch that are enough for either direction.
 int64_t AttentionScratchFloats(const AttentionShape& shape, int num_threads);
 
-// out = softmax(q·kᵀ / sqrt(head_dim), causal)·v.
+// Computes out = softmax(q·kᵀ / sqrt(head_dim), causal)·v.
 void AttentionForward(ThreadPool* pool, const AttentionShape& shape, const float* q, const float* k,
                       const float* v, float* scratch, float* out);
 
@@ -43,7 +43,7 @@ struct AttentionTensors {
   const float* out_gradient = nullptr;
 };
 
-// Overwrites dq, dk and dv, of the shapes of q, k and v.
+// Overwrites dq, dk and dv, which have the shapes of q, k and v.
 void AttentionBackward(ThreadPool* pool, const AttentionShape& shape,
                        const AttentionTensors& tensors, float* scratch, float* dq, float* dk,
                        float* dv);

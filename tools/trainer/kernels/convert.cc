@@ -15,7 +15,7 @@
 #define SPILLWAY_TOOLS_TRAINER_KERNELS_CONVERT_CC_ONCE_
 namespace spillway::trainer {
 
-// What one instruction set does with one element type.
+// The kernels of one instruction set for one element type.
 struct ElementKernels {
   void (*to_floats)(const void* from, int64_t n, float* to);
   void (*from_floats)(const float* from, int64_t n, void* to);
@@ -32,7 +32,7 @@ namespace spillway::trainer {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Calls vector(i) for whole vectors of [0, n) and single(i) for what is left.
+// Calls vector(i) for each whole vector of [0, n) and single(i) for each remaining element.
 template <class Vector, class Single>
 HWY_INLINE void Cover(int64_t n, const Vector& vector, const Single& single) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(FloatTag()));
@@ -41,8 +41,8 @@ HWY_INLINE void Cover(int64_t n, const Vector& vector, const Single& single) {
   for (; i < n; ++i) single(i);
 }
 
-// What an element type is to the kernels below: how one, and how a vector of them, becomes floats
-// and comes from floats.
+// The element types as the kernels below use them: how one element, or a vector of them, is
+// converted to floats and from floats.
 struct Fp32 {
   using Stored = float;
   static float Widen(float v) { return v; }

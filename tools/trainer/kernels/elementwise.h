@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // SwiGLU (Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202): out = silu(gate)·up with
-// silu(x) = x / (1 + e^-x). fp32, one thread a call; NaN and infinity pass through.
+// silu(x) = x / (1 + e^-x). fp32, on the calling thread; NaN and infinity propagate.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_KERNELS_ELEMENTWISE_H_
 #define SPILLWAY_TOOLS_TRAINER_KERNELS_ELEMENTWISE_H_
@@ -12,9 +12,9 @@ namespace spillway::trainer {
 
 void SwigluForward(const float* gate, const float* up, int64_t n, float* out);
 
-// In: the forward's inputs and, in `out`, the gradient of its output. In their places come the
-// gradients of gate and up, and in `out` the forward's output once more, which the next weight
-// gradient needs.
+// On entry `gate` and `up` hold the forward's inputs, and `out` the gradient of its output. On
+// return `gate` and `up` hold their gradients, and `out` the forward's output again, which the next
+// weight gradient needs.
 void SwigluBackward(int64_t n, float* gate, float* up, float* out);
 
 }  // namespace spillway::trainer

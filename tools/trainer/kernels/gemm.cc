@@ -30,8 +30,9 @@ struct Grid {
   int64_t across = 1;  // parts of the columns
 };
 
-// Each part packs its own rows of a and columns of b before it multiplies; BLAS, which sees the
-// transposed problem, takes about 8/5 of the time for an element of b. The best grid packs least.
+// The relative cost of packing a row of a and a column of b. Each part packs its own rows of a and
+// columns of b before it multiplies. BLAS, which gets the transposed problem, takes about 8/5 as
+// long for an element of b as for one of a. The best grid has the lowest packing cost.
 constexpr double kPackRow = 5;
 constexpr double kPackColumn = 8;
 
@@ -51,21 +52,21 @@ Grid ChooseGrid(int64_t rows, int64_t columns, int64_t threads) {
   return best;
 }
 
-// The start of part `index` when [0, n) is cut into `parts`.
+// Returns the start of part `index` when [0, n) is divided into `parts`.
 int64_t PartStart(int64_t n, int64_t parts, int64_t index) {
   const int64_t grains = (n + kGrain - 1) / kGrain;
   return std::min(n, grains * index / parts * kGrain);
 }
 
 constexpr const char* kLibrary = "libopenblas.so.0";
-// OpenBLAS packs into a buffer for each thread: 128 MiB of addresses on x86-64, of which it touches
-// what it needs. The library itself has 40 MiB.
+// OpenBLAS packs into one buffer per thread: 128 MiB of addresses on x86-64, of which it touches
+// only what it needs. The library itself takes 40 MiB.
 constexpr size_t kBufferBytes = size_t{128} << 20;
 constexpr size_t kLibraryBytes = size_t{64} << 20;
 
-decltype(&cblas_sgemm) sgemm = nullptr;  // LoadBlas
+decltype(&cblas_sgemm) sgemm = nullptr;  // set by LoadBlas
 
-// Whether the process may have so much memory (ulimit -v, ulimit -d).
+// Whether the process may map that much memory (ulimit -v, ulimit -d).
 bool MayHave(size_t bytes) {
   void* const got = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -98,14 +99,14 @@ absl::Status Load(int num_threads) {
         "raise its limits ('ulimit -v', 'ulimit -d') or use fewer --threads",
         bytes >> 20, num_threads));
   }
-  // Read as the library is loaded: without it, it starts a thread for each core.
+  // OpenBLAS reads this when it is loaded. Without it, it would start a thread for each core.
   setenv("OPENBLAS_NUM_THREADS", "1", /*overwrite=*/1);
   void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   void* (*allocate)(int) = nullptr;
   void (*release)(void*) = nullptr;
   if (library == nullptr || !Find(library, "cblas_sgemm", &sgemm)) return NotLoaded(dlerror());
-  // Buffers stay once they were taken. Where a build of OpenBLAS does not export these two
-  // functions, it takes its buffers with the first products.
+  // OpenBLAS keeps a buffer once it is allocated. A build that does not export these two functions
+  // allocates its buffers during the first products.
   if (!Find(library, "blas_memory_alloc", &allocate) ||
       !Find(library, "blas_memory_free", &release)) {
     return absl::OkStatus();

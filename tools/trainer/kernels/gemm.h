@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix products through CBLAS, cut between threads here and not in the library: the cut is a
-// function of the shape and the thread count, so the same numbers come out of every run. The summed
-// dimension is never cut. The library is loaded by who multiplies and by nobody else: it takes 30
-// ms and memory, and hangs where there is none.
+// Matrix products through CBLAS, divided between threads here and not in the library: the division
+// depends only on the shape and the thread count, so every run gives the same numbers. The summed
+// dimension is never divided. Only a process that multiplies loads the library: loading takes 30 ms
+// and memory, and hangs if there is no memory.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_KERNELS_GEMM_H_
 #define SPILLWAY_TOOLS_TRAINER_KERNELS_GEMM_H_
@@ -15,8 +15,8 @@
 
 namespace spillway::trainer {
 
-// A row-major fp32 matrix with `stride` elements from row to row; `transposed` says how the product
-// reads it.
+// A row-major fp32 matrix with `stride` elements from row to row. If `transposed`, the product uses
+// its transpose.
 struct MatrixView {
   const float* data = nullptr;
   int64_t stride = 0;
@@ -34,17 +34,18 @@ struct ProductShape {
 
 enum class Into : uint8_t { kOverwrite, kAdd };
 
-// Loads OpenBLAS, which then runs on the calling thread alone, and has it take its memory for so
-// many threads; the first call decides. To be called before the first product, and from one thread.
-// Unimplemented: there is no OpenBLAS, or the process may not have that memory; OpenBLAS itself
-// would wait for it without an end.
+// Loads OpenBLAS, which then runs on the calling thread only, and allocates its buffers for
+// `num_threads` threads. Later calls do nothing and return the status of the first. REQUIRES:
+// called before the first product, and from one thread. Unimplemented if OpenBLAS cannot be loaded,
+// or if the process may not have that memory (OpenBLAS itself would wait for it forever).
 absl::Status LoadBlas(int num_threads);
 
-// c[rows, columns] = a·b, or c += a·b, on the calling thread. No dimension beyond 2^31 - 1.
+// Computes c[rows, columns] = a·b, or c += a·b, on the calling thread. REQUIRES: no dimension
+// exceeds 2^31 - 1.
 void Multiply(const ProductShape& shape, const MatrixView& a, const MatrixView& b, Into into,
               float* c, int64_t c_stride);
 
-// The same with the result cut into one part a thread.
+// Does the same with the result divided into one part per thread.
 void ParallelMultiply(ThreadPool* pool, const ProductShape& shape, const MatrixView& a,
                       const MatrixView& b, Into into, float* c, int64_t c_stride);
 

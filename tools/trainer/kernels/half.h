@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// IEEE 754 binary16 one number at a time, on bits: the reference for the vector conversions and
-// their stand-in on instruction sets without them. Storage is uint16_t; nothing computes in it.
+// Conversions between float and IEEE 754 binary16, one number at a time, by bit operations: the
+// reference for the vector conversions, and their replacement on instruction sets that have none.
+// binary16 is stored as uint16_t; no arithmetic is done in it.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_KERNELS_HALF_H_
 #define SPILLWAY_TOOLS_TRAINER_KERNELS_HALF_H_
@@ -11,7 +12,7 @@
 
 namespace spillway::trainer {
 
-// Nearest, ties to even; too large becomes infinity, NaN stays NaN.
+// Rounds to nearest, ties to even. A value that is too large becomes infinity; NaN stays NaN.
 inline uint16_t HalfFromFloat(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = (bits >> 16) & 0x8000u;

@@ -17,7 +17,7 @@ namespace spillway::trainer {
 namespace HWY_NAMESPACE {
 namespace {
 
-// direction is 1 forward and -1 backward.
+// Rotates one row in place. `direction` is 1 in forward and -1 in backward.
 void Rotate(const float* cosines, const float* sines, float direction, int64_t heads, int64_t half,
             float* row) {
   const FloatTag d;

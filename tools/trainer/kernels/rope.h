@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Rotary position embedding (Su et al., arXiv:2104.09864) in the half-split layout of Hugging
-// Face's LLaMA: element j of a head turns with element j + head_dim/2 by the angle position ·
-// theta^(-2j/head_dim).
+// Face's LLaMA: elements j and j + head_dim/2 of a head are rotated as a pair, by the angle
+// position · theta^(-2j/head_dim).
 
 #ifndef SPILLWAY_TOOLS_TRAINER_KERNELS_ROPE_H_
 #define SPILLWAY_TOOLS_TRAINER_KERNELS_ROPE_H_
@@ -11,7 +11,7 @@
 
 namespace spillway::trainer {
 
-// cosines and sines, [length, head_dim/2] each. Frequencies and angles are rounded to fp32 as the
+// Fills cosines and sines, [length, head_dim/2] each. Rounds frequencies and angles to fp32 as the
 // reference does, so that long positions agree with it.
 void FillRopeTables(double theta, int64_t head_dim, int64_t length, float* cosines, float* sines);
 
@@ -20,11 +20,11 @@ struct RopeTables {
   const float* sines = nullptr;
 };
 
-// Turns rows [begin, end) of x [rows, heads, head_dim] in place; row r has position r mod
+// Rotates rows [begin, end) of x [rows, heads, head_dim] in place. Row r has position r mod
 // window_length.
 void RopeForward(const RopeTables& tables, int64_t window_length, int64_t heads, int64_t head_dim,
                  int64_t begin, int64_t end, float* x);
-// Turns gradients back: the transpose of a rotation is its inverse.
+// Rotates gradients by the opposite angle: the transpose of a rotation is its inverse.
 void RopeBackward(const RopeTables& tables, int64_t window_length, int64_t heads, int64_t head_dim,
                   int64_t begin, int64_t end, float* x);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The row passes of causal attention: softmax over the keys that a query may see, and its gradient.
-// fp32, one thread a call.
+// Values are fp32. Each call runs on the calling thread.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_KERNELS_SOFTMAX_H_
 #define SPILLWAY_TOOLS_TRAINER_KERNELS_SOFTMAX_H_
@@ -10,13 +10,13 @@
 
 namespace spillway::trainer {
 
-// scores[rows, keys] become probabilities in place. Rows come in runs of `group` (the query heads
-// that share a key head); row r belongs to query first_query + r / group and sees that many keys
-// and one. What it does not see becomes 0.
+// Turns scores[rows, keys] into probabilities in place. Rows come in runs of `group`, the number of
+// query heads that share a key head. Row r belongs to query first_query + r / group, and sees the
+// keys up to and including that position. The scores of all other keys become 0.
 void CausalSoftmax(int64_t first_query, int64_t group, int64_t rows, int64_t keys, float* scores);
 
-// dp[rows, keys], the gradient of the probabilities p, becomes that of the scores: p·(dp −
-// dots[row]), where dots is Σ p·dp over the row.
+// Turns dp[rows, keys], the gradient of the probabilities p, into the gradient of the scores in
+// place: p·(dp − dots[row]), where dots[row] is Σ p·dp over the row.
 void SoftmaxBackward(const float* p, const float* dots, int64_t rows, int64_t keys, float* dp);
 
 // Σ a·b over n elements.

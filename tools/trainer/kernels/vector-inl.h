@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the SIMD kernels share, compiled once for each instruction set: partial loads and stores for
-// the ends of rows, conversion of fp16 and bf16 that is right on every target, and an exp that
-// keeps NaN.
+// Helpers that the SIMD kernels share, compiled once for each instruction set: partial loads and
+// stores for the ends of rows, conversions of fp16 and bf16 that are correct on every target, and
+// an exp that preserves NaN.
 
-// Included once a target by Highway's foreach_target, so the guard is a toggle, as Highway's own
-// are.
+// Highway's foreach_target includes this file once for each target, so the include guard is a
+// toggle, like the guards of Highway's own files.
 #if defined(SPILLWAY_TOOLS_TRAINER_KERNELS_VECTOR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SPILLWAY_TOOLS_TRAINER_KERNELS_VECTOR_INL_H_
 #undef SPILLWAY_TOOLS_TRAINER_KERNELS_VECTOR_INL_H_
@@ -31,7 +31,7 @@ using FloatTag = hn::ScalableTag<float>;
 using FloatVector = hn::Vec<FloatTag>;
 constexpr size_t kMaxLanes = HWY_MAX_BYTES / sizeof(float);
 
-// The first `count` of a vector's lanes from memory, the others zero.
+// Loads the first `count` lanes of a vector from memory; the others are zero.
 HWY_INLINE FloatVector LoadPart(FloatTag d, const float* from, size_t count) {
   HWY_ALIGN float lanes[kMaxLanes] = {};
   std::memcpy(lanes, from, count * sizeof(float));
@@ -44,7 +44,7 @@ HWY_INLINE void StorePart(FloatVector v, FloatTag d, float* to, size_t count) {
   std::memcpy(to, lanes, count * sizeof(float));
 }
 
-// Calls body(i, count) over [0, n) in vector steps; `count` is less than a vector only at the end.
+// Calls body(i, count) over [0, n) in vector steps. `count` is less than a vector only at the end.
 template <class Body>
 HWY_INLINE void ForVectors(size_t n, const Body& body) {
   const size_t lanes = hn::Lanes(FloatTag());
@@ -66,7 +66,7 @@ HWY_INLINE void StoreUpTo(FloatVector v, FloatTag d, float* to, size_t count) {
 }
 
 // Highway's own software conversion truncates and loses infinity, so targets without the
-// instruction go through half.h.
+// instruction convert with half.h.
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 #define SPILLWAY_TARGET_HAS_HALF 1
 #else
@@ -84,7 +84,7 @@ HWY_INLINE void StoreHalves(FloatVector v, FloatTag /*d*/, uint16_t* to) {
   hn::StoreU(hn::DemoteTo(HalfTag(), v), HalfTag(), reinterpret_cast<hwy::float16_t*>(to));
 }
 
-// The value nearest `v` that a half can hold, as a float.
+// Returns, as a float, the value nearest `v` that a half can hold.
 HWY_INLINE FloatVector RoundToHalf(FloatTag d, FloatVector v) {
   return hn::PromoteTo(d, hn::DemoteTo(HalfTag(), v));
 }
@@ -109,15 +109,16 @@ HWY_INLINE FloatVector RoundToHalf(FloatTag d, FloatVector v) {
 #endif
 #undef SPILLWAY_TARGET_HAS_HALF
 
-// bf16 by integer arithmetic on every target: that of AVX512-BF16 takes subnormals for zero.
+// Converts bf16 by integer arithmetic on every target: the AVX512-BF16 instructions treat
+// subnormals as zero.
 HWY_INLINE FloatVector LoadBf16(FloatTag d, const uint16_t* from) {
   const hn::RebindToUnsigned<FloatTag> du;
   const hn::Rebind<uint16_t, FloatTag> d16;
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, from))));
 }
 
-// The value nearest `v` that a bf16 can hold, in the upper half of each lane; below is what was cut
-// off. NaN becomes quiet.
+// Returns the value nearest `v` that a bf16 can hold, in the upper half of each lane. The lower
+// half holds leftover bits. NaN becomes quiet.
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<FloatTag>> NearestBf16(FloatVector v) {
   const hn::RebindToUnsigned<FloatTag> du;
   const auto bits = hn::BitCast(du, v);
@@ -139,8 +140,8 @@ HWY_INLINE FloatVector RoundToBf16(FloatTag d, FloatVector v) {
   return hn::BitCast(d, hn::And(NearestBf16(v), hn::Set(du, 0xFFFF0000u)));
 }
 
-// e^v for v up to 88; larger gives e^88. Highway's Exp turns NaN into 0, which would hide an
-// overflow from the loss scaler.
+// Returns e^v for v up to 88, and e^88 for a larger v. NaN stays NaN: Highway's Exp turns it into
+// 0, which would hide an overflow from the loss scaler.
 HWY_INLINE FloatVector ExpKeepingNaN(FloatTag d, FloatVector v) {
   const FloatVector e = hn::Exp(d, hn::Min(v, hn::Set(d, 88.0f)));
   return hn::IfThenElse(hn::IsNaN(v), v, e);

@@ -10,7 +10,7 @@
 namespace spillway::trainer {
 namespace {
 
-// As Prometheus writes numbers that JSON has not.
+// Formats a number for Prometheus, which has notations for NaN and infinity.
 std::string Number(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";

@@ -24,14 +24,15 @@ class MetricsFile {
 
   explicit MetricsFile(OutputFile file) : file_(std::move(file)) {}
 
-  // Replaces the file, whole: a reader sees the figures of one step or of the one before.
-  // Unavailable if it cannot be written; then the file is as it was.
+  // Replaces the whole file, so that a reader sees the figures of one step or of the step before.
+  // Unavailable if it cannot be written. The file is then unchanged, unless it can only be
+  // overwritten in place (see OutputFile).
   absl::Status Write(const StepRecord& record, int64_t total_steps);
   const std::string& path() const { return file_.path(); }
 
  private:
   OutputFile file_;
-  Traffic nvme_;  // of the run so far
+  Traffic nvme_;  // of the run's steps so far
   Traffic pinned_;
 };
 

@@ -33,8 +33,8 @@ int OpenRetrying(const std::string& path, int flags) {
   return fd;
 }
 
-// What is there. Of a pipe only the end that is written to, so that a reader that goes away is an
-// error; without waiting for one.
+// Opens a file that exists. Opens only the write end of a pipe, so that a write fails when the
+// reader has gone away. Does not wait for a reader.
 int OpenExisting(const std::string& path) {
   struct stat info{};
   const bool is_other = stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode);
@@ -43,13 +43,13 @@ int OpenExisting(const std::string& path) {
   return fd;
 }
 
-// The file itself, where the name is a link.
+// The path with its symbolic links resolved.
 std::string TargetOf(const std::string& path) {
   const std::unique_ptr<char, void (*)(void*)> target(realpath(path.c_str(), nullptr), std::free);
   return target == nullptr ? path : target.get();
 }
 
-// The file's first bytes.
+// Reads the file's first bytes.
 absl::StatusOr<std::string> ReadBegin(int fd, const std::string& path) {
   std::string text(kLookedAtBytes, '\0');
   ssize_t got = -1;
@@ -63,7 +63,7 @@ absl::StatusOr<std::string> ReadBegin(int fd, const std::string& path) {
 
 bool IsOf(const OutputFile::Kind& kind, std::string_view begin) {
   if (begin.empty()) return true;
-  // A file may have been torn before it had all that its kind begins with.
+  // A torn file may be shorter than the text that its kind begins with.
   const std::string_view begins = kind.begins;
   if (begin.size() < begins.size()) return begins.starts_with(begin);
   return begin.starts_with(begins) && begin.find(kind.holds) != std::string_view::npos;
@@ -165,13 +165,13 @@ absl::StatusOr<OutputFile> OutputFile::Beside() const {
   }
   OutputFile beside(path, fd, is_regular_, /*was_made=*/false);
   beside.is_beside_ = true;
-  // Some users may not give a file away, and some file systems know no owners or rights.
+  // Some users may not change a file's owner, and some file systems have no owners or permissions.
   struct stat made{};
   if (fstat(fd, &made) != 0) return FileError(errno, "stat", path);
   const bool is_given = (made.st_uid == info.st_uid && made.st_gid == info.st_gid) ||
                         fchown(fd, info.st_uid, info.st_gid) == 0 ||
                         fchown(fd, static_cast<uid_t>(-1), info.st_gid) == 0;
-  // The rights of a group are for that group alone.
+  // Group permissions are for that group alone, so they are dropped if it could not be set.
   const mode_t rights = info.st_mode & (is_given ? 0777 : 0707);
   if (fchmod(fd, rights) != 0 && errno == EIO) return FileError(errno, "set the rights of", path);
   return beside;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A file for output that the user named. It is looked at before it is written or replaced, so that
-// a mistyped name or a symbolic link destroys nothing. Links are followed once, when it is opened.
+// An output file that the user named. Its contents are checked before it is written or replaced, so
+// that a mistyped name or a symbolic link destroys nothing. Links are resolved once, when the file
+// is opened.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_METRICS_OUTPUT_FILE_H_
 #define SPILLWAY_TOOLS_TRAINER_METRICS_OUTPUT_FILE_H_
@@ -19,20 +20,21 @@ namespace spillway::trainer {
 // Thread-compatible; movable. Writes go to the end of the file.
 class OutputFile {
  public:
-  // How a file of one kind is told from all others.
+  // How files of one kind are recognized.
   struct Kind {
     const char* name;    // "a step log"
-    const char* begins;  // how each begins
-    const char* holds;   // what each holds in its first 4 KiB; "": nothing more
-    bool grows = false;  // by Append; others are replaced whole
+    const char* begins;  // text that each file begins with
+    const char* holds;   // text that each has in its first 4 KiB; "": no further check
+    bool grows = false;  // written by Append; others are replaced whole
   };
-  // What happens to a file that holds something else.
+  // What to do with a file that holds something else.
   enum class IfOther : uint8_t { kRefuse, kReplace };
 
-  // Opens the file or makes it, and changes nothing in it. AlreadyExists: it holds something else
-  // than `kind`. Unavailable: it cannot be written or replaced, or is a pipe that nobody reads. A
-  // pipe, a terminal and another device are taken as they are. A file that was made goes again with
-  // this object, unless something was done with it.
+  // Opens or creates the file, and changes nothing in it. Pipes, terminals and other devices are
+  // accepted without a check. The destructor removes a file that was created here and was not
+  // written, cut or replaced. AlreadyExists: the file holds something other than `kind`, or the
+  // path is a symbolic link to nothing. Unavailable: the file cannot be written or replaced, or it
+  // is a pipe that nobody reads.
   static absl::StatusOr<OutputFile> Open(const std::string& path, const Kind& kind,
                                          IfOther if_other = IfOther::kRefuse);
   OutputFile(OutputFile&& other) noexcept;
@@ -43,20 +45,21 @@ class OutputFile {
   int fd() const { return fd_; }
   bool is_regular() const { return is_regular_; }
 
-  // A regular file is cut off after so many bytes.
+  // Truncates a regular file to `size_bytes`; does nothing to other files.
   absl::Status Cut(int64_t size_bytes);
-  // Whole or not at all: of a regular file, what was written of `text` before an error is cut off
-  // again. Unavailable.
+  // Appends all of `text` or nothing: after an error, a regular file is truncated to its previous
+  // size. Errors are Unavailable.
   absl::Status Append(std::string_view text);
 
-  // To replace a file whole: an empty file beside it with its owner and rights, as far as this user
-  // may give them, to be written and given to ReplaceWith; until then the old one stays as it is.
-  // One that is not given goes with its object. Of what is no regular file: the same device again.
-  // Unavailable: no file can be made in the folder. A file whose name cannot be given to another,
-  // as one that a container mounts, is written over.
+  // Beside creates an empty file in the same folder, with this file's owner and permissions as far
+  // as the user may set them. The caller writes it and passes it to ReplaceWith, which renames it
+  // to this file's name; until then this file stays as it is. A file that is not passed on is
+  // removed with its object. If renaming is not possible, as for a file that a container mounts,
+  // ReplaceWith overwrites this file in place. If this is no regular file, Beside returns the same
+  // device again and ReplaceWith does nothing. Unavailable: no file can be created in the folder.
   absl::StatusOr<OutputFile> Beside() const;
   absl::Status ReplaceWith(OutputFile beside);
-  // Both, with `text` in between.
+  // Replaces the file's contents with `text`, through Beside and ReplaceWith.
   absl::Status Replace(std::string_view text);
 
  private:
@@ -66,11 +69,11 @@ class OutputFile {
   absl::Status CopyFrom(const OutputFile& other);
 
   std::string path_;    // as the user named it
-  std::string target_;  // the file itself, where that is a link
+  std::string target_;  // the path with its links resolved
   int fd_;
   bool is_regular_;
-  bool was_made_;           // by this object, and nothing was done with it yet
-  bool is_beside_ = false;  // and goes whatever was done with it
+  bool was_made_;           // created by this object, and not used yet
+  bool is_beside_ = false;  // the destructor removes it even if it was used
 };
 
 }  // namespace spillway::trainer

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The two lines of a step and the file that keeps one of them.
+// Formats the two lines of a step, and writes the JSON line to a file.
 
 #include "tools/trainer/metrics/step_log.h"
 
@@ -26,18 +26,18 @@ absl::Status LogError(int error, std::string_view operation, const std::string& 
       absl::StrFormat("%s %s: %s", std::string(operation), path, std::strerror(error)));
 }
 
-// "1.23 GB/s" or "4.5 MB/s" over a step; decimal units, as drives are sold.
+// "1.23 GB/s" or "4.5 MB/s" over a step, in the decimal units in which drives are sold.
 std::string Rate(uint64_t bytes, double seconds) {
   const double rate = seconds > 0 ? static_cast<double>(bytes) / seconds : 0;
   return rate < 1e9 ? absl::StrFormat("%.1f MB/s", rate / 1e6)
                     : absl::StrFormat("%.2f GB/s", rate / 1e9);
 }
 
-// A line of a log is far shorter; a longer one is not this program's.
+// Lines of a log are far shorter. A longer line was not written by this program.
 constexpr off_t kMaxLineBytes = off_t{1} << 16;
 
-// The last line of the file's first `end` bytes, with its line break if it has one; its last
-// kMaxLineBytes if it is longer.
+// Reads the last line of the file's first `end` bytes, with its line break if it has one. Returns
+// only the last kMaxLineBytes of a longer line.
 absl::StatusOr<std::string> LastLine(int fd, off_t end, const std::string& path) {
   const off_t begin = std::max<off_t>(0, end - kMaxLineBytes);
   std::string text(static_cast<size_t>(end - begin), '\0');
@@ -51,7 +51,8 @@ absl::StatusOr<std::string> LastLine(int fd, off_t end, const std::string& path)
   return before == std::string::npos ? text : text.substr(before + 1);
 }
 
-// Whether a line of the file's end is of a step after `step`, or was torn while it was written.
+// Whether a line at the file's end is the record of a step after `step`, or was torn while it was
+// written.
 bool TellsOfLaterStep(const std::string& line, int64_t step) {
   constexpr std::string_view kBegin = R"({"v":1,"step":)";
   if (!line.ends_with('\n')) {
@@ -141,12 +142,13 @@ absl::StatusOr<StepLog> StepLog::Continue(OutputFile file, int64_t step) {
   return log;
 }
 
-// From the last line backwards, so that a long log costs no more than what is cut from it.
+// Reads lines backwards from the last one, so that a long log costs no more than what is cut from
+// it.
 absl::Status StepLog::CutAfter(int64_t step) {
   const std::string& path = file_.path();
   struct stat info{};
   if (fstat(file_.fd(), &info) != 0) return LogError(errno, "stat", path);
-  if (!file_.is_regular()) return absl::OkStatus();  // a pipe or a terminal keeps what it has
+  if (!file_.is_regular()) return absl::OkStatus();  // a pipe or a terminal cannot be cut
   off_t end = info.st_size;
   while (end > 0) {
     const absl::StatusOr<std::string> line = LastLine(file_.fd(), end, path);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One JSON object a line, written as it is made.
+// Writes one JSON object per line, as it is made.
 
 #include "tools/trainer/metrics/trace_file.h"
 
@@ -30,7 +30,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Kind = TimelineEvent::Kind;
 
-// A process of the trace is a group of tracks, a thread one of its tracks.
+// In the trace format a process is a group of tracks, and a thread is one track of the group.
 enum Process : int { kTraining = 1, kNvmeRead, kNvmeWrite, kDeviceRead, kDeviceWrite, kMoverWork };
 constexpr std::array<const char*, 7> kProcessNames = {
     "",     "training", "NVMe to pinned", "pinned to NVMe", "pinned to device", "device to pinned",
@@ -39,7 +39,7 @@ constexpr std::array<const char*, 7> kLinkNames = {
     "", "", "nvme_read", "nvme_write", "device_read", "device_write", ""};
 constexpr int kSteps = 1;
 constexpr int kCommits = 2;
-constexpr int kFirstCaller = 10;  // two tracks each
+constexpr int kFirstCaller = 10;  // two tracks per caller
 
 std::string Text(std::string_view text) { return std::string(text); }
 
@@ -52,7 +52,7 @@ Json TierJson(std::array<uint64_t, kNumTiers> bytes) {
   return json;
 }
 
-// A number that JSON has, or null.
+// The number, or null if it is not finite, which JSON cannot express.
 Json NumberOrNull(double value) { return std::isfinite(value) ? Json(value) : Json(); }
 
 class TraceWriter {
@@ -157,7 +157,7 @@ class TraceWriter {
     }
   }
 
-  // The first lane of the link that is free when the transfer begins.
+  // Puts the transfer on the first lane of the link that is free when the transfer begins.
   void Transfer(Process link, const TimelineEvent& event) {
     std::vector<int64_t>& lanes = lanes_[link];
     auto lane = std::find_if(lanes.begin(), lanes.end(),
@@ -219,14 +219,14 @@ absl::Status WriteTrace(OutputFile output, const Timeline& timeline,
     return failure("open");
   }
 
-  // By their begin, which is what lanes are given by.
+  // Events sorted by their begin, the order in which lanes are assigned.
   std::vector<const TimelineEvent*> events;
   for (const TimelineEvent& event : timeline.events) events.push_back(&event);
   std::stable_sort(events.begin(), events.end(),
                    [](const TimelineEvent* a, const TimelineEvent* b) {
                      return std::pair(a->begin_ns, -a->end_ns) < std::pair(b->begin_ns, -b->end_ns);
                    });
-  // What ended before the oldest event that is left was forgotten.
+  // The timeline dropped all events that ended before the oldest one left.
   const int64_t known_ns = timeline.dropped == 0 || timeline.events.empty()
                                ? timeline.begin_ns
                                : timeline.events.front().end_ns;
@@ -238,8 +238,8 @@ absl::Status WriteTrace(OutputFile output, const Timeline& timeline,
   for (const TimelineEvent* event : events) writer.Write(*event);
   writer.End();
   if (std::fflush(file.get()) != 0 || std::ferror(file.get()) != 0) return failure("write");
-  // It takes the place of the old one at once, and must then have its bytes.
-  if (fdatasync(beside.fd()) != 0 && errno != EINVAL) return failure("sync");  // a pipe has none
+  // The new file replaces the old one in one step, so its bytes must be on disk before that.
+  if (fdatasync(beside.fd()) != 0 && errno != EINVAL) return failure("sync");  // EINVAL: a pipe
   return output.ReplaceWith(std::move(beside));
 }
 

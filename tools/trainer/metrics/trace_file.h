@@ -5,14 +5,16 @@
 //
 //   "otherData"  {"format":"spillway trace","v":1,"dropped_events":…,"duration_us":…,
 //                 "budget_bytes":{"device":…|null,…},"read_bytes":{"nvme":…,"pinned":…},
-//                 "written_bytes":{…}}: the bytes are all that moved, as in the step log
-//   "cat"        what a span is: "step" (args: step, loss, tokens_per_s), "evaluation", "commit",
+//                 "written_bytes":{…}}: all bytes moved, with the keys of the step log
+//   "cat"        a span's kind: "step" (args: step, loss, tokens_per_s), "evaluation", "commit",
 //                "compute", "stall" (args: cause, tile, tier, in_the_way), "mover", and for
 //                the links "nvme_read", "nvme_write", "device_read", "device_write" (args: bytes,
 //                why, failed)
-//   counters     "device", "pinned" and "nvme" with "bytes held"; their "bytes budget" at both ends
+//   counters     "device", "pinned" and "nvme" with "bytes held", and with "bytes budget" at the
+//                 begin and the end of the trace if the tier has a limit
 //
-// Spans of one track follow one another or nest. What overlaps on a link is on several lanes.
+// Spans of one track follow one another or nest. Transfers that overlap on a link are on separate
+// lanes.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_METRICS_TRACE_FILE_H_
 #define SPILLWAY_TOOLS_TRAINER_METRICS_TRACE_FILE_H_
@@ -29,8 +31,8 @@ namespace spillway::trainer {
 inline constexpr OutputFile::Kind kTraceKind = {
     "a trace of spillway", R"({"displayTimeUnit":"ms","otherData":{"format":"spillway trace")", ""};
 
-// Replaces what is in the file. `steps` in order; of those that the timeline has forgotten in part,
-// nothing is written. Unavailable if it cannot be written.
+// Replaces the file's contents. `steps` are in order. A step is left out if the timeline may have
+// dropped some of its events. Unavailable if the file cannot be written.
 absl::Status WriteTrace(OutputFile file, const Timeline& timeline,
                         const std::deque<StepRecord>& steps);
 

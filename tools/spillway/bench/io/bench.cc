@@ -34,10 +34,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr uint64_t kSlackBytes = uint64_t{256} << 20;  // free runs, for writing out of place
-constexpr uint64_t kPlainBytes = uint64_t{256} << 20;  // of plain pages
+constexpr uint64_t kSlackBytes = uint64_t{256} << 20;  // free runs for writes out of place
+constexpr uint64_t kPlainBytes = uint64_t{256} << 20;  // of memory in plain pages
 constexpr size_t kHashedBytes = size_t{512} << 20;     // for the rate of hashing alone
-// What fio is tried with before the rounds, each for so much.
+// The depths at which fio is tried before the rounds, and the bytes that each trial moves.
 constexpr int kFioDepths[] = {16, 64, 256, 512, 1024};
 constexpr uint64_t kFioTrialBytes = uint64_t{1} << 30;
 
@@ -93,7 +93,8 @@ class Bench {
     if (options_.note) options_.note(text);
   }
 
-  // Data, slack and the bare file, on each folder a share; of what is free there a tenth must stay.
+  // Checks that each folder has room for its share of the data, the slack and the bare file. A
+  // tenth of the free bytes must stay free.
   absl::Status CheckRoom() {
     const uint64_t num_folders = options_.folders.size();
     size_bytes_ = base::RoundUp(options_.size_bytes, uint64_t{8} * kMiB * num_folders);
@@ -149,7 +150,8 @@ class Bench {
     for (size_t i = 0; i < options_.folders.size(); ++i) {
       SPILLWAY_ASSIGN_OR_RETURN(OwnFolder folder, options_.make_folder(options_.folders[i]));
       SPILLWAY_ASSIGN_OR_RETURN(io::DirectFile file, io::OpenNamelessFile(folder.path()));
-      // Laid out as the store's segments are; fio would make a file of its own that is too short.
+      // Allocates the file as the store allocates its segments. If the file were too short, fio
+      // would lay it out itself.
       const auto share_bytes = static_cast<off_t>(size_bytes_ / options_.folders.size());
       if (::fallocate(file.fd(), 0, 0, share_bytes) != 0 &&
           ::ftruncate(file.fd(), share_bytes) != 0) {
@@ -181,7 +183,7 @@ class Bench {
             {.folders = store_folders, .scratch = true, .page_bytes = kPageBytes, .announce = note},
             ring_.get()));
     for (size_t i = 0; i < options_.folders.size(); ++i) {
-      // A store that keeps no profiles works with the default.
+      // If the store cannot keep the profile, it uses the default.
       (void)store_->SetProfile(static_cast<uint16_t>(i), report_.profiles[i]);
     }
     SPILLWAY_ASSIGN_OR_RETURN(data_,
@@ -191,7 +193,8 @@ class Bench {
     return absl::OkStatus();
   }
 
-  // A quarter of what is moved through, as an engine's is of its pinned budget.
+  // A quarter of the memory that bytes move through, as an engine calibrates with a quarter of its
+  // pinned budget.
   uint64_t CalibrationBytes() const {
     return std::clamp(memory_bytes_ / 4, io::kLeastCalibrationBytes, io::kMostCalibrationBytes);
   }
@@ -209,7 +212,8 @@ class Bench {
     }
   }
 
-  // First touch: the store by us, the bare file by fio, or by us where there is none.
+  // Measures the first touch: this benchmark writes the store, and fio writes the bare file. If
+  // there is no fio, this benchmark writes the bare file, too, but does not report it.
   absl::Status Fill(const RowOptions& row_options) {
     Row row;
     row.spec = {.op = Op::kWrite,
@@ -233,7 +237,8 @@ class Bench {
     return MakeSlack();
   }
 
-  // Free runs that were written before, so that a write out of place finds one.
+  // Writes pages and forgets them, so that writes out of place find free runs that were written
+  // before.
   absl::Status MakeSlack() {
     constexpr uint64_t kSlackPages = kSlackBytes / kPageBytes;
     SPILLWAY_ASSIGN_OR_RETURN(const io::TensorIndex slack,
@@ -246,9 +251,10 @@ class Bench {
     return absl::OkStatus();
   }
 
-  // The depth at which fio is fastest, for each row that is held against it and moves everything.
-  // Depths of a row are tried twice, in turns. Where that would take more than a third of the time,
-  // fio gets the depth that uses as much memory as we do.
+  // Finds the depth at which fio is fastest, for each row that moves all data except the first
+  // touch. Tries each depth twice, in turns. Stops when a third of the time is over (not with
+  // --full): in the rows left, fio gets the depth at which it uses as much memory as this
+  // benchmark.
   absl::Status FindFioDepths(Clock::time_point start) {
     if (report_.fio_version.empty()) return absl::OkStatus();
     for (Row& row : report_.rows) {
@@ -271,7 +277,7 @@ class Bench {
           if (!job) return absl::OkStatus();
           job->move_bytes = std::min(kFioTrialBytes, size_bytes_);
           const absl::StatusOr<FioResult> result = RunFio(*job, interrupted_);
-          if (absl::IsNotFound(result.status())) continue;  // too deep for it, perhaps
+          if (absl::IsNotFound(result.status())) continue;  // perhaps fio cannot go this deep
           SPILLWAY_RETURN_IF_ERROR(result.status());
           rates[depth] = std::max(rates[depth], result->bytes / result->seconds);
         }
@@ -291,13 +297,14 @@ class Bench {
     if (job && fio_first) SPILLWAY_RETURN_IF_ERROR(RunFioRow(row, *job));
     SPILLWAY_RETURN_IF_ERROR(RunOurs(row, round));
     if (!job || fio_first) return absl::OkStatus();
-    job = MakeJob(row);  // as much as was moved just now
+    job = MakeJob(row);  // moves as much as the pass just now
     return RunFioRow(row, *job);
   }
 
   int NumSteps() const { return static_cast<int>(report_.rows.size()); }
 
-  // Without checksums first, because what that writes does not verify.
+  // The pass without checksums goes first: the pages that it writes fail to verify, and the pass
+  // with checksums overwrites them.
   absl::Status RunOurs(Row& row, int round) {
     if (row.spec.also_without_checksums) {
       StoreTarget target(store_.get(), ring_.get(), data_, row.spec.block_bytes,
@@ -340,7 +347,8 @@ class Bench {
                    interrupted_);
   }
 
-  // The store's queues are as calibrated; a bare file's row says how deep.
+  // Sets the calibrated depths for a row of the store, and the largest depths for a row of a bare
+  // file, where the row's own depth is the limit.
   void SetDepths(const RowSpec& spec) {
     for (size_t i = 0; i < report_.profiles.size(); ++i) {
       ring_->SetDepths(static_cast<uint16_t>(i), spec.through == Through::kStore
@@ -360,7 +368,7 @@ class Bench {
     return std::make_unique<FileTarget>(threads_.get(), thread_files_, spec.block_bytes);
   }
 
-  // None: no fio, or not asked.
+  // nullopt if fio is absent, failed or was not requested.
   std::optional<FioJob> MakeJob(Row& row) const {
     if (report_.fio_version.empty()) return std::nullopt;
     const RowSpec& spec = row.spec;
@@ -385,7 +393,7 @@ class Bench {
     const absl::StatusOr<FioResult> result = RunFio(job, interrupted_);
     if (absl::IsNotFound(result.status())) {
       Note(absl::StrCat("fio could not do ", Describe(row.spec)));
-      report_.fio_version.clear();  // nor the rest
+      report_.fio_version.clear();  // fio is not tried again
       return absl::OkStatus();
     }
     SPILLWAY_RETURN_IF_ERROR(result.status());
@@ -400,7 +408,7 @@ class Bench {
   uint64_t size_bytes_ = 0;
   uint64_t memory_bytes_ = 0;
   int num_done_ = 0;
-  double hash_bytes_per_second_ = 0;  // of all cores, in this round
+  double hash_bytes_per_second_ = 0;  // of the default hashing threads, in this round
   bool is_direct_ = true;
   std::optional<Memory> memory_, plain_;
   std::vector<OwnFolder> own_folders_;

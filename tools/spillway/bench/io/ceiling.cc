@@ -27,7 +27,7 @@
 namespace spillway::bench_io {
 namespace {
 
-constexpr uint64_t kUnderWay = 64;  // blocks of a page
+constexpr uint64_t kUnderWay = 64;  // blocks in flight, of one page each
 
 double ProcessCpuSeconds() {
   rusage usage;
@@ -38,7 +38,7 @@ double ProcessCpuSeconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// What one row came to in one round.
+// The result of one row in one round.
 struct Measured {
   double bytes_per_second = 0;
   double memory_hash_bytes_per_second = 0;
@@ -54,13 +54,13 @@ class Ceiling {
 
   absl::StatusOr<CeilingReport> Run() {
     SPILLWAY_RETURN_IF_ERROR(Open());
-    // By row: reads and writes with one, two, four ... threads.
+    // The rows: reads, then writes, each with one, two, four ... threads.
     std::vector<CeilingRow> rows;
     for (const io::IoOp op : {io::IoOp::kRead, io::IoOp::kWrite}) {
       for (const int threads : ThreadCounts()) rows.push_back({.op = op, .hash_threads = threads});
     }
     std::vector<std::vector<Measured>> measured(rows.size());
-    SPILLWAY_RETURN_IF_ERROR(Pass(io::IoOp::kWrite, 1).status());  // what is read is there
+    SPILLWAY_RETURN_IF_ERROR(Pass(io::IoOp::kWrite, 1).status());  // so that reads find the data
     int done = 0;
     for (int round = 0; round < options_.rounds; ++round) {
       for (size_t i = 0; i < rows.size(); ++i) {
@@ -109,7 +109,7 @@ class Ceiling {
     return absl::OkStatus();
   }
 
-  // Every block once, in order.
+  // Moves every block once, in order.
   absl::StatusOr<Measured> Pass(io::IoOp op, int hash_threads) {
     io::PageIo pages(store_.get(), engine_.get(), {.hash_threads = hash_threads});
     uint64_t begun = 0, ended = 0;
@@ -155,7 +155,8 @@ class Ceiling {
     return Summarize(std::move(values)).median;
   }
 
-  // The median over rounds of what a round gave against the same round's first row.
+  // Returns the median over the rounds of a value's ratio to the value of the first row in the same
+  // round.
   static double Gain(const std::vector<Measured>& measured, const std::vector<Measured>& first,
                      double Measured::* member) {
     std::vector<double> gains;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `spillway bench io --ceiling`: how many bytes a second the store could move if its devices took
-// no time, and what CPU time its parts take. It answers "how many drives can this feed?"
+// `spillway bench io --ceiling`: measures how many bytes a second the store could move if its
+// devices took no time, and the CPU time of the store's parts. It answers "how many drives can this
+// machine feed?"
 //
-// Method. The page store works over NopIoEngine, so only hashing, bookkeeping and the handing over
-// of requests remain. Blocks of one mebibyte lie in memory of their own that no cache holds: what
-// is "read" is what was written from there, so that checksums match. Each round takes every number
-// of hashing threads in turn, and beside each the same number of threads hashing the same memory
-// alone; medians over rounds are reported.
+// Method. The page store runs over NopIoEngine, so only hashing, bookkeeping and the submission of
+// requests remain. Each block of one mebibyte has its own memory, and no cache holds all of it. A
+// block is "read" into the memory that it was written from, so its checksum matches. Each round
+// takes every number of hashing threads in turn, and after each one measures the same number of
+// threads that only hash the same memory. The report has the medians over the rounds.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_CEILING_H_
 #define SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_CEILING_H_
@@ -29,11 +30,11 @@
 namespace spillway::bench_io {
 
 struct CeilingOptions {
-  std::string folder;         // where the store's catalog and empty segments are for a while
-  uint64_t memory_bytes = 0;  // to move through: the store's data
+  std::string folder;         // holds the store's catalog and empty segments meanwhile
+  uint64_t memory_bytes = 0;  // to move the data through; also the size of the store's data
   int rounds = 5;
   std::function<void(int, int, std::string_view)> progress;
-  // As BenchOptions.
+  // As in BenchOptions.
   std::function<absl::StatusOr<OwnFolder>(const std::string&)> make_folder = OwnFolder::Make;
 };
 
@@ -42,11 +43,11 @@ struct CeilingRow {
   io::IoOp op = io::IoOp::kRead;
   int hash_threads = 1;
   double bytes_per_second = 0;
-  double memory_hash_bytes_per_second = 0;  // as many threads hashing alone
+  double memory_hash_bytes_per_second = 0;  // when as many threads only hash
   double hash_cpu_seconds_per_gib = 0;
-  double bookkeeping_cpu_seconds_per_gib = 0;  // all that is neither of the others
+  double bookkeeping_cpu_seconds_per_gib = 0;  // neither hashing nor submission
   double submission_cpu_seconds_per_gib = 0;
-  // Against one thread in the same round; 1 for the first row.
+  // The rate's ratio to the rate with one thread in the same round; 1 for one thread.
   double gain = 1;
   double memory_hash_gain = 1;
 };
@@ -56,10 +57,12 @@ struct CeilingReport {
   std::vector<CeilingRow> rows;
 };
 
-// As many bytes a second as `num_threads` hash together, each a page of a mebibyte at a time.
+// Returns the bytes that `num_threads` together hash in a second. Each thread hashes one page of a
+// mebibyte at a time.
 double HashRate(std::span<std::byte> memory, int num_threads);
 
-// Cancelled if `interrupted` became true; FailedPrecondition without io_uring.
+// Runs the measurement. Cancelled if `interrupted` became true; FailedPrecondition if the kernel
+// provides no io_uring.
 absl::StatusOr<CeilingReport> RunCeiling(const CeilingOptions& options,
                                          const std::atomic<bool>& interrupted);
 

@@ -55,7 +55,8 @@ std::vector<std::string> Arguments(const FioJob& job) {
   return arguments;
 }
 
-// What the command writes to stdout; NotFound if it cannot be started or fails.
+// Runs a command and returns what it writes to stdout. NotFound if it cannot be started or fails;
+// Cancelled, after killing it, if `interrupted` becomes true.
 absl::StatusOr<std::string> Output(std::vector<std::string> arguments,
                                    const std::atomic<bool>* interrupted) {
   int pipe[2];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs fio over existing files, as the yardstick of this machine's disk.
+// Runs fio over existing files, to measure the machine's disk independently of the store.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_FIO_H_
 #define SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_FIO_H_
@@ -18,14 +18,14 @@ namespace spillway::bench_io {
 // One job: a pass over the files.
 struct FioJob {
   Op op = Op::kRead;
-  double read_share = 0.5;  // of the bytes of a mixed job
+  double read_share = 0.5;  // share of a mixed job's bytes that are read
   Pattern pattern = Pattern::kSequential;
   uint32_t block_bytes = 0;
-  int depth = 1;             // blocks under way; each has memory of its own
-  bool huge_pages = false;   // 2 MiB pages of the system's pool, else ordinary ones
+  int depth = 1;             // blocks in flight; each has its own memory
+  bool huge_pages = false;   // 2 MiB pages of the system's pool, otherwise plain ones
   bool first_touch = false;  // the files are new
   uint64_t size_bytes = 0;   // of all files
-  uint64_t move_bytes = 0;   // of them: at most that much is moved
+  uint64_t move_bytes = 0;   // moves at most this much of them; 0: everything
   std::vector<std::string> paths;
 };
 
@@ -35,11 +35,12 @@ struct FioResult {
   double cpu_seconds = 0;  // user and system
 };
 
-// "fio-3.33", or empty if there is none.
+// Returns the version, such as "fio-3.33", or an empty string if there is no fio.
 std::string FioVersion();
 
-// With io_uring, O_DIRECT, registered buffers and files. Starting it takes about a second. NotFound
-// if there is no fio or it failed, Cancelled if `interrupted` became true: it is ended then.
+// Runs a job with io_uring, O_DIRECT, and registered buffers and files. Starting fio takes about a
+// second. NotFound if there is no fio or it failed. Cancelled, after killing fio, if `interrupted`
+// became true.
 absl::StatusOr<FioResult> RunFio(const FioJob& job, const std::atomic<bool>& interrupted);
 
 }  // namespace spillway::bench_io

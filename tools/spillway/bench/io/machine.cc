@@ -21,7 +21,7 @@
 namespace spillway::bench_io {
 namespace {
 
-// The value of the first line "key : value" of a file; empty if there is none.
+// Returns the value of the first line "key : value" in a file, or an empty string if there is none.
 std::string Field(const std::string& path, std::string_view key) {
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {
@@ -42,7 +42,7 @@ std::string FirstLine(const std::string& path) {
   return line;
 }
 
-// The mount whose device number the folder has; of several, the last.
+// Describes the mount that has the folder's device number. If there are several, takes the last.
 Volume LookAt(const std::string& folder) {
   Volume volume = {.folder = folder, .file_system = "unknown", .device = "unknown", .model = ""};
   struct stat info;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a figure must be read with: processor, kernel, file systems, and what a thread's copying and
-// hashing take here.
+// The context that a measured figure needs: processor, kernel, file systems, and how fast one
+// thread copies and hashes on this machine.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_MACHINE_H_
 #define SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_MACHINE_H_
@@ -17,7 +17,7 @@ struct Volume {
   std::string folder;
   std::string file_system;  // "ext4"
   std::string device;       // "/dev/nvme0n1p1"
-  std::string model;        // of the disk, where the system knows it
+  std::string model;        // of the disk; empty if the system does not report it
 };
 
 struct Machine {
@@ -30,10 +30,11 @@ struct Machine {
   double checksum_seconds_per_gib = 0;  // XXH3 over memory that no cache holds
 };
 
-// `memory` (hundreds of MiB) is read, and its first half overwritten with the second.
+// Describes the machine and measures copying and hashing. Reads `memory` (hundreds of MiB), and
+// overwrites its first half with its second.
 Machine Look(std::span<const std::string> folders, std::span<std::byte> memory);
 
-// Bytes of memory that could be had without swapping; of huge pages, those that are free.
+// Return the bytes of memory available without swapping, and the bytes of free huge pages.
 uint64_t AvailableMemoryBytes();
 uint64_t FreeHugePageBytes();
 

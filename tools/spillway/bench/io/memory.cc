@@ -15,7 +15,7 @@ namespace spillway::bench_io {
 namespace {
 
 constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
-constexpr uint64_t kMostRegistered = uint64_t{1} << 30;  // a call
+constexpr uint64_t kMostRegistered = uint64_t{1} << 30;  // per call of AddBuffer
 
 std::byte* Map(uint64_t size_bytes, int flags) {
   void* const mapped = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
@@ -23,7 +23,7 @@ std::byte* Map(uint64_t size_bytes, int flags) {
   return mapped == MAP_FAILED ? nullptr : static_cast<std::byte*>(mapped);
 }
 
-// xorshift64*, a word at a time.
+// Fills memory by xorshift64*, one 64-bit word at a time.
 void FillRandom(std::span<std::byte> out) {
   uint64_t state = 0x9e3779b97f4a7c15;
   for (size_t i = 0; i + 8 <= out.size(); i += 8) {
@@ -46,7 +46,7 @@ absl::StatusOr<Memory> Memory::Make(uint64_t size_bytes, bool huge) {
   Memory memory;
   memory.size_bytes_ = base::RoundUp(std::max<uint64_t>(size_bytes, 1), kHugePageBytes);
   if (huge) {
-    // Populated at once, because a fault that finds no huge page kills the process.
+    // Populates the pages now, because a later fault that finds no huge page kills the process.
     void* const mapped = ::mmap(nullptr, memory.size_bytes_, PROT_READ | PROT_WRITE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_POPULATE, -1, 0);
     if (mapped != MAP_FAILED) {

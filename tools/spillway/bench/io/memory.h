@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The memory that a benchmark moves bytes through: gigabytes of it, touched before anything is
-// measured, in the largest pages that the machine gives.
+// measured, in the largest pages that the machine provides.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_MEMORY_H_
 #define SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_MEMORY_H_
@@ -18,16 +18,17 @@ namespace spillway::bench_io {
 
 enum class PageKind : uint8_t {
   kHuge,         // 2 MiB pages that the administrator set aside (vm.nr_hugepages)
-  kTransparent,  // 2 MiB pages where the kernel finds them
+  kTransparent,  // 2 MiB pages where the kernel finds some free
   kPlain,        // 4 KiB
 };
 std::string_view NameOf(PageKind kind);  // "huge", "transparent", "plain"
 
-// Move-only.
+// Owns the memory. Move-only.
 class Memory {
  public:
-  // A multiple of 2 MiB; bytes that no compression shortens. With `huge`, the largest pages to be
-  // had, else plain ones. ResourceExhausted.
+  // Rounds the size up to a multiple of 2 MiB, and fills the memory with bytes that do not
+  // compress. With `huge` it has the largest pages available, otherwise plain ones.
+  // ResourceExhausted if the system has too little memory.
   static absl::StatusOr<Memory> Make(uint64_t size_bytes, bool huge);
   Memory(Memory&& other) noexcept;
   Memory& operator=(Memory&& other) noexcept;
@@ -36,7 +37,7 @@ class Memory {
   std::span<std::byte> span() const { return {data_, size_bytes_}; }
   PageKind kind() const { return kind_; }
 
-  // Announces all of it to an engine.
+  // Registers all of it with an engine.
   void AddTo(io::IoEngine& engine) const;
 
  private:

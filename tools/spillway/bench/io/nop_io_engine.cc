@@ -30,7 +30,8 @@ absl::StatusOr<io::FileId> NopIoEngine::AddFile(int, std::string, uint16_t) {
 
 absl::Status NopIoEngine::RemoveFile(io::FileId) { return absl::OkStatus(); }
 
-// A NOP has ended when its submission returns.
+// Submits the prepared NOPs and takes their completions. A NOP has completed when its submission
+// returns.
 void NopIoEngine::Harvest() {
   ring_status_.Update(ring_->Submit());
   ring_->Harvest([this](uint64_t tag, int) { completions_.push_back({tag, absl::OkStatus()}); });

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An I/O engine that completes each request at once and moves nothing: each is a NOP of a real
-// io_uring, so that handing requests to the kernel costs what it costs. It counts the CPU time of
-// that.
+// An I/O engine that completes each request at once and moves nothing. Each request is a NOP of a
+// real io_uring, so that submission to the kernel has its real cost. The engine counts the CPU time
+// of that.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_NOP_IO_ENGINE_H_
 #define SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_NOP_IO_ENGINE_H_
@@ -26,7 +26,7 @@ namespace spillway::bench_io {
 
 class NopIoEngine final : public io::IoEngine {
  public:
-  // FailedPrecondition where the kernel gives no io_uring.
+  // FailedPrecondition if the kernel provides no io_uring.
   static absl::StatusOr<std::unique_ptr<NopIoEngine>> Create();
   ~NopIoEngine() override;
 
@@ -42,7 +42,7 @@ class NopIoEngine final : public io::IoEngine {
   void Wake() override;
   int in_flight() const override { return in_flight_; }
 
-  // Of the owner's thread, within Submit and Reap, waiting left out.
+  // CPU time of the owner's thread in Submit and Reap, not counting waits.
   double submission_cpu_seconds() const { return static_cast<double>(cpu_ns_) / 1e9; }
 
  private:
@@ -53,7 +53,7 @@ class NopIoEngine final : public io::IoEngine {
   int32_t next_file_ = 0;
   int in_flight_ = 0;
   int64_t cpu_ns_ = 0;
-  absl::Status ring_status_;  // of the kernel; the completions' from a failure on
+  absl::Status ring_status_;  // the kernel's first error; later requests complete with it
   std::vector<io::IoCompletion> completions_;
 
   base::Mutex mu_;

@@ -23,7 +23,7 @@ void RemoveStore(const fs::path& path) {
   if (!folder.ok() || !folder->Lock().ok()) return;
   const absl::StatusOr<std::optional<io::FolderIdentity>> identity = folder->ReadIdentity();
   if (!identity.ok() || !identity->has_value() || !(*identity)->scratch) return;
-  (void)folder->RemoveStoreFiles();  // the lock file goes with the lock
+  (void)folder->RemoveStoreFiles();  // the lock file is removed with the lock
 }
 
 }  // namespace
@@ -35,9 +35,9 @@ void RemoveLeftovers(const std::string& parent) {
     const bool is_ours = name.starts_with(kPrefix) && name.size() == kPrefix.size() + 6;
     if (!is_ours || entry.is_symlink(error) || !entry.is_directory(error)) continue;
     const fs::path store = entry.path() / "store";
-    if (!fs::is_directory(store, error)) continue;  // a bench may just have made it
+    if (!fs::is_directory(store, error)) continue;  // a benchmark may have made it just now
     RemoveStore(store);
-    // Both fail, rightly, where something is left.
+    // Both calls fail, as they should, if the folder is not empty.
     fs::remove(store, error);
     fs::remove(entry.path(), error);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where a benchmark's files are while it runs.
+// The folder that holds a benchmark's files while it runs.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_OWN_FOLDER_H_
 #define SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_OWN_FOLDER_H_
@@ -18,11 +18,11 @@
 
 namespace spillway::bench_io {
 
-// Removes what benches left in `parent` that were killed: folders named as ours whose scratch store
-// nobody has open.
+// Removes the folders that killed benchmarks left in `parent`: those with OwnFolder's name pattern
+// whose scratch store no process has open.
 void RemoveLeftovers(const std::string& parent);
 
-// A folder of our own in a folder of the user's; what is left in it goes with it.
+// A new folder in a folder of the user's. The destructor removes it if it is empty.
 class OwnFolder {
  public:
   static absl::StatusOr<OwnFolder> Make(const std::string& parent) {
@@ -36,7 +36,7 @@ class OwnFolder {
   OwnFolder(OwnFolder&& other) noexcept : path_(std::exchange(other.path_, "")) {}
   OwnFolder& operator=(OwnFolder&&) = delete;
   ~OwnFolder() {
-    if (!path_.empty()) ::rmdir(path_.c_str());  // the store has removed what it made
+    if (!path_.empty()) ::rmdir(path_.c_str());  // the store has removed its own files
   }
   const std::string& path() const { return path_; }
 

@@ -30,7 +30,7 @@ double CpuSeconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// What moves, in order.
+// The order of a pass's moves.
 class Order {
  public:
   explicit Order(const Pass& pass) : pass_(pass), random_(pass.seed) {
@@ -51,7 +51,7 @@ class Order {
     Move move;
     uint64_t place = next_++;
     if (pass_.op == Op::kMixed) {
-      // Reads and writes alternate in pairs of random order.
+      // Each pair of moves is a read and a write, in random order.
       if (place % 2 == 0) first_of_pair_ = random_() % 2;
       move.op = (place + first_of_pair_) % 2 == 0 ? io::IoOp::kRead : io::IoOp::kWrite;
       place = place / 2 + (move.op == io::IoOp::kRead ? 0 : pass_.num_blocks / 2);
@@ -74,7 +74,7 @@ class Order {
   uint64_t first_of_pair_ = 0;
 };
 
-// A mark at the start of every 4 KiB: the place that it belongs to.
+// Marks the start of every 4 KiB with its place, a byte offset in the target.
 void Stamp(const Pass& pass, const Move& move) {
   for (uint64_t at = 0; at < pass.block_bytes; at += io::kIoAlignment) {
     const uint64_t place = move.block * pass.block_bytes + at;
@@ -115,8 +115,8 @@ absl::StatusOr<PassResult> RunPass(const Pass& pass, Target& target, std::span<s
   Order order(pass);
   PassResult result;
   result.latency_seconds.reserve(pass.num_blocks);
-  // A ring of buffers in the order of use; those of moves under way are skipped, because ends come
-  // in any order.
+  // The buffers are used in turn. A buffer whose move is in flight is skipped, because moves end in
+  // any order.
   std::vector<Move> by_buffer(num_buffers);
   std::vector<Clock::time_point> begun(num_buffers);
   std::vector<bool> busy(num_buffers, false);

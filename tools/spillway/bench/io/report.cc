@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// JSON and the table; the page is report_html.cc's.
+// Makes the JSON and the table. report_html.cc makes the HTML page.
 
 #include "tools/spillway/bench/io/report.h"
 

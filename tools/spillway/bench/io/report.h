@@ -13,14 +13,14 @@
 
 namespace spillway::bench_io {
 
-// {"v":1,"rows":[...],"machine":{...}}; README.md in bench/ names the members. `commit` is the
-// build's.
+// Returns {"v":1,"rows":[...],"machine":{...}}; README.md in bench/ names the members. `commit` is
+// the build's.
 nlohmann::ordered_json ToJson(const BenchReport& report, std::string_view commit);
 
-// Rows as lines, with the machine above and doubts below.
+// Returns the rows as lines, with the machine above them and the doubts below.
 std::string ToTable(const BenchReport& report, std::string_view commit);
 
-// One file that needs no other: the rates as bars beside fio's, and every figure as a table.
+// Returns a self-contained page: the rates as bars beside fio's, and every figure as a table.
 std::string ToHtml(const BenchReport& report, std::string_view commit);
 
 }  // namespace spillway::bench_io

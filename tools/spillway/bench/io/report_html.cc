@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The page: one SVG with a pair of bars a row, then the table. Nothing is loaded from elsewhere.
+// Makes the HTML page: one SVG with a pair of bars for each row, then the table. The page loads
+// nothing from elsewhere.
 
 #include <algorithm>
 #include <cmath>
@@ -23,7 +24,8 @@ std::string Escape(const std::string& text) {
   return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});
 }
 
-// 1, 2 or 5 times a power of ten: at most six steps up to `most`.
+// Returns the distance between ticks: 1, 2 or 5 times a power of ten, so that at most six steps
+// reach `most`.
 double Step(double most) {
   double step = std::pow(10, std::floor(std::log10(std::max(most, 1e-3))) - 1);
   for (const double factor : {2.0, 2.5, 2.0}) {
@@ -73,7 +75,7 @@ std::string Picture(const BenchReport& report) {
       absl::StrAppend(&svg, Bar(y + 15, 8, Rate(row.fio).median / kGb / most, "fio"));
       absl::StrAppend(&figure, absl::StrFormat(" (%.2f)", CompareWithLimit(row).share.median));
     }
-    if (row.ours.size() > 1) {  // the range of rounds
+    if (row.ours.size() > 1) {  // the range over the rounds
       absl::StrAppend(
           &svg, absl::StrFormat("<line class='range' x1='%.1f' x2='%.1f' y1='%d' y2='%d'/>\n",
                                 kLabelWidth + rate.low / kGb / most * kBarWidth,

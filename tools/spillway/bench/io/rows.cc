@@ -21,7 +21,8 @@ RowSpec Spec(Op op, uint32_t block_bytes, int depth, Through through) {
   return {.op = op, .block_bytes = block_bytes, .depth = depth, .through = through};
 }
 
-// What is held against fio: through the store, all of the memory, in every round.
+// Adds the main rows, which are compared with fio. They go through the store, use all of the memory
+// and run in every round.
 void AddMain(const RowOptions& options, std::vector<RowSpec>* rows) {
   for (const Op op : {Op::kRead, Op::kWrite, Op::kMixed}) {
     for (const uint32_t block : {kMiB, 4 * kMiB}) {
@@ -34,7 +35,7 @@ void AddMain(const RowOptions& options, std::vector<RowSpec>* rows) {
   }
 }
 
-// One short look at each thing that the main rows leave out.
+// Adds one brief row for each variant that the main rows leave out.
 void AddBrief(const RowOptions& options, std::vector<RowSpec>* rows) {
   const auto add = [&](RowSpec spec) {
     spec.memory_bytes = std::min<uint64_t>(options.memory_bytes, 256 * kMiB);

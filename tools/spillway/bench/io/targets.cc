@@ -9,7 +9,7 @@
 namespace spillway::bench_io {
 namespace {
 
-constexpr uint64_t kStripeBytes = 4 << 20;  // no block is larger, and every size divides it
+constexpr uint64_t kStripeBytes = 4 << 20;  // a multiple of every block size
 
 }  // namespace
 

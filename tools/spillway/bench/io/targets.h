@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a benchmark's passes go to: a bare file through an I/O engine, or a tensor in the page
+// The targets of a benchmark's passes: a bare file through an I/O engine, or a tensor in the page
 // store.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_TARGETS_H_
@@ -21,7 +21,7 @@
 
 namespace spillway::bench_io {
 
-// Blocks of files that are striped by 4 MiB. The engine must outlive it.
+// Moves blocks of files that are striped in units of 4 MiB. The engine must outlive it.
 class FileTarget final : public Target {
  public:
   FileTarget(io::IoEngine* engine, std::vector<io::FileId> files, uint32_t block_bytes)
@@ -38,8 +38,8 @@ class FileTarget final : public Target {
   std::vector<io::IoCompletion> completions_;
 };
 
-// Blocks of a tensor: runs of its pages, with catalog, extents and checksums (unless asked to leave
-// them out). The store and the engine must outlive it.
+// Moves blocks of a tensor. A block is a run of the tensor's pages, with catalog, extents and
+// checksums (unless the options turn checksums off). The store and the engine must outlive it.
 class StoreTarget final : public Target {
  public:
   StoreTarget(io::Store* store, io::IoEngine* engine, io::TensorIndex tensor, uint32_t block_bytes,

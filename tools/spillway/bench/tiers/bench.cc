@@ -21,7 +21,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kMostRounds = 9;
 
-// The engine's data and its slack, and the bare file.
+// Checks that the folder has room for the engine's data, its slack and the bare file. A tenth of
+// the free bytes must stay free.
 absl::Status CheckRoom(const BenchOptions& options) {
   struct statvfs room;
   if (::statvfs(options.folder.c_str(), &room) != 0) {

@@ -17,8 +17,8 @@ namespace {
 
 constexpr uint64_t kMemoryBytes = 256 * kMiB;
 constexpr uint64_t kBytesUnderWay = 64 * kMiB;
-constexpr uint64_t kMostBlockBytes = 4 * kMiB;  // of the bare file: larger ones gain nothing
-constexpr int kCopies = 4;                      // in a row
+constexpr uint64_t kMostBlockBytes = 4 * kMiB;  // of the bare file; larger blocks gain nothing
+constexpr int kCopies = 4;                      // back to back
 
 }  // namespace
 
@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<Ceilings>> Ceilings::Create(const std::string& fo
   SPILLWAY_RETURN_IF_ERROR(self->runtime_->RegisterHostMemory(self->memory()));
   self->registered_ = true;
   SPILLWAY_ASSIGN_OR_RETURN(self->stream_, self->runtime_->CreateStream());
-  // What is measured is no first touch.
+  // Writes and copies once, so that no measurement is a first touch.
   SPILLWAY_RETURN_IF_ERROR(self->Pass(bench_io::Op::kWrite).status());
   SPILLWAY_RETURN_IF_ERROR(self->Copy(tiers::CopyDirection::kHostToDevice).status());
   return self;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the edges are held against: the same blocks between memory and a bare file by the I/O engine
-// alone, deep, and one large copy between pinned memory and the device.
+// The ceilings that the edges are compared with: the I/O engine alone moving blocks between memory
+// and a bare file, many in flight, and large copies between pinned memory and the device.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_BENCH_TIERS_CEILINGS_H_
 #define SPILLWAY_TOOLS_SPILLWAY_BENCH_TIERS_CEILINGS_H_
@@ -23,11 +23,12 @@
 
 namespace spillway::bench_tiers {
 
-// Thread-compatible. What it made is gone with it.
+// Thread-compatible. The destructor releases all that it made.
 class Ceilings {
  public:
   // The file has been written when it returns. NotFound or Unimplemented if there is no such
-  // device; Cancelled if `interrupted` becomes true, here and below; it must outlive this.
+  // device. Here and below: Cancelled if `interrupted` becomes true. `interrupted` must outlive
+  // this object.
   static absl::StatusOr<std::unique_ptr<Ceilings>> Create(const std::string& folder, Device device,
                                                           uint64_t size_bytes, uint64_t block_bytes,
                                                           const std::atomic<bool>& interrupted);
@@ -35,7 +36,7 @@ class Ceilings {
   Ceilings(const Ceilings&) = delete;
   Ceilings& operator=(const Ceilings&) = delete;
 
-  // Bytes per second; of an edge with two hops, the slower one's.
+  // Returns bytes per second. For an edge with two hops, returns the rate of the slower hop.
   absl::StatusOr<double> Measure(Edge edge);
 
   std::span<std::byte> memory() const { return memory_.span(); }
@@ -55,7 +56,7 @@ class Ceilings {
   uint64_t size_bytes_ = 0;
   uint32_t block_bytes_ = 0;
   io::FileId file_id_;
-  std::unique_ptr<io::IoEngine> io_;  // before the file and the memory, which it knows, go
+  std::unique_ptr<io::IoEngine> io_;  // destroyed before the file and the memory that it uses
   std::unique_ptr<tiers::DeviceRuntime> runtime_;
   std::byte* arena_ = nullptr;
   tiers::StreamHandle stream_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bytes over each edge of the tiers, moved as training moves them: through the engine, its mover,
+// Moves bytes over each edge between the tiers, as training does: through the engine, its mover,
 // its page store and its copy streams.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_BENCH_TIERS_EDGES_H_
@@ -28,29 +28,30 @@ inline constexpr std::array<Edge, 5> kEdges = {Edge::kNvmePinned, Edge::kPinnedN
 std::string_view NameOf(Edge edge);  // "nvme-pinned"
 
 struct EdgesOptions {
-  std::string store;  // a folder that is not there yet
+  std::string store;  // a folder that does not exist yet
   Device device = Device::Host();
-  uint64_t size_bytes = 0;    // of what passes between NVMe and memory; a multiple of block_bytes
-  uint64_t memory_bytes = 0;  // the pinned budget; the device's is an eighth of it
-  uint64_t block_bytes = 0;   // a tile; at most a 32nd of memory_bytes
-  std::span<const std::byte> content;  // what the tensors are filled with, again and again
+  uint64_t size_bytes = 0;             // data between NVMe and memory; a multiple of block_bytes
+  uint64_t memory_bytes = 0;           // the pinned budget; the device's is an eighth of it
+  uint64_t block_bytes = 0;            // a tile; at most a 32nd of memory_bytes
+  std::span<const std::byte> content;  // fills the tensors, repeatedly
   std::function<void(std::string_view)> announce;
 };
 
-// Thread-compatible. What it made is gone with it.
+// Thread-compatible. The destructor releases all that it made.
 class Edges {
  public:
-  // Everything has been written once and again when it returns, so that no write is a first touch.
-  // Cancelled if `interrupted` becomes true, here and below; it must outlive this.
+  // When it returns, both tensors have been filled and the far one has been written again, so that
+  // no measured write is a first touch. Here and below: Cancelled if `interrupted` becomes true.
+  // `interrupted` must outlive this object.
   static absl::StatusOr<std::unique_ptr<Edges>> Create(const EdgesOptions& options,
                                                        const std::atomic<bool>& interrupted);
 
   struct Rate {
     double bytes_per_second = 0;
-    double nvme_bytes_per_second = 0;  // read beside it
+    double nvme_bytes_per_second = 0;  // read from NVMe at the same time
   };
-  // One pass over an edge. `beside_nvme`, for the edges between pinned memory and the device: while
-  // four threads read from NVMe into pinned memory.
+  // Measures one pass over an edge. With `beside_nvme`, which only the edges between pinned memory
+  // and the device use, four threads read from NVMe into pinned memory meanwhile.
   absl::StatusOr<Rate> Measure(Edge edge, bool beside_nvme);
 
   EngineStats Stats() const { return engine_->Stats(); }
@@ -72,8 +73,8 @@ class Edges {
 
   const std::unique_ptr<Engine> engine_;
   const std::atomic<bool>& interrupted_;
-  TensorId far_;   // does not fit into pinned memory
-  TensorId near_;  // fits there four times, and into the device not at all
+  TensorId far_;   // size_bytes; by default twice the pinned budget, which cannot hold it
+  TensorId near_;  // a quarter of the pinned budget; twice the device's, which cannot hold it
 };
 
 }  // namespace spillway::bench_tiers

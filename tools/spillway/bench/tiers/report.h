@@ -13,12 +13,12 @@
 
 namespace spillway::bench_tiers {
 
-// {"v":1,"rows":[{"edge","block_bytes","bytes_per_second","ceiling_bytes_per_second","share",...}],
-// "machine":{...}}; rates are medians, `share` the median of the rounds' shares. `commit` is the
-// build's.
+// Returns {"v":1,"rows":[{"edge","block_bytes","bytes_per_second","ceiling_bytes_per_second",
+// "share",...}],"machine":{...}}. Rates are medians, and `share` is the median of the rounds'
+// shares. `commit` is the build's.
 nlohmann::ordered_json ToJson(const BenchReport& report, std::string_view commit);
 
-// Rows as lines, with the machine above and doubts below.
+// Returns the rows as lines, with the machine above them and the doubts below.
 std::string ToTable(const BenchReport& report, std::string_view commit);
 
 }  // namespace spillway::bench_tiers

@@ -26,12 +26,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kMostRounds = 9;
-constexpr uint64_t kMostLimitBytes = 512 * kMiB;  // beyond any cache
-constexpr uint64_t kMostMovedBytes = 64;          // a parameter, in a round of any rule and format
-constexpr uint64_t kGradientBytes = 2;            // fp16, read in each pass of the rule
-constexpr uint16_t kGradient = 0x2000;            // 2⁻⁷ in fp16
+constexpr uint64_t kMostLimitBytes = 512 * kMiB;  // more than any cache holds
+constexpr uint64_t kMostMovedBytes = 64;  // per parameter, in a round of any rule and format
+constexpr uint64_t kGradientBytes = 2;    // fp16, read in each pass of the rule
+constexpr uint16_t kGradient = 0x2000;    // 2⁻⁷ in fp16
 
-// Bytes of weights and state of all formats of the rule that has most.
+// Returns the bytes of weights and state in all formats together, of the rule that has the most.
 absl::StatusOr<uint64_t> MostStateBytes(const BenchOptions& options) {
   uint64_t most = 0;
   for (const RuleFormats& pair : options.pairs) {
@@ -46,8 +46,8 @@ absl::StatusOr<uint64_t> MostStateBytes(const BenchOptions& options) {
   return most;
 }
 
-// Of the memory that the limits are measured in, and of fio's file: what a round moves, if that is
-// less than what no cache holds.
+// Returns the size of the memory that the limits are measured in, and of fio's file: the bytes that
+// a round moves, but no more than a size that no cache holds.
 uint64_t LimitBytes(const BenchOptions& options) {
   return std::min(kMostLimitBytes, kMostMovedBytes * options.num_parameters);
 }
@@ -58,7 +58,8 @@ size_t MostFormats(const BenchOptions& options) {
   return most;
 }
 
-// Twice the state, since it is written out of place, the gradients of each format, and fio's file.
+// Checks that the folder has room for twice the state (it is written out of place), the gradients
+// of each format, and fio's file. A tenth of the free bytes must stay free.
 absl::Status CheckRoom(const BenchOptions& options, uint64_t state_bytes) {
   struct statvfs room;
   if (::statvfs(options.folder.c_str(), &room) != 0)
@@ -76,7 +77,8 @@ absl::Status CheckRoom(const BenchOptions& options, uint64_t state_bytes) {
                    base::FormatBytes(needed), " there for a while: give fewer --parameters"));
 }
 
-// The state and its slack, the gradients, and the budgets of what is on NVMe.
+// Checks that there is memory for the state and its slack, the gradients, the limits, and the
+// pinned budgets of the state on NVMe.
 absl::Status CheckMemory(const BenchOptions& options, uint64_t state_bytes) {
   const uint64_t budgets = options.folder.empty() ? 0 : MostFormats(options) * options.memory_bytes;
   const uint64_t needed = state_bytes + state_bytes / 8 + kGradientBytes * options.num_parameters +
@@ -90,7 +92,7 @@ absl::Status CheckMemory(const BenchOptions& options, uint64_t state_bytes) {
 
 // A rule's state in one format: in memory, and on NVMe if there is a folder.
 struct Measured {
-  std::optional<bench_io::OwnFolder> folder;  // of the store, which goes before it
+  std::optional<bench_io::OwnFolder> folder;  // holds the store; destroyed after it
   std::unique_ptr<UpdatedState> dram, nvme;
   Row dram_row, nvme_row;
 };
@@ -184,7 +186,7 @@ class Bench {
     return absl::OkStatus();
   }
 
-  // Returns the update's seconds.
+  // Measures a pass in memory and its limit. Returns the seconds of the update.
   absl::StatusOr<double> RunDram(Measured& measured, bool limit_first) {
     Row& row = measured.dram_row;
     const uint64_t bytes = BytesOf(row.bytes.read + row.bytes.written + GradientsReadBy(row));
@@ -223,7 +225,7 @@ class Bench {
     return absl::OkStatus();
   }
 
-  // Bytes a parameter.
+  // Returns the bytes of gradients that an update reads per parameter.
   static double GradientsReadBy(const Row& row) {
     const std::vector<int64_t> shape = {1, static_cast<int64_t>(kRowElements)};
     return static_cast<double>(kGradientBytes *

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Compiled once for each instruction set by Highway. The compiler's own target_clones would be
-// shorter, but chooses before main(), and the thread sanitizer ends the process there.
+// Highway compiles this file once for each instruction set. The compiler's own target_clones would
+// be shorter, but it chooses the instruction set before main(), and the thread sanitizer ends the
+// process there.
 
 #include "tools/spillway/bench/update/in_place_scale.h"
 

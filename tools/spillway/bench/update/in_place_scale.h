@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The least that an update in place can cost: every float is read, multiplied and written, on the
-// instruction set that the update's kernels take.
+// The lowest cost of an in-place update: reads, multiplies and writes every float, with the
+// instruction set that the update's kernels use.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_BENCH_UPDATE_IN_PLACE_SCALE_H_
 #define SPILLWAY_TOOLS_SPILLWAY_BENCH_UPDATE_IN_PLACE_SCALE_H_

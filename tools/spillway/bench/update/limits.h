@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an update is held against: as many bytes updated in place, hashed, or moved by fio.
+// The limits that an update is compared with: as many bytes updated in place, hashed, or moved by
+// fio.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_BENCH_UPDATE_LIMITS_H_
 #define SPILLWAY_TOOLS_SPILLWAY_BENCH_UPDATE_LIMITS_H_
@@ -20,21 +21,22 @@
 
 namespace spillway::bench_update {
 
-// Thread-compatible. What it made is gone with it.
+// Thread-compatible. The destructor releases all that it made.
 class Limits {
  public:
-  // The memory that passes go through is `size_bytes`, and the file for fio too; the file has been
-  // written when it returns. No folder, or no fio: no file. Cancelled if `interrupted` becomes
-  // true, here and below; it and the pool must outlive this.
+  // Makes memory of `size_bytes`, and a file of the same size for fio, which has been written when
+  // this returns. Makes no file if `folder` is empty or there is no fio. Here and below: Cancelled
+  // if `interrupted` becomes true. `interrupted` and the pool must outlive this object.
   static absl::StatusOr<std::unique_ptr<Limits>> Create(const std::string& folder,
                                                         uint64_t size_bytes, ThreadPool* pool,
                                                         const std::atomic<bool>& interrupted);
 
-  // Seconds in which x ← a·x on all threads reads and writes `bytes` in total.
+  // Returns the seconds that x ← a·x takes on all threads to read and write `bytes` in total.
   absl::StatusOr<double> InPlaceSeconds(uint64_t bytes);
-  // Seconds in which all threads hash `bytes` that no cache holds.
+  // Returns the seconds that all threads together take to hash `bytes` that no cache holds.
   absl::StatusOr<double> HashSeconds(uint64_t bytes);
-  // Seconds in which fio moves `bytes` with this mix of reads and writes. None: no fio.
+  // Returns the seconds that fio takes to move `bytes` with this mix of reads and writes. nullopt
+  // if there is no fio or it failed.
   absl::StatusOr<std::optional<double>> FioSeconds(uint64_t bytes, const ParameterBytes& mix);
 
   const bench_io::Memory& memory() const { return memory_; }
@@ -52,7 +54,7 @@ class Limits {
   ThreadPool* const pool_;
   const std::atomic<bool>& interrupted_;
   std::optional<io::DirectFile> file_;
-  std::string fio_version_;  // empty: there is none, or it is not wanted
+  std::string fio_version_;  // empty: fio is absent, failed or is not needed
 };
 
 }  // namespace spillway::bench_update

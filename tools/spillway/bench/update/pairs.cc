@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kMomentum = 0.9;
 
-// The enumerators of these names, all of them if there are none.
+// Returns the enumerators with these names, or all of them if there are no names.
 template <typename E>
 absl::StatusOr<std::vector<E>> Find(const std::vector<std::string>& names, int count,
                                     const char* flag) {

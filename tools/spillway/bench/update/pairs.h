@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which rules and formats of their state there are to measure, by name.
+// Finds by name the rules to measure, and the formats of their state.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_BENCH_UPDATE_PAIRS_H_
 #define SPILLWAY_TOOLS_SPILLWAY_BENCH_UPDATE_PAIRS_H_
@@ -19,9 +19,9 @@ struct RuleFormats {
   std::vector<StateFormat> formats;
 };
 
-// The pairs that exist of these names; no names are all. A rule that can go without a momentum is
-// listed twice: without, and with one of 0.9. InvalidArgument: a name that is not known, or no pair
-// that exists.
+// Returns the existing pairs of rules and formats with these names; an empty list stands for all
+// names. A rule whose momentum is optional is listed twice: with no momentum, and with a momentum
+// of 0.9. InvalidArgument if a name is unknown or no pair exists.
 absl::StatusOr<std::vector<RuleFormats>> FindPairs(const std::vector<std::string>& optimizers,
                                                    const std::vector<std::string>& formats);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the kernel says this process has moved, which no count of our own can flatter.
+// The kernel's count of the bytes that this process has moved. It is independent of the engine's
+// own counters.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_BENCH_UPDATE_PROCESS_TRAFFIC_H_
 #define SPILLWAY_TOOLS_SPILLWAY_BENCH_UPDATE_PROCESS_TRAFFIC_H_
@@ -9,9 +10,9 @@
 
 namespace spillway::bench_update {
 
-// Bytes that the kernel has asked block devices to read and write for this process, since it
-// began, by /proc/self/io: as /proc/diskstats counts them, but without other processes. Zeros where
-// the kernel keeps no such count.
+// Returns the bytes of the reads and writes that the kernel has sent to block devices for this
+// process since it started, from /proc/self/io. /proc/diskstats counts the same, but for all
+// processes. Zeros if the kernel keeps no such count.
 Traffic ProcessTraffic();
 
 }  // namespace spillway::bench_update

@@ -26,7 +26,8 @@ Summary Of(const Row& row, Value value) {
   return bench_io::Summarize(values);
 }
 
-// Without fio, kernel and hash.
+// Returns the row's limit. For kDram it is memory. For kNvme it is fio or kernel and hash,
+// whichever has the lower median, and the latter if there is no fio.
 Value LimitOf(const Row& row) {
   if (row.where == Where::kDram) return &Sample::memory;
   const double fio = Of(row, &Sample::fio).median;

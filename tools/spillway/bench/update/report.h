@@ -13,19 +13,20 @@
 
 namespace spillway::bench_update {
 
-// {"v":1,"rows":[{"optimizer","momentum","state_format","where","parameters_per_second",
+// Returns {"v":1,"rows":[{"optimizer","momentum","state_format","where","parameters_per_second",
 // "limit_parameters_per_second","limit","read_bytes_per_parameter","written_bytes_per_parameter",
 // "share","lowest_share","highest_share","rounds",...}],"machine":{...}}. Rates are medians, the
-// limit is the lesser of the medians, and `share` is the median of the rounds' shares of it. Rows
-// of NVMe have each limit beside: "fio_parameters_per_second" (null without fio) and
-// "kernel_hash_parameters_per_second", and what the kernel counted of the same pass,
-// "kernel_read_bytes_per_parameter" and "kernel_written_bytes_per_parameter" (null where it counts
-// none). Bytes are those of weights and state, and in rows of NVMe of gradients where "gradients"
-// is "nvme" and not "memory"; rates of memory count the gradient's two as well. `commit` is the
-// build's.
+// limit is the lesser of the medians, and `share` is the median of the rounds' shares of it.
+//
+// Rows of NVMe also have both limits, "fio_parameters_per_second" (null if there is no fio) and
+// "kernel_hash_parameters_per_second", and the operating system's count of the last pass,
+// "kernel_read_bytes_per_parameter" and "kernel_written_bytes_per_parameter" (null if it has no
+// count). Bytes are those of weights and state, and in rows of NVMe also those of gradients if
+// "gradients" is "nvme" and not "memory". The limit of rows of memory counts the gradients' bytes
+// as well. `commit` is the build's.
 nlohmann::ordered_json ToJson(const BenchReport& report, std::string_view commit);
 
-// Rows as lines, with the machine above and doubts below.
+// Returns the rows as lines, with the machine above them and the doubts below.
 std::string ToTable(const BenchReport& report, std::string_view commit);
 
 }  // namespace spillway::bench_update

@@ -18,14 +18,15 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kTileRows = 1024;            // a tile of fp32 state: 4 MiB
-constexpr uint64_t kRowsOfOne = 4 * kTileRows;  // of the largest parameter
-constexpr uint64_t kDeviceBytes = 4 * kMiB;     // nothing is computed there
+constexpr uint64_t kRowsOfOne = 4 * kTileRows;  // rows of the largest parameter
+constexpr uint64_t kDeviceBytes = 4 * kMiB;     // nothing is computed on the device
 constexpr double kLearningRate = 1e-4;
-constexpr int kWarmPasses = 4;  // until a plan is followed
-// A state that moves in well under a second is not worth the seconds of a calibration.
+constexpr int kWarmPasses = 4;  // until the engine follows a plan
+// A smaller state moves in well under a second, which is not worth the seconds of a calibration.
 constexpr uint64_t kLeastCalibratedBytes = 256 * kMiB;
-// Nothing moves any more if nothing has for so long: the shorter time once all that a pass uses has
-// been read. On a busy machine a read may take longer.
+// Transfers count as ended when no bytes have moved for this long. The shorter time applies once
+// the pass has read all that it uses. The longer one applies before that, because a read may take
+// longer on a busy machine.
 constexpr std::chrono::milliseconds kQuiet(50);
 constexpr std::chrono::seconds kQuietBeforeAllIsRead(2);
 constexpr std::chrono::minutes kMostWaiting(2);
@@ -38,7 +39,7 @@ TensorSpec WeightSpec(uint64_t first_row, uint64_t rows) {
           .tile_rows = static_cast<int64_t>(kTileRows)};
 }
 
-// Numbers as weights are: 2⁻⁶ and its neighbours, in the type of the tensor.
+// Fills memory with numbers of the size of weights: 2⁻⁶ and its neighbours, in the tensor's type.
 template <typename T>
 void Fill(std::span<std::byte> out, T first) {
   const std::span<T> values(reinterpret_cast<T*>(out.data()), out.size() / sizeof(T));
@@ -66,7 +67,7 @@ EngineOptions OptionsOf(const StateOptions& options, uint64_t state_bytes,
   engine.plan_steps = !options.store.empty();
   engine.announce = options.announce;
   engine.stop = &interrupted;
-  // A tile of slack for each tensor and what rounding up to frames takes.
+  // Adds slack: a tile for each tensor, and the rounding up to frames.
   engine.pinned_bytes = state_bytes + state_bytes / 16 + 64 * kMiB;
   if (options.store.empty()) return engine;
   engine.pinned_bytes = options.memory_bytes;
@@ -144,7 +145,8 @@ absl::Status UpdatedState::Add(uint64_t first_row, uint64_t rows) {
   return absl::OkStatus();
 }
 
-// Not transient: an update leaves it as it is, for the next.
+// Registers a parameter's gradients. They are not transient: an update leaves them unchanged for
+// the next one.
 absl::StatusOr<TensorId> UpdatedState::AddGradients(const TensorSpec& weight,
                                                     std::span<uint16_t> gradients) {
   TensorSpec spec = weight;
@@ -175,7 +177,7 @@ absl::StatusOr<double> UpdatedState::Pass() {
                          before.written_bytes + written_bytes_}));
     moved = Since(before, engine_->Stats().nvme);
     const Traffic by_kernel = Since(kernel_before, ProcessTraffic());
-    // On a file system in memory it counts page faults alone.
+    // On a file system in memory, the kernel counts only page faults.
     kernel_bytes_ = by_kernel.written_bytes > 0 ? PerParameter(by_kernel) : ParameterBytes();
   }
   bytes_ = PerParameter(moved);
@@ -195,9 +197,10 @@ absl::Status UpdatedState::Update() {
   return engine_->WaitForPlan();
 }
 
-// A plan reads for the next pass as far as its budget goes: that is a part of this pass, as what
-// the pass before read for this one was none. So it has read as much as it uses, once a plan
-// is followed.
+// Waits until the transfers of a pass have ended, and returns the time of the last one. A plan
+// reads ahead for the next pass as far as its budget allows. Those reads count for this pass, and
+// what the pass before read ahead for this one does not. So once a plan is followed, a pass reads
+// as many bytes as it uses.
 absl::StatusOr<Clock::time_point> UpdatedState::AwaitQuiet(const Traffic& expected) {
   const Clock::time_point start = Clock::now();
   Clock::time_point changed = start;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The parameters of a model with their state in one rule and format, as training has them, and a
-// pass of the optimizer over all of them. Weights and gradients have 16 bits.
+// The parameters of a model with their state for one rule and format, as in training, and a pass of
+// the optimizer over all of them. Weights and gradients have 16 bits.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_BENCH_UPDATE_UPDATED_STATE_H_
 #define SPILLWAY_TOOLS_SPILLWAY_BENCH_UPDATE_UPDATED_STATE_H_
@@ -23,43 +23,44 @@
 
 namespace spillway::bench_update {
 
-// Parameters are counted in rows of so many.
+// The number of parameters in a row of a tensor.
 inline constexpr uint64_t kRowElements = 1024;
 
 struct StateOptions {
   Rule rule;
   StateFormat format = StateFormat::kF32;
   uint64_t num_parameters = 0;  // a multiple of kRowElements
-  std::string store;            // a folder that is not there yet; empty: all in pinned memory
+  std::string store;            // a folder that does not exist yet; empty: all in pinned memory
   uint64_t memory_bytes = 0;    // with a store: the pinned budget
   std::span<uint16_t> gradients;
-  bool has_gradients_on_nvme = false;  // a copy of them
+  bool has_gradients_on_nvme = false;  // updates read a copy of them on NVMe
   std::function<void(std::string_view)> announce;
 };
 
-// Bytes a parameter of weights and state, and of gradients if they are on NVMe.
+// Bytes of weights and state per parameter, and of gradients if they are on NVMe.
 struct ParameterBytes {
   double read = 0;
   double written = 0;
 };
 
-// Thread-compatible. What it made is gone with it.
+// Thread-compatible. The destructor releases all that it made.
 class UpdatedState {
  public:
-  // Everything has been updated some times when it returns: no write is a first touch, and a plan
-  // is followed. Cancelled
-  // if `interrupted` becomes true, here and below; it and the pool must outlive this.
+  // Runs a few passes before it returns, so that no later write is a first touch and a plan is
+  // followed. Here and below: Cancelled if `interrupted` becomes true. `interrupted` and the pool
+  // must outlive this object.
   static absl::StatusOr<std::unique_ptr<UpdatedState>> Create(const StateOptions& options,
                                                               ThreadPool* pool,
                                                               const std::atomic<bool>& interrupted);
 
-  // Updates every parameter; returns the seconds until the last transfer ended: NVMe has all that
-  // was written, and memory what is read ahead for the next pass.
+  // Updates every parameter. Returns the seconds until the last transfer ended: all that was
+  // written is on NVMe, and all that is read ahead for the next pass is in memory.
   absl::StatusOr<double> Pass();
-  // As the last pass moved them over NVMe, by the engine's count; without a store, as they passed
-  // through the processor.
+  // The bytes that the last pass moved to and from NVMe, by the engine's count. If there is no
+  // store, the bytes that its leases read and wrote in memory.
   ParameterBytes bytes() const { return bytes_; }
-  // The same by the kernel's count; zeros where it has none, as on a file system in memory.
+  // The same by the kernel's count. Zeros if the kernel has no count, as on a file system in
+  // memory.
   ParameterBytes kernel_bytes() const { return kernel_bytes_; }
   EngineStats Stats() const { return engine_->Stats(); }
 
@@ -80,15 +81,15 @@ class UpdatedState {
   const std::atomic<bool>& interrupted_;
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<size_t> parameters_;
-  std::vector<Use> uses_;  // of a pass
+  std::vector<Use> uses_;  // the leases of one pass
   uint64_t read_bytes_ = 0;
-  uint64_t written_bytes_ = 0;  // by `uses_`
+  uint64_t written_bytes_ = 0;  // both: the bytes that `uses_` read and write
   int64_t step_ = 0;
   ParameterBytes bytes_;
   ParameterBytes kernel_bytes_;
 };
 
-// Bytes of weights and state together.
+// Returns the bytes of weights and state together.
 absl::StatusOr<uint64_t> StateBytes(const Rule& rule, StateFormat format, uint64_t num_parameters);
 
 }  // namespace spillway::bench_update
