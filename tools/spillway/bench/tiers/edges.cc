@@ -18,7 +18,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kRowBytes = 4 * kKiB;
-constexpr int kCopyPasses = 8;  // over what fits into pinned memory
+constexpr int kCopyPasses = 8;  // over the near tensor
 constexpr uint64_t kReaders = 4;
 
 uint64_t NvmeRead(const EngineStats& stats) { return stats.nvme.read_bytes; }
@@ -44,7 +44,7 @@ absl::StatusOr<std::unique_ptr<Edges>> Edges::Create(const EdgesOptions& options
   engine_options.pinned_bytes = options.memory_bytes;
   engine_options.page_bytes = std::min(options.block_bytes, kMiB);
   engine_options.calibration = Calibration::kNow;
-  engine_options.plan_steps = false;  // its uses are declared, and repeat by no step
+  engine_options.plan_steps = false;  // uses are declared, and do not repeat by step
   engine_options.announce = options.announce;
   engine_options.stop = &interrupted;
   SPILLWAY_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Open(engine_options));
@@ -123,7 +123,7 @@ absl::StatusOr<Edges::Rate> Edges::Measure(Edge edge, bool beside_nvme) {
   return Rate{*rate, read / seconds.count()};
 }
 
-// Bytes that a pass moved, as the engine counts them, by its time.
+// Returns the bytes per second that a pass moves, by the engine's count.
 absl::StatusOr<double> Edges::Timed(uint64_t (*moved)(const EngineStats&),
                                     const std::function<absl::Status()>& pass) const {
   const uint64_t before = moved(engine_->Stats());
@@ -135,9 +135,10 @@ absl::StatusOr<double> Edges::Timed(uint64_t (*moved)(const EngineStats&),
   return static_cast<double>(bytes) / seconds.count();
 }
 
-// In: leases keep the tensor in pinned memory, and the device must forget what it has to take the
-// next. Out: each tile is written on the device, whose room then asks for it to be copied out; with
-// pinned memory less than half full nothing of it goes on to NVMe.
+// Into the device: leases keep the near tensor in pinned memory. The tensor does not fit on the
+// device, so the device evicts clean tiles to make room for the next ones. Out of the device: each
+// tile is written on the device and must be copied out to make room. Pinned memory stays less than
+// half full, so no tile is written back to NVMe.
 absl::StatusOr<double> Edges::MeasureCopies(Edge edge) {
   std::vector<spillway::Lease> held;
   if (edge == Edge::kPinnedDevice) {
@@ -155,7 +156,7 @@ absl::StatusOr<double> Edges::MeasureCopies(Edge edge) {
   });
 }
 
-// Every tile in order, declared before.
+// Declares the uses of every tile, in order, then leases and releases the tiles in that order.
 absl::Status Edges::Lease(TensorId tensor, Tier tier, Access access, int passes) {
   std::vector<Use> uses;
   for (int pass = 0; pass < passes; ++pass) {
@@ -173,7 +174,7 @@ absl::Status Edges::Lease(TensorId tensor, Tier tier, Access access, int passes)
   return absl::OkStatus();
 }
 
-// Writes all of the far tensor; returns when NVMe has it.
+// Writes all of the far tensor. Returns when its bytes are on NVMe.
 absl::Status Edges::Write() {
   const uint64_t before = NvmeWritten(engine_->Stats());
   SPILLWAY_RETURN_IF_ERROR(Lease(far_, Tier::kPinned, Access::kDiscard));
@@ -194,15 +195,15 @@ absl::Status Edges::Evict(TensorId tensor) {
   return absl::OkStatus();
 }
 
-// A tile from NVMe: one of a few only, since what is written on the device would go on to NVMe if
-// pinned memory became half full.
+// Reads a tile of the far tensor from NVMe. Uses only a few tiles, because tiles written on the
+// device would be written back to NVMe if pinned memory became half full.
 absl::Status Edges::ReadFar(uint64_t number) {
-  const uint64_t tile = number % (NumTiles(near_) / 2);
+  const uint64_t tile = number % std::min(NumTiles(near_) / 2, NumTiles(far_));
   SPILLWAY_RETURN_IF_ERROR(engine_->Evict({far_, tile}));
   return engine_->AcquireHost({far_, tile}, Access::kRead).status();
 }
 
-// Once at least.
+// Reads at least one tile.
 absl::Status Edges::ReadUntil(const std::atomic<bool>& stop, uint64_t first, uint64_t step) {
   uint64_t number = first;
   do {
