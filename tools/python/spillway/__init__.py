@@ -10,7 +10,8 @@
             values[0] = 1.0
         engine.commit(b"step 1")
 
-Sizes are ints or text such as "2GiB". Nothing here needs NumPy or PyTorch; spillway.torch has what trains with PyTorch.
+Sizes are ints or text such as "2GiB". This package needs neither NumPy nor PyTorch; spillway.torch is for
+training with PyTorch.
 """
 
 from spillway._engine import Engine, Lease, Stream

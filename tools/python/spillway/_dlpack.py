@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Capsules of DLPack (https://dmlc.github.io/dlpack/latest/python_spec.html) by ctypes."""
+"""DLPack capsules (https://dmlc.github.io/dlpack/latest/python_spec.html), made with ctypes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 _api = ctypes.pythonapi
 _DESTRUCTOR = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-# An object's address, as a destructor gets it: the object is being destroyed, so no reference may be taken.
+# These take an object's address instead of a reference: a destructor must not take a reference to the object that is being
+# destroyed.
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
 _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
 _make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(("PyCapsule_New", _api))
 
-_NAME = b"dltensor"  # "used_dltensor" once somebody has taken it
+_NAME = b"dltensor"  # a consumer renames the capsule to "used_dltensor"
 
 
 class _Tensor(ctypes.Structure):
@@ -36,5 +37,5 @@ def _destroy(capsule: int) -> None:
 
 
 def capsule(managed_tensor: int) -> Any:
-    """Of a DLManagedTensor's address; the capsule, or who takes it, deletes the tensor."""
+    """Returns a capsule for the DLManagedTensor at this address. The capsule, or its consumer, calls the tensor's deleter."""
     return _make(managed_tensor, _NAME, ctypes.cast(_destroy, ctypes.c_void_p))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine, its leases and its streams. include/spillway/engine.h says what each call means."""
+"""The engine, its leases and its streams. include/spillway/engine.h describes each call in full."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _CALIBRATIONS = ("keep", "if_none", "now")
 
 
 def number_of(value: str, names: Sequence[str], what: str) -> int:
-    """The number of an enumerator; InvalidArgument lists those that there are."""
+    """Returns the position of `value` in `names`. Raises InvalidArgument, which lists the names, if it is not there."""
     if value in names:
         return names.index(value)
     raise InvalidArgument(f"{what} is {value!r}: it must be one of {', '.join(names)}")
@@ -59,38 +59,38 @@ def _device_of(text: str) -> tuple[int, int]:
 
 
 class Stream:
-    """Work on the device in the order in which it was launched; made by Engine.stream or Engine.wrap_stream."""
+    """A queue of work on the device, which runs in the order of its launch. Engine.stream and Engine.wrap_stream make one."""
 
     def __init__(self, handle: int):
         self._handle = handle
         self._release = weakref.finalize(self, library.spw_stream_release, handle)
 
     def synchronize(self) -> None:
-        """Waits until all that was launched has run."""
+        """Waits until all work launched so far has run."""
         check(library.spw_stream_synchronize(self._handle))
 
     @property
     def native(self) -> int | None:
-        """The cudaStream_t; None on the host."""
+        """The cudaStream_t as an int; None on the host device."""
         return library.spw_stream_native(self._handle)
 
 
 class Lease:
-    """A hold on one tile: contiguous bytes that stay where they are until it ends.
+    """A hold on one tile. The tile's bytes are contiguous and stay where they are until the lease ends.
 
-    A context manager, a buffer (`memoryview(lease)`, of bytes) and an exporter of DLPack (`torch.from_dlpack(lease)`,
-    which takes the hold over: it ends with the tensor). A view of the buffer is void once the lease has ended. A lease
-    that is dropped ends, too, and keeps its engine alive until then.
+    A lease is a context manager, a buffer (`memoryview(lease)`, of bytes) and a DLPack exporter. `torch.from_dlpack(lease)`
+    takes the lease over: it ends with the tensor. A view of the buffer is void once the lease has ended. A lease that
+    nothing refers to any more ends as well. A lease keeps its engine alive until it ends.
     """
 
-    # Instances are of a subclass that is also a ctypes array of the lease's size over its bytes: a class in Python
-    # alone is no buffer before 3.12.
+    # Each instance is of a subclass that is also a ctypes array over the lease's bytes: before Python 3.12 a class written
+    # in Python cannot be a buffer.
     _handle: int | None
 
     @staticmethod
     def _of(handle: int, engine: Engine, id: int, tile: int, on_host: bool) -> Lease:
         size = library.spw_lease_size_bytes(handle)
-        # Memory of a GPU is no buffer of the CPU's.
+        # The CPU cannot read GPU memory, so the buffer of such a lease is empty.
         is_visible = on_host or engine._device[0] == 0
         lease = _class_of(size if is_visible else 0).from_address(library.spw_lease_data(handle))
         lease._handle = handle
@@ -102,13 +102,14 @@ class Lease:
 
     @property
     def address(self) -> int:
-        """Of the first byte; on a GPU it is the device's."""
+        """The address of the first byte; for a lease on a GPU it is a device address."""
         return library.spw_lease_data(self._live())
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Of a lease on a GPU: its bytes, as torch.as_tensor, CuPy and Numba take arrays. What they launch must be on the
-        lease's stream, and the lease is still the caller's to end."""
+        """The bytes of a lease on a GPU, as torch.as_tensor, CuPy and Numba accept arrays. Work on the array must be
+        launched on the lease's stream, and the caller must still end the lease. Raises AttributeError if the lease is not
+        on a GPU."""
         if self._on_host or self._engine._device[0] == 0:
             raise AttributeError("the lease is not on a GPU: it is a buffer, memoryview(lease)")
         return {"version": 3, "shape": (self.size_bytes,), "typestr": "|u1", "data": (self.address, False), "strides": None}
@@ -119,7 +120,7 @@ class Lease:
         return self._handle
 
     def release(self, stream: Stream | None = None) -> None:
-        """Ends the hold: now, or when the work launched on `stream` so far has run. Once ended it does nothing."""
+        """Ends the lease: at once, or when the work launched on `stream` so far has run. Does nothing if it has ended."""
         if self._handle is None:
             return
         handle, self._handle = self._handle, None
@@ -133,7 +134,7 @@ class Lease:
         self.release()
 
     def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None) -> Any:
-        """A capsule of the tile, shaped {rows of the tile, ...}. The lease is the capsule's from now on."""
+        """Returns a capsule of the tile, shaped {rows of the tile, ...}. The capsule takes the lease over."""
         if copy:
             raise InvalidArgument("a lease is exported without a copy")
         tensor = pointer()
@@ -158,12 +159,12 @@ def _class_of(size: int) -> type:
 
 
 class Engine:
-    """A store in folders (or none), pinned memory and a device, and the tensors in them.
+    """A store in folders (or no store), pinned memory and a device, and the tensors in them.
 
-    `store`: a folder, or several; None: everything rests in pinned memory. `mode`: "create" (an existing store is an
-    error), "open_or_create" or "scratch" (removed when the engine ends). `device`: "host", "cuda" or "cuda:N". Budgets
-    are hard; None: no limit. Calls may be made from any threads. In a process that was forked from this one every call
-    raises FailedPrecondition.
+    `store`: a folder, or several; None: all tensors rest in pinned memory. `mode`: "create" (an existing store is an
+    error), "open_or_create" or "scratch" (the store is removed when the engine ends). `device`: "host", "cuda" or "cuda:N".
+    Budgets are hard limits; None: no limit. Calls may be made from any thread. In a process that was forked from this one
+    every call raises FailedPrecondition.
     """
 
     def __init__(self, store: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None, *,
@@ -203,8 +204,8 @@ class Engine:
         return self._handle
 
     def close(self) -> None:
-        """Gives the engine up. It ends, and its store is free, once its leases and streams have ended. What was not
-        committed is lost."""
+        """Releases the engine. The engine ends, and its store can be opened again, once its leases and streams have ended.
+        What was not committed is lost."""
         if self._handle is not None:
             self._handle = None
             self._release()
@@ -219,9 +220,9 @@ class Engine:
 
     def register(self, name: str, dtype: str, shape: Iterable[int], *, role: str = "parameter", tile_rows: int = 0,
                  transient: bool = False, data: Any = None) -> int:
-        """Makes a tensor known; returns its id. A tensor that the last commit holds is taken from there. A new one is
-        zeros, or filled from `data`: a buffer of its bytes, or a function data(offset, out) that fills the memoryview
-        `out` with the tensor's bytes from `offset` on."""
+        """Registers a tensor and returns its id. A tensor that the last commit holds has the bytes of that commit. A new
+        tensor is zeros, or is filled from `data`: a buffer of its bytes, or a function data(offset, out) that fills the
+        memoryview `out` with the tensor's bytes from `offset` on."""
         dimensions = list(shape)
         spec = new(TensorSpec, library.spw_tensor_spec_init)
         spec.name = name.encode()
@@ -236,7 +237,7 @@ class Engine:
             try:
                 fill(offset, memoryview((u8 * size).from_address(out)).cast("B"))
                 return 0
-            except BaseException as error:  # also KeyboardInterrupt: it is raised when the call has ended
+            except BaseException as error:  # also KeyboardInterrupt: raised again when the call has ended
                 raised.append(error)
                 return 1
 
@@ -253,32 +254,33 @@ class Engine:
         return id.value
 
     def unregister(self, id: int) -> None:
-        """Forgets a tensor: the next commit does not have it."""
+        """Removes a tensor: the next commit does not hold it."""
         check(library.spw_unregister(self._live(), id))
 
     def forget(self, name: str) -> None:
-        """The same by name, be the tensor registered or only in the last commit; raises NotFound."""
+        """Removes a tensor by name. The tensor may be registered or only in the last commit; NotFound: it is in neither."""
         check(library.spw_forget(self._live(), name.encode()))
 
     def find(self, name: str) -> int:
-        """The id of a registered tensor; raises NotFound."""
+        """Returns the id of a registered tensor. Raises NotFound if there is none of this name."""
         id = u32()
         check(library.spw_find(self._live(), name.encode(), ctypes.byref(id)))
         return id.value
 
     def spec(self, id: int) -> dict[str, Any]:
-        """name, dtype, shape, role, tile_rows, transient, num_tiles and size_bytes of a tensor."""
+        """Returns the name, dtype, shape, role, tile_rows, transient, num_tiles and size_bytes of a tensor."""
         return json.loads(taken_text(library.spw_tensor_json, self._live(), id))
 
     # --- Leases ---
 
     def acquire(self, id: int, tile: int = 0, access: str = "read", stream: Stream | None = None) -> Lease:
-        """Leases a tile on the device, waiting for its bytes and for room. With a stream the stream waits for the
-        bytes, not the caller."""
+        """Leases a tile on the device. Waits for its bytes and for room. If a stream is given, the stream waits for the
+        bytes instead of the caller."""
         return self._take(library.spw_acquire, id, tile, access, stream, on_host=False)
 
     def acquire_host(self, id: int, tile: int = 0, access: str = "read", stream: Stream | None = None) -> Lease:
-        """The same in pinned memory."""
+        """Leases a tile in pinned memory. The caller waits for the bytes and for room, even if a stream is given: the stream
+        is only checked to be this engine's."""
         return self._take(library.spw_acquire_host, id, tile, access, stream, on_host=True)
 
     def _take(self, acquire: Any, id: int, tile: int, access: str, stream: Stream | None, on_host: bool) -> Lease:
@@ -288,7 +290,7 @@ class Engine:
         return Lease._of(handle.value, self, id, tile, on_host)
 
     def prefetch(self, uses: Iterable[tuple[int, int, str, str]]) -> None:
-        """Declares uses to come, in order, each (id, tile, tier, access)."""
+        """Declares future uses, in order. Each is (id, tile, tier, access)."""
         given = [Use(id, number_of(tier, TIERS, "tier"), number_of(access, ACCESSES, "access"), tile)
                  for id, tile, tier, access in uses]
         call(library.spw_prefetch, self._live(), (Use * max(1, len(given)))(*given), len(given))
@@ -297,29 +299,29 @@ class Engine:
         library.spw_clear_prefetch(self._live())
 
     def evict(self, id: int, tile: int = 0) -> None:
-        """Starts moving a tile to the lowest tier, to make room now."""
+        """Starts to move a tile to the lowest tier, or to the tier where its role rests, so that room is made now."""
         call(library.spw_evict, self._live(), id, tile)
 
     def discard(self, id: int, tile: int = 0) -> None:
-        """The bytes of a transient tensor's tile are wanted no longer: it reads as zeros."""
+        """Discards the bytes of a transient tensor's tile: it reads as zeros afterwards."""
         check(library.spw_discard(self._live(), id, tile))
 
     def end_step(self) -> None:
-        """A step's end: steps that repeat are planned, and failures of transfers that nobody waited for are raised."""
+        """Ends a step. Steps that repeat are planned. Raises the failure of a transfer that no caller has waited for."""
         call(library.spw_end_step, self._live())
 
     def wait_for_plan(self) -> None:
-        """Returns when no plan is being made; right after end_step it also takes up the plan for the step to come."""
+        """Waits until no plan is being made. Right after end_step it also starts to follow the plan of the next step."""
         call(library.spw_wait_for_plan, self._live())
 
     def stream(self) -> Stream:
-        """A new stream of the device's."""
+        """Makes a new stream on the device."""
         handle = pointer()
         check(library.spw_stream_create(self._live(), ctypes.byref(handle)))
         return Stream(handle.value)
 
     def wrap_stream(self, native: int) -> Stream:
-        """Somebody else's cudaStream_t, which must outlive the result."""
+        """Wraps a cudaStream_t that the caller made on the engine's device. It must outlive the returned Stream."""
         handle = pointer()
         check(library.spw_stream_wrap(self._live(), native, ctypes.byref(handle)))
         return Stream(handle.value)
@@ -327,8 +329,8 @@ class Engine:
     # --- Whole tensors, a tile at a time in pinned memory ---
 
     def read(self, id: int, offset: int = 0, out: Any = None) -> Any:
-        """Fills the writable buffer `out` with the tensor's bytes from `offset` on and returns it; without one returns
-        all bytes from there."""
+        """Fills the writable buffer `out` with the tensor's bytes from `offset` on, and returns it. Without `out` it
+        returns all bytes from `offset` on in a new bytearray."""
         if out is None:
             out = bytearray(self.spec(id)["size_bytes"] - offset)
         view = memoryview(out).cast("B")
@@ -337,7 +339,7 @@ class Engine:
         return out
 
     def write(self, id: int, data: Any, offset: int = 0) -> None:
-        """Replaces the tensor's bytes from `offset` on by the buffer's."""
+        """Replaces the tensor's bytes from `offset` on with the bytes of the buffer `data`."""
         address, size, keep = _bytes_of(data)
         check(library.spw_write(self._live(), id, offset, address, size))
         del keep
@@ -349,7 +351,7 @@ class Engine:
         call(library.spw_commit, self._live(), ctypes.c_char_p(user_state), len(user_state))
 
     def user_state(self) -> bytes | None:
-        """That of the last commit; None: never committed."""
+        """Returns the user state of the last commit; None: never committed."""
         out, size = pointer(), size_t()
         check(library.spw_user_state(self._live(), ctypes.byref(out), ctypes.byref(size)))
         if out.value is None:
@@ -360,29 +362,29 @@ class Engine:
             library.spw_free(out)
 
     def snapshot(self, label: str) -> None:
-        """Keeps the last commit under a name; it copies nothing."""
+        """Keeps the last commit under a label. Copies nothing."""
         call(library.spw_snapshot, self._live(), label.encode())
 
     def snapshots(self) -> list[dict[str, Any]]:
-        """label, number and time of each, the oldest commit first."""
+        """Returns the label, number and time of each snapshot, the oldest commit first."""
         return json.loads(taken_text(library.spw_snapshots_json, self._live()))
 
     def restore(self, label: str) -> None:
-        """Goes back: the snapshot's state becomes a new commit."""
+        """Goes back to a snapshot: its state becomes a new commit."""
         call(library.spw_restore, self._live(), label.encode())
 
     def drop(self, label: str) -> None:
-        """Forgets a snapshot."""
+        """Removes a snapshot."""
         check(library.spw_drop(self._live(), label.encode()))
 
     @property
     def store_id(self) -> str:
-        """32 hexadecimal digits, drawn when the store was made; "" without one."""
+        """The store's id: 32 hexadecimal digits, drawn at random when the store was made; "" if there is no store."""
         return taken_text(library.spw_store_id, self._live())
 
     @property
     def commit_number(self) -> int:
-        """Of the last commit, counted from 1; 0: never committed."""
+        """The number of the last commit, counted from 1; 0: never committed."""
         number = u64()
         check(library.spw_commit_number(self._live(), ctypes.byref(number)))
         return number.value
@@ -390,11 +392,11 @@ class Engine:
     # --- What happened ---
 
     def stats(self) -> dict[str, Any]:
-        """What the engine counted since it was opened: include/spillway/stats.h."""
+        """Returns the counters of the engine since it was opened. include/spillway/stats.h describes them."""
         return json.loads(taken_text(library.spw_stats_json, self._live()))
 
     def take_timeline(self) -> dict[str, Any]:
-        """What happened since the last call; empty without timeline_events."""
+        """Returns the events recorded since the last call; empty if `timeline_events` is 0."""
         return json.loads(taken_text(library.spw_take_timeline_json, self._live()))
 
     @property
@@ -403,7 +405,7 @@ class Engine:
 
 
 def _bytes_of(data: Any) -> tuple[int | None, int, Any]:
-    """Address and size of a buffer's bytes, and what must live while they are used."""
+    """Returns the address and size of a buffer's bytes, and an object that must stay alive while they are used."""
     view = memoryview(data)
     if not view.c_contiguous:
         raise InvalidArgument("data is not contiguous: its bytes would have to be copied")

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An exception class for each code of absl::Status that the library gives."""
+"""An exception class for each absl::Status code that the library returns."""
 
 
 class Error(Exception):
-    """A call failed. The message names what, where, the limit and the fix; `code` is absl::StatusCode's number."""
+    """A call failed. The message says what failed, where, what the limit was and what to do. `code` is the number of the
+    absl::StatusCode."""
 
     code = 2  # unknown
 
 
 class Cancelled(Error):
-    """What the caller gave ended the call."""
+    """A function that the caller supplied ended the call."""
     code = 1
 
 
@@ -28,17 +29,17 @@ class AlreadyExists(Error):
 
 
 class ResourceExhausted(Error, MemoryError):
-    """A budget, the machine's memory or the disk: the message says which, and what would fit."""
+    """A budget, the machine's memory or the disk is too small. The message says which one, and what would fit."""
     code = 8
 
 
 class FailedPrecondition(Error, RuntimeError):
-    """A call out of order: a commit with leases held, a store that exists, an engine in a forked process."""
+    """A call out of order: a commit with leases held, creating a store that exists, using an engine in a forked process."""
     code = 9
 
 
 class Aborted(Error, RuntimeError):
-    """The GPU is lost: only a new process helps, at the last commit."""
+    """The GPU is lost. Only a new process can go on, from the last commit."""
     code = 10
 
 
@@ -55,14 +56,14 @@ class Internal(Error, RuntimeError):
 
 
 class Unavailable(Error, OSError):
-    """The operating system refused: the message has its words, the file and the offset."""
+    """The operating system refused a call. The message names its error, the file and the offset."""
     code = 14
 
     __str__ = Exception.__str__
 
 
 class DataLoss(Error, OSError):
-    """Bytes on the device are not those that were written: the message names file, offset and tensor."""
+    """Bytes read from storage are not those that were written. The message names the file, the offset and the tensor."""
     code = 15
 
     __str__ = Exception.__str__

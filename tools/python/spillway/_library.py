@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shared library, its structs and its functions as ctypes knows them (include/spillway/spillway.h)."""
+"""The shared library, with its structs and functions declared for ctypes (include/spillway/spillway.h)."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ class StateValues(ctypes.Structure):
 
 _OUT = ctypes.POINTER
 _HANDLE = _OUT(pointer)
-_TEXT_OUT = _OUT(pointer)  # char*, which must be freed
+_TEXT_OUT = _OUT(pointer)  # char*, which the caller must free
 
-# What can fail returns a status: None for success.
+# Functions that can fail. They return a status; None means success.
 _FALLIBLE = {
     "spw_engine_open": [_OUT(EngineOptions), _HANDLE],
     "spw_register": [pointer, _OUT(TensorSpec), READER, pointer, _OUT(u32)],
@@ -142,7 +142,7 @@ _OTHERS = {
 
 
 def _path() -> str:
-    """SPILLWAY_LIBRARY, or the library that the wheel brought."""
+    """Returns the path in SPILLWAY_LIBRARY, or else that of the library in the wheel."""
     given = os.environ.get("SPILLWAY_LIBRARY")
     bundled = pathlib.Path(__file__).with_name("lib") / "libspillway.so"
     if not given and not bundled.exists():
@@ -164,15 +164,16 @@ def _load() -> ctypes.CDLL:
 
 library = _load()
 
-# Whether Ctrl-C was pressed since this was asked last. It runs no Python code: what a signal's handler raised within a
-# callback would be lost.
+# Returns whether Ctrl-C was pressed since the last call. It runs no Python code, because an exception that a signal
+# handler raises within a callback would be lost.
 _take_ctrl_c = INTERRUPT(ctypes.pythonapi.PyOS_InterruptOccurred)
-# libc's raise(): its argument is the signal's number.
+# libc's raise(), whose argument is the signal's number.
 _put_ctrl_c_back = INTERRUPT(ctypes.cast(getattr(ctypes.CDLL(None), "raise"), pointer).value)
 
 
 def hear_ctrl_c() -> None:
-    """From now on Ctrl-C ends what `call` calls in the main thread. Other threads never get it."""
+    """Makes Ctrl-C end the calls that the main thread makes through `call`. In other threads, which never receive Ctrl-C, it
+    does nothing."""
     if threading.current_thread() is threading.main_thread():
         library.spw_set_interrupt(_take_ctrl_c, _put_ctrl_c_back, signal.SIGINT)
 
@@ -186,7 +187,7 @@ def version() -> str:
 
 
 def check(status: int | None) -> None:
-    """Raises what a call's status says."""
+    """Raises the exception for a call's status, and frees the status. Does nothing if it is None."""
     if status is None:
         return
     code = library.spw_status_code(status)
@@ -196,7 +197,8 @@ def check(status: int | None) -> None:
 
 
 def call(function, *arguments) -> None:
-    """A call that Ctrl-C may end: then its handler raises, or, as PEP 475 has it, the call is made again."""
+    """Makes a call that Ctrl-C may end. If Ctrl-C ends it, SIGINT's handler runs. If the handler does not raise, the call is
+    made again, as in PEP 475."""
     while True:
         status = function(*arguments)
         if status is None or library.spw_status_code(status) != _errors.Cancelled.code:
@@ -206,7 +208,7 @@ def call(function, *arguments) -> None:
 
 
 def taken_text(call, *arguments) -> str:
-    """Text that `call` gives by its last argument."""
+    """Returns the text that `call` outputs through its last argument, and frees the output."""
     out = pointer()
     check(call(*arguments, ctypes.byref(out)))
     try:
@@ -216,7 +218,7 @@ def taken_text(call, *arguments) -> str:
 
 
 def new(struct, init, *more):
-    """A struct with its defaults."""
+    """Returns a struct with its default values."""
     made = struct()
     init(ctypes.byref(made), ctypes.sizeof(made), *more)
     return made

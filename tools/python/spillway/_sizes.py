@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes in bytes, as people write them."""
+"""Parses sizes in bytes from numbers and text."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?B?)\s*", re.IGNORECASE)
 
 
 def parse_size(size: int | str | None, what: str = "size") -> int:
-    """Bytes of an int, or of text such as "512MiB", "1.5 GB" or "4096"; None: no limit.
+    """Returns the bytes of an int, or of text such as "512MiB", "1.5 GB" or "4096"; None: no limit, which is 2^64 - 1.
 
-    Raises InvalidArgument, which names `what`.
+    Raises InvalidArgument, whose message names `what`, if the size is malformed or out of range.
     """
     if size is None:
         return UNLIMITED

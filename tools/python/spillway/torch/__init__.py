@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch training whose optimizer state rests on NVMe or in a fixed budget of memory: one changed line.
+"""Trains PyTorch models with optimizer state on NVMe or in a fixed budget of memory. One line of a program changes:
 
     import spillway.torch as st
 
@@ -9,16 +9,17 @@
         opt.step()
         opt.zero_grad()
 
-The state of every rule rests in the engine and streams through `pinned` bytes of memory. More can rest there, too:
+The state of every optimizer rests in the engine and streams through `pinned` bytes of memory. Weights, gradients and
+activations can rest there, too:
 
     run = st.open("nvme/run", pinned="2GiB")
     model = st.offload(model, run)                                        # weights
     opt = st.AdamW(model.parameters(), store=run, gradients="engine")     # gradients
-    with st.saved_tensors(run):                                           # what backward needs of forward
+    with st.saved_tensors(run):                                           # activations that backward needs
         loss = model(**batch).loss
 
-The numbers are those of everything in memory, bit for bit, whatever the budget. On a GPU the run is opened there:
-`st.open("nvme/run", pinned="2GiB", device="cuda:0", device_memory="4GiB")`.
+The computed numbers are bit-identical to those with everything in memory, whatever the budget. To train on a GPU, open the
+run there: `st.open("nvme/run", pinned="2GiB", device="cuda:0", device_memory="4GiB")`.
 """
 
 from spillway.torch._checkpoints import Checkpoints

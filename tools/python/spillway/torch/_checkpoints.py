@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots that live as long as the checkpoints that name them."""
+"""Keeps snapshots as long as the checkpoints that name them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ _SUFFIXES = {".pt", ".pth", ".bin", ".ckpt"}
 
 
 class Checkpoints:
-    """Drops the snapshot of each checkpoint under `folder` that was seen there and is gone.
+    """Drops the snapshot of a checkpoint that was seen under `folder` and is gone.
 
-    Without one, a run keeps the newest two snapshots, whatever checkpoints there are. With one, every checkpoint under the
-    folder (a file *.pt, *.pth, *.bin or *.ckpt of torch.save's, or another pickle, that has a state dict of ours) keeps
-    its own, and so do the newest `keep` that no checkpoint was seen with: one that is just being saved, or was saved elsewhere.
+    Without a Checkpoints, a run keeps its two newest snapshots, whatever checkpoints there are. With one, a snapshot is kept
+    as long as a checkpoint under the folder names it. A checkpoint is a file *.pt, *.pth, *.bin or *.ckpt that torch.save or
+    another pickler wrote and that has a state dict of spillway.torch. The newest `keep` of the snapshots that no checkpoint
+    was seen to name are kept as well: their checkpoint is just being saved, or was saved elsewhere.
     """
 
     def __init__(self, run: Run, folder: str | os.PathLike[str], keep: int = 2):
@@ -30,18 +31,18 @@ class Checkpoints:
             raise spillway.InvalidArgument(f"keep is {keep}: a checkpoint that is just being saved needs its snapshot, so 1 at "
                                            "least")
         self._run, self._folder, self._keep = run, pathlib.Path(folder), keep
-        self._labels: dict[pathlib.Path, set[str]] = {}  # in each file that is there
-        self._read: dict[pathlib.Path, tuple[int, int]] = {}  # files that were read: size and time
-        self._last: dict[str, pathlib.Path] = {}  # where each label was seen last
+        self._labels: dict[pathlib.Path, set[str]] = {}  # that each existing file names
+        self._read: dict[pathlib.Path, tuple[int, int]] = {}  # size and time of each file as it was read
+        self._last: dict[str, pathlib.Path] = {}  # the file in which each label was seen last
         run.checkpoints = self
         self._look()
 
     def labels(self) -> list[str]:
-        """Of the snapshots that there are, the oldest commit first."""
+        """Returns the labels of the snapshots that state_dict() has made, the oldest commit first."""
         return [each["label"] for each in self._run.engine.snapshots() if each["label"].startswith(LABEL)]
 
     def drop_gone(self) -> None:
-        """Called with each state_dict(), too."""
+        """Drops the snapshots that are no longer kept. state_dict() calls it after each commit."""
         self._look()
         labels = self.labels()
         living = set().union(*self._labels.values())
@@ -62,7 +63,7 @@ class Checkpoints:
                     continue
                 stat = path.stat()
             except OSError:
-                continue  # it went meanwhile
+                continue  # it was deleted meanwhile
             there.add(path)
             key = (stat.st_size, stat.st_mtime_ns)
             if self._read.get(path) == key:
@@ -74,17 +75,18 @@ class Checkpoints:
             del self._labels[path], self._read[path]
 
     def _labels_in(self, path: pathlib.Path) -> set[str]:
-        """Of our snapshots that the file names."""
+        """Returns the labels of the run's snapshots that the file names."""
         try:
             found = _strings_in(path, self._run.engine.store_id.encode())
-        except Exception:  # half written, gone, or a zip of another kind
+        except Exception:  # half written, deleted, or a zip of another kind
             return set()
-        return found & set(self.labels())  # other strings may look like one
+        return found & set(self.labels())  # other strings may look like a label
 
 
 def _strings_in(path: pathlib.Path, store_id: bytes) -> set[str]:
-    """Words like our labels in what torch.save pickled beside a store's id. Strings stand in a pickle as they are, so
-    nothing in it is made or run, and of tensors nothing is read if the file is of torch.save's newer format."""
+    """Returns the strings that look like our labels in the pickles of a torch.save file that also hold this store's id. A
+    pickle holds strings verbatim, so nothing is unpickled or run. In torch.save's newer format, a zip file, no tensor data
+    is read."""
 
     def search(pickled: Any) -> set[str]:
         if pickled.find(store_id) < 0:
@@ -95,7 +97,7 @@ def _strings_in(path: pathlib.Path, store_id: bytes) -> set[str]:
         with zipfile.ZipFile(path) as file:
             return set().union(*(search(file.read(name)) for name in file.namelist() if name.endswith(".pkl")))
     with open(path, "rb") as file:
-        if file.read(1) != b"\x80":  # no pickle
+        if file.read(1) != b"\x80":  # not a pickle
             return set()
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pickled:
             return search(pickled)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words of a DeepSpeed configuration, as far as they say where state rests."""
+"""Reads a DeepSpeed configuration: where state rests, and which optimizer is used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spillway.torch import _rules
 from spillway.torch._run import Run, open_run
 
 _RULES = {"adamw": _rules.AdamW, "adam": _rules.Adam, "lion": _rules.Lion, "sgd": _rules.SGD}
-# What the trainer does in any case, with its own words.
+# Keys for what the trainer does itself, through settings of its own.
 _TRAINERS = {"gradient_clipping", "gradient_accumulation_steps", "train_batch_size", "train_micro_batch_size_per_gpu", "fp16",
              "bf16", "steps_per_print", "wall_clock_breakdown", "scheduler", "zero_allow_untested_optimizer",
              "zero_force_ds_cpu_optimizer"}
@@ -23,24 +23,24 @@ _TRAINERS = {"gradient_clipping", "gradient_accumulation_steps", "train_batch_si
 
 @dataclasses.dataclass
 class DeepSpeedSettings:
-    """What spillway.torch.from_deepspeed read."""
+    """The settings that spillway.torch.from_deepspeed read from a configuration."""
 
-    store: str | None = None  # for spillway.torch.open; None: in memory
+    store: str | None = None  # for spillway.torch.open; None: state rests in memory
     queue_depth: int | None = None
-    offload_parameters: bool = False  # use spillway.torch.offload
+    offload_parameters: bool = False  # whether to move weights with spillway.torch.offload
     optimizer: type | None = None
     optimizer_arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
-    trainers: list[str] = dataclasses.field(default_factory=list)  # words that the trainer must follow itself
+    trainers: list[str] = dataclasses.field(default_factory=list)  # keys that the trainer must apply itself
     without_counterpart: list[str] = dataclasses.field(default_factory=list)
 
     def open(self, pinned: int | str | None = None) -> Run:
-        """The run that the configuration asks for."""
+        """Opens a run as the configuration describes it."""
         return open_run(self.store, pinned=pinned, queue_depth=self.queue_depth)
 
 
 def from_deepspeed(config: dict[str, Any] | str | os.PathLike[str]) -> DeepSpeedSettings:
-    """Reads a DeepSpeed configuration, or its file: offload_optimizer, offload_param, nvme_path, pin_memory, aio and
-    optimizer. What has no counterpart is in `without_counterpart`, and a warning names it."""
+    """Reads a DeepSpeed configuration from a dict or a JSON file: offload_optimizer, offload_param, nvme_path, pin_memory,
+    aio and optimizer. Keys that have no counterpart are listed in `without_counterpart`, and a warning names them."""
     if not isinstance(config, dict):
         config = json.loads(pathlib.Path(config).read_text())
     settings = DeepSpeedSettings()
@@ -70,7 +70,7 @@ def _read_zero(zero: dict[str, Any], settings: DeepSpeedSettings) -> None:
     for key, value in zero.items():
         if key not in ("offload_optimizer", "offload_param"):
             if key == "stage" and value in (0, 1, 2, 3):
-                continue  # one process has all of everything
+                continue  # stages divide state among processes; here one process holds all of it
             missing.append(f"zero_optimization.{key}")
             continue
         place = f"zero_optimization.{key}"
@@ -92,7 +92,7 @@ def _read_zero(zero: dict[str, Any], settings: DeepSpeedSettings) -> None:
             if word in ("device", "nvme_path"):
                 continue
             if word == "pin_memory" and given:
-                continue  # it is, as far as the machine allows
+                continue  # memory is always pinned, as far as the machine allows
             missing.append(f"{place}.{word}={given}: give spillway.torch.open pinned= bytes of memory")
 
 
@@ -102,13 +102,13 @@ def _read_optimizer(optimizer: dict[str, Any], settings: DeepSpeedSettings) -> N
         raise spillway.InvalidArgument(f"optimizer.type is {optimizer.get('type')!r}: there are {', '.join(_RULES)}")
     parameters = optimizer.get("params", {})
     if kind == "adam" and parameters.get("adam_w_mode", True):
-        kind = "adamw"  # as DeepSpeed has it
+        kind = "adamw"  # in DeepSpeed, too, Adam is AdamW by default
     settings.optimizer = _RULES[kind]
-    settings.optimizer_arguments["weight_decay"] = 0.0  # DeepSpeed's, where nothing is said
+    settings.optimizer_arguments["weight_decay"] = 0.0  # DeepSpeed's default
     known = {"lr", "betas", "eps", "weight_decay", "momentum"}
     for word, value in parameters.items():
         if value == "auto":
-            continue  # the trainer's own
+            continue  # the trainer sets the value
         if word in known:
             settings.optimizer_arguments[word] = tuple(value) if isinstance(value, list) else value
         elif word not in ("torch_adam", "adam_w_mode"):

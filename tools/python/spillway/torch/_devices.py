@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where operations find what lives in the engine: in pinned memory for the CPU, in a GPU's memory for that."""
+"""Leases tensors of the engine for operations: in pinned memory for the CPU, in a GPU's memory for that GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 
 class Cpu:
-    """Leases in pinned memory."""
+    """Leases tensors in pinned memory."""
 
     def __init__(self, engine: spillway.Engine):
         self._engine = engine
@@ -24,33 +24,33 @@ class Cpu:
 
     @contextlib.contextmanager
     def leased(self, id: int, access: str, size_bytes: int) -> Iterator[torch.Tensor]:
-        """The first bytes of the tensor's one tile, which are void after the block."""
+        """Yields the first `size_bytes` bytes of the tensor's only tile. They are void after the block."""
         with self._engine.acquire_host(id, 0, access) as lease:
             memory = (ctypes.c_uint8 * size_bytes).from_address(lease.address)
             yield torch.frombuffer(memory, dtype=torch.uint8, count=size_bytes)
 
 
 class Gpu:
-    """Leases in the GPU's memory, on PyTorch's current stream: work that is launched there waits for the bytes, and the
-    bytes stay until it has run. The caller waits for room alone."""
+    """Leases tensors in the GPU's memory, on PyTorch's current stream. Work that is launched on that stream waits for the
+    bytes, and the bytes stay until it has run. The caller waits only for room."""
 
     def __init__(self, engine: spillway.Engine, index: int):
         self._engine = engine
         self.torch = torch.device("cuda", index)
         self._lock = threading.Lock()
-        self._streams: dict[int, spillway.Stream] = {}  # by cudaStream_t; PyTorch has a pool of them
+        self._streams: dict[int, spillway.Stream] = {}  # by cudaStream_t; PyTorch takes them from a pool
 
     def close(self) -> None:
-        """Waits for the streams, and gives them up: they keep the engine alive."""
+        """Waits for the streams and releases them, because they keep the engine alive."""
         with self._lock:
             streams, self._streams = self._streams, {}
         for stream in streams.values():
-            with contextlib.suppress(spillway.Error):  # of a lost GPU, which whoever uses it next is told
+            with contextlib.suppress(spillway.Error):  # if the GPU is lost, the next use of it reports that
                 stream.synchronize()
 
     @contextlib.contextmanager
     def leased(self, id: int, access: str, size_bytes: int) -> Iterator[torch.Tensor]:
-        """As the CPU's; launches on other streams than the current one are not waited for."""
+        """Like Cpu.leased. The lease does not wait for work on streams other than the current one."""
         stream = self._stream()
         lease = self._engine.acquire(id, 0, access, stream)
         try:
@@ -72,8 +72,8 @@ class Gpu:
 
 
 def device_of(wanted: str | torch.device | None) -> torch.device:
-    """A run's device, by what it is asked for as: "cpu", "cuda" or "cuda:1"; None: where PyTorch makes tensors, if that is
-    one of these, else the CPU."""
+    """Returns the device of a run that was requested as "cpu", "cuda" or "cuda:1". None: the device on which PyTorch makes
+    tensors, if that is one of these, else the CPU. Raises InvalidArgument for another kind of device."""
     if wanted is None:
         default = torch.empty(0).device
         wanted = default if default.type == "cuda" else "cpu"
@@ -87,5 +87,5 @@ def device_of(wanted: str | torch.device | None) -> torch.device:
         return torch.device("cpu")
     if device.index is not None:
         return device
-    # Where there is no GPU the engine says so, and why.
+    # If there is no GPU, opening the engine fails and gives the reason.
     return torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Updates in backward of weights on a GPU: they come together in pieces, since each piece has the host wait for the GPU."""
+"""Gathers the updates in backward of weights on a GPU into pieces, because for each piece the host waits for the GPU."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from typing import Any
 import torch
 from spillway.torch import _staging
 
-# A group, its parameter and the gradient.
+# A parameter group, a parameter of it and its gradient.
 Update = tuple[dict[str, Any], torch.Tensor, torch.Tensor]
 
 
 class Gathered:
-    """Of one optimizer. `update` gets them when a piece is there, and what is left when their backward ends."""
+    """The waiting updates of one optimizer. `update` is called when a whole piece waits, and with the rest when their
+    backward ends."""
 
     def __init__(self, update: Callable[[Sequence[Update]], None]):
         self._update = update
         self._lock = threading.Lock()
         self._waiting: list[Update] = []
-        self._ready: list[tuple[torch.device, Any]] = []  # events of the streams on which the gradients were made
-        self._backward: int | None = None  # whose end will be told
+        self._ready: list[tuple[torch.device, Any]] = []  # events on the streams that made the gradients
+        self._backward: int | None = None  # id of the backward whose end calls finish()
 
     def add(self, group: dict[str, Any], param: torch.Tensor, gradient: torch.Tensor) -> None:
-        """To be called within a backward."""
+        """Adds an update. REQUIRES: a backward is running."""
         backward = torch._C._current_graph_task_id()
         if backward != self._backward:
-            self.finish()  # of one that failed: its end was never told
+            self.finish()  # of a backward that failed: its end did not call finish()
             self._backward = backward
             torch.autograd.Variable._execution_engine.queue_callback(self.finish)
         with self._lock:
@@ -40,7 +41,7 @@ class Gathered:
             self.finish()
 
     def finish(self) -> None:
-        """Updates what waits."""
+        """Does the waiting updates."""
         waiting, ready = self._take()
         for device, event in ready:
             torch.cuda.current_stream(device).wait_event(event)
@@ -48,7 +49,7 @@ class Gathered:
             self._update(waiting)
 
     def drop(self) -> None:
-        """What waits is of a state that there is no longer."""
+        """Drops the waiting updates, because the state that they belong to is gone."""
         self._take()
 
     def _take(self) -> tuple[list[Update], list[tuple[torch.device, Any]]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C while something must be done as a whole."""
+"""Defers Ctrl-C while an operation must be done as a whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def later_interrupts() -> Iterator[None]:
-    """Ctrl-C within the block raises at its end."""
+    """Defers Ctrl-C within the block: its handler runs when the block ends. Has no effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
         yield
         return

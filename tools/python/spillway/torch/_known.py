@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A parameter that an optimizer of spillway.torch has taken up."""
+"""What an optimizer of spillway.torch records about each of its parameters."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from spillway.torch._tensor import Home
 
 
 class Known:
-    """What is known of a parameter once its state is registered."""
+    """The record of a parameter whose state is registered."""
 
     def __init__(self, name: str, param: torch.Tensor, gradient: Home | None):
-        self.number = 0  # of the library's
+        self.number = 0  # of the parameter in the library's optimizer
         self.name = name
         self.dtype, self.shape = param.dtype, param.shape
-        self.version = 0  # of the weight, after what was written here
-        self.gradient = gradient  # where it lives in the engine; None: in memory
+        self.version = 0  # autograd version of the weight after the optimizer last read or wrote it
+        self.gradient = gradient  # where the gradient lives in the engine; None: in memory
         self.step = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of several threads that lease what they use: one that finds no room waits for the others."""
+"""Runs operations of several threads that lease the tensors they use: one that finds no room waits for the others."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import spillway
 
 
 class Leasing:
-    """Of one run. An operation leases all that it uses before it begins, and gives all of it back before it waits. So one
-    that has what it needs ends, and what waits for it goes on."""
+    """The operations of one run. An operation leases everything that it uses before it begins, and releases all of it
+    before it waits. So an operation that has its leases ends, and the operations that wait for it go on."""
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()  # of who tries again
-        self._alone = threading.Lock()  # of who wants that there are none
+        self._turn = threading.Lock()  # held by the operation that tries again
+        self._alone = threading.Lock()  # held by a thread in none()
         self._is_shut = False
         self._changed = threading.Condition()
-        self._active = 0  # operations that lease or have leased
+        self._active = 0  # operations that take or hold leases
         self._begun = self._ended = 0
-        self._mine = threading.local()  # depth: operations of this thread, one within the other
+        self._mine = threading.local()  # depth: the number of nested operations of this thread
 
     @contextlib.contextmanager
     def operation(self, lease_all: Callable[[contextlib.ExitStack], Any]) -> Iterator[Any]:
-        """A block that has what `lease_all` enters into the stack, and returns. ResourceExhausted: there is no room for
-        it, though no other operation holds any."""
+        """Runs the block with the leases that `lease_all` enters into the stack, and yields what it returns. Raises
+        ResourceExhausted if there is no room although no other operation holds leases."""
         depth = getattr(self._mine, "depth", 0)
-        # One within another would wait for that.
+        # A nested operation does not wait for room: it would wait for the operation that contains it.
         stack, leased = self._lease(lease_all) if depth == 0 else self._try(lease_all)
         self._mine.depth = depth + 1
         try:
@@ -40,14 +40,14 @@ class Leasing:
             self._end()
 
     def call(self, of_engine: Callable[[], Any]) -> Any:
-        """What a call of the engine's returns that leases by itself, and may be made again."""
+        """Returns the result of an engine call that takes leases itself and may be repeated."""
         with self.operation(lambda _: of_engine()) as returned:
             return returned
 
     @contextlib.contextmanager
     def none(self) -> Iterator[None]:
-        """A block in which no other thread's operation holds a lease: those under way end first, others wait. Within an
-        operation of this thread there may be others."""
+        """Runs the block while no operation of another thread holds a lease: operations under way end first, and new ones
+        wait. If this thread is within an operation already, other operations are not excluded."""
         if getattr(self._mine, "depth", 0) > 0:
             yield
             return

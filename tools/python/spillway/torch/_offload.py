@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's weights in the engine: of a model that is there, or while it is built."""
+"""Moves a model's weights into the engine, after the model was built or while it is built, and writes them to files."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def _move(run: Run, name: str, param: torch.nn.Parameter) -> torch.nn.Parameter:
                                        f"spillway.torch.open(..., device='{param.device}')")
     home = make_home(run, f"weights/{name}", param, "parameter", run.device, data=param)
     moved = torch.nn.Parameter(home.tensor(), requires_grad=param.requires_grad)
-    moved.__dict__.update(param.__dict__)  # what others have noted about it
+    moved.__dict__.update(param.__dict__)  # attributes that other code has set
     return moved
 
 
 def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Module:
-    """Moves the model's parameters into the engine, with the values that they have; returns the model. Make the
-    optimizer afterwards: its load_state_dict brings weights in the engine to the commit, too, if that has them.
+    """Moves the model's parameters into the engine, with their current values, and returns the model. Make the optimizer
+    afterwards: its load_state_dict also brings weights in the engine to the commit, if the commit has them.
 
-    Each parameter is one tile, so `pinned` must hold those that an operation uses together, and no more; of a run on a GPU
-    `device_memory`, too. They are on the run's device from now on, wherever they were. Buffers stay:
-    `model.to(run.device)` moves them.
-    Tied parameters stay tied. A second model in a run needs a `prefix` to its parameters' names.
-    A Hugging Face model's save_pretrained writes as spillway.torch's does. What needs a weight's address
-    (torch.compile, .data_ptr()), and copies of the model (deepcopy, pickling), raise.
+    Each parameter is one tile, so `pinned` must have room for the parameters that one operation uses together, and no more.
+    If the run is on a GPU, so must `device_memory`. From now on the parameters are on the run's device, wherever they were
+    before. Buffers stay where they are: `model.to(run.device)` moves them.
+    Tied parameters stay tied. A second model in a run needs a `prefix` for its parameters' names.
+    A Hugging Face model's save_pretrained then writes what spillway.torch.save_pretrained writes. Code that needs a
+    weight's address (torch.compile, .data_ptr()) raises, and so do copies of the model (deepcopy, pickling).
     """
     run.has_changed()
     moved: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
@@ -56,11 +56,11 @@ def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Modu
             if param not in moved:
                 moved[param] = _move(run, prefix + (f"{path}.{name}" if path else name), param)
             module._parameters[name] = moved[param]
-    if any(each.__name__ == "PreTrainedModel" for each in type(model).__mro__):  # Trainer calls it for each checkpoint
+    if any(each.__name__ == "PreTrainedModel" for each in type(model).__mro__):  # Trainer's checkpoints call save_pretrained
 
         def save(save_directory: str | os.PathLike[str], is_main_process: bool = True, state_dict: Any = None,
                  **more: Any) -> None:
-            ways = ("safe_serialization", "max_shard_size", "save_function")  # of writing the same
+            ways = ("safe_serialization", "max_shard_size", "save_function")  # these do not change what is written
             lost = [word for word, value in more.items() if value and word not in ways]
             if lost:
                 raise spillway.Unimplemented(f"save_pretrained({lost[0]}=...) of a model in the engine: "
@@ -74,9 +74,9 @@ def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Modu
 
 @contextlib.contextmanager
 def parameters(run: Run, prefix: str = "") -> Iterator[None]:
-    """Within the block every parameter that a module is given goes into the engine at once, so that a model larger than
-    memory can be built. They are numbered in the order in which they are made, which must be the same when the store is
-    continued. spillway.torch.save_pretrained writes such a model."""
+    """Within the block every parameter that a module registers moves into the engine at once, so that a model larger than
+    memory can be built. The parameters are numbered in the order in which they are made. That order must be the same when
+    the store is continued. spillway.torch.save_pretrained writes such a model."""
     run.has_changed()
     register = torch.nn.Module.register_parameter
     number = 0
@@ -84,7 +84,8 @@ def parameters(run: Run, prefix: str = "") -> Iterator[None]:
     def move_and_register(module: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
         nonlocal number
         if param is not None and not isinstance(param, EngineTensor) and param.numel() > 0:
-            # The parameter itself becomes the one in the engine: who made it may go on using it, as to initialise it.
+            # The parameter object itself becomes the one in the engine: the code that made it may go on using it, for
+            # example to initialise it.
             moved = _move(run, f"{prefix}{number}.{name}", param)
             try:
                 torch.utils.swap_tensors(param, moved)
@@ -107,9 +108,9 @@ _SAFETENSORS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF1
 
 
 def save_pretrained(model: torch.nn.Module, folder: str | os.PathLike[str]) -> None:
-    """Writes `model.safetensors`, a weight at a time, and what a Hugging Face model's config and generation config are.
+    """Writes `model.safetensors`, one weight at a time, and the config and generation config of a Hugging Face model.
 
-    The files appear complete or not at all. A weight that several names share is written under the first.
+    `model.safetensors` appears complete or not at all. A weight that several names share is written under the first name.
     """
     path = pathlib.Path(folder)
     path.mkdir(parents=True, exist_ok=True)
@@ -139,7 +140,7 @@ def save_pretrained(model: torch.nn.Module, folder: str | os.PathLike[str]) -> N
     with open(part, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for tensor in tensors.values():
-            # Of a tensor in the engine this is the one copy, and it is gone before the next.
+            # For a tensor in the engine this makes the only copy in memory, which is freed before the next one is made.
             file.write(memoryview(tensor.detach().clone().cpu().contiguous().view(-1).view(torch.uint8).numpy()))
         file.flush()
         os.fsync(file.fileno())
@@ -148,14 +149,15 @@ def save_pretrained(model: torch.nn.Module, folder: str | os.PathLike[str]) -> N
         config = copy.deepcopy(getattr(model, name, None))
         if not hasattr(config, "save_pretrained"):
             continue
-        if name == "config":  # as transformers notes them
+        if name == "config":  # as transformers records them
             config.architectures = [type(model).__name__]
             config.dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
         config.save_pretrained(path)
 
 
 def weight_of(run: Run, param: torch.Tensor, name: str) -> int | None:
-    """The engine's id of a parameter that lives there; None: it lies in memory."""
+    """Returns the engine's id of a parameter that lives there; None: it lies in memory. Raises InvalidArgument if it lives
+    in another run's engine, or is a view."""
     if not isinstance(param, EngineTensor):
         return None
     if param._home.engine is not run.engine:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every torch.optim.Optimizer has in common whose state rests in the engine. Which rules there are is in _rules.py."""
+"""The base of every torch.optim.Optimizer whose state rests in the engine. The update rules are in _rules.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from spillway.torch._tensor import EngineTensor, UsedGradient, make_home
 
 
 class OffloadedOptimizer(StateDicts):
-    """Parameter groups, hooks, schedulers, closures and GradScaler as with any optimizer; no `state` in memory."""
+    """A torch.optim.Optimizer without `state` in memory. Parameter groups, hooks, schedulers, closures and GradScaler work
+    as with any optimizer."""
 
     _kind = ""
     _step_supports_amp_scaling = True  # step() reads grad_scale and found_inf, which GradScaler sets
@@ -53,22 +54,22 @@ class OffloadedOptimizer(StateDicts):
         self._gradients_prefix = self.run.claim("gradients", self) if gradients == "engine" else ""
         self._state_arguments = (self._kind, self._constants(defaults), state_format, threads or torch.get_num_threads())
         self._engine_state = _state.State(self.run.engine, *self._state_arguments)
-        # Of hooks and of state: whatever becomes of this, neither outlives it.
+        # The finalizer removes the hooks and unregisters the state, so that neither outlives this optimizer.
         self._hooks: list[Any] = []
         self.ids: list[int] = []
         weakref.finalize(self, _end, self.run.engine, self._hooks, self.ids).atexit = False
         super().__init__(params, defaults)
 
-    # What a subclass says.
+    # A subclass implements this.
 
     def _constants(self, group: dict[str, Any]) -> dict[str, float]:
-        """The rule's constants of a group."""
+        """Returns the rule's constants for a group."""
         raise NotImplementedError
 
     # --- Parameters ---
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch.optim's; the state is registered with it, and begins with the weight's values."""
+        """Adds a group as torch.optim does. Registers the state of its parameters, which begins with the weights' values."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
@@ -88,7 +89,8 @@ class OffloadedOptimizer(StateDicts):
             raise
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        """Raises for words of torch.optim's that would be ignored."""
+        """Raises InvalidArgument for options of torch.optim that would be ignored, and if only one of group and optimizer has
+        momentum."""
         for word in ("amsgrad", "maximize", "nesterov", "dampening", "centered", "decoupled_weight_decay"):
             if group.get(word) and not (word == "decoupled_weight_decay" and self._kind == "adamw"):
                 raise spillway.InvalidArgument(f"{word}={group[word]!r}: {type(self).__name__} of spillway.torch has no {word}")
@@ -147,7 +149,7 @@ class OffloadedOptimizer(StateDicts):
             self.run.report.holds(id)
 
     def _begin_anew(self, prefix: str, names: dict[torch.Tensor, str]) -> None:
-        """The state is that of no step, under names that a state dict has it under."""
+        """Registers the state anew, as before any step, under the names that a state dict gives it."""
         if prefix != self._prefix:
             self.run.claim("optimizer", self, wanted=prefix)
             self.run.give_up(self._prefix)
@@ -160,14 +162,14 @@ class OffloadedOptimizer(StateDicts):
             self._add_state(param, known)
 
     def weight_ids(self) -> list[int]:
-        """Of the weights in the engine that it updates."""
+        """Returns the ids of the weights in the engine that this optimizer updates."""
         return [param._home.id for param in self._known if isinstance(param, EngineTensor)]
 
     def knows(self, param: torch.Tensor) -> bool:
         return param in self._known
 
     def check_no_gradients(self) -> None:
-        """Raises if a gradient in the engine waits for step()."""
+        """Raises FailedPrecondition if a gradient in the engine waits for step()."""
         for param, known in self._known.items():
             if known.gradient is not None and isinstance(param.grad, EngineTensor):
                 raise spillway.FailedPrecondition(f"parameter {known.name} has a gradient in the engine, which going back to a "
@@ -177,7 +179,7 @@ class OffloadedOptimizer(StateDicts):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Updates every parameter that has a gradient."""
+        """Updates every parameter that has a gradient. With update="backward" it only ends the step."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -206,7 +208,7 @@ class OffloadedOptimizer(StateDicts):
         super().zero_grad(set_to_none)
 
     def _do(self, given: Sequence[tuple[dict[str, Any], torch.Tensor, torch.Tensor]], scale: float) -> None:
-        """Updates parameters, each with its group and its gradient. Ctrl-C is told when that is done."""
+        """Updates parameters, each with its group and its gradient. Defers Ctrl-C until that is done."""
         with later_interrupts():
             self._do_now(given, scale)
 
@@ -230,27 +232,27 @@ class OffloadedOptimizer(StateDicts):
                             "gradient_in": self._gradient(param, gradient, known), "known": known, "param": param})
         self.run.has_changed()
         self.run.has_stepped |= bool(updates)
-        begun = False  # something may have been updated
+        begun = False  # whether something may have been updated
         try:
             for piece in staged(updates):
                 was_begun, begun = begun, True
                 try:
                     self._engine_state.step(piece)
                 except spillway.InvalidArgument:
-                    begun = was_begun  # before anything of this piece was updated
+                    begun = was_begun  # raised before anything of this piece was updated
                     raise
                 for update in piece:
                     known, param = update["known"], update["param"]
                     known.step += 1
                     if known.gradient is not None:
-                        known.gradient.generation += 1  # the update has discarded it
+                        known.gradient.generation += 1  # the update has discarded the values
                         param.grad = None
         except BaseException as error:
             if begun:
                 self.half_done = f"an update failed ({error})"
             raise
         for update in updates:
-            # Autograd must know that the weight is another now.
+            # Autograd must see that the weight has changed.
             torch.autograd.graph.increment_version(update["param"])
             update["known"].version = update["param"]._version
 
@@ -258,7 +260,7 @@ class OffloadedOptimizer(StateDicts):
 
     @torch.no_grad()
     def _update_now(self, param: torch.Tensor, known: Known) -> None:
-        """Or, of a GPU, when a piece of them has come together, at the latest when backward ends."""
+        """Updates a parameter at once; if it is on a GPU, when a piece has gathered, at the latest when backward ends."""
         group = next(group for group in self.param_groups if any(each is param for each in group["params"]))
         gradient = param.grad
         if is_apart(param):
@@ -272,12 +274,12 @@ class OffloadedOptimizer(StateDicts):
     def _update_gathered(self, gathered: Sequence[Any]) -> None:
         try:
             self._do(gathered, 1.0)
-        except BaseException as error:  # their gradients are gone
+        except BaseException as error:  # the gradients of these updates are lost
             self.half_done = self.half_done or f"an update in backward failed ({error})"
             raise
 
     def finish_updates(self) -> None:
-        """Those of a backward that failed, as far as it came."""
+        """Does the updates that a failed backward left waiting."""
         self._gathered.finish()
 
     def _end_backward(self, found_inf: torch.Tensor | None) -> None:
@@ -296,7 +298,8 @@ class OffloadedOptimizer(StateDicts):
         self.run.engine.end_step()
 
     def _gradient(self, param: torch.Tensor, gradient: torch.Tensor, known: Known) -> torch.Tensor | None:
-        """The gradient if it lies in memory; None: it is in the engine."""
+        """Returns the gradient if it lies in memory. If gradients are in the engine, moves it there if needed and returns
+        None."""
         if gradient.is_sparse:
             raise spillway.InvalidArgument(f"the gradient of parameter {known.name} is sparse: it must be dense")
         if (gradient.dtype, gradient.shape) != (known.dtype, known.shape):
@@ -305,30 +308,31 @@ class OffloadedOptimizer(StateDicts):
                 f"was {tuple(known.shape)}, {known.dtype} when the optimizer took it up")
         if known.gradient is None:
             return gradient
-        _move_gradient(param, known)  # one that somebody has put there
+        _move_gradient(param, known)  # one that other code has assigned
         return None
 
     def _take_changed_weight(self, param: torch.Tensor, known: Known) -> None:
-        """A 16-bit weight that somebody else has written becomes its master weight, too."""
+        """Copies a 16-bit weight that other code has written to its master weight."""
         if (param.dtype, param.shape) != (known.dtype, known.shape):
             raise spillway.InvalidArgument(
                 f"parameter {known.name} is {tuple(param.shape)}, {param.dtype} now, and was {tuple(known.shape)}, {known.dtype} "
                 "when the optimizer took it up: make the optimizer after the model's last change")
         if param._version == known.version or param.dtype == torch.float32 or self._format == "compact":
-            return  # an fp32 weight is its own master weight, and a compact one most of it
+            return  # an fp32 weight is its own master weight; a weight with compact state holds most bits of it
         if not isinstance(param, EngineTensor):
-            return  # the update looks for itself, whoever wrote it
-        # Where it is what the master weight rounds to, nothing has changed: as when a checkpoint's weights are loaded.
+            return  # the update itself finds the elements that have changed
+        # An element that equals its rounded master weight has not changed, as when a checkpoint's weights are loaded. Its
+        # master weight stays.
         weight, master = param.clone().cpu(), self._engine_state.masters(known.number)
         self._write_masters(param, known, torch.where(master.to(weight.dtype) == weight, master, weight.float()))
 
     def close(self) -> None:
-        """Gives the run's engine up, and its hooks; the optimizer is of no use afterwards. Run.close calls it."""
+        """Releases the run's engine and removes the hooks. The optimizer cannot be used afterwards. Run.close calls this."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
         self._gathered.drop()
-        self.ids.clear()  # the store keeps them
+        self.ids.clear()  # the store keeps the state: the finalizer must not unregister it
         self._engine_state.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -341,7 +345,8 @@ def _one_of(what: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def _end(engine: spillway.Engine, hooks: list[Any], ids: list[int]) -> None:
-    """Of an optimizer that is gone: its state is in commits that were kept, and in no later one."""
+    """Removes the hooks and unregisters the state of an optimizer that is gone. Kept commits still hold the state; later
+    ones do not."""
     for hook in hooks:
         hook.remove()
     for id in ids:
@@ -351,14 +356,14 @@ def _end(engine: spillway.Engine, hooks: list[Any], ids: list[int]) -> None:
 
 @torch.no_grad()
 def _move_gradient(param: torch.Tensor, known: Known) -> None:
-    """The gradient goes to the engine, where later backwards add to it."""
+    """Moves the gradient to the engine, where later backwards add to it."""
     if param.grad is None:
         return
     if isinstance(param.grad, EngineTensor) and param.grad._home is known.gradient:
         grad = param.grad
         if (grad.shape, grad.storage_offset()) == (known.gradient.shape, 0) and grad.is_contiguous():
             return
-        param.grad = grad.clone(memory_format=torch.contiguous_format)  # somebody's view of what is there
+        param.grad = grad.clone(memory_format=torch.contiguous_format)  # other code has assigned a view of it
     if param.grad.requires_grad:
         raise spillway.FailedPrecondition(f"the gradient of parameter {known.name} has a graph (create_graph=True), which "
                                           "gradients='engine' would lose")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run prints about itself, on stderr: at its first step and at its end."""
+"""Prints a line about a run on stderr at its first step, and one at its end."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ _MIB = 1 << 20
 
 
 class Report:
-    """Of one run. Of several optimizers one counts the steps: the first, and when it is gone the next that steps."""
+    """The report of one run. If the run has several optimizers, one of them counts the steps: the first that steps and,
+    when that one is gone, the next that steps."""
 
     def __init__(self, engine: spillway.Engine, store: str | None, pinned_bytes: int, is_wanted: bool):
         self._engine, self._store, self._pinned_bytes, self._is_wanted = engine, store, pinned_bytes, is_wanted
         self._process = os.getpid()
-        self._sizes: dict[int, int] = {}  # bytes of what is in the engine instead of in PyTorch's memory, by tensor
+        self._sizes: dict[int, int] = {}  # by tensor: bytes in the engine instead of in PyTorch's memory
         self._stepper: weakref.ref[Any] | None = None
         self.steps = 0
-        self._first: tuple[float, int, int] = (0.0, 0, 0)  # when the first step was over, bytes read and written by then
-        self._last = self._first  # the same of the last step: what follows it is no step's
-        self._held = 0  # bytes in the engine at the first step: an optimizer may be gone before the run is
+        self._first: tuple[float, int, int] = (0.0, 0, 0)  # end of the first step; bytes read and written by then
+        self._last = self._first  # the same for the last step: what follows it belongs to no step
+        self._held = 0  # bytes in the engine at the first step: an optimizer may be gone before the run ends
 
     def holds(self, id: int) -> None:
         self._sizes[id] = self._engine.spec(id)["size_bytes"]
@@ -46,7 +47,7 @@ class Report:
             self._say(self._start())
 
     def end(self) -> None:
-        """Once, while the engine is there."""
+        """Prints the summary, once. REQUIRES: the engine is open."""
         if self.steps > 0 and os.getpid() == self._process:
             with contextlib.suppress(spillway.Error):
                 self._say(self._summary())
@@ -54,14 +55,14 @@ class Report:
 
     def _say(self, text: str) -> None:
         if sys.stderr is not None:
-            with contextlib.suppress(OSError, ValueError):  # nobody reads it: training goes on
+            with contextlib.suppress(OSError, ValueError):  # stderr may be closed: training goes on
                 print(f"spillway.torch: {text}", file=sys.stderr)
 
     def _held_bytes(self) -> int:
         held = 0
         for id, size_bytes in self._sizes.items():
             with contextlib.suppress(spillway.NotFound):
-                self._engine.spec(id)  # not of a tensor that is gone
+                self._engine.spec(id)  # raises if the tensor is gone
                 held += size_bytes
         return held
 
@@ -74,7 +75,7 @@ class Report:
 
     def _summary(self) -> str:
         parts = [f"{self.steps} step{'s' if self.steps > 1 else ''}"]
-        timed = self.steps - 1  # the first begins before it is known
+        timed = self.steps - 1  # when the first step began is not recorded
         if timed > 0:
             seconds, read, written = ((last - first) / timed for first, last in zip(self._first, self._last))
             moved = f", {_bytes(read)} read and {_bytes(written)} written" if self._store is not None else ""
@@ -90,7 +91,7 @@ def _mib(size_bytes: int) -> str:
 
 
 def _bytes(count: float) -> str:
-    """In decimal units, as drives are sold."""
+    """Formats bytes in decimal units, as drives are sold."""
     for unit, size in (("GB", 1e9), ("MB", 1e6)):
         if count >= size:
             return f"{count / size:.3g} {unit}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The optimizers, one for each rule. Rules and constants are those of include/spillway/optimizer.h."""
+"""The optimizers, one for each update rule. include/spillway/optimizer.h defines the rules and their constants."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from spillway.torch._run import Run
 class AdamW(OffloadedOptimizer):
     """torch.optim.AdamW with its state in the engine.
 
-    `store`: a folder, which is made or continued; a Run of spillway.torch.open; None: memory alone. `pinned`: bytes of
-    memory that state may take on its way. `state_format`: "fp32", "bf16", "8bit" or "compact" (16-bit parameters).
+    `store`: a folder, where a store is made or continued; a Run of spillway.torch.open; None: state rests in memory only.
+    `pinned`: bytes of memory that state may take while it streams through. `state_format`: "fp32", "bf16", "8bit" or
+    "compact" (for 16-bit parameters).
 
-    `gradients="engine"`: each gradient goes to the engine as soon as backward has it, and is gone after step();
-    accumulation, clipping and GradScaler work as ever. `update="backward"`: each parameter is updated as soon as its
-    gradient is there, so that no two gradients are in memory; step() only ends the step. Clipping, GradScaler and
-    accumulation raise then.
+    `gradients="engine"`: each gradient moves to the engine as soon as backward has made it, and is gone after step().
+    Accumulation, clipping and GradScaler work as usual. `update="backward"`: each parameter is updated as soon as its
+    gradient is made, so that no two gradients are in memory; step() only ends the step. On a GPU such updates gather until
+    their weights and gradients take 64 MiB. With `update="backward"` clipping, GradScaler and accumulation raise.
     """
 
     _kind = "adamw"
@@ -67,8 +68,7 @@ class Lion(OffloadedOptimizer):
 
 
 class LAMB(OffloadedOptimizer):
-    """LAMB (arXiv:1904.00962). Parameters of fewer than two dimensions are updated without the
-    factor of the norms."""
+    """LAMB (arXiv:1904.00962). Parameters of fewer than two dimensions are not scaled by the ratio of the norms."""
 
     _kind = "lamb"
     _moment_names = ("exp_avg", "exp_avg_sq")
@@ -84,7 +84,7 @@ class LAMB(OffloadedOptimizer):
 
 
 class LARS(OffloadedOptimizer):
-    """LARS (arXiv:1708.03888). Parameters of fewer than two dimensions are updated without the factor of the norms."""
+    """LARS (arXiv:1708.03888). Parameters of fewer than two dimensions are not scaled by the ratio of the norms."""
 
     _kind = "lars"
     _moment_names = ("momentum_buffer",)
@@ -100,7 +100,7 @@ class LARS(OffloadedOptimizer):
 
 
 class SGD(OffloadedOptimizer):
-    """torch.optim.SGD with momentum, without dampening and Nesterov's."""
+    """torch.optim.SGD with momentum, but without dampening and without Nesterov momentum."""
 
     _kind = "sgd"
     _moment_names = ("momentum_buffer",)
@@ -132,7 +132,7 @@ class RMSprop(OffloadedOptimizer):
 
 
 class Adafactor(OffloadedOptimizer):
-    """torch.optim.Adafactor; its state is in fp32."""
+    """torch.optim.Adafactor. Its state is always in fp32."""
 
     _kind = "adafactor"
 
@@ -147,7 +147,8 @@ class Adafactor(OffloadedOptimizer):
         return {"beta2_decay": -group["beta2_decay"], "epsilon": first, "epsilon2": group["eps"][1],
                 "clipping_threshold": group["d"]}
 
-    # Its tensors rest as torch.optim has them: means over rows and columns, or `variance` of what is no matrix.
+    # State tensors have the form that torch.optim gives them: means over rows and columns, or `variance` if the parameter is
+    # not a matrix.
 
     def _tensors(self, param: torch.Tensor, known: Any) -> dict[str, dict[str, Any]]:
         specs = [self.run.engine.spec(each["id"]) | each for each in self._engine_state.tensors(known.number)]

@@ -19,42 +19,43 @@ from spillway.torch._devices import Cpu, Gpu, device_of
 from spillway.torch._leasing import Leasing
 from spillway.torch._report import Report
 
-# Without other words, what state may take of memory on its way.
+# Default budget of pinned memory, if there is a store.
 DEFAULT_PINNED = "1GiB"
-# The same of a GPU's memory, for what operations use.
+# Default budget of a GPU's memory, for the tensors that operations use.
 DEFAULT_DEVICE_MEMORY = "1GiB"
 LABEL = "torch-"
-_KEPT = 2  # snapshots, where nobody says which checkpoints there are
-_NAMES = ("store", "store_id", "commit", "label", "weights")  # of what names a commit
+_KEPT = 2  # snapshots that a run without a Checkpoints keeps
+_NAMES = ("store", "store_id", "commit", "label", "weights")  # keys of the dict that names a commit
 _PIECE_BYTES = 16 << 20
 
 
 class Run:
-    """What `spillway.torch.open` returns; optimizers are made with it. Its engine is `engine`."""
+    """A run, which `spillway.torch.open` returns. Optimizers are made with it. Its engine is `engine`."""
 
     def __init__(self, engine: spillway.Engine, store: str | None, pinned_bytes: int, device: torch.device,
                  report: bool = True):
         self.engine = engine
-        self.device = device  # of the tensors in the engine that operations use
+        self.device = device  # where operations find tensors of the engine
         self._devices: dict[torch.device, Cpu | Gpu] = {torch.device("cpu"): Cpu(engine)}
         if device.type == "cuda":
             self._devices[device] = Gpu(engine, device.index)
         self.store = store
         self.pinned_bytes = pinned_bytes
         self.checkpoints: Any = None  # a Checkpoints, if there is one
-        self.room: Any = None  # for saved tensors
-        self.has_stepped = False  # some optimizer of it
+        self.room: Any = None  # for saved tensors, made on first use
+        self.has_stepped = False  # whether some optimizer of the run has
         self.leasing = Leasing()
-        self.homes: weakref.WeakSet[Any] = weakref.WeakSet()  # of tensors in the engine that are no optimizer's
+        self.homes: weakref.WeakSet[Any] = weakref.WeakSet()  # of the engine's tensors except optimizer state
         self.report = Report(engine, store, pinned_bytes, report)
         self._end_report = weakref.finalize(self, self.report.end)
-        self._owners: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()  # of names' beginnings
-        self._kept: dict[str, Any] = {}  # what names that commit
-        self._at: str | None = None  # the label of the commit that the state is, unless it has changed since
-        self._memory = uuid.uuid4().hex  # names a state that no commit has
+        self._owners: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()  # by name prefix
+        self._kept: dict[str, Any] = {}  # what keep_commit returned for the commit of _at
+        self._at: str | None = None  # label of the commit that the state equals; None: it has changed
+        self._memory = uuid.uuid4().hex  # names a state that is in no commit
 
     def leases_on(self, device: torch.device, name: str) -> Cpu | Gpu:
-        """How operations on a device lease a tensor of that name. InvalidArgument: the run is on another."""
+        """Returns what leases tensors for operations on `device`. Raises InvalidArgument, whose message names the tensor
+        `name`, if the run is on another device."""
         if device not in self._devices:
             raise spillway.InvalidArgument(f"tensor {name} is on {device}, and the run on {self.device}: open it with "
                                            f"spillway.torch.open(..., device='{device}')")
@@ -64,13 +65,14 @@ class Run:
         return device in self._devices
 
     def has_changed(self) -> None:
-        """To be called before the state is written."""
+        """Records that the state equals no commit. Must be called before the state is written."""
         self._at = None
         self._memory = uuid.uuid4().hex
 
     def claim(self, kind: str, owner: Any, wanted: str | None = None) -> str:
-        """A beginning for the names of an owner's tensors that no other living owner has: `kind`, or `kind` and a
-        number, in the order in which owners are made; or the wanted one."""
+        """Returns a prefix for the names of an owner's tensors that no other living owner has: `wanted`; if that is None,
+        `kind`, or `kind` and a number, in the order in which owners are made. Raises FailedPrecondition if another living
+        owner has the wanted prefix."""
         if wanted is not None:
             self.check_free(wanted, owner)
         number = 0
@@ -81,22 +83,22 @@ class Run:
         return name
 
     def is_updated(self, param: Any) -> bool:
-        """Whether a parameter is one of an optimizer's."""
+        """Whether an optimizer of this run updates the parameter."""
         return any(owner.knows(param) for owner in self._optimizers())
 
     def check_free(self, name: str, owner: Any) -> None:
-        """Raises if another living owner has the name."""
+        """Raises FailedPrecondition if another living owner has the name."""
         if self._owners.get(name, owner) is not owner:
             raise spillway.FailedPrecondition(f"the state '{name}' of this run is another optimizer's, which is still "
                                               "there: load into each optimizer what was its own, or delete the other first")
 
     def give_up(self, name: str) -> None:
-        """A name that claim() gave is its owner's no longer."""
+        """Releases a name that claim() returned."""
         self._owners.pop(name, None)
 
     def close(self) -> None:
-        """Gives the engine up, with the run's optimizers; what was not committed is lost. The store is free once
-        no tensor of the engine's is being used."""
+        """Closes the run's optimizers and releases the engine. What was not committed is lost. The store can be opened again
+        once no tensor of the engine is in use."""
         self._end_report()
         for owner in self._optimizers():
             owner.close()
@@ -111,13 +113,13 @@ class Run:
         self.close()
 
     def keep_commit(self, user_state: bytes) -> dict[str, Any]:
-        """Commits, and keeps the commit by a snapshot that only later changes cost room; returns what names it. Not
-        where there is no store, nor before the first step: loaders ask for one then, and it must not take the place of
-        a checkpoint's."""
+        """Commits, keeps the commit as a snapshot, and returns a dict that names it. The snapshot takes space only as later
+        commits differ. Without a store, and before the first step, nothing is committed: loaders request a state dict
+        before the first step, and its snapshot must not displace that of a checkpoint."""
         if self.store is None or not self.has_stepped:
             return {"store": None, "store_id": "", "commit": 0, "label": self._memory, "new": not self.has_stepped}
         if self._at is not None:
-            return self._kept  # as of several optimizers that are saved together
+            return self._kept  # as when several optimizers are saved together
         for owner in self._optimizers():
             owner.finish_updates()
         with self.leasing.none():
@@ -132,7 +134,7 @@ class Run:
         return self._kept
 
     def _weights(self) -> list[Any]:
-        """Where the weights in the engine live."""
+        """Returns the homes of the weights in the engine."""
         return [home for home in list(self.homes) if not home.transient]
 
     def _optimizers(self) -> list[Any]:
@@ -144,8 +146,8 @@ class Run:
 
     def go_to(self, kept: dict[str, Any], owner: Any) -> None:
         """Brings an owner's tensors, and the weights that the commit has, to a commit that keep_commit named. Other
-        optimizers' states and weights, and weights that it has not, stay as they are: meanwhile they are in a file of the
-        store's folder. If the restore fails nothing has changed."""
+        optimizers' states and weights, and weights that the commit does not have, stay as they are: during the restore
+        their bytes are in a temporary file in the store's folder. If the restore fails, nothing has changed."""
         for each in self._optimizers():
             each.finish_updates()
         others = {each: each.half_done for each in self._optimizers() if each is not owner}
@@ -153,7 +155,7 @@ class Run:
         stay = [id for each in others for id in each.ids]
         stay += [home.id for home in self._weights() if home.name not in kept["weights"] or home.id in theirs]
         with self.leasing.none(), self._aside(stay):
-            self.has_changed()  # whatever becomes of the restore, the state is no longer what it was
+            self.has_changed()  # even if the restore fails: the state must not count as that of a commit
             self.engine.restore(kept["label"])
             for each in [*others, owner]:
                 each.half_done = "a state dict was not loaded whole"
@@ -165,7 +167,8 @@ class Run:
 
     @contextlib.contextmanager
     def _aside(self, ids: list[int]) -> Iterator[None]:
-        """Keeps the bytes of tensors in a file of the store's folder, and brings them back after the block."""
+        """Saves the bytes of tensors in a temporary file in the store's folder, and writes them back after the block unless
+        the block raises."""
         sizes = {id: self.engine.spec(id)["size_bytes"] for id in ids}
         pieces = [(id, offset, min(_PIECE_BYTES, size - offset)) for id, size in sizes.items()
                   for offset in range(0, size, _PIECE_BYTES)]
@@ -183,25 +186,25 @@ class Run:
                 self.engine.write(id, piece[:size], offset)
 
     def check_nothing_waits(self) -> None:
-        """Raises if going to a commit would lose what backward or a step has yet to use."""
+        """Raises FailedPrecondition if going to a commit would lose gradients or activations that are yet to be used."""
         for owner in self._optimizers():
             owner.check_no_gradients()
         if self.room is not None and self.room.used > 0:
-            gc.collect()  # of graphs that nobody has any more
+            gc.collect()  # frees graphs that nothing refers to any more
         if self.room is not None and self.room.used > 0:
             raise spillway.FailedPrecondition("the engine has activations of a forward, which going back to a commit would "
                                               "lose: let backward use them, or drop the loss, before load_state_dict()")
 
     def drop(self, label: str) -> None:
-        """Drops a snapshot; the next commit is another, though nothing has changed since."""
+        """Drops a snapshot. If the state equals its commit, the next keep_commit still makes a new commit."""
         self.engine.drop(label)
         if label == self._at:
             self._at = None
 
     def check(self, kept: dict[str, Any]) -> None:
-        """Raises if the engine cannot be brought to the commit."""
+        """Raises if the engine cannot be brought to the commit that `kept` names."""
         if kept["label"] == self._memory or kept.get("new"):
-            return  # nothing has changed since; or a state that needs no commit
+            return  # nothing has changed since, or the state is one before any step, which needs no commit
         for home in self._weights():
             shape = kept.get("weights", {}).get(home.name)
             if shape is not None and shape != list(home.shape):
@@ -235,13 +238,14 @@ class Run:
 def open_run(store: str | os.PathLike[str] | None = None, *, pinned: int | str | None = None,
              device: str | torch.device | None = None, device_memory: int | str | None = None,
              queue_depth: int | None = None, report: bool = True) -> Run:
-    """Opens a store for training, or makes it; None: everything rests in pinned memory, and dies with the process.
+    """Opens a store for training, or makes it. None: all tensors rest in pinned memory and are lost when the process ends.
 
-    `pinned`: bytes of memory that the engine may take, as "2GiB"; None: 1 GiB with a store, no limit without. A store
-    that was there continues at its last commit. `device`: where operations find weights, gradients and saved tensors that
-    live in the engine: "cpu", or "cuda:N" with `device_memory` bytes of that GPU's memory (None: 1 GiB) for them to pass
-    through; None: where PyTorch makes tensors, the CPU unless torch.set_default_device says otherwise. `report`: two
-    lines on stderr, at the first step and at the end, with the memory that is saved, and seconds and bytes a step.
+    `pinned`: bytes of memory that the engine may take, such as "2GiB"; None: 1 GiB with a store, no limit without. An
+    existing store continues at its last commit. `device`: where operations find weights, gradients and saved tensors that
+    live in the engine: "cpu", or "cuda:N", where they pass through `device_memory` bytes of that GPU's memory (None: 1 GiB).
+    None: the device on which PyTorch makes tensors, which is the CPU unless torch.set_default_device changes it. `report`:
+    whether two lines are printed on stderr, at the first step and at the end, with the memory that is saved, and the
+    seconds and bytes per step.
     """
     if pinned is None and store is not None:
         pinned = DEFAULT_PINNED
@@ -249,7 +253,7 @@ def open_run(store: str | os.PathLike[str] | None = None, *, pinned: int | str |
     on = device_of(device)
     if on.type == "cpu" and device_memory is not None:
         raise spillway.InvalidArgument("device_memory is of a GPU's: the run's device is the CPU (device=)")
-    # State is updated in pinned memory: without a GPU the device's arena has nothing to hold.
+    # State is updated in pinned memory. Without a GPU nothing is leased in the device tier, so it gets only 4 KiB.
     device_bytes = 4096 if on.type == "cpu" else _sizes.parse_size(device_memory or DEFAULT_DEVICE_MEMORY, "device_memory")
     engine = spillway.Engine(store, mode="open_or_create" if store is not None else "create",
                              device="host" if on.type == "cpu" else str(on), device_bytes=device_bytes,
@@ -258,7 +262,7 @@ def open_run(store: str | os.PathLike[str] | None = None, *, pinned: int | str |
 
 
 def as_run(store: Run | str | os.PathLike[str] | None, pinned: int | str | None, device: str | None) -> Run:
-    """The run that an optimizer was given, or one of its own."""
+    """Returns the run that an optimizer was given, or opens one for it."""
     if not isinstance(store, Run):
         return open_run(store, pinned=pinned, device=device)
     if pinned is not None:

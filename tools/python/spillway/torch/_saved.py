@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Activations that backward needs, in the engine from forward to backward."""
+"""Keeps activations that backward needs in the engine between forward and backward."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from spillway.torch._devices import Cpu, Gpu
 from spillway.torch._run import Run
 from spillway.torch._tensor import EngineTensor
 
-# Smaller ones stay in memory: to keep track of them costs more.
+# Smaller activations stay in memory: moving them would cost more than it saves.
 _LEAST_BYTES = 64 << 10
 
 
 class _Room:
-    """Transient tensors of the engine's, used again for activations of the same size class, so that steps repeat and
-    nothing grows although shapes change."""
+    """Transient tensors of the engine. Each is reused for activations of the same size class, so that steps repeat, and
+    memory does not grow although shapes change."""
 
     def __init__(self, run: Any):
         self.engine = run.engine
         self.leasing = run.leasing
-        self.lock = threading.RLock()  # a finalizer may run on the thread that holds it
+        self.lock = threading.RLock()  # reentrant: a finalizer may run on the thread that holds it
         self.free: dict[int, list[int]] = defaultdict(list)
         self.made = self.used = 0
 
     @staticmethod
     def class_of(size: int) -> int:
-        """The size rounded up to a quarter of its power of two: at most a quarter is unused."""
+        """Returns the size rounded up to a multiple of a quarter of its power of two: at most a quarter is unused."""
         step = max(4096, 1 << (size.bit_length() - 3))
         return (size + step - 1) // step * step
 
@@ -56,7 +56,7 @@ class _Room:
 
 
 class _Saved:
-    """A tensor that was saved: its elements in the order in which they lie in memory."""
+    """A saved tensor. The engine has its elements in the order in which they lay in memory."""
 
     def __init__(self, room: _Room, device: Cpu | Gpu, tensor: torch.Tensor):
         flat = _flat(tensor)
@@ -66,7 +66,7 @@ class _Saved:
         self.class_bytes = room.class_of(self.size)
         self.id = room.take(self.class_bytes)
         self.end = weakref.finalize(self, room.give_back, self.class_bytes, self.id)
-        self.of: Any = None  # the storage that it was saved from
+        self.of: Any = None  # weak reference to the storage that it was saved from
         self.dtype, self.shape, self.stride, self.numel = tensor.dtype, tensor.shape, tensor.stride(), flat.numel()
         with self._leased("discard") as memory:
             memory.copy_(flat.detach().view(torch.uint8))
@@ -83,7 +83,7 @@ class _Saved:
 
 
 class _Kept:
-    """A tensor that stays where it is, and must not have been written until backward has it."""
+    """A tensor that stays where it is. tensor() raises RuntimeError if it was written after it was saved."""
 
     def __init__(self, tensor: torch.Tensor, version: int):
         self.kept, self.version = tensor, version
@@ -97,7 +97,7 @@ class _Kept:
 
 
 def _extent(tensor: torch.Tensor) -> int:
-    """Elements from the first to the last that it names."""
+    """Returns the number of elements in memory from the tensor's first to its last."""
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
 
 
@@ -114,11 +114,11 @@ def _is_worth(tensor: torch.Tensor, run: Run) -> bool:
 
 @contextlib.contextmanager
 def saved_tensors(run: Run) -> Iterator[None]:
-    """Within the block, what autograd saves for backward goes to the engine, and comes back in backward.
+    """Within the block, tensors that autograd saves for backward move to the engine. They come back in backward.
 
-    A tensor that several operations save, unchanged, is there once. Weights, what is small (below 64 KiB) and what is
-    on another GPU than the run's stay where they are. What is written through .data after it was saved is not seen. Works with
-    torch.utils.checkpoint, and with several backwards.
+    A tensor that several operations save, unchanged, is in the engine once. Weights, small tensors (below 64 KiB) and
+    tensors on another GPU than the run's stay where they are. A write through .data after a tensor was saved is not
+    detected. Works with torch.utils.checkpoint, and with several backwards.
     """
     if run.room is None:
         run.room = _Room(run)
@@ -127,15 +127,15 @@ def saved_tensors(run: Run) -> Iterator[None]:
 
     def pack(tensor: torch.Tensor) -> Any:
         if not _is_worth(tensor, run):
-            # Detached, so that an output does not hold the graph that it is of.
+            # Detached, so that an output does not keep its own graph alive.
             return _Kept(tensor.detach(), tensor._version)
         shares = tensor.grad_fn is not None
         storage = tensor.untyped_storage()
         key = (storage._cdata, storage.data_ptr(), tensor._version, tensor.storage_offset(), tensor.dtype, tensor.shape,
                tensor.stride())
         saved = known.get(key)
-        # The storage may be another's by now, at the same address. Only what an operation gave is shared: other memory
-        # may be rewritten without a new version.
+        # The storage may be gone, with another one at the same address. Only results of operations are shared: other
+        # memory may be rewritten without a new version.
         if saved is None or saved.of() is None or not shares:
             saved = _Saved(room, run.leases_on(tensor.device, "to save"), tensor)
             saved.of = weakref.ref(storage)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights and gradients in PyTorch's memory, as an update finds them: a GPU's pass through page-locked memory."""
+"""Stages weights and gradients in PyTorch's memory for an update: those on a GPU pass through page-locked memory."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 import torch
 
-# Of the weights and gradients of a GPU that pass through page-locked memory together: a power of two, to which PyTorch
-# rounds what it page-locks. Three pieces may be there: the one that is updated, the next, and the one that goes back.
+# Bytes of a GPU's weights and gradients that pass through page-locked memory together: a power of two, because PyTorch
+# rounds what it page-locks up to one. There may be three pieces: one that is updated, the next, and one that is copied back.
 PIECE_BYTES = 64 << 20
 _ALIGNMENT = 64
 
 
 def is_apart(tensor: torch.Tensor) -> bool:
-    """Whether it lies where the library cannot use it: on a GPU."""
+    """Whether the tensor lies where the library cannot use it: on a GPU."""
     return tensor.is_cuda
 
 
 def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's own memory where the library can use it, else a copy."""
+    """Returns the tensor's own memory if the library can use it, else a copy."""
     own = tensor.detach()
     if own.is_cpu and own.is_contiguous() and not own.is_neg():
         return own
@@ -28,12 +28,12 @@ def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def staged(updates: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Yields the updates in pieces, with `weight` and `gradient` where the library can use them: each has the tensors of
-    PyTorch's own memory in `weight_in` and `gradient_in`, or None. When the caller comes back for the next piece, the
-    weights of this one go to where they came from.
+    """Yields the updates in pieces. Each update has tensors in PyTorch's own memory, or None, as `weight_in` and
+    `gradient_in`. It is yielded with `weight` and `gradient` where the library can use them. When the caller requests the
+    next piece, the weights of this one are copied back to where they came from.
 
-    Of a GPU, the next piece's copies run while this one is updated, on the GPU's current stream, and the caller waits once
-    a piece.
+    On a GPU, the copies of the next piece run on the GPU's current stream while this piece is updated, and the caller waits
+    once per piece.
     """
     pieces = _pieces(updates)
     coming = _Copies(*pieces[0]) if pieces else None
@@ -44,14 +44,14 @@ def staged(updates: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         copies = None
         for update in piece:
             weight, to = update.pop("weight"), update["weight_in"]
-            update.pop("gradient")  # memory is given back a piece at a time
+            update.pop("gradient")  # memory is freed one piece at a time
             if weight is not None and (weight.device != to.device or weight.data_ptr() != to.data_ptr()):
                 to.copy_(weight.view_as(to), non_blocking=True)
             weight = None
 
 
 def _staged_bytes(update: dict[str, Any]) -> int:
-    """What an update takes of page-locked memory."""
+    """Returns the bytes of page-locked memory that an update takes."""
     size = 0
     for name in ("weight_in", "gradient_in"):
         tensor = update[name]
@@ -61,7 +61,7 @@ def _staged_bytes(update: dict[str, Any]) -> int:
 
 
 def _pieces(updates: Sequence[dict[str, Any]]) -> list[tuple[list[dict[str, Any]], int]]:
-    """Each with the bytes of page-locked memory that it takes."""
+    """Divides the updates into pieces. Returns each with the bytes of page-locked memory that it takes."""
     pieces: list[tuple[list[dict[str, Any]], int]] = []
     for update in updates:
         size = _staged_bytes(update)
@@ -79,7 +79,7 @@ def _aligned(size: int) -> int:
 
 
 class _Copies:
-    """Of one piece, to the CPU."""
+    """The copies of one piece to the CPU."""
 
     def __init__(self, piece: list[dict[str, Any]], size: int):
         self._memory: torch.Tensor | None = None
@@ -109,6 +109,6 @@ class _Copies:
 
 
 def _end_of(device: torch.device) -> torch.cuda.Event:
-    event = torch.cuda.Event(blocking=True)  # who waits sleeps: spinning takes a core from the updates
+    event = torch.cuda.Event(blocking=True)  # the waiting thread sleeps: spinning would take a core from the updates
     event.record(torch.cuda.current_stream(device))
     return event

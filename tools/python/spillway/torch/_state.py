@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library's optimizer as Python calls it: parameters in PyTorch's memory, their state in the engine."""
+"""Calls the library's optimizer. Parameters lie in PyTorch's memory or in the engine, their state in the engine."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from spillway._library import (
 RULES = ("adamw", "adam", "sgd", "rmsprop", "lion", "lamb", "lars", "adafactor")
 FORMATS = ("fp32", "bf16", "8bit", "compact")
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
-# What a tile of state takes at most: several are in memory at once.
+# Largest size of a tile of state: several are in memory at once.
 _MOST_TILE_BYTES = 4 << 20
-# 8-bit and compact state is cut between blocks of so many elements.
+# Tiles of 8-bit and compact state are cut between blocks of this many elements.
 _BLOCK = 256
 
 
@@ -45,7 +45,7 @@ def make_rule(kind: str, constants: dict[str, float]) -> Rule:
 
 
 def tile_rows_of(shape: Sequence[int], pinned_bytes: int) -> int:
-    """Rows of a tile of fp32 state: one that a sixteenth of the budget holds."""
+    """Returns the rows of a tile of fp32 state that fits in a sixteenth of the budget; 0: one tile holds all rows."""
     most = max(4096, min(_MOST_TILE_BYTES, pinned_bytes // 16))
     row_elements = 1
     for dimension in shape[1:]:
@@ -57,7 +57,7 @@ def tile_rows_of(shape: Sequence[int], pinned_bytes: int) -> int:
 
 
 class State:
-    """The state of parameters that are updated by one rule, in one format."""
+    """The state, in one format, of parameters that one rule updates."""
 
     def __init__(self, engine: spillway.Engine, kind: str, constants: dict[str, float], state_format: str, threads: int):
         rule = make_rule(kind, constants)
@@ -80,18 +80,18 @@ class State:
 
     def add(self, name: str, weight: torch.Tensor, tile_rows: int, weight_id: int | None = None,
             gradient_id: int | None = None) -> int:
-        """Registers the state of a weight, which is contiguous and the CPU's, or the engine's tensor weight_id; returns
-        the parameter's number. The state is that of no step, whatever the store has under its names. Updates say where a
-        gradient lies, unless it is the engine's gradient_id."""
+        """Registers the state of a weight and returns the parameter's number. The weight is contiguous and on the CPU, or is
+        the engine's tensor `weight_id`. The state is new, as before any step, whatever the store has under its names. Each
+        update gives the gradient's address, unless the gradient is the engine's tensor `gradient_id`."""
         parameter = new(Parameter, library.spw_parameter_init)
         parameter.is_fresh = 1
         parameter.name = name.encode()
         parameter.has_gradient = 1
         parameter.weight.dtype = parameter.gradient.dtype = DTYPES[weight.dtype]
-        # An address that no update uses: each says its own.
+        # A placeholder address that no update uses: each update gives its own.
         parameter.weight.memory = parameter.gradient.memory = ctypes.addressof(parameter)
         if weight_id is None:
-            parameter.weight.memory = weight.data_ptr()  # its values are its first master weights
+            parameter.weight.memory = weight.data_ptr()  # its values are the first master weights
         else:
             parameter.weight.memory, parameter.weight.id = None, weight_id
         if gradient_id is not None:
@@ -104,12 +104,12 @@ class State:
         return number.value
 
     def tensors(self, parameter: int) -> list[dict[str, Any]]:
-        """name and id of each of the parameter's state tensors."""
+        """Returns the name and id of each of the parameter's state tensors."""
         return json.loads(taken_text(library.spw_optimizer_state_json, self._live(), parameter))
 
     def step(self, updates: Sequence[dict[str, Any]]) -> None:
-        """Updates parameters in one call. Each has parameter, step, learning_rate, weight_decay, gradient_scale, rule,
-        weight and gradient: the last two contiguous tensors of the CPU's, or None if they are the engine's."""
+        """Updates parameters in one call. Each update has parameter, step, learning_rate, weight_decay, gradient_scale, rule,
+        weight and gradient. The last two are contiguous tensors on the CPU, or None if they are in the engine."""
         if not updates:
             return
         array = (Update * len(updates))()
@@ -125,20 +125,21 @@ class State:
         check(library.spw_optimizer_step(self._live(), array, len(updates)))
 
     def masters(self, parameter: int) -> torch.Tensor:
-        """The parameter's master weights, in fp32."""
+        """Returns the parameter's master weights in fp32."""
         out = torch.empty(self.shapes[parameter], dtype=torch.float32, device="cpu")
         check(library.spw_optimizer_masters(self._live(), parameter, out.data_ptr(), out.numel()))
         return out
 
     def read_state(self, parameter: int, weight: torch.Tensor | None, masters: torch.Tensor | None,
                    moments: Sequence[torch.Tensor]) -> None:
-        """Fills tensors of fp32 with the master weights, if they are wanted, and with the moments: all or none. `weight`:
-        where a weight in memory lies."""
+        """Fills fp32 tensors with the master weights, unless `masters` is None, and with the moments. `moments` has a tensor
+        for every moment, or is empty. `weight`: the weight, if it lies in memory."""
         self._move(library.spw_optimizer_read_state, parameter, weight, masters, moments)
 
     def write_state(self, parameter: int, weight: torch.Tensor | None, masters: torch.Tensor | None,
                     moments: Sequence[torch.Tensor]) -> None:
-        """The other way; with master weights the weight becomes their nearest."""
+        """Writes master weights and moments, given as to read_state. The weight changes only in the compact format, if master
+        weights are given."""
         self._move(library.spw_optimizer_write_state, parameter, weight, masters, moments)
 
     def _move(self, call: Any, parameter: int, weight: torch.Tensor | None, masters: torch.Tensor | None,
@@ -152,7 +153,7 @@ class State:
         check(call(self._live(), ctypes.byref(state)))
 
     def read(self, id: int, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
-        """A state tensor's values."""
+        """Returns a state tensor's values."""
         out = torch.empty(tuple(shape), dtype=dtype, device="cpu")
         call(library.spw_read, self.engine._live(), id, 0, out.data_ptr(), out.numel() * out.element_size())
         return out

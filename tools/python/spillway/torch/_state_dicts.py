@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State dicts: those that name a commit, and torch.optim's own, saved and loaded."""
+"""Saves and loads state dicts: those that name a commit, and torch.optim's own."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from spillway.torch._run import Run
 from spillway.torch._staging import on_cpu
 from spillway.torch._tensor import EngineTensor
 
-_MINE = "spillway"  # the key of a state dict that is ours
+_MINE = "spillway"  # the key that marks a state dict of spillway.torch
 
 
 class StateDicts(torch.optim.Optimizer):
-    """What an OffloadedOptimizer saves and loads."""
+    """The part of an OffloadedOptimizer that saves and loads its state."""
 
     run: Run
-    half_done: str  # why some of the state is of one step and some of another; empty: all is of one
+    half_done: str  # why parts of the state are of different steps; empty: all of it is of one step
     _kind: str
     _format: str
     _prefix: str
@@ -35,7 +35,7 @@ class StateDicts(torch.optim.Optimizer):
         raise NotImplementedError
 
     def _begin_anew(self, prefix: str, names: dict[torch.Tensor, str]) -> None:
-        """The state is that of no step, under names that a state dict has it under."""
+        """Registers the state anew, as before any step, under the names that a state dict gives it."""
         raise NotImplementedError
 
     def _check_whole(self) -> None:
@@ -44,7 +44,9 @@ class StateDicts(torch.optim.Optimizer):
                                               "go back to a checkpoint, or make the optimizer anew")
 
     def state_dict(self) -> dict[str, Any]:
-        """Commits, and names the commit: plain types, no state. It is kept until two newer ones are."""
+        """Commits, and returns a dict that names the commit, of plain types and without state. The commit is kept until there
+        are two newer ones, unless the run has a Checkpoints. Without a store, or before the first step, nothing is
+        committed."""
         for hook in list(self._optimizer_state_dict_pre_hooks.values()):
             hook(self)
         self.finish_updates()
@@ -75,8 +77,8 @@ class StateDicts(torch.optim.Optimizer):
         return packed
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes what state_dict() gave, which brings the store to that commit; or torch.optim's own, whose tensors
-        are written into the engine."""
+        """Loads a dict that state_dict() returned, which brings the store to that commit, or one of torch.optim's own, whose
+        tensors are written into the engine."""
         for hook in list(self._optimizer_load_state_dict_pre_hooks.values()):
             changed = hook(self, state_dict)
             state_dict = state_dict if changed is None else changed
@@ -105,7 +107,7 @@ class StateDicts(torch.optim.Optimizer):
         for group, given in zip(self.param_groups, groups):
             group.update({key: value for key, value in given.items() if key not in ("params", "param_names")})
         for known in self._known.values():
-            known.version = -1  # whether the weight is what the master weight rounds to is looked at
+            known.version = -1  # the next step compares the weight with its rounded master weight
         self.half_done = ""
         for hook in list(self._optimizer_load_state_dict_post_hooks.values()):
             hook(self)
@@ -114,7 +116,7 @@ class StateDicts(torch.optim.Optimizer):
         return [param for group in self.param_groups for param in group["params"]]
 
     def _go_to(self, mine: dict[str, Any]) -> None:
-        """Brings the state to what a state dict of ours names. All is looked at first."""
+        """Brings the state to the commit that a state dict of spillway.torch names. Checks come first."""
         if "parameters" not in mine:
             raise spillway.InvalidArgument("the state dict was made by an older version of spillway.torch, which named state "
                                            "otherwise: load it there, and save full_state_dict()")
@@ -142,14 +144,14 @@ class StateDicts(torch.optim.Optimizer):
             if not is_new:
                 self.run.go_to(mine, self)
                 for param in self._known:
-                    if isinstance(param, EngineTensor):  # autograd must know that it is another now
+                    if isinstance(param, EngineTensor):  # autograd must see that it has changed
                         torch.autograd.graph.increment_version(param)
         for group, steps in zip(self.param_groups, mine["steps"]):
             for param, step in zip(group["params"], steps):
                 if param in self._known:
                     self._known[param].step = step
 
-    # torch.optim's names of the moments, in the order of the library's.
+    # torch.optim's names of the moments, in the library's order.
     _moment_names: tuple[str, ...] = ()
 
     def _names(self) -> tuple[str, ...]:
@@ -157,7 +159,7 @@ class StateDicts(torch.optim.Optimizer):
         return tuple(name for name in self._moment_names if not (without and name == "momentum_buffer"))
 
     def _read_moments(self, param: torch.Tensor, known: Known) -> dict[str, torch.Tensor]:
-        """The moments of a parameter in fp32."""
+        """Returns the moments of a parameter in fp32."""
         names = self._names()
         moments = [torch.empty(param.shape, dtype=torch.float32, device="cpu") for _ in names]
         self._engine_state.read_state(known.number, self._weight(param), None, moments)
@@ -170,7 +172,7 @@ class StateDicts(torch.optim.Optimizer):
         return {name: param.shape for name in self._names()}
 
     def _weight(self, param: torch.Tensor) -> torch.Tensor | None:
-        """Where a weight lies that the library may read; None: in the engine."""
+        """Returns a weight in memory that the library can read; None: the weight is in the engine."""
         return None if isinstance(param, EngineTensor) else on_cpu(param)
 
     def _read_masters(self, param: torch.Tensor, known: Known) -> torch.Tensor:
@@ -179,7 +181,7 @@ class StateDicts(torch.optim.Optimizer):
         return masters
 
     def _write_masters(self, param: torch.Tensor, known: Known, masters: torch.Tensor) -> None:
-        """And a weight whose state is compact, which is most of them."""
+        """Writes the master weights. In the compact format this also writes the weight, which holds most of their bits."""
         weight = self._weight(param)
         self._engine_state.write_state(known.number, weight, masters, [])
         if self._format != "compact":
@@ -189,8 +191,8 @@ class StateDicts(torch.optim.Optimizer):
         torch.autograd.graph.increment_version(param)
 
     def full_state_dict(self) -> dict[str, Any]:
-        """torch.optim's state dict: every moment as a tensor in memory, and `master_weight` of 16-bit parameters. What the
-        state's format has rounded is given as it is."""
+        """Returns torch.optim's state dict: every moment as a tensor in memory, and `master_weight` of 16-bit parameters.
+        Values that the state's format has rounded are returned as rounded."""
         self.finish_updates()
         state: dict[int, dict[str, torch.Tensor]] = {}
         index = 0
@@ -208,7 +210,7 @@ class StateDicts(torch.optim.Optimizer):
     def _load_tensors(self, state: dict[int, dict[str, Any]]) -> None:
         params = [param for group in self.param_groups for param in group["params"]]
         found: list[tuple[torch.Tensor, Known, dict[str, Any], dict[str, torch.Size]]] = []
-        for index, param in enumerate(params):  # all is looked at before anything is written
+        for index, param in enumerate(params):  # all is checked before anything is written
             known, given = self._known.get(param), state.get(index) or {}
             if known is None:
                 continue
@@ -223,7 +225,7 @@ class StateDicts(torch.optim.Optimizer):
         self.run.has_changed()
         self.half_done = "a state dict was not loaded whole"
         for param, known, given, shapes in found:
-            known.step = int(given.get("step", 1)) if given else 0  # torch.optim.SGD counts none
+            known.step = int(given.get("step", 1)) if given else 0  # torch.optim.SGD records none
             if param.dtype != torch.float32:
                 masters = given.get("master_weight")
                 self._write_masters(param, known, _fp32(param.clone() if masters is None else masters))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tensor whose bytes live in the engine.
 
-It has a shape, strides and a dtype; an operation leases its bytes in pinned memory for as long as it runs. Views are
-metadata: nothing is leased for them. So a module's forward needs no hooks, and between forward and backward nothing is
-leased. The results of operations are PyTorch's own tensors.
+The tensor has a shape, strides and a dtype. An operation leases its bytes, in pinned memory or in a GPU's memory, for as
+long as it runs. Views are metadata: nothing is leased for them. So a module's forward needs no hooks, and between forward
+and backward nothing is leased. The results of operations are PyTorch's own tensors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DTYPE_NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16
 
 
 class Home:
-    """Where a tensor's bytes live: a tensor of the engine's, of one tile."""
+    """The tensor of the engine, of one tile, where a tensor's bytes live."""
 
     def __init__(self, run: Any, id: int, like: torch.Tensor, device: torch.device, name: str, transient: bool):
         self.run = run
@@ -33,18 +33,18 @@ class Home:
         self.numel = like.shape.numel()
         self.name = name
         self.transient = transient
-        self.generation = 0  # of the values: a tensor of an older one is void
+        self.generation = 0  # of the values: a tensor of an older generation is void
         run.homes.add(self)
-        # Where nothing names the bytes any more, the next commit does not have them either.
+        # When nothing refers to the bytes any more, they are unregistered, so that the next commit does not have them.
         weakref.finalize(self, _forget, run.engine, id).atexit = False
 
     def tensor(self) -> EngineTensor:
-        """All of it, row-major."""
+        """Returns a row-major tensor of all elements."""
         return EngineTensor.of(self, self.shape)
 
     @contextlib.contextmanager
     def leased(self, access: str) -> Iterator[torch.Tensor]:
-        """All its elements as a flat tensor, which is void after the block."""
+        """Yields all elements as a flat tensor, which is void after the block."""
         if access != "read" and not self.transient:
             self.run.has_changed()
         with self.device.leased(self.id, access, self.numel * self.dtype.itemsize) as memory:
@@ -58,9 +58,9 @@ def _forget(engine: spillway.Engine, id: int) -> None:
 
 def make_home(run: Any, name: str, like: torch.Tensor, role: str, device: torch.device, transient: bool = False,
               data: torch.Tensor | None = None) -> Home:
-    """Registers a tensor with the values of `data`, whatever the last commit has under its name; without data it is
-    zeros, or a transient one that is there. Operations find it on `device`. InvalidArgument: a living tensor has the
-    name, or the run has no such device."""
+    """Registers a tensor with the values of `data`, whatever the last commit has under its name. Without `data` it is zeros,
+    or the transient tensor that is already registered. Operations find it on `device`. Raises InvalidArgument if `data` is
+    given and a registered tensor has the name, or if the engine does not hold its dtype or the run has no such device."""
     run.leases_on(device, name)
     engine = run.engine
     if like.dtype not in DTYPE_NAMES:
@@ -86,7 +86,7 @@ def make_home(run: Any, name: str, like: torch.Tensor, role: str, device: torch.
 
 
 class EngineTensor(torch.Tensor):
-    """See the module. Made by `of` and by views."""
+    """A tensor whose bytes live in the engine, leased only while an operation runs. `of` and views make it."""
 
     _home: Home
 
@@ -111,7 +111,7 @@ class EngineTensor(torch.Tensor):
     def data(self, value: torch.Tensor) -> None:
         if (isinstance(value, EngineTensor) and (value._home, value._generation) == (self._home, self._generation)
                 and (value.shape, value.stride(), value.storage_offset()) == (self.shape, self.stride(), self.storage_offset())):
-            return  # as when a module is moved to where it is
+            return  # as when a module is moved to the device where it is
         if value.device != self.device:
             raise spillway.FailedPrecondition(f"{self!r} cannot move to {value.device}: operations find it on {self.device}, the "
                                               "device of its run (spillway.torch.open(..., device=))")
@@ -122,7 +122,7 @@ class EngineTensor(torch.Tensor):
         with torch.no_grad():
             self.copy_(value)
 
-    # What would lie.
+    # These raise, because their results would be wrong.
 
     def data_ptr(self) -> int:
         raise spillway.FailedPrecondition(f"{self!r} has no address: its bytes are in the engine, and have one only while "
@@ -155,7 +155,7 @@ class EngineTensor(torch.Tensor):
 
 
 def _check(tensor: EngineTensor) -> None:
-    """Raises if what PyTorch knows of the tensor is not what the engine has."""
+    """Raises FailedPrecondition if the tensor's metadata does not match what the engine has."""
     home = tensor._home
     if tensor._generation != home.generation:
         raise spillway.FailedPrecondition(f"{tensor!r} is void: its values were used by an update, or replaced by others. "
@@ -173,7 +173,7 @@ def _meta_of(tensor: EngineTensor) -> torch.Tensor:
 
 
 def _is_view(func: Any) -> bool:
-    """Whether what the operation returns is its first argument's memory, unwritten."""
+    """Whether the operation returns its first argument's memory without having written it."""
     schema = func._schema
     return any(each.alias_info is not None and not each.alias_info.is_write for each in schema.returns)
 
@@ -189,14 +189,14 @@ def _view(func: Any, args: Any, kwargs: Any) -> Any:
         raise spillway.Unimplemented(f"{of!r} cannot be viewed as {made.dtype}")
 
     def wrap(meta: torch.Tensor) -> EngineTensor:
-        with torch.inference_mode(False):  # whose tensors have no versions
+        with torch.inference_mode(False):  # in inference mode tensors have no versions
             return EngineTensor.of(home, meta.size(), meta.stride(), meta.storage_offset())
 
     return tree_map_only(torch.Tensor, wrap, made)
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> set[int]:
-    """The arguments (by id) that the operation writes."""
+    """Returns the id() of each tensor of the engine that the operation writes."""
     written = set()
     for index, argument in enumerate(func._schema.arguments):
         if argument.alias_info is None or not argument.alias_info.is_write:
@@ -207,7 +207,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> set[int]:
 
 
 def _written_lists(func: Any, args: Any, kwargs: Any) -> list[EngineTensor]:
-    """What the operation writes that it was given in lists."""
+    """Returns the tensors of the engine that the operation was given in lists and writes."""
     written = []
     for index, argument in enumerate(func._schema.arguments):
         value = kwargs.get(argument.name, args[index] if index < len(args) else None)
@@ -217,7 +217,7 @@ def _written_lists(func: Any, args: Any, kwargs: Any) -> list[EngineTensor]:
 
 
 def _key(home: Home) -> tuple[int, int]:
-    """Ids count from 0 in every engine."""
+    """Returns a key of a home that is unique across engines: ids count from 0 in every engine."""
     return id(home.engine), home.id
 
 
@@ -233,7 +233,7 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
         homes[_key(each._home)] = (each._home, writes or id(each) in written)
 
     def lease_all(stack: contextlib.ExitStack) -> dict[Any, torch.Tensor]:
-        # In one order, so that two threads never wait for each other.
+        # All threads lease in the same order, so that two never wait for each other.
         return {key: stack.enter_context(home.leased("read-write" if writes else "read"))
                 for key, (home, writes) in sorted(homes.items())}
 
@@ -251,9 +251,10 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
             if (now.size(), now.stride(), now.storage_offset()) != (tensor.size(), tensor.stride(), tensor.storage_offset()):
                 raise spillway.FailedPrecondition(f"{func} would give {tensor!r} another shape or other memory: use the "
                                                   "operation that returns a new tensor")
-        for value in _written_lists(func, args, kwargs):  # whose versions autograd does not count
+        for value in _written_lists(func, args, kwargs):  # autograd does not count their versions
             torch.autograd.graph.increment_version(value)
-        # What was written is returned as the tensor that it is; what aliases leased memory must not outlive the lease.
+        # A written argument is returned as the tensor that it is. A result that aliases leased memory must not outlive the
+        # lease, so it is copied.
         first = args[0] if args and isinstance(args[0], EngineTensor) and id(args[0]) in written else None
         if first is not None and func._schema.returns and func._schema.returns[0].alias_info is not None:
             return first
@@ -263,7 +264,7 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
             if isinstance(tensor, EngineTensor):
                 return tensor
             if tensor.layout != torch.strided:
-                return tensor.clone()  # its values may be leased memory
+                return tensor.clone()  # its values may lie in leased memory
             at = tensor.data_ptr() if tensor.numel() > 0 else 0
             return tensor.clone() if any(begin <= at < end for begin, end in ranges) else tensor
 
@@ -271,8 +272,8 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 class UsedGradient(torch.Tensor):
-    """What stands in a parameter's .grad once an update in backward has used the gradient: it can be dropped, or
-    zeroed, and everything else that is done with it would go wrong."""
+    """The placeholder in a parameter's .grad once an update in backward has used the gradient. It can be dropped, zeroed or
+    detached; every other operation on it raises FailedPrecondition."""
 
     _name: str
 
@@ -301,7 +302,8 @@ class UsedGradient(torch.Tensor):
 
 
 def _each(single: Any) -> Any:
-    """Runs `single` on each tensor of the first argument, with the elements of the other lists beside it."""
+    """Returns a function that runs `single` on each tensor of the first argument, with the matching elements of the other
+    lists."""
 
     def run(func: Any, args: Any, kwargs: Any) -> Any:
         results = []
