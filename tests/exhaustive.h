@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How much a test that takes a sample should try: everything in the `slow` run of the same program
-// (spillway_exhaustive_test in tools/cmake/SpillwayTests.cmake); a third of the sample, and of a
-// grid of numbers one point, where a sanitizer makes it several times slower and where
-// SPILLWAY_TEST_ONE_POINT says so: tools/checks/stress runs it many times, each with its own seed.
-// There a third of the tests with parameters and of those that run the command is run; under a
-// sanitizer, half or a third of those that run the command (main.cc).
+// How many cases a test that takes a sample tries. The `slow` run of the same program tries all
+// (spillway_exhaustive_test in tools/cmake/SpillwayTests.cmake). A third of the sample, and one
+// point of a grid of numbers, is tried under a sanitizer, which makes a test several times slower,
+// and if SPILLWAY_TEST_ONE_POINT is set. tools/checks/stress sets it, because it runs a test many
+// times, each time with another seed.
+//
+// If SPILLWAY_TEST_ONE_POINT is set, a third of the tests with parameters and of the tests that run
+// the command is run. Under a sanitizer, half or a third of the tests that run the command is run
+// (main.cc).
 
 #ifndef SPILLWAY_TESTS_EXHAUSTIVE_H_
 #define SPILLWAY_TESTS_EXHAUSTIVE_H_
@@ -34,7 +37,7 @@ inline bool TriesOnePoint() {
   return one || SPILLWAY_IS_SANITIZED;
 }
 
-// A sample is one in so many of what it is elsewhere.
+// Returns n if one in n cases of a sample is tried.
 inline unsigned SampleShare() { return TriesOnePoint() ? 3 : 1; }
 
 inline uint64_t GridSeed() {
@@ -42,16 +45,16 @@ inline uint64_t GridSeed() {
   return seed;
 }
 
-// Which of `count` values of one dimension of a grid is tried. The line of the dimension is part of
-// the draw, so that two dimensions do not go together.
+// Returns which of `count` values of one dimension of a grid is tried. The dimension's line number
+// is part of the draw, so that dimensions are drawn independently.
 inline size_t PointOf(uint64_t seed, uint32_t line, size_t count) {
   std::seed_seq mixed{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32), line};
   std::mt19937 random(mixed);
   return random() % count;
 }
 
-// One dimension of a grid of numbers: all values or, where one point is tried, one of them. The
-// seed is the same for all dimensions, so that one line repeats a run.
+// Returns the values of one dimension of a grid of numbers: all or, if one point is tried, one of
+// them. The seed is the same for all dimensions, so that one seed line repeats a run.
 template <typename T>
 std::vector<T> GridOf(std::vector<T> values,
                       std::source_location where = std::source_location::current()) {
@@ -59,8 +62,8 @@ std::vector<T> GridOf(std::vector<T> values,
   return {values[PointOf(GridSeed(), where.line(), values.size())]};
 }
 
-// A series of cases that take long under a sanitizer: all or, where one point is tried, every
-// SampleShare()-th from a place that the seed says.
+// Returns the cases to try of a series that takes long under a sanitizer: all or, if one point is
+// tried, every SampleShare()-th from a start that the seed gives.
 template <typename T>
 std::vector<T> SampleOf(const std::vector<T>& all,
                         std::source_location where = std::source_location::current()) {
@@ -71,7 +74,8 @@ std::vector<T> SampleOf(const std::vector<T>& all,
   return sample;
 }
 
-// Where to begin with a series of which every SampleShare()-th is tried: 0, or by the seed.
+// Returns the start in a series of which every SampleShare()-th case is tried: 0 or, if one point
+// is tried, a number from the seed.
 inline int SampleBegin() {
   return TriesOnePoint() ? static_cast<int>(test::Seed() % SampleShare()) : 0;
 }

@@ -4,11 +4,11 @@
 // once for each source file:
 //
 //   engine_tests --file mover_lease_test               the tests of mover_lease_test.cc
-//   engine_tests --file mover_lease_test --one-thread  the same, and no thread, no ring is made
+//   engine_tests --file mover_lease_test --one-thread  the same; fails if a thread or ring is made
 //
-// GoogleTest's own flags select among the file's tests. --one-thread is how a test without the
-// label `threads` is run, so that the thread sanitizer's build, which has only tests with that
-// label, misses none.
+// GoogleTest's own flags select among the file's tests. ctest passes --one-thread for a test
+// without the label `threads`. The thread sanitizer's build has only tests with that label, and the
+// flag makes sure that it misses none.
 
 #include <dlfcn.h>
 #include <fnmatch.h>
@@ -32,9 +32,9 @@
 
 namespace {
 
-std::atomic<const char*> g_concurrency = nullptr;  // what was started, if anything was
+std::atomic<const char*> g_concurrency = nullptr;  // what was started; null if nothing was
 
-// The next definition of a function that this file defines, too.
+// Returns the next definition of a function that this file also defines.
 template <typename Function>
 Function* Next(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
@@ -69,7 +69,7 @@ __attribute__((visibility("default"))) int io_uring_queue_init_params(unsigned e
 
 namespace {
 
-// "a:b-c:d" as GoogleTest reads a filter.
+// A filter in GoogleTest's syntax, "a:b-c:d".
 struct Filter {
   explicit Filter(const std::string& text) {
     const size_t dash = text.find('-');
@@ -97,12 +97,16 @@ struct Filter {
   std::vector<std::string> positive, negative;
 };
 
-// Where SPILLWAY_TEST_ONE_POINT asks for less, a third of the tests is run, which the seed chooses:
-// of a suite's tests with parameters, and of a file's tests that run the command, which take
-// longest. A sanitizer's build runs all, because its runs are few, but of tests that run the
-// command: these call what tests of the library call too, so the address sanitizer has half of
-// them, and the thread sanitizer a third, but all of those with threads of their own (the
-// benchmarks' and interrupt_test). Those with parameters are a sample already.
+// Chooses the tests to run, by the seed, if fewer than all are to run.
+//
+// If SPILLWAY_TEST_ONE_POINT is set, a third is run of a suite's tests with parameters, and of a
+// file's tests that run the command, which take longest.
+//
+// A sanitizer's build runs few times, so it runs all tests except some that run the command. These
+// call code that tests of the library also call. The address sanitizer runs half of them, and the
+// thread sanitizer a third. The thread sanitizer runs all that have threads of their own (the
+// benchmarks' and interrupt_test). Those with parameters all run, because they are a sample
+// already.
 class Draw {
  public:
   explicit Draw(const std::string& file) : file_(file) {}
@@ -127,17 +131,18 @@ class Draw {
  private:
   static constexpr int kShare = 3;
 
-  // One of `share`.
+  // Whether the seed draws this test: it draws one of every `share` tests.
   static bool IsDrawn(int test, uint32_t line, int share) {
     return static_cast<size_t>(test % share) ==
            spillway::PointOf(spillway::GridSeed(), line, static_cast<size_t>(share));
   }
 
   const std::string& file_;
-  int commands_ = 0;  // tests of the command so far
+  int commands_ = 0;  // tests so far that run the command
 };
 
-// Leaves of the tests that the filter takes those of the file. False if the file has none at all.
+// Restricts the filter to the file's tests, and draws among them if the filter names none. Returns
+// false if the file has no test, or if an earlier file has a test of the same name.
 bool KeepTestsOf(const std::string& file) {
   const std::string asked_for = testing::GTEST_FLAG(filter);
   const Filter filter(asked_for);
@@ -190,11 +195,11 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
-  // One seed, so that what a test prints repeats what was drawn, too.
+  // Sets one seed for the whole run, so that the seed that a test prints also repeats the draw.
   if (spillway::TriesOnePoint())
     setenv("SPILLWAY_TEST_SEED", std::to_string(spillway::GridSeed()).c_str(), /*overwrite=*/0);
   if (!file.empty() && !KeepTestsOf(file)) return 2;
-  g_concurrency = nullptr;  // a library may have started threads as it was loaded
+  g_concurrency = nullptr;  // libraries may have started threads when they were loaded
   const int failed = RUN_ALL_TESTS();
   const char* const concurrency = g_concurrency;
   if (failed != 0 || !one_thread || concurrency == nullptr) return failed;

@@ -25,11 +25,13 @@
 
 namespace spillway::test {
 
-// How a seed is printed: the assignment that repeats the test, or the round, that had it.
+// Returns a seed as it is printed: the assignment that repeats the test, or the round, that used
+// it.
 inline std::string SeedLine(uint64_t seed) { return "SPILLWAY_TEST_SEED=" + std::to_string(seed); }
 
-// SPILLWAY_TEST_SEED, or where it is not set a number drawn anew. Prints it, so that a test which
-// asks once has it in its own output. A value that is no number below 2^64 fails the test.
+// Returns SPILLWAY_TEST_SEED or, if it is not set, a random number. Prints it, so that the output
+// of a test that calls this once contains it. A value that is not a number below 2^64 fails the
+// test.
 inline uint64_t Seed() {
   uint64_t seed = std::random_device{}();
   if (const char* const given = std::getenv("SPILLWAY_TEST_SEED")) {
@@ -39,7 +41,7 @@ inline uint64_t Seed() {
       ADD_FAILURE() << "SPILLWAY_TEST_SEED is '" << text << "': want a number from 0 to 2^64 - 1";
     }
   }
-  // Flushed, because a test that aborts leaves nothing that is buffered.
+  // Flushes, because a test that aborts loses buffered output.
   std::cout << SeedLine(seed) << std::endl;
   return seed;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A folder of a test's own, removed with everything in it, and files to put there.
+// A temporary folder for one test, removed with everything in it, and helpers for files.
 
 #ifndef SPILLWAY_TESTS_TEMP_FOLDER_H_
 #define SPILLWAY_TESTS_TEMP_FOLDER_H_
@@ -21,8 +21,9 @@
 
 namespace spillway::test {
 
-// In memory where there is such a file system: a killed process leaves the same files there, and
-// hundreds of syncs cost nothing. Whoever runs tests that may be killed names a folder of its own.
+// Returns a folder in memory if there is such a file system. A killed process leaves the same files
+// there as on a disk, and hundreds of syncs cost nothing. A program that runs tests which may be
+// killed sets SPILLWAY_TEST_FAST_TMPDIR to a folder of its own.
 inline std::filesystem::path FastPlace() {
   if (const char* const place = std::getenv("SPILLWAY_TEST_FAST_TMPDIR")) return place;
   return ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path();
@@ -48,7 +49,7 @@ class TempFolder {
   std::string path_;
 };
 
-// Sorted.
+// Returns the names of the files in the folder, sorted.
 inline std::vector<std::string> FilesIn(const std::string& folder) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder))
@@ -68,7 +69,7 @@ inline std::string ReadFile(const std::string& path) {
   return text.str();
 }
 
-// The tokens as a NumPy file of uint16 or uint32.
+// Writes the tokens as a NumPy file of uint16 or uint32.
 template <typename T>
 void WriteNpy(const std::string& path, const std::vector<T>& tokens) {
   std::string dict = "{'descr': '<u" + std::to_string(sizeof(T)) +

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What does it cost to hand a round of work to the threads and to wait for its end? An update of a
-// tile of 4 MiB is one round, which 16 threads compute in some 200 us; so a round's own cost may be
-// at most 10 us. The rounds follow one another at once, as the tiles of an update do: each thread
-// has one part, which takes nothing.
+// Question: what does it cost to hand a round of work to the threads and to wait for its end?
+// Limit: 10 us a round, because the update of a tile of 4 MiB is one round, which 16 threads
+// compute in some 200 us.
+//
+// Method: rounds follow one another without a pause, as the tiles of an update do. Each thread has
+// one part, which does no work.
 //
 //   build/release/bin/thread_pool_bench [--benchmark_repetitions=5]
 
@@ -25,7 +27,7 @@ void Round(benchmark::State& state) {
     pool.ParallelFor(threads, [](int64_t part) { benchmark::DoNotOptimize(part); });
 }
 
-// From 2 to all cores of the machine.
+// Adds thread counts from 2 to all cores of the machine.
 void ThreadCounts(benchmark::internal::Benchmark* round) {
   const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
   for (int64_t threads = 2; threads < cores; threads *= 2) round->Arg(threads);

@@ -24,7 +24,7 @@ std::string KernelRelease() {
   return uname(&name) == 0 ? name.release : "unknown";
 }
 
-// The first line that a command prints.
+// Returns the first line that a command prints, or "unknown" if there is none.
 std::string FirstLine(const std::string& command) {
   FILE* pipe = ::popen((command + " 2>/dev/null").c_str(), "r");
   if (pipe == nullptr) return "unknown";

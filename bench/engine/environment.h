@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a figure was measured on, for the head of a report.
+// Describes the machine that a benchmark ran on, for the head of its report.
 
 #ifndef SPILLWAY_BENCH_ENGINE_ENVIRONMENT_H_
 #define SPILLWAY_BENCH_ENGINE_ENVIRONMENT_H_
@@ -9,8 +9,9 @@
 
 namespace spillway::bench {
 
-// Adds CPU, kernel, commit and, for a folder that is not empty, its file system to the context
-// that Google Benchmark prints (which has the load averages already).
+// Adds the CPU model, the kernel release and the commit to the context that Google Benchmark
+// prints, and the file system of `folder` if that is not empty. The context has the load averages
+// already.
 void DescribeMachine(const std::string& folder);
 
 }  // namespace spillway::bench

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Question: how long may a lease, a release or a completion wait for somebody else's work under a
-// lock, with many tiles, while a plan is being made and while transfers run? Limits, for a million
-// tiles: of 10,000 holds of a lock one may last over 200 us of its holder's CPU time, none over 5
-// ms; EndStep of a known step takes under 100 us. Wall time is beside, as is what a lease takes.
+// Question: how long may a lease, a release or a completion wait for a lock that another thread
+// holds, with many tiles, while a plan is made and while transfers run? Limits, for a million
+// tiles: at most one of 10,000 holds of a lock lasts over 200 us of its holder's CPU time, and none
+// over 5 ms; EndStep of a known step takes under 100 us. The output also has wall times and the
+// time of a lease.
 //
-// Method: a store with tiles of 4 KiB, device memory for 10% of them and pinned memory for 30%. Two
-// threads lease one half of the tiles each, step after step; one tile of eight is written. All
-// mutexes of the process are measured (lock_holds.h). A row is one step: the first are on demand,
-// and in the second the plan is being made; the last follow it.
+// Method: a store has tiles of 4 KiB, device memory for 10% of them and pinned memory for 30%. Two
+// threads lease one half of the tiles each, step after step, and write one tile of eight. All
+// mutexes of the process are measured (lock_holds.h). A row of the output is one step. The first
+// steps run on demand, the plan is made during the second, and the last steps follow it.
 //
-// Then: what does a lease of a tile that is in memory take, from asking to letting go, while a plan
-// is being made beside it? Limit: p50 and p99.9 at most 1.1 times those without. A round is an
-// engine of its own: its first step, then leases of one thread until that step's plan is made, then
-// as many again.
+// Second question: how long does a lease of a tile in memory take, from its request to its end,
+// while a plan is made? Limit: p50 and p99.9 are at most 1.1 times those without planning. Method:
+// each round opens a new engine and runs a step. One thread then takes leases until that step's
+// plan is made, and as many again afterwards.
 //
 //   build/release/bin/lock_bench [--folder DIR] [--tiles N] [--steps N] [--rounds N]
 
@@ -109,7 +110,8 @@ void Print(int step, const StepFigures& figures, const EngineStats& stats, const
   std::fflush(stdout);
 }
 
-// Leases of tiles that stay in memory, one after the other, until `stop` says so, at most a number.
+// Leases tiles that stay in memory, one after the other, until `stop` returns true or `lease_ns`
+// has at least `most` times. Checks both before every 1,000 leases.
 template <typename Stop>
 absl::Status LeaseResident(Engine* engine, TensorId id, const Stop& stop, size_t most,
                            std::vector<int64_t>* lease_ns) {
@@ -182,7 +184,8 @@ absl::Status TimeLocks(const std::string& folder, uint64_t num_tiles, int steps)
   return absl::OkStatus();
 }
 
-// Of an engine whose first step has just ended: while that step's plan is made, and then without.
+// Times leases in an engine whose first step has just ended: first while that step's plan is made,
+// then after it.
 absl::Status TimeResident(const std::string& folder, uint64_t num_tiles,
                           std::vector<int64_t>* planning, std::vector<int64_t>* without) {
   constexpr size_t kMost = 2'000'000;

@@ -28,7 +28,7 @@ struct Hold {
   int64_t cpu_ns = 0, wall_ns = 0;
 };
 
-// What the thread holds; more at a time is not measured.
+// The mutexes that the thread holds. Those beyond the array's size are not measured.
 thread_local std::array<Hold, 8> held;
 thread_local size_t num_held = 0;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How long mutexes are held in this process, in the holder's CPU time and on the wall clock. The
-// program that is linked with lock_holds.cc has its own pthread_mutex_lock and the like, so what is
-// measured is every mutex of every library, as it is.
+// Measures how long mutexes are held in this process, in the holder's CPU time and on the wall
+// clock. lock_holds.cc replaces pthread_mutex_lock and its relatives in the program that it is
+// linked into, so it measures the mutexes of every library without changes to them.
 
 #ifndef SPILLWAY_BENCH_ENGINE_LOCK_HOLDS_H_
 #define SPILLWAY_BENCH_ENGINE_LOCK_HOLDS_H_
@@ -19,7 +19,7 @@ struct LockHolds {
   int64_t longest_wall_ns = 0;
 };
 
-// Those that ended since the last call, on all threads.
+// Returns the holds that ended on any thread since the last call.
 LockHolds TakeLockHolds();
 
 }  // namespace spillway::bench

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Question: what do page-table operations cost in time and memory, and does that grow with the
-// number of tiles? Limit: the transfer that they manage. A tile of 2 MiB takes 700 µs from a drive
-// of 3 GB/s, so a lease on a resident tile must stay below 1 µs, an eviction with the claim of its
-// room below 35 µs (5%), and a tile's entry below 512 bytes (0.025%), at 1,000 tiles as at 10
-// million.
+// number of tiles? Limit: a small share of the transfer that they manage. Reading a tile of 2 MiB
+// takes 700 µs from a drive of 3 GB/s. So a lease on a resident tile must stay below 1 µs, an
+// eviction with the claim of its room below 35 µs (5%), and a tile's entry below 512 bytes
+// (0.025%), both at 1,000 tiles and at 10 million.
 //
-// "Pager" drives the state machine alone, whose transfers end at once and need no memory;
-// "Engine" adds locks, waiting callers, the transfer thread and, for an eviction, the copy of a
-// tile: of 4 KiB, so that a million of them fit in memory. Tiles are taken in an order that jumps
-// about, except for evictions, which walk the tiles in a circle so that every lease misses.
+// "Pager" drives the state machine alone; its transfers end at once and need no memory. "Engine"
+// adds locks, waiting callers, the transfer thread and, for an eviction, the copy of a tile. Tiles
+// have 4 KiB, so that a million of them fit in memory. Leases of resident tiles jump from tile to
+// tile. Evictions walk the tiles in a circle, so that every lease misses.
 //
 //   build/release/bin/pager_bench [--benchmark_filter=Evict] [--benchmark_out=FILE]
 
@@ -42,12 +42,13 @@ uint64_t AllocatedBytes() {
   return info.uordblks + info.hblkhd;
 }
 
-// A tile far from the last one, each in turn: the step is coprime to the powers of ten.
+// Returns a tile far from `tile`. Repeated jumps visit every tile, because the distance is coprime
+// to the numbers of tiles, which are powers of ten.
 TileIndex Jump(TileIndex tile, uint64_t num_tiles) {
   return static_cast<TileIndex>((tile + 7919) % num_tiles);
 }
 
-// Ends every transfer as soon as it starts; true if a lease was granted and nothing failed.
+// Ends every transfer as soon as it starts. Returns whether a lease was granted and nothing failed.
 bool Settle(Pager& pager) {
   bool granted = false;
   for (auto actions = pager.TakeActions(); !actions.empty(); actions = pager.TakeActions()) {
@@ -71,7 +72,8 @@ bool LeaseOnce(Pager& pager, TileIndex tile) {
   return true;
 }
 
-// Tiles that rest on NVMe, and pinned memory for `num_frames` of them.
+// Makes a pager with `num_tiles` tiles that are stored on NVMe, and pinned memory for `num_frames`
+// of them.
 std::unique_ptr<Pager> MakePager(uint64_t num_tiles, uint64_t num_frames,
                                  std::optional<Tier> rest = std::nullopt) {
   PagerOptions options;
@@ -94,7 +96,7 @@ void BM_PagerAddTile(benchmark::State& state) {
     const auto start = std::chrono::steady_clock::now();
     const auto pager = MakePager(num_tiles, num_tiles);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    state.SetIterationTime(seconds.count() / static_cast<double>(num_tiles));  // of one tile
+    state.SetIterationTime(seconds.count() / static_cast<double>(num_tiles));  // for one tile
     bytes = static_cast<double>(AllocatedBytes() - before);
   }
   state.counters["bytes/tile"] = bytes / static_cast<double>(num_tiles);
@@ -108,7 +110,7 @@ void BM_PagerLease(benchmark::State& state) {
   for (TileIndex tile = 0; tile < num_tiles; ++tile) {
     if (!LeaseOnce(pager, tile)) return state.SkipWithError("no lease");
   }
-  // Of tiles with a frame each.
+  // Every tile has a frame here.
   state.counters["bytes/tile"] =
       static_cast<double>(AllocatedBytes() - before) / static_cast<double>(num_tiles);
   TileIndex tile = 0;
@@ -118,7 +120,8 @@ void BM_PagerLease(benchmark::State& state) {
   }
 }
 
-// A lease on an absent tile, with room for half: the tile unused longest is forgotten for it.
+// Times a lease on an absent tile, with room for half of the tiles. The least recently used tile is
+// dropped to make room.
 void BM_PagerEvict(benchmark::State& state) {
   const auto num_tiles = static_cast<uint64_t>(state.range(0));
   const auto owner = MakePager(num_tiles, num_tiles / 2);
@@ -133,8 +136,8 @@ void BM_PagerEvict(benchmark::State& state) {
   }
 }
 
-// The first lease of a tile that rests in pinned memory: it takes the frame that it keeps, beside
-// those taken before.
+// Times the first lease of a tile that rests in pinned memory. The lease claims the tile's reserved
+// frame, beside those claimed before.
 void BM_PagerReserved(benchmark::State& state) {
   const auto num_tiles = static_cast<uint64_t>(state.range(0));
   for (auto _ : state) {
@@ -145,11 +148,11 @@ void BM_PagerReserved(benchmark::State& state) {
       if (!LeaseOnce(pager, tile)) return state.SkipWithError("no lease");
     }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    state.SetIterationTime(seconds.count() / static_cast<double>(num_tiles));  // of one tile
+    state.SetIterationTime(seconds.count() / static_cast<double>(num_tiles));  // for one tile
   }
 }
 
-// One tensor of `num_tiles` tiles; the device holds `num_frames` of them, pinned memory all.
+// A tensor of `num_tiles` tiles. The device holds `num_frames` of them, pinned memory holds all.
 struct Tensor {
   std::unique_ptr<Engine> engine;
   TensorId id;
@@ -202,7 +205,8 @@ void BM_EngineLease(benchmark::State& state) {
   }
 }
 
-// Leases alone, without their ends: 64 readers' at a time, of tiles on the device.
+// Times Acquire alone, without the end of the lease. It takes 64 read leases at a time, of tiles on
+// the device.
 void BM_EngineAcquire(benchmark::State& state) {
   constexpr int kTogether = 64;
   const auto num_tiles = static_cast<uint64_t>(state.range(0));
@@ -233,7 +237,8 @@ void BM_EngineEvict(benchmark::State& state) {
   const auto num_tiles = static_cast<uint64_t>(state.range(0));
   auto tensor = MakeTensor(num_tiles, num_tiles / 2);
   bool ok = tensor.ok();
-  // Once through in pinned memory, where each tile's bytes stay; then the device's half.
+  // Writes every tile in pinned memory, where its bytes stay. The leases below then fill the
+  // device, which holds half of the tiles.
   for (TileIndex tile = 0; ok && tile < num_tiles; ++tile) {
     ok = tensor->engine->AcquireHost(TileRef(tensor->id, tile), Access::kDiscard).ok();
   }
@@ -249,8 +254,8 @@ void BM_EngineEvict(benchmark::State& state) {
   }
 }
 
-// The end of a step that is known and follows its plan; beside it the first lease of the next, and
-// a lease in the middle of it.
+// Times the end of a known step that follows its plan. The counters have the first lease of a step
+// and a lease in its middle.
 void BM_EngineEndStep(benchmark::State& state) {
   const auto num_tiles = static_cast<uint64_t>(state.range(0));
   auto tensor = MakeTensor(num_tiles, num_tiles);
@@ -296,7 +301,7 @@ struct Bench {
   bool times_itself = false;
 };
 
-// The number of iterations is set, since each run of a function builds its tiles first.
+// Sets the numbers of iterations, because each run of a function builds its tiles first.
 void RegisterBenchmarks() {
   for (const Bench& bench : {Bench{"Pager/add_tile", BM_PagerAddTile, 3, kMillions, true},
                              Bench{"Pager/lease", BM_PagerLease, 100'000, kMillions},

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Question: what share of fio's rate does the engine reach when it swaps a tensor larger than its
-// pinned memory, and what CPU does a GB cost? Limit: fio (io_uring, O_DIRECT, registered buffers
-// and files, requests of a page, depth 16) on the same file system in the same run. fio computes
-// no checksums and keeps no page table. Its buffers lie in ordinary pages, the engine's arena in
-// huge ones where the kernel gives them, so a share above 1 is possible.
+// pinned memory, and how much CPU time does a GB cost? Limit: fio (io_uring, O_DIRECT, registered
+// buffers and files, requests of a page, depth 16) on the same file system in the same run. fio
+// computes no checksums and keeps no page table. Its buffers lie in ordinary pages, the engine's
+// arena in huge pages where the kernel provides them, so a share above 1 is possible.
 //
 //   read:  AcquireHost(kRead) of every tile in order, declared by Prefetch, none resident at first
 //   write: AcquireHost(kDiscard) of every tile in order, until the last one has reached the store;
-//          nobody fills the tiles (nor fio its buffers)
+//          the tiles are not filled (nor are fio's buffers)
 //
-// Method: every block is written before it is measured: fio's file once, the engine's extents,
-// which are written out of place, twice. Each iteration is a round: fio and the engine one after
-// the other, in an order that turns. A share is formed inside its round; medians and the range over
-// the rounds are reported. It takes under a minute.
+// Method: every block is written before it is measured: fio's file once, the engine's extents
+// twice, because they are written out of place. Each iteration is a round: fio and the engine run
+// one after the other, and the order alternates. A share is computed within its round. Medians and
+// ranges over the rounds are reported. The whole run takes under a minute.
 //
 //   build/release/bin/swap_bench [--folder DIR] [--benchmark_out=FILE]
 
@@ -58,7 +58,7 @@ double CpuSeconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// A tensor in an engine of its own, passed over tile by tile.
+// A tensor in its own engine, whose tiles are leased one after the other.
 class Swapper {
  public:
   static absl::StatusOr<std::unique_ptr<Swapper>> Create(const std::string& folder,
@@ -80,7 +80,8 @@ class Swapper {
     return std::unique_ptr<Swapper>(new Swapper(std::move(engine), id, spec.num_tiles()));
   }
 
-  // Seconds that moving the whole tensor took. Internal if other bytes moved than the tensor's.
+  // Moves the whole tensor, and returns the wall and CPU seconds that this took. Internal if the
+  // number of bytes moved is not the tensor's size.
   absl::StatusOr<bench_io::FioResult> Pass(io::IoOp op) {
     const bool read = op == io::IoOp::kRead;
     if (read) {
@@ -142,7 +143,7 @@ class Swapper {
   uint64_t num_tiles_;
 };
 
-// Median and range of one quantity over the rounds.
+// Reports the median of one quantity over the rounds and, if `range` is set, its range.
 void Report(benchmark::State& state, const std::string& name, std::vector<double> values,
             bool range) {
   std::sort(values.begin(), values.end());
@@ -162,7 +163,7 @@ bench_io::FioJob Job(const std::string& folder, io::IoOp op) {
           .paths = {folder + "/fio"}};
 }
 
-// Takes turns with fio and reports; a round is one of `state`'s iterations.
+// Runs the engine and fio in turns and reports both. A round is one of `state`'s iterations.
 absl::Status Measure(benchmark::State& state, const std::string& folder, io::IoOp op,
                      uint64_t tile_bytes) {
   SPILLWAY_ASSIGN_OR_RETURN(std::unique_ptr<Swapper> swapper,

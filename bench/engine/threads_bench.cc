@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Question: four threads share a step, and how they interleave differs from step to step. How many
-// bytes does a step move beside its plan's, and at what rate beside that of threads which take
-// their leases in the order that the plan has? Limits: 1.02 of the plan's bytes, 0.9 of the rate.
+// Question: four threads share a step, and their interleaving differs from step to step. How many
+// bytes does a step move, compared with its plan? At what rate does it move them, compared with
+// threads that take their leases in the plan's order? Limits: at most 1.02 times the plan's bytes,
+// at least 0.9 times the rate.
 //
-//   interleaved: each thread leases its own tiles in order, pauses at random, and lets go of each a
-//                random while later
-//   in turns:    the same, but each lease is taken when it is its turn in one order, that of the
-//                step which was planned
-//   one thread:  takes all leases in that order; its plan leaves no room to threads that drift
-//   apart
+//   interleaved: each thread leases its own tiles in order, pauses at random, and ends each lease
+//                after a random time
+//   in turns:    the same, but all threads take their leases in one order, that of the planned step
+//   one thread:  one thread takes all leases in that order; its plan reserves no room for threads
+//                that drift apart
 //
-// Method: an engine for each, on the same file system. A round is kSteps steps of one and of the
-// other, in an order that turns; a ratio is formed inside its round, and medians and the range over
-// the rounds are reported. Who leases writes one word a page: computing takes next to nothing.
+// Method: each has its own engine, on the same file system. A round is kSteps steps interleaved and
+// kSteps in turns, and the order of the two alternates. A ratio is computed within its round.
+// Medians and ranges over the rounds are reported. The holder of a lease changes one byte in every
+// 4 KiB, so computing takes next to no time.
 //
 //   build/release/bin/threads_bench [--folder DIR] [--benchmark_out=FILE]
 
@@ -47,9 +48,11 @@ constexpr uint64_t kTilesOfThread = 64;
 constexpr uint64_t kTiles = kThreads * kTilesOfThread;
 constexpr uint64_t kTileBytes = kMiB;
 constexpr uint64_t kStateBytes = kTiles * kTileBytes;
-constexpr size_t kMostHeld = 3;  // leases of a thread: all threads' take half of the device
-constexpr int kSteps = 3;        // of a round
-constexpr int kFirstSteps = 5;   // before the rounds: no plan, the plan, what it begins with
+constexpr size_t kMostHeld = 3;  // leases of a thread; those of all threads take half of the device
+constexpr int kSteps = 3;        // in a round
+// The steps before the rounds. They run on demand until a plan is made. The plan's first period
+// also brings in what the plan expects in memory.
+constexpr int kFirstSteps = 5;
 constexpr int kRounds = 9;
 
 enum class Order : uint8_t { kInterleaved, kInTurns, kOneThread };
@@ -148,7 +151,7 @@ struct Figure {
   }
 };
 
-// Bytes a second of some steps.
+// Runs kSteps steps. Returns the bytes that they move per second.
 absl::StatusOr<double> Rate(Program& program) {
   const uint64_t before = program.MovedBytes();
   const double begin = base::Now();

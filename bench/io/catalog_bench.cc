@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Question: what do opening a store, looking up pages and committing a change of 1,000 pages cost,
-// and do they grow with the store? Limit: at 4 and 16 million pages of 1 MiB no more than 1.5 times
-// what they cost at 1 million (the catalog is a tree: one more level is allowed).
+// and do these costs grow with the store? Limit: at 4 and 16 million pages of 1 MiB, at most 1.5
+// times the cost at 1 million (the catalog is a tree, so one more level is allowed).
 //
-// Method: a store of each size is made with sparse segment files and the rows of its pages written
-// straight into its catalog, in one commit. Then rounds go over the sizes. In each a store is
-// opened; pages are looked up at random, each in a range of its own, which is what loads from the
-// catalog at once; and, four times over, 1,000 pages at random are recorded in new extents and
-// committed, with no byte of data written: what is timed is catalog and bookkeeping. A ratio is
-// formed inside a round; medians over the rounds are printed. Catalog pages read and written, in
-// the database file and its log, are counted: they are the same on a busy machine.
+// Method: a store of each size is made with sparse segment files. The rows of its pages are written
+// directly into its catalog, in one commit. Each round then does the following for every size. It
+// opens the store. It looks up random pages, each in a different range (the unit that is loaded
+// from the catalog). Four times, it records 1,000 random pages in new extents and commits them. No
+// data is written, so only the catalog and the bookkeeping are timed. A ratio is computed within a
+// round, and medians over the rounds are printed. The catalog pages that are read and written, in
+// the database file and its log, are counted too, because load on the machine does not change them.
 
 #include <fcntl.h>
 #include <malloc.h>
@@ -47,8 +47,8 @@ constexpr uint64_t kPageBytes = uint64_t{1} << 20;
 constexpr uint64_t kPagesPerTensor = 8192;
 constexpr uint64_t kRangePages = io::PageLedger::kRangePages;
 constexpr int kLookedUpPages = 500;
-constexpr int kChangedPages = 1000;  // in a commit
-constexpr int kCommits = 4;          // of a round: the log is merged in some of them
+constexpr int kChangedPages = 1000;  // by a commit
+constexpr int kCommits = 4;          // in a round; some of them merge the log into the database
 
 struct Options {
   std::string folder = ".";
@@ -57,7 +57,7 @@ struct Options {
   bool keep = false;
 };
 
-// Of what SQLite asked for since the start of the process: whole pages, in the catalog or its log.
+// Whole pages that SQLite has read and written since the process began, in the catalog or its log.
 struct Traffic {
   double pages_read = 0;
   double pages_written = 0;
@@ -75,8 +75,8 @@ int Count(const io::SqliteCall& call) {
   return 0;
 }
 
-// What a piece of work took in each round, by the clock and of CPU (on a busy machine only the
-// latter compares), and the catalog's pages that it moved.
+// The cost of an operation in each round: wall and CPU milliseconds (on a busy machine only the CPU
+// time is comparable), and the catalog pages that it read and wrote.
 struct Costs {
   std::vector<double> wall;
   std::vector<double> cpu;
@@ -86,13 +86,13 @@ struct Costs {
 
 struct Figures {
   Costs open;
-  Costs look_up;  // kLookedUpPages
-  Costs commit;   // kChangedPages
+  Costs look_up;  // of kLookedUpPages pages
+  Costs commit;   // of kChangedPages pages
   Costs snapshot;
-  double next_lookup_us = 0;  // each, one after another
-  double open_ram_bytes = 0;  // nothing looked at
-  double ram_bytes = 0;       // a page that was looked at
-  double catalog_bytes = 0;   // a page
+  double next_lookup_us = 0;  // per page, for pages in order
+  double open_ram_bytes = 0;  // of a store that has just been opened
+  double ram_bytes = 0;       // per page that was looked up
+  double catalog_bytes = 0;   // per page
   double build_s = 0;
 };
 
@@ -108,7 +108,7 @@ double CpuSeconds() {
 
 class Meter {
  public:
-  // Adds what went by, in milliseconds and pages.
+  // Adds the time and the catalog pages since the meter was made.
   void Stop(Costs* costs) const {
     costs->wall.push_back((Seconds() - wall_) * 1e3);
     costs->cpu.push_back((CpuSeconds() - cpu_) * 1e3);
@@ -131,7 +131,7 @@ double Mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-// What one of several pieces of work took, as one more round.
+// Adds the means of several operations as the costs of one round.
 void AddMeans(const Costs& several, Costs* costs) {
   costs->wall.push_back(Mean(several.wall));
   costs->cpu.push_back(Mean(several.cpu));
@@ -139,7 +139,7 @@ void AddMeans(const Costs& several, Costs* costs) {
   costs->pages_written.push_back(Mean(several.pages_written));
 }
 
-// The median, in brackets the range.
+// Returns the median, followed by the range in parentheses.
 std::string Range(const std::vector<double>& values) {
   const auto [low, high] = std::minmax_element(values.begin(), values.end());
   char text[80];
@@ -155,7 +155,7 @@ double MedianRatio(const std::vector<double>& now, const std::vector<double>& fi
 
 std::string TensorName(uint64_t tensor) { return absl::StrCat("layers.", tensor, ".weight"); }
 
-// One store. Its steps in the order in which they are called.
+// One store. The public functions stand in the order in which they are called.
 class Bench {
  public:
   Bench(std::string folder, uint64_t millions)
@@ -167,7 +167,7 @@ class Bench {
 
   absl::Status Build() {
     const double begin = Seconds();
-    SPILLWAY_RETURN_IF_ERROR(Open());  // makes it
+    SPILLWAY_RETURN_IF_ERROR(Open());  // creates the store
     store_.reset();
     SPILLWAY_RETURN_IF_ERROR(Fill());
     figures_.build_s = Seconds() - begin;
@@ -199,7 +199,7 @@ class Bench {
     store_.reset();
     SPILLWAY_RETURN_IF_ERROR(Open());
     const uint64_t pages = std::min(pages_, uint64_t{1} << 20);
-    // Of the second half: by then SQLite's own cache is full.
+    // Memory is measured over the second half, because SQLite's own cache is full by then.
     double bytes_before = 0;
     const double start = Seconds();
     for (uint64_t page = 0; page < pages; ++page) {
@@ -222,7 +222,8 @@ class Bench {
     return absl::OkStatus();
   }
 
-  // All pages, one behind the other, and a hundredth of the room free behind them.
+  // Writes the rows of all pages, in consecutive extents. Free space of a hundredth of their size
+  // follows them.
   absl::Status Fill() {
     SPILLWAY_ASSIGN_OR_RETURN(auto catalog,
                               io::Catalog::Open(folder_ + "/spillway-catalog.sqlite"));

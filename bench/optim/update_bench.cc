@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Does the fused update run at the speed of memory? Each rule and format reads and writes its bytes
-// an element: fp32 AdamW 28, with fp16 gradients and weights (14 and 14) as with fp32 ones (16 and
-// 12). The limit is what an in-place update (x ← a·x, 4 read and 4 written) over as many bytes
-// reaches on the same threads. That limit differs from machine to machine and from minute to
-// minute, so each iteration measures both, one after the other, and reports the share.
+// Question: does the fused update run at the speed of memory? Each rule and format moves a certain
+// number of bytes per element. fp32 AdamW moves 28, both with fp16 gradients and weights (14 read,
+// 14 written) and with fp32 ones (16 read, 12 written). Limit: the rate of an in-place update
+// (x ← a·x, 4 bytes read and 4 written) over as many bytes on the same threads. That rate differs
+// from machine to machine and from minute to minute, so each iteration measures both, one after the
+// other, and the share is reported.
 //
 //   build/release/bin/update_bench [--benchmark_filter=adamw.*half:1] [--benchmark_out=FILE]
 
@@ -34,7 +35,7 @@
 namespace spillway::optim {
 namespace {
 
-constexpr int64_t kElements = int64_t{32} << 20;  // 448 MiB of AdamW's state: far beyond any cache
+constexpr int64_t kElements = int64_t{32} << 20;  // 448 MiB of AdamW's state, far beyond any cache
 constexpr int64_t kGrainElements = 16384;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 
@@ -76,16 +77,16 @@ struct Measured {
   int threads;
 };
 
-// Elements of a row of 8-bit state, whose scales are counted in its bytes.
+// Elements in a row of encoded state. The row's bytes include its scales.
 constexpr uint64_t kRowElements = 4096;
 
-// Of a tensor for each moment.
+// Returns the bytes per element of each moment's tensor; zero if the format has no such tensors.
 int64_t MomentBytes(StateFormat format) {
   if (format == StateFormat::kF32) return 4;
   return format == StateFormat::kBf16 ? 2 : 0;
 }
 
-// What an update works on.
+// The arrays that an update reads and writes.
 class State {
  public:
   explicit State(const Measured& of)
@@ -105,12 +106,13 @@ class State {
   }
 
   int64_t value_bytes() const { return of_.halves ? 2 : 4; }
-  // Read and written an element.
+  // Returns the bytes read and written per element.
   double element_bytes() const {
     const double moments = IsEncoded(of_.format)
                                ? static_cast<double>(row_bytes()) / kRowElements
                                : static_cast<double>(num_moments_ * moment_bytes_);
-    // A weight beside its master weight is written; one that is split is read and written.
+    // A weight that has a separate master weight is only written. The weight of a split format is
+    // read and written.
     const int master = IsSplit(of_.format) ? 4 : 8 + (of_.halves ? 2 : 0);
     return static_cast<double>(value_bytes() + master) + 2 * moments;
   }
@@ -135,7 +137,7 @@ class State {
 
   int64_t row_bytes() const { return static_cast<int64_t>(row_.size_bytes()); }
 
-  // The whole rows from element `begin` to `end`.
+  // Updates the rows from element `begin` to `end`. REQUIRES: these are whole rows.
   void UpdateRows(const RuleFactors& factors, FusedRun run, int64_t begin, int64_t end) {
     run.num_elements = static_cast<int64_t>(kRowElements);
     run.encoded.layout = row_;
@@ -163,7 +165,7 @@ class State {
 void BM_Update(benchmark::State& state, const Measured& of) {
   ThreadPool pool(of.threads);
   State updated(of);
-  // The reference's bytes: one float read and written for each 8 of the update's.
+  // The reference moves as many bytes as the update: it reads and writes 8 bytes per float.
   const auto reference_elements =
       static_cast<int64_t>(static_cast<double>(kElements) * updated.element_bytes() / 8);
   Array reference(reference_elements * 4);
@@ -219,7 +221,7 @@ void Register(const Measured& of) {
   bench->Repetitions(9)->Iterations(3)->ReportAggregatesOnly(true);
 }
 
-// Every rule, with momentum where it may have one, in every format that exists for it.
+// Registers every rule, with momentum if the rule may have one, in every format that exists for it.
 void RegisterBenchmarks() {
   const int most = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   std::vector<int> threads = {1};

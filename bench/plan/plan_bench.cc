@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Question: what does planning a step cost, in time and memory, and does that grow with the number
-// of tiles? Limit: a step of 1 million tiles in 5 s, once for each step that repeats. The end of
-// such a step takes plan and bounds together, on two cores. And how long is a plan that nobody
-// wants any more still being made? Limit: 10 ms, whenever it is stopped.
+// of tiles? Limit: 5 s for a step of 1 million tiles, once for each step that repeats. "EndStep"
+// times the plan and the bounds of such a step together. Second question: how long does it take to
+// stop a plan that is no longer needed? Limit: 10 ms, whenever it is stopped.
 //
-// The step is that of a model whose layers' tiles are of 1 MiB and less (fp16 weights and
-// gradients, fp32 master weights and moments, 70 tiles a layer), with budgets of a tenth and of
-// half of its state. "bytes/tile" is what the plan holds.
+// Method: the step is that of a model with tiles of at most 1 MiB (fp16 weights and gradients, fp32
+// master weights and moments, 70 tiles of each in a layer). Pinned memory is 10% or 50% of the
+// model's state. "bytes/tile" is the memory that the plan holds.
 //
 //   build/release/bin/plan_bench [--benchmark_filter=Plan] [--benchmark_out=FILE]
 
@@ -39,7 +39,8 @@ uint64_t AllocatedBytes() {
   return info.uordblks + info.hblkhd;
 }
 
-// Five tiles go together: weight, gradient, master weight and two moments.
+// Makes the trace of a step with about `num_tiles` tiles. Tiles come in groups of five: weight,
+// gradient, master weight and two moments.
 plan::Trace MakeTrace(int64_t num_tiles) {
   plan::StepShape shape;
   shape.tiles_per_layer = static_cast<int>(std::min<int64_t>(70, num_tiles / 5));
@@ -93,8 +94,8 @@ void BM_Bound(benchmark::State& state) {
       static_cast<double>(plan->bytes.nvme()) / static_cast<double>(bound.nvme);
 }
 
-// What the engine does for a step that it has not seen: its end, and beside the run the plan and
-// the bounds.
+// Times what the engine does for a step that it has not seen before: its end and, beside the run,
+// the plan and the bounds.
 void BM_EndStep(benchmark::State& state) {
   const plan::Trace trace = MakeTrace(state.range(0));
   engine::TileTable tiles;
@@ -133,7 +134,8 @@ void BM_EndStep(benchmark::State& state) {
   }
 }
 
-// Closes the service at moments that are spread over the making of a plan.
+// Destroys the service at moments spread over the time that a plan takes, and reports the longest
+// wait.
 void BM_StopPlanning(benchmark::State& state) {
   constexpr int kMoments = 20;
   const plan::Trace trace = MakeTrace(state.range(0));

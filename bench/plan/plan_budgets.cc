@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Question: what does a step move, and how long does it take, with pinned memory from 5% to 100% of
-// the state, under each policy, beside what no schedule can beat? And with eight micro-batches, in
-// each order? Limit: planned bytes at most 1.05 times the bound.
+// Question: how many bytes does a step move, and how long does it take, with pinned memory from 5%
+// to 100% of the state, under each policy, compared with the bounds that no schedule can beat? And
+// with eight micro-batches, in each order? Limit: planned bytes at most 1.05 times the bound.
 //
-// Nothing is measured: bytes are the plans', seconds those of a simulation at the rates below.
+// Nothing is measured: the bytes are those of the plans, and the seconds those of a simulation at
+// the default rates (plan::Rates).
 //
 //   build/release/bin/plan_budgets [--svg FILE]
 
@@ -39,11 +40,11 @@ double Ratio(uint64_t bytes, uint64_t least) {
   return static_cast<double>(bytes) / static_cast<double>(std::max<uint64_t>(least, 1));
 }
 
-// What one step does at one budget.
+// The results for one step at one budget.
 struct Point {
   int percent = 0;
   std::vector<plan::SimulatedStep> steps;  // by policy
-  plan::BytesBound bound;                  // of the first
+  plan::BytesBound bound;                  // the same for every policy
   double bound_seconds = 0;
 };
 
@@ -115,7 +116,7 @@ absl::Status PrintOrders(plan::StepShape shape) {
 constexpr double kWidth = 420, kHeight = 280, kLeft = 60, kTop = 40;
 constexpr std::array kColours = {"#0b6", "#06c", "#909", "#c60", "#888"};
 
-// One line over the budgets; `value` of a point.
+// Returns one line of a panel: `value` of each point over the points' budgets.
 template <typename Value>
 std::string Line(const std::vector<Point>& points, double left, double most, const char* colour,
                  bool dashed, const Value& value) {

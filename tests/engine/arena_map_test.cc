@@ -15,8 +15,8 @@ namespace {
 
 constexpr uint64_t kUnit = kFrameAlignment;
 
-// Segments leave no gap, do not overlap, free ones have been merged, and the count of used bytes is
-// theirs.
+// Checks that segments leave no gap and do not overlap, that adjacent free segments are merged, and
+// that the count of used bytes matches the segments.
 void CheckInvariants(const ArenaMap& arena) {
   uint64_t at = 0, used = 0;
   bool free_before = false;
@@ -49,7 +49,7 @@ TEST(ArenaMap, AllocatesTheSmallestRunThatFits) {
 TEST(ArenaMap, AllocatesNothingBelowAnOffset) {
   ArenaMap arena(10 * kUnit);
   EXPECT_EQ(arena.Allocate(2 * kUnit, 0, 3 * kUnit), 3 * kUnit);
-  EXPECT_EQ(arena.Allocate(3 * kUnit, 1, 3 * kUnit), 5 * kUnit);  // although [0, 3) would do
+  EXPECT_EQ(arena.Allocate(3 * kUnit, 1, 3 * kUnit), 5 * kUnit);  // although [0, 3) is large enough
   EXPECT_FALSE(arena.HasFree(3 * kUnit, 3 * kUnit));
   EXPECT_TRUE(arena.HasFree(3 * kUnit));
   CheckInvariants(arena);
@@ -59,7 +59,7 @@ TEST(ArenaMap, AWindowOverFramesAndFreeRoomBecomesAFrame) {
   ArenaMap arena(8 * kUnit);
   const auto a = arena.Allocate(3 * kUnit, 0), b = arena.Allocate(3 * kUnit, 1);
   ASSERT_TRUE(a && b);
-  // A window of 4 units from b on: b whole and one unit of the free tail.
+  // The window has 4 units from b on: all of b and one unit of the free tail.
   arena.ClaimFree(*b, 4 * kUnit, 9);
   CheckInvariants(arena);
   EXPECT_FALSE(arena.Allocate(2 * kUnit, 5)) << "one unit of the tail is claimed";

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every call from every thread at once: nothing is undefined, calls that want no lease say so, and
-// each tile has the bytes that were written to it last.
+// Makes every call from several threads at once. Nothing may be undefined, calls that require that
+// no lease is held are refused while one is, and each tile holds the bytes that were written to it
+// last.
 
 #include <gtest/gtest.h>
 
@@ -33,7 +34,7 @@ constexpr int64_t kTileValues = 2048;  // 16 KiB
 
 struct Case {
   bool has_store = true;
-  bool goes_back = false;  // threads call Restore: then a tile may have any value that it ever had
+  bool goes_back = false;  // threads call Restore, so a tile may have any value that it ever had
 };
 
 TensorSpec SpecOf(const std::string& name) {
@@ -45,7 +46,8 @@ TensorSpec SpecOf(const std::string& name) {
 
 bool IsRefused(const absl::Status& status) { return absl::IsFailedPrecondition(status); }
 
-// One thread's calls. It has a tensor of its own, which comes and goes, and shares one with all.
+// The calls of one thread. It registers and unregisters a tensor of its own, and shares one tensor
+// with all threads.
 class Caller {
  public:
   Caller(Engine* engine, const Case& of, int number, uint64_t seed)
@@ -89,7 +91,7 @@ class Caller {
       std::fill_n(reinterpret_cast<uint64_t*>(out.data()), out.size() / 8, value);
       return absl::OkStatus();
     };
-    // A name of its own each time: the last commit may have the tensor that went.
+    // The name is new each time, because the last commit may have the unregistered tensor.
     const auto id = engine_.Register(
         SpecOf("own." + std::to_string(number_) + "." + std::to_string(value)), fill);
     ASSERT_TRUE(id.ok()) << id.status();
@@ -136,7 +138,7 @@ class Caller {
       value = before + 1;
     }
     ++num_added_;
-    if (random_() % 4 == 0) {  // with a lease held
+    if (random_() % 4 == 0) {  // the lease is still held
       const absl::Status refused = engine_.Commit("never");
       EXPECT_TRUE(IsRefused(refused)) << refused;
     }
@@ -177,7 +179,8 @@ TEST_P(ConcurrentCallsTest, EveryTileHasWhatWasWrittenLast) {
   if (GetParam().has_store) options.store = {folder / "s"};
   constexpr uint64_t kTileBytes = kTileValues * 8;
   options.device_bytes = 12 * kTileBytes;
-  // Without a store all that there is, and was, rests there: what is gone keeps none of it.
+  // Without a store every registered tensor stays in pinned memory. An unregistered one keeps no
+  // room there.
   options.pinned_bytes = (GetParam().has_store ? 20 : 64) * kTileBytes;
   options.page_bytes = 4 * kKiB;
   options.timeline_events = 1000;
@@ -205,7 +208,8 @@ TEST_P(ConcurrentCallsTest, EveryTileHasWhatWasWrittenLast) {
   EXPECT_GT(added, 0u);
 }
 
-// A commit, or other bytes under it, would have a part of the tensor for the whole.
+// A commit or a restore while a tensor is being filled would treat a part of the tensor as the
+// whole.
 TEST(RegisterTest, NothingIsCommittedWhileATensorIsFilled) {
   const test::TempFolder folder;
   const auto open = [&] {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The engine as callers see it, over a disk that misbehaves: each kind of fault at a sample of the
-// reads and writes of a run that computes, commits, keeps a snapshot and goes back to it. The run
-// ends with the values of a run without faults, or with one clear error and its last commit whole.
+// The public engine over a disk that fails. Each kind of fault is injected at a sample of the reads
+// and writes of a run that computes, commits, takes a snapshot and restores it. The run ends with
+// the values of a run without faults, or with one clear error and an intact last commit.
 
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ using io::IoOp;
 constexpr uint64_t kTiles = 6;
 constexpr int kSteps = 6;
 
-// Whole numbers, so that any loss shows.
+// Values are integers, so that any lost update shows.
 uint32_t Gradient(int step, uint64_t tile, uint32_t weight) {
   return weight * 2654435761u + static_cast<uint32_t>(step) * 97 + static_cast<uint32_t>(tile);
 }
@@ -53,8 +53,8 @@ Values ValuesAfter(int steps, uint64_t tile) {
   return values;
 }
 
-// Matrices in tiles of two pages, and small tensors that share packs; each with moments, and with
-// gradients that no commit has.
+// Trains matrices in tiles of two pages, and small tensors that share packs. Each has moments, and
+// gradients that no commit includes.
 class Trainer {
  public:
   static absl::StatusOr<std::unique_ptr<Trainer>> Open(const std::string& folder, IoKind io,
@@ -83,7 +83,8 @@ class Trainer {
   io::FaultyIoEngine& disk() { return *machine_.disk; }
   int steps() const { return steps_; }
 
-  // On to `steps`, and a commit; `states` are those that may be found on reopening.
+  // Runs up to step `steps` and commits. `states` receives the steps that may be found on
+  // reopening.
   absl::Status GoOn(int steps, std::set<int>* states) {
     while (steps_ < steps) {
       ++steps_;
@@ -136,7 +137,7 @@ class Trainer {
                               .transient = kind == ".gradient"});
   }
 
-  // On the device.
+  // Computes the gradient from the weight, on the device.
   absl::Status Backward(const Group& group, uint64_t tile) {
     SPILLWAY_ASSIGN_OR_RETURN(const Lease weight,
                               engine().Acquire({group.weight, tile}, Access::kRead));
@@ -148,7 +149,7 @@ class Trainer {
     return absl::OkStatus();
   }
 
-  // In pinned memory.
+  // Updates the moment and the weight in pinned memory, then discards the gradient.
   absl::Status Update(const Group& group, uint64_t tile) {
     {
       SPILLWAY_ASSIGN_OR_RETURN(const Lease weight,
@@ -185,7 +186,7 @@ class Trainer {
 enum class Outcome {
   kCompletes,
   kCompletesOrFails,
-  kDamages,  // bytes that were reported as written: either, or data loss is reported
+  kDamages,  // damages bytes that were reported as written; may also end with data loss
 };
 
 struct Case {
@@ -224,8 +225,8 @@ class EngineFaultTest : public testing::TestWithParam<std::tuple<IoKind, int>> {
   IoKind io() const { return std::get<0>(GetParam()); }
   const Case& fault() const { return kCases[std::get<1>(GetParam())]; }
 
-  // What is wrong with a run whose request number `at` of the fault's kind meets it; empty:
-  // nothing.
+  // Runs with the fault at request number `at` of the fault's kind of request. Returns what is
+  // wrong with the run, or an empty string.
   std::string RunWith(const std::string& folder, uint64_t at, bool* was_met) const {
     std::set<int> states = {0};
     absl::Status ended;
@@ -241,7 +242,7 @@ class EngineFaultTest : public testing::TestWithParam<std::tuple<IoKind, int>> {
     return Reopen(folder, states);
   }
 
-  // Those that a run makes of the kind that the fault befalls.
+  // Counts the requests of a run that are of the kind that the fault affects.
   void CountRequests(uint64_t* requests) const {
     const test::TempFolder folder(test::FastPlace());
     auto run = Trainer::Open(folder.path(), io(), 0);
@@ -263,7 +264,8 @@ class EngineFaultTest : public testing::TestWithParam<std::tuple<IoKind, int>> {
     return run.Check();
   }
 
-  // One of the states is there, and the run goes on from it, unless what is durable was damaged.
+  // Reopens the store and returns what is wrong, or an empty string. One of the states must be
+  // there, and the run must go on from it, unless the fault damaged durable bytes.
   std::string Reopen(const std::string& folder, std::set<int> states) const {
     auto run = Trainer::Open(folder, io(), 0);
     if (!run.ok()) return absl::StrCat("reopening: ", run.status().ToString());
@@ -282,7 +284,7 @@ class EngineFaultTest : public testing::TestWithParam<std::tuple<IoKind, int>> {
     if (fault().outcome == Outcome::kDamages && IsDamage(status, folder)) return true;
     return absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
   }
-  // Data loss that says where.
+  // Whether the status is data loss that names the tensor, the page, the offset and the folder.
   static bool IsDamage(const absl::Status& status, const std::string& folder) {
     const std::string message(status.message());
     const auto names = [&](const std::string& part) {
@@ -351,7 +353,7 @@ TEST(EngineCalibration, OnesThatCannotBeMeasuredAreUsedAsTheyAre) {
   }
   if (SampleBegin() != 0) return;  // a calibration takes seconds
   announced.clear();
-  const auto again = OpenMachine(options, 1);  // there was no profile, so it is tried again
+  const auto again = OpenMachine(options, 1);  // no profile was stored, so it is tried again
   ASSERT_TRUE(again.ok()) << again.status();
   for (const std::string& what : announced)
     EXPECT_EQ(what.find("could not be measured"), std::string::npos) << what;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The engine as callers see it, with real files and both I/O engines.
+// Tests of the public engine, with real files and both I/O engines.
 
 #include "spillway/engine.h"
 
@@ -29,7 +29,7 @@ std::unique_ptr<Engine> OpenOrDie(const EngineOptions& options) {
   return engine.ok() ? *std::move(engine) : nullptr;
 }
 
-// 32-bit numbers that follow from tensor, position and version.
+// Returns a 32-bit number that is determined by tensor, position and version.
 uint32_t Value(uint32_t tensor, uint64_t position, uint32_t version) {
   return static_cast<uint32_t>(position * 2654435761u) ^ (tensor << 20) ^ version;
 }
@@ -88,7 +88,7 @@ TEST_P(EngineWithStore, StateManyTimesTheBudgetsKeepsEveryValue) {
   ASSERT_NE(engine, nullptr);
   constexpr int kTensors = 8;
   constexpr uint64_t kRows = 37, kColumns = 1000,
-                     kTileRows = 10;  // 40,000 bytes a tile: not whole sectors
+                     kTileRows = 10;  // 40,000 bytes a tile, not a multiple of the sector size
   std::vector<TensorId> ids;
   for (uint32_t t = 0; t < kTensors; ++t) {
     auto id =
@@ -146,7 +146,7 @@ TEST_P(EngineWithStore, ReopeningGivesTheLastCommitAndNothingLater) {
       Write(lease->as<uint32_t>(), 0, tile * 64 * 1000, version + 1);
     }
     ASSERT_TRUE(engine->Commit("step " + std::to_string(version)).ok());
-    auto lease = engine->Acquire(*id, Access::kDiscard);  // after the commit: must be forgotten
+    auto lease = engine->Acquire(*id, Access::kDiscard);  // after the commit, so it must be lost
     ASSERT_TRUE(lease.ok());
     std::memset(lease->data(), 0x55, lease->size_bytes());
     lease->Release();

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Each kind of fault at each read and write of a short run with the pattern of training: the run
-// ends with the numbers of a run without faults, or with one clear error and its last commit whole.
-// Bytes that were damaged after they were durable are reported, and never computed with.
+// Injects each kind of fault at each read and write of a short run with the access pattern of
+// training. The run ends with the numbers of a run without faults, or with one clear error and an
+// intact last commit. Bytes that were damaged after they were durable are reported, and never
+// computed with.
 
 #include <gtest/gtest.h>
 
@@ -37,11 +38,12 @@ using io::IoOp;
 
 constexpr uint64_t kTileBytes = 20480;  // two pages of 16 KiB, the last one short
 constexpr size_t kElements = kTileBytes / 4;
-constexpr uint32_t kTiles = 6;  // of weights, and as many of moments and of gradients
+constexpr uint32_t kTiles = 6;  // tiles of weights; there are as many of moments and of gradients
 constexpr int kSteps = 6;
 constexpr int kCommitEvery = 2;
 
-// The value of every element of a tile after some steps: a whole number, so that any loss shows.
+// The value of every element of a tile after some steps. It is an integer, so that any lost update
+// shows.
 struct Values {
   std::array<uint32_t, kTiles> weights = {};
   std::array<uint32_t, kTiles> moments = {};
@@ -61,7 +63,7 @@ Values ValuesAfter(int steps) {
   return values;
 }
 
-// A mover over a store in a folder; with a faulty disk, or a good one.
+// Trains with a mover over a store in a folder, on a disk that can be made to fail.
 class Trainer {
  public:
   static absl::StatusOr<std::unique_ptr<Trainer>> Open(const std::string& folder,
@@ -87,7 +89,7 @@ class Trainer {
   io::FaultyIoEngine& faulty() { return *faulty_; }
   int steps() const { return steps_; }
 
-  // On to kSteps; `committed` follows.
+  // Runs up to step kSteps. `committed` receives the last committed step.
   absl::Status Run(int* committed) {
     while (steps_ < kSteps) {
       SPILLWAY_RETURN_IF_ERROR(Step(steps_ + 1));
@@ -106,7 +108,7 @@ class Trainer {
     return absl::OkStatus();
   }
 
-  // Reads every weight and moment. A value that is not what it must be is Internal.
+  // Reads every weight and moment. Returns Internal if a value is wrong.
   absl::Status Check() {
     const Values values = ValuesAfter(steps_);
     for (uint32_t tile = 0; tile < kTiles; ++tile) {
@@ -116,10 +118,11 @@ class Trainer {
     return absl::OkStatus();
   }
 
-  // Sectors written since the last commit become anything that they were since.
+  // Simulates a power cut. Each sector written since the last commit then holds what it held at the
+  // commit, or what one of the later writes put there.
   absl::Status PowerCut() {
     absl::Status status = absl::AbortedError("requests are in flight");
-    while (absl::IsAborted(status)) {  // those from before the ring died still end
+    while (absl::IsAborted(status)) {  // requests from before the ring died still end
       (void)FlushAll(*mover_);
       mover_->transfers().RunWithStore([&](io::Store*) {
         if (faulty_->in_flight() == 0) status = faulty_->PowerCut();
@@ -159,7 +162,7 @@ class Trainer {
     return absl::OkStatus();
   }
 
-  // One lease, for the time of `use`.
+  // Holds a lease while `use` runs.
   template <typename Use>
   absl::Status With(TileIndex tile, Tier tier, Access access, const Use& use) {
     SPILLWAY_ASSIGN_OR_RETURN(const Granted lease, mover_->Acquire(tile, tier, access, nullptr));
@@ -169,7 +172,7 @@ class Trainer {
   }
 
   absl::Status Step(int step) {
-    // "Backward": gradients from weights, on the device.
+    // The backward pass computes gradients from weights on the device.
     for (uint32_t tile = 0; tile < kTiles; ++tile) {
       uint32_t weight = 0;
       SPILLWAY_RETURN_IF_ERROR(
@@ -187,7 +190,7 @@ class Trainer {
     return absl::OkStatus();
   }
 
-  // In pinned memory.
+  // Updates the moments and the weights in pinned memory, then discards the gradients.
   absl::Status Update(uint32_t tile) {
     const auto update = [&](uint32_t* weights) {
       return With(Moments(tile), Tier::kPinned, Access::kReadWrite, [&](uint32_t* moments) {
@@ -223,8 +226,8 @@ class Trainer {
 enum class Outcome {
   kCompletes,
   kCompletesOrFails,
-  kDamages,   // bytes that were reported as written: either, or data loss is reported
-  kPowerCut,  // fails, and then what was not synced is lost, too
+  kDamages,   // damages bytes that were reported as written; may also end with data loss
+  kPowerCut,  // the run fails, and then writes that were not synced are lost, too
 };
 
 struct Case {
@@ -271,7 +274,8 @@ class FaultEverywhereTest : public testing::TestWithParam<std::tuple<io::IoEngin
   const Case& fault() const { return kCases[std::get<1>(GetParam())]; }
   io::IoEngineKind kind() const { return std::get<0>(GetParam()); }
 
-  // What is wrong with a run whose request number `at` meets the fault; empty: nothing.
+  // Runs with the fault at request number `at`. Returns what is wrong with the run, or an empty
+  // string.
   std::string RunWith(uint64_t at, bool* was_met) {
     int committed = 0;
     absl::Status ended;
@@ -296,7 +300,8 @@ class FaultEverywhereTest : public testing::TestWithParam<std::tuple<io::IoEngin
     return Reopen(committed);
   }
 
-  // The last commit is there and the run completes, unless what is durable was damaged.
+  // Reopens the store and returns what is wrong, or an empty string. The last commit must be there
+  // and the run must complete, unless the fault damaged durable bytes.
   std::string Reopen(int committed) {
     auto trainer = Trainer::Open(folder_.path(), kind(), 0);
     if (!trainer.ok()) return absl::StrCat("reopening: ", trainer.status().ToString());
@@ -322,7 +327,7 @@ class FaultEverywhereTest : public testing::TestWithParam<std::tuple<io::IoEngin
     const std::string wrong = RunWith(at, was_met);
     ASSERT_EQ(wrong, "") << "request " << at;
   }
-  // Those that a run makes of the kind that the fault befalls.
+  // Counts the requests of a run that are of the kind that the fault affects.
   void CountRequests(uint64_t* requests) {
     Empty();
     auto trainer = Trainer::Open(folder_.path(), kind(), 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The engine as callers see it, over a disk that misbehaves on request.
+// Opens the public engine over a disk that fails on request.
 
 #ifndef SPILLWAY_TESTS_ENGINE_FAULTY_MACHINE_H_
 #define SPILLWAY_TESTS_ENGINE_FAULTY_MACHINE_H_
@@ -18,10 +18,10 @@
 
 namespace spillway::engine {
 
-// The engine with the disk beneath it.
+// An engine and the disk beneath it.
 struct Machine {
   std::unique_ptr<Engine> engine;
-  io::FaultyIoEngine* disk = nullptr;  // the engine's
+  io::FaultyIoEngine* disk = nullptr;  // owned by the engine
 };
 
 inline absl::StatusOr<Machine> OpenMachine(EngineOptions options, uint64_t seed,

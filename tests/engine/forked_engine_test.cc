@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A process that is forked from one with an engine: a data loader's worker, as a rule. There every
-// call says what is wrong, nothing waits for threads that did not come along, and the engine of the
-// process that forked it goes on.
+// Tests of a process that is forked from one with an engine, as a data loader's worker is. In the
+// child, every call returns an error that says so, and nothing waits for threads that the fork did
+// not copy. The parent's engine keeps working.
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -22,11 +22,11 @@
 namespace spillway {
 namespace {
 
-// What a child's body returned: 0, or the line in which it found something wrong.
+// Runs `body` in a forked child. Returns what `body` returned, or -1 if a signal ended the child.
 int InChild(const std::function<int()>& body) {
   const pid_t child = ::fork();
   if (child == 0) {
-    ::alarm(60);  // a child that waits for a thread that is not there ends, too
+    ::alarm(60);  // also ends a child that waits for a thread that is not there
     ::_exit(body());
   }
   int status = 0;
@@ -114,7 +114,7 @@ TEST_F(ForkedEngineTest, WhatItHoldsMayBeDestroyed) {
     return 0;
   });
   EXPECT_EQ(wrong, 0);
-  // The parent's are as they were, and the store is not given up.
+  // The parent's objects are unchanged, and the child did not release the store.
   lease->data()[kTileBytes - 1] = std::byte{5};
   lease->Release();
   EXPECT_EQ(Get(), std::byte{5});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Threads that share a step: each leases its own tiles in order, and how they interleave differs
-// from step to step. The plan of the first step is followed all the same, for hardly more bytes,
+// Threads that share a step. Each leases its own tiles in order, and the interleaving differs from
+// step to step. The plan of the first step is still followed, for hardly more bytes than planned,
 // and no thread waits for another.
 
 #include <gtest/gtest.h>
@@ -31,10 +31,10 @@ namespace {
 constexpr int kThreads = 4;
 constexpr uint64_t kTilesOfThread = 60;
 constexpr uint64_t kTiles = kThreads * kTilesOfThread;
-constexpr int64_t kWords = 4096;  // a tile's: 16 KiB
+constexpr int64_t kWords = 4096;  // words of a tile, 16 KiB
 constexpr uint64_t kTileBytes = kWords * 4;
 constexpr uint64_t kStateBytes = kTiles * kTileBytes;
-constexpr size_t kMostHeld = 3;  // leases of a thread: all threads' take half of the device
+constexpr size_t kMostHeld = 3;  // leases of one thread; all threads hold half of the device
 
 uint64_t Moved(const EngineStats& stats) {
   return stats.nvme.read_bytes + stats.nvme.written_bytes + stats.pinned.read_bytes +
@@ -59,7 +59,7 @@ class InterleavedSteps : public testing::Test {
     id_ = *id;
   }
 
-  // Adds one to each word of a tile, which must hold the number of steps before.
+  // Adds one to each word of a tile. Each word must equal the number of steps before.
   void Use(uint64_t tile, uint32_t steps_before, Lease* kept = nullptr) {
     auto lease = engine_->Acquire({id_, tile}, Access::kReadWrite);
     ASSERT_TRUE(lease.ok()) << lease.status();
@@ -70,7 +70,7 @@ class InterleavedSteps : public testing::Test {
     if (kept != nullptr) *kept = *std::move(lease);
   }
 
-  // Leases a thread's tiles in order and lets go of each a random while later.
+  // Leases a thread's tiles in order and ends each lease after a random delay.
   void UseShare(int thread, uint32_t step, uint64_t seed) {
     std::mt19937_64 random(seed + static_cast<uint64_t>(thread));
     std::deque<Lease> held;
@@ -99,7 +99,7 @@ class InterleavedSteps : public testing::Test {
 TEST_F(InterleavedSteps, FollowThePlanForHardlyMoreBytes) {
   const uint64_t seed = test::Seed();
   const uint32_t steps = IsExhaustive() ? 200 : 60 / SampleShare();
-  constexpr uint32_t kBefore = 3;  // no plan; one that does not know what has bytes; the plan
+  constexpr uint32_t kBefore = 3;  // no plan, a plan made before tiles had bytes, the final plan
   uint64_t before = 0;
   for (uint32_t step = 0; step < kBefore + steps; ++step) {
     if (step == kBefore) before = Moved(engine_->Stats());
@@ -123,8 +123,8 @@ TEST_F(InterleavedSteps, FollowThePlanForHardlyMoreBytes) {
   EXPECT_LE(moved, 1.02 * planned);
 }
 
-// Each thread's tiles after those of the thread before, then the other way round: who is first now
-// was last in the plan, and waits for nobody.
+// Each thread's tiles come after those of the thread before it, later in the reverse order. The
+// thread that is then first was last in the plan, and must not wait for any other.
 TEST_F(InterleavedSteps, ComeToAnEndInAnOrderThatThePlanDoesNotHave) {
   for (uint32_t step = 0; step < 8; ++step) {
     std::barrier barrier(kThreads);
@@ -148,8 +148,8 @@ TEST_F(InterleavedSteps, ComeToAnEndInAnOrderThatThePlanDoesNotHave) {
   EXPECT_GT(stats.plan.pulled, 0u);
 }
 
-// A thread sleeps with a lease until the others are through, in a step whose plan has its release
-// first.
+// A thread sleeps while it holds a lease, until the other threads have finished. The plan of the
+// step has the release of that lease first.
 TEST_F(InterleavedSteps, DoNotWaitForAThreadThatSleepsWithALease) {
   for (uint32_t step = 0; step < 6; ++step) {
     Lease slept_on;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Calls that wait and are ended by their thread's interrupt: it is as if they had not been made.
+// Calls that wait and are ended by an interrupt of their thread. Such a call has no effect.
 
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ constexpr int64_t kTileBytes = 16 * kKiB;
 constexpr int64_t kTiles = 8;
 constexpr uint64_t kPinnedTiles = 5;
 
-// From now on every wait of the thread is ended, or none is.
+// Ends every later wait of the calling thread if `always`, and none otherwise.
 void Interrupt(bool always) {
   if (always) return SetInterrupt([] { return true; });
   SetInterrupt({});
@@ -85,7 +85,7 @@ class InterruptTest : public testing::Test {
     for (const uint64_t word : lease->as<const uint64_t>()) ASSERT_EQ(word, expected) << tile;
   }
 
-  // From now on the disk takes a while.
+  // Makes the disk slow for all later requests of this kind.
   void SlowDown(io::IoOp op) {
     machine_.disk->Inject({.kind = io::Fault::Kind::kDelay,
                            .op = op,
@@ -148,8 +148,8 @@ TEST_F(InterruptTest, EndsAWaitForAnotherThreadsCommit) {
     for (int round = 0; round < 100 && !interrupted; ++round) {
       fresh = absl::StrCat("new", number, ".", round);
       ASSERT_TRUE(Add({tensor, 0}, value++, true).ok());
-      // The commit has most likely begun by the time of the call, and lasts as long as a write. If
-      // not, the call may be in its way.
+      // The commit has most likely begun when the call is made, and it lasts as long as a write. If
+      // it has not begun, the call may make it fail.
       std::thread committing([&] {
         const absl::Status status = engine().Commit("");
         EXPECT_TRUE(status.ok() || absl::IsFailedPrecondition(status)) << status;
@@ -177,7 +177,7 @@ TEST_F(InterruptTest, EndsAReadAndTheNextFindsTheBytes) {
   AddAll(tensor, 0);
   ASSERT_TRUE(engine().Commit("").ok());
   SlowDown(io::IoOp::kRead);
-  // On a busy machine a slow read may end before anybody looks.
+  // On a busy machine a slow read may end before the waiting call checks for an interrupt.
   bool interrupted = false;
   for (uint64_t round = 0; round < 100 && !interrupted; ++round) {
     Interrupt(true);
@@ -241,7 +241,8 @@ TEST_F(InterruptTest, EndsARestoreThatWaitsForTransfers) {
   for (uint64_t tile = 0; tile < kTiles; ++tile) Expect(tensor, tile, 1);
 }
 
-// The check says so, and the wait is over by then: nobody may think that Ctrl-C was told.
+// The check reports an interrupt when the wait is already over. The call succeeds and puts the
+// interrupt back, so that Ctrl-C is not lost.
 TEST_F(InterruptTest, WhatComesTooLateIsPutBack) {
   const TensorId tensor = Register("w");
   for (const Access access : {Access::kRead, Access::kReadWrite}) {
@@ -264,8 +265,8 @@ TEST_F(InterruptTest, WhatComesTooLateIsPutBack) {
   EXPECT_TRUE(engine().Commit("").ok());
 }
 
-// Threads count in tensors of their own, in budgets that hold a part of these, over a disk that is
-// late now and then; their calls are interrupted at random.
+// Threads count in tensors of their own, in budgets that hold a part of these. The disk is slow now
+// and then, and the calls are interrupted at random.
 TEST_F(InterruptTest, AtRandomNoValueIsLostAndNoLeaseKept) {
   constexpr int kThreads = 3;
   constexpr int kRounds = 150;

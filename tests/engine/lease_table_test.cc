@@ -57,7 +57,7 @@ TEST(LeaseTable, TellsOfLeasesInTheirOrder) {
   EXPECT_FALSE(table.CloseAll());
   table.count(1, Tier::kPinned).End();
   EXPECT_TRUE(table.CloseAll());
-  // Many, then one at a time: what they were told in is used again.
+  // Each round logs several leases, which are then taken one at a time. A log entry is reused.
   for (int round = 0; round < 3; ++round) {
     for (TileIndex tile = 0; tile < 5; ++tile) table.Tell({.tile = tile, .ns = round});
     const std::vector<SharedLease> many = TakeTold(table);
@@ -67,19 +67,19 @@ TEST(LeaseTable, TellsOfLeasesInTheirOrder) {
       EXPECT_EQ(many[tile].ns, round);
     }
   }
-  table.Tell({.tile = 0});  // never taken: the table gives its memory back
+  table.Tell({.tile = 0});  // never taken: the table frees it
 }
 
-// An owner moves bytes about while readers take leases as they like: no reader ever finds bytes
-// that have left, and none moves under a lease. The bytes are plain memory, so that the thread
-// sanitizer sees a missing order, too.
+// An owner moves bytes while readers take leases at any time. No reader ever finds bytes that have
+// moved away, and no bytes move under a lease. The bytes are plain memory, so that the thread
+// sanitizer also reports missing ordering.
 TEST(LeaseTable, ReadersNeverMeetBytesThatMove) {
   constexpr int kTiles = 3, kReaders = 3, kMoves = 3000;
   struct Value {
     TileIndex tile;
     bool here;
   };
-  std::array<std::array<Value, 2>, kTiles> memory{};  // by tile: two places
+  std::array<std::array<Value, 2>, kTiles> memory{};  // two places for each tile
   LeaseTable table;
   base::Mutex mu;
   for (TileIndex tile = 0; tile < kTiles; ++tile) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The mover over a device that is lost in the middle of its work: every call ends, with the reason,
-// nothing is committed any more, and the last commit is intact. Here the device is the host behind
-// a double that answers as CUDA does once a kernel has failed.
+// The mover over a device that is lost in the middle of its work. Every call ends with an error
+// that gives the reason, nothing is committed after the loss, and the last commit is intact. The
+// device is a test double over host memory. It fails as CUDA does once a kernel has failed.
 
 #include <gtest/gtest.h>
 
@@ -30,10 +30,11 @@ using tiers::StreamHandle;
 constexpr uint64_t kTileBytes = 40960;
 constexpr TileIndex kNumTiles = 12;
 
-// Copies and events of a lost device fail, and what was in flight ends with the failure.
+// A device that can be lost. Its copies and events then fail, and what was in flight ends with the
+// failure.
 class LosableRuntime final : public tiers::DeviceRuntime {
  public:
-  // When so many copies have been launched the device is lost.
+  // The device is lost at the first copy after this many.
   explicit LosableRuntime(int copies) : copies_left_(copies) {}
 
   std::string name() const override { return host_->name(); }
@@ -71,7 +72,7 @@ class LosableRuntime final : public tiers::DeviceRuntime {
                          const void* source, uint64_t size_bytes) override {
     if (lost_) return Check();
     if (copies_left_-- == 0) {
-      in_flight_ = true;  // this copy was taken, and does not happen
+      in_flight_ = true;  // this copy is accepted, but does not happen
       lost_ = true;
       return absl::OkStatus();
     }
@@ -117,7 +118,7 @@ class LostDevice : public testing::Test {
     return mover;
   }
 
-  // Writes `value` over the tile in a tier.
+  // Overwrites the tile with `value` in a tier.
   static absl::Status Put(Mover& mover, TileIndex tile, Tier tier, uint32_t value,
                           const StreamHandle* stream = nullptr) {
     auto lease = mover.Acquire(tile, tier, Access::kReadWrite,
@@ -158,7 +159,7 @@ class LostDevice : public testing::Test {
 };
 
 TEST_F(LostDevice, EveryCallEndsAndTheLastCommitIsIntact) {
-  constexpr int kCopiesOfCommit = 2 * kNumTiles;  // each tile in and out, at most
+  constexpr int kCopiesOfCommit = 2 * kNumTiles;  // each tile is copied in and out at most once
   for (int copies = 0; copies < 3 * kCopiesOfCommit; copies += 9) {
     for (const bool on_stream : {false, true}) {
       SCOPED_TRACE(testing::Message() << copies << (on_stream ? " on a stream" : ""));
@@ -180,7 +181,7 @@ TEST_F(LostDevice, EveryCallEndsAndTheLastCommitIsIntact) {
         EXPECT_EQ(Commit(*mover).code(), absl::StatusCode::kAborted);
       }
       mover->transfers().runtime().DestroyStream(stream);
-      mover.reset();  // waits for what is in flight: none of it is left
+      mover.reset();  // waits for transfers in flight, so none is left
       ExpectCommitted(1);
     }
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The mover over a disk that misbehaves: no error is lost, no value either, and nothing is
-// committed over a write that failed.
+// The mover over a disk that fails. No error and no value is lost, and nothing is committed over a
+// write that failed.
 
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ using io::Fault;
 
 constexpr uint64_t kTileBytes = 40000;  // three pages of 16 KiB, the last one short
 constexpr TileIndex kNumTiles = 12;
-constexpr uint64_t kPinnedBytes = 4 * 40960;  // of four tiles
+constexpr uint64_t kPinnedBytes = 4 * 40960;  // room for four tiles
 
 class MoverFaultTest : public testing::TestWithParam<io::IoEngineKind> {
  protected:
@@ -79,13 +79,13 @@ class MoverFaultTest : public testing::TestWithParam<io::IoEngineKind> {
       ASSERT_TRUE(status.ok()) << status;
     }
   }
-  // Waits for writes that are still to fail and takes what they have to tell.
+  // Flushes until the writes that may still fail have ended and their errors have been reported.
   void Settle() {
     absl::Status status = FlushAll(*mover_);
     for (int attempt = 0; attempt < 5 && !status.ok(); ++attempt) status = FlushAll(*mover_);
     ASSERT_TRUE(status.ok()) << status;
   }
-  // Puts every tile on NVMe and leaves pinned memory to the last ones.
+  // Writes every tile to NVMe. Pinned memory then holds the last tiles.
   void StoreAll() {
     PutAll();
     ASSERT_TRUE(FlushAll(*mover_).ok());
@@ -138,7 +138,7 @@ TEST_P(MoverFaultTest, NothingIsCommittedOverAWriteThatFailed) {
   faulty_->Clear();
   absl::Status status = FlushAll(*mover_);
   if (!status.ok())
-    status = FlushAll(*mover_);  // the first may tell of a write that nobody waited for
+    status = FlushAll(*mover_);  // the first may report a write that no caller waited for
   ASSERT_TRUE(status.ok()) << status;
   CheckAll();
 }
@@ -146,7 +146,7 @@ TEST_P(MoverFaultTest, NothingIsCommittedOverAWriteThatFailed) {
 TEST_P(MoverFaultTest, AWriteThatNobodyWaitedForIsReportedLater) {
   faulty_->Inject({.kind = Fault::Kind::kEio, .op = io::IoOp::kWrite, .count = 1000});
   absl::Status status;
-  // More than pinned memory holds: written tiles must leave, and cannot.
+  // The tiles exceed pinned memory: written tiles must leave, and their writes fail.
   for (TileIndex tile = 0; tile < kNumTiles && status.ok(); ++tile) status = Put(tile);
   if (status.ok()) status = mover_->EndStep();
   ASSERT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;

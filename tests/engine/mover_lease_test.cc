@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reading a tile that is there waits for nobody, the mover's lock included.
+// A read lease on a resident tile takes no lock, not even the mover's.
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ namespace spillway::engine {
 namespace {
 
 constexpr uint64_t kTileBytes = 16 * kKiB;
-constexpr uint64_t kRoom = 2 * kTileBytes;  // of either tier
+constexpr uint64_t kRoom = 2 * kTileBytes;  // bytes of each tier
 constexpr TileIndex kThere = 0, kTooLarge = 1;
 
 class MoverLeaseTest : public testing::TestWithParam<Tier> {
@@ -44,11 +44,11 @@ class MoverLeaseTest : public testing::TestWithParam<Tier> {
   }
 
   test::TempFolder folder_;
-  std::function<void()> under_lock_;  // once
+  std::function<void()> under_lock_;  // called once, under the mover's lock
   std::unique_ptr<Mover> mover_;
 };
 
-// Whoever asks for what cannot fit is told so under the lock; meanwhile another reads.
+// A request that cannot fit fails under the lock. Meanwhile another thread reads a resident tile.
 TEST_P(MoverLeaseTest, OfAResidentTileNeedsNoLock) {
   const Tier tier = GetParam();
   ASSERT_TRUE(mover_->Acquire(kThere, tier, Access::kReadWrite, nullptr).ok());

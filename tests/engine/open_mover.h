@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A mover over a store, of parts that a test chooses and may have made to fail.
+// Opens a mover over a store, from parts that a test chooses and may make to fail.
 
 #ifndef SPILLWAY_TESTS_ENGINE_OPEN_MOVER_H_
 #define SPILLWAY_TESTS_ENGINE_OPEN_MOVER_H_
@@ -20,7 +20,8 @@
 
 namespace spillway::engine {
 
-// Pages have 16 KiB. `describe` names a tile in an error, and is called under the mover's lock.
+// Opens a mover with pages of 16 KiB. `describe` names a tile in an error, and is called under the
+// mover's lock.
 inline absl::StatusOr<std::unique_ptr<Mover>> OpenMover(
     const std::vector<std::string>& folders, std::unique_ptr<tiers::DeviceRuntime> runtime,
     std::unique_ptr<io::IoEngine> io, uint64_t device_bytes, uint64_t pinned_bytes,
@@ -43,7 +44,7 @@ inline absl::StatusOr<std::unique_ptr<Mover>> OpenMover(
   return Mover::Create(std::move(parts), pager, plan::Policy::kPlanned);
 }
 
-// A commit of which the store hears nothing.
+// Runs a commit of the mover that does not commit the store.
 inline absl::Status FlushAll(Mover& mover) {
   return mover.Commit([](io::Store*) { return absl::OkStatus(); });
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the pager asks of the table before it moves or forgets bytes.
+// Tests of what the pager queries before it moves or drops bytes.
 
 #include "src/engine/pager/page_table.h"
 
@@ -24,7 +24,7 @@ TileIndex AddTile(PageTable& pages, bool stored) {
   return pages.AddTile(kTileBytes, Role::kParameter, /*transient=*/false, stored, {});
 }
 
-// A frame without bytes.
+// Allocates a frame for the tile. The frame has no bytes yet.
 Copy& Hold(PageTable& pages, TileIndex tile, Tier tier) {
   const std::optional<uint64_t> offset = pages.arena(tier).Allocate(kTileBytes, tile);
   EXPECT_TRUE(offset);
@@ -47,7 +47,7 @@ TEST(PageTable, ACopyMayBeForgottenIfItsBytesAreElsewhere) {
   Bring(pages, never_written, Tier::kPinned);
   EXPECT_TRUE(pages.MayForget(never_written, Tier::kPinned)) << "there are none";
 
-  pages.VoidOtherCopies(stored, Tier::kDevice);  // a writer on the device
+  pages.VoidOtherCopies(stored, Tier::kDevice);  // as a writer on the device does
   EXPECT_FALSE(pages.MayForget(stored, Tier::kDevice)) << "they are nowhere else";
   Copy& below = Hold(pages, stored, Tier::kPinned);
   EXPECT_FALSE(pages.MayForget(stored, Tier::kDevice)) << "the frame below has none yet";
@@ -56,8 +56,8 @@ TEST(PageTable, ACopyMayBeForgottenIfItsBytesAreElsewhere) {
   EXPECT_TRUE(pages.MayForget(stored, Tier::kDevice));
 }
 
-// Who found no room, or waits for a tile, looks again when one of these has happened, and only
-// then.
+// A caller that found no room, or waits for a tile, tries again when one of these has happened, and
+// only then.
 TEST(PageTable, WhatEndsIsCounted) {
   PageTable pages(Options());
   Transfers transfers(&pages);
@@ -90,7 +90,7 @@ TEST(PageTable, WhatEndsIsCounted) {
   EXPECT_TRUE(has_ended()) << "a discard";
 }
 
-// Of two copies that leave, one has to stay until the bytes are on NVMe.
+// If two copies leave, one has to stay until the bytes are on NVMe.
 TEST(PageTable, OfTwoCopiesThatLeaveTheOneInPinnedMemoryIsMoved) {
   PageTable pages(Options());
   const TileIndex tile = AddTile(pages, false);
@@ -103,7 +103,7 @@ TEST(PageTable, OfTwoCopiesThatLeaveTheOneInPinnedMemoryIsMoved) {
   EXPECT_FALSE(pages.MayForget(tile, Tier::kPinned));
 }
 
-// A plan that dropped such a copy had the tile read back from NVMe.
+// If a plan dropped such a copy, the tile would be read back from NVMe.
 TEST(PageTable, WhatRestsInMemoryGoesToItsReservedFrameThoughNvmeHasItsBytes) {
   for (const Tier rest : {Tier::kDevice, Tier::kPinned}) {
     PagerOptions options = Options();
@@ -127,7 +127,7 @@ TEST(PageTable, ACommitNeedsWhatHasBytesThatNvmeHasNot) {
   EXPECT_EQ(pages.to_commit().Next(0), std::nullopt);
   for (const TileIndex tile : {stored, fresh, transient}) {
     Bring(pages, tile, Tier::kPinned);
-    pages.VoidOtherCopies(tile, Tier::kPinned);  // a writer
+    pages.VoidOtherCopies(tile, Tier::kPinned);  // as a writer does
   }
   EXPECT_EQ(pages.to_commit().Next(0), stored);
   EXPECT_EQ(pages.to_commit().Next(stored + 1), fresh);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The state machine beside readers that take leases without asking: where they may not, and what
-// they must not change for others.
+// The pager beside readers that take leases without it: where they must not, and what they must not
+// change for others.
 
 #include <gtest/gtest.h>
 
@@ -32,7 +32,8 @@ TileIndex AddStored(Pager& pager, Role role = Role::kParameter) {
   return pager.AddTile(kTileBytes, role, /*transient=*/false, /*stored=*/true);
 }
 
-// Asks for a lease for reading in pinned memory and carries out what it takes.
+// Requests a read lease in pinned memory and carries out the transfers that it needs. Returns
+// whether the lease was granted.
 bool Lease(Pager& pager, TileIndex tile) {
   bool granted = false, moves = true;
   pager.Acquire(kTicket, tile, Tier::kPinned, Access::kRead, /*stream=*/nullptr);
@@ -54,13 +55,14 @@ void End(Pager& pager, TileIndex tile) {
   pager.LetIn(ended);
 }
 
-// Such a frame is left before the next lease, so nobody may have that without asking.
+// A tile leaves such a frame before its next lease, so no reader may take that lease without the
+// pager.
 TEST(PagerLease, NobodyStaysWhereFramesOfARoleWillLie) {
   PagerOptions options = PinnedOnly(4);
   options.placement[static_cast<size_t>(Role::kMoment)] = Tier::kPinned;
   Pager pager(options);
   const TileIndex early = AddStored(pager), late = AddStored(pager);
-  for (int i = 0; i < 3; ++i) AddStored(pager);  // more than there are frames: none has its own
+  for (int i = 0; i < 3; ++i) AddStored(pager);  // more tiles than frames: none has its own frame
   ASSERT_TRUE(Lease(pager, early));
   End(pager, early);
   ASSERT_TRUE(Lease(pager, late));
@@ -82,9 +84,9 @@ TEST(PagerLease, NobodyStaysWhereFramesOfARoleWillLie) {
   }
 }
 
-// A caller waits until streams let go of all tiles. While these are weighed for it, the one that
-// is unused longest gets a reader: the caller gets another's room, and does not wait for the
-// reader.
+// A caller waits until streams end their use of all tiles. While the pager weighs these tiles for
+// eviction, the least recently used one gets a reader. The caller gets another tile's room, and
+// does not wait for the reader.
 TEST(PagerLease, AReaderWhoComesDuringTheSearchIsNotWaitedFor) {
   constexpr TileIndex kTiles = 300;
   constexpr int kRounds = 300;
@@ -107,7 +109,7 @@ TEST(PagerLease, AReaderWhoComesDuringTheSearchIsNotWaitedFor) {
       is_reader_there = true;
       while (begin_ns == 0) {
       }
-      while (base::NowNs() < begin_ns + round * 100) {  // at all moments of a search
+      while (base::NowNs() < begin_ns + round * 100) {  // covers all moments of a search
       }
       lease = pager.leases().TryTake(/*tile=*/0, Tier::kPinned);
     });
@@ -124,10 +126,10 @@ TEST(PagerLease, AReaderWhoComesDuringTheSearchIsNotWaitedFor) {
   std::printf("%d readers came in time\n", taken);
 }
 
-// The lease of a stream that waits for a copy may end before the copy's end is told: what was
-// written is on the device alone all the same, and until that is told nobody may have what was
-// before, whose frame is still being read. So it is, too, where the lease ends by another stream or
-// by none.
+// The lease of a stream that waits for a copy may end before the end of the copy is reported. The
+// written bytes are on the device alone all the same. Until the end is reported, no caller may
+// lease the older bytes, whose frame is still being read. The same holds if the lease ends on
+// another stream or on none.
 TEST(PagerLease, AWriterWhoEndsBeforeItsCopyIsToldLeavesNoOlderBytes) {
   for (const bool drains : {true, false}) {
     PagerOptions options = PinnedOnly(2);
@@ -154,8 +156,8 @@ TEST(PagerLease, AWriterWhoEndsBeforeItsCopyIsToldLeavesNoOlderBytes) {
   }
 }
 
-// The same where a plan brings the bytes and the copy fails: what the writer's stream wrote into is
-// nobody's, and someone must be told.
+// The same case, but a plan brings the bytes and the copy fails. What the writer's stream wrote is
+// lost, so the error must be reported.
 TEST(PagerLease, AFailedCopyBehindAWriterWhoHasEndedIsTold) {
   PagerOptions options = PinnedOnly(4);
   options.device_bytes = kTileBytes;

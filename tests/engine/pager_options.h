@@ -10,7 +10,7 @@
 
 namespace spillway::engine {
 
-// Of a pager over a store.
+// Returns the options of a pager over a store.
 inline PagerOptions WithStore(uint64_t device_bytes, uint64_t pinned_bytes) {
   PagerOptions options;
   options.device_bytes = device_bytes;

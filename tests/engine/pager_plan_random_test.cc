@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Callers whose steps repeat, under the step's plan, from any state of the tiles: they interleave
-// at random, let go on streams, discard, and now and then do something else. Beside what must hold
-// in any case (pager_simulation.h), nobody waits for nothing: where no transfer is in flight
-// and no stream is at work, a lease waits only for another lease of its tile.
+// Callers whose steps repeat, under the step's plan, from any state of the tiles. They interleave
+// at random, release leases on streams, discard, and now and then deviate from the step. Besides
+// the invariants in pager_simulation.h, no caller waits without a cause: if no transfer is in
+// flight and no stream is at work, a lease waits only for another lease of its tile.
 
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ class PlannedSimulation : public PagerSimulation {
     }
   }
 
-  // Steps, of which some are other than usual. The first is served on demand.
+  // Runs steps, some of which differ from the usual step. The first is served on demand.
   void RunSteps(int steps) {
     for (int step = 0; step < steps && !testing::Test::HasFatalFailure(); ++step) {
       if (step > 0 && !pager_.in_use() && pager_.plan().followed() == nullptr) TakeUpPlan();
@@ -58,12 +58,12 @@ class PlannedSimulation : public PagerSimulation {
     size_t number = 0;
     Program program;
     size_t next = 0;
-    Ticket ticket = kNoTicket;   // that it waits with
-    std::set<TileIndex> missed;  // whose lease failed
+    Ticket ticket = kNoTicket;   // the ticket that it waits with
+    std::set<TileIndex> missed;  // tiles whose lease failed
   };
 
   bool IsTransient(TileIndex tile) const { return tile % 4 == 3; }
-  // Tiles that all read; each other is one caller's.
+  // Whether all callers read the tile. Each other tile belongs to one caller.
   static bool IsShared(TileIndex tile) { return tile % 3 == 0; }
 
   Program MakeProgram(size_t caller, uint64_t length) {
@@ -110,7 +110,8 @@ class PlannedSimulation : public PagerSimulation {
     nvme_.push_back(std::nullopt);
   }
 
-  // Of the usual step, its callers interleaved at random; without one the step goes on demand.
+  // Follows a plan of the usual step, with its callers interleaved at random. If there is no plan,
+  // the step is served on demand.
   void TakeUpPlan() {
     plan::Trace trace;
     for (TileIndex tile = 0; tile < truth_.size(); ++tile) {
@@ -134,7 +135,7 @@ class PlannedSimulation : public PagerSimulation {
         --left;
       }
     }
-    // A step that was written down has leased all its tiles, so they have their reserved frames.
+    // A step that was recorded has leased all its tiles, so they have their reserved frames.
     const bool has_reserved_frame =
         std::all_of(trace.events.begin(), trace.events.end(), [&](const auto& e) {
           const plan::TraceTile& tile = trace.tiles[e.tile];
@@ -169,7 +170,7 @@ class PlannedSimulation : public PagerSimulation {
       if (Chance(0.5)) caller.program.clear();
       caller.program.insert(caller.program.begin(), other.begin(), other.end());
     }
-    const double hurry = Chance(0.3) ? 0.05 : 0.4;  // of transfers
+    const double hurry = Chance(0.3) ? 0.05 : 0.4;  // the chance that a transfer ends
     for (int round = 0; !IsOver() && !testing::Test::HasFatalFailure(); ++round) {
       ASSERT_LT(round, 50'000) << "callers wait, and transfers come and go";
       if (Chance(0.7)) TellOfTaken();
@@ -194,7 +195,7 @@ class PlannedSimulation : public PagerSimulation {
                        [](const Caller& caller) { return caller.next == caller.program.size(); });
   }
 
-  // The caller's next act, unless it waits.
+  // Takes the caller's next action, unless it waits.
   void Go(Caller& caller) {
     if (requests_.count(caller.ticket) > 0 || caller.next == caller.program.size()) return;
     const Op op = caller.program[caller.next++];
@@ -285,8 +286,8 @@ struct Sum {
   uint64_t steps = 0, pulled = 0, deviations = 0;
 };
 
-// Of budgets that are zero each run has others, which are tight. Where a part is to be tried, an
-// eighth of `most_runs` is.
+// Runs many simulations. A budget of zero is replaced by a tight one, which differs from run to
+// run. If TriesOnePoint, the number of runs is an eighth of `most_runs`.
 Sum RunMany(const SimulationSetup& base, uint64_t most_runs) {
   const uint64_t runs = TriesOnePoint() ? most_runs / 8 : most_runs;
   Sum sum;
@@ -330,7 +331,7 @@ TEST(PagerPlanRandom, WhileCallersGiveUp) {
   RunMany({.device_units = 0, .pinned_units = 0, .num_tiles = 20, .withdraws = true}, 200);
 }
 
-// Roles rest anywhere, in budgets that hold them with a little beside.
+// Roles rest in any tier, in budgets that hold them and a little more.
 TEST(PagerPlanRandom, WithRolesThatArePlaced) {
   SimulationSetup setup{.device_units = 64 + 12, .pinned_units = 64 + 16};
   setup.placement[0] = Tier::kDevice;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The state machine while it follows a plan, driven step by step.
+// The pager while it follows a plan, driven step by step.
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,8 @@ constexpr StreamId kSomeStream = &stream_of_work;
 
 constexpr uint64_t kTileBytes = kFrameAlignment;
 
-// Leases two tiles on the device in this order; it has room for one, and pinned memory keeps both.
+// Returns a plan that leases two tiles on the device in this order. The device has room for one,
+// and pinned memory holds both.
 std::shared_ptr<PlanFollower> TilesOneByOne(const std::vector<SmallLease>& order) {
   return FollowerOf(LeasesInTurn(2, kTileBytes, Tier::kDevice, order),
                     {.device_bytes = kTileBytes, .pinned_bytes = 4 * kTileBytes});
@@ -29,8 +30,8 @@ std::shared_ptr<PlanFollower> TilesOneByOne(const std::vector<SmallLease>& order
 
 PagerOptions OneDeviceFrame() { return WithStore(kTileBytes, 4 * kTileBytes); }
 
-// A caller whose stream waits for a copy has its lease already: if the copy fails, someone must be
-// told that the bytes never came.
+// A caller whose stream waits for a copy already has its lease. If the copy fails, the error must
+// be reported, because the bytes never came.
 TEST(PagerPlan, AFailedCopyBehindALeaseOnAStreamIsTold) {
   Pager pager(OneDeviceFrame());
   for (int i = 0; i < 2; ++i) pager.AddTile(kTileBytes, Role::kParameter, false, true);
@@ -51,8 +52,8 @@ TEST(PagerPlan, AFailedCopyBehindALeaseOnAStreamIsTold) {
   EXPECT_EQ(pager.pages().stats().plan.deviations, 1u);
 }
 
-// Of the tiles that a plan leases in turn the device has room for one, so a reader who does not ask
-// would keep it from the other.
+// A plan leases two tiles in turn, and the device has room for one. A reader that leased the first
+// without the pager would keep the second out.
 TEST(PagerPlan, NobodyTakesATileThatThePlanMovesNext) {
   Pager pager(OneDeviceFrame());
   for (int i = 0; i < 2; ++i) pager.AddTile(kTileBytes, Role::kParameter, false, true);
@@ -87,8 +88,8 @@ TEST(PagerPlan, NobodyTakesATileThatThePlanMovesNext) {
   EXPECT_EQ(pager.pages().stats().plan.deviations, 0u);
 }
 
-// A stream still works on the last lease of a tile that leaves next: who runs ahead of the stream
-// must not take the tile meanwhile.
+// A stream still works on the last lease of a tile that leaves next. A caller that is ahead of the
+// stream must not lease the tile in the meantime.
 TEST(PagerPlan, NobodyTakesATileWhoseLastLeaseWaitsForItsStream) {
   Pager pager(OneDeviceFrame());
   for (int i = 0; i < 2; ++i) pager.AddTile(kTileBytes, Role::kParameter, false, true);
@@ -114,8 +115,8 @@ TEST(PagerPlan, NobodyTakesATileWhoseLastLeaseWaitsForItsStream) {
   EXPECT_EQ(pager.pages().stats().plan.deviations, 0u);
 }
 
-// The plan drops the tile after its last release. An earlier lease may outlast that one: its stream
-// is behind. The plan waits for the stream; it is not left.
+// The plan drops the tile after its last release. An earlier lease may outlast that release,
+// because its stream is behind. The follower waits for the stream and does not abandon the plan.
 TEST(PagerPlan, ADropWaitsForAnEarlierLeaseWhoseStreamIsBehind) {
   Pager pager(OneDeviceFrame());
   for (int i = 0; i < 2; ++i) pager.AddTile(kTileBytes, Role::kParameter, false, true);
@@ -151,9 +152,9 @@ TEST(PagerPlan, ADropWaitsForAnEarlierLeaseWhoseStreamIsBehind) {
   EXPECT_EQ(pager.pages().stats().plan.deviations, 0u);
 }
 
-// A tile that is not of the plan has the frame of tile 0, which is pulled into the one that the
-// plan has for tile 1. When tile 0's stream lets go, tile 0 leaves it, for which no other event is
-// needed than that one.
+// A tile outside the plan has the frame of tile 0. Tile 0 is therefore pulled into the frame that
+// the plan has for tile 1. When tile 0's stream ends its use, tile 0 begins to leave that frame.
+// This needs no event other than that one.
 TEST(PagerPlan, WhatMakesWayBeginsToLeaveAtOnce) {
   constexpr TileIndex kFirst = 0, kSecond = 1, kOther = 2;
   plan::TraceRecorder recorder;
@@ -238,7 +239,7 @@ TEST(PagerPlan, ATileHasBytesFromItsFirstWriterToItsDiscard) {
   }
 }
 
-// It is the next lease that reports a write that failed, so there is none without asking.
+// The next lease reports a write that failed, so no lease may be taken without the pager.
 TEST(PagerPlan, AfterAFailedWriteEveryLeaseIsAskedFor) {
   Pager pager(WithStore(0, 2 * kTileBytes));
   for (int i = 0; i < 3; ++i) pager.AddTile(kTileBytes, Role::kParameter, false, false);

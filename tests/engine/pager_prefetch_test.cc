@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What comes ahead of its declared use, driven step by step.
+// Transfers ahead of their declared use, driven step by step.
 
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ class PagerPrefetch : public testing::Test {
     return options;
   }
 
-  // Carries out what there is to do; the tiles that were read.
+  // Carries out all actions and returns the tiles that were read.
   std::vector<TileIndex> Run() {
     std::vector<TileIndex> read;
     for (std::vector<Action> actions; !(actions = pager_.TakeActions()).empty();) {
@@ -62,8 +62,8 @@ TEST_F(PagerPrefetch, SendsAwayWhatIsNotNeededBefore) {
   EXPECT_EQ(Lease(2), Tiles{});
 }
 
-// The device has room for two of three tiles, and the others' bytes are copied out ahead of the
-// lease.
+// The device has room for two of three tiles. Another tile's bytes are copied out before the third
+// tile is leased.
 TEST(PagerRoomAhead, IsMadeForWhatWillBeWrittenWhole) {
   PagerOptions options;
   options.device_bytes = 2 * kTileBytes;
@@ -73,7 +73,7 @@ TEST(PagerRoomAhead, IsMadeForWhatWillBeWrittenWhole) {
   Pager pager(options);
   for (int i = 0; i < 3; ++i) pager.AddTile(kTileBytes, Role::kParameter, false, true);
   using Tiles = std::vector<TileIndex>;
-  // Leases the tile; what was copied out until its lease had ended.
+  // Leases the tile and returns the tiles that were copied out until the lease had ended.
   const auto write = [&](TileIndex tile) {
     Tiles copied_out;
     const auto run = [&] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random callers who lease what they like; pager_simulation.h has what must hold.
+// Random callers that lease any tile. pager_simulation.h holds the invariants.
 
 #include <gtest/gtest.h>
 
@@ -45,7 +45,7 @@ TEST(PagerRandom, AmpleBudgets) {
   RunMany({.device_units = 100, .pinned_units = 100, .max_held = 5}, 50, 1500);
 }
 
-// An arena that is not weighed as a whole.
+// A search for room weighs only a few frames of the arena.
 TEST(PagerRandom, SearchesThatLookAtAFewFrames) {
   RunMany({.device_units = 20, .pinned_units = 24, .max_held = 4, .most_weighed = 3}, 200, 1500);
 }
@@ -91,7 +91,7 @@ TEST(PagerRandom, GoingBackToACommitFindsItsBytes) {
   EXPECT_GT(restores, 0);
 }
 
-// Roles rest anywhere, in budgets that hold them with a little beside.
+// Roles rest in any tier, in budgets that hold them and a little more.
 SimulationSetup PlacedSetup(uint64_t seed) {
   std::mt19937_64 random(seed);
   SimulationSetup setup{

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pager when the bytes under it become another commit's: what is forgotten, what is kept, and
-// that nothing of before is written afterwards.
+// The pager when its bytes are replaced by another commit's: which copies are dropped, which are
+// kept, and that no older bytes are written afterwards.
 
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ class PagerReset : public testing::Test {
     pager_.AddTile(kUnit, Role::kGradient, true, false);
   }
 
-  // Ends all transfers; the actions that there were.
+  // Ends all transfers and returns all actions.
   std::vector<Action> Run() {
     std::vector<Action> seen;
     for (std::vector<Action> actions = pager_.TakeActions(); !actions.empty();
@@ -58,7 +58,7 @@ class PagerReset : public testing::Test {
     pager_.EndLease(tile, Tier::kDevice, Access::kDiscard, /*drained=*/false);
     Run();
   }
-  // What it takes to read the tile in the device tier.
+  // Leases the tile for reading in the device tier and returns the actions that this takes.
   std::vector<Action> Read(TileIndex tile) {
     pager_.Acquire(kTicket, tile, Tier::kDevice, Access::kRead, nullptr);
     const std::vector<Action> kinds = Run();

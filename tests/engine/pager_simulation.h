@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pager under random callers, with transfers that end in random order and sometimes fail,
-// against memory that holds real values: whoever is granted a lease must find the last value
-// written, whatever moved in between. A run in which nothing can happen any more although callers
-// wait is a deadlock, and fails.
+// Runs a pager under random callers, with transfers that end in random order and sometimes fail,
+// against memory that holds real values. Every granted lease must find the last value written,
+// whatever moved in between. If callers wait and nothing can happen any more, there is a deadlock,
+// and the run fails.
 
 #ifndef SPILLWAY_TESTS_ENGINE_PAGER_SIMULATION_H_
 #define SPILLWAY_TESTS_ENGINE_PAGER_SIMULATION_H_
@@ -24,7 +24,7 @@
 
 namespace spillway::engine {
 
-// Names of streams.
+// The addresses of the elements identify streams.
 inline const std::array<int, 2> kStreams = {};
 
 constexpr uint64_t kUnit = kFrameAlignment;
@@ -35,13 +35,13 @@ struct SimulationSetup {
   uint64_t pinned_units = 20;
   int num_tiles = 16;
   uint64_t max_tile_units = 4;
-  int max_held = 1;  // leases a caller holds at once
+  int max_held = 1;  // leases that a caller holds at once
   double failure_rate = 0;
-  bool restores = false;  // goes back to what the last flush wrote, now and then
+  bool restores = false;  // restores the last flush now and then
   size_t most_weighed = 512;
   Placement placement = {};
   bool declares = true;
-  bool withdraws = false;  // callers give up, now and then
+  bool withdraws = false;  // callers withdraw requests now and then
 };
 
 class PagerSimulation {
@@ -85,7 +85,7 @@ class PagerSimulation {
     Tier tier;
     Access access;
     StreamId stream = kNoStream;
-    bool draining = false;  // let go on a stream that has not come so far
+    bool draining = false;  // released on a stream that has not reached the release
     bool arriving = false;  // granted to a stream before its copy ended
   };
   struct Request {
@@ -152,7 +152,8 @@ class PagerSimulation {
     }
   }
 
-  // A caller gives up waiting: it is told so at once, of a commit when its writes have ended.
+  // Withdraws requests of callers that give up. A lease request fails at once, a commit when its
+  // writes have ended.
   void WithdrawSome() {
     TellOfTaken();
     if (flushing_ && Chance(0.5)) {
@@ -166,10 +167,10 @@ class PagerSimulation {
     pager_.Withdraw(ticket);
     Pump();
     EXPECT_EQ(requests_.count(ticket), 0u);
-    pager_.Withdraw(ticket);  // which nobody knows any more
+    pager_.Withdraw(ticket);  // the pager no longer has this ticket
   }
 
-  // A discard takes effect once the streams that use the tile have let go.
+  // Applies a pending discard of the tile once no lease of the tile is left.
   void TakeDiscard(TileIndex tile) {
     for (const Held& lease : held_) {
       if (lease.tile == tile) return;
@@ -177,7 +178,7 @@ class PagerSimulation {
     if (discarded_.erase(tile) > 0) truth_[tile] = 0;
   }
 
-  // A reader that does not ask. The machine hears of it a while later.
+  // Takes a read lease without the pager, which learns of it later.
   bool Take(TileIndex tile, Tier tier) {
     const auto offset = pager_.leases().TryTake(tile, tier);
     if (!offset) return false;
@@ -194,7 +195,8 @@ class PagerSimulation {
     untold_.clear();
   }
 
-  // Everything goes back to the last flush, transfers of nobody's ending first.
+  // Ends all transfers, then restores the last flush or resumes without a restore. Does nothing
+  // while the pager is in use.
   void Restore() {
     TellOfTaken();
     if (pager_.in_use()) return;
@@ -228,7 +230,7 @@ class PagerSimulation {
         .now_bytes;
   }
 
-  // What rests in memory does not come from NVMe, which it left at most for a commit.
+  // A tile that rests in memory is not read from NVMe, and is written to NVMe at most for a commit.
   void CheckPlacement(const Action& action) {
     const auto rest = setup_.placement[static_cast<size_t>(roles_[action.tile])];
     if (!rest || *rest == Tier::kNvme || setup_.restores) return;
@@ -238,7 +240,7 @@ class PagerSimulation {
     }
   }
 
-  // Nothing is leased or moves: every tile is where it rests.
+  // Checks that every tile is where it rests. REQUIRES: nothing is leased or moves.
   void CheckRest() {
     if (setup_.declares || setup_.failure_rate > 0) return;
     for (int i = 0; i < kNumRoles; ++i) {
@@ -260,7 +262,7 @@ class PagerSimulation {
     return false;
   }
 
-  // Ends a lease, or only lets go of it as a holder on a stream does.
+  // Ends a lease, or only begins its drain on a stream.
   void EndSomeLease() {
     if (held_.empty()) return;
     TellOfTaken();
@@ -279,7 +281,7 @@ class PagerSimulation {
   }
 
   void End(std::vector<Held>::iterator lease) {
-    // A stream lets go in order.
+    // A stream ends its leases in order.
     if (lease->draining) {
       lease = std::find_if(held_.begin(), held_.end(), [&](const Held& other) {
         return other.draining && other.tile == lease->tile && other.stream == lease->stream;
@@ -328,7 +330,7 @@ class PagerSimulation {
     return nullptr;
   }
 
-  // What a holder does once the bytes are there.
+  // Does what a holder does once the bytes are there: checks them, and writes if the access does.
   void Use(Held& lease) {
     lease.arriving = false;
     if (lease.access != Access::kDiscard) CheckBytes(lease.tile, lease.tier);
@@ -373,7 +375,7 @@ class PagerSimulation {
 
   void Hold(Held lease) {
     for (const Held& other : held_) {
-      // Its stream orders what comes behind a writer there.
+      // The stream orders a later lease behind a writer that drains on it.
       if (other.draining && Writes(other.access) && other.stream == lease.stream) continue;
       ASSERT_FALSE(other.tile == lease.tile && (Writes(other.access) || Writes(lease.access)))
           << "a writer is not alone";
@@ -417,7 +419,7 @@ class PagerSimulation {
     }
   }
 
-  // Everything must come to an end: leases are released, transfers end, and no request is left.
+  // Ends all leases and transfers. No request may be left.
   void Drain() {
     for (int round = 0; round < 10000 && !testing::Test::HasFatalFailure(); ++round) {
       if (requests_.empty() && transfers_.empty() && held_.empty() && !flushing_)
@@ -435,7 +437,7 @@ class PagerSimulation {
   SimulationSetup setup_;
   std::mt19937_64 random_;
   Pager pager_;
-  std::vector<uint64_t> device_, pinned_;  // a value a unit
+  std::vector<uint64_t> device_, pinned_;  // one value per unit
   std::vector<uint64_t> units_, truth_;
   std::vector<Role> roles_;
   std::vector<std::optional<uint64_t>> nvme_;
@@ -445,15 +447,15 @@ class PagerSimulation {
   int num_withdrawn_ = 0;
   std::vector<Action> transfers_;
   std::vector<Held> held_;
-  std::vector<std::pair<TileIndex, Tier>> untold_;  // leases that the machine has yet to hear of
+  std::vector<std::pair<TileIndex, Tier>> untold_;  // leases that the pager has not recorded yet
   std::optional<Pager::LeaseEnd> ended_;            // the lease that has just ended
-  Pager::LeaseEnd let_in_;                          // the one that ended last
-  std::set<TileIndex> discarded_;                   // once their leases have ended
+  Pager::LeaseEnd let_in_;                          // the end that was last passed to LetIn
+  std::set<TileIndex> discarded_;                   // discards that wait until leases have ended
   std::map<Ticket, Request> requests_;
   Ticket ticket_ = 100;
   static constexpr Ticket flush_ticket_ = 1;
   bool flushing_ = false;
-  bool flushed_ = false;  // ever: what a commit wrote may have a copy in pinned memory
+  bool flushed_ = false;  // ever; a tile that a commit wrote may have a copy in pinned memory
   uint64_t value_ = 0;
   int failures_ = 0;
   int grants_ = 0;

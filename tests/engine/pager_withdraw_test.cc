@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Callers that give up waiting, one event after another: they are told at once, and what moves for
-// them goes on for nobody.
+// Callers that withdraw, one event after another. They are answered at once, and the transfers that
+// they caused go on without a caller.
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ class PagerWithdraw : public testing::Test {
     pager_.AddTile(kUnit, Role::kParameter, /*transient=*/false, /*stored=*/true);
   }
 
-  // Asks for the tile, whose read begins, and gives up.
+  // Requests the tile, whose read begins, and withdraws.
   void AskAndWithdraw() {
     pager_.Acquire(kTicket, 0, Tier::kPinned, Access::kRead, nullptr);
     std::vector<Action> actions = pager_.TakeActions();
@@ -36,7 +36,7 @@ class PagerWithdraw : public testing::Test {
     EXPECT_TRUE(absl::IsCancelled(actions[0].status)) << actions[0].status;
     EXPECT_FALSE(pager_.in_use());
   }
-  // The next lease on the tile; whether it was read for it.
+  // Takes the next lease on the tile. Returns whether the tile was read for it.
   bool IsReadForTheNext() {
     pager_.Acquire(kTicket + 1, 0, Tier::kPinned, Access::kRead, nullptr);
     std::vector<Action> actions = pager_.TakeActions();
@@ -62,7 +62,7 @@ TEST_F(PagerWithdraw, WhatWasReadForItServesTheNext) {
   EXPECT_FALSE(IsReadForTheNext());
 }
 
-// Nobody asked for these bytes any more, so nobody else may be told that they did not come.
+// No caller waits for these bytes any more, so no other caller may receive the error.
 TEST_F(PagerWithdraw, AReadThatFailsForNobodyFailsNobody) {
   AskAndWithdraw();
   pager_.TransferDone(0, absl::UnavailableError("the disk is gone"));

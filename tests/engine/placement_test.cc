@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where roles rest, through the public engine: what a step moves is known to the byte, by plan and
-// on demand; a placement that cannot hold says so.
+// Placement of roles, through the public engine. The bytes that a step moves are known exactly, by
+// plan and on demand, and a placement that does not fit is refused with an error.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -61,7 +61,8 @@ class Placed : public testing::TestWithParam<engine::MaybePolicy> {
     return *id;
   }
 
-  // Leases each tile in turn: checks that it holds `before`, and leaves `after` there.
+  // Leases each tile in turn, checks that it holds `before` and writes `after` if the access
+  // writes.
   void Pass(TensorId tensor, Tier tier, Access access, uint32_t before, uint32_t after) {
     for (uint64_t tile = 0; tile < engine_->Spec(tensor).num_tiles(); ++tile) {
       const TileRef ref{tensor, tile};
@@ -77,7 +78,7 @@ class Placed : public testing::TestWithParam<engine::MaybePolicy> {
     }
   }
 
-  // Transfers go on after their cause; waits for what must come.
+  // Waits until the condition holds, because transfers go on after the call that caused them.
   template <typename Condition>
   void Await(const Condition& condition) {
     for (int i = 0; i < 30'000 && !condition(); ++i)
@@ -109,7 +110,7 @@ class Placed : public testing::TestWithParam<engine::MaybePolicy> {
   std::unique_ptr<Engine> engine_;
 };
 
-// There is room for all of it, twice, and yet it comes from NVMe for each use.
+// There is room for twice all of it, but it is read from NVMe for each use.
 TEST_P(Placed, OnNvmeEachUseReadsAndWritesEveryByte) {
   Open(Place(Role::kMoment, Tier::kNvme));
   const TensorId moment = Register(Role::kMoment);
@@ -124,7 +125,7 @@ TEST_P(Placed, OnNvmeEachUseReadsAndWritesEveryByte) {
     return;
   }
   Await([&] { return engine_->Stats().nvme.written_bytes == kSteps * kAll; });
-  EXPECT_EQ(engine_->Stats().nvme.read_bytes, (kSteps - 1) * kAll);  // zeros at first
+  EXPECT_EQ(engine_->Stats().nvme.read_bytes, (kSteps - 1) * kAll);  // the tiles start as zeros
   EXPECT_EQ(engine_->Stats().pinned.read_bytes, kSteps * kAll);
   EXPECT_EQ(engine_->Stats().pinned.written_bytes, kSteps * kAll);
   const Traffic moments = engine_->Stats().role_nvme[static_cast<size_t>(Role::kMoment)];
@@ -154,7 +155,7 @@ TEST_P(Placed, RolesTogetherAreAllThatPassedToAndFromNvme) {
   EXPECT_GT(stats.role_nvme[static_cast<size_t>(Role::kParameter)].read_bytes, 0u);
 }
 
-// What is discarded rests nowhere; before, it goes to NVMe between its writer and its reader.
+// A discarded tile rests nowhere. Before that, it goes to NVMe between its writer and its reader.
 TEST_P(Placed, OnNvmeAGradientIsWrittenAndReadOnce) {
   Open(Place(Role::kGradient, Tier::kNvme));
   const TensorId gradient = Register(Role::kGradient, kTiles, /*transient=*/true);
@@ -177,7 +178,8 @@ TEST_P(Placed, OnNvmeAGradientIsWrittenAndReadOnce) {
   EXPECT_EQ(stats.pinned.written_bytes, kSteps * kAll);
 }
 
-// Other tiles pass by NVMe; those that rest in pinned memory go there with a commit alone.
+// Other tiles pass through NVMe. Tiles that rest in pinned memory are written to NVMe only by a
+// commit.
 TEST_P(Placed, InPinnedMemoryNothingReachesNvmeButByACommit) {
   Open(Place(Role::kMoment, Tier::kPinned));
   const TensorId moment = Register(Role::kMoment), other = Register(Role::kParameter, 3 * kTiles);
@@ -203,7 +205,7 @@ TEST_P(Placed, InPinnedMemoryNothingStaysOnTheDevice) {
   const TensorId moment = Register(Role::kMoment);
   Repeat([&](uint32_t i) { Pass(moment, Tier::kDevice, Access::kReadWrite, i, i + 1); });
   Await([&] { return engine_->Stats().pinned.written_bytes == kSteps * kAll; });
-  // What is there came for the step that follows.
+  // Bytes that are on the device now were copied in for the next step.
   Await([&] {
     const EngineStats stats = engine_->Stats();
     const auto& room = stats.role_tiers[static_cast<size_t>(Role::kMoment)];
@@ -212,7 +214,7 @@ TEST_P(Placed, InPinnedMemoryNothingStaysOnTheDevice) {
   EXPECT_EQ(engine_->Stats().nvme.written_bytes, 0u);
 }
 
-// The CPU writes weights, the device reads them twice: one copy in, none out.
+// The CPU writes weights and the device reads them twice: one copy in, none out.
 TEST_P(Placed, OnTheDeviceWhatTheCpuWroteComesOnceAndStays) {
   Open(Place(Role::kParameter, Tier::kDevice));
   const TensorId weight = Register(Role::kParameter), other = Register(Role::kMoment, 3 * kTiles);
@@ -234,8 +236,8 @@ TEST_P(Placed, OnTheDeviceWhatTheCpuWroteComesOnceAndStays) {
   EXPECT_EQ(stats.pinned.written_bytes, 0u);
 }
 
-// A budget that holds them and one tile that passes. Such tiles are all over the arena when the
-// first of those that stay comes.
+// The budget holds the tiles that stay and one tile that does not. Tiles of the second kind are all
+// over the arena when the first of those that stay comes.
 TEST_P(Placed, WhatStaysLeavesNoGapsThoughOthersAreLeasedMeanwhile) {
   pinned_bytes_ = kAll + kTileBytes / 2;
   Open(Place(Role::kMoment, Tier::kPinned));
@@ -266,7 +268,7 @@ TEST_P(Placed, WhatCannotRestThereIsRefusedWithItsFigures) {
         "raise it to at least 1.1 MiB (1114112 bytes)"}) {
     EXPECT_THAT(message, HasSubstr(part));
   }
-  Register(Role::kMoment, 15);  // fits beside the tile that passes
+  Register(Role::kMoment, 15);  // fits beside the tile that does not stay
 
   EngineOptions options = Options(Place(Role::kActivation, Tier::kNvme));
   options.store.clear();
@@ -276,7 +278,7 @@ TEST_P(Placed, WhatCannotRestThereIsRefusedWithItsFigures) {
 }
 
 TEST_P(Placed, TheRoomOfATensorThatGoesIsGivenBack) {
-  Open(Place(Role::kMoment, Tier::kPinned));  // pinned memory of 16 tiles
+  Open(Place(Role::kMoment, Tier::kPinned));  // pinned memory has room for 16 tiles
   const auto moment = [this](const char* name, int64_t tiles) {
     return engine_->Register(
         {.name = name, .shape = {tiles, kTileBytes / 4}, .role = Role::kMoment, .tile_rows = 1});
@@ -287,14 +289,14 @@ TEST_P(Placed, TheRoomOfATensorThatGoesIsGivenBack) {
   EXPECT_TRUE(absl::IsResourceExhausted(moment("second", 12).status()));
   ASSERT_TRUE(engine_->Unregister(*first).ok());
   EXPECT_TRUE(moment("second", 12).ok());
-  // Nor does room stay for a tile that passed by, when its tensor is gone.
+  // A tile that does not stay keeps no room either, once its tensor is unregistered.
   EXPECT_TRUE(absl::IsResourceExhausted(moment("third", 4).status()));
   ASSERT_TRUE(engine_->Unregister(passing).ok());
   EXPECT_TRUE(moment("third", 4).ok());
 }
 
-// Small tiles come and go before, between and after those that stay; then one that needs all the
-// room beside them.
+// Small tiles are leased before, between and after those that stay. Then a tile is leased that
+// needs all the room beside them.
 TEST_P(Placed, WhatPassesByLeavesTheRoomBesideInOnePiece) {
   EngineOptions options = Options(Place(Role::kMoment, Tier::kPinned));
   options.pinned_bytes = kAll + 2 * kTileBytes;

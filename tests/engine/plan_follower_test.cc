@@ -23,7 +23,7 @@ namespace {
 
 constexpr plan::TileIndex kDirty = 0, kClean = 1;
 
-// One tile is written and three are read; nothing is kept from one use to the next.
+// Returns a plan in which one tile is written and three are read. Nothing is retained between uses.
 StepPlan FourTilesInTwoFrames() {
   const std::vector<SmallLease> leases = {{kDirty, Access::kReadWrite}, {1}, {2}, {3}};
   return PlanOf(LeasesInTurn(4, 100, Tier::kPinned, leases),
@@ -40,7 +40,7 @@ void ComesAndGoes(PlanFollower& follower, const plan::TraceEvent& event) {
   }
 }
 
-// Carries out what may be, but ends no write.
+// Carries out what the follower permits, but ends no write by itself.
 class Carrier {
  public:
   explicit Carrier(const StepPlan& step) : follower_(step) {}
@@ -110,12 +110,12 @@ StepPlan PlanWithin(uint64_t pinned_bytes, const plan::Trace& trace) {
                         .pinned_lookahead_bytes = 0});
 }
 
-// Two tiles of 100 bytes that are leased in pinned memory in turn.
+// Returns a trace of two tiles of 100 bytes that are leased in pinned memory in turn.
 plan::Trace TraceOf(const std::vector<SmallLease>& leases) {
   return LeasesInTurn(2, 100, Tier::kPinned, leases);
 }
 
-// Does all that may be done.
+// Carries out every operation that may run.
 void CarryOut(PlanFollower& follower) {
   for (bool progress = true; progress;) {
     progress = false;
@@ -132,7 +132,8 @@ void CarryOut(PlanFollower& follower) {
   }
 }
 
-// Which of the releases are followed by nothing but a read, in each of two steps.
+// Runs two steps and returns for each release whether IsReadNext holds after it. Both steps must
+// agree.
 std::vector<bool> ReadNext(const std::vector<SmallLease>& leases, uint64_t pinned_bytes) {
   const plan::Trace trace = TraceOf(leases);
   PlanFollower follower(PlanWithin(pinned_bytes, trace));
@@ -192,8 +193,8 @@ TEST(PlanFollower, AUseThatIsNotPlannedIsExtra) {
   EXPECT_FALSE(follower.EndStep());
 }
 
-// Tiles 0 and 1 share one frame. Whoever wants tile 1 while tile 0 has not been used need not wait
-// for that.
+// Tiles 0 and 1 share one frame. A caller that requests tile 1 before tile 0 has been used need not
+// wait for that use.
 TEST(PlanFollower, AUseWaitsForTransfersAndNotForAnotherCaller) {
   const plan::Trace trace = TraceOf({{0, Access::kRead}, {1, Access::kRead}});
   PlanFollower follower(PlanWithin(100, trace));
@@ -210,7 +211,7 @@ TEST(PlanFollower, AUseWaitsForTransfersAndNotForAnotherCaller) {
   EXPECT_TRUE(follower.tiles().OpsBeforeAreOver(1, *use));
 }
 
-// However many uses there were since anyone looked.
+// This holds for any number of uses since the last query.
 TEST(PlanFollower, AUseWaitsWhereAllThatIsBeforeItHasBeenAskedFor) {
   std::vector<SmallLease> leases(500, SmallLease{0});
   leases.push_back({1});
@@ -223,7 +224,7 @@ TEST(PlanFollower, AUseWaitsWhereAllThatIsBeforeItHasBeenAskedFor) {
   EXPECT_TRUE(follower.MayWait(1, *use));
 }
 
-// The same where many leases are held at once, and let go of before the next use.
+// The same case with many leases that are held at once and released before the next use.
 TEST(PlanFollower, AUseWaitsWhereAllLeasesBeforeItHaveBeenLetGo) {
   constexpr plan::TileIndex kTiles = 300;
   plan::TraceRecorder recorder;
@@ -244,7 +245,7 @@ TEST(PlanFollower, AUseWaitsWhereAllLeasesBeforeItHaveBeenLetGo) {
     if (event < kTiles) {
       ComesAndGoes(follower, is);
     } else {
-      follower.ReleaseAsked(is.tile);  // its stream has not let go
+      follower.ReleaseAsked(is.tile);  // its stream has not reached the release
     }
   }
   const auto use = follower.Ask(trace.events[2 * kTiles]);
@@ -271,7 +272,8 @@ TEST(PlanFollower, WhatIsSkippedCountsAsOver) {
   EXPECT_TRUE(follower.TakeMoved());
 }
 
-// What the plan has of each tile next.
+// Adds what the plan does next with each tile: its next use, and whether it is dropped in each
+// tier.
 void AddNext(const PlanProgress& tiles, std::vector<uint64_t>* next) {
   for (plan::TileIndex tile = 0; tile < tiles.num_tiles(); ++tile) {
     next->push_back(tiles.NextUse(tile).value_or(~uint64_t{0}));
@@ -280,9 +282,9 @@ void AddNext(const PlanProgress& tiles, std::vector<uint64_t>* next) {
   }
 }
 
-// What happens in some steps of which every event comes, and what may be done is done now or later,
-// as `random` has it. `next`, if it is not null, takes what AddNext adds after each event from
-// number `next_from` on.
+// Replays `num_events` events and returns what happens. An operation that may run is carried out
+// now or later, as `random` decides. If `next` is not null, it receives what AddNext adds after
+// each event from number `next_from` on.
 std::vector<uint64_t> Follow(PlanFollower& follower, size_t num_events, std::mt19937_64 random,
                              size_t next_from = 0, std::vector<uint64_t>* next = nullptr) {
   std::vector<uint64_t> happened;
@@ -332,7 +334,7 @@ std::vector<uint64_t> Follow(PlanFollower& follower, size_t num_events, std::mt1
   return happened;
 }
 
-// It is left anywhere, and tiles come that its plan does not know.
+// The follower is restarted at any event, and tiles are added that its plan does not have.
 TEST(PlanFollower, OneThatIsRestartedDoesWhatANewOneDoes) {
   const uint64_t first = test::Seed();
   int plans = 0, with_reserve = 0;
@@ -360,7 +362,7 @@ TEST(PlanFollower, OneThatIsRestartedDoesWhatANewOneDoes) {
     PlanFollower fresh(step), again(step);
     std::vector<uint64_t> next;
     const std::vector<uint64_t> expected = Follow(fresh, num_events, same, 0, &next);
-    // What is next of a tile does not depend on whether it was queried before.
+    // What the plan does next with a tile does not depend on earlier queries.
     for (int round = 0; round < 3; ++round) {
       PlanFollower queried_late(step);
       const size_t from = random() % num_events;

@@ -18,7 +18,7 @@
 namespace spillway::engine {
 namespace {
 
-// A plan for several threads: its operations take any frame.
+// Returns a plan for several threads. Its operations take any frame.
 StepPlan PlanWithReserve(uint64_t seed, std::mt19937_64& random) {
   std::mt19937 of_trace(static_cast<uint32_t>(seed));
   plan::Trace trace = plan::RandomTrace({.tiles = 12, .leases = 60, .held = 2}, of_trace);
@@ -34,9 +34,9 @@ StepPlan PlanWithReserve(uint64_t seed, std::mt19937_64& random) {
   return step;
 }
 
-// What it remembers of operations that did not fit never changes an answer: one that was asked for
-// every operation at every event says the same as one that has gone through the same changes and is
-// asked for the first time.
+// PlanRoom remembers operations that did not fit. This must never change an answer: an instance
+// that was queried for every operation at every event answers as an instance that went through the
+// same changes and is queried for the first time.
 TEST(PlanRoom, AnswersDoNotDependOnEarlierQuestions) {
   const uint64_t first = test::Seed();
   int plans = 0, fits = 0, fits_not = 0;

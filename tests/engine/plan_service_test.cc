@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plans that are made beside the run: a plan comes out as if it had been made at once, and whoever
-// closes the service does not wait for one that is being made.
+// Plans that are made beside the run. A plan is the same as one that is made at once, and closing
+// the service does not wait for a plan that is being made.
 
 #include "src/engine/plan_service.h"
 
@@ -19,7 +19,7 @@ namespace {
 
 constexpr uint64_t kTileBytes = 4096;
 
-// Reads all tiles on the device, one after the other, twice.
+// Returns a trace that reads all tiles on the device, one after the other, twice.
 plan::Trace TilesTwice(plan::TileIndex num_tiles) {
   plan::TraceRecorder recorder;
   for (plan::TileIndex tile = 0; tile < num_tiles; ++tile)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Steps that repeat, through the public engine: random steps over tiles with known values, followed
-// by plan under every policy, with steps that differ, commits, evictions and waiting callers in
-// between. Every lease must find what was written last; a step that repeats must move what its plan
-// foretold, and must not be taken for another.
+// Steps that repeat, through the public engine. Random steps over tiles with known values are
+// followed by plan under every policy, with steps that differ, commits, evictions and waiting
+// callers in between. Every lease must find the last value written. A step that repeats must move
+// what its plan predicted, and must not be taken for another.
 
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@
 namespace spillway::engine {
 namespace {
 
-// An engine that holds less than half of the tiles, beside those that rest in memory.
+// Opens an engine that holds less than half of the tiles, besides those that rest in memory.
 std::unique_ptr<Engine> OpenSmall(const std::string& folder, MaybePolicy policy,
                                   const Placement& placement = {}) {
   EngineOptions options;
@@ -46,7 +46,8 @@ std::unique_ptr<Engine> OpenSmall(const std::string& folder, MaybePolicy policy,
   return *std::move(engine);
 }
 
-// One whose pinned memory has room for all tiles, and no more; without a folder, without a store.
+// Opens an engine whose pinned memory has room for exactly all tiles. If `folder` is empty, the
+// engine has no store.
 std::unique_ptr<Engine> OpenRoomy(const std::string& folder, MaybePolicy policy) {
   EngineOptions options;
   if (!folder.empty()) options.store = {folder};
@@ -81,7 +82,7 @@ class PlannedPaging : public ::testing::TestWithParam<MaybePolicy> {
   test::TempFolder folder_;
 };
 
-// What a random step that came eight times was planned to move, and moved.
+// Runs a random step eight times. Returns what was planned to move, and what moved.
 PlanStats StatsOfRepeatedStep(Engine* engine, uint64_t seed) {
   RandomSteps steps(engine, seed);
   const Step step = steps.MakeStep(120);
@@ -105,9 +106,11 @@ TEST_P(PlannedPaging, ARepeatedStepMovesWhatItsPlanForetold) {
   EXPECT_EQ(plan.plans > 0, GetParam().has_value());
   EXPECT_EQ(plan.time_bound_seconds > 0, GetParam().has_value());
   EXPECT_GE(plan.time_bound_seconds, std::max(plan.compute_seconds, plan.transfer_seconds));
-  // A cache also writes what is discarded before anyone reads it, and may come too late for that.
+  // A cache policy also writes tiles that are discarded before they are read. Such a write may come
+  // too late to happen.
   if (GetParam() != plan::Policy::kPlanned) return;
-  // The first step has no plan; the second's does not know which tiles have bytes after it.
+  // The first step has no plan. The second step's plan ignores which tiles have bytes after the
+  // step.
   EXPECT_GE(plan.steps, 5u);
   EXPECT_EQ(plan.deviations, 0u);
   EXPECT_EQ(MovedBytes(plan), plan.planned_bytes);
@@ -118,8 +121,8 @@ TEST_P(PlannedPaging, APlacedStepThatRepeatsMovesNoMoreThanItsPlanForetold) {
   const auto engine = OpenSmall(folder_ / "store", GetParam(), RandomPlacement(seed));
   const PlanStats plan = StatsOfRepeatedStep(engine.get(), seed);
   if (HasFatalFailure()) return;
-  if (plan.plans == 0) return;  // on demand, or all fits
-  EXPECT_GT(plan.steps, 0u);    // the writes at the end of the last may not have begun
+  if (plan.plans == 0) return;  // on demand, or all tiles fit
+  EXPECT_GT(plan.steps, 0u);    // the writes at the end of the last step may not have begun
   EXPECT_EQ(plan.deviations, 0u);
 }
 
@@ -142,8 +145,8 @@ TEST_P(PlannedPaging, WhereAllTilesFitAPlanMovesThemToTheDeviceAndBackAlone) {
   }
 }
 
-// Forty steps (fewer under a sanitizer) with others, evictions and, with a store, commits in
-// between.
+// Runs forty steps (fewer under a sanitizer), with other steps, evictions and, if there is a store,
+// commits in between.
 void Disturb(Engine* engine, uint64_t seed, bool has_store = true) {
   RandomSteps steps(engine, seed);
   const Step step = steps.MakeStep(80);
@@ -211,7 +214,7 @@ TEST(PlannedPagingAlone, ATensorThatIsRegisteredLeavesPlansThatDoNotUseItAsTheyA
   EXPECT_EQ(after.deviations, before.deviations);
 }
 
-// Whoever never ends a step pays no memory for it.
+// A caller that never ends a step must not use memory for it without bound.
 TEST(PlannedPagingAlone, AStepTooLongToWriteDownIsNotPlannedAndSaysSo) {
   const test::TempFolder folder;
   const auto engine = OpenSmall(folder / "store", plan::Policy::kPlanned);
@@ -226,7 +229,7 @@ TEST(PlannedPagingAlone, AStepTooLongToWriteDownIsNotPlannedAndSaysSo) {
       << plan.not_planned;
 }
 
-// Work on a stream outlasts the step, as a GPU's does.
+// Work on a stream outlasts the step, as on a GPU.
 TEST(PlannedPagingAlone, AStepWhoseLeasesStillWaitForAStreamIsPlannedToo) {
   const test::TempFolder folder;
   const auto engine = OpenSmall(folder / "store", plan::Policy::kPlanned);

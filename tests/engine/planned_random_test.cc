@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Planned paging when everything goes wrong that may: rounds of steps that repeat, vary and are cut
-// short, under random policies, budgets, pages and I/O engines, while requests come late or fail,
-// another thread leases what no plan foresaw, tiles are evicted, and commits come in the middle of
-// steps. Every lease must find what was written last, and so must whoever opens the store again.
+// Planned paging under faults and disturbances. A round has steps that repeat, vary and are cut
+// short, under random policies, budgets, page sizes and I/O engines. Requests are late or fail,
+// another thread leases tiles that are in no plan, tiles are evicted, and commits come in the
+// middle of steps. Every lease must find the last value written, and so must a reader that opens
+// the store again.
 //
-// A round has a seed of its own (tests/seed.h). The `slow` run goes on for SPILLWAY_TEST_SECONDS
-// (600).
+// Each round has its own seed (tests/seed.h). The `slow` run goes on for SPILLWAY_TEST_SECONDS
+// (default: 600).
 
 #include <gtest/gtest.h>
 
@@ -39,11 +40,11 @@ using io::Fault;
 
 constexpr int kSampleRounds = 8;
 constexpr int kStepsOfRound = 30;
-// Failures after which the disk gets well, and after which a call is given up.
+// The number of failures after which the disk recovers, and after which a call is given up.
 constexpr int kPatience = 4;
 constexpr int kLastTry = 12;
 
-// What the rounds met: were it nothing, they would show nothing.
+// Counts of what the rounds met. A round that met nothing shows nothing.
 struct Met {
   uint64_t rounds = 0;
   uint64_t planned_steps = 0;
@@ -81,7 +82,8 @@ EngineOptions RandomOptions(Random& random, const std::string& folder) {
   return options;
 }
 
-// Late, cut short, tried again below the seam; or failing, once in a while.
+// Injects random delays, short transfers, retries below the I/O engine's interface and, now and
+// then, failures.
 void InjectSome(Random& random, io::FaultyIoEngine* disk) {
   constexpr Fault::Kind kKinds[] = {
       Fault::Kind::kDelay,  Fault::Kind::kDelay, Fault::Kind::kDelay,   Fault::Kind::kDelay,
@@ -95,7 +97,7 @@ void InjectSome(Random& random, io::FaultyIoEngine* disk) {
   }
 }
 
-// Leases at random moments what no step's trace has, and looks at it.
+// Leases tiles that are in no step's trace at random moments, and checks their values.
 class Visitor {
  public:
   explicit Visitor(Engine* engine) : engine_(*engine) {
@@ -107,7 +109,7 @@ class Visitor {
   Visitor(const Visitor&) = delete;
   Visitor& operator=(const Visitor&) = delete;
 
-  // REQUIRES: not coming.
+  // Writes the values that Look expects. REQUIRES: the thread that Come starts is not running.
   absl::Status Furnish(uint64_t tile) {
     const auto lease = engine_.AcquireHost({id_, tile}, Access::kDiscard);
     if (!lease.ok()) return lease.status();
@@ -131,7 +133,8 @@ class Visitor {
   }
 
  private:
-  // A disk that fails is the steps' concern; what is there must be right.
+  // Ignores a failed lease, because the steps handle disk failures. Bytes that are there must be
+  // right.
   void Look(uint64_t tile, bool on_host) {
     const TileRef ref{id_, tile};
     const auto lease =
@@ -180,7 +183,8 @@ class Round {
     RandomSteps steps(&engine, random_());
     steps.set_try_again([&](const absl::Status& status, int tries) {
       ++met_.failed_calls;
-      // What a failing disk may come to; data loss, where a read gave wrong bits twice.
+      // These are the errors that a failing disk may cause. Data loss is reported if a read
+      // returned wrong bits twice.
       if (!absl::IsUnavailable(status) && !absl::IsResourceExhausted(status) &&
           !absl::IsDataLoss(status)) {
         return false;
@@ -194,7 +198,7 @@ class Round {
     }
     const Step step = steps.MakeStep(40 + random_.Below(60));
     const Step evaluation = steps.MakeStep(1 + random_.Below(30));
-    const bool calm = random_.Below(4) == 0;  // then the plan is followed for long
+    const bool calm = random_.Below(4) == 0;  // no faults, so the plan is followed for long
     for (int i = 0; i < kStepsOfRound; ++i) {
       if (!calm) InjectSome(random_, machine.disk);
       OneStep(steps, engine, step, evaluation, calm, visitor);
@@ -227,7 +231,7 @@ class Round {
         break;
       default: steps.Run(step, between);
     }
-    visitor.Leave();  // EndStep and Commit want the engine to themselves
+    visitor.Leave();  // its leases would defer a plan in EndStep and make Commit fail
     if (::testing::Test::HasFatalFailure()) return;
     if (calm || random_.Below(8) != 0) (void)steps.Do([&] { return engine.EndStep(); });
     if (calm || random_.Below(2) != 0) (void)engine.WaitForPlan();

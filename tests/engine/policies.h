@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Engines under each policy, for tests that compare them.
+// Opens engines under each policy, for tests that compare them.
 
 #ifndef SPILLWAY_TESTS_ENGINE_POLICIES_H_
 #define SPILLWAY_TESTS_ENGINE_POLICIES_H_
@@ -16,7 +16,7 @@
 
 namespace spillway::engine {
 
-// None: nothing is planned.
+// If there is no policy, nothing is planned.
 using MaybePolicy = std::optional<plan::Policy>;
 inline constexpr MaybePolicy kOnDemand = std::nullopt;
 

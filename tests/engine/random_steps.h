@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random steps over tiles whose values are known: every lease must find what was written last,
-// however the engine moves the bytes. For tests that repeat steps, vary them and disturb them.
+// Random steps over tiles whose values are known. Every lease must find the last value written,
+// however the engine moves the bytes. Tests repeat these steps, vary them and disturb them.
 
 #ifndef SPILLWAY_TESTS_ENGINE_RANDOM_STEPS_H_
 #define SPILLWAY_TESTS_ENGINE_RANDOM_STEPS_H_
@@ -28,14 +28,14 @@ inline constexpr int kTensors = 6;
 inline constexpr int kTiles = 8;
 inline constexpr int64_t kRowBytes = 4096;
 
-// What a step does with a tile: leases it, looks at it or writes it, lets go.
+// One action of a step: leases a tile, reads or writes it, and ends the lease.
 struct StepAction {
   int tensor = 0;
   uint64_t tile = 0;
   Tier tier = Tier::kDevice;
   Access access = Access::kRead;
-  bool held = false;     // the lease ends after the next action's
-  bool discard = false;  // afterwards, where the tensor is transient
+  bool held = false;     // the lease ends after that of the next action
+  bool discard = false;  // discards the tile afterwards; only if the tensor is transient
 };
 using Step = std::vector<StepAction>;
 
@@ -43,14 +43,14 @@ inline bool IsTransient(int tensor) { return tensor >= kTensors - 2; }
 inline Role RoleOf(int tensor) { return static_cast<Role>(tensor % kNumRoles); }
 inline int64_t RowsOf(int tensor) { return 1 + tensor % 4; }
 
-// Does steps with an engine. Tiles are of 4 to 16 KiB, 416 KiB together.
+// Runs steps on an engine. The tiles have 4 to 16 KiB each, 416 KiB together.
 class RandomSteps {
  public:
   using Values = std::array<std::array<uint64_t, kTiles>, kTensors>;
-  // Whether a call that failed so many times is to be made again.
+  // Whether a call that failed this many times is to be made again.
   using TryAgain = std::function<bool(const absl::Status&, int)>;
 
-  // REQUIRES: the engine outlives it. `values` are what an opened store holds.
+  // REQUIRES: the engine outlives it. `values` are those that an opened store holds.
   RandomSteps(Engine* engine, uint64_t seed, const Values& values = {})
       : engine_(*engine), random_(seed), value_(values) {
     for (const auto& tensor : values) {
@@ -85,7 +85,7 @@ class RandomSteps {
     return step;
   }
 
-  // The step as it is cut short, or with an action more, somewhere.
+  // Returns the step cut short, or with one more action somewhere.
   Step Vary(Step step) {
     const auto at = static_cast<ptrdiff_t>(Below(static_cast<int>(step.size())));
     if (Below(2) == 0) {
@@ -96,7 +96,7 @@ class RandomSteps {
     return step;
   }
 
-  // Does the step, on a stream now and then. `between` is called where no lease is held.
+  // Runs the step, on a stream now and then. Calls `between` where no lease is held.
   void Run(const Step& step, const std::function<void()>& between = {}) {
     Lease held;
     std::pair<int, uint64_t> holds{-1, 0};
@@ -104,10 +104,10 @@ class RandomSteps {
     for (size_t i = 0; i < step.size(); ++i) {
       const StepAction& action = step[i];
       if (between && holds.first < 0) {
-        ASSERT_TRUE(stream->Synchronize().ok());  // a lease let go on it may last until then
+        ASSERT_TRUE(stream->Synchronize().ok());  // a lease released on it may last until then
         between();
       }
-      // What is held may not be leased once more by the same thread.
+      // The same thread may not lease a tile again that it already holds.
       if (holds == std::pair{action.tensor, action.tile}) held.Release();
       const bool on_stream = action.tier == Tier::kDevice && i % 5 == 0;
       const TileRef ref = Ref(action.tensor, action.tile);
@@ -133,7 +133,7 @@ class RandomSteps {
         continue;
       }
       lease.Release();
-      // Leases of actions before may last until then as well.
+      // Leases of earlier actions may also last until then.
       if (on_stream || action.discard) {
         ASSERT_TRUE(stream->Synchronize().ok());
       }
@@ -145,7 +145,7 @@ class RandomSteps {
     ASSERT_TRUE(stream->Synchronize().ok());
   }
 
-  // Looks at every tile that a commit has.
+  // Checks every tile that a commit has.
   void CheckAll() {
     Step step;
     for (int tensor = 0; tensor < kTensors; ++tensor) {
@@ -156,7 +156,8 @@ class RandomSteps {
     Run(step);
   }
 
-  // The call, again as long as TryAgain says so; reports its failure in the end.
+  // Makes the call, and repeats it as long as TryAgain returns true. Reports a failure that
+  // remains.
   absl::Status Do(const std::function<absl::Status()>& call) {
     absl::Status status = call();
     for (int tries = 1; !status.ok() && try_again_ && try_again_(status, tries); ++tries) {
@@ -166,13 +167,14 @@ class RandomSteps {
     return status;
   }
 
-  // What tiles hold now. Transient ones are lost with the engine.
+  // Returns what the tiles hold now. Transient tiles are lost with the engine.
   Values values() const { return value_; }
   TileRef Ref(int tensor, uint64_t tile) const { return {ids_[tensor], tile}; }
   int Below(int limit) { return static_cast<int>(random_() % static_cast<uint64_t>(limit)); }
 
  private:
-  // Every word of a tile has its version and its place; a tile without bytes has zeros.
+  // Checks a tile and, if the access writes, writes a new version. Every word is determined by the
+  // tile's version and the word's position. A tile without bytes holds zeros.
   void Use(const StepAction& action, const Lease& lease) {
     const std::span<uint64_t> words = lease.as<uint64_t>();
     uint64_t& version = value_[action.tensor][action.tile];

@@ -23,7 +23,7 @@ TEST(BusyMeter, CountsTheTimeWithAnythingInFlightOnce) {
   EXPECT_EQ(meter.busy().all.seconds, 2);
   meter.End(5, 10);
   EXPECT_EQ(meter.busy().all.seconds, 4);
-  meter.Begin(10);  // idle for five seconds
+  meter.Begin(10);  // after five idle seconds
   meter.End(11, 1);
   EXPECT_EQ(meter.busy().all.seconds, 5);
   EXPECT_EQ(meter.busy().all.bytes, 111u);
@@ -35,10 +35,10 @@ TEST(BusyMeter, CountsWhatALinkSustainsWithoutTheBeginningsOfSpells) {
   const auto spell = [&](double begin) {
     meter.Begin(begin);
     meter.Begin(begin);
-    meter.End(begin + kBeginning / 2, 1000);  // at once, as after a pause
+    meter.End(begin + kBeginning / 2, 1000);  // in the beginning of the spell, as after a pause
   };
   spell(1);
-  meter.End(1 + 0.9 * kBeginning, 10);  // over before anything else can be seen
+  meter.End(1 + 0.9 * kBeginning, 10);  // the spell ends within its beginning
   EXPECT_EQ(meter.busy().sustained.bytes, 0u);
   EXPECT_EQ(meter.busy().sustained.seconds, 0);
   spell(2);
@@ -58,9 +58,9 @@ TEST(BusyMeter, KnowsTheMostThatWentThroughInASecond) {
   };
   pass(1000.05, 1);
   pass(1000.55, 20);
-  pass(1000.95, 300);  // these three
+  pass(1000.95, 300);  // all three within one second
   EXPECT_EQ(meter.busy().most_bytes_in_a_second, 321u);
-  pass(1001.05, 10);  // the first is a second ago
+  pass(1001.05, 10);  // the first is now a second old
   EXPECT_EQ(meter.busy().most_bytes_in_a_second, 330u);
   pass(1001.75, 15);
   EXPECT_EQ(meter.busy().most_bytes_in_a_second, 330u);
@@ -76,7 +76,7 @@ TEST(DuplexMeter, KnowsWhatBothDirectionsSustainTogether) {
   meter.End(1, 5.05, 1000);
   meter.End(1, 6, 50);
   meter.Begin(1, 7);
-  meter.End(0, 7.05, 400);  // both for too short
+  meter.End(0, 7.05, 400);  // both directions are busy for less than the beginning of a spell
   EXPECT_EQ(meter.both().all.bytes, 1450u);
   EXPECT_EQ(meter.both().most_bytes_in_a_second, 1000u);
   EXPECT_EQ(meter.both().sustained.bytes, 50u);
@@ -86,11 +86,11 @@ TEST(DuplexMeter, KnowsWhatBothDirectionsSustainTogether) {
 TEST(DuplexMeter, KnowsWhatBothDirectionsMoveTogether) {
   base::DuplexMeter meter;
   meter.Begin(0, 0);
-  meter.End(0, 1, 1000);  // alone
+  meter.End(0, 1, 1000);  // direction 0 alone
   meter.Begin(0, 2);
   meter.Begin(1, 3);
   meter.End(0, 5, 10);
-  meter.End(1, 9, 100);  // alone again
+  meter.End(1, 9, 100);  // direction 1 alone
   EXPECT_EQ(meter.both().all.seconds, 2);
   EXPECT_EQ(meter.both().all.bytes, 10u);
   EXPECT_EQ(meter.busy(0).all.seconds, 4);
@@ -104,14 +104,14 @@ TEST(RateMeter, NvmeMovesInAllWhatItHasShown) {
   use.links[static_cast<size_t>(Transfer::kWrite)].all = {2000, 1};
   EXPECT_TRUE(std::isinf(meter.rates().nvme));
   meter.EndStep(use);
-  EXPECT_EQ(meter.rates().nvme, 3000);  // never both at once: nothing says that they hinder
+  EXPECT_EQ(meter.rates().nvme, 3000);  // never both at once, so no sign that one slows the other
   use.nvme_both.all = {2500, 1};
   meter.EndStep(use);
   EXPECT_EQ(meter.rates().nvme, 2500);
   RateMeter slow;
   use.nvme_both.all = {1500, 1};
   slow.EndStep(use);
-  EXPECT_EQ(slow.rates().nvme, 2000);  // what it does in one direction alone
+  EXPECT_EQ(slow.rates().nvme, 2000);  // the higher of the rates of reads and of writes
 }
 
 TEST(RateMeter, ALinkIsAsFastAsInTheStepInWhichItWasFastest) {
@@ -143,7 +143,7 @@ TEST(RateMeter, AStepThatHardlyUsedALinkIsAddedToTheNext) {
   EXPECT_EQ(meter.rates()[Transfer::kWrite], 4000);
 }
 
-// A full disk: requests take their time and move nothing.
+// On a full disk, requests take their time and move nothing.
 TEST(RateMeter, AStepInWhichALinkMovedNothingDoesNotMakeItInfinitelyFast) {
   RateMeter meter;
   LinkUse use;
@@ -164,22 +164,23 @@ TEST(RateMeter, WhatWasNeverUsedBoundsNothing) {
   meter.EndStep(use);
   EXPECT_TRUE(std::isinf(meter.rates()[Transfer::kCopyIn]));
   EXPECT_TRUE(std::isinf(meter.rates().checksum));
-  // Too little to go by, but all there is.
+  // This is less use than a reliable rate needs, but it is all there is.
   use.links[static_cast<size_t>(Transfer::kRead)].all = {500, 0.1};
   use.checksums = {500, 0.001};
   meter.EndStep(use);
   EXPECT_EQ(meter.rates()[Transfer::kRead], 5000);
   EXPECT_EQ(meter.rates().checksum, 500000);
-  EXPECT_TRUE(std::isinf(meter.rates().nvme));  // writing might be as fast as you like
+  EXPECT_TRUE(std::isinf(meter.rates().nvme));  // the rate of writes is not known yet
 }
 
-// As Linux throttles a disk: in every slice of time its bytes go through at once, and then none.
+// A disk as Linux throttles it: in each time slice, requests pass at the device's rate until the
+// slice's bytes are used up, and then none passes.
 class Throttle {
  public:
   static constexpr double kSlice = 0.1, kRate = 500e6, kDevice = 2500e6;
   static constexpr uint64_t kBytes = 2'000'000;
 
-  // When a request of kBytes ends that is made at `now`.
+  // Returns when a request of kBytes that is made at `now` ends.
   double Serve(double now) {
     free_ = std::max(free_, now);
     const double slice = std::floor(free_ / kSlice + 1e-9);
@@ -196,13 +197,13 @@ class Throttle {
   }
 
  private:
-  double free_ = 0;    // when the device is
-  double slice_ = -1;  // the last in which bytes passed
-  double passed_ = 0;  // in it
+  double free_ = 0;    // when the device becomes free
+  double slice_ = -1;  // the last slice in which bytes passed
+  double passed_ = 0;  // bytes passed in that slice
 };
 
-// `spells` times 20 MB at once with a pause after, then `lasting_bytes` without one, with four
-// requests under way.
+// Uses a throttled link. A step moves 20 MB without a pause and then pauses, `spells` times, and
+// then moves `lasting_bytes` without a pause. Four requests are in flight.
 class ThrottledUse {
  public:
   void Step(int spells, uint64_t lasting_bytes) {
@@ -251,8 +252,8 @@ TEST(RateMeter, ALinkThatIsSharedInItsLongSpellsIsNotSlowerThanInItsBestSecond) 
   base::LinkBusy& read = use.links[static_cast<size_t>(Transfer::kRead)];
   read = {.all = {5000, 4}, .sustained = {800, 1.6}, .most_bytes_in_a_second = 1200};
   meter.EndStep(use);
-  EXPECT_DOUBLE_EQ(meter.rates()[Transfer::kRead], 1200 / 1.1);  // as much may have been owed
-  read.sustained = {0, 2};                                       // a full disk
+  EXPECT_DOUBLE_EQ(meter.rates()[Transfer::kRead], 1200 / 1.1);  // the rest may be a burst
+  read.sustained = {0, 2};                                       // no bytes, as on a full disk
   meter.EndStep(use);
   EXPECT_DOUBLE_EQ(meter.rates()[Transfer::kRead], 1250);
   read.sustained = {8000, 10};

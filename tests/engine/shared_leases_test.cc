@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Threads that read the same few tiles, at once and on streams, while others write, evict and
-// discard them and budgets hold only some: every lease finds one version, whole, and never an older
-// one than the same thread found before. All leases are counted, and none is left.
+// Threads read the same few tiles, on the CPU and on streams, while another thread writes, evicts
+// and discards them. In some setups the budgets hold only some of the tiles. Every lease must find
+// one version in the whole tile, and never an older one than the same thread found before. All
+// leases are counted, and none is left.
 
 #include <gtest/gtest.h>
 
@@ -27,17 +28,17 @@ namespace spillway {
 namespace {
 
 constexpr uint64_t kTiles = 6;
-constexpr int64_t kWords = 2048;  // a tile's: 16 KiB
+constexpr int64_t kWords = 2048;  // of a tile, which has 16 KiB
 constexpr int kReaders = 3;
 constexpr int kSteps = 6;
-constexpr int kLeasesOfStep = 150;  // a thread's
+constexpr int kLeasesOfStep = 150;  // of one thread
 
 struct Setup {
   std::string name;
   engine::MaybePolicy policy = plan::Policy::kPlanned;
-  uint64_t device_tiles = 0, pinned_tiles = 0;  // that there is room for
+  uint64_t device_tiles = 0, pinned_tiles = 0;  // tiles that the budgets have room for
   bool has_store = true;
-  bool is_disturbed = true;  // by a writer, and whoever evicts and discards
+  bool is_disturbed = true;  // by a thread that writes, evicts and discards
 };
 
 class SharedLeases : public testing::TestWithParam<Setup> {
@@ -71,7 +72,7 @@ class SharedLeases : public testing::TestWithParam<Setup> {
     return lease;
   }
 
-  // Its one version; what was discarded has none.
+  // Returns the version that all words hold, or ~0 if they differ. It is 0 after a discard.
   static uint64_t VersionOf(std::span<const uint64_t> words) {
     const uint64_t version = words[0];
     for (const uint64_t word : words) {
@@ -105,7 +106,7 @@ class SharedLeases : public testing::TestWithParam<Setup> {
         lease->Release();
         if (random() % 4 != 0) continue;
       } else {
-        // What the stream saw comes first, or `seen` has two threads.
+        // Waits for the stream's reads first, so that two threads never use `seen` at once.
         EXPECT_TRUE(stream->Synchronize().ok());
         Look(tensor, tile, VersionOf(words), seen);
       }
@@ -120,7 +121,7 @@ class SharedLeases : public testing::TestWithParam<Setup> {
       const int tensor = static_cast<int>(random() % 2);
       const TileRef ref{ids_[tensor], random() % kTiles};
       switch (random() % 4) {
-        case 0: (void)engine_->Evict(ref); break;  // refused where it is leased
+        case 0: (void)engine_->Evict(ref); break;  // refused if the tile is leased
         case 1: (void)engine_->Discard({ids_[1], ref.tile}); break;
         default: {
           const auto lease = Take(ref, random() % 2 == 0 ? Access::kReadWrite : Access::kDiscard,
@@ -164,7 +165,7 @@ class SharedLeases : public testing::TestWithParam<Setup> {
   TensorId ids_[2];
   std::atomic<uint64_t> leases_ = 0;
   std::atomic<int> wrong_ = 0;
-  Seen written_{};  // versions, by the one who writes
+  Seen written_{};  // versions, by the thread that writes
   uint64_t versions_ = 0;
 };
 
@@ -179,16 +180,16 @@ INSTANTIATE_TEST_SUITE_P(Setups, SharedLeases,
                                                false}),
                          [](const auto& setup) { return setup.param.name; });
 
-// While the plan is followed, "late" waits for the frame of "early", whose stream has not come to
-// the end of its lease. A lease that the plan does not have is served beside it and leaves the plan
-// as it is; at the step's end it is known that the step was another.
+// While the plan is followed, the lease of "late" waits for the frame of "early", whose stream has
+// not reached the end of its lease. A lease that is not in the plan is granted meanwhile and leaves
+// the plan as it is. The step counts as a deviation only at its end.
 TEST(SharedLease, ThatThePlanDoesNotHaveIsServedBesideIt) {
   EngineOptions options;
   options.device_bytes = 3 * kWords * 8;
   options.pinned_bytes = 8 * kWords * 8;
   const std::unique_ptr<Engine> engine = *Engine::Open(options);
   const TensorId id = *engine->Register({.name = "t", .shape = {4, kWords * 2}, .tile_rows = 1});
-  // The first two are read twice a step, so that they stay; the others take turns.
+  // The first two tiles are read twice in a step, so that they are retained. The others take turns.
   const TileRef held{id, 0}, idle{id, 1}, early{id, 2}, late{id, 3};
   const std::unique_ptr<Stream> stream = *engine->CreateStream();
   const auto read = [&](TileRef tile) { ASSERT_TRUE(engine->Acquire(tile, Access::kRead).ok()); };

@@ -22,7 +22,7 @@ struct SmallLease {
   Access access = Access::kRead;
 };
 
-// Tiles that NVMe has, leased in the tier one after the other.
+// Returns a step whose tiles have bytes on NVMe and are leased in `tier` one after the other.
 inline plan::Trace LeasesInTurn(int num_tiles, uint64_t tile_bytes, Tier tier,
                                 const std::vector<SmallLease>& leases) {
   plan::TraceRecorder recorder;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Small tensors among large ones: they reach NVMe together, in few packs, whatever the memory that
-// there is, and every value comes back.
+// Tests small tensors among large ones. Whatever the budgets are, they are written to NVMe
+// together, in few packs, and every value is read back.
 
 #include <gtest/gtest.h>
 
@@ -20,9 +20,9 @@ namespace spillway {
 namespace {
 
 constexpr int kLayers = 30;
-constexpr uint64_t kSmall = 3 * kLayers;  // lasting ones
+constexpr uint64_t kSmall = 3 * kLayers;  // small tensors that are not transient
 
-// A matrix and a norm a layer, each with its gradient and moments.
+// Each layer has a matrix and a norm, each with its gradient and moments.
 class SmallTensors : public testing::Test {
  protected:
   struct Tensors {
@@ -84,7 +84,7 @@ class SmallTensors : public testing::Test {
     ASSERT_TRUE(engine_->WaitForPlan().ok());
   }
 
-  // That every element is what so many steps make of zero.
+  // Expects that every element has the value that so many steps compute from zero.
   void Check(int steps) {
     float parameter = 0, first = 0, second = 0;
     for (int step = 1; step <= steps; ++step) {
@@ -107,7 +107,8 @@ class SmallTensors : public testing::Test {
     }
   }
 
-  // Closes the engine; the store is whole, and every small page lies in one of so many packs.
+  // Closes the engine. Expects that the store is undamaged and that all small pages lie in at most
+  // `most` packs.
   void ExpectPacks(uint64_t most) {
     engine_.reset();
     const std::string catalog = folder_ / "store/spillway-catalog.sqlite";
@@ -160,7 +161,7 @@ TEST_F(SmallTensors, ShareFewPacksThatWereWrittenOnTheDevice) {
 }
 
 TEST_F(SmallTensors, OfSeveralKiBShareAsManyPacksAsTheyFill) {
-  norm_elements_ = 4096;  // four fill a pack
+  norm_elements_ = 4096;  // four norms fill a pack
   Open(32 * kMiB, 32 * kMiB);
   Step(1);
   ASSERT_TRUE(engine_->Commit("").ok());

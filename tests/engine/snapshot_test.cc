@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Snapshots as callers of the engine see them: what is kept, what comes back, and when they are
-// refused.
+// Tests snapshots through the public engine: what a snapshot retains, what Restore brings back, and
+// when calls are refused.
 
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ class SnapshotTest : public testing::Test {
     weights_ = Register("w");
   }
 
-  // Room for a third of a tensor in each tier, so that most tiles are on their way.
+  // Opens the engine with room for a third of a tensor in each tier, so that most tiles must move.
   std::unique_ptr<Engine> Open(OpenMode mode) {
     auto engine = Engine::Open({.store = {folder_ / "s"},
                                 .mode = mode,
@@ -50,7 +50,7 @@ class SnapshotTest : public testing::Test {
     EXPECT_TRUE(id.ok()) << id.status();
     return *id;
   }
-  // Tile i becomes value + i, for every `each`-th tile.
+  // Writes value + i to tile i, for every `each`-th tile.
   void Put(TensorId id, float value, uint64_t each = 1) {
     for (uint64_t tile = 0; tile < kTiles; tile += each) {
       auto lease = engine_->Acquire({id, tile}, Access::kDiscard);
@@ -58,7 +58,7 @@ class SnapshotTest : public testing::Test {
       for (float& out : lease->as<float>()) out = value + static_cast<float>(tile);
     }
   }
-  // Whether every tile i is value + i; value 0 with `zeros`: all zeros.
+  // Expects value + i in every tile i, or zeros in every tile if `zeros` is set.
   void ExpectHolds(TensorId id, float value, bool zeros = false) {
     for (uint64_t tile = 0; tile < kTiles; ++tile) {
       auto lease = engine_->Acquire({id, tile}, Access::kRead);
@@ -171,7 +171,7 @@ TEST_F(SnapshotTest, ATensorThatItLacksIsInTheNextCommitAsZeros) {
   ASSERT_TRUE(engine_->Register(spec, reader).ok());
   EXPECT_GT(calls, 0) << "the restored commit has no such tensor";
   ASSERT_TRUE(engine_->Restore("a").ok());
-  Commit("with zeros");  // registered, and written by nobody since
+  Commit("with zeros");  // registered, and never written since
   Reopen();
   calls = 0;
   const auto later = engine_->Register(spec, reader);

@@ -25,7 +25,7 @@ class StepPlannerTest : public testing::Test {
   absl::Status EndStep(double now) {
     absl::Status ended = planner_.EndStep(now, {.with_bytes = with_bytes_, .placed = placed_});
     if (!ended.ok()) return ended;
-    (void)planner_.Next();  // asks for it
+    (void)planner_.Next();  // requests it
     if (absl::Status made = service_.Wait(); !made.ok()) return made;
     return planner_.Next().status();
   }
@@ -53,7 +53,7 @@ TEST_F(StepPlannerTest, AStepThatCannotBePlannedHasNoTimeBound) {
   EXPECT_EQ(planner_.last_step().At(rates).computing, 8);
   EXPECT_TRUE(absl::IsInvalidArgument(pass(/*ends=*/false)));
   EXPECT_EQ(planner_.last_step().At(rates).seconds, 0);
-  // And it is not taken for what precedes the next.
+  // The failed step does not count as the predecessor of the next step.
   ASSERT_TRUE(pass(/*ends=*/true).ok());
   EXPECT_EQ(planner_.last_step().At(rates).computing, 8);
 }
@@ -76,7 +76,7 @@ TEST_F(StepPlannerTest, TheTimeBoundIsOfTheComputingOfTheStepThatEndedLast) {
   for (const double seconds : {1.0, 3.0, 2.0}) {
     for (plan::TileIndex tile = 0; tile < kTiles; ++tile) {
       const double asked = now;
-      now += 10;  // waited
+      now += 10;  // time spent waiting
       planner_.Recording()->Acquire(tile, Tier::kPinned, Access::kRead, asked, now);
       now += seconds;
       planner_.Recording()->Release(tile, Tier::kPinned, Access::kRead, now);
@@ -87,7 +87,8 @@ TEST_F(StepPlannerTest, TheTimeBoundIsOfTheComputingOfTheStepThatEndedLast) {
   }
 }
 
-// It begins with the end of a lease of the step before, and ends with one that is held.
+// The second step begins with the end of a lease of the step before, and ends while a lease is
+// held.
 TEST_F(StepPlannerTest, AStepThatCouldNotHappenIsLearnedAnew) {
   AddTiles(1);
   planner_.Recording()->Acquire(0, Tier::kPinned, Access::kRead, 0, 0);

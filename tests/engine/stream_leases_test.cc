@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Leases and discards behind work on streams, through the public engine. A gate holds a stream up:
-// what must not have happened yet is shown while it is closed.
+// Tests leases and discards that wait for work on streams, through the public engine. A gate blocks
+// a stream. While it is closed, a test checks what must not have happened yet.
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ namespace {
 
 constexpr int64_t kWords = 1024;
 
-// Holds a stream until it is opened.
+// Blocks a stream until it is opened.
 class Gate {
  public:
   explicit Gate(Stream* stream) {
@@ -62,7 +62,7 @@ class StreamLeases : public testing::Test {
     stream_ = *std::move(stream);
   }
 
-  // Adds one to each word of the tile, on the stream. The lease ends there.
+  // Adds one to each word of the tile, on the stream. The lease ends on the stream.
   void AddOneOnStream() {
     auto lease = engine_->Acquire(tile(), Access::kReadWrite, stream_.get());
     ASSERT_TRUE(lease.ok()) << lease.status();
@@ -93,7 +93,7 @@ TEST_F(StreamLeases, ALeaseOnTheStreamOfAWriterDoesNotBlockItsCaller) {
   AddOneOnStream();
   ASSERT_TRUE(stream_->Synchronize().ok());
   Gate gate(stream_.get());
-  for (int i = 0; i < 3; ++i) AddOneOnStream();  // would never return if it waited
+  for (int i = 0; i < 3; ++i) AddOneOnStream();  // blocks forever if it waits for the stream
   gate.Open();
   ExpectWords(4);
 }
@@ -154,7 +154,7 @@ TEST_F(StreamLeases, CallsThatWantTheEngineAloneWaitForTheStream) {
     Gate gate(stream_.get());
     AddOneOnStream();
     std::future<absl::Status> ended = std::async(std::launch::async, call);
-    // The longer it is given, the surer it shows a call that does not wait.
+    // A longer timeout detects a call that does not wait more reliably.
     EXPECT_EQ(ended.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
     gate.Open();
     const absl::Status status = ended.get();
@@ -164,7 +164,7 @@ TEST_F(StreamLeases, CallsThatWantTheEngineAloneWaitForTheStream) {
   {
     const auto lease = engine_->Acquire({other, 0}, Access::kRead, stream_.get());
     ASSERT_TRUE(lease.ok()) << lease.status();
-    // Its holder may wait for this very thread.
+    // The call does not wait, because the lease's holder may be waiting for this thread.
     EXPECT_TRUE(absl::IsFailedPrecondition(engine_->Commit("")));
   }
 }
@@ -175,7 +175,7 @@ TEST_F(StreamLeases, ADiscardOfWhatIsHeldIsRefused) {
   EXPECT_TRUE(absl::IsFailedPrecondition(engine_->Discard(tile())));
 }
 
-// The same, step after step, once a plan is followed.
+// Repeats discards behind a stream in every step, so that a plan is followed.
 TEST_F(StreamLeases, StepsOfDiscardsBehindAStreamFollowTheirPlan) {
   constexpr uint32_t kSteps = 6;
   for (uint32_t step = 0; step < kSteps; ++step) {
@@ -204,7 +204,8 @@ TEST_F(StreamLeases, StepsOfDiscardsBehindAStreamFollowTheirPlan) {
   EXPECT_GT(plan.steps, 0u);
 }
 
-// Two writers let go on two streams: who comes after the second must come after the first, too.
+// Two writers release their leases on two streams. A reader that follows the second writer must
+// also wait for the first.
 TEST_F(StreamLeases, WritersOnSeveralStreamsAreAllWaitedFor) {
   auto other = engine_->CreateStream();
   ASSERT_TRUE(other.ok()) << other.status();

@@ -19,16 +19,16 @@ class SyntheticKernels {
  public:
   virtual ~SyntheticKernels() = default;
   virtual absl::Status Launch(Stream& stream, const TileWork& work) = 0;
-  // That did not match, by kernels whose streams have been synchronised.
+  // Returns the number of bytes that did not match, for kernels whose streams were synchronised.
   virtual absl::StatusOr<uint64_t> WrongBytes() = 0;
 };
 
-// The same on the processor, at once; bytes that did not match.
+// Does the work on the calling thread. Returns the number of bytes that did not match.
 uint64_t RunOnHost(const TileWork& work);
 
-// Unimplemented for a GPU in a build without CUDA.
+// Returns Unimplemented for a GPU in a build without CUDA.
 absl::StatusOr<std::unique_ptr<SyntheticKernels>> MakeSyntheticKernels(Device device);
-// Of synthetic_kernels_cuda.cc, in builds with CUDA.
+// Defined in synthetic_kernels_cuda.cc, in builds with CUDA.
 absl::StatusOr<std::unique_ptr<SyntheticKernels>> MakeCudaKernels(int index);
 
 }  // namespace spillway::test

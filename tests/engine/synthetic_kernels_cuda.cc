@@ -14,7 +14,7 @@ namespace {
 
 using tiers::CudaToStatus;
 
-// One thread's: it makes its device current and leaves it so.
+// Only one thread uses it. Make sets that thread's current device and does not restore it.
 class CudaKernels final : public SyntheticKernels {
  public:
   static absl::StatusOr<std::unique_ptr<SyntheticKernels>> Make(int index) {

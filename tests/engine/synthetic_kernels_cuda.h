@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the host's part of the CUDA kernels calls in the part that nvcc compiles.
+// The function that the host part of the CUDA kernels calls in the part that nvcc compiles.
 
 #ifndef SPILLWAY_TESTS_ENGINE_SYNTHETIC_KERNELS_CUDA_H_
 #define SPILLWAY_TESTS_ENGINE_SYNTHETIC_KERNELS_CUDA_H_
@@ -11,7 +11,8 @@
 
 namespace spillway::test {
 
-// Adds what did not match to `*wrong_bytes`, in device memory.
+// Launches the work. It adds the number of bytes that did not match to `*wrong_bytes`, in device
+// memory.
 cudaError_t LaunchTileKernel(cudaStream_t stream, const TileWork& work,
                              unsigned long long* wrong_bytes);
 

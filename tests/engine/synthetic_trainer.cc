@@ -17,7 +17,7 @@ namespace spillway::test {
 namespace {
 
 constexpr size_t kTensors = 12;
-constexpr size_t kMostHeld = 3;  // leases at a time
+constexpr size_t kMostHeld = 3;  // leases held at a time
 
 class SyntheticTrainer {
  public:
@@ -31,7 +31,7 @@ class SyntheticTrainer {
       if (Below(4) == 0) SPILLWAY_RETURN_IF_ERROR(Commit());
     }
     SPILLWAY_RETURN_IF_ERROR(Commit());
-    SPILLWAY_RETURN_IF_ERROR(Step());  // lost with the engine
+    SPILLWAY_RETURN_IF_ERROR(Step());  // not committed, so it is lost when the engine closes
     SPILLWAY_RETURN_IF_ERROR(CheckAll());
     result_.stats = engine_->Stats();
     Close();
@@ -50,7 +50,7 @@ class SyntheticTrainer {
     TileRef ref;
     bool transient = false;
     uint64_t holds = 0;      // the seed of its bytes; 0: zeros
-    uint64_t committed = 0;  // likewise, at the last commit
+    uint64_t committed = 0;  // the same, at the last commit
     bool held = false;
   };
   struct Held {
@@ -83,7 +83,7 @@ class SyntheticTrainer {
     engine_.reset();
   }
 
-  // The same tensors each time: their shapes follow from the seed alone.
+  // Registers the same tensors each time. Their shapes follow from the seed alone.
   absl::Status Register() {
     std::mt19937_64 shapes(options_.seed);
     const bool first = tiles_.empty();
@@ -111,7 +111,7 @@ class SyntheticTrainer {
     std::vector<Use> uses;
     for (int64_t i = 0; i < options_.uses_per_step; ++i) {
       order.push_back(Below(tiles_.size()));
-      if (Below(8) == 0) continue;  // comes without being declared
+      if (Below(8) == 0) continue;  // the use comes without being declared
       uses.push_back({.tile = tiles_[order.back()].ref,
                       .tier = Below(6) == 0 ? Tier::kPinned : Tier::kDevice});
     }
@@ -132,7 +132,7 @@ class SyntheticTrainer {
     switch (Below(12)) {
       case 0: return UseOnHost(tile);
       case 1:
-        // Leased by a kernel that is still running it cannot be evicted.
+        // The tile cannot be evicted while a running kernel still holds it.
         if (const absl::Status status = engine_->Evict(tile.ref);
             !absl::IsFailedPrecondition(status)) {
           SPILLWAY_RETURN_IF_ERROR(status);
@@ -174,7 +174,7 @@ class SyntheticTrainer {
     return absl::OkStatus();
   }
 
-  // What to do with a tile by its access, and what it holds from then on.
+  // Returns the work for an access to the tile, and records what the tile holds after it.
   TileWork Work(Tile& tile, const Lease& lease, Access access) {
     TileWork work = {.data = reinterpret_cast<uint8_t*>(lease.data()),
                      .size_bytes = lease.size_bytes(),
@@ -229,7 +229,7 @@ class SyntheticTrainer {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<SyntheticKernels> kernels_;
   std::array<std::unique_ptr<Stream>, 2> streams_;
-  std::vector<Held> held_;  // its leases end first
+  std::vector<Held> held_;  // destroyed first, so that its leases end before the engine
 };
 
 }  // namespace

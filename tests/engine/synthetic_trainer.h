@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A trainer that computes nothing: through the public engine it leases tiles in random order, and
-// its kernels read, check and write every byte of each, in random time. What every tile must hold
-// is known at any moment, so that a byte that came from elsewhere, came late or got lost is found.
+// A trainer that computes nothing. Through the public engine it leases tiles in random order. Its
+// kernels read, check and write every byte of each tile and take a random time. The trainer records
+// what every tile must hold, so that it finds bytes that are misplaced, late or lost.
 //
-// It leases in the device with and without streams, several at a time, and in pinned memory; it
-// declares uses that come and some that do not, evicts, discards, commits, and at the end closes
-// the engine and looks whether its store is at the last commit.
+// It leases on the device with and without streams, several tiles at a time, and in pinned memory.
+// It declares uses that come and some that do not, evicts, discards and commits. At the end it
+// closes the engine and checks that the store is at the last commit.
 
 #ifndef SPILLWAY_TESTS_ENGINE_SYNTHETIC_TRAINER_H_
 #define SPILLWAY_TESTS_ENGINE_SYNTHETIC_TRAINER_H_
@@ -20,13 +20,13 @@
 namespace spillway::test {
 
 struct SyntheticOptions {
-  std::string store;  // a folder that is not there yet
+  std::string store;  // a folder that does not exist yet
   Device device = Device::Host();
   uint64_t seed = 1;  // of the order, the sizes, the times and the bytes
   int64_t steps = 20;
   int64_t uses_per_step = 40;
-  uint64_t most_tile_bytes = 96 * kKiB;  // budgets follow: a few tiles, less than the state
-  int64_t most_microseconds = 300;       // of a kernel's time
+  uint64_t most_tile_bytes = 96 * kKiB;  // budgets follow: a few such tiles, less than the state
+  int64_t most_microseconds = 300;       // longest time of a kernel
 };
 
 struct SyntheticResult {
@@ -36,7 +36,7 @@ struct SyntheticResult {
   EngineStats stats;
 };
 
-// DataLoss if a byte was wrong; else what the engine says.
+// Runs the trainer. Returns DataLoss if a byte was wrong, or the engine's error if a call failed.
 absl::StatusOr<SyntheticResult> RunSyntheticTrainer(const SyntheticOptions& options);
 
 }  // namespace spillway::test

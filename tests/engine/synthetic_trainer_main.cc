@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The synthetic trainer as a program, for runs longer than a test's and under other tools:
+// The synthetic trainer as a program, for runs that are longer than a test or under other tools:
 //
 //   synthetic_trainer --device cuda:0 --seed 7 --steps 2000 --most-tile-bytes 4194304
 

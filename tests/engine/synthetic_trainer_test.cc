@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The synthetic trainer on each device: every byte of every lease is the one that was written last.
+// Tests the engine with the synthetic trainer on each device: every lease finds the bytes that were
+// written last.
 
 #include "tests/engine/synthetic_trainer.h"
 
@@ -59,7 +60,7 @@ TEST_P(SyntheticTrainerTest, SmallTiles) { Run(Seed(), 3000); }
 
 TEST_P(SyntheticTrainerTest, LargeTiles) { Run(Seed(), kMiB); }
 
-// That a wrong byte would be found.
+// Shows that the kernels detect a wrong byte.
 TEST_P(SyntheticTrainerTest, ItsKernelsSeeAWrongByte) {
   auto engine =
       Engine::Open({.device = GetParam().device, .device_bytes = kMiB, .pinned_bytes = kMiB});
@@ -84,7 +85,7 @@ TEST_P(SyntheticTrainerTest, ItsKernelsSeeAWrongByte) {
   {
     auto lease = (*engine)->AcquireHost(*id, Access::kReadWrite);
     ASSERT_TRUE(lease.ok());
-    lease->data()[1002] ^= std::byte{1};  // the last one, past the last whole word
+    lease->data()[1002] ^= std::byte{1};  // the last byte, after the last whole word
     lease->data()[0] ^= std::byte{128};
   }
   launch(Access::kRead, {.check = true, .expected = 7});

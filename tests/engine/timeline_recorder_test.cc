@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the recorder keeps, in virtual time: spans of transfers, waits by cause, compute between
-// leases, and the newest events only once there are too many.
+// Tests what the recorder records, in virtual time: spans of transfers, waits by cause, compute
+// between leases, and only the newest events if there are too many.
 
 #include "src/engine/timeline_recorder.h"
 
@@ -80,7 +80,7 @@ TEST(TimelineRecorder, ZerosCrossNoLink) {
 TEST(TimelineRecorder, ComputeIsTheTimeBetweenLeasesAndNamedByTheLast) {
   TimelineRecorder recorder(100, 0);
   recorder.Grant(1, 100 * kUs);
-  recorder.Grant(2, 101 * kUs);  // too short to show: it counts with what follows
+  recorder.Grant(2, 101 * kUs);  // too short: its time is counted with what follows
   recorder.Grant(3, 150 * kUs);
   recorder.BeginWait(9, 4, {StallCause::kNvme, Tier::kDevice, 4}, 180 * kUs);
   recorder.EndWait(9, 200 * kUs);
@@ -93,7 +93,7 @@ TEST(TimelineRecorder, AWaitIsCutWhereItsCauseChanges) {
   TimelineRecorder recorder(100, 0);
   recorder.BeginWait(9, 4, {StallCause::kWriteBack, Tier::kPinned, 5}, 10 * kUs);
   EXPECT_THAT(recorder.Waiting(), ElementsAre(9));
-  recorder.Explain(9, {StallCause::kWriteBack, Tier::kPinned, 5}, 15 * kUs);  // as before
+  recorder.Explain(9, {StallCause::kWriteBack, Tier::kPinned, 5}, 15 * kUs);  // no change of cause
   recorder.Explain(9, {StallCause::kNvme, Tier::kDevice, 4}, 20 * kUs);
   recorder.EndWait(9, 30 * kUs);
   EXPECT_THAT(recorder.Waiting(), IsEmpty());

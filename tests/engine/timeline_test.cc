@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The engine's timeline against what the engine counted: bytes to the byte, occupancy within the
-// budgets, and spans that are possible.
+// Compares the engine's timeline with the engine's counters. Bytes must be equal, occupancy must
+// stay within the budgets, and spans must be possible.
 
 #include "spillway/timeline.h"
 
@@ -47,7 +47,7 @@ class TimelineTest : public ::testing::Test {
     }
   }
 
-  // Adds one to everything, then commits.
+  // Adds one to every value, then commits.
   void Step() {
     for (const TensorId tensor : tensors_) {
       for (uint64_t tile = 0; tile < kTiles; ++tile) {
@@ -85,8 +85,8 @@ TEST_F(TimelineTest, NothingIsRecordedUnlessAskedFor) {
 TEST_F(TimelineTest, BytesOfEachLinkAreThoseThatTheEngineCounted) {
   Open(100'000);
   for (int i = 0; i < 3; ++i) Step();
-  // What is read ahead for the next step may end at any time: the timeline's own count is of the
-  // same moment as its events.
+  // A prefetch for the next step may end at any time. The timeline's own counts are of the same
+  // moment as its events.
   const EngineStats before = engine_->Stats();
   const Timeline timeline = engine_->TakeTimeline();
   const EngineStats after = engine_->Stats();
@@ -184,7 +184,7 @@ TEST(Timeline, NamesATileByItsTensor) {
   EXPECT_EQ(timeline.TileName(TimelineEvent::kNoTile), "");
 }
 
-// Who leases what is there only leaves word of it, which any thread may be the first to take in.
+// A lease of a resident tile is only logged. Any thread may be the first to apply the log.
 TEST_F(TimelineTest, AReaderComputesWhoeverHearsOfItsLease) {
   Open(100'000);
   const auto lease = [&](uint64_t tile, Access access) {
@@ -204,7 +204,7 @@ TEST_F(TimelineTest, AReaderComputesWhoeverHearsOfItsLease) {
     compute();
     const auto written = lease(3, Access::kReadWrite);
   }).join();
-  std::map<uint32_t, uint16_t> thread_of;  // who computed last with a tile
+  std::map<uint32_t, uint16_t> thread_of;  // the thread that last computed with each tile
   for (const TimelineEvent& event : engine_->TakeTimeline().events) {
     if (event.kind == Kind::kCompute) thread_of[event.tile] = event.thread;
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tensors that are unregistered, as callers of the engine see it: what is void at once, what the
-// next commit makes durable, and what a snapshot keeps.
+// Tests tensors that are unregistered, through the public engine: what becomes invalid at once,
+// what the next commit makes durable, and what a snapshot retains.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,7 +29,8 @@ class UnregisterTest : public testing::Test {
  protected:
   UnregisterTest() { engine_ = Open(); }
 
-  // Room for half of a tensor in each tier, so that some tiles are on NVMe and some on their way.
+  // Opens the engine with room for half of a tensor in each tier, so that some tiles are on NVMe
+  // and some are in flight.
   std::unique_ptr<Engine> Open() {
     auto engine = Engine::Open({.store = {folder_ / "s"},
                                 .mode = OpenMode::kOpenOrCreate,
@@ -70,7 +71,7 @@ class UnregisterTest : public testing::Test {
     const absl::Status status = engine_->Commit(state);
     ASSERT_TRUE(status.ok()) << status;
   }
-  // Whether the last commit has a tensor of this name: then its reader is not asked.
+  // Whether the last commit has a tensor of this name. If it has, the reader is not called.
   bool IsStored(const std::string& name) {
     bool is_asked = false;
     const auto id = engine_->Register(Spec(name), [&](uint64_t, std::span<std::byte> out) {
@@ -122,7 +123,7 @@ TEST_F(UnregisterTest, ItsIdIsVoidAndItsNameIsFree) {
   EXPECT_TRUE(absl::IsNotFound(engine_->Evict({gone, 0})));
   EXPECT_TRUE(absl::IsNotFound(engine_->Unregister(gone)));
   EXPECT_TRUE(absl::IsInvalidArgument(engine_->Unregister(TensorId{77})));
-  // Another tensor, of another shape, whose bytes are its own.
+  // Another tensor of the same name and another shape has its own bytes.
   const auto again = engine_->Register(Spec("name", 3));
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_NE(*again, gone);
@@ -210,7 +211,7 @@ TEST_F(UnregisterTest, WithoutAStoreItsMemoryIsFree) {
   auto engine = Engine::Open({.device_bytes = 4 * 12 * kKiB, .pinned_bytes = 8 * 12 * kKiB});
   ASSERT_TRUE(engine.ok()) << engine.status();
   engine_ = *std::move(engine);
-  for (int round = 0; round < 5; ++round) {  // the memory holds one of them
+  for (int round = 0; round < 5; ++round) {  // the memory holds only one of them
     const TensorId id = Register("one");
     Put(id, static_cast<float>(round));
     ExpectHolds(id, static_cast<float>(round));

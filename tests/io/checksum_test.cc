@@ -12,7 +12,7 @@
 namespace spillway::io {
 namespace {
 
-// A store must be readable on another machine: whatever instructions are used, the value is XXH3's.
+// A store must be readable on another machine, so the value is XXH3's with any instruction set.
 TEST(Checksum, IsXxh3OfAnySize) {
   EXPECT_EQ(Checksum({}), 0x2d06800538d394c2u);  // from xxHash's specification
   std::vector<std::byte> bytes(70001);

@@ -60,7 +60,7 @@ TEST(OpenDirect, FallsBackToTheCacheAndSaysSo) {
   EXPECT_EQ(::read(file->fd(), &byte, 1), 1);
 
   EXPECT_TRUE(OpenDirect("/proc/self/stat", O_RDONLY, announce).ok());
-  EXPECT_EQ(said[0], said[1]);  // so that a caller can keep the first
+  EXPECT_EQ(said[0], said[1]);  // equal, so a caller can report the first one only
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// That each fault befalls the requests it was written for and no other. With an empty script the
-// engine is in the conformance suite.
+// Tests that each fault affects the requests that it matches and no others. The conformance suite
+// runs the engine with an empty script.
 
 #include "io/faulty_io_engine.h"
 
@@ -54,7 +54,7 @@ class FaultyIoEngineTest : public testing::TestWithParam<IoEngineKind> {
 TEST_P(FaultyIoEngineTest, FailsTheRequestsAskedFor) {
   engine_->Inject({.kind = Kind::kEnospc, .op = IoOp::kWrite, .skip = 1, .count = 2});
   EXPECT_TRUE(Write().ok());
-  EXPECT_TRUE(Read().ok());  // of the other kind: neither spared nor befallen
+  EXPECT_TRUE(Read().ok());  // a read: not failed, and not counted by `skip`
   const absl::Status status = Write();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(status.message(), HasSubstr("write of 65536 B at offset 0 of segment (injected)"));
@@ -80,7 +80,7 @@ TEST_P(FaultyIoEngineTest, FlipsOneBitOfARead) {
   }
   EXPECT_EQ(bits, 1);
   ASSERT_TRUE(Read().ok());
-  EXPECT_TRUE(HasPattern(in_.span(), 1));  // the disk was right
+  EXPECT_TRUE(HasPattern(in_.span(), 1));  // the bytes on the disk were correct
 }
 
 TEST_P(FaultyIoEngineTest, ADelayedCompletionComesAfterLaterOnes) {
@@ -93,7 +93,7 @@ TEST_P(FaultyIoEngineTest, ADelayedCompletionComesAfterLaterOnes) {
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].tag, 2u);
   EXPECT_EQ(engine_->in_flight(), 1);
-  // A wait for it ends by a timeout or a wake-up, as any other does.
+  // A wait for the delayed completion ends at a timeout or a wake-up, like any other wait.
   engine_->Reap(absl::ZeroDuration(), &done);
   engine_->Wake();
   engine_->Reap(absl::InfiniteDuration(), &done);
@@ -120,7 +120,7 @@ TEST_P(FaultyIoEngineTest, ShortAndRepeatedTransfersDoNotShow) {
 TEST_P(FaultyIoEngineTest, AFlippedBitOfAWriteStays) {
   engine_->Inject({.kind = Kind::kBitFlip, .op = IoOp::kWrite});
   ASSERT_TRUE(Write().ok());
-  EXPECT_TRUE(HasPattern(out_.span(), 1));  // the caller's bytes are not touched
+  EXPECT_TRUE(HasPattern(out_.span(), 1));  // the caller's buffer is unchanged
   ASSERT_TRUE(Read().ok());
   int bits = 0;
   for (size_t i = 0; i < kSize; ++i) {
@@ -129,7 +129,7 @@ TEST_P(FaultyIoEngineTest, AFlippedBitOfAWriteStays) {
   EXPECT_EQ(bits, 1);
 }
 
-// Sectors of the buffer that are those of `pattern`.
+// Returns how many sectors of `bytes` equal those of `pattern`.
 size_t SectorsOf(std::span<const std::byte> bytes, std::span<const std::byte> pattern) {
   size_t sectors = 0;
   for (size_t at = 0; at < bytes.size(); at += kSectorBytes) {
@@ -183,7 +183,7 @@ TEST_P(FaultyIoEngineTest, PowerCutKeepsWhatWasSyncedAndMixesTheRest) {
     }
   }
   ASSERT_TRUE(engine_->PowerCut().ok());
-  EXPECT_FALSE(Read().ok());  // off
+  EXPECT_FALSE(Read().ok());  // the power is off
   ASSERT_EQ(::pread(file_.fd(), in_.data(), kSize, 0), static_cast<ssize_t>(kSize));
   size_t sectors = 0;
   for (const auto& content : contents) {

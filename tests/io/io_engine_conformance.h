@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fixture of the IoEngine conformance suite: what every implementation is made by, and the skip
-// of those that this machine cannot have.
+// The fixture of the IoEngine conformance suite. It makes each implementation and skips those that
+// this machine does not support.
 
 #ifndef SPILLWAY_TESTS_IO_IO_ENGINE_CONFORMANCE_H_
 #define SPILLWAY_TESTS_IO_IO_ENGINE_CONFORMANCE_H_
@@ -24,7 +24,7 @@ namespace spillway::io {
 struct Implementation {
   std::string name;
   IoEngineKind kind;
-  bool faulty;  // wrapped, with an empty script
+  bool faulty;  // wrapped in a FaultyIoEngine with an empty script
 };
 
 inline absl::StatusOr<std::unique_ptr<IoEngine>> MakeImplementation(
@@ -65,7 +65,7 @@ class IoEngineConformance : public testing::TestWithParam<Implementation> {
   }
 };
 
-// Instantiates a suite, derived from IoEngineConformance or it itself, for every implementation.
+// Instantiates IoEngineConformance, or a suite derived from it, for every implementation.
 #define SPILLWAY_INSTANTIATE_FOR_ALL_IO_ENGINES(suite)                                       \
   INSTANTIATE_TEST_SUITE_P(                                                                  \
       All, suite,                                                                            \

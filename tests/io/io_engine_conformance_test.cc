@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every IoEngine does when all goes well: bytes arrive, completions come once, waits end. How
-// failure looks is in io_engine_failure_test.cc.
+// The conformance tests of IoEngine without failures: bytes arrive, each completion is reported
+// once, waits end. io_engine_failure_test.cc tests failures.
 
 #include "tests/io/io_engine_conformance.h"
 
@@ -56,7 +56,7 @@ TEST_P(IoEngineConformance, UsesAPartOfARegisteredBufferAndMemoryAcrossTwo) {
   engine->AddBuffer(memory.span().first(32 * kKiB));
   engine->AddBuffer(memory.span().last(32 * kKiB));
   FillPattern(memory.span(), 5);
-  // 24 to 40 KiB lies in both, 8 to 12 KiB inside the first.
+  // The range from 24 to 40 KiB spans both buffers; 8 to 12 KiB lies inside the first.
   ASSERT_TRUE(
       Transact(*engine, {IoOp::kWrite, id, 0, memory.data() + 24 * kKiB, 16 * kKiB, 1}).ok());
   ASSERT_TRUE(
@@ -67,7 +67,7 @@ TEST_P(IoEngineConformance, UsesAPartOfARegisteredBufferAndMemoryAcrossTwo) {
   EXPECT_EQ(0, std::memcmp(in.data() + 16 * kKiB, memory.data() + 8 * kKiB, 4 * kKiB));
 }
 
-// Two thousand writes wait when the read comes; in order of arrival it would end last.
+// Two thousand writes wait when the read is submitted. In order of arrival it would end last.
 TEST_P(IoEngineConformance, AReadPassesWritesThatWait) {
   constexpr uint64_t kWrites = 2000;
   const DirectFile file = NamelessFile();
@@ -180,7 +180,7 @@ TEST_P(IoEngineConformance, TakesFilesAndBuffersAfterItStarted) {
   FillPattern(memory.span().subspan(kIoAlignment, kIoAlignment), 2);
   ASSERT_TRUE(Transact(*engine, {IoOp::kWrite, first_id, 0, memory.data(), kIoAlignment, 1}).ok());
 
-  // A removed file's id may come again, for another file.
+  // A removed file's id may be reused for another file.
   ASSERT_TRUE(engine->RemoveFile(first_id).ok());
   const DirectFile second = NamelessFile();
   const FileId second_id = Add(*engine, second);
@@ -273,7 +273,7 @@ TEST_P(IoEngineConformance, AnotherThreadMayTakeOverWhenNothingIsInFlight) {
   EXPECT_TRUE(HasPattern({in, kIoAlignment}, 3));
   EXPECT_EQ(engine->unregistered_buffers(), 0);
 
-  // And back, first with a file and a buffer.
+  // The first thread takes over again. Its first calls add a file and remove the buffer.
   const DirectFile other = NamelessFile();
   const FileId other_id = Add(*engine, other);
   engine->RemoveBuffers();
@@ -281,7 +281,7 @@ TEST_P(IoEngineConformance, AnotherThreadMayTakeOverWhenNothingIsInFlight) {
   EXPECT_TRUE(Transact(*engine, {IoOp::kRead, id, 0, in, kIoAlignment, 4}).ok());
 }
 
-// Once the engine is gone nobody writes into its buffers.
+// Checks that nothing writes into the buffers after the engine is destroyed.
 void ExpectUntouched(const AlignedBuffer& memory) {
   std::memset(memory.data(), 0x11, memory.size());
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -321,7 +321,7 @@ TEST_P(IoEngineConformance, DestructionElsewhereAfterTheUsingThreadEnded) {
   ExpectUntouched(memory);
 }
 
-// Random transfers on a shadow copy: every block holds the pattern of the last write to it.
+// Runs random transfers. Every block must hold the pattern of the last write to it.
 TEST_P(IoEngineConformance, ManyMixedTransfersKeepEveryBlock) {
   constexpr uint64_t kBlocks = 64;
   std::mt19937_64 random(test::Seed());
@@ -329,12 +329,12 @@ TEST_P(IoEngineConformance, ManyMixedTransfersKeepEveryBlock) {
   const DirectFile files[] = {NamelessFile(), NamelessFile(), NamelessFile()};
   const AlignedBuffer memory(kBlocks * 16 * kKiB);
   engine->AddBuffer(memory.span().first(memory.size() / 2));
-  std::map<uint64_t, uint64_t> versions;  // of block b of file f, at f * kBlocks + b
+  std::map<uint64_t, uint64_t> versions;  // the key of block b of file f is f * kBlocks + b
   std::vector<FileId> ids;
   for (const DirectFile& file : files) ids.push_back(Add(*engine, file));
 
   for (uint64_t round = 1; round <= 30; ++round) {
-    // Each round uses each block once, for a write or for a read of what is there.
+    // Each round uses each block of one file once, for a write or for a read of its content.
     std::vector<IoRequest> requests;
     const uint64_t f = random() % 3;
     for (uint64_t block = 0; block < kBlocks; ++block) {

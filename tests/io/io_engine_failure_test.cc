@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The other half of the IoEngine conformance suite: what every implementation does when the kernel
-// gives less than was asked, or refuses.
+// The part of the IoEngine conformance suite that tests short transfers and errors from the kernel.
+// io_engine_conformance_test.cc is the other part.
 
 #include <sys/mount.h>
 
@@ -90,7 +90,7 @@ TEST_P(IoEngineFailure, AReadPastTheEndIsDataLoss) {
   const auto engine = Make();
   const FileId id = Add(*engine, file);
   const AlignedBuffer memory(16 * kIoAlignment);
-  // Ends of the file on a block's border, inside a block, and inside the first.
+  // The file ends at a block boundary, inside a later block, or inside the first block.
   for (const off_t end : {8192, 8192 + 700, 700}) {
     ASSERT_EQ(0, ::ftruncate(file.fd(), end));
     for (const uint64_t offset : {uint64_t{0}, 4 * kIoAlignment}) {
@@ -115,8 +115,8 @@ TEST_P(IoEngineFailure, AFullDeviceIsResourceExhausted) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
 }
 
-// A tmpfs of 1 MiB that no folder shows: mounted nowhere, gone with its descriptor. -1: not
-// permitted.
+// Opens a file on a tmpfs of 1 MiB that is mounted in no folder and disappears with the file's
+// descriptor. Returns -1 if that is not permitted.
 int OpenFileOnSmallFileSystem() {
   const int context = ::fsopen("tmpfs", FSOPEN_CLOEXEC);
   if (context < 0) return -1;
@@ -138,13 +138,13 @@ TEST_P(IoEngineFailure, AWriteThatFillsTheFileSystemHalfWayIsResourceExhausted) 
   const AlignedBuffer memory(2 * kMiB);
   const absl::Status status = Transact(*engine, {IoOp::kWrite, id, 0, memory.data(), 2 * kMiB, 1});
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
-  // The cause is gone: the same engine and file go on.
+  // The cause is gone, so the same engine and file work again.
   ASSERT_EQ(0, ::ftruncate(file.fd(), 0));
   EXPECT_TRUE(Transact(*engine, {IoOp::kWrite, id, 0, memory.data(), 512 * kKiB, 2}).ok());
 }
 
-// Cuts the first results of every request short and spoils what lay behind the cut, as if the
-// kernel had never moved it: an engine that does not resume leaves the spoiled bytes.
+// Shortens one result for each of the given cuts, and spoils the bytes behind the cut as if the
+// kernel had never moved them. An engine that does not resume the transfer leaves spoiled bytes.
 class Cutter {
  public:
   Cutter(int fd, std::vector<int64_t> cuts) : fd_(fd), cuts_(std::move(cuts)) {}
@@ -180,7 +180,7 @@ class Cutter {
 
 TEST_P(IoEngineFailure, ShortTransfersAreResumed) {
   constexpr uint32_t kSize = 256 * kKiB;
-  // Aligned and unaligned counts, also ones inside a block, which move nothing.
+  // Aligned and unaligned counts, some of them less than a block, which move no block.
   const std::vector<int64_t> cuts = {4096, 5000, 100, 4095, 1, 65536, 70001, 8192};
   const DirectFile file = NamelessFile();
   for (const bool registered : {false, true}) {
@@ -224,7 +224,7 @@ TEST_P(IoEngineFailure, InterruptionsAreTriedAgainAndNotForEver) {
 TEST_P(IoEngineFailure, EveryResultIsRead) {
   const DirectFile file = NamelessFile();
   std::atomic<int> results = 0;
-  // Each third answer is an error.
+  // Every third result is an error.
   const auto engine = Make({.queue_depth = 4, .result_hook = [&](const IoRequest&, int64_t result) {
                               return results++ % 3 == 2 ? int64_t{-EIO} : result;
                             }});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What tests of io/ share: aligned memory, nameless files, patterns that tell every block apart.
+// Utilities for the tests of io/: aligned memory, unnamed files, patterns that identify a block.
 
 #ifndef SPILLWAY_TESTS_IO_IO_TEST_UTIL_H_
 #define SPILLWAY_TESTS_IO_IO_TEST_UTIL_H_
@@ -46,7 +46,7 @@ class AlignedBuffer {
   std::unique_ptr<std::byte, Free> data_;
 };
 
-// Bytes that depend on seed and position, so that a block in the wrong place shows.
+// Fills `out` with bytes that depend on seed and position, so that a misplaced block is detected.
 inline void FillPattern(std::span<std::byte> out, uint64_t seed) {
   uint64_t state = seed * 0x9e3779b97f4a7c15 + 1;
   for (size_t at = 0; at < out.size(); at += sizeof(state)) {
@@ -61,7 +61,7 @@ inline bool HasPattern(std::span<const std::byte> bytes, uint64_t seed) {
   return std::memcmp(bytes.data(), expected.data(), bytes.size()) == 0;
 }
 
-// A file in the test folder that goes away with its descriptor.
+// Opens an unnamed file in the test folder. It disappears with its descriptor.
 inline DirectFile NamelessFile() {
   std::string path = absl::StrCat(testing::TempDir(), "/spillway-io-test-XXXXXX");
   const int made = ::mkstemp(path.data());
@@ -80,7 +80,7 @@ inline std::vector<IoCompletion> ReapAll(IoEngine& engine) {
   return done;
 }
 
-// Submits one request and gives its end. REQUIRES: nothing else in flight.
+// Submits one request and returns its status. REQUIRES: nothing else in flight.
 inline absl::Status Transact(IoEngine& engine, const IoRequest& request) {
   engine.Submit({&request, 1});
   const std::vector<IoCompletion> done = ReapAll(engine);

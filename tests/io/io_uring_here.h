@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The one reason to skip a test of io_uring: this kernel gives nobody a ring. Asked of the kernel
-// and not of our engine, so that an engine that does not work fails its tests.
+// The only reason to skip a test of io_uring is that the kernel provides no ring. The check calls
+// the kernel and not the engine, so that an engine that does not work fails its tests.
 
 #ifndef SPILLWAY_TESTS_IO_IO_URING_HERE_H_
 #define SPILLWAY_TESTS_IO_IO_URING_HERE_H_

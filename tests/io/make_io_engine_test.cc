@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which engine a machine gets. Machines without io_uring are had by a seccomp filter on one thread:
-// it refuses io_uring_setup, as container run times do.
+// Tests which engine MakeIoEngine makes. To imitate a machine without io_uring, a seccomp filter on
+// one thread refuses io_uring_setup, as container run times do.
 
 #include "io/make_io_engine.h"
 
@@ -25,7 +25,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// What MakeIoEngine gave and said, with a system call forbidden (0: none).
+// What MakeIoEngine returned and announced while one system call was forbidden (0: none).
 struct Made {
   bool filtered = true;
   std::string name;

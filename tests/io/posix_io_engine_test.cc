@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What only the threads do: how many there are. The rest is the conformance suite's.
+// Tests what only this engine has: a number of threads. The conformance suite tests the rest.
 
 #include "io/posix_io_engine.h"
 

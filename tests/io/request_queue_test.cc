@@ -49,7 +49,7 @@ TEST_F(RequestQueueTest, AReadNeverWaitsForWritesThatWait) {
   EXPECT_EQ(TakeAll(queue).size(), 8u);
   queue.Add(Make(IoOp::kRead, 1));
   EXPECT_EQ(TakeAll(queue), Tags{1});
-  // No write follows until the device is down to the mixed depth, or the read has ended.
+  // No write starts until fewer writes than the mixed depth are in flight, or the read has ended.
   for (uint64_t tag = 100; tag < 107; ++tag) {
     queue.Ended(Make(IoOp::kWrite, tag));
     EXPECT_TRUE(TakeAll(queue).empty()) << tag;
@@ -75,7 +75,7 @@ TEST_F(RequestQueueTest, DevicesTakeTurnsAndHaveDepthsOfTheirOwn) {
   Add(queue, IoOp::kRead, 10, 5, 0);
   Add(queue, IoOp::kRead, 20, 5, 1);
   EXPECT_EQ(TakeAll(queue), (Tags{10, 20, 11, 21, 22}));
-  // A device without reads writes at its full depth, whatever the others do.
+  // A device without reads writes at its full depth, whatever the other devices do.
   Add(queue, IoOp::kWrite, 30, 5, 2);
   EXPECT_EQ(TakeAll(queue), (Tags{30, 31}));
 }
@@ -107,7 +107,7 @@ TEST_F(RequestQueueTest, DepthsAreBroughtIntoBounds) {
   EXPECT_EQ(depths, (QueueDepths{.read = 1, .write = 64, .mixed_write = 1}));
 }
 
-// Random arrivals and ends: the bounds hold at every instant, and everything goes in the end.
+// With random arrivals and ends, the bounds hold at every instant and every request is taken.
 TEST_F(RequestQueueTest, BoundsHoldAndNothingStarves) {
   std::mt19937_64 random(test::Seed());
   const QueueDepths depths = {.read = 5, .write = 7, .mixed_write = 2};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A sample of a run's requests, for tests that let a fault befall one of them in each of several
-// runs.
+// A sample of a run's requests, for tests that repeat a run and inject a fault into one request
+// each time.
 
 #ifndef SPILLWAY_TESTS_IO_SAMPLED_REQUESTS_H_
 #define SPILLWAY_TESTS_IO_SAMPLED_REQUESTS_H_
@@ -17,7 +17,7 @@
 
 namespace spillway::io {
 
-// Befalls every request of that op and changes nothing: faults_met() counts them.
+// A fault that matches every request of `op` and changes nothing, so that faults_met() counts them.
 inline Fault CountOnly(IoOp op) {
   return {.kind = Fault::Kind::kDelay,
           .op = op,
@@ -25,8 +25,8 @@ inline Fault CountOnly(IoOp op) {
           .delay = absl::ZeroDuration()};
 }
 
-// One in each of as many equal parts of a run of so many requests. Runs differ by some: the last
-// may find none left.
+// Splits a run of `requests` requests into equal parts and returns one number in each. Runs differ
+// slightly in length, so a repeated run may end before the last number.
 inline std::vector<uint64_t> SampledRequests(uint64_t requests, std::mt19937_64& random) {
   const uint64_t parts = TriesOnePoint() ? 1 : 4;
   std::vector<uint64_t> sampled;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Takes a system call away from the calling thread, as container run times take io_uring from a
+// Forbids a system call in the calling thread, as container run times forbid io_uring in a
 // process.
 
 #ifndef SPILLWAY_TESTS_IO_SECCOMP_H_
@@ -16,8 +16,8 @@
 
 namespace spillway::io {
 
-// From here on `syscall` fails with `error` in this thread and those that it starts, for good.
-// False if the kernel takes no filter.
+// Makes `syscall` fail with `error` in this thread and in the threads that it starts from now on.
+// This cannot be undone. Returns false if the kernel accepts no filter.
 inline bool ForbidInThisThread(long syscall, uint32_t error) {
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What each answer of the kernel means, without a kernel.
+// Tests the meaning of each result of the kernel, without a call of the kernel.
 
 #include "io/transfer.h"
 

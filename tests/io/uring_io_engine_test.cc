@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What only the ring does: registration and its limits, the bound on requests with the kernel, a
-// ring that breaks in use. The rest is the conformance suite's.
+// Tests what only the io_uring engine does: registration and its limits, the bound on requests in
+// the kernel, a ring that breaks in use. The conformance suite tests the rest.
 
 #include "io/uring_io_engine.h"
 
@@ -59,7 +59,7 @@ TEST_F(UringIoEngineTest, GivesTheKernelAtMostItsDepth) {
     const auto engine = Make({.queue_depth = depth});
     const FileId id = *engine->AddFile(file_.fd(), "file", 0);
     engine->Submit(Blocks(IoOp::kWrite, id, memory));
-    // One round of completions cannot hold more than the kernel was given.
+    // One round of completions has no more requests than the kernel was given.
     while (engine->in_flight() > 0) {
       std::vector<IoCompletion> done;
       engine->Reap(absl::InfiniteDuration(), &done);
@@ -73,7 +73,7 @@ TEST_F(UringIoEngineTest, RegistersManyBuffersAndForgetsThem) {
   const FileId id = *engine->AddFile(file_.fd(), "file", 0);
   const AlignedBuffer memory(64 * kIoAlignment);
   for (int round = 0; round < 3; ++round) {
-    // In an order that is not by address.
+    // Adds the buffers in an order that is not by address.
     for (uint64_t i = 0; i < 64; ++i) {
       engine->AddBuffer(memory.span().subspan(i * 37 % 64 * kIoAlignment, kIoAlignment));
     }
@@ -111,12 +111,13 @@ TEST_F(UringIoEngineTest, ABufferTooLargeToRegisterTakesThePlainPath) {
   ::munmap(reserved, kTooLarge);
 }
 
-// Makes this thread another user's, where it may: without CAP_IPC_LOCK, so that RLIMIT_MEMLOCK
-// binds it, and with nothing locked yet, since what all processes of a user lock counts together.
+// Makes this thread another user's if that is permitted. It then has no CAP_IPC_LOCK, so that
+// RLIMIT_MEMLOCK binds it, and nothing locked yet, since the limit counts what all processes of a
+// user lock together. Returns whether the limit binds the thread.
 bool BecomeAnotherUser() {
   const long nobody = 65534;
   if (::syscall(SYS_setresuid, nobody, nobody, nobody) == 0) return true;
-  return ::geteuid() != 0;  // an ordinary user is bound already
+  return ::geteuid() != 0;  // the limit already binds an ordinary user
 }
 
 TEST_F(UringIoEngineTest, WithoutMemoryToLockItTakesThePlainPath) {
@@ -138,7 +139,7 @@ TEST_F(UringIoEngineTest, WithoutMemoryToLockItTakesThePlainPath) {
     EXPECT_TRUE(Transact(*engine, {IoOp::kRead, id, 0, memory.data() + kMiB, kMiB, 2}).ok());
   }).join();
   ASSERT_EQ(0, ::setrlimit(RLIMIT_MEMLOCK, &before));
-  ASSERT_EQ(0, ::prctl(PR_SET_DUMPABLE, 1));  // which a change of user ends; sanitizers need it
+  ASSERT_EQ(0, ::prctl(PR_SET_DUMPABLE, 1));  // a change of user clears it; sanitizers need it
   if (!is_bound) GTEST_SKIP() << "root may not become another user here";
   EXPECT_TRUE(HasPattern(memory.span().subspan(kMiB, kMiB), 4));
 }

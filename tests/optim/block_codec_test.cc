@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 8-bit codes of blocks: the maps are the paper's, every value gets the nearest code, and any bytes
-// decode to something.
+// Tests the 8-bit codes of blocks: the maps are the paper's, every value gets the nearest code, and
+// any bytes decode to something.
 
 #include "src/optim/block_codec.h"
 
@@ -32,7 +32,7 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr CodeMap kMaps[] = {CodeMap::kSigned, CodeMap::kUnsigned};
 
-// The paper's map, as its authors' library makes it (create_dynamic_map).
+// Returns the paper's map, computed as its authors' library does (create_dynamic_map).
 std::vector<double> DynamicMap(bool is_signed) {
   std::vector<double> data = {0, 1};
   for (int i = 0; i < 7; ++i) {
@@ -57,13 +57,14 @@ TEST(CodeValues, AreThePapers) {
   }
 }
 
-// Each instruction set that this machine has, by restricting dispatch to it.
+// Runs on each instruction set of this machine, by restricting dispatch to it.
 class Codes : public testing::TestWithParam<int64_t> {
  protected:
   void SetUp() override { hwy::SetSupportedTargetsForTest(GetParam()); }
   void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
 
-  // The codes of values whose largest magnitude is 1, in blocks that begin with it.
+  // Returns the codes of values whose magnitudes are at most 1. Each block that it encodes begins
+  // with a 1, so that its scale is 1.
   static std::vector<uint8_t> CodesOf(CodeMap map, const std::vector<float>& values) {
     std::vector<uint8_t> codes;
     for (size_t begin = 0; begin < values.size(); begin += 255) {
@@ -79,7 +80,8 @@ class Codes : public testing::TestWithParam<int64_t> {
   }
 };
 
-// Every value of a map, half way between two, and what lies beside them.
+// Returns every value of a map, points between two neighbours, the midpoint among them, the floats
+// next to all of these, and a sample of the floats from 0 to 1, each with either sign.
 std::vector<float> ManyRatios(CodeMap map) {
   std::vector<float> values = {0.0F, 1.0F, 1e-30F, 1e-45F};
   for (size_t code = 0; code + 1 < 256; ++code) {
@@ -130,7 +132,7 @@ INSTANTIATE_TEST_SUITE_P(InstructionSets, Codes,
                          testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
                          [](const auto& test) { return std::string(hwy::TargetName(test.param)); });
 
-// As near as the nearest, but for what fp32 rounds.
+// The code's value is as near as the nearest one, except for rounding in fp32.
 TEST(ReferenceCode, IsTheNearest) {
   for (const CodeMap map : kMaps) {
     const std::array<float, 256>& of = CodeValues(map);
@@ -167,7 +169,7 @@ TEST(Blocks, OfZerosAreZeroBytesThatDecodeToZeros) {
   }
 }
 
-// The largest keeps its value, but for the least of a signed block, of which there is no −1.
+// The largest magnitude keeps its value, unless its element is negative: the signed map has no −1.
 TEST(Blocks, KeepTheLargestAndTheSignsOfAll) {
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
@@ -185,7 +187,7 @@ TEST(Blocks, KeepTheLargestAndTheSignsOfAll) {
             return std::fabs(a) < std::fabs(b);
           }));
       for (size_t i = 0; i < values.size(); ++i) {
-        // Half of a 64th of the decade at the most, in the last decade.
+        // At most half of a step. Steps are largest in the last decade: a 64th of it.
         EXPECT_NEAR(decoded[i], values[i], 0.0071F * largest);
         if (std::fabs(values[i]) > 1e-6F * largest) {
           EXPECT_EQ(std::signbit(decoded[i]), std::signbit(values[i]));
@@ -221,7 +223,7 @@ TEST(Blocks, AnyBytesAreReadAndWritten) {
       DecodeBlock(map, bytes.data(), codes, n, values.data());
       EncodeBlock(map, values.data(), n, bytes.data(), codes);
     }
-    // And any floats.
+    // Any floats can be encoded too.
     for (float& value : values) value = std::bit_cast<float>(static_cast<uint32_t>(random()));
     for (const CodeMap map : kMaps) EncodeBlock(map, values.data(), n, bytes.data(), codes);
   }
@@ -234,7 +236,7 @@ TEST(EncodedRow, HasTheBytesThatFormatsMdSays) {
   EXPECT_EQ(row.code_offset(0, 0), 24U);
   EXPECT_EQ(row.code_offset(1, 7), 24U + 576 + 7);
   EXPECT_EQ(row.size_bytes(), 24U + 2 * 576);
-  // AdamW over a row of blocks: 2 codes, and 8 bytes of scales a block.
+  // AdamW on a row of whole blocks: 2 codes per element, and 8 bytes of scales per block.
   const EncodedRow whole = {.num_elements = 4096, .num_moments = 2};
   EXPECT_EQ(static_cast<double>(whole.size_bytes()) / 4096, 2.03125);
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows of 8-bit moments as plainly as they can be written: what the block codec must give bit for
-// bit.
+// A simple reference for rows of 8-bit moments. The block codec must give the same bits.
 
 #ifndef SPILLWAY_TESTS_OPTIM_BLOCK_REFERENCE_H_
 #define SPILLWAY_TESTS_OPTIM_BLOCK_REFERENCE_H_
@@ -14,13 +13,13 @@
 
 namespace spillway::optim {
 
-// The code of an element over its scale, by the arithmetic of the vectors in fp32: the decade's
-// values lie evenly, so a magnitude's level is a multiple of it and a constant, without the
-// fraction.
+// Returns the code of `value`, an element divided by its scale, with the vector kernels' arithmetic
+// in fp32. The values of a decade are evenly spaced, so a magnitude's level is the magnitude times
+// a factor, plus a constant, without the fraction.
 uint8_t ReferenceCode(CodeMap map, float value);
 
-// One row of `n` elements with its moments, [moments][n], from and to its bytes: scales, then
-// codes.
+// Decodes and encodes one row of `n` elements. Its moments are [moments][n]; its bytes are the
+// scales, then the codes.
 struct ReferenceRow {
   static constexpr size_t kBlock = 256;
 

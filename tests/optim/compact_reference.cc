@@ -17,10 +17,10 @@ namespace {
 
 // A 16-bit type with 8 more bits of fraction.
 struct WideType {
-  int fraction_bits;  // with those
+  int fraction_bits;  // including the 8
   int bias;           // of the exponent
-  int infinity;       // of 16 bits
-  int nan;
+  int infinity;       // as 16 bits
+  int nan;            // as 16 bits
 };
 WideType WideTypeOf(DType dtype) {
   return dtype == DType::kF16 ? WideType{18, 15, 0x7c00, 0x7e00}
@@ -52,17 +52,19 @@ SplitMaster ReferenceSplit(DType dtype, float master, uint32_t word) {
   if (std::isnan(master)) return {static_cast<uint16_t>(type.nan), 0};
   const auto sign = static_cast<uint16_t>(std::signbit(master) ? 0x8000 : 0);
   if (std::isinf(master)) return {static_cast<uint16_t>(sign | type.infinity), 0};
-  // In units of the last place of 16 bits and 8: whole part and 256ths, rounded down by the word.
+  // `units` is the magnitude in units of the wide type's last place. The random word is added to
+  // its 256ths, and the sum is rounded down to whole units.
   const double magnitude = std::fabs(static_cast<double>(master));
   const int least = 1 - type.bias;
   const int exponent = magnitude == 0 ? least : std::max(std::ilogb(magnitude), least);
   const double units = std::ldexp(magnitude, type.fraction_bits - exponent);
-  // Of a half only five bits are lost, of a denormal one after rounding to them.
+  // Splitting for fp16 drops only five bits, so the fraction is in 32nds. The fraction of a
+  // denormal number is first rounded to 32nds.
   const double in_256ths = dtype == DType::kF16 ? 8 * std::nearbyint(32 * units) : 256 * units;
   const uint32_t random = dtype == DType::kF16 ? word & 0xf8 : word & 0xff;
   const double whole = std::floor((in_256ths + random) / 256);
   int joined = static_cast<int>(std::min(whole, 0x1.0p24));
-  joined += (exponent + type.bias - 1) << type.fraction_bits;  // a hidden bit is another exponent
+  joined += (exponent + type.bias - 1) << type.fraction_bits;  // the hidden bit adds 1 to this
   joined = std::min(joined, 256 * (type.infinity - 1) + 127);
   const int weight = (joined + 128) >> 8;
   return {static_cast<uint16_t>(sign | weight), static_cast<int8_t>(joined - 256 * weight)};

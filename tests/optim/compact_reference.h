@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Compact state as plainly as it can be written: what the codec must give bit for bit.
+// A simple reference for compact state. The codecs must give the same bits.
 
 #ifndef SPILLWAY_TESTS_OPTIM_COMPACT_REFERENCE_H_
 #define SPILLWAY_TESTS_OPTIM_COMPACT_REFERENCE_H_
@@ -23,7 +23,8 @@ float ReferenceJoin(DType dtype, SplitMaster split);
 
 SplitMaster ReferenceSplit(DType dtype, float master, uint32_t word);
 
-// The scale of a group: as bf16, rounded up, at least 2^-90 and finite if the largest is.
+// Returns the scale of a group: its largest magnitude as bf16, rounded up, at least 2^-90, and
+// finite if the largest magnitude is. The scale of zeros is 0.
 uint16_t ReferenceScale(const float* values, size_t n);
 
 float FloatOfScaleBits(uint16_t scale);
@@ -32,7 +33,7 @@ float ReferenceGroupValue(CodeMap map, uint16_t scale, uint8_t code);
 
 uint8_t ReferenceGroupCode(CodeMap map, uint16_t scale, float value, uint32_t word);
 
-// One row of `n` elements: residuals, scales, codes.
+// One row of `n` elements. Its bytes are residuals, then scales, then codes.
 struct CompactRow {
   static constexpr size_t kGroup = 64;
 
@@ -46,7 +47,7 @@ struct CompactRow {
 
   float DecodeMoment(const std::byte* row, size_t m, size_t i) const;
 
-  // `first` counts the row's first element in the tensor.
+  // `first` is the index of the row's first element in the tensor.
   void EncodeMoment(const std::vector<float>& values, uint64_t key, size_t first, size_t m,
                     std::byte* row) const;
 };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 16-bit elements: every value is read and rounded right on every instruction set; random rounding
-// is unbiased, keyed by tensor, element and step alone, and never makes a value infinite.
+// Tests the codecs of 16-bit elements: every value is decoded and rounded correctly on every
+// instruction set; random rounding is unbiased, depends on tensor, element and step alone, and
+// never makes a finite value infinite.
 
 #include "src/optim/element_codecs.h"
 
@@ -64,7 +65,7 @@ TEST_P(ElementCodecs, ReadEveryValue) {
   }
 }
 
-// At every value, half way between two, and the floats on either side of both.
+// Rounds every value, every midpoint of two neighbours, and the floats on either side of both.
 TEST_P(ElementCodecs, RoundToNearestEven) {
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     const bool is_half = dtype == DType::kF16;
@@ -109,7 +110,7 @@ TEST_P(ElementCodecs, RoundRandomlyByTensorElementAndStepAlone) {
   std::vector<float> values(5000);
   for (float& value : values) value = normal(random) * std::exp2(float(random() % 200) - 100);
   const uint64_t key = RoundingKey("w/exp_avg", 7);
-  constexpr uint64_t kFirst = 65536 * 3 - 2000;  // across a block's end
+  constexpr uint64_t kFirst = 65536 * 3 - 2000;  // the range crosses the end of a block
   std::vector<uint16_t> expected;
   for (size_t i = 0; i < values.size(); ++i)
     expected.push_back(RandomlyRounded(values[i], key, kFirst + i));
@@ -132,7 +133,7 @@ TEST_P(ElementCodecs, RoundingRandomlyKeepsTheMean) {
     const std::vector<float> values(kTimes, value);
     double sum = 0;
     for (const uint16_t bits : Randomly(values, RoundingKey("w", 1), 0)) sum += FloatOfBf16(bits);
-    // Five deviations of the mean.
+    // The tolerance is five standard deviations of the mean.
     const double deviation = std::sqrt(part * (1 - part) / kTimes) / 128.0;
     EXPECT_NEAR(sum / kTimes, value, 5 * deviation) << part;
   }
@@ -175,7 +176,7 @@ TEST_P(ElementCodecs, CopyWhatIsAskedForFromAndToAnyAddress) {
 INSTANTIATE_TEST_SUITE_P(InstructionSets, ElementCodecs,
                          testing::ValuesIn(hwy::SupportedAndGeneratedTargets()), TargetName);
 
-// Ups and downs of 4096 elements that lie half way between two values.
+// Rounds 4096 elements that lie half way between two values, each up or down at random.
 std::vector<uint16_t> Ups(uint64_t key) {
   return Randomly(std::vector<float>(4096, 1.0F + 0.5F / 128.0F), key, 0);
 }
@@ -190,7 +191,7 @@ TEST(RoundingKey, DiffersBetweenTensorsAndSteps) {
   EXPECT_NE(RoundingKey("w/exp_avg", 1), RoundingKey("w/exp_avg_sq", 1));
 }
 
-// Two streams agree in half of their elements, whatever lies between them.
+// Any two streams agree in about half of their elements, at any lag.
 TEST(RoundingKey, MakesStreamsThatDoNotFollowEachOther) {
   const std::vector<uint16_t> first = Ups(RoundingKey("w/exp_avg", 1));
   for (const uint64_t key : {RoundingKey("w/exp_avg_sq", 1), RoundingKey("v/exp_avg", 1),
@@ -199,7 +200,7 @@ TEST(RoundingKey, MakesStreamsThatDoNotFollowEachOther) {
     for (const size_t lag : {0, 1, 16}) {
       int same = 0;
       for (size_t i = lag; i < first.size(); ++i) same += first[i - lag] == other[i];
-      EXPECT_NEAR(same, 2048, 5 * 32) << lag;  // five deviations
+      EXPECT_NEAR(same, 2048, 5 * 32) << lag;  // five standard deviations
     }
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An engine whose tiles are plain heap memory, for tests of what is said to an engine: it records
-// every lease and can refuse one. It has no tiers, no threads and no budget.
+// An engine whose tiles are plain heap memory, for tests of the calls that an engine receives. It
+// records every lease and can refuse one. It has no tiers, no threads and no budget.
 
 #ifndef SPILLWAY_TESTS_OPTIM_FAKE_ENGINE_H_
 #define SPILLWAY_TESTS_OPTIM_FAKE_ENGINE_H_
@@ -52,7 +52,7 @@ class FakeEngine : public Engine {
     return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
   }
 
-  // What is not asked of it.
+  // The rest of the interface does nothing, except that Discard is recorded.
   absl::Status Unregister(TensorId) override { return absl::OkStatus(); }
   absl::StatusOr<TensorId> Find(std::string_view) const override {
     return absl::NotFoundError("fake");
@@ -84,7 +84,7 @@ class FakeEngine : public Engine {
 
   struct Discarded {
     TileRef tile;
-    size_t num_uses;  // before it
+    size_t num_uses;  // leases granted before the discard
   };
   std::vector<Use> uses;  // of leases granted
   std::vector<Discarded> discards;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What tensors hold before the first update, asked for in any pieces; and compact master weights
-// joined from two tensors are the values that they were made of.
+// Tests what tensors hold before the first update, read in pieces of any size. Also tests that
+// master weights joined from the two tensors of compact state are near the values that were split.
 
 #include <gtest/gtest.h>
 
@@ -53,7 +53,7 @@ Reader ReaderOf(const std::vector<float>& values) {
   };
 }
 
-// The tensor as an engine reads it, in pieces of so many bytes.
+// Reads the tensor as an engine does, in pieces of `piece_bytes`.
 Bytes ReadAll(const Reader& reader, const TensorSpec& spec, size_t piece_bytes) {
   Bytes bytes(spec.size_bytes());
   for (size_t at = 0; at < bytes.size(); at += piece_bytes) {
@@ -101,7 +101,7 @@ TEST(FirstValues, OfCompactStateAreTheReferencesInAnyPieces) {
           ASSERT_EQ(static_cast<int8_t>(bytes[i / width * state.row_bytes() + i % width]),
                     expected.residual);
         }
-        // What follows a row's residuals is zeros.
+        // The bytes after a row's residuals are zeros.
         for (size_t row = 0; row < rows; ++row) {
           const std::byte* const begin = &bytes[row * state.row_bytes()];
           ASSERT_TRUE(std::all_of(begin + width, begin + state.row_bytes(),

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Moments of compact state: the reference's codes on every instruction set, without bias, never a
-// second moment of zero that is not, and any bytes decode to something.
+// Tests the codec of compact state's moments: its codes are the reference's on every instruction
+// set, rounding has no bias, a second moment that is not zero never decodes to zero, and any bytes
+// decode to something.
 
 #include "src/optim/group_codec.h"
 
@@ -61,7 +62,7 @@ std::vector<float> Decoded(CodeMap map, const EncodedGroups& groups) {
   return values;
 }
 
-// Each instruction set that this machine has, by restricting dispatch to it.
+// Runs on each instruction set of this machine, by restricting dispatch to it.
 class Groups : public testing::TestWithParam<int64_t> {
  protected:
   void SetUp() override { hwy::SetSupportedTargetsForTest(GetParam()); }
@@ -98,7 +99,7 @@ TEST_P(Groups, OfGroupsAreTheReferences) {
 
 TEST_P(Groups, RandomWordsFollowFromKeyAndElementAlone) {
   const uint64_t key = random_();
-  constexpr uint64_t kFirst = 65536 * 3 - 2000;  // across a block's end
+  constexpr uint64_t kFirst = 65536 * 3 - 2000;  // the range crosses the end of a block
   const std::vector<uint32_t> words = WordsOf(5000, key, kFirst);
   for (size_t i = 0; i < words.size(); ++i) ASSERT_EQ(words[i], ReferenceWord(key, kFirst + i));
   for (const size_t piece : {1, 7, 33, 1999}) {
@@ -134,7 +135,7 @@ TEST(Group, KeepTheMean) {
   constexpr size_t kTimes = 6400;
   for (const CodeMap map : kMaps) {
     for (const float ratio : {0.9F, 0.3F, 0.011F, 3e-4F, 2e-5F}) {
-      // A group has its largest and 63 of a value.
+      // Each group has a 1, its largest element, and 63 elements of one other value.
       std::vector<float> values(kTimes, ratio);
       for (size_t i = 0; i < kTimes; i += 64) values[i] = 1.0F;
       double sum = 0, squares = 0;
@@ -150,7 +151,8 @@ TEST(Group, KeepTheMean) {
       }
       const auto n = static_cast<double>(count);
       const double variance = std::max(squares / n - sum / n * (sum / n), 0.0);
-      // Five deviations, and what cutting a chance to so many bits is worth.
+      // The tolerance is five standard deviations of the mean, and the error of a rounding
+      // probability of few bits.
       const double step = map == CodeMap::kSigned ? 2 * std::sqrt(ratio) / 127 + 1.0 / 16129
                                                   : 4 * std::pow(ratio, 0.75) / 255;
       EXPECT_NEAR(sum / n, ratio, 5 * std::sqrt(variance / n) + step / 512) << ratio;
@@ -158,7 +160,8 @@ TEST(Group, KeepTheMean) {
   }
 }
 
-// Second moments that decay by a thousandth a step follow it; rounded to nearest they would stay.
+// Second moments follow a decay of a thousandth per step. With rounding to nearest they would not
+// change.
 TEST(Group, OfSecondMomentsDecayAsTheyShould) {
   std::vector<float> values(640);
   for (size_t i = 0; i < values.size(); ++i)

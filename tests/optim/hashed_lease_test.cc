@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the update pass says of the tiles that it compares and hashes, to an engine that knows the
-// right answers: for every rule and format, and for tiles, rows and pages of any size.
+// Tests the checksums that the update pass gives to the engine for the tiles that it compares and
+// hashes, for every rule and format, and for tiles and rows of many sizes. The test's engine
+// computes the checksums itself.
 
 #include "src/optim/hashed_lease.h"
 
@@ -23,7 +24,7 @@
 namespace spillway::optim {
 namespace {
 
-// Every tile that is not transient came from NVMe, and nobody has compared it.
+// Reports every tile that is not transient as read from NVMe and not compared yet.
 class HashingEngine final : public FakeEngine, public engine::UncheckedLeases {
  public:
   uint64_t page_bytes() const override { return 12 * kKiB; }
@@ -48,8 +49,8 @@ class HashingEngine final : public FakeEngine, public engine::UncheckedLeases {
   }
   void GiveUp(Lease) override { ++given_up; }
 
-  int tiles_until_lost = 0;  // the last page of one does not match; 0: none
-  bool is_lost = false;      // nor when it is read again
+  int tiles_until_lost = 0;  // the last page of the last of so many does not match; 0: none
+  bool is_lost = false;      // that page does not match when it is read again either
   int read_again = 0, checked = 0, released = 0, given_up = 0;
 
  private:

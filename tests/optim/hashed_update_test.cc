@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Updates that compare and hash the bytes that pass through them, over a disk that flips bits: what
-// a flipped bit may change, who compares what the update does not, and when checksums are void.
+// Tests updates that compare and hash the bytes that pass through them, over a disk that flips
+// bits: what a flipped bit may change, that the engine compares what the update does not, and when
+// checksums become void.
 
 #include <gtest/gtest.h>
 
@@ -33,8 +34,8 @@ using engine::UncheckedLeases;
 using io::Fault;
 using io::IoOp;
 
-// Pages that no portion of a tile's update ends with. Tiles are whole units of the device in every
-// format, so that each bit of a request is one of a tile.
+// Inside a tile, no portion of its update ends at the end of such a page. A tile is a multiple of
+// the I/O alignment in every format, so each bit of a request is a bit of a tile.
 constexpr uint64_t kPageBytes = 20 * kKiB;
 constexpr int64_t kTileRows = 128;
 constexpr uint64_t kAll = uint64_t{1} << 40;
@@ -54,7 +55,7 @@ class HashedUpdate : public testing::TestWithParam<StateFormat> {
     Register(fake);
     pinned_bytes_ = optimizer_->min_pinned_bytes();
     Open(OpenMode::kCreate);
-    // What an update has asked for is left to its user to compare.
+    // The engine leaves it to the update to compare the tiles that an update has leased before.
     const absl::Status status = UpdateAll();
     ASSERT_TRUE(status.ok()) << status;
   }
@@ -91,7 +92,7 @@ class HashedUpdate : public testing::TestWithParam<StateFormat> {
   TensorId moments() const { return tensors_[0].state.back(); }
   const Bytes& moments_bytes() const { return parameters_[0].state.back(); }
 
-  // Of the next step, whose gradients are there then, while all state is on NVMe alone.
+  // Returns the updates of the next step. Writes its gradients, and evicts all state to NVMe.
   std::vector<Update> NextUpdates() {
     std::vector<Update> updates;
     for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -104,7 +105,7 @@ class HashedUpdate : public testing::TestWithParam<StateFormat> {
     return updates;
   }
 
-  // A step on the engine and, if it succeeds there, on the reference.
+  // Runs a step on the engine and, if it succeeds there, on the reference.
   absl::Status UpdateAll() {
     const std::vector<Update> updates = NextUpdates();
     if (absl::Status status = optimizer_->Step(updates); !status.ok()) return status;
@@ -113,7 +114,7 @@ class HashedUpdate : public testing::TestWithParam<StateFormat> {
     return engine().EndStep();
   }
 
-  // All state is on NVMe alone.
+  // Evicts all state, so that it is on NVMe only.
   void EvictAll() {
     for (const ParameterTensors& tensors : tensors_) {
       for (const TensorId id : tensors.state) {
@@ -134,7 +135,8 @@ class HashedUpdate : public testing::TestWithParam<StateFormat> {
     ExpectReference();
   }
 
-  // That each tile, with all that belongs to its weights, is one of the two.
+  // Expects each tile of a weight, together with that tile of all its state, to be either the one
+  // of `before` or the one of `after`.
   void ExpectWholeTilesOf(const std::vector<ReferenceParameter>& before,
                           const std::vector<ReferenceParameter>& after) {
     for (size_t i = 0; i < tensors_.size(); ++i) {
@@ -162,7 +164,7 @@ class HashedUpdate : public testing::TestWithParam<StateFormat> {
     return is_after;
   }
 
-  // The reference goes on from what the engine has.
+  // Copies the engine's weights and state to the reference.
   void TakeOver() {
     for (size_t i = 0; i < tensors_.size(); ++i) {
       ReferenceParameter& p = parameters_[i];
@@ -228,7 +230,7 @@ TEST_P(HashedUpdate, AFlippedBitThatStaysChangesNothing) {
   ExpectReferenceAfterReopening();
 }
 
-// Wherever the loss is: each tile is updated as a whole or not at all, in memory and after a
+// Wherever bytes are lost, each tile is updated as a whole or not at all, in memory and after a
 // commit.
 TEST_P(HashedUpdate, AFlippedBitThatStaysLeavesItsTileAsItWas) {
   for (const uint64_t skip : {1, 2}) {
@@ -292,7 +294,7 @@ TEST_P(HashedUpdate, CopiesToTheDeviceAreOfComparedBytes) {
   ExpectReference();
 }
 
-// A stream is to wait for the copy, which is not launched.
+// The stream would wait for the copy to the device, which is not launched.
 TEST_P(HashedUpdate, AStreamGetsNoBytesThatAreLost) {
   for (const Access access : {Access::kRead, Access::kReadWrite}) {
     auto stream = engine().CreateStream();
@@ -302,7 +304,7 @@ TEST_P(HashedUpdate, AStreamGetsNoBytesThatAreLost) {
     const auto lost = engine().Acquire({moments(), 0}, access, stream->get());
     EXPECT_EQ(lost.status().code(), absl::StatusCode::kDataLoss) << lost.status();
     machine_.disk->Clear();
-    (void)engine().EndStep();  // tells of a copy that nobody has waited for
+    (void)engine().EndStep();  // reports a failed copy that no caller waited for
     ExpectReference();
   }
   ExpectReferenceAfterReopening();
@@ -323,7 +325,7 @@ TEST_P(HashedUpdate, TheChecksumsOfAnUpdateAreWritten) {
 
 TEST_P(HashedUpdate, ChecksumsAreVoidOnceSomebodyElseWrites) {
   for (const Tier tier : {Tier::kPinned, Tier::kDevice}) {
-    // The update's last tile is in memory still.
+    // The update's last tile is still in memory.
     ASSERT_TRUE(UpdateAll().ok());
     const TensorId id = tensors_[1].state.back();
     const TileRef tile = {id, engine().Spec(id).num_tiles() - 1};

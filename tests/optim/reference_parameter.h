@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A parameter in plain memory that is updated an element at a time: what an optimizer must make of
-// the engine's tensors, bit for bit.
+// A parameter in plain memory that is updated one element at a time. An optimizer must give the
+// engine's tensors the same bits.
 
 #ifndef SPILLWAY_TESTS_OPTIM_REFERENCE_PARAMETER_H_
 #define SPILLWAY_TESTS_OPTIM_REFERENCE_PARAMETER_H_
@@ -29,8 +29,8 @@ void PutValue(float value, DType dtype, size_t i, Bytes* bytes);
 TensorSpec Spec(std::string name, DType dtype, std::vector<int64_t> shape, int64_t tile_rows);
 
 struct ReferenceParameter {
-  // With weights at random and no state yet, but residuals of compact state at random too. It has
-  // no weights in fp32: they become bf16.
+  // Weights are random, and moments are zeros. Residuals of compact state are random too. Compact
+  // state has no fp32 weights: the constructor makes them bf16.
   ReferenceParameter(TensorSpec spec, DType gradient_type, const Rule& of_rule,
                      StateFormat of_format, uint32_t seed);
 
@@ -53,19 +53,19 @@ struct ReferenceParameter {
  private:
   using Moments = std::vector<std::vector<float>>;
 
-  // Of each element, as the rule steps along it.
+  // Returns the direction of each element's step, whose norm the rule takes.
   std::vector<float> Directions(const RuleFactors& factors, Moments moments) const;
   double Length(const std::vector<float>& values) const;
   void ApplyFactored(const Rule& by, const Update& update);
 
   size_t first_moment() const { return has_master() ? 1 : 0; }
 
-  // Of 8-bit state.
+  // Rows, and the codec of 8-bit state.
   size_t num_rows() const;
   std::vector<CodeMap> Maps() const;
   ReferenceRow Row() const;
 
-  // Of compact state.
+  // Compact state.
   CompactRow Compact() const;
   size_t ResidualAt(size_t i) const;
   void JoinMasters();
@@ -76,14 +76,14 @@ struct ReferenceParameter {
   void PutMoment(size_t tensor, size_t i, float value, int64_t step);
 };
 
-// Copies a tensor out of the engine or into it, a tile at a time.
+// Copies a tensor into the engine if `access` writes, else out of it, one tile at a time.
 void CopyTiles(Engine& engine, TensorId id, Access access, std::byte* memory);
 void ExpectContent(Engine& engine, TensorId id, const Bytes& expected);
 
-// The parameter's tensors in an engine, beginning with its values.
+// Registers the parameter's tensors with the engine. They begin with its values.
 ParameterTensors RegisterParameter(Engine& engine, const ReferenceParameter& p);
 
-// That the engine's tensors are the reference's.
+// Expects the engine's weight and state to have the reference's bytes.
 void ExpectParameter(Engine& engine, const ParameterTensors& tensors, const ReferenceParameter& p);
 
 struct RuleAndFormat {
@@ -91,7 +91,7 @@ struct RuleAndFormat {
   StateFormat format;
 };
 
-// Every pair that exists.
+// Returns every pair that exists.
 std::vector<RuleAndFormat> AllPairs();
 
 std::string PairName(const testing::TestParamInfo<RuleAndFormat>& test);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The rules' kernels against one element at a time: the same bits on every instruction set that the
-// machine has, for any length, cut and alignment; and against PyTorch, and AdamW against double.
+// Tests the rules' kernels. They give the bits of the reference, which takes one element at a time,
+// on every instruction set of this machine, for any length, cut and alignment. They follow PyTorch,
+// and AdamW follows the rule in double.
 
 #include "src/optim/rule_kernels.h"
 
@@ -44,7 +45,7 @@ Buffers RandomBuffers(size_t n, uint32_t seed) {
   return b;
 }
 
-// As many moments as the rule has: the others are null.
+// Returns a run with as many moments as the rule has. The others are null.
 RuleRun RunOf(const Rule& rule, Buffers& b, size_t begin, size_t end) {
   RuleRun run = {.num_elements = static_cast<int64_t>(end - begin),
                  .gradient = b.gradient.data() + begin,
@@ -65,7 +66,7 @@ RuleFactors SomeFactors(const Rule& rule) {
       rule, {.step = 3, .learning_rate = 1e-3, .weight_decay = 0.1, .gradient_scale = 0.37});
 }
 
-// Each rule on each instruction set that this machine has, by restricting dispatch to it.
+// Runs each rule on each instruction set of this machine, by restricting dispatch to it.
 class RuleKernel : public testing::TestWithParam<std::tuple<int64_t, Rule>> {
  protected:
   void SetUp() override { hwy::SetSupportedTargetsForTest(std::get<0>(GetParam())); }
@@ -73,7 +74,7 @@ class RuleKernel : public testing::TestWithParam<std::tuple<int64_t, Rule>> {
   const Rule rule_ = std::get<1>(GetParam());
 };
 
-// The library is Highway's own, which the product does not load.
+// Compares with Highway's own library, which the product does not load.
 TEST(InstructionSets, AreThoseThatHighwaysLibraryFinds) {
   void* const library = dlopen("libhwy.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) GTEST_SKIP() << dlerror();
@@ -157,8 +158,8 @@ INSTANTIATE_TEST_SUITE_P(InstructionSets, RuleKernel,
                                           testing::ValuesIn(AllRules())),
                          InstructionSetName);
 
-// Many steps of the rule in double, with the quantities of the paper rather than the kernel's
-// factors.
+// Compares many steps with the rule in double, which uses the quantities of the paper rather than
+// the kernel's factors.
 TEST(AdamW, FollowsTheRuleInDouble) {
   constexpr size_t kElements = 257;
   const Rule rule = {.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8};
@@ -192,8 +193,9 @@ TEST(AdamW, FollowsTheRuleInDouble) {
   }
 }
 
-// What torch.optim made of the same gradients; rule_golden.py wrote it down. Its parameters are
-// fp32 too, so that a few last places remain, of the largest term where terms cancel.
+// Compares with the results of torch.optim for the same gradients, which rule_golden.py recorded.
+// Its parameters are fp32 too, so results differ by a few units in the last place, of the largest
+// term where terms cancel.
 class Golden : public testing::TestWithParam<const golden::Case*> {};
 
 TEST_P(Golden, FollowsPyTorchStepForStep) {
@@ -204,7 +206,7 @@ TEST_P(Golden, FollowsPyTorchStepForStep) {
   b.master.assign(std::begin(golden::kInitial), std::end(golden::kInitial));
   b.moment1.assign(kElements, 0.0F);
   b.moment2.assign(kElements, 0.0F);
-  std::vector<float> largest(kElements, 0.0F);  // gradient so far
+  std::vector<float> largest(kElements, 0.0F);  // of the gradient and the weight decay so far
   for (int t = 0; t < golden::kSteps; ++t) {
     b.gradient.assign(std::begin(golden::kGradients[t]), std::end(golden::kGradients[t]));
     const Update update = {.step = t + 1,

@@ -27,7 +27,7 @@ uint16_t HalfOfFloat(float value) {
   if (magnitude == 0) return sign;
   const int exponent = std::isinf(value) ? 16 : std::max(std::ilogb(magnitude), -14);
   const double units =
-      std::rint(std::ldexp(magnitude, 10 - exponent));  // 1024 to 2048, below if denormal
+      std::rint(std::ldexp(magnitude, 10 - exponent));  // 1024 to 2048; less if denormal
   const int bits = exponent > 15 ? 0x7c00 : ((exponent + 14) << 10) + static_cast<int>(units);
   return static_cast<uint16_t>(sign | std::min(bits, 0x7c00));
 }

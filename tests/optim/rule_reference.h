@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The rules and the 16-bit formats, an element at a time and as plainly as they can be written:
-// what the vectorised kernels must give bit for bit.
+// A simple reference for the rules and the 16-bit formats, one element at a time. The vectorised
+// kernels must give the same bits.
 
 #ifndef SPILLWAY_TESTS_OPTIM_RULE_REFERENCE_H_
 #define SPILLWAY_TESTS_OPTIM_RULE_REFERENCE_H_
@@ -17,32 +17,32 @@ namespace spillway::optim {
 
 float FloatOfHalf(uint16_t half);
 
-// Rounded to nearest even: the multiple of the value's last place that rint picks. Not for NaN.
+// Rounds to nearest even: to the multiple of the value's last place that rint picks. Not for NaN.
 uint16_t HalfOfFloat(float value);
 
 float FloatOfBf16(uint16_t bits);
 
-// Rounded to nearest even. Not for NaN.
+// Rounds to nearest even. Not for NaN.
 uint16_t Bf16OfFloat(float value);
 
-// The random bits of an element, by the key of the tensor and step.
+// Returns the random bits of an element. The key is that of the tensor and the step.
 uint32_t ReferenceWord(uint64_t key, uint64_t element);
 
-// Rounded at random to bf16, by the key of the tensor and step.
+// Rounds to bf16 at random. The key is that of the tensor and the step.
 uint16_t RandomlyRounded(float value, uint64_t key, uint64_t element);
 
-// One element under a rule: its master weight and its moments in the kernels' order, and what a
-// rule that needs norms takes them of, beside the master weight.
+// Updates one element: its master weight, and its moments in the kernels' order. A rule that takes
+// norms takes them of the master weight and of `stepped_along`, which this sets.
 void UpdateReference(const RuleFactors& f, float gradient, float* master, float* moment1,
                      float* moment2, float* stepped_along);
 
 void UpdateReference(const RuleFactors& f, float gradient, float* master, float* moment1,
                      float* moment2);
 
-// Every rule, with and without momentum where it may have one.
+// Returns every rule, with and without momentum if it may have one.
 std::vector<Rule> AllRules();
 
-// "RmsPropMomentum", for the names of tests.
+// For the names of tests, such as "rmsprop_momentum".
 std::string RuleName(const Rule& rule);
 
 }  // namespace spillway::optim

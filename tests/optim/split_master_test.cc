@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Master weights of compact state: the reference's bits on every instruction set, near what they
-// were made of, without bias, and finite if that was.
+// Tests the split of master weights for compact state: it gives the reference's bits on every
+// instruction set, keeps values near the originals, has no bias, and keeps finite values finite.
 
 #include "src/optim/split_master.h"
 
@@ -59,7 +59,7 @@ std::vector<uint32_t> WordsOf(size_t n, uint64_t key, uint64_t first = 0) {
   return words;
 }
 
-// Values of every exponent, and those around which types end.
+// Returns values of every exponent, and values around the limits of the types.
 std::vector<float> ManyMasters(std::mt19937_64& random) {
   std::vector<float> values = {0.0F,
                                -0.0F,
@@ -90,7 +90,7 @@ std::vector<float> ManyMasters(std::mt19937_64& random) {
   return values;
 }
 
-// Each instruction set that this machine has, by restricting dispatch to it.
+// Runs on each instruction set of this machine, by restricting dispatch to it.
 class SplitMasters : public testing::TestWithParam<int64_t> {
  protected:
   void SetUp() override { hwy::SetSupportedTargetsForTest(GetParam()); }
@@ -148,11 +148,11 @@ TEST(SplitMaster, AreWithinHalfAStepOfA256thOfTheLastPlaceAndTheWeightIsTheNeare
       const int exponent = std::ilogb(masters[i]);
       const double place =
           std::ldexp(1.0, (dtype == DType::kF16 ? std::max(exponent, -14) : exponent) - bits);
-      // A denormal half was rounded to a 32nd of that before.
+      // A denormal fp16 number is first rounded to 32nds of a residual's step.
       const bool is_denormal = dtype == DType::kF16 && exponent < -14;
       const double most = (is_denormal ? 33 : 32) * place / (32 * 512);
       ASSERT_LE(std::fabs(double{joined[i]} - masters[i]), most) << masters[i];
-      // Ties, which the residual rounds away from zero, are not among so few.
+      // A residual of -128 is a tie, which splitting rounds away from zero. It is skipped.
       const uint16_t rounded =
           dtype == DType::kF16 ? HalfOfFloat(joined[i]) : Bf16OfFloat(joined[i]);
       if (split.residuals[i] != 0x80) {
@@ -185,7 +185,7 @@ TEST(SplitMaster, KeepTheMean) {
   constexpr int kTimes = 40000;
   for (const DType dtype : kHalves) {
     for (const float base : {1.0F, -0.02F, 0x1.4p-20F}) {
-      // So many steps of a residual past a value that has none.
+      // A residual's step. Values lie a part of it past `start`, which is represented exactly.
       const double step = dtype == DType::kBF16          ? std::ldexp(1.0, std::ilogb(base) - 15)
                           : std::fabs(base) < 0x1.0p-14F ? 0x1.0p-32
                                                          : std::ldexp(1.0, std::ilogb(base) - 18);
@@ -204,11 +204,11 @@ TEST(SplitMaster, KeepTheMean) {
   }
 }
 
-// Updates of a 128th of a residual's step add up.
+// Updates that are a 128th of a residual's step add up.
 TEST(SplitMaster, TakeUpdatesThatRoundingToNearestWouldLose) {
   constexpr size_t kElements = 512;
   constexpr int kSteps = 2000;
-  constexpr float kUpdate = 0x1.0p-22F;  // fp32 itself counts in 2^-23 here
+  constexpr float kUpdate = 0x1.0p-22F;  // the last place of fp32 is 2^-23 here
   std::vector<float> masters(kElements, 1.0F);
   Split split = SplitOf(DType::kBF16, masters, WordsOf(kElements, 0));
   for (int step = 1; step <= kSteps; ++step) {
@@ -233,7 +233,7 @@ TEST(SplitMaster, KeepFiniteOnesFiniteAndOthersNot) {
   EXPECT_EQ(bf16.weights[2], 0x7f7f);
   EXPECT_EQ(bf16.weights[3], 0x7f80);
   EXPECT_EQ(bf16.weights[5], 0x7fc0);
-  // Beside a weight that is not finite a residual means nothing.
+  // The residual beside a weight that is not finite is ignored.
   const std::vector<float> joined =
       Joined(DType::kF16, {0x7c00, 0xfc00, 0x7e00}, {0x80, 0x7f, 0x80});
   EXPECT_EQ(joined[0], kInfinity);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// State converted from each format into each other: what the new format can hold stays exactly, the
-// rest is as near as the format allows, and what is reported is what changed.
+// Tests the conversion of state from fp32 to each format and back. What the new format can hold
+// stays exact, the rest is as near as the format allows, and the reported change is what changed.
 
 #include "spillway/state_conversion.h"
 
@@ -43,8 +43,8 @@ const Shape kShapes[] = {
 constexpr StateFormat kFormats[] = {StateFormat::kF32, StateFormat::kBf16, StateFormat::k8Bit,
                                     StateFormat::kCompact};
 
-// How much of a moment a format changes at most in the mean: a step between two of its
-// values at most, which random rounding may take.
+// Returns the largest mean change of a moment, as a part of its magnitude: at most a step between
+// two values of the format, which random rounding may take.
 double MeanChange(StateFormat format) {
   switch (format) {
     case StateFormat::kF32: return 0;
@@ -65,14 +65,14 @@ class Parameter {
     weight_ = *engine_.Register(spec_, {});
   }
 
-  // New tensors of a format, which hold zeros.
+  // Registers new tensors of a format, which hold zeros.
   StateTensors Make(StateFormat format) {
     StateTensors state = {.format = format, .tensors = {}};
     const auto specs = StateSpecs(rule_, format, spec_);
     for (const TensorSpec& spec : *specs) state.tensors.push_back(*engine_.Register(spec, {}));
     return state;
   }
-  // A state in fp32 with random values, its 16-bit weight the nearest.
+  // Makes fp32 state with random values. A 16-bit weight is the nearest to its master weight.
   StateTensors MakeRandom(uint64_t seed) {
     StateTensors state = Make(StateFormat::kF32);
     std::mt19937_64 random(seed);
@@ -232,7 +232,8 @@ TEST(StateConversion, RulesThatTakeNormsConvertToo) {
   }
 }
 
-// Its means of a matrix have fewer elements than the weight, and there is no other format.
+// Adafactor's means of a matrix have fewer elements than the weight, and its state has no format
+// but fp32.
 TEST(StateConversion, RefusesAdafactorAndTouchesNothing) {
   for (const Shape& shape : {kShapes[0], kShapes[2], kShapes[5]}) {
     Parameter parameter(shape, UsualRule(RuleKind::kAdafactor));

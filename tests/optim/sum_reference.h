@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums of squares in the order that is promised, as plainly as they can be written.
+// A simple reference for sums of squares, in the order that sum_of_squares.h and tensor_sums.h
+// define.
 
 #ifndef SPILLWAY_TESTS_OPTIM_SUM_REFERENCE_H_
 #define SPILLWAY_TESTS_OPTIM_SUM_REFERENCE_H_
@@ -10,10 +11,10 @@
 
 namespace spillway::optim {
 
-// Of a block of at most 16384 elements: 32 lanes, added up in pairs.
+// Returns the sum of a block of at most 16384 elements: 32 lanes, added up in pairs.
 double ReferenceBlockSum(const float* values, size_t n);
 
-// Of a tensor whose rows are cut into blocks.
+// Returns the sum of a tensor whose rows are cut into blocks.
 double ReferenceSumOfSquares(const std::vector<float>& values, size_t row_elements);
 
 }  // namespace spillway::optim

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rules that take norms of a whole tensor: their passes over an engine's tiles, the numbers of
-// PyTorch and of the papers, and norms that are zero or not finite.
+// Tests the rules that take norms of a whole tensor: their passes over an engine's tiles, the
+// numbers of PyTorch and of the papers, and norms that are zero or not finite.
 
 #include <gtest/gtest.h>
 #include <hwy/targets.h>
@@ -35,7 +35,7 @@ std::vector<float> RandomFloats(size_t n, uint64_t seed) {
   return values;
 }
 
-// Each on every instruction set that this machine has.
+// Runs on each instruction set of this machine, by restricting dispatch to it.
 class FactoredKernels : public testing::TestWithParam<int64_t> {
  protected:
   void SetUp() override { hwy::SetSupportedTargetsForTest(GetParam()); }
@@ -73,10 +73,12 @@ INSTANTIATE_TEST_SUITE_P(InstructionSets, FactoredKernels,
                          testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
                          [](const auto& test) { return std::string(hwy::TargetName(test.param)); });
 
-// What PyTorch, or the paper's algorithm, made of the same gradients; norm_golden.py wrote it down.
+// Compares with the results of PyTorch, or of the paper's algorithm, for the same gradients, which
+// norm_golden.py recorded.
 class NormGolden : public testing::TestWithParam<const golden::NormCase*> {};
 
-// To a few last places of the largest number that the element had so far: terms may cancel.
+// Allows a few units in the last place of the largest value that the element had so far, because
+// terms may cancel.
 void ExpectNear(std::span<const float> got, const float* expected, std::vector<float>* largest,
                 const std::string& where) {
   largest->resize(got.size());
@@ -120,7 +122,7 @@ TEST_P(NormGolden, IsFollowedStepForStep) {
 INSTANTIATE_TEST_SUITE_P(Rules, NormGolden, testing::ValuesIn(golden::kNormCases),
                          [](const auto& test) { return std::string(test.param->name); });
 
-// Any tiles of any tensor, on 1, 2 and 4 threads, give the same bits.
+// Tiles of any size, on 1, 2 and 4 threads, give the same bits.
 TEST(Norms, DependOnNeitherTilesNorThreads) {
   const uint64_t first = test::Seed();
   const Rule rules[] = {UsualRule(RuleKind::kLamb), UsualRule(RuleKind::kLars),
@@ -132,7 +134,8 @@ TEST(Norms, DependOnNeitherTilesNorThreads) {
     const std::vector<int64_t>& shape = shapes[random() % shapes.size()];
     const DType dtype = random() % 2 == 0 ? DType::kF32 : DType::kF16;
     const TensorSpec spec = {.name = "w", .dtype = dtype, .shape = shape};
-    // Compact vectors cannot be cut anywhere, and have no norms.
+    // A compact vector cannot be cut at every element, and the rules that have compact state take
+    // no norms of a vector.
     const bool is_compact = shape.size() > 1 && random() % 2 == 0;
     const Rule& rule = rules[seed % 3];
     const StateFormat format = is_compact && Exists(rule, StateFormat::kCompact)
@@ -166,8 +169,9 @@ TEST(Norms, DependOnNeitherTilesNorThreads) {
   }
 }
 
-// The leases of an update of a matrix with an fp16 weight, cut into three tiles; "r" reads, "w"
-// reads and writes, "d" discards what was there: gradient, master, moments, weight.
+// Updates a matrix with an fp16 weight, cut into three tiles, and describes the leases in words. In
+// a word, "g" is the gradient, "m" the master weight, "a" and "b" are the moments, and "w" is the
+// weight. Then "r" reads, "w" reads and writes, and "d" writes without reading.
 class Leases {
  public:
   explicit Leases(RuleKind kind, StateFormat format = StateFormat::kF32) {
@@ -183,7 +187,7 @@ class Leases {
     return optimizer_->Step({&update, 1});
   }
   std::vector<Use> Declared() const { return *optimizer_->Uses({&number_, 1}); }
-  // "gr0 mr0": of the gradient's and the master's tile 0.
+  // For example "gr0 mr0 ": reads tile 0 of the gradient and of the master weight.
   std::string Words(const std::vector<Use>& uses) const {
     std::string words;
     for (const Use& use : uses) {
@@ -221,7 +225,8 @@ TEST(NormLeases, OfEachPassAreDeclared) {
        "gr0 mr0 aw0 bw0 gr1 mr1 aw1 gr2 mr2 aw2 "
        "gr0 ar0 br0 gr1 ar1 gr2 ar2 "
        "gr0 mw0 ar0 br0 wd0 gr1 mw1 ar1 wd1 gr2 mw2 ar2 wd2 "},
-      // Under compact the weight is most of its master, and the rest of it "m".
+      // In compact state the weight is most of the master weight. "m" is the tensor that holds the
+      // rest of it, and the moments.
       {RuleKind::kLamb, "gr0 wr0 mr0 gr1 wr1 mr1 gr2 wr2 mr2 gr0 ww0 mw0 gr1 ww1 mw1 gr2 ww2 mw2 ",
        StateFormat::kCompact},
       {RuleKind::kLars, "gr0 wr0 mr0 gr1 wr1 mr1 gr2 wr2 mr2 gr0 ww0 mw0 gr1 ww1 mw1 gr2 ww2 mw2 ",
@@ -256,11 +261,11 @@ TEST(NormLeases, ThatFailBeforeTheLastPassChangeNothing) {
   }
 }
 
-// Beside Adafactor's tiles of a segment its columns' tile is held.
+// Adafactor holds the tile of its column means in addition to the tiles of a segment.
 TEST(Norms, PinnedBytesCountWhatEachPassHolds) {
   FakeEngine engine;
   ThreadPool pool(1);
-  constexpr uint64_t kTile = 100 * 4096, kRowsTile = 4096;  // 400 bytes in a frame
+  constexpr uint64_t kTile = 100 * 4096, kRowsTile = 4096;  // 400 bytes, rounded up to a frame
   const auto least = [&](RuleKind kind) {
     const TensorSpec spec = {.name = "w", .shape = {1000, 1024}, .tile_rows = 100};
     const ReferenceParameter p(spec, DType::kF32, UsualRule(kind), StateFormat::kF32, 1);
@@ -270,7 +275,7 @@ TEST(Norms, PinnedBytesCountWhatEachPassHolds) {
   };
   EXPECT_EQ(least(RuleKind::kLamb), 7 * kTile);
   EXPECT_EQ(least(RuleKind::kLars), 5 * kTile);
-  // From the second segment on: the columns are held first.
+  // The most is held from the second segment on, when the columns' tile is already held.
   EXPECT_EQ(least(RuleKind::kAdafactor), kRowsTile + kTile + 3 * kTile);
 }
 
@@ -285,7 +290,7 @@ class OneMatrix {
     optimizer_ = *Optimizer::Create(&engine_, &pool_, rule, StateFormat::kF32);
     number_ = *optimizer_->Add(tensors_);
   }
-  // Its weights after one update by `learning_rate`.
+  // Returns the weights after one update with `learning_rate`.
   std::span<float> Step(double learning_rate, double weight_decay = 0) {
     const Update update = {
         .parameter = number_, .learning_rate = learning_rate, .weight_decay = weight_decay};
@@ -309,7 +314,7 @@ TEST(Norms, OfZeroLeaveTheLearningRateAsItIs) {
   EXPECT_EQ(OneMatrix(UsualRule(RuleKind::kLamb), 3, 0).Step(0.5)[11], 3);
   EXPECT_EQ(OneMatrix(UsualRule(RuleKind::kLars), 0, 2).Step(0.5)[11], -1);
   EXPECT_EQ(OneMatrix(UsualRule(RuleKind::kLars), 3, 0).Step(0.5, 0.1)[11], 3 - 0.5F * (0.1F * 3));
-  // Adafactor's scale is ε₂ at least, and without a gradient there is no step.
+  // Adafactor's scale is at least ε₂. There is no step if the gradient is zero.
   EXPECT_FLOAT_EQ(OneMatrix(UsualRule(RuleKind::kAdafactor), 0, 2).Step(0.5)[11], -0.5e-3F);
   EXPECT_EQ(OneMatrix(UsualRule(RuleKind::kAdafactor), 3, 0).Step(0.5)[11], 3);
 }
@@ -325,7 +330,8 @@ TEST(Norms, ANaNShowsInEveryElementAndAnInfiniteGradientInItsOwn) {
   }
 }
 
-// The gradient's scale comes first: a power of two in it and out of the gradient changes no bit.
+// The gradient is scaled before its norm is taken, so moving a power of two from the scale to the
+// gradient changes no bit.
 TEST(Norms, AreOfTheScaledGradient) {
   for (const RuleKind kind : {RuleKind::kLamb, RuleKind::kLars, RuleKind::kAdafactor}) {
     for (const std::vector<int64_t>& shape : {std::vector<int64_t>{40}, {5, 8}}) {

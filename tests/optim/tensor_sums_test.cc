@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums of squares whose bits no cut, number of threads or instruction set changes.
+// Tests that no cut, number of threads or instruction set changes the bits of sums of squares.
 
 #include "src/optim/tensor_sums.h"
 
@@ -30,7 +30,7 @@ std::vector<float> RandomFloats(size_t n, uint64_t seed) {
   return values;
 }
 
-// Each on every instruction set that this machine has.
+// Runs on each instruction set of this machine, by restricting dispatch to it.
 class SumsOfSquares : public testing::TestWithParam<int64_t> {
  protected:
   void SetUp() override { hwy::SetSupportedTargetsForTest(GetParam()); }
@@ -80,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(InstructionSets, SumsOfSquares,
                          testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
                          [](const auto& test) { return std::string(hwy::TargetName(test.param)); });
 
-// A tensor's sums, cut into segments at random and on any number of threads.
+// Sums a tensor that is cut into segments at random, on different numbers of threads.
 TEST(TensorBlocks, GiveTheReferencesBitsForAnySegmentsAndThreads) {
   const uint64_t first = test::Seed();
   for (uint64_t seed = first; seed != first + 12; ++seed) {
@@ -113,7 +113,7 @@ TEST(TensorBlocks, GiveTheReferencesBitsForAnySegmentsAndThreads) {
   }
 }
 
-// Rows of one element are as many blocks, more than are kept at a time.
+// Each row of one element is a block. The tensor has more blocks than are kept at a time.
 TEST(TensorBlocks, HandOnMoreBlocksThanTheyKeep) {
   const std::vector<float> values = RandomFloats(10000, 3);
   ThreadPool pool(2);

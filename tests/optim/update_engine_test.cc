@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An optimizer over the engine itself: within exactly the pinned bytes that it asks for, for any
-// page size, prefetched or not, with a store or without, the bits are the reference's.
+// Tests an optimizer over the engine itself. The bits are the reference's within exactly the pinned
+// bytes that the optimizer requires, for any page size, prefetched or not, with a store or without.
 
 #include <gtest/gtest.h>
 
@@ -104,7 +104,7 @@ class OptimizerOverTheEngine : public testing::TestWithParam<Case> {
     optimizer_ = CreateOptimizer(*engine_);
   }
 
-  // Step t, on the engine and on the reference.
+  // Runs a step on the engine and on the reference.
   void UpdateAll(int64_t step) {
     std::vector<Update> updates;
     for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -148,8 +148,8 @@ TEST_P(OptimizerOverTheEngine, GivesTheReferencesBits) {
   }
 }
 
-// Pinned memory that holds one parameter of several with its moments: what a pass for the norms
-// brought in stays for the update, so that each byte is read once and written once.
+// Pinned memory holds one of several parameters with its moments. What the pass for the norms reads
+// stays for the update, so that a step reads and writes each byte once.
 TEST(OptimizerOverTheEngineInTurns, ReadsWhatStaysBetweenPassesOnce) {
   constexpr int64_t kRows = 256, kColumns = 1024, kParameters = 4;
   constexpr uint64_t kBytes = kRows * kColumns * sizeof(float);
@@ -186,8 +186,9 @@ TEST(OptimizerOverTheEngineInTurns, ReadsWhatStaysBetweenPassesOnce) {
     std::vector<size_t> numbers;
     for (const Update& update : updates) numbers.push_back(update.parameter);
     const std::vector<Use> uses = *optimizer->Uses(numbers);
-    // A plan is followed by then. What a step begins, a write or a read for the next, may end in
-    // the next: at either end of the steps that count no more than pinned memory holds.
+    // The engine follows a plan before the counted steps begin. A write that a step starts, or a
+    // read for the next step, may end in the next step. At either end of the counted steps, such
+    // bytes are no more than pinned memory holds.
     constexpr int kCounted = 4, kSteps = 5 + kCounted;
     Traffic before;
     for (int step = 1; step <= kSteps; ++step) {

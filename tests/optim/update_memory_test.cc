@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an update needs beside the tiles that it leases: as much for a parameter of many tiles as
-// for one of few. Counts what operator new gives out, so it is a program of its own.
+// Tests that an update's memory, beside the tiles that it leases, is the same for a parameter of
+// many tiles as for one of few. Replaces operator new to count bytes, so it is a separate program.
 
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -43,7 +43,7 @@ void Uncount(void* memory) {
 
 }  // namespace
 
-// The other forms call these.
+// The other forms of new and delete call these.
 void* operator new(size_t bytes) { return Count(std::malloc(std::max<size_t>(bytes, 1))); }
 void* operator new(size_t bytes, std::align_val_t alignment) {
   const auto to = static_cast<size_t>(alignment);
@@ -62,7 +62,7 @@ constexpr int64_t kColumns = 512;
 
 class MemoryOfAnUpdate : public testing::TestWithParam<RuleAndFormat> {
  protected:
-  // Bytes that a step takes for a while, at most, where the parameter has so many tiles.
+  // Returns the most bytes that a step holds at a time, for a parameter of `num_tiles` tiles.
   int64_t PeakOf(int64_t num_tiles) {
     TensorSpec spec;
     spec.name = "weight";
@@ -84,7 +84,7 @@ class MemoryOfAnUpdate : public testing::TestWithParam<RuleAndFormat> {
     const absl::Status status = (*optimizer)->Step({&update, 1});
     EXPECT_TRUE(status.ok()) << status;
     EXPECT_EQ(live_bytes, before);
-    EXPECT_GE(engine.uses.size(), num_tiles);  // it had its tiles
+    EXPECT_GE(engine.uses.size(), num_tiles);  // the step leased its tiles
     held_ = engine.max_held;
     return most_bytes - before;
   }
@@ -94,14 +94,14 @@ class MemoryOfAnUpdate : public testing::TestWithParam<RuleAndFormat> {
 };
 
 TEST_P(MemoryOfAnUpdate, IsTheSameForTenTimesTheParameter) {
-  PeakOf(2);  // threads, and what is made once
+  PeakOf(2);  // starts threads, and allocates what is made once
   const int64_t small = PeakOf(2);
   const int small_held = held_;
   const int64_t large = PeakOf(20);
   RecordProperty("bytes", std::to_string(large));
   EXPECT_EQ(held_, small_held);
   EXPECT_GT(small, 0);
-  EXPECT_LE(large, small + 1024);  // bytes; the parameter has 1.2 MB more in 16 bits
+  EXPECT_LE(large, small + 1024);  // bytes; the larger parameter's bf16 weight has 1.2 MB more
 }
 
 INSTANTIATE_TEST_SUITE_P(Pairs, MemoryOfAnUpdate, testing::ValuesIn(AllPairs()), PairName);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An optimizer over an engine: what it leases and in which order, that tiles, threads and places
-// change no bit, and what it refuses. The arithmetic itself is rule_kernels_test's.
+// Tests an optimizer over an engine: what it leases and in which order, that tiles, threads and
+// where tensors lie change no bit, and what it refuses. rule_kernels_test tests the arithmetic.
 
 #include "src/optim/update_pass.h"
 
@@ -85,7 +85,7 @@ TEST_P(EachPair, UpdatesEveryParameterAsTheReferenceDoes) {
   }
 }
 
-// Tiles of each tensor of their own size change no bit.
+// Tiles whose size differs between the tensors of a parameter change no bit.
 TEST_P(EachPair, TilesOfOtherSizesChangeNoBit) {
   FakeEngine engine;
   ThreadPool pool(2);
@@ -129,8 +129,8 @@ TEST_P(EachPair, TheCallersMemoryGivesTheSameBits) {
   }
 }
 
-// Of a weight in memory that somebody wrote between two updates; elsewhere its master weight keeps
-// its bits.
+// The caller writes some elements of a weight in its own memory between two updates. Their master
+// weights take the new values; those of the other elements keep their bits.
 TEST_P(EachPair, WhatWasWrittenIntoAWeightIsTaken) {
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     FakeEngine engine;
@@ -239,7 +239,7 @@ TEST(Optimizer, TouchesOnlyTheParametersOfTheListThatHaveGradients) {
   EXPECT_TRUE(engine.uses.empty());
   EXPECT_EQ(optimizer->Uses(all)->size(), 4U) << "a's gradient, weight and two moments";
 
-  // Parameters may come at any time.
+  // Parameters may be added at any time.
   const ParameterTensors late = RegisterAdamW(engine, "late", {8}, 0, DType::kF32);
   const Update update = {.parameter = Add(*optimizer, late), .learning_rate = 1};
   ASSERT_TRUE(optimizer->Step({&update, 1}).ok());
@@ -272,7 +272,8 @@ TEST(Optimizer, WithoutParametersDoesNothing) {
   EXPECT_EQ(optimizer->min_pinned_bytes(), 0U);
 }
 
-// Whether leases i, i+1, … always find room, wherever an adversary puts each. One char a frame.
+// Whether leases i, i+1, … always find room, wherever an adversary places each of them. `frames`
+// has one character per frame.
 bool AlwaysFits(std::string& frames, const std::vector<size_t>& leases, size_t i) {
   if (i == leases.size()) return true;
   bool placed = false;
@@ -310,7 +311,7 @@ TEST(PinnedBytes, HoldTheLeasesWhereverTheyArePlaced) {
     }
   }
   std::string frames(5, '.');
-  EXPECT_FALSE(AlwaysFits(frames, {1, 3}, 0));  // their sum with room to spare is not enough
+  EXPECT_FALSE(AlwaysFits(frames, {1, 3}, 0));  // one frame more than their sum is not enough
 }
 
 TEST(PinnedBytes, OfATileSet) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The least bytes that a step can move over NVMe, found by trying everything: for steps of few
-// tiles that lease in pinned memory alone. Knows nothing of gaps, prices or frames.
+// The least bytes that a step can move over NVMe, found by trying everything. It is for steps of
+// few tiles that lease in pinned memory alone, and does not model gaps, prices or frames.
 
 #ifndef SPILLWAY_TESTS_PLAN_BEST_BYTES_H_
 #define SPILLWAY_TESTS_PLAN_BEST_BYTES_H_
@@ -15,7 +15,8 @@
 
 namespace spillway::plan {
 
-// A state says of each tile: not in memory, there and on NVMe as well, there alone.
+// A state gives for each tile whether it is absent (not in memory), clean (in memory and on NVMe)
+// or dirty (in memory alone).
 class BestBytes {
  public:
   BestBytes(const Trace& trace, uint64_t capacity) : trace_(trace), capacity_(capacity) {
@@ -34,7 +35,7 @@ class BestBytes {
     zero_at_seam_ = zero;
   }
 
-  // kNoWay if the leases do not fit.
+  // Find returns kNoWay if the leases do not fit.
   static constexpr uint64_t kNoWay = std::numeric_limits<uint64_t>::max();
   uint64_t Find() const {
     uint64_t best = kNoWay;
@@ -71,7 +72,7 @@ class BestBytes {
     return Bytes(state) <= capacity_;
   }
 
-  // Any tile that is not leased may leave at any time.
+  // Lowers costs by evictions. Any tile that is not leased may be evicted at any time.
   void Evict(const std::vector<int>& leases, Costs& costs) const {
     for (size_t tile = 0; tile < num_tiles(); ++tile) {
       if (leases[tile] > 0) continue;
@@ -120,7 +121,7 @@ class BestBytes {
   const Trace& trace_;
   const uint64_t capacity_;
   uint32_t num_states_ = 1;
-  std::vector<bool> zero_before_, zero_at_seam_;  // by event; by tile
+  std::vector<bool> zero_before_, zero_at_seam_;  // the first by event, the second by tile
 };
 
 }  // namespace spillway::plan

@@ -7,7 +7,7 @@
 
 namespace spillway::plan {
 
-// Least seconds of a step: see SecondsBound.
+// Returns the least seconds of a step (see SecondsBound).
 inline double BoundSeconds(const Trace& trace, const PlanOptions& budgets, const BytesBound& bytes,
                            const Rates& rates) {
   return SecondsBound(trace, budgets, bytes).Seconds(SecondsBound::Computing(trace.events), rates);

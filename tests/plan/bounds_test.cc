@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bounds beside the true optimum of small steps, which is found by trying everything.
+// Compares the bounds with the true optimum of small steps, which is found by trying everything.
 
 #include "src/plan/bounds.h"
 
@@ -47,7 +47,7 @@ TEST(Bounds, LieBelowTheOptimumAndPlansNearIt) {
       EXPECT_FALSE(plan.ok());
       continue;
     }
-    if (!plan.ok()) continue;  // a frame is contiguous, and the optimum's need not be
+    if (!plan.ok()) continue;  // a plan's frames are contiguous, the optimum's need not be
     const BytesBound bound = BoundBytes(trace, options);
     ASSERT_LE(bound.nvme, best);
     ASSERT_LE(best, plan->bytes.nvme());
@@ -83,7 +83,8 @@ TEST(Bounds, ACyclicScanMustReadWhatDoesNotFit) {
   const Trace trace = recorder.End();
   PlanOptions options;
   options.pinned_bytes = 400;
-  // Of four frames one is what the others pass through: 7 of 10 tiles are read again.
+  // Three of the four frames retain tiles, and the other tiles pass through the fourth: 7 of 10
+  // tiles are read again.
   const BytesBound bound = BoundBytes(trace, options);
   EXPECT_LE(bound.nvme, 700u);
   EXPECT_GE(bound.nvme, 600u);
@@ -95,7 +96,7 @@ TEST(Bounds, SecondsCountWhatAWindowMustReadBeyondMemory) {
   TraceRecorder recorder;
   for (int i = 0; i < 10; ++i) recorder.AddTile({.size_bytes = 1000, .stored = true});
   recorder.Begin(0);
-  double now = 10;  // one long computation, then a scan that nothing hides
+  double now = 10;  // one long computation, then a scan without computing
   for (TileIndex tile = 0; tile < 10; ++tile) {
     recorder.Acquire(tile, Tier::kPinned, Access::kRead, now, now);
     recorder.Release(tile, Tier::kPinned, Access::kRead, now);
@@ -107,7 +108,8 @@ TEST(Bounds, SecondsCountWhatAWindowMustReadBeyondMemory) {
   rates.link = {1000, 1000, 1000, 1000};
   rates.nvme = rates.checksum = 1000;
   const BytesBound bound = BoundBytes(trace, options);
-  // The computing, and of the scan's 10 s what memory could not have held at its start.
+  // The bound is the 10 s of computing plus the part of the scan's 10 s for bytes that memory could
+  // not have held at its start.
   EXPECT_GE(BoundSeconds(trace, options, bound, rates), 15.0);
   EXPECT_LE(BoundSeconds(trace, options, bound, rates), 16.0);
 }
@@ -135,7 +137,8 @@ TEST(Bounds, SecondsReadNothingIntoTilesThatHaveNoBytes) {
   }
 }
 
-// Two tiles that fit, used all along: computing decides; each part counts.
+// One second of computing precedes each of ten leases. Memory holds four of the ten tiles, and
+// 7,000 bytes are read.
 TEST(SecondsBound, ComputingIsGivenByPartAndTransfersOverlapIt) {
   TraceRecorder recorder;
   for (int i = 0; i < 10; ++i) recorder.AddTile({.size_bytes = 1000, .stored = true});
@@ -155,12 +158,13 @@ TEST(SecondsBound, ComputingIsGivenByPartAndTransfersOverlapIt) {
   rates.link = {1000, 1000, 1000, 1000};
   rates.nvme = rates.checksum = 2000;
   EXPECT_EQ(bound.Transfers(rates), 7.0);
-  EXPECT_EQ(bound.Seconds(computing, rates), 10.0);  // 7 s of reading behind 10 s of computing
+  EXPECT_EQ(bound.Seconds(computing, rates), 10.0);  // 7 s of reading overlap 10 s of computing
   rates.checksum = 500;
   EXPECT_EQ(bound.Transfers(rates), 14.0);
   EXPECT_EQ(bound.Seconds(computing, rates), 14.0);
 
-  // All computing in the first half: the second must read 5,000 bytes of which 4,000 may be there.
+  // All computing is in the first half. The second half must read 5,000 bytes, of which 4,000 may
+  // be in memory at its start.
   rates.checksum = 2000;
   for (size_t part = 0; part < computing.size(); ++part)
     computing[part] = part < computing.size() / 2 ? 1.0 : 0.0;

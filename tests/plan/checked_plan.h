@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plans that were carried out by the simulation, which checks them, and held against the bounds,
-// which no plan may beat.
+// Plans that the simulation carries out and checks, and that are compared with the bounds, which no
+// plan may undercut.
 
 #ifndef SPILLWAY_TESTS_PLAN_CHECKED_PLAN_H_
 #define SPILLWAY_TESTS_PLAN_CHECKED_PLAN_H_
@@ -20,7 +20,7 @@
 
 namespace spillway::plan {
 
-// For tiles of any size, none of which comes ahead.
+// Returns options for tiles of any size, without lookahead.
 inline PlanOptions Budgets(uint64_t device, uint64_t pinned, Policy policy = Policy::kPlanned) {
   PlanOptions options;
   options.frame_alignment = 1;
@@ -52,10 +52,10 @@ inline Plan Planned(const Trace& trace, const PlanOptions& options) {
   return *std::move(plan);
 }
 
-// Steps of which some do not fit.
+// Plans steps, of which some do not fit.
 class RandomPlans {
  public:
-  // None: does not fit.
+  // Returns nullopt if the step does not fit.
   std::optional<Plan> Make(const Trace& trace, const PlanOptions& options) {
     auto plan = MakePlan(trace, options);
     ++(plan.ok() ? planned_ : refused_);

@@ -7,7 +7,7 @@
 namespace spillway::plan {
 namespace {
 
-// Writes the step down with a recorder whose clock is the computing done so far.
+// Records the step. The recorder's clock is the computing time so far.
 class StepWriter {
  public:
   explicit StepWriter(const StepShape& shape) : shape_(shape) {
@@ -58,7 +58,7 @@ class StepWriter {
   void Release(TileIndex tile, Tier tier, Access access) {
     recorder_.Release(tile, tier, access, now_);
   }
-  // What goes into a layer; of one more than there are, what comes out.
+  // Returns the input of a layer. The layer after the last one stands for the last one's output.
   TileIndex Checkpoint(int layer, int batch) const {
     const int index = shape_.by_layer ? layer * shape_.micro_batches + batch : layer;
     return checkpoints_[static_cast<size_t>(index)];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plans of steps whose tiles are to rest in one tier: bytes that are known beforehand under every
-// policy, and random steps beside the oracle and the bounds.
+// Tests plans of steps whose tiles must rest in one tier: steps whose bytes are known beforehand
+// under every policy, and random steps that are checked by the simulation and the bounds.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ struct Lease {
   Access access;
 };
 
-// Tiles of 100 bytes with bytes on NVMe, leased one after the other.
+// Returns a step of tiles of 100 bytes that have bytes on NVMe and are leased one after the other.
 Trace Leases(uint32_t tiles, const std::vector<Lease>& leases) {
   TraceRecorder recorder;
   for (uint32_t i = 0; i < tiles; ++i) recorder.AddTile({.size_bytes = kTileBytes, .stored = true});
@@ -47,7 +47,8 @@ Trace Scan(uint32_t tiles, Tier tier, Access access) {
   return Leases(tiles, leases);
 }
 
-// Tiles from `first` on rest in a tier, one beside the other from its bottom on.
+// Makes the tiles from `first` up to, not including, `end` rest in a tier. Their frames lie side by
+// side from the tier's start.
 void Rest(Tier tier, TileIndex first, TileIndex end, Trace* trace) {
   for (TileIndex tile = first; tile < end; ++tile) {
     trace->tiles[tile].rest = tier;
@@ -111,9 +112,10 @@ TEST_P(Placed, InPinnedMemoryATileNeverSeesNvmeAndLeavesTheDeviceAtOnce) {
 TEST(Placement, OtherTilesHaveWhatRoomIsLeft) {
   Trace trace = Scan(10, Tier::kPinned, Access::kRead);
   Rest(Tier::kPinned, 0, 4, &trace);
-  // Four stay, one of six stays beside the one that passes.
+  // The four tiles at rest stay. One of the other six stays, too, beside the frame through which
+  // five pass.
   EXPECT_EQ(Planned(trace, Budgets(0, 600)).bytes.nvme(), 500u);
-  // As it lies: below and above them there is room for one at most.
+  // The frames now begin at 150. There is room for at most one tile below them and one above.
   for (TileIndex tile = 0; tile < 4; ++tile)
     trace.tiles[tile].reserved_frame->offset = 150 + tile * 100;
   EXPECT_EQ(Planned(trace, Budgets(0, 600)).bytes.nvme(), 600u);
@@ -176,11 +178,11 @@ TEST(Placement, RandomStepsKeepToItAndNoBoundIsBroken) {
     for (TraceTile& tile : trace.tiles) {
       const auto tier = static_cast<Tier>(random() % 4);
       if (tier > Tier::kNvme) continue;
-      // A reserved frame in pinned memory does not always keep from the device.
+      // A tile with a reserved frame in pinned memory need not rest there.
       if (tier != Tier::kPinned || random() % 2 == 0) tile.rest = tier;
       if (tier == Tier::kNvme) continue;
       uint64_t& reserved = reserved_bytes[static_cast<size_t>(tier)];
-      reserved += random() % 8 == 0 ? random() % 6 : 0;  // holes
+      reserved += random() % 8 == 0 ? random() % 6 : 0;  // gaps
       tile.reserved_frame = ReservedFrame{tier, reserved};
       reserved += tile.size_bytes;
     }

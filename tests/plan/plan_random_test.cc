@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plans of random steps, under random budgets and every policy, carried out by the simulation that
-// checks them; and beside the bounds, which no plan may beat.
+// Tests plans of random steps, under random budgets and every policy. The simulation carries them
+// out and checks them. They are compared with the bounds, which no plan may undercut.
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plans whose bytes are known beforehand, and the oracle itself: a plan that was tampered with must
-// be found out.
+// Tests plans whose bytes are known beforehand, and the oracle itself (the simulation): it must
+// reject a plan that was altered.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Leases one tile after the other.
+// Returns a step that leases one tile after the other.
 Trace Scan(int tiles, Tier tier, Access access) {
   TraceRecorder recorder;
   for (int i = 0; i < tiles; ++i) recorder.AddTile({.size_bytes = 100, .stored = true});
@@ -34,7 +34,7 @@ Trace Scan(int tiles, Tier tier, Access access) {
 TEST(Plan, ACyclicScanHitsWhatFitsWhereLruHitsNothing) {
   const Trace trace = Scan(10, Tier::kPinned, Access::kRead);
   PlanOptions options = Budgets(0, 400);
-  EXPECT_EQ(Planned(trace, options).bytes.nvme(), 700u);  // three stay, seven pass
+  EXPECT_EQ(Planned(trace, options).bytes.nvme(), 700u);  // three stay, seven are read
   options.policy = Policy::kLru;
   EXPECT_EQ(Planned(trace, options).bytes.nvme(), 1000u);
   options.policy = Policy::kNone;
@@ -114,7 +114,7 @@ TEST(Plan, SaysByHowMuchTheLeasesDoNotFit) {
 
 // --- The oracle ---
 
-// How many of the plan's parts cannot be changed without the simulation noticing.
+// Returns how many of the plan's operations the simulation rejects when they are changed.
 template <typename Change>
 int Found(const Trace& trace, const Plan& plan, const Change& change) {
   int found = 0;
@@ -136,7 +136,7 @@ TEST(Simulate, FindsOutWhatIsNotAPlan) {
                                  .update_seconds = 1});
   const Plan plan = Planned(trace, Budgets(450, 1100));
   const auto num_ops = static_cast<int>(plan.ops.size());
-  // An operation that is missing: all but writes of what is written anyway.
+  // Each drop becomes a write, and each other operation becomes a drop.
   EXPECT_EQ(Found(trace, plan,
                   [](Plan& p, size_t i) {
                     p.ops[i].kind =
@@ -144,14 +144,15 @@ TEST(Simulate, FindsOutWhatIsNotAPlan) {
                     return true;
                   }),
             num_ops);
-  // A frame elsewhere.
+  // The operation has another frame.
   EXPECT_EQ(Found(trace, plan,
                   [](Plan& p, size_t i) {
                     p.ops[i].offset += 25;
                     return true;
                   }),
             num_ops);
-  // Frames taken over too early, and tiles moved while they are leased.
+  // The operation waits for no lease: frames are taken over too early, and tiles are moved while
+  // they are leased.
   EXPECT_GT(Found(trace, plan,
                   [](Plan& p, size_t i) {
                     p.ops[i].after = kNever;

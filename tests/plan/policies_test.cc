@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A realistic step at budgets from 5% to 100% of its state: what each policy moves, beside the
-// bytes that no schedule can stay under. Prints the table.
+// Plans a realistic step at budgets from 5% to 100% of its state. Compares the bytes that each
+// policy moves with the bound that no schedule can undercut, and prints the table.
 
 #include <gtest/gtest.h>
 
@@ -64,8 +64,8 @@ TEST(Policies, PlannedIsNearTheBoundAndNeverWorseThanOthers) {
   }
 }
 
-// A tile is used many times a step, and what is missing is small where weights and gradients nearly
-// fit.
+// Each tile is used many times in a step. Where weights and gradients nearly fit, the bytes that
+// are missing are few.
 TEST(Policies, PlanIsNearTheBoundOverEightMicroBatches) {
   StepShape shape = ModelShape();
   shape.micro_batches = 8;

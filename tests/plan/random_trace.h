@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Steps that could be anybody's: tiles of various sizes and roles, leases of several tiles that
-// overlap in time, in both tiers.
+// Random steps: tiles of various sizes, transient or not, with or without stored bytes, and leases
+// of several tiles that overlap in time, in both tiers.
 
 #ifndef SPILLWAY_TESTS_PLAN_RANDOM_TRACE_H_
 #define SPILLWAY_TESTS_PLAN_RANDOM_TRACE_H_
@@ -17,14 +17,14 @@ namespace spillway::plan {
 struct RandomTraceOptions {
   int tiles = 8;
   int leases = 30;
-  int held = 3;  // at once, at most
+  int held = 3;  // most leases held at once
   uint64_t max_tile_units = 4;
   uint64_t unit = 1;
   bool pinned_only = false;
   bool transients = true;
 };
 
-// Reads of a tile may overlap; its writers are alone.
+// Returns a random step. Reads of a tile may overlap. A write overlaps no other lease of its tile.
 inline Trace RandomTrace(const RandomTraceOptions& options, std::mt19937& random) {
   struct Held {
     TileIndex tile;

@@ -40,7 +40,8 @@ TEST(Reserve, IsNothingForOneThread) {
   EXPECT_EQ(steps.End(), Reserve{});
 }
 
-// One after the other they hold five frames at most; in another order, five and three at once.
+// In the plan's order, the threads hold at most five frames. In another order, they hold five and
+// three at once.
 TEST(Reserve, HoldsWhatThreadsMayHaveBeyondThePlan) {
   Steps steps;
   steps.Acquire(3, Tier::kDevice, 0);
@@ -49,7 +50,8 @@ TEST(Reserve, HoldsWhatThreadsMayHaveBeyondThePlan) {
   steps.Acquire(1, Tier::kDevice, 1);
   steps.Release(0, Tier::kDevice, 1);
   steps.Release(1, Tier::kDevice, 1);
-  // And for each thread a frame of the largest tile, which on its way passes through pinned memory.
+  // Each thread adds a frame of the largest tile on the device, and one in pinned memory, through
+  // which the tile passes.
   EXPECT_EQ(steps.End(), (Reserve{.device_bytes = (5 + 3 - 5 + 2 * 5) * kFrame,
                                   .pinned_bytes = 2 * 5 * kFrame}));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The tree against a plain row of numbers.
+// Compares the tree with a plain array of numbers.
 
 #include "src/plan/room_tree.h"
 
@@ -16,7 +16,8 @@
 namespace spillway::plan {
 namespace {
 
-// Positions from `begin` up to `end`, over the seam if that is less or the same.
+// Visits the positions from `begin` up to, not including, `end`, across the seam if `end` is not
+// greater than `begin`.
 template <typename Visit>
 void ForEach(uint32_t begin, uint32_t end, uint32_t size, const Visit& visit) {
   uint32_t at = begin % size;
@@ -26,8 +27,7 @@ void ForEach(uint32_t begin, uint32_t end, uint32_t size, const Visit& visit) {
   } while (at != end % size);
 }
 
-// Bytes are also taken away where they were there from the start, as where a plan gives room back
-// before its time.
+// Also removes bytes that were there from the start, as a plan does that gives room back early.
 TEST(RoomTree, KnowsTheFullestPositionOfEveryRange) {
   constexpr uint64_t kCapacity = 1000;
   const uint64_t first = test::Seed();

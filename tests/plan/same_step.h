@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What makes two steps the same, in plain words: what StepHash is held against.
+// Says in the simplest way when two steps are the same. Tests compare StepHash with it.
 
 #ifndef SPILLWAY_TESTS_PLAN_SAME_STEP_H_
 #define SPILLWAY_TESTS_PLAN_SAME_STEP_H_
@@ -13,7 +13,8 @@
 
 namespace spillway::plan {
 
-// By tile: its uses (leases and discards), in order, and what it is, if it is used.
+// Returns each tile's uses (leases and discards) in order, and if it has any, its size, role and
+// whether it is transient.
 inline auto UsesByTile(const Trace& trace) {
   using Lease = std::tuple<TraceEvent::Kind, Tier, Access>;  // or a discard
   std::vector<std::tuple<std::vector<Lease>, uint64_t, Role, bool>> uses(trace.tiles.size());
@@ -28,8 +29,8 @@ inline auto UsesByTile(const Trace& trace) {
   return uses;
 }
 
-// How uses of different tiles interleave does not count, nor do times, nor how readers overlap, nor
-// which tiles had bytes before.
+// Whether two steps are the same. It does not depend on how uses of different tiles interleave, on
+// times, on how readers overlap, or on which tiles had bytes before.
 inline bool SameStep(const Trace& a, const Trace& b) { return UsesByTile(a) == UsesByTile(b); }
 
 inline uint64_t Fingerprint(const Trace& trace) {

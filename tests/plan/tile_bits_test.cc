@@ -13,7 +13,7 @@
 namespace spillway::plan {
 namespace {
 
-// Against a set of numbers.
+// Compares the bits with a std::set.
 TEST(TileBits, GivesThoseThatAreSetInOrder) {
   const uint64_t seed = test::Seed();
   SCOPED_TRACE(test::SeedLine(seed));
@@ -22,7 +22,7 @@ TEST(TileBits, GivesThoseThatAreSetInOrder) {
   std::set<TileIndex> truth;
   for (int change = 0; change < 2000; ++change) {
     const auto tile = static_cast<TileIndex>(random() % 400);
-    const bool value = random() % 4 == 0;  // few are set, so that whole words are passed by
+    const bool value = random() % 4 == 0;  // few are set, so that whole words are skipped
     bits.Set(tile, value);
     value ? (void)truth.insert(tile) : (void)truth.erase(tile);
     const auto from = static_cast<TileIndex>(random() % 500);

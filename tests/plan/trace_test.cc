@@ -42,16 +42,16 @@ TEST(TraceRecorder, LeavesWaitsOut) {
   EXPECT_DOUBLE_EQ(trace.events[4].seconds_before, 0.25);
 }
 
-// A step begins when the one before has ended; a commit between them is no computing, and what
-// comes before and after the commit is.
+// A step begins when the step before has ended. A commit between them does not count as computing,
+// but the time before and after the commit does.
 TEST(TraceRecorder, LeavesOutWhatItIsTold) {
   TraceRecorder recorder = TwoTiles();
   recorder.Begin(0);
   recorder.LeaveOut(0.25, 3);
   recorder.Acquire(0, Tier::kDevice, Access::kRead, 3.5, 3.5);
   recorder.Release(0, Tier::kDevice, Access::kRead, 4);
-  recorder.LeaveOut(3, 3.75);    // before what is written down already
-  recorder.LeaveOut(3.5, 4.25);  // in part
+  recorder.LeaveOut(3, 3.75);    // before what is recorded already
+  recorder.LeaveOut(3.5, 4.25);  // partly before what is recorded
   recorder.Discard(1, 5);
   const Trace trace = recorder.End();
   EXPECT_DOUBLE_EQ(trace.events[0].seconds_before, 0.75);
@@ -59,13 +59,13 @@ TEST(TraceRecorder, LeavesOutWhatItIsTold) {
   EXPECT_DOUBLE_EQ(trace.events[2].seconds_before, 0.75);
 }
 
-// What another thread did while this one waited came after it asked.
+// Another thread's lease begins before this thread's request and ends while this thread waits.
 TEST(TraceRecorder, NoTimePassesBackwardsWhereThreadsOverlap) {
   TraceRecorder recorder = TwoTiles();
   recorder.Begin(0);
   recorder.Acquire(1, Tier::kDevice, Access::kDiscard, 1, 1);
   recorder.Release(1, Tier::kDevice, Access::kDiscard, 4);
-  recorder.Acquire(0, Tier::kDevice, Access::kRead, 2, 5);  // asked at 2
+  recorder.Acquire(0, Tier::kDevice, Access::kRead, 2, 5);  // requested at 2
   recorder.Release(0, Tier::kDevice, Access::kRead, 7);
   const Trace trace = recorder.End();
   EXPECT_TRUE(Validate(trace).ok()) << Validate(trace);
@@ -73,7 +73,7 @@ TEST(TraceRecorder, NoTimePassesBackwardsWhereThreadsOverlap) {
   EXPECT_EQ(trace.events[3].seconds_before, 2);
 }
 
-// A lease may be written down after something that came later.
+// A lease may be recorded after events that happened later.
 TEST(TraceRecorder, CountsNoTimeTwiceWhereALeaseIsToldLate) {
   TraceRecorder recorder = TwoTiles();
   recorder.Begin(0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every DeviceRuntime does, run on each that this build has. Streams are held up with gates,
-// never with sleeps: what must not have happened yet is shown by a gate that is still closed.
+// The conformance suite of DeviceRuntime, run on each implementation that this build has. Gates
+// hold streams up, never sleeps: a gate that is still closed proves what cannot have happened yet.
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -35,7 +35,7 @@ class Gate {
   std::promise<void> open_;
 };
 
-// Zeros, in pages of their own, registered in so many ranges of equal size.
+// Zeroed host memory in its own pages, registered in `ranges` ranges of equal size.
 class HostMemory {
  public:
   HostMemory(DeviceRuntime* runtime, uint64_t size_bytes, uint64_t ranges = 1)
@@ -240,11 +240,11 @@ TEST_P(DeviceRuntimeTest, AnEventCompletesWhenTheWorkBeforeItHasRun) {
   Launch(stream, after.Waiter());
   EXPECT_FALSE(*runtime_->Query(event));
   before.Open();
-  EXPECT_TRUE(runtime_->Synchronize(event).ok());  // though the stream is held by what came later
+  EXPECT_TRUE(runtime_->Synchronize(event).ok());  // later work still holds the stream
   EXPECT_TRUE(*runtime_->Query(event));
   after.Open();
   runtime_->DestroyStream(stream);
-  EXPECT_TRUE(*runtime_->Query(event));  // outlives its stream
+  EXPECT_TRUE(*runtime_->Query(event));  // the event outlives its stream
   runtime_->DestroyEvent(event);
 }
 
@@ -301,7 +301,7 @@ TEST_P(DeviceRuntimeTest, WaitHoldsLaterWorkAndNotTheCaller) {
   Launch(consumer, [&] { seen_before = 0; });
   ASSERT_TRUE(runtime_->Wait(consumer, event).ok());
   Launch(consumer, [&] { seen_after = value; });
-  gate.Open();  // only now: Wait did not block
+  gate.Open();  // opened only here, so Wait did not block
   ASSERT_TRUE(runtime_->Synchronize(consumer).ok());
   EXPECT_EQ(seen_before, 0);
   EXPECT_EQ(seen_after, 42);
@@ -368,7 +368,7 @@ TEST_P(DeviceRuntimeTest, StreamsPassABatonAroundARing) {
     streams.push_back(NewStream());
     events.push_back(NewEvent());
   }
-  int baton = 0;  // plain: the events alone order its accesses
+  int baton = 0;  // not atomic: the events alone order its accesses
   for (int round = 0; round < kRounds; ++round) {
     for (size_t i = 0; i < kStreams; ++i) {
       ASSERT_TRUE(runtime_->Wait(streams[i], events[(i + kStreams - 1) % kStreams]).ok());
@@ -390,7 +390,7 @@ TEST_P(DeviceRuntimeTest, ManyThreadsLaunch) {
   constexpr int kThreads = 4;
   constexpr int kLaunches = 500;
   const StreamHandle stream = NewStream();
-  int count = 0;  // plain: the stream alone orders its accesses
+  int count = 0;  // not atomic: the stream alone orders its accesses
   std::vector<std::vector<int>> seen(kThreads);
   std::vector<std::thread> threads;
   for (size_t t = 0; t < kThreads; ++t) {
@@ -463,7 +463,7 @@ TEST_P(DeviceRuntimeTest, CopiesGoToTheDeviceAndBack) {
   runtime_->FreeArena(*arena, kBytes + 7);
 }
 
-// As a tile does that lies over the end of a slab of the pinned arena.
+// A tile that crosses the end of a slab of the pinned arena needs such copies.
 TEST_P(DeviceRuntimeTest, CopiesGoOverTheEndsOfRegisteredRanges) {
   constexpr uint64_t kBytes = uint64_t{3} << 20, kBegin = 12345, kCopied = kBytes - 2 * kBegin;
   const HostMemory source(runtime_.get(), kBytes, /*ranges=*/3),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is the host runtime's own: memory that is committed on first touch, handles that are
-// checked, and the answer to a device that this build does not have.
+// Tests what only the host runtime does: it commits memory on first touch and checks handles. Also
+// tests the error for a device that this build does not have.
 
 #include "tiers/host_runtime.h"
 
@@ -20,7 +20,7 @@
 namespace spillway::tiers {
 namespace {
 
-// Bytes of `range` that have memory behind them.
+// Returns how many bytes of `range` are resident.
 uint64_t ResidentBytes(std::byte* range, uint64_t size_bytes) {
   std::vector<unsigned char> pages(size_bytes / kSmallPageBytes);
   EXPECT_EQ(mincore(range, size_bytes, pages.data()), 0);
@@ -66,14 +66,15 @@ TEST(HostRuntimeDeathTest, HandlesThatAreNotLiveAreProgrammingErrors) {
   runtime->DestroyStream(next);
 }
 
-// What computes here are closures, so streams must run theirs side by side; a GPU's need not.
+// On the host runtime closures do the computing, so streams must run theirs concurrently. A GPU's
+// streams need not.
 TEST(HostRuntime, ClosuresOfTwoStreamsRunConcurrently) {
   const auto runtime = CreateHostRuntime();
   const StreamHandle held = *runtime->CreateStream();
   const StreamHandle free = *runtime->CreateStream();
   std::promise<void> gate;
   ASSERT_TRUE(runtime->Launch(held, [open = gate.get_future().share()] { open.wait(); }).ok());
-  // The second stream opens the first one's gate: were they one queue, this would never end.
+  // The second stream opens the first one's gate. If they were one queue, this would never end.
   ASSERT_TRUE(runtime->Launch(free, [&gate] { gate.set_value(); }).ok());
   EXPECT_TRUE(runtime->Synchronize(held).ok());
   runtime->DestroyStream(held);
@@ -85,7 +86,8 @@ TEST(MakeDeviceRuntime, WhatIsNotHereSaysWhatToDo) {
   EXPECT_EQ(status.code(),
             HasCuda() ? absl::StatusCode::kNotFound : absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("CUDA device 999"));
-  // No CUDA in the build; no driver; one that is too old; none that it sees; too few.
+  // The reasons: no CUDA in the build, no driver, a driver that is too old, no device, too few
+  // devices.
   EXPECT_THAT(
       std::string(status.message()),
       testing::AnyOf(testing::HasSubstr("use the host device"), testing::HasSubstr("install it"),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// When a test for a GPU may be skipped: the machine has none. A build that lacks CUDA though nvcc
-// is there is a mistake, and no reason.
+// Decides when a test for a GPU may be skipped: if the machine has none. A build that lacks CUDA
+// although nvcc is there is a mistake, so it is no reason to skip.
 
 #ifndef SPILLWAY_TESTS_TIERS_NO_DEVICE_H_
 #define SPILLWAY_TESTS_TIERS_NO_DEVICE_H_
@@ -13,8 +13,9 @@
 
 namespace spillway::test {
 
-// Why the runtime of a device cannot be had here; empty if it can, or if it should, as the host's
-// always. SPILLWAY_EXPECTS_CUDA is the build's: nvcc is there and CUDA was not turned off.
+// Returns why the runtime of a device is not available here. Empty if it is, or if it should be, as
+// the host's always should. The build sets SPILLWAY_EXPECTS_CUDA if nvcc is there and CUDA was not
+// turned off.
 inline std::string WhyNoDevice(Device device, const absl::Status& status) {
   if (device.kind() == Device::Kind::kHost) return "";
   const bool no_machine = absl::IsNotFound(status);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The pinned arena takes memory slab by slab, never more than its budget, and works where locking
-// is refused.
+// Tests that the pinned arena takes memory slab by slab, never more than its budget, and works
+// where locking is refused.
 
 #include "tiers/pinned_arena.h"
 
@@ -43,7 +43,7 @@ std::unique_ptr<PinnedArena> NewArena(uint64_t size_bytes, uint64_t slab_bytes, 
     return slabs->answer;
   };
   options.unregister_slab = [slabs](std::span<std::byte> slab) {
-    slab.front() = std::byte{1};  // still there
+    slab.front() = std::byte{1};  // the slab is still mapped
     slabs->unregistered.emplace_back(slab.data() - slabs->arena->data(), slab.size());
   };
   options.announce = [slabs](std::string_view message) { slabs->announced.emplace_back(message); };
@@ -53,7 +53,7 @@ std::unique_ptr<PinnedArena> NewArena(uint64_t size_bytes, uint64_t slab_bytes, 
   return *std::move(arena);
 }
 
-// Locked memory of the process, bytes.
+// Returns the locked memory of the process, in bytes.
 uint64_t ProcessLockedBytes() {
   std::ifstream status("/proc/self/status");
   unsigned long kib = 0;
@@ -70,8 +70,8 @@ uint64_t ResidentBytes(std::byte* range, uint64_t size_bytes) {
                                                                [](auto page) { return page & 1; }));
 }
 
-// Whether mlock does anything here: the sanitizers turn it into a no-op that succeeds, a container
-// may refuse.
+// Whether mlock works here. The sanitizers turn it into a no-op that succeeds, and a container may
+// refuse it.
 bool LockingWorks() {
   const auto range = MapAddressRange(kSmallPageBytes, "a probe");
   if (!range.ok()) return false;
@@ -128,7 +128,7 @@ TEST(PinnedArena, LocksWhatWasAskedAndNoMore) {
     EXPECT_EQ(ProcessLockedBytes() - before, 2 * kMiB);
     EXPECT_EQ(ResidentBytes(arena->data(), 6 * kMiB), 2 * kMiB);
   }
-  EXPECT_EQ(ProcessLockedBytes(), before);  // returned with the arena
+  EXPECT_EQ(ProcessLockedBytes(), before);  // the arena's end unlocked its memory
 }
 
 TEST(PinnedArena, AnOddBudgetIsNotRoundedUpByHugePages) {
@@ -138,15 +138,15 @@ TEST(PinnedArena, AnOddBudgetIsNotRoundedUpByHugePages) {
   std::memset(arena->data(), 1, arena->size_bytes());
   std::vector<unsigned char> page(1);
   EXPECT_EQ(ResidentBytes(arena->data(), arena->size_bytes()), arena->size_bytes());
-  // The next page is either not ours or not mapped; were it slack of the arena's, a huge page could
-  // fill it.
+  // The next page is either not the arena's or not mapped. If it were slack of the arena, a huge
+  // page could fill it.
   if (mincore(arena->data() + arena->size_bytes(), kSmallPageBytes, page.data()) != 0) {
     EXPECT_EQ(errno, ENOMEM);
   }
 }
 
-// Runs in a process of its own: a limit once lowered stays. Root locks whatever the limit says, so
-// the capability is left behind by becoming nobody.
+// Runs in its own process, because a lowered limit stays lowered. Root can lock memory beyond the
+// limit, so the process drops the capability by becoming the user nobody.
 TEST(PinnedArenaDeathTest, RefusedLockingIsAnnouncedOnceAndCounted) {
   if (!LockingWorks()) GTEST_SKIP() << "mlock is refused, or made a no-op by a sanitizer";
   testing::FLAGS_gtest_death_test_style = "threadsafe";

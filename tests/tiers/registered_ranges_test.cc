@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Copies end where a range of registered memory does.
+// Tests that a copy ends where its range of registered memory ends.
 
 #include "tiers/registered_ranges.h"
 

@@ -36,7 +36,7 @@ TEST(Calibration, TakesTheSmallestWithinThreePercentOfTheBest) {
 
 TEST(Calibration, TakesAQueueOfFiftyMilliseconds) {
   const std::vector<uint64_t> bytes = {1, 2, 4, 8, 16};
-  EXPECT_EQ(SmallestWithEnoughWork(Rates{100, 100, 100, 100, 100}, bytes), 3u);  // 8 of 5 needed
+  EXPECT_EQ(SmallestWithEnoughWork(Rates{100, 100, 100, 100, 100}, bytes), 3u);  // 5 B needed
   EXPECT_EQ(SmallestWithEnoughWork(Rates{100, 100, 100, 90, 100}, bytes), 4u);
   EXPECT_EQ(SmallestWithEnoughWork(Rates{100, 100, 90, 90, 90}, bytes), 1u) << "deeper is slower";
   EXPECT_EQ(SmallestWithEnoughWork(Rates{1e6, 1e6, 1e6, 0, 0}, bytes), 2u) << "no time for more";
@@ -50,8 +50,8 @@ TEST(Calibration, KeepsTheDefaultUnlessAnotherIsClearlyFaster) {
   EXPECT_EQ(DefaultOrBest(Rates{3, 0, 0}, 1), 1u) << "there was no time for the default";
 }
 
-// A read depth that fills the memory once left none for the write beside it, and the process
-// aborted.
+// Regression test: a read depth that filled the memory left none for the concurrent writes, and the
+// process aborted.
 TEST(Calibration, ReadsAndWritesTogetherFitTheMemory) {
   for (const int slots : {2, 4, 8, 16, 64, 512}) {
     for (int reads = 2; reads <= slots; reads *= 2) {
@@ -74,7 +74,7 @@ TEST(Calibration, ReadsAndWritesTogetherFitTheMemory) {
 TEST(Calibration, ComparesMixesByTheTimeOfEqualShares) {
   const DeviceProfile alone = {.read_bytes_per_second = 4, .write_bytes_per_second = 2};
   EXPECT_DOUBLE_EQ(EqualSharesRate(2, 2, alone), 4);  // both take half a second
-  // The read takes half a second, the last half byte of the write a quarter.
+  // The read takes half a second. The last half byte of the write then takes a quarter.
   EXPECT_DOUBLE_EQ(EqualSharesRate(2, 1, alone), 2 / 0.75);
   EXPECT_DOUBLE_EQ(EqualSharesRate(1, 2, alone), 2 / (0.5 + 0.125));
 }
@@ -144,9 +144,9 @@ TEST_P(CalibrationTest, StopsWhenItIsAskedTo) {
   EXPECT_EQ(engine->in_flight(), 0);
 }
 
-// Each request takes 5 ms and there is one thread, so the device does 200 requests in a second: a
-// queue of a tenth of a second has 20, and neither the filling nor the ladder takes longer than the
-// limit allows.
+// Each request takes 5 ms and the requests run one at a time, so the device does 200 requests in a
+// second. A queue of a tenth of a second holds 20 requests. Neither filling the file nor the series
+// of measured depths exceeds the time limit.
 TEST_P(CalibrationTest, ASlowDeviceGetsAShortQueue) {
   base::Mutex one;
   const auto slow = [&](const IoRequest&, int64_t result) {
@@ -164,7 +164,7 @@ TEST_P(CalibrationTest, ASlowDeviceGetsAShortQueue) {
   EXPECT_LE(profile->write_depth, 32);
 }
 
-// What was found is kept in the store, and measured again only when that is asked for.
+// The store keeps the measured profile. It is measured again only on request.
 TEST_P(CalibrationTest, TheStoreKeepsWhatWasFound) {
   const std::string folder = testing::TempDir() + "/spillway-calibration-test";
   auto engine = *MakeIoEngine(GetParam(), {}, testing::TempDir());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Each kind of fault at each operation of SQLite's on the catalog, during a run of the store. Every
-// call succeeds, or fails with one error and leaves what was promised; what lies is found out
-// before it is believed.
+// Injects each kind of fault at each operation of SQLite on the catalog during a run of the store.
+// Every call succeeds, or fails with one error and leaves the promised state. False content is
+// detected before it is used.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -32,16 +32,17 @@ using Op = SqliteCall::Op;
 enum class Kind {
   kEio,
   kEnospc,
-  kReadRot,           // one bit of what is read, once
-  kWriteRot,          // one bit of what is written, for good
-  kLostWrite,         // to the log: reported, synced, and not made
-  kLostCatalogWrite,  // the same to the database file
-  kTornWrite,         // half of it, then an error
+  kReadRot,           // one bit of what is read is flipped, once
+  kWriteRot,          // one bit of what is written is flipped, permanently
+  kLostWrite,         // a write to the log succeeds and is not made
+  kLostCatalogWrite,  // the same for the database file
+  kTornWrite,         // half of a write is made, then it fails
   kLostSync,
 };
 
-// In the log no page replaces another; a page of the database file that is left as it was carries
-// the right seal (ALostWriteToTheCatalog below).
+// Whether the fault can affect the call. A lost write has a kind for each file: in the log no page
+// replaces another, but a page of the database file that keeps its old content has a valid seal
+// (ALostWriteToTheDatabaseFileIsFoundByTheCheck below).
 bool Befalls(Kind kind, const SqliteCall& call) {
   const Op op = call.op;
   switch (kind) {
@@ -57,10 +58,11 @@ bool Befalls(Kind kind, const SqliteCall& call) {
   return false;
 }
 
-// Nothing that was written is missing or changed: after the fault, all must be as it was promised.
+// Whether the fault removes or changes nothing that was reported as written. If so, everything must
+// be as promised after the fault.
 bool IsHonest(Kind kind) { return kind != Kind::kWriteRot && kind != Kind::kLostWrite; }
 
-// Befalls operation number `at` (from 0) of those that the kind can.
+// Injects the fault into operation number `at` (from 0) of those that it can affect.
 class FaultyCatalog {
  public:
   FaultyCatalog(Kind kind, int at, uint64_t random) : kind_(kind), at_(at), random_(random) {
@@ -110,8 +112,8 @@ bool IsReport(const std::string& difference) {
   return difference.starts_with("UNAVAILABLE: ") || difference.starts_with("DATA_LOSS: ");
 }
 
-// The run with one fault, up to the first call that fails; then reopened and gone on with. Gives
-// what is wrong.
+// Runs the calls with one fault until a call fails, then reopens the store and continues. Returns
+// what is wrong; empty if nothing is.
 std::string RunWith(Kind kind, int at, uint64_t random, bool* was_met) {
   TempFolder folder(FastPlace());
   StoreState promised;
@@ -127,7 +129,7 @@ std::string RunWith(Kind kind, int at, uint64_t random, bool* was_met) {
       if (!status.ok() && !IsClear(status)) return absl::StrCat("unclear: ", status.ToString());
       if (!status.ok()) break;
       promised = store.state();
-      // A look may meet the fault, and what lies may be found out by it.
+      // Difference reads the store, so it may meet the fault or report the damage.
       const std::string difference = store.Difference(promised);
       if (!difference.empty() && !IsReport(difference)) {
         return absl::StrCat("in a call that succeeded: ", difference);
@@ -179,7 +181,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, CatalogFaultTest,
                                            Kind::kLostSync),
                          NameOf);
 
-// --- A page of the database file that is left as it was ---
+// --- A page of the database file that keeps its old content ---
 
 enum class Told : uint8_t { kByTheRun, kByOpening, kByTheCheckAlone, kByNobody };
 
@@ -213,14 +215,14 @@ absl::StatusOr<Told> WhoTells(int at, bool* was_met) {
   if (absl::IsDataLoss(opened)) return Told::kByOpening;
   SPILLWAY_RETURN_IF_ERROR(opened);
   if (!found.ok() || *found) return Told::kByTheCheckAlone;
-  SPILLWAY_RETURN_IF_ERROR(ran);  // it met an older state, which the check took for good
+  SPILLWAY_RETURN_IF_ERROR(ran);  // failed on an older state that the check accepted
   const std::string difference = store.Difference(state);
   return difference.empty() ? absl::StatusOr<Told>(Told::kByNobody)
                             : absl::InternalError(difference);
 }
 
-// Opening reads a few pages of the catalog, so most such losses are the check's to find: the digest
-// is over every row. What nobody tells of has done no harm.
+// Opening reads only a few pages of the catalog, so the check finds most such losses: the digest
+// covers every row. A loss that nothing reports has done no harm.
 TEST(CatalogFault, ALostWriteToTheDatabaseFileIsFoundByTheCheck) {
   int times[4] = {};
   bool was_met = true;

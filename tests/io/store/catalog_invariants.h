@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What io/FORMAT.md says of a catalog, checked row by row with SQLite alone: a second reading of
-// the specification that shares no code with the store but the hashes.
+// Checks the rules of io/FORMAT.md on the rows of a catalog, with SQLite alone: a second
+// implementation of the specification that shares only the hashes with the store.
 
 #ifndef SPILLWAY_TESTS_IO_STORE_CATALOG_INVARIANTS_H_
 #define SPILLWAY_TESTS_IO_STORE_CATALOG_INVARIANTS_H_
@@ -23,7 +23,7 @@ namespace spillway::io {
 
 class CatalogInvariants {
  public:
-  // `catalog` is open, and no change is under way.
+  // REQUIRES: `catalog` is open, and no change is in progress.
   explicit CatalogInvariants(Catalog* catalog) : database_(catalog->database()) {
     page_bytes_ = catalog->meta().page_bytes;
   }
@@ -126,7 +126,7 @@ class CatalogInvariants {
       EXPECT_TRUE(one[0] == other[0] && one[1] == other[1]) << "two pages in one place";
       EXPECT_EQ(Row(one.begin() + 6, one.begin() + 10), Row(other.begin() + 6, other.begin() + 10));
     }
-    std::map<std::pair<uint64_t, uint64_t>, std::vector<bool>> used;  // units of each file
+    std::map<std::pair<uint64_t, uint64_t>, std::vector<bool>> used;  // the units of each file
     for (const Row& row : Rows("SELECT device, segment, size_bytes FROM segments"))
       used[{row[0], row[1]}].resize(row[2] / kIoAlignment);
     const auto take = [&](uint64_t device, uint64_t segment, uint64_t offset, uint64_t size_bytes) {
@@ -165,7 +165,7 @@ class CatalogInvariants {
       EXPECT_EQ(Number("SELECT used_bytes FROM last_commit"), used_bytes);
     }
   }
-  // The digest of each commit that is there, from the rows that it has.
+  // Checks the digest of each commit in the catalog against the commit's rows.
   void CheckDigests() {
     auto commits = database_.Prepare(
         "SELECT number, digest, user_state FROM snapshots UNION SELECT number, digest, user_state "
@@ -211,7 +211,7 @@ class CatalogInvariants {
   std::vector<std::pair<Row, Row>> same_;  // rows that name one extent
 };
 
-// For a closed store.
+// Checks the catalog of a closed store.
 inline void ExpectInvariantsHold(const std::string& catalog_path) {
   auto catalog = Catalog::Open(catalog_path);
   ASSERT_TRUE(catalog.ok()) << catalog.status();

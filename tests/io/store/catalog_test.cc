@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The catalog's file: what it keeps, what a stranger can read in it, and what it says when it is
-// damaged.
+// Tests the catalog's file: what it stores, what other programs can read in it, and what is
+// reported when it is damaged.
 
 #include "io/store/catalog.h"
 
@@ -26,7 +26,7 @@ namespace {
 
 constexpr uint64_t kSegmentBytes = uint64_t{8} << 30;
 
-// A page of 64 KiB, each in a place of its own.
+// The record of a page of 64 KiB. Every page has its own extent.
 PageRecord Page(uint64_t page) {
   return {.extent = {1, 2, page * 65536, 65536},
           .content_bytes = 65000,
@@ -38,7 +38,7 @@ class CatalogTest : public ::testing::Test {
   void Make() {
     ASSERT_TRUE(Catalog::Create(path_, {"00112233445566778899aabbccddeeff", 65536, 2}).ok());
   }
-  // One tensor, `num_pages` pages, one commit; closed again.
+  // Makes a catalog with one tensor, `num_pages` pages and one commit, and closes it.
   void MakeWithCommit(uint64_t num_pages = 1) {
     Make();
     auto catalog = Catalog::Open(path_);
@@ -54,7 +54,7 @@ class CatalogTest : public ::testing::Test {
     ASSERT_TRUE(commit.ok()) << commit.status();
     EXPECT_EQ(commit->used_bytes, num_pages * 65536);
   }
-  // Everything that reading can find wrong.
+  // Reads everything in the catalog. Returns the first error.
   absl::Status ReadAll() {
     auto catalog = Catalog::Open(path_);
     if (!catalog.ok()) return catalog.status();
@@ -352,7 +352,7 @@ TEST_F(CatalogTest, RandomDamageNeverCrashes) {
       file.put(static_cast<char>(random()));
     }
     file.close();
-    (void)ReadAll();  // a Status of some kind: that nothing aborts or loops is the test
+    (void)ReadAll();  // any Status will do: the test is that nothing aborts or loops
   }
 }
 

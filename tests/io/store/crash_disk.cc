@@ -14,15 +14,15 @@ namespace {
 constexpr uint64_t kSector = 512;
 using Kind = DiskEvent::Kind;
 
-// How an image chooses among what a sector, a size or a folder may be.
+// How an image chooses among the possible states of a sector, a size or a folder.
 class Choice {
  public:
   explicit Choice(std::mt19937_64& random)
       : random_(random), how_(static_cast<How>(random() % 6)), until_(random()) {}
 
-  // For one file or folder of which `num_states` states are possible since its last sync, in order;
-  // `event` gives the number of the event that made each. Returns a function from the states that
-  // one sector had (ascending, the first is the synced one) to the one that it keeps.
+  // Chooses a state of one sector, size or folder. `events` has the number of the event that made
+  // each possible state, in ascending order; the first state is the synced one. Returns the index
+  // of the state that is kept.
   size_t Pick(const std::vector<size_t>& events, uint64_t file_coin) {
     const size_t last = events.size() - 1;
     switch (how_) {
@@ -35,7 +35,7 @@ class Choice {
     }
     std::abort();
   }
-  // The events that may be lost begin at `first` and end before `end`.
+  // Sets the range of events that contains the moment of kUpToOneMoment: `first` to `end`.
   void SetRange(size_t first, size_t end) {
     moment_ = first + until_ % std::max<size_t>(1, end - first + 1);
   }
@@ -49,7 +49,8 @@ class Choice {
     while (state + 1 < events.size() && events[state + 1] < moment_) ++state;
     return state;
   }
-  // Each event is kept or lost as a whole; a sector keeps the last kept one that wrote it.
+  // Each event is kept or lost as a whole. A sector has the state of the last kept event that wrote
+  // it.
   static size_t ByWrite(const std::vector<size_t>& events, uint64_t coin) {
     for (size_t state = events.size() - 1; state > 0; --state) {
       if (((events[state] * 0x9e3779b97f4a7c15u) ^ coin) >> 17 & 1) return state;
@@ -63,7 +64,7 @@ class Choice {
   size_t moment_ = 0;
 };
 
-// A file as it is in memory, and the states that its sectors and its size had since the last sync.
+// A file's current content, and the states that its sectors and its size had since the last sync.
 class File {
  public:
   void Write(size_t event, uint64_t offset, const std::string& data) {
@@ -128,13 +129,13 @@ std::string ParentOf(const std::string& path) {
   return std::filesystem::path(path).parent_path().string();
 }
 
-// Changes of names in one folder, and how many of them are durable.
+// The changes of names in one folder, and how many of them are durable.
 struct Folder {
   std::vector<size_t> events;
   size_t num_durable = 0;
 };
 
-// Files and folders by name, after some changes of names.
+// The files and folders by name, after some changes of names.
 class Names {
  public:
   void Apply(const DiskEvent& event) {
@@ -149,7 +150,7 @@ class Names {
       default: break;
     }
   }
-  // Names whose folders are there.
+  // Returns the names whose parent folders exist.
   std::map<std::string, int> Reachable() const {
     std::map<std::string, int> reachable;
     for (const auto& [path, file] : names_) {
@@ -161,7 +162,7 @@ class Names {
   static constexpr int kFolder = -1;
 
  private:
-  std::map<std::string, int> names_;  // parents come before what is in them
+  std::map<std::string, int> names_;  // a folder sorts before its content
 };
 
 }  // namespace

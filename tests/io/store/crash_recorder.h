@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Records what this program does to the files under one folder, SQLite's calls included, as events
-// of crash_disk.h. To be included by one source file of a program, as syscall_hook.h.
+// of crash_disk.h. Only one source file of a program may include it, as with syscall_hook.h.
 
 #ifndef SPILLWAY_TESTS_IO_STORE_CRASH_RECORDER_H_
 #define SPILLWAY_TESTS_IO_STORE_CRASH_RECORDER_H_
@@ -18,7 +18,7 @@
 
 namespace spillway::io {
 
-// Records while it lives. One at a time, one thread.
+// Records during its lifetime. REQUIRES: one recorder at a time, one thread.
 class CrashRecorder final : public hook::Observer {
  public:
   explicit CrashRecorder(std::string root) : root_(std::move(root) + "/") { hook::observer = this; }

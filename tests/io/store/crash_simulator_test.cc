@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A run is recorded; then power goes at any moment of it and the disk keeps what it likes of what
-// was not synced. No promised commit or snapshot is lost, none is mixed with another. And the
-// simulator itself: it must catch a protocol that leaves a sync out.
+// Records a run, then cuts the power at any moment of it: the disk keeps an arbitrary part of what
+// was not synced. No promised commit or snapshot may be lost or mixed with another. The simulator
+// itself is tested too: it must detect a protocol that omits a sync.
 
 #include <gtest/gtest.h>
 
@@ -24,14 +24,14 @@
 namespace spillway::io {
 namespace {
 
-// A run on record: its events, and after which of them each promise was made.
+// A recorded run: its events, and the number of events before each promise.
 struct RecordedRun {
   struct Promise {
-    size_t num_events;  // that had happened when the call returned
+    size_t num_events;  // recorded until the call returned
     StoreState state;
   };
   std::vector<DiskEvent> events;
-  std::vector<Promise> promises;  // the first: nothing
+  std::vector<Promise> promises;  // the first is an empty state
   uint64_t next_version = 0;
 };
 
@@ -52,7 +52,8 @@ RecordedRun RecordRun() {
   return run;
 }
 
-// Power goes after `num_events`; the seed says what is found. Gives what is wrong.
+// Cuts the power after `num_events` events; the seed selects the image that is found. Returns what
+// is wrong.
 std::string CutAndReopen(const RecordedRun& run, size_t num_events, uint64_t seed,
                          const std::string& root) {
   std::mt19937_64 random(seed);
@@ -71,7 +72,7 @@ std::string CutAndReopen(const RecordedRun& run, size_t num_events, uint64_t see
   return absl::StrJoin(differences, "; or ");
 }
 
-// Tries `num_disks` disks at each of the cuts; gives what was wrong, at most `enough` times.
+// Tries `num_disks` images at each of the cuts. Returns what was wrong, at most `enough` times.
 std::vector<std::string> Simulate(const RecordedRun& run, const std::vector<size_t>& cuts,
                                   int num_disks, uint64_t seed, size_t enough) {
   TempFolder folder(FastPlace());
@@ -111,7 +112,7 @@ TEST(CrashSimulator, APowerCutLeavesAPromisedState) {
   EXPECT_EQ(Simulate(run, cuts, all ? 24 : 2, seed, 3), std::vector<std::string>());
 }
 
-// The events without their meaning: as if the store had never asked for them.
+// Replaces the selected events with events of no effect, as if the store had not made those calls.
 RecordedRun Without(RecordedRun run, const std::function<bool(const DiskEvent&)>& is_omitted) {
   int omitted = 0;
   for (DiskEvent& event : run.events) {
@@ -158,7 +159,7 @@ TEST(CrashSimulator, CatchesNamesThatAreNotSynced) {
   }));
 }
 
-// A page that the last commit names is written in place.
+// Overwrites in place a page that the last commit names.
 TEST(CrashSimulator, CatchesAWriteOverCommittedBytes) {
   RecordedRun run = RecordRun();
   const size_t first_commit = run.promises[2].num_events;
@@ -167,7 +168,8 @@ TEST(CrashSimulator, CatchesAWriteOverCommittedBytes) {
     if (run.events[i].kind == DiskEvent::Kind::kWrite && Has(run.events[i], "segment"))
       writes.push_back(run.events[i]);
   }
-  // The second copy of page 4, which no later commit replaces; page 5 has two more.
+  // The second copy of page 4, which the next commits do not replace. The last two writes are of
+  // page 5.
   DiskEvent over = writes[writes.size() - 3];
   over.data[100] ^= 1;
   run.events.insert(run.events.begin() + static_cast<std::ptrdiff_t>(first_commit), over);
@@ -177,7 +179,7 @@ TEST(CrashSimulator, CatchesAWriteOverCommittedBytes) {
   ExpectCaught(run);
 }
 
-// The disk itself: what is synced stays, what is not is any of what it was.
+// Tests the disk model: synced states stay, and the rest has any of its states since the sync.
 TEST(CrashDisk, SectorsAndNamesChooseAmongTheirStates) {
   using Kind = DiskEvent::Kind;
   const auto block = [](char c) { return std::string(1024, c); };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Damaged files of a store through their readers: a corpus of damages that people and file systems
-// do, each with what it must be reported as, and seeded mutations through the fuzzer's targets.
+// Reads damaged files of a store: a corpus of damage that people and file systems cause, each with
+// the status codes that may report it, and seeded mutations that run through the fuzz targets.
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -47,7 +47,7 @@ void PutPipe(const std::string& path) {
 struct Damage {
   const char* name;
   std::function<void(const std::string& root)> apply;
-  std::vector<Code> codes;  // any of these
+  std::vector<Code> codes;  // one of these is returned
 };
 
 const char kCatalogPath[] = "/a/spillway-catalog.sqlite";
@@ -205,7 +205,7 @@ TEST_P(DamagedStoreTest, IsReported) {
 
 INSTANTIATE_TEST_SUITE_P(Corpus, DamagedStoreTest, ::testing::Range(size_t{0}, Corpus().size()));
 
-// Mutations of a good file, or of none.
+// Makes mutations of a valid file or of empty bytes.
 class Mutations {
  public:
   explicit Mutations(uint64_t seed) : random_(seed) {}
@@ -222,7 +222,7 @@ class Mutations {
     }
     return bytes;
   }
-  // For the targets that take changes of a file.
+  // Makes random changes, for the targets that take changes of a file.
   std::string Changes() {
     std::string changes;
     for (uint64_t count = 1 + random_() % 6; count > 0; --count) {

@@ -14,7 +14,7 @@ std::optional<DeviceProfile> Rates(double read, double write) {
   return DeviceProfile{1 << 20, 1, 1, 1, read, write};
 }
 
-// The devices that take `pages` pages of one byte, if each has room.
+// Returns the devices that take `pages` pages of one byte in turn, if each device has room.
 std::vector<uint16_t> Turns(DeviceRotation& rotation, int pages) {
   std::vector<uint16_t> turns;
   for (int i = 0; i < pages; ++i) {
@@ -37,13 +37,13 @@ TEST(DeviceRotation, FollowsTheTimeOfAByteEachWay) {
   rotation.SetProfiles({Rates(8, 8), Rates(1, 1)});
   const auto turns = Turns(rotation, 90);
   EXPECT_EQ(std::count(turns.begin(), turns.end(), 1), 10);
-  // Reads alone do not make a device fast.
+  // A high read rate alone does not make a device fast.
   rotation.SetProfiles({Rates(1e9, 1), Rates(2, 2)});
   const auto even = Turns(rotation, 90);
   EXPECT_NEAR(static_cast<double>(std::count(even.begin(), even.end(), 0)), 45, 1);
 }
 
-// A device that is ahead by some bytes when it slows down is ahead by as many afterwards, which now
+// A device that is ahead by some bytes when it slows down stays ahead by as many bytes, which now
 // take it longer.
 TEST(DeviceRotation, FollowsASpeed) {
   DeviceRotation rotation(2);
@@ -70,7 +70,7 @@ TEST(DeviceRotation, OwesNothingToADeviceWithoutRoom) {
   DeviceRotation rotation(2);
   for (int i = 0; i < 100; ++i) {
     rotation.Order();
-    rotation.Took(1, 1);  // 0 is full
+    rotation.Took(1, 1);  // device 0 is full
   }
   const auto turns = Turns(rotation, 10);
   EXPECT_LE(std::count(turns.begin(), turns.end(), 0), 6) << "and not all ten";

@@ -20,7 +20,7 @@ std::optional<DeviceProfile> Rates(double mib_per_second) {
   return DeviceProfile{1 << 20, 8, 8, 1, mib_per_second * kMib, mib_per_second * kMib};
 }
 
-// Keeps `depth` writes of 1 MiB under way on a device that does `mib_per_second` for `seconds`.
+// Keeps `depth` writes of 1 MiB in flight for `seconds` on a device that does `mib_per_second`.
 void Work(DeviceSpeeds& speeds, uint16_t device, double mib_per_second, double* now, double seconds,
           int depth = 4) {
   for (int i = 0; i < depth; ++i) speeds.Begin(device, *now);
@@ -55,7 +55,7 @@ TEST(DeviceSpeeds, ShortSpellsSayNothing) {
   EXPECT_EQ(speeds.speed(0), 1);
 }
 
-// A device that has one request at a time is not slow: its caller is.
+// The caller limits a device that has one request at a time, so the device does not count as slow.
 TEST(DeviceSpeeds, AnUnderfedDeviceSaysNothing) {
   DeviceSpeeds speeds({Rates(300), Rates(300)});
   double now = 0;
@@ -63,7 +63,8 @@ TEST(DeviceSpeeds, AnUnderfedDeviceSaysNothing) {
   EXPECT_EQ(speeds.speed(0), 1);
 }
 
-// What gets little is soon done, so no long spell would say that it has recovered.
+// A device with a small share is soon idle, so no long busy period would show that it has
+// recovered.
 TEST(DeviceSpeeds, ADeviceThatIdlesWhileOthersWorkRecovers) {
   DeviceSpeeds speeds({Rates(300), Rates(150)});
   double now = 0;
@@ -84,14 +85,15 @@ TEST(DeviceSpeeds, MeasuresNothingWithoutProfiles) {
   EXPECT_FALSE(speeds.TakeChanged());
 }
 
-// The whole loop, in virtual time: extents go by the rotation to two devices with queues, and their
-// speeds back to it. The first device of 300 MiB/s falls to a third and recovers.
+// Tests the whole loop in virtual time: the rotation assigns extents to two devices with queues,
+// and receives their measured speeds. The first device falls from 300 MiB/s to a third and
+// recovers.
 TEST(DeviceSpeeds, SharesFollowTheDevices) {
   const std::vector<std::optional<DeviceProfile>> profiles = {Rates(300), Rates(150)};
   DeviceSpeeds speeds(profiles);
   DeviceRotation rotation(2);
   rotation.SetProfiles(profiles);
-  constexpr int kWindow = 64;  // writes under way on both together
+  constexpr int kWindow = 64;  // writes in flight on both together
   double rate[2] = {300, 150};
   int queued[2] = {0, 0};
   double next_end[2] = {0, 0};

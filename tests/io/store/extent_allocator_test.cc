@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The allocator against a model that knows each unit of each segment.
+// Compares the allocator with a model that records the state of each unit of each segment.
 
 #include "io/store/extent_allocator.h"
 
@@ -138,7 +138,7 @@ TEST(ExtentAllocatorDeathTest, FreeingTwiceIsABrokenInvariant) {
   EXPECT_DEATH(extents.Free(first), "");
 }
 
-// Every unit is fresh, free or taken; the model decides what must be possible.
+// Records whether each unit is fresh, free or taken. The model decides which calls must succeed.
 class Model {
  public:
   enum State : char { kFresh, kFree, kTaken };
@@ -161,13 +161,13 @@ class Model {
     for (uint64_t i = 0; i < extent.size_bytes / kUnit; ++i)
       cells[extent.offset / kUnit + i] = state;
   }
-  // The rest of the device's fresh space becomes free space: another file was started.
+  // Turns the rest of the device's fresh space into free space, because another file was started.
   void RetireFresh(uint16_t device) {
     for (auto& [key, cells] : segments_) {
       if (key.first == device) std::replace(cells.begin(), cells.end(), kFresh, kFree);
     }
   }
-  // Lengths of the maximal free runs of a device.
+  // Returns the lengths of the maximal free runs of a device.
   std::vector<uint64_t> FreeRuns(uint16_t device) const {
     std::vector<uint64_t> runs;
     for (const auto& [key, cells] : segments_) {
@@ -181,7 +181,7 @@ class Model {
     }
     return runs;
   }
-  // The shortest run that holds `units`; 0: none.
+  // Returns the length of the shortest run that holds `units`, or 0 if there is none.
   uint64_t BestFit(uint16_t device, uint64_t units) const {
     uint64_t best = 0;
     for (uint64_t run : FreeRuns(device)) {
@@ -189,7 +189,7 @@ class Model {
     }
     return best;
   }
-  // The length of the maximal free run that starts where this extent does or before.
+  // Returns the length of the maximal free run that contains the start of this extent.
   uint64_t RunAround(const Extent& extent) const {
     const auto& cells = segments_.at({extent.device, extent.segment});
     uint64_t begin = extent.offset / kUnit;

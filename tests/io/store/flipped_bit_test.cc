@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One bit of one byte of a store is flipped, in any of its files, while it is closed or after a
-// crash. Whoever opens and reads it is told, or finds all as it was promised.
+// Flips one bit of one byte of a store, in any of its files, while it is closed or after a crash.
+// Opening and reading the store must report damage or give everything as promised.
 
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ void WriteFile(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
 }
 
-// The files of a store after the run, closed or as a crash leaves them, and what it promised.
+// The files of a store after the run, closed or as a crash leaves them, and the promised state.
 class FlippedBitTest : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
@@ -51,10 +51,11 @@ class FlippedBitTest : public ::testing::TestWithParam<bool> {
     promised_ = store.state();
     if (GetParam()) files_ = ReadFiles(folder_.path());
   }
-  // Once no store is open there.
+  // Completes the saved files and restores them in the folder. REQUIRES: no store is open there.
   void Settle() {
     if (!GetParam()) files_ = ReadFiles(folder_.path());
-    // What SQLite maps is made anew after a crash, and the lock's content is for messages.
+    // SQLite rebuilds its -shm file after a crash, and the lock file's content is only for
+    // messages.
     std::erase_if(files_, [](const auto& file) {
       return file.first.ends_with("-shm") || file.first.ends_with("-lock");
     });
@@ -67,8 +68,8 @@ class FlippedBitTest : public ::testing::TestWithParam<bool> {
     for (const auto& [path, bytes] : files_) WriteFile(folder_ / path, bytes);
   }
 
-  // Reads all that the store promised as a caller would: what a status or a checksum tells, or the
-  // difference that nobody noticed.
+  // Reads everything that the store promised, as a caller would. Returns whether a status or a
+  // checksum reported damage, and the report or the unreported difference.
   std::pair<bool, std::string> Read() {
     SimulatedStore store(folder_.path(), promised_, 1000);
     const absl::Status opened = store.Open();
@@ -79,7 +80,8 @@ class FlippedBitTest : public ::testing::TestWithParam<bool> {
     return {difference.find("DATA_LOSS") != std::string::npos, difference};
   }
 
-  // Flips a bit of the byte; true: somebody was told.
+  // Flips a bit of the byte, reads the store, and restores the files. Returns whether the damage
+  // was reported.
   bool Flip(const std::string& path, size_t at, int bit) {
     std::string bytes = files_.at(path);
     bytes[at] = static_cast<char>(bytes[at] ^ (1 << bit));

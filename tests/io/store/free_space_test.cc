@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Free space as text, and its changes in the catalog.
+// Tests free space as text, and its changes in the catalog.
 
 #include "io/store/free_space.h"
 
@@ -56,7 +56,7 @@ class FreeSpaceChangeTest : public ::testing::Test {
 TEST_F(FreeSpaceChangeTest, TakesAndGivesAcrossChunks) {
   FreeSpaceChange made(database_.get());
   made.Add(0, 0, 0, 2 * kChunkBytes);
-  // The order of the calls does not matter: what is added is there first.
+  // The order of the calls does not matter: added space counts before space is taken.
   made.Take(0, 0, kChunkBytes - 2 * kIoAlignment, 4 * kIoAlignment);
   ASSERT_TRUE(made.Apply().ok());
   EXPECT_EQ(Table(), "0/0: 0+16382 = 16382; 0/1: 2+16382 = 16382");

@@ -14,7 +14,7 @@
 namespace spillway::io {
 namespace {
 
-// What wakes the owner of the threads.
+// Wakes the owner of the threads.
 class Bell {
  public:
   void Ring() {
@@ -71,7 +71,7 @@ TEST(HashThreads, TakesNothingWithoutThreads) {
   EXPECT_TRUE(done.empty());
 }
 
-// A job that a thread has begun reads the caller's memory, so the end waits for it.
+// A job that a thread has begun reads the caller's memory, so the destructor waits for it.
 TEST(HashThreads, EndsWithJobsUnderWay) {
   std::vector<std::byte> memory(64 << 20);
   HashThreads threads(2, [] {});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Packs that hold pages of lasting tensors beside pages of transient ones: a pack stays as long as
-// anything needs one of its pages, whoever lets go first, and no longer.
+// Tests packs that hold pages of lasting and of transient tensors. A pack stays allocated exactly
+// as long as one of its pages is needed, whichever tensor's pages are released first.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ class PackTest : public testing::Test {
     engine_.reset();
   }
 
-  // Every page of both, in one pack, page by page in turn.
+  // Writes every page of both tensors into one pack, alternating between the tensors.
   void WriteBoth(uint64_t version) {
     for (uint64_t page = 0; page < kPages; ++page) {
       Write(lasting_, page, version);
@@ -82,7 +82,7 @@ class PackTest : public testing::Test {
     EXPECT_TRUE(HasPattern({memory.data(), kBytes}, version * 100 + page)) << page;
   }
 
-  // Closes the store, which is whole, and opens it again.
+  // Closes the store, checks that it is undamaged, and opens it again.
   void Reopen() {
     Close();
     {
@@ -155,7 +155,7 @@ TEST_F(PackTest, TransientPagesOutliveTheCommitThatNamedTheirPack) {
   Commit();
   WriteLasting(2);
   Commit();
-  WriteLasting(3);  // would take the pack's room, were it free
+  WriteLasting(3);  // would reuse the pack's extent if it were free
   Commit();
   for (uint64_t page = 0; page < kPages; ++page) {
     ExpectPage(transient_, page, 1);

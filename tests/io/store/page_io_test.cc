@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PageIo over a real I/O engine and a store that is a file and a map: what it asks of a store is
-// little, and here it can be looked at.
+// Tests PageIo with a real I/O engine and a store that consists of a file and a map. PageIo needs
+// little of a store, and the tests can inspect this one.
 
 #include "io/store/page_io.h"
 
@@ -36,8 +36,8 @@ constexpr uint64_t kPageBytes = 64 * 1024;
 constexpr uint64_t kFileBytes = 64 << 20;
 constexpr uint64_t kPacked = PackedBytes(kPageBytes);
 
-// Extents from the file's start on, one after another, each used once unless it was given back at
-// once. It counts what is allocated and not given back.
+// Allocates extents from the file's start on, one after another, and reuses none. It records those
+// that are allocated and not released.
 class FileStore final : public Store {
  public:
   FileStore(const DirectFile* file, FileId id) : file_(file), id_(id) {}
@@ -77,7 +77,7 @@ class FileStore final : public Store {
   }
   void Forget(TensorIndex tensor, uint64_t page) override { pages.erase({tensor, page}); }
 
-  // Not PageIo's to call.
+  // PageIo does not call these.
   absl::StatusOr<std::optional<TensorIndex>> FindTensor(std::string_view) override { return No(); }
   const TensorRecord& Tensor(TensorIndex) const override { std::abort(); }
   absl::StatusOr<TensorIndex> AddTensor(TensorRecord, bool) override { return No(); }
@@ -95,7 +95,7 @@ class FileStore final : public Store {
 
   std::optional<DeviceProfile> profile;
   int allocations_left = -1;  // negative: any number
-  int max_files_in_use = -1;  // as long as each is another file; negative: any number
+  int max_files_in_use = -1;  // each use counts as another file; negative: any number
   int files_in_use = 0;
   uint64_t gap_bytes = 0;    // between extents
   std::set<uint64_t> taken;  // offsets
@@ -138,7 +138,7 @@ class PageIoTest : public ::testing::TestWithParam<PageIoParam> {
     store_ = std::make_unique<FileStore>(&file_, id_);
     Restart();
   }
-  // With what the store says now.
+  // Makes a new PageIo, with the profile that the store has now.
   void Restart(Checksums checksums = Checksums::kXxh3) {
     const PageIoOptions options = {.checksums = checksums, .hash_threads = GetParam().hash_threads};
     io_ = std::make_unique<PageIo>(store_.get(), engine_.get(), options);
@@ -183,7 +183,7 @@ class PageIoTest : public ::testing::TestWithParam<PageIoParam> {
   }
 
   DirectFile file_;
-  base::Mutex mutex_;  // sizes_ is also the engine's threads' while operations are under way
+  base::Mutex mutex_;            // the engine's threads add to sizes_ while operations run
   std::vector<uint32_t> sizes_;  // of requests that ended, in order
   std::unique_ptr<FaultyIoEngine> engine_;
   FileId id_;
@@ -209,7 +209,7 @@ TEST_P(PageIoTest, WhatWasWrittenIsRead) {
     ASSERT_TRUE(Read(tensor, 3, bytes, bytes).ok());
     ++tensor;
   }
-  // And again, all at once.
+  // Reads all of them again, after the last write.
   tensor = 0;
   for (const uint64_t bytes : sizes) ASSERT_TRUE(Read(tensor++, 3, bytes, bytes).ok());
 }
@@ -229,7 +229,7 @@ TEST_P(PageIoTest, EveryPageHasItsOwnRecord) {
     EXPECT_EQ(record.checksum, Checksum({memory.data() + page * kPageBytes, bytes}));
     EXPECT_FALSE(record.packed);
   }
-  // A part of what was written together can be read alone.
+  // A page of a larger write can be read alone.
   const AlignedBuffer part(kPageBytes);
   io_->Read(2, 0, 1, kPageBytes, part.data());
   ASSERT_TRUE(ReapAll().at(2).ok());
@@ -246,7 +246,7 @@ TEST_P(PageIoTest, TheCallerMayCompareAndCompute) {
   io_->Write(1, 0, 0, kBytes, memory.data(), checksums);
   ASSERT_TRUE(ReapAll().at(1).ok());
   EXPECT_EQ(io_->hashing().seconds, 0);
-  ASSERT_TRUE(Read(0, 0, kBytes, 1).ok());  // they are those that PageIo computes
+  ASSERT_TRUE(Read(0, 0, kBytes, 1).ok());  // PageIo computes the same checksums
 
   const auto read = [&](TensorIndex tensor, uint64_t bytes) {
     std::vector<PageIo::Result> results;
@@ -267,7 +267,7 @@ TEST_P(PageIoTest, TheCallerMayCompareAndCompute) {
   EXPECT_NE(Checksum({memory.data() + kPageBytes, kPageBytes}), checksums[1]);
   EXPECT_TRUE(absl::IsDataLoss(Read(0, 0, kBytes, 1)));
 
-  // A page in a pack moves once it was compared.
+  // PageIo compares a page in a pack itself, before it moves the page to the caller's memory.
   ASSERT_TRUE(Write(1, 0, kPacked, 3).ok());
   result = read(1, kPacked);
   EXPECT_TRUE(result.status.ok()) << result.status;
@@ -284,7 +284,7 @@ TEST_P(PageIoTest, NeighboursShareRequestsOfTheDevicesSize) {
   ASSERT_TRUE(Read(0, 0, 40 * kPageBytes, 1).ok());
   EXPECT_EQ(sizes_, (std::vector<uint32_t>{2 << 20, 1 << 19}));
 
-  // Requests smaller than a page, which divide none.
+  // The requests are smaller than a page and do not divide it evenly.
   store_->profile = DeviceProfile{.request_bytes = 24 * 1024 + 5};
   Restart();
   sizes_.clear();
@@ -293,7 +293,7 @@ TEST_P(PageIoTest, NeighboursShareRequestsOfTheDevicesSize) {
   ASSERT_TRUE(ReapAll().at(9).ok());
   EXPECT_EQ(sizes_.size(), (2 * kPageBytes + 24 * 1024 - 1) / (24 * 1024));
 
-  // Extents with gaps between them: a request for each page.
+  // Extents with gaps between them need a request for each page.
   store_->profile.reset();
   store_->gap_bytes = kIoAlignment;
   Restart();
@@ -349,7 +349,7 @@ TEST_P(PageIoTest, AFullPackGoesOffAndTheNextOneBegins) {
   }
 }
 
-// More than there is staging memory for.
+// The operations need more staging memory than there is.
 TEST_P(PageIoTest, ThousandsOfSmallOperationsAllArrive) {
   constexpr uint64_t kWrites = 3000;
   const AlignedBuffer memory(kWrites * kIoAlignment);
@@ -376,10 +376,10 @@ TEST_P(PageIoTest, AMismatchIsReadOnceMore) {
     ASSERT_TRUE(Write(0, 0, bytes, 1).ok());
     engine_->Inject({.kind = Fault::Kind::kBitFlip, .op = IoOp::kRead});
     sizes_.clear();
-    // A packed page's flip may fall beside it.
+    // The flipped bit may lie beside a packed page.
     ASSERT_TRUE(Read(0, 0, bytes, 1).ok());
     EXPECT_LE(sizes_.size(), 2u);
-    // Only the page is read again.
+    // Only the page that does not match is read again.
     if (bytes > kPageBytes) {
       EXPECT_EQ(sizes_, (std::vector<uint32_t>{5 * kPageBytes, kPageBytes}));
     }
@@ -396,7 +396,7 @@ TEST_P(PageIoTest, DamageThatStaysIsDataLoss) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(file_.path()));
   EXPECT_THAT(std::string(status.message()),
               HasSubstr(absl::StrCat("at offset ", damaged.extent.offset)));
-  // The others are as good as before.
+  // The other pages are unaffected.
   const AlignedBuffer first(kPageBytes);
   io_->Read(9, 0, 10, kPageBytes, first.data());
   EXPECT_TRUE(ReapAll().at(9).ok());
@@ -452,12 +452,12 @@ TEST_P(PageIoTest, AReadErrorIsNotTriedAgain) {
   engine_->Inject({.kind = Fault::Kind::kEio, .op = IoOp::kRead});
   EXPECT_FALSE(Read(0, 0, 4 * kPageBytes, 1).ok());
   EXPECT_TRUE(Read(0, 0, 4 * kPageBytes, 1).ok());
-  const absl::Status missing = Read(0, 2, 4 * kPageBytes, 1);  // two pages are not there
+  const absl::Status missing = Read(0, 2, 4 * kPageBytes, 1);  // two pages are missing
   EXPECT_THAT(std::string(missing.message()), HasSubstr("page 4 is not in the store"));
 }
 
-// Many operations at once, of all sizes and over each other's pages in turn, with faults: what is
-// recorded is always what was written last.
+// Runs many operations of all sizes at once, in rounds that overwrite the same pages, some with
+// faults. A page's record is always that of the last successful write.
 TEST_P(PageIoTest, ManyOperationsAtOnce) {
   std::mt19937_64 random(test::Seed());
   constexpr uint64_t kTensors = 24;
@@ -495,8 +495,8 @@ TEST_P(PageIoTest, ManyOperationsAtOnce) {
   }
 }
 
-// Requests wait for others of the same operation to end where each is on a file of its own and few
-// may be open.
+// Requests wait for others of the same operation to end if each uses its own file and only few
+// files may be open.
 TEST_P(PageIoTest, WaitsForFilesThatAreInUse) {
   store_->gap_bytes = kIoAlignment;  // each page is a request
   store_->max_files_in_use = 3;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ledger's promise: an extent is given up exactly once, and never while a commit that may be
-// the durable one names it.
+// Tests the ledger's contract: it gives up an extent exactly once, and never while a commit that
+// may be the durable one names it.
 
 #include "io/store/page_ledger.h"
 
@@ -142,8 +142,9 @@ TEST(PageLedger, ChangesComeInOrderAndOnce) {
             (std::vector<PageKey>{{0, 2}, {0, 9}, {1, 4}}));
 }
 
-// Extents by unit, and a catalog that keeps the last commit's. The durable states that a crash
-// could bring back must stay whole at every moment.
+// Runs random changes of a ledger against a model of its extents, by unit, and of a catalog that
+// keeps the last commit's extents. The durable states that a crash could restore must stay complete
+// at every moment.
 class RandomRun {
  public:
   explicit RandomRun(uint64_t seed) : random_(seed) {
@@ -204,7 +205,8 @@ class RandomRun {
     possible_ = {Lasting()};
     ledger_.Changed();
     for (const PageRecord& record : ledger_.Committed()) TakeBack(record);
-    for (const auto& [key, unit] : before)  // as the catalog would
+    for (const auto& [key, unit] :
+         before)  // frees the previous commit's extents, as the catalog does
       if (const auto now = newest_.find(key); now == newest_.end() || now->second != unit)
         TakeBack(At(unit));
   }

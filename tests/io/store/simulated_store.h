@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A store and, beside it, what it promised to hold; and a short run with all that changes a store:
-// made in two folders, commits, a tensor removed, snapshots, a restore, a drop, a trim, closed in
-// between. For tests that break something and then ask whether a promise was broken.
+// A store with a record of what it promised to hold, and a short run with every kind of change: a
+// store in two folders, commits, a removed tensor, snapshots, a restore, a drop, a trim, and
+// reopening in between. Tests inject a fault into the run and then check whether a promise was
+// broken.
 
 #ifndef SPILLWAY_TESTS_IO_STORE_SIMULATED_STORE_H_
 #define SPILLWAY_TESTS_IO_STORE_SIMULATED_STORE_H_
@@ -23,8 +24,8 @@
 
 namespace spillway::io {
 
-// What a store holds. Every write of a page has a version of its own, so that what shares an extent
-// and what does not can be told from versions alone.
+// What a store holds. Every write of a page has its own version, so the versions alone show what
+// shares an extent and what does not.
 struct StoreState {
   std::optional<std::string> user_state;
   std::map<std::string, std::map<uint64_t, uint64_t>> tensors;  // name, page, version
@@ -53,14 +54,14 @@ class SimulatedStore {
     StoreOptions options;
     options.folders = {root_ + "/a", root_ + "/b"};
     options.page_bytes = kTestPageBytes;
-    options.segment_bytes = 4 * kTestPageBytes;  // so that commits make files, too
+    options.segment_bytes = 4 * kTestPageBytes;  // so that commits also make files
     store_.reset();
     SPILLWAY_ASSIGN_OR_RETURN(store_, Store::Open(options, &io_));
     return absl::OkStatus();
   }
   void Close() { store_.reset(); }
-  // Writes pages of a tensor anew, each twice: the first copy's extent is free again before the
-  // commit.
+  // Writes new versions of a tensor's pages, each twice, so that the first copy's extent is free
+  // again before the commit.
   absl::Status Write(const std::string& name, const std::vector<uint64_t>& pages) {
     SPILLWAY_ASSIGN_OR_RETURN(std::optional<TensorIndex> tensor, store_->FindTensor(name));
     if (!tensor) {
@@ -112,7 +113,7 @@ class SimulatedStore {
   const StoreState& state() const { return state_; }
   uint64_t next_version() const { return next_version_; }
 
-  // Whether each page that the store has holds what its checksum says, as whoever reads it asks.
+  // Checks that each page in the store matches its checksum, as a reader does.
   absl::Status CheckPages() {
     PageBuffer found;
     for (const char* name : kSimulatedTensors) {
@@ -133,7 +134,7 @@ class SimulatedStore {
     return absl::OkStatus();
   }
 
-  // How the store differs from `state`; empty: in nothing.
+  // Returns how the store differs from `state`; empty if it does not.
   std::string Difference(const StoreState& state) {
     const std::optional<std::string> user_state = store_->UserState();
     if (user_state != state.user_state) {
@@ -186,7 +187,7 @@ class SimulatedStore {
   uint64_t next_version_;
 };
 
-// The calls in order; each has returned when the next begins.
+// Returns the calls of the run in order. Each must return before the next begins.
 inline std::vector<std::function<absl::Status(SimulatedStore&)>> SimulatedCalls() {
   using S = SimulatedStore;
   const auto commit = [](std::vector<uint64_t> w, std::vector<uint64_t> v) {
@@ -229,8 +230,8 @@ inline std::vector<std::function<absl::Status(SimulatedStore&)>> SimulatedCalls(
   };
 }
 
-// Goes on with a store that was found in `root` in the given state: a commit, a close, and each
-// snapshot. Gives what is wrong; empty: nothing.
+// Continues with a store after a fault: a commit, a reopening, and a restore of each snapshot.
+// Returns what is wrong; empty if nothing is.
 inline std::string GoOn(SimulatedStore& store) {
   const auto step = [&](const char* what, const absl::Status& status) {
     if (!status.ok()) return absl::StrCat(what, ": ", status.ToString());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// That no changed byte of a catalog is believed, whoever wrote the page and wherever it lies, and
-// that SQLite's errors come out as ours.
+// Tests that no changed byte of a catalog is accepted, whichever program wrote the page and
+// wherever the page is, and that SQLite's errors become the right Status.
 
 #include "io/store/sqlite_vfs.h"
 
@@ -44,8 +44,8 @@ class SqliteVfsTest : public ::testing::Test {
  protected:
   ~SqliteVfsTest() override { SetSqliteHook({}); }
 
-  // A database with rows of some hundred bytes, so that it has pages of every kind, free and
-  // overflow pages too.
+  // Makes a database with rows of some hundred bytes, so that it has pages of every kind, including
+  // free and overflow pages.
   void Make(int rows = 60) {
     auto database = SqliteDatabase::Open(path_, SqliteDatabase::Mode::kCreate);
     ASSERT_TRUE(database.ok()) << database.status();
@@ -61,7 +61,7 @@ class SqliteVfsTest : public ::testing::Test {
         ") INSERT OR REPLACE INTO t SELECT i, zeroblob(400) FROM n");
     return database.Execute(sql.c_str());
   }
-  // What every row says, or why it cannot be known.
+  // Returns the content of every row, or the error of reading it.
   absl::StatusOr<std::string> Content(const std::string& path) {
     auto database = SqliteDatabase::Open(path, SqliteDatabase::Mode::kExisting);
     if (!database.ok()) return database.status();
@@ -97,8 +97,8 @@ TEST_F(SqliteVfsTest, TheStockLibraryReadsIt) {
   EXPECT_EQ(RunSql(path_, "SELECT count(*) FROM t", nullptr), "45");
 }
 
-// Stock SQLite recovers the log that a crash left and moves its pages to the database: they are as
-// good as ours.
+// Stock SQLite recovers the log that a crash left and moves its pages to the database. The store's
+// own VFS accepts those pages.
 TEST_F(SqliteVfsTest, TheStockLibraryMayRecoverTheLog) {
   Make();
   const std::string copy = folder_ / "copy.sqlite";
@@ -119,8 +119,9 @@ TEST_F(SqliteVfsTest, TheStockLibraryMayRecoverTheLog) {
   EXPECT_EQ(*found, wanted);
 }
 
-// The same by ourselves, with transactions so large that pages leave the cache before the commit
-// and come back: SQLite then replaces frames and corrects the sums of those behind.
+// The store's VFS and the stock one recover the log. The transactions are so large that pages leave
+// the cache before the commit and come back: SQLite then replaces frames and corrects the checksums
+// of the frames behind them.
 TEST_F(SqliteVfsTest, TheLogIsRecoveredWhole) {
   Make();
   const std::string copy = folder_ / "copy.sqlite";
@@ -178,7 +179,7 @@ TEST_F(SqliteVfsTest, DamageIsReportedWithFileAndOffset) {
       << status;
 }
 
-// Every byte in turn, or a sample: the rows are the same, or damage is reported.
+// Flips one bit of a random byte at a time: the rows are the same, or damage is reported.
 TEST_F(SqliteVfsTest, AChangedByteIsReportedOrHarmless) {
   Make();
   const std::string wanted = *Content();
@@ -186,7 +187,7 @@ TEST_F(SqliteVfsTest, AChangedByteIsReportedOrHarmless) {
   std::mt19937_64 random(test::Seed());
   int reported = 0;
   for (int i = 0; i < 400; ++i) {
-    // A third of them in the header.
+    // A third of the bytes are in the header.
     const size_t at = random() % (i % 3 == 0 ? 100 : file.size());
     const char old = std::exchange(file[at], static_cast<char>(file[at] ^ (1 << random() % 8)));
     WriteFile(path_, file);
@@ -202,7 +203,7 @@ TEST_F(SqliteVfsTest, AChangedByteIsReportedOrHarmless) {
   EXPECT_GT(reported, 200);
 }
 
-// Power went while page 1 was being moved from the log: the log has it whole.
+// The power failed while page 1 was being moved from the log. The log still has the whole page.
 TEST_F(SqliteVfsTest, ATornPageThatTheLogHasIsRepaired) {
   Make();
   std::string wanted;

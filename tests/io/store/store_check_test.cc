@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The check of a store: whole ones are found whole, whatever was done to them by the rules; each
-// kind of damage is found and named; what a crash leaves is told apart and given back.
+// Tests the check of a store. It finds no damage after any valid calls. It finds and names each
+// kind of damage. It tells what a crash leaves from damage, and ReclaimOrphans gives that space
+// back.
 
 #include "io/store/store_check.h"
 
@@ -29,8 +30,9 @@ using ::testing::HasSubstr;
 
 class StoreCheckTest : public StoreTest {
  protected:
-  // Two folders; a tensor of eight pages in three versions, of which a snapshot keeps the first and
-  // the last commit was restored from it in part; a tensor that only the snapshot "b" has no more.
+  // Makes a store in two folders. The tensor "w" has eight pages in three versions: the snapshot
+  // "a" keeps the first, and the last commit is partly restored from it. Only the snapshot "b" has
+  // the tensor "v".
   void SetUp() override {
     options_ = TwoFolders();
     auto store = Open(options_);
@@ -71,7 +73,7 @@ class StoreCheckTest : public StoreTest {
     return report.ok() ? *std::move(report) : StoreCheckReport();
   }
   std::string Catalog() const { return options_.folders[0] + "/spillway-catalog.sqlite"; }
-  // Expects damage of which some message has the text.
+  // Expects damage with a message that contains the text.
   void ExpectDamage(const std::string& text) {
     const StoreCheckReport report = Check();
     EXPECT_GT(report.damage, 0u) << text;
@@ -95,7 +97,8 @@ TEST_F(StoreCheckTest, AWholeStoreIsCounted) {
   EXPECT_TRUE(report.orphans.empty());
   EXPECT_EQ(report.tensors, 2u) << "v was there, without a page, when three was committed";
   EXPECT_EQ(report.snapshots, 2u);
-  // Of w: 8 of the last commit, 4 and 4 kept; of v: 2 kept.
+  // The tensor w has 8 in the last commit; 2 are kept for "a" and 4 for "b". The tensor v has 2
+  // kept.
   EXPECT_EQ(report.extents, 8 + 2 + 4 + 2);
   EXPECT_EQ(report.used_bytes, report.extents * kTestPageBytes);
   EXPECT_EQ(report.read_bytes, report.used_bytes);
@@ -185,11 +188,11 @@ TEST_F(StoreCheckTest, ADamagedCatalogIsFound) {
   EXPECT_GT(report->damage, 0u);
 }
 
-// Rows that somebody changed, with right seals.
+// A change of the catalog's rows that leaves the pages' seals valid.
 struct Change {
   std::string name;
   std::string sql;
-  std::string finding;  // some part of a message
+  std::string finding;  // a part of the message
 };
 class ChangedRow : public StoreCheckTest, public testing::WithParamInterface<Change> {};
 
@@ -285,7 +288,7 @@ TEST_F(StoreCheckTest, TheLogOfACrashIsReadAndLeft) {
     auto store = Open(options_);
     ASSERT_TRUE(store);
     ASSERT_TRUE(store->Commit("four").ok());
-    // As a kill leaves it.
+    // Copies the store as a kill leaves it.
     for (const char* name : {"a", "b"}) {
       std::filesystem::create_directories(copy + "/" + name);
       std::filesystem::copy(folder_ / name, copy + "/" + name,
@@ -327,7 +330,7 @@ TEST_F(StoreCheckTest, StopsWhenAsked) {
             absl::StatusCode::kCancelled);
 }
 
-// Random commits, snapshots, restores and drops leave nothing to find.
+// The check finds nothing after random commits, snapshots, restores and drops.
 TEST_F(StoreCheckTest, WhateverIsDoneByTheRulesIsWhole) {
   std::mt19937_64 random(test::Seed());
   std::vector<std::string> labels = {"a", "b"};

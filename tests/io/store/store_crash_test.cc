@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A process is killed at each of its file system calls in turn, while it makes a store and while it
-// commits, and calls are made to fail one by one. Reopening must give exactly the last commit that
-// was reported, or the one that was under way, whole.
+// Kills a process at each of its file system calls in turn, while it makes a store and while it
+// commits, and makes calls fail one by one. Reopening must give exactly the last reported commit,
+// or the complete commit that was in progress.
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -28,12 +28,13 @@ StoreOptions Options(const TempFolder& folder) {
   StoreOptions options;
   options.folders = {folder / "a", folder / "b"};
   options.page_bytes = kTestPageBytes;
-  options.segment_bytes = 4 * kTestPageBytes;  // so that commits make files, too
+  options.segment_bytes = 4 * kTestPageBytes;  // so that commits also make files
   return options;
 }
 
-// Commit number n consists of: page p has version n if p divides n (from 1), else the version it
-// had; page 5 is forgotten in commit 3; the tensor "w<n>" exists from commit n on.
+// In commit number n, page p (from 0) has version n if p + 1 divides n, else the version it had;
+// commit 1 writes every page. Page 5 is forgotten in commit 3. The tensor "w<n>" exists from commit
+// n on.
 uint64_t VersionIn(uint64_t commit, uint64_t page) { return commit / (page + 1) * (page + 1); }
 bool IsForgotten(uint64_t commit, uint64_t page) { return page == 5 && commit == 3; }
 
@@ -45,7 +46,7 @@ absl::Status ApplyAndCommit(Store& store, const NamingIoEngine& io, uint64_t com
   for (uint64_t page = 0; page < kPages; ++page) {
     if (IsForgotten(commit, page)) store.Forget(*tensor, page);
     if (commit % (page + 1) != 0 && commit != 1) continue;
-    // Written twice: the first copy's extent is free again before the commit.
+    // Writes each page twice, so that the first copy's extent is free again before the commit.
     for (uint64_t version : {commit + 100, std::max(VersionIn(commit, page), uint64_t{1})}) {
       const absl::Status status = WritePage(store, io, *tensor, page, version);
       if (!status.ok()) return status;
@@ -54,7 +55,7 @@ absl::Status ApplyAndCommit(Store& store, const NamingIoEngine& io, uint64_t com
   return store.Commit(std::to_string(commit));
 }
 
-// Everything is as commit number `commit` left it; 0: never committed.
+// Expects everything as commit number `commit` left it; 0: never committed.
 void ExpectCommit(Store& store, const NamingIoEngine& io, uint64_t commit) {
   if (commit == 0) {
     EXPECT_EQ(store.UserState(), std::nullopt);
@@ -79,8 +80,8 @@ void ExpectCommit(Store& store, const NamingIoEngine& io, uint64_t commit) {
   EXPECT_EQ(store.used_bytes(), pages * kTestPageBytes);
 }
 
-// Runs commits from `first` in a child that dies at its call number `at`. Returns the last commit
-// that the child saw succeed; `finished` if it did not die.
+// Runs the commits from `first` to `last` in a child that dies at its call number `at`. Returns the
+// last commit that the child reported. `*finished` is set to whether it did not die.
 uint64_t RunAndKill(const TempFolder& folder, uint64_t first, uint64_t last, hook::Deed deed,
                     int at, bool* finished) {
   int pipe_fds[2];
@@ -111,8 +112,8 @@ uint64_t RunAndKill(const TempFolder& folder, uint64_t first, uint64_t last, hoo
   return static_cast<uint64_t>(reported);
 }
 
-// Reopens after a crash; gives the commit that is there, after checking that it is whole and goes
-// on working.
+// Reopens the store after a crash. Checks that the commit found is complete and not older than
+// `reported`, and that another commit succeeds.
 void ExpectReopens(const TempFolder& folder, uint64_t reported) {
   NamingIoEngine io;
   auto store = Store::Open(Options(folder), &io);
@@ -203,7 +204,7 @@ TEST(StoreCrash, AKilledScratchStoreIsRemovedByTheNextOne) {
   EXPECT_TRUE(FilesIn(folder / "b").empty());
 }
 
-// One call fails with ENOSPC or EIO; whatever the store then says, it must hold afterwards, also
+// Makes one call fail with ENOSPC or EIO. What the store then reports must be true afterwards, also
 // after a crash.
 class StoreFailureTest : public ::testing::TestWithParam<int> {};
 
@@ -227,7 +228,8 @@ TEST_P(StoreFailureTest, AnyFailedCallLeavesAWholeCommit) {
       const bool was_met = hook::plan.failed;
       if (!failed.ok() && !was_met) ::_exit(101);
       if (!failed.ok() && (*store)->UserState() != "1") ::_exit(102);
-      // Written on, as a run that goes on would: nothing that a commit may name is overwritten.
+      // Continues to write, as a run would. This must not overwrite anything that a commit may
+      // name.
       if (!failed.ok()) {
         const TensorIndex tensor = **(*store)->FindTensor("w");
         for (uint64_t version = 50; version < 60; ++version) {
@@ -235,7 +237,7 @@ TEST_P(StoreFailureTest, AnyFailedCallLeavesAWholeCommit) {
             (void)WritePage(**store, io, tensor, page, version);
         }
       }
-      // No destructor: as if killed here.
+      // Exits without a destructor, as if killed here.
       ::_exit(!was_met ? 10 : failed.ok() ? 11 : 12);
     }
     int status = 0;
@@ -291,8 +293,8 @@ TEST(StoreFailure, AfterAFailedDataSyncNothingIsCommitted) {
   ExpectReopens(folder, 1);
 }
 
-// Killing a process does not lose what the kernel holds; losing power does. So the order of syncs
-// is checked.
+// A killed process loses nothing that the kernel holds, but a power loss does. So this test checks
+// the order of syncs.
 TEST(StoreCommit, DataAndFoldersAreSyncedBeforeTheCatalogIsWritten) {
   TempFolder folder(FastPlace());
   NamingIoEngine io;

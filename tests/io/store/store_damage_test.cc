@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Catalogs whose rows say what cannot be. SQLite finds nothing wrong with them, and neither do the
-// checksums of its pages: a store that is opened on one and used must answer with a Status, of
-// whatever kind, and never crash, hang or take memory by the numbers that it reads.
+// Tests catalogs whose rows have impossible values. SQLite finds nothing wrong with them, and
+// neither do the checksums of its pages. A store that is opened on one and used must return a
+// Status, of any kind, and never crash, hang or allocate memory by the numbers that it reads.
 
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ class StoreDamageTest : public StoreTest {
   static PageRecord Packed(const Extent& extent, uint32_t skip_bytes) {
     return {.extent = extent, .content_bytes = 99, .skip_bytes = skip_bytes, .packed = true};
   }
-  // Rows in every table.
+  // Makes a valid store with rows in every table.
   void MakeGood() {
     auto store = Open(Small());
     const TensorIndex tensor = *store->AddTensor({"w", "{}", 12}, false);
@@ -50,7 +50,7 @@ class StoreDamageTest : public StoreTest {
     }
     ASSERT_TRUE(store->SetProfile(0, {4096, 1, 1, 1, 1e9, 1e9}).ok());
   }
-  // Everything, whatever it says.
+  // Opens the store and makes its calls, whatever they return.
   void Use() {
     auto opened = Store::Open(Small(), &io_);
     if (!opened.ok()) return;
@@ -145,7 +145,7 @@ TEST_F(StoreDamageTest, RowsThatLieNeverCrash) {
   }
 }
 
-// Pages and kept pages that share bytes: what the one gives back the other has, or is free already.
+// Pages and kept pages share bytes: what one of them gives back, the other has, or is free already.
 TEST_F(StoreDamageTest, BytesThatAreGivenBackTwiceNeverCrash) {
   MakeGood();
   RunSql(Catalog(),

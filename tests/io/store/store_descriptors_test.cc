@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A store and its process's descriptors. Where the standard streams are closed, none of its files
-// may take their numbers, or what is printed later would be written into it. And where there are
-// few, it works with fewer files open than it has, or says which limit it met.
+// Tests a store's use of file descriptors. If the standard streams are closed, none of the store's
+// files may take their numbers, or later output would be written into it. If descriptors are
+// scarce, the store works with fewer files open than it has, or names the limit that it met.
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ using ::testing::HasSubstr;
 
 class StoreDescriptorsTest : public StoreTest {
  protected:
-  // 0: no standard stream's number is a file of the store.
+  // Returns 0 if no standard stream's number is a file of the store.
   int InChild() {
     for (int fd = 0; fd <= 2; ++fd) ::close(fd);
     auto store = Store::Open(Options(), &io_);
@@ -42,14 +42,14 @@ class StoreDescriptorsTest : public StoreTest {
     for (int fd = 0; fd <= 2; ++fd) {
       char target[PATH_MAX] = {};
       const std::string link = "/proc/self/fd/" + std::to_string(fd);
-      if (::readlink(link.c_str(), target, sizeof(target) - 1) < 0) continue;  // closed, as it was
+      if (::readlink(link.c_str(), target, sizeof(target) - 1) < 0) continue;  // still closed
       if (std::string(target).find(folder_.path()) != std::string::npos) return 20 + fd;
     }
     return 0;
   }
 };
 
-// Descriptors that are open; each test begins with no more than a few.
+// Returns the number of open descriptors. Each test begins with only a few.
 rlim_t NumOpen() {
   rlim_t open = 0;
   for (int fd = 0; fd < 1024; ++fd)
@@ -69,7 +69,7 @@ class FewDescriptorsTest : public StoreTest {
   void SetUp() override { ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0); }
   void TearDown() override { ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before_), 0); }
 
-  // 64 files of a page, 64 of two, the rest in files of four.
+  // The store has 64 files of one page, 64 files of two pages, and the rest in files of four.
   static constexpr uint64_t kPages = 300;
   StoreOptions ManyFiles() {
     StoreOptions options = Options();
@@ -113,7 +113,7 @@ TEST_F(FewDescriptorsTest, AStoreOfManyFilesIsWrittenReadSyncedAndTrimmed) {
     EXPECT_TRUE(PageIs(*store, io_, tensor, page, 1));
 }
 
-// One that is held is not closed for others; it is theirs once it is not.
+// A file that is held is not closed for others. It can be closed for them once it is released.
 TEST_F(FewDescriptorsTest, AFileInUseStaysOpen) {
   LimitTo(64);
   auto store = Open(ManyFiles());
@@ -140,7 +140,7 @@ TEST_F(FewDescriptorsTest, AFileInUseStaysOpen) {
   EXPECT_FALSE(store->File(extents[7]).ok()) << "it made room, and has none now";
 }
 
-// One operation over more files than may be open.
+// Runs one operation over more files than may be open.
 TEST_F(FewDescriptorsTest, AnOperationOverMoreFilesThanMayBeOpenWaitsForItsOwnRequests) {
   LimitTo(64);
   for (const IoEngineKind kind : {IoEngineKind::kPosix, IoEngineKind::kUring}) {
@@ -176,7 +176,7 @@ TEST_F(FewDescriptorsTest, AnOperationOverMoreFilesThanMayBeOpenWaitsForItsOwnRe
   }
 }
 
-// From no descriptor to enough: each error says what to do, and none does harm.
+// Tries limits from no descriptor to enough. Each error says what to do, and none does harm.
 TEST_F(FewDescriptorsTest, TooFewForAnyStoreIsAnErrorThatNamesTheLimit) {
   {
     auto store = Open(Options());

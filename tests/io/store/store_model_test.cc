@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The store against a model that keeps everything in plain maps: pages written, forgotten, packed,
-// tensors removed, all of it committed, kept, restored, dropped; the store closed, or killed and
-// found as it lay; space given back. After each step what the store says is what the model says, no
-// byte that anyone may still read was handed out again, and the bytes in use are exactly those that
+// Compares the store with a model that keeps everything in plain maps. Random steps write, forget
+// and pack pages, remove tensors, commit, take snapshots, restore and drop them, close or kill the
+// store and reopen it, and give space back. After each step the store reports what the model has,
+// no byte that may still be read was allocated again, and the bytes in use are exactly those that
 // are needed. After each change of the catalog every invariant of io/FORMAT.md holds.
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ struct Shape {
   uint64_t page_bytes;
   uint64_t segment_bytes;
   int num_folders;
-  bool can_be_copied;  // as it lies, as after a kill
+  bool can_be_copied;  // the open store's files, to simulate a kill
   int steps;
 };
 
@@ -67,7 +67,7 @@ class Model {
     }
   }
   void Check() {
-    // What is needed is on the disk as it was written.
+    // Checks that every needed page is on the disk as it was written.
     std::map<Place, uint32_t> needed;
     const auto need = [&](const State& state) {
       for (const auto& [name, pages] : state)
@@ -95,7 +95,7 @@ class Model {
   using Place = std::tuple<uint16_t, uint32_t, uint64_t>;
   struct Copy {
     PageRecord record;
-    uint64_t write = 0;  // what its bytes are
+    uint64_t write = 0;  // the write that made its bytes
   };
   using State = std::map<std::string, std::map<uint64_t, Copy>>;
   struct Kept {
@@ -113,7 +113,7 @@ class Model {
     return random_() % 3 == 0 ? "large" : absl::StrCat("tensor", random_() % 6);
   }
   uint64_t AnyPage(const std::string& name) {
-    // Few of many, so that they are written again and again.
+    // Selects from few pages of a large tensor, so that they are written repeatedly.
     const uint64_t pages = NumPages(name);
     return pages < 100 ? random_() % pages : random_() % 40 * 60 + random_() % 3;
   }
@@ -136,7 +136,7 @@ class Model {
     current_ = committed_;
   }
   void CheckCatalog() {
-    // The store's own connection is idle; another one sees the last change.
+    // The store's own connection is idle, so another one reads the last change.
     auto catalog = Catalog::Open(Folder(0) + "/spillway-catalog.sqlite");
     ASSERT_TRUE(catalog.ok()) << catalog.status();
     CatalogInvariants(catalog->get()).Check();
@@ -210,7 +210,7 @@ class Model {
       store_->Record(tensor, page, record);
       current_[name][page] = {record, write};
     }
-    // The same page twice in one pack leaves the later one.
+    // If a page was written twice in the pack, the later record remains.
   }
   void WriteTransient() {
     const auto found = store_->FindTensor("transient");
@@ -306,7 +306,7 @@ class Model {
     ASSERT_TRUE(status.ok()) << status;
     committed_ = current_ = snapshots_[label].state;
     user_state_ = snapshots_[label].user_state;
-    // Whoever has a tensor's index keeps it.
+    // A tensor whose index was returned stays in the store, without pages if the snapshot lacks it.
     for (const auto& [name, index] : indexes_) current_[name];
     CheckCatalog();
     LookAtEverything();
@@ -355,8 +355,8 @@ class Model {
   std::map<uint64_t, Copy> transient_;
   std::map<std::string, Kept> snapshots_;
   std::optional<std::string> user_state_;
-  std::map<std::string, TensorIndex> indexes_;  // of this opening
-  std::map<Place, uint64_t> disk_;              // which write each unit has
+  std::map<std::string, TensorIndex> indexes_;  // valid until the store is closed
+  std::map<Place, uint64_t> disk_;              // the last write of each unit
   uint64_t writes_ = 0;
 };
 
@@ -377,7 +377,7 @@ INSTANTIATE_TEST_SUITE_P(
     Shapes, StoreModelTest,
     ::testing::Values(Shape{"OneFolder", 4 * kUnit, 64 * kUnit, 1, true, 500},
                       Shape{"TwoFolders", 8 * kUnit, 100 * kUnit, 2, true, 500},
-                      // Extents that cross the chunks of free_space.
+                      // These extents cross the chunks of free_space.
                       Shape{"LargePages", 3000 * kUnit, 33000 * kUnit, 1, false, 150}),
     [](const auto& shape) { return std::string(shape.param.name); });
 

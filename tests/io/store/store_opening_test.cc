@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who may open a store, what is made and what is removed on the way, and what is said about folders
-// that are not what they should be.
+// Tests opening a store: who may open it, what opening makes and removes, and the errors for
+// folders that are not what they should be.
 
 #include "io/store/store_opening.h"
 
@@ -102,7 +102,7 @@ TEST_F(StoreOpeningTest, AStoreWithoutItsIdentityIsDamagedWhoeverAsks) {
   const absl::Status viewed =
       StoreView::Open(options.folders, StoreView::Wanted::kAnyState).status();
   EXPECT_EQ(viewed.message(), OpenError(options).message());
-  // Without a catalog too, the segments may be another folder's.
+  // If the catalog is missing too, the segments may belong to another folder.
   std::filesystem::remove(folder.CatalogPath());
   for (const bool create : {false, true}) {
     options.create = create;
@@ -331,7 +331,7 @@ TEST_F(StoreOpeningTest, DamageToTheStoreIsDataLossThatNamesTheFile) {
   }
 }
 
-// What is not read at opening is found when it is.
+// Damage in rows that opening does not read is found when they are read.
 TEST_F(StoreOpeningTest, DamageToARowIsDataLossWhenItIsLookedAt) {
   const std::vector<const char*> damages = {
       "UPDATE pages SET offset = offset + (1 << 30) WHERE page = 2",
@@ -361,7 +361,7 @@ TEST_F(StoreOpeningTest, DamageToARowIsDataLossWhenItIsLookedAt) {
   }
 }
 
-// Opening asks for the size of the newest file only: time must not grow with their number.
+// Opening reads the size of the newest file only, so that its time does not grow with their number.
 TEST_F(StoreOpeningTest, AnOlderFileThatIsTooShortIsFoundWhenItIsUsedOrTrimmed) {
   StoreOptions options = Options();
   options.segment_bytes = kTestPageBytes;
@@ -409,10 +409,10 @@ TEST_F(StoreOpeningTest, ACatalogOlderThanTheWitnessIsRefused) {
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("commit 2"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("commit 1"));
-  // A person may decide to go on from there.
+  // A user may remove the witness to continue from the older commit.
   std::filesystem::remove(witness);
   EXPECT_EQ(Open(Options())->UserState(), "one");
-  // An older witness says nothing: a power cut came before it reached the disk.
+  // An older witness is no error: a power cut can come before the newer one reaches the disk.
   std::filesystem::copy_file(folder_ / "new-catalog", catalog, overwrite);
   std::filesystem::copy_file(folder_ / "old-witness", witness, overwrite);
   EXPECT_EQ(Open(Options())->UserState(), "two");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A process that commits, keeps, restores, drops and trims is killed at each of its file system
-// calls in turn, and each call is made to fail. Reopening must give the state after the last step
-// that was reported, or after the one that was under way, with every snapshot whole.
+// Kills a process that commits, takes snapshots, restores, drops and trims at each of its file
+// system calls in turn, and makes each call fail. Reopening must give the state after the last
+// reported step, or after the step in progress, with every snapshot complete.
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -50,7 +50,7 @@ const std::vector<Step>& Steps() {
   return *steps;
 }
 
-// The durable state after each step; the first is that of a new store.
+// The durable state after a step. The first element of States() is that of a new store.
 struct State {
   std::string user_state;
   std::map<uint64_t, uint64_t> versions;  // by page
@@ -129,8 +129,8 @@ void ExpectPages(Store& store, const NamingIoEngine& io, const State& state) {
   }
 }
 
-// Reopens; it must be the state after step `reported` or the next, whole, with its snapshots, and
-// go on working.
+// Reopens the store. It must have the complete state after step `reported` or the next, with its
+// snapshots, and continue to work.
 void ExpectReopens(const TempFolder& folder, size_t reported) {
   NamingIoEngine io;
   auto store = Store::Open(Options(folder), &io);
@@ -151,7 +151,7 @@ void ExpectReopens(const TempFolder& folder, size_t reported) {
   ExpectInvariantsHold(folder / "a/spillway-catalog.sqlite");
 }
 
-// Runs all steps in a child that dies at call number `at`. Gives the last step that it reported.
+// Runs all steps in a child that dies at call number `at`. Returns the last step that it reported.
 size_t RunAndKill(const TempFolder& folder, hook::Deed deed, int at, bool* finished) {
   int pipe_fds[2];
   EXPECT_EQ(::pipe(pipe_fds), 0);
@@ -202,7 +202,8 @@ INSTANTIATE_TEST_SUITE_P(All, SnapshotCrashTest,
 
 class SnapshotFailureTest : public ::testing::TestWithParam<int> {};
 
-// A step whose call failed is taken again; the end is the same. A failed sync of data ends the run.
+// Repeats a step whose call failed; the final state is the same. A failed sync of data ends the
+// run.
 TEST_P(SnapshotFailureTest, AStepThatFailedCanBeRepeated) {
   bool met = true;
   for (int at = 1 + SampleBegin(); met; at += static_cast<int>(SampleShare())) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Snapshots, packs, the order of folders and what is given back to the file system, each alone; all
-// of them together are in store_model_test.
+// Tests snapshots, packs, the order of folders and the space given back to the file system, each
+// alone. store_model_test.cc tests all of them together.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The store's contract, seen from outside: what reopening gives, and what is left of the
-// disk. store_opening_test.cc says who is refused, store_crash_test.cc kills it.
+// Tests the store's public contract: what reopening gives, and how much of the disk is left.
+// store_opening_test.cc tests refused openings, store_crash_test.cc kills.
 
 #include "io/store/store.h"
 
@@ -36,7 +36,7 @@ TEST_F(StoreTest, ReopeningGivesTheLastCommit) {
     EXPECT_EQ(store->Tensor(tensor).description, "{}");
     EXPECT_EQ(store->UserState(), "one");
     for (uint64_t page = 0; page < 4; ++page) EXPECT_TRUE(PageIs(*store, io_, tensor, page, 1));
-    // Written and never committed: gone after reopening.
+    // These changes are never committed, so they are gone after reopening.
     ASSERT_TRUE(WritePage(*store, io_, tensor, 2, 2).ok());
     EXPECT_TRUE(PageIs(*store, io_, tensor, 2, 2));
     ASSERT_TRUE(store->AddTensor({"new", "{}", 1}, false).ok());
@@ -247,7 +247,7 @@ TEST_F(StoreTest, AnEngineThatTakesNoMoreFilesLeavesNoFileBehind) {
   EXPECT_TRUE(store->Allocate(kTestPageBytes).ok());
 }
 
-// A tmpfs of 4 MiB; skips where mounting is not allowed.
+// A fixture on a tmpfs of 4 MiB. Skips the test where mounting is not allowed.
 class FullFileSystemTest : public StoreTest {
  protected:
   void SetUp() override {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the tests of the store share: an IoEngine that only names files,
-// pages with recognisable bytes, and the catalog opened with SQLite directly, as a person with the
-// sqlite3 command would.
+// Utilities for the store's tests: an IoEngine that only names files, pages with recognisable
+// bytes, and direct access to the catalog with SQLite, as with the sqlite3 command.
 
 #ifndef SPILLWAY_TESTS_IO_STORE_STORE_TEST_UTIL_H_
 #define SPILLWAY_TESTS_IO_STORE_STORE_TEST_UTIL_H_
@@ -36,7 +35,7 @@ using test::FastPlace;
 using test::FilesIn;
 using test::TempFolder;
 
-// Knows files and moves nothing: tests read and write through the descriptor themselves.
+// Records files and transfers nothing: tests read and write through the descriptor themselves.
 class NamingIoEngine final : public IoEngine {
  public:
   std::string_view name() const override { return "naming"; }
@@ -73,7 +72,7 @@ class PageBuffer {
  public:
   PageBuffer()
       : bytes_(static_cast<std::byte*>(std::aligned_alloc(kIoAlignment, kTestPageBytes))) {}
-  // Bytes that say which page and version they are.
+  // Fills the page with bytes that identify the tensor, the page and the version.
   void Fill(std::string_view tensor, uint64_t page, uint64_t version) {
     uint64_t name = 0;
     for (const char c : tensor) name = name * 31 + static_cast<unsigned char>(c);
@@ -91,7 +90,7 @@ class PageBuffer {
   std::unique_ptr<std::byte[], Free> bytes_;
 };
 
-// Allocates, writes and records one page; the way of a page without the mover.
+// Allocates, writes and records one page, without the mover.
 inline absl::Status WritePage(Store& store, const NamingIoEngine& io, TensorIndex tensor,
                               uint64_t page, uint64_t version) {
   PageBuffer buffer;
@@ -116,8 +115,7 @@ inline absl::Status WritePage(Store& store, const NamingIoEngine& io, TensorInde
   return absl::OkStatus();
 }
 
-// Whether the page rests there with the bytes of that version, and the checksum that the catalog
-// has for it.
+// Whether the store has the page with the bytes of that version and with their checksum.
 inline ::testing::AssertionResult PageIs(Store& store, const NamingIoEngine& io, TensorIndex tensor,
                                          uint64_t page, uint64_t version) {
   const auto found_page = store.FindPage(tensor, page);
@@ -142,8 +140,8 @@ inline ::testing::AssertionResult PageIs(Store& store, const NamingIoEngine& io,
   return ::testing::AssertionSuccess();
 }
 
-// Runs SQL on a catalog; gives the first column of the last row, as text. Changes are sealed; with
-// `vfs` null they are made as the stock sqlite3 command would make them.
+// Runs SQL on a catalog. Returns the first column of the last row, as text. Changes are sealed; if
+// `vfs` is null they are made as the stock sqlite3 command would make them.
 inline std::string RunSql(const std::string& path, const std::string& sql,
                           const char* vfs = SqliteVfsName()) {
   sqlite3* database = nullptr;
@@ -176,7 +174,7 @@ class StoreTest : public ::testing::Test {
     options.folders = {folder_ / "a", folder_ / "b"};
     return options;
   }
-  // Opens, or fails the test.
+  // Opens a store, or fails the test.
   std::unique_ptr<Store> Open(const StoreOptions& options) {
     auto store = Store::Open(options, &io_);
     EXPECT_TRUE(store.ok()) << store.status();
@@ -185,8 +183,8 @@ class StoreTest : public ::testing::Test {
   absl::Status OpenError(const StoreOptions& options) {
     return Store::Open(options, &io_).status();
   }
-  // A store with one tensor of four pages, written as version 1 and committed with "one"; closed
-  // again.
+  // Makes a store with one tensor of four pages, written as version 1 and committed with "one", and
+  // closes it.
   void MakeStore(const StoreOptions& options) {
     auto store = Open(options);
     ASSERT_TRUE(store);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Stands between this test program and the calls with which it and SQLite change files, so that a
-// test can kill the process before, or in the middle of, the n-th one, let it fail, or see what was
-// done. To be included by one source file of a program: it defines the C library's functions
-// themselves, which the dynamic linker then prefers.
+// Intercepts the calls with which this test program and SQLite change files, so that a test can
+// kill the process before or in the middle of the n-th call, make the call fail, or observe the
+// calls. Only one source file of a program may include it: it defines the C library's functions
+// themselves, and the dynamic linker prefers these definitions.
 
 #ifndef SPILLWAY_TESTS_IO_STORE_SYSCALL_HOOK_H_
 #define SPILLWAY_TESTS_IO_STORE_SYSCALL_HOOK_H_
@@ -24,15 +24,15 @@ namespace spillway::io::hook {
 
 enum class Deed { kNothing, kKill, kKillHalfway, kFail };
 
-// What happens to the call number `at` (from 1) after Arm. One thread.
+// What happens to call number `at` (from 1) after Arm. REQUIRES: one thread.
 struct Plan {
   Deed deed = Deed::kNothing;
   int at = 0;
-  int error = 0;  // of kFail
+  int error = 0;  // the errno of kFail
   int only = -1;  // number of the one system call that counts; -1: all
-  int calls = 0;  // that counted since Arm
+  int calls = 0;  // counted since Arm
   bool is_armed = false;
-  bool failed = false;                                       // kFail happened
+  bool failed = false;                                       // the call was made to fail
   std::vector<std::pair<long, std::string>>* log = nullptr;  // each call and its file
 };
 inline Plan plan;
@@ -42,7 +42,7 @@ inline void Arm(Deed deed, int at, int error = 0, int only = -1) {
 }
 inline void Disarm() { plan.is_armed = false; }
 
-// Told of each call that succeeded, after it.
+// Receives each call that succeeded, after the call.
 class Observer {
  public:
   virtual ~Observer() = default;
@@ -64,7 +64,8 @@ inline std::string PathOf(int fd) {
   return size > 0 ? std::string(path, static_cast<size_t>(size)) : "";
 }
 
-// True: the call must fail with plan.error. `halfway` does the first part of it.
+// Counts the call and applies the plan to it. Returns true if the call must fail with plan.error.
+// `halfway` does the first part of the call.
 template <typename Halfway>
 bool Meet(long call, int fd, const Halfway& halfway) {
   if (!plan.is_armed || (plan.only >= 0 && plan.only != call)) return false;
@@ -80,7 +81,8 @@ inline bool Meet(long call, int fd = -1) {
   return Meet(call, fd, [] {});
 }
 
-// Tells the observer, if there is one and the call succeeded. Gives the call's result.
+// Reports the call to the observer, if there is one and the call succeeded. Returns the call's
+// result.
 template <typename Result, typename Tell>
 Result Done(Result result, const Tell& tell) {
   if (observer && result >= 0) {
@@ -104,7 +106,7 @@ inline ssize_t Write(int fd, const void* data, size_t size) {
   if (Meet(SYS_write, fd, [&] { ::syscall(SYS_write, fd, data, size / 2); })) return -1;
   const ssize_t result = ::syscall(SYS_write, fd, data, size);
   return Done(result, [&](Observer& o) {
-    // A pipe has no place; nobody asks for it.
+    // A pipe has no offset, and its writes are not observed.
     const off_t end = ::lseek(fd, 0, SEEK_CUR);
     if (end >= 0) o.Wrote(fd, data, static_cast<size_t>(result), end - result);
   });
@@ -123,7 +125,7 @@ inline int Sync(long call, int fd) {
 
 }  // namespace spillway::io::hook
 
-// Visible, or SQLite's library would not find them.
+// The functions must be visible, or SQLite's library would not find them.
 #pragma GCC visibility push(default)
 extern "C" {
 ssize_t write(int fd, const void* data, size_t size) {

@@ -65,8 +65,8 @@ absl::Status WriteAndCommit(Store& store, const NamingIoEngine& io, uint64_t ver
   return store.Commit(absl::StrCat("state ", version));
 }
 
-// A good store with commits, snapshots and free space: its files when it is closed, and as a crash
-// leaves them.
+// The files of a valid store with commits, snapshots and free space: closed, and as a crash leaves
+// them.
 struct GoodStore {
   GoodStore() {
     const TempFolder folder(FastPlace());
@@ -105,7 +105,7 @@ std::string Changed(std::string file, std::string_view changes) {
   return file;
 }
 
-// All that a store can be asked, and then some of what changes it.
+// Opens the store, reads it, then commits, restores, drops and trims.
 absl::Status UseStore(const std::string& folder) {
   NamingIoEngine io;
   StoreOptions options = Options(folder);
