@@ -22,7 +22,7 @@ TEST(Exhaustive, ThePointsOfTwoDimensionsAreDrawnIndependently) {
     EXPECT_EQ(PointOf(seed, 10, 2), one);
     ++drawn.at(one).at(PointOf(seed, 11, 3));
   }
-  // A mean of 200 with a deviation of 13.
+  // Each count has a mean of 200 and a standard deviation of 13.
   for (const auto& row : drawn) {
     for (const int count : row) EXPECT_NEAR(count, kSeeds / 6, 100);
   }

@@ -29,7 +29,7 @@ class SeedTest : public testing::Test {
   }
   static void Give(const char* value) { ASSERT_EQ(::setenv(kName, value, 1), 0); }
 
-  // The seed, and what was printed.
+  // Returns the seed and what Seed printed.
   static std::pair<uint64_t, std::string> Ask() {
     testing::internal::CaptureStdout();
     const uint64_t seed = Seed();

@@ -20,7 +20,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using Range = std::pair<int64_t, int64_t>;
 
-// The ranges that the pool made, in order.
+// Returns the ranges that ParallelRanges makes, in order.
 std::vector<Range> RangesOf(ThreadPool& pool, int64_t n, int64_t grain) {
   std::mutex mutex;
   std::vector<Range> ranges;
@@ -55,7 +55,7 @@ TEST(ThreadPool, TheThreadsRunAtTheSameTime) {
   constexpr int kThreads = 3;
   ThreadPool pool(kThreads);
   std::atomic<int> arrived{0};
-  // Each index waits for the others: with one thread fewer this would never end.
+  // Each index waits for the others. With one thread fewer, this would never end.
   pool.ParallelFor(kThreads, [&](int64_t) {
     arrived.fetch_add(1);
     while (arrived.load() < kThreads) std::this_thread::yield();
@@ -86,7 +86,7 @@ TEST(ThreadPool, WorkersThatWentToSleepWakeAgain) {
   }
 }
 
-// The caller finds no index left and sleeps until the worker's last has ended.
+// The caller finds no index left and sleeps until the worker's index has ended.
 TEST(ThreadPool, TheCallerWaitsForALateWorker) {
   ThreadPool pool(2);
   const std::thread::id caller = std::this_thread::get_id();

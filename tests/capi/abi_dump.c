@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Prints what callers of spillway.h are compiled against: the size of each struct, the place of each
- * member, and the value of each enumerator. tests/capi/abi.txt has what it printed. */
+ * Prints what callers of spillway.h are compiled against: the size of each struct, the offset and
+ * size of each member, and the value of each enumerator. tests/capi/abi.txt holds the committed
+ * output. */
 
 #include <spillway/spillway.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whole tensors by the C ABI: bytes anywhere in them, and arithmetic, whose results are those of
-// the same operations on memory whatever the tiles are.
+// Tests the calls of the C ABI that work on whole tensors: reads and writes at any byte offset, and
+// arithmetic. The results must match those of the same operations on memory, for any tile size.
 
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ class CapiBulkTest : public CapiTest {
     for (float& value : values) value = normal(random_);
     return values;
   }
-  // Rounded to the type.
+  // Rounds the values to the type and returns their bytes.
   static std::vector<std::byte> Encoded(DType dtype, const std::vector<float>& values) {
     std::vector<std::byte> bytes(values.size() * ElementBytes(dtype));
     optim::CodecOf(dtype).encode(values.data(), static_cast<int64_t>(values.size()), bytes.data());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The engine by its C ABI: what it does, and what it says to arguments that are none.
+// Tests the engine through its C ABI: its operations, and its errors for invalid arguments.
 
 #include <gtest/gtest.h>
 
@@ -129,7 +129,7 @@ TEST_F(CapiEngineTest, ATensorIsForgottenByNameWhateverItIs) {
   Register("w", SPW_F32, 2, 4);
   SPW_ASSERT_OK(spw_commit(engine_, nullptr, 0));
   Reopen();
-  SPW_ASSERT_OK(spw_forget(engine_, "w"));  // it is only in the last commit
+  SPW_ASSERT_OK(spw_forget(engine_, "w"));  // it is in the last commit but not registered
   const uint32_t other = Register("w", SPW_BF16, 3, 4);
   SPW_ASSERT_OK(spw_commit(engine_, nullptr, 0));
   SPW_ASSERT_OK(spw_forget(engine_, "w"));
@@ -179,7 +179,7 @@ TEST_F(CapiEngineTest, ArgumentsThatAreNoneAreNamed) {
   EXPECT_STREQ(spw_status_message(nullptr), "");
 }
 
-// A program that was compiled against an older header: its struct ends earlier.
+// Models a program that was compiled against an older header, whose struct ends earlier.
 TEST_F(CapiEngineTest, AStructMayBeShorterThanTheLibrarys) {
   struct {
     size_t size;
@@ -206,11 +206,11 @@ TEST_F(CapiEngineTest, HandlesAreCounted) {
   SPW_ASSERT_OK(spw_acquire(engine_, id, 1, SPW_READ_WRITE, nullptr, &lease));
   spw_stream* stream = nullptr;
   SPW_ASSERT_OK(spw_stream_create(engine_, &stream));
-  spw_engine_release(engine_);  // the lease and the stream keep the engine
+  spw_engine_release(engine_);  // the lease and the stream keep the engine alive
   static_cast<float*>(spw_lease_data(lease))[0] = 7;
   spw_stream_release(stream);
   spw_lease_release(lease, nullptr);
-  engine_ = Open(SPW_OPEN_OR_CREATE);  // the store is free, so the engine is gone
+  engine_ = Open(SPW_OPEN_OR_CREATE);  // the store is free only if the engine is destroyed
 }
 
 TEST_F(CapiEngineTest, CallsFromManyThreadsEndWell) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Leases and streams by the C ABI, and a lease as a tensor of DLPack's.
+// Tests leases and streams through the C ABI, and the export of a lease as a DLPack tensor.
 
 #include <gtest/gtest.h>
 

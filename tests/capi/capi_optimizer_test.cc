@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Updates by the C ABI: of weights in the caller's memory and in the engine, whose state is
-// registered with them, is committed, and is found again.
+// Tests updates through the C ABI, for weights in the caller's memory and in the engine. The state
+// of a weight is registered when the weight is added, is committed, and is found again.
 
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ class CapiOptimizerTest : public CapiTest {
     optimizer_ = nullptr;
     SPW_ASSERT_OK(spw_optimizer_create(engine_, &rule, format, 2, &optimizer_));
   }
-  // The weight and the gradient in memory.
+  // Adds a parameter whose weight and gradient are in memory.
   size_t Add(const char* name) {
     spw_parameter parameter;
     spw_parameter_init(&parameter, sizeof parameter);
@@ -65,7 +65,7 @@ class CapiOptimizerTest : public CapiTest {
     SPW_ASSERT_OK(spw_optimizer_step(optimizer_, &update, 1));
     SPW_ASSERT_OK(spw_end_step(engine_));
   }
-  // PyTorch's AdamW of one element, in double precision.
+  // Computes PyTorch's AdamW for one element, in double precision.
   static double AdamW(double p, double g, int steps) {
     double m = 0, v = 0;
     for (int t = 1; t <= steps; ++t) {
@@ -81,7 +81,7 @@ class CapiOptimizerTest : public CapiTest {
   const int64_t shape_[2] = {kRows, kColumns};
   std::vector<float> weight_ = std::vector<float>(kElements);
   std::vector<float> gradient_ = std::vector<float>(kElements);
-  int32_t is_fresh_ = 0;  // of what Add adds
+  int32_t is_fresh_ = 0;  // of the parameters that Add adds
   spw_optimizer* optimizer_ = nullptr;
 };
 
@@ -122,7 +122,7 @@ TEST_F(CapiOptimizerTest, FreshStateIsThatOfNoStep) {
   }
 }
 
-// What was refused does not touch the state that is there.
+// A refused parameter does not change the existing state.
 TEST_F(CapiOptimizerTest, ARefusedParameterLeavesOthersState) {
   const std::vector<float> first = weight_;
   Create();
@@ -143,7 +143,7 @@ TEST_F(CapiOptimizerTest, ARefusedParameterLeavesOthersState) {
     ASSERT_NEAR(weight_[i], AdamW(first[i], gradient_[i], 2), 2e-6) << i;
 }
 
-// As of a framework that makes a gradient anew for each step.
+// Models a framework that allocates a new gradient for each step.
 TEST_F(CapiOptimizerTest, AnUpdateSaysWhereMemoryLiesNow) {
   const std::vector<float> first = weight_;
   Create();
@@ -201,12 +201,12 @@ TEST_F(CapiOptimizerTest, StateIsNamedAfterItsParameter) {
   spw_use* uses = nullptr;
   size_t count = 0;
   SPW_ASSERT_OK(spw_optimizer_uses(optimizer_, numbers, 1, &uses, &count));
-  EXPECT_EQ(count, 6u);  // two tensors of three tiles
+  EXPECT_EQ(count, 6u);  // two tensors of three tiles each
   EXPECT_EQ(uses[0].tier, SPW_PINNED);
   spw_free(uses);
 }
 
-// A 16-bit weight in the engine, its gradient there, too; each format gives its master weights.
+// A 16-bit weight and its gradient are in the engine. Each format returns the master weights.
 TEST_F(CapiOptimizerTest, EveryFormatGivesItsMasterWeights) {
   std::vector<uint16_t> halves(kElements), gradients(kElements);
   for (size_t i = 0; i < kElements; ++i) {
@@ -249,13 +249,13 @@ TEST_F(CapiOptimizerTest, EveryFormatGivesItsMasterWeights) {
   }
 }
 
-// Of weights in memory: what is written is read again, as near as the format holds it. What is not
-// given stays, bit for bit.
+// The weights are in memory. The state that is written is read back, as exactly as the format
+// stores it. A part of the state that is not given stays unchanged, bit for bit.
 TEST_F(CapiOptimizerTest, EveryFormatsStateIsReadAndWritten) {
   std::vector<float> given[3] = {weight_, gradient_, gradient_};  // master weights and moments
   for (float& square : given[2]) square *= square;
   for (float& moment : given[1])
-    moment = -moment;  // blocks whose largest magnitude is negative, too
+    moment = -moment;  // also tests blocks whose value of largest magnitude is negative
   for (int32_t format = SPW_STATE_F32; format <= SPW_STATE_COMPACT; ++format) {
     Create(SPW_ADAMW, format);
     std::vector<uint16_t> halves(kElements);
@@ -288,7 +288,7 @@ TEST_F(CapiOptimizerTest, EveryFormatsStateIsReadAndWritten) {
       const uint32_t bits = uint32_t{halves[i]} << 16;
       float half = 0;
       std::memcpy(&half, &bits, 4);
-      const float weight = format == SPW_STATE_COMPACT ? given[0][i] : 0;  // else not written
+      const float weight = format == SPW_STATE_COMPACT ? given[0][i] : 0;  // others: not written
       ASSERT_NEAR(half, weight, 0.004 * std::abs(weight)) << i;
       ASSERT_NEAR(read[0][i], given[0][i], 2e-5 * std::abs(given[0][i])) << i;
       ASSERT_NEAR(read[1][i], given[1][i], 0.004) << i;
@@ -297,7 +297,7 @@ TEST_F(CapiOptimizerTest, EveryFormatsStateIsReadAndWritten) {
     if (format == SPW_STATE_F32) {
       for (int i = 0; i < 3; ++i) EXPECT_EQ(read[i], given[i]);
     }
-    // A part alone.
+    // Writes the master weights alone, then the moments alone.
     state.moments = nullptr;
     state.num_moments = 0;
     std::vector<float> masters = read[0];
@@ -367,7 +367,7 @@ TEST_F(CapiOptimizerTest, WhatCannotBeIsNamed) {
   spw_update update;
   spw_update_init(&update, sizeof update);
   SPW_EXPECT_ERROR(spw_optimizer_step(optimizer_, &update, 1), SPW_NOT_FOUND, "parameter 0");
-  // Ids that are none, also among its state.
+  // Ids of no tensor, given as the gradient and as the state.
   parameter.gradient.id = 12345;
   SPW_EXPECT_ERROR(spw_optimizer_add(optimizer_, &parameter, &number), SPW_INVALID_ARGUMENT,
                    "12345");
@@ -377,7 +377,7 @@ TEST_F(CapiOptimizerTest, WhatCannotBeIsNamed) {
   parameter.num_state = 2;
   SPW_EXPECT_ERROR(spw_optimizer_add(optimizer_, &parameter, &number), SPW_INVALID_ARGUMENT,
                    "54321");
-  Add("w");  // finds what was registered for it before
+  Add("w");  // finds the state that a refused call registered
   update.step = 0;
   SPW_EXPECT_ERROR(spw_optimizer_step(optimizer_, &update, 1), SPW_INVALID_ARGUMENT, "step");
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What tests of the C ABI share: statuses that are looked at and freed, and an engine in a folder.
+// Helpers for the tests of the C ABI: macros that check a status and free it, and a fixture that
+// holds an engine in a temporary folder.
 
 #ifndef SPILLWAY_TESTS_CAPI_CAPI_TESTING_H_
 #define SPILLWAY_TESTS_CAPI_CAPI_TESTING_H_
@@ -21,7 +22,7 @@ struct Answer {
   std::string message;
 };
 
-// Takes the status.
+// Returns the code and message of `status`, and frees it.
 inline Answer Of(spw_status* status) {
   Answer answer{spw_status_code(status), spw_status_message(status)};
   spw_status_free(status);
@@ -45,7 +46,7 @@ inline Answer Of(spw_status* status) {
     EXPECT_NE(spw_answer.message.find(part), std::string::npos) << spw_answer.message; \
   } while (false)
 
-// Text that a call gave.
+// Returns a copy of `text`, which a call returned, and frees it.
 inline std::string Taken(char* text) {
   std::string copy = text;
   spw_free(text);
@@ -76,7 +77,7 @@ class CapiTest : public testing::Test {
     spw_engine_release(engine_);
     engine_ = Open(SPW_OPEN_OR_CREATE);
   }
-  // Of `rows` rows of `columns`; a tile is a row.
+  // Registers a tensor of `rows` rows and `columns` columns. Each row is a tile.
   uint32_t Register(const char* name, int32_t dtype, int64_t rows, int64_t columns,
                     int32_t transient = 0) {
     const int64_t shape[] = {rows, columns};

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A user of the C ABI: registers a tensor larger than the memory that it allows, leases and changes
- * it, commits, snapshots, reopens the store, and finds what was committed and nothing more.
+ * A user of the C ABI. It registers a tensor larger than its memory budgets, leases and changes it,
+ * commits, takes a snapshot and reopens the store. It checks that the store holds what was
+ * committed and nothing more, and restores the snapshot.
  *
  *   consumer_c STORE_FOLDER
  */
@@ -11,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { kRows = 64, kColumns = 4096 }; /* a tile is a row: 16 KiB of 1 MiB */
+enum { kRows = 64, kColumns = 4096 }; /* 1 MiB; each row is a tile of 16 KiB */
 
 static void Check(spw_status* status, const char* what) {
   if (status == NULL) return;

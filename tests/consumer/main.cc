@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A user of the installed library: registers tensors larger than the memory that it allows, leases
-// and changes them, commits, reopens the store and finds what was committed and nothing more, and
-// goes back to a snapshot.
+// A user of the installed library. It registers tensors that together exceed its memory budgets,
+// leases and changes them, commits and reopens the store. It checks that the store holds what was
+// committed and nothing more, and restores a snapshot.
 //
 //   consumer STORE_FOLDER
 
@@ -27,14 +27,14 @@ using spillway::TileRef;
 
 constexpr int kTensors = 8;
 constexpr int64_t kRows = 1024;
-constexpr int64_t kColumns = 256;  // 1 MiB a tensor, 256 KiB a tile
+constexpr int64_t kColumns = 256;  // 1 MiB per tensor, 256 KiB per tile
 constexpr int64_t kTileRows = 256;
 
 spillway::TensorSpec SpecOf(int i) {
   return {.name = "layer." + std::to_string(i), .shape = {kRows, kColumns}, .tile_rows = kTileRows};
 }
 
-// What element `index` of tensor `i` holds at first.
+// Returns the initial value of element `index` of tensor `i`.
 float First(int i, uint64_t index) { return static_cast<float>(i * 1000 + index % 997); }
 
 absl::StatusOr<std::unique_ptr<Engine>> Open(const std::string& folder, spillway::OpenMode mode) {
@@ -65,7 +65,7 @@ absl::StatusOr<std::vector<TensorId>> Register(Engine& engine, bool expect_store
   return ids;
 }
 
-// Adds `delta` to every element, a tile at a time, on a stream.
+// Adds `delta` to every element, one tile at a time, on a stream. Ends the step.
 absl::Status Add(Engine& engine, const std::vector<TensorId>& ids, float delta) {
   absl::StatusOr<std::unique_ptr<spillway::Stream>> stream = engine.CreateStream();
   if (!stream.ok()) return stream.status();
@@ -101,7 +101,7 @@ absl::Status Verify(Engine& engine, const std::vector<TensorId>& ids, float adde
   return absl::OkStatus();
 }
 
-// Registers, changes and commits; then changes once more without a commit.
+// Registers the tensors, changes them and commits. Then changes them once more without a commit.
 absl::Status Train(const std::string& folder) {
   absl::StatusOr<std::unique_ptr<Engine>> engine = Open(folder, spillway::OpenMode::kCreate);
   if (!engine.ok()) return engine.status();
@@ -119,7 +119,8 @@ absl::Status Train(const std::string& folder) {
   return absl::OkStatus();
 }
 
-// A second life: exactly the commit, and a store that exists is not made anew.
+// Reopens the store. Checks that kCreate refuses a store that exists, and that the store holds
+// exactly the commit.
 absl::Status Resume(const std::string& folder) {
   if (Open(folder, spillway::OpenMode::kCreate).status().code() !=
       absl::StatusCode::kFailedPrecondition) {
@@ -135,7 +136,8 @@ absl::Status Resume(const std::string& folder) {
   return Verify(**engine, *ids, 1);
 }
 
-// A third: a snapshot of the commit, another commit, and back.
+// Reopens the store again, takes a snapshot of the commit, commits a change and restores the
+// snapshot.
 absl::Status GoBack(const std::string& folder) {
   absl::StatusOr<std::unique_ptr<Engine>> engine = Open(folder, spillway::OpenMode::kOpenOrCreate);
   if (!engine.ok()) return engine.status();

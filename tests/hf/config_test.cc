@@ -18,7 +18,8 @@ namespace {
 
 using nlohmann::json;
 
-// The valid config with `key` set to the JSON text `value`, or removed where `value` is empty.
+// Parses the valid config with `key` set to the JSON text `value`, or with `key` removed if `value`
+// is empty.
 absl::StatusOr<ModelConfig> With(const std::string& key, const std::string& value) {
   json config = json::parse(ValidConfig());
   if (value.empty()) {
@@ -135,7 +136,7 @@ TEST(ModelConfig, NonsensicalSizesAreRefused) {
     for (const char* value : {"0", "-1", "1.5", "576.0", "\"576\"", "true", "[]", "{}",
                               "2147483648", "1e400000", "18446744073709551615"}) {
       if (std::string(value) == "1e400000")
-        continue;  // not a JSON number that the library can hold
+        continue;  // outside the range of the JSON library's numbers
       EXPECT_THAT(With(key, value), IsInvalid("a whole number from 1 to")) << key << " " << value;
     }
   }
@@ -174,7 +175,7 @@ TEST(ModelConfig, TextThatIsNoObjectIsRefused) {
               IsInvalid("holds the name \"vocab_size\" twice"));
 }
 
-// Found by fuzzing: the JSON library repeats in its message all that it has read of a token.
+// Fuzzing found this case: the JSON library's message repeats all that it has read of a token.
 TEST(ModelConfig, TheMessageAboutALongMalformedTokenIsShort) {
   const std::string token = "\"" + std::string(10'000, '\r');
   const auto config = ParseModelConfig("{" + token, "config.json");
@@ -182,8 +183,8 @@ TEST(ModelConfig, TheMessageAboutALongMalformedTokenIsShort) {
   EXPECT_LT(config.status().message().size(), 400u);
 }
 
-// The text that a case of config_cases.json stands for: `good` with some values as the case writes
-// them, which need not be JSON.
+// Returns the config text of a case of config_cases.json: the case's own text, or `good` with the
+// values that the case sets. These values need not be valid JSON. An empty value removes its key.
 std::string CaseText(const json& good, const json& given) {
   if (given.contains("text")) return given["text"];
   json rest = good;
@@ -196,7 +197,7 @@ std::string CaseText(const json& good, const json& given) {
   return unchanged.substr(0, unchanged.size() - 1) + text + "}";
 }
 
-// tests/python/llama_config_test.py holds the importer to the same cases.
+// tests/python/llama_config_test.py tests the importer with the same cases.
 TEST(ModelConfig, JudgesEveryCaseAsTheImporterDoes) {
   const json cases = json::parse(ReadFile(SPILLWAY_CONFIG_CASES));
   ASSERT_GT(cases["cases"].size(), 400u);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Against the compiler's own _Float16, which is another implementation of the same rules.
+// Compares the conversions with the compiler's _Float16, which is an independent implementation of
+// the same rules.
 
 #include "tools/hf/dtype_convert.h"
 
@@ -51,7 +52,7 @@ TEST(DtypeConvert, FloatsBetweenHalvesRoundToNearestEven) {
   for (uint32_t bits = 0; bits < 0x7c00; ++bits) {
     const float low = HalfToFloat(static_cast<uint16_t>(bits));
     const float high = bits == 0x7bff ? 65536.0f : HalfToFloat(static_cast<uint16_t>(bits + 1));
-    const float middle = low + (high - low) / 2;  // exact: a half has 13 bits less than a float
+    const float middle = low + (high - low) / 2;  // exact: a half has 13 fewer fraction bits
     for (float value : {std::nextafter(middle, low), middle, std::nextafter(middle, high)}) {
       EXPECT_TRUE(SameHalf(value)) << value;
       EXPECT_TRUE(SameHalf(-value)) << value;
@@ -74,7 +75,7 @@ TEST(DtypeConvert, LargeFloatsBecomeInfinityAndNansStay) {
   EXPECT_EQ(FloatToHalf(65520.0f), 0x7c00);
   EXPECT_EQ(FloatToHalf(-INFINITY), 0xfc00);
   EXPECT_TRUE(std::isnan(HalfToFloat(FloatToHalf(NAN))));
-  // A payload in the lowest bits only must not turn into infinity.
+  // A NaN whose payload is in the lowest bits only must not become infinity.
   EXPECT_TRUE(std::isnan(HalfToFloat(FloatToHalf(std::bit_cast<float>(0x7f800001u)))));
 }
 

@@ -16,8 +16,8 @@
 namespace spillway::hf {
 namespace {
 
-// No file of this process may grow past `bytes` while this lives: the nearest thing to a full disk
-// that needs no privilege.
+// Limits the size of every file that this process writes to `bytes` while the object exists. It is
+// the closest imitation of a full disk that needs no privilege.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : previous_handler_(::signal(SIGXFSZ, SIG_IGN)) {

@@ -13,7 +13,7 @@
 namespace spillway::hf {
 namespace {
 
-// A file of one F32 tensor of one element.
+// Returns a file that holds one F32 tensor of one element.
 std::string Scalar(const std::string& name, float value) {
   return SafetensorsBytes("{\"" + name + R"(":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
                           BytesOf(std::vector<float>{value}));
@@ -24,7 +24,7 @@ void WriteIndex(const TempFolder& folder, const std::string& weight_map) {
             R"({"metadata":{"total_size":8},"weight_map":)" + weight_map + "}");
 }
 
-// Two shards, "a" in s1 and "b" in s2, and their index.
+// Writes two shards, with "a" in s1 and "b" in s2, and their index.
 void WriteShards(const TempFolder& folder) {
   WriteFile(folder / "s1.safetensors", Scalar("a", 1.0f));
   WriteFile(folder / "s2.safetensors", Scalar("b", 2.0f));
@@ -96,7 +96,7 @@ TEST(ModelFolder, IndexAndShardsMustAgree) {
   WriteIndex(folder, R"({"a":"s2.safetensors","b":"s1.safetensors"})");
   EXPECT_THAT(ModelFolder::Open(folder.path()), IsInvalid("holds no tensor \"b\""));
   WriteIndex(folder, R"({"a":"s1.safetensors"})");
-  EXPECT_THAT(ModelFolder::Open(folder.path()), IsOk());  // s2 is a file that nobody names
+  EXPECT_THAT(ModelFolder::Open(folder.path()), IsOk());  // the index does not name s2
   WriteFile(folder / "s1.safetensors", ValidSafetensors());
   EXPECT_THAT(ModelFolder::Open(folder.path()), IsInvalid("does not place there"));
 }

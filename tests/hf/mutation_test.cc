@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Thousands of damaged files through every reader: each must come back with a Status, and an
-// accepted file must keep what the reader promises.
+// Passes thousands of damaged files to every reader. The reader must return a Status for each, and
+// an accepted file must meet the reader's promises.
 
 #include <gtest/gtest.h>
 
@@ -45,7 +45,7 @@ class Mutator {
  public:
   explicit Mutator(uint64_t seed) : random_(seed) {}
 
-  // One to four changes.
+  // Makes one to four changes.
   std::string Mutate(std::string bytes) {
     for (uint32_t changes = 1 + Below(4); changes > 0; --changes) Change(&bytes);
     return bytes;
@@ -74,7 +74,7 @@ class Mutator {
     }
   }
 
-  // A run of digits at or after `at` becomes another number.
+  // Replaces the first run of digits at or after `at` with another number.
   void ReplaceNumber(std::string* bytes, size_t at) {
     const size_t begin = bytes->find_first_of("0123456789", at);
     if (begin == std::string::npos) return;
@@ -82,7 +82,7 @@ class Mutator {
     bytes->replace(begin, end - begin, kNumbers[Below(kNumbers.size())]);
   }
 
-  // The binary length before a header.
+  // Changes one of the first 10 bytes, which include the binary length before a header.
   void ReplaceLength(std::string* bytes) {
     const size_t at = Below(10);
     if (at < bytes->size()) (*bytes)[at] = static_cast<char>(Below(256));
@@ -99,7 +99,8 @@ void RunMutations(const std::string& valid, const std::function<bool(std::string
     SCOPED_TRACE(test::SeedLine(seed));
     if (target(Mutator(seed).Mutate(valid))) ++accepted;
   }
-  // The mutations are of use only if they reach the rules behind the parser.
+  // At least one mutation must be rejected. The mutations are useful only if some reach the rules
+  // behind the parser, so the number accepted is recorded.
   EXPECT_LT(accepted, kMutations);
   testing::Test::RecordProperty("accepted", std::to_string(accepted));
 }

@@ -12,13 +12,13 @@
 namespace spillway::hf {
 namespace {
 
-// Parses `header` as that of a file with `data_bytes` of data.
+// Parses `header` as the header of a file with `data_bytes` bytes of data.
 absl::StatusOr<std::vector<TensorEntry>> Parse(const std::string& header, uint64_t data_bytes) {
   return ParseSafetensorsHeader(header, kSafetensorsLengthBytes + header.size() + data_bytes,
                                 "file");
 }
 
-// A header of one tensor "t".
+// Returns a header of one tensor "t".
 std::string One(const std::string& dtype, const std::string& shape, const std::string& offsets) {
   return R"({"t":{"dtype":")" + dtype + R"(","shape":)" + shape + R"(,"data_offsets":)" + offsets +
          "}}";
@@ -74,7 +74,7 @@ TEST(SafetensorsHeader, ANameTwiceIsAnError) {
               IsInvalid("holds the name \"t\" twice"));
   EXPECT_THAT(Parse(R"({"t":{"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4),
               IsInvalid("holds the name \"dtype\" twice"));
-  // Two spellings of one name.
+  // The same name is spelled in two ways.
   EXPECT_THAT(Parse(R"({"t":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},)"
                     "\"\\u0074\""
                     R"(:{"dtype":"F32","shape":[0],"data_offsets":[0,0]}})",

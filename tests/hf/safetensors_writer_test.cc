@@ -21,7 +21,7 @@ std::span<const std::byte> Bytes(const std::vector<float>& values) {
   return std::as_bytes(std::span(values));
 }
 
-// "a" [2, 3], "b" [], "c" [5]: 0, 1, 2, … to 11.
+// Returns the declarations of "a" [2, 3], "b" [] and "c" [5]. TwelveValues returns their values.
 std::vector<TensorDeclaration> ThreeTensors() {
   return {{"a", TensorDType::kF32, {2, 3}},
           {"b", TensorDType::kF32, {}},
@@ -34,7 +34,7 @@ std::vector<float> TwelveValues() {
   return values;
 }
 
-// Writes the three tensors, `piece_bytes` at a time.
+// Writes the three tensors, `piece_bytes` bytes at a time.
 absl::Status WriteThree(const std::string& folder, const SafetensorsWriterOptions& options,
                         size_t piece_bytes = 7) {
   auto writer = SafetensorsWriter::Create(folder, ThreeTensors(), options);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Status in GoogleTest's words. Debian's Abseil has no matchers of its own.
+// GoogleTest matchers for Status and StatusOr. Debian's Abseil has none.
 
 #ifndef SPILLWAY_TESTS_HF_STATUS_MATCHERS_H_
 #define SPILLWAY_TESTS_HF_STATUS_MATCHERS_H_
@@ -27,7 +27,7 @@ MATCHER(IsOk, "is OK") {
   return status.ok();
 }
 
-// Of `code`, with `text` somewhere in the message.
+// Matches an error of `code` whose message contains `text`.
 MATCHER_P2(IsError, code, text, "is an error that says \"" + std::string(text) + "\"") {
   const absl::Status status = StatusOf(arg);
   *result_listener << status.ToString();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Makes the files that the readers are tested on, byte by byte and apart from the writers under
-// test, so that a test can lie in one place and be right in all others.
+// Makes the files for the tests of the readers, byte by byte and independently of the writers under
+// test, so that a test can make one place wrong and keep all others right.
 
 #ifndef SPILLWAY_TESTS_HF_TEST_FILES_H_
 #define SPILLWAY_TESTS_HF_TEST_FILES_H_
@@ -20,7 +20,7 @@ using test::ReadFile;
 using test::TempFolder;
 using test::WriteFile;
 
-// The `bytes` low bytes of `value`, little endian.
+// Returns the `bytes` low bytes of `value`, little endian.
 inline std::string LittleEndian(uint64_t value, int bytes) {
   std::string text;
   for (int i = 0; i < bytes; ++i) text.push_back(static_cast<char>(value >> (8 * i)));
@@ -36,7 +36,8 @@ inline std::string SafetensorsBytes(std::string_view header, std::string_view da
   return LittleEndian(header.size(), 8) + std::string(header) + std::string(data);
 }
 
-// One tensor of each type that is read: "a" F32 [2, 3], "b" F16 [2], "c" BF16 [1, 2, 2].
+// Returns a file with one tensor of each supported type:
+// "a" F32 [2, 3], "b" F16 [2], "c" BF16 [1, 2, 2].
 inline std::string ValidSafetensors() {
   const std::vector<float> a = {0.5f, -1.0f, 2.0f, 3.25f, -4.0f, 1e-30f};
   const std::vector<uint16_t> b = {0x3c00, 0xc000};                  // 1, -2
@@ -58,7 +59,7 @@ inline std::string ValidNpy() {
                   BytesOf(std::vector<uint16_t>{7, 0, 65535, 258, 1}));
 }
 
-// SmolLM2-135M's, as published.
+// Returns the published config of SmolLM2-135M.
 inline std::string ValidConfig() {
   return R"({"architectures":["LlamaForCausalLM"],"attention_bias":false,"attention_dropout":0.0,)"
          R"("bos_token_id":0,"eos_token_id":0,"hidden_act":"silu","hidden_size":576,"initializer_range":0.041666,)"

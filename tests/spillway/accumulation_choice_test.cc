@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The order in which micro-batches go through the layers, by what each order would move.
+// The choice of the order in which micro-batches pass through the layers. It depends on the bytes
+// that each order would move.
 
 #include "tools/spillway/train/accumulation_choice.h"
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The order in which a step's micro-batches pass through the model changes what moves and no
-// number; what each order would move is known before, and auto takes the cheaper one.
+// The order in which a step's micro-batches pass through the model. It changes the bytes that move,
+// but no loss and no weight. The bytes of each order are forecast before the run, and auto takes
+// the cheaper order.
 
 #include <cstdint>
 #include <iostream>
@@ -23,7 +24,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// fp16-amp begins with a step that overflows.
+// With these flags, a run in fp16-amp begins with a step that overflows.
 Arguments Flags(const std::string& precision, int accumulate) {
   return {"--precision",  precision, "--accumulate",         std::to_string(accumulate),
           "--batch",      "2",       "--loss-scale-backoff", "0.0001",
@@ -88,7 +89,7 @@ TEST(Accumulation, ARunMayGoOnInTheOtherOrder) {
   }
 }
 
-// Several tiles of the embedding, and budgets that hold a layer and not the model.
+// A model whose embedding has several tiles, with budgets that hold a layer but not the model.
 class TightTraining : public Training {
  public:
   explicit TightTraining(bool tied = true) {
@@ -239,10 +240,11 @@ TEST(Accumulation, AutoTakesTheCheaper) {
   EXPECT_EQ(alone.err.find("micro-batches in"), std::string::npos);
 }
 
-// Long plans take seconds: of runs of which each tries a part, a third makes one.
+// Whether to make long plans, which take seconds. A sanitizer build makes none. If each run tries
+// only a sample, one run in three makes them.
 bool MakesLongPlans() { return !SPILLWAY_IS_SANITIZED && SampleBegin() == 0; }
 
-// A plan of all of them would take minutes and gigabytes, before a word is said.
+// A plan of all micro-batches would take minutes and gigabytes before the run prints anything.
 TEST(Accumulation, OfVeryManyMicroBatchesAPartIsPlanned) {
   if (!MakesLongPlans()) GTEST_SKIP() << "the planner's own tests run under a sanitizer";
   const Training training;
@@ -271,7 +273,8 @@ TEST(Accumulation, OfStepsTooLongToPlanItIsSaidOnceWithTheCure) {
 TEST(Accumulation, AutoTakesTheOrderThatThereIsRoomFor) {
   const Training training;
   const Arguments arguments = training.Train(1) + Arguments{"--accumulate", "8"};
-  // Without a store all rests in pinned memory, of layer order eight times the activations.
+  // Without a store all tensors rest in pinned memory. Layer order needs room there for the
+  // activations of all eight micro-batches.
   Arguments budgets = SmallestOf(arguments + InOrder("micro-batch"));
   const Ended refused = RunCommand(arguments + InOrder("micro-batch") + budgets);
   ASSERT_EQ(refused.exit_code, 2) << refused.err;

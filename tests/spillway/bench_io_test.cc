@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `spillway bench io` as a child process: its JSON, that nothing stays behind however it ends, and
-// what it says to bad input. It asserts on no rate.
+// `spillway bench io` as a child process: its JSON, that it leaves no files however it ends, and
+// its messages for bad input. No test asserts on a rate.
 
 #include <string>
 
@@ -14,11 +14,11 @@ using ::testing::HasSubstr;
 
 class BenchIoTest : public BenchTest {
  protected:
-  // As short as it gets.
+  // Arguments of the shortest run.
   Arguments Short(const std::string& folders) const {
     return {"bench", "io", folders, "--size", "64MiB", "--memory", "64MiB", "--seconds", "1"};
   }
-  // Until it is interrupted.
+  // Arguments of a run that lasts until it is interrupted.
   Arguments Long() const {
     return {"bench",    "io",    a_,          "--size", "512MiB",
             "--memory", "64MiB", "--seconds", "600",    "--full"};

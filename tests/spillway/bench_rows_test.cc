@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What `spillway bench io` makes of its samples: the limit of a row and the share of it.
+// What `spillway bench io` computes for a row: its limit, its share of that limit, and its depth.
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the tests of `spillway bench` share: folders that are empty again however it ends.
+// The fixture of the `spillway bench` tests. It checks that the command leaves its folders empty,
+// however it ends.
 
 #ifndef SPILLWAY_TESTS_SPILLWAY_BENCH_TEST_H_
 #define SPILLWAY_TESTS_SPILLWAY_BENCH_TEST_H_
@@ -39,7 +40,7 @@ class BenchTest : public ::testing::Test {
     }
   }
 
-  // A run for each time, interrupted then, `presses` times.
+  // Starts a run for each time and sends it `presses` interrupts, the first at that time.
   void ExpectInterrupted(const Arguments& arguments, std::initializer_list<int> milliseconds,
                          int presses) const {
     for (const int time : milliseconds) {
@@ -48,11 +49,12 @@ class BenchTest : public ::testing::Test {
       std::this_thread::sleep_for(std::chrono::milliseconds(time));
       command.Signal(SIGINT);
       for (int press = 1; press < presses; ++press) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(310));  // sooner is the same press
+        // A signal within 300 ms of the last one counts as the same press.
+        std::this_thread::sleep_for(std::chrono::milliseconds(310));
         command.Signal(SIGINT);
       }
       const Ended ended = command.Wait();
-      // A signal before the handler is there ends the process as any other would.
+      // A signal that arrives before the handler is installed has its default effect.
       EXPECT_TRUE(ended.exit_code == 130 || ended.exit_code == -SIGINT) << ended.exit_code;
       ExpectNothingLeft();
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `spillway bench tiers` as a child process: its JSON, that nothing stays behind however it ends,
-// and what it says to bad input. It asserts on no rate.
+// `spillway bench tiers` as a child process: its JSON, that it leaves no files however it ends, and
+// its messages for bad input. No test asserts on a rate.
 
 #include <map>
 #include <string>
@@ -16,12 +16,12 @@ using ::testing::HasSubstr;
 
 class BenchTiersTest : public BenchTest {
  protected:
-  // As short as it gets.
+  // Arguments of the shortest run.
   Arguments Short() const {
     return {"bench", "tiers",   a_,     "--size",    "64MiB", "--memory",
             "64MiB", "--block", "1MiB", "--seconds", "1"};
   }
-  // Until it is interrupted.
+  // Arguments of a run that lasts until it is interrupted.
   Arguments Long() const {
     return {"bench", "tiers",   a_,     "--size",    "256MiB", "--memory",
             "64MiB", "--block", "1MiB", "--seconds", "600"};
@@ -80,7 +80,7 @@ TEST_F(BenchTiersTest, InterruptedItRemovesEverythingAndSays130) {
 
 TEST_F(BenchTiersTest, InterruptedTwiceItRemovesEverything) { ExpectInterrupted(Long(), {700}, 2); }
 
-// Where there is a GPU this measures it; where there is none it says why and what to do.
+// If there is a GPU, the command measures it. Otherwise the error gives the reason and the remedy.
 TEST_F(BenchTiersTest, AGpuIsMeasuredOrExplained) {
   const Ended ended = RunCommand(Short() + Arguments{"--device", "cuda:0", "--json"});
   ExpectNothingLeft();

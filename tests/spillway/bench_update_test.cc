@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `spillway bench update` as a child process: its JSON, its bytes, that nothing stays behind
-// however it ends, and what it says to bad input. It asserts on no rate.
+// `spillway bench update` as a child process: its JSON, the bytes that it moves, that it leaves no
+// files however it ends, and its messages for bad input. No test asserts on a rate.
 
 #include <map>
 #include <set>
@@ -17,11 +17,11 @@ using ::testing::HasSubstr;
 
 class BenchUpdateTest : public BenchTest {
  protected:
-  // As short as it gets; in memory.
+  // Arguments of the shortest run, in memory.
   static Arguments Short() {
     return {"bench", "update", "--parameters", "1048576", "--memory", "64MiB", "--seconds", "1"};
   }
-  // Until it is interrupted.
+  // Arguments of a run that lasts until it is interrupted.
   Arguments Long() const {
     return {"bench", "update",    a_,      "--parameters", "4194304", "--memory",
             "64MiB", "--seconds", "86400", "--optimizer",  "adamw"};
@@ -56,10 +56,11 @@ TEST_F(BenchUpdateTest, InMemoryItsJsonHasEveryPairOfRuleAndFormat) {
                     .second)
         << name;
   }
-  // A master weight of 4 bytes and its moments are read and written, a weight of 2 is written.
-  // Under compact the weight is read too, and beside it a byte, and for each moment another and a
-  // 32nd. For its norms LAMB reads master weight and moments once more, and LARS the master weight,
-  // which under compact is not without the moments.
+  // A master weight of 4 bytes and its moments are read and written; a weight of 2 bytes is
+  // written. In compact state, the weight and one more byte are read and written, and 1 + 1/32
+  // bytes for each moment. To compute its norms, LAMB reads the master weight and the moments once
+  // more. LARS reads only the master weight once more; in compact state it cannot be read without
+  // the moments.
   const std::map<std::string, std::pair<double, double>> expected = {
       {"adamw fp32", {12, 14}},
       {"adamw bf16", {8, 10}},
@@ -91,8 +92,8 @@ TEST_F(BenchUpdateTest, InMemoryItsJsonHasEveryPairOfRuleAndFormat) {
     ASSERT_TRUE(bytes.contains(name)) << name;
     EXPECT_EQ(bytes[name], pair) << name;
   }
-  // Adafactor reads the master weight twice. Its means over 1024 rows of 1024 are read three times
-  // and written once, those over the columns too.
+  // Adafactor reads the master weight twice. The means of its 1024 rows of 1024 are read three
+  // times and written once, and so are the means of its columns.
   const double means = 4.0 / 1024 + 4.0 / 1024;
   EXPECT_DOUBLE_EQ(bytes.at("adafactor fp32").first, 8 + 3 * means);
   EXPECT_DOUBLE_EQ(bytes.at("adafactor fp32").second, 6 + means);
@@ -126,8 +127,8 @@ TEST_F(BenchUpdateTest, OnAFolderItAlsoHasNvmeAndNothingStays) {
   EXPECT_FALSE(json["machine"].at("filesystem").get<std::string>().empty());
 }
 
-// Of 112 MiB 96 are read and 112 written: the pinned memory holds less at a time, since all rests
-// on NVMe.
+// An update reads 96 MiB and writes 112 MiB. Pinned memory holds less than that at a time, because
+// all state rests on NVMe.
 TEST_F(BenchUpdateTest, OnNvmeEachByteOfStateIsReadAndWrittenOnce) {
   const Ended ended =
       RunCommand({"bench", "update", a_, "--parameters", "8388608", "--memory", "64MiB",
@@ -141,13 +142,13 @@ TEST_F(BenchUpdateTest, OnNvmeEachByteOfStateIsReadAndWrittenOnce) {
   EXPECT_EQ(row.at("written_bytes_per_parameter"), 14);
   for (const auto& [name, bytes] : {std::pair("kernel_read_bytes_per_parameter", 12),
                                     {"kernel_written_bytes_per_parameter", 14}}) {
-    // Null on a file system in memory.
+    // The value is null if the file system is in memory.
     if (row.at(name).is_null()) continue;
     EXPECT_NEAR(row.at(name), bytes, 0.02 * bytes) << name;
   }
 }
 
-// Read once more in each pass over the parameter, and never written.
+// The gradients add a read to each pass over the parameter, and are never written.
 TEST_F(BenchUpdateTest, GradientsOnNvmeAreReadAndNotWritten) {
   const Ended ended = RunCommand({"bench", "update", a_, "--parameters", "8388608", "--memory",
                                   "64MiB", "--optimizer", "adamw,lamb", "--state-format", "bf16",
@@ -169,7 +170,7 @@ TEST_F(BenchUpdateTest, GradientsOnNvmeAreReadAndNotWritten) {
   EXPECT_EQ(json["rows"].size(), 4u);
 }
 
-// What a rule reads for its norms alone is not written, and is read again for the update.
+// State that a rule reads only for its norms is not written, and is read again for the update.
 TEST_F(BenchUpdateTest, OnNvmeARuleWithNormsReadsMoreAndWritesEachByteOnce) {
   const Ended ended = RunCommand({"bench", "update", a_, "--parameters", "8388608", "--memory",
                                   "64MiB", "--optimizer", "lamb,lars,adafactor", "--state-format",
@@ -177,7 +178,7 @@ TEST_F(BenchUpdateTest, OnNvmeARuleWithNormsReadsMoreAndWritesEachByteOnce) {
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
   const Json json = ended.json();
   ASSERT_FALSE(json.is_discarded()) << ended.out;
-  // Adafactor's means: over rows of 1024, and over the 1024 columns of each 4096 rows.
+  // Adafactor has one mean for each row of 1024, and 1024 column means for each 4096 rows.
   const double means = 4.0 / 1024 + 4.0 / 4096;
   const std::map<std::string, std::pair<double, double>> expected = {
       {"lamb", {24, 14}}, {"lars", {12, 10}}, {"adafactor", {8 + 3 * means, 6 + means}}};

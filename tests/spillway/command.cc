@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Child processes. Their output goes to files, so that nothing blocks on a full pipe.
+// Runs the command as a child process. Its output goes to files, so that it never blocks on a full
+// pipe.
 
 #include "tests/spillway/command.h"
 
@@ -20,11 +21,12 @@
 namespace spillway::test {
 namespace {
 
-// In the child: only what is safe after fork.
+// Runs in the child, and does only what is safe after fork.
 [[noreturn]] void Execute(const char* command, char* const* arguments, const char* out,
                           const char* err, bool without_uring) {
   if (without_uring && !io::ForbidInThisThread(SYS_io_uring_setup, EPERM)) _exit(126);
-  // Under nohup it would be ignored, and a test that sends it would wait for the run's last step.
+  // Under nohup the child would ignore SIGHUP, and a test that sends it would wait for the run's
+  // last step.
   (void)signal(SIGHUP, SIG_DFL);
   constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
   const int out_fd = open(out, kFlags, 0600);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The `spillway` command as a child process, and what it prints.
+// Runs the `spillway` command as a child process, and reads its output.
 
 #ifndef SPILLWAY_TESTS_SPILLWAY_COMMAND_H_
 #define SPILLWAY_TESTS_SPILLWAY_COMMAND_H_
@@ -18,7 +18,8 @@ namespace spillway::test {
 using Arguments = std::vector<std::string>;
 using Json = nlohmann::ordered_json;
 
-// A discarded value if it is none. Not in the header, because the parser takes seconds to compile.
+// Returns a discarded value if `text` is not JSON. It is not inline, because the parser takes
+// seconds to compile.
 Json ParseJson(const std::string& text);
 
 // How a command ended.
@@ -30,13 +31,14 @@ struct Ended {
   Json json() const { return ParseJson(out); }
 };
 
-// The build's own, unless the tests have moved away from it (tools/gpu-bundle).
+// Returns the path of the build's own command, unless the environment names another, as it does
+// where the tests run away from the build (tools/gpu-bundle).
 std::string CommandPath();
 
-// A command that is running. Destruction kills it.
+// A running command. The destructor kills it.
 class Command {
  public:
-  // `without_uring`: on a machine whose kernel refuses io_uring.
+  // `without_uring`: run it as on a machine whose kernel refuses io_uring.
   explicit Command(const Arguments& arguments, bool without_uring = false);
   Command(const Command&) = delete;
   Command& operator=(const Command&) = delete;
@@ -55,15 +57,15 @@ class Command {
 
 inline Ended RunCommand(const Arguments& arguments) { return Command(arguments).Wait(); }
 
-// The command as a shell runs it: `before` it, as "ulimit -f 8;", and `after` it, as "| head -1".
-// Of a pipeline the exit code is the command's.
+// Runs the command in a shell. `before` goes before it, such as "ulimit -f 8;", and `after` goes
+// after it, such as "| head -1". In a pipeline the exit code is the command's if the rest succeeds.
 Ended RunInShell(const std::string& before, const Arguments& arguments,
                  const std::string& after = "");
 
-// The arguments of both lists.
+// Returns the arguments of both lists.
 Arguments operator+(Arguments first, const Arguments& second);
 
-// The complete lines of a JSON lines file.
+// Returns the complete lines of a JSON Lines file.
 std::vector<Json> ReadLog(const std::string& path);
 
 }  // namespace spillway::test

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The corpus of the report's reader, of the flags' parser and of the reader of --config's file, and
-// mutations of it, through the fuzzers' own targets: nothing crashes, and files that are whole are
-// accepted.
+// Runs the fuzzers' own targets on their corpus and on mutations of it. The targets are the reader
+// of reports, the parser of flags and the reader of --config files. Nothing crashes, and only the
+// well-formed inputs of the corpus are accepted.
 
 #include <gtest/gtest.h>
 
@@ -36,7 +36,8 @@ std::vector<Input> ReadCorpus(const std::string& kind) {
   return inputs;
 }
 
-// Bytes that are changed, doubled, left out, or of another input.
+// Returns an input with one to four changes: a byte is changed, or bytes are duplicated, removed or
+// replaced with those of another input.
 std::string Mutate(const std::vector<Input>& inputs, std::mt19937_64& random) {
   std::string bytes = inputs[random() % inputs.size()].bytes;
   for (uint64_t changes = 1 + random() % 4; changes > 0 && !bytes.empty(); --changes) {
@@ -67,7 +68,7 @@ void TryAll(const std::string& kind, bool (*target)(std::string_view)) {
 TEST(CommandFuzz, TheReportsReader) { TryAll("report", FuzzReport); }
 
 TEST(CommandFuzz, TheFlagsParser) {
-  testing::internal::CaptureStdout();  // help
+  testing::internal::CaptureStdout();  // the parser prints help
   testing::internal::CaptureStderr();
   TryAll("flags", FuzzFlags);
   testing::internal::GetCapturedStderr();

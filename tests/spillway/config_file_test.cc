@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The reader and the writer of --config's file, without a command around them.
+// The reader and the writer of --config files, called directly instead of through a command.
 
 #include "tools/spillway/command/config_file.h"
 
@@ -29,7 +29,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// The value of the one entry of `text`, or the error's message.
+// Returns the value of the only entry of `text`, or the error message.
 std::string ValueIn(std::string_view text) {
   const absl::StatusOr<std::vector<ConfigEntry>> entries = ParseConfig(text);
   if (!entries.ok()) return std::string(entries.status().message());
@@ -123,7 +123,7 @@ TEST(ConfigFile, RefusesAllElseWithItsLineAndWhatIsAccepted) {
               AllOf(HasSubstr("line 3: 'a' is there twice"), HasSubstr("line 1")));
 }
 
-// These took 20 GB in CLI11's reader and overflow the stack in others.
+// Such files took 20 GB in CLI11's reader and overflow the stack in other readers.
 TEST(ConfigFile, HostileFilesTakeNeitherMemoryNorStack) {
   constexpr size_t kMany = size_t{1} << 18;
   std::string dots, brackets, braces, keys, escapes;

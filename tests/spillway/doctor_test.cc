@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `spillway doctor`: what it says of a good folder and of bad ones, and that it leaves nothing.
+// `spillway doctor`: what it reports for good and bad folders, and that it leaves no files.
 
 #include <algorithm>
 #include <filesystem>
@@ -18,7 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// The verdict on one thing; "" if it is not named.
+// Returns the verdict of the check `name`, or "" if there is no such check.
 std::string Verdict(const Json& json, const std::string& name) {
   for (const Json& check : json["checks"]) {
     if (check["name"] == name) return check["verdict"];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a run keeps: nothing, commits at its end, or commits on demand; and what it says of their
-// cost.
+// What a run keeps: nothing, a commit at its end, or commits on demand. Also what it prints about
+// the cost of commits.
 
 #include <signal.h>
 #include <unistd.h>
@@ -61,7 +61,7 @@ TEST(Durability, TheCostIsStatedBeforeTheRun) {
   EXPECT_THAT(RunCommand(training.Train(1)).err, Not(HasSubstr("the store takes")));
 }
 
-// The arguments with another value for a flag.
+// Returns the arguments with another value for a flag.
 Arguments With(Arguments arguments, const std::string& flag, const std::string& value) {
   const auto at = std::find(arguments.begin(), arguments.end(), flag);
   *std::next(at) = value;
@@ -82,7 +82,7 @@ TEST(Durability, ClosedStandardStreamsHarmNothing) {
 
 TEST(Durability, AStartThatFailsLeavesNoStore) {
   const Training training;
-  // The weights are asked for when the store is there already: the model's folder has none.
+  // The run reads the weights after it has created the store, and the model's folder has none.
   const Ended ended =
       RunCommand(With(training.TrainInStore(2), "--init", "model") + Arguments{"--resume"});
   EXPECT_EQ(ended.exit_code, 1) << ended.err;

@@ -22,7 +22,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// A training folder with a model that was trained a little and exported.
+// A training folder with a model that was trained for two steps and exported.
 class Exported : public ::testing::Test {
  protected:
   void SetUp() override {

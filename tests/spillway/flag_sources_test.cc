@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Flags from the command line, the environment and a file; completion and manual pages from the
-// help.
+// Flags from the command line, the environment and a file. Also shell completion and manual pages,
+// which are made from the help.
 
 #include <cstdint>
 #include <cstdlib>
@@ -66,7 +66,7 @@ TEST_F(FlagSources, WhatIsPrintedIsRead) {
   EXPECT_THAT(again.out, HasSubstr("steps = \"3\"  # from " + file_));
 }
 
-// The lines that give a value, without where it came from.
+// Returns the lines that give a value, without the value's source.
 std::string ValuesIn(const std::string& printed) {
   std::string values;
   for (const absl::string_view line : absl::StrSplit(printed, '\n')) {
@@ -146,7 +146,7 @@ TEST_F(FlagSources, HelpIsPrintedWhateverElseIsWrong) {
     EXPECT_THAT(ended.out, HasSubstr("--device-bytes"));
   }
   EXPECT_EQ(RunCommand({"train", "--config", "/nonexistent", "--help"}).exit_code, 0);
-  // Here it is a value.
+  // Here --help is the value of --save.
   EXPECT_THAT(Print("SPILLWAY_SEQ=7", {"--save", "--help"}).out,
               AllOf(HasSubstr("seq = \"7\""), HasSubstr("save = \"--help\"")));
 }
@@ -171,7 +171,7 @@ TEST_F(FlagSources, AVariableThatChangesNothingIsToldOnALine) {
     EXPECT_THAT(ended.err, AllOf(HasSubstr("warning: the environment's SPILLWAY_" + name),
                                  HasSubstr("counts only on the command line\n")));
   }
-  // A flag of train, of another command; one of the tests; one that is empty.
+  // A flag of train, two flags of other commands, a variable of the tests, and an empty variable.
   for (const std::string name : {"SEQ=3", "TOKENS=3", "TENSORS=1", "TEST_SEED=3", "STEP="}) {
     EXPECT_EQ(Print("SPILLWAY_" + name, {}).err, "") << name;
   }
@@ -223,7 +223,7 @@ TEST_F(FlagSources, AFileThatIsWrongIsRefused) {
   }
 }
 
-// It took 20 GB.
+// Such a file once took 20 GB of memory.
 TEST_F(FlagSources, ADeepSectionTakesNoMemory) {
   std::string text = "[";
   for (int i = 0; i < 100000; ++i) text += "a.";
@@ -246,7 +246,8 @@ class Completion : public ::testing::Test {
  protected:
   Completion() { WriteFile(folder_ / "completion", RunCommand({"completion", "bash"}).out); }
 
-  // What completes the word number `at` of `words`, which are as bash parts them; errors, too.
+  // Returns the completions of word number `at` of `words`, and error messages. `words` are split
+  // as bash splits them.
   std::string Complete(const std::string& words, int at) const {
     const std::string answer = folder_ / "answer";
     WriteFile(folder_ / "ask", "cd " + folder_ / "" + "; source ./completion; COMP_WORDS=(" +

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Real file systems that are too small: a run on one either ends well or says once what is missing,
-// with the last commit intact; never does the check before the run pass where the first commit then
-// fails for want of a few KiB.
+// Real file systems that may be too small. A run on one either succeeds or reports once what is
+// missing, and leaves the last commit intact. The check before the run must not pass if the first
+// commit then fails for lack of a few KiB.
 
 #include <unistd.h>
 
@@ -36,7 +36,7 @@ class FullDisk : public ::testing::TestWithParam<std::tuple<DiskKind, uint64_t>>
     if (!disk_->is_mounted()) GTEST_SKIP() << disk_->why();
     store_ = disk_->path() + "/store";
   }
-  // Every outcome that is allowed.
+  // Expects one of the allowed outcomes: success, or a single error that says what is missing.
   void ExpectDoneOrOneClearError(const Ended& ended) {
     if (ended.exit_code == 0) return;
     EXPECT_EQ(ended.exit_code, 1) << ended.err;
@@ -60,7 +60,8 @@ TEST_P(FullDisk, ARunEndsWellOrSaysWhatIsMissing) {
   const Ended ended = RunCommand(arguments + Arguments{"--commit-every", "2"});
   ExpectDoneOrOneClearError(ended);
   if (ended.exit_code != 0) {
-    // What was not committed is gone, and the folder free for another run; no step was wasted.
+    // A run that is refused leaves no uncommitted store, so another run can use the folder. No step
+    // was wasted.
     EXPECT_THAT(ended.err, Not(HasSubstr("step 1/"))) << "refused before the run: " << ended.err;
     EXPECT_FALSE(fs::exists(store_)) << ended.err;
     return;
@@ -73,8 +74,8 @@ TEST_P(FullDisk, ARunEndsWellOrSaysWhatIsMissing) {
   EXPECT_EQ(resumed.json()["weights_hash"], ended.json()["weights_hash"]);
 }
 
-// What the check before the run lets pass has room for any number of commits: neither the segment
-// files nor the catalog's log may grow with them.
+// A run that passes the check before it has room for any number of commits: neither the segment
+// files nor the catalog's log may grow with that number.
 TEST_P(FullDisk, ARunThatBeginsEnds) {
   const Ended ended =
       RunCommand(training_.Train(150) + Arguments{"--store", store_, "--commit-every", "1"});
@@ -107,7 +108,7 @@ TEST_P(FullDisk, WhatNeedsNoRoomWorksAndTrimMakesSome) {
   EXPECT_EQ(RunCommand({"fsck", store_}).exit_code, 0);
 }
 
-// Somebody else fills the disk while the run is on its way.
+// Another program fills the disk between the first commit and the resumed run.
 TEST_P(FullDisk, FilledByOthersTheLastCommitStands) {
   const Arguments arguments = training_.Train(4) + Arguments{"--store", store_};
   const Ended first = RunCommand(arguments);
@@ -122,7 +123,7 @@ TEST_P(FullDisk, FilledByOthersTheLastCommitStands) {
   const Ended checked = RunCommand({"fsck", store_, "--json"});
   EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
   const Ended resumed = RunCommand(arguments + Arguments{"--resume"});
-  // A resume wants room for two states, which the disk may never have had.
+  // A resume needs room for two states, which the disk may never have had.
   ExpectDoneOrOneClearError(resumed);
   if (full.exit_code != 0 && resumed.exit_code == 0) {
     EXPECT_EQ(resumed.json()["weights_hash"], first.json()["weights_hash"]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Nothing of the user's may be overwritten or removed: not by a flag that names the wrong file, a
-// link in a store's folder, or a file that merely has a store's name.
+// No file of the user may be overwritten or removed: not through a flag that names the wrong file,
+// not through a link in a store's folder, and not because a file has the name of a store's file.
 
 #include <filesystem>
 #include <map>
@@ -19,8 +19,8 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Each file under a folder and its bytes; of a link, what it names. A lock file tells who looked
-// last.
+// Returns each file under a folder with its bytes, or a link with its target. The bytes of a lock
+// file are left out, because they are the id of the process that held it last.
 std::map<std::string, std::string> Manifest(const std::string& folder) {
   std::map<std::string, std::string> files;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
@@ -38,13 +38,13 @@ std::map<std::string, std::string> Manifest(const std::string& folder) {
 class HostileFiles : public ::testing::Test {
  protected:
   HostileFiles() {
-    // Small, because each test reads all its bytes many times.
+    // The store is small, because each test reads all its bytes many times.
     const Ended ended = RunCommand(training_.TrainInStore(2) +
                                    Arguments{"--trace", trace_, "--store-bytes", "4MiB"});
     EXPECT_EQ(ended.exit_code, 0) << ended.err;
     WriteFile(training_ / "letter", "Dear Sir");
   }
-  // The command is refused, says these words, and changes nothing.
+  // Expects that the command is refused with these words and changes no file.
   void ExpectRefused(const Arguments& arguments, const std::string& words) const {
     const auto before = Manifest(training_ / ".");
     const Ended ended = RunCommand(arguments);
@@ -90,7 +90,7 @@ TEST_F(HostileFiles, ALogAndATraceAreTwoFiles) {
   ExpectRefused(training_.Train(2) + Arguments{"--trace", training_.log()}, "are both");
 }
 
-// Also of those that are not there yet: the log of the catalog comes and goes.
+// This includes names of files that do not exist yet: the catalog's log comes and goes.
 TEST_F(HostileFiles, NoOutputHasANameOfTheStores) {
   const Arguments resume = training_.TrainInStore(3) + Arguments{"--resume"};
   for (const char* flag : {"--trace", "--metrics-file"}) {
@@ -136,7 +136,7 @@ TEST_F(HostileFiles, WhatARunWritesLiesApart) {
 }
 
 TEST_F(HostileFiles, WhatIsReplacedEachStepNeedsAFolderThatTakesFiles) {
-  const std::string longest(250, 'n');  // with ".new-PID" too long for a file's name
+  const std::string longest(250, 'n');  // too long for a file name with ".new-PID"
   ExpectRefused(training_.Train(2) + Arguments{"--metrics-file", training_ / longest},
                 "--metrics-file");
 }
@@ -178,7 +178,7 @@ TEST_F(HostileFiles, AStoreOpensNoFileThroughALink) {
     fs::create_symlink(training_ / "letter", folder + "/" + name);
     ExpectRefused(training_.Train(2) + Arguments{"--store", folder}, "");
     fs::remove_all(folder);
-    // And in a store that has it.
+    // The same link, in a copy of a complete store.
     fs::copy(training_.store(), folder);
     fs::remove(folder + "/" + name);
     fs::create_symlink(training_ / "letter", folder + "/" + name);

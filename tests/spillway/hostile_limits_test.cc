@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Nothing may crash or hang: under a small stack, with little memory, with a full or a closed
-// stdout, on input that nests without an end.
+// No command may crash or hang: not with a small stack, little memory, few open files or a full
+// stdout, not on a pipe in place of a store's file, and not on input that nests very deeply.
 
 #include <sys/stat.h>
 
@@ -23,7 +23,8 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// A command that has not ended after a minute hangs: it is killed, and its exit code is 137.
+// Runs the command under `limits`. If it has not ended after a minute, it counts as hung: it is
+// killed, and its exit code is 137.
 Ended RunWithin(const std::string& limits, const Arguments& arguments,
                 const std::string& after = "") {
   return RunInShell(limits + " timeout -s KILL 60", arguments, after);
@@ -80,7 +81,7 @@ TEST_F(HostileLimits, WhatMemoryDoesNotSufficeForIsRefusedInWords) {
     for (const char* option : {"-v", "-d"}) {
       const std::string limits = absl::StrCat("ulimit ", option, " ", kib, ";");
       const Ended ended = RunWithin(limits, training_.Train(2) + budgets);
-      if (ended.exit_code == 127) continue;  // the loader's
+      if (ended.exit_code == 127) continue;  // the dynamic loader failed
       EXPECT_EQ(ended.exit_code, 3) << limits << ended.err;
       EXPECT_THAT(ended.err, HasSubstr(absl::StrCat("ulimit ", option))) << limits;
     }
@@ -113,7 +114,7 @@ TEST_F(HostileLimits, TooFewFilesForBlasIsNotABlasThatIsMissing) {
     const Ended ended =
         RunWithin(absl::StrCat("ulimit -n ", files, ";"),
                   {"eval", "--model", model, "--data", training_.data(), "--seq", "16"});
-    if (ended.exit_code == 127) continue;  // the loader's
+    if (ended.exit_code == 127) continue;  // the dynamic loader failed
     EXPECT_THAT(ended.err, Not(HasSubstr("install it"))) << files;
     if (ended.exit_code != 0) {
       EXPECT_THAT(ended.err, AnyOf(HasSubstr("ulimit -n"), HasSubstr("Too many open files")));
@@ -121,8 +122,8 @@ TEST_F(HostileLimits, TooFewFilesForBlasIsNotABlasThatIsMissing) {
   }
 }
 
-// With 13 files a library could not be loaded in the middle of a run, which then went on with
-// kernels that round otherwise.
+// With a limit of 13 open files, a library once failed to load in the middle of a run, which then
+// continued with kernels that round differently.
 TEST_F(HostileLimits, ATrainingThatFewOpenFilesAreEnoughForHasTheSameWeights) {
   if (SPILLWAY_IS_SANITIZED) GTEST_SKIP() << "a sanitizer needs more";
   const Ended expected = RunCommand(training_.Train(4));
@@ -142,7 +143,7 @@ TEST_F(HostileLimits, ATrainingThatFewOpenFilesAreEnoughForHasTheSameWeights) {
     fs::remove_all(store);
     fs::copy(training_.store(), store);
     const Ended ended = RunWithin(absl::StrCat("ulimit -n ", files, ";"), resume);
-    if (ended.exit_code == 127) continue;  // the loader's
+    if (ended.exit_code == 127) continue;  // the dynamic loader failed
     EXPECT_THAT(ended.exit_code, AnyOf(0, 1)) << files << ": " << ended.err;
     EXPECT_THAT(ended.err, Not(HasSubstr("Bad file descriptor"))) << files;
     if (ended.exit_code != 0) continue;

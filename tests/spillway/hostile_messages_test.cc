@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a damaged or a wrongly named store is said to be, and the exit codes: the same in every
+// The messages and exit codes for a damaged or wrongly named store. They are the same in every
 // command.
 
 #include <fcntl.h>
@@ -27,7 +27,7 @@ using ::testing::Not;
 
 class HostileMessages : public ::testing::Test {
  protected:
-  // Commands that open a store, as train does.
+  // Expects this exit code and these words from train and from other commands that open a store.
   void ExpectOfAll(const std::string& store, int code, const std::string& words) const {
     for (const Arguments& arguments :
          {training_.Train(3) + Arguments{"--store", store, "--resume"}, Arguments{"inspect", store},
@@ -98,7 +98,7 @@ TEST_F(HostileMessages, AFolderNamedTwice) {
 
 constexpr char kOtherUser[] = "setpriv --reuid 65534 --regid 65534 --clear-groups";
 
-// Why another user cannot run the command in `folder`; "" where it can.
+// Returns why another user cannot run the command in `folder`, or "" if it can.
 std::string WhyNoOtherUser(const std::string& folder) {
   if (geteuid() != 0) return "becoming another user needs root";
   if (RunInShell(kOtherUser, {"--version"}).exit_code != 0)
@@ -125,7 +125,7 @@ TEST_F(HostileMessages, AnotherUserSeesThatARunHasTheStore) {
   }
 }
 
-// One that looks writes nothing, and others may look beside it.
+// A command that only reads a store writes nothing, and other readers may run beside it.
 TEST_F(HostileMessages, AnotherUserLooksBesideOneWhoLooks) {
   fs::permissions(training_ / ".", fs::perms{0755});
   if (const std::string why = WhyNoOtherUser(training_ / ""); !why.empty()) GTEST_SKIP() << why;

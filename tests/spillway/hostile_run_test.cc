@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Nothing that ran may be lost: not for a log that cannot be written, a terminal that is gone, a
-// limit of file sizes, a place for the export that fills up, or an error in a later step.
+// No completed step may be lost: not because of a log that cannot be written, a closed terminal, a
+// limit on file sizes, a disk that fills up before the export, or an error in a later step.
 
 #include <signal.h>
 #include <sys/stat.h>
@@ -26,14 +26,14 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// How often `part` is in `text`.
+// Returns how often `part` occurs in `text`.
 int Count(const std::string& text, const std::string& part) {
   int count = 0;
   for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
   return count;
 }
 
-// The arguments with another value for a flag.
+// Returns the arguments with another value for a flag.
 Arguments With(Arguments arguments, const std::string& flag, const std::string& value) {
   for (size_t i = 0; i + 1 < arguments.size(); ++i) {
     if (arguments[i] == flag) arguments[i + 1] = value;
@@ -43,7 +43,8 @@ Arguments With(Arguments arguments, const std::string& flag, const std::string& 
 
 class HostileRun : public ::testing::Test {
  protected:
-  // That the store's last commit is of `step`, and that going on gives what an uncut run gives.
+  // Expects that the store's last commit is of `step`, and that a resumed run ends with the same
+  // weights as an uninterrupted run.
   void ExpectCommitted(int64_t step, int64_t steps) const {
     const Training uncut;
     const Ended whole = RunCommand(uncut.TrainInStore(steps));
@@ -92,7 +93,8 @@ TEST_F(HostileRun, ATraceThatCannotBeWrittenIsTold) {
 }
 
 TEST_F(HostileRun, AValidationThatFailsIsToldOnceAndTheRunGoesOn) {
-  // Read when it is evaluated: a file of fewer windows than its header says.
+  // The run reads this file at each evaluation. Cut short, it has fewer windows than its header
+  // says.
   Command command(training_.TrainInStore(100000) +
                   Arguments{"--eval-every", "1", "--eval-batches", "2"});
   while (!command.has_ended() && ReadLog(training_.log()).size() < 2) usleep(1000);
@@ -109,7 +111,7 @@ TEST_F(HostileRun, AValidationThatFailsIsToldOnceAndTheRunGoesOn) {
 TEST_F(HostileRun, AnErrorInALaterStepCommitsTheStepsBefore) {
   Command command(training_.TrainInStore(100000));
   while (!command.has_ended() && ReadLog(training_.log()).size() < 3) usleep(1000);
-  fs::resize_file(training_.data() + "/train.npy", 200);  // read step by step
+  fs::resize_file(training_.data() + "/train.npy", 200);  // the run reads it step by step
   const Ended ended = command.Wait();
   EXPECT_EQ(ended.exit_code, 4) << ended.err;
   EXPECT_THAT(ended.err, HasSubstr("steps before are committed, and --resume continues"));
@@ -145,7 +147,7 @@ TEST_F(HostileRun, AReaderThatGoesAwayEndsNothing) {
 }
 
 TEST_F(HostileRun, AReaderOfTheLogThatGoesAwayEndsNothing) {
-  // The step log goes into a pipe whose reader ends after a line.
+  // The step log goes into a pipe whose reader ends after one line.
   const Ended ended = RunInShell("", With(training_.TrainInStore(200), "--log-json", "/dev/stderr"),
                                  "2>&1 >/dev/null | head -1");
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
@@ -160,7 +162,7 @@ TEST_F(HostileRun, APipeThatNobodyReadsIsRefused) {
   EXPECT_THAT(ended.err, AllOf(HasSubstr("--trace"), HasSubstr("nobody reads this pipe")));
 }
 
-// A request may come while a large model is still being read.
+// A commit may be requested while a large model is still being read.
 TEST_F(HostileRun, ARequestForACommitIsTakenAsSoonAsAnInterruptIs) {
   const auto caught = [](pid_t pid, int signal) {
     const std::string status = ReadFile("/proc/" + std::to_string(pid) + "/status");
@@ -170,7 +172,7 @@ TEST_F(HostileRun, ARequestForACommitIsTakenAsSoonAsAnInterruptIs) {
   };
   Command command(training_.TrainInStore(2));
   while (!command.has_ended()) {
-    // In this order: the second look is the later.
+    // The order matters: if SIGINT is caught, the later check must find that SIGUSR1 is caught too.
     const bool catches = caught(command.pid(), SIGINT);
     EXPECT_TRUE(!catches || caught(command.pid(), SIGUSR1) || command.has_ended());
     if (!ReadLog(training_.log()).empty()) break;
@@ -224,7 +226,7 @@ TEST_F(HostileRun, ThePlaceOfAnExportIsLookedAtBeforeTheFirstStep) {
   EXPECT_EQ(ReadFile(training_ / "file"), "mine");
 }
 
-// More than go by while a test looks at the log and fills a disk, under load, too.
+// More steps than a run takes while a test reads the log and fills a disk, even under load.
 constexpr int kSteps = 600;
 
 class SmallExport : public HostileRun {
@@ -234,7 +236,7 @@ class SmallExport : public HostileRun {
     disk_.emplace(DiskKind::kTmpfs, 4096, training_ / "disk");
     if (!disk_->is_mounted()) GTEST_SKIP() << disk_->why();
   }
-  // Runs with an export onto a disk that somebody fills after the first step.
+  // Runs with an export to a disk that is filled after the first step.
   Ended RunWithExport(const Arguments& arguments) {
     Command command(arguments + Arguments{"--save", disk_->path() + "/tuned"});
     while (!command.has_ended() && ReadLog(training_.log()).empty()) usleep(1000);
@@ -272,7 +274,7 @@ TEST_F(SmallExport, ThatFailsLeavesTheStore) {
 }
 
 TEST_F(HostileRun, ARunWithoutAStoreThatCannotExportKeepsOneBesideIt) {
-  // The folder is there when the run is over, so that the export may not have its name.
+  // The export's folder exists when the run ends, so that the export cannot take its name.
   const std::string save = training_ / "tuned";
   for (const Arguments& more :
        {Arguments{}, Arguments{"--store", training_.store(), "--durability", "none"}}) {
@@ -318,7 +320,7 @@ TEST_F(SmallExport, OnAFullDiskLeavesItsStoreElsewhere) {
   fs::remove_all(store);
 }
 
-// What was committed before stands, and the message is about files, not about SQLite.
+// Earlier commits stay intact, and the message is about files, not about SQLite.
 TEST_F(HostileRun, ADiskThatIsFullAtACommitSaysHowMuchIsMissing) {
   if (geteuid() != 0) GTEST_SKIP() << "mounting a file system needs root";
   const SmallDisk disk(DiskKind::kTmpfs, 32768, training_ / "disk");
@@ -330,7 +332,7 @@ TEST_F(HostileRun, ADiskThatIsFullAtACommitSaysHowMuchIsMissing) {
   while (!command.has_ended() && ReadLog(training_.log()).size() < 5000) usleep(1000);
   command.Signal(SIGINT);
   const Ended ended = command.Wait();
-  if (ended.exit_code == 130) return;  // the store had its room already
+  if (ended.exit_code == 130) return;  // the store already had all the room it needed
   EXPECT_EQ(ended.exit_code, 1) << ended.err;
   EXPECT_THAT(ended.err, AllOf(HasSubstr("No space left on device"), HasSubstr("free at least"),
                                Not(HasSubstr("SQLite"))));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is accepted must be right: values and files that contradict the model.
+// Values and files that contradict the model. Each is refused with a message that names the fault.
 
 #include <string>
 

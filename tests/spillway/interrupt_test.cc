@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What each Ctrl-C does, in a child process that works on and on.
+// The effect of each Ctrl-C, tested in a child process that never ends by itself.
 
 #include "tools/spillway/command/interrupt.h"
 
@@ -21,9 +21,9 @@ namespace {
 
 using Say = std::function<void()>;
 
-// A child process that never ends of itself. It says something each time its `work`, which gets
-// the means to do so, wishes; the test waits for that, so that no press comes before the last one's
-// handler ran, however busy the machine is.
+// A child process that never ends by itself. Its `work` receives a function that sends one word to
+// the test. The test waits for these words, so that no press comes before the handler of the last
+// press has run, however busy the machine is.
 class Child {
  public:
   explicit Child(const std::function<void(const Say&)>& work) {
@@ -52,7 +52,7 @@ class Child {
     char word = 0;
     EXPECT_EQ(read(said_, &word, 1), 1);
   }
-  // Some time after the word before: what comes sooner counts as the same press.
+  // Waits before it sends SIGINT: a signal that comes within 300 ms counts as the same press.
   void Press() const {
     usleep(310'000);
     kill(pid_, SIGINT);
@@ -73,7 +73,7 @@ class Child {
   int said_ = -1;
 };
 
-// Says a word when it is ready for the first press, and one when that was noticed.
+// Sends one word when it is ready for the first press, and one when the flag reports that press.
 void SayWhenInterrupted(const std::atomic<bool>& interrupted, const Say& say) {
   say();
   while (!interrupted.load()) usleep(1000);
@@ -122,7 +122,7 @@ TEST(Interrupt, TheThirdEndsATidyingThatHangs) {
   child.Press();
   child.WaitForWord();
   child.Press();
-  child.WaitForWord();  // of the tidying
+  child.WaitForWord();  // sent by the cleanup
   EXPECT_TRUE(child.StillRuns());
   child.Press();
   EXPECT_EQ(child.ExitCode(), 130);

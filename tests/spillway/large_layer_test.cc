@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A layer larger than the device: each of its matrices, of attention and MLP, passes through in
-// tiles. The numbers are those of any other budget.
+// A layer larger than the device budget. Each matrix of its attention and MLP passes through the
+// device in tiles. The numbers are the same as under any other budget.
 
 #include <cstdint>
 #include <string>
@@ -14,8 +14,8 @@ namespace spillway::test {
 namespace {
 
 constexpr uint64_t kHidden = 512, kIntermediate = 1024;
-constexpr uint64_t kAttentionElements = kHidden * kHidden;  // of each of its four matrices
-constexpr uint64_t kMlpElements = kHidden * kIntermediate;  // of each of its three
+constexpr uint64_t kAttentionElements = kHidden * kHidden;  // in each of its four matrices
+constexpr uint64_t kMlpElements = kHidden * kIntermediate;  // in each of its three matrices
 
 nlohmann::json WideConfig() {
   nlohmann::json config = TinyConfig();
@@ -51,7 +51,7 @@ TEST_P(LargeLayer, TrainsInADeviceThatHoldsNoMatrixOfIt) {
   const uint64_t element_bytes = GetParam() == "fp32" ? 4 : 2;
   const Outcome free = TrainWide(GetParam(), "unlimited");
   ASSERT_EQ(free.numbers.steps.size(), 3u);
-  // A tile of 64 Ki elements, and two.
+  // The budget is one tile of 64 Ki elements, then two.
   for (const uint64_t tiles : {1, 2}) {
     const uint64_t budget = tiles * (uint64_t{64} << 10) * element_bytes;
     ASSERT_GT(kAttentionElements * element_bytes, budget);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Update rules, formats of their state and groups of parameters as flags: each changes the numbers,
-// none depends on how the bytes move, and what cannot be is refused in words.
+// The flags for update rules, state formats and groups of parameters. Each flag changes the
+// numbers. The numbers do not depend on how the bytes move. Impossible combinations are refused
+// with an explanation.
 
 #include <signal.h>
 #include <unistd.h>
@@ -32,7 +33,7 @@ using ::testing::Not;
 
 constexpr int64_t kSteps = 6;
 
-// Every pair of rule and format, with momentum where a rule may have it.
+// Every pair of rule and format, also with momentum where it is optional.
 std::vector<Arguments> Pairs() {
   std::vector<Arguments> pairs;
   for (const char* format : {"fp32", "bf16", "8bit"}) {
@@ -47,7 +48,8 @@ std::vector<Arguments> Pairs() {
   return pairs;
 }
 
-// The same of compact state, which wants 16-bit weights, and which sgd and lars alone have, too.
+// The pairs with compact state. It needs 16-bit weights, and is the only format besides fp32 that
+// sgd and lars without momentum accept.
 std::vector<Arguments> CompactPairs() {
   std::vector<Arguments> pairs;
   for (const char* rule : {"adamw", "adam", "rmsprop", "lion", "sgd", "lamb", "lars"})
@@ -58,7 +60,7 @@ std::vector<Arguments> CompactPairs() {
   return pairs;
 }
 
-// The numbers of a run in memory.
+// Returns the numbers of a run in memory.
 Numbers InMemory(const Arguments& flags, int64_t steps = kSteps) {
   const Training training;
   const Ended ended = RunCommand(training.Train(steps) + flags);
@@ -66,7 +68,8 @@ Numbers InMemory(const Arguments& flags, int64_t steps = kSteps) {
   return training.NumbersOf(ended.json());
 }
 
-// The numbers of a run from a store within the smallest budgets, cut in the middle.
+// Returns the numbers of a run from a store within the smallest budgets, stopped in the middle and
+// resumed.
 Numbers FromStore(const Training& training, const Arguments& flags) {
   std::mt19937_64 unused;
   Arguments arguments = training.TrainInStore(kSteps) + flags;
@@ -78,7 +81,7 @@ Numbers FromStore(const Training& training, const Arguments& flags) {
   return training.NumbersOf(ended.json());
 }
 
-// Names of the store's tensors that begin with `prefix`.
+// Returns the names of the store's tensors that begin with `prefix`.
 std::set<std::string> TensorsOf(const Training& training, const std::string& prefix) {
   const Ended inspected = RunCommand({"inspect", training.store(), "--json"});
   EXPECT_EQ(inspected.exit_code, 0) << inspected.err;
@@ -149,7 +152,7 @@ TEST(Optimizer, WhatIsNotGivenIsThePapersOrPyTorchs) {
 class EachPair : public ::testing::TestWithParam<Arguments> {};
 
 TEST_P(EachPair, GivesTheSameNumbersFromAStoreAndAcrossAResume) {
-  // The default rule in both, which no grid covers beside all formats.
+  // The default rule runs in both precisions, because no grid combines these with all formats.
   const bool is_adamw = GetParam()[1] == "adamw";
   std::vector<std::string> both = {"fp32", "fp16-amp"};
   if (GetParam().back() == "compact") both = {"fp16-amp", "bf16"};
@@ -189,8 +192,8 @@ TEST(Optimizer, KilledBetweenCommitsAllFormatsContinueFromTheLast) {
   }
 }
 
-// One tensor of bytes a parameter beside its weight and master weight; and snapshots export the
-// same.
+// Each parameter has one tensor of state bytes beside its weight and master weight. The export of
+// the store equals the file that the run saves.
 TEST(EightBit, RestsInOneTensorAndExports) {
   const Training training;
   const Arguments flags = {"--state-format", "8bit", "--precision", "fp16-amp"};
@@ -207,8 +210,8 @@ TEST(EightBit, RestsInOneTensorAndExports) {
             ReadFile(training / "saved/model.safetensors"));
 }
 
-// One tensor of bytes a parameter beside its weight, and no master weight: exports and hashes join
-// the two.
+// Each parameter has one tensor of state bytes beside its weight, and no master weight. Exports and
+// hashes join the weight and its residuals.
 TEST(Compact, RestsInOneTensorBesideTheWeightAndExports) {
   const Training training;
   const Arguments flags = {"--state-format", "compact", "--precision", "fp16-amp"};
@@ -227,7 +230,7 @@ TEST(Compact, RestsInOneTensorBesideTheWeightAndExports) {
   EXPECT_EQ(evaluated.exit_code, 0) << evaluated.err;
 }
 
-// A byte in every hundred, so that every tensor has some.
+// Flips a bit in one byte of every hundred, so that every tensor is damaged.
 TEST(Compact, FlippedBytesOfItsStateAreNamedAndNeverDecoded) {
   const Training training;
   const Arguments flags = {"--state-format", "compact", "--precision", "fp16-amp"};
@@ -250,7 +253,8 @@ TEST(Compact, FlippedBytesOfItsStateAreNamedAndNeverDecoded) {
   EXPECT_THAT(exported.err, HasSubstr("does not match its checksum"));
 }
 
-// What is trained from holds more than fp16 does: 0.02 in fp32 is not lost before the first step.
+// The initial weights keep more bits than fp16 holds: an fp32 value such as 0.02 is not rounded to
+// fp16 before the first step.
 TEST(Compact, BeginsWithMoreOfTheWeightsThanTheirHalves) {
   const auto saved = [](const Arguments& flags) {
     const Training training;
@@ -258,7 +262,7 @@ TEST(Compact, BeginsWithMoreOfTheWeightsThanTheirHalves) {
         training.Train(1) + flags +
         Arguments{"--lr-for", "*=0", "--precision", "fp16-amp", "--save", training / "saved"});
     EXPECT_EQ(ended.exit_code, 0) << ended.err;
-    std::vector<float> values(64 * 32);  // the embedding, which comes first
+    std::vector<float> values(64 * 32);  // the embedding, which is first in the file
     if (ended.exit_code != 0) return values;
     const std::string bytes = ReadFile(training / "saved/model.safetensors");
     uint64_t header_bytes = 0;
@@ -271,10 +275,11 @@ TEST(Compact, BeginsWithMoreOfTheWeightsThanTheirHalves) {
   for (size_t i = 0; i < full.size(); ++i)
     largest = std::max(largest, std::fabs(double{full[i]} - compact[i]) / std::fabs(full[i]));
   EXPECT_GT(largest, 0);
-  EXPECT_LT(largest, 0x1.0p-18);  // fp16's own would be 2^-11
+  EXPECT_LT(largest, 0x1.0p-18);  // rounding to fp16 would give up to 2^-11
 }
 
-// A matrix has a mean for each row and each column beside its master weight, a vector its squares.
+// Beside its master weight, a matrix has the mean of the squared gradients for each row and each
+// column. A vector has it for each element.
 TEST(Adafactor, KeepsRowsAndColumnsAndExports) {
   const Training training;
   const Arguments flags = {"--optimizer", "adafactor", "--precision", "fp16-amp"};
@@ -294,7 +299,7 @@ TEST(Adafactor, KeepsRowsAndColumnsAndExports) {
             ReadFile(training / "saved/model.safetensors"));
 }
 
-// Sixty steps learn: each rule at a rate that suits it ends below where it began.
+// After sixty steps at a suitable learning rate, the loss of each rule is below 0.9 of the first.
 TEST(RulesWithNorms, Learn) {
   for (const Arguments& flags : {Arguments{"--optimizer", "lamb"},
                                  {"--optimizer", "lars", "--lr-for", "*=1000"},
@@ -307,7 +312,7 @@ TEST(RulesWithNorms, Learn) {
   }
 }
 
-// Sixty steps learn what fp32 state learns, within a fiftieth of the loss.
+// After sixty steps, the loss of each format is within a fiftieth of the loss with fp32 state.
 TEST(Formats, LearnWhatFp32Learns) {
   const auto loss = [](const char* format, const char* precision) {
     const Training training;
@@ -334,7 +339,7 @@ struct Frozen {
 
 class Freeze : public ::testing::TestWithParam<Frozen> {
  protected:
-  // A training whose model has a head of its own, or not.
+  // Writes a model whose head is tied to the embedding or separate, as the parameter says.
   static void Prepare(const Training& training) {
     nlohmann::json config = TinyConfig();
     config["tie_word_embeddings"] = GetParam().tied;
@@ -390,7 +395,7 @@ TEST(FreezeInAStore, WritesNothingOfWhatIsFrozen) {
     EXPECT_EQ(ended.exit_code, 0) << ended.err;
     return ended.json()["written_bytes"]["nvme"].get<uint64_t>();
   };
-  // Everything but one norm: of four commits the first alone writes the weights.
+  // Everything but one norm is frozen. Only the first of the four commits writes frozen weights.
   const uint64_t bytes = written({"--freeze", "*layers*,*embed*"});
   EXPECT_LT(bytes, written({}) / 8);
 }

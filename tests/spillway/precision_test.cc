@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `--precision bf16` and `--fp32` as a user meets them: the same numbers however the bytes move,
-// what rests in which type, what the start says of bytes, and what is refused. Ways and orders are
-// same_numbers_test's and accumulation_test's.
+// `--precision bf16` and `--fp32` as a user sees them: the numbers are the same however the bytes
+// move, which tensor is stored in which type, the bytes that a plan predicts, and what is refused.
+// same_numbers_test and accumulation_test cover the ways to move bytes and the accumulation orders.
 
 #include <cstdint>
 #include <map>
@@ -36,7 +36,7 @@ Numbers InMemory(const Arguments& flags) {
   return training.NumbersOf(ended.json());
 }
 
-// Of each of the store's tensors, or those of a parameter, its type.
+// Returns the type of each of the store's tensors whose name begins with `prefix`.
 std::map<std::string, std::string> TypesIn(const Training& training,
                                            const std::string& prefix = "") {
   const Ended inspected = RunCommand({"inspect", training.store(), "--json"});
@@ -52,7 +52,8 @@ std::map<std::string, std::string> TypesIn(const Training& training,
 
 class MixedTypes : public ::testing::TestWithParam<Arguments> {};
 
-// Within the smallest budgets, which the command names right, and random ones; cut and resumed.
+// Runs within the smallest budgets, which the command's refusals name, and within random ones. Each
+// run is stopped and resumed.
 TEST_P(MixedTypes, GiveTheSameNumbersWithinAnyBudgetAndAcrossAResume) {
   std::mt19937_64 random(Seed());
   for (const Arguments& way :
@@ -84,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(Types, MixedTypes,
                               {"--precision", "fp16-amp", "--loss-scale", "1024", "--fp32",
                                "*norm*,*embed*"}})));
 
-// Bytes that the start foretells are those that a step moves, whatever is in which type.
+// A step that follows a plan moves exactly the bytes that the plan predicts, also in mixed types.
 TEST(Precision, StepsInMixedTypesMoveWhatTheirPlanForetold) {
   const Training training;
   std::mt19937_64 unused;
@@ -137,7 +138,7 @@ TEST(Precision, Bf16HasMasterWeightsAndNoLossScale) {
                    {"model.norm.weight/exp_avg_sq", "f32"}}));
 }
 
-// Sixty steps learn what fp32 learns, within a fiftieth of the loss.
+// After sixty steps, the loss is within a fiftieth of the loss in fp32.
 TEST(Precision, Bf16LearnsWhatFp32Learns) {
   const auto loss = [](const char* precision) {
     const Training training;
@@ -150,8 +151,9 @@ TEST(Precision, Bf16LearnsWhatFp32Learns) {
   EXPECT_NEAR(loss("bf16"), expected, 0.02 * expected);
 }
 
-// A run's export and its store's are the same bytes: the fp32 masters, and of a frozen parameter
-// what its type holds. Evaluated in the same types it is the trained model.
+// The model that a run saves and the export of its store are the same bytes: the fp32 master
+// weights and, for a frozen parameter, the value in its own type. Evaluated in the same types, the
+// saved model has the loss of the run's evaluation.
 TEST(Precision, WhatBf16TrainedIsExportedFromRunAndStore) {
   for (const char* precision : {"bf16", "fp16-amp"}) {
     const Training training;

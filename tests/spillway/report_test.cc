@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `spillway train --trace` and `spillway report`: that the trace is what happened, to the byte;
-// that the page renders in a real browser; and what is said to files that are not what they should
-// be.
+// `spillway train --trace` and `spillway report`. The trace records what happened, to the byte. The
+// page renders in a real browser. A bad input file is reported with what is wrong in it.
 
 #include <signal.h>
 #include <unistd.h>
@@ -38,7 +37,7 @@ constexpr uint64_t kDeviceBytes = 16 << 10;
 constexpr uint64_t kPinnedBytes = 64 << 10;
 constexpr int64_t kSteps = 4;
 
-// So little memory that everything moves.
+// Budgets so small that everything moves.
 Arguments Tight() {
   return {"--device-bytes", std::to_string(kDeviceBytes),
           "--pinned-bytes", std::to_string(kPinnedBytes),
@@ -56,7 +55,7 @@ Arguments Traced(const Training& training, int64_t steps = kSteps) {
 
 Json ReadTrace(const Training& training) { return ParseJson(ReadFile(TraceOf(training))); }
 
-// The spans of each track, by process and thread.
+// Returns the spans of each track, keyed by process and thread: begin and end in microseconds.
 std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> Tracks(const Json& trace) {
   std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> tracks;
   for (const Json& event : trace.at("traceEvents")) {
@@ -67,7 +66,7 @@ std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> Tracks(con
   return tracks;
 }
 
-// A run that the tests of the trace look at, made once.
+// The tests of the trace share one run, which is made once.
 class TraceTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -113,12 +112,12 @@ TEST_F(TraceTest, BytesOfEachLinkAreThoseOfTheSummary) {
 TEST_F(TraceTest, SpansOfATrackFollowOneAnotherOrNest) {
   const auto tracks = Tracks(*trace_);
   EXPECT_GE(tracks.size(), 8U) << "steps, commits, compute, waiting, four links, the mover";
-  constexpr double kRounding = 1e-6;  // of begin + length, in microseconds
+  constexpr double kRounding = 1e-6;  // error of begin + length, in microseconds
   for (auto [track, spans] : tracks) {
     std::sort(spans.begin(), spans.end(), [](const auto& a, const auto& b) {
       return std::pair(a.first, -a.second) < std::pair(b.first, -b.second);
     });
-    std::vector<double> open;  // ends of the spans around
+    std::vector<double> open;  // ends of the enclosing spans, outermost first
     for (const auto& [begin, end] : spans) {
       while (!open.empty() && open.back() <= begin + kRounding) open.pop_back();
       if (!open.empty()) {
@@ -194,7 +193,7 @@ TEST(Trace, IsWrittenAfterCtrlC) {
 
 TEST(Trace, IsWrittenAfterAnError) {
   const Training training;
-  // A learning rate that no loss survives: some step's gradient is not finite.
+  // The learning rate is so high that the gradient of some step is not finite.
   Arguments arguments = Traced(training, 50);
   *std::next(std::find(arguments.begin(), arguments.end(), "--lr")) = "10";
   const Ended ended = RunCommand(arguments + Arguments{"--clip", "0", "--weight-decay", "100"});
@@ -214,7 +213,8 @@ TEST(Trace, APlaceThatCannotBeWrittenIsRefusedFirst) {
 
 // --- The page ---
 
-// What the browser made of a page: its document once the script has run, and what it complained of.
+// The result of opening a page in the browser: the document after the script has run, and the
+// console messages.
 struct Opened {
   std::string document;
   std::string console;
@@ -222,7 +222,7 @@ struct Opened {
 
 bool HasBrowser() { return std::system("command -v chromium >/dev/null 2>&1") == 0; }
 
-// Without a network: what the page would load, it could not.
+// Opens a page in a browser that has no network, so that the page can load nothing.
 Opened OpenInBrowser(const TempFolder& folder, const std::string& page) {
   const std::string out = folder / "document.html", err = folder / "browser.log";
   const std::string command =
@@ -233,7 +233,7 @@ Opened OpenInBrowser(const TempFolder& folder, const std::string& page) {
       out + "' 2>'" + err + "'";
   EXPECT_EQ(std::system(command.c_str()), 0) << ReadFile(err);
   const std::string all = ReadFile(out);
-  // Without the scripts, which hold every word that the page may say.
+  // The scripts are cut off, because they contain every text that the page can show.
   Opened opened{.document = all.substr(0, all.find("<script")), .console = ""};
   std::istringstream lines(ReadFile(err));
   for (std::string line; std::getline(lines, line);) {
@@ -294,7 +294,7 @@ TEST_F(PageTest, RendersFromEitherFileAloneAndWithBounds) {
   for (Json line : ReadLog(training_->log())) {
     line["nvme_bytes_bound"] = 1'000'000;
     line["time_bound_s"] = line["seconds"].get<double>() / 2;
-    line["loss"] = nullptr;  // as after an overflow
+    line["loss"] = nullptr;  // as in a step that overflowed
     lines += line.dump() + "\n";
   }
   WriteFile(bounded, lines);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A run that is cut and continued gives the numbers of one that was not: stopped on purpose, by
-// Ctrl-C, and by kill -9 between commits.
+// A run that is stopped and resumed gives the same numbers as an uninterrupted run. Runs are
+// stopped by --stop-after, by Ctrl-C, and by kill -9 between commits.
 
 #include <signal.h>
 #include <unistd.h>
@@ -23,11 +23,11 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int64_t kSteps = 12;
-// More steps than any test waits for.
+// More steps than any test runs.
 constexpr int64_t kEndless = 100'000'000;
 
-// What must be the same on both sides of a cut: fp16-amp, so that the scaler grows on the way; a
-// shuffled order; a warm-up that a cut falls into; accumulation.
+// Flags for what must be the same on both sides of a stop: fp16-amp with a loss scale that grows
+// during the run, a shuffled order, a warm-up that a stop falls into, and accumulation.
 Arguments Flags() {
   return {"--precision",  "fp16-amp", "--loss-scale-interval", "3",
           "--loss-scale", "1024",     "--warmup-steps",        "6",
@@ -41,7 +41,7 @@ Arguments WithSteps(Arguments arguments, int64_t steps) {
   return arguments;
 }
 
-// The numbers of `steps` steps in one go, in memory.
+// Returns the numbers of an uninterrupted run of `steps` steps in memory.
 Numbers Uncut(int64_t steps = kSteps) {
   const Training training;
   const Ended ended = RunCommand(training.Train(steps) + Flags());
@@ -101,7 +101,7 @@ TEST(Resume, ASecondCtrlCStopsAtOnceAndLosesNoCommit) {
   Command command(arguments + Arguments{"--commit-every", "1"});
   AwaitLog(training, &command, 3);
   command.Signal(SIGINT);
-  usleep(310'000);  // what comes sooner counts as the same press
+  usleep(310'000);  // a signal within 300 ms counts as the same press
   command.Signal(SIGINT);
   EXPECT_EQ(command.Wait().exit_code, 130);
   EXPECT_EQ(RunCommand({"fsck", training.store()}).exit_code, 0);
@@ -115,7 +115,7 @@ TEST(Resume, ASecondCtrlCStopsAtOnceAndLosesNoCommit) {
 TEST(Resume, CtrlCWhileDevicesAreMeasuredEndsTheRunBeforeItBegins) {
   const Training training;
   Command command(training.TrainInStore(kEndless) + Flags() + Arguments{"--calibrate", "now"});
-  // The store is there just before they are.
+  // The run creates the store just before it measures the devices.
   while (!command.has_ended() && !std::filesystem::exists(training.store() + "/spillway-store")) {
     usleep(500);
   }
@@ -169,7 +169,7 @@ TEST(Resume, KilledBeforeAnyCommitStartsAtTheFirstStep) {
   EXPECT_EQ(training.NumbersOf(ended.json()), Uncut());
 }
 
-// It commits nothing more, so it needs no room for a second state.
+// Resuming a finished run commits nothing, so it needs no room for a second state.
 TEST(Resume, OfADoneRunNeedsRoomForOneState) {
   const Training training;
   const Arguments arguments = training.TrainInStore(kSteps) + Flags();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The same numbers, however the bytes moved: ways to train that must agree with training in memory.
-// What a way may differ in is one table, Choices; a row more is a dimension more of the grid.
+// Ways to train that must give the same numbers as training in memory, however the bytes move. The
+// table Choices lists everything in which ways can differ. Each row is one dimension of the grid.
 
 #ifndef SPILLWAY_TESTS_SPILLWAY_SAME_NUMBERS_H_
 #define SPILLWAY_TESTS_SPILLWAY_SAME_NUMBERS_H_
@@ -21,11 +21,11 @@
 
 namespace spillway::test {
 
-// One way for the bytes to go: of each dimension, what was chosen.
+// One way for the bytes to move: the choice made in each dimension.
 using Way = std::map<std::string, std::string>;
 
-// A name that begins with -- is a flag that is given with the choice; what the others stand for,
-// ExpectSameNumbers says.
+// The dimensions and their choices. A name that begins with -- is a flag, passed with the choice.
+// ExpectSameNumbers interprets the other names.
 inline const std::vector<std::pair<std::string, std::vector<std::string>>>& Choices() {
   static const std::vector<std::pair<std::string, std::vector<std::string>>> choices = {
       {"--precision", {"fp32", "fp16-amp", "bf16"}},
@@ -35,7 +35,7 @@ inline const std::vector<std::pair<std::string, std::vector<std::string>>>& Choi
       {"--checkpoint-activations", {"on", "off"}},
       {"folders", {"one", "two"}},
       {"budgets", {"smallest", "random", "unlimited"}},
-      {"cut", {"no", "yes"}},  // stopped on the way, and resumed
+      {"cut", {"no", "yes"}},  // whether the run is stopped and resumed
       {"--accumulation-order", {"micro-batch", "layer"}},
       {"--place",
        {"parameters=auto", "optimizer=nvme,gradients=pinned,parameters=device",
@@ -45,16 +45,16 @@ inline const std::vector<std::pair<std::string, std::vector<std::string>>>& Choi
   return choices;
 }
 
-// Of each dimension its first choice.
+// Returns the first choice of each dimension.
 inline Way FirstWay() {
   Way way;
   for (const auto& [name, choices] : Choices()) way[name] = choices.front();
   return way;
 }
 
-// Where everything fits there is nothing to plan. bf16 moves the bytes that fp16 moves, so other
-// policies show nothing more. What order and placement decide lies above pages, I/O and folders:
-// they do not vary together.
+// Whether a way adds coverage. If everything fits, there is nothing to plan, so other policies add
+// none. bf16 moves the same bytes as fp16, so other policies add none there either. Accumulation
+// order and placement act above pages, I/O and folders, so the two groups do not vary together.
 inline bool IsWorthIt(const Way& way) {
   const bool is_planned = way.at("--policy") == "planned";
   if (way.at("budgets") == "unlimited" && !is_planned) return false;
@@ -83,7 +83,7 @@ inline std::vector<Way> AllWays() {
   return ways;
 }
 
-// The common part: six steps that accumulate.
+// The arguments that all ways share: six steps with accumulation.
 inline Arguments StepsOf(const Training& training) {
   return training.Train(6) + Arguments{"--accumulate", "2", "--batch", "2"};
 }
@@ -95,7 +95,8 @@ inline Numbers NumbersInMemory(const std::string& precision) {
   return training.NumbersOf(ended.json());
 }
 
-// The smallest budgets that the command names for this model, or up to four times as much.
+// Returns flags for the budgets: none if unlimited, else the smallest that the command names for
+// this model or, if random, up to four times as much.
 inline Arguments Budgets(const Arguments& arguments, const std::string& choice,
                          std::mt19937_64& random) {
   Arguments budgets;
@@ -115,7 +116,7 @@ inline std::string Words(const Arguments& arguments) {
   return words;
 }
 
-// What the run that went this way said at its end.
+// Trains in this way, expects the numbers to be `expected`, and returns the run's summary.
 inline Json ExpectSameNumbers(const Way& way, const Numbers& expected, std::mt19937_64& random) {
   const Training training;
   Arguments arguments = StepsOf(training);
@@ -138,7 +139,7 @@ inline Json ExpectSameNumbers(const Way& way, const Numbers& expected, std::mt19
   return json;
 }
 
-// The same for several ways.
+// Trains in each way and expects the numbers of training in memory.
 inline void ExpectSameNumbers(const std::vector<Way>& ways, uint64_t seed) {
   const std::map<std::string, Numbers> expected = {{"fp32", NumbersInMemory("fp32")},
                                                    {"fp16-amp", NumbersInMemory("fp16-amp")},

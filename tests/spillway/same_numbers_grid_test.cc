@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every way for the bytes to go, in budgets some of which are random. SPILLWAY_TEST_PART=2/4 takes
-// the second of four parts, each about a quarter of the ways.
+// Every way for the bytes to move. Some of the budgets are random. SPILLWAY_TEST_PART=2/4 runs the
+// second of four parts. Each part has about a quarter of the ways.
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A seeded sample of the ways for the bytes to go, and one of each policy, placement and order;
-// same_numbers_grid_test.cc takes them all.
+// A seeded sample of the ways for the bytes to move, and one way for each policy, placement and
+// accumulation order. same_numbers_grid_test.cc runs all ways.
 
 #include "tests/spillway/same_numbers.h"
 
@@ -28,7 +28,7 @@ TEST(SameNumbers, OfASampleOfWays) {
   ExpectSameNumbers(ways, seed);
 }
 
-// Where roles rest, and which way micro-batches pass, is nothing to the numbers.
+// The numbers do not depend on where roles are placed or on the accumulation order.
 TEST(SameNumbers, OfEachPlacementAndOrderInTheSmallestBudgets) {
   const Numbers expected = NumbersInMemory("fp16-amp");
   std::mt19937_64 unused;
@@ -48,7 +48,7 @@ TEST(SameNumbers, OfEachPlacementAndOrderInTheSmallestBudgets) {
 
 class SameNumbersOfPolicy : public ::testing::TestWithParam<std::string> {};
 
-// Not for want of a plan: steps do follow one.
+// The numbers are the same although steps follow a plan (under every policy but demand).
 TEST_P(SameNumbersOfPolicy, InTheSmallestBudgets) {
   Way way = FirstWay();
   way["--policy"] = GetParam();
@@ -61,7 +61,7 @@ TEST_P(SameNumbersOfPolicy, InTheSmallestBudgets) {
     return;
   }
   EXPECT_GE(plan["steps"], 2) << plan;
-  if (GetParam() != "planned") return;  // a cache may move less than was foretold
+  if (GetParam() != "planned") return;  // a cache may move less than planned
   EXPECT_EQ(plan["moved_bytes"], plan["planned_bytes"]);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Real file systems that are small. Mounting one needs root.
+// Small file systems that are really mounted. Mounting one needs root.
 
 #ifndef SPILLWAY_TESTS_SPILLWAY_SMALL_DISK_H_
 #define SPILLWAY_TESTS_SPILLWAY_SMALL_DISK_H_
@@ -19,12 +19,12 @@ namespace spillway::test {
 
 enum class DiskKind { kTmpfs, kExt4 };
 
-// Runs a program with its words; its exit code.
+// Runs a shell command without its output and returns its exit code.
 inline int Shell(const std::string& words) {
   return WEXITSTATUS(std::system((words + " >/dev/null 2>&1").c_str()));
 }
 
-// A file system of its own with so many bytes, mounted while this lives.
+// A file system of `kib` KiB, mounted under `folder` until this object is destroyed.
 class SmallDisk {
  public:
   SmallDisk(DiskKind kind, uint64_t kib, const std::string& folder)

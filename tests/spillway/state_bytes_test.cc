@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a step's line says of the optimizer's state: nothing in memory, and each byte once where the
-// state rests on NVMe.
+// The bytes of optimizer state in a step's log line. They are zero if the state is in memory. If it
+// is placed on NVMe, each byte is counted once.
 
 #include <cstdint>
 #include <string>
@@ -16,15 +16,15 @@ namespace {
 
 constexpr int64_t kSteps = 6;
 
-// Of the tiny model, whose head is its embedding: 64 tokens of 32, and two layers with 4 heads of
-// 8, 2 of them for keys and values, and an MLP of 48.
+// Parameters of the tiny model. Its head is tied to its embedding of 64 tokens with 32 elements. It
+// has two layers with 4 heads of 8 elements, 2 heads for keys and values, and an MLP of width 48.
 constexpr uint64_t kLayerParameters =
     2 * 32 * 32 + 2 * uint64_t{16} * 32 + 3 * uint64_t{48} * 32 + 2 * uint64_t{32};
 constexpr uint64_t kParameters = uint64_t{64} * 32 + 2 * kLayerParameters + 32;
 
 struct StateBytes {
   std::vector<uint64_t> read, written;  // by step
-  uint64_t all_read = 0;                // over NVMe, of every role
+  uint64_t all_read = 0;                // over NVMe, all roles and steps
   uint64_t all_written = 0;
 };
 
@@ -49,9 +49,9 @@ TEST(StateBytes, InMemoryThereAreNone) {
   EXPECT_EQ(bytes.written, std::vector<uint64_t>(kSteps, 0));
 }
 
-// On demand, since a plan may read for the next step. The first step reads master weights alone,
-// because moments are zeros that no file holds. A write may end in the step after its own, yet
-// before it reads the same bytes.
+// Runs on demand, because a plan may read ahead for the next step. The first step reads only master
+// weights, because the moments are zeros that no file holds. A write may end in the step after its
+// own, but before that step reads the same bytes.
 TEST(StateBytes, OnNvmeAdamWReadsAndWrites12BytesAParameter) {
   const Training training;
   const StateBytes bytes = Log(
@@ -64,16 +64,16 @@ TEST(StateBytes, OnNvmeAdamWReadsAndWrites12BytesAParameter) {
     read += bytes.read[step];
     written += bytes.written[step];
     EXPECT_GE(written, step * 12 * kParameters) << step;
-    // What the master weights begin with may be on its way still when the first step begins.
+    // The write of the initial master weights may still be in flight when the first step begins.
     EXPECT_LE(written, ((step + 1) * 12 + 4) * kParameters) << step;
   }
-  // Nothing else had to leave memory.
+  // Only optimizer state was read from or written to NVMe.
   EXPECT_EQ(bytes.all_read, read);
   EXPECT_EQ(bytes.all_written, written);
 }
 
-// Of each row of a matrix, and of a vector as one row: a residual and two codes an element, and two
-// scales of 2 bytes for each 64 of them.
+// Bytes of compact AdamW state; a vector is one row. Each row has a residual and two codes for each
+// element, a byte each, and two scales of 2 bytes for each 64 elements.
 constexpr uint64_t CompactBytes(uint64_t rows, uint64_t width) {
   return rows * (3 * width + 4 * ((width + 63) / 64));
 }
@@ -95,7 +95,8 @@ TEST(StateBytes, OnNvmeCompactAdamWReadsAndWritesItsRows) {
     EXPECT_EQ(bytes.read[step], kCompactState) << step;
     written += bytes.written[step];
     EXPECT_GE(written, step * kCompactState) << step;
-    EXPECT_LE(written, (step + 2) * kCompactState) << step;  // as above: its residuals
+    // The write of the initial residuals may still be in flight when the first step begins.
+    EXPECT_LE(written, (step + 2) * kCompactState) << step;
   }
   EXPECT_EQ(bytes.all_read, kSteps * kCompactState);
   EXPECT_EQ(bytes.all_written, written);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// train --resume --convert: each format becomes each other, the run goes on in it with the same
-// bits whatever the budgets, and a kill or a refusal leaves the state that there was.
+// train --resume --convert. Each state format is converted to each other one. The run continues in
+// the new format with the same bits under any budgets. A kill leaves the old state or the new one.
+// A refusal leaves the old state.
 
 #include <signal.h>
 #include <unistd.h>
@@ -38,7 +39,7 @@ Ended Convert(const Training& training, const std::string& format, int64_t steps
   return RunCommand(training.TrainInStore(steps) + In(format) + Arguments{"--resume", "--convert"});
 }
 
-// The tensors of a norm's parameter, without its name.
+// Returns the state tensors of a norm's parameter, without the parameter's name.
 std::set<std::string> StateOf(const Training& training) {
   const std::string weight = "model.norm.weight";
   const Ended inspected = RunCommand({"inspect", training.store(), "--json"});
@@ -86,7 +87,7 @@ TEST_P(ConvertsEach, GoesOnInTheNewFormatWhateverTheBudgets) {
     const Arguments tight = is_tight ? Budgets(run, "smallest", unused) : Arguments();
     const Ended first = RunCommand(run + tight);
     ASSERT_EQ(first.exit_code, 0) << first.err;
-    // Those of the other format may be smaller.
+    // The smallest budgets of the other format may be smaller.
     const Arguments resume = training.TrainInStore(kBefore) + In(to);
     const Arguments budgets = is_tight ? Budgets(resume, "smallest", unused) : Arguments();
     const Ended converted = RunCommand(resume + budgets + Arguments{"--resume", "--convert"});
@@ -110,7 +111,8 @@ TEST_P(ConvertsEach, GoesOnInTheNewFormatWhateverTheBudgets) {
 INSTANTIATE_TEST_SUITE_P(Formats, ConvertsEach, ::testing::ValuesIn(Pairs()),
                          [](const auto& of) { return of.param.from + "_" + of.param.to; });
 
-// At whatever moment: converting once more, or for the first time, gives the same.
+// The kill comes at a random moment. A conversion afterwards, whether it is the first to finish or
+// finds the new format, gives the same numbers.
 TEST(Conversion, KilledItLeavesTheOldStateOrTheNew) {
   std::mt19937_64 random(Seed());
   std::optional<Numbers> expected;
@@ -179,7 +181,7 @@ TEST(Conversion, IsRefusedBeforeTheStoreIsTouched) {
   EXPECT_THAT(refused(In("8bit") + resume + Arguments{"--optimizer", "lion"}),
               HasSubstr("--optimizer was adamw"));
   EXPECT_THAT(refused(Arguments{"--state-format", "compact"} + resume), HasSubstr("compact"));
-  // Room for the new state twice, and not for the old one beside it.
+  // There is room for the new state twice, but not for the new state beside the old one.
   EXPECT_THAT(refused(In("compact") + resume + Arguments{"--store-bytes", "450KiB"}),
               AllOf(HasSubstr("--store-bytes"), HasSubstr("old state")));
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The commands for stores, on those that training runs make: inspect, fsck, snapshot, trim, remove.
+// The commands for stores (inspect, fsck, snapshot, trim, remove), run on stores that training runs
+// make.
 
 #include <signal.h>
 #include <unistd.h>
@@ -25,7 +26,8 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-// Names and bytes of the files in a folder, but for the lock, whose content is for messages.
+// Returns the names and bytes of the files in a folder, except the lock file, whose content is only
+// for messages.
 std::map<std::string, std::string> Content(const std::string& folder) {
   std::map<std::string, std::string> files;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
@@ -35,7 +37,7 @@ std::map<std::string, std::string> Content(const std::string& folder) {
   return files;
 }
 
-// A store after six steps, committed at four and six, a snapshot between.
+// A store after six steps, with commits at steps 4 and 6 and a snapshot of step 4.
 class StoreCommands : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -114,7 +116,8 @@ TEST_F(StoreCommands, InspectAndListWorkBesideARun) {
   EXPECT_THAT(json["held_by"].get<std::string>(), HasSubstr("process "));
   EXPECT_GE(json["commit"]["step"], 6);
   EXPECT_EQ(Run({"snapshot", "list", store(), "--json"})["snapshots"][0]["label"], "step-4");
-  // What would change the store, or read what may go, names who has it.
+  // A command that would change the store, or read data that the run may free, is refused. The
+  // message names the process that uses the store.
   for (const Arguments& arguments :
        {Arguments{"fsck", store()}, Arguments{"trim", store()},
         Arguments{"remove", store(), "--yes"}, Arguments{"snapshot", "create", store(), "x"},
@@ -149,7 +152,7 @@ TEST_F(StoreCommands, FsckFindsItWhole) {
 TEST_F(StoreCommands, FsckNamesDamageAndEndsWith4) {
   const std::string segment = store() + "/spillway-segment-000000";
   std::string bytes = ReadFile(segment);
-  // Somewhere in the middle of what is used, every 4 KiB.
+  // Damages one byte in every 4 KiB, at an offset inside the stored data.
   for (size_t at = 100; at < bytes.size(); at += 4096) bytes[at] = static_cast<char>(bytes[at] ^ 4);
   WriteFile(segment, bytes);
   const Ended ended = RunCommand({"fsck", store(), "--json", "--repair"});
@@ -249,7 +252,7 @@ TEST_F(StoreCommands, ExportIsWhatTrainSaves) {
   EXPECT_NE(ReadFile(training_ / "older/model.safetensors"),
             ReadFile(training_ / "saved/model.safetensors"));
   EXPECT_FALSE(fs::exists(training_ / "older/tokenizer.json"));
-  // As good as the model that a run at step 4 had.
+  // The export of the snapshot equals the model that a run restored to step 4 saves.
   const Ended at_4 = RunCommand({"snapshot", "restore", store(), "step-4"});
   ASSERT_EQ(at_4.exit_code, 0) << at_4.err;
   const Ended again = RunCommand(training_.TrainInStore(4) +

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A LLaMA small enough to train in milliseconds, and text for it, without any download.
+// Writes the config of a LLaMA that is small enough to train in milliseconds, and generated tokens
+// to train it on. Nothing is downloaded.
 
 #ifndef SPILLWAY_TESTS_SPILLWAY_TINY_MODEL_H_
 #define SPILLWAY_TESTS_SPILLWAY_TINY_MODEL_H_
@@ -35,14 +36,14 @@ inline nlohmann::json TinyConfig() {
           {"eos_token_id", 2}};
 }
 
-// A folder with config.json alone: enough for --init random.
+// Writes a model folder with only config.json, which is enough for --init random.
 inline void WriteTinyModel(const std::string& folder, const nlohmann::json& config = TinyConfig()) {
   std::filesystem::create_directories(folder);
   WriteFile(folder + "/config.json", config.dump());
 }
 
-// A folder of tokens in which each mostly follows from the one before, so that there is something
-// to learn.
+// Writes a folder of tokens. Most tokens follow from the one before, so that there is something to
+// learn.
 inline void WriteTinyData(const std::string& folder, size_t num_tokens = 4000, uint64_t seed = 1) {
   std::filesystem::create_directories(folder);
   std::mt19937_64 random(seed);

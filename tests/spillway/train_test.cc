@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `spillway train` as a user meets it: what it reports, what it refuses, and what it leaves behind.
+// `spillway train` as a user sees it: what it reports, what it refuses, and what files it leaves.
 
 #include <algorithm>
 #include <cstdint>
@@ -165,7 +165,7 @@ TEST(Train, AStoreOfAnotherModelIsRefused) {
   EXPECT_THAT(ended.err, HasSubstr("num_layers 3"));
 }
 
-// Where roles are placed, and what a refusal calls them.
+// The flags that place roles, and the words of the refusal of a device or pinned budget.
 struct PlacedRoles {
   Arguments flags;
   const char* on_device;
@@ -226,7 +226,7 @@ INSTANTIATE_TEST_SUITE_P(
                                   kNothing,
                                   "placed there (parameter "}));
 
-// With and without memory for everything, and with one commit or several.
+// Runs with and without memory for everything, and with one commit or several.
 class StoreBytes : public ::testing::TestWithParam<Arguments> {};
 
 TEST_P(StoreBytes, TooFewAreRefusedBeforeTheFirstStepAndTheFigureNamedIsEnough) {
@@ -327,7 +327,7 @@ TEST(Train, DataOfAnotherVocabularyIsRefused) {
   EXPECT_FALSE(std::filesystem::exists(training.store()));
 }
 
-// Damages every byte of every segment file of the store; returns how many there were.
+// Damages every byte of every segment file of the store. Returns the number of segment files.
 size_t DamageSegments(const std::string& store) {
   size_t damaged = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(store)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reading the numbers of a run.
+// Reads the numbers of a run from its log and summary, and byte counts from messages.
 
 #include "tests/spillway/training.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Training runs of a tiny model in a folder of their own, and the numbers they gave.
+// Arguments for training runs of a tiny model in a temporary folder, and the numbers of these runs.
 
 #ifndef SPILLWAY_TESTS_SPILLWAY_TRAINING_H_
 #define SPILLWAY_TESTS_SPILLWAY_TRAINING_H_
@@ -16,8 +16,8 @@
 
 namespace spillway::test {
 
-// What must not differ between two runs, however their bytes moved: of each step its loss and its
-// gradient's norm, and the weights at the end.
+// The results that must not differ between two runs, however their bytes moved: for each step its
+// loss, gradient norm, loss scale and whether it was skipped; and the hash of the final weights.
 struct Numbers {
   std::vector<std::string> steps;
   std::string weights_hash;
@@ -25,8 +25,8 @@ struct Numbers {
   friend bool operator==(const Numbers&, const Numbers&) = default;
 };
 
-// A tiny model, its data, and a folder for stores and logs. Two threads, so that the partition of
-// work is exercised.
+// A tiny model, its data, and a folder for stores and logs. Runs use two threads, so that the
+// partition of work is exercised.
 class Training {
  public:
   Training() {
@@ -40,7 +40,8 @@ class Training {
   std::string log() const { return folder_ / "log.jsonl"; }
   std::string operator/(std::string_view name) const { return folder_ / name; }
 
-  // A run of `steps` steps on random weights in memory; add --store and the rest.
+  // Returns the arguments of a run of `steps` steps on random weights in memory. A caller adds
+  // --store and other flags.
   Arguments Train(int64_t steps) const {
     return {"train",
             "--model",
@@ -68,14 +69,14 @@ class Training {
     return Train(steps) + Arguments{"--store", store()};
   }
 
-  // The numbers of the run whose log is in log() and whose summary is `json`.
+  // Returns the numbers of the run whose log is in log() and whose summary is `json`.
   Numbers NumbersOf(const Json& json) const;
 
  private:
   TempFolder folder_;
 };
 
-// The figure in "(12345 bytes)" in a message, or "" if there is none.
+// Returns the number in "(12345 bytes)" in a message, or "" if there is none.
 std::string BytesNamedIn(const std::string& message);
 
 }  // namespace spillway::test

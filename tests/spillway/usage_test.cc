@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The command line itself: help, version, and what is refused before anything is read.
+// The command line itself: help, version, and arguments that are refused before any file is read.
 
 #include <string>
 #include <tuple>

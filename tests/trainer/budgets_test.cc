@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tiles and budgets as functions of the configuration.
+// Tests tiles and budgets as functions of the configuration.
 
 #include <gtest/gtest.h>
 
@@ -53,14 +53,14 @@ TEST(Budgets, OfSmolLm2) {
   EXPECT_EQ(TileElements(SmolLm2()), 1 << 20);
   const MinimumBudgets half = SmallestBudgets(SmolLm2(), options);
   EXPECT_EQ(half.device_bytes, uint64_t{1760} * 576 * 2);
-  // Weight and gradient, then the master and both moments at twice their size: 1+1+2+2 before the
-  // last.
+  // In units of a weight tile, weight and gradient take 1 each, the master and both moments 2 each:
+  // 1+1+2+2 before the last.
   EXPECT_EQ(half.pinned_bytes, uint64_t{1760} * 576 * 2 * (1 + 1 + 2 + 2 + 5 * 2));
   const StateBytes bytes = ModelStateBytes(SmolLm2(), options);
   EXPECT_EQ(bytes.committed, uint64_t{134515008} * 14);
   EXPECT_EQ(bytes.transient, uint64_t{134515008} * 2 + uint64_t{30} * 256 * 576 * 2);
 
-  // Gradients rest in pinned memory, and the update's other tiles come beside them.
+  // The gradients rest in pinned memory, and the update's other tiles need room beside them.
   Placement placement;
   placement[static_cast<size_t>(Role::kGradient)] = Tier::kPinned;
   const MinimumBudgets placed = SmallestBudgets(SmolLm2(), options, placement);
@@ -69,8 +69,8 @@ TEST(Budgets, OfSmolLm2) {
   EXPECT_GE(gradients, uint64_t{134515008} * 2);
   EXPECT_EQ(placed.pinned_bytes, gradients + uint64_t{1760} * 576 * 2 * (1 + 2 + 2 + 4 * 2));
 
-  // bf16 takes what fp16 takes, but for the residual in fp32. A tensor in fp32 has four bytes of
-  // weight and gradient, and no master.
+  // bf16 takes as many bytes as fp16, except that the residual is in fp32. A tensor in fp32 has
+  // four bytes per element for the weight, four for the gradient, and no master.
   options.precision = Precision::kBf16;
   options.gradient_dtype = DType::kBF16;
   EXPECT_EQ(SmallestBudgets(SmolLm2(), options).pinned_bytes, half.pinned_bytes);

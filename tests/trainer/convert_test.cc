@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conversions between fp32 and 16 bits, and what is done to 16 bits in place, against the scalar
-// functions and against the rule itself: the nearest value, of two the even one.
+// Tests conversions between fp32 and 16-bit types, and operations on 16-bit values in place,
+// against the scalar functions and against the rule itself: the nearest value, and on a tie the
+// even one.
 
 #include "tools/trainer/kernels/convert.h"
 
@@ -27,13 +28,13 @@ namespace {
 
 using Convert = EachTarget;
 
-// A 16-bit type with its scalar conversions, the vector ones' reference.
+// A 16-bit type with its scalar conversions, the reference for the vector conversions.
 struct Narrow {
   DType type;
   uint16_t (*from_float)(float);
   float (*to_float)(uint16_t);
   uint16_t infinity;
-  float overflow;  // the least that rounds to infinity
+  float overflow;  // the least value that rounds to infinity
 };
 
 constexpr Narrow kNarrow[] = {
@@ -95,7 +96,8 @@ TEST_P(Convert, FloatsGoToTheNearest16BitsAndTiesToEven) {
                                  0x1p-134f,
                                  -0x1.8p-134f,
                                  0x1.ffp-127f};
-    // Halfway between neighbours, and a bit to each side, over the whole range.
+    // Adds the values halfway between neighbours, and the fp32 values next to these, over the whole
+    // range.
     for (int narrow = 0; narrow < of.infinity - 1; narrow += 37) {
       const float below = of.to_float(static_cast<uint16_t>(narrow));
       const float above = of.to_float(static_cast<uint16_t>(narrow + 1));
@@ -119,7 +121,7 @@ TEST_P(Convert, FloatsGoToTheNearest16BitsAndTiesToEven) {
         ASSERT_TRUE(std::isinf(got)) << value;
         continue;
       }
-      // No neighbour is nearer, and at equal distance the even one was taken.
+      // No neighbour is nearer, and on a tie the result is even.
       const auto magnitude = static_cast<uint16_t>(narrow[i] & 0x7FFF);
       const double error = std::fabs(std::fabs(double{value}) - of.to_float(magnitude));
       for (int step : {-1, 1}) {
@@ -135,7 +137,7 @@ TEST_P(Convert, FloatsGoToTheNearest16BitsAndTiesToEven) {
   }
 }
 
-// Vectors, and what is left of them, agree with the scalars on any bits.
+// Whole vectors and the remainder after them agree with the scalar functions on any bits.
 TEST_P(Convert, AnyBitsBecomeWhatTheScalarsSay) {
   std::mt19937_64 random(test::Seed());
   std::vector<float> floats(4099);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// For tests of kernels: each test runs on every instruction set that the machine has.
+// The fixture of kernel tests: each test runs on every instruction set that the machine has.
 
 #ifndef SPILLWAY_TESTS_TRAINER_EACH_TARGET_H_
 #define SPILLWAY_TESTS_TRAINER_EACH_TARGET_H_
@@ -35,7 +35,7 @@ class EachTarget : public testing::TestWithParam<int64_t> {
   void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
 };
 
-// For INSTANTIATE_TEST_SUITE_P.
+// Returns the instruction sets to test, for INSTANTIATE_TEST_SUITE_P.
 inline auto TargetsHere() {
   std::vector<int64_t> targets;
   int64_t left = hwy::SupportedTargets() & HWY_TARGETS;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A test's engine: every tile on the heap, nothing ever moves. It keeps the contract's rules about
-// leases, so that a breach shows here, and counts what was leased and declared.
+// An engine for tests: every tile is on the heap, and nothing moves. It refuses a second lease of a
+// leased tile and fills the bytes of a kDiscard lease with NaN, so that a test exposes a caller
+// that breaks the rules of leases. It records the leases granted and the uses declared.
 
 #ifndef SPILLWAY_TESTS_TRAINER_HEAP_ENGINE_H_
 #define SPILLWAY_TESTS_TRAINER_HEAP_ENGINE_H_
@@ -94,13 +95,14 @@ class HeapEngine : public Engine {
   EngineStats Stats() const override { return {}; }
   uint64_t page_bytes() const override { return kMiB; }
 
-  // The device leases granted since the last ClearLog, in order; what Prefetch declared since the
-  // last ClearPrefetch; and the most device leases ever held at once.
+  // Returns the device leases granted since the last ClearLog, in order.
   const std::vector<Use>& log() const { return log_; }
   void ClearLog() { log_.clear(); }
+  // Returns the uses that Prefetch declared since the last ClearPrefetch.
   const std::vector<Use>& declared() const { return declared_; }
+  // Returns the largest number of leases ever held at once, in both tiers.
   int most_held() const { return most_held_; }
-  // Without poison a lease costs nothing, for timing.
+  // Sets whether a lease with kDiscard fills the bytes with NaN. Turn it off for timing.
   void set_poison(bool poison) { poison_ = poison; }
 
   std::vector<TensorSpec> specs() const {
@@ -109,7 +111,7 @@ class HeapEngine : public Engine {
     return specs;
   }
 
-  // A tensor's bytes as values.
+  // Returns a tensor's bytes as values.
   template <typename T>
   std::span<T> Values(TensorId id) {
     std::vector<std::byte>& bytes = tensors_[id.value]->bytes;
@@ -142,7 +144,7 @@ class HeapEngine : public Engine {
     }
     leases = 1;
     most_held_ = std::max(most_held_, ++held_);
-    // Discarded bytes start undefined: NaN in every format shows a read of them.
+    // The bytes start undefined. This pattern is NaN in every format, which exposes a read of them.
     if (access == Access::kDiscard && poison_)
       std::fill(bytes.begin(), bytes.end(), std::byte{0xFF});
     if (tier == Tier::kDevice) log_.push_back({tile, tier, access});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Each kernel against a plain double-precision statement of what it computes, on every instruction
-// set that the machine has, at sizes that leave partial vectors.
+// Tests each kernel against a plain double-precision computation of its result, on every
+// instruction set that the machine has, at sizes that leave partial vectors.
 
 #include <gtest/gtest.h>
 
@@ -125,7 +125,7 @@ TEST_P(Kernels, CrossEntropyOverTilesIsThatOfTheWhole) {
   constexpr int64_t kTokens = 3, kFirst = 29, kSecond = 18;
   const std::vector<float> first = Random(kTokens * kFirst, 11, 3.0f);
   std::vector<float> second = Random(kTokens * kSecond, 12, 3.0f);
-  second[5] = 60.0f;  // the largest comes in the second tile
+  second[5] = 60.0f;  // token 0 has its largest logit in the second tile
   const std::vector<int32_t> targets = {2, 28, 40};
   std::vector<OnlineSoftmax> states(kTokens);
   GatherSoftmax(first.data(), kTokens, 0, kFirst, targets.data(), states.data());

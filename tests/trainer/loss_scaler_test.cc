@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The loss scaler, step for step against what torch.amp.GradScaler does.
+// Tests the loss scaler, step by step, against the behaviour of torch.amp.GradScaler.
 
 #include "tools/trainer/loss_scaler.h"
 

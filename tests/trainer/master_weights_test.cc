@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The hash of the weights and their export as a Hugging Face folder.
+// Tests the hash of the weights and their export as a Hugging Face folder.
 
 #include "tools/trainer/master_weights.h"
 
@@ -38,7 +38,7 @@ using ::testing::Not;
 constexpr char kConfig[] =
     R"({"model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": 53})";
 
-// A parameter [rows × 4] in tiles of `tile_rows`, filled with `first`, `first` + 1, …
+// Adds a parameter [rows × 4] in tiles of `tile_rows`, filled with `first`, `first` + 1, …
 Parameter AddParameter(HeapEngine* engine, const std::string& name, int64_t rows, int64_t tile_rows,
                        float first) {
   Parameter parameter{.name = name, .shape = {rows, 4}};
@@ -94,7 +94,7 @@ TEST(HashWeights, OfASplitMasterWeightIsThatOfItsValues) {
   HeapEngine engine;
   const Parameter full = AddParameter(&engine, "a", 6, 6, 1);
   const auto values = engine.Values<float>(full.tensors.master);
-  for (float& value : values) value += 1.0F / 1024;  // more than fp16 holds of 1 to 24
+  for (float& value : values) value += 1.0F / 1024;  // from 2 on, fp16 cannot hold the sum
   const Reader reader = [&values](uint64_t offset_bytes, std::span<std::byte> out) {
     std::memcpy(out.data(), values.data() + offset_bytes / sizeof(float), out.size());
     return absl::OkStatus();
@@ -160,7 +160,8 @@ TEST_F(Export, TakesAnEmptyFolder) {
   EXPECT_TRUE(std::filesystem::exists(out_ / "empty/model.safetensors"));
 }
 
-// What exports leave behind that are killed, told from folders of others and of the living.
+// An export removes the partial folders of killed exports to the same target. It leaves the folders
+// of running exports, of exports to other targets and of other owners.
 TEST_F(Export, RemovesOnlyWhatAKilledExportLeft) {
   const std::string marker =
       "spillway makes an export here; once its process is gone, so may this folder.\n";
@@ -172,7 +173,7 @@ TEST_F(Export, RemovesOnlyWhatAKilledExportLeft) {
   add("saved.partial-2", marker);
   add("saved.partial-3", "my own file");
   add("saved.partial", marker);
-  // In a container a process may have the number of one that was killed.
+  // In a container, a process may have the process id of one that was killed.
   const std::string same = "saved.partial-" + std::to_string(getpid());
   add(same, "my own file");
   add("other.partial-1", marker);
@@ -188,7 +189,7 @@ TEST_F(Export, RemovesOnlyWhatAKilledExportLeft) {
 }
 
 TEST_F(Export, AFailureLeavesNothing) {
-  std::filesystem::create_directories(model_ / "vocab.json");  // a folder is no file to copy
+  std::filesystem::create_directories(model_ / "vocab.json");  // a folder cannot be copied
   const absl::Status failed = ExportTo(out_ / "saved");
   EXPECT_FALSE(failed.ok());
   EXPECT_THAT(std::string(failed.message()), Not(HasSubstr("partial")));

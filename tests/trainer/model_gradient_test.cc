@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The model's loss and gradients against a double-precision reference and its finite differences,
-// over configurations of odd sizes.
+// Tests the model's loss and gradients against a double-precision reference and its finite
+// differences, over configurations of odd sizes.
 
 #include <gtest/gtest.h>
 
@@ -106,7 +106,7 @@ TEST_P(ModelGradient, AgreesWithFiniteDifferencesOfTheReference) {
       sum_of_squares += static_cast<double>(g) * g;
     }
     ASSERT_GT(largest, 0) << parameter;
-    // Some elements of each parameter, the first and last among them.
+    // Checks some elements of each parameter, including the first and the last.
     const size_t steps = length > 100 || config.vocab_size > 1000 ? 5 : 17;
     for (size_t i = 0; i <= steps; ++i) {
       const size_t at = (gradient.size() - 1) * i / steps;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What must hold of the model whatever its numbers are: the same bits along every path,
-// accumulation, overflow, what is leased and declared, and errors.
+// Tests the properties of the model that hold for any weights: the same bits along every path,
+// accumulation, overflow, the tiles leased and declared, and errors.
 
 #include "tools/trainer/model.h"
 
@@ -25,7 +25,7 @@
 namespace spillway::trainer {
 namespace {
 
-// Several tiles a tensor.
+// Returns a configuration whose larger tensors have several tiles.
 hf::ModelConfig TiledConfig() {
   hf::ModelConfig config = SmallConfig();
   config.vocab_size = 2100;
@@ -34,7 +34,7 @@ hf::ModelConfig TiledConfig() {
   return config;
 }
 
-// In what a model is held.
+// The precision of a model, and the patterns of the parameters that are kept in fp32.
 struct Held {
   std::string name;
   Precision precision = Precision::kFp32;
@@ -58,7 +58,7 @@ ModelOptions Options(Precision precision = Precision::kFp32, bool checkpoint = t
   return Options(Held{.name = "", .precision = precision}, checkpoint, accumulate);
 }
 
-// Everything that a step leaves: loss, norm and all gradient bytes.
+// The results of a step: loss, norm and all gradient bytes.
 struct Outcome {
   uint64_t loss = 0;
   uint64_t sum_of_squares = 0;
@@ -149,7 +149,8 @@ TEST_P(EachPrecision, OrdersOfAccumulationGiveTheSameBits) {
   }
 }
 
-// Then the engine can plan it, and needs no declaration.
+// Because the leases do not depend on the tokens, the engine can plan the step, and the model
+// declares no uses.
 TEST_P(EachPrecision, StepsOfOtherTokensLeaseTheSameTiles) {
   const hf::ModelConfig config = TiledConfig();
   for (const auto order : {AccumulationOrder::kMicroBatch, AccumulationOrder::kLayer}) {
@@ -184,8 +185,8 @@ TEST_P(EachPrecision, AForwardPassDeclaresExactlyWhatItLeases) {
   }
 }
 
-// Between two uses of a weight by the same kind of pass, no other weight of another layer is
-// leased: whatever keeps the last used layer reads it once a direction.
+// Between two uses of a layer's weight in the same direction, no weight of another layer is leased.
+// An engine that retains the layer used last therefore reads each layer once per direction.
 TEST(Model, ByLayerAllMicroBatchesLeaseALayerBeforeTheNext) {
   const hf::ModelConfig config = TiledConfig();
   ModelOptions options = Options(Precision::kFp32, true, 4);
@@ -194,7 +195,8 @@ TEST(Model, ByLayerAllMicroBatchesLeaseALayerBeforeTheNext) {
   TrainAStep(small, config, options);
   small.engine.ClearLog();
   TrainAStep(small, config, options);
-  // Of every tile of the head, and of every layer, how often others of its kind come between.
+  // Counts the visits to each tile of the embedding, which is also the head, and to each layer.
+  // Consecutive leases of the same place are one visit.
   std::map<std::string, int> visits;
   std::string last;
   for (const Use& use : small.engine.log()) {
@@ -208,7 +210,8 @@ TEST(Model, ByLayerAllMicroBatchesLeaseALayerBeforeTheNext) {
     last = place;
   }
   ASSERT_GT(visits.size(), 3U);
-  // The turn at the last layer's end of forward and begin of backward has the head between.
+  // The last layer has two visits as well: the head is leased between its forward and its backward
+  // pass.
   for (const auto& [place, count] : visits)
     EXPECT_EQ(count, place.starts_with("embedding") ? 3 : 2) << place;
 }
@@ -239,7 +242,8 @@ INSTANTIATE_TEST_SUITE_P(Precisions, EachPrecision,
                               {"Bf16Fp32Weights", Precision::kBf16, {"*"}}})),
                          [](const auto& test) { return test.param.name; });
 
-// What is kept in fp32 is its own master and has an fp32 gradient, whatever the others have.
+// A parameter kept in fp32 is its own master and has an fp32 gradient, whatever the type of the
+// others.
 TEST(Model, Fp32ParametersAreInFp32Throughout) {
   hf::ModelConfig config = SmallConfig();
   const ModelOptions options = Options({"", Precision::kBf16, {"*norm*", "*layers.1.mlp.up*"}});
@@ -282,7 +286,7 @@ TEST(Model, WeightsInFp32BringLogitsNearerToFp32s) {
   EXPECT_LT(distance(kept), distance(rounded));
 }
 
-// A head of its own: the models differ in nothing else.
+// The head is not tied to the embedding, so the two models differ in the head alone.
 TEST(Model, AnFp32HeadIsReadInFp32) {
   hf::ModelConfig config = SmallConfig();
   config.tie_word_embeddings = false;
@@ -325,7 +329,7 @@ TEST(Model, MicroBatchesAddUpToTheBatch) {
   }
 }
 
-// bf16 has three bits fewer than fp16.
+// bf16 has three mantissa bits fewer than fp16, so its tolerances are eight times as wide.
 TEST(Model, SixteenBitsStayNearFp32) {
   const hf::ModelConfig config = TiledConfig();
   const ModelOptions full = Options();
@@ -361,12 +365,13 @@ TEST(Model, AnOverflowIsSeenInTheGradientsAndAbortsNothing) {
     EXPECT_TRUE(std::isfinite(*loss));
     EXPECT_FALSE(small.model->gradients().finite) << scale;
   }
-  // And the next step is clean.
+  // The next step has finite gradients again.
   ASSERT_TRUE(small.model->Train({.inputs = batch.inputs, .targets = batch.targets}).ok());
   EXPECT_TRUE(small.model->gradients().finite);
 }
 
-// Values that grow past fp16 in forward: the loss is lost, and the gradients say so.
+// Activations exceed the range of fp16 in the forward pass: the loss is unusable, and the gradients
+// are reported as not finite.
 TEST(Model, AnActivationThatOverflowsMakesTheGradientsNotFinite) {
   const hf::ModelConfig config = SmallConfig();
   const ModelOptions options = Options(Precision::kFp16Amp);

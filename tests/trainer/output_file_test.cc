@@ -111,7 +111,7 @@ TEST(OutputFile, IsReplacedWholeAndKeepsItsRightsAndItsName) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 2);
 }
 
-// Half a line would make the rest of a log unreadable.
+// A partial line would make the rest of a log unreadable.
 TEST(OutputFile, WhatDoesNotFitIsCutOffAgain) {
   const TempFolder folder;
   const std::string path = folder / "page";

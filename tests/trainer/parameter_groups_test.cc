@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Patterns over names of parameters, and what freezing some leaves of the rest.
+// Tests patterns over parameter names, and the effects of freezing some parameters.
 
 #include "tools/trainer/parameter_groups.h"
 
@@ -57,7 +57,7 @@ ModelOptions Options(const std::vector<std::string>& frozen) {
   return options;
 }
 
-// The gradients of what is trained, after a step of two micro-batches.
+// Returns the gradients of the trained parameters after a step of two micro-batches.
 std::map<std::string, std::vector<float>> GradientsOf(const hf::ModelConfig& config,
                                                       const ModelOptions& options) {
   SmallModel small(config, options);

@@ -27,7 +27,7 @@ class ReferenceModel {
 
   Vector& weight(const std::string& name) { return weights_.at(name); }
 
-  // Logits of one window, [length, vocab].
+  // Returns the logits of one window, [length, vocab].
   Vector Logits(std::span<const int32_t> tokens) const {
     const size_t length = tokens.size();
     const size_t hidden = static_cast<size_t>(config_.hidden_size);
@@ -48,7 +48,7 @@ class ReferenceModel {
     return Linear(Norm(x, "model.norm.weight"), head, hidden);
   }
 
-  // The mean over all windows' tokens.
+  // Returns the mean loss over the tokens of all windows.
   double Loss(std::span<const int32_t> inputs, std::span<const int32_t> targets,
               size_t length) const {
     const size_t vocab = static_cast<size_t>(config_.vocab_size);

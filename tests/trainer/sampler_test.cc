@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Drawing tokens from logits.
+// Tests drawing tokens from logits.
 
 #include <array>
 #include <cmath>

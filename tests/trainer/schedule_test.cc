@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The learning-rate schedule against figures worked out by hand.
+// Tests the learning-rate schedule against values computed by hand.
 
 #include "tools/trainer/schedule.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Small models over the heap engine for tests: configurations, weights that follow from a
+// Small models over the heap engine for tests: configurations, weights derived from a
 // parameter's name, and batches of pseudo-random tokens.
 
 #ifndef SPILLWAY_TESTS_TRAINER_SMALL_MODEL_H_
@@ -42,7 +42,8 @@ inline hf::ModelConfig SmallConfig() {
   return config;
 }
 
-// Large enough for losses far from uniform: gradients are then well above rounding.
+// Returns weights large enough that the predictions are far from uniform and the gradients are well
+// above rounding errors.
 inline std::vector<float> WeightsOf(const std::string& name, size_t elements) {
   std::mt19937_64 random(std::hash<std::string>{}(name));
   std::normal_distribution<float> normal;
@@ -80,7 +81,7 @@ inline TestBatch RandomBatch(const hf::ModelConfig& config, int64_t tokens, uint
   return batch;
 }
 
-// A model with all that it stands on.
+// A model with its engine and its thread pool.
 struct SmallModel {
   HeapEngine engine;
   ThreadPool pool;
@@ -94,7 +95,7 @@ struct SmallModel {
     if (created.ok()) model = *std::move(created);
   }
 
-  // All gradients as fp32 values, by parameter.
+  // Returns all gradients as fp32 values, by parameter name.
   std::map<std::string, std::vector<float>> Gradients() {
     std::map<std::string, std::vector<float>> gradients;
     for (const Parameter& parameter : model->parameters()) {

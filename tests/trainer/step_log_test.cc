@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The lines of a step: exactly the fields promised, floats with all their digits, and a file that
-// survives a torn last line.
+// Tests the lines of a step: they have exactly the promised fields and floats with all their
+// digits, and the log file survives a torn last line.
 
 #include "tools/trainer/metrics/step_log.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Windows of token ids: which tokens they hold, and what is refused.
+// Tests windows of token ids: which tokens they hold, and which data is refused.
 
 #include "tools/trainer/token_data.h"
 

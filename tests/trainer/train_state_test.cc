@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The training state of a commit: it reads back exactly, anything else is refused, and a resume
-// with other numbers names the flag.
+// Tests the training state of a commit: it reads back exactly, any other text is refused, and the
+// error of a resume with other values names the flag.
 
 #include "tools/trainer/train_state.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The training loop over an engine on the heap: when it commits, evaluates, skips and stops, which
-// windows it takes, and that the order of additions is all that accumulation changes.
+// Tests the training loop over an engine on the heap: when it commits, evaluates, skips and stops,
+// which windows it takes, and that accumulation changes only the order of additions.
 
 #include "tools/trainer/trainer.h"
 
@@ -28,7 +28,7 @@ using test::TempFolder;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// An engine that remembers what was committed.
+// An engine that records the committed states.
 class CommittingEngine : public HeapEngine {
  public:
   absl::Status Commit(std::string_view user_state) override {
@@ -62,7 +62,7 @@ TrainerOptions SmallOptions(int64_t steps) {
   return options;
 }
 
-// A trainer with all that it stands on.
+// A trainer with its data, its engine and its thread pool.
 class TrainingRun {
  public:
   explicit TrainingRun(const TrainerOptions& options,
@@ -74,7 +74,7 @@ class TrainingRun {
     test::WriteNpy(folder_ / "valid.npy", tokens);
     train_data_ = *TokenData::Open(folder_.path(), "train", 53, options.model.sequence);
     valid_data_ = *TokenData::Open(folder_.path(), "valid", 53, options.model.sequence);
-    // A run that goes on finds the tensors of the run before it.
+    // A resumed run finds the tensors of the run before it.
     if (state) trainer = Create(options, std::nullopt);
     trainer = Create(options, state);
   }
@@ -117,9 +117,9 @@ class TrainingRun {
   std::unique_ptr<Trainer> trainer;
   std::vector<StepRecord> records;
   std::atomic<bool> stop{false};
-  int64_t stop_at = -1;  // records until `stop` is set
+  int64_t stop_at = -1;  // the number of records after which `stop` is set
   absl::Status observer_status;
-  uint64_t written_after_record = 0;  // by a write that a step began
+  uint64_t written_after_record = 0;  // bytes, of a write that the step began
 };
 
 TEST(Trainer, CommitsOnceAtTheEndUnlessAskedOtherwise) {
@@ -200,7 +200,7 @@ TEST(Trainer, AWriteThatEndsAfterItsStepsRecordCountsInTheNext) {
     written.push_back(record.nvme.written_bytes);
     of_state.push_back(record.state.written_bytes);
   }
-  EXPECT_THAT(written, ElementsAre(0, 100, 100, 0, 100));  // the fourth comes after a commit
+  EXPECT_THAT(written, ElementsAre(0, 100, 100, 0, 100));  // the fourth step follows a commit
   EXPECT_EQ(of_state, written);
 }
 
@@ -289,7 +289,8 @@ TrainerOptions AmpOptions(int64_t steps, double scale) {
   return options;
 }
 
-// Without a loss scale a gradient that is not finite ends the run, and changes nothing.
+// Without a loss scale, a gradient that is not finite ends the run and does not change the
+// weights.
 TEST(Trainer, UnderBf16AGradientThatIsNotFiniteIsAnError) {
   TrainerOptions options = SmallOptions(2000);
   options.model.precision = Precision::kBf16;

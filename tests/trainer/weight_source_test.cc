@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where first weights come from: folders that fit or not, and random initialisation.
+// Tests the sources of initial weights: folders that fit the model or do not, and random
+// initialisation.
 
 #include "tools/trainer/weight_source.h"
 
@@ -24,7 +25,7 @@ namespace {
 using test::TempFolder;
 using ::testing::HasSubstr;
 
-// The weights of SmallConfig in a folder, with some tensors changed.
+// Writes the weights of SmallConfig to a folder. A test may change some tensors first.
 class FolderWeights : public ::testing::Test {
  protected:
   FolderWeights() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The order of windows: every epoch takes each once, and a position alone decides.
+// Tests the order of windows: every epoch takes each window once, and the position alone decides
+// which window comes.
 
 #include "tools/trainer/window_order.h"
 
@@ -43,7 +44,8 @@ TEST(WindowOrder, EpochsAndSeedsDiffer) {
   EXPECT_EQ(Epoch(order, 1000, 3), Epoch(WindowOrder(Order::kShuffled, 1000, 1), 1000, 3));
 }
 
-// A permutation of n has one fixed point on average; neighbours that stay neighbours are as rare.
+// A random permutation has one fixed point on average, and about one window that is followed by its
+// successor.
 TEST(WindowOrder, ShufflesThoroughly) {
   constexpr uint64_t kWindows = 4096;
   for (uint64_t seed = 0; seed < 8; ++seed) {

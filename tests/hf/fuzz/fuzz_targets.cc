@@ -23,14 +23,14 @@
 namespace spillway::hf {
 namespace {
 
-// Aborts, which is what a fuzzer reports.
+// Aborts if `condition` is false. A fuzzer reports the abort.
 void Require(bool condition, const char* what) {
   if (condition) return;
   std::fprintf(stderr, "broken promise: %s\n", what);
   std::abort();
 }
 
-// A file in memory under a name that can be opened.
+// A file in memory that has a path, so that the readers can open it.
 class MemoryFile {
  public:
   explicit MemoryFile(std::string_view bytes) : descriptor_(::memfd_create("fuzz", MFD_CLOEXEC)) {
@@ -48,7 +48,7 @@ class MemoryFile {
   const int descriptor_;
 };
 
-// Errors must name the file and stay readable.
+// Requires that an error names its file and is short.
 void CheckError(const absl::Status& status, std::string_view path) {
   const std::string message(status.message());
   Require(message.find(path) != std::string::npos, "an error names its file");
@@ -89,7 +89,8 @@ bool FuzzShardIndex(std::string_view bytes) {
   static const test::TempFolder scratch;
   const std::string& folder = scratch.path();
   const std::string path = folder + "/" + kWeightsIndexFile;
-  // A new file each time: ext4 writes a truncated one to disk when it is closed, 5 ms each.
+  // Creates a new file each time. If the file were truncated instead, ext4 would write it to disk
+  // when it is closed, which takes 5 ms.
   std::filesystem::remove(path);
   std::ofstream(path, std::ios::binary) << bytes;
   const auto model = ModelFolder::Open(folder);

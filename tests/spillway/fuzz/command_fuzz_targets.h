@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a fuzzer calls, and command_fuzz_test with the corpus beside this file and its mutations:
-// each takes any bytes and returns whether they were accepted.
+// The fuzz targets. Each takes any bytes and returns whether they were accepted. The fuzzers call
+// them, and command_fuzz_test calls them with the corpus beside this file and mutations of it.
 
 #ifndef SPILLWAY_TESTS_SPILLWAY_FUZZ_COMMAND_FUZZ_TARGETS_H_
 #define SPILLWAY_TESTS_SPILLWAY_FUZZ_COMMAND_FUZZ_TARGETS_H_
@@ -10,11 +10,11 @@
 
 namespace spillway::test {
 
-// A step log or a trace, up to the page.
+// Reads a step log or a trace, and makes the report page from it.
 bool FuzzReport(std::string_view bytes);
-// A command line, a word a line. Nothing is run.
+// Parses a command line, given as one word per line, and runs nothing.
 bool FuzzFlags(std::string_view bytes);
-// A file of --config. What is read is written and read again, and must be the same.
+// Reads a --config file. Writes each value and reads it again; aborts if it is not the same.
 bool FuzzConfig(std::string_view bytes);
 
 }  // namespace spillway::test

@@ -7,7 +7,7 @@
 
 #include "tests/spillway/fuzz/command_fuzz_targets.h"
 
-// Help goes nowhere.
+// Discards the help that the parser prints.
 extern "C" int LLVMFuzzerInitialize(int* /*argc*/, char*** /*argv*/) {
   return std::freopen("/dev/null", "w", stdout) == nullptr ? 1 : 0;
 }
