@@ -27,11 +27,14 @@ struct FileId {
 };
 
 // Limits on the requests that are with the kernel at once on one device. io/request_queue.h says
-// how the limits combine.
+// how the limits combine and how requests are counted.
 struct QueueDepths {
   int read = 32;
   int write = 32;
   int mixed_write = 4;  // for writes while a read of the device waits or is in flight
+  // The size of a request that counts as one. Smaller requests count as parts of one. If 0, each
+  // request counts as one, whatever its size.
+  uint32_t request_bytes = 0;
   friend bool operator==(const QueueDepths&, const QueueDepths&) = default;
 };
 

@@ -13,6 +13,9 @@ namespace {
 constexpr int kRead = static_cast<int>(IoOp::kRead);
 constexpr int kWrite = static_cast<int>(IoOp::kWrite);
 
+// A request counts as at least this part of one of request_bytes.
+constexpr uint64_t kSmallestPart = 8;
+
 int OpOf(const Transfer& transfer) { return static_cast<int>(transfer.request().op); }
 
 }  // namespace
@@ -20,7 +23,8 @@ int OpOf(const Transfer& transfer) { return static_cast<int>(transfer.request().
 QueueDepths ClampDepths(const QueueDepths& depths, int most) {
   return {.read = std::clamp(depths.read, 1, most),
           .write = std::clamp(depths.write, 1, most),
-          .mixed_write = std::clamp(depths.mixed_write, 1, most)};
+          .mixed_write = std::clamp(depths.mixed_write, 1, most),
+          .request_bytes = depths.request_bytes};
 }
 
 RequestQueue::RequestQueue(const QueueDepths& depths, int max_in_flight)
@@ -41,10 +45,18 @@ void RequestQueue::Add(const Transfer& transfer) {
 }
 
 bool RequestQueue::HasPlace(Device& device, IoOp op, int depth) {
-  const int in_flight = device.in_flight[static_cast<int>(op)];
+  const uint64_t request_bytes = device.depths.request_bytes;
+  const auto requests = static_cast<uint64_t>(device.in_flight[static_cast<int>(op)]);
+  const uint64_t bytes = device.in_flight_bytes[static_cast<int>(op)];
+  // `used` and `full` are in units of which a request has `one`.
+  const uint64_t one = std::max<uint64_t>(request_bytes, 1);
+  const uint64_t used =
+      request_bytes == 0 ? requests : std::max(bytes, requests * request_bytes / kSmallestPart);
+  const uint64_t full = static_cast<uint64_t>(depth) * one;
+  const uint64_t quarter = static_cast<uint64_t>(std::max(1, depth / 4)) * one;
   bool& was_full = device.was_full[static_cast<int>(op)];
-  if (in_flight >= depth) was_full = true;
-  if (in_flight <= depth - std::max(1, depth / 4)) was_full = false;
+  if (used >= full) was_full = true;
+  if (used <= full - quarter) was_full = false;
   return !was_full;
 }
 
@@ -69,6 +81,7 @@ std::optional<Transfer> RequestQueue::Take() {
       waiting.pop_front();
       --num_waiting_;
       ++device.in_flight[static_cast<int>(op)];
+      device.in_flight_bytes[static_cast<int>(op)] += transfer.request().size_bytes;
       ++num_in_flight_[static_cast<int>(op)];
       return transfer;
     }
@@ -78,9 +91,10 @@ std::optional<Transfer> RequestQueue::Take() {
 
 void RequestQueue::Ended(const Transfer& transfer) {
   const int op = OpOf(transfer);
-  int& in_flight = devices_[transfer.device()].in_flight[op];
-  SPILLWAY_CHECK(in_flight > 0);
-  --in_flight;
+  Device& device = devices_[transfer.device()];
+  SPILLWAY_CHECK(device.in_flight[op] > 0);
+  --device.in_flight[op];
+  device.in_flight_bytes[op] -= transfer.request().size_bytes;
   --num_in_flight_[op];
 }
 

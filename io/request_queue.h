@@ -14,6 +14,11 @@
 //   a read goes if   r < read
 //   a write goes if  w < write, and, while any read waits or is in flight there, w < mixed_write
 //
+// Depths are measured with requests of one size, request_bytes. What keeps a device busy, and what
+// a read waits for, are bytes rather than requests. So r and w are bytes in flight divided by
+// request_bytes: of requests of half that size, twice as many go. A request counts as an eighth at
+// least, because a device that is asked for small requests takes time for each of them.
+//
 // A queue that was full issues no more requests until a quarter of it has ended. Requests that are
 // issued one at a time cost one doorbell each (on a virtual disk an exit of the virtual machine,
 // about 20 us), and three quarters of a queue keep the device just as busy.
@@ -65,6 +70,7 @@ class RequestQueue {
     QueueDepths depths;
     std::deque<Transfer> waiting[2];  // by IoOp
     int in_flight[2] = {0, 0};
+    uint64_t in_flight_bytes[2] = {0, 0};
     bool was_full[2] = {false, false};  // and a quarter of it has not ended since
   };
 

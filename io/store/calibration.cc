@@ -193,13 +193,13 @@ class Calibrator {
 
     mixes = Depths(profile.request_bytes, 1, 0);
     SPILLWAY_ASSIGN_OR_RETURN(rates, Rates(mixes, kReadsUntil));
-    size_t found = SmallestWithEnoughWork(rates, QueueBytes(mixes));
+    size_t found = SmallestGoodEnough(RunRates(rates, QueueBytes(mixes)));
     profile.read_depth = mixes[found].reads;
     profile.read_bytes_per_second = rates[found];
 
     mixes = Depths(profile.request_bytes, 0, 1);
     SPILLWAY_ASSIGN_OR_RETURN(rates, Rates(mixes, kWritesUntil));
-    found = SmallestWithEnoughWork(rates, QueueBytes(mixes));
+    found = SmallestGoodEnough(RunRates(rates, QueueBytes(mixes)));
     profile.write_depth = mixes[found].writes;
     profile.write_bytes_per_second = rates[found];
 
@@ -349,7 +349,8 @@ class Calibrator {
 QueueDepths DepthsOf(const DeviceProfile& profile) {
   return {.read = profile.read_depth,
           .write = profile.write_depth,
-          .mixed_write = profile.mixed_write_depth};
+          .mixed_write = profile.mixed_write_depth,
+          .request_bytes = profile.request_bytes};
 }
 
 double EqualSharesRate(double read_rate, double write_rate, const DeviceProfile& alone) {
@@ -372,16 +373,13 @@ size_t SmallestGoodEnough(std::span<const double> rates) {
   return static_cast<size_t>(std::find_if(rates.begin(), rates.end(), is_enough) - rates.begin());
 }
 
-size_t SmallestWithEnoughWork(std::span<const double> rates,
-                              std::span<const uint64_t> queue_bytes) {
-  const double best = *std::max_element(rates.begin(), rates.end());
-  size_t found = 0;
+std::vector<double> RunRates(std::span<const double> rates, std::span<const uint64_t> queue_bytes) {
+  std::vector<double> expected;
   for (size_t i = 0; i < rates.size(); ++i) {
-    if (rates[i] < kGoodEnough * best) continue;
-    found = i;
-    if (static_cast<double>(queue_bytes[i]) >= kShortestQueueSeconds * rates[i]) break;
+    const auto bytes = static_cast<double>(queue_bytes[i]);
+    expected.push_back(rates[i] * bytes / (bytes + rates[i] * kGapSeconds));
   }
-  return found;
+  return expected;
 }
 
 size_t DefaultOrBest(std::span<const double> rates, size_t by_default) {

@@ -4,10 +4,13 @@
 // and the rates that they give. The store keeps the result as the device's profile; PageIo and the
 // I/O engine's queues use it.
 //
-// One idea: of all depths whose rate is within 3% of the best, choose the smallest that holds 50 ms
-// of work. In a shallower queue, everything that comes later waits less. But a run is less even
-// than a calibration: a thread that hashes or sleeps leaves a shallow queue empty. No queue holds
-// more than 150 ms of work, because an arriving read waits for everything in the queue. Smaller
+// One idea: choose the smallest depth that serves a run as well as any. In a shallower queue,
+// everything that comes later waits less. But a run is less even than a calibration: a thread that
+// hashes or sleeps submits nothing for a while, and a shallow queue runs empty. So RunRates takes
+// off each rate what a run would lose in such gaps, and the smallest depth within 3% of the best is
+// chosen. Without that, the luck of one sample decides among depths that a calibration cannot tell
+// apart: a queue of 32 MiB where a run lost 13% with it. No queue holds more than 150 ms of work,
+// because an arriving read waits for everything in the queue. Smaller
 // requests cost more CPU time, and larger ones leave less waiting work that a later request can
 // overtake. So requests have kDefaultRequestBytes unless another size is clearly faster.
 
@@ -70,11 +73,10 @@ double SecondsBehindWrites(const DeviceProfile& profile);
 // Returns the index of the first of a ladder's rates that is at least 97% of the best. REQUIRES:
 // not empty.
 size_t SmallestGoodEnough(std::span<const double> rates);
-// Of the rates that are at least 97% of the best, returns the index of the first whose queue, of
-// `queue_bytes`, holds at least kShortestQueueSeconds of work at that rate. If none does, returns
-// the index of the last one.
-inline constexpr double kShortestQueueSeconds = 0.05;
-size_t SmallestWithEnoughWork(std::span<const double> rates, std::span<const uint64_t> queue_bytes);
+// Returns the rate that a run is expected to reach with each queue, from its measured rate and its
+// size. In the time that the device takes for all of a queue, it idles for kGapSeconds.
+inline constexpr double kGapSeconds = 0.002;
+std::vector<double> RunRates(std::span<const double> rates, std::span<const uint64_t> queue_bytes);
 // Returns `by_default` if it was not measured (rate 0) or if its rate is at least 70% of the best,
 // else the index of the best rate.
 size_t DefaultOrBest(std::span<const double> rates, size_t by_default);

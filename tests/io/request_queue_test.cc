@@ -15,8 +15,8 @@ namespace {
 
 class RequestQueueTest : public ::testing::Test {
  protected:
-  Transfer Make(IoOp op, uint64_t tag, uint16_t device = 0) {
-    return Transfer({op, FileId{0}, 0, memory_, kIoAlignment, tag}, /*fd=*/3, device);
+  Transfer Make(IoOp op, uint64_t tag, uint16_t device = 0, uint32_t size_bytes = kIoAlignment) {
+    return Transfer({op, FileId{0}, 0, memory_, size_bytes, tag}, /*fd=*/3, device);
   }
   void Add(RequestQueue& queue, IoOp op, uint64_t first_tag, int count, uint16_t device = 0) {
     for (int i = 0; i < count; ++i)
@@ -78,6 +78,30 @@ TEST_F(RequestQueueTest, DevicesTakeTurnsAndHaveDepthsOfTheirOwn) {
   // A device without reads writes at its full depth, whatever the other devices do.
   Add(queue, IoOp::kWrite, 30, 5, 2);
   EXPECT_EQ(TakeAll(queue), (Tags{30, 31}));
+}
+
+TEST_F(RequestQueueTest, SmallerRequestsCountAsPartsOfOne) {
+  constexpr uint32_t kOne = 64 * kIoAlignment;
+  RequestQueue queue({.read = 2, .write = 2, .mixed_write = 1, .request_bytes = kOne}, 100);
+  const auto add = [&](IoOp op, uint32_t size_bytes, uint64_t first_tag, uint64_t count) {
+    for (uint64_t i = 0; i < count; ++i) queue.Add(Make(op, first_tag + i, 0, size_bytes));
+  };
+  add(IoOp::kRead, kOne / 2, 1, 6);
+  EXPECT_EQ(TakeAll(queue), (Tags{1, 2, 3, 4}));
+  queue.Ended(Make(IoOp::kRead, 1, 0, kOne / 2));
+  EXPECT_TRUE(TakeAll(queue).empty()) << "a queue that was full waits for as much as one request";
+  queue.Ended(Make(IoOp::kRead, 2, 0, kOne / 2));
+  EXPECT_EQ(TakeAll(queue), (Tags{5, 6}));
+  add(IoOp::kWrite, kOne / 2, 10, 6);
+  EXPECT_EQ(TakeAll(queue), (Tags{10, 11})) << "beside reads";
+  for (uint64_t tag = 3; tag <= 6; ++tag) queue.Ended(Make(IoOp::kRead, tag, 0, kOne / 2));
+  EXPECT_EQ(TakeAll(queue), (Tags{12, 13}));
+
+  RequestQueue small({.read = 2, .write = 2, .mixed_write = 1, .request_bytes = kOne}, 100);
+  for (uint64_t tag = 0; tag < 50; ++tag) small.Add(Make(IoOp::kRead, tag));
+  EXPECT_EQ(TakeAll(small).size(), 16u) << "each counts as an eighth at least";
+  small.SetDepths(0, {.read = 40, .write = 2, .mixed_write = 1});
+  EXPECT_EQ(TakeAll(small).size(), 24u) << "each counts as one";
 }
 
 TEST_F(RequestQueueTest, WritesOfAllDevicesLeaveHalfTheRoomToReads) {

@@ -34,13 +34,20 @@ TEST(Calibration, TakesTheSmallestWithinThreePercentOfTheBest) {
   EXPECT_EQ(SmallestGoodEnough(Rates{3, 1, 0, 0}), 0u);
 }
 
-TEST(Calibration, TakesAQueueOfFiftyMilliseconds) {
-  const std::vector<uint64_t> bytes = {1, 2, 4, 8, 16};
-  EXPECT_EQ(SmallestWithEnoughWork(Rates{100, 100, 100, 100, 100}, bytes), 3u);  // 5 B needed
-  EXPECT_EQ(SmallestWithEnoughWork(Rates{100, 100, 100, 90, 100}, bytes), 4u);
-  EXPECT_EQ(SmallestWithEnoughWork(Rates{100, 100, 90, 90, 90}, bytes), 1u) << "deeper is slower";
-  EXPECT_EQ(SmallestWithEnoughWork(Rates{1e6, 1e6, 1e6, 0, 0}, bytes), 2u) << "no time for more";
-  EXPECT_EQ(SmallestWithEnoughWork(Rates{3, 0, 0, 0, 0}, bytes), 0u);
+TEST(Calibration, AQueueMustOutlastTheGapsOfARun) {
+  // At 4 GB/s these queues last for 4, 8, 16, 32 and 64 ms.
+  const std::vector<uint64_t> bytes = {16 << 20, 32 << 20, 64 << 20, 128 << 20, 256 << 20};
+  const auto chosen = [&bytes](const Rates& rates) {
+    return bytes[SmallestGoodEnough(RunRates(rates, bytes))] >> 20;
+  };
+  EXPECT_EQ(chosen({4e9, 4e9, 4e9, 4e9, 4e9}), 128u);
+  EXPECT_EQ(chosen({4e9, 4.4e9, 4e9, 4e9, 4e9}), 128u) << "one lucky sample";
+  EXPECT_EQ(chosen({4e9, 4e9, 4e9, 3.5e9, 3.5e9}), 64u) << "deeper is slower";
+  EXPECT_EQ(chosen({4e9, 4e9, 4e9, 0, 0}), 64u) << "no time for more";
+  EXPECT_EQ(chosen({0.1e9, 0.1e9, 0.1e9, 0.1e9, 0.1e9}), 16u) << "all last for long";
+  EXPECT_EQ(chosen({3e9, 0, 0, 0, 0}), 16u);
+  EXPECT_DOUBLE_EQ(RunRates(Rates{1e9}, std::vector<uint64_t>{2'000'000})[0], 0.5e9);
+  EXPECT_EQ(RunRates(Rates{0}, std::vector<uint64_t>{1})[0], 0);
 }
 
 TEST(Calibration, KeepsTheDefaultUnlessAnotherIsClearlyFaster) {
