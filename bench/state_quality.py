@@ -3,11 +3,13 @@
 """Does optimizer state in fewer bytes train as well? The same runs in every state format, paired by seed.
 
   bench/state_quality.py --name smollm2 --model build/quickstart/model --data build/quickstart/data --out bench/results
-  bench/state_quality.py --name new --model MODEL --data DATA --init random --lr 2e-3 --warmup-steps 20
+  bench/state_quality.py --name new --model MODEL --data DATA --init random --lr 5e-4 --warmup-steps 20 --control
 
 Each run is `spillway train` in memory with bf16 weights, from the same weights or (--init random) from its seed's, in its
 seed's order of windows. A seed's run in a format is compared with its run in fp32: the difference of the final validation
 losses, as a share of fp32's. Limit: the mean over seeds at most 0.5%. The interval is Student's, of 95%.
+--control adds runs in fp32 with one thread, whose sums are rounded in another order. A recipe in which these are as far
+from fp32 as the limit cannot tell a format from rounding.
 
 Runs that are done lie in --work and are not repeated, so the script may be stopped and started again. It leaves
 state_quality_NAME.json (every step's loss, every validation loss) and state_quality_NAME.svg in --out, and prints a table in
@@ -28,7 +30,8 @@ import line_plot  # noqa: E402
 import machine  # noqa: E402  (tools/machine.py)
 
 FORMATS = ("fp32", "bf16", "8bit", "compact")
-COLORS = {"fp32": "#222222", "bf16": "#0b6e4f", "8bit": "#e09f3e", "compact": "#3a6ea5"}
+CONTROL = "fp32, one thread"
+COLORS = {CONTROL: "#999999", "fp32": "#222222", "bf16": "#0b6e4f", "8bit": "#e09f3e", "compact": "#3a6ea5"}
 LIMIT = 0.005
 # Student's t for a two-sided interval of 95%, by degrees of freedom.
 STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
@@ -51,6 +54,7 @@ def parse():
     parser.add_argument("--warmup-steps", type=int, default=10)
     parser.add_argument("--eval-every", type=int, default=50)
     parser.add_argument("--eval-batches", type=int, default=32)
+    parser.add_argument("--control", action="store_true", help="also run fp32 with one thread")
     arguments = parser.parse_args()
     arguments.seeds = [int(word) for word in arguments.seeds.split(",")]
     if len(arguments.seeds) < 2 or len(arguments.seeds) - 1 not in STUDENT:
@@ -69,33 +73,39 @@ def settings(arguments):
             "eval_every": arguments.eval_every, "eval_batches": arguments.eval_batches}
 
 
-def run(arguments, state_format, seed):
-    """The steps of a run, made or found."""
+def run(arguments, way, seed):
+    """The steps of a run, made or found. A way is a state format or the control."""
+    state_format, threads = ("fp32", ["--threads", 1]) if way == CONTROL else (way, [])
     folder = arguments.work / arguments.name
     folder.mkdir(parents=True, exist_ok=True)
-    log, done = folder / f"{state_format}-{seed}.jsonl", folder / f"{state_format}-{seed}.done"
+    name = "control" if way == CONTROL else state_format
+    log, done = folder / f"{name}-{seed}.jsonl", folder / f"{name}-{seed}.done"
     of = {**settings(arguments), "model": str(arguments.model), "data": str(arguments.data)}
     if not done.exists() or json.loads(done.read_text()) != of:
         command = [arguments.spillway, "train", "--model", arguments.model, "--data", arguments.data, "--init", arguments.init,
                    "--precision", "bf16", "--state-format", state_format, "--order", "shuffled", "--seed", seed, "--steps",
                    arguments.steps, "--seq", arguments.seq, "--batch", arguments.batch, "--lr", arguments.lr, "--warmup-steps",
                    arguments.warmup_steps, "--schedule", "cosine", "--eval-every", arguments.eval_every, "--eval-batches",
-                   arguments.eval_batches, "--log-json", log, "--force", "--json"]
+                   arguments.eval_batches, "--log-json", log, "--force", "--json", *threads]
         ended = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                check=False)
         if ended.returncode != 0:
             sys.exit(f"bench/state_quality.py: {' '.join(map(str, command))}\nexited {ended.returncode}: {ended.stderr[-1000:]}")
         done.write_text(json.dumps(of))
     steps = [json.loads(line) for line in log.read_text().splitlines()]
-    print(f"{state_format}, seed {seed}: validation loss {steps[-1]['eval_loss']:.4f}", file=sys.stderr, flush=True)
+    print(f"{way}, seed {seed}: validation loss {steps[-1]['eval_loss']:.4f}", file=sys.stderr, flush=True)
     return {"losses": [round(step["loss"], 5) for step in steps],
             "validation": [[step["step"], step["eval_loss"]] for step in steps if "eval_loss" in step]}
 
 
-def compare(runs, seeds, state_format):
-    """Shares of fp32's final validation loss by which the format's differ, their mean, and half their interval."""
+def ways(runs):
+    return list(dict.fromkeys(way for way, _ in runs))
+
+
+def compare(runs, seeds, way):
+    """Shares of fp32's final validation loss by which the way's differ, their mean, and half their interval."""
     final = {key: of["validation"][-1][1] for key, of in runs.items()}
-    differences = [final[state_format, seed] / final["fp32", seed] - 1 for seed in seeds]
+    differences = [final[way, seed] / final["fp32", seed] - 1 for seed in seeds]
     half = STUDENT[len(seeds) - 1] * statistics.stdev(differences) / len(seeds) ** 0.5
     return differences, statistics.mean(differences), half
 
@@ -107,24 +117,26 @@ def percent(share):
 def table(runs, seeds):
     yield f"| State | Validation loss, seeds {', '.join(map(str, seeds))} | Beside `fp32` | Mean (95%) | Limit 0.5% |"
     yield "|---|---|---|---|---|"
-    for state_format in FORMATS:
-        final = ", ".join(f"{runs[state_format, seed]['validation'][-1][1]:.4f}" for seed in seeds)
-        if state_format == "fp32":
+    for way in ways(runs):
+        final = ", ".join(f"{runs[way, seed]['validation'][-1][1]:.4f}" for seed in seeds)
+        if way == "fp32":
             yield f"| `fp32` | {final} | | | |"
             continue
-        differences, mean, half = compare(runs, seeds, state_format)
-        yield (f"| `{state_format}` | {final} | {', '.join(map(percent, differences))} | {percent(mean)} "
-               f"({percent(mean - half)} to {percent(mean + half)}) | {'met' if mean <= LIMIT else 'missed'} |")
+        differences, mean, half = compare(runs, seeds, way)
+        name = way if way == CONTROL else f"`{way}`"
+        verdict = "" if way == CONTROL else "met" if mean <= LIMIT else "missed"
+        yield (f"| {name} | {final} | {', '.join(map(percent, differences))} | {percent(mean)} "
+               f"({percent(mean - half)} to {percent(mean + half)}) | {verdict} |")
 
 
 def picture(runs, seeds):
     """Validation losses and training losses, means over seeds; of the latter, of the 20 steps before."""
     validation, training = {}, {}
-    for state_format in FORMATS:
-        points = zip(*(runs[state_format, seed]["validation"] for seed in seeds))
-        validation[state_format] = [(at[0][0], statistics.mean(loss for _, loss in at)) for at in points]
-        means = [statistics.mean(step) for step in zip(*(runs[state_format, seed]["losses"] for seed in seeds))]
-        training[state_format] = [(i + 1, statistics.mean(means[max(0, i - 19):i + 1])) for i in range(len(means))]
+    for way in ways(runs):
+        points = zip(*(runs[way, seed]["validation"] for seed in seeds))
+        validation[way] = [(at[0][0], statistics.mean(loss for _, loss in at)) for at in points]
+        means = [statistics.mean(step) for step in zip(*(runs[way, seed]["losses"] for seed in seeds))]
+        training[way] = [(i + 1, statistics.mean(means[max(0, i - 19):i + 1])) for i in range(len(means))]
     least = lambda lines: min(y for line in lines.values() for _, y in line) * 0.98  # noqa: E731
     return line_plot.svg([line_plot.Panel("validation loss", "step", validation, least(validation)),
                           line_plot.Panel("training loss, mean of 20 steps", "step", training, least(training),
@@ -133,12 +145,13 @@ def picture(runs, seeds):
 
 def main():
     arguments = parse()
-    runs = {(state_format, seed): run(arguments, state_format, seed) for seed in arguments.seeds for state_format in FORMATS}
+    tried = (*FORMATS, CONTROL) if arguments.control else FORMATS
+    runs = {(way, seed): run(arguments, way, seed) for seed in arguments.seeds for way in tried}
     where = machine.describe(arguments.work)
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
         result = {"v": 1, "name": arguments.name, **settings(arguments), "machine": where,
-                  "runs": [{"state_format": state_format, "seed": seed, **of} for (state_format, seed), of in runs.items()]}
+                  "runs": [{"state_format": way, "seed": seed, **of} for (way, seed), of in runs.items()]}
         (arguments.out / f"state_quality_{arguments.name}.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
         (arguments.out / f"state_quality_{arguments.name}.svg").write_text(picture(runs, arguments.seeds) + "\n", encoding="utf-8")
     print(f"{arguments.steps} steps of {arguments.batch * arguments.seq} tokens, bf16 weights, AdamW, lr {arguments.lr}. Measured "
