@@ -34,7 +34,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr uint64_t kSlackBytes = uint64_t{256} << 20;  // free runs for writes out of place
+constexpr uint64_t kLeastSlackBytes = uint64_t{256} << 20;  // see MakeSlack
+// Of a device. A row has at most two queues of reads and two of writes under way.
+constexpr uint64_t kMostSlackBytes = 4 * io::kMostCalibrationBytes;
 constexpr uint64_t kPlainBytes = uint64_t{256} << 20;  // of memory in plain pages
 constexpr size_t kHashedBytes = size_t{512} << 20;     // for the rate of hashing alone
 // The depths at which fio is tried before the rounds, and the bytes that each trial moves.
@@ -94,11 +96,13 @@ class Bench {
   }
 
   // Checks that each folder has room for its share of the data, the slack and the bare file. A
-  // tenth of the free bytes must stay free.
+  // tenth of the free bytes must stay free. The slack is assumed to be as large as it can be.
   absl::Status CheckRoom() {
     const uint64_t num_folders = options_.folders.size();
     size_bytes_ = base::RoundUp(options_.size_bytes, uint64_t{8} * kMiB * num_folders);
-    const uint64_t needed = (2 * size_bytes_ + kSlackBytes + (uint64_t{512} << 20)) / num_folders;
+    const uint64_t slack =
+        std::clamp(options_.memory_bytes, kLeastSlackBytes, kMostSlackBytes * num_folders);
+    const uint64_t needed = (2 * size_bytes_ + slack + (uint64_t{512} << 20)) / num_folders;
     std::map<dev_t, uint64_t> needed_on;
     for (const std::string& folder : options_.folders) {
       struct stat info;
@@ -238,16 +242,23 @@ class Bench {
   }
 
   // Writes pages and forgets them, so that writes out of place find free runs that were written
-  // before.
+  // before: as many as a row has under way, because a block's old pages are free only once its new
+  // ones are written.
   absl::Status MakeSlack() {
-    constexpr uint64_t kSlackPages = kSlackBytes / kPageBytes;
+    uint64_t slack_bytes = kLeastSlackBytes;
+    for (const Row& row : report_.rows) {
+      if (row.spec.through != Through::kStore || row.spec.op == Op::kRead) continue;
+      slack_bytes =
+          std::max(slack_bytes, static_cast<uint64_t>(row.spec.depth) * row.spec.block_bytes);
+    }
+    const uint64_t num_pages = slack_bytes / kPageBytes;
     SPILLWAY_ASSIGN_OR_RETURN(const io::TensorIndex slack,
-                              store_->AddTensor({"slack", "{}", kSlackPages}, true));
+                              store_->AddTensor({"slack", "{}", num_pages}, true));
     StoreTarget target(store_.get(), ring_.get(), slack, kPageBytes);
     const Pass pass = {
-        .op = Op::kWrite, .block_bytes = kPageBytes, .depth = 16, .num_blocks = kSlackPages};
+        .op = Op::kWrite, .block_bytes = kPageBytes, .depth = 16, .num_blocks = num_pages};
     SPILLWAY_RETURN_IF_ERROR(RunPass(pass, target, memory_->span(), interrupted_).status());
-    for (uint64_t page = 0; page < kSlackPages; ++page) store_->Forget(slack, page);
+    for (uint64_t page = 0; page < num_pages; ++page) store_->Forget(slack, page);
     return absl::OkStatus();
   }
 
