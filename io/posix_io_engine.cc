@@ -74,8 +74,10 @@ absl::StatusOr<FileId> PosixIoEngine::AddFile(int fd, std::string path, uint16_t
 absl::Status PosixIoEngine::RemoveFile(FileId file) { return files_.Remove(file); }
 
 void PosixIoEngine::SetDepths(uint16_t device, const QueueDepths& depths) {
+  QueueDepths threads = ClampDepths(depths, kMaxDepth);
+  threads.request_bytes = 0;  // a request takes a thread, whatever its size
   base::MutexLock lock(&mutex_);
-  queue_.SetDepths(device, ClampDepths(depths, kMaxDepth));
+  queue_.SetDepths(device, threads);
 }
 
 void PosixIoEngine::Submit(std::span<const IoRequest> requests) {

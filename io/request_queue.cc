@@ -13,9 +13,6 @@ namespace {
 constexpr int kRead = static_cast<int>(IoOp::kRead);
 constexpr int kWrite = static_cast<int>(IoOp::kWrite);
 
-// A request counts as at least this part of one of request_bytes.
-constexpr uint64_t kSmallestPart = 8;
-
 int OpOf(const Transfer& transfer) { return static_cast<int>(transfer.request().op); }
 
 }  // namespace
@@ -44,29 +41,38 @@ void RequestQueue::Add(const Transfer& transfer) {
   ++num_waiting_;
 }
 
+// Whether the device's queue has a place for the first request that waits. REQUIRES: one waits.
 bool RequestQueue::HasPlace(Device& device, IoOp op, int depth) {
-  const uint64_t request_bytes = device.depths.request_bytes;
-  const auto requests = static_cast<uint64_t>(device.in_flight[static_cast<int>(op)]);
-  const uint64_t bytes = device.in_flight_bytes[static_cast<int>(op)];
-  // `used` and `full` are in units of which a request has `one`.
-  const uint64_t one = std::max<uint64_t>(request_bytes, 1);
+  const int kind = static_cast<int>(op);
+  // Sizes are in bytes if those count, else in requests.
+  const uint64_t one = std::max<uint64_t>(device.depths.request_bytes, 1);
+  const uint64_t least = std::max<uint64_t>(one / 2, 1);
+  const bool counts_bytes = device.depths.request_bytes > 0;
+  const uint64_t requests = static_cast<uint64_t>(device.in_flight[kind]);
+  const uint64_t next_bytes = device.waiting[kind].front().request().size_bytes;
+  const uint64_t next = counts_bytes ? std::max(next_bytes, least) : 1;
   const uint64_t used =
-      request_bytes == 0 ? requests : std::max(bytes, requests * request_bytes / kSmallestPart);
+      counts_bytes ? std::max(device.in_flight_bytes[kind], requests * least) : requests;
   const uint64_t full = static_cast<uint64_t>(depth) * one;
-  const uint64_t quarter = static_cast<uint64_t>(std::max(1, depth / 4)) * one;
-  bool& was_full = device.was_full[static_cast<int>(op)];
-  if (used >= full) was_full = true;
-  if (used <= full - quarter) was_full = false;
+  bool& was_full = device.was_full[kind];
+  if (used <= full - std::max(least, full / 4 / one * one)) was_full = false;
+  if (requests > 0 && used + next > full) was_full = true;
   return !was_full;
 }
 
+// Whether the limit on the requests of all devices leaves room for one more of this kind.
+bool RequestQueue::HasSlot(IoOp op) const {
+  const int most = op == IoOp::kRead ? max_in_flight_ - max_in_flight_ / 4 : max_in_flight_ / 2;
+  return num_in_flight_[static_cast<int>(op)] < std::max(1, most);
+}
+
 bool RequestQueue::MayGo(Device& device, IoOp op) const {
-  if (device.waiting[static_cast<int>(op)].empty()) return false;
+  if (device.waiting[static_cast<int>(op)].empty() || !HasSlot(op)) return false;
   if (op == IoOp::kRead) return HasPlace(device, op, device.depths.read);
   const bool reads = !device.waiting[kRead].empty() || device.in_flight[kRead] > 0;
   const int depth =
       reads ? std::min(device.depths.write, device.depths.mixed_write) : device.depths.write;
-  return HasPlace(device, op, depth) && num_in_flight_[kWrite] < std::max(1, max_in_flight_ / 2);
+  return HasPlace(device, op, depth);
 }
 
 std::optional<Transfer> RequestQueue::Take() {

@@ -16,8 +16,8 @@
 //
 // Depths are measured with requests of one size, request_bytes. What keeps a device busy, and what
 // a read waits for, are bytes rather than requests. So r and w are bytes in flight divided by
-// request_bytes: of requests of half that size, twice as many go. A request counts as an eighth at
-// least, because a device that is asked for small requests takes time for each of them.
+// request_bytes: twice as many requests of half that size go. A request counts as a half at least,
+// because a device also takes time for each request, and the requests of all devices have a limit.
 //
 // A queue that was full issues no more requests until a quarter of it has ended. Requests that are
 // issued one at a time cost one doorbell each (on a virtual disk an exit of the virtual machine,
@@ -48,7 +48,8 @@ QueueDepths ClampDepths(const QueueDepths& depths, int most);
 class RequestQueue {
  public:
   // `depths` are the depths of every device until SetDepths. `max_in_flight` limits all devices
-  // together; writes take at most half of it and leave the rest to reads.
+  // together. Writes take at most half of it, and reads at most three quarters, so that neither
+  // keeps out the other.
   RequestQueue(const QueueDepths& depths, int max_in_flight);
 
   void SetDepths(uint16_t device, const QueueDepths& depths);
@@ -77,6 +78,7 @@ class RequestQueue {
   Device& MakeDevice(uint16_t device);
   bool MayGo(Device& device, IoOp op) const;
   static bool HasPlace(Device& device, IoOp op, int depth);
+  bool HasSlot(IoOp op) const;
 
   const QueueDepths default_depths_;
   const int max_in_flight_;

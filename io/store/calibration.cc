@@ -52,7 +52,6 @@ static_assert(kMaxQueueDepth == 1024);
 // A queue holds at most kLongestQueueSeconds of work at the best rate so far, but may always hold
 // kShortestQueue bytes.
 constexpr uint64_t kShortestQueue = uint64_t{4} << 20;
-constexpr double kLongestQueueSeconds = 0.15;
 // When each step ends at the latest, as a share of the time limit.
 constexpr double kFillUntil = 0.2, kRequestsUntil = 0.35, kReadsUntil = 0.6, kWritesUntil = 0.85;
 constexpr uint64_t kUnderWay = uint64_t{128} << 20;  // bytes in flight while sizes are compared
@@ -377,7 +376,8 @@ std::vector<double> RunRates(std::span<const double> rates, std::span<const uint
   std::vector<double> expected;
   for (size_t i = 0; i < rates.size(); ++i) {
     const auto bytes = static_cast<double>(queue_bytes[i]);
-    expected.push_back(rates[i] * bytes / (bytes + rates[i] * kGapSeconds));
+    const bool is_too_long = i > 0 && bytes > kLongestQueueSeconds * rates[i];
+    expected.push_back(is_too_long ? 0 : rates[i] * bytes / (bytes + rates[i] * kGapSeconds));
   }
   return expected;
 }

@@ -9,10 +9,10 @@
 // hashes or sleeps submits nothing for a while, and a shallow queue runs empty. So RunRates takes
 // off each rate what a run would lose in such gaps, and the smallest depth within 3% of the best is
 // chosen. Without that, the luck of one sample decides among depths that a calibration cannot tell
-// apart: a queue of 32 MiB where a run lost 13% with it. No queue holds more than 150 ms of work,
-// because an arriving read waits for everything in the queue. Smaller
-// requests cost more CPU time, and larger ones leave less waiting work that a later request can
-// overtake. So requests have kDefaultRequestBytes unless another size is clearly faster.
+// apart. No queue holds more than 150 ms of work, because an arriving read waits for everything in
+// the queue. Smaller requests cost more CPU time, and larger ones leave less waiting work that a
+// later request can overtake. So requests have kDefaultRequestBytes unless another size is clearly
+// faster.
 
 #ifndef SPILLWAY_IO_STORE_CALIBRATION_H_
 #define SPILLWAY_IO_STORE_CALIBRATION_H_
@@ -66,16 +66,19 @@ QueueDepths DepthsOf(const DeviceProfile& profile);
 void ApplyProfiles(const Store& store, IoEngine& engine);
 
 // The longest time that a read waits for the writes that are in flight on the device when it
-// arrives: write_depth requests at the calibrated rate. Of later writes, at most mixed_write_depth
-// are in flight at a time.
+// arrives: the bytes of write_depth requests at the calibrated rate. Of later writes, at most the
+// bytes of mixed_write_depth requests are in flight at a time. Many small writes may take longer
+// than their bytes say.
 double SecondsBehindWrites(const DeviceProfile& profile);
 
 // Returns the index of the first of a ladder's rates that is at least 97% of the best. REQUIRES:
 // not empty.
 size_t SmallestGoodEnough(std::span<const double> rates);
 // Returns the rate that a run is expected to reach with each queue, from its measured rate and its
-// size. In the time that the device takes for all of a queue, it idles for kGapSeconds.
+// size. In the time that the device takes for all of a queue, it idles for kGapSeconds. The rate of
+// a queue that holds more than kLongestQueueSeconds of work counts as 0, but for the first.
 inline constexpr double kGapSeconds = 0.002;
+inline constexpr double kLongestQueueSeconds = 0.15;
 std::vector<double> RunRates(std::span<const double> rates, std::span<const uint64_t> queue_bytes);
 // Returns `by_default` if it was not measured (rate 0) or if its rate is at least 70% of the best,
 // else the index of the best rate.

@@ -86,22 +86,41 @@ TEST_F(RequestQueueTest, SmallerRequestsCountAsPartsOfOne) {
   const auto add = [&](IoOp op, uint32_t size_bytes, uint64_t first_tag, uint64_t count) {
     for (uint64_t i = 0; i < count; ++i) queue.Add(Make(op, first_tag + i, 0, size_bytes));
   };
-  add(IoOp::kRead, kOne / 2, 1, 6);
+  add(IoOp::kRead, kOne / 2, 1, 5);
   EXPECT_EQ(TakeAll(queue), (Tags{1, 2, 3, 4}));
   queue.Ended(Make(IoOp::kRead, 1, 0, kOne / 2));
-  EXPECT_TRUE(TakeAll(queue).empty()) << "a queue that was full waits for as much as one request";
-  queue.Ended(Make(IoOp::kRead, 2, 0, kOne / 2));
-  EXPECT_EQ(TakeAll(queue), (Tags{5, 6}));
+  EXPECT_EQ(TakeAll(queue), (Tags{5}));
   add(IoOp::kWrite, kOne / 2, 10, 6);
   EXPECT_EQ(TakeAll(queue), (Tags{10, 11})) << "beside reads";
-  for (uint64_t tag = 3; tag <= 6; ++tag) queue.Ended(Make(IoOp::kRead, tag, 0, kOne / 2));
+  for (uint64_t tag = 2; tag <= 5; ++tag) queue.Ended(Make(IoOp::kRead, tag, 0, kOne / 2));
   EXPECT_EQ(TakeAll(queue), (Tags{12, 13}));
 
   RequestQueue small({.read = 2, .write = 2, .mixed_write = 1, .request_bytes = kOne}, 100);
-  for (uint64_t tag = 0; tag < 50; ++tag) small.Add(Make(IoOp::kRead, tag));
-  EXPECT_EQ(TakeAll(small).size(), 16u) << "each counts as an eighth at least";
+  Add(small, IoOp::kRead, 1, 50);
+  EXPECT_EQ(TakeAll(small).size(), 4u) << "each counts as a half at least";
   small.SetDepths(0, {.read = 40, .write = 2, .mixed_write = 1});
-  EXPECT_EQ(TakeAll(small).size(), 24u) << "each counts as one";
+  EXPECT_EQ(TakeAll(small).size(), 36u) << "each counts as one";
+
+  RequestQueue large({.read = 1, .write = 1, .mixed_write = 1, .request_bytes = kOne}, 100);
+  large.Add(Make(IoOp::kRead, 1, 0, kOne / 2));
+  large.Add(Make(IoOp::kRead, 2, 0, kOne));
+  large.Add(Make(IoOp::kRead, 3, 0, 4 * kOne));
+  EXPECT_EQ(TakeAll(large), Tags{1}) << "the second would be more than the depth";
+  large.Ended(Make(IoOp::kRead, 1, 0, kOne / 2));
+  EXPECT_EQ(TakeAll(large), Tags{2});
+  large.Ended(Make(IoOp::kRead, 2, 0, kOne));
+  EXPECT_EQ(TakeAll(large), Tags{3}) << "one may always go alone";
+}
+
+TEST_F(RequestQueueTest, ReadsLeaveRoomToWrites) {
+  RequestQueue queue({.read = 100, .write = 100, .mixed_write = 2}, 8);
+  Add(queue, IoOp::kRead, 1, 50, 0);
+  Add(queue, IoOp::kRead, 100, 50, 1);
+  Add(queue, IoOp::kWrite, 200, 50, 0);
+  EXPECT_EQ(TakeAll(queue), (Tags{1, 100, 2, 101, 3, 102, 200, 201}));
+  queue.Ended(Make(IoOp::kRead, 1));
+  queue.Ended(Make(IoOp::kWrite, 200));
+  EXPECT_EQ(TakeAll(queue), (Tags{103, 202}));
 }
 
 TEST_F(RequestQueueTest, WritesOfAllDevicesLeaveHalfTheRoomToReads) {
@@ -134,34 +153,42 @@ TEST_F(RequestQueueTest, DepthsAreBroughtIntoBounds) {
 // With random arrivals and ends, the bounds hold at every instant and every request is taken.
 TEST_F(RequestQueueTest, BoundsHoldAndNothingStarves) {
   std::mt19937_64 random(test::Seed());
-  const QueueDepths depths = {.read = 5, .write = 7, .mixed_write = 2};
+  constexpr uint32_t kOne = 16 * kIoAlignment;
+  const QueueDepths depths = {
+      .read = 5, .write = 7, .mixed_write = 2, .request_bytes = random() % 2 == 0 ? 0 : kOne};
   constexpr int kDevices = 3;
   RequestQueue queue(depths, 20);
   std::vector<Transfer> in_flight;
   int added = 0, taken = 0;
   int waiting_reads[kDevices] = {};
-  const auto count = [&](IoOp op, int device) {
-    return std::count_if(in_flight.begin(), in_flight.end(), [&](const Transfer& transfer) {
-      return transfer.request().op == op && transfer.device() == device;
-    });
+  // What the device has in flight, in requests of request_bytes.
+  const auto used = [&](IoOp op, int device) {
+    double sum = 0;
+    for (const Transfer& transfer : in_flight) {
+      if (transfer.request().op != op || transfer.device() != device) continue;
+      sum += depths.request_bytes == 0 ? 1.0 : transfer.request().size_bytes / double{kOne};
+    }
+    return sum;
   };
   for (int step = 0; step < 20000 || taken < added; ++step) {
     if (step < 20000 && random() % 2 == 0) {
       const IoOp op = random() % 2 == 0 ? IoOp::kRead : IoOp::kWrite;
       const auto device = static_cast<uint16_t>(random() % kDevices);
-      queue.Add(Make(op, static_cast<uint64_t>(added++), device));
+      const auto size_bytes = static_cast<uint32_t>((1 + random() % 16) * kIoAlignment);
+      queue.Add(Make(op, static_cast<uint64_t>(added++), device, size_bytes));
       if (op == IoOp::kRead) ++waiting_reads[device];
     } else if (const auto transfer = queue.Take()) {
       const uint16_t device = transfer->device();
       const IoOp op = transfer->request().op;
-      if (op == IoOp::kWrite && (waiting_reads[device] > 0 || count(IoOp::kRead, device) > 0)) {
-        ASSERT_LT(count(IoOp::kWrite, device), depths.mixed_write);
-      }
+      const bool beside_reads = waiting_reads[device] > 0 || used(IoOp::kRead, device) > 0;
       if (op == IoOp::kRead) --waiting_reads[device];
       in_flight.push_back(*transfer);
       ++taken;
-      ASSERT_LE(count(IoOp::kRead, device), depths.read);
-      ASSERT_LE(count(IoOp::kWrite, device), depths.write);
+      if (op == IoOp::kWrite && beside_reads) {
+        ASSERT_LE(used(IoOp::kWrite, device), depths.mixed_write);
+      }
+      ASSERT_LE(used(IoOp::kRead, device), depths.read);
+      ASSERT_LE(used(IoOp::kWrite, device), depths.write);
       ASSERT_LE(in_flight.size(), 20u);
     } else if (!in_flight.empty()) {
       std::swap(in_flight[random() % in_flight.size()], in_flight.back());

@@ -45,6 +45,7 @@ TEST(Calibration, AQueueMustOutlastTheGapsOfARun) {
   EXPECT_EQ(chosen({4e9, 4e9, 4e9, 3.5e9, 3.5e9}), 64u) << "deeper is slower";
   EXPECT_EQ(chosen({4e9, 4e9, 4e9, 0, 0}), 64u) << "no time for more";
   EXPECT_EQ(chosen({0.1e9, 0.1e9, 0.1e9, 0.1e9, 0.1e9}), 16u) << "all last for long";
+  EXPECT_EQ(chosen({1e9, 1.3e9, 1.6e9, 1.6e9, 1.6e9}), 64u) << "the deepest last for 170 ms";
   EXPECT_EQ(chosen({3e9, 0, 0, 0, 0}), 16u);
   EXPECT_DOUBLE_EQ(RunRates(Rates{1e9}, std::vector<uint64_t>{2'000'000})[0], 0.5e9);
   EXPECT_EQ(RunRates(Rates{0}, std::vector<uint64_t>{1})[0], 0);
