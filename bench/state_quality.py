@@ -18,6 +18,7 @@ markdown.
 
 import argparse
 import json
+import os
 import pathlib
 import statistics
 import subprocess
@@ -54,6 +55,7 @@ def parse():
     parser.add_argument("--warmup-steps", type=int, default=10)
     parser.add_argument("--eval-every", type=int, default=50)
     parser.add_argument("--eval-batches", type=int, default=32)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--control", action="store_true", help="also run fp32 with one thread")
     arguments = parser.parse_args()
     arguments.seeds = [int(word) for word in arguments.seeds.split(",")]
@@ -61,6 +63,8 @@ def parse():
         parser.error("--seeds must name from 2 to 10 seeds: an interval needs two")
     if arguments.steps % arguments.eval_every:
         parser.error("--steps must be a multiple of --eval-every: the last step's validation loss is compared")
+    if arguments.control and arguments.threads == 1:
+        parser.error("--control compares with one thread: --threads must be more than 1")
     for path in (arguments.spillway, arguments.model, arguments.data):
         if not path.exists():
             parser.error(f"{path} is missing: tools/setup builds the command, tools/quickstart makes a model and data")
@@ -69,24 +73,25 @@ def parse():
 
 def settings(arguments):
     return {"init": arguments.init, "steps": arguments.steps, "seq": arguments.seq, "batch": arguments.batch,
-            "lr": arguments.lr, "warmup_steps": arguments.warmup_steps,
+            "lr": arguments.lr, "warmup_steps": arguments.warmup_steps, "threads": arguments.threads,
             "eval_every": arguments.eval_every, "eval_batches": arguments.eval_batches}
 
 
 def run(arguments, way, seed):
     """The steps of a run, made or found. A way is a state format or the control."""
-    state_format, threads = ("fp32", ["--threads", 1]) if way == CONTROL else (way, [])
+    state_format, threads = ("fp32", 1) if way == CONTROL else (way, arguments.threads)
     folder = arguments.work / arguments.name
     folder.mkdir(parents=True, exist_ok=True)
     name = "control" if way == CONTROL else state_format
     log, done = folder / f"{name}-{seed}.jsonl", folder / f"{name}-{seed}.done"
-    of = {**settings(arguments), "model": str(arguments.model), "data": str(arguments.data)}
+    of = {**settings(arguments), "threads": threads, "model": str(arguments.model), "data": str(arguments.data)}
     if not done.exists() or json.loads(done.read_text()) != of:
         command = [arguments.spillway, "train", "--model", arguments.model, "--data", arguments.data, "--init", arguments.init,
                    "--precision", "bf16", "--state-format", state_format, "--order", "shuffled", "--seed", seed, "--steps",
                    arguments.steps, "--seq", arguments.seq, "--batch", arguments.batch, "--lr", arguments.lr, "--warmup-steps",
                    arguments.warmup_steps, "--schedule", "cosine", "--eval-every", arguments.eval_every, "--eval-batches",
-                   arguments.eval_batches, "--log-json", log, "--force", "--json", *threads]
+                   arguments.eval_batches, "--threads", threads, "--log-json", log, "--force", "--json"]
+        done.unlink(missing_ok=True)
         ended = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                check=False)
         if ended.returncode != 0:
@@ -151,7 +156,8 @@ def main():
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
         result = {"v": 1, "name": arguments.name, **settings(arguments), "machine": where,
-                  "runs": [{"state_format": way, "seed": seed, **of} for (way, seed), of in runs.items()]}
+                  "runs": [{"state_format": "fp32" if way == CONTROL else way, "threads": 1 if way == CONTROL else arguments.threads,
+                            "seed": seed, **of} for (way, seed), of in runs.items()]}
         (arguments.out / f"state_quality_{arguments.name}.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
         (arguments.out / f"state_quality_{arguments.name}.svg").write_text(picture(runs, arguments.seeds) + "\n", encoding="utf-8")
     print(f"{arguments.steps} steps of {arguments.batch * arguments.seq} tokens, bf16 weights, AdamW, lr {arguments.lr}. Measured "
