@@ -14,8 +14,9 @@
 // Each block is hashed as a store hashes it: a block that was read before its memory is used again,
 // a block that is written while the write is in flight. A device needs more requests in flight
 // where hashing takes time between them. The settings of a ladder are measured in turn, in several
-// rounds, and each setting counts with its best rate, because other load on the machine can only
-// slow it.
+// rounds, and each setting counts with the median of its rates: other load on the machine slows a
+// sample, and a cache or a burst makes it faster than a run. Samples of one setting differ by 10 to
+// 25% on some disks, so Smoothed also compares each depth with its neighbours.
 
 #include "io/store/calibration.h"
 
@@ -59,8 +60,18 @@ constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
 constexpr int kRepetitions = 3;
 constexpr double kGoodEnough = 0.97;  // of the best rate
 constexpr double kClose = 0.7;        // of the best rate; below it, a rate is clearly slower
+// A depth that could reach less than this part of the best rate in a run is not measured.
+constexpr double kLeastReached = 0.75;
 constexpr uint32_t kFillBytes = 1 << 20;
 constexpr uint64_t kLeastFileBytes = 2 * (2 << 20);  // room for the largest request in each half
+
+// Returns the median, the mean of the middle two of an even number, or 0 if there are none.
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
 
 struct Unmap {
   size_t size_bytes = 0;
@@ -188,16 +199,26 @@ class Calibrator {
       mixes.push_back({request, static_cast<int>(under_way / request), 0});
     }
     SPILLWAY_ASSIGN_OR_RETURN(std::vector<double> rates, Rates(mixes, kRequestsUntil));
+    const double best = *std::max_element(rates.begin(), rates.end());
     profile.request_bytes = mixes[DefaultOrBest(rates, kDefaultRequest)].request_bytes;
 
     mixes = Depths(profile.request_bytes, 1, 0);
+    // The time for reads serves fewer depths, measured more often.
+    const auto is_too_short = [best](const Mix& mix) {
+      const double bytes[] = {static_cast<double>(mix.bytes())};
+      return bytes[0] < kLeastReached * (bytes[0] + best * kGapSeconds);
+    };
+    const auto enough = std::find_if_not(mixes.begin(), mixes.end() - 1, is_too_short);
+    mixes.erase(mixes.begin(), enough);
     SPILLWAY_ASSIGN_OR_RETURN(rates, Rates(mixes, kReadsUntil));
+    rates = Smoothed(rates);
     size_t found = SmallestGoodEnough(RunRates(rates, QueueBytes(mixes)));
     profile.read_depth = mixes[found].reads;
     profile.read_bytes_per_second = rates[found];
 
     mixes = Depths(profile.request_bytes, 0, 1);
     SPILLWAY_ASSIGN_OR_RETURN(rates, Rates(mixes, kWritesUntil));
+    rates = Smoothed(rates);
     found = SmallestGoodEnough(RunRates(rates, QueueBytes(mixes)));
     profile.write_depth = mixes[found].writes;
     profile.write_bytes_per_second = rates[found];
@@ -213,7 +234,7 @@ class Calibrator {
                        absl::FormatDuration(options_.limit)));
     }
     SPILLWAY_ASSIGN_OR_RETURN(rates, Rates(mixes, 1));
-    profile.mixed_write_depth = mixes[SmallestGoodEnough(rates)].writes;
+    profile.mixed_write_depth = mixes[SmallestGoodEnough(Smoothed(rates))].writes;
     return profile;
   }
 
@@ -240,10 +261,10 @@ class Calibrator {
     return bytes;
   }
 
-  // Returns the rate of each mix, in bytes per second. It is 0 if there was no time for the mix, or
-  // if its queue would be too long at the best rate so far.
+  // Returns the median rate of each mix, in bytes per second. It is 0 if there was no time for the
+  // mix, or if its queue would be too long at the best rate so far.
   absl::StatusOr<std::vector<double>> Rates(const std::vector<Mix>& mixes, double until) {
-    std::vector<double> rates(mixes.size());
+    std::vector<std::vector<double>> samples(mixes.size());
     const absl::Time end = start_ + until * options_.limit;
     double best = 0;
     for (int round = 0; round < kRepetitions; ++round) {
@@ -252,10 +273,12 @@ class Calibrator {
         if (!is_first && (absl::Now() >= end || IsTooLong(mixes[i], best))) continue;
         SPILLWAY_ASSIGN_OR_RETURN(const Passed passed,
                                   Run(mixes[i], UINT64_MAX, Deadline::After(options_.limit)));
-        rates[i] = std::max(rates[i], RateOf(passed));
-        best = std::max(best, rates[i]);
+        samples[i].push_back(RateOf(passed));
+        best = std::max(best, samples[i].back());
       }
     }
+    std::vector<double> rates;
+    for (std::vector<double>& of : samples) rates.push_back(Median(std::move(of)));
     return rates;
   }
 
@@ -370,6 +393,18 @@ size_t SmallestGoodEnough(std::span<const double> rates) {
   const double enough = kGoodEnough * *std::max_element(rates.begin(), rates.end());
   const auto is_enough = [enough](double rate) { return rate >= enough; };
   return static_cast<size_t>(std::find_if(rates.begin(), rates.end(), is_enough) - rates.begin());
+}
+
+std::vector<double> Smoothed(std::span<const double> rates) {
+  std::vector<double> smoothed;
+  for (size_t i = 0; i < rates.size(); ++i) {
+    std::vector<double> near;
+    for (size_t j = i - std::min<size_t>(i, 1); j < std::min(i + 2, rates.size()); ++j) {
+      if (rates[j] > 0) near.push_back(rates[j]);
+    }
+    smoothed.push_back(rates[i] > 0 ? Median(std::move(near)) : 0);
+  }
+  return smoothed;
 }
 
 std::vector<double> RunRates(std::span<const double> rates, std::span<const uint64_t> queue_bytes) {

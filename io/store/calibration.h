@@ -8,11 +8,11 @@
 // everything that comes later waits less. But a run is less even than a calibration: a thread that
 // hashes or sleeps submits nothing for a while, and a shallow queue runs empty. So RunRates takes
 // off each rate what a run would lose in such gaps, and the smallest depth within 3% of the best is
-// chosen. Without that, the luck of one sample decides among depths that a calibration cannot tell
-// apart. No queue holds more than 150 ms of work, because an arriving read waits for everything in
-// the queue. Smaller requests cost more CPU time, and larger ones leave less waiting work that a
-// later request can overtake. So requests have kDefaultRequestBytes unless another size is clearly
-// faster.
+// chosen. Without that, and without Smoothed, the luck of one sample decides among depths that a
+// calibration cannot tell apart. No queue holds more than 150 ms of work, because an arriving read
+// waits for everything in the queue. Smaller requests cost more CPU time, and larger ones leave
+// less waiting work that a later request can overtake. So requests have kDefaultRequestBytes unless
+// another size is clearly faster.
 
 #ifndef SPILLWAY_IO_STORE_CALIBRATION_H_
 #define SPILLWAY_IO_STORE_CALIBRATION_H_
@@ -74,6 +74,10 @@ double SecondsBehindWrites(const DeviceProfile& profile);
 // Returns the index of the first of a ladder's rates that is at least 97% of the best. REQUIRES:
 // not empty.
 size_t SmallestGoodEnough(std::span<const double> rates);
+// Returns each rate of a ladder of depths as the median of its own and its neighbours', so that one
+// lucky or unlucky sample does not count. A rate of 0, which was not measured, stays 0 and is no
+// neighbour.
+std::vector<double> Smoothed(std::span<const double> rates);
 // Returns the rate that a run is expected to reach with each queue, from its measured rate and its
 // size. In the time that the device takes for all of a queue, it idles for kGapSeconds. The rate of
 // a queue that holds more than kLongestQueueSeconds of work counts as 0, but for the first.

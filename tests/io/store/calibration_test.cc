@@ -38,10 +38,11 @@ TEST(Calibration, AQueueMustOutlastTheGapsOfARun) {
   // At 4 GB/s these queues last for 4, 8, 16, 32 and 64 ms.
   const std::vector<uint64_t> bytes = {16 << 20, 32 << 20, 64 << 20, 128 << 20, 256 << 20};
   const auto chosen = [&bytes](const Rates& rates) {
-    return bytes[SmallestGoodEnough(RunRates(rates, bytes))] >> 20;
+    return bytes[SmallestGoodEnough(RunRates(Smoothed(rates), bytes))] >> 20;
   };
   EXPECT_EQ(chosen({4e9, 4e9, 4e9, 4e9, 4e9}), 128u);
-  EXPECT_EQ(chosen({4e9, 4.4e9, 4e9, 4e9, 4e9}), 128u) << "one lucky sample";
+  EXPECT_EQ(chosen({4e9, 6e9, 4e9, 4e9, 4e9}), 128u) << "one lucky sample";
+  EXPECT_EQ(chosen({4e9, 4e9, 4e9, 2e9, 4e9}), 128u) << "one unlucky sample";
   EXPECT_EQ(chosen({4e9, 4e9, 4e9, 3.5e9, 3.5e9}), 64u) << "deeper is slower";
   EXPECT_EQ(chosen({4e9, 4e9, 4e9, 0, 0}), 64u) << "no time for more";
   EXPECT_EQ(chosen({0.1e9, 0.1e9, 0.1e9, 0.1e9, 0.1e9}), 16u) << "all last for long";
@@ -49,6 +50,13 @@ TEST(Calibration, AQueueMustOutlastTheGapsOfARun) {
   EXPECT_EQ(chosen({3e9, 0, 0, 0, 0}), 16u);
   EXPECT_DOUBLE_EQ(RunRates(Rates{1e9}, std::vector<uint64_t>{2'000'000})[0], 0.5e9);
   EXPECT_EQ(RunRates(Rates{0}, std::vector<uint64_t>{1})[0], 0);
+}
+
+TEST(Calibration, ADepthCountsWithItsNeighbours) {
+  EXPECT_EQ(Smoothed(Rates{1, 2, 3, 9, 4}), (Rates{1.5, 2, 3, 4, 6.5}));
+  EXPECT_EQ(Smoothed(Rates{1, 2, 0, 4}), (Rates{1.5, 1.5, 0, 4}));
+  EXPECT_EQ(Smoothed(Rates{3}), Rates{3});
+  EXPECT_EQ(Smoothed(Rates{0, 0}), (Rates{0, 0}));
 }
 
 TEST(Calibration, KeepsTheDefaultUnlessAnotherIsClearlyFaster) {
