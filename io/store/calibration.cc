@@ -60,7 +60,7 @@ constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
 constexpr int kRepetitions = 3;
 constexpr double kGoodEnough = 0.97;  // of the best rate
 constexpr double kClose = 0.7;        // of the best rate; below it, a rate is clearly slower
-// A depth that could reach less than this part of the best rate in a run is not measured.
+// A depth of reads that could reach less than this part of the best rate in a run is not measured.
 constexpr double kLeastReached = 0.75;
 constexpr uint32_t kFillBytes = 1 << 20;
 constexpr uint64_t kLeastFileBytes = 2 * (2 << 20);  // room for the largest request in each half
@@ -203,10 +203,10 @@ class Calibrator {
     profile.request_bytes = mixes[DefaultOrBest(rates, kDefaultRequest)].request_bytes;
 
     mixes = Depths(profile.request_bytes, 1, 0);
-    // The time for reads serves fewer depths, measured more often.
+    // With fewer depths, each is measured more often. The deepest stays.
     const auto is_too_short = [best](const Mix& mix) {
-      const double bytes[] = {static_cast<double>(mix.bytes())};
-      return bytes[0] < kLeastReached * (bytes[0] + best * kGapSeconds);
+      const auto bytes = static_cast<double>(mix.bytes());
+      return bytes < kLeastReached * (bytes + best * kGapSeconds);
     };
     const auto enough = std::find_if_not(mixes.begin(), mixes.end() - 1, is_too_short);
     mixes.erase(mixes.begin(), enough);
