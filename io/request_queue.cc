@@ -11,7 +11,6 @@ namespace spillway::io {
 namespace {
 
 constexpr int kRead = static_cast<int>(IoOp::kRead);
-constexpr int kWrite = static_cast<int>(IoOp::kWrite);
 
 int OpOf(const Transfer& transfer) { return static_cast<int>(transfer.request().op); }
 
