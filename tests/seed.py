@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The seed of a random test in Python, as tests/seed.h has it for C++: SPILLWAY_TEST_SEED repeats a run that printed it.
+"""The seed of a random test: SPILLWAY_TEST_SEED repeats a run that printed it. tests/seed.h does the same for C++.
 
-Python's standard library only.
+Uses only Python's standard library.
 """
 
 import os
@@ -10,13 +10,13 @@ import re
 
 
 def seed_line(seed):
-    """How a seed is printed: the assignment that repeats the test, or the round, that had it."""
+    """Returns a seed as it is printed: the assignment that repeats the test, or the round, that used it."""
     return f"SPILLWAY_TEST_SEED={seed}"
 
 
 def draw_seed():
-    """SPILLWAY_TEST_SEED, or where it is not set a number drawn anew; prints it. ValueError if it is no number below
-    2^64."""
+    """Returns SPILLWAY_TEST_SEED or, if it is not set, a random number. Prints it. ValueError if the variable is not a
+    number below 2^64."""
     given = os.environ.get("SPILLWAY_TEST_SEED")
     if given is None:
         seed = random.SystemRandom().randrange(1 << 32)

@@ -1,12 +1,12 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Holds the C ABI of this build against the one that is committed (abi.txt beside this file).
+"""Compares the C ABI of this build with the committed one (abi.txt beside this file). Every difference fails the check.
 
     tests/capi/abi_test.py DUMP LIBRARY            the check
-    tests/capi/abi_test.py --write DUMP LIBRARY    after a change that is meant: writes abi.txt
+    tests/capi/abi_test.py --write DUMP LIBRARY    after an intended change: writes abi.txt
 
-DUMP prints structs and values (abi_dump.c), LIBRARY is libspillway.so. What callers rely on may only be added to: a new
-symbol, a new value, a new member at the end of a struct that begins with its size.
+DUMP is the program of abi_dump.c, which prints structs and values. LIBRARY is libspillway.so. A change may only add to
+the ABI: a new symbol, a new value, or a new member at the end of a struct that begins with its size.
 """
 
 import pathlib
@@ -23,7 +23,7 @@ def output(*command):
 
 
 def symbols(library):
-    """Names with versions, as "spw_read@@SPILLWAY_1"."""
+    """Returns the names with their versions, such as "spw_read@@SPILLWAY_1"."""
     lines = output("nm", "--dynamic", "--defined-only", "--with-symbol-versions", library).splitlines()
     return sorted(name for name in (line.split()[-1] for line in lines) if name.startswith("spw_"))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives tools/checks/includes.py trees with wrong includes, and this repository, which has none."""
+"""Runs tools/checks/includes.py on trees with wrong includes, and on this repository, which has none."""
 
 import pathlib
 import sys
@@ -139,7 +139,7 @@ class IncludesTest(unittest.TestCase):
         self.write("src/base/types.cc", "#include <string>", '#include "spillway/types.h"')
         self.assertRegex(self.wrong()[0], 'src/base/types.cc:1: "spillway/types.h" must be the first include')
         self.write("src/base/types.cc", '#include "spillway/types.h"')
-        self.write("tools/trainer/export.cc", "#include <string>")  # a namesake, not the library's
+        self.write("tools/trainer/export.cc", "#include <string>")  # not the source of the public header of that name
         self.assertEqual(self.wrong(), [])
 
     def test_a_test_is_not_concerned(self):
@@ -158,7 +158,7 @@ class IncludesTest(unittest.TestCase):
                          ["include/spillway/stats.h", "io/deadline.h", "tests/io/disk.h"])
 
     def test_a_header_without_a_guard(self):
-        self.write("io/deadline.h")  # compiled alone, twice
+        self.write("io/deadline.h")  # has no source, so it is compiled alone, which checks its guard
         self.write("io/store.h", "#ifndef STORE_H_", "#define STROE_H_", "#endif")
         self.write("io/store.cc", '#include "io/store.h"')
         self.assertEqual(len(self.wrong()), 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives tools/checks/readme texts whose commands are known and are not, and commands that fail."""
+"""Runs tools/checks/readme on texts with known and unknown commands, and on commands that fail."""
 
 import contextlib
 import importlib.machinery

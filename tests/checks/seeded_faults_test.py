@@ -70,7 +70,7 @@ class TheTable(unittest.TestCase):
 
 
 class Faults(Folder):
-    """A tree with one file, and a check that wants the word `good` in it."""
+    """A tree with one file, and a check that requires the word `good` in it."""
 
     def setUp(self):
         super().setUp()
@@ -212,7 +212,7 @@ class Schemata(Folder):
             self.assertEqual({mutants[each].line for each in blamed}, {mutant.line})
 
     def test_one_program_holds_all_mutants(self):
-        """Compiles the sample with a switch at every site, and counts with each mutant switched on."""
+        """Compiles the sample with a switch for every mutant, and calls Count with each mutant switched on."""
         mutants = self.drawn(1)
         main = "\n#include <cstdio>\nint main() { std::printf(\"%d\", sample::Count({1, 2, 3, 5}, 1)); }\n"
         files = {"src/plan/sample.cc": ((SAMPLE + main).encode(), False)}
@@ -238,7 +238,7 @@ class Schemata(Folder):
 
 
 class Tests(Folder):
-    """A build's, as ctest lists them, and runs of them."""
+    """The tests of a build, as ctest lists them, and runs of them."""
 
     def setUp(self):
         super().setUp()
@@ -298,8 +298,8 @@ class Verdicts(unittest.TestCase):
         verdicts = [(each.result, each.by) for each in runner.judge(range(6), reaches)]
         self.assertEqual(verdicts, [
             ("survived", ""),
-            ("survived", ""),  # it failed once and passed then
-            ("killed", "quick"),  # it did not end
+            ("survived", ""),  # a test failed once, then passed
+            ("killed", "quick"),  # a test did not end
             ("killed", "quick"),
             ("killed", "thorough"),
             ("not reached", ""),
@@ -307,7 +307,7 @@ class Verdicts(unittest.TestCase):
         self.assertNotIn(2, thorough.ran)
 
     def test_tests_beyond_the_seconds_are_not_tried(self):
-        a = FakeTest("a", {0})  # takes a second, and each other as many as its name has letters
+        a = FakeTest("a", {0})  # each test takes as many seconds as its name has letters
         bb = FakeTest("bb", {0, 1}, failing=[1, 1])
         ccc = FakeTest("ccc", {0, 1}, failing=[0, 0])
         runner = mutant_run.Runner(1, lambda text: None, most_seconds=3)

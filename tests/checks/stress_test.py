@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives tools/checks/stress a folder that ctest reads, with small shell commands as tests."""
+"""Runs tools/checks/stress on a folder that ctest reads. Its tests are small shell commands."""
 
 import os
 import pathlib
@@ -27,7 +27,7 @@ class StressTest(unittest.TestCase):
         self.lines = []
 
     def add(self, name, shell="true", **properties):
-        """A test that runs `shell`."""
+        """Adds a test that runs `shell`."""
         self.lines.append(f"add_test({name} [==[/bin/sh]==] [==[-c]==] [==[{shell}]==])")
         given = "".join(f" {key} [==[{value}]==]" for key, value in ({"LABELS": "unit"} | properties).items())
         self.lines.append(f"set_tests_properties({name} PROPERTIES{given})")
@@ -53,7 +53,7 @@ class StressTest(unittest.TestCase):
         self.assertIn("13 runs, 0 failed", self.run_it("--copies", "1", "--repeat", "13", "one"))
 
     def test_copies_run_at_once(self):
-        # Each waits until there are three.
+        # Each copy waits until three of them run.
         self.add("meeting", f"touch {self.build}/here-$$; "
                  f"until [ $(ls {self.build} | grep -c here-) -ge 3 ]; do sleep 0.01; done", TIMEOUT="20")
         self.run_it("--copies", "3", "--repeat", "1")
@@ -166,7 +166,7 @@ class StressTest(unittest.TestCase):
 
 
 def ends(process):
-    """Whether it is gone within ten seconds; one that nobody waits for may stay as a zombie."""
+    """Returns whether the process ends within ten seconds. A zombie counts: its parent may never collect it."""
     for _ in range(1000):
         try:
             if pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tools/checks/tidy selects in small repositories, how it splits what is not clean, and what it remembers. No
-clang-tidy is needed."""
+"""Tests what tools/checks/tidy selects in small repositories, how it splits units with findings, and what it remembers.
+Does not need clang-tidy."""
 
 import os
 import pathlib

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A user of the C ABI by ctypes alone, as from any language: main.py LIBRARY STORE_FOLDER.
+"""Uses the C ABI through ctypes alone, as a program in any other language would: main.py LIBRARY STORE_FOLDER.
 
-Registers, leases, commits, reopens and snapshots. The structs are written down anew here, as another language's binding
-would.
+Registers, leases, commits, snapshots and reopens. Declares the structs itself, as the binding of another language would.
 """
 
 import ctypes
@@ -14,7 +13,7 @@ u32, u64, i32, i64, size_t, pointer = (ctypes.c_uint32, ctypes.c_uint64, ctypes.
 
 
 class EngineOptions(ctypes.Structure):
-    # The members up to the budgets: the library knows from `size` that there are no more.
+    # This has only the members up to page_bytes. The library knows from `size` that the others are missing.
     _fields_ = [("size", size_t), ("store", ctypes.POINTER(ctypes.c_char_p)), ("num_store", size_t), ("mode", i32),
                 ("io", i32), ("device_kind", i32), ("device_index", i32), ("store_bytes", u64), ("device_bytes", u64),
                 ("pinned_bytes", u64), ("page_bytes", u64)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A memory cgroup of either version around one child process, and the huge pages that it takes."""
+"""Runs one child process in a memory cgroup of either version, and measures the huge pages that it maps."""
 
 import contextlib
 import os
@@ -11,11 +11,11 @@ _ROOT = pathlib.Path("/sys/fs/cgroup")
 
 
 class Unavailable(Exception):
-    """Why this machine lets us make no memory cgroup."""
+    """No memory cgroup can be made on this machine; the message says why."""
 
 
 def _parent():
-    """(folder to make a group in, name of its limit file, name of its peak file)."""
+    """Returns the folder to make a group in, the name of its limit file and the name of its peak file."""
     if (_ROOT / "memory" / "memory.limit_in_bytes").exists():
         return _ROOT / "memory", "memory.limit_in_bytes", "memory.max_usage_in_bytes"
     controllers = _ROOT / "cgroup.subtree_control"
@@ -31,7 +31,7 @@ def _parent():
 
 @contextlib.contextmanager
 def memory_group(limit_bytes):
-    """Yields a group's folder; raises Unavailable where the machine or our rights allow none."""
+    """Yields the folder of a new group. Raises Unavailable if the machine or the user's rights allow none."""
     parent, limit_file, _ = _parent()
     group = parent / f"spillway-test-{os.getpid()}"
     try:
@@ -49,13 +49,14 @@ def memory_group(limit_bytes):
 
 
 def peak_bytes(group):
-    """The most that the group was charged, page cache included; None where the kernel does not say."""
+    """Returns the most bytes that the group was charged, including page cache. None if the kernel does not report it."""
     path = group / _parent()[2]
     return int(path.read_text()) if path.exists() else None
 
 
 def run(command, group=None):
-    """subprocess.run of `command`, inside the group if there is one; `hugetlb_bytes` is the most that was seen."""
+    """Runs `command` as subprocess.run does, in the group if one is given. Adds `hugetlb_bytes` to the result: the most bytes
+    of hugetlbfs that were observed, about every 50 ms."""
     def join():
         (group / "cgroup.procs").write_text(str(os.getpid()))
 
@@ -74,7 +75,7 @@ def run(command, group=None):
 
 
 def _hugetlb_bytes(pid):
-    """Pages of hugetlbfs that a process has mapped: neither resident size nor the group's charge counts them."""
+    """Returns the bytes of hugetlbfs that a process maps. Neither resident size nor the group's charge counts them."""
     try:
         lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -83,7 +84,7 @@ def _hugetlb_bytes(pid):
 
 
 def _remove(group):
-    """A group stays busy for a moment after its last process has gone."""
+    """Removes the group. Retries, because a group stays busy for a moment after its last process has ended."""
     for _ in range(100):
         try:
             group.rmdir()

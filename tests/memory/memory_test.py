@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training in the memory that was given: memory_test.py SPILLWAY_COMMAND
+"""Tests that training stays within the memory that it was given: memory_test.py SPILLWAY_COMMAND [CLASS]
 
-Resident memory is held against budgets + workspace + 200 MiB, by the kernel (a memory cgroup of that size kills
-what exceeds it) and by the process's own high-water mark, with pages of hugetlbfs, which neither counts; none may be
-used. A model ten times as large trains within the same limit (TenTimesTest). A small model trains in budgets near its
-tiles, page size by page size, to the same bits as without budgets.
+Resident memory may take at most budgets + workspace + 200 MiB. Two things check this: a memory cgroup of that size,
+which kills a process that exceeds it, and the process's own high-water mark. Neither counts pages of hugetlbfs, so none
+may be used. A model ten times as large trains within the same limit (TenTimesTest). A small model trains in budgets of a
+few tiles, with several page sizes, and gives the same bits as without budgets.
 
-Where SPILLWAY_TEST_ONE_POINT is set, one of a class's tests is run, which the seed chooses (tests/exhaustive.h).
+If SPILLWAY_TEST_ONE_POINT is set, CLASS must be given, and only one of its tests is run, which the seed chooses
+(tests/exhaustive.h).
 """
 
 import json
@@ -30,7 +31,7 @@ ALLOWANCE_BYTES = 200 * MIB
 # 44 M parameters: 16 bytes each are 671 MiB of state, twice the memory of the test.
 LARGE = {"vocab_size": 8192, "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 6,
          "num_attention_heads": 12, "num_key_value_heads": 4}
-# 440 M parameters, 6.6 GiB of state, in layers as LARGE's.
+# 440 M parameters, 6.6 GiB of state, in layers of the same size as LARGE's.
 TEN_TIMES = {**LARGE, "num_hidden_layers": 69}
 # The largest tensors, 400 x 256 in fp32, take 0.4 MB.
 SMALL = {"vocab_size": 400, "hidden_size": 256, "intermediate_size": 400, "num_hidden_layers": 4,
@@ -54,7 +55,7 @@ class TrainingTest(unittest.TestCase):
                                        "--seed", 3, "--threads", 2, "--hash-weights", "--json", *flags)]
 
     def train(self, *flags, group=None):
-        """The run's last object, with `hugetlb_bytes`."""
+        """Trains. Returns the JSON object that the run prints, with `hugetlb_bytes` added."""
         words = self.words(*flags)
         done = memory_limit.run(words, group)
         self.assertEqual(done.returncode, 0, f"{' '.join(words)}\n{done.stderr[-2000:]}")
@@ -65,7 +66,7 @@ class TrainingTest(unittest.TestCase):
         return self.folder / f"store{self.stores}"
 
     def train_in_limit(self, limit, *flags):
-        """A run in a group of `limit` bytes, where there can be one: its last object."""
+        """Trains in a group of `limit` bytes if one can be made, and checks the memory used. Returns the run's JSON object."""
         flags = (*flags, "--device-bytes", DEVICE_BYTES, "--pinned-bytes", PINNED_BYTES, "--store", self.new_store())
         try:
             with memory_limit.memory_group(limit) as group:
@@ -88,7 +89,7 @@ class TrainingTest(unittest.TestCase):
 
 class MemoryTest(TrainingTest):
     def check_large(self, *flags):
-        """What the memory must be is known from a run outside the group, whose numbers must be the same."""
+        """Trains outside a group, which gives the workspace for the limit, then in one. Both must give the same weights."""
         self.make_inputs(LARGE)
         flags = ("--steps", 2, "--seq", 128, *flags)
         free = self.train(*flags)
@@ -140,14 +141,14 @@ class TenTimesTest(TrainingTest):
         self.make_inputs(TEN_TIMES)
         large = self.train_in_limit(limit, *flags)
         self.assertAlmostEqual(large["parameters"] / small["parameters"], 10, delta=0.1)
-        # Its tiles are larger, so it may have a little more; it gets what the small one gets.
+        # Its tiles are larger, so its workspace may be, too. Its limit is still that of the small model.
         self.assertGreaterEqual(large["workspace_bytes"], small["workspace_bytes"])
         self.assertEqual(large["steps"], 2)
 
 
 if __name__ == "__main__":
     TrainingTest.command = sys.argv.pop(1)
-    if "SPILLWAY_TEST_ONE_POINT" in os.environ:  # the last argument is the class
+    if "SPILLWAY_TEST_ONE_POINT" in os.environ:  # the last argument is CLASS
         names = unittest.defaultTestLoader.getTestCaseNames(globals()[sys.argv[-1]])
         sys.argv[-1] += "." + random.Random(seed.draw_seed()).choice(names)
     unittest.main()

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A new model of any size, and tokens for it, without any download or library."""
+"""Makes a new model of any size, and tokens for it, without a download or a library."""
 
 import json
 
 
 def make(folder, sizes):
-    """A model's config.json alone (--init random), and tokens that are powers of 7 modulo a prime; their folders."""
+    """Writes a model's config.json alone (for --init random), and tokens made of powers of 7 modulo a prime. Returns the
+    folders of both."""
     model, data = folder / "model", folder / "data"
     model.mkdir(exist_ok=True)
     data.mkdir(exist_ok=True)

@@ -1,11 +1,11 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes norm_golden.h: what rules that take norms of a whole tensor make of a few tensors in a few steps.
+"""Writes norm_golden.h: the results of the rules that take norms of a whole tensor, for a few tensors and steps.
 
 Run once, with any PyTorch, when a case changes:  tests/optim/norm_golden.py > tests/optim/norm_golden.h
-The numbers are checked in, so that the test needs no Python. LAMB and LARS, which PyTorch lacks, are algorithm 2 of
-arXiv:1904.00962 and algorithm 1 of arXiv:1708.03888, written here in fp64. Adafactor is torch.optim.Adafactor where
-PyTorch has it (from 2.5 on), else the algorithm of that class's documentation, in fp64 too; PyTorch 2.9.0's function
+The numbers are checked in, so that the test needs no Python. PyTorch lacks LAMB and LARS. They are algorithm 2 of
+arXiv:1904.00962 and algorithm 1 of arXiv:1708.03888, written here in fp64. Adafactor is torch.optim.Adafactor if PyTorch
+has it (from 2.5 on). Otherwise it is the algorithm of that class's documentation, also in fp64. PyTorch 2.9.0's function
 gives the same parameters and state to 2e-7 of each.
 """
 
@@ -18,7 +18,7 @@ TRUST = 1e-3
 
 
 class Lamb:
-    """You et al., "Large Batch Optimization for Deep Learning"; a vector keeps the learning rate."""
+    """You et al., "Large Batch Optimization for Deep Learning". A vector's learning rate is not scaled."""
 
     names = ("exp_avg", "exp_avg_sq")
 
@@ -37,7 +37,7 @@ class Lamb:
 
 
 class Lars:
-    """You et al., "Large Batch Training of Convolutional Networks"; a vector keeps the learning rate."""
+    """You et al., "Large Batch Training of Convolutional Networks". A vector's learning rate is not scaled."""
 
     names = ("momentum_buffer",)
 
@@ -90,7 +90,7 @@ class Adafactor:
 
 
 class TorchAdafactor:
-    """torch.optim.Adafactor with the interface of the above."""
+    """torch.optim.Adafactor with the interface of the classes above."""
 
     def __init__(self, parameter):
         self.parameter = torch.nn.Parameter(parameter.float())
@@ -108,7 +108,7 @@ class TorchAdafactor:
 ADAFACTOR = TorchAdafactor if hasattr(torch.optim, "Adafactor") else Adafactor
 LAMB_RULE = "{.kind = RuleKind::kLamb, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-6}"
 ADAFACTOR_RULE = "{.kind = RuleKind::kAdafactor, .epsilon = std::numeric_limits<float>::epsilon()}"
-# Name, the rule in C++, what makes the optimizer, and the tensor's shape.
+# Name, the rule in C++, the class of the optimizer, and the tensor's shape.
 CASES = [
     ("kLambMatrix", LAMB_RULE, Lamb, (6, 5)),
     ("kLambVector", LAMB_RULE, Lamb, (7,)),
@@ -121,17 +121,18 @@ CASES = [
 
 
 def numbers(tensor):
-    """A tensor as a C++ initialiser."""
+    """Returns a tensor as a C++ initialiser."""
     return "{" + ", ".join(literal(value) for value in tensor.float().flatten().tolist()) + "}"
 
 
 def table(tensors):
-    """Tensors as a C++ initialiser, one a line."""
+    """Returns tensors as a C++ initialiser, one per line."""
     return "{\n" + "".join(f"    {numbers(tensor)},\n" for tensor in tensors) + "}"
 
 
 def start(shape):
-    """The tensor and its gradients, from 1e-4 to 1e2 along the last dimension, with a zero that moves."""
+    """Returns the tensor and its gradient in each step. Along the last dimension a gradient's scale rises from 1e-4 to 1e2.
+    In each step another element is zero."""
     generator = torch.Generator().manual_seed(20261124)
     initial = torch.randn(shape, generator=generator) * 0.3
     gradients = []
@@ -143,7 +144,7 @@ def start(shape):
 
 
 def run(make, initial, gradients):
-    """The parameter after each step, and each state tensor."""
+    """Returns the parameter and each state tensor after each step."""
     parameter = initial.double()
     optimizer = make(parameter)
     parameters, states = [], [[] for _ in optimizer.names]

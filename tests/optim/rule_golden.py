@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes rule_golden.h: what torch.optim makes of a few parameters in a few steps, rule by rule.
+"""Writes rule_golden.h: the results of torch.optim for a few parameters in a few steps, rule by rule.
 
 Run once, with any PyTorch, when a case changes:  tests/optim/rule_golden.py > tests/optim/rule_golden.h
-The numbers are checked in, so that the test needs no Python. PyTorch has no Lion: its row is the algorithm of
+The numbers are checked in, so that the test needs no Python. PyTorch has no Lion, so its case is the algorithm of
 arXiv:2302.06675, written here with the same tensors in fp32.
 """
 
@@ -58,13 +58,13 @@ CASES = [
 
 
 def literal(value):
-    """A float with the nine digits that give it back exactly."""
+    """Returns a float as a C++ literal of nine digits, from which a compiler gets the same float."""
     text = f"{value:.9g}"
     return text + ("f" if "." in text or "e" in text else ".0f")
 
 
 def row(values):
-    """One tensor as a C++ initialiser, six numbers a line."""
+    """Returns one tensor as a C++ initialiser, six numbers per line."""
     numbers = [literal(value) for value in values.tolist()]
     lines = [", ".join(numbers[i : i + 6]) for i in range(0, len(numbers), 6)]
     return "{" + ",\n     ".join(lines) + "}"
@@ -75,7 +75,8 @@ def table(rows):
 
 
 def start():
-    """The parameter and its gradients, from 1e-6 to 1e5, so that epsilon matters to some elements, and zeros."""
+    """Returns the parameter and its gradient in each step. Gradients have scales from 1e-6 to 1e5, so that epsilon matters to
+    some elements. In each step another element is zero."""
     generator = torch.Generator().manual_seed(20261121)
     initial = torch.randn(ELEMENTS, generator=generator)
     gradients = []
@@ -87,7 +88,7 @@ def start():
 
 
 def run(initial, gradients, make, names):
-    """The parameter after each step, and each moment."""
+    """Returns the parameter and each moment after each step."""
     parameter = torch.nn.Parameter(initial.clone())
     optimizer = make([parameter])
     parameters, moments = [], [[] for _ in names]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""spillway-generate around a command that stands in for `spillway`."""
+"""Tests spillway-generate with a stand-in for the command `spillway`."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from tool_testing import ToolTest, tokenizer_json, tool_command, tool_environment, write_folder
 
-# Answers with the arguments it was given (in a file) and the prompt's tokens, reversed.
+# Writes its arguments to a file, and answers with the prompt's tokens in reverse order.
 _STAND_IN = """#!{python}
 import json, pathlib, sys
 pathlib.Path({record!r}).write_text(json.dumps(sys.argv[1:]))

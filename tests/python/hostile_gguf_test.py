@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""spillway-import on GGUF files whose lengths, counts, types and values lie."""
+"""Tests spillway-import on GGUF files with false lengths, counts, types and values."""
 
 import resource
 import struct
@@ -30,7 +30,8 @@ def array(kind, count, entries=b""):
 
 
 def header(keys=(), tensors=(), version=3, num_keys=None, num_tensors=None):
-    """A GGUF file of (name, typed value) and of tensors' descriptions, without data."""
+    """Returns a GGUF file without data. `keys` are pairs of a name and a typed value; `tensors` are
+    descriptions of tensors."""
     num_keys = len(keys) if num_keys is None else num_keys
     num_tensors = len(tensors) if num_tensors is None else num_tensors
     text = b"GGUF" + struct.pack("<IQQ", version, num_tensors, num_keys)
@@ -116,7 +117,7 @@ class HostileLayoutTest(ToolTest):
 
 
 class HostileContentTest(ToolTest):
-    """Files that are valid but for what a test changes."""
+    """Files that are valid except for what a test changes."""
 
     def write(self, change=None):
         return write_gguf(self.folder / "m.gguf", model_tensors(), change=change)
@@ -126,7 +127,7 @@ class HostileContentTest(ToolTest):
         begin = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
         self.run_tool("import_command", source, self.folder / "out")
         self.assertLess(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - begin, 10)
-        # Of all children until here; a list of the entries would have some 130 MiB.
+        # The most that any child has had so far. A list of the entries would have some 130 MiB.
         self.assertLess(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, 200 << 10)
 
     def test_a_file_that_shrinks_while_it_is_read(self):

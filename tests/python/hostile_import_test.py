@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""spillway-import on sources and Hugging Face folders that lie, break off or never end."""
+"""Tests spillway-import on sources and folders that are inconsistent, truncated or endless."""
 
 import json
 import os

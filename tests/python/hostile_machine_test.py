@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands under limits of the shell's, under signals, and with a stderr that is full."""
+"""Runs the commands under resource limits and signals, and with a stderr that cannot be written."""
 
 import os
 import signal
@@ -26,7 +26,8 @@ class MachineTest(ToolTest):
         write_folder(self.source)
 
     def run_changed(self, change, expect, *options):
-        """Imports after the statements `change`, which put a fault into the tool."""
+        """Runs an import after the statements `change`, which put a fault into the tool. Its exit
+        code must be `expect`. Returns the finished process."""
         finished = subprocess.run(
             self.changed(change, *options),
             env=tool_environment(),

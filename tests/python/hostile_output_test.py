@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""spillway-import into folders that cannot be written, change meanwhile or hold other things."""
+"""Tests imports into folders that cannot be written, change meanwhile or hold other files."""
 
 import os
 import tempfile
@@ -9,7 +9,7 @@ from pathlib import Path
 from hostile_machine_test import MachineTest
 from tool_testing import model_tensors, write_folder
 
-# Fails at the third file of an output that exists.
+# Makes the third move of a file into the output fail.
 _FAILING_MOVE = """
 import errno
 move, calls = staging._move, []

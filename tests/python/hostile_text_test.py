@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""spillway-tokenize and spillway-generate on text, names and terminals that are no UTF-8."""
+"""Tests spillway-tokenize and spillway-generate on text, names and terminals that are not UTF-8."""
 
 import json
 import os
@@ -80,7 +80,7 @@ class HostileGenerateTest(ToolTest):
         self.answer('{"v": 1, "tokens": [3, 4]}')
 
     def answer(self, text):
-        """A stand-in for `spillway` that prints `text`."""
+        """Writes a stand-in for `spillway` that prints `text`."""
         (self.folder / "answer").write_text(text)
         (self.folder / "spillway").write_text(f"#!/bin/sh\ncat '{self.folder}/answer'\n")
         (self.folder / "spillway").chmod(0o755)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""spillway-import on wheels: odd names, damaged members, and more inside than there should be."""
+"""Tests spillway-import on wheels with odd names, damaged members or unexpected content."""
 
 import json
 import struct
@@ -19,9 +19,9 @@ class HostileWheelTest(ToolTest):
         self.wheel = self.folder / "p.whl"
 
     def write_wheel(self, members, method=zipfile.ZIP_DEFLATED):
-        """`members` are pairs of name and bytes; a name that ends with / is a folder's entry."""
+        """`members` are pairs of a name and bytes. A name that ends with / is a folder's entry."""
         with zipfile.ZipFile(self.wheel, "w", method) as wheel, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of names that stand twice
+            warnings.simplefilter("ignore")  # about duplicate names
             for name, data in members:
                 wheel.writestr(zipfile.ZipInfo(name), data, method)
 
@@ -89,9 +89,9 @@ class HostileWheelTest(ToolTest):
             (10, "<H", 99, "is compressed by method 99"),
             (16, "<I", 7, "not a readable wheel"),  # the checksum
             (20, "<I", 2**32 - 2, "overlap"),  # the compressed size
-            (24, "<I", 2**32 - 2, "would inflate from"),  # the size
+            (24, "<I", 2**32 - 2, "would inflate from"),  # the uncompressed size
             (24, "<I", 1000, "not a readable wheel"),
-            (42, "<I", 2**31, "not a readable wheel"),  # the place
+            (42, "<I", 2**31, "not a readable wheel"),  # the offset of the local header
         ):
             with self.subTest(f"{offset} {value}"):
                 damaged = bytearray(whole)
@@ -113,7 +113,7 @@ class HostileWheelTest(ToolTest):
         whole = bytearray(self.wheel.read_bytes())
         directory = whole.rindex(b"PK\x01\x02")
         name_bytes = len("m.gguf")
-        struct.pack_into("<I", whole, directory + 24, 2**32 - 1)  # the size is in the zip64 field
+        struct.pack_into("<I", whole, directory + 24, 2**32 - 1)  # the size is in zip64
         struct.pack_into("<H", whole, directory + 30, 12)
         extra = struct.pack("<HHQ", 1, 8, 2**60)
         place = directory + 46 + name_bytes

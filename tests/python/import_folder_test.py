@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""spillway-import on Hugging Face folders, and what it never does."""
+"""Tests spillway-import on Hugging Face folders, what it refuses and what it leaves alone."""
 
 import json
 import unittest

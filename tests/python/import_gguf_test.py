@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""spillway-import on GGUF files made here, the permutation by an implementation of its own."""
+"""Tests spillway-import on GGUF files made here. permute() is independent of the importer."""
 
 import json
 import unittest
@@ -39,7 +39,7 @@ def gguf_name(name):
 
 
 def permute(rows, num_heads):
-    """GGUF's order, row by row: of a head's d rows, i and i + d/2 become neighbours."""
+    """Returns the rows in GGUF's order: rows i and i + d/2 of a head's d rows become neighbours."""
     head_dim = len(rows) // num_heads
     result = numpy.empty_like(rows)
     for head in range(num_heads):
@@ -51,7 +51,8 @@ def permute(rows, num_heads):
 
 
 def write_gguf(path, tensors, kind=_Type.F32, change=None, architecture="llama"):
-    """`change(writer)` adds to or overrides the metadata."""
+    """Writes `tensors` with the metadata of CONFIG, which `change(writer)` may add to or override.
+    Matrices are stored as `kind`, and vectors as F32."""
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_block_count(2)
     writer.add_context_length(128)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a killed run of an importer leaves, and what the next one removes of it: no one else's."""
+"""A killed run of a command leaves files. The next run for its output removes them, and no others."""
 
 import os
 import re
@@ -17,10 +17,10 @@ class LeftoversTest(ToolTest):
     def setUp(self):
         super().setUp()
         write_folder(self.folder / "model")
-        os.mkfifo(self.folder / "pipe")  # holds up the run that reads the text
+        os.mkfifo(self.folder / "pipe")  # blocks a run that reads its text from it
 
     def start_run(self):
-        """A run that waits for its text; returns it, its hidden folder, and the pipe's end."""
+        """Starts a run that waits for its text. Returns the process and its hidden folder."""
         command = tool_command(
             *("tokenize_command", "--model", self.folder / "model"),
             *("--text", self.folder / "pipe", "--out", self.folder / "data"),
@@ -111,7 +111,7 @@ class LeftoversTest(ToolTest):
                 self.assertFalse(left.exists())
 
     def test_a_signal_just_before_a_read_is_not_missed(self):
-        """The signal comes in another thread, so that the read goes on, as in that moment."""
+        """The signal goes to another thread. Like one just before a read, it interrupts no read."""
         command = tool_command(
             *("tokenize_command", "--model", self.folder / "model"),
             *("--text", self.folder / "pipe", "--out", self.folder / "data"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""config.json is judged as the C++ side judges it: both tests read tests/hf/config_cases.json."""
+"""Python and C++ accept the same config.json files: both tests read tests/hf/config_cases.json."""
 
 import json
 import unittest
@@ -15,7 +15,7 @@ _CASES = json.loads(
 
 
 def case_text(case):
-    """The file that a case stands for, its values as they are written there."""
+    """Returns the file that a case describes, with the values as the case spells them."""
     if "text" in case:
         return case["text"]
     config = {key: json.dumps(value) for key, value in _CASES["good"].items()}
@@ -24,7 +24,7 @@ def case_text(case):
 
 
 def refusal(text):
-    """What is wrong with the config, or None."""
+    """Returns what is wrong with the config, or None."""
     try:
         check_config(parse_json(text, "config.json"), "config.json")
     except InputError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""spillway-tokenize: chunks must never show in the tokens."""
+"""Tests spillway-tokenize: the tokens must not depend on where a text is cut into chunks."""
 
 import io
 import json
@@ -25,7 +25,7 @@ def in_chunks(tokenizer, text, size, pieces=7):
 
 
 def random_text(seed, length):
-    """Much white space and digits, where cuts can go wrong."""
+    """Returns text with much white space and many digits, where a cut could change tokens."""
     words = ["the", " the", "\n", "\n\n", " \n", "\n ", "\t", "in", " an", "or.", "12", "é", "🙂"]
     words += ["\r\n", "a\n", "b\n", "\u00a0", "\u2028", "'s", "<|im_end|>"]
     chooser = random.Random(seed)

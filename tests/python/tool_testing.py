@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests share: running a command, tiny models, and a byte-level BPE vocabulary."""
+"""Helpers that the tests share: they run commands, and make tiny models and a byte-level BPE."""
 
 import json
 import os
@@ -42,14 +42,14 @@ _MEMORY_BYTES = 4 << 30
 
 
 def tool_command(module, *arguments):
-    """What runs `module`'s main()."""
+    """Returns the command that runs `module`'s main()."""
     command = [sys.executable, "-c", f"from spillway_tools.{module} import main; main()"]
     return command + [os.fspath(a) if isinstance(a, (bytes, Path)) else str(a) for a in arguments]
 
 
 def tool_environment(**changes):
     environment = {**os.environ, "PYTHONPATH": str(_TOOLS), **changes}
-    environment.pop("PYTHONUNBUFFERED", None)  # with it a full disk shows before the last write
+    environment.pop("PYTHONUNBUFFERED", None)  # with it, an earlier write would fail on a full disk
     return environment
 
 
@@ -60,15 +60,15 @@ class ToolTest(unittest.TestCase):
         holder = tempfile.TemporaryDirectory()
         self.addCleanup(holder.cleanup)
         self.folder = Path(holder.name)
-        # Under nohup, or in a shell's background, the tests ignore some signals, and what they start
-        # would, too.
+        # Under nohup, or in the background of a shell, the tests ignore some signals. The processes
+        # that they start would ignore them too.
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) is signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
 
     def run_tool(self, module, *arguments, expect=0, **environment):
-        """Runs `module`'s main() as its own process, which may take 4 GiB and two minutes; returns
-        it finished."""
+        """Runs `module`'s main() in its own process, which may take 4 GiB and two minutes. Returns
+        the finished process, whose exit code must be `expect`."""
         finished = subprocess.run(
             tool_command(module, *arguments),
             env=tool_environment(**environment),
@@ -84,7 +84,7 @@ class ToolTest(unittest.TestCase):
         return finished
 
     def assert_import_fails(self, source, *words):
-        """Importing `source` is an error that names it, says `words` and leaves nothing behind."""
+        """Importing `source` fails with a message that has its name and `words`. No file stays."""
         before = sorted(path.name for path in self.folder.iterdir())
         failed = self.run_tool("import_command", source, self.folder / "out", expect=1)
         message = failed.stderr.splitlines()[-1]
@@ -96,12 +96,12 @@ class ToolTest(unittest.TestCase):
         self.assert_nothing_left(*before)
 
     def assert_nothing_left(self, *names):
-        """The folder holds `names` and no half-made file."""
+        """The folder holds `names` and nothing else."""
         self.assertEqual(sorted(path.name for path in self.folder.iterdir()), sorted(names))
 
 
 def byte_tokens():
-    """GPT-2's 256 printable stand-ins for bytes, by byte."""
+    """Returns GPT-2's 256 printable stand-ins for bytes, indexed by the byte."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in plain]
     stand_ins = {byte: chr(byte) for byte in plain}
@@ -114,12 +114,12 @@ MERGES = ["Ġ t", "h e", "Ġt he", "i n", "o r", "Ġ a", "Ċ Ċ", "Ġ Ġ", "a n"
 
 
 def vocabulary():
-    """The tokens of a small byte-level BPE: 3 special ones, 256 bytes and 9 merges."""
+    """Returns the tokens of a small byte-level BPE: 3 special ones, 256 bytes and 9 merges."""
     return SPECIAL + byte_tokens() + [merge.replace(" ", "") for merge in MERGES]
 
 
 def tokenizer_json():
-    """`vocabulary()` as a tokenizer.json, written out by hand."""
+    """Returns `vocabulary()` as a tokenizer.json, written without the tokenizers package."""
     added = [
         {
             "id": index,
@@ -155,7 +155,7 @@ def tokenizer_json():
 
 
 def model_tensors(seed=7, tied=True):
-    """The weights of CONFIG by Hugging Face name, fp32."""
+    """Returns random fp32 weights for CONFIG by Hugging Face name."""
     random = numpy.random.default_rng(seed)
     shapes = {"model.embed_tokens.weight": (268, 32), "model.norm.weight": (32,)}
     if not tied:
@@ -177,7 +177,7 @@ def model_tensors(seed=7, tied=True):
 
 
 def write_folder(folder, tensors=None, config=None):
-    """A Hugging Face folder; returns its tensors."""
+    """Writes a Hugging Face folder. Returns its tensors."""
     tensors = model_tensors() if tensors is None else tensors
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config or CONFIG), encoding="utf-8")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sixteen micro-batches of four windows give what one batch of 64 gives, to rounding."""
+"""Sixteen micro-batches of four windows give the same results as one batch of 64, except for rounding."""
 
 import dataclasses
 import unittest

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bf16 against PyTorch's bf16 autocast, by the yardstick of autocast's own distance from PyTorch in fp32.
+"""Compares bf16 with PyTorch's bf16 autocast. The limits derive from the distance of autocast from PyTorch in fp32.
 
-From fp32 Spillway's bf16 must not be much further than autocast is. From autocast it must be no further than two bf16
-computations are whose rounding errors have nothing in common, which is the root of the sum of the squares of their
-distances from fp32. Without AVX-512, PyTorch 1.13's autocast rounds sums of products more often than with it: it is then
-up to five times as far from fp32 as Spillway is, and Spillway 1.00 times as far from autocast as fp32 is.
+Spillway's bf16 must not be much further from fp32 than autocast is. Its distance from autocast must be at most the root
+of the sum of the squares of both distances from fp32. That is the distance of two bf16 computations whose rounding errors
+are independent. Without AVX-512, PyTorch 1.13's autocast rounds sums of products more often than with it. It is then up
+to five times as far from fp32 as Spillway is, and Spillway is 1.00 times as far from autocast as fp32 is.
 
-Autocast keeps weights in fp32, and rounds those of products when it uses them. The same numbers come of weights that
-bf16 holds exactly, as most models are published, or with the others, norms and embeddings, kept in fp32. One loss is
-one draw of rounding errors, so distances are 2-norms over many of them: the losses of many windows under weights that
-stay as they are, and all elements of all gradients.
+Autocast keeps weights in fp32, and rounds the weights of products when it uses them. Spillway computes with the same
+numbers in two cases: if bf16 holds the weights exactly, as in most published models, or if the other weights (norms and
+embeddings) are kept in fp32. One loss is one sample of rounding errors. So distances are 2-norms over many: the losses
+of many windows with unchanged weights, and all elements of all gradients.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from reference_case import ReferenceCase, differences, gradients_of_first_step
 
 
 def torch_loss(network, windows, recipe, is_autocast):
-    """The mean loss of the next windows, which can be differentiated."""
+    """Returns the mean loss of the next windows, as a tensor that can be differentiated."""
     torch.set_num_threads(THREADS)
     inputs, targets = windows.take(recipe.batch)
     with torch.autocast("cpu", torch.bfloat16) if is_autocast else contextlib.nullcontext():
@@ -34,7 +34,7 @@ def torch_loss(network, windows, recipe, is_autocast):
 
 @torch.no_grad()
 def torch_losses(recipe, model, data, is_autocast):
-    """Of each step's windows, under the first weights."""
+    """Returns the loss of each step's windows, all with the initial weights."""
     network, windows = open_model(model), Windows(data, recipe.sequence)
     losses = [torch_loss(network, windows, recipe, is_autocast) for _ in range(recipe.steps)]
     return torch.stack(losses).double()
@@ -47,16 +47,16 @@ def torch_gradients(recipe, model, data, is_autocast):
 
 
 def round_weights(model):
-    """To what bf16 holds."""
+    """Rounds the weights on disk to bf16. They are still stored as fp32."""
     open_model(model).bfloat16().float().save_pretrained(model)
 
 
 def norm(tensors):
-    """Over all tensors together."""
+    """Returns the 2-norm over all tensors together."""
     return sum(tensor.double().norm().item() ** 2 for tensor in tensors.values()) ** 0.5
 
 
-# Spillway rounds weights' products, their operands and what is saved; autocast rounds attention's scores and
+# Spillway rounds products with weights, their operands and saved values. Autocast rounds attention's scores and
 # probabilities, the logits and the backward pass as well.
 MORE_FROM_FP32 = 1.2
 
@@ -76,7 +76,7 @@ class AgainstAutocast(ReferenceCase):
         return model, data
 
     def losses(self, shape, is_rounded=True, **options):
-        """Ours, PyTorch's in fp32, and autocast's."""
+        """Returns Spillway's losses, PyTorch's in fp32, and autocast's."""
         model, data = self.make_inputs(shape, is_rounded)
         recipe = Recipe(steps=60, lr=0, precision="bf16", **options)
         result = run_spillway(recipe, model, data, self.folder / shape / "out")
@@ -98,7 +98,7 @@ class AgainstAutocast(ReferenceCase):
                                     norm(differences(autocast, exact)))
 
     def test_losses(self):
-        """Of all shapes together: sixty of one shape tell such distances to a tenth."""
+        """Takes the losses of all shapes together, because sixty losses of one shape give such a distance only to a tenth."""
         of_shapes = [self.losses(shape) for shape in SHAPE_NAMES]
         self.assert_losses_within_autocast(*(torch.cat(losses) for losses in zip(*of_shapes)))
 

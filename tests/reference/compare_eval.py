@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Is `spillway eval` right? Its loss on the first validation windows beside transformers' in fp32.
+"""Compares the loss of `spillway eval` on the first validation windows with that of transformers in fp32.
 
   build/reference-venv/bin/python tests/reference/compare_eval.py --model build/quickstart/model \\
       --data build/quickstart/data --windows 8 --seq 256
 
-Prints both and exits 1 if they differ by more than --tolerance (0.01 nats). What stands after -- goes to
-`spillway eval` as it is:  ... -- --device-bytes 48MiB --pinned-bytes 96MiB --store /tmp/scratch
+Prints both and exits 1 if they differ by more than --tolerance (0.01 nats). Arguments after -- are passed to
+`spillway eval`:  ... -- --device-bytes 48MiB --pinned-bytes 96MiB --store /tmp/scratch
 """
 
 import argparse

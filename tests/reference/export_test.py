@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `spillway snapshot export` writes opens in transformers, and is the model of the snapshot's step."""
+"""A model that `spillway snapshot export` writes opens in transformers, and has the weights of the snapshot's step."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def spillway(*words):
 
 @torch.no_grad()
 def mean_loss(network, data):
-    """Of the first validation windows, as `spillway eval` counts it."""
+    """Returns the mean loss of the first validation windows, which are the windows that `spillway eval` takes."""
     tokens = torch.from_numpy(numpy.load(data / "valid.npy").astype(numpy.int64))
     losses = []
     for begin in range(0, WINDOWS * SEQUENCE, SEQUENCE):

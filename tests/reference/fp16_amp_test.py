@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fp16-amp against PyTorch in fp32, and its loss scale against the rule of torch.cuda.amp.GradScaler.
+"""Compares fp16-amp with PyTorch in fp32, and its loss scale with the rule of torch.cuda.amp.GradScaler.
 
-GradScaler itself runs on a GPU only, so its documented rule is written down here: an overflow skips the step,
-multiplies the scale by the backoff factor and begins the count of good steps again; after `interval` good steps in
-a row the scale is multiplied by the growth factor, unless that would overflow.
+GradScaler itself runs on a GPU only, so its documented rule is implemented here. An overflow skips the step, multiplies
+the scale by the backoff factor and restarts the count of good steps. After `interval` good steps in a row, the scale is
+multiplied by the growth factor, unless that would overflow.
 """
 
 import math
@@ -42,7 +42,7 @@ def scaler_flags(scale, growth=2.0, backoff=0.5, interval=2000):
 
 class LossScale(ReferenceCase):
     def check(self, scale, steps, growth=2.0, backoff=0.5, interval=2000):
-        """Runs and checks the scale of every step against the rule; returns the inputs and the result."""
+        """Trains, and checks the scale of every step against the rule. Returns the inputs and the result."""
         model, data = self.make("tied_one_kv_head")
         recipe = Recipe(steps=steps, batch=1, lr=1e-4, precision="fp16-amp",
                         extra=scaler_flags(scale, growth, backoff, interval))
@@ -73,8 +73,8 @@ class LossScale(ReferenceCase):
         self.check_overflow_is_the_gradients(model, data, recipe, result.log[: first_good + 1])
 
     def check_overflow_is_the_gradients(self, model, data, recipe, log):
-        """Nothing was updated before the first good step, so PyTorch knows these gradients. Inside the backward pass
-        values are some powers of two larger than the largest of them, no more."""
+        """No weight is updated before the first good step, so PyTorch computes the same gradients. Values inside the
+        backward pass are larger than the largest gradient by a few powers of two at most."""
         network, windows = open_model(model), Windows(data, recipe.sequence)
         for line in log:
             backward(network, windows, recipe)
@@ -92,7 +92,7 @@ class LossScale(ReferenceCase):
             self.assertTrue(torch.equal(result.weights[name], weight), name)
 
     def test_skipped_steps_do_not_count_as_updates(self):
-        """AdamW's bias correction counts updates; the windows and the schedule go on."""
+        """AdamW's bias correction counts only updates. The windows and the schedule advance in skipped steps too."""
         model, data = self.make("untied_grouped")
         recipe = Recipe(steps=30, lr=1e-4, warmup_steps=40, eps=1e-5, precision="fp16-amp",
                         extra=scaler_flags(2.0**38, interval=1000))
@@ -137,7 +137,7 @@ class Numbers(ReferenceCase):
         self.check("tied_all_kv_heads", clip=0.05, extra=scaler_flags(4096.0))
 
     def test_master_weights_keep_what_fp16_would_round_away(self):
-        """Updates of a millionth of the weight vanish in fp16 and add up in fp32."""
+        """Updates of a millionth of the weight are rounded away in fp16 and add up in fp32."""
         model, data = self.make("tied_one_kv_head")
         recipe = Recipe(steps=8, lr=1e-7, weight_decay=0, clip=0, precision="fp16-amp", extra=scaler_flags(1024.0))
         result = run_spillway(recipe, model, data, self.folder / "out")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training in fp32 against PyTorch: losses, gradients, clipping, AdamW and the schedule, step for step."""
+"""Compares training in fp32 with PyTorch: losses, gradients, clipping, AdamW and the schedule, step for step."""
 
 import unittest
 
@@ -46,7 +46,8 @@ class Steps(ReferenceCase):
         self.assert_tensors_agree(differences(result.weights, before), differences(expected.weights, before),
                                   tolerance, "change")
 
-    # Epsilon keeps the update of an element whose gradient is all rounding from being all rounding too.
+    # With a small epsilon, AdamW updates an element whose gradient is only rounding error as much as any other. A larger
+    # epsilon prevents that.
     def test_warm_up_and_cosine(self):
         self.check("untied_grouped", Recipe(steps=10, warmup_steps=3, schedule="cosine", eps=1e-4), 1e-3)
 
@@ -57,7 +58,7 @@ class Steps(ReferenceCase):
         self.check("tied_one_kv_head", Recipe(clip=0, eps=1e-4), 1e-3)
 
     def test_weight_decay_alone_shrinks_every_parameter(self):
-        """With an epsilon that swamps the gradient what is left is the decay, on norms and embeddings too."""
+        """With an epsilon far larger than the gradient, only the decay remains. It applies to norms and embeddings too."""
         recipe = Recipe(steps=3, lr=1e-2, weight_decay=1.0, clip=1e-6, eps=1.0)
         self.check("untied_narrow_heads", recipe, 1e-4)
         model = self.folder / "untied_narrow_heads" / "model"
@@ -66,7 +67,7 @@ class Steps(ReferenceCase):
             torch.testing.assert_close(shrunk, weight * 0.99**3, rtol=1e-5, atol=1e-7, msg=name)
 
     def test_text_shorter_than_the_run(self):
-        """Sequential windows begin again at the start of the text."""
+        """When the text ends, windows begin again at its start."""
         model, data = self.make("one_head", tokens=100)
         recipe = Recipe(steps=9, sequence=33, batch=1, eps=1e-4)
         result = run_spillway(recipe, model, data, self.folder / "out")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small random LLaMA models and token data on disk, as `spillway train` reads them."""
+"""Writes small random LLaMA models and token data to disk, as `spillway train` reads them."""
 
 import json
 
@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-# Odd sizes on purpose: no dimension is a multiple of a vector, a tile or another dimension where it need not be.
+# The sizes are odd on purpose: a dimension that need not be a multiple of a vector, a tile or another dimension is not.
 # (vocab, hidden, intermediate, layers, heads, key-value heads, head_dim, tied)
 _SHAPES = {
     "tied_one_kv_head": (131, 48, 101, 2, 6, 1, 8, True),
@@ -23,7 +23,8 @@ SHAPE_NAMES = tuple(_SHAPES)
 
 
 def make_model(name, folder, seed=1):
-    """Writes a Hugging Face folder with random weights: matrices wide enough to matter, norms unlike 1."""
+    """Writes a Hugging Face folder with random weights. Those of matrices are large enough to matter,
+    and those of norms differ from 1."""
     vocab, hidden, intermediate, layers, heads, kv_heads, head_dim, tied = _SHAPES[name]
     config = LlamaConfig(
         vocab_size=vocab, hidden_size=hidden, intermediate_size=intermediate, num_hidden_layers=layers,
@@ -50,12 +51,12 @@ def vocab_size(folder):
 
 
 def read_weights(folder):
-    """Name -> fp32 tensor, of a folder made by make_model or by `spillway train --save`."""
+    """Returns the fp32 tensors by name of a folder that make_model or `spillway train --save` wrote."""
     return load_file(folder / "model.safetensors")
 
 
 def make_data(folder, vocab, tokens, seed=2):
-    """Random tokens with a skew, so that there is something to learn: small ids come more often."""
+    """Writes random tokens. Small ids are more frequent, so that there is something to learn."""
     folder.mkdir(parents=True)
     generator = numpy.random.default_rng(seed)
     ids = (vocab * generator.random(tokens) ** 2).astype(numpy.uint16)
@@ -65,7 +66,7 @@ def make_data(folder, vocab, tokens, seed=2):
 
 
 class Windows:
-    """Windows of train.npy in file order, begun again at the end of the text."""
+    """Windows of train.npy in file order. At the end of the text they begin again at its start."""
 
     def __init__(self, folder, sequence):
         self._ids = torch.from_numpy(numpy.load(folder / "train.npy").astype(numpy.int64))
@@ -74,7 +75,7 @@ class Windows:
         self._next = 0
 
     def take(self, count):
-        """[count, sequence] inputs and targets."""
+        """Returns inputs and targets, each of shape [count, sequence]."""
         starts = [((self._next + i) % self._count) * self._sequence for i in range(count)]
         self._next += count
         return (torch.stack([self._ids[s : s + self._sequence] for s in starts]),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One set of training options for both sides: flags of `spillway train`, and a plain PyTorch trainer."""
+"""One set of training options for two trainers: the command `spillway train`, and plain PyTorch."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ class Recipe:
     weight_decay: float = 0.1
     clip: float = 1.0
     precision: str = "fp32"
-    extra: tuple = ()  # further flags of the command, without a counterpart here
+    extra: tuple = ()  # further flags of the command, which run_torch ignores
 
     def flags(self):
         return ["--steps", self.steps, "--seq", self.sequence, "--batch", self.batch, "--accumulate", self.accumulate,
@@ -38,7 +38,7 @@ class Recipe:
                 "--threads", THREADS, *self.extra]
 
     def learning_rate(self, step):
-        """Linear from lr / warmup_steps, then constant or a half cosine that is 0 at `steps`."""
+        """Rises linearly from lr / warmup_steps. Then it is constant or follows a half cosine that is 0 at `steps`."""
         if step < self.warmup_steps:
             return self.lr * (step + 1) / self.warmup_steps
         if self.schedule == "constant":
@@ -49,13 +49,13 @@ class Recipe:
 
 @dataclasses.dataclass
 class Result:
-    log: list      # a dict a step
+    log: list      # one dict per step
     weights: dict  # name -> tensor, after the last step
     summary: dict = None
 
 
 def run_spillway(recipe, model, data, out):
-    """Trains with the command. `out` is a folder that does not exist."""
+    """Trains with the command. `out` is a folder that must not exist yet."""
     out.mkdir(parents=True)
     command = [os.environ["SPILLWAY_COMMAND"], "train", "--model", model, "--data", data, "--save", out / "model",
                "--log-json", out / "log.jsonl", "--json", *recipe.flags()]
@@ -68,7 +68,7 @@ def run_spillway(recipe, model, data, out):
 
 
 def run_torch(recipe, model, data, skip=()):
-    """Trains with PyTorch in fp32. The steps in `skip` take their windows and schedule but update nothing."""
+    """Trains with PyTorch in fp32. The steps in `skip` use their windows and advance the schedule, but update nothing."""
     torch.set_num_threads(THREADS)
     network = open_model(model)
     optimizer = torch.optim.AdamW(network.parameters(), lr=recipe.lr, betas=recipe.betas, eps=recipe.eps,
@@ -88,7 +88,7 @@ def run_torch(recipe, model, data, skip=()):
 
 
 def backward(network, windows, recipe):
-    """Leaves a step's gradients in the network; returns the mean loss of its micro-batches."""
+    """Leaves a step's gradients in the network. Returns the mean loss of its micro-batches."""
     network.zero_grad()
     total = 0.0
     for _ in range(recipe.accumulate):

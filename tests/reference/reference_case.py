@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the reference tests share: a folder for each test, and comparisons that say how far apart things are."""
+"""Shared by the reference tests: a folder for each test, and comparisons whose messages tell the difference."""
 
 import pathlib
 import tempfile
@@ -15,14 +15,14 @@ class ReferenceCase(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
 
     def make(self, shape, tokens=4096):
-        """A model of that shape and tokens for it: (model folder, data folder)."""
+        """Makes a model of that shape and tokens for it. Returns the model's folder and the data's folder."""
         model, data = self.folder / shape / "model", self.folder / shape / "data"
         make_model(shape, model)
         make_data(data, vocab_size(model), tokens)
         return model, data
 
     def assert_near(self, actual, expected, tolerance, what):
-        """Relative to the expected."""
+        """`tolerance` is relative to `expected`."""
         self.assertLessEqual(abs(actual - expected), tolerance * abs(expected),
                              f"{what}: {actual!r}, PyTorch has {expected!r}")
 
@@ -36,8 +36,9 @@ class ReferenceCase(unittest.TestCase):
                                  f"grad_norm of step {line['step']}")
 
     def assert_tensors_agree(self, actual, expected, tolerance, what):
-        """Each tensor: |actual - expected| over |expected|, in the 2-norm; all of one set of names. What is zero in
-        exact arithmetic (a query's gradient where there is one key) may be a millionth of all tensors together."""
+        """Both must have the same names. For each tensor, |actual - expected| in the 2-norm must be at most `tolerance`
+        times |expected| plus a millionth of the norm of all tensors together. The latter is for tensors that are zero in
+        exact arithmetic, such as a query's gradient if there is only one key."""
         self.assertEqual(sorted(actual), sorted(expected))
         norms = {name: wanted.double().norm().item() for name, wanted in expected.items()}
         rounding = 1e-6 * sum(norm**2 for norm in norms.values()) ** 0.5
@@ -53,7 +54,8 @@ def differences(after, before):
 
 
 def gradients_of_first_step(recipe, result, before):
-    """AdamW with both betas 0 and an epsilon of 1 moves a weight by lr * g / (|g| + 1), which gives g back."""
+    """Returns the gradients g. AdamW without decay, with both betas 0 and an epsilon of 1, moves a weight by
+    -lr * g / (|g| + 1), from which g follows."""
     gradients = {}
     for name, change in differences(result.weights, before).items():
         moved = -change / recipe.lr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is a GPU's alone: streams, how seldom the host waits for them, and what cannot be."""
+"""Tests what exists only on a GPU: streams, how rarely the host waits for them, and what is refused."""
 
 import unittest
 from unittest import mock
@@ -9,7 +9,7 @@ import spillway.torch as st
 import torch
 from torch_case import TorchTest, make_params, set_gradients, tiny_model, train
 
-# Some seconds of a GPU's: a call that waits for the stream does not return while this runs.
+# A GPU takes some seconds for so many cycles. Until they are over, a call that waits for the stream does not return.
 LONG_CYCLES = 4_000_000_000
 
 
@@ -23,7 +23,7 @@ class CudaTest(TorchTest):
         return run
 
     def while_the_stream_is_busy(self, work):
-        """Runs it behind long work on the stream; whether it came back before that was over."""
+        """Calls `work` after long work was put on the stream. Returns whether it returned before that ended, and its result."""
         torch.cuda.synchronize()
         torch.cuda._sleep(LONG_CYCLES)
         busy = torch.cuda.Event()
@@ -42,7 +42,7 @@ class CudaTest(TorchTest):
         def work():
             model(batch).square().mean().backward()
 
-        work()  # what libraries make at their first use
+        work()  # allocates what libraries need at their first use
         optimizer.zero_grad()
         came_back, _ = self.while_the_stream_is_busy(work)
         self.assertTrue(came_back)
@@ -170,7 +170,7 @@ class CudaTest(TorchTest):
             optimizer = st.AdamW(model.parameters(), lr=1e-2, store=run, gradients="engine")
             scaler = torch.amp.GradScaler("cuda", init_scale=2.0 ** 40, growth_interval=3)
             losses = []
-            for step in range(30):  # the first overflow
+            for step in range(30):  # the first steps overflow
                 torch.manual_seed(step)
                 optimizer.zero_grad()
                 with torch.autocast("cuda", dtype=torch.float16):

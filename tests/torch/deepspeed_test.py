@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A DeepSpeed configuration's words, read by spillway.torch.from_deepspeed."""
+"""Tests spillway.torch.from_deepspeed, which reads DeepSpeed configurations."""
 
 import json
 import unittest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning's configure_optimizers with spillway.torch, as tools/python/examples/lightning_module.py has it."""
+"""Runs tools/python/examples/lightning_module.py, which uses spillway.torch in Lightning's configure_optimizers."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What load_state_dict changes, and what it leaves as it is; updates that fail; parameters that an optimizer does not know."""
+"""Tests what load_state_dict changes and what it does not, failed updates, and parameters that an optimizer does not know."""
 
 import copy
 import gc
@@ -330,7 +330,7 @@ class LoadingTest(TorchTest):
             train(model, optimizer, 1)
             state = optimizer.state_dict()
             labels.append(state["spillway"]["label"])
-            torch.save([wrapped(state), f"py{labels[-1]}9"], folder / f"{name}.pt", **more)  # a word like a later label
+            torch.save([wrapped(state), f"py{labels[-1]}9"], folder / f"{name}.pt", **more)  # contains the text of a later label
             checkpoints.drop_gone()
         self.assertEqual(checkpoints.labels(), labels)
         with self.assertRaisesRegex(spillway.InvalidArgument, "keep is 0"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights, gradients and activations in the engine: the numbers are those of memory, and what cannot be says so."""
+"""Weights, gradients and activations in the engine give the same numbers as in memory. Unsupported uses raise errors."""
 
 import copy
 import gc
@@ -44,7 +44,7 @@ class OffloadTest(TorchTest):
     def assert_bits(self, **modes):
         for dtype in (torch.float32, torch.bfloat16):
             if DEVICE.type == "cuda" and dtype == torch.bfloat16 and modes.get("scaler"):
-                continue  # PyTorch's does not unscale it there
+                continue  # PyTorch's scaler does not unscale bf16 on a GPU
             plain = {key: value for key, value in modes.items() if key in ("clip", "accumulate", "scaler")}
             expected = self.trained(store=False, dtype=dtype, **plain)
             got = self.trained(dtype=dtype, **modes)
@@ -78,7 +78,7 @@ class OffloadTest(TorchTest):
         run = self.run_of()
         model = st.offload(tiny_model(), run)
         loss = model(torch.randn(4, 32)).square().mean()
-        run.engine.commit()  # which wants that nothing is leased
+        run.engine.commit()  # fails while a tile is leased
         loss.backward()
         run.engine.commit()
 
@@ -214,7 +214,7 @@ class OffloadTest(TorchTest):
         self.assertIs(model[0].weight, model[1].weight)
         del model, tied
         gc.collect()
-        with st.parameters(run):  # under the same names
+        with st.parameters(run):  # gets the same names
             torch.nn.Linear(8, 8)
 
     def test_updates_in_backward_refuse_what_would_go_wrong(self):
@@ -255,7 +255,7 @@ class OffloadTest(TorchTest):
 
     def test_threads_wait_for_room_that_others_hold(self):
         run = self.run_of("1MiB")
-        # Each of 300 KB; an operation on two of them takes more than half of the budget.
+        # Each has 300 KB, so an operation on two of them takes more than half of the budget.
         weights = torch.nn.ParameterList([torch.zeros(75_000) for _ in range(4)])
         st.offload(weights, run)
         failures = []
@@ -264,7 +264,7 @@ class OffloadTest(TorchTest):
             try:
                 with torch.no_grad():
                     for _ in range(60):
-                        to.add_(what + 1)  # the sum is in memory
+                        to.add_(what + 1)  # the sum is a tensor in memory
                         to.copy_(torch.maximum(to, what))
             except Exception as error:
                 failures.append(error)
@@ -290,7 +290,7 @@ class OffloadTest(TorchTest):
             try:
                 with torch.no_grad():
                     while not ends.is_set():
-                        model(torch.ones(8, 32, device=DEVICE))  # a thread has no default device
+                        model(torch.ones(8, 32, device=DEVICE))  # other threads have no default device
             except Exception as error:
                 failures.append(error)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every optimizer of spillway.torch does as a torch.optim.Optimizer, wherever its state rests."""
+"""Tests what every optimizer of spillway.torch does as a torch.optim.Optimizer, wherever its state is stored."""
 
 import contextlib
 import gc
@@ -50,7 +50,7 @@ class OptimizerTest(TorchTest):
             optimizer.add_param_group({"params": [params[2]]})
 
     def in_pieces(self, size_bytes):
-        """As with weights and gradients on a GPU, so many bytes of them at a time."""
+        """Makes updates treat weights and gradients as if they were on a GPU, with pieces of `size_bytes`."""
         patches = contextlib.ExitStack()
         patches.enter_context(mock.patch("spillway.torch._staging.PIECE_BYTES", size_bytes))
         for module in ("_staging", "_optimizer"):
@@ -93,7 +93,7 @@ class OptimizerTest(TorchTest):
                 optimizer = st.AdamW(model.parameters(), lr=1e-2, update="backward")
                 train(model, optimizer, 1)
                 first, *others = model
-                with self.assertRaisesRegex(ValueError, "no"):  # what comes after the failure in forward is updated
+                with self.assertRaisesRegex(ValueError, "no"):  # the layers after Fail are updated before it raises
                     torch.nn.Sequential(*others)(Fail.apply(first(torch.ones(8, 32)))).square().mean().backward()
                 optimizer.zero_grad()
                 train(model, optimizer, 2, first=1)
@@ -171,7 +171,7 @@ class OptimizerTest(TorchTest):
             scaler = torch.amp.GradScaler(DEVICE.type, init_scale=1024.0, growth_interval=3)
             train(model, optimizer, 5, clip=0.5, scaler=scaler)
             before = [param.detach().clone() for param in model.parameters()]
-            # An overflow: nothing is updated, and the scale falls.
+            # In an overflow nothing is updated, and the scale falls.
             optimizer.zero_grad()
             scaler.scale(model(torch.full((2, 32), 1e30)).square().mean() * 1e30).backward()
             scale = scaler.get_scale()
@@ -251,7 +251,7 @@ class OptimizerTest(TorchTest):
         params = make_params()
         optimizer = st.AdamW(params)
         saved = optimizer.state_dict()
-        optimizer.load_state_dict(saved)  # nothing has changed: as accelerate does at its start
+        optimizer.load_state_dict(saved)  # before any step, as accelerate does when it starts
         set_gradients(params, 1)
         optimizer.step()
         with self.assertWarnsRegex(UserWarning, "in memory alone"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run prints about itself."""
+"""Tests what a run prints about itself."""
 
 import contextlib
 import gc
@@ -17,10 +17,10 @@ from torch_case import TorchTest, make_params, set_gradients
 class ReportTest(TorchTest):
     """What a run prints at its first step and at its end."""
 
-    SIZE = 1 << 20  # of a parameter's 4 MiB: 8 MiB of moments
+    SIZE = 1 << 20  # elements: the parameter has 4 MiB, and its moments have 8 MiB
 
     def printed(self, steps, **words):
-        gc.collect()  # the run of an earlier test says its end now
+        gc.collect()  # so that the run of an earlier test prints its last line now
         err = io.StringIO()
         with contextlib.redirect_stderr(err):
             run = st.open(self.folder / "run", pinned="4MiB", **words)
@@ -41,7 +41,7 @@ class ReportTest(TorchTest):
                           r"and ([\d.]+) MiB of memory: ([\d.]+) MiB saved$", last)
         self.assertTrue(found, last)
         read, written, memory, saved = map(float, found.groups())
-        # What stays in memory between steps is not moved; what the first step left to do is done in the other four.
+        # What stays in memory between steps is not moved. What the first step left to do is moved in the other four steps.
         for moved in (read, written):
             self.assertLessEqual(moved, (8 + 4 / 4) * 1.048576 + 0.01)
             self.assertGreaterEqual(moved, (4 - 4 / 4) * 1.048576 - 0.01)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each optimizer beside torch.optim's or its paper's rule: given the same gradients they do the same."""
+"""Compares each optimizer with torch.optim's or with its paper's rule. Both get the same gradients."""
 
 import math
 import unittest
@@ -10,7 +10,7 @@ from torch_case import SHAPES, TorchTest, make_params, set_gradients, since, tin
 
 
 class InDoublePrecision(torch.optim.Optimizer):
-    """A rule that torch.optim has not, as its paper has it: `update(p, g, state, t)` gives the next p, in float64."""
+    """A rule that torch.optim lacks, as its paper has it. `update(p, g, state, t)` returns the next p, in float64."""
 
     def __init__(self, params, update):
         super().__init__(params, {})
@@ -42,7 +42,7 @@ def lamb(p, g, state, t, lr=1e-2, decay=0.1):
 
 
 def by_dimensions(params):
-    """LARS takes its whole rate where there is no factor of norms, so vectors have one of their own."""
+    """Gives vectors a learning rate of their own, because LARS does not scale theirs by norms."""
     return [{"params": [p for p in params if p.dim() > 1], "lr": 1.0}, {"params": [p for p in params if p.dim() < 2], "lr": 1e-2}]
 
 
@@ -82,7 +82,7 @@ class RulesTest(TorchTest):
         self.compare("adafactor")
 
     def compare(self, rule):
-        shapes = [shape for shape in SHAPES if shape]  # torch's Adafactor wants a dimension
+        shapes = [shape for shape in SHAPES if shape]  # torch's Adafactor needs at least one dimension
         theirs, ours = self.RULES[rule]
         with self.subTest(rule):
             a, b = make_params(shapes=shapes), make_params(shapes=shapes)
@@ -104,7 +104,7 @@ class RulesTest(TorchTest):
                 v = [torch.zeros_like(p) for p in exact]
                 params = make_params(dtype)
                 ours = st.AdamW(params, lr=1e-3, weight_decay=0.1)
-                # torch's own in fp32, on fp32 masters of the same gradients
+                # torch's AdamW in fp32, with fp32 master weights and the same gradients
                 masters = [torch.nn.Parameter(param.detach().float()) for param in make_params(dtype)]
                 theirs = torch.optim.AdamW(masters, lr=1e-3, weight_decay=0.1, foreach=True)
                 for step in range(1, steps + 1):

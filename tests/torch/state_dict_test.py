@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State dicts that name a commit: saved, loaded, kept as long as they are needed, and torch.optim's own."""
+"""Tests state dicts that name a commit (saved, loaded, and kept as long as they are needed) and torch.optim's own."""
 
 import gc
 import io
@@ -21,7 +21,7 @@ import seed  # noqa: E402
 
 class StateDictTest(TorchTest):
     def saved(self, optimizer):
-        """As a file that torch.load takes without running code."""
+        """Returns the state dict, saved to a file and loaded by torch.load with weights_only."""
         file = io.BytesIO()
         torch.save(optimizer.state_dict(), file)
         self.assertLess(file.tell(), 100_000)
@@ -51,7 +51,7 @@ class StateDictTest(TorchTest):
     def test_the_newest_two_stay(self):
         model = tiny_model()
         optimizer = st.AdamW(model.parameters(), lr=1e-2, store=self.store(), pinned="1MiB")
-        optimizer.load_state_dict(self.saved(optimizer))  # before the first step: nothing is kept for it
+        optimizer.load_state_dict(self.saved(optimizer))  # before the first step, a state dict needs no snapshot
         self.assertEqual(optimizer.run.engine.snapshots(), [])
         for step in range(3):
             train(model, optimizer, 1, first=step)
@@ -67,7 +67,7 @@ class StateDictTest(TorchTest):
             expected = tiny_model(dtype)
             losses = train(expected, st.AdamW(expected.parameters(), lr=1e-2), 3)
             run = st.open(store, pinned="1MiB")
-            for _ in range(2):  # with the state of an optimizer that is gone, and then with a stored one, at hand
+            for _ in range(2):  # the second time, the run has the state of an optimizer that is gone
                 model = tiny_model(dtype)
                 optimizer = st.AdamW(model.parameters(), lr=1e-2, store=run)
                 self.assertEqual(train(model, optimizer, 3), losses)
@@ -109,7 +109,7 @@ class StateDictTest(TorchTest):
             optimizer.load_state_dict(state)
         again = [train(model, optimizer, 2, first=3) for model, optimizer in zip(models, optimizers)]
         self.assertEqual(again, [losses[3:] for losses in expected])
-        # Made in the other order, each takes the state that its dict names.
+        # An optimizer takes the state that its dict names, even if optimizers are made in another order.
         del optimizers, optimizer
         gc.collect()
         second = st.AdamW(models[1].parameters(), lr=1e-3, store=run)
@@ -127,7 +127,7 @@ class StateDictTest(TorchTest):
         saved = self.saved(optimizer)
         expected = train(model, optimizer, 3, first=3)
         optimizer.load_state_dict(saved)
-        model.load_state_dict(weights)  # after the optimizer's
+        model.load_state_dict(weights)  # after the optimizer's state was loaded
         self.assertEqual(train(model, optimizer, 3, first=3), expected)
 
     def test_a_refused_state_dict_changes_nothing(self):
@@ -240,7 +240,7 @@ class StateDictTest(TorchTest):
             torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-5)
 
     def test_a_full_dict_of_any_format_goes_on(self):
-        """At the uninterrupted run's bits, but where codes share scales and are rounded once more."""
+        """Gives the bits of the uninterrupted run, except in formats whose codes share scales and are rounded once more."""
         cases = [(st.AdamW, state_format) for state_format in ("fp32", "bf16", "8bit", "compact")] + [(st.Adafactor, None)]
         for dtype in (torch.float32, torch.bfloat16):
             for rule, state_format in cases:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of spillway.torch have in common: parameters, gradients, a small model and a folder."""
+"""Shared by the tests of spillway.torch: parameters, gradients, a small model and a folder."""
 
 import os
 import pathlib
@@ -8,16 +8,16 @@ import unittest
 
 import torch
 
-# Where the tests' tensors lie: SPILLWAY_TORCH_DEVICE, "cuda" on a machine with a GPU.
+# The device of the tests' tensors. tests/torch/run_test --cuda sets SPILLWAY_TORCH_DEVICE to "cuda".
 DEVICE = torch.device(os.environ.get("SPILLWAY_TORCH_DEVICE", "cpu"))
 if DEVICE.type == "cuda":
-    # Two runs of the same operations give the same bits only with these.
+    # Only with these settings do two runs of the same operations give the same bits.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 def since(major, minor, what):
-    """A test of what PyTorch has since that version."""
+    """Skips a test of a feature that PyTorch has since that version, if PyTorch is older."""
     has = tuple(int(word) for word in torch.__version__.split(".")[:2]) >= (major, minor)
     return unittest.skipUnless(has, f"PyTorch has {what} since {major}.{minor}, and this is {torch.__version__}")
 
@@ -43,7 +43,7 @@ def tiny_model(dtype=torch.float32):
 
 
 def train(model, optimizer, steps, first=0, clip=None, scaler=None, accumulate=1):
-    """Losses of steps whose batches follow from their numbers."""
+    """Returns the loss of each step's last batch. Batches depend only on the number of the step."""
     losses = []
     for step in range(first, first + steps):
         optimizer.zero_grad()
@@ -66,7 +66,7 @@ def train(model, optimizer, steps, first=0, clip=None, scaler=None, accumulate=1
 
 
 class TorchTest(unittest.TestCase):
-    makes_tensors_there = True  # on the device, where nothing else is said
+    makes_tensors_there = True  # new tensors are on DEVICE by default
 
     def setUp(self):
         if self.makes_tensors_there:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face's Trainer with spillway.torch: training, checkpoints, and a run that goes on where it was."""
+"""Tests Hugging Face's Trainer with spillway.torch: training, checkpoints, and a run that is resumed."""
 
 import json
 import os
@@ -89,7 +89,7 @@ class TrainerTest(TorchTest):
         first = checkpoints.labels()
         checkpoints.drop_gone()
         self.assertLess(len(checkpoints.labels()), len(first))
-        self.assertLessEqual(len(checkpoints.labels()), 4)  # of two checkpoints, and the newest two without one
+        self.assertLessEqual(len(checkpoints.labels()), 4)  # those of two checkpoints, and the newest two
         store = run.store
         run.close()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package `spillway`: the engine as Python sees it."""
+"""Tests the engine through the Python package `spillway`."""
 
 import array
 import ctypes
@@ -187,11 +187,11 @@ class EngineTest(unittest.TestCase):
         got.clear()
 
     def interrupted(self, wait):
-        """What `wait` raises while Ctrl-C is pressed again and again."""
+        """Returns the KeyboardInterrupt that `wait` raises while SIGINT comes again and again; None if it raises none."""
         waits, over = threading.Event(), threading.Event()
         pressed = []
 
-        def handler(*_):  # a signal that comes before or after must not count
+        def handler(*_):  # ignores signals that come before or after the wait
             pressed.append(1)
             if waits.is_set():
                 raise KeyboardInterrupt
@@ -220,7 +220,7 @@ class EngineTest(unittest.TestCase):
         held = self.engine.acquire(tensor, access="read-write")
         for access in ("read", "write", "discard"):
             for acquire in (self.engine.acquire, self.engine.acquire_host):
-                # Which the thread holds itself, so it would wait for ever.
+                # This thread holds the lease itself, so the call would wait for ever.
                 self.assertIsInstance(self.interrupted(lambda: acquire(tensor, access=access)), KeyboardInterrupt)
         held.release()
         self.engine.commit()
@@ -232,7 +232,7 @@ class EngineTest(unittest.TestCase):
 
         def handler(*_):
             heard.append(1)
-            if len(heard) == 2:  # of which the first found the call waiting, or came before
+            if len(heard) == 2:  # the first came while the call waited, or before it
                 held.release()
 
         before = signal.signal(signal.SIGINT, handler)

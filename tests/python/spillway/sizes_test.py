@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes as people write them."""
+"""Tests the parser of sizes with units, such as 2GiB."""
 
 import unittest
 
