@@ -1,16 +1,16 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""What does a step move, and how long does it take, with ever less pinned memory? Every policy on the real engine.
+"""How much does a step move, and how long does it take, as pinned memory shrinks? Every policy on the real engine.
 
   bench/budget_sweep.py --quick                # a small new model, about two minutes
   bench/budget_sweep.py                        # the model and text that tools/quickstart made, about an hour
   bench/budget_sweep.py --out bench/results    # leaves budget_sweep.json and budget_sweep.svg there
 
-Each point is one run of `spillway train` in a scratch store, with pinned memory a percentage of the state (16 bytes a
-parameter: weight and gradient in fp16, master weight and two moments in fp32) and the same device memory. The limit:
-under `planned` each step that follows its plan, but for the first, moves exactly the bytes that the plan foretold, no step
-leaves it, and every policy computes the same losses; the script fails otherwise. Bytes are exact on any machine, seconds
-only on one that does nothing else. A table in markdown goes to stdout.
+Each point is one run of `spillway train` in a scratch store. Pinned memory is a percentage of the state (16 bytes per
+parameter: weight and gradient in fp16, master weight and two moments in fp32), and device memory is the same for all points.
+The limit: under `planned`, each step that follows a plan, except the plan's first, moves exactly the bytes that the plan
+predicted; no step deviates from its plan; and every policy computes the same losses. Otherwise the script fails. Bytes are
+exact on any machine, seconds only on an idle one. A table in Markdown goes to stdout.
 """
 
 import argparse
@@ -32,18 +32,18 @@ import small_inputs  # noqa: E402  (tests/memory/small_inputs.py)
 
 POLICIES = ("planned", "lru", "fifo", "prefix", "none", "demand")
 STATE_BYTES_PER_PARAMETER = 16
-UNPLANNED_STEPS = 2  # the first is written down, the second brings tiles to where the plan begins
+UNPLANNED_STEPS = 2  # the first is recorded, the second moves tiles to where the plan begins
 SMALL = {"vocab_size": 2048, "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 8,
          "num_attention_heads": 4, "num_key_value_heads": 2}
 
 
 class Wrong(Exception):
-    """What the limit says did not hold."""
+    """A condition of the limit does not hold."""
 
 
 @dataclasses.dataclass
 class Point:
-    """A policy at a budget: a step's figures once they repeat."""
+    """The figures of a steady step, for a policy and a budget."""
     policy: str
     percent: float
     pinned_budget: int
@@ -97,7 +97,7 @@ class Sweep:
         self.arguments = arguments
         self.scratch = scratch
         model, data = small_inputs.make(scratch, SMALL) if arguments.quick else (arguments.model, arguments.data)
-        # A loss scale so small that no step is skipped.
+        # The loss scale is so small that no step is skipped.
         self.flags = ["--model", model, "--data", data, "--precision", "fp16-amp", "--loss-scale", 8192, "--seq",
                       arguments.seq, "--batch", arguments.batch, *(["--init", "random"] if arguments.quick else [])]
         self.parameters = self.train("--steps", 0)["parameters"]
@@ -109,7 +109,7 @@ class Sweep:
         return int(self.state_bytes * percent / 100)
 
     def train(self, *flags):
-        """The run's last object."""
+        """Runs the command and returns its summary."""
         command = [str(word) for word in (self.arguments.spillway, "train", *self.flags, *flags, "--json")]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
         if done.returncode != 0:
@@ -129,7 +129,7 @@ class Sweep:
                       seconds=statistics.median(step["seconds"] for step in steady),
                       stall_seconds=statistics.median(step["stall_s"] for step in steady),
                       not_planned=summary["plan"].get("not_planned", ""))
-        # Transfers that a plan's step began belong to it; without one, to the step in which they end.
+        # With a plan, transfers count for the step that began them; without one, for the step in which they end.
         follows = summary["plan"]["steps"] > 0
         point.nvme_bytes, point.pinned_bytes = (both_ways(summary["plan"] if follows else steps[-1], edge)
                                                 for edge in ("nvme", "pinned"))
@@ -151,7 +151,7 @@ def both_ways(step, edge):
 
 
 def check_planned(summary, steps, percent):
-    """Nothing is planned where everything fits; then nothing may move over NVMe either."""
+    """Checks the limit under `planned`. If everything fits, there is no plan, and nothing may move over NVMe."""
     plan = summary["plan"]
     if plan["plans"] == 0:
         if both_ways(steps[-1], "nvme"):
@@ -160,7 +160,7 @@ def check_planned(summary, steps, percent):
     if plan["deviations"] or plan["steps"] < len(steps) - UNPLANNED_STEPS:
         raise Wrong(f"planned at {percent:g}%: {plan['steps']} of {len(steps)} steps followed a plan and "
                     f"{plan['deviations']} left it")
-    # The first begins with whatever is in memory and brings what the plan has there.
+    # A plan's first step also moves tiles to where the plan expects them, so it is left out.
     steady = [step for step in steps if step.get("plan_steps", 0) > 1]
     if not steady:
         raise Wrong(f"planned at {percent:g}%: of {len(steps)} steps none is the second of a plan, so no bytes can be "
@@ -180,7 +180,7 @@ def mib(size_bytes):
 
 
 def table(points, policies):
-    """A row a budget: the bounds, the plan, and of each policy MiB over NVMe and seconds."""
+    """Yields one row per budget: the bounds, the plan, and for each policy the MiB over NVMe and over all links, and seconds."""
     at = {(point.policy, point.percent): point for point in points}
     yield row(["Pinned, % of state", "bound, NVMe / all", "planned / bound", *policies])
     yield row(["---:"] * (3 + len(policies)))
@@ -200,7 +200,7 @@ COLORS = {"planned": "#0b6e4f", "lru": "#c1440e", "fifo": "#e09f3e", "prefix": "
 
 
 def svg(points, policies):
-    """GB a step over NVMe, and seconds a step, against pinned memory."""
+    """Draws GB per step over NVMe, and seconds per step, against pinned memory."""
     lines = {policy: [point for point in points if point.policy == policy] for policy in policies}
     traffic = {policy: [(p.percent, p.nvme_bytes / 1e9) for p in line] for policy, line in lines.items()}
     bound = [(p.percent, p.nvme_bytes_bound / 1e9) for p in lines.get("planned", []) if p.nvme_bytes_bound is not None]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Panels of lines beside each other, as SVG."""
+"""Draws panels with lines beside each other, as SVG."""
 
 import dataclasses
 import math
@@ -9,7 +9,7 @@ WIDTH, HEIGHT, LEFT, TOP, GAP = 430, 300, 62, 56, 84
 
 @dataclasses.dataclass
 class Panel:
-    """Lines of (x, y) by name; y begins at 0 unless `least_y` says where."""
+    """Lines of (x, y) by name. The y axis begins at `least_y`."""
     title: str
     x_label: str
     lines: dict
@@ -18,7 +18,7 @@ class Panel:
 
 
 def svg(panels, colors, dashed=()):
-    """`colors`: of each line's name. Names of the first panel are in the legend."""
+    """Returns the SVG. `colors` has a colour for each name. The legend shows the names of the first panel."""
     width, height = LEFT + len(panels) * (WIDTH + GAP) - GAP + 24, TOP + HEIGHT + 50
     return "\n".join([
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
@@ -27,7 +27,7 @@ def svg(panels, colors, dashed=()):
 
 
 def _step(span):
-    """A distance between grid lines: 1, 2 or 5 times a power of ten, four to nine of them."""
+    """Returns the distance between grid lines: 1, 2 or 5 times a power of ten, so that there are four to nine lines."""
     step = 10.0 ** (math.floor(math.log10(max(span, 1e-9))) - 1)
     return next((step * factor for factor in (1, 2, 5, 10, 20, 50) if span / (step * factor) <= 8), span)
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How fast is an AdamW update in memory, beside DeepSpeed's CPU Adam?
+"""How fast is an AdamW update in memory, compared with DeepSpeed's CPU Adam?
 
-Limit: 1.5 times the peer's parameters a second, on as many threads. Both take gradients of 16 bits and leave weights of
-16 bits: Spillway's update casts as it goes; the peer casts the gradient to fp32, updates its fp32 master weight, and
-casts that. Master weight and moments are fp32. Rounds of the two, one after the other, so that a machine that slows
-down slows both; medians over rounds, with the lowest and highest.
+Limit: 1.5 times the peer's parameters per second, with the same number of threads. Both take 16-bit gradients and write
+16-bit weights. Spillway casts inside the update. The peer casts the gradient to fp32, updates its fp32 master weight, and
+casts that. Master weight and moments are fp32. The two run in turns, so that a machine that slows down slows both. Reports
+medians over rounds, with the lowest and the highest.
 
-The peer is built outside the repository, once, by its own package (some minutes):
+The peer is installed once, outside the repository, and built by its own package (some minutes):
 
   python3 -m venv /tmp/peer-venv
   /tmp/peer-venv/bin/pip install torch numpy setuptools wheel ninja packaging psutil py-cpuinfo hjson tqdm msgpack \\
@@ -27,7 +27,7 @@ import subprocess
 import sys
 import time
 
-os.environ.setdefault("DS_ACCELERATOR", "cpu")  # or it looks for a GPU and says so on stdout
+os.environ.setdefault("DS_ACCELERATOR", "cpu")  # otherwise it looks for a GPU and prints that on stdout
 
 import deepspeed  # noqa: E402
 import torch  # noqa: E402
@@ -39,7 +39,7 @@ sys.dont_write_bytecode = True
 import machine  # noqa: E402  (tools/machine.py)
 
 LIMIT = 1.5
-ROW_ELEMENTS = 1024  # `bench update` wants a multiple of it
+ROW_ELEMENTS = 1024  # `bench update` takes multiples of this only
 
 
 def parse():
@@ -62,7 +62,7 @@ def parse():
 
 
 class Peer:
-    """DeepSpeed's update and its casts; parameters a second."""
+    """A call runs DeepSpeed's update and its casts, and returns parameters per second."""
 
     def __init__(self, arguments):
         self._arguments = arguments
@@ -73,7 +73,7 @@ class Peer:
         self._gradient = torch.full((count,), 2.0**-7, dtype=torch.float16)
         self._weight = torch.zeros(count, dtype=torch.float16)
         self._optimizer = DeepSpeedCPUAdam([self._master], lr=1e-4)
-        self()  # makes the moments
+        self()  # the first call creates the moments
 
     def __call__(self):
         seconds = []

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How fast is a training step in memory, beside eager PyTorch's?
+"""How fast is a training step in memory, compared with eager PyTorch?
 
-Limit: Spillway's faster precision, activation checkpointing off, at 1.2 times the tokens/s of eager PyTorch in fp32
-or better. Same model, window, micro-batch and threads; rounds of all contenders one after another, so that a machine
-that slows down slows all of them; medians over steps, the first step of each turn left out. PyTorch's bf16 autocast
-stands beside them, and what Spillway's bf16 is of it. On a processor with products of bf16 (AVX512-BF16, AMX) autocast
-uses them; Spillway multiplies in fp32 everywhere, for the same bits on every instruction set.
+Limit: Spillway's fastest precision, with activation checkpointing off, reaches at least 1.2 times the tokens/s of eager
+PyTorch in fp32. Model, window, micro-batch and threads are the same. All contenders run in turns, so that a machine that
+slows down slows all of them. Reports medians over steps; the first step of each turn is left out. Also reports PyTorch's
+bf16 autocast, and the ratio of Spillway's bf16 to it. On a processor with bf16 products (AVX512-BF16, AMX) autocast uses
+them. Spillway always multiplies in fp32, for the same bits on every instruction set.
 
   python3 -m venv /tmp/torch-venv && /tmp/torch-venv/bin/pip install torch transformers numpy
   /tmp/torch-venv/bin/python bench/pytorch_step.py --model build/quickstart/model --data build/quickstart/data
@@ -56,7 +56,7 @@ class SpillwayTurn:
         self._arguments, self._precision = arguments, precision
 
     def __call__(self):
-        """Seconds of each measured step."""
+        """Returns the seconds of each measured step."""
         arguments = self._arguments
         with tempfile.TemporaryDirectory(prefix="spillway-bench-") as folder:
             log = pathlib.Path(folder) / "log.jsonl"
@@ -70,7 +70,7 @@ class SpillwayTurn:
 
 
 class PyTorchTurn:
-    """Keeps its model between turns."""
+    """Like SpillwayTurn, for PyTorch. Keeps its model between turns."""
 
     def __init__(self, arguments, autocast):
         self._arguments, self._autocast = arguments, autocast

@@ -1,19 +1,19 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Does optimizer state in fewer bytes train as well? The same runs in every state format, paired by seed.
+"""Does optimizer state in fewer bytes train equally well? Compares the same runs in every state format, paired by seed.
 
   bench/state_quality.py --name smollm2 --model build/quickstart/model --data build/quickstart/data --out bench/results
   bench/state_quality.py --name new --model MODEL --data DATA --init random --lr 5e-4 --warmup-steps 20 --control
 
-Each run is `spillway train` in memory with bf16 weights, from the same weights or (--init random) from its seed's, in its
-seed's order of windows. A seed's run in a format is compared with its run in fp32: the difference of the final validation
-losses, as a share of fp32's. Limit: the mean over seeds at most 0.5%. The interval is Student's, of 95%.
---control adds runs in fp32 with one thread, whose sums are rounded in another order. A recipe in which these are as far
-from fp32 as the limit cannot tell a format from rounding.
+Each run is `spillway train` in memory with bf16 weights. It starts from the model's weights or (--init random) from random
+weights of its seed; the seed also gives the order of windows. A seed's run in a format is compared with its run in fp32, by
+the difference of the final validation losses as a share of fp32's. Limit: the mean over seeds is at most 0.5%. The interval
+is Student's, of 95%. --control adds runs in fp32 with one thread, which round sums in another order. If these differ from
+fp32 by as much as the limit, the recipe cannot distinguish a format from rounding.
 
-Runs that are done lie in --work and are not repeated, so the script may be stopped and started again. It leaves
-state_quality_NAME.json (every step's loss, every validation loss) and state_quality_NAME.svg in --out, and prints a table in
-markdown.
+Finished runs are kept in --work and are not repeated, so the script may be stopped and started again. It writes
+state_quality_NAME.json (every step's loss, every validation loss) and state_quality_NAME.svg to --out, and prints a table in
+Markdown.
 """
 
 import argparse
@@ -78,7 +78,7 @@ def settings(arguments):
 
 
 def run(arguments, way, seed):
-    """The steps of a run, made or found. A way is a state format or the control."""
+    """Returns the losses of a run, which is made unless it is in --work. A way is a state format or the control."""
     state_format, threads = ("fp32", 1) if way == CONTROL else (way, arguments.threads)
     folder = arguments.work / arguments.name
     folder.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ def ways(runs):
 
 
 def compare(runs, seeds, way):
-    """Shares of fp32's final validation loss by which the way's differ, their mean, and half their interval."""
+    """Returns the way's differences in final validation loss, as shares of fp32's, their mean, and half of its interval."""
     final = {key: of["validation"][-1][1] for key, of in runs.items()}
     differences = [final[way, seed] / final["fp32", seed] - 1 for seed in seeds]
     half = STUDENT[len(seeds) - 1] * statistics.stdev(differences) / len(seeds) ** 0.5
@@ -135,7 +135,7 @@ def table(runs, seeds):
 
 
 def picture(runs, seeds):
-    """Validation losses and training losses, means over seeds; of the latter, of the 20 steps before."""
+    """Draws validation losses and training losses, as means over seeds. Training losses are also means of 20 steps."""
     validation, training = {}, {}
     for way in ways(runs):
         points = zip(*(runs[way, seed]["validation"] for seed in seeds))

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What does spillway.torch cost beside PyTorch with everything in memory?
+"""What does spillway.torch cost, compared with PyTorch with everything in memory?
 
     bench/torch_offload.py --model FOLDER --data TOKENS.npy --folder STORES [--rounds 7] [--device cuda] [--json FILE]
 
-Fine-tunes a Hugging Face causal language model (of random weights, where the folder has config.json alone), --windows of
-256 tokens a step, in several ways. Each way has a model of its own in this process, and a round is one step of each, so that
-a machine that is slower for a while is so for all. Ratios are medians over rounds of a way's tokens a second to PyTorch's in
-the same round, with the range; `step()` is the optimizer's part alone. In all ways glibc keeps blocks of less than 32 MiB
-that are freed, unless MALLOC_TRIM_THRESHOLD_ or MALLOC_MMAP_THRESHOLD_ is set. On a GPU each time ends when the GPU has done
-its work. Limits, on the CPU: step() in memory at most 1.03 times torch.optim.AdamW(fused=True)'s; tokens a second at least
-0.95 in pinned memory, 0.90 on NVMe with update="backward", 0.75 on NVMe with clipping, of PyTorch's.
+Fine-tunes a Hugging Face causal language model in several ways, with --windows of 256 tokens per step. The weights are random
+if the folder has only config.json. Each way has its own model in this process, and a round is one step of each, so that a
+machine that is slower for a while slows all of them. Ratios are medians, over rounds, of a way's tokens per second to
+PyTorch's in the same round, with the range; `step()` is the optimizer's part alone. For all ways, glibc keeps freed blocks of
+less than 32 MiB, unless MALLOC_TRIM_THRESHOLD_ or MALLOC_MMAP_THRESHOLD_ is set. On a GPU, each time ends when the GPU has
+finished. Limits, on the CPU: step() in memory takes at most 1.03 times as long as torch.optim.AdamW(fused=True)'s. Tokens per
+second are at least 0.95 of PyTorch's in pinned memory, 0.90 on NVMe with update="backward", and 0.75 on NVMe with clipping.
 
 Needs PyTorch, transformers and the package spillway: tools/setup --torch, and build/torch-venv/bin/pip install .
 """
@@ -26,7 +26,7 @@ import time
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 MALLOC = {"MALLOC_TRIM_THRESHOLD_": "1073741824", "MALLOC_MMAP_THRESHOLD_": "33554432"}
-if not MALLOC.keys() & os.environ.keys():  # glibc reads them when a program begins
+if not MALLOC.keys() & os.environ.keys():  # glibc reads them at the start of a program
     os.environ.update(MALLOC)
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
@@ -44,7 +44,7 @@ class Way:
         self.device = torch.device(flags.device)
         self.model = load(flags.model)
         self.run, self.optimizer = make(self.model.to(self.device))
-        self.model.to(self.device)  # the buffers of one that was offloaded
+        self.model.to(self.device)  # moves the buffers of an offloaded model, too
         self.seconds, self.step_seconds, self.losses, self.moved = [], [], [], []
 
     def step(self, tokens):
@@ -124,7 +124,7 @@ def main():
 
     size = flags.windows * WINDOW
     ways = list(make_ways(flags))
-    for step in range(flags.rounds + 2):  # of the first two a plan is made
+    for step in range(flags.rounds + 2):  # the first two are for warming up, until there is a plan
         window = torch.from_numpy(tokens[step * size:(step + 1) * size].astype(numpy.int64)).view(flags.windows, WINDOW)
         window = window.to(flags.device)
         for way in ways:

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What do peers take that train PyTorch models with their optimizer's state on NVMe?
+"""How much time and memory do peers need that train PyTorch models with the optimizer's state on NVMe?
 
     bench/torch_peers.py --model FOLDER --data TOKENS.npy --folder STORES [--steps 6] [--rounds 3] [--json FILE]
 
-Fine-tunes a Hugging Face causal language model in fp32, 512 tokens a step, gradients clipped to 1.0: plain PyTorch,
-spillway.torch, DeepSpeed's ZeRO-3 with the optimizer on NVMe, and torchao's offloading optimizer. Each way is a process of
-its own, and a round is one run of each. Given are tokens a second (the median over the steps of all rounds but the first
-two of each run), the peak of resident and of anonymous memory, bytes on disk at the end, bytes moved to and from the disk
-a step, and the last loss. What cannot run is in the table with its error.
+Fine-tunes a Hugging Face causal language model in fp32, with 512 tokens per step and gradients clipped to 1.0. The ways are
+plain PyTorch, spillway.torch, DeepSpeed's ZeRO-3 with the optimizer on NVMe, and torchao's offloading optimizer. Each run of
+a way is its own process, and a round is one run of each way. Prints tokens per second (the median over the steps of all
+rounds, without the first two steps of each run), the peaks of resident and of anonymous memory, the bytes on disk at the end,
+the bytes moved to and from the disk per step, and the last loss. A way that cannot run is in the table with its error.
 
-Needs PyTorch, transformers and the package spillway; a peer that is not installed is reported so. DeepSpeed runs on the CPU
-(DS_ACCELERATOR=cpu) and compiles its operators at its first run, for which it needs g++ and libaio-dev.
+Needs PyTorch, transformers and the package spillway. A peer that is not installed is reported as such. DeepSpeed runs on the
+CPU (DS_ACCELERATOR=cpu) and compiles its operators in its first run, for which it needs g++ and libaio-dev.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def load_model(flags):
 
 
 def plain_step(model, optimizer):
-    """A step as every loop has it."""
+    """Returns a function that runs one step of an ordinary training loop."""
     import torch
 
     def step(tokens):
@@ -84,7 +84,7 @@ def deepspeed(flags, folder):
         "train_micro_batch_size_per_gpu": 2, "gradient_clipping": CLIP,
         "optimizer": {"type": "AdamW", "params": {"lr": LEARNING_RATE, "weight_decay": 0.01}},
         "zero_optimization": {"stage": 3, "sub_group_size": 20_000_000,
-                              # Four tensors of a group that is read, updated and written at once.
+                              # Four tensors of each of the three groups that are read, updated and written at the same time.
                               "offload_optimizer": {"device": "nvme", "nvme_path": folder, "pin_memory": False,
                                                     "pipeline_read": True, "pipeline_write": True, "buffer_count": 12}},
         "aio": {"block_size": 1 << 20, "queue_depth": 32, "intra_op_parallelism": 1, "single_submit": False,
@@ -112,7 +112,7 @@ WAYS = {"PyTorch, all in memory": pytorch, "spillway.torch, state on NVMe": spil
 
 
 class Peak:
-    """The largest anonymous memory that was seen."""
+    """Records the largest anonymous memory of this process."""
 
     def __init__(self):
         self.bytes = 0
@@ -134,7 +134,7 @@ def disk_bytes(name):
 
 
 def run_one(flags):
-    """One way, in this process; its figures go to stdout as a line of JSON, the last one."""
+    """Runs one way in this process. The last line on stdout is JSON with its figures."""
     import numpy
     import torch
     peak = Peak()
@@ -150,7 +150,7 @@ def run_one(flags):
     held = sum(file.stat().st_blocks * 512 for file in pathlib.Path(flags.folder).rglob("*") if file.is_file())
     print(json.dumps({"seconds": seconds[2:], "moved": moved[2:], "loss": loss, "peak_rss": status_bytes("VmHWM"),
                       "peak_anonymous": peak.bytes, "disk": held, "torch": torch.__version__}), flush=True)
-    os._exit(0)  # whatever a peer's threads do at an interpreter's end
+    os._exit(0)  # skips the interpreter's shutdown, which a peer's threads may disturb
 
 
 def run_child(flags, way):

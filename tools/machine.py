@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a measured figure must be read with: the machine, its kernel and file system, and the commit measured."""
+"""Describes what measured figures depend on: the machine, its kernel and file system, and the commit measured."""
 
 import os
 import pathlib
@@ -11,7 +11,7 @@ _VECTOR_FLAGS = ("amx_bf16", "avx512_fp16", "avx512_bf16", "avx512f", "avx2")
 
 
 def describe(folder=ROOT):
-    """cpu, isa, cpus, memory_gib, kernel, filesystem (of `folder`) and commit."""
+    """Returns cpu, isa, cpus, memory_gib, kernel, filesystem (of `folder`) and commit, as a dictionary."""
     info = _cpu_info()
     flags = set(info.get("flags", info.get("Features", "")).split())
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -27,7 +27,7 @@ def describe(folder=ROOT):
 
 
 def sentence(machine):
-    """`describe` in one line for people."""
+    """Returns the result of `describe` as one line of text."""
     return (f"{machine['cpu']} ({machine['isa']}), {machine['cpus']} CPUs, {machine['memory_gib']} GiB, "
             f"kernel {machine['kernel']}, {machine['filesystem']}, commit {machine['commit']}")
 
@@ -46,13 +46,13 @@ def _cpu_info():
 
 def _cpu_name(info):
     name = info.get("model name", platform.processor() or platform.machine())
-    if "cpu family" in info:  # a hypervisor's names say little
+    if "cpu family" in info:  # the names that hypervisors report are often vague
         name += f", family {info['cpu family']} model {info.get('model', '?')}"
     return name
 
 
 def _filesystem(folder):
-    """Of the longest mount point above `folder`."""
+    """Returns the type of the file system at the longest mount point that contains `folder`."""
     path, longest, kind = str(pathlib.Path(folder).resolve()) + "/", "", "unknown file system"
     for line in pathlib.Path("/proc/mounts").read_text(encoding="utf-8").splitlines():
         _, mount, mount_kind = line.split()[:3]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of `spillway train` that are measured: which program on which model, at which budgets; and tables of them."""
+"""For benchmarks that run `spillway train`: its arguments, its command line, and rows of tables."""
 
 import pathlib
 import signal
@@ -12,7 +12,7 @@ import machine  # noqa: E402, F401  (tools/machine.py)
 
 
 def clean_up_when_ended():
-    """Signals that end this process end it by an exception, and no second one cuts short what that cleans up."""
+    """Makes SIGTERM and SIGHUP end this process by an exception. A second signal is ignored, so that it can clean up."""
     signals = (signal.SIGTERM, signal.SIGHUP)
 
     def end(number, _):
@@ -42,7 +42,7 @@ def check_files(arguments, parser):
 
 
 def command(arguments, steps, log, device=None, pinned=None, store=None, more=(), program=None):
-    """Words of a command; without budgets and a store, training in memory. `program`: another than --spillway."""
+    """Returns the words of a command. Without budgets and a store it trains in memory. `program` replaces --spillway."""
     words = [program or arguments.spillway, "train", "--model", arguments.model, "--data", arguments.data, "--precision", "fp16-amp",
              "--loss-scale", 8192, "--seq", arguments.seq, "--batch", arguments.batch, "--steps", steps, "--lr", "5e-5",
              "--log-json", log, "--json"]

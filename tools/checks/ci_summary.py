@@ -1,11 +1,11 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a run of .ci/run took: seconds of each step, the slowest tests, and ctest's last line.
+"""Prints what a run of .ci/run took: the seconds of each step, the slowest tests, and ctest's last line.
 
     tools/checks/ci_summary.py build/ci
 
-Reads seconds.tsv (a line a step: name, seconds) and what each run of ctest wrote there (NAME.xml, in
-JUnit's form).
+Reads seconds.tsv (one line per step: name, seconds) and the results of each run of ctest (NAME.xml, in
+JUnit's format) in that folder.
 """
 
 import pathlib
@@ -16,14 +16,14 @@ SLOWEST = 20
 
 
 def steps_in(folder):
-    """(step, seconds) of each step, in order."""
+    """Returns (step, seconds) of each step, in order."""
     file = folder / "seconds.tsv"
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     return [(name, float(seconds)) for name, seconds in (line.rsplit("\t", 1) for line in lines)]
 
 
 def tests_in(folder):
-    """(test with its run, seconds, whether it failed) of each test that ctest was asked for."""
+    """Returns (test with its run, seconds, whether it failed) of each test in the results of ctest."""
     tests = []
     for file in sorted(folder.glob("*.xml")):
         for case in xml.parse(file).getroot().iter("testcase"):

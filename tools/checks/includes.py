@@ -1,14 +1,15 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Rejects an include that runs against the direction of the folders, and a source whose own header is not first.
+"""Rejects an include against the direction of the folders, and a source that does not include its own header first.
 
     tools/checks/includes.py [ROOT]            the check
     tools/checks/includes.py --alone [ROOT]    the headers that no source proves to compile alone
 
-Arrows run one way: tools, bench, tests -> src/capi -> src/optim -> src/engine -> {src/plan, tiers -> io} ->
-src/base; inside src/engine, from the mover to pager/ and from there to following/. Every wrong include is printed as FILE:LINE: reason; the exit status is then 1.
+Folders include in one direction: tools, bench, tests -> src/capi -> src/optim -> src/engine -> {src/plan,
+tiers -> io} -> src/base. Inside src/engine, the mover includes pager/, and pager/ includes following/. Every wrong
+include is printed as FILE:LINE: reason, and the exit status is then 1.
 
-X.cc includes its own X.h first: compiling X.cc then proves that X.h needs nothing before it. The target
+X.cc must include its own X.h first. Compiling X.cc then proves that X.h needs no other header before it. The target
 spillway_headers compiles the other headers, which --alone lists.
 """
 
@@ -28,7 +29,7 @@ PUBLIC = "spillway"
 
 COMMAND = {PUBLIC, "src/base", "io", "tiers", "src/plan", "src/engine", "src/optim", "tools/hf", "tools/trainer"}
 
-# What each folder may include beside itself and the standard library. The longest match counts.
+# What each folder may include beside itself and the standard library. The longest matching folder applies.
 MAY_INCLUDE = {
     "include/spillway": {PUBLIC},
     "src/base": {PUBLIC},
@@ -45,13 +46,13 @@ MAY_INCLUDE = {
     "tools/spillway/command": COMMAND,
     **{f"tools/spillway/{folder}": COMMAND | {"tools/spillway/command"}
        for folder in ("bench", "report", "store", "train")},
-    "tools/spillway/doctor": COMMAND | {"tools/spillway/command", "tools/spillway/store"},  # what a folder's store says
+    "tools/spillway/doctor": COMMAND | {"tools/spillway/command", "tools/spillway/store"},  # reports on a store
     "bench": None,  # anything
     "tests": None,
 }
 
-# The order of the parts inside a folder: each may include those before it. A part is a header with its sources: X.h,
-# X.cc, X_more.cc.
+# The order of the parts inside a folder. A part may include itself and those before it. A part is a header with its
+# sources: X.h, X.cc, X_more.cc.
 ORDER = {
     "src/plan": """transfer tile_bits trace keeping room_tree uses frames prices keep pack plan op_writer reserve make_plan
         simulate bounds""".split(),
@@ -62,17 +63,17 @@ ORDER = {
         timeline_recorder tile_checksums transfer_thread mover tensor_registry engine_stream engine_parts engine""".split(),
 }
 
-# Libraries that only some folders know; tests and benchmarks may include any.
+# Libraries that only some folders may include. Tests and benchmarks may include any.
 LIBRARIES = {
     "liburing.h": {"io"},
     "sqlite3.h": {"io"},
     "xxhash.h": {"io", "tools/trainer", "tools/spillway"},
     "cblas.h": {"tools/trainer"},
-    "CLI/": {"tools/spillway/command"},  # 4 to 8 s in each source that has it
+    "CLI/": {"tools/spillway/command"},  # adds 4 to 8 s to the compilation of a source
     "nlohmann/": {"src/capi", "tools/hf", "tools/trainer", "tools/spillway"},
 }
 
-# CUDA's own headers, wherever they are, are for *_cuda.* files, and for CUDA's sources.
+# Only *_cuda.* files and CUDA sources may include the headers of CUDA, in any folder.
 CUDA = re.compile(r"^(cuda|cublas|nvtx|nccl|driver_types)")
 
 
@@ -87,20 +88,20 @@ class Wrong:
 
 
 def folder_of(path, folders=MAY_INCLUDE):
-    """The longest folder of `folders` that holds `path`, or None."""
+    """Returns the longest folder of `folders` that holds `path`, or None."""
     holders = [folder for folder in folders if path.startswith(folder + "/")]
     return max(holders, key=len, default=None)
 
 
 def owner_of(included):
-    """The project folder that an include path names, or None for a library's header."""
+    """Returns the project folder that an include path names, or None for a library's header."""
     if included.startswith(PUBLIC + "/"):
         return PUBLIC
     return folder_of(included)
 
 
 def reason_against(file, included, is_quoted, root):
-    """Why `file` may not include `included`, or None."""
+    """Returns why `file` may not include `included`, or None."""
     folder = folder_of(file)
     if folder is None:
         return f"this folder is not in {pathlib.Path(__file__).name}: say there what it may include"
@@ -126,7 +127,7 @@ def reason_against(file, included, is_quoted, root):
 
 
 def part_of(path, order):
-    """The part of `order` that a file belongs to: that of the longest name."""
+    """Returns the part of `order` that a file belongs to: the longest name that fits. None if there is none."""
     stem = pathlib.PurePosixPath(path).stem
     return max((part for part in order if stem == part or stem.startswith(part + "_")), key=len, default=None)
 
@@ -154,7 +155,7 @@ def library_reason(folder, file, included, is_quoted, root):
 
 
 def own_header(source, root):
-    """The header of `source`, X.cc: X.h beside it, or the public one where `source` is the library's. Or None."""
+    """Returns the header of the source X.cc: X.h beside it, or for a source in src/ the public one, or None."""
     path = pathlib.PurePosixPath(source)
     candidates = [path.with_suffix(".h")]
     if path.is_relative_to("src"):
@@ -163,7 +164,7 @@ def own_header(source, root):
 
 
 def first_include_reason(source, included, root):
-    """Why `included` may not be the first include of `source`, or None."""
+    """Returns why `included` may not be the first include of `source`, or None."""
     header = own_header(source, root)
     if header is None or included == header.removeprefix("include/"):
         return None
@@ -171,8 +172,8 @@ def first_include_reason(source, included, root):
 
 
 def headers_to_compile(root):
-    """The headers that are not the first include of a source of their own. Sources in tests/ are compiled with a
-    precompiled header, so their first includes prove nothing. Headers of CUDA's files need a CUDA build."""
+    """Returns the headers that no source proves to compile alone. Sources in tests/ are compiled with a precompiled
+    header, so their first includes prove nothing. Headers of *_cuda files are left out, as they need a CUDA build."""
     sources = [file for file in project_files(root) if file.endswith(".cc") and not file.startswith("tests/")]
     proven = {own_header(source, root) for source in sources}
     return [file for file in project_files(root)
@@ -189,7 +190,7 @@ def project_files(root):
 
 
 def wrong_in(file, root):
-    """Every wrong include of `file`, in order of line."""
+    """Yields every wrong include of `file`: first that of its own header, then the others by line."""
     lines = (root / file).read_text(encoding="utf-8").splitlines()
     includes = [(number, match) for number, line in enumerate(lines, start=1) if (match := INCLUDE.match(line))]
     if file.endswith(".cc"):
@@ -202,8 +203,8 @@ def wrong_in(file, root):
 
 
 def check(root):
-    """Every wrong include under `root`, in order of file and line, then every header without a guard. The headers that
-    are compiled alone are included twice there, which proves their guards."""
+    """Returns every wrong include under `root`, then every header without an include guard. spillway_headers includes
+    each header that it compiles alone twice, which proves the guards of those."""
     wrong = [each for file in project_files(root) for each in wrong_in(file, root)]
     compiled = set(headers_to_compile(root))
     for file in project_files(root):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tiny model's configuration and tokens to train it on, for checks that run the command. Python's standard library
-only."""
+"""Writes a tiny model's configuration and tokens to train it on, for checks that run the command. Uses Python's
+standard library only."""
 
 import json
 import random
@@ -24,7 +24,7 @@ def write_inputs(folder):
     for split in ("train", "valid"):
         tokens = [1]
         while len(tokens) < 4000:
-            # Each mostly follows from the one before, so that there is something to learn.
+            # Most tokens follow from the one before, so that the model can learn.
             tokens.append(draw.randrange(VOCABULARY) if draw.random() < 0.125 else (tokens[-1] * 5 + 3) % VOCABULARY)
         write_npy(folder / f"data/{split}.npy", tokens)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# What every target shares: language, warnings, dependencies, and the helpers that folders use.
+# Settings of every target: language, warnings and dependencies; and the functions that folders use.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -19,20 +19,21 @@ if(SPILLWAY_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${SPILLWAY_CCACHE})
 endif()
 
-# No -march and no contraction: kernels dispatch at run time, and results must not follow from how a
-# compiler fuses. These options reach this project's targets only; nothing of them is exported.
+# There is no -march, because kernels dispatch at run time. Contraction is off, because results must not
+# depend on which operations a compiler fuses. The options apply to this project's targets only and are
+# not exported.
 set(warnings -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
              -Wno-missing-field-initializers -Werror -ffp-contract=off)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  list(APPEND warnings -Wno-restrict)  # g++ 12 sees overlaps in std::string's operator+ (GCC bug 105329)
+  list(APPEND warnings -Wno-restrict)  # g++ 12 warns of overlaps in std::string's operator+ (GCC bug 105329)
 else()
-  # Thread safety: base::Mutex carries the annotations. Deprecation: libstdc++ 12's stable_sort uses what it
-  # deprecates.
+  # base::Mutex has the annotations for -Wthread-safety. libstdc++ 12's stable_sort uses a function that
+  # libstdc++ itself deprecates.
   list(APPEND warnings -Wthread-safety -Wno-deprecated-declarations)
 endif()
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${warnings}>")
 add_compile_options("$<$<COMPILE_LANGUAGE:C>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Werror>")
-# nvcc's own output is not pedantic, so the host compiler is less strict with what comes out of it.
+# The code that nvcc generates does not pass -Wpedantic, so the host compiler has fewer warnings for it.
 add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Wall,-Wextra,-Werror>")
 include_directories(${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
 
@@ -55,7 +56,7 @@ if(SPILLWAY_BENCH)
   find_package(benchmark REQUIRED)
 endif()
 
-# A folder joins the build when it says how (it has a CMakeLists.txt).
+# Adds a folder to the build if it has a CMakeLists.txt.
 function(spillway_add_folder folder)
   if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/CMakeLists.txt)
     add_subdirectory(${folder})
@@ -63,8 +64,8 @@ function(spillway_add_folder folder)
 endfunction()
 
 if(NOT SPILLWAY_CUDA STREQUAL "OFF")
-  # Found apart from CMake's check below, which also fails for a toolkit that does not fit the compiler: tests for a
-  # GPU must not be skipped then.
+  # nvcc is searched for separately from CMake's check below. That check also fails if the toolkit does not fit the
+  # compiler, and tests for a GPU must not be skipped in that case.
   find_program(SPILLWAY_NVCC nvcc PATHS /usr/local/cuda/bin)
   if(SPILLWAY_NVCC)
     set(SPILLWAY_EXPECTS_CUDA ON)
@@ -75,13 +76,13 @@ if(NOT SPILLWAY_CUDA STREQUAL "OFF")
   include(CheckLanguage)
   check_language(CUDA)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES all-major)  # and PTX of the newest, for GPUs to come
+    set(CMAKE_CUDA_ARCHITECTURES all-major)  # and PTX of the newest, for later GPUs
   endif()
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
     find_package(CUDAToolkit REQUIRED)
     set(SPILLWAY_HAS_CUDA ON)
-    set(CMAKE_CUDA_STANDARD 17)  # CMake 3.25 knows no later one of nvcc's
+    set(CMAKE_CUDA_STANDARD 17)  # CMake 3.25 supports no later standard for nvcc
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
     message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER}, ${CUDAToolkit_VERSION}")

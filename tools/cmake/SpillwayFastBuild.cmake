@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# What makes a build from scratch fast. Tests have precompiled headers in every build. Library and command have them
-# where SPILLWAY_FAST_BUILD says so, as in the sanitizers' builds, and eight of their sources are compiled as one there,
-# which takes a third of the time; libraries that are not optimized there do without the headers. The release build has
-# neither for them: each source includes what it needs, and that its own header stands alone is proved by being its first
-# include.
+# Makes a build from scratch fast. Tests use precompiled headers in every build. With SPILLWAY_FAST_BUILD, as in the
+# sanitizers' builds, the library and the command use them too, and up to eight of their sources are compiled as one. That
+# takes a third of the time. Libraries that are not optimized in these builds do without the precompiled headers. The
+# release build does neither for library and command. There each source includes what it needs, and it includes its own
+# header first, which proves that the header compiles alone.
 
-# Of sources that only read flags and files and write messages: fast to compile rather than to run. RelWithDebInfo is what
-# the sanitizers take, whose checks in optimized code take three times as long to compile.
+# Options for sources that only read flags and files and write messages. They favour compile time over run time. The
+# sanitizers' builds are RelWithDebInfo; a sanitizer's checks in optimized code take three times as long to compile.
 set(SPILLWAY_UNOPTIMIZED $<$<CONFIG:Release>:-O1> $<$<CONFIG:RelWithDebInfo>:-O0>)
 
 option(SPILLWAY_FAST_BUILD "Precompile headers that sources share, and compile several sources as one" OFF)
 
-# spillway_add_precompiled_headers(NAME PROGRAM|LIBRARY HEADER...): a target that others of its kind reuse the headers
-# from. They must have the same options.
+# spillway_add_precompiled_headers(NAME PROGRAM|LIBRARY HEADER...) adds a target whose precompiled headers other targets
+# of its kind reuse. They must have the same options.
 function(spillway_add_precompiled_headers name kind)
   set(source ${PROJECT_BINARY_DIR}/generated/${name}.cc)
   if(kind STREQUAL "PROGRAM")
@@ -27,7 +27,7 @@ function(spillway_add_precompiled_headers name kind)
   target_compile_options(${name} PRIVATE ${SPILLWAY_NO_PCH_TIMESTAMP})
 endfunction()
 
-# When headers were written must not keep ccache from finding an object.
+# Leaves the headers' times out of the precompiled header, because they would keep ccache from finding an object.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   set(SPILLWAY_NO_PCH_TIMESTAMP "SHELL:-Xclang -fno-pch-timestamp")
 endif()
@@ -39,7 +39,8 @@ if(SPILLWAY_FAST_BUILD)
   target_link_libraries(spillway_library_headers PRIVATE absl::flat_hash_map absl::statusor absl::strings absl::time)
 endif()
 
-# A source with kernels includes itself once for each instruction set (Highway's foreach_target.h), so it stays by itself.
+# Compiles eight sources of the target as one. A source with kernels is compiled alone, because it includes itself once for
+# each instruction set (Highway's foreach_target.h).
 function(spillway_join_sources target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
   get_target_property(sources ${target} SOURCES)
@@ -53,7 +54,8 @@ function(spillway_join_sources target)
   endforeach()
 endfunction()
 
-# A target that shares no headers with the library: those that are named. Its sources are compiled one by one.
+# For a target that does not reuse the library's precompiled headers. It precompiles the headers that are named, and its
+# sources are compiled one by one.
 function(spillway_build_fast_with target)
   if(SPILLWAY_FAST_BUILD)
     target_precompile_headers(${target} PRIVATE ${ARGN})
@@ -61,8 +63,8 @@ function(spillway_build_fast_with target)
   endif()
 endfunction()
 
-# Targets that are optimized in the release build alone. The library's shared headers are of optimized sources, so they
-# do without, and are compiled in half the time all the same.
+# For targets that are optimized in the release build only. They cannot reuse the library's precompiled headers, which are
+# compiled with optimization. They still compile in half the time.
 function(spillway_build_unoptimized)
   if(SPILLWAY_FAST_BUILD)
     foreach(target IN LISTS ARGN)
@@ -72,7 +74,7 @@ function(spillway_build_unoptimized)
   endif()
 endfunction()
 
-# Targets that take the library's shared headers.
+# For targets that reuse the library's precompiled headers.
 function(spillway_build_fast)
   if(SPILLWAY_FAST_BUILD)
     foreach(target IN LISTS ARGN)

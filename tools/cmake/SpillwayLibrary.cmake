@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# The shared library `spillway` out of the folders' targets, and what `cmake --install` lays down:
-# headers, library, CMake package, pkg-config file.
+# Makes the shared library `spillway` from the folders' targets, and says what `cmake --install`
+# installs: headers, library, CMake package, pkg-config file.
 
 set(folders "")
 foreach(folder IN ITEMS spillway_base spillway_io spillway_store spillway_tiers spillway_engine spillway_optim
@@ -22,7 +22,7 @@ set_target_properties(spillway PROPERTIES
   LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib
   LINK_DEPENDS ${exports})
 target_link_options(spillway PRIVATE -Wl,--version-script=${exports})
-# The folders' own dependencies come with their targets; the archives add nothing to the objects above.
+# The folders' targets bring their own dependencies. Their archives add nothing to the objects above.
 target_link_libraries(spillway PUBLIC absl::status absl::statusor PRIVATE ${folders})
 target_include_directories(spillway PUBLIC
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
@@ -30,7 +30,7 @@ target_include_directories(spillway PUBLIC
 target_compile_features(spillway PUBLIC cxx_std_20)
 
 if(SKBUILD)
-  include(SpillwayWheel)  # one file of one name, and no headers
+  include(SpillwayWheel)  # a wheel has the library under one name only, and no headers
   return()
 endif()
 

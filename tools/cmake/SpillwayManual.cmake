@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs what the command prints of itself: manual pages, and completions where bash and zsh look for them.
+# Installs the manual pages and the completions, which the command prints, where man, bash and zsh find them.
 install(CODE [[
   set(command "$<TARGET_FILE:spillway_command>")
   execute_process(COMMAND "${command}" man --list OUTPUT_VARIABLE pages COMMAND_ERROR_IS_FATAL ANY)

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# How tests are built and named: one program a folder, one ctest entry a source file.
+# How tests are built and named: one program per folder, one ctest entry per source file.
 #
 #   spillway_test_program(engine_tests LIBS spillway_engine)   # build/<preset>/tests/engine_tests
 #   spillway_test(mover_lease_test LABELS unit threads)        # mover_lease_test.cc: engine_tests --file mover_lease_test
 #
-# Labels: `unit` (every machine), `uring` (io_uring must work), `gpu`, `reference`, `slow`; beside one of these `threads`:
-# the test has threads, streams or a real I/O engine. The thread sanitizer's build has these alone, and a test without the
-# label fails where it starts a thread or sets up a ring (tests/main.cc).
+# Labels: `unit` (every machine), `uring` (io_uring must work), `gpu`, `reference`, `slow`. A test that uses threads, streams
+# or a real I/O engine also has the label `threads`. The thread sanitizer's build has only tests with this label. A test
+# without it fails if it starts a thread or sets up a ring (tests/main.cc).
 
-# Tests are compiled fast rather than to be fast, and what most of them include is parsed once: that halves the time of a
-# build from scratch.
+# Tests are compiled with little optimization, and the headers that most of them include are precompiled. That halves the
+# time of a build from scratch.
 if(SPILLWAY_TESTS)
   spillway_add_precompiled_headers(spillway_test_headers PROGRAM <gmock/gmock.h> <gtest/gtest.h> <nlohmann/json.hpp>
     <absl/status/statusor.h> <absl/strings/str_cat.h> <filesystem> <functional>)
@@ -19,7 +19,7 @@ if(SPILLWAY_TESTS)
   add_custom_target(spillway_tests)  # all test programs
 endif()
 
-# The program of the folder's tests, of which spillway_test adds the sources. It is made with the first.
+# Names the program of the folder's tests. spillway_test creates it for the first test and adds the sources.
 macro(spillway_test_program name)
   cmake_parse_arguments(ARG "" "" "LIBS" ${ARGN})
   set(SPILLWAY_TEST_PROGRAM ${name})
@@ -36,8 +36,8 @@ function(spillway_make_test_program name)
   add_dependencies(spillway_tests ${name})
 endfunction()
 
-# spillway_test(NAME LABELS label... [COMPUTES] [ALONE LIBS target...]): NAME.cc of the folder. One that COMPUTES much
-# itself is optimized as the rest of the build is. One that is ALONE is a program of its own, with its own libraries.
+# spillway_test(NAME LABELS label... [COMPUTES] [ALONE LIBS target...]) adds the test NAME.cc of the folder. COMPUTES is for
+# a test that computes much itself; it is optimized. ALONE makes it a separate program, with its own libraries.
 function(spillway_test name)
   cmake_parse_arguments(ARG "COMPUTES;ALONE" "" "LIBS;LABELS" ${ARGN})
   get_property(names GLOBAL PROPERTY SPILLWAY_TEST_NAMES)
@@ -70,8 +70,8 @@ function(spillway_test name)
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
 endfunction()
 
-# NAME_gpu, label gpu: what the test NAME has for a GPU, its instances named */cuda. Where there is no GPU ctest lists
-# it as skipped.
+# Adds the test NAME_gpu with the label gpu. It runs the instances */cuda of the test NAME, which are for a GPU. Without a
+# GPU, ctest lists it as skipped.
 function(spillway_gpu_test name)
   if(NOT TEST ${name})
     return()
@@ -82,7 +82,7 @@ function(spillway_gpu_test name)
                        SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
 endfunction()
 
-# NAME_all, slow: the test NAME, trying everything that it takes a sample of (tests/exhaustive.h).
+# Adds the test NAME_all with the label slow: the test NAME with all cases instead of a sample (tests/exhaustive.h).
 function(spillway_exhaustive_test name)
   if(NOT TEST ${name})
     return()

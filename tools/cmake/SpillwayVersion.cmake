@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# spillway_version: the version and the commit that a build came from, as one object file. It is linked
-# by the shared library and by the command only, so that a commit does not relink every test.
+# spillway_version: one object file with the version and the commit of the build. Only the shared library
+# and the command link it, so that a commit does not relink every test.
 #
-# With SPILLWAY_COMMIT_FILE set this file is the script that each build runs: it writes that header, and
-# leaves it alone if the commit is the same.
+# If SPILLWAY_COMMIT_FILE is set, this file is the script that each build runs. It writes that header, but
+# only if the commit has changed.
 
 if(SPILLWAY_COMMIT_FILE)
   execute_process(COMMAND git -C ${SPILLWAY_SOURCE_DIR} describe --always --dirty --abbrev=12 --exclude=*

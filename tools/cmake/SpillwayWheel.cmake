@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# What the wheel (pyproject.toml) has of the build: the library in spillway/lib, and beside it all that it needs but what
-# every Linux with Python has. Its search path reaches what they need in turn: DT_RPATH, not DT_RUNPATH.
+# Installs the wheel's part of the build (pyproject.toml): the library in spillway/lib, and beside it the libraries that it
+# needs, except those that every Linux with Python has. Its search path is DT_RPATH, not DT_RUNPATH, so that it also applies
+# to the dependencies of these libraries.
 
 set_target_properties(spillway PROPERTIES INSTALL_RPATH "$ORIGIN")
 target_link_options(spillway PRIVATE -Wl,--disable-new-dtags)
 install(TARGETS spillway LIBRARY DESTINATION spillway/lib COMPONENT python)
-# By the names that are looked for: a wheel has no links.
+# Copies each library under the name by which it is loaded, because a wheel has no links.
 install(CODE [[
   set(lib "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/spillway/lib")
   file(GET_RUNTIME_DEPENDENCIES LIBRARIES "${lib}/libspillway.so" RESOLVED_DEPENDENCIES_VAR needs

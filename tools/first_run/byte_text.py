@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tools/quickstart --offline trains and trains on, with nothing fetched: a small LLaMA configuration whose
-tokens are bytes, and text that every Debian machine has. Python's standard library only.
+"""The model and the text of tools/quickstart --offline, without a download: a small LLaMA configuration whose tokens
+are bytes, and text that every Debian machine has. Uses Python's standard library only.
 
   byte_text.py gather DATA                       licences, documents and manual pages as train.npy and valid.npy
   byte_text.py model FOLDER                      a config.json; the weights are random (spillway train --init random)
-  byte_text.py generate SPILLWAY FOLDER PROMPT   the prompt and what the model makes of it
+  byte_text.py generate SPILLWAY FOLDER PROMPT   prints the prompt and the model's continuation
 """
 
 import gzip
@@ -18,7 +18,7 @@ import sys
 VOCAB_SIZE = 256
 MOST_BYTES = 6 << 20
 LEAST_BYTES = 128 << 10
-CHUNK_BYTES = 8 << 10  # a chunk in twenty is kept for validation
+CHUNK_BYTES = 8 << 10  # one chunk in twenty is used for validation
 SOURCES = (
     ("/usr/share/common-licenses", "*"),
     ("/usr/share/doc", "*/README*"),
@@ -69,7 +69,7 @@ def files():
 
 
 def read(path):
-    """Printable ASCII of a text, without runs of blanks; empty if the file is not to be read or no text."""
+    """Returns the printable ASCII of a text file, without runs of blanks. Empty if it cannot be read or is not text."""
     try:
         data = path.read_bytes()
         if path.suffix == ".gz":
@@ -92,7 +92,7 @@ def write_data(folder, train, valid):
 
 
 def write_npy(path, text):
-    """A one-dimensional array of little-endian uint16 (numpy.lib.format, version 1.0)."""
+    """Writes a one-dimensional array of little-endian uint16 (numpy.lib.format, version 1.0)."""
     header = f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({len(text)},), }}"
     header += " " * (63 - (10 + len(header)) % 64) + "\n"
     with open(path, "wb") as file:

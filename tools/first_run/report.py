@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The summary of tools/quickstart, in words that ask for no knowledge of Spillway: reads what the run left."""
+"""Prints the summary of tools/quickstart from the files of the run, for readers who do not know Spillway."""
 
 import argparse
 import json

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutates a GGUF file by its structure: a list of fields, each with the bytes that it has in the file.
+"""Mutates a GGUF file by its structure, which is a list of fields with their bytes.
 
-The parser here knows valid files only and shares nothing with the reader under test.
+The parser here accepts valid files only, and shares no code with the reader under test.
 """
 
 import dataclasses
@@ -17,9 +17,9 @@ _MAX_CHANGES = 4
 
 @dataclasses.dataclass
 class Field:
-    kind: str  # integer, string (its length is the field before), floats
+    kind: str  # integer, string (the field before it is its length), floats or padding
     data: bytes
-    group: int  # the header is 0; each key and each tensor has a number
+    group: int  # 0 for the header; each key and each tensor has its own number
 
 
 class _Parser:
@@ -75,7 +75,7 @@ class _Parser:
 
 
 def mutate(random, data):
-    """A GGUF file that differs from `data`, a valid one, in one to four places."""
+    """Returns a GGUF file made from the valid file `data` by one to four changes, or by one of raw bytes."""
     if random.randrange(8) == 0:
         return mutations.raw(random, data)
     fields = _Parser(data).parse()
@@ -103,7 +103,7 @@ def _change_field(random, fields):
 
 
 def _change_group(random, fields):
-    """A key or tensor removed, doubled or moved; mostly the header's count follows."""
+    """Removes a key or tensor, or copies it elsewhere. The header's count is usually adjusted."""
     group = random.randrange(1, fields[-1].group)
     members = [field for field in fields if field.group == group]
     if not members:
@@ -132,7 +132,7 @@ def _add_to_count(random, fields, is_key, change):
 
 
 def _change_value(random, fields):
-    """A key's value becomes one of another type, well formed."""
+    """Replaces a key's value by one of a random type. Most of these are well formed."""
     group = random.randrange(1, fields[-1].group)
     members = [index for index, field in enumerate(fields) if field.group == group]
     if len(members) < 3 or members[-1] >= _first_tensor(fields):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs spillway-import on one input after another, each in a process of its own with a limit of time and memory.
+"""Runs spillway-import on one input after another, each in its own process with limits of time and memory.
 
-The process is a fork of this one, which has imported the importer and its packages already: an input takes some
-10 ms. What an input must come to: exit code 0, 1 or 2; a message of one line, no traceback; nothing left behind; and
-with exit code 0 a folder that holds a model.
+The process is a fork of this one, which has already imported the importer and its packages, so an input takes about
+10 ms. An input passes if the exit code is 0, 1 or 2, the message has one line and no traceback, no file is left
+behind, and, with exit code 0, the folder holds a model.
 """
 
 import dataclasses
@@ -21,8 +21,8 @@ import time
 import traceback
 
 _LIMIT_CPU_SECONDS = 20
-_LIMIT_SECONDS = 200  # of one that waits; on a busy machine 20 seconds of a core may take as long
-_LIMIT_BYTES = 512 << 20  # above what the packages take
+_LIMIT_SECONDS = 200  # for a process that waits; on a busy machine 20 CPU seconds may take as long
+_LIMIT_BYTES = 512 << 20  # beyond the memory of the packages
 _LIMIT_FILE_BYTES = 64 << 20
 _LIMIT_MESSAGE_BYTES = 10_000
 _SECONDS_BETWEEN_LINES = 30
@@ -37,10 +37,10 @@ class Failure:
 
 
 class Harness:
-    """Runs inputs in a folder of its own, in memory where there is one. Context manager."""
+    """Runs inputs in a temporary folder, in memory (/dev/shm) if possible. Context manager."""
 
     def __init__(self, import_main, check_model, suffix):
-        """`check_model(folder)` raises an error where a folder that was imported is none."""
+        """`check_model(folder)` raises an error if the imported folder holds no valid model."""
         self._main = import_main
         self._check_model = check_model
         self._suffix = suffix
@@ -56,7 +56,7 @@ class Harness:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def run(self, data):
-        """The exit code and None, or None and a Failure."""
+        """Returns the exit code and None, or None and a Failure."""
         work = self._folder / "work"
         work.mkdir()
         try:
@@ -70,7 +70,7 @@ class Harness:
             shutil.rmtree(work)
 
     def _run_process(self, source):
-        """The exit code; what is no number is a signal's name, or that the time was up."""
+        """Returns the exit code, or a text if the process was killed by a signal or ran out of time."""
         process = os.fork()
         if process == 0:
             self._child(source)
@@ -114,9 +114,9 @@ class Harness:
 
     @staticmethod
     def _judge(code, stderr, left):
-        """Why an input failed, or ''."""
+        """Returns why an input failed, or '' if it passed."""
         if "Traceback (most recent call last)" in stderr or "panicked at" in stderr:
-            # Numbers differ from input to input, the failure does not.
+            # Numbers differ between inputs that fail in the same way.
             return "traceback: " + re.sub(r"\d+", "N", stderr.strip().splitlines()[-1])[:120]
         if code not in _CODES:
             return str(code)
@@ -134,9 +134,9 @@ class Harness:
 
 
 class Campaign:
-    """Inputs made by `mutate(random, data)` from the valid files of a corpus.
+    """Runs inputs that `mutate(random, data)` makes from the valid files of a corpus.
 
-    These are run as they are first, and so is what was `found`: inputs that failed once.
+    First it runs the files of the corpus unchanged, and the `found` files, which are inputs that failed once.
     """
 
     def __init__(self, harness, corpus, found, mutate, seed, out):
@@ -145,12 +145,12 @@ class Campaign:
         self._found = found
         self._mutate = mutate
         self._seed = seed
-        self._out = pathlib.Path(out)  # where inputs that fail go
+        self._out = pathlib.Path(out)  # folder for failing inputs
         self._failures = {}
         self._codes = dict.fromkeys(_CODES, 0)
 
     def run(self, seconds):
-        """True if no input failed."""
+        """Returns True if no input failed."""
         begin = said = time.monotonic()
         for name, data in sorted((self._corpus | self._found).items()):
             self._take(name, data)
@@ -169,7 +169,7 @@ class Campaign:
         return not self._failures
 
     def run_one(self, number):
-        """Input `number` of this seed, which depends on no other."""
+        """Runs input `number` of this seed. It does not depend on the other inputs."""
         chooser = random.Random(f"{self._seed}/{number}")
         data = self._mutate(chooser, self._corpus[chooser.choice(sorted(self._corpus))])
         self._take(f"{self._seed}-{number}", data)

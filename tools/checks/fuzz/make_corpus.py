@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the valid files of tests/python/corpus, each of a few kilobytes; run with build/venv/bin/python."""
+"""Makes the valid files of tests/python/corpus, of a few kilobytes each. Run it with build/venv/bin/python."""
 
 import json
 import pathlib
@@ -21,7 +21,7 @@ _Type = gguf.GGMLQuantizationType
 
 
 def tensors(width, tied):
-    """A model of one layer with one head, by GGUF's names. Its query and key rows are in GGUF's order by fiat."""
+    """Returns the tensors of a random model with one layer and one head, by GGUF's names and in its order of rows."""
     shapes = {"token_embd": (len(_TOKENS), width), "output_norm": (width,)}
     if not tied:
         shapes["output"] = (len(_TOKENS), width)
@@ -80,7 +80,7 @@ def add_every_type(writer):
 
 
 def write_folder(folder, source, shards):
-    """What the importer makes of a GGUF file, which is a Hugging Face folder."""
+    """Writes the Hugging Face folder that the importer makes from a GGUF file."""
     from spillway_tools.gguf_model import GgufModel
     from spillway_tools.weights import write_weights
     from spillway_tools.command import Progress

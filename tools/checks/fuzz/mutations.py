@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of bytes, numbers and JSON that readers often get wrong. Each takes a random.Random, returns the change."""
+"""Changes bytes, numbers and JSON in ways that readers often handle wrongly, as a random.Random chooses."""
 
 import json
 import struct
@@ -24,7 +24,7 @@ JSON_TEXTS += [
 
 
 def integer(random, value, num_bytes):
-    """Another integer that fits `num_bytes`, little endian."""
+    """Returns another integer of `num_bytes`, little endian."""
     if num_bytes == 0:
         return b""
     choice = random.randrange(4)
@@ -52,7 +52,7 @@ def string(random, value):
 
 
 def floats(random, data):
-    """One fp32 of `data` becomes one that is not finite, or very large or small."""
+    """Replaces one fp32 of `data` by one that is not finite, very large, very small, or -0."""
     if len(data) < 4:
         return data
     at = random.randrange(len(data) // 4) * 4
@@ -61,7 +61,7 @@ def floats(random, data):
 
 
 def raw(random, data):
-    """Bytes flipped, cut out, put in, or the end missing."""
+    """Flips a bit, removes, repeats, inserts or replaces bytes, or cuts off the end."""
     if not data:
         return bytes([random.randrange(256)])
     at = random.randrange(len(data))
@@ -81,7 +81,7 @@ def raw(random, data):
 
 
 def json_text(random, text):
-    """One value of a JSON text replaced, removed, doubled or nested; the result need not be JSON."""
+    """Replaces or removes one value of a JSON text, or renames or repeats a key. The result may be invalid JSON."""
     try:
         value = json.loads(text)
         places = list(_places(value))
@@ -109,7 +109,7 @@ def json_text(random, text):
 
 
 def _places(value):
-    """Each place in a tree of JSON, as the container and its key or index."""
+    """Yields each position in a JSON tree as its container and its key or index."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, below in list(items):
         yield value, key

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutates a wheel: its members and what they hold, and the fields of the archive itself."""
+"""Mutates a wheel: its members, their contents, and the fields of the archive itself."""
 
 import io
 import warnings
@@ -23,7 +23,7 @@ _NAMES = [
     "\x1b[31m",
 ]
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
-# Offsets and sizes of the fields after each signature, of APPNOTE.TXT 4.3.7, 4.3.12 and 4.3.16.
+# Offset from the signature, and size, of each field: APPNOTE.TXT 4.3.7, 4.3.12 and 4.3.16.
 _RECORDS = {
     b"PK\x03\x04": [(4, 2), (6, 2), (8, 2), (10, 2), (12, 2), (14, 4), (18, 4), (22, 4), (26, 2), (28, 2)],
     b"PK\x01\x02": [(4, 2), (6, 2), (8, 2), (10, 2), (12, 2), (14, 2), (16, 4), (20, 4), (24, 4), (28, 2), (30, 2)]
@@ -34,7 +34,7 @@ _MAX_CHANGES = 3
 
 
 def mutate(random, data):
-    """A wheel that differs from `data`, a valid one."""
+    """Returns a wheel made from the valid wheel `data` by random changes."""
     members = _read(data)
     if random.randrange(4):
         for _ in range(random.randrange(1, _MAX_CHANGES + 1)):
@@ -56,7 +56,7 @@ def _write(random, members):
     method = random.choice(_METHODS)
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", method) as wheel, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of names that stand twice
+        warnings.simplefilter("ignore")  # of duplicate names
         for name, content in members:
             wheel.writestr(zipfile.ZipInfo(name.replace("\0", "") or "x"), content, method)
     return file.getvalue()
@@ -76,7 +76,7 @@ def _change_content(random, members):
             member[1] = _change_safetensors(random, content)
         else:
             member[1] = mutations.raw(random, content)
-    except (IndexError, KeyError, ValueError, RecursionError):  # it was mutated before, and is not valid any more
+    except (IndexError, KeyError, ValueError, RecursionError):  # an earlier change has made it invalid
         member[1] = mutations.raw(random, content)
 
 

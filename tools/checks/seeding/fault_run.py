@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Applies one fault after another to a copy of the tree, and looks whether its step of .ci/run finds it."""
+"""Applies one fault after another to a copy of the tree, and checks whether its step of .ci/run finds it."""
 
 import dataclasses
 import re
@@ -7,7 +7,7 @@ import time
 
 from . import suite
 
-# A test that takes longer has lost a wake-up; the slowest here take some 20 s under a sanitizer.
+# A test that takes longer counts as hung. The slowest ones here take about 20 s under a sanitizer.
 TEST_SECONDS = 180
 
 
@@ -20,7 +20,7 @@ class Finding:
 
 
 def run_check(check, tree, jobs):
-    """What is left of a step after `check` was cut down: the first outcome that fails, or the last."""
+    """Runs the reduced step `check`. Returns the first outcome that fails, or the last one."""
     outcome = suite.Outcome(True, "", 0)
     if check.preset:
         build = suite.Build(tree.root, check.preset, jobs)
@@ -46,7 +46,7 @@ def run_tests(tests):
 
 
 def run_faults(faults, tree, files, jobs, tell):
-    """A Finding for each fault. `files` is the tree without faults, as TreeCopy.sync takes it."""
+    """Yields a Finding for each fault. `files` is the tree without faults, as TreeCopy.sync takes it."""
     passed = set()
     for fault in faults:
         tree.sync(files)

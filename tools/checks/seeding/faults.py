@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The seeded faults: each is a small change of the code, and the step of .ci/run that must find it."""
+"""The seeded faults. Each is a small change of the code, with the step of .ci/run that must find it."""
 
 import dataclasses
 
-# Steps of .ci/run, as they are named there.
+# The names of steps of .ci/run.
 INCLUDES = "include directions"
 SET_UP = "set-up"
 HEADERS = "every header compiles alone"
@@ -14,18 +14,18 @@ SUITE = "the suite on the release build"
 
 
 class Stale(Exception):
-    """The code that a fault changes is no longer there."""
+    """The code that a fault changes no longer exists, or a file of mutants would be overwritten."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """A step of .ci/run, reduced to what one fault needs."""
+    """A step of .ci/run, reduced to the part that finds one fault."""
 
     step: str
-    preset: str = ""  # to configure
-    targets: tuple = ()  # to build
-    tests: str = ""  # a regular expression of ctest names: their programs are built and run
-    command: tuple = ()  # to run last, in the root of the tree
+    preset: str = ""  # the preset to configure
+    targets: tuple = ()  # the targets to build
+    tests: str = ""  # a regular expression of ctest names; their programs are built and run
+    command: tuple = ()  # run last, in the root of the tree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,13 +33,13 @@ class Fault:
     name: str
     what: str
     file: str
-    old: str  # is in the file exactly once
+    old: str  # occurs in the file exactly once
     new: str
     check: Check
-    says: str  # a regular expression: what the step must say
+    says: str  # a regular expression that the step's output must match
 
     def apply(self, text):
-        """The text of the file with the fault in it."""
+        """Returns the text of the file with the fault in it."""
         count = text.count(self.old)
         if count != 1:
             first = self.old.strip().splitlines()[0]
@@ -77,7 +77,7 @@ FAULTS = (
         "io/store/store_commit.cc",
         "  Changed(commit, change->freed());\n  return commit;\n",
         "  Changed(std::move(commit), change->freed());\n  return commit;\n",
-        # Two sources, so that they are read together as in the step.
+        # Two sources, so that they are read as one unit, as in the step.
         Check(TIDY, "clang", command=("tools/checks/tidy", "io/store/store_commit.cc", "io/store/store_walk.cc")),
         r"bugprone-use-after-move"),
     Fault(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs, for each mutant, the tests that reach it, the quickest first, until one fails."""
+"""Runs the tests that reach each mutant, the quickest first, until one fails."""
 
 import collections
 import concurrent.futures
@@ -10,9 +10,9 @@ import threading
 
 from . import suite
 
-# What the mutated library does not decide, or takes too long.
+# Tests whose result does not depend on the mutated library, or that take too long.
 LABELS_LEFT_OUT = {"slow", "gpu", "reference", "checks"}
-# Random tests try the same with every mutant.
+# With a fixed seed, random tests try the same cases for every mutant.
 SEED = {"SPILLWAY_TEST_SEED": "1"}
 
 
@@ -29,13 +29,13 @@ class Verdict:
     result: str  # killed, survived, not reached
     by: str = ""  # the test
     line: str = ""
-    tests: int = 0  # that reach it
-    tried: int = 0  # of them
+    tests: int = 0  # how many reach it
+    tried: int = 0  # how many of these were run
 
 
 class Runner:
-    """Runs tests beside each other, but no test twice at a time: some have a folder of their own. A mutant meets tests
-    that together take at most `most_seconds` without one."""
+    """Runs tests in parallel, but never a test beside itself, because some use a fixed folder. The tests that are run
+    for one mutant take at most `most_seconds` together when no mutant is active."""
 
     def __init__(self, jobs, tell, most_seconds=math.inf):
         self.jobs = jobs
@@ -48,7 +48,7 @@ class Runner:
             return test.run({**SEED, **environment}, limit_seconds, suite.limit_bytes)
 
     def reach(self, tests, num_numbers):
-        """What each test reaches with no mutant active. A test that fails so is left out."""
+        """Returns which mutants each test reaches while none is active. A test that fails then is left out."""
         def one(test):
             with tempfile.NamedTemporaryFile(prefix="spillway-mutants-") as marks:
                 marks.write(bytes(num_numbers))
@@ -66,7 +66,7 @@ class Runner:
             return sorted(filter(None, pool.map(one, chosen)), key=lambda reach: reach.seconds)
 
     def judge(self, numbers, reaches):
-        """A verdict for each number, in order."""
+        """Yields a verdict for each number, in order."""
         with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
             for verdict in pool.map(lambda number: self._judge(number, reaches), numbers):
                 self.tell(f"mutant {verdict.number}: {verdict.result} {verdict.by}".rstrip())
@@ -79,12 +79,12 @@ class Runner:
             seconds += reach.seconds
             if seconds > self.most_seconds:
                 return Verdict(number, "survived", tests=len(reaching), tried=tried)
-            # A mutant may loop for ever.
+            # A mutant may make the test loop for ever.
             limit_seconds = 5 * reach.seconds + 20
             outcome = self._run(reach.test, {"SPILLWAY_MUTANT": str(number)}, limit_seconds)
             if outcome.passed:
                 continue
-            # A test that fails now and then has not found the mutant.
+            # A test that fails only sometimes has not found the mutant.
             if not outcome.hung and self._run(reach.test, {"SPILLWAY_MUTANT": str(number)}, limit_seconds).passed:
                 self.tell(f"mutant {number}: {reach.test.name} failed once and passed once: {outcome.why()}")
                 continue

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants: drawn by a seed, found again in another tree, and compiled together into one build in which an environment
-variable picks the active one (mutant_switch.h.in)."""
+"""Draws mutants by a seed, finds them again in another tree, and compiles all of them into one build. An environment
+variable selects the active one (mutant_switch.h.in)."""
 
 import bisect
 import dataclasses
@@ -22,7 +22,7 @@ class DoesNotBuild(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """A site with what it takes to find it in another tree: the lines it is in, and which of several that are equal."""
+    """A site, with what is needed to find it in another tree: its lines, and which occurrence of these it is in."""
 
     file: str
     line: int
@@ -35,7 +35,7 @@ class Mutant:
     length: int
 
     def find(self, text):
-        """Where the text of the file has it: start and end; None if these lines are not there."""
+        """Returns its start and end in the text of the file, or None if the text does not have these lines."""
         start = -1
         for _ in range(self.occurrence + 1):
             start = text.find(self.lines, start + 1)
@@ -45,7 +45,7 @@ class Mutant:
 
 
 def mutant_of(site, text):
-    """The site of a file whose text is given, as a mutant."""
+    """Returns the mutant for a site. `text` is the text of its file."""
     first = text.rfind("\n", 0, site.start) + 1
     last = text.find("\n", site.end)
     lines = text[first:last + 1]
@@ -57,17 +57,17 @@ def mutant_of(site, text):
 
 
 class Draw:
-    """Mutants of a tree in an order that only its text and the seed decide."""
+    """Draws the mutants of a tree in an order that depends only on its text and the seed."""
 
     def __init__(self, files, seed):
         self.texts = {path: content.decode() for path, (content, _) in files.items()
                       if path.endswith((".cc", ".h")) and path.startswith(tuple(f"{each}/" for each in FOLDERS))}
         self.sites = [site for path in sorted(self.texts) for site in sites.find_sites(path, self.texts[path])]
         random.Random(seed).shuffle(self.sites)
-        self.taken = {}  # by file: ranges in order
+        self.taken = {}  # by file: the ranges of drawn mutants, in order
 
     def next(self):
-        """The next mutant that overlaps none before it, or None."""
+        """Returns the next mutant that overlaps none of those before it, or None."""
         while self.sites:
             site = self.sites.pop()
             ranges = self.taken.setdefault(site.file, [])
@@ -80,16 +80,16 @@ class Draw:
 
 
 def with_mutants(text, mutants):
-    """The text with a switch for each of (number, mutant). Its lines keep their numbers."""
+    """Returns the text with a switch for each (number, mutant). Its lines keep their numbers."""
     ranges = sorted((*mutant.find(text), number, mutant.switch) for number, mutant in mutants)
     for start, end, number, switch in reversed(ranges):
         switch = switch.replace("NUMBER", str(number)).replace("ORIGINAL", text[start:end])
         text = text[:start] + switch + text[end:]
-    return f'#include "{HEADER}"  {text}'  # before the licence, which is a comment
+    return f'#include "{HEADER}"  {text}'  # on the first line, before the licence comment
 
 
 def seed_tree(tree, files, mutants):
-    """Makes the copy the tree `files` with all the mutants, a dictionary by number, switched off."""
+    """Makes the copy hold the tree `files` with all mutants compiled in. `mutants` is a dictionary by number."""
     seeded = dict(files)
     header = pathlib.Path(__file__).with_name("mutant_switch.h.in")
     seeded[HEADER] = (header.read_bytes(), False)
@@ -101,7 +101,7 @@ def seed_tree(tree, files, mutants):
 
 
 def build(build_folder):
-    """Builds the copy. Where it fails: what the compiler said."""
+    """Builds the copy. Returns the compiler's output if that fails, else an empty string."""
     configured = build_folder.configure(["-S", ".", "-B", str(build_folder.folder), *OPTIONS])
     if not configured.passed:
         raise DoesNotBuild(configured.why())
@@ -110,21 +110,21 @@ def build(build_folder):
 
 
 def blamed(output, mutants, root):
-    """The numbers of the mutants in whose lines the compiler found something wrong."""
+    """Returns the numbers of the mutants in whose lines the compiler reports errors."""
     wrong = set()
     for path, line in re.findall(r"(\S+?):(\d+):\d+: ", output):
         # ccache makes paths relative to the build.
         path = re.sub(r"^(?:\.\.?/)+", "", path.removeprefix(f"{root}/"))
         for number, mutant in mutants.items():
-            # Up to one line after: what a mutant lacks may be missed there.
+            # The line after counts too, because an error may be reported there.
             if mutant.file == path and mutant.line <= int(line) <= mutant.line + mutant.lines.count("\n"):
                 wrong.add(number)
     return wrong
 
 
 def draw_that_compile(draw, count, tree, files, build_folder, tell):
-    """`count` mutants by number from 0 on, or as many as there are, built into the copy. Those that do not compile
-    are replaced by the next that are drawn."""
+    """Builds `count` mutants, or as many as there are, into the copy, and returns them by number. A mutant that does
+    not compile is replaced by the next one drawn."""
     mutants = {}
     number = 0
     while True:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds where a C++ file can be changed by a little: an operator, a condition, a constant, a statement."""
+"""Finds small changes that can be made to a C++ file: of an operator, a condition, a constant or a statement."""
 
 import dataclasses
 import re
@@ -15,19 +15,19 @@ MACRO = re.compile(r"[A-Z][A-Z0-9_]+$")
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Site:
-    """One change of one file. The text from `start` up to `end` becomes `switch`, in which NUMBER stands for the
-    mutant's number and ORIGINAL for that text as it was."""
+    """One change of one file. The text from `start` up to `end` is replaced by `switch`, in which NUMBER stands for
+    the mutant's number and ORIGINAL for the original text."""
 
     file: str
     start: int
     end: int
-    before: str  # as people read it
+    before: str  # for display, as is `after`
     after: str
     switch: str
 
 
 def find_sites(file, text):
-    """Every site of the file, in order."""
+    """Returns every site of the file, in order."""
     return sorted(set(_Finder(file, text).sites()))
 
 
@@ -56,7 +56,7 @@ class _Finder:
         return bool(words & {"constexpr", "static_assert", "case", "template", "using"})
 
     def _site(self, begin, end, after, before=None, original="ORIGINAL", other=None):
-        """A choice between the tokens from begin up to end as they are and `after`."""
+        """Returns the site that replaces the tokens from begin up to end by `after`."""
         code = self.code
         flat = code.flat(begin, end)
         switch = f"(SPILLWAY_MUTANT(NUMBER) ? ({after}) : ({original}))"
@@ -67,7 +67,7 @@ class _Finder:
         code = self.code
         if code.is_binary(index) and sign in SWAPS:
             begin, end = code.left_operand(index), code.right_operand(index)
-            # Strings cannot be subtracted.
+            # A + that joins strings is left out, because strings cannot be subtracted.
             joins_strings = sign == "+" and any(token.kind == "string" for token in code.tokens[begin:end])
             if begin < index and index + 1 < end and not joins_strings:
                 for swap in SWAPS[sign]:
@@ -85,7 +85,7 @@ class _Finder:
 
     def _of_number(self, index, text):
         match = INTEGER.match(text)
-        # What closes a template's arguments has no space before it.
+        # A > that closes a template's arguments has no space before it.
         in_template = self.code.sign(index + 1) == ">" and not self.code.tokens[index + 1].is_spaced
         if not match or in_template:
             return
@@ -115,7 +115,7 @@ class _Finder:
             yield self._site(index - 2, end, f"std::{other}{code.flat(index + 1, end)}")
 
     def _of_statement(self, index):
-        """A call, an assignment: left out, or with another operator."""
+        """Yields the changes of a call or an assignment: it is left out, or gets another operator."""
         code = self.code
         end = self._statement_end(index)
         chain = code.chain_end(index)
@@ -156,7 +156,7 @@ class _Finder:
         return index
 
     def _enclosing(self, index):
-        """The bracket that was opened last before the token, and is not closed there."""
+        """Returns the innermost bracket that is open at the token."""
         index -= 1
         while index >= 0 and self.code.sign(index) not in tokens.OPENERS:
             index = self.code.partner.get(index, index) - 1 if self.code.sign(index) in (")", "]", "}") else index - 1
@@ -167,14 +167,14 @@ class _Finder:
         return opener > 0 and self.code.sign(opener) == "(" and self.code.tokens[opener - 1].text == "for"
 
     def _in_initializer(self, index):
-        """Whether the nearest brace is that of a list, not of a block."""
+        """Whether the enclosing brace opens an initializer list, not a block."""
         opener = self._enclosing(index)
         before = self.code.tokens[opener - 1]
         return before.text in ("=", ",", "(", "return") or (before.kind == "name" and before.text not in (
             "else", "do", "try", "const", "noexcept", "override", "mutable"))
 
     def _at_top(self, begin, end, spaced_only=False):
-        """The signs from begin up to end that no bracket holds."""
+        """Returns the signs from begin up to end that are outside all brackets there."""
         code, signs, index = self.code, set(), begin
         while index < end:
             sign = code.sign(index)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds of a tree and the tests that ctest knows of them, run one by one with a limit of time."""
+"""Builds a tree, and runs the tests that ctest lists for a build, one by one with a limit of time."""
 
 import dataclasses
 import json
@@ -15,7 +15,7 @@ import time
 # In memory, for tests that sync often (tests/temp_folder.h).
 FAST_PLACE = "/dev/shm"
 
-# What says why a step failed, the most telling first.
+# Patterns of the line that tells why a step failed, the most specific first.
 FAILING_LINES = [re.compile(pattern, re.MULTILINE) for pattern in (
     r"^.*(?:ERROR: AddressSanitizer|WARNING: ThreadSanitizer|runtime error): ?.*$",
     r"^.*(?: error: |: fatal error: ).*$",
@@ -35,7 +35,7 @@ class Outcome:
     hung: bool = False
 
     def why(self):
-        """The first line that tells why it failed, on one line."""
+        """Returns the first text that tells why it failed, on one line."""
         if self.hung:
             return f"no end after {self.seconds:.0f} s"
         for pattern in FAILING_LINES:
@@ -44,21 +44,21 @@ class Outcome:
         return "it failed and said nothing"
 
 
-# A test of the release build writes far less. It takes far less memory, too, but each of two arenas without a budget
-# reserves addresses for as much as the machine has, and these count.
+# A test of the release build writes far less. It also needs far less memory, but each of two arenas without a budget
+# reserves as much address space as the machine has memory, and that counts.
 MOST_FILE_BYTES = 8 << 30
 MOST_DATA_BYTES = MOST_FILE_BYTES + 2 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def limit_bytes():
-    """For a mutant that takes memory or writes without end: it is what the system kills first."""
+    """Limits a test whose mutant allocates or writes without end, and makes the system kill it first."""
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_DATA_BYTES, MOST_DATA_BYTES))
     resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_FILE_BYTES, MOST_FILE_BYTES))
     pathlib.Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
 def run(command, folder, environment=None, limit_seconds=None, prepare=None):
-    """Runs a command with everything that it starts; past the limit all of it is killed."""
+    """Runs a command. At the limit, or at its end, kills all processes that it has started."""
     start = time.monotonic()
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output,
@@ -84,12 +84,12 @@ class Test:
     name: str
     command: tuple
     folder: str
-    environment: tuple  # of NAME=value
+    environment: tuple  # texts of the form NAME=value
     labels: frozenset
     limit_seconds: float = 1500
 
     def run(self, environment, limit_seconds, prepare=None):
-        """With a folder of its own for temporary files, which go with it."""
+        """Runs the test with its own folders for temporary files, which are removed afterwards."""
         of_test = dict(each.split("=", 1) for each in self.environment)
         fast = FAST_PLACE if os.access(FAST_PLACE, os.W_OK) else None
         with tempfile.TemporaryDirectory(prefix="spillway-run-") as slow_folder, \
@@ -117,7 +117,7 @@ class Build:
         return run(command + (["--", "-k", "0"] if keep_going else []), self.tree)
 
     def programs(self, pattern):
-        """The targets that build the programs of the tests whose names match."""
+        """Returns the targets that build the programs of the tests whose names match."""
         add_test = re.compile(r'^add_test\((?:\[=*\[)?(.+?)(?:\]=*\])? "([^"]+)"', re.MULTILINE)
         found = set()
         for file in self.folder.rglob("CTestTestfile.cmake"):
@@ -127,8 +127,8 @@ class Build:
         return sorted(found)
 
     def tests(self, pattern):
-        """The tests whose names match. Their programs must have been built."""
-        # An empty pattern matches none to ctest.
+        """Returns the tests whose names match. REQUIRES: their programs are built."""
+        # With an empty pattern, ctest selects no test.
         chosen = ["-R", pattern] if pattern else []
         listed = subprocess.run(["ctest", "--test-dir", str(self.folder), "--show-only=json-v1", *chosen],
                                 check=True, capture_output=True).stdout

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C++ as a list of tokens: enough to find operators and their operands in code that clang-format has laid out."""
+"""Splits C++ into tokens, precisely enough to find operators and operands in code that clang-format has formatted."""
 
 import dataclasses
 import re
@@ -12,13 +12,13 @@ TOKEN = re.compile(r"""
   | (?P<sign><=>|<<=|>>=|->\*|\.\.\.|::|->|\+\+|--|<<|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|.)
 """, re.VERBOSE | re.MULTILINE | re.DOTALL)
 
-# How tightly binary operators bind.
+# The precedence of binary operators: a higher number binds more tightly.
 PRECEDENCE = {operator: strength for strength, operators in enumerate(
     ("||", "&&", "|", "^", "&", "== !=", "< <= > >=", "<=>", "<<", "+ -", "* / %"), start=3)
     for operator in operators.split()}
 ASSIGNMENTS = {"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>="}
 OPENERS = {"(": ")", "[": "]", "{": "}"}
-# Keywords that an operand cannot reach across, and that no expression statement begins with.
+# Keywords at which an operand ends. No chain of names begins with one.
 KEYWORDS = {"return", "case", "else", "throw", "delete", "goto", "co_return", "if", "for", "while", "do", "switch",
             "break", "continue", "default", "using", "template", "typedef", "static_assert", "try", "catch", "const",
             "constexpr", "static", "auto", "struct", "class", "enum", "union", "namespace", "new", "public", "private"}
@@ -30,7 +30,7 @@ class Token:
     text: str
     start: int
     end: int
-    is_spaced: bool  # on both sides: a binary operator, not a bracket of a template or a sign before an operand
+    is_spaced: bool  # has space on both sides, as a binary operator has, but not a template's bracket or a unary sign
 
 
 def tokenize(text):
@@ -64,7 +64,7 @@ class Code:
         self.in_function = self._mark_functions()
 
     def sign(self, index):
-        """The token's text if it is no name, number or string; else nothing."""
+        """Returns the token's text if it is not a name, number or string, else an empty string."""
         in_range = 0 <= index < len(self.tokens)
         return self.tokens[index].text if in_range and self.tokens[index].kind == "sign" else ""
 
@@ -72,7 +72,7 @@ class Code:
         return self.sign(index) in PRECEDENCE and self.tokens[index].is_spaced
 
     def flat(self, begin, end):
-        """The tokens from begin up to end on one line, without comments."""
+        """Returns the tokens from begin up to end on one line, without comments."""
         parts = []
         for index in range(begin, end):
             if index > begin and self.tokens[index].start > self.tokens[index - 1].end:
@@ -81,7 +81,7 @@ class Code:
         return "".join(parts)
 
     def _mark_functions(self):
-        """For each token, whether it is in the body of a function."""
+        """Returns for each token whether it is in the body of a function."""
         marks = [False] * len(self.tokens)
         index = head = 0
         while index < len(self.tokens):
@@ -101,7 +101,7 @@ class Code:
         return marks
 
     def statement_begin(self, index):
-        """The first token of the statement, or of the part of a for's head, that the token is in."""
+        """Returns the first token of the statement, or of the part of a for's head, that holds the token."""
         while index > 0:
             before = self.sign(index - 1)
             if before in (";", "{", "}"):
@@ -110,7 +110,7 @@ class Code:
         return 0
 
     def left_operand(self, operator):
-        """The first token of what stands to the left of a binary operator."""
+        """Returns the first token of a binary operator's left operand."""
         strength = PRECEDENCE[self.tokens[operator].text]
         index = operator
         while index > 0:
@@ -125,7 +125,7 @@ class Code:
         return index
 
     def right_operand(self, operator):
-        """One past the last token of what stands to the right of a binary operator."""
+        """Returns one past the last token of a binary operator's right operand."""
         strength = PRECEDENCE[self.tokens[operator].text]
         index = operator + 1
         while index < len(self.tokens):
@@ -145,8 +145,8 @@ class Code:
         return token.kind == "sign" and (token.text in ASSIGNMENTS or token.text in "()[]{};,?:")
 
     def chain_end(self, index):
-        """One past a chain of names, members, calls and subscripts that begins at the token; the token if there is
-        none."""
+        """Returns one past the chain of names, members, calls and subscripts that begins at the token, or the token
+        if none begins there."""
         begin = index
         if self.sign(index) == "*":
             index += 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A copy of the tree to break. It stays between runs: a file that is the same is left alone, so builds are incremental."""
+"""A copy of the tree that is changed. It is kept, and only files that differ are written, so builds are incremental."""
 
 import io
 import pathlib
@@ -12,8 +12,8 @@ class TreeCopy:
         self.root = pathlib.Path(root)
 
     def sync(self, files):
-        """Makes the copy hold `files`, a dictionary of path -> (content, may be executed), and beside them its builds.
-        It is a git repository without a commit: the checks ask git for the files."""
+        """Makes the copy hold exactly `files`, a dictionary of path -> (content, is executable), and its builds. The
+        copy is a git repository without a commit, because the checks ask git for the files."""
         if not (self.root / ".git").is_dir():
             self.root.mkdir(parents=True, exist_ok=True)
             subprocess.run(["git", "init", "--quiet", str(self.root)], check=True)
@@ -36,7 +36,7 @@ class TreeCopy:
         return (self.root / path).read_text(encoding="utf-8")
 
     def write(self, path, content):
-        """Writes the file if it differs. Its time is then now, so that it is built again."""
+        """Writes the file if it differs. Its modification time then changes, so that it is built again."""
         content = content.encode() if isinstance(content, str) else content
         file = self.root / path
         if file.is_file() and file.read_bytes() == content:
@@ -46,7 +46,7 @@ class TreeCopy:
 
 
 def working_tree(repository):
-    """The files of the repository as they lie there: those that are tracked and those that git does not ignore."""
+    """Returns the files of the working tree: those that are tracked and those that git does not ignore."""
     listed = subprocess.run(["git", "-C", repository, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
                             check=True, capture_output=True).stdout.decode()
     files = {}
@@ -58,7 +58,7 @@ def working_tree(repository):
 
 
 def committed_tree(repository, reference):
-    """The files of a commit."""
+    """Returns the files of a commit."""
     archive = subprocess.run(["git", "-C", repository, "archive", "--format=tar", reference],
                              check=True, capture_output=True).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:

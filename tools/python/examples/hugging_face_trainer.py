@@ -5,8 +5,8 @@
     hugging_face_trainer.py --model FOLDER --data TOKENS.npy --out FOLDER [--store FOLDER] [--pinned 256MiB]
                             [--gradients engine] [--offload] [--steps 50] [--resume]
 
-TOKENS.npy is what `spillway-tokenize` writes. Without --store it is torch.optim.AdamW. The last line is JSON: losses, the
-most memory that was resident, seconds.
+TOKENS.npy is a file that `spillway-tokenize` writes. Without --store, torch.optim.AdamW is used. The last line is JSON with
+the losses, the seconds, and the peaks of anonymous and of resident memory.
 """
 
 import argparse
@@ -35,7 +35,7 @@ class Windows(torch.utils.data.Dataset):
 
 
 class PeakMemory(TrainerCallback):
-    """The most anonymous memory that was resident at the end of a step, MiB: what files back is the kernel's to drop."""
+    """The most anonymous memory at the end of a step, in MiB. Memory backed by files is not counted: the kernel can drop it."""
 
     peak = 0.0
 
@@ -75,7 +75,7 @@ def main():
         save_strategy="steps" if flags.save_steps else "no", save_steps=flags.save_steps or 500, save_total_limit=2,
         disable_tqdm=True)
     if run is not None and flags.save_steps:
-        checkpoints = st.Checkpoints(run, flags.out)  # the snapshots of rotated checkpoints go
+        checkpoints = st.Checkpoints(run, flags.out)  # removes the snapshots of rotated checkpoints
         assert checkpoints
     trainer = Trainer(model=model, args=arguments, train_dataset=Windows(flags.data, flags.length),
                       optimizer_cls_and_kwargs=chosen, callbacks=[PeakMemory()])

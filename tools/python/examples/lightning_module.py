@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A LightningModule whose optimizer's state rests in a store: `configure_optimizers` is what changes.
+"""A LightningModule whose optimizer keeps its state in a store: only `configure_optimizers` changes.
 
     lightning_module.py STORE --out FOLDER [--steps 20] [--resume] [--memory]
 
-It trains a small network on numbers that follow from a seed, and saves a checkpoint every tenth step; --resume continues
-from the newest. --memory: torch.optim.AdamW instead, to compare. The last line is JSON: the loss of each batch.
+It trains a small network on random numbers from a fixed seed, and saves a checkpoint every tenth step. --resume continues
+from the newest one. --memory uses torch.optim.AdamW instead, for comparison. The last line is JSON with the loss of each
+batch and the number of steps.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import torch
 
 
 class Squares(torch.utils.data.Dataset):
-    """Vectors, and what a fixed network makes of them."""
+    """Random vectors, and a fixed layer's outputs for them as targets."""
 
     def __init__(self, size=640):  # an epoch is ten steps of two batches
         generator = torch.Generator().manual_seed(5)
@@ -50,7 +51,7 @@ class Module(lightning.LightningModule):
         else:
             import spillway.torch as st
             run = st.open(self.store, pinned="4MiB")
-            st.Checkpoints(run, self.out)  # each checkpoint's state stays as long as its file
+            st.Checkpoints(run, self.out)  # keeps each checkpoint's state as long as its file exists
             optimizer = st.AdamW(self.parameters(), lr=1e-3, store=run)
         return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)]
 

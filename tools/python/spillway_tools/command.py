@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the three commands share: exit codes, messages and progress on stderr.
+"""What the three commands share: exit codes, messages, and progress on stderr.
 
-Exit codes: 0 done, 1 failed (malformed input, full disk), 2 wrong usage, 3 too little memory
-allowed, 128 + N ended by signal N.
+Exit codes: 0 done, 1 failed (malformed input, full disk), 2 wrong usage, 3 a memory limit is too
+low, 128 + N ended by signal N.
 """
 
 import argparse
@@ -23,19 +23,19 @@ class InputError(Exception):
 
 
 class UsageError(Exception):
-    """What was asked for cannot be asked for: flags, or output that exists. Exit code 2."""
+    """The request is invalid: wrong flags, or output that exists already. Exit code 2."""
 
 
 def run(program, parse, module):
-    """Runs `module`'s run(parse()); returns the exit code, with a line on stderr when it is not 0.
+    """Runs `module`'s run(parse()) and returns the exit code. Most failures print a line on stderr.
 
-    `module` is named and not imported: what it imports takes a while, and memory.
+    `module` is a name and is imported late, because its imports take time and memory.
     """
     signals.end_at_once(program)
     _prepare_streams()
     try:
         return _run(program, parse, module)
-    except signals.Interrupted as interrupted:  # while the end was being told
+    except signals.Interrupted as interrupted:  # a signal came while the failure was being printed
         return 128 + interrupted.number
     finally:
         signals.ignore()
@@ -50,7 +50,7 @@ def _run(program, parse, module):
         signals.unwind()
         body.run(arguments)
         if sys.stdout:
-            sys.stdout.flush()  # a full disk is told here; at exit nothing could be done about it
+            sys.stdout.flush()  # reports a full disk here; at exit it is too late
         return 0
     except UsageError as error:
         return _fail(program, error, 2)
@@ -86,7 +86,7 @@ _left_behind = []
 
 
 def leave_behind(path, error):
-    """Tells of a half-made file or folder that cannot be removed."""
+    """Prints that a half-made file or folder cannot be removed, and records it."""
     _left_behind.append(path)
     tell(f"{path}: half-made, and it cannot be removed: {error.strerror}; remove it")
 
@@ -96,14 +96,14 @@ def leaves_nothing():
 
 
 def printable(text):
-    """`text` on one line, whatever names and values from a malformed file it repeats."""
+    """Returns `text` on one line. It may quote a malformed file, so it is escaped."""
     return "".join(
         character if character.isprintable() else repr(character)[1:-1] for character in text
     )
 
 
 def tell(text):
-    """One line on stderr. A stderr that cannot be written is no reason to end."""
+    """Prints one line on stderr. The command goes on if stderr cannot be written."""
     _write_stderr(printable(text) + "\n")
 
 
@@ -117,7 +117,7 @@ def _write_stderr(text):
 
 @contextlib.contextmanager
 def os_errors(what):
-    """An OSError becomes an InputError, "`what`: the system's words"."""
+    """Turns an OSError into an InputError that says "`what`: the system's message"."""
     try:
         yield
     except OSError as error:
@@ -125,7 +125,7 @@ def os_errors(what):
 
 
 def _prepare_streams():
-    """What was closed is opened, so that no file of the output gets its descriptor."""
+    """Opens the standard streams that are closed, so that no output file gets their descriptors."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
@@ -134,12 +134,12 @@ def _prepare_streams():
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")
     if sys.stdout:
-        # What a terminal's character set lacks is shown escaped, as on stderr, and is no error.
+        # Escapes the characters that a terminal's character set lacks, as on stderr.
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _flush_or_discard(stream):
-    """A stream that cannot be written must not fail once more in the flush at exit."""
+    """Flushes a stream. If that fails, discards its data, so that the flush at exit succeeds."""
     try:
         if stream:
             stream.flush()
@@ -151,7 +151,7 @@ def _flush_or_discard(stream):
 
 
 def shorten(text, max_characters=EXCERPT_CHARACTERS):
-    """`text`, cut off with an ellipsis where it is longer than that."""
+    """Returns `text`, cut off with an ellipsis if it has more than `max_characters`."""
     return text if len(text) <= max_characters else text[:max_characters] + "…"
 
 
@@ -166,7 +166,7 @@ def format_bytes(count):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that prints the examples first and leaves their line breaks alone."""
+    """An argparse parser that prints examples before the options and keeps their line breaks."""
 
     def __init__(self, examples, **arguments):
         super().__init__(
@@ -187,9 +187,9 @@ class Parser(argparse.ArgumentParser):
 
 
 class Progress:
-    """One line that is rewritten on a terminal; on a pipe a line every ten seconds, then the last.
+    """Shows progress on stderr: one line that is rewritten on a terminal, else a line every 10 s.
 
-    `total` may be None (a pipe is being read): then only the count is shown.
+    `total` may be None, as for input from a pipe. Then only the count is shown.
     """
 
     def __init__(self, label, total):
@@ -207,9 +207,9 @@ class Progress:
             self._show("\r" if self._terminal else "", "" if self._terminal else "\n")
 
     def finish(self, summary):
-        """`summary` is the line that stays."""
+        """Prints `summary`, the last line. On a terminal it replaces the progress line."""
         start = "\r" if self._terminal else ""
-        # Blanks, not an escape sequence, hide what is left of a longer line.
+        # Blanks, not an escape sequence, overwrite the rest of a longer line.
         width = 78 if self._terminal else 0
         _write_stderr(f"{start}{printable(summary):<{width}}\n")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""spillway-generate: text in, text out, around `spillway generate`, whose tokens are ids."""
+"""spillway-generate: generates text from text through `spillway generate`, which uses ids."""
 
 import sys
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What spillway-generate does with its arguments; generate_command.py loads it when it is due."""
+"""The work of spillway-generate. generate_command.py loads it after parsing the arguments."""
 
 import json
 import shutil
@@ -22,7 +22,8 @@ def run(arguments):
     if not prompt:
         raise UsageError("--prompt gives no token; write at least a character")
     tokens = _run(arguments, prompt)
-    # Decoded together: a character may span prompt and answer, and a first word its space.
+    # Prompt and answer are decoded together. A character may span both, and a decoder may drop the
+    # space before the first word of a text.
     with rust_errors("the tokeniser cannot decode what was generated"):
         text = tokenizer.decode(prompt + tokens, skip_special_tokens=True)
     if arguments.json:
@@ -37,7 +38,7 @@ def run(arguments):
 
 
 def _check_prompt(prompt):
-    """Python keeps a byte of an argument that is not UTF-8 as half of a surrogate pair."""
+    """UsageError if the prompt is not UTF-8. Python decodes each such byte to a lone surrogate."""
     try:
         prompt.encode()
     except UnicodeEncodeError as error:
@@ -68,11 +69,11 @@ def _run(arguments, prompt):
     try:
         finished = subprocess.run(
             command, stdout=subprocess.PIPE, check=False
-        )  # its stderr is the user's
+        )  # its messages go to the user
     except OSError as error:
         raise UsageError(f"{command[0]}: cannot be run: {error.strerror}") from error
     if finished.returncode != 0:
-        # It has said why; its exit code is the one that users.md lists.
+        # The command has printed why it failed. Its exit codes are listed in users.md.
         sys.exit(finished.returncode if finished.returncode > 0 else 1)
     return _parse_tokens(finished.stdout, command[0])
 
@@ -91,7 +92,7 @@ def _parse_tokens(output, origin):
 
 
 def _find_spillway():
-    """The release build of the tree around these tools or around their build/venv, else PATH."""
+    """Finds the release build of the tree that holds these tools or their venv, else on PATH."""
     candidates = [
         Path(__file__).resolve().parents[3] / "build/release/bin/spillway",
         Path(sys.prefix).parent / "release/bin/spillway",

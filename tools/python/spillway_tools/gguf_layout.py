@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The header of a GGUF file: the values of the keys that are asked for, and where tensors are.
+"""Reads the header of a GGUF file: the values of the requested keys, and where the tensors are.
 
-The gguf package's reader believes every length and count. It loops 2^40 times over an array of 2^40
-entries that are not there, makes Python objects of some hundred bytes of each entry, and maps the
-file, so that one that shrinks ends the process. Here each length is held against the file and
-against limits that no model comes near, and what nobody asks for is skipped unread. The format is
+The gguf package's reader trusts every length and count. It loops 2^40 times over an array that
+claims 2^40 entries, and makes Python objects of some hundred bytes for each entry. It also maps the
+file, so that a file that shrinks ends the process. This reader checks each length against the file
+and against limits that no model comes near, and skips values that were not requested. The format is
 that of ggml's docs/gguf.md, versions 2 and 3, little endian.
 """
 
@@ -20,7 +20,7 @@ _VERSIONS = (2, 3)
 _DEFAULT_ALIGNMENT = 32
 _MAX_METADATA_BYTES = 256 << 20
 _MAX_KEYS = 1 << 16
-# A vocabulary of 256,000 tokens has 256,000 types and some 500,000 merges beside it.
+# A vocabulary of 256,000 tokens also has 256,000 types and some 500,000 merges.
 _MAX_ENTRIES = 1 << 21
 _MAX_TENSORS = 1 << 20
 _MAX_KEY_BYTES = (1 << 16) - 1
@@ -44,7 +44,7 @@ _SCALAR_FORMS = {
 
 @dataclass(frozen=True)
 class GgufTensor:
-    """A tensor's description. `shape` is row-major; `offset` is a byte of the file."""
+    """A tensor's description. `shape` is row-major; `offset` is in bytes from the file's start."""
 
     name: str
     kind: GGMLQuantizationType
@@ -55,18 +55,18 @@ class GgufTensor:
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """`fields` has the values of those keys that were asked for and are there."""
+    """`fields` has the values of the requested keys that the file has."""
 
     fields: dict
     tensors: list[GgufTensor]
 
 
 class _Fault(Exception):
-    """What is wrong, as the message goes on after the file's name."""
+    """What is wrong. Its text follows the file's name in the message."""
 
 
 def read_header(file, origin, keys):
-    """The GgufHeader of `file`, open for reading; InputError where a length is none it can have."""
+    """Returns the GgufHeader of `file`, which is open for reading. InputError if it is invalid."""
     try:
         with os_errors(f"{origin}: cannot be read"):
             return _Reader(file, keys).read()
@@ -151,7 +151,7 @@ class _Reader:
                 self._skip_value(kind, what, depth + 1)
 
     def _array(self, what, depth):
-        """Type and number of an array's entries."""
+        """Reads the type and the number of an array's entries."""
         if depth == _MAX_ARRAY_DEPTH:
             raise _Fault(f"{what}: arrays are nested more than {_MAX_ARRAY_DEPTH} deep")
         kind = self._type(what)
@@ -165,7 +165,7 @@ class _Reader:
         return kind, count
 
     def _tensor(self, what):
-        """A tensor whose offset is that among the data."""
+        """Reads a tensor's description. Its offset is still relative to the data section."""
         name = self._string(_MAX_NAME_BYTES, what)
         what = f"tensor {shorten(name)}"
         num_dimensions = self._number("I", what)
@@ -193,7 +193,7 @@ class _Reader:
         )
 
     def _place(self, tensors):
-        """`tensors` with offsets in the file. Each one's bytes are there and none is another's."""
+        """Returns `tensors` with offsets in the file. Checks that they fit and do not overlap."""
         first = -(-self._at // self._alignment) * self._alignment
         num_bytes = max(0, self._file_bytes - first)
         end = 0
@@ -226,7 +226,7 @@ class _Reader:
             raise _Fault(
                 f"{what}: its name has {num_bytes} bytes; at most {max_bytes} are expected"
             )
-        return self._bytes(num_bytes, what).decode("utf-8", "replace")  # no name that is known
+        return self._bytes(num_bytes, what).decode("utf-8", "replace")  # matches no key
 
     def _text(self, num_bytes, what):
         data = self._bytes(num_bytes, what)

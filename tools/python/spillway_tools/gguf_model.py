@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A LLaMA model in a GGUF file, seen as a Hugging Face folder: config, tensors, tokenizer.json.
+"""Presents a LLaMA model in a GGUF file as a Hugging Face folder: config, tensors, tokenizer.json.
 
-Tensors of 16 bits keep their type; everything else, quantised types included, becomes F32, because
-a dequantised value is generally not one of 16 bits. Rows are converted in blocks, so that memory
-follows the block and not the tensor.
+16-bit tensors keep their type. All others, including the quantised types, become F32, because 16
+bits generally cannot hold a dequantised value. Rows are converted in blocks, so the memory that is
+needed depends on the block size and not on the tensor.
 """
 
 import math
@@ -44,8 +44,8 @@ _BLOCK_NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-# Metadata that changes the computation in a way that Spillway does not follow, unless it has one of
-# these values. Without a type of scaling llama.cpp takes a factor for linear scaling.
+# Metadata that changes the computation in a way that Spillway does not support, unless it has one
+# of these values. If the scaling type is missing, llama.cpp takes a factor as linear scaling.
 _UNSUPPORTED_KEYS = {
     "rope.scaling.type": ("none",),
     "rope.scaling.factor": (0, 1),
@@ -80,10 +80,10 @@ _KEYS = frozenset(
 
 
 class GgufModel:
-    """Opens and checks a GGUF file; `tensors` read it when their pieces are asked for."""
+    """Opens and checks a GGUF file. `tensors` read the file when their pieces are requested."""
 
     def __init__(self, path, origin=None):
-        """Messages say `origin` where `path` is a copy that the user does not know."""
+        """Messages name `origin` instead of `path`, for a `path` that is a temporary copy."""
         self._origin = origin or str(path)
         self._file = open_regular(path, self._origin)
         header = read_header(self._file, self._origin, _KEYS)
@@ -157,7 +157,7 @@ class GgufModel:
 
     def _float(self, key, default):
         value = self._metadata.positive(f"llama.{key}", default)
-        # The shortest decimal of the fp32 stored: 1e-05, as published.
+        # Takes the shortest decimal for the stored fp32, for example 1e-05, as models publish it.
         with numpy.errstate(over="ignore", under="ignore"):
             rounded = float(str(numpy.float32(value)))
         if not 0 < rounded < math.inf:
@@ -202,7 +202,7 @@ class GgufModel:
 
     def _pieces(self, tensor, rows_of_head):
         num_rows = tensor.shape[0] if len(tensor.shape) == 2 else 1
-        stored_bytes = tensor.size_bytes // num_rows  # of a row
+        stored_bytes = tensor.size_bytes // num_rows  # per row
         step = max(1, _BLOCK_BYTES // max(1, 4 * tensor.shape[-1]))
         if rows_of_head is not None:
             step = max(1, step // rows_of_head) * rows_of_head
@@ -216,11 +216,11 @@ class GgufModel:
             yield numpy.ascontiguousarray(rows)
 
     def _convert(self, tensor, rows):
-        """`rows`, bytes, as what is written; those of a kept type stay bytes."""
+        """Converts the bytes `rows` to the type that is written; a kept type needs none."""
         if tensor.kind in _KEPT_TYPES:
             return rows
         try:
-            # A scale that is not finite gives weights that are not, which the writer refuses.
+            # A scale that is not finite gives weights that are not finite; the writer refuses them.
             with numpy.errstate(all="ignore"):
                 return dequantize(rows, tensor.kind)
         except NotImplementedError as error:
@@ -231,9 +231,9 @@ class GgufModel:
 
 
 def unpermute_heads(rows, rows_of_head):
-    """Undoes GGUF's order of query and key rows, [heads × rows_of_head, anything].
+    """Reorders query or key rows, [heads × rows_of_head, any], from GGUF's order to Hugging Face's.
 
-    GGUF interleaves the two halves of a head, (0, d/2, 1, d/2 + 1, …), for a rope that turns
-    neighbours; Hugging Face's turns row i against row i + d/2.
+    GGUF interleaves the two halves of a head, (0, d/2, 1, d/2 + 1, …), because its rope rotates
+    neighbouring rows. Hugging Face's rope rotates row i with row i + d/2.
     """
     return rows.reshape(-1, rows_of_head // 2, 2, rows.shape[-1]).swapaxes(1, 2).reshape(rows.shape)

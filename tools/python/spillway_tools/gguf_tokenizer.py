@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GGUF's tokenizer metadata as `tokenizer.json`: byte-level BPE with merges, the kind named "gpt2".
+"""Makes `tokenizer.json` from GGUF's metadata, for byte-level BPE with merges, named "gpt2".
 
-GGUF names the pre-tokenizer and carries no rules, so each name that is supported is spelled out
-here. An unknown one is an error: guessing would change tokens silently.
+GGUF names the pre-tokenizer but does not carry its rules, so this module defines each supported
+name. An unknown name is an error, because a guess would change tokens silently.
 """
 
 import json
@@ -13,7 +13,7 @@ from spillway_tools.command import InputError
 from spillway_tools.llama_config import ConfigReader
 from spillway_tools.tokenizer_file import rust_errors
 
-# The keys that are read here.
+# The keys that this module reads.
 TOKENIZER_KEYS = (
     "llama.context_length",
     "tokenizer.chat_template",
@@ -69,7 +69,7 @@ _PRE_TOKENIZERS = {
 
 
 def special_token_ids(fields, vocab_size, origin):
-    """The entries of config.json that name tokens."""
+    """Returns the entries of config.json that name tokens."""
     reader = ConfigReader(fields, origin)
     ids = {}
     for kind, name in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
@@ -84,7 +84,7 @@ def special_token_ids(fields, vocab_size, origin):
 
 
 def tokenizer_files(fields, vocab_size, origin):
-    """File name -> text of tokenizer.json and tokenizer_config.json."""
+    """Returns the texts of tokenizer.json and tokenizer_config.json, by file name."""
     reader = ConfigReader(fields, origin)
     tokens = _tokens(reader, vocab_size)
     with rust_errors(f"{origin}: the tokens and merges do not make a tokeniser"):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Hugging Face folder as a source: validated, its tensors copied in blocks as they are.
+"""Reads a Hugging Face folder as a source: validates it, and copies its tensors in blocks.
 
-F32, F16 and BF16 stay as they are; F64 becomes F32. Other types are refused by name.
+F32, F16 and BF16 are copied unchanged; F64 becomes F32. Other types are an error that names them.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ from spillway_tools.tokenizer_file import MAX_TOKENIZER_BYTES, TOKENIZER_FILE, p
 from spillway_tools.weights import INDEX_FILE, MAX_HEADER_BYTES, WEIGHTS_FILE, TensorSource
 
 CONFIG_FILE = "config.json"
-# Copied when present, beside what must be there.
+# Copied if present, beside the required files.
 OPTIONAL_FILES = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
 _BLOCK_BYTES = 16 << 20
 _STORED_DTYPES = {"F32": "F32", "F16": "F16", "BF16": "BF16", "F64": "F32"}
@@ -27,10 +27,10 @@ _MAX_OTHER_BYTES = 16 << 20
 
 
 class HuggingFaceFolder:
-    """Opens and checks a folder; `tensors` read it when their pieces are asked for."""
+    """Opens and checks a folder. `tensors` read their files when their pieces are requested."""
 
     def __init__(self, folder, origin=None):
-        """Messages say `origin` where `folder` holds copies that the user does not know."""
+        """Messages name `origin` instead of `folder`, for a `folder` of temporary copies."""
         self._folder = Path(folder)
         self._origin = origin or str(folder)
         self.config = self._json(CONFIG_FILE, MAX_CONFIG_BYTES)
@@ -86,7 +86,7 @@ class HuggingFaceFolder:
         return tensors
 
     def _read_index(self):
-        """File name of each shard -> names of the tensors that the index places there."""
+        """Returns the names of the tensors that the index places in each shard, by file name."""
         index = self._json(INDEX_FILE, MAX_HEADER_BYTES)
         weight_map = index.get("weight_map") if isinstance(index, dict) else None
         if not isinstance(weight_map, dict) or not weight_map:
@@ -107,7 +107,7 @@ class HuggingFaceFolder:
         header, data_offset = self._read_header(name)
         require_address_space(path.stat().st_size, shown)
         try:
-            # The reference implementation's validation.
+            # Opening the file runs the reference implementation's validation.
             with os_errors(f"{shown}: cannot be read"), safe_open(path, "numpy"):
                 pass
         except SafetensorError as error:
@@ -119,7 +119,7 @@ class HuggingFaceFolder:
         ]
 
     def _read_header(self, name):
-        """The header, which may lie, and the byte where the data begin."""
+        """Returns the header, which is not validated yet, and the byte at which the data begins."""
         shown = self._shown(name)
         with (
             open_regular(self._folder / name, shown) as file,
@@ -141,7 +141,7 @@ class HuggingFaceFolder:
 
 
 def is_shard_name(name):
-    """Whether `name`, read from JSON, is the name of a file in the same folder."""
+    """Whether `name`, a value from JSON, can name a safetensors file in the same folder."""
     return (
         isinstance(name, str)
         and name == Path(name).name
@@ -176,6 +176,6 @@ def _copy(path, shown, begin, end, narrow):
 
 
 def _to_single(block):
-    """fp64 as fp32; what fp32 cannot hold becomes infinite, which the writer refuses."""
+    """Converts fp64 to fp32. Values too large for fp32 become infinite; the writer refuses them."""
     with numpy.errstate(over="ignore"):
         return numpy.frombuffer(block, "<f8").astype("<f4")

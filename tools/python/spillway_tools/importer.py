@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What spillway-import does with its arguments; import_command.py loads it when it is due."""
+"""The work of spillway-import. import_command.py loads it after parsing the arguments."""
 
 import json
 import shutil
@@ -49,7 +49,7 @@ def run(arguments):
 
 
 def _config_text(model, source):
-    """config.json as it is written, which may be longer than what was read: indented, escaped."""
+    """Returns config.json as it is written. Indents and escapes may make it longer than read."""
     text = json.dumps(model.config, indent=2) + "\n"
     if len(text) > MAX_CONFIG_BYTES:
         raise InputError(

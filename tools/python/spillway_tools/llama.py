@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensors that a model of the LLaMA family has, which follow from its config."""
+"""Which tensors a model of the LLaMA family has, according to its config."""
 
 import re
 
@@ -12,7 +12,7 @@ _IGNORED_TENSOR = re.compile(r"model\.layers\.[0-9]+\.self_attn\.rotary_emb\.inv
 def expected_shapes(config):
     """Yields the name and shape of each tensor that the model needs; `config` is a LlamaConfig.
 
-    They are made one at a time: a config may speak of 100,000 layers where the file has two.
+    This is a generator, because a config may claim 100,000 layers for a file that has two.
     """
     hidden = config.hidden_size
     intermediate = config.intermediate_size
@@ -36,10 +36,10 @@ def expected_shapes(config):
 
 
 def select_tensors(config, tensors, origin):
-    """Those of `tensors` that the model needs, in its order; InputError when one is missing.
+    """Returns those of `tensors` that the model needs, in its order. InputError if one is missing.
 
-    Two kinds that some folders carry and no model reads are dropped: rotary frequencies, which
-    follow from the config, and a second copy of a tied embedding.
+    Drops two kinds that some folders carry and no model reads: rotary frequencies, which follow
+    from the config, and a second copy of a tied embedding.
     """
     by_name = {}
     for tensor in tensors:

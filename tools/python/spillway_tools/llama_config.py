@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of a LLaMA `config.json`: those of tools/hf/config.cc, key by key.
+"""The rules for a LLaMA `config.json`. They are the same as in tools/hf/config.cc, key by key.
 
-What `spillway eval` would refuse is refused before gigabytes are copied. tests/hf/config_cases.json
-holds cases that the tests of both sides read, so that the two cannot come apart unseen.
+A config that `spillway eval` would refuse is refused before gigabytes are copied. The tests of both
+sides read tests/hf/config_cases.json, so that a difference between the two is found.
 """
 
 import math
@@ -19,7 +19,7 @@ _ROPE_PARAMETERS = ("rope_theta", "rope_type", "type", "partial_rotary_factor")
 
 @dataclass(frozen=True)
 class LlamaConfig:
-    """What the shapes of the tensors follow from."""
+    """The sizes that determine the shapes of the tensors."""
 
     vocab_size: int
     hidden_size: int
@@ -32,7 +32,7 @@ class LlamaConfig:
 
 
 class ConfigReader:
-    """Reads keys of one object; a key that is null is as one that is absent."""
+    """Reads the keys of one object. A null value counts as an absent key."""
 
     def __init__(self, values, origin, prefix=""):
         self._values = values
@@ -40,7 +40,7 @@ class ConfigReader:
         self._prefix = prefix
 
     def find(self, key):
-        """None where the key is absent."""
+        """Returns the value, or None if the key is absent."""
         return self._values.get(key)
 
     def error(self, key, expected):
@@ -88,7 +88,7 @@ class ConfigReader:
 
 
 def check_config(config, origin):
-    """The sizes of `config`, a parsed config.json; InputError names the key that is not supported."""
+    """Returns the sizes in `config`, a parsed config.json. InputError names an unsupported key."""
     if not isinstance(config, dict):
         raise InputError(f"{origin}: is {excerpt(config)}; a JSON object is expected")
     reader = ConfigReader(config, origin)
@@ -175,7 +175,7 @@ def _check_rope(reader, origin):
 
 
 def _check_rope_scaling(reader, origin):
-    """`rope_scaling` names its kind "rope_type" or, earlier, "type"."""
+    """Allows only the kind "default", named by "rope_type" or, in older configs, by "type"."""
     scaling = reader.find("rope_scaling")
     if scaling is None:
         return
@@ -189,7 +189,7 @@ def _check_rope_scaling(reader, origin):
 
 
 def _check_eos_token_ids(reader, vocab_size):
-    """One id, a list of ids, or nothing."""
+    """Checks `eos_token_id`, which is one id, a list of ids, or absent."""
     value = reader.find("eos_token_id")
     if value is None:
         return

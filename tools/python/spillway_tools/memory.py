@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of memory, looked at before the packages are loaded that need it.
+"""Checks the memory limits before the packages that need the memory are loaded.
 
-Where memory ends in the middle of anything, CPython 3.11 and the packages may abort, print a
-traceback or spin for ever in an exception that cannot be built. So a limit below what a small model
-takes is refused while nothing has begun.
+If memory runs out later, CPython 3.11 and the packages may abort, print a traceback, or loop for
+ever on an exception that cannot be built. So a command refuses at its start to run with a limit
+that is below the needs of a small model.
 """
 
 import contextlib
@@ -11,21 +11,22 @@ import os
 import resource
 
 # Importing SmolLM2-135M takes about 180 MiB of address space beside the mapping of its weights, and
-# 125 MiB of data (x86-64, the versions of requirements.txt). A vocabulary of 128,000 tokens fits.
+# 125 MiB of data (x86-64, with the versions in requirements.txt). The limits leave room for a
+# vocabulary of 128,000 tokens.
 _LIMITS = (
     (resource.RLIMIT_AS, 512, "address space", "ulimit -v"),
     (resource.RLIMIT_DATA, 384, "data", "ulimit -d"),
 )
-_SLACK_BYTES = 256 << 20  # for all else that is yet to come
+_SLACK_BYTES = 256 << 20  # for everything that is allocated later
 _THREADS = "OPENBLAS_NUM_THREADS"
 
 
 class TooLittleMemory(Exception):
-    """A limit of the shell's leaves too little. Exit code 3."""
+    """A limit that the shell has set (ulimit) is too low. Exit code 3."""
 
 
 def require_memory():
-    """TooLittleMemory where the shell's limits leave too little for the packages and a model."""
+    """TooLittleMemory if the limits are too low for the packages and a model."""
     for number, needed_mib, what, command in _LIMITS:
         limit, _ = resource.getrlimit(number)
         if limit != resource.RLIM_INFINITY and limit < needed_mib << 20:
@@ -36,7 +37,7 @@ def require_memory():
 
 
 def require_address_space(num_bytes, what):
-    """TooLittleMemory where the limit leaves no room for mapping `num_bytes` of `what`."""
+    """TooLittleMemory if the limit leaves no room to map `num_bytes` of `what`."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return
@@ -53,9 +54,10 @@ def require_address_space(num_bytes, what):
 
 @contextlib.contextmanager
 def one_blas_thread():
-    """NumPy's OpenBLAS, loaded meanwhile, starts no threads: each takes memory and none has work.
+    """If NumPy's OpenBLAS is loaded in this context, it starts no threads.
 
-    What the user has set stays, and a command that is run later sees nothing of this.
+    The threads would have no work, and each takes memory. A value that the user has set stays. The
+    variable is removed at the end, so that child processes do not inherit it.
     """
     if _THREADS in os.environ:
         yield

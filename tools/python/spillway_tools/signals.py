@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What SIGINT, SIGTERM and SIGHUP do to a command: its stages, one handler each.
+"""How a command handles SIGINT, SIGTERM and SIGHUP. Each stage of a command has its own handler.
 
-While packages are loaded nothing has been made, and a signal ends the process at once: an exception
-would come out of whatever package is just being loaded, often as another one. Then a signal raises
-`Interrupted`, so that what was made is removed. Once the output is in place it ends the process as
-done. A signal that is ignored from the start (nohup) stays so.
+While packages are loaded, a signal ends the process at once. Nothing has been made yet, and an
+exception would be raised inside the package that is being loaded, which often turns it into another
+one. Later, a signal raises `Interrupted`, so that files made so far are removed. Once the output is
+in place, a signal ends the process with exit code 0. A signal that was ignored at the start (nohup)
+stays ignored.
 
-Signals are held up here and not by the kernel: it would hand them to another thread of a package.
+Signals are blocked in this module and not with a signal mask, because the kernel would deliver them
+to another thread, started by a package.
 """
 
 import os
@@ -14,12 +16,12 @@ import signal
 import time
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# The same key pressed twice asks for one end; what is raised during an unwinding would cut it off.
+# A user may press the key twice. A second exception within this time would cut off the clean-up.
 _REPEAT_SECONDS = 1.0
 
 
 class Interrupted(KeyboardInterrupt):
-    """One of the signals came. `number` says which."""
+    """One of the signals arrived. `number` is the signal's number."""
 
     def __init__(self, number):
         super().__init__(number)
@@ -31,8 +33,8 @@ class Interrupted(KeyboardInterrupt):
 
 class _State:
     holds = 0
-    pending = None  # the signal that came meanwhile
-    raised_at = None  # by the monotonic clock
+    pending = None  # the first signal that arrived during a hold
+    raised_at = None  # time of the last Interrupted, on the monotonic clock
 
 
 def describe(number):
@@ -59,18 +61,18 @@ def unwind():
 
 
 def complete():
-    """From here on a signal ends the process as done. Signals that were held up are forgotten."""
+    """From here on a signal ends the process with exit code 0. Held signals are dropped."""
     _State.pending = None
     _install(lambda *_: os._exit(0))
 
 
 def ignore():
-    """From here on signals do nothing: the process is about to end by itself."""
+    """From here on signals do nothing, because the process is about to end."""
     _install(signal.SIG_IGN)
 
 
 def hold():
-    """Signals wait until `release()`, which raises the first of them. Calls nest."""
+    """Holds signals until `release()`, which raises Interrupted for the first. Calls nest."""
     _State.holds += 1
 
 

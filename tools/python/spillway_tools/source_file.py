@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of the user's that are read: regular ones, and not larger than what they are taken for.
+"""Reads the user's files. Most must be regular files, and texts have a limit of size.
 
 A device such as /dev/zero has no end, and a fifo waits for a writer that may never come.
 """
@@ -22,10 +22,10 @@ _KINDS = {
 
 
 def open_regular(path, shown=None):
-    """`path` opened for reading bytes. Messages say `shown` where it is given."""
+    """Opens the regular file `path` for reading bytes. Messages name `shown`, if it is given."""
     shown = shown or str(path)
     try:
-        # Without O_NONBLOCK the opening of a fifo would wait; a regular file ignores it.
+        # Without O_NONBLOCK, opening a fifo would wait. It has no effect on a regular file.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise InputError(f"{shown}: is missing") from None
@@ -40,9 +40,9 @@ def open_regular(path, shown=None):
 
 
 def read_exactly(file, offset, num_bytes, shown):
-    """`num_bytes` from byte `offset` on; InputError where the file has become shorter.
+    """Reads `num_bytes` from byte `offset` on. InputError if the file has become shorter.
 
-    A mapping would end the process there with SIGBUS.
+    With a mapping, a shorter file would end the process with SIGBUS.
     """
     pieces = []
     with os_errors(f"{shown}: cannot be read"):
@@ -57,9 +57,10 @@ def read_exactly(file, offset, num_bytes, shown):
 
 
 class WaitingFile(io.FileIO):
-    """A file or a pipe opened for reading, with no buffer. A signal while it waits is not missed.
+    """A file or a pipe that is read without a buffer, and handles signals while it waits.
 
-    One that comes just before a read begins only sets a mark, which Python looks at after it.
+    A signal that arrives just before a blocking read only sets a flag, which Python checks after
+    the read. So this class waits for data with a time limit, and reads afterwards.
     """
 
     def read(self, size=-1):
@@ -69,7 +70,7 @@ class WaitingFile(io.FileIO):
 
 
 def read_text(path, max_bytes, shown=None):
-    """The text of `path`, which is UTF-8."""
+    """Returns the text of `path`. InputError if it is not UTF-8 or has more than `max_bytes`."""
     shown = shown or str(path)
     with open_regular(path, shown) as file, os_errors(f"{shown}: cannot be read"):
         data = file.read(max_bytes + 1)

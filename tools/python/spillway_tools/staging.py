@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An output folder that appears whole: files are made in a hidden folder, then moved.
+"""Makes an output folder complete or not at all: files are made in a hidden folder, then moved.
 
-Nothing that exists is overwritten unless told, and what fails leaves the output as it was. The
-hidden folder is inside the output where that exists (it may be another file system than what it is
-in), else beside it. From there
+Existing files are overwritten only with `force`, and a failure leaves the output as it was. The
+hidden folder is inside the output if that exists (the output may be on another file system than
+its parent), else beside it. The files are published as follows:
 
-1. an output that does not exist is one rename of the folder with all files;
-2. without `force` each file is moved where no file is; a failure takes back those that were;
-3. with `force` the files that are replaced or stale go to `old` in the hidden folder first; a
+1. If the output does not exist, one rename makes it of the folder with all files.
+2. Without `force`, each file is moved to a name that no file has. A failure removes the files that
+   were moved.
+3. With `force`, the files that are replaced or stale first move to `old` in the hidden folder. A
    failure moves them back.
 
 A process that is killed leaves its hidden folder, `.NAME.partial-XXXXXXXX`. Such a folder holds a
-file that this program made and that its process locks (flock) for as long as it lives. The next run
-with the same output removes those folders whose lock is free; one whose `old` holds files is kept.
+lock file, which the process locks (flock) for as long as it lives. The next run with the same
+output removes the folders whose lock is free. It keeps a folder whose `old` holds files.
 """
 
 import atexit
@@ -40,21 +41,21 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 class StagedFolder:
     """Context manager. Files are made as `path / NAME`; `publish()` moves them to the output.
 
-    `scratch` is a second folder on the same disk that is removed in any case.
+    `scratch` is a second folder on the same file system, which is always removed.
     """
 
     def __init__(self, output, names, force):
-        """`names` are the files that may result; without `force` none may exist in `output`."""
+        """`names` are the possible results. Without `force`, `output` must have none of them."""
         self._output = Path(output)
         self._names = frozenset(names)
         self._force = force
         self._root = None
-        self._folders = []  # that were made for the output to be in
+        self._folders = []  # the output's parents that were made here
         self._published = False
 
     def __enter__(self):
         self._check()
-        atexit.register(self._remove)  # should a signal cut __exit__ off before it holds them
+        atexit.register(self._remove)  # in case a signal interrupts __exit__ early
         try:
             signals.hold()
             try:
@@ -75,7 +76,7 @@ class StagedFolder:
         signals.release()
 
     def publish(self):
-        """Moves the files. With `force`, others of `names` and other shards of a model go."""
+        """Moves the files. With `force`, other files of `names` and stale shards are removed."""
         self._check()
         made = sorted(self.path.iterdir())
         for file in made:
@@ -88,7 +89,7 @@ class StagedFolder:
         except BaseException:
             signals.release()
             raise
-        self._published = True  # signals are held until __exit__ has removed what is left
+        self._published = True  # signals stay held until __exit__ has removed the hidden folder
         with contextlib.suppress(OSError):  # some file systems have no fsync of a folder
             _sync(self._output)
             _sync(self._output.absolute().parent)
@@ -120,14 +121,14 @@ class StagedFolder:
 
     def _remove_folders(self):
         while self._folders:
-            with contextlib.suppress(OSError):  # somebody else has put something there
+            with contextlib.suppress(OSError):  # another process has put a file there
                 self._folders.pop().rmdir()
 
     def _remove(self):
-        """The hidden folder; if nothing was published, also the folders made for the output."""
+        """Removes the hidden folder and, if nothing was published, the parents that were made."""
         root, self._root = self._root, None
         if root is not None:
-            os.close(self._locks.pop())  # one descriptor is enough to list a folder
+            os.close(self._locks.pop())  # frees a descriptor, which listing a folder needs
             try:
                 _remove_tree(root)
             except OSError as error:
@@ -137,12 +138,12 @@ class StagedFolder:
             self._remove_folders()
 
     def _rename_whole(self):
-        """False where the output exists."""
+        """Publishes all files by one rename. Returns False if the output exists."""
         if os.path.lexists(self._output):
             return False
         with self._errors(self._output):
             try:
-                os.rename(self.path, self._output)  # fails where a folder has come to hold files
+                os.rename(self.path, self._output)  # fails if a folder with files has appeared
             except OSError as error:
                 if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                     return False
@@ -164,7 +165,7 @@ class StagedFolder:
                     _move(self.path / name, self._output / name)
                 moved.append(name)
             if self._force:
-                os.rename(old, self._root / "replaced")  # from here on nobody needs them
+                os.rename(old, self._root / "replaced")  # from here on they are not moved back
         except BaseException:
             self._take_back(moved, old, kept)
             raise
@@ -183,7 +184,7 @@ class StagedFolder:
 
     @contextlib.contextmanager
     def _errors(self, target):
-        """Errors name the file that is to be, not the hidden one."""
+        """Makes errors name the output file, not the hidden one."""
         try:
             yield
         except FileExistsError:
@@ -205,7 +206,7 @@ class StagedFolder:
         if output.exists() and not output.is_dir():
             raise UsageError(f"{output}: is not a folder")
         existing = self._existing()
-        # A file cannot replace a folder, and half of the output would be new by then.
+        # A file cannot replace a folder. Later, this would fail with half of the files moved.
         for entry in existing:
             if entry.is_dir() and not entry.is_symlink():
                 raise UsageError(f"{entry}: is a folder; choose another output folder")
@@ -216,7 +217,7 @@ class StagedFolder:
             )
 
     def _existing(self):
-        """What the output holds of the files that may result."""
+        """Returns the entries of the output that have the name of a possible result."""
         if not self._output.is_dir():
             return []
         return sorted(entry for entry in self._output.iterdir() if self._makes(entry.name))
@@ -226,22 +227,22 @@ class StagedFolder:
 
 
 def _move(file, target):
-    """A rename that fails where `target` exists, on file systems with hard links and without."""
+    """Gives `file` the name `target`; fails if that exists. With hard links, `file` stays too."""
     try:
         os.link(file, target)
         return
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-    # Between this look and the rename another process may make the file. Of the file systems without
-    # links few have a rename that would tell.
+    # Another process may make the file between this check and the rename. Few file systems without
+    # hard links have a rename that fails if the target exists.
     if os.path.lexists(target):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
     os.rename(file, target)
 
 
 def _make_locked_folder(parent, prefix):
-    """The path of a new folder and two descriptors of its locked file, one of them to spare."""
+    """Makes a folder. Returns its path and two descriptors of its lock file, one of them spare."""
     root = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     locks = []
     try:
@@ -249,11 +250,11 @@ def _make_locked_folder(parent, prefix):
         locks.append(os.open(root / _LOCK_FILE, flags))
         locks.append(os.dup(locks[0]))
         _try_lock(locks[0])
-        # Written after the lock is held: without the text nobody takes the folder for a leftover.
+        # Written once the lock is held. Without the text no run takes the folder as a leftover.
         os.write(locks[0], _LOCK_TEXT)
         return root, locks
     except BaseException:
-        (root / _LOCK_FILE).unlink(missing_ok=True)  # neither takes a descriptor
+        (root / _LOCK_FILE).unlink(missing_ok=True)  # neither call needs a descriptor
         root.rmdir()
         for lock in locks:
             os.close(lock)
@@ -261,7 +262,7 @@ def _make_locked_folder(parent, prefix):
 
 
 def _remove_tree(folder):
-    """With one descriptor at a time: there may be few."""
+    """Removes a folder with one descriptor open at a time, because few may be available."""
     for name in os.listdir(folder):
         entry = folder / name
         if stat.S_ISDIR(os.lstat(entry).st_mode):
@@ -272,11 +273,11 @@ def _remove_tree(folder):
 
 
 def _remove_leftovers(parent, prefix):
-    """Removes the folders of runs that were killed; those of living ones are locked."""
+    """Removes the folders of killed runs. The folders of live runs are locked."""
     name = re.compile(re.escape(prefix) + "[a-z0-9_]{8}")
     try:
         names = [entry for entry in os.listdir(parent) if name.fullmatch(entry)]
-    except OSError:  # a folder may allow that files are made there and not that they are listed
+    except OSError:  # a folder may allow making files but not listing them
         return
     for entry in (parent / entry for entry in sorted(names)):
         lock = _lock_of_leftover(entry)
@@ -299,7 +300,7 @@ def _holds_old(folder):
 
 
 def _lock_of_leftover(folder):
-    """A lock on `folder`, or None where it is not this user's, not this program's, or in use."""
+    """Locks `folder`. Returns None if it is in use, or not this user's, or not this program's."""
     try:
         status = os.lstat(folder)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
@@ -311,7 +312,7 @@ def _lock_of_leftover(folder):
         return None
     try:
         if os.pread(lock, len(_LOCK_TEXT) + 1, 0) == _LOCK_TEXT and _try_lock(lock):
-            # Another run may have removed the folder meanwhile.
+            # Another run may have removed the folder in the meantime.
             if os.path.samestat(os.fstat(lock), os.stat(folder / _LOCK_FILE)):
                 return lock
     except OSError:
@@ -321,7 +322,7 @@ def _lock_of_leftover(folder):
 
 
 def _try_lock(descriptor):
-    """False where another process holds the lock, or where the file system has no locks."""
+    """Returns False if another process holds the lock or if the file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
@@ -330,7 +331,7 @@ def _try_lock(descriptor):
 
 
 def _size_bytes(folder):
-    """On disk, as far as it can be read."""
+    """Returns the bytes on disk of all files, as far as folders can be listed."""
     return sum(
         os.lstat(os.path.join(parent, name)).st_blocks * 512
         for parent, _, names in os.walk(folder)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON read as strictly as the C++ side reads it (tools/hf/strict_json.cc).
+"""Reads JSON as strictly as the C++ side does (tools/hf/strict_json.cc).
 
-Python's reader takes NaN, a name that stands twice and numbers of any length, and what it has taken
-it would write again. All of these are errors here.
+Python's reader accepts NaN, repeated names and integers of any length, and would write them again.
+Here NaN, a repeated name and a number too large for a 64-bit float are errors. An integer that does
+not fit in 64 bits becomes a float.
 """
 
 import json
@@ -14,16 +15,16 @@ from spillway_tools.command import EXCERPT_CHARACTERS, InputError, shorten
 _MAX_DEPTH = 64
 # Half a million tensors have about four million values; each takes some 100 bytes in memory.
 _MAX_VALUES = 4_000_000
-# 2^64 has 20 digits; the C++ side, too, reads what is larger as floating point.
+# 2^64 has 20 digits. The C++ side, too, reads larger numbers as floating point.
 _MAX_INTEGER_DIGITS = 20
 
 
 class _Fault(Exception):
-    """What is wrong, as the message goes on after the file's name."""
+    """What is wrong. Its text follows the file's name in the message."""
 
 
 def parse_json(text, origin):
-    """The value that `text` holds; InputError, which begins with `origin`, where it is malformed."""
+    """Returns the value of `text`. If it is malformed: InputError, which begins with `origin`."""
     text = text.removeprefix("\ufeff")  # a byte order mark
     try:
         _check_num_values(text)
@@ -47,14 +48,14 @@ def parse_json(text, origin):
 
 
 def excerpt(value):
-    """`value` as JSON on one line, cut off where it is long."""
+    """Returns `value` as JSON on one line, cut off if it is long."""
     if isinstance(value, (dict, list)) and len(value) > EXCERPT_CHARACTERS:
-        value = list(value)[:EXCERPT_CHARACTERS]  # what is cut off need not be written out
+        value = list(value)[:EXCERPT_CHARACTERS]  # more would be cut off below
     return shorten(json.dumps(value, default=str))
 
 
 def _check_num_values(text):
-    """Counts values before they take memory: each but the first follows a bracket or a comma."""
+    """Limits the number of values before they take memory. Each but the first follows [, { or ,."""
     if _num_marks(text, 0, len(text)) < _MAX_VALUES:
         return
     num_values = num_strings = at = 0
@@ -62,15 +63,15 @@ def _check_num_values(text):
         quote = text.find('"', at)
         num_values += _num_marks(text, at, quote if quote >= 0 else len(text))
         num_strings += 1
-        # An object has a name beside each value; more strings than that are no JSON.
+        # A value has at most one name, so valid JSON has at most two strings per value.
         if num_values >= _MAX_VALUES or num_strings > 2 * _MAX_VALUES:
             raise _Fault(f"holds more than {_MAX_VALUES} JSON values")
         if quote < 0:
             return
         try:
-            _, at = scanstring(text, quote + 1, True)  # strings are passed over one at a time
+            _, at = scanstring(text, quote + 1, True)  # skips the string
         except json.JSONDecodeError:
-            return  # the reader will come to it, too
+            return  # json.loads will report the error
 
 
 def _num_marks(text, begin, end):
@@ -79,7 +80,7 @@ def _num_marks(text, begin, end):
 
 def _integer(text):
     digits = text.removeprefix("-")
-    # -0 is no whole number from 0 to anything, so it must not become one.
+    # "-0" becomes a float, so that it is not accepted as a whole number.
     if len(digits) > _MAX_INTEGER_DIGITS or text == "-0":
         return _float(text)
     return int(text) if -(2**63) <= int(text) < 2**64 else float(text)
@@ -108,7 +109,7 @@ def _object(pairs):
 
 
 def _check_tree(value):
-    """The depth, and that each string is text (half of a surrogate pair is none)."""
+    """Checks the depth, and that no string holds a lone surrogate."""
     level = [value]
     depth = 0
     while level:

@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text cut into chunks that tokenise to exactly what the whole text does.
+"""Cuts text into chunks that give exactly the tokens of the whole text.
 
-A cut is tried after a line's end, where byte-level BPE and its kin never join tokens, and then
-checked: the text around it, tokenised whole, must give the tokens of its two sides. A tokeniser
-with no such place (one that marks the start of every text, say) gets the whole text as one chunk:
-slower, never different.
+A cut is tried after a line's end, where byte-level BPE and similar tokenisers never join tokens.
+Then it is checked: the text around the cut, tokenised whole, must give the tokens of its two sides.
+If cuts keep failing (for example, because the tokeniser marks the start of every text), the rest of
+the text is one chunk. That is slower and gives the same tokens.
 """
 
 import codecs
 
 from spillway_tools.command import InputError, os_errors
 
-# Characters on each side of a cut that are tokenised to check it: far more than a token sees.
+# Characters on each side of a cut that are tokenised to check it, far more than affect a token.
 _CONTEXT = 256
-# Cuts that may fail in a row before the tokeniser is taken to have none.
+# After this many failed cuts in a row, no further cuts are tried.
 _MAX_FAILURES = 64
 _READ_BYTES = 1 << 20
 
 
 def decode_text(file, origin, on_bytes):
-    """Yields the decoded text of a binary file in pieces; `on_bytes` is told what was read."""
+    """Yields the decoded text of a binary file in pieces. Calls `on_bytes` with each block read."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     done = 0
     while True:
@@ -50,7 +50,7 @@ def split(pieces, tokenizer, chunk_characters):
         while len(pending) >= 2 * chunk_characters and finder.has_cuts:
             cut = finder.find(pending, chunk_characters)
             if cut is None:
-                break  # no line's end so far: read on
+                break  # no good cut so far; read more
             yield pending[:cut]
             pending = pending[cut:]
     if pending:
@@ -67,7 +67,7 @@ class _CutFinder:
         return self._failures < _MAX_FAILURES
 
     def find(self, text, start):
-        """The first good cut from `start` on that has its context behind it, or None."""
+        """Returns the first good cut from `start` on that has enough text after it, or None."""
         while self.has_cuts:
             newline = text.find("\n", start, len(text) - _CONTEXT)
             if newline < 0:
@@ -90,6 +90,6 @@ class _CutFinder:
 
 
 def _is_candidate(text, cut):
-    # White space next to the newline would be split differently at a text's end, where GPT-2's rule
-    # `\s+(?!\S)` takes all of it.
+    # White space next to the newline would be split differently at the end of a text, where GPT-2's
+    # rule `\s+(?!\S)` takes all of it.
     return cut >= 2 and not text[cut - 2].isspace() and not text[cut].isspace()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What spillway-tokenize does with its arguments; tokenize_command.py loads it when it is due."""
+"""The work of spillway-tokenize. tokenize_command.py loads it after parsing the arguments."""
 
 import hashlib
 import itertools
@@ -21,13 +21,13 @@ from spillway_tools.tokens_file import TokensFile
 
 _PROGRAM = "spillway-tokenize"
 _NAMES = ("train.npy", "valid.npy", "meta.json")
-# A batch of chunks is tokenised at once, on all cores.
+# The chunks of a batch are tokenised in parallel, on all cores.
 _CHUNK_CHARACTERS = 64 << 10
 _BATCH_CHUNKS = 32
 
 
 def _vocab_size(folder, tokenizer):
-    """The model's where there is a model; it may be padded above the tokeniser's."""
+    """Returns the model's size if there is a model, as it may exceed the tokeniser's by padding."""
     path = folder / CONFIG_FILE
     if not path.exists():
         return tokenizer.get_vocab_size()
@@ -38,7 +38,7 @@ def _vocab_size(folder, tokenizer):
 
 
 def _open_text(path):
-    """A file or a pipe. A device may have no end, and a folder has no text."""
+    """Opens a file or a pipe. A device may have no end, and a folder has no text."""
     if not path.exists():
         raise UsageError(f"{path}: no such file")
     mode = path.stat().st_mode

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""spillway-tokenize: a text and a model's tokeniser -> train.npy, valid.npy and meta.json."""
+"""spillway-tokenize: makes train.npy, valid.npy and meta.json with a model's tokeniser."""
 
 import sys
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tokenizer.json as the `tokenizers` package reads it, with errors that name the file."""
+"""Reads tokenizer.json with the `tokenizers` package, with errors that name the file."""
 
 import contextlib
 import os
@@ -16,10 +16,11 @@ MAX_TOKENIZER_BYTES = 256 << 20
 
 @contextlib.contextmanager
 def rust_errors(what):
-    """Errors of the package become InputError, "`what`: the package's words".
+    """Turns the package's errors into InputErrors that say "`what`: the package's message".
 
-    They are plain `Exception`s, or where its Rust code panics a class that is no Exception and that
-    cannot be imported. A panic is printed, too, with a backtrace: stderr is shut for that long.
+    Its errors are plain `Exception`s. If its Rust code panics, the error is of a class that is not
+    an Exception and cannot be imported. A panic also prints a backtrace, so stderr goes to
+    /dev/null meanwhile.
     """
     try:
         with _shut_stderr():
@@ -60,6 +61,6 @@ def load_tokenizer(folder):
     if not path.exists():
         raise UsageError(f"{path}: is missing; --model names a folder made by spillway-import")
     tokenizer = read_tokenizer(path)
-    tokenizer.no_truncation()  # some folders carry the limits of their own training
+    tokenizer.no_truncation()  # some folders carry the limits of the model's training
     tokenizer.no_padding()
     return tokenizer

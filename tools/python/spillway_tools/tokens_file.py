@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A one-dimensional NPY file written as a stream, its length filled in at the end."""
+"""Writes a one-dimensional NPY file as a stream; the length is filled in at the end."""
 
 import io
 
@@ -10,7 +10,7 @@ _COPY_TOKENS = 1 << 20
 
 
 class TokensFile:
-    """Appends token ids to `path`, uint16 or uint32. Context manager."""
+    """Writes token ids to `path` as uint16 or uint32. Context manager."""
 
     def __init__(self, path, dtype):
         self._file = open(path, "w+b")
@@ -40,7 +40,7 @@ class TokensFile:
         self._file.truncate(_HEADER_BYTES + keep * self._dtype.itemsize)
 
     def finish(self):
-        """Writes the header; nothing may be appended after."""
+        """Writes the header. REQUIRES: nothing is appended afterwards."""
         header = io.BytesIO()
         numpy.lib.format.write_array_header_1_0(
             header, {"descr": self._dtype.str, "fortran_order": False, "shape": (self.num_tokens,)}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Safetensors written as a stream: tensors are described first, then their bytes come in pieces.
+"""Writes safetensors files as a stream: first all descriptions, then the bytes in pieces.
 
-The `safetensors` package writes from memory only; a model larger than memory passes through here.
+The `safetensors` package writes from memory only. This module writes models larger than memory.
 """
 
 import json
@@ -16,14 +16,14 @@ from spillway_tools.memory import require_address_space
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 ELEMENT_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
-MAX_HEADER_BYTES = 100_000_000  # as the safetensors package and the C++ side have it
+MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors package and the C++ side
 
 
 @dataclass(frozen=True)
 class TensorSource:
-    """A tensor to be written: `pieces()` yields its bytes, row-major and little endian.
+    """A tensor to be written. `pieces()` yields its bytes, row-major and little endian.
 
-    `origin` says in messages what it was in the user's file.
+    `origin` names the tensor in messages as the user's file has it.
     """
 
     name: str
@@ -45,9 +45,10 @@ class TensorSource:
 
 
 class WeightsPlan:
-    """One file, or shards with an index when the data is larger than `max_shard_bytes`.
+    """Plans one file, or shards with an index if the data is larger than `max_shard_bytes`.
 
-    `origin` names the user's file where what would be written is more than is read again.
+    `origin` names the user's file in messages. InputError if a header or the index would be larger
+    than readers accept.
     """
 
     def __init__(self, tensors, max_shard_bytes, origin):
@@ -68,7 +69,7 @@ class WeightsPlan:
 
     @property
     def file_bytes(self):
-        """What all files will have together."""
+        """The size of all files together."""
         headers_bytes = sum(8 + len(header) for header in self._headers)
         return self.tensor_bytes + headers_bytes + len(self._index)
 
@@ -109,7 +110,7 @@ def _plan_shards(tensors, max_shard_bytes):
 
 
 def _header(tensors):
-    # "format" says that the tensors are PyTorch's; older transformers refuse a file without it.
+    # "format" says that the tensors are PyTorch's. Older transformers refuse a file without it.
     header = {"__metadata__": {"format": "pt"}}
     offset = 0
     for tensor in tensors:
@@ -120,7 +121,7 @@ def _header(tensors):
         }
         offset += tensor.size_bytes
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    return text + b" " * (-len(text) % 8)  # data aligned to 8 bytes
+    return text + b" " * (-len(text) % 8)  # aligns the data to 8 bytes
 
 
 def _write_file(path, header, tensors, progress):
@@ -147,7 +148,7 @@ def _write_tensor(file, tensor, progress):
 
 
 def _check_finite(tensor, piece, offset_bytes):
-    """`spillway eval` would refuse a weight that is not finite, after all has been copied."""
+    """InputError if a weight is not finite. `spillway eval` would refuse it, but only later."""
     if tensor.dtype == "BF16":  # the upper half of an fp32
         bits = numpy.frombuffer(piece, "<u2")
         finite = (bits & 0x7F80) != 0x7F80

