@@ -74,6 +74,9 @@ using spillway::bench::Begin;
 using spillway::bench::End;
 using spillway::bench::Next;
 
+// The C++ runtime, a shared library, waits with these functions too. It finds them here only if they
+// are exported; otherwise a hold would seem to last through the wait.
+#pragma GCC visibility push(default)
 extern "C" {
 
 int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
@@ -125,3 +128,4 @@ int pthread_cond_clockwait(pthread_cond_t* cond, pthread_mutex_t* mutex, clockid
 }
 
 }  // extern "C"
+#pragma GCC visibility pop
