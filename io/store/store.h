@@ -56,7 +56,8 @@ struct TensorRecord {
 };
 
 // Result of a short calibration of a folder's device: the request size, the queue depths for reads
-// alone, writes alone and writes beside reads, and the rates that were reached with these.
+// alone, writes alone and writes beside reads, and the rates that were reached with these. Depths
+// are counted in requests of request_bytes.
 struct DeviceProfile {
   uint32_t request_bytes = 0;
   int read_depth = 0;
