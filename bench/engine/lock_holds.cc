@@ -15,7 +15,7 @@ namespace spillway::bench {
 namespace {
 
 std::atomic<uint64_t> holds, over_200us, over_5ms;
-std::atomic<int64_t> longest_cpu_ns, longest_wall_ns;
+std::atomic<int64_t> longest_cpu_ns, longest_wall_ns, sum_cpu_ns;
 
 void Raise(std::atomic<int64_t>& most, int64_t to) {
   int64_t now = most.load(std::memory_order_relaxed);
@@ -45,6 +45,7 @@ void End(const pthread_mutex_t* mutex) {
     Raise(longest_cpu_ns, cpu_ns);
     Raise(longest_wall_ns, base::NowNs() - held[i - 1].wall_ns);
     holds.fetch_add(1, std::memory_order_relaxed);
+    sum_cpu_ns.fetch_add(cpu_ns, std::memory_order_relaxed);
     if (cpu_ns > 200'000) over_200us.fetch_add(1, std::memory_order_relaxed);
     if (cpu_ns > 5'000'000) over_5ms.fetch_add(1, std::memory_order_relaxed);
     held[i - 1] = held[known - 1];
@@ -65,7 +66,8 @@ LockHolds TakeLockHolds() {
           .over_200us = over_200us.exchange(0),
           .over_5ms = over_5ms.exchange(0),
           .longest_cpu_ns = longest_cpu_ns.exchange(0),
-          .longest_wall_ns = longest_wall_ns.exchange(0)};
+          .longest_wall_ns = longest_wall_ns.exchange(0),
+          .cpu_seconds = static_cast<double>(sum_cpu_ns.exchange(0)) * 1e-9};
 }
 
 }  // namespace spillway::bench
@@ -74,8 +76,8 @@ using spillway::bench::Begin;
 using spillway::bench::End;
 using spillway::bench::Next;
 
-// The C++ runtime, a shared library, waits with these functions too. It finds them here only if they
-// are exported; otherwise a hold would seem to last through the wait.
+// The C++ runtime, a shared library, waits with these functions too. It finds them here only if
+// they are exported; otherwise a hold would seem to last through the wait.
 #pragma GCC visibility push(default)
 extern "C" {
 

@@ -17,6 +17,7 @@ struct LockHolds {
   uint64_t over_5ms = 0;    // of CPU time
   int64_t longest_cpu_ns = 0;
   int64_t longest_wall_ns = 0;
+  double cpu_seconds = 0;  // of all holds
 };
 
 // Returns the holds that ended on any thread since the last call.

@@ -186,7 +186,7 @@ class SPILLWAY_EXPORT Lease {
 
  private:
   friend class Engine;
-  friend class EngineImpl;
+  friend class LeasingEngine;
   Engine* engine_ = nullptr;
   std::byte* data_ = nullptr;
   uint64_t size_bytes_ = 0;

@@ -1,44 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The facade: checks the callers' arguments and passes tiles to the mover. TensorRegistry holds the
-// tensors; engine_parts.cc makes the parts that the mover works with.
+// tensors, LeasingEngine takes leases, and engine_parts.cc makes the parts that the mover works
+// with.
 
 #include "spillway/engine.h"
-
-#include <unistd.h>
 
 #include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "io/checksum.h"
 #include "io/make_io_engine.h"
 #include "io/store/store.h"
 #include "src/base/bytes.h"
-#include "src/base/forks.h"
 #include "src/base/mutex.h"
 #include "src/base/status_macros.h"
 #include "src/engine/engine_parts.h"
 #include "src/engine/engine_stream.h"
+#include "src/engine/leasing_engine.h"
 #include "src/engine/mover.h"
 #include "src/engine/resting_room.h"
-#include "src/engine/tensor_registry.h"
-#include "src/engine/tile_checksums.h"
-#include "src/engine/unchecked_leases.h"
 
 namespace spillway {
 namespace {
 
 using engine::EngineStream;
 using engine::Mover;
-using engine::TensorRegistry;
 using engine::TileIndex;
-using ChecksumKind = engine::TileChecksums::Kind;
 
 }  // namespace
 
-class EngineImpl final : public Engine, public engine::UncheckedLeases {
+class EngineImpl final : public LeasingEngine {
  public:
   static absl::StatusOr<std::unique_ptr<Engine>> Open(EngineOptions options,
                                                       const engine::OpenChoices& choices);
@@ -48,11 +41,6 @@ class EngineImpl final : public Engine, public engine::UncheckedLeases {
   absl::Status Unregister(TensorId id) override;
   absl::Status ForgetName(std::string_view name) override;
   absl::StatusOr<TensorId> Find(std::string_view name) const override;
-  const TensorSpec& Spec(TensorId id) const override { return tensors_.Spec(id); }
-  absl::Status CheckTile(TileRef tile) const override { return Index(tile).status(); }
-  absl::Status CheckProcess() const override;
-  absl::StatusOr<Lease> Acquire(TileRef tile, Access access, Stream* stream) override;
-  absl::StatusOr<Lease> AcquireHost(TileRef tile, Access access) override;
   absl::Status Prefetch(std::span<const Use> uses) override;
   void ClearPrefetch() override;
   absl::Status Evict(TileRef tile) override;
@@ -75,46 +63,16 @@ class EngineImpl final : public Engine, public engine::UncheckedLeases {
   absl::StatusOr<std::unique_ptr<Stream>> WrapStream(void* native) override;
   EngineStats Stats() const override;
   Timeline TakeTimeline() override;
-  uint64_t page_bytes() const override { return page_bytes_; }
-
-  absl::StatusOr<Lease> AcquireUnchecked(TileRef tile, Access access,
-                                         std::vector<uint64_t>* checksums) override;
-  absl::Status ReadAgain(const Lease& lease, uint64_t page, uint64_t checksum) override;
-  void SetChecked(const Lease& lease) override;
-  void Release(Lease lease, std::vector<uint64_t> checksums) override;
-  void GiveUp(Lease lease) override;
-
- protected:
-  void EndLease(const Lease& lease) override;
 
  private:
-  absl::StatusOr<TileIndex> Index(TileRef tile) const;
-  absl::StatusOr<Lease> Take(TileRef tile, Tier tier, Access access, Stream* stream);
-  absl::StatusOr<Lease> TakeAt(TileIndex index, TileRef tile, Tier tier, Access access,
-                               Stream* stream);
-  absl::StatusOr<Lease> TakeUnchecked(TileIndex index, TileRef tile, Tier tier, Access access,
-                                      Stream* stream);
-  absl::Status Compare(const Lease& lease);
-  TileIndex IndexOf(const Lease& lease) const {
-    return tensors_.FirstTile(lease.tile_.tensor) + lease.tile_.tile;
-  }
   absl::Status CheckHasStore(std::string_view what) const;
-  engine::TransferThread& transfers() const { return mover_->transfers(); }
-  absl::StatusOr<const tiers::StreamHandle*> HandleOf(const Stream* stream) const {
-    return EngineStream::HandleOf(stream, transfers().runtime());
-  }
   void Announce(std::string_view what);
 
   // Constant after Open.
   EngineOptions options_;
-  uint64_t page_bytes_ = 0;
   bool has_store_ = false;
   std::string io_name_;
   std::string store_id_;
-  const base::ForkGuard process_;
-  const pid_t pid_ = getpid();
-
-  TensorRegistry tensors_;
 
   mutable base::Mutex committed_mu_;
   std::optional<std::string> user_state_ ABSL_GUARDED_BY(committed_mu_);
@@ -122,8 +80,6 @@ class EngineImpl final : public Engine, public engine::UncheckedLeases {
 
   mutable base::Mutex announce_mu_;
   std::vector<std::string> fallbacks_ ABSL_GUARDED_BY(announce_mu_);
-
-  std::unique_ptr<Mover> mover_;  // last member: destroyed first, which ends its thread
 };
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(EngineOptions options) {
@@ -168,18 +124,11 @@ absl::StatusOr<std::unique_ptr<Engine>> EngineImpl::Open(EngineOptions options,
   return std::unique_ptr<Engine>(std::move(engine));
 }
 
-// In a forked process the mover's threads do not exist and cannot be ended, so the mover is leaked.
+// The mover's threads use this object, so they end first. In a forked process they do not exist and
+// cannot be ended, so the mover is leaked.
 EngineImpl::~EngineImpl() {
-  if (!process_.is_forked()) return;
-  [[maybe_unused]] const Mover* const left = mover_.release();
-}
-
-absl::Status EngineImpl::CheckProcess() const {
-  if (!process_.is_forked()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "process ", getpid(), " was forked from process ", pid_,
-      ", which opened this engine: only that one can use it. Start processes that need an engine "
-      "without fork (Python: multiprocessing's 'spawn'), or open one there"));
+  [[maybe_unused]] const Mover* const left = process_.is_forked() ? mover_.release() : nullptr;
+  mover_.reset();
 }
 
 void EngineImpl::Announce(std::string_view what) {
@@ -218,121 +167,7 @@ absl::StatusOr<TensorId> EngineImpl::Find(std::string_view name) const {
   return tensors_.Find(name);
 }
 
-absl::StatusOr<TileIndex> EngineImpl::Index(TileRef tile) const {
-  SPILLWAY_RETURN_IF_ERROR(CheckProcess());
-  return tensors_.IndexOf(tile);
-}
-
-// --- Leases ---
-
-absl::StatusOr<Lease> EngineImpl::Acquire(TileRef tile, Access access, Stream* stream) {
-  return Take(tile, Tier::kDevice, access, stream);
-}
-
-absl::StatusOr<Lease> EngineImpl::AcquireHost(TileRef tile, Access access) {
-  return Take(tile, Tier::kPinned, access, nullptr);
-}
-
-absl::StatusOr<Lease> EngineImpl::Take(TileRef tile, Tier tier, Access access, Stream* stream) {
-  SPILLWAY_ASSIGN_OR_RETURN(const TileIndex index, Index(tile));
-  return TakeAt(index, tile, tier, access, stream);
-}
-
-// Compares a tile in pinned memory with its checksums if it was not compared yet. A tile on the
-// device was compared before it was copied there. Clears the checksums of bytes in pinned memory
-// that are about to change.
-absl::StatusOr<Lease> EngineImpl::TakeAt(TileIndex index, TileRef tile, Tier tier, Access access,
-                                         Stream* stream) {
-  SPILLWAY_ASSIGN_OR_RETURN(Lease lease, TakeUnchecked(index, tile, tier, access, stream));
-  engine::TileChecksums& checksums = transfers().checksums();
-  const ChecksumKind kind = checksums.KindOf(index);
-  if (kind == ChecksumKind::kExpected && tier == Tier::kPinned && access != Access::kDiscard) {
-    checksums.SetComparedByUser(index, false);
-    if (const absl::Status status = Compare(lease); !status.ok()) {
-      if (Writes(access)) GiveUp(std::move(lease));
-      return status;
-    }
-    checksums.Clear(index);
-  } else if (kind != ChecksumKind::kNone && tier == Tier::kPinned && Writes(access)) {
-    checksums.Clear(index);
-  }
-  return lease;
-}
-
-absl::StatusOr<Lease> EngineImpl::TakeUnchecked(TileIndex index, TileRef tile, Tier tier,
-                                                Access access, Stream* stream) {
-  SPILLWAY_ASSIGN_OR_RETURN(const tiers::StreamHandle* const handle, HandleOf(stream));
-  const engine::StreamId on = handle != nullptr ? handle->value : engine::kNoStream;
-  SPILLWAY_ASSIGN_OR_RETURN(engine::Granted granted, mover_->Acquire(index, tier, access, on));
-  Lease lease;
-  lease.engine_ = this;
-  lease.data_ = granted.data;
-  lease.size_bytes_ = Spec(tile.tensor).tile_bytes(tile.tile);
-  lease.tile_ = tile;
-  lease.tier_ = tier;
-  lease.access_ = access;
-  lease.stream_ = stream;
-  if (granted.arrival.value != nullptr) {
-    tiers::DeviceRuntime& runtime = transfers().runtime();
-    const absl::Status status = runtime.Wait(*handle, granted.arrival);
-    runtime.DestroyEvent(granted.arrival);
-    SPILLWAY_RETURN_IF_ERROR(status);
-  }
-  return lease;
-}
-
-void EngineImpl::EndLease(const Lease& lease) {
-  if (process_.is_forked()) return;
-  const auto handle = HandleOf(lease.stream_);
-  // This engine cannot track another engine's stream, so it waits for the stream here. There is no
-  // caller to report an error to.
-  if (!handle.ok()) (void)lease.stream_->Synchronize();
-  mover_->EndLease(IndexOf(lease), lease.tier_, lease.access_, handle.ok() ? *handle : nullptr);
-}
-
-// --- Leases of bytes that were not compared ---
-
-absl::StatusOr<Lease> EngineImpl::AcquireUnchecked(TileRef tile, Access access,
-                                                   std::vector<uint64_t>* checksums) {
-  checksums->clear();
-  SPILLWAY_ASSIGN_OR_RETURN(const TileIndex index, Index(tile));
-  if (access == Access::kDiscard) return TakeAt(index, tile, Tier::kPinned, access, nullptr);
-  engine::TileChecksums& of = transfers().checksums();
-  of.SetComparedByUser(index, true);
-  SPILLWAY_ASSIGN_OR_RETURN(Lease lease,
-                            TakeUnchecked(index, tile, Tier::kPinned, access, nullptr));
-  // Stays empty if another reader has compared the pages meanwhile.
-  if (of.KindOf(index) == ChecksumKind::kExpected) *checksums = of.Of(index);
-  if (Writes(access)) of.Clear(index);
-  return lease;
-}
-
-absl::Status EngineImpl::ReadAgain(const Lease& lease, uint64_t page, uint64_t checksum) {
-  return mover_->ReadAgain(IndexOf(lease), page, checksum, lease.data());
-}
-
-absl::Status EngineImpl::Compare(const Lease& lease) {
-  const std::vector<uint64_t> expected = transfers().checksums().Of(IndexOf(lease));
-  for (uint64_t page = 0; page < expected.size(); ++page) {
-    const uint64_t begin = page * page_bytes_;
-    const uint64_t bytes = std::min(page_bytes_, lease.size_bytes() - begin);
-    if (io::Checksum({lease.data() + begin, bytes}) == expected[page]) continue;
-    SPILLWAY_RETURN_IF_ERROR(ReadAgain(lease, page, expected[page]));
-  }
-  return absl::OkStatus();
-}
-
-void EngineImpl::SetChecked(const Lease& lease) { transfers().checksums().Clear(IndexOf(lease)); }
-
-void EngineImpl::Release(Lease lease, std::vector<uint64_t> checksums) {
-  transfers().checksums().Set(IndexOf(lease), ChecksumKind::kComputed, std::move(checksums));
-  lease.Release();
-}
-
-void EngineImpl::GiveUp(Lease lease) {
-  lease.engine_ = nullptr;
-  if (!process_.is_forked()) mover_->GiveUp(IndexOf(lease), lease.access_);
-}
+// --- Steps and hints ---
 
 void EngineImpl::ClearPrefetch() {
   if (!process_.is_forked()) mover_->ClearDeclared();

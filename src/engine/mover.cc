@@ -11,8 +11,6 @@
 
 namespace spillway::engine {
 
-using base::MutexLock;
-
 absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, PagerOptions options,
                                                      std::optional<plan::Policy> policy) {
   if (parts.store != nullptr) options.small_bytes = io::PackedBytes(parts.store->page_bytes());
@@ -25,43 +23,24 @@ absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, PagerOpti
                .frame_alignment = kFrameAlignment};
   }
   std::unique_ptr<Mover> mover(new Mover(std::move(parts), std::move(options), budgets));
-  SPILLWAY_RETURN_IF_ERROR(mover->transfers_.Start());
+  SPILLWAY_RETURN_IF_ERROR(mover->transfers().Start());
   return mover;
 }
 
 Mover::Mover(MoverParts parts, PagerOptions options,
              const std::optional<plan::PlanOptions>& budgets)
-    : describe_(options.describe),
-      tells_when_(budgets || parts.timeline_events > 0),
-      plans_(budgets ? std::make_unique<PlanService>(*budgets) : nullptr),
-      recorder_(parts.timeline_events > 0
-                    ? std::make_unique<TimelineRecorder>(parts.timeline_events, base::NowNs())
-                    : nullptr),
-      pager_(std::move(options)),
-      leases_(pager_.leases()),
-      tiles_(pager_.pages().tiles()),
-      planner_(budgets.value_or(plan::PlanOptions{}), &tiles_, plans_.get()),
-      transfers_(std::move(parts), this) {}
+    : PagerDriver(std::move(parts), std::move(options), budgets) {}
 
-Mover::~Mover() {
-  plans_.reset();  // it reads the tiles, so it must end before they do
-  {
-    const Entry entry(this);
-    pager_.ClearDeclared();
-    pager_.plan().Abandon(/*deviated=*/false);
-    while (!IsQuiet()) quiet_.Wait(&mu_);
-  }
-  transfers_.Stop();
-}
+Mover::~Mover() { Stop(); }
 
-// --- Callers' side ---
+// --- Leases ---
 
 TileIndex Mover::AddTile(uint64_t size_bytes, Role role, bool transient, bool stored,
                          StorePlace place) {
   const Entry entry(this);
   const TileIndex tile = pager_.AddTile(size_bytes, role, transient, stored, place);
   planner_.AddTile(tile, base::Now());
-  transfers_.checksums().AddTile();
+  transfers().checksums().AddTile();
   return tile;
 }
 
@@ -71,36 +50,15 @@ absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access,
   if (!offset) return AcquireLocked(tile, tier, access, stream);
   leases_.Tell({.tile = tile,
                 .tier = tier,
-                .ns = tells_when_ ? base::NowNs() : 0,
+                .ns = records_times() ? base::NowNs() : 0,
                 .thread = std::this_thread::get_id()});
-  return Granted{.data = transfers_.arena(tier) + *offset};
-}
-
-// Drains the log of leases that readers took without the lock, and applies them to the pager, the
-// trace and the timeline.
-void Mover::HearOfShared() {
-  const bool was_followed = pager_.plan().followed() != nullptr;
-  for (LeaseTable::Told* told = leases_.TakeTold(); told != nullptr;) {
-    const SharedLease lease = leases_.Pop(&told);
-    const double seconds = static_cast<double>(lease.ns) * 1e-9;
-    if (plan::StepRecorder* const trace = planner_.Recording())
-      trace->Acquire(lease.tile, lease.tier, Access::kRead, seconds, seconds, lease.thread);
-    pager_.Shared(lease.tile, lease.tier);
-    if (recorder_ != nullptr) recorder_->Grant(lease.tile, lease.ns, lease.thread);
-  }
-  // One of these leases deviated from the plan, so the plan was abandoned: requests that waited for
-  // the plan are now served on demand.
-  if (was_followed && pager_.plan().followed() == nullptr) Dispatch();
+  return Granted{.data = transfers().arena(tier) + *offset};
 }
 
 namespace {
 
 absl::Status IsGone(const std::string& tile) {
   return absl::NotFoundError(absl::StrCat(tile, " was unregistered: its id is void"));
-}
-
-absl::Status Of(const std::string& tile, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(tile, ": ", status.message()));
 }
 
 }  // namespace
@@ -126,39 +84,18 @@ absl::StatusOr<Granted> Mover::AcquireLocked(TileIndex tile, Tier tier, Access a
     // Recording() is null by now if the trace has grown too long while this caller waited.
     if (trace != nullptr && planner_.Recording() != nullptr)
       trace->Acquire(tile, tier, access, asked, base::Now());
-    granted.data = transfers_.arena(tier) + pager_.pages()[tile].copy(tier).offset;
+    granted.data = transfers().arena(tier) + pager_.pages()[tile].copy(tier).offset;
     granted.arrival = request.arrival;
     frame_offset = pager_.pages()[tile].copy(Tier::kPinned).offset;
     frame_bytes = pager_.pages()[tile].size_bytes();
   }
   if (tier != Tier::kPinned) return granted;
-  absl::Status status = transfers_.PrepareFrame(frame_offset, frame_bytes);
+  absl::Status status = transfers().PrepareFrame(frame_offset, frame_bytes);
   if (status.ok()) return granted;
-  if (Writes(access)) transfers_.checksums().Clear(tile);
+  if (Writes(access)) transfers().checksums().Clear(tile);
   const Entry entry(this);
   End(tile, tier, access, /*drained=*/false);
   return status;
-}
-
-absl::Status Mover::WaitFor(CallerWaits::Request* request, TileIndex tile) {
-  Dispatch();
-  const bool recorded = recorder_ != nullptr && tile != TimelineEvent::kNoTile;
-  if (request->is_answered) {
-    if (recorded && request->status.ok()) recorder_->Grant(tile, base::NowNs());
-    return request->status;
-  }
-  if (recorded) {
-    const std::optional<Stall> stall = pager_.WhyWaits(request->ticket);
-    recorder_->BeginWait(request->ticket, tile, stall.value_or(Stall{.tile = tile}), base::NowNs());
-  }
-  if (!waits_.Wait(request, &mu_)) {
-    HearOfShared();
-    pager_.Withdraw(request->ticket);
-    Dispatch();
-    waits_.WaitOut(request, &mu_);
-  }
-  if (recorded) recorder_->EndWait(request->ticket, base::NowNs());
-  return request->status;
 }
 
 void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::StreamHandle* stream) {
@@ -176,7 +113,7 @@ void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::Stre
       quiet_.NotifyAll();
       pager_.LetIn(End(tile, tier, access, /*drained=*/true));
     };
-    const absl::Status status = transfers_.runtime().Notify(*stream, drained);
+    const absl::Status status = transfers().runtime().Notify(*stream, drained);
     if (!status.ok()) drained(status);  // the stream accepts no work, so none is running
     return;
   }
@@ -201,8 +138,8 @@ void Mover::GiveUp(TileIndex tile, Access access) {
 }
 
 absl::Status Mover::ReadAgain(TileIndex tile, uint64_t page, uint64_t checksum, std::byte* frame) {
-  const absl::Status status = transfers_.ReadAgain(tiles_[tile], page, checksum, frame);
-  return status.ok() ? status : Of(describe_(tile), status);
+  const absl::Status status = transfers().ReadAgain(tiles_[tile], page, checksum, frame);
+  return status.ok() ? status : WithTile(describe_(tile), status);
 }
 
 absl::Status Mover::Declare(std::span<const TileIndex> tiles, std::span<const Use> uses) {
@@ -248,7 +185,7 @@ absl::Status Mover::EndStep() {
     planned.Update(TakeUpPlan());
     // A step that cannot be planned is served on demand, and the stats report why.
     not_planned_ = std::string(planned.message());
-    rates_.EndStep(transfers_.link_use());
+    rates_.EndStep(transfers().link_use());
     Dispatch();
   }
   return pager_.TakeWriteError();
@@ -289,51 +226,6 @@ absl::Status Mover::WaitForPlan() {
   return absl::OkStatus();
 }
 
-// Carries out the pager's actions: answers failures, and grants that wait for no copy, at once, and
-// posts the rest to the transfer thread.
-void Mover::Dispatch() {
-  for (Action& action : pager_.TakeActions()) {
-    const bool at_once = action.kind == Action::Kind::kFail ||
-                         (action.kind == Action::Kind::kGrant && !action.after_copy);
-    if (at_once) {
-      waits_.Answer(std::move(action), {});
-    } else {
-      const Tile* const tile = &tiles_[action.tile];
-      work_.push_back({std::move(action), tile});
-    }
-  }
-  waits_.SetMoving(pager_.transfers_in_flight() > 0);
-  if (recorder_ != nullptr) RecordState();
-  if (!work_.empty()) transfers_.Post(&work_);
-  if (IsQuiet()) quiet_.NotifyAll();
-}
-
-// --- The transfer thread's side ---
-
-void Mover::OnEnded(std::span<const TransferThread::Ended> transfers) {
-  const Entry entry(this);
-  for (const auto& [tile, status] : transfers) {
-    if (recorder_ != nullptr) {
-      recorder_->EndTransfer(tile, pager_.pages()[tile].size_bytes(), status.ok(), base::NowNs());
-    }
-    pager_.TransferDone(tile, status.ok() ? status : Of(describe_(tile), status));
-  }
-  Dispatch();
-  if (has_turn_) quiet_.NotifyAll();
-}
-
-void Mover::OnLaunched(const Action& grant, absl::Status status, tiers::EventHandle arrival) {
-  Action done = grant;
-  done.status = std::move(status);
-  MutexLock lock(&mu_);
-  waits_.Answer(std::move(done), arrival);
-}
-
-void Mover::OnIdle() {
-  MutexLock lock(&mu_);
-  if (IsQuiet()) quiet_.NotifyAll();
-}
-
 // --- Statistics ---
 
 EngineStats Mover::Stats() {
@@ -352,8 +244,8 @@ EngineStats Mover::Stats() {
     stats.io_seconds = meter.io_seconds();
     stats.hidden_seconds = meter.hidden_seconds();
     stats.stall_seconds = meter.stall_seconds();
-    if (transfers_.has_store())
-      stats.tiers[static_cast<size_t>(Tier::kNvme)] = transfers_.store_room();
+    if (transfers().has_store())
+      stats.tiers[static_cast<size_t>(Tier::kNvme)] = transfers().store_room();
   }
   const TimeBound bound = last.At(rates);  // slow, so it is computed without the lock
   stats.plan.time_bound_seconds = bound.seconds;

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The mover holds the one lock around the pager. It passes events from callers, streams and the
-// transfer thread to Pager, and carries out the actions that Pager returns. It decides nothing
-// itself.
-//
-// The thread that brings an event answers the requests that Pager grants or fails at once. It posts
-// the other actions as work for the transfer thread.
+// What the engine's callers may request: leases, ends of steps, and the calls that need the engine
+// or a tensor exclusively, which take turns. The mover passes these requests to Pager under the
+// lock (pager_driver.h). It decides nothing itself.
 
 #ifndef SPILLWAY_ENGINE_MOVER_H_
 #define SPILLWAY_ENGINE_MOVER_H_
@@ -25,12 +22,9 @@
 #include "absl/status/statusor.h"
 #include "spillway/engine.h"
 #include "src/base/mutex.h"
-#include "src/engine/caller_waits.h"
 #include "src/engine/pager/pager.h"
-#include "src/engine/plan_service.h"
+#include "src/engine/pager_driver.h"
 #include "src/engine/rate_meter.h"
-#include "src/engine/step_planner.h"
-#include "src/engine/timeline_recorder.h"
 #include "src/engine/transfer_thread.h"
 #include "tiers/device_runtime.h"
 
@@ -43,14 +37,12 @@ struct Granted {
 };
 
 // Thread-safe. The destructor waits for transfers in flight.
-class Mover : private TransferThread::Listener {
+class Mover final : public PagerDriver {
  public:
   // If `policy` is empty, no steps are planned and everything is served on demand.
   static absl::StatusOr<std::unique_ptr<Mover>> Create(MoverParts parts, PagerOptions options,
                                                        std::optional<plan::Policy> policy);
   ~Mover() override;
-
-  TransferThread& transfers() { return transfers_; }
 
   // Scope in which a tensor is being registered. Commit, Snapshot and Restore fail meanwhile, so
   // that no commit holds a part of the tensor and no restore replaces its bytes. The constructor
@@ -109,9 +101,6 @@ class Mover : private TransferThread::Listener {
   absl::Status ReadAgain(TileIndex tile, uint64_t page, uint64_t checksum, std::byte* frame);
 
   EngineStats Stats();
-  // Takes the recorded events, without the tensors' names and the budgets. Empty if no timeline is
-  // recorded.
-  Timeline TakeTimeline();
 
  private:
   // The engine's turn for one call: no other call has it. Until it ends, calls that request a
@@ -129,34 +118,13 @@ class Mover : private TransferThread::Listener {
     Mover& mover_;
     absl::Status status_;
   };
-  // Holds the lock for a caller of Pager. The constructor first applies the log of leases that were
-  // taken without the lock.
-  class ABSL_SCOPED_LOCKABLE Entry {
-   public:
-    explicit Entry(Mover* mover) ABSL_EXCLUSIVE_LOCK_FUNCTION(mover->mu_) : lock_(&mover->mu_) {
-      mover->HearOfShared();
-    }
-    ~Entry() ABSL_UNLOCK_FUNCTION() {}  // NOLINT(modernize-use-equals-default): annotated
-    Entry(const Entry&) = delete;
-    Entry& operator=(const Entry&) = delete;
-
-   private:
-    base::MutexLock lock_;
-  };
   // `budgets`: the options of plans. If empty, no steps are planned.
   Mover(MoverParts parts, PagerOptions options, const std::optional<plan::PlanOptions>& budgets);
 
-  // Callers' side.
   absl::StatusOr<Granted> AcquireLocked(TileIndex tile, Tier tier, Access access, StreamId stream);
   Pager::LeaseEnd End(TileIndex tile, Tier tier, Access access, bool drained)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void HearOfShared() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Dispatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // `tile`: the tile of the lease that is requested; kNoTile for a flush.
-  absl::Status WaitFor(CallerWaits::Request* request, TileIndex tile)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status TakeUpPlan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void RecordState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Calls that need the engine exclusively.
   // Waits until no call has a turn. Cancelled if interrupted before that.
@@ -166,46 +134,16 @@ class Mover : private TransferThread::Listener {
   absl::Status WaitForStreams(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckIdle(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool IsQuiet() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return pager_.transfers_in_flight() == 0 && drains_ == 0 && !transfers_.has_work();
-  }
   // Pauses the pager, so that no transfer begins, and waits until none is in flight.
   // FailedPrecondition if leases are held; the pager is not paused then.
   absl::Status Quiesce(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // The transfer thread's side.
-  void OnEnded(std::span<const TransferThread::Ended> transfers) override;
-  void OnLaunched(const Action& grant, absl::Status status, tiers::EventHandle arrival) override;
-  void OnIdle() override;
-  void OnBegin(const Action& transfer) override;
-  void OnWorked(int64_t begin_ns, int64_t end_ns) override;
-
-  const std::function<std::string(TileIndex)> describe_;
-  const bool tells_when_;               // records the times of leases taken without the lock
-  std::unique_ptr<PlanService> plans_;  // null if no steps are planned
-
-  base::Mutex mu_;
-  // Null if no timeline is recorded.
-  const std::unique_ptr<TimelineRecorder> recorder_ ABSL_PT_GUARDED_BY(mu_);
-  Traffic recorded_nvme_ ABSL_GUARDED_BY(mu_), recorded_pinned_ ABSL_GUARDED_BY(mu_);
-  Pager pager_ ABSL_GUARDED_BY(mu_);
-  LeaseTable& leases_;      // pager_'s; readers take leases in it without the lock
-  const TileTable& tiles_;  // pager_'s; entries of existing tiles are read without the lock
-  StepPlanner planner_ ABSL_GUARDED_BY(mu_);
   // Why the last step could not be planned; empty if it could.
   std::string not_planned_ ABSL_GUARDED_BY(mu_);
   RateMeter rates_ ABSL_GUARDED_BY(mu_);
-  CallerWaits waits_ ABSL_GUARDED_BY(mu_);
-  std::vector<Work> work_ ABSL_GUARDED_BY(mu_);  // of one call of Dispatch
-  int drains_ ABSL_GUARDED_BY(mu_) = 0;          // leases that wait for a stream
-  // Signalled when IsQuiet() becomes true, when a drain ends and, during a turn, when a transfer
-  // ends.
-  base::CondVar quiet_;
   std::atomic<bool> has_turn_ = false;  // written under the lock
   base::CondVar turn_over_;
   int fills_ ABSL_GUARDED_BY(mu_) = 0;  // tensors that are being registered
-
-  TransferThread transfers_;  // last member: destroyed first
 };
 
 }  // namespace spillway::engine

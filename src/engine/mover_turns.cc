@@ -64,7 +64,7 @@ absl::Status Mover::Commit(const std::function<absl::Status(io::Store*)>& write)
     if (recorder_ != nullptr) recorder_->BeginCommit(base::NowNs());
     status = Flush();
   }
-  if (status.ok()) transfers_.RunWithStore([&](io::Store* store) { status = write(store); });
+  if (status.ok()) transfers().RunWithStore([&](io::Store* store) { status = write(store); });
   const Entry entry(this);
   if (plan::StepRecorder* const trace = planner_.Recording()) trace->LeaveOut(begin, base::Now());
   if (recorder_ != nullptr) recorder_->EndCommit(base::NowNs());
@@ -72,7 +72,7 @@ absl::Status Mover::Commit(const std::function<absl::Status(io::Store*)>& write)
 }
 
 absl::Status Mover::Flush() {
-  SPILLWAY_RETURN_IF_ERROR(transfers_.runtime().Check());
+  SPILLWAY_RETURN_IF_ERROR(transfers().runtime().Check());
   SPILLWAY_RETURN_IF_ERROR(WaitForStreams("Commit"));
   SPILLWAY_RETURN_IF_ERROR(CheckIdle("Commit"));
   SPILLWAY_RETURN_IF_ERROR(pager_.TakeWriteError());
@@ -174,8 +174,8 @@ absl::Status Mover::Forget(TileIndex first, TileIndex count,
     for (TileIndex tile = first; tile < first + count; ++tile)
       while (!pager_.pages()[tile].is_forgotten()) quiet_.Wait(&mu_);
   }
-  for (TileIndex tile = first; tile < first + count; ++tile) transfers_.checksums().Clear(tile);
-  transfers_.RunWithStore(change);
+  for (TileIndex tile = first; tile < first + count; ++tile) transfers().checksums().Clear(tile);
+  transfers().RunWithStore(change);
   return absl::OkStatus();
 }
 
@@ -190,7 +190,7 @@ absl::Status Mover::Restore(const std::function<absl::Status(io::Store*)>& chang
   }
   absl::Status status;
   std::vector<bool> stored(num_tiles);
-  transfers_.RunWithStore([&](io::Store* store) {
+  transfers().RunWithStore([&](io::Store* store) {
     status = change(store);
     for (TileIndex tile = 0; status.ok() && tile < num_tiles; ++tile) {
       const StorePlace place = tiles_[tile].place;

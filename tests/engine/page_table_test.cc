@@ -42,18 +42,18 @@ TEST(PageTable, ACopyMayBeForgottenIfItsBytesAreElsewhere) {
   PageTable pages(Options());
   const TileIndex stored = AddTile(pages, true);
   Bring(pages, stored, Tier::kDevice);
-  EXPECT_TRUE(pages.MayForget(stored, Tier::kDevice)) << "NVMe has them";
+  EXPECT_TRUE(pages[stored].MayForget(Tier::kDevice)) << "NVMe has them";
   const TileIndex never_written = AddTile(pages, false);
   Bring(pages, never_written, Tier::kPinned);
-  EXPECT_TRUE(pages.MayForget(never_written, Tier::kPinned)) << "there are none";
+  EXPECT_TRUE(pages[never_written].MayForget(Tier::kPinned)) << "there are none";
 
   pages.VoidOtherCopies(stored, Tier::kDevice);  // as a writer on the device does
-  EXPECT_FALSE(pages.MayForget(stored, Tier::kDevice)) << "they are nowhere else";
+  EXPECT_FALSE(pages[stored].MayForget(Tier::kDevice)) << "they are nowhere else";
   Copy& below = Hold(pages, stored, Tier::kPinned);
-  EXPECT_FALSE(pages.MayForget(stored, Tier::kDevice)) << "the frame below has none yet";
-  EXPECT_TRUE(pages.MayForget(stored, Tier::kPinned));
+  EXPECT_FALSE(pages[stored].MayForget(Tier::kDevice)) << "the frame below has none yet";
+  EXPECT_TRUE(pages[stored].MayForget(Tier::kPinned));
   below.SetReady();
-  EXPECT_TRUE(pages.MayForget(stored, Tier::kDevice));
+  EXPECT_TRUE(pages[stored].MayForget(Tier::kDevice));
 }
 
 // A caller that found no room, or waits for a tile, tries again when one of these has happened, and
@@ -97,10 +97,10 @@ TEST(PageTable, OfTwoCopiesThatLeaveTheOneInPinnedMemoryIsMoved) {
   Copy& on_device = Bring(pages, tile, Tier::kDevice);
   pages.VoidOtherCopies(tile, Tier::kDevice);
   Copy& in_pinned = Bring(pages, tile, Tier::kPinned);
-  EXPECT_TRUE(pages.MayForget(tile, Tier::kPinned));
+  EXPECT_TRUE(pages[tile].MayForget(Tier::kPinned));
   on_device.leaving = in_pinned.leaving = true;
-  EXPECT_TRUE(pages.MayForget(tile, Tier::kDevice));
-  EXPECT_FALSE(pages.MayForget(tile, Tier::kPinned));
+  EXPECT_TRUE(pages[tile].MayForget(Tier::kDevice));
+  EXPECT_FALSE(pages[tile].MayForget(Tier::kPinned));
 }
 
 // If a plan dropped such a copy, the tile would be read back from NVMe.
@@ -112,11 +112,11 @@ TEST(PageTable, WhatRestsInMemoryGoesToItsReservedFrameThoughNvmeHasItsBytes) {
     const TileIndex tile = AddTile(pages, true);
     Copy& reserved_frame = Hold(pages, tile, rest);
     Bring(pages, tile, Other(rest));
-    EXPECT_TRUE(pages.GoesToReservedFrame(tile, Other(rest)));
-    EXPECT_FALSE(pages.MayForget(tile, Other(rest))) << "reserved: " << Name(rest);
+    EXPECT_TRUE(pages[tile].GoesToReservedFrame(Other(rest)));
+    EXPECT_FALSE(pages[tile].MayForget(Other(rest))) << "reserved: " << Name(rest);
     reserved_frame.SetReady();
-    EXPECT_FALSE(pages.GoesToReservedFrame(tile, Other(rest)));
-    EXPECT_TRUE(pages.MayForget(tile, Other(rest))) << "reserved: " << Name(rest);
+    EXPECT_FALSE(pages[tile].GoesToReservedFrame(Other(rest)));
+    EXPECT_TRUE(pages[tile].MayForget(Other(rest))) << "reserved: " << Name(rest);
   }
 }
 

@@ -9,6 +9,18 @@
 
 namespace spillway::engine {
 
+bool Page::GoesToReservedFrame(Tier tier) const {
+  return is_reserved(Other(tier)) && copy(Other(tier)).state == Copy::State::kHeld;
+}
+
+bool Page::MayForget(Tier tier) const {
+  const Copy& other = copy(Other(tier));
+  // If both copies leave, the one in pinned memory leaves last.
+  const bool stays = other.is_ready() && (tier == Tier::kDevice || !other.leaving);
+  return zero || copy(tier).state == Copy::State::kHeld || stays ||
+         (stored && !GoesToReservedFrame(tier));
+}
+
 PageTable::PageTable(PagerOptions options)
     : options_(std::move(options)),
       arenas_{ArenaMap(options_.device_bytes), ArenaMap(options_.pinned_bytes)},
@@ -44,20 +56,6 @@ bool PageTable::IsInReservedRange(TileIndex tile) const {
   const Copy& held = page.copy(Tier::kPinned);
   return held.is_ready() && held.offset < resting_.reserved_bytes(Tier::kPinned) &&
          !page.tile->rest && options_.has_store;
-}
-
-bool PageTable::GoesToReservedFrame(TileIndex tile, Tier tier) const {
-  const Page& page = pages_[tile];
-  return page.is_reserved(Other(tier)) && page.copy(Other(tier)).state == Copy::State::kHeld;
-}
-
-bool PageTable::MayForget(TileIndex tile, Tier tier) const {
-  const Page& page = pages_[tile];
-  const Copy& other = page.copy(Other(tier));
-  // If both copies leave, the one in pinned memory leaves last.
-  const bool stays = other.is_ready() && (tier == Tier::kDevice || !other.leaving);
-  return page.zero || page.copy(tier).state == Copy::State::kHeld || stays ||
-         (page.stored && !GoesToReservedFrame(tile, tier));
 }
 
 // Closes the counts of copies that lie in the part of pinned memory, from `from` on, by which the

@@ -71,6 +71,9 @@ struct Copy {
   }
 };
 
+constexpr Tier Other(Tier tier) { return tier == Tier::kDevice ? Tier::kPinned : Tier::kDevice; }
+constexpr size_t At(Tier tier) { return tier == Tier::kDevice ? 0 : 1; }
+
 struct alignas(64) Page {
   // The fields that a search for room and a lease of a resident tile read come first: they share a
   // cache line.
@@ -90,8 +93,8 @@ struct alignas(64) Page {
   Job* transfer_job = nullptr;       // the job that started the transfer in flight
   std::optional<PlannedOp> planned;  // the plan's operation that the transfer in flight carries out
 
-  Copy& copy(Tier tier) { return copies[tier == Tier::kDevice ? 0 : 1]; }
-  const Copy& copy(Tier tier) const { return copies[tier == Tier::kDevice ? 0 : 1]; }
+  Copy& copy(Tier tier) { return copies[At(tier)]; }
+  const Copy& copy(Tier tier) const { return copies[At(tier)]; }
   bool is_ready(Tier tier) const { return copy(tier).is_ready(); }
   bool is_moving() const { return transfer.has_value(); }
   bool is_leaving() const { return copies[0].leaving || copies[1].leaving; }
@@ -103,10 +106,12 @@ struct alignas(64) Page {
   bool has_bytes() const { return !zero && !discard; }
   uint64_t size_bytes() const { return tile->size_bytes; }
   uint64_t frame_bytes() const { return tile->frame_bytes(); }
+  // Whether it has a reserved frame in the other memory tier that waits for the bytes.
+  bool GoesToReservedFrame(Tier tier) const;
+  // Whether the copy may be dropped without moving its bytes: it has none, or they are elsewhere
+  // too. If a reserved frame waits for the bytes, they go there even if NVMe has them.
+  bool MayForget(Tier tier) const;
 };
-
-constexpr Tier Other(Tier tier) { return tier == Tier::kDevice ? Tier::kPinned : Tier::kDevice; }
-constexpr size_t At(Tier tier) { return tier == Tier::kDevice ? 0 : 1; }
 
 // Externally synchronised.
 class PageTable {
@@ -142,11 +147,6 @@ class PageTable {
   // though the tile has no resting tier: for example, a copy from before the range grew. A lease
   // would keep it in the way of reserved frames, so no reader takes one without the lock.
   bool IsInReservedRange(TileIndex tile) const;
-  // Whether the tile has a reserved frame in the other memory tier that waits for the bytes.
-  bool GoesToReservedFrame(TileIndex tile, Tier tier) const;
-  // Whether the copy may be dropped without moving its bytes: it has none, or they are elsewhere
-  // too. If a reserved frame waits for the bytes, they go there even if NVMe has them.
-  bool MayForget(TileIndex tile, Tier tier) const;
   // Tiles that are part of a commit and have bytes that are not on NVMe.
   const plan::TileBits& to_commit() const { return to_commit_; }
   // The current state of the tiles that planning needs.

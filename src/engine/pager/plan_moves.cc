@@ -204,7 +204,7 @@ PlanMoves::Step PlanMoves::TryDrop(const plan::Op& op) {
   // the drop waits for it. If newer readers hold the copy, it leaves after their leases have ended.
   if (!leases.Close(op.tile, op.tier))
     return leases.HasHolder(op.tile, op.tier) ? Step::kDone : Step::kWaiting;
-  if (pages_.MayForget(op.tile, op.tier)) {
+  if (pages_[op.tile].MayForget(op.tier)) {
     pages_.DropFrame(op.tile, op.tier);
   } else {
     frames_.Unsettle(op.tile);

@@ -200,7 +200,7 @@ Outcome Room::AdvanceEvict(Job& job) {
   Page& page = pages_[job.tile];
   if (page.is_moving()) return Outcome::kWaiting;
   const bool from_device = job.tier == Tier::kDevice;
-  const bool may_forget = pages_.MayForget(job.tile, job.tier);
+  const bool may_forget = pages_[job.tile].MayForget(job.tier);
 
   absl::Status failure = may_forget ? absl::OkStatus() : job.failure;
   if (failure.ok() && !may_forget) {
@@ -209,7 +209,7 @@ Outcome Room::AdvanceEvict(Job& job) {
     if (answer == Answer::kWaiting) return Outcome::kWaiting;
     if (answer == Answer::kReady) {
       const Transfer transfer = from_device ? Transfer::kCopyOut
-                                : pages_.GoesToReservedFrame(job.tile, job.tier) ? Transfer::kCopyIn
+                                : pages_[job.tile].GoesToReservedFrame(job.tier) ? Transfer::kCopyIn
                                                                                  : Transfer::kWrite;
       transfers_.Start(job.tile, transfer, MoveReason::kMakeRoom, &job);
       return Outcome::kProgress;

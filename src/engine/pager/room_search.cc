@@ -62,7 +62,7 @@ double Room::CostOf(const Page& page, const ArenaMap::Segment& segment, Tier tie
   const TileIndex tile = segment.tile;
   // Evicting a copy that the plan drops before its next use costs nothing.
   if (plan_ != nullptr && plan_->follower().tiles().IsDroppedNext(tile, tier)) return 0;
-  const bool may_forget = pages_.MayForget(tile, tier);
+  const bool may_forget = pages_[tile].MayForget(tier);
   const bool copies = tier == Tier::kDevice || page.is_reserved(Tier::kDevice);
   const double move_cost = may_forget ? kForgetCost : copies ? kCopyOutCost : kWriteCost;
   const double recency =

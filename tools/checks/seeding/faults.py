@@ -53,7 +53,7 @@ GTEST_FAILURE = r"\[  FAILED  \]|no end after"
 FAULTS = (
     Fault(
         "lock-not-taken", "the mover grants a lease without its lock",
-        "src/engine/mover.cc",
+        "src/engine/pager_driver.cc",
         "  done.status = std::move(status);\n  MutexLock lock(&mu_);\n",
         "  done.status = std::move(status);\n",
         Check(ASAN, "asan", targets=("spillway_engine",)),

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The part of Mover that records and returns the timeline.
+// The part of PagerDriver that records and returns the timeline.
 
 #include <utility>
 
 #include "src/base/clock.h"
-#include "src/engine/mover.h"
+#include "src/engine/pager_driver.h"
 
 namespace spillway::engine {
 
@@ -18,7 +18,7 @@ Traffic operator-(const Traffic& after, const Traffic& before) {
 }  // namespace
 
 // Records what an event may have changed: how full the tiers are, and why callers wait.
-void Mover::RecordState() {
+void PagerDriver::RecordState() {
   const int64_t now = base::NowNs();
   const EngineStats& stats = pager_.pages().stats();
   for (Tier tier : {Tier::kDevice, Tier::kPinned}) {
@@ -31,7 +31,7 @@ void Mover::RecordState() {
   }
 }
 
-Timeline Mover::TakeTimeline() {
+Timeline PagerDriver::TakeTimeline() {
   if (recorder_ == nullptr) return {};
   const Entry entry(this);
   Timeline timeline = recorder_->Take(base::NowNs());
@@ -41,12 +41,12 @@ Timeline Mover::TakeTimeline() {
   return timeline;
 }
 
-void Mover::OnBegin(const Action& transfer) {
+void PagerDriver::OnBegin(const Action& transfer) {
   const Entry entry(this);
   recorder_->BeginTransfer(transfer, base::NowNs());
 }
 
-void Mover::OnWorked(int64_t begin_ns, int64_t end_ns) {
+void PagerDriver::OnWorked(int64_t begin_ns, int64_t end_ns) {
   const Entry entry(this);
   recorder_->Work(begin_ns, end_ns);
 }

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The leases of an engine: takes them, compares bytes that were read from NVMe with their checksums
+// before any caller uses them, and ends them.
+
+#ifndef SPILLWAY_ENGINE_LEASING_ENGINE_H_
+#define SPILLWAY_ENGINE_LEASING_ENGINE_H_
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "spillway/engine.h"
+#include "src/base/forks.h"
+#include "src/engine/mover.h"
+#include "src/engine/tensor_registry.h"
+#include "src/engine/unchecked_leases.h"
+
+namespace spillway {
+
+class LeasingEngine : public Engine, public engine::UncheckedLeases {
+ public:
+  const TensorSpec& Spec(TensorId id) const final { return tensors_.Spec(id); }
+  absl::Status CheckTile(TileRef tile) const final { return Index(tile).status(); }
+  absl::Status CheckProcess() const final;
+  uint64_t page_bytes() const final { return page_bytes_; }
+  absl::StatusOr<Lease> Acquire(TileRef tile, Access access, Stream* stream) final;
+  absl::StatusOr<Lease> AcquireHost(TileRef tile, Access access) final;
+
+  absl::StatusOr<Lease> AcquireUnchecked(TileRef tile, Access access,
+                                         std::vector<uint64_t>* checksums) final;
+  absl::Status ReadAgain(const Lease& lease, uint64_t page, uint64_t checksum) final;
+  void SetChecked(const Lease& lease) final;
+  void Release(Lease lease, std::vector<uint64_t> checksums) final;
+  void GiveUp(Lease lease) final;
+
+ protected:
+  void EndLease(const Lease& lease) final;
+
+  absl::StatusOr<engine::TileIndex> Index(TileRef tile) const;
+  // Leases a tile whose bytes match their checksums. Clears the checksums of bytes in pinned memory
+  // that are about to change. REQUIRES: `index` is the tile's.
+  absl::StatusOr<Lease> TakeAt(engine::TileIndex index, TileRef tile, Tier tier, Access access,
+                               Stream* stream);
+  engine::TransferThread& transfers() const { return mover_->transfers(); }
+
+  const base::ForkGuard process_;
+  uint64_t page_bytes_ = 0;  // constant once the engine is open
+  engine::TensorRegistry tensors_;
+  std::unique_ptr<engine::Mover> mover_;  // last member: destroyed first, which ends its thread
+
+ private:
+  absl::StatusOr<Lease> TakeUnchecked(engine::TileIndex index, TileRef tile, Tier tier,
+                                      Access access, Stream* stream);
+  absl::Status Compare(const Lease& lease);
+  engine::TileIndex IndexOf(const Lease& lease) const {
+    return tensors_.FirstTile(lease.tile_.tensor) + lease.tile_.tile;
+  }
+
+  const pid_t pid_ = getpid();
+};
+
+}  // namespace spillway
+
+#endif  // SPILLWAY_ENGINE_LEASING_ENGINE_H_

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "src/engine/pager_driver.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "src/base/clock.h"
+
+namespace spillway::engine {
+
+using base::MutexLock;
+
+absl::Status WithTile(const std::string& tile, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(tile, ": ", status.message()));
+}
+
+PagerDriver::PagerDriver(MoverParts parts, PagerOptions options,
+                         const std::optional<plan::PlanOptions>& budgets)
+    : describe_(options.describe),
+      plans_(budgets ? std::make_unique<PlanService>(*budgets) : nullptr),
+      recorder_(parts.timeline_events > 0
+                    ? std::make_unique<TimelineRecorder>(parts.timeline_events, base::NowNs())
+                    : nullptr),
+      pager_(std::move(options)),
+      leases_(pager_.leases()),
+      tiles_(pager_.pages().tiles()),
+      planner_(budgets.value_or(plan::PlanOptions{}), &tiles_, plans_.get()),
+      transfers_(std::move(parts), this) {}
+
+void PagerDriver::Stop() {
+  plans_.reset();  // it reads the tiles, so it must end before they do
+  {
+    const Entry entry(this);
+    pager_.ClearDeclared();
+    pager_.plan().Abandon(/*deviated=*/false);
+    while (!IsQuiet()) quiet_.Wait(&mu_);
+  }
+  transfers_.Stop();
+}
+
+void PagerDriver::HearOfShared() {
+  const bool was_followed = pager_.plan().followed() != nullptr;
+  for (LeaseTable::Told* told = leases_.TakeTold(); told != nullptr;) {
+    const SharedLease lease = leases_.Pop(&told);
+    const double seconds = static_cast<double>(lease.ns) * 1e-9;
+    if (plan::StepRecorder* const trace = planner_.Recording())
+      trace->Acquire(lease.tile, lease.tier, Access::kRead, seconds, seconds, lease.thread);
+    pager_.Shared(lease.tile, lease.tier);
+    if (recorder_ != nullptr) recorder_->Grant(lease.tile, lease.ns, lease.thread);
+  }
+  // One of these leases deviated from the plan, so the plan was abandoned: requests that waited for
+  // the plan are now served on demand.
+  if (was_followed && pager_.plan().followed() == nullptr) Dispatch();
+}
+
+absl::Status PagerDriver::WaitFor(CallerWaits::Request* request, TileIndex tile) {
+  Dispatch();
+  const bool recorded = recorder_ != nullptr && tile != TimelineEvent::kNoTile;
+  if (request->is_answered) {
+    if (recorded && request->status.ok()) recorder_->Grant(tile, base::NowNs());
+    return request->status;
+  }
+  if (recorded) {
+    const std::optional<Stall> stall = pager_.WhyWaits(request->ticket);
+    recorder_->BeginWait(request->ticket, tile, stall.value_or(Stall{.tile = tile}), base::NowNs());
+  }
+  if (!waits_.Wait(request, &mu_)) {
+    HearOfShared();
+    pager_.Withdraw(request->ticket);
+    Dispatch();
+    waits_.WaitOut(request, &mu_);
+  }
+  if (recorded) recorder_->EndWait(request->ticket, base::NowNs());
+  return request->status;
+}
+
+// Carries out the pager's actions: answers failures, and grants that wait for no copy, at once, and
+// posts the rest to the transfer thread.
+void PagerDriver::Dispatch() {
+  for (Action& action : pager_.TakeActions()) {
+    const bool at_once = action.kind == Action::Kind::kFail ||
+                         (action.kind == Action::Kind::kGrant && !action.after_copy);
+    if (at_once) {
+      waits_.Answer(std::move(action), {});
+    } else {
+      const Tile* const tile = &tiles_[action.tile];
+      work_.push_back({std::move(action), tile});
+    }
+  }
+  waits_.SetMoving(pager_.transfers_in_flight() > 0);
+  if (recorder_ != nullptr) RecordState();
+  if (!work_.empty()) transfers_.Post(&work_);
+  if (IsQuiet()) quiet_.NotifyAll();
+}
+
+// --- The transfer thread's side ---
+
+void PagerDriver::OnEnded(std::span<const TransferThread::Ended> transfers) {
+  const Entry entry(this);
+  for (const auto& [tile, status] : transfers) {
+    if (recorder_ != nullptr) {
+      recorder_->EndTransfer(tile, pager_.pages()[tile].size_bytes(), status.ok(), base::NowNs());
+    }
+    pager_.TransferDone(tile, status.ok() ? status : WithTile(describe_(tile), status));
+  }
+  Dispatch();
+  quiet_.NotifyAll();
+}
+
+void PagerDriver::OnLaunched(const Action& grant, absl::Status status, tiers::EventHandle arrival) {
+  Action done = grant;
+  done.status = std::move(status);
+  MutexLock lock(&mu_);
+  waits_.Answer(std::move(done), arrival);
+}
+
+void PagerDriver::OnIdle() {
+  MutexLock lock(&mu_);
+  if (IsQuiet()) quiet_.NotifyAll();
+}
+
+}  // namespace spillway::engine

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The one lock around the pager. PagerDriver passes the events of streams, of the transfer thread
+// and of leases that were taken without the lock to Pager, carries out the actions that Pager
+// returns, and records the timeline. It decides nothing. Mover adds what callers may request.
+//
+// The thread that brings an event answers the requests that Pager grants or fails at once. It posts
+// the other actions as work for the transfer thread.
+
+#ifndef SPILLWAY_ENGINE_PAGER_DRIVER_H_
+#define SPILLWAY_ENGINE_PAGER_DRIVER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "spillway/stats.h"
+#include "spillway/timeline.h"
+#include "src/base/mutex.h"
+#include "src/engine/caller_waits.h"
+#include "src/engine/pager/pager.h"
+#include "src/engine/plan_service.h"
+#include "src/engine/step_planner.h"
+#include "src/engine/timeline_recorder.h"
+#include "src/engine/transfer_thread.h"
+#include "tiers/device_runtime.h"
+
+namespace spillway::engine {
+
+// Thread-safe.
+class PagerDriver : private TransferThread::Listener {
+ public:
+  PagerDriver(const PagerDriver&) = delete;
+  PagerDriver& operator=(const PagerDriver&) = delete;
+
+  TransferThread& transfers() { return transfers_; }
+  // Takes the recorded events, without the tensors' names and the budgets. Empty if no timeline is
+  // recorded.
+  Timeline TakeTimeline();
+
+ protected:
+  // Holds the lock for a caller of Pager. The constructor first applies the log of leases that were
+  // taken without the lock.
+  class ABSL_SCOPED_LOCKABLE Entry {
+   public:
+    explicit Entry(PagerDriver* driver) ABSL_EXCLUSIVE_LOCK_FUNCTION(driver->mu_)
+        : lock_(&driver->mu_) {
+      driver->HearOfShared();
+    }
+    ~Entry() ABSL_UNLOCK_FUNCTION() {}  // NOLINT(modernize-use-equals-default): annotated
+    Entry(const Entry&) = delete;
+    Entry& operator=(const Entry&) = delete;
+
+   private:
+    base::MutexLock lock_;
+  };
+
+  // `budgets`: the options of plans. If empty, no steps are planned.
+  PagerDriver(MoverParts parts, PagerOptions options,
+              const std::optional<plan::PlanOptions>& budgets);
+  // REQUIRES: Stop has returned.
+  ~PagerDriver() override = default;
+  // Ends the making of plans, waits for transfers in flight and for leases that wait for streams,
+  // and stops the transfer thread.
+  void Stop();
+
+  // Whether the times of leases are recorded: for the traces of steps, or for the timeline.
+  bool records_times() const { return plans_ != nullptr || recorder_ != nullptr; }
+  // Applies the leases that readers took without the lock to the pager, the trace and the timeline.
+  void HearOfShared() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Carries out the pager's actions. Call it after an event.
+  void Dispatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Dispatches, and waits until the pager has answered the request. Withdraws the request if the
+  // caller is interrupted. `tile`: the tile of the lease that is requested; kNoTile for a flush.
+  absl::Status WaitFor(CallerWaits::Request* request, TileIndex tile)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsQuiet() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return pager_.transfers_in_flight() == 0 && drains_ == 0 && !transfers_.has_work();
+  }
+
+  const std::function<std::string(TileIndex)> describe_;
+  std::unique_ptr<PlanService> plans_;  // null if no steps are planned
+
+  base::Mutex mu_;
+  // Null if no timeline is recorded.
+  const std::unique_ptr<TimelineRecorder> recorder_ ABSL_PT_GUARDED_BY(mu_);
+  Pager pager_ ABSL_GUARDED_BY(mu_);
+  LeaseTable& leases_;      // pager_'s; readers take leases in it without the lock
+  const TileTable& tiles_;  // pager_'s; entries of existing tiles are read without the lock
+  StepPlanner planner_ ABSL_GUARDED_BY(mu_);
+  CallerWaits waits_ ABSL_GUARDED_BY(mu_);
+  int drains_ ABSL_GUARDED_BY(mu_) = 0;  // leases that wait for a stream
+  // Signalled when IsQuiet() becomes true, when a drain ends and when a transfer ends.
+  base::CondVar quiet_;
+
+ private:
+  void RecordState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  void OnEnded(std::span<const TransferThread::Ended> transfers) override;
+  void OnLaunched(const Action& grant, absl::Status status, tiers::EventHandle arrival) override;
+  void OnIdle() override;
+  void OnBegin(const Action& transfer) override;
+  void OnWorked(int64_t begin_ns, int64_t end_ns) override;
+
+  Traffic recorded_nvme_ ABSL_GUARDED_BY(mu_), recorded_pinned_ ABSL_GUARDED_BY(mu_);
+  std::vector<Work> work_ ABSL_GUARDED_BY(mu_);  // of one call of Dispatch
+
+  TransferThread transfers_;  // last member: destroyed first
+};
+
+// Returns `status` with the tile's name in front of its message.
+absl::Status WithTile(const std::string& tile, const absl::Status& status);
+
+}  // namespace spillway::engine
+
+#endif  // SPILLWAY_ENGINE_PAGER_DRIVER_H_
