@@ -131,7 +131,7 @@ void Print(int step, const StepFigures& figures, const EngineStats& stats, const
     return static_cast<double>(figures.lease_ns[at]) * 1e-3;
   };
   std::printf(
-      "%4d %8.2f %8.1f %5.1f %9.2f %9.1f %6llu %6llu %8llu %8.1f %11llu %8llu %8.0f %6llu %8.0f "
+      "%4d %8.2f %8.1f %5.1f %9.2f %9.1f %6llu %6llu %8llu %8.1f %11llu %8llu %8.0f %6llu %8.1f "
       "%9.0f %9.0f\n",
       step, figures.seconds, figures.end_step_seconds * 1e6, figures.end_step_cpu_seconds * 1e6,
       lease_us(0.5), lease_us(0.999), static_cast<unsigned long long>(stats.plan.plans),
@@ -198,9 +198,9 @@ absl::StatusOr<Filled> OpenFilled(const std::string& folder, uint64_t num_tiles)
 }
 
 absl::Status TimeLocks(const std::string& folder, uint64_t num_tiles, int steps) {
+  const Interruptions machine = MeasureInterruptions();
   SPILLWAY_ASSIGN_OR_RETURN(const Filled filled, OpenFilled(folder, num_tiles));
   Engine* const engine = filled.engine.get();
-  const Interruptions machine = MeasureInterruptions();
   std::printf(
       "A second of a thread's CPU time has %.1f gaps over 200 us and %.2f over 5 ms without a "
       "lock.\n",

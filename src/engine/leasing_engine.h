@@ -51,7 +51,8 @@ class LeasingEngine : public Engine, public engine::UncheckedLeases {
   const base::ForkGuard process_;
   uint64_t page_bytes_ = 0;  // constant once the engine is open
   engine::TensorRegistry tensors_;
-  std::unique_ptr<engine::Mover> mover_;  // last member: destroyed first, which ends its thread
+  // Its threads use the engine, so a derived class ends it in its destructor.
+  std::unique_ptr<engine::Mover> mover_;
 
  private:
   absl::StatusOr<Lease> TakeUnchecked(engine::TileIndex index, TileRef tile, Tier tier,

@@ -172,7 +172,7 @@ absl::Status Mover::Forget(TileIndex first, TileIndex count,
     SPILLWAY_RETURN_IF_ERROR(pager_.Forget(first, count));
     Dispatch();
     for (TileIndex tile = first; tile < first + count; ++tile)
-      while (!pager_.pages()[tile].is_forgotten()) quiet_.Wait(&mu_);
+      while (!pager_.pages()[tile].is_forgotten()) transfers_ended_.Wait(&mu_);
   }
   for (TileIndex tile = first; tile < first + count; ++tile) transfers().checksums().Clear(tile);
   transfers().RunWithStore(change);

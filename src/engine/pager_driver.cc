@@ -105,7 +105,7 @@ void PagerDriver::OnEnded(std::span<const TransferThread::Ended> transfers) {
     pager_.TransferDone(tile, status.ok() ? status : WithTile(describe_(tile), status));
   }
   Dispatch();
-  quiet_.NotifyAll();
+  transfers_ended_.NotifyAll();
 }
 
 void PagerDriver::OnLaunched(const Action& grant, absl::Status status, tiers::EventHandle arrival) {

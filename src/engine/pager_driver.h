@@ -95,8 +95,8 @@ class PagerDriver : private TransferThread::Listener {
   StepPlanner planner_ ABSL_GUARDED_BY(mu_);
   CallerWaits waits_ ABSL_GUARDED_BY(mu_);
   int drains_ ABSL_GUARDED_BY(mu_) = 0;  // leases that wait for a stream
-  // Signalled when IsQuiet() becomes true, when a drain ends and when a transfer ends.
-  base::CondVar quiet_;
+  base::CondVar quiet_;            // signalled when IsQuiet() becomes true and when a drain ends
+  base::CondVar transfers_ended_;  // signalled when transfers have ended
 
  private:
   void RecordState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
