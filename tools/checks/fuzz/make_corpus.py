@@ -82,12 +82,13 @@ def add_every_type(writer):
 def write_folder(folder, source, shards):
     """Writes the Hugging Face folder that the importer makes from a GGUF file."""
     from spillway_tools.gguf_model import GgufModel
-    from spillway_tools.weights import write_weights
     from spillway_tools.command import Progress
+    from spillway_tools.weights import WeightsPlan
 
     model = GgufModel(source)
     folder.mkdir()
-    write_weights(folder, model.tensors, 300 if shards else 1 << 30, Progress("corpus", None))
+    weights = WeightsPlan(model.tensors, 300 if shards else 1 << 30, str(source))
+    weights.write(folder, Progress("corpus", None))
     (folder / "config.json").write_text(json.dumps(model.config))
     for name, text in model.text_files.items():
         (folder / name).write_text(text)
