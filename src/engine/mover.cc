@@ -125,7 +125,8 @@ Pager::LeaseEnd Mover::End(TileIndex tile, Tier tier, Access access, bool draine
   plan::StepRecorder* const trace = drained ? nullptr : planner_.Recording();
   if (trace != nullptr) trace->Release(tile, tier, access, base::Now());
   const Pager::LeaseEnd ended = pager_.EndLease(tile, tier, access, drained);
-  Dispatch();
+  // When a lease has drained, a thread of the device's calls this, perhaps while the engine closes.
+  Dispatch(drained ? Wake::kNow : Wake::kAtExit);
   return ended;
 }
 

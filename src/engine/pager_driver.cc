@@ -55,7 +55,7 @@ void PagerDriver::HearOfShared() {
 }
 
 absl::Status PagerDriver::WaitFor(CallerWaits::Request* request, TileIndex tile) {
-  Dispatch();
+  Dispatch(Wake::kAtExit);
   const bool recorded = recorder_ != nullptr && tile != TimelineEvent::kNoTile;
   if (request->is_answered) {
     if (recorded && request->status.ok()) recorder_->Grant(tile, base::NowNs());
@@ -64,6 +64,11 @@ absl::Status PagerDriver::WaitFor(CallerWaits::Request* request, TileIndex tile)
   if (recorded) {
     const std::optional<Stall> stall = pager_.WhyWaits(request->ticket);
     recorder_->BeginWait(request->ticket, tile, stall.value_or(Stall{.tile = tile}), base::NowNs());
+  }
+  if (std::exchange(wakes_, false)) {
+    mu_.Unlock();
+    transfers_.Wake();
+    mu_.Lock();
   }
   if (!waits_.Wait(request, &mu_)) {
     HearOfShared();
@@ -77,7 +82,7 @@ absl::Status PagerDriver::WaitFor(CallerWaits::Request* request, TileIndex tile)
 
 // Carries out the pager's actions: answers failures, and grants that wait for no copy, at once, and
 // posts the rest to the transfer thread.
-void PagerDriver::Dispatch() {
+void PagerDriver::Dispatch(Wake wake) {
   for (Action& action : pager_.TakeActions()) {
     const bool at_once = action.kind == Action::Kind::kFail ||
                          (action.kind == Action::Kind::kGrant && !action.after_copy);
@@ -90,7 +95,8 @@ void PagerDriver::Dispatch() {
   }
   waits_.SetMoving(pager_.transfers_in_flight() > 0);
   if (recorder_ != nullptr) RecordState();
-  if (!work_.empty()) transfers_.Post(&work_);
+  if (!work_.empty()) wakes_ |= transfers_.Post(&work_);
+  if (wake == Wake::kNow && std::exchange(wakes_, false)) transfers_.Wake();
   if (IsQuiet()) quiet_.NotifyAll();
 }
 

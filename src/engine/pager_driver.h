@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -45,20 +46,31 @@ class PagerDriver : private TransferThread::Listener {
 
  protected:
   // Holds the lock for a caller of Pager. The constructor first applies the log of leases that were
-  // taken without the lock.
+  // taken without the lock. The destructor wakes the transfer thread, after it has let the lock go,
+  // if Dispatch has left that to it.
   class ABSL_SCOPED_LOCKABLE Entry {
    public:
     explicit Entry(PagerDriver* driver) ABSL_EXCLUSIVE_LOCK_FUNCTION(driver->mu_)
-        : lock_(&driver->mu_) {
+        : driver_(*driver) {
+      driver->mu_.Lock();
       driver->HearOfShared();
     }
-    ~Entry() ABSL_UNLOCK_FUNCTION() {}  // NOLINT(modernize-use-equals-default): annotated
+    ~Entry() ABSL_UNLOCK_FUNCTION() {
+      const bool wakes = std::exchange(driver_.wakes_, false);
+      driver_.mu_.Unlock();
+      if (wakes) driver_.transfers_.Wake();
+    }
     Entry(const Entry&) = delete;
     Entry& operator=(const Entry&) = delete;
 
    private:
-    base::MutexLock lock_;
+    PagerDriver& driver_;
   };
+
+  // When Dispatch wakes the transfer thread. kAtExit: when Entry lets the lock go. This keeps a
+  // system call from the lock. The caller must not wait for anything before, and must be a caller
+  // of the engine, so that the engine is not destroyed meanwhile.
+  enum class Wake : uint8_t { kNow, kAtExit };
 
   // `budgets`: the options of plans. If empty, no steps are planned.
   PagerDriver(MoverParts parts, PagerOptions options,
@@ -74,7 +86,7 @@ class PagerDriver : private TransferThread::Listener {
   // Applies the leases that readers took without the lock to the pager, the trace and the timeline.
   void HearOfShared() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Carries out the pager's actions. Call it after an event.
-  void Dispatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Dispatch(Wake wake = Wake::kNow) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Dispatches, and waits until the pager has answered the request. Withdraws the request if the
   // caller is interrupted. `tile`: the tile of the lease that is requested; kNoTile for a flush.
   absl::Status WaitFor(CallerWaits::Request* request, TileIndex tile)
@@ -109,6 +121,7 @@ class PagerDriver : private TransferThread::Listener {
 
   Traffic recorded_nvme_ ABSL_GUARDED_BY(mu_), recorded_pinned_ ABSL_GUARDED_BY(mu_);
   std::vector<Work> work_ ABSL_GUARDED_BY(mu_);  // of one call of Dispatch
+  bool wakes_ ABSL_GUARDED_BY(mu_) = false;      // Entry must wake the transfer thread
 
   TransferThread transfers_;  // last member: destroyed first
 };

@@ -51,11 +51,13 @@ absl::Status TransferThread::Start() {
 
 void TransferThread::Stop() {
   if (!thread_.joinable()) return;
+  bool sleeps = false;
   {
     MutexLock lock(&mu_);
     stop_ = true;
-    Wake();
+    sleeps = std::exchange(sleeping_, false);
   }
+  if (sleeps) Wake();
   thread_.join();
 }
 
@@ -70,7 +72,7 @@ TransferThread::~TransferThread() {
 
 // --- Requests from other threads ---
 
-void TransferThread::Post(std::vector<Work>* work) {
+bool TransferThread::Post(std::vector<Work>* work) {
   MutexLock lock(&mu_);
   if (work_.empty()) {
     work_.swap(*work);
@@ -79,12 +81,10 @@ void TransferThread::Post(std::vector<Work>* work) {
   }
   work->clear();
   has_work_.store(true, std::memory_order_release);
-  Wake();
+  return std::exchange(sleeping_, false);
 }
 
 void TransferThread::Wake() {
-  if (!sleeping_) return;
-  sleeping_ = false;
   if (parts_.io != nullptr) {
     parts_.io->Wake();
   } else {
@@ -93,16 +93,20 @@ void TransferThread::Wake() {
 }
 
 void TransferThread::RunWithStore(const std::function<void(io::Store*)>& work) {
-  bool is_done = false;
+  bool is_done = false, sleeps = false;
   base::CondVar done;
+  {
+    MutexLock lock(&mu_);
+    closures_.push_back([&] {
+      work(parts_.store.get());
+      MutexLock end(&mu_);
+      is_done = true;
+      done.NotifyAll();
+    });
+    sleeps = std::exchange(sleeping_, false);
+  }
+  if (sleeps) Wake();
   MutexLock lock(&mu_);
-  closures_.push_back([&] {
-    work(parts_.store.get());
-    MutexLock end(&mu_);
-    is_done = true;
-    done.NotifyAll();
-  });
-  Wake();
   while (!is_done) done.Wait(&mu_);
 }
 

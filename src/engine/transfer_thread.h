@@ -102,8 +102,10 @@ class TransferThread {
   }
   bool has_store() const { return parts_.store != nullptr; }
 
-  // Moves the work out of `work`.
-  void Post(std::vector<Work>* work);
+  // Moves the work out of `work`. If it returns true, the caller must call Wake soon.
+  [[nodiscard]] bool Post(std::vector<Work>* work);
+  // Wakes the thread. This is a system call, so call it without a lock where leases are frequent.
+  void Wake();
   // Whether the thread has not taken some of the posted work yet.
   bool has_work() const { return has_work_.load(std::memory_order_acquire); }
   // Runs `work` on the thread, which owns the store, after the work that was posted before. Returns
@@ -124,7 +126,6 @@ class TransferThread {
  private:
   void Run();
   bool TakeWork(std::vector<Work>* work, std::vector<std::function<void()>>* closures);
-  void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Sleep(bool idle);
   std::vector<Ended> Reap(bool idle);
   void Execute(const Work& work);

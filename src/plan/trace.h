@@ -7,13 +7,13 @@
 #ifndef SPILLWAY_PLAN_TRACE_H_
 #define SPILLWAY_PLAN_TRACE_H_
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -69,12 +69,13 @@ struct Trace {
 class EventLog {
  public:
   void push_back(const TraceEvent& event) {
-    if (size_ == pieces_.size() * kPiece) pieces_.push_back(std::make_unique<Piece>());
-    (*pieces_[size_ / kPiece])[size_ % kPiece] = event;
+    if (size_ == pieces_.size() * kPiece)
+      pieces_.push_back(std::make_unique_for_overwrite<Piece>());
+    std::construct_at(pieces_[size_ / kPiece]->events + size_ % kPiece, event);
     ++size_;
   }
   const TraceEvent& operator[](size_t index) const {
-    return (*pieces_[index / kPiece])[index % kPiece];
+    return pieces_[index / kPiece]->events[index % kPiece];
   }
   size_t size() const { return size_; }
   void clear() { size_ = 0; }
@@ -82,7 +83,13 @@ class EventLog {
 
  private:
   static constexpr size_t kPiece = 4096;
-  using Piece = std::array<TraceEvent, kPiece>;
+  // The memory of events that were not added yet is not touched: whoever adds the first event of a
+  // piece may hold a lock.
+  union Piece {
+    Piece() {}  // NOLINT(modernize-use-equals-default): a default one would be deleted
+    TraceEvent events[kPiece];
+  };
+  static_assert(std::is_trivially_destructible_v<TraceEvent>);
   std::vector<std::unique_ptr<Piece>> pieces_;
   size_t size_ = 0;
 };
