@@ -17,9 +17,14 @@ void CallerWaits::Answer(Action action, tiers::EventHandle arrival) {
   request.answered_.NotifyAll();
 }
 
-bool CallerWaits::Wait(Request* request, base::Mutex* mu) {
+bool CallerWaits::Wait(Request* request, base::Mutex* mu, const std::function<void()>& unlocked) {
   ++num_waits_;
   SetBlocked(+1);
+  if (unlocked) {
+    mu->Unlock();
+    unlocked();
+    mu->Lock();
+  }
   bool interrupted = false;
   while (!request->is_answered && !interrupted)
     interrupted = base::WaitOrInterrupt(&request->answered_, mu);

@@ -7,6 +7,7 @@
 #define SPILLWAY_ENGINE_CALLER_WAITS_H_
 
 #include <cstdint>
+#include <functional>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
@@ -48,8 +49,10 @@ class CallerWaits {
   void Answer(Action action, tiers::EventHandle arrival);
   // Waits for the answer. Returns true if the request is answered, and false if the caller's thread
   // was interrupted before that. The caller then withdraws the request and calls WaitOut, which
-  // returns soon.
-  bool Wait(Request* request, base::Mutex* mu) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // returns soon. First calls `unlocked`, if it is not empty, without the lock; the caller counts
+  // as blocked meanwhile.
+  bool Wait(Request* request, base::Mutex* mu, const std::function<void()>& unlocked)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void WaitOut(Request* request, base::Mutex* mu) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
   // Records whether transfers are in flight from now on.

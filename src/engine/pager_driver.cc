@@ -65,12 +65,9 @@ absl::Status PagerDriver::WaitFor(CallerWaits::Request* request, TileIndex tile)
     const std::optional<Stall> stall = pager_.WhyWaits(request->ticket);
     recorder_->BeginWait(request->ticket, tile, stall.value_or(Stall{.tile = tile}), base::NowNs());
   }
-  if (std::exchange(wakes_, false)) {
-    mu_.Unlock();
-    transfers_.Wake();
-    mu_.Lock();
-  }
-  if (!waits_.Wait(request, &mu_)) {
+  std::function<void()> wake;
+  if (std::exchange(wakes_, false)) wake = [this] { transfers_.Wake(); };
+  if (!waits_.Wait(request, &mu_, wake)) {
     HearOfShared();
     pager_.Withdraw(request->ticket);
     Dispatch();

@@ -51,13 +51,12 @@ class PagerDriver : private TransferThread::Listener {
   class ABSL_SCOPED_LOCKABLE Entry {
    public:
     explicit Entry(PagerDriver* driver) ABSL_EXCLUSIVE_LOCK_FUNCTION(driver->mu_)
-        : driver_(*driver) {
-      driver->mu_.Lock();
+        : driver_(*driver), lock_(&driver->mu_) {
       driver->HearOfShared();
     }
     ~Entry() ABSL_UNLOCK_FUNCTION() {
       const bool wakes = std::exchange(driver_.wakes_, false);
-      driver_.mu_.Unlock();
+      lock_.reset();
       if (wakes) driver_.transfers_.Wake();
     }
     Entry(const Entry&) = delete;
@@ -65,6 +64,7 @@ class PagerDriver : private TransferThread::Listener {
 
    private:
     PagerDriver& driver_;
+    std::optional<base::MutexLock> lock_;
   };
 
   // When Dispatch wakes the transfer thread. kAtExit: when Entry lets the lock go. This keeps a
