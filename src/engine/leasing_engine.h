@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The leases of an engine: takes them, compares bytes that were read from NVMe with their checksums
-// before any caller uses them, and ends them.
+// The leases of an engine: takes them and ends them. PageIo compares most bytes with their
+// checksums when it has read them. It leaves those for an update uncompared: any other lease of
+// such a tile compares them here, before its caller uses them.
 
 #ifndef SPILLWAY_ENGINE_LEASING_ENGINE_H_
 #define SPILLWAY_ENGINE_LEASING_ENGINE_H_

@@ -35,7 +35,7 @@ struct Granted {
   tiers::EventHandle arrival;  // if not null, the bytes are there after this event
 };
 
-// Thread-safe. The destructor waits for transfers in flight.
+// Thread-safe. The destructor waits for transfers: see PagerDriver::Stop.
 class Mover final : public PagerDriver {
  public:
   // If `policy` is empty, no steps are planned and everything is served on demand.
@@ -76,18 +76,18 @@ class Mover final : public PagerDriver {
 
   // Writes every tile that a commit holds to NVMe, then calls `write`, which makes the store
   // commit. The timeline records the commit, and the step's trace leaves its time out.
-  // FailedPrecondition if leases are held.
+  // FailedPrecondition if leases are held or requested, or if a tensor is being registered.
   absl::Status Commit(const std::function<absl::Status(io::Store*)>& write);
   // Switches the whole engine to another state of the store: waits for the transfers in flight,
   // calls `change`, which switches the store, and drops every copy in memory. If `change` fails,
-  // every tile keeps its bytes. FailedPrecondition if leases are held.
+  // every tile keeps its bytes. FailedPrecondition as for Commit.
   absl::Status Restore(const std::function<absl::Status(io::Store*)>& change);
   // Forgets tiles [first, first + count) for good: waits for their transfers in flight, invalidates
   // every copy, and then calls `change`, which makes the store forget them. FailedPrecondition if
   // one of them is leased.
   absl::Status Forget(TileIndex first, TileIndex count,
                       const std::function<void(io::Store*)>& change);
-  // FailedPrecondition if leases are held; the message names them.
+  // FailedPrecondition as for Commit; the message names the leases that are held.
   absl::Status CheckNoLeases(std::string_view what);
   // Ends the step, and starts to follow the next step's plan if it is made by now. Returns the
   // failure of a write that was not reported yet; a failure is reported once.

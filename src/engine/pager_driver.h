@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The one lock around the pager. PagerDriver passes the events of streams, of the transfer thread
-// and of leases that were taken without the lock to Pager, carries out the actions that Pager
-// returns, and records the timeline. It decides nothing. Mover adds what callers may request.
+// The one lock around the pager. PagerDriver passes ends of transfers, and leases that were taken
+// without the lock, to Pager, carries out the actions that Pager returns, and records the timeline.
+// It decides nothing. Mover adds what callers may request.
 //
-// The thread that brings an event answers the requests that Pager grants or fails at once. It posts
-// the other actions as work for the transfer thread.
+// The thread that brings an event answers the requests that Pager fails, or grants without a copy
+// to wait for. It posts the other actions as work for the transfer thread.
 
 #ifndef SPILLWAY_ENGINE_PAGER_DRIVER_H_
 #define SPILLWAY_ENGINE_PAGER_DRIVER_H_
@@ -67,9 +67,10 @@ class PagerDriver : private TransferThread::Listener {
     std::optional<base::MutexLock> lock_;
   };
 
-  // When Dispatch wakes the transfer thread. kAtExit: when Entry lets the lock go. This keeps a
-  // system call from the lock. The caller must not wait for anything before, and must be a caller
-  // of the engine, so that the engine is not destroyed meanwhile.
+  // When Dispatch wakes the transfer thread. kAtExit: when Entry lets the lock go, or
+  // when WaitFor begins to wait. This keeps a system call from the lock. The caller must not wait
+  // for anything before, and must be a caller of the engine, so that the engine is not destroyed
+  // meanwhile.
   enum class Wake : uint8_t { kNow, kAtExit };
 
   // `budgets`: the options of plans. If empty, no steps are planned.
@@ -77,8 +78,8 @@ class PagerDriver : private TransferThread::Listener {
               const std::optional<plan::PlanOptions>& budgets);
   // REQUIRES: Stop has returned.
   ~PagerDriver() override = default;
-  // Ends the making of plans, waits for transfers in flight and for leases that wait for streams,
-  // and stops the transfer thread.
+  // Ends the making of plans, waits until no transfer, posted work or lease that waits for a stream
+  // is left, writes that begin meanwhile included, and stops the transfer thread.
   void Stop();
 
   // Whether the times of leases are recorded: for the traces of steps, or for the timeline.

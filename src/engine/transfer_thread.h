@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The mover's own thread. Only this thread uses the store, the I/O engine and the pinned arena, and
-// launches copies. It sleeps in the I/O engine's Reap. Any thread may post work to it; it reports
+// The mover's own thread. Only this thread uses the store, requests I/O, locks slabs of the pinned
+// arena and launches copies. It sleeps in the I/O engine's Reap, or without a store until work is
+// posted. Any thread may post work to it; it reports
 // to a listener what has ended. It does not decide what moves.
 
 #ifndef SPILLWAY_ENGINE_TRANSFER_THREAD_H_
@@ -106,7 +107,7 @@ class TransferThread {
   [[nodiscard]] bool Post(std::vector<Work>* work);
   // Wakes the thread. This is a system call, so call it without a lock where leases are frequent.
   void Wake();
-  // Whether the thread has not taken some of the posted work yet.
+  // Whether the thread has not taken some of the posted work yet (RunWithStore's is not counted).
   bool has_work() const { return has_work_.load(std::memory_order_acquire); }
   // Runs `work` on the thread, which owns the store, after the work that was posted before. Returns
   // when it has run.
