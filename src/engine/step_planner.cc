@@ -92,13 +92,8 @@ absl::Status StepPlanner::EndStep(double now, const TilesNow& tiles) {
 // has another owner.
 void StepPlanner::TakeEvents() {
   plan::EventLog log;
-  if (last_events_ != nullptr && last_events_.use_count() == 1) {
-    base::MutexLock lock(&last_events_->mu);  // orders this after the last reader
-    log = std::move(last_events_->log);
-  }
-  last_events_ = std::make_shared<StepEvents>();
-  base::MutexLock lock(&last_events_->mu);
-  last_events_->log = recorder_.End(std::move(log));
+  if (last_events_ != nullptr && last_events_.use_count() == 1) log = last_events_->Take();
+  last_events_ = std::make_shared<StepEvents>(recorder_.End(std::move(log)));
 }
 
 // Whether the step is known. A step whose events could not happen may have begun while leases of
@@ -139,8 +134,7 @@ PlanService::TraceMaker StepPlanner::TraceOf(const Known& step) const {
     trace.tiles.reserve(size);
     for (TileIndex tile = 0; tile < size && !stop; ++tile)
       trace.tiles.push_back(TileOfTrace(tiles[tile], with_bytes[tile], all_fit));
-    base::MutexLock lock(&events->mu);
-    trace.events = events->log.Events();
+    trace.events = events->Read([](const plan::EventLog& log) { return log.Events(); });
     return trace;
   };
 }
@@ -186,8 +180,8 @@ StepPlanner::LastStep StepPlanner::last_step() const {
 
 TimeBound StepPlanner::LastStep::At(const plan::Rates& rates) const {
   if (bound == nullptr) return {};
-  base::MutexLock lock(&events->mu);
-  const std::vector<double> computing = plan::SecondsBound::Computing(events->log);
+  const std::vector<double> computing =
+      events->Read([](const plan::EventLog& log) { return plan::SecondsBound::Computing(log); });
   return {.seconds = bound->Seconds(computing, rates),
           .computing = std::accumulate(computing.begin(), computing.end(), 0.0),
           .transfers = bound->Transfers(rates)};

@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -38,10 +39,27 @@ struct TimeBound {
   double transfers = 0;  // of transfers alone
 };
 
-// The events of a step that has ended. Any thread may read them while it holds the lock.
-struct StepEvents {
-  base::Mutex mu;
-  plan::EventLog log ABSL_GUARDED_BY(mu);
+// The events of a step that has ended. Any thread that holds them may read them without waiting:
+// they change only in Take. The lock is held for a moment after each reading, so that Take comes
+// after the last one.
+class StepEvents {
+ public:
+  explicit StepEvents(plan::EventLog log) : log_(std::move(log)) {}
+  template <typename Reader>
+  auto Read(const Reader& read) {
+    auto result = read(std::as_const(log_));
+    base::MutexLock lock(&mu_);
+    return result;
+  }
+  // Takes the memory for the log of another step. REQUIRES: nobody else holds these events.
+  plan::EventLog Take() {
+    base::MutexLock lock(&mu_);
+    return std::move(log_);
+  }
+
+ private:
+  base::Mutex mu_;
+  plan::EventLog log_;
 };
 
 class StepPlanner {
