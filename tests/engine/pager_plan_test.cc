@@ -222,6 +222,53 @@ TEST(PagerPlan, WhatMakesWayBeginsToLeaveAtOnce) {
   EXPECT_EQ(granted, 3u);
 }
 
+// When a plan begins, many tiles may lie where it has none. Looking at all of them at once would
+// take long, and callers that lease meanwhile would wait.
+TEST(PagerPlan, ATileThatMustLeaveWaitsItsTurn) {
+  constexpr TileIndex kTiles = 1000;
+  constexpr uint64_t kPinned = (kTiles + 2) * kTileBytes;
+  Pager pager(WithStore(0, kPinned));
+  for (TileIndex tile = 0; tile < 2 * kTiles; ++tile)
+    pager.AddTile(kTileBytes, Role::kParameter, false, true);
+  const auto run = [&] {
+    for (const Action& action : pager.TakeActions()) {
+      if (action.Is(Transfer::kRead)) pager.TransferDone(action.tile, {});
+    }
+  };
+  const auto lease = [&](TileIndex tile) {
+    pager.Acquire(/*ticket=*/1, tile, Tier::kPinned, Access::kRead, kNoStream);
+    run();
+    run();
+    pager.LetIn(pager.EndLease(tile, Tier::kPinned, Access::kRead, /*drained=*/false));
+    run();
+  };
+  const auto num_in_memory = [&] {
+    TileIndex num = 0;
+    for (TileIndex tile = 0; tile < kTiles; ++tile)
+      num += pager.pages()[tile].copy(Tier::kPinned).has_frame();
+    return num;
+  };
+  for (TileIndex tile = 0; tile < kTiles; ++tile) lease(tile);
+  ASSERT_EQ(num_in_memory(), kTiles);
+  // A step that uses none of them.
+  plan::TraceRecorder recorder;
+  for (TileIndex tile = 0; tile < 2 * kTiles; ++tile)
+    recorder.AddTile({.size_bytes = kTileBytes, .stored = true});
+  recorder.Begin(0);
+  recorder.Acquire(kTiles, Tier::kPinned, Access::kRead, 0, 0);
+  recorder.Release(kTiles, Tier::kPinned, Access::kRead, 0);
+  pager.plan().Follow(FollowerOf(recorder.End(), {.pinned_bytes = kPinned}));
+  TileIndex before = kTiles;
+  for (int pumps = 0; before > 0; ++pumps) {
+    ASSERT_LT(pumps, 100);
+    run();
+    const TileIndex now = num_in_memory();
+    EXPECT_LE(before - now, 200u) << "in one run of the pump";
+    EXPECT_LT(now, before) << "each run continues";
+    before = now;
+  }
+}
+
 TEST(PagerPlan, ATileHasBytesFromItsFirstWriterToItsDiscard) {
   Pager pager(OneDeviceFrame());
   pager.AddTile(kTileBytes, Role::kGradient, /*transient=*/true, /*stored=*/false);

@@ -254,6 +254,36 @@ TEST(PlanFollower, AUseWaitsWhereAllLeasesBeforeItHaveBeenLetGo) {
   EXPECT_TRUE(follower.MayWait(kTiles, *use));
 }
 
+// One caller was behind all others, so its use is followed by many that have been asked for
+// already. To pass them all at once would take long, and the caller's thread holds a lock
+// meanwhile.
+TEST(PlanFollower, PassesABoundedNumberOfEventsInARunOfThePump) {
+  std::vector<SmallLease> leases(300, SmallLease{1});
+  leases.front() = {0};
+  const plan::Trace trace = TraceOf(leases);
+  PlanFollower follower(PlanWithin(100, trace));
+  for (size_t event = 2; event < trace.events.size(); ++event)
+    ComesAndGoes(follower, trace.events[event]);
+  const auto passed_in = [&](auto&& calls) {
+    const uint64_t before = follower.EventsUntilNextUse(0);
+    calls();
+    return before - follower.EventsUntilNextUse(0);
+  };
+  const auto run_pump = [&] {
+    follower.BeginPump();
+    for (int call = 0; call < 10; ++call) (void)follower.MayWait(1, 0);
+  };
+  EXPECT_EQ(passed_in(run_pump), 0u) << "tile 0 has not been asked for";
+  ComesAndGoes(follower, trace.events[0]);
+  ComesAndGoes(follower, trace.events[1]);
+  const uint64_t in_one_run = passed_in(run_pump);
+  EXPECT_GT(in_one_run, 0u);
+  EXPECT_LT(in_one_run, 100u);
+  EXPECT_EQ(passed_in(run_pump), in_one_run);
+  for (int run = 0; run < 20; ++run) run_pump();
+  EXPECT_EQ(follower.EventsUntilNextUse(0), 0u) << "the plan has come to the next step";
+}
+
 TEST(PlanFollower, WhatIsSkippedCountsAsOver) {
   const plan::Trace trace = TraceOf({{0, Access::kRead}, {1, Access::kRead}});
   PlanFollower follower(PlanWithin(100, trace));

@@ -35,6 +35,7 @@ void PlanFollower::Restart() {
 std::optional<PlanFollower::Count> PlanFollower::Ask(const plan::TraceEvent& event) {
   const std::optional<Count> use = tiles_.Ask(event, step_number_);
   ++(use ? asked_ : extra_);
+  left_to_pass_ = kMostPassed;
   LookAhead();
   return use;
 }
@@ -46,6 +47,7 @@ void PlanFollower::Happened(TileIndex tile) {
 
 void PlanFollower::ReleaseAsked(TileIndex tile) {
   tiles_.ReleaseAsked(tile);
+  left_to_pass_ = kMostPassed;
   LookAhead();
 }
 
@@ -65,9 +67,10 @@ bool PlanFollower::EndStep() {
 }
 
 // Advances past the events that have been asked for. After one caller was behind all others these
-// may be many; later calls then pass the rest.
+// may be many, and passing them all would take milliseconds under the lock; later calls pass the
+// rest.
 void PlanFollower::LookAhead() {
-  for (int passed = 0; passed < kMostPassed && tiles_.HasBeenAsked(all_asked_before_); ++passed)
+  for (; left_to_pass_ > 0 && tiles_.HasBeenAsked(all_asked_before_); --left_to_pass_)
     ++all_asked_before_;
   if (room_) room_->PassTo(all_asked_before_);
 }

@@ -71,6 +71,8 @@ class PlanFollower {
   bool is_first_step() const { return step_number_ == 0; }
 
   // --- Leases ---
+  // A new run of the pump begins: its calls pass at most kMostPassed events together.
+  void BeginPump() { left_to_pass_ = kMostPassed; }
   // Whether the use need only wait for transfers: the tile's next operation runs or may start, or
   // all events that the plan has before this use have been asked for.
   bool MayWait(TileIndex tile, Count use);
@@ -114,7 +116,8 @@ class PlanFollower {
   // A step is not the plan's if the number of its uses that the plan does not have exceeds the
   // number of its uses that follow the plan by more than this.
   static constexpr uint64_t kFewExtra = 8;
-  // The most events that one call of LookAhead passes.
+  // The most events that LookAhead passes in a call of Ask or ReleaseAsked, or in a run of the
+  // pump.
   static constexpr int kMostPassed = 64;
 
   void Consider(TileIndex tile);
@@ -136,7 +139,8 @@ class PlanFollower {
   uint64_t due_ = 0;              // operations that have become ready
   uint64_t extra_ = 0;            // uses of this step that the plan does not have
   Count all_asked_before_ = 0;    // LookAhead's position: all events before it have been asked for
-  std::vector<Count> running_;    // operations in flight on links
+  int left_to_pass_ = kMostPassed;  // events, in this run of the pump
+  std::vector<Count> running_;      // operations in flight on links
   std::array<int, plan::kNumLinks> in_flight_ = {};
 };
 

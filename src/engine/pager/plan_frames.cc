@@ -13,17 +13,6 @@ PlanFrames::PlanFrames(std::shared_ptr<PlanFollower> plan, PageTable* pages, Job
   while (follower_->tiles().num_tiles() < pages_.num_tiles()) follower_->AddTile();
 }
 
-// Unsettles the next tiles that were in memory when the plan began, kAtOnce tiles at a time.
-void PlanFrames::SettleNext() {
-  const TileIndex end = std::min(pages_.num_tiles(), next_unsettled_ + kAtOnce);
-  for (; next_unsettled_ < end; ++next_unsettled_) {
-    const Page& page = pages_[next_unsettled_];
-    if (page.copies[0].state == Copy::State::kNone && page.copies[1].state == Copy::State::kNone)
-      continue;
-    Unsettle(next_unsettled_);
-  }
-}
-
 std::optional<uint64_t> PlanFrames::Allocate(TileIndex tile, Tier tier) {
   const auto planned = follower_->tiles().PlannedAt(tile, tier);
   const bool is_free =
@@ -104,15 +93,28 @@ bool PlanFrames::MakeWay(Tier tier, uint64_t offset, uint64_t size_bytes) {
   return all_leave;
 }
 
+// The next unsettled tile: one that was unsettled since the plan began, or one that may have been
+// in memory then.
+std::optional<TileIndex> PlanFrames::NextUnsettled() {
+  if (unsettled_.empty())
+    return next_at_begin_ < pages_.num_tiles() ? std::optional(next_at_begin_++) : std::nullopt;
+  const TileIndex tile = unsettled_.front();
+  unsettled_.pop_front();
+  return tile;
+}
+
 bool PlanFrames::Settle() {
-  SettleNext();
   bool progress = false;
-  for (size_t left = unsettled_.size(); left > 0 && !IsEnoughLeaving(); --left) {
-    const TileIndex tile = unsettled_.front();
-    unsettled_.pop_front();
+  for (; left_to_settle_ > 0 && !IsEnoughLeaving(); --left_to_settle_) {
+    const std::optional<TileIndex> next = NextUnsettled();
+    if (!next) break;
+    const TileIndex tile = *next;
+    const Page& page = pages_[tile];
+    if (page.copies[0].state == Copy::State::kNone && page.copies[1].state == Copy::State::kNone)
+      continue;
     // LeaseEnded unsettles the tile again.
     if (pages_.leases().IsLeased(tile) || follower_->tiles().IsWanted(tile)) continue;
-    if (pages_[tile].is_moving() || follower_->tiles().HasOpDue(tile)) {
+    if (page.is_moving() || follower_->tiles().HasOpDue(tile)) {
       busy_.insert(tile);
       continue;
     }

@@ -30,6 +30,11 @@ class PlanFrames {
   PlanFollower& follower() { return *follower_; }
   const PlanFollower& follower() const { return *follower_; }
 
+  // A new run of the pump begins: restores the budgets of what Settle and the follower look at.
+  void BeginPump() {
+    left_to_settle_ = kMostSettled;
+    follower_->BeginPump();
+  }
   // Allocates the frame in which the plan has the copy by now. Returns nullopt if the plan has none
   // or it is not free.
   std::optional<uint64_t> Allocate(TileIndex tile, Tier tier);
@@ -65,21 +70,21 @@ class PlanFrames {
   void ForgetBlocked() { lacks_frame_ = false; }
 
  private:
-  // Settle starts no eviction while kMostLeaving are in progress, and looks at kAtOnce tiles at a
-  // time for those that were in memory when the plan began: without these limits, a caller that
-  // leases meanwhile would wait long. Copies in the way of an operation are evicted without a
-  // limit.
+  // Settle starts no eviction while kMostLeaving are in progress, and looks at kMostSettled tiles
+  // in a run of the pump: without these limits, a caller that leases meanwhile would wait long.
+  // Copies in the way of an operation are evicted without a limit.
   static constexpr size_t kMostLeaving = 64;
-  static constexpr TileIndex kAtOnce = 128;
+  static constexpr int kMostSettled = 128;
   bool IsEnoughLeaving() const { return jobs_.of(Job::Kind::kEvict).size() >= kMostLeaving; }
-  void SettleNext();
+  std::optional<TileIndex> NextUnsettled();
   bool MakeWay(Tier tier, uint64_t offset, uint64_t size_bytes);
   bool SettleCopy(TileIndex tile, Tier tier);
 
   PageTable& pages_;
   Jobs& jobs_;
   const std::shared_ptr<PlanFollower> follower_;
-  TileIndex next_unsettled_ = 0;  // tiles from here on are unsettled
+  int left_to_settle_ = kMostSettled;  // in this run of the pump
+  TileIndex next_at_begin_ = 0;        // tiles from here on were not looked at since the plan began
   std::deque<TileIndex> unsettled_;
   absl::flat_hash_set<TileIndex> busy_;  // unsettled once their transfer or operation has ended
   absl::flat_hash_set<TileIndex> stuck_;

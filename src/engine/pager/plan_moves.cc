@@ -12,8 +12,6 @@ namespace {
 constexpr int kMostInFlight = 16;
 // The most operations of a queue that wait after they could not start; no others are tried then.
 constexpr size_t kMostWaiting = 16;
-// The most events that one call looks at, for tiles that the plan has in memory when it begins.
-constexpr int kMostLookedAt = 64;
 
 }  // namespace
 
@@ -118,9 +116,8 @@ bool PlanMoves::AdvanceEntry() {
   PlanFollower& follower = frames_.follower();
   const std::vector<plan::TraceEvent>& events = follower.step().trace.events;
   bool progress = false;
-  int looked_at = 0;
   for (; follower.is_first_step() && next_entry_ < events.size(); ++next_entry_) {
-    if (transfers_.in_flight() >= kMostInFlight || ++looked_at > kMostLookedAt) return progress;
+    if (transfers_.in_flight() >= kMostInFlight || entry_left_-- <= 0) return progress;
     const TileIndex tile = events[next_entry_].tile;
     const Page& page = pages_[tile];
     const PlanProgress& tiles = follower.tiles();

@@ -27,8 +27,11 @@ class PlanMoves {
   PlanMoves(uint64_t run, PlanFrames* frames, PageTable* pages, Transfers* transfers)
       : run_(run), frames_(*frames), pages_(*pages), transfers_(*transfers) {}
 
-  // A new run of the pump begins: restores the budgets of kMostIdle operations.
-  void BeginPump() { idle_left_.fill(kMostIdle); }
+  // A new run of the pump begins: restores the budgets.
+  void BeginPump() {
+    idle_left_.fill(kMostIdle);
+    entry_left_ = kMostLookedAt;
+  }
   // Starts the operations that may start. Returns whether one started, or ended without a transfer.
   bool Advance();
   // Puts back the operations that could not start, so that the next Advance tries them again.
@@ -43,6 +46,9 @@ class PlanMoves {
   // of the pump: when a plan begins there may be as many of them as tiles, and a caller that leases
   // meanwhile would wait for all of them.
   static constexpr int kMostIdle = 64;
+  // The most events that a run of the pump looks at, for tiles that the plan has in memory when it
+  // begins.
+  static constexpr int kMostLookedAt = 64;
 
   bool AdvanceQueue(size_t queue, absl::FunctionRef<std::optional<PlanFollower::Count>()> take);
   bool AdvanceEntry();
@@ -68,8 +74,10 @@ class PlanMoves {
   std::array<Waiting, kFree + 1> waiting_;
   uint64_t endings_ = 0;  // PageTable::num_endings at the last TryAgain
   uint64_t due_ = 0;      // PlanFollower::num_due at the last TryAgain
-  // The next event of the first period whose tile AdvanceEntry looks at.
+  // The next event of the first period whose tile AdvanceEntry looks at, and how many more it looks
+  // at in this run of the pump.
   uint32_t next_entry_ = 0;
+  int entry_left_ = 0;
 };
 
 }  // namespace spillway::engine

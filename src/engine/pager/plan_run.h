@@ -96,6 +96,7 @@ class PlanRun {
   // A new run of the pump begins.
   void BeginPump() {
     if (moves_) moves_->BeginPump();
+    if (frames_) frames_->BeginPump();
     has_tried_ = false;
   }
   bool Advance();
