@@ -39,9 +39,9 @@ struct TimeBound {
   double transfers = 0;  // of transfers alone
 };
 
-// The events of a step that has ended. Any thread that holds them may read them without waiting:
-// they change only in Take. The lock is held for a moment after each reading, so that Take comes
-// after the last one.
+// The events of a step that has ended. Any thread that holds them may read them. They change only
+// in Take, so a reading needs no lock. The lock is taken and released after each one, so that Take
+// comes after the last.
 class StepEvents {
  public:
   explicit StepEvents(plan::EventLog log) : log_(std::move(log)) {}

@@ -263,7 +263,7 @@ TEST(PagerPlan, ATileThatMustLeaveWaitsItsTurn) {
     ASSERT_LT(pumps, 100);
     run();
     const TileIndex now = num_in_memory();
-    EXPECT_LE(before - now, 200u) << "in one run of the pump";
+    EXPECT_LE(before - now, 128u) << "in one run of the pump";
     EXPECT_LT(now, before) << "each run continues";
     before = now;
   }

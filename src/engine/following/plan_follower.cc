@@ -67,8 +67,8 @@ bool PlanFollower::EndStep() {
 }
 
 // Advances past the events that have been asked for. After one caller was behind all others these
-// may be many, and passing them all would take milliseconds under the lock; later calls pass the
-// rest.
+// may be many, and passing them all would take milliseconds under the lock; later runs of the pump
+// pass the rest.
 void PlanFollower::LookAhead() {
   for (; left_to_pass_ > 0 && tiles_.HasBeenAsked(all_asked_before_); --left_to_pass_)
     ++all_asked_before_;

@@ -53,6 +53,10 @@ class PlanFollower {
   // Adds a tile, with the next index, that the plan does not contain.
   void AddTile() { tiles_.AddTile(); }
 
+  // A new run of the pump begins. Its calls of MayWait and Take pass at most kMostPassed events
+  // together.
+  void BeginPump() { left_to_pass_ = kMostPassed; }
+
   // --- What callers do ---
   // Records that a lease of the tile is requested, or that the tile is discarded. See
   // PlanProgress::Ask.
@@ -71,8 +75,6 @@ class PlanFollower {
   bool is_first_step() const { return step_number_ == 0; }
 
   // --- Leases ---
-  // A new run of the pump begins: its calls pass at most kMostPassed events together.
-  void BeginPump() { left_to_pass_ = kMostPassed; }
   // Whether the use need only wait for transfers: the tile's next operation runs or may start, or
   // all events that the plan has before this use have been asked for.
   bool MayWait(TileIndex tile, Count use);
@@ -139,7 +141,7 @@ class PlanFollower {
   uint64_t due_ = 0;              // operations that have become ready
   uint64_t extra_ = 0;            // uses of this step that the plan does not have
   Count all_asked_before_ = 0;    // LookAhead's position: all events before it have been asked for
-  int left_to_pass_ = kMostPassed;  // events, in this run of the pump
+  int left_to_pass_ = kMostPassed;  // events, until the next Ask, ReleaseAsked or BeginPump
   std::vector<Count> running_;      // operations in flight on links
   std::array<int, plan::kNumLinks> in_flight_ = {};
 };

@@ -2,8 +2,8 @@
 
 #include "src/engine/pager/plan_frames.h"
 
-#include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace spillway::engine {
 
@@ -93,9 +93,9 @@ bool PlanFrames::MakeWay(Tier tier, uint64_t offset, uint64_t size_bytes) {
   return all_leave;
 }
 
-// The next unsettled tile: one that was unsettled since the plan began, or one that may have been
-// in memory then.
-std::optional<TileIndex> PlanFrames::NextUnsettled() {
+// Returns a tile that was unsettled since the plan began, if there is one, else the next tile that
+// may have been in memory then.
+std::optional<TileIndex> PlanFrames::TakeUnsettled() {
   if (unsettled_.empty())
     return next_at_begin_ < pages_.num_tiles() ? std::optional(next_at_begin_++) : std::nullopt;
   const TileIndex tile = unsettled_.front();
@@ -106,7 +106,7 @@ std::optional<TileIndex> PlanFrames::NextUnsettled() {
 bool PlanFrames::Settle() {
   bool progress = false;
   for (; left_to_settle_ > 0 && !IsEnoughLeaving(); --left_to_settle_) {
-    const std::optional<TileIndex> next = NextUnsettled();
+    const std::optional<TileIndex> next = TakeUnsettled();
     if (!next) break;
     const TileIndex tile = *next;
     const Page& page = pages_[tile];

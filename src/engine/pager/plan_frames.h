@@ -76,7 +76,7 @@ class PlanFrames {
   static constexpr size_t kMostLeaving = 64;
   static constexpr int kMostSettled = 128;
   bool IsEnoughLeaving() const { return jobs_.of(Job::Kind::kEvict).size() >= kMostLeaving; }
-  std::optional<TileIndex> NextUnsettled();
+  std::optional<TileIndex> TakeUnsettled();
   bool MakeWay(Tier tier, uint64_t offset, uint64_t size_bytes);
   bool SettleCopy(TileIndex tile, Tier tier);
 
@@ -84,7 +84,7 @@ class PlanFrames {
   Jobs& jobs_;
   const std::shared_ptr<PlanFollower> follower_;
   int left_to_settle_ = kMostSettled;  // in this run of the pump
-  TileIndex next_at_begin_ = 0;        // tiles from here on were not looked at since the plan began
+  TileIndex next_at_begin_ = 0;        // TakeUnsettled returns the tiles from here on, too
   std::deque<TileIndex> unsettled_;
   absl::flat_hash_set<TileIndex> busy_;  // unsettled once their transfer or operation has ended
   absl::flat_hash_set<TileIndex> stuck_;

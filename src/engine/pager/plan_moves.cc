@@ -116,8 +116,8 @@ bool PlanMoves::AdvanceEntry() {
   PlanFollower& follower = frames_.follower();
   const std::vector<plan::TraceEvent>& events = follower.step().trace.events;
   bool progress = false;
-  for (; follower.is_first_step() && next_entry_ < events.size(); ++next_entry_) {
-    if (transfers_.in_flight() >= kMostInFlight || entry_left_-- <= 0) return progress;
+  for (; follower.is_first_step() && next_entry_ < events.size(); ++next_entry_, --entry_left_) {
+    if (transfers_.in_flight() >= kMostInFlight || entry_left_ == 0) return progress;
     const TileIndex tile = events[next_entry_].tile;
     const Page& page = pages_[tile];
     const PlanProgress& tiles = follower.tiles();

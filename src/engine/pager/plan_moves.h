@@ -27,7 +27,8 @@ class PlanMoves {
   PlanMoves(uint64_t run, PlanFrames* frames, PageTable* pages, Transfers* transfers)
       : run_(run), frames_(*frames), pages_(*pages), transfers_(*transfers) {}
 
-  // A new run of the pump begins: restores the budgets.
+  // Restores the budgets of one run of the pump. Within a run they are restored only if a lease
+  // waits, nothing is in flight and StoppedEarly.
   void BeginPump() {
     idle_left_.fill(kMostIdle);
     entry_left_ = kMostLookedAt;
@@ -77,7 +78,7 @@ class PlanMoves {
   // The next event of the first period whose tile AdvanceEntry looks at, and how many more it looks
   // at in this run of the pump.
   uint32_t next_entry_ = 0;
-  int entry_left_ = 0;
+  int entry_left_ = kMostLookedAt;
 };
 
 }  // namespace spillway::engine

@@ -139,11 +139,11 @@ bool PlanRun::PullIfNothingMoves() {
       return true;
     }
     if (moves_->StoppedEarly()) {
-      BeginPump();  // the lease may wait only for operations that were not reached
+      moves_->BeginPump();  // the lease may wait only for operations that were not reached
     } else {
       Pull(job);
-      has_tried_ = false;
     }
+    has_tried_ = false;
     return true;
   }
   return false;
