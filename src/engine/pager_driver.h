@@ -67,10 +67,9 @@ class PagerDriver : private TransferThread::Listener {
     std::optional<base::MutexLock> lock_;
   };
 
-  // When Dispatch wakes the transfer thread. kAtExit: when Entry lets the lock go, or
-  // when WaitFor begins to wait. This keeps a system call from the lock. The caller must not wait
-  // for anything before, and must be a caller of the engine, so that the engine is not destroyed
-  // meanwhile.
+  // When Dispatch wakes the transfer thread. kAtExit: when Entry lets the lock go, or when WaitFor
+  // begins to wait. This keeps a system call from the lock. The caller must not wait for anything
+  // before, and must be a caller of the engine, so that the engine is not destroyed meanwhile.
   enum class Wake : uint8_t { kNow, kAtExit };
 
   // `budgets`: the options of plans. If empty, no steps are planned.
