@@ -286,8 +286,9 @@ struct Sum {
   uint64_t steps = 0, pulled = 0, deviations = 0;
 };
 
-// Runs many simulations. A budget of zero is replaced by a tight one, which differs from run to
-// run. If TriesOnePoint, the number of runs is an eighth of `most_runs`.
+// Runs many simulations, in half of which the limits of the pump are 1. A budget of zero is
+// replaced by a tight one, which differs from run to run. If TriesOnePoint, the number of runs is
+// an eighth of `most_runs`.
 Sum RunMany(const SimulationSetup& base, uint64_t most_runs) {
   const uint64_t runs = TriesOnePoint() ? most_runs / 8 : most_runs;
   Sum sum;
@@ -298,6 +299,7 @@ Sum RunMany(const SimulationSetup& base, uint64_t most_runs) {
     setup.max_held = 1 + static_cast<int>(seed % 3);
     if (setup.device_units == 0) setup.device_units = 6 + seed % 14;
     if (setup.pinned_units == 0) setup.pinned_units = 8 + seed / 2 % 24;
+    if (seed / 4 % 2 == 1) setup.pump = {.passed = 1, .idle = 1, .entering = 1, .settled = 1};
     PlannedSimulation simulation(setup, seed, 1 + seed % 4);
     simulation.RunSteps(15);
     if (testing::Test::HasFatalFailure()) return sum;

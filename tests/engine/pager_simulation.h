@@ -40,6 +40,7 @@ struct SimulationSetup {
   bool restores = false;  // restores the last flush now and then
   size_t most_weighed = 512;
   Placement placement = {};
+  PumpLimits pump = {};
   bool declares = true;
   bool withdraws = false;  // callers withdraw requests now and then
 };
@@ -103,6 +104,7 @@ class PagerSimulation {
     options.max_prefetches = 3;
     options.small_bytes = kUnit;
     options.placement = setup.placement;
+    options.pump = setup.pump;
     options.most_weighed = setup.most_weighed;
     options.describe = [](TileIndex tile) { return "tile " + std::to_string(tile); };
     return options;

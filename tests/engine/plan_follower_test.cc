@@ -270,7 +270,7 @@ TEST(PlanFollower, PassesABoundedNumberOfEventsInARunOfThePump) {
     return before - follower.EventsUntilNextUse(0);
   };
   const auto run_pump = [&] {
-    follower.BeginPump();
+    follower.BeginPump(PlanFollower::kMostPassed);
     for (int call = 0; call < 10; ++call) (void)follower.MayWait(1, 0);
   };
   EXPECT_EQ(passed_in(run_pump), 0u) << "tile 0 has not been asked for";

@@ -35,7 +35,7 @@ void PlanFollower::Restart() {
 std::optional<PlanFollower::Count> PlanFollower::Ask(const plan::TraceEvent& event) {
   const std::optional<Count> use = tiles_.Ask(event, step_number_);
   ++(use ? asked_ : extra_);
-  left_to_pass_ = kMostPassed;
+  left_to_pass_ = most_passed_;
   LookAhead();
   return use;
 }
@@ -47,7 +47,7 @@ void PlanFollower::Happened(TileIndex tile) {
 
 void PlanFollower::ReleaseAsked(TileIndex tile) {
   tiles_.ReleaseAsked(tile);
-  left_to_pass_ = kMostPassed;
+  left_to_pass_ = most_passed_;
   LookAhead();
 }
 

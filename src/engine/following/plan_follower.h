@@ -53,9 +53,11 @@ class PlanFollower {
   // Adds a tile, with the next index, that the plan does not contain.
   void AddTile() { tiles_.AddTile(); }
 
-  // A new run of the pump begins. Its calls of MayWait and Take pass at most kMostPassed events
-  // together.
-  void BeginPump() { left_to_pass_ = kMostPassed; }
+  static constexpr int kMostPassed = 64;
+  // A new run of the pump begins. Its calls of MayWait and Take pass at most `most_passed` events
+  // together, and so does each call of Ask and ReleaseAsked from now on. Before the first run, the
+  // limit is kMostPassed.
+  void BeginPump(int most_passed) { left_to_pass_ = most_passed_ = most_passed; }
 
   // --- What callers do ---
   // Records that a lease of the tile is requested, or that the tile is discarded. See
@@ -118,9 +120,6 @@ class PlanFollower {
   // A step is not the plan's if the number of its uses that the plan does not have exceeds the
   // number of its uses that follow the plan by more than this.
   static constexpr uint64_t kFewExtra = 8;
-  // The most events that LookAhead passes in a call of Ask or ReleaseAsked, or in a run of the
-  // pump.
-  static constexpr int kMostPassed = 64;
 
   void Consider(TileIndex tile);
   void Started(Count op);
@@ -141,8 +140,9 @@ class PlanFollower {
   uint64_t due_ = 0;              // operations that have become ready
   uint64_t extra_ = 0;            // uses of this step that the plan does not have
   Count all_asked_before_ = 0;    // LookAhead's position: all events before it have been asked for
-  int left_to_pass_ = kMostPassed;  // events, until the next Ask, ReleaseAsked or BeginPump
-  std::vector<Count> running_;      // operations in flight on links
+  int most_passed_ = kMostPassed;
+  int left_to_pass_ = most_passed_;  // events, until the next Ask, ReleaseAsked or BeginPump
+  std::vector<Count> running_;       // operations in flight on links
   std::array<int, plan::kNumLinks> in_flight_ = {};
 };
 

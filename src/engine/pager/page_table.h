@@ -35,6 +35,17 @@
 
 namespace spillway::engine {
 
+// The most that one run of the pump looks at for the plan that is followed (PlanMoves::BeginPump
+// has an exception). The pump runs under a lock until nothing moves any more. Without these limits,
+// a run could look at as many tiles as there are, and a caller that leases meanwhile would wait for
+// all of it. Later runs go on where one stopped.
+struct PumpLimits {
+  int passed = PlanFollower::kMostPassed;  // events of the plan that callers have asked for
+  int idle = 64;      // operations of each queue that move nothing, or have nothing left to move
+  int entering = 64;  // events whose tiles the plan has in memory when it begins
+  int settled = 128;  // tiles whose copies may not lie where the plan has them
+};
+
 struct PagerOptions {
   uint64_t device_bytes = 0;  // budgets of the arenas
   uint64_t pinned_bytes = 0;
@@ -43,6 +54,7 @@ struct PagerOptions {
   int max_flushes = 16;      // flush jobs at a time; a group of small tiles may be larger
   uint64_t small_bytes = 0;  // tiles of at most this size are written together
   Placement placement = {};
+  PumpLimits pump = {};
   // The search for a claim's window stops when it has found one and weighed this many segments, so
   // that the cost of a claim does not grow with the arena.
   size_t most_weighed = 128;

@@ -32,8 +32,8 @@ class PlanFrames {
 
   // A new run of the pump begins: restores the budgets of what Settle and the follower look at.
   void BeginPump() {
-    left_to_settle_ = kMostSettled;
-    follower_->BeginPump();
+    left_to_settle_ = pages_.options().pump.settled;
+    follower_->BeginPump(pages_.options().pump.passed);
   }
   // Allocates the frame in which the plan has the copy by now. Returns nullopt if the plan has none
   // or it is not free.
@@ -70,11 +70,9 @@ class PlanFrames {
   void ForgetBlocked() { lacks_frame_ = false; }
 
  private:
-  // Settle starts no eviction while kMostLeaving are in progress, and looks at kMostSettled tiles
-  // in a run of the pump: without these limits, a caller that leases meanwhile would wait long.
-  // Copies in the way of an operation are evicted without a limit.
+  // Settle starts no eviction while kMostLeaving are in progress: without a limit, a caller that
+  // leases meanwhile would wait long. Copies in the way of an operation are evicted all the same.
   static constexpr size_t kMostLeaving = 64;
-  static constexpr int kMostSettled = 128;
   bool IsEnoughLeaving() const { return jobs_.of(Job::Kind::kEvict).size() >= kMostLeaving; }
   std::optional<TileIndex> TakeUnsettled();
   bool MakeWay(Tier tier, uint64_t offset, uint64_t size_bytes);
@@ -83,8 +81,8 @@ class PlanFrames {
   PageTable& pages_;
   Jobs& jobs_;
   const std::shared_ptr<PlanFollower> follower_;
-  int left_to_settle_ = kMostSettled;  // in this run of the pump
-  TileIndex next_at_begin_ = 0;        // TakeUnsettled returns the tiles from here on, too
+  int left_to_settle_ = 0;       // in this run of the pump
+  TileIndex next_at_begin_ = 0;  // TakeUnsettled returns the tiles from here on, too
   std::deque<TileIndex> unsettled_;
   absl::flat_hash_set<TileIndex> busy_;  // unsettled once their transfer or operation has ended
   absl::flat_hash_set<TileIndex> stuck_;

@@ -30,26 +30,19 @@ class PlanMoves {
   // Restores the budgets of one run of the pump. Within a run they are restored only if a lease
   // waits, nothing is in flight and StoppedEarly.
   void BeginPump() {
-    idle_left_.fill(kMostIdle);
-    entry_left_ = kMostLookedAt;
+    idle_left_.fill(pages_.options().pump.idle);
+    entry_left_ = pages_.options().pump.entering;
   }
   // Starts the operations that may start. Returns whether one started, or ended without a transfer.
   bool Advance();
   // Puts back the operations that could not start, so that the next Advance tries them again.
   void TryAgain();
-  // Whether Advance stopped because a queue has used up its kMostIdle operations, and some moved
+  // Whether Advance stopped because a queue has used up its PumpLimits::idle, and operations moved
   // nothing since this last returned true. If so, BeginPump and Advance continue with the rest.
   bool StoppedEarly();
 
  private:
   enum class Step : uint8_t { kStarted, kDone, kWaiting, kNoRoom };
-  // The most operations of each queue that move nothing, or have nothing left to move, in one run
-  // of the pump: when a plan begins there may be as many of them as tiles, and a caller that leases
-  // meanwhile would wait for all of them.
-  static constexpr int kMostIdle = 64;
-  // The most events that a run of the pump looks at, for tiles that the plan has in memory when it
-  // begins.
-  static constexpr int kMostLookedAt = 64;
 
   bool AdvanceQueue(size_t queue, absl::FunctionRef<std::optional<PlanFollower::Count>()> take);
   bool AdvanceEntry();
@@ -78,7 +71,7 @@ class PlanMoves {
   // The next event of the first period whose tile AdvanceEntry looks at, and how many more it looks
   // at in this run of the pump.
   uint32_t next_entry_ = 0;
-  int entry_left_ = kMostLookedAt;
+  int entry_left_ = 0;
 };
 
 }  // namespace spillway::engine
