@@ -87,7 +87,7 @@ enum class OpenMode : uint8_t {
 };
 
 // When Open measures the storage devices of a store: the request size and the queue depths at which
-// they are fastest. This takes at most 6 s for each device, and uses up to 512 MiB in a temporary
+// they are fastest. This takes some 6 s for each device, and uses up to 512 MiB in a temporary
 // file. No device is measured if pinned_bytes or store_bytes is less than 16 MiB.
 enum class Calibration : uint8_t {
   kKeep,    // never: use earlier measurements, or else defaults

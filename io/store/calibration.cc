@@ -4,19 +4,22 @@
 //
 //   1. Write the file once, so that the later steps move bytes that were written before.
 //   2. Choose the request size, by reads with 128 MiB in flight: the default, unless another is
-//      clearly faster.
+//      clearly faster twice.
 //   3. Choose the depth of reads.
 //   4. Choose the depth of writes.
-//   5. Choose the depth of writes beside reads, by the time that as many bytes take each way: the
-//      smallest that is as fast as any, because a request that waits in our own queue can still be
-//      overtaken.
+//   5. Choose the depth of writes beside reads, in a stream that alternates between reads and
+//      writes, as a run does that writes tiles to make room for those that it reads. If too few
+//      writes go beside reads, all of the stream's requests soon are writes that wait. So the
+//      depth is the smallest that is as fast as any: a request that waits in our own queue can
+//      still be overtaken.
 //
 // Each block is hashed as a store hashes it: a block that was read before its memory is used again,
 // a block that is written while the write is in flight. A device needs more requests in flight
 // where hashing takes time between them. The settings of a ladder are measured in turn, in several
 // rounds, and each setting counts with the median of its rates: other load on the machine slows a
 // sample, and a cache or a burst makes it faster than a run. Samples of one setting differ by 10 to
-// 25% on some disks, so Smoothed also compares each depth with its neighbours.
+// 25% on some disks, so Smoothed also compares each depth of reads or of writes with its
+// neighbours.
 
 #include "io/store/calibration.h"
 
@@ -44,18 +47,23 @@
 namespace spillway::io {
 namespace {
 
-// Larger requests give a device too few to work on, and make a read wait too long.
-constexpr uint32_t kRequestLadder[] = {128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20};
-constexpr size_t kDefaultRequest = 4;
+// Larger requests give a device too few to work on, and make a read wait too long. The default is
+// measured first, because a slow device leaves no time for another.
+constexpr uint32_t kRequestLadder[] = {2 << 20, 1 << 20, 512 << 10, 256 << 10, 128 << 10};
+constexpr size_t kDefaultRequest = 0;
 static_assert(kRequestLadder[kDefaultRequest] == kDefaultRequestBytes);
 constexpr int kDepthLadder[] = {4, 8, 16, 32, 64, 128, 256, 512, 1024};
 static_assert(kMaxQueueDepth == 1024);
 // A queue holds at most kLongestQueueSeconds of work at the best rate so far, but may always hold
 // kShortestQueue bytes.
 constexpr uint64_t kShortestQueue = uint64_t{4} << 20;
-// When each step ends at the latest, as a share of the time limit.
-constexpr double kFillUntil = 0.2, kRequestsUntil = 0.35, kReadsUntil = 0.6, kWritesUntil = 0.85;
-constexpr uint64_t kUnderWay = uint64_t{128} << 20;  // bytes in flight while sizes are compared
+// When each step's time is over, as a share of the time limit.
+constexpr double kFillUntil = 0.15, kRequestsUntil = 0.3, kAgainUntil = 0.4, kReadsUntil = 0.5,
+                 kWritesUntil = 0.7;
+// The first sample of a step is taken even if the step's time is over, and may last for this share.
+constexpr double kLeastForAStep = 0.1;
+// Bytes under way while request sizes or mixes are compared.
+constexpr uint64_t kUnderWay = uint64_t{128} << 20;
 constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
 constexpr int kRepetitions = 3;
 constexpr double kGoodEnough = 0.97;  // of the best rate
@@ -100,18 +108,22 @@ absl::StatusOr<Mapping> MapMemory(uint64_t size_bytes) {
   return Mapping(memory, Unmap{size_bytes});
 }
 
-// A load for the device: the request size, and how many reads and writes are in flight.
+// A load for the device: the request size, and how many reads and writes are under way. If both
+// are above 0, the engine's queue lets at most `mixed_writes` writes go beside reads.
 struct Mix {
   uint32_t request_bytes = 0;
   int reads = 0;
   int writes = 0;
+  int mixed_writes = 0;
 
+  bool is_mixed() const { return reads > 0 && writes > 0; }
   uint64_t bytes() const { return static_cast<uint64_t>(reads + writes) * request_bytes; }
 };
 
-// Chooses the block of the file and the memory for each request of a mix. In a mix of reads and
-// writes, each kind keeps to its own half of the file. All of the memory is used in turn, as a
-// store uses its pinned budget: a device that moves the same few blocks finds them in a cache.
+// Chooses the kind, the block of the file and the memory for each request of a mix. In a mix of
+// reads and writes the kinds alternate, and each keeps to its own half of the file. All of the
+// memory is used in turn, as a store uses its pinned budget: a device that moves the same few
+// blocks finds them in a cache.
 class Load {
  public:
   Load(const Mix& mix, FileId file, uint64_t file_bytes, std::span<std::byte> memory,
@@ -119,42 +131,41 @@ class Load {
       : mix_(mix), file_(file), memory_(memory), most_bytes_(most_bytes) {
     SPILLWAY_CHECK(mix.bytes() <= memory.size());
     const uint64_t blocks = file_bytes / mix.request_bytes;
-    const bool both = mix.reads > 0 && mix.writes > 0;
-    num_blocks_ = both ? blocks / 2 : blocks;
-    first_block_[static_cast<size_t>(IoOp::kWrite)] = both ? num_blocks_ : 0;
+    num_blocks_ = mix.is_mixed() ? blocks / 2 : blocks;
+    first_block_[static_cast<size_t>(IoOp::kWrite)] = mix.is_mixed() ? num_blocks_ : 0;
     SPILLWAY_CHECK(num_blocks_ > 0);
-    ops_.resize(memory.size() / mix.request_bytes);
-    for (uint64_t slot = 0; slot < ops_.size(); ++slot) free_.push_back(slot);
+    const uint64_t num_slots = memory.size() / mix.request_bytes;
+    for (uint64_t slot = 0; slot < num_slots; ++slot) free_.push_back(slot);
   }
 
   uint64_t begun_bytes() const { return begun_bytes_; }
-  IoOp op(uint64_t slot) const { return ops_[slot]; }
   uint64_t depth() const { return mix_.bytes() / mix_.request_bytes; }
 
   // Returns the requests to start with.
   std::vector<IoRequest> First() {
     std::vector<IoRequest> requests;
-    for (int i = 0; i < mix_.reads; ++i) Add(IoOp::kRead, &requests);
-    for (int i = 0; i < mix_.writes; ++i) Add(IoOp::kWrite, &requests);
+    for (int i = 0; i < mix_.reads + mix_.writes; ++i) Add(&requests);
     return requests;
   }
-  // Returns the next request of the kind that has ended in `slot`; none once most_bytes are begun.
+  // Returns the request that follows the one that has ended in `slot`; none once most_bytes are
+  // begun.
   std::vector<IoRequest> Next(uint64_t slot) {
     std::vector<IoRequest> requests;
     free_.push_back(slot);
-    Add(ops_[slot], &requests);
+    Add(&requests);
     return requests;
   }
 
  private:
-  void Add(IoOp op, std::vector<IoRequest>* requests) {
+  void Add(std::vector<IoRequest>* requests) {
     if (begun_bytes_ >= most_bytes_) return;
+    const bool is_read = mix_.is_mixed() ? last_ == IoOp::kWrite : mix_.reads > 0;
+    const IoOp op = last_ = is_read ? IoOp::kRead : IoOp::kWrite;
     const auto side = static_cast<size_t>(op);
     const uint64_t block = first_block_[side] + next_[side];
     next_[side] = (next_[side] + 1) % num_blocks_;
     const uint64_t slot = free_.front();
     free_.pop_front();
-    ops_[slot] = op;
     requests->push_back({op, file_, block * mix_.request_bytes,
                          memory_.data() + slot * mix_.request_bytes, mix_.request_bytes, slot});
     begun_bytes_ += mix_.request_bytes;
@@ -167,26 +178,27 @@ class Load {
   uint64_t num_blocks_ = 0;
   uint64_t first_block_[2] = {0, 0};  // by IoOp
   uint64_t next_[2] = {0, 0};
+  IoOp last_ = IoOp::kWrite;  // the kind of the request before
   uint64_t begun_bytes_ = 0;
-  std::vector<IoOp> ops_;      // the kind of each slot's last request
   std::deque<uint64_t> free_;  // free slots, the one that was used least recently first
 };
 
 class Calibrator {
  public:
-  Calibrator(IoEngine& engine, FileId file, std::span<std::byte> memory,
+  Calibrator(IoEngine& engine, uint16_t device, FileId file, std::span<std::byte> memory,
              const CalibrationOptions& options)
       : engine_(engine),
+        device_(device),
         file_(file),
         memory_(memory),
         options_(options),
-        file_bytes_(options.file_bytes) {}
+        file_bytes_(base::RoundDown(options.file_bytes, uint64_t{kFillBytes})) {}
 
   // Writes the file. Sets file_bytes_ to the size of the written part.
   absl::Status Fill() {
     const Deadline until = Deadline::After(kFillUntil * options_.limit);
     SPILLWAY_ASSIGN_OR_RETURN(const Passed passed,
-                              Run({kFillBytes, 0, 8}, options_.file_bytes, until));
+                              Run({.request_bytes = kFillBytes, .writes = 8}, file_bytes_, until));
     file_bytes_ = std::max<uint64_t>(passed.begun_bytes, kLeastFileBytes);
     return absl::OkStatus();
   }
@@ -196,11 +208,17 @@ class Calibrator {
     std::vector<Mix> mixes;
     const uint64_t under_way = std::min<uint64_t>(kUnderWay, memory_.size());
     for (const uint32_t request : kRequestLadder) {
-      mixes.push_back({request, static_cast<int>(under_way / request), 0});
+      mixes.push_back({.request_bytes = request, .reads = static_cast<int>(under_way / request)});
     }
     SPILLWAY_ASSIGN_OR_RETURN(std::vector<double> rates, Rates(mixes, kRequestsUntil));
     const double best = *std::max_element(rates.begin(), rates.end());
-    profile.request_bytes = mixes[DefaultOrBest(rates, kDefaultRequest)].request_bytes;
+    size_t found = DefaultOrBest(rates, kDefaultRequest);
+    if (found != kDefaultRequest) {
+      // There may have been time for one sample of each, so the two are compared once more.
+      SPILLWAY_ASSIGN_OR_RETURN(rates, Rates({mixes[kDefaultRequest], mixes[found]}, kAgainUntil));
+      if (DefaultOrBest(rates, 0) == 0) found = kDefaultRequest;
+    }
+    profile.request_bytes = mixes[found].request_bytes;
 
     mixes = Depths(profile.request_bytes, 1, 0);
     // With fewer depths, each is measured more often. The deepest stays.
@@ -212,7 +230,7 @@ class Calibrator {
     mixes.erase(mixes.begin(), enough);
     SPILLWAY_ASSIGN_OR_RETURN(rates, Rates(mixes, kReadsUntil));
     rates = Smoothed(rates);
-    size_t found = SmallestGoodEnough(RunRates(rates, QueueBytes(mixes)));
+    found = SmallestGoodEnough(RunRates(rates, QueueBytes(mixes)));
     profile.read_depth = mixes[found].reads;
     profile.read_bytes_per_second = rates[found];
 
@@ -223,26 +241,31 @@ class Calibrator {
     profile.write_depth = mixes[found].writes;
     profile.write_bytes_per_second = rates[found];
 
-    mixes.clear();
-    const auto slots = static_cast<int>(memory_.size() / profile.request_bytes);
-    for (const MixedDepth& depth : MixedDepths(profile.read_depth, profile.write_depth, slots)) {
-      mixes.push_back({profile.request_bytes, depth.reads, depth.writes});
-    }
     if (profile.read_bytes_per_second == 0 || profile.write_bytes_per_second == 0) {
       return absl::DeadlineExceededError(
           absl::StrCat("cannot calibrate the device: none of its transfers ended within ",
                        absl::FormatDuration(options_.limit)));
     }
+    mixes.clear();
+    const auto slots = static_cast<int>(memory_.size() / profile.request_bytes);
+    const int together = std::min({slots, profile.read_depth + profile.write_depth,
+                                   static_cast<int>(under_way / profile.request_bytes)});
+    for (const int writes : MixedWriteDepths(std::min(profile.write_depth, together))) {
+      mixes.push_back({.request_bytes = profile.request_bytes,
+                       .reads = together / 2,
+                       .writes = together / 2,
+                       .mixed_writes = writes});
+    }
     SPILLWAY_ASSIGN_OR_RETURN(rates, Rates(mixes, 1));
-    profile.mixed_write_depth = mixes[SmallestGoodEnough(Smoothed(rates))].writes;
+    profile.mixed_write_depth = mixes[SmallestGoodEnough(rates)].mixed_writes;
     return profile;
   }
 
  private:
   struct Passed {
     uint64_t begun_bytes = 0;
-    double read_bytes_per_second = 0;
-    double write_bytes_per_second = 0;
+    double bytes_per_second = 0;
+    bool is_whole = false;  // false: the sample was cut short, so the rate is a rough one
   };
 
   std::vector<Mix> Depths(uint32_t request_bytes, int read, int write) const {
@@ -271,9 +294,12 @@ class Calibrator {
       for (size_t i = 0; i < mixes.size(); ++i) {
         const bool is_first = round == 0 && i == 0;
         if (!is_first && (absl::Now() >= end || IsTooLong(mixes[i], best))) continue;
-        SPILLWAY_ASSIGN_OR_RETURN(const Passed passed,
-                                  Run(mixes[i], UINT64_MAX, Deadline::After(options_.limit)));
-        samples[i].push_back(RateOf(passed));
+        const absl::Duration least = (is_first ? kLeastForAStep : 0) * options_.limit;
+        SPILLWAY_ASSIGN_OR_RETURN(
+            const Passed passed,
+            Run(mixes[i], UINT64_MAX, Deadline::After(std::max(end - absl::Now(), least))));
+        if (!is_first && !passed.is_whole) continue;
+        samples[i].push_back(passed.bytes_per_second);
         best = std::max(best, samples[i].back());
       }
     }
@@ -282,18 +308,8 @@ class Calibrator {
     return rates;
   }
 
-  // Returns the rate of a run. Reads or writes alone have their own rate. Both together have the
-  // rate at which as many bytes are read as written: both run until one of them is done, then the
-  // rest of the other runs alone.
-  double RateOf(const Passed& passed) const {
-    const double read_rate = passed.read_bytes_per_second;
-    const double write_rate = passed.write_bytes_per_second;
-    if (read_rate == 0 || write_rate == 0) return read_rate + write_rate;
-    return EqualSharesRate(read_rate, write_rate, profile_);
-  }
-
   static bool IsTooLong(const Mix& mix, double bytes_per_second) {
-    if (mix.reads > 0 && mix.writes > 0) return false;  // its depths were found separately
+    if (mix.is_mixed()) return false;  // its depths were found separately
     return mix.bytes() > kShortestQueue &&
            static_cast<double>(mix.bytes()) > kLongestQueueSeconds * bytes_per_second;
   }
@@ -301,16 +317,23 @@ class Calibrator {
   // Keeps the mix in flight until `most_bytes` are begun, `until` has passed or, if most_bytes is
   // UINT64_MAX, a sample is over. A sample begins when as many requests have ended as the mix has
   // in flight. It is over when twice as many more have ended (devices may complete a whole queue at
-  // once) and options_.sample has passed. The rate is that of the sample.
+  // once) and options_.sample has passed. The rate is that of the sample or, if `until` has passed
+  // before the sample was over, of all that has ended.
   absl::StatusOr<Passed> Run(const Mix& mix, uint64_t most_bytes, Deadline until) {
     Load load(mix, file_, file_bytes_, memory_, most_bytes);
     absl::Status status = StopStatus();
+    if (mix.is_mixed()) {
+      profile_.mixed_write_depth = mix.mixed_writes;
+      engine_.SetDepths(device_, DepthsOf(profile_));
+    }
     if (status.ok()) engine_.Submit(load.First());
     const uint64_t warm_up = most_bytes == UINT64_MAX ? load.depth() : 0;
     std::vector<IoCompletion> done;
-    uint64_t ended = 0, counted_bytes[2] = {0, 0};
-    absl::Time begin = absl::Now();
-    std::optional<absl::Duration> took;
+    uint64_t ended = 0;
+    const absl::Time start = absl::Now();
+    absl::Time sample_start = start;
+    std::optional<absl::Time> end;
+    bool is_whole = false;
     while (engine_.in_flight() > 0) {
       done.clear();
       engine_.Reap(absl::InfiniteDuration(), &done);
@@ -318,26 +341,21 @@ class Calibrator {
         status.Update(completion.status);
         status.Update(StopStatus());
         // Requests that are in flight when the time is up are waited for, and not counted.
-        if (took || !status.ok()) continue;
-        if (ended >= warm_up)
-          counted_bytes[static_cast<size_t>(load.op(completion.tag))] += mix.request_bytes;
-        if (++ended == warm_up) begin = absl::Now();
+        if (end || !status.ok()) continue;
+        if (++ended == warm_up) sample_start = absl::Now();
         Renew(load, completion);
       }
-      if (took) continue;
-      const bool is_sample_over =
-          warm_up > 0 && ended >= 3 * warm_up && absl::Now() - begin >= options_.sample;
-      if (!is_sample_over && !until.passed() && status.ok()) continue;
-      took = absl::Now() - begin;
+      if (end) continue;
+      is_whole =
+          warm_up > 0 && ended >= 3 * warm_up && absl::Now() - sample_start >= options_.sample;
+      if (is_whole || until.passed() || !status.ok()) end = absl::Now();
     }
     SPILLWAY_RETURN_IF_ERROR(status);
-    const double seconds =
-        std::max(absl::ToDoubleSeconds(took.value_or(absl::Now() - begin)), 1e-9);
-    if (ended < warm_up) counted_bytes[mix.reads > 0 ? 0 : 1] = ended * mix.request_bytes;
-    const auto rate = [&](IoOp op) {
-      return static_cast<double>(counted_bytes[static_cast<size_t>(op)]) / seconds;
-    };
-    return Passed{load.begun_bytes(), rate(IoOp::kRead), rate(IoOp::kWrite)};
+    const absl::Duration took = end.value_or(absl::Now()) - (is_whole ? sample_start : start);
+    const uint64_t counted = is_whole ? ended - warm_up : ended;
+    const double rate = static_cast<double>(counted * mix.request_bytes) /
+                        std::max(absl::ToDoubleSeconds(took), 1e-9);
+    return Passed{load.begun_bytes(), rate, is_whole};
   }
 
   // Submits the next request and hashes its block in a store's order: before a read, after a write.
@@ -357,6 +375,7 @@ class Calibrator {
   }
 
   IoEngine& engine_;
+  const uint16_t device_;
   const FileId file_;
   const std::span<std::byte> memory_;
   const CalibrationOptions& options_;
@@ -373,15 +392,6 @@ QueueDepths DepthsOf(const DeviceProfile& profile) {
           .write = profile.write_depth,
           .mixed_write = profile.mixed_write_depth,
           .request_bytes = profile.request_bytes};
-}
-
-double EqualSharesRate(double read_rate, double write_rate, const DeviceProfile& alone) {
-  const bool is_read_last = read_rate < write_rate;
-  const double both = 1 / std::max(read_rate, write_rate);  // seconds per byte of the faster side
-  const double left = 1 - both * std::min(read_rate, write_rate);
-  const double rest_rate =
-      is_read_last ? alone.read_bytes_per_second : alone.write_bytes_per_second;
-  return 2 / (both + left / rest_rate);
 }
 
 double SecondsBehindWrites(const DeviceProfile& profile) {
@@ -423,11 +433,10 @@ size_t DefaultOrBest(std::span<const double> rates, size_t by_default) {
   return static_cast<size_t>(best - rates.begin());
 }
 
-std::vector<MixedDepth> MixedDepths(int read_depth, int write_depth, int slots) {
-  std::vector<MixedDepth> depths;
-  for (int writes = 1; writes <= write_depth && writes < slots; writes *= 2) {
-    depths.push_back({std::min(read_depth, slots - writes), writes});
-  }
+std::vector<int> MixedWriteDepths(int most) {
+  std::vector<int> depths;
+  for (int writes = 1; writes < most; writes *= 4) depths.push_back(writes);
+  depths.push_back(most);
   return depths;
 }
 
@@ -444,7 +453,7 @@ absl::StatusOr<DeviceProfile> Calibrate(const std::string& folder, IoEngine& eng
   engine.AddBuffer(span);
   engine.SetDepths(
       device, {.read = kMaxQueueDepth, .write = kMaxQueueDepth, .mixed_write = kMaxQueueDepth});
-  Calibrator calibrator(engine, id, span, options);
+  Calibrator calibrator(engine, device, id, span, options);
   const absl::Status filled = calibrator.Fill();
   const absl::StatusOr<DeviceProfile> profile =
       filled.ok() ? calibrator.Measure() : absl::StatusOr<DeviceProfile>(filled);

@@ -48,10 +48,11 @@ struct CalibrationOptions {
 };
 
 // Measures the device that `folder` lies on, through `engine`. Afterwards the engine's queues for
-// `device` have the depths of the profile. Takes five or six seconds, at most options.limit and the
-// time of the requests in flight then. REQUIRES: nothing is in flight and no buffer is announced,
-// because all buffers are removed. ResourceExhausted if there is no room for the file or no memory;
-// DeadlineExceeded if nothing could be measured within the limit; else the I/O's status.
+// `device` have the depths of the profile. Takes five or six seconds: options.limit, and the time
+// of the requests that are in flight when a step's time is over. REQUIRES: nothing is in flight and
+// no buffer is announced, because all buffers are removed. ResourceExhausted if there is no room
+// for the file or no memory; DeadlineExceeded if nothing could be measured within the limit; else
+// the I/O's status.
 absl::StatusOr<DeviceProfile> Calibrate(const std::string& folder, IoEngine& engine,
                                         uint16_t device, const CalibrationOptions& options = {});
 
@@ -88,20 +89,8 @@ std::vector<double> RunRates(std::span<const double> rates, std::span<const uint
 // else the index of the best rate.
 size_t DefaultOrBest(std::span<const double> rates, size_t by_default);
 
-// Returns the total rate, in bytes per second, at which as many bytes are read as written. Reads
-// and writes run together at these rates until one side is done; the rest of the other side runs at
-// its rate in `alone`. REQUIRES: all rates are above 0.
-double EqualSharesRate(double read_rate, double write_rate, const DeviceProfile& alone);
-
-// Numbers of reads and writes in flight together.
-struct MixedDepth {
-  int reads = 0;
-  int writes = 0;
-};
-// Returns the candidates for mixed_write_depth: one, two, four ... up to write_depth writes, beside
-// as many reads as read_depth, or as `slots` leave room for. Reads and writes together are at most
-// `slots`. REQUIRES: slots >= 2.
-std::vector<MixedDepth> MixedDepths(int read_depth, int write_depth, int slots);
+// Returns the candidates for mixed_write_depth: 1, 4, 16 ... and last `most`. REQUIRES: most >= 1.
+std::vector<int> MixedWriteDepths(int most);
 
 }  // namespace spillway::io
 

@@ -4,9 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
-#include <cerrno>
-#include <filesystem>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -66,33 +71,12 @@ TEST(Calibration, KeepsTheDefaultUnlessAnotherIsClearlyFaster) {
   EXPECT_EQ(DefaultOrBest(Rates{3, 0, 0}, 1), 1u) << "there was no time for the default";
 }
 
-// Regression test: a read depth that filled the memory left none for the concurrent writes, and the
-// process aborted.
-TEST(Calibration, ReadsAndWritesTogetherFitTheMemory) {
-  for (const int slots : {2, 4, 8, 16, 64, 512}) {
-    for (int reads = 2; reads <= slots; reads *= 2) {
-      for (int writes = 2; writes <= slots; writes *= 2) {
-        const std::vector<MixedDepth> depths = MixedDepths(reads, writes, slots);
-        ASSERT_FALSE(depths.empty());
-        EXPECT_EQ(depths[0].writes, 1);
-        for (const MixedDepth& depth : depths) {
-          EXPECT_GE(depth.reads, 1);
-          EXPECT_LE(depth.reads, reads);
-          EXPECT_LE(depth.writes, writes);
-          EXPECT_LE(depth.reads + depth.writes, slots);
-        }
-      }
-    }
-  }
-  EXPECT_EQ(MixedDepths(/*read_depth=*/4, /*write_depth=*/2, /*slots=*/64).back().reads, 4);
-}
-
-TEST(Calibration, ComparesMixesByTheTimeOfEqualShares) {
-  const DeviceProfile alone = {.read_bytes_per_second = 4, .write_bytes_per_second = 2};
-  EXPECT_DOUBLE_EQ(EqualSharesRate(2, 2, alone), 4);  // both take half a second
-  // The read takes half a second. The last half byte of the write then takes a quarter.
-  EXPECT_DOUBLE_EQ(EqualSharesRate(2, 1, alone), 2 / 0.75);
-  EXPECT_DOUBLE_EQ(EqualSharesRate(1, 2, alone), 2 / (0.5 + 0.125));
+// Each candidate costs a part of a short time limit, and the last ones must not be left out.
+TEST(Calibration, FewDepthsReachFromOneWriteToAllOfTheQueue) {
+  EXPECT_EQ(MixedWriteDepths(1), (std::vector<int>{1}));
+  EXPECT_EQ(MixedWriteDepths(2), (std::vector<int>{1, 2}));
+  EXPECT_EQ(MixedWriteDepths(64), (std::vector<int>{1, 4, 16, 64}));
+  EXPECT_EQ(MixedWriteDepths(128), (std::vector<int>{1, 4, 16, 64, 128}));
 }
 
 TEST(Calibration, SaysHowLongAReadWaits) {
@@ -104,6 +88,52 @@ TEST(Calibration, SaysHowLongAReadWaits) {
                                  .write_bytes_per_second = double{32 << 20}};
   EXPECT_DOUBLE_EQ(SecondsBehindWrites(profile), 1);
 }
+
+// Passes everything on to an engine, and records the depths and the requests.
+class RecordingIoEngine final : public IoEngine {
+ public:
+  explicit RecordingIoEngine(std::unique_ptr<IoEngine> engine) : engine_(std::move(engine)) {}
+
+  std::string_view name() const override { return engine_->name(); }
+  absl::StatusOr<FileId> AddFile(int fd, std::string path, uint16_t device) override {
+    return engine_->AddFile(fd, std::move(path), device);
+  }
+  absl::Status RemoveFile(FileId file) override { return engine_->RemoveFile(file); }
+  void AddBuffer(std::span<std::byte> memory) override { engine_->AddBuffer(memory); }
+  void RemoveBuffers() override { engine_->RemoveBuffers(); }
+  int unregistered_buffers() const override { return engine_->unregistered_buffers(); }
+  void SetDepths(uint16_t device, const QueueDepths& depths) override {
+    sections_.push_back({depths});
+    engine_->SetDepths(device, depths);
+  }
+  void Submit(std::span<const IoRequest> requests) override {
+    Section& now = sections_.back();
+    for (const IoRequest& request : requests) {
+      ++(request.op == IoOp::kRead ? now.reads : now.writes);
+      now.most_apart = std::max(now.most_apart, std::abs(now.reads - now.writes));
+    }
+    engine_->Submit(requests);
+    now.most_under_way = std::max(now.most_under_way, engine_->in_flight());
+  }
+  void Reap(absl::Duration timeout, std::vector<IoCompletion>* done) override {
+    engine_->Reap(timeout, done);
+  }
+  void Wake() override { engine_->Wake(); }
+  int in_flight() const override { return engine_->in_flight(); }
+
+  // What was submitted while the depths were the same.
+  struct Section {
+    QueueDepths depths;
+    int reads = 0, writes = 0;
+    int most_apart = 0;  // the difference between reads and writes at any time
+    int most_under_way = 0;
+  };
+  const std::vector<Section>& sections() const { return sections_; }
+
+ private:
+  const std::unique_ptr<IoEngine> engine_;
+  std::vector<Section> sections_;
+};
 
 class CalibrationTest : public ::testing::TestWithParam<IoEngineKind> {
  protected:
@@ -144,11 +174,39 @@ TEST_P(CalibrationTest, AFailureIsReportedAndNothingStaysInFlight) {
   EXPECT_FALSE(Calibrate("/nonexistent", *engine, 0, kQuick).ok());
 }
 
+// The number of writes beside reads is measured with the queue that a run has, in a stream of
+// alternating reads and writes. In the least memory, too, all of its requests find a place.
+TEST_P(CalibrationTest, WritesBesideReadsAreMeasuredInAStreamOfBoth) {
+  RecordingIoEngine engine(*MakeIoEngine(GetParam(), {}, testing::TempDir()));
+  CalibrationOptions options = kQuick;
+  options.memory_bytes = kLeastCalibrationBytes;
+  const auto profile = Calibrate(testing::TempDir(), engine, 0, options);
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  // The first section has the reads and writes alone, the last one the result.
+  const std::vector<RecordingIoEngine::Section>& sections = engine.sections();
+  ASSERT_GE(sections.size(), 3u);
+  const std::vector<int> writes = MixedWriteDepths(profile->write_depth);
+  for (size_t i = 1; i + 1 < sections.size(); ++i) {
+    const RecordingIoEngine::Section& section = sections[i];
+    EXPECT_EQ(section.depths.read, profile->read_depth);
+    EXPECT_EQ(section.depths.write, profile->write_depth);
+    EXPECT_EQ(section.depths.request_bytes, profile->request_bytes);
+    EXPECT_EQ(std::count(writes.begin(), writes.end(), section.depths.mixed_write), 1);
+    EXPECT_GT(section.reads, 0);
+    EXPECT_GT(section.writes, 0);
+    EXPECT_LE(section.most_apart, 1);
+    EXPECT_LE(static_cast<uint64_t>(section.most_under_way) * profile->request_bytes,
+              options.memory_bytes);
+  }
+  EXPECT_EQ(sections[1].depths.mixed_write, 1);
+  EXPECT_EQ(sections.back().depths, DepthsOf(*profile));
+}
+
 TEST_P(CalibrationTest, StopsWhenItIsAskedTo) {
   std::atomic<bool> stop = false;
   std::atomic<int> answers = 0;
   const auto stop_later = [&](const IoRequest&, int64_t result) {
-    if (++answers == 100) stop = true;
+    if (++answers == 20) stop = true;
     return result;
   };
   auto engine = *MakeIoEngine(GetParam(), {.result_hook = stop_later}, testing::TempDir());
@@ -156,28 +214,32 @@ TEST_P(CalibrationTest, StopsWhenItIsAskedTo) {
   options.stop = &stop;
   const absl::Status status = Calibrate(testing::TempDir(), *engine, 0, options).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
-  EXPECT_LT(answers, 400) << "what was under way, and no more";
+  EXPECT_LT(answers, 150) << "what was under way, and no more";
   EXPECT_EQ(engine->in_flight(), 0);
 }
 
-// Each request takes 5 ms and the requests run one at a time, so the device does 200 requests in a
-// second. A queue of a tenth of a second holds 20 requests. Neither filling the file nor the series
-// of measured depths exceeds the time limit.
-TEST_P(CalibrationTest, ASlowDeviceGetsAShortQueue) {
+// Each request takes 10 ms and the requests run one at a time, so the device does at most 100 of
+// them in a second. Each step ends with its share of the time limit. Without a limit, the first
+// sample of request sizes alone takes 256 requests: 64 are under way, 128 more are counted, and
+// then those that are under way are waited for.
+TEST_P(CalibrationTest, ASlowDeviceIsMeasuredWithinTheLimit) {
   base::Mutex one;
+  std::atomic<int> answers = 0;
   const auto slow = [&](const IoRequest&, int64_t result) {
     base::MutexLock lock(&one);
-    absl::SleepFor(absl::Milliseconds(5));
+    absl::SleepFor(absl::Milliseconds(10));
+    ++answers;
     return result;
   };
   auto engine = *MakeIoEngine(GetParam(), {.result_hook = slow}, testing::TempDir());
   CalibrationOptions options = kQuick;
-  options.limit = absl::Seconds(2);
+  options.memory_bytes = 128 << 20;
+  options.limit = absl::Seconds(1);
   options.sample = absl::Milliseconds(20);
   const auto profile = Calibrate(testing::TempDir(), *engine, 0, options);
   ASSERT_TRUE(profile.ok()) << profile.status();
-  EXPECT_LE(profile->read_depth, 32);
-  EXPECT_LE(profile->write_depth, 32);
+  // A step looks at the time after each Reap, which may return all that is under way.
+  EXPECT_LT(answers, 256);
 }
 
 // The store keeps the measured profile. It is measured again only on request.

@@ -89,7 +89,7 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags, const std::string& store_
                              {{"auto", CalibrateChoice::kAuto},
                               {"now", CalibrateChoice::kNow},
                               {"off", CalibrateChoice::kOff}},
-                             "Measure the store's devices first: 6 s each at most; auto does once, "
+                             "Measure the store's devices first: some 6 s each; auto does once, "
                              "for 256 MiB of state or more");
   AddChoice<std::optional<plan::Policy>>(
       app, "--policy", &flags->policy,
