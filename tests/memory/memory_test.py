@@ -2,9 +2,10 @@
 """Tests that training stays within the memory that it was given: memory_test.py SPILLWAY_COMMAND [CLASS]
 
 Resident memory may take at most budgets + workspace + 200 MiB. Two things check this: a memory cgroup of that size,
-which kills a process that exceeds it, and the process's own high-water mark. Neither counts pages of hugetlbfs, so none
-may be used. A model ten times as large trains within the same limit (TenTimesTest). A small model trains in budgets of a
-few tiles, with several page sizes, and gives the same bits as without budgets.
+which kills a process that exceeds it, and the process's own high-water mark. Neither counts pages of hugetlbfs. The
+calibration uses some where the machine has reserved any, so the test adds them to the mark. A model ten times as large
+trains within the same limit (TenTimesTest). A small model trains in budgets of a few tiles, with several page sizes, and
+gives the same bits as without budgets.
 
 If SPILLWAY_TEST_ONE_POINT is set, CLASS must be given, and only one of its tests is run, which the seed chooses
 (tests/exhaustive.h).
@@ -79,7 +80,6 @@ class TrainingTest(unittest.TestCase):
         self.assertLess(limit, 0.6 * state, "the limit would prove nothing")
         self.assertLessEqual(held["peak_bytes"]["device"], DEVICE_BYTES)
         self.assertLessEqual(held["peak_bytes"]["pinned"], PINNED_BYTES)
-        self.assertEqual(held["hugetlb_bytes"], 0)
         self.assertLessEqual(held["peak_rss_bytes"] + held["hugetlb_bytes"], limit)
         print(f"state {state / MIB:.0f} MiB, limit {limit / MIB:.0f} MiB: peak resident "
               f"{held['peak_rss_bytes'] / MIB:.0f} MiB, workspace {held['workspace_bytes'] / MIB:.0f} MiB, charged "

@@ -102,8 +102,6 @@ class HeapEngine : public Engine {
   const std::vector<Use>& declared() const { return declared_; }
   // Returns the largest number of leases ever held at once, in both tiers.
   int most_held() const { return most_held_; }
-  // Sets whether a lease with kDiscard fills the bytes with NaN. Turn it off for timing.
-  void set_poison(bool poison) { poison_ = poison; }
 
   std::vector<TensorSpec> specs() const {
     std::vector<TensorSpec> specs;
@@ -145,8 +143,7 @@ class HeapEngine : public Engine {
     leases = 1;
     most_held_ = std::max(most_held_, ++held_);
     // The bytes start undefined. This pattern is NaN in every format, which exposes a read of them.
-    if (access == Access::kDiscard && poison_)
-      std::fill(bytes.begin(), bytes.end(), std::byte{0xFF});
+    if (access == Access::kDiscard) std::fill(bytes.begin(), bytes.end(), std::byte{0xFF});
     if (tier == Tier::kDevice) log_.push_back({tile, tier, access});
     return MakeLease(bytes, tile, tier, access);
   }
@@ -157,7 +154,6 @@ class HeapEngine : public Engine {
   std::vector<Use> declared_;
   int held_ = 0;
   int most_held_ = 0;
-  bool poison_ = true;
 };
 
 }  // namespace spillway
