@@ -20,6 +20,7 @@
 #include "src/base/mutex.h"
 #include "tests/io/io_test_util.h"
 #include "tests/io/io_uring_here.h"
+#include "tests/temp_folder.h"
 
 namespace spillway::io {
 namespace {
@@ -238,13 +239,15 @@ TEST_P(CalibrationTest, ASlowDeviceIsMeasuredWithinTheLimit) {
   options.sample = absl::Milliseconds(20);
   const auto profile = Calibrate(testing::TempDir(), *engine, 0, options);
   ASSERT_TRUE(profile.ok()) << profile.status();
-  // A step looks at the time after each Reap, which may return all that is under way.
-  EXPECT_LT(answers, 256);
+  // There are 142 to 179, because a step looks at the time after each Reap, which may return all
+  // that is under way. There were 248 to 261 when each sample had the whole limit for itself.
+  EXPECT_LT(answers, 220);
 }
 
 // The store keeps the measured profile. It is measured again only on request.
 TEST_P(CalibrationTest, TheStoreKeepsWhatWasFound) {
-  const std::string folder = testing::TempDir() + "/spillway-calibration-test";
+  const test::TempFolder temp;
+  const std::string folder = temp / "store";
   auto engine = *MakeIoEngine(GetParam(), {}, testing::TempDir());
   auto store = Store::Open({.folders = {folder}, .scratch = true}, engine.get());
   ASSERT_TRUE(store.ok()) << store.status();
