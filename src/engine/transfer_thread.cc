@@ -215,6 +215,7 @@ std::vector<TransferThread::Ended> TransferThread::Reap(bool idle) {
 
 void TransferThread::Execute(const Work& work) {
   const Action& action = work.action;
+  if (action.kind == Action::Kind::kRunAgain) return listener_.OnEnded({});
   const StorePlace place = work.tile->place;
   const uint64_t size_bytes = work.tile->size_bytes;
   if (action.kind == Action::Kind::kForget) {

@@ -71,6 +71,7 @@ class TransferThread {
   class Listener {
    public:
     virtual ~Listener() = default;
+    // `transfers` is empty for a kRunAgain.
     virtual void OnEnded(std::span<const Ended> transfers) = 0;
     // A lease's copy was launched; `arrival` occurs when it ends. If `status` is not ok, the copy
     // was not launched or its end could not be marked.

@@ -20,14 +20,14 @@
 
 namespace spillway::engine {
 
+inline std::string DescribeTile(TileIndex tile) { return absl::StrCat("tile ", tile); }
+
 // Opens a mover with pages of 16 KiB. `describe` names a tile in an error, and is called under the
 // mover's lock.
 inline absl::StatusOr<std::unique_ptr<Mover>> OpenMover(
     const std::vector<std::string>& folders, std::unique_ptr<tiers::DeviceRuntime> runtime,
     std::unique_ptr<io::IoEngine> io, uint64_t device_bytes, uint64_t pinned_bytes,
-    std::function<std::string(TileIndex)> describe = [](TileIndex tile) {
-      return absl::StrCat("tile ", tile);
-    }) {
+    std::function<std::string(TileIndex)> describe = DescribeTile, PumpLimits pump = {}) {
   MoverParts parts;
   parts.runtime = std::move(runtime);
   parts.io = std::move(io);
@@ -41,6 +41,7 @@ inline absl::StatusOr<std::unique_ptr<Mover>> OpenMover(
   pager.pinned_bytes = pinned_bytes;
   pager.has_store = true;
   pager.describe = std::move(describe);
+  pager.pump = pump;
   return Mover::Create(std::move(parts), pager, plan::Policy::kPlanned);
 }
 

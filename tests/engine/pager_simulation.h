@@ -79,6 +79,8 @@ class PagerSimulation {
   int taken() const { return taken_; }
   int restores() const { return restores_; }
   int num_withdrawn() const { return num_withdrawn_; }
+  // How often a run of the pump stopped at its limits while a request waited for the rest.
+  int num_runs_again() const { return num_runs_again_; }
 
  protected:
   struct Held {
@@ -297,7 +299,13 @@ class PagerSimulation {
     ended_ = pager_.EndLease(ended.tile, ended.tier, ended.access, ended.draining);
   }
 
+  // Or calls the pager again, if it has asked for that.
   void EndSomeTransfer() {
+    if (runs_again_ && (transfers_.empty() || Chance(0.5))) {
+      runs_again_ = false;
+      ++num_runs_again_;
+      return;
+    }
     if (transfers_.empty()) return;
     const size_t i = random_() % transfers_.size();
     const Action action = transfers_[i];
@@ -347,7 +355,8 @@ class PagerSimulation {
         case Action::Kind::kGrant: OnGrant(action); break;
         case Action::Kind::kFail: OnFail(action); break;
         case Action::Kind::kForget: nvme_[action.tile].reset(); break;
-        default: CheckPlacement(action); transfers_.push_back(action);
+        case Action::Kind::kRunAgain: runs_again_ = true; break;
+        case Action::Kind::kTransfer: CheckPlacement(action); transfers_.push_back(action);
       }
     }
     if (!ended_) return;
@@ -426,7 +435,7 @@ class PagerSimulation {
     for (int round = 0; round < 10000 && !testing::Test::HasFatalFailure(); ++round) {
       if (requests_.empty() && transfers_.empty() && held_.empty() && !flushing_)
         return CheckRest();
-      const bool stuck = transfers_.empty() && held_.empty();
+      const bool stuck = transfers_.empty() && held_.empty() && !runs_again_;
       ASSERT_FALSE(stuck) << requests_.size() << " requests wait for nothing: deadlock";
       EndSomeTransfer();
       Pump();
@@ -447,6 +456,8 @@ class PagerSimulation {
   std::vector<std::optional<uint64_t>> saved_nvme_;
   std::set<Ticket> withdrawn_;
   int num_withdrawn_ = 0;
+  bool runs_again_ = false;  // the pager has asked for another run of the pump
+  int num_runs_again_ = 0;
   std::vector<Action> transfers_;
   std::vector<Held> held_;
   std::vector<std::pair<TileIndex, Tier>> untold_;  // leases that the pager has not recorded yet

@@ -25,7 +25,7 @@ using StreamId = const void*;
 inline constexpr StreamId kNoStream = nullptr;
 
 // What the mover does next. When a transfer has ended, the mover calls Pager::TransferDone for its
-// tile.
+// tile. A kRunAgain is for no tile.
 struct Action {
   enum class Kind : uint8_t {
     kTransfer,
@@ -33,6 +33,8 @@ struct Action {
     kGrant,  // the ticket's lease is granted, or its commit's tiles are written; with `after_copy`,
              // the lease's bytes are there when the tile's kCopyIn ends
     kFail,   // the ticket's request fails with `status`
+    kRunAgain,  // a run of the pump has reached its limits while a lease waits: call TakeActions
+                // again, after others have had the lock
   };
   Kind kind;
   Transfer transfer = Transfer::kRead;

@@ -102,7 +102,8 @@ class Pager {
 
   // --- Events from the mover ---
   void TransferDone(TileIndex tile, const absl::Status& status);
-  // Advances all jobs as far as they can go, and returns the actions to take. Call it after events.
+  // Runs the pump: advances all jobs as far as they can go, within PagerOptions::pump, and returns
+  // the actions to take. Call it after events.
   std::vector<Action> TakeActions();
 
   // --- What is true now ---

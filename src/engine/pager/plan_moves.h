@@ -27,8 +27,7 @@ class PlanMoves {
   PlanMoves(uint64_t run, PlanFrames* frames, PageTable* pages, Transfers* transfers)
       : run_(run), frames_(*frames), pages_(*pages), transfers_(*transfers) {}
 
-  // Restores the budgets of one run of the pump. Within a run they are restored only if a lease
-  // waits, nothing is in flight and StoppedEarly.
+  // Restores the budgets of one run of the pump.
   void BeginPump() {
     idle_left_.fill(pages_.options().pump.idle);
     entry_left_ = pages_.options().pump.entering;
@@ -38,7 +37,7 @@ class PlanMoves {
   // Puts back the operations that could not start, so that the next Advance tries them again.
   void TryAgain();
   // Whether Advance stopped because a queue has used up its PumpLimits::idle, and operations moved
-  // nothing since this last returned true. If so, BeginPump and Advance continue with the rest.
+  // nothing since this last returned true. If so, the next run continues with the rest.
   bool StoppedEarly();
 
  private:

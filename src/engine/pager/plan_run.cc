@@ -126,9 +126,10 @@ void PlanRun::CountPulled(const Job& job, Transfer transfer) {
 
 // Copies that do not lie as planned can make the plan's operations block each other. If nothing
 // moves for that reason, the waiting operations are tried again first, then a lease that waits for
-// them is pulled. Returns whether it did one of these.
+// them is pulled. If the lease may wait only for operations that were not reached, another run of
+// the pump has to look at those. Returns whether anything may have changed.
 bool PlanRun::PullIfNothingMoves() {
-  if (transfers_.in_flight() > 0 || pages_.leases().num_draining() > 0) return false;
+  if (runs_again_ || transfers_.in_flight() > 0 || pages_.leases().num_draining() > 0) return false;
   for (Job& job : jobs_.of(Job::Kind::kAcquire)) {
     const bool waits = job.use && !job.pulled &&
                        !frames_->follower().tiles().OpsBeforeAreOver(job.tile, *job.use) &&
@@ -138,11 +139,12 @@ bool PlanRun::PullIfNothingMoves() {
       moves_->TryAgain();
       return true;
     }
-    if (moves_->StoppedEarly()) {
-      moves_->BeginPump();  // the lease may wait only for operations that were not reached
-    } else {
-      Pull(job);
+    runs_again_ = moves_->StoppedEarly();
+    if (runs_again_) {
+      pages_.actions().push_back({.kind = Action::Kind::kRunAgain});
+      return false;
     }
+    Pull(job);
     has_tried_ = false;
     return true;
   }

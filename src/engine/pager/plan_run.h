@@ -97,7 +97,7 @@ class PlanRun {
   void BeginPump() {
     if (moves_) moves_->BeginPump();
     if (frames_) frames_->BeginPump();
-    has_tried_ = false;
+    has_tried_ = runs_again_ = false;
   }
   bool Advance();
   // `planned`: the operation of a plan that the transfer carried out, if it was one.
@@ -119,7 +119,8 @@ class PlanRun {
   uint64_t number_ = 0;  // plans followed so far; identifies the current one in PlannedOp
   std::optional<PlanFrames> frames_;  // nullopt if no plan is followed
   std::optional<PlanMoves> moves_;    // nullopt if no plan is followed
-  bool has_tried_ = false;            // TryAgain was called in this pump and since the last pull
+  // In this run of the pump, TryAgain was called since the last pull; the next run continues.
+  bool has_tried_ = false, runs_again_ = false;
   // By tile, discards of the plan that were requested and wait for a stream or a transfer.
   absl::flat_hash_map<TileIndex, uint32_t> discards_;
 };
