@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -21,6 +20,9 @@ namespace spillway::bench_io {
 namespace {
 
 constexpr int kPollMilliseconds = 50;
+// For how long fio may end what it has in flight and free its shared memory, which would outlast it
+// if it were killed at once.
+constexpr int kEndingPolls = 10'000 / kPollMilliseconds;
 
 std::vector<std::string> Arguments(const FioJob& job) {
   const bool random = job.pattern == Pattern::kRandom;
@@ -56,7 +58,7 @@ std::vector<std::string> Arguments(const FioJob& job) {
 }
 
 // Runs a command and returns what it writes to stdout. NotFound if it cannot be started or fails;
-// Cancelled, after killing it, if `interrupted` becomes true.
+// Cancelled, after ending it, if `interrupted` becomes true.
 absl::StatusOr<std::string> Output(std::vector<std::string> arguments,
                                    const std::atomic<bool>* interrupted) {
   int pipe[2];
@@ -74,12 +76,14 @@ absl::StatusOr<std::string> Output(std::vector<std::string> arguments,
   posix_spawn_file_actions_destroy(&actions);
   ::close(pipe[1]);
   std::string text;
-  bool killed = false;
+  int ending_polls = 0;  // since it was told to end
   while (error == 0) {
     pollfd readable = {pipe[0], POLLIN, 0};
     const int ready = ::poll(&readable, 1, kPollMilliseconds);
-    if (interrupted != nullptr && *interrupted && !std::exchange(killed, true)) {
-      ::kill(child, SIGKILL);
+    if (interrupted != nullptr && *interrupted) {
+      if (ending_polls == 0) ::kill(child, SIGTERM);
+      if (ending_polls == kEndingPolls) ::kill(child, SIGKILL);
+      ++ending_polls;
     }
     if (ready <= 0) continue;
     char piece[4096];
@@ -91,7 +95,7 @@ absl::StatusOr<std::string> Output(std::vector<std::string> arguments,
   int status = 0;
   while (error == 0 && ::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  if (killed) return absl::CancelledError("interrupted");
+  if (ending_polls > 0) return absl::CancelledError("interrupted");
   if (error != 0 || status != 0) return absl::NotFoundError("fio is absent or failed");
   return text;
 }

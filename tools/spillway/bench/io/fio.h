@@ -39,8 +39,8 @@ struct FioResult {
 std::string FioVersion();
 
 // Runs a job with io_uring, O_DIRECT, and registered buffers and files. Starting fio takes about a
-// second. NotFound if there is no fio or it failed. Cancelled, after killing fio, if `interrupted`
-// became true.
+// second. NotFound if there is no fio or it failed. Cancelled, after fio has ended, if
+// `interrupted` became true.
 absl::StatusOr<FioResult> RunFio(const FioJob& job, const std::atomic<bool>& interrupted);
 
 }  // namespace spillway::bench_io
