@@ -302,6 +302,28 @@ TEST(PlanFollower, WhatIsSkippedCountsAsOver) {
   EXPECT_TRUE(follower.TakeMoved());
 }
 
+// Thousands of operations may have been skipped. To drop them all at once would take long, and the
+// caller's thread holds a lock meanwhile.
+TEST(PlanFollower, AnOperationThatWasSkippedIsTakenAndDropped) {
+  constexpr plan::TileIndex kTiles = 6;
+  std::vector<SmallLease> leases;
+  for (plan::TileIndex tile = 0; tile < kTiles; ++tile) leases.push_back({tile});
+  const StepPlan step =
+      PlanOf(LeasesInTurn(kTiles, 100, Tier::kPinned, leases),
+             {.pinned_bytes = 400, .policy = plan::Policy::kNone, .frame_alignment = 1});
+  PlanFollower follower(step);
+  for (const plan::TileIndex tile : {0, 1}) {
+    ASSERT_TRUE(follower.tiles().HasOpDue(tile));
+    follower.Skip(tile, 0);
+  }
+  for (plan::TileIndex tile = 0; tile < 3; ++tile) {
+    const auto op = follower.Take(plan::Transfer::kRead);
+    ASSERT_TRUE(op);
+    EXPECT_EQ(follower.OpAt(*op).tile, tile);
+    EXPECT_EQ(follower.tiles().MayStartNow(*op), tile == 2);
+  }
+}
+
 // Adds what the plan does next with each tile: its next use, and whether it is dropped in each
 // tier.
 void AddNext(const PlanProgress& tiles, std::vector<uint64_t>* next) {

@@ -15,7 +15,7 @@ PlanFollower::PlanFollower(StepPlan step, const std::atomic<bool>* stop)
       takes_any_frame_(step_.plan.options.device_reserve_bytes > 0 ||
                        step_.plan.options.pinned_reserve_bytes > 0),
       tiles_(step_, takes_any_frame_, stop),
-      ready_(step_, &tiles_, takes_any_frame_, stop),
+      ready_(step_, tiles_, takes_any_frame_, stop),
       periods_(tiles_.index().num_moves) {
   if (takes_any_frame_ && (stop == nullptr || !*stop)) room_.emplace(step_);
 }
@@ -89,7 +89,8 @@ bool PlanFollower::IsTakenSoon(Count op) {
   const size_t queue = ready_.QueueOf(op);
   if (queue == ReadyOps::kNoOrder) return true;
   const std::optional<Count> first = ready_.First(queue);
-  return (!first || HasRoom(*first)) && HasRoom(op);
+  const bool has_first = first && tiles_.MayStartNow(*first);
+  return (!has_first || HasRoom(*first)) && HasRoom(op);
 }
 
 void PlanFollower::Skip(TileIndex tile, Count use) {
@@ -113,8 +114,10 @@ uint64_t PlanFollower::EventsUntilNextUse(TileIndex tile) const {
 std::optional<PlanFollower::Count> PlanFollower::Take(size_t queue) {
   const std::optional<Count> op = ready_.First(queue);
   if (!op) return std::nullopt;
-  LookAhead();
-  if (!HasRoom(*op)) return std::nullopt;
+  if (tiles_.MayStartNow(*op)) {
+    LookAhead();
+    if (!HasRoom(*op)) return std::nullopt;
+  }
   ready_.Pop(queue);
   return op;
 }

@@ -87,8 +87,9 @@ class PlanFollower {
   uint64_t EventsUntilNextUse(TileIndex tile) const;
 
   // --- Operations ---
-  // Takes the operation of least position that may start on a link, if there is room for it. The
-  // caller must then Begin it, End it or PutBack it.
+  // Takes the operation of least position that could start on a link, if there is room for it. If
+  // the operation was skipped meanwhile, tiles().MayStartNow(op) is false, and the caller drops it.
+  // Otherwise the caller must Begin it, End it or PutBack it.
   std::optional<Count> Take(plan::Transfer link) { return Take(static_cast<size_t>(link)); }
   // Takes an operation that no link carries. The caller's duties are the same.
   std::optional<Count> TakeFree();

@@ -6,14 +6,14 @@
 
 namespace spillway::engine {
 
-ReadyOps::ReadyOps(const StepPlan& step, const PlanProgress* tiles, bool takes_any_frame,
+ReadyOps::ReadyOps(const StepPlan& step, const PlanProgress& tiles, bool takes_any_frame,
                    const std::atomic<bool>* stop)
-    : step_(step), tiles_(*tiles), takes_any_frame_(takes_any_frame) {
+    : step_(step), takes_any_frame_(takes_any_frame) {
   std::array<std::vector<uint32_t>, kNoOrder + 1> start;
-  for (plan::TileIndex tile = 0; tile < tiles_.num_tiles(); ++tile) {
+  for (plan::TileIndex tile = 0; tile < tiles.num_tiles(); ++tile) {
     if (stop != nullptr && *stop) return;
-    if (!tiles_.HasOpDue(tile)) continue;
-    const Count op = tiles_.NextOp(tile);
+    if (!tiles.HasOpDue(tile)) continue;
+    const Count op = tiles.NextOp(tile);
     start[QueueOf(op)].push_back(static_cast<uint32_t>(op));
   }
   for (std::vector<uint32_t>& ops : start) std::sort(ops.begin(), ops.end());
@@ -43,20 +43,12 @@ void ReadyOps::Push(Count op) {
   }
 }
 
-std::optional<ReadyOps::Count> ReadyOps::First(size_t queue) {
-  Queue& ready = queues_[queue];
-  while (!ready.empty() && !tiles_.MayStartNow(ready.top())) ready.pop();
-  return ready.empty() ? std::nullopt : std::optional(ready.top());
-}
-
 std::optional<ReadyOps::Count> ReadyOps::TakeUnordered() {
-  while (next_unordered_ < unordered_at_start_.size() || !unordered_.empty()) {
-    const bool at_start = next_unordered_ < unordered_at_start_.size();
-    const Count op = at_start ? unordered_at_start_[next_unordered_++] : unordered_.front();
-    if (!at_start) unordered_.pop_front();
-    if (tiles_.MayStartNow(op)) return op;
-  }
-  return std::nullopt;
+  if (next_unordered_ < unordered_at_start_.size()) return unordered_at_start_[next_unordered_++];
+  if (unordered_.empty()) return std::nullopt;
+  const Count op = unordered_.front();
+  unordered_.pop_front();
+  return op;
 }
 
 }  // namespace spillway::engine

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Queues of the operations of a plan that may start. Each link has a queue in order of position.
+// Queues of the operations of a plan that may start. Each link has a queue in order of position. An
+// operation that is skipped stays in its queue: thousands may be, and to remove them all at once
+// would take milliseconds. Whoever takes one drops it (PlanProgress::MayStartNow).
 
 #ifndef SPILLWAY_ENGINE_FOLLOWING_READY_OPS_H_
 #define SPILLWAY_ENGINE_FOLLOWING_READY_OPS_H_
@@ -29,17 +31,19 @@ class ReadyOps {
   static constexpr size_t kNoLink = plan::kNumLinks;
   static constexpr size_t kNoOrder = kNoLink + 1;
 
-  // Begins with the operations of `tiles` that may start at the plan's begin. `step` and `tiles`
-  // must outlive it.
-  ReadyOps(const StepPlan& step, const PlanProgress* tiles, bool takes_any_frame,
+  // Begins with the operations of `tiles` that may start at the plan's begin. `step` must outlive
+  // it.
+  ReadyOps(const StepPlan& step, const PlanProgress& tiles, bool takes_any_frame,
            const std::atomic<bool>* stop);
   // Returns to the plan's begin.
   void Restart();
 
   size_t QueueOf(Count op) const;
   void Push(Count op);
-  // The first operation of a queue. Removes those before it that were skipped since their push.
-  std::optional<Count> First(size_t queue);
+  // The first operation of a queue.
+  std::optional<Count> First(size_t queue) const {
+    return queues_[queue].empty() ? std::nullopt : std::optional(queues_[queue].top());
+  }
   // REQUIRES: First(queue) has a value.
   void Pop(size_t queue) { queues_[queue].pop(); }
   // Takes an operation that has no order.
@@ -69,7 +73,6 @@ class ReadyOps {
   };
 
   const StepPlan& step_;
-  const PlanProgress& tiles_;
   const bool takes_any_frame_;
   std::array<Queue, kNoLink + 1> queues_;
   std::vector<uint32_t> unordered_at_start_;

@@ -42,7 +42,7 @@ namespace spillway::engine {
 // asks for it.
 struct PumpLimits {
   int passed = PlanFollower::kMostPassed;  // events of the plan that callers have asked for
-  int idle = 64;      // operations of each queue that move nothing, or have nothing left to move
+  int idle = 64;      // operations of each queue that move nothing or were skipped
   int entering = 64;  // events whose tiles the plan has in memory when it begins
   int settled = 128;  // tiles whose copies may not lie where the plan has them
 };

@@ -36,9 +36,9 @@ bool PlanMoves::StoppedEarly() {
 }
 
 // Tries the operations that `take` returns, one after the other, until there is none, too many
-// wait, or the queue's budget of operations that move nothing is used up. If one finds no room, the
-// operations behind it do not take a frame. Waiting operations are tried again when something has
-// ended that they may wait for.
+// wait, or the queue's budget of operations that move nothing is used up, which includes those that
+// were skipped. If one finds no room, the operations behind it do not take a frame. Waiting
+// operations are tried again when something has ended that they may wait for.
 bool PlanMoves::AdvanceQueue(size_t queue,
                              absl::FunctionRef<std::optional<PlanFollower::Count>()> take) {
   bool progress = false;
@@ -48,6 +48,11 @@ bool PlanMoves::AdvanceQueue(size_t queue,
   while (idle_left > 0 && waiting.ops.size() < kMostWaiting) {
     const auto number = take();
     if (!number) break;
+    if (!follower.tiles().MayStartNow(*number)) {
+      --idle_left;
+      progress = has_idled_ = true;
+      continue;
+    }
     const plan::Op& op = follower.OpAt(*number);
     const uint64_t size_bytes = pages_[op.tile].size_bytes();
     const bool has_link = plan::HasLink(op.kind);
