@@ -156,8 +156,80 @@ TEST(PagerLease, AWriterWhoEndsBeforeItsCopyIsToldLeavesNoOlderBytes) {
   }
 }
 
-// The same case, but a plan brings the bytes and the copy fails. What the writer's stream wrote is
-// lost, so the error must be reported.
+// Brings the pager's tile to the device for a writer whose stream ends before the end of the copy
+// is reported.
+void WriteBeforeTheCopyIsTold(Pager& pager, TileIndex tile) {
+  ASSERT_TRUE(Lease(pager, tile));
+  End(pager, tile);
+  pager.Acquire(kTicket, tile, Tier::kDevice, Access::kReadWrite, /*stream=*/kSomeStream);
+  const std::vector<Action> actions = pager.TakeActions();
+  ASSERT_TRUE(std::any_of(actions.begin(), actions.end(),
+                          [](const Action& action) { return action.after_copy; }));
+  const auto ended = pager.EndLease(tile, Tier::kDevice, Access::kReadWrite, /*drained=*/false);
+  (void)pager.TakeActions();
+  pager.LetIn(ended);
+}
+
+// The copy in pinned memory is void when the end of the copy is reported. Its eviction would free
+// the frame once more. What the device has is what must leave.
+TEST(PagerLease, AnEvictionThenMovesWhatTheWriterWrote) {
+  PagerOptions options = PinnedOnly(2);
+  options.device_bytes = kTileBytes;
+  Pager pager(options);
+  const TileIndex tile = AddStored(pager);
+  WriteBeforeTheCopyIsTold(pager, tile);
+  ASSERT_TRUE(pager.Evict(tile).ok());
+  EXPECT_TRUE(pager.TakeActions().empty());
+  for (const Transfer transfer : {Transfer::kCopyOut, Transfer::kWrite}) {
+    pager.TransferDone(tile, {});
+    const std::vector<Action> next = pager.TakeActions();
+    ASSERT_EQ(next.size(), 1u);
+    EXPECT_TRUE(next[0].Is(transfer));
+  }
+  pager.TransferDone(tile, {});
+  EXPECT_TRUE(pager.TakeActions().empty());
+  EXPECT_EQ(pager.pages().arena(Tier::kPinned).used_bytes(), 0u);
+}
+
+// NVMe still has the bytes from before the writer.
+TEST(PagerLease, ACommitThenWritesWhatTheWriterWrote) {
+  PagerOptions options = PinnedOnly(2);
+  options.device_bytes = kTileBytes;
+  Pager pager(options);
+  const TileIndex tile = AddStored(pager);
+  WriteBeforeTheCopyIsTold(pager, tile);
+  pager.Commit(kTicket);
+  EXPECT_TRUE(pager.TakeActions().empty());
+  for (const Transfer transfer : {Transfer::kCopyOut, Transfer::kWrite}) {
+    pager.TransferDone(tile, {});
+    const std::vector<Action> next = pager.TakeActions();
+    ASSERT_EQ(next.size(), 1u);
+    EXPECT_TRUE(next[0].Is(transfer));
+  }
+  pager.TransferDone(tile, {});
+  const std::vector<Action> last = pager.TakeActions();
+  ASSERT_EQ(last.size(), 1u);
+  EXPECT_EQ(last[0].kind, Action::Kind::kGrant);
+}
+
+// If the copy fails, what the writer wrote is lost, so the commit must not hold older bytes.
+TEST(PagerLease, ACommitFailsIfTheWriterWroteBeforeAFailedCopy) {
+  PagerOptions options = PinnedOnly(2);
+  options.device_bytes = kTileBytes;
+  Pager pager(options);
+  const TileIndex tile = AddStored(pager);
+  WriteBeforeTheCopyIsTold(pager, tile);
+  pager.Commit(kTicket);
+  EXPECT_TRUE(pager.TakeActions().empty());
+  pager.TransferDone(tile, absl::InternalError("the copy failed"));
+  const std::vector<Action> last = pager.TakeActions();
+  ASSERT_EQ(last.size(), 1u);
+  EXPECT_EQ(last[0].kind, Action::Kind::kFail);
+  EXPECT_TRUE(absl::IsInternal(last[0].status));
+}
+
+// A plan brings the bytes, and the copy fails. What the writer's stream wrote is lost, so the error
+// must be reported.
 TEST(PagerLease, AFailedCopyBehindAWriterWhoHasEndedIsTold) {
   PagerOptions options = PinnedOnly(4);
   options.device_bytes = kTileBytes;

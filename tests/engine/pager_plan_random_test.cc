@@ -242,7 +242,7 @@ class PlannedSimulation : public PagerSimulation {
   void EndSomeDrain() {
     std::vector<size_t> draining;
     for (size_t i = 0; i < held_.size(); ++i) {
-      if (held_[i].draining && !held_[i].arriving) draining.push_back(i);
+      if (held_[i].draining) draining.push_back(i);
     }
     if (draining.empty()) return;
     TellOfTaken();

@@ -271,7 +271,7 @@ class PagerSimulation {
     if (held_.empty()) return;
     TellOfTaken();
     const auto lease = held_.begin() + static_cast<long>(random_() % held_.size());
-    if (!lease->draining && (lease->arriving || Chance(0.3))) {
+    if (!lease->draining && Chance(lease->arriving ? 0.7 : 0.3)) {
       LetGo(*lease);
     } else {
       End(lease);
@@ -291,7 +291,15 @@ class PagerSimulation {
         return other.draining && other.tile == lease->tile && other.stream == lease->stream;
       });
     }
-    if (lease->arriving) return;
+    if (lease->arriving) {
+      if (Chance(0.5)) return;
+      // The stream has come so far, but the end of the copy is reported later.
+      const auto copy =
+          std::find_if(transfers_.begin(), transfers_.end(),
+                       [&](const Action& action) { return action.tile == lease->tile; });
+      ASSERT_NE(copy, transfers_.end());
+      CarryOut(*copy);
+    }
     const Held ended = *lease;
     held_.erase(lease);
     CheckBytes(ended.tile, ended.tier);
@@ -311,10 +319,24 @@ class PagerSimulation {
     const Action action = transfers_[i];
     transfers_.erase(transfers_.begin() + static_cast<long>(i));
     const bool awaited_by_stream = Arriving(action.tile) != nullptr;
-    if (Chance(setup_.failure_rate) && !action.Is(Transfer::kZero) && !awaited_by_stream) {
+    const bool may_fail =
+        !action.Is(Transfer::kZero) && !awaited_by_stream && carried_out_.count(action.tile) == 0;
+    if (may_fail && Chance(setup_.failure_rate)) {
       pager_.TransferDone(action.tile, absl::UnavailableError("injected"));
       return;
     }
+    CarryOut(action);
+    carried_out_.erase(action.tile);
+    pager_.TransferDone(action.tile, absl::OkStatus());
+  }
+
+  // Moves the bytes. Holders whose stream waits for them use them at once.
+  void CarryOut(const Action& action) {
+    if (carried_out_.insert(action.tile).second) MoveBytes(action);
+    while (Held* const lease = Arriving(action.tile)) Use(*lease);
+  }
+
+  void MoveBytes(const Action& action) {
     for (uint64_t u = 0; u < units_[action.tile]; ++u) {
       uint64_t& pinned = pinned_[(action.pinned_offset / kUnit) + u];
       uint64_t* device = action.Is(Transfer::kCopyIn) || action.Is(Transfer::kCopyOut)
@@ -329,8 +351,6 @@ class PagerSimulation {
         default: FAIL();
       }
     }
-    while (Held* const lease = Arriving(action.tile)) Use(*lease);
-    pager_.TransferDone(action.tile, absl::OkStatus());
   }
 
   Held* Arriving(TileIndex tile) {
@@ -459,6 +479,7 @@ class PagerSimulation {
   bool runs_again_ = false;  // the pager has asked for another run of the pump
   int num_runs_again_ = 0;
   std::vector<Action> transfers_;
+  std::set<TileIndex> carried_out_;  // tiles whose transfer has moved the bytes, but is in flight
   std::vector<Held> held_;
   std::vector<std::pair<TileIndex, Tier>> untold_;  // leases that the pager has not recorded yet
   std::optional<Pager::LeaseEnd> ended_;            // the lease that has just ended

@@ -69,6 +69,7 @@ Outcome Flush::Advance(Job& job) {
     return Outcome::kDone;
   }
   if (for_commit && !status_.ok()) return Outcome::kDone;
+  if (page.written_before_copy) return for_commit ? Outcome::kWaiting : Outcome::kDone;
   if (page.stored || page.zero) return Outcome::kDone;
   if (page.is_moving()) return Outcome::kWaiting;
   if (pages_.leases().IsWritten(job.tile)) return for_commit ? Outcome::kWaiting : Outcome::kDone;

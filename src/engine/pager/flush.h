@@ -35,6 +35,10 @@ class Flush {
   // Starts no more writes for the ticket, which fails with Cancelled. Returns false if the ticket
   // is not that of the commit in progress.
   bool Stop(Ticket ticket);
+  // Bytes that belong to the commit in progress, if there is one, are lost: it fails with `status`.
+  void Fail(const absl::Status& status) {
+    if (is_active()) status_.Update(status);
+  }
   // Adds jobs for the commit. `waits_for_transfers`: a plan has transfers in flight; small tiles
   // are written only after these, since the tiles that they move may be written together with the
   // rest.

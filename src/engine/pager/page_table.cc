@@ -120,6 +120,7 @@ void PageTable::VoidOtherCopies(TileIndex tile, Tier keep) {
   Page& page = pages_[tile];
   const Tier other = Other(keep);
   Copy& stale = page.copy(other);
+  SPILLWAY_CHECK(!stale.leaving);  // its eviction would free the frame once more
   if (stale.is_ready() && other == Tier::kPinned && !options_.has_store) {
     // Without a store, the frame is kept: the bytes have no other place.
     stale.state = Copy::State::kHeld;
@@ -157,6 +158,11 @@ bool PageTable::DropIfDiscarded(TileIndex tile) {
   return true;
 }
 
+void PageTable::SetWrittenBeforeCopy(TileIndex tile, bool written) {
+  pages_[tile].written_before_copy = written;
+  NoteBytes(tile);
+}
+
 void PageTable::SetStored(TileIndex tile, bool stored) {
   if (std::exchange(pages_[tile].stored, stored) == stored) return;
   Count(tile, Tier::kNvme, stored);
@@ -171,7 +177,8 @@ void PageTable::SetZero(TileIndex tile, bool zero) {
 void PageTable::NoteBytes(TileIndex tile) {
   const Page& page = pages_[tile];
   with_bytes_.Set(tile, page.has_bytes());
-  to_commit_.Set(tile, !page.tile->transient && !page.zero && !page.stored);
+  to_commit_.Set(
+      tile, !page.tile->transient && (page.written_before_copy || (!page.zero && !page.stored)));
 }
 
 void PageTable::Count(TileIndex tile, Tier tier, bool held) {

@@ -116,7 +116,12 @@ struct alignas(64) Page {
   // Whether its tensor was unregistered, its bytes are discarded and no transfer is in flight.
   bool is_forgotten() const { return is_gone && !discard && !is_moving(); }
   // Whether it was written and not discarded since.
-  bool has_bytes() const { return !zero && !discard; }
+  bool has_bytes() const { return (!zero || written_before_copy) && !discard; }
+  // Whether the tier's copy has the newest bytes. Until the end of a copy is reported for which a
+  // writer did not wait, the copy on the device counts, and the other one is about to be void.
+  bool has_newest(Tier tier) const {
+    return written_before_copy ? tier == Tier::kDevice : is_ready(tier);
+  }
   uint64_t size_bytes() const { return tile->size_bytes; }
   uint64_t frame_bytes() const { return tile->frame_bytes(); }
   // Whether it has a reserved frame in the other memory tier that waits for the bytes.
@@ -196,6 +201,8 @@ class PageTable {
   // must be called then: it drops the bytes, and returns whether it did.
   void Discard(TileIndex tile);
   bool DropIfDiscarded(TileIndex tile);
+  // See Page::written_before_copy.
+  void SetWrittenBeforeCopy(TileIndex tile, bool written);
   void SetStored(TileIndex tile, bool stored);
   // Records that a lease was taken, for recency and for the counters.
   void Used(TileIndex tile, Tier tier);

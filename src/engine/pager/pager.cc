@@ -64,7 +64,7 @@ Pager::LeaseEnd Pager::EndLease(TileIndex tile, Tier tier, Access access, bool d
     // The stream waited for the copy, but TransferDone reports its end separately and may come
     // later.
     if (tier == Tier::kDevice && pages_[tile].transfer == Transfer::kCopyIn)
-      pages_[tile].written_before_copy = true;
+      pages_.SetWrittenBeforeCopy(tile, true);
     if (tier == Tier::kPinned) flush_.MarkWritten(tile);
   }
   EndDiscard(tile);
@@ -183,6 +183,7 @@ void Pager::TransferDone(TileIndex tile, const absl::Status& status) {
   if (is_write) pages_.failures().WriteEnded(status.ok());
   if (!status.ok()) {
     if (ended.job != nullptr) ended.job->failure = status;
+    if (ended.is_written) flush_.Fail(status);
     // A caller that needs a tile that could not be brought in receives the failure when bringing it
     // in fails again. A lease whose stream waits for the copy is not requested again, so that
     // failure is recorded here.
@@ -198,6 +199,8 @@ void Pager::TransferDone(TileIndex tile, const absl::Status& status) {
   if (ended.transfer == Transfer::kCopyOut) flush_.MarkWritten(tile);
   EndDiscard(tile);
   plan_.TransferEnded(tile, ended.planned);
+  // The lease that did not wait for the copy may have ended already.
+  if (ended.is_leased && !plan_.is_followed()) room_.GoToRest(tile);
 }
 
 // Drops a copy in pinned memory that is not what was written, if NVMe has the bytes: the tile's

@@ -130,6 +130,7 @@ bool PlanFrames::SettleCopy(TileIndex tile, Tier tier) {
   Copy& copy = page.copy(tier);
   if (!copy.has_frame() || copy.leaving || copy.holder != nullptr || LiesAsPlanned(tile, tier))
     return false;
+  if (page.written_before_copy && !page.has_newest(tier)) return false;  // it is about to be void
   if (tier == Tier::kPinned && !pages_.options().has_store && !page.zero) return false;
   if (pages_.leases().IsWritten(tile) || page.discard || stuck_.count(tile) > 0) return false;
   // A caller that waits for the tile gets it first; otherwise two waiting callers could take room

@@ -178,8 +178,8 @@ void Room::StartEvict(TileIndex tile, Tier tier) {
 void Room::Sink(TileIndex tile) {
   const Page& page = pages_[tile];
   if (!pages_.leases().Close(tile)) return;
-  const Tier tier = page.is_ready(Tier::kDevice) ? Tier::kDevice : Tier::kPinned;
-  if (!page.is_ready(tier) || page.copy(tier).leaving || pages_[tile].is_reserved(tier)) return;
+  const Tier tier = page.has_newest(Tier::kDevice) ? Tier::kDevice : Tier::kPinned;
+  if (!page.has_newest(tier) || page.copy(tier).leaving || page.is_reserved(tier)) return;
   if (tier == Tier::kPinned && !pages_.options().has_store) return;
   StartEvict(tile, tier);
 }
@@ -193,7 +193,7 @@ void Room::GoToRest(TileIndex tile) {
   }
   const Tier other = Other(*page.tile->rest);
   const bool may_leave = other == Tier::kDevice || pages_.options().has_store;
-  if (may_leave && page.is_ready(other) && !page.copy(other).leaving) StartEvict(tile, other);
+  if (may_leave && page.has_newest(other) && !page.copy(other).leaving) StartEvict(tile, other);
 }
 
 Outcome Room::AdvanceEvict(Job& job) {

@@ -26,11 +26,13 @@ Transfers::Ended Transfers::End(TileIndex tile) {
   Page& page = pages_[tile];
   --in_flight_;
   pages_.CountEnding();
+  const bool is_written = page.written_before_copy;
+  if (is_written) pages_.SetWrittenBeforeCopy(tile, false);
   return {.transfer = *std::exchange(page.transfer, std::nullopt),
           .job = std::exchange(page.transfer_job, nullptr),
           .planned = std::exchange(page.planned, std::nullopt),
           .is_leased = std::exchange(page.leased_before_copy, false),
-          .is_written = std::exchange(page.written_before_copy, false)};
+          .is_written = is_written};
 }
 
 void Transfers::Arrive(TileIndex tile, const Ended& ended) {
