@@ -220,7 +220,8 @@ class SPILLWAY_EXPORT Engine {
   // already.
   virtual absl::Status Unregister(TensorId id) = 0;
   // Removes a tensor by its name, like Unregister, whatever its spec is. The tensor may be
-  // registered or only in the last commit. NotFound: it is in neither.
+  // registered or only in the last commit. NotFound: it is in neither. FailedPrecondition: it is
+  // being registered, or as Unregister.
   virtual absl::Status ForgetName(std::string_view /*name*/) {
     return absl::UnimplementedError("this engine forgets no tensor by name");
   }

@@ -192,6 +192,10 @@ absl::Status TensorRegistry::Fill(TensorId id, const FillTile& fill) {
 
 absl::Status TensorRegistry::Unregister(TensorId id) {
   base::MutexLock lock(&changes_mu_);
+  return Remove(id);
+}
+
+absl::Status TensorRegistry::Remove(TensorId id) {
   SPILLWAY_RETURN_IF_ERROR(IndexOf({id, 0}).status());
   SPILLWAY_RETURN_IF_ERROR(Forget(id));
   Publish(Spec(id).name, std::nullopt);
@@ -211,11 +215,19 @@ absl::Status TensorRegistry::Forget(TensorId id) {
 }
 
 absl::Status TensorRegistry::ForgetName(std::string_view name) {
-  if (const auto id = Find(name); id.ok()) return Unregister(*id);
-  absl::Status status = absl::NotFoundError(
-      absl::StrCat("no tensor '", std::string(name), "' is registered or in the last commit"));
-  if (!has_store_) return status;
   base::MutexLock lock(&changes_mu_);
+  if (const auto id = Find(name); id.ok()) return Remove(*id);
+  const std::string tensor = absl::StrCat("tensor '", std::string(name), "'");
+  {
+    base::MutexLock names(&names_mu_);
+    if (by_name_.find(name) != by_name_.end()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(tensor, " is being registered: call ForgetName when Register has returned"));
+    }
+  }
+  absl::Status status =
+      absl::NotFoundError(absl::StrCat("no ", tensor, " is registered or in the last commit"));
+  if (!has_store_) return status;
   mover_->transfers().RunWithStore([&](io::Store* store) {
     const auto found = store->FindTensor(name);
     if (!found.ok()) status = found.status();

@@ -88,6 +88,7 @@ class TensorRegistry {
   TensorId AddTiles(const TensorSpec& spec, const Stored& stored)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes_mu_);
   absl::Status Fill(TensorId id, const FillTile& fill);
+  absl::Status Remove(TensorId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes_mu_);
   absl::Status Forget(TensorId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes_mu_);
 
   // Constant after Begin.

@@ -174,6 +174,23 @@ TEST_F(UnregisterTest, AReaderThatFailsLeavesNothingBehind) {
   EXPECT_FALSE(IsStored("short"));
 }
 
+// The store has the tensor already while the reader runs. It is not removed under Register.
+TEST_F(UnregisterTest, ANameThatIsBeingRegisteredIsNotForgotten) {
+  absl::Status forgotten;
+  const auto id = engine_->Register(Spec("a"), [&](uint64_t, std::span<std::byte> out) {
+    std::fill(out.begin(), out.end(), std::byte{1});
+    forgotten = engine_->ForgetName("a");
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(id.ok()) << id.status();
+  EXPECT_EQ(forgotten.code(), absl::StatusCode::kFailedPrecondition) << forgotten;
+  EXPECT_THAT(std::string(forgotten.message()), HasSubstr("'a' is being registered"));
+  Commit("a");
+  Reopen();
+  EXPECT_TRUE(engine_->ForgetName("a").ok());
+  EXPECT_EQ(engine_->ForgetName("a").code(), absl::StatusCode::kNotFound);
+}
+
 TEST_F(UnregisterTest, ASnapshotKeepsIt) {
   const TensorId gone = Register("gone");
   Put(gone, 200);
