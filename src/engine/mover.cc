@@ -105,6 +105,8 @@ void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::Stre
       if (auto* trace = planner_.Recording()) trace->Release(tile, tier, access, base::Now());
       pager_.BeginDrain(tile, tier, access, stream->value);
       ++drains_;
+      // A caller on the same stream need not wait until the lease has drained.
+      if (pager_.IsAwaited(tile)) Dispatch(Wake::kAtExit);
     }
     // Runs even if the device is lost: the next transfer of the bytes reports the loss.
     auto drained = [this, tile, tier, access](const absl::Status&) {

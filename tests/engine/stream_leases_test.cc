@@ -98,6 +98,21 @@ TEST_F(StreamLeases, ALeaseOnTheStreamOfAWriterDoesNotBlockItsCaller) {
   ExpectWords(4);
 }
 
+// The caller waits before the holder releases its lease.
+TEST_F(StreamLeases, ACallerOnTheStreamWaitsForTheHolderOnly) {
+  AddOneOnStream();
+  auto holder = engine_->Acquire(tile(), Access::kReadWrite, stream_.get());
+  ASSERT_TRUE(holder.ok()) << holder.status();
+  auto caller = std::async(std::launch::async, [this] { AddOneOnStream(); });
+  EXPECT_EQ(caller.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
+  Gate gate(stream_.get());
+  holder->Release();
+  EXPECT_EQ(caller.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  gate.Open();
+  caller.get();
+  ExpectWords(2);
+}
+
 TEST_F(StreamLeases, OthersWaitForAWriterOnAStream) {
   Gate gate(stream_.get());
   AddOneOnStream();

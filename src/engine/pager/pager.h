@@ -116,6 +116,8 @@ class Pager {
   bool has_callers() const {
     return pages_.leases().num_held() > pages_.leases().num_draining() || has_requests();
   }
+  // Whether a caller waits for a lease of the tile.
+  bool IsAwaited(TileIndex tile) const { return jobs_.IsAwaited(tile); }
   // Returns a failure that was not reported to any caller, once; ok if there is none.
   absl::Status TakeWriteError() { return pages_.failures().TakeUntold(); }
   // Why the request for a lease has not been granted yet; nullopt if it has been.
