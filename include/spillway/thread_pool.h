@@ -16,7 +16,9 @@ namespace spillway {
 
 // `num_threads` includes the caller: a pool of one thread runs everything inline. If the system
 // provides fewer threads, these do the same work. Thread-compatible: one caller at a time, and no
-// ParallelFor inside another. A body must not throw. The destructor joins the workers.
+// ParallelFor inside another. A body must not throw. It runs in the default floating-point
+// environment (rounding to nearest, denormals kept), whatever the caller's is. The destructor joins
+// the workers.
 class SPILLWAY_EXPORT ThreadPool {
  public:
   explicit ThreadPool(int num_threads);

@@ -7,11 +7,17 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cfenv>
 #include <chrono>
+#include <limits>
 #include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
 
 namespace spillway {
 namespace {
@@ -148,6 +154,34 @@ TEST(ThreadPool, PortionsCoverAllOnceAndEndAtMultiplesOfTheGrain) {
       EXPECT_EQ(portions, expected) << threads << " threads, n = " << n;
     }
   }
+}
+
+// Half of the least normal number, computed at run time: a denormal, unless these are flushed.
+float Denormal() {
+  volatile float least = std::numeric_limits<float>::min();
+  return least * 0.5f;
+}
+
+TEST(ThreadPool, BodiesComputeAlikeWhateverTheCallersEnvironmentIs) {
+  std::fenv_t before;
+  std::fegetenv(&before);
+  std::fesetround(FE_DOWNWARD);
+#if defined(__SSE__)
+  _MM_SET_FLUSH_ZERO_MODE(_MM_FLUSH_ZERO_ON);
+  EXPECT_EQ(Denormal(), 0.0f);
+#endif
+  for (const int threads : {1, 2, 4}) {
+    ThreadPool pool(threads);  // new threads start with the caller's environment
+    for (const int64_t n : {1, 64}) {
+      std::atomic<int> alike = 0;
+      pool.ParallelFor(n, [&](int64_t) {
+        if (std::fegetround() == FE_TONEAREST && Denormal() > 0) ++alike;
+      });
+      EXPECT_EQ(alike, n) << threads << " threads";
+    }
+  }
+  EXPECT_EQ(std::fegetround(), FE_DOWNWARD) << "the caller's environment stays";
+  std::fesetenv(&before);
 }
 
 TEST(ThreadPool, RangesFollowFromTheirArgumentsAlone) {
