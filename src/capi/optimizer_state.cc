@@ -43,14 +43,15 @@ absl::Status CheckHasMasters(const Parameter& parameter) {
 }
 
 // Opens the state of a parameter whose weight lies at `weight`. The tiles are those of the state's
-// last tensor, but an encoded vector has one tile.
+// last tensor. The encoded moments of a vector are one row, so its tiles are those of its master
+// weight, if that is a tensor of its own.
 absl::StatusOr<RestingState> StateOf(const spw_optimizer& optimizer, const Parameter& parameter,
                                      const Values& weight) {
   const std::vector<TensorId>& state = parameter.tensors.state;
   TensorSpec spec = parameter.weight;
   const bool is_vector = spec.shape.size() < 2;
   if (optim::IsEncoded(optimizer.format) && is_vector) {
-    spec.tile_rows = 0;  // the state of a vector is one row
+    spec.tile_rows = state.size() > 1 ? optimizer.engine->Spec(state.front()).tile_rows : 0;
   } else if (!state.empty()) {
     spec.tile_rows = optimizer.engine->Spec(state.back()).tile_rows;
   }

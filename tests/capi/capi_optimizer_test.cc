@@ -332,6 +332,63 @@ TEST_F(CapiOptimizerTest, EveryFormatsStateIsReadAndWritten) {
   }
 }
 
+// The master weight of a long vector has several tiles, and its encoded moments have one.
+TEST_F(CapiOptimizerTest, TheStateOfAVectorOfSeveralTilesIsReadAndWritten) {
+  std::vector<float> given[3] = {weight_, gradient_, gradient_};  // master weights and moments
+  for (float& square : given[2]) square *= square;
+  const int64_t shape = kElements;
+  for (int32_t format = SPW_STATE_F32; format <= SPW_STATE_COMPACT; ++format) {
+    Create(SPW_ADAMW, format);
+    std::vector<uint16_t> halves(kElements);
+    const std::string name = "v." + std::to_string(format);
+    spw_parameter parameter;
+    spw_parameter_init(&parameter, sizeof parameter);
+    parameter.name = name.c_str();
+    parameter.weight = {halves.data(), SPW_BF16, 0};
+    parameter.has_gradient = 1;
+    parameter.gradient = {gradient_.data(), SPW_F32, 0};
+    parameter.shape = &shape;
+    parameter.rank = 1;
+    parameter.tile_rows = 256;
+    spw_state state;
+    spw_state_init(&state, sizeof state);
+    SPW_ASSERT_OK(spw_optimizer_add(optimizer_, &parameter, &state.parameter));
+    float* moments[] = {given[1].data(), given[2].data()};
+    state.masters = given[0].data();
+    state.moments = moments;
+    state.num_moments = 2;
+    state.num_elements = kElements;
+    SPW_ASSERT_OK(spw_optimizer_write_state(optimizer_, &state));
+    std::vector<float> read[3];
+    for (std::vector<float>& values : read) values = std::vector<float>(kElements);
+    moments[0] = read[1].data();
+    moments[1] = read[2].data();
+    state.masters = read[0].data();
+    SPW_ASSERT_OK(spw_optimizer_read_state(optimizer_, &state));
+    for (size_t i = 0; i < kElements; ++i) {
+      ASSERT_NEAR(read[0][i], given[0][i], 2e-5 * std::abs(given[0][i])) << format << ", " << i;
+      ASSERT_NEAR(read[1][i], given[1][i], 0.004) << format << ", " << i;
+      ASSERT_NEAR(read[2][i], given[2][i], 0.001) << format << ", " << i;
+    }
+  }
+}
+
+// The refused step names new memory for the weight, which the caller may then free.
+TEST_F(CapiOptimizerTest, ARefusedStepLeavesTheWeightWhereItWas) {
+  Create();
+  spw_update update;
+  spw_update_init(&update, sizeof update);
+  update.parameter = Add("w");
+  update.step = 1;
+  update.learning_rate = -1;
+  std::vector<float> other(kElements, 7);
+  update.weight_memory = other.data();
+  SPW_EXPECT_ERROR(spw_optimizer_step(optimizer_, &update, 1), SPW_INVALID_ARGUMENT, "");
+  std::vector<float> masters(kElements);
+  SPW_ASSERT_OK(spw_optimizer_masters(optimizer_, update.parameter, masters.data(), kElements));
+  EXPECT_EQ(masters, weight_);
+}
+
 TEST_F(CapiOptimizerTest, WhatCannotBeIsNamed) {
   spw_rule rule;
   spw_rule_init(&rule, sizeof rule, 99);
