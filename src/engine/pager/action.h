@@ -39,7 +39,7 @@ struct Action {
   Kind kind;
   Transfer transfer = Transfer::kRead;
   TileIndex tile = 0;
-  uint64_t pinned_offset = 0;
+  uint64_t pinned_offset = 0;  // of a kTransfer's frames
   uint64_t device_offset = 0;
   Ticket ticket = kNoTicket;
   bool after_copy = false;

@@ -20,10 +20,15 @@ ArenaMap::Segments::const_iterator ArenaMap::At(uint64_t offset) const {
   return offset < size_bytes_ ? std::prev(segments_.upper_bound(offset)) : segments_.end();
 }
 
+std::vector<TileIndex> ArenaMap::TilesIn(uint64_t begin, uint64_t end) const {
+  std::vector<TileIndex> tiles;
+  for (auto it = At(begin); it != segments_.end() && it->first < end; ++it)
+    if (it->second.kind == Kind::kFrame) tiles.push_back(it->second.tile);
+  return tiles;
+}
+
 void ArenaMap::SplitAt(uint64_t offset) {
-  auto it = segments_.upper_bound(offset);
-  if (it == segments_.begin()) return;
-  --it;
+  const auto it = std::prev(segments_.upper_bound(offset));
   const uint64_t head_bytes = offset - it->first;
   if (head_bytes == 0 || head_bytes >= it->second.size_bytes) return;
   Segment tail = it->second;
@@ -86,22 +91,14 @@ std::optional<uint64_t> ArenaMap::Allocate(uint64_t size_bytes, TileIndex tile, 
 }
 
 bool ArenaMap::AllocateAt(uint64_t offset, uint64_t size_bytes, TileIndex tile) {
-  auto it = segments_.upper_bound(offset);
-  if (it == segments_.begin()) return false;
-  --it;
+  const auto it = At(offset);
+  if (it == segments_.end()) return false;
   const uint64_t end = it->first + it->second.size_bytes;
   if (it->second.kind != Kind::kFree || end < offset + size_bytes) return false;
   SplitAt(offset);
   SplitAt(offset + size_bytes);
   SetKind(segments_.find(offset), Kind::kFrame, tile);
   return true;
-}
-
-void ArenaMap::Free(uint64_t offset) {
-  auto it = segments_.find(offset);
-  SPILLWAY_CHECK(it != segments_.end() && it->second.kind == Kind::kFrame);
-  SetKind(it, Kind::kFree, 0);
-  MergeFree(it);
 }
 
 void ArenaMap::FreeInto(uint64_t offset, uint64_t window, uint64_t window_bytes,
@@ -125,19 +122,15 @@ void ArenaMap::FreeInto(uint64_t offset, uint64_t window, uint64_t window_bytes,
 
 void ArenaMap::ClaimFree(uint64_t window, uint64_t window_bytes, TileIndex claimant) {
   const uint64_t end = window + window_bytes;
-  auto it = std::prev(segments_.upper_bound(window));
-  while (it != segments_.end() && it->first < end) {
-    if (it->second.kind != Kind::kFree) {
+  for (auto it = std::prev(segments_.upper_bound(window)); it != segments_.end() && it->first < end;
+       ++it) {
+    if (it->second.kind != Kind::kFree) continue;
+    if (it->first < window) {
+      SplitAt(window);
       ++it;
-      continue;
     }
-    const uint64_t at = it->first;
-    if (at < window) SplitAt(window);
-    if (at + it->second.size_bytes > end) SplitAt(end);
-    it = segments_.find(at < window ? window : at);
     if (it->first + it->second.size_bytes > end) SplitAt(end);
     SetKind(it, Kind::kClaimed, claimant);
-    ++it;
   }
 }
 
@@ -156,7 +149,7 @@ void ArenaMap::ClaimedToFrame(uint64_t window, uint64_t window_bytes, TileIndex 
 void ArenaMap::GiveUpClaim(uint64_t window, uint64_t window_bytes, TileIndex claimant) {
   auto it = std::prev(segments_.upper_bound(window));
   while (it != segments_.end() && it->first < window + window_bytes) {
-    if (it->second.kind == Kind::kClaimed && it->second.tile == claimant && it->first >= window) {
+    if (it->second.kind == Kind::kClaimed && it->second.tile == claimant) {
       SetKind(it, Kind::kFree, 0);
       it = MergeFree(it);
     }

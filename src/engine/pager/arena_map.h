@@ -14,6 +14,7 @@
 #include <optional>
 #include <set>
 #include <utility>
+#include <vector>
 
 namespace spillway::engine {
 
@@ -41,6 +42,8 @@ class ArenaMap {
   const Segments& segments() const { return segments_; }
   // Returns the segment that holds `offset`, or segments().end() if `offset` is past the arena.
   Segments::const_iterator At(uint64_t offset) const;
+  // Returns the tiles of which a frame lies in [begin, end), in part or whole, in order.
+  std::vector<TileIndex> TilesIn(uint64_t begin, uint64_t end) const;
 
   // Allocates the tile's frame in the smallest free run that holds `size_bytes` (a multiple of the
   // alignment) at or after `from`. Returns the frame's offset, or none if there is no such run.
@@ -54,7 +57,7 @@ class ArenaMap {
   }
 
   // Frees a frame.
-  void Free(uint64_t offset);
+  void Free(uint64_t offset) { FreeInto(offset, 0, 0, 0); }
 
   // Frees a frame. The part of it in [window, window + window_bytes) becomes claimed for
   // `claimant`.

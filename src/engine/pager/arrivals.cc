@@ -6,10 +6,6 @@
 
 namespace spillway::engine {
 
-Outcome Arrivals::Advance(Job& job) {
-  return job.kind == Job::Kind::kAcquire ? AdvanceAcquire(job) : AdvancePrefetch(job);
-}
-
 // --- Leases ---
 
 Outcome Arrivals::AdvanceAcquire(Job& job) {
@@ -71,8 +67,6 @@ Outcome Arrivals::Grant(Job& job, bool after_copy) {
   if (job.use) plan_.Granted(job.tile);
   pages_.actions().push_back({.kind = Action::Kind::kGrant,
                               .tile = job.tile,
-                              .pinned_offset = page.copy(Tier::kPinned).offset,
-                              .device_offset = page.copy(Tier::kDevice).offset,
                               .ticket = job.ticket,
                               .after_copy = after_copy});
   return Outcome::kDone;

@@ -27,8 +27,9 @@ class Arrivals {
         room_(*room),
         plan_(*plan) {}
 
-  // Advances a kAcquire or a kPrefetch job.
-  Outcome Advance(Job& job);
+  // Each advances a job of one kind.
+  Outcome AdvanceAcquire(Job& job);
+  Outcome AdvancePrefetch(Job& job);
   // Ends the job. For a lease, the caller receives `status`; a prefetch is dropped silently.
   Outcome Fail(Job& job, absl::Status status);
   // Adds prefetch jobs for the next declared uses. Returns whether it added any.
@@ -38,9 +39,7 @@ class Arrivals {
   bool is_paused() const { return is_paused_; }
 
  private:
-  Outcome AdvanceAcquire(Job& job);
   Outcome AdvancePlanned(Job& job);
-  Outcome AdvancePrefetch(Job& job);
   Outcome TakeRoomAhead(Job& job);
   Outcome Fill(Job& job);
   Outcome FailOrWait(Job& job, Room::Answer answer, const absl::Status& why);

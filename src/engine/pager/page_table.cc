@@ -61,13 +61,9 @@ bool PageTable::IsInReservedRange(TileIndex tile) const {
 // Closes the counts of copies that lie in the part of pinned memory, from `from` on, by which the
 // range for reserved frames has grown.
 void PageTable::ShutReservedRange(uint64_t from) {
-  const ArenaMap& pinned = arena(Tier::kPinned);
   const uint64_t until = resting_.reserved_bytes(Tier::kPinned);
-  for (auto it = pinned.At(from); it != pinned.segments().end() && it->first < until; ++it) {
-    const TileIndex tile = it->second.tile;
-    if (it->second.kind == ArenaMap::Kind::kFrame && IsInReservedRange(tile))
-      (void)leases_.Close(tile, Tier::kPinned);
-  }
+  for (const TileIndex tile : arena(Tier::kPinned).TilesIn(from, until))
+    if (IsInReservedRange(tile)) (void)leases_.Close(tile, Tier::kPinned);
 }
 
 bool PageTable::CanLease(const Job& job) {
@@ -92,7 +88,7 @@ void PageTable::HoldFrame(TileIndex tile, Tier tier, uint64_t offset, const Job*
   ++num_reserved_frames_;
 }
 
-void PageTable::DropFrame(TileIndex tile, Tier tier, const std::optional<Window>& claim) {
+void PageTable::DropFrame(TileIndex tile, Tier tier, const ClaimWindow& claim) {
   Copy& copy = pages_[tile].copy(tier);
   const bool is_free = leases_.Close(tile, tier);
   SPILLWAY_CHECK(is_free);
@@ -101,17 +97,13 @@ void PageTable::DropFrame(TileIndex tile, Tier tier, const std::optional<Window>
   copy = Copy{};
   ++endings_;
   if (pages_[tile].is_reserved(tier)) {  // the bytes are dropped, the frame stays
-    SPILLWAY_CHECK(!claim);
+    SPILLWAY_CHECK(claim.size_bytes == 0);
     copy.state = Copy::State::kHeld;
     copy.offset = offset;
     return;
   }
   Count(tile, tier, false);
-  if (claim) {
-    arena(tier).FreeInto(offset, claim->offset, claim->size_bytes, claim->claimant);
-  } else {
-    arena(tier).Free(offset);
-  }
+  arena(tier).FreeInto(offset, claim.offset, claim.size_bytes, claim.claimant);
 }
 
 // --- Bytes ---
@@ -219,8 +211,9 @@ void PageTable::ForgetCopies(TileIndex tile) {
     if (copy.prefetched) ++stats_.prefetch_wasted;
     const Copy before = std::exchange(copy, Copy{});
     if (!before.has_frame()) continue;
-    if (pages_[tile].is_reserved(tier)) {
-      SPILLWAY_CHECK(arena(tier).AllocateAt(before.offset, page.frame_bytes(), tile));
+    if (page.is_reserved(tier)) {
+      const bool is_free = arena(tier).AllocateAt(before.offset, page.frame_bytes(), tile);
+      SPILLWAY_CHECK(is_free);
       copy.state = Copy::State::kHeld;
       copy.offset = before.offset;
     } else {

@@ -131,6 +131,13 @@ struct alignas(64) Page {
   bool MayForget(Tier tier) const;
 };
 
+// A part of an arena that is claimed for a tile, and is emptied for it.
+struct ClaimWindow {
+  uint64_t offset = 0;
+  uint64_t size_bytes = 0;
+  TileIndex claimant = 0;
+};
+
 // Externally synchronised.
 class PageTable {
  public:
@@ -180,14 +187,9 @@ class PageTable {
   // --- Frames ---
   // Records the tile's frame at `offset`. REQUIRES: the frame is allocated in the arena.
   void HoldFrame(TileIndex tile, Tier tier, uint64_t offset, const Job* holder);
-  // Drops the copy's bytes, and frees its frame unless the frame is reserved. With a claim, the
-  // part of the frame in the claim's window becomes claimed. REQUIRES: no lease.
-  struct Window {
-    uint64_t offset = 0;
-    uint64_t size_bytes = 0;
-    TileIndex claimant = 0;
-  };
-  void DropFrame(TileIndex tile, Tier tier, const std::optional<Window>& claim = std::nullopt);
+  // Drops the copy's bytes, and frees its frame unless the frame is reserved. The part of the frame
+  // in a claim's window becomes claimed. REQUIRES: no lease.
+  void DropFrame(TileIndex tile, Tier tier, const ClaimWindow& claim = {});
   // Ends the eviction of a copy that could not leave.
   void Stay(TileIndex tile, Tier tier) {
     pages_[tile].copy(tier).leaving = false;

@@ -29,7 +29,7 @@ TileIndex Pager::AddTile(uint64_t size_bytes, Role role, bool transient, bool st
 
 void Pager::Acquire(Ticket ticket, TileIndex tile, Tier tier, Access access, StreamId stream) {
   uses_.OnUse(tile, tier);
-  const auto use = plan_.Ask(tile, tier, access);
+  const auto use = plan_.Ask({.tile = tile, .tier = tier, .access = access});
   Job& job = jobs_.Add(Job::Kind::kAcquire, tile, tier);
   job.access = access;
   job.ticket = ticket;
@@ -251,8 +251,8 @@ bool Pager::AdvanceAll(Job::Kind kind) {
 Outcome Pager::Advance(Job& job) {
   if (pages_[job.tile].transfer_job == &job) return Outcome::kWaiting;
   switch (job.kind) {
-    case Job::Kind::kAcquire:
-    case Job::Kind::kPrefetch: return arrivals_.Advance(job);
+    case Job::Kind::kAcquire: return arrivals_.AdvanceAcquire(job);
+    case Job::Kind::kPrefetch: return arrivals_.AdvancePrefetch(job);
     case Job::Kind::kEvict: return room_.AdvanceEvict(job);
     case Job::Kind::kFlush: return flush_.Advance(job);
   }

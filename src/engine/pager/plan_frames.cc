@@ -3,7 +3,6 @@
 #include "src/engine/pager/plan_frames.h"
 
 #include <utility>
-#include <vector>
 
 namespace spillway::engine {
 
@@ -29,7 +28,7 @@ bool PlanFrames::IsComing(TileIndex tile, Tier tier) {
 bool PlanFrames::LiesAsPlanned(TileIndex tile, Tier tier) const {
   const Page& page = pages_[tile];
   const uint64_t offset = page.copy(tier).offset;
-  if (pages_[tile].is_reserved(tier)) return true;
+  if (page.is_reserved(tier)) return true;
   if (tier == Tier::kPinned && pages_.resting().HasOwnPlace(*page.tile) &&
       offset == page.tile->own_place)
     return true;
@@ -37,15 +36,14 @@ bool PlanFrames::LiesAsPlanned(TileIndex tile, Tier tier) const {
   return follower_->takes_any_frame() ? planned.has_value() : planned == offset;
 }
 
-PlanFrames::Taken PlanFrames::Take(TileIndex tile, Tier tier, uint64_t offset) {
+PlanFrames::Step PlanFrames::Take(TileIndex tile, Tier tier, uint64_t offset) {
   const Page& page = pages_[tile];
   const Copy& target = page.copy(tier);
-  if (target.leaving) return Taken::kNotYet;
+  if (target.leaving) return Step::kWaiting;
   const bool is_held = target.state == Copy::State::kHeld;
-  if (is_held && target.offset == offset) return Taken::kYes;
-  if (is_held && target.holder == nullptr && !pages_[tile].is_reserved(tier))
-    pages_.DropFrame(tile, tier);
-  if (target.state != Copy::State::kNone) return Taken::kNotYet;
+  if (is_held && target.offset == offset) return Step::kDone;
+  if (is_held && target.holder == nullptr && !page.is_reserved(tier)) pages_.DropFrame(tile, tier);
+  if (target.state != Copy::State::kNone) return Step::kWaiting;
   ArenaMap& arena = pages_.arena(tier);
   const uint64_t frame_bytes = page.frame_bytes();
   const plan::PlanOptions& options = follower_->step().plan.options;
@@ -54,7 +52,7 @@ PlanFrames::Taken PlanFrames::Take(TileIndex tile, Tier tier, uint64_t offset) {
   const bool any = follower_->takes_any_frame();
   if (any && arena.size_bytes() - arena.used_bytes() < frame_bytes + reserve) {
     lacks_frame_ = true;
-    return Taken::kNoRoom;
+    return Step::kNoRoom;
   }
   std::optional<uint64_t> taken;
   if (arena.AllocateAt(offset, frame_bytes, tile)) {
@@ -67,27 +65,22 @@ PlanFrames::Taken PlanFrames::Take(TileIndex tile, Tier tier, uint64_t offset) {
   } else {
     (void)MakeWay(tier, offset, frame_bytes);
   }
-  return taken ? Taken::kYes : Taken::kNotYet;
+  return taken ? Step::kDone : Step::kWaiting;
 }
 
 // Evicts the copies in the range that do not lie as planned. Returns whether every copy there
 // leaves, now or when its streams have drained.
 bool PlanFrames::MakeWay(Tier tier, uint64_t offset, uint64_t size_bytes) {
-  const ArenaMap& arena = pages_.arena(tier);
   const Leases& leases = pages_.leases();
   bool all_leave = true;
-  std::vector<TileIndex> strangers;
-  for (auto it = arena.At(offset); it != arena.segments().end() && it->first < offset + size_bytes;
-       ++it) {
-    if (it->second.kind != ArenaMap::Kind::kFrame) continue;
-    const TileIndex tile = it->second.tile;
-    const bool is_stranger = !LiesAsPlanned(tile, tier);
-    lacks_frame_ |= is_stranger && leases.HasHolder(tile, tier);
-    all_leave &= is_stranger;
-    if (is_stranger) strangers.push_back(tile);
-  }
-  for (const TileIndex tile : strangers) {
-    const bool drains = leases.held(tile, tier) > 0 && !leases.HasHolder(tile, tier);
+  for (const TileIndex tile : pages_.arena(tier).TilesIn(offset, offset + size_bytes)) {
+    if (LiesAsPlanned(tile, tier)) {
+      all_leave = false;
+      continue;
+    }
+    const bool is_held = leases.HasHolder(tile, tier);
+    lacks_frame_ |= is_held;
+    const bool drains = leases.held(tile, tier) > 0 && !is_held;
     all_leave &= SettleCopy(tile, tier) || pages_[tile].copy(tier).leaving || drains;
   }
   return all_leave;

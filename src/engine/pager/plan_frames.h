@@ -42,11 +42,13 @@ class PlanFrames {
   bool IsComing(TileIndex tile, Tier tier);
   // Whether the copy lies where the plan has it.
   bool LiesAsPlanned(TileIndex tile, Tier tier) const;
+  // How far an operation has come: its transfer has begun, it is over, it must wait, or it must
+  // wait because any frame would do, but the free room beside the plan's reserve is too small.
+  enum class Step : uint8_t { kStarted, kDone, kWaiting, kNoRoom };
   // Takes a frame for an operation, at `offset` or, if the plan takes any frame, elsewhere.
-  // kNotYet: the frame cannot be taken yet; copies in its way are evicted if they can be. kNoRoom:
-  // any frame would do, but the free room beside the plan's reserve is too small.
-  enum class Taken : uint8_t { kYes, kNotYet, kNoRoom };
-  Taken Take(TileIndex tile, Tier tier, uint64_t offset);
+  // kWaiting: the frame cannot be taken yet; copies in its way are evicted if they can be. Never
+  // returns kStarted.
+  Step Take(TileIndex tile, Tier tier, uint64_t offset);
 
   // Records that the tile's copies may not lie where the plan has them.
   void Unsettle(TileIndex tile) { unsettled_.push_back(tile); }

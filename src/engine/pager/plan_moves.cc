@@ -17,16 +17,8 @@ constexpr size_t kMostWaiting = 16;
 
 bool PlanMoves::Advance() {
   if (MustTryAgain()) TryAgain();
-  PlanFollower& follower = frames_.follower();
   bool progress = false;
-  for (size_t link = 0; link < kFree; ++link) {
-    const auto transfer = static_cast<plan::Transfer>(link);
-    progress |= AdvanceQueue(link, [&]() -> std::optional<PlanFollower::Count> {
-      const bool may_start = follower.in_flight(transfer) < kMostInFlight;
-      return may_start ? follower.Take(transfer) : std::nullopt;
-    });
-  }
-  progress |= AdvanceQueue(kFree, [&] { return follower.TakeFree(); });
+  for (size_t queue = 0; queue <= kFree; ++queue) progress |= AdvanceQueue(queue);
   return AdvanceEntry() || progress;
 }
 
@@ -35,18 +27,24 @@ bool PlanMoves::StoppedEarly() {
   return is_cut && std::exchange(has_idled_, false);
 }
 
-// Tries the operations that `take` returns, one after the other, until there is none, too many
-// wait, or the queue's budget of operations that move nothing is used up, which includes those that
-// were skipped. If one finds no room, the operations behind it do not take a frame. Waiting
-// operations are tried again when something has ended that they may wait for.
-bool PlanMoves::AdvanceQueue(size_t queue,
-                             absl::FunctionRef<std::optional<PlanFollower::Count>()> take) {
+std::optional<PlanFollower::Count> PlanMoves::Take(size_t queue) {
+  PlanFollower& follower = frames_.follower();
+  if (queue == kFree) return follower.TakeFree();
+  const auto link = static_cast<plan::Transfer>(queue);
+  return follower.in_flight(link) < kMostInFlight ? follower.Take(link) : std::nullopt;
+}
+
+// Tries the queue's operations, one after the other, until there is none, too many wait, or the
+// queue's budget of operations that move nothing is used up, which includes those that were
+// skipped. If one finds no room, the operations behind it do not take a frame. Waiting operations
+// are tried again when something has ended that they may wait for.
+bool PlanMoves::AdvanceQueue(size_t queue) {
   bool progress = false;
   PlanFollower& follower = frames_.follower();
   Waiting& waiting = waiting_[queue];
   int& idle_left = idle_left_[queue];
   while (idle_left > 0 && waiting.ops.size() < kMostWaiting) {
-    const auto number = take();
+    const auto number = Take(queue);
     if (!number) break;
     if (!follower.tiles().MayStartNow(*number)) {
       --idle_left;
@@ -161,16 +159,8 @@ PlanMoves::Step PlanMoves::Try(const plan::Op& op, std::optional<PlanFollower::C
     transfers_.Start(op.tile, transfer, reason, /*job=*/nullptr);
     return Step::kStarted;
   };
-  const auto take = [&](Tier tier) {
-    switch (frames_.Take(op.tile, tier, op.offset)) {
-      case PlanFrames::Taken::kYes: return Step::kDone;
-      case PlanFrames::Taken::kNotYet: return Step::kWaiting;
-      case PlanFrames::Taken::kNoRoom: return Step::kNoRoom;
-    }
-    return Step::kWaiting;
-  };
   const auto start_with_frame = [&](Tier tier, Transfer transfer) {
-    const Step taken = take(tier);
+    const Step taken = frames_.Take(op.tile, tier, op.offset);
     return taken == Step::kDone ? start(transfer) : taken;
   };
   switch (op.kind) {
@@ -191,7 +181,7 @@ PlanMoves::Step PlanMoves::Try(const plan::Op& op, std::optional<PlanFollower::C
       return start_with_frame(Tier::kPinned, Transfer::kCopyOut);
     case plan::Transfer::kTake:
       if (page.is_ready(op.tier)) return Step::kDone;
-      return take(op.tier);
+      return frames_.Take(op.tile, op.tier, op.offset);
     case plan::Transfer::kDrop: return TryDrop(op);
   }
   return Step::kDone;

@@ -14,7 +14,6 @@
 #include <optional>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "src/engine/pager/page_table.h"
 #include "src/engine/pager/plan_frames.h"
 #include "src/engine/pager/transfers.h"
@@ -41,9 +40,10 @@ class PlanMoves {
   bool StoppedEarly();
 
  private:
-  enum class Step : uint8_t { kStarted, kDone, kWaiting, kNoRoom };
+  using Step = PlanFrames::Step;
 
-  bool AdvanceQueue(size_t queue, absl::FunctionRef<std::optional<PlanFollower::Count>()> take);
+  std::optional<PlanFollower::Count> Take(size_t queue);
+  bool AdvanceQueue(size_t queue);
   bool AdvanceEntry();
   bool MustTryAgain() const;
   bool NeedsFrame(const plan::Op& op) const;

@@ -39,7 +39,8 @@ void PlanRun::EndStep() {
 
 // --- What callers do ---
 
-std::optional<PlanFollower::Count> PlanRun::AskPlan(const plan::TraceEvent& use) {
+std::optional<PlanFollower::Count> PlanRun::Ask(const plan::TraceEvent& use) {
+  if (!frames_) return std::nullopt;
   PlanFollower& follower = frames_->follower();
   const auto number = follower.Ask(use);
   if (!number && follower.IsAnotherStep()) Abandon(/*deviated=*/true);
@@ -50,8 +51,8 @@ void PlanRun::Granted(TileIndex tile) {
   if (FollowsUsesOf(tile)) frames_->follower().Happened(tile);
 }
 
-void PlanRun::SharedOfPlan(TileIndex tile, Tier tier) {
-  const auto use = AskPlan({.tile = tile, .tier = tier});
+void PlanRun::Shared(TileIndex tile, Tier tier) {
+  const auto use = Ask({.tile = tile, .tier = tier});
   if (!use) return;
   PlanFollower& follower = frames_->follower();
   // The plan's operations on the tile before this use were not needed.
@@ -69,8 +70,7 @@ void PlanRun::DrainBegan(TileIndex tile, Tier tier) {
 }
 
 void PlanRun::DiscardAsked(TileIndex tile) {
-  if (frames_ && AskPlan({.tile = tile, .kind = plan::TraceEvent::Kind::kDiscard}))
-    ++discards_[tile];
+  if (Ask({.tile = tile, .kind = plan::TraceEvent::Kind::kDiscard})) ++discards_[tile];
 }
 
 void PlanRun::Discarded(TileIndex tile) {
@@ -83,8 +83,8 @@ void PlanRun::Discarded(TileIndex tile) {
 
 PlanRun::Answer PlanRun::AdvanceAcquire(Job& job) {
   PlanFollower& follower = frames_->follower();
-  const Page& page = pages_[job.tile];
-  Copy& target = pages_[job.tile].copy(job.tier);
+  Page& page = pages_[job.tile];
+  Copy& target = page.copy(job.tier);
   if (!pages_.CanLease(job) || target.leaving) return Answer::kWaiting;
   if (!follower.tiles().OpsBeforeAreOver(job.tile, *job.use)) {
     // A stream can wait for the copy by itself, so the lease is granted before the copy ends.

@@ -52,16 +52,11 @@ class PlanRun {
   // --- What callers do ---
   // A lease is requested. Returns the number of this use among the tile's uses, or nullopt if the
   // plan does not have it.
-  std::optional<PlanFollower::Count> Ask(TileIndex tile, Tier tier, Access access) {
-    if (!frames_) return std::nullopt;
-    return AskPlan({.tile = tile, .tier = tier, .access = access});
-  }
+  std::optional<PlanFollower::Count> Ask(const plan::TraceEvent& use);
   // The requested use has been granted.
   void Granted(TileIndex tile);
   // A reader took the lease without the lock.
-  void Shared(TileIndex tile, Tier tier) {
-    if (frames_) SharedOfPlan(tile, tier);
-  }
+  void Shared(TileIndex tile, Tier tier);
   void DrainBegan(TileIndex tile, Tier tier);
   void Released(TileIndex tile, bool drained) {
     if (!FollowsUsesOf(tile)) return;
@@ -104,8 +99,6 @@ class PlanRun {
   void TransferEnded(TileIndex tile, const std::optional<PlannedOp>& planned);
 
  private:
-  std::optional<PlanFollower::Count> AskPlan(const plan::TraceEvent& use);
-  void SharedOfPlan(TileIndex tile, Tier tier);
   bool FollowsUsesOf(TileIndex tile) const {
     return frames_ && !frames_->follower().tiles().has_strayed(tile);
   }

@@ -6,6 +6,7 @@
 #include "src/engine/pager/room.h"
 
 #include <utility>
+#include <vector>
 
 #include "src/base/check.h"
 
@@ -118,24 +119,21 @@ bool Room::MakeClaim(Job& job, Tier tier, uint64_t offset, uint64_t size_bytes) 
   const ClaimKey key{tier, tile};
   ArenaMap& arena = pages_.arena(tier);
   const uint64_t end = offset + size_bytes;
-  for (auto it = arena.At(offset); it != arena.segments().end() && it->first < end; ++it) {
-    const bool is_frame = it->second.kind == ArenaMap::Kind::kFrame;
-    if (is_frame && !pages_.leases().Close(it->second.tile, tier)) return false;
-  }
+  const std::vector<TileIndex> tiles = arena.TilesIn(offset, end);
+  for (const TileIndex each : tiles)
+    if (!pages_.leases().Close(each, tier)) return false;
   claimed_until_[At(tier)] = end;
   arena.ClaimFree(offset, size_bytes, tile);
   pages_[tile].copy(tier).state = Copy::State::kClaiming;
   Claim& claim = claims_[key];
   claim.window = {.offset = offset, .size_bytes = size_bytes, .claimant = tile};
   claim.holder = &job;
-  for (auto it = arena.segments().find(offset); it != arena.segments().end() && it->first < end;
-       ++it) {
-    if (it->second.kind != ArenaMap::Kind::kFrame) continue;
-    pages_[it->second.tile].copy(tier).leaving = true;
-    ++claim.leaving;
-    jobs_.Add(Job::Kind::kEvict, it->second.tile, tier).claim = key;
+  SPILLWAY_CHECK(!tiles.empty());
+  claim.leaving = static_cast<int>(tiles.size());
+  for (const TileIndex each : tiles) {
+    pages_[each].copy(tier).leaving = true;
+    jobs_.Add(Job::Kind::kEvict, each, tier).claim = key;
   }
-  SPILLWAY_CHECK(claim.leaving > 0);
   return true;
 }
 
@@ -151,7 +149,7 @@ void Room::FinishClaim(ClaimKey key) {
 // with `why`, and the other tiles' evictions continue without a claimant.
 void Room::CancelClaim(ClaimKey key, const absl::Status& why) {
   const auto [tier, tile] = key;
-  const PageTable::Window window = claims_.extract(key).mapped().window;
+  const ClaimWindow window = claims_.extract(key).mapped().window;
   pages_.arena(tier).GiveUpClaim(window.offset, window.size_bytes, tile);
   pages_[tile].copy(tier).state = Copy::State::kNone;
   for (Job& job : jobs_.of(Job::Kind::kEvict)) {
@@ -200,7 +198,7 @@ Outcome Room::AdvanceEvict(Job& job) {
   Page& page = pages_[job.tile];
   if (page.is_moving()) return Outcome::kWaiting;
   const bool from_device = job.tier == Tier::kDevice;
-  const bool may_forget = pages_[job.tile].MayForget(job.tier);
+  const bool may_forget = page.MayForget(job.tier);
 
   absl::Status failure = may_forget ? absl::OkStatus() : job.failure;
   if (failure.ok() && !may_forget) {
@@ -208,9 +206,9 @@ Outcome Room::AdvanceEvict(Job& job) {
     if (from_device) answer = EnsureFrame(job, Tier::kPinned, 0, &failure);
     if (answer == Answer::kWaiting) return Outcome::kWaiting;
     if (answer == Answer::kReady) {
-      const Transfer transfer = from_device ? Transfer::kCopyOut
-                                : pages_[job.tile].GoesToReservedFrame(job.tier) ? Transfer::kCopyIn
-                                                                                 : Transfer::kWrite;
+      const Transfer transfer = from_device                          ? Transfer::kCopyOut
+                                : page.GoesToReservedFrame(job.tier) ? Transfer::kCopyIn
+                                                                     : Transfer::kWrite;
       transfers_.Start(job.tile, transfer, MoveReason::kMakeRoom, &job);
       return Outcome::kProgress;
     }

@@ -67,7 +67,7 @@ class Room {
 
  private:
   struct Claim {
-    PageTable::Window window;
+    ClaimWindow window;
     int leaving = 0;
     const Job* holder = nullptr;
   };
