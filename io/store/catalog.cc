@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "io/store/catalog_log.h"
 #include "io/store/catalog_schema.h"
 #include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
@@ -81,6 +82,7 @@ absl::Status Catalog::Create(const std::string& path, const CatalogMeta& meta) {
 
 absl::StatusOr<std::unique_ptr<Catalog>> Catalog::Open(const std::string& path,
                                                        SqliteDatabase::Mode mode) {
+  SPILLWAY_RETURN_IF_ERROR(MakeLogDurable(path));
   SPILLWAY_ASSIGN_OR_RETURN(auto database, SqliteDatabase::Open(path, mode));
   std::unique_ptr<Catalog> catalog(new Catalog(std::move(database)));
   SPILLWAY_RETURN_IF_ERROR(InternalIsDamage(catalog->CheckIsCatalog()));

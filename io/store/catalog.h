@@ -67,8 +67,9 @@ class Catalog {
   // file at `path`. The caller syncs the folder. A crash leaves at most files whose names start
   // with `path` + ".new".
   static absl::Status Create(const std::string& path, const CatalogMeta& meta);
-  // Opens a catalog. FailedPrecondition for another format version; DataLoss for a file that is no
-  // catalog.
+  // Opens a catalog. What a killed process left in its log is durable on return: only then may
+  // bytes that the catalog calls free be changed. FailedPrecondition for another format version;
+  // DataLoss for a file that is no catalog.
   static absl::StatusOr<std::unique_ptr<Catalog>> Open(
       const std::string& path, SqliteDatabase::Mode mode = SqliteDatabase::Mode::kExisting);
 

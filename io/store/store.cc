@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Opening:
-//   1. Open and lock the folders; find or make the store (the steps are in store_opening.cc).
+//   1. Open and lock the folders; find or make the store (the steps are in store_opening.cc). The
+//      log that a killed process left is made durable, because what it says is free is written.
 //   2. Read the last commit, and compare it with the witness: the catalog must not be older.
 //   3. Check the segment files: those that the catalog lists must exist, and be as long as it says.
 //      Whatever else they hold is free, and is used before a file grows.

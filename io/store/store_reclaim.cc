@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Reclaims the orphans that a check found. The catalog is changed first, and then files are cut to
-// the sizes in it, so a crash in between leaves tails, as before.
+// the sizes in it, so a crash in between leaves tails, as before. The check read the log that a
+// killed process left; no file is cut before that log is durable, because a power cut could bring
+// back a catalog that names more.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -15,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "io/store/catalog.h"
 #include "io/store/catalog_change.h"
+#include "io/store/catalog_log.h"
 #include "io/store/store_check.h"
 #include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
@@ -49,7 +52,8 @@ absl::Status ReclaimOrphans(StoreView* view, const std::vector<Orphan>& orphans)
   view->CloseCatalog();
   bool any_unnamed = false;
   for (const Orphan& orphan : orphans) any_unnamed |= orphan.kind == Orphan::Kind::kUnnamed;
-  if (any_unnamed) SPILLWAY_RETURN_IF_ERROR(FreeUnnamed(catalog_path, orphans));
+  SPILLWAY_RETURN_IF_ERROR(any_unnamed ? FreeUnnamed(catalog_path, orphans)
+                                       : MakeLogDurable(catalog_path));
   for (const Orphan& orphan : orphans) {
     if (orphan.kind != Orphan::Kind::kUnnamed) SPILLWAY_RETURN_IF_ERROR(RemoveBytes(orphan));
   }

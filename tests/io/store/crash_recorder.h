@@ -8,6 +8,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -22,6 +23,22 @@ namespace spillway::io {
 class CrashRecorder final : public hook::Observer {
  public:
   explicit CrashRecorder(std::string root) : root_(std::move(root) + "/") { hook::observer = this; }
+  // Continues the recording `before` of another folder, of which `root` is a copy.
+  CrashRecorder(const std::string& root, std::vector<DiskEvent> before) : CrashRecorder(root) {
+    events_ = std::move(before);
+    std::map<std::string, std::pair<int, std::string>> named;
+    for (const DiskEvent& event : events_) {
+      if (event.kind == DiskEvent::Kind::kMake) named[event.path] = {event.file, event.path};
+      if (event.kind == DiskEvent::Kind::kRename) named[event.to] = named.at(event.path);
+      if (event.kind == DiskEvent::Kind::kRename || event.kind == DiskEvent::Kind::kUnlink)
+        named.erase(event.path);
+      next_ = std::max(next_, event.file + 1);
+    }
+    for (const auto& [path, file] : named) {
+      struct stat info;
+      if (::stat((root_ + path).c_str(), &info) == 0) files_[info.st_ino] = file;
+    }
+  }
   CrashRecorder(const CrashRecorder&) = delete;
   CrashRecorder& operator=(const CrashRecorder&) = delete;
   ~CrashRecorder() override { hook::observer = nullptr; }

@@ -7,6 +7,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <random>
 #include <set>
@@ -15,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "io/store/sqlite_vfs.h"
 #include "tests/exhaustive.h"
 #include "tests/io/store/crash_disk.h"
 #include "tests/io/store/crash_recorder.h"
@@ -112,10 +116,13 @@ TEST(CrashSimulator, APowerCutLeavesAPromisedState) {
   EXPECT_EQ(Simulate(run, cuts, all ? 24 : 2, seed, 3), std::vector<std::string>());
 }
 
-// Replaces the selected events with events of no effect, as if the store had not made those calls.
-RecordedRun Without(RecordedRun run, const std::function<bool(const DiskEvent&)>& is_omitted) {
+// Replaces the selected events from number `from` on with events of no effect, as if the store had
+// not made those calls.
+RecordedRun Without(RecordedRun run, const std::function<bool(const DiskEvent&)>& is_omitted,
+                    size_t from = 0) {
   int omitted = 0;
-  for (DiskEvent& event : run.events) {
+  for (size_t i = from; i < run.events.size(); ++i) {
+    DiskEvent& event = run.events[i];
     if (!is_omitted(event)) continue;
     event = {.kind = DiskEvent::Kind::kSync, .file = 1 << 20};
     ++omitted;
@@ -177,6 +184,124 @@ TEST(CrashSimulator, CatchesAWriteOverCommittedBytes) {
     if (promise.num_events >= first_commit) ++promise.num_events;
   }
   ExpectCaught(run);
+}
+
+// --- A commit that the kernel has and the disk has not ---
+
+using Call = std::function<absl::Status(SimulatedStore&)>;
+
+struct RunAfterAKill {
+  RecordedRun run;
+  size_t killed_at = 0;  // number of events until the kill
+};
+
+// Records a run whose process is killed after a commit wrote the log and before the log was synced.
+// The next process opens the store, which has the commit, and makes the call `next`. If the commit
+// must survive a power cut after that, `next_is_durable` is set.
+RunAfterAKill RecordKill(const std::vector<Call>& before, const Call& commit, const Call& next,
+                         bool next_is_durable) {
+  TempFolder first(FastPlace());
+  TempFolder second(FastPlace());  // what the next process finds
+  RunAfterAKill killed;
+  RecordedRun& run = killed.run;
+  run.promises.push_back({0, {}});
+  StoreState state;
+  {
+    SimulatedStore store(first.path(), {}, 1);
+    CrashRecorder recorder(first.path());
+    bool is_last = false;
+    SetSqliteHook([&](const SqliteCall& call) {
+      const bool is_log_sync = call.op == SqliteCall::Op::kSync && call.path.ends_with("-wal");
+      constexpr uintmax_t kHeaderBytes = 32;  // the log's header is synced by itself
+      if (!is_last || !is_log_sync || std::filesystem::file_size(call.path) <= kHeaderBytes)
+        return 0;
+      if (run.events.empty()) {
+        run.events = recorder.events();
+        std::filesystem::copy(first.path(), second.path(),
+                              std::filesystem::copy_options::recursive);
+      }
+      return EIO;
+    });
+    for (const Call& call : before) {
+      const absl::Status status = call(store);
+      EXPECT_TRUE(status.ok()) << status;
+      run.promises.push_back({recorder.events().size(), store.state()});
+    }
+    is_last = true;
+    EXPECT_FALSE(commit(store).ok());
+    state = store.state();
+    run.next_version = store.next_version();
+    store.Close();
+    SetSqliteHook({});
+  }
+  killed.killed_at = run.events.size();
+  SimulatedStore store(second.path(), state, run.next_version);
+  CrashRecorder recorder(second.path(), run.events);
+  const absl::Status opened = store.Open();
+  EXPECT_TRUE(opened.ok()) << opened;
+  EXPECT_EQ(store.Difference(state), "");
+  const absl::Status status = next(store);
+  EXPECT_TRUE(status.ok()) << status;
+  run.next_version = store.next_version();
+  run.events = recorder.events();
+  run.promises.push_back({next_is_durable ? run.events.size() : SIZE_MAX, state});
+  return killed;
+}
+
+absl::Status CommitPages(SimulatedStore& store, const std::vector<uint64_t>& pages) {
+  SPILLWAY_RETURN_IF_ERROR(store.Write("w", pages));
+  return store.Commit();
+}
+absl::Status OpenStore(SimulatedStore& store) { return store.Open(); }
+absl::Status CommitAll(SimulatedStore& store) { return CommitPages(store, {0, 1, 2, 3, 4, 5}); }
+absl::Status CommitSome(SimulatedStore& store) { return CommitPages(store, {0, 1, 2, 3}); }
+
+RunAfterAKill RecordWritesAfterAKill(const std::vector<Call>& before) {
+  const Call write = [](SimulatedStore& store) { return store.Write("w", {0, 1, 2, 3, 4, 5}); };
+  return RecordKill(before, CommitSome, write, /*next_is_durable=*/false);
+}
+RunAfterAKill RecordTrimAfterAKill() {
+  const Call trim = [](SimulatedStore& store) { return store.Trim(); };
+  return RecordKill({OpenStore, CommitAll}, CommitSome, trim, /*next_is_durable=*/true);
+}
+
+std::vector<std::string> SimulateAfterTheKill(const RecordedRun& run, size_t killed_at,
+                                              size_t enough) {
+  std::vector<size_t> cuts;
+  for (size_t cut = killed_at; cut <= run.events.size(); ++cut) cuts.push_back(cut);
+  return Simulate(run, cuts, IsExhaustive() ? 24 : 6, test::Seed(), enough);
+}
+
+void ExpectCaughtAfterTheKill(const RunAfterAKill& killed) {
+  const auto is_log_sync = [](const DiskEvent& event) {
+    return event.kind == DiskEvent::Kind::kSync && Has(event, "-wal");
+  };
+  const RecordedRun run = Without(killed.run, is_log_sync, killed.killed_at);
+  const auto violations = SimulateAfterTheKill(run, killed.killed_at, 1);
+  ASSERT_FALSE(violations.empty());
+  std::cout << violations[0] << "\n";
+}
+
+TEST(CrashSimulator, NothingIsWrittenOnTheWordOfALogThatIsNotSynced) {
+  // The commit adds to a log that has others, or begins a log.
+  for (const std::vector<Call>& before :
+       {std::vector<Call>{OpenStore, CommitAll}, {OpenStore, CommitAll, OpenStore}}) {
+    const RunAfterAKill killed = RecordWritesAfterAKill(before);
+    EXPECT_EQ(SimulateAfterTheKill(killed.run, killed.killed_at, 3), std::vector<std::string>());
+  }
+}
+
+TEST(CrashSimulator, NothingIsTrimmedOnTheWordOfALogThatIsNotSynced) {
+  const RunAfterAKill killed = RecordTrimAfterAKill();
+  EXPECT_EQ(SimulateAfterTheKill(killed.run, killed.killed_at, 3), std::vector<std::string>());
+}
+
+TEST(CrashSimulator, CatchesAWriteOnTheWordOfALogThatIsNotSynced) {
+  ExpectCaughtAfterTheKill(RecordWritesAfterAKill({OpenStore, CommitAll}));
+}
+
+TEST(CrashSimulator, CatchesATrimOnTheWordOfALogThatIsNotSynced) {
+  ExpectCaughtAfterTheKill(RecordTrimAfterAKill());
 }
 
 // Tests the disk model: synced states stay, and the rest has any of its states since the sync.

@@ -14,6 +14,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "io/store/store.h"
+#include "io/store/store_check.h"
+#include "io/store/store_view.h"
 #include "tests/exhaustive.h"
 #include "tests/io/store/store_test_util.h"
 #include "tests/io/store/syscall_hook.h"
@@ -291,6 +293,68 @@ TEST(StoreFailure, AfterAFailedDataSyncNothingIsCommitted) {
   EXPECT_EQ((*store)->Commit("again"), status) << "the kernel reports a lost write once";
   store->reset();
   ExpectReopens(folder, 1);
+}
+
+// Leaves a store whose process ended without closing it, so that the last commit is in the log.
+void LeaveALog(const TempFolder& folder) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    NamingIoEngine io;
+    auto store = Store::Open(Options(folder), &io);
+    ::_exit(store.ok() && ApplyAndCommit(**store, io, 1).ok() ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+}
+
+// The log may never have been synced, or its sync may have failed. So it is written again and
+// synced before anything else is written.
+TEST(StoreCrash, OpeningFirstMakesTheLogDurable) {
+  TempFolder folder(FastPlace());
+  LeaveALog(folder);
+  NamingIoEngine io;
+  std::vector<std::pair<long, std::string>> log;
+  hook::Arm(hook::Deed::kNothing, 0);
+  hook::plan.log = &log;
+  auto store = Store::Open(Options(folder), &io);
+  hook::Disarm();
+  ASSERT_TRUE(store.ok()) << store.status();
+  std::erase_if(log, [](const auto& call) { return call.second.ends_with("spillway-lock"); });
+  const std::string wal = folder / "a/spillway-catalog.sqlite-wal";
+  ASSERT_GE(log.size(), 3u);
+  EXPECT_EQ(log[0], std::pair(long{SYS_pwrite64}, wal));
+  EXPECT_EQ(log[1], std::pair(long{SYS_fdatasync}, wal));
+  EXPECT_EQ(log[2], std::pair(long{SYS_fsync}, folder / "a"));
+}
+
+TEST(StoreCrash, AStoreWhoseLogCannotBeSyncedIsNotOpened) {
+  TempFolder folder(FastPlace());
+  LeaveALog(folder);
+  NamingIoEngine io;
+  hook::Arm(hook::Deed::kFail, 1, EIO, SYS_fdatasync);
+  const absl::Status status = Store::Open(Options(folder), &io).status();
+  hook::Disarm();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_NE(status.message().find("-wal"), absl::string_view::npos) << status;
+  ExpectReopens(folder, 1);
+}
+
+TEST(StoreCrash, ARepairCutsNoFileBeforeTheLogIsDurable) {
+  TempFolder folder(FastPlace());
+  LeaveALog(folder);
+  const std::string segment = folder / "a/spillway-segment-000000";
+  const auto size = std::filesystem::file_size(segment);
+  std::filesystem::resize_file(segment, size + 8192);
+  const auto view = StoreView::Open(Options(folder).folders, StoreView::Wanted::kAlone);
+  ASSERT_TRUE(view.ok()) << view.status();
+  const std::vector<Orphan> orphans = {
+      {.kind = Orphan::Kind::kTail, .path = segment, .offset = size, .size_bytes = 8192}};
+  hook::Arm(hook::Deed::kFail, 1, EIO, SYS_fdatasync);
+  const absl::Status status = ReclaimOrphans(view->get(), orphans);
+  hook::Disarm();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(std::filesystem::file_size(segment), size + 8192);
 }
 
 // A killed process loses nothing that the kernel holds, but a power loss does. So this test checks
