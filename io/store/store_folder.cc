@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -122,6 +123,15 @@ absl::Status CheckLockFile(int fd, const std::string& path) {
       absl::StrCat(path, " was not made by Spillway; move it away, or choose another folder"));
 }
 
+// Returns the process id that a lock file holds; none if it holds no such number.
+std::optional<pid_t> PidIn(const std::string& lock_path) {
+  const ScopedFd fd(OpenRetrying(lock_path, O_RDONLY));
+  const auto text = fd.get() >= 0 ? ReadUpTo(fd.get(), 32, lock_path) : std::string();
+  pid_t pid = 0;
+  if (!text.ok() || !absl::SimpleAtoi(*text, &pid)) return std::nullopt;
+  return pid;
+}
+
 // Takes the lock. Tries several times, because a concurrent call of IsLocked holds it for a moment.
 bool TryLock(int fd) {
   constexpr int kTries = 10;
@@ -232,12 +242,23 @@ StoreFolder::StoreFolder(StoreFolder&& other) noexcept
       device_(other.device_),
       inode_(other.inode_),
       made_lock_file_(std::exchange(other.made_lock_file_, false)),
-      keep_(other.keep_) {}
+      keep_(other.keep_),
+      process_(other.process_) {}
+
+// Releases the lock before the descriptor is closed: a process that was forked without notice (by
+// the system call itself) has a copy of the descriptor, and would hold the lock until it ends.
+void StoreFolder::CloseLock() {
+  if (lock_fd_ < 0) return;
+  base::KeepInChildren(lock_fd_);
+  ::flock(lock_fd_, LOCK_UN);
+  ::close(std::exchange(lock_fd_, -1));
+}
 
 StoreFolder::~StoreFolder() {
+  if (process_.is_forked()) return;  // the folder and its lock are the parent's
   // The lock file is removed while its lock is held: Lock relies on that.
   if (!keep_ && made_lock_file_ && lock_fd_ >= 0) ::unlink(File(kLockName).c_str());
-  if (lock_fd_ >= 0) ::close(lock_fd_);
+  CloseLock();
   if (folder_fd_ >= 0) ::close(folder_fd_);
   if (keep_) return;
   // rmdir fails, as it should, for a folder into which another program has put something.
@@ -258,13 +279,10 @@ bool StoreFolder::IsSameAs(const StoreFolder& other) const {
 }
 
 std::string StoreFolder::HolderOfLock() const {
-  const std::string path = File(kLockName);
-  const ScopedFd fd(OpenRetrying(path, O_RDONLY));
-  const auto text = fd.get() >= 0 ? ReadUpTo(fd.get(), 32, path) : std::string();
-  int pid = 0;
-  if (!text.ok() || !absl::SimpleAtoi(*text, &pid)) return "another process";
-  return pid == ::getpid() ? absl::StrCat("this process (", pid, ")")
-                           : absl::StrCat("process ", pid);
+  const std::optional<pid_t> pid = PidIn(File(kLockName));
+  if (!pid) return "another process";
+  return *pid == ::getpid() ? absl::StrCat("this process (", *pid, ")")
+                            : absl::StrCat("process ", *pid);
 }
 
 absl::Status StoreFolder::CheckIsThere() const {
@@ -283,6 +301,20 @@ bool StoreFolder::IsLocked() const {
   return fd.get() >= 0 && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
+// Returns the error for a lock that another StoreFolder has.
+absl::Status StoreFolder::InUse() const {
+  const std::optional<pid_t> pid = PidIn(File(kLockName));
+  const bool is_ours = pid && *pid == ::getpid();
+  const bool is_gone = pid && *pid > 0 && ::kill(*pid, 0) != 0 && errno == ESRCH;
+  const std::string_view advice =
+      is_ours   ? "; close its engine first, or choose another folder"
+      : is_gone ? ", which is not running here: a process that it forked, or one in another "
+                  "container, holds the store; end that one, or choose another folder"
+                : "; wait for it to end, or choose another folder";
+  return absl::FailedPreconditionError(
+      absl::StrCat("the store in ", path_, " is in use by ", HolderOfLock(), View(advice)));
+}
+
 absl::Status StoreFolder::Lock() {
   const std::string path = File(kLockName);
   while (true) {
@@ -297,15 +329,9 @@ absl::Status StoreFolder::Lock() {
     }
     if (!TryLock(lock_fd_)) {
       const int error = errno;
-      const std::string holder = HolderOfLock();
-      const bool is_ours = holder.starts_with("this process");
       ::close(std::exchange(lock_fd_, -1));
       made_lock_file_ = false;
-      if (error != EWOULDBLOCK) return FileErrorToStatus(error, absl::StrCat("lock ", path));
-      return absl::FailedPreconditionError(
-          absl::StrCat("the store in ", path_, " is in use by ", holder,
-                       is_ours ? "; close its engine first, or choose another folder"
-                               : "; wait for it to end, or choose another folder"));
+      return error == EWOULDBLOCK ? InUse() : FileErrorToStatus(error, absl::StrCat("lock ", path));
     }
     struct stat locked;
     struct stat named;
@@ -314,6 +340,7 @@ absl::Status StoreFolder::Lock() {
       break;
     ::close(std::exchange(lock_fd_, -1));  // the locked file was just removed by its owner
   }
+  base::CloseInChildren(lock_fd_);
   if (absl::Status files = CheckFiles(); !files.ok()) return files;
   // The process id is only for the message above. If there is no room for it, the message says
   // "another process".

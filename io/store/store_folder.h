@@ -21,11 +21,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "io/store/folder_identity.h"
+#include "src/base/forks.h"
 
 namespace spillway::io {
 
 // A folder that may hold a store. The object holds the lock once Lock has succeeded. The destructor
-// removes what the object made (folders, lock file) unless Keep was called. Move-only; externally
+// removes what the object made (folders, lock file) unless Keep was called. A forked child process
+// does not hold the lock, and the destructor does nothing there. Move-only; externally
 // synchronised.
 class StoreFolder {
  public:
@@ -93,6 +95,9 @@ class StoreFolder {
  private:
   explicit StoreFolder(std::string path) : path_(std::move(path)) {}
   std::string File(std::string_view name) const;
+  void CloseLock();
+  absl::Status InUse() const;
+
   std::string path_;
   std::vector<std::string> made_folders_;  // outermost first
   int folder_fd_ = -1;
@@ -101,6 +106,7 @@ class StoreFolder {
   ino_t inode_ = 0;
   bool made_lock_file_ = false;
   bool keep_ = false;
+  base::ForkGuard process_;
 };
 
 // Maps the errno of opening, making or writing a file to the Status that opening a store returns:

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Detects that this process was forked from the process that made an object. A child process does
-// not have the threads that the object started in its parent, so it cannot use such an object.
+// not have the threads that the object started in its parent, so it cannot use such an object. And
+// it must not keep what its parent holds by a descriptor, which the kernel would count as held
+// until the child ends, too.
 
 #ifndef SPILLWAY_BASE_FORKS_H_
 #define SPILLWAY_BASE_FORKS_H_
@@ -22,6 +24,11 @@ class ForkGuard {
  private:
   uint64_t forks_ = NumForks();
 };
+
+// Closes the descriptor in each child process that is forked from now on, until KeepInChildren.
+// Call that before the descriptor is closed here, because its number may then be given to another.
+void CloseInChildren(int fd);
+void KeepInChildren(int fd);
 
 }  // namespace spillway::base
 

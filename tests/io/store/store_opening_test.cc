@@ -5,8 +5,11 @@
 
 #include "io/store/store_opening.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +17,7 @@
 #include <fstream>
 #include <functional>
 #include <iostream>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -192,6 +196,76 @@ TEST_F(StoreOpeningTest, ASecondOpenerIsRefusedAndToldWhoHoldsIt) {
   EXPECT_EQ(status, 0);
   store.reset();
   EXPECT_TRUE(Open(TwoFolders()));
+}
+
+struct Pipe {
+  Pipe() { EXPECT_EQ(::pipe(fds), 0); }
+  ~Pipe() {
+    CloseEnd(0);
+    CloseEnd(1);
+  }
+  void CloseEnd(int end) {
+    if (fds[end] >= 0) ::close(std::exchange(fds[end], -1));
+  }
+  // Waits until there is a byte. Returns false if nobody can write one any more.
+  bool Wait() {
+    CloseEnd(1);
+    char byte;
+    return ::read(fds[0], &byte, 1) == 1;
+  }
+  void Tell() { EXPECT_EQ(::write(fds[1], "x", 1), 1); }
+  int fds[2] = {-1, -1};
+};
+
+TEST_F(StoreOpeningTest, AForkedChildKeepsNoLock) {
+  auto store = Open(TwoFolders());
+  Pipe end;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    (void)end.Wait();
+    ::_exit(0);
+  }
+  store.reset();
+  EXPECT_TRUE(Open(TwoFolders()));
+  end.CloseEnd(1);
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+}
+
+TEST_F(StoreOpeningTest, AForkedChildKeepsNoLockOfAKilledParent) {
+  Pipe ready;
+  Pipe end;
+  const pid_t parent = ::fork();
+  if (parent == 0) {
+    NamingIoEngine io;
+    const auto store = Store::Open(TwoFolders(), &io);
+    if (!store.ok()) ::_exit(1);
+    if (::fork() == 0) {
+      ready.Tell();
+      (void)end.Wait();
+      ::_exit(0);
+    }
+    end.CloseEnd(1);
+    while (true) ::pause();
+  }
+  EXPECT_TRUE(ready.Wait());
+  ASSERT_EQ(::kill(parent, SIGKILL), 0);
+  ASSERT_EQ(::waitpid(parent, nullptr, 0), parent);
+  EXPECT_TRUE(Open(TwoFolders()));
+}
+
+TEST_F(StoreOpeningTest, ALockOfAProcessThatHasEndedIsExplained) {
+  MakeStore(Options());
+  const std::string lock = folder_ / "store/spillway-lock";
+  const int fd = ::open(lock.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(::flock(fd, LOCK_EX), 0);
+  const std::string pid = "2147483646\n";  // no process has so high a number
+  ASSERT_EQ(::ftruncate(fd, 0), 0);
+  ASSERT_EQ(::pwrite(fd, pid.data(), pid.size(), 0), static_cast<ssize_t>(pid.size()));
+  const absl::Status status = OpenError(Options());
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("process 2147483646, which is not running"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("a process that it forked"));
+  ::close(fd);
 }
 
 TEST_F(StoreOpeningTest, AScratchStoreLeavesNothing) {
