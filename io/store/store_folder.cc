@@ -315,13 +315,25 @@ absl::Status StoreFolder::InUse() const {
       absl::StrCat("the store in ", path_, " is in use by ", HolderOfLock(), View(advice)));
 }
 
+// NotFound if no name leads to the folder that was opened.
+absl::Status StoreFolder::CheckIsNamed() const {
+  struct stat named;
+  if (::stat(path_.c_str(), &named) == 0 && named.st_dev == device_ && named.st_ino == inode_)
+    return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat("store folder ", path_, " was removed while it was opened; try again"));
+}
+
 absl::Status StoreFolder::Lock() {
   const std::string path = File(kLockName);
   while (true) {
     lock_fd_ = OpenRetrying(path, O_RDWR | O_CREAT | O_EXCL);
     made_lock_file_ = lock_fd_ >= 0;
     if (lock_fd_ < 0 && errno == EEXIST) lock_fd_ = OpenRetrying(path, O_RDWR);
-    if (lock_fd_ < 0 && errno == ENOENT) continue;  // its owner removed it in between
+    if (lock_fd_ < 0 && errno == ENOENT) {
+      SPILLWAY_RETURN_IF_ERROR(CheckIsNamed());
+      continue;  // the lock file's owner removed it in between
+    }
     if (lock_fd_ < 0) return FileErrorToStatus(errno, absl::StrCat("open ", path));
     if (absl::Status ours = CheckLockFile(lock_fd_, path); !ours.ok()) {
       ::close(std::exchange(lock_fd_, -1));

@@ -50,8 +50,8 @@ class StoreFolder {
   // wait. Unavailable if one is a symbolic link, FailedPrecondition if one is something else.
   absl::Status CheckFiles() const;
   // Takes the lock. FailedPrecondition, naming its process, if another StoreFolder has the lock.
-  // Unavailable, with nothing changed, if Spillway did not make the lock file. Otherwise the errors
-  // of CheckFiles.
+  // NotFound if the folder was removed since it was opened. Unavailable, with nothing changed, if
+  // Spillway did not make the lock file. Otherwise the errors of CheckFiles.
   absl::Status Lock();
   // Unavailable if the folder or the lock file has been removed meanwhile: what is written here is
   // then lost when this process ends.
@@ -97,6 +97,7 @@ class StoreFolder {
   std::string File(std::string_view name) const;
   void CloseLock();
   absl::Status InUse() const;
+  absl::Status CheckIsNamed() const;
 
   std::string path_;
   std::vector<std::string> made_folders_;  // outermost first

@@ -268,6 +268,16 @@ TEST_F(StoreOpeningTest, ALockOfAProcessThatHasEndedIsExplained) {
   ::close(fd);
 }
 
+TEST_F(StoreOpeningTest, AFolderThatIsRemovedBeforeItIsLockedIsNotFound) {
+  std::filesystem::create_directory(folder_ / "store");
+  auto folder = StoreFolder::Open(folder_ / "store", StoreFolder::Mode::kExisting);
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  std::filesystem::remove(folder_ / "store");
+  const absl::Status status = folder->Lock();
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("was removed while it was opened"));
+}
+
 TEST_F(StoreOpeningTest, AScratchStoreLeavesNothing) {
   StoreOptions options = TwoFolders();
   options.scratch = true;
