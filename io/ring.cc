@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "src/base/check.h"
 #include "src/base/errno_status.h"
+#include "src/base/forks.h"
 
 namespace spillway::io {
 namespace {
@@ -60,6 +61,9 @@ absl::StatusOr<std::unique_ptr<Ring>> Ring::Open(unsigned entries) {
   }
   if (result < 0) return NoRing(-result, "io_uring_setup");
   ring->is_open_ = true;
+  // If the mappings cannot be kept from children, a child only delays Close.
+  (void)io_uring_ring_dontfork(&ring->ring_);
+  base::CloseInChildren(ring->ring_.ring_fd);
   ring->single_issuer_ = (params.flags & IORING_SETUP_SINGLE_ISSUER) != 0;
   if ((params.features & IORING_FEAT_EXT_ARG) == 0) {
     return NoRing(ENOSYS, "io_uring_enter with a timeout (Linux 5.11)");
@@ -84,16 +88,27 @@ int Ring::Watch() {
   return std::min(result, 0);
 }
 
-void Ring::Close(std::unique_ptr<Ring> ring, bool idle) {
-  io_uring_queue_exit(&ring->ring_);
-  ring->is_open_ = false;
+void Ring::Close(std::unique_ptr<Ring> ring, Deadline deadline) {
+  ring->Exit();
   pollfd gone = {ring->gone_fd_, 0, 0};  // POLLHUP is reported without a request
-  while (!idle && ::poll(&gone, 1, -1) < 0 && errno == EINTR) {
+  while (!deadline.passed()) {
+    // Rounded up, so that the loop does not spin in the last millisecond.
+    const int64_t milliseconds =
+        deadline.is_never() ? -1 : absl::ToInt64Milliseconds(deadline.left()) + 1;
+    const int result = ::poll(&gone, 1, static_cast<int>(std::min<int64_t>(milliseconds, 1 << 30)));
+    if (result > 0 || (result < 0 && errno != EINTR)) return;
   }
 }
 
+void Ring::Exit() {
+  if (!is_open_) return;
+  base::KeepInChildren(ring_.ring_fd);
+  io_uring_queue_exit(&ring_);
+  is_open_ = false;
+}
+
 Ring::~Ring() {
-  if (is_open_) io_uring_queue_exit(&ring_);
+  Exit();
   if (gone_fd_ >= 0) ::close(gone_fd_);
 }
 

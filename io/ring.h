@@ -27,7 +27,9 @@ namespace spillway::io {
 // freed buffers. A thread other than the ring's receives no completions, not even after the ring's
 // thread has ended. But the kernel drops a ring's registered files only after the ring's last
 // transfer. One of these files is the write end of a pipe that is open nowhere else, so the pipe
-// hangs up when the kernel is done. Close waits for that.
+// hangs up when the kernel is done. Close waits for that. A forked child process does not have the
+// ring. (Only one that is forked by the system call itself has, and then the ring lasts until that
+// process ends.)
 class Ring {
  public:
   static constexpr int kMaxFiles = 256;
@@ -36,9 +38,9 @@ class Ring {
   // Opens a ring with room for `entries` requests at once. FailedPrecondition, naming the system
   // call and the errno, if the kernel cannot set up such a ring.
   static absl::StatusOr<std::unique_ptr<Ring>> Open(unsigned entries);
-  // Closes the ring. Returns when the kernel is done with all that was submitted. With `idle` the
-  // caller states that it is done already, and Close does not wait.
-  static void Close(std::unique_ptr<Ring> ring, bool idle);
+  // Closes the ring. Returns when the kernel has dropped the ring, and so is done with all that was
+  // submitted, or when the deadline has passed.
+  static void Close(std::unique_ptr<Ring> ring, Deadline deadline);
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
   ~Ring();
@@ -81,6 +83,7 @@ class Ring {
  private:
   Ring() = default;
   int Watch();
+  void Exit();
 
   io_uring ring_ = {};
   bool is_open_ = false;

@@ -27,6 +27,11 @@ constexpr uint64_t kWakeUserData = uint64_t{1} << 62;
 // The limit over all devices. Together with the entry for the wake-up it is a power of two.
 constexpr int kMaxInFlight = 1023;
 
+// How long an idle ring is waited for when it is closed, so that the locked memory of the ring that
+// follows does not count at the same time. A process that was forked without notice may hold the
+// ring for much longer.
+constexpr absl::Duration kWaitForIdleRing = absl::Seconds(1);
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<UringIoEngine>> UringIoEngine::Create(IoEngineOptions options) {
@@ -48,7 +53,7 @@ UringIoEngine::UringIoEngine(IoEngineOptions options)
 
 UringIoEngine::~UringIoEngine() {
   if (ring_ != nullptr) Drain();
-  if (ring_ != nullptr) Ring::Close(std::move(ring_), /*idle=*/with_kernel() == 0);
+  if (ring_ != nullptr) CloseRing();
   if (wake_fd_ >= 0) ::close(wake_fd_);
 }
 
@@ -75,15 +80,17 @@ absl::Status UringIoEngine::OpenRing() {
   return absl::OkStatus();
 }
 
+// Closes the ring if it serves another thread: it takes no calls from this one.
+void UringIoEngine::CloseForeign() {
+  if (ring_ == nullptr || !ring_->IsForeign()) return;
+  SPILLWAY_CHECK(with_kernel() == 0);  // contract: a new thread takes over only then
+  Ring::Close(std::move(ring_), Deadline::After(kWaitForIdleRing));
+}
+
 absl::Status UringIoEngine::EnsureNotForeign() {
   SPILLWAY_RETURN_IF_ERROR(broken_);
-  if (ring_ != nullptr) {
-    if (!ring_->IsForeign()) return absl::OkStatus();
-    SPILLWAY_CHECK(with_kernel() == 0);  // contract: a new thread takes over only then
-    // Close waits, so that the locked memory of both rings does not count at the same time.
-    Ring::Close(std::move(ring_), /*idle=*/false);
-  }
-  return OpenRing();
+  CloseForeign();
+  return ring_ != nullptr ? absl::OkStatus() : OpenRing();
 }
 
 absl::Status UringIoEngine::ClaimRing() {
@@ -91,11 +98,17 @@ absl::Status UringIoEngine::ClaimRing() {
   return ring_->Enable();
 }
 
-// Closes the ring for good, because of `cause`. Waits until the kernel is done with the buffers.
-// Moves the transfers in all used slots to orphaned_; FailAll completes them with the error.
+// Closes the ring. Waits until the kernel is done with the buffers.
+void UringIoEngine::CloseRing() {
+  const bool idle = with_kernel() == 0;
+  Ring::Close(std::move(ring_), idle ? Deadline::After(absl::ZeroDuration()) : Deadline::Never());
+}
+
+// Closes the ring for good, because of `cause`. Moves the transfers in all used slots to orphaned_;
+// FailAll completes them with the error.
 void UringIoEngine::Break(absl::Status cause) {
   broken_ = std::move(cause);
-  Ring::Close(std::move(ring_), /*idle=*/false);
+  CloseRing();
   std::vector<bool> is_free(slots_.size());
   for (const uint32_t slot : free_slots_) is_free[slot] = true;
   for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
@@ -122,9 +135,10 @@ void UringIoEngine::RegisterFile(FileId file) {
 }
 
 absl::Status UringIoEngine::RemoveFile(FileId file) {
-  SPILLWAY_RETURN_IF_ERROR(EnsureNotForeign());
+  SPILLWAY_RETURN_IF_ERROR(broken_);
+  CloseForeign();
   SPILLWAY_RETURN_IF_ERROR(files_.Remove(file));
-  RegisterFile(file);
+  if (ring_ != nullptr) RegisterFile(file);
   return absl::OkStatus();
 }
 
@@ -147,9 +161,9 @@ void UringIoEngine::RegisterBuffer(Buffer& buffer, int index) {
 }
 
 void UringIoEngine::RemoveBuffers() {
-  const bool has_ring = EnsureNotForeign().ok();
+  CloseForeign();
   for (const Buffer& buffer : buffers_) {
-    if (has_ring && buffer.index >= 0) ring_->RegisterBuffer(buffer.index, {});
+    if (ring_ != nullptr && buffer.index >= 0) ring_->RegisterBuffer(buffer.index, {});
   }
   buffers_.clear();
   unregistered_buffers_ = 0;

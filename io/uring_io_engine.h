@@ -59,11 +59,14 @@ class UringIoEngine final : public IoEngine {
 
   explicit UringIoEngine(IoEngineOptions options);
 
-  // Functions that open, claim and close the ring. After Create, ring_ is null only after an error.
+  // Functions that open, claim and close the ring. After Create, ring_ is null only after an error,
+  // or if the ring was closed because it served another thread.
   absl::Status OpenRing();
+  void CloseForeign();
   absl::Status EnsureNotForeign();
   absl::Status ClaimRing();
   void Drain();
+  void CloseRing();
   void Break(absl::Status cause);
   void RegisterFile(FileId file);
   void RegisterBuffer(Buffer& buffer, int index);

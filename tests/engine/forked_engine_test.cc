@@ -123,6 +123,44 @@ TEST_F(ForkedEngineTest, WhatItHoldsMayBeDestroyed) {
   EXPECT_EQ(engine_->CommitNumber(), 1u);
 }
 
+// A forked process that lives until it is told to end, or until this process ends.
+class LivingChild {
+ public:
+  LivingChild() {
+    int fds[2];
+    EXPECT_EQ(::pipe(fds), 0);
+    child_ = ::fork();
+    if (child_ == 0) {
+      ::close(fds[1]);
+      char byte;
+      (void)!::read(fds[0], &byte, 1);
+      ::_exit(0);
+    }
+    ::close(fds[0]);
+    end_ = fds[1];
+  }
+  ~LivingChild() {
+    ::close(end_);
+    EXPECT_EQ(::waitpid(child_, nullptr, 0), child_);
+  }
+
+ private:
+  pid_t child_ = -1;
+  int end_ = -1;
+};
+
+TEST_F(ForkedEngineTest, AChildThatLivesHoldsNothing) {
+  const LivingChild child;
+  ASSERT_TRUE(engine_->Commit("one").ok());
+  engine_.reset();
+  const auto again = Engine::Open({.store = {folder_ / "s"},
+                                   .mode = OpenMode::kOpenOrCreate,
+                                   .device_bytes = kMiB,
+                                   .pinned_bytes = kMiB});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ((*again)->CommitNumber(), 1u);
+}
+
 TEST_F(ForkedEngineTest, AChildMayOpenAnEngineOfItsOwn) {
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)

@@ -9,9 +9,11 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <set>
 #include <thread>
 
@@ -166,6 +168,30 @@ TEST_F(UringIoEngineTest, ARingThatBreaksInUseFailsWhatIsOnItsWay) {
     engine->Reap(absl::Milliseconds(1), &done);
     EXPECT_TRUE(done.empty());
   }).join();
+}
+
+// A process that was forked by the system call itself has the ring's descriptor, so the kernel
+// keeps the ring until that process ends.
+TEST_F(UringIoEngineTest, ClosesARingThatAnotherProcessKeeps) {
+  const AlignedBuffer memory(kMiB);
+  auto engine = Make();
+  const FileId id = *engine->AddFile(file_.fd(), "file", 0);
+  engine->AddBuffer(memory.span());
+  std::thread([&] {
+    EXPECT_TRUE(Transact(*engine, {IoOp::kWrite, id, 0, memory.data(), kMiB, 1}).ok());
+  }).join();
+  const auto child = static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+  if (child == 0) {
+    while (true) ::pause();
+  }
+  ASSERT_GT(child, 0);
+  engine->RemoveBuffers();
+  EXPECT_TRUE(engine->RemoveFile(id).ok());
+  const FileId again = *engine->AddFile(file_.fd(), "file", 0);
+  EXPECT_TRUE(Transact(*engine, {IoOp::kRead, again, 0, memory.data(), kMiB, 2}).ok());
+  engine.reset();
+  EXPECT_EQ(::kill(child, SIGKILL), 0);
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
 }
 
 }  // namespace

@@ -22,7 +22,9 @@ absl::StatusOr<std::unique_ptr<NopIoEngine>> NopIoEngine::Create() {
   return std::unique_ptr<NopIoEngine>(new NopIoEngine(std::move(ring)));
 }
 
-NopIoEngine::~NopIoEngine() { io::Ring::Close(std::move(ring_), /*idle=*/true); }
+NopIoEngine::~NopIoEngine() {
+  io::Ring::Close(std::move(ring_), io::Deadline::After(absl::ZeroDuration()));
+}
 
 absl::StatusOr<io::FileId> NopIoEngine::AddFile(int, std::string, uint16_t) {
   return io::FileId{next_file_++};
