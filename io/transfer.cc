@@ -59,12 +59,15 @@ Transfer::State Transfer::Fail(Failure failure, int error) {
   return state_ = State::kFailed;
 }
 
+std::string Transfer::Describe(std::string_view path) const {
+  return absl::StrCat(request_.op == IoOp::kRead ? "read of " : "write of ", request_.size_bytes,
+                      " B at offset ", request_.offset, " of ",
+                      absl::string_view(path.data(), path.size()));
+}
+
 absl::Status Transfer::ToStatus(std::string_view path) const {
   if (state_ == State::kDone) return absl::OkStatus();
-  const bool is_read = request_.op == IoOp::kRead;
-  const std::string what =
-      absl::StrCat(is_read ? "read of " : "write of ", request_.size_bytes, " B at offset ",
-                   request_.offset, " of ", absl::string_view(path.data(), path.size()));
+  const std::string what = Describe(path);
   switch (failure_) {
     case Failure::kBadRequest:
       return absl::InvalidArgumentError(

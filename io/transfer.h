@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -52,6 +53,8 @@ class Transfer {
   // to block, or should wait first.
   int stalls() const { return stalls_; }
 
+  // Describes the request: "read of 4096 B at offset 0 of PATH".
+  std::string Describe(std::string_view path) const;
   // Returns the final status, with `path` as the name of the file. REQUIRES: not kMoving.
   absl::Status ToStatus(std::string_view path) const;
 

@@ -15,6 +15,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "src/base/check.h"
 #include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
@@ -315,7 +316,15 @@ void UringIoEngine::FailAll(const absl::Status& status, std::vector<IoCompletion
   std::vector<Transfer> failed = std::exchange(orphaned_, {});
   const std::vector<Transfer> waiting = queue_.TakeWaiting();
   failed.insert(failed.end(), waiting.begin(), waiting.end());
-  for (const Transfer& transfer : failed) done->push_back({transfer.request().tag, status});
+  for (const Transfer& transfer : failed) {
+    const IoRequest& request = transfer.request();
+    done->push_back(
+        {request.tag,
+         {status.code(),
+          absl::StrCat(transfer.Describe(files_.path(request.file)), ": ", status.message(),
+                       "; the ring serves no more requests: open the engine again, or with POSIX "
+                       "calls instead of io_uring")}});
+  }
   in_flight_ -= static_cast<int>(failed.size());
 }
 

@@ -32,7 +32,7 @@ namespace spillway::io {
 // files and buffers.
 //
 // If the kernel no longer serves the ring, the requests in flight and all later requests complete
-// with that error.
+// with an error that names the request and the cause.
 class UringIoEngine final : public IoEngine {
  public:
   // FailedPrecondition, naming the system call and the errno, if the kernel cannot set up a ring.

@@ -17,6 +17,7 @@
 #include <set>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "io/make_io_engine.h"
@@ -159,6 +160,9 @@ TEST_F(UringIoEngineTest, ARingThatBreaksInUseFailsWhatIsOnItsWay) {
       EXPECT_TRUE(tags.insert(completion.tag).second);
       if (completion.status.ok()) continue;
       EXPECT_THAT(completion.status.message(), HasSubstr("io_uring_enter"));
+      EXPECT_THAT(completion.status.message(),
+                  HasSubstr(absl::StrCat("read of 4096 B at offset ", completion.tag, " of file")));
+      EXPECT_THAT(completion.status.message(), HasSubstr("open the engine again"));
     }
     EXPECT_EQ(tags.size(), kMiB / kIoAlignment);
     EXPECT_FALSE(Transact(*engine, {IoOp::kRead, id, 0, memory.data(), kMiB, 2}).ok());
