@@ -91,10 +91,18 @@ absl::StatusOr<FileId> FaultyIoEngine::AddFile(int fd, std::string path, uint16_
   return file;
 }
 
-std::optional<Fault> FaultyIoEngine::TakeFault(IoOp op) {
+bool FaultyIoEngine::Meets(const IoRequest& request, const Fault& fault) const {
+  if (fault.op != request.op) return false;
+  if (fault.path.empty()) return true;
+  const auto index = static_cast<size_t>(request.file.value);
+  return index < files_.size() && files_[index].path == fault.path && request.offset < fault.end &&
+         request.offset + request.size_bytes > fault.begin;
+}
+
+std::optional<Fault> FaultyIoEngine::TakeFault(const IoRequest& request) {
   std::optional<Fault> taken;
   for (Fault& fault : script_) {
-    if (fault.op != op) continue;
+    if (!Meets(request, fault)) continue;
     if (fault.skip > 0) {
       --fault.skip;
     } else if (fault.count > 0 && !taken) {
@@ -165,7 +173,7 @@ void FaultyIoEngine::Submit(std::span<const IoRequest> requests) {
   {
     base::MutexLock lock(&mutex_);
     for (const IoRequest& request : requests) {
-      const std::optional<Fault> fault = TakeFault(request.op);
+      const std::optional<Fault> fault = TakeFault(request);
       if (std::optional<absl::Status> answer = Answer(request, fault)) {
         answered_.push_back({request.tag, *std::move(answer)});
         continue;

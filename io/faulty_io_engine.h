@@ -47,6 +47,11 @@ struct Fault {
   uint64_t skip = 0;   // the number of requests of this op, from now on, to skip first
   uint64_t count = 1;  // the number of requests of this op to inject into after those
   absl::Duration delay = absl::Milliseconds(1);
+  // If not empty, only requests that touch bytes [begin, end) of the file of this path are injected
+  // into, and counted.
+  std::string path = {};
+  uint64_t begin = 0;
+  uint64_t end = UINT64_MAX;
 };
 
 // Returns a random script for the first num_requests reads and the first num_requests writes. Each
@@ -118,7 +123,8 @@ class FaultyIoEngine final : public IoEngine {
 
   explicit FaultyIoEngine(uint64_t seed) : random_(seed) {}
 
-  std::optional<Fault> TakeFault(IoOp op) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Meets(const IoRequest& request, const Fault& fault) const;
+  std::optional<Fault> TakeFault(const IoRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Failure(const IoRequest& request, int error) const;
   // Returns the status of a request that is not passed to the inner engine, or nullopt if it is to
   // be passed on.

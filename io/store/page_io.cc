@@ -50,6 +50,13 @@ std::vector<std::optional<DeviceProfile>> ProfilesOf(const Store& store) {
   return profiles;
 }
 
+// Whether a write failed because of the place that it went to: a later write there would probably
+// fail, too. Lack of room and of permission, or an I/O engine that serves no more requests, are no
+// faults of the place.
+bool IsBad(const absl::Status& write) {
+  return !write.ok() && !absl::IsResourceExhausted(write) && !absl::IsFailedPrecondition(write);
+}
+
 }  // namespace
 
 void PageIo::FreeMemory::operator()(std::byte* memory) const { std::free(memory); }
@@ -373,12 +380,18 @@ void PageIo::Reap(absl::Duration timeout, std::vector<Result>* results) {
 void PageIo::OnCompletion(const IoCompletion& completion) {
   const Load load = loads_[completion.tag];
   free_loads_.push_back(static_cast<uint32_t>(completion.tag));
-  if (load.pack) return FinishPack(*load.pack, completion.status);
+  const bool is_bad = load.op == IoOp::kWrite && IsBad(completion.status);
+  if (load.pack) {
+    Pack& pack = packs_[*load.pack];
+    if (is_bad) store_->Retire(std::exchange(pack.extent, {}), completion.status);
+    return FinishPack(*load.pack, completion.status);
+  }
   Operation& operation = operations_[load.operation];
   if (operation.status.ok()) operation.status = completion.status;
   const uint64_t last = (load.begin + load.size_bytes - 1) / page_bytes_;
   for (uint64_t page = load.begin / page_bytes_; page <= last; ++page) {
     SPILLWAY_CHECK(operation.pages[page].requests > 0);
+    operation.pages[page].is_bad |= is_bad;
     if (--operation.pages[page].requests > 0) continue;
     if (operation.op == IoOp::kRead) OnPageRead(load.operation, operation, page);
   }
@@ -413,6 +426,8 @@ void PageIo::Finish(OperationId id) {
       const PageRecord& record = operation.pages[page].record;
       if (operation.status.ok()) {
         store_->Record(operation.tensor, operation.first_page + page, record);
+      } else if (operation.pages[page].is_bad) {
+        store_->Retire(record.extent, operation.status);
       } else {
         store_->Release(record.extent);
       }

@@ -123,6 +123,7 @@ class PageIo {
     PageRecord record;
     uint32_t requests = 0;  // unfinished ones that carry a part of it
     bool retried = false;   // was read again because its checksum did not match
+    bool is_bad = false;    // its extent could not be written, and not for lack of room
   };
   struct Operation {
     uint64_t tag = 0;

@@ -180,6 +180,15 @@ void StoreImpl::GiveUp(const PageRecord& record) {
   if (!record.packed || packs_.Remove(record.extent)) space_->Release(record.extent);
 }
 
+// The allocator is not told, so the extent stays in use there. The catalog still has it as free:
+// the next opening uses it again, as the device may have replaced the bad place by then.
+void StoreImpl::Retire(const Extent&, const absl::Status& why) {
+  if (std::exchange(has_retired_, true) || !options_.announce) return;
+  options_.announce(absl::StrCat(why.message(),
+                                 "; such a place of the store is not used again until the store is "
+                                 "opened anew: check the device"));
+}
+
 void StoreImpl::Record(TensorIndex tensor, uint64_t page, const PageRecord& record) {
   SPILLWAY_CHECK(page < tensors_[tensor].record.num_pages);
   space_->files().Touch(record.extent.device, record.extent.segment);

@@ -108,7 +108,8 @@ struct StoreOptions {
   uint64_t page_bytes = 0;
   // Bound on the first segment files; io/FORMAT.md says how it rises. A multiple of kIoAlignment.
   uint64_t segment_bytes = kDefaultSegmentBytes;
-  // Called for each file that is opened on a file system that refuses O_DIRECT; may be empty.
+  // Called for each file that is opened on a file system that refuses O_DIRECT, and for the first
+  // extent that is retired; may be empty.
   Announce announce;
 };
 
@@ -153,6 +154,10 @@ class Store {
   virtual absl::StatusOr<Extent> Allocate(uint32_t size_bytes) = 0;
   // Frees an extent that was allocated and never recorded.
   virtual void Release(const Extent& extent) = 0;
+  // Keeps an extent that was allocated and could not be written, because of `why`, out of use until
+  // the store is closed: the next write would get the same bad place. It counts as used. The first
+  // time, this is announced.
+  virtual void Retire(const Extent& extent, const absl::Status& why) = 0;
   // File returns the file through which to read or write an extent, and opens it if it is not open.
   // ResourceExhausted if too many files are in use; a later call may succeed. Path returns the
   // file's path, for messages.

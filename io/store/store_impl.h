@@ -51,6 +51,7 @@ class StoreImpl final : public Store {
     return space_->Allocate(size_bytes);
   }
   void Release(const Extent& extent) override { space_->Release(extent); }
+  void Retire(const Extent& extent, const absl::Status& why) override;
   absl::StatusOr<FileUse> File(const Extent& extent) override {
     return space_->files().File(extent.device, extent.segment);
   }
@@ -107,7 +108,8 @@ class StoreImpl final : public Store {
   std::unique_ptr<StoreSpace> space_;
 
   const bool is_new_;
-  bool remove_files_;  // for a scratch store, or a new one that was not loaded
+  bool has_retired_ = false;  // an extent, and announced that
+  bool remove_files_;         // for a scratch store, or a new one that was not loaded
   PageLedger ledger_;
   PackCounts packs_;
   std::deque<TensorEntry> tensors_;                              // by index; addresses are stable

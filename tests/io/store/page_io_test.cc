@@ -58,6 +58,7 @@ class FileStore final : public Store {
     return extent;
   }
   void Release(const Extent& extent) override { EXPECT_EQ(taken.erase(extent.offset), 1u); }
+  void Retire(const Extent& extent, const absl::Status&) override { Release(extent); }
   absl::StatusOr<FileUse> File(const Extent&) override {
     if (files_in_use == max_files_in_use) return absl::ResourceExhaustedError("no descriptor");
     ++files_in_use;
