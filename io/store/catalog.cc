@@ -168,6 +168,10 @@ absl::Status Catalog::SwitchToWal() {
   SPILLWAY_RETURN_IF_ERROR(database_->Execute("PRAGMA synchronous = FULL"));
   SPILLWAY_RETURN_IF_ERROR(
       database_->Execute(absl::StrCat("PRAGMA wal_autocheckpoint = ", kLogPages).c_str()));
+  // A statement that changes many pages, as a restore does, can be undone alone. SQLite would keep
+  // what that takes in a file in /var/tmp, which a service often cannot write. In memory it is at
+  // most the old catalog pages that the statement changes: about 100 bytes for each tensor page.
+  SPILLWAY_RETURN_IF_ERROR(database_->Execute("PRAGMA temp_store = MEMORY"));
   return database_->Execute(absl::StrCat("PRAGMA cache_size = -", kCacheKiB).c_str());
 }
 

@@ -36,6 +36,39 @@ class StoreSnapshotTest : public StoreTest {
   }
 };
 
+// SQLite makes temporary files, which have no name, in /var/tmp; a service often cannot write
+// there.
+TEST_F(StoreSnapshotTest, RestoringManyPagesMakesNoTemporaryFile) {
+  int nameless_writes = 0;
+  SetSqliteHook([&](const SqliteCall& call) {
+    if (call.path.empty() && call.op == SqliteCall::Op::kWrite) ++nameless_writes;
+    return 0;
+  });
+  {
+    StoreOptions options = Options();
+    options.page_bytes = kIoAlignment;
+    auto store = Open(options);
+    ASSERT_TRUE(store);
+    constexpr uint64_t kPages = 4000;
+    const TensorIndex tensor = *store->AddTensor({"w", "{}", kPages}, false);
+    for (const std::string state : {"one", "two"}) {
+      for (uint64_t page = 0; page < kPages; ++page) {
+        const auto extent = store->Allocate(kIoAlignment);
+        ASSERT_TRUE(extent.ok()) << extent.status();
+        store->Record(tensor, page, {.extent = *extent, .content_bytes = kIoAlignment});
+      }
+      ASSERT_TRUE(store->Commit(state).ok());
+      if (state == "one") {
+        ASSERT_TRUE(store->Snapshot("first").ok());
+      }
+    }
+    const absl::Status restored = store->Restore("first");
+    EXPECT_TRUE(restored.ok()) << restored;
+  }
+  SetSqliteHook({});
+  EXPECT_EQ(nameless_writes, 0);
+}
+
 TEST_F(StoreSnapshotTest, RestoringGivesTheBytesAndTheStateOfThen) {
   MakeStore(Options());  // four pages of version 1, "one"
   auto store = Open(Options());
