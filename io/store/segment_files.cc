@@ -343,7 +343,11 @@ absl::StatusOr<SegmentFiles::Region> SegmentFiles::Grow(uint16_t device, uint64_
 
 absl::Status SegmentFiles::SyncFile(const DirectFile& file) {
   if (::fdatasync(file.fd()) == 0) return absl::OkStatus();
-  const absl::Status status = base::ErrnoToStatus(errno, absl::StrCat("sync ", file.path()));
+  return SyncFailed(base::ErrnoToStatus(errno, absl::StrCat("sync ", file.path())));
+}
+
+// Makes the failure final, and returns it with what to do.
+absl::Status SegmentFiles::SyncFailed(const absl::Status& status) {
   sync_error_ = {status.code(),
                  absl::StrCat(status.message(),
                               "; what was written since the last commit may be lost, so nothing "
@@ -363,7 +367,7 @@ absl::Status SegmentFiles::Sync() {
   touched_.clear();
   for (size_t i = 0; i < devices_.size(); ++i) {
     if (!devices_[i].has_new_files) continue;
-    SPILLWAY_RETURN_IF_ERROR((*folders_)[i].Sync());
+    if (absl::Status synced = (*folders_)[i].Sync(); !synced.ok()) return SyncFailed(synced);
     devices_[i].has_new_files = false;
   }
   return absl::OkStatus();

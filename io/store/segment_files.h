@@ -138,6 +138,7 @@ class SegmentFiles {
   bool CloseIdle();
   void Close(Segment* segment);
   absl::Status SyncFile(const DirectFile& file);
+  absl::Status SyncFailed(const absl::Status& status);
   absl::Status Measure(uint16_t device, uint32_t number, Segment* segment);
   void SetFileBytes(Segment* segment, uint64_t bytes);
   absl::Status Extend(Segment* segment, uint64_t size_bytes);

@@ -295,6 +295,21 @@ TEST(StoreFailure, AfterAFailedDataSyncNothingIsCommitted) {
   ExpectReopens(folder, 1);
 }
 
+TEST(StoreFailure, AfterAFailedFolderSyncNothingIsCommitted) {
+  TempFolder folder(FastPlace());
+  NamingIoEngine io;
+  auto store = Store::Open(Options(folder), &io);
+  ASSERT_TRUE(store.ok()) << store.status();
+  hook::Arm(hook::Deed::kFail, 1, EIO, SYS_fsync);  // the first commit makes files
+  const absl::Status status = ApplyAndCommit(**store, io, 1);
+  hook::Disarm();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_NE(status.message().find("sync " + (folder / "a")), absl::string_view::npos) << status;
+  EXPECT_EQ((*store)->Commit("again"), status) << "the kernel reports a lost write once";
+  store->reset();
+  ExpectReopens(folder, 0);
+}
+
 // Leaves a store whose process ended without closing it, so that the last commit is in the log.
 void LeaveALog(const TempFolder& folder) {
   const pid_t child = ::fork();
