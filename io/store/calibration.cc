@@ -42,6 +42,7 @@
 #include "io/store/page_io.h"
 #include "src/base/bytes.h"
 #include "src/base/check.h"
+#include "src/base/clock.h"
 #include "src/base/status_macros.h"
 
 namespace spillway::io {
@@ -288,16 +289,16 @@ class Calibrator {
   // mix, or if its queue would be too long at the best rate so far.
   absl::StatusOr<std::vector<double>> Rates(const std::vector<Mix>& mixes, double until) {
     std::vector<std::vector<double>> samples(mixes.size());
-    const absl::Time end = start_ + until * options_.limit;
+    const double end = start_ + until * absl::ToDoubleSeconds(options_.limit);
     double best = 0;
     for (int round = 0; round < kRepetitions; ++round) {
       for (size_t i = 0; i < mixes.size(); ++i) {
         const bool is_first = round == 0 && i == 0;
-        if (!is_first && (absl::Now() >= end || IsTooLong(mixes[i], best))) continue;
+        if (!is_first && (base::Now() >= end || IsTooLong(mixes[i], best))) continue;
         const absl::Duration least = (is_first ? kLeastForAStep : 0) * options_.limit;
+        const absl::Duration left = absl::Seconds(end - base::Now());
         SPILLWAY_ASSIGN_OR_RETURN(
-            const Passed passed,
-            Run(mixes[i], UINT64_MAX, Deadline::After(std::max(end - absl::Now(), least))));
+            const Passed passed, Run(mixes[i], UINT64_MAX, Deadline::After(std::max(left, least))));
         if (!is_first && !passed.is_whole) continue;
         samples[i].push_back(passed.bytes_per_second);
         best = std::max(best, samples[i].back());
@@ -330,9 +331,10 @@ class Calibrator {
     const uint64_t warm_up = most_bytes == UINT64_MAX ? load.depth() : 0;
     std::vector<IoCompletion> done;
     uint64_t ended = 0;
-    const absl::Time start = absl::Now();
-    absl::Time sample_start = start;
-    std::optional<absl::Time> end;
+    const double sample_seconds = absl::ToDoubleSeconds(options_.sample);
+    const double start = base::Now();
+    double sample_start = start;
+    std::optional<double> end;
     bool is_whole = false;
     while (engine_.in_flight() > 0) {
       done.clear();
@@ -342,19 +344,18 @@ class Calibrator {
         status.Update(StopStatus());
         // Requests that are in flight when the time is up are waited for, and not counted.
         if (end || !status.ok()) continue;
-        if (++ended == warm_up) sample_start = absl::Now();
+        if (++ended == warm_up) sample_start = base::Now();
         Renew(load, completion);
       }
       if (end) continue;
       is_whole =
-          warm_up > 0 && ended >= 3 * warm_up && absl::Now() - sample_start >= options_.sample;
-      if (is_whole || until.passed() || !status.ok()) end = absl::Now();
+          warm_up > 0 && ended >= 3 * warm_up && base::Now() - sample_start >= sample_seconds;
+      if (is_whole || until.passed() || !status.ok()) end = base::Now();
     }
     SPILLWAY_RETURN_IF_ERROR(status);
-    const absl::Duration took = end.value_or(absl::Now()) - (is_whole ? sample_start : start);
+    const double seconds = end.value_or(base::Now()) - (is_whole ? sample_start : start);
     const uint64_t counted = is_whole ? ended - warm_up : ended;
-    const double rate = static_cast<double>(counted * mix.request_bytes) /
-                        std::max(absl::ToDoubleSeconds(took), 1e-9);
+    const double rate = static_cast<double>(counted * mix.request_bytes) / std::max(seconds, 1e-9);
     return Passed{load.begun_bytes(), rate, is_whole};
   }
 
@@ -379,7 +380,7 @@ class Calibrator {
   const FileId file_;
   const std::span<std::byte> memory_;
   const CalibrationOptions& options_;
-  const absl::Time start_ = absl::Now();
+  const double start_ = base::Now();
   uint64_t file_bytes_;
   DeviceProfile profile_;  // the results so far
   uint64_t hashes_ = 0;    // keeps the compiler from removing the hashing
