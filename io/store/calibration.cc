@@ -99,7 +99,9 @@ absl::StatusOr<Mapping> MapMemory(uint64_t size_bytes) {
     mapped = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, kFlags, -1, 0);
     if (mapped == MAP_FAILED) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("no ", size_bytes, " bytes of memory to calibrate with"));
+          absl::StrCat("no ", base::FormatBytes(size_bytes),
+                       " of memory for the transfers; end other programs, or allow this one more "
+                       "('ulimit -v')"));
     }
     (void)::madvise(mapped, size_bytes, MADV_HUGEPAGE);  // plain pages are enough if it fails
   }
@@ -243,9 +245,10 @@ class Calibrator {
     profile.write_bytes_per_second = rates[found];
 
     if (profile.read_bytes_per_second == 0 || profile.write_bytes_per_second == 0) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("cannot calibrate the device: none of its transfers ended within ",
-                       absl::FormatDuration(options_.limit)));
+      return absl::DeadlineExceededError(absl::StrCat(
+          "too few of its transfers ended within ", absl::FormatDuration(options_.limit),
+          "; calibrate it when it has less other work, and check it ('dmesg') if this "
+          "recurs"));
     }
     mixes.clear();
     const auto slots = static_cast<int>(memory_.size() / profile.request_bytes);
@@ -441,8 +444,10 @@ std::vector<int> MixedWriteDepths(int most) {
   return depths;
 }
 
-absl::StatusOr<DeviceProfile> Calibrate(const std::string& folder, IoEngine& engine,
-                                        uint16_t device, const CalibrationOptions& options) {
+namespace {
+
+absl::StatusOr<DeviceProfile> CalibrateHere(const std::string& folder, IoEngine& engine,
+                                            uint16_t device, const CalibrationOptions& options) {
   SPILLWAY_CHECK(engine.in_flight() == 0);
   SPILLWAY_CHECK(options.memory_bytes >= kLeastCalibrationBytes);
   SPILLWAY_CHECK(options.file_bytes >= kLeastCalibrationBytes);
@@ -462,6 +467,17 @@ absl::StatusOr<DeviceProfile> Calibrate(const std::string& folder, IoEngine& eng
   SPILLWAY_RETURN_IF_ERROR(engine.RemoveFile(id));
   engine.SetDepths(device, profile.ok() ? DepthsOf(*profile) : QueueDepths{});
   return profile;
+}
+
+}  // namespace
+
+absl::StatusOr<DeviceProfile> Calibrate(const std::string& folder, IoEngine& engine,
+                                        uint16_t device, const CalibrationOptions& options) {
+  auto profile = CalibrateHere(folder, engine, device, options);
+  if (profile.ok() || absl::IsCancelled(profile.status())) return profile;
+  return absl::Status(
+      profile.status().code(),
+      absl::StrCat("cannot calibrate the device of ", folder, ": ", profile.status().message()));
 }
 
 void ApplyProfiles(const Store& store, IoEngine& engine) {

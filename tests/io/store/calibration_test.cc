@@ -169,6 +169,8 @@ TEST_P(CalibrationTest, AFailureIsReportedAndNothingStaysInFlight) {
     engine->Inject({.kind = Fault::Kind::kEio, .op = op, .skip = 3});
     const absl::Status status = Calibrate(testing::TempDir(), *engine, 0, kQuick).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_THAT(std::string(status.message()),
+                testing::HasSubstr("cannot calibrate the device of " + testing::TempDir()));
     EXPECT_EQ(engine->in_flight(), 0);
   }
   auto engine = *MakeIoEngine(GetParam(), {}, testing::TempDir());
@@ -201,6 +203,17 @@ TEST_P(CalibrationTest, WritesBesideReadsAreMeasuredInAStreamOfBoth) {
   }
   EXPECT_EQ(sections[1].depths.mixed_write, 1);
   EXPECT_EQ(sections.back().depths, DepthsOf(*profile));
+}
+
+TEST_P(CalibrationTest, AnErrorNamesTheFolderAndWhatToDo) {
+  auto engine = *MakeIoEngine(GetParam(), {}, testing::TempDir());
+  CalibrationOptions options = kQuick;
+  options.memory_bytes = uint64_t{1} << 60;
+  const absl::Status status = Calibrate(testing::TempDir(), *engine, 0, options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(std::string(status.message()),
+              testing::HasSubstr("cannot calibrate the device of " + testing::TempDir()));
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("end other programs"));
 }
 
 TEST_P(CalibrationTest, StopsWhenItIsAskedTo) {
