@@ -11,6 +11,7 @@
 #include <optional>
 #include <string_view>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "src/base/bytes.h"
@@ -264,12 +265,16 @@ absl::Status StoreSpace::OverBudget(uint64_t size_bytes) const {
                 size_bytes);
 }
 
+// The error with its advice, if it is one: a limit on open files or on the size of a file has
+// advice of its own (ErrnoToStatus).
 absl::Status StoreSpace::NoRoom(const absl::Status& cause, uint64_t size_bytes) const {
+  const absl::string_view why = cause.message();
+  const bool is_full = !extents_.WithinBudget(size_bytes) || absl::StrContains(why, "(ENOSPC)") ||
+                       absl::StrContains(why, "(EDQUOT)");
   const std::string_view advice =
-      absl::IsResourceExhausted(cause)
-          ? "; allow the store more bytes, free some on its disks, or commit, which "
-            "frees what only the last commit needs"
-          : "";
+      is_full ? "; allow the store more bytes, free some on its disks, or commit, which "
+                "frees what only the last commit needs"
+              : "";
   return {cause.code(),
           absl::StrCat("the store in ", absl::StrJoin(options_.folders, ","), " has no room for ",
                        size_bytes, " bytes: ", extents_.used_bytes(), " bytes (",

@@ -87,6 +87,17 @@ class FewDescriptorsTest : public StoreTest {
   rlimit before_;
 };
 
+TEST_F(FewDescriptorsTest, AFileThatCannotBeMadeIsNoLackOfRoom) {
+  auto store = Open(Options());
+  ASSERT_TRUE(store);
+  LimitTo(3);  // the numbers below are the standard streams'
+  const absl::Status status = store->Allocate(kTestPageBytes).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("EMFILE"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("ulimit -n"));
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("allow the store more bytes")));
+}
+
 TEST_F(FewDescriptorsTest, AStoreOfManyFilesIsWrittenReadSyncedAndTrimmed) {
   LimitTo(64);
   {
