@@ -245,6 +245,14 @@ INSTANTIATE_TEST_SUITE_P(
                "packs has"}),
     [](const auto& each) { return each.param.name; });
 
+TEST_F(StoreCheckTest, AFileThatCannotBeOpenedHereIsNoDamage) {
+  const auto view = View();
+  ASSERT_TRUE(view);
+  io_.FailNextAdd();
+  const auto report = CheckStore(*view, &io_, {});
+  EXPECT_TRUE(absl::IsResourceExhausted(report.status())) << report.status();
+}
+
 // --- Orphans ---
 
 TEST_F(StoreCheckTest, WhatACrashLeavesIsNoDamageAndIsGivenBack) {
