@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests state dicts that name a commit (saved, loaded, and kept as long as they are needed) and torch.optim's own."""
 
+import contextlib
 import gc
 import io
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -60,6 +62,67 @@ class StateDictTest(TorchTest):
         self.assertEqual(len(optimizer.run.engine.snapshots()), 2)
         with self.assertRaisesRegex(spillway.NotFound, "has no snapshot .* any more"):
             optimizer.load_state_dict(first)
+
+    def test_the_checkpoint_that_was_loaded_stays_until_the_process_ends(self):
+        store = self.store()
+
+        def start():
+            model = tiny_model()
+            return model, st.AdamW(model.parameters(), lr=1e-2, store=store, pinned="1MiB")
+
+        model, optimizer = start()
+        train(model, optimizer, 1)
+        on_disk = self.saved(optimizer)
+        for _ in range(2):  # runs that end before they have saved another checkpoint
+            optimizer.run.close()
+            model, optimizer = start()
+            optimizer.load_state_dict(on_disk)
+            for step in range(1, 6):
+                train(model, optimizer, 1, first=step)
+                optimizer.state_dict()  # not saved
+            labels = [each["label"] for each in optimizer.run.engine.snapshots()]
+            self.assertEqual(len(labels), 3)
+            self.assertEqual(labels[0], on_disk["spillway"]["label"])
+        optimizer.load_state_dict(on_disk)
+        newer = self.saved(optimizer)
+        self.assertEqual(newer["spillway"]["label"], on_disk["spillway"]["label"], "nothing has changed since")
+        for step in range(1, 3):
+            train(model, optimizer, 1, first=step)
+            newer = self.saved(optimizer)
+        optimizer.load_state_dict(newer)
+        for step in range(3, 6):
+            train(model, optimizer, 1, first=step)
+            optimizer.state_dict()
+        with self.assertRaisesRegex(spillway.NotFound, r"Checkpoints\(run, FOLDER\) keeps"):
+            optimizer.load_state_dict(on_disk)
+
+    def test_each_snapshot_that_is_dropped_is_named(self):
+        model = tiny_model()
+        run = st.open(self.store(), pinned="1MiB", report=False)
+        optimizer = st.AdamW(model.parameters(), lr=1e-2, store=run)
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            for step in range(4):
+                train(model, optimizer, 1, first=step)
+                optimizer.state_dict()
+        self.assertEqual(re.findall("dropped snapshot (torch-[0-9]+):", said.getvalue()), ["torch-1", "torch-2"])
+        self.assertEqual(said.getvalue().count("\n"), 2)
+
+    def test_checkpoints_keep_what_was_loaded_from_elsewhere(self):
+        run = st.open(self.store(), pinned="1MiB")
+        folder = self.folder / "checkpoints"
+        folder.mkdir()
+        checkpoints = st.Checkpoints(run, folder, keep=1)
+        model = tiny_model()
+        optimizer = st.AdamW(model.parameters(), lr=1e-2, store=run)
+        train(model, optimizer, 1)
+        loaded = self.saved(optimizer)
+        optimizer.load_state_dict(loaded)
+        for step in range(1, 4):
+            train(model, optimizer, 1, first=step)
+            last = optimizer.state_dict()
+        self.assertEqual(checkpoints.labels(), [loaded["spillway"]["label"], last["spillway"]["label"]])
+        run.close()
 
     def test_an_optimizer_begins_anew_unless_a_state_dict_is_loaded(self):
         for dtype in (torch.float32, torch.bfloat16):

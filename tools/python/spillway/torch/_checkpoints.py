@@ -20,10 +20,11 @@ _SUFFIXES = {".pt", ".pth", ".bin", ".ckpt"}
 class Checkpoints:
     """Drops the snapshot of a checkpoint that was seen under `folder` and is gone.
 
-    Without a Checkpoints, a run keeps its two newest snapshots, whatever checkpoints there are. With one, a snapshot is kept
-    as long as a checkpoint under the folder names it. A checkpoint is a file *.pt, *.pth, *.bin or *.ckpt that torch.save or
-    another pickler wrote and that has a state dict of spillway.torch. The newest `keep` of the snapshots that no checkpoint
-    was seen to name are kept as well: their checkpoint is just being saved, or was saved elsewhere.
+    Without a Checkpoints, a run keeps its two newest snapshots and the one that was loaded, whatever checkpoints there are.
+    With one, a snapshot is kept as long as a checkpoint under the folder names it. A checkpoint is a file *.pt, *.pth, *.bin
+    or *.ckpt that torch.save or another pickler wrote and that has a state dict of spillway.torch. Of the snapshots that no
+    checkpoint was seen to name, the newest `keep` are kept as well, and the one that was loaded: their checkpoint is just
+    being saved, or was saved elsewhere.
     """
 
     def __init__(self, run: Run, folder: str | os.PathLike[str], keep: int = 2):
@@ -49,6 +50,8 @@ class Checkpoints:
         unseen = [label for label in labels if label not in self._last]
         for label in labels:
             if label in living or label in unseen[-self._keep:]:
+                continue
+            if label in unseen and self._run.is_loaded(label):
                 continue
             self._run.drop(label)
             why = (f"its checkpoint {self._last[label]} is gone" if label in self._last

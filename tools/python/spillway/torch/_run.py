@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import sys
 import tempfile
 import uuid
 import weakref
@@ -24,7 +25,7 @@ DEFAULT_PINNED = "1GiB"
 # Default budget of a GPU's memory, for the tensors that operations use.
 DEFAULT_DEVICE_MEMORY = "1GiB"
 LABEL = "torch-"
-_KEPT = 2  # snapshots that a run without a Checkpoints keeps
+_KEPT = 2  # newest snapshots that a run without a Checkpoints keeps
 _NAMES = ("store", "store_id", "commit", "label", "weights")  # keys of the dict that names a commit
 _PIECE_BYTES = 16 << 20
 
@@ -50,6 +51,7 @@ class Run:
         self._end_report = weakref.finalize(self, self.report.end)
         self._owners: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()  # by name prefix
         self._kept: dict[str, Any] = {}  # what keep_commit returned for the commit of _at
+        self._loaded: dict[str, str] = {}  # label that this process loaded last, by optimizer's name
         self._at: str | None = None  # label of the commit that the state equals; None: it has changed
         self._memory = uuid.uuid4().hex  # names a state that is in no commit
 
@@ -195,6 +197,15 @@ class Run:
             raise spillway.FailedPrecondition("the engine has activations of a forward, which going back to a commit would "
                                               "lose: let backward use them, or drop the loss, before load_state_dict()")
 
+    def has_loaded(self, kept: dict[str, Any], name: str) -> None:
+        """Records that the optimizer called `name` has loaded the state that keep_commit named."""
+        self._loaded[name] = kept["label"]
+
+    def is_loaded(self, label: str) -> bool:
+        """Whether an optimizer's state came from this snapshot. Its checkpoint may be the only one on disk until a newer one
+        has been saved, of which the run learns nothing."""
+        return label in self._loaded.values()
+
     def drop(self, label: str) -> None:
         """Drops a snapshot. If the state equals its commit, the next keep_commit still makes a new commit."""
         self.engine.drop(label)
@@ -223,8 +234,9 @@ class Run:
         labels = [each["label"] for each in self.engine.snapshots()]
         if kept["label"] not in labels:
             raise spillway.NotFound(
-                f"the store in {self.store} has no snapshot {kept['label']} any more: it keeps the newest {_KEPT} "
-                f"({', '.join(label for label in labels if label.startswith(LABEL)) or 'none'})")
+                f"the store in {self.store} has no snapshot {kept['label']} any more: there is "
+                f"{', '.join(label for label in labels if label.startswith(LABEL)) or 'none'}. Without a Checkpoints a run keeps "
+                f"the newest {_KEPT} and the one that was loaded; Checkpoints(run, FOLDER) keeps those that files name")
 
     def _drop_old(self) -> None:
         if self.checkpoints is not None:
@@ -232,7 +244,11 @@ class Run:
             return
         ours = [each["label"] for each in self.engine.snapshots() if each["label"].startswith(LABEL)]
         for label in ours[:-_KEPT]:
+            if self.is_loaded(label):
+                continue
             self.drop(label)
+            print(f"spillway: dropped snapshot {label}: a run without a Checkpoints keeps the newest {_KEPT} and the one that "
+                  "was loaded. spillway.torch.Checkpoints(run, FOLDER) keeps those that files name", file=sys.stderr)
 
 
 def open_run(store: str | os.PathLike[str] | None = None, *, pinned: int | str | None = None,

@@ -45,7 +45,8 @@ class StateDicts(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Commits, and returns a dict that names the commit, of plain types and without state. The commit is kept until there
-        are two newer ones, unless the run has a Checkpoints. Without a store, or before the first step, nothing is
+        are two newer ones, and as long as it is the last one that this optimizer has loaded. A line on stderr says when it
+        is dropped. If the run has a Checkpoints, that decides. Without a store, or before the first step, nothing is
         committed."""
         for hook in list(self._optimizer_state_dict_pre_hooks.values()):
             hook(self)
@@ -146,6 +147,8 @@ class StateDicts(torch.optim.Optimizer):
                 for param in self._known:
                     if isinstance(param, EngineTensor):  # autograd must see that it has changed
                         torch.autograd.graph.increment_version(param)
+        if not is_new:
+            self.run.has_loaded(mine, mine["name"])
         for group, steps in zip(self.param_groups, mine["steps"]):
             for param, step in zip(group["params"], steps):
                 if param in self._known:
