@@ -14,6 +14,21 @@ import torch
 from torch_case import DEVICE, TorchTest, make_params, set_gradients, since, tiny_model, train
 
 
+class Wrapper(torch.Tensor):
+    """A tensor that holds another one, as a DTensor does, and has no memory of its own."""
+
+    @staticmethod
+    def __new__(cls, held):
+        made = torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype, device=held.device)
+        made.held = held
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        out = func(*[each.held if isinstance(each, Wrapper) else each for each in args], **(kwargs or {}))
+        return Wrapper(out) if isinstance(out, torch.Tensor) else out
+
+
 class OptimizerTest(TorchTest):
     def test_groups_and_schedulers_are_followed(self):
         results = []
@@ -288,6 +303,37 @@ class OptimizerTest(TorchTest):
         with self.assertRaisesRegex(spillway.InvalidArgument, r"is \(8,\), torch.float32 now, and was \(64,\)"):
             optimizer.step()
         self.assertEqual(memory.abs().sum().item(), 0)
+
+    def test_tensors_without_an_address_are_refused(self):
+        def freed(tensor):
+            tensor.untyped_storage().resize_(0)
+            return tensor
+
+        for dtype in (torch.float32, torch.bfloat16):
+            ones = torch.ones(64, dtype=dtype)
+            with self.assertRaisesRegex(spillway.InvalidArgument, "parameter 0.0 is a Wrapper.* no address"):
+                st.AdamW([torch.nn.Parameter(Wrapper(ones))])
+            param = torch.nn.Parameter(ones.clone())
+            optimizer = st.AdamW([param], lr=0.1)
+            param.grad = torch.ones(64, dtype=dtype)
+            optimizer.step()
+            after, expected = param.detach().clone(), optimizer.full_state_dict()
+            for gradient in (Wrapper(ones), freed(ones.clone()), freed(torch.ones(80, dtype=dtype)[16:])):
+                param.grad = gradient
+                with self.assertRaisesRegex(spillway.InvalidArgument, "the gradient of parameter 0.0 is a .* no address"):
+                    optimizer.step()
+                self.assertTrue(torch.equal(param, after))
+            param.grad = torch.ones(64, dtype=dtype)
+            param.data = freed(ones.clone())
+            with self.assertRaisesRegex(spillway.InvalidArgument, "parameter 0.0 is a Parameter.* no address"):
+                optimizer.step()
+            param.data = after
+            wrong = optimizer.full_state_dict()
+            wrong["state"][0]["exp_avg"] = Wrapper(torch.ones(64))
+            with self.assertRaisesRegex(spillway.InvalidArgument, "exp_avg of parameter 0.0 is a Wrapper.* no address"):
+                optimizer.load_state_dict(wrong)
+            optimizer.load_state_dict(expected)
+            optimizer.step()
 
     def test_words_that_would_be_ignored_are_refused(self):
         with self.assertRaisesRegex(spillway.InvalidArgument, "maximize=True: SGD"):

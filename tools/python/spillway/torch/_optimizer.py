@@ -106,6 +106,8 @@ class OffloadedOptimizer(StateDicts):
             raise spillway.InvalidArgument(f"parameter {name} is on the meta device: give it values first")
         if param.is_sparse or param.layout != torch.strided:
             raise spillway.InvalidArgument(f"parameter {name} is sparse: it must be dense")
+        if not isinstance(param, EngineTensor):
+            _state.address_of(param, f"parameter {name}")
         if self._has_hook(param) and param._post_accumulate_grad_hooks:
             raise spillway.FailedPrecondition(f"parameter {name} has a hook already that runs when its gradient is there, as "
                                               "of another optimizer: remove that first, as by close()")
@@ -307,6 +309,7 @@ class OffloadedOptimizer(StateDicts):
                 f"the gradient of parameter {known.name} is {tuple(gradient.shape)}, {gradient.dtype}, and the parameter "
                 f"was {tuple(known.shape)}, {known.dtype} when the optimizer took it up")
         if known.gradient is None:
+            _state.address_of(gradient, f"the gradient of parameter {known.name}")
             return gradient
         _move_gradient(param, known)  # one that other code has assigned
         return None
@@ -317,6 +320,8 @@ class OffloadedOptimizer(StateDicts):
             raise spillway.InvalidArgument(
                 f"parameter {known.name} is {tuple(param.shape)}, {param.dtype} now, and was {tuple(known.shape)}, {known.dtype} "
                 "when the optimizer took it up: make the optimizer after the model's last change")
+        if not isinstance(param, EngineTensor):
+            _state.address_of(param, f"parameter {known.name}")
         if param._version == known.version or param.dtype == torch.float32 or self._format == "compact":
             return  # an fp32 weight is its own master weight; a weight with compact state holds most bits of it
         if not isinstance(param, EngineTensor):

@@ -44,6 +44,22 @@ def make_rule(kind: str, constants: dict[str, float]) -> Rule:
     return rule
 
 
+def address_of(tensor: torch.Tensor, what: str) -> int:
+    """Returns the address of a tensor's first element; any number if it has no elements. Raises InvalidArgument, whose message
+    begins with `what`, if the elements are not at an address, as those of a wrapper subclass or of a freed storage."""
+    address = tensor.data_ptr()
+    if tensor.numel() == 0:
+        return address
+    try:
+        is_there = address != 0 and tensor.untyped_storage().data_ptr() != 0
+    except RuntimeError:  # PyTorch refuses the address of such a storage
+        is_there = False
+    if not is_there:
+        raise spillway.InvalidArgument(f"{what} is a {type(tensor).__name__} on {tensor.device} whose elements have no address: "
+                                       "give a plain tensor that has its values in memory, such as a DTensor's to_local()")
+    return address
+
+
 def tile_rows_of(shape: Sequence[int], pinned_bytes: int) -> int:
     """Returns the rows of a tile of fp32 state that fits in a sixteenth of the budget; 0: one tile holds all rows."""
     most = max(4096, min(_MOST_TILE_BYTES, pinned_bytes // 16))
@@ -67,6 +83,7 @@ class State:
         self._handle: int | None = handle.value
         self._release = weakref.finalize(self, library.spw_optimizer_release, handle.value)
         self.engine = engine
+        self.names: list[str] = []  # by the parameter's number
         self.shapes: list[tuple[int, ...]] = []
 
     def close(self) -> None:
@@ -91,7 +108,7 @@ class State:
         # A placeholder address that no update uses: each update gives its own.
         parameter.weight.memory = parameter.gradient.memory = ctypes.addressof(parameter)
         if weight_id is None:
-            parameter.weight.memory = weight.data_ptr()  # its values are the first master weights
+            parameter.weight.memory = address_of(weight, f"parameter {name}")  # its values are the first master weights
         else:
             parameter.weight.memory, parameter.weight.id = None, weight_id
         if gradient_id is not None:
@@ -100,6 +117,7 @@ class State:
         parameter.tile_rows = tile_rows
         number = size_t()
         check(library.spw_optimizer_add(self._live(), ctypes.byref(parameter), ctypes.byref(number)))
+        self.names.append(name)
         self.shapes.append(tuple(weight.shape))
         return number.value
 
@@ -119,8 +137,10 @@ class State:
             at.learning_rate, at.weight_decay = given["learning_rate"], given["weight_decay"]
             at.gradient_scale = given["gradient_scale"]
             at.rule = ctypes.pointer(given["rule"])
-            at.weight_memory = None if given["weight"] is None else given["weight"].data_ptr()
-            at.gradient_memory = None if given["gradient"] is None else given["gradient"].data_ptr()
+            name = self.names[given["parameter"]]
+            at.weight_memory = None if given["weight"] is None else address_of(given["weight"], f"parameter {name}")
+            at.gradient_memory = None if given["gradient"] is None else address_of(given["gradient"],
+                                                                                   f"the gradient of parameter {name}")
             at.take_changed_weight = 1
         check(library.spw_optimizer_step(self._live(), array, len(updates)))
 
@@ -146,9 +166,11 @@ class State:
               moments: Sequence[torch.Tensor]) -> None:
         state = new(StateValues, library.spw_state_init)
         state.parameter, state.num_moments = parameter, len(moments)
-        state.weight_memory = None if weight is None else weight.data_ptr()
-        state.masters = None if masters is None else masters.data_ptr()
-        state.moments = (pointer * max(1, len(moments)))(*(moment.data_ptr() for moment in moments))
+        name = self.names[parameter]
+        state.weight_memory = None if weight is None else address_of(weight, f"parameter {name}")
+        state.masters = None if masters is None else address_of(masters, f"the master weight of parameter {name}")
+        state.moments = (pointer * max(1, len(moments)))(
+            *(address_of(moment, f"a moment of parameter {name}") for moment in moments))
         state.num_elements = math.prod(self.shapes[parameter])
         check(call(self._live(), ctypes.byref(state)))
 
@@ -160,4 +182,4 @@ class State:
 
     def write(self, id: int, values: torch.Tensor) -> None:
         held = values.contiguous()
-        check(library.spw_write(self.engine._live(), id, 0, held.data_ptr(), held.numel() * held.element_size()))
+        check(library.spw_write(self.engine._live(), id, 0, address_of(held, f"the value of state tensor {id}"), held.numel() * held.element_size()))

@@ -224,6 +224,8 @@ class StateDicts(torch.optim.Optimizer):
                 if given.get(name) is not None and given[name].shape != shape:
                     raise spillway.InvalidArgument(f"{name} of parameter {known.name} has the shape {tuple(given[name].shape)}, "
                                                    f"and should have {tuple(shape)}")
+                if given.get(name) is not None:
+                    _state.address_of(given[name], f"{name} of parameter {known.name}")
             found.append((param, known, given, shapes))
         self.run.has_changed()
         self.half_done = "a state dict was not loaded whole"
