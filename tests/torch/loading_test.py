@@ -4,6 +4,7 @@
 import copy
 import gc
 import unittest
+from unittest import mock
 
 import spillway
 import spillway.torch as st
@@ -115,6 +116,95 @@ class LoadingTest(TorchTest):
                 optimizer.state_dict()
         first.load_state_dict(saved)
         first.state_dict()
+
+    # A tile has 1 MiB of fp32 state with the larger budget, and 128 KiB with the smaller.
+    BUDGETS = ("16MiB", "2MiB")
+
+    def weights_of(self, params):
+        return [Parameter(param.detach().clone()) for param in params]
+
+    def take_steps(self, params, optimizer, first, steps):
+        for step in range(first, first + steps):
+            generator = torch.Generator(DEVICE).manual_seed(step)
+            for param in params:
+                param.grad = torch.randn(param.shape, generator=generator).to(param.dtype)
+            optimizer.step()
+
+    def test_a_commit_is_loaded_whatever_the_budget(self):
+        cases = [(st.AdamW, "fp32", torch.float32), (st.AdamW, "8bit", torch.bfloat16), (st.AdamW, "compact", torch.bfloat16),
+                 (st.Adafactor, None, torch.float32)]
+        for rule, state_format, dtype in cases:
+            for budget, other in (self.BUDGETS, reversed(self.BUDGETS)):
+                store, words = self.store(), {"state_format": state_format} if state_format else {}
+                params = [Parameter(torch.ones(shape, dtype=dtype)) for shape in ((600, 1024), (3, 300, 333), (300,))]
+                optimizer = rule(params, lr=0.1, store=store, pinned=budget, **words)
+                self.take_steps(params, optimizer, 0, 2)
+                saved, weights, expected = optimizer.state_dict(), self.weights_of(params), state_of(optimizer)
+                self.take_steps(params, optimizer, 2, 1)
+                optimizer.run.close()
+
+                optimizer = rule(weights, lr=0.1, store=store, pinned=other, **words)
+                own = optimizer.tile_rows()
+                optimizer.load_state_dict(saved)
+                self.assertEqual(optimizer.tile_rows(), own, "tiles that fit the budget")
+                self.assert_same_state(expected, state_of(optimizer))
+                again = optimizer.state_dict()
+                self.take_steps(weights, optimizer, 2, 1)
+                self.assert_same(params, weights)
+                expected = state_of(optimizer)
+                optimizer.run.close()
+
+                optimizer = rule(self.weights_of(params), lr=0.1, store=store, pinned=budget, **words)
+                optimizer.load_state_dict(again)
+                optimizer.load_state_dict(saved)
+                optimizer.run.close()
+
+    def test_other_optimizers_stay_whatever_the_budget(self):
+        for budget, other in (self.BUDGETS, reversed(self.BUDGETS)):
+            store = self.store()
+
+            def make(budget, weights):
+                run = st.open(store, pinned=budget)
+                return run, [st.AdamW([weight], lr=0.1, store=run, state_format=state_format)
+                             for weight, state_format in zip(weights, ("fp32", "8bit"))]
+
+            weights = [Parameter(torch.ones(600, 1024)), Parameter(torch.ones(600, 1024, dtype=torch.bfloat16))]
+            run, optimizers = make(budget, weights)
+            for weight, optimizer in zip(weights, optimizers):
+                self.take_steps([weight], optimizer, 0, 2)
+            saved, expected = [each.state_dict() for each in optimizers], [state_of(each) for each in optimizers]
+            run.close()
+
+            weights = self.weights_of(weights)
+            run, (first, second) = make(other, weights)
+            self.take_steps([weights[1]], second, 5, 1)
+            stays = state_of(second)
+            with mock.patch.object(run.engine, "restore", side_effect=spillway.Unavailable("the disk is gone")):
+                with self.assertRaisesRegex(spillway.Unavailable, "the disk is gone"):
+                    first.load_state_dict(saved[0])
+            self.assert_same_state(stays, state_of(second))
+            first.load_state_dict(saved[0])
+            self.assert_same_state(expected[0], state_of(first))
+            self.assert_same_state(stays, state_of(second))
+            second.load_state_dict(saved[1])
+            for optimizer, state in zip((first, second), expected):
+                self.assert_same_state(state, state_of(optimizer))
+            first.state_dict()
+            run.close()
+
+    def test_a_dict_of_a_version_that_did_not_record_tiles_is_loaded_with_its_budget(self):
+        store = self.store()
+        param = Parameter(torch.ones(600, 1024))
+        optimizer = st.AdamW([param], store=store, pinned="2MiB")
+        self.take_steps([param], optimizer, 0, 1)
+        saved, expected = optimizer.state_dict(), state_of(optimizer)
+        del saved["spillway"]["tile_rows"]
+        self.take_steps([param], optimizer, 1, 1)
+        optimizer.run.close()
+        optimizer = st.AdamW([param], store=store, pinned="2MiB")
+        optimizer.load_state_dict(saved)
+        self.assert_same_state(expected, state_of(optimizer))
+        optimizer.state_dict()
 
     def test_optimizers_may_be_made_in_another_order(self):
         run, models, optimizers = self.two(False)

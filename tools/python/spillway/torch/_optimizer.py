@@ -138,20 +138,23 @@ class OffloadedOptimizer(StateDicts):
 
             self._hooks.append(param.register_post_accumulate_grad_hook(update_now))
 
-    def _add_state(self, param: torch.Tensor, known: Known) -> None:
+    def _add_state(self, param: torch.Tensor, known: Known, tile_rows: int | None = None) -> None:
         weight_id = weight_of(self.run, param, known.name)
         self.run.has_changed()
+        known.tile_rows = _state.tile_rows_of(param.shape, self.run.pinned_bytes) if tile_rows is None else tile_rows
         known.number = self._engine_state.add(
             f"{self._prefix}/{known.name}", param if weight_id is not None else on_cpu(param),
-            _state.tile_rows_of(param.shape, self.run.pinned_bytes), weight_id, known.gradient.id if known.gradient else None)
+            known.tile_rows, weight_id, known.gradient.id if known.gradient else None)
         known.version = param._version
         ids = [tensor["id"] for tensor in self._engine_state.tensors(known.number)]
         self.ids += ids
         for id in ids:
             self.run.report.holds(id)
 
-    def _begin_anew(self, prefix: str, names: dict[torch.Tensor, str]) -> None:
-        """Registers the state anew, as before any step, under the names that a state dict gives it."""
+    def _begin_anew(self, prefix: str, names: dict[torch.Tensor, str],
+                    tile_rows: dict[torch.Tensor, int] | None = None) -> None:
+        """Registers the state anew, as before any step, under the names that a state dict gives it, in tiles of these rows.
+        None: in tiles of the rows that fit the run's budget."""
         if prefix != self._prefix:
             self.run.claim("optimizer", self, wanted=prefix)
             self.run.give_up(self._prefix)
@@ -161,7 +164,30 @@ class OffloadedOptimizer(StateDicts):
         self._prefix, self._engine_state = prefix, _state.State(self.run.engine, *self._state_arguments)
         for param, known in self._known.items():
             known.name = names.get(param, known.name)
-            self._add_state(param, known)
+            self._add_state(param, known, None if tile_rows is None else tile_rows[param])
+
+    def tile_rows(self) -> dict[str, int]:
+        """Returns the rows of a tile of each parameter's state, by the name of the state in the store."""
+        return {f"{self._prefix}/{known.name}": known.tile_rows for known in self._known.values()}
+
+    def tile_rows_in(self, kept: dict[str, Any], prefix: str | None = None,
+                     names: dict[torch.Tensor, str] | None = None) -> dict[torch.Tensor, int]:
+        """Returns the rows of a tile of each parameter's state in the commit that Run.keep_commit named, where the state has
+        this prefix and these names; by default its own. They are the present ones for what the commit does not have, and if
+        an older version made the dict, which did not record them."""
+        there, names = kept.get("tile_rows", {}), names or {}
+        prefix = self._prefix if prefix is None else prefix
+        return {param: there.get(f"{prefix}/{names.get(param, known.name)}", known.tile_rows)
+                for param, known in self._known.items()}
+
+    def is_cut_as(self, tile_rows: dict[torch.Tensor, int]) -> bool:
+        """Whether the tiles of each parameter's state have these rows."""
+        return all(known.tile_rows == tile_rows[param] for param, known in self._known.items())
+
+    def cut(self, tile_rows: dict[torch.Tensor, int] | None = None) -> None:
+        """Registers the state anew in other tiles, by default those that fit the run's budget. Its bytes, which do not depend
+        on the tiles, are lost: the caller must save them before and write them afterwards, tensor by tensor of `ids`."""
+        self._begin_anew(self._prefix, {}, tile_rows)
 
     def weight_ids(self) -> list[int]:
         """Returns the ids of the weights in the engine that this optimizer updates."""

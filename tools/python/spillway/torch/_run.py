@@ -10,7 +10,7 @@ import sys
 import tempfile
 import uuid
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import spillway
@@ -26,8 +26,9 @@ DEFAULT_PINNED = "1GiB"
 DEFAULT_DEVICE_MEMORY = "1GiB"
 LABEL = "torch-"
 _KEPT = 2  # newest snapshots that a run without a Checkpoints keeps
-_NAMES = ("store", "store_id", "commit", "label", "weights")  # keys of the dict that names a commit
+_NAMES = ("store", "store_id", "commit", "label", "weights", "tile_rows")  # keys of the dict that names a commit
 _PIECE_BYTES = 16 << 20
+_NOT_WHOLE = "a state dict was not loaded whole"  # why an optimizer's state is of no one step
 
 
 class Run:
@@ -132,7 +133,8 @@ class Run:
         self._drop_old()
         self._at = label
         self._kept = {"store": os.path.abspath(self.store), "store_id": self.engine.store_id, "commit": number,
-                      "label": label, "weights": {home.name: list(home.shape) for home in self._weights()}}
+                      "label": label, "weights": {home.name: list(home.shape) for home in self._weights()},
+                      "tile_rows": {name: rows for owner in self._optimizers() for name, rows in owner.tile_rows().items()}}
         return self._kept
 
     def _weights(self) -> list[Any]:
@@ -147,45 +149,70 @@ class Run:
         return kept["label"] in (self._memory, self._at)
 
     def go_to(self, kept: dict[str, Any], owner: Any) -> None:
-        """Brings an owner's tensors, and the weights that the commit has, to a commit that keep_commit named. Other
-        optimizers' states and weights, and weights that the commit does not have, stay as they are: during the restore
-        their bytes are in a temporary file in the store's folder. If the restore fails, nothing has changed."""
+        """Brings an owner's tensors, which must have the commit's tiles, and the weights that the commit has, to a commit that
+        keep_commit named. Other optimizers' states and weights, and weights that the commit does not have, stay as they are:
+        during the restore their bytes are in a temporary file in the store's folder. If the restore fails, nothing has
+        changed."""
         for each in self._optimizers():
             each.finish_updates()
         others = {each: each.half_done for each in self._optimizers() if each is not owner}
         theirs = {id for each in others for id in each.weight_ids()} - set(owner.weight_ids())
-        stay = [id for each in others for id in each.ids]
-        stay += [home.id for home in self._weights() if home.name not in kept["weights"] or home.id in theirs]
-        with self.leasing.none(), self._aside(stay):
+        weights = [home.id for home in self._weights() if home.name not in kept["weights"] or home.id in theirs]
+        # The engine restores no tensor whose tiles are others than the commit's.
+        recut = {each: rows for each in others if not each.is_cut_as(rows := each.tile_rows_in(kept))}
+
+        def staying() -> list[int]:
+            return [id for each in others for id in each.ids] + weights
+
+        with self.leasing.none(), self._saved(staying) as write_back:
             self.has_changed()  # even if the restore fails: the state must not count as that of a commit
-            self.engine.restore(kept["label"])
-            for each in [*others, owner]:
-                each.half_done = "a state dict was not loaded whole"
-        for each, half_done in others.items():
-            each.half_done = half_done
+            for each in others:
+                each.half_done = _NOT_WHOLE
+            try:
+                for each, rows in recut.items():
+                    each.cut(rows)
+                self.engine.restore(kept["label"])
+                owner.half_done = _NOT_WHOLE
+            finally:
+                for each in recut:
+                    each.cut()
+                write_back()
+                for each, half_done in others.items():
+                    each.half_done = half_done
         self.has_stepped = True
-        if not stay:
-            self._at, self._kept = kept["label"], {key: kept[key] for key in _NAMES}
+        if not staying():
+            self._at, self._kept = kept["label"], {key: kept[key] for key in _NAMES if key in kept}
+
+    def recut(self, owner: Any) -> None:
+        """Registers the state of an optimizer in the tiles that fit the run's budget, with the bytes that it has."""
+        with self.leasing.none(), self._saved(lambda: owner.ids) as write_back:
+            owner.cut()
+            write_back()
 
     @contextlib.contextmanager
-    def _aside(self, ids: list[int]) -> Iterator[None]:
-        """Saves the bytes of tensors in a temporary file in the store's folder, and writes them back after the block unless
-        the block raises."""
-        sizes = {id: self.engine.spec(id)["size_bytes"] for id in ids}
-        pieces = [(id, offset, min(_PIECE_BYTES, size - offset)) for id, size in sizes.items()
+    def _saved(self, ids: Callable[[], list[int]]) -> Iterator[Callable[[], None]]:
+        """Saves the bytes of the tensors that `ids` returns in a temporary file in the store's folder. Yields a function that
+        writes them to the tensors that `ids` returns by then, in the same order and of the same sizes."""
+        sizes = [self.engine.spec(id)["size_bytes"] for id in ids()]
+        pieces = [(number, offset, min(_PIECE_BYTES, size - offset)) for number, size in enumerate(sizes)
                   for offset in range(0, size, _PIECE_BYTES)]
         if not pieces:
-            yield
+            yield lambda: None
             return
-        piece = memoryview(bytearray(min(_PIECE_BYTES, max(sizes.values()))))
+        piece = memoryview(bytearray(min(_PIECE_BYTES, max(sizes))))
         with tempfile.TemporaryFile(dir=self.store) as file:
-            for id, offset, size in pieces:
-                file.write(self.engine.read(id, offset, piece[:size]))
-            file.seek(0)
-            yield
-            for id, offset, size in pieces:
-                file.readinto(piece[:size])
-                self.engine.write(id, piece[:size], offset)
+            there = ids()
+            for number, offset, size in pieces:
+                file.write(self.engine.read(there[number], offset, piece[:size]))
+
+            def write_back() -> None:
+                file.seek(0)
+                there = ids()
+                for number, offset, size in pieces:
+                    file.readinto(piece[:size])
+                    self.engine.write(there[number], piece[:size], offset)
+
+            yield write_back
 
     def check_nothing_waits(self) -> None:
         """Raises FailedPrecondition if going to a commit would lose gradients or activations that are yet to be used."""

@@ -34,8 +34,18 @@ class StateDicts(torch.optim.Optimizer):
     def _check_group(self, group: dict[str, Any]) -> None:
         raise NotImplementedError
 
-    def _begin_anew(self, prefix: str, names: dict[torch.Tensor, str]) -> None:
+    def _begin_anew(self, prefix: str, names: dict[torch.Tensor, str],
+                    tile_rows: dict[torch.Tensor, int] | None = None) -> None:
         """Registers the state anew, as before any step, under the names that a state dict gives it."""
+        raise NotImplementedError
+
+    def tile_rows_in(self, kept: dict[str, Any], prefix: str | None = None,
+                     names: dict[torch.Tensor, str] | None = None) -> dict[torch.Tensor, int]:
+        """Returns the rows of a tile of each parameter's state in a commit."""
+        raise NotImplementedError
+
+    def is_cut_as(self, tile_rows: dict[torch.Tensor, int]) -> bool:
+        """Whether the tiles of each parameter's state have these rows."""
         raise NotImplementedError
 
     def _check_whole(self) -> None:
@@ -139,11 +149,15 @@ class StateDicts(torch.optim.Optimizer):
                 self.run.check_nothing_waits()
             self.run.check_free(mine["name"], self)
             self.run.has_changed()
-            if is_renamed or is_new:
+            tile_rows = None if is_new else self.tile_rows_in(mine, mine["name"], names)
+            is_recut = tile_rows is not None and not self.is_cut_as(tile_rows)  # the budget was another when it was saved
+            if is_renamed or is_new or is_recut:
                 self.half_done = "a state dict was not loaded whole"
-                self._begin_anew(mine["name"], names)
+                self._begin_anew(mine["name"], names, tile_rows)
             if not is_new:
                 self.run.go_to(mine, self)
+                if is_recut:
+                    self.run.recut(self)
                 for param in self._known:
                     if isinstance(param, EngineTensor):  # autograd must see that it has changed
                         torch.autograd.graph.increment_version(param)
