@@ -3,6 +3,8 @@
 
 import copy
 import gc
+import subprocess
+import sys
 import unittest
 from unittest import mock
 
@@ -438,6 +440,34 @@ def train_params(params, optimizer):
 
 
 class UpdateTest(TorchTest):
+    def test_a_run_is_closed_and_a_process_ends_during_a_step(self):
+        code = """
+import faulthandler, sys, threading, spillway, torch, spillway.torch as st
+faulthandler.enable()
+run = st.open(None, report=False)
+param = torch.nn.Parameter(torch.zeros(4 << 20))
+optimizer = st.AdamW([param], store=run)
+param.grad = torch.ones_like(param)
+begun, errors = threading.Event(), []
+def work():
+    try:
+        while True:
+            begun.set()
+            optimizer.step()
+    except spillway.FailedPrecondition as error:
+        errors.append(error)
+thread = threading.Thread(target=work, daemon=True)
+thread.start()
+begun.wait()
+if sys.argv[1] == "close":
+    run.close()
+    thread.join()
+    assert "closed" in str(errors[0]), errors
+"""
+        for how in ("close", "exit"):
+            ended = subprocess.run([sys.executable, "-W", "ignore", "-c", code, how], capture_output=True, text=True, timeout=300)
+            self.assertEqual(ended.returncode, 0, ended.stderr)
+
     def test_after_an_update_that_failed_nothing_is_updated_twice(self):
         small, large = Parameter(torch.ones(10)), Parameter(torch.ones(3, 9000))
         optimizer = st.SGD([small, large], lr=1.0, momentum=0.9, store=self.store(), pinned="16KiB")

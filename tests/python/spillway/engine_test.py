@@ -2,12 +2,16 @@
 """Tests the engine through the Python package `spillway`."""
 
 import array
+import contextlib
 import ctypes
 import gc
 import os
 import pathlib
 import signal
+import subprocess
+import sys
 import tempfile
+import textwrap
 import threading
 import time
 import unittest
@@ -266,6 +270,93 @@ class EngineTest(unittest.TestCase):
                 os._exit(1)
         self.assertEqual(os.waitpid(child, 0)[1], 0)
         self.engine.acquire(tensor).release()
+
+    def child(self, code):
+        """Runs the code in a process of its own, with `engine`, its tensor `w` of 8 MiB and `begun`, an Event."""
+        begin = """
+import faulthandler, threading, spillway
+faulthandler.enable()
+engine = spillway.Engine(None, pinned_bytes="32MiB", device_bytes="1MiB")
+w = engine.register("w", "f32", (2 << 20,))
+begun = threading.Event()
+"""
+        return subprocess.run([sys.executable, "-c", begin + textwrap.dedent(code)], capture_output=True, text=True, timeout=300)
+
+    def test_a_process_ends_while_a_thread_calls(self):
+        for poll in ("engine.stats()", "engine.read(w)", "memoryview(engine.acquire_host(w)).tobytes()"):
+            for _ in range(3):
+                ended = self.child(f"""
+                    def work():
+                        while True:
+                            {poll}
+                            begun.set()
+                    for _ in range(3):
+                        threading.Thread(target=work, daemon=True).start()
+                    begun.wait()
+                """)
+                self.assertEqual(ended.returncode, 0, ended.stderr)
+
+    def test_a_process_ends_while_a_thread_waits(self):
+        ended = self.child("""
+            held = engine.acquire_host(w, access="read-write")
+            def work():
+                begun.set()
+                engine.acquire_host(w)
+            threading.Thread(target=work, daemon=True).start()
+            begun.wait()
+        """)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+
+    def test_an_engine_is_closed_while_threads_call(self):
+        ended = self.child("""
+            errors = []
+            def work():
+                try:
+                    while True:
+                        engine.read(w)
+                        engine.stats()
+                        begun.set()
+                except Exception as error:
+                    errors.append(error)
+            threads = [threading.Thread(target=work) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            begun.wait()
+            engine.close()
+            for thread in threads:
+                thread.join()
+            assert {(type(error), str(error)) for error in errors} == {(spillway.FailedPrecondition, "the engine was closed")}, errors
+        """)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+
+    def test_an_error_that_is_kept_keeps_no_engine(self):
+        errors = []
+        for call in (lambda: self.engine.acquire(1234), lambda: self.engine.spec(1234), lambda: self.engine.read(1234),
+                     lambda: self.engine.restore("none")):
+            try:
+                call()
+            except spillway.Error as error:
+                errors.append(error)
+        self.assertEqual(len(errors), 4)
+        self.reopen()
+
+    def test_a_store_is_open_until_the_last_call_returns(self):
+        tensor = self.engine.register("w", "f32", (4, 8))
+        held = self.engine.acquire(tensor, access="read-write")
+        leases = []
+
+        def wait(engine):
+            with contextlib.suppress(spillway.FailedPrecondition):  # if the engine was closed before the call
+                leases.append(engine.acquire(tensor))
+
+        thread = threading.Thread(target=wait, args=(self.engine,))
+        thread.start()
+        self.engine.close()
+        held.release()
+        del held
+        thread.join()
+        leases.clear()
+        self.engine = self.open("open_or_create")
 
     def test_eight_threads_call_everything(self):
         shared = self.engine.register("shared", "f32", (4, 64), tile_rows=1)

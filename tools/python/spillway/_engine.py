@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from spillway._library import (
     NOWHERE,
     READER,
     EngineOptions,
+    Handle,
     TensorSpec,
     Use,
     call,
@@ -62,17 +64,16 @@ class Stream:
     """A queue of work on the device, which runs in the order of its launch. Engine.stream and Engine.wrap_stream make one."""
 
     def __init__(self, handle: int):
-        self._handle = handle
-        self._release = weakref.finalize(self, library.spw_stream_release, handle)
+        self._handle = Handle(handle, library.spw_stream_release, "the stream was closed when the process exited")
 
     def synchronize(self) -> None:
         """Waits until all work launched so far has run."""
-        check(library.spw_stream_synchronize(self._handle))
+        check(library.spw_stream_synchronize(self._handle.get()))
 
     @property
     def native(self) -> int | None:
         """The cudaStream_t as an int; None on the host device."""
-        return library.spw_stream_native(self._handle)
+        return library.spw_stream_native(self._handle.get())
 
 
 class Lease:
@@ -98,6 +99,7 @@ class Lease:
         lease._on_host = on_host
         lease.id, lease.tile, lease.size_bytes = id, tile, size
         lease._end = weakref.finalize(lease, library.spw_lease_release, handle, None)
+        lease._end.atexit = not threading.current_thread().daemon  # such a thread may be using the bytes when the process exits
         return lease
 
     @property
@@ -125,7 +127,7 @@ class Lease:
             return
         handle, self._handle = self._handle, None
         self._end.detach()
-        library.spw_lease_release(handle, stream._handle if stream is not None else None)
+        library.spw_lease_release(handle, stream._handle.get() if stream is not None else None)
 
     def __enter__(self) -> Lease:
         return self
@@ -195,20 +197,15 @@ class Engine:
         options.timeline_events = timeline_events
         handle = pointer()
         check(library.spw_engine_open(ctypes.byref(options), ctypes.byref(handle)))
-        self._handle: int | None = handle.value
-        self._release = weakref.finalize(self, library.spw_engine_release, handle.value)
+        self._handle = Handle(handle.value, library.spw_engine_release, "the engine was closed")
 
-    def _live(self) -> int:
-        if self._handle is None:
-            raise FailedPrecondition("the engine was closed")
-        return self._handle
+    def _live(self) -> ctypes.c_void_p:
+        return self._handle.get()
 
     def close(self) -> None:
-        """Releases the engine. The engine ends, and its store can be opened again, once its leases and streams have ended.
-        What was not committed is lost."""
-        if self._handle is not None:
-            self._handle = None
-            self._release()
+        """Releases the engine. The engine ends, and its store can be opened again, once its leases and streams have ended and
+        the calls of other threads have returned. What was not committed is lost."""
+        self._handle.close()
 
     def __enter__(self) -> Engine:
         return self
@@ -286,7 +283,7 @@ class Engine:
     def _take(self, acquire: Any, id: int, tile: int, access: str, stream: Stream | None, on_host: bool) -> Lease:
         handle = pointer()
         call(acquire, self._live(), id, tile, number_of(access, ACCESSES, "access"),
-             stream._handle if stream is not None else None, ctypes.byref(handle))
+             stream._handle.get() if stream is not None else None, ctypes.byref(handle))
         return Lease._of(handle.value, self, id, tile, on_host)
 
     def prefetch(self, uses: Iterable[tuple[int, int, str, str]]) -> None:

@@ -8,7 +8,10 @@ import ctypes
 import os
 import pathlib
 import signal
+import sys
 import threading
+import weakref
+from collections.abc import Callable
 
 from spillway import _errors
 
@@ -182,6 +185,41 @@ hear_ctrl_c()
 atexit.register(library.spw_set_interrupt, INTERRUPT(), INTERRUPT(), None)
 
 
+class _Address(pointer):
+    """The address of one of the library's objects, which is released when nothing refers to the _Address any more. ctypes
+    refers to the arguments of a call until it returns, so the object outlives every call."""
+
+    def __init__(self, address: int, release: Callable[[int], None]):
+        super().__init__(address)
+        self._release = release
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self._release(self.value)
+
+
+class Handle:
+    """Owns one of the library's objects, which any thread may use and any thread may close. It is released once it is closed,
+    or this Handle is gone, and no call uses it any more. When the interpreter exits, an object that the call of a daemon
+    thread uses is not released at all."""
+
+    def __init__(self, address: int, release: Callable[[int], None], closed: str):
+        self._addresses = [_Address(address, release)]  # empty when closed; list.clear and indexing are atomic
+        self._closed = closed
+        weakref.finalize(self, self._addresses.clear)
+
+    def get(self) -> _Address:
+        """Returns the address, to be passed to one call and kept nowhere else. Raises FailedPrecondition if this was closed."""
+        try:
+            return self._addresses[0]
+        except IndexError:
+            raise _errors.FailedPrecondition(self._closed) from None
+
+    def close(self) -> None:
+        """Releases the object, at the latest when the calls under way have returned. Does nothing if this was closed."""
+        self._addresses.clear()
+
+
 def version() -> str:
     return library.spw_version().decode()
 
@@ -199,18 +237,24 @@ def check(status: int | None) -> None:
 def call(function, *arguments) -> None:
     """Makes a call that Ctrl-C may end. If Ctrl-C ends it, SIGINT's handler runs. If the handler does not raise, the call is
     made again, as in PEP 475."""
-    while True:
-        status = function(*arguments)
-        if status is None or library.spw_status_code(status) != _errors.Cancelled.code:
-            return check(status)
-        library.spw_status_free(status)
-        signal.raise_signal(signal.SIGINT)
+    try:
+        while True:
+            status = function(*arguments)
+            if status is None or library.spw_status_code(status) != _errors.Cancelled.code:
+                return check(status)
+            library.spw_status_free(status)
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        del arguments  # the traceback of an error must not refer to a handle: its owner may be closed before it is dropped
 
 
 def taken_text(call, *arguments) -> str:
     """Returns the text that `call` outputs through its last argument, and frees the output."""
     out = pointer()
-    check(call(*arguments, ctypes.byref(out)))
+    try:
+        check(call(*arguments, ctypes.byref(out)))
+    finally:
+        del arguments  # as in call()
     try:
         return ctypes.string_at(out.value).decode(errors="replace")
     finally:

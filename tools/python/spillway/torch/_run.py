@@ -101,7 +101,7 @@ class Run:
 
     def close(self) -> None:
         """Closes the run's optimizers and releases the engine. What was not committed is lost. The store can be opened again
-        once no tensor of the engine is in use."""
+        once no tensor of the engine is in use and the calls of other threads have returned."""
         self._end_report()
         for owner in self._optimizers():
             owner.close()

@@ -6,7 +6,6 @@ from __future__ import annotations
 import ctypes
 import json
 import math
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ import spillway
 import torch
 from spillway._engine import number_of
 from spillway._library import (
+    Handle,
     Parameter,
     Rule,
     StateValues,
@@ -80,20 +80,16 @@ class State:
         handle = pointer()
         check(library.spw_optimizer_create(engine._live(), ctypes.byref(rule), number_of(state_format, FORMATS, "state_format"),
                                            threads, ctypes.byref(handle)))
-        self._handle: int | None = handle.value
-        self._release = weakref.finalize(self, library.spw_optimizer_release, handle.value)
+        self._handle = Handle(handle.value, library.spw_optimizer_release, "the optimizer, or its run, was closed")
         self.engine = engine
         self.names: list[str] = []  # by the parameter's number
         self.shapes: list[tuple[int, ...]] = []
 
     def close(self) -> None:
-        self._handle = None
-        self._release()
+        self._handle.close()
 
-    def _live(self) -> int:
-        if self._handle is None:
-            raise spillway.FailedPrecondition("the optimizer, or its run, was closed")
-        return self._handle
+    def _live(self) -> ctypes.c_void_p:
+        return self._handle.get()
 
     def add(self, name: str, weight: torch.Tensor, tile_rows: int, weight_id: int | None = None,
             gradient_id: int | None = None) -> int:
