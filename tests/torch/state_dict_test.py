@@ -269,6 +269,33 @@ class StateDictTest(TorchTest):
         for mine, its in zip(ours_params, theirs_params):
             torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-6)
 
+    def test_the_ids_in_the_groups_say_whose_state_it_is(self):
+        shapes = [(8, 8), (8, 8), (8, 8)]
+        params = make_params(shapes=shapes)
+        theirs = torch.optim.AdamW([{"params": params[:1]}, {"params": params[1:]}])
+        set_gradients(params, 1)
+        theirs.step()
+        state, groups = theirs.state_dict()["state"], theirs.state_dict()["param_groups"]
+        for ids in (["a", "b", "c"], [2, 0, 1], [30, 10, 20]):
+            of = dict(zip(ids, (state[0], state[1], state[2])))
+            given = {"state": {id: of[id] for id in reversed(ids)},
+                     "param_groups": [{**groups[0], "params": ids[:1]}, {**groups[1], "params": ids[1:]}]}
+            ours = st.AdamW([{"params": params[:1]}, {"params": params[1:]}])
+            ours.load_state_dict(given)
+            for index, of in ours.full_state_dict()["state"].items():
+                for name, value in of.items():
+                    self.assertTrue(torch.equal(value.cpu(), state[index][name].cpu()), (ids, name))
+        expected = ours.full_state_dict()["state"]
+        for wrong, why in (({**given["state"], "d": state[0]}, "state of the parameter 'd', and none of its groups has that id"),
+                           ({0: state[0]}, "state of the parameter 0, and none.*their 3 ids begin with 30, 10, 20")):
+            with self.assertRaisesRegex(spillway.InvalidArgument, why):
+                ours.load_state_dict({**given, "state": wrong})
+        with self.assertRaisesRegex(spillway.InvalidArgument, "two parameters of the id 1"):
+            ours.load_state_dict({"state": {}, "param_groups": [{**groups[0], "params": [1]}, {**groups[1], "params": [1, 2]}]})
+        for index, of in ours.full_state_dict()["state"].items():
+            for name, value in of.items():
+                self.assertTrue(torch.equal(value, expected[index][name]))
+
     def test_torchs_dicts_of_other_rules_go_in_and_come_out(self):
         for theirs_class, ours_class, words in ((torch.optim.SGD, st.SGD, {"lr": 1e-2, "momentum": 0.9}),
                                                 (torch.optim.SGD, st.SGD, {"lr": 1e-2}),

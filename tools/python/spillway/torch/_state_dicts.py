@@ -111,7 +111,7 @@ class StateDicts(torch.optim.Optimizer):
                                            f"is {self._kind} in {self._format}")
         self._gathered.drop()
         if mine is None:
-            self._load_tensors(state_dict["state"])
+            self._load_tensors(self._by_position(state_dict["state"], groups))
         else:
             with later_interrupts():
                 self._go_to(mine)
@@ -222,6 +222,20 @@ class StateDicts(torch.optim.Optimizer):
                         state[index]["master_weight"] = self._read_masters(param, known)
                 index += 1
         return {"state": state, "param_groups": self._packed_groups()}
+
+    def _by_position(self, state: dict[Any, dict[str, Any]], groups: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+        """Returns the state of each parameter by its position among the optimizer's. The ids in the groups of the state dict,
+        which may be numbers or names, say which state belongs to which. Raises InvalidArgument if an id names two
+        parameters, or the state has an id that no group has."""
+        ids = [id for group in groups for id in group["params"]]
+        positions = {id: position for position, id in enumerate(ids)}
+        if len(positions) < len(ids):
+            twice = next(id for position, id in enumerate(ids) if positions[id] != position)
+            raise spillway.InvalidArgument(f"the groups of the state dict have two parameters of the id {twice!r}")
+        if unknown := [id for id in state if id not in positions]:
+            raise spillway.InvalidArgument(f"the state dict has state of the parameter {unknown[0]!r}, and none of its groups has "
+                                           f"that id: their {len(ids)} ids begin with {', '.join(map(repr, ids[:5]))}")
+        return {positions[id]: of for id, of in state.items()}
 
     @torch.no_grad()
     def _load_tensors(self, state: dict[int, dict[str, Any]]) -> None:
