@@ -335,6 +335,31 @@ class OptimizerTest(TorchTest):
             optimizer.load_state_dict(expected)
             optimizer.step()
 
+    def test_code_that_looks_for_state_in_memory_is_told(self):
+        from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+        for update in ("step", "backward"):
+            model = tiny_model()
+            optimizer = st.AdamW(model.parameters(), lr=1e-2, update=update)
+            for steps in (0, 2):
+                train(model, optimizer, steps)
+                optimizer.zero_grad()
+                before, weights = optimizer.full_state_dict(), [param.detach().clone() for param in model.parameters()]
+                for call in (lambda: get_optimizer_state_dict(model, optimizer),
+                             lambda: set_optimizer_state_dict(model, optimizer, optim_state_dict=before)):
+                    with self.assertRaisesRegex(spillway.Unimplemented, "rests in the engine.*full_state_dict"):
+                        call()
+                after = optimizer.full_state_dict()
+                self.assertEqual(before["param_groups"], after["param_groups"])
+                self.assertEqual(before["state"].keys(), after["state"].keys())
+                for index, of in before["state"].items():
+                    for name, value in of.items():
+                        self.assertTrue(torch.equal(value, after["state"][index][name]))
+                self.assert_same(weights, model.parameters())
+                self.assertTrue(all(param.grad is None for param in model.parameters()))
+        with self.assertRaisesRegex(spillway.Unimplemented, "full_state_dict"):
+            optimizer.state[next(model.parameters())]
+        self.assertEqual(list(optimizer.state.items()), [])
+
     def test_words_that_would_be_ignored_are_refused(self):
         with self.assertRaisesRegex(spillway.InvalidArgument, "maximize=True: SGD"):
             st.SGD([{"params": make_params(), "maximize": True}])

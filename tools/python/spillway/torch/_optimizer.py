@@ -18,7 +18,7 @@ from spillway.torch._known import Known
 from spillway.torch._offload import weight_of
 from spillway.torch._run import Run, as_run
 from spillway.torch._staging import is_apart, on_cpu, staged
-from spillway.torch._state_dicts import StateDicts
+from spillway.torch._state_dicts import NoState, StateDicts
 from spillway.torch._tensor import EngineTensor, UsedGradient, make_home
 
 
@@ -59,6 +59,7 @@ class OffloadedOptimizer(StateDicts):
         self.ids: list[int] = []
         weakref.finalize(self, _end, self.run.engine, self._hooks, self.ids).atexit = False
         super().__init__(params, defaults)
+        self.state = NoState()
 
     # A subclass implements this.
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import json
 import warnings
@@ -18,6 +19,23 @@ from spillway.torch._staging import on_cpu
 from spillway.torch._tensor import EngineTensor
 
 _MINE = "spillway"  # the key that marks a state dict of spillway.torch
+
+
+class NoState(collections.defaultdict):
+    """The `state` of an optimizer whose state rests in the engine: it has no items. Code that asks whether there is state, as
+    torch.distributed.checkpoint does before it makes some by a step, or that reads a parameter's, raises Unimplemented."""
+
+    def __bool__(self) -> bool:
+        raise self._error()
+
+    def __missing__(self, key: Any) -> Any:
+        raise self._error()
+
+    @staticmethod
+    def _error() -> spillway.Unimplemented:
+        return spillway.Unimplemented(
+            "the state of an optimizer of spillway.torch rests in the engine, so its .state has none: call state_dict(), which "
+            "names a commit, or full_state_dict(). torch.distributed.checkpoint cannot save it")
 
 
 class StateDicts(torch.optim.Optimizer):
