@@ -151,8 +151,30 @@ class EngineTest(unittest.TestCase):
             lease.__dlpack__()
         with self.assertRaises(spillway.FailedPrecondition):
             self.engine.unregister(tensor)
+        del lease
+        gc.collect()
+        with self.assertRaises(spillway.FailedPrecondition):
+            self.engine.unregister(tensor)
         del capsule
         gc.collect()
+        self.engine.unregister(tensor)
+
+    def test_a_consumer_that_refuses_a_capsule_raises_its_own_error(self):
+        tensor = self.engine.register("w", "bf16", (4, 8))
+        # The operator drops the capsule while its error is set, as a consumer in C does.
+        with self.engine.acquire(tensor) as lease:
+            with self.assertRaisesRegex(TypeError, "unsupported operand"):
+                lease.__dlpack__() + 1
+        self.engine.evict(tensor)
+        with self.assertRaisesRegex(TypeError, "unsupported operand"):
+            (lambda lease: lease.__dlpack__() + 1)(self.engine.acquire(tensor))
+        self.engine.evict(tensor)
+        lease = self.engine.acquire(tensor)
+        with self.assertRaisesRegex(TypeError, "unsupported operand"):
+            lease.__dlpack__() + 1
+        lease.release()
+        lease.release()
+        self.engine.evict(tensor)
         self.engine.unregister(tensor)
 
     def test_streams_hold_leases_that_are_released_on_them(self):

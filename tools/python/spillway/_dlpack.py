@@ -13,6 +13,7 @@ _DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 # destroyed.
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
 _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
+_clear_error = ctypes.PYFUNCTYPE(None)(("PyErr_Clear", _api))
 _make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(("PyCapsule_New", _api))
 
 _NAME = b"dltensor"  # a consumer renames the capsule to "used_dltensor"
@@ -30,6 +31,9 @@ class _ManagedTensor(ctypes.Structure):
 
 @_DESTRUCTOR
 def _destroy(capsule: int) -> None:
+    # An error that is set here would end this function before it has called the deleter, and ctypes cannot set it again
+    # afterwards. Lease.__dlpack__ sees to it that a consumer's error is not set.
+    _clear_error()
     if not _is_valid(capsule, _NAME):
         return
     address = _pointer_of(capsule, _NAME)

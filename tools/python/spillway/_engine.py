@@ -122,8 +122,10 @@ class Lease:
         return self._handle
 
     def release(self, stream: Stream | None = None) -> None:
-        """Ends the lease: at once, or when the work launched on `stream` so far has run. Does nothing if it has ended."""
+        """Ends the lease: at once, or when the work launched on `stream` so far has run. Does nothing if it has ended, or if a
+        consumer of __dlpack__ has taken it over."""
         if self._handle is None:
+            self._end()  # a capsule that no consumer has taken
             return
         handle, self._handle = self._handle, None
         self._end.detach()
@@ -136,14 +138,20 @@ class Lease:
         self.release()
 
     def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None) -> Any:
-        """Returns a capsule of the tile, shaped {rows of the tile, ...}. The capsule takes the lease over."""
+        """Returns a capsule of the tile, shaped {rows of the tile, ...}. The consumer of the capsule takes the lease over. If
+        none does, the lease ends with release(), or once neither the capsule nor this object is referred to."""
         if copy:
             raise InvalidArgument("a lease is exported without a copy")
         tensor = pointer()
         check(library.spw_lease_dlpack(self._live(), ctypes.byref(tensor)))
         self._handle = None
         self._end.detach()
-        return _dlpack.capsule(tensor.value)
+        # A second reference, which release() and a finalizer drop: they run with no error set, and a consumer that refuses
+        # the capsule, which may hold the only other reference, drops it with its error set.
+        held = [_dlpack.capsule(tensor.value)]
+        self._end = weakref.finalize(self, held.clear)
+        self._end.atexit = False
+        return held[0]
 
     def __dlpack_device__(self) -> tuple[int, int]:
         kind, index = (0, 0) if self._on_host else self._engine._device
