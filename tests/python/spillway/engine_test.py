@@ -54,6 +54,21 @@ class EngineTest(unittest.TestCase):
         self.assertEqual(self.engine.find("w"), found)
         self.assertEqual(self.engine.spec(found)["num_tiles"], 3)
 
+    def test_the_packages_example_runs(self):
+        lines = spillway.__doc__.splitlines()
+        example = "\n".join(line for line in lines if line.startswith("    "))
+        self.assertIn("engine.commit", example)
+        before = os.getcwd()
+        os.chdir(self.folder)
+        self.addCleanup(os.chdir, before)
+        pathlib.Path("nvme").mkdir()
+        exec(textwrap.dedent(example), {})
+        with spillway.Engine("nvme/run", mode="open_or_create", pinned_bytes="1GiB", device_bytes="1GiB") as engine:
+            weight = engine.register("w", "f32", (4096, 4096), tile_rows=512)
+            self.assertEqual(engine.user_state(), b"step 1")
+            with engine.acquire(weight, tile=3) as lease:
+                self.assertEqual(memoryview(lease).cast("B").cast("f")[0], 1.0)
+
     def never(self, offset, out):
         self.fail("the tensor is stored, and its data was asked for")
 

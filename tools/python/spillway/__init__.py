@@ -6,11 +6,13 @@
     with spillway.Engine("nvme/run", pinned_bytes="1GiB", device_bytes="1GiB") as engine:
         weight = engine.register("w", "f32", (4096, 4096), tile_rows=512)
         with engine.acquire(weight, tile=3, access="read-write") as lease:
-            values = memoryview(lease).cast("f")        # or numpy.from_dlpack(lease), torch.from_dlpack(lease)
+            values = memoryview(lease).cast("B").cast("f")
             values[0] = 1.0
         engine.commit(b"step 1")
 
-Sizes are ints or text such as "2GiB". This package needs neither NumPy nor PyTorch; spillway.torch is for
+Sizes are ints or text such as "2GiB". A view of a lease is void once the lease has ended. numpy.asarray(lease) is such a
+view, of bytes. torch.from_dlpack(engine.acquire(weight, tile=3, access="read-write")) is a tensor of the tile's shape and
+dtype, which holds the lease until it is gone. NumPy makes what it imports with from_dlpack read-only, and has no bf16. This package needs neither NumPy nor PyTorch; spillway.torch is for
 training with PyTorch.
 """
 
