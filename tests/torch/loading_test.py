@@ -475,7 +475,7 @@ if sys.argv[1] == "close":
         with self.assertRaises(spillway.ResourceExhausted):
             optimizer.step()
         after = small.detach().clone()
-        for again in (optimizer.step, optimizer.state_dict):
+        for again in (optimizer.step, optimizer.state_dict, optimizer.full_state_dict):
             with self.assertRaisesRegex(spillway.FailedPrecondition, "of another step, since an update failed"):
                 again()
         self.assertTrue(torch.equal(small, after))

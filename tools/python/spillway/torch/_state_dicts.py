@@ -227,8 +227,10 @@ class StateDicts(torch.optim.Optimizer):
 
     def full_state_dict(self) -> dict[str, Any]:
         """Returns torch.optim's state dict: every moment as a tensor in memory, and `master_weight` of 16-bit parameters.
-        Values that the state's format has rounded are returned as rounded."""
+        Values that the state's format has rounded are returned as rounded. Raises FailedPrecondition if an update or a load has
+        failed midway."""
         self.finish_updates()
+        self._check_whole()
         state: dict[int, dict[str, torch.Tensor]] = {}
         index = 0
         for group in self.param_groups:
