@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests what load_state_dict changes and what it does not, failed updates, and parameters that an optimizer does not know."""
 
+import contextlib
 import copy
 import gc
 import subprocess
 import sys
+import threading
 import unittest
 from unittest import mock
 
@@ -20,13 +22,15 @@ def state_of(optimizer):
             for index, state in optimizer.full_state_dict()["state"].items()}
 
 
-class LoadingTest(TorchTest):
+class StateTest(TorchTest):
     def assert_same_state(self, first, second):
         self.assertEqual(first.keys(), second.keys())
         for index in first:
             for name, value in first[index].items():
                 self.assertTrue(torch.equal(value, second[index][name]), (index, name))
 
+
+class LoadingTest(StateTest):
     def test_weights_that_the_commit_has_not_stay(self):
         for offloads in (lambda model, run: st.offload(model, run), lambda model, run: st.offload(model, run, prefix="other.")):
             store = self.store()
@@ -439,7 +443,7 @@ def train_params(params, optimizer):
     optimizer.step()
 
 
-class UpdateTest(TorchTest):
+class UpdateTest(StateTest):
     def test_a_run_is_closed_and_a_process_ends_during_a_step(self):
         code = """
 import faulthandler, sys, threading, spillway, torch, spillway.torch as st
@@ -479,6 +483,52 @@ if sys.argv[1] == "close":
             with self.assertRaisesRegex(spillway.FailedPrecondition, "of another step, since an update failed"):
                 again()
         self.assertTrue(torch.equal(small, after))
+
+    def test_a_state_dict_waits_for_the_step_of_another_thread(self):
+        run = st.open(self.store(), pinned="4MiB")
+        params = [Parameter(torch.ones(600)), Parameter(torch.ones(600))]
+        first, second = (st.AdamW([param], store=run) for param in params)
+        for param in params:
+            param.grad = torch.ones_like(param)
+        first.step()
+        begun, commits, errors = threading.Event(), threading.Event(), []
+        step, none = second._engine_state.step, run.leasing.none
+        state = second._engine_state.tensors(0)[0]["id"]
+
+        def slow_step(piece):
+            with run.engine.acquire_host(state, access="read-write"):  # as the library's step holds leases
+                begun.set()
+                commits.wait()
+            step(piece)
+
+        @contextlib.contextmanager
+        def entered():
+            threading.Timer(0.05, commits.set).start()  # if it does not wait for the step, it finds the lease at once
+            with none():
+                yield
+
+        def take_step():
+            try:
+                second.step()
+            except Exception as error:
+                errors.append(error)
+
+        with mock.patch.object(second._engine_state, "step", slow_step), mock.patch.object(run.leasing, "none", entered):
+            thread = threading.Thread(target=take_step)
+            thread.start()
+            begun.wait()
+            try:
+                saved = first.state_dict()
+            finally:
+                commits.set()
+                thread.join()
+        self.assertEqual(errors, [])
+        self.assertEqual(second._known[params[1]].step, 1)
+        second.step()
+        expected = state_of(second)
+        first.load_state_dict(saved)
+        self.assert_same_state(expected, state_of(second))
+        run.close()
 
     def test_a_parameter_that_is_not_known_is_not_left_out_in_silence(self):
         param, empty = Parameter(torch.ones(4)), Parameter(torch.ones(0))

@@ -266,7 +266,8 @@ class OffloadedOptimizer(StateDicts):
             for piece in staged(updates):
                 was_begun, begun = begun, True
                 try:
-                    self._engine_state.step(piece)
+                    with self._in_use():
+                        self._engine_state.step(piece)
                 except spillway.InvalidArgument:
                     begun = was_begun  # raised before anything of this piece was updated
                     raise
@@ -355,8 +356,10 @@ class OffloadedOptimizer(StateDicts):
             return  # the update itself finds the elements that have changed
         # An element that equals its rounded master weight has not changed, as when a checkpoint's weights are loaded. Its
         # master weight stays.
-        weight, master = param.clone().cpu(), self._engine_state.masters(known.number)
-        self._write_masters(param, known, torch.where(master.to(weight.dtype) == weight, master, weight.float()))
+        weight = param.clone().cpu()
+        with self._in_use():
+            master = self._engine_state.masters(known.number)
+            self._write_masters(param, known, torch.where(master.to(weight.dtype) == weight, master, weight.float()))
 
     def close(self) -> None:
         """Releases the run's engine and removes the hooks. The optimizer cannot be used afterwards. Run.close calls this."""

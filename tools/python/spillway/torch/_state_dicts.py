@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
 import json
 import warnings
@@ -65,6 +66,10 @@ class StateDicts(torch.optim.Optimizer):
     def is_cut_as(self, tile_rows: dict[torch.Tensor, int]) -> bool:
         """Whether the tiles of each parameter's state have these rows."""
         raise NotImplementedError
+
+    def _in_use(self) -> contextlib.AbstractContextManager[Any]:
+        """Returns a context in which the library leases state: a commit or load of another thread waits until it is over."""
+        return self.run.leasing.operation(lambda _: None)
 
     def _check_whole(self) -> None:
         if self.half_done:
@@ -237,9 +242,11 @@ class StateDicts(torch.optim.Optimizer):
             for param in group["params"]:
                 known = self._known.get(param)
                 if known is not None and known.step > 0:
-                    state[index] = {"step": torch.tensor(float(known.step), device="cpu"), **self._read_moments(param, known)}
-                    if param.dtype != torch.float32:
-                        state[index]["master_weight"] = self._read_masters(param, known)
+                    state[index] = {"step": torch.tensor(float(known.step), device="cpu")}
+                    with self._in_use():
+                        state[index].update(self._read_moments(param, known))
+                        if param.dtype != torch.float32:
+                            state[index]["master_weight"] = self._read_masters(param, known)
                 index += 1
         return {"state": state, "param_groups": self._packed_groups()}
 
