@@ -274,8 +274,8 @@ class Run:
             if self.is_loaded(label):
                 continue
             self.drop(label)
-            print(f"spillway: dropped snapshot {label}: a run without a Checkpoints keeps the newest {_KEPT} and the one that "
-                  "was loaded. spillway.torch.Checkpoints(run, FOLDER) keeps those that files name", file=sys.stderr)
+            print(f"spillway: dropped snapshot {label}: there are {_KEPT} newer ones (spillway.torch.Checkpoints(run, FOLDER) keeps "
+                  "those that files name)", file=sys.stderr)
 
 
 def open_run(store: str | os.PathLike[str] | None = None, *, pinned: int | str | None = None,
