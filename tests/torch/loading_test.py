@@ -560,6 +560,61 @@ if sys.argv[1] == "close":
         optimizer.step()
         self.assertFalse(torch.equal(good, torch.ones(4)))
 
+    def test_a_group_that_fails_midway_leaves_nothing_behind(self):
+        for more in ({"update": "backward"}, {"gradients": "engine"}):
+            first, good = Parameter(torch.ones(4)), Parameter(torch.ones(4, dtype=torch.bfloat16))
+            large = Parameter(torch.ones(1, 40000, dtype=torch.bfloat16))
+            run = st.open(self.store(), pinned="64KiB")
+            optimizer = st.AdamW([first], lr=0.1, store=run, **more)
+            ids = list(optimizer.ids)
+            try:
+                optimizer.add_param_group({"params": [good, large]})
+                self.fail("a tile of the large parameter's state does not fit")
+            except spillway.ResourceExhausted as error:
+                kept = error  # and with it all that the failed call refers to
+            for param in (good, large):
+                self.assertFalse(optimizer.knows(param))
+                self.assertFalse(param._post_accumulate_grad_hooks)
+            self.assertEqual(optimizer.ids, ids)
+            for name in ("optimizer/1.0/master", "optimizer/1.0/exp_avg", "optimizer/1.1/master", "optimizer/1.1/exp_avg",
+                         "gradients/1.0", "gradients/1.1"):
+                with self.assertRaises(spillway.NotFound):
+                    run.engine.find(name)
+            (first.sum() + good.float().sum()).backward()
+            good.grad = None
+            optimizer.step()
+            optimizer.add_param_group({"params": [good]})
+            del kept
+            gc.collect()
+            good.float().sum().backward()
+            optimizer.step()
+            self.assertFalse(torch.equal(good, torch.ones_like(good)))
+            optimizer.state_dict()
+            run.close()
+
+    def test_an_optimizer_that_could_not_be_made_leaves_nothing_behind(self):
+        fits = Parameter(torch.ones(4))
+        for wrong, more in ((Parameter(torch.ones(4, dtype=torch.float64)), {}),
+                            (Parameter(torch.ones(1, 40000, dtype=torch.bfloat16)), {"gradients": "engine"}),
+                            (Parameter(torch.ones(4)), {"state_format": "int4"}),
+                            (Parameter(torch.ones(4)), {"betas": (0.9, "0.x")})):
+            for is_own in (True, False):
+                store = self.store()
+                run = store if is_own else st.open(store, pinned="64KiB")
+                words = {"store": run, **({"pinned": "64KiB"} if is_own else {})}
+                try:
+                    st.AdamW([{"params": [fits]}, {"params": [wrong]}], **words, **more)
+                    self.fail("this cannot be")
+                except (spillway.Error, ValueError) as error:
+                    kept = error
+                optimizer = st.AdamW([fits], **words)  # the store is not in use
+                self.assertEqual(list(optimizer.tile_rows()), ["optimizer/0.0"])
+                del kept
+                gc.collect()
+                train_params([fits], optimizer)
+                optimizer.state_dict()
+                optimizer.run.close()
+
     def test_an_optimizer_before_offload_is_refused(self):
         run = st.open(None)
         model = tiny_model()

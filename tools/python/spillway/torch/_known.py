@@ -12,6 +12,7 @@ class Known:
 
     def __init__(self, name: str, param: torch.Tensor, gradient: Home | None):
         self.number = 0  # of the parameter in the library's optimizer
+        self.ids: list[int] = []  # of its state in the engine
         self.tile_rows = 0  # rows of a tile of its state; 0: one tile holds all rows
         self.name = name
         self.dtype, self.shape = param.dtype, param.shape

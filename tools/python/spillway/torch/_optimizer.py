@@ -48,18 +48,38 @@ class OffloadedOptimizer(StateDicts):
                 optimizer._update_gathered(gathered)
 
         self._gathered = Gathered(update_gathered)
-        self.run = as_run(store, pinned, device=None if gradients == "engine" else "cpu")
-        self._format = state_format
-        self._prefix = self.run.claim("optimizer", self)
-        self._gradients_prefix = self.run.claim("gradients", self) if gradients == "engine" else ""
-        self._state_arguments = (self._kind, self._constants(defaults), state_format, threads or torch.get_num_threads())
-        self._engine_state = _state.State(self.run.engine, *self._state_arguments)
         # The finalizer removes the hooks and unregisters the state, so that neither outlives this optimizer.
         self._hooks: list[Any] = []
         self.ids: list[int] = []
-        weakref.finalize(self, _end, self.run.engine, self._hooks, self.ids).atexit = False
-        super().__init__(params, defaults)
+        self.run = as_run(store, pinned, device=None if gradients == "engine" else "cpu")
+        self._format = state_format
+        end = weakref.finalize(self, _end, self.run.engine, self._hooks, self.ids)
+        end.atexit = False
+        try:
+            self._state_arguments = (self._kind, self._constants(defaults), state_format, threads or torch.get_num_threads())
+            self._engine_state = _state.State(self.run.engine, *self._state_arguments)
+            self._prefix = self.run.claim("optimizer", self)
+            self._gradients_prefix = self.run.claim("gradients", self) if gradients == "engine" else ""
+            super().__init__(params, defaults)
+        except BaseException:
+            # The error may be kept, and refers to this object.
+            self._give_up(end, is_own_run=not isinstance(store, Run))
+            raise
         self.state = NoState()
+
+    def _give_up(self, end: Callable[[], None], is_own_run: bool) -> None:
+        """Undoes what a constructor that failed has done. `end` is the finalizer."""
+        for known in self._known.values():
+            if known.gradient is not None:
+                known.gradient.end()
+        self._known.clear()
+        end()
+        for name in ("_prefix", "_gradients_prefix"):
+            self.run.give_up(getattr(self, name, ""))
+        if hasattr(self, "_engine_state"):
+            self._engine_state.close()
+        if is_own_run:
+            self.run.close()
 
     # A subclass implements this.
 
@@ -73,6 +93,7 @@ class OffloadedOptimizer(StateDicts):
         """Adds a group as torch.optim does. Registers the state of its parameters, which begins with the weights' values."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
+        known_before, hooks_before = set(self._known), len(self._hooks)
         try:
             self._check_group(group)
             names = group.get("param_names") or [f"{len(self.param_groups) - 1}.{i}" for i in range(len(group["params"]))]
@@ -87,6 +108,11 @@ class OffloadedOptimizer(StateDicts):
                 self._register(param, name)
         except BaseException:
             self.param_groups.pop()
+            for hook in self._hooks[hooks_before:]:
+                hook.remove()
+            del self._hooks[hooks_before:]
+            for param in [param for param in self._known if param not in known_before]:
+                self._forget(self._known.pop(param))
             raise
 
     def _check_group(self, group: dict[str, Any]) -> None:
@@ -147,10 +173,19 @@ class OffloadedOptimizer(StateDicts):
             f"{self._prefix}/{known.name}", param if weight_id is not None else on_cpu(param),
             known.tile_rows, weight_id, known.gradient.id if known.gradient else None)
         known.version = param._version
-        ids = [tensor["id"] for tensor in self._engine_state.tensors(known.number)]
-        self.ids += ids
-        for id in ids:
+        known.ids = [tensor["id"] for tensor in self._engine_state.tensors(known.number)]
+        self.ids += known.ids
+        for id in known.ids:
             self.run.report.holds(id)
+
+    def _forget(self, known: Known) -> None:
+        """Unregisters the state and the gradient of a parameter that is no longer known."""
+        if known.gradient is not None:
+            known.gradient.end()
+        for id in known.ids:
+            self.ids.remove(id)
+            with contextlib.suppress(spillway.Error):
+                self.run.engine.unregister(id)
 
     def _begin_anew(self, prefix: str, names: dict[torch.Tensor, str],
                     tile_rows: dict[torch.Tensor, int] | None = None) -> None:

@@ -36,7 +36,8 @@ class Home:
         self.generation = 0  # of the values: a tensor of an older generation is void
         run.homes.add(self)
         # When nothing refers to the bytes any more, they are unregistered, so that the next commit does not have them.
-        weakref.finalize(self, _forget, run.engine, id).atexit = False
+        self.end = weakref.finalize(self, _forget, run.engine, id)
+        self.end.atexit = False
 
     def tensor(self) -> EngineTensor:
         """Returns a row-major tensor of all elements."""
