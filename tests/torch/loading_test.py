@@ -3,7 +3,10 @@
 
 import contextlib
 import copy
+import errno
 import gc
+import io
+import os
 import subprocess
 import sys
 import threading
@@ -431,6 +434,49 @@ class LoadingTest(StateTest):
         self.assertEqual(checkpoints.labels(), labels)
         with self.assertRaisesRegex(spillway.InvalidArgument, "keep is 0"):
             st.Checkpoints(run, folder, keep=0)
+
+
+    def test_a_checkpoint_that_cannot_be_read_for_a_while_keeps_its_commit(self):
+        folder = self.folder / "checkpoints"
+        folder.mkdir()
+        run = st.open(self.store(), pinned="4MiB", report=False)
+        model = tiny_model()
+        optimizer = st.AdamW(model.parameters(), store=run)
+
+        def save(file):
+            train(model, optimizer, 1)
+            saved = optimizer.state_dict()
+            torch.save(saved, folder / file)
+            return saved["spillway"]["label"]
+
+        failed = OSError(errno.EIO, os.strerror(errno.EIO))
+        strings_in = "spillway.torch._checkpoints._strings_in"
+        checkpoints = st.Checkpoints(run, folder, keep=1)
+        labels = [save("a.pt")]
+        checkpoints.drop_gone()
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            (folder / "a.pt").touch()  # it is read again
+            with mock.patch(strings_in, side_effect=failed):
+                labels.append(save("b.pt"))
+                train(model, optimizer, 1)
+                checkpoints.drop_gone()
+                checkpoints = st.Checkpoints(run, folder, keep=1)  # as in a new process, which has seen none of them
+                checkpoints.drop_gone()
+            self.assertEqual(checkpoints.labels(), labels)
+            self.assertIn(f"dropped none of the snapshots {labels[0]}: {folder}", said.getvalue())
+            checkpoints.drop_gone()
+            self.assertEqual(checkpoints.labels(), labels)
+            with mock.patch("pathlib.Path.stat", side_effect=failed):
+                checkpoints.drop_gone()
+            self.assertEqual(checkpoints.labels(), labels)
+            with mock.patch("pathlib.Path.rglob", side_effect=lambda *_: iter([])):
+                checkpoints.drop_gone()
+            self.assertEqual(checkpoints.labels(), labels)
+            (folder / "a.pt").unlink()
+            checkpoints.drop_gone()
+        self.assertEqual(checkpoints.labels(), labels[1:])
+        run.close()
 
 
 def train_one(model, optimizer):

@@ -14,6 +14,7 @@ from typing import Any
 import spillway
 from spillway.torch._run import LABEL, Run
 
+_ZIP_END_BYTES = 66 << 10  # that hold the end of a zip file's directory
 _SUFFIXES = {".pt", ".pth", ".bin", ".ckpt"}
 
 
@@ -43,45 +44,63 @@ class Checkpoints:
         return [each["label"] for each in self._run.engine.snapshots() if each["label"].startswith(LABEL)]
 
     def drop_gone(self) -> None:
-        """Drops the snapshots that are no longer kept. state_dict() calls it after each commit."""
-        self._look()
+        """Drops the snapshots that are no longer kept. state_dict() calls it after each commit. While a checkpoint cannot be
+        read, which a line on stderr says, none is dropped."""
+        unreadable = self._look()
         labels = self.labels()
         living = set().union(*self._labels.values())
         unseen = [label for label in labels if label not in self._last]
-        for label in labels:
-            if label in living or label in unseen[-self._keep:]:
-                continue
-            if label in unseen and self._run.is_loaded(label):
-                continue
+        gone = [label for label in labels if label not in living and label not in unseen[-self._keep:]
+                and not (label in unseen and self._run.is_loaded(label))]
+        if gone and unreadable:
+            print(f"spillway: dropped none of the snapshots {', '.join(gone)}: {unreadable[0]} may name them, and could not be "
+                  "read", file=sys.stderr)
+            return
+        for label in gone:
             self._run.drop(label)
             why = (f"its checkpoint {self._last[label]} is gone" if label in self._last
                    else "no checkpoint was seen with it, and newer ones are there")
             print(f"spillway: dropped snapshot {label}: {why}", file=sys.stderr)
 
-    def _look(self) -> None:
-        there = set()
-        for path in self._folder.rglob("*"):
+    def _look(self) -> list[str]:
+        """Reads the checkpoints that are new or have changed. Returns the paths that could not be read, with the reasons."""
+        there, unreadable = set(), []
+        paths = self._folder.rglob("*")
+        while True:
+            path = self._folder
             try:
+                path = next(paths, None)
+                if path is None:
+                    break
                 if path.suffix not in _SUFFIXES or not path.is_file():
                     continue
                 stat = path.stat()
-            except OSError:
+                there.add(path)
+                key = (stat.st_size, stat.st_mtime_ns)
+                if self._read.get(path) != key:
+                    self._labels[path] = self._labels_in(path)
+                    self._read[path] = key
+                    self._last.update(dict.fromkeys(self._labels[path], path))
+            except FileNotFoundError:
                 continue  # it was deleted meanwhile
-            there.add(path)
-            key = (stat.st_size, stat.st_mtime_ns)
-            if self._read.get(path) == key:
-                continue
-            self._read[path] = key
-            self._labels[path] = self._labels_in(path)
-            self._last.update(dict.fromkeys(self._labels[path], path))
+            except OSError as error:  # what it named before stays until it can be read, or is seen to be gone
+                unreadable.append(f"{path} ({error.strerror or error})")
         for path in set(self._labels) - there:
-            del self._labels[path], self._read[path]
+            try:
+                path.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                del self._labels[path], self._read[path]
+            except OSError as error:
+                unreadable.append(f"{path} ({error.strerror or error})")
+        return unreadable
 
     def _labels_in(self, path: pathlib.Path) -> set[str]:
-        """Returns the labels of the run's snapshots that the file names."""
+        """Returns the labels of the run's snapshots that the file names. Raises OSError if the file cannot be read."""
         try:
             found = _strings_in(path, self._run.engine.store_id.encode())
-        except Exception:  # half written, deleted, or a zip of another kind
+        except OSError:
+            raise
+        except Exception:  # half written, or a zip of another kind
             return set()
         return found & set(self.labels())  # other strings may look like a label
 
@@ -96,11 +115,14 @@ def _strings_in(path: pathlib.Path, store_id: bytes) -> set[str]:
             return set()
         return {label.decode() for label in re.findall(re.escape(LABEL.encode()) + rb"[0-9]+", pickled)}
 
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as file:
-            return set().union(*(search(file.read(name)) for name in file.namelist() if name.endswith(".pkl")))
     with open(path, "rb") as file:
-        if file.read(1) != b"\x80":  # not a pickle
+        first = file.read(1)
+        if first == b"P":
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _ZIP_END_BYTES))
+            file.read()  # raises OSError if it cannot be read, for which zipfile says that the file is no zip
+            with zipfile.ZipFile(file) as zipped:
+                return set().union(*(search(zipped.read(name)) for name in zipped.namelist() if name.endswith(".pkl")))
+        if first != b"\x80":  # not a pickle
             return set()
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pickled:
             return search(pickled)
