@@ -5,6 +5,8 @@ import contextlib
 import gc
 import os
 import signal
+import subprocess
+import sys
 import unittest
 from unittest import mock
 
@@ -396,6 +398,25 @@ class OptimizerTest(TorchTest):
         with self.assertRaises(spillway.NotFound):
             run.engine.find("optimizer/0.0/exp_avg")
         run.close()
+
+    def test_ctrl_c_in_a_step_ends_a_process_without_a_handler(self):
+        code = """
+import os, signal, torch, spillway.torch as st
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+param = torch.nn.Parameter(torch.ones(4))
+optimizer = st.AdamW([param])
+param.grad = torch.ones(4)
+inner = optimizer._engine_state.step
+def interrupted(updates):
+    inner(updates)
+    os.kill(os.getpid(), signal.SIGINT)
+    print("the update is complete", flush=True)
+optimizer._engine_state.step = interrupted
+optimizer.step()
+print("the program went on", flush=True)
+"""
+        ended = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=300)
+        self.assertEqual((ended.returncode, ended.stdout), (-signal.SIGINT, "the update is complete\n"), ended.stderr)
 
     def test_ctrl_c_in_a_step_comes_after_it(self):
         params = make_params()

@@ -24,3 +24,5 @@ def later_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         if pressed and callable(before):
             before(*pressed[0])
+        elif pressed and before == signal.SIG_DFL:
+            signal.raise_signal(signal.SIGINT)  # ends the process
