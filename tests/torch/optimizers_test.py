@@ -368,6 +368,14 @@ class OptimizerTest(TorchTest):
         theirs = torch.optim.Adam(make_params(), amsgrad=True)
         with self.assertRaisesRegex(spillway.InvalidArgument, "amsgrad=True: Adam"):
             st.Adam(make_params()).load_state_dict(theirs.state_dict())
+        for words, is_refused in (({"weight_decay": 0.1}, True), ({"weight_decay": 0}, False)):
+            saved = torch.optim.Adam(make_params(), **words).state_dict()
+            saved["param_groups"][0]["decoupled_weight_decay"] = False  # which PyTorch records since 2.7
+            with contextlib.ExitStack() as stack:
+                if is_refused:
+                    stack.enter_context(self.assertRaisesRegex(spillway.InvalidArgument, "Use spillway.torch.Adam"))
+                st.AdamW(make_params()).load_state_dict(saved)
+            st.Adam(make_params()).load_state_dict(saved)
         params = make_params()
         optimizer = st.SGD(params[:1])
         with self.assertRaisesRegex(spillway.InvalidArgument, "make two optimizers"):

@@ -116,11 +116,15 @@ class OffloadedOptimizer(StateDicts):
             raise
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        """Raises InvalidArgument for options of torch.optim that would be ignored, and if only one of group and optimizer has
-        momentum."""
+        """Raises InvalidArgument for options of torch.optim that would be ignored, or that mean another rule, and if only one of
+        group and optimizer has momentum."""
         for word in ("amsgrad", "maximize", "nesterov", "dampening", "centered", "decoupled_weight_decay"):
             if group.get(word) and not (word == "decoupled_weight_decay" and self._kind == "adamw"):
                 raise spillway.InvalidArgument(f"{word}={group[word]!r}: {type(self).__name__} of spillway.torch has no {word}")
+        if self._kind == "adamw" and group.get("decoupled_weight_decay") is False and group.get("weight_decay"):
+            raise spillway.InvalidArgument(
+                "decoupled_weight_decay=False, as in a state dict of torch.optim.Adam: AdamW of spillway.torch applies the "
+                "weight decay to the weight. Use spillway.torch.Adam")
         if bool(group.get("momentum")) != bool(self.defaults.get("momentum")):
             raise spillway.InvalidArgument(
                 f"a group has momentum={group['momentum']}, and the optimizer {self.defaults['momentum']}: state with and "
