@@ -2,12 +2,15 @@
 """Weights, gradients and activations in the engine give the same numbers as in memory. Unsupported uses raise errors."""
 
 import copy
+import errno
 import gc
+import os
 import pathlib
 import pickle
 import tempfile
 import threading
 import unittest
+from unittest import mock
 
 import spillway
 import spillway.torch as st
@@ -17,6 +20,15 @@ from spillway.torch._tensor import EngineTensor
 
 
 class OffloadTest(TorchTest):
+    def test_a_file_of_weights_that_fails_leaves_no_part(self):
+        model, out = torch.nn.Linear(8, 8), self.folder / "out"
+        with mock.patch("os.fsync", side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))):
+            with self.assertRaisesRegex(OSError, "No space left"):
+                st.save_pretrained(model, out)
+        self.assertEqual(os.listdir(out), [])
+        st.save_pretrained(model, out)
+        self.assertEqual(os.listdir(out), ["model.safetensors"])
+
     def run_of(self, pinned="1MiB"):
         run = st.open(self.store(), pinned=pinned, device_memory=pinned if DEVICE.type == "cuda" else None)
         self.addCleanup(run.close)

@@ -137,14 +137,19 @@ def save_pretrained(model: torch.nn.Module, folder: str | os.PathLike[str]) -> N
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     part = path / ".model.safetensors.part"
-    with open(part, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for tensor in tensors.values():
-            # For a tensor in the engine this makes the only copy in memory, which is freed before the next one is made.
-            file.write(memoryview(tensor.detach().clone().cpu().contiguous().view(-1).view(torch.uint8).numpy()))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path / "model.safetensors")
+    try:
+        with open(part, "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            for tensor in tensors.values():
+                # For a tensor in the engine this makes the only copy in memory, which is freed before the next one is made.
+                file.write(memoryview(tensor.detach().clone().cpu().contiguous().view(-1).view(torch.uint8).numpy()))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path / "model.safetensors")
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
     for name in ("config", "generation_config"):
         config = copy.deepcopy(getattr(model, name, None))
         if not hasattr(config, "save_pretrained"):
