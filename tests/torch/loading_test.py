@@ -281,6 +281,19 @@ class LoadingTest(StateTest):
         del loss
         optimizer.load_state_dict(saved)
 
+    def test_an_activation_that_could_not_be_saved_is_not_waited_for(self):
+        run = st.open(self.store(), pinned="4MiB")
+        param = Parameter(torch.ones(4))
+        optimizer = st.AdamW([param], store=run)
+        train_params([param], optimizer)
+        saved = optimizer.state_dict()
+        train_params([param], optimizer)
+        with mock.patch.object(run.engine, "register", side_effect=KeyboardInterrupt):
+            with self.assertRaises(KeyboardInterrupt), st.saved_tensors(run):
+                (torch.ones(400, 400, requires_grad=True) * 2).sin()
+        optimizer.load_state_dict(saved)
+        run.close()
+
     def test_an_edited_weight_is_taken_after_a_load(self):
         for offloaded in (False, True):
             for reopens in (False, True):

@@ -39,12 +39,15 @@ class _Room:
 
     def take(self, size: int) -> int:
         with self.lock:
-            self.used += 1
             if self.free[size]:
+                self.used += 1
                 return self.free[size].pop()
             self.made += 1
             number = self.made
-        return self.engine.register(f"saved/{number}", "u8", (size,), role="activation", transient=True)
+        id = self.engine.register(f"saved/{number}", "u8", (size,), role="activation", transient=True)
+        with self.lock:
+            self.used += 1
+        return id
 
     def give_back(self, size: int, id: int) -> None:
         # The engine may be closed, and this may run on any thread, at any garbage collection.
