@@ -292,6 +292,8 @@ def open_run(store: str | os.PathLike[str] | None = None, *, pinned: int | str |
     """
     if pinned is None and store is not None:
         pinned = DEFAULT_PINNED
+    if store is not None and not isinstance(store, (str, os.PathLike)):
+        raise spillway.InvalidArgument(f"store is {store!r}: a run's store is one folder, a str or a path")
     pinned_bytes = _sizes.parse_size(pinned, "pinned")
     on = device_of(device)
     if on.type == "cpu" and device_memory is not None:
