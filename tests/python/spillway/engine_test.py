@@ -145,6 +145,37 @@ class EngineTest(unittest.TestCase):
         with self.assertRaisesRegex(spillway.FailedPrecondition, "closed"):
             self.engine.end_step()
 
+    def test_numbers_that_the_library_could_not_take_whole_are_refused(self):
+        tensor = self.engine.register("b", "u8", (10,))
+        for call, what in ((lambda: self.engine.acquire(tensor, tile=2**64), "tile is 18446744073709551616"),
+                           (lambda: self.engine.acquire_host(tensor + 2**32), "the id of a tensor is 4294967296"),
+                           (lambda: self.engine.evict(tensor, -2**64), "tile is -18446744073709551616"),
+                           (lambda: self.engine.discard(tensor, 2**64), "tile is 18446744073709551616"),
+                           (lambda: self.engine.spec(tensor + 2**32), "the id of a tensor is"),
+                           (lambda: self.engine.unregister(tensor + 2**32), "the id of a tensor is"),
+                           (lambda: self.engine.prefetch([(tensor, 2**32, "pinned", "read")]), "tile is 4294967296"),
+                           (lambda: self.engine.read(tensor, 2**64, bytearray(1)), "offset is"),
+                           (lambda: self.engine.write(tensor, b"x", 2**64), "offset is"),
+                           (lambda: self.engine.register("c", "u8", (2**64 + 3,)), "a dimension of 'c' is"),
+                           (lambda: self.engine.register("c", "u8", (3,), tile_rows=2**64 + 1), "tile_rows of 'c' is"),
+                           (lambda: spillway.Engine(queue_depth=2**32 + 8), "queue_depth is 4294967304"),
+                           (lambda: spillway.Engine(timeline_events=-1), "timeline_events is -1"),
+                           (lambda: spillway.Engine(device="cuda:4294967296"), "the number of a GPU is")):
+            with self.assertRaisesRegex(spillway.InvalidArgument, what + ".*: it must be from"):
+                call()
+        with self.assertRaises(TypeError):
+            self.engine.acquire(tensor, tile=0.5)
+        for offset in (11, -1):
+            with self.assertRaisesRegex(spillway.OutOfRange, f"offset {offset} is not within tensor 'b', which has 10 bytes"):
+                self.engine.read(tensor, offset)
+        self.assertEqual(self.engine.read(tensor, 10), b"")
+
+    def test_text_that_would_end_early_is_refused(self):
+        for call in (lambda text: self.engine.register(text, "u8", (10,)), self.engine.find, self.engine.forget,
+                     self.engine.snapshot, self.engine.restore, self.engine.drop, spillway.Engine):
+            with self.assertRaisesRegex(spillway.InvalidArgument, r"is 'a\\x00b': it must not have the character NUL"):
+                call("a\0b")
+
     def test_a_lease_keeps_the_engine_until_it_is_dropped(self):
         tensor = self.engine.register("b", "u8", (4096,))
         lease = self.engine.acquire(tensor, access="read-write")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import operator
 import os
 import threading
 import weakref
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from spillway import _dlpack
-from spillway._errors import FailedPrecondition, InvalidArgument
+from spillway._errors import FailedPrecondition, InvalidArgument, OutOfRange
 from spillway._library import (
     NOWHERE,
     READER,
@@ -51,12 +52,33 @@ def number_of(value: str, names: Sequence[str], what: str) -> int:
     raise InvalidArgument(f"{what} is {value!r}: it must be one of {', '.join(names)}")
 
 
+def whole_number(value: int, what: str, most: int = 2**64 - 1, least: int = 0) -> int:
+    """Returns an int that a call of the library can take: ctypes would cut off its high bits. Raises InvalidArgument, whose
+    message names `what`, if it is out of range, and TypeError if it is no int."""
+    number = operator.index(value)
+    if not least <= number <= most:
+        raise InvalidArgument(f"{what} is {number}: it must be from {least} to {most}")
+    return number
+
+
+def _id(value: int) -> int:
+    return whole_number(value, "the id of a tensor", 2**32 - 1)
+
+
+def text_of(value: str, what: str) -> bytes:
+    """Returns text that a call of the library can take. Raises InvalidArgument, whose message names `what`, if it has a NUL,
+    where the library's text would end."""
+    if "\0" in value:
+        raise InvalidArgument(f"{what} is {value!r}: it must not have the character NUL")
+    return value.encode()
+
+
 def _device_of(text: str) -> tuple[int, int]:
     kind, _, index = text.partition(":")
     if kind == "host" and not index:
         return 0, 0
     if kind == "cuda" and (not index or index.isdecimal()):
-        return 1, int(index or 0)
+        return 1, whole_number(int(index or 0), "the number of a GPU", 2**31 - 1)
     raise InvalidArgument(f"device is {text!r}: it must be 'host', 'cuda' or 'cuda:N'")
 
 
@@ -185,6 +207,8 @@ class Engine:
                  timeline_events: int = 0):
         hear_ctrl_c()
         folders = [] if store is None else [store] if isinstance(store, (str, os.PathLike)) else list(store)
+        if nul := [folder for folder in folders if b"\0" in os.fsencode(folder)]:
+            raise InvalidArgument(f"store is {nul[0]!r}: it must not have the character NUL")
         options = new(EngineOptions, library.spw_engine_options_init)
         paths = (ctypes.c_char_p * max(1, len(folders)))(*[os.fsencode(folder) for folder in folders])
         options.store, options.num_store = paths, len(folders)
@@ -197,12 +221,13 @@ class Engine:
         options.pinned_bytes = parse_size(pinned_bytes, "pinned_bytes")
         options.store_bytes = parse_size(store_bytes, "store_bytes")
         options.page_bytes = 0 if page_bytes is None else parse_size(page_bytes, "page_bytes")
-        options.plan_steps, options.queue_depth = int(plan_steps), queue_depth
+        options.plan_steps = int(plan_steps)
+        options.queue_depth = whole_number(queue_depth, "queue_depth", 2**31 - 1, -2**31)
         for role in range(len(ROLES)):
             options.placement[role] = NOWHERE
         for role, tier in (placement or {}).items():
             options.placement[number_of(role, ROLES, "a role of placement")] = number_of(tier, TIERS, "a tier of placement")
-        options.timeline_events = timeline_events
+        options.timeline_events = whole_number(timeline_events, "timeline_events")
         handle = pointer()
         check(library.spw_engine_open(ctypes.byref(options), ctypes.byref(handle)))
         self._handle = Handle(handle.value, library.spw_engine_release, "the engine was closed")
@@ -228,13 +253,14 @@ class Engine:
         """Registers a tensor and returns its id. A tensor that the last commit holds has the bytes of that commit. A new
         tensor is zeros, or is filled from `data`: a buffer of its bytes, or a function data(offset, out) that fills the
         memoryview `out` with the tensor's bytes from `offset` on."""
-        dimensions = list(shape)
+        dimensions = [whole_number(dimension, f"a dimension of {name!r}", 2**63 - 1, -2**63) for dimension in shape]
         spec = new(TensorSpec, library.spw_tensor_spec_init)
-        spec.name = name.encode()
+        spec.name = text_of(name, "the name of a tensor")
         spec.dtype = number_of(dtype, DTYPES, "dtype")
         spec.role = number_of(role, ROLES, "role")
         spec.shape, spec.rank = (i64 * max(1, len(dimensions)))(*dimensions), len(dimensions)
-        spec.tile_rows, spec.transient = tile_rows, int(transient)
+        spec.tile_rows = whole_number(tile_rows, f"tile_rows of {name!r}", 2**63 - 1, -2**63)
+        spec.transient = int(transient)
         fill = data if data is None or callable(data) else _filler(name, dtype, dimensions, data)
         raised: list[BaseException] = []
 
@@ -260,21 +286,21 @@ class Engine:
 
     def unregister(self, id: int) -> None:
         """Removes a tensor: the next commit does not hold it."""
-        check(library.spw_unregister(self._live(), id))
+        check(library.spw_unregister(self._live(), _id(id)))
 
     def forget(self, name: str) -> None:
         """Removes a tensor by name. The tensor may be registered or only in the last commit; NotFound: it is in neither."""
-        check(library.spw_forget(self._live(), name.encode()))
+        check(library.spw_forget(self._live(), text_of(name, "the name of a tensor")))
 
     def find(self, name: str) -> int:
         """Returns the id of a registered tensor. Raises NotFound if there is none of this name."""
         id = u32()
-        check(library.spw_find(self._live(), name.encode(), ctypes.byref(id)))
+        check(library.spw_find(self._live(), text_of(name, "the name of a tensor"), ctypes.byref(id)))
         return id.value
 
     def spec(self, id: int) -> dict[str, Any]:
         """Returns the name, dtype, shape, role, tile_rows, transient, num_tiles and size_bytes of a tensor."""
-        return json.loads(taken_text(library.spw_tensor_json, self._live(), id))
+        return json.loads(taken_text(library.spw_tensor_json, self._live(), _id(id)))
 
     # --- Leases ---
 
@@ -290,13 +316,14 @@ class Engine:
 
     def _take(self, acquire: Any, id: int, tile: int, access: str, stream: Stream | None, on_host: bool) -> Lease:
         handle = pointer()
-        call(acquire, self._live(), id, tile, number_of(access, ACCESSES, "access"),
+        call(acquire, self._live(), _id(id), whole_number(tile, "tile"), number_of(access, ACCESSES, "access"),
              stream._handle.get() if stream is not None else None, ctypes.byref(handle))
         return Lease._of(handle.value, self, id, tile, on_host)
 
     def prefetch(self, uses: Iterable[tuple[int, int, str, str]]) -> None:
         """Declares future uses, in order. Each is (id, tile, tier, access)."""
-        given = [Use(id, number_of(tier, TIERS, "tier"), number_of(access, ACCESSES, "access"), tile)
+        given = [Use(_id(id), number_of(tier, TIERS, "tier"), number_of(access, ACCESSES, "access"),
+                     whole_number(tile, "tile", 2**32 - 1))
                  for id, tile, tier, access in uses]
         call(library.spw_prefetch, self._live(), (Use * max(1, len(given)))(*given), len(given))
 
@@ -305,11 +332,11 @@ class Engine:
 
     def evict(self, id: int, tile: int = 0) -> None:
         """Starts to move a tile to the lowest tier, or to the tier where its role rests, so that room is made now."""
-        call(library.spw_evict, self._live(), id, tile)
+        call(library.spw_evict, self._live(), _id(id), whole_number(tile, "tile"))
 
     def discard(self, id: int, tile: int = 0) -> None:
         """Discards the bytes of a transient tensor's tile: it reads as zeros afterwards."""
-        check(library.spw_discard(self._live(), id, tile))
+        check(library.spw_discard(self._live(), _id(id), whole_number(tile, "tile")))
 
     def end_step(self) -> None:
         """Ends a step. Steps that repeat are planned. Raises the failure of a transfer that no caller has waited for."""
@@ -337,16 +364,19 @@ class Engine:
         """Fills the writable buffer `out` with the tensor's bytes from `offset` on, and returns it. Without `out` it
         returns all bytes from `offset` on in a new bytearray."""
         if out is None:
-            out = bytearray(self.spec(id)["size_bytes"] - offset)
+            spec = self.spec(id)
+            if not 0 <= offset <= spec["size_bytes"]:
+                raise OutOfRange(f"read: offset {offset} is not within tensor {spec['name']!r}, which has {spec['size_bytes']} bytes")
+            out = bytearray(spec["size_bytes"] - offset)
         view = memoryview(out).cast("B")
         bytes_out = (u8 * view.nbytes).from_buffer(view) if view.nbytes else None
-        call(library.spw_read, self._live(), id, offset, bytes_out, view.nbytes)
+        call(library.spw_read, self._live(), _id(id), whole_number(offset, "offset"), bytes_out, view.nbytes)
         return out
 
     def write(self, id: int, data: Any, offset: int = 0) -> None:
         """Replaces the tensor's bytes from `offset` on with the bytes of the buffer `data`."""
         address, size, keep = _bytes_of(data)
-        check(library.spw_write(self._live(), id, offset, address, size))
+        check(library.spw_write(self._live(), _id(id), whole_number(offset, "offset"), address, size))
         del keep
 
     # --- Durability ---
@@ -368,7 +398,7 @@ class Engine:
 
     def snapshot(self, label: str) -> None:
         """Keeps the last commit under a label. Copies nothing."""
-        call(library.spw_snapshot, self._live(), label.encode())
+        call(library.spw_snapshot, self._live(), text_of(label, "label"))
 
     def snapshots(self) -> list[dict[str, Any]]:
         """Returns the label, number and time of each snapshot, the oldest commit first."""
@@ -376,11 +406,11 @@ class Engine:
 
     def restore(self, label: str) -> None:
         """Goes back to a snapshot: its state becomes a new commit."""
-        call(library.spw_restore, self._live(), label.encode())
+        call(library.spw_restore, self._live(), text_of(label, "label"))
 
     def drop(self, label: str) -> None:
         """Removes a snapshot."""
-        check(library.spw_drop(self._live(), label.encode()))
+        check(library.spw_drop(self._live(), text_of(label, "label")))
 
     @property
     def store_id(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import spillway
 import torch
-from spillway._engine import number_of
+from spillway._engine import number_of, text_of, whole_number
 from spillway._library import (
     Handle,
     Parameter,
@@ -79,7 +79,7 @@ class State:
         rule = make_rule(kind, constants)
         handle = pointer()
         check(library.spw_optimizer_create(engine._live(), ctypes.byref(rule), number_of(state_format, FORMATS, "state_format"),
-                                           threads, ctypes.byref(handle)))
+                                           whole_number(threads, "threads", 2**31 - 1, -2**31), ctypes.byref(handle)))
         self._handle = Handle(handle.value, library.spw_optimizer_release, "the optimizer, or its run, was closed")
         self.engine = engine
         self.names: list[str] = []  # by the parameter's number
@@ -98,7 +98,7 @@ class State:
         update gives the gradient's address, unless the gradient is the engine's tensor `gradient_id`."""
         parameter = new(Parameter, library.spw_parameter_init)
         parameter.is_fresh = 1
-        parameter.name = name.encode()
+        parameter.name = text_of(name, "the name of a parameter")
         parameter.has_gradient = 1
         parameter.weight.dtype = parameter.gradient.dtype = DTYPES[weight.dtype]
         # A placeholder address that no update uses: each update gives its own.
