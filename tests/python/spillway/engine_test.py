@@ -3,10 +3,12 @@
 
 import array
 import contextlib
+import copy
 import ctypes
 import gc
 import os
 import pathlib
+import pickle
 import signal
 import subprocess
 import sys
@@ -221,6 +223,25 @@ class EngineTest(unittest.TestCase):
         lease.release()
         lease.release()
         self.engine.evict(tensor)
+        self.engine.unregister(tensor)
+
+    def test_a_capsule_is_for_the_lease_s_own_device(self):
+        tensor = self.engine.register("w", "f32", (4, 8))
+        lease = self.engine.acquire(tensor)
+        with self.assertRaisesRegex(BufferError, r"\(1, 0\).*\(2, 0\) was asked for"):
+            lease.__dlpack__(dl_device=(2, 0))
+        del lease
+        gc.collect()
+        self.assertEqual(type(self.engine.acquire(tensor).__dlpack__(dl_device=(1, 0))).__name__, "PyCapsule")
+        self.engine.unregister(tensor)
+
+    def test_a_lease_is_not_copied(self):
+        tensor = self.engine.register("w", "f32", (4, 8))
+        with self.engine.acquire(tensor) as lease:
+            for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+                with self.assertRaisesRegex(TypeError, "cannot be copied or pickled"):
+                    duplicate(lease)
+            self.assertEqual(len(bytes(lease)), 128)
         self.engine.unregister(tensor)
 
     def test_streams_hold_leases_that_are_released_on_them(self):

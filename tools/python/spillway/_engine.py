@@ -153,6 +153,9 @@ class Lease:
         self._end.detach()
         library.spw_lease_release(handle, stream._handle.get() if stream is not None else None)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("a lease cannot be copied or pickled: take another with Engine.acquire, or copy its bytes, bytes(lease)")
+
     def __enter__(self) -> Lease:
         return self
 
@@ -164,6 +167,9 @@ class Lease:
         none does, the lease ends with release(), or once neither the capsule nor this object is referred to."""
         if copy:
             raise InvalidArgument("a lease is exported without a copy")
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError(f"the lease is on the DLPack device {self.__dlpack_device__()}, and is exported to no other without "
+                              f"a copy: {tuple(dl_device)} was asked for")
         tensor = pointer()
         check(library.spw_lease_dlpack(self._live(), ctypes.byref(tensor)))
         self._handle = None
