@@ -12,8 +12,8 @@
 
 Sizes are ints or text such as "2GiB". A view of a lease is void once the lease has ended. numpy.asarray(lease) is such a
 view, of bytes. torch.from_dlpack(engine.acquire(weight, tile=3, access="read-write")) is a tensor of the tile's shape and
-dtype, which holds the lease until it is gone. NumPy makes what it imports with from_dlpack read-only, and has no bf16. This package needs neither NumPy nor PyTorch; spillway.torch is for
-training with PyTorch.
+dtype, which holds the lease until it is gone. NumPy makes what it imports with from_dlpack read-only, and has no bf16. This
+package needs neither NumPy nor PyTorch; spillway.torch is for training with PyTorch.
 """
 
 from spillway._engine import Engine, Lease, Stream

@@ -121,7 +121,8 @@ class Lease:
         lease._on_host = on_host
         lease.id, lease.tile, lease.size_bytes = id, tile, size
         lease._end = weakref.finalize(lease, library.spw_lease_release, handle, None)
-        lease._end.atexit = not threading.current_thread().daemon  # such a thread may be using the bytes when the process exits
+        # A daemon thread may be using the bytes when the process exits.
+        lease._end.atexit = not threading.current_thread().daemon
         return lease
 
     @property
@@ -154,7 +155,8 @@ class Lease:
         library.spw_lease_release(handle, stream._handle.get() if stream is not None else None)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError("a lease cannot be copied or pickled: take another with Engine.acquire, or copy its bytes, bytes(lease)")
+        raise TypeError("a lease cannot be copied or pickled: take another with Engine.acquire, or copy its bytes, as "
+                        "bytes(lease)")
 
     def __enter__(self) -> Lease:
         return self
@@ -168,8 +170,8 @@ class Lease:
         if copy:
             raise InvalidArgument("a lease is exported without a copy")
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
-            raise BufferError(f"the lease is on the DLPack device {self.__dlpack_device__()}, and is exported to no other without "
-                              f"a copy: {tuple(dl_device)} was asked for")
+            raise BufferError(f"the lease is on the DLPack device {self.__dlpack_device__()}, and is exported to no other "
+                              f"without a copy: {tuple(dl_device)} was asked for")
         tensor = pointer()
         check(library.spw_lease_dlpack(self._live(), ctypes.byref(tensor)))
         self._handle = None
@@ -372,7 +374,8 @@ class Engine:
         if out is None:
             spec = self.spec(id)
             if not 0 <= offset <= spec["size_bytes"]:
-                raise OutOfRange(f"read: offset {offset} is not within tensor {spec['name']!r}, which has {spec['size_bytes']} bytes")
+                raise OutOfRange(f"read: offset {offset} is not within tensor {spec['name']!r}, which has "
+                                 f"{spec['size_bytes']} bytes")
             out = bytearray(spec["size_bytes"] - offset)
         view = memoryview(out).cast("B")
         bytes_out = (u8 * view.nbytes).from_buffer(view) if view.nbytes else None

@@ -53,8 +53,8 @@ class Checkpoints:
         gone = [label for label in labels if label not in living and label not in unseen[-self._keep:]
                 and not (label in unseen and self._run.is_loaded(label))]
         if gone and unreadable:
-            print(f"spillway: dropped none of the snapshots {', '.join(gone)}: {unreadable[0]} may name them, and could not be "
-                  "read", file=sys.stderr)
+            print(f"spillway: dropped none of the snapshots {', '.join(gone)}: {unreadable[0]} may name them, and could not "
+                  "be read", file=sys.stderr)
             return
         for label in gone:
             self._run.drop(label)

@@ -262,8 +262,8 @@ class Run:
         if kept["label"] not in labels:
             raise spillway.NotFound(
                 f"the store in {self.store} has no snapshot {kept['label']} any more: there is "
-                f"{', '.join(label for label in labels if label.startswith(LABEL)) or 'none'}. Without a Checkpoints a run keeps "
-                f"the newest {_KEPT} and the one that was loaded; Checkpoints(run, FOLDER) keeps those that files name")
+                f"{', '.join(label for label in labels if label.startswith(LABEL)) or 'none'}. Without a Checkpoints a run "
+                f"keeps the newest {_KEPT} and the one that was loaded; Checkpoints(run, FOLDER) keeps those that files name")
 
     def _drop_old(self) -> None:
         if self.checkpoints is not None:
@@ -274,8 +274,8 @@ class Run:
             if self.is_loaded(label):
                 continue
             self.drop(label)
-            print(f"spillway: dropped snapshot {label}: there are {_KEPT} newer ones (spillway.torch.Checkpoints(run, FOLDER) keeps "
-                  "those that files name)", file=sys.stderr)
+            print(f"spillway: dropped snapshot {label}: there are {_KEPT} newer ones (spillway.torch.Checkpoints(run, FOLDER) "
+                  "keeps those that files name)", file=sys.stderr)
 
 
 def open_run(store: str | os.PathLike[str] | None = None, *, pinned: int | str | None = None,

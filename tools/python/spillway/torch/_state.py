@@ -55,8 +55,9 @@ def address_of(tensor: torch.Tensor, what: str) -> int:
     except RuntimeError:  # PyTorch refuses the address of such a storage
         is_there = False
     if not is_there:
-        raise spillway.InvalidArgument(f"{what} is a {type(tensor).__name__} on {tensor.device} whose elements have no address: "
-                                       "give a plain tensor that has its values in memory, such as a DTensor's to_local()")
+        raise spillway.InvalidArgument(f"{what} is a {type(tensor).__name__} on {tensor.device} whose elements have no "
+                                       "address: give a plain tensor that has its values in memory, such as a DTensor's "
+                                       "to_local()")
     return address
 
 
@@ -178,4 +179,5 @@ class State:
 
     def write(self, id: int, values: torch.Tensor) -> None:
         held = values.contiguous()
-        check(library.spw_write(self.engine._live(), id, 0, address_of(held, f"the value of state tensor {id}"), held.numel() * held.element_size()))
+        address = address_of(held, f"the value of state tensor {id}")
+        check(library.spw_write(self.engine._live(), id, 0, address, held.numel() * held.element_size()))

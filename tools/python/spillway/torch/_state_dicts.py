@@ -35,8 +35,8 @@ class NoState(collections.defaultdict):
     @staticmethod
     def _error() -> spillway.Unimplemented:
         return spillway.Unimplemented(
-            "the state of an optimizer of spillway.torch rests in the engine, so its .state has none: call state_dict(), which "
-            "names a commit, or full_state_dict(). torch.distributed.checkpoint cannot save it")
+            "the state of an optimizer of spillway.torch rests in the engine, so its .state has none: call state_dict(), "
+            "which names a commit, or full_state_dict(). torch.distributed.checkpoint cannot save it")
 
 
 class StateDicts(torch.optim.Optimizer):
@@ -260,8 +260,8 @@ class StateDicts(torch.optim.Optimizer):
             twice = next(id for position, id in enumerate(ids) if positions[id] != position)
             raise spillway.InvalidArgument(f"the groups of the state dict have two parameters of the id {twice!r}")
         if unknown := [id for id in state if id not in positions]:
-            raise spillway.InvalidArgument(f"the state dict has state of the parameter {unknown[0]!r}, and none of its groups has "
-                                           f"that id: their {len(ids)} ids begin with {', '.join(map(repr, ids[:5]))}")
+            raise spillway.InvalidArgument(f"the state dict has state of the parameter {unknown[0]!r}, and none of its groups "
+                                           f"has that id: their {len(ids)} ids begin with {', '.join(map(repr, ids[:5]))}")
         return {positions[id]: of for id, of in state.items()}
 
     @torch.no_grad()
