@@ -120,10 +120,9 @@ PlanService::Made PlanService::MakeNow(uint64_t request, const TraceMaker& step)
   options.device_reserve_bytes = reserve.device_bytes;
   options.pinned_reserve_bytes = reserve.pinned_bytes;
   absl::StatusOr<plan::Plan> plan = plan::MakePlan(trace, options);
-  // If the step's leases leave no room for the reserve, the plan is made without it. Some leases
-  // are slower then.
-  if (absl::IsResourceExhausted(plan.status()) && reserve != plan::Reserve{})
-    plan = plan::MakePlan(trace, options_);
+  // If the step's leases or its reserved frames leave no room for the reserve, the plan is made
+  // without it. Some leases are slower then.
+  if (!plan.ok() && reserve != plan::Reserve{}) plan = plan::MakePlan(trace, options_);
   if (!plan.ok()) return {.request = request, .plan = plan.status()};
   const plan::BytesBound bytes = plan::BoundBytes(trace, options_);
   auto bound = std::make_shared<const plan::SecondsBound>(trace, options_, bytes);

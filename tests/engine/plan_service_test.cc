@@ -62,6 +62,26 @@ TEST(PlanService, MakesThePlanThatIsMadeAtOnceToo) {
   }
 }
 
+// Pinned memory has a frame for each tile, so each has a place of its own there, assigned from the
+// arena's end down, except for a tile that rests on NVMe. Two threads lease, which asks for a
+// reserve at that end.
+TEST(PlanService, LeavesOutTheReserveIfReservedFramesTakeItsRoom) {
+  constexpr plan::TileIndex kTiles = 20;
+  plan::Trace trace = TilesTwice(kTiles);
+  trace.tiles[0].rest = Tier::kNvme;
+  for (plan::TileIndex tile = 1; tile < kTiles; ++tile)
+    trace.tiles[tile].reserved_frame = plan::ReservedFrame{Tier::kPinned, tile * kTileBytes};
+  for (size_t i = 0; i < trace.events.size(); ++i)
+    trace.events[i].thread = static_cast<uint16_t>(i / 2 % 2);
+  PlanService service({.device_bytes = 10 * kTileBytes, .pinned_bytes = kTiles * kTileBytes});
+  service.Make(1, [&](const auto&) { return trace; });
+  ASSERT_TRUE(service.Wait().ok());
+  const std::optional<PlanService::Made> made = service.Take();
+  ASSERT_TRUE(made.has_value());
+  ASSERT_TRUE(made->plan.ok()) << made->plan.status();
+  EXPECT_EQ((*made->plan)->step().plan.options.pinned_reserve_bytes, 0u);
+}
+
 TEST(PlanService, SaysWhyThereIsNoPlan) {
   plan::PlanOptions none = HalfOf(100);
   none.device_bytes = kTileBytes - 1;
