@@ -92,7 +92,7 @@ absl::StatusOr<Plan> MakePlan(const Trace& trace, const PlanOptions& options) {
   Plan plan;
   plan.options = options;
   plan.num_events = static_cast<uint32_t>(trace.events.size());
-  WriteOps(trace, events, device, pinned, options.has_store, &plan);
+  WriteOps(trace, events, device, pinned, &plan);
   if (options.is_stopped()) return Stopped();
   for (const Op& op : plan.ops) {
     if (HasLink(op.kind)) plan.bytes[op.kind] += trace.tiles[op.tile].size_bytes;

@@ -3,7 +3,10 @@
 #include "src/plan/op_writer.h"
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "absl/container/btree_map.h"
 
@@ -52,17 +55,20 @@ class OpVisitor : public TileVisitor {
     if (device_.keeping.has_reserved_frame(tile))
       device_offset_ = device_.keeping.reserved_frame[tile];
     if (pinned_use_ < EndOfPinned()) pinned_offset_ = pinned_.offset[EndOfPinned() - 1];
-    passed_ = events_.begin(tile);
+    cursor_ = events_.begin(tile);
+    last_end_ = kNever;
+    for (const uint32_t* e = events_.begin(tile); e != events_.end(tile); ++e) {
+      if (Ends(*e)) last_end_ = *e | kPeriodBefore;
+    }
   }
 
   void DeviceCopyBegins(uint32_t event, Source source) override {
     while (device_.keeping.uses[device_use_].event != event) ++device_use_;
     device_offset_ = device_.offset[device_use_];
     if (source == Source::kNothing) return Add(Transfer::kTake, Tier::kDevice, event, kBefore);
-    if (in_lease_) return Add(Transfer::kCopyIn, Tier::kDevice, event, kBefore);
-    EnterPinned(event, source, kBefore);
+    if (!in_lease_) EnterPinned(event, source, kBefore);
     Add(Transfer::kCopyIn, Tier::kDevice, event, kBefore);
-    EndPinnedUse(event, kBefore);
+    if (!in_lease_) EndPinnedUse(event, kBefore);
   }
   void DeviceCopyComesEarly(uint32_t event) override {
     const Keeping& device = device_.keeping;
@@ -75,13 +81,9 @@ class OpVisitor : public TileVisitor {
     ops_.back().before = use + (use < event ? static_cast<uint32_t>(trace_.events.size()) : 0);
   }
   void DeviceCopyEnds(uint32_t event, bool copy_out) override {
-    if (copy_out) {
-      EnterPinned(event, Source::kDevice, kAfter);
-      Add(Transfer::kDrop, Tier::kDevice, event, kAfter);
-      EndPinnedUse(event, kAfter);
-    } else {
-      Add(Transfer::kDrop, Tier::kDevice, event, kAfter);
-    }
+    if (copy_out) EnterPinned(event, Source::kDevice, kAfter);
+    Add(Transfer::kDrop, Tier::kDevice, event, kAfter);
+    if (copy_out) EndPinnedUse(event, kAfter);
   }
   void DeviceCopyVoid(uint32_t event) override { Add(Transfer::kDrop, Tier::kDevice, event, kAt); }
   void PinnedLeaseBegins(uint32_t event, Source source) override {
@@ -95,6 +97,12 @@ class OpVisitor : public TileVisitor {
   void PinnedVoid(uint32_t event) override {
     if (std::exchange(in_pinned_, false)) Add(Transfer::kDrop, Tier::kPinned, event, kAt);
     if (pinned_use_ < EndOfPinned()) ++pinned_use_;
+  }
+
+  // Adds the copies that the tile has in memory at the period's end.
+  void EndTile(bool on_device, std::vector<Place>* seam) const {
+    if (on_device) seam->push_back({tile_, Tier::kDevice, device_offset_});
+    if (in_pinned_) seam->push_back({tile_, Tier::kPinned, pinned_offset_});
   }
 
   const std::vector<Op>& ops() const { return ops_; }
@@ -144,14 +152,10 @@ class OpVisitor : public TileVisitor {
   // Returns the tile's last event before `event` that ended a lease or made its bytes void. If this
   // period has none, returns the last one of the period before.
   uint32_t LastEndBefore(uint32_t event) {
-    while (passed_ != events_.end(tile_) && *passed_ < event) ++passed_;
-    for (const uint32_t* e = passed_; e-- != events_.begin(tile_);) {
-      if (Ends(*e)) return *e;
+    for (; cursor_ != events_.end(tile_) && *cursor_ < event; ++cursor_) {
+      if (Ends(*cursor_)) last_end_ = *cursor_;
     }
-    for (const uint32_t* e = events_.end(tile_); e-- != events_.begin(tile_);) {
-      if (Ends(*e)) return *e | kPeriodBefore;
-    }
-    return kNever;
+    return last_end_;
   }
   bool Ends(uint32_t event) const {
     return trace_.events[event].kind != TraceEvent::Kind::kAcquire;
@@ -167,9 +171,10 @@ class OpVisitor : public TileVisitor {
   uint32_t device_use_ = 0, pinned_use_ = 0;
   uint64_t device_offset_ = 0, pinned_offset_ = 0;
   bool in_pinned_ = false, in_lease_ = false;
-  // The cursor of LastEndBefore: the tile's first event that is not before the
-  // event that was passed to it last.
-  const uint32_t* passed_ = nullptr;
+  // The cursor of LastEndBefore: the tile's first event that is not before that of the last call,
+  // and what the last call returned.
+  const uint32_t* cursor_ = nullptr;
+  uint32_t last_end_ = kNever;
   std::vector<Op> ops_;
   std::vector<uint32_t> positions_;
 };
@@ -194,10 +199,6 @@ class LastOwners {
     auto it = owners_.upper_bound(begin);
     if (it != owners_.begin() && std::prev(it)->second.end > begin) --it;
     for (; it != owners_.end() && it->first < end; ++it) visit(it->second.op);
-  }
-  template <typename Change>
-  void ForAll(const Change& change) {
-    for (auto& [begin, owner] : owners_) change(owner.op);
   }
 
  private:
@@ -230,7 +231,7 @@ void FindWaits(const std::vector<uint64_t>& size_bytes, Plan* plan) {
       const uint64_t end = op.offset + size_bytes[op.tile];
       if (writes) op.first_wait = static_cast<uint32_t>(plan->waits.size());
       if (op.kind == Transfer::kDrop) {
-        tier.Dropped(op.offset, end, i);
+        tier.Dropped(op.offset, end, writes ? i : i | kPeriodBefore);
       } else if (writes && TakesFrame(op.kind)) {
         tier.ForOwners(op.offset, end, [&](uint32_t owner) {
           const auto begin = plan->waits.begin() + op.first_wait;
@@ -239,14 +240,12 @@ void FindWaits(const std::vector<uint64_t>& size_bytes, Plan* plan) {
         });
       }
     }
-    if (writes) return;
-    for (LastOwners& tier : owners) tier.ForAll([](uint32_t& op) { op |= kPeriodBefore; });
   }
 }
 
 // Computes Op::before of each operation: the earliest of its own event and of `before` of the
 // operations that wait for it and of its tile's next operation.
-void FindDeadlines(uint32_t num_tiles, Plan* plan) {
+void FindDeadlines(size_t num_tiles, Plan* plan) {
   std::vector<uint32_t> next_of_tile(num_tiles, kNever);
   // Two passes, since operations at the period's start wait for operations at its end.
   for (const bool again : {false, true}) {
@@ -267,33 +266,21 @@ void FindDeadlines(uint32_t num_tiles, Plan* plan) {
   }
 }
 
-// Adds a tier's copies at the period's end. `in_reserved_frame` says, by tile, whether it is in its
-// reserved frame on the device then.
-void FindSeam(const TierPlan& tier, Tier name, const std::vector<bool>& in_reserved_frame,
-              std::vector<Place>* seam) {
-  for (TileIndex tile = 0; tile < tier.keeping.num_tiles(); ++tile) {
-    if (name == Tier::kDevice && tier.keeping.has_reserved_frame(tile)) {
-      if (in_reserved_frame[tile]) seam->push_back({tile, name, tier.keeping.reserved_frame[tile]});
-      continue;
-    }
-    const uint32_t first = tier.keeping.first[tile], end = tier.keeping.first[tile + 1];
-    if (first < end && tier.kept[end - 1]) seam->push_back({tile, name, tier.offset[end - 1]});
-  }
-}
-
 }  // namespace
 
 void WriteOps(const Trace& trace, const EventsByTile& events, const TierPlan& device,
-              const TierPlan& pinned, bool has_store, Plan* plan) {
-  OpVisitor visitor(trace, events, device, pinned, has_store);
+              const TierPlan& pinned, Plan* plan) {
+  OpVisitor visitor(trace, events, device, pinned, plan->options.has_store);
   TileWalk walk(trace, events, device.keeping, device.kept);
-  std::vector<bool> in_reserved_frame(trace.tiles.size());
   for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
     if (plan->options.is_stopped()) return;
     visitor.BeginTile(tile);
     walk.Run(tile, visitor);
-    in_reserved_frame[tile] = walk.on_device();
+    visitor.EndTile(walk.on_device(), &plan->seam);
   }
+  // The seam is by tier, then by tile.
+  std::ranges::stable_partition(
+      plan->seam, [](Tier tier) { return tier == Tier::kDevice; }, &Place::tier);
   const auto is_stopped = [plan] { return plan->options.is_stopped(); };
   // Sorts the operations by position. Those of one position are of one tile and keep their order.
   std::vector<uint32_t> count(device.keeping.num_positions + 1);
@@ -308,9 +295,7 @@ void WriteOps(const Trace& trace, const EventsByTile& events, const TierPlan& de
   }
   FindWaits(pinned.keeping.size_bytes, plan);
   if (is_stopped()) return;
-  FindDeadlines(static_cast<uint32_t>(trace.tiles.size()), plan);
-  FindSeam(device, Tier::kDevice, in_reserved_frame, &plan->seam);
-  FindSeam(pinned, Tier::kPinned, in_reserved_frame, &plan->seam);
+  FindDeadlines(trace.tiles.size(), plan);
 }
 
 }  // namespace spillway::plan

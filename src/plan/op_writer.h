@@ -23,7 +23,7 @@ struct TierPlan {
 
 // Fills in `ops`, `position`, `waits` and `seam` of `plan`.
 void WriteOps(const Trace& trace, const EventsByTile& events, const TierPlan& device,
-              const TierPlan& pinned, bool has_store, Plan* plan);
+              const TierPlan& pinned, Plan* plan);
 
 }  // namespace spillway::plan
 
