@@ -3,6 +3,7 @@
 #include "src/plan/bounds.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <vector>
 
@@ -49,23 +50,6 @@ size_t PartBegin(size_t num_events, uint32_t part, uint32_t num_parts) {
   return num_events * part / num_parts;
 }
 
-// Returns, by event, whether its tile has no bytes just before it, in a period that follows equal
-// periods.
-std::vector<bool> IsZeroBefore(const Trace& trace) {
-  std::vector<bool> zero, before(trace.events.size());
-  for (const TraceTile& tile : trace.tiles) zero.push_back(!tile.stored);
-  for (int round = 0; round < 2; ++round) {
-    for (size_t e = 0; e < trace.events.size(); ++e) {
-      const TraceEvent& event = trace.events[e];
-      before[e] = zero[event.tile];
-      if (event.kind == TraceEvent::Kind::kDiscard) zero[event.tile] = true;
-      if (event.kind == TraceEvent::Kind::kAcquire && Writes(event.access))
-        zero[event.tile] = false;
-    }
-  }
-  return before;
-}
-
 // Bytes that a window of events needs at its start and leaves at its end.
 struct WindowBytes {
   uint64_t reads = 0;     // of tiles whose first use needs bytes
@@ -76,9 +60,9 @@ struct WindowBytes {
 // Scans a window event by event.
 class WindowScan {
  public:
-  explicit WindowScan(const Trace& trace)
+  WindowScan(const Trace& trace, const std::atomic<bool>* stop)
       : trace_(trace),
-        is_zero_before_(IsZeroBefore(trace)),
+        is_zero_before_(IsZeroBefore(trace, stop)),
         touched_(trace.tiles.size(), kNever),
         on_device_(trace.tiles.size(), kNever),
         written_(trace.tiles.size(), kNever) {}
@@ -143,7 +127,7 @@ SecondsBound::SecondsBound(const Trace& trace, const PlanOptions& budgets, const
     : bytes_(bytes), num_parts_(NumParts(trace.events.size())), windows_(num_parts_ * num_parts_) {
   const uint64_t memory = Both(budgets.device_bytes, budgets.pinned_bytes);
   const auto beyond = [](uint64_t size, uint64_t room) { return size > room ? size - room : 0; };
-  WindowScan scan(trace);
+  WindowScan scan(trace, budgets.stop);
   for (uint32_t first = 0; first < num_parts_ && !budgets.is_stopped(); ++first) {
     scan.Begin(first);
     for (uint32_t last = first; last < num_parts_; ++last) {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <iterator>
+#include <map>
 #include <random>
 #include <set>
 #include <utility>
@@ -26,14 +28,8 @@ struct Candidate {
 };
 
 uint32_t GapLength(const Keeping& keeping, uint32_t gap) {
-  const uint32_t begin = keeping.uses[gap].end, end = keeping.uses[keeping.Next(gap)].begin;
+  const uint32_t begin = keeping.uses[gap].end, end = keeping.GapEnd(gap);
   return end >= begin ? end - begin : end + keeping.num_positions - begin;
-}
-
-template <typename Visit>
-void ForGaps(const Keeping& keeping, const Epoch& epoch, const Visit& visit) {
-  uint32_t gap = epoch.first_gap;
-  for (uint32_t i = 0; i < epoch.num_gaps; ++i, gap = keeping.Next(gap)) visit(gap);
 }
 
 // Sorts piece by piece, so that planning can stop between pieces.
@@ -77,25 +73,18 @@ std::vector<Candidate> FindCandidates(const Keeping& keeping) {
 }
 
 bool KeepEpoch(const Keeping& keeping, const Epoch& epoch, RoomTree& room, Kept& kept) {
-  // Gives back the room of the first `num_gaps` gaps, except of those that were kept before.
-  const auto give_back = [&](uint32_t num_gaps) {
-    ForGaps(keeping, Epoch{epoch.first_gap, num_gaps, false}, [&](uint32_t gap) {
-      if (kept[gap]) return;
-      room.Remove(keeping.uses[gap].end, keeping.uses[keeping.Next(gap)].begin,
-                  keeping.UseBytes(gap));
-    });
-  };
-  uint32_t gap = epoch.first_gap;
-  for (uint32_t i = 0; i < epoch.num_gaps; ++i, gap = keeping.Next(gap)) {
-    if (kept[gap] || room.Add(keeping.uses[gap].end, keeping.uses[keeping.Next(gap)].begin,
-                              keeping.UseBytes(gap))) {
-      continue;
-    }
-    give_back(i);
-    return false;
+  std::vector<uint32_t> added;
+  bool fits = true;
+  ForGaps(keeping, epoch, [&](uint32_t gap) {
+    if (!fits || kept[gap]) return;
+    fits = room.Add(keeping.uses[gap].end, keeping.GapEnd(gap), keeping.UseBytes(gap));
+    if (fits) added.push_back(gap);
+  });
+  for (const uint32_t gap : added) {
+    kept[gap] = fits;
+    if (!fits) room.Remove(keeping.uses[gap].end, keeping.GapEnd(gap), keeping.UseBytes(gap));
   }
-  ForGaps(keeping, epoch, [&](uint32_t each) { kept[each] = true; });
-  return true;
+  return fits;
 }
 
 // Searches for good sets of gaps to keep. Tries several orders of the candidates, and in each keeps
@@ -108,7 +97,7 @@ class Planner {
         room_(keeping, capacity),
         candidates_(FindCandidates(keeping)) {
     const Kept nothing(keeping.uses.size());
-    best_.push_back({Cost(keeping, nothing).total(), nothing});
+    best_.emplace(Cost(keeping, nothing), nothing);
   }
 
   std::vector<Kept> Run() {
@@ -145,9 +134,9 @@ class Planner {
       });
     }
     std::vector<Kept> ways;
-    for (Way& way : best_) {
-      EaseTierBelow(&way.kept);
-      ways.push_back(std::move(way.kept));
+    for (auto& [bytes, kept] : best_) {
+      EaseTierBelow(&kept);
+      ways.push_back(std::move(kept));
     }
     return ways;
   }
@@ -162,7 +151,7 @@ class Planner {
     for (uint32_t gap = 0; gap < kept->size() && !keeping_.is_stopped(); ++gap) {
       const Use& use = keeping_.uses[gap];
       if ((*kept)[gap]) {
-        room.Add(use.end, keeping_.uses[keeping_.Next(gap)].begin, keeping_.UseBytes(gap));
+        room.Add(use.end, keeping_.GapEnd(gap), keeping_.UseBytes(gap));
       } else if ((use.dirties && use.cleaned) || keeping_.MayComeEarly(gap)) {
         gaps.emplace_back(GapLength(keeping_, gap), gap);
       }
@@ -215,14 +204,10 @@ class Planner {
       if (keeping_.is_stopped()) break;
       KeepEpoch(keeping_, candidates_[rank.candidate].epoch, room, kept);
     }
-    const uint64_t bytes = Cost(keeping_, kept).total();
-    const auto place =
-        std::lower_bound(best_.begin(), best_.end(), bytes,
-                         [](const Way& way, uint64_t than) { return way.bytes < than; });
-    if (place != best_.end() && place->bytes == bytes) return false;  // most likely the same gaps
-    const bool is_best = place == best_.begin();
-    best_.insert(place, {bytes, std::move(kept)});
-    if (best_.size() > most_ways_) best_.pop_back();
+    const uint64_t bytes = Cost(keeping_, kept);
+    const bool is_best = bytes < best_.begin()->first;
+    best_.try_emplace(bytes, std::move(kept));  // of ways of equal bytes, the first stays
+    if (best_.size() > most_ways_) best_.erase(std::prev(best_.end()));
     return is_best;
   }
 
@@ -230,30 +215,20 @@ class Planner {
   const uint64_t capacity_;
   const RoomTree room_;  // contains the uses alone
   std::vector<Candidate> candidates_;
-  struct Way {
-    uint64_t bytes;
-    Kept kept;
-  };
   size_t most_ways_ = kMostWays;
-  std::vector<Way> best_;  // best first
+  std::map<uint64_t, Kept> best_;  // by the bytes that they move
 };
 
 Kept KeepPrefix(const Keeping& keeping, uint64_t capacity) {
-  std::vector<std::pair<uint32_t, TileIndex>> order;
-  for (TileIndex tile = 0; tile < keeping.num_tiles(); ++tile) {
-    if (keeping.first[tile] == keeping.first[tile + 1]) continue;
-    order.emplace_back(keeping.uses[keeping.first[tile]].begin, tile);
-  }
-  std::sort(order.begin(), order.end());
+  std::vector<Epoch> epochs = AllEpochs(keeping);
+  const auto first_use = [&](const Epoch& epoch) {
+    return keeping.uses[keeping.first[keeping.uses[epoch.first_gap].tile]].begin;
+  };
+  std::ranges::stable_sort(epochs, {}, first_use);
   Kept kept(keeping.uses.size());
   RoomTree room(keeping, capacity);
-  std::vector<Epoch> epochs;
-  for (const auto& [begin, tile] : order) {
-    epochs.clear();
-    EpochsOf(keeping, tile, &epochs);
-    for (const Epoch& epoch : epochs) {
-      if (!KeepEpoch(keeping, epoch, room, kept)) return kept;
-    }
+  for (const Epoch& epoch : epochs) {
+    if (!KeepEpoch(keeping, epoch, room, kept)) break;
   }
   return kept;
 }
@@ -310,13 +285,6 @@ Kept KeepByAge(const Keeping& keeping, uint64_t capacity, bool by_use) {
 }  // namespace
 
 std::string_view Name(Policy policy) { return kNames[static_cast<size_t>(policy)]; }
-
-std::optional<Policy> ParsePolicy(std::string_view name) {
-  for (int i = 0; i < kNumPolicies; ++i) {
-    if (name == kNames[i]) return static_cast<Policy>(i);
-  }
-  return std::nullopt;
-}
 
 std::vector<Kept> WaysToKeep(Policy policy, const Keeping& keeping, uint64_t capacity) {
   switch (policy) {

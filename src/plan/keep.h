@@ -7,7 +7,6 @@
 #define SPILLWAY_PLAN_KEEP_H_
 
 #include <cstdint>
-#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -24,7 +23,6 @@ enum class Policy : uint8_t {
 };
 inline constexpr int kNumPolicies = 5;
 std::string_view Name(Policy policy);
-std::optional<Policy> ParsePolicy(std::string_view name);
 
 // Returns good sets of gaps to keep, the best first. In each, uses and kept gaps fit in `capacity`
 // bytes. kPlanned returns several sets unless the period is long, since placing frames costs each

@@ -13,14 +13,6 @@ uint64_t Keeping::ReservedFrameBytes() const {
   return bytes;
 }
 
-void KeepPlaced(const Keeping& keeping, Kept* kept) {
-  for (uint32_t u = 0; u < keeping.uses.size(); ++u) {
-    const Use& use = keeping.uses[u];
-    if (keeping.has_reserved_frame(use.tile)) (*kept)[u] = use.kind == Use::Kind::kHold;
-    if (use.away) (*kept)[u] = false;
-  }
-}
-
 void Keeping::Finish() {
   MarkGaps();
   if (!is_stopped()) SumUseBytes();
@@ -78,11 +70,13 @@ uint64_t Keeping::PeakUseBytes() const {
   return *std::max_element(use_bytes.begin(), use_bytes.end());
 }
 
-void EpochsOf(const Keeping& keeping, TileIndex tile, std::vector<Epoch>* epochs) {
-  for (uint32_t u = keeping.first[tile]; u < keeping.first[tile + 1]; ++u) {
+std::vector<Epoch> AllEpochs(const Keeping& keeping) {
+  std::vector<Epoch> epochs;
+  epochs.reserve(keeping.uses.size());
+  for (uint32_t u = 0; u < keeping.uses.size() && !keeping.is_stopped(); ++u) {
     const Use& use = keeping.uses[u];
     if (!use.dirty) {
-      if (!use.leaves) epochs->push_back({u, 1, false});
+      if (!use.leaves) epochs.push_back({u, 1, false});
       continue;
     }
     if (!use.dirties) continue;  // part of an epoch that began before
@@ -91,38 +85,32 @@ void EpochsOf(const Keeping& keeping, TileIndex tile, std::vector<Epoch>* epochs
          next = keeping.Next(next)) {
       ++epoch.num_gaps;
     }
-    epochs->push_back(epoch);
+    epochs.push_back(epoch);
   }
-}
-
-std::vector<Epoch> AllEpochs(const Keeping& keeping) {
-  std::vector<Epoch> epochs;
-  epochs.reserve(keeping.uses.size());
-  for (TileIndex tile = 0; tile < keeping.num_tiles() && !keeping.is_stopped(); ++tile)
-    EpochsOf(keeping, tile, &epochs);
   return epochs;
 }
 
-TierBytes Cost(const Keeping& keeping, const Kept& kept) {
-  TierBytes cost;
-  std::vector<Epoch> epochs;
-  for (TileIndex tile = 0; tile < keeping.num_tiles() && !keeping.is_stopped(); ++tile) {
-    const uint64_t bytes = keeping.size_bytes[tile];
-    for (uint32_t u = keeping.first[tile]; u < keeping.first[tile + 1]; ++u) {
-      const bool finds_bytes = kept[u] && keeping.uses[u].kind == Use::Kind::kHold;
-      if (!finds_bytes && keeping.SavesRead(u)) cost.up += bytes;
-      if (keeping.uses[u].forced_write) cost.down += bytes;
-    }
-    epochs.clear();
-    EpochsOf(keeping, tile, &epochs);
-    for (const Epoch& epoch : epochs) {
-      bool all = true;
-      uint32_t gap = epoch.first_gap;
-      for (uint32_t i = 0; i < epoch.num_gaps; ++i, gap = keeping.Next(gap)) all &= kept[gap];
-      if (epoch.dirty && !all) cost.down += bytes;
-    }
+std::vector<bool> GoesDown(const Keeping& keeping, const Kept& kept) {
+  std::vector<bool> goes_down(keeping.uses.size());
+  for (size_t u = 0; u < goes_down.size(); ++u) goes_down[u] = keeping.uses[u].forced_write;
+  for (const Epoch& epoch : AllEpochs(keeping)) {
+    if (!epoch.dirty) continue;
+    bool all = true;
+    ForGaps(keeping, epoch, [&](uint32_t gap) { all &= kept[gap]; });
+    goes_down[epoch.first_gap] = !all;
   }
-  return cost;
+  return goes_down;
+}
+
+uint64_t Cost(const Keeping& keeping, const Kept& kept) {
+  const std::vector<bool> goes_down = GoesDown(keeping, kept);
+  uint64_t bytes = 0;
+  for (uint32_t u = 0; u < kept.size() && !keeping.is_stopped(); ++u) {
+    const bool finds_bytes = kept[u] && keeping.uses[u].kind == Use::Kind::kHold;
+    if (!finds_bytes && keeping.SavesRead(u)) bytes += keeping.UseBytes(u);
+    if (goes_down[u]) bytes += keeping.UseBytes(u);
+  }
+  return bytes;
 }
 
 }  // namespace spillway::plan

@@ -31,7 +31,6 @@ struct Use {
     kVoid,  // the bytes are void from `begin`; from `end` the tier below may send new ones
   };
   uint32_t begin = 0, end = 0;  // positions
-  uint32_t event = 0;           // the event at which the use begins
   TileIndex tile = 0;
   Kind kind = Kind::kHold;
   bool needs = false;    // the tile's bytes must come from below if the tile was not kept
@@ -42,6 +41,9 @@ struct Use {
   bool dirty = false;         // keeping the gap and the rest of its epoch saves a transfer down
   bool forced_write = false;  // the bytes that the use wrote go down whatever is kept
   bool leaves = false;        // keeping the gap saves nothing
+
+  // The event at which the use begins.
+  uint32_t event() const { return begin / kPositionsPerEvent; }
 };
 
 class Keeping {
@@ -66,6 +68,8 @@ class Keeping {
     const TileIndex tile = uses[use].tile;
     return use + 1 < first[tile + 1] ? use + 1 : first[tile];
   }
+  // The position at which a use's gap ends.
+  uint32_t GapEnd(uint32_t use) const { return uses[Next(use)].begin; }
   uint64_t UseBytes(uint32_t use) const { return size_bytes[uses[use].tile]; }
   bool has_reserved_frame(TileIndex tile) const { return reserved_frame[tile] != kNotReserved; }
   uint64_t ReservedFrameBytes() const;  // the sum over all tiles
@@ -100,21 +104,19 @@ struct Epoch {
   uint32_t num_gaps = 0;
   bool dirty = false;
 };
-// Appends the epochs of one tile. A gap that leaves is in no epoch.
-void EpochsOf(const Keeping& keeping, TileIndex tile, std::vector<Epoch>* epochs);
-std::vector<Epoch> AllEpochs(const Keeping& keeping);  // tile by tile
+// Returns the epochs, tile by tile. A gap that leaves is in no epoch.
+std::vector<Epoch> AllEpochs(const Keeping& keeping);
+// Visits the gaps of an epoch in order.
+template <typename Visit>
+void ForGaps(const Keeping& keeping, const Epoch& epoch, const Visit& visit) {
+  uint32_t gap = epoch.first_gap;
+  for (uint32_t i = 0; i < epoch.num_gaps; ++i, gap = keeping.Next(gap)) visit(gap);
+}
 
-struct TierBytes {
-  uint64_t up = 0;    // from the tier below
-  uint64_t down = 0;  // to it
-  uint64_t total() const { return up + down; }
-};
+// Returns, by use, whether the bytes that it wrote go to the tier below.
+std::vector<bool> GoesDown(const Keeping& keeping, const Kept& kept);
 // The bytes that a period moves between this tier and the one below.
-TierBytes Cost(const Keeping& keeping, const Kept& kept);
-
-// Sets the gaps that the placement decides: those of tiles with a reserved frame are kept unless
-// they follow a void, and those of tiles that rest in another tier are not kept.
-void KeepPlaced(const Keeping& keeping, Kept* kept);
+uint64_t Cost(const Keeping& keeping, const Kept& kept);
 
 }  // namespace spillway::plan
 

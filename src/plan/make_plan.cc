@@ -33,6 +33,15 @@ uint64_t Lookahead(const Keeping& keeping, uint64_t capacity) {
   return std::max(static_cast<uint64_t>(passing * ahead), std::min(largest, capacity / 8));
 }
 
+// Sets the gaps of tiles with a reserved frame: they are kept unless they follow a void. No policy
+// keeps a gap of a tile that rests in another tier, so those are not looked at.
+void KeepPlaced(const Keeping& keeping, Kept* kept) {
+  for (uint32_t u = 0; u < keeping.uses.size(); ++u) {
+    const Use& use = keeping.uses[u];
+    if (keeping.has_reserved_frame(use.tile)) (*kept)[u] = use.kind == Use::Kind::kHold;
+  }
+}
+
 // Returns the bytes that uses and kept tiles may fill. The rest is for transfers that run ahead.
 uint64_t RoomToKeep(const Keeping& keeping, uint64_t capacity, uint64_t lookahead_bytes) {
   if (lookahead_bytes == PlanOptions::kAuto) lookahead_bytes = Lookahead(keeping, capacity);
@@ -63,11 +72,10 @@ absl::StatusOr<TierPlan> PlanTier(Keeping keeping, const PlanOptions& options, T
   uint64_t least_bytes = ~uint64_t{0};
   for (Kept kept : ways) {
     if (options.is_stopped()) return Stopped();
-    KeepPlaced(plan.keeping, &kept);
     SPILLWAY_ASSIGN_OR_RETURN(std::vector<uint64_t> offset, Pack(plan.keeping, packing, &kept));
     // Pack gave up the gaps that did not fit. Tiles in reserved frames stay kept.
     KeepPlaced(plan.keeping, &kept);
-    const uint64_t bytes = Cost(plan.keeping, kept).total();
+    const uint64_t bytes = Cost(plan.keeping, kept);
     if (options.is_stopped()) return Stopped();
     if (bytes >= least_bytes) continue;
     least_bytes = bytes;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -12,21 +13,6 @@
 
 namespace spillway::plan {
 namespace {
-
-// Returns, by use, whether its bytes are written to NVMe when it ends.
-std::vector<bool> WritesAfter(const TierPlan& pinned) {
-  std::vector<bool> writes(pinned.keeping.uses.size());
-  for (size_t u = 0; u < writes.size(); ++u) writes[u] = pinned.keeping.uses[u].forced_write;
-  for (const Epoch& epoch : AllEpochs(pinned.keeping)) {
-    if (!epoch.dirty) continue;
-    bool all = true;
-    uint32_t gap = epoch.first_gap;
-    for (uint32_t i = 0; i < epoch.num_gaps; ++i, gap = pinned.keeping.Next(gap))
-      all &= pinned.kept[gap];
-    writes[epoch.first_gap] = !all;
-  }
-  return writes;
-}
 
 // Records the operations tile by tile. Those of a tile are in the order in which they happen.
 class OpVisitor : public TileVisitor {
@@ -37,7 +23,7 @@ class OpVisitor : public TileVisitor {
         events_(events),
         device_(device),
         pinned_(pinned),
-        writes_after_(WritesAfter(pinned)),
+        writes_after_(GoesDown(pinned.keeping, pinned.kept)),
         has_store_(has_store) {
     ops_.reserve(device.keeping.uses.size() + pinned.keeping.uses.size());
     positions_.reserve(ops_.capacity());
@@ -55,15 +41,15 @@ class OpVisitor : public TileVisitor {
     if (device_.keeping.has_reserved_frame(tile))
       device_offset_ = device_.keeping.reserved_frame[tile];
     if (pinned_use_ < EndOfPinned()) pinned_offset_ = pinned_.offset[EndOfPinned() - 1];
-    cursor_ = events_.begin(tile);
+    ahead_ = events_.Of(tile);
     last_end_ = kNever;
-    for (const uint32_t* e = events_.begin(tile); e != events_.end(tile); ++e) {
-      if (Ends(*e)) last_end_ = *e | kPeriodBefore;
+    for (const uint32_t event : ahead_) {
+      if (Ends(event)) last_end_ = event | kPeriodBefore;
     }
   }
 
   void DeviceCopyBegins(uint32_t event, Source source) override {
-    while (device_.keeping.uses[device_use_].event != event) ++device_use_;
+    while (device_.keeping.uses[device_use_].event() != event) ++device_use_;
     device_offset_ = device_.offset[device_use_];
     if (source == Source::kNothing) return Add(Transfer::kTake, Tier::kDevice, event, kBefore);
     if (!in_lease_) EnterPinned(event, source, kBefore);
@@ -77,7 +63,7 @@ class OpVisitor : public TileVisitor {
     while (device.uses[device_use_].end != AfterEvent(event)) ++device_use_;
     device_offset_ = device_.offset[device_use_];
     Add(Transfer::kCopyIn, Tier::kDevice, event, kAfter);
-    const uint32_t use = device.uses[device.Next(device_use_)].event;
+    const uint32_t use = device.uses[device.Next(device_use_)].event();
     ops_.back().before = use + (use < event ? static_cast<uint32_t>(trace_.events.size()) : 0);
   }
   void DeviceCopyEnds(uint32_t event, bool copy_out) override {
@@ -152,8 +138,8 @@ class OpVisitor : public TileVisitor {
   // Returns the tile's last event before `event` that ended a lease or made its bytes void. If this
   // period has none, returns the last one of the period before.
   uint32_t LastEndBefore(uint32_t event) {
-    for (; cursor_ != events_.end(tile_) && *cursor_ < event; ++cursor_) {
-      if (Ends(*cursor_)) last_end_ = *cursor_;
+    for (; !ahead_.empty() && ahead_.front() < event; ahead_ = ahead_.subspan(1)) {
+      if (Ends(ahead_.front())) last_end_ = ahead_.front();
     }
     return last_end_;
   }
@@ -171,9 +157,9 @@ class OpVisitor : public TileVisitor {
   uint32_t device_use_ = 0, pinned_use_ = 0;
   uint64_t device_offset_ = 0, pinned_offset_ = 0;
   bool in_pinned_ = false, in_lease_ = false;
-  // The cursor of LastEndBefore: the tile's first event that is not before that of the last call,
-  // and what the last call returned.
-  const uint32_t* cursor_ = nullptr;
+  // The tile's events that are not before that of LastEndBefore's last call, and what that call
+  // returned.
+  std::span<const uint32_t> ahead_;
   uint32_t last_end_ = kNever;
   std::vector<Op> ops_;
   std::vector<uint32_t> positions_;

@@ -61,14 +61,14 @@ struct PricedGap {
 
 // Visits the gaps of an epoch in order.
 template <typename Visit>
-void ForGaps(const Keeping& keeping, const Times& times, const Epoch& epoch, const Visit& visit) {
-  uint32_t u = epoch.first_gap;
-  for (uint32_t i = 0; i < epoch.num_gaps; ++i, u = keeping.Next(u)) {
-    const uint32_t begin = keeping.uses[u].end, end = keeping.uses[keeping.Next(u)].begin;
+void ForPricedGaps(const Keeping& keeping, const Times& times, const Epoch& epoch,
+                   const Visit& visit) {
+  ForGaps(keeping, epoch, [&](uint32_t u) {
+    const uint32_t begin = keeping.uses[u].end, end = keeping.GapEnd(u);
     PricedGap gap{u, times.Of(begin), times.Of(end), end < begin, keeping.SavesRead(u)};
     if (gap.hollow) std::swap(gap.first, gap.end);
     visit(gap);
-  }
+  });
 }
 
 // The gaps of some of a tier's epochs, stored for the search, which reads them many times.
@@ -90,7 +90,7 @@ PricedGaps GapsOf(const Keeping& keeping, const std::vector<Epoch>& epochs, cons
   for (const Epoch& epoch : epochs) {
     if (keeping.is_stopped()) break;
     const auto first = static_cast<uint32_t>(priced.gaps.size());
-    ForGaps(keeping, times, epoch, [&](const PricedGap& gap) { priced.gaps.push_back(gap); });
+    ForPricedGaps(keeping, times, epoch, [&](const PricedGap& gap) { priced.gaps.push_back(gap); });
     const auto bytes = static_cast<double>(keeping.UseBytes(epoch.first_gap));
     priced.groups.push_back(
         {weight * bytes, first, static_cast<uint32_t>(priced.gaps.size()), epoch.dirty});
@@ -335,7 +335,7 @@ double LeastBytes(const Keeping& keeping, uint64_t capacity) {
   for (const Epoch& epoch : found.epochs) {
     if (keeping.is_stopped()) return 0;
     double all = 0, some = epoch.dirty ? 1 : 0;
-    ForGaps(keeping, found.times, epoch, [&](const PricedGap& gap) {
+    ForPricedGaps(keeping, found.times, epoch, [&](const PricedGap& gap) {
       const double cost = CostOf(gap, sum);
       all += cost;
       if (gap.saves_read) some += std::min(cost, 1.0);
@@ -363,7 +363,7 @@ std::vector<float> KeptShares(const Keeping& keeping, uint64_t capacity, uint32_
   for (const Epoch& epoch : found.epochs) {
     if (keeping.is_stopped()) break;
     double all = 0, some = 1, whole = 0;
-    ForGaps(keeping, found.times, epoch, [&](const PricedGap& gap) {
+    ForPricedGaps(keeping, found.times, epoch, [&](const PricedGap& gap) {
       const double cost = CostOf(gap, sum);
       double alone = 0;
       all += cost;
@@ -372,9 +372,9 @@ std::vector<float> KeptShares(const Keeping& keeping, uint64_t capacity, uint32_
     });
     if (!epoch.dirty) continue;
     soft.Least(all, some, &whole);
-    uint32_t u = epoch.first_gap;
-    for (uint32_t i = 0; i < epoch.num_gaps; ++i, u = keeping.Next(u))
-      shares[u] = static_cast<float>(whole + (1 - whole) * static_cast<double>(shares[u]));
+    ForGaps(keeping, epoch, [&](uint32_t gap) {
+      shares[gap] = static_cast<float>(whole + (1 - whole) * static_cast<double>(shares[gap]));
+    });
   }
   return shares;
 }

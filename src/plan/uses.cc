@@ -32,17 +32,14 @@ class UseList {
     tile_ = tile;
     num_holds_ = 0;
   }
-  Use& Hold(uint32_t begin, uint32_t end, uint32_t event) {
+  Use& Hold(uint32_t begin, uint32_t end) {
     ++num_holds_;
-    keeping_.uses.push_back({.begin = begin, .end = end, .event = event, .tile = tile_});
+    keeping_.uses.push_back({.begin = begin, .end = end, .tile = tile_});
     return keeping_.uses.back();
   }
   void Void(uint32_t event) {
-    keeping_.uses.push_back({.begin = AtEvent(event),
-                             .end = AtEvent(event),
-                             .event = event,
-                             .tile = tile_,
-                             .kind = Use::Kind::kVoid});
+    keeping_.uses.push_back(
+        {.begin = AtEvent(event), .end = AtEvent(event), .tile = tile_, .kind = Use::Kind::kVoid});
   }
   Use& last() { return keeping_.uses.back(); }
   // Whether the tile has no uses.
@@ -57,18 +54,6 @@ class UseList {
   TileIndex tile_ = 0;
   int num_holds_ = 0;
 };
-
-// Whether the tile has no bytes when the step begins. The step repeats, so this is the state that
-// its end leaves.
-bool BeginsZero(const Trace& trace, const EventsByTile& events, TileIndex tile) {
-  bool zero = !trace.tiles[tile].stored;
-  for (const uint32_t* e = events.begin(tile); e != events.end(tile); ++e) {
-    const TraceEvent& event = trace.events[*e];
-    if (event.kind == Kind::kDiscard) zero = true;
-    if (event.kind == Kind::kAcquire && Writes(event.access)) zero = false;
-  }
-  return zero;
-}
 
 // Adds to a tier's uses what follows from where tiles rest. The last tier holds all tiles, so no
 // tile is away from it.
@@ -86,22 +71,22 @@ void PlaceUses(const Trace& trace, Tier tier, bool is_last, Keeping* keeping) {
   }
 }
 
+// Adds the uses of pinned memory. A device copy that comes early adds none: the pinned lease still
+// holds the tile.
 class PinnedUseVisitor : public TileVisitor {
  public:
   explicit PinnedUseVisitor(UseList* uses) : uses_(*uses) {}
 
   void DeviceCopyBegins(uint32_t event, Source source) override {
     if (source == Source::kNothing || in_lease_) return;
-    uses_.Hold(BeforeEvent(event), BeforeEvent(event) + 1, event).needs = source == Source::kBelow;
+    uses_.Hold(BeforeEvent(event), BeforeEvent(event) + 1).needs = source == Source::kBelow;
   }
-  void DeviceCopyComesEarly(uint32_t) override {}  // the pinned lease still holds the tile
   void DeviceCopyEnds(uint32_t event, bool copy_out) override {
-    if (copy_out) uses_.Hold(AfterEvent(event), AfterEvent(event) + 1, event).dirties = true;
+    if (copy_out) uses_.Hold(AfterEvent(event), AfterEvent(event) + 1).dirties = true;
   }
-  void DeviceCopyVoid(uint32_t) override {}
   void PinnedLeaseBegins(uint32_t event, Source source) override {
     in_lease_ = true;
-    Use& use = uses_.Hold(BeforeEvent(event), BeforeEvent(event), event);
+    Use& use = uses_.Hold(BeforeEvent(event), BeforeEvent(event));
     use.needs = source == Source::kBelow;
     use.dirties = source == Source::kDevice;
   }
@@ -117,6 +102,51 @@ class PinnedUseVisitor : public TileVisitor {
   bool in_lease_ = false;
 };
 
+// The uses of the device or, if `pooled`, of both tiers as one.
+Keeping LeasedUses(const Trace& trace, const EventsByTile& events, uint64_t frame_alignment,
+                   bool zeros_are_free, bool pooled) {
+  Keeping keeping = EmptyKeeping(trace, events, frame_alignment);
+  UseList uses(&keeping);
+  const std::vector<bool> is_zero =  // by event
+      zeros_are_free ? IsZeroBefore(trace, events.stop()) : std::vector<bool>(trace.events.size());
+  for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
+    if (events.is_stopped()) return keeping;
+    uses.BeginTile(tile);
+    int leases = 0;
+    bool cleaned_before_first = false;
+    for (const uint32_t e : events.Of(tile)) {
+      const TraceEvent& event = trace.events[e];
+      const bool in_tier = pooled || event.tier == Tier::kDevice;
+      if (event.kind == Kind::kDiscard) {
+        uses.Void(e);
+      } else if (in_tier && event.kind == Kind::kAcquire) {
+        if (leases++ == 0)
+          uses.Hold(BeforeEvent(e), 0).needs = event.access != Access::kDiscard && !is_zero[e];
+        uses.last().dirties |= Writes(event.access);
+      } else if (in_tier) {
+        if (--leases == 0) uses.last().end = BeforeEvent(e + 1);
+      } else if (event.kind == Kind::kAcquire) {
+        // Pinned memory gets the bytes unless its lease writes them all.
+        if (event.access != Access::kDiscard) {
+          if (uses.empty()) {
+            cleaned_before_first = true;
+          } else {
+            uses.last().cleaned = true;
+          }
+        }
+        if (Writes(event.access)) uses.Void(e);
+      } else if (Writes(event.access)) {
+        uses.last().end = AfterEvent(e);  // the end of the void
+      }
+    }
+    if (cleaned_before_first && !uses.empty()) uses.last().cleaned = true;
+    uses.EndTile();
+  }
+  if (!zeros_are_free) PlaceUses(trace, Tier::kDevice, /*is_last=*/false, &keeping);
+  keeping.Finish();
+  return keeping;
+}
+
 }  // namespace
 
 EventsByTile::EventsByTile(const Trace& trace, const std::atomic<bool>* stop)
@@ -130,46 +160,11 @@ EventsByTile::EventsByTile(const Trace& trace, const std::atomic<bool>* stop)
 
 Keeping DeviceUses(const Trace& trace, const EventsByTile& events, uint64_t frame_alignment,
                    bool zeros_are_free) {
-  Keeping keeping = EmptyKeeping(trace, events, frame_alignment);
-  UseList uses(&keeping);
-  for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
-    if (events.is_stopped()) return keeping;
-    uses.BeginTile(tile);
-    int leases = 0;
-    bool cleaned_before_first = false;
-    bool zero = zeros_are_free && BeginsZero(trace, events, tile);
-    for (const uint32_t* e = events.begin(tile); e != events.end(tile); ++e) {
-      const TraceEvent& event = trace.events[*e];
-      if (event.kind == Kind::kDiscard) {
-        uses.Void(*e);
-        zero = zeros_are_free;
-      } else if (event.tier == Tier::kDevice && event.kind == Kind::kAcquire) {
-        if (leases++ == 0)
-          uses.Hold(BeforeEvent(*e), 0, *e).needs = event.access != Access::kDiscard && !zero;
-        uses.last().dirties |= Writes(event.access);
-      } else if (event.tier == Tier::kDevice) {
-        if (--leases == 0) uses.last().end = BeforeEvent(*e + 1);
-      } else if (event.kind == Kind::kAcquire) {
-        // Pinned memory gets the bytes unless its lease writes them all.
-        if (event.access != Access::kDiscard) {
-          if (uses.empty()) {
-            cleaned_before_first = true;
-          } else {
-            uses.last().cleaned = true;
-          }
-        }
-        if (Writes(event.access)) uses.Void(*e);
-      } else if (Writes(event.access)) {
-        uses.last().end = AfterEvent(*e);  // the end of the void
-      }
-      if (event.kind == Kind::kAcquire && Writes(event.access)) zero = false;
-    }
-    if (cleaned_before_first && !uses.empty()) uses.last().cleaned = true;
-    uses.EndTile();
-  }
-  if (!zeros_are_free) PlaceUses(trace, Tier::kDevice, /*is_last=*/false, &keeping);
-  keeping.Finish();
-  return keeping;
+  return LeasedUses(trace, events, frame_alignment, zeros_are_free, /*pooled=*/false);
+}
+
+Keeping PooledUses(const Trace& trace, const EventsByTile& events) {
+  return LeasedUses(trace, events, 1, /*zeros_are_free=*/true, /*pooled=*/true);
 }
 
 Keeping PinnedUses(const Trace& trace, const EventsByTile& events, const Keeping& device,
@@ -182,7 +177,7 @@ Keeping PinnedUses(const Trace& trace, const EventsByTile& events, const Keeping
     if (events.is_stopped()) return keeping;
     uses.BeginTile(tile);
     walk.Run(tile, visitor);
-    if (!has_store && events.begin(tile) == events.end(tile)) uses.Hold(0, 0, 0);
+    if (!has_store && events.Of(tile).empty()) uses.Hold(0, 0);
     uses.EndTile();
   }
   PlaceUses(trace, Tier::kPinned, /*is_last=*/!has_store, &keeping);
@@ -190,46 +185,29 @@ Keeping PinnedUses(const Trace& trace, const EventsByTile& events, const Keeping
   return keeping;
 }
 
-Keeping PooledUses(const Trace& trace, const EventsByTile& events) {
-  Keeping keeping = EmptyKeeping(trace, events, 1);
-  UseList uses(&keeping);
-  for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
-    if (events.is_stopped()) return keeping;
-    uses.BeginTile(tile);
-    bool zero = BeginsZero(trace, events, tile);
-    int leases = 0;
-    for (const uint32_t* e = events.begin(tile); e != events.end(tile); ++e) {
-      const TraceEvent& event = trace.events[*e];
-      switch (event.kind) {
-        case Kind::kDiscard:
-          uses.Void(*e);
-          zero = true;
-          break;
-        case Kind::kAcquire:
-          if (leases++ == 0)
-            uses.Hold(BeforeEvent(*e), 0, *e).needs = event.access != Access::kDiscard && !zero;
-          uses.last().dirties |= Writes(event.access);
-          if (Writes(event.access)) zero = false;
-          break;
-        case Kind::kRelease:
-          if (--leases == 0) uses.last().end = BeforeEvent(*e + 1);
-          break;
-      }
+std::vector<bool> IsZeroBefore(const Trace& trace, const std::atomic<bool>* stop) {
+  std::vector<bool> zero, before(trace.events.size());
+  for (const TraceTile& tile : trace.tiles) zero.push_back(!tile.stored);
+  for (int round = 0; round < 2; ++round) {
+    for (size_t e = 0; e < trace.events.size() && !(stop != nullptr && *stop); ++e) {
+      const TraceEvent& event = trace.events[e];
+      before[e] = zero[event.tile];
+      if (event.kind == Kind::kDiscard) zero[event.tile] = true;
+      if (event.kind == Kind::kAcquire && Writes(event.access)) zero[event.tile] = false;
     }
-    uses.EndTile();
   }
-  keeping.Finish();
-  return keeping;
+  return before;
 }
 
 void TileWalk::Run(TileIndex tile, TileVisitor& visitor) {
   on_device_ = only_on_device_ = false;
   zero_ = !trace_.tiles[tile].stored;
-  Round(tile, nullptr);
-  Round(tile, &visitor);
+  TileVisitor no_visitor;
+  Round(tile, no_visitor);  // finds the state in which a period begins
+  Round(tile, visitor);
 }
 
-void TileWalk::Round(TileIndex tile, TileVisitor* visitor) {
+void TileWalk::Round(TileIndex tile, TileVisitor& visitor) {
   using Source = TileVisitor::Source;
   int device_leases = 0, pinned_leases = 0;
   bool dirties = false;
@@ -237,38 +215,35 @@ void TileWalk::Round(TileIndex tile, TileVisitor* visitor) {
   const bool in_reserved_frame = device_.has_reserved_frame(tile);
   uint32_t use = device_.first[tile];
   const bool is_on_device = use != device_.first[tile + 1];  // at some time in the period
-  const auto tell = [visitor](const auto& call) {
-    if (visitor != nullptr) call(*visitor);
-  };
   const auto leave_device = [&](uint32_t e) {
-    if (on_device_) tell([&](TileVisitor& v) { v.DeviceCopyVoid(e); });
+    if (on_device_) visitor.DeviceCopyVoid(e);
     on_device_ = only_on_device_ = false;
   };
-  for (const uint32_t* e = events_.begin(tile); e != events_.end(tile); ++e) {
-    const TraceEvent& event = trace_.events[*e];
+  for (const uint32_t e : events_.Of(tile)) {
+    const TraceEvent& event = trace_.events[e];
     const bool overwrites = event.access == Access::kDiscard;
     if (event.kind == Kind::kDiscard) {
-      leave_device(*e);
-      tell([&](TileVisitor& v) { v.PinnedVoid(*e); });
+      leave_device(e);
+      visitor.PinnedVoid(e);
       zero_ = true;
     } else if (event.tier == Tier::kDevice && event.kind == Kind::kAcquire) {
       if (device_leases++ == 0 && !on_device_) {
         const Source source = overwrites ? Source::kNothing
                               : zero_    ? Source::kZeros
                                          : Source::kBelow;
-        tell([&](TileVisitor& v) { v.DeviceCopyBegins(*e, source); });
+        visitor.DeviceCopyBegins(e, source);
         on_device_ = true;
         only_on_device_ |= in_reserved_frame;
       }
       if (!Writes(event.access)) continue;
-      tell([&](TileVisitor& v) { v.PinnedVoid(*e); });
+      visitor.PinnedVoid(e);
       only_on_device_ = true;
       zero_ = false;
     } else if (event.tier == Tier::kDevice) {
       if (--device_leases > 0 || in_reserved_frame) continue;
       while (device_.uses[use].kind == Use::Kind::kVoid) ++use;
       if (kept_[use++]) continue;
-      tell([&](TileVisitor& v) { v.DeviceCopyEnds(*e, only_on_device_); });
+      visitor.DeviceCopyEnds(e, only_on_device_);
       on_device_ = only_on_device_ = false;
     } else if (event.kind == Kind::kAcquire) {
       if (pinned_leases++ == 0) {
@@ -276,23 +251,23 @@ void TileWalk::Round(TileIndex tile, TileVisitor* visitor) {
                               : only_on_device_ ? Source::kDevice
                               : zero_           ? Source::kZeros
                                                 : Source::kBelow;
-        tell([&](TileVisitor& v) { v.PinnedLeaseBegins(*e, source); });
+        visitor.PinnedLeaseBegins(e, source);
         only_on_device_ = false;
       }
       if (!Writes(event.access)) continue;
-      leave_device(*e);
+      leave_device(e);
       dirties = true;
       zero_ = false;
-      while (is_on_device && device_.uses[use].event != *e) ++use;  // to the void at this event
+      while (is_on_device && device_.uses[use].event() != e) ++use;  // to the void at this event
     } else if (--pinned_leases == 0) {
       const bool comes_early = dirties && is_on_device && !in_reserved_frame && kept_[use];
       const bool goes_to_reserved_frame = in_reserved_frame && !on_device_ && !zero_;
       if (comes_early || goes_to_reserved_frame) {
-        tell([&](TileVisitor& v) { v.DeviceCopyComesEarly(*e); });
+        visitor.DeviceCopyComesEarly(e);
         on_device_ = true;
       }
       only_on_device_ |= in_reserved_frame && on_device_;
-      tell([&](TileVisitor& v) { v.PinnedLeaseEnds(*e, dirties); });
+      visitor.PinnedLeaseEnds(e, dirties);
       dirties = false;
     }
   }

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "src/plan/keeping.h"
@@ -23,8 +24,9 @@ class EventsByTile {
   explicit EventsByTile(const Trace& trace, const std::atomic<bool>* stop = nullptr);
   const std::atomic<bool>* stop() const { return stop_; }
   bool is_stopped() const { return stop_ != nullptr && *stop_; }
-  const uint32_t* begin(TileIndex tile) const { return events_.data() + first_[tile]; }
-  const uint32_t* end(TileIndex tile) const { return events_.data() + first_[tile + 1]; }
+  std::span<const uint32_t> Of(TileIndex tile) const {
+    return std::span(events_).subspan(first_[tile], first_[tile + 1] - first_[tile]);
+  }
 
  private:
   const std::atomic<bool>* const stop_;
@@ -43,6 +45,10 @@ Keeping PinnedUses(const Trace& trace, const EventsByTile& events, const Keeping
 // The uses of device and pinned memory taken as one tier above NVMe, for the bound.
 Keeping PooledUses(const Trace& trace, const EventsByTile& events);
 
+// Returns, by event, whether its tile has no bytes just before it, in a period that follows equal
+// periods. Once `stop` is true, the result is arbitrary.
+std::vector<bool> IsZeroBefore(const Trace& trace, const std::atomic<bool>* stop);
+
 // Receives what happens to one tile over a period, in order. `event` is the event before, at or
 // after which it happens.
 class TileVisitor {
@@ -55,16 +61,16 @@ class TileVisitor {
     kNothing,  // none: the lease writes every byte
   };
   virtual ~TileVisitor() = default;
-  virtual void DeviceCopyBegins(uint32_t event, Source source) = 0;
+  virtual void DeviceCopyBegins(uint32_t /*event*/, Source /*source*/) {}
   // A lease in pinned memory that wrote ends, and its bytes go to the device at once.
-  virtual void DeviceCopyComesEarly(uint32_t event) = 0;
+  virtual void DeviceCopyComesEarly(uint32_t /*event*/) {}
   // If `copy_out` is true, the copy's bytes go to pinned memory first.
-  virtual void DeviceCopyEnds(uint32_t event, bool copy_out) = 0;
-  virtual void DeviceCopyVoid(uint32_t event) = 0;
-  virtual void PinnedLeaseBegins(uint32_t event, Source source) = 0;
-  virtual void PinnedLeaseEnds(uint32_t event, bool dirties) = 0;
+  virtual void DeviceCopyEnds(uint32_t /*event*/, bool /*copy_out*/) {}
+  virtual void DeviceCopyVoid(uint32_t /*event*/) {}
+  virtual void PinnedLeaseBegins(uint32_t /*event*/, Source /*source*/) {}
+  virtual void PinnedLeaseEnds(uint32_t /*event*/, bool /*dirties*/) {}
   // The bytes in pinned memory become void: a lease on the device writes, or the tile is discarded.
-  virtual void PinnedVoid(uint32_t event) = 0;
+  virtual void PinnedVoid(uint32_t /*event*/) {}
 };
 
 // Goes through a tile's events and reports what happens to its copies, given what the device keeps.
@@ -78,7 +84,7 @@ class TileWalk {
   bool on_device() const { return on_device_; }
 
  private:
-  void Round(TileIndex tile, TileVisitor* visitor);
+  void Round(TileIndex tile, TileVisitor& visitor);
 
   const Trace& trace_;
   const EventsByTile& events_;
