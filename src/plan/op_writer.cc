@@ -4,12 +4,11 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "absl/container/btree_map.h"
+#include "src/plan/range_map.h"
 
 namespace spillway::plan {
 namespace {
@@ -165,61 +164,22 @@ class OpVisitor : public TileVisitor {
   std::vector<uint32_t> positions_;
 };
 
-// The last operation that dropped a copy from each range of an arena. An operation that takes a
-// frame waits for those of the frame's range.
-class LastOwners {
- public:
-  void Dropped(uint64_t begin, uint64_t end, uint32_t op) {
-    const auto same = owners_.find(begin);
-    if (same != owners_.end() && same->second.end == end) {
-      same->second.op = op;
-      return;
-    }
-    Cut(begin);
-    Cut(end);
-    owners_.erase(owners_.lower_bound(begin), owners_.lower_bound(end));
-    owners_[begin] = {end, op};
-  }
-  template <typename Visit>
-  void ForOwners(uint64_t begin, uint64_t end, const Visit& visit) const {
-    auto it = owners_.upper_bound(begin);
-    if (it != owners_.begin() && std::prev(it)->second.end > begin) --it;
-    for (; it != owners_.end() && it->first < end; ++it) visit(it->second.op);
-  }
-
- private:
-  struct Owner {
-    uint64_t end = 0;
-    uint32_t op = 0;
-  };
-  void Cut(uint64_t at) {
-    auto it = owners_.lower_bound(at);
-    if (it == owners_.begin()) return;
-    Owner& before = std::prev(it)->second;
-    if (before.end <= at) return;
-    const Owner rest = before;
-    before.end = at;
-    owners_[at] = rest;
-  }
-  absl::btree_map<uint64_t, Owner> owners_;
-};
-
 bool TakesFrame(Transfer kind) { return kind != Transfer::kWrite && kind != Transfer::kDrop; }
 
 // Goes through the period twice: first to find the last drop of each range at the period's end,
 // then to record the operations that each operation waits for.
 void FindWaits(const std::vector<uint64_t>& size_bytes, Plan* plan) {
-  std::array<LastOwners, 2> owners;
+  std::array<RangeMap<uint32_t>, 2> owners;  // by tier: the last drop of each range of the arena
   for (const bool writes : {false, true}) {
     for (uint32_t i = 0; i < plan->ops.size() && !plan->options.is_stopped(); ++i) {
       Op& op = plan->ops[i];
-      LastOwners& tier = owners[op.tier == Tier::kDevice ? 0 : 1];
+      RangeMap<uint32_t>& tier = owners[op.tier == Tier::kDevice ? 0 : 1];
       const uint64_t end = op.offset + size_bytes[op.tile];
       if (writes) op.first_wait = static_cast<uint32_t>(plan->waits.size());
       if (op.kind == Transfer::kDrop) {
-        tier.Dropped(op.offset, end, writes ? i : i | kPeriodBefore);
+        tier.Set(op.offset, end, writes ? i : i | kPeriodBefore);
       } else if (writes && TakesFrame(op.kind)) {
-        tier.ForOwners(op.offset, end, [&](uint32_t owner) {
+        tier.ForRange(op.offset, end, [&](uint32_t owner) {
           const auto begin = plan->waits.begin() + op.first_wait;
           if (std::find(begin, plan->waits.end(), owner) == plan->waits.end())
             plan->waits.push_back(owner);

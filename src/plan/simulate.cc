@@ -6,17 +6,20 @@
 #include "src/plan/simulate.h"
 
 #include <algorithm>
-#include <map>
-#include <string>
+#include <array>
+#include <limits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "src/base/status_macros.h"
+#include "src/plan/range_map.h"
 
 namespace spillway::plan {
 namespace {
 
+constexpr int kNumPeriods = 4;
 constexpr uint64_t kNoCopy = ~uint64_t{0};
+constexpr double kTaken = std::numeric_limits<double>::infinity();  // a range is never free
 
 // A tile's copies, and the version of the bytes that each holds.
 struct TileState {
@@ -29,51 +32,6 @@ struct TileState {
   double idle_at = 0;  // when its last operation ends
   std::array<double, 2> ready_at = {0, 0};
   double let_go_at = 0;  // time of the last discard or end of a lease
-};
-
-// The tile that lay last in each range of an arena, and until when.
-struct Frames {
-  struct Frame {
-    uint64_t end = 0;
-    TileIndex tile = 0;
-    double until = 0;
-    bool held = false;
-  };
-  std::map<uint64_t, Frame> by_offset;
-
-  // Returns when the last tile that lay in the range left it; a negative number if the range is not
-  // free.
-  double FreeSince(uint64_t begin, uint64_t end) const {
-    double since = 0;
-    auto it = by_offset.upper_bound(begin);
-    if (it != by_offset.begin() && std::prev(it)->second.end > begin) --it;
-    for (; it != by_offset.end() && it->first < end; ++it) {
-      if (it->second.held) return -1;
-      since = std::max(since, it->second.until);
-    }
-    return since;
-  }
-  void Take(uint64_t begin, uint64_t end, TileIndex tile) {
-    Cut(begin);
-    Cut(end);
-    by_offset.erase(by_offset.lower_bound(begin), by_offset.lower_bound(end));
-    by_offset[begin] = {end, tile, 0, true};
-  }
-  void Free(uint64_t begin, double now) {
-    Frame& frame = by_offset[begin];
-    frame.held = false;
-    frame.until = now;
-  }
-
- private:
-  void Cut(uint64_t at) {
-    auto it = by_offset.lower_bound(at);
-    if (it == by_offset.begin()) return;
-    const auto before = std::prev(it);
-    if (before->second.end <= at) return;
-    by_offset[at] = before->second;
-    before->second.end = at;
-  }
 };
 
 class Simulation {
@@ -90,21 +48,19 @@ class Simulation {
     last_event_end_.resize(trace.events.size());
   }
 
-  absl::StatusOr<SimulatedStep> Run(int periods) {
+  absl::StatusOr<SimulatedStep> Run() {
     SPILLWAY_RETURN_IF_ERROR(BeginAtSeam());
-    SimulatedStep step;
-    for (int period = 0; period < periods; ++period) {
+    for (int period = 0; period < kNumPeriods; ++period) {
       SPILLWAY_RETURN_IF_ERROR(CheckSeam());
-      step = {};
-      step_ = &step;
+      step_ = {};
       const double begin = now_;
       SPILLWAY_RETURN_IF_ERROR(Period());
-      step.seconds = now_ - begin;
+      step_.seconds = now_ - begin;
       last_op_end_.swap(op_end_);
       last_event_end_.swap(event_end_);
     }
     SPILLWAY_RETURN_IF_ERROR(CheckSeam());
-    return step;
+    return step_;
   }
 
  private:
@@ -116,18 +72,30 @@ class Simulation {
   absl::Status BeginAtSeam() {
     for (const Place& place : plan_.seam) {
       const size_t tier = place.tier == Tier::kDevice ? 0 : 1;
-      const uint64_t end = place.offset + trace_.tiles[place.tile].size_bytes;
-      if (end > BudgetOf(tier)) {
-        return absl::InternalError(
-            absl::StrCat("tile ", place.tile, " has a frame at the seam beyond the budget"));
-      }
-      if (frames_[tier].FreeSince(place.offset, end) < 0)
-        return absl::InternalError(
-            absl::StrCat("tile ", place.tile, " has a frame at the seam that is taken"));
-      frames_[tier].Take(place.offset, end, place.tile);
-      tiles_[place.tile].offset[tier] = place.offset;
+      if (const char* wrong = TakeFrame(place.tile, tier, place.offset, /*now=*/0))
+        return absl::InternalError(absl::StrCat("tile ", place.tile, " at the seam: ", wrong));
     }
     return absl::OkStatus();
+  }
+
+  // Gives the tile a frame. Returns what is wrong with it, or null.
+  const char* TakeFrame(TileIndex tile, size_t tier, uint64_t offset, double now) {
+    const uint64_t end = offset + trace_.tiles[tile].size_bytes;
+    if (end > BudgetOf(tier)) return "its frame is beyond the budget";
+    if (tiles_[tile].offset[tier] != kNoCopy) return "the tile is there already";
+    const double free_since = FreeSince(tier, offset, end);
+    if (free_since == kTaken) return "its frame is taken";
+    if (free_since > now) return "it starts before its frame is free";
+    free_since_[tier].Set(offset, end, kTaken);
+    tiles_[tile].offset[tier] = offset;
+    return nullptr;
+  }
+
+  // Returns since when a range is free; kTaken if a tile lies in it.
+  double FreeSince(size_t tier, uint64_t begin, uint64_t end) const {
+    double since = 0;
+    free_since_[tier].ForRange(begin, end, [&](double at) { since = std::max(since, at); });
+    return since;
   }
 
   absl::Status Period() {
@@ -147,14 +115,11 @@ class Simulation {
         start = (op.after & kPeriodBefore) != 0 ? last_event_end_[op.after & ~kPeriodBefore]
                                                 : event_end_[op.after];
       }
-      double frame_free = 0;
       for (const uint32_t wait : plan_.WaitsOf(*next)) {
-        frame_free =
-            std::max(frame_free, (wait & kPeriodBefore) != 0 ? last_op_end_[wait & ~kPeriodBefore]
-                                                             : op_end_[wait]);
+        start = std::max(start, (wait & kPeriodBefore) != 0 ? last_op_end_[wait & ~kPeriodBefore]
+                                                            : op_end_[wait]);
       }
-      start = std::max(start, frame_free);
-      SPILLWAY_RETURN_IF_ERROR(Carry(op, start, absl::StrCat("operation ", *next)));
+      SPILLWAY_RETURN_IF_ERROR(Carry(*next, start));
       op_end_[*next] = tiles_[op.tile].idle_at;
     }
     return absl::OkStatus();
@@ -162,11 +127,13 @@ class Simulation {
 
   // --- Operations ---
 
-  absl::Status Carry(const Op& op, double start, const std::string& who) {
+  absl::Status Carry(size_t index, double start) {
+    const Op& op = plan_.ops[index];
     TileState& tile = tiles_[op.tile];
     const auto wrong = [&](const char* what) {
-      return absl::InternalError(absl::StrCat(who, " (kind ", static_cast<int>(op.kind),
-                                              ") of tile ", op.tile, ": ", what));
+      return absl::InternalError(absl::StrCat("operation ", index, " (kind ",
+                                              static_cast<int>(op.kind), ") of tile ", op.tile,
+                                              ": ", what));
     };
     start = std::max(start, tile.idle_at);
     if (start < tile.let_go_at) return wrong("it starts before the tile is let go");
@@ -178,19 +145,13 @@ class Simulation {
       const bool is_newest = tile.version[to] == tile.newest && !tile.zero;
       const bool elsewhere = tile.stored || HasNewest(tile, 1 - to);
       if (is_newest && !elsewhere) return wrong("it loses the newest bytes");
-      frames_[to].Free(op.offset, start);
+      free_since_[to].Set(op.offset, op.offset + bytes, start);
       tile.offset[to] = kNoCopy;
       tile.idle_at = start;
       return absl::OkStatus();
     }
     if (op.kind != Transfer::kWrite) {
-      if (op.offset + bytes > BudgetOf(to)) return wrong("its frame is beyond the budget");
-      if (tile.offset[to] != kNoCopy) return wrong("the tile is there already");
-      const double free_since = frames_[to].FreeSince(op.offset, op.offset + bytes);
-      if (free_since < 0) return wrong("its frame is taken");
-      if (free_since > start) return wrong("it starts before its frame is free");
-      frames_[to].Take(op.offset, op.offset + bytes, op.tile);
-      tile.offset[to] = op.offset;
+      if (const char* what = TakeFrame(op.tile, to, op.offset, start)) return wrong(what);
     }
     switch (op.kind) {
       case Transfer::kRead:
@@ -235,7 +196,7 @@ class Simulation {
       hashed_ = std::max(hashed_, start) + size / rates_.checksum;
       end = std::max({end, device_busy_, hashed_});
     }
-    if (step_ != nullptr) step_->bytes[link] += bytes;
+    step_.bytes[link] += bytes;
     return end;
   }
 
@@ -246,7 +207,6 @@ class Simulation {
     TileState& tile = tiles_[event.tile];
     const size_t tier = event.tier == Tier::kDevice ? 0 : 1;
     now_ += event.seconds_before;
-    step_->compute_seconds += event.seconds_before;
     const auto wrong = [&](const char* what) {
       return absl::InternalError(
           absl::StrCat("event ", index, " of tile ", event.tile, ": ", what));
@@ -254,9 +214,7 @@ class Simulation {
     switch (event.kind) {
       case TraceEvent::Kind::kAcquire: {
         if (tile.offset[tier] == kNoCopy) return wrong("the tile is not there");
-        const double ready = tile.ready_at[tier];
-        if (ready > now_) step_->stall_seconds += ready - now_;
-        now_ = std::max(now_, ready);
+        now_ = std::max(now_, tile.ready_at[tier]);
         if (event.access != Access::kDiscard && !HasNewest(tile, tier))
           return wrong("the lease finds stale bytes");
         ++tile.leases[tier];
@@ -298,20 +256,19 @@ class Simulation {
   const Plan& plan_;
   const Rates& rates_;
   std::vector<TileState> tiles_;
-  std::array<Frames, 2> frames_;
-  std::vector<double> op_end_, last_op_end_;        // by op; of this period and the one before
+  std::array<RangeMap<double>, 2> free_since_;  // by byte of an arena; kTaken: a tile lies there
+  std::vector<double> op_end_, last_op_end_;    // by op; of this period and the one before
   std::vector<double> event_end_, last_event_end_;  // by event; of this period and the one before
   std::array<double, kNumLinks> link_free_ = {};
   double device_busy_ = 0, hashed_ = 0;
   double now_ = 0;
-  SimulatedStep* step_ = nullptr;
+  SimulatedStep step_;
 };
 
 }  // namespace
 
-absl::StatusOr<SimulatedStep> Simulate(const Trace& trace, const Plan& plan, const Rates& rates,
-                                       int periods) {
-  return Simulation(trace, plan, rates).Run(periods);
+absl::StatusOr<SimulatedStep> Simulate(const Trace& trace, const Plan& plan, const Rates& rates) {
+  return Simulation(trace, plan, rates).Run();
 }
 
 }  // namespace spillway::plan

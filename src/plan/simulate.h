@@ -30,16 +30,13 @@ struct Rates {
 
 struct SimulatedStep {
   double seconds = 0;
-  double compute_seconds = 0;
-  double stall_seconds = 0;  // time that acquires waited
   LinkBytes bytes;
 };
 
-// Executes `periods` periods of the plan, starting at its seam, and returns the last one. Its
-// transfers count as its own even if they started during the period before. An Internal error names
+// Executes four periods of the plan, starting at its seam, and returns the last one. Its transfers
+// count as its own even if they started during the period before. An Internal error names
 // the first operation or event at which the plan is not valid, or says what is wrong at the seam.
-absl::StatusOr<SimulatedStep> Simulate(const Trace& trace, const Plan& plan, const Rates& rates,
-                                       int periods = 4);
+absl::StatusOr<SimulatedStep> Simulate(const Trace& trace, const Plan& plan, const Rates& rates);
 
 }  // namespace spillway::plan
 
