@@ -11,7 +11,7 @@ namespace spillway::plan {
 
 Frames::Frames(uint64_t capacity, const std::vector<uint64_t>& size_bytes)
     : size_bytes_(size_bytes), offset_(size_bytes.size(), kNowhere) {
-  if (capacity > 0) AddFree(0, capacity);
+  AddFree(0, capacity);
 }
 
 uint64_t Frames::FirstFree(uint64_t from, uint64_t bytes) const {
@@ -30,8 +30,8 @@ void Frames::Occupy(uint64_t offset, TileIndex tile) {
   const uint64_t end = begin + size_bytes;
   SPILLWAY_CHECK(begin <= offset && offset + bytes <= end);
   RemoveFree(begin, size_bytes);
-  if (begin < offset) AddFree(begin, offset - begin);
-  if (offset + bytes < end) AddFree(offset + bytes, end - offset - bytes);
+  AddFree(begin, offset - begin);
+  AddFree(offset + bytes, end - offset - bytes);
   held_[offset] = tile;
   offset_[tile] = offset;
 }
@@ -40,22 +40,22 @@ void Frames::Free(TileIndex tile) {
   uint64_t begin = std::exchange(offset_[tile], kNowhere);
   uint64_t end = begin + size_bytes_[tile];
   held_.erase(begin);
-  const auto next = free_.lower_bound(begin);
-  const auto before = next == free_.begin() ? free_.end() : std::prev(next);
-  const uint64_t next_begin = next == free_.end() ? kNowhere : next->first;
-  const uint64_t next_bytes = next == free_.end() ? 0 : next->second;
-  if (before != free_.end() && before->first + before->second == begin) {
-    begin = before->first;
-    RemoveFree(begin, before->second);
+  if (const auto next = free_.find(end); next != free_.end()) {
+    end += next->second;
+    RemoveFree(next->first, next->second);
   }
-  if (next_begin == end) {
-    end += next_bytes;
-    RemoveFree(next_begin, next_bytes);
+  if (auto before = free_.lower_bound(begin); before != free_.begin()) {
+    --before;
+    if (before->first + before->second == begin) {
+      begin = before->first;
+      RemoveFree(begin, before->second);
+    }
   }
   AddFree(begin, end - begin);
 }
 
 void Frames::AddFree(uint64_t offset, uint64_t size_bytes) {
+  if (size_bytes == 0) return;
   free_.emplace(offset, size_bytes);
   free_by_size_.emplace(size_bytes, offset);
 }

@@ -14,6 +14,7 @@
 #include "src/plan/pack.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/strings/str_cat.h"
 #include "src/base/bytes.h"
+#include "src/base/status_macros.h"
 #include "src/plan/frames.h"
 
 namespace spillway::plan {
@@ -36,11 +38,10 @@ class Packer {
         options_(options),
         compact_(compact),
         kept_(*kept),
-        frames_(options.capacity, keeping.size_bytes) {
-    offset_.assign(keeping.uses.size(), 0);
-    current_.assign(keeping.num_tiles(), kNone);
-    in_use_.assign(keeping.num_tiles(), false);
-  }
+        frames_(options.capacity, keeping.size_bytes),
+        offset_(keeping.uses.size()),
+        current_(keeping.num_tiles(), kNone),
+        in_use_(keeping.num_tiles()) {}
 
   // Occupies the reserved frames, which are in use all the time.
   absl::Status PlaceReservedFrames() {
@@ -71,8 +72,8 @@ class Packer {
       if (keeping_.MayComeEarly(u)) begins[use.end] = u;
       if (use.kind == Use::Kind::kHold) ends[use.end] = u;
     }
-    if (absl::Status status = PlaceReservedFrames(); !status.ok()) return status;
-    if (absl::Status status = PlaceOverSeam(); !status.ok()) return status;
+    SPILLWAY_RETURN_IF_ERROR(PlaceReservedFrames());
+    SPILLWAY_RETURN_IF_ERROR(PlaceOverSeam());
     for (uint32_t p = 0; p <= keeping_.num_positions; ++p) {
       if (keeping_.is_stopped()) return absl::CancelledError("planning was stopped");
       if (ends[p] != kNone) EndUse(ends[p]);
@@ -80,8 +81,8 @@ class Packer {
       const uint32_t u = begins[p];
       if (IsVoid(u)) {
         p == keeping_.uses[u].begin ? BecomeVoid(u) : ComeEarly(u);
-      } else if (absl::Status status = BeginUse(u); !status.ok()) {
-        return status;
+      } else {
+        SPILLWAY_RETURN_IF_ERROR(BeginUse(u));
       }
     }
     return std::move(offset_);
@@ -129,12 +130,11 @@ class Packer {
       if (keeping_.is_stopped()) return absl::OkStatus();
       if (keeping_.has_reserved_frame(tile)) continue;
       if (keeping_.first[tile] == keeping_.first[tile + 1] || !kept_[Last(tile)]) continue;
-      const bool always = FirstOfLastRun(tile) == keeping_.first[tile] && AllKept(tile);
+      const uint32_t first = keeping_.first[tile];
+      const bool always = FirstOfLastRun(tile) == first && !IsVoid(first);
       order.emplace_back(always ? kNone : EndOfFirstRun(tile), tile);
     }
-    std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
-      return a.first != b.first ? a.first > b.first : a.second < b.second;
-    });
+    std::ranges::stable_sort(order, std::greater<>(), [](const auto& run) { return run.first; });
     uint64_t next = 0;
     for (const auto& [end, tile] : order) {
       const uint64_t bytes = keeping_.size_bytes[tile];
@@ -154,13 +154,6 @@ class Packer {
       next = offset + bytes;
     }
     return absl::OkStatus();
-  }
-
-  bool AllKept(TileIndex tile) const {
-    for (uint32_t u = keeping_.first[tile]; u <= Last(tile); ++u) {
-      if (!kept_[u] || IsVoid(u)) return false;
-    }
-    return true;
   }
 
   // --- The sweep ---
@@ -192,11 +185,10 @@ class Packer {
   absl::Status BeginUse(uint32_t u) {
     const Use& use = keeping_.uses[u];
     if (frames_.OffsetOf(use.tile) == kNowhere) {
-      const std::optional<uint64_t> back = TakeReturn(u);
-      if (back) {
+      if (const std::optional<uint64_t> back = TakeReturn(u)) {
         frames_.Occupy(*back, use.tile);
-      } else if (absl::Status status = Place(u); !status.ok()) {
-        return status;
+      } else {
+        SPILLWAY_RETURN_IF_ERROR(Place(u));
       }
     }
     offset_[u] = frames_.OffsetOf(use.tile);
@@ -221,13 +213,10 @@ class Packer {
     const uint64_t bytes = keeping_.size_bytes[tile];
     const uint32_t use_end = keeping_.uses[u].end;
     std::optional<uint64_t> offset = FindFree(bytes, RunEnd(u), compact_ || kept_[u]);
-    if (!offset && kept_[u] && options_.may_break) {
-      // Finds room for the use alone. The run then lasts until a tile comes back to that room.
-      offset = FindFree(bytes, use_end, compact_);
-      if (offset) ShortenTo(u, ReturnWithin(*offset, bytes));
-    }
     if (!offset && options_.may_break) {
-      offset = EvictWindow(bytes, use_end);
+      // Finds room for the use alone. The run then lasts until a tile comes back to that room.
+      if (kept_[u]) offset = FindFree(bytes, use_end, compact_);
+      if (!offset) offset = EvictWindow(bytes, use_end);
       if (offset) ShortenTo(u, ReturnWithin(*offset, bytes));
     }
     if (!offset) return NoRoom(u);
@@ -275,13 +264,9 @@ class Packer {
   // arena's start if `lowest`, else from the cursor; then the smallest ranges that are large
   // enough.
   std::optional<uint64_t> FindFree(uint64_t bytes, uint32_t end, bool lowest) const {
-    auto it = frames_.free().begin();
-    uint64_t from = 0;
-    if (!lowest) {
-      from = cursor_;
-      it = frames_.free().upper_bound(cursor_);
-      if (it != frames_.free().begin()) --it;
-    }
+    const uint64_t from = lowest ? 0 : cursor_;
+    auto it = frames_.free().upper_bound(from);
+    if (it != frames_.free().begin()) --it;
     for (int looked = 0; looked < kMaxRangesLookedAt && it != frames_.free().end();
          ++looked, ++it) {
       const uint64_t limit = it->first + it->second;
@@ -313,15 +298,13 @@ class Packer {
   // on, or, if there is none, of the whole arena.
   std::optional<uint64_t> EvictWindow(uint64_t bytes, uint32_t end) {
     std::optional<uint64_t> offset = CheapestWindow(bytes, end, cursor_, kMaxBlocksLookedAt);
-    if (!offset)
-      offset = CheapestWindow(bytes, end, 0, frames_.held().size() + frames_.free().size());
+    if (!offset) offset = CheapestWindow(bytes, end, 0, ~size_t{0});
     if (!offset) return std::nullopt;
-    std::vector<TileIndex> leaving;
     for (auto it = frames_.held().lower_bound(*offset);
-         it != frames_.held().end() && it->first < *offset + bytes; ++it) {
-      leaving.push_back(it->second);
+         it != frames_.held().end() && it->first < *offset + bytes;
+         it = frames_.held().lower_bound(*offset)) {  // the tile that left is no longer held
+      GiveUpGap(it->second);
     }
-    for (const TileIndex tile : leaving) GiveUpGap(tile);
     DropReturns(*offset, bytes, end);
     return offset;
   }
@@ -333,7 +316,8 @@ class Packer {
     };
     std::vector<Part> parts;
     size_t head = 0;
-    uint64_t window_bytes = 0, cost = 0, best_cost = kNowhere, best = 0;
+    uint64_t window_bytes = 0, cost = 0, best_cost = kNowhere;
+    std::optional<uint64_t> best;
     frames_.ForBlocks(from, [&](uint64_t offset, uint64_t size_bytes, TileIndex tile) {
       if (max_blocks-- == 0) return false;
       if (tile != kNone && in_use_[tile]) {
@@ -354,7 +338,6 @@ class Packer {
       best = parts[head].offset;
       return true;
     });
-    if (best_cost == kNowhere) return std::nullopt;
     return best;
   }
 
