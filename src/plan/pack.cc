@@ -140,7 +140,7 @@ class Packer {
       const uint64_t bytes = keeping_.size_bytes[tile];
       const uint64_t offset = frames_.FirstFree(next, bytes);
       if (offset == kNowhere) {
-        if (!options_.may_break) return Missing(tile, next + bytes - options_.capacity);
+        if (!options_.may_break) return NoRoom(tile, next);
         kept_[Last(tile)] = false;
         continue;
       }
@@ -219,7 +219,7 @@ class Packer {
       if (!offset) offset = EvictWindow(bytes, use_end);
       if (offset) ShortenTo(u, ReturnWithin(*offset, bytes));
     }
-    if (!offset) return NoRoom(u);
+    if (!offset) return NoRoom(tile, 0);
     frames_.Occupy(*offset, tile);
     if (!kept_[u]) cursor_ = *offset + bytes;
     return absl::OkStatus();
@@ -379,19 +379,16 @@ class Packer {
 
   // --- Failure ---
 
-  absl::Status NoRoom(uint32_t u) const {
-    const uint64_t bytes = keeping_.UseBytes(u);
+  // The tile finds no contiguous room from `begin` on.
+  absl::Status NoRoom(TileIndex tile, uint64_t begin) const {
     uint64_t largest = 0, run = 0;
-    frames_.ForBlocks(0, [&](uint64_t, uint64_t size_bytes, TileIndex tile) {
-      const bool held = tile != kNone && (in_use_[tile] || !options_.may_break);
+    frames_.ForBlocks(begin, [&](uint64_t, uint64_t size_bytes, TileIndex at) {
+      const bool held = at != kNone && (in_use_[at] || !options_.may_break);
       run = held ? 0 : run + size_bytes;
       largest = std::max(largest, run);
       return true;
     });
-    return Missing(keeping_.uses[u].tile, bytes - std::min(bytes, largest));
-  }
-
-  absl::Status Missing(TileIndex tile, uint64_t bytes) const {
+    const uint64_t bytes = keeping_.size_bytes[tile] - std::min(keeping_.size_bytes[tile], largest);
     const uint64_t peak = keeping_.PeakUseBytes() + keeping_.ReservedFrameBytes();
     const std::string budget(options_.budget);
     return absl::ResourceExhaustedError(absl::StrCat(

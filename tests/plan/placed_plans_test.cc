@@ -160,6 +160,19 @@ TEST(Placement, WhatDoesNotFitIsNamed) {
   EXPECT_TRUE(absl::IsInvalidArgument(MakePlan(trace, Budgets(0, 400)).status()));
 }
 
+// Without a store, all tiles stay in pinned memory. The reserved frame leaves 50 bytes on one side.
+TEST(Placement, WithoutAStoreWhatDoesNotFitBesideAReservedFrameIsNamed) {
+  Trace trace = Scan(3, Tier::kPinned, Access::kRead);
+  Rest(Tier::kPinned, 0, 1, &trace);
+  trace.tiles[0].reserved_frame->offset = 150;
+  PlanOptions options = Budgets(0, 300);
+  options.has_store = false;
+  const absl::Status full = MakePlan(trace, options).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  EXPECT_THAT(std::string(full.message()), HasSubstr("50 B are missing"));
+  EXPECT_THAT(std::string(full.message()), HasSubstr("raise it by at least 50 B"));
+}
+
 TEST(Placement, RandomStepsKeepToItAndNoBoundIsBroken) {
   RandomPlans plans;
   const uint64_t first = test::Seed();
