@@ -25,7 +25,7 @@ uint64_t Bound(const Keeping& keeping, uint64_t capacity) {
 
 // These return the uses as if transfers in the other direction were free.
 Keeping ReadsOnly(Keeping keeping) {
-  for (Use& use : keeping.uses) use.dirties = use.dirty = use.forced_write = false;
+  for (Use& use : keeping.uses) use.dirties = use.forced_write = false;
   keeping.Finish();
   return keeping;
 }
@@ -50,13 +50,6 @@ size_t PartBegin(size_t num_events, uint32_t part, uint32_t num_parts) {
   return num_events * part / num_parts;
 }
 
-// Bytes that a window of events needs at its start and leaves at its end.
-struct WindowBytes {
-  uint64_t reads = 0;     // of tiles whose first use needs bytes
-  uint64_t writes = 0;    // of tiles that are written and not discarded since
-  uint64_t copy_ins = 0;  // of tiles whose first use on the device needs bytes
-};
-
 // Scans a window event by event.
 class WindowScan {
  public:
@@ -67,41 +60,35 @@ class WindowScan {
         on_device_(trace.tiles.size(), kNever),
         written_(trace.tiles.size(), kNever) {}
 
-  void Begin(uint32_t window) {
-    window_ = window;
-    bytes_ = {};
-  }
-  void Pass(size_t index) {
+  // Adds an event to the bytes that a window needs at its start and leaves at its end.
+  void Pass(size_t index, uint32_t window, SecondsBound::Window* bytes) {
     const TraceEvent& event = trace_.events[index];
     const uint64_t size = trace_.tiles[event.tile].size_bytes;
     uint32_t& touched = touched_[event.tile];
     uint32_t& on_device = on_device_[event.tile];
     uint32_t& written = written_[event.tile];
     if (event.kind == TraceEvent::Kind::kDiscard) {
-      if (written == window_) bytes_.writes -= size;
+      if (written == window) bytes->writes -= size;
       written = kNever;
     } else if (event.kind == TraceEvent::Kind::kAcquire) {
       const bool needs = event.access != Access::kDiscard && !is_zero_before_[index];
-      if (touched != window_ && needs) bytes_.reads += size;
-      if (event.tier == Tier::kDevice && on_device != window_) {
-        if (needs) bytes_.copy_ins += size;
-        on_device = window_;
+      if (touched != window && needs) bytes->reads += size;
+      if (event.tier == Tier::kDevice && on_device != window) {
+        if (needs) bytes->copy_ins += size;
+        on_device = window;
       }
-      touched = window_;
+      touched = window;
       if (!Writes(event.access)) return;
-      if (written != window_) bytes_.writes += size;
-      written = window_;
+      if (written != window) bytes->writes += size;
+      written = window;
     }
   }
-  const WindowBytes& bytes() const { return bytes_; }
 
  private:
   const Trace& trace_;
   const std::vector<bool> is_zero_before_;
-  uint32_t window_ = 0;
   // By tile: the last window that leased it, leased it on the device, or wrote it.
   std::vector<uint32_t> touched_, on_device_, written_;
-  WindowBytes bytes_;
 };
 
 }  // namespace
@@ -129,24 +116,21 @@ SecondsBound::SecondsBound(const Trace& trace, const PlanOptions& budgets, const
   const auto beyond = [](uint64_t size, uint64_t room) { return size > room ? size - room : 0; };
   WindowScan scan(trace, budgets.stop);
   for (uint32_t first = 0; first < num_parts_ && !budgets.is_stopped(); ++first) {
-    scan.Begin(first);
+    Window uses;  // what the window's events need and leave
     for (uint32_t last = first; last < num_parts_; ++last) {
       const size_t end = PartBegin(trace.events.size(), last + 1, num_parts_);
       for (size_t event = PartBegin(trace.events.size(), last, num_parts_); event < end; ++event)
-        scan.Pass(event);
+        scan.Pass(event, first, &uses);
       Window& window = windows_[first * num_parts_ + last];
-      window.copy_ins = beyond(scan.bytes().copy_ins, budgets.device_bytes);
+      window.copy_ins = beyond(uses.copy_ins, budgets.device_bytes);
       if (!budgets.has_store) continue;
-      window.reads = beyond(scan.bytes().reads, memory);
-      window.writes = beyond(scan.bytes().writes, memory);
+      window.reads = beyond(uses.reads, memory);
+      window.writes = beyond(uses.writes, memory);
     }
   }
 }
 
-namespace {
-
-template <typename Events>
-std::vector<double> ComputingOf(const Events& events) {
+std::vector<double> SecondsBound::Computing(const EventLog& events) {
   const uint32_t num_parts = NumParts(events.size());
   std::vector<double> computing(num_parts);
   for (uint32_t part = 0; part < num_parts; ++part) {
@@ -156,14 +140,6 @@ std::vector<double> ComputingOf(const Events& events) {
   }
   return computing;
 }
-
-}  // namespace
-
-std::vector<double> SecondsBound::Computing(std::span<const TraceEvent> events) {
-  return ComputingOf(events);
-}
-
-std::vector<double> SecondsBound::Computing(const EventLog& events) { return ComputingOf(events); }
 
 double SecondsBound::Seconds(const Window& window, const Rates& rates) {
   const auto reads = static_cast<double>(window.reads);

@@ -33,11 +33,17 @@ BytesBound BoundBytes(const Trace& trace, const PlanOptions& budgets);
 // move. Rates and computing times may be measured anew in every period, so callers pass them in.
 class SecondsBound {
  public:
+  // Bytes of a window, which is a run of consecutive parts.
+  struct Window {
+    uint64_t reads = 0;     // of tiles whose first use needs bytes
+    uint64_t writes = 0;    // of tiles that are written and not discarded since
+    uint64_t copy_ins = 0;  // of tiles whose first use on the device needs bytes
+  };
+
   SecondsBound(const Trace& trace, const PlanOptions& budgets, const BytesBound& bytes);
 
   // Returns the seconds of computing in each part of the period. Events are cut into at most 64
   // parts; the cut depends on the number of events alone.
-  static std::vector<double> Computing(std::span<const TraceEvent> events);
   static std::vector<double> Computing(const EventLog& events);
 
   // Returns the least seconds that the links need, if computing took no time.
@@ -47,18 +53,13 @@ class SecondsBound {
   double Seconds(std::span<const double> computing, const Rates& rates) const;
 
  private:
-  // Bytes that must move within a window (a run of consecutive parts), because memory cannot hold
-  // them at the window's ends.
-  struct Window {
-    uint64_t reads = 0;     // NVMe
-    uint64_t writes = 0;    // NVMe
-    uint64_t copy_ins = 0;  // to the device
-  };
   static double Seconds(const Window& window, const Rates& rates);
 
   BytesBound bytes_;
   uint32_t num_parts_ = 0;
-  std::vector<Window> windows_;  // by first part, then by last part
+  // By first part, then by last part: the bytes that must move within the window, because memory
+  // cannot hold them at its ends.
+  std::vector<Window> windows_;
 };
 
 }  // namespace spillway::plan

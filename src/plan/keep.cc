@@ -94,7 +94,7 @@ class Planner {
   Planner(const Keeping& keeping, uint64_t capacity)
       : keeping_(keeping),
         capacity_(capacity),
-        room_(keeping, capacity),
+        room_(keeping.use_bytes, capacity),
         candidates_(FindCandidates(keeping)) {
     const Kept nothing(keeping.uses.size());
     best_.emplace(Cost(keeping, nothing), nothing);
@@ -226,7 +226,7 @@ Kept KeepPrefix(const Keeping& keeping, uint64_t capacity) {
   };
   std::ranges::stable_sort(epochs, {}, first_use);
   Kept kept(keeping.uses.size());
-  RoomTree room(keeping, capacity);
+  RoomTree room(keeping.use_bytes, capacity);
   for (const Epoch& epoch : epochs) {
     if (!KeepEpoch(keeping, epoch, room, kept)) break;
   }

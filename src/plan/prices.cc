@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <random>
 #include <utility>
 
@@ -103,7 +104,6 @@ class Matrix {
  public:
   explicit Matrix(size_t size) : size_(size), values_(size * size) {}
   double& at(size_t i, size_t j) { return values_[i * size_ + j]; }
-  double at(size_t i, size_t j) const { return values_[i * size_ + j]; }
 
   // Entry (i, j) is a sum over the intervals from i up to j. Replaces it, for j >= i, by the sum
   // over all intervals that contain both i and j.
@@ -152,7 +152,7 @@ struct Softened {
 
 std::vector<double> Sums(const std::vector<double>& price) {
   std::vector<double> sum(price.size() + 1);
-  for (size_t t = 0; t < price.size(); ++t) sum[t + 1] = sum[t] + price[t];
+  std::partial_sum(price.begin(), price.end(), sum.begin() + 1);
   return sum;
 }
 
@@ -195,13 +195,12 @@ class Search {
     const double value = value_;
     Matrix curve = Curvature();
     const double fence = Fence(softness);
-    std::vector<double> slope = slope_;
     for (size_t t = 0; t < num_times_; ++t)
       curve.at(t, t) += fence / (price_[t] * price_[t]) + 1e-12;
-    const std::vector<double> way = Solve(std::move(curve), num_times_, slope);
+    const std::vector<double> way = Solve(std::move(curve), num_times_, slope_);
     double gain = 0, length = 1;
     for (size_t t = 0; t < num_times_; ++t) {
-      gain += slope[t] * way[t];
+      gain += slope_[t] * way[t];
       if (way[t] < 0) length = std::min(length, -0.95 * price_[t] / way[t]);
     }
     if (gain < 1e-3 * softness * softness) return false;
@@ -305,15 +304,12 @@ Found FindPrices(const Keeping& keeping, uint64_t capacity, uint32_t max_times) 
   Found found{ChooseTimes(keeping, capacity, max_times), AllEpochs(keeping), {}};
   size_t num_gaps = 0;
   for (const Epoch& epoch : found.epochs) num_gaps += epoch.num_gaps;
-  if (num_gaps <= kMaxGapsLookedAt) {
-    found.price = Search(keeping, GapsOf(keeping, found.epochs, found.times, 1), found.times).Run();
-    return found;
-  }
+  const double share =
+      std::min(1.0, static_cast<double>(kMaxGapsLookedAt) / static_cast<double>(num_gaps));
   std::minstd_rand dice(1);
-  const double share = static_cast<double>(kMaxGapsLookedAt) / static_cast<double>(num_gaps);
   std::vector<Epoch> some;
   for (const Epoch& epoch : found.epochs) {
-    if (std::generate_canonical<float, 16>(dice) < share) some.push_back(epoch);
+    if (share >= 1 || std::generate_canonical<float, 16>(dice) < share) some.push_back(epoch);
   }
   found.price = Search(keeping, GapsOf(keeping, some, found.times, 1 / share), found.times).Run();
   return found;
@@ -344,15 +340,10 @@ double LeastBytes(const Keeping& keeping, uint64_t capacity) {
     least += bytes * (epoch.dirty ? std::min(all, some) : some);
   }
   for (size_t t = 0; t < found.times.size(); ++t) least -= found.price[t] * found.times.room[t];
-  // The bytes that move whatever is kept.
-  double constant = 0;
-  for (uint32_t u = 0; u < keeping.uses.size() && !keeping.is_stopped(); ++u) {
-    const Use& use = keeping.uses[u];
-    const auto bytes = static_cast<double>(keeping.UseBytes(u));
-    if (use.leaves && keeping.SavesRead(u)) constant += bytes;
-    if (use.forced_write) constant += bytes;
-  }
-  return constant + std::max(0.0, least);
+  // Adds the bytes that move even if every gap is kept that saves a transfer.
+  Kept all(keeping.uses.size());
+  for (size_t u = 0; u < all.size(); ++u) all[u] = !keeping.uses[u].leaves;
+  return static_cast<double>(Cost(keeping, all)) + std::max(0.0, least);
 }
 
 std::vector<float> KeptShares(const Keeping& keeping, uint64_t capacity, uint32_t max_times) {

@@ -8,27 +8,24 @@
 #define SPILLWAY_PLAN_ROOM_TREE_H_
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <limits>
 #include <vector>
-
-#include "src/plan/keeping.h"
 
 namespace spillway::plan {
 
 class RoomTree {
  public:
-  // Begins with the bytes of the tier's uses.
-  RoomTree(const Keeping& keeping, uint64_t capacity) : RoomTree(keeping.use_bytes, capacity) {}
   // Begins with the given bytes at each position.
   RoomTree(const std::vector<uint64_t>& bytes, uint64_t capacity)
       : num_positions_(static_cast<uint32_t>(bytes.size())),
         stretch_((num_positions_ + kMaxStretches - 1) / kMaxStretches),
         capacity_(static_cast<int64_t>(
-            std::min<uint64_t>(capacity, std::numeric_limits<int64_t>::max() / 2))) {
-    while (size_ < (num_positions_ + stretch_ - 1) / stretch_) size_ *= 2;
-    most_.assign(2 * size_, 0);
-    added_.assign(2 * size_, 0);
+            std::min<uint64_t>(capacity, std::numeric_limits<int64_t>::max() / 2))),
+        size_(std::bit_ceil((num_positions_ + stretch_ - 1) / stretch_)),
+        most_(2 * size_),
+        added_(2 * size_) {
     for (uint32_t p = 0; p < num_positions_; ++p) {
       int64_t& leaf = most_[size_ + p / stretch_];
       leaf = std::max(leaf, static_cast<int64_t>(bytes[p]));
@@ -62,10 +59,7 @@ class RoomTree {
   }
   // Removes bytes that were added.
   void Remove(uint32_t begin, uint32_t end, uint64_t bytes) {
-    if (begin == end) return;
-    ForParts(begin, end, [&](uint32_t first, uint32_t last) {
-      Change(1, 0, size_ - 1, first, last, -static_cast<int64_t>(bytes));
-    });
+    Put(begin, end, -bytes);  // modulo 2^64
   }
 
  private:
@@ -108,7 +102,7 @@ class RoomTree {
   const uint32_t num_positions_;
   const uint32_t stretch_;
   const int64_t capacity_;
-  uint32_t size_ = 1;  // leaves, a power of two
+  const uint32_t size_;  // leaves, a power of two
   // By node. Bytes may have been added at the nodes above a node and removed at those below it, so
   // the value of a node alone may be negative.
   std::vector<int64_t> most_;   // the most bytes below it, without what the nodes above it add

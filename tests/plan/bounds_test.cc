@@ -151,7 +151,7 @@ TEST(SecondsBound, ComputingIsGivenByPartAndTransfersOverlapIt) {
   PlanOptions options;
   options.pinned_bytes = 4000;
   const SecondsBound bound(trace, options, {.nvme_read = 7000, .nvme = 7000});
-  std::vector<double> computing = SecondsBound::Computing(trace.events);
+  std::vector<double> computing = ComputingOf(trace);
   EXPECT_EQ(std::accumulate(computing.begin(), computing.end(), 0.0), 10.0);
 
   Rates rates;
