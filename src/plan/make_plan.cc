@@ -42,12 +42,6 @@ void KeepPlaced(const Keeping& keeping, Kept* kept) {
   }
 }
 
-// Returns the bytes that uses and kept tiles may fill. The rest is for transfers that run ahead.
-uint64_t RoomToKeep(const Keeping& keeping, uint64_t capacity, uint64_t lookahead_bytes) {
-  if (lookahead_bytes == PlanOptions::kAuto) lookahead_bytes = Lookahead(keeping, capacity);
-  return capacity - std::min(capacity, lookahead_bytes);
-}
-
 absl::Status Stopped() { return absl::CancelledError("planning was stopped"); }
 
 absl::StatusOr<TierPlan> PlanTier(Keeping keeping, const PlanOptions& options, Tier tier) {
@@ -60,12 +54,11 @@ absl::StatusOr<TierPlan> PlanTier(Keeping keeping, const PlanOptions& options, T
   const uint64_t reserve = is_device ? options.device_reserve_bytes : options.pinned_reserve_bytes;
   const uint64_t capacity =
       base::RoundDown(budget - std::min(budget, reserve), options.frame_alignment);
-  const uint64_t lookahead =
-      is_device ? options.device_lookahead_bytes : options.pinned_lookahead_bytes;
   const uint64_t room = capacity - std::min(capacity, plan.keeping.ReservedFrameBytes());
-  const std::vector<Kept> ways =
-      is_last ? std::vector<Kept>{KeepAll(plan.keeping)}
-              : WaysToKeep(options.policy, plan.keeping, RoomToKeep(plan.keeping, room, lookahead));
+  const uint64_t lookahead = options.has_lookahead ? Lookahead(plan.keeping, room) : 0;
+  const std::vector<Kept> ways = is_last
+                                     ? std::vector<Kept>{KeepAll(plan.keeping)}
+                                     : WaysToKeep(options.policy, plan.keeping, room - lookahead);
   const PackOptions packing = {.capacity = capacity,
                                .may_break = !is_last,
                                .budget = is_device ? "device_bytes" : "pinned_bytes"};
@@ -76,7 +69,6 @@ absl::StatusOr<TierPlan> PlanTier(Keeping keeping, const PlanOptions& options, T
     // Pack gave up the gaps that did not fit. Tiles in reserved frames stay kept.
     KeepPlaced(plan.keeping, &kept);
     const uint64_t bytes = Cost(plan.keeping, kept);
-    if (options.is_stopped()) return Stopped();
     if (bytes >= least_bytes) continue;
     least_bytes = bytes;
     plan.kept = std::move(kept);

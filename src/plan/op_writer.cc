@@ -25,7 +25,6 @@ class OpVisitor : public TileVisitor {
         writes_after_(GoesDown(pinned.keeping, pinned.kept)),
         has_store_(has_store) {
     ops_.reserve(device.keeping.uses.size() + pinned.keeping.uses.size());
-    positions_.reserve(ops_.capacity());
   }
 
   void BeginTile(TileIndex tile) {
@@ -91,7 +90,6 @@ class OpVisitor : public TileVisitor {
   }
 
   const std::vector<Op>& ops() const { return ops_; }
-  const std::vector<uint32_t>& positions() const { return positions_; }
 
  private:
   static constexpr uint32_t kBefore = BeforeEvent(0), kAt = AtEvent(0), kAfter = AfterEvent(0);
@@ -130,8 +128,8 @@ class OpVisitor : public TileVisitor {
     // An event waits only for the operations that bring a copy to its lease.
     op.before =
         phase == kBefore && kind != Transfer::kDrop && kind != Transfer::kWrite ? event : kNever;
+    op.position = kPositionsPerEvent * event + phase;
     ops_.push_back(op);
-    positions_.push_back(kPositionsPerEvent * event + phase);
   }
 
   // Returns the tile's last event before `event` that ended a lease or made its bytes void. If this
@@ -161,7 +159,6 @@ class OpVisitor : public TileVisitor {
   std::span<const uint32_t> ahead_;
   uint32_t last_end_ = kNever;
   std::vector<Op> ops_;
-  std::vector<uint32_t> positions_;
 };
 
 bool TakesFrame(Transfer kind) { return kind != Transfer::kWrite && kind != Transfer::kDrop; }
@@ -230,14 +227,12 @@ void WriteOps(const Trace& trace, const EventsByTile& events, const TierPlan& de
   const auto is_stopped = [plan] { return plan->options.is_stopped(); };
   // Sorts the operations by position. Those of one position are of one tile and keep their order.
   std::vector<uint32_t> count(device.keeping.num_positions + 1);
-  for (const uint32_t position : visitor.positions()) ++count[position + 1];
+  for (const Op& op : visitor.ops()) ++count[op.position + 1];
   for (size_t p = 1; p < count.size(); ++p) count[p] += count[p - 1];
   plan->ops.resize(visitor.ops().size());
-  plan->position.resize(plan->ops.size());
-  for (size_t i = 0; i < plan->ops.size() && !is_stopped(); ++i) {
-    const uint32_t position = visitor.positions()[i];
-    plan->position[count[position]] = position;
-    plan->ops[count[position]++] = visitor.ops()[i];
+  for (const Op& op : visitor.ops()) {
+    if (is_stopped()) return;
+    plan->ops[count[op.position]++] = op;
   }
   FindWaits(pinned.keeping.size_bytes, plan);
   if (is_stopped()) return;

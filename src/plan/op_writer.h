@@ -21,7 +21,7 @@ struct TierPlan {
   std::vector<uint64_t> offset;
 };
 
-// Fills in `ops`, `position`, `waits` and `seam` of `plan`.
+// Fills in `ops`, `waits` and `seam` of `plan`.
 void WriteOps(const Trace& trace, const EventsByTile& events, const TierPlan& device,
               const TierPlan& pinned, Plan* plan);
 

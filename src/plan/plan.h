@@ -30,6 +30,7 @@ struct Op {
   // next period, num_events is added.
   uint32_t before = 0;
   uint32_t first_wait = 0;  // index into Plan::waits
+  uint32_t position = 0;    // BeforeEvent, AtEvent or AfterEvent of an event
   Transfer kind = Transfer::kRead;
   Tier tier = Tier::kPinned;  // of the frame that is taken, written from or dropped
 };
@@ -52,11 +53,9 @@ struct PlanOptions {
   bool has_store = true;
   Policy policy = Policy::kPlanned;
   uint64_t frame_alignment = 4096;
-  // Room that is not filled with kept tiles, so that transfers can run ahead of leases. MODEL.md
-  // says how much kAuto is.
-  static constexpr uint64_t kAuto = std::numeric_limits<uint64_t>::max();
-  uint64_t device_lookahead_bytes = kAuto;
-  uint64_t pinned_lookahead_bytes = kAuto;
+  // Whether some room is not filled with kept tiles, so that transfers can run ahead of leases.
+  // MODEL.md says how much.
+  bool has_lookahead = true;
   // Bytes at the end of each arena, which the plan leaves for leases that do not wait for their
   // turn (reserve.h).
   uint64_t device_reserve_bytes = 0;
@@ -78,10 +77,9 @@ struct Plan {
   PlanOptions options;
   uint32_t num_events = 0;
   std::vector<Op> ops;
-  std::vector<uint32_t> position;  // by op: BeforeEvent, AtEvent or AfterEvent of an event
-  std::vector<uint32_t> waits;     // operations; those of an op begin at its `first_wait`
-  std::vector<Place> seam;         // copies in memory between two periods, by tier and tile
-  LinkBytes bytes;                 // moved in a period
+  std::vector<uint32_t> waits;  // operations; those of an op begin at its `first_wait`
+  std::vector<Place> seam;      // copies in memory between two periods, by tier and tile
+  LinkBytes bytes;              // moved in a period
 
   std::span<const uint32_t> WaitsOf(size_t op) const {
     const size_t end = op + 1 < ops.size() ? ops[op + 1].first_wait : waits.size();

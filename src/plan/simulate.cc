@@ -108,7 +108,7 @@ class Simulation {
   }
 
   absl::Status OpsUntil(uint32_t position, size_t* next) {
-    for (; *next < plan_.ops.size() && plan_.position[*next] < position; ++*next) {
+    for (; *next < plan_.ops.size() && plan_.ops[*next].position < position; ++*next) {
       const Op& op = plan_.ops[*next];
       double start = 0;
       if (op.after != kNever) {

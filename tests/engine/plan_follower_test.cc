@@ -104,10 +104,8 @@ TEST(PlanFollower, WhatIsCleanLeavesBeforeAWriteThatBeganEarlierHasEnded) {
 }
 
 StepPlan PlanWithin(uint64_t pinned_bytes, const plan::Trace& trace) {
-  return PlanOf(trace, {.pinned_bytes = pinned_bytes,
-                        .frame_alignment = 1,
-                        .device_lookahead_bytes = 0,
-                        .pinned_lookahead_bytes = 0});
+  return PlanOf(trace,
+                {.pinned_bytes = pinned_bytes, .frame_alignment = 1, .has_lookahead = false});
 }
 
 // Returns a trace of two tiles of 100 bytes that are leased in pinned memory in turn.

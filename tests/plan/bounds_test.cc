@@ -40,7 +40,7 @@ TEST(Bounds, LieBelowTheOptimumAndPlansNearIt) {
     PlanOptions options;
     options.frame_alignment = 1;
     options.pinned_bytes = 2 + random() % 4;
-    options.pinned_lookahead_bytes = 0;
+    options.has_lookahead = false;
     const uint64_t best = BestBytes(trace, options.pinned_bytes).Find();
     const auto plan = MakePlan(trace, options);
     if (best == BestBytes::kNoWay) {

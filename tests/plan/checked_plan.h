@@ -26,7 +26,7 @@ inline PlanOptions Budgets(uint64_t device, uint64_t pinned, Policy policy = Pol
   options.frame_alignment = 1;
   options.device_bytes = device;
   options.pinned_bytes = pinned;
-  options.device_lookahead_bytes = options.pinned_lookahead_bytes = 0;
+  options.has_lookahead = false;
   options.policy = policy;
   return options;
 }

@@ -44,7 +44,7 @@ PlanIndex IndexOf(const StepPlan& step, const std::atomic<bool>* stop) {
   std::vector<uint32_t> uses_so_far(num_tiles), ops_so_far(num_tiles);
   uint32_t op = 0;
   const auto pass_ops = [&](uint64_t until) {
-    for (; op < ops.size() && step.plan.position[op] < until; ++op) {
+    for (; op < ops.size() && ops[op].position < until; ++op) {
       const TileIndex tile = ops[op].tile;
       index.op_number[op] = ops_so_far[tile]++;
       index.ops[index.first_op[tile] + index.op_number[op]] = op;

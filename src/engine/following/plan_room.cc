@@ -32,7 +32,7 @@ PlanRoom::PlanRoom(const StepPlan& step)
   uint32_t op = 0;
   for (uint32_t position = 0; position < num_positions_; ++position) {
     std::array<uint64_t, 2> most = now;
-    for (; op < plan.ops.size() && plan.position[op] == position; ++op) {
+    for (; op < plan.ops.size() && plan.ops[op].position == position; ++op) {
       const plan::Op& at = plan.ops[op];
       const size_t tier = At(at.tier);
       if (at.kind == plan::Transfer::kDrop) {
@@ -68,7 +68,7 @@ void PlanRoom::Restart() {
 
 PlanRoom::Position PlanRoom::PositionOf(Count op) const {
   const uint64_t num_ops = step_.plan.ops.size();
-  return op / num_ops * num_positions_ + step_.plan.position[op % num_ops];
+  return op / num_ops * num_positions_ + step_.plan.ops[op % num_ops].position;
 }
 
 void PlanRoom::PassTo(Count event) {
