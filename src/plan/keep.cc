@@ -156,7 +156,7 @@ class Planner {
         gaps.emplace_back(GapLength(keeping_, gap), gap);
       }
     }
-    std::sort(gaps.begin(), gaps.end(), std::greater<>());  // longest first
+    std::ranges::sort(gaps, std::greater<>());  // longest first
     for (const auto& [length, gap] : gaps) {
       if (keeping_.is_stopped()) break;
       KeepEpoch(keeping_, Epoch{gap, 1, false}, room, *kept);

@@ -66,9 +66,7 @@ void Keeping::SumUseBytes() {
   use_bytes.pop_back();
 }
 
-uint64_t Keeping::PeakUseBytes() const {
-  return *std::max_element(use_bytes.begin(), use_bytes.end());
-}
+uint64_t Keeping::PeakUseBytes() const { return std::ranges::max(use_bytes); }
 
 std::vector<Epoch> AllEpochs(const Keeping& keeping) {
   std::vector<Epoch> epochs;

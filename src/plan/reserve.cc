@@ -58,8 +58,8 @@ uint64_t ReserveOf(const Trace& trace, Tier tier, uint64_t frame_alignment,
 }  // namespace
 
 Reserve ReserveFor(const Trace& trace, uint64_t frame_alignment, const std::atomic<bool>* stop) {
-  const auto is_others = [](const TraceEvent& event) { return event.thread != 0; };
-  if (std::none_of(trace.events.begin(), trace.events.end(), is_others)) return {};
+  const auto is_first = [](const TraceEvent& event) { return event.thread == 0; };
+  if (std::ranges::all_of(trace.events, is_first)) return {};
   return {.device_bytes = ReserveOf(trace, Tier::kDevice, frame_alignment, stop),
           .pinned_bytes = ReserveOf(trace, Tier::kPinned, frame_alignment, stop)};
 }

@@ -34,7 +34,7 @@ class TileBits {
     }
   }
   void Clear() {
-    if (any_) std::fill(words_.begin(), words_.end(), 0);
+    if (any_) std::ranges::fill(words_, 0);
     any_ = false;
   }
   // The first tile from `from` on whose bit is set.

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <limits>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -26,11 +25,10 @@ struct Holders {
 
 absl::Status Wrong(const Trace& trace, size_t index, const std::string& what) {
   const TraceEvent& event = trace.events[index];
-  static constexpr std::string_view kNames[] = {"acquire", "release", "discard"};
-  const std::string_view kind = kNames[static_cast<size_t>(event.kind)];
-  return absl::InvalidArgumentError(absl::StrCat("trace: event ", index, " (", std::string(kind),
-                                                 " of tile ", event.tile, " in ",
-                                                 std::string(Name(event.tier)), "): ", what));
+  static constexpr const char* kNames[] = {"acquire", "release", "discard"};
+  return absl::InvalidArgumentError(
+      absl::StrCat("trace: event ", index, " (", kNames[static_cast<size_t>(event.kind)],
+                   " of tile ", event.tile, " in ", std::string(Name(event.tier)), "): ", what));
 }
 
 // Applies the event to the tile's holders. Returns what is wrong with it, or an empty string.
@@ -153,7 +151,7 @@ void StepRecorder::Add(TraceEvent event, double now) {
 }
 
 uint16_t StepRecorder::NumberOf(std::thread::id thread) {
-  const auto found = std::find(threads_.begin(), threads_.end(), thread);
+  const auto found = std::ranges::find(threads_, thread);
   if (found != threads_.end()) return static_cast<uint16_t>(found - threads_.begin());
   constexpr size_t kMost = std::numeric_limits<uint16_t>::max();
   if (threads_.size() == kMost) return kMost;
@@ -172,14 +170,8 @@ void StepRecorder::Acquire(TileIndex tile, Tier tier, Access access, double aske
   last_ = std::max(last_, granted);
 }
 
-void StepRecorder::Release(TileIndex tile, Tier tier, Access access, double now,
-                           std::thread::id thread) {
-  Add({.tile = tile,
-       .kind = Kind::kRelease,
-       .tier = tier,
-       .access = access,
-       .thread = NumberOf(thread)},
-      now);
+void StepRecorder::Release(TileIndex tile, Tier tier, Access access, double now) {
+  Add({.tile = tile, .kind = Kind::kRelease, .tier = tier, .access = access}, now);
 }
 
 void StepRecorder::Discard(TileIndex tile, double now) {

@@ -26,7 +26,6 @@ namespace spillway::plan {
 struct ReservedFrame {
   Tier tier = Tier::kPinned;  // or kDevice
   uint64_t offset = 0;
-  friend bool operator==(const ReservedFrame&, const ReservedFrame&) = default;
 };
 
 struct TraceTile {
@@ -56,7 +55,7 @@ struct TraceEvent {
   Kind kind = Kind::kAcquire;
   Tier tier = Tier::kDevice;  // kDevice or kPinned; kDevice for a discard
   Access access = Access::kRead;
-  uint16_t thread = 0;  // the caller's, numbered in order of first appearance
+  uint16_t thread = 0;  // of an acquire: the caller's, numbered in order of first appearance
 };
 
 struct Trace {
@@ -146,8 +145,7 @@ class StepRecorder {
   // The time between `asked` and `granted` was spent waiting.
   void Acquire(TileIndex tile, Tier tier, Access access, double asked, double granted,
                std::thread::id thread = std::this_thread::get_id());
-  void Release(TileIndex tile, Tier tier, Access access, double now,
-               std::thread::id thread = std::this_thread::get_id());
+  void Release(TileIndex tile, Tier tier, Access access, double now);
   void Discard(TileIndex tile, double now);
   // Excludes the time from `begin` to `end` from computing, as for a commit or a wait for a plan.
   void LeaveOut(double begin, double end) { last_ += std::max(0.0, end - std::max(begin, last_)); }

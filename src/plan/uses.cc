@@ -65,7 +65,7 @@ void PlaceUses(const Trace& trace, Tier tier, bool is_last, Keeping* keeping) {
   if (is_last) return;
   for (Use& use : keeping->uses) {
     const TraceTile& of = trace.tiles[use.tile];
-    use.away = of.rest && *of.rest != tier;
+    use.away = of.rest.value_or(tier) != tier;
     // A tile with a reserved frame on the device need not be written to NVMe.
     if (tier == Tier::kPinned && of.has_reserved_frame(Tier::kDevice)) use.dirties = false;
   }
