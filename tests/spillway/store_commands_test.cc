@@ -185,6 +185,17 @@ TEST_F(StoreCommands, FsckRepairGivesBackOnlyWhatNothingNames) {
   EXPECT_EQ(Run({"fsck", store(), "--json"})["orphans"].size(), 0u);
 }
 
+TEST_F(StoreCommands, ALabelThatEqualsTheNameOfACommandIsALabel) {
+  Run({"snapshot", "create", store(), "list", "--json"});
+  EXPECT_EQ(Run({"snapshot", "list", store(), "--json"})["snapshots"].size(), 2u);
+  const Ended restored = RunCommand({"snapshot", "restore", store(), "step-4", "drop"});
+  EXPECT_EQ(restored.exit_code, 2);
+  EXPECT_THAT(restored.err, HasSubstr("unknown argument drop"));
+  EXPECT_EQ(Run({"snapshot", "list", store(), "--json"})["snapshots"].size(), 2u);
+  Run({"snapshot", "drop", store(), "list", "--json"});
+  EXPECT_EQ(Run({"snapshot", "list", store(), "--json"})["snapshots"].size(), 1u);
+}
+
 TEST_F(StoreCommands, RestoreGoesBackExactly) {
   const Json list = Run({"snapshot", "list", store(), "--json"});
   EXPECT_EQ(list["v"], 1);

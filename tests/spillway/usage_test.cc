@@ -125,6 +125,23 @@ TEST(Usage, UnknownWordsSuggestTheNearest) {
   }
 }
 
+TEST(Usage, AnArgumentThatEqualsTheNameOfACommandIsAnArgument) {
+  const std::vector<std::pair<Arguments, std::string>> cases = {
+      {{"inspect", "train"}, "train"},
+      {{"fsck", "remove"}, "remove"},
+      {{"snapshot", "list", "inspect"}, "inspect"},
+      {{"snapshot", "restore", "/nonexistent/run", "drop"}, "/nonexistent/run"},
+      {{"snapshot", "create", "/nonexistent/run", "list"}, "/nonexistent/run"},
+  };
+  for (const auto& [arguments, store] : cases) {
+    const Ended ended = RunCommand(arguments);
+    EXPECT_EQ(ended.exit_code, 1) << arguments[1];
+    EXPECT_THAT(ended.err, HasSubstr("open store folder " + store + " ("));
+    EXPECT_THAT(ended.out, IsEmpty());
+  }
+  EXPECT_THAT(RunCommand({"bench", "train"}).err, HasSubstr("unknown argument train"));
+}
+
 // A flag, a value and a part of the message.
 class BadValue
     : public ::testing::TestWithParam<std::tuple<const char*, const char*, const char*>> {};

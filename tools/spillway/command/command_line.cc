@@ -78,6 +78,9 @@ std::string NamesOfSubcommands(const CLI::App& app) {
 absl::Status ParseCommandLine(const std::vector<std::string>& given, Run* run) {
   CLI::App app(kDescription, "spillway");
   app.formatter(std::make_shared<HelpFormatter>());
+  // Commands inherit this. Without it, CLI11 takes an argument that equals the name of a command
+  // for that command.
+  app.require_subcommand(0, 1);
   app.set_version_flag("--version", absl::StrFormat("spillway %s (%s)", std::string(Version()),
                                                     std::string(BuildCommit())));
   AddTrainCommand(&app, run);
