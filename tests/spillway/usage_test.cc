@@ -142,6 +142,48 @@ TEST(Usage, AnArgumentThatEqualsTheNameOfACommandIsAnArgument) {
   EXPECT_THAT(RunCommand({"bench", "train"}).err, HasSubstr("unknown argument train"));
 }
 
+TEST(Usage, ArgumentsOutsideOfTheCommandAreRefused) {
+  const std::vector<std::pair<Arguments, std::string>> cases = {
+      {{"--bogus", "inspect", "two"}, "unknown option --bogus before the command inspect"},
+      {{"--json", "inspect", "two"}, "unknown option --json before the command inspect"},
+      {{"stray", "inspect", "two"}, "unknown argument stray before the command inspect"},
+      {{"snapshot", "--json", "list", "two"}, "unknown option --json before the command list"},
+      {{"train", "--", "stray"}, "unknown argument stray"},
+      {{"train", "--", "--version"}, "unknown argument --version; after -- nothing is an option"},
+      {{"--", "--version"}, "unknown argument --version; after -- nothing is an option"},
+      {{"inspect", "two", "--", "--json"}, "unknown option --json"},
+      {{"inspect", "two", "--", "three"}, "unknown argument three"},
+      {{"inspect", "two", "++", "three"}, "unknown argument ++"},
+      {{"snapshot", "create", "two", "--", "-label"}, "the label '-label' begins with '-'"},
+      {{"snapshot", "restore", "two", "a", "--keep", "-label"}, "label '-label' begins with '-'"},
+  };
+  for (const auto& [arguments, expected] : cases) {
+    const Ended ended = RunCommand(arguments);
+    EXPECT_EQ(ended.exit_code, 2) << expected;
+    EXPECT_THAT(ended.err, HasSubstr(expected));
+    EXPECT_THAT(ended.out, IsEmpty());
+  }
+}
+
+TEST(Usage, WhatFollowsTwoDashesIsAnArgument) {
+  const std::string log = std::string(SPILLWAY_COMMAND_CORPUS) + "/report/good_log.jsonl";
+  const std::vector<std::pair<Arguments, std::string>> cases = {
+      {{"inspect", "--", "no-store"}, "open store folder no-store ("},
+      {{"inspect", "--", "-no-store"}, "open store folder -no-store ("},
+      {{"inspect", "--json", "--", "--help"}, "open store folder --help ("},
+      {{"inspect", "--", "++"}, "open store folder ++ ("},
+      {{"--", "inspect", "no-store"}, "open store folder no-store ("},
+      {{"snapshot", "restore", "no-store", "--keep", "a", "--", "-b"},
+       "open store folder no-store ("},
+      {{"report", log, "--", "-no-log"}, "-no-log"},
+  };
+  for (const auto& [arguments, expected] : cases) {
+    const Ended ended = RunCommand(arguments);
+    EXPECT_EQ(ended.exit_code, 1) << expected << ended.err;
+    EXPECT_THAT(ended.err, HasSubstr(expected));
+  }
+}
+
 // A flag, a value and a part of the message.
 class BadValue
     : public ::testing::TestWithParam<std::tuple<const char*, const char*, const char*>> {};

@@ -238,13 +238,22 @@ std::string NameOf(const CLI::App& app) {
 }
 
 absl::Status CheckNothingLeft(const CLI::App& app) {
-  const std::vector<std::string> left = app.remaining();
-  if (left.empty()) return absl::OkStatus();
+  const std::vector<CLI::App*> chosen = app.get_subcommands();
+  std::vector<std::string> left = app.remaining();
+  if (chosen.empty()) {
+    // CLI11 counts the first "--" as left over.
+    const auto mark = std::find(left.begin(), left.end(), "--");
+    if (mark != left.end()) left.erase(mark);
+  }
+  if (left.empty()) return chosen.empty() ? absl::OkStatus() : CheckNothingLeft(*chosen.front());
   const std::string unknown = left.front().substr(0, left.front().find('='));
   std::string message =
       absl::StrFormat("unknown %s %s", unknown.starts_with('-') ? "option" : "argument", unknown);
   const std::string nearest = Nearest(app, unknown);
-  if (!nearest.empty()) {
+  if (!chosen.empty()) {
+    absl::StrAppend(&message, " before the command ", chosen.front()->get_name(),
+                    "; what is for the command comes after its name");
+  } else if (!nearest.empty()) {
     absl::StrAppend(&message, "; did you mean ", nearest, "?");
   } else {
     absl::StrAppend(&message, "; ", NameOf(app), " --help lists what there is");

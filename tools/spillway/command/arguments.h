@@ -139,9 +139,9 @@ AddedOption AddChoice(CLI::App* app, const std::string& name, E* value,
 // Returns the option or subcommand that is nearest to `unknown`, or "" if none is near.
 std::string Nearest(const CLI::App& app, const std::string& unknown);
 
-// Returns a UsageError if `app` (the whole app or the chosen subcommand) has an argument that it
-// did not accept. The message names the first one and, if one is near, the option or subcommand
-// nearest to it.
+// Returns a UsageError if `app` or a command below it that was chosen has an argument that it did
+// not accept. The message names the first one and, if one is near, the option or subcommand nearest
+// to it.
 absl::Status CheckNothingLeft(const CLI::App& app);
 
 }  // namespace spillway::command

@@ -3,10 +3,14 @@
 #include "tools/spillway/command/command_line.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <memory>
+#include <utility>
 
 #include "CLI/CLI.hpp"
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
 #include "spillway/version.h"
 #include "src/base/status_macros.h"
@@ -62,6 +66,70 @@ void AllowExtras(CLI::App* app) {
   for (CLI::App* sub : app->get_subcommands([](CLI::App*) { return true; })) AllowExtras(sub);
 }
 
+// Whether CLI11 reads the word as an option: not "-", nor a negative number.
+bool LooksLikeOption(const std::string& word) {
+  return word.size() > 1 && word[0] == '-' &&
+         !absl::ascii_isdigit(static_cast<unsigned char>(word[1]));
+}
+
+// Whether CLI11 reads the word as something other than an argument.
+bool IsSpecial(const std::string& word) { return LooksLikeOption(word) || word == "++"; }
+
+// Whether the value of the option that `word` gives is the next word.
+bool TakesNextWord(const CLI::App& command, const std::string& word) {
+  const size_t equals = word.find('=');
+  const CLI::Option* const option = command.get_option_no_throw(word.substr(0, equals));
+  if (option == nullptr || option->get_expected_max() == 0) return false;
+  return equals == std::string::npos || equals + 1 == word.size();
+}
+
+// Returns the subcommand of this name, or null.
+const CLI::App* SubcommandOf(const CLI::App& app, const std::string& name) {
+  const auto found =
+      app.get_subcommands([&](const CLI::App* sub) { return sub->get_name() == name; });
+  return found.empty() ? nullptr : found.front();
+}
+
+// Makes every word after the first "--" an argument of the command. CLI11 gives such words to the
+// parent of a command that has an argument already, and reads a word "++" as the end of the
+// command. So "--" is left out where no word after it needs it; otherwise the arguments before it
+// are moved behind it. UsageError for an argument that no command takes.
+absl::StatusOr<std::vector<std::string>> ResolveDoubleDash(const CLI::App& app,
+                                                           const std::vector<std::string>& words) {
+  const CLI::App* command = &app;
+  std::vector<std::string> before;  // the command and its options
+  std::vector<std::string> arguments;
+  size_t i = 0;
+  for (; i < words.size() && words[i] != "--"; ++i) {
+    const bool has_commands =
+        !command->get_subcommands([](const CLI::App*) { return true; }).empty();
+    if (words[i] == "++") return UsageError("unknown argument ++");
+    (has_commands || LooksLikeOption(words[i]) ? before : arguments).push_back(words[i]);
+    if (LooksLikeOption(words[i])) {
+      if (TakesNextWord(*command, words[i]) && i + 1 < words.size()) before.push_back(words[++i]);
+    } else if (const CLI::App* const sub = SubcommandOf(*command, words[i])) {
+      command = sub;
+    }
+  }
+  if (i == words.size()) return words;
+  const auto first = words.begin() + static_cast<std::ptrdiff_t>(i);
+  const auto special = std::find_if(first + 1, words.end(), IsSpecial);
+  if (special == words.end()) {
+    std::vector<std::string> without(words.begin(), first);
+    without.insert(without.end(), first + 1, words.end());
+    return without;
+  }
+  const auto is_positional = [](const CLI::Option* option) { return option->get_positional(); };
+  if (command->get_options(is_positional).empty()) {
+    return UsageError(
+        absl::StrFormat("unknown argument %s; after -- nothing is an option", *special));
+  }
+  before.push_back("--");
+  before.insert(before.end(), arguments.begin(), arguments.end());
+  before.insert(before.end(), first + 1, words.end());
+  return before;
+}
+
 // Lists the names of the subcommands: "train, eval or generate".
 std::string NamesOfSubcommands(const CLI::App& app) {
   std::string names;
@@ -100,7 +168,8 @@ absl::Status ParseCommandLine(const std::vector<std::string>& given, Run* run) {
   for (const char* name : {"train", "eval", "generate"}) sources.Offer(app.get_subcommand(name));
   // Arguments that are left over are reported below, with what was probably meant.
   AllowExtras(&app);
-  SPILLWAY_ASSIGN_OR_RETURN(std::vector<std::string> words, sources.Complete(app, given));
+  SPILLWAY_ASSIGN_OR_RETURN(std::vector<std::string> words, ResolveDoubleDash(app, given));
+  SPILLWAY_ASSIGN_OR_RETURN(words, sources.Complete(app, std::move(words)));
   for (const std::string& warning : sources.warnings()) {
     absl::FPrintF(stderr, "warning: %s\n", warning);
   }
@@ -115,10 +184,9 @@ absl::Status ParseCommandLine(const std::vector<std::string>& given, Run* run) {
     const std::string explained = Explain(error);
     return UsageError(explained + sources.Explain(explained));
   }
+  SPILLWAY_RETURN_IF_ERROR(CheckNothingLeft(app));
   const CLI::App* chosen = &app;
   while (!chosen->get_subcommands().empty()) chosen = chosen->get_subcommands().front();
-  const absl::Status left = CheckNothingLeft(*chosen);
-  if (!left.ok()) return left;
   if (sources.wants_print(*chosen)) {
     SPILLWAY_ASSIGN_OR_RETURN(const std::string text, sources.Print(*chosen));
     std::fputs(text.c_str(), stdout);

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_format.h"
 #include "io/store/store.h"
 #include "io/store/store_view.h"
@@ -51,6 +52,8 @@ constexpr char kList[] =
     "  spillway snapshot list run --json | jq -r '.snapshots[].label'\n";
 constexpr char kCreate[] =
     "Keep the last commit under a label, of 1 to 128 letters, digits, '.', '_' and '-'.\n"
+    "\n"
+    "It does not begin with '-'.\n"
     "\n"
     "Examples:\n"
     "  spillway snapshot create run step-400\n";
@@ -145,7 +148,17 @@ absl::Status PrintSnapshot(const SnapshotFlags& flags, io::Store* store) {
   return absl::OkStatus();
 }
 
+// A label that begins with '-' would be taken for an option by every command that is given it.
+absl::Status CheckNewLabel(const std::string& label) {
+  if (!label.starts_with('-')) return absl::OkStatus();
+  return UsageError(absl::StrFormat(
+      "the label '%s' begins with '-', as only options do; begin it with a letter, a digit, '.' or "
+      "'_'",
+      absl::CHexEscape(label)));
+}
+
 absl::Status RunCreate(const SnapshotFlags& flags) {
+  SPILLWAY_RETURN_IF_ERROR(CheckNewLabel(flags.label));
   return WithStore(flags, [&](io::Store* store) -> absl::Status {
     SPILLWAY_RETURN_IF_ERROR(store->Snapshot(flags.label));
     return PrintSnapshot(flags, store);
@@ -153,6 +166,7 @@ absl::Status RunCreate(const SnapshotFlags& flags) {
 }
 
 absl::Status RunRestore(const SnapshotFlags& flags) {
+  SPILLWAY_RETURN_IF_ERROR(CheckNewLabel(flags.keep));
   return WithStore(flags, [&](io::Store* store) -> absl::Status {
     if (!flags.keep.empty()) SPILLWAY_RETURN_IF_ERROR(store->Snapshot(flags.keep));
     SPILLWAY_RETURN_IF_ERROR(store->Restore(flags.label));
