@@ -3,6 +3,7 @@
 // `spillway bench tiers` as a child process: its JSON, that it leaves no files however it ends, and
 // its messages for bad input. No test asserts on a rate.
 
+#include <filesystem>
 #include <map>
 #include <string>
 #include <utility>
@@ -63,6 +64,18 @@ TEST_F(BenchTiersTest, ItsJsonHasEveryEdgeAndNothingStays) {
   EXPECT_FALSE(json["machine"].at("filesystem").get<std::string>().empty());
   EXPECT_TRUE(json.contains("commit"));
   EXPECT_TRUE(json["doubts"].is_array());
+}
+
+TEST_F(BenchTiersTest, AFolderWhoseNameIsNotUtf8IsInItsJson) {
+  const std::string folder = a_ + "/caf\xe9";
+  std::filesystem::create_directory(folder);
+  Arguments arguments = Short() + Arguments{"--json"};
+  arguments[2] = folder;
+  const Ended ended = RunCommand(arguments);
+  std::filesystem::remove(folder);
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("caf\xef\xbf\xbd"));
+  EXPECT_FALSE(ended.json().is_discarded()) << ended.out;
 }
 
 TEST_F(BenchTiersTest, TheTableHasALineForEachEdge) {

@@ -68,6 +68,15 @@ TEST_F(HostileRun, ALogThatCannotBeWrittenIsToldOnceAndTheRunGoesOn) {
   ExpectCommitted(6, 6);
 }
 
+TEST_F(HostileRun, ALostOutputWhoseNameIsNotUtf8IsInItsJson) {
+  const std::string log = training_ / "caf\xe9";
+  fs::create_symlink("/dev/full", log);
+  const Ended ended = RunCommand(With(training_.Train(1), "--log-json", log));
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  ASSERT_FALSE(ended.json().is_discarded()) << ended.out;
+  EXPECT_EQ(ended.json()["lost_outputs"], Json::array({training_ / "caf\xef\xbf\xbd"}));
+}
+
 TEST_F(HostileRun, ALogOnADiskThatFillsUpKeepsWholeLines) {
   if (geteuid() != 0) GTEST_SKIP() << "mounting a file system needs root";
   const SmallDisk disk(DiskKind::kTmpfs, 64, training_ / "disk");

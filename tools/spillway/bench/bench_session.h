@@ -29,6 +29,7 @@
 #include "tools/spillway/bench/io/own_folder.h"
 #include "tools/spillway/command/exit_code.h"
 #include "tools/spillway/command/interrupt.h"
+#include "tools/spillway/command/json_text.h"
 
 namespace spillway::command {
 
@@ -117,7 +118,8 @@ auto RunSession(Options options, const Bench& bench) {
 template <typename Report>
 void PrintReport(const Report& report, bool json) {
   const std::string commit(BuildCommit());
-  const std::string text = json ? ToJson(report, commit).dump(2) + "\n" : ToTable(report, commit);
+  const std::string text =
+      json ? JsonText(ToJson(report, commit), 2) + "\n" : ToTable(report, commit);
   std::fputs(text.c_str(), stdout);
 }
 

@@ -17,6 +17,7 @@
 #include "nlohmann/json.hpp"
 #include "tools/spillway/command/commands.h"
 #include "tools/spillway/command/exit_code.h"
+#include "tools/spillway/command/json_text.h"
 #include "tools/spillway/doctor/checkup.h"
 
 namespace spillway::command {
@@ -73,7 +74,7 @@ void PrintJson(const std::string& folder, const std::vector<Finding>& findings, 
                       {"cure", finding.cure}});
   }
   const Json json = {{"v", 1}, {"folder", folder}, {"usable", usable}, {"checks", checks}};
-  absl::PrintF("%s\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
+  absl::PrintF("%s\n", JsonText(json));
 }
 
 void PrintText(const std::vector<Finding>& findings) {

@@ -20,6 +20,7 @@
 #include "tools/spillway/command/commands.h"
 #include "tools/spillway/command/exit_code.h"
 #include "tools/spillway/command/interrupt.h"
+#include "tools/spillway/command/json_text.h"
 #include "tools/spillway/command/progress.h"
 #include "tools/spillway/store/opened_store.h"
 
@@ -131,8 +132,7 @@ absl::Status RunFsck(const FsckFlags& flags) {
   const bool repair = flags.repair && !report->orphans.empty() && report->damage == 0;
   if (repair) SPILLWAY_RETURN_IF_ERROR(io::ReclaimOrphans(view.get(), report->orphans));
   if (flags.json) {
-    absl::PrintF("%s\n",
-                 ToJson(*report, repair).dump(-1, ' ', false, Json::error_handler_t::replace));
+    absl::PrintF("%s\n", JsonText(ToJson(*report, repair)));
   } else {
     PrintText(*report, repair);
   }

@@ -18,6 +18,7 @@
 #include "src/base/status_macros.h"
 #include "tools/spillway/command/arguments.h"
 #include "tools/spillway/command/commands.h"
+#include "tools/spillway/command/json_text.h"
 #include "tools/spillway/store/opened_store.h"
 #include "tools/spillway/store/store_summary.h"
 
@@ -205,7 +206,7 @@ absl::Status RunInspect(const InspectFlags& flags) {
                             OpenView(flags.store, io::StoreView::Wanted::kAnyState));
   SPILLWAY_ASSIGN_OR_RETURN(const StoreSummary store, SummarizeStore(*view));
   if (flags.json) {
-    absl::PrintF("%s\n", ToJson(store).dump(-1, ' ', false, Json::error_handler_t::replace));
+    absl::PrintF("%s\n", JsonText(ToJson(store)));
   } else {
     PrintText(store, flags.tensors);
   }

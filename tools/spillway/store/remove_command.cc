@@ -21,6 +21,7 @@
 #include "tools/spillway/command/arguments.h"
 #include "tools/spillway/command/commands.h"
 #include "tools/spillway/command/exit_code.h"
+#include "tools/spillway/command/json_text.h"
 
 namespace spillway::command {
 namespace {
@@ -128,8 +129,7 @@ absl::Status RunRemove(const RemoveFlags& flags) {
   if (flags.json) {
     const nlohmann::ordered_json json = {
         {"v", 1}, {"removed", flags.yes}, {"files", files}, {"bytes", bytes}};
-    absl::PrintF("%s\n",
-                 json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    absl::PrintF("%s\n", JsonText(json));
   } else if (flags.yes) {
     absl::PrintF("removed: %s\n", what);
   } else {

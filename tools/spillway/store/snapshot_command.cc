@@ -21,6 +21,7 @@
 #include "tools/spillway/command/commands.h"
 #include "tools/spillway/command/exit_code.h"
 #include "tools/spillway/command/interrupt.h"
+#include "tools/spillway/command/json_text.h"
 #include "tools/spillway/store/opened_store.h"
 #include "tools/spillway/store/snapshot_export.h"
 #include "tools/spillway/store/store_summary.h"
@@ -101,7 +102,7 @@ void Print(const SnapshotFlags& flags, const Json& members) {
   if (!flags.json) return;
   Json json = {{"v", 1}};
   json.update(members);
-  absl::PrintF("%s\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
+  absl::PrintF("%s\n", JsonText(json));
 }
 
 absl::Status RunList(const SnapshotFlags& flags) {

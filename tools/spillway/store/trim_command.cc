@@ -13,6 +13,7 @@
 #include "src/base/status_macros.h"
 #include "tools/spillway/command/arguments.h"
 #include "tools/spillway/command/commands.h"
+#include "tools/spillway/command/json_text.h"
 #include "tools/spillway/store/opened_store.h"
 
 namespace spillway::command {
@@ -38,7 +39,7 @@ absl::Status RunTrim(const TrimFlags& flags) {
   SPILLWAY_ASSIGN_OR_RETURN(const auto store, OpenedStore::Open(flags.store));
   SPILLWAY_ASSIGN_OR_RETURN(const uint64_t bytes, store->store().Trim());
   if (flags.json) {
-    absl::PrintF("%s\n", nlohmann::ordered_json({{"v", 1}, {"bytes", bytes}}).dump());
+    absl::PrintF("%s\n", JsonText({{"v", 1}, {"bytes", bytes}}));
   } else {
     absl::PrintF("%s given back\n", base::FormatBytes(bytes));
   }

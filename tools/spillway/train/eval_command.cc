@@ -18,6 +18,7 @@
 #include "tools/spillway/command/commands.h"
 #include "tools/spillway/command/exit_code.h"
 #include "tools/spillway/command/interrupt.h"
+#include "tools/spillway/command/json_text.h"
 #include "tools/spillway/train/inference.h"
 #include "tools/spillway/train/train_report.h"
 #include "tools/trainer/evaluation.h"
@@ -70,7 +71,7 @@ absl::Status RunEval(const EvalFlags& flags) {
                                  {"windows", evaluation.windows},
                                  {"seconds", evaluation.seconds}};
   AddEngineFigures(loaded.engine->Stats(), loaded.model->workspace_bytes(), &json);
-  absl::PrintF("%s\n", json.dump());
+  absl::PrintF("%s\n", JsonText(json));
   return absl::OkStatus();
 }
 

@@ -21,6 +21,7 @@
 #include "tools/spillway/command/commands.h"
 #include "tools/spillway/command/exit_code.h"
 #include "tools/spillway/command/interrupt.h"
+#include "tools/spillway/command/json_text.h"
 #include "tools/spillway/train/inference.h"
 #include "tools/trainer/generator.h"
 
@@ -108,7 +109,7 @@ absl::Status RunGenerate(const GenerateFlags& flags) {
         {"v", 1},
         {"tokens", generated.tokens},
         {"finish_reason", generated.reached_eos ? "eos" : "length"}};
-    absl::PrintF("%s\n", json.dump());
+    absl::PrintF("%s\n", JsonText(json));
   } else {
     absl::PrintF("%s\n", absl::StrJoin(generated.tokens, ","));
   }

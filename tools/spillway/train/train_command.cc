@@ -27,6 +27,7 @@
 #include "tools/spillway/command/commands.h"
 #include "tools/spillway/command/exit_code.h"
 #include "tools/spillway/command/interrupt.h"
+#include "tools/spillway/command/json_text.h"
 #include "tools/spillway/train/accumulation_choice.h"
 #include "tools/spillway/train/inference.h"
 #include "tools/spillway/train/optimizer_flags.h"
@@ -390,7 +391,7 @@ absl::Status RunTrain(TrainFlags flags) {
   SPILLWAY_ASSIGN_OR_RETURN(Outcome outcome,
                             Train(flags, inputs, need, &outputs, stop, commit_now));
   outcome.report.accumulation = accumulation;
-  absl::PrintF("%s", flags.json ? ToJson(outcome.report).dump() + "\n" : ToText(outcome.report));
+  absl::PrintF("%s", flags.json ? JsonText(ToJson(outcome.report)) + "\n" : ToText(outcome.report));
   if (!outcome.saved.ok()) return outcome.saved;
   if (outcome.report.run.reason != trainer::EndReason::kInterrupted) return absl::OkStatus();
   return absl::CancelledError(DescribeInterrupt(flags, outcome.report.run));
