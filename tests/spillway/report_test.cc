@@ -25,6 +25,8 @@
 #include "tests/spillway/command.h"
 #include "tests/spillway/training.h"
 #include "tests/temp_folder.h"
+#include "tools/spillway/report/page_data.h"
+#include "tools/spillway/report/run_files.h"
 
 namespace spillway::test {
 namespace {
@@ -310,6 +312,72 @@ TEST_F(PageTest, RendersFromEitherFileAloneAndWithBounds) {
     EXPECT_THAT(opened.document, HasSubstr("data-rendered=\"yes\""));
     EXPECT_THAT(opened.document, HasSubstr(words));
   }
+}
+
+// A log of 3,999 steps: each tenth one was skipped and each hundredth one evaluated. The last step
+// is neither, and differs from the others.
+std::string LongLog() {
+  std::string lines;
+  for (int step = 1; step <= 3999; ++step) {
+    Json line = {{"v", 1},
+                 {"step", step},
+                 {"loss", step == 1      ? 9.25
+                          : step == 3999 ? 4.1234
+                                         : 5.0},
+                 {"skipped", step % 10 == 0},
+                 {"tokens_per_s", step % 2 == 0 ? 100.0 : 200.0},
+                 {"seconds", 0.5},
+                 {"stall_s", step % 2 == 0 ? 0.25 : 0.125},
+                 {"read_bytes", {{"nvme", 1000}, {"pinned", 10}}},
+                 {"written_bytes", {{"nvme", 24}, {"pinned", 10}}}};
+    if (step % 100 == 0) line["eval_loss"] = 3.0 + step / 1e4;
+    lines += line.dump() + "\n";
+  }
+  return lines;
+}
+
+TEST(PageData, ALongLogKeepsItsFirstStepItsEvaluationsAndItsSkippedSteps) {
+  std::istringstream in(LongLog());
+  run_report::RunFiles files;
+  ASSERT_TRUE(run_report::ReadRunFile(in, "log.jsonl", &files).ok());
+  const Json data = run_report::PageData(files);
+  EXPECT_EQ(data["steps_in_all"], 3999);
+  EXPECT_LT(data["steps"].size(), 3000U);
+  std::map<std::string, int> seen;
+  int64_t before = 0;
+  for (const Json& step : data["steps"]) {
+    EXPECT_GT(step["step"], before) << "in order, each once";
+    before = step["step"];
+    seen["evaluated"] += step.contains("eval_loss") ? 1 : 0;
+    seen["skipped"] += step["skipped"] ? 1 : 0;
+  }
+  EXPECT_EQ(data["steps"].front()["step"], 1);
+  EXPECT_EQ(before, 3999);
+  EXPECT_EQ(seen["evaluated"], 39);
+  EXPECT_EQ(seen["skipped"], 399);
+  const Json& figures = data["figures"];
+  EXPECT_EQ(figures["first_loss"], 9.25);
+  EXPECT_EQ(figures["last_loss"], 4.1234);
+  EXPECT_EQ(figures["last_eval_loss"], 3.39);
+  EXPECT_EQ(figures["skipped"], 399);
+  EXPECT_EQ(figures["tokens_per_s"], 200.0) << "2,000 of 3,999";
+  EXPECT_NEAR(figures["share_waiting"], (1999 * 0.25 + 2000 * 0.125) / (3999 * 0.5), 1e-12);
+  EXPECT_EQ(figures["nvme_bytes"], 1024.0);
+  EXPECT_TRUE(figures["byte_ratio"].is_null());
+}
+
+TEST(PageData, ALogWhoseStepsAreAllEvaluatedIsThinnedToo) {
+  run_report::RunFiles files;
+  std::istringstream in(LongLog());
+  ASSERT_TRUE(run_report::ReadRunFile(in, "log.jsonl", &files).ok());
+  for (Json& line : files.log) line["eval_loss"] = 3.0;
+  for (int copies = 0; copies < 2; ++copies) {
+    const std::vector<Json> again = files.log;
+    files.log.insert(files.log.end(), again.begin(), again.end());
+  }
+  const Json data = run_report::PageData(files);
+  EXPECT_EQ(data["steps_in_all"], 4 * 3999);
+  EXPECT_LE(data["steps"].size(), 4001U);
 }
 
 TEST_F(PageTest, ABrokenPageWouldBeNoticed) {

@@ -2,7 +2,8 @@
 'use strict';
 const data = JSON.parse(document.getElementById('data').textContent);
 const trace = data.trace;
-const steps = data.steps;
+const steps = data.steps;  // those that are drawn
+const figures = data.figures;  // of all steps; null where there is none
 
 // --- Words and numbers ---
 
@@ -23,11 +24,6 @@ const LINKS = {
 const TIERS = { device: ['Device', '--device-read'], pinned: ['Pinned memory', '--nvme-read'], nvme: ['NVMe', '--nvme-write'] };
 
 const sum = values => values.reduce((a, b) => a + b, 0);
-const median = values => {
-  const sorted = values.filter(Number.isFinite).sort((a, b) => a - b);
-  const n = sorted.length;
-  return n === 0 ? NaN : (sorted[(n - 1) >> 1] + sorted[n >> 1]) / 2;
-};
 const digits = v => v === 0 ? '0' : Math.abs(v) >= 100 ? v.toFixed(0) : Math.abs(v) >= 10 ? v.toFixed(1) : v.toPrecision(3);
 const bytes = v => {
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
@@ -36,7 +32,8 @@ const bytes = v => {
   return (unit === 0 ? v.toFixed(0) : digits(v)) + ' ' + units[unit];
 };
 const rate = v => !Number.isFinite(v) ? '–' : v < 1e9 ? digits(v / 1e6) + ' MB/s' : digits(v / 1e9) + ' GB/s';
-const time = us => us === 0 ? '0 s' : us < 1e3 ? digits(us) + ' µs' : us < 1e6 ? digits(us / 1e3) + ' ms' : digits(us / 1e6) + ' s';
+const time = us => !Number.isFinite(us) ? '–' : us === 0 ? '0 s' : us < 1e3 ? digits(us) + ' µs' : us < 1e6 ? digits(us / 1e3) + ' ms' : digits(us / 1e6) + ' s';
+const seconds = s => s === null ? '–' : time(s * 1e6);
 const percent = v => !Number.isFinite(v) ? '–' : v > 0 && v < 0.001 ? '<0.1 %' : (100 * v).toFixed(v < 0.1 ? 1 : 0) + ' %';
 const plain = v => v === null || !Number.isFinite(v) ? '–' : Math.abs(v) >= 1e5 || (v !== 0 && Math.abs(v) < 1e-3) ? v.toExponential(2) : digits(v);
 const count = v => v.toLocaleString('en-US');
@@ -149,7 +146,7 @@ function stackedBars(parent, { xs, parts, yFormat, line, binary, label, height =
   const slot = (width - at.left - at.right) / xs.length;
   const wide = Math.min(slot * 0.78, 60);
   xs.forEach((_, i) => {
-    const centre = at.left + slot * (i + 0.5);
+    const centre = at.x(xs[i]);  // steps that are drawn besides every n-th are closer together
     let from = 0;
     for (const part of parts) {
       const value = part.values[i];
@@ -162,7 +159,8 @@ function stackedBars(parent, { xs, parts, yFormat, line, binary, label, height =
     }
   });
   at.svg.addEventListener('mousemove', event => {
-    const i = Math.max(0, Math.min(xs.length - 1, Math.round((at.valueAt(event) - first) / pitch)));
+    const want = at.valueAt(event);
+    const i = xs.reduce((best, v, j) => Math.abs(v - want) < Math.abs(xs[best] - want) ? j : best, 0);
     let text = `${label} ${xs[i]}: ${yFormat(totals[i])}`;
     for (const part of parts) if (part.values[i] > 0) text += `\n${part.name} ${yFormat(part.values[i])}`;
     if (line && Number.isFinite(line.values[i])) text += `\n${line.name} ${yFormat(line.values[i])}`;
@@ -191,32 +189,25 @@ function about() {
 function headline() {
   const out = [];
   if (steps.length) {
-    const seconds = median(steps.map(s => s.seconds));
-    out.push(`A step took ${time(seconds * 1e6)} at the median: ${plain(median(steps.map(s => s.tokens_per_s)))} tokens/s.`);
+    out.push(`A step took ${seconds(figures.seconds)} at the median: ${plain(figures.tokens_per_s)} tokens/s.`);
   }
-  if (tracedUs > 0) {
-    const stalls = stalledCauses.map(cause => [cause, sum(traced.map(s => s.stall_us[cause] || 0))]).sort((a, b) => b[1] - a[1]);
+  const total = trace ? trace.in_steps : { us: 0 };
+  if (total.us > 0) {
+    const stalls = stalledCauses.map(cause => [cause, total.stall_us[cause] || 0]).sort((a, b) => b[1] - a[1]);
     const stalled = sum(stalls.map(s => s[1]));
-    out.push(`Of the steps’ time, ${percent(sum(traced.map(s => s.compute_us)) / tracedUs)} was compute and ${percent(stalled / tracedUs)} waiting` +
+    out.push(`Of the steps’ time, ${percent(total.compute_us / total.us)} was compute and ${percent(stalled / total.us)} waiting` +
       (stalled > 0 ? `, ${percent(stalls[0][1] / stalled)} of that for ${CAUSES[stalls[0][0]][1]}.` : '.'));
-    const busiest = Object.keys(LINKS).map(link => [link, sum(traced.map(s => (s.links[link] || { busy_us: 0 }).busy_us))]).sort((a, b) => b[1] - a[1])[0];
-    if (busiest[1] > 0) out.push(`The busiest link was ${LINKS[busiest[0]][0]}, in use ${percent(busiest[1] / tracedUs)} of the time.`);
+    const busiest = Object.keys(LINKS).map(link => [link, total.busy_us[link] || 0]).sort((a, b) => b[1] - a[1])[0];
+    if (busiest[1] > 0) out.push(`The busiest link was ${LINKS[busiest[0]][0]}, in use ${percent(busiest[1] / total.us)} of the time.`);
   } else if (steps.length) {
-    out.push(`Callers waited ${percent(sum(steps.map(s => s.stall_s)) / sum(steps.map(s => s.seconds)))} of the time. A trace (train --trace) says for what.`);
+    out.push(`Callers waited ${percent(figures.share_waiting)} of the time. A trace (train --trace) says for what.`);
   }
-  const bound = boundRatios();
-  if (bound.length) out.push(`NVMe traffic was ${median(bound).toFixed(3)} times the least that is possible within these budgets.`);
-  const timed = steps.slice(2).filter(s => s.time_bound_s > 0 && s.compute_alone_s >= 0);
-  if (timed.length) {
-    const ratio = median(timed.map(s => s.seconds / s.time_bound_s));
-    const alone = median(timed.map(s => s.seconds / Math.max(s.compute_alone_s, s.transfers_alone_s)));
-    out.push(`From the third step on, a step took ${ratio.toFixed(2)} times the least that was possible at the rates of this run, and ${alone.toFixed(2)} times the larger of its computing and its transfers alone.`);
+  if (figures.byte_ratio !== null) out.push(`NVMe traffic was ${figures.byte_ratio.toFixed(3)} times the least that is possible within these budgets.`);
+  if (figures.later_time_ratio !== null && figures.later_alone_ratio !== null) {
+    out.push(`From the third step on, a step took ${figures.later_time_ratio.toFixed(2)} times the least that was possible at the rates of this run, and ${figures.later_alone_ratio.toFixed(2)} times the larger of its computing and its transfers alone.`);
   }
   add(section('headline'), 'span', {}, out.join(' '));
 }
-
-const nvmeBytes = s => s.read_bytes.nvme + s.written_bytes.nvme;
-const boundRatios = () => steps.filter(s => s.nvme_bytes_bound > 0).map(s => nvmeBytes(s) / s.nvme_bytes_bound);
 
 function cards() {
   const parent = section('cards');
@@ -226,20 +217,15 @@ function cards() {
     add(box, 'span', {}, what);
   };
   if (!steps.length) return;
-  const last = steps[steps.length - 1];
-  card(plain(median(steps.map(s => s.tokens_per_s))), 'tokens/s, median');
-  card(time(median(steps.map(s => s.seconds)) * 1e6), 'a step, median');
-  card(`${plain(steps[0].loss)} → ${plain(last.loss)}`, 'loss, first → last step');
-  const evaluated = steps.filter(s => Number.isFinite(s.eval_loss));
-  if (evaluated.length) card(plain(evaluated[evaluated.length - 1].eval_loss), 'validation loss');
-  card(percent(sum(steps.map(s => s.stall_s)) / sum(steps.map(s => s.seconds))), 'of the time waiting');
-  card(bytes(median(steps.map(nvmeBytes))), 'over NVMe a step');
-  const timed = steps.filter(s => s.time_bound_s > 0);
-  if (timed.length) card(median(timed.map(s => s.seconds / s.time_bound_s)).toFixed(2) + ' ×', 'of the time bound');
-  const bound = boundRatios();
-  if (bound.length) card(median(bound).toFixed(3) + ' ×', 'of the bytes bound');
-  const skipped = steps.filter(s => s.skipped).length;
-  if (skipped) card(String(skipped), 'steps skipped (overflow)');
+  card(plain(figures.tokens_per_s), 'tokens/s, median');
+  card(seconds(figures.seconds), 'a step, median');
+  card(`${plain(figures.first_loss)} → ${plain(figures.last_loss)}`, 'loss, first → last step');
+  if (figures.last_eval_loss !== null) card(plain(figures.last_eval_loss), 'validation loss');
+  card(percent(figures.share_waiting), 'of the time waiting');
+  card(bytes(figures.nvme_bytes), 'over NVMe a step');
+  if (figures.time_ratio !== null) card(figures.time_ratio.toFixed(2) + ' ×', 'of the time bound');
+  if (figures.byte_ratio !== null) card(figures.byte_ratio.toFixed(3) + ' ×', 'of the bytes bound');
+  if (figures.skipped) card(count(figures.skipped), 'steps skipped (overflow)');
 }
 
 function learning() {

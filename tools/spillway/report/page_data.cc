@@ -6,6 +6,8 @@
 #include <cmath>
 #include <iterator>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -21,14 +23,105 @@ constexpr size_t kMostWindowSpans = 60'000;  // in all windows together
 constexpr size_t kMostWindows = 40;
 constexpr size_t kMostTiles = 12;
 
-// Returns every n-th element, at most `most` of them. The last element is always among them.
-Json Thinned(const std::vector<Json>& all, size_t most) {
-  const size_t stride = (all.size() + most - 1) / most;
-  Json some = Json::array();
-  for (size_t i = 0; i < all.size(); ++i) {
-    if ((all.size() - 1 - i) % stride == 0) some.push_back(all[i]);
+// Returns every n-th of the indices below `size`, at most `most` of them. The last index is always
+// among them.
+std::vector<size_t> EveryNth(size_t size, size_t most) {
+  const size_t stride = std::max<size_t>(1, (size + most - 1) / most);
+  std::vector<size_t> some;
+  for (size_t i = 0; i < size; ++i) {
+    if ((size - 1 - i) % stride == 0) some.push_back(i);
   }
   return some;
+}
+
+// Returns every n-th element, at most `most` of them. The last element is always among them.
+Json Thinned(const std::vector<Json>& all, size_t most) {
+  Json some = Json::array();
+  for (const size_t i : EveryNth(all.size(), most)) some.push_back(all[i]);
+  return some;
+}
+
+// Returns a number of a step, or none if the step has no such number.
+std::optional<double> NumberIn(const Json& step, const char* key) {
+  const auto found = step.find(key);
+  if (found == step.end() || !found->is_number()) return std::nullopt;
+  const double value = found->get<double>();
+  return std::isfinite(value) ? std::optional(value) : std::nullopt;
+}
+
+bool IsSkipped(const Json& step) {
+  const auto found = step.find("skipped");
+  return found != step.end() && found->is_boolean() && found->get<bool>();
+}
+
+// Returns at most `most` steps that are spread evenly, and besides these the first step and those
+// that were evaluated or skipped, of which again at most `most`.
+Json ThinnedSteps(const std::vector<Json>& all, size_t most) {
+  std::vector<size_t> notable;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (i == 0 || NumberIn(all[i], "eval_loss") || IsSkipped(all[i])) notable.push_back(i);
+  }
+  std::set<size_t> chosen;
+  for (const size_t i : EveryNth(all.size(), most)) chosen.insert(i);
+  for (const size_t i : EveryNth(notable.size(), most)) chosen.insert(notable[i]);
+  if (!all.empty()) chosen.insert(0);
+  Json some = Json::array();
+  for (const size_t i : chosen) some.push_back(all[i]);
+  return some;
+}
+
+// Returns the median, or null if there is no value.
+Json Median(std::vector<double> values) {
+  if (values.empty()) return nullptr;
+  std::sort(values.begin(), values.end());
+  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
+}
+
+// The page's figures about all steps, whichever of them it draws. A figure is null if no step has
+// what it is computed from.
+Json FiguresOf(const std::vector<Json>& steps) {
+  std::vector<double> seconds, tokens_per_s, nvme_bytes, byte_ratios, time_ratios;
+  // Ratios from the third step on: the first two load the weights and record the plan.
+  std::vector<double> later_time_ratios, later_alone_ratios;
+  double all_seconds = 0, stall_s = 0;
+  uint64_t skipped = 0;
+  Json figures = {{"first_loss", nullptr}, {"last_loss", nullptr}, {"last_eval_loss", nullptr}};
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const Json& step = steps[i];
+    const auto number = [&](const char* key) { return NumberIn(step, key); };
+    if (const auto value = number("seconds")) seconds.push_back(*value);
+    if (const auto value = number("tokens_per_s")) tokens_per_s.push_back(*value);
+    if (const auto value = number("eval_loss")) figures["last_eval_loss"] = *value;
+    all_seconds += number("seconds").value_or(0);
+    stall_s += number("stall_s").value_or(0);
+    nvme_bytes.push_back(NumberIn(step.at("read_bytes"), "nvme").value_or(0) +
+                         NumberIn(step.at("written_bytes"), "nvme").value_or(0));
+    skipped += IsSkipped(step) ? 1 : 0;
+    const double byte_bound = number("nvme_bytes_bound").value_or(0);
+    if (byte_bound > 0) byte_ratios.push_back(nvme_bytes.back() / byte_bound);
+    const double time_bound = number("time_bound_s").value_or(0);
+    if (time_bound <= 0 || !number("seconds")) continue;
+    time_ratios.push_back(*number("seconds") / time_bound);
+    const auto compute = number("compute_alone_s"), transfers = number("transfers_alone_s");
+    if (i < 2 || !compute || !transfers || *compute < 0) continue;
+    later_time_ratios.push_back(time_ratios.back());
+    const double alone = std::max(*compute, *transfers);
+    if (alone > 0) later_alone_ratios.push_back(*number("seconds") / alone);
+  }
+  if (!steps.empty()) {
+    if (const auto loss = NumberIn(steps.front(), "loss")) figures["first_loss"] = *loss;
+    if (const auto loss = NumberIn(steps.back(), "loss")) figures["last_loss"] = *loss;
+  }
+  figures["seconds"] = Median(std::move(seconds));
+  figures["tokens_per_s"] = Median(std::move(tokens_per_s));
+  figures["nvme_bytes"] = Median(std::move(nvme_bytes));
+  figures["share_waiting"] = all_seconds > 0 ? Json(stall_s / all_seconds) : Json();
+  figures["byte_ratio"] = Median(std::move(byte_ratios));
+  figures["time_ratio"] = Median(std::move(time_ratios));
+  figures["later_time_ratio"] = Median(std::move(later_time_ratios));
+  figures["later_alone_ratio"] = Median(std::move(later_alone_ratios));
+  figures["skipped"] = skipped;
+  return figures;
 }
 
 // Returns the levels between two times. If they are many, keeps the lowest, the highest and the
@@ -160,6 +253,23 @@ std::vector<Account> AccountsOfSteps(const RunTrace& trace) {
   return accounts;
 }
 
+// Returns the totals of all steps: their time, and of it the compute, the stalls by cause and the
+// use of each link.
+Json TotalsOf(const std::vector<Account>& steps) {
+  double us = 0, compute_us = 0;
+  std::map<std::string, double> stall_us, busy_us;
+  for (const Account& step : steps) {
+    us += step.end_us - step.begin_us;
+    compute_us += step.compute_us;
+    for (const auto& [cause, stalled] : step.stall_us) stall_us[cause] += stalled;
+    for (const auto& [name, link] : step.links) busy_us[name] += link.busy.total_us();
+  }
+  return {{"us", us},
+          {"compute_us", compute_us},
+          {"stall_us", Json(stall_us)},
+          {"busy_us", Json(busy_us)}};
+}
+
 // Returns the tiles that callers waited for longest, each with its main cause.
 Json SlowestTiles(const RunTrace& trace) {
   struct Waited {
@@ -287,8 +397,10 @@ Json TraceData(const RunTrace& trace) {
   all.end_us = trace.duration_us;
   for (const Span& span : trace.spans) all.Add(span, trace.names);
   json["all"] = all.ToJson();
+  const std::vector<Account> accounts = AccountsOfSteps(trace);
+  json["in_steps"] = TotalsOf(accounts);
   std::vector<Json> steps;
-  for (const Account& account : AccountsOfSteps(trace)) {
+  for (const Account& account : accounts) {
     Json& step = steps.emplace_back(account.ToJson());
     step["step"] = trace.steps[steps.size() - 1].value("step", int64_t{0});
   }
@@ -345,8 +457,9 @@ Json PageData(const RunFiles& files) {
   const std::vector<Json> steps =
       !files.log.empty() ? files.log
                          : (files.trace ? StepsOfTrace(*files.trace) : std::vector<Json>());
-  return {{"steps", Thinned(steps, kMostSteps)},
+  return {{"steps", ThinnedSteps(steps, kMostSteps)},
           {"steps_in_all", steps.size()},
+          {"figures", FiguresOf(steps)},
           {"has_log", !files.log.empty()},
           {"notes", files.notes},
           {"trace", files.trace ? TraceData(*files.trace) : Json()}};

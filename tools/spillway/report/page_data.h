@@ -12,8 +12,10 @@
 namespace spillway::run_report {
 
 // Returns the object that page.js reads:
-// {"steps":[…],"steps_in_all":…,"trace":null|{"steps":[…],"stalls":[…],"tiles":[…],"links":{…},
-// "held":{…},"budget_bytes":{…},"names":[…],"windows":[…],…}}.
+// {"steps":[…],"steps_in_all":…,"figures":{…},"trace":null|{"all":{…},"in_steps":{…},"steps":[…],
+// "tiles":[…],"held":{…},"budget_bytes":{…},"names":[…],"windows":[…],…}}.
+// "steps" of a long run are a part of them, among it the first step, the last one, and those that
+// were evaluated or skipped. "figures" and "in_steps" are about all steps.
 Json PageData(const RunFiles& files);
 
 }  // namespace spillway::run_report
