@@ -380,6 +380,48 @@ TEST(PageData, ALogWhoseStepsAreAllEvaluatedIsThinnedToo) {
   EXPECT_LE(data["steps"].size(), 4001U);
 }
 
+// Returns the labels of a chart's axis: of the x axis if `anchor` is "middle", of the y axis if it
+// is "end". The chart is the first one in `text`.
+std::vector<std::string> LabelsOf(const std::string& text, const std::string& anchor) {
+  const std::string chart = text.substr(0, text.find("</svg>"));
+  const std::regex label("text-anchor=\"" + anchor + "\">([^<]*)<");
+  std::vector<std::string> labels;
+  for (std::sregex_iterator at(chart.begin(), chart.end(), label); at != std::sregex_iterator();
+       ++at) {
+    labels.push_back((*at)[1]);
+  }
+  return labels;
+}
+
+TEST_F(PageTest, TheLossOfALongRunIsLegible) {
+  if (!HasBrowser()) GTEST_SKIP() << "no chromium: apt-get install chromium";
+  std::string lines;
+  for (int step = 1; step <= 99'991; step += 90) {
+    const Json line = {{"v", 1},
+                       {"step", step},
+                       {"loss", 4.1234 - step * 1e-8},
+                       {"tokens_per_s", 100},
+                       {"seconds", 0.5},
+                       {"stall_s", 0},
+                       {"read_bytes", {{"nvme", 0}, {"pinned", 0}}},
+                       {"written_bytes", {{"nvme", 0}, {"pinned", 0}}}};
+    lines += line.dump() + "\n";
+  }
+  WriteFile(folder_ / "flat.jsonl", lines);
+  Page({folder_ / "flat.jsonl"});
+  const Opened opened = OpenInBrowser(folder_, page_);
+  EXPECT_THAT(opened.console, IsEmpty());
+  EXPECT_THAT(opened.document, HasSubstr("4.1234 → 4.1224"));
+  const std::string learning = opened.document.substr(opened.document.find("<h2>Loss</h2>"));
+  std::vector<std::string> losses = LabelsOf(learning, "end");
+  EXPECT_GE(losses.size(), 2U);
+  std::sort(losses.begin(), losses.end());
+  EXPECT_EQ(std::adjacent_find(losses.begin(), losses.end()), losses.end()) << losses.front();
+  const std::vector<std::string> at = LabelsOf(learning, "middle");
+  ASSERT_GE(at.size(), 1U);
+  EXPECT_LE(std::stoi(at.back()), 99'991) << "no label beyond the last step";
+}
+
 TEST_F(PageTest, ABrokenPageWouldBeNoticed) {
   if (!HasBrowser()) GTEST_SKIP() << "no chromium: apt-get install chromium";
   std::string html = Page({training_->log()});

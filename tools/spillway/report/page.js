@@ -36,6 +36,14 @@ const time = us => !Number.isFinite(us) ? '–' : us === 0 ? '0 s' : us < 1e3 ? 
 const seconds = s => s === null ? '–' : time(s * 1e6);
 const percent = v => !Number.isFinite(v) ? '–' : v > 0 && v < 0.001 ? '<0.1 %' : (100 * v).toFixed(v < 0.1 ? 1 : 0) + ' %';
 const plain = v => v === null || !Number.isFinite(v) ? '–' : Math.abs(v) >= 1e5 || (v !== 0 && Math.abs(v) < 1e-3) ? v.toExponential(2) : digits(v);
+// A loss as the lines of a run show it.
+const lossText = v => v === null || !Number.isFinite(v) ? '–' : Math.abs(v) >= 1e5 || (v !== 0 && Math.abs(v) < 1e-3) ? v.toExponential(3) : v.toFixed(4);
+// A label of an axis whose labels are `step` apart: with as many decimals as tell them apart.
+const tickText = (v, step) => {
+  const decimals = -Math.floor(Math.log10(step) + 1e-9);
+  if (v === 0 || (Math.abs(v) < 1e5 && decimals < 8)) return v.toFixed(Math.max(0, Math.min(decimals, 8)));
+  return v.toExponential(Math.max(0, Math.min(20, Math.floor(Math.log10(Math.abs(v))) + decimals)));
+};
 const count = v => v.toLocaleString('en-US');
 const color = name => name.startsWith('--') ? getComputedStyle(document.documentElement).getPropertyValue(name).trim() : name;
 
@@ -83,19 +91,19 @@ function niceStep(span, n, base = 10) {
 }
 
 // Axes with a plot inside; returns what a chart needs to draw into it. x is from x0 to x1.
-function plot(parent, { width, height, x0, x1, y0, y1, yFormat, xFormat, binary }) {
+function plot(parent, { width, height, x0, x1, y0, y1, yFormat, yTick, xFormat, binary }) {
   const left = 66, right = 12, top = 8, bottom = 24;
   const svg = add(parent, 'svg', { viewBox: `0 0 ${width} ${height}`, role: 'img' });
   if (!(y1 > y0)) y1 = y0 + 1;
   const x = v => left + (v - x0) / (x1 - x0 || 1) * (width - left - right);
   const y = v => height - bottom - (v - y0) / (y1 - y0) * (height - top - bottom);
   const ySteps = niceStep(y1 - y0, 4, binary ? 2 : 10);
-  for (let v = Math.ceil(y0 / ySteps) * ySteps; v <= y1 * 1.0001; v += ySteps) {
+  for (let v = Math.ceil(y0 / ySteps) * ySteps; v <= y1 + ySteps * 1e-6; v += ySteps) {
     add(svg, 'line', { class: 'grid', x1: left, x2: width - right, y1: y(v), y2: y(v) });
-    add(svg, 'text', { x: left - 7, y: y(v) + 4, 'text-anchor': 'end' }, yFormat(Math.abs(v) < ySteps / 1e6 ? 0 : v));
+    add(svg, 'text', { x: left - 7, y: y(v) + 4, 'text-anchor': 'end' }, (yTick || yFormat)(Math.abs(v) < ySteps / 1e6 ? 0 : v, ySteps));
   }
   const xSteps = niceStep(x1 - x0 || 1, Math.max(3, width / 130));
-  for (let v = Math.ceil(x0 / xSteps) * xSteps; v <= x1 * 1.0001; v += xSteps) {
+  for (let v = Math.ceil(x0 / xSteps) * xSteps; v <= x1 + xSteps * 1e-6; v += xSteps) {
     add(svg, 'text', { x: x(v), y: height - 6, 'text-anchor': 'middle' }, xFormat(v));
   }
   const valueAt = event => {
@@ -106,13 +114,13 @@ function plot(parent, { width, height, x0, x1, y0, y1, yFormat, xFormat, binary 
 }
 const stepLabel = v => Number.isInteger(v) ? String(v) : '';
 
-function lineChart(parent, { series, yFormat, fromZero, label, width = 530 }) {
+function lineChart(parent, { series, yFormat, yTick, fromZero, label, width = 530 }) {
   const points = series.flatMap(s => s.points).filter(p => Number.isFinite(p[1]));
   if (points.length === 0) return;
   const xs = points.map(p => p[0]), ys = points.map(p => p[1]);
   const low = fromZero ? 0 : Math.min(...ys), high = Math.max(...ys);
   const space = (high - low) * 0.06 || Math.abs(high) * 0.05 || 1;
-  const at = plot(parent, { width, height: 210, x0: Math.min(...xs), x1: Math.max(...xs), y0: fromZero ? 0 : low - space, y1: high + space, yFormat, xFormat: stepLabel });
+  const at = plot(parent, { width, height: 210, x0: Math.min(...xs), x1: Math.max(...xs), y0: fromZero ? 0 : low - space, y1: high + space, yFormat, yTick, xFormat: stepLabel });
   for (const s of series) {
     let path = '', pen = 'M';
     for (const [px, py] of s.points) {
@@ -219,8 +227,8 @@ function cards() {
   if (!steps.length) return;
   card(plain(figures.tokens_per_s), 'tokens/s, median');
   card(seconds(figures.seconds), 'a step, median');
-  card(`${plain(figures.first_loss)} → ${plain(figures.last_loss)}`, 'loss, first → last step');
-  if (figures.last_eval_loss !== null) card(plain(figures.last_eval_loss), 'validation loss');
+  card(`${lossText(figures.first_loss)} → ${lossText(figures.last_loss)}`, 'loss, first → last step');
+  if (figures.last_eval_loss !== null) card(lossText(figures.last_eval_loss), 'validation loss');
   card(percent(figures.share_waiting), 'of the time waiting');
   card(bytes(figures.nvme_bytes), 'over NVMe a step');
   if (figures.time_ratio !== null) card(figures.time_ratio.toFixed(2) + ' ×', 'of the time bound');
@@ -237,7 +245,7 @@ function learning() {
   const evaluated = steps.filter(s => Number.isFinite(s.eval_loss));
   if (evaluated.length) series.push({ name: 'validation loss', color: '--nvme-write', points: evaluated.map(s => [s.step, s.eval_loss]) });
   key(loss, series.map(s => [s.name, s.color]));
-  lineChart(loss, { series, yFormat: plain, label: 'step' });
+  lineChart(loss, { series, yFormat: lossText, yTick: tickText, label: 'step' });
   const speed = add(parent, 'div');
   heading(speed, 'Tokens per second');
   key(speed, [['tokens/s', '--nvme-read']]);
