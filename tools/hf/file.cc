@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -49,6 +50,12 @@ absl::Status SyncFolder(const std::string& folder) {
 
 absl::Status ExistsError(const std::string& path) {
   return absl::AlreadyExistsError(absl::StrCat(path, ": exists and is not overwritten"));
+}
+
+// Whether link() failed because the file system has no hard links (vfat, exfat, many of FUSE and
+// some of networks), or has no more of them for this file.
+bool IsWithoutLinks(int error) {
+  return error == EPERM || error == EOPNOTSUPP || error == ENOSYS || error == EMLINK;
 }
 
 bool Exists(const std::string& path) {
@@ -181,10 +188,21 @@ absl::Status AtomicFile::GiveName() {
     return FileError(errno, "cannot be renamed", path_);
   }
   // Unlike rename(), link() fails if the name is taken.
-  if (::link(from, path_.c_str()) != 0) {
-    return errno == EEXIST ? ExistsError(path_) : FileError(errno, "cannot be linked", path_);
+  if (::link(from, path_.c_str()) == 0) {
+    if (::unlink(from) != 0) return FileError(errno, "cannot be removed", temporary_path_);
+    return absl::OkStatus();
   }
-  if (::unlink(from) != 0) return FileError(errno, "cannot be removed", temporary_path_);
+  if (errno == EEXIST) return ExistsError(path_);
+  if (!IsWithoutLinks(errno)) return FileError(errno, "cannot be linked", path_);
+  if (::renameat2(AT_FDCWD, from, AT_FDCWD, path_.c_str(), RENAME_NOREPLACE) == 0) {
+    return absl::OkStatus();
+  }
+  if (errno == EEXIST) return ExistsError(path_);
+  if (errno != EINVAL && errno != ENOSYS) return FileError(errno, "cannot be renamed", path_);
+  // Another process may make the file between this check and the rename. A file system that has
+  // neither call offers nothing better.
+  if (Exists(path_)) return ExistsError(path_);
+  if (::rename(from, path_.c_str()) != 0) return FileError(errno, "cannot be renamed", path_);
   return absl::OkStatus();
 }
 

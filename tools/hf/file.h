@@ -54,7 +54,8 @@ enum class IfExists { kFail, kReplace };
 //   (*file)->Append(text); (*file)->Commit();
 class AtomicFile {
  public:
-  // AlreadyExists under kFail if `path` exists now. Commit checks again, without a race.
+  // AlreadyExists under kFail if `path` exists now. Commit checks again: without a race, unless the
+  // file system has neither hard links nor renameat2().
   static absl::StatusOr<std::unique_ptr<AtomicFile>> Create(const std::string& path,
                                                             IfExists if_exists);
   AtomicFile(const AtomicFile&) = delete;

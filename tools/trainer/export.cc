@@ -169,7 +169,8 @@ class PartialFolder {
     if (fd < 0) return SystemError(errno, "open", path);
     const int error = fsync(fd) == 0 ? 0 : errno;
     close(fd);
-    return error == 0 ? absl::OkStatus() : SystemError(error, "sync", path);
+    // Some file systems cannot sync a folder. The durability of a rename depends on them.
+    return error == 0 || error == EINVAL ? absl::OkStatus() : SystemError(error, "sync", path);
   }
 
   std::string Marker() const { return absl::StrFormat("%s/%s", path_, kMarkerName); }
