@@ -38,6 +38,26 @@ class ImportFolderTest(ToolTest):
         header = (self.folder / "out/model.safetensors").read_bytes()[8:100]
         self.assertIn(b'"__metadata__":{"format":"pt"}', header)
 
+    def test_what_belongs_to_the_tokenizer_is_copied(self):
+        write_folder(self.folder / "in")
+        texts = {
+            "added_tokens.json": '{"<x>": 1}',
+            "chat_template.jinja": "{% for m in messages %}{{ m }}{% endfor %}",
+            "generation_config.json": "{}",
+            "special_tokens_map.json": "{}",
+            "tokenizer_config.json": "{}",
+        }
+        for name, text in texts.items():
+            (self.folder / "in" / name).write_text(text)
+        with zipfile.ZipFile(self.folder / "p.whl", "w") as wheel:
+            for file in (self.folder / "in").iterdir():
+                wheel.write(file, f"package/model/{file.name}")
+        self.run_import()
+        self.run_tool("import_command", self.folder / "p.whl", self.folder / "wheel_out")
+        for folder in ("out", "wheel_out"):
+            for name, text in texts.items():
+                self.assertEqual((self.folder / folder / name).read_text(), text)
+
     def test_half_stays_and_double_becomes_single(self):
         tensors = model_tensors()
         tensors["model.norm.weight"] = tensors["model.norm.weight"].astype("f8")

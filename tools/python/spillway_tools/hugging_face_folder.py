@@ -20,7 +20,13 @@ from spillway_tools.weights import INDEX_FILE, MAX_HEADER_BYTES, WEIGHTS_FILE, T
 
 CONFIG_FILE = "config.json"
 # Copied if present, beside the required files.
-OPTIONAL_FILES = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+OPTIONAL_FILES = (
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "generation_config.json",
+)
 _BLOCK_BYTES = 16 << 20
 _STORED_DTYPES = {"F32": "F32", "F16": "F16", "BF16": "BF16", "F64": "F32"}
 _MAX_OTHER_BYTES = 16 << 20
