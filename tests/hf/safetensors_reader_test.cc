@@ -57,7 +57,7 @@ TEST(SafetensorsFile, WhatCannotBeReadIsNamed) {
   ASSERT_THAT(file, IsOk());
   std::vector<float> out(2);
   EXPECT_THAT((*file)->Read("i", 0, out),
-              IsInvalid("tensor \"i\" has type I32; F32, F16 and BF16 are supported"));
+              IsInvalid("tensor \"i\" has type \"I32\"; F32, F16 and BF16 are supported"));
   EXPECT_THAT((*file)->Read("x", 0, out), IsError(absl::StatusCode::kNotFound, "no tensor \"x\""));
   EXPECT_THAT((*file)->Read("f", 1, out), IsInvalid("has 2 elements; asked for 2 from 1"));
   EXPECT_THAT((*file)->Read("f", ~uint64_t{0}, out),

@@ -6,6 +6,8 @@
 #include "tools/trainer/weight_source.h"
 
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <span>
 #include <string>
@@ -69,6 +71,33 @@ TEST_F(FolderWeights, ATensorTooManyIsNamed) {
   const absl::Status status = WriteAndOpen();
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("q_proj.bias"));
+}
+
+TEST_F(FolderWeights, ANameOfTheFileIsEscapedAndCutOff) {
+  tensors_.push_back({"\033[2J" + std::string(100'000, 'x'), hf::TensorDType::kF32, {1}});
+  values_.resize(values_.size() + 1);
+  const std::string message(WriteAndOpen().message());
+  EXPECT_THAT(message, HasSubstr("a tensor \"\\u001b[2Jxxx"));
+  EXPECT_LT(message.size(), 1000U);
+}
+
+TEST_F(FolderWeights, ATypeOfTheFileIsEscapedAndCutOff) {
+  ASSERT_TRUE(WriteAndOpen().ok());
+  const std::string path = folder_ / "model.safetensors";
+  std::string file = test::ReadFile(path);
+  // The header begins with its size and may be padded with spaces. A type that the reader does not
+  // know may have any size.
+  const size_t header_bytes = static_cast<unsigned char>(file[0]) +
+                              256 * static_cast<size_t>(static_cast<unsigned char>(file[1]));
+  std::string header = file.substr(8, header_bytes);
+  header.replace(header.find("\"F32\""), 5, "\"\\u001b[2J" + std::string(20'000, 'x') + "\"");
+  const uint64_t size = header.size();
+  const std::string prefix(reinterpret_cast<const char*>(&size), sizeof(size));
+  test::WriteFile(path, prefix + header + file.substr(8 + header_bytes));
+  const absl::Status status = OpenFolderWeights(folder_.path(), SmallConfig()).status();
+  const std::string message(status.message());
+  EXPECT_THAT(message, HasSubstr("is of type \"\\u001b[2Jxxx"));
+  EXPECT_LT(message.size(), 1000U);
 }
 
 TEST_F(FolderWeights, TheHeadOfATiedEmbeddingIsNoSurprise) {

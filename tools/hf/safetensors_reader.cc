@@ -61,7 +61,7 @@ absl::Status SafetensorsFile::Read(std::string_view name, uint64_t element_offse
     return absl::NotFoundError(absl::StrCat(path(), ": holds no tensor ", Quoted(name)));
   if (!entry->dtype.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat(path(), ": tensor ", Quoted(name), " has type ",
-                                                   entry->dtype_name,
+                                                   Quoted(entry->dtype_name),
                                                    "; F32, F16 and BF16 are supported"));
   }
   if (element_offset > entry->num_elements || out.size() > entry->num_elements - element_offset) {

@@ -17,6 +17,7 @@
 #include "tools/hf/model_folder.h"
 #include "tools/hf/safetensors_header.h"
 #include "tools/hf/status_macros.h"
+#include "tools/hf/strict_json.h"
 #include "tools/trainer/parameters.h"
 #include "xxhash.h"
 
@@ -69,7 +70,7 @@ absl::StatusOr<const hf::TensorEntry*> FindTensor(const hf::ModelFolder& folder,
   if (!entry->dtype) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: tensor %s is of type %s; F32, F16 and BF16 are read", folder.path(),
-                        name, entry->dtype_name));
+                        name, hf::Quoted(entry->dtype_name)));
   }
   return entry;
 }
@@ -106,7 +107,7 @@ absl::Status CheckWeights(const hf::ModelFolder& folder, const hf::ModelConfig& 
     if (expected.contains(name) || IsRedundant(name, config)) continue;
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: the weights hold a tensor %s, for which the model of config.json has no place",
-        folder.path(), name));
+        folder.path(), hf::Quoted(name)));
   }
   for (const std::string& name : expected)
     SPILLWAY_HF_RETURN_IF_ERROR(CheckFinite(folder, *folder.Find(name)));
