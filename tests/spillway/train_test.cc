@@ -99,6 +99,29 @@ TEST(Train, TheLogHasALineAStep) {
   }
 }
 
+TEST(Train, TheMetricsHaveTheWholeRunsBytesAndItsLastEvaluation) {
+  const Training training;
+  const std::string metrics = training / "metrics.prom";
+  const Ended ended = RunCommand(training.TrainInStore(5) +
+                                 Arguments{"--device-bytes", "16KiB", "--pinned-bytes", "64KiB",
+                                           "--page-bytes", "4KiB", "--eval-every", "2",
+                                           "--commit-every", "2", "--metrics-file", metrics});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const std::string text = ReadFile(metrics);
+  const Json json = ended.json();
+  for (const char* tier : {"nvme", "pinned"}) {
+    const std::string labels = std::string("spillway_bytes_total{tier=\"") + tier;
+    EXPECT_THAT(text, HasSubstr(labels + "\",direction=\"read\"} " +
+                                json["read_bytes"][tier].dump() + "\n"));
+    EXPECT_THAT(text, HasSubstr(labels + "\",direction=\"write\"} " +
+                                json["written_bytes"][tier].dump() + "\n"));
+  }
+  EXPECT_THAT(text, HasSubstr("\nspillway_step 5\n"));
+  const size_t at = text.find("\nspillway_eval_loss ");
+  ASSERT_NE(at, std::string::npos) << "also after a step without an evaluation";
+  EXPECT_EQ(std::stod(text.substr(at + 20)), json["eval_loss"].get<double>());
+}
+
 TEST(Train, LearnsWhatThereIsToLearn) {
   const Training training;
   ASSERT_EQ(RunCommand(training.Train(60) + Arguments{"--batch", "4"}).exit_code, 0);

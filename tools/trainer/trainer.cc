@@ -195,6 +195,9 @@ absl::Status Trainer::RunSteps(const Observer& observer, const std::atomic<bool>
         record.evaluation_error = std::string(evaluation.status().message());
       }
     }
+    const EngineStats stats = engine_->Stats();
+    record.all_nvme = stats.nvme;
+    record.all_pinned = stats.pinned;
     SPILLWAY_HF_RETURN_IF_ERROR(observer(record));
     const bool is_asked = commit_now != nullptr && commit_now->exchange(false);
     if (is_asked || (options_.commit_every > 0 && state_.step % options_.commit_every == 0)) {

@@ -55,13 +55,7 @@ void RunOutputs::Begin(int64_t step, bool continues) {
 }
 
 void RunOutputs::Take(const trainer::StepRecord& record, int64_t total_steps) {
-  if (metrics_) {
-    const absl::Status written = metrics_->Write(record, total_steps);
-    if (!written.ok()) {
-      Lose("--metrics-file", metrics_->path(), written);
-      metrics_.reset();
-    }
-  }
+  if (metrics_) CheckMetrics(metrics_->Write(record, total_steps));
   if (trace_) steps_.push_back(record);
   if (steps_.size() > kTraceSteps) steps_.pop_front();
   if (!log_) return;
@@ -69,6 +63,16 @@ void RunOutputs::Take(const trainer::StepRecord& record, int64_t total_steps) {
   if (written.ok()) return;
   log_.reset();
   Lose("--log-json", log_path_, written);
+}
+
+void RunOutputs::TakeTotals(const EngineStats& stats) {
+  if (metrics_) CheckMetrics(metrics_->WriteTotals(stats.nvme, stats.pinned));
+}
+
+void RunOutputs::CheckMetrics(const absl::Status& written) {
+  if (written.ok()) return;
+  Lose("--metrics-file", metrics_->path(), written);
+  metrics_.reset();
 }
 
 void RunOutputs::End(const Timeline& timeline) {

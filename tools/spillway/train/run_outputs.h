@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "spillway/stats.h"
 #include "spillway/timeline.h"
 #include "tools/trainer/metrics/metrics_file.h"
 #include "tools/trainer/metrics/output_file.h"
@@ -41,6 +42,8 @@ class RunOutputs {
   // are cut off the existing log; if not, the log is emptied.
   void Begin(int64_t step, bool continues);
   void Take(const trainer::StepRecord& record, int64_t total_steps);
+  // Takes the engine's totals once the run has ended.
+  void TakeTotals(const EngineStats& stats);
   bool wants_timeline() const { return trace_.has_value(); }
   void End(const Timeline& timeline);
 
@@ -49,6 +52,7 @@ class RunOutputs {
 
  private:
   RunOutputs() = default;
+  void CheckMetrics(const absl::Status& written);
   void Lose(const char* flag, const std::string& path, const absl::Status& why);
 
   std::optional<trainer::OutputFile> log_file_;  // until Begin

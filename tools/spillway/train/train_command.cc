@@ -331,6 +331,7 @@ absl::StatusOr<Outcome> Train(const TrainFlags& flags, const Inputs& inputs, con
   TrainReport& report = outcome.report;
   const auto run = trainer->Run(observe, stop, &commit_now);
   report.stats = engine->Stats();
+  outputs->TakeTotals(report.stats);
   // Also for a run that failed: its timeline may show why.
   if (outputs->wants_timeline()) outputs->End(engine->TakeTimeline());
   // The store still exists here: the room that is missing follows from how much it has taken.

@@ -47,13 +47,18 @@ class Text {
 
 }  // namespace
 
+absl::Status MetricsFile::WriteTotals(const Traffic& nvme, const Traffic& pinned) {
+  if (!last_) return absl::OkStatus();
+  StepRecord record = *last_;
+  record.all_nvme = nvme;
+  record.all_pinned = pinned;
+  return Write(record, total_steps_);
+}
+
 absl::Status MetricsFile::Write(const StepRecord& record, int64_t total_steps) {
-  const auto add = [](Traffic* to, const Traffic& of) {
-    to->read_bytes += of.read_bytes;
-    to->written_bytes += of.written_bytes;
-  };
-  add(&nvme_, record.nvme);
-  add(&pinned_, record.pinned);
+  last_ = record;
+  total_steps_ = total_steps;
+  if (record.evaluation) evaluation_ = record.evaluation;
   Text text;
   text.Gauge("step", "Steps done, those before a resume included.",
              static_cast<double>(record.step));
@@ -70,11 +75,10 @@ absl::Status MetricsFile::Write(const StepRecord& record, int64_t total_steps) {
     text.Gauge("flop_utilisation", "Model FLOP utilisation of the step, 0 to 1.",
                record.flop_utilisation);
   }
-  if (record.evaluation) {
-    text.Gauge("eval_loss", "Mean loss of the validation after this step.",
-               record.evaluation->loss);
+  if (evaluation_) {
+    text.Gauge("eval_loss", "Mean loss of the run's last validation.", evaluation_->loss);
   }
-  text.Bytes(nvme_, pinned_);
+  text.Bytes(record.all_nvme, record.all_pinned);
   return file_.Replace(text.text());
 }
 

@@ -7,6 +7,7 @@
 #define SPILLWAY_TOOLS_TRAINER_METRICS_METRICS_FILE_H_
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -28,12 +29,16 @@ class MetricsFile {
   // Unavailable if it cannot be written. The file is then unchanged, unless it can only be
   // overwritten in place (see OutputFile).
   absl::Status Write(const StepRecord& record, int64_t total_steps);
+  // Writes the figures of the last step again, with the bytes of what followed it: the last commit.
+  // Does nothing before the first step. The errors are those of Write.
+  absl::Status WriteTotals(const Traffic& nvme, const Traffic& pinned);
   const std::string& path() const { return file_.path(); }
 
  private:
   OutputFile file_;
-  Traffic nvme_;  // of the run's steps so far
-  Traffic pinned_;
+  std::optional<StepRecord> last_;
+  int64_t total_steps_ = 0;
+  std::optional<Evaluation> evaluation_;  // the newest one
 };
 
 }  // namespace spillway::trainer

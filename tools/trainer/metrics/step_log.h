@@ -42,6 +42,10 @@ struct StepRecord {
   Traffic nvme;
   Traffic pinned;
   Traffic state;  // the part of `nvme` that is optimizer state: master weights and moments
+  // All that the engine moved since it was made: also when it loaded the weights, evaluated and
+  // committed.
+  Traffic all_nvme;
+  Traffic all_pinned;
   double stall_seconds = 0;
   double flop_utilisation = 0;  // see flops.h; 0: the peak is unknown
   PlanStats plan;               // the engine's PlanStats after the step
