@@ -196,6 +196,15 @@ TEST_F(StoreCommands, ALabelThatEqualsTheNameOfACommandIsALabel) {
   EXPECT_EQ(Run({"snapshot", "list", store(), "--json"})["snapshots"].size(), 1u);
 }
 
+TEST_F(StoreCommands, ARestoreOfAnUnknownLabelKeepsNothing) {
+  const Ended ended =
+      RunCommand({"snapshot", "restore", store(), "step-5", "--keep", "step-6", "--json"});
+  EXPECT_EQ(ended.exit_code, 1) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("step-5"));
+  const Json list = Run({"snapshot", "list", store(), "--json"});
+  EXPECT_EQ(list["snapshots"].size(), 1u) << list;
+}
+
 TEST_F(StoreCommands, RestoreGoesBackExactly) {
   const Json list = Run({"snapshot", "list", store(), "--json"});
   EXPECT_EQ(list["v"], 1);

@@ -3,6 +3,7 @@
 // `spillway snapshot`: manages commits that are kept by name. Listing and exporting only read. The
 // other commands open the store, and fail while a run has it.
 
+#include <algorithm>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -169,7 +170,14 @@ absl::Status RunCreate(const SnapshotFlags& flags) {
 absl::Status RunRestore(const SnapshotFlags& flags) {
   SPILLWAY_RETURN_IF_ERROR(CheckNewLabel(flags.keep));
   return WithStore(flags, [&](io::Store* store) -> absl::Status {
-    if (!flags.keep.empty()) SPILLWAY_RETURN_IF_ERROR(store->Snapshot(flags.keep));
+    // A restore that cannot succeed makes no snapshot first.
+    SPILLWAY_ASSIGN_OR_RETURN(const auto snapshots, store->Snapshots());
+    const bool is_there =
+        std::any_of(snapshots.begin(), snapshots.end(),
+                    [&](const io::SnapshotRecord& each) { return each.label == flags.label; });
+    if (is_there && !flags.keep.empty()) {
+      SPILLWAY_RETURN_IF_ERROR(store->Snapshot(flags.keep));
+    }
     SPILLWAY_RETURN_IF_ERROR(store->Restore(flags.label));
     return PrintSnapshot(flags, store);
   });
