@@ -114,6 +114,28 @@ TEST_F(Generate, TheSeedDecidesAndAFileIsAsGoodAsAFlag) {
   EXPECT_EQ(RunCommand(from_file).out, first.out);
 }
 
+TEST_F(Generate, APromptThatIsLongerThanTheWindowIsTold) {
+  const auto told = [&](int tokens, const char* sequence) {
+    std::string prompt = "1";
+    for (int i = 1; i < tokens; ++i) prompt += "," + std::to_string(i % kTinyVocabulary);
+    const Ended ended = RunCommand({"generate", "--model", model(), "--tokens", prompt, "--seq",
+                                    sequence, "--max-tokens", "1", "--json"});
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_FALSE(ended.json().is_discarded()) << ended.out;
+    return ended.err;
+  };
+  EXPECT_EQ(told(40, "16"),
+            "note: the prompt has 40 tokens, and only its last 16 are used; --seq 40 uses all of "
+            "them\n");
+  EXPECT_EQ(told(200, "16"),
+            "note: the prompt has 200 tokens, and only its last 16 are used; --seq 128 uses as "
+            "many as the model can take\n");
+  EXPECT_EQ(told(200, "128"),
+            "note: the prompt has 200 tokens, and only its last 128 are used, as many as the model "
+            "can take\n");
+  EXPECT_EQ(told(16, "16"), "");
+}
+
 TEST_F(Generate, StopsAtTheEndOfText) {
   Json json = ParseJson(ReadFile(config()));
   json["eos_token_id"] = nlohmann::json::array();

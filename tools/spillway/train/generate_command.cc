@@ -3,7 +3,9 @@
 // `spillway generate`: reads token ids and prints the token ids that continue them. Conversion from
 // and to text is left to spillway-generate, which has a tokenizer.
 
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -89,6 +91,19 @@ absl::StatusOr<std::vector<int32_t>> ReadPrompt(const GenerateFlags& flags, int6
   return ParseTokens(text, vocab_size);
 }
 
+// Says that the start of a long prompt is not used.
+void TellWhatIsUsed(int64_t prompt_tokens, int64_t sequence, const hf::ModelConfig& config) {
+  if (prompt_tokens <= sequence) return;
+  const int64_t most = std::min(prompt_tokens, config.max_position_embeddings);
+  absl::FPrintF(
+      stderr, "note: the prompt has %d tokens, and only its last %d are used%s\n", prompt_tokens,
+      sequence,
+      most > sequence
+          ? absl::StrFormat("; --seq %d uses %s", most,
+                            most == prompt_tokens ? "all of them" : "as many as the model can take")
+          : ", as many as the model can take");
+}
+
 absl::Status RunGenerate(const GenerateFlags& flags) {
   SPILLWAY_RETURN_IF_ERROR(CheckInferenceFlags(flags.inference));
   SPILLWAY_ASSIGN_OR_RETURN(const hf::ModelConfig config,
@@ -101,6 +116,7 @@ absl::Status RunGenerate(const GenerateFlags& flags) {
   trainer::GenerateOptions options = flags.options;
   SPILLWAY_ASSIGN_OR_RETURN(options.sequence, SequenceFor(flags.inference.sequence, config));
   options.eos_token_ids = config.eos_token_ids;
+  TellWhatIsUsed(static_cast<int64_t>(prompt.size()), options.sequence, config);
   SPILLWAY_ASSIGN_OR_RETURN(
       const trainer::Generated generated,
       trainer::Generate(loaded.model.get(), std::move(prompt), options, stop));
