@@ -115,6 +115,34 @@ TEST_F(BenchIoTest, ARowSaysWhatItsLimitIs) {
   EXPECT_GT(calibration.at("seconds_behind_writes").get<double>(), 0);
 }
 
+// In fio's place is a script that does the first touch, and fails at every other job.
+TEST_F(BenchIoTest, WhatFioDidBeforeItFailedIsNamed) {
+  WriteFile(folder_ / "fio", R"(#!/bin/sh
+case "$*" in
+  *--version*) echo fio-9.9; exit 0 ;;
+  *--overwrite=0*) ;;
+  *) exit 1 ;;
+esac
+echo '{"jobs":[{"usr_cpu":1,"sys_cpu":1,"job_runtime":100,'
+echo '"write":{"io_bytes":67108864,"runtime":100}}]}'
+)");
+  std::filesystem::permissions(folder_ / "fio", std::filesystem::perms::owner_all);
+  const Ended ended =
+      RunInShell("export PATH=" + folder_.path() + ":$PATH;", Short(a_) + Arguments{"--json"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("and is not run again"));
+  const Json json = ended.json();
+  EXPECT_EQ(json["fio"], "fio-9.9");
+  int rows = 0;
+  for (const Json& row : json["rows"]) {
+    if (row["fio_bytes_per_second"].is_null()) continue;
+    ++rows;
+    EXPECT_EQ(row["first_touch"], true);
+    EXPECT_EQ(row["fio_rounds"], 1);
+  }
+  EXPECT_EQ(rows, 1);
+}
+
 TEST_F(BenchIoTest, TheCeilingMovesNothingAndSaysWhatEachPartTakes) {
   const Ended ended = RunCommand({"bench", "io", a_, "--ceiling", "--memory", "64MiB", "--json"});
   if (ended.exit_code == 1 && ended.err.find("io_uring") != std::string::npos) {

@@ -35,6 +35,16 @@ TEST(BenchRows, NineTenthsOfHashingIsTheLimitWhereItIsLess) {
   EXPECT_EQ(limit.share.high, 9.0 / 5);
 }
 
+TEST(BenchRows, RoundsAfterFioFailedDoNotCount) {
+  const Row row = MakeRow({9, 20, 30}, {10}, {11, 11, 11});
+  const ShareOfLimit limit = CompareWithLimit(row);
+  EXPECT_EQ(limit.limit, Limit::kHash) << "of the round that fio did: 9.9";
+  EXPECT_DOUBLE_EQ(limit.limit_bytes_per_second, 9.9);
+  EXPECT_DOUBLE_EQ(limit.share.high, 9 / 9.9);
+  EXPECT_EQ(CompareWithLimit(MakeRow({9, 20, 30}, {10}, {100, 11, 11})).limit, Limit::kFio);
+  EXPECT_DOUBLE_EQ(ShareOfFio(row).high, 0.9);
+}
+
 TEST(BenchRows, WithoutFioHashingIsAllThatIsKnown) {
   EXPECT_EQ(CompareWithLimit(MakeRow({9}, {}, {20})).limit, Limit::kHash);
   EXPECT_EQ(CompareWithLimit(MakeRow({9}, {}, {})).limit, Limit::kNone);

@@ -87,6 +87,9 @@ class Bench {
     for (Row& row : report_.rows) {
       std::sort(row.latency_seconds.begin(), row.latency_seconds.end());
     }
+    const bool has_fio = std::any_of(report_.rows.begin(), report_.rows.end(),
+                                     [](const Row& row) { return !row.fio.empty(); });
+    if (!has_fio) report_.fio_version.clear();
     return std::move(report_);
   }
 
@@ -381,7 +384,7 @@ class Bench {
 
   // nullopt if fio is absent, failed or was not requested.
   std::optional<FioJob> MakeJob(Row& row) const {
-    if (report_.fio_version.empty()) return std::nullopt;
+    if (report_.fio_version.empty() || has_fio_failed_) return std::nullopt;
     const RowSpec& spec = row.spec;
     const bool whole = spec.most_seconds > 1e6;
     if (row.fio_depth == 0) {
@@ -403,8 +406,8 @@ class Bench {
   absl::Status RunFioRow(Row& row, const FioJob& job) {
     const absl::StatusOr<FioResult> result = RunFio(job, interrupted_);
     if (absl::IsNotFound(result.status())) {
-      Note(absl::StrCat("fio could not do ", Describe(row.spec)));
-      report_.fio_version.clear();  // fio is not tried again
+      Note(absl::StrCat("fio could not do ", Describe(row.spec), ", and is not run again"));
+      has_fio_failed_ = true;
       return absl::OkStatus();
     }
     SPILLWAY_RETURN_IF_ERROR(result.status());
@@ -421,6 +424,7 @@ class Bench {
   int num_done_ = 0;
   double hash_bytes_per_second_ = 0;  // of the default hashing threads, in this round
   bool is_direct_ = true;
+  bool has_fio_failed_ = false;
   std::optional<Memory> memory_, plain_;
   std::vector<OwnFolder> own_folders_;
   std::vector<io::DirectFile> files_;

@@ -50,7 +50,7 @@ struct BenchOptions {
 
 struct BenchReport {
   Machine machine;
-  std::string fio_version;                  // empty: no fio
+  std::string fio_version;                  // empty: no row has rounds of fio
   std::vector<io::DeviceProfile> profiles;  // by folder
   std::vector<Row> rows;
 };

@@ -49,6 +49,7 @@ Json RowJson(const Row& row, const Machine& machine) {
                                  {"cpu_seconds_per_gib", CpuSecondsPerGib(row.without_checksums)}};
   }
   if (has_fio) {
+    json["fio_rounds"] = row.fio.size();
     json["fio_depth"] = row.fio_depth;
     json["fio_memory_bytes"] = uint64_t{spec.block_bytes} * static_cast<uint64_t>(row.fio_depth);
     json["fio_memory_pages"] = row.fio_huge_pages ? "huge" : "plain";

@@ -165,6 +165,8 @@ ShareOfLimit CompareWithLimit(const Row& row) {
   std::vector<double> limits, shares;
   size_t by_hash = 0;
   for (size_t round = 0; round < row.ours.size(); ++round) {
+    // Where fio failed after some rounds, the others have another limit and do not mix with them.
+    if (!row.fio.empty() && round >= row.fio.size()) break;
     std::vector<double> bounds;
     if (round < row.fio.size()) bounds.push_back(row.fio[round].bytes_per_second);
     if (round < row.hash_bytes_per_second.size()) {

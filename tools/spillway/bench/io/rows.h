@@ -73,10 +73,11 @@ struct Sample {
 struct Row {
   RowSpec spec;
   PageKind pages = PageKind::kPlain;
-  uint64_t moved_bytes = 0;               // by this benchmark's last pass
-  bool cached = false;                    // the file system does not support O_DIRECT
-  std::vector<Sample> ours;               // by round
-  std::vector<Sample> fio;                // by round; empty: no fio, or not requested
+  uint64_t moved_bytes = 0;  // by this benchmark's last pass
+  bool cached = false;       // the file system does not support O_DIRECT
+  std::vector<Sample> ours;  // by round
+  // By round; empty: no fio, or not requested. Has fewer rounds than `ours` if fio failed.
+  std::vector<Sample> fio;
   std::vector<Sample> without_checksums;  // by round; empty: not requested
   // By round: the rate of the default hashing threads together; empty if the row has no checksums.
   std::vector<double> hash_bytes_per_second;
@@ -107,6 +108,7 @@ struct ShareOfLimit {
   double limit_bytes_per_second = 0;  // median
   Summary share;                      // each formed within its round
 };
+// Rounds without fio are left out if the row has others.
 ShareOfLimit CompareWithLimit(const Row& row);
 // Returns the q-quantile of sorted values, 0 <= q <= 1, or 0 if there are no values.
 double Quantile(const std::vector<double>& sorted, double q);
