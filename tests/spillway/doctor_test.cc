@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <string>
 
@@ -54,10 +55,13 @@ TEST(Doctor, TheTableHasAWordForEach) {
   EXPECT_THAT(ended.out, Not(HasSubstr("\033["))) << "no colours but on a terminal";
 }
 
-TEST(Doctor, AFolderThatIsNotThereYetIsJudgedByItsParent) {
+TEST(Doctor, AFolderThatIsNotThereYetIsJudgedByItsParentAndTold) {
   const TempFolder folder;
   const Ended ended = RunCommand({"doctor", folder / "a/b", "--json"});
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(Verdict(ended.json(), "folder"), "warn");
+  EXPECT_THAT(ended.out,
+              HasSubstr(folder / "a/b" + " is not there yet; " + folder.path() + " was checked"));
   EXPECT_FALSE(std::filesystem::exists(folder / "a"));
 }
 
@@ -72,6 +76,27 @@ TEST(Doctor, WhatCannotWorkEndsWith3AndSaysWhy) {
     EXPECT_THAT(ended.err, HasSubstr("folder"));
   }
   EXPECT_EQ(ReadFile(folder / "file"), "text");
+}
+
+TEST(Doctor, EachFolderOfAListIsChecked) {
+  const TempFolder folder;
+  std::filesystem::create_directory(folder / "n0");
+  const std::string list = folder / "n0" + "," + folder / "n1";
+  const Ended ended = RunCommand({"doctor", list, "--json"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(ended.json()["folder"], list);
+  std::map<std::string, std::string> verdicts;
+  const Json json = ended.json();
+  for (const Json& check : json["checks"]) {
+    if (check["name"] == "folder") verdicts[check["folder"]] = check["verdict"];
+  }
+  EXPECT_EQ(verdicts,
+            (std::map<std::string, std::string>{{folder / "n0", "ok"}, {folder / "n1", "warn"}}));
+  WriteFile(folder / "n1", "a file");
+  const Ended failed = RunCommand({"doctor", list});
+  EXPECT_EQ(failed.exit_code, 3);
+  EXPECT_THAT(failed.err, HasSubstr(list));
+  EXPECT_EQ(RunCommand({"doctor", folder / "n0" + ",,x"}).exit_code, 2);
 }
 
 TEST(Doctor, WithoutUringItWarns) {

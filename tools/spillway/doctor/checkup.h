@@ -18,17 +18,19 @@ enum class Verdict : uint8_t { kOk, kWarn, kFail };
 struct Finding {
   std::string name;  // "io_uring": lower-case, stable
   Verdict verdict = Verdict::kOk;
-  std::string found;  // what the check found
-  std::string cure;   // what to do; empty if kOk
+  std::string found;        // what the check found
+  std::string cure;         // what to do; empty if kOk
+  std::string folder = {};  // the folder that was checked; "" for a check of the machine
 };
 
 // Checks the kernel, the processor, memory, locked memory, huge pages, the driver and the GPU.
 // Changes nothing.
 std::vector<Finding> CheckMachine();
 
-// Checks what a store in this folder would meet. If the folder does not exist, checks its nearest
-// ancestor that does. Makes small files in it and removes them again.
-std::vector<Finding> CheckFolder(const std::string& folder);
+// Checks what a store in these folders would meet, one after the other. If a folder does not exist,
+// warns of that and checks its nearest ancestor that does. Makes small files in each and removes
+// them again.
+std::vector<Finding> CheckFolders(const std::vector<std::string>& folders);
 
 }  // namespace spillway::command
 

@@ -32,10 +32,11 @@ constexpr char kDescription[] =
     "Examples:\n"
     "  spillway doctor\n"
     "  spillway doctor /mnt/nvme0\n"
+    "  spillway doctor /mnt/nvme0,/mnt/nvme1\n"
     "  spillway doctor --json | jq '.checks[] | select(.verdict != \"ok\")'\n";
 
 struct DoctorFlags {
-  std::string folder = ".";
+  std::vector<std::string> folders = {"."};
   bool json = false;
 };
 
@@ -68,10 +69,12 @@ void PrintJson(const std::string& folder, const std::vector<Finding>& findings, 
   using Json = nlohmann::ordered_json;
   Json checks = Json::array();
   for (const Finding& finding : findings) {
-    checks.push_back({{"name", finding.name},
-                      {"verdict", JsonWord(finding.verdict)},
-                      {"found", finding.found},
-                      {"cure", finding.cure}});
+    Json check = {{"name", finding.name},
+                  {"verdict", JsonWord(finding.verdict)},
+                  {"found", finding.found},
+                  {"cure", finding.cure}};
+    if (!finding.folder.empty()) check["folder"] = finding.folder;
+    checks.push_back(std::move(check));
   }
   const Json json = {{"v", 1}, {"folder", folder}, {"usable", usable}, {"checks", checks}};
   absl::PrintF("%s\n", JsonText(json));
@@ -86,21 +89,21 @@ void PrintText(const std::vector<Finding>& findings) {
 
 absl::Status RunDoctor(const DoctorFlags& flags) {
   std::vector<Finding> findings = CheckMachine();
-  for (Finding& finding : CheckFolder(flags.folder)) findings.push_back(std::move(finding));
+  for (Finding& finding : CheckFolders(flags.folders)) findings.push_back(std::move(finding));
+  const std::string given = absl::StrJoin(flags.folders, ",");
   std::vector<std::string> failed;
   for (const Finding& finding : findings) {
     if (finding.verdict == Verdict::kFail) failed.push_back(finding.name);
   }
   if (flags.json) {
-    PrintJson(flags.folder, findings, failed.empty());
+    PrintJson(given, findings, failed.empty());
   } else {
     PrintText(findings);
   }
   if (failed.empty()) return absl::OkStatus();
-  return WithExitCode(
-      absl::FailedPreconditionError(absl::StrFormat("a store cannot be kept in %s: %s",
-                                                    flags.folder, absl::StrJoin(failed, ", "))),
-      ExitCode::kCannot);
+  return WithExitCode(absl::FailedPreconditionError(absl::StrFormat(
+                          "a store cannot be kept in %s: %s", given, absl::StrJoin(failed, ", "))),
+                      ExitCode::kCannot);
 }
 
 }  // namespace
@@ -108,7 +111,9 @@ absl::Status RunDoctor(const DoctorFlags& flags) {
 void AddDoctorCommand(CLI::App* app, Run* run) {
   CLI::App* const doctor = AddCommand(app, "doctor", kDescription);
   const auto flags = std::make_shared<DoctorFlags>();
-  AddText(doctor, "DIR", &flags->folder, "Where a store would be").Type("").Default(flags->folder);
+  AddList(doctor, "DIR", &flags->folders, "Where a store would be: DIR or DIR,DIR")
+      .Type("")
+      .Default(flags->folders.front());
   AddFlag(doctor, "--json", &flags->json, "One JSON object on stdout, nothing else there");
   WhenChosen(doctor, [flags, run] { *run = [flags] { return RunDoctor(*flags); }; });
 }

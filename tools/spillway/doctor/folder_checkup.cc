@@ -65,8 +65,15 @@ class ProbeFile {
   int error_ = 0;
 };
 
-Finding CheckWritable(const std::string& folder, const ProbeFile& file) {
-  Finding finding = {.name = "folder", .found = folder};
+// `folder` is the one that was given, and `nearest` the one that is checked in its place.
+Finding CheckWritable(const std::string& folder, const std::string& nearest,
+                      const ProbeFile& file) {
+  Finding finding = {.name = "folder", .found = nearest};
+  if (nearest != folder) {
+    finding.verdict = Verdict::kWarn;
+    finding.found = absl::StrCat(folder, " is not there yet; ", nearest, " was checked");
+    finding.cure = "a run makes the folder; if the name is misspelt, give the right one";
+  }
   if (file.fd() >= 0) return finding;
   finding.verdict = Verdict::kFail;
   absl::StrAppend(&finding.found, ": ", std::strerror(file.error()));
@@ -238,10 +245,10 @@ Finding CheckUring(const std::string& folder) {
   return finding;
 }
 
-// Reports what an earlier run has measured.
-Finding CheckCalibration(const std::string& folder) {
+// Reports what an earlier run has measured of the store's folder `number`.
+Finding CheckCalibration(const std::vector<std::string>& folders, size_t number) {
   Finding finding = {.name = "calibration"};
-  const auto view = OpenView({folder}, io::StoreView::Wanted::kAnyState);
+  const auto view = OpenView(folders, io::StoreView::Wanted::kAnyState);
   if (absl::IsNotFound(view.status())) {
     finding.found = "no store here yet: its first run measures the device";
     return finding;
@@ -253,25 +260,43 @@ Finding CheckCalibration(const std::string& folder) {
     return {finding.name, Verdict::kWarn, std::string(profiles.status().message()),
             "spillway fsck looks at a store, given all its folders"};
   }
-  finding.found = profiles->front() ? DescribeCalibration(*profiles->front())
-                                    : "none: spillway train --calibrate now measures the device";
+  const auto& profile = profiles->at(number);
+  finding.found = profile ? DescribeCalibration(*profile)
+                          : "none: spillway train --calibrate now measures the device";
   return finding;
+}
+
+// Checks the folder `number`. `nearest` are the folders that are checked in place of those given.
+std::vector<Finding> CheckFolder(const std::string& given, const std::vector<std::string>& nearest,
+                                 size_t number) {
+  const std::string& folder = nearest[number];
+  const ProbeFile file(folder);
+  std::vector<Finding> findings = {CheckWritable(given, folder, file), CheckFileSystem(folder),
+                                   CheckDrive(folder), CheckFreeSpace(folder)};
+  if (file.fd() < 0) return findings;
+  findings.push_back(CheckCalls(file));
+  findings.push_back(CheckDirect(file));
+  findings.push_back(CheckUring(folder));
+  findings.push_back(CheckCalibration(nearest, number));
+  return findings;
 }
 
 }  // namespace
 
-std::vector<Finding> CheckFolder(const std::string& folder) {
-  // If `folder` is a file, that file is checked itself, and fails.
-  std::error_code error;
-  const std::string nearest = fs::exists(folder, error) ? folder : base::ExistingFolder(folder);
-  const ProbeFile file(nearest);
-  std::vector<Finding> findings = {CheckWritable(nearest, file), CheckFileSystem(nearest),
-                                   CheckDrive(nearest), CheckFreeSpace(nearest)};
-  if (file.fd() < 0) return findings;
-  findings.push_back(CheckCalls(file));
-  findings.push_back(CheckDirect(file));
-  findings.push_back(CheckUring(nearest));
-  findings.push_back(CheckCalibration(nearest));
+std::vector<Finding> CheckFolders(const std::vector<std::string>& folders) {
+  std::vector<std::string> nearest;
+  for (const std::string& folder : folders) {
+    // If `folder` is a file, that file is checked itself, and fails.
+    std::error_code error;
+    nearest.push_back(fs::exists(folder, error) ? folder : base::ExistingFolder(folder));
+  }
+  std::vector<Finding> findings;
+  for (size_t i = 0; i < folders.size(); ++i) {
+    for (Finding& finding : CheckFolder(folders[i], nearest, i)) {
+      finding.folder = folders[i];
+      findings.push_back(std::move(finding));
+    }
+  }
   return findings;
 }
 
