@@ -144,6 +144,15 @@ TEST(ConfigFile, HostileFilesTakeNeitherMemoryNorStack) {
   EXPECT_TRUE(ParseConfig(std::string(kMany, '\n')).ok());
 }
 
+TEST(ConfigFile, AByteOrderMarkAtTheBeginIsNotPartOfTheKey) {
+  const auto entries = ParseConfig("\xef\xbb\xbfsteps = 4\n");
+  ASSERT_TRUE(entries.ok()) << entries.status();
+  EXPECT_EQ(entries->front().key, "steps");
+  EXPECT_FALSE(ParseConfig("a = 1\n\xef\xbb\xbf"
+                           "b = 2\n")
+                   .ok());
+}
+
 TEST(ConfigFile, RefusesToWriteWhatIsNotUtf8) {
   for (const std::string value :
        {"\xff", "caf\xe9", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80"}) {

@@ -156,6 +156,8 @@ absl::StatusOr<std::vector<ConfigEntry>> ParseConfig(std::string_view text) {
   std::vector<ConfigEntry> entries;
   std::map<std::string, int> line_of_key;
   int number = 0;
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   for (absl::string_view line : absl::StrSplit(absl::string_view(text.data(), text.size()), '\n')) {
     ++number;
     if (absl::EndsWith(line, "\r")) line.remove_suffix(1);
