@@ -117,6 +117,13 @@ TEST_F(HostileFiles, WhatTheRunReadsIsNotReplacedEvenByForce) {
   }
 }
 
+TEST_F(HostileFiles, ADashIsNoName) {
+  for (const char* flag : {"--trace", "--metrics-file"}) {
+    ExpectRefused(training_.Train(2) + Arguments{flag, "-"}, "give /dev/stdout");
+  }
+  ExpectRefused({"report", training_.log(), "--out", "-"}, "--out - names no file");
+}
+
 TEST_F(HostileFiles, WhatARunWritesLiesApart) {
   const std::string out = training_ / "out";
   const Arguments run = training_.Train(2);

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "tools/spillway/command/exit_code.h"
 
 namespace spillway::command {
 namespace {
@@ -35,6 +36,10 @@ std::string_view OwnerOf(const fs::path& path) {
 
 absl::StatusOr<OutputFile> OpenOutput(const std::string& flag, const std::string& path,
                                       const OutputFile::Kind& kind, bool force) {
+  if (path == "-") {
+    return UsageError(absl::StrFormat(
+        "%s - names no file: give /dev/stdout, or ./- for a file of that name", flag));
+  }
   std::error_code error;
   const fs::path real = fs::weakly_canonical(path, error);
   const std::string_view owner = OwnerOf(real);
