@@ -205,6 +205,17 @@ TEST_F(StoreCommands, ARestoreOfAnUnknownLabelKeepsNothing) {
   EXPECT_EQ(list["snapshots"].size(), 1u) << list;
 }
 
+TEST_F(StoreCommands, AnExportDoesNotGoIntoTheStore) {
+  const auto before = Content(store());
+  for (const std::string& save :
+       {store() + "/tuned", store() + "/../store/tuned/", training_ / ""}) {
+    const Ended ended = RunCommand({"snapshot", "export", store(), "--save", save});
+    EXPECT_EQ(ended.exit_code, 2) << save << ": " << ended.err;
+    EXPECT_THAT(ended.err, HasSubstr("lie in each other"));
+  }
+  EXPECT_EQ(Content(store()), before);
+}
+
 TEST_F(StoreCommands, RestoreGoesBackExactly) {
   const Json list = Run({"snapshot", "list", store(), "--json"});
   EXPECT_EQ(list["v"], 1);

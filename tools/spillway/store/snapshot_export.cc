@@ -21,6 +21,7 @@
 #include "src/optim/element_codecs.h"
 #include "tools/hf/config.h"
 #include "tools/spillway/command/exit_code.h"
+#include "tools/spillway/command/real_path.h"
 #include "tools/spillway/store/opened_store.h"
 #include "tools/spillway/store/store_summary.h"
 #include "tools/spillway/store/tensor_reader.h"
@@ -156,6 +157,14 @@ absl::Status ReadJoined(TensorReader& reader, const TensorSpec& weight, const Te
 }  // namespace
 
 absl::Status ExportFromStore(const ExportRequest& request, const std::atomic<bool>& stop) {
+  for (const std::string& folder : request.store) {
+    const auto save = RealPath(request.save), store = RealPath(folder);
+    if (!LiesIn(save, store) && !LiesIn(store, save)) continue;
+    return UsageError(absl::StrFormat(
+        "--save %s and the store %s lie in each other; an export is a folder of its own, so name "
+        "one elsewhere",
+        request.save, folder));
+  }
   SPILLWAY_ASSIGN_OR_RETURN(const auto view,
                             OpenView(request.store, io::StoreView::Wanted::kAnyState));
   SPILLWAY_ASSIGN_OR_RETURN(const Commit commit, FindCommit(*view, request.label));

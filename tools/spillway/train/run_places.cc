@@ -2,7 +2,6 @@
 
 #include "tools/spillway/train/run_places.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <system_error>
 
@@ -10,24 +9,12 @@
 #include "absl/strings/str_format.h"
 #include "src/base/status_macros.h"
 #include "tools/spillway/command/exit_code.h"
+#include "tools/spillway/command/real_path.h"
 
 namespace spillway::command {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Returns the one path that stands for all names of a place.
-fs::path Real(const std::string& path) {
-  std::error_code error;
-  fs::path real = fs::weakly_canonical(fs::absolute(path, error), error);
-  if (error) real = path;
-  real = real.lexically_normal();
-  return real.has_filename() ? real : real.parent_path();  // "out/" names the folder "out"
-}
-
-bool IsIn(const fs::path& inner, const fs::path& outer) {
-  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
-}
 
 bool IsDevice(const std::string& path) {
   std::error_code error;
@@ -37,22 +24,22 @@ bool IsDevice(const std::string& path) {
 
 absl::Status CheckFile(const NamedPlace& file, const std::string& save,
                        const std::vector<std::string>& store) {
-  const fs::path path = Real(file.path);
-  if (!save.empty() && path != Real(save) && IsIn(Real(save), path)) {
+  const fs::path path = RealPath(file.path);
+  if (!save.empty() && path != RealPath(save) && LiesIn(RealPath(save), path)) {
     return UsageError(absl::StrFormat("--save %s lies in %s %s, which is a file; name another",
                                       save, file.flag, file.path));
   }
-  if (!save.empty() && IsIn(path, Real(save))) {
+  if (!save.empty() && LiesIn(path, RealPath(save))) {
     return UsageError(absl::StrFormat(
         "%s %s lies in the folder of --save %s, which appears whole at the end; name a file "
         "elsewhere",
         file.flag, file.path, save));
   }
   for (const std::string& folder : store) {
-    const fs::path of_store = Real(folder);
+    const fs::path of_store = RealPath(folder);
     const bool is_of_store =
         path.parent_path() == of_store && absl::StartsWith(path.filename().string(), "spillway-");
-    if (!IsIn(of_store, path) && !is_of_store) continue;
+    if (!LiesIn(of_store, path) && !is_of_store) continue;
     return UsageError(absl::StrFormat("%s %s is %s of --store %s; give another name", file.flag,
                                       file.path, is_of_store ? "a file" : "the folder", folder));
   }
@@ -67,13 +54,14 @@ absl::Status CheckApart(const std::vector<NamedPlace>& files, const std::string&
     if (files[i].path.empty() || IsDevice(files[i].path)) continue;
     SPILLWAY_RETURN_IF_ERROR(CheckFile(files[i], save, store));
     for (size_t j = 0; j < i; ++j) {
-      if (files[j].path.empty() || Real(files[j].path) != Real(files[i].path)) continue;
+      if (files[j].path.empty() || RealPath(files[j].path) != RealPath(files[i].path)) continue;
       return UsageError(absl::StrFormat("%s and %s are both %s; give each a file of its own",
                                         files[j].flag, files[i].flag, files[i].path));
     }
   }
   for (const std::string& folder : store) {
-    if (save.empty() || (!IsIn(Real(save), Real(folder)) && !IsIn(Real(folder), Real(save)))) {
+    if (save.empty() ||
+        (!LiesIn(RealPath(save), RealPath(folder)) && !LiesIn(RealPath(folder), RealPath(save)))) {
       continue;
     }
     return UsageError(absl::StrFormat(
