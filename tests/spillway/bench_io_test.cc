@@ -180,6 +180,8 @@ TEST_F(BenchIoTest, ADiskIsNeverFilled) {
   const Ended ended = RunCommand({"bench", "io", a_, "--size", "4000TiB"});
   EXPECT_EQ(ended.exit_code, 1);
   EXPECT_THAT(ended.err, HasSubstr("give a smaller --size"));
+  const Ended slack = RunCommand({"bench", "io", a_, "--size", "4000TiB", "--memory", "8GiB"});
+  EXPECT_THAT(slack.err, HasSubstr("give a smaller --size or --memory"));
   ExpectNothingLeft();
 }
 
@@ -190,6 +192,7 @@ TEST_F(BenchIoTest, BadInputIsExplained) {
       {{"bench", "io"}, 2, "required"},
       {{"bench", "io", a_ + "/none"}, 1, "/none"},
       {{"bench", "io", a_ + ",,b"}, 2, "empty part"},
+      {{"bench", "io", a_ + "," + a_ + "/"}, 2, "named before already"},
       {{"bench", "io", a_, "--size", "1MiB"}, 2, "--size"},
       {{"bench", "io", a_, "--memory", "unlimited"}, 2, "--memory"},
       {{"bench", "io", a_, "--seconds", "0"}, 2, "--seconds"},

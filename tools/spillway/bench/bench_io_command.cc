@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "tools/spillway/command/commands.h"
 #include "tools/spillway/command/exit_code.h"
 #include "tools/spillway/command/named_output.h"
+#include "tools/spillway/command/real_path.h"
 #include "tools/trainer/metrics/output_file.h"
 
 namespace spillway::command {
@@ -61,7 +63,11 @@ absl::Status Check(const Flags& flags) {
   if (flags.bench.memory_bytes < (uint64_t{64} << 20)) {
     return UsageError("--memory must be at least 64 MiB");
   }
+  std::set<std::string> names;
   for (const std::string& folder : flags.folders) {
+    if (!names.insert(RealPath(folder).string()).second) {
+      return UsageError(absl::StrCat("'", folder, "' is a folder that is named before already"));
+    }
     if (folder.find(':') != std::string::npos) {
       return UsageError(absl::StrCat("'", folder, "': a folder's name with a colon"));
     }
@@ -107,8 +113,11 @@ void AddBenchIoCommand(CLI::App* bench, Run* run) {
   CLI::App* io = AddCommand(bench, "io", kDescription);
   auto flags = std::make_shared<Flags>();
   AddList(io, "dir", &flags->folders, "Folders to measure, striped over: DIR[,DIR]").Required();
-  AddSize(io, "--size", &flags->bench.size_bytes, "Data to move, and as much again for fio's file");
-  AddSize(io, "--memory", &flags->bench.memory_bytes, "Distinct memory to cycle through");
+  AddSize(io, "--size", &flags->bench.size_bytes, "Data to move, and as much again for fio's file")
+      .Default("2GiB");
+  AddSize(io, "--memory", &flags->bench.memory_bytes,
+          "Distinct memory to cycle through; a row may need as much room again on the disk")
+      .Default("2GiB");
   AddNumber(io, "--seconds", &flags->bench.seconds, {1, 86400},
             "No further round after that (not with --full)");
   AddFlag(io, "--full", &flags->bench.full, "Every operation, pattern, block, depth and engine");

@@ -120,7 +120,8 @@ class Bench {
         return absl::ResourceExhaustedError(
             absl::StrCat(folder, " has ", base::FormatBytes(free_bytes),
                          " free, of which a tenth stays so; ", "the benchmark needs ",
-                         base::FormatBytes(wanted), " there for a while: give a smaller --size"));
+                         base::FormatBytes(wanted), " there for a while: give a smaller --size",
+                         slack > kLeastSlackBytes ? " or --memory" : ""));
       }
     }
     return absl::OkStatus();
