@@ -300,10 +300,15 @@ TEST_F(PageTest, RendersFromEitherFileAloneAndWithBounds) {
     lines += line.dump() + "\n";
   }
   WriteFile(bounded, lines);
+  const std::string other_cause = folder_ / "other.json";
+  WriteFile(other_cause,
+            std::regex_replace(ReadFile(TraceOf(*training_)), std::regex("\"cause\":\"[^\"]*\""),
+                               "\"cause\":\"another cause\""));
   const std::vector<std::pair<Arguments, std::string>> runs = {
       {{training_->log()}, "A trace (train --trace) says for what"},
       {{TraceOf(*training_)}, "A step, closely"},
-      {{bounded, TraceOf(*training_)}, "2.00 ×"}};
+      {{bounded, TraceOf(*training_)}, "2.00 ×"},
+      {{other_cause}, "waiting: another cause"}};
   for (const auto& [run, words] : runs) {
     SCOPED_TRACE(run.front());
     Page(run);
@@ -482,6 +487,19 @@ TEST_F(PageTest, BadInputIsExplained) {
     EXPECT_FALSE(std::ifstream(page_).is_open()) << "no page of bad input";
   }
   EXPECT_EQ(ReadFile(training_->log()), log);
+}
+
+TEST_F(PageTest, APipeIsReadLikeAFile) {
+  const Ended ended =
+      RunInShell("cat " + training_->log() + " |", {"report", "/dev/stdin", "--out", page_});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ReadFile(page_), HasSubstr("\"steps_in_all\":" + std::to_string(kSteps)));
+}
+
+TEST_F(PageTest, APageThatCannotBeWrittenIsNamed) {
+  const Ended ended = RunInShell("ulimit -f 8;", {"report", training_->log(), "--out", page_});
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_THAT(ended.err, HasSubstr("--out: write " + page_ + ": File too large; free some space"));
 }
 
 TEST_F(PageTest, ATornLastLineIsLeftOutAndSaid) {

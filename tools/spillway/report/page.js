@@ -17,6 +17,8 @@ const CAUSES = {
   'no room': ['--noroom', 'room', 'What was in the tile’s room was leased or just coming in.', 'A larger budget for that tier helps.'],
   'leased': ['--leased', 'other leases to end', 'Another lease on the tile had to end.', 'A matter of the order in which leases are taken.'],
 };
+// A trace may name a cause that this page does not know.
+const causeOf = name => Object.hasOwn(CAUSES, name) ? CAUSES[name] : ['--rest', name, '', ''];
 const LINKS = {
   nvme_read: ['NVMe → pinned', '--nvme-read'], nvme_write: ['pinned → NVMe', '--nvme-write'],
   device_read: ['pinned → device', '--device-read'], device_write: ['device → pinned', '--device-write'],
@@ -180,7 +182,7 @@ function stackedBars(parent, { xs, parts, yFormat, line, binary, label, height =
 
 // --- The parts of the page ---
 
-const stalledCauses = trace ? Object.keys(CAUSES).filter(cause => trace.all.stall_us[cause] > 0) : [];
+const stalledCauses = trace ? [...new Set([...Object.keys(CAUSES), ...Object.keys(trace.all.stall_us)])].filter(cause => trace.all.stall_us[cause] > 0) : [];
 const traced = trace ? trace.steps : [];
 const tracedUs = sum(traced.map(s => s.end_us - s.begin_us));
 
@@ -204,7 +206,7 @@ function headline() {
     const stalls = stalledCauses.map(cause => [cause, total.stall_us[cause] || 0]).sort((a, b) => b[1] - a[1]);
     const stalled = sum(stalls.map(s => s[1]));
     out.push(`Of the steps’ time, ${percent(total.compute_us / total.us)} was compute and ${percent(stalled / total.us)} waiting` +
-      (stalled > 0 ? `, ${percent(stalls[0][1] / stalled)} of that for ${CAUSES[stalls[0][0]][1]}.` : '.'));
+      (stalled > 0 ? `, ${percent(stalls[0][1] / stalled)} of that for ${causeOf(stalls[0][0])[1]}.` : '.'));
     const busiest = Object.keys(LINKS).map(link => [link, total.busy_us[link] || 0]).sort((a, b) => b[1] - a[1])[0];
     if (busiest[1] > 0) out.push(`The busiest link was ${LINKS[busiest[0]][0]}, in use ${percent(busiest[1] / total.us)} of the time.`);
   } else if (steps.length) {
@@ -259,7 +261,7 @@ function timeAndBytes() {
   const bound = values => values.some(s => s.time_bound_s > 0) ? { name: 'time bound', values: values.map(s => s.time_bound_s * 1e6) } : undefined;
   if (traced.length) {
     const parts = [{ name: 'compute', color: '--compute', values: traced.map(s => s.compute_us) }];
-    for (const cause of stalledCauses) parts.push({ name: 'waiting: ' + cause, color: CAUSES[cause][0], values: traced.map(s => s.stall_us[cause] || 0) });
+    for (const cause of stalledCauses) parts.push({ name: 'waiting: ' + cause, color: causeOf(cause)[0], values: traced.map(s => s.stall_us[cause] || 0) });
     const known = i => sum(parts.map(p => p.values[i]));
     const rest = traced.map((s, i) => Math.max(0, s.end_us - s.begin_us - known(i)));
     if (sum(rest) > 0.005 * tracedUs) parts.push({ name: 'neither', color: '--rest', values: rest });
@@ -300,8 +302,8 @@ function stalls() {
     const row = add(body, 'tr');
     const name = add(row, 'td');
     name.append(cause[0].toUpperCase() + cause.slice(1) + ' ');
-    add(name, 'small', {}, `${CAUSES[cause][2]} ${CAUSES[cause][3]}`);
-    add(add(row, 'td', { style: 'width:22%' }), 'span', { class: 'bar', style: `width:${100 * us / causes[0][1]}%;background:var(${CAUSES[cause][0]})` });
+    add(name, 'small', {}, `${causeOf(cause)[2]} ${causeOf(cause)[3]}`);
+    add(add(row, 'td', { style: 'width:22%' }), 'span', { class: 'bar', style: `width:${100 * us / causes[0][1]}%;background:var(${causeOf(cause)[0]})` });
     add(row, 'td', { class: 'n' }, time(us));
     add(row, 'td', { class: 'n' }, percent(us / all));
     add(row, 'td', { class: 'n' }, count(trace.all.stalls[cause]));
@@ -380,7 +382,7 @@ function rowsOf(shown) {
     threads(spans).forEach((thread, i) => {
       const title = kind === 'compute' ? 'compute' : 'waiting';
       rows.push({ name: callers(spans) > 1 ? `${title} ${i}` : title, height: 26, spans: spans.filter(s => s[1] === thread), labels: kind === 'compute',
-        paint: kind === 'stall' ? s => CAUSES[trace.names[s[5]]][0] : (s, j) => j % 2 ? '--compute2' : '--compute' });
+        paint: kind === 'stall' ? s => causeOf(trace.names[s[5]])[0] : (s, j) => j % 2 ? '--compute2' : '--compute' });
     });
   }
   for (const [link, [name, paint]] of Object.entries(LINKS)) {
@@ -401,7 +403,7 @@ function describe(span) {
   const length = time(span[3] / 10);
   if (kind === 'stall') {
     const other = names[span[6]];
-    return `waiting ${length} for ${names[span[4]]}\n${names[span[5]]}: ${CAUSES[names[span[5]]][2]}` + (other ? `\nin the way: ${other}` : '');
+    return `waiting ${length} for ${names[span[4]]}\n${names[span[5]]}: ${causeOf(names[span[5]])[2]}` + (other ? `\nin the way: ${other}` : '');
   }
   if (kind === 'compute') return `compute ${length}\nafter leasing ${names[span[4]]}`;
   if (LINKS[kind]) return `${LINKS[kind][0]}: ${names[span[4]]}\n${bytes(span[6])} in ${length} (${rate(span[6] / span[3] * 1e7)})\nwhy: ${names[span[5]]}`;
@@ -414,7 +416,7 @@ function closely() {
   const parent = section('closely');
   heading(parent, 'A step, closely', 'Drag to zoom in, double-click to see all, point for details.' +
     (trace.windows.length < trace.windows_in_all ? ` The newest steps and the longest are here, ${trace.windows.length} of ${count(trace.windows_in_all)}; the trace opens in ui.perfetto.dev with all.` : ''));
-  key(parent, [['compute', '--compute'], ...stalledCauses.map(cause => ['waiting: ' + cause, CAUSES[cause][0]])]);
+  key(parent, [['compute', '--compute'], ...stalledCauses.map(cause => ['waiting: ' + cause, causeOf(cause)[0]])]);
   const controls = add(parent, 'div', { class: 'controls' });
   const choice = add(controls, 'select', { 'aria-label': 'step' });
   trace.windows.forEach((w, i) => add(choice, 'option', { value: i }, `${w.title}, ${time(w.end_us - w.begin_us)}`));

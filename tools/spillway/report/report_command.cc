@@ -61,7 +61,10 @@ absl::Status RunReport(const ReportFlags& flags) {
     data["sources"].push_back(std::filesystem::path(path).filename().string());
   }
   data["spillway"] = absl::StrCat(std::string(Version()), " (", std::string(BuildCommit()), ")");
-  SPILLWAY_RETURN_IF_ERROR(page.Replace(run_report::ToHtml(data)));
+  if (const absl::Status written = page.Replace(run_report::ToHtml(data)); !written.ok()) {
+    return absl::Status(written.code(), absl::StrCat("--out: ", std::string(written.message()),
+                                                     "; free some space, or name another file"));
+  }
   absl::PrintF("%s\n", flags.out);
   return absl::OkStatus();
 }

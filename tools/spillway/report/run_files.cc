@@ -8,8 +8,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string_view>
+#include <system_error>
 #include <unordered_map>
 #include <utility>
 
@@ -222,7 +225,15 @@ absl::StatusOr<RunFiles> ReadRunFiles(const std::vector<std::string>& paths) {
                       : absl::NotFoundError(
                             absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
     }
-    SPILLWAY_RETURN_IF_ERROR(ReadRunFile(in, path, &files));
+    std::error_code error;
+    if (!std::filesystem::is_fifo(path, error)) {
+      SPILLWAY_RETURN_IF_ERROR(ReadRunFile(in, path, &files));
+      continue;
+    }
+    // A pipe cannot seek, as ReadRunFile does.
+    std::stringstream all;
+    all << in.rdbuf();
+    SPILLWAY_RETURN_IF_ERROR(ReadRunFile(all, path, &files));
   }
   return files;
 }

@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "tools/hf/status_macros.h"
 
 namespace spillway::trainer {
@@ -205,7 +206,11 @@ absl::Status OutputFile::ReplaceWith(OutputFile beside) {
 
 absl::Status OutputFile::Replace(std::string_view text) {
   SPILLWAY_HF_ASSIGN_OR_RETURN(OutputFile beside, Beside());
-  SPILLWAY_HF_RETURN_IF_ERROR(beside.Append(text));
+  if (const absl::Status written = beside.Append(text); !written.ok()) {
+    // The caller does not know the file beside, which is removed on return.
+    return absl::Status(written.code(),
+                        absl::StrReplaceAll(written.message(), {{beside.path_, path_}}));
+  }
   return ReplaceWith(std::move(beside));
 }
 
