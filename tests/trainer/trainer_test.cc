@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cmath>
 #include <memory>
+#include <new>
 #include <optional>
 #include <random>
 #include <string>
@@ -187,6 +188,16 @@ TEST(Trainer, AFailingObserverEndsTheRunAfterACommitOfWhatIsDone) {
   EXPECT_EQ(run.records.size(), 1U);
   ASSERT_EQ(run.engine.commits.size(), 1U);
   EXPECT_EQ(run.engine.commits.back().step, 1);
+}
+
+TEST(Trainer, MemoryThatRunsOutIsAnErrorThatNamesWhatTakesIt) {
+  TrainingRun run(SmallOptions(3));
+  const auto throws = [](const StepRecord&) -> absl::Status { throw std::bad_alloc(); };
+  const absl::Status status = run.trainer->Run(throws, run.stop).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  for (const char* flag : {"--seq", "--batch", "--accumulate"}) {
+    EXPECT_THAT(std::string(status.message()), HasSubstr(flag));
+  }
 }
 
 TEST(Trainer, AWriteThatEndsAfterItsStepsRecordCountsInTheNext) {

@@ -74,8 +74,9 @@ absl::Status Guarded(const std::function<absl::Status()>& work) {
   try {
     return work();
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "%s; use a smaller --seq or --batch, or smaller budgets", std::strerror(ENOMEM)));
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("%s; use a smaller --seq, --batch or --accumulate, or smaller budgets",
+                        std::strerror(ENOMEM)));
   }
 }
 

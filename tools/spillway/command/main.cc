@@ -49,8 +49,9 @@ absl::Status Guarded(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     return WithExitCode(
         absl::ResourceExhaustedError(
-            "memory, or what this process may have of it, does not suffice: use a smaller --seq or "
-            "--batch, or smaller budgets, or raise the limits ('ulimit -v', 'ulimit -d')"),
+            "memory, or what this process may have of it, does not suffice: use a smaller --seq, "
+            "--batch or --accumulate, or smaller budgets, or raise the limits ('ulimit -v', "
+            "'ulimit -d')"),
         ExitCode::kCannot);
   } catch (const std::system_error& error) {
     if (error.code() != std::errc::resource_unavailable_try_again) {
