@@ -92,6 +92,9 @@ TEST(Doctor, EachFolderOfAListIsChecked) {
   }
   EXPECT_EQ(verdicts,
             (std::map<std::string, std::string>{{folder / "n0", "ok"}, {folder / "n1", "warn"}}));
+  const std::string neither = folder / "n1" + "," + folder / "n2";
+  const Json of_neither = RunCommand({"doctor", neither, "--json"}).json();
+  EXPECT_EQ(Verdict(of_neither, "calibration"), "ok") << of_neither;
   WriteFile(folder / "n1", "a file");
   const Ended failed = RunCommand({"doctor", list});
   EXPECT_EQ(failed.exit_code, 3);

@@ -266,10 +266,12 @@ Finding CheckCalibration(const std::vector<std::string>& folders, size_t number)
   return finding;
 }
 
-// Checks the folder `number`. `nearest` are the folders that are checked in place of those given.
-std::vector<Finding> CheckFolder(const std::string& given, const std::vector<std::string>& nearest,
-                                 size_t number) {
-  const std::string& folder = nearest[number];
+// Checks the store's folder `number`.
+std::vector<Finding> CheckFolder(const std::vector<std::string>& folders, size_t number) {
+  const std::string& given = folders[number];
+  // If `given` is a file, that file is checked itself, and fails.
+  std::error_code error;
+  const std::string folder = fs::exists(given, error) ? given : base::ExistingFolder(given);
   const ProbeFile file(folder);
   std::vector<Finding> findings = {CheckWritable(given, folder, file), CheckFileSystem(folder),
                                    CheckDrive(folder), CheckFreeSpace(folder)};
@@ -277,22 +279,16 @@ std::vector<Finding> CheckFolder(const std::string& given, const std::vector<std
   findings.push_back(CheckCalls(file));
   findings.push_back(CheckDirect(file));
   findings.push_back(CheckUring(folder));
-  findings.push_back(CheckCalibration(nearest, number));
+  findings.push_back(CheckCalibration(folders, number));
   return findings;
 }
 
 }  // namespace
 
 std::vector<Finding> CheckFolders(const std::vector<std::string>& folders) {
-  std::vector<std::string> nearest;
-  for (const std::string& folder : folders) {
-    // If `folder` is a file, that file is checked itself, and fails.
-    std::error_code error;
-    nearest.push_back(fs::exists(folder, error) ? folder : base::ExistingFolder(folder));
-  }
   std::vector<Finding> findings;
   for (size_t i = 0; i < folders.size(); ++i) {
-    for (Finding& finding : CheckFolder(folders[i], nearest, i)) {
+    for (Finding& finding : CheckFolder(folders, i)) {
       finding.folder = folders[i];
       findings.push_back(std::move(finding));
     }
