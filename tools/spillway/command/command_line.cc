@@ -35,7 +35,8 @@ constexpr char kDescription[] =
     "  spillway snapshot create run before-sft\n"
     "  spillway doctor /mnt/nvme0\n"
     "\n"
-    "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 this machine cannot, 4 data is corrupt, 130\n"
+    "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 this machine cannot, 4 a store is corrupt, "
+    "130\n"
     "interrupted.\n";
 
 // Lists a subcommand by the first line of its description. The subcommand's own help shows all of
