@@ -68,8 +68,8 @@ FAULTS = (
     Fault(
         "freed-memory", "a claim is read after it was erased",
         "src/engine/pager/room.cc",
-        "  const PageTable::Window window = claims_.extract(key).mapped().window;\n",
-        "  const PageTable::Window& window = claims_.extract(key).mapped().window;\n",
+        "  const ClaimWindow window = claims_.extract(key).mapped().window;\n",
+        "  const ClaimWindow& window = claims_.extract(key).mapped().window;\n",
         Check(ASAN, "asan", tests="^pager_random_test$"),
         r"AddressSanitizer: heap-use-after-free"),
     Fault(
