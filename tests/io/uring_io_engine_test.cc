@@ -186,6 +186,7 @@ TEST_F(UringIoEngineTest, ClosesARingThatAnotherProcessKeeps) {
   }).join();
   const auto child = static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
   if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // should the test be ended from outside
     while (true) ::pause();
   }
   ASSERT_GT(child, 0);
