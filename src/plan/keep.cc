@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "src/plan/prices.h"
 #include "src/plan/room_tree.h"
 
@@ -73,7 +74,7 @@ std::vector<Candidate> FindCandidates(const Keeping& keeping) {
 }
 
 bool KeepEpoch(const Keeping& keeping, const Epoch& epoch, RoomTree& room, Kept& kept) {
-  std::vector<uint32_t> added;
+  absl::InlinedVector<uint32_t, 16> added;
   bool fits = true;
   ForGaps(keeping, epoch, [&](uint32_t gap) {
     if (!fits || kept[gap]) return;

@@ -3,6 +3,7 @@
 #include "src/plan/keeping.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace spillway::plan {
 
@@ -68,34 +69,41 @@ void Keeping::SumUseBytes() {
 
 uint64_t Keeping::PeakUseBytes() const { return std::ranges::max(use_bytes); }
 
+namespace {
+
+// Returns the epoch that begins with the gap after a use, if one does.
+std::optional<Epoch> EpochAt(const Keeping& keeping, uint32_t use) {
+  const Use& is = keeping.uses[use];
+  if (!is.dirty) return is.leaves ? std::nullopt : std::optional(Epoch{use, 1, false});
+  if (!is.dirties) return std::nullopt;  // part of an epoch that began before
+  Epoch epoch{use, 1, true};
+  for (uint32_t next = keeping.Next(use); keeping.uses[next].dirty && !keeping.uses[next].dirties;
+       next = keeping.Next(next)) {
+    ++epoch.num_gaps;
+  }
+  return epoch;
+}
+
+}  // namespace
+
 std::vector<Epoch> AllEpochs(const Keeping& keeping) {
   std::vector<Epoch> epochs;
   epochs.reserve(keeping.uses.size());
   for (uint32_t u = 0; u < keeping.uses.size() && !keeping.is_stopped(); ++u) {
-    const Use& use = keeping.uses[u];
-    if (!use.dirty) {
-      if (!use.leaves) epochs.push_back({u, 1, false});
-      continue;
-    }
-    if (!use.dirties) continue;  // part of an epoch that began before
-    Epoch epoch{u, 1, true};
-    for (uint32_t next = keeping.Next(u); keeping.uses[next].dirty && !keeping.uses[next].dirties;
-         next = keeping.Next(next)) {
-      ++epoch.num_gaps;
-    }
-    epochs.push_back(epoch);
+    if (const auto epoch = EpochAt(keeping, u)) epochs.push_back(*epoch);
   }
   return epochs;
 }
 
 std::vector<bool> GoesDown(const Keeping& keeping, const Kept& kept) {
   std::vector<bool> goes_down(keeping.uses.size());
-  for (size_t u = 0; u < goes_down.size(); ++u) goes_down[u] = keeping.uses[u].forced_write;
-  for (const Epoch& epoch : AllEpochs(keeping)) {
-    if (!epoch.dirty) continue;
+  for (uint32_t u = 0; u < goes_down.size() && !keeping.is_stopped(); ++u) {
+    goes_down[u] = keeping.uses[u].forced_write;
+    const auto epoch = EpochAt(keeping, u);
+    if (!epoch || !epoch->dirty) continue;
     bool all = true;
-    ForGaps(keeping, epoch, [&](uint32_t gap) { all &= kept[gap]; });
-    goes_down[epoch.first_gap] = !all;
+    ForGaps(keeping, *epoch, [&](uint32_t gap) { all &= kept[gap]; });
+    goes_down[u] = !all;
   }
   return goes_down;
 }
