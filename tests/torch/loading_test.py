@@ -201,6 +201,82 @@ class LoadingTest(StateTest):
             first.state_dict()
             run.close()
 
+    def test_a_step_that_waited_for_a_commit_is_not_in_it(self):
+        store = self.store()
+        params = [Parameter(torch.ones(64)) for _ in range(2)]
+        run = st.open(store, pinned="8MiB")
+        first, second = (st.AdamW([param], lr=0.1, store=run) for param in params)
+        self.take_steps(params[:1], first, 0, 1)
+        self.take_steps(params[1:], second, 0, 1)
+        commit, began = run.engine.commit, threading.Event()
+
+        def slow_commit(user_state):
+            began.set()
+            thread.join(0.3)  # by then the step waits; it ends after the commit
+            commit(user_state)
+
+        def step():
+            began.wait()
+            self.take_steps(params[1:], second, 1, 1)
+
+        thread = threading.Thread(target=step)
+        thread.start()
+        with mock.patch.object(run.engine, "commit", slow_commit):
+            first.state_dict()
+        thread.join()
+        saved, expected = second.state_dict(), state_of(second)
+        run.close()
+        run = st.open(store, pinned="8MiB")
+        first, second = (st.AdamW([param], lr=0.1, store=run) for param in self.weights_of(params))
+        second.load_state_dict(saved)
+        self.assert_same_state(expected, state_of(second))
+        run.close()
+
+    def test_a_load_that_failed_fails_again(self):
+        store = self.store()
+        params = [Parameter(torch.ones(600, 1024, dtype=torch.bfloat16)), Parameter(torch.ones(16, 16, dtype=torch.bfloat16))]
+        optimizer = st.AdamW(params, lr=0.1, store=store, pinned="16MiB")
+        self.take_steps(params, optimizer, 0, 2)
+        saved = optimizer.state_dict()
+        optimizer.run.close()
+        optimizer = st.AdamW(self.weights_of(params), lr=0.1, store=store, pinned="512KiB")
+        for _ in range(3):
+            with self.assertRaises(spillway.ResourceExhausted):
+                optimizer.load_state_dict(saved)
+            with self.assertRaises(spillway.FailedPrecondition):
+                optimizer.state_dict()
+        optimizer.run.close()
+
+    def test_a_load_of_another_optimizer_keeps_what_was_written_into_a_weight(self):
+        after = []
+        for other in ("64MiB", "8MiB"):
+            store = self.store()
+
+            def make(budget):
+                run = st.open(store, pinned=budget)
+                model = torch.nn.Linear(1024, 600, bias=False).to(torch.bfloat16)
+                with torch.no_grad():
+                    model.weight.fill_(1)
+                st.offload(model, run)
+                param = Parameter(torch.ones(16, 16))
+                return run, model, param, st.AdamW([param], lr=0.1, store=run), st.AdamW(model.parameters(), lr=0.1, store=run)
+
+            run, model, param, first, second = make("64MiB")
+            self.take_steps([param], first, 0, 1)
+            self.take_steps([model.weight], second, 0, 1)
+            saved = first.state_dict()
+            run.close()
+            run, model, param, first, second = make(other)
+            self.take_steps([model.weight], second, 0, 1)
+            with torch.no_grad():
+                model.weight.fill_(5)
+            first.load_state_dict(saved)
+            self.take_steps([model.weight], second, 1, 1)
+            after.append(model.weight.detach().clone())
+            run.close()
+        self.assertGreater(after[0].min().item(), 4)
+        self.assertTrue(torch.equal(*after))
+
     def test_a_dict_of_a_version_that_did_not_record_tiles_is_loaded_with_its_budget(self):
         store = self.store()
         param = Parameter(torch.ones(600, 1024))

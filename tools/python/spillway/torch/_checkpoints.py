@@ -67,11 +67,14 @@ class Checkpoints:
         there, unreadable = set(), []
         paths = self._folder.rglob("*")
         while True:
-            path = self._folder
             try:
                 path = next(paths, None)
-                if path is None:
-                    break
+            except OSError as error:  # of a folder, perhaps one that was deleted meanwhile: the rest was not seen
+                unreadable.append(f"{error.filename or self._folder} ({error.strerror or error})")
+                continue  # ends the loop, since the iterator has ended
+            if path is None:
+                break
+            try:
                 if path.suffix not in _SUFFIXES or not path.is_file():
                     continue
                 stat = path.stat()

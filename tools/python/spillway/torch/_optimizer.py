@@ -228,6 +228,8 @@ class OffloadedOptimizer(StateDicts):
         """Registers the state anew in other tiles, by default those that fit the run's budget. Its bytes, which do not depend
         on the tiles, are lost: the caller must save them before and write them afterwards, tensor by tensor of `ids`."""
         self._begin_anew(self._prefix, {}, tile_rows)
+        for known in self._known.values():
+            known.version = -1  # the next step still finds what the user has written into a weight
 
     def weight_ids(self) -> list[int]:
         """Returns the ids of the weights in the engine that this optimizer updates."""
@@ -298,14 +300,14 @@ class OffloadedOptimizer(StateDicts):
                             "weight_decay": float(group.get("weight_decay", 0)), "gradient_scale": scale,
                             "rule": rules[id(group)], "weight_in": None if isinstance(param, EngineTensor) else param,
                             "gradient_in": self._gradient(param, gradient, known), "known": known, "param": param})
-        self.run.has_changed()
         self.run.has_stepped |= bool(updates)
         begun = False  # whether something may have been updated
         try:
             for piece in staged(updates):
                 was_begun, begun = begun, True
                 try:
-                    with self._in_use():
+                    with self._in_use():  # a commit of another thread is over
+                        self.run.has_changed()
                         self._engine_state.step(piece)
                 except spillway.InvalidArgument:
                     begun = was_begun  # raised before anything of this piece was updated
@@ -397,6 +399,7 @@ class OffloadedOptimizer(StateDicts):
         # master weight stays.
         weight = param.clone().cpu()
         with self._in_use():
+            self.run.has_changed()
             master = self._engine_state.masters(known.number)
             self._write_masters(param, known, torch.where(master.to(weight.dtype) == weight, master, weight.float()))
 

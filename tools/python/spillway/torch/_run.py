@@ -130,12 +130,13 @@ class Run:
             number = self.engine.commit_number
             label = f"{LABEL}{number}"
             self.engine.snapshot(label)
+            # Recorded before a step that waits for the commit calls has_changed().
+            kept = {"store": os.path.abspath(self.store), "store_id": self.engine.store_id, "commit": number,
+                    "label": label, "weights": {home.name: list(home.shape) for home in self._weights()},
+                    "tile_rows": {name: rows for owner in self._optimizers() for name, rows in owner.tile_rows().items()}}
+            self._at, self._kept = label, kept
         self._drop_old()
-        self._at = label
-        self._kept = {"store": os.path.abspath(self.store), "store_id": self.engine.store_id, "commit": number,
-                      "label": label, "weights": {home.name: list(home.shape) for home in self._weights()},
-                      "tile_rows": {name: rows for owner in self._optimizers() for name, rows in owner.tile_rows().items()}}
-        return self._kept
+        return kept
 
     def _weights(self) -> list[Any]:
         """Returns the homes of the weights in the engine."""
@@ -179,9 +180,9 @@ class Run:
                 write_back()
                 for each, half_done in others.items():
                     each.half_done = half_done
-        self.has_stepped = True
-        if not staying():
-            self._at, self._kept = kept["label"], {key: kept[key] for key in _NAMES if key in kept}
+            self.has_stepped = True
+            if not staying():
+                self._at, self._kept = kept["label"], {key: kept[key] for key in _NAMES if key in kept}
 
     def recut(self, owner: Any) -> None:
         """Registers the state of an optimizer in the tiles that fit the run's budget, with the bytes that it has."""

@@ -167,13 +167,15 @@ class StateDicts(torch.optim.Optimizer):
         if is_renamed and self.run.store is None and not is_new:
             raise spillway.FailedPrecondition(f"the state dict is of another optimizer of this run ('{mine['name']}'), whose "
                                               "state is in memory alone: load it into that one, or save full_state_dict()")
-        if is_renamed or not self.run.is_at(mine):
+        # After a load that failed, neither the run's commit nor the tiles tell what the state is.
+        if is_renamed or self.half_done or not self.run.is_at(mine):
             if not is_new:
                 self.run.check_nothing_waits()
             self.run.check_free(mine["name"], self)
             self.run.has_changed()
             tile_rows = None if is_new else self.tile_rows_in(mine, mine["name"], names)
-            is_recut = tile_rows is not None and not self.is_cut_as(tile_rows)  # the budget was another when it was saved
+            # The budget was another when it was saved.
+            is_recut = tile_rows is not None and (bool(self.half_done) or not self.is_cut_as(tile_rows))
             if is_renamed or is_new or is_recut:
                 self.half_done = "a state dict was not loaded whole"
                 self._begin_anew(mine["name"], names, tile_rows)
