@@ -86,6 +86,7 @@ void PagerDriver::Dispatch(Wake wake) {
     if (at_once) {
       waits_.Answer(std::move(action), {});
     } else {
+      if (action.kind == Action::Kind::kRunAgain) ++runs_again_;
       const Tile* const tile = &tiles_[action.tile];
       work_.push_back({std::move(action), tile});
     }
@@ -101,6 +102,7 @@ void PagerDriver::Dispatch(Wake wake) {
 
 void PagerDriver::OnEnded(std::span<const TransferThread::Ended> transfers) {
   const Entry entry(this);
+  if (transfers.empty()) --runs_again_;
   for (const auto& [tile, status] : transfers) {
     if (recorder_ != nullptr) {
       recorder_->EndTransfer(tile, pager_.pages()[tile].size_bytes(), status.ok(), base::NowNs());

@@ -92,7 +92,8 @@ class PagerDriver : private TransferThread::Listener {
   absl::Status WaitFor(CallerWaits::Request* request, TileIndex tile)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsQuiet() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return pager_.transfers_in_flight() == 0 && drains_ == 0 && !transfers_.has_work();
+    return pager_.transfers_in_flight() == 0 && drains_ == 0 && runs_again_ == 0 &&
+           !transfers_.has_work();
   }
 
   const std::function<std::string(TileIndex)> describe_;
@@ -122,6 +123,8 @@ class PagerDriver : private TransferThread::Listener {
   Traffic recorded_nvme_ ABSL_GUARDED_BY(mu_), recorded_pinned_ ABSL_GUARDED_BY(mu_);
   std::vector<Work> work_ ABSL_GUARDED_BY(mu_);  // of one call of Dispatch
   bool wakes_ ABSL_GUARDED_BY(mu_) = false;      // Entry must wake the transfer thread
+  // kRunAgain actions that were posted and not carried out.
+  int runs_again_ ABSL_GUARDED_BY(mu_) = 0;
 
   TransferThread transfers_;  // last member: destroyed first
 };

@@ -318,7 +318,7 @@ Sum RunMany(const SimulationSetup& base, uint64_t most_runs) {
 
 TEST(PagerPlanRandom, InTightBudgets) {
   const Sum sum = RunMany({.device_units = 0, .pinned_units = 0, .num_tiles = 20}, 500);
-  EXPECT_GT(sum.runs_again, 0u) << "leases that wait for what the limits left over";
+  EXPECT_GT(sum.runs_again, 0u) << "runs for what the limits left over";
 }
 
 TEST(PagerPlanRandom, WhereAllTilesFit) {

@@ -79,7 +79,7 @@ class PagerSimulation {
   int taken() const { return taken_; }
   int restores() const { return restores_; }
   int num_withdrawn() const { return num_withdrawn_; }
-  // How often a run of the pump stopped at its limits while a request waited for the rest.
+  // How often a run of the pump stopped at its limits while nothing was in flight.
   int num_runs_again() const { return num_runs_again_; }
 
  protected:

@@ -33,8 +33,8 @@ struct Action {
     kGrant,  // the ticket's lease is granted, or its commit's tiles are written; with `after_copy`,
              // the lease's bytes are there when the tile's kCopyIn ends
     kFail,   // the ticket's request fails with `status`
-    kRunAgain,  // a run of the pump has reached its limits while a lease waits: call TakeActions
-                // again, after others have had the lock
+    kRunAgain,  // a run of the pump has reached its limits, and nothing is in flight: call
+                // TakeActions again, after others have had the lock
   };
   Kind kind;
   Transfer transfer = Transfer::kRead;

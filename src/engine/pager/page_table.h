@@ -38,8 +38,7 @@ namespace spillway::engine {
 // The most that one run of the pump looks at for the plan that is followed. The pump runs under a
 // lock until nothing moves any more. Without these limits, a run could look at as many tiles as
 // there are, and a caller that leases meanwhile would wait for all of it. The next run goes on
-// where one stopped; if a lease waits for that and nothing is in flight, Action::Kind::kRunAgain
-// asks for it.
+// where one stopped; if nothing is in flight, Action::Kind::kRunAgain asks for it.
 struct PumpLimits {
   int passed = PlanFollower::kMostPassed;  // events of the plan that callers have asked for
   int idle = 64;      // operations of each queue that move nothing or were skipped

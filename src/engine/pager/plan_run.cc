@@ -126,8 +126,8 @@ void PlanRun::CountPulled(const Job& job, Transfer transfer) {
 
 // Copies that do not lie as planned can make the plan's operations block each other. If nothing
 // moves for that reason, the waiting operations are tried again first, then a lease that waits for
-// them is pulled. If the lease may wait only for operations that were not reached, another run of
-// the pump has to look at those. Returns whether anything may have changed.
+// them is pulled. If there are operations that this run of the pump has not reached, for which the
+// lease may wait, another run has to look at them first. Returns whether anything may have changed.
 bool PlanRun::PullIfNothingMoves() {
   if (runs_again_ || transfers_.in_flight() > 0 || pages_.leases().num_draining() > 0) return false;
   for (Job& job : jobs_.of(Job::Kind::kAcquire)) {
@@ -139,16 +139,19 @@ bool PlanRun::PullIfNothingMoves() {
       moves_->TryAgain();
       return true;
     }
-    runs_again_ = moves_->StoppedEarly();
-    if (runs_again_) {
-      pages_.actions().push_back({.kind = Action::Kind::kRunAgain});
-      return false;
-    }
+    if (RunAgainIfCut()) return false;
     Pull(job);
     has_tried_ = false;
     return true;
   }
+  (void)RunAgainIfCut();  // no lease waits, but no other event may come soon
   return false;
+}
+
+bool PlanRun::RunAgainIfCut() {
+  runs_again_ = moves_->StoppedEarly();
+  if (runs_again_) pages_.actions().push_back({.kind = Action::Kind::kRunAgain});
+  return runs_again_;
 }
 
 // --- What moves ---

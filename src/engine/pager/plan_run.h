@@ -104,6 +104,7 @@ class PlanRun {
   }
   void Pull(Job& job);
   bool PullIfNothingMoves();
+  bool RunAgainIfCut();
 
   PageTable& pages_;
   Transfers& transfers_;
