@@ -232,6 +232,10 @@ class SPILLWAY_EXPORT Optimizer {
   // added.
   virtual absl::StatusOr<std::vector<Use>> Uses(std::span<const size_t> parameters) const = 0;
 
+  // Returns the error with which Step would refuse the list before it changes anything. Step
+  // checks, too.
+  virtual absl::Status Check(std::span<const Update> updates) const = 0;
+
   // Updates the parameters of the list, in its order. A parameter that has no gradient, or is not
   // in the list, does not change. Does not declare its uses. NotFound: a parameter was not added.
   // InvalidArgument: a parameter is in the list twice, or a value is out of range.

@@ -268,16 +268,15 @@ spw_status* spw_optimizer_step(spw_optimizer* optimizer, const spw_update* updat
     }
     MutexLock lock(&optimizer->mu);
     const base::Uninterrupted whole;
+    // A step that is refused declares no uses, and leaves the weights where they are.
+    SPILLWAY_RETURN_IF_ERROR(optimizer->optimizer->Check(given));
     SPILLWAY_ASSIGN_OR_RETURN(const std::vector<Use> uses, optimizer->optimizer->Uses(parameters));
     SPILLWAY_RETURN_IF_ERROR(optimizer->engine->Prefetch(uses));
-    absl::Status status = optimizer->optimizer->Step(given);
-    // A step that is refused uses no memory, so the weights still lie where they did.
-    if (absl::IsInvalidArgument(status) || absl::IsNotFound(status)) return status;
     for (const Update& update : given) {
       void*& memory = optimizer->parameters[update.parameter].tensors.weight.memory;
       if (update.weight_memory != nullptr && memory != nullptr) memory = update.weight_memory;
     }
-    return status;
+    return optimizer->optimizer->Step(given);
   });
 }
 

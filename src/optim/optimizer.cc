@@ -46,8 +46,23 @@ class StreamingOptimizer final : public Optimizer {
     return uses;
   }
 
+  absl::Status Check(std::span<const Update> updates) const override {
+    std::vector<bool> is_named(parameters_.size());
+    for (const Update& update : updates) {
+      SPILLWAY_RETURN_IF_ERROR(CheckKnown(update.parameter));
+      SPILLWAY_RETURN_IF_ERROR(CheckUpdate(update, rule_));
+      SPILLWAY_RETURN_IF_ERROR(CheckMemory(update));
+      if (is_named[update.parameter]) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("optimizer: parameter ", update.parameter, " is named twice in a step"));
+      }
+      is_named[update.parameter] = true;
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Step(std::span<const Update> updates) override {
-    SPILLWAY_RETURN_IF_ERROR(CheckUpdates(updates));
+    SPILLWAY_RETURN_IF_ERROR(Check(updates));
     const base::Uninterrupted whole;
     for (const Update& update : updates) {
       parameters_[update.parameter].MoveTo(update.weight_memory, update.gradient_memory);
@@ -88,21 +103,6 @@ class StreamingOptimizer final : public Optimizer {
     return absl::InvalidArgumentError(
         absl::StrCat("optimizer: the memory of parameter ", update.parameter,
                      " lies at an address that is no multiple of its elements' bytes"));
-  }
-
-  absl::Status CheckUpdates(std::span<const Update> updates) const {
-    std::vector<bool> is_named(parameters_.size());
-    for (const Update& update : updates) {
-      SPILLWAY_RETURN_IF_ERROR(CheckKnown(update.parameter));
-      SPILLWAY_RETURN_IF_ERROR(CheckUpdate(update, rule_));
-      SPILLWAY_RETURN_IF_ERROR(CheckMemory(update));
-      if (is_named[update.parameter]) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("optimizer: parameter ", update.parameter, " is named twice in a step"));
-      }
-      is_named[update.parameter] = true;
-    }
-    return absl::OkStatus();
   }
 
   Engine* const engine_;
