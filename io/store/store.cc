@@ -28,6 +28,7 @@ namespace spillway::io {
 namespace {
 
 constexpr size_t kMaxNameBytes = 512;
+constexpr size_t kMostRetired = 256;
 
 }  // namespace
 
@@ -180,13 +181,26 @@ void StoreImpl::GiveUp(const PageRecord& record) {
   if (!record.packed || packs_.Remove(record.extent)) space_->Release(record.extent);
 }
 
-// The allocator is not told, so the extent stays in use there. The catalog still has it as free:
-// the next opening uses it again, as the device may have replaced the bad place by then.
-void StoreImpl::Retire(const Extent&, const absl::Status& why) {
+absl::StatusOr<Extent> StoreImpl::Allocate(uint32_t size_bytes) {
+  absl::StatusOr<Extent> extent = space_->Allocate(size_bytes);
+  if (!absl::IsResourceExhausted(extent.status()) || retired_.empty()) return extent;
+  for (const Extent& retired : retired_) space_->Release(retired);
+  retired_.clear();
+  return space_->Allocate(size_bytes);
+}
+
+// The extent stays in use for the allocator. The catalog still has it as free: the next opening
+// uses it again, as the device may have replaced the bad place by then.
+void StoreImpl::Retire(const Extent& bad, const absl::Status& why) {
+  retired_.push_back(bad);
+  if (retired_.size() > kMostRetired) {
+    space_->Release(retired_.front());
+    retired_.pop_front();
+  }
   if (std::exchange(has_retired_, true) || !options_.announce) return;
   options_.announce(absl::StrCat(why.message(),
                                  "; such a place of the store is not used again until the store is "
-                                 "opened anew: check the device"));
+                                 "opened anew, or has no other room: check the device"));
 }
 
 void StoreImpl::Record(TensorIndex tensor, uint64_t page, const PageRecord& record) {

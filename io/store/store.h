@@ -154,9 +154,10 @@ class Store {
   virtual absl::StatusOr<Extent> Allocate(uint32_t size_bytes) = 0;
   // Frees an extent that was allocated and never recorded.
   virtual void Release(const Extent& extent) = 0;
-  // Keeps an extent that was allocated and could not be written, because of `why`, out of use until
-  // the store is closed: the next write would get the same bad place. It counts as used. The first
-  // time, this is announced.
+  // Keeps an extent that was allocated and could not be written, because of `why`, out of use: the
+  // next write would get the same bad place. It counts as used. It is freed when the store is
+  // closed, when there is no other room, or when 256 were retired after it: then the device was out
+  // of order, and not a few places of it. The first time, this is announced.
   virtual void Retire(const Extent& extent, const absl::Status& why) = 0;
   // File returns the file through which to read or write an extent, and opens it if it is not open.
   // ResourceExhausted if too many files are in use; a later call may succeed. Path returns the

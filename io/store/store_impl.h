@@ -47,9 +47,7 @@ class StoreImpl final : public Store {
   absl::StatusOr<TensorIndex> AddTensor(TensorRecord record, bool transient) override;
   void RemoveTensor(TensorIndex tensor) override;
   absl::StatusOr<std::optional<PageRecord>> FindPage(TensorIndex tensor, uint64_t page) override;
-  absl::StatusOr<Extent> Allocate(uint32_t size_bytes) override {
-    return space_->Allocate(size_bytes);
-  }
+  absl::StatusOr<Extent> Allocate(uint32_t size_bytes) override;
   void Release(const Extent& extent) override { space_->Release(extent); }
   void Retire(const Extent& extent, const absl::Status& why) override;
   absl::StatusOr<FileUse> File(const Extent& extent) override {
@@ -108,8 +106,9 @@ class StoreImpl final : public Store {
   std::unique_ptr<StoreSpace> space_;
 
   const bool is_new_;
-  bool has_retired_ = false;  // an extent, and announced that
-  bool remove_files_;         // for a scratch store, or a new one that was not loaded
+  std::deque<Extent> retired_;  // oldest first
+  bool has_retired_ = false;    // an extent, and announced that
+  bool remove_files_;           // for a scratch store, or a new one that was not loaded
   PageLedger ledger_;
   PackCounts packs_;
   std::deque<TensorEntry> tensors_;                              // by index; addresses are stable

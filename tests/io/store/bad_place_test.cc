@@ -40,6 +40,7 @@ class BadPlaceTest : public ::testing::Test {
     StoreOptions options;
     options.folders = {folder_ / "store"};
     options.page_bytes = kTestPageBytes;
+    options.max_bytes = max_bytes_;
     options.announce = [this](std::string_view what) { announced_.emplace_back(what); };
     auto store = Store::Open(options, engine_.get());
     ASSERT_TRUE(store.ok()) << store.status();
@@ -93,6 +94,7 @@ class BadPlaceTest : public ::testing::Test {
   }
 
   TempFolder folder_;
+  uint64_t max_bytes_ = UINT64_MAX;
   std::unique_ptr<FaultyIoEngine> engine_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<PageIo> pages_;
@@ -124,6 +126,29 @@ TEST_F(BadPlaceTest, APackIsWrittenElsewhere) {
   constexpr uint64_t kSmall = 1000;
   const Extent bad = FailWrite(0, kSmall);
   ExpectGoesOnElsewhere(bad, kSmall);
+}
+
+// All writes fail for a while, as when a path to the device is lost.
+TEST_F(BadPlaceTest, ADeviceThatWasOutOfOrderDoesNotFillTheStore) {
+  engine_->Inject({.kind = Fault::Kind::kEio, .op = IoOp::kWrite, .count = UINT64_MAX});
+  for (int i = 0; i < 300; ++i) EXPECT_FALSE(Write(0, kTestPageBytes).ok());
+  EXPECT_EQ(store_->used_bytes(), 256 * kTestPageBytes);
+  EXPECT_EQ(announced_.size(), 1u);
+  engine_->Clear();
+  EXPECT_TRUE(Write(0, kTestPageBytes).ok());
+}
+
+TEST_F(BadPlaceTest, APlaceThatFailedIsTriedAgainWhereThereIsNoOther) {
+  max_bytes_ = kPages * kTestPageBytes;
+  Open();
+  engine_->Inject({.kind = Fault::Kind::kEio, .op = IoOp::kWrite, .count = UINT64_MAX});
+  for (int i = 0; i < 20; ++i) {
+    const absl::Status status = Write(0, kTestPageBytes);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("Input/output error"));
+  }
+  engine_->Clear();
+  for (uint64_t page = 0; page < kPages; ++page) EXPECT_TRUE(Write(page, kTestPageBytes).ok());
+  EXPECT_EQ(store_->used_bytes(), kPages * kTestPageBytes);
 }
 
 TEST_F(BadPlaceTest, AFullDeviceSpoilsNoPlace) {
