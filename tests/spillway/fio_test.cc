@@ -30,14 +30,15 @@ TEST(Fio, MayFreeItsMemoryWhenTheBenchmarkIsInterrupted) {
   std::filesystem::permissions(folder / "fio", std::filesystem::perms::owner_all);
   const std::string path = ::getenv("PATH");
   ::setenv("PATH", absl::StrCat(folder.path(), ":", path).c_str(), /*overwrite=*/1);
-  std::atomic<bool> interrupted = false;
+  std::atomic<bool> interrupted = false, is_over = false;
   std::thread user([&] {
-    while (!std::filesystem::exists(folder / "begun"))
+    while (!is_over && !std::filesystem::exists(folder / "begun"))
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     interrupted = true;
   });
   const auto result =
       RunFio({.block_bytes = 4096, .size_bytes = 4096, .paths = {"a"}}, interrupted);
+  is_over = true;
   user.join();
   ::setenv("PATH", path.c_str(), /*overwrite=*/1);
   EXPECT_EQ(result.status().code(), absl::StatusCode::kCancelled) << result.status();

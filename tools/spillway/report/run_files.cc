@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Reads both files once, from front to back. Only those parts of a trace that are kept are ever in
-// memory.
+// memory, unless it comes through a pipe: then all of it is.
 
 #include "tools/spillway/report/run_files.h"
 
