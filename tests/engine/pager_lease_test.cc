@@ -170,6 +170,17 @@ void WriteBeforeTheCopyIsTold(Pager& pager, TileIndex tile) {
   pager.LetIn(ended);
 }
 
+// Ends the tile's copy to the device, and expects that its bytes then go to NVMe.
+void EndCopyAndGoDown(Pager& pager, TileIndex tile) {
+  for (const Transfer transfer : {Transfer::kCopyOut, Transfer::kWrite}) {
+    pager.TransferDone(tile, {});
+    const std::vector<Action> next = pager.TakeActions();
+    ASSERT_EQ(next.size(), 1u);
+    EXPECT_TRUE(next[0].Is(transfer));
+  }
+  pager.TransferDone(tile, {});
+}
+
 // The copy in pinned memory is void when the end of the copy is reported. Its eviction would free
 // the frame once more. What the device has is what must leave.
 TEST(PagerLease, AnEvictionThenMovesWhatTheWriterWrote) {
@@ -180,13 +191,7 @@ TEST(PagerLease, AnEvictionThenMovesWhatTheWriterWrote) {
   WriteBeforeTheCopyIsTold(pager, tile);
   ASSERT_TRUE(pager.Evict(tile).ok());
   EXPECT_TRUE(pager.TakeActions().empty());
-  for (const Transfer transfer : {Transfer::kCopyOut, Transfer::kWrite}) {
-    pager.TransferDone(tile, {});
-    const std::vector<Action> next = pager.TakeActions();
-    ASSERT_EQ(next.size(), 1u);
-    EXPECT_TRUE(next[0].Is(transfer));
-  }
-  pager.TransferDone(tile, {});
+  EndCopyAndGoDown(pager, tile);
   EXPECT_TRUE(pager.TakeActions().empty());
   EXPECT_EQ(pager.pages().arena(Tier::kPinned).used_bytes(), 0u);
 }
@@ -200,13 +205,7 @@ TEST(PagerLease, ACommitThenWritesWhatTheWriterWrote) {
   WriteBeforeTheCopyIsTold(pager, tile);
   pager.Commit(kTicket);
   EXPECT_TRUE(pager.TakeActions().empty());
-  for (const Transfer transfer : {Transfer::kCopyOut, Transfer::kWrite}) {
-    pager.TransferDone(tile, {});
-    const std::vector<Action> next = pager.TakeActions();
-    ASSERT_EQ(next.size(), 1u);
-    EXPECT_TRUE(next[0].Is(transfer));
-  }
-  pager.TransferDone(tile, {});
+  EndCopyAndGoDown(pager, tile);
   const std::vector<Action> last = pager.TakeActions();
   ASSERT_EQ(last.size(), 1u);
   EXPECT_EQ(last[0].kind, Action::Kind::kGrant);
