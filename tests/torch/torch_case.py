@@ -84,3 +84,22 @@ class TorchTest(unittest.TestCase):
     def assert_same(self, first, second):
         for a, b in zip(first, second):
             self.assertTrue(torch.equal(a.detach(), b.detach()))
+
+
+def train_params(params, optimizer):
+    for param in params:
+        param.grad = torch.ones_like(param)
+    optimizer.step()
+
+
+def state_of(optimizer):
+    return {index: {name: value.clone() for name, value in state.items()}
+            for index, state in optimizer.full_state_dict()["state"].items()}
+
+
+class StateTest(TorchTest):
+    def assert_same_state(self, first, second):
+        self.assertEqual(first.keys(), second.keys())
+        for index in first:
+            for name, value in first[index].items():
+                self.assertTrue(torch.equal(value, second[index][name]), (index, name))

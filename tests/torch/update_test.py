@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests updates that fail or are broken off, and parameters that an optimizer does not know."""
+
+import contextlib
+import gc
+import subprocess
+import sys
+import threading
+import unittest
+from unittest import mock
+
+import spillway
+import spillway.torch as st
+import torch
+from torch.nn import Linear, Parameter
+from torch_case import StateTest, since, state_of, tiny_model, train_params
+
+
+class UpdateTest(StateTest):
+    def test_a_run_is_closed_and_a_process_ends_during_a_step(self):
+        code = """
+import faulthandler, sys, threading, spillway, torch, spillway.torch as st
+faulthandler.enable()
+run = st.open(None, report=False)
+param = torch.nn.Parameter(torch.zeros(4 << 20))
+optimizer = st.AdamW([param], store=run)
+param.grad = torch.ones_like(param)
+begun, errors = threading.Event(), []
+def work():
+    try:
+        while True:
+            begun.set()
+            optimizer.step()
+    except spillway.FailedPrecondition as error:
+        errors.append(error)
+thread = threading.Thread(target=work, daemon=True)
+thread.start()
+begun.wait()
+if sys.argv[1] == "close":
+    run.close()
+    thread.join()
+    assert "closed" in str(errors[0]), errors
+"""
+        for how in ("close", "exit"):
+            ended = subprocess.run([sys.executable, "-W", "ignore", "-c", code, how], capture_output=True, text=True, timeout=300)
+            self.assertEqual(ended.returncode, 0, ended.stderr)
+
+    def test_after_an_update_that_failed_nothing_is_updated_twice(self):
+        small, large = Parameter(torch.ones(10)), Parameter(torch.ones(3, 9000))
+        optimizer = st.SGD([small, large], lr=1.0, momentum=0.9, store=self.store(), pinned="16KiB")
+        small.grad, large.grad = torch.ones_like(small), torch.ones_like(large)
+        with self.assertRaises(spillway.ResourceExhausted):
+            optimizer.step()
+        after = small.detach().clone()
+        for again in (optimizer.step, optimizer.state_dict, optimizer.full_state_dict):
+            with self.assertRaisesRegex(spillway.FailedPrecondition, "of another step, since an update failed"):
+                again()
+        self.assertTrue(torch.equal(small, after))
+
+    def test_a_state_dict_waits_for_the_step_of_another_thread(self):
+        run = st.open(self.store(), pinned="4MiB")
+        params = [Parameter(torch.ones(600)), Parameter(torch.ones(600))]
+        first, second = (st.AdamW([param], store=run) for param in params)
+        for param in params:
+            param.grad = torch.ones_like(param)
+        first.step()
+        begun, commits, errors = threading.Event(), threading.Event(), []
+        step, none = second._engine_state.step, run.leasing.none
+        state = second._engine_state.tensors(0)[0]["id"]
+
+        def slow_step(piece):
+            with run.engine.acquire_host(state, access="read-write"):  # as the library's step holds leases
+                begun.set()
+                commits.wait()
+            step(piece)
+
+        @contextlib.contextmanager
+        def entered():
+            threading.Timer(0.05, commits.set).start()  # if it does not wait for the step, it finds the lease at once
+            with none():
+                yield
+
+        def take_step():
+            try:
+                second.step()
+            except Exception as error:
+                errors.append(error)
+
+        with mock.patch.object(second._engine_state, "step", slow_step), mock.patch.object(run.leasing, "none", entered):
+            thread = threading.Thread(target=take_step)
+            thread.start()
+            begun.wait()
+            try:
+                saved = first.state_dict()
+            finally:
+                commits.set()
+                thread.join()
+        self.assertEqual(errors, [])
+        self.assertEqual(second._known[params[1]].step, 1)
+        second.step()
+        expected = state_of(second)
+        first.load_state_dict(saved)
+        self.assert_same_state(expected, state_of(second))
+        run.close()
+
+    def test_a_parameter_that_is_not_known_is_not_left_out_in_silence(self):
+        param, empty = Parameter(torch.ones(4)), Parameter(torch.ones(0))
+        optimizer = st.AdamW([param, empty])
+        for each in (param, empty):
+            each.grad = torch.ones_like(each)
+        optimizer.step()
+        optimizer.param_groups[0]["params"][0] = grown = Parameter(torch.ones(6))
+        grown.grad = torch.ones_like(grown)
+        with self.assertRaisesRegex(spillway.FailedPrecondition, r"a parameter of \(6,\) was put into a group"):
+            optimizer.step()
+        optimizer.param_groups[0]["params"][0] = param
+        empty.data = torch.ones(4)
+        empty.grad = torch.ones(4)
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "had no elements when it took it up"):
+            optimizer.step()
+
+    def test_a_group_that_is_refused_registers_nothing(self):
+        good, bad = Parameter(torch.ones(4)), Parameter(torch.ones(4, dtype=torch.float64))
+        first = Parameter(torch.ones(4))
+        optimizer = st.AdamW([first], update="backward")
+        with self.assertRaisesRegex(spillway.InvalidArgument, "float64"):
+            optimizer.add_param_group({"params": [good, bad]})
+        (good.sum() + first.sum()).backward()
+        good.grad = None
+        optimizer.step()
+        optimizer.add_param_group({"params": [good]})
+        good.sum().backward()
+        optimizer.step()
+        self.assertFalse(torch.equal(good, torch.ones(4)))
+
+    def test_a_group_that_fails_midway_leaves_nothing_behind(self):
+        for more in ({"update": "backward"}, {"gradients": "engine"}):
+            first, good = Parameter(torch.ones(4)), Parameter(torch.ones(4, dtype=torch.bfloat16))
+            large = Parameter(torch.ones(1, 40000, dtype=torch.bfloat16))
+            run = st.open(self.store(), pinned="64KiB")
+            optimizer = st.AdamW([first], lr=0.1, store=run, **more)
+            ids = list(optimizer.ids)
+            try:
+                optimizer.add_param_group({"params": [good, large]})
+                self.fail("a tile of the large parameter's state does not fit")
+            except spillway.ResourceExhausted as error:
+                kept = error  # and with it all that the failed call refers to
+            for param in (good, large):
+                self.assertFalse(optimizer.knows(param))
+                self.assertFalse(param._post_accumulate_grad_hooks)
+            self.assertEqual(optimizer.ids, ids)
+            for name in ("optimizer/1.0/master", "optimizer/1.0/exp_avg", "optimizer/1.1/master", "optimizer/1.1/exp_avg",
+                         "gradients/1.0", "gradients/1.1"):
+                with self.assertRaises(spillway.NotFound):
+                    run.engine.find(name)
+            (first.sum() + good.float().sum()).backward()
+            good.grad = None
+            optimizer.step()
+            optimizer.add_param_group({"params": [good]})
+            del kept
+            gc.collect()
+            good.float().sum().backward()
+            optimizer.step()
+            self.assertFalse(torch.equal(good, torch.ones_like(good)))
+            optimizer.state_dict()
+            run.close()
+
+    def test_an_optimizer_that_could_not_be_made_leaves_nothing_behind(self):
+        fits = Parameter(torch.ones(4))
+        for wrong, more in ((Parameter(torch.ones(4, dtype=torch.float64)), {}),
+                            (Parameter(torch.ones(1, 40000, dtype=torch.bfloat16)), {"gradients": "engine"}),
+                            (Parameter(torch.ones(4)), {"state_format": "int4"}),
+                            (Parameter(torch.ones(4)), {"betas": (0.9, "0.x")})):
+            for is_own in (True, False):
+                store = self.store()
+                run = store if is_own else st.open(store, pinned="64KiB")
+                words = {"store": run, **({"pinned": "64KiB"} if is_own else {})}
+                try:
+                    st.AdamW([{"params": [fits]}, {"params": [wrong]}], **words, **more)
+                    self.fail("this cannot be")
+                except (spillway.Error, ValueError) as error:
+                    kept = error
+                optimizer = st.AdamW([fits], **words)  # the store is not in use
+                self.assertEqual(list(optimizer.tile_rows()), ["optimizer/0.0"])
+                del kept
+                gc.collect()
+                train_params([fits], optimizer)
+                optimizer.state_dict()
+                optimizer.run.close()
+
+    def test_an_optimizer_before_offload_is_refused(self):
+        run = st.open(None)
+        model = tiny_model()
+        optimizer = st.AdamW(model.parameters(), store=run)
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "make the optimizer after offload"):
+            st.offload(model, run)
+        del optimizer
+
+    def test_a_view_of_a_gradient_in_the_engine_is_used_as_it_reads(self):
+        results = []
+        for make in (lambda params: torch.optim.AdamW(params, lr=0.1), lambda params: st.AdamW(params, lr=0.1, gradients="engine")):
+            layer = Linear(2, 2, bias=False)
+            torch.nn.init.zeros_(layer.weight)
+            optimizer = make(layer.parameters())
+            (layer.weight[0, 1] * 3).backward()
+            layer.weight.grad = layer.weight.grad.t()
+            optimizer.step()
+            results.append(layer.weight.detach().clone())
+        self.assertTrue(torch.equal(*results))
+
+    def test_a_sparse_tensor_of_weights_has_values_of_its_own(self):
+        run = st.open(None)
+        layer = st.offload(Linear(1, 100, bias=False), run)
+        index = torch.arange(100)
+        values = layer.weight.detach().reshape(-1)
+        sparse = torch.sparse_coo_tensor(torch.stack([index, index]), values, (100, 100))
+        before = sparse.to_dense().clone()
+        with torch.no_grad():
+            layer.weight.fill_(7.0)
+        self.assertTrue(torch.equal(sparse.to_dense(), before))
+
+
+if __name__ == "__main__":
+    unittest.main()
