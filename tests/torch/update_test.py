@@ -13,7 +13,7 @@ import spillway
 import spillway.torch as st
 import torch
 from torch.nn import Linear, Parameter
-from torch_case import StateTest, since, state_of, tiny_model, train_params
+from torch_case import StateTest, state_of, tiny_model, train_params
 
 
 class UpdateTest(StateTest):
